@@ -1,0 +1,67 @@
+// The agent's outside world: three small interfaces. The real ones are in agent/nvml_driver.h, kubelet/plugin_host.h
+// and agent/reporter.h; the seeded simulation (tests/sim/seeded) puts others in their place and turns the clock itself.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/strong.h"
+#include "health/judge.h"
+#include "inventory/snapshot.h"
+#include "kubelet/offer.h"
+
+namespace gpulet::agent {
+
+// The driver. No member blocks; every callback comes on the loop's thread, and none after destruction.
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  // Loads and initialises the driver, or re-initialises it after a reload. One at a time.
+  virtual void open(std::function<void(Status)> done) = 0;
+  // Reads everything anew. A GPU that fails or hangs is in the snapshot as unreadable. An error means that the driver
+  // as a whole does not answer.
+  virtual void read(std::function<void(Result<inventory::Snapshot>)> done) = 0;
+  // Asks one marked GPU whether it is well again.
+  virtual void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) = 0;
+
+  struct Events {
+    std::function<void(health::XidEvent)> xid;
+    std::function<void()> changed;         // something else changed (MIG, a reset, a reload): read anew
+    std::function<void(Error)> wait_failed;  // the event wait itself fails; the driver backs off and goes on
+  };
+  virtual void set_events(Events events) = 0;
+};
+
+// The kubelet's device plugin API, for any number of resources.
+class PluginHost {
+ public:
+  virtual ~PluginHost() = default;
+  // Serves `offer` on the resource's own socket: opens it where it is not yet, else hands every stream the change.
+  // Unchanged device lists are not sent again.
+  virtual Status serve(kubelet::OfferPtr offer) = 0;
+  // Closes the resource's socket and removes it.
+  virtual void withdraw(const ResourceName& resource) = 0;
+  // Tells the kubelet of the resource's socket. `done` comes within `kRegisterTimeout`.
+  virtual void register_resource(const ResourceName& resource, std::function<void(Status)> done) = 0;
+
+  struct Events {
+    std::function<void()> kubelet_started;              // its socket was created
+    std::function<void(ResourceName)> socket_lost;      // somebody removed our socket
+    std::function<void(ResourceName, bool)> watched;    // the kubelet opened (true) or left (false) a ListAndWatch
+  };
+  virtual void set_events(Events events) = 0;
+};
+
+// Whoever is told what the agent does: log, metric and Kubernetes event come from one call.
+class Reporter {
+ public:
+  virtual ~Reporter() = default;
+  enum class Severity { kNormal, kWarning };
+  // `reason` is CamelCase as Kubernetes events have it ("GPUUnhealthy"); `message` one line.
+  virtual void event(Severity severity, std::string_view reason, const std::string& message) = 0;
+};
+
+}  // namespace gpulet::agent

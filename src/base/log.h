@@ -1,0 +1,46 @@
+// The log: one line an event, as text or JSON, to standard error. spdlog stands behind it, in log.cpp alone.
+//
+//   log::info("registered", {{"resource", "nvidia.com/gpu"}, {"devices", 8}});
+//
+// The message is a constant phrase; what varies goes into fields, so that a line can be searched and counted. An error
+// is logged once, by whoever decides what to do about it. Any thread may log.
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace gpulet::log {
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+enum class Format { kText, kJson };
+
+// Sets level and format of the process. Default: info, text.
+void configure(Level level, Format format);
+
+struct Field {
+  Field(std::string_view field_key, std::string_view text) : key(field_key), value(text) {}
+  Field(std::string_view field_key, const char* text) : key(field_key), value(text) {}
+  Field(std::string_view field_key, const std::string& text) : key(field_key), value(text) {}
+  Field(std::string_view field_key, bool flag) : key(field_key), value(flag ? "true" : "false"), quoted(false) {}
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  Field(std::string_view field_key, Number number) : key(field_key), value(std::to_string(number)), quoted(false) {}
+
+  std::string_view key;
+  std::string value;
+  bool quoted = true;  // false: a number or a boolean, bare in JSON
+};
+using Fields = std::initializer_list<Field>;
+
+void debug(std::string_view message, Fields fields = {});
+void info(std::string_view message, Fields fields = {});
+void warning(std::string_view message, Fields fields = {});
+void error(std::string_view message, Fields fields = {});
+// The error's text becomes the field "error", its code the field "code".
+void warning(std::string_view message, const Error& error, Fields fields = {});
+void error(std::string_view message, const Error& error, Fields fields = {});
+
+}  // namespace gpulet::log

@@ -21,6 +21,7 @@ struct DeviceAccess {
   std::string index;   // "3", or "3:1" for a MIG device
   // Paths below the dev root that the device needs: "/dev/nvidia3", MIG: also its two /dev/nvidia-caps/nvidia-capN.
   std::vector<std::string> device_nodes;
+  friend bool operator==(const DeviceAccess&, const DeviceAccess&) = default;
 };
 
 // How a container is told of its devices, the same for every device of the resource.
@@ -36,6 +37,7 @@ struct AllocationRules {
   bool gds = false, mofed = false, gdrcopy = false;
   bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a spec for `<class>=all` is there
   std::string mps_root;                        // host; non-empty for MPS
+  friend bool operator==(const AllocationRules&, const AllocationRules&) = default;
 };
 
 struct Offer {

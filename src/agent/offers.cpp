@@ -1,0 +1,161 @@
+#include "agent/offers.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "inventory/mig_minors.h"
+
+namespace gpulet::agent {
+namespace {
+
+constexpr const char* kControlNodes[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
+                                         "/dev/nvidia-modeset"};
+constexpr const char* kMigMinors = "/proc/driver/nvidia-caps/mig-minors";
+constexpr const char* kCdiFolders[] = {"/etc/cdi", "/var/run/cdi"};
+
+// A spec for the class, by the file name that NVIDIA's plugin and the CDI tools give it.
+bool has_cdi_spec(const char* device_class) {
+  for (const char* folder : kCdiFolders) {
+    const auto root = RootDirectory::open(folder);
+    if (!root) continue;
+    for (const char* extension : {".json", ".yaml"}) {
+      if (root->exists(std::string("k8s.device-plugin.nvidia.com-") + device_class + extension)) return true;
+    }
+  }
+  return false;
+}
+
+kubelet::DeviceAccess access_of(const partition::Device& device, const inventory::Snapshot& snapshot,
+                                const inventory::MigMinors& minors) {
+  const auto& gpu = snapshot.gpus[device.gpu];
+  kubelet::DeviceAccess access;
+  access.uuid = gpu.uuid.str();
+  access.index = std::to_string(gpu.index);
+  access.device_nodes = {"/dev/nvidia" + std::to_string(gpu.minor)};
+  if (device.mig) {
+    const auto& mig = gpu.mig_devices[*device.mig];
+    access.uuid = mig.uuid.str();
+    access.index += ":" + std::to_string(mig.index);
+    for (auto& node : inventory::mig_device_nodes(minors, gpu.minor, mig.gpu_instance, mig.compute_instance)) {
+      access.device_nodes.push_back(std::move(node));
+    }
+  }
+  return access;
+}
+
+kubelet::AllocationRules rules_of(const config::Config& config, const NodeFiles& files,
+                                  const partition::Resource& resource) {
+  const auto& flags = config.flags;
+  kubelet::AllocationRules rules;
+  rules.strategies = flags.device_list_strategy;
+  rules.ids = flags.device_id_strategy;
+  rules.pass_device_specs = flags.pass_device_specs;
+  rules.dev_root = flags.nvidia_dev_root;
+  rules.control_nodes = files.control_nodes;
+  rules.cdi_annotation_prefix = flags.cdi_annotation_prefix;
+  for (const unsigned channel : config.imex.channel_ids) {
+    if (std::ranges::count(files.imex_channels, channel) != 0) rules.imex_channels.push_back(channel);
+  }
+  rules.gds = flags.gds_enabled;
+  rules.mofed = flags.mofed_enabled;
+  rules.gdrcopy = flags.gdrcopy_enabled;
+  rules.gds_cdi = rules.gds && files.gds_cdi;
+  rules.mofed_cdi = rules.mofed && files.mofed_cdi;
+  rules.gdrcopy_cdi = rules.gdrcopy && files.gdrcopy_cdi;
+  if (resource.sharing == config::SharingStrategy::kMps) rules.mps_root = flags.mps_root;
+  return rules;
+}
+
+placement::Rules placement_rules(const config::Config& config) {
+  placement::Rules rules;
+  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest ? placement::Policy::kTightest
+                                                                                      : placement::Policy::kBestEffort;
+  rules.shared = config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
+                     ? placement::SharedPolicy::kPacked
+                     : placement::SharedPolicy::kDistributed;
+  return rules;
+}
+
+bool same(const kubelet::Offer& a, const kubelet::Offer& b) {
+  return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules;
+}
+
+}  // namespace
+
+NodeFiles read_node_files(const config::Config& config) {
+  NodeFiles files;
+  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
+    const auto root = RootDirectory::open(path);
+    if (!root || !root->exists("/dev/nvidiactl")) continue;
+    for (const char* node : kControlNodes) {
+      if (root->exists(node)) files.control_nodes.emplace_back(node);
+    }
+    for (const unsigned channel : config.imex.channel_ids) {
+      if (root->exists("/dev/nvidia-caps-imex-channels/channel" + std::to_string(channel))) {
+        files.imex_channels.push_back(channel);
+      }
+    }
+    break;
+  }
+  // The real file is procfs's; a driver root that brings its own /proc tree comes first.
+  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
+    if (const auto root = RootDirectory::open(path)) {
+      if (auto text = root->read(kMigMinors)) {
+        files.mig_minors = std::move(*text);
+        break;
+      }
+    }
+  }
+  if (config.flags.gds_enabled) files.gds_cdi = has_cdi_spec("gds");
+  if (config.flags.mofed_enabled) files.mofed_cdi = has_cdi_spec("mofed");
+  if (config.flags.gdrcopy_enabled) files.gdrcopy_cdi = has_cdi_spec("gdrcopy");
+  return files;
+}
+
+Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Config& config,
+                           const NodeFiles& files) {
+  auto plan = partition::plan(snapshot, config);
+  Offers result;
+  result.notes = std::move(plan.notes);
+  for (const unsigned channel : config.imex.channel_ids) {
+    if (!config.imex.required || std::ranges::count(files.imex_channels, channel) != 0) continue;
+    result.notes.push_back({"requested IMEX channel channel" + std::to_string(channel) +
+                            " does not exist: no GPU is offered until it does (imex.required is true)"});
+    kept_.clear();
+    return result;
+  }
+  const auto topology = topology::build(snapshot);
+  inventory::MigMinors minors;
+  if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
+  std::map<ResourceName, Kept> next;
+  for (auto& resource : plan.resources) {
+    Kept kept;
+    kept.topology = topology;
+    for (const auto& device : resource.devices) kept.devices.emplace_back(device.id, device.gpu);
+    kept.policy = config.gpulet.placement_policy;
+    kept.shared = config.flags.shared_devices_allocation_policy;
+
+    auto offer = std::make_shared<kubelet::Offer>();
+    for (const auto& device : resource.devices) offer->access.push_back(access_of(device, snapshot, minors));
+    offer->rules = rules_of(config, files, resource);
+    const auto before = kept_.find(resource.name);
+    if (before != kept_.end() && before->second.topology == kept.topology && before->second.devices == kept.devices &&
+        before->second.policy == kept.policy && before->second.shared == kept.shared) {
+      offer->chooser = before->second.offer->chooser;
+    } else {
+      std::vector<placement::Device> devices;
+      for (const auto& device : resource.devices) devices.push_back({device.id, device.gpu, device.shared()});
+      offer->chooser = placement::Chooser::make(topology, std::move(devices), placement_rules(config));
+    }
+    const ResourceName name = resource.name;
+    offer->resource = std::move(resource);
+    kept.offer = before != kept_.end() && same(*before->second.offer, *offer) ? before->second.offer : offer;
+    result.offers.push_back(kept.offer);
+    next.emplace(name, std::move(kept));
+  }
+  kept_ = std::move(next);
+  return result;
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,50 @@
+// Offers out of a judged Snapshot and a Config: what the kubelet room needs to answer for each resource.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "config/config.h"
+#include "inventory/snapshot.h"
+#include "kubelet/offer.h"
+#include "partition/resources.h"
+#include "topology/topology.h"
+
+namespace gpulet::agent {
+
+// What the node's files say, apart from the driver: read anew for each plan (read_node_files), injected in tests.
+struct NodeFiles {
+  std::vector<std::string> control_nodes;  // "/dev/nvidiactl"…, those that exist
+  std::string mig_minors;                  // /proc/driver/nvidia-caps/mig-minors; empty when there is none
+  std::vector<unsigned> imex_channels;     // channels that exist
+  bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a CDI spec for the class is there
+};
+
+// Reads what `config` makes necessary. Device nodes are looked for in the driver root as the agent sees it, else in
+// its own /dev. Never fails: what cannot be read is absent.
+NodeFiles read_node_files(const config::Config& config);
+
+struct Offers {
+  std::vector<kubelet::OfferPtr> offers;  // by resource name
+  std::vector<partition::Note> notes;
+};
+
+// Builds offers, reusing what did not change: a chooser's tables are kept while the topology, the devices and the
+// policy are the same, and an Offer equal to the one before is the same pointer.
+class OfferBuilder {
+ public:
+  Offers build(const inventory::Snapshot& snapshot, const config::Config& config, const NodeFiles& files);
+
+ private:
+  struct Kept {
+    topology::Topology topology;
+    std::vector<std::pair<DeviceId, std::size_t>> devices;
+    config::PlacementPolicy policy{};
+    config::SharedDevicesAllocationPolicy shared{};
+    kubelet::OfferPtr offer;
+  };
+  std::map<ResourceName, Kept> kept_;
+};
+
+}  // namespace gpulet::agent

@@ -1,0 +1,176 @@
+#include "tests/seeded/world.h"
+
+#include <algorithm>
+
+namespace gpulet::seeded {
+
+using namespace std::chrono_literals;
+
+FakeDriver::FakeDriver(ManualLoop& loop, std::size_t count) : loop_(loop) {
+  for (std::size_t i = 0; i < count; ++i) gpus.push_back({.uuid = DeviceUuid("GPU-" + std::to_string(next_uuid_++))});
+}
+
+void FakeDriver::later(Duration delay, std::function<void()> task) {
+  pending_.push_back(loop_.after(delay, std::move(task)));
+}
+
+void FakeDriver::open(std::function<void(Status)> done) {
+  ++calls;
+  later(kReadTime, [this, done = std::move(done)] {
+    done(loaded ? Status() : fail(Code::kUnavailable, "the driver is not loaded"));
+  });
+}
+
+inventory::Gpu FakeDriver::describe(std::size_t index) const {
+  const auto& fake = gpus[index];
+  inventory::Gpu gpu;
+  gpu.index = static_cast<unsigned>(index);
+  gpu.minor = gpu.index;
+  gpu.uuid = fake.uuid;
+  gpu.model = "NVIDIA H100 80GB HBM3";
+  gpu.memory = mebibytes(81559);
+  gpu.numa_node = index < gpus.size() / 2 ? 0 : 1;
+  if (fake.lost) gpu.unreadable = Error(Code::kDeviceLost, "GPU is lost", fake.uuid.str());
+  if (fake.hangs) gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not answer", fake.uuid.str());
+  return gpu;
+}
+
+void FakeDriver::read(std::function<void(Result<inventory::Snapshot>)> done) {
+  ++calls;
+  Duration time = kReadTime;
+  for (const auto& gpu : gpus) time += gpu.slow;
+  if (std::ranges::any_of(gpus, [](const auto& gpu) { return gpu.hangs; })) time = std::max(time, kCallTimeout);
+  later(time, [this, done = std::move(done)] {
+    if (!loaded) return done(fail(Code::kUnavailable, "the driver is not loaded"));
+    inventory::Snapshot snapshot;
+    snapshot.generation = ++generation_;
+    snapshot.driver = {"570.124.06", 12080};
+    for (std::size_t i = 0; i < gpus.size(); ++i) snapshot.gpus.push_back(describe(i));
+    snapshot.pcie.assign(gpus.size() * gpus.size(), inventory::PcieDistance::kNode);
+    done(std::move(snapshot));
+  });
+}
+
+void FakeDriver::probe(DeviceUuid uuid, std::function<void(health::Probe)> done) {
+  ++calls;
+  const auto found = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
+  const bool hangs = found != gpus.end() && found->hangs;
+  later(hangs ? kCallTimeout : kReadTime, [this, uuid, done = std::move(done)] {
+    const auto gpu = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
+    health::Probe probe{.gpu = uuid, .answers = false, .recovery_action = std::nullopt};
+    if (loaded && gpu != gpus.end() && !gpu->lost && !gpu->hangs) {
+      probe.answers = true;
+      probe.recovery_action = gpu->recovery_action;
+    }
+    done(probe);
+  });
+}
+
+void FakeDriver::xid(std::size_t gpu, std::uint64_t code) {
+  gpus[gpu].recovery_action = 1;
+  if (events_.xid) events_.xid({.gpu = gpus[gpu].uuid, .xid = code});
+}
+
+void FakeDriver::replace(std::size_t gpu) {
+  gpus[gpu] = {.uuid = DeviceUuid("GPU-" + std::to_string(next_uuid_++))};
+  if (events_.changed) events_.changed();
+}
+
+void FakeDriver::fail_event_wait() {
+  if (events_.wait_failed) events_.wait_failed(Error(Code::kIo, "the event wait failed"));
+}
+
+void FakeDriver::reload_begins() {
+  loaded = false;
+  if (events_.changed) events_.changed();
+}
+
+void FakeKubelet::later(Duration delay, std::function<void()> task) {
+  pending_.push_back(loop_.after(delay, std::move(task)));
+}
+
+Status FakeKubelet::serve(kubelet::OfferPtr offer) {
+  auto& endpoint = endpoints_[offer->resource.name];
+  endpoint.offer = std::move(offer);
+  endpoint.socket = true;
+  return {};
+}
+
+void FakeKubelet::withdraw(const ResourceName& resource) { endpoints_.erase(resource); }
+
+void FakeKubelet::register_resource(const ResourceName& resource, std::function<void(Status)> done) {
+  if (!running_) {
+    later(1ms, [done = std::move(done)] { done(fail(Code::kUnavailable, "no kubelet listens")); });
+    return;
+  }
+  const auto answer = [this, resource, done, life = life_] {
+    if (life != life_) return done(fail(Code::kUnavailable, "the kubelet closed the connection"));
+    if (mood == Mood::kRefuses) return done(fail(Code::kFailedPrecondition, "the kubelet refuses"));
+    done({});
+    later(1ms, [this, resource, life] {
+      const auto it = endpoints_.find(resource);
+      if (life != life_ || it == endpoints_.end() || !it->second.socket) return;
+      const bool replaced = it->second.watched;
+      it->second.watched = true;
+      if (replaced && events_.watched) events_.watched(resource, false);
+      if (events_.watched) events_.watched(resource, true);
+    });
+  };
+  switch (mood) {
+    case Mood::kAnswers:
+    case Mood::kRefuses: later(1ms, answer); break;
+    case Mood::kLate: later(2s, answer); break;
+    case Mood::kNever:
+      later(kRegisterTimeout, [done] { done(fail(Code::kDeadlineExceeded, "the kubelet does not answer")); });
+      break;
+  }
+}
+
+void FakeKubelet::end_stream(const ResourceName& resource, Endpoint& endpoint) {
+  if (!endpoint.watched) return;
+  endpoint.watched = false;
+  if (events_.watched) events_.watched(resource, false);
+}
+
+void FakeKubelet::stop() {
+  running_ = false;
+  ++life_;
+  possible_since_.reset();
+  for (auto& [resource, endpoint] : endpoints_) end_stream(resource, endpoint);
+}
+
+void FakeKubelet::lose_socket(const ResourceName& resource) {
+  const auto it = endpoints_.find(resource);
+  if (it == endpoints_.end() || !it->second.socket) return;
+  it->second.socket = false;
+  end_stream(resource, it->second);
+  later(kInotifyDelay, [this, resource] {
+    const auto lost = endpoints_.find(resource);
+    if (lost != endpoints_.end() && !lost->second.socket && events_.socket_lost) events_.socket_lost(resource);
+  });
+}
+
+void FakeKubelet::start() {
+  std::vector<ResourceName> all;
+  for (const auto& [resource, endpoint] : endpoints_) all.push_back(resource);
+  for (const auto& resource : all) lose_socket(resource);
+  running_ = true;
+  if (mood == Mood::kAnswers) possible_since_ = loop_.now();
+  later(kInotifyDelay, [this] {
+    if (running_ && events_.kubelet_started) events_.kubelet_started();
+  });
+}
+
+void FakeKubelet::delete_socket(const ResourceName& resource) { lose_socket(resource); }
+
+void FakeKubelet::drop_stream(const ResourceName& resource) {
+  if (const auto it = endpoints_.find(resource); it != endpoints_.end()) end_stream(resource, it->second);
+}
+
+void FakeKubelet::set_mood(Mood value) {
+  mood = value;
+  possible_since_.reset();
+  if (running_ && mood == Mood::kAnswers) possible_since_ = loop_.now();
+}
+
+}  // namespace gpulet::seeded

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 
@@ -436,6 +437,12 @@ void heal_gpu(Gpu& gpu);
 
 // Takes the card out and puts another of the same kind in: new UUID and serial, no history.
 void replace_gpu(Machine& machine, std::uint32_t gpu);
+
+// Energy used since the driver was loaded, in mJ, `now_ns` on CLOCK_MONOTONIC.
+std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns);
+// The draw from now on. What was drawn until now is counted at the old one.
+void set_power_usage(Gpu& gpu, std::int32_t milliwatts, std::uint64_t now_ns);
+std::uint64_t monotonic_ns();
 
 // Bytes in use: the processes' and Gpu::memory_used. With an instance id, of that GPU instance.
 std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance = kNoInstance);

@@ -51,6 +51,7 @@ if(NOT EXISTS ${GPULET_NVML_INCLUDE}/nvml.h)
 endif()
 add_library(dep_nvml INTERFACE)
 target_include_directories(dep_nvml SYSTEM INTERFACE ${GPULET_NVML_INCLUDE})
+target_link_libraries(dep_nvml INTERFACE dl)
 
 if(GPULET_TESTS)
   find_package(GTest REQUIRED)

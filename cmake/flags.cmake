@@ -1,4 +1,13 @@
 # Compiler and linker flags of every target. A target that is loaded into other people's processes adds its own.
+
+# A fresh clone hits the cache of the last one: paths below the source folder are hashed as relative ones.
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(_launcher env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
+  set(CMAKE_C_COMPILER_LAUNCHER ${_launcher})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${_launcher})
+endif()
+
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-sign-conversion -Werror
                     -fno-omit-frame-pointer -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 
@@ -23,5 +32,7 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   check_pie_supported()
   add_compile_options(-fstack-protector-strong -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -D_GLIBCXX_ASSERTIONS
                       -ffunction-sections -fdata-sections)
+  # What ships runs on any glibc of Debian 12's age or later, whatever C++ runtime is there.
+  add_link_options(-static-libstdc++ -static-libgcc)
   add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack -Wl,--gc-sections -Wl,--as-needed)
 endif()

@@ -1,0 +1,44 @@
+# What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint fuzz bench image clean bootstrap-demo bootstrap-test
+export GPULET_CACHE ?= $(HOME)/.cache/gpulet
+OUT := out
+JOBS ?= $(shell nproc)
+# Go, promtool and NVML's clients as scripts/bootstrap fetched them.
+export PATH := $(PATH):$(GPULET_CACHE)/bin:$(GPULET_CACHE)/go/bin
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+bootstrap-demo:
+	@scripts/bootstrap --for demo
+bootstrap-test:
+	@scripts/bootstrap --for test
+
+build: bootstrap-demo ## the release, in out/bin and out/lib
+	@[ -f $(OUT)/build/release/build.ninja ] || cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS)
+	@cmake --install $(OUT)/build/release --prefix $(OUT) --strip >/dev/null
+
+demo: build ## a simulated node with 8 H100, from discovery to a broken and healed GPU, in a minute
+	@$(OUT)/bin/gpulet demo
+
+test: bootstrap-test ## everything that .ci/run runs; ends in `N passed, N failed`
+	@scripts/test
+
+lint: bootstrap-test ## the rules of the house, then clang-tidy
+	@tools/tidy/tidy
+	@cmake --preset lint >/dev/null
+	@cmake --build --preset lint -j $(JOBS)
+
+fuzz: bootstrap-test ## every libFuzzer target for FUZZ_SECONDS (60) each, growing its corpus
+	@scripts/fuzz
+
+bench: bootstrap-test build ## the table of latencies, memory and size
+	@scripts/bench
+
+image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
+	@deploy/image/build
+
+clean: ## remove out/; what scripts/bootstrap fetched stays
+	@rm -rf $(OUT)

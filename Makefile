@@ -27,7 +27,7 @@ test: bootstrap-test ## everything that .ci/run runs; ends in `N passed, N faile
 	@scripts/test
 
 lint: bootstrap-test ## the rules of the house, then clang-tidy
-	@tools/tidy/tidy
+	@tools/tidy/check
 	@cmake --preset lint >/dev/null
 	@cmake --build --preset lint -j $(JOBS)
 

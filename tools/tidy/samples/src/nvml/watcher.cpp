@@ -1,0 +1,3 @@
+#include <thread>
+
+std::thread watcher;

@@ -1,0 +1,4 @@
+#include <cstdlib>
+#include "nvml/library.h"
+
+void in_a_test() { getenv("HOME"); }

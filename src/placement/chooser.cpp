@@ -1,0 +1,185 @@
+#include "placement/chooser.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "placement/bounded.h"
+#include "placement/reason.h"
+#include "placement/shared.h"
+#include "placement/tables.h"
+
+namespace gpulet::placement {
+
+namespace {
+
+// For tables made inside a request, of the available devices alone: what fits 1 ms.
+constexpr Budget kRequestBudget{std::size_t{1} << 13, std::size_t{1} << 20, 300e3};
+
+class TopologyChooser final : public Chooser {
+ public:
+  TopologyChooser(const topology::Topology& topology, std::vector<Device> devices, Rules rules)
+      : topology_(topology), devices_(std::move(devices)), rules_(rules) {
+    std::vector<std::size_t> of_gpu;
+    for (std::size_t position = 0; position < devices_.size(); ++position) {
+      position_.emplace(devices_[position].id.str(), static_cast<Position>(position));
+      of_gpu.push_back(devices_[position].gpu);
+    }
+    // Two devices on one GPU share it, whatever they are called.
+    std::sort(of_gpu.begin(), of_gpu.end());
+    std::set<std::size_t> doubled;
+    for (std::size_t i = 1; i < of_gpu.size(); ++i) {
+      if (of_gpu[i] == of_gpu[i - 1]) doubled.insert(of_gpu[i]);
+    }
+    std::vector<Device> whole;
+    for (std::size_t position = 0; position < devices_.size(); ++position) {
+      const Device& device = devices_[position];
+      const bool shared = device.shared || doubled.contains(device.gpu);
+      whole_at_.push_back(shared ? kShared : static_cast<Position>(whole.size()));
+      if (shared) continue;
+      whole.push_back(device);
+      position_of_whole_.push_back(static_cast<Position>(position));
+    }
+    if (whole.size() < devices_.size()) shared_.emplace(topology_, devices_);
+    problem_ = make_problem(topology_, whole);
+    tables_ = Tables::build(problem_, Budget{});
+  }
+
+  Result<Choice> choose(std::span<const DeviceId> available, std::span<const DeviceId> required,
+                        std::size_t size) const override {
+    GPULET_TRY_ASSIGN(const Ask ask, check(available, required, size));
+    const bool any_shared = std::any_of(ask.available.begin(), ask.available.end(),
+                                        [&](Position position) { return whole_at_[position] == kShared; });
+    return any_shared ? choose_shared(ask) : choose_whole(ask);
+  }
+
+ private:
+  static constexpr Position kShared = static_cast<Position>(-1);
+
+  Result<std::vector<Position>> positions(std::span<const DeviceId> ids, std::string_view list) const {
+    std::vector<Position> found;
+    found.reserve(ids.size());
+    for (const DeviceId& id : ids) {
+      const auto at = position_.find(id.str());
+      if (at == position_.end()) return fail(Code::kInvalidArgument, "unknown device: " + id.str());
+      found.push_back(at->second);
+    }
+    if (!std::is_sorted(found.begin(), found.end())) std::sort(found.begin(), found.end());
+    if (const auto twice = std::adjacent_find(found.begin(), found.end()); twice != found.end()) {
+      return fail(Code::kInvalidArgument,
+                  "device named twice as " + std::string(list) + ": " + devices_[*twice].id.str());
+    }
+    return found;
+  }
+
+  Result<Ask> check(std::span<const DeviceId> available, std::span<const DeviceId> required, std::size_t size) const {
+    Ask ask;
+    ask.size = size;
+    ask.policy = rules_.policy;
+    if (size == 0) return fail(Code::kInvalidArgument, "0 devices asked for; ask for at least 1");
+    GPULET_TRY_ASSIGN(ask.available, positions(available, "available"));
+    GPULET_TRY_ASSIGN(ask.required, positions(required, "required"));
+    for (const Position position : ask.required) {
+      if (!std::binary_search(ask.available.begin(), ask.available.end(), position)) {
+        return fail(Code::kInvalidArgument, "required device is not available: " + devices_[position].id.str());
+      }
+    }
+    if (size > ask.available.size()) {
+      return fail(Code::kInvalidArgument, std::to_string(size) + " devices asked for, " +
+                                              std::to_string(ask.available.size()) + " available");
+    }
+    if (ask.required.size() > size) {
+      return fail(Code::kInvalidArgument, std::to_string(ask.required.size()) + " devices required, only " +
+                                              std::to_string(size) + " asked for");
+    }
+    return ask;
+  }
+
+  Choice choose_shared(const Ask& ask) const {
+    const Answer answer = shared_->choose(ask, rules_.shared);
+    Choice choice;
+    choice.devices.reserve(answer.chosen.size());
+    for (const Position position : answer.chosen) choice.devices.push_back(devices_[position].id);
+    choice.score = answer.score;
+    choice.method = Method::kShared;
+    choice.reason = explain_shared(shared_->uses(ask, answer.chosen), rules_.shared);
+    return choice;
+  }
+
+  Choice choose_whole(Ask ask) const {
+    for (Position& position : ask.available) position = whole_at_[position];
+    for (Position& position : ask.required) position = whole_at_[position];
+    Choice choice;
+    const Answer answer = solve(ask, choice.method);
+    std::vector<std::size_t> gpus;
+    for (const Position whole : answer.chosen) {
+      const Device& device = devices_[position_of_whole_[whole]];
+      choice.devices.push_back(device.id);
+      gpus.push_back(device.gpu);
+    }
+    choice.score = answer.score;
+    choice.partition_score = answer.partition_score;
+    choice.reason = explain(topology_, gpus, ask, answer, choice.method);
+    return choice;
+  }
+
+  Answer solve(const Ask& ask, Method& method) const {
+    const auto exact = [](const Tables& tables) {
+      return tables.has_twins() ? Method::kExactByClasses : Method::kExact;
+    };
+    if (tables_) {
+      method = exact(*tables_);
+      return tables_->best(ask);
+    }
+    // The available ones alone may be few, or alike enough, for tables of their own.
+    if (const auto tables = Tables::build(restrict_to(problem_, ask.available), kRequestBudget, ask.size)) {
+      method = exact(*tables);
+      Answer answer = tables->best(renumbered(ask));
+      for (Position& position : answer.chosen) position = ask.available[position];
+      return answer;
+    }
+    method = Method::kBounded;
+    return choose_bounded(problem_, ask);
+  }
+
+  // The same request with positions counted among the available ones.
+  static Ask renumbered(const Ask& ask) {
+    Ask within = ask;
+    for (Position& position : within.required) {
+      const auto at = std::lower_bound(ask.available.begin(), ask.available.end(), position);
+      position = static_cast<Position>(at - ask.available.begin());
+    }
+    for (std::size_t i = 0; i < within.available.size(); ++i) within.available[i] = static_cast<Position>(i);
+    return within;
+  }
+
+  topology::Topology topology_;
+  std::vector<Device> devices_;
+  Rules rules_;
+  std::unordered_map<std::string_view, Position> position_;  // into devices_' own strings
+  std::vector<Position> whole_at_;           // by position: among the whole GPUs, or kShared
+  std::vector<Position> position_of_whole_;
+  Problem problem_;                          // of the whole GPUs
+  std::optional<Tables> tables_;
+  std::optional<SharedGpus> shared_;         // of all devices, when any is shared
+};
+
+}  // namespace
+
+std::string_view name(Method method) {
+  switch (method) {
+    case Method::kExact: return "exact";
+    case Method::kExactByClasses: return "exact by classes";
+    case Method::kBounded: return "bounded";
+    case Method::kShared: return "shared";
+  }
+  return "unknown";
+}
+
+std::shared_ptr<const Chooser> Chooser::make(const topology::Topology& topology, std::vector<Device> devices,
+                                             Rules rules) {
+  return std::make_shared<const TopologyChooser>(topology, std::move(devices), rules);
+}
+
+}  // namespace gpulet::placement

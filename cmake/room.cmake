@@ -58,7 +58,7 @@ function(gpulet_room NAME)
     gtest_discover_tests(${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_MODE PRE_TEST
                          DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
   endif()
-  if(benches)
+  if(benches AND NOT GPULET_SANITIZE) # a sanitized figure means nothing
     add_executable(${NAME}_bench ${benches})
     target_link_libraries(${NAME}_bench PRIVATE gpulet_${NAME} ${test_links} benchmark::benchmark benchmark::benchmark_main)
   endif()

@@ -1,0 +1,13 @@
+# What `make build` leaves in out/ and an image or a package takes from there. A target that is not built yet is left
+# out here and missed by tests/packaging.
+install(TARGETS gpulet RUNTIME DESTINATION bin)
+# Called by these names, gpulet takes that program's flags and environment.
+foreach(name nvidia-device-plugin gpu-feature-discovery mps-control-daemon config-manager)
+  install(CODE "file(CREATE_LINK gpulet \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
+endforeach()
+if(TARGET gpulet-sim)
+  install(TARGETS gpulet-sim RUNTIME DESTINATION bin)
+endif()
+if(TARGET sim_nvidia_ml)
+  install(TARGETS sim_nvidia_ml LIBRARY DESTINATION lib/gpulet/sim NAMELINK_SKIP)
+endif()

@@ -1,0 +1,117 @@
+#!/usr/bin/python3
+"""What `make build` leaves: names, links, hardening, and what the programs need of a host. Ends in `N passed, N failed`."""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+OUT = ROOT / "out"
+DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
+PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
+LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
+# glibc's own parts: a release runs wherever this much of glibc is.
+GLIBC_PARTS = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+GLIBC_NEWEST = (2, 36)
+GPULET_MAX_MIB = 24
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+class Elf:
+    def __init__(self, path):
+        self.headers = output("readelf", "-hlW", path)
+        self.dynamic = output("readelf", "-dW", path)
+        self.symbols = output("readelf", "--dyn-syms", "-W", path)
+
+    def needed(self):
+        return set(re.findall(r"\(NEEDED\).*\[(.*)\]", self.dynamic))
+
+    def newest_glibc(self):
+        return max(tuple(map(int, version.split("."))) for version in re.findall(r"@GLIBC_([\d.]+)", self.symbols))
+
+    def exported(self):
+        defined = re.findall(r"(?:FUNC|OBJECT|IFUNC|TLS)\s+(?:GLOBAL|WEAK)\s+DEFAULT\s+(?!UND)\d+\s+(\S+)", self.symbols)
+        return {name.split("@")[0] for name in defined}
+
+
+def hardening(path):
+    """What is missing of a hardened binary, as text."""
+    elf = Elf(path)
+    checks = {
+        "position independent": "DYN (" in elf.headers,
+        "full RELRO": "GNU_RELRO" in elf.headers and re.search(r"BIND_NOW|FLAGS_1.*NOW", elf.dynamic),
+        "no executable stack": re.search(r"GNU_STACK.*\bRW\b", elf.headers),
+        "stack protector": "__stack_chk_fail" in elf.symbols,
+        "checked libc calls": re.search(r"__\w+_chk\b", elf.symbols.replace("__stack_chk_fail", "")),
+        "needs only glibc": elf.needed() <= GLIBC_PARTS,
+        f"glibc {GLIBC_NEWEST[0]}.{GLIBC_NEWEST[1]} is enough": elf.newest_glibc() <= GLIBC_NEWEST,
+        "stripped": ".symtab" not in output("readelf", "-SW", path),
+        "no run path": not re.search(r"\((RPATH|RUNPATH)\)", elf.dynamic),
+        "no path of this machine": str(ROOT).encode() not in path.read_bytes(),
+    }
+    return [name for name, holds in checks.items() if not holds]
+
+
+def check_hardening(path):
+    missing = hardening(path)
+    return f"lacks: {', '.join(missing)}" if missing else None
+
+
+def check_is_position_independent_executable(path):
+    return None if re.search(r"FLAGS_1.*PIE", Elf(path).dynamic) else "not marked as PIE"
+
+
+def check_link(name):
+    link = OUT / "bin" / name
+    if not link.is_symlink() or link.readlink() != pathlib.Path("gpulet"):
+        return "not a link to gpulet"
+    ran = subprocess.run([link, "--help"], capture_output=True, text=True, timeout=20)
+    if ran.returncode != 0 or name not in ran.stdout:
+        return f"--help exits {ran.returncode} and says {ran.stdout[:200]!r} {ran.stderr[:200]!r}"
+    return None
+
+
+def check_version():
+    wanted = re.search(r"VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text().split("project(")[1])[1]
+    ran = subprocess.run([PROGRAMS[0], "version"], capture_output=True, text=True, timeout=20)
+    return None if ran.returncode == 0 and wanted in ran.stdout else f"says {ran.stdout!r} {ran.stderr!r}, not {wanted}"
+
+
+def check_size():
+    size = PROGRAMS[0].stat().st_size / 2**20
+    return f"{size:.1f} MiB, at most {GPULET_MAX_MIB}" if size > GPULET_MAX_MIB else None
+
+
+def check_exports():
+    strange = {name for name in Elf(LIBRARY).exported() if not name.startswith("nvml")}
+    return f"exports {sorted(strange)[:5]}" if strange else None
+
+
+def check_soname():
+    return None if "[libnvidia-ml.so.1]" in Elf(LIBRARY).dynamic else "its SONAME is not libnvidia-ml.so.1"
+
+
+def main():
+    checks = [(f"hardened {path.name}", check_hardening, (path,)) for path in [*PROGRAMS, LIBRARY]]
+    checks += [(f"PIE {path.name}", check_is_position_independent_executable, (path,)) for path in PROGRAMS]
+    checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
+    checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
+               ("soname", check_soname, ())]
+    failed = 0
+    for name, check, arguments in checks:
+        try:
+            why = check(*arguments)
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            why = str(error)
+        if why:
+            failed += 1
+            print(f"FAIL {name}: {why}")
+    print(f"{len(checks) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

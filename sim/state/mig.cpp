@@ -126,11 +126,11 @@ Slices used_compute(const GpuInstance& instance) {
   return mask;
 }
 
-std::uint32_t compute_stride(const ComputeProfile& profile) { return profile.slices == 3 ? 4 : profile.slices; }
-
 const MigProfile& profile_of(const Gpu& gpu, const GpuInstance& instance) { return gpu.mig.profiles[instance.profile]; }
 
 }  // namespace
+
+std::uint32_t compute_stride(const ComputeProfile& profile) { return profile.slices == 3 ? 4 : profile.slices; }
 
 void derive_compute_profiles(MigProfile& profile) {
   profile.compute_profile_count = 0;

@@ -38,6 +38,8 @@ std::uint32_t remaining_capacity(const Gpu& gpu, const GpuInstance& instance, co
 MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional<std::uint32_t> start, GpuInstance** made);
 MigOutcome destroy_gpu_instance(Gpu& gpu, std::uint32_t id);
 
+// From one possible start of a compute instance to the next: 1, 2, 4 for three slices, else its length.
+std::uint32_t compute_stride(const ComputeProfile& profile);
 MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_t profile_id,
                                    std::optional<std::uint32_t> start, ComputeInstance** made);
 MigOutcome destroy_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_t id);

@@ -1,0 +1,148 @@
+// The processes on a GPU or on a MIG device.
+#include <algorithm>
+#include <chrono>
+#include <type_traits>
+
+#include "sim/driver/call.h"
+
+using namespace gpulet::sim;
+
+namespace {
+
+// Process::kind.
+constexpr std::uint8_t kCompute = 0;
+constexpr std::uint8_t kGraphics = 1;
+constexpr std::uint8_t kMps = 2;
+constexpr std::uint8_t kAnyKind = 0xff;
+
+bool belongs(const GpuCall& call, const Process& process, std::uint8_t kind) {
+  if (process.pid == 0 || (kind != kAnyKind && process.kind != kind)) return false;
+  if (!call.is_mig()) return true;
+  return process.gpu_instance == call.gpu_instance().id && process.compute_instance == call.compute_instance().id;
+}
+
+unsigned int count_processes(const GpuCall& call, std::uint8_t kind) {
+  const auto& all = call.gpu().processes;
+  return static_cast<unsigned int>(
+      std::count_if(std::begin(all), std::end(all), [&](const Process& process) { return belongs(call, process, kind); }));
+}
+
+template <class Info>
+void fill(const Process& process, Info* info) {
+  *info = {};
+  info->pid = process.pid;
+  info->usedGpuMemory = process.memory_bytes;
+  if constexpr (!std::is_same_v<Info, nvmlProcessInfo_v1_t>) {
+    info->gpuInstanceId = process.gpu_instance;
+    info->computeInstanceId = process.compute_instance;
+  }
+}
+
+template <class Info>
+nvmlReturn_t list(nvmlDevice_t device, std::uint8_t kind, unsigned int* count, Info* infos) {
+  const GpuCall call(device, Accepts::kMigToo);
+  if (const auto refused = call.refused(count)) return refused;
+  const unsigned int room = *count;
+  *count = count_processes(call, kind);
+  if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (*count != 0 && infos == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  unsigned int next = 0;
+  for (const Process& process : call.gpu().processes) {
+    if (belongs(call, process, kind)) fill(process, &infos[next++]);
+  }
+  return NVML_SUCCESS;
+}
+
+unsigned long long now_us() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+}
+
+}  // namespace
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+  return list(device, kCompute, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+  return list(device, kCompute, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+  return list(device, kCompute, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+  return list(device, kGraphics, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+  return list(device, kGraphics, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+  return list(device, kGraphics, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+  return list(device, kMps, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+  return list(device, kMps, count, infos);
+}
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+  return list(device, kMps, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t* details) {
+  const GpuCall call(device, Accepts::kMigToo);
+  if (const auto refused = call.refused(details)) return refused;
+  if (details->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (details->mode > NVML_PROCESS_MODE_ALL) return NVML_ERROR_INVALID_ARGUMENT;
+  if (call.gpu().architecture < NVML_DEVICE_ARCH_HOPPER) return NVML_ERROR_NOT_SUPPORTED;
+  // NVML_PROCESS_MODE_* number the kinds as Process::kind does.
+  const auto kind = details->mode == NVML_PROCESS_MODE_ALL ? kAnyKind : static_cast<std::uint8_t>(details->mode);
+  const unsigned int room = details->numProcArrayEntries;
+  details->numProcArrayEntries = count_processes(call, kind);
+  if (details->numProcArrayEntries > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (details->numProcArrayEntries != 0 && details->procArray == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  unsigned int next = 0;
+  for (const Process& process : call.gpu().processes) {
+    if (belongs(call, process, kind)) fill(process, &details->procArray[next++]);
+  }
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples, unsigned int* count,
+                                             unsigned long long last_seen) {
+  const GpuCall call(device);
+  if (const auto refused = call.refused(count)) return refused;
+  if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
+  const unsigned long long now = now_us();
+  const unsigned int total = count_processes(call, kAnyKind);
+  const unsigned int room = *count;
+  if (total == 0 || now <= last_seen) {
+    *count = 0;
+    return NVML_ERROR_NOT_FOUND;
+  }
+  *count = total;
+  if (samples == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
+  unsigned int next = 0;
+  for (const Process& process : call.gpu().processes) {
+    if (belongs(call, process, kAnyKind)) samples[next++] = {process.pid, now, process.sm_utilization, process.memory_utilization, 0, 0};
+  }
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t* info) {
+  const GpuCall call(device);
+  if (const auto refused = call.refused(info)) return refused;
+  if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
+  const unsigned long long now = now_us();
+  const unsigned int total = count_processes(call, kAnyKind);
+  const unsigned int room = info->processSamplesCount;
+  info->processSamplesCount = total;
+  if (total == 0 || now <= info->lastSeenTimeStamp) return NVML_ERROR_NOT_FOUND;
+  if (info->procUtilArray == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
+  unsigned int next = 0;
+  for (const Process& process : call.gpu().processes) {
+    if (!belongs(call, process, kAnyKind)) continue;
+    info->procUtilArray[next++] = {now, process.pid, process.sm_utilization, process.memory_utilization, 0, 0, 0, 0};
+  }
+  return NVML_SUCCESS;
+}

@@ -1,0 +1,36 @@
+// What one client process knows: whether it initialised NVML, against which driver generation, and where the machine is.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+
+#include "sim/driver/abi.h"
+#include "sim/state/state.h"
+
+namespace gpulet::sim {
+
+struct Session {
+  std::mutex mutex;  // of nvmlInit and nvmlShutdown; no other call takes it
+  // The newest mapping. Never unmapped: a call on another thread may still be inside, sleeping.
+  std::atomic<StateFile*> state{nullptr};
+  std::atomic<std::uint32_t> users{0};  // nvmlInit minus nvmlShutdown
+  std::atomic<std::uint32_t> generation{0};  // the driver's when it was initialised
+  std::uint64_t device = 0;  // the mapped file's, to see that it was replaced
+  std::uint64_t inode = 0;
+};
+
+// Lives until the process ends, whatever the order of static destructors.
+Session& session();
+
+// Whether a call may go on: NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED or NVML_SUCCESS.
+nvmlReturn_t driver_ready(const Machine& machine);
+
+// Sleeps while the driver hangs as a whole, then through its delay. Holds no lock meanwhile. Returns when the session's
+// machine may be looked at, or NVML_ERROR_UNINITIALIZED when there is none.
+nvmlReturn_t pass_driver_faults();
+
+// For calls about no GPU: both of the above.
+nvmlReturn_t enter_driver();
+
+}  // namespace gpulet::sim

@@ -1,0 +1,51 @@
+// Tells when the configuration file may have changed: written in place, replaced by a rename, deleted, back again, or
+// swapped by a link on the way to it (a Kubernetes ConfigMap's `..data`, a config manager's link). inotify only: an
+// idle file costs nothing. It watches the folders, never the file, so that no replacement is missed.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "base/file.h"
+#include "base/loop.h"
+#include "base/result.h"
+
+namespace gpulet::config {
+
+// Changes in a burst are told once, this long after the first of them.
+inline constexpr Duration kWatchDebounce = std::chrono::milliseconds(50);
+
+// Loop's thread only.
+class ConfigWatch {
+ public:
+  // `changed` is called from the loop after each burst of changes to what `path` leads to. Nothing need exist yet: the
+  // nearest folder that does is watched.
+  // Errors: kIo where the kernel has no inotify instance or watch left.
+  static Result<std::unique_ptr<ConfigWatch>> start(Loop& loop, std::string path, std::function<void()> changed);
+
+  ~ConfigWatch() = default;
+  ConfigWatch(const ConfigWatch&) = delete;
+
+ private:
+  // The names that matter, by folder.
+  using Places = std::map<std::string, std::set<std::string>>;
+
+  ConfigWatch(Loop& loop, std::string path, std::function<void()> changed, FileDescriptor inotify);
+  static Places places_of(const std::string& path);
+  Status arm();
+  void on_readable();
+  void on_settled();
+
+  Loop& loop_;
+  std::string path_;
+  std::function<void()> changed_;
+  FileDescriptor inotify_;
+  Places places_;
+  std::map<int, std::string> watches_;  // watch descriptor → folder
+  Subscription reading_, settling_;
+};
+
+}  // namespace gpulet::config

@@ -1,0 +1,394 @@
+#include "config/load.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "config/sections.h"
+#include "config/values.h"
+#include "config/yaml.h"
+
+namespace gpulet::config {
+namespace {
+
+using NodeKind = yaml::Node::Kind;
+
+constexpr std::chrono::nanoseconds kShortestDuration = std::chrono::milliseconds(1);
+constexpr std::chrono::nanoseconds kLongestDuration = std::chrono::hours(24);
+
+std::string choices_of(const Setting& setting) {
+  std::string out;
+  for (std::size_t i = 0; i < setting.choices.size(); ++i) {
+    if (i > 0) out += i + 1 == setting.choices.size() ? " or " : ", ";
+    out += setting.choices[i];
+  }
+  return out;
+}
+
+// "host:port", "[v6]:port", ":port".
+std::optional<std::string> listen_error(const std::string& value) {
+  if (value.empty()) return std::nullopt;
+  const auto colon = value.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : text::parse_unsigned(value.substr(colon + 1));
+  const auto host = value.substr(0, colon);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  if (!port || *port > 65535 || (host.find(':') != std::string::npos && !bracketed)) {
+    return "'" + value + "' is not host:port";
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> choice_error(const Setting& setting, const std::string& value) {
+  if (std::ranges::count(setting.choices, std::string_view(value)) != 0) return std::nullopt;
+  const std::string complaint = setting.complaint.empty() ? "invalid value" : std::string(setting.complaint);
+  std::string hint = choices_of(setting) + " would do";
+  if (value == "vfio") hint = "vfio is for gpu-feature-discovery alone; " + hint;
+  return complaint + ": " + value.substr(0, 64) + " (" + hint + ")";
+}
+
+std::optional<std::string> duration_error(const std::string& value) {
+  const auto duration = parse_duration(value);
+  if (!duration) return "'" + value.substr(0, 64) + "' is not a duration such as 10s, 1m30s or 500ms";
+  if (*duration < kShortestDuration || *duration > kLongestDuration) {
+    return "'" + value + "' is not between 1ms and 24h";
+  }
+  return std::nullopt;
+}
+
+// What a well-typed value still has to be.
+std::optional<std::string> value_error(const Setting& setting, const Value& value) {
+  if (const auto* one = std::get_if<std::string>(&value)) {
+    if (setting.kind == Kind::kChoice) return choice_error(setting, *one);
+    if (setting.kind == Kind::kDuration) return duration_error(*one);
+    if (setting.kind == Kind::kInterval && *one != "infinite" && !parse_duration(*one)) {
+      return "'" + one->substr(0, 64) + "' is not a duration, infinite, or a number of nanoseconds";
+    }
+    if (setting.path == "gpulet.listen") return listen_error(*one);
+    if (setting.path == "gpulet.kubeletDir" && (one->empty() || one->front() != '/')) {
+      return "'" + *one + "' is not an absolute path";
+    }
+  }
+  if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {
+    if (setting.kind == Kind::kChoices) {
+      if (many->empty()) return "at least one is needed: " + choices_of(setting);
+      for (const auto& item : *many) {
+        if (auto error = choice_error(setting, item)) return error;
+      }
+    }
+    if (setting.kind == Kind::kUnsigneds && !many->empty() && *many != std::vector<std::string>{"0"}) {
+      return "channelIDs must be [] or [0]; found [" + text::join(*many, " ") + "]";
+    }
+  }
+  return std::nullopt;
+}
+
+void drop_doubles(std::vector<std::string>& items) {
+  std::set<std::string> seen;
+  std::erase_if(items, [&](const auto& item) { return !seen.insert(item).second; });
+}
+
+// A value in the form of the environment and the command line.
+Result<Value> from_text(const Setting& setting, const std::vector<std::string>& given) {
+  const std::string last = given.empty() ? "" : given.back();
+  switch (setting.kind) {
+    case Kind::kBool: {
+      if (last.empty()) return Value(false);
+      const auto flag = parse_go_bool(last);
+      if (!flag) return fail(Code::kInvalidArgument, "'" + last.substr(0, 64) + "' is not true or false");
+      return Value(*flag);
+    }
+    case Kind::kString:
+    case Kind::kChoice:
+    case Kind::kDuration:
+    case Kind::kInterval: return Value(last);
+    case Kind::kChoices:
+    case Kind::kStrings:
+    case Kind::kUnsigneds: break;
+  }
+  std::vector<std::string> items;
+  for (const auto& text : given) {
+    for (const auto& item : text::split(text, ',')) items.emplace_back(text::trim(item));
+  }
+  if (setting.kind == Kind::kUnsigneds) {
+    for (const auto& item : items) {
+      if (!text::parse_unsigned(item)) return fail(Code::kInvalidArgument, "'" + item + "' is not a whole number");
+    }
+  } else {
+    drop_doubles(items);
+  }
+  return Value(std::move(items));
+}
+
+// A value in the form of the file.
+Result<Value> from_node(const Setting& setting, const yaml::Node& node) {
+  const bool scalar = node.kind == NodeKind::kScalar;
+  const auto wrong = [&](std::string_view expected) { return fail(Code::kInvalidArgument, found_instead(expected, node)); };
+  switch (setting.kind) {
+    case Kind::kBool: {
+      const auto flag = scalar && node.plain ? parse_yaml_bool(node.scalar) : std::nullopt;
+      if (!flag) return wrong("true or false");
+      return Value(*flag);
+    }
+    case Kind::kInterval:
+      // A bare number is NVIDIA's count of nanoseconds.
+      if (scalar && node.plain && text::parse_unsigned(node.scalar)) return Value(node.scalar + "ns");
+      [[fallthrough]];
+    case Kind::kString:
+    case Kind::kChoice:
+    case Kind::kDuration:
+      if (!scalar) return wrong("a text");
+      return Value(node.scalar);
+    case Kind::kChoices:
+    case Kind::kStrings:
+    case Kind::kUnsigneds: break;
+  }
+  if (scalar && setting.kind == Kind::kChoices) return from_text(setting, {node.scalar});
+  if (node.kind != NodeKind::kSequence) return wrong("a list");
+  std::vector<std::string> items;
+  for (const auto& item : node.items) {
+    const bool number = item.plain && text::parse_unsigned(item.scalar).has_value();
+    if (item.kind != NodeKind::kScalar || (setting.kind == Kind::kUnsigneds && !number)) {
+      return fail(Code::kInvalidArgument,
+                  found_instead(setting.kind == Kind::kUnsigneds ? "a list of whole numbers" : "a list of texts", item));
+    }
+    items.push_back(item.scalar);
+  }
+  if (setting.kind != Kind::kUnsigneds) drop_doubles(items);
+  return Value(std::move(items));
+}
+
+// What may stand in a section: the next segments of every path that begins with it.
+std::vector<std::string> keys_below(const std::string& section) {
+  std::vector<std::string> keys;
+  if (section.empty()) keys = {"version"};
+  const std::string prefix = section.empty() ? "" : section + ".";
+  for (const auto& setting : settings()) {
+    if (setting.path.empty() || !text::starts_with(setting.path, prefix)) continue;
+    const auto rest = setting.path.substr(prefix.size());
+    std::string key(rest.substr(0, rest.find('.')));
+    if (std::ranges::count(keys, key) == 0) keys.push_back(std::move(key));
+  }
+  if (section.empty()) keys.insert(keys.end(), {"resources", "sharing"});
+  return keys;
+}
+
+class Loader {
+ public:
+  explicit Loader(const Sources& sources) : sources_(sources), problems_(sources.file_path, sources.drop_in) {
+    checked_.loaded.values.resize(settings().size());
+  }
+
+  Checked run() {
+    if (!sources_.file_path.empty()) read_file();
+    for (const auto& [flag, values] : sources_.flags) {
+      if (!setting_of_flag(flag)) problems_.error("flag --" + flag, "unknown flag");
+    }
+    for (std::size_t i = 0; i < settings().size(); ++i) resolve(i);
+    derive();
+    check_together();
+    checked_.loaded.warnings = problems_.take_warnings();
+    checked_.errors = problems_.take_errors();
+    return std::move(checked_);
+  }
+
+ private:
+  Config& config() { return checked_.loaded.config; }
+  std::optional<Given>& value_of(std::string_view path) {
+    return checked_.loaded.values[static_cast<std::size_t>(setting_of_path(path) - settings().data())];
+  }
+
+  void read_file() {
+    auto document = yaml::parse(sources_.file_content, sources_.file_path);
+    if (!document) {
+      problems_.error(document.error().about(), document.error().message());
+      return;
+    }
+    for (const auto& doubled : document->duplicates) {
+      problems_.lenient(doubled.position, "", "'" + doubled.key.substr(0, 64) + "' is already given at line " +
+                                                  std::to_string(doubled.first.line));
+    }
+    if (document->second) problems_.lenient(*document->second, "", "a second document: only the first one is read");
+    if (document->root.kind == NodeKind::kNull) return;
+    if (document->root.kind != NodeKind::kMapping) {
+      problems_.error(document->root.position, "", found_instead("a mapping with version, flags…", document->root));
+      return;
+    }
+    read_section(document->root, "");
+  }
+
+  void read_section(const yaml::Node& node, const std::string& section) {
+    const auto keys = keys_below(section);
+    for (const auto& entry : node.entries) {
+      const std::string key(known_key(entry, section, keys, true, problems_));
+      if (key.empty()) continue;
+      const std::string path = section.empty() ? key : section + "." + key;
+      if (path == "version") {
+        read_version(entry.value);
+      } else if (path == "resources") {
+        auto names = read_resources(entry.value, problems_);
+        config().gpu_resources = std::move(names.gpus);
+        config().mig_resources = std::move(names.mig);
+        checked_.loaded.resources_origin = origin_of(entry.value);
+      } else if (path == "sharing") {
+        config().sharing = read_sharing(entry.value, problems_);
+        checked_.loaded.sharing_origin = origin_of(entry.value);
+      } else if (const auto* setting = setting_of_path(path)) {
+        read_setting(*setting, entry.value);
+      } else if (entry.value.kind == NodeKind::kMapping) {
+        read_section(entry.value, path);
+      } else if (entry.value.kind != NodeKind::kNull) {
+        problems_.error(entry.value.position, path, found_instead("a mapping", entry.value));
+      }
+    }
+  }
+
+  std::string origin_of(const yaml::Node& node) const {
+    return "file " + yaml::place(sources_.file_path, node.position);
+  }
+
+  void read_version(const yaml::Node& node) {
+    const bool empty = node.kind == NodeKind::kNull || (node.kind == NodeKind::kScalar && node.scalar.empty());
+    if (empty || (node.kind == NodeKind::kScalar && node.scalar == "v1")) return;
+    problems_.error(node.position, "version",
+                    node.kind == NodeKind::kScalar ? "unknown version: " + node.scalar.substr(0, 64) + " (v1 would do)"
+                                                   : found_instead("v1", node));
+  }
+
+  void read_setting(const Setting& setting, const yaml::Node& node) {
+    if (node.kind == NodeKind::kNull) return;
+    auto value = from_node(setting, node);
+    const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    if (problem) {
+      problems_.error(node.position, std::string(setting.path), *problem);
+    } else {
+      value_of(setting.path) = Given{std::move(*value), origin_of(node)};
+    }
+  }
+
+  // Flags and environment over what the file said, the default below all.
+  void resolve(std::size_t index) {
+    const auto& setting = settings()[index];
+    auto& given = checked_.loaded.values[index];
+    if (!take_flag(setting, given)) take_environment(setting, given);
+    if (!given && setting.default_text) {
+      std::vector<std::string> texts;
+      texts.emplace_back(*setting.default_text);
+      if (auto value = from_text(setting, texts)) given = Given{std::move(*value), "default"};
+    }
+    if (given && setting.assign) setting.assign(config(), given->value);
+  }
+
+  bool take_flag(const Setting& setting, std::optional<Given>& given) {
+    if (setting.flag.empty()) return false;
+    std::vector<std::string_view> names = {setting.flag};
+    names.insert(names.end(), setting.flag_aliases.begin(), setting.flag_aliases.end());
+    for (const auto name : names) {
+      const auto found = sources_.flags.find(name);
+      if (found == sources_.flags.end()) continue;
+      auto values = found->second;
+      if (setting.kind == Kind::kBool && (values.empty() || values.back().empty())) values = {"true"};
+      take(setting, values, "flag --" + std::string(name), given);
+      return true;
+    }
+    return false;
+  }
+
+  void take_environment(const Setting& setting, std::optional<Given>& given) {
+    for (const auto name : setting.environment) {
+      const auto found = sources_.environment.find(name);
+      if (found == sources_.environment.end()) continue;
+      take(setting, {found->second}, "env " + std::string(name), given);
+      return;
+    }
+  }
+
+  void take(const Setting& setting, const std::vector<std::string>& texts, const std::string& origin,
+            std::optional<Given>& given) {
+    auto value = from_text(setting, texts);
+    const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    if (problem) {
+      problems_.error(origin, *problem);
+    } else {
+      given = Given{std::move(*value), origin};
+    }
+  }
+
+  // Defaults that come from other values.
+  void derive() {
+    auto& dev_root = value_of("flags.nvidiaDevRoot");
+    if (!dev_root || std::get<std::string>(dev_root->value).empty()) {
+      config().flags.nvidia_dev_root = config().flags.nvidia_driver_root;
+      dev_root = Given{config().flags.nvidia_driver_root, "default, the driver root"};
+    }
+    auto& socket = value_of("gpulet.kubeletSocket");
+    if (!socket) socket = Given{config().device_plugin_dir() + "/kubelet.sock", "default, below gpulet.kubeletDir"};
+    checked_.loaded.given_gpu_resources = config().gpu_resources;
+    config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
+  }
+
+  // Rules between settings.
+  void check_together() {
+    if (config().sharing.strategy != SharingStrategy::kMps) return;
+    const std::string& about = checked_.loaded.sharing_origin;
+    const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;
+    if (config().flags.mps_root.empty()) {
+      problems_.error(place, "sharing.mps: using MPS requires --mps-root to be specified");
+    }
+    if (config().flags.mig_strategy == MigStrategy::kMixed) {
+      problems_.error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
+                                 value_of("flags.migStrategy")->origin + ")");
+    }
+  }
+
+  const Sources& sources_;
+  Problems problems_;
+  Checked checked_;
+};
+
+}  // namespace
+
+Checked check(const Sources& sources) { return Loader(sources).run(); }
+
+Result<Loaded> load(const Sources& sources) {
+  auto checked = check(sources);
+  if (checked.errors.empty()) return std::move(checked.loaded);
+  Error first = checked.errors.front();
+  if (checked.errors.size() == 1) return fail(std::move(first));
+  return fail(first.code(),
+              first.message() + " (and " + std::to_string(checked.errors.size() - 1) + " more: gpulet config check)",
+              first.about());
+}
+
+Status read_config_file(Sources& sources) {
+  const Setting& setting = *setting_of_flag("config-file");
+  std::string path;
+  if (const auto flag = sources.flags.find(setting.flag); flag != sources.flags.end()) {
+    path = flag->second.empty() ? "" : flag->second.back();
+  } else if (const auto given = sources.environment.find(setting.environment[0]); given != sources.environment.end()) {
+    path = given->second;
+  }
+  sources.file_path = path;
+  sources.file_content.clear();
+  if (path.empty()) return {};
+  auto content = read_file(path, yaml::kMaxTextBytes);
+  if (!content) return fail(content.error().with("error opening config file"));
+  sources.file_content = std::move(*content);
+  return {};
+}
+
+std::map<std::string, std::string, std::less<>> process_environment() {
+  std::map<std::string, std::string, std::less<>> variables;
+  for (char** entry = environ; entry && *entry; ++entry) {
+    const std::string_view text(*entry);
+    const auto equals = text.find('=');
+    if (equals != std::string_view::npos && equals > 0) {
+      variables.emplace(std::string(text.substr(0, equals)), std::string(text.substr(equals + 1)));
+    }
+  }
+  return variables;
+}
+
+}  // namespace gpulet::config

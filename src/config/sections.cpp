@@ -1,0 +1,308 @@
+#include "config/sections.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/text.h"
+#include "config/schema.h"
+#include "config/values.h"
+
+namespace gpulet::config {
+namespace {
+
+using NodeKind = yaml::Node::Kind;
+using yaml::Node;
+
+const std::string kPattern = "pattern", kName = "name";
+
+// The values of a mapping by its known keys; null for what is absent or null.
+class Fields {
+ public:
+  Fields(const Node& node, std::string section, std::vector<std::string> keys, Problems& problems)
+      : section_(std::move(section)), keys_(std::move(keys)), values_(keys_.size(), nullptr) {
+    for (const auto& entry : node.entries) {
+      const auto key = known_key(entry, section_, keys_, false, problems);
+      if (key.empty() || entry.value.kind == NodeKind::kNull) continue;
+      values_[static_cast<std::size_t>(std::ranges::find(keys_, key) - keys_.begin())] = &entry.value;
+    }
+  }
+  const Node* operator[](std::string_view key) const {
+    const auto found = std::ranges::find(keys_, key);
+    return found == keys_.end() ? nullptr : values_[static_cast<std::size_t>(found - keys_.begin())];
+  }
+  std::string path(std::string_view key) const { return section_ + "." + std::string(key); }
+
+ private:
+  std::string section_;
+  std::vector<std::string> keys_;
+  std::vector<const Node*> values_;
+};
+
+bool expect(NodeKind kind, const char* name, const Node& node, const std::string& field, Problems& problems) {
+  if (node.kind == kind) return true;
+  problems.error(node.position, field, found_instead(name, node));
+  return false;
+}
+
+std::optional<std::string> read_text(const Node& node, const std::string& field, Problems& problems) {
+  if (!expect(NodeKind::kScalar, "a text", node, field, problems)) return std::nullopt;
+  return node.scalar;
+}
+
+std::optional<bool> read_bool(const Node& node, const std::string& field, Problems& problems) {
+  if (node.kind == NodeKind::kScalar && node.plain) {
+    if (const auto value = parse_yaml_bool(node.scalar)) return value;
+  }
+  problems.error(node.position, field, found_instead("true or false", node));
+  return std::nullopt;
+}
+
+std::optional<ResourceName> read_name(const Node& node, const std::string& field, Problems& problems) {
+  const auto text = read_text(node, field, problems);
+  if (!text) return std::nullopt;
+  auto name = parse_resource_name(*text);
+  if (!name) {
+    problems.error(node.position, field, name.error().message());
+    return std::nullopt;
+  }
+  return std::move(*name);
+}
+
+std::vector<ResourcePattern> read_patterns(const Node& list, const std::string& section, Problems& problems) {
+  std::vector<ResourcePattern> patterns;
+  if (list.kind == NodeKind::kNull || !expect(NodeKind::kSequence, "a list", list, section, problems)) return patterns;
+  for (std::size_t i = 0; i < list.items.size(); ++i) {
+    const auto& item = list.items[i];
+    const std::string path = section + "[" + std::to_string(i) + "]";
+    if (!expect(NodeKind::kMapping, "a mapping with pattern and name", item, path, problems)) continue;
+    const Fields fields(item, path, {kPattern, kName}, problems);
+    for (const auto& key : {kPattern, kName}) {
+      if (!fields[key]) problems.error(item.position, path, "resources must have a '" + key + "' field set");
+    }
+    if (!fields[kPattern] || !fields[kName]) continue;
+    auto pattern = read_text(*fields[kPattern], fields.path(kPattern), problems);
+    auto name = read_name(*fields[kName], fields.path(kName), problems);
+    if (pattern && name) patterns.push_back({std::move(*pattern), std::move(*name)});
+  }
+  return patterns;
+}
+
+bool hexadecimal_uuid(std::string_view text) {
+  if (text.size() != 36) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    if (dash ? text[i] != '-' : std::isxdigit(static_cast<unsigned char>(text[i])) == 0) return false;
+  }
+  return true;
+}
+
+// "0", "0:1", "GPU-<uuid>", "MIG-<uuid>", "MIG-GPU-<uuid>/<gi>/<ci>".
+bool device_reference(std::string_view text) {
+  if (text::starts_with(text, "GPU-")) return hexadecimal_uuid(text.substr(4));
+  if (text::starts_with(text, "MIG-GPU-")) {
+    const auto parts = text::split(text.substr(8), '/');
+    return parts.size() == 3 && hexadecimal_uuid(parts[0]) && text::parse_unsigned(parts[1]) &&
+           text::parse_unsigned(parts[2]);
+  }
+  if (text::starts_with(text, "MIG-")) return hexadecimal_uuid(text.substr(4));
+  const auto parts = text::split(text, ':');
+  return (parts.size() == 1 || parts.size() == 2) &&
+         std::ranges::all_of(parts, [](const auto& part) { return text::parse_unsigned(part).has_value(); });
+}
+
+std::optional<DeviceSelection> read_device_list(const Node& node, const std::string& field, Problems& problems) {
+  DeviceRefs refs;
+  for (const auto& item : node.items) {
+    if (item.kind != NodeKind::kScalar || !device_reference(item.scalar)) {
+      problems.error(item.position, field,
+                     "unsupported type for device in devices list: " + (item.kind == NodeKind::kScalar ? item.scalar : "") +
+                         " (an index, \"gpu:mig\", GPU-… or MIG-… would do)");
+      return std::nullopt;
+    }
+    refs.push_back(item.scalar);
+  }
+  if (refs.empty()) {
+    problems.error(node.position, field, "an empty list of devices: leave devices out, or name at least one");
+    return std::nullopt;
+  }
+  return refs;
+}
+
+std::optional<DeviceSelection> read_devices(const Node& node, const std::string& field, Problems& problems) {
+  if (node.kind == NodeKind::kSequence) return read_device_list(node, field, problems);
+  if (node.kind != NodeKind::kScalar) {
+    problems.error(node.position, field, "unrecognized type for devices spec: " + found_instead("all, a count or a list", node));
+    return std::nullopt;
+  }
+  if (node.scalar == "all") return AllDevices{};
+  if (node.plain) {
+    const auto count = text::parse_unsigned(node.scalar);
+    if (count && *count > 0 && *count <= kMaxReplicas) return DeviceCount{static_cast<unsigned>(*count)};
+    const bool negative = text::starts_with(node.scalar, "-") && text::parse_unsigned(node.scalar.substr(1));
+    if (count || negative) {
+      problems.error(node.position, field, "devices set as '" + node.scalar + "' but a count of devices must be > 0" +
+                                               (count && *count > 0 ? " and at most " + std::to_string(kMaxReplicas) : ""));
+      return std::nullopt;
+    }
+  }
+  problems.error(node.position, field, "devices set as '" + node.scalar + "' but the only valid string input is 'all'");
+  return std::nullopt;
+}
+
+std::optional<unsigned> read_replicas(const Node& node, const std::string& field, Problems& problems) {
+  const auto count = node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
+  if (count && *count >= 2 && *count <= kMaxReplicas) return static_cast<unsigned>(*count);
+  const bool number = count || (node.kind == NodeKind::kScalar && node.plain && text::starts_with(node.scalar, "-"));
+  problems.error(node.position, field,
+                 !number ? found_instead("a whole number", node)
+                 : count && *count > kMaxReplicas
+                     ? "number of replicas must be <= " + std::to_string(kMaxReplicas) + "; found " + node.scalar
+                     : "number of replicas must be >= 2; found " + node.scalar);
+  return std::nullopt;
+}
+
+std::optional<ReplicatedResource> read_replicated(const Node& item, const std::string& path, bool rename_by_default,
+                                                  Problems& problems) {
+  if (!expect(NodeKind::kMapping, "a mapping with name and replicas", item, path, problems)) return std::nullopt;
+  const Fields fields(item, path, {"name", "rename", "devices", "replicas"}, problems);
+  if (!fields["name"]) problems.error(item.position, path, "no resource name specified");
+  if (!fields["replicas"]) problems.error(item.position, path, "no replicas specified");
+  ReplicatedResource resource;
+  bool good = fields["name"] && fields["replicas"];
+  if (const auto* node = fields["name"]) {
+    const auto name = read_name(*node, fields.path("name"), problems);
+    good = good && name;
+    if (name) resource.name = *name;
+  }
+  if (const auto* node = fields["replicas"]) {
+    const auto replicas = read_replicas(*node, fields.path("replicas"), problems);
+    good = good && replicas;
+    resource.replicas = replicas.value_or(0);
+  }
+  if (const auto* node = fields["devices"]) {
+    auto devices = read_devices(*node, fields.path("devices"), problems);
+    good = good && devices;
+    if (devices) resource.devices = std::move(*devices);
+  }
+  if (const auto* node = fields["rename"]) {
+    resource.rename = read_name(*node, fields.path("rename"), problems);
+    good = good && resource.rename;
+  } else if (good && rename_by_default) {
+    auto shared = parse_resource_name(resource.name.str() + std::string(kSharedSuffix));
+    if (!shared) problems.error(item.position, path, "renameByDefault: " + shared.error().message());
+    good = good && shared;
+    if (shared) resource.rename = std::move(*shared);
+  }
+  if (!good) return std::nullopt;
+  return resource;
+}
+
+// `timeSlicing` or `mps`.
+Sharing read_replication(const Node& node, SharingStrategy strategy, const std::string& section, Problems& problems) {
+  Sharing sharing;
+  sharing.strategy = strategy;
+  sharing.fail_requests_greater_than_one = strategy == SharingStrategy::kMps;
+  if (!expect(NodeKind::kMapping, "a mapping with resources", node, section, problems)) return sharing;
+  const Fields fields(node, section, {"renameByDefault", "failRequestsGreaterThanOne", "resources"}, problems);
+  bool rename = false;
+  if (const auto* value = fields["renameByDefault"]) {
+    rename = read_bool(*value, fields.path("renameByDefault"), problems).value_or(false);
+  }
+  if (const auto* value = fields["failRequestsGreaterThanOne"]) {
+    sharing.fail_requests_greater_than_one =
+        read_bool(*value, fields.path("failRequestsGreaterThanOne"), problems).value_or(false);
+  }
+  const auto* list = fields["resources"];
+  if (!list || (list->kind == NodeKind::kSequence && list->items.empty())) {
+    problems.error((list ? list : &node)->position, section,
+                   "no resources specified: give at least one with name and replicas, or leave " + section + " out");
+    return sharing;
+  }
+  if (!expect(NodeKind::kSequence, "a list", *list, fields.path("resources"), problems)) return sharing;
+  for (std::size_t i = 0; i < list->items.size(); ++i) {
+    auto resource = read_replicated(list->items[i], fields.path("resources") + "[" + std::to_string(i) + "]", rename,
+                                    problems);
+    if (resource) sharing.resources.push_back(std::move(*resource));
+  }
+  return sharing;
+}
+
+bool same_but_case(std::string_view a, std::string_view b) { return text::lower(a) == text::lower(b); }
+
+// Where else in the file a key of this name belongs; empty for nowhere.
+std::string_view other_place(std::string_view key) {
+  for (const auto& setting : settings()) {
+    const auto dot = setting.path.rfind('.');
+    if (dot != std::string_view::npos && setting.path.substr(dot + 1) == key) return setting.path;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string found_instead(std::string_view expected, const Node& node) {
+  std::string found;
+  switch (node.kind) {
+    case NodeKind::kNull: found = "nothing"; break;
+    case NodeKind::kScalar:
+      found = (node.plain ? "" : "the quoted text ") + std::string("'") + node.scalar.substr(0, 64) + "'";
+      break;
+    case NodeKind::kSequence: found = "a list"; break;
+    case NodeKind::kMapping: found = "a mapping"; break;
+  }
+  return "expected " + std::string(expected) + ", found " + found;
+}
+
+std::string_view known_key(const yaml::Entry& entry, const std::string& section, std::span<const std::string> keys,
+                           bool any_case, Problems& problems) {
+  if (const auto same = std::ranges::find(keys, entry.key); same != keys.end()) return *same;
+  const auto similar = std::ranges::find_if(keys, [&](const auto& key) { return same_but_case(key, entry.key); });
+  if (similar != keys.end() && problems.drop_in() && any_case) {
+    problems.warning(entry.position, section, "'" + entry.key.substr(0, 64) + "' is taken for " + *similar);
+    return *similar;
+  }
+  std::string message = "unknown key '" + entry.key.substr(0, 64) + "'";
+  if (similar != keys.end()) {
+    message += "; did you mean " + *similar + "?";
+  } else if (const auto close = text::nearest(entry.key, keys)) {
+    message += "; did you mean " + *close + "?";
+  } else if (const auto other = other_place(entry.key); !other.empty()) {
+    message += "; its place is " + std::string(other);
+  } else {
+    message += "; known here: " + text::join(keys, ", ");
+  }
+  problems.lenient(entry.position, section, message);
+  return {};
+}
+
+ResourceNames read_resources(const Node& node, Problems& problems) {
+  ResourceNames names;
+  if (node.kind == NodeKind::kNull || !expect(NodeKind::kMapping, "a mapping with gpus and mig", node, "resources", problems)) {
+    return names;
+  }
+  const Fields fields(node, "resources", {"gpus", "mig"}, problems);
+  if (const auto* list = fields["gpus"]) names.gpus = read_patterns(*list, "resources.gpus", problems);
+  if (const auto* list = fields["mig"]) names.mig = read_patterns(*list, "resources.mig", problems);
+  return names;
+}
+
+Sharing read_sharing(const Node& node, Problems& problems) {
+  if (node.kind == NodeKind::kNull ||
+      !expect(NodeKind::kMapping, "a mapping with timeSlicing or mps", node, "sharing", problems)) {
+    return {};
+  }
+  const Fields fields(node, "sharing", {"timeSlicing", "mps"}, problems);
+  Sharing sharing;
+  if (const auto* value = fields["timeSlicing"]) {
+    sharing = read_replication(*value, SharingStrategy::kTimeSlicing, "sharing.timeSlicing", problems);
+  }
+  if (const auto* value = fields["mps"]) {
+    if (sharing.strategy != SharingStrategy::kNone) {
+      problems.warning(value->position, "sharing", "both timeSlicing and mps are given: mps counts");
+    }
+    sharing = read_replication(*value, SharingStrategy::kMps, "sharing.mps", problems);
+  }
+  return sharing;
+}
+
+}  // namespace gpulet::config

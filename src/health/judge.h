@@ -31,6 +31,8 @@ class XidFilter {
   bool ignored(std::uint64_t xid) const;
   // Nothing is checked at all ("all" or "xids" disabled and nothing enabled).
   bool off() const { return off_; }
+  // One line for each token that is neither an XID nor "all" or "xids".
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   bool off_ = false;
@@ -38,6 +40,7 @@ class XidFilter {
   bool all_enabled_ = false;
   std::set<std::uint64_t> disabled_;
   std::set<std::uint64_t> enabled_;
+  std::vector<std::string> warnings_;
 };
 
 // What the driver says of a GPU that was marked: asked by a probe, and the only way back to healthy.

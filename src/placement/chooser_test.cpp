@@ -182,7 +182,8 @@ TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
   ASSERT_TRUE(choice.has_value());
   EXPECT_THAT(choice->devices, ElementsAre(all[0], all[1]));
   EXPECT_EQ(choice->score, 0);
-  EXPECT_EQ(choice->reason, "GPUs 0 and 1, links unknown; in the best split of the 3 available into sets of 2, total 0");
+  EXPECT_EQ(choice->reason,
+            "GPUs 0 and 1, links unknown; in the best split of the 3 available into sets of 2, total 0");
 }
 
 TEST(Chooser, NoDevicesAtAll) {

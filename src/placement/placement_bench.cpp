@@ -10,7 +10,16 @@
 namespace gpulet::placement {
 namespace {
 
-enum Machine : std::int64_t { kDirect8, kSwitched8, kPcie8, kDirect16, kSwitched16, kDgx2, kSwitched64, kAllDifferent64 };
+enum Machine : std::int64_t {
+  kDirect8,
+  kSwitched8,
+  kPcie8,
+  kDirect16,
+  kSwitched16,
+  kDgx2,
+  kSwitched64,
+  kAllDifferent64,
+};
 
 topology::Topology topology_of(std::int64_t machine) {
   std::mt19937 random(1);

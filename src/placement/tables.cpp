@@ -243,7 +243,8 @@ class TablesSearch {
     Answer answer{ask_.required, best_.score, best_.total};
     for (std::size_t i = 0; i < classes_.size(); ++i) {
       const auto& free = classes_[i].free;
-      answer.chosen.insert(answer.chosen.end(), free.begin(), free.begin() + static_cast<std::ptrdiff_t>(best_taken_[i]));
+      const auto end = free.begin() + static_cast<std::ptrdiff_t>(best_taken_[i]);
+      answer.chosen.insert(answer.chosen.end(), free.begin(), end);
     }
     std::sort(answer.chosen.begin(), answer.chosen.end());
     return answer;

@@ -109,7 +109,9 @@ inline Topology shuffled(const Topology& from, std::mt19937& random) {
   return topology;
 }
 
-inline std::string gpu_id(std::size_t gpu) { return "GPU-00000000-0000-4000-8000-" + std::to_string(100000000000 + gpu); }
+inline std::string gpu_id(std::size_t gpu) {
+  return "GPU-00000000-0000-4000-8000-" + std::to_string(100000000000 + gpu);
+}
 
 // One whole device per GPU, or `replicas` shares of each ("<uuid>::<n>").
 inline std::vector<Device> devices(std::size_t gpus, std::size_t replicas = 0) {

@@ -1,0 +1,186 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cli/place_command.h"
+#include "partition/resources.h"
+#include "placement/chooser.h"
+#include "topology/topology.h"
+
+namespace gpulet::cli {
+
+namespace {
+
+constexpr const char* kDefaultResource = "nvidia.com/gpu";
+
+// "3", or "3:0" for a MIG device.
+std::string index_of(const inventory::Snapshot& snapshot, const partition::Device& device) {
+  const inventory::Gpu& gpu = snapshot.gpus[device.gpu];
+  std::string index = std::to_string(gpu.index);
+  if (device.mig) index += ":" + std::to_string(gpu.mig_devices[*device.mig].index);
+  return index;
+}
+
+bool is_named(const inventory::Snapshot& snapshot, const partition::Device& device, const std::string& name) {
+  const inventory::Gpu& gpu = snapshot.gpus[device.gpu];
+  if (name == device.id.str() || name == gpu.uuid.str() || name == std::to_string(gpu.index)) return true;
+  return device.mig && (name == gpu.mig_devices[*device.mig].uuid.str() || name == index_of(snapshot, device));
+}
+
+Result<const partition::Resource*> find_resource(const partition::Plan& plan, const std::string& wanted) {
+  if (plan.resources.empty()) {
+    const std::string why = plan.notes.empty() ? "" : ": " + plan.notes.front().message;
+    return fail(Code::kFailedPrecondition, "this node has no GPU to offer" + why);
+  }
+  if (wanted.empty() && plan.resources.size() == 1) return &plan.resources.front();
+  std::vector<std::string> names;
+  for (const partition::Resource& resource : plan.resources) {
+    if (resource.name.str() == (wanted.empty() ? kDefaultResource : wanted)) return &resource;
+    names.push_back(resource.name.str());
+  }
+  return fail(Code::kInvalidArgument, (wanted.empty() ? "name a resource" : "no resource " + wanted) +
+                                          "; this node has " + text::join(names, ", "));
+}
+
+Result<placement::Rules> rules_of(const config::Config& config, const std::string& policy) {
+  using placement::Policy;
+  using placement::SharedPolicy;
+  placement::Rules rules;
+  if (config.gpulet.placement_policy == config::PlacementPolicy::kTightest) rules.policy = Policy::kTightest;
+  if (config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked) {
+    rules.shared = SharedPolicy::kPacked;
+  }
+  if (policy.empty()) return rules;
+  if (policy == "best-effort" || policy == "tightest") {
+    rules.policy = policy == "tightest" ? Policy::kTightest : Policy::kBestEffort;
+  } else if (policy == "distributed" || policy == "packed") {
+    rules.shared = policy == "packed" ? SharedPolicy::kPacked : SharedPolicy::kDistributed;
+  } else {
+    return fail(Code::kInvalidArgument,
+                "unknown policy \"" + policy + "\"; there are best-effort, tightest, distributed and packed");
+  }
+  return rules;
+}
+
+std::string policy_name(const placement::Rules& rules, placement::Method method) {
+  if (method == placement::Method::kShared) {
+    return rules.shared == placement::SharedPolicy::kPacked ? "packed" : "distributed";
+  }
+  return rules.policy == placement::Policy::kTightest ? "tightest" : "best-effort";
+}
+
+Result<std::vector<DeviceId>> available_ids(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+                                            const std::vector<std::string>& names) {
+  std::vector<bool> taken(resource.devices.size(), false);
+  for (std::size_t i = 0; i < taken.size() && names.empty(); ++i) taken[i] = resource.devices[i].health.healthy;
+  for (const std::string& name : names) {
+    bool found = false;
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      if (!is_named(snapshot, resource.devices[i], name)) continue;
+      taken[i] = true;
+      found = true;
+    }
+    if (!found) return fail(Code::kInvalidArgument, resource.name.str() + " has no device " + name);
+  }
+  std::vector<DeviceId> ids;
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    if (taken[i]) ids.push_back(resource.devices[i].id);
+  }
+  return ids;
+}
+
+Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+                                           const std::vector<std::string>& names,
+                                           const std::vector<DeviceId>& available) {
+  std::vector<DeviceId> ids;
+  for (const std::string& name : names) {
+    const DeviceId* best = nullptr;
+    for (const partition::Device& device : resource.devices) {
+      if (!is_named(snapshot, device, name)) continue;
+      const bool free = std::find(available.begin(), available.end(), device.id) != available.end() &&
+                        std::find(ids.begin(), ids.end(), device.id) == ids.end();
+      if (best == nullptr || free) best = &device.id;
+      if (free) break;
+    }
+    if (best == nullptr) return fail(Code::kInvalidArgument, resource.name.str() + " has no device " + name);
+    ids.push_back(*best);
+  }
+  return ids;
+}
+
+struct Row {
+  std::string index, id, model;
+  std::optional<int> numa_node;
+};
+
+std::vector<Row> rows_of(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+                         const placement::Choice& choice) {
+  std::vector<Row> rows;
+  for (const partition::Device& device : resource.devices) {
+    if (std::find(choice.devices.begin(), choice.devices.end(), device.id) == choice.devices.end()) continue;
+    rows.push_back({index_of(snapshot, device), device.id.str(), snapshot.gpus[device.gpu].model, device.numa_node});
+  }
+  return rows;
+}
+
+std::string padded(std::string text, std::size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+std::string as_text(const std::vector<Row>& rows, const placement::Choice& choice, const std::string& heading) {
+  std::size_t id_width = 6;
+  for (const Row& row : rows) id_width = std::max(id_width, row.id.size());
+  std::string text = heading + "\n\n" + padded("GPU", 6) + padded("DEVICE", id_width + 2) + padded("NUMA", 6) + "MODEL\n";
+  for (const Row& row : rows) {
+    text += padded(row.index, 6) + padded(row.id, id_width + 2) +
+            padded(row.numa_node ? std::to_string(*row.numa_node) : "-", 6) + row.model + "\n";
+  }
+  text += "\nscore   " + std::to_string(choice.score) + "\n";
+  text += "method  " + std::string(placement::name(choice.method)) + "\n";
+  text += "why     " + choice.reason + "\n";
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
+                                 const PlaceOptions& options) {
+  const partition::Plan plan = partition::plan(snapshot, config);
+  GPULET_TRY_ASSIGN(const partition::Resource* resource, find_resource(plan, options.resource));
+  GPULET_TRY_ASSIGN(const placement::Rules rules, rules_of(config, options.policy));
+  GPULET_TRY_ASSIGN(const std::vector<DeviceId> available, available_ids(snapshot, *resource, options.available));
+  GPULET_TRY_ASSIGN(const std::vector<DeviceId> required,
+                    required_ids(snapshot, *resource, options.require, available));
+
+  std::vector<placement::Device> devices;
+  for (const partition::Device& device : resource->devices) devices.push_back({device.id, device.gpu, device.shared()});
+  const auto chooser = placement::Chooser::make(topology::build(snapshot), std::move(devices), rules);
+  GPULET_TRY_ASSIGN(const placement::Choice choice, chooser->choose(available, required, options.size));
+
+  const std::vector<Row> rows = rows_of(snapshot, *resource, choice);
+  const std::string policy = policy_name(rules, choice.method);
+  if (options.output != "json") {
+    return as_text(rows, choice,
+                   std::to_string(options.size) + " of " + std::to_string(available.size()) + " available " +
+                       resource->name.str() + ", " + policy);
+  }
+  nlohmann::ordered_json json;
+  json["resource"] = resource->name.str();
+  json["policy"] = policy;
+  json["size"] = options.size;
+  json["available"] = available.size();
+  json["devices"] = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    nlohmann::ordered_json device{{"id", row.id}, {"index", row.index}, {"model", row.model}, {"numaNode", nullptr}};
+    if (row.numa_node) device["numaNode"] = *row.numa_node;
+    json["devices"].push_back(std::move(device));
+  }
+  json["score"] = choice.score;
+  json["partitionScore"] = choice.partition_score;
+  json["method"] = placement::name(choice.method);
+  json["reason"] = choice.reason;
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpulet::cli

@@ -11,7 +11,7 @@
 #include "base/strong.h"
 #include "health/judge.h"
 #include "inventory/snapshot.h"
-#include "kubelet/offer.h"
+#include "kubelet/plugin_host_port.h"
 
 namespace gpulet::agent {
 
@@ -35,25 +35,8 @@ class Driver {
   virtual void set_events(Events events) = 0;
 };
 
-// The kubelet's device plugin API, for any number of resources.
-class PluginHost {
- public:
-  virtual ~PluginHost() = default;
-  // Serves `offer` on the resource's own socket: opens it where it is not yet, else hands every stream the change.
-  // Unchanged device lists are not sent again.
-  virtual Status serve(kubelet::OfferPtr offer) = 0;
-  // Closes the resource's socket and removes it.
-  virtual void withdraw(const ResourceName& resource) = 0;
-  // Tells the kubelet of the resource's socket. `done` comes within `kRegisterTimeout`.
-  virtual void register_resource(const ResourceName& resource, std::function<void(Status)> done) = 0;
-
-  struct Events {
-    std::function<void()> kubelet_started;              // its socket was created
-    std::function<void(ResourceName)> socket_lost;      // somebody removed our socket
-    std::function<void(ResourceName, bool)> watched;    // the kubelet opened (true) or left (false) a ListAndWatch
-  };
-  virtual void set_events(Events events) = 0;
-};
+// The kubelet's device plugin API, for any number of resources (kubelet/plugin_host_port.h).
+using PluginHost = kubelet::PluginHost;
 
 // Whoever is told what the agent does: log, metric and Kubernetes event come from one call.
 class Reporter {

@@ -1,0 +1,178 @@
+#include "sim/state/state.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <bit>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <future>
+#include <set>
+
+#include "sim/state/mig.h"
+#include "sim/state/small_machine.h"
+
+namespace gpulet::sim {
+namespace {
+
+using namespace std::chrono_literals;
+
+class StateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/gpulet-sim-XXXXXX";
+    ASSERT_NE(mkdtemp(folder), nullptr);
+    folder_ = folder;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  StateFile create() {
+    auto made = StateFile::create(folder_ + "/run/gpulet-sim/state", *small_machine(2));
+    EXPECT_TRUE(made) << made.error().text();
+    return std::move(*made);
+  }
+  std::string folder_;
+};
+
+TEST_F(StateTest, MappingsShareOneMachine) {
+  StateFile first = create();
+  auto second = StateFile::open(first.path());
+  ASSERT_TRUE(second) << second.error().text();
+  first.edit()->gpus[1].temperature = 71;
+  EXPECT_EQ(second->read()->gpus[1].temperature, 71);
+  struct stat info {};
+  ASSERT_EQ(stat(first.path().c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0666u) << "clients run as anyone";
+}
+
+TEST_F(StateTest, RefusesWhatIsNoState) {
+  EXPECT_EQ(StateFile::open(folder_ + "/none").error().code(), Code::kNotFound);
+  std::ofstream(folder_ + "/junk") << "junk";
+  EXPECT_EQ(StateFile::open(folder_ + "/junk").error().code(), Code::kFailedPrecondition);
+  StateFile file = create();
+  const auto size = std::filesystem::file_size(file.path());
+  std::ofstream(folder_ + "/zeros").close();
+  std::filesystem::resize_file(folder_ + "/zeros", size);
+  EXPECT_EQ(StateFile::open(folder_ + "/zeros").error().code(), Code::kFailedPrecondition);
+}
+
+TEST_F(StateTest, CreatingAgainRetiresTheOldOne) {
+  StateFile old = create();
+  const std::uint32_t generation = old.read()->driver.generation;
+  StateFile fresh = create();
+  EXPECT_EQ(old.read()->driver.loaded, 0);
+  EXPECT_EQ(fresh.read()->driver.loaded, 1);
+  EXPECT_GT(fresh.read()->driver.generation, generation);
+}
+
+TEST_F(StateTest, AHolderThatDiesBlocksNobody) {
+  StateFile file = create();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    EditGuard machine = file.edit();
+    machine->gpus[0].temperature = 55;
+    _exit(0);  // the lock is still held
+  }
+  waitpid(child, nullptr, 0);
+  EXPECT_EQ(file.read()->gpus[0].temperature, 55);
+  file.edit()->gpus[0].temperature = 56;
+  EXPECT_EQ(file.read()->gpus[0].temperature, 56);
+}
+
+TEST_F(StateTest, AnEditWakesWaiters) {
+  StateFile file = create();
+  const std::uint32_t seen = file.changes();
+  auto waiter = std::async(std::launch::async, [&] {
+    while (file.changes() == seen) file.wait(seen, -1);
+  });
+  file.edit()->gpus[0].temperature = 60;
+  EXPECT_EQ(waiter.wait_for(10s), std::future_status::ready);
+}
+
+TEST(Uuid, IsStableAndShapedAsVersionFour) {
+  EXPECT_EQ(make_uuid("GPU-", "a"), make_uuid("GPU-", "a"));
+  std::set<std::string> seen;
+  for (int i = 0; i < 1000; ++i) seen.insert(make_uuid("GPU-", "dgx/" + std::to_string(i)));
+  EXPECT_EQ(seen.size(), 1000u);
+  const std::string uuid = make_uuid("GPU-", "a");
+  ASSERT_EQ(uuid.size(), 40u);
+  EXPECT_EQ(uuid[18], '4');
+  EXPECT_NE(std::string("89ab").find(uuid[23]), std::string::npos);
+}
+
+TEST(Energy, CountsEachDrawForItsTime) {
+  Gpu gpu{};
+  gpu.energy_since_ns = 1'000'000'000;
+  gpu.power_usage_mw = 100'000;
+  set_power_usage(gpu, 300'000, 3'000'000'000);
+  EXPECT_EQ(energy_millijoules(gpu, 4'000'000'000), 2 * 100'000u + 300'000u);
+}
+
+TEST(Reset, NeedsAnIdleGpuAndEndsWhatWasPending) {
+  auto machine = small_machine(1);
+  Gpu& gpu = machine->gpus[0];
+  gpu.remapped_rows.pending = 1;
+  gpu.recovery_action = 1;
+  gpu.links[3].active = 0;
+  Process process{};
+  process.pid = 5;
+  ASSERT_TRUE(add_process(gpu, process));
+  EXPECT_EQ(reset_gpu(*machine, 0).error().code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(remove_process(gpu, 5));
+  ASSERT_TRUE(reset_gpu(*machine, 0));
+  EXPECT_EQ(gpu.remapped_rows.pending, 0u);
+  EXPECT_EQ(gpu.recovery_action, 0u);
+  EXPECT_EQ(gpu.links[3].active, 1);
+}
+
+// Whatever is created and destroyed: instances never overlap, ids and UUIDs are unique, and the capacity reported is
+// what creation then does.
+TEST(Mig, KeepsItsRulesThroughAnySequence) {
+  rc::check("mig", [] {
+    auto machine = small_machine(1);
+    Gpu& gpu = machine->gpus[0];
+    RC_ASSERT(set_mig_mode(gpu, true) == MigOutcome::kOk);
+    std::set<std::string> uuids;
+    const auto steps = *rc::gen::container<std::vector<std::pair<unsigned, bool>>>(
+        rc::gen::pair(rc::gen::inRange(0u, gpu.mig.profile_count), rc::gen::arbitrary<bool>()));
+    for (const auto& [choice, destroy] : steps) {
+      if (destroy) {
+        for (GpuInstance& instance : gpu.mig.instances) {
+          if (instance.used == 0) continue;
+          RC_ASSERT(destroy_gpu_instance(gpu, instance.id) == MigOutcome::kInUse);
+          RC_ASSERT(destroy_compute_instance(gpu, instance, 0) == MigOutcome::kOk);
+          RC_ASSERT(destroy_gpu_instance(gpu, instance.id) == MigOutcome::kOk);
+          break;
+        }
+      } else {
+        const MigProfile& profile = gpu.mig.profiles[choice];
+        const std::uint32_t room = remaining_capacity(gpu, profile);
+        GpuInstance* made = nullptr;
+        const auto outcome = create_gpu_instance(gpu, profile.id, std::nullopt, &made);
+        RC_ASSERT(outcome == (room == 0 ? MigOutcome::kInsufficientResources : MigOutcome::kOk));
+        if (room == 0) continue;
+        ComputeInstance* compute = nullptr;
+        const auto& whole = profile.compute_profiles[profile.compute_profile_count - 1];
+        RC_ASSERT(create_compute_instance(gpu, *made, whole.id, std::nullopt, &compute) == MigOutcome::kOk);
+        RC_ASSERT(uuids.insert(compute->uuid).second);
+      }
+      unsigned taken = 0;
+      std::set<std::uint32_t> ids;
+      for (const GpuInstance& instance : gpu.mig.instances) {
+        if (instance.used == 0) continue;
+        const unsigned mask = ((1u << instance.length) - 1) << instance.start;
+        RC_ASSERT((taken & mask) == 0u);
+        taken |= mask;
+        RC_ASSERT(ids.insert(instance.id).second);
+      }
+      RC_ASSERT(taken < 256u);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gpulet::sim

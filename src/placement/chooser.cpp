@@ -15,7 +15,7 @@ namespace gpulet::placement {
 namespace {
 
 // For tables made inside a request, of the available devices alone: what fits 1 ms.
-constexpr Budget kRequestBudget{std::size_t{1} << 13, std::size_t{1} << 20, 300e3};
+constexpr Budget kRequestBudget{std::size_t{1} << 13, std::size_t{1} << 20, 160e3};
 
 class TopologyChooser final : public Chooser {
  public:

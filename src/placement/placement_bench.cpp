@@ -67,6 +67,24 @@ void every_size(benchmark::internal::Benchmark* bench) {
 BENCHMARK(best_effort)->Apply(every_size);
 BENCHMARK(tightest)->Apply(every_size);
 
+// `range(0)` available of twice as many that are all different: tables made inside the request while they fit.
+void partly(benchmark::State& state) {
+  std::mt19937 random(1);
+  const auto count = static_cast<std::size_t>(state.range(0));
+  const std::vector<Device> devices = machines::devices(2 * count);
+  const auto chooser = Chooser::make(machines::random(2 * count, 400, random), devices, {});
+  std::vector<DeviceId> available = machines::ids(devices);
+  available.resize(count);
+  Method method = Method::kShared;
+  for (auto step : state) {
+    const auto choice = chooser->choose(available, {}, static_cast<std::size_t>(state.range(1)));
+    method = choice->method;
+    benchmark::DoNotOptimize(choice);
+  }
+  state.SetLabel(std::string(name(method)));
+}
+BENCHMARK(partly)->ArgsProduct({{10, 11, 12, 13, 64}, {2, 3, 4, 5, 6}})->Unit(benchmark::kMicrosecond);
+
 void make(benchmark::State& state) {
   const topology::Topology topology = topology_of(state.range(0));
   const std::vector<Device> devices = machines::devices(topology.size);

@@ -131,7 +131,8 @@ std::string padded(std::string text, std::size_t width) {
 std::string as_text(const std::vector<Row>& rows, const placement::Choice& choice, const std::string& heading) {
   std::size_t id_width = 6;
   for (const Row& row : rows) id_width = std::max(id_width, row.id.size());
-  std::string text = heading + "\n\n" + padded("GPU", 6) + padded("DEVICE", id_width + 2) + padded("NUMA", 6) + "MODEL\n";
+  std::string text = heading + "\n\n";
+  text += padded("GPU", 6) + padded("DEVICE", id_width + 2) + padded("NUMA", 6) + "MODEL\n";
   for (const Row& row : rows) {
     text += padded(row.index, 6) + padded(row.id, id_width + 2) +
             padded(row.numa_node ? std::to_string(*row.numa_node) : "-", 6) + row.model + "\n";

@@ -1,5 +1,7 @@
 #include "base/log.h"
 
+// fmt's code is compiled into this one file: no room links its library.
+#define FMT_HEADER_ONLY
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 

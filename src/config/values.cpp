@@ -52,9 +52,11 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
     if (!after.empty() && !digit(after.front()) && after.front() != '.') continue;
     rest = after;
     const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / unit.nanoseconds);
-    if (whole >= most) return std::nullopt;
-    return static_cast<std::int64_t>(whole) * unit.nanoseconds +
-           std::llround(fraction * static_cast<double>(unit.nanoseconds));
+    if (whole > most) return std::nullopt;
+    const auto full = static_cast<std::int64_t>(whole) * unit.nanoseconds;
+    const auto part = static_cast<std::int64_t>(std::llround(fraction * static_cast<double>(unit.nanoseconds)));
+    if (part > std::numeric_limits<std::int64_t>::max() - full) return std::nullopt;
+    return full + part;
   }
   return std::nullopt;
 }

@@ -1,0 +1,24 @@
+// The configuration file from anywhere: the first byte's lowest bit says drop-in, the rest is the file.
+#include <cstdlib>
+
+#include "config/load.h"
+#include "config/print.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  gpulet::config::Sources sources;
+  sources.file_path = "f";
+  sources.drop_in = (data[0] & 1) != 0;
+  sources.file_content.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const auto checked = gpulet::config::check(sources);
+  if (!checked.errors.empty()) return 0;
+  // What is valid prints to a file that is valid, and prints the same but for the origins.
+  gpulet::config::Sources again;
+  again.file_path = "f";
+  again.file_content = gpulet::config::print_yaml(checked.loaded);
+  const auto second = gpulet::config::check(again);
+  if (!second.errors.empty()) std::abort();
+  if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size()) std::abort();
+  if (checked.loaded.config.gpu_resources.size() != second.loaded.config.gpu_resources.size()) std::abort();
+  return 0;
+}

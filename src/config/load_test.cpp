@@ -1,0 +1,363 @@
+#include "config/load.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+
+namespace gpulet::config {
+namespace {
+
+Sources file(std::string content, bool drop_in = false) {
+  Sources sources;
+  sources.file_path = "x.yaml";
+  sources.file_content = std::move(content);
+  sources.drop_in = drop_in;
+  return sources;
+}
+Sources flag(const std::string& name, std::vector<std::string> values) {
+  Sources sources;
+  sources.flags[name] = std::move(values);
+  return sources;
+}
+Sources env(const std::string& name, const std::string& value) {
+  Sources sources;
+  sources.environment[name] = value;
+  return sources;
+}
+
+std::string error_of(const Sources& sources) {
+  const auto loaded = load(sources);
+  return loaded ? "no error" : loaded.error().text();
+}
+
+const Given& given(const Loaded& loaded, std::string_view path) {
+  const auto& value = loaded.values[static_cast<std::size_t>(setting_of_path(path) - settings().data())];
+  EXPECT_TRUE(value) << path;
+  return *value;
+}
+
+TEST(Schema, NamesAreUnique) {
+  std::vector<std::string_view> flags, variables, paths;
+  for (const auto& setting : settings()) {
+    if (!setting.flag.empty()) flags.push_back(setting.flag);
+    flags.insert(flags.end(), setting.flag_aliases.begin(), setting.flag_aliases.end());
+    variables.insert(variables.end(), setting.environment.begin(), setting.environment.end());
+    if (!setting.path.empty()) paths.push_back(setting.path);
+    EXPECT_FALSE(setting.help.empty()) << setting.path;
+    EXPECT_EQ(setting.kind == Kind::kChoice || setting.kind == Kind::kChoices, !setting.choices.empty()) << setting.path;
+  }
+  for (auto* names : {&flags, &variables, &paths}) {
+    std::ranges::sort(*names);
+    EXPECT_EQ(std::ranges::adjacent_find(*names), names->end());
+  }
+}
+
+// Every flag of NVIDIA's plugin with its alias, its variables and its place in the file.
+TEST(Schema, HasAllOfNvidias) {
+  struct Row {
+    const char *flag, *alias, *variable, *second_variable, *path;
+  };
+  const Row rows[] = {
+      {"mig-strategy", "", "MIG_STRATEGY", "", "flags.migStrategy"},
+      {"fail-on-init-error", "", "FAIL_ON_INIT_ERROR", "", "flags.failOnInitError"},
+      {"driver-root", "nvidia-driver-root", "NVIDIA_DRIVER_ROOT", "", "flags.nvidiaDriverRoot"},
+      {"dev-root", "nvidia-dev-root", "NVIDIA_DEV_ROOT", "", "flags.nvidiaDevRoot"},
+      {"pass-device-specs", "", "PASS_DEVICE_SPECS", "", "flags.plugin.passDeviceSpecs"},
+      {"device-list-strategy", "", "DEVICE_LIST_STRATEGY", "", "flags.plugin.deviceListStrategy"},
+      {"device-id-strategy", "", "DEVICE_ID_STRATEGY", "", "flags.plugin.deviceIDStrategy"},
+      {"gdrcopy-enabled", "", "GDRCOPY_ENABLED", "", "flags.gdrcopyEnabled"},
+      {"gds-enabled", "", "GDS_ENABLED", "", "flags.gdsEnabled"},
+      {"mofed-enabled", "", "MOFED_ENABLED", "", "flags.mofedEnabled"},
+      {"cdi-annotation-prefix", "", "CDI_ANNOTATION_PREFIX", "", "flags.plugin.cdiAnnotationPrefix"},
+      {"nvidia-cdi-hook-path", "nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH", "flags.plugin.nvidiaCTKPath"},
+      {"driver-root-ctr-path", "container-driver-root", "DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT",
+       "flags.plugin.containerDriverRoot"},
+      {"mps-root", "", "MPS_ROOT", "", "flags.mpsRoot"},
+      {"shared-devices-allocation-policy", "", "SHARED_DEVICES_ALLOCATION_POLICY", "",
+       "flags.plugin.sharedDevicesAllocationPolicy"},
+      {"device-discovery-strategy", "", "DEVICE_DISCOVERY_STRATEGY", "", "flags.deviceDiscoveryStrategy"},
+      {"imex-channel-ids", "", "IMEX_CHANNEL_IDS", "", "imex.channelIDs"},
+      {"imex-required", "", "IMEX_REQUIRED", "", "imex.required"},
+      {"kubelet-socket", "", "KUBELET_SOCKET", "", "gpulet.kubeletSocket"},
+      {"config-file", "", "CONFIG_FILE", "", ""},
+      {"cdi-feature-flags", "", "CDI_FEATURE_FLAGS", "", "gpulet.cdiFeatureFlags"},
+      {"cdi-disable-hooks", "", "CDI_DISABLE_HOOKS", "", "gpulet.cdiDisableHooks"},
+  };
+  for (const auto& row : rows) {
+    const auto* setting = setting_of_flag(row.flag);
+    ASSERT_TRUE(setting) << row.flag;
+    if (*row.alias) {
+      EXPECT_EQ(setting_of_flag(row.alias), setting) << row.alias;
+    }
+    ASSERT_FALSE(setting->environment.empty()) << row.flag;
+    EXPECT_EQ(setting->environment[0], row.variable);
+    EXPECT_EQ(setting->environment.size() > 1 ? setting->environment[1] : "", row.second_variable);
+    EXPECT_EQ(setting->path, row.path);
+  }
+  EXPECT_EQ(setting_of_flag("nothing"), nullptr);
+  EXPECT_EQ(setting_of_flag(""), nullptr);
+}
+
+TEST(Load, OfNothingIsTheDefaults) {
+  const auto loaded = load({});
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& c = loaded->config;
+  EXPECT_EQ(c.flags.mig_strategy, MigStrategy::kNone);
+  EXPECT_TRUE(c.flags.fail_on_init_error);
+  EXPECT_EQ(c.flags.mps_root, "");
+  EXPECT_EQ(c.flags.nvidia_driver_root, "/");
+  EXPECT_EQ(c.flags.nvidia_dev_root, "/");
+  EXPECT_FALSE(c.flags.gdrcopy_enabled || c.flags.gds_enabled || c.flags.mofed_enabled || c.flags.pass_device_specs);
+  EXPECT_EQ(c.flags.device_discovery_strategy, DeviceDiscoveryStrategy::kAuto);
+  EXPECT_EQ(c.flags.device_list_strategy, std::vector{DeviceListStrategy::kEnvvar});
+  EXPECT_EQ(c.flags.device_id_strategy, DeviceIdStrategy::kUuid);
+  EXPECT_EQ(c.flags.cdi_annotation_prefix, "cdi.k8s.io/");
+  EXPECT_EQ(c.flags.nvidia_cdi_hook_path, "/usr/bin/nvidia-ctk");
+  EXPECT_EQ(c.flags.container_driver_root, "/driver-root");
+  EXPECT_EQ(c.flags.shared_devices_allocation_policy, SharedDevicesAllocationPolicy::kDistributed);
+  EXPECT_TRUE(c.flags.cdi_feature_flags.empty() && c.flags.cdi_disable_hooks.empty());
+  EXPECT_EQ(c.flags.disable_healthchecks + c.flags.enable_healthchecks, "");
+  EXPECT_TRUE(c.imex.channel_ids.empty());
+  EXPECT_FALSE(c.imex.required);
+  EXPECT_EQ(c.sharing.strategy, SharingStrategy::kNone);
+  EXPECT_EQ(c.config_file, "");
+  EXPECT_FALSE(c.kubelet_socket);
+  ASSERT_EQ(c.gpu_resources.size(), 1u);
+  EXPECT_EQ(c.gpu_resources[0].pattern, "*");
+  EXPECT_EQ(c.gpu_resources[0].name.str(), "nvidia.com/gpu");
+  EXPECT_TRUE(c.mig_resources.empty());
+  const Own own;
+  EXPECT_EQ(c.gpulet.placement_policy, own.placement_policy);
+  EXPECT_EQ(c.gpulet.kubelet_dir, own.kubelet_dir);
+  EXPECT_EQ(c.gpulet.listen, own.listen);
+  EXPECT_EQ(c.gpulet.log_format, own.log_format);
+  EXPECT_EQ(c.gpulet.log_level, own.log_level);
+  EXPECT_EQ(c.gpulet.driver_call_timeout, own.driver_call_timeout);
+  EXPECT_EQ(c.gpulet.health_check_interval, own.health_check_interval);
+  EXPECT_EQ(given(*loaded, "gpulet.kubeletSocket").origin, "default, below gpulet.kubeletDir");
+  EXPECT_EQ(std::get<std::string>(given(*loaded, "gpulet.kubeletSocket").value),
+            "/var/lib/kubelet/device-plugins/kubelet.sock");
+  EXPECT_TRUE(loaded->warnings.empty());
+}
+
+TEST(Load, FlagThenEnvironmentThenFileThenDefault) {
+  Sources sources = file("version: v1\nflags:\n  migStrategy: mixed\n");
+  auto loaded = load(sources);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kMixed);
+  EXPECT_EQ(given(*loaded, "flags.migStrategy").origin, "file x.yaml:3:16");
+  EXPECT_EQ(given(*loaded, "flags.failOnInitError").origin, "default");
+  sources.environment["MIG_STRATEGY"] = "single";
+  loaded = load(sources);
+  EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kSingle);
+  EXPECT_EQ(given(*loaded, "flags.migStrategy").origin, "env MIG_STRATEGY");
+  sources.flags["mig-strategy"] = {"mixed", "none"};  // the last one counts
+  loaded = load(sources);
+  EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
+  EXPECT_EQ(given(*loaded, "flags.migStrategy").origin, "flag --mig-strategy");
+}
+
+TEST(Load, AliasesAndSecondVariables) {
+  EXPECT_EQ(load(flag("nvidia-driver-root", {"/run/nvidia"}))->config.flags.nvidia_driver_root, "/run/nvidia");
+  EXPECT_EQ(load(flag("container-driver-root", {"/r"}))->config.flags.container_driver_root, "/r");
+  EXPECT_EQ(load(env("CONTAINER_DRIVER_ROOT", "/r"))->config.flags.container_driver_root, "/r");
+  auto both = env("NVIDIA_CTK_PATH", "/second");
+  both.environment["NVIDIA_CDI_HOOK_PATH"] = "/first";
+  EXPECT_EQ(load(both)->config.flags.nvidia_cdi_hook_path, "/first");
+}
+
+TEST(Load, DevRootFollowsTheDriverRoot) {
+  const auto follows = load(flag("driver-root", {"/run/nvidia/driver"}));
+  EXPECT_EQ(follows->config.flags.nvidia_dev_root, "/run/nvidia/driver");
+  EXPECT_EQ(given(*follows, "flags.nvidiaDevRoot").origin, "default, the driver root");
+  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: /b}"))->config.flags.nvidia_dev_root, "/b");
+  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: ''}"))->config.flags.nvidia_dev_root, "/a");
+}
+
+TEST(Load, BooleansAsGoAndAsYaml) {
+  EXPECT_TRUE(load(env("PASS_DEVICE_SPECS", "T"))->config.flags.pass_device_specs);
+  EXPECT_TRUE(load(env("PASS_DEVICE_SPECS", "1"))->config.flags.pass_device_specs);
+  EXPECT_FALSE(load(env("FAIL_ON_INIT_ERROR", ""))->config.flags.fail_on_init_error);
+  EXPECT_TRUE(load(flag("gds-enabled", {""}))->config.flags.gds_enabled);
+  EXPECT_TRUE(load(flag("gds-enabled", {}))->config.flags.gds_enabled);
+  EXPECT_FALSE(load(flag("fail-on-init-error", {"false"}))->config.flags.fail_on_init_error);
+  EXPECT_EQ(error_of(env("PASS_DEVICE_SPECS", "yes")), "env PASS_DEVICE_SPECS: 'yes' is not true or false");
+  EXPECT_TRUE(load(file("flags: {gdsEnabled: yes}"))->config.flags.gds_enabled);
+  EXPECT_FALSE(load(file("flags: {failOnInitError: off}"))->config.flags.fail_on_init_error);
+  EXPECT_EQ(error_of(file("flags: {gdsEnabled: \"true\"}")),
+            "x.yaml:1:21: flags.gdsEnabled: expected true or false, found the quoted text 'true'");
+  EXPECT_EQ(error_of(file("flags: {gdsEnabled: 1}")), "x.yaml:1:21: flags.gdsEnabled: expected true or false, found '1'");
+}
+
+TEST(Load, DeviceListStrategyIsATextOrAList) {
+  using enum DeviceListStrategy;
+  const auto strategies = [](const Sources& s) { return load(s)->config.flags.device_list_strategy; };
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: volume-mounts}}")), std::vector{kVolumeMounts});
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: [cdi-cri, envvar]}}")), (std::vector{kCdiCri, kEnvvar}));
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: \"envvar,cdi-cri\"}}")), (std::vector{kEnvvar, kCdiCri}));
+  EXPECT_EQ(strategies(env("DEVICE_LIST_STRATEGY", "envvar, cdi-annotations,envvar")),
+            (std::vector{kEnvvar, kCdiAnnotations}));
+  EXPECT_EQ(strategies(flag("device-list-strategy", {"envvar", "cdi-cri,volume-mounts"})),
+            (std::vector{kEnvvar, kCdiCri, kVolumeMounts}));
+  EXPECT_EQ(error_of(file("flags:\n  plugin:\n    deviceListStrategy: [envvar, cdi]\n")),
+            "x.yaml:3:25: flags.plugin.deviceListStrategy: invalid --device-list-strategy option: invalid strategy: cdi "
+            "(envvar, volume-mounts, cdi-annotations or cdi-cri would do)");
+  EXPECT_NE(error_of(file("flags: {plugin: {deviceListStrategy: []}}")).find("at least one is needed"), std::string::npos);
+}
+
+TEST(Load, RefusesUnknownChoicesInNvidiasWords) {
+  EXPECT_EQ(error_of(env("MIG_STRATEGY", "all")), "env MIG_STRATEGY: unknown MIG strategy: all (none, single or mixed would do)");
+  EXPECT_EQ(error_of(flag("device-id-strategy", {"name"})),
+            "flag --device-id-strategy: invalid --device-id-strategy option: name (uuid or index would do)");
+  EXPECT_EQ(error_of(flag("shared-devices-allocation-policy", {"x"})),
+            "flag --shared-devices-allocation-policy: invalid --shared-devices-allocation-policy option: x "
+            "(distributed or packed would do)");
+  EXPECT_EQ(error_of(file("flags: {deviceDiscoveryStrategy: vfio}")),
+            "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio (vfio is for "
+            "gpu-feature-discovery alone; auto, nvml or tegra would do)");
+  EXPECT_EQ(error_of(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
+  EXPECT_EQ(error_of(file("flags: {migStrategy: [none]}")),
+            "x.yaml:1:22: flags.migStrategy: expected a text, found a list");
+}
+
+TEST(Load, ImexChannelsAreNoneOrZero) {
+  EXPECT_EQ(load(file("imex: {channelIDs: [0], required: true}"))->config.imex.channel_ids, std::vector{0u});
+  EXPECT_TRUE(load(file("imex: {channelIDs: [], required: true}"))->config.imex.required);
+  EXPECT_EQ(load(env("IMEX_CHANNEL_IDS", "0"))->config.imex.channel_ids, std::vector{0u});
+  EXPECT_TRUE(load(env("IMEX_CHANNEL_IDS", ""))->config.imex.channel_ids.empty());
+  EXPECT_EQ(error_of(file("imex: {channelIDs: [2]}")),
+            "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [2]");
+  EXPECT_EQ(error_of(file("imex: {channelIDs: [0, 0]}")),
+            "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [0 0]");
+  EXPECT_NE(error_of(file("imex: {channelIDs: [\"0\"]}")).find("expected a list of whole numbers"), std::string::npos);
+  EXPECT_NE(error_of(env("IMEX_CHANNEL_IDS", "a")).find("'a' is not a whole number"), std::string::npos);
+}
+
+TEST(Load, KubeletSocket) {
+  EXPECT_EQ(load(env("KUBELET_SOCKET", ""))->config.kubelet_socket, "");
+  EXPECT_EQ(load(flag("kubelet-socket", {"/x/k.sock"}))->config.kubelet_socket, "/x/k.sock");
+  const auto moved = load(env("GPULET_KUBELET_DIR", "/data/kubelet"));
+  EXPECT_FALSE(moved->config.kubelet_socket);
+  EXPECT_EQ(moved->config.device_plugin_dir(), "/data/kubelet/device-plugins");
+}
+
+TEST(Load, Version) {
+  EXPECT_TRUE(load(file("version: v1")));
+  EXPECT_TRUE(load(file("version: \"\"")));
+  EXPECT_TRUE(load(file("version:")));
+  EXPECT_EQ(error_of(file("version: v2")), "x.yaml:1:10: version: unknown version: v2 (v1 would do)");
+}
+
+TEST(Load, EmptyAndNullFilesAreTheDefaults) {
+  for (const auto* content : {"", "\n", "# only a comment\n", "flags:\n", "flags: {plugin: }\nsharing:\nresources: ~\n",
+                              "flags: {migStrategy: null}"}) {
+    const auto loaded = load(file(content));
+    ASSERT_TRUE(loaded) << content << ": " << loaded.error().text();
+    EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
+  }
+  EXPECT_EQ(error_of(file("just text")), "x.yaml:1:1: expected a mapping with version, flags…, found 'just text'");
+  EXPECT_EQ(error_of(file("flags: 3")), "x.yaml:1:8: flags: expected a mapping, found '3'");
+}
+
+TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
+  const auto loaded = load(file("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
+                                "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  EXPECT_EQ(std::get<std::string>(given(*loaded, "flags.gfd.sleepInterval").value), "5ns");
+  for (const auto* interval : {"infinite", "60s", "\"1m30s\"", "0", "9223372036854775807"}) {
+    EXPECT_TRUE(load(file("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}"))) << interval;
+  }
+  for (const auto* interval : {"never", "\"5\"", "[1s]", "1 day"}) {
+    EXPECT_FALSE(load(file("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}"))) << interval;
+  }
+  EXPECT_FALSE(load(file("flags: {useNodeFeatureAPI: maybe}")));
+}
+
+TEST(Load, OwnSettings) {
+  const auto loaded = load(file("gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
+                                "  logLevel: debug\n  driverCallTimeout: 500ms\n  healthCheckInterval: 1m30s\n"
+                                "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto& own = loaded->config.gpulet;
+  EXPECT_EQ(own.placement_policy, PlacementPolicy::kTightest);
+  EXPECT_EQ(own.kubelet_dir, "/k");
+  EXPECT_EQ(own.listen, "[::1]:9");
+  EXPECT_EQ(own.log_format, LogFormat::kJson);
+  EXPECT_EQ(own.log_level, LogLevel::kDebug);
+  EXPECT_EQ(own.driver_call_timeout, std::chrono::milliseconds(500));
+  EXPECT_EQ(own.health_check_interval, std::chrono::seconds(90));
+  EXPECT_EQ(loaded->config.flags.disable_healthchecks, "94, 95");
+  EXPECT_EQ(loaded->config.flags.enable_healthchecks, "109");
+  EXPECT_EQ(load(env("DP_DISABLE_HEALTHCHECKS", "all"))->config.flags.disable_healthchecks, "all");
+  EXPECT_EQ(load(env("GPULET_LISTEN", ""))->config.gpulet.listen, "");
+  EXPECT_NE(error_of(env("GPULET_LISTEN", "localhost")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(error_of(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(error_of(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(error_of(env("GPULET_KUBELET_DIR", "var")).find("is not an absolute path"), std::string::npos);
+  EXPECT_NE(error_of(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"), std::string::npos);
+  EXPECT_NE(error_of(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"), std::string::npos);
+}
+
+TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
+  EXPECT_EQ(error_of(file("version: v1\nflags:\n  migStrategie: mixed\n")),
+            "x.yaml:3:3: flags: unknown key 'migStrategie'; did you mean migStrategy?");
+  EXPECT_EQ(error_of(file("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
+  EXPECT_EQ(error_of(file("migStrategy: mixed")), "x.yaml:1:1: unknown key 'migStrategy'; its place is flags.migStrategy");
+  EXPECT_EQ(error_of(file("flags: {MigStrategy: mixed}")),
+            "x.yaml:1:9: flags: unknown key 'MigStrategy'; did you mean migStrategy?");
+  EXPECT_EQ(error_of(file("imex: {something: 1}")),
+            "x.yaml:1:8: imex: unknown key 'something'; known here: channelIDs, required");
+}
+
+TEST(Load, DropInMindsNoMoreThanNvidias) {
+  const auto loaded = load(file("flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
+                                "---\nmore: 1\n", true));
+  ASSERT_TRUE(loaded) << loaded.error().text();
+  EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
+  EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a doubled key
+  EXPECT_EQ(loaded->warnings.size(), 3u);
+  const auto other = load(file("flags: {migStrategie: mixed, FailOnInitError: false}", true));
+  ASSERT_TRUE(other);
+  EXPECT_FALSE(other->config.flags.fail_on_init_error);
+  EXPECT_EQ(other->warnings,
+            (std::vector<std::string>{"x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
+                                      "x.yaml:1:30: flags: 'FailOnInitError' is taken for failOnInitError"}));
+  // A wrong value is wrong for both.
+  EXPECT_FALSE(load(file("flags: {migStrategy: all}", true)));
+  EXPECT_EQ(error_of(file("version: v1\nversion: v1\n")), "x.yaml:2:1: 'version' is already given at line 1");
+  EXPECT_NE(error_of(file("version: v1\n---\nversion: v1\n")).find("a second document"), std::string::npos);
+}
+
+TEST(Load, SaysHowManyMoreErrorsThereAre) {
+  const auto sources = file("a1: 1\nflags: {migStrategy: x, gdsEnabled: 7}\n");
+  EXPECT_EQ(check(sources).errors.size(), 3u);
+  EXPECT_NE(error_of(sources).find("(and 2 more: gpulet config check)"), std::string::npos);
+}
+
+TEST(Load, ReadsTheFileThatFlagOrEnvironmentNames) {
+  std::string pattern = std::filesystem::temp_directory_path() / "gpulet-load-XXXXXX";
+  const std::string folder = mkdtemp(pattern.data());
+  const std::string path = folder + "/c.yaml";
+  ASSERT_TRUE(write_file_atomic(path, "flags: {migStrategy: mixed}"));
+  auto sources = env("CONFIG_FILE", path);
+  ASSERT_TRUE(read_config_file(sources));
+  const auto loaded = load(sources);
+  EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kMixed);
+  EXPECT_EQ(loaded->config.config_file, path);
+  sources.flags["config-file"] = {folder + "/none.yaml"};
+  const auto missing = read_config_file(sources);
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+  EXPECT_NE(missing.error().text().find("error opening config file"), std::string::npos);
+  sources.flags["config-file"] = {""};
+  ASSERT_TRUE(read_config_file(sources));
+  EXPECT_EQ(sources.file_path, "");
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace gpulet::config

@@ -1,0 +1,285 @@
+"""The checks, each one function, in the order in which the two runs take them."""
+import json
+import os
+import re
+import signal
+import shutil
+import subprocess
+import time
+
+from lib.kube import gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET, TESTBED
+from lib.storm import Storm
+
+GPU = "nvidia.com/gpu"
+NVLINK_TO_GPU, NVLINK_TO_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_*
+CONTROL_NODES = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
+# Says what the container sees and may open: one line each, then stays.
+LOOK = """
+echo "env $NVIDIA_VISIBLE_DEVICES"
+find /dev -name 'nvidia*' | while read -r node; do [ -c "$node" ] && echo "node $node $(stat -c '%t:%T' "$node")"; done
+for minor in 0 1 2 3 4 5 6 7; do
+  mknod "/tmp/gpu$minor" c 195 "$minor" && echo "open $minor $( (: <"/tmp/gpu$minor") 2>&1)"
+done
+echo done
+trap 'exit 0' TERM; sleep 100000 & wait
+"""
+
+
+class Checks:
+    def __init__(self, kube, nodes, root):
+        self.kube, self.nodes, self.root = kube, nodes, root
+        self.n1, self.n2 = nodes
+
+    def runs(self, images, process_steps, daemon_set_steps):
+        yield "process", [
+            ("n1's GPUs are allocatable", self.start_processes),
+            ("a driver that comes late", self.late_driver),
+            ("the kubelet knows each GPU and its NUMA node", self.allocatable),
+            ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
+            ("Topology Manager restricted: aligned or refused", self.restricted),
+            ("a Pod for 9 stays Pending", self.too_many),
+            ("kubelet restart", lambda: self.survives(self.restart_kubelets)),
+            ("agent killed with -9", lambda: self.survives(self.kill_processes)),
+            ("agent upgrade", lambda: self.survives(self.replace_processes)),
+            (f"{process_steps} random steps", lambda: self.storm(process_steps, self.kill_processes)),
+            ("agent ends at once and takes its GPUs back", self.stop_processes),
+        ]
+        yield "daemon set", [
+            ("an image from make image", lambda: self.load_images(images)),
+            ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
+            ("the kubelet knows each GPU and its NUMA node", self.allocatable),
+            ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
+            ("kubelet restart", lambda: self.survives(self.restart_kubelets)),
+            ("agent killed with -9", lambda: self.survives(self.kill_containers)),
+            ("agent upgrade", lambda: self.survives(lambda: self.roll_out(images[1]))),
+            (f"{daemon_set_steps} random steps", lambda: self.storm(daemon_set_steps, lambda: None)),
+        ]
+
+    # The agents as processes.
+    def start_processes(self):
+        self.n1.driver_up()
+        for node in self.nodes:
+            node.start_agent()
+        self.n1.wait_allocatable(self.kube, 8)
+
+    def late_driver(self):
+        time.sleep(1)  # n2's agent has looked for its driver some times by now
+        assert self.n2.agent.poll() is None, f"the agent ended with {self.n2.agent.returncode}"
+        assert self.kube.allocatable("n2", GPU) == 0, "GPUs before there is a driver"
+        self.n2.driver_up()
+        self.n2.wait_allocatable(self.kube, 8)
+
+    def kill_processes(self):
+        for node in self.nodes:
+            node.stop_agent(signal.SIGKILL)
+        for node in self.nodes:
+            node.start_agent()
+
+    def replace_processes(self):
+        newer = self.n1.state / "gpulet-newer"
+        shutil.copy(GPULET, newer)
+        for node in self.nodes:
+            node.stop_agent()
+            node.start_agent(newer)
+
+    def stop_processes(self):
+        for node in self.nodes:
+            status, seconds = node.stop_agent()
+            assert status == 0, f"SIGTERM: exit status {status}"
+            assert seconds < 0.5, f"took {seconds:.3f} s to end"
+            node.wait_allocatable(self.kube, 0)
+
+    # The agents as a DaemonSet.
+    def load_images(self, images):
+        for tag in images:
+            subprocess.run([self.root / "deploy/image/build", tag], check=True, capture_output=True, text=True)
+            subprocess.run([TESTBED, "image", self.root / "out/image/gpulet.tar"], check=True, capture_output=True, text=True)
+        subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
+
+    def kubectl(self, *arguments, text=None):
+        kubectl = shutil.which("kubectl") or TESTBED
+        return subprocess.run([kubectl, *arguments], input=text, check=True, capture_output=True, text=True).stdout
+
+    def apply_manifest(self, tag):
+        """The shipped manifest with four things of the testbed: image, driver root, its state writable, device nodes handed on."""
+        listed = json.loads(self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")))
+        for item in listed["items"]:
+            if item["kind"] != "DaemonSet":
+                continue
+            pod = item["spec"]["template"]["spec"]
+            agent = pod["containers"][0]
+            agent.update(image=f"localhost/gpulet:{tag}", imagePullPolicy="Never")
+            agent["env"] += [{"name": "NVIDIA_DRIVER_ROOT", "value": DRIVER_ROOT}, {"name": "PASS_DEVICE_SPECS", "value": "true"}]
+            for mount in agent["volumeMounts"]:
+                if mount["name"] == "driver-root":
+                    mount["readOnly"] = False
+            for volume in pod["volumes"]:
+                if volume["name"] == "driver-root":
+                    volume["hostPath"]["path"] = DRIVER_ROOT
+        self.kubectl("apply", "-f", "-", text=json.dumps(listed))
+        self.wait_ready(tag)
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+
+    def agent_pods(self):
+        return self.kube.pods("gpulet")
+
+    def wait_ready(self, tag):
+        def ready():
+            pods = self.agent_pods().values()
+            states = [pod["status"].get("containerStatuses", [{}])[0] for pod in pods]
+            return len(states) == 2 and all(state.get("ready") and state["image"].endswith(tag) for state in states)
+        try:
+            until(f"both agents of {tag} are ready", ready, 60)
+        except AssertionError as error:
+            told = [pod["status"] for pod in self.agent_pods().values()]
+            logs = self.kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=10")
+            raise AssertionError(f"{error}; {json.dumps(told)[:3000]}; {logs}") from None
+
+    def roll_out(self, tag):
+        self.kube.patch("/apis/apps/v1/namespaces/gpulet/daemonsets/gpulet", {"spec": {"template": {"spec": {
+            "containers": [{"name": "gpulet", "image": f"localhost/gpulet:{tag}"}]}}}})
+        self.wait_ready(tag)
+
+    def kill_containers(self):
+        before = {node.name: node.agents() for node in self.nodes}
+        assert all(before.values()), f"no agent to kill: {before}"
+        for pids in before.values():
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        for node in self.nodes:
+            until(f"another agent on {node.name}", lambda: set(node.agents()) - set(before[node.name]), 60)
+
+    # What holds in both runs.
+    def allocatable(self):
+        for node in self.nodes:
+            told = node.resources.allocatable(GPU)
+            truth = {uuid: [node.numa_of(uuid)] for uuid in node.gpus}
+            assert told == truth, f"{node.name}: the kubelet knows {told}, the driver has {truth}"
+
+    def run_pod(self, name, gpus, node, **more):
+        self.kube.create_pod(gpu_pod(name, gpus, node, **more))
+        return self.wait_running(name)
+
+    def wait_running(self, name):
+        def state():
+            pod = self.kube.pod(name)
+            if pod["status"]["phase"] in ("Failed", "Succeeded"):
+                raise AssertionError(f"{name} {pod['status']['phase']}: {pod['status'].get('reason')} {pod['status'].get('message')}")
+            return pod if pod["status"]["phase"] == "Running" else None
+        return until(f"{name} runs", state, 30)
+
+    def remove_pods(self):
+        for name in self.kube.pods():
+            self.kube.delete_pod(name)
+        until("all Pods have gone", lambda: not self.kube.pods(), 60)
+
+    def linked_pair(self):
+        self.run_pod("pair", 2, "n1", script=LOOK)
+        said = until("the container has looked", lambda: (log := self.kube.log("pair")).endswith("done\n") and log, 20)
+        lines = [line.split(" ", 2) for line in said.splitlines()]
+        ids = next(line[1] for line in lines if line[0] == "env").split(",")
+        held = self.n1.resources.held()["pair"]
+        assert sorted(ids) == sorted(held) and len(set(ids)) == 2, f"the container has {ids}, the kubelet gave {held}"
+        self.assert_linked(*ids)
+
+        minors = {self.n1.gpus[uuid]["minor"] for uuid in ids}
+        nodes = {line[1]: line[2] for line in lines if line[0] == "node"}
+        gpu_nodes = {path: number for path, number in nodes.items() if re.fullmatch(r"/dev/nvidia\d+", path)}
+        assert gpu_nodes == {f"/dev/nvidia{minor}": f"c3:{minor:x}" for minor in minors}, f"device nodes: {nodes}"
+        there = {path for path in CONTROL_NODES if (self.n1.sim / path[1:]).exists()}
+        assert set(nodes) - set(gpu_nodes) == there, f"control nodes {set(nodes) - set(gpu_nodes)}, on the node {there}"
+        for path, number in nodes.items():
+            real = os.stat(self.n1.sim / path[1:]).st_rdev
+            assert number == f"{os.major(real):x}:{os.minor(real):x}", f"{path} is {number}, on the node {real:x}"
+
+        opened = {int(line[1]): line[2] for line in lines if line[0] == "open"}
+        assert len(opened) == 8, f"tried to open {opened}"
+        for minor, why in opened.items():
+            wanted = "No such device or address" if minor in minors else "Operation not permitted"
+            assert wanted in why, f"GPU {minor}, with {minors} given: {why!r}, not {wanted!r}"
+        self.remove_pods()
+
+    def assert_linked(self, one, other):
+        """NVML's own word on it: a link to the other GPU, or both have links into switches."""
+        links = {uuid: self.n1.gpus[uuid]["links"] for uuid in (one, other)}
+        direct = any(kind == NVLINK_TO_GPU and bus == self.n1.gpus[other]["bus"] for kind, bus in links[one])
+        switched = all(any(kind == NVLINK_TO_SWITCH for kind, _ in found) for found in links.values())
+        assert direct or switched, f"no link between {one} and {other}: {links}"
+
+    def numa_nodes_of(self, pod):
+        return [self.n2.numa_of(uuid) for uuid in self.n2.resources.held()[pod]]
+
+    def restricted(self):
+        for name, gpus in (("aligned-a", 3), ("aligned-b", 3)):
+            self.run_pod(name, gpus, "n2")
+            assert len(set(self.numa_nodes_of(name))) == 1, f"{name} is spread over NUMA nodes {self.numa_nodes_of(name)}"
+        assert self.numa_nodes_of("aligned-a") != self.numa_nodes_of("aligned-b"), "both on one NUMA node"
+        # One GPU is left on each NUMA node: 2 could be had aligned on a free node, so an unaligned pair is refused.
+        self.kube.create_pod(gpu_pod("unaligned", 2, "n2"))
+        status = until("the unaligned Pod is refused", lambda: (pod := self.kube.pod("unaligned"))["status"]["phase"] == "Failed"
+                       and pod["status"], 30)
+        assert status["reason"] == "TopologyAffinityError", status
+        for name in ("single-a", "single-b"):
+            self.run_pod(name, 1, "n2")
+        self.remove_pods()
+
+    def too_many(self):
+        self.kube.create_pod(gpu_pod("nine", 9))
+
+        def refusal():
+            pod = self.kube.pod("nine")
+            assert pod["status"]["phase"] == "Pending", pod["status"]
+            return next((condition["message"] for condition in pod["status"].get("conditions", [])
+                         if condition["type"] == "PodScheduled" and condition["status"] == "False"), None)
+        message = until("the scheduler's reason", refusal, 20)
+        assert f"Insufficient {GPU}" in message, message
+        self.remove_pods()
+
+    def restart_kubelets(self):
+        for node in self.nodes:
+            node.restart_kubelet()
+
+    def survives(self, disturb):
+        """Pods that run before `disturb` run on untouched, keep their GPUs, and the rest can be had afterwards."""
+        names = {"keep-1": ("n1", 2), "keep-2": ("n1", 4), "keep-3": ("n2", 4)}
+        for name, (node, gpus) in names.items():
+            self.run_pod(name, gpus, node)
+
+        def facts():
+            pods = self.kube.pods()
+            return {name: [(status["containerID"], status["restartCount"], status["state"]["running"]["startedAt"])
+                           for status in pods[name]["status"]["containerStatuses"]] for name in names}
+
+        def gpus():
+            return {pod: sorted(ids) for node in self.nodes for pod, ids in node.containers().items()}
+        before, had = facts(), gpus()
+        assert {name: len(ids) for name, ids in had.items()} == {name: count for name, (_, count) in names.items()}, had
+        disturb()
+        for node in self.nodes:
+            until(f"{node.name}'s kubelet offers 8 again", lambda: len(node.resources.allocatable(GPU)) == 8, 30)
+            node.wait_allocatable(self.kube, 8)
+        self.kube.create_pod(gpu_pod("after-1", 2, "n1"))
+        self.kube.create_pod(gpu_pod("after-2", 4, "n2"))
+        self.wait_running("after-1")
+        self.wait_running("after-2")
+        assert facts() == before, f"before {before}, after {facts()}"
+        checker = Storm(self.kube, self.nodes, 0)
+        checker.check()
+        now = gpus()
+        assert {name: now.get(name) for name in names} == had, f"before {had}, now {now}"
+        self.remove_pods()
+
+    def storm(self, steps, kill_agents):
+        seed = int(os.environ.get("GPULET_SEED", "1"))
+        storm = Storm(self.kube, self.nodes, seed)
+
+        def settle(action):
+            action()
+            for node in self.nodes:
+                until(f"{node.name}'s kubelet offers 8 again", lambda: len(node.resources.allocatable(GPU)) == 8, 30)
+                node.wait_allocatable(self.kube, 8)
+        storm.run(steps, {steps // 3: lambda: settle(self.restart_kubelets), 2 * steps // 3: lambda: settle(kill_agents)})
+        assert storm.checks >= 2 * steps, f"{storm.checks} checks of 2 nodes in {steps} steps"
+        print(f"   seed {seed}: {storm.number} Pods in {steps} steps, {storm.checks} checks", flush=True)

@@ -1,0 +1,107 @@
+"""The Kubernetes API over one kept connection: as much of it as the cluster tests use."""
+import http.client
+import json
+import ssl
+import time
+
+
+class ApiError(Exception):
+    def __init__(self, status, reason, message):
+        super().__init__(f"{status} {reason}: {message}")
+        self.status, self.reason = status, reason
+
+
+class Kube:
+    """Not for several threads. Names are of the namespace `default` unless a path says otherwise."""
+
+    def __init__(self, state):
+        self.token = (state / "pki" / "tokens").read_text().split(",")[0]
+        self.tls = ssl.create_default_context(cafile=str(state / "pki" / "ca.crt"))
+        self.connection = None
+
+    def call(self, method, path, body=None, kind="application/json", text=False):
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "*/*" if text else "application/json"}
+        payload = json.dumps(body) if body is not None else None
+        for attempt in (1, 2):
+            try:
+                if self.connection is None:
+                    self.connection = http.client.HTTPSConnection("10.77.0.1", context=self.tls, timeout=30)
+                self.connection.request(method, path, payload, headers)
+                response = self.connection.getresponse()
+                data = response.read()
+                break
+            except (http.client.HTTPException, OSError):
+                self.connection = None  # the server closes idle connections
+                if attempt == 2:
+                    raise
+        if response.status >= 400:
+            try:
+                why = json.loads(data)
+            except ValueError:
+                why = {"message": data.decode(errors="replace")}
+            raise ApiError(response.status, why.get("reason"), why.get("message"))
+        return data.decode(errors="replace") if text else json.loads(data)
+
+    def get(self, path):
+        return self.call("GET", path)
+
+    def pods(self, namespace="default"):
+        """Name → Pod."""
+        return {pod["metadata"]["name"]: pod for pod in self.get(f"/api/v1/namespaces/{namespace}/pods")["items"]}
+
+    def pod(self, name):
+        return self.get(f"/api/v1/namespaces/default/pods/{name}")
+
+    def create_pod(self, pod):
+        return self.call("POST", "/api/v1/namespaces/default/pods", pod)
+
+    def delete_pod(self, name, namespace="default", grace_s=None):
+        options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
+        return self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
+
+    def log(self, name):
+        return self.call("GET", f"/api/v1/namespaces/default/pods/{name}/log", text=True)
+
+    def allocatable(self, node, resource):
+        return int(self.get(f"/api/v1/nodes/{node}")["status"]["allocatable"].get(resource, "0"))
+
+    def patch(self, path, change):
+        return self.call("PATCH", path, change, kind="application/strategic-merge-patch+json")
+
+    def events(self, namespace="default"):
+        return self.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+
+
+class Timeout(AssertionError):
+    pass
+
+
+def until(what, condition, limit_s=30.0, interval_s=0.1):
+    """The first true value of condition(); Timeout, saying what was waited for and what was last seen."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Timeout(f"not within {limit_s:.0f} s: {what} (last seen: {value!r})")
+        time.sleep(interval_s)
+
+
+def gpu_pod(name, gpus, node=None, script="trap 'exit 0' TERM; sleep 100000 & wait", resource="nvidia.com/gpu"):
+    """A Pod of one container that runs `script` with `gpus` of a resource and has its own name in $POD."""
+    pod = {
+        "metadata": {"name": name, "labels": {"test": "gpu"}},
+        "spec": {
+            "restartPolicy": "Never", "hostNetwork": True, "terminationGracePeriodSeconds": 2,
+            "automountServiceAccountToken": False, "enableServiceLinks": False,
+            "containers": [{
+                "name": "main", "image": "localhost/busybox:1", "imagePullPolicy": "Never",
+                "command": ["/bin/sh", "-c", script], "env": [{"name": "POD", "value": name}],
+                "resources": {"limits": {resource: str(gpus)}} if gpus else {},
+            }],
+        },
+    }
+    if node:
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return pod

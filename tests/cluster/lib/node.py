@@ -1,0 +1,133 @@
+"""One node of the testbed: its simulated driver, its agent as a plain process, and what really runs on it."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+from lib.kube import until
+from lib.pod_resources import PodResources
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
+TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
+GPULET = ROOT / "out" / "bin" / "gpulet"
+GPULET_SIM = ROOT / "out" / "bin" / "gpulet-sim"
+CGROUPS = pathlib.Path("/sys/fs/cgroup")
+# Where each node sees its own simulated driver root.
+DRIVER_ROOT = "/run/gpulet-sim"
+# What NVIDIA's own bindings say of the machine: the truth that the tests compare with.
+ASK_NVML = """
+import json, pynvml as n
+n.nvmlInit()
+gpus = []
+for i in range(n.nvmlDeviceGetCount()):
+    d = n.nvmlDeviceGetHandleByIndex(i)
+    links = []
+    for link in range(n.NVML_NVLINK_MAX_LINKS):
+        try:
+            if n.nvmlDeviceGetNvLinkState(d, link):
+                links.append([n.nvmlDeviceGetNvLinkRemoteDeviceType(d, link), n.nvmlDeviceGetNvLinkRemotePciInfo(d, link).busId])
+        except n.NVMLError:
+            pass
+    gpus.append({"uuid": n.nvmlDeviceGetUUID(d), "minor": n.nvmlDeviceGetMinorNumber(d), "links": links,
+                 "bus": n.nvmlDeviceGetPciInfo(d).busId, "name": n.nvmlDeviceGetName(d)})
+print(json.dumps(gpus))
+"""
+
+
+class Node:
+    def __init__(self, state, number, machine):
+        self.state, self.number, self.name, self.machine = state, number, f"n{number}", machine
+        self.sim = state / "sim" / self.name
+        self.agent = None
+        self.gpus = {}  # UUID → what NVML says
+        self.resources = PodResources(state / self.name / "var/lib/kubelet/pod-resources/kubelet.sock")
+        self.namespace = (state / f"{self.name}.ns").read_text().strip()
+        self.sim.mkdir(parents=True)
+        pathlib.Path(DRIVER_ROOT).mkdir(exist_ok=True)
+        self.run("mount", "--bind", self.sim, DRIVER_ROOT)
+
+    def enter(self, *command):
+        return ["nsenter", "--net", "--mount", "--target", self.namespace, "--", *map(str, command)]
+
+    def run(self, *command, env=None):
+        done = subprocess.run(self.enter(*command), capture_output=True, text=True, env={**os.environ, **(env or {})})
+        if done.returncode != 0:
+            raise AssertionError(f"{self.name}: {' '.join(map(str, command))}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def testbed(self, *arguments):
+        subprocess.run([TESTBED, *map(str, arguments)], check=True, capture_output=True, text=True)
+
+    # The driver.
+    def driver_up(self):
+        self.run(GPULET_SIM, "up", self.machine, "--root", DRIVER_ROOT)
+        library = next(pathlib.Path(self.sim).rglob("libnvidia-ml.so.1"))
+        told = self.run(os.sys.executable, "-c", ASK_NVML, env={
+            "LD_LIBRARY_PATH": str(pathlib.Path(DRIVER_ROOT) / library.parent.relative_to(self.sim))})
+        self.gpus = {gpu["uuid"]: gpu for gpu in json.loads(told)}
+
+    def numa_of(self, uuid):
+        address = self.gpus[uuid]["bus"].lower()[-12:]
+        return int((self.sim / "sys/bus/pci/devices" / address / "numa_node").read_text())
+
+    # The agent as a process of the node.
+    def start_agent(self, program=GPULET):
+        env = {**os.environ, "NODE_NAME": self.name, "KUBECONFIG": str(self.state / "kubeconfig"), "FAIL_ON_INIT_ERROR": "false",
+               "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true"}
+        with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
+            self.agent = subprocess.Popen(self.enter(program, "agent"), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def stop_agent(self, number=signal.SIGTERM):
+        """Signals the agent and waits for its end: (exit status, seconds)."""
+        started = time.monotonic()
+        self.agent.send_signal(number)
+        status = self.agent.wait(timeout=10)
+        self.agent = None
+        return status, time.monotonic() - started
+
+    # What runs.
+    def processes(self):
+        """Pids of everything in the node's Pods."""
+        pids = set()
+        for top in (CGROUPS / "pids", CGROUPS):
+            for path, _, files in os.walk(top / f"{self.state.name}-{self.name}"):
+                if "cgroup.procs" in files:
+                    try:
+                        pids.update((pathlib.Path(path) / "cgroup.procs").read_text().split())
+                    except OSError:
+                        pass  # the container has just gone
+        return pids
+
+    def containers(self):
+        """Pod → the devices that its container's own environment names, for each test Pod that runs now."""
+        found = {}
+        for pid in self.processes():
+            try:
+                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            values = dict(line.decode(errors="replace").partition("=")[::2] for line in environment)
+            if values.get("POD") and values.get("NVIDIA_VISIBLE_DEVICES"):
+                found[values["POD"]] = values["NVIDIA_VISIBLE_DEVICES"].split(",")
+        return found
+
+    def agents(self):
+        """Pids of agents in the node's Pods."""
+        found = []
+        for pid in self.processes():
+            try:
+                words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(b"gpulet") and b"agent" in words[1:]:
+                found.append(int(pid))
+        return found
+
+    def restart_kubelet(self):
+        self.testbed("kubelet", self.number, "stop")
+        self.testbed("kubelet", self.number, "start")
+
+    def wait_allocatable(self, kube, count, limit_s=30):
+        until(f"{self.name} has {count} nvidia.com/gpu", lambda: kube.allocatable(self.name, "nvidia.com/gpu") == count, limit_s)

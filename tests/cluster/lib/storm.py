@@ -1,0 +1,110 @@
+"""Random Pods come and go while the node's programs are restarted; no device may ever be given twice."""
+import random
+import time
+
+from lib.kube import ApiError, Timeout, gpu_pod, until
+
+SIZES = [1, 1, 1, 1, 2, 2, 4]
+MAX_WAITING = 8  # Pods that are made and do not run yet
+
+
+class Storm:
+    def __init__(self, kube, nodes, seed):
+        self.kube, self.nodes, self.random = kube, nodes, random.Random(seed)
+        self.live = {}     # name → GPUs, until the API server says that it has gone
+        self.leaving = set()
+        self.number = 0
+        self.checks = 0
+        self.shaken = []   # (from, to) of each disturbance, while which the kubelet may refuse a new Pod
+        self.made_at = {}
+
+    def check(self):
+        """What the kubelets say and what the containers have, at this moment."""
+        for node in self.nodes:
+            containers = node.containers()
+            held = node.resources.held()
+            self.no_device_twice(node, "PodResources", held)
+            self.no_device_twice(node, "containers", containers)
+            for pod, ids in containers.items():
+                if pod in held and sorted(ids) != sorted(held[pod]):
+                    raise AssertionError(f"{pod} has {ids}, and its kubelet says {held[pod]}")
+                wanted = self.live.get(pod)
+                if wanted is not None and len(ids) != wanted:
+                    raise AssertionError(f"{pod} asked for {wanted} and has {ids}")
+            self.checks += 1
+
+    @staticmethod
+    def no_device_twice(node, source, holders):
+        owner = {}
+        for pod, ids in holders.items():
+            for device in ids:
+                if device not in node.gpus:
+                    raise AssertionError(f"{source}: {pod} holds {device}, which {node.name} does not have")
+                if device in owner:
+                    raise AssertionError(f"{source}: {device} is held by {owner[device]} and {pod}")
+                owner[device] = pod
+
+    def step(self):
+        pods = {name: pod for name, pod in self.kube.pods().items() if name.startswith("storm-")}
+        for name in [name for name in self.live if name not in pods]:
+            del self.live[name]
+            self.leaving.discard(name)
+        for name, pod in pods.items():
+            if pod["status"]["phase"] == "Failed" and name not in self.leaving:
+                self.refused(name, pod)
+        waiting = sum(pod["status"]["phase"] == "Pending" for pod in pods.values())
+        staying = [name for name in self.live if name not in self.leaving]
+        if staying and (waiting >= MAX_WAITING or self.random.random() < 0.5):
+            self.delete(self.random.choice(staying))
+        else:
+            self.create()
+        self.check()
+
+    def create(self):
+        name = f"storm-{self.number}"
+        self.number += 1
+        self.live[name] = self.random.choice(SIZES)
+        self.made_at[name] = time.monotonic()
+        node = self.random.choice([None, *self.nodes])
+        self.kube.create_pod(gpu_pod(name, self.live[name], node and node.name))
+
+    def delete(self, name):
+        self.leaving.add(name)
+        try:
+            self.kube.delete_pod(name)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    def refused(self, name, pod):
+        """A Pod that failed: only one that its kubelet refused while it was disturbed is nobody's fault."""
+        reason = pod["status"].get("reason")
+        admission = reason in ("UnexpectedAdmissionError", "TopologyAffinityError")
+        shaken = any(start - 10 <= self.made_at[name] <= end for start, end in self.shaken)
+        if not admission or (reason == "UnexpectedAdmissionError" and not shaken):
+            raise AssertionError(f"{name} failed: {reason}: {pod['status'].get('message')} {pod['status'].get('containerStatuses')}")
+        self.delete(name)
+
+    def disturb(self, action):
+        start = time.monotonic()
+        self.shaken.append((start, start + 3600))
+        action()
+        self.shaken[-1] = (start, time.monotonic() + 2)
+
+    def run(self, steps, disturbances):
+        """`disturbances`: step → what happens then."""
+        for number in range(steps):
+            if number in disturbances:
+                self.disturb(disturbances[number])
+            self.step()
+        self.drain()
+
+    def drain(self):
+        for name in [name for name in self.live if name not in self.leaving]:
+            self.delete(name)
+        try:
+            until("every storm Pod has gone", lambda: not [name for name in self.kube.pods() if name.startswith("storm-")], 60)
+        except Timeout:
+            left = {name: pod["status"] for name, pod in self.kube.pods().items() if name.startswith("storm-")}
+            raise AssertionError(f"Pods that do not go: {left}") from None
+        self.check()

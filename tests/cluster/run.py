@@ -1,0 +1,85 @@
+#!/usr/bin/python3
+"""gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
+
+  tests/cluster/run.py [--keep]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is printed)
+
+First the agent runs as a process of each node, then as a DaemonSet from the image. Each check is one function; a run
+stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
+"""
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
+TESTBED = HERE / "testbed" / "tb"
+STEPS_AS_PROCESS = 1000
+STEPS_AS_DAEMON_SET = 200
+IMAGES = ["0.1.0-test1", "0.1.0-test2"]
+
+
+def outer(arguments):
+    """Builds what is missing, starts the cluster, and runs the checks inside its network."""
+    keep = "--keep" in arguments
+    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+    subprocess.run([TESTBED, "build"], check=True, env=env)
+    state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
+    env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
+               PYTHONDONTWRITEBYTECODE="1")
+    try:
+        started = time.monotonic()
+        subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
+        print(f"cluster up in {time.monotonic() - started:.1f} s: {state}", flush=True)
+        return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state],
+                              env=env).returncode
+    finally:
+        if not keep:
+            subprocess.run([TESTBED, "down"], env=env)
+
+
+def inside(state):
+    from lib.checks import Checks
+    from lib.kube import Kube
+    from lib.node import Node
+    kube = Kube(state)
+    nodes = [Node(state, 1, "hgx-h100"), Node(state, 2, "l40s")]
+    for node in nodes:
+        kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
+    passed = failed = 0
+    for label, run in Checks(kube, nodes, ROOT).runs(IMAGES, STEPS_AS_PROCESS, STEPS_AS_DAEMON_SET):
+        broken = None
+        for name, check in run:
+            started = time.monotonic()
+            try:
+                if broken:
+                    raise AssertionError(f"not reached: {broken} failed before")
+                check()
+            except Exception as error:
+                failed += 1
+                broken = broken or name
+                if broken == name:
+                    traceback.print_exc(file=sys.stdout)
+                    show_logs(state, label)
+                print(f"FAIL {label}: {name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
+            else:
+                passed += 1
+                print(f"ok {label}: {name}, {time.monotonic() - started:.1f} s", flush=True)
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def show_logs(state, label):
+    for log in sorted((state / "log").glob("*-agent")):
+        print(f"--- {label}: {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        sys.path.insert(0, str(HERE))
+        sys.exit(inside(pathlib.Path(sys.argv[2])))
+    sys.exit(outer(sys.argv[1:]))

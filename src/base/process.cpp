@@ -1,0 +1,193 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace gpulet {
+namespace {
+
+constexpr unsigned kCloseRangeCloexec = 4;  // CLOSE_RANGE_CLOEXEC, of Linux 5.11
+constexpr Duration kReapLimit = std::chrono::seconds(2);
+
+int highest_descriptor() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > 65'536) return 65'536;
+  return static_cast<int>(limit.rlim_cur);
+}
+
+// What the child needs between fork and exec, made before: there it may not allocate.
+struct Plan {
+  std::vector<char*> arguments, environment;
+  std::vector<std::pair<int, int>> descriptors;
+  const char* program;
+  pid_t parent;
+  bool dies_with_parent;
+  int null_device;
+  int failure;  // the pipe that tells errno
+};
+
+[[noreturn]] void give_up(const Plan& plan) {
+  const int error = errno;
+  [[maybe_unused]] auto written = ::write(plan.failure, &error, sizeof error);
+  ::_exit(127);
+}
+
+void reset_signals() {
+  struct sigaction standard {};
+  standard.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &standard, nullptr);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+}
+
+void mark_all_close_on_exec() {
+  if (::syscall(SYS_close_range, 3u, ~0u, kCloseRangeCloexec) == 0) return;
+  for (int fd = 3, end = highest_descriptor(); fd < end; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+}
+
+// Runs in the child: async-signal-safe calls only.
+[[noreturn]] void become(Plan& plan) {
+  if (plan.dies_with_parent) {
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
+    if (::getppid() != plan.parent) ::_exit(127);  // it went before we could ask to follow
+  }
+  reset_signals();
+  // First above every wanted number, so that no dup2 overwrites one that is still to be placed.
+  int above = 3;
+  for (const auto& [ours, its] : plan.descriptors) above = std::max(above, its + 1);
+  for (auto& [ours, its] : plan.descriptors) {
+    if ((ours = ::fcntl(ours, F_DUPFD_CLOEXEC, above)) < 0) give_up(plan);
+  }
+  if ((plan.failure = ::fcntl(plan.failure, F_DUPFD_CLOEXEC, above)) < 0) ::_exit(127);
+  mark_all_close_on_exec();
+  for (int standard = 0; standard < 3; ++standard) {
+    if (::dup2(plan.null_device, standard) < 0) give_up(plan);
+  }
+  for (const auto& [ours, its] : plan.descriptors) {
+    if (::dup2(ours, its) < 0) give_up(plan);
+  }
+  ::execve(plan.program, plan.arguments.data(), plan.environment.data());
+  give_up(plan);
+}
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (const auto& text : texts) result.push_back(const_cast<char*>(text.c_str()));
+  result.push_back(nullptr);
+  return result;
+}
+
+// The errno with which the child gave up; 0 once the program runs (exec closed the pipe).
+int failure_of(int pipe) {
+  int error = 0;
+  ssize_t got;
+  do {
+    got = ::read(pipe, &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  return got == sizeof error ? error : 0;
+}
+
+}  // namespace
+
+std::string ProcessExit::text() const {
+  if (signal == 0) return "exit code " + std::to_string(code);
+  return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
+}
+
+void close_from(int first) {
+  if (::syscall(SYS_close_range, static_cast<unsigned>(first), ~0u, 0u) == 0) return;
+  for (int fd = first, end = highest_descriptor(); fd < end; ++fd) ::close(fd);
+}
+
+Result<std::unique_ptr<Process>> Process::start(const ProcessOptions& options) {
+  const FileDescriptor null_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_device.valid()) return fail(errno_error("cannot open", errno, "/dev/null"));
+  std::array<int, 2> ends;
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno, options.program));
+  const FileDescriptor told(ends[0]);
+  FileDescriptor tells(ends[1]);
+  Plan plan{.arguments = pointers(options.arguments),
+            .environment = pointers(options.environment),
+            .descriptors = options.descriptors,
+            .program = options.program.c_str(),
+            .parent = ::getpid(),
+            .dies_with_parent = options.dies_with_parent,
+            .null_device = null_device.get(),
+            .failure = tells.get()};
+  const pid_t id = ::fork();
+  if (id < 0) return fail(errno_error("cannot fork", errno, options.program));
+  if (id == 0) become(plan);
+  tells.reset();
+  // Nobody else reaps it, so the number is still its own.
+  FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
+  const int pidfd_error = errno;
+  const int error = failure_of(told.get());
+  if (error != 0 || !pidfd.valid()) {
+    ::kill(id, SIGKILL);
+    ::waitpid(id, nullptr, 0);
+    if (error != 0) return fail(errno_error("cannot start", error, options.program));
+    return fail(errno_error("cannot watch the process (pidfd_open)", pidfd_error, options.program));
+  }
+  return std::unique_ptr<Process>(new Process(id, std::move(pidfd)));
+}
+
+Process::~Process() {
+  watching_.reset();
+  if (exit_) return;
+  send_signal(SIGKILL);
+  // Bounded: one that hangs in the kernel stays behind until we end.
+  static_cast<void>(wait(kReapLimit));
+}
+
+void Process::on_exit(Loop& loop, std::function<void(const ProcessExit&)> ended) {
+  watching_ = loop.watch(pidfd_.get(), EPOLLIN, [this, ended = std::move(ended)](std::uint32_t) {
+    const auto exit = reap();
+    if (!exit) return;
+    watching_.reset();
+    const auto keep = ended;  // which may destroy this object, and with it the closure
+    keep(*exit);
+  });
+}
+
+void Process::send_signal(int signal) {
+  if (!exit_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0u);
+}
+
+std::optional<ProcessExit> Process::reap() {
+  if (exit_) return exit_;
+  siginfo_t info{};
+  int result;
+  do {
+    result = ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0 && info.si_pid == 0) return std::nullopt;
+  exit_.emplace();
+  if (result == 0) (info.si_code == CLD_EXITED ? exit_->code : exit_->signal) = info.si_status;
+  return exit_;
+}
+
+Result<ProcessExit> Process::wait(Duration limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  for (;;) {
+    if (const auto exit = reap()) return *exit;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return fail(Code::kDeadlineExceeded, "still running", "process " + std::to_string(id_));
+    pollfd waiting{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
+  }
+}
+
+}  // namespace gpulet

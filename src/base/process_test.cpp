@@ -1,0 +1,158 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+
+#include "base/signals.h"
+
+namespace gpulet {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Pipe {
+  FileDescriptor read, write;
+};
+Pipe make_pipe() {
+  std::array<int, 2> ends;
+  EXPECT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+ProcessOptions shell(const std::string& script) {
+  return {.program = "/bin/sh", .arguments = {"sh", "-c", script}};
+}
+
+TEST(Process, ExitCodeAndSignalComeBack) {
+  auto process = Process::start(shell("exit 7"));
+  ASSERT_TRUE(process) << process.error().text();
+  auto exit = (*process)->wait(10s);
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->code, 7);
+  EXPECT_EQ(exit->signal, 0);
+  EXPECT_EQ(exit->text(), "exit code 7");
+
+  auto killed = Process::start(shell("kill -TERM $$"));
+  ASSERT_TRUE(killed);
+  exit = (*killed)->wait(10s);
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->signal, SIGTERM);
+}
+
+TEST(Process, AProgramThatIsNotThereIsAnErrorAtOnce) {
+  const auto process = Process::start({.program = "/nonexistent/program", .arguments = {"x"}});
+  ASSERT_FALSE(process);
+  EXPECT_EQ(process.error().code(), Code::kNotFound);
+  EXPECT_EQ(process.error().about(), "/nonexistent/program");
+}
+
+TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
+  Pipe output = make_pipe();
+  // Neither close-on-exec nor handed over: it must not arrive.
+  const FileDescriptor leaking(::open("/dev/zero", O_RDONLY));
+  auto options = shell(
+      "env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=; ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]* ->.*\\)/\\1/p'");
+  options.environment = {"ONLY=this", "PATH=/usr/bin:/bin"};
+  options.descriptors = {{output.write.get(), 1}, {output.write.get(), 7}};
+  auto process = Process::start(options);
+  ASSERT_TRUE(process) << process.error().text();
+  output.write.reset();
+  const auto text = read_all(output.read.get(), "pipe");
+  ASSERT_TRUE(text);
+  EXPECT_NE(text->find("ONLY=this\n"), std::string::npos) << *text;
+  EXPECT_EQ(text->find("HOME="), std::string::npos) << *text;
+  EXPECT_NE(text->find("0 -> /dev/null"), std::string::npos) << *text;
+  EXPECT_NE(text->find("2 -> /dev/null"), std::string::npos) << *text;
+  EXPECT_NE(text->find("7 -> pipe:"), std::string::npos) << *text;
+  EXPECT_EQ(text->find("/dev/zero"), std::string::npos) << *text;
+  ASSERT_TRUE((*process)->wait(10s));
+}
+
+TEST(Process, DescriptorsMaySwapTheirNumbers) {
+  Pipe one = make_pipe(), two = make_pipe();
+  auto options = shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" + std::to_string(two.write.get()));
+  options.descriptors = {{one.write.get(), two.write.get()}, {two.write.get(), one.write.get()}};
+  ASSERT_LT(std::max(one.write.get(), two.write.get()), 10) << "a shell redirects single digits only";
+  auto process = Process::start(options);
+  ASSERT_TRUE(process);
+  one.write.reset();
+  two.write.reset();
+  EXPECT_EQ(read_all(one.read.get(), "one"), "b\n");
+  EXPECT_EQ(read_all(two.read.get(), "two"), "a\n");
+}
+
+TEST(Process, ItsEndIsAnEventAndItMayBeDestroyedThere) {
+  EpollLoop loop;
+  Pipe gate = make_pipe();
+  auto options = shell("read line");
+  options.descriptors = {{gate.read.get(), 0}};
+  auto started = Process::start(options);
+  ASSERT_TRUE(started);
+  std::unique_ptr<Process> process = std::move(*started);
+  EXPECT_EQ(process->wait(0s).error().code(), Code::kDeadlineExceeded);
+  int code = -1;
+  process->on_exit(loop, [&](const ProcessExit& exit) {
+    process.reset();
+    code = exit.code;
+    loop.stop();
+  });
+  ASSERT_EQ(::write(gate.write.get(), "x\n", 2), 2);
+  auto late = loop.after(10s, [&] { loop.stop(); });
+  loop.run();
+  EXPECT_EQ(code, 0);
+}
+
+TEST(Process, DestroyingItKillsIt) {
+  auto process = Process::start(shell("exec sleep 1000"));
+  ASSERT_TRUE(process);
+  const pid_t id = (*process)->id();
+  ASSERT_EQ(::kill(id, 0), 0);
+  process->reset();
+  EXPECT_EQ(::kill(id, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
+}
+
+TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
+  EpollLoop loop;
+  auto signals = SignalWatch::start(loop, {SIGTERM, SIGUSR1}, [](int) {});
+  ASSERT_TRUE(signals);
+  const auto before = ::signal(SIGUSR2, SIG_IGN);
+  Pipe output = make_pipe();
+  ProcessOptions options{.program = "/bin/grep", .arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
+  options.descriptors = {{output.write.get(), 1}};
+  auto process = Process::start(options);
+  ASSERT_TRUE(process);
+  output.write.reset();
+  EXPECT_EQ(read_all(output.read.get(), "pipe"), "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
+  ::signal(SIGUSR2, before);
+}
+
+TEST(SignalWatch, SignalsComeThroughTheLoopAndAreUnblockedAfterwards) {
+  EpollLoop loop;
+  std::vector<int> seen;
+  std::unique_ptr<SignalWatch> watch;
+  auto started = SignalWatch::start(loop, {SIGHUP, SIGTERM}, [&](int signal) {
+    seen.push_back(signal);
+    if (seen.size() < 2) return;
+    watch.reset();
+    loop.stop();
+  });
+  ASSERT_TRUE(started);
+  watch = std::move(*started);
+  ASSERT_EQ(::raise(SIGHUP), 0);
+  ASSERT_EQ(::raise(SIGTERM), 0);
+  auto late = loop.after(10s, [&] { loop.stop(); });
+  loop.run();
+  std::sort(seen.begin(), seen.end());
+  EXPECT_EQ(seen, (std::vector{SIGHUP, SIGTERM}));
+  sigset_t now;
+  ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &now), 0);
+  EXPECT_EQ(::sigismember(&now, SIGTERM), 0);
+}
+
+}  // namespace
+}  // namespace gpulet

@@ -133,7 +133,7 @@ nvmlReturn_t nvmlDeviceGetPowerState(nvmlDevice_t device, nvmlPstates_t* state) 
 nvmlReturn_t nvmlDeviceGetSupportedPerformanceStates(nvmlDevice_t device, nvmlPstates_t* states, unsigned int size) {
   const GpuCall call(device);
   if (const auto refused = call.refused(states)) return refused;
-  const unsigned int room = size / sizeof(nvmlPstates_t);
+  const auto room = static_cast<unsigned int>(size / sizeof(nvmlPstates_t));
   if (room == 0) return NVML_ERROR_INSUFFICIENT_SIZE;
   std::fill(states, states + room, NVML_PSTATE_UNKNOWN);
   states[0] = NVML_PSTATE_0;

@@ -42,8 +42,8 @@ StateFile* find_state(Session& current) {
   if (mapped != nullptr && current.device == info.st_dev && current.inode == info.st_ino) return mapped;
   auto opened = StateFile::open(path);
   if (!opened) return nullptr;
-  // The one before stays mapped: see Session::state.
-  auto* fresh = new StateFile(std::move(*opened));
+  current.mappings.push_back(std::make_unique<StateFile>(std::move(*opened)));
+  StateFile* fresh = current.mappings.back().get();
   current.device = info.st_dev;
   current.inode = info.st_ino;
   current.state.store(fresh, std::memory_order_release);

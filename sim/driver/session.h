@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+#include <vector>
 
 #include "sim/driver/abi.h"
 #include "sim/state/state.h"
@@ -12,8 +14,9 @@ namespace gpulet::sim {
 
 struct Session {
   std::mutex mutex;  // of nvmlInit and nvmlShutdown; no other call takes it
-  // The newest mapping. Never unmapped: a call on another thread may still be inside, sleeping.
-  std::atomic<StateFile*> state{nullptr};
+  std::atomic<StateFile*> state{nullptr};  // the newest mapping
+  // All of them. None is ever unmapped, as a call on another thread may still be inside, sleeping.
+  std::vector<std::unique_ptr<StateFile>> mappings;
   std::atomic<std::uint32_t> users{0};  // nvmlInit minus nvmlShutdown
   std::atomic<std::uint32_t> generation{0};  // the driver's when it was initialised
   std::uint64_t device = 0;  // the mapped file's, to see that it was replaced

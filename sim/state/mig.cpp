@@ -110,6 +110,7 @@ std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& prof
 
 // 0 is the whole, 1 and 2 the halves, 3..6 the quarters, 7..14 the eighths, in each the upper half of the GPU first:
 // so hardware numbers them (1g at slice 4 is 7, at slice 0 is 11; 3g at 4 is 1, at 0 is 2).
+constexpr std::uint32_t kHighestInstanceId = 14;
 std::uint32_t hardware_id(std::uint32_t memory_slices, std::uint32_t start, std::uint32_t length) {
   if (length >= memory_slices) return 0;
   std::uint32_t size = 1;
@@ -287,15 +288,11 @@ const ComputeInstance* find_compute_instance(const GpuInstance& instance, std::u
 }
 
 std::optional<MigDevice> mig_device(const Gpu& gpu, std::uint32_t index) {
-  const GpuInstance* sorted[kMaxGpuInstances];
-  std::size_t count = 0;
-  for (const GpuInstance& instance : gpu.mig.instances) {
-    if (instance.used != 0) sorted[count++] = &instance;
-  }
-  std::sort(sorted, sorted + count, [](const GpuInstance* a, const GpuInstance* b) { return a->id < b->id; });
-  for (std::size_t i = 0; i < count; ++i) {
-    for (const ComputeInstance& compute : sorted[i]->compute) {
-      if (compute.used != 0 && index-- == 0) return MigDevice{sorted[i], &compute};
+  for (std::uint32_t id = 0; id <= kHighestInstanceId; ++id) {
+    const GpuInstance* instance = find_gpu_instance(gpu, id);
+    if (instance == nullptr) continue;
+    for (const ComputeInstance& compute : instance->compute) {
+      if (compute.used != 0 && index-- == 0) return MigDevice{instance, &compute};
     }
   }
   return std::nullopt;

@@ -88,6 +88,7 @@ void Agent::driver_failed(const Error& error) {
     step();
   }
   driver_timer_ = ports_.loop.after(driver_backoff_.next(), [this] { open_driver(); });
+  tell_changed();
 }
 
 void Agent::read_soon(Duration delay) {
@@ -213,6 +214,11 @@ void Agent::step() {
     serve(offer->resource.name, served);
   }
   schedule_probes();
+  tell_changed();
+}
+
+void Agent::tell_changed() const {
+  if (ports_.changed) ports_.changed();
 }
 
 void Agent::remove_unoffered(const std::vector<kubelet::OfferPtr>& offers) {
@@ -253,10 +259,12 @@ void Agent::serve(const ResourceName& name, Served& served) {
               ++registrations_;
               const auto& resource = served_.at(name).offer->resource;
               log::info("registered with the kubelet", {{"resource", name.str()}, {"devices", resource.devices.size()}});
+              tell_changed();
             },
         .failed =
             [this, name](const Error& error) {
               ports_.reporter.event(Severity::kWarning, "RegistrationFailed", name.str() + ": " + error.text());
+              tell_changed();
             },
     };
     served.registration = std::make_unique<Registration>(ports_.loop, ports_.host, name,
@@ -288,6 +296,7 @@ void Agent::on_socket_lost(const ResourceName& name) {
 void Agent::on_watched(const ResourceName& name, bool watched) {
   const auto it = served_.find(name);
   if (it != served_.end() && it->second.registration) it->second.registration->on_watched(watched);
+  tell_changed();
 }
 
 void Agent::report_health(const inventory::Snapshot& before, const inventory::Snapshot& after) {
@@ -348,6 +357,7 @@ void Agent::config_failed(const Error& error) {
   ++config_reload_failures_;
   config_error_ = error.text();
   ports_.reporter.event(Severity::kWarning, "ConfigInvalid", error.text() + " (the configuration before it stays in force)");
+  tell_changed();
 }
 
 State Agent::state() const {

@@ -64,6 +64,8 @@ struct Ports {
   std::function<void(std::function<void(std::map<DeviceId, std::string>)>)> pods;
   // What the node's files say (read_node_files).
   std::function<NodeFiles(const config::Config&)> files;
+  // Called after State changed; may be empty. Must not call the agent back from inside.
+  std::function<void()> changed;
 };
 
 class Agent {
@@ -108,6 +110,7 @@ class Agent {
   // Judges the last reading, publishes it, plans, and tells the kubelet what differs.
   void step();
   void report_health(const inventory::Snapshot& before, const inventory::Snapshot& after);
+  void tell_changed() const;
   void report_notes(const std::vector<partition::Note>& notes);
   void serve(const ResourceName& name, Served& served);
   void remove_unoffered(const std::vector<kubelet::OfferPtr>& offers);

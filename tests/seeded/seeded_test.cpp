@@ -18,11 +18,14 @@ constexpr std::uint64_t kSeeds = 1000;
 constexpr std::uint64_t kSeedsPerTest = 50;
 constexpr int kStepsPerSeed = 120;
 constexpr std::uint64_t kFatalXid = 79;
+constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
+
+constexpr unsigned kGpuReset = 1;  // NVML field 230
 
 // A driver that nobody tells of a fault is asked every health_check_interval; then it is read, and a call may hang.
 constexpr Duration kNoticed = 10s + 2 * kCallTimeout + 1s;
-// The bound on being registered again; kubelets that refused before may be in the longest backoff.
 constexpr Duration kRegisteredAgain = 100ms;
+constexpr Duration kPiece = 50ms;  // between two looks at the invariants
 
 class Node {
  public:
@@ -45,8 +48,8 @@ class Node {
     switch (random_() % 16) {
       case 0: driver_.gpus[gpu].lost = true; break;
       case 1: driver_.gpus[gpu].hangs = true; break;
-      case 2: driver_.xid(gpu, kFatalXid); marked_.insert(driver_.gpus[gpu].uuid); break;
-      case 3: driver_.xid(gpu, 13); driver_.gpus[gpu].recovery_action = 0; break;
+      case 2: mark(gpu); break;
+      case 3: driver_.xid(gpu, kApplicationXid); break;
       case 4: heal(gpu); break;
       case 5: driver_.replace(gpu); break;
       case 6: driver_.gpus[gpu].slow = std::chrono::milliseconds(random_() % 300); break;
@@ -64,8 +67,8 @@ class Node {
 
   // Lets time pass in small pieces, with the invariants checked after each.
   void pass(Duration time) {
-    for (Duration passed{}; passed < time && !testing::Test::HasFailure(); passed += 50ms) {
-      loop_.advance(50ms);
+    for (Duration passed{}; passed < time && !testing::Test::HasFailure(); passed += kPiece) {
+      loop_.advance(kPiece);
       check();
     }
   }
@@ -100,6 +103,13 @@ class Node {
   }
 
  private:
+  void mark(std::size_t gpu) {
+    if (!driver_.loaded || driver_.gpus[gpu].lost) return;  // such a GPU sends nothing
+    driver_.gpus[gpu].recovery_action = kGpuReset;
+    driver_.xid(gpu, kFatalXid);
+    marked_.insert(driver_.gpus[gpu].uuid);
+  }
+
   void heal(std::size_t gpu) {
     driver_.gpus[gpu].lost = driver_.gpus[gpu].hangs = false;
     driver_.gpus[gpu].recovery_action = 0;
@@ -161,15 +171,15 @@ class Node {
   }
 
   void check_registered() {
-    const auto since = kubelet_.possible_since();
     bool all = true;
     for (const auto& [name, endpoint] : kubelet_.endpoints()) all = all && endpoint.socket && endpoint.watched;
-    if (!since || all) {
+    if (!kubelet_.answers() || all) {
       unregistered_since_.reset();
       return;
     }
     if (!unregistered_since_) unregistered_since_ = loop_.now();
-    const Duration bound = refused_ ? 15s + kRegisterTimeout : kRegisteredAgain + 250ms;
+    const Duration bound = kubelet_.answers_since_start() ? kRegisteredAgain + 2 * kPiece
+                                                          : agent::kRegisterBackoff.longest + 2 * kRegisterTimeout;
     EXPECT_LT(loop_.now() - *unregistered_since_, bound) << "not registered again in time";
   }
 
@@ -180,7 +190,6 @@ class Node {
   FakeReporter reporter_;
   config::Config config_;
   unsigned replicas_ = 1;
-  bool refused_ = true;
   std::optional<agent::Agent> agent_;
   std::set<DeviceUuid> marked_;
   std::set<std::string> ever_;

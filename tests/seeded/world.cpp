@@ -67,7 +67,6 @@ void FakeDriver::probe(DeviceUuid uuid, std::function<void(health::Probe)> done)
 }
 
 void FakeDriver::xid(std::size_t gpu, std::uint64_t code) {
-  gpus[gpu].recovery_action = 1;
   if (events_.xid) events_.xid({.gpu = gpus[gpu].uuid, .xid = code});
 }
 
@@ -135,7 +134,6 @@ void FakeKubelet::end_stream(const ResourceName& resource, Endpoint& endpoint) {
 void FakeKubelet::stop() {
   running_ = false;
   ++life_;
-  possible_since_.reset();
   for (auto& [resource, endpoint] : endpoints_) end_stream(resource, endpoint);
 }
 
@@ -155,7 +153,7 @@ void FakeKubelet::start() {
   for (const auto& [resource, endpoint] : endpoints_) all.push_back(resource);
   for (const auto& resource : all) lose_socket(resource);
   running_ = true;
-  if (mood == Mood::kAnswers) possible_since_ = loop_.now();
+  answered_since_start_ = mood == Mood::kAnswers;
   later(kInotifyDelay, [this] {
     if (running_ && events_.kubelet_started) events_.kubelet_started();
   });
@@ -169,8 +167,7 @@ void FakeKubelet::drop_stream(const ResourceName& resource) {
 
 void FakeKubelet::set_mood(Mood value) {
   mood = value;
-  possible_since_.reset();
-  if (running_ && mood == Mood::kAnswers) possible_since_ = loop_.now();
+  answered_since_start_ = answered_since_start_ && mood == Mood::kAnswers;
 }
 
 }  // namespace gpulet::seeded

@@ -77,8 +77,10 @@ class FakeKubelet final : public agent::PluginHost {
   void delete_socket(const ResourceName& resource);
   void drop_stream(const ResourceName& resource);
   bool running() const { return running_; }
-  // When registering became possible: the kubelet runs and answers. None while it is not.
-  std::optional<Time> possible_since() const { return possible_since_; }
+  // Whether it runs and answers, and has done so since it started: then nothing excuses a resource not registered. One
+  // that refused or kept silent meanwhile is only found willing by the next try of a backoff.
+  bool answers() const { return running_ && mood == Mood::kAnswers; }
+  bool answers_since_start() const { return answers() && answered_since_start_; }
   void set_mood(Mood value);
 
   struct Endpoint {
@@ -99,7 +101,7 @@ class FakeKubelet final : public agent::PluginHost {
   std::map<ResourceName, Endpoint> endpoints_;
   bool running_ = true;
   std::uint64_t life_ = 0;  // of the kubelet: answers of an earlier one are lost
-  std::optional<Time> possible_since_ = Time{};
+  bool answered_since_start_ = true;
   std::vector<Subscription> pending_;
 };
 

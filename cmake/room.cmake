@@ -61,6 +61,7 @@ function(gpulet_room NAME)
   if(benches AND NOT GPULET_SANITIZE) # a sanitized figure means nothing
     add_executable(${NAME}_bench ${benches})
     target_link_libraries(${NAME}_bench PRIVATE gpulet_${NAME} ${test_links} benchmark::benchmark benchmark::benchmark_main)
+    add_dependencies(benches ${NAME}_bench)
   endif()
   foreach(fuzzer ${fuzzers})
     get_filename_component(target ${fuzzer} NAME_WE)
@@ -79,6 +80,9 @@ function(gpulet_fuzzer NAME SOURCE)
     add_test(NAME fuzz_replay/${subject} COMMAND ${NAME} ${CMAKE_SOURCE_DIR}/tests/fuzz/corpus/${subject})
   endif()
   target_link_libraries(${NAME} PRIVATE ${ARGN})
+  add_dependencies(fuzzers ${NAME})
 endfunction()
 
 include(GoogleTest)
+add_custom_target(benches) # what `make bench` builds
+add_custom_target(fuzzers) # what `make fuzz` builds

@@ -32,10 +32,10 @@ Pointer to_pointer(const Handle& handle) {
 }  // namespace
 
 std::uint64_t encode(const Handle& handle) {
-  return kTagField.put(kTag) | kKindField.put(static_cast<std::uint64_t>(handle.kind)) | kGpuField.put(handle.gpu) |
-         kGpuInstanceField.put(handle.gpu_instance) | kComputeInstanceField.put(handle.compute_instance) |
-         kGenerationField.put(handle.generation) | kIncarnationField.put(handle.incarnation) |
-         kCreationField.put(handle.creation);
+  return kTagField.put(kTag) | kKindField.put(static_cast<std::uint64_t>(handle.kind)) |
+         kGpuField.put(handle.gpu) | kGpuInstanceField.put(handle.gpu_instance) |
+         kComputeInstanceField.put(handle.compute_instance) | kGenerationField.put(handle.generation) |
+         kIncarnationField.put(handle.incarnation) | kCreationField.put(handle.creation);
 }
 
 std::optional<Handle> decode(const void* pointer) {
@@ -55,7 +55,8 @@ std::optional<Handle> decode(const void* pointer) {
 template <class Target>
 BasicGpuCall<Target>::BasicGpuCall(nvmlDevice_t device, Accepts accepts) {
   auto handle = decode(device);
-  if (handle && handle->kind != HandleKind::kGpu && !(handle->kind == HandleKind::kMigDevice && accepts == Accepts::kMigToo)) {
+  if (handle && handle->kind != HandleKind::kGpu &&
+      !(handle->kind == HandleKind::kMigDevice && accepts == Accepts::kMigToo)) {
     handle.reset();
   }
   enter(handle);
@@ -142,7 +143,8 @@ nvmlReturn_t BasicGpuCall<Target>::lock_and_recheck(const StateFile& state) {
 template <class Target>
 nvmlReturn_t BasicGpuCall<Target>::peer(nvmlDevice_t other, unsigned int* other_index) const {
   const auto handle = decode(other);
-  if (!handle || handle->kind != HandleKind::kGpu || handle->gpu >= machine().gpu_count) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!handle || handle->kind != HandleKind::kGpu || handle->gpu >= machine().gpu_count)
+    return NVML_ERROR_INVALID_ARGUMENT;
   if (handle->generation != (machine().driver.generation & 0x7fff)) return NVML_ERROR_INVALID_ARGUMENT;
   const Gpu& one = machine().gpus[handle->gpu];
   if (handle->incarnation != (one.incarnation & 0xff) || one.faults.lost != 0) return NVML_ERROR_GPU_IS_LOST;
@@ -159,7 +161,8 @@ nvmlReturn_t BasicGpuCall<Target>::check(const Handle& handle) {
   if (handle.incarnation != (one.incarnation & 0xff)) return NVML_ERROR_GPU_IS_LOST;
   if (handle.kind == HandleKind::kGpu) return NVML_SUCCESS;
 
-  if (handle.gpu_instance >= kMaxGpuInstances || handle.compute_instance >= kMaxComputeInstances) return NVML_ERROR_INVALID_ARGUMENT;
+  if (handle.gpu_instance >= kMaxGpuInstances || handle.compute_instance >= kMaxComputeInstances)
+    return NVML_ERROR_INVALID_ARGUMENT;
   const GpuInstance& instance = one.mig.instances[handle.gpu_instance];
   if (instance.used == 0) return NVML_ERROR_INVALID_ARGUMENT;
   std::uint32_t creation = instance.creation;
@@ -175,9 +178,13 @@ nvmlReturn_t BasicGpuCall<Target>::check(const Handle& handle) {
 
 template <class Target>
 Handle BasicGpuCall<Target>::base_handle(HandleKind kind) const {
-  return Handle{kind, static_cast<std::uint8_t>(index_), 0, 0,
+  return Handle{kind,
+                static_cast<std::uint8_t>(index_),
+                0,
+                0,
                 static_cast<std::uint16_t>(machine().driver.generation & 0x7fff),
-                static_cast<std::uint8_t>(gpu().incarnation & 0xff), 0};
+                static_cast<std::uint8_t>(gpu().incarnation & 0xff),
+                0};
 }
 
 template <class Target>
@@ -186,7 +193,8 @@ nvmlDevice_t BasicGpuCall<Target>::gpu_handle() const {
 }
 
 template <class Target>
-nvmlDevice_t BasicGpuCall<Target>::mig_handle(const GpuInstance& instance, const ComputeInstance& compute) const {
+nvmlDevice_t BasicGpuCall<Target>::mig_handle(const GpuInstance& instance,
+                                              const ComputeInstance& compute) const {
   Handle handle = base_handle(HandleKind::kMigDevice);
   handle.gpu_instance = instance.start;
   handle.compute_instance = static_cast<std::uint8_t>(compute.id);
@@ -218,7 +226,8 @@ template class BasicGpuCall<Machine>;
 nvmlDevice_t gpu_handle(const Machine& machine, unsigned int index) {
   return to_pointer<nvmlDevice_t>(Handle{HandleKind::kGpu, static_cast<std::uint8_t>(index), 0, 0,
                                          static_cast<std::uint16_t>(machine.driver.generation & 0x7fff),
-                                         static_cast<std::uint8_t>(machine.gpus[index].incarnation & 0xff), 0});
+                                         static_cast<std::uint8_t>(machine.gpus[index].incarnation & 0xff),
+                                         0});
 }
 
 nvmlReturn_t put_text(const char* text, char* buffer, unsigned int length) {

@@ -1,5 +1,6 @@
-// The way into a call about one GPU: initialised, handle valid, faults of the GPU suffered. What a function of the C ABI
-// does after that is to copy numbers out of (or into) the machine, whose lock is held as long as the call object lives.
+// The way into a call about one GPU: initialised, handle valid, faults of the GPU suffered. What a function
+// of the C ABI does after that is to copy numbers out of (or into) the machine, whose lock is held as long as
+// the call object lives.
 //
 //   nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int* minor) {
 //     const GpuCall call(device);
@@ -16,7 +17,8 @@
 
 namespace gpulet::sim {
 
-// Handles are opaque to clients and never dereferenced: they are the facts themselves, so that a stale one is seen.
+// Handles are opaque to clients and never dereferenced: they are the facts themselves, so that a stale one is
+// seen.
 enum class HandleKind : std::uint8_t { kGpu = 1, kMigDevice = 2, kGpuInstance = 3, kComputeInstance = 4 };
 struct Handle {
   HandleKind kind;
@@ -25,7 +27,7 @@ struct Handle {
   std::uint8_t compute_instance;
   std::uint16_t generation;  // of the driver, 15 bits
   std::uint8_t incarnation;  // of the card
-  std::uint16_t creation;  // of the instance
+  std::uint16_t creation;    // of the instance
 };
 std::uint64_t encode(const Handle& handle);
 std::optional<Handle> decode(const void* pointer);
@@ -63,7 +65,8 @@ class BasicGpuCall {
   nvmlDevice_t gpu_handle() const;
   nvmlDevice_t mig_handle(const GpuInstance& instance, const ComputeInstance& compute) const;
   nvmlGpuInstance_t gpu_instance_handle(const GpuInstance& instance) const;
-  nvmlComputeInstance_t compute_instance_handle(const GpuInstance& instance, const ComputeInstance& compute) const;
+  nvmlComputeInstance_t compute_instance_handle(const GpuInstance& instance,
+                                                const ComputeInstance& compute) const;
 
  private:
   void enter(const std::optional<Handle>& handle);

@@ -33,7 +33,8 @@ const ComputeProfile* find(const MigProfile& parent, Matches matches) {
   return nullptr;
 }
 
-nvmlReturn_t find_by_index(const GpuCall& call, unsigned int index, unsigned int engine, const ComputeProfile** profile) {
+nvmlReturn_t find_by_index(const GpuCall& call, unsigned int index, unsigned int engine,
+                           const ComputeProfile** profile) {
   if (index >= NVML_COMPUTE_INSTANCE_PROFILE_COUNT || engine >= NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
@@ -46,11 +47,13 @@ nvmlReturn_t find_by_id(const GpuCall& call, unsigned int id, const ComputeProfi
   return *profile == nullptr ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int id, std::optional<std::uint32_t> start, nvmlComputeInstance_t* result) {
+nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int id, std::optional<std::uint32_t> start,
+                    nvmlComputeInstance_t* result) {
   const GpuEdit call(instance);
   if (const auto refused = call.refused(result)) return refused;
   ComputeInstance* made = nullptr;
-  const nvmlReturn_t outcome = to_nvml(create_compute_instance(call.gpu(), call.gpu_instance(), id, start, &made));
+  const nvmlReturn_t outcome =
+      to_nvml(create_compute_instance(call.gpu(), call.gpu_instance(), id, start, &made));
   if (outcome == NVML_SUCCESS) *result = call.compute_instance_handle(call.gpu_instance(), *made);
   return outcome;
 }
@@ -70,7 +73,8 @@ nvmlReturn_t info_of(nvmlComputeInstance_t instance, bool with_placement, nvmlCo
 
 }  // namespace
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned int index, unsigned int engine,
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned int index,
+                                                          unsigned int engine,
                                                           nvmlComputeInstanceProfileInfo_t* info) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(info)) return refused;
@@ -80,7 +84,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t inst
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned int index, unsigned int engine,
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned int index,
+                                                           unsigned int engine,
                                                            nvmlComputeInstanceProfileInfo_v2_t* info) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(info)) return refused;
@@ -100,7 +105,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t ins
   return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t instance, unsigned int id, unsigned int* count) {
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t instance, unsigned int id,
+                                                                unsigned int* count) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(count)) return refused;
   const ComputeProfile* profile = nullptr;
@@ -110,24 +116,27 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
 }
 
 nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance_t instance, unsigned int id,
-                                                                 nvmlComputeInstancePlacement_t* places, unsigned int* count) {
+                                                                 nvmlComputeInstancePlacement_t* places,
+                                                                 unsigned int* count) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(count)) return refused;
   const ComputeProfile* profile = nullptr;
   if (const auto missing = find_by_id(call, id, &profile)) return missing;
   *count = profile->max_instances;
   if (places == nullptr) return NVML_SUCCESS;
-  for (unsigned int i = 0; i < profile->max_instances; ++i) places[i] = {i * compute_stride(*profile), profile->slices};
+  for (unsigned int i = 0; i < profile->max_instances; ++i)
+    places[i] = {i * compute_stride(*profile), profile->slices};
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned int id, nvmlComputeInstance_t* result) {
+nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned int id,
+                                                  nvmlComputeInstance_t* result) {
   return create(instance, id, std::nullopt, result);
 }
 
-nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(nvmlGpuInstance_t instance, unsigned int id,
-                                                               const nvmlComputeInstancePlacement_t* placement,
-                                                               nvmlComputeInstance_t* result) {
+nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+    nvmlGpuInstance_t instance, unsigned int id, const nvmlComputeInstancePlacement_t* placement,
+    nvmlComputeInstance_t* result) {
   if (placement == nullptr) {
     const auto refused = GpuCall(instance).refused();
     return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
@@ -141,8 +150,8 @@ nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance) {
   return to_nvml(destroy_compute_instance(call.gpu(), call.gpu_instance(), call.compute_instance().id));
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsigned int id, nvmlComputeInstance_t* instances,
-                                                unsigned int* count) {
+nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsigned int id,
+                                                nvmlComputeInstance_t* instances, unsigned int* count) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(instances, count)) return refused;
   const ComputeProfile* profile = nullptr;
@@ -156,7 +165,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsi
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned int id, nvmlComputeInstance_t* result) {
+nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned int id,
+                                                   nvmlComputeInstance_t* result) {
   const GpuCall call(instance);
   if (const auto refused = call.refused(result)) return refused;
   const ComputeInstance* found = find_compute_instance(call.gpu_instance(), id);

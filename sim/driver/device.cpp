@@ -7,12 +7,14 @@ using namespace gpulet::sim;
 
 namespace {
 
-// "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; "... MIG 1c.3g.40gb" where a compute instance has not all of its GPU instance.
+// "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; "... MIG 1c.3g.40gb" where a compute instance has not all of its GPU
+// instance.
 std::string full_name(const GpuCall& call) {
   std::string name = call.gpu().name;
   if (!call.is_mig()) return name;
   name += " MIG ";
-  if (call.compute_instance().length != call.profile().slices) name += std::to_string(call.compute_instance().length) + "c.";
+  if (call.compute_instance().length != call.profile().slices)
+    name += std::to_string(call.compute_instance().length) + "c.";
   return name + call.profile().name;
 }
 
@@ -47,7 +49,8 @@ nvmlReturn_t nvmlDeviceGetInforomImageVersion(nvmlDevice_t device, char* version
   return get_text(device, version, length, [](const Gpu& gpu) { return gpu.inforom_image; });
 }
 
-nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, nvmlInforomObject_t object, char* version, unsigned int length) {
+nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, nvmlInforomObject_t object, char* version,
+                                         unsigned int length) {
   if (object >= NVML_INFOROM_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
   return get_text(device, version, length, [object](const Gpu& gpu) {
     if (object == NVML_INFOROM_OEM) return gpu.inforom_oem;
@@ -114,14 +117,21 @@ nvmlReturn_t nvmlDeviceGetPowerSource(nvmlDevice_t device, nvmlPowerSource_t* so
 nvmlReturn_t nvmlDeviceGetBusType(nvmlDevice_t device, nvmlBusType_t* type) {
   return get(device, type, [](const Gpu&) { return NVML_BUS_TYPE_PCIE; });
 }
-nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t* mode) { return disabled(device, mode); }
-nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t* active) { return disabled(device, active); }
-nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t* mode) { return disabled(device, mode); }
+nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
+  return disabled(device, mode);
+}
+nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t* active) {
+  return disabled(device, active);
+}
+nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
+  return disabled(device, mode);
+}
 nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int* size) {
   return get(device, size, [](const Gpu&) { return 4000; });
 }
 
-nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api, nvmlEnableState_t* restricted) {
+nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api,
+                                         nvmlEnableState_t* restricted) {
   const GpuCall call(device);
   if (const auto refused = call.refused(restricted)) return refused;
   if (api == NVML_RESTRICTED_API_SET_AUTO_BOOSTED_CLOCKS) return NVML_ERROR_NOT_SUPPORTED;
@@ -165,7 +175,8 @@ nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char* version)
   return put_text(call.machine().driver.version, version, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE);
 }
 
-nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int* enabled, unsigned int* by_default) {
+nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int* enabled,
+                                          unsigned int* by_default) {
   const GpuCall call(device);
   if (const auto refused = call.refused(enabled, by_default)) return refused;
   *enabled = *by_default = call.gpu().gsp_firmware_mode;
@@ -192,7 +203,8 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
   if (const auto refused = call.refused()) return refused;
   if (mode >= NVML_COMPUTEMODE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
   // Gone since Volta; MIG needs the default mode.
-  if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD || (mode != NVML_COMPUTEMODE_DEFAULT && call.gpu().mig.current != 0)) {
+  if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD ||
+      (mode != NVML_COMPUTEMODE_DEFAULT && call.gpu().mig.current != 0)) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
   call.gpu().compute_mode = mode;

@@ -43,7 +43,8 @@ TEST_F(DriverTest, NoStateMeansNoDriver) {
 TEST_F(DriverTest, BadHandlesAreRefused) {
   char name[96];
   EXPECT_EQ(nvmlDeviceGetName(nullptr, name, sizeof(name)), NVML_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(nvmlDeviceGetName(reinterpret_cast<nvmlDevice_t>(&name), name, sizeof(name)), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetName(reinterpret_cast<nvmlDevice_t>(&name), name, sizeof(name)),
+            NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetName(gpu(0), nullptr, 0), NVML_ERROR_INVALID_ARGUMENT);
   nvmlDevice_t device = nullptr;
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(kGpus, &device), NVML_ERROR_INVALID_ARGUMENT);
@@ -141,9 +142,14 @@ TEST_F(DriverTest, FieldsAnswerEachForThemselves) {
     machine->gpus[0].links[7].replay_errors = 3;
     machine->gpus[0].links[4].crc_flit_errors = 2;
   }
-  const unsigned ids[] = {NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NVML_FI_DEV_ECC_DBE_VOL_DEV,
-                          NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L7, NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
-                          NVML_FI_DEV_NVLINK_LINK_COUNT, NVML_FI_DEV_MEMORY_TEMP, NVML_FI_DEV_ECC_SBE_VOL_TOTAL};
+  const unsigned ids[] = {NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+                          NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+                          NVML_FI_DEV_ECC_DBE_VOL_DEV,
+                          NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L7,
+                          NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+                          NVML_FI_DEV_NVLINK_LINK_COUNT,
+                          NVML_FI_DEV_MEMORY_TEMP,
+                          NVML_FI_DEV_ECC_SBE_VOL_TOTAL};
   const unsigned long long values[] = {4, 5, 5, 3, 2, 18, 42, 0};
   std::vector<nvmlFieldValue_t> fields(std::size(ids) + 2);
   for (std::size_t i = 0; i < std::size(ids); ++i) fields[i].fieldId = ids[i];
@@ -155,7 +161,8 @@ TEST_F(DriverTest, FieldsAnswerEachForThemselves) {
     EXPECT_EQ(fields[i].value.ullVal, values[i]) << ids[i];
   }
   EXPECT_EQ(fields[std::size(ids)].nvmlReturn, NVML_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(fields[std::size(ids) + 1].nvmlReturn, NVML_ERROR_NOT_SUPPORTED) << "H100 remaps rows, it retires no pages";
+  EXPECT_EQ(fields[std::size(ids) + 1].nvmlReturn, NVML_ERROR_NOT_SUPPORTED)
+      << "H100 remaps rows, it retires no pages";
 }
 
 TEST_F(DriverTest, MemoryErrors) {
@@ -166,14 +173,16 @@ TEST_F(DriverTest, MemoryErrors) {
     machine->gpus[0].remapped_rows.pending = 1;
   }
   unsigned long long count = 0;
-  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count),
+            NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
   ASSERT_EQ(nvmlDeviceGetMemoryErrorCounter(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC,
                                             NVML_MEMORY_LOCATION_L2_CACHE, &count),
             NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
   ASSERT_EQ(nvmlDeviceClearEccErrorCounts(gpu(0), NVML_AGGREGATE_ECC), NVML_SUCCESS);
-  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count),
+            NVML_SUCCESS);
   EXPECT_EQ(count, 0u);
   unsigned rows[4] = {};
   ASSERT_EQ(nvmlDeviceGetRemappedRows(gpu(0), &rows[0], &rows[1], &rows[2], &rows[3]), NVML_SUCCESS);
@@ -249,7 +258,8 @@ TEST(SimulatedLibrary, ExportsAllThatTheHeaderDeclares) {
   for (auto at = text.find(marker); at != std::string::npos; at = text.find(marker, at + 1)) {
     const auto start = at + marker.size() + (text.compare(at + marker.size(), 6, "char* ") == 0 ? 6 : 0);
     const auto end = text.find_first_of(" (", start);
-    if (text.compare(start, 4, "nvml") == 0 && end - start < 100) declared.insert(text.substr(start, end - start));
+    if (text.compare(start, 4, "nvml") == 0 && end - start < 100)
+      declared.insert(text.substr(start, end - start));
   }
   EXPECT_TRUE(declared.contains("nvmlErrorString"));
   EXPECT_GT(declared.size(), 400u);

@@ -15,8 +15,8 @@ std::uint64_t ecc_total(const Gpu& gpu, unsigned int type, unsigned int counter)
 
 std::uint32_t retired_pages(const Gpu& gpu, std::uint32_t cause) {
   const auto* end = gpu.retired_pages + gpu.retired_page_count;
-  return static_cast<std::uint32_t>(
-      std::count_if(gpu.retired_pages, end, [cause](const RetiredPage& page) { return page.cause == cause; }));
+  return static_cast<std::uint32_t>(std::count_if(
+      gpu.retired_pages, end, [cause](const RetiredPage& page) { return page.cause == cause; }));
 }
 
 }  // namespace gpulet::sim
@@ -26,15 +26,18 @@ using namespace gpulet::sim;
 namespace {
 
 // The counters asked for, or why there are none.
-nvmlReturn_t find_counts(const GpuCall& call, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter, const EccCounts** counts) {
-  if (type >= NVML_MEMORY_ERROR_TYPE_COUNT || counter >= NVML_ECC_COUNTER_TYPE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
+nvmlReturn_t find_counts(const GpuCall& call, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
+                         const EccCounts** counts) {
+  if (type >= NVML_MEMORY_ERROR_TYPE_COUNT || counter >= NVML_ECC_COUNTER_TYPE_COUNT)
+    return NVML_ERROR_INVALID_ARGUMENT;
   if (call.gpu().ecc_supported == 0 || call.gpu().ecc_current == 0) return NVML_ERROR_NOT_SUPPORTED;
   *counts = &call.gpu().ecc[type][counter];
   return NVML_SUCCESS;
 }
 
 bool has_instances(const Gpu& gpu) {
-  return std::any_of(std::begin(gpu.mig.instances), std::end(gpu.mig.instances), [](const GpuInstance& i) { return i.used != 0; });
+  return std::any_of(std::begin(gpu.mig.instances), std::end(gpu.mig.instances),
+                     [](const GpuInstance& i) { return i.used != 0; });
 }
 
 nvmlReturn_t list_retired(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count,
@@ -61,7 +64,8 @@ nvmlReturn_t list_retired(nvmlDevice_t device, nvmlPageRetirementCause_t cause, 
 
 }  // namespace
 
-nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t* current, nvmlEnableState_t* pending) {
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, nvmlEnableState_t* current,
+                                  nvmlEnableState_t* pending) {
   const GpuCall call(device);
   if (const auto refused = call.refused(current, pending)) return refused;
   if (call.gpu().ecc_supported == 0) return NVML_ERROR_NOT_SUPPORTED;
@@ -96,8 +100,8 @@ nvmlReturn_t nvmlDeviceClearEccErrorCounts(nvmlDevice_t device, nvmlEccCounterTy
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
-                                         unsigned long long* total) {
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                         nvmlEccCounterType_t counter, unsigned long long* total) {
   const GpuCall call(device, Accepts::kMigToo);
   if (const auto refused = call.refused(total)) return refused;
   const EccCounts* counts = nullptr;
@@ -106,20 +110,21 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, nvmlMemoryErrorTyp
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
-                                            nvmlEccErrorCounts_t* detailed) {
+nvmlReturn_t nvmlDeviceGetDetailedEccErrors(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                            nvmlEccCounterType_t counter, nvmlEccErrorCounts_t* detailed) {
   const GpuCall call(device);
   if (const auto refused = call.refused(detailed)) return refused;
   const EccCounts* counts = nullptr;
   if (const auto missing = find_counts(call, type, counter, &counts)) return missing;
   const auto& at = counts->by_location;
-  *detailed = {at[NVML_MEMORY_LOCATION_L1_CACHE], at[NVML_MEMORY_LOCATION_L2_CACHE], at[NVML_MEMORY_LOCATION_DRAM],
-               at[NVML_MEMORY_LOCATION_REGISTER_FILE]};
+  *detailed = {at[NVML_MEMORY_LOCATION_L1_CACHE], at[NVML_MEMORY_LOCATION_L2_CACHE],
+               at[NVML_MEMORY_LOCATION_DRAM], at[NVML_MEMORY_LOCATION_REGISTER_FILE]};
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t type, nvmlEccCounterType_t counter,
-                                             nvmlMemoryLocation_t location, unsigned long long* count) {
+nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErrorType_t type,
+                                             nvmlEccCounterType_t counter, nvmlMemoryLocation_t location,
+                                             unsigned long long* count) {
   const GpuCall call(device, Accepts::kMigToo);
   if (const auto refused = call.refused(count)) return refused;
   if (location >= NVML_MEMORY_LOCATION_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
@@ -134,8 +139,11 @@ nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErr
   if (const auto refused = call.refused(status)) return refused;
   if (status->version != nvmlEccSramErrorStatus_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   const Gpu& gpu = call.gpu();
-  if (gpu.ecc_supported == 0 || gpu.ecc_current == 0 || gpu.remapped_rows.supported == 0) return NVML_ERROR_NOT_SUPPORTED;
-  const auto sram = [&gpu](unsigned type, unsigned counter) { return gpu.ecc[type][counter].by_location[NVML_MEMORY_LOCATION_SRAM]; };
+  if (gpu.ecc_supported == 0 || gpu.ecc_current == 0 || gpu.remapped_rows.supported == 0)
+    return NVML_ERROR_NOT_SUPPORTED;
+  const auto sram = [&gpu](unsigned type, unsigned counter) {
+    return gpu.ecc[type][counter].by_location[NVML_MEMORY_LOCATION_SRAM];
+  };
   const unsigned int version = status->version;
   *status = {};
   status->version = version;
@@ -147,13 +155,14 @@ nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErr
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count,
-                                       unsigned long long* addresses) {
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, nvmlPageRetirementCause_t cause,
+                                       unsigned int* count, unsigned long long* addresses) {
   return list_retired(device, cause, count, addresses, nullptr);
 }
 
-nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, nvmlPageRetirementCause_t cause, unsigned int* count,
-                                          unsigned long long* addresses, unsigned long long* timestamps) {
+nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, nvmlPageRetirementCause_t cause,
+                                          unsigned int* count, unsigned long long* addresses,
+                                          unsigned long long* timestamps) {
   return list_retired(device, cause, count, addresses, timestamps);
 }
 
@@ -165,8 +174,9 @@ nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, nvmlEna
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int* correctable, unsigned int* uncorrectable,
-                                       unsigned int* pending, unsigned int* failed) {
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned int* correctable,
+                                       unsigned int* uncorrectable, unsigned int* pending,
+                                       unsigned int* failed) {
   const GpuCall call(device);
   if (const auto refused = call.refused(correctable, uncorrectable, pending, failed)) return refused;
   const RemappedRows& rows = call.gpu().remapped_rows;
@@ -191,7 +201,8 @@ nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device, nvmlRemappedRowsI
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, nvmlRowRemapperHistogramValues_t* values) {
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
+                                               nvmlRowRemapperHistogramValues_t* values) {
   const GpuCall call(device);
   if (const auto refused = call.refused(values)) return refused;
   const RemappedRows& rows = call.gpu().remapped_rows;

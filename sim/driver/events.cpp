@@ -1,6 +1,6 @@
-// Event sets. A set remembers, for each GPU registered, which events it wants and from which on; waiting sleeps on the
-// futex of the shared state. Sets live in a table of the process, and a handle names a place in it and its turn, so that
-// a freed one is refused.
+// Event sets. A set remembers, for each GPU registered, which events it wants and from which on; waiting
+// sleeps on the futex of the shared state. Sets live in a table of the process, and a handle names a place in
+// it and its turn, so that a freed one is refused.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -25,7 +25,7 @@ struct EventSet {
   bool used = false;
   std::uint32_t turn = 0;
   std::uint32_t generation = 0;  // of the driver that it was made with
-  std::uint64_t cursor = 0;  // last sequence looked at
+  std::uint64_t cursor = 0;      // last sequence looked at
   std::array<Registration, kMaxGpus> gpus;
 };
 
@@ -80,8 +80,10 @@ nvmlReturn_t look(const StateFile& state, nvmlEventSet_t handle, nvmlEventData_t
   const ReadGuard machine = state.read();
   if (const auto refused = driver_ready(*machine)) return refused;
   EventSet* set = find_set(handle);
-  if (set == nullptr || data == nullptr || set->generation != machine->driver.generation) return NVML_ERROR_INVALID_ARGUMENT;
-  if (machine->driver.event_wait_error != 0) return static_cast<nvmlReturn_t>(machine->driver.event_wait_error);
+  if (set == nullptr || data == nullptr || set->generation != machine->driver.generation)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (machine->driver.event_wait_error != 0)
+    return static_cast<nvmlReturn_t>(machine->driver.event_wait_error);
   return take_event(*set, *machine, data) ? NVML_SUCCESS : NVML_ERROR_TIMEOUT;
 }
 

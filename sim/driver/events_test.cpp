@@ -27,7 +27,9 @@ class EventTest : public DriverTest {
 
 TEST_F(EventTest, DeliversByGpuAndMaskInOrder) {
   ASSERT_EQ(nvmlDeviceRegisterEvents(gpu(0), nvmlEventTypeXidCriticalError, set_), NVML_SUCCESS);
-  ASSERT_EQ(nvmlDeviceRegisterEvents(gpu(2), nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError, set_), NVML_SUCCESS);
+  ASSERT_EQ(
+      nvmlDeviceRegisterEvents(gpu(2), nvmlEventTypeXidCriticalError | nvmlEventTypeDoubleBitEccError, set_),
+      NVML_SUCCESS);
   {
     EditGuard machine = edit();
     post_event(*machine, 1, kEventXid, 79);
@@ -122,7 +124,8 @@ TEST_F(EventTest, RefusesWhatTheGpuDoesNotReport) {
   EXPECT_NE(supported & nvmlEventTypeGpuRecoveryAction, 0u);
   EXPECT_EQ(nvmlDeviceRegisterEvents(gpu(0), nvmlEventTypePowerSourceChange, set_), NVML_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(nvmlDeviceRegisterEvents(gpu(0), 0, set_), NVML_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(nvmlDeviceRegisterEvents(gpu(0), nvmlEventTypeXidCriticalError, nullptr), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceRegisterEvents(gpu(0), nvmlEventTypeXidCriticalError, nullptr),
+            NVML_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(EventTest, TheFirstVersionWritesNoInstances) {

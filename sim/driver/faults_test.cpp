@@ -92,10 +92,13 @@ TEST_F(DriverTest, AfterAReloadEveryoneBeginsAnew) {
   load_driver(*edit());
   EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_UNINITIALIZED);
   ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
-  EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_INVALID_ARGUMENT) << "a handle of the driver before";
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_INVALID_ARGUMENT)
+      << "a handle of the driver before";
   EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu(0), &value), NVML_SUCCESS);
   unsigned long long errors = 1;
-  EXPECT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors), NVML_SUCCESS);
+  EXPECT_EQ(
+      nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors),
+      NVML_SUCCESS);
   EXPECT_EQ(errors, 0u);
   EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
   EXPECT_EQ(nvmlShutdown(), NVML_ERROR_UNINITIALIZED) << "users of the driver before do not count";

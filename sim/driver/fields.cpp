@@ -1,5 +1,6 @@
-// Field values: many numbers of one GPU in one call, each with its own result code. Ranges of ids are computed, as nvml.h
-// numbers them in order: counters of links 0 to 5 with their total, later of links 6 to 11, ECC counters in pairs.
+// Field values: many numbers of one GPU in one call, each with its own result code. Ranges of ids are
+// computed, as nvml.h numbers them in order: counters of links 0 to 5 with their total, later of links 6 to
+// 11, ECC counters in pairs.
 #include <chrono>
 
 #include "sim/driver/ecc.h"
@@ -16,9 +17,13 @@ struct Answer {
   std::uint64_t value = 0;
 };
 
-Answer number(std::uint64_t value, nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT) { return {NVML_SUCCESS, type, value}; }
+Answer number(std::uint64_t value, nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT) {
+  return {NVML_SUCCESS, type, value};
+}
 Answer counter(std::uint64_t value) { return number(value, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG); }
-Answer reported(std::int32_t value) { return value == kNotReported ? Answer{} : number(static_cast<std::uint64_t>(value)); }
+Answer reported(std::int32_t value) {
+  return value == kNotReported ? Answer{} : number(static_cast<std::uint64_t>(value));
+}
 Answer failed(nvmlReturn_t result) { return {result, NVML_VALUE_TYPE_UNSIGNED_INT, 0}; }
 
 using LinkCounter = std::uint64_t (*)(const NvLink&);
@@ -80,15 +85,32 @@ bool link_field(const Gpu& gpu, unsigned int field, Answer* answer) {
 bool scoped_link_field(const Gpu& gpu, unsigned int field, unsigned int scope, Answer* answer) {
   LinkCounter read = nullptr;
   switch (field) {
-    case NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID: read = [](const NvLink& l) { return std::uint64_t{l.remote_link}; }; break;
-    case NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: read = [](const NvLink& l) { return l.replay_errors; }; break;
-    case NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: read = [](const NvLink& l) { return l.recovery_errors; }; break;
-    case NVML_FI_DEV_NVLINK_ERROR_DL_CRC: read = [](const NvLink& l) { return l.crc_flit_errors + l.crc_data_errors; }; break;
-    case NVML_FI_DEV_NVLINK_GET_SPEED: read = [](const NvLink& l) { return std::uint64_t{l.active != 0 ? l.speed_mbps : 0}; }; break;
-    case NVML_FI_DEV_NVLINK_GET_STATE: read = [](const NvLink& l) { return std::uint64_t{l.active}; }; break;
-    case NVML_FI_DEV_NVLINK_GET_VERSION: read = [](const NvLink& l) { return std::uint64_t{l.version}; }; break;
-    case NVML_FI_DEV_NVLINK_GET_POWER_STATE: read = [](const NvLink&) { return std::uint64_t{0}; }; break;
-    default: return false;
+    case NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID:
+      read = [](const NvLink& l) { return std::uint64_t{l.remote_link}; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY:
+      read = [](const NvLink& l) { return l.replay_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY:
+      read = [](const NvLink& l) { return l.recovery_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_CRC:
+      read = [](const NvLink& l) { return l.crc_flit_errors + l.crc_data_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_SPEED:
+      read = [](const NvLink& l) { return std::uint64_t{l.active != 0 ? l.speed_mbps : 0}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_STATE:
+      read = [](const NvLink& l) { return std::uint64_t{l.active}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_VERSION:
+      read = [](const NvLink& l) { return std::uint64_t{l.version}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_POWER_STATE:
+      read = [](const NvLink&) { return std::uint64_t{0}; };
+      break;
+    default:
+      return false;
   }
   const NvLink* found = nullptr;
   const nvmlReturn_t missing = find_link(gpu, scope, &found);
@@ -125,22 +147,32 @@ Answer retired_or_remapped(const Gpu& gpu, unsigned int field) {
   const bool remaps = field >= NVML_FI_DEV_REMAPPED_COR && field <= NVML_FI_DEV_REMAPPED_FAILURE;
   if (remaps ? rows.supported == 0 : gpu.retired_pages_supported == 0) return {};
   switch (field) {
-    case NVML_FI_DEV_RETIRED_SBE: return counter(retired_pages(gpu, 0));
-    case NVML_FI_DEV_RETIRED_DBE: return counter(retired_pages(gpu, 1));
+    case NVML_FI_DEV_RETIRED_SBE:
+      return counter(retired_pages(gpu, 0));
+    case NVML_FI_DEV_RETIRED_DBE:
+      return counter(retired_pages(gpu, 1));
     case NVML_FI_DEV_RETIRED_PENDING:
-    case NVML_FI_DEV_RETIRED_PENDING_DBE: return counter(gpu.retired_pages_pending != 0 ? 1 : 0);
-    case NVML_FI_DEV_RETIRED_PENDING_SBE: return counter(0);
-    case NVML_FI_DEV_REMAPPED_COR: return number(rows.correctable);
-    case NVML_FI_DEV_REMAPPED_UNC: return number(rows.uncorrectable);
-    case NVML_FI_DEV_REMAPPED_PENDING: return number(rows.pending);
-    case NVML_FI_DEV_REMAPPED_FAILURE: return number(rows.failed);
-    default: return {};
+    case NVML_FI_DEV_RETIRED_PENDING_DBE:
+      return counter(gpu.retired_pages_pending != 0 ? 1 : 0);
+    case NVML_FI_DEV_RETIRED_PENDING_SBE:
+      return counter(0);
+    case NVML_FI_DEV_REMAPPED_COR:
+      return number(rows.correctable);
+    case NVML_FI_DEV_REMAPPED_UNC:
+      return number(rows.uncorrectable);
+    case NVML_FI_DEV_REMAPPED_PENDING:
+      return number(rows.pending);
+    case NVML_FI_DEV_REMAPPED_FAILURE:
+      return number(rows.failed);
+    default:
+      return {};
   }
 }
 
 std::uint32_t switch_links(const Gpu& gpu) {
   std::uint32_t count = 0;
-  for (const NvLink& link : gpu.links) count += link.present != 0 && link.active != 0 && link.remote == kRemoteSwitch ? 1 : 0;
+  for (const NvLink& link : gpu.links)
+    count += link.present != 0 && link.active != 0 && link.remote == kRemoteSwitch ? 1 : 0;
   return count;
 }
 
@@ -150,47 +182,68 @@ Answer power_or_limit(const Gpu& gpu, unsigned int field) {
     case NVML_FI_DEV_ENERGY:
       return gpu.power_usage_mw == kNotReported ? Answer{} : counter(energy_millijoules(gpu, monotonic_ns()));
     case NVML_FI_DEV_POWER_AVERAGE:
-    case NVML_FI_DEV_POWER_INSTANT: return reported(gpu.power_usage_mw);
-    case NVML_FI_DEV_POWER_MIN_LIMIT: return reported(gpu.power_limit_min_mw);
-    case NVML_FI_DEV_POWER_MAX_LIMIT: return reported(gpu.power_limit_max_mw);
-    case NVML_FI_DEV_POWER_DEFAULT_LIMIT: return reported(gpu.power_limit_default_mw);
+    case NVML_FI_DEV_POWER_INSTANT:
+      return reported(gpu.power_usage_mw);
+    case NVML_FI_DEV_POWER_MIN_LIMIT:
+      return reported(gpu.power_limit_min_mw);
+    case NVML_FI_DEV_POWER_MAX_LIMIT:
+      return reported(gpu.power_limit_max_mw);
+    case NVML_FI_DEV_POWER_DEFAULT_LIMIT:
+      return reported(gpu.power_limit_default_mw);
     case NVML_FI_DEV_POWER_CURRENT_LIMIT:
-    case NVML_FI_DEV_POWER_REQUESTED_LIMIT: return reported(gpu.power_limit_mw);
-    case NVML_FI_DEV_PERF_POLICY_POWER: return counter(gpu.violation_power_ns);
-    case NVML_FI_DEV_PERF_POLICY_THERMAL: return counter(gpu.violation_thermal_ns);
+    case NVML_FI_DEV_POWER_REQUESTED_LIMIT:
+      return reported(gpu.power_limit_mw);
+    case NVML_FI_DEV_PERF_POLICY_POWER:
+      return counter(gpu.violation_power_ns);
+    case NVML_FI_DEV_PERF_POLICY_THERMAL:
+      return counter(gpu.violation_thermal_ns);
     case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN:
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: return counter(gpu.violation_thermal_ns);
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN:
+      return counter(gpu.violation_thermal_ns);
     case NVML_FI_DEV_PERF_POLICY_SYNC_BOOST:
     case NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT:
     case NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION:
     case NVML_FI_DEV_PERF_POLICY_RELIABILITY:
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: return counter(0);
-    default: return {};
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN:
+      return counter(0);
+    default:
+      return {};
   }
 }
 
 Answer answer_of(const Gpu& gpu, unsigned int field, unsigned int scope) {
   Answer answer;
-  if (ecc_field(gpu, field, &answer) || link_field(gpu, field, &answer) || scoped_link_field(gpu, field, scope, &answer)) return answer;
+  if (ecc_field(gpu, field, &answer) || link_field(gpu, field, &answer) ||
+      scoped_link_field(gpu, field, scope, &answer))
+    return answer;
   switch (field) {
-    case NVML_FI_DEV_MEMORY_TEMP: return reported(gpu.memory_temperature);
+    case NVML_FI_DEV_MEMORY_TEMP:
+      return reported(gpu.memory_temperature);
     case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: {
       for (const NvLink& link : gpu.links) {
         if (link.present != 0 && link.active != 0) return number(link.speed_mbps);
       }
       return {};
     }
-    case NVML_FI_DEV_NVLINK_LINK_COUNT: return number(link_count(gpu));
-    case NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT: return link_count(gpu) == 0 ? Answer{} : number(switch_links(gpu));
-    case NVML_FI_DEV_PCIE_REPLAY_COUNTER: return number(gpu.pcie_replays);
+    case NVML_FI_DEV_NVLINK_LINK_COUNT:
+      return number(link_count(gpu));
+    case NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT:
+      return link_count(gpu) == 0 ? Answer{} : number(switch_links(gpu));
+    case NVML_FI_DEV_PCIE_REPLAY_COUNTER:
+      return number(gpu.pcie_replays);
     case NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER:
     case NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS:
     case NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR:
-    case NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR: return number(0);
-    case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED: return number(gpu.mig.capable != 0 && gpu.mig.mode_needs_reset == 0 ? 1 : 0);
-    case NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE: return number(gpu.mig.capable);
-    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: return number(gpu.recovery_action);
-    default: break;
+    case NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR:
+      return number(0);
+    case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
+      return number(gpu.mig.capable != 0 && gpu.mig.mode_needs_reset == 0 ? 1 : 0);
+    case NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE:
+      return number(gpu.mig.capable);
+    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+      return number(gpu.recovery_action);
+    default:
+      break;
   }
   answer = retired_or_remapped(gpu, field);
   return answer.result == NVML_SUCCESS ? answer : power_or_limit(gpu, field);
@@ -214,7 +267,8 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
   for (int i = 0; i < count; ++i) {
     nvmlFieldValue_t& field = values[i];
     const bool known = field.fieldId != 0 && field.fieldId < NVML_FI_MAX;
-    put(known ? answer_of(call.gpu(), field.fieldId, field.scopeId) : failed(NVML_ERROR_INVALID_ARGUMENT), &field);
+    put(known ? answer_of(call.gpu(), field.fieldId, field.scopeId) : failed(NVML_ERROR_INVALID_ARGUMENT),
+        &field);
   }
   return NVML_SUCCESS;
 }

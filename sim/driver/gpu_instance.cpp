@@ -56,18 +56,21 @@ nvmlReturn_t put_versioned(const MigProfile& profile, nvmlGpuInstanceProfileInfo
   return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
 }
 
-nvmlReturn_t placements(nvmlDevice_t device, unsigned int id, nvmlGpuInstancePlacement_t* places, unsigned int* count) {
+nvmlReturn_t placements(nvmlDevice_t device, unsigned int id, nvmlGpuInstancePlacement_t* places,
+                        unsigned int* count) {
   const GpuCall call(device);
   if (const auto refused = call.refused(count)) return refused;
   const MigProfile* profile = nullptr;
   if (const auto missing = find_by_id(call.gpu(), id, false, &profile)) return missing;
   *count = profile->placement_count;
   if (places == nullptr) return NVML_SUCCESS;
-  for (unsigned int i = 0; i < profile->placement_count; ++i) places[i] = {profile->placements[i], profile->memory_slices};
+  for (unsigned int i = 0; i < profile->placement_count; ++i)
+    places[i] = {profile->placements[i], profile->memory_slices};
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t create(nvmlDevice_t device, unsigned int id, std::optional<std::uint32_t> start, nvmlGpuInstance_t* result) {
+nvmlReturn_t create(nvmlDevice_t device, unsigned int id, std::optional<std::uint32_t> start,
+                    nvmlGpuInstance_t* result) {
   const GpuEdit call(device);
   if (const auto refused = call.refused(result)) return refused;
   GpuInstance* made = nullptr;
@@ -78,7 +81,8 @@ nvmlReturn_t create(nvmlDevice_t device, unsigned int id, std::optional<std::uin
 
 }  // namespace
 
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int index, nvmlGpuInstanceProfileInfo_t* info) {
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned int index,
+                                                 nvmlGpuInstanceProfileInfo_t* info) {
   const GpuCall call(device);
   if (const auto refused = call.refused(info)) return refused;
   const MigProfile* profile = nullptr;
@@ -88,7 +92,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned i
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int index, nvmlGpuInstanceProfileInfo_v2_t* info) {
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned int index,
+                                                  nvmlGpuInstanceProfileInfo_v2_t* info) {
   const GpuCall call(device);
   if (const auto refused = call.refused(info)) return refused;
   const MigProfile* profile = nullptr;
@@ -96,7 +101,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned 
   return put_versioned(*profile, info);
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int id, nvmlGpuInstanceProfileInfo_v2_t* info) {
+nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsigned int id,
+                                                      nvmlGpuInstanceProfileInfo_v2_t* info) {
   const GpuCall call(device);
   if (const auto refused = call.refused(info)) return refused;
   const MigProfile* profile = nullptr;
@@ -104,16 +110,19 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoByIdV(nvmlDevice_t device, unsig
   return put_versioned(*profile, info);
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int id, nvmlGpuInstancePlacement_t* places,
+nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements(nvmlDevice_t device, unsigned int id,
+                                                        nvmlGpuInstancePlacement_t* places,
                                                         unsigned int* count) {
   return placements(device, id, places, count);
 }
 nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned int id,
-                                                           nvmlGpuInstancePlacement_t* places, unsigned int* count) {
+                                                           nvmlGpuInstancePlacement_t* places,
+                                                           unsigned int* count) {
   return placements(device, id, places, count);
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned int id, unsigned int* count) {
+nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsigned int id,
+                                                       unsigned int* count) {
   const GpuCall call(device);
   if (const auto refused = call.refused(count)) return refused;
   const MigProfile* profile = nullptr;
@@ -127,7 +136,8 @@ nvmlReturn_t nvmlDeviceCreateGpuInstance(nvmlDevice_t device, unsigned int id, n
 }
 
 nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned int id,
-                                                      const nvmlGpuInstancePlacement_t* placement, nvmlGpuInstance_t* instance) {
+                                                      const nvmlGpuInstancePlacement_t* placement,
+                                                      nvmlGpuInstance_t* instance) {
   if (placement == nullptr) {
     const auto refused = GpuCall(device).refused();
     return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
@@ -141,7 +151,8 @@ nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance) {
   return to_nvml(destroy_gpu_instance(call.gpu(), call.gpu_instance().id));
 }
 
-nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t* instances, unsigned int* count) {
+nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t* instances,
+                                       unsigned int* count) {
   const GpuCall call(device);
   if (const auto refused = call.refused(instances, count)) return refused;
   const MigProfile* profile = nullptr;

@@ -10,7 +10,8 @@ using namespace gpulet::sim;
 
 namespace {
 
-// Looks at all GPUs under the lock: `find(machine)` gives an index or gpu_count. Then goes through that GPU's faults.
+// Looks at all GPUs under the lock: `find(machine)` gives an index or gpu_count. Then goes through that GPU's
+// faults.
 template <class Find>
 nvmlReturn_t look_up(const void* key, nvmlDevice_t* device, nvmlReturn_t otherwise, Find find) {
   if (const auto refused = pass_driver_faults()) return refused;
@@ -47,8 +48,8 @@ nvmlReturn_t count_gpus(unsigned int* count) {
 // A MIG device by its own UUID, or by the form of drivers before 470: "MIG-GPU-.../<gi>/<ci>".
 bool is_mig_device(const Gpu& gpu, const MigDevice& device, std::string_view uuid) {
   if (uuid == device.compute_instance->uuid) return true;
-  const std::string old = std::string("MIG-") + gpu.uuid + "/" + std::to_string(device.gpu_instance->id) + "/" +
-                          std::to_string(device.compute_instance->id);
+  const std::string old = std::string("MIG-") + gpu.uuid + "/" + std::to_string(device.gpu_instance->id) +
+                          "/" + std::to_string(device.compute_instance->id);
   return uuid == old;
 }
 
@@ -79,7 +80,8 @@ nvmlReturn_t by_uuid(const char* uuid, nvmlDevice_t* device) {
     if (const auto refused = enter_driver()) return refused;
     return by_mig_uuid(uuid, device);
   }
-  return look_up(uuid, device, NVML_ERROR_NOT_FOUND, [uuid](const Gpu& gpu) { return std::string_view(uuid) == gpu.uuid; });
+  return look_up(uuid, device, NVML_ERROR_NOT_FOUND,
+                 [uuid](const Gpu& gpu) { return std::string_view(uuid) == gpu.uuid; });
 }
 
 nvmlReturn_t by_pci_bus_id(const char* bus_id, nvmlDevice_t* device) {
@@ -98,7 +100,8 @@ nvmlReturn_t by_pci_bus_id(const char* bus_id, nvmlDevice_t* device) {
     }
   }
   return look_up(bus_id, device, NVML_ERROR_NOT_FOUND, [=](const Gpu& gpu) {
-    return gpu.pci.domain == domain && gpu.pci.bus == bus && gpu.pci.device == slot && gpu.pci.function == function;
+    return gpu.pci.domain == domain && gpu.pci.bus == bus && gpu.pci.device == slot &&
+           gpu.pci.function == function;
   });
 }
 
@@ -106,17 +109,27 @@ nvmlReturn_t by_pci_bus_id(const char* bus_id, nvmlDevice_t* device) {
 
 nvmlReturn_t nvmlDeviceGetCount(unsigned int* count) { return count_gpus(count); }
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count) { return count_gpus(count); }
-nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t* device) { return by_index(index, device); }
-nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) { return by_index(index, device); }
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* id, nvmlDevice_t* device) { return by_pci_bus_id(id, device); }
-nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevice_t* device) { return by_pci_bus_id(id, device); }
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* id, nvmlDevice_t* device) {
+  return by_pci_bus_id(id, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevice_t* device) {
+  return by_pci_bus_id(id, device);
+}
 
 nvmlReturn_t nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice_t* device) {
   return look_up(serial, device, NVML_ERROR_NOT_FOUND,
                  [serial](const Gpu& gpu) { return std::string_view(serial) == gpu.serial; });
 }
 
-nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) { return by_uuid(uuid, device); }
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  return by_uuid(uuid, device);
+}
 
 nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvmlDevice_t* device) {
   if (const auto refused = enter_driver()) return refused;

@@ -26,7 +26,8 @@ Memory memory_of(const GpuCall& call) {
 }
 
 template <class Read>
-nvmlReturn_t engine_utilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us, Read read) {
+nvmlReturn_t engine_utilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us,
+                                Read read) {
   const GpuCall call(device);
   if (const auto refused = call.refused(percent, period_us)) return refused;
   if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
@@ -37,16 +38,26 @@ nvmlReturn_t engine_utilization(nvmlDevice_t device, unsigned int* percent, unsi
 
 std::int64_t sample_of(const Gpu& gpu, nvmlSamplingType_t type) {
   switch (type) {
-    case NVML_TOTAL_POWER_SAMPLES: return gpu.power_usage_mw;
-    case NVML_GPU_UTILIZATION_SAMPLES: return gpu.utilization_gpu;
-    case NVML_MEMORY_UTILIZATION_SAMPLES: return gpu.utilization_memory;
-    case NVML_ENC_UTILIZATION_SAMPLES: return gpu.utilization_encoder;
-    case NVML_DEC_UTILIZATION_SAMPLES: return gpu.utilization_decoder;
-    case NVML_PROCESSOR_CLK_SAMPLES: return gpu.clocks.current[NVML_CLOCK_GRAPHICS];
-    case NVML_MEMORY_CLK_SAMPLES: return gpu.clocks.current[NVML_CLOCK_MEM];
-    case NVML_JPG_UTILIZATION_SAMPLES: return gpu.utilization_jpeg;
-    case NVML_OFA_UTILIZATION_SAMPLES: return gpu.utilization_ofa;
-    default: return kNotReported;
+    case NVML_TOTAL_POWER_SAMPLES:
+      return gpu.power_usage_mw;
+    case NVML_GPU_UTILIZATION_SAMPLES:
+      return gpu.utilization_gpu;
+    case NVML_MEMORY_UTILIZATION_SAMPLES:
+      return gpu.utilization_memory;
+    case NVML_ENC_UTILIZATION_SAMPLES:
+      return gpu.utilization_encoder;
+    case NVML_DEC_UTILIZATION_SAMPLES:
+      return gpu.utilization_decoder;
+    case NVML_PROCESSOR_CLK_SAMPLES:
+      return gpu.clocks.current[NVML_CLOCK_GRAPHICS];
+    case NVML_MEMORY_CLK_SAMPLES:
+      return gpu.clocks.current[NVML_CLOCK_MEM];
+    case NVML_JPG_UTILIZATION_SAMPLES:
+      return gpu.utilization_jpeg;
+    case NVML_OFA_UTILIZATION_SAMPLES:
+      return gpu.utilization_ofa;
+    default:
+      return kNotReported;
   }
 }
 
@@ -90,16 +101,22 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us) {
-  return engine_utilization(device, percent, period_us, [](const Gpu& gpu) { return gpu.utilization_encoder; });
+nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned int* percent,
+                                             unsigned int* period_us) {
+  return engine_utilization(device, percent, period_us,
+                            [](const Gpu& gpu) { return gpu.utilization_encoder; });
 }
-nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us) {
-  return engine_utilization(device, percent, period_us, [](const Gpu& gpu) { return gpu.utilization_decoder; });
+nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned int* percent,
+                                             unsigned int* period_us) {
+  return engine_utilization(device, percent, period_us,
+                            [](const Gpu& gpu) { return gpu.utilization_decoder; });
 }
-nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us) {
+nvmlReturn_t nvmlDeviceGetJpgUtilization(nvmlDevice_t device, unsigned int* percent,
+                                         unsigned int* period_us) {
   return engine_utilization(device, percent, period_us, [](const Gpu& gpu) { return gpu.utilization_jpeg; });
 }
-nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int* percent, unsigned int* period_us) {
+nvmlReturn_t nvmlDeviceGetOfaUtilization(nvmlDevice_t device, unsigned int* percent,
+                                         unsigned int* period_us) {
   return engine_utilization(device, percent, period_us, [](const Gpu& gpu) { return gpu.utilization_ofa; });
 }
 
@@ -111,7 +128,8 @@ nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, nvmlSamplingType_t type, 
   if (type >= NVML_SAMPLINGTYPE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
   const std::int64_t value = sample_of(call.gpu(), type);
   if (value == kNotReported || call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
-  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto now = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
   const auto timestamp = static_cast<unsigned long long>(now.count());
   if (timestamp <= last_seen) return NVML_ERROR_NOT_FOUND;
   *value_type = NVML_VALUE_TYPE_UNSIGNED_INT;

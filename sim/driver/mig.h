@@ -8,13 +8,20 @@ namespace gpulet::sim {
 
 inline nvmlReturn_t to_nvml(MigOutcome outcome) {
   switch (outcome) {
-    case MigOutcome::kOk: return NVML_SUCCESS;
-    case MigOutcome::kNotSupported: return NVML_ERROR_NOT_SUPPORTED;
-    case MigOutcome::kInvalidArgument: return NVML_ERROR_INVALID_ARGUMENT;
-    case MigOutcome::kInsufficientResources: return NVML_ERROR_INSUFFICIENT_RESOURCES;
-    case MigOutcome::kInUse: return NVML_ERROR_IN_USE;
-    case MigOutcome::kResetRequired: return NVML_ERROR_RESET_REQUIRED;
-    case MigOutcome::kNotFound: return NVML_ERROR_NOT_FOUND;
+    case MigOutcome::kOk:
+      return NVML_SUCCESS;
+    case MigOutcome::kNotSupported:
+      return NVML_ERROR_NOT_SUPPORTED;
+    case MigOutcome::kInvalidArgument:
+      return NVML_ERROR_INVALID_ARGUMENT;
+    case MigOutcome::kInsufficientResources:
+      return NVML_ERROR_INSUFFICIENT_RESOURCES;
+    case MigOutcome::kInUse:
+      return NVML_ERROR_IN_USE;
+    case MigOutcome::kResetRequired:
+      return NVML_ERROR_RESET_REQUIRED;
+    case MigOutcome::kNotFound:
+      return NVML_ERROR_NOT_FOUND;
   }
   return NVML_ERROR_UNKNOWN;
 }

@@ -90,7 +90,8 @@ TEST_F(MigTest, OffMeansNotSupported) {
 TEST_F(MigTest, ProfilesAndPlacements) {
   nvmlGpuInstanceProfileInfo_v2_t profile{};
   profile.version = nvmlGpuInstanceProfileInfo_v2;
-  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE, &profile), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE, &profile),
+            NVML_SUCCESS);
   EXPECT_EQ(profile.id, k3g);
   EXPECT_STREQ(profile.name, "MIG 3g.40gb");
   EXPECT_EQ(profile.sliceCount, 3u);
@@ -103,8 +104,10 @@ TEST_F(MigTest, ProfilesAndPlacements) {
   profile.version = 7;
   EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), 0, &profile), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
   nvmlGpuInstanceProfileInfo_t plain{};
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_6_SLICE, &plain), NVML_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_COUNT, &plain), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_6_SLICE, &plain),
+            NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_COUNT, &plain),
+            NVML_ERROR_INVALID_ARGUMENT);
 
   unsigned count = 0;
   ASSERT_EQ(nvmlDeviceGetGpuInstancePossiblePlacements_v2(gpu(1), k3g, nullptr, &count), NVML_SUCCESS);
@@ -155,9 +158,11 @@ TEST_F(MigTest, PlacementsAskedForAreKept) {
   const nvmlGpuInstancePlacement_t at_four{4, 4};
   ASSERT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &at_four, &instance), NVML_SUCCESS);
   EXPECT_EQ(info(instance).id, 1u);
-  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &at_four, &instance), NVML_ERROR_INSUFFICIENT_RESOURCES);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &at_four, &instance),
+            NVML_ERROR_INSUFFICIENT_RESOURCES);
   const nvmlGpuInstancePlacement_t odd{1, 4};
-  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &odd, &instance), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &odd, &instance),
+            NVML_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(MigTest, LifeOfAMigDevice) {
@@ -221,7 +226,8 @@ TEST_F(MigTest, ComputeInstancesShareOneGpuInstance) {
   ASSERT_EQ(nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 1, 0, &profile), NVML_SUCCESS);
   EXPECT_STREQ(profile.name, "MIG 2c.4g.40gb");
   EXPECT_EQ(profile.instanceCount, 2u);
-  EXPECT_EQ(nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 2, 0, &profile), NVML_ERROR_NOT_SUPPORTED) << "no 3c on 4g";
+  EXPECT_EQ(nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 2, 0, &profile), NVML_ERROR_NOT_SUPPORTED)
+      << "no 3c on 4g";
   nvmlComputeInstance_t two = nullptr;
   nvmlComputeInstance_t one = nullptr;
   ASSERT_EQ(nvmlGpuInstanceCreateComputeInstance(instance, 1, &two), NVML_SUCCESS);

@@ -8,13 +8,14 @@
 namespace gpulet::sim {
 
 std::uint32_t link_count(const Gpu& gpu) {
-  return static_cast<std::uint32_t>(
-      std::count_if(std::begin(gpu.links), std::end(gpu.links), [](const NvLink& link) { return link.present != 0; }));
+  return static_cast<std::uint32_t>(std::count_if(std::begin(gpu.links), std::end(gpu.links),
+                                                  [](const NvLink& link) { return link.present != 0; }));
 }
 
 nvmlReturn_t find_link(const Gpu& gpu, unsigned int link, const NvLink** found) {
   if (link >= kMaxLinks) return NVML_ERROR_INVALID_ARGUMENT;
-  if (gpu.links[link].present == 0) return link_count(gpu) == 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+  if (gpu.links[link].present == 0)
+    return link_count(gpu) == 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
   *found = &gpu.links[link];
   return NVML_SUCCESS;
 }
@@ -49,7 +50,8 @@ nvmlReturn_t edit_link_errors(nvmlDevice_t device, unsigned int index) {
   const NvLink* found = nullptr;
   if (const auto missing = find_link(call.gpu(), index, &found)) return missing;
   NvLink& link = call.gpu().links[index];
-  link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors = link.ecc_errors = 0;
+  link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors = link.ecc_errors =
+      0;
   return NVML_SUCCESS;
 }
 
@@ -69,8 +71,8 @@ nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned int index,
   });
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int index, nvmlNvLinkCapability_t capability,
-                                           unsigned int* result) {
+nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int index,
+                                           nvmlNvLinkCapability_t capability, unsigned int* result) {
   return with_link(device, index, result, [=](const NvLink&) {
     if (capability >= NVML_NVLINK_CAP_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
     *result = capability == NVML_NVLINK_CAP_SLI_BRIDGE ? 0 : 1;
@@ -81,11 +83,13 @@ nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned int ind
 nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo(nvmlDevice_t device, unsigned int index, nvmlPciInfo_t* pci) {
   return remote_pci(device, index, pci);
 }
-nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int index, nvmlPciInfo_t* pci) {
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int index,
+                                                 nvmlPciInfo_t* pci) {
   return remote_pci(device, index, pci);
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int index, nvmlIntNvLinkDeviceType_t* type) {
+nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned int index,
+                                                 nvmlIntNvLinkDeviceType_t* type) {
   return with_link(device, index, type, [type](const NvLink& link) {
     if (link.active == 0) return NVML_ERROR_NOT_SUPPORTED;
     *type = static_cast<nvmlIntNvLinkDeviceType_t>(link.remote);
@@ -93,19 +97,32 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned i
   });
 }
 
-nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int index, nvmlNvLinkErrorCounter_t counter,
-                                             unsigned long long* value) {
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int index,
+                                             nvmlNvLinkErrorCounter_t counter, unsigned long long* value) {
   return with_link(device, index, value, [=](const NvLink& link) {
     switch (counter) {
-      case NVML_NVLINK_ERROR_DL_REPLAY: *value = link.replay_errors; break;
-      case NVML_NVLINK_ERROR_DL_RECOVERY: *value = link.recovery_errors; break;
-      case NVML_NVLINK_ERROR_DL_CRC_FLIT: *value = link.crc_flit_errors; break;
-      case NVML_NVLINK_ERROR_DL_CRC_DATA: *value = link.crc_data_errors; break;
-      case NVML_NVLINK_ERROR_DL_ECC_DATA: *value = link.ecc_errors; break;
-      default: return NVML_ERROR_INVALID_ARGUMENT;
+      case NVML_NVLINK_ERROR_DL_REPLAY:
+        *value = link.replay_errors;
+        break;
+      case NVML_NVLINK_ERROR_DL_RECOVERY:
+        *value = link.recovery_errors;
+        break;
+      case NVML_NVLINK_ERROR_DL_CRC_FLIT:
+        *value = link.crc_flit_errors;
+        break;
+      case NVML_NVLINK_ERROR_DL_CRC_DATA:
+        *value = link.crc_data_errors;
+        break;
+      case NVML_NVLINK_ERROR_DL_ECC_DATA:
+        *value = link.ecc_errors;
+        break;
+      default:
+        return NVML_ERROR_INVALID_ARGUMENT;
     }
     return NVML_SUCCESS;
   });
 }
 
-nvmlReturn_t nvmlDeviceResetNvLinkErrorCounters(nvmlDevice_t device, unsigned int index) { return edit_link_errors(device, index); }
+nvmlReturn_t nvmlDeviceResetNvLinkErrorCounters(nvmlDevice_t device, unsigned int index) {
+  return edit_link_errors(device, index);
+}

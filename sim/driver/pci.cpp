@@ -5,7 +5,8 @@
 
 namespace gpulet::sim {
 
-void fill_pci(const PciAddress& address, std::uint32_t device_id, std::uint32_t subsystem_id, nvmlPciInfo_t* pci) {
+void fill_pci(const PciAddress& address, std::uint32_t device_id, std::uint32_t subsystem_id,
+              nvmlPciInfo_t* pci) {
   *pci = {};
   pci->domain = address.domain;
   pci->bus = address.bus;
@@ -13,9 +14,10 @@ void fill_pci(const PciAddress& address, std::uint32_t device_id, std::uint32_t 
   pci->pciDeviceId = device_id;
   pci->pciSubSystemId = subsystem_id;
   // The old form has room for four digits of the domain only.
-  std::snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.%X", address.domain & 0xffffU, address.bus,
-                address.device, address.function & 0xfU);
-  std::snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.%X", address.domain, address.bus, address.device, address.function);
+  std::snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.%X", address.domain & 0xffffU,
+                address.bus, address.device, address.function & 0xfU);
+  std::snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.%X", address.domain, address.bus,
+                address.device, address.function);
 }
 
 }  // namespace gpulet::sim
@@ -37,8 +39,12 @@ constexpr unsigned int kLaneMbps[] = {0, 2500, 5000, 8000, 16000, 32000, 64000};
 }  // namespace
 
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t* pci) { return pci_info(device, pci); }
-nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t* pci) { return pci_info(device, pci); }
-nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) { return pci_info(device, pci); }
+nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  return pci_info(device, pci);
+}
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
+  return pci_info(device, pci);
+}
 
 nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t* pci) {
   const GpuCall call(device);
@@ -52,7 +58,7 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_t* pci)
   pci->pciDeviceId = plain.pciDeviceId;
   pci->pciSubSystemId = plain.pciSubSystemId;
   pci->baseClass = 0x03;  // display controller
-  pci->subClass = 0x02;  // 3D
+  pci->subClass = 0x02;   // 3D
   std::memcpy(pci->busId, plain.busId, sizeof(pci->busId));
   return NVML_SUCCESS;
 }
@@ -82,12 +88,14 @@ nvmlReturn_t nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned int* speed) {
   const GpuCall call(device);
   if (const auto refused = call.refused(speed)) return refused;
   const std::int32_t generation = call.gpu().pcie_generation;
-  if (generation < 1 || generation >= static_cast<std::int32_t>(std::size(kLaneMbps))) return NVML_ERROR_NOT_SUPPORTED;
+  if (generation < 1 || generation >= static_cast<std::int32_t>(std::size(kLaneMbps)))
+    return NVML_ERROR_NOT_SUPPORTED;
   *speed = kLaneMbps[generation];
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter, unsigned int* value) {
+nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounter_t counter,
+                                         unsigned int* value) {
   const GpuCall call(device);
   if (const auto refused = call.refused(value)) return refused;
   if (counter >= NVML_PCIE_UTIL_COUNT) return NVML_ERROR_INVALID_ARGUMENT;

@@ -22,11 +22,16 @@ nvmlReturn_t set_power_limit(nvmlDevice_t device, unsigned int limit) {
 
 std::int32_t threshold_of(const Gpu& gpu, nvmlTemperatureThresholds_t type) {
   switch (type) {
-    case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: return gpu.temperature_shutdown;
-    case NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: return gpu.temperature_slowdown;
-    case NVML_TEMPERATURE_THRESHOLD_MEM_MAX: return gpu.temperature_memory_max;
-    case NVML_TEMPERATURE_THRESHOLD_GPU_MAX: return gpu.temperature_gpu_max;
-    default: return kNotReported;
+    case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN:
+      return gpu.temperature_shutdown;
+    case NVML_TEMPERATURE_THRESHOLD_SLOWDOWN:
+      return gpu.temperature_slowdown;
+    case NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+      return gpu.temperature_memory_max;
+    case NVML_TEMPERATURE_THRESHOLD_GPU_MAX:
+      return gpu.temperature_gpu_max;
+    default:
+      return kNotReported;
   }
 }
 
@@ -43,8 +48,12 @@ nvmlReturn_t fan_speed(nvmlDevice_t device, unsigned int fan, unsigned int* spee
 nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* power) {
   return get_reported(device, power, [](const Gpu& gpu) { return gpu.power_usage_mw; });
 }
-nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int* limit) { return power_limit(device, limit); }
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* limit) { return power_limit(device, limit); }
+nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int* limit) {
+  return power_limit(device, limit);
+}
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* limit) {
+  return power_limit(device, limit);
+}
 nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int* limit) {
   return get_reported(device, limit, [](const Gpu& gpu) { return gpu.power_limit_default_mw; });
 }
@@ -55,14 +64,17 @@ nvmlReturn_t nvmlDeviceGetPowerManagementMode(nvmlDevice_t device, nvmlEnableSta
   });
 }
 
-nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int* min, unsigned int* max) {
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int* min,
+                                                          unsigned int* max) {
   const GpuCall call(device);
   if (const auto refused = call.refused(min, max)) return refused;
   if (const auto missing = put_reported(call.gpu().power_limit_min_mw, min)) return missing;
   return put_reported(call.gpu().power_limit_max_mw, max);
 }
 
-nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int limit) { return set_power_limit(device, limit); }
+nvmlReturn_t nvmlDeviceSetPowerManagementLimit(nvmlDevice_t device, unsigned int limit) {
+  return set_power_limit(device, limit);
+}
 
 nvmlReturn_t nvmlDeviceSetPowerManagementLimit_v2(nvmlDevice_t device, nvmlPowerValue_v2_t* value) {
   if (const auto refused = GpuCall(device).refused(value)) return refused;
@@ -79,7 +91,8 @@ nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned l
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int* temperature) {
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor,
+                                      unsigned int* temperature) {
   const GpuCall call(device);
   if (const auto refused = call.refused(temperature)) return refused;
   if (sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
@@ -94,7 +107,8 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t* t
   return put_reported(call.gpu().temperature, &temperature->temperature);
 }
 
-nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t type, unsigned int* temperature) {
+nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t type,
+                                               unsigned int* temperature) {
   const GpuCall call(device);
   if (const auto refused = call.refused(temperature)) return refused;
   if (type >= NVML_TEMPERATURE_THRESHOLD_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
@@ -110,7 +124,8 @@ nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTempe
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned int sensor, nvmlGpuThermalSettings_t* settings) {
+nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned int sensor,
+                                          nvmlGpuThermalSettings_t* settings) {
   const GpuCall call(device);
   if (const auto refused = call.refused(settings)) return refused;
   if (sensor != 0 && sensor != NVML_THERMAL_TARGET_ALL) return NVML_ERROR_INVALID_ARGUMENT;
@@ -123,7 +138,9 @@ nvmlReturn_t nvmlDeviceGetThermalSettings(nvmlDevice_t device, unsigned int sens
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int* speed) { return fan_speed(device, 0, speed); }
+nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int* speed) {
+  return fan_speed(device, 0, speed);
+}
 nvmlReturn_t nvmlDeviceGetFanSpeed_v2(nvmlDevice_t device, unsigned int fan, unsigned int* speed) {
   return fan_speed(device, fan, speed);
 }
@@ -131,5 +148,6 @@ nvmlReturn_t nvmlDeviceGetTargetFanSpeed(nvmlDevice_t device, unsigned int fan, 
   return fan_speed(device, fan, speed);
 }
 nvmlReturn_t nvmlDeviceGetNumFans(nvmlDevice_t device, unsigned int* count) {
-  return get(device, count, [](const Gpu& gpu) { return gpu.fan_percent == kNotReported ? 0 : gpu.fan_count; });
+  return get(device, count,
+             [](const Gpu& gpu) { return gpu.fan_percent == kNotReported ? 0 : gpu.fan_count; });
 }

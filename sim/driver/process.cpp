@@ -18,13 +18,14 @@ constexpr std::uint8_t kAnyKind = 0xff;
 bool belongs(const GpuCall& call, const Process& process, std::uint8_t kind) {
   if (process.pid == 0 || (kind != kAnyKind && process.kind != kind)) return false;
   if (!call.is_mig()) return true;
-  return process.gpu_instance == call.gpu_instance().id && process.compute_instance == call.compute_instance().id;
+  return process.gpu_instance == call.gpu_instance().id &&
+         process.compute_instance == call.compute_instance().id;
 }
 
 unsigned int count_processes(const GpuCall& call, std::uint8_t kind) {
   const auto& all = call.gpu().processes;
-  return static_cast<unsigned int>(
-      std::count_if(std::begin(all), std::end(all), [&](const Process& process) { return belongs(call, process, kind); }));
+  return static_cast<unsigned int>(std::count_if(
+      std::begin(all), std::end(all), [&](const Process& process) { return belongs(call, process, kind); }));
 }
 
 template <class Info>
@@ -60,31 +61,40 @@ unsigned long long now_us() {
 
 }  // namespace
 
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                  nvmlProcessInfo_v1_t* infos) {
   return list(device, kCompute, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                     nvmlProcessInfo_v2_t* infos) {
   return list(device, kCompute, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                     nvmlProcessInfo_t* infos) {
   return list(device, kCompute, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                   nvmlProcessInfo_v1_t* infos) {
   return list(device, kGraphics, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                      nvmlProcessInfo_v2_t* infos) {
   return list(device, kGraphics, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                      nvmlProcessInfo_t* infos) {
   return list(device, kGraphics, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v1_t* infos) {
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
+                                                     nvmlProcessInfo_v1_t* infos) {
   return list(device, kMps, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_v2_t* infos) {
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
+                                                        nvmlProcessInfo_v2_t* infos) {
   return list(device, kMps, count, infos);
 }
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* infos) {
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
+                                                        nvmlProcessInfo_t* infos) {
   return list(device, kMps, count, infos);
 }
 
@@ -95,7 +105,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
   if (details->mode > NVML_PROCESS_MODE_ALL) return NVML_ERROR_INVALID_ARGUMENT;
   if (call.gpu().architecture < NVML_DEVICE_ARCH_HOPPER) return NVML_ERROR_NOT_SUPPORTED;
   // NVML_PROCESS_MODE_* number the kinds as Process::kind does.
-  const auto kind = details->mode == NVML_PROCESS_MODE_ALL ? kAnyKind : static_cast<std::uint8_t>(details->mode);
+  const auto kind =
+      details->mode == NVML_PROCESS_MODE_ALL ? kAnyKind : static_cast<std::uint8_t>(details->mode);
   const unsigned int room = details->numProcArrayEntries;
   details->numProcArrayEntries = count_processes(call, kind);
   if (details->numProcArrayEntries > room) return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -107,8 +118,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples, unsigned int* count,
-                                             unsigned long long last_seen) {
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples,
+                                             unsigned int* count, unsigned long long last_seen) {
   const GpuCall call(device);
   if (const auto refused = call.refused(count)) return refused;
   if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
@@ -123,12 +134,14 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
   if (samples == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
   unsigned int next = 0;
   for (const Process& process : call.gpu().processes) {
-    if (belongs(call, process, kAnyKind)) samples[next++] = {process.pid, now, process.sm_utilization, process.memory_utilization, 0, 0};
+    if (belongs(call, process, kAnyKind))
+      samples[next++] = {process.pid, now, process.sm_utilization, process.memory_utilization, 0, 0};
   }
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t* info) {
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
+                                                   nvmlProcessesUtilizationInfo_t* info) {
   const GpuCall call(device);
   if (const auto refused = call.refused(info)) return refused;
   if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
@@ -142,7 +155,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProc
   unsigned int next = 0;
   for (const Process& process : call.gpu().processes) {
     if (!belongs(call, process, kAnyKind)) continue;
-    info->procUtilArray[next++] = {now, process.pid, process.sm_utilization, process.memory_utilization, 0, 0, 0, 0};
+    info->procUtilArray[next++] = {
+        now, process.pid, process.sm_utilization, process.memory_utilization, 0, 0, 0, 0};
   }
   return NVML_SUCCESS;
 }

@@ -1,5 +1,6 @@
-// nvmlInit and nvmlShutdown, and how the library finds the machine: GPULET_SIM_STATE names the file; else it is
-// run/gpulet-sim/state in the nearest folder above the library itself, which is the driver root, or "/" in a container.
+// nvmlInit and nvmlShutdown, and how the library finds the machine: GPULET_SIM_STATE names the file; else it
+// is run/gpulet-sim/state in the nearest folder above the library itself, which is the driver root, or "/" in
+// a container.
 #include "sim/driver/session.h"
 
 #include <dlfcn.h>
@@ -36,7 +37,7 @@ std::string state_path() {
 // Maps the machine's file unless that very file is mapped already. Precondition: the session's mutex is held.
 StateFile* find_state(Session& current) {
   const std::string path = state_path();
-  struct stat info {};
+  struct stat info{};
   if (path.empty() || stat(path.c_str(), &info) != 0) return nullptr;
   StateFile* mapped = current.state.load(std::memory_order_acquire);
   if (mapped != nullptr && current.device == info.st_dev && current.inode == info.st_ino) return mapped;
@@ -96,7 +97,8 @@ Session& session() {
 
 nvmlReturn_t driver_ready(const Machine& machine) {
   if (machine.driver.loaded == 0) return NVML_ERROR_DRIVER_NOT_LOADED;
-  if (session().users.load() == 0 || session().generation.load() != machine.driver.generation) return NVML_ERROR_UNINITIALIZED;
+  if (session().users.load() == 0 || session().generation.load() != machine.driver.generation)
+    return NVML_ERROR_UNINITIALIZED;
   return NVML_SUCCESS;
 }
 
@@ -120,7 +122,8 @@ nvmlReturn_t nvmlInit_v2(void) { return initialise(); }
 nvmlReturn_t nvmlInit(void) { return initialise(); }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
-  if ((flags & ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0) return NVML_ERROR_INVALID_ARGUMENT;
+  if ((flags & ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0)
+    return NVML_ERROR_INVALID_ARGUMENT;
   return initialise();
 }
 

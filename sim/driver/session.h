@@ -1,4 +1,5 @@
-// What one client process knows: whether it initialised NVML, against which driver generation, and where the machine is.
+// What one client process knows: whether it initialised NVML, against which driver generation, and where the
+// machine is.
 #pragma once
 
 #include <atomic>
@@ -13,13 +14,13 @@
 namespace gpulet::sim {
 
 struct Session {
-  std::mutex mutex;  // of nvmlInit and nvmlShutdown; no other call takes it
+  std::mutex mutex;                        // of nvmlInit and nvmlShutdown; no other call takes it
   std::atomic<StateFile*> state{nullptr};  // the newest mapping
   // All of them. None is ever unmapped, as a call on another thread may still be inside, sleeping.
   std::vector<std::unique_ptr<StateFile>> mappings;
-  std::atomic<std::uint32_t> users{0};  // nvmlInit minus nvmlShutdown
+  std::atomic<std::uint32_t> users{0};       // nvmlInit minus nvmlShutdown
   std::atomic<std::uint32_t> generation{0};  // the driver's when it was initialised
-  std::uint64_t device = 0;  // the mapped file's, to see that it was replaced
+  std::uint64_t device = 0;                  // the mapped file's, to see that it was replaced
   std::uint64_t inode = 0;
 };
 
@@ -29,8 +30,8 @@ Session& session();
 // Whether a call may go on: NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED or NVML_SUCCESS.
 nvmlReturn_t driver_ready(const Machine& machine);
 
-// Sleeps while the driver hangs as a whole, then through its delay. Holds no lock meanwhile. Returns when the session's
-// machine may be looked at, or NVML_ERROR_UNINITIALIZED when there is none.
+// Sleeps while the driver hangs as a whole, then through its delay. Holds no lock meanwhile. Returns when the
+// session's machine may be looked at, or NVML_ERROR_UNINITIALIZED when there is none.
 nvmlReturn_t pass_driver_faults();
 
 // For calls about no GPU: both of the above.

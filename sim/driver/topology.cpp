@@ -14,7 +14,8 @@ struct Pair {
   GpuCall call;
   nvmlReturn_t refused;
   unsigned int other = 0;
-  Pair(nvmlDevice_t first, nvmlDevice_t second, const void* result) : call(first), refused(call.refused(result)) {
+  Pair(nvmlDevice_t first, nvmlDevice_t second, const void* result)
+      : call(first), refused(call.refused(result)) {
     if (refused == NVML_SUCCESS) refused = call.peer(second, &other);
   }
 };
@@ -31,7 +32,8 @@ bool has_switch_link(const Gpu& gpu) {
 
 bool linked(const Gpu& from, const Gpu& to) {
   const bool direct = std::any_of(std::begin(from.links), std::end(from.links), [&to](const NvLink& link) {
-    return link.present != 0 && link.active != 0 && link.remote == kRemoteGpu && same_address(link.remote_pci, to.pci);
+    return link.present != 0 && link.active != 0 && link.remote == kRemoteGpu &&
+           same_address(link.remote_pci, to.pci);
   });
   return direct || (has_switch_link(from) && has_switch_link(to));
 }
@@ -41,7 +43,8 @@ nvmlReturn_t cpu_affinity(nvmlDevice_t device, unsigned int size, unsigned long*
   if (const auto refused = call.refused(set)) return refused;
   if (size == 0) return NVML_ERROR_INVALID_ARGUMENT;
   const auto& words = call.gpu().cpu_affinity;
-  if (std::all_of(std::begin(words), std::end(words), [](std::uint64_t word) { return word == 0; })) return NVML_ERROR_NOT_SUPPORTED;
+  if (std::all_of(std::begin(words), std::end(words), [](std::uint64_t word) { return word == 0; }))
+    return NVML_ERROR_NOT_SUPPORTED;
   for (unsigned int i = 0; i < size; ++i) set[i] = i < kMaxCpuWords ? words[i] : 0;
   return NVML_SUCCESS;
 }
@@ -55,15 +58,16 @@ void fill_fabric(const Fabric& fabric, Info* info) {
 
 }  // namespace
 
-nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, nvmlGpuTopologyLevel_t* level) {
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second,
+                                                 nvmlGpuTopologyLevel_t* level) {
   const Pair pair(first, second, level);
   if (pair.refused) return pair.refused;
   *level = static_cast<nvmlGpuTopologyLevel_t>(pair.call.gpu().topology[pair.other]);
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level, unsigned int* count,
-                                              nvmlDevice_t* devices) {
+nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t device, nvmlGpuTopologyLevel_t level,
+                                              unsigned int* count, nvmlDevice_t* devices) {
   const GpuCall call(device);
   if (const auto refused = call.refused(count)) return refused;
   const unsigned int room = *count;
@@ -104,7 +108,8 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, nvm
                                     nvmlGpuP2PStatus_t* status) {
   const Pair pair(first, second, status);
   if (pair.refused) return pair.refused;
-  if (pair.other == pair.call.index() || index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
+  if (pair.other == pair.call.index() || index >= NVML_P2P_CAPS_INDEX_UNKNOWN)
+    return NVML_ERROR_INVALID_ARGUMENT;
   const Gpu& from = pair.call.gpu();
   const Gpu& to = pair.call.machine().gpus[pair.other];
   *status = NVML_P2P_STATUS_OK;
@@ -122,12 +127,14 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int size, un
 
 nvmlReturn_t nvmlDeviceGetCpuAffinityWithinScope(nvmlDevice_t device, unsigned int size, unsigned long* set,
                                                  nvmlAffinityScope_t scope) {
-  if (scope == NVML_AFFINITY_SCOPE_NODE || scope == NVML_AFFINITY_SCOPE_SOCKET) return cpu_affinity(device, size, set);
+  if (scope == NVML_AFFINITY_SCOPE_NODE || scope == NVML_AFFINITY_SCOPE_SOCKET)
+    return cpu_affinity(device, size, set);
   const auto refused = GpuCall(device).refused(set);
   return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
 }
 
-nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size, unsigned long* set, nvmlAffinityScope_t scope) {
+nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned int size, unsigned long* set,
+                                         nvmlAffinityScope_t scope) {
   const GpuCall call(device);
   if (const auto refused = call.refused(set)) return refused;
   if (size == 0 || scope > NVML_AFFINITY_SCOPE_SOCKET) return NVML_ERROR_INVALID_ARGUMENT;

@@ -10,7 +10,8 @@ using Slices = std::uint32_t;  // one bit a slice
 Slices slices(std::uint32_t start, std::uint32_t length) { return ((1u << length) - 1u) << start; }
 
 bool has_processes(const Gpu& gpu) {
-  return std::any_of(std::begin(gpu.processes), std::end(gpu.processes), [](const Process& p) { return p.pid != 0; });
+  return std::any_of(std::begin(gpu.processes), std::end(gpu.processes),
+                     [](const Process& p) { return p.pid != 0; });
 }
 
 Slices occupied(const Gpu& gpu) {
@@ -21,7 +22,8 @@ Slices occupied(const Gpu& gpu) {
   return mask;
 }
 
-// Memory slices that a profile of one slice may stand on: hardware has eight, of which the last has no compute.
+// Memory slices that a profile of one slice may stand on: hardware has eight, of which the last has no
+// compute.
 Slices single_slices(const Gpu& gpu) {
   Slices mask = 0;
   for (std::uint32_t i = 0; i < gpu.mig.profile_count; ++i) {
@@ -77,9 +79,11 @@ std::uint32_t engine_capacity(const Gpu& gpu, const MigProfile& profile) {
   return capacity;
 }
 
-// The length of the free buddy block that holds the placement, or a large number when it spans blocks. A slice that no
-// single-slice profile may use never merges with its buddy: so hardware puts 1g at 6, 4, 5, 0..3 and 3g at 0, then 4.
-std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slices, std::uint32_t start, std::uint32_t length) {
+// The length of the free buddy block that holds the placement, or a large number when it spans blocks. A
+// slice that no single-slice profile may use never merges with its buddy: so hardware puts 1g at 6, 4, 5,
+// 0..3 and 3g at 0, then 4.
+std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slices, std::uint32_t start,
+                           std::uint32_t length) {
   std::uint32_t best = 2 * memory_slices;
   for (std::uint32_t size = 1; size <= memory_slices; size *= 2) {
     if (size < length) continue;
@@ -100,7 +104,8 @@ std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& prof
   for (std::uint32_t i = 0; i < profile.placement_count; ++i) {
     const std::uint32_t start = profile.placements[i];
     if ((slices(start, profile.memory_slices) & ~free) != 0) continue;
-    const std::uint32_t block = block_length(free, single, gpu.mig.memory_slices, start, profile.memory_slices);
+    const std::uint32_t block =
+        block_length(free, single, gpu.mig.memory_slices, start, profile.memory_slices);
     if (chosen && block >= chosen_block) continue;
     chosen = start;
     chosen_block = block;
@@ -108,8 +113,8 @@ std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& prof
   return chosen;
 }
 
-// 0 is the whole, 1 and 2 the halves, 3..6 the quarters, 7..14 the eighths, in each the upper half of the GPU first:
-// so hardware numbers them (1g at slice 4 is 7, at slice 0 is 11; 3g at 4 is 1, at 0 is 2).
+// 0 is the whole, 1 and 2 the halves, 3..6 the quarters, 7..14 the eighths, in each the upper half of the GPU
+// first: so hardware numbers them (1g at slice 4 is 7, at slice 0 is 11; 3g at 4 is 1, at 0 is 2).
 constexpr std::uint32_t kHighestInstanceId = 14;
 std::uint32_t hardware_id(std::uint32_t memory_slices, std::uint32_t start, std::uint32_t length) {
   if (length >= memory_slices) return 0;
@@ -127,11 +132,15 @@ Slices used_compute(const GpuInstance& instance) {
   return mask;
 }
 
-const MigProfile& profile_of(const Gpu& gpu, const GpuInstance& instance) { return gpu.mig.profiles[instance.profile]; }
+const MigProfile& profile_of(const Gpu& gpu, const GpuInstance& instance) {
+  return gpu.mig.profiles[instance.profile];
+}
 
 }  // namespace
 
-std::uint32_t compute_stride(const ComputeProfile& profile) { return profile.slices == 3 ? 4 : profile.slices; }
+std::uint32_t compute_stride(const ComputeProfile& profile) {
+  return profile.slices == 3 ? 4 : profile.slices;
+}
 
 void derive_compute_profiles(MigProfile& profile) {
   profile.compute_profile_count = 0;
@@ -143,7 +152,8 @@ void derive_compute_profiles(MigProfile& profile) {
     ComputeProfile& made = profile.compute_profiles[profile.compute_profile_count++];
     made = ComputeProfile{i, i, size, 0, profile.multiprocessors / profile.slices * size};
     if (size == profile.slices) made.multiprocessors = profile.multiprocessors;
-    for (std::uint32_t start = 0; start + size <= profile.slices; start += compute_stride(made)) ++made.max_instances;
+    for (std::uint32_t start = 0; start + size <= profile.slices; start += compute_stride(made))
+      ++made.max_instances;
   }
 }
 
@@ -189,13 +199,15 @@ std::uint32_t remaining_capacity(const Gpu& gpu, const MigProfile& profile) {
 std::uint32_t remaining_capacity(const Gpu& gpu, const GpuInstance& instance, const ComputeProfile& profile) {
   const Slices taken = used_compute(instance);
   std::uint32_t room = 0;
-  for (std::uint32_t start = 0; start + profile.slices <= profile_of(gpu, instance).slices; start += compute_stride(profile)) {
+  for (std::uint32_t start = 0; start + profile.slices <= profile_of(gpu, instance).slices;
+       start += compute_stride(profile)) {
     if ((slices(start, profile.slices) & taken) == 0) ++room;
   }
   return room;
 }
 
-MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional<std::uint32_t> start, GpuInstance** made) {
+MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional<std::uint32_t> start,
+                               GpuInstance** made) {
   Mig& mig = gpu.mig;
   if (mig.capable == 0 || mig.current == 0) return MigOutcome::kNotSupported;
   const MigProfile* profile = find_profile(gpu, profile_id);
@@ -203,7 +215,8 @@ MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional
   if (start) {
     const auto* end = profile->placements + profile->placement_count;
     if (std::find(profile->placements, end, *start) == end) return MigOutcome::kInvalidArgument;
-    if ((slices(*start, profile->memory_slices) & occupied(gpu)) != 0) return MigOutcome::kInsufficientResources;
+    if ((slices(*start, profile->memory_slices) & occupied(gpu)) != 0)
+      return MigOutcome::kInsufficientResources;
   } else {
     start = choose_start(gpu, *profile);
   }
@@ -233,11 +246,13 @@ MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_
                                    std::optional<std::uint32_t> start, ComputeInstance** made) {
   const MigProfile& parent = profile_of(gpu, instance);
   const auto* end = parent.compute_profiles + parent.compute_profile_count;
-  const auto* profile = std::find_if(parent.compute_profiles, end, [&](const ComputeProfile& p) { return p.id == profile_id; });
+  const auto* profile =
+      std::find_if(parent.compute_profiles, end, [&](const ComputeProfile& p) { return p.id == profile_id; });
   if (profile == end) return MigOutcome::kInvalidArgument;
   const Slices taken = used_compute(instance);
   const std::uint32_t stride = compute_stride(*profile);
-  if (start && (*start % stride != 0 || *start + profile->slices > parent.slices)) return MigOutcome::kInvalidArgument;
+  if (start && (*start % stride != 0 || *start + profile->slices > parent.slices))
+    return MigOutcome::kInvalidArgument;
   for (std::uint32_t at = start.value_or(0); at + profile->slices <= parent.slices; at += stride) {
     if ((slices(at, profile->slices) & taken) != 0) {
       if (start) break;
@@ -255,8 +270,9 @@ MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_
     compute.length = static_cast<std::uint8_t>(profile->slices);
     compute.id = id;
     compute.creation = ++gpu.mig.creations;
-    set_text(compute.uuid, make_uuid("MIG-", std::string(gpu.uuid) + "/" + std::to_string(instance.id) + "/" +
-                                                 std::to_string(id) + "/" + std::to_string(compute.creation)));
+    set_text(compute.uuid,
+             make_uuid("MIG-", std::string(gpu.uuid) + "/" + std::to_string(instance.id) + "/" +
+                                   std::to_string(id) + "/" + std::to_string(compute.creation)));
     *made = &compute;
     return MigOutcome::kOk;
   }
@@ -266,7 +282,8 @@ MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_
 MigOutcome destroy_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_t id) {
   if (id >= kMaxComputeInstances || instance.compute[id].used == 0) return MigOutcome::kNotFound;
   for (const Process& process : gpu.processes) {
-    if (process.pid != 0 && process.gpu_instance == instance.id && process.compute_instance == id) return MigOutcome::kInUse;
+    if (process.pid != 0 && process.gpu_instance == instance.id && process.compute_instance == id)
+      return MigOutcome::kInUse;
   }
   instance.compute[id] = {};
   return MigOutcome::kOk;

@@ -1,5 +1,6 @@
-// MIG on one GPU, as hardware does it: modes with a pending one, GPU instances on memory slices, compute instances on the
-// compute slices of one, ids, UUIDs and what is refused while in use. Pure functions over the shared state.
+// MIG on one GPU, as hardware does it: modes with a pending one, GPU instances on memory slices, compute
+// instances on the compute slices of one, ids, UUIDs and what is refused while in use. Pure functions over
+// the shared state.
 #pragma once
 
 #include <optional>
@@ -11,15 +12,16 @@ namespace gpulet::sim {
 // What a MIG operation can say; the C ABI turns each into its nvmlReturn_t.
 enum class MigOutcome {
   kOk,
-  kNotSupported,  // no MIG on this GPU, or its mode is off
-  kInvalidArgument,  // no such profile or placement
+  kNotSupported,           // no MIG on this GPU, or its mode is off
+  kInvalidArgument,        // no such profile or placement
   kInsufficientResources,  // no room left
-  kInUse,  // processes or inner instances hold it
-  kResetRequired,  // the mode is pending
+  kInUse,                  // processes or inner instances hold it
+  kResetRequired,          // the mode is pending
   kNotFound,
 };
 
-// Puts a profile's compute profiles to what hardware offers for its number of slices: 1, 2, 3, 4 and all of them.
+// Puts a profile's compute profiles to what hardware offers for its number of slices: 1, 2, 3, 4 and all of
+// them.
 void derive_compute_profiles(MigProfile& profile);
 
 // kInUse while processes run or instances exist: the mode stays pending, as it does with kResetRequired.
@@ -34,8 +36,10 @@ std::uint32_t remaining_capacity(const Gpu& gpu, const MigProfile& profile);
 // How many more compute instances of the profile fit into the GPU instance.
 std::uint32_t remaining_capacity(const Gpu& gpu, const GpuInstance& instance, const ComputeProfile& profile);
 
-// Makes a GPU instance at memory slice `start`, or where hardware would put it. On kOk `made` points into `gpu`.
-MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional<std::uint32_t> start, GpuInstance** made);
+// Makes a GPU instance at memory slice `start`, or where hardware would put it. On kOk `made` points into
+// `gpu`.
+MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional<std::uint32_t> start,
+                               GpuInstance** made);
 MigOutcome destroy_gpu_instance(Gpu& gpu, std::uint32_t id);
 
 // From one possible start of a compute instance to the next: 1, 2, 4 for three slices, else its length.

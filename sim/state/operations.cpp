@@ -41,12 +41,13 @@ std::string make_uuid(std::string_view prefix, std::string_view seed) {
   char text[40];
   std::snprintf(text, sizeof(text), "%08x-%04x-4%03x-%04x-%012llx", static_cast<unsigned>(high >> 32),
                 static_cast<unsigned>(high >> 16 & 0xffff), static_cast<unsigned>(high & 0xfff),
-                static_cast<unsigned>((low >> 48 & 0x3fff) | 0x8000), static_cast<unsigned long long>(low & 0xffffffffffffULL));
+                static_cast<unsigned>((low >> 48 & 0x3fff) | 0x8000),
+                static_cast<unsigned long long>(low & 0xffffffffffffULL));
   return std::string(prefix) + text;
 }
 
-void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data, std::uint32_t gpu_instance,
-                std::uint32_t compute_instance) {
+void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data,
+                std::uint32_t gpu_instance, std::uint32_t compute_instance) {
   const std::uint64_t sequence = ++machine.last_event;
   machine.events[sequence % kMaxEvents] = Event{sequence, type, data, gpu, gpu_instance, compute_instance, 0};
 }
@@ -76,7 +77,8 @@ Status reset_gpu(Machine& machine, std::uint32_t index) {
   Gpu& gpu = machine.gpus[index];
   if (gpu.faults.lost != 0) return fail(Code::kDeviceLost, "a lost GPU cannot be reset", gpu.uuid);
   for (const Process& process : gpu.processes) {
-    if (process.pid != 0) return fail(Code::kFailedPrecondition, "in use by process " + std::to_string(process.pid), gpu.uuid);
+    if (process.pid != 0)
+      return fail(Code::kFailedPrecondition, "in use by process " + std::to_string(process.pid), gpu.uuid);
   }
   clear_volatile_counters(gpu);
   clear_instances(gpu.mig);
@@ -96,7 +98,8 @@ void heal_gpu(Gpu& gpu) {
   gpu.remapped_rows.failed = 0;
   gpu.retired_pages_pending = 0;
   gpu.clock_event_reasons &= ~kSlowdownReasons;
-  if (gpu.temperature_gpu_max != kNotReported && gpu.temperature >= gpu.temperature_gpu_max) gpu.temperature = kCoolCelsius;
+  if (gpu.temperature_gpu_max != kNotReported && gpu.temperature >= gpu.temperature_gpu_max)
+    gpu.temperature = kCoolCelsius;
   clear_volatile_counters(gpu);
   train_links(gpu);
 }
@@ -107,7 +110,8 @@ void replace_gpu(Machine& machine, std::uint32_t index) {
   const std::string seed = std::string(gpu.uuid) + "#" + std::to_string(gpu.incarnation);
   set_text(gpu.uuid, make_uuid("GPU-", seed));
   char serial[16];
-  std::snprintf(serial, sizeof(serial), "16%011llu", static_cast<unsigned long long>(hash(seed, 1) % 100'000'000'000ULL));
+  std::snprintf(serial, sizeof(serial), "16%011llu",
+                static_cast<unsigned long long>(hash(seed, 1) % 100'000'000'000ULL));
   set_text(gpu.serial, serial);
   heal_gpu(gpu);
   for (auto& by_counter : gpu.ecc) {
@@ -118,7 +122,8 @@ void replace_gpu(Machine& machine, std::uint32_t index) {
   gpu.remapped_rows.uncorrectable = 0;
   gpu.pcie_replays = 0;
   for (NvLink& link : gpu.links) {
-    link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors = link.ecc_errors = 0;
+    link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors =
+        link.ecc_errors = 0;
   }
   for (Process& process : gpu.processes) process = {};
   gpu.mig.current = gpu.mig.pending = 0;

@@ -83,7 +83,8 @@ void fill_sensors(Gpu& gpu) {
   gpu.memory_total = 81559 * kMiB;
   gpu.memory_reserved = 551 * kMiB;
   gpu.bar1_total = 131072 * kMiB;
-  gpu.clocks = Clocks{{345, 345, 2619, 765}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}};
+  gpu.clocks = Clocks{
+      {345, 345, 2619, 765}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}};
   gpu.clock_event_reasons = 1;
   gpu.fan_percent = kNotReported;
   gpu.temperature = 30;
@@ -95,6 +96,7 @@ void fill_sensors(Gpu& gpu) {
   gpu.power_usage_mw = 70'000;
   gpu.power_limit_mw = gpu.power_limit_default_mw = gpu.power_limit_max_mw = 700'000;
   gpu.power_limit_min_mw = 200'000;
+  gpu.idle = Idle{70'000, 30, 42, {345, 345, 2619, 765}, 0};
   gpu.ecc_supported = 1;
   gpu.ecc_current = gpu.ecc_pending = 1;
   gpu.remapped_rows.supported = 1;

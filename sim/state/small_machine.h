@@ -1,5 +1,5 @@
-// A machine for tests that need no YAML: `gpu_count` GPUs like H100 (MIG capable, all linked through one NVSwitch, in
-// two NUMA nodes), driver 570.124.06.
+// A machine for tests that need no YAML: `gpu_count` GPUs like H100 (MIG capable, all linked through one
+// NVSwitch, in two NUMA nodes), driver 570.124.06.
 #pragma once
 
 #include <memory>

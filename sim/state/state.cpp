@@ -1,5 +1,6 @@
-// The shared file: its making and mapping, its lock and the futex of its changes. The mutex is robust and the futex word is
-// keyed by the file, so that both work between containers too, each with process ids of its own.
+// The shared file: its making and mapping, its lock and the futex of its changes. The mutex is robust and the
+// futex word is keyed by the file, so that both work between containers too, each with process ids of its
+// own.
 #include "sim/state/state.h"
 
 #include <fcntl.h>
@@ -26,7 +27,8 @@ long futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
 }
 
 void lock(Shared* shared) {
-  // Who died with the lock held had at most half written one number: all of them are plain, so go on from there.
+  // Who died with the lock held had at most half written one number: all of them are plain, so go on from
+  // there.
   if (pthread_mutex_lock(&shared->mutex) == EOWNERDEAD) pthread_mutex_consistent(&shared->mutex);
 }
 
@@ -47,7 +49,8 @@ Result<Shared*> map(int fd, const std::string& path) {
   return static_cast<Shared*>(memory);
 }
 
-// Who still has the file at `path` mapped sees the driver go. Returns the generation that the next state begins with.
+// Who still has the file at `path` mapped sees the driver go. Returns the generation that the next state
+// begins with.
 std::uint32_t retire(const std::string& path) {
   auto old = StateFile::open(path);
   if (!old) return 1;
@@ -122,7 +125,7 @@ Result<StateFile> StateFile::create(const std::string& path, const Machine& init
 Result<StateFile> StateFile::open(const std::string& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) return fail(errno_error("open", errno, path));
-  struct stat info {};
+  struct stat info{};
   if (fstat(fd.get(), &info) != 0) return fail(errno_error("stat", errno, path));
   if (info.st_size != static_cast<off_t>(sizeof(Shared))) {
     return fail(Code::kFailedPrecondition, "not a state of this build of the simulated driver", path);
@@ -131,7 +134,8 @@ Result<StateFile> StateFile::open(const std::string& path) {
   StateFile file;
   file.shared_ = shared;
   file.path_ = path;
-  if (shared->magic != kMagic || shared->layout_version != kLayoutVersion || shared->bytes != sizeof(Shared)) {
+  if (shared->magic != kMagic || shared->layout_version != kLayoutVersion ||
+      shared->bytes != sizeof(Shared)) {
     return fail(Code::kFailedPrecondition, "not a state of this build of the simulated driver", path);
   }
   return file;

@@ -1,10 +1,11 @@
-// The simulated machine: one file that every process on the node maps, so that the agent, the control command and any other
-// NVML client see the same GPUs and the same faults at the same instant. The C ABI (sim/driver) reads it, sim/machine fills
-// it from YAML, `gpulet-sim` edits it.
+// The simulated machine: one file that every process on the node maps, so that the agent, the control command
+// and any other NVML client see the same GPUs and the same faults at the same instant. The C ABI (sim/driver)
+// reads it, sim/machine fills it from YAML, `gpulet-sim` edits it.
 //
-// All of it is plain old data of fixed size without pointers, as it is mapped at another address in each process. Numbers
-// mean what nvml.h says (enum values of brands, architectures, clocks, link versions...), as this room does not see that
-// header. A number that a real GPU of the kind does not report is kNotReported: the call then returns NOT_SUPPORTED.
+// All of it is plain old data of fixed size without pointers, as it is mapped at another address in each
+// process. Numbers mean what nvml.h says (enum values of brands, architectures, clocks, link versions...), as
+// this room does not see that header. A number that a real GPU of the kind does not report is kNotReported:
+// the call then returns NOT_SUPPORTED.
 #pragma once
 
 #include <pthread.h>
@@ -22,15 +23,15 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Raised with every change of the layout below: a library and a state of different builds refuse each other.
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::size_t kMaxGpus = 64;
-inline constexpr std::size_t kMaxLinks = 36;  // NVML_NVLINK_MAX_LINKS
-inline constexpr std::size_t kMaxProfiles = 18;  // NVML_GPU_INSTANCE_PROFILE_COUNT
+inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
+inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
 inline constexpr std::size_t kMaxComputeProfiles = 9;  // NVML_COMPUTE_INSTANCE_PROFILE_COUNT
 inline constexpr std::size_t kMaxPlacements = 8;
 inline constexpr std::size_t kMaxGpuInstances = 8;
 inline constexpr std::size_t kMaxComputeInstances = 8;  // of one GPU instance
-inline constexpr std::size_t kMaxProcesses = 64;  // of one GPU
+inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
 inline constexpr std::size_t kMaxEvents = 1024;  // kept; a waiter that is further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
 inline constexpr std::size_t kMaxEncodedClocks = 16;
@@ -61,11 +62,11 @@ enum EventType : std::uint64_t {
 
 // What stands between two GPUs: nvmlGpuTopologyLevel_t.
 enum TopologyLevel : std::uint8_t {
-  kTopologyInternal = 0,  // on one board
-  kTopologySingle = 10,  // one PCIe switch
+  kTopologyInternal = 0,   // on one board
+  kTopologySingle = 10,    // one PCIe switch
   kTopologyMultiple = 20,  // several switches, no host bridge
   kTopologyHostBridge = 30,
-  kTopologyNode = 40,  // one NUMA node
+  kTopologyNode = 40,    // one NUMA node
   kTopologySystem = 50,  // across the sockets
 };
 
@@ -82,13 +83,13 @@ struct PciAddress {
 
 struct NvLink {
   std::uint8_t present;  // the chip has it; absent links answer as links beyond the last
-  std::uint8_t active;  // trained
+  std::uint8_t active;   // trained
   std::uint8_t version;  // nvml's: 1 for 1.0, 2 2.0, 3 2.2, 4 3.0, 5 3.1, 6 4.0, 7 5.0
   LinkRemote remote;
-  PciAddress remote_pci;  // of the GPU or NVSwitch at the other end
+  PciAddress remote_pci;           // of the GPU or NVSwitch at the other end
   std::uint32_t remote_device_id;  // PCI device << 16 | vendor
-  std::uint32_t remote_link;  // number of the link at the other end
-  std::uint32_t speed_mbps;  // MB/s, as FI_DEV_NVLINK_SPEED_MBPS
+  std::uint32_t remote_link;       // number of the link at the other end
+  std::uint32_t speed_mbps;        // MB/s, as FI_DEV_NVLINK_SPEED_MBPS
   std::uint64_t replay_errors;
   std::uint64_t recovery_errors;
   std::uint64_t crc_flit_errors;
@@ -120,17 +121,17 @@ struct Fabric {
 
 struct ComputeProfile {
   std::uint32_t index;  // NVML_COMPUTE_INSTANCE_PROFILE_*
-  std::uint32_t id;  // as the hardware names it
+  std::uint32_t id;     // as the hardware names it
   std::uint32_t slices;
   std::uint32_t max_instances;
   std::uint32_t multiprocessors;
 };
 
 struct MigProfile {
-  std::uint32_t index;  // NVML_GPU_INSTANCE_PROFILE_*
-  std::uint32_t id;  // as the hardware names it: 19 for 1g.10gb, 0 for 7g.80gb
-  char name[32];  // "1g.10gb", "1g.10gb+me": as after "MIG "
-  std::uint32_t slices;  // compute
+  std::uint32_t index;          // NVML_GPU_INSTANCE_PROFILE_*
+  std::uint32_t id;             // as the hardware names it: 19 for 1g.10gb, 0 for 7g.80gb
+  char name[32];                // "1g.10gb", "1g.10gb+me": as after "MIG "
+  std::uint32_t slices;         // compute
   std::uint32_t memory_slices;  // the length of a placement
   std::uint32_t max_instances;
   std::uint32_t multiprocessors;
@@ -150,17 +151,17 @@ struct MigProfile {
 struct ComputeInstance {
   std::uint8_t used;
   std::uint8_t profile;  // index into MigProfile::compute_profiles
-  std::uint8_t start;  // compute slice inside its GPU instance
+  std::uint8_t start;    // compute slice inside its GPU instance
   std::uint8_t length;
-  std::uint32_t id;  // below kMaxComputeInstances, is its slot
+  std::uint32_t id;        // below kMaxComputeInstances, is its slot
   std::uint32_t creation;  // of this GPU's instances, the how many-th: a handle of an earlier one is stale
-  char uuid[48];  // "MIG-..."
+  char uuid[48];           // "MIG-..."
 };
 
 struct GpuInstance {
   std::uint8_t used;
   std::uint8_t profile;  // index into Mig::profiles
-  std::uint8_t start;  // memory slice
+  std::uint8_t start;    // memory slice
   std::uint8_t length;
   std::uint32_t id;  // as hardware numbers it: 0 whole, 1-2 halves, 3-6 quarters, 7-14 eighths
   std::uint32_t creation;
@@ -172,18 +173,18 @@ struct Mig {
   std::uint8_t current;  // mode: 0 disabled, 1 enabled
   std::uint8_t pending;
   std::uint8_t mode_needs_reset;  // Ampere: a new mode stays pending until reset_gpu
-  std::uint32_t memory_slices;  // 8, or 4 on A30
-  std::uint32_t creations;  // GPU and compute instances ever made
+  std::uint32_t memory_slices;    // 8, or 4 on A30
+  std::uint32_t creations;        // GPU and compute instances ever made
   std::uint32_t profile_count;
   MigProfile profiles[kMaxProfiles];
   GpuInstance instances[kMaxGpuInstances];
 };
 
 struct Process {
-  std::uint32_t pid;  // 0: slot unused
+  std::uint32_t pid;           // 0: slot unused
   std::uint32_t gpu_instance;  // ids, kNoInstance outside MIG
   std::uint32_t compute_instance;
-  std::uint8_t kind;  // 0 compute, 1 graphics, 2 MPS compute
+  std::uint8_t kind;            // 0 compute, 1 graphics, 2 MPS compute
   std::uint8_t sm_utilization;  // percent
   std::uint8_t memory_utilization;
   std::uint8_t padding;
@@ -212,7 +213,16 @@ struct Faults {
   std::uint8_t hang;  // its calls return only once this is 0 again
   std::uint8_t padding[2];
   std::uint32_t delay_us;  // before each of its calls
-  std::uint32_t error;  // nvmlReturn_t of its calls when not 0
+  std::uint32_t error;     // nvmlReturn_t of its calls when not 0
+};
+
+// What a GPU returns to when its load ends.
+struct Idle {
+  std::int32_t power_mw;
+  std::int32_t temperature;
+  std::int32_t memory_temperature;
+  std::int32_t clocks[4];  // as Clocks
+  std::int32_t padding;
 };
 
 struct Gpu {
@@ -225,12 +235,12 @@ struct Gpu {
   char inforom_oem[16];
   char inforom_ecc[16];
   char inforom_power[16];
-  std::uint32_t brand;  // NVML_BRAND_*
+  std::uint32_t brand;         // NVML_BRAND_*
   std::uint32_t architecture;  // NVML_DEVICE_ARCH_*
   std::int32_t compute_major;
   std::int32_t compute_minor;
   std::uint32_t board_id;
-  std::uint32_t minor;  // of /dev/nvidia<minor>
+  std::uint32_t minor;         // of /dev/nvidia<minor>
   std::uint32_t render_minor;  // of /dev/dri/renderD<minor>, 0: none
   std::uint32_t module_id;
   std::uint32_t cores;
@@ -241,7 +251,7 @@ struct Gpu {
   PciAddress pci;
   std::uint32_t pci_device_id;  // device << 16 | vendor, as nvmlPciInfo_t::pciDeviceId
   std::uint32_t pci_subsystem_id;
-  std::int32_t numa_node;  // of the PCI device, -1: none
+  std::int32_t numa_node;         // of the PCI device, -1: none
   std::int32_t memory_numa_node;  // GPUs whose memory is a NUMA node (GB200), else kNotReported
   std::uint64_t cpu_affinity[kMaxCpuWords];
   std::int32_t pcie_generation;
@@ -261,7 +271,7 @@ struct Gpu {
 
   Clocks clocks;
   std::uint64_t clock_event_reasons;  // nvmlClocksEventReason*
-  std::uint32_t performance_state;  // P0..P15
+  std::uint32_t performance_state;    // P0..P15
   std::int32_t fan_percent;
   std::int32_t fan_count;
   std::int32_t temperature;  // Celsius
@@ -277,7 +287,7 @@ struct Gpu {
   std::int32_t power_limit_min_mw;
   std::int32_t power_limit_max_mw;
   std::int32_t padding2;
-  std::uint64_t energy_mj;  // up to energy_since_ns, from then on power_usage_mw
+  std::uint64_t energy_mj;        // up to energy_since_ns, from then on power_usage_mw
   std::uint64_t energy_since_ns;  // CLOCK_MONOTONIC
   std::uint64_t violation_power_ns;
   std::uint64_t violation_thermal_ns;
@@ -301,7 +311,7 @@ struct Gpu {
   RemappedRows remapped_rows;
 
   std::uint32_t persistence_mode;
-  std::uint32_t compute_mode;  // NVML_COMPUTEMODE_*
+  std::uint32_t compute_mode;     // NVML_COMPUTEMODE_*
   std::uint32_t recovery_action;  // nvmlDeviceGpuRecoveryAction_t, field 230
   std::uint32_t gsp_firmware_mode;
   std::uint64_t supported_events;  // EventType bits
@@ -312,18 +322,19 @@ struct Gpu {
   Mig mig;
   Process processes[kMaxProcesses];
   Faults faults;
+  Idle idle;
 };
 
 struct Driver {
-  char version[32];  // "570.124.06"
-  char nvml_version[32];  // "12.570.124.06"
+  char version[32];           // "570.124.06"
+  char nvml_version[32];      // "12.570.124.06"
   std::int32_t cuda_version;  // 12080 for 12.8
   std::uint8_t loaded;
   std::uint8_t hang;  // every call of every GPU, and nvmlInit
   std::uint8_t padding[2];
-  std::uint32_t generation;  // raised by each reload: who initialised before must do so again
-  std::uint32_t delay_us;  // before each call
-  std::uint32_t init_error;  // nvmlReturn_t of nvmlInit when not 0
+  std::uint32_t generation;        // raised by each reload: who initialised before must do so again
+  std::uint32_t delay_us;          // before each call
+  std::uint32_t init_error;        // nvmlReturn_t of nvmlInit when not 0
   std::uint32_t event_wait_error;  // nvmlReturn_t of event waits when not 0
 };
 
@@ -331,14 +342,14 @@ struct Event {
   std::uint64_t sequence;  // counts from 1
   std::uint64_t type;
   std::uint64_t data;  // the XID for kEventXid
-  std::uint32_t gpu;  // index
+  std::uint32_t gpu;   // index
   std::uint32_t gpu_instance;
   std::uint32_t compute_instance;
   std::uint32_t padding;
 };
 
 struct Machine {
-  char name[64];  // "hgx-h100"
+  char name[64];     // "hgx-h100"
   char product[64];  // DMI product name
   std::uint32_t gpu_count;
   std::uint32_t padding;
@@ -352,8 +363,8 @@ struct Machine {
 struct Shared {
   std::uint32_t magic;
   std::uint32_t layout_version;
-  std::uint64_t bytes;  // sizeof(Shared)
-  pthread_mutex_t mutex;  // robust, shared between processes
+  std::uint64_t bytes;                 // sizeof(Shared)
+  pthread_mutex_t mutex;               // robust, shared between processes
   std::atomic<std::uint32_t> changes;  // raised by every edit: the futex that waiters sleep on
   std::atomic<std::uint32_t> waiters;
   Machine machine;
@@ -383,12 +394,13 @@ using EditGuard = Guard<Machine>;
 class StateFile {
  public:
   StateFile() = default;
-  StateFile(StateFile&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)), path_(std::move(other.path_)) {}
+  StateFile(StateFile&& other) noexcept
+      : shared_(std::exchange(other.shared_, nullptr)), path_(std::move(other.path_)) {}
   StateFile& operator=(StateFile&& other) noexcept;
   ~StateFile();
 
-  // Writes `initial` to `path` (folders are made, mode 0666 as the clients of a node run as anyone), in place of what
-  // was there: who has that mapped sees its driver unload. Errors: as errno_error says.
+  // Writes `initial` to `path` (folders are made, mode 0666 as the clients of a node run as anyone), in place
+  // of what was there: who has that mapped sees its driver unload. Errors: as errno_error says.
   static Result<StateFile> create(const std::string& path, const Machine& initial);
   // Errors: kNotFound, kPermissionDenied; kFailedPrecondition for another layout or what is no state.
   static Result<StateFile> open(const std::string& path);
@@ -401,7 +413,8 @@ class StateFile {
 
   // The counter of changes, to be read before looking at the machine and handed to wait().
   std::uint32_t changes() const { return shared_->changes.load(std::memory_order_acquire); }
-  // Sleeps until changes() is no longer `seen` or `timeout_ms` passed (negative: no limit). May also return early.
+  // Sleeps until changes() is no longer `seen` or `timeout_ms` passed (negative: no limit). May also return
+  // early.
   void wait(std::uint32_t seen, std::int64_t timeout_ms) const;
 
  private:
@@ -423,13 +436,13 @@ std::string make_uuid(std::string_view prefix, std::string_view seed);
 void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data,
                 std::uint32_t gpu_instance = kNoInstance, std::uint32_t compute_instance = kNoInstance);
 
-// The driver goes away and comes back: every client must initialise again, volatile ECC counters begin at 0, GPU
-// faults stay. unload_driver leaves it away until load_driver.
+// The driver goes away and comes back: every client must initialise again, volatile ECC counters begin at 0,
+// GPU faults stay. unload_driver leaves it away until load_driver.
 void unload_driver(Machine& machine);
 void load_driver(Machine& machine);
 
-// What a reset of an idle GPU does: pending modes take effect, rows are remapped, volatile counters begin at 0, its
-// recovery action is done, links train again. kFailedPrecondition while processes run on it.
+// What a reset of an idle GPU does: pending modes take effect, rows are remapped, volatile counters begin at
+// 0, its recovery action is done, links train again. kFailedPrecondition while processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
 
 // No faults, no recovery action, links up, cool: as new, its counters of the card's life stay.

@@ -43,7 +43,7 @@ TEST_F(StateTest, MappingsShareOneMachine) {
   ASSERT_TRUE(second) << second.error().text();
   first.edit()->gpus[1].temperature = 71;
   EXPECT_EQ(second->read()->gpus[1].temperature, 71);
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(stat(first.path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0666u) << "clients run as anyone";
 }
@@ -129,8 +129,8 @@ TEST(Reset, NeedsAnIdleGpuAndEndsWhatWasPending) {
   EXPECT_EQ(gpu.links[3].active, 1);
 }
 
-// Whatever is created and destroyed: instances never overlap, ids and UUIDs are unique, and the capacity reported is
-// what creation then does.
+// Whatever is created and destroyed: instances never overlap, ids and UUIDs are unique, and the capacity
+// reported is what creation then does.
 TEST(Mig, KeepsItsRulesThroughAnySequence) {
   rc::check("mig", [] {
     auto machine = small_machine(1);

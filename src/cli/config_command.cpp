@@ -42,7 +42,8 @@ int config_print(const ConfigPrintOptions& options) {
   }
   const auto checked = config::check(sources);
   if (!report(checked)) return 1;
-  std::cout << (options.output == "json" ? config::print_json(checked.loaded) : config::print_yaml(checked.loaded));
+  std::cout << (options.output == "json" ? config::print_json(checked.loaded)
+                                         : config::print_yaml(checked.loaded));
   return 0;
 }
 

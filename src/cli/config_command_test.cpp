@@ -51,16 +51,19 @@ TEST_F(ConfigCommand, CheckPrintsEveryErrorOnItsLine) {
   const auto path = file("flags:\n  migStrategie: mixed\n  plugin: {deviceIDStrategy: name}\n");
   EXPECT_EQ(run([&] { return config_check({path, false}); }), 1);
   EXPECT_EQ(out_, "");
-  EXPECT_EQ(err_, path + ":2:3: flags: unknown key 'migStrategie'; did you mean migStrategy?\n" + path +
-                      ":3:30: flags.plugin.deviceIDStrategy: invalid --device-id-strategy option: name (uuid or index "
-                      "would do)\n");
+  EXPECT_EQ(
+      err_,
+      path + ":2:3: flags: unknown key 'migStrategie'; did you mean migStrategy?\n" + path +
+          ":3:30: flags.plugin.deviceIDStrategy: invalid --device-id-strategy option: name (uuid or index "
+          "would do)\n");
 }
 
 TEST_F(ConfigCommand, CheckAsDropInWarnsOfUnknownKeys) {
   const auto path = file("flags:\n  migStrategie: mixed\n");
   EXPECT_EQ(run([&] { return config_check({path, true}); }), 0);
   EXPECT_EQ(out_, path + ": ok\n");
-  EXPECT_EQ(err_, "warning: " + path + ":2:3: flags: unknown key 'migStrategie'; did you mean migStrategy?\n");
+  EXPECT_EQ(err_,
+            "warning: " + path + ":2:3: flags: unknown key 'migStrategie'; did you mean migStrategy?\n");
 }
 
 TEST_F(ConfigCommand, CheckOfAMissingFileFails) {
@@ -72,7 +75,9 @@ TEST_F(ConfigCommand, PrintReadsTheFileThatTheEnvironmentNames) {
   ConfigPrintOptions options;
   options.sources.environment["CONFIG_FILE"] = file("flags: {migStrategy: single}\n");
   EXPECT_EQ(run([&] { return config_print(options); }), 0);
-  EXPECT_NE(out_.find("  migStrategy: single  # from file " + folder_ + "/config.yaml:1:22\n"), std::string::npos) << out_;
+  EXPECT_NE(out_.find("  migStrategy: single  # from file " + folder_ + "/config.yaml:1:22\n"),
+            std::string::npos)
+      << out_;
   options.output = "json";
   EXPECT_EQ(run([&] { return config_print(options); }), 0);
   EXPECT_NE(out_.find("\"migStrategy\": \"single\""), std::string::npos) << out_;

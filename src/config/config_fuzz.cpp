@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   again.file_content = gpulet::config::print_yaml(checked.loaded);
   const auto second = gpulet::config::check(again);
   if (!second.errors.empty()) std::abort();
-  if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size()) std::abort();
+  if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size())
+    std::abort();
   if (checked.loaded.config.gpu_resources.size() != second.loaded.config.gpu_resources.size()) std::abort();
   return 0;
 }

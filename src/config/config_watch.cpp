@@ -16,8 +16,8 @@
 namespace gpulet::config {
 namespace {
 
-constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
-                                  IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
+constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
+                                  IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
 constexpr int kMostLinks = 16;    // on the way to one file
 constexpr int kMostAttempts = 4;  // to watch a way that changes meanwhile
 
@@ -37,8 +37,8 @@ std::string link_target(const std::string& path) {
 
 }  // namespace
 
-// Walks the path by hand: each link on it, the first thing that is missing and the file itself are names to watch for
-// in the folder where they are.
+// Walks the path by hand: each link on it, the first thing that is missing and the file itself are names to
+// watch for in the folder where they are.
 ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
   Places places;
   std::string folder = "/";
@@ -60,7 +60,7 @@ ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
       continue;
     }
     const std::string here = folder + name;
-    struct stat status {};
+    struct stat status{};
     const bool exists = lstat(here.c_str(), &status) == 0;
     const bool link = exists && S_ISLNK(status.st_mode);
     if (!exists || link || rest.empty()) places[folder].insert(name);
@@ -80,17 +80,20 @@ ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
 ConfigWatch::ConfigWatch(Loop& loop, std::string path, std::function<void()> changed, FileDescriptor inotify)
     : loop_(loop), path_(std::move(path)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
 
-Result<std::unique_ptr<ConfigWatch>> ConfigWatch::start(Loop& loop, std::string path, std::function<void()> changed) {
+Result<std::unique_ptr<ConfigWatch>> ConfigWatch::start(Loop& loop, std::string path,
+                                                        std::function<void()> changed) {
   FileDescriptor inotify(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
   if (!inotify.valid()) return fail(errno_error("inotify_init1", errno, path));
   std::unique_ptr<ConfigWatch> watch(
       new ConfigWatch(loop, std::move(path), std::move(changed), std::move(inotify)));
   GPULET_TRY(watch->arm());
-  watch->reading_ = loop.watch(watch->inotify_.get(), EPOLLIN, [raw = watch.get()](std::uint32_t) { raw->on_readable(); });
+  watch->reading_ =
+      loop.watch(watch->inotify_.get(), EPOLLIN, [raw = watch.get()](std::uint32_t) { raw->on_readable(); });
   return watch;
 }
 
-// Watches the folders on the way to the file. What changes while they are being watched is seen by looking again.
+// Watches the folders on the way to the file. What changes while they are being watched is seen by looking
+// again.
 Status ConfigWatch::arm() {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     Places places = places_of(path_);
@@ -125,9 +128,11 @@ void ConfigWatch::on_readable() {
       if ((event->mask & IN_Q_OVERFLOW) != 0) matters = true;
       const auto watch = watches_.find(event->wd);
       if (watch == watches_.end()) continue;
-      const bool folder_itself = (event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT)) != 0;
+      const bool folder_itself =
+          (event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT)) != 0;
       const auto names = places_.find(watch->second);
-      if (folder_itself || (event->len > 0 && names != places_.end() && names->second.contains(event->name))) {
+      if (folder_itself ||
+          (event->len > 0 && names != places_.end() && names->second.contains(event->name))) {
         matters = true;
       }
     }
@@ -138,7 +143,8 @@ void ConfigWatch::on_readable() {
 void ConfigWatch::on_settled() {
   settling_.reset();
   // Watched anew before it is read: a change from here on is an event of its own.
-  if (const auto armed = arm(); !armed) log::warning("the configuration file is watched no longer", armed.error());
+  if (const auto armed = arm(); !armed)
+    log::warning("the configuration file is watched no longer", armed.error());
   changed_();
 }
 

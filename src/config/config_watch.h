@@ -1,6 +1,7 @@
-// Tells when the configuration file may have changed: written in place, replaced by a rename, deleted, back again, or
-// swapped by a link on the way to it (a Kubernetes ConfigMap's `..data`, a config manager's link). inotify only: an
-// idle file costs nothing. It watches the folders, never the file, so that no replacement is missed.
+// Tells when the configuration file may have changed: written in place, replaced by a rename, deleted, back
+// again, or swapped by a link on the way to it (a Kubernetes ConfigMap's `..data`, a config manager's link).
+// inotify only: an idle file costs nothing. It watches the folders, never the file, so that no replacement is
+// missed.
 #pragma once
 
 #include <functional>
@@ -21,10 +22,11 @@ inline constexpr Duration kWatchDebounce = std::chrono::milliseconds(50);
 // Loop's thread only.
 class ConfigWatch {
  public:
-  // `changed` is called from the loop after each burst of changes to what `path` leads to. Nothing need exist yet: the
-  // nearest folder that does is watched.
-  // Errors: kIo where the kernel has no inotify instance or watch left.
-  static Result<std::unique_ptr<ConfigWatch>> start(Loop& loop, std::string path, std::function<void()> changed);
+  // `changed` is called from the loop after each burst of changes to what `path` leads to. Nothing need exist
+  // yet: the nearest folder that does is watched. Errors: kIo where the kernel has no inotify instance or
+  // watch left.
+  static Result<std::unique_ptr<ConfigWatch>> start(Loop& loop, std::string path,
+                                                    std::function<void()> changed);
 
   ~ConfigWatch() = default;
   ConfigWatch(const ConfigWatch&) = delete;

@@ -117,7 +117,8 @@ TEST_F(Watch, NotThereYet) {
   expect_told();
 }
 
-// As the kubelet swaps a ConfigMap: c.yaml → ..data/c.yaml, ..data → a folder of its own, replaced by a rename.
+// As the kubelet swaps a ConfigMap: c.yaml → ..data/c.yaml, ..data → a folder of its own, replaced by a
+// rename.
 TEST_F(Watch, ConfigMapSwapped) {
   fs::create_directory(folder_ / "..1");
   write(folder_ / "..1/c.yaml", "a");

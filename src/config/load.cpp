@@ -3,162 +3,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <set>
 
 #include "base/file.h"
 #include "base/text.h"
+#include "config/readings.h"
 #include "config/sections.h"
-#include "config/values.h"
 #include "config/yaml.h"
 
 namespace gpulet::config {
 namespace {
 
 using NodeKind = yaml::Node::Kind;
-
-constexpr std::chrono::nanoseconds kShortestDuration = std::chrono::milliseconds(1);
-constexpr std::chrono::nanoseconds kLongestDuration = std::chrono::hours(24);
-
-std::string choices_of(const Setting& setting) {
-  std::string out;
-  for (std::size_t i = 0; i < setting.choices.size(); ++i) {
-    if (i > 0) out += i + 1 == setting.choices.size() ? " or " : ", ";
-    out += setting.choices[i];
-  }
-  return out;
-}
-
-// "host:port", "[v6]:port", ":port".
-std::optional<std::string> listen_error(const std::string& value) {
-  if (value.empty()) return std::nullopt;
-  const auto colon = value.rfind(':');
-  const auto port = colon == std::string::npos ? std::nullopt : text::parse_unsigned(value.substr(colon + 1));
-  const auto host = value.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  if (!port || *port > 65535 || (host.find(':') != std::string::npos && !bracketed)) {
-    return "'" + value + "' is not host:port";
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> choice_error(const Setting& setting, const std::string& value) {
-  if (std::ranges::count(setting.choices, std::string_view(value)) != 0) return std::nullopt;
-  const std::string complaint = setting.complaint.empty() ? "invalid value" : std::string(setting.complaint);
-  std::string hint = choices_of(setting) + " would do";
-  if (value == "vfio") hint = "vfio is for gpu-feature-discovery alone; " + hint;
-  return complaint + ": " + value.substr(0, 64) + " (" + hint + ")";
-}
-
-std::optional<std::string> duration_error(const std::string& value) {
-  const auto duration = parse_duration(value);
-  if (!duration) return "'" + value.substr(0, 64) + "' is not a duration such as 10s, 1m30s or 500ms";
-  if (*duration < kShortestDuration || *duration > kLongestDuration) {
-    return "'" + value + "' is not between 1ms and 24h";
-  }
-  return std::nullopt;
-}
-
-// What a well-typed value still has to be.
-std::optional<std::string> value_error(const Setting& setting, const Value& value) {
-  if (const auto* one = std::get_if<std::string>(&value)) {
-    if (setting.kind == Kind::kChoice) return choice_error(setting, *one);
-    if (setting.kind == Kind::kDuration) return duration_error(*one);
-    if (setting.kind == Kind::kInterval && *one != "infinite" && !parse_duration(*one)) {
-      return "'" + one->substr(0, 64) + "' is not a duration, infinite, or a number of nanoseconds";
-    }
-    if (setting.path == "gpulet.listen") return listen_error(*one);
-    if (setting.path == "gpulet.kubeletDir" && (one->empty() || one->front() != '/')) {
-      return "'" + *one + "' is not an absolute path";
-    }
-  }
-  if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {
-    if (setting.kind == Kind::kChoices) {
-      if (many->empty()) return "at least one is needed: " + choices_of(setting);
-      for (const auto& item : *many) {
-        if (auto error = choice_error(setting, item)) return error;
-      }
-    }
-    if (setting.kind == Kind::kUnsigneds && !many->empty() && *many != std::vector<std::string>{"0"}) {
-      return "channelIDs must be [] or [0]; found [" + text::join(*many, " ") + "]";
-    }
-  }
-  return std::nullopt;
-}
-
-void drop_doubles(std::vector<std::string>& items) {
-  std::set<std::string> seen;
-  std::erase_if(items, [&](const auto& item) { return !seen.insert(item).second; });
-}
-
-// A value in the form of the environment and the command line.
-Result<Value> from_text(const Setting& setting, const std::vector<std::string>& given) {
-  const std::string last = given.empty() ? "" : given.back();
-  switch (setting.kind) {
-    case Kind::kBool: {
-      if (last.empty()) return Value(false);
-      const auto flag = parse_go_bool(last);
-      if (!flag) return fail(Code::kInvalidArgument, "'" + last.substr(0, 64) + "' is not true or false");
-      return Value(*flag);
-    }
-    case Kind::kString:
-    case Kind::kChoice:
-    case Kind::kDuration:
-    case Kind::kInterval: return Value(last);
-    case Kind::kChoices:
-    case Kind::kStrings:
-    case Kind::kUnsigneds: break;
-  }
-  std::vector<std::string> items;
-  for (const auto& text : given) {
-    for (const auto& item : text::split(text, ',')) items.emplace_back(text::trim(item));
-  }
-  if (setting.kind == Kind::kUnsigneds) {
-    for (const auto& item : items) {
-      if (!text::parse_unsigned(item)) return fail(Code::kInvalidArgument, "'" + item + "' is not a whole number");
-    }
-  } else {
-    drop_doubles(items);
-  }
-  return Value(std::move(items));
-}
-
-// A value in the form of the file.
-Result<Value> from_node(const Setting& setting, const yaml::Node& node) {
-  const bool scalar = node.kind == NodeKind::kScalar;
-  const auto wrong = [&](std::string_view expected) { return fail(Code::kInvalidArgument, found_instead(expected, node)); };
-  switch (setting.kind) {
-    case Kind::kBool: {
-      const auto flag = scalar && node.plain ? parse_yaml_bool(node.scalar) : std::nullopt;
-      if (!flag) return wrong("true or false");
-      return Value(*flag);
-    }
-    case Kind::kInterval:
-      // A bare number is NVIDIA's count of nanoseconds.
-      if (scalar && node.plain && text::parse_unsigned(node.scalar)) return Value(node.scalar + "ns");
-      [[fallthrough]];
-    case Kind::kString:
-    case Kind::kChoice:
-    case Kind::kDuration:
-      if (!scalar) return wrong("a text");
-      return Value(node.scalar);
-    case Kind::kChoices:
-    case Kind::kStrings:
-    case Kind::kUnsigneds: break;
-  }
-  if (scalar && setting.kind == Kind::kChoices) return from_text(setting, {node.scalar});
-  if (node.kind != NodeKind::kSequence) return wrong("a list");
-  std::vector<std::string> items;
-  for (const auto& item : node.items) {
-    const bool number = item.plain && text::parse_unsigned(item.scalar).has_value();
-    if (item.kind != NodeKind::kScalar || (setting.kind == Kind::kUnsigneds && !number)) {
-      return fail(Code::kInvalidArgument,
-                  found_instead(setting.kind == Kind::kUnsigneds ? "a list of whole numbers" : "a list of texts", item));
-    }
-    items.push_back(item.scalar);
-  }
-  if (setting.kind != Kind::kUnsigneds) drop_doubles(items);
-  return Value(std::move(items));
-}
 
 // What may stand in a section: the next segments of every path that begins with it.
 std::vector<std::string> keys_below(const std::string& section) {
@@ -207,13 +62,16 @@ class Loader {
       return;
     }
     for (const auto& doubled : document->duplicates) {
-      problems_.lenient(doubled.position, "", "'" + doubled.key.substr(0, 64) + "' is already given at line " +
-                                                  std::to_string(doubled.first.line));
+      problems_.lenient(doubled.position, "",
+                        "'" + doubled.key.substr(0, 64) + "' is already given at line " +
+                            std::to_string(doubled.first.line));
     }
-    if (document->second) problems_.lenient(*document->second, "", "a second document: only the first one is read");
+    if (document->second)
+      problems_.lenient(*document->second, "", "a second document: only the first one is read");
     if (document->root.kind == NodeKind::kNull) return;
     if (document->root.kind != NodeKind::kMapping) {
-      problems_.error(document->root.position, "", found_instead("a mapping with version, flags…", document->root));
+      problems_.error(document->root.position, "",
+                      found_instead("a mapping with version, flags…", document->root));
       return;
     }
     read_section(document->root, "");
@@ -250,11 +108,13 @@ class Loader {
   }
 
   void read_version(const yaml::Node& node) {
-    const bool empty = node.kind == NodeKind::kNull || (node.kind == NodeKind::kScalar && node.scalar.empty());
+    const bool empty =
+        node.kind == NodeKind::kNull || (node.kind == NodeKind::kScalar && node.scalar.empty());
     if (empty || (node.kind == NodeKind::kScalar && node.scalar == "v1")) return;
     problems_.error(node.position, "version",
-                    node.kind == NodeKind::kScalar ? "unknown version: " + node.scalar.substr(0, 64) + " (v1 would do)"
-                                                   : found_instead("v1", node));
+                    node.kind == NodeKind::kScalar
+                        ? "unknown version: " + node.scalar.substr(0, 64) + " (v1 would do)"
+                        : found_instead("v1", node));
   }
 
   void read_setting(const Setting& setting, const yaml::Node& node) {
@@ -324,7 +184,8 @@ class Loader {
       dev_root = Given{config().flags.nvidia_driver_root, "default, the driver root"};
     }
     auto& socket = value_of("gpulet.kubeletSocket");
-    if (!socket) socket = Given{config().device_plugin_dir() + "/kubelet.sock", "default, below gpulet.kubeletDir"};
+    if (!socket)
+      socket = Given{config().device_plugin_dir() + "/kubelet.sock", "default, below gpulet.kubeletDir"};
     checked_.loaded.given_gpu_resources = config().gpu_resources;
     config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
   }
@@ -357,9 +218,10 @@ Result<Loaded> load(const Sources& sources) {
   if (checked.errors.empty()) return std::move(checked.loaded);
   Error first = checked.errors.front();
   if (checked.errors.size() == 1) return fail(std::move(first));
-  return fail(first.code(),
-              first.message() + " (and " + std::to_string(checked.errors.size() - 1) + " more: gpulet config check)",
-              first.about());
+  return fail(
+      first.code(),
+      first.message() + " (and " + std::to_string(checked.errors.size() - 1) + " more: gpulet config check)",
+      first.about());
 }
 
 Status read_config_file(Sources& sources) {
@@ -367,7 +229,8 @@ Status read_config_file(Sources& sources) {
   std::string path;
   if (const auto flag = sources.flags.find(setting.flag); flag != sources.flags.end()) {
     path = flag->second.empty() ? "" : flag->second.back();
-  } else if (const auto given = sources.environment.find(setting.environment[0]); given != sources.environment.end()) {
+  } else if (const auto given = sources.environment.find(setting.environment[0]);
+             given != sources.environment.end()) {
     path = given->second;
   }
   sources.file_path = path;

@@ -48,7 +48,8 @@ TEST(Schema, NamesAreUnique) {
     variables.insert(variables.end(), setting.environment.begin(), setting.environment.end());
     if (!setting.path.empty()) paths.push_back(setting.path);
     EXPECT_FALSE(setting.help.empty()) << setting.path;
-    EXPECT_EQ(setting.kind == Kind::kChoice || setting.kind == Kind::kChoices, !setting.choices.empty()) << setting.path;
+    EXPECT_EQ(setting.kind == Kind::kChoice || setting.kind == Kind::kChoices, !setting.choices.empty())
+        << setting.path;
   }
   for (auto* names : {&flags, &variables, &paths}) {
     std::ranges::sort(*names);
@@ -73,7 +74,8 @@ TEST(Schema, HasAllOfNvidias) {
       {"gds-enabled", "", "GDS_ENABLED", "", "flags.gdsEnabled"},
       {"mofed-enabled", "", "MOFED_ENABLED", "", "flags.mofedEnabled"},
       {"cdi-annotation-prefix", "", "CDI_ANNOTATION_PREFIX", "", "flags.plugin.cdiAnnotationPrefix"},
-      {"nvidia-cdi-hook-path", "nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH", "flags.plugin.nvidiaCTKPath"},
+      {"nvidia-cdi-hook-path", "nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH",
+       "flags.plugin.nvidiaCTKPath"},
       {"driver-root-ctr-path", "container-driver-root", "DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT",
        "flags.plugin.containerDriverRoot"},
       {"mps-root", "", "MPS_ROOT", "", "flags.mpsRoot"},
@@ -111,7 +113,8 @@ TEST(Load, OfNothingIsTheDefaults) {
   EXPECT_EQ(c.flags.mps_root, "");
   EXPECT_EQ(c.flags.nvidia_driver_root, "/");
   EXPECT_EQ(c.flags.nvidia_dev_root, "/");
-  EXPECT_FALSE(c.flags.gdrcopy_enabled || c.flags.gds_enabled || c.flags.mofed_enabled || c.flags.pass_device_specs);
+  EXPECT_FALSE(c.flags.gdrcopy_enabled || c.flags.gds_enabled || c.flags.mofed_enabled ||
+               c.flags.pass_device_specs);
   EXPECT_EQ(c.flags.device_discovery_strategy, DeviceDiscoveryStrategy::kAuto);
   EXPECT_EQ(c.flags.device_list_strategy, std::vector{DeviceListStrategy::kEnvvar});
   EXPECT_EQ(c.flags.device_id_strategy, DeviceIdStrategy::kUuid);
@@ -162,7 +165,8 @@ TEST(Load, FlagThenEnvironmentThenFileThenDefault) {
 }
 
 TEST(Load, AliasesAndSecondVariables) {
-  EXPECT_EQ(load(flag("nvidia-driver-root", {"/run/nvidia"}))->config.flags.nvidia_driver_root, "/run/nvidia");
+  EXPECT_EQ(load(flag("nvidia-driver-root", {"/run/nvidia"}))->config.flags.nvidia_driver_root,
+            "/run/nvidia");
   EXPECT_EQ(load(flag("container-driver-root", {"/r"}))->config.flags.container_driver_root, "/r");
   EXPECT_EQ(load(env("CONTAINER_DRIVER_ROOT", "/r"))->config.flags.container_driver_root, "/r");
   auto both = env("NVIDIA_CTK_PATH", "/second");
@@ -174,8 +178,10 @@ TEST(Load, DevRootFollowsTheDriverRoot) {
   const auto follows = load(flag("driver-root", {"/run/nvidia/driver"}));
   EXPECT_EQ(follows->config.flags.nvidia_dev_root, "/run/nvidia/driver");
   EXPECT_EQ(given(*follows, "flags.nvidiaDevRoot").origin, "default, the driver root");
-  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: /b}"))->config.flags.nvidia_dev_root, "/b");
-  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: ''}"))->config.flags.nvidia_dev_root, "/a");
+  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: /b}"))->config.flags.nvidia_dev_root,
+            "/b");
+  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: ''}"))->config.flags.nvidia_dev_root,
+            "/a");
 }
 
 TEST(Load, BooleansAsGoAndAsYaml) {
@@ -190,34 +196,42 @@ TEST(Load, BooleansAsGoAndAsYaml) {
   EXPECT_FALSE(load(file("flags: {failOnInitError: off}"))->config.flags.fail_on_init_error);
   EXPECT_EQ(error_of(file("flags: {gdsEnabled: \"true\"}")),
             "x.yaml:1:21: flags.gdsEnabled: expected true or false, found the quoted text 'true'");
-  EXPECT_EQ(error_of(file("flags: {gdsEnabled: 1}")), "x.yaml:1:21: flags.gdsEnabled: expected true or false, found '1'");
+  EXPECT_EQ(error_of(file("flags: {gdsEnabled: 1}")),
+            "x.yaml:1:21: flags.gdsEnabled: expected true or false, found '1'");
 }
 
 TEST(Load, DeviceListStrategyIsATextOrAList) {
   using enum DeviceListStrategy;
   const auto strategies = [](const Sources& s) { return load(s)->config.flags.device_list_strategy; };
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: volume-mounts}}")), std::vector{kVolumeMounts});
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: [cdi-cri, envvar]}}")), (std::vector{kCdiCri, kEnvvar}));
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: \"envvar,cdi-cri\"}}")), (std::vector{kEnvvar, kCdiCri}));
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: volume-mounts}}")),
+            std::vector{kVolumeMounts});
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: [cdi-cri, envvar]}}")),
+            (std::vector{kCdiCri, kEnvvar}));
+  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: \"envvar,cdi-cri\"}}")),
+            (std::vector{kEnvvar, kCdiCri}));
   EXPECT_EQ(strategies(env("DEVICE_LIST_STRATEGY", "envvar, cdi-annotations,envvar")),
             (std::vector{kEnvvar, kCdiAnnotations}));
   EXPECT_EQ(strategies(flag("device-list-strategy", {"envvar", "cdi-cri,volume-mounts"})),
             (std::vector{kEnvvar, kCdiCri, kVolumeMounts}));
   EXPECT_EQ(error_of(file("flags:\n  plugin:\n    deviceListStrategy: [envvar, cdi]\n")),
-            "x.yaml:3:25: flags.plugin.deviceListStrategy: invalid --device-list-strategy option: invalid strategy: cdi "
+            "x.yaml:3:25: flags.plugin.deviceListStrategy: invalid --device-list-strategy option: invalid "
+            "strategy: cdi "
             "(envvar, volume-mounts, cdi-annotations or cdi-cri would do)");
-  EXPECT_NE(error_of(file("flags: {plugin: {deviceListStrategy: []}}")).find("at least one is needed"), std::string::npos);
+  EXPECT_NE(error_of(file("flags: {plugin: {deviceListStrategy: []}}")).find("at least one is needed"),
+            std::string::npos);
 }
 
 TEST(Load, RefusesUnknownChoicesInNvidiasWords) {
-  EXPECT_EQ(error_of(env("MIG_STRATEGY", "all")), "env MIG_STRATEGY: unknown MIG strategy: all (none, single or mixed would do)");
+  EXPECT_EQ(error_of(env("MIG_STRATEGY", "all")),
+            "env MIG_STRATEGY: unknown MIG strategy: all (none, single or mixed would do)");
   EXPECT_EQ(error_of(flag("device-id-strategy", {"name"})),
             "flag --device-id-strategy: invalid --device-id-strategy option: name (uuid or index would do)");
   EXPECT_EQ(error_of(flag("shared-devices-allocation-policy", {"x"})),
             "flag --shared-devices-allocation-policy: invalid --shared-devices-allocation-policy option: x "
             "(distributed or packed would do)");
   EXPECT_EQ(error_of(file("flags: {deviceDiscoveryStrategy: vfio}")),
-            "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio (vfio is for "
+            "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio "
+            "(vfio is for "
             "gpu-feature-discovery alone; auto, nvml or tegra would do)");
   EXPECT_EQ(error_of(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
   EXPECT_EQ(error_of(file("flags: {migStrategy: [none]}")),
@@ -233,7 +247,8 @@ TEST(Load, ImexChannelsAreNoneOrZero) {
             "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [2]");
   EXPECT_EQ(error_of(file("imex: {channelIDs: [0, 0]}")),
             "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [0 0]");
-  EXPECT_NE(error_of(file("imex: {channelIDs: [\"0\"]}")).find("expected a list of whole numbers"), std::string::npos);
+  EXPECT_NE(error_of(file("imex: {channelIDs: [\"0\"]}")).find("expected a list of whole numbers"),
+            std::string::npos);
   EXPECT_NE(error_of(env("IMEX_CHANNEL_IDS", "a")).find("'a' is not a whole number"), std::string::npos);
 }
 
@@ -253,19 +268,21 @@ TEST(Load, Version) {
 }
 
 TEST(Load, EmptyAndNullFilesAreTheDefaults) {
-  for (const auto* content : {"", "\n", "# only a comment\n", "flags:\n", "flags: {plugin: }\nsharing:\nresources: ~\n",
-                              "flags: {migStrategy: null}"}) {
+  for (const auto* content : {"", "\n", "# only a comment\n", "flags:\n",
+                              "flags: {plugin: }\nsharing:\nresources: ~\n", "flags: {migStrategy: null}"}) {
     const auto loaded = load(file(content));
     ASSERT_TRUE(loaded) << content << ": " << loaded.error().text();
     EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
   }
-  EXPECT_EQ(error_of(file("just text")), "x.yaml:1:1: expected a mapping with version, flags…, found 'just text'");
+  EXPECT_EQ(error_of(file("just text")),
+            "x.yaml:1:1: expected a mapping with version, flags…, found 'just text'");
   EXPECT_EQ(error_of(file("flags: 3")), "x.yaml:1:8: flags: expected a mapping, found '3'");
 }
 
 TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
-  const auto loaded = load(file("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
-                                "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
+  const auto loaded =
+      load(file("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
+                "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
   ASSERT_TRUE(loaded) << loaded.error().text();
   EXPECT_EQ(std::get<std::string>(given(*loaded, "flags.gfd.sleepInterval").value), "5ns");
   for (const auto* interval : {"infinite", "60s", "\"1m30s\"", "0", "9223372036854775807"}) {
@@ -278,9 +295,10 @@ TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
 }
 
 TEST(Load, OwnSettings) {
-  const auto loaded = load(file("gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
-                                "  logLevel: debug\n  driverCallTimeout: 500ms\n  healthCheckInterval: 1m30s\n"
-                                "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
+  const auto loaded = load(file(
+      "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
+      "  logLevel: debug\n  driverCallTimeout: 500ms\n  healthCheckInterval: 1m30s\n"
+      "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
   ASSERT_TRUE(loaded) << loaded.error().text();
   const auto& own = loaded->config.gpulet;
   EXPECT_EQ(own.placement_policy, PlacementPolicy::kTightest);
@@ -298,15 +316,18 @@ TEST(Load, OwnSettings) {
   EXPECT_NE(error_of(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_KUBELET_DIR", "var")).find("is not an absolute path"), std::string::npos);
-  EXPECT_NE(error_of(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"), std::string::npos);
-  EXPECT_NE(error_of(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"), std::string::npos);
+  EXPECT_NE(error_of(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"),
+            std::string::npos);
+  EXPECT_NE(error_of(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"),
+            std::string::npos);
 }
 
 TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
   EXPECT_EQ(error_of(file("version: v1\nflags:\n  migStrategie: mixed\n")),
             "x.yaml:3:3: flags: unknown key 'migStrategie'; did you mean migStrategy?");
   EXPECT_EQ(error_of(file("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
-  EXPECT_EQ(error_of(file("migStrategy: mixed")), "x.yaml:1:1: unknown key 'migStrategy'; its place is flags.migStrategy");
+  EXPECT_EQ(error_of(file("migStrategy: mixed")),
+            "x.yaml:1:1: unknown key 'migStrategy'; its place is flags.migStrategy");
   EXPECT_EQ(error_of(file("flags: {MigStrategy: mixed}")),
             "x.yaml:1:9: flags: unknown key 'MigStrategy'; did you mean migStrategy?");
   EXPECT_EQ(error_of(file("imex: {something: 1}")),
@@ -314,8 +335,10 @@ TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
 }
 
 TEST(Load, DropInMindsNoMoreThanNvidias) {
-  const auto loaded = load(file("flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
-                                "---\nmore: 1\n", true));
+  const auto loaded = load(
+      file("flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
+           "---\nmore: 1\n",
+           true));
   ASSERT_TRUE(loaded) << loaded.error().text();
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
   EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a doubled key
@@ -323,9 +346,9 @@ TEST(Load, DropInMindsNoMoreThanNvidias) {
   const auto other = load(file("flags: {migStrategie: mixed, FailOnInitError: false}", true));
   ASSERT_TRUE(other);
   EXPECT_FALSE(other->config.flags.fail_on_init_error);
-  EXPECT_EQ(other->warnings,
-            (std::vector<std::string>{"x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
-                                      "x.yaml:1:30: flags: 'FailOnInitError' is taken for failOnInitError"}));
+  EXPECT_EQ(other->warnings, (std::vector<std::string>{
+                                 "x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
+                                 "x.yaml:1:30: flags: 'FailOnInitError' is taken for failOnInitError"}));
   // A wrong value is wrong for both.
   EXPECT_FALSE(load(file("flags: {migStrategy: all}", true)));
   EXPECT_EQ(error_of(file("version: v1\nversion: v1\n")), "x.yaml:2:1: 'version' is already given at line 1");

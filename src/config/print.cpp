@@ -44,7 +44,11 @@ bool plain_in_yaml(const std::string& text) {
 }
 
 Item scalar(std::string key, std::string text, std::string origin = {}) {
-  return {.key = std::move(key), .scalar = std::move(text), .origin = std::move(origin), .list = false, .children = {}};
+  return {.key = std::move(key),
+          .scalar = std::move(text),
+          .origin = std::move(origin),
+          .list = false,
+          .children = {}};
 }
 Item text_item(std::string key, const std::string& text, std::string origin = {}) {
   return scalar(std::move(key), quoted(text), std::move(origin));
@@ -61,7 +65,8 @@ std::string shown(const Setting& setting, const std::string& text) {
 }
 
 Item item_of(std::string key, const Setting& setting, const Given& given) {
-  if (const auto* flag = std::get_if<bool>(&given.value)) return scalar(std::move(key), *flag ? "true" : "false", given.origin);
+  if (const auto* flag = std::get_if<bool>(&given.value))
+    return scalar(std::move(key), *flag ? "true" : "false", given.origin);
   if (const auto* text = std::get_if<std::string>(&given.value)) {
     return text_item(std::move(key), shown(setting, *text), given.origin);
   }
@@ -97,7 +102,8 @@ Item patterns_item(std::string key, const std::vector<ResourcePattern>& patterns
 }
 
 Item devices_item(const DeviceSelection& devices) {
-  if (const auto* count = std::get_if<DeviceCount>(&devices)) return scalar("devices", std::to_string(count->count));
+  if (const auto* count = std::get_if<DeviceCount>(&devices))
+    return scalar("devices", std::to_string(count->count));
   const auto* refs = std::get_if<DeviceRefs>(&devices);
   if (!refs) return text_item("devices", "all");
   Item list = group("devices", true);

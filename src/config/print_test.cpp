@@ -36,7 +36,8 @@ sharing:
     - {name: gpu, rename: half, replicas: 2, devices: 3}
 gpulet: {logFormat: json, driverCallTimeout: 90s}
 )";
-  sources.environment = {{"PASS_DEVICE_SPECS", "true"}, {"CDI_DISABLE_HOOKS", "all"}, {"IMEX_CHANNEL_IDS", "0"}};
+  sources.environment = {
+      {"PASS_DEVICE_SPECS", "true"}, {"CDI_DISABLE_HOOKS", "all"}, {"IMEX_CHANNEL_IDS", "0"}};
   sources.flags = {{"driver-root", {"/run/nvidia/driver"}}, {"listen", {"127.0.0.1:9400"}}};
   return sources;
 }
@@ -84,14 +85,16 @@ TEST(Print, IsReadBack) {
       EXPECT_EQ(first.config.sharing.resources[i].rename, second.config.sharing.resources[i].rename);
       EXPECT_EQ(first.config.sharing.resources[i].replicas, second.config.sharing.resources[i].replicas);
     }
-    EXPECT_EQ(first.config.sharing.fail_requests_greater_than_one, second.config.sharing.fail_requests_greater_than_one);
+    EXPECT_EQ(first.config.sharing.fail_requests_greater_than_one,
+              second.config.sharing.fail_requests_greater_than_one);
     EXPECT_EQ(first.config.gpu_resources.size(), second.config.gpu_resources.size());
   }
 }
 
 TEST(Print, QuotesWhatCouldBeReadAsSomethingElse) {
   Sources sources;
-  sources.environment = {{"MPS_ROOT", "yes"}, {"NVIDIA_CTK_PATH", "a: \"b\" # \n\\"}, {"NVIDIA_DRIVER_ROOT", "007"}};
+  sources.environment = {
+      {"MPS_ROOT", "yes"}, {"NVIDIA_CTK_PATH", "a: \"b\" # \n\\"}, {"NVIDIA_DRIVER_ROOT", "007"}};
   const auto first = loaded_from(sources);
   Sources again;
   again.file_path = "printed.yaml";

@@ -1,9 +1,10 @@
-// The one table of every setting: its flag, its environment variables, its place in the file, its type, its default and
-// its help. The command line is built from it, the loader reads through it, `gpulet config print` prints by it.
+// The one table of every setting: its flag, its environment variables, its place in the file, its type, its
+// default and its help. The command line is built from it, the loader reads through it, `gpulet config print`
+// prints by it.
 //
-// Names and defaults are NVIDIA's where NVIDIA has the setting (k8s-device-plugin v0.20.0, its flags and api/config/v1);
-// what it has no place in the file for, and what is our own, lives under `gpulet:`. `resources` and `sharing` have a
-// structure of their own: config/sections.h.
+// Names and defaults are NVIDIA's where NVIDIA has the setting (k8s-device-plugin v0.20.0, its flags and
+// api/config/v1); what it has no place in the file for, and what is our own, lives under `gpulet:`.
+// `resources` and `sharing` have a structure of their own: config/sections.h.
 #pragma once
 
 #include <optional>
@@ -28,21 +29,23 @@ enum class Kind {
   kInterval,   // NVIDIA's form: a duration, "infinite", or a number of nanoseconds
 };
 
-// A setting's value in its plain form: kBool → bool; kString, kChoice, kDuration, kInterval → text; lists → texts.
+// A setting's value in its plain form: kBool → bool; kString, kChoice, kDuration, kInterval → text; lists →
+// texts.
 using Value = std::variant<bool, std::string, std::vector<std::string>>;
 
 struct Setting {
-  std::string_view flag = {};                 // without dashes; empty where there is none
+  std::string_view flag = {};  // without dashes; empty where there is none
   std::vector<std::string_view> flag_aliases = {};
   std::vector<std::string_view> environment = {};  // the first one that is set counts
-  std::string_view path = {};                 // "flags.plugin.passDeviceSpecs"; empty where the file has no place for it
+  std::string_view path = {};  // "flags.plugin.passDeviceSpecs"; empty where the file has no place for it
   Kind kind = Kind::kString;
   std::span<const std::string_view> choices = {};
-  std::string_view complaint = {};            // NVIDIA's words for a value that is none of `choices`
+  std::string_view complaint = {};  // NVIDIA's words for a value that is none of `choices`
   // As it would be written in the environment; nullopt: unset unless given.
   std::optional<std::string_view> default_text = std::nullopt;
-  std::string_view help = {};                 // one line
-  // Puts a valid value in its place; null for what is accepted for other programs' sake and has no effect here.
+  std::string_view help = {};  // one line
+  // Puts a valid value in its place; null for what is accepted for other programs' sake and has no effect
+  // here.
   void (*assign)(Config&, const Value&) = nullptr;
 };
 

@@ -70,7 +70,8 @@ std::optional<ResourceName> read_name(const Node& node, const std::string& field
 
 std::vector<ResourcePattern> read_patterns(const Node& list, const std::string& section, Problems& problems) {
   std::vector<ResourcePattern> patterns;
-  if (list.kind == NodeKind::kNull || !expect(NodeKind::kSequence, "a list", list, section, problems)) return patterns;
+  if (list.kind == NodeKind::kNull || !expect(NodeKind::kSequence, "a list", list, section, problems))
+    return patterns;
   for (std::size_t i = 0; i < list.items.size(); ++i) {
     const auto& item = list.items[i];
     const std::string path = section + "[" + std::to_string(i) + "]";
@@ -110,12 +111,14 @@ bool device_reference(std::string_view text) {
          std::ranges::all_of(parts, [](const auto& part) { return text::parse_unsigned(part).has_value(); });
 }
 
-std::optional<DeviceSelection> read_device_list(const Node& node, const std::string& field, Problems& problems) {
+std::optional<DeviceSelection> read_device_list(const Node& node, const std::string& field,
+                                                Problems& problems) {
   DeviceRefs refs;
   for (const auto& item : node.items) {
     if (item.kind != NodeKind::kScalar || !device_reference(item.scalar)) {
       problems.error(item.position, field,
-                     "unsupported type for device in devices list: " + (item.kind == NodeKind::kScalar ? item.scalar : "") +
+                     "unsupported type for device in devices list: " +
+                         (item.kind == NodeKind::kScalar ? item.scalar : "") +
                          " (an index, \"gpu:mig\", GPU-… or MIG-… would do)");
       return std::nullopt;
     }
@@ -131,7 +134,8 @@ std::optional<DeviceSelection> read_device_list(const Node& node, const std::str
 std::optional<DeviceSelection> read_devices(const Node& node, const std::string& field, Problems& problems) {
   if (node.kind == NodeKind::kSequence) return read_device_list(node, field, problems);
   if (node.kind != NodeKind::kScalar) {
-    problems.error(node.position, field, "unrecognized type for devices spec: " + found_instead("all, a count or a list", node));
+    problems.error(node.position, field,
+                   "unrecognized type for devices spec: " + found_instead("all, a count or a list", node));
     return std::nullopt;
   }
   if (node.scalar == "all") return AllDevices{};
@@ -140,30 +144,36 @@ std::optional<DeviceSelection> read_devices(const Node& node, const std::string&
     if (count && *count > 0 && *count <= kMaxReplicas) return DeviceCount{static_cast<unsigned>(*count)};
     const bool negative = text::starts_with(node.scalar, "-") && text::parse_unsigned(node.scalar.substr(1));
     if (count || negative) {
-      problems.error(node.position, field, "devices set as '" + node.scalar + "' but a count of devices must be > 0" +
-                                               (count && *count > 0 ? " and at most " + std::to_string(kMaxReplicas) : ""));
+      problems.error(node.position, field,
+                     "devices set as '" + node.scalar + "' but a count of devices must be > 0" +
+                         (count && *count > 0 ? " and at most " + std::to_string(kMaxReplicas) : ""));
       return std::nullopt;
     }
   }
-  problems.error(node.position, field, "devices set as '" + node.scalar + "' but the only valid string input is 'all'");
+  problems.error(node.position, field,
+                 "devices set as '" + node.scalar + "' but the only valid string input is 'all'");
   return std::nullopt;
 }
 
 std::optional<unsigned> read_replicas(const Node& node, const std::string& field, Problems& problems) {
-  const auto count = node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
+  const auto count =
+      node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
   if (count && *count >= 2 && *count <= kMaxReplicas) return static_cast<unsigned>(*count);
-  const bool number = count || (node.kind == NodeKind::kScalar && node.plain && text::starts_with(node.scalar, "-"));
-  problems.error(node.position, field,
-                 !number ? found_instead("a whole number", node)
-                 : count && *count > kMaxReplicas
-                     ? "number of replicas must be <= " + std::to_string(kMaxReplicas) + "; found " + node.scalar
-                     : "number of replicas must be >= 2; found " + node.scalar);
+  const bool number =
+      count || (node.kind == NodeKind::kScalar && node.plain && text::starts_with(node.scalar, "-"));
+  problems.error(
+      node.position, field,
+      !number ? found_instead("a whole number", node)
+      : count && *count > kMaxReplicas
+          ? "number of replicas must be <= " + std::to_string(kMaxReplicas) + "; found " + node.scalar
+          : "number of replicas must be >= 2; found " + node.scalar);
   return std::nullopt;
 }
 
-std::optional<ReplicatedResource> read_replicated(const Node& item, const std::string& path, bool rename_by_default,
-                                                  Problems& problems) {
-  if (!expect(NodeKind::kMapping, "a mapping with name and replicas", item, path, problems)) return std::nullopt;
+std::optional<ReplicatedResource> read_replicated(const Node& item, const std::string& path,
+                                                  bool rename_by_default, Problems& problems) {
+  if (!expect(NodeKind::kMapping, "a mapping with name and replicas", item, path, problems))
+    return std::nullopt;
   const Fields fields(item, path, {"name", "rename", "devices", "replicas"}, problems);
   if (!fields["name"]) problems.error(item.position, path, "no resource name specified");
   if (!fields["replicas"]) problems.error(item.position, path, "no replicas specified");
@@ -198,12 +208,14 @@ std::optional<ReplicatedResource> read_replicated(const Node& item, const std::s
 }
 
 // `timeSlicing` or `mps`.
-Sharing read_replication(const Node& node, SharingStrategy strategy, const std::string& section, Problems& problems) {
+Sharing read_replication(const Node& node, SharingStrategy strategy, const std::string& section,
+                         Problems& problems) {
   Sharing sharing;
   sharing.strategy = strategy;
   sharing.fail_requests_greater_than_one = strategy == SharingStrategy::kMps;
   if (!expect(NodeKind::kMapping, "a mapping with resources", node, section, problems)) return sharing;
-  const Fields fields(node, section, {"renameByDefault", "failRequestsGreaterThanOne", "resources"}, problems);
+  const Fields fields(node, section, {"renameByDefault", "failRequestsGreaterThanOne", "resources"},
+                      problems);
   bool rename = false;
   if (const auto* value = fields["renameByDefault"]) {
     rename = read_bool(*value, fields.path("renameByDefault"), problems).value_or(false);
@@ -214,14 +226,15 @@ Sharing read_replication(const Node& node, SharingStrategy strategy, const std::
   }
   const auto* list = fields["resources"];
   if (!list || (list->kind == NodeKind::kSequence && list->items.empty())) {
-    problems.error((list ? list : &node)->position, section,
-                   "no resources specified: give at least one with name and replicas, or leave " + section + " out");
+    problems.error(
+        (list ? list : &node)->position, section,
+        "no resources specified: give at least one with name and replicas, or leave " + section + " out");
     return sharing;
   }
   if (!expect(NodeKind::kSequence, "a list", *list, fields.path("resources"), problems)) return sharing;
   for (std::size_t i = 0; i < list->items.size(); ++i) {
-    auto resource = read_replicated(list->items[i], fields.path("resources") + "[" + std::to_string(i) + "]", rename,
-                                    problems);
+    auto resource = read_replicated(list->items[i], fields.path("resources") + "[" + std::to_string(i) + "]",
+                                    rename, problems);
     if (resource) sharing.resources.push_back(std::move(*resource));
   }
   return sharing;
@@ -243,20 +256,27 @@ std::string_view other_place(std::string_view key) {
 std::string found_instead(std::string_view expected, const Node& node) {
   std::string found;
   switch (node.kind) {
-    case NodeKind::kNull: found = "nothing"; break;
+    case NodeKind::kNull:
+      found = "nothing";
+      break;
     case NodeKind::kScalar:
       found = (node.plain ? "" : "the quoted text ") + std::string("'") + node.scalar.substr(0, 64) + "'";
       break;
-    case NodeKind::kSequence: found = "a list"; break;
-    case NodeKind::kMapping: found = "a mapping"; break;
+    case NodeKind::kSequence:
+      found = "a list";
+      break;
+    case NodeKind::kMapping:
+      found = "a mapping";
+      break;
   }
   return "expected " + std::string(expected) + ", found " + found;
 }
 
-std::string_view known_key(const yaml::Entry& entry, const std::string& section, std::span<const std::string> keys,
-                           bool any_case, Problems& problems) {
+std::string_view known_key(const yaml::Entry& entry, const std::string& section,
+                           std::span<const std::string> keys, bool any_case, Problems& problems) {
   if (const auto same = std::ranges::find(keys, entry.key); same != keys.end()) return *same;
-  const auto similar = std::ranges::find_if(keys, [&](const auto& key) { return same_but_case(key, entry.key); });
+  const auto similar =
+      std::ranges::find_if(keys, [&](const auto& key) { return same_but_case(key, entry.key); });
   if (similar != keys.end() && problems.drop_in() && any_case) {
     problems.warning(entry.position, section, "'" + entry.key.substr(0, 64) + "' is taken for " + *similar);
     return *similar;
@@ -277,7 +297,8 @@ std::string_view known_key(const yaml::Entry& entry, const std::string& section,
 
 ResourceNames read_resources(const Node& node, Problems& problems) {
   ResourceNames names;
-  if (node.kind == NodeKind::kNull || !expect(NodeKind::kMapping, "a mapping with gpus and mig", node, "resources", problems)) {
+  if (node.kind == NodeKind::kNull ||
+      !expect(NodeKind::kMapping, "a mapping with gpus and mig", node, "resources", problems)) {
     return names;
   }
   const Fields fields(node, "resources", {"gpus", "mig"}, problems);

@@ -52,18 +52,21 @@ TEST(Sharing, MpsDefaultsAndNeeds) {
   EXPECT_EQ(loaded->config.sharing.strategy, SharingStrategy::kMps);
   EXPECT_TRUE(loaded->config.sharing.fail_requests_greater_than_one);
   sources.environment["MIG_STRATEGY"] = "mixed";
-  EXPECT_EQ(load(sources).error().text(),
-            "x.yaml:1:10: sharing.mps: using --mig-strategy=mixed is not supported with MPS (env MIG_STRATEGY)");
+  EXPECT_EQ(
+      load(sources).error().text(),
+      "x.yaml:1:10: sharing.mps: using --mig-strategy=mixed is not supported with MPS (env MIG_STRATEGY)");
   EXPECT_EQ(error_of(mps), "x.yaml:1:10: sharing.mps: using MPS requires --mps-root to be specified");
-  const auto relaxed = load(file("flags: {mpsRoot: /m}\nsharing: {mps: {failRequestsGreaterThanOne: false, resources: "
-                                 "[{name: gpu, replicas: 2}]}}\n"));
+  const auto relaxed =
+      load(file("flags: {mpsRoot: /m}\nsharing: {mps: {failRequestsGreaterThanOne: false, resources: "
+                "[{name: gpu, replicas: 2}]}}\n"));
   ASSERT_TRUE(relaxed);
   EXPECT_FALSE(relaxed->config.sharing.fail_requests_greater_than_one);
 }
 
 TEST(Sharing, MpsCountsWhereBothAreGiven) {
-  const auto loaded = load(file("flags: {mpsRoot: /m}\nsharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
-                                "  mps: {resources: [{name: gpu, replicas: 3}]}\n"));
+  const auto loaded =
+      load(file("flags: {mpsRoot: /m}\nsharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
+                "  mps: {resources: [{name: gpu, replicas: 3}]}\n"));
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->config.sharing.strategy, SharingStrategy::kMps);
   EXPECT_EQ(loaded->config.sharing.resources[0].replicas, 3u);
@@ -73,19 +76,23 @@ TEST(Sharing, MpsCountsWhereBothAreGiven) {
 
 TEST(Sharing, RenameAndRenameByDefault) {
   auto sharing = time_slicing(
-      "    renameByDefault: true\n    failRequestsGreaterThanOne: true\n    resources:\n    - {name: gpu, replicas: 2}\n"
+      "    renameByDefault: true\n    failRequestsGreaterThanOne: true\n    resources:\n    - {name: gpu, "
+      "replicas: 2}\n"
       "    - {name: mig-1g.5gb, rename: tiny, replicas: 2}\n");
   EXPECT_TRUE(sharing.fail_requests_greater_than_one);
   EXPECT_EQ(sharing.resources[0].rename->str(), "nvidia.com/gpu.shared");
   EXPECT_EQ(sharing.resources[1].rename->str(), "nvidia.com/tiny");
-  EXPECT_NE(error_of("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: " + std::string(50, 'a') +
-                     ", replicas: 2}]}}").find("renameByDefault: fully-qualified resource name must be 63"),
+  EXPECT_NE(error_of("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: " +
+                     std::string(50, 'a') + ", replicas: 2}]}}")
+                .find("renameByDefault: fully-qualified resource name must be 63"),
             std::string::npos);
 }
 
 TEST(Sharing, DevicesAreAllACountOrAList) {
   const auto devices = [](const std::string& text) {
-    return time_slicing("    resources: [{name: gpu, replicas: 2, devices: " + text + "}]\n").resources.at(0).devices;
+    return time_slicing("    resources: [{name: gpu, replicas: 2, devices: " + text + "}]\n")
+        .resources.at(0)
+        .devices;
   };
   EXPECT_TRUE(std::holds_alternative<AllDevices>(devices("all")));
   EXPECT_EQ(std::get<DeviceCount>(devices("3")).count, 3u);
@@ -93,22 +100,28 @@ TEST(Sharing, DevicesAreAllACountOrAList) {
                                          "MIG-b1028956-cfa2-0990-bf4a-5da9abb51763, "
                                          "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3/0]")),
             (DeviceRefs{"0", "0:1", "GPU-b1028956-cfa2-0990-bf4a-5da9abb51763",
-                        "MIG-b1028956-cfa2-0990-bf4a-5da9abb51763", "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3/0"}));
+                        "MIG-b1028956-cfa2-0990-bf4a-5da9abb51763",
+                        "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3/0"}));
 }
 
 // NVIDIA's rules in NVIDIA's words, each with its place.
 TEST(Sharing, Errors) {
   const std::string prefix = "x.yaml:1:37: " + std::string(kField);
   EXPECT_EQ(error_of("sharing: {timeSlicing: {}}"),
-            "x.yaml:1:24: sharing.timeSlicing: no resources specified: give at least one with name and replicas, or "
+            "x.yaml:1:24: sharing.timeSlicing: no resources specified: give at least one with name and "
+            "replicas, or "
             "leave sharing.timeSlicing out");
-  EXPECT_NE(error_of("sharing: {mps: {resources: []}}").find("sharing.mps: no resources specified"), std::string::npos);
+  EXPECT_NE(error_of("sharing: {mps: {resources: []}}").find("sharing.mps: no resources specified"),
+            std::string::npos);
   EXPECT_EQ(resource_error("replicas: 2"), prefix + ": no resource name specified");
   EXPECT_EQ(resource_error("name: gpu"), prefix + ": no replicas specified");
   const std::pair<const char*, const char*> replicas[] = {
-      {"1", "number of replicas must be >= 2; found 1"},     {"0", "number of replicas must be >= 2; found 0"},
-      {"-3", "number of replicas must be >= 2; found -3"},   {"5000", "number of replicas must be <= 4096; found 5000"},
-      {"two", "expected a whole number, found 'two'"},       {"\"2\"", "expected a whole number, found the quoted text '2'"},
+      {"1", "number of replicas must be >= 2; found 1"},
+      {"0", "number of replicas must be >= 2; found 0"},
+      {"-3", "number of replicas must be >= 2; found -3"},
+      {"5000", "number of replicas must be <= 4096; found 5000"},
+      {"two", "expected a whole number, found 'two'"},
+      {"\"2\"", "expected a whole number, found the quoted text '2'"},
       {"[2]", "expected a whole number, found a list"}};
   for (const auto& [value, message] : replicas) {
     EXPECT_EQ(resource_error("name: gpu, replicas: " + std::string(value)),
@@ -125,8 +138,8 @@ TEST(Sharing, Errors) {
     EXPECT_EQ(resource_error("name: gpu, replicas: 2, devices: " + std::string(value)),
               "x.yaml:1:71: " + std::string(kField) + ".devices: " + message);
   }
-  for (const auto* reference : {"GPU-1", "x", "0:1:2", "-1", "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3", "\"\"",
-                                "[0]", "MIG-xyz"}) {
+  for (const auto* reference : {"GPU-1", "x", "0:1:2", "-1", "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3",
+                                "\"\"", "[0]", "MIG-xyz"}) {
     EXPECT_NE(resource_error("name: gpu, replicas: 2, devices: [" + std::string(reference) + "]")
                   .find("unsupported type for device in devices list"),
               std::string::npos)
@@ -142,8 +155,9 @@ TEST(Sharing, Errors) {
 }
 
 TEST(Resources, PatternsNameInTheirOrderBeforeTheDefault) {
-  const auto loaded = load(file("resources:\n  gpus:\n  - {pattern: \"*A100*\", name: a100}\n  - {pattern: T4, name: nvidia.com/t4}\n"
-                                "  mig:\n  - {pattern: 1g.5gb, name: mig-small}\n"));
+  const auto loaded = load(file(
+      "resources:\n  gpus:\n  - {pattern: \"*A100*\", name: a100}\n  - {pattern: T4, name: nvidia.com/t4}\n"
+      "  mig:\n  - {pattern: 1g.5gb, name: mig-small}\n"));
   ASSERT_TRUE(loaded) << loaded.error().text();
   const auto& gpus = loaded->config.gpu_resources;
   ASSERT_EQ(gpus.size(), 3u);
@@ -160,10 +174,13 @@ TEST(Resources, Errors) {
             "x.yaml:1:20: resources.gpus[0]: resources must have a 'pattern' field set");
   EXPECT_EQ(error_of("resources: {mig: [{pattern: a}]}"),
             "x.yaml:1:19: resources.mig[0]: resources must have a 'name' field set");
-  EXPECT_EQ(error_of("resources: {gpus: {}}"), "x.yaml:1:19: resources.gpus: expected a list, found a mapping");
-  EXPECT_EQ(error_of("resources: {gpu: []}"), "x.yaml:1:13: resources: unknown key 'gpu'; did you mean gpus?");
-  EXPECT_NE(error_of("resources: {gpus: [{pattern: a, name: A/b}]}").find("incorrect format for resource name"),
-            std::string::npos);
+  EXPECT_EQ(error_of("resources: {gpus: {}}"),
+            "x.yaml:1:19: resources.gpus: expected a list, found a mapping");
+  EXPECT_EQ(error_of("resources: {gpu: []}"),
+            "x.yaml:1:13: resources: unknown key 'gpu'; did you mean gpus?");
+  EXPECT_NE(
+      error_of("resources: {gpus: [{pattern: a, name: A/b}]}").find("incorrect format for resource name"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
     const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / unit.nanoseconds);
     if (whole > most) return std::nullopt;
     const auto full = static_cast<std::int64_t>(whole) * unit.nanoseconds;
-    const auto part = static_cast<std::int64_t>(std::llround(fraction * static_cast<double>(unit.nanoseconds)));
+    const auto part =
+        static_cast<std::int64_t>(std::llround(fraction * static_cast<double>(unit.nanoseconds)));
     if (part > std::numeric_limits<std::int64_t>::max() - full) return std::nullopt;
     return full + part;
   }
@@ -66,7 +67,8 @@ bool label_character(char c) { return (c >= 'a' && c <= 'z') || digit(c); }
 bool dns_subdomain(std::string_view name) {
   if (name.empty()) return false;
   for (const auto& label : text::split(name, '.')) {
-    if (label.empty() || label.size() > 63 || !label_character(label.front()) || !label_character(label.back())) {
+    if (label.empty() || label.size() > 63 || !label_character(label.front()) ||
+        !label_character(label.back())) {
       return false;
     }
     if (!std::ranges::all_of(label, [](char c) { return label_character(c) || c == '-'; })) return false;
@@ -87,10 +89,12 @@ std::optional<bool> parse_go_bool(std::string_view text) {
 }
 
 std::optional<bool> parse_yaml_bool(std::string_view text) {
-  for (const std::string_view yes : {"true", "True", "TRUE", "y", "Y", "yes", "Yes", "YES", "on", "On", "ON"}) {
+  for (const std::string_view yes :
+       {"true", "True", "TRUE", "y", "Y", "yes", "Yes", "YES", "on", "On", "ON"}) {
     if (text == yes) return true;
   }
-  for (const std::string_view no : {"false", "False", "FALSE", "n", "N", "no", "No", "NO", "off", "Off", "OFF"}) {
+  for (const std::string_view no :
+       {"false", "False", "FALSE", "n", "N", "no", "No", "NO", "off", "Off", "OFF"}) {
     if (text == no) return false;
   }
   return std::nullopt;
@@ -118,7 +122,9 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   if (rest == 0) return "0s";
   std::string out = rest < 0 ? "-" : "";
   // The most negative count has no opposite; one nanosecond less is near enough.
-  if (rest < 0) rest = rest == std::numeric_limits<std::int64_t>::min() ? std::numeric_limits<std::int64_t>::max() : -rest;
+  if (rest < 0)
+    rest =
+        rest == std::numeric_limits<std::int64_t>::min() ? std::numeric_limits<std::int64_t>::max() : -rest;
   for (const auto& [name, size] : {kUnits[7], kUnits[6], kUnits[5], kUnits[4], kUnits[1], kUnits[0]}) {
     if (rest < size) continue;
     out += std::to_string(rest / size) + std::string(name);
@@ -131,14 +137,15 @@ Result<ResourceName> parse_resource_name(std::string_view given) {
   std::string full(given);
   if (!text::starts_with(full, kPrefix)) full = std::string(kPrefix) + full;
   if (full.size() > kMaxResourceNameLength) {
-    return fail(Code::kInvalidArgument, "fully-qualified resource name must be " +
-                                            std::to_string(kMaxResourceNameLength) + " characters or less: " +
-                                            full.substr(0, 80) + " has " + std::to_string(full.size()));
+    return fail(Code::kInvalidArgument,
+                "fully-qualified resource name must be " + std::to_string(kMaxResourceNameLength) +
+                    " characters or less: " + full.substr(0, 80) + " has " + std::to_string(full.size()));
   }
   if (!dns_subdomain(std::string_view(full).substr(kPrefix.size()))) {
-    return fail(Code::kInvalidArgument, "incorrect format for resource name '" + full +
-                                            "': after nvidia.com/ come lower case letters, digits, '-' and '.', "
-                                            "beginning and ending with a letter or digit");
+    return fail(Code::kInvalidArgument,
+                "incorrect format for resource name '" + full +
+                    "': after nvidia.com/ come lower case letters, digits, '-' and '.', "
+                    "beginning and ending with a letter or digit");
   }
   return ResourceName(std::move(full));
 }

@@ -17,8 +17,8 @@ std::optional<bool> parse_go_bool(std::string_view text);
 // A plain YAML 1.1 scalar: y yes true on and their opposites, in lower, upper or capitalised form.
 std::optional<bool> parse_yaml_bool(std::string_view text);
 
-// As Go's time.ParseDuration: "1h30m", "1.5s", "-2ms", "0". Units: ns us µs ms s m h. nullopt where it is none, or
-// longer than an int64 of nanoseconds.
+// As Go's time.ParseDuration: "1h30m", "1.5s", "-2ms", "0". Units: ns us µs ms s m h. nullopt where it is
+// none, or longer than an int64 of nanoseconds.
 std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
 
 // "1m30s", "500ms", "0s": the shortest that parse_duration reads back.
@@ -27,8 +27,8 @@ std::string format_duration(std::chrono::nanoseconds duration);
 // No resource name is longer, its prefix included.
 inline constexpr std::size_t kMaxResourceNameLength = 63;
 
-// "gpu" and "nvidia.com/gpu" → nvidia.com/gpu. kInvalidArgument, with NVIDIA's words: longer than 63 characters, or
-// the rest after the prefix is not a DNS-1123 subdomain.
+// "gpu" and "nvidia.com/gpu" → nvidia.com/gpu. kInvalidArgument, with NVIDIA's words: longer than 63
+// characters, or the rest after the prefix is not a DNS-1123 subdomain.
 Result<ResourceName> parse_resource_name(std::string_view text);
 
 // What a resource is called once shared with renameByDefault: "<name>.shared".

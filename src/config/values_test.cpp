@@ -25,16 +25,25 @@ TEST(Values, YamlBooleans) {
 }
 
 TEST(Values, Durations) {
-  const std::pair<const char*, std::int64_t> good[] = {
-      {"10s", 10'000'000'000},         {"500ms", 500'000'000},      {"1m30s", 90'000'000'000},
-      {"1h", 3'600'000'000'000},       {"1.5s", 1'500'000'000},     {".5s", 500'000'000},
-      {"1.s", 1'000'000'000},          {"0", 0},                    {"-2ms", -2'000'000},
-      {"+2ms", 2'000'000},             {"3us", 3'000},              {"3\xc2\xb5s", 3'000},
-      {"7ns", 7},                      {"1h1m1s1ms1us1ns", 3'661'001'001'001},
-      {"9223372036854775807ns", 9'223'372'036'854'775'807}};
+  const std::pair<const char*, std::int64_t> good[] = {{"10s", 10'000'000'000},
+                                                       {"500ms", 500'000'000},
+                                                       {"1m30s", 90'000'000'000},
+                                                       {"1h", 3'600'000'000'000},
+                                                       {"1.5s", 1'500'000'000},
+                                                       {".5s", 500'000'000},
+                                                       {"1.s", 1'000'000'000},
+                                                       {"0", 0},
+                                                       {"-2ms", -2'000'000},
+                                                       {"+2ms", 2'000'000},
+                                                       {"3us", 3'000},
+                                                       {"3\xc2\xb5s", 3'000},
+                                                       {"7ns", 7},
+                                                       {"1h1m1s1ms1us1ns", 3'661'001'001'001},
+                                                       {"9223372036854775807ns", 9'223'372'036'854'775'807}};
   for (const auto& [text, count] : good) EXPECT_EQ(parse_duration(text), nanoseconds(count)) << text;
-  for (const auto* bad : {"", "10", "s", "10 s", "ten", "1x", "-", ".", ".s", "1.2.3s", "99999999999999999999s",
-                          "9999999999h", "9223372036854775808ns", "9223372036.9s", "1d"}) {
+  for (const auto* bad :
+       {"", "10", "s", "10 s", "ten", "1x", "-", ".", ".s", "1.2.3s", "99999999999999999999s", "9999999999h",
+        "9223372036854775808ns", "9223372036.9s", "1d"}) {
     EXPECT_FALSE(parse_duration(bad)) << bad;
   }
 }
@@ -58,10 +67,13 @@ TEST(Values, ResourceNames) {
   EXPECT_EQ(parse_resource_name(std::string(52, 'a'))->str().size(), 63u);
   EXPECT_NE(parse_resource_name(std::string(53, 'a')).error().message().find("must be 63 characters or less"),
             std::string::npos);
-  for (const auto* bad : {"foo.com/gpu", "", "nvidia.com/", "GPU", "-gpu", "gpu-", "a..b", "a b", "gpu.", "a_b"}) {
+  for (const auto* bad :
+       {"foo.com/gpu", "", "nvidia.com/", "GPU", "-gpu", "gpu-", "a..b", "a b", "gpu.", "a_b"}) {
     const auto name = parse_resource_name(bad);
     ASSERT_FALSE(name) << bad;
-    EXPECT_NE(name.error().message().find("incorrect format for resource name 'nvidia.com/"), std::string::npos) << bad;
+    EXPECT_NE(name.error().message().find("incorrect format for resource name 'nvidia.com/"),
+              std::string::npos)
+        << bad;
   }
 }
 

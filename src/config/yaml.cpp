@@ -75,8 +75,8 @@ class Builder : public YAML::EventHandler {
   struct Frame {
     Node node;
     YAML::anchor_t anchor = 0;
-    std::optional<Entry> key;      // a key that waits for its value
-    std::vector<Node> merged;      // values of "<<"
+    std::optional<Entry> key;          // a key that waits for its value
+    std::vector<Node> merged;          // values of "<<"
     std::size_t nodes = 0, bytes = 0;  // spent before it
     std::size_t depth = 1;
   };
@@ -92,10 +92,12 @@ class Builder : public YAML::EventHandler {
   void charge(Position position, std::size_t nodes, std::size_t bytes) {
     nodes_ += nodes;
     bytes_ += bytes;
-    if (nodes_ > kMaxNodes || bytes_ > kMaxScalarBytes) throw Refusal{position, "more values than any configuration has"};
+    if (nodes_ > kMaxNodes || bytes_ > kMaxScalarBytes)
+      throw Refusal{position, "more values than any configuration has"};
   }
 
-  void remember(YAML::anchor_t anchor, const Node& node, std::size_t nodes, std::size_t bytes, std::size_t depth = 0) {
+  void remember(YAML::anchor_t anchor, const Node& node, std::size_t nodes, std::size_t bytes,
+                std::size_t depth = 0) {
     if (anchor != 0) anchors_[anchor] = Anchored{node, nodes, bytes, depth};
   }
 
@@ -181,12 +183,17 @@ class Second : public YAML::EventHandler {
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override { position.reset(); }
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override { stop(); }
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override { stop(); }
-  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {
+    stop();
+  }
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {
     stop();
   }
   void OnSequenceEnd() override {}
-  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override { stop(); }
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    stop();
+  }
   void OnMapEnd() override {}
 
  private:
@@ -213,7 +220,8 @@ std::optional<Error> control_character(std::string_view text, const std::string&
   Position position{1, 1};
   for (const char c : text) {
     if (c == '\0' || (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r')) {
-      return refused(file, position, "a control character (code " + std::to_string(int{c}) + "): this is not a text");
+      return refused(file, position,
+                     "a control character (code " + std::to_string(int{c}) + "): this is not a text");
     }
     if (c == '\n') {
       ++position.line;

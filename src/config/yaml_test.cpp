@@ -76,7 +76,8 @@ TEST(Yaml, RefusesInOneLineWithThePlace) {
   EXPECT_EQ(error_of("a: *b\n").substr(0, 6), "f:1:4:");
   EXPECT_EQ(error_of("? [a]\n: b\n"), "f:1:3: a key must be a text");
   EXPECT_EQ(error_of("a: &a [*a]\n"), "f:1:8: an alias inside the value that it stands for");
-  EXPECT_EQ(error_of(std::string("a: 1\nb\0: 2\n", 12)), "f:2:2: a control character (code 0): this is not a text");
+  EXPECT_EQ(error_of(std::string("a: 1\nb\0: 2\n", 12)),
+            "f:2:2: a control character (code 0): this is not a text");
   EXPECT_EQ(error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
   EXPECT_NE(error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),
             std::string::npos);
@@ -92,7 +93,8 @@ TEST(Yaml, BoundsWhatAliasesUnfoldTo) {
     for (int i = 1; i < 10; ++i) text += ", " + alias;
     text += "]\n";
   }
-  EXPECT_NE(error_of(text).find("more values than any configuration has"), std::string::npos) << error_of(text);
+  EXPECT_NE(error_of(text).find("more values than any configuration has"), std::string::npos)
+      << error_of(text);
   // Few values, but long ones.
   std::string wide = "a: &a " + std::string(500'000, 'x') + "\nb: [*a";
   for (int i = 0; i < 100; ++i) wide += ", *a";

@@ -97,7 +97,8 @@ inventory::Snapshot Judge::judge(inventory::Snapshot snapshot) const {
     for (auto& mig : gpu.mig_devices) {
       mig.health = gpu.health;
       if (!mig.health.healthy) continue;
-      for (const Key& key : {Key{gpu.uuid, mig.gpu_instance}, Key{gpu.uuid, mig.gpu_instance, mig.compute_instance}}) {
+      for (const Key& key :
+           {Key{gpu.uuid, mig.gpu_instance}, Key{gpu.uuid, mig.gpu_instance, mig.compute_instance}}) {
         if (const auto* reason = mark(key); reason && mig.health.healthy) mig.health = {false, *reason};
       }
     }

@@ -38,7 +38,8 @@ std::string picture(const Judge& judge, Snapshot snapshot = node()) {
   return out;
 }
 
-XidEvent event(const std::string& gpu, std::uint64_t xid, std::uint32_t gi = kNoInstance, std::uint32_t ci = kNoInstance) {
+XidEvent event(const std::string& gpu, std::uint64_t xid, std::uint32_t gi = kNoInstance,
+               std::uint32_t ci = kNoInstance) {
   return {DeviceUuid(gpu), xid, gi, ci};
 }
 Judge judge() { return Judge(XidFilter("", "")); }
@@ -68,8 +69,10 @@ TEST(XidFilter, Table) {
   };
   for (const auto& row : rows) {
     const XidFilter filter(row.disable, row.enable);
-    for (const auto xid : row.ignored) EXPECT_TRUE(filter.ignored(xid)) << row.disable << "|" << row.enable << " " << xid;
-    for (const auto xid : row.seen) EXPECT_FALSE(filter.ignored(xid)) << row.disable << "|" << row.enable << " " << xid;
+    for (const auto xid : row.ignored)
+      EXPECT_TRUE(filter.ignored(xid)) << row.disable << "|" << row.enable << " " << xid;
+    for (const auto xid : row.seen)
+      EXPECT_FALSE(filter.ignored(xid)) << row.disable << "|" << row.enable << " " << xid;
     EXPECT_EQ(filter.off(), row.off) << row.disable << "|" << row.enable;
     EXPECT_TRUE(filter.warnings().empty()) << row.disable << "|" << row.enable;
   }
@@ -79,11 +82,13 @@ TEST(XidFilter, TellsOfTokensThatAreNothing) {
   const XidFilter filter("94,xid 95,-1", "everything");
   EXPECT_TRUE(filter.ignored(94));
   EXPECT_FALSE(filter.ignored(95));
-  EXPECT_EQ(filter.warnings(),
-            (std::vector<std::string>{
-                "DP_DISABLE_HEALTHCHECKS: 'xid 95' is neither an XID's number nor all or xids: it is passed over",
-                "DP_DISABLE_HEALTHCHECKS: '-1' is neither an XID's number nor all or xids: it is passed over",
-                "DP_ENABLE_HEALTHCHECKS: 'everything' is neither an XID's number nor all or xids: it is passed over"}));
+  EXPECT_EQ(
+      filter.warnings(),
+      (std::vector<std::string>{
+          "DP_DISABLE_HEALTHCHECKS: 'xid 95' is neither an XID's number nor all or xids: it is passed over",
+          "DP_DISABLE_HEALTHCHECKS: '-1' is neither an XID's number nor all or xids: it is passed over",
+          "DP_ENABLE_HEALTHCHECKS: 'everything' is neither an XID's number nor all or xids: it is passed "
+          "over"}));
 }
 
 TEST(Judge, MarksWhatTheEventNames) {
@@ -93,15 +98,15 @@ TEST(Judge, MarksWhatTheEventNames) {
   };
   const Row rows[] = {
       {event("GPU-0", 79), "x...."},
-      {event("GPU-1", 79), ".xxxx"},             // without an instance: the GPU and all of its MIG devices
-      {event("GPU-1", 94, 1), "..xx."},          // a GPU instance: all of its compute instances
-      {event("GPU-1", 94, 1, 1), "...x."},       // one compute instance
+      {event("GPU-1", 79), ".xxxx"},        // without an instance: the GPU and all of its MIG devices
+      {event("GPU-1", 94, 1), "..xx."},     // a GPU instance: all of its compute instances
+      {event("GPU-1", 94, 1, 1), "...x."},  // one compute instance
       {event("GPU-1", 94, 2, 0), "....x"},
       {event("GPU-1", 94, kNoInstance, 0), ".xxxx"},
-      {event("GPU-1", 94, 7, 0), "....."},       // an instance that is gone
-      {event("GPU-0", 94, 1, 0), "x...."},       // an instance of a GPU that is not cut up
+      {event("GPU-1", 94, 7, 0), "....."},  // an instance that is gone
+      {event("GPU-0", 94, 1, 0), "x...."},  // an instance of a GPU that is not cut up
       {event("GPU-9", 79), "....."},
-      {event("GPU-0", 31), "....."},             // an application's fault
+      {event("GPU-0", 31), "....."},  // an application's fault
   };
   for (const auto& row : rows) {
     auto made = judge();

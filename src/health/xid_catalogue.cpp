@@ -131,14 +131,22 @@ static_assert(std::ranges::is_sorted(kXids, {}, &Xid::code));
 
 std::string_view name(XidAction action) {
   switch (action) {
-    case kNone: return "none";
-    case kRestartApp: return "restart-app";
-    case kResetGpu: return "reset-gpu";
-    case kRestartVm: return "restart-vm";
-    case kRestartNode: return "restart-node";
-    case kDecode: return "decode";
-    case kUpdateSoftware: return "update-software";
-    case kContactSupport: return "contact-support";
+    case kNone:
+      return "none";
+    case kRestartApp:
+      return "restart-app";
+    case kResetGpu:
+      return "reset-gpu";
+    case kRestartVm:
+      return "restart-vm";
+    case kRestartNode:
+      return "restart-node";
+    case kDecode:
+      return "decode";
+    case kUpdateSoftware:
+      return "update-software";
+    case kContactSupport:
+      return "contact-support";
   }
   return "unknown";
 }
@@ -152,7 +160,8 @@ const Xid* find_xid(std::uint64_t code) {
 
 std::string describe_xid(std::uint64_t code) {
   const auto* xid = find_xid(code);
-  return "XID " + std::to_string(code) + ": " + (xid ? std::string(xid->description) : "not in NVIDIA's catalogue");
+  return "XID " + std::to_string(code) + ": " +
+         (xid ? std::string(xid->description) : "not in NVIDIA's catalogue");
 }
 
 }  // namespace gpulet::health

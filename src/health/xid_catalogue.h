@@ -11,12 +11,12 @@ namespace gpulet::health {
 
 // The catalogue's immediate action.
 enum class XidAction {
-  kNone,           // nothing to do: informative, or not the GPU's fault
-  kRestartApp,     // the application failed; the GPU is fit
+  kNone,        // nothing to do: informative, or not the GPU's fault
+  kRestartApp,  // the application failed; the GPU is fit
   kResetGpu,
   kRestartVm,
-  kRestartNode,    // bare metal: reboot, power cycle
-  kDecode,         // depends on details of the event, or on XIDs beside it
+  kRestartNode,  // bare metal: reboot, power cycle
+  kDecode,       // depends on details of the event, or on XIDs beside it
   kUpdateSoftware,
   kContactSupport,
 };

@@ -8,7 +8,8 @@ namespace gpulet::health {
 namespace {
 
 TEST(XidCatalogue, IsSortedWithNoneTwiceAndWhole) {
-  EXPECT_EQ(std::ranges::adjacent_find(xids(), [](const Xid& a, const Xid& b) { return a.code >= b.code; }), xids().end());
+  EXPECT_EQ(std::ranges::adjacent_find(xids(), [](const Xid& a, const Xid& b) { return a.code >= b.code; }),
+            xids().end());
   for (const auto& xid : xids()) {
     EXPECT_FALSE(xid.mnemonic.empty() || xid.description.empty()) << xid.code;
     EXPECT_EQ(xid.description.find('\n'), std::string_view::npos) << xid.code;
@@ -21,11 +22,12 @@ TEST(XidCatalogue, IsSortedWithNoneTwiceAndWhole) {
 
 TEST(XidCatalogue, KnowsTheActions) {
   const std::pair<std::uint64_t, XidAction> rows[] = {
-      {13, XidAction::kRestartApp}, {31, XidAction::kRestartApp}, {43, XidAction::kNone},   {48, XidAction::kDecode},
-      {62, XidAction::kResetGpu},   {63, XidAction::kNone},       {74, XidAction::kDecode}, {79, XidAction::kRestartNode},
-      {85, XidAction::kRestartApp}, {94, XidAction::kRestartApp}, {95, XidAction::kResetGpu},
-      {100, XidAction::kRestartApp}, {109, XidAction::kResetGpu}, {119, XidAction::kResetGpu},
-      {130, XidAction::kRestartApp}, {151, XidAction::kRestartVm}, {154, XidAction::kDecode}, {171, XidAction::kNone}};
+      {13, XidAction::kRestartApp}, {31, XidAction::kRestartApp},  {43, XidAction::kNone},
+      {48, XidAction::kDecode},     {62, XidAction::kResetGpu},    {63, XidAction::kNone},
+      {74, XidAction::kDecode},     {79, XidAction::kRestartNode}, {85, XidAction::kRestartApp},
+      {94, XidAction::kRestartApp}, {95, XidAction::kResetGpu},    {100, XidAction::kRestartApp},
+      {109, XidAction::kResetGpu},  {119, XidAction::kResetGpu},   {130, XidAction::kRestartApp},
+      {151, XidAction::kRestartVm}, {154, XidAction::kDecode},     {171, XidAction::kNone}};
   for (const auto& [code, action] : rows) {
     ASSERT_NE(find_xid(code), nullptr) << code;
     EXPECT_EQ(name(find_xid(code)->action), name(action)) << code;

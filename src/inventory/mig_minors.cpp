@@ -7,7 +7,8 @@
 namespace gpulet::inventory {
 namespace {
 
-// A place in the tree as one number: 16 bits each of GPU, GPU instance and compute instance, the two latter plus one.
+// A place in the tree as one number: 16 bits each of GPU, GPU instance and compute instance, the two latter
+// plus one.
 constexpr unsigned kMostId = 0xFFFE;
 constexpr std::uint64_t key_of(std::uint64_t gpu, std::uint64_t gi_plus_one, std::uint64_t ci_plus_one) {
   return gpu << 32 | gi_plus_one << 16 | ci_plus_one;
@@ -79,15 +80,19 @@ Result<MigMinors> parse_mig_minors(std::string_view text) {
     }
   }
   std::ranges::stable_sort(result.minors_, {}, &std::pair<std::uint64_t, unsigned>::first);
-  const auto doubled = std::ranges::adjacent_find(result.minors_, {}, &std::pair<std::uint64_t, unsigned>::first);
+  const auto doubled =
+      std::ranges::adjacent_find(result.minors_, {}, &std::pair<std::uint64_t, unsigned>::first);
   if (doubled != result.minors_.end()) {
-    return fail(Code::kInvalidArgument, "one name has both minor " + std::to_string(doubled->second) + " and " +
-                                            std::to_string(std::next(doubled)->second), "mig-minors");
+    return fail(Code::kInvalidArgument,
+                "one name has both minor " + std::to_string(doubled->second) + " and " +
+                    std::to_string(std::next(doubled)->second),
+                "mig-minors");
   }
   return result;
 }
 
-std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi, unsigned ci) {
+std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi,
+                                          unsigned ci) {
   const auto gpu_instance = minors.gpu_instance(gpu_minor, gi);
   const auto compute_instance = minors.compute_instance(gpu_minor, gi, ci);
   if (!gpu_instance || !compute_instance) return {};

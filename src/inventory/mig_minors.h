@@ -1,6 +1,6 @@
-// The minor numbers of /dev/nvidia-caps/nvidia-capN: which capability file opens which GPU instance or compute instance.
-// Source: the driver's /proc/driver/nvidia-caps/mig-minors, one "<name> <minor>" a line: "config 1", "monitor 2",
-// "gpu0/gi1/access 3", "gpu0/gi1/ci0/access 4"; gpuN is the GPU's minor.
+// The minor numbers of /dev/nvidia-caps/nvidia-capN: which capability file opens which GPU instance or
+// compute instance. Source: the driver's /proc/driver/nvidia-caps/mig-minors, one "<name> <minor>" a line:
+// "config 1", "monitor 2", "gpu0/gi1/access 3", "gpu0/gi1/ci0/access 4"; gpuN is the GPU's minor.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +32,14 @@ class MigMinors {
 };
 
 // Lines whose name is of another form are passed over: a newer driver may add some.
-// Errors: kInvalidArgument: a line that is not a name and a minor (with its number), or one name with two minors.
+// Errors: kInvalidArgument: a line that is not a name and a minor (with its number), or one name with two
+// minors.
 Result<MigMinors> parse_mig_minors(std::string_view text);
 
-// The two device nodes that a MIG device needs beside its GPU's: its GPU instance's and its compute instance's
+// The two device nodes that a MIG device needs beside its GPU's: its GPU instance's and its compute
+// instance's
 // "/dev/nvidia-caps/nvidia-capN". Empty unless both are known.
-std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi, unsigned ci);
+std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi,
+                                          unsigned ci);
 
 }  // namespace gpulet::inventory

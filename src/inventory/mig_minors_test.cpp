@@ -7,7 +7,8 @@ namespace {
 
 TEST(MigMinors, ReadsWhatTheDriverWrites) {
   const auto minors = parse_mig_minors(
-      "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n"
+      "config 1\nmonitor 2\ngpu0/gi0/access 3\ngpu0/gi0/ci0/access 4\ngpu0/gi1/access "
+      "12\ngpu0/gi1/ci0/access 13\n"
       "gpu0/gi1/ci1/access 14\ngpu12/gi3/access 1700\n");
   ASSERT_TRUE(minors) << minors.error().text();
   EXPECT_EQ(minors->size(), 8u);
@@ -31,7 +32,8 @@ TEST(MigMinors, NamesTheTwoNodesOfADevice) {
 }
 
 TEST(MigMinors, PassesOverNamesOfOtherForms) {
-  const auto minors = parse_mig_minors("\nfuture 7\ngpu0/gi0/vgpu0/access 8\ngpux/gi0/access 9\ngpu0/gi99999/access 10\nconfig 1");
+  const auto minors = parse_mig_minors(
+      "\nfuture 7\ngpu0/gi0/vgpu0/access 8\ngpux/gi0/access 9\ngpu0/gi99999/access 10\nconfig 1");
   ASSERT_TRUE(minors) << minors.error().text();
   EXPECT_EQ(minors->size(), 1u);
   EXPECT_TRUE(parse_mig_minors("")->empty());
@@ -40,8 +42,10 @@ TEST(MigMinors, PassesOverNamesOfOtherForms) {
 TEST(MigMinors, RefusesWhatIsNoLineOfIt) {
   EXPECT_EQ(parse_mig_minors("config 1\ngpu0/gi0/access\n").error().text(),
             "mig-minors: line 2: a name without a minor number");
-  for (const auto* bad : {"config x", "config -1", "config 1 2", "config 1048576", "config 99999999999999999999"}) {
-    EXPECT_EQ(parse_mig_minors(bad).error().text(), "mig-minors: line 1: no minor number after the name") << bad;
+  for (const auto* bad :
+       {"config x", "config -1", "config 1 2", "config 1048576", "config 99999999999999999999"}) {
+    EXPECT_EQ(parse_mig_minors(bad).error().text(), "mig-minors: line 1: no minor number after the name")
+        << bad;
   }
   EXPECT_EQ(parse_mig_minors("config 1\nmonitor 2\nconfig 3\n").error().text(),
             "mig-minors: one name has both minor 1 and 3");

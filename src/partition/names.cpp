@@ -8,7 +8,8 @@ namespace {
 
 constexpr const char* kGpu = "nvidia.com/gpu";
 
-const config::ResourcePattern* first_match(std::span<const config::ResourcePattern> patterns, std::string_view text) {
+const config::ResourcePattern* first_match(std::span<const config::ResourcePattern> patterns,
+                                           std::string_view text) {
   const auto found = std::ranges::find_if(patterns, [&](const auto& p) { return matches(p.pattern, text); });
   return found == patterns.end() ? nullptr : &*found;
 }

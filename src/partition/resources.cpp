@@ -15,9 +15,13 @@ using inventory::Gpu;
 using inventory::Snapshot;
 
 // A DGX Station's display adapter is no GPU for work. Source: go-nvlib, pkg/nvlib/device/api.go.
-bool display_adapter(const Gpu& gpu) { return gpu.model == "DGX Display" || gpu.model == "NVIDIA DGX Display"; }
+bool display_adapter(const Gpu& gpu) {
+  return gpu.model == "DGX Display" || gpu.model == "NVIDIA DGX Display";
+}
 
-std::string name_of(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid.str() + ")"; }
+std::string name_of(const Gpu& gpu) {
+  return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid.str() + ")";
+}
 
 // Nothing was ever learned of it: neither its model nor whether it is cut up.
 bool unknown(const Gpu& gpu) { return gpu.unreadable.has_value() && gpu.model.empty(); }
@@ -103,9 +107,9 @@ class Planner {
     return gpus;
   }
 
-  // Strategy single means one kind of device on the whole node. Where GPUs differ, the kind that most of them have is
-  // offered (whole GPUs, then the lowest index, where as many have each), so that one GPU that somebody cut up does not take the
-  // node away, and no Pod gets a slice for a GPU or the other way round.
+  // Strategy single means one kind of device on the whole node. Where GPUs differ, the kind that most of them
+  // have is offered (whole GPUs, then the lowest index, where as many have each), so that one GPU that
+  // somebody cut up does not take the node away, and no Pod gets a slice for a GPU or the other way round.
   std::vector<std::size_t> alike(std::vector<std::size_t> gpus) {
     std::map<std::string, std::size_t> count;
     std::vector<std::string> order = {""};
@@ -114,12 +118,16 @@ class Planner {
       if (!kind || unknown(snapshot_.gpus[i])) continue;
       if (count[*kind]++ == 0 && !kind->empty()) order.push_back(*kind);
     }
-    const std::string kept = *std::ranges::max_element(order, {}, [&](const auto& kind) { return count[kind]; });
+    const std::string kept =
+        *std::ranges::max_element(order, {}, [&](const auto& kind) { return count[kind]; });
     std::erase_if(gpus, [&](std::size_t i) {
       const auto& gpu = snapshot_.gpus[i];
       const auto kind = uniform_kind(gpu);
       if (kind == kept || unknown(gpu)) return false;
-      note(name_of(gpu) + (kind && kind->empty() ? " is whole" : !kind ? " has more than one MIG profile" : " has MIG profile " + *kind) +
+      note(name_of(gpu) +
+           (kind && kind->empty() ? " is whole"
+            : !kind               ? " has more than one MIG profile"
+                                  : " has MIG profile " + *kind) +
            ", and others on the node " + (kept.empty() ? "are whole" : "have " + kept) +
            ": with MIG strategy single it is not offered");
       return true;
@@ -140,8 +148,9 @@ class Planner {
         note("MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index) +
              " has no UUID of its own: it is not offered");
       } else if (!name) {
-        note("MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index) + " (" + mig.uuid.str() +
-             "): profile " + mig.profile + " does not match any resource patterns: it is not offered");
+        note("MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index) + " (" +
+             mig.uuid.str() + "): profile " + mig.profile +
+             " does not match any resource patterns: it is not offered");
       } else {
         unshared_[*name].push_back(mig_device(snapshot_, index, j));
       }

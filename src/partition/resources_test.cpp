@@ -29,7 +29,8 @@ Gpu gpu(unsigned index, const std::string& model = "NVIDIA A100-SXM4-40GB") {
   return made;
 }
 
-MigDevice mig(unsigned gpu_index, unsigned index, const std::string& profile, unsigned compute = 1, unsigned slices = 1) {
+MigDevice mig(unsigned gpu_index, unsigned index, const std::string& profile, unsigned compute = 1,
+              unsigned slices = 1) {
   MigDevice made;
   made.index = index;
   made.uuid = DeviceUuid("MIG-" + std::to_string(gpu_index) + "-" + std::to_string(index));
@@ -61,7 +62,8 @@ Config with(MigStrategy strategy) {
   return config;
 }
 
-config::ReplicatedResource replicated(const std::string& name, unsigned replicas, config::DeviceSelection devices = config::AllDevices{},
+config::ReplicatedResource replicated(const std::string& name, unsigned replicas,
+                                      config::DeviceSelection devices = config::AllDevices{},
                                       std::optional<std::string> rename = std::nullopt) {
   config::ReplicatedResource made;
   made.name = ResourceName("nvidia.com/" + name);
@@ -122,12 +124,10 @@ TEST(Names, PatternsStandForTheWholeText) {
 
 TEST(Names, MixedNamesAreTheProfiles) {
   const Config config = with(MigStrategy::kMixed);
-  const std::pair<const char*, const char*> rows[] = {{"1g.5gb", "mig-1g.5gb"},
-                                                      {"1g.5gb+me", "mig-1g.5gb.me"},
-                                                      {"1g.5gb-me", "mig-1g.5gb-me"},
-                                                      {"1g.12gb+me.all", "mig-1g.12gb.me.all"},
-                                                      {"1g.24gb+gfx", "mig-1g.24gb.gfx"},
-                                                      {"7g.80gb", "mig-7g.80gb"}};
+  const std::pair<const char*, const char*> rows[] = {
+      {"1g.5gb", "mig-1g.5gb"},           {"1g.5gb+me", "mig-1g.5gb.me"},
+      {"1g.5gb-me", "mig-1g.5gb-me"},     {"1g.12gb+me.all", "mig-1g.12gb.me.all"},
+      {"1g.24gb+gfx", "mig-1g.24gb.gfx"}, {"7g.80gb", "mig-7g.80gb"}};
   for (const auto& [profile, name] : rows) {
     EXPECT_EQ(mig_resource(mig(0, 0, profile), config)->str(), "nvidia.com/" + std::string(name));
   }
@@ -139,7 +139,8 @@ TEST(Names, TheFirstPatternCounts) {
   Config config = with(MigStrategy::kMixed);
   config.gpu_resources.insert(config.gpu_resources.begin(), {{"*A100*", ResourceName("nvidia.com/a100")},
                                                              {"*", ResourceName("nvidia.com/other")}});
-  config.mig_resources = {{"1c.*", ResourceName("nvidia.com/share")}, {"1g.*", ResourceName("nvidia.com/small")}};
+  config.mig_resources = {{"1c.*", ResourceName("nvidia.com/share")},
+                          {"1g.*", ResourceName("nvidia.com/small")}};
   const auto plan_ = plan(node({gpu(0), gpu(1, "Tesla T4"), cut(2, 2)}), config);
   EXPECT_EQ(summary(plan_), "a100=1 other=1 small=2");
   EXPECT_EQ(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), config)->str(), "nvidia.com/share");
@@ -182,14 +183,17 @@ TEST(Mig, NotesSayWhatAndWhy) {
   EXPECT_EQ(notes(plan(node({cut(3, 0)}), with(kMixed))),
             Notes{"GPU 3 (GPU-3) has MIG on and no instance: it is not offered"});
   EXPECT_EQ(notes(plan(node({cut(0, 7), gpu(1)}), with(kSingle))),
-            Notes{"GPU 0 (GPU-0) has MIG profile 1g.5gb, and others on the node are whole: with MIG strategy single it "
+            Notes{"GPU 0 (GPU-0) has MIG profile 1g.5gb, and others on the node are whole: with MIG strategy "
+                  "single it "
                   "is not offered"});
   EXPECT_EQ(notes(plan(node({cut(0, 7), cut(1, 7), gpu(2)}), with(kSingle))),
-            Notes{"GPU 2 (GPU-2) is whole, and others on the node have 1g.5gb: with MIG strategy single it is not offered"});
+            Notes{"GPU 2 (GPU-2) is whole, and others on the node have 1g.5gb: with MIG strategy single it "
+                  "is not offered"});
   auto share = cut(0, 1, "1c.2g.20gb");
   share.mig_devices[0].gpu_slices = 2;
   EXPECT_EQ(notes(plan(node({share}), with(kMixed))),
-            Notes{"MIG device 0:0 (MIG-0-0): profile 1c.2g.20gb does not match any resource patterns: it is not offered"});
+            Notes{"MIG device 0:0 (MIG-0-0): profile 1c.2g.20gb does not match any resource patterns: it is "
+                  "not offered"});
 }
 
 TEST(Plan, DevicesCarryWhereTheyAre) {
@@ -215,7 +219,8 @@ TEST(Plan, LeavesOutWhatHasNoIdentityAndDisplayAdapters) {
   nameless.unreadable = Error(Code::kDeviceLost, "GPU is lost");
   auto twin = gpu(3);
   twin.uuid = DeviceUuid("GPU-0");
-  const auto made = plan(node({gpu(0), gpu(1, "NVIDIA DGX Display"), nameless, twin}), with(MigStrategy::kNone));
+  const auto made =
+      plan(node({gpu(0), gpu(1, "NVIDIA DGX Display"), nameless, twin}), with(MigStrategy::kNone));
   EXPECT_EQ(ids(made, "gpu"), "GPU-0");
   EXPECT_EQ(notes(made), (Notes{"GPU 1 (GPU-1) is a display adapter: it is not offered",
                                 "GPU 2 does not say its UUID: GPU is lost: it is not offered",
@@ -235,7 +240,8 @@ TEST(Plan, HealthComesFromTheSnapshot) {
   EXPECT_TRUE(devices[0].health.healthy);
   EXPECT_EQ(devices[1].health.reason, "XID 79: GPU has fallen off the bus");
   EXPECT_EQ(devices[2].health.reason, "cannot be read: GPU is lost");
-  EXPECT_EQ(devices[3].health.reason, "XID 94: contained memory error");  // whole, but cut up: a part is the whole
+  EXPECT_EQ(devices[3].health.reason,
+            "XID 94: contained memory error");  // whole, but cut up: a part is the whole
   const auto mixed = plan(node({gpu(0), part}), with(MigStrategy::kMixed));
   EXPECT_TRUE(mixed.resources[1].devices[0].health.healthy);
   EXPECT_FALSE(mixed.resources[1].devices[1].health.healthy);
@@ -259,7 +265,8 @@ TEST(Sharing, AllDevicesUnderTheSameName) {
 }
 
 TEST(Sharing, RenameMovesOnlyWhatIsShared) {
-  auto made = plan(node({gpu(0), gpu(1), gpu(2)}), sharing({replicated("gpu", 2, config::DeviceRefs{"1"}, "gpu.shared")}));
+  auto made = plan(node({gpu(0), gpu(1), gpu(2)}),
+                   sharing({replicated("gpu", 2, config::DeviceRefs{"1"}, "gpu.shared")}));
   EXPECT_EQ(ids(made, "gpu"), "GPU-0 GPU-2");
   EXPECT_EQ(ids(made, "gpu.shared"), "GPU-1::0 GPU-1::1");
   EXPECT_EQ(made.resources[0].sharing, config::SharingStrategy::kNone);
@@ -273,7 +280,8 @@ TEST(Sharing, DevicesByCountIndexAndUuid) {
   const auto shared = [](config::DeviceSelection devices) {
     Config config = with(MigStrategy::kMixed);
     config.sharing.strategy = config::SharingStrategy::kTimeSlicing;
-    config.sharing.resources = {replicated("gpu", 2, devices, "s"), replicated("mig-1g.5gb", 2, devices, "m")};
+    config.sharing.resources = {replicated("gpu", 2, devices, "s"),
+                                replicated("mig-1g.5gb", 2, devices, "m")};
     return plan(node({gpu(0), gpu(1), cut(2, 2)}), config);
   };
   EXPECT_EQ(summary(shared(config::AllDevices{})), "m=4 s=4");
@@ -284,15 +292,18 @@ TEST(Sharing, DevicesByCountIndexAndUuid) {
   EXPECT_EQ(ids(shared(config::DeviceRefs{"MIG-2-1"}), "m"), "MIG-2-1::0 MIG-2-1::1");
   EXPECT_EQ(ids(shared(config::DeviceRefs{"MIG-GPU-2/2/0"}), "m"), "MIG-2-1::0 MIG-2-1::1");
   EXPECT_EQ(ids(shared(config::DeviceRefs{"2"}), "s"), "");
-  EXPECT_EQ(notes(shared(config::DeviceRefs{"7"})), (Notes{"sharing of nvidia.com/gpu: it has no device 7",
-                                                          "sharing of nvidia.com/mig-1g.5gb: it has no device 7"}));
+  EXPECT_EQ(notes(shared(config::DeviceRefs{"7"})),
+            (Notes{"sharing of nvidia.com/gpu: it has no device 7",
+                   "sharing of nvidia.com/mig-1g.5gb: it has no device 7"}));
   EXPECT_EQ(notes(shared(config::DeviceCount{2})), Notes{});
-  EXPECT_EQ(notes(shared(config::DeviceCount{3}))[0], "sharing of nvidia.com/gpu: 3 devices are to be shared, but it has 2");
+  EXPECT_EQ(notes(shared(config::DeviceCount{3}))[0],
+            "sharing of nvidia.com/gpu: 3 devices are to be shared, but it has 2");
 }
 
 TEST(Sharing, SeveralEntriesOfOneName) {
-  const auto made = plan(node({gpu(0), gpu(1), gpu(2)}), sharing({replicated("gpu", 2, config::DeviceRefs{"0"}, "half"),
-                                                                  replicated("gpu", 3, config::DeviceCount{2}, "third")}));
+  const auto made =
+      plan(node({gpu(0), gpu(1), gpu(2)}), sharing({replicated("gpu", 2, config::DeviceRefs{"0"}, "half"),
+                                                    replicated("gpu", 3, config::DeviceCount{2}, "third")}));
   EXPECT_EQ(ids(made, "half"), "GPU-0::0 GPU-0::1");  // the first entry that selects it
   EXPECT_EQ(ids(made, "third"), "GPU-1::0 GPU-1::1 GPU-1::2");
   EXPECT_EQ(ids(made, "gpu"), "GPU-2");
@@ -305,8 +316,9 @@ TEST(Sharing, MpsLeavesMigDevicesAndTooManyClientsUnshared) {
   const auto made = plan(node({cut(0, 2)}), config);
   EXPECT_EQ(ids(made, "gpu"), "MIG-0-0 MIG-0-1");
   EXPECT_EQ(made.resources[0].sharing, config::SharingStrategy::kNone);
-  EXPECT_EQ(notes(made), Notes{"MIG-0-0 of nvidia.com/gpu: sharing using MPS is not supported for MIG devices; it is "
-                               "offered unshared"});
+  EXPECT_EQ(notes(made),
+            Notes{"MIG-0-0 of nvidia.com/gpu: sharing using MPS is not supported for MIG devices; it is "
+                  "offered unshared"});
   auto old = gpu(0, "Tesla V100");
   old.compute_major = 7;
   EXPECT_EQ(max_mps_replicas(old), 16u);
@@ -321,8 +333,10 @@ Snapshot any_node(MigStrategy strategy) {
   Snapshot snapshot;
   const auto count = *rc::gen::inRange(0u, 9u);
   for (unsigned i = 0; i < count; ++i) {
-    const bool is_cut = strategy != MigStrategy::kSingle && *rc::gen::weightedElement<bool>({{3, false}, {1, true}});
-    Gpu made = is_cut ? cut(i, *rc::gen::inRange(0u, 8u), *rc::gen::element<std::string>("1g.5gb", "2g.10gb", "1g.5gb+me"))
+    const bool is_cut =
+        strategy != MigStrategy::kSingle && *rc::gen::weightedElement<bool>({{3, false}, {1, true}});
+    Gpu made = is_cut ? cut(i, *rc::gen::inRange(0u, 8u),
+                            *rc::gen::element<std::string>("1g.5gb", "2g.10gb", "1g.5gb+me"))
                       : gpu(i, *rc::gen::element<std::string>("NVIDIA A100", "Tesla T4", "NVIDIA H100"));
     if (*rc::gen::inRange(0, 4) == 0) made.health = {false, "broken"};
     snapshot.gpus.push_back(std::move(made));
@@ -332,9 +346,10 @@ Snapshot any_node(MigStrategy strategy) {
 
 Config any_config(MigStrategy strategy) {
   Config config = with(strategy);
-  if (*rc::gen::arbitrary<bool>()) config.gpu_resources.insert(config.gpu_resources.begin(), {"*T4*", ResourceName("nvidia.com/t4")});
-  config.sharing.strategy = *rc::gen::element(config::SharingStrategy::kNone, config::SharingStrategy::kTimeSlicing,
-                                              config::SharingStrategy::kMps);
+  if (*rc::gen::arbitrary<bool>())
+    config.gpu_resources.insert(config.gpu_resources.begin(), {"*T4*", ResourceName("nvidia.com/t4")});
+  config.sharing.strategy = *rc::gen::element(
+      config::SharingStrategy::kNone, config::SharingStrategy::kTimeSlicing, config::SharingStrategy::kMps);
   const auto entries = *rc::gen::inRange(0, 4);
   for (int i = 0; i < entries; ++i) {
     config::DeviceSelection devices = config::AllDevices{};
@@ -343,8 +358,8 @@ Config any_config(MigStrategy strategy) {
     if (kind == 2) devices = config::DeviceRefs{std::to_string(*rc::gen::inRange(0, 9)), "0:1"};
     std::optional<std::string> rename;
     if (*rc::gen::arbitrary<bool>()) rename = *rc::gen::element<std::string>("gpu.shared", "t4", "gpu");
-    config.sharing.resources.push_back(
-        replicated(*rc::gen::element<std::string>("gpu", "t4", "mig-1g.5gb"), *rc::gen::inRange(2u, 6u), devices, rename));
+    config.sharing.resources.push_back(replicated(*rc::gen::element<std::string>("gpu", "t4", "mig-1g.5gb"),
+                                                  *rc::gen::inRange(2u, 6u), devices, rename));
   }
   return config;
 }

@@ -69,13 +69,16 @@ class Sharer {
   void take(const ResourceName& name, const std::vector<Device>& devices) {
     std::vector<const config::ReplicatedResource*> entry_of(devices.size(), nullptr);
     for (const auto& entry : config_.sharing.resources) {
-      if (entry.name != name || config_.sharing.strategy == SharingStrategy::kNone || entry.replicas < 2) continue;
+      if (entry.name != name || config_.sharing.strategy == SharingStrategy::kNone || entry.replicas < 2)
+        continue;
       std::string told;
       for (const std::size_t i : select(entry, devices, snapshot_, notes_)) {
         if (entry_of[i]) continue;
         const std::string why = obstacle(devices[i], entry, config_.sharing.strategy, snapshot_);
         if (why.empty()) entry_of[i] = &entry;
-        if (!why.empty() && why != told) notes_.push_back({devices[i].id.str() + " of " + name.str() + ": " + why + "; it is offered unshared"});
+        if (!why.empty() && why != told)
+          notes_.push_back(
+              {devices[i].id.str() + " of " + name.str() + ": " + why + "; it is offered unshared"});
         told = why;
       }
     }
@@ -87,7 +90,8 @@ class Sharer {
   std::vector<Resource> resources() {
     std::vector<Resource> out;
     for (auto& [name, made] : resources_) {
-      std::ranges::sort(made.devices, {}, [](const Device& d) { return std::tuple(d.gpu, d.mig, d.replica); });
+      std::ranges::sort(made.devices, {},
+                        [](const Device& d) { return std::tuple(d.gpu, d.mig, d.replica); });
       out.push_back(std::move(made));
     }
     return out;
@@ -125,8 +129,8 @@ unsigned max_mps_replicas(const inventory::Gpu& gpu) {
   return std::pair(gpu.compute_major, gpu.compute_minor) < std::pair(7u, 5u) ? 16 : 48;
 }
 
-std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config, Unshared unshared,
-                            std::vector<Note>& notes) {
+std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config,
+                            Unshared unshared, std::vector<Note>& notes) {
   Sharer sharer(snapshot, config, notes);
   for (const auto& [name, devices] : unshared) sharer.take(name, devices);
   return sharer.resources();

@@ -1,4 +1,5 @@
-// Time-slicing and MPS: which devices of which resource are offered as several shares, and under which name. Pure.
+// Time-slicing and MPS: which devices of which resource are offered as several shares, and under which name.
+// Pure.
 #pragma once
 
 #include <map>
@@ -17,9 +18,10 @@ using Unshared = std::map<ResourceName, std::vector<Device>>;
 // Source: k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps/device.go.
 unsigned max_mps_replicas(const inventory::Gpu& gpu);
 
-// Each device as it is offered: as it was, or as its replicas "<uuid>::<n>" in the resource that `rename` names. The
-// first entry of config.sharing that selects a device decides. What cannot be shared stays unshared, with a Note.
-std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config, Unshared unshared,
-                            std::vector<Note>& notes);
+// Each device as it is offered: as it was, or as its replicas "<uuid>::<n>" in the resource that `rename`
+// names. The first entry of config.sharing that selects a device decides. What cannot be shared stays
+// unshared, with a Note.
+std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config,
+                            Unshared unshared, std::vector<Note>& notes);
 
 }  // namespace gpulet::partition

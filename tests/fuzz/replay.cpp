@@ -1,5 +1,5 @@
-// Runs a fuzz target once over every file of the folders it is given: what a fuzzer once found stays found, with any
-// compiler. Fails when a folder is missing or empty, so that a corpus cannot be lost unseen.
+// Runs a fuzz target once over every file of the folders it is given: what a fuzzer once found stays found,
+// with any compiler. Fails when a folder is missing or empty, so that a corpus cannot be lost unseen.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

@@ -5,7 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "cli/demo_stage.h"
+#include "cli/narrator.h"
+#include "cli/simulated_node.h"
 
 namespace gpulet::cli {
 namespace {
@@ -25,7 +26,7 @@ std::chrono::nanoseconds since(std::chrono::steady_clock::time_point start) {
 
 class Demo {
  public:
-  Demo(DemoStage& stage, Narrator& narrator) : stage_(stage), tell_(narrator) {}
+  Demo(SimulatedNode& node, Narrator& narrator) : node_(node), tell_(narrator) {}
 
   Status run(const std::string& machine) {
     GPULET_TRY(discover(machine));
@@ -44,12 +45,12 @@ class Demo {
     tell_.say("The agent loads its libnvidia-ml.so.1 as it would NVIDIA's, and cannot tell the difference.");
     tell_.heading("What the driver says");
     tell_.command("gpulet list");
-    GPULET_TRY_ASSIGN(const std::string table, stage_.gpulet({"list"}));
+    GPULET_TRY_ASSIGN(const std::string table, node_.gpulet({"list"}));
     tell_.block(table);
     tell_.command("gpulet topo");
-    GPULET_TRY_ASSIGN(const std::string topology, stage_.gpulet({"topo"}));
+    GPULET_TRY_ASSIGN(const std::string topology, node_.gpulet({"topo"}));
     tell_.block(topology);
-    GPULET_TRY_ASSIGN(const std::string list, stage_.gpulet({"list", "-o", "json"}));
+    GPULET_TRY_ASSIGN(const std::string list, node_.gpulet({"list", "-o", "json"}));
     const auto json = nlohmann::json::parse(list, nullptr, false);
     if (!json.is_object() || !json.contains("gpus")) return untrue("`gpulet list -o json` is JSON with gpus");
     for (const auto& gpu : json["gpus"]) gpus_.push_back(gpu.value("uuid", ""));
@@ -61,12 +62,12 @@ class Demo {
     tell_.heading("The agent offers them to a kubelet");
     tell_.command("gpulet agent");
     const auto start = std::chrono::steady_clock::now();
-    GPULET_TRY(stage_.start_agent());
-    if (!stage_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); }, kPatience)) {
+    GPULET_TRY(node_.start_agent());
+    if (!node_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); }, kPatience)) {
       return untrue("the agent registers");
     }
     const auto registered = since(start);
-    if (!stage_.kubelet().wait_for_allocatable(kGpu, gpus_.size(), kPatience)) {
+    if (!node_.kubelet().wait_for_allocatable(kGpu, gpus_.size(), kPatience)) {
       return untrue("the kubelet sees every GPU as allocatable");
     }
     tell_.done("registered " + text_of(registered) + " after the start; allocatable " + kGpu + ": " +
@@ -88,12 +89,12 @@ class Demo {
   // The kubelet's grant must be what `gpulet place` says for the devices that were free.
   Status place_pod(const std::string& name, unsigned size) {
     GPULET_TRY_ASSIGN(const std::string advice,
-                      stage_.gpulet({"place", "--size", std::to_string(size), "--available",
+                      node_.gpulet({"place", "--size", std::to_string(size), "--available",
                                      text::join(free_gpus(), ","), "-o", "json"}));
     const auto choice = nlohmann::json::parse(advice, nullptr, false);
     if (!choice.is_object()) return untrue("`gpulet place -o json` is JSON");
     GPULET_TRY_ASSIGN(const sim::PodGrant grant,
-                      stage_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
+                      node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
     auto got = grant.containers.at(0).devices.at(kGpu);
     std::vector<std::string> advised;
     for (const auto& device : choice["devices"]) advised.push_back(device.value("id", ""));
@@ -113,42 +114,42 @@ class Demo {
     tell_.heading("GPU " + index + " breaks, under Pod " + pod);
     tell_.command("gpulet-sim xid " + index + " " + std::to_string(kFallenOffTheBus));
     const auto broken = std::chrono::steady_clock::now();
-    GPULET_TRY(stage_.sim({"xid", index, std::to_string(kFallenOffTheBus)}));
+    GPULET_TRY(node_.sim({"xid", index, std::to_string(kFallenOffTheBus)}));
     const auto healthy = [&](const sim::KubeletState& state) {
       const auto& devices = state.resources.at(kGpu).devices;
       const auto found = devices.find(victim);
       return found != devices.end() && found->second.healthy;
     };
-    if (!stage_.kubelet().wait_for([&](const auto& state) { return !healthy(state); }, kPatience)) {
+    if (!node_.kubelet().wait_for([&](const auto& state) { return !healthy(state); }, kPatience)) {
       return untrue("the kubelet sees GPU " + index + " as unhealthy");
     }
     tell_.done("withdrawn from the kubelet " + text_of(since(broken)) + " after the command; the other " +
                std::to_string(gpus_.size() - 1) + " stay");
-    if (stage_.kubelet().state().resources.at(kGpu).allocatable() != gpus_.size() - 1) {
+    if (node_.kubelet().state().resources.at(kGpu).allocatable() != gpus_.size() - 1) {
       return untrue("only that one GPU is withdrawn");
     }
     std::string said;
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while ((said = stage_.agent_said("GPUUnhealthy")).empty() && std::chrono::steady_clock::now() < deadline) {
-      stage_.kubelet().wait_for([](const auto&) { return false; }, 10ms);
+    while ((said = node_.agent_said("GPUUnhealthy")).empty() && std::chrono::steady_clock::now() < deadline) {
+      node_.kubelet().wait_for([](const auto&) { return false; }, 10ms);
     }
     if (said.find(pod) == std::string::npos) return untrue("the agent names the Pod that holds it");
     tell_.say("the agent: " + said);
 
     tell_.command("gpulet-sim heal " + index);
     const auto healed = std::chrono::steady_clock::now();
-    GPULET_TRY(stage_.sim({"heal", index}));
-    if (!stage_.kubelet().wait_for(healthy, kPatience)) return untrue("GPU " + index + " is offered again");
+    GPULET_TRY(node_.sim({"heal", index}));
+    if (!node_.kubelet().wait_for(healthy, kPatience)) return untrue("GPU " + index + " is offered again");
     tell_.done("proven healthy and offered again after " + text_of(since(healed)));
     return {};
   }
 
   Status restart_kubelet() {
     tell_.heading("The kubelet restarts");
-    const auto before = stage_.kubelet().state().resources.at(kGpu).registrations;
+    const auto before = node_.kubelet().state().resources.at(kGpu).registrations;
     const auto start = std::chrono::steady_clock::now();
-    GPULET_TRY(stage_.kubelet().restart());
-    if (!stage_.kubelet().wait_for(
+    GPULET_TRY(node_.kubelet().restart());
+    if (!node_.kubelet().wait_for(
             [&](const auto& state) {
               const auto found = state.resources.find(kGpu);
               return found != state.resources.end() && found->second.registrations > before &&
@@ -158,7 +159,7 @@ class Demo {
       return untrue("the agent registers again");
     }
     tell_.done("registered again, all GPUs offered, " + text_of(since(start)) + " after the restart began");
-    const auto state = stage_.kubelet().state();
+    const auto state = node_.kubelet().state();
     for (const auto& [pod, held] : holders_) {
       const auto found = state.grants.find(pod);
       if (found == state.grants.end()) return untrue("Pod " + pod + " keeps its devices");
@@ -172,15 +173,15 @@ class Demo {
 
   Status latencies() {
     tell_.heading("How long the kubelet waited");
-    for (const auto& [pod, held] : holders_) GPULET_TRY(stage_.kubelet().remove(pod));
+    for (const auto& [pod, held] : holders_) GPULET_TRY(node_.kubelet().remove(pod));
     for (unsigned i = 0; i < kTimedAllocations; ++i) {
       const std::string name = "timed-" + std::to_string(i);
       const auto size = static_cast<unsigned>(1 + i % gpus_.size());
-      GPULET_TRY(stage_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
-      GPULET_TRY(stage_.kubelet().remove(name));
+      GPULET_TRY(node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
+      GPULET_TRY(node_.kubelet().remove(name));
     }
     std::map<std::string, std::vector<std::chrono::nanoseconds>> calls;
-    for (const auto& latency : stage_.kubelet().state().latencies) calls[latency.call].push_back(latency.took);
+    for (const auto& latency : node_.kubelet().state().latencies) calls[latency.call].push_back(latency.took);
     char line[128];
     std::snprintf(line, sizeof line, "%-24s %6s %12s %12s %12s", "call", "count", "min", "p50", "p99");
     tell_.say(line);
@@ -192,14 +193,14 @@ class Demo {
       tell_.say(line);
     }
     std::snprintf(line, sizeof line, "the agent's resident memory: %.1f MB",
-                  static_cast<double>(stage_.agent_resident_bytes()) / 1e6);
+                  static_cast<double>(node_.agent_resident_bytes()) / 1e6);
     tell_.say(line);
     return {};
   }
 
   Status finish() {
     tell_.heading("The agent is told to end");
-    GPULET_TRY_ASSIGN(const auto took, stage_.stop_agent());
+    GPULET_TRY_ASSIGN(const auto took, node_.stop_agent());
     tell_.done("gone " + text_of(took) + " after SIGTERM");
     return {};
   }
@@ -222,7 +223,7 @@ class Demo {
     return text::join(numbers, ", ");
   }
 
-  DemoStage& stage_;
+  SimulatedNode& node_;
   Narrator& tell_;
   std::vector<std::string> gpus_;                            // UUIDs by index
   std::map<std::string, std::vector<std::string>> holders_;  // Pod → sorted UUIDs
@@ -232,8 +233,8 @@ class Demo {
 
 int demo(const DemoOptions& options) {
   Narrator narrator;
-  auto stage = DemoStage::set(options.machine);
-  Status status = stage ? Demo(**stage, narrator).run(options.machine) : fail(stage.error());
+  auto node = SimulatedNode::start(options.machine);
+  Status status = node ? Demo(**node, narrator).run(options.machine) : fail(node.error());
   if (!status) {
     std::cerr << "gpulet demo: " << status.error().text() << '\n';
     return 1;

@@ -1,12 +1,10 @@
-#include "cli/demo_stage.h"
+#include "cli/simulated_node.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <filesystem>
-#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -29,42 +27,6 @@ std::string program_folder() {
 
 }  // namespace
 
-std::string text_of(std::chrono::nanoseconds time) {
-  char text[32];
-  if (time < 1ms) {
-    std::snprintf(text, sizeof text, "%.0f µs", static_cast<double>(time.count()) / 1e3);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f ms", Milliseconds(time).count());
-  }
-  return text;
-}
-
-Narrator::Narrator() : colour_(::isatty(STDOUT_FILENO) == 1), start_(std::chrono::steady_clock::now()) {}
-
-void Narrator::heading(const std::string& text) {
-  char clock[16];
-  std::snprintf(clock, sizeof clock, "%4.1f s", Milliseconds(std::chrono::steady_clock::now() - start_).count() / 1e3);
-  std::cout << '\n'
-            << (colour_ ? "\033[1;36m" : "") << ++step_ << ". " << text << (colour_ ? "\033[0m\033[2m" : "") << "  ["
-            << clock << "]" << (colour_ ? "\033[0m" : "") << std::endl;
-}
-void Narrator::command(const std::string& text) {
-  std::cout << (colour_ ? "   \033[2m$ " : "   $ ") << text << (colour_ ? "\033[0m" : "") << std::endl;
-}
-void Narrator::say(const std::string& text) { std::cout << "   " << text << std::endl; }
-void Narrator::done(const std::string& text) {
-  std::cout << (colour_ ? "   \033[1;32m✓\033[0m " : "   ok: ") << text << std::endl;
-}
-void Narrator::block(const std::string& text) {
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const auto end = std::min(rest.find('\n'), rest.size());
-    std::cout << "   " << rest.substr(0, end) << '\n';
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-  }
-  std::cout << std::flush;
-}
-
 Result<std::string> output_of(std::vector<std::string> command, std::vector<std::string> environment) {
   int out[2], err[2];
   if (::pipe2(out, O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno));
@@ -84,25 +46,26 @@ Result<std::string> output_of(std::vector<std::string> command, std::vector<std:
                                    std::string(text::trim(complaint.empty() ? printed : complaint)));
 }
 
-Result<std::unique_ptr<DemoStage>> DemoStage::set(const std::string& machine) {
-  std::unique_ptr<DemoStage> stage(new DemoStage);
+Result<std::unique_ptr<SimulatedNode>> SimulatedNode::start(const std::string& machine,
+                                                  const std::string& programs) {
+  std::unique_ptr<SimulatedNode> node(new SimulatedNode);
   std::string folder = std::filesystem::temp_directory_path().string() + "/gpulet-demo-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return fail(errno_error("cannot make a folder", errno, folder));
-  stage->folder_ = folder;
-  stage->root_ = folder + "/driver";
-  stage->log_ = folder + "/agent.log";
-  stage->self_ = "/proc/self/exe";
-  stage->sim_program_ = program_folder() + "/gpulet-sim";
+  node->folder_ = folder;
+  node->root_ = folder + "/driver";
+  node->log_ = folder + "/agent.log";
+  node->self_ = programs.empty() ? "/proc/self/exe" : programs + "/gpulet";
+  node->sim_program_ = (programs.empty() ? program_folder() : programs) + "/gpulet-sim";
   std::vector<std::string> up{"up", machine};
   if (::geteuid() != 0) up.emplace_back("--no-device-nodes");
-  GPULET_TRY(stage->sim(up));
-  stage->up_ = true;
-  GPULET_TRY_ASSIGN(stage->kubelet_, sim::Kubelet::start({.dir = folder + "/kubelet",
+  GPULET_TRY(node->sim(up));
+  node->up_ = true;
+  GPULET_TRY_ASSIGN(node->kubelet_, sim::Kubelet::start({.dir = folder + "/kubelet",
                                                           .topology = sim::TopologyPolicy::kBestEffort}));
-  return stage;
+  return node;
 }
 
-DemoStage::~DemoStage() {
+SimulatedNode::~SimulatedNode() {
   agent_.reset();
   kubelet_.reset();
   if (up_) static_cast<void>(sim({"down"}));
@@ -110,22 +73,29 @@ DemoStage::~DemoStage() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-Status DemoStage::start_agent() {
+Status SimulatedNode::start_agent(const AgentOptions& options) {
+  agent_.reset();
   const FileDescriptor log(::open(log_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   if (!log.valid()) return fail(errno_error("cannot create", errno, log_));
-  ProcessOptions options{
+  ProcessOptions process{
       .program = self_,
-      .arguments = {"gpulet", "agent", "--driver-root-ctr-path=" + root_, "--nvidia-driver-root=" + root_,
-                    "--pass-device-specs"},
+      .arguments = {options.name},
       .environment = {"GPULET_KUBELET_DIR=" + folder_ + "/kubelet", "GPULET_LISTEN=127.0.0.1:0",
                       "GPULET_LOG_FORMAT=json"},
       .descriptors = {{log.get(), STDERR_FILENO}},
   };
-  GPULET_TRY_ASSIGN(agent_, Process::start(options));
+  if (options.name == "gpulet") process.arguments.emplace_back("agent");
+  for (const auto& argument : {"--driver-root-ctr-path=" + root_, "--nvidia-driver-root=" + root_,
+                               std::string("--pass-device-specs")}) {
+    process.arguments.push_back(argument);
+  }
+  process.arguments.insert(process.arguments.end(), options.arguments.begin(), options.arguments.end());
+  process.environment.insert(process.environment.end(), options.environment.begin(), options.environment.end());
+  GPULET_TRY_ASSIGN(agent_, Process::start(process));
   return {};
 }
 
-Result<std::chrono::nanoseconds> DemoStage::stop_agent() {
+Result<std::chrono::nanoseconds> SimulatedNode::stop_agent() {
   const auto start = std::chrono::steady_clock::now();
   agent_->send_signal(SIGTERM);
   GPULET_TRY_ASSIGN(const ProcessExit exit, agent_->wait(5s));
@@ -134,23 +104,23 @@ Result<std::chrono::nanoseconds> DemoStage::stop_agent() {
   return took;
 }
 
-Result<std::string> DemoStage::sim(std::vector<std::string> arguments) const {
+Result<std::string> SimulatedNode::sim(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), sim_program_);
   arguments.insert(arguments.end(), {"--root", root_});
   return output_of(std::move(arguments));
 }
 
-Result<std::string> DemoStage::gpulet(std::vector<std::string> arguments) const {
+Result<std::string> SimulatedNode::gpulet(std::vector<std::string> arguments) const {
   arguments.insert(arguments.begin(), self_);
   arguments.insert(arguments.end(), {"--driver-root", root_});
   return output_of(std::move(arguments));
 }
 
-std::string DemoStage::agent_said(const std::string& reason) const {
-  const auto log = read_file(log_);
-  if (!log) return {};
+std::string SimulatedNode::agent_log() const { return read_file(log_).value_or(std::string()); }
+
+std::string SimulatedNode::agent_said(const std::string& reason) const {
   std::string newest;
-  for (const auto& line : text::split(*log, '\n')) {
+  for (const auto& line : text::split(agent_log(), '\n')) {
     const auto entry = nlohmann::json::parse(line, nullptr, false);
     if (!entry.is_object() || entry.value("reason", "") != reason) continue;
     newest = entry.value("message", "");
@@ -158,7 +128,7 @@ std::string DemoStage::agent_said(const std::string& reason) const {
   return newest;
 }
 
-std::size_t DemoStage::agent_resident_bytes() const {
+std::size_t SimulatedNode::agent_resident_bytes() const {
   const auto status = read_file("/proc/" + std::to_string(agent_->id()) + "/status");
   if (!status) return 0;
   const auto at = status->find("VmRSS:");

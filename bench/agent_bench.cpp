@@ -1,0 +1,278 @@
+// `make bench`: the agent as a process on the simulated driver, asked by the embedded kubelet over the real protocol.
+// One table; what each row means and its bar stand in bench/README.md.
+//
+//   agent_bench BIN    BIN: the folder of gpulet and gpulet-sim, as `make build` leaves them
+#include <dirent.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "base/file.h"
+#include "cli/narrator.h"
+#include "cli/simulated_node.h"
+#include "sim/state/state.h"
+
+namespace gpulet::bench {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Times = std::vector<std::chrono::nanoseconds>;
+
+constexpr const char* kGpu = "nvidia.com/gpu";
+constexpr auto kPatience = 10s;
+constexpr int kStarts = 20;
+constexpr int kCalls = 200;
+constexpr auto kIdle = 30s;
+
+void row(const std::string& what, Times times, const char* bar) {
+  std::ranges::sort(times);
+  const auto at = [&](std::size_t percent) {
+    return times.empty() ? std::string("none") : cli::text_of(times[std::min(times.size() - 1, times.size() * percent / 100)]);
+  };
+  std::printf("%-58s %6zu %11s %11s %11s   %s\n", what.c_str(), times.size(), at(0).c_str(), at(50).c_str(),
+              at(99).c_str(), bar);
+  std::fflush(stdout);
+}
+
+void figure(const std::string& what, const std::string& value, const char* bar) {
+  std::printf("%-58s %42s   %s\n", what.c_str(), value.c_str(), bar);
+  std::fflush(stdout);
+}
+
+std::string number(double value, const char* unit) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.1f %s", value, unit);
+  return text;
+}
+
+// Every failure ends the benchmark: a table with holes would be read as one without.
+template <class T>
+T must(Result<T> result) {
+  if (result) return std::move(*result);
+  std::cerr << "agent_bench: " << result.error().text() << '\n';
+  std::exit(1);
+}
+void must(const Status& status) {
+  if (status) return;
+  std::cerr << "agent_bench: " << status.error().text() << '\n';
+  std::exit(1);
+}
+void must(bool happened, const char* what) {
+  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("this did not happen: ") + what)));
+}
+
+struct Usage {
+  std::chrono::nanoseconds cpu{};
+  std::uint64_t wake_ups = 0;
+  std::size_t threads = 0;
+};
+
+// Of every thread of the agent and of its children. Source: /proc/PID/task/TID/schedstat and status.
+Usage usage_of(pid_t process) {
+  Usage usage;
+  std::vector<std::string> processes{std::to_string(process)};
+  for (std::size_t i = 0; i < processes.size(); ++i) {
+    std::error_code ignored;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + processes[i] + "/task", ignored)) {
+      ++usage.threads;
+      std::int64_t on_cpu = 0;
+      std::ifstream(task.path() / "schedstat") >> on_cpu;
+      usage.cpu += std::chrono::nanoseconds(on_cpu);
+      std::ifstream status(task.path() / "status");
+      for (std::string line; std::getline(status, line);) {
+        if (line.starts_with("voluntary_ctxt_switches:")) usage.wake_ups += std::stoull(line.substr(24));
+      }
+      std::ifstream children(task.path() / "children");
+      for (std::string child; children >> child;) processes.push_back(child);
+    }
+  }
+  return usage;
+}
+
+// Proportional share of resident memory: pages that processes share count once. Source: smaps_rollup.
+std::pair<double, double> memory_mb(pid_t process) {
+  double resident = 0, proportional = 0;
+  std::ifstream rollup("/proc/" + std::to_string(process) + "/smaps_rollup");
+  for (std::string line; std::getline(rollup, line);) {
+    if (line.starts_with("Rss:")) resident = std::stod(line.substr(4)) / 1000;
+    if (line.starts_with("Pss:")) proportional = std::stod(line.substr(4)) / 1000;
+  }
+  return {resident, proportional};
+}
+
+class Bench {
+ public:
+  explicit Bench(std::string bin) : bin_(std::move(bin)) {}
+
+  void run() {
+    double load[3] = {};
+    static_cast<void>(::getloadavg(load, 3));
+    std::printf("load %.2f, %u cores\n\n%-58s %6s %11s %11s %11s   %s\n", load[0], std::thread::hardware_concurrency(),
+                "what", "count", "min", "p50", "p99", "bar");
+    starts();
+    steady();
+    for (const char* machine : {"dgx1-v100", "hgx-h100", "dgx2-v100"}) preferred_sizes(machine);
+    replicas();
+    figure("gpulet's size", number(static_cast<double>(std::filesystem::file_size(bin_ + "/gpulet")) / 1e6, "MB"), "");
+  }
+
+ private:
+  std::unique_ptr<cli::SimulatedNode> stage(const std::string& machine) {
+    return must(cli::SimulatedNode::start(machine, bin_));
+  }
+
+  static void ready(cli::SimulatedNode& stage, const std::string& resource, std::size_t count) {
+    must(stage.kubelet().wait_for_allocatable(resource, count, kPatience), "every device allocatable");
+  }
+
+  static Times calls(cli::SimulatedNode& stage, const std::string& call) {
+    Times times;
+    for (const auto& latency : stage.kubelet().state().latencies) {
+      if (latency.call == call) times.push_back(latency.took);
+    }
+    return times;
+  }
+
+  void starts() {
+    auto stage = this->stage("hgx-h100");
+    Times to_register, ends;
+    for (int i = 0; i < kStarts; ++i) {
+      const auto before = registrations(*stage);
+      const auto start = Clock::now();
+      must(stage->start_agent());
+      must(stage->kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; }, kPatience),
+           "Register");
+      to_register.push_back(Clock::now() - start);
+      ready(*stage, kGpu, 8);
+      ends.push_back(must(stage->stop_agent()));
+    }
+    row("start → Register (8 GPUs)", to_register, "≤ 8 ms");
+    row("Register → first list", calls(*stage, "FirstList"), "");
+    row("SIGTERM → gone", ends, "< 50 ms");
+  }
+
+  static std::uint64_t registrations_in(const sim::KubeletState& state) {
+    std::uint64_t count = 0;
+    for (const auto& [name, resource] : state.resources) count += resource.registrations;
+    return count;
+  }
+  static std::uint64_t registrations(cli::SimulatedNode& stage) { return registrations_in(stage.kubelet().state()); }
+
+  static Times admit(cli::SimulatedNode& stage, const std::string& resource, unsigned size, const std::string& call, int count) {
+    stage.kubelet().clear_latencies();
+    for (int i = 0; i < count; ++i) {
+      must(stage.kubelet().admit({.name = "pod", .uid = "pod", .containers = {{"main", {{resource, size}}}}}));
+      must(stage.kubelet().remove("pod"));
+    }
+    return calls(stage, call);
+  }
+
+  void steady() {
+    auto stage = this->stage("hgx-h100");
+    must(stage->start_agent());
+    ready(*stage, kGpu, 8);
+    row("Allocate 1", admit(*stage, kGpu, 1, "Allocate", kCalls), "≤ 0.15 / 0.35–0.5 ms");
+    row("Allocate 8", admit(*stage, kGpu, 8, "Allocate", kCalls), "≤ 0.15 / 0.35–0.5 ms");
+    kubelet_back(*stage);
+    faults(*stage);
+    idle(*stage);
+  }
+
+  static void kubelet_back(cli::SimulatedNode& stage) {
+    Times times;
+    for (int i = 0; i < kStarts; ++i) {
+      stage.kubelet().stop();
+      const auto before = registrations(stage);
+      const auto start = Clock::now();
+      must(stage.kubelet().start_again());
+      must(stage.kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; }, kPatience),
+           "Register after the kubelet is back");
+      times.push_back(Clock::now() - start);
+      ready(stage, kGpu, 8);
+    }
+    row("kubelet back → Register", times, "< 100 ms");
+  }
+
+  static void faults(cli::SimulatedNode& stage) {
+    const auto file = must(sim::StateFile::open(stage.root() + "/run/gpulet-sim/state"));
+    Times withdrawn, back;
+    for (int i = 0; i < kStarts; ++i) {
+      auto start = Clock::now();
+      {
+        auto machine = file.edit();
+        machine->gpus[0].recovery_action = 1;
+        sim::post_event(*machine, 0, sim::kEventXid, 79);
+      }
+      must(stage.kubelet().wait_for_allocatable(kGpu, 7, kPatience), "7 devices left");
+      withdrawn.push_back(Clock::now() - start);
+      start = Clock::now();
+      file.edit()->gpus[0].recovery_action = 0;
+      ready(stage, kGpu, 8);
+      back.push_back(Clock::now() - start);
+    }
+    row("XID event → Unhealthy at the kubelet", withdrawn, "milliseconds");
+    row("fault gone → Healthy at the kubelet", back, "");
+  }
+
+  static void idle(cli::SimulatedNode& stage) {
+    const auto before = usage_of(stage.agent_id());
+    std::this_thread::sleep_for(kIdle);
+    const auto after = usage_of(stage.agent_id());
+    const double minutes = std::chrono::duration<double>(kIdle).count() / 60;
+    const auto [resident, proportional] = memory_mb(stage.agent_id());
+    figure("resident memory (driver's library included)", number(resident, "MB"), "≤ 20 MB");
+    figure("resident memory, shared pages by share", number(proportional, "MB"), "");
+    figure("threads, the listener child's included", std::to_string(after.threads), "");
+    figure("idle CPU a minute, the child's included",
+           number(cli::Milliseconds(after.cpu - before.cpu).count() / minutes, "ms"), "≤ 20 ms");
+    figure("wake-ups a minute, the child's included",
+           number(static_cast<double>(after.wake_ups - before.wake_ups) / minutes, ""), "");
+  }
+
+  void preferred_sizes(const std::string& machine) {
+    auto stage = this->stage(machine);
+    must(stage->start_agent());
+    must(stage->kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu) &&
+                                                                  !state.resources.at(kGpu).devices.empty(); }, kPatience),
+         "a list of devices");
+    const auto gpus = static_cast<unsigned>(stage->kubelet().state().resources.at(kGpu).devices.size());
+    for (unsigned size = 1; size <= gpus; ++size) {
+      row("GetPreferredAllocation " + std::to_string(size) + " of " + std::to_string(gpus) + ", " + machine,
+          admit(*stage, kGpu, size, "GetPreferredAllocation", kCalls), gpus <= 8 ? "≤ 0.3 ms" : "≤ 1 ms");
+    }
+  }
+
+  void replicas() {
+    auto stage = this->stage("hgx-h100");
+    const std::string file = stage->root() + "/sharing.yaml";
+    must(write_file_atomic(file, "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+                                 "      replicas: 48\n"));
+    must(stage->start_agent({.arguments = {"--config-file=" + file}}));
+    ready(*stage, kGpu, 384);
+    for (const unsigned size : {1u, 8u, 64u}) {
+      row("GetPreferredAllocation " + std::to_string(size) + " of 384 replicas",
+          admit(*stage, kGpu, size, "GetPreferredAllocation", kCalls), "");
+    }
+    row("Allocate 1 of 384 replicas", admit(*stage, kGpu, 1, "Allocate", kCalls), "");
+  }
+
+  std::string bin_;
+};
+
+}  // namespace
+}  // namespace gpulet::bench
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: agent_bench BIN\n";
+    return 2;
+  }
+  gpulet::bench::Bench(argv[1]).run();
+  return 0;
+}

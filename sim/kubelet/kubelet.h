@@ -51,7 +51,7 @@ struct PodRequest {
 // What one container got: the union of its resources' Allocate answers.
 struct ContainerGrant {
   std::string name;
-  std::map<std::string, std::vector<std::string>> devices;  // resource → ids, in the order that they were taken
+  std::map<std::string, std::vector<std::string>> devices;  // resource → ids: by NUMA node, then as they were taken
   std::map<std::string, std::string> envs, annotations;
   struct Mount { std::string host_path, container_path; bool read_only = false; };
   struct Device { std::string host_path, container_path, permissions; };
@@ -142,8 +142,9 @@ class Kubelet {
   std::string kubelet_socket() const;        // <dir>/device-plugins/kubelet.sock
   std::string pod_resources_socket() const;  // <dir>/pod-resources/kubelet.sock
 
- private:
   struct Impl;
+
+ private:
   explicit Kubelet(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -21,8 +21,8 @@ struct PluginHostSettings {
   std::string kubelet_socket;  // the kubelet's, usually <folder>/kubelet.sock; empty: register_resource always fails
 };
 
-// A connection is what a kubelet opens per resource; more than these at once are refused.
-inline constexpr std::size_t kMaxConnections = 32;
+// Connections to one resource's socket (a kubelet keeps one); one more is closed at once.
+inline constexpr std::size_t kMaxConnections = 16;
 // Streams of one resource; one more is answered RESOURCE_EXHAUSTED.
 inline constexpr std::size_t kMaxStreams = 32;
 inline constexpr int kMaxRequestBytes = 4 << 20;

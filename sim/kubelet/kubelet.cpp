@@ -1,0 +1,230 @@
+#include "sim/kubelet/kubelet.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "sim/kubelet/kubelet_impl.h"
+
+namespace gpulet::sim {
+
+std::size_t KubeletResource::allocatable() const {
+  return static_cast<std::size_t>(std::ranges::count_if(devices, [](const auto& entry) { return entry.second.healthy; }));
+}
+
+Kubelet::Kubelet(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Kubelet::~Kubelet() {
+  stop();
+  std::error_code ignored;
+  std::filesystem::remove(kubelet_socket(), ignored);
+  std::filesystem::remove(pod_resources_socket(), ignored);
+}
+
+Result<std::unique_ptr<Kubelet>> Kubelet::start(KubeletSettings settings) {
+  auto impl = std::make_unique<Impl>();
+  impl->settings = std::move(settings);
+  auto* raw = impl.get();
+  impl->registration_service = make_registration_service(
+      [raw](const RegisterArguments& arguments, const std::function<bool()>& cancelled) {
+        return raw->on_register(arguments, cancelled);
+      });
+  impl->pod_resources_service = make_pod_resources_service({
+      .pods =
+          [raw] {
+            std::lock_guard lock(raw->mutex);
+            return raw->listed_pods();
+          },
+      .allocatable =
+          [raw] {
+            std::lock_guard lock(raw->mutex);
+            return raw->listed_devices();
+          },
+  });
+  std::unique_ptr<Kubelet> kubelet(new Kubelet(std::move(impl)));
+  GPULET_TRY(kubelet->start_again());
+  return kubelet;
+}
+
+Status Kubelet::start_again() {
+  std::lock_guard lifecycle(impl_->lifecycle);
+  if (impl_->registration) return fail(Code::kFailedPrecondition, "the kubelet runs already");
+  return impl_->begin();
+}
+
+void Kubelet::stop() {
+  std::lock_guard lifecycle(impl_->lifecycle);
+  impl_->end();
+}
+
+Status Kubelet::Impl::begin() {
+  GPULET_TRY(make_directories(plugin_dir(), 0750));
+  GPULET_TRY(make_directories(settings.dir + "/pod-resources", 0750));
+  {
+    std::lock_guard lock(mutex);
+    load_checkpoint();
+    state.running = true;
+    ++state.starts;
+  }
+  clear_sockets();
+  GPULET_TRY_ASSIGN(pod_resources,
+                    SocketServer::start(pod_resources_socket(), *pod_resources_service, settings.listen_delay));
+  GPULET_TRY_ASSIGN(registration, SocketServer::start(kubelet_socket(), *registration_service, settings.listen_delay));
+  changed.notify_all();
+  return {};
+}
+
+void Kubelet::Impl::end() {
+  std::map<std::string, std::shared_ptr<PluginClient>> leaving;
+  {
+    std::lock_guard lock(mutex);
+    state.running = false;
+    leaving.swap(clients);
+    for (auto& [name, resource] : state.resources) {
+      resource.connected = false;
+      resource.devices.clear();
+    }
+  }
+  changed.notify_all();
+  registration.reset();
+  pod_resources.reset();
+  for (auto& [name, client] : leaving) client->close();
+}
+
+// Only sockets, and only here: what the real one removes at its start.
+void Kubelet::Impl::clear_sockets() const {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(plugin_dir(), ignored)) {
+    if (entry.is_socket(ignored)) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+void Kubelet::Impl::load_checkpoint() {
+  entries.clear();
+  state.grants.clear();
+  const auto text = read_file(checkpoint_file());
+  if (text) {
+    if (auto checkpoint = read_checkpoint(*text)) {
+      entries = std::move(checkpoint->entries);
+      for (const auto& [name, devices] : checkpoint->registered) state.resources[name].devices.clear();
+    } else {
+      log::warning("the kubelet's checkpoint cannot be read: its allocations are forgotten", checkpoint.error());
+    }
+  }
+  for (const auto& [uid, pod] : state.pods) rebuild_grant(pod);
+}
+
+void Kubelet::Impl::save_checkpoint() const {
+  Checkpoint checkpoint{entries, {}};
+  for (const auto& [name, resource] : state.resources) {
+    auto& ids = checkpoint.registered[name];
+    for (const auto& [id, device] : resource.devices) {
+      if (device.healthy) ids.push_back(id);
+    }
+  }
+  if (const auto status = write_file_atomic(checkpoint_file(), write_checkpoint(checkpoint), 0600); !status) {
+    log::warning("the kubelet's checkpoint cannot be written", status.error());
+  }
+}
+
+void Kubelet::Impl::rebuild_grant(const PodRequest& pod) {
+  PodGrant grant{pod.uid, {}};
+  for (const auto& container : pod.containers) {
+    ContainerGrant out;
+    out.name = container.name;
+    for (const auto& entry : entries) {
+      if (entry.pod_uid != pod.uid || entry.container != container.name) continue;
+      for (const auto& [node, ids] : entry.devices) {
+        out.devices[entry.resource].insert(out.devices[entry.resource].end(), ids.begin(), ids.end());
+      }
+      add_response(entry.allocate_response, out);
+    }
+    grant.containers.push_back(std::move(out));
+  }
+  state.grants[pod.uid] = std::move(grant);
+}
+
+void Kubelet::Impl::record(CallLatency latency) {
+  auto& all = state.latencies;
+  if (all.size() >= kMaxLatencies) all.erase(all.begin(), all.begin() + kMaxLatencies / 2);
+  all.push_back(std::move(latency));
+}
+
+std::vector<ListedPod> Kubelet::Impl::listed_pods() const {
+  std::vector<ListedPod> pods;
+  for (const auto& [uid, pod] : state.pods) {
+    ListedPod listed{pod.name_space, pod.name, {}};
+    for (const auto& container : pod.containers) {
+      ListedContainer out{container.name, {}};
+      for (const auto& entry : entries) {
+        if (entry.pod_uid != uid || entry.container != container.name) continue;
+        for (const auto& [node, ids] : entry.devices) {
+          for (const auto& id : ids) {
+            out.devices.push_back({entry.resource, id, node < 0 ? std::set<int>{} : std::set<int>{static_cast<int>(node)}});
+          }
+        }
+      }
+      listed.containers.push_back(std::move(out));
+    }
+    pods.push_back(std::move(listed));
+  }
+  if (settings.pod_resources_padding_bytes > 0) {
+    pods.push_back({"padding", "padding", {{std::string(settings.pod_resources_padding_bytes, 'x'), {}}}});
+  }
+  return pods;
+}
+
+std::vector<ListedDevice> Kubelet::Impl::listed_devices() const {
+  std::vector<ListedDevice> devices;
+  for (const auto& [name, resource] : state.resources) {
+    for (const auto& [id, device] : resource.devices) {
+      if (device.healthy) devices.push_back({name, id, device.numa_nodes});
+    }
+  }
+  return devices;
+}
+
+void Kubelet::set_register_mood(RegisterMood mood) {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->mood = mood;
+  }
+  impl_->changed.notify_all();
+}
+
+void Kubelet::set_topology_policy(TopologyPolicy policy) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->settings.topology = policy;
+}
+
+KubeletState Kubelet::state() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->state;
+}
+
+bool Kubelet::wait_for(const std::function<bool(const KubeletState&)>& done, std::chrono::milliseconds timeout) const {
+  std::unique_lock lock(impl_->mutex);
+  return impl_->changed.wait_for(lock, timeout, [&] { return done(impl_->state); });
+}
+
+bool Kubelet::wait_for_allocatable(const std::string& resource, std::size_t count,
+                                   std::chrono::milliseconds timeout) const {
+  return wait_for(
+      [&](const KubeletState& state) {
+        const auto it = state.resources.find(resource);
+        return it != state.resources.end() && it->second.connected && it->second.allocatable() == count;
+      },
+      timeout);
+}
+
+void Kubelet::clear_latencies() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->state.latencies.clear();
+}
+
+std::string Kubelet::plugin_dir() const { return impl_->plugin_dir(); }
+std::string Kubelet::kubelet_socket() const { return impl_->kubelet_socket(); }
+std::string Kubelet::pod_resources_socket() const { return impl_->pod_resources_socket(); }
+
+}  // namespace gpulet::sim

@@ -1,0 +1,76 @@
+// The embedded kubelet's inside, for its own .cpp files: kubelet.cpp (life), registration.cpp (plugins),
+// admission.cpp (Pods).
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+
+#include "sim/kubelet/checkpoint.h"
+#include "sim/kubelet/kubelet.h"
+#include "sim/kubelet/plugin_client.h"
+#include "sim/kubelet/services.h"
+#include "sim/kubelet/socket_server.h"
+
+namespace gpulet::sim {
+
+struct Kubelet::Impl {
+  KubeletSettings settings;
+
+  std::mutex admitting;  // one Pod at a time, as in the real one; taken before `mutex`
+  mutable std::mutex mutex;  // guards all below but the servers; never held during a call to a plugin
+  mutable std::condition_variable changed;
+  KubeletState state;
+  RegisterMood mood = RegisterMood::kAnswers;
+  std::vector<CheckpointEntry> entries;  // the ledger
+  std::map<std::string, std::shared_ptr<PluginClient>> clients;
+
+  std::mutex lifecycle;  // start and stop
+  std::shared_ptr<grpc::Service> registration_service, pod_resources_service;
+  std::unique_ptr<SocketServer> registration, pod_resources;
+
+  std::string plugin_dir() const { return settings.dir + "/device-plugins"; }
+  std::string kubelet_socket() const { return plugin_dir() + "/kubelet.sock"; }
+  std::string pod_resources_socket() const { return settings.dir + "/pod-resources/kubelet.sock"; }
+  std::string checkpoint_file() const { return plugin_dir() + "/kubelet_internal_checkpoint"; }
+
+  Status begin();
+  void end();
+  void clear_sockets() const;
+
+  // With the lock.
+  void load_checkpoint();
+  void save_checkpoint() const;
+  void rebuild_grant(const PodRequest& pod);
+  void record(CallLatency latency);
+  std::vector<ListedPod> listed_pods() const;
+  std::vector<ListedDevice> listed_devices() const;
+
+  // Without it.
+  Status on_register(const RegisterArguments& arguments, const std::function<bool()>& cancelled);
+  Status wait_by_mood(const std::function<bool()>& cancelled);
+  void on_list(const PluginClient* client, const std::string& resource, PluginClient::List list,
+               std::chrono::steady_clock::time_point registered, bool first);
+  void on_end(const PluginClient* client, const std::string& resource);
+
+  Status admit_container(const PodRequest& pod, const ContainerRequest& container);
+  Status allocate(const PodRequest& pod, const ContainerRequest& container, const std::string& resource,
+                  std::size_t count, const std::optional<std::set<int>>& affinity);
+  Result<std::vector<std::string>> choose(std::unique_lock<std::mutex>& lock, const std::string& resource,
+                                          std::size_t count, const std::optional<std::set<int>>& affinity);
+  // With the lock.
+  std::set<std::string> free_devices(const std::string& resource) const;
+  std::shared_ptr<PluginClient> client_of(const std::string& resource) const;
+};
+
+// Times one call and records it.
+template <class Call>
+auto timed(Kubelet::Impl& kubelet, const char* name, const std::string& resource, Call call) {
+  const auto began = std::chrono::steady_clock::now();
+  auto result = call();
+  const auto took = std::chrono::steady_clock::now() - began;
+  std::lock_guard lock(kubelet.mutex);
+  kubelet.record({name, resource, took, result.has_value()});
+  return result;
+}
+
+}  // namespace gpulet::sim

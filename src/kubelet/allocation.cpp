@@ -1,0 +1,179 @@
+// What Allocate and GetPreferredAllocation say, apart from the protocol.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <set>
+#include <string_view>
+
+#include "base/text.h"
+#include "kubelet/offer.h"
+
+namespace gpulet::kubelet {
+namespace {
+
+using config::DeviceListStrategy;
+
+constexpr std::string_view kVisibleDevices = "NVIDIA_VISIBLE_DEVICES";
+constexpr std::string_view kVolumeMountRoot = "/var/run/nvidia-container-devices";
+constexpr std::string_view kImexNode = "/dev/nvidia-caps-imex-channels/channel";
+
+tl::unexpected<Error> refuse(const Offer& offer, Code code, const std::string& why) {
+  return fail(code, "invalid allocation request for \"" + offer.resource.name.str() + "\": " + why);
+}
+
+// Indices of the requested devices in the offer, in the order of the request.
+Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<const DeviceId> ids) {
+  const auto& devices = offer.resource.devices;
+  if (ids.empty()) return refuse(offer, Code::kInvalidArgument, "no device requested");
+  std::vector<std::size_t> found;
+  bool replicated = false;
+  for (const auto& id : ids) {
+    const auto it = std::ranges::find(devices, id, &partition::Device::id);
+    if (it == devices.end()) return refuse(offer, Code::kInvalidArgument, "unknown device: " + id.str());
+    const auto index = static_cast<std::size_t>(it - devices.begin());
+    if (std::ranges::count(found, index) != 0) {
+      return refuse(offer, Code::kInvalidArgument, "device requested twice: " + id.str());
+    }
+    replicated |= it->replica.has_value();
+    found.push_back(index);
+  }
+  if (replicated && offer.resource.fail_requests_greater_than_one && ids.size() > 1) {
+    return refuse(offer, Code::kInvalidArgument,
+                  "invalid request: maximum request size for shared resources is 1; found " + std::to_string(ids.size()));
+  }
+  for (const std::size_t index : found) {
+    const auto& device = devices[index];
+    if (!device.health.healthy) {
+      return refuse(offer, Code::kFailedPrecondition,
+                    "device is unhealthy: " + device.id.str() +
+                        (device.health.reason.empty() ? "" : " (" + device.health.reason + ")"));
+    }
+  }
+  return found;
+}
+
+// One access per GPU or MIG device, however many of its shares were asked for; order of the request.
+std::vector<const DeviceAccess*> distinct(const Offer& offer, const std::vector<std::size_t>& found) {
+  std::vector<const DeviceAccess*> result;
+  for (const std::size_t index : found) {
+    const DeviceAccess& access = offer.access[index];
+    const auto same = [&](const DeviceAccess* other) { return other->uuid == access.uuid; };
+    if (std::ranges::none_of(result, same)) result.push_back(&access);
+  }
+  return result;
+}
+
+bool uses(const AllocationRules& rules, DeviceListStrategy strategy) {
+  return std::ranges::count(rules.strategies, strategy) != 0;
+}
+
+bool all_cdi(const AllocationRules& rules) {
+  return std::ranges::all_of(rules.strategies, [](auto strategy) {
+    return strategy == DeviceListStrategy::kCdiAnnotations || strategy == DeviceListStrategy::kCdiCri;
+  });
+}
+
+// Unique within a container, which is all that counts: another resource or other devices give another key. FNV-1a, so
+// that the same allocation has the same bytes (NVIDIA's plugin draws a random UUID).
+std::string annotation_suffix(const Offer& offer, std::span<const DeviceId> ids) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  const auto mix = [&hash](std::string_view part) {
+    for (const char character : part) hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3u;
+    hash = (hash ^ 0xffu) * 0x100000001b3u;
+  };
+  mix(offer.resource.name.str());
+  for (const auto& id : ids) mix(id.str());
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(hash));
+  return digits;
+}
+
+std::vector<std::string> cdi_names(const AllocationRules& rules, const std::vector<std::string>& names) {
+  std::vector<std::string> qualified;
+  const auto add = [&](std::string_view device_class, const std::string& name) {
+    qualified.push_back(rules.cdi_vendor + "/" + std::string(device_class) + "=" + name);
+  };
+  for (const auto& name : names) add("gpu", name);
+  for (const unsigned channel : rules.imex_channels) add("imex-channel", std::to_string(channel));
+  if (rules.gdrcopy_cdi) add("gdrcopy", "all");
+  if (rules.gds_cdi) add("gds", "all");
+  if (rules.mofed_cdi) add("mofed", "all");
+  return qualified;
+}
+
+void add_mps(const Offer& offer, ContainerAllocation& result) {
+  const auto& root = offer.rules.mps_root;
+  if (root.empty()) return;
+  const std::string pipe = "/" + offer.resource.name.str() + "/pipe";
+  result.envs["CUDA_MPS_PIPE_DIRECTORY"] = "/mps" + pipe;
+  result.mounts.push_back({root + pipe, "/mps" + pipe, false});
+  result.mounts.push_back({root + "/shm", "/dev/shm", false});
+}
+
+void add_volume_mounts(const AllocationRules& rules, const std::vector<std::string>& names, ContainerAllocation& result) {
+  const std::string root(kVolumeMountRoot);
+  result.envs[std::string(kVisibleDevices)] = root;
+  for (const auto& name : names) result.mounts.push_back({"/dev/null", root + "/" + name, false});
+  for (const unsigned channel : rules.imex_channels) {
+    result.mounts.push_back({"/dev/null", root + "/imex/" + std::to_string(channel), false});
+  }
+}
+
+void add_device_specs(const AllocationRules& rules, const std::vector<const DeviceAccess*>& devices,
+                      ContainerAllocation& result) {
+  std::set<std::string> seen;
+  const std::string root = rules.dev_root == "/" ? "" : rules.dev_root;
+  const auto add = [&](const std::string& node) {
+    if (seen.insert(node).second) result.devices.push_back({root + node, node, "rw"});
+  };
+  for (const auto& node : rules.control_nodes) add(node);
+  for (const auto* device : devices) {
+    for (const auto& node : device->device_nodes) add(node);
+  }
+  for (const unsigned channel : rules.imex_channels) add(std::string(kImexNode) + std::to_string(channel));
+}
+
+}  // namespace
+
+Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceId> ids) {
+  GPULET_TRY_ASSIGN(const auto found, find_devices(offer, ids));
+  const auto& rules = offer.rules;
+  const auto devices = distinct(offer, found);
+  std::vector<std::string> names;
+  for (const auto* device : devices) {
+    names.push_back(rules.ids == config::DeviceIdStrategy::kUuid ? device->uuid : device->index);
+  }
+  ContainerAllocation result;
+  if (uses(rules, DeviceListStrategy::kCdiAnnotations)) {
+    result.annotations[rules.cdi_annotation_prefix + "nvidia-device-plugin_" + annotation_suffix(offer, ids)] =
+        text::join(cdi_names(rules, names), ",");
+  }
+  if (uses(rules, DeviceListStrategy::kCdiCri)) result.cdi_devices = cdi_names(rules, names);
+  add_mps(offer, result);
+  if (rules.gds) result.envs["NVIDIA_GDS"] = "enabled";
+  if (rules.mofed) result.envs["NVIDIA_MOFED"] = "enabled";
+  if (rules.gdrcopy) result.envs["NVIDIA_GDRCOPY"] = "enabled";
+  if (all_cdi(rules)) return result;
+
+  if (uses(rules, DeviceListStrategy::kEnvvar)) {
+    result.envs[std::string(kVisibleDevices)] = text::join(names, ",");
+    std::vector<std::string> channels;
+    for (const unsigned channel : rules.imex_channels) channels.push_back(std::to_string(channel));
+    if (!channels.empty()) result.envs["NVIDIA_IMEX_CHANNELS"] = text::join(channels, ",");
+  }
+  // With both, the mounts are what the container runtime reads: its variable wins.
+  if (uses(rules, DeviceListStrategy::kVolumeMounts)) add_volume_mounts(rules, names, result);
+  if (rules.pass_device_specs) add_device_specs(rules, devices, result);
+  return result;
+}
+
+Result<placement::Choice> preferred(const Offer& offer, std::span<const DeviceId> available,
+                                    std::span<const DeviceId> required, std::size_t size) {
+  const std::string prefix = "invalid preferred allocation request for \"" + offer.resource.name.str() + "\"";
+  if (!offer.chooser) return fail(Code::kFailedPrecondition, prefix + ": no topology is known");
+  auto choice = offer.chooser->choose(available, required, size);
+  if (!choice) return fail(choice.error().with(prefix));
+  return choice;
+}
+
+}  // namespace gpulet::kubelet

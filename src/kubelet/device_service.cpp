@@ -1,0 +1,292 @@
+#include "kubelet/device_service.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/async_unary_call.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/text.h"
+#include "kubelet/answers.h"
+#include "kubelet/plugin_host.h"
+#include "kubelet/rpc_core.h"
+#include "proto/deviceplugin_v1beta1.grpc.pb.h"
+
+namespace gpulet::kubelet {
+namespace {
+
+using AsyncService = v1beta1::DevicePlugin::AsyncService;
+using ListPtr = std::shared_ptr<const v1beta1::ListAndWatchResponse>;
+
+struct Stream;
+
+// One resource as requests see it. A slot that was removed keeps its name and no offer.
+struct Slot {
+  ResourceName name;
+  OfferPtr offer;
+  ListPtr list;
+  std::uint64_t version = 0;  // of `list`
+  std::set<Stream*> streams;
+};
+using SlotPtr = std::shared_ptr<Slot>;
+
+bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWatchResponse& b) {
+  return a.SerializeAsString() == b.SerializeAsString();  // no maps inside: equal messages have equal bytes
+}
+
+}  // namespace
+
+// The lock covers every field and the beginning of every operation: an operation that began before stop() is
+// drained, and none begins after it. It is held for microseconds, never while a request is computed.
+struct DeviceService::Impl {
+  AsyncService service;
+  std::mutex mutex;
+  grpc::ServerCompletionQueue* queue = nullptr;
+  bool stopped = false;
+  std::function<void(const ResourceName&, bool)> watched;
+  std::map<ResourceName, SlotPtr> slots;
+  struct Connection {
+    std::uint64_t serial;
+    SlotPtr slot;
+  };
+  std::map<int, Connection> connections;
+
+  // With the lock. None for a connection that is gone.
+  SlotPtr slot_of(const grpc::ServerContext& context) const {
+    const std::string peer = context.peer();
+    const auto number = text::starts_with(peer, "fd:") ? text::parse_unsigned(std::string_view(peer).substr(3)) : std::nullopt;
+    const auto it = number ? connections.find(static_cast<int>(*number)) : connections.end();
+    return it == connections.end() ? nullptr : it->second.slot;
+  }
+
+  template <class Request, class Response>
+  void take(void (AsyncService::*method)(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Response>*,
+                                         grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
+            Status (*compute)(const Offer&, const Request&, Response&));
+  void take_stream();
+  void pump(Stream& stream);
+  void opened(Stream& stream);
+  void closed(Stream& stream);
+};
+
+namespace {
+
+grpc::Status not_offered(const SlotPtr& slot) {
+  return {grpc::StatusCode::UNAVAILABLE,
+          slot ? "\"" + slot->name.str() + "\" is no longer offered" : "this connection is closing"};
+}
+
+template <class Request, class Response>
+struct Unary {
+  grpc::ServerContext context;
+  Request request;
+  grpc::ServerAsyncResponseWriter<Response> writer{&context};
+  Tag taken, finished;
+};
+
+// A ListAndWatch: at most one Write at a time, of the newest list.
+struct Stream {
+  grpc::ServerContext context;
+  v1beta1::Empty request;
+  grpc::ServerAsyncWriter<v1beta1::ListAndWatchResponse> writer{&context};
+  Tag started, over, wrote;
+  SlotPtr slot;
+  std::uint64_t sent = 0;  // version
+  bool writing = false;
+  bool ended = false;      // Finish was begun, or the call is over
+  int operations = 0;      // under way; at zero after `over`, the stream is deleted
+};
+
+}  // namespace
+
+template <class Request, class Response>
+void DeviceService::Impl::take(
+    void (AsyncService::*method)(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Response>*,
+                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
+    Status (*compute)(const Offer&, const Request&, Response&)) {
+  if (stopped) return;
+  auto* call = new Unary<Request, Response>;
+  call->finished.run = [call](bool) { delete call; };
+  call->taken.run = [this, call, method, compute](bool ok) {
+    if (!ok) {
+      delete call;
+      return;
+    }
+    SlotPtr slot;
+    OfferPtr offer;
+    {
+      std::lock_guard lock(mutex);
+      take(method, compute);
+      slot = slot_of(call->context);
+      if (slot) offer = slot->offer;
+    }
+    Response response;
+    const Status status = offer ? compute(*offer, call->request, response) : Status();
+    std::lock_guard lock(mutex);
+    if (stopped) {
+      delete call;
+      return;
+    }
+    if (!offer) {
+      call->writer.FinishWithError(not_offered(slot), &call->finished);
+    } else if (!status) {
+      call->writer.FinishWithError(to_grpc(status.error()), &call->finished);
+    } else {
+      call->writer.Finish(response, grpc::Status::OK, &call->finished);
+    }
+  };
+  (service.*method)(&call->context, &call->request, &call->writer, queue, queue, &call->taken);
+}
+
+void DeviceService::Impl::take_stream() {
+  if (stopped) return;
+  auto* stream = new Stream;
+  stream->started.run = [this, stream](bool ok) {
+    std::lock_guard lock(mutex);
+    if (!ok) {
+      delete stream;
+      return;
+    }
+    take_stream();
+    opened(*stream);
+  };
+  stream->over.run = [this, stream](bool) {
+    std::lock_guard lock(mutex);
+    stream->ended = true;
+    closed(*stream);
+    if (--stream->operations == 0) delete stream;
+  };
+  stream->wrote.run = [this, stream](bool ok) {
+    std::lock_guard lock(mutex);
+    stream->writing = false;
+    if (ok && !stopped) pump(*stream);
+    if (--stream->operations == 0) delete stream;
+  };
+  stream->operations = 1;  // `over`
+  stream->context.AsyncNotifyWhenDone(&stream->over);
+  service.RequestListAndWatch(&stream->context, &stream->request, &stream->writer, queue, queue, &stream->started);
+}
+
+void DeviceService::Impl::opened(Stream& stream) {
+  const auto slot = slot_of(stream.context);
+  if (stopped || stream.ended) return;
+  if (!slot || !slot->offer || slot->streams.size() >= kMaxStreams) {
+    stream.ended = true;
+    ++stream.operations;
+    const bool full = slot && slot->offer;
+    stream.writer.Finish(full ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many ListAndWatch streams")
+                              : not_offered(slot),
+                         &stream.wrote);
+    return;
+  }
+  stream.slot = slot;
+  slot->streams.insert(&stream);
+  if (slot->streams.size() == 1 && watched) watched(slot->name, true);
+  pump(stream);
+}
+
+// Sends the newest list, if this stream has not got it yet.
+void DeviceService::Impl::pump(Stream& stream) {
+  if (stream.writing || stream.ended || !stream.slot) return;
+  if (!stream.slot->offer) {  // withdrawn
+    stream.ended = true;
+    ++stream.operations;
+    stream.writer.Finish(not_offered(stream.slot), &stream.wrote);
+    return;
+  }
+  if (stream.sent == stream.slot->version) return;
+  stream.sent = stream.slot->version;
+  stream.writing = true;
+  ++stream.operations;
+  stream.writer.Write(*stream.slot->list, &stream.wrote);
+}
+
+void DeviceService::Impl::closed(Stream& stream) {
+  if (!stream.slot || stream.slot->streams.erase(&stream) == 0) return;
+  if (stream.slot->streams.empty() && stream.slot->offer && watched) watched(stream.slot->name, false);
+}
+
+DeviceService::DeviceService() : impl_(std::make_unique<Impl>()) {}
+DeviceService::~DeviceService() = default;
+
+grpc::Service& DeviceService::service() { return impl_->service; }
+
+void DeviceService::start(grpc::ServerCompletionQueue& queue) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->queue = &queue;
+  impl_->take<v1beta1::Empty, v1beta1::DevicePluginOptions>(
+      &AsyncService::RequestGetDevicePluginOptions,
+      [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options) -> Status {
+        options.set_get_preferred_allocation_available(true);
+        return {};
+      });
+  impl_->take<v1beta1::AllocateRequest, v1beta1::AllocateResponse>(&AsyncService::RequestAllocate, &answer);
+  impl_->take<v1beta1::PreferredAllocationRequest, v1beta1::PreferredAllocationResponse>(
+      &AsyncService::RequestGetPreferredAllocation, &answer);
+  impl_->take<v1beta1::PreStartContainerRequest, v1beta1::PreStartContainerResponse>(
+      &AsyncService::RequestPreStartContainer,
+      [](const Offer&, const v1beta1::PreStartContainerRequest&, v1beta1::PreStartContainerResponse&) -> Status {
+        return {};
+      });
+  impl_->take_stream();
+}
+
+void DeviceService::stop() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->stopped = true;
+  impl_->watched = nullptr;
+}
+
+void DeviceService::on_watched(std::function<void(const ResourceName&, bool)> watched) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->watched = std::move(watched);
+}
+
+void DeviceService::put(OfferPtr offer) {
+  auto list = std::make_shared<const v1beta1::ListAndWatchResponse>(device_list(*offer));
+  std::lock_guard lock(impl_->mutex);
+  auto& slot = impl_->slots[offer->resource.name];
+  if (!slot) {
+    slot = std::make_shared<Slot>();
+    slot->name = offer->resource.name;
+  }
+  slot->offer = std::move(offer);
+  if (slot->list && same_list(*slot->list, *list)) return;
+  slot->list = std::move(list);
+  ++slot->version;
+  if (impl_->stopped) return;
+  for (Stream* stream : slot->streams) impl_->pump(*stream);
+}
+
+void DeviceService::remove(const ResourceName& resource) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->slots.find(resource);
+  if (it == impl_->slots.end()) return;
+  const SlotPtr slot = it->second;
+  impl_->slots.erase(it);
+  slot->offer = nullptr;
+  if (impl_->stopped) return;
+  for (Stream* stream : slot->streams) {
+    if (stream->writing) {
+      stream->context.TryCancel();  // a reader that does not read must not hold this up
+    } else {
+      impl_->pump(*stream);
+    }
+  }
+}
+
+void DeviceService::add_connection(int fd, std::uint64_t serial, const ResourceName& resource) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->slots.find(resource);
+  if (it != impl_->slots.end()) impl_->connections[fd] = {serial, it->second};
+}
+
+void DeviceService::remove_connection(int fd, std::uint64_t serial) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->connections.find(fd);
+  if (it != impl_->connections.end() && it->second.serial == serial) impl_->connections.erase(it);
+}
+
+}  // namespace gpulet::kubelet

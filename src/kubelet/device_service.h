@@ -1,0 +1,49 @@
+// The DevicePlugin service for every resource at once, on one completion queue. Which resource a request is for is
+// told by the connection that it came over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/strong.h"
+#include "kubelet/offer.h"
+
+namespace grpc {
+class ServerCompletionQueue;
+class Service;
+}  // namespace grpc
+
+namespace gpulet::kubelet {
+
+// Any thread may call any member.
+class DeviceService {
+ public:
+  DeviceService();
+  ~DeviceService();
+
+  grpc::Service& service();
+  // Begins to take requests. `queue` lives until after stop() and until it is drained.
+  void start(grpc::ServerCompletionQueue& queue);
+  // No new operation is begun after this.
+  void stop();
+
+  // Told, under the service's lock, when a resource's first stream opens and its last one ends.
+  void on_watched(std::function<void(const ResourceName&, bool)> watched);
+
+  // What the resource's requests are answered from, from now on. Its streams are sent the device list if it differs.
+  void put(OfferPtr offer);
+  // Ends the resource's streams; its requests are answered UNAVAILABLE.
+  void remove(const ResourceName& resource);
+
+  // Requests of peer "fd:<fd>" are for `resource`, until the connection of this serial is gone.
+  void add_connection(int fd, std::uint64_t serial, const ResourceName& resource);
+  void remove_connection(int fd, std::uint64_t serial);
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gpulet::kubelet

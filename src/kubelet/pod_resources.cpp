@@ -1,0 +1,125 @@
+#include "kubelet/pod_resources.h"
+
+#include <algorithm>
+
+#include "base/unix_socket.h"
+#include "kubelet/async_call.h"
+#include "proto/podresources_v1.grpc.pb.h"
+
+namespace gpulet::kubelet {
+namespace {
+
+using Stub = v1::PodResourcesLister::Stub;
+
+void add(const v1::ContainerDevices& from, DevicesByResource& to) {
+  auto& ids = to[ResourceName(from.resource_name())];
+  for (const auto& id : from.device_ids()) ids.emplace_back(id);
+}
+
+std::vector<ContainerDevices> convert(const v1::ListPodResourcesResponse& response) {
+  std::vector<ContainerDevices> result;
+  for (const auto& pod : response.pod_resources()) {
+    for (const auto& container : pod.containers()) {
+      ContainerDevices devices{pod.namespace_(), pod.name(), container.name(), {}};
+      for (const auto& device : container.devices()) add(device, devices.devices);
+      if (!devices.devices.empty()) result.push_back(std::move(devices));
+    }
+  }
+  return result;
+}
+
+DevicesByResource convert(const v1::AllocatableResourcesResponse& response) {
+  DevicesByResource result;
+  for (const auto& device : response.devices()) add(device, result);
+  for (auto& [name, ids] : result) std::ranges::sort(ids);
+  return result;
+}
+
+class RealPodResources final : public PodResources {
+ public:
+  RealPodResources(Loop& loop, std::shared_ptr<Rpc> rpc, std::string socket, Duration timeout)
+      : loop_(loop),
+        rpc_(std::move(rpc)),
+        socket_(std::move(socket)),
+        timeout_(timeout),
+        mailbox_(std::make_shared<Mailbox>(loop)) {}
+  ~RealPodResources() override {
+    mailbox_->close();
+    calls_.clear();
+  }
+
+  void list(std::function<void(Result<std::vector<ContainerDevices>>)> done) override {
+    call<v1::ListPodResourcesRequest, v1::ListPodResourcesResponse>(&Stub::AsyncList, std::move(done), true);
+  }
+  void allocatable(std::function<void(Result<DevicesByResource>)> done) override {
+    call<v1::AllocatableResourcesRequest, v1::AllocatableResourcesResponse>(&Stub::AsyncGetAllocatableResources,
+                                                                           std::move(done), true);
+  }
+
+ private:
+  struct Open {
+    ClientCall call;
+    Subscription timer;
+  };
+
+  template <class Request, class Response, class Value>
+  void call(std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*method)(grpc::ClientContext*,
+                                                                                       const Request&,
+                                                                                       grpc::CompletionQueue*),
+            std::function<void(Result<Value>)> done, bool try_again) {
+    const bool fresh = channel_ == nullptr;
+    if (fresh) {
+      auto socket = connect_unix(socket_);
+      if (!socket) {
+        const Error& error = socket.error();
+        const Code code = error.code() == Code::kNotFound ? Code::kUnavailable : error.code();
+        Mailbox::post(mailbox_, [done = std::move(done), failed = Error(code, error.message(), error.about())] {
+          done(fail(failed));
+        });
+        return;
+      }
+      channel_ = channel_over(std::move(*socket), kMaxPodResourcesBytes);
+    }
+    const std::uint64_t id = next_++;
+    auto& open = calls_[id];
+    open.timer = loop_.after(timeout_, [this, id, done] {
+      calls_.erase(id);  // and so cancelled
+      channel_.reset();
+      done(fail(Code::kDeadlineExceeded, "the kubelet did not answer in time", socket_));
+    });
+    open.call = call_async<Stub, Request, Response>(
+        *rpc_, mailbox_, channel_, method, Request(),
+        [this, id, done, method, fresh, try_again](const grpc::Status& status, const Response& response) {
+          if (calls_.erase(id) == 0) return;  // timed out before
+          if (status.ok()) {
+            done(convert(response));
+            return;
+          }
+          channel_.reset();
+          // A connection kept from before breaks when the kubelet restarts: that is no answer yet.
+          if (!fresh && try_again && status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+            call<Request, Response>(method, done, false);
+            return;
+          }
+          done(fail(from_grpc(status, socket_)));
+        });
+  }
+
+  Loop& loop_;
+  std::shared_ptr<Rpc> rpc_;
+  std::string socket_;
+  Duration timeout_;
+  std::shared_ptr<Mailbox> mailbox_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::uint64_t next_ = 0;
+  std::map<std::uint64_t, Open> calls_;
+};
+
+}  // namespace
+
+std::unique_ptr<PodResources> make_pod_resources(Loop& loop, std::shared_ptr<Rpc> rpc, std::string socket,
+                                                 Duration timeout) {
+  return std::make_unique<RealPodResources>(loop, std::move(rpc), std::move(socket), timeout);
+}
+
+}  // namespace gpulet::kubelet

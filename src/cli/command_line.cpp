@@ -1,7 +1,192 @@
 #include "cli/command_line.h"
 
-namespace gpulet::cli {
+#include <CLI/CLI.hpp>
+#include <iostream>
 
-int main(int, char**) { return 2; }
+#include "cli/agent_command.h"
+#include "cli/config_command.h"
+#include "cli/demo_command.h"
+#include "cli/list_command.h"
+#include "cli/place_command.h"
+#include "cli/topo_command.h"
+#include "cli/version_command.h"
+#include "config/schema.h"
+#include "web/listener.h"
+
+namespace gpulet::cli {
+namespace {
+
+using Flags = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+// One option for each setting that has a flag, in the order of the table.
+void add_settings(CLI::App& app, Flags& given) {
+  for (const auto& setting : config::settings()) {
+    if (setting.flag.empty()) continue;
+    std::string names = "--" + std::string(setting.flag);
+    for (const auto alias : setting.flag_aliases) names += ",--" + std::string(alias);
+    std::string help(setting.help);
+    for (const auto variable : setting.environment) help += " [$" + std::string(variable) + "]";
+    auto* option = app.add_option_function<std::vector<std::string>>(
+        names,
+        [&given, flag = std::string(setting.flag)](const std::vector<std::string>& values) { given[flag] = values; },
+        help);
+    option->expected(setting.kind == config::Kind::kBool ? 0 : 1, 1);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    if (setting.default_text) option->default_str(std::string(*setting.default_text));
+  }
+}
+
+// The command line as CLI11 wants it. NVIDIA's programs take Go's forms: "-name" for "--name", and "--name=" for an
+// empty value.
+std::vector<std::string> normalised(int argc, char** argv, bool go_forms) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (go_forms && argument.size() > 2 && argument[0] == '-' && argument[1] != '-') argument.insert(0, "-");
+    const auto equals = argument.find('=');
+    if (argument.starts_with("--") && equals == argument.size() - 1) {
+      arguments.push_back(argument.substr(0, equals));
+      arguments.emplace_back();
+    } else {
+      arguments.push_back(std::move(argument));
+    }
+  }
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them last first
+  return arguments;
+}
+
+// 0 for help, 2 for a command line that is wrong, said in one line.
+int parse(CLI::App& app, std::vector<std::string> arguments) {
+  try {
+    app.parse(std::move(arguments));
+    return -1;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    std::cerr << app.get_name() << ": " << error.what() << " (--help lists what there is)\n";
+    return 2;
+  }
+}
+
+int device_plugin(int argc, char** argv) {
+  CLI::App app{"The kubelet's device plugin for NVIDIA GPUs, by gpulet", "nvidia-device-plugin"};
+  config::Sources sources;
+  sources.drop_in = true;
+  add_settings(app, sources.flags);
+  app.set_version_flag("--version,-v", version());
+  if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  sources.environment = config::process_environment();
+  return run_agent(std::move(sources));
+}
+
+// Adds a subcommand whose options are its struct's members, and what runs when it is called.
+class Gpulet {
+ public:
+  Gpulet() : app_("The GPU agent of a Kubernetes node, and its tools", "gpulet") {
+    app_.require_subcommand(1);
+    app_.set_version_flag("--version", version());
+    add_agent();
+    add_inspection();
+    add_config();
+    add_demo();
+    auto* command = app_.add_subcommand("version", "what this build is");
+    command->add_flag("--json", version_.json, "as JSON");
+    command->callback([this] { run_ = [this] { return print_version(version_); }; });
+  }
+
+  int main(int argc, char** argv) {
+    if (const int code = parse(app_, normalised(argc, argv, false)); code >= 0) return code;
+    return run_();
+  }
+
+ private:
+  void add_agent() {
+    auto* command = app_.add_subcommand("agent", "run the agent of this node");
+    add_settings(*command, agent_.flags);
+    command->callback([this] {
+      run_ = [this] {
+        agent_.environment = config::process_environment();
+        return run_agent(std::move(agent_));
+      };
+    });
+  }
+
+  void add_inspection() {
+    auto* list = app_.add_subcommand("list", "the node's GPUs");
+    list->add_option("-o,--output", list_.output, "table, wide, json or yaml")
+        ->check(CLI::IsMember({"table", "wide", "json", "yaml"}));
+    add_driver_root(*list, list_.driver_root);
+    list->callback([this] { run_ = [this] { return cli::list(list_); }; });
+
+    auto* topo = app_.add_subcommand("topo", "how the GPUs are linked, and the scores that placement adds up");
+    topo->add_option("-o,--output", topo_.output, "table or json")->check(CLI::IsMember({"table", "json"}));
+    add_driver_root(*topo, topo_.driver_root);
+    topo->callback([this] { run_ = [this] { return cli::topo(topo_); }; });
+
+    auto* place = app_.add_subcommand("place", "which GPUs a container would get, and why");
+    place->add_option("--size", place_.size, "how many GPUs")->required();
+    place->add_option("--available", place_.available, "GPUs to choose from, by index or UUID (all)")->delimiter(',');
+    place->add_option("--require", place_.require, "GPUs that must be among them")->delimiter(',');
+    place->add_option("--policy", place_.policy, "best-effort or tightest")
+        ->check(CLI::IsMember({"best-effort", "tightest"}));
+    place->add_option("-o,--output", place_.output, "text or json")->check(CLI::IsMember({"text", "json"}));
+    add_driver_root(*place, place_.driver_root);
+    place->callback([this] { run_ = [this] { return cli::place(place_); }; });
+  }
+
+  void add_config() {
+    auto* command = app_.add_subcommand("config", "check and print settings");
+    command->require_subcommand(1);
+    auto* check = command->add_subcommand("check", "whether a config file is right: every mistake, one a line");
+    check->add_option("FILE", check_.file, "the file")->required();
+    check->add_flag("--drop-in", check_.drop_in, "as NVIDIA's plugin reads it: unknown keys are warnings");
+    check->callback([this] { run_ = [this] { return config_check(check_); }; });
+
+    auto* print = command->add_subcommand("print", "the effective settings, each with where it came from");
+    print->add_option("-o,--output", print_.output, "yaml or json")->check(CLI::IsMember({"yaml", "json"}));
+    print->add_flag("--drop-in", print_.sources.drop_in, "as NVIDIA's plugin reads them");
+    add_settings(*print, print_.sources.flags);
+    print->callback([this] {
+      run_ = [this] {
+        print_.sources.environment = config::process_environment();
+        return config_print(print_);
+      };
+    });
+  }
+
+  void add_demo() {
+    auto* command = app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
+    command->add_option("--machine", demo_.machine, "a machine that gpulet-sim knows, or a YAML file");
+    command->callback([this] { run_ = [this] { return demo(demo_); }; });
+  }
+
+  static void add_driver_root(CLI::App& command, std::string& driver_root) {
+    command.add_option("--driver-root", driver_root, "where the driver's files are")->envname("DRIVER_ROOT_CTR_PATH");
+  }
+
+  CLI::App app_;
+  std::function<int()> run_;
+  config::Sources agent_;
+  ListOptions list_;
+  TopoOptions topo_;
+  PlaceOptions place_;
+  ConfigCheckOptions check_;
+  ConfigPrintOptions print_;
+  DemoOptions demo_;
+  VersionOptions version_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::string_view name = argc > 0 ? argv[0] : "gpulet";
+  name = name.substr(name.rfind('/') + 1);
+  if (name == "gpulet-listener") web::run_listener_child();
+  if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
+  if (name == "gpu-feature-discovery" || name == "mps-control-daemon" || name == "config-manager") {
+    std::cerr << name << ": this version of gpulet does not stand in for " << name << " yet; run NVIDIA's beside it\n";
+    return 1;
+  }
+  return Gpulet().main(argc, argv);
+}
 
 }  // namespace gpulet::cli

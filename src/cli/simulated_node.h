@@ -17,6 +17,12 @@ namespace gpulet::cli {
 // its exit code is not 0; kDeadlineExceeded after 30 s.
 Result<std::string> output_of(std::vector<std::string> command, std::vector<std::string> environment = {});
 
+struct AgentOptions {
+  std::string name = "gpulet";             // what it is called by; "gpulet" is given the subcommand `agent`
+  std::vector<std::string> arguments{};    // beside those that say where the node's parts are
+  std::vector<std::string> environment{};
+};
+
 class SimulatedNode {
  public:
   // Lays out `machine` with gpulet-sim, starts the embedded kubelet. The agent is not started yet. gpulet and
@@ -25,11 +31,6 @@ class SimulatedNode {
   ~SimulatedNode();
   SimulatedNode(const SimulatedNode&) = delete;
 
-  struct AgentOptions {
-    std::string name = "gpulet";             // what it is called by; "gpulet" is given the subcommand `agent`
-    std::vector<std::string> arguments{};    // beside those that say where the node's parts are
-    std::vector<std::string> environment{};
-  };
   // The node has one agent at a time: an earlier one is killed.
   Status start_agent(const AgentOptions& options = {});
   void kill_agent() { agent_.reset(); }

@@ -1,0 +1,226 @@
+#include "agent/node.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <random>
+
+#include "agent/agent.h"
+#include "agent/nvml_driver.h"
+#include "agent/reporter.h"
+#include "agent/status_pages.h"
+#include "base/log.h"
+#include "base/signals.h"
+#include "config/config_watch.h"
+#include "kubelet/plugin_host.h"
+#include "kubelet/pod_resources.h"
+#include "web/listener.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Well inside web::kStale, and no oftener than a page may change without an event.
+constexpr Duration kHeartbeat = 2s;
+
+std::string kubelet_socket_of(const config::Config& config) {
+  return config.kubelet_socket.value_or(config.device_plugin_dir() + "/kubelet.sock");
+}
+
+// Settings that say where the node's parts are: a change of one means new parts, not a new process.
+struct Places {
+  explicit Places(const config::Config& config)
+      : device_plugin_dir(config.device_plugin_dir()),
+        kubelet_socket(kubelet_socket_of(config)),
+        driver_root(config.flags.container_driver_root),
+        driver_call_timeout(config.gpulet.driver_call_timeout) {}
+  std::string device_plugin_dir, kubelet_socket, driver_root;
+  std::chrono::milliseconds driver_call_timeout;
+  friend bool operator==(const Places&, const Places&) = default;
+};
+
+class Node {
+ public:
+  Node(config::Sources sources, config::Loaded loaded, std::string version)
+      : sources_(std::move(sources)), config_(std::move(loaded.config)), version_(std::move(version)) {}
+
+  int run() {
+    const auto signals = SignalWatch::start(loop_, {SIGTERM, SIGINT, SIGQUIT, SIGHUP}, [this](int signal) {
+      if (signal == SIGHUP) {
+        reload();
+      } else {
+        log::info("told to end", {{"signal", signal}});
+        loop_.stop();
+      }
+    });
+    if (!signals) return failed(signals.error());
+    rpc_ = kubelet::make_rpc();
+    reporter_ = make_reporter(loop_, sources_.environment);
+    build();
+    // After the agent's first steps: nothing that waits for the kubelet waits for these.
+    loop_.post([this] {
+      watch_config();
+      listen();
+      publish();
+    });
+    loop_.run();
+    withdraw();
+    return exit_code_;
+  }
+
+ private:
+  static int failed(const Error& error) {
+    std::cerr << "gpulet: " << error.text() << '\n';
+    return 1;
+  }
+
+  void build() {
+    const Places places(config_);
+    places_.emplace(places);
+    driver_ = std::make_unique<NvmlDriver>(
+        loop_, NvmlDriverOptions{.driver_root = places.driver_root, .call_timeout = places.driver_call_timeout});
+    host_ = kubelet::make_plugin_host(
+        loop_, rpc_, {.folder = places.device_plugin_dir, .kubelet_socket = places.kubelet_socket});
+    pod_resources_ =
+        kubelet::make_pod_resources(loop_, rpc_, config_.gpulet.kubelet_dir + "/pod-resources/kubelet.sock");
+    Ports ports{
+        .loop = loop_,
+        .driver = *driver_,
+        .host = *host_,
+        .reporter = *reporter_,
+        .pods = [this](auto done) { list_pods(std::move(done)); },
+        .files = read_node_files,
+        .changed = [this] { publish_soon(); },
+    };
+    agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
+      exit_code_ = failed(error);
+      loop_.stop();
+    });
+    agent_->start();
+  }
+
+  // What the kubelet sees of us goes first, so that it knows at once; threads in a driver call are left to the exit.
+  void withdraw() {
+    listener_.reset();
+    agent_.reset();
+    pod_resources_.reset();
+    host_.reset();
+    driver_.reset();
+  }
+
+  void list_pods(std::function<void(std::map<DeviceId, std::string>)> done) {
+    pod_resources_->list([done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
+      std::map<DeviceId, std::string> pods;
+      if (!containers) {
+        log::warning("cannot ask the kubelet which Pods hold a device", containers.error());
+        return done(pods);
+      }
+      for (const auto& container : *containers) {
+        for (const auto& [resource, ids] : container.devices) {
+          for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
+        }
+      }
+      done(pods);
+    });
+  }
+
+  void watch_config() {
+    if (config_.config_file.empty()) return;
+    auto watch = config::ConfigWatch::start(loop_, config_.config_file, [this] { reload(); });
+    if (!watch) return log::warning("changes of the config file are not seen; SIGHUP reloads it", watch.error());
+    config_watch_ = std::move(*watch);
+  }
+
+  void reload() {
+    auto sources = sources_;
+    if (const auto status = config::read_config_file(sources); !status) return agent_->config_failed(status.error());
+    if (last_content_ && *last_content_ == sources.file_content && !agent_->state().config_error) return;
+    auto loaded = config::load(sources);
+    last_content_ = sources.file_content;
+    if (!loaded) return agent_->config_failed(loaded.error());
+    for (const auto& warning : loaded->warnings) log::warning(warning);
+    const bool listen_elsewhere = loaded->config.gpulet.listen != config_.gpulet.listen;
+    config_ = std::move(loaded->config);
+    configure_log(config_.gpulet);
+    if (*places_ == Places(config_)) {
+      agent_->apply(config_);
+    } else {
+      agent_.reset();
+      host_.reset();
+      driver_.reset();
+      build();
+      reporter_->event(Reporter::Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
+    }
+    if (listen_elsewhere) listen();
+  }
+
+  void listen() {
+    listener_.reset();
+    if (config_.gpulet.listen.empty()) return;
+    auto listener = web::Listener::start(loop_, config_.gpulet.listen);
+    if (!listener) {
+      // The GPUs are worth more than the page about them.
+      reporter_->event(Reporter::Severity::kWarning, "ListenFailed",
+                       listener.error().text() + " (gpulet.listen); no /healthz, /readyz and /metrics are served");
+      return;
+    }
+    listener_ = std::move(*listener);
+    log::info("listening", {{"address", config_.gpulet.listen}, {"port", listener_->port()}});
+  }
+
+  void publish_soon() {
+    if (publish_posted_) return;
+    publish_posted_ = true;
+    loop_.post([this] { publish(); });
+  }
+
+  void publish() {
+    publish_posted_ = false;
+    heartbeat_ = loop_.after(kHeartbeat, [this] { publish(); });
+    if (listener_ && agent_) listener_->publish(status_pages(agent_->state(), reporter_->counts(), version_));
+  }
+
+  const config::Sources sources_;
+  config::Config config_;
+  const std::string version_;
+  EpollLoop loop_;
+  int exit_code_ = 0;
+  std::shared_ptr<kubelet::Rpc> rpc_;
+  std::optional<Places> places_;
+  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<kubelet::PluginHost> host_;
+  std::unique_ptr<kubelet::PodResources> pod_resources_;
+  std::unique_ptr<NodeReporter> reporter_;
+  std::optional<Agent> agent_;
+  std::unique_ptr<config::ConfigWatch> config_watch_;
+  std::optional<std::string> last_content_;
+  std::unique_ptr<web::Listener> listener_;
+  Subscription heartbeat_;
+  bool publish_posted_ = false;
+};
+
+}  // namespace
+
+void configure_log(const config::Own& settings) {
+  log::Level level = log::Level::kInfo;
+  switch (settings.log_level) {
+    case config::LogLevel::kDebug: level = log::Level::kDebug; break;
+    case config::LogLevel::kInfo: level = log::Level::kInfo; break;
+    case config::LogLevel::kWarning: level = log::Level::kWarning; break;
+    case config::LogLevel::kError: level = log::Level::kError; break;
+  }
+  log::configure(level, settings.log_format == config::LogFormat::kJson ? log::Format::kJson : log::Format::kText);
+}
+
+int run_node(config::Sources sources, config::Loaded loaded, const std::string& version) {
+  // Never destroyed but for what withdraw() names: a thread may still sit in a driver call that never returns, and the
+  // process must end all the same.
+  auto* node = new Node(std::move(sources), std::move(loaded), version);
+  const int code = node->run();
+  ::fflush(nullptr);
+  ::_exit(code);
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,16 @@
+// What the listener child serves: /healthz, /readyz and /metrics out of the agent's State. Pure.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "agent/agent.h"
+#include "web/listener.h"
+
+namespace gpulet::agent {
+
+// `events` counts by reason what the reporter was told since start.
+web::Pages status_pages(const State& state, const std::map<std::string, std::uint64_t>& events,
+                        const std::string& version);
+
+}  // namespace gpulet::agent

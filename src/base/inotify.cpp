@@ -11,7 +11,8 @@ namespace gpulet {
 namespace {
 
 // Bits of add() that steer the watch; the kernel never reports them.
-constexpr std::uint32_t kSteering = IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_ONESHOT | IN_MASK_ADD | IN_MASK_CREATE;
+constexpr std::uint32_t kSteering =
+    IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_ONESHOT | IN_MASK_ADD | IN_MASK_CREATE;
 // Told to every callback of a watch, whatever it asked for.
 constexpr std::uint32_t kAlways = IN_IGNORED | IN_Q_OVERFLOW | IN_UNMOUNT;
 

@@ -23,8 +23,9 @@ namespace gpulet {
 
 class InotifyWatch {
  public:
-  // `name` is the entry inside a watched folder, empty when the event is about the watched path itself. `mask` holds
-  // the kernel's bits: IN_IGNORED means that this watch has ended (its path is gone), IN_Q_OVERFLOW that events were lost.
+  // `name` is the entry inside a watched folder, empty when the event is about the watched path itself.
+  // `mask` holds the kernel's bits: IN_IGNORED means that this watch has ended (its path is gone),
+  // IN_Q_OVERFLOW that events were lost.
   using Callback = std::function<void(const std::string& name, std::uint32_t mask)>;
 
   // Errors: kIo where the kernel has no inotify instance left for this user.
@@ -33,8 +34,9 @@ class InotifyWatch {
   ~InotifyWatch();
   InotifyWatch(const InotifyWatch&) = delete;
 
-  // Calls `callback` for each event of `mask` (IN_CREATE…; IN_ONLYDIR and the like are taken too) on `path`, until the
-  // Subscription is gone, also when that happens inside a callback. Any number of watches may share one path.
+  // Calls `callback` for each event of `mask` (IN_CREATE…; IN_ONLYDIR and the like are taken too) on `path`,
+  // until the Subscription is gone, also when that happens inside a callback. Any number of watches may share
+  // one path.
   // Errors: kNotFound, kPermissionDenied, kIo where the kernel has no watch left.
   Result<Subscription> add(const std::string& path, std::uint32_t mask, Callback callback);
 

@@ -1,4 +1,5 @@
-// A child process: started from a clean environment with chosen descriptors, seen to end on the loop, and gone when we are.
+// A child process: started from a clean environment with chosen descriptors, seen to end on the loop, and
+// gone when we are.
 #pragma once
 
 #include <sys/types.h>
@@ -17,7 +18,7 @@
 namespace gpulet {
 
 struct ProcessOptions {
-  std::string program;                     // a path; "/proc/self/exe" is this very program, even when its file is replaced
+  std::string program;                     // a path; "/proc/self/exe" is this very program
   std::vector<std::string> arguments;      // argv, its first is the name that the program is called by
   std::vector<std::string> environment{};  // "NAME=value"; nothing else is inherited
   // {ours, its}. Every other descriptor is closed. 0, 1 and 2 are /dev/null unless named here.
@@ -34,8 +35,8 @@ struct ProcessExit {
 
 class Process {
  public:
-  // Starts it; signals are unblocked and have their default action in it. Returns once the program runs, so that one that
-  // cannot be executed is an error here (kNotFound, kPermissionDenied, kIo). Any thread.
+  // Starts it; signals are unblocked and have their default action in it. Returns once the program runs, so
+  // that one that cannot be executed is an error here (kNotFound, kPermissionDenied, kIo). Any thread.
   static Result<std::unique_ptr<Process>> start(const ProcessOptions& options);
 
   // Kills it if it still runs.

@@ -55,7 +55,8 @@ TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
   // Neither close-on-exec nor handed over: it must not arrive.
   const FileDescriptor leaking(::open("/dev/zero", O_RDONLY));
   auto options = shell(
-      "env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=; ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]* ->.*\\)/\\1/p'");
+      "env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=; "
+      "ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]* ->.*\\)/\\1/p'");
   options.environment = {"ONLY=this", "PATH=/usr/bin:/bin"};
   options.descriptors = {{output.write.get(), 1}, {output.write.get(), 7}};
   auto process = Process::start(options);
@@ -74,7 +75,8 @@ TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
 
 TEST(Process, DescriptorsMaySwapTheirNumbers) {
   Pipe one = make_pipe(), two = make_pipe();
-  auto options = shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" + std::to_string(two.write.get()));
+  auto options = shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" +
+                       std::to_string(two.write.get()));
   options.descriptors = {{one.write.get(), two.write.get()}, {two.write.get(), one.write.get()}};
   ASSERT_LT(std::max(one.write.get(), two.write.get()), 10) << "a shell redirects single digits only";
   auto process = Process::start(options);

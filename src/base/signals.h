@@ -1,4 +1,5 @@
-// Signals as events of the loop, by signalfd: no handler, so nothing runs between two instructions of the loop's thread.
+// Signals as events of the loop, by signalfd: no handler, so nothing runs between two instructions of the
+// loop's thread.
 #pragma once
 
 #include <signal.h>
@@ -15,8 +16,8 @@ namespace gpulet {
 
 class SignalWatch {
  public:
-  // Calls `received` from the loop for each of `signals` (SIGTERM…) that the process gets. Blocks them in this thread and
-  // in those that it starts later: call it before any other thread exists. Errors: kIo.
+  // Calls `received` from the loop for each of `signals` (SIGTERM…) that the process gets. Blocks them in
+  // this thread and in those that it starts later: call it before any other thread exists. Errors: kIo.
   static Result<std::unique_ptr<SignalWatch>> start(Loop& loop, std::initializer_list<int> signals,
                                                     std::function<void(int)> received);
   // Unblocks what it had blocked.

@@ -1,7 +1,8 @@
-// The listener child: the only process of ours that the network can reach. It is forked before the agent has threads
-// or secrets, drops to a user of its own without capabilities, and runs under a seccomp filter with no file but its
-// listening socket and one end of a socket pair, through which the agent pushes what it may say. It can be killed at any time:
-// the agent starts another and nothing else notices.
+// The listener child: the only process of ours that the network can reach. It is this program started anew,
+// so nothing of the agent's memory is in it; it drops to a user of its own without capabilities, and runs
+// under a seccomp filter with no file but its listening socket and one end of a socket pair, through which
+// the agent pushes what it may say. It can be killed at any time: the agent starts another and nothing else
+// notices.
 #pragma once
 
 #include <functional>
@@ -16,27 +17,46 @@ namespace gpulet::web {
 // What the child serves. Each page is complete and small (a few MiB at most).
 struct Pages {
   bool healthy = true;          // /healthz: 200 or 503
-  std::string health_text;      // what is wrong, one line each
+  std::string health_text{};    // what is wrong, one line each
   bool ready = false;           // /readyz
-  std::string ready_text;
-  std::string metrics;          // /metrics, Prometheus text format 0.0.4
+  std::string ready_text{};
+  std::string metrics{};        // /metrics, Prometheus text format 0.0.4
 };
+
+// Pages older than this are no longer believed: every endpoint answers 503.
+inline constexpr Duration kStale = std::chrono::seconds(10);
+// All pages together. Larger ones are not published; the child goes on with the last until they are stale.
+inline constexpr std::size_t kMaxPagesBytes = 16u << 20;
+
+struct ListenerOptions {
+  std::string program = "/proc/self/exe";  // what is executed as the child, by the name kListenerName
+  Duration stale = kStale;
+};
+// main() of that program calls run_listener_child() when it is called by this name.
+inline constexpr const char* kListenerName = "gpulet-listener";
 
 class Listener {
  public:
-  // Binds `address` ("host:port", port 0 for any) and starts the child. The child re-executes this same program with
-  // `gpulet listener`, so that nothing of the agent's memory is in it. Restarts it with backoff when it dies.
-  // Errors: kInvalidArgument for a bad address, kIo or kPermissionDenied when it cannot be bound.
-  static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address);
+  // Binds `address` and starts the child. Restarts it with backoff from 100 ms to 10 s when it dies or takes
+  // nothing any more; the socket stays open here, so that connections wait meanwhile instead of being
+  // refused. `address`: "127.0.0.1:8080", "[::1]:8080", "localhost:8080", or ":8080" for every address of the
+  // host; port 0 for any.
+  // Errors: kInvalidArgument for a bad address, kIo or kPermissionDenied when it cannot be bound or the child
+  // not started.
+  static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address, ListenerOptions options = {});
+  // Kills the child.
   virtual ~Listener() = default;
 
-  // Hands the child what to serve from now on. The agent calls it at least every second: a child that has heard
-  // nothing for kStale answers /healthz with 503, so that a stuck agent is seen as such.
+  // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. The agent calls it
+  // at least every second: a child that has heard nothing for kStale answers 503, so that a stuck agent is
+  // seen as such.
   virtual void publish(const Pages& pages) = 0;
   virtual std::uint16_t port() const = 0;
+  virtual pid_t child() const = 0;                // 0 while there is none
+  virtual std::uint64_t restarts() const = 0;     // since start
 };
 
-// The child's main: never returns. Reads its descriptors from 3 (listening socket) and 4 (socket pair).
+// The child's main: never returns. Its descriptors are 3 (listening socket) and 4 (socket pair).
 [[noreturn]] void run_listener_child();
 
 }  // namespace gpulet::web

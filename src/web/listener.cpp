@@ -1,0 +1,224 @@
+#include "web/listener.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "base/backoff.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/text.h"
+#include "web/frame.h"
+
+namespace gpulet::web {
+namespace {
+
+constexpr BackoffLimits kRestartBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
+constexpr Duration kLivedWell = std::chrono::seconds(30);  // then its next death starts the backoff anew
+constexpr Duration kTakesNothing = std::chrono::seconds(10);
+constexpr int kBacklog = 512;  // connections that wait while the child is started anew
+
+struct Address {
+  std::string host;  // empty: every address
+  std::string port;
+};
+
+Result<Address> parse_address(const std::string& text) {
+  const auto colon = text.rfind(':');
+  const auto port = colon == std::string::npos ? std::nullopt : text::parse_unsigned(text.substr(colon + 1));
+  if (!port || *port > 65'535) {
+    return fail(Code::kInvalidArgument, "not an address to listen on; it must be HOST:PORT, for example :8080", text);
+  }
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  } else if (host.find(':') != std::string::npos) {
+    return fail(Code::kInvalidArgument, "an IPv6 address must be in brackets, for example [::1]:8080", text);
+  }
+  if (host == "localhost") host = "127.0.0.1";
+  return Address{std::move(host), std::to_string(*port)};
+}
+
+Result<FileDescriptor> bind_to(const addrinfo& where, const std::string& about) {
+  FileDescriptor fd(::socket(where.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return fail(errno_error("cannot make a socket", errno, about));
+  const int on = 1, off = 0;
+  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted connections inherit it
+  if (where.ai_family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0 || ::listen(fd.get(), kBacklog) != 0) {
+    return fail(errno_error("cannot listen", errno, about));
+  }
+  return fd;
+}
+
+Result<FileDescriptor> listen_on(const std::string& text) {
+  GPULET_TRY_ASSIGN(const Address address, parse_address(text));
+  // Every address is the IPv6 one, which takes IPv4 too, or IPv4's on a host without IPv6.
+  const std::array<const char*, 2> hosts = {address.host.empty() ? "::" : address.host.c_str(),
+                                            address.host.empty() ? "0.0.0.0" : nullptr};
+  Result<FileDescriptor> bound =
+      fail(Code::kInvalidArgument, "not an address to listen on; the host must be numeric", text);
+  for (const char* host : hosts) {
+    if (host == nullptr) break;
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE;
+    addrinfo* found = nullptr;
+    if (::getaddrinfo(host, address.port.c_str(), &hints, &found) != 0) continue;
+    const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owned(found, ::freeaddrinfo);
+    bound = bind_to(*found, text);
+    if (bound) break;
+  }
+  return bound;
+}
+
+std::uint16_t port_of(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  if (address.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
+  return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+class ChildListener final : public Listener {
+ public:
+  ChildListener(Loop& loop, FileDescriptor listening, ListenerOptions options)
+      : loop_(loop),
+        options_(std::move(options)),
+        listening_(std::move(listening)),
+        port_(port_of(listening_.get())),
+        backoff_(kRestartBackoff, static_cast<std::uint64_t>(::getpid())) {}
+
+  Status start_child() {
+    std::array<int, 2> pair;
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) {
+      return fail(errno_error("cannot make a socket pair", errno));
+    }
+    FileDescriptor ours(pair[0]);
+    const FileDescriptor its(pair[1]);
+    ProcessOptions options{.program = options_.program, .arguments = {kListenerName}};
+    options.descriptors = {{listening_.get(), 3}, {its.get(), 4}};
+    GPULET_TRY_ASSIGN(child_, Process::start(options));
+    pair_ = std::move(ours);
+    started_ = loop_.now();
+    child_->on_exit(loop_, [this](const ProcessExit& exit) { on_exit(exit); });
+    sending_.reset();
+    if (latest_ && started_ - published_ < options_.stale) send(latest_);
+    return {};
+  }
+
+  void publish(const Pages& pages) override {
+    const std::size_t size = pages.health_text.size() + pages.ready_text.size() + pages.metrics.size();
+    if (size > kMaxPagesBytes) {
+      if (!std::exchange(told_too_large_, true)) {
+        log::error("the pages are too large to be served", {{"bytes", size}, {"limit", kMaxPagesBytes}});
+      }
+      return;
+    }
+    told_too_large_ = false;
+    const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.stale);
+    latest_ = std::make_shared<const std::string>(encode({pages, fresh}));
+    published_ = loop_.now();
+    if (child_ && !sending_) send(latest_);
+  }
+
+  std::uint16_t port() const override { return port_; }
+  pid_t child() const override { return child_ ? child_->id() : 0; }
+  std::uint64_t restarts() const override { return restarts_; }
+
+ private:
+  void send(std::shared_ptr<const std::string> frame) {
+    sending_ = std::move(frame);
+    sent_ = 0;
+    flush();
+  }
+
+  // Writes as much of `sending_` as the child takes now, then the newest if there is a newer one.
+  void flush() {
+    while (sending_) {
+      const ssize_t put =
+          ::send(pair_.get(), sending_->data() + sent_, sending_->size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0 && errno == EAGAIN) {
+        await_child();
+        return;
+      }
+      if (put < 0) break;  // it is dying: its end is an event of its own
+      sent_ += static_cast<std::size_t>(put);
+      stuck_.reset();
+      if (sent_ < sending_->size()) continue;
+      const bool newer = latest_ != sending_;
+      sending_ = newer ? latest_ : nullptr;
+      sent_ = 0;
+    }
+    writable_.reset();
+    stuck_.reset();
+  }
+
+  void await_child() {
+    if (!writable_) writable_ = loop_.watch(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
+    if (!stuck_) {
+      stuck_ = loop_.after(kTakesNothing, [this] {
+        log::warning("the listener child takes nothing any more: killed", {{"pid", child_->id()}});
+        child_->send_signal(SIGKILL);
+      });
+    }
+  }
+
+  void on_exit(const ProcessExit& exit) {
+    std::array<char, 1024> reason;
+    const ssize_t got = ::recv(pair_.get(), reason.data(), reason.size(), MSG_DONTWAIT);
+    const std::string_view why(reason.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+    writable_.reset();
+    stuck_.reset();
+    sending_.reset();
+    pair_.reset();
+    child_.reset();
+    if (loop_.now() - started_ > kLivedWell) backoff_.reset();
+    restart_later({{"ended", exit.text()}, {"reason", why}});
+  }
+
+  void restart_later(log::Fields fields) {
+    log::warning("the listener child is gone: starting another", fields);
+    restart_ = loop_.after(backoff_.next(), [this] {
+      ++restarts_;
+      if (const auto started = start_child(); !started) restart_later({{"error", started.error().text()}});
+    });
+  }
+
+  Loop& loop_;
+  ListenerOptions options_;
+  FileDescriptor listening_;
+  std::uint16_t port_;
+  Backoff backoff_;
+  std::uint64_t restarts_ = 0;
+
+  FileDescriptor pair_;
+  std::unique_ptr<Process> child_;
+  Time started_{}, published_{};
+  std::shared_ptr<const std::string> latest_;   // a frame
+  std::shared_ptr<const std::string> sending_;  // the one that is being written, null between two
+  std::size_t sent_ = 0;
+  bool told_too_large_ = false;
+  Subscription writable_, stuck_, restart_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Listener>> Listener::start(Loop& loop, const std::string& address, ListenerOptions options) {
+  GPULET_TRY_ASSIGN(FileDescriptor listening, listen_on(address));
+  auto listener = std::make_unique<ChildListener>(loop, std::move(listening), std::move(options));
+  GPULET_TRY(listener->start_child());
+  return listener;
+}
+
+}  // namespace gpulet::web

@@ -1,0 +1,136 @@
+#include "web/sandbox.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <initializer_list>
+#include <memory>
+
+namespace gpulet::web {
+namespace {
+
+constexpr int kLastCapability = 63;  // the kernel's masks have no more
+
+// A root of our own with nothing in it: an empty, read-only tmpfs in a mount namespace of its own. It is mounted over
+// /proc, a folder that is everywhere; nothing outside this process sees it.
+bool empty_root() {
+  if (::unshare(CLONE_NEWNS) != 0) return false;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
+  if (::mount("none", "/proc", "tmpfs", kFlags, "size=4k,nr_inodes=1,mode=555") != 0) return false;
+  if (::chdir("/proc") != 0) return false;
+  // pivot_root onto itself, then the old root below is let go: nothing but the empty one is left.
+  if (::syscall(SYS_pivot_root, ".", ".") == 0) {
+    ::umount2(".", MNT_DETACH);
+    return ::chdir("/") == 0;
+  }
+  return ::chroot(".") == 0 && ::chdir("/") == 0;
+}
+
+Status limit_resources(unsigned descriptors) {
+  auto set = [](int resource, rlim_t value) -> Status {
+    const rlimit limit{value, value};
+    if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0)
+      return fail(errno_error("setrlimit", errno));
+    return {};
+  };
+  GPULET_TRY(set(RLIMIT_NOFILE, descriptors));
+  GPULET_TRY(set(RLIMIT_CORE, 0));
+  GPULET_TRY(set(RLIMIT_FSIZE, 0));
+  return set(RLIMIT_NPROC, 0);
+}
+
+Status become_nobody() {
+  if (::geteuid() != 0) return {};
+  if (::setgroups(0, nullptr) != 0) return fail(errno_error("setgroups", errno));
+  if (::setresgid(kListenerUser, kListenerUser, kListenerUser) != 0) return fail(errno_error("setresgid", errno));
+  if (::setresuid(kListenerUser, kListenerUser, kListenerUser) != 0) return fail(errno_error("setresuid", errno));
+  return {};
+}
+
+void drop_bounding_set() {
+  // Where CAP_SETPCAP is missing this fails, and no_new_privs keeps the set from ever mattering.
+  for (int capability = 0; capability <= kLastCapability; ++capability) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+}
+
+Status drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> none{};
+  if (::syscall(SYS_capset, &header, none.data()) != 0) return fail(errno_error("capset", errno));
+  return {};
+}
+
+// What an epoll loop on open sockets, malloc and the end of a process need.
+constexpr std::initializer_list<int> kAllowed = {
+    SCMP_SYS(accept4),       SCMP_SYS(recvfrom),   SCMP_SYS(recvmsg),      SCMP_SYS(sendmsg), SCMP_SYS(sendto),
+    SCMP_SYS(shutdown),      SCMP_SYS(close),      SCMP_SYS(read),         SCMP_SYS(write),   SCMP_SYS(epoll_ctl),
+    SCMP_SYS(epoll_wait),    SCMP_SYS(epoll_pwait), SCMP_SYS(brk),         SCMP_SYS(munmap),  SCMP_SYS(mremap),
+    SCMP_SYS(madvise),       SCMP_SYS(futex),      SCMP_SYS(clock_gettime), SCMP_SYS(exit),   SCMP_SYS(exit_group),
+    SCMP_SYS(rt_sigreturn),  SCMP_SYS(restart_syscall),
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// A sanitizer's runtime has a life of its own, on the same rights.
+constexpr std::initializer_list<int> kSanitizer = {
+    SCMP_SYS(mmap),      SCMP_SYS(mprotect),        SCMP_SYS(sched_yield),    SCMP_SYS(gettid), SCMP_SYS(getpid),
+    SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep), SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
+    SCMP_SYS(getrusage), SCMP_SYS(sched_getaffinity), SCMP_SYS(prctl),
+};
+#else
+constexpr std::initializer_list<int> kSanitizer = {};
+#endif
+
+Status allow_only_serving() {
+  const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(
+      ::seccomp_init(SCMP_ACT_KILL_PROCESS), ::seccomp_release);
+  if (!filter) return fail(Code::kInternal, "libseccomp makes no filter");
+  auto checked = [](int result) -> Status {
+    if (result < 0) return fail(errno_error("cannot set the seccomp filter", -result));
+    return {};
+  };
+  // Every thread there is, also one that a library may have started before main().
+  GPULET_TRY(checked(::seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)));
+  for (const auto& list : {kAllowed, kSanitizer}) {
+    for (const int call : list) GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0)));
+  }
+  if (kSanitizer.size() == 0) {
+    // Memory for malloc: never executable, never a file's.
+    GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2,
+                                          SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0),
+                                          SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS))));
+  }
+  return checked(::seccomp_load(filter.get()));
+}
+
+}  // namespace
+
+Status enter_sandbox(pid_t parent, unsigned descriptors) {
+  static_cast<void>(empty_root());
+  drop_bounding_set();
+  GPULET_TRY(limit_resources(descriptors));
+  GPULET_TRY(become_nobody());
+  GPULET_TRY(drop_capabilities());
+  // A change of user clears the wish to die with the parent.
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) {
+    return fail(errno_error("prctl", errno));
+  }
+  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has gone");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(errno_error("no_new_privs", errno));
+  return allow_only_serving();
+}
+
+}  // namespace gpulet::web

@@ -1,0 +1,46 @@
+// A small HTTP/1.1 server on the loop, for pages that are there already: no body is read, no file opened,
+// every wait and every buffer has a limit. Beast parses the requests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "base/file.h"
+#include "base/loop.h"
+#include "web/site.h"
+
+namespace gpulet::web {
+
+inline constexpr std::size_t kMaxHeadBytes = 8192;  // request line and fields
+inline constexpr std::size_t kMaxConnections = 64;  // a newer one takes the place of the one that has waited longest
+// For a whole request to arrive, for a whole answer to be taken, and between two requests of one connection.
+inline constexpr Duration kConnectionLimit = std::chrono::seconds(10);
+
+class Connection;
+
+class Server {
+ public:
+  // `listening` is a listening, non-blocking socket that outlives the server.
+  Server(Loop& loop, int listening, const Site& site, Duration limit = kConnectionLimit);
+  ~Server();
+  Server(const Server&) = delete;
+
+  std::size_t connections() const { return connections_.size(); }
+
+ private:
+  void watch();
+  void accept_all();
+  void remove(std::uint64_t id);
+
+  Loop& loop_;
+  int listening_;
+  const Site& site_;
+  Duration limit_;
+  std::uint64_t next_id_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;  // by age: the first has been here longest
+  Subscription accepting_, again_;
+};
+
+}  // namespace gpulet::web

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/place_command.h"
+#include "cli/text_table.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"
 #include "topology/topology.h"
@@ -123,30 +124,22 @@ std::vector<Row> rows_of(const inventory::Snapshot& snapshot, const partition::R
   return rows;
 }
 
-std::string padded(std::string text, std::size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
 std::string as_text(const std::vector<Row>& rows, const placement::Choice& choice, const std::string& heading) {
-  std::size_t id_width = 6;
-  for (const Row& row : rows) id_width = std::max(id_width, row.id.size());
-  std::string text = heading + "\n\n";
-  text += padded("GPU", 6) + padded("DEVICE", id_width + 2) + padded("NUMA", 6) + "MODEL\n";
+  std::vector<std::vector<std::string>> table{{"GPU", "DEVICE", "NUMA", "MODEL"}};
   for (const Row& row : rows) {
-    text += padded(row.index, 6) + padded(row.id, id_width + 2) +
-            padded(row.numa_node ? std::to_string(*row.numa_node) : "-", 6) + row.model + "\n";
+    table.push_back({row.index, row.id, row.numa_node ? std::to_string(*row.numa_node) : "-", row.model});
   }
-  text += "\nscore   " + std::to_string(choice.score) + "\n";
-  text += "method  " + std::string(placement::name(choice.method)) + "\n";
-  text += "why     " + choice.reason + "\n";
-  return text;
+  return heading + "\n\n" + text_table(table) + "\nscore   " + std::to_string(choice.score) + "\nmethod  " +
+         std::string(placement::name(choice.method)) + "\nwhy     " + choice.reason + "\n";
 }
 
 }  // namespace
 
 Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
                                  const PlaceOptions& options) {
+  if (options.output != "text" && options.output != "json") {
+    return fail(Code::kInvalidArgument, "there is no output '" + options.output + "': text or json");
+  }
   const partition::Plan plan = partition::plan(snapshot, config);
   GPULET_TRY_ASSIGN(const partition::Resource* resource, find_resource(plan, options.resource));
   GPULET_TRY_ASSIGN(const placement::Rules rules, rules_of(config, options.policy));

@@ -65,9 +65,9 @@ TEST(PlaceReport, PrintsTheSetItsScoreAndWhy) {
   EXPECT_EQ(report(options),
             "2 of 4 available nvidia.com/gpu, best-effort\n"
             "\n"
-            "GPU   DEVICE                                    NUMA  MODEL\n"
-            "0     GPU-00000000-1111-2222-3333-444444444444  0     Tesla V100-SXM2-16GB\n"
-            "1     GPU-00000001-1111-2222-3333-444444444444  0     Tesla V100-SXM2-16GB\n"
+            "GPU  DEVICE                                    NUMA  MODEL\n"
+            "0    GPU-00000000-1111-2222-3333-444444444444  0     Tesla V100-SXM2-16GB\n"
+            "1    GPU-00000001-1111-2222-3333-444444444444  0     Tesla V100-SXM2-16GB\n"
             "\n"
             "score   250\n"
             "method  exact by classes\n"
@@ -141,6 +141,9 @@ TEST(PlaceReport, SaysWhatIsWrong) {
   options.policy = "";
   options.resource = "nvidia.com/mig-1g.5gb";
   EXPECT_EQ(report(options), "error: no resource nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu");
+  options.resource = "";
+  options.output = "yaml";
+  EXPECT_EQ(report(options), "error: there is no output 'yaml': text or json");
   EXPECT_THAT(report({}, settings(), inventory::Snapshot{}), StartsWith("error: this node has no GPU to offer"));
 }
 

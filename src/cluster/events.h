@@ -1,39 +1,54 @@
-// Kubernetes events: what an operator sees in `kubectl describe node`. Sent through the API server from inside the
-// cluster (service account token and CA), from a thread-free client on the agent's loop.
+// Kubernetes events: what an operator sees in `kubectl describe node`. Sent to the API server from inside the cluster
+// (service account token and CA), by a client without a thread on the agent's loop.
+//
+// An event about a Node is created in the namespace "default" (the API server refuses another one for an
+// object without a namespace), so the agent needs create and patch on events there.
+// Source: Kubernetes API core/v1 Event; how the kubelet names a Node in its own events (uid is the node's
+// name).
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "base/backoff.h"
 #include "base/loop.h"
 #include "base/result.h"
+#include "cluster/access.h"
 
 namespace gpulet::cluster {
-
-// Where the API server is and who we are. Read from KUBERNETES_SERVICE_HOST/PORT, the service account folder and
-// NODE_NAME; absent outside a cluster.
-struct Access {
-  std::string host;
-  std::uint16_t port = 443;
-  std::string ca_file;
-  std::string token_file;  // read anew for every request: kubelet rotates it
-  std::string node_name;
-  std::string pod_namespace = "default";
-};
 
 struct Event {
   bool warning = false;
   std::string reason;   // CamelCase
-  std::string message;
+  std::string message;  // one line; longer than kMaxMessageBytes is cut
+};
+
+inline constexpr std::size_t kMaxQueued = 256;
+inline constexpr std::size_t kMaxMessageBytes = 1024;
+
+struct EventTiming {
+  Duration repeat_window = std::chrono::minutes(10);  // equal events within it are one, with a count
+  Duration repeat_delay = std::chrono::seconds(5);    // repeats in a burst are told once, this long after the first
+  BackoffLimits backoff{std::chrono::seconds(1), std::chrono::seconds(60)};
+  Duration request_limit = std::chrono::seconds(10);  // for one request, from connecting to the last byte
 };
 
 class EventSender {
  public:
-  static std::unique_ptr<EventSender> start(Loop& loop, Access access);
+  static std::unique_ptr<EventSender> start(Loop& loop, Access access, EventTiming timing = {});
   virtual ~EventSender() = default;
-  // Queues an event about the node. Never blocks; at most kMaxQueued wait, the oldest are dropped and counted; equal
-  // ones within kRepeatWindow become one with a count. Retries with backoff from 1 s to 60 s.
+
+  // Queues an event about the node. Never blocks; at most kMaxQueued wait, the oldest are dropped and
+  // counted; equal ones within the repeat window become one with a count. Tries again until the API server
+  // has taken it or says that it never will (which is logged, and counts as dropped). Loop's thread only.
   virtual void send(Event event) = 0;
+
+  virtual std::uint64_t sent() const = 0;      // requests that the API server took
+  virtual std::uint64_t dropped() const = 0;   // events that it will never see
+  virtual std::size_t waiting() const = 0;
 };
 
 }  // namespace gpulet::cluster

@@ -1,0 +1,250 @@
+// The sender of events.h: a bounded queue of records, one request at a time.
+#include <unistd.h>
+
+#include <algorithm>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "base/log.h"
+#include "cluster/api_client.h"
+#include "cluster/events.h"
+
+namespace gpulet::cluster {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxRecords = 1024;  // events of the last window that a repeat may join
+constexpr const char* kEventsPath = "/api/v1/namespaces/default/events";
+
+std::string rfc3339(WallTime time) {
+  const auto seconds = std::chrono::system_clock::to_time_t(time);
+  tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+// At most kMaxMessageBytes, not cut inside a character.
+std::string shortened(std::string message) {
+  if (message.size() <= kMaxMessageBytes) return message;
+  std::size_t end = kMaxMessageBytes;
+  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+  message.resize(end);
+  return message;
+}
+
+// One Event object of the API server, and the repeats that it stands for.
+struct Record {
+  Event event;
+  std::uint64_t count = 1;
+  WallTime first{}, last{};
+  Time last_seen{};
+  std::string name;      // the object's
+  bool created = false;  // the API server has it: repeats are patches
+  bool queued = false;
+  Subscription delay;    // until a burst of repeats is told
+};
+using Key = std::tuple<bool, std::string, std::string>;
+
+class Sender final : public EventSender {
+ public:
+  Sender(Loop& loop, Access access, EventTiming timing)
+      : loop_(loop),
+        access_(access),
+        timing_(timing),
+        client_(loop, std::move(access), timing.request_limit),
+        backoff_(timing.backoff, static_cast<std::uint64_t>(loop.now().time_since_epoch().count())),
+        instance_(static_cast<std::uint64_t>(loop.wall_now().time_since_epoch().count())) {}
+
+  void send(Event event) override {
+    event.message = shortened(std::move(event.message));
+    const Key key{event.warning, event.reason, event.message};
+    const Time now = loop_.now();
+    forget_old(now);
+    if (const auto it = records_.find(key); it != records_.end()) return repeat(it->second, now);
+    auto record = std::make_shared<Record>();
+    record->event = std::move(event);
+    record->first = record->last = loop_.wall_now();
+    record->last_seen = now;
+    record->name = new_name();
+    records_[key] = record;
+    enqueue(record);
+  }
+
+  std::uint64_t sent() const override { return sent_; }
+  std::uint64_t dropped() const override { return dropped_; }
+  std::size_t waiting() const override { return queue_.size() + (under_way_ ? 1 : 0); }
+
+ private:
+  using RecordPtr = std::shared_ptr<Record>;
+
+  std::string new_name() {
+    char suffix[40];
+    std::snprintf(suffix, sizeof suffix, ".%016llx",
+                  static_cast<unsigned long long>(instance_ + next_name_++));
+    return access_.node_name + suffix;
+  }
+
+  void repeat(const RecordPtr& record, Time now) {
+    ++record->count;
+    record->last = loop_.wall_now();
+    record->last_seen = now;
+    tell_later(record);
+  }
+
+  void tell_later(const RecordPtr& record) {
+    if (record->queued || record->delay) return;  // what waits will tell this one too
+    record->delay = loop_.after(timing_.repeat_delay, [this, weak = std::weak_ptr(record)] {
+      const auto due = weak.lock();
+      if (!due) return;
+      due->delay.reset();
+      if (!due->queued) enqueue(due);
+    });
+  }
+
+  // Those that nothing repeated within the window; a record with something to tell is held by the queue or its timer.
+  void forget_old(Time now) {
+    std::erase_if(records_, [&](const auto& entry) {
+      const auto& record = *entry.second;
+      return now - record.last_seen > timing_.repeat_window && !record.delay && !record.queued;
+    });
+    while (records_.size() >= kMaxRecords) {
+      const auto oldest = std::min_element(records_.begin(), records_.end(), [](const auto& a, const auto& b) {
+        return a.second->last_seen < b.second->last_seen;
+      });
+      records_.erase(oldest);
+    }
+  }
+
+  void enqueue(const RecordPtr& record) {
+    record->queued = true;
+    queue_.push_back(record);
+    if (queue_.size() > kMaxQueued) {
+      drop(queue_.front());
+      queue_.pop_front();
+    }
+    pump();
+  }
+
+  void drop(const RecordPtr& record) {
+    record->queued = false;
+    dropped_ += 1;
+    // A later one like it starts anew.
+    records_.erase(Key{record->event.warning, record->event.reason, record->event.message});
+  }
+
+  void pump() {
+    if (under_way_ || retry_) return;
+    if (queue_.empty()) return client_.close();
+    under_way_ = queue_.front();
+    queue_.pop_front();
+    under_way_->queued = false;  // a repeat from here on is told by a request of its own
+    told_ = under_way_->count;
+    client_.request(under_way_->created ? patch_of(*under_way_) : post_of(*under_way_),
+                    [this](const Result<ApiResponse>& response) { on_response(response); });
+  }
+
+  ApiRequest post_of(const Record& record) const {
+    const json source = {{"component", "gpulet"}, {"host", access_.node_name}};
+    // As in the kubelet's own events: `kubectl describe node` looks for the node's name as the uid.
+    const json node = {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", access_.node_name}, {"uid", access_.node_name}};
+    const json object = {{"apiVersion", "v1"},
+                         {"kind", "Event"},
+                         {"metadata", {{"name", record.name}, {"namespace", "default"}}},
+                         {"involvedObject", node},
+                         {"type", record.event.warning ? "Warning" : "Normal"},
+                         {"reason", record.event.reason},
+                         {"message", record.event.message},
+                         {"count", record.count},
+                         {"firstTimestamp", rfc3339(record.first)},
+                         {"lastTimestamp", rfc3339(record.last)},
+                         {"source", source},
+                         {"reportingComponent", "gpulet"},
+                         {"reportingInstance", access_.node_name}};
+    return {"POST", kEventsPath, "application/json", text_of(object)};
+  }
+
+  ApiRequest patch_of(const Record& record) const {
+    const json change = {{"count", record.count}, {"lastTimestamp", rfc3339(record.last)}};
+    return {"PATCH", std::string(kEventsPath) + "/" + record.name, "application/merge-patch+json", text_of(change)};
+  }
+
+  // A message may hold bytes that are no UTF-8 (a driver's text): replaced, never refused.
+  static std::string text_of(const json& object) {
+    return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+
+  void on_response(const Result<ApiResponse>& response) {
+    const RecordPtr record = std::move(under_way_);
+    under_way_.reset();
+    if (!response) return later(record, response.error());
+    const int status = response->status;
+    if (status / 100 == 2 || (status == 409 && !record->created)) {  // 409: an answer of before was lost
+      record->created = true;
+      ++sent_;
+      backoff_.reset();
+      told_trouble_.clear();
+      // Repeats that came while it was under way.
+      if (record->count > told_) tell_later(record);
+      return pump();
+    }
+    if (status == 404 && record->created) {  // the API server keeps events for an hour by default
+      record->created = false;
+      record->name = new_name();
+      record->queued = true;
+      queue_.push_front(record);
+      return pump();
+    }
+    const Error refused(Code::kUnavailable, "the API server answered " + std::to_string(status) + ": " +
+                                                response->body.substr(0, 300));
+    const bool worth_another_try = status >= 500 || status == 401 || status == 403 || status == 408 || status == 429;
+    if (worth_another_try) return later(record, refused);
+    log::warning("an event is refused for good", refused, {{"reason", record->event.reason}});
+    drop(record);
+    pump();
+  }
+
+  // First in the queue again, after a while. Said once for one kind of trouble.
+  void later(const RecordPtr& record, const Error& error) {
+    if (told_trouble_ != error.text()) {
+      told_trouble_ = error.text();
+      log::warning("cannot send events to the API server; trying again", error);
+    }
+    record->queued = true;
+    record->delay.reset();
+    queue_.push_front(record);
+    if (queue_.size() > kMaxQueued) {
+      drop(queue_.front());
+      queue_.pop_front();
+    }
+    client_.close();
+    retry_ = loop_.after(backoff_.next(), [this] {
+      retry_.reset();
+      pump();
+    });
+  }
+
+  Loop& loop_;
+  Access access_;
+  EventTiming timing_;
+  ApiClient client_;
+  Backoff backoff_;
+  std::uint64_t instance_;
+  std::uint64_t next_name_ = 0, sent_ = 0, dropped_ = 0, told_ = 0;
+  std::map<Key, RecordPtr> records_;
+  std::deque<RecordPtr> queue_;
+  RecordPtr under_way_;
+  std::string told_trouble_;
+  Subscription retry_;
+};
+
+}  // namespace
+
+std::unique_ptr<EventSender> EventSender::start(Loop& loop, Access access, EventTiming timing) {
+  return std::make_unique<Sender>(loop, std::move(access), timing);
+}
+
+}  // namespace gpulet::cluster

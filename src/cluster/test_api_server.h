@@ -1,0 +1,187 @@
+// An HTTPS server for the tests of this room: a thread, OpenSSL, certificates made on the spot, answers at will.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/file.h"
+
+namespace gpulet::cluster {
+
+struct Certificate {
+  std::shared_ptr<EVP_PKEY> key;
+  std::shared_ptr<X509> certificate;
+
+  // Signed by `issuer`, or by itself when that is null; `address` is whom it is for.
+  static Certificate make(const std::string& name, const Certificate* issuer, const std::string& address) {
+    Certificate made{{EVP_EC_gen("P-256"), EVP_PKEY_free}, {X509_new(), X509_free}};
+    X509* x = made.certificate.get();
+    X509_set_version(x, X509_VERSION_3);
+    static long serial = 1;
+    ASN1_INTEGER_set(X509_get_serialNumber(x), serial++);
+    X509_gmtime_adj(X509_getm_notBefore(x), -3600);
+    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    X509_set_pubkey(x, made.key.get());
+    X509_NAME* subject = X509_get_subject_name(x);
+    const auto* common_name = reinterpret_cast<const unsigned char*>(name.c_str());
+    X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, common_name, -1, -1, 0);
+    X509_set_issuer_name(x, issuer ? X509_get_subject_name(issuer->certificate.get()) : subject);
+    auto extend = [&](int id, const std::string& value) {
+      X509V3_CTX context;
+      X509V3_set_ctx(&context, issuer ? issuer->certificate.get() : x, x, nullptr, nullptr, 0);
+      X509_EXTENSION* extension = X509V3_EXT_conf_nid(nullptr, &context, id, value.c_str());
+      X509_add_ext(x, extension, -1);
+      X509_EXTENSION_free(extension);
+    };
+    extend(NID_basic_constraints, issuer ? "critical,CA:FALSE" : "critical,CA:TRUE");
+    if (!address.empty()) extend(NID_subject_alt_name, "IP:" + address);
+    X509_sign(x, issuer ? issuer->key.get() : made.key.get(), EVP_sha256());
+    return made;
+  }
+  std::string pem() const {
+    BIO* bio = BIO_new(BIO_s_mem());
+    PEM_write_bio_X509(bio, certificate.get());
+    char* data = nullptr;
+    const long size = BIO_get_mem_data(bio, &data);
+    const std::string text(data, static_cast<std::size_t>(size));
+    BIO_free(bio);
+    return text;
+  }
+};
+
+struct Received {
+  std::string head, body;
+};
+
+class TestApiServer {
+ public:
+  enum class Act { kAnswer, kHang, kClose, kNoLength };
+  struct Reply {
+    int status = 201;
+    std::string body = "{}";
+    Act act = Act::kAnswer;
+  };
+  // Called for each request on the server's thread.
+  using Handler = std::function<Reply(const Received&)>;
+
+  TestApiServer(const Certificate& certificate, Handler handler) : handler_(std::move(handler)) {
+    context_.reset(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+    SSL_CTX_use_certificate(context_.get(), certificate.certificate.get());
+    SSL_CTX_use_PrivateKey(context_.get(), certificate.key.get());
+    listening_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    EXPECT_EQ(::bind(listening_.get(), reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(::listen(listening_.get(), 16), 0);
+    ::getsockname(listening_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~TestApiServer() {
+    const std::uint64_t one = 1;
+    EXPECT_EQ(::write(stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
+    thread_.join();
+  }
+
+  std::uint16_t port() const { return port_; }
+  std::vector<Received> received() {
+    std::lock_guard lock(mutex_);
+    return received_;
+  }
+  int connections() {
+    std::lock_guard lock(mutex_);
+    return connections_;
+  }
+
+ private:
+  // False when the test is over.
+  bool readable(int fd) {
+    pollfd both[2] = {{fd, POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    while (::poll(both, 2, -1) < 0) {
+    }
+    return both[1].revents == 0;
+  }
+
+  void serve() {
+    sigset_t broken_pipe;  // a client that closed first is no reason to end
+    ::sigemptyset(&broken_pipe);
+    ::sigaddset(&broken_pipe, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
+    while (readable(listening_.get())) {
+      const FileDescriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      {
+        std::lock_guard lock(mutex_);
+        ++connections_;
+      }
+      const std::shared_ptr<SSL> ssl(SSL_new(context_.get()), SSL_free);
+      SSL_set_fd(ssl.get(), socket.get());
+      if (SSL_accept(ssl.get()) == 1) {
+        while (one_request(ssl.get(), socket.get())) {
+        }
+      }
+      ERR_clear_error();
+    }
+  }
+
+  bool one_request(SSL* ssl, int fd) {
+    std::string bytes;
+    std::size_t head = std::string::npos, size = 0;
+    while (head == std::string::npos || bytes.size() < head + size) {
+      if (SSL_pending(ssl) == 0 && !readable(fd)) return false;
+      char buffer[4096];
+      const int got = SSL_read(ssl, buffer, sizeof buffer);
+      if (got <= 0) return false;
+      bytes.append(buffer, static_cast<std::size_t>(got));
+      head = bytes.find("\r\n\r\n");
+      if (head == std::string::npos) continue;
+      head += 4;
+      size = std::stoul(bytes.substr(bytes.find("Content-Length: ") + 16));
+    }
+    const Received request{bytes.substr(0, head), bytes.substr(head, size)};
+    {
+      std::lock_guard lock(mutex_);
+      received_.push_back(request);
+    }
+    const Reply reply = handler_(request);
+    if (reply.act == Act::kClose) return false;
+    if (reply.act == Act::kHang) {
+      readable(-1);
+      return false;
+    }
+    std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nContent-Type: application/json\r\n";
+    if (reply.act == Act::kAnswer) text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
+    text += "\r\n" + reply.body;
+    SSL_write(ssl, text.data(), static_cast<int>(text.size()));
+    return reply.act == Act::kAnswer;
+  }
+
+  Handler handler_;
+  std::shared_ptr<SSL_CTX> context_;
+  FileDescriptor listening_;
+  FileDescriptor stop_{::eventfd(0, EFD_CLOEXEC)};
+  std::uint16_t port_ = 0;
+  std::mutex mutex_;
+  std::vector<Received> received_;
+  int connections_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace gpulet::cluster

@@ -24,6 +24,7 @@ set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 if(GPULET_SANITIZE)
   add_compile_options(-fsanitize=${GPULET_SANITIZE} -fno-sanitize-recover=all)
+  add_compile_options(-Wno-maybe-uninitialized) # the instrumented code confuses g++ 12: false in std::variant
   add_link_options(-fsanitize=${GPULET_SANITIZE})
   if(GPULET_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-Wno-tsan) # atomic_thread_fence inside the standard library and Asio

@@ -21,7 +21,7 @@ def ban(rule, pattern, instead, allowed=r"(?!)", raw=False):
 
 
 TESTS = r"(_test|_bench|_fuzz)\.cpp$|^tests/|^bench/|/test_[^/]*\.h$"
-COMMAND_LINES = r"^src/cli/|^sim/control/|^sim/main\.cpp$|^tools/|"
+COMMAND_LINES = r"^src/cli/|^sim/control/|^sim/smi/|^sim/main\.cpp$|^tools/|"
 
 CODE = [
     ban("environment", r"\b(std::)?(secure_)?getenv\s*\(", "take a value from config (src/config reads the environment, once)",
@@ -53,7 +53,7 @@ LIBRARIES = [
     ban("library", r"#include <yaml-cpp/", "config/yaml.h", r"^src/config/|^sim/machine/"),
     ban("library", r"#include <openssl/", "cluster/", r"^src/cluster/|" + TESTS),
     ban("library", r"#include <seccomp", "web/", r"^src/web/"),
-    ban("library", r"#include [<\"]nvml\.h", "nvml/ is the only room that sees the C ABI", r"^src/nvml/|^sim/driver/|" + TESTS),
+    ban("library", r"#include [<\"]nvml\.h", "nvml/ is the only room that sees the C ABI", r"^src/nvml/|^sim/driver/|^sim/smi/|" + TESTS),
 ]
 HEAVY_IN_HEADERS = re.compile(r"#include <(nlohmann|rapidjson|grpc|boost|yaml-cpp|spdlog|CLI)/")
 THROWING_LIBRARY = re.compile(r"#include <(yaml-cpp|nlohmann|boost|CLI|regex|spdlog)")

@@ -1,0 +1,58 @@
+// The driver's C functions that this room calls, as pointers of which any may be null: a driver knows those of its
+// age. Only nvml/ includes this file, and with it nvml.h.
+#pragma once
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+
+namespace gpulet::nvml {
+
+// X(the member's name and type, the name to look for when that one is missing, or nullptr). The older function of a
+// pair takes the same arguments and fills no more of them.
+#define GPULET_NVML_FUNCTIONS(X)                                                   \
+  X(nvmlInit_v2, nullptr)                                                          \
+  X(nvmlShutdown, nullptr)                                                         \
+  X(nvmlErrorString, nullptr)                                                      \
+  X(nvmlSystemGetDriverVersion, nullptr)                                           \
+  X(nvmlSystemGetCudaDriverVersion_v2, "nvmlSystemGetCudaDriverVersion")           \
+  X(nvmlDeviceGetCount_v2, nullptr)                                                \
+  X(nvmlDeviceGetHandleByIndex_v2, nullptr)                                        \
+  X(nvmlDeviceGetUUID, nullptr)                                                    \
+  X(nvmlDeviceGetName, nullptr)                                                    \
+  X(nvmlDeviceGetBrand, nullptr)                                                   \
+  X(nvmlDeviceGetSerial, nullptr)                                                  \
+  X(nvmlDeviceGetMinorNumber, nullptr)                                             \
+  X(nvmlDeviceGetCudaComputeCapability, nullptr)                                   \
+  X(nvmlDeviceGetMemoryInfo, nullptr)                                              \
+  X(nvmlDeviceGetPciInfo_v3, nullptr)                                              \
+  X(nvmlDeviceGetMigMode, nullptr)                                                 \
+  X(nvmlDeviceGetMaxMigDeviceCount, nullptr)                                       \
+  X(nvmlDeviceGetMigDeviceHandleByIndex, nullptr)                                  \
+  X(nvmlDeviceGetGpuInstanceId, nullptr)                                           \
+  X(nvmlDeviceGetComputeInstanceId, nullptr)                                       \
+  X(nvmlDeviceGetAttributes_v2, "nvmlDeviceGetAttributes")                         \
+  X(nvmlDeviceGetGpuInstanceById, nullptr)                                         \
+  X(nvmlGpuInstanceGetInfo, nullptr)                                               \
+  X(nvmlDeviceGetNvLinkState, nullptr)                                             \
+  X(nvmlDeviceGetNvLinkRemoteDeviceType, nullptr)                                  \
+  X(nvmlDeviceGetNvLinkRemotePciInfo_v2, "nvmlDeviceGetNvLinkRemotePciInfo")       \
+  X(nvmlDeviceGetGpuFabricInfoV, nullptr)                                          \
+  X(nvmlDeviceGetGpuFabricInfo, nullptr)                                           \
+  X(nvmlDeviceGetTopologyCommonAncestor, nullptr)                                  \
+  X(nvmlDeviceGetFieldValues, nullptr)                                             \
+  X(nvmlDeviceGetSupportedEventTypes, nullptr)                                     \
+  X(nvmlDeviceRegisterEvents, nullptr)                                             \
+  X(nvmlEventSetCreate, nullptr)                                                   \
+  X(nvmlEventSetWait_v2, "nvmlEventSetWait")                                       \
+  X(nvmlEventSetFree, nullptr)
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"  // asked of drivers that have nothing newer
+struct Api {
+#define GPULET_NVML_MEMBER(function, older) decltype(&::function) function = nullptr;
+  GPULET_NVML_FUNCTIONS(GPULET_NVML_MEMBER)
+#undef GPULET_NVML_MEMBER
+};
+#pragma GCC diagnostic pop
+
+}  // namespace gpulet::nvml

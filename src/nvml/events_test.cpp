@@ -1,0 +1,84 @@
+#include "nvml/events.h"
+
+#include <gtest/gtest.h>
+
+#include "nvml/test_loop_thread.h"
+#include "nvml/test_sim_root.h"
+
+namespace gpulet::nvml {
+namespace {
+
+class EventsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    session_ = *Session::open(root_.path());
+    set_ = *EventSet::create(session_);
+    for (unsigned i = 0; i < 2; ++i) ASSERT_EQ(*set_->add(*session_->device(i), kEventXid), kEventXid);
+    thread_.run([&] {
+      auto started = EventWaiter::start(thread_.loop(), std::move(set_),
+                                        {.event = [this](const Event& event) { events_.add(event); },
+                                         .works = [this] { works_.add(true); },
+                                         .ended = [this](const Error& error) { ended_.add(error); }});
+      ASSERT_TRUE(started);
+      waiter_ = std::move(*started);
+    });
+  }
+  void TearDown() override {
+    thread_.run([&] { waiter_.reset(); });
+  }
+
+  SimRoot root_{2};
+  LoopThread thread_;
+  std::shared_ptr<const Session> session_;
+  std::shared_ptr<const EventSet> set_;
+  Gathered<Event> events_;
+  Gathered<bool> works_;
+  Gathered<Error> ended_;
+  std::unique_ptr<EventWaiter> waiter_;
+};
+
+TEST_F(EventsTest, TellsEachEventOnTheLoopInOrder) {
+  constexpr std::size_t kCount = 2 * kMaxPendingEvents;  // more than may be pending
+  for (std::size_t i = 0; i < kCount; ++i) sim::post_event(*root_.edit(), i % 2, sim::kEventXid, i);
+  const auto events = events_.wait(kCount);
+  ASSERT_EQ(events.size(), kCount);
+  for (std::size_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(events[i].data, i);
+    EXPECT_EQ(events[i].device, *session_->device(i % 2));
+  }
+  EXPECT_EQ(works_.size(), 1u);
+}
+
+TEST_F(EventsTest, AFailingWaitIsToldOnceAndLetsGoOfTheDriver) {
+  std::weak_ptr<const Session> session = session_;
+  session_.reset();
+  root_.edit()->driver.event_wait_error = 999;
+  const auto ended = ended_.wait(1);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].code(), Code::kIo);
+  EXPECT_TRUE(session.expired());
+  root_.edit()->driver.event_wait_error = 0;
+  sim::post_event(*root_.edit(), 0, sim::kEventXid, 79);
+  thread_.run([] {});
+  EXPECT_EQ(ended_.size(), 1u);
+  EXPECT_EQ(events_.size(), 0u) << "it has ended";
+}
+
+TEST_F(EventsTest, AReloadEndsIt) {
+  sim::unload_driver(*root_.edit());
+  const auto ended = ended_.wait(1);
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].code(), Code::kUnavailable);
+}
+
+TEST_F(EventsTest, NothingIsToldAfterItsEndAndTheEndWaitsForNothing) {
+  const auto before = std::chrono::steady_clock::now();
+  thread_.run([&] { waiter_.reset(); });
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(1));
+  sim::post_event(*root_.edit(), 0, sim::kEventXid, 79);
+  thread_.run([] {});
+  EXPECT_EQ(events_.size(), 0u);
+}
+
+}  // namespace
+}  // namespace gpulet::nvml

@@ -1,0 +1,404 @@
+#include "nvml/session.h"
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "base/text.h"
+#include "nvml/api.h"
+#include "nvml/errors.h"
+
+// Calls a function of this Session's library: GPULET_NVML(nvmlDeviceGetName, arguments…) is a Status.
+#define GPULET_NVML(function, ...) call(library_->api(), library_->api().function, #function, __VA_ARGS__)
+
+namespace gpulet::nvml {
+namespace {
+
+std::uint64_t next_generation() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+// Initialisations of each loaded library. NVML counts them, but begins at one after a reload: a Session that a hanging
+// call kept alive past the next initialisation must not take that one's away. It leaves its shutdown to the last.
+class Initialisations {
+ public:
+  static Initialisations& instance() {
+    static auto* const all = new Initialisations;  // threads in the driver may outlive every static destructor
+    return *all;
+  }
+  void opened(const std::string& library, std::uint64_t generation) {
+    const std::lock_guard lock(mutex_);
+    libraries_[library].live.insert(generation);
+  }
+  // How often to shut down now.
+  unsigned closed(const std::string& library, std::uint64_t generation) {
+    const std::lock_guard lock(mutex_);
+    const auto it = libraries_.find(library);
+    auto& [live, owed] = it->second;
+    live.erase(generation);
+    if (live.upper_bound(generation) != live.end()) {
+      ++owed;
+      return 0;
+    }
+    if (!live.empty()) return 1;
+    const unsigned times = 1 + owed;
+    libraries_.erase(it);
+    return times;
+  }
+
+ private:
+  struct One {
+    std::set<std::uint64_t> live;
+    unsigned owed = 0;
+  };
+  std::mutex mutex_;
+  std::map<std::string, One> libraries_;
+};
+
+nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
+
+PciInfo to_pci(const nvmlPciInfo_t& info) {
+  return {info.domain, info.bus, info.device, info.pciDeviceId, info.pciSubSystemId};
+}
+
+// Source: nvml.h, nvmlBrandType_t; the words are nvidia-smi's.
+std::string brand_name(nvmlBrandType_t brand) {
+  switch (brand) {
+    case NVML_BRAND_QUADRO: return "Quadro";
+    case NVML_BRAND_TESLA: return "Tesla";
+    case NVML_BRAND_NVS: return "NVS";
+    case NVML_BRAND_GRID: return "Grid";
+    case NVML_BRAND_GEFORCE: return "GeForce";
+    case NVML_BRAND_TITAN: return "Titan";
+    case NVML_BRAND_NVIDIA_VAPPS: return "NVIDIA Virtual Applications";
+    case NVML_BRAND_NVIDIA_VPC: return "NVIDIA Virtual PC";
+    case NVML_BRAND_NVIDIA_VCS: return "NVIDIA Virtual Compute Server";
+    case NVML_BRAND_NVIDIA_VWS: return "NVIDIA RTX Virtual Workstation";
+    case NVML_BRAND_NVIDIA_CLOUD_GAMING: return "NVIDIA Cloud Gaming";
+    case NVML_BRAND_QUADRO_RTX: return "Quadro RTX";
+    case NVML_BRAND_NVIDIA_RTX: return "NVIDIA RTX";
+    case NVML_BRAND_NVIDIA: return "NVIDIA";
+    case NVML_BRAND_GEFORCE_RTX: return "GeForce RTX";
+    case NVML_BRAND_TITAN_RTX: return "Titan RTX";
+    default: return "Unknown";
+  }
+}
+
+template <class Info>
+FabricInfo to_fabric(const Info& info) {
+  FabricInfo fabric;
+  fabric.completed = info.state == NVML_GPU_FABRIC_STATE_COMPLETED && info.status == NVML_SUCCESS;
+  fabric.clique_id = info.cliqueId;
+  static constexpr char kDigits[] = "0123456789abcdef";
+  bool zero = true;
+  for (std::size_t i = 0; i < sizeof info.clusterUuid; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) fabric.cluster_uuid += '-';
+    fabric.cluster_uuid += kDigits[info.clusterUuid[i] >> 4];
+    fabric.cluster_uuid += kDigits[info.clusterUuid[i] & 0xf];
+    zero = zero && info.clusterUuid[i] == 0;
+  }
+  if (zero) fabric.cluster_uuid.clear();
+  return fabric;
+}
+
+}  // namespace
+
+bool version_at_least(std::string_view version, std::string_view floor) {
+  const auto found = text::split(version, '.');
+  const auto wanted = text::split(floor, '.');
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto have = i < found.size() ? text::parse_unsigned(found[i]) : 0;
+    const auto need = text::parse_unsigned(wanted[i]);
+    if (!have || !need) return false;
+    if (*have != *need) return *have > *need;
+  }
+  return !found.empty();
+}
+
+struct Session::Closed {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+};
+
+Session::Tell::~Tell() {
+  {
+    const std::lock_guard lock(closed->mutex);
+    closed->done = true;
+  }
+  closed->changed.notify_all();
+}
+
+Session::Session(std::shared_ptr<const Library> library, std::string driver_version)
+    : tell_{std::make_shared<Closed>()},
+      library_(std::move(library)),
+      generation_(next_generation()),
+      driver_version_(std::move(driver_version)) {
+  Initialisations::instance().opened(library_->path(), generation_);
+}
+
+Session::~Session() {
+  const unsigned times = Initialisations::instance().closed(library_->path(), generation_);
+  for (unsigned i = 0; i < times && library_->api().nvmlShutdown != nullptr; ++i) library_->api().nvmlShutdown();
+}
+
+bool Session::close(std::shared_ptr<const Session> session, std::chrono::milliseconds patience) {
+  if (!session) return true;
+  const auto closed = session->tell_.closed;
+  session.reset();
+  std::unique_lock lock(closed->mutex);
+  return closed->changed.wait_for(lock, patience, [&] { return closed->done; });
+}
+
+Result<std::shared_ptr<const Session>> Session::open(const std::string& driver_root) {
+  GPULET_TRY_ASSIGN(auto library, Library::open(driver_root));
+  const Api& api = library->api();
+  GPULET_TRY(call(api, api.nvmlInit_v2, "nvmlInit_v2").map_error([&](const Error& error) {
+    // A library without that function is none of a driver, whatever its name.
+    const Code code = error.code() == Code::kPermissionDenied ? error.code() : Code::kUnavailable;
+    return Error(code, "the NVIDIA driver cannot be initialised: " + error.message(), error.about());
+  }));
+  std::shared_ptr<Session> session(new Session(library, {}));
+  std::array<char, 96> version{};
+  GPULET_TRY(call(api, api.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion", version.data(),
+                  static_cast<unsigned>(version.size())));
+  session->driver_version_ = version.data();
+  if (!version_at_least(session->driver_version_, kOldestDriver)) {
+    return fail(Code::kUnsupported, "NVIDIA driver " + session->driver_version_ + " is too old: " +
+                                        std::string(kOldestDriver) + " or later is needed");
+  }
+  return std::shared_ptr<const Session>(std::move(session));
+}
+
+Status Session::stale(Device device) const {
+  if (device.generation == generation_) return {};
+  return fail(Code::kUnavailable, "this handle is of an earlier initialisation of the driver");
+}
+
+Result<unsigned> Session::cuda_version() const {
+  int version = 0;
+  GPULET_TRY(GPULET_NVML(nvmlSystemGetCudaDriverVersion_v2, &version));
+  return static_cast<unsigned>(version);
+}
+
+Result<unsigned> Session::device_count() const {
+  unsigned count = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetCount_v2, &count));
+  return count;
+}
+
+Result<Device> Session::device(unsigned index) const {
+  nvmlDevice_t device = nullptr;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetHandleByIndex_v2, index, &device));
+  return Device{device, generation_};
+}
+
+Result<DeviceUuid> Session::uuid(Device device) const {
+  GPULET_TRY(stale(device));
+  std::array<char, NVML_DEVICE_UUID_V2_BUFFER_SIZE> text{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetUUID, raw(device), text.data(), static_cast<unsigned>(text.size())));
+  return DeviceUuid(text.data());
+}
+
+Result<std::string> Session::name(Device device) const {
+  GPULET_TRY(stale(device));
+  std::array<char, NVML_DEVICE_NAME_V2_BUFFER_SIZE> text{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetName, raw(device), text.data(), static_cast<unsigned>(text.size())));
+  return std::string(text.data());
+}
+
+Result<std::string> Session::brand(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlBrandType_t brand = NVML_BRAND_UNKNOWN;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetBrand, raw(device), &brand));
+  return brand_name(brand);
+}
+
+Result<std::string> Session::serial(Device device) const {
+  GPULET_TRY(stale(device));
+  std::array<char, NVML_DEVICE_SERIAL_BUFFER_SIZE> text{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetSerial, raw(device), text.data(), static_cast<unsigned>(text.size())));
+  return std::string(text.data());
+}
+
+Result<unsigned> Session::minor(Device device) const {
+  GPULET_TRY(stale(device));
+  unsigned minor = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMinorNumber, raw(device), &minor));
+  return minor;
+}
+
+Result<ComputeCapability> Session::compute_capability(Device device) const {
+  GPULET_TRY(stale(device));
+  int major = 0, minor = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetCudaComputeCapability, raw(device), &major, &minor));
+  return ComputeCapability{static_cast<unsigned>(major), static_cast<unsigned>(minor)};
+}
+
+Result<Bytes> Session::memory_total(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlMemory_t memory{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMemoryInfo, raw(device), &memory));
+  return Bytes{memory.total};
+}
+
+Result<PciInfo> Session::pci(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlPciInfo_t info{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetPciInfo_v3, raw(device), &info));
+  return to_pci(info);
+}
+
+Result<MigMode> Session::mig_mode(Device gpu) const {
+  GPULET_TRY(stale(gpu));
+  unsigned current = 0, pending = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMigMode, raw(gpu), &current, &pending));
+  return MigMode{current == NVML_DEVICE_MIG_ENABLE, pending == NVML_DEVICE_MIG_ENABLE};
+}
+
+Result<unsigned> Session::max_mig_devices(Device gpu) const {
+  GPULET_TRY(stale(gpu));
+  unsigned count = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMaxMigDeviceCount, raw(gpu), &count));
+  return count;
+}
+
+Result<Device> Session::mig_device(Device gpu, unsigned index) const {
+  GPULET_TRY(stale(gpu));
+  nvmlDevice_t device = nullptr;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMigDeviceHandleByIndex, raw(gpu), index, &device));
+  return Device{device, generation_};
+}
+
+Result<unsigned> Session::gpu_instance_id(Device mig) const {
+  GPULET_TRY(stale(mig));
+  unsigned id = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstanceId, raw(mig), &id));
+  return id;
+}
+
+Result<unsigned> Session::compute_instance_id(Device mig) const {
+  GPULET_TRY(stale(mig));
+  unsigned id = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetComputeInstanceId, raw(mig), &id));
+  return id;
+}
+
+Result<Attributes> Session::attributes(Device mig) const {
+  GPULET_TRY(stale(mig));
+  nvmlDeviceAttributes_t a{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetAttributes_v2, raw(mig), &a));
+  return Attributes{a.multiprocessorCount, a.sharedCopyEngineCount, a.sharedDecoderCount,
+                    a.sharedEncoderCount,  a.sharedJpegCount,       a.sharedOfaCount,
+                    a.gpuInstanceSliceCount, a.computeInstanceSliceCount, a.memorySizeMB};
+}
+
+Result<Placement> Session::placement(Device gpu, unsigned gpu_instance_id) const {
+  GPULET_TRY(stale(gpu));
+  nvmlGpuInstance_t instance = nullptr;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstanceById, raw(gpu), gpu_instance_id, &instance));
+  nvmlGpuInstanceInfo_t info{};
+  GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetInfo, instance, &info));
+  return Placement{info.placement.start, info.placement.size};
+}
+
+Result<bool> Session::nvlink_active(Device gpu, unsigned link) const {
+  GPULET_TRY(stale(gpu));
+  nvmlEnableState_t state = NVML_FEATURE_DISABLED;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetNvLinkState, raw(gpu), link, &state));
+  return state == NVML_FEATURE_ENABLED;
+}
+
+Result<LinkRemote> Session::nvlink_remote_type(Device gpu, unsigned link) const {
+  GPULET_TRY(stale(gpu));
+  nvmlIntNvLinkDeviceType_t type = NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetNvLinkRemoteDeviceType, raw(gpu), link, &type));
+  if (type == NVML_NVLINK_DEVICE_TYPE_GPU) return LinkRemote::kGpu;
+  return type == NVML_NVLINK_DEVICE_TYPE_SWITCH ? LinkRemote::kSwitch : LinkRemote::kOther;
+}
+
+Result<PciInfo> Session::nvlink_remote(Device gpu, unsigned link) const {
+  GPULET_TRY(stale(gpu));
+  nvmlPciInfo_t info{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetNvLinkRemotePciInfo_v2, raw(gpu), link, &info));
+  return to_pci(info);
+}
+
+Result<FabricInfo> Session::fabric(Device gpu) const {
+  GPULET_TRY(stale(gpu));
+  // The second version of the struct is the oldest of this call, and has all that is asked.
+  nvmlGpuFabricInfoV_t info{};
+  info.version = nvmlGpuFabricInfo_v2;
+  const auto versioned = GPULET_NVML(nvmlDeviceGetGpuFabricInfoV, raw(gpu), &info);
+  if (versioned) return to_fabric(info);
+  if (versioned.error().code() != Code::kUnsupported) return fail(versioned.error());
+  nvmlGpuFabricInfo_t first{};
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuFabricInfo, raw(gpu), &first));
+  return to_fabric(first);
+}
+
+Result<Ancestor> Session::common_ancestor(Device a, Device b) const {
+  GPULET_TRY(stale(a));
+  GPULET_TRY(stale(b));
+  nvmlGpuTopologyLevel_t level = NVML_TOPOLOGY_SYSTEM;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetTopologyCommonAncestor, raw(a), raw(b), &level));
+  switch (level) {
+    case NVML_TOPOLOGY_INTERNAL: return Ancestor::kInternal;
+    case NVML_TOPOLOGY_SINGLE: return Ancestor::kSingle;
+    case NVML_TOPOLOGY_MULTIPLE: return Ancestor::kMultiple;
+    case NVML_TOPOLOGY_HOSTBRIDGE: return Ancestor::kHostBridge;
+    case NVML_TOPOLOGY_NODE: return Ancestor::kNode;
+    default: return Ancestor::kSystem;
+  }
+}
+
+Result<unsigned> Session::recovery_action(Device gpu) const {
+  GPULET_TRY(stale(gpu));
+  nvmlFieldValue_t field{};
+  field.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetFieldValues, raw(gpu), 1, &field));
+  // A driver that has not heard of the field calls it an invalid argument.
+  if (field.nvmlReturn == NVML_ERROR_INVALID_ARGUMENT) field.nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+  GPULET_TRY(to_status(library_->api(), field.nvmlReturn, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"));
+  return field.value.uiVal;
+}
+
+Result<std::uint64_t> Session::supported_events(Device gpu) const {
+  GPULET_TRY(stale(gpu));
+  unsigned long long types = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetSupportedEventTypes, raw(gpu), &types));
+  return types;
+}
+
+Result<void*> Session::create_event_set() const {
+  nvmlEventSet_t set = nullptr;
+  GPULET_TRY(GPULET_NVML(nvmlEventSetCreate, &set));
+  return static_cast<void*>(set);
+}
+
+Status Session::register_events(Device gpu, std::uint64_t types, void* set) const {
+  GPULET_TRY(stale(gpu));
+  return GPULET_NVML(nvmlDeviceRegisterEvents, raw(gpu), types, static_cast<nvmlEventSet_t>(set));
+}
+
+Result<std::optional<Event>> Session::wait_event(void* set, unsigned timeout_ms) const {
+  nvmlEventData_t data{};
+  // The first version of the call leaves these alone.
+  data.gpuInstanceId = data.computeInstanceId = 0xFFFFFFFF;
+  const auto status = GPULET_NVML(nvmlEventSetWait_v2, static_cast<nvmlEventSet_t>(set), &data, timeout_ms);
+  if (!status && status.error().code() == Code::kDeadlineExceeded) return std::nullopt;
+  if (!status) return fail(status.error());
+  return Event{Device{data.device, generation_}, data.eventType, data.eventData, data.gpuInstanceId,
+               data.computeInstanceId};
+}
+
+void Session::free_event_set(void* set) const {
+  // A set of a driver that has gone is gone with it, and nothing depends on the answer.
+  [[maybe_unused]] const auto status = GPULET_NVML(nvmlEventSetFree, static_cast<nvmlEventSet_t>(set));
+}
+
+}  // namespace gpulet::nvml

@@ -1,0 +1,291 @@
+#include "nvml/worker.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <map>
+
+#include "base/log.h"
+#include "nvml/thread.h"
+
+namespace gpulet::nvml {
+namespace {
+
+using Work = std::function<void()>;
+using Done = std::function<void(std::optional<Error>)>;
+
+// What the loop and one thread share: a place for the next piece of work.
+struct Slot {
+  std::mutex mutex;
+  std::condition_variable wake;
+  Work work;
+  std::function<void()> returned;  // posts to the loop that `work` has come back
+  std::deque<Work> leftovers;      // never to be run; destroyed on the thread
+  bool ended = false;
+
+  void hand_over(Work next, std::function<void()> after) {
+    {
+      const std::lock_guard lock(mutex);
+      work = std::move(next);
+      returned = std::move(after);
+    }
+    wake.notify_one();
+  }
+  void end(std::deque<Work> rest = {}) {
+    {
+      const std::lock_guard lock(mutex);
+      ended = true;
+      leftovers = std::move(rest);
+    }
+    wake.notify_one();
+  }
+};
+
+void serve(const std::shared_ptr<Slot>& slot) {
+  while (true) {
+    Work work;
+    std::function<void()> returned;
+    std::deque<Work> leftovers;
+    {
+      std::unique_lock lock(slot->mutex);
+      slot->wake.wait(lock, [&] { return slot->work || slot->ended; });
+      if (!slot->work) {
+        leftovers.swap(slot->leftovers);
+        break;  // they are destroyed with the lock released
+      }
+      work = std::exchange(slot->work, nullptr);
+      returned = std::exchange(slot->returned, nullptr);
+    }
+    work();
+    work = nullptr;  // here, as what it holds may call the driver when it goes
+    returned();
+  }
+}
+
+Error still_hangs(const Call& call) {
+  return {Code::kDeadlineExceeded, call.name + " has not returned from the driver yet"};
+}
+
+std::string milliseconds(Duration time) {
+  return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
+}
+
+}  // namespace
+
+struct Worker::State : std::enable_shared_from_this<Worker::State> {
+  struct Job {
+    Call call;
+    Work work;
+    Done done;
+  };
+  struct Running {
+    Call call;
+    Done done;
+    std::shared_ptr<Slot> slot;
+    Subscription patience, deadline;
+    bool abandoned = false;
+    bool forgiven = false;
+  };
+
+  explicit State(Loop& the_loop) : loop(the_loop), relay(std::make_shared<Relay>(the_loop)) {}
+
+  Loop& loop;
+  std::shared_ptr<Relay> relay;
+  std::deque<Job> queue;
+  std::deque<Work> graveyard;  // of refused calls
+  std::map<std::uint64_t, Running> running;  // one on `current`, the others set aside
+  std::shared_ptr<Slot> current;             // the thread that takes the next job
+  bool busy = false;                         // it has one
+  std::uint64_t last_id = 0;
+  std::size_t abandoned = 0;
+  bool closed = false;
+
+  void submit(Job job);
+  void pump();
+  void dispatch(Job job);
+  void set_aside(std::uint64_t id);
+  void abandon(std::uint64_t id);
+  void on_returned(std::uint64_t id);
+  void refuse(Job job, Error error);
+  void refuse_queued(const std::string& subject);
+  void close();
+
+  const Running* stuck(const std::string& subject) const {
+    if (subject.empty()) return nullptr;
+    for (const auto& [id, one] : running) {
+      if (one.abandoned && !one.forgiven && one.call.subject == subject) return &one;
+    }
+    return nullptr;
+  }
+  bool under_way(const std::string& subject) const {
+    if (subject.empty()) return false;
+    return std::ranges::any_of(running, [&](const auto& entry) {
+      return !entry.second.abandoned && entry.second.call.subject == subject;
+    });
+  }
+};
+
+void Worker::State::refuse(Job job, Error error) {
+  // What a work holds may call the driver when it goes: that is for a thread, with the next call that there is.
+  if (graveyard.size() < kMaxQueuedCalls) graveyard.push_back(std::move(job.work));
+  loop.post([weak = weak_from_this(), done = std::move(job.done), error = std::move(error)] {
+    if (const auto self = weak.lock(); self && !self->closed) done(error);
+  });
+}
+
+void Worker::State::submit(Job job) {
+  if (const auto* hanging = stuck(job.call.subject)) {
+    refuse(std::move(job), still_hangs(hanging->call));
+    return;
+  }
+  if (queue.size() >= kMaxQueuedCalls) {
+    refuse(std::move(job), Error(Code::kUnavailable, "too many calls wait for the driver"));
+    return;
+  }
+  queue.push_back(std::move(job));
+  pump();
+}
+
+void Worker::State::pump() {
+  while (!closed && !queue.empty() && !busy) {
+    if (abandoned >= kMaxAbandoned) {
+      Job job = std::move(queue.front());
+      queue.pop_front();
+      refuse(std::move(job), Error(Code::kUnavailable, std::to_string(abandoned) + " calls hang in the driver"));
+      continue;
+    }
+    // Threads set aside and not yet abandoned count too: one slow driver must not get a thread for each call.
+    if (!current && running.size() >= kMaxAbandoned) return;
+    const auto next = std::ranges::find_if(queue, [&](const Job& job) { return !under_way(job.call.subject); });
+    if (next == queue.end()) return;
+    Job job = std::move(*next);
+    queue.erase(next);
+    dispatch(std::move(job));
+  }
+}
+
+void Worker::State::dispatch(Job job) {
+  if (!current) {
+    auto slot = std::make_shared<Slot>();
+    if (const auto started = start_detached([slot] { serve(slot); }); !started) {
+      refuse(std::move(job), started.error());
+      return;
+    }
+    current = std::move(slot);
+  }
+  const std::uint64_t id = ++last_id;
+  busy = true;
+  const auto weak = weak_from_this();
+  Running& now = running[id];
+  now.slot = current;
+  now.done = std::move(job.done);
+  now.patience = loop.after(kPatience, [weak, id] {
+    if (const auto self = weak.lock()) self->set_aside(id);
+  });
+  now.deadline = loop.after(job.call.deadline, [weak, id] {
+    if (const auto self = weak.lock()) self->abandon(id);
+  });
+  now.call = std::move(job.call);
+  if (!graveyard.empty()) {
+    job.work = [work = std::move(job.work), rest = std::exchange(graveyard, {})] { work(); };
+  }
+  current->hand_over(std::move(job.work), [relay = relay, weak, id] {
+    relay->post([weak, id] {
+      if (const auto self = weak.lock(); self && !self->closed) self->on_returned(id);
+    });
+  });
+}
+
+void Worker::State::set_aside(std::uint64_t id) {
+  const auto it = running.find(id);
+  if (it == running.end() || it->second.slot != current) return;
+  current.reset();
+  busy = false;
+  pump();
+}
+
+void Worker::State::abandon(std::uint64_t id) {
+  const auto self = shared_from_this();
+  Running& one = running.at(id);
+  one.abandoned = true;
+  ++abandoned;
+  Done done = std::move(one.done);
+  const Call call = one.call;
+  one.patience.reset();
+  if (one.slot == current) {
+    current.reset();
+    busy = false;
+  }
+  log::warning("a driver call does not return", {{"call", call.name}, {"hanging", abandoned}});
+  refuse_queued(call.subject);
+  done(Error(Code::kDeadlineExceeded,
+             call.name + " has not returned from the driver in " + milliseconds(call.deadline)));
+  pump();
+}
+
+void Worker::State::refuse_queued(const std::string& subject) {
+  const auto* hanging = stuck(subject);
+  if (hanging == nullptr) return;
+  for (auto it = queue.begin(); it != queue.end();) {
+    if (it->call.subject != subject) {
+      ++it;
+      continue;
+    }
+    Job job = std::move(*it);
+    it = queue.erase(it);
+    refuse(std::move(job), still_hangs(hanging->call));
+  }
+}
+
+void Worker::State::on_returned(std::uint64_t id) {
+  const auto self = shared_from_this();
+  auto node = running.extract(id);
+  Running one = std::move(node.mapped());
+  if (one.slot == current) {
+    busy = false;
+  } else if (!current) {
+    current = one.slot;  // back from being set aside, and nobody took its place
+    busy = false;
+  } else {
+    one.slot->end(std::exchange(graveyard, {}));
+  }
+  if (one.abandoned) {
+    --abandoned;
+    log::info("a driver call returned at last", {{"call", one.call.name}, {"hanging", abandoned}});
+  } else {
+    one.done(std::nullopt);
+  }
+  pump();
+}
+
+void Worker::State::close() {
+  closed = true;
+  relay->close();
+  std::deque<Work> leftovers = std::exchange(graveyard, {});
+  for (auto& job : queue) leftovers.push_back(std::move(job.work));
+  queue.clear();
+  for (auto& [id, one] : running) {
+    if (one.slot != current) one.slot->end();
+  }
+  if (!current && !leftovers.empty()) {
+    auto slot = std::make_shared<Slot>();
+    if (start_detached([slot] { serve(slot); })) current = std::move(slot);
+  }
+  if (current) current->end(std::move(leftovers));
+  running.clear();
+}
+
+Worker::Worker(Loop& loop) : state_(std::make_shared<State>(loop)) {}
+Worker::~Worker() { state_->close(); }
+
+void Worker::submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done) {
+  state_->submit({std::move(call), std::move(work), std::move(done)});
+}
+
+void Worker::forgive() {
+  for (auto& [id, one] : state_->running) one.forgiven = one.abandoned;
+}
+
+std::size_t Worker::abandoned() const { return state_->abandoned; }
+
+}  // namespace gpulet::nvml

@@ -12,7 +12,7 @@ add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wconversion -Wno-
                     -fno-omit-frame-pointer -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-restrict) # gcc 12 finds an overlap in std::string's operator+ (gcc PR 105651)
+  add_compile_options(-Wno-restrict -Wno-maybe-uninitialized) # gcc 12 finds an overlap in std::string's operator+ (gcc PR 105651)
 endif()
 
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1 -D_GLIBCXX_ASSERTIONS")
@@ -24,7 +24,6 @@ set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 if(GPULET_SANITIZE)
   add_compile_options(-fsanitize=${GPULET_SANITIZE} -fno-sanitize-recover=all)
-  add_compile_options(-Wno-maybe-uninitialized) # the instrumented code confuses g++ 12: false in std::variant
   add_link_options(-fsanitize=${GPULET_SANITIZE})
   if(GPULET_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options(-Wno-tsan) # atomic_thread_fence inside the standard library and Asio

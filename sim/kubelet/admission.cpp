@@ -9,7 +9,8 @@ namespace gpulet::sim {
 namespace {
 
 tl::unexpected<Error> unexpected(const std::string& why) {
-  return fail(Code::kFailedPrecondition, "UnexpectedAdmissionError: Allocate failed due to " + why + ", which is unexpected");
+  return fail(Code::kFailedPrecondition,
+              "UnexpectedAdmissionError: Allocate failed due to " + why + ", which is unexpected");
 }
 
 }  // namespace
@@ -93,7 +94,8 @@ Status Kubelet::Impl::admit_container(const PodRequest& pod, const ContainerRequ
     decision = decide(settings.topology, demands);
   }
   if (!decision.admit) {
-    return fail(Code::kFailedPrecondition, "TopologyAffinityError: Resources cannot be allocated with Topology locality");
+    return fail(Code::kFailedPrecondition,
+                "TopologyAffinityError: Resources cannot be allocated with Topology locality");
   }
   for (const auto& [name, count] : container.resources) {
     if (count > 0) GPULET_TRY(allocate(pod, container, name, count, decision.affinity));

@@ -10,7 +10,8 @@
 namespace gpulet::sim {
 
 std::size_t KubeletResource::allocatable() const {
-  return static_cast<std::size_t>(std::ranges::count_if(devices, [](const auto& entry) { return entry.second.healthy; }));
+  const auto healthy = [](const auto& entry) { return entry.second.healthy; };
+  return static_cast<std::size_t>(std::ranges::count_if(devices, healthy));
 }
 
 Kubelet::Kubelet(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -161,7 +162,9 @@ std::vector<ListedPod> Kubelet::Impl::listed_pods() const {
         if (entry.pod_uid != uid || entry.container != container.name) continue;
         for (const auto& [node, ids] : entry.devices) {
           for (const auto& id : ids) {
-            out.devices.push_back({entry.resource, id, node < 0 ? std::set<int>{} : std::set<int>{static_cast<int>(node)}});
+            ListedDevice device{entry.resource, id, {}};
+            if (node >= 0) device.numa_nodes.insert(static_cast<int>(node));
+            out.devices.push_back(std::move(device));
           }
         }
       }

@@ -132,7 +132,8 @@ class Kubelet {
   void set_topology_policy(TopologyPolicy policy);
 
   KubeletState state() const;
-  // True as soon as `done(state)` is; false after `timeout`. `done` is asked after each change, under the kubelet's lock.
+  // True as soon as `done(state)` is; false after `timeout`. `done` is asked after each change, under the kubelet's
+  // lock.
   bool wait_for(const std::function<bool(const KubeletState&)>& done, std::chrono::milliseconds timeout) const;
   // True once `count` healthy devices of `resource` are offered by a connected plugin.
   bool wait_for_allocatable(const std::string& resource, std::size_t count, std::chrono::milliseconds timeout) const;

@@ -22,7 +22,8 @@ bool inside(const std::set<int>& nodes, Mask mask, const std::vector<int>& known
 }
 
 std::size_t count_inside(const std::vector<std::set<int>>& devices, Mask mask, const std::vector<int>& known) {
-  return static_cast<std::size_t>(std::ranges::count_if(devices, [&](const auto& nodes) { return inside(nodes, mask, known); }));
+  const auto counts = [&](const auto& nodes) { return inside(nodes, mask, known); };
+  return static_cast<std::size_t>(std::ranges::count_if(devices, counts));
 }
 
 std::vector<Hint> hints_of(const NumaDemand& demand, const std::vector<int>& known) {
@@ -73,7 +74,9 @@ NumaDecision decide(TopologyPolicy policy, const std::vector<NumaDemand>& demand
   for (const auto& demand : demands) {
     auto own = hints_of(demand, known);
     if (policy == TopologyPolicy::kSingleNumaNode) {
-      std::erase_if(own, [](const Hint& hint) { return !hint.preferred || (hint.mask && std::popcount(*hint.mask) != 1); });
+      std::erase_if(own, [](const Hint& hint) {
+        return !hint.preferred || (hint.mask && std::popcount(*hint.mask) != 1);
+      });
     }
     if (own.empty()) own.push_back({std::nullopt, false});
     hints.push_back(std::move(own));

@@ -21,7 +21,8 @@ constexpr std::string_view kCodeNames[] = {
 tl::unexpected<Error> failed(const grpc::Status& status) {
   const auto number = static_cast<std::size_t>(status.error_code());
   const std::string_view name = number < std::size(kCodeNames) ? kCodeNames[number] : "Unknown";
-  return fail(Code::kFailedPrecondition, "rpc error: code = " + std::string(name) + " desc = " + status.error_message());
+  return fail(Code::kFailedPrecondition,
+              "rpc error: code = " + std::string(name) + " desc = " + status.error_message());
 }
 
 void prepare(grpc::ClientContext& context) {

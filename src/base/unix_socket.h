@@ -34,7 +34,8 @@ Result<FileDescriptor> bind_unix(const std::string& path);
 Status start_listening(const FileDescriptor& socket, const std::string& path);
 
 // Connects, at once or not at all: a Unix connect never waits for the other side.
-// Errors: kNotFound where there is no file, kUnavailable where nobody listens (yet) or too many wait, kPermissionDenied.
+// Errors: kNotFound where there is no file, kUnavailable where nobody listens (yet) or too many wait,
+// kPermissionDenied.
 Result<FileDescriptor> connect_unix(const std::string& path);
 
 }  // namespace gpulet

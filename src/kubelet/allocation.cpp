@@ -39,7 +39,8 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
   }
   if (replicated && offer.resource.fail_requests_greater_than_one && ids.size() > 1) {
     return refuse(offer, Code::kInvalidArgument,
-                  "invalid request: maximum request size for shared resources is 1; found " + std::to_string(ids.size()));
+                  "invalid request: maximum request size for shared resources is 1; found " +
+                      std::to_string(ids.size()));
   }
   for (const std::size_t index : found) {
     const auto& device = devices[index];
@@ -110,7 +111,8 @@ void add_mps(const Offer& offer, ContainerAllocation& result) {
   result.mounts.push_back({root + "/shm", "/dev/shm", false});
 }
 
-void add_volume_mounts(const AllocationRules& rules, const std::vector<std::string>& names, ContainerAllocation& result) {
+void add_volume_mounts(const AllocationRules& rules, const std::vector<std::string>& names,
+                       ContainerAllocation& result) {
   const std::string root(kVolumeMountRoot);
   result.envs[std::string(kVisibleDevices)] = root;
   for (const auto& name : names) result.mounts.push_back({"/dev/null", root + "/" + name, false});

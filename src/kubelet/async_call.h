@@ -16,11 +16,16 @@ inline std::shared_ptr<grpc::Channel> channel_over(FileDescriptor socket, int ma
   return grpc::CreateCustomInsecureChannelFromFd("localhost", socket.release(), arguments);
 }
 
+template <class Stub, class Request, class Response>
+using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*)(grpc::ClientContext*,
+                                                                                       const Request&,
+                                                                                       grpc::CompletionQueue*);
+
 // Calls `Stub::method` over `channel`; `done(status, response)` runs on the loop unless the mailbox was closed.
 template <class Stub, class Request, class Response>
 ClientCall call_async(Rpc& rpc, std::shared_ptr<Mailbox> mailbox, std::shared_ptr<grpc::Channel> channel,
-                      std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*method)(grpc::ClientContext*, const Request&, grpc::CompletionQueue*),
-                      const Request& request, std::function<void(const grpc::Status&, const Response&)> done) {
+                      AsyncMethod<Stub, Request, Response> method, const Request& request,
+                      std::function<void(const grpc::Status&, const Response&)> done) {
   struct Call {
     std::mutex mutex;  // `reader` is set by one thread and used by another
     std::shared_ptr<grpc::Channel> channel;

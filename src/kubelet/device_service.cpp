@@ -56,7 +56,8 @@ struct DeviceService::Impl {
   // With the lock. None for a connection that is gone.
   SlotPtr slot_of(const grpc::ServerContext& context) const {
     const std::string peer = context.peer();
-    const auto number = text::starts_with(peer, "fd:") ? text::parse_unsigned(std::string_view(peer).substr(3)) : std::nullopt;
+    if (!text::starts_with(peer, "fd:")) return nullptr;
+    const auto number = text::parse_unsigned(std::string_view(peer).substr(3));
     const auto it = number ? connections.find(static_cast<int>(*number)) : connections.end();
     return it == connections.end() ? nullptr : it->second.slot;
   }

@@ -269,8 +269,8 @@ void RealPluginHost::post_done(std::function<void(Status)> done, Status status) 
 void RealPluginHost::register_resource(const ResourceName& resource, std::function<void(Status)> done) {
   const auto served = served_.find(resource);
   if (settings_.kubelet_socket.empty() || served == served_.end()) {
-    post_done(std::move(done), fail(Code::kFailedPrecondition,
-                                    served == served_.end() ? "not served" : "no kubelet socket is set", resource.str()));
+    const char* why = served == served_.end() ? "not served" : "no kubelet socket is set";
+    post_done(std::move(done), fail(Code::kFailedPrecondition, why, resource.str()));
     return;
   }
   if (const auto it = registering_.find(resource); it != registering_.end()) {
@@ -278,8 +278,10 @@ void RealPluginHost::register_resource(const ResourceName& resource, std::functi
     post_done(std::exchange(before.done, std::move(done)),
               fail(Code::kUnavailable, "a newer registration took over", resource.str()));
     // The same kubelet is being told of the same listener: its answer will do.
-    const bool same = before.generation == served->second.generation && before.kubelet == identify(settings_.kubelet_socket);
-    if (before.call.open() && same) return;
+    if (before.call.open() && before.generation == served->second.generation &&
+        before.kubelet == identify(settings_.kubelet_socket)) {
+      return;
+    }
     done = std::move(before.done);
     registering_.erase(it);
   }
@@ -312,7 +314,9 @@ void RealPluginHost::connect(const ResourceName& resource) {
     return;
   }
   now.call = call_register(*rpc_, mailbox_, std::move(*socket), {socket_name(resource), resource.str()},
-                           [this, resource, serial = now.serial](const Status& status) { finish(resource, serial, status); });
+                           [this, resource, serial = now.serial](const Status& status) {
+                             finish(resource, serial, status);
+                           });
 }
 
 void RealPluginHost::finish(const ResourceName& resource, std::uint64_t serial, const Status& status) {

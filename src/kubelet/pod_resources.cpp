@@ -63,10 +63,7 @@ class RealPodResources final : public PodResources {
   };
 
   template <class Request, class Response, class Value>
-  void call(std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*method)(grpc::ClientContext*,
-                                                                                       const Request&,
-                                                                                       grpc::CompletionQueue*),
-            std::function<void(Result<Value>)> done, bool try_again) {
+  void call(AsyncMethod<Stub, Request, Response> method, std::function<void(Result<Value>)> done, bool try_again) {
     const bool fresh = channel_ == nullptr;
     if (fresh) {
       auto socket = connect_unix(socket_);

@@ -1,0 +1,413 @@
+// The real PluginHost against the embedded kubelet, each over real sockets in a folder of its own.
+#include "kubelet/plugin_host.h"
+
+#include <dirent.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "base/unix_socket.h"
+#include "kubelet/test_node.h"
+#include "sim/kubelet/plugin_client.h"
+
+namespace gpulet::kubelet {
+namespace {
+
+using namespace std::chrono_literals;
+using offers::uuid;
+
+const std::string kGpu = "nvidia.com/gpu";
+
+sim::PodRequest pod(const std::string& name, unsigned gpus) {
+  return {"default", name, "", {{"main", {{kGpu, gpus}}}}};
+}
+
+std::size_t threads_now() {
+  std::size_t count = 0;
+  DIR* folder = ::opendir("/proc/self/task");
+  while (const auto* entry = ::readdir(folder)) count += entry->d_name[0] != '.' ? 1u : 0u;
+  ::closedir(folder);
+  return count;
+}
+
+class PluginHostTest : public testing::Test {
+ protected:
+  std::string socket(const std::string& name = "nvidia-gpu.sock") const {
+    return folder_.path() + "/device-plugins/" + name;
+  }
+  sim::KubeletSettings settings() const {
+    sim::KubeletSettings settings;
+    settings.dir = folder_.path();
+    return settings;
+  }
+  // A client of the plugin that is not the kubelet.
+  std::shared_ptr<sim::PluginClient> connect() {
+    auto client = sim::PluginClient::connect(socket());
+    EXPECT_TRUE(client) << client.error().text();
+    return client ? *client : nullptr;
+  }
+  TemporaryFolder folder_;
+};
+
+// One ListAndWatch stream's newest list, and how many came.
+class Watcher {
+ public:
+  explicit Watcher(std::shared_ptr<sim::PluginClient> client) : client_(std::move(client)) {
+    client_->watch(
+        [this](sim::PluginClient::List list) {
+          std::lock_guard lock(mutex_);
+          list_ = std::move(list);
+          ++lists_;
+          changed_.notify_all();
+        },
+        [this] {
+          std::lock_guard lock(mutex_);
+          ended_ = true;
+          changed_.notify_all();
+        });
+  }
+  ~Watcher() { client_->close(); }
+  bool wait_healthy(std::size_t count) {
+    return wait([&] {
+      return lists_ > 0 && static_cast<std::size_t>(std::ranges::count_if(
+                               list_, [](const auto& entry) { return entry.second.healthy; })) == count;
+    });
+  }
+  bool wait_ended() { return wait([&] { return ended_; }); }
+  int lists() {
+    std::lock_guard lock(mutex_);
+    return lists_;
+  }
+
+ private:
+  bool wait(const std::function<bool()>& done) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, done);
+  }
+  std::shared_ptr<sim::PluginClient> client_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  sim::PluginClient::List list_;
+  int lists_ = 0;
+  bool ended_ = false;
+};
+
+TEST_F(PluginHostTest, RegistersListsAndServesAPod) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  ASSERT_TRUE(node.wait_watched(kGpu, true));
+  const auto state = kubelet->state();
+  const auto& resource = state.resources.at(kGpu);
+  EXPECT_EQ(resource.endpoint, "nvidia-gpu.sock");
+  EXPECT_TRUE(resource.preferred_allocation_available);
+  EXPECT_EQ(resource.devices.at(uuid(0)).numa_nodes, std::set<int>{0});
+  EXPECT_EQ(resource.devices.at(uuid(7)).numa_nodes, std::set<int>{1});
+
+  const auto grant = kubelet->admit(pod("pair", 2));
+  ASSERT_TRUE(grant) << grant.error().text();
+  const auto& ids = grant->containers.at(0).devices.at(kGpu);
+  ASSERT_EQ(ids.size(), 2u);
+  EXPECT_EQ(grant->containers[0].envs.at("NVIDIA_VISIBLE_DEVICES"), ids[0] + "," + ids[1]);
+  std::set<std::string> calls;
+  for (const auto& latency : kubelet->state().latencies) calls.insert(latency.call);
+  EXPECT_EQ(calls, (std::set<std::string>{"Allocate", "FirstList", "GetDevicePluginOptions", "GetPreferredAllocation",
+                                          "Register"}));
+}
+
+TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
+  Node node(folder_.path());
+  std::filesystem::create_directories(folder_.path() + "/device-plugins");
+  ASSERT_TRUE(node.serve(offers::make()));
+  Watcher first(connect()), second(connect());
+  ASSERT_TRUE(first.wait_healthy(8));
+  ASSERT_TRUE(second.wait_healthy(8));
+  for (int round = 0; round < 5; ++round) {
+    ASSERT_TRUE(node.serve(offers::with_unhealthy(offers::make(), 3)));
+    ASSERT_TRUE(first.wait_healthy(7));
+    ASSERT_TRUE(second.wait_healthy(7));
+    ASSERT_TRUE(node.serve(offers::make()));
+    ASSERT_TRUE(first.wait_healthy(8));
+    ASSERT_TRUE(second.wait_healthy(8));
+  }
+  // An offer that differs in what the list does not say sends nothing, and is what Allocate answers from at once.
+  Offer other = offers::make();
+  other.rules.gds = true;
+  ASSERT_TRUE(node.serve(std::move(other)));
+  const auto response = connect()->allocate({uuid(1)});
+  ASSERT_TRUE(response);
+  sim::ContainerGrant grant;
+  sim::add_response(*response, grant);
+  EXPECT_EQ(grant.envs.at("NVIDIA_GDS"), "enabled");
+  EXPECT_EQ(first.lists(), 11);
+  EXPECT_EQ(second.lists(), 11);
+}
+
+TEST_F(PluginHostTest, WatchedIsToldOfTheFirstStreamAndTheLast) {
+  std::filesystem::create_directories(folder_.path() + "/device-plugins");
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  auto first = std::make_unique<Watcher>(connect());
+  ASSERT_TRUE(node.wait_watched(kGpu, true));
+  Watcher second(connect());
+  ASSERT_TRUE(second.wait_healthy(8));
+  first.reset();
+  ASSERT_TRUE(node.serve(offers::with_unhealthy(offers::make(), 0)));
+  ASSERT_TRUE(second.wait_healthy(7));
+  ASSERT_TRUE(node.wait_watched(kGpu, true));
+  node.withdraw(kGpu);
+  EXPECT_TRUE(second.wait_ended());
+  EXPECT_FALSE(identify(socket()));
+}
+
+TEST_F(PluginHostTest, BadRequestsGetTheirStatus) {
+  std::filesystem::create_directories(folder_.path() + "/device-plugins");
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::with_unhealthy(offers::make(), 5)));
+  const auto client = connect();
+  const auto text = [](const auto& result) { return result ? std::string("no error") : result.error().message(); };
+  const std::string prefix = "invalid allocation request for \"nvidia.com/gpu\": ";
+  EXPECT_EQ(text(client->allocate({"GPU-x"})),
+            "rpc error: code = InvalidArgument desc = " + prefix + "unknown device: GPU-x");
+  EXPECT_EQ(text(client->allocate({uuid(5)})),
+            "rpc error: code = FailedPrecondition desc = " + prefix + "device is unhealthy: " + uuid(5) + " (XID 79)");
+  EXPECT_EQ(text(client->allocate({})), "rpc error: code = InvalidArgument desc = " + prefix + "no device requested");
+  EXPECT_EQ(text(client->allocate({uuid(1), uuid(1)})),
+            "rpc error: code = InvalidArgument desc = " + prefix + "device requested twice: " + uuid(1));
+  const auto starts = [&](const auto& result) { return text(result).substr(0, 40); };
+  const std::string invalid = std::string("rpc error: code = InvalidArgument desc = invalid").substr(0, 40);
+  EXPECT_EQ(starts(client->preferred({uuid(0)}, {}, 2)), invalid);             // too many
+  EXPECT_EQ(starts(client->preferred({uuid(0)}, {}, 0)), invalid);             // none
+  EXPECT_EQ(starts(client->preferred({uuid(0)}, {uuid(1)}, 1)), invalid);      // required outside available
+  EXPECT_EQ(starts(client->preferred({uuid(0), "GPU-x"}, {}, 1)), invalid);    // unknown
+  EXPECT_EQ(starts(client->preferred({uuid(0), uuid(0)}, {}, 1)), invalid);    // doubled
+  EXPECT_TRUE(client->allocate({uuid(0)})) << "a bad request costs the connection nothing";
+}
+
+TEST_F(PluginHostTest, SurvivesKubeletRestarts) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(node.serve(offers::make("nvidia.com/mig-1g.10gb", 2)));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  const auto grant = kubelet->admit(pod("keeps", 2));
+  ASSERT_TRUE(grant) << grant.error().text();
+  auto fastest = std::chrono::nanoseconds::max();
+  for (int round = 0; round < 5; ++round) {
+    kubelet->stop();
+    ASSERT_TRUE(node.wait_watched(kGpu, false));
+    const auto began = std::chrono::steady_clock::now();
+    ASSERT_TRUE(kubelet->start_again());
+    ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+    fastest = std::min<std::chrono::nanoseconds>(fastest, std::chrono::steady_clock::now() - began);
+    ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/mig-1g.10gb", 2, kPatience));
+    const auto held = kubelet->state().grants.at(grant->uid).containers.at(0).devices.at(kGpu);
+    EXPECT_EQ(std::set(held.begin(), held.end()), std::set(grant->containers[0].devices.at(kGpu).begin(),
+                                                           grant->containers[0].devices.at(kGpu).end()));
+  }
+  EXPECT_LT(fastest, 100ms);
+  const auto rest = kubelet->admit(pod("rest", 6));
+  ASSERT_TRUE(rest) << rest.error().text();
+  const auto none = kubelet->admit(pod("none", 1));
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message(),
+            "UnexpectedAdmissionError: Allocate failed due to requested number of devices unavailable for "
+            "nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected");
+}
+
+TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  auto fastest = std::chrono::nanoseconds::max();
+  for (int round = 1; round <= 5; ++round) {
+    const auto before = kubelet->state().resources.at(kGpu).registrations;
+    const auto began = std::chrono::steady_clock::now();
+    std::filesystem::remove(socket());
+    ASSERT_TRUE(kubelet->wait_for([&](const sim::KubeletState& state) {
+      return state.resources.at(kGpu).registrations > before && state.resources.at(kGpu).allocatable() == 8;
+    }, kPatience));
+    fastest = std::min<std::chrono::nanoseconds>(fastest, std::chrono::steady_clock::now() - began);
+    ASSERT_TRUE(node.wait([&] { return node.sockets_lost == round; }));
+  }
+  EXPECT_LT(fastest, 100ms);
+  // Somebody else's socket in its place.
+  const auto before = kubelet->state().resources.at(kGpu).registrations;
+  const auto theirs = bind_unix(socket());
+  ASSERT_TRUE(theirs);
+  ASSERT_TRUE(kubelet->wait_for([&](const sim::KubeletState& state) {
+    return state.resources.at(kGpu).registrations > before && state.resources.at(kGpu).allocatable() == 8;
+  }, kPatience));
+  EXPECT_TRUE(connect()->allocate({uuid(0)}));
+}
+
+TEST_F(PluginHostTest, WaitsForFoldersThatAreNotThereYet) {
+  const std::string later = folder_.path() + "/var/lib/kubelet";
+  Node node(later);
+  const auto status = node.serve(offers::make());
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), Code::kNotFound);
+  auto late = settings();
+  late.dir = later;
+  const auto kubelet = start_kubelet(late);
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  // The whole folder goes and comes again, as with a kubelet that is installed anew.
+  kubelet->stop();
+  std::filesystem::remove_all(folder_.path() + "/var");
+  ASSERT_TRUE(node.wait([&] { return node.sockets_lost >= 1; }));
+  ASSERT_TRUE(kubelet->start_again());
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+}
+
+TEST_F(PluginHostTest, KubeletThatBindsLongBeforeItListens) {
+  auto slow = settings();
+  slow.listen_delay = 50ms;
+  const auto kubelet = start_kubelet(slow);
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  ASSERT_TRUE(node.wait([&] { return node.registered == 1; }));
+  EXPECT_EQ(node.last_error, "") << "it took more than one try";
+}
+
+TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  kubelet->set_register_mood(sim::RegisterMood::kRefuses);
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for([](const auto& state) { return state.refused_registrations >= 3; }, kPatience));
+  ASSERT_TRUE(node.wait([&] {
+    return node.last_error.ends_with("the kubelet did not accept the registration: registration is refused");
+  })) << node.last_error;
+  kubelet->set_register_mood(sim::RegisterMood::kLate);
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  ASSERT_TRUE(node.wait([&] { return node.registered == 1; }));
+  // Every try gets its one answer by kRegisterTimeout, and the loop does other things meanwhile.
+  kubelet->set_register_mood(sim::RegisterMood::kNever);
+  const auto began = std::chrono::steady_clock::now();
+  auto silent = std::async(std::launch::async, [&] { return node.register_once(kGpu); });
+  node.thread().run([&] { return node.host().serve(offers::share_offer(offers::with_unhealthy(offers::make(), 2))); });
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 7, kPatience));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kRegisterTimeout);
+  const auto status = silent.get();
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code(), Code::kDeadlineExceeded);
+}
+
+TEST_F(PluginHostTest, NoKubeletNoSocketNoName) {
+  std::filesystem::create_directories(folder_.path() + "/device-plugins");
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  const auto absent = node.register_once(kGpu);
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code(), Code::kUnavailable);
+  const auto unserved = node.register_once("nvidia.com/other");
+  ASSERT_FALSE(unserved);
+  EXPECT_EQ(unserved.error().code(), Code::kFailedPrecondition);
+  std::ofstream(socket("nvidia-file.sock")) << "not a socket";
+  const auto file = node.serve(offers::make("nvidia.com/file", 1));
+  ASSERT_FALSE(file);
+  EXPECT_EQ(file.error().code(), Code::kFailedPrecondition);
+  Node unregistered(folder_.path(), "");
+  const auto off = unregistered.register_once(kGpu);
+  ASSERT_FALSE(off);
+  EXPECT_EQ(off.error().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(socket_name(ResourceName("nvidia.com/mig-1g.10gb.me")), "nvidia-mig-1g.10gb.me.sock");
+}
+
+TEST_F(PluginHostTest, GoesQuicklyWithEverythingOpenAndLeavesNothing) {
+  const auto kubelet = start_kubelet(settings());
+  auto fastest = std::chrono::nanoseconds::max();
+  for (int round = 0; round < 3; ++round) {
+    Node node(folder_.path());
+    ASSERT_TRUE(node.serve(offers::make()));
+    ASSERT_TRUE(node.serve(offers::make("nvidia.com/gpu.shared", 8, 8)));
+    ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+    ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu.shared", 64, kPatience));
+    Watcher other(connect());
+    ASSERT_TRUE(other.wait_healthy(8));
+    fastest = std::min(fastest, node.stop());
+    EXPECT_TRUE(other.wait_ended());
+    EXPECT_FALSE(identify(socket()));
+    EXPECT_FALSE(identify(socket("nvidia-gpu.shared.sock")));
+    ASSERT_TRUE(kubelet->wait_for([](const auto& state) { return !state.resources.at(kGpu).connected; }, kPatience));
+  }
+  EXPECT_LT(fastest, 50ms);
+}
+
+TEST_F(PluginHostTest, AddsFewThreadsHoweverManyResources) {
+  std::filesystem::create_directories(folder_.path() + "/device-plugins");
+  const auto before = threads_now();
+  Node node(folder_.path());  // one for its loop
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(node.serve(offers::make("nvidia.com/r" + std::to_string(i), 2)));
+  const auto with_host = threads_now();
+  // Ours, and gRPC's own idle ones: two executors, a timer thread, the event engine's two or three and their timer.
+  EXPECT_LE(with_host - before, 1u + 1u + 7u);
+}
+
+TEST_F(PluginHostTest, TopologyManagerGetsAlignedDevices) {
+  auto strict = settings();
+  strict.topology = sim::TopologyPolicy::kRestricted;
+  const auto kubelet = start_kubelet(strict);
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  std::set<std::string> given;
+  for (const std::string name : {"a", "b"}) {
+    const auto grant = kubelet->admit(pod(name, 3));
+    ASSERT_TRUE(grant) << grant.error().text();
+    std::set<int> nodes;
+    for (const auto& id : grant->containers[0].devices.at(kGpu)) {
+      nodes.merge(std::set(kubelet->state().resources.at(kGpu).devices.at(id).numa_nodes));
+      EXPECT_TRUE(given.insert(id).second) << "given twice: " << id;
+    }
+    EXPECT_EQ(nodes.size(), 1u);
+  }
+  const auto split = kubelet->admit(pod("split", 2));  // one free on each node
+  ASSERT_FALSE(split);
+  EXPECT_EQ(split.error().message(), "TopologyAffinityError: Resources cannot be allocated with Topology locality");
+  kubelet->set_topology_policy(sim::TopologyPolicy::kBestEffort);
+  EXPECT_TRUE(kubelet->admit(pod("split", 2)));
+  ASSERT_TRUE(kubelet->remove("default/a"));
+  EXPECT_TRUE(kubelet->admit(pod("again", 3)));
+  const auto unknown = kubelet->admit({"default", "x", "", {{"main", {{"nvidia.com/none", 1}}}}});
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().message(), "OutOfnvidia.com/none: Node didn't have enough resource: nvidia.com/none, "
+                                       "requested: 1, used: 0, capacity: 0");
+}
+
+TEST_F(PluginHostTest, PodsComeAndGoAndNoDeviceIsGivenTwice) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
+  std::mt19937_64 random(7);
+  std::map<std::string, std::vector<std::string>> held;
+  std::size_t used = 0;
+  for (int step = 0; step < 200; ++step) {
+    if (!held.empty() && random() % 2 == 0) {
+      const auto gone = std::next(held.begin(), static_cast<std::ptrdiff_t>(random() % held.size()));
+      ASSERT_TRUE(kubelet->remove(gone->first));
+      used -= gone->second.size();
+      held.erase(gone);
+      continue;
+    }
+    const auto count = static_cast<unsigned>(1 + random() % 4);
+    const auto grant = kubelet->admit(pod("p" + std::to_string(step), count));
+    ASSERT_EQ(grant.has_value(), used + count <= 8) << (grant ? "" : grant.error().text());
+    if (!grant) continue;
+    const auto& ids = grant->containers[0].devices.at(kGpu);
+    for (const auto& [uid, theirs] : held) {
+      for (const auto& id : ids) ASSERT_EQ(std::ranges::count(theirs, id), 0);
+    }
+    ASSERT_EQ(std::set(ids.begin(), ids.end()).size(), count);
+    held[grant->uid] = ids;
+    used += count;
+  }
+}
+
+}  // namespace
+}  // namespace gpulet::kubelet

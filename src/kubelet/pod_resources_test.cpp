@@ -1,0 +1,121 @@
+#include "kubelet/pod_resources.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/unix_socket.h"
+#include "kubelet/test_node.h"
+
+namespace gpulet::kubelet {
+namespace {
+
+using namespace std::chrono_literals;
+using offers::uuid;
+
+class PodResourcesTest : public testing::Test {
+ protected:
+  void open(Duration timeout = kPodResourcesTimeout) {
+    thread_.run([&] {
+      client_ = make_pod_resources(thread_.loop(), make_rpc(), folder_.path() + "/pod-resources/kubelet.sock", timeout);
+    });
+  }
+  void TearDown() override {
+    thread_.run([&] { client_.reset(); });
+  }
+  Result<std::vector<ContainerDevices>> list() {
+    std::promise<Result<std::vector<ContainerDevices>>> promise;
+    thread_.run([&] { client_->list([&](auto result) { promise.set_value(std::move(result)); }); });
+    return promise.get_future().get();
+  }
+  Result<DevicesByResource> allocatable() {
+    std::promise<Result<DevicesByResource>> promise;
+    thread_.run([&] { client_->allocatable([&](auto result) { promise.set_value(std::move(result)); }); });
+    return promise.get_future().get();
+  }
+  TemporaryFolder folder_;
+  std::unique_ptr<PodResources> client_;
+  LoopThread thread_;
+};
+
+TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
+  sim::KubeletSettings settings;
+  settings.dir = folder_.path();
+  settings.pod_resources_padding_bytes = 5u << 20;  // above gRPC's own 4 MiB
+  const auto kubelet = start_kubelet(settings);
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::with_unhealthy(offers::make(), 0)));
+  ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu", 7, kPatience));
+  open();
+  const auto empty = list();
+  ASSERT_TRUE(empty) << empty.error().text();
+  EXPECT_TRUE(empty->empty());
+
+  const auto grant = kubelet->admit({"team", "trainer", "", {{"main", {{"nvidia.com/gpu", 2}}}, {"side", {}}}});
+  ASSERT_TRUE(grant) << grant.error().text();
+  const ResourceName gpu("nvidia.com/gpu");
+  for (int round = 0; round < 2; ++round) {
+    const auto listed = list();
+    ASSERT_TRUE(listed) << listed.error().text();
+    ASSERT_EQ(listed->size(), 1u);
+    const auto& held = listed->front();
+    EXPECT_EQ(held.name_space, "team");
+    EXPECT_EQ(held.pod, "trainer");
+    EXPECT_EQ(held.container, "main");
+    std::set<std::string> ids;
+    for (const auto& id : held.devices.at(gpu)) ids.insert(id.str());
+    const auto& given = grant->containers[0].devices.at("nvidia.com/gpu");
+    EXPECT_EQ(ids, std::set(given.begin(), given.end()));
+
+    const auto all = allocatable();
+    ASSERT_TRUE(all) << all.error().text();
+    ASSERT_EQ(all->at(gpu).size(), 7u);
+    EXPECT_EQ(all->at(gpu).front().str(), uuid(1));
+    ASSERT_TRUE(kubelet->restart());  // the connection that was kept is broken now
+    ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu", 7, kPatience));
+  }
+}
+
+TEST_F(PodResourcesTest, NobodyThereIsUnavailable) {
+  open();
+  const auto absent = list();
+  ASSERT_FALSE(absent);
+  EXPECT_EQ(absent.error().code(), Code::kUnavailable);
+  ASSERT_TRUE(make_directories(folder_.path() + "/pod-resources"));
+  const auto bound = bind_unix(folder_.path() + "/pod-resources/kubelet.sock");
+  ASSERT_TRUE(bound);
+  const auto refused = allocatable();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kUnavailable);
+}
+
+TEST_F(PodResourcesTest, OneThatNeverAnswersIsGivenUp) {
+  ASSERT_TRUE(make_directories(folder_.path() + "/pod-resources"));
+  const std::string path = folder_.path() + "/pod-resources/kubelet.sock";
+  const auto silent = bind_unix(path);
+  ASSERT_TRUE(silent);
+  ASSERT_TRUE(start_listening(*silent, path));
+  open(50ms);
+  const auto late = list();
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code(), Code::kDeadlineExceeded);
+}
+
+TEST_F(PodResourcesTest, NoCallbackComesAfterItsEnd) {
+  ASSERT_TRUE(make_directories(folder_.path() + "/pod-resources"));
+  const std::string path = folder_.path() + "/pod-resources/kubelet.sock";
+  const auto silent = bind_unix(path);
+  ASSERT_TRUE(silent);
+  ASSERT_TRUE(start_listening(*silent, path));
+  open();
+  bool called = false;
+  thread_.run([&] {
+    client_->list([&](const auto&) { called = true; });
+    client_.reset();
+  });
+  thread_.run([] {});
+  EXPECT_FALSE(called);
+}
+
+}  // namespace
+}  // namespace gpulet::kubelet

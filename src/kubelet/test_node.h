@@ -1,0 +1,178 @@
+// A node for this room's tests: a temporary kubelet folder, the real PluginHost on a loop thread, and an owner that
+// does the least an agent does: registers, tries again, serves anew when a socket is lost.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/loop.h"
+#include "kubelet/plugin_host.h"
+#include "kubelet/test_offers.h"
+#include "sim/kubelet/kubelet.h"
+
+namespace gpulet::kubelet {
+
+inline constexpr std::chrono::seconds kPatience{20};  // a loaded machine's; nothing waits that long when it works
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    char name[] = "/tmp/gpulet-kubelet-XXXXXX";
+    path_ = ::mkdtemp(name);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class LoopThread {
+ public:
+  LoopThread() : thread_([this] { loop_.run(); }) {}
+  ~LoopThread() {
+    loop_.stop();
+    thread_.join();
+  }
+  EpollLoop& loop() { return loop_; }
+  // Runs `task` on the loop and waits for its result.
+  template <class Task>
+  auto run(Task task) -> decltype(task()) {
+    std::packaged_task<decltype(task())()> packaged(std::move(task));
+    auto result = packaged.get_future();
+    loop_.post([&packaged] { packaged(); });
+    return result.get();
+  }
+
+ private:
+  EpollLoop loop_;
+  std::thread thread_;
+};
+
+class Node {
+ public:
+  explicit Node(const std::string& kubelet_dir, const std::string& kubelet_socket = "default") {
+    PluginHostSettings settings;
+    settings.folder = kubelet_dir + "/device-plugins";
+    settings.kubelet_socket = kubelet_socket == "default" ? settings.folder + "/kubelet.sock" : kubelet_socket;
+    thread_.run([&] {
+      host_ = make_plugin_host(thread_.loop(), make_rpc(), settings);
+      host_->set_events({
+          .kubelet_started =
+              [this] {
+                note([this] { ++kubelet_starts; });
+                for (const auto& [name, offer] : offers_) serve_now(name);
+              },
+          .socket_lost =
+              [this](const ResourceName& name) {
+                note([this] { ++sockets_lost; });
+                serve_now(name);
+              },
+          .watched =
+              [this](const ResourceName& name, bool watched) {
+                note([&] { watched_[name] = watched; });
+              },
+      });
+    });
+  }
+  ~Node() { stop(); }
+
+  // How long the host and its gRPC thread took to go.
+  std::chrono::nanoseconds stop() {
+    const auto began = std::chrono::steady_clock::now();
+    thread_.run([this] {
+      retries_.clear();
+      host_.reset();
+    });
+    return std::chrono::steady_clock::now() - began;
+  }
+
+  Status serve(Offer offer) {
+    return thread_.run([&] {
+      const ResourceName name = offer.resource.name;
+      offers_[name] = offers::share_offer(std::move(offer));
+      return serve_now(name);
+    });
+  }
+  void withdraw(const std::string& name) {
+    thread_.run([&] {
+      offers_.erase(ResourceName(name));
+      retries_.erase(ResourceName(name));
+      host_->withdraw(ResourceName(name));
+    });
+  }
+  // One try, without another after it.
+  Status register_once(const std::string& name) {
+    std::promise<Status> promise;
+    thread_.run([&] {
+      host_->register_resource(ResourceName(name), [&](const Status& status) { promise.set_value(status); });
+    });
+    return promise.get_future().get();
+  }
+  LoopThread& thread() { return thread_; }
+  PluginHost& host() { return *host_; }
+
+  bool wait(const std::function<bool()>& done) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, done);
+  }
+  bool wait_watched(const std::string& name, bool watched) {
+    return wait([&] { return watched_[ResourceName(name)] == watched; });
+  }
+  // Read inside wait().
+  int kubelet_starts = 0, sockets_lost = 0, registered = 0;
+  std::string last_error;
+
+ private:
+  template <class Change>
+  void note(Change change) {
+    {
+      std::lock_guard lock(mutex_);
+      change();
+    }
+    changed_.notify_all();
+  }
+  Status serve_now(const ResourceName& name) {
+    GPULET_TRY(host_->serve(offers_.at(name)));
+    register_now(name);
+    return {};
+  }
+  void register_now(const ResourceName& name) {
+    retries_[name].reset();
+    host_->register_resource(name, [this, name](const Status& status) {
+      note([&] {
+        if (status) ++registered;
+        else last_error = status.error().text();
+      });
+      if (status || !offers_.contains(name)) return;
+      if (status.error().message() == "a newer registration took over") return;
+      retries_[name] = thread_.loop().after(std::chrono::milliseconds(20), [this, name] { register_now(name); });
+    });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<ResourceName, bool> watched_;
+  std::map<ResourceName, OfferPtr> offers_;
+  std::map<ResourceName, Subscription> retries_;
+  std::unique_ptr<PluginHost> host_;
+  LoopThread thread_;  // last: its end comes before what its tasks use
+};
+
+inline std::unique_ptr<sim::Kubelet> start_kubelet(sim::KubeletSettings settings) {
+  auto kubelet = sim::Kubelet::start(std::move(settings));
+  EXPECT_TRUE(kubelet) << kubelet.error().text();
+  return kubelet ? std::move(*kubelet) : nullptr;
+}
+
+}  // namespace gpulet::kubelet

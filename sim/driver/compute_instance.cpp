@@ -55,7 +55,7 @@ nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int id, std::optional<s
   const nvmlReturn_t outcome =
       to_nvml(create_compute_instance(call.gpu(), call.gpu_instance(), id, start, &made));
   if (outcome == NVML_SUCCESS) *result = call.compute_instance_handle(call.gpu_instance(), *made);
-  return outcome;
+  return show_instances(call, outcome);
 }
 
 nvmlReturn_t info_of(nvmlComputeInstance_t instance, bool with_placement, nvmlComputeInstanceInfo_t* info) {
@@ -147,7 +147,8 @@ nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
 nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance) {
   const GpuEdit call(instance);
   if (const auto refused = call.refused()) return refused;
-  return to_nvml(destroy_compute_instance(call.gpu(), call.gpu_instance(), call.compute_instance().id));
+  return show_instances(
+      call, to_nvml(destroy_compute_instance(call.gpu(), call.gpu_instance(), call.compute_instance().id)));
 }
 
 nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsigned int id,

@@ -76,7 +76,7 @@ nvmlReturn_t create(nvmlDevice_t device, unsigned int id, std::optional<std::uin
   GpuInstance* made = nullptr;
   const nvmlReturn_t outcome = to_nvml(create_gpu_instance(call.gpu(), id, start, &made));
   if (outcome == NVML_SUCCESS) *result = call.gpu_instance_handle(*made);
-  return outcome;
+  return show_instances(call, outcome);
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsig
 nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance) {
   const GpuEdit call(instance);
   if (const auto refused = call.refused()) return refused;
-  return to_nvml(destroy_gpu_instance(call.gpu(), call.gpu_instance().id));
+  return show_instances(call, to_nvml(destroy_gpu_instance(call.gpu(), call.gpu_instance().id)));
 }
 
 nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t* instances,

@@ -1,7 +1,8 @@
-// From what a MIG operation said to NVML's codes.
+// From what a MIG operation said to NVML's codes and to what the driver shows of it.
 #pragma once
 
 #include "sim/driver/call.h"
+#include "sim/state/capabilities.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim {
@@ -24,6 +25,14 @@ inline nvmlReturn_t to_nvml(MigOutcome outcome) {
       return NVML_ERROR_NOT_FOUND;
   }
   return NVML_ERROR_UNKNOWN;
+}
+
+// Brings /proc and /dev of the driver root in line with the GPU's instances, as the kernel module and
+// nvidia-modprobe do.
+inline nvmlReturn_t show_instances(const GpuEdit& call, nvmlReturn_t outcome) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (outcome == NVML_SUCCESS) sync_capabilities(root_of_state(state->path()), call.gpu());
+  return outcome;
 }
 
 }  // namespace gpulet::sim

@@ -1,0 +1,278 @@
+#include "sim/root/root.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "base/file.h"
+#include "sim/root/driver_files.h"
+#include "sim/root/texts.h"
+#include "sim/root/tree.h"
+#include "sim/state/capabilities.h"
+
+namespace gpulet::sim {
+namespace {
+
+constexpr std::string_view kListPath = "run/gpulet-sim/made";
+constexpr std::string_view kCapabilities = "proc/driver/nvidia/capabilities";
+constexpr std::string_view kCapsFolder = "dev/nvidia-caps";
+constexpr mode_t kConfigMode = 0400;
+constexpr mode_t kMonitorMode = 0444;
+
+std::string state_path(const std::string& root) { return root + "/" + std::string(kStatePathInRoot); }
+
+bool has_fabric_domain(const Machine& machine) {
+  const auto& uuid = machine.gpus[0].fabric.cluster_uuid;
+  return std::any_of(std::begin(uuid), std::end(uuid), [](std::uint8_t byte) { return byte != 0; });
+}
+
+// NVSwitches on this node's PCI, by address, with their device ids.
+std::map<std::string, std::uint32_t> switches_of(const Machine& machine) {
+  std::map<std::string, std::uint32_t> found;
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    for (const NvLink& link : machine.gpus[i].links) {
+      if (link.present != 0 && link.remote == kRemoteSwitch && link.remote_device_id != 0) {
+        found[address_text(link.remote_pci)] = link.remote_device_id;
+      }
+    }
+  }
+  return found;
+}
+
+Status add_device_nodes(Tree& tree, const Machine& machine) {
+  GPULET_TRY(tree.node("dev/nvidiactl", kNvidiaMajor, kControlMinor));
+  GPULET_TRY(tree.node("dev/nvidia-modeset", kNvidiaMajor, kModesetMinor));
+  GPULET_TRY(tree.node("dev/nvidia-uvm", kUvmMajor, 0));
+  GPULET_TRY(tree.node("dev/nvidia-uvm-tools", kUvmMajor, 1));
+  bool mig = false;
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    mig = mig || gpu.mig.capable != 0;
+    GPULET_TRY(tree.node("dev/nvidia" + std::to_string(gpu.minor), kNvidiaMajor, gpu.minor));
+    if (gpu.render_minor == 0) continue;
+    GPULET_TRY(tree.node("dev/dri/card" + std::to_string(i), kDrmMajor, i));
+    GPULET_TRY(tree.node("dev/dri/renderD" + std::to_string(gpu.render_minor), kDrmMajor, gpu.render_minor));
+  }
+  if (mig) {
+    GPULET_TRY(tree.node(std::string(kCapsFolder) + "/nvidia-cap1", kCapsMajor, kConfigMinor, kConfigMode));
+    GPULET_TRY(tree.node(std::string(kCapsFolder) + "/nvidia-cap2", kCapsMajor, kMonitorMinor, kMonitorMode));
+  }
+  if (has_fabric_domain(machine))
+    GPULET_TRY(tree.node("dev/nvidia-caps-imex-channels/channel0", kImexMajor, 0));
+  unsigned number = 0;
+  for (const auto& entry : switches_of(machine)) {
+    if (entry.second == 0) continue;
+    GPULET_TRY(tree.node("dev/nvidia-nvswitch" + std::to_string(number), kSwitchMajor, number));
+    ++number;
+  }
+  return number == 0 ? Status{} : tree.node("dev/nvidia-nvswitchctl", kSwitchMajor, kControlMinor);
+}
+
+Status add_proc(Tree& tree, const Machine& machine) {
+  GPULET_TRY(tree.file("proc/devices", proc_devices(), 0444));
+  GPULET_TRY(tree.file("proc/driver/nvidia/version", proc_version(machine), 0444));
+  GPULET_TRY(tree.file("proc/driver/nvidia/params", proc_params(), 0444));
+  GPULET_TRY(tree.file("proc/driver/nvidia-caps/mig-minors", mig_minors_text(), 0444));
+  const std::string capabilities(kCapabilities);
+  GPULET_TRY(tree.file(capabilities + "/mig/config", capability_text(kConfigMinor, kConfigMode), 0400));
+  GPULET_TRY(tree.file(capabilities + "/mig/monitor", capability_text(kMonitorMinor, kMonitorMode), 0444));
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    GPULET_TRY(tree.file("proc/driver/nvidia/gpus/" + address_text(gpu.pci) + "/information",
+                         proc_information(machine, gpu), 0444));
+    // Where the library lets instances appear, whatever user it runs as.
+    if (gpu.mig.capable != 0)
+      GPULET_TRY(tree.directory(capabilities + "/gpu" + std::to_string(gpu.minor) + "/mig"));
+  }
+  return {};
+}
+
+struct PciFunction {
+  std::string address;
+  std::uint32_t device_id;
+  std::uint32_t subsystem_id;
+  std::uint32_t class_code;
+  std::int32_t numa_node;
+  std::string cpus;
+};
+
+std::string hexadecimal(std::uint32_t value, int digits) {
+  char text[16];
+  std::snprintf(text, sizeof(text), "0x%0*x\n", digits, value);
+  return text;
+}
+
+// /sys/devices/pci0000:1b/0000:1b:00.0, and the link to it from /sys/bus/pci/devices.
+Status add_pci_function(Tree& tree, const PciFunction& function, std::string& folder) {
+  const std::string place =
+      "devices/pci" + function.address.substr(0, function.address.rfind(':')) + "/" + function.address;
+  folder = "sys/" + place;
+  GPULET_TRY(tree.file(folder + "/class", hexadecimal(function.class_code, 6), 0444));
+  GPULET_TRY(tree.file(folder + "/vendor", hexadecimal(function.device_id & 0xffff, 4), 0444));
+  GPULET_TRY(tree.file(folder + "/device", hexadecimal(function.device_id >> 16, 4), 0444));
+  GPULET_TRY(tree.file(folder + "/subsystem_vendor", hexadecimal(function.subsystem_id & 0xffff, 4), 0444));
+  GPULET_TRY(tree.file(folder + "/subsystem_device", hexadecimal(function.subsystem_id >> 16, 4), 0444));
+  GPULET_TRY(tree.file(folder + "/revision", hexadecimal(0xa1, 2), 0444));
+  GPULET_TRY(tree.file(folder + "/numa_node", std::to_string(function.numa_node) + "\n", 0444));
+  GPULET_TRY(tree.file(folder + "/local_cpulist", function.cpus + "\n", 0444));
+  GPULET_TRY(tree.file(folder + "/config",
+                       pci_config(function.device_id, function.subsystem_id, function.class_code), 0644));
+  return tree.link("sys/bus/pci/devices/" + function.address, "../../../" + place);
+}
+
+Status add_sys(Tree& tree, const Machine& machine) {
+  GPULET_TRY(tree.file("sys/class/dmi/id/product_name", std::string(machine.product) + "\n", 0444));
+  GPULET_TRY(tree.directory("sys/bus/pci/drivers/nvidia"));
+  GPULET_TRY(tree.file("sys/module/nvidia/version", std::string(machine.driver.version) + "\n", 0444));
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    const PciFunction function{address_text(gpu.pci), gpu.pci_device_id, gpu.pci_subsystem_id, kGpuClass,
+                               gpu.numa_node,         cpu_list(gpu)};
+    std::string folder;
+    GPULET_TRY(add_pci_function(tree, function, folder));
+    GPULET_TRY(tree.link(folder + "/driver", "../../../bus/pci/drivers/nvidia"));
+    GPULET_TRY(
+        tree.link("sys/bus/pci/drivers/nvidia/" + function.address, "../../../../" + folder.substr(4)));
+    if (gpu.render_minor == 0) continue;
+    GPULET_TRY(tree.directory(folder + "/drm/card" + std::to_string(i)));
+    GPULET_TRY(tree.directory(folder + "/drm/renderD" + std::to_string(gpu.render_minor)));
+  }
+  for (const auto& [address, device_id] : switches_of(machine)) {
+    std::string folder;
+    GPULET_TRY(add_pci_function(
+        tree, {address, device_id, device_id, kSwitchClass, machine.gpus[0].numa_node, ""}, folder));
+  }
+  return {};
+}
+
+Result<StateFile> build(Tree& tree, const Machine& machine, const RootOptions& options) {
+  if (options.device_nodes) {
+    if (auto made = add_device_nodes(tree, machine); !made) {
+      const Error& error = made.error();
+      if (error.code() != Code::kPermissionDenied) return fail(error);
+      return fail(Code::kPermissionDenied,
+                  "device nodes are refused: run as root with CAP_MKNOD, or pass --no-device-nodes",
+                  options.root);
+    }
+  }
+  GPULET_TRY(add_proc(tree, machine));
+  GPULET_TRY(add_sys(tree, machine));
+  GPULET_TRY(add_driver_files(tree, {machine.driver.version, options.nvml_library, options.nvidia_smi}));
+  GPULET_TRY(tree.directory("run/gpulet-sim"));
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) sync_capabilities(options.root, machine.gpus[i]);
+  GPULET_TRY(tree.save(kListPath));
+  return StateFile::create(state_path(options.root), machine);
+}
+
+// What the library made there since.
+void remove_contents(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+}
+
+void undo(Tree& tree) {
+  const std::set<std::string_view> made(tree.made().begin(), tree.made().end());
+  for (const std::string_view folder : {kCapabilities, kCapsFolder}) {
+    if (made.contains(folder)) remove_contents(tree.root() + "/" + std::string(folder));
+  }
+  unlink(state_path(tree.root()).c_str());
+  tree.undo();
+}
+
+Result<std::string> version_in_place(const std::string& root) {
+  const std::string link = root + "/" + std::string(kLibraryFolder) + "/libcuda.so.1";
+  std::error_code error;
+  const std::string target = std::filesystem::read_symlink(link, error);
+  constexpr std::string_view kPrefix = "libcuda.so.";
+  if (error || !target.starts_with(kPrefix)) return fail(Code::kNotFound, "no driver library there", link);
+  return target.substr(kPrefix.size());
+}
+
+// These files are ours and small: a reader sees the old or the new one.
+Status rewrite(const std::string& path, const std::string& content) {
+  const auto before = read_file(path);
+  if (before && *before == content) return {};
+  return write_file_atomic(path, content, 0444);
+}
+
+}  // namespace
+
+InstalledFiles installed_files() {
+  char program[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
+  if (length <= 0) return {};
+  const std::string folder =
+      std::filesystem::path(std::string(program, static_cast<std::size_t>(length))).parent_path();
+  for (const std::string& place : {folder + "/../lib/gpulet/sim", folder, folder + "/../sim"}) {
+    InstalledFiles files{place + "/libnvidia-ml.so.1", place + "/nvidia-smi"};
+    if (access(files.nvml_library.c_str(), R_OK) != 0) continue;
+    if (access(files.nvidia_smi.c_str(), X_OK) != 0) files.nvidia_smi.clear();
+    return files;
+  }
+  return {};
+}
+
+Result<StateFile> up(const Machine& machine, RootOptions options) {
+  if (options.root.empty()) return fail(Code::kInvalidArgument, "needs the folder of the driver root");
+  if (options.nvml_library.empty()) {
+    const InstalledFiles files = installed_files();
+    options.nvml_library = files.nvml_library;
+    if (options.nvidia_smi.empty()) options.nvidia_smi = files.nvidia_smi;
+  }
+  if (options.nvml_library.empty()) {
+    return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 beside this program: pass --library");
+  }
+  if (access((options.root + "/" + std::string(kListPath)).c_str(), F_OK) == 0) {
+    return fail(Code::kFailedPrecondition, "is up already: take it down first", options.root);
+  }
+  GPULET_TRY(make_directories(options.root));
+  Tree tree(options.root);
+  auto state = build(tree, machine, options);
+  if (!state) undo(tree);
+  return state;
+}
+
+Status down(const std::string& root) {
+  auto tree = Tree::open(root, kListPath);
+  if (!tree) {
+    if (tree.error().code() != Code::kNotFound) return fail(tree.error());
+    return fail(Code::kNotFound, "no simulated machine is up there", root);
+  }
+  if (const auto state = StateFile::open(state_path(root))) unload_driver(*state->edit());
+  undo(*tree);
+  return {};
+}
+
+Result<StateFile> open_state(const std::string& root) {
+  auto state = StateFile::open(state_path(root));
+  if (!state && state.error().code() == Code::kNotFound) {
+    return fail(Code::kNotFound, "no simulated machine is up there: gpulet-sim up MACHINE --root " + root,
+                root);
+  }
+  return state;
+}
+
+Status refresh(const std::string& root, const Machine& machine) {
+  GPULET_TRY_ASSIGN(const std::string before, version_in_place(root));
+  if (before != machine.driver.version) {
+    GPULET_TRY_ASSIGN(Tree tree, Tree::open(root, kListPath));
+    GPULET_TRY(change_driver_version(tree, before, machine.driver.version));
+    GPULET_TRY(tree.save(kListPath));
+    GPULET_TRY(rewrite(root + "/sys/module/nvidia/version", std::string(machine.driver.version) + "\n"));
+  }
+  GPULET_TRY(rewrite(root + "/proc/driver/nvidia/version", proc_version(machine)));
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    const Gpu& gpu = machine.gpus[i];
+    const std::string folder = root + "/proc/driver/nvidia/gpus/" + address_text(gpu.pci);
+    GPULET_TRY(rewrite(folder + "/information", proc_information(machine, gpu)));
+    sync_capabilities(root, gpu);
+  }
+  return {};
+}
+
+}  // namespace gpulet::sim

@@ -1,0 +1,278 @@
+// gpulet-sim: makes a simulated machine and acts on it. CLI11 is seen here alone; sim/control and sim/root do
+// the work.
+#include <poll.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "sim/control/control.h"
+#include "sim/control/status.h"
+#include "sim/machine/machine.h"
+#include "sim/root/root.h"
+
+namespace gpulet::sim {
+namespace {
+
+constexpr int kFailed = 1;
+constexpr int kWrongUse = 2;
+
+int say(const Error& error) {
+  std::fprintf(stderr, "gpulet-sim: %s\n", error.text().c_str());
+  return error.code() == Code::kInvalidArgument ? kWrongUse : kFailed;
+}
+
+struct Arguments {
+  std::string root, machine, gpu, output, version, library, nvidia_smi, seed, kind;
+  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, down_ms = 0, code = 0;
+  std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
+  std::uint64_t memory_mib = 0, count = 1, xid = 0;
+  std::int32_t celsius = 0;
+  bool no_device_nodes = false, event = false;
+};
+
+// A command on the running machine: `act(state)`, then the root's files follow.
+Status on_machine(const Arguments& arguments, const std::function<Status(const StateFile&)>& act) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
+  GPULET_TRY(act(state));
+  const auto machine = std::make_unique<Machine>(*state.read());
+  return refresh(arguments.root, *machine);
+}
+
+using GpuAction = std::function<Status(const StateFile&, std::uint32_t)>;
+Status on_gpu(const Arguments& arguments, const GpuAction& act) {
+  return on_machine(arguments, [&](const StateFile& state) -> Status {
+    GPULET_TRY_ASSIGN(const std::uint32_t gpu, control::find_gpu(state, arguments.gpu));
+    return act(state, gpu);
+  });
+}
+
+using SomeAction = std::function<Status(const StateFile&, std::optional<std::uint32_t>)>;
+Status on_some(const Arguments& arguments, const SomeAction& act) {
+  if (!arguments.gpu.empty() && arguments.gpu != "all") return on_gpu(arguments, act);
+  return on_machine(arguments, [&](const StateFile& state) { return act(state, std::nullopt); });
+}
+
+Status bring_up(const Arguments& arguments) {
+  GPULET_TRY_ASSIGN(const auto machine, load_machine(arguments.machine, {arguments.seed}));
+  RootOptions options;
+  options.root = arguments.root;
+  options.device_nodes = !arguments.no_device_nodes;
+  options.nvml_library = arguments.library;
+  options.nvidia_smi = arguments.nvidia_smi;
+  if (const char* library = std::getenv("GPULET_SIM_LIBRARY");
+      library != nullptr && options.nvml_library.empty()) {
+    options.nvml_library = library;
+  }
+  GPULET_TRY_ASSIGN(const StateFile state, up(*machine, options));
+  std::printf("%s is up: %u GPUs, driver root %s\n", machine->name, machine->gpu_count,
+              arguments.root.c_str());
+  return {};
+}
+
+Status list_machines(const Arguments& arguments) {
+  if (!arguments.machine.empty()) {
+    for (const BuiltIn& machine : built_in_machines()) {
+      if (machine.name != arguments.machine) continue;
+      std::printf("%.*s", static_cast<int>(machine.text.size()), machine.text.data());
+      return {};
+    }
+    return fail(load_machine(arguments.machine).error());
+  }
+  for (const BuiltIn& built_in : built_in_machines()) {
+    GPULET_TRY_ASSIGN(const auto machine, load_machine(std::string(built_in.name)));
+    std::printf("%-10s  %2u x %s\n", machine->name, machine->gpu_count, machine->gpus[0].name);
+  }
+  return {};
+}
+
+Status show_status(const Arguments& arguments) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
+  const auto machine = std::make_unique<Machine>(*state.read());
+  const std::string text =
+      arguments.output == "json" ? control::status_json(*machine) : control::status_table(*machine);
+  std::fputs(text.c_str(), stdout);
+  return {};
+}
+
+Status reload_driver(const Arguments& arguments) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
+  GPULET_TRY(control::unload_driver(state));
+  poll(nullptr, 0, static_cast<int>(arguments.down_ms));
+  return on_machine(arguments,
+                    [&](const StateFile& now) { return control::load_driver(now, arguments.version); });
+}
+
+class CommandLine {
+ public:
+  int run(int argc, char** argv) {
+    add_machine_commands();
+    add_load_and_faults();
+    add_failing_calls();
+    add_repairs();
+    app_.require_subcommand(1);
+    try {
+      app_.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+      return app_.exit(error) == 0 ? 0 : kWrongUse;
+    }
+    const Status done = action_();
+    return done ? 0 : say(done.error());
+  }
+
+ private:
+  CLI::App* command(const std::string& name, const std::string& help, std::function<Status()> action) {
+    CLI::App* sub = app_.add_subcommand(name, help);
+    sub->callback([this, action = std::move(action)] { action_ = action; });
+    return sub;
+  }
+  CLI::App* rooted(const std::string& name, const std::string& help, std::function<Status()> action) {
+    CLI::App* sub = command(name, help, std::move(action));
+    sub->add_option("--root", arguments_.root, "the driver root that `up` made")
+        ->required()
+        ->envname("GPULET_SIM_ROOT");
+    return sub;
+  }
+  CLI::App* gpu_command(const std::string& name, const std::string& help, GpuAction act) {
+    CLI::App* sub = rooted(name, help, [this, act = std::move(act)] { return on_gpu(arguments_, act); });
+    sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address")->required();
+    return sub;
+  }
+  CLI::App* some_command(const std::string& name, const std::string& help, SomeAction act) {
+    CLI::App* sub = rooted(name, help, [this, act = std::move(act)] { return on_some(arguments_, act); });
+    sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address, or `all`");
+    return sub;
+  }
+  void add_instance(CLI::App* sub) {
+    sub->add_option("--gi", arguments_.gpu_instance, "GPU instance id, with MIG");
+    sub->add_option("--ci", arguments_.compute_instance, "compute instance id, with --gi");
+  }
+
+  void add_machine_commands() {
+    CLI::App* sub = command("machines", "list the built-in machines, or print one as YAML",
+                            [this] { return list_machines(arguments_); });
+    sub->add_option("MACHINE", arguments_.machine, "print this one");
+    sub =
+        rooted("up", "lay out a driver root and start the machine", [this] { return bring_up(arguments_); });
+    sub->add_option("MACHINE", arguments_.machine, "a built-in machine or a YAML file")->required();
+    sub->add_option("--seed", arguments_.seed, "tells the GPUs' UUIDs from those of other nodes");
+    sub->add_option("--library", arguments_.library, "the simulated libnvidia-ml.so.1");
+    sub->add_option("--nvidia-smi", arguments_.nvidia_smi, "the stand-in for nvidia-smi");
+    sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "make no device nodes");
+    rooted("down", "stop the machine and remove all that `up` made",
+           [this] { return down(arguments_.root); });
+    sub = rooted("status", "what runs and what is broken", [this] { return show_status(arguments_); });
+    sub->add_option("-o,--output", arguments_.output, "table or json")
+        ->check(CLI::IsMember({"table", "json"}));
+  }
+
+  void add_load_and_faults() {
+    const Arguments& a = arguments_;
+    CLI::App* sub =
+        gpu_command("load", "keep a GPU busy (0 ends it)", [&a](const StateFile& state, std::uint32_t gpu) {
+          return control::load(state, gpu,
+                               {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance});
+        });
+    sub->add_option("PERCENT", arguments_.percent, "0 to 100")->required();
+    sub->add_option("--memory", arguments_.memory_mib, "MiB that the process holds");
+    sub->add_option("--pid", arguments_.pid, "the process");
+    add_instance(sub);
+
+    sub = gpu_command("xid", "post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::xid(state, gpu, a.xid, a.gpu_instance, a.compute_instance);
+    });
+    sub->add_option("CODE", arguments_.xid, "as in NVIDIA's catalogue")->required();
+    add_instance(sub);
+
+    sub = gpu_command("ecc", "count memory errors", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::ecc(
+          state, gpu, a.kind == "corrected" ? control::Ecc::kCorrected : control::Ecc::kUncorrected, a.count);
+    });
+    sub->add_option("KIND", arguments_.kind, "corrected or uncorrected")
+        ->required()
+        ->check(CLI::IsMember({"corrected", "uncorrected"}));
+    sub->add_option("COUNT", arguments_.count, "errors added");
+
+    sub = gpu_command("thermal", "set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::thermal(state, gpu, a.celsius);
+    });
+    sub->add_option("CELSIUS", arguments_.celsius, "0 to 200")->required();
+
+    static const std::map<std::string, control::Remap> kRemaps = {
+        {"correctable", control::Remap::kCorrectable},
+        {"uncorrectable", control::Remap::kUncorrectable},
+        {"pending", control::Remap::kPending},
+        {"failed", control::Remap::kFailed}};
+    sub = gpu_command("remap", "remap a row", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::remap(state, gpu, kRemaps.at(a.kind.empty() ? "pending" : a.kind));
+    });
+    sub->add_option("KIND", arguments_.kind, "correctable, uncorrectable, pending (the default) or failed")
+        ->check(CLI::IsMember(kRemaps));
+
+    static const std::map<std::string, control::LinkChange> kChanges = {
+        {"up", control::LinkChange::kUp},
+        {"down", control::LinkChange::kDown},
+        {"errors", control::LinkChange::kErrors}};
+    sub = gpu_command("nvlink", "take an NVLink down or up, or count errors on it",
+                      [&a](const StateFile& state, std::uint32_t gpu) {
+                        return control::nvlink(state, gpu, a.link, kChanges.at(a.kind), a.count);
+                      });
+    sub->add_option("LINK", arguments_.link, "its number")->required();
+    sub->add_option("CHANGE", arguments_.kind, "up, down or errors")
+        ->required()
+        ->check(CLI::IsMember(kChanges));
+    sub->add_option("COUNT", arguments_.count, "errors added");
+
+    sub = gpu_command("lost", "let a GPU fall off the bus", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::lost(state, gpu, a.event);
+    });
+    sub->add_flag("--event", arguments_.event, "post XID 79 too");
+  }
+
+  void add_failing_calls() {
+    const Arguments& a = arguments_;
+    some_command("hang", "calls do not return: of one GPU or of the driver", control::hang);
+    CLI::App* sub = some_command("slow", "calls take longer",
+                                 [&a](const StateFile& state, std::optional<std::uint32_t> gpu) {
+                                   return control::slow(state, gpu, a.delay_us);
+                                 });
+    sub->get_option("GPU")->required();
+    sub->add_option("MICROSECONDS", arguments_.delay_us, "before each call; 0 ends it")->required();
+    sub = rooted("fail", "calls return an error: of one GPU, of nvmlInit, of event waits",
+                 [this] { return fail_calls(); });
+    sub->add_option("WHAT", arguments_.gpu, "a GPU, `init` or `events`")->required();
+    sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
+  }
+
+  Status fail_calls() {
+    const Arguments& a = arguments_;
+    if (a.gpu == "init")
+      return on_machine(a, [&a](const StateFile& state) { return control::fail_init(state, a.code); });
+    if (a.gpu == "events")
+      return on_machine(a, [&a](const StateFile& state) { return control::fail_event_wait(state, a.code); });
+    return on_gpu(
+        a, [&a](const StateFile& state, std::uint32_t gpu) { return control::fail_gpu(state, gpu, a.code); });
+  }
+
+  void add_repairs() {
+    gpu_command("reset", "reset an idle GPU", control::reset);
+    gpu_command("replace", "put another card in its slot", control::replace);
+    some_command("heal", "end all faults of a GPU, or of all and the driver", control::heal);
+    CLI::App* sub =
+        rooted("driver-reload", "unload and load the driver", [this] { return reload_driver(arguments_); });
+    sub->add_option("--version", arguments_.version, "come back as this version");
+    sub->add_option("--down-ms", arguments_.down_ms, "stay away so long")->check(CLI::Range(0U, 600'000U));
+  }
+
+  CLI::App app_{"A simulated NVIDIA driver and what one does to it", "gpulet-sim"};
+  Arguments arguments_;
+  std::function<Status()> action_;
+};
+
+}  // namespace
+}  // namespace gpulet::sim
+
+int main(int argc, char** argv) { return gpulet::sim::CommandLine().run(argc, argv); }

@@ -1,0 +1,183 @@
+#include "agent/driver_events.h"
+
+#include "base/log.h"
+#include "nvml/session.h"
+
+namespace gpulet::agent {
+namespace {
+
+// NVIDIA's plugin asks for the first three; the others say that a GPU is not what it was.
+constexpr std::uint64_t kWantedEvents = nvml::kEventXid | nvml::kEventDoubleBitEcc | nvml::kEventSingleBitEcc |
+                                        nvml::kEventMigConfig | nvml::kEventGpuUnavailable | nvml::kEventRecoveryAction;
+constexpr std::uint64_t kSeed = 20;
+
+Error closed() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
+
+}  // namespace
+
+DriverEvents::DriverEvents(Loop& loop, nvml::Worker& worker)
+    : loop_(loop), worker_(worker), backoff_(kEventBackoff, kSeed) {}
+
+DriverEvents::~DriverEvents() { stop(); }
+
+void DriverEvents::stop() {
+  ++round_;
+  waiter_.reset();
+  retry_.reset();
+  release_set();
+  session_.reset();
+  wanted_.clear();
+  registering_ = 0;
+  making_set_ = false;
+}
+
+void DriverEvents::release_set() {
+  sources_.clear();
+  registered_.clear();
+  any_events_ = false;
+  if (!set_) return;
+  worker_.run<void>({"freeing the event set", {}, deadline_}, [set = std::exchange(set_, nullptr)] { return Status(); },
+                    [](const Status&) {});
+}
+
+void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,
+                         Duration deadline) {
+  session_ = session;
+  deadline_ = deadline;
+  wanted_.clear();
+  for (const auto& gpu : gpus) {
+    if (gpu.unreadable) {
+      registered_.erase(gpu.uuid);
+    } else {
+      wanted_.push_back({gpu.index, gpu.uuid});
+    }
+  }
+  if (retry_ || making_set_ || registering_ != 0) return;  // their end looks at what is wanted
+  set_ ? register_missing() : make_set();
+}
+
+void DriverEvents::make_set() {
+  making_set_ = true;
+  worker_.run<SetPtr>(
+      {"making an event set", "events", deadline_},
+      [session = session_]() -> Result<SetPtr> {
+        auto held = session.lock();
+        if (!held) return fail(closed());
+        return nvml::EventSet::create(std::move(held));
+      },
+      [this, round = round_](Result<SetPtr> set) {
+        if (round == round_) on_set(std::move(set));
+      });
+}
+
+void DriverEvents::on_set(Result<SetPtr> set) {
+  making_set_ = false;
+  if (!set) {
+    if (set.error().code() == Code::kUnsupported) {
+      log::info("this driver has no events: GPUs are only asked from time to time", {{"error", set.error().text()}});
+      return;
+    }
+    failed(set.error());
+    return;
+  }
+  set_ = std::move(*set);
+  register_missing();
+}
+
+void DriverEvents::register_missing() {
+  // Counted before the first is handed over: each answer may be the last.
+  std::vector<Wanted> missing;
+  for (const auto& gpu : wanted_) {
+    if (!registered_.contains(gpu.uuid)) missing.push_back(gpu);
+  }
+  registering_ = missing.size();
+  for (const auto& gpu : missing) register_one(gpu);
+  if (missing.empty()) on_all_registered();
+}
+
+void DriverEvents::register_one(const Wanted& gpu) {
+  worker_.run<Registration>(
+      {"registering events of GPU " + std::to_string(gpu.index), "gpu/" + std::to_string(gpu.index), deadline_},
+      [session = session_, set = std::weak_ptr(set_), gpu]() -> Result<Registration> {
+        const auto held = session.lock();
+        const auto target = set.lock();
+        if (!held || !target) return fail(closed());
+        GPULET_TRY_ASSIGN(const auto device, held->device(gpu.index));
+        GPULET_TRY_ASSIGN(const auto uuid, held->uuid(device));
+        if (uuid != gpu.uuid) return fail(Code::kNotFound, "another GPU has come in its place", gpu.uuid.str());
+        GPULET_TRY_ASSIGN(const auto types, target->add(device, kWantedEvents));
+        return Registration{device, types};
+      },
+      [this, gpu, round = round_](const Result<Registration>& registered) {
+        if (round == round_) on_registered(gpu, registered);
+      });
+}
+
+void DriverEvents::on_registered(const Wanted& gpu, const Result<Registration>& answer) {
+  registered_.insert(gpu.uuid);
+  if (answer) {
+    sources_[answer->device.raw] = gpu.uuid;
+    any_events_ = any_events_ || answer->types != 0;
+  } else {
+    log::warning("no events from this GPU: it is only asked from time to time", answer.error(),
+                 {{"gpu", gpu.uuid.str()}});
+  }
+  if (--registering_ == 0) on_all_registered();
+}
+
+void DriverEvents::on_all_registered() {
+  if (waiter_ || !any_events_) return;
+  auto waiter = nvml::EventWaiter::start(loop_, set_,
+                                         {
+                                             .event = [this](const nvml::Event& event) { on_event(event); },
+                                             .works = [this] { on_works(); },
+                                             .ended = [this](const Error& error) { on_ended(error); },
+                                         });
+  if (!waiter) {
+    failed(waiter.error());
+    return;
+  }
+  waiter_ = std::move(*waiter);
+}
+
+void DriverEvents::on_event(const nvml::Event& event) {
+  if (event.type == nvml::kEventSingleBitEcc) return;  // corrected: the counters tell of it
+  const auto source = sources_.find(event.device.raw);
+  if (event.type == nvml::kEventXid && source != sources_.end()) {
+    if (handlers_.xid) handlers_.xid({source->second, event.data, event.gpu_instance, event.compute_instance});
+    return;
+  }
+  if (handlers_.changed) handlers_.changed();
+}
+
+void DriverEvents::on_works() {
+  backoff_.reset();
+  if (!std::exchange(failing_, false)) return;
+  log::info("driver events come again");
+  if (handlers_.changed) handlers_.changed();  // what came meanwhile was missed
+}
+
+void DriverEvents::on_ended(const Error& error) {
+  // The waiter's thread has let go already; what is left here must go too before the driver can be opened anew.
+  waiter_.reset();
+  if (error.code() == Code::kUnavailable) {
+    log::warning("the driver has gone", error);
+    stop();
+    if (handlers_.changed) handlers_.changed();
+    return;
+  }
+  failed(error);
+}
+
+void DriverEvents::failed(const Error& error) {
+  release_set();
+  retry_ = loop_.after(backoff_.next(), [this] {
+    retry_.reset();
+    make_set();
+  });
+  if (std::exchange(failing_, true)) return;
+  log::warning("the wait for driver events fails and is tried again", error);
+  if (handlers_.wait_failed) handlers_.wait_failed(error);
+}
+
+}  // namespace gpulet::agent

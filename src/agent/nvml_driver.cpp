@@ -1,0 +1,326 @@
+#include "agent/nvml_driver.h"
+
+#include <algorithm>
+
+#include "nvml/session.h"
+
+namespace gpulet::agent {
+namespace {
+
+using inventory::Gpu;
+using inventory::PcieDistance;
+using WeakSession = std::weak_ptr<const nvml::Session>;
+
+// Work holds the Session weakly while it is queued, so that the last to let go is never the loop.
+Error session_gone() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
+
+// What a probe learns beside its answer.
+struct Probed {
+  health::Probe probe;
+  bool replaced = false;
+  std::string mig_layout;
+};
+
+Result<Probed> probe_gpu(const nvml::Session& session, const DeviceUuid& uuid, unsigned index) {
+  Probed probed;
+  probed.probe.gpu = uuid;
+  GPULET_TRY_ASSIGN(const auto device, session.device(index));
+  GPULET_TRY_ASSIGN(const auto found, session.uuid(device));
+  if (found != uuid) {
+    probed.replaced = true;
+    return probed;
+  }
+  const auto memory = session.memory_total(device);
+  if (!memory && memory.error().code() != Code::kUnsupported) return fail(memory.error());
+  const auto action = session.recovery_action(device);
+  if (!action && action.error().code() != Code::kUnsupported) return fail(action.error());
+  if (action) probed.probe.recovery_action = *action;
+  GPULET_TRY_ASSIGN(probed.mig_layout, inventory::mig_layout(session, index));
+  probed.probe.answers = true;
+  return probed;
+}
+
+}  // namespace
+
+// One reading under way. Each GPU has its own place; late ones are passed over.
+struct NvmlDriver::Reading {
+  WeakSession session;
+  ReadDone done;
+  inventory::DriverInfo driver;
+  std::vector<std::optional<Gpu>> gpus;  // by NVML index
+  std::size_t outstanding = 0;           // of this phase
+  std::vector<Gpu> settled;              // once all are in, or late
+  bool measuring = false;                // the second phase: distances
+  Subscription patience;
+};
+
+NvmlDriver::NvmlDriver(Loop& loop, NvmlDriverOptions options)
+    : loop_(loop), options_(std::move(options)), worker_(loop), events_(loop, worker_) {
+  if (options_.sys_roots.empty()) options_.sys_roots = {options_.driver_root, "/"};
+}
+
+NvmlDriver::~NvmlDriver() {
+  *alive_ = false;
+  events_.stop();
+  if (session_) {
+    worker_.run<void>({"closing the driver", {}, options_.call_timeout},
+                      [session = std::exchange(session_, nullptr)] { return Status(); }, [](const Status&) {});
+  }
+}
+
+nvml::Call NvmlDriver::about_gpu(const std::string& what, unsigned index) const {
+  const std::string number = std::to_string(index);
+  return {what + " GPU " + number, "gpu/" + number, options_.call_timeout};
+}
+
+void NvmlDriver::tell_changed() {
+  if (events_.handlers().changed) events_.handlers().changed();
+}
+
+void NvmlDriver::open(std::function<void(Status)> done) {
+  events_.stop();
+  end_reading(fail(session_gone()));
+  // A call that hangs keeps the Session for as long as it likes; waiting for it would be in vain.
+  const auto patience = worker_.abandoned() == 0 ? kReleaseGrace : std::chrono::milliseconds(0);
+  worker_.run<SessionPtr>(
+      {"initialising the driver", "driver", options_.call_timeout + kReleaseGrace},
+      [old = std::exchange(session_, nullptr), root = options_.driver_root, patience]() mutable {
+        nvml::Session::close(std::exchange(old, nullptr), patience);
+        return nvml::Session::open(root);
+      },
+      [this, done = std::move(done)](Result<SessionPtr> session) {
+        if (!session) {
+          done(fail(session.error()));
+          return;
+        }
+        session_ = std::move(*session);
+        worker_.forgive();
+        done({});
+      });
+}
+
+void NvmlDriver::read(ReadDone done) {
+  if (!session_) {
+    loop_.post([alive = std::weak_ptr(alive_), done = std::move(done)] {
+      if (!alive.expired()) done(fail(Code::kUnavailable, "the driver is not initialised"));
+    });
+    return;
+  }
+  if (reading_) {
+    waiting_.push_back(std::move(done));
+    return;
+  }
+  reading_ = std::make_shared<Reading>();
+  reading_->session = session_;
+  reading_->done = std::move(done);
+  worker_.run<inventory::Machine>(
+      {"counting GPUs", "machine", options_.call_timeout},
+      [session = reading_->session]() -> Result<inventory::Machine> {
+        const auto held = session.lock();
+        if (!held) return fail(session_gone());
+        return inventory::read_machine(*held);
+      },
+      [this, reading = reading_](const Result<inventory::Machine>& machine) {
+        if (reading == reading_) on_machine(machine);
+      });
+}
+
+bool NvmlDriver::knows(unsigned index) const {
+  return last_ && std::ranges::any_of(last_->gpus,
+                                      [&](const Gpu& gpu) { return gpu.index == index && !gpu.uuid.empty(); });
+}
+
+void NvmlDriver::on_machine(const Result<inventory::Machine>& machine) {
+  if (!machine) {
+    end_reading(fail(machine.error()));
+    return;
+  }
+  reading_->driver = machine->driver;
+  reading_->gpus.resize(machine->gpu_count);
+  reading_->outstanding = machine->gpu_count;
+  Duration patience = kReadPatience;
+  for (unsigned index = 0; index < machine->gpu_count; ++index) {
+    if (!knows(index)) patience = kFirstReadPatience;
+    read_one(index);
+  }
+  if (machine->gpu_count == 0) {
+    read_missing_distances();
+  } else if (patience < options_.call_timeout) {
+    reading_->patience = loop_.after(patience, [this] { on_patience_over(); });
+  }
+}
+
+void NvmlDriver::read_one(unsigned index) {
+  worker_.run<Gpu>(
+      about_gpu("reading", index),
+      [session = reading_->session, index, roots = options_.sys_roots]() -> Result<Gpu> {
+        const auto held = session.lock();
+        if (!held) return fail(session_gone());
+        return inventory::read_gpu(*held, index, roots);
+      },
+      [this, reading = reading_, index](Result<Gpu> gpu) { on_gpu(reading, index, std::move(gpu)); });
+}
+
+void NvmlDriver::on_gpu(const std::shared_ptr<Reading>& reading, unsigned index, Result<Gpu> gpu) {
+  if (reading != reading_ || reading->gpus[index]) {
+    // Later than anybody waited for: it is worth another reading.
+    if (session_ && !reading->session.expired() && gpu && !gpu->unreadable) tell_changed();
+    return;
+  }
+  if (!gpu) {
+    Gpu silent;
+    silent.index = index;
+    silent.unreadable = gpu.error();
+    gpu = std::move(silent);
+  }
+  reading->gpus[index] = std::move(*gpu);
+  if (--reading->outstanding == 0) read_missing_distances();
+}
+
+void NvmlDriver::on_patience_over() {
+  if (reading_->measuring) {
+    finish_reading();
+    return;
+  }
+  for (unsigned index = 0; index < reading_->gpus.size(); ++index) {
+    auto& gpu = reading_->gpus[index];
+    if (gpu) continue;
+    gpu.emplace();
+    gpu->index = index;
+    gpu->unreadable = Error(Code::kDeadlineExceeded,
+                            "reading GPU " + std::to_string(index) + " has not returned from the driver yet");
+  }
+  read_missing_distances();
+}
+
+void NvmlDriver::read_missing_distances() {
+  Reading& reading = *reading_;
+  reading.measuring = true;
+  reading.patience.reset();
+  for (auto& gpu : reading.gpus) {
+    // One that says the driver has gone speaks for all.
+    if (gpu->unreadable && gpu->unreadable->code() == Code::kUnavailable) {
+      end_reading(fail(*gpu->unreadable));
+      return;
+    }
+    if (!inventory::is_display_only(*gpu)) reading.settled.push_back(std::move(*gpu));
+  }
+  if (last_) inventory::keep_known(reading.settled, *last_);
+
+  reading.outstanding = 0;
+  for (std::size_t from = 0; from < reading.settled.size(); ++from) {
+    const auto places = distances_.missing(reading.settled, from);
+    if (places.empty()) continue;
+    std::vector<unsigned> to;
+    std::vector<inventory::PciAddress> addresses;
+    for (const auto place : places) {
+      to.push_back(reading.settled[place].index);
+      addresses.push_back(reading.settled[place].pci);
+    }
+    ++reading.outstanding;
+    using Row = std::vector<std::optional<PcieDistance>>;
+    worker_.run<Row>(
+        about_gpu("measuring distances of", reading.settled[from].index),
+        [session = reading.session, index = reading.settled[from].index, to]() -> Result<Row> {
+          const auto held = session.lock();
+          if (!held) return fail(session_gone());
+          return inventory::read_distances(*held, index, to);
+        },
+        [this, held = reading_, here = reading.settled[from].pci, addresses](const Result<Row>& row) {
+          for (std::size_t i = 0; row && i < addresses.size(); ++i) {  // late is as good as any
+            if ((*row)[i]) distances_.learn(here, addresses[i], *(*row)[i]);
+          }
+          if (held == reading_ && --held->outstanding == 0) finish_reading();
+        });
+  }
+  if (reading.outstanding == 0) {
+    finish_reading();
+  } else {
+    reading.patience = loop_.after(kReadPatience, [this] { on_patience_over(); });
+  }
+}
+
+void NvmlDriver::finish_reading() {
+  inventory::Snapshot snapshot;
+  snapshot.generation = ++generation_;
+  snapshot.driver = reading_->driver;
+  snapshot.gpus = std::move(reading_->settled);
+  snapshot.pcie = distances_.matrix(snapshot.gpus);
+  last_ = snapshot;
+  if (options_.events) events_.watch(session_, snapshot.gpus, options_.call_timeout);
+  end_reading(std::move(snapshot));
+}
+
+void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {
+  const auto ended = std::exchange(reading_, nullptr);
+  std::deque<ReadDone> waiting;
+  // What was asked while this one ran may be about something later: it gets a reading of its own, all share one.
+  if (result) {
+    waiting.swap(waiting_);
+    if (!waiting.empty()) {
+      read([waiting = std::move(waiting)](const Result<inventory::Snapshot>& next) {
+        for (const auto& done : waiting) done(next);
+      });
+    }
+  } else {
+    waiting.swap(waiting_);
+    for (const auto& done : waiting) {
+      loop_.post([alive = std::weak_ptr(alive_), done, error = result.error()] {
+        if (!alive.expired()) done(fail(error));
+      });
+    }
+  }
+  if (!ended) return;
+  loop_.post([alive = std::weak_ptr(alive_), done = std::move(ended->done), result = std::move(result)] {
+    if (!alive.expired()) done(result);
+  });
+}
+
+void NvmlDriver::probe(DeviceUuid gpu, std::function<void(health::Probe)> done) {
+  const Gpu* known = last_ ? last_->find(gpu) : nullptr;
+  if (known == nullptr || !session_) {
+    loop_.post([alive = std::weak_ptr(alive_), gpu = std::move(gpu), done = std::move(done)] {
+      if (!alive.expired()) done(health::Probe{gpu, false, std::nullopt});
+    });
+    return;
+  }
+  const unsigned index = known->index;
+  worker_.run<Probed>(
+      about_gpu("probing", index),
+      [session = WeakSession(session_), gpu, index]() -> Result<Probed> {
+        const auto held = session.lock();
+        if (!held) return fail(session_gone());
+        return probe_gpu(*held, gpu, index);
+      },
+      [this, gpu, done = std::move(done)](const Result<Probed>& probed) {
+        done(probed ? probed->probe : health::Probe{gpu, false, std::nullopt});
+        const Gpu* now = last_ ? last_->find(gpu) : nullptr;
+        if (!probed || now == nullptr) return;
+        // Not every driver tells of a new MIG layout by an event.
+        const bool comparable = probed->probe.answers && !now->unreadable;
+        const bool other_layout = comparable && probed->mig_layout != inventory::mig_layout(*now);
+        if (probed->replaced || other_layout) tell_changed();
+      });
+}
+
+Result<inventory::Snapshot> read_snapshot(NvmlDriverOptions options) {
+  options.events = false;
+  EpollLoop loop;
+  Result<inventory::Snapshot> result = fail(Code::kInternal, "the driver was not asked");
+  NvmlDriver driver(loop, std::move(options));
+  driver.open([&](const Status& opened) {
+    if (!opened) {
+      result = fail(opened.error());
+      loop.stop();
+      return;
+    }
+    driver.read([&](Result<inventory::Snapshot> snapshot) {
+      result = std::move(snapshot);
+      loop.stop();
+    });
+  });
+  loop.run();
+  return result;
+}
+
+}  // namespace gpulet::agent

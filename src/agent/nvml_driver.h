@@ -1,0 +1,81 @@
+// The driver as the agent sees it, over NVML: every call on the worker with its deadline, the wait for events on its
+// own thread, and all state on the loop. One GPU that hangs or is lost leaves the others whole.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/driver_events.h"
+#include "agent/ports.h"
+#include "inventory/read.h"
+#include "nvml/worker.h"
+
+namespace gpulet::agent {
+
+struct NvmlDriverOptions {
+  std::string driver_root = "/driver-root";  // --driver-root-ctr-path
+  // Folders that have a sys/: the PCI devices' NUMA nodes are read there. Empty: the driver root, then "/".
+  std::vector<std::string> sys_roots{};
+  Duration call_timeout = std::chrono::seconds(10);  // of reading or probing one GPU, of the initialisation
+  bool events = true;
+};
+
+// A reading does not wait longer than this for a GPU: it is in the snapshot as unreadable, and when it answers after
+// all, `changed` says so. The first time a GPU may have to be woken up, which takes seconds.
+inline constexpr Duration kReadPatience = std::chrono::seconds(1);
+inline constexpr Duration kFirstReadPatience = std::chrono::seconds(5);
+// How long an initialisation waits for the event thread to let go of the driver before it.
+inline constexpr std::chrono::milliseconds kReleaseGrace{250};
+
+class NvmlDriver final : public Driver {
+ public:
+  NvmlDriver(Loop& loop, NvmlDriverOptions options);
+  ~NvmlDriver() override;
+
+  // Errors: kUnavailable: no driver (yet), or one that has gone; kUnsupported: older than nvml::kOldestDriver;
+  // kDeadlineExceeded, kPermissionDenied. May be tried any number of times.
+  void open(std::function<void(Status)> done) override;
+  void read(std::function<void(Result<inventory::Snapshot>)> done) override;
+  void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) override;
+  void set_events(Events events) override { events_.set_handlers(std::move(events)); }
+
+  void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
+  std::size_t hanging_calls() const { return worker_.abandoned(); }
+
+ private:
+  using SessionPtr = std::shared_ptr<const nvml::Session>;
+  using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
+  struct Reading;
+
+  nvml::Call about_gpu(const std::string& what, unsigned index) const;
+  void on_machine(const Result<inventory::Machine>& machine);
+  void read_one(unsigned index);
+  void on_gpu(const std::shared_ptr<Reading>& reading, unsigned index, Result<inventory::Gpu> gpu);
+  void on_patience_over();
+  void read_missing_distances();
+  void finish_reading();
+  void end_reading(Result<inventory::Snapshot> result);
+  bool knows(unsigned index) const;
+  void tell_changed();
+
+  Loop& loop_;
+  NvmlDriverOptions options_;
+  SessionPtr session_;  // let go of on the worker alone
+  std::uint64_t generation_ = 0;
+  std::optional<inventory::Snapshot> last_;
+  inventory::Distances distances_;
+  std::shared_ptr<Reading> reading_;
+  std::deque<ReadDone> waiting_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  nvml::Worker worker_;  // goes before what its answers touch
+  DriverEvents events_;
+};
+
+// Opens, reads once and lets go: for a command that needs no agent. Errors: as open() and read().
+Result<inventory::Snapshot> read_snapshot(NvmlDriverOptions options);
+
+}  // namespace gpulet::agent

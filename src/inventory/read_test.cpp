@@ -111,10 +111,12 @@ void cut_up(sim::Gpu& gpu) {
   sim::ComputeInstance* compute = nullptr;
   ASSERT_EQ(sim::create_gpu_instance(gpu, 14, 0, &instance), sim::MigOutcome::kOk);
   const auto& shared = gpu.mig.profiles[instance->profile];
-  ASSERT_EQ(sim::create_compute_instance(gpu, *instance, shared.compute_profiles[0].id, {}, &compute), sim::MigOutcome::kOk);
+  ASSERT_EQ(sim::create_compute_instance(gpu, *instance, shared.compute_profiles[0].id, {}, &compute),
+            sim::MigOutcome::kOk);
   ASSERT_EQ(sim::create_gpu_instance(gpu, 20, 6, &instance), sim::MigOutcome::kOk);
   const auto& whole = gpu.mig.profiles[instance->profile];
-  ASSERT_EQ(sim::create_compute_instance(gpu, *instance, whole.compute_profiles[0].id, {}, &compute), sim::MigOutcome::kOk);
+  ASSERT_EQ(sim::create_compute_instance(gpu, *instance, whole.compute_profiles[0].id, {}, &compute),
+            sim::MigOutcome::kOk);
 }
 
 TEST(Read, MigDevicesWithNvidiasNames) {
@@ -268,8 +270,10 @@ TEST(Names, Architectures) {
   const struct {
     unsigned major, minor;
     const char* name;
-  } rows[] = {{6, 1, "pascal"}, {7, 0, "volta"}, {7, 5, "turing"}, {8, 0, "ampere"}, {8, 6, "ampere"}, {8, 9, "ada-lovelace"},
-              {9, 0, "hopper"}, {10, 0, "blackwell"}, {12, 0, "blackwell"}, {13, 0, "rubin"}, {11, 0, "undefined"}, {0, 0, "undefined"}};
+  } rows[] = {
+      {6, 1, "pascal"},  {7, 0, "volta"},      {7, 5, "turing"},     {8, 0, "ampere"}, {8, 6, "ampere"},     {8, 9, "ada-lovelace"},
+      {9, 0, "hopper"},  {10, 0, "blackwell"}, {12, 0, "blackwell"}, {13, 0, "rubin"}, {11, 0, "undefined"}, {0, 0, "undefined"},
+  };
   for (const auto& row : rows) EXPECT_EQ(architecture_name(row.major, row.minor), row.name);
 }
 

@@ -26,7 +26,8 @@ Snapshot machine(std::size_t count) {
     snapshot.gpus[a].numa_node = a < count / 2 ? 0 : 1;
     for (std::size_t b = 0; b < count; ++b) {
       const bool near = (a < count / 2) == (b < count / 2);
-      snapshot.pcie[a * count + b] = a == b ? PcieDistance::kInternal : near ? PcieDistance::kNode : PcieDistance::kSystem;
+      auto& distance = snapshot.pcie[a * count + b];
+      distance = a == b ? PcieDistance::kInternal : near ? PcieDistance::kNode : PcieDistance::kSystem;
     }
   }
   return snapshot;

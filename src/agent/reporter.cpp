@@ -4,7 +4,7 @@
 
 namespace gpulet::agent {
 
-void EventReporter::event(Severity severity, std::string_view reason, const std::string& message) {
+void NodeReporter::event(Severity severity, std::string_view reason, const std::string& message) {
   const bool warning = severity == Severity::kWarning;
   if (warning) {
     log::warning(reason, {{"message", message}});
@@ -13,6 +13,14 @@ void EventReporter::event(Severity severity, std::string_view reason, const std:
   }
   ++counts_[std::string(reason)];
   if (sender_) sender_->send({warning, std::string(reason), message});
+}
+
+std::unique_ptr<NodeReporter> make_reporter(Loop& loop,
+                                            const std::map<std::string, std::string, std::less<>>& environment) {
+  auto access = cluster::in_cluster_access(environment);
+  if (!access) log::warning("no Kubernetes events are sent", access.error());
+  if (!access || !*access) return std::make_unique<NodeReporter>();
+  return std::make_unique<NodeReporter>(cluster::EventSender::start(loop, std::move(**access)));
 }
 
 }  // namespace gpulet::agent

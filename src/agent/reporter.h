@@ -13,10 +13,10 @@
 namespace gpulet::agent {
 
 // Loop's thread only.
-class EventReporter final : public Reporter {
+class NodeReporter final : public Reporter {
  public:
   // Without a sender (outside a cluster, or where events are off) it logs and counts.
-  explicit EventReporter(std::unique_ptr<cluster::EventSender> sender = nullptr) : sender_(std::move(sender)) {}
+  explicit NodeReporter(std::unique_ptr<cluster::EventSender> sender = nullptr) : sender_(std::move(sender)) {}
 
   void event(Severity severity, std::string_view reason, const std::string& message) override;
 
@@ -29,5 +29,10 @@ class EventReporter final : public Reporter {
   std::unique_ptr<cluster::EventSender> sender_;
   std::map<std::string, std::uint64_t> counts_;
 };
+
+// With a sender inside a cluster, as `environment` tells (cluster/access.h). One that is there but cannot be used is said
+// once in the log: events are no reason not to serve the kubelet.
+std::unique_ptr<NodeReporter> make_reporter(Loop& loop,
+                                            const std::map<std::string, std::string, std::less<>>& environment);
 
 }  // namespace gpulet::agent

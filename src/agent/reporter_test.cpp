@@ -19,9 +19,9 @@ class RecordingSender final : public cluster::EventSender {
   std::vector<cluster::Event>& events_;
 };
 
-TEST(EventReporter, OneCallIsACountAndAKubernetesEvent) {
+TEST(NodeReporter, OneCallIsACountAndAKubernetesEvent) {
   std::vector<cluster::Event> events;
-  EventReporter reporter(std::make_unique<RecordingSender>(events));
+  NodeReporter reporter(std::make_unique<RecordingSender>(events));
   reporter.event(Reporter::Severity::kWarning, "GPUUnhealthy", "GPU 3 is withdrawn");
   reporter.event(Reporter::Severity::kNormal, "GPUHealthy", "GPU 3 is back");
   reporter.event(Reporter::Severity::kWarning, "GPUUnhealthy", "GPU 4 is withdrawn");
@@ -33,11 +33,18 @@ TEST(EventReporter, OneCallIsACountAndAKubernetesEvent) {
   EXPECT_EQ(reporter.counts(), (std::map<std::string, std::uint64_t>{{"GPUHealthy", 1}, {"GPUUnhealthy", 2}}));
 }
 
-TEST(EventReporter, OutsideAClusterItCountsAllTheSame) {
-  EventReporter reporter;
+TEST(NodeReporter, OutsideAClusterItCountsAllTheSame) {
+  NodeReporter reporter;
   reporter.event(Reporter::Severity::kNormal, "ConfigReloaded", "x");
   EXPECT_EQ(reporter.counts().at("ConfigReloaded"), 1u);
   EXPECT_EQ(reporter.sender(), nullptr);
+}
+
+TEST(NodeReporter, SendsOnlyWhereThereIsAClusterToTell) {
+  EpollLoop loop;
+  EXPECT_EQ(make_reporter(loop, {})->sender(), nullptr);
+  // Inside, but its manifest forgot the node's name: it works without events.
+  EXPECT_EQ(make_reporter(loop, {{"KUBERNETES_SERVICE_HOST", "127.0.0.1"}})->sender(), nullptr);
 }
 
 }  // namespace

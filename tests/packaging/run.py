@@ -10,6 +10,7 @@ OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
+SMI = OUT / "lib" / "gpulet" / "sim" / "nvidia-smi"
 # glibc's own parts: a release runs wherever this much of glibc is.
 GLIBC_PARTS = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 GLIBC_NEWEST = (2, 36)
@@ -95,7 +96,7 @@ def check_soname():
 
 
 def main():
-    checks = [(f"hardened {path.name}", check_hardening, (path,)) for path in [*PROGRAMS, LIBRARY]]
+    checks = [(f"hardened {path.name}", check_hardening, (path,)) for path in [*PROGRAMS, LIBRARY, SMI]]
     checks += [(f"PIE {path.name}", check_is_position_independent_executable, (path,)) for path in PROGRAMS]
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),

@@ -7,9 +7,9 @@ namespace gpulet::agent {
 void NodeReporter::event(Severity severity, std::string_view reason, const std::string& message) {
   const bool warning = severity == Severity::kWarning;
   if (warning) {
-    log::warning(reason, {{"message", message}});
+    log::warning(message, {{"reason", reason}});
   } else {
-    log::info(reason, {{"message", message}});
+    log::info(message, {{"reason", reason}});
   }
   ++counts_[std::string(reason)];
   if (sender_) sender_->send({warning, std::string(reason), message});

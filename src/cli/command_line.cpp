@@ -126,10 +126,14 @@ class Gpulet {
     place->add_option("--size", place_.size, "how many GPUs")->required();
     place->add_option("--available", place_.available, "GPUs to choose from, by index or UUID (all)")->delimiter(',');
     place->add_option("--require", place_.require, "GPUs that must be among them")->delimiter(',');
-    place->add_option("--policy", place_.policy, "best-effort or tightest")
-        ->check(CLI::IsMember({"best-effort", "tightest"}));
+    place->add_option("--policy", place_.policy, "best-effort or tightest; for shared devices distributed or packed")
+        ->check(CLI::IsMember({"best-effort", "tightest", "distributed", "packed"}));
+    place->add_option("--resource", place_.resource, "which resource, where there are several");
     place->add_option("-o,--output", place_.output, "text or json")->check(CLI::IsMember({"text", "json"}));
     add_driver_root(*place, place_.driver_root);
+    place->add_option_function<std::string>(
+        "--config-file", [this](const std::string& file) { place_.sources.flags["config-file"] = {file}; },
+        "the agent's settings, which decide what is offered");
     place->callback([this] { run_ = [this] { return cli::place(place_); }; });
   }
 

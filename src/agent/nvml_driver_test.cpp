@@ -105,7 +105,7 @@ TEST_F(NvmlDriverTest, ReadsAWholeMachine) {
 TEST_F(NvmlDriverTest, ReadingBeforeOpeningIsUnavailable) { EXPECT_EQ(read().error().code(), Code::kUnavailable); }
 
 TEST_F(NvmlDriverTest, WaitsForADriverThatComesLater) {
-  start(SimRoot::empty());
+  start(SimRoot::unfinished());
   for (int i = 0; i < 5; ++i) EXPECT_EQ(open().error().code(), Code::kUnavailable);
   root_->install(GPULET_SIM_LIBRARY, "570.124.06");
   ASSERT_TRUE(open());
@@ -398,7 +398,7 @@ TEST(ReadSnapshot, NeedsNoAgent) {
   const auto snapshot = read_snapshot({.driver_root = root.path()});
   ASSERT_TRUE(snapshot) << snapshot.error().text();
   EXPECT_EQ(snapshot->gpus.size(), 2u);
-  const auto none = SimRoot::empty();
+  const auto none = SimRoot::unfinished();
   EXPECT_EQ(read_snapshot({.driver_root = none->path()}).error().code(), Code::kUnavailable);
 }
 

@@ -15,11 +15,11 @@ constexpr std::string_view kDirectories[] = {
 };
 
 // The library's own path below `driver_root`, or empty.
-std::string find_below(const std::string& driver_root) {
+std::string find_below(const std::string& driver_root, const std::string& name) {
   const auto root = RootDirectory::open(driver_root);
   if (!root) return {};
   for (const auto directory : kDirectories) {
-    const auto inside = root->resolve(std::string(directory) + "/" + std::string(kLibraryName));
+    const auto inside = root->resolve(std::string(directory) + "/" + name);
     if (!inside) continue;
     return (driver_root == "/" ? std::string() : driver_root) + *inside;
   }
@@ -51,15 +51,15 @@ Library::Library(void* handle, std::string path) : handle_(handle), path_(std::m
 
 Library::~Library() { ::dlclose(handle_); }
 
-Result<std::shared_ptr<const Library>> Library::open(const std::string& driver_root) {
-  const std::string below = find_below(driver_root);
-  const std::string path = below.empty() ? std::string(kLibraryName) : below;
+Result<std::shared_ptr<const Library>> Library::open(const std::string& driver_root, const std::string& name) {
+  const std::string below = find_below(driver_root, name);
+  const std::string path = below.empty() ? name : below;
   void* handle = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {
     const std::string why = loader_error();
     return fail(Code::kUnavailable,
-                below.empty() ? "no NVIDIA driver here: " + std::string(kLibraryName) + " is neither below " +
-                                    driver_root + " nor where the loader looks (" + why + ")"
+                below.empty() ? "no NVIDIA driver here: " + name + " is neither below " + driver_root +
+                                    " nor where the loader looks (" + why + ")"
                               : "the NVIDIA driver's library cannot be loaded: " + why);
   }
   return std::shared_ptr<const Library>(new Library(handle, path));

@@ -19,9 +19,11 @@ class Library {
   // Loads by the path that every link leads to ("…/libnvidia-ml.so.570.124.06"): after a driver update the loader must
   // not answer with the old library, which somebody may still hold, under the same name.
   // `driver_root`: "/driver-root", "/", or what is not there.
+  // `name`: for tests, which must not find the driver of the machine that they run on.
   // Errors: kUnavailable, saying where it looked and what the loader said.
   // Source: facts/device-plugin 1.1 (--driver-root-ctr-path).
-  static Result<std::shared_ptr<const Library>> open(const std::string& driver_root);
+  static Result<std::shared_ptr<const Library>> open(const std::string& driver_root,
+                                                     const std::string& name = std::string(kLibraryName));
   ~Library();
   Library(const Library&) = delete;
 

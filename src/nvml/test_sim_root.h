@@ -28,10 +28,12 @@ class SimRoot {
     state_ = std::move(*made);
   }
   explicit SimRoot(std::uint32_t gpus = 4) : SimRoot(*sim::small_machine(gpus)) {}
-  // Nothing in it yet.
-  static std::unique_ptr<SimRoot> empty() {
+  // A driver that is only being installed: its library cannot be loaded yet. (With none at all the loader would look
+  // for one on this machine, and might find it.)
+  static std::unique_ptr<SimRoot> unfinished() {
     auto root = std::make_unique<SimRoot>();
     std::filesystem::remove_all(root->path_ + "/usr");
+    root->write("usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1", "");
     return root;
   }
   ~SimRoot() {

@@ -1,0 +1,15 @@
+// Text in aligned columns, for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpulet::cli {
+
+// Rows of cells; columns two blanks apart, as wide as their widest cell, no blanks at a line's end. Rows may be short.
+std::string text_table(const std::vector<std::vector<std::string>>& rows);
+
+// "79.6 GiB", "512 MiB", "0 B": three digits are enough to tell one card from another.
+std::string human_bytes(unsigned long long bytes);
+
+}  // namespace gpulet::cli

@@ -60,8 +60,7 @@ Result<std::unique_ptr<SimulatedNode>> SimulatedNode::start(const std::string& m
   if (::geteuid() != 0) up.emplace_back("--no-device-nodes");
   GPULET_TRY(node->sim(up));
   node->up_ = true;
-  GPULET_TRY_ASSIGN(node->kubelet_, sim::Kubelet::start({.dir = folder + "/kubelet",
-                                                          .topology = sim::TopologyPolicy::kBestEffort}));
+  GPULET_TRY_ASSIGN(node->kubelet_, sim::Kubelet::start({.dir = folder + "/kubelet"}));
   return node;
 }
 

@@ -219,11 +219,9 @@ InstalledFiles installed_files() {
 
 Result<StateFile> up(const Machine& machine, RootOptions options) {
   if (options.root.empty()) return fail(Code::kInvalidArgument, "needs the folder of the driver root");
-  if (options.nvml_library.empty()) {
-    const InstalledFiles files = installed_files();
-    options.nvml_library = files.nvml_library;
-    if (options.nvidia_smi.empty()) options.nvidia_smi = files.nvidia_smi;
-  }
+  const InstalledFiles installed = installed_files();
+  if (options.nvml_library.empty()) options.nvml_library = installed.nvml_library;
+  if (options.nvidia_smi.empty()) options.nvidia_smi = installed.nvidia_smi;
   if (options.nvml_library.empty()) {
     return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 beside this program: pass --library");
   }

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
 
-  tests/cluster/run.py [--keep]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is printed)
+  tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
+                                               printed); RUN is `process` or `daemon-set`
 
 First the agent runs as a process of each node, then as a DaemonSet from the image. Each check is one function; a run
 stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
@@ -35,14 +36,15 @@ def outer(arguments):
         started = time.monotonic()
         subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
         print(f"cluster up in {time.monotonic() - started:.1f} s: {state}", flush=True)
-        return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state],
+        return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state,
+                               *[word for word in arguments if word != "--keep"]],
                               env=env).returncode
     finally:
         if not keep:
             subprocess.run([TESTBED, "down"], env=env)
 
 
-def inside(state):
+def inside(state, only=None):
     from lib.checks import Checks
     from lib.kube import Kube
     from lib.node import Node
@@ -51,7 +53,13 @@ def inside(state):
     for node in nodes:
         kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
     passed = failed = 0
-    for label, run in Checks(kube, nodes, ROOT).runs(IMAGES, STEPS_AS_PROCESS, STEPS_AS_DAEMON_SET):
+    checks = Checks(kube, nodes, ROOT)
+    if only == "daemon-set":
+        for node in nodes:
+            node.driver_up()
+    for label, run in checks.runs(IMAGES, STEPS_AS_PROCESS, STEPS_AS_DAEMON_SET):
+        if only and label != only:
+            continue
         broken = None
         for name, check in run:
             started = time.monotonic()
@@ -81,5 +89,5 @@ def show_logs(state, label):
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
         sys.path.insert(0, str(HERE))
-        sys.exit(inside(pathlib.Path(sys.argv[2])))
+        sys.exit(inside(pathlib.Path(sys.argv[2]), sys.argv[4] if len(sys.argv) > 4 else None))
     sys.exit(outer(sys.argv[1:]))

@@ -45,7 +45,7 @@ class Checks:
             (f"{process_steps} random steps", lambda: self.storm(process_steps, self.kill_processes)),
             ("agent ends at once and takes its GPUs back", self.stop_processes),
         ]
-        yield "daemon set", [
+        yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
             ("the kubelet knows each GPU and its NUMA node", self.allocatable),
@@ -97,14 +97,19 @@ class Checks:
             subprocess.run([TESTBED, "image", self.root / "out/image/gpulet.tar"], check=True, capture_output=True, text=True)
         subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
 
-    def kubectl(self, *arguments, text=None):
-        kubectl = shutil.which("kubectl") or TESTBED
-        return subprocess.run([kubectl, *arguments], input=text, check=True, capture_output=True, text=True).stdout
+    @staticmethod
+    def kubectl(*arguments, text=None):
+        return subprocess.run(["kubectl", *arguments], input=text, check=True, capture_output=True, text=True).stdout
 
     def apply_manifest(self, tag):
         """The shipped manifest with four things of the testbed: image, driver root, its state writable, device nodes handed on."""
-        listed = json.loads(self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")))
-        for item in listed["items"]:
+        told = self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")).strip()
+        items = []
+        while told:  # one JSON value after the other
+            item, end = json.JSONDecoder().raw_decode(told)
+            items.append(item)
+            told = told[end:].lstrip()
+        for item in items:
             if item["kind"] != "DaemonSet":
                 continue
             pod = item["spec"]["template"]["spec"]
@@ -117,7 +122,7 @@ class Checks:
             for volume in pod["volumes"]:
                 if volume["name"] == "driver-root":
                     volume["hostPath"]["path"] = DRIVER_ROOT
-        self.kubectl("apply", "-f", "-", text=json.dumps(listed))
+        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         self.wait_ready(tag)
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)

@@ -137,7 +137,7 @@ TEST_F(ServerTest, ClientsThatAreSlowToAskOrIdleAreClosed) {
 }
 
 TEST_F(ServerTest, AClientThatDoesNotTakeItsAnswerIsClosedAndOthersAreServed) {
-  start(200ms, std::string(32u << 20, 'x'));
+  start(2s, std::string(32u << 20, 'x'));
   Client slow(port_);
   ASSERT_TRUE(slow.send("GET /metrics HTTP/1.1\r\n\r\n"));
   EXPECT_EQ(status_of(get(port_, "/healthz")), 200);

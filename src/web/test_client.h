@@ -53,7 +53,7 @@ class Client {
 
  private:
   bool receive() {
-    char buffer[4096];
+    char buffer[65536];
     last_ = ::recv(socket_.get(), buffer, sizeof buffer, 0);
     if (last_ > 0) pending_.append(buffer, static_cast<std::size_t>(last_));
     return last_ > 0;

@@ -1,5 +1,5 @@
-// `make bench`: the agent as a process on the simulated driver, asked by the embedded kubelet over the real protocol.
-// One table; what each row means and its bar stand in bench/README.md.
+// `make bench`: the agent as a process on the simulated driver, asked by the embedded kubelet over the real
+// protocol. One table; what each row means and its bar stand in bench/README.md.
 //
 //   agent_bench BIN    BIN: the folder of gpulet and gpulet-sim, as `make build` leaves them
 #include <dirent.h>
@@ -33,7 +33,8 @@ constexpr auto kIdle = 30s;
 void row(const std::string& what, Times times, const char* bar) {
   std::ranges::sort(times);
   const auto at = [&](std::size_t percent) {
-    return times.empty() ? std::string("none") : cli::text_of(times[std::min(times.size() - 1, times.size() * percent / 100)]);
+    return times.empty() ? std::string("none")
+                         : cli::text_of(times[std::min(times.size() - 1, times.size() * percent / 100)]);
   };
   std::printf("%-58s %6zu %11s %11s %11s   %s\n", what.c_str(), times.size(), at(0).c_str(), at(50).c_str(),
               at(99).c_str(), bar);
@@ -113,13 +114,14 @@ class Bench {
   void run() {
     double load[3] = {};
     static_cast<void>(::getloadavg(load, 3));
-    std::printf("load %.2f, %u cores\n\n%-58s %6s %11s %11s %11s   %s\n", load[0], std::thread::hardware_concurrency(),
-                "what", "count", "min", "p50", "p99", "bar");
+    std::printf("load %.2f, %u cores\n\n%-58s %6s %11s %11s %11s   %s\n", load[0],
+                std::thread::hardware_concurrency(), "what", "count", "min", "p50", "p99", "bar");
     starts();
     steady();
     for (const char* machine : {"dgx1-v100", "hgx-h100", "dgx2-v100"}) preferred_sizes(machine);
     replicas();
-    figure("gpulet's size", number(static_cast<double>(std::filesystem::file_size(bin_ + "/gpulet")) / 1e6, "MB"), "");
+    figure("gpulet's size",
+           number(static_cast<double>(std::filesystem::file_size(bin_ + "/gpulet")) / 1e6, "MB"), "");
   }
 
  private:
@@ -146,7 +148,8 @@ class Bench {
       const auto before = registrations(*stage);
       const auto start = Clock::now();
       must(stage->start_agent());
-      must(stage->kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; }, kPatience),
+      must(stage->kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; },
+                                     kPatience),
            "Register");
       to_register.push_back(Clock::now() - start);
       ready(*stage, kGpu, 8);
@@ -162,12 +165,16 @@ class Bench {
     for (const auto& [name, resource] : state.resources) count += resource.registrations;
     return count;
   }
-  static std::uint64_t registrations(cli::SimulatedNode& stage) { return registrations_in(stage.kubelet().state()); }
+  static std::uint64_t registrations(cli::SimulatedNode& stage) {
+    return registrations_in(stage.kubelet().state());
+  }
 
-  static Times admit(cli::SimulatedNode& stage, const std::string& resource, unsigned size, const std::string& call, int count) {
+  static Times admit(cli::SimulatedNode& stage, const std::string& resource, unsigned size,
+                     const std::string& call, int count) {
     stage.kubelet().clear_latencies();
     for (int i = 0; i < count; ++i) {
-      must(stage.kubelet().admit({.name = "pod", .uid = "pod", .containers = {{"main", {{resource, size}}}}}));
+      must(
+          stage.kubelet().admit({.name = "pod", .uid = "pod", .containers = {{"main", {{resource, size}}}}}));
       must(stage.kubelet().remove("pod"));
     }
     return calls(stage, call);
@@ -191,7 +198,8 @@ class Bench {
       const auto before = registrations(stage);
       const auto start = Clock::now();
       must(stage.kubelet().start_again());
-      must(stage.kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; }, kPatience),
+      must(stage.kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; },
+                                    kPatience),
            "Register after the kubelet is back");
       times.push_back(Clock::now() - start);
       ready(stage, kGpu, 8);
@@ -222,7 +230,7 @@ class Bench {
 
   static void idle(cli::SimulatedNode& stage) {
     const auto before = usage_of(stage.agent_id());
-    std::this_thread::sleep_for(kIdle);
+    stage.kubelet().wait_for([](const auto&) { return false; }, kIdle);
     const auto after = usage_of(stage.agent_id());
     const double minutes = std::chrono::duration<double>(kIdle).count() / 60;
     const auto [resident, proportional] = memory_mb(stage.agent_id());
@@ -238,8 +246,11 @@ class Bench {
   void preferred_sizes(const std::string& machine) {
     auto stage = this->stage(machine);
     must(stage->start_agent());
-    must(stage->kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu) &&
-                                                                  !state.resources.at(kGpu).devices.empty(); }, kPatience),
+    must(stage->kubelet().wait_for(
+             [](const auto& state) {
+               return state.resources.contains(kGpu) && !state.resources.at(kGpu).devices.empty();
+             },
+             kPatience),
          "a list of devices");
     const auto gpus = static_cast<unsigned>(stage->kubelet().state().resources.at(kGpu).devices.size());
     for (unsigned size = 1; size <= gpus; ++size) {
@@ -251,8 +262,10 @@ class Bench {
   void replicas() {
     auto stage = this->stage("hgx-h100");
     const std::string file = stage->root() + "/sharing.yaml";
-    must(write_file_atomic(file, "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
-                                 "      replicas: 48\n"));
+    must(write_file_atomic(
+        file,
+        "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
+        "      replicas: 48\n"));
     must(stage->start_agent({.arguments = {"--config-file=" + file}}));
     ready(*stage, kGpu, 384);
     for (const unsigned size : {1u, 8u, 64u}) {

@@ -69,7 +69,8 @@ void Agent::on_driver_opened(const Status& status) {
     return;
   }
   if (!opened_once_ && config_.flags.fail_on_init_error) {
-    fatal_(status.error().with("the NVIDIA driver cannot be used (set failOnInitError to false to wait for it)"));
+    fatal_(status.error().with(
+        "the NVIDIA driver cannot be used (set failOnInitError to false to wait for it)"));
     return;
   }
   driver_failed(status.error());
@@ -82,7 +83,8 @@ void Agent::driver_failed(const Error& error) {
   driver_answers_ = false;
   driver_error_ = error;
   alive_timer_.reset();
-  // What was offered stays known to the kubelet, as unhealthy: Pods that run keep their devices, new ones wait.
+  // What was offered stays known to the kubelet, as unhealthy: Pods that run keep their devices, new ones
+  // wait.
   if (reading_) {
     for (auto& gpu : reading_->gpus) gpu.unreadable = error;
     step();
@@ -133,8 +135,8 @@ void Agent::on_read(Result<inventory::Snapshot> snapshot) {
   }
 }
 
-// A GPU can be lost without an event: each is asked one cheap question, and everything is read anew only when one
-// does not answer it.
+// A GPU can be lost without an event: each is asked one cheap question, and everything is read anew only when
+// one does not answer it.
 void Agent::check_alive() {
   alive_timer_ = ports_.loop.after(config_.gpulet.health_check_interval, [this] { check_alive(); });
   if (!reading_) return;
@@ -160,8 +162,9 @@ void Agent::on_xid(const health::XidEvent& event) {
 }
 
 void Agent::schedule_probes() {
-  const bool unreadable =
-      reading_ && std::ranges::any_of(reading_->gpus, [](const auto& gpu) { return gpu.unreadable.has_value(); });
+  const bool unreadable = reading_ && std::ranges::any_of(reading_->gpus, [](const auto& gpu) {
+                            return gpu.unreadable.has_value();
+                          });
   if (!driver_answers_ || (judge_.to_probe().empty() && !unreadable)) {
     probe_timer_.reset();
     probe_backoff_.reset();
@@ -224,7 +227,8 @@ void Agent::tell_changed() const {
 void Agent::remove_unoffered(const std::vector<kubelet::OfferPtr>& offers) {
   std::erase_if(served_, [&](const auto& entry) {
     const auto& name = entry.first;
-    if (std::ranges::any_of(offers, [&](const auto& offer) { return offer->resource.name == name; })) return false;
+    if (std::ranges::any_of(offers, [&](const auto& offer) { return offer->resource.name == name; }))
+      return false;
     ports_.host.withdraw(name);
     ports_.reporter.event(Severity::kNormal, "ResourceWithdrawn", name.str() + " is no longer offered");
     return true;
@@ -258,17 +262,19 @@ void Agent::serve(const ResourceName& name, Served& served) {
             [this, name] {
               ++registrations_;
               const auto& resource = served_.at(name).offer->resource;
-              log::info("registered with the kubelet", {{"resource", name.str()}, {"devices", resource.devices.size()}});
+              log::info("registered with the kubelet",
+                        {{"resource", name.str()}, {"devices", resource.devices.size()}});
               tell_changed();
             },
         .failed =
             [this, name](const Error& error) {
-              ports_.reporter.event(Severity::kWarning, "RegistrationFailed", name.str() + ": " + error.text());
+              ports_.reporter.event(Severity::kWarning, "RegistrationFailed",
+                                    name.str() + ": " + error.text());
               tell_changed();
             },
     };
-    served.registration = std::make_unique<Registration>(ports_.loop, ports_.host, name,
-                                                         seed_ ^ std::hash<ResourceName>{}(name), std::move(told));
+    served.registration = std::make_unique<Registration>(
+        ports_.loop, ports_.host, name, seed_ ^ std::hash<ResourceName>{}(name), std::move(told));
   }
   served.registration->start();
 }
@@ -316,16 +322,18 @@ void Agent::report_health(const inventory::Snapshot& before, const inventory::Sn
     // Every device of that GPU: itself, its MIG devices, and their shares.
     std::vector<std::string> uuids{gpu.uuid.str()};
     for (const auto& mig : gpu.mig_devices) uuids.push_back(mig.uuid.str());
-    ports_.pods([this, what, uuids, alive = std::weak_ptr(alive_)](const std::map<DeviceId, std::string>& pods) {
-      if (alive.expired()) return;
-      std::set<std::string> users;
-      for (const auto& [id, pod] : pods) {
-        if (std::ranges::count(uuids, id.str().substr(0, id.str().find("::"))) != 0) users.insert(pod);
-      }
-      std::string list;
-      for (const auto& user : users) list += (list.empty() ? "" : ", ") + user;
-      ports_.reporter.event(Severity::kWarning, "GPUUnhealthy", what + (list.empty() ? "; no Pod holds it" : "; held by " + list));
-    });
+    ports_.pods(
+        [this, what, uuids, alive = std::weak_ptr(alive_)](const std::map<DeviceId, std::string>& pods) {
+          if (alive.expired()) return;
+          std::set<std::string> users;
+          for (const auto& [id, pod] : pods) {
+            if (std::ranges::count(uuids, id.str().substr(0, id.str().find("::"))) != 0) users.insert(pod);
+          }
+          std::string list;
+          for (const auto& user : users) list += (list.empty() ? "" : ", ") + user;
+          ports_.reporter.event(Severity::kWarning, "GPUUnhealthy",
+                                what + (list.empty() ? "; no Pod holds it" : "; held by " + list));
+        });
   }
   for (const auto& gpu : before.gpus) {
     if (after.find(gpu.uuid) != nullptr) continue;
@@ -356,7 +364,8 @@ void Agent::apply(config::Config config) {
 void Agent::config_failed(const Error& error) {
   ++config_reload_failures_;
   config_error_ = error.text();
-  ports_.reporter.event(Severity::kWarning, "ConfigInvalid", error.text() + " (the configuration before it stays in force)");
+  ports_.reporter.event(Severity::kWarning, "ConfigInvalid",
+                        error.text() + " (the configuration before it stays in force)");
   tell_changed();
 }
 
@@ -373,8 +382,8 @@ State Agent::state() const {
     State::Resource resource;
     resource.name = name;
     resource.devices = served.offer->resource.devices.size();
-    resource.healthy = static_cast<std::size_t>(
-        std::ranges::count_if(served.offer->resource.devices, [](const auto& device) { return device.health.healthy; }));
+    resource.healthy = static_cast<std::size_t>(std::ranges::count_if(
+        served.offer->resource.devices, [](const auto& device) { return device.health.healthy; }));
     resource.error = served.serve_error;
     if (served.registration) {
       resource.registered = served.registration->registered();

@@ -1,9 +1,9 @@
-// The agent: one loop that joins driver, judgement, plan and kubelet. An event comes in, a new snapshot and new offers
-// come out, and whoever's output differs is told. A changed config, a lost GPU, a reloaded driver and a restarted
-// kubelet are all steps of this loop: nothing is ever restarted.
+// The agent: one loop that joins driver, judgement, plan and kubelet. An event comes in, a new snapshot and
+// new offers come out, and whoever's output differs is told. A changed config, a lost GPU, a reloaded driver
+// and a restarted kubelet are all steps of this loop: nothing is ever restarted.
 //
-// It sees the world only through its ports and its Loop, so that tests/seeded replays hours of faults on a clock of its
-// own. Loop's thread only.
+// It sees the world only through its ports and its Loop, so that tests/seeded replays hours of faults on a
+// clock of its own. Loop's thread only.
 #pragma once
 
 #include <deque>
@@ -31,7 +31,8 @@ inline constexpr BackoffLimits kDriverBackoff{std::chrono::milliseconds(100), st
 inline constexpr BackoffLimits kProbeBackoff{std::chrono::milliseconds(250), std::chrono::seconds(30)};
 // Changes that come in a burst (a MIG layout, a reload) are read once, this long after the first.
 inline constexpr Duration kReadDelay = std::chrono::milliseconds(20);
-// A resource that cannot be served, or that the kubelet took and never watched, fails liveness after this long.
+// A resource that cannot be served, or that the kubelet took and never watched, fails liveness after this
+// long.
 inline constexpr Duration kStuck = std::chrono::minutes(1);
 
 // What the agent is at one moment: for /healthz, /readyz and the metrics page. A plain value.
@@ -70,8 +71,8 @@ struct Ports {
 
 class Agent {
  public:
-  // `fatal` is called once, at the most, when the agent must end with exit code 1: only for a driver that is not there
-  // at start while failOnInitError is true, as NVIDIA's plugin does.
+  // `fatal` is called once, at the most, when the agent must end with exit code 1: only for a driver that is
+  // not there at start while failOnInitError is true, as NVIDIA's plugin does.
   Agent(Ports ports, config::Config config, std::uint64_t seed, std::function<void(const Error&)> fatal);
   ~Agent();
   Agent(const Agent&) = delete;
@@ -88,7 +89,7 @@ class Agent {
   struct Served {
     kubelet::OfferPtr offer;
     std::unique_ptr<Registration> registration;
-    bool serving = false;          // its socket is open
+    bool serving = false;              // its socket is open
     std::optional<Time> broken_since;  // not served, or registered and not watched
     std::string serve_error;
     Subscription retry;

@@ -1,9 +1,7 @@
 #include "agent/node.h"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <iostream>
 #include <random>
 
 #include "agent/agent.h"
@@ -46,7 +44,7 @@ class Node {
   Node(config::Sources sources, config::Loaded loaded, std::string version)
       : sources_(std::move(sources)), config_(std::move(loaded.config)), version_(std::move(version)) {}
 
-  int run() {
+  Status run() {
     const auto signals = SignalWatch::start(loop_, {SIGTERM, SIGINT, SIGQUIT, SIGHUP}, [this](int signal) {
       if (signal == SIGHUP) {
         reload();
@@ -55,7 +53,7 @@ class Node {
         loop_.stop();
       }
     });
-    if (!signals) return failed(signals.error());
+    if (!signals) return fail(signals.error());
     rpc_ = kubelet::make_rpc();
     reporter_ = make_reporter(loop_, sources_.environment);
     build();
@@ -67,20 +65,16 @@ class Node {
     });
     loop_.run();
     withdraw();
-    return exit_code_;
+    return ended_;
   }
 
  private:
-  static int failed(const Error& error) {
-    std::cerr << "gpulet: " << error.text() << '\n';
-    return 1;
-  }
-
   void build() {
     const Places places(config_);
     places_.emplace(places);
     driver_ = std::make_unique<NvmlDriver>(
-        loop_, NvmlDriverOptions{.driver_root = places.driver_root, .call_timeout = places.driver_call_timeout});
+        loop_,
+        NvmlDriverOptions{.driver_root = places.driver_root, .call_timeout = places.driver_call_timeout});
     host_ = kubelet::make_plugin_host(
         loop_, rpc_, {.folder = places.device_plugin_dir, .kubelet_socket = places.kubelet_socket});
     pod_resources_ =
@@ -95,13 +89,14 @@ class Node {
         .changed = [this] { publish_soon(); },
     };
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
-      exit_code_ = failed(error);
+      ended_ = fail(error);
       loop_.stop();
     });
     agent_->start();
   }
 
-  // What the kubelet sees of us goes first, so that it knows at once; threads in a driver call are left to the exit.
+  // What the kubelet sees of us goes first, so that it knows at once; threads in a driver call are left to
+  // the exit.
   void withdraw() {
     listener_.reset();
     agent_.reset();
@@ -111,31 +106,34 @@ class Node {
   }
 
   void list_pods(std::function<void(std::map<DeviceId, std::string>)> done) {
-    pod_resources_->list([done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
-      std::map<DeviceId, std::string> pods;
-      if (!containers) {
-        log::warning("cannot ask the kubelet which Pods hold a device", containers.error());
-        return done(pods);
-      }
-      for (const auto& container : *containers) {
-        for (const auto& [resource, ids] : container.devices) {
-          for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
-        }
-      }
-      done(pods);
-    });
+    pod_resources_->list(
+        [done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
+          std::map<DeviceId, std::string> pods;
+          if (!containers) {
+            log::warning("cannot ask the kubelet which Pods hold a device", containers.error());
+            return done(pods);
+          }
+          for (const auto& container : *containers) {
+            for (const auto& [resource, ids] : container.devices) {
+              for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
+            }
+          }
+          done(pods);
+        });
   }
 
   void watch_config() {
     if (config_.config_file.empty()) return;
     auto watch = config::ConfigWatch::start(loop_, config_.config_file, [this] { reload(); });
-    if (!watch) return log::warning("changes of the config file are not seen; SIGHUP reloads it", watch.error());
+    if (!watch)
+      return log::warning("changes of the config file are not seen; SIGHUP reloads it", watch.error());
     config_watch_ = std::move(*watch);
   }
 
   void reload() {
     auto sources = sources_;
-    if (const auto status = config::read_config_file(sources); !status) return agent_->config_failed(status.error());
+    if (const auto status = config::read_config_file(sources); !status)
+      return agent_->config_failed(status.error());
     if (last_content_ && *last_content_ == sources.file_content && !agent_->state().config_error) return;
     auto loaded = config::load(sources);
     last_content_ = sources.file_content;
@@ -162,8 +160,9 @@ class Node {
     auto listener = web::Listener::start(loop_, config_.gpulet.listen);
     if (!listener) {
       // The GPUs are worth more than the page about them.
-      reporter_->event(Reporter::Severity::kWarning, "ListenFailed",
-                       listener.error().text() + " (gpulet.listen); no /healthz, /readyz and /metrics are served");
+      reporter_->event(
+          Reporter::Severity::kWarning, "ListenFailed",
+          listener.error().text() + " (gpulet.listen); no /healthz, /readyz and /metrics are served");
       return;
     }
     listener_ = std::move(*listener);
@@ -186,7 +185,7 @@ class Node {
   config::Config config_;
   const std::string version_;
   EpollLoop loop_;
-  int exit_code_ = 0;
+  Status ended_;
   std::shared_ptr<kubelet::Rpc> rpc_;
   std::optional<Places> places_;
   std::unique_ptr<Driver> driver_;
@@ -206,21 +205,28 @@ class Node {
 void configure_log(const config::Own& settings) {
   log::Level level = log::Level::kInfo;
   switch (settings.log_level) {
-    case config::LogLevel::kDebug: level = log::Level::kDebug; break;
-    case config::LogLevel::kInfo: level = log::Level::kInfo; break;
-    case config::LogLevel::kWarning: level = log::Level::kWarning; break;
-    case config::LogLevel::kError: level = log::Level::kError; break;
+    case config::LogLevel::kDebug:
+      level = log::Level::kDebug;
+      break;
+    case config::LogLevel::kInfo:
+      level = log::Level::kInfo;
+      break;
+    case config::LogLevel::kWarning:
+      level = log::Level::kWarning;
+      break;
+    case config::LogLevel::kError:
+      level = log::Level::kError;
+      break;
   }
-  log::configure(level, settings.log_format == config::LogFormat::kJson ? log::Format::kJson : log::Format::kText);
+  log::configure(level,
+                 settings.log_format == config::LogFormat::kJson ? log::Format::kJson : log::Format::kText);
 }
 
-int run_node(config::Sources sources, config::Loaded loaded, const std::string& version) {
-  // Never destroyed but for what withdraw() names: a thread may still sit in a driver call that never returns, and the
-  // process must end all the same.
+Status run_node(config::Sources sources, config::Loaded loaded, const std::string& version) {
+  // Never destroyed but for what withdraw() names: a thread may still sit in a driver call that never
+  // returns.
   auto* node = new Node(std::move(sources), std::move(loaded), version);
-  const int code = node->run();
-  ::fflush(nullptr);
-  ::_exit(code);
+  return node->run();
 }
 
 }  // namespace gpulet::agent

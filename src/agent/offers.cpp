@@ -37,7 +37,8 @@ kubelet::DeviceAccess access_of(const partition::Device& device, const inventory
     const auto& mig = gpu.mig_devices[*device.mig];
     access.uuid = mig.uuid.str();
     access.index += ":" + std::to_string(mig.index);
-    for (auto& node : inventory::mig_device_nodes(minors, gpu.minor, mig.gpu_instance, mig.compute_instance)) {
+    for (auto& node :
+         inventory::mig_device_nodes(minors, gpu.minor, mig.gpu_instance, mig.compute_instance)) {
       access.device_nodes.push_back(std::move(node));
     }
   }
@@ -69,11 +70,13 @@ kubelet::AllocationRules rules_of(const config::Config& config, const NodeFiles&
 
 placement::Rules placement_rules(const config::Config& config) {
   placement::Rules rules;
-  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest ? placement::Policy::kTightest
-                                                                                      : placement::Policy::kBestEffort;
-  rules.shared = config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
-                     ? placement::SharedPolicy::kPacked
-                     : placement::SharedPolicy::kDistributed;
+  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest
+                     ? placement::Policy::kTightest
+                     : placement::Policy::kBestEffort;
+  rules.shared =
+      config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
+          ? placement::SharedPolicy::kPacked
+          : placement::SharedPolicy::kDistributed;
   return rules;
 }
 
@@ -140,8 +143,9 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
     for (const auto& device : resource.devices) offer->access.push_back(access_of(device, snapshot, minors));
     offer->rules = rules_of(config, files, resource);
     const auto before = kept_.find(resource.name);
-    if (before != kept_.end() && before->second.topology == kept.topology && before->second.devices == kept.devices &&
-        before->second.policy == kept.policy && before->second.shared == kept.shared) {
+    if (before != kept_.end() && before->second.topology == kept.topology &&
+        before->second.devices == kept.devices && before->second.policy == kept.policy &&
+        before->second.shared == kept.shared) {
       offer->chooser = before->second.offer->chooser;
     } else {
       std::vector<placement::Device> devices;

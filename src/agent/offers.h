@@ -13,7 +13,8 @@
 
 namespace gpulet::agent {
 
-// What the node's files say, apart from the driver: read anew for each plan (read_node_files), injected in tests.
+// What the node's files say, apart from the driver: read anew for each plan (read_node_files), injected in
+// tests.
 struct NodeFiles {
   std::vector<std::string> control_nodes;  // "/dev/nvidiactl"…, those that exist
   std::string mig_minors;                  // /proc/driver/nvidia-caps/mig-minors; empty when there is none
@@ -21,8 +22,8 @@ struct NodeFiles {
   bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a CDI spec for the class is there
 };
 
-// Reads what `config` makes necessary. Device nodes are looked for in the driver root as the agent sees it, else in
-// its own /dev. Never fails: what cannot be read is absent.
+// Reads what `config` makes necessary. Device nodes are looked for in the driver root as the agent sees it,
+// else in its own /dev. Never fails: what cannot be read is absent.
 NodeFiles read_node_files(const config::Config& config);
 
 struct Offers {
@@ -30,8 +31,8 @@ struct Offers {
   std::vector<partition::Note> notes;
 };
 
-// Builds offers, reusing what did not change: a chooser's tables are kept while the topology, the devices and the
-// policy are the same, and an Offer equal to the one before is the same pointer.
+// Builds offers, reusing what did not change: a chooser's tables are kept while the topology, the devices and
+// the policy are the same, and an Offer equal to the one before is the same pointer.
 class OfferBuilder {
  public:
   Offers build(const inventory::Snapshot& snapshot, const config::Config& config, const NodeFiles& files);

@@ -1,5 +1,6 @@
-// The agent's outside world: three small interfaces. The real ones are in agent/nvml_driver.h, kubelet/plugin_host.h
-// and agent/reporter.h; the seeded simulation (tests/sim/seeded) puts others in their place and turns the clock itself.
+// The agent's outside world: three small interfaces. The real ones are in agent/nvml_driver.h,
+// kubelet/plugin_host.h and agent/reporter.h; the seeded simulation (tests/sim/seeded) puts others in their
+// place and turns the clock itself.
 #pragma once
 
 #include <functional>
@@ -21,15 +22,15 @@ class Driver {
   virtual ~Driver() = default;
   // Loads and initialises the driver, or re-initialises it after a reload. One at a time.
   virtual void open(std::function<void(Status)> done) = 0;
-  // Reads everything anew. A GPU that fails or hangs is in the snapshot as unreadable. An error means that the driver
-  // as a whole does not answer.
+  // Reads everything anew. A GPU that fails or hangs is in the snapshot as unreadable. An error means that
+  // the driver as a whole does not answer.
   virtual void read(std::function<void(Result<inventory::Snapshot>)> done) = 0;
   // Asks one marked GPU whether it is well again.
   virtual void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) = 0;
 
   struct Events {
     std::function<void(health::XidEvent)> xid;
-    std::function<void()> changed;         // something else changed (MIG, a reset, a reload): read anew
+    std::function<void()> changed;           // something else changed (MIG, a reset, a reload): read anew
     std::function<void(Error)> wait_failed;  // the event wait itself fails; the driver backs off and goes on
   };
   virtual void set_events(Events events) = 0;

@@ -19,9 +19,10 @@ void Registration::attempt() {
   timer_.reset();
   in_flight_ = true;
   // An answer to an earlier try belongs to a kubelet or a socket that is gone: it may come late, or never.
-  host_.register_resource(resource_, [this, alive = std::weak_ptr(alive_), attempt = ++attempts_](const Status& status) {
-    if (!alive.expired() && attempt == attempts_) finished(status);
-  });
+  host_.register_resource(resource_,
+                          [this, alive = std::weak_ptr(alive_), attempt = ++attempts_](const Status& status) {
+                            if (!alive.expired() && attempt == attempts_) finished(status);
+                          });
 }
 
 void Registration::finished(const Status& status) {
@@ -38,8 +39,9 @@ void Registration::finished(const Status& status) {
   told_.registered();
   timer_ = loop_.after(kWatchTimeout, [this] {
     if (watched_) return;
-    last_error_ = Error(Code::kDeadlineExceeded, "the kubelet accepted the registration and did not open ListAndWatch",
-                        resource_.str());
+    last_error_ =
+        Error(Code::kDeadlineExceeded, "the kubelet accepted the registration and did not open ListAndWatch",
+              resource_.str());
     told_.failed(*last_error_);
     registered_ = false;
     attempt();

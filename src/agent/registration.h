@@ -1,9 +1,10 @@
-// One resource's way to the kubelet: registers it, tries again with backoff while that fails, and does so anew whenever
-// the kubelet started, our socket was recreated, or the kubelet left its ListAndWatch.
+// One resource's way to the kubelet: registers it, tries again with backoff while that fails, and does so
+// anew whenever the kubelet started, our socket was recreated, or the kubelet left its ListAndWatch.
 //
-// The kubelet opens ListAndWatch after an accepted Register and drops the resource when that stream ends; it never
-// comes back by itself. So a stream that ended, or that did not come within kWatchTimeout, means registering again.
-// Source: kubelet device manager (facts/device-plugin 2); the limits are the issue of a plugin that waits 30 s.
+// The kubelet opens ListAndWatch after an accepted Register and drops the resource when that stream ends; it
+// never comes back by itself. So a stream that ended, or that did not come within kWatchTimeout, means
+// registering again. Source: kubelet device manager (facts/device-plugin 2); the limits are the issue of a
+// plugin that waits 30 s.
 #pragma once
 
 #include <functional>

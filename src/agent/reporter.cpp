@@ -15,8 +15,8 @@ void NodeReporter::event(Severity severity, std::string_view reason, const std::
   if (sender_) sender_->send({warning, std::string(reason), message});
 }
 
-std::unique_ptr<NodeReporter> make_reporter(Loop& loop,
-                                            const std::map<std::string, std::string, std::less<>>& environment) {
+std::unique_ptr<NodeReporter> make_reporter(
+    Loop& loop, const std::map<std::string, std::string, std::less<>>& environment) {
   auto access = cluster::in_cluster_access(environment);
   if (!access) log::warning("no Kubernetes events are sent", access.error());
   if (!access || !*access) return std::make_unique<NodeReporter>();

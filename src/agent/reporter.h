@@ -1,5 +1,5 @@
-// The Reporter of ports.h: one call becomes a log line, a count for the metrics page, and a Kubernetes event on the node
-// when there is a cluster to tell.
+// The Reporter of ports.h: one call becomes a log line, a count for the metrics page, and a Kubernetes event
+// on the node when there is a cluster to tell.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace gpulet::agent {
 class NodeReporter final : public Reporter {
  public:
   // Without a sender (outside a cluster, or where events are off) it logs and counts.
-  explicit NodeReporter(std::unique_ptr<cluster::EventSender> sender = nullptr) : sender_(std::move(sender)) {}
+  explicit NodeReporter(std::unique_ptr<cluster::EventSender> sender = nullptr)
+      : sender_(std::move(sender)) {}
 
   void event(Severity severity, std::string_view reason, const std::string& message) override;
 
@@ -30,9 +31,9 @@ class NodeReporter final : public Reporter {
   std::map<std::string, std::uint64_t> counts_;
 };
 
-// With a sender inside a cluster, as `environment` tells (cluster/access.h). One that is there but cannot be used is said
-// once in the log: events are no reason not to serve the kubelet.
-std::unique_ptr<NodeReporter> make_reporter(Loop& loop,
-                                            const std::map<std::string, std::string, std::less<>>& environment);
+// With a sender inside a cluster, as `environment` tells (cluster/access.h). One that is there but cannot be
+// used is said once in the log: events are no reason not to serve the kubelet.
+std::unique_ptr<NodeReporter> make_reporter(
+    Loop& loop, const std::map<std::string, std::string, std::less<>>& environment);
 
 }  // namespace gpulet::agent

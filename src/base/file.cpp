@@ -37,7 +37,8 @@ Result<std::string> read_all(int fd, const std::string& about, std::size_t max_b
     if (got == 0) return content;
     content.append(buffer, static_cast<std::size_t>(got));
     if (content.size() > max_bytes) {
-      return fail(Code::kInvalidArgument, "larger than the limit of " + std::to_string(max_bytes) + " bytes", about);
+      return fail(Code::kInvalidArgument, "larger than the limit of " + std::to_string(max_bytes) + " bytes",
+                  about);
     }
   }
 }
@@ -66,7 +67,8 @@ Status make_directories(const std::string& path, mode_t mode) {
   for (std::size_t end = 1; end <= path.size(); ++end) {
     if (end != path.size() && path[end] != '/') continue;
     const std::string part = path.substr(0, end);
-    if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST) return fail(errno_error("cannot create folder", errno, part));
+    if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST)
+      return fail(errno_error("cannot create folder", errno, part));
   }
   return {};
 }
@@ -82,7 +84,8 @@ Status write_file_atomic(const std::string& path, std::string_view content, mode
   if (done && (::fchmod(fd.get(), mode) != 0 || ::fsync(fd.get()) != 0)) {
     done = fail(errno_error("cannot finish", errno, temporary));
   }
-  if (done && ::rename(temporary.c_str(), path.c_str()) != 0) done = fail(errno_error("cannot replace", errno, path));
+  if (done && ::rename(temporary.c_str(), path.c_str()) != 0)
+    done = fail(errno_error("cannot replace", errno, path));
   if (!done) ::unlink(temporary.c_str());
   return done;
 }
@@ -100,7 +103,8 @@ Result<FileDescriptor> RootDirectory::open_file(std::string_view path, int flags
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
   FileDescriptor fd(static_cast<int>(::syscall(SYS_openat2, fd_.get(), relative.c_str(), &how, sizeof how)));
-  if (!fd.valid()) return fail(errno_error("cannot open", errno, path_ + (relative[0] == '/' ? "" : "/") + relative));
+  if (!fd.valid())
+    return fail(errno_error("cannot open", errno, path_ + (relative[0] == '/' ? "" : "/") + relative));
   return fd;
 }
 
@@ -142,9 +146,10 @@ Result<std::string> RootDirectory::resolve(std::string_view path) const {
 
 Result<dev_t> RootDirectory::character_device(std::string_view path) const {
   GPULET_TRY_ASSIGN(const FileDescriptor fd, open_file(path, O_PATH));
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd.get(), &status) != 0) return fail(errno_error("cannot stat", errno, std::string(path)));
-  if (!S_ISCHR(status.st_mode)) return fail(Code::kFailedPrecondition, "not a character device", std::string(path));
+  if (!S_ISCHR(status.st_mode))
+    return fail(Code::kFailedPrecondition, "not a character device", std::string(path));
   return status.st_rdev;
 }
 

@@ -31,20 +31,21 @@ class FileDescriptor {
 // No file that the agent reads whole is larger (a config, a /proc file, an ELF's head).
 inline constexpr std::size_t kMaxFileBytes = 16u << 20;
 
-// The whole content of `path`. Errors: as errno_error says; kInvalidArgument when it holds more than `max_bytes`.
+// The whole content of `path`. Errors: as errno_error says; kInvalidArgument when it holds more than
+// `max_bytes`.
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes = kMaxFileBytes);
 // From an open descriptor, from its offset on.
 Result<std::string> read_all(int fd, const std::string& about, std::size_t max_bytes = kMaxFileBytes);
 
-// Writes `content` to `path` so that a reader sees the old or the new file, never a part: temporary file beside it,
-// fsync, rename. Creates missing parent folders (0755).
+// Writes `content` to `path` so that a reader sees the old or the new file, never a part: temporary file
+// beside it, fsync, rename. Creates missing parent folders (0755).
 Status write_file_atomic(const std::string& path, std::string_view content, mode_t mode = 0644);
 
 // Creates `path` and its parents; no error where they exist.
 Status make_directories(const std::string& path, mode_t mode = 0755);
 
-// A directory that stands for "/": every path is resolved inside it by the kernel (openat2, RESOLVE_IN_ROOT), absolute
-// links and ".." too, so that neither a driver container's links nor a hostile image lead out of it.
+// A directory that stands for "/": every path is resolved inside it by the kernel (openat2, RESOLVE_IN_ROOT),
+// absolute links and ".." too, so that neither a driver container's links nor a hostile image lead out of it.
 class RootDirectory {
  public:
   // Errors: kNotFound, kPermissionDenied.
@@ -52,7 +53,8 @@ class RootDirectory {
 
   const std::string& path() const { return path_; }
 
-  // Opens `path` (taken from the root, whether or not it begins with '/') with open(2) flags; O_CLOEXEC is added.
+  // Opens `path` (taken from the root, whether or not it begins with '/') with open(2) flags; O_CLOEXEC is
+  // added.
   Result<FileDescriptor> open_file(std::string_view path, int flags) const;
   Result<std::string> read(std::string_view path, std::size_t max_bytes = kMaxFileBytes) const;
   bool exists(std::string_view path) const;

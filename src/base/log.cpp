@@ -20,7 +20,8 @@ struct Output {
 Output& output() {
   static Output out = [] {
     Output made;
-    made.logger = std::make_shared<spdlog::logger>("gpulet", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made.logger =
+        std::make_shared<spdlog::logger>("gpulet", std::make_shared<spdlog::sinks::stderr_sink_mt>());
     made.logger->set_pattern("%Y-%m-%dT%H:%M:%S.%eZ %l %v", spdlog::pattern_time_type::utc);
     made.logger->flush_on(spdlog::level::debug);
     return made;
@@ -30,10 +31,14 @@ Output& output() {
 
 spdlog::level::level_enum spdlog_level(Level level) {
   switch (level) {
-    case Level::kDebug: return spdlog::level::debug;
-    case Level::kInfo: return spdlog::level::info;
-    case Level::kWarning: return spdlog::level::warn;
-    case Level::kError: return spdlog::level::err;
+    case Level::kDebug:
+      return spdlog::level::debug;
+    case Level::kInfo:
+      return spdlog::level::info;
+    case Level::kWarning:
+      return spdlog::level::warn;
+    case Level::kError:
+      return spdlog::level::err;
   }
   return spdlog::level::info;
 }

@@ -2,8 +2,8 @@
 //
 //   log::info("registered", {{"resource", "nvidia.com/gpu"}, {"devices", 8}});
 //
-// The message is a constant phrase; what varies goes into fields, so that a line can be searched and counted. An error
-// is logged once, by whoever decides what to do about it. Any thread may log.
+// The message is a constant phrase; what varies goes into fields, so that a line can be searched and counted.
+// An error is logged once, by whoever decides what to do about it. Any thread may log.
 #pragma once
 
 #include <initializer_list>
@@ -24,10 +24,12 @@ struct Field {
   Field(std::string_view field_key, std::string_view text) : key(field_key), value(text) {}
   Field(std::string_view field_key, const char* text) : key(field_key), value(text) {}
   Field(std::string_view field_key, const std::string& text) : key(field_key), value(text) {}
-  Field(std::string_view field_key, bool flag) : key(field_key), value(flag ? "true" : "false"), quoted(false) {}
+  Field(std::string_view field_key, bool flag)
+      : key(field_key), value(flag ? "true" : "false"), quoted(false) {}
   template <class Number>
     requires std::is_arithmetic_v<Number>
-  Field(std::string_view field_key, Number number) : key(field_key), value(std::to_string(number)), quoted(false) {}
+  Field(std::string_view field_key, Number number)
+      : key(field_key), value(std::to_string(number)), quoted(false) {}
 
   std::string_view key;
   std::string value;

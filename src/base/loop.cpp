@@ -23,7 +23,8 @@ struct EpollLoop::State {
 
   std::uint64_t next_id = 1;
   std::map<std::pair<Time, std::uint64_t>, std::function<void()>> timers;
-  // By id, not by descriptor: a descriptor closed and reused within one turn must not get the old one's events.
+  // By id, not by descriptor: a descriptor closed and reused within one turn must not get the old one's
+  // events.
   struct Watched {
     int fd;
     std::shared_ptr<std::function<void(std::uint32_t)>> task;

@@ -1,5 +1,5 @@
-// The event loop: one thread that owns all mutable state of a process. Time and readiness come from it, so that a
-// test drives the same code by a ManualLoop with a clock of its own (base/manual_loop.h).
+// The event loop: one thread that owns all mutable state of a process. Time and readiness come from it, so
+// that a test drives the same code by a ManualLoop with a clock of its own (base/manual_loop.h).
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ using Duration = std::chrono::nanoseconds;
 using Time = std::chrono::time_point<std::chrono::steady_clock, Duration>;
 using WallTime = std::chrono::system_clock::time_point;
 
-// Owns one timer or one watched descriptor: destroying it ends the watch, also from inside its own callback. An empty
-// one does nothing.
+// Owns one timer or one watched descriptor: destroying it ends the watch, also from inside its own callback.
+// An empty one does nothing.
 class [[nodiscard]] Subscription {
  public:
   Subscription() = default;
@@ -52,8 +52,8 @@ class Loop {
   // Runs `task` once, `delay` from now (at least on the next turn), unless the Subscription is gone by then.
   virtual Subscription after(Duration delay, std::function<void()> task) = 0;
 
-  // Runs `task(events)` whenever `fd` has one of `events` (EPOLLIN…), level-triggered. The caller keeps `fd` open
-  // longer than the Subscription. Precondition: fd is open and not watched yet.
+  // Runs `task(events)` whenever `fd` has one of `events` (EPOLLIN…), level-triggered. The caller keeps `fd`
+  // open longer than the Subscription. Precondition: fd is open and not watched yet.
   virtual Subscription watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> task) = 0;
 };
 

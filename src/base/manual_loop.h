@@ -1,5 +1,5 @@
-// A loop whose clock stands still until a test moves it: no thread, no descriptor, no sleep. The seeded simulation
-// replays a whole node's hours on it in milliseconds, the same way for the same seed.
+// A loop whose clock stands still until a test moves it: no thread, no descriptor, no sleep. The seeded
+// simulation replays a whole node's hours on it in milliseconds, the same way for the same seed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,9 @@ namespace gpulet {
 class ManualLoop final : public Loop {
  public:
   Time now() const override { return state_->now; }
-  WallTime wall_now() const override { return WallTime(std::chrono::duration_cast<WallTime::duration>(state_->now.time_since_epoch())); }
+  WallTime wall_now() const override {
+    return WallTime(std::chrono::duration_cast<WallTime::duration>(state_->now.time_since_epoch()));
+  }
   void post(std::function<void()> task) override { state_->posted.push_back(std::move(task)); }
   Subscription after(Duration delay, std::function<void()> task) override;
   // Descriptors never become ready here: what would watch one is fed by the test itself.
@@ -25,7 +27,8 @@ class ManualLoop final : public Loop {
   // Stops after `limit` tasks: two tasks that post each other for ever fail a test instead of hanging it.
   std::size_t run_ready(std::size_t limit = 100'000);
 
-  // Moves the clock on by `step`, running every timer on its way at its own time, in order, and what it posts.
+  // Moves the clock on by `step`, running every timer on its way at its own time, in order, and what it
+  // posts.
   void advance(Duration step);
 
   // Timers not yet due: a test asserts that nothing is left behind.

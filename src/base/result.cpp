@@ -7,16 +7,26 @@ namespace gpulet {
 
 std::string_view name(Code code) {
   switch (code) {
-    case Code::kInvalidArgument: return "invalid_argument";
-    case Code::kFailedPrecondition: return "failed_precondition";
-    case Code::kNotFound: return "not_found";
-    case Code::kUnsupported: return "unsupported";
-    case Code::kPermissionDenied: return "permission_denied";
-    case Code::kUnavailable: return "unavailable";
-    case Code::kDeadlineExceeded: return "deadline_exceeded";
-    case Code::kDeviceLost: return "device_lost";
-    case Code::kIo: return "io";
-    case Code::kInternal: return "internal";
+    case Code::kInvalidArgument:
+      return "invalid_argument";
+    case Code::kFailedPrecondition:
+      return "failed_precondition";
+    case Code::kNotFound:
+      return "not_found";
+    case Code::kUnsupported:
+      return "unsupported";
+    case Code::kPermissionDenied:
+      return "permission_denied";
+    case Code::kUnavailable:
+      return "unavailable";
+    case Code::kDeadlineExceeded:
+      return "deadline_exceeded";
+    case Code::kDeviceLost:
+      return "device_lost";
+    case Code::kIo:
+      return "io";
+    case Code::kInternal:
+      return "internal";
   }
   return "internal";
 }
@@ -31,13 +41,22 @@ Error errno_error(std::string_view what, int error_number, std::string about) {
   Code code = Code::kIo;
   switch (error_number) {
     case ENOENT:
-    case ENOTDIR: code = Code::kNotFound; break;
+    case ENOTDIR:
+      code = Code::kNotFound;
+      break;
     case EACCES:
     case EPERM:
-    case EROFS: code = Code::kPermissionDenied; break;
-    case ETIMEDOUT: code = Code::kDeadlineExceeded; break;
-    case ECONNREFUSED: code = Code::kUnavailable; break;
-    default: break;
+    case EROFS:
+      code = Code::kPermissionDenied;
+      break;
+    case ETIMEDOUT:
+      code = Code::kDeadlineExceeded;
+      break;
+    case ECONNREFUSED:
+      code = Code::kUnavailable;
+      break;
+    default:
+      break;
   }
   return Error(code, std::string(what) + ": " + std::strerror(error_number), std::move(about));
 }

@@ -1,8 +1,8 @@
 // Results and errors: every function that can fail returns Result<T> or Status; own code throws nothing.
 //
-// An Error is made where the failure is seen, gains context on its way up (`with`), and is logged once, where it is
-// decided what to do about it. docs/ERRORS.md says what each code means to a user and which exit code or gRPC
-// status it becomes.
+// An Error is made where the failure is seen, gains context on its way up (`with`), and is logged once, where
+// it is decided what to do about it. docs/ERRORS.md says what each code means to a user and which exit code
+// or gRPC status it becomes.
 #pragma once
 
 #include <string>
@@ -31,8 +31,8 @@ std::string_view name(Code code);
 
 class [[nodiscard]] Error {
  public:
-  // `message` is one line that says what was wrong, what was found and what would do; `about` names its subject (a
-  // file, a GPU's UUID, a resource), empty when the message says it.
+  // `message` is one line that says what was wrong, what was found and what would do; `about` names its
+  // subject (a file, a GPU's UUID, a resource), empty when the message says it.
   Error(Code code, std::string message, std::string about = {})
       : code_(code), message_(std::move(message)), about_(std::move(about)) {}
 
@@ -61,16 +61,16 @@ inline tl::unexpected<Error> fail(Code code, std::string message, std::string ab
 }
 inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
 
-// From errno: "what: strerror", with the code that the errno stands for (ENOENT is kNotFound, EACCES and EPERM are
-// kPermissionDenied, ETIMEDOUT is kDeadlineExceeded, ECONNREFUSED is kUnavailable, others kIo).
+// From errno: "what: strerror", with the code that the errno stands for (ENOENT is kNotFound, EACCES and
+// EPERM are kPermissionDenied, ETIMEDOUT is kDeadlineExceeded, ECONNREFUSED is kUnavailable, others kIo).
 Error errno_error(std::string_view what, int error_number, std::string about = {});
 
 }  // namespace gpulet
 
 // Returns the error of `expression` from the calling function, if it has one.
-#define GPULET_TRY(expression)                                               \
-  do {                                                                       \
-    auto gpulet_try_result = (expression);                                   \
+#define GPULET_TRY(expression)                                                \
+  do {                                                                        \
+    auto gpulet_try_result = (expression);                                    \
     if (!gpulet_try_result) return ::gpulet::fail(gpulet_try_result.error()); \
   } while (false)
 

@@ -21,8 +21,8 @@ bool starts_with(std::string_view text, std::string_view prefix);
 // A whole decimal number and nothing else; nullopt for anything more, less, negative or out of range.
 std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 
-// The candidate with the fewest edits from `word`, if that is at most a third of the word's length (at least 1, at
-// most 3): what "did you mean" offers. Ties go to the earlier candidate.
+// The candidate with the fewest edits from `word`, if that is at most a third of the word's length (at least
+// 1, at most 3): what "did you mean" offers. Ties go to the earlier candidate.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace gpulet::text

@@ -1,5 +1,7 @@
 #include "cli/agent_command.h"
 
+#include <unistd.h>
+
 #include <iostream>
 
 #include "agent/node.h"
@@ -21,7 +23,9 @@ int run_agent(config::Sources sources) {
   }
   agent::configure_log(loaded->config.gpulet);
   for (const auto& warning : loaded->warnings) log::warning(warning);
-  return agent::run_node(std::move(sources), std::move(*loaded), version());
+  const auto status = agent::run_node(std::move(sources), std::move(*loaded), version());
+  if (!status) std::cerr << "gpulet: " << status.error().text() << std::endl;
+  ::_exit(status ? 0 : 1);
 }
 
 }  // namespace gpulet::cli

@@ -28,7 +28,9 @@ void add_settings(CLI::App& app, Flags& given) {
     for (const auto variable : setting.environment) help += " [$" + std::string(variable) + "]";
     auto* option = app.add_option_function<std::vector<std::string>>(
         names,
-        [&given, flag = std::string(setting.flag)](const std::vector<std::string>& values) { given[flag] = values; },
+        [&given, flag = std::string(setting.flag)](const std::vector<std::string>& values) {
+          given[flag] = values;
+        },
         help);
     option->expected(setting.kind == config::Kind::kBool ? 0 : 1, 1);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -36,8 +38,8 @@ void add_settings(CLI::App& app, Flags& given) {
   }
 }
 
-// The command line as CLI11 wants it. NVIDIA's programs take Go's forms: "-name" for "--name", and "--name=" for an
-// empty value.
+// The command line as CLI11 wants it. NVIDIA's programs take Go's forms: "-name" for "--name", and "--name="
+// for an empty value.
 std::vector<std::string> normalised(int argc, char** argv, bool go_forms) {
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
@@ -117,16 +119,20 @@ class Gpulet {
     add_driver_root(*list, list_.driver_root);
     list->callback([this] { run_ = [this] { return cli::list(list_); }; });
 
-    auto* topo = app_.add_subcommand("topo", "how the GPUs are linked, and the scores that placement adds up");
+    auto* topo =
+        app_.add_subcommand("topo", "how the GPUs are linked, and the scores that placement adds up");
     topo->add_option("-o,--output", topo_.output, "table or json")->check(CLI::IsMember({"table", "json"}));
     add_driver_root(*topo, topo_.driver_root);
     topo->callback([this] { run_ = [this] { return cli::topo(topo_); }; });
 
     auto* place = app_.add_subcommand("place", "which GPUs a container would get, and why");
     place->add_option("--size", place_.size, "how many GPUs")->required();
-    place->add_option("--available", place_.available, "GPUs to choose from, by index or UUID (all)")->delimiter(',');
+    place->add_option("--available", place_.available, "GPUs to choose from, by index or UUID (all)")
+        ->delimiter(',');
     place->add_option("--require", place_.require, "GPUs that must be among them")->delimiter(',');
-    place->add_option("--policy", place_.policy, "best-effort or tightest; for shared devices distributed or packed")
+    place
+        ->add_option("--policy", place_.policy,
+                     "best-effort or tightest; for shared devices distributed or packed")
         ->check(CLI::IsMember({"best-effort", "tightest", "distributed", "packed"}));
     place->add_option("--resource", place_.resource, "which resource, where there are several");
     place->add_option("-o,--output", place_.output, "text or json")->check(CLI::IsMember({"text", "json"}));
@@ -140,7 +146,8 @@ class Gpulet {
   void add_config() {
     auto* command = app_.add_subcommand("config", "check and print settings");
     command->require_subcommand(1);
-    auto* check = command->add_subcommand("check", "whether a config file is right: every mistake, one a line");
+    auto* check =
+        command->add_subcommand("check", "whether a config file is right: every mistake, one a line");
     check->add_option("FILE", check_.file, "the file")->required();
     check->add_flag("--drop-in", check_.drop_in, "as NVIDIA's plugin reads it: unknown keys are warnings");
     check->callback([this] { run_ = [this] { return config_check(check_); }; });
@@ -158,13 +165,15 @@ class Gpulet {
   }
 
   void add_demo() {
-    auto* command = app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
+    auto* command =
+        app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
     command->add_option("--machine", demo_.machine, "a machine that gpulet-sim knows, or a YAML file");
     command->callback([this] { run_ = [this] { return demo(demo_); }; });
   }
 
   static void add_driver_root(CLI::App& command, std::string& driver_root) {
-    command.add_option("--driver-root", driver_root, "where the driver's files are")->envname("DRIVER_ROOT_CTR_PATH");
+    command.add_option("--driver-root", driver_root, "where the driver's files are")
+        ->envname("DRIVER_ROOT_CTR_PATH");
   }
 
   CLI::App app_;
@@ -187,7 +196,8 @@ int main(int argc, char** argv) {
   if (name == "gpulet-listener") web::run_listener_child();
   if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
   if (name == "gpu-feature-discovery" || name == "mps-control-daemon" || name == "config-manager") {
-    std::cerr << name << ": this version of gpulet does not stand in for " << name << " yet; run NVIDIA's beside it\n";
+    std::cerr << name << ": this version of gpulet does not stand in for " << name
+              << " yet; run NVIDIA's beside it\n";
     return 1;
   }
   return Gpulet().main(argc, argv);

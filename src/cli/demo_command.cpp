@@ -18,7 +18,9 @@ constexpr int kFallenOffTheBus = 79;
 constexpr auto kPatience = 10s;
 constexpr unsigned kTimedAllocations = 100;
 
-tl::unexpected<Error> untrue(const std::string& claim) { return fail(Code::kInternal, "this did not happen: " + claim); }
+tl::unexpected<Error> untrue(const std::string& claim) {
+  return fail(Code::kInternal, "this did not happen: " + claim);
+}
 
 std::chrono::nanoseconds since(std::chrono::steady_clock::time_point start) {
   return std::chrono::steady_clock::now() - start;
@@ -63,7 +65,8 @@ class Demo {
     tell_.command("gpulet agent");
     const auto start = std::chrono::steady_clock::now();
     GPULET_TRY(node_.start_agent());
-    if (!node_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); }, kPatience)) {
+    if (!node_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); },
+                                  kPatience)) {
       return untrue("the agent registers");
     }
     const auto registered = since(start);
@@ -90,11 +93,12 @@ class Demo {
   Status place_pod(const std::string& name, unsigned size) {
     GPULET_TRY_ASSIGN(const std::string advice,
                       node_.gpulet({"place", "--size", std::to_string(size), "--available",
-                                     text::join(free_gpus(), ","), "-o", "json"}));
+                                    text::join(free_gpus(), ","), "-o", "json"}));
     const auto choice = nlohmann::json::parse(advice, nullptr, false);
     if (!choice.is_object()) return untrue("`gpulet place -o json` is JSON");
-    GPULET_TRY_ASSIGN(const sim::PodGrant grant,
-                      node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
+    GPULET_TRY_ASSIGN(
+        const sim::PodGrant grant,
+        node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
     auto got = grant.containers.at(0).devices.at(kGpu);
     std::vector<std::string> advised;
     for (const auto& device : choice["devices"]) advised.push_back(device.value("id", ""));
@@ -177,7 +181,8 @@ class Demo {
     for (unsigned i = 0; i < kTimedAllocations; ++i) {
       const std::string name = "timed-" + std::to_string(i);
       const auto size = static_cast<unsigned>(1 + i % gpus_.size());
-      GPULET_TRY(node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
+      GPULET_TRY(
+          node_.kubelet().admit({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
       GPULET_TRY(node_.kubelet().remove(name));
     }
     std::map<std::string, std::vector<std::chrono::nanoseconds>> calls;

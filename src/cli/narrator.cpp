@@ -23,10 +23,11 @@ Narrator::Narrator() : colour_(::isatty(STDOUT_FILENO) == 1), start_(std::chrono
 
 void Narrator::heading(const std::string& text) {
   char clock[16];
-  std::snprintf(clock, sizeof clock, "%4.1f s", Milliseconds(std::chrono::steady_clock::now() - start_).count() / 1e3);
+  std::snprintf(clock, sizeof clock, "%4.1f s",
+                Milliseconds(std::chrono::steady_clock::now() - start_).count() / 1e3);
   std::cout << '\n'
-            << (colour_ ? "\033[1;36m" : "") << ++step_ << ". " << text << (colour_ ? "\033[0m\033[2m" : "") << "  ["
-            << clock << "]" << (colour_ ? "\033[0m" : "") << std::endl;
+            << (colour_ ? "\033[1;36m" : "") << ++step_ << ". " << text << (colour_ ? "\033[0m\033[2m" : "")
+            << "  [" << clock << "]" << (colour_ ? "\033[0m" : "") << std::endl;
 }
 void Narrator::command(const std::string& text) {
   std::cout << (colour_ ? "   \033[2m$ " : "   $ ") << text << (colour_ ? "\033[0m" : "") << std::endl;

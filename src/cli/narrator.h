@@ -17,8 +17,8 @@ class Narrator {
   void heading(const std::string& text);
   void command(const std::string& text);  // what a person could type
   void say(const std::string& text);
-  void done(const std::string& text);     // a claim that was seen to hold
-  void block(const std::string& text);    // a program's own output, indented
+  void done(const std::string& text);   // a claim that was seen to hold
+  void block(const std::string& text);  // a program's own output, indented
 
  private:
   bool colour_;

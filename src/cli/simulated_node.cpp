@@ -33,7 +33,8 @@ Result<std::string> output_of(std::vector<std::string> command, std::vector<std:
   FileDescriptor out_read(out[0]), out_write(out[1]);
   if (::pipe2(err, O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno));
   FileDescriptor err_read(err[0]), err_write(err[1]);
-  ProcessOptions options{.program = command.front(), .arguments = command, .environment = std::move(environment)};
+  ProcessOptions options{
+      .program = command.front(), .arguments = command, .environment = std::move(environment)};
   options.descriptors = {{out_write.get(), STDOUT_FILENO}, {err_write.get(), STDERR_FILENO}};
   GPULET_TRY_ASSIGN(const auto process, Process::start(options));
   out_write.reset();
@@ -47,7 +48,7 @@ Result<std::string> output_of(std::vector<std::string> command, std::vector<std:
 }
 
 Result<std::unique_ptr<SimulatedNode>> SimulatedNode::start(const std::string& machine,
-                                                  const std::string& programs) {
+                                                            const std::string& programs) {
   std::unique_ptr<SimulatedNode> node(new SimulatedNode);
   std::string folder = std::filesystem::temp_directory_path().string() + "/gpulet-demo-XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) return fail(errno_error("cannot make a folder", errno, folder));
@@ -89,7 +90,8 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
     process.arguments.push_back(argument);
   }
   process.arguments.insert(process.arguments.end(), options.arguments.begin(), options.arguments.end());
-  process.environment.insert(process.environment.end(), options.environment.begin(), options.environment.end());
+  process.environment.insert(process.environment.end(), options.environment.begin(),
+                             options.environment.end());
   GPULET_TRY_ASSIGN(agent_, Process::start(process));
   return {};
 }

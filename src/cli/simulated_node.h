@@ -1,5 +1,5 @@
-// A node on this machine, for the demo, the benchmarks and tests/sim: a folder of its own with a simulated driver root, the
-// embedded kubelet, and the agent as a process. All that it starts ends with it, and the folder goes.
+// A node on this machine, for the demo, the benchmarks and tests/sim: a folder of its own with a simulated driver root,
+// the embedded kubelet, and the agent as a process. All that it starts ends with it, and the folder goes.
 #pragma once
 
 #include <chrono>
@@ -13,13 +13,13 @@
 
 namespace gpulet::cli {
 
-// Runs a program to its end and returns what it printed. Errors: kInternal with its standard error's first line when
-// its exit code is not 0; kDeadlineExceeded after 30 s.
+// Runs a program to its end and returns what it printed. Errors: kInternal with its standard error's first
+// line when its exit code is not 0; kDeadlineExceeded after 30 s.
 Result<std::string> output_of(std::vector<std::string> command, std::vector<std::string> environment = {});
 
 struct AgentOptions {
-  std::string name = "gpulet";             // what it is called by; "gpulet" is given the subcommand `agent`
-  std::vector<std::string> arguments{};    // beside those that say where the node's parts are
+  std::string name = "gpulet";           // what it is called by; "gpulet" is given the subcommand `agent`
+  std::vector<std::string> arguments{};  // beside those that say where the node's parts are
   std::vector<std::string> environment{};
 };
 
@@ -27,7 +27,8 @@ class SimulatedNode {
  public:
   // Lays out `machine` with gpulet-sim, starts the embedded kubelet. The agent is not started yet. gpulet and
   // gpulet-sim are those in `programs`; empty: this program, and the one beside it.
-  static Result<std::unique_ptr<SimulatedNode>> start(const std::string& machine, const std::string& programs = {});
+  static Result<std::unique_ptr<SimulatedNode>> start(const std::string& machine,
+                                                      const std::string& programs = {});
   ~SimulatedNode();
   SimulatedNode(const SimulatedNode&) = delete;
 

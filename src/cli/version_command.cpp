@@ -18,8 +18,8 @@ int print_version(const VersionOptions& options) {
               << '\n';
     return 0;
   }
-  std::cout << "gpulet " << version() << " (device plugin v1beta1, PodResources v1, config v1; compiler " << __VERSION__
-            << ")\n";
+  std::cout << "gpulet " << version() << " (device plugin v1beta1, PodResources v1, config v1; compiler "
+            << __VERSION__ << ")\n";
   return 0;
 }
 

@@ -1,5 +1,6 @@
-// A thousand nodes' bad days: each seed drives the agent through some minutes of faults on a clock of its own, and
-// after every step what the kubelet sees must hold the invariants below. A failing seed is named; run it alone with
+// A thousand nodes' bad days: each seed drives the agent through some minutes of faults on a clock of its
+// own, and after every step what the kubelet sees must hold the invariants below. A failing seed is named;
+// run it alone with
 //   --gtest_filter='Seeds/*.HoldsItsInvariants/N'  (N = seed / kSeedsPerTest)
 #include <gtest/gtest.h>
 
@@ -22,21 +23,28 @@ constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
 
 constexpr unsigned kGpuReset = 1;  // NVML field 230
 
-// A driver that nobody tells of a fault is asked every health_check_interval; then it is read, and a call may hang.
+// A driver that nobody tells of a fault is asked every health_check_interval; then it is read, and a call may
+// hang.
 constexpr Duration kNoticed = 10s + 2 * kCallTimeout + 1s;
 constexpr Duration kRegisteredAgain = 100ms;
 constexpr Duration kPiece = 50ms;  // between two looks at the invariants
 
 class Node {
  public:
-  explicit Node(std::uint64_t seed) : random_(seed), driver_(loop_, 1 + random_() % 8), kubelet_(loop_, random_) {
+  explicit Node(std::uint64_t seed)
+      : random_(seed), driver_(loop_, 1 + random_() % 8), kubelet_(loop_, random_) {
     config_.flags.fail_on_init_error = false;
     config_.gpu_resources = {{"*", ResourceName("nvidia.com/gpu")}};
     replicas_ = random_() % 3 == 0 ? 4u : 1u;
     set_sharing(replicas_);
-    agent::Ports ports{.loop = loop_, .driver = driver_, .host = kubelet_, .reporter = reporter_, .pods = nullptr,
+    agent::Ports ports{.loop = loop_,
+                       .driver = driver_,
+                       .host = kubelet_,
+                       .reporter = reporter_,
+                       .pods = nullptr,
                        .files = [](const config::Config&) { return agent::NodeFiles{}; }};
-    agent_.emplace(std::move(ports), config_, seed, [](const Error& error) { ADD_FAILURE() << error.text(); });
+    agent_.emplace(std::move(ports), config_, seed,
+                   [](const Error& error) { ADD_FAILURE() << error.text(); });
     faulty_since_.resize(driver_.gpus.size());
     if (random_() % 4 == 0) driver_.loaded = false;
     if (random_() % 4 == 0) kubelet_.stop();
@@ -46,22 +54,58 @@ class Node {
   void random_step() {
     const std::size_t gpu = random_() % driver_.gpus.size();
     switch (random_() % 16) {
-      case 0: driver_.gpus[gpu].lost = true; break;
-      case 1: driver_.gpus[gpu].hangs = true; break;
-      case 2: mark(gpu); break;
-      case 3: driver_.xid(gpu, kApplicationXid); break;
-      case 4: heal(gpu); break;
-      case 5: driver_.replace(gpu); break;
-      case 6: driver_.gpus[gpu].slow = std::chrono::milliseconds(random_() % 300); break;
-      case 7: driver_.fail_event_wait(); break;
-      case 8: driver_.loaded ? driver_.reload_begins() : driver_.reload_ends(); break;
-      case 9: kubelet_.running() ? kubelet_.stop() : kubelet_.start(); break;
-      case 10: if (kubelet_.running()) { kubelet_.stop(); kubelet_.start(); } break;
-      case 11: kubelet_.set_mood(static_cast<FakeKubelet::Mood>(random_() % 4)); break;
-      case 12: kubelet_.delete_socket(any_resource()); break;
-      case 13: kubelet_.drop_stream(any_resource()); break;
-      case 14: set_sharing(random_() % 2 == 0 ? 1 : 4); agent_->apply(config_); break;
-      case 15: agent_->config_failed(Error(Code::kInvalidArgument, "bad file")); break;
+      case 0:
+        driver_.gpus[gpu].lost = true;
+        break;
+      case 1:
+        driver_.gpus[gpu].hangs = true;
+        break;
+      case 2:
+        mark(gpu);
+        break;
+      case 3:
+        driver_.xid(gpu, kApplicationXid);
+        break;
+      case 4:
+        heal(gpu);
+        break;
+      case 5:
+        driver_.replace(gpu);
+        break;
+      case 6:
+        driver_.gpus[gpu].slow = std::chrono::milliseconds(random_() % 300);
+        break;
+      case 7:
+        driver_.fail_event_wait();
+        break;
+      case 8:
+        driver_.loaded ? driver_.reload_begins() : driver_.reload_ends();
+        break;
+      case 9:
+        kubelet_.running() ? kubelet_.stop() : kubelet_.start();
+        break;
+      case 10:
+        if (kubelet_.running()) {
+          kubelet_.stop();
+          kubelet_.start();
+        }
+        break;
+      case 11:
+        kubelet_.set_mood(static_cast<FakeKubelet::Mood>(random_() % 4));
+        break;
+      case 12:
+        kubelet_.delete_socket(any_resource());
+        break;
+      case 13:
+        kubelet_.drop_stream(any_resource());
+        break;
+      case 14:
+        set_sharing(random_() % 2 == 0 ? 1 : 4);
+        agent_->apply(config_);
+        break;
+      case 15:
+        agent_->config_failed(Error(Code::kInvalidArgument, "bad file"));
+        break;
     }
   }
 
@@ -117,18 +161,19 @@ class Node {
   }
 
   ResourceName any_resource() const {
-    return kubelet_.endpoints().empty() ? ResourceName("nvidia.com/gpu") : kubelet_.endpoints().begin()->first;
+    return kubelet_.endpoints().empty() ? ResourceName("nvidia.com/gpu")
+                                        : kubelet_.endpoints().begin()->first;
   }
 
   void set_sharing(unsigned replicas) {
     config_.sharing = {};
     if (replicas < 2) return;
     config_.sharing.strategy = config::SharingStrategy::kTimeSlicing;
-    config_.sharing.resources = {{.name = ResourceName("nvidia.com/gpu"),
-                                  .rename = random_() % 2 ? std::optional(ResourceName("nvidia.com/gpu.shared"))
-                                                          : std::nullopt,
-                                  .devices = config::AllDevices{},
-                                  .replicas = replicas}};
+    config_.sharing.resources = {
+        {.name = ResourceName("nvidia.com/gpu"),
+         .rename = random_() % 2 ? std::optional(ResourceName("nvidia.com/gpu.shared")) : std::nullopt,
+         .devices = config::AllDevices{},
+         .replicas = replicas}};
   }
 
   void check() {
@@ -138,7 +183,8 @@ class Node {
     EXPECT_LT(loop_.pending_timers(), 400u);
   }
 
-  // Nothing offered twice, under any resource; every id is a GPU that was there when the driver last answered.
+  // Nothing offered twice, under any resource; every id is a GPU that was there when the driver last
+  // answered.
   void check_devices() {
     for (const auto& gpu : driver_.gpus) ever_.insert(gpu.uuid.str());
     std::set<std::string> ids;
@@ -147,7 +193,8 @@ class Node {
         EXPECT_TRUE(ids.insert(device.id.str()).second) << "offered twice: " << device.id.str();
         EXPECT_TRUE(ever_.contains(device.id.str().substr(0, device.id.str().find("::")))) << device.id.str();
         const DeviceId asked[] = {device.id};
-        EXPECT_EQ(kubelet::allocate(*endpoint.offer, asked).has_value(), device.health.healthy) << device.id.str();
+        EXPECT_EQ(kubelet::allocate(*endpoint.offer, asked).has_value(), device.health.healthy)
+            << device.id.str();
       }
     }
   }
@@ -172,14 +219,16 @@ class Node {
 
   void check_registered() {
     bool all = true;
-    for (const auto& [name, endpoint] : kubelet_.endpoints()) all = all && endpoint.socket && endpoint.watched;
+    for (const auto& [name, endpoint] : kubelet_.endpoints())
+      all = all && endpoint.socket && endpoint.watched;
     if (!kubelet_.answers() || all) {
       unregistered_since_.reset();
       return;
     }
     if (!unregistered_since_) unregistered_since_ = loop_.now();
-    const Duration bound = kubelet_.answers_since_start() ? kRegisteredAgain + 2 * kPiece
-                                                          : agent::kRegisterBackoff.longest + 2 * kRegisterTimeout;
+    const Duration bound = kubelet_.answers_since_start()
+                               ? kRegisteredAgain + 2 * kPiece
+                               : agent::kRegisterBackoff.longest + 2 * kRegisterTimeout;
     EXPECT_LT(loop_.now() - *unregistered_since_, bound) << "not registered again in time";
   }
 

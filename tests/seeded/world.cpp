@@ -7,7 +7,8 @@ namespace gpulet::seeded {
 using namespace std::chrono_literals;
 
 FakeDriver::FakeDriver(ManualLoop& loop, std::size_t count) : loop_(loop) {
-  for (std::size_t i = 0; i < count; ++i) gpus.push_back({.uuid = DeviceUuid("GPU-" + std::to_string(next_uuid_++))});
+  for (std::size_t i = 0; i < count; ++i)
+    gpus.push_back({.uuid = DeviceUuid("GPU-" + std::to_string(next_uuid_++))});
 }
 
 void FakeDriver::later(Duration delay, std::function<void()> task) {
@@ -31,7 +32,8 @@ inventory::Gpu FakeDriver::describe(std::size_t index) const {
   gpu.memory = mebibytes(81559);
   gpu.numa_node = index < gpus.size() / 2 ? 0 : 1;
   if (fake.lost) gpu.unreadable = Error(Code::kDeviceLost, "GPU is lost", fake.uuid.str());
-  if (fake.hangs) gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not answer", fake.uuid.str());
+  if (fake.hangs)
+    gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not answer", fake.uuid.str());
   return gpu;
 }
 
@@ -39,7 +41,8 @@ void FakeDriver::read(std::function<void(Result<inventory::Snapshot>)> done) {
   ++calls;
   Duration time = kReadTime;
   for (const auto& gpu : gpus) time += gpu.slow;
-  if (std::ranges::any_of(gpus, [](const auto& gpu) { return gpu.hangs; })) time = std::max(time, kCallTimeout);
+  if (std::ranges::any_of(gpus, [](const auto& gpu) { return gpu.hangs; }))
+    time = std::max(time, kCallTimeout);
   later(time, [this, done = std::move(done)] {
     if (!loaded) return done(fail(Code::kUnavailable, "the driver is not loaded"));
     inventory::Snapshot snapshot;
@@ -117,8 +120,12 @@ void FakeKubelet::register_resource(const ResourceName& resource, std::function<
   };
   switch (mood) {
     case Mood::kAnswers:
-    case Mood::kRefuses: later(1ms, answer); break;
-    case Mood::kLate: later(2s, answer); break;
+    case Mood::kRefuses:
+      later(1ms, answer);
+      break;
+    case Mood::kLate:
+      later(2s, answer);
+      break;
     case Mood::kNever:
       later(kRegisterTimeout, [done] { done(fail(Code::kDeadlineExceeded, "the kubelet does not answer")); });
       break;
@@ -144,7 +151,8 @@ void FakeKubelet::lose_socket(const ResourceName& resource) {
   end_stream(resource, it->second);
   later(kInotifyDelay, [this, resource] {
     const auto lost = endpoints_.find(resource);
-    if (lost != endpoints_.end() && !lost->second.socket && events_.socket_lost) events_.socket_lost(resource);
+    if (lost != endpoints_.end() && !lost->second.socket && events_.socket_lost)
+      events_.socket_lost(resource);
   });
 }
 

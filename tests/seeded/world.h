@@ -1,6 +1,6 @@
-// A node in memory for the seeded simulation: a driver whose GPUs get lost, hang, throw XIDs and are replaced, and a
-// kubelet that restarts, refuses, answers late or never and whose folder loses sockets. Both live on the ManualLoop that
-// the agent lives on, so a seed replays the same hours every time.
+// A node in memory for the seeded simulation: a driver whose GPUs get lost, hang, throw XIDs and are
+// replaced, and a kubelet that restarts, refuses, answers late or never and whose folder loses sockets. Both
+// live on the ManualLoop that the agent lives on, so a seed replays the same hours every time.
 #pragma once
 
 #include <map>
@@ -77,8 +77,8 @@ class FakeKubelet final : public agent::PluginHost {
   void delete_socket(const ResourceName& resource);
   void drop_stream(const ResourceName& resource);
   bool running() const { return running_; }
-  // Whether it runs and answers, and has done so since it started: then nothing excuses a resource not registered. One
-  // that refused or kept silent meanwhile is only found willing by the next try of a backoff.
+  // Whether it runs and answers, and has done so since it started: then nothing excuses a resource not
+  // registered. One that refused or kept silent meanwhile is only found willing by the next try of a backoff.
   bool answers() const { return running_ && mood == Mood::kAnswers; }
   bool answers_since_start() const { return answers() && answered_since_start_; }
   void set_mood(Mood value);
@@ -86,7 +86,7 @@ class FakeKubelet final : public agent::PluginHost {
   struct Endpoint {
     kubelet::OfferPtr offer;  // what the plugin serves
     bool socket = false;
-    bool watched = false;     // the kubelet has a stream: it sees `offer`
+    bool watched = false;  // the kubelet has a stream: it sees `offer`
     bool late = false;
   };
   const std::map<ResourceName, Endpoint>& endpoints() const { return endpoints_; }
@@ -107,7 +107,9 @@ class FakeKubelet final : public agent::PluginHost {
 
 class FakeReporter final : public agent::Reporter {
  public:
-  void event(Severity, std::string_view reason, const std::string&) override { ++counts[std::string(reason)]; }
+  void event(Severity, std::string_view reason, const std::string&) override {
+    ++counts[std::string(reason)];
+  }
   std::map<std::string, std::size_t> counts;
 };
 

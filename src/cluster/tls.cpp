@@ -42,9 +42,11 @@ TlsClient::~TlsClient() = default;
 
 Result<std::unique_ptr<TlsClient>> TlsClient::create(const std::string& host, const std::string& ca_file) {
   if (::access(ca_file.c_str(), R_OK) != 0) return fail(errno_error("cannot read", errno, ca_file));
-  // Without the host's openssl.cnf, which may name modules to load into a root process, and without tables of error texts.
-  ::OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_LOAD_SSL_STRINGS | OPENSSL_INIT_NO_LOAD_CRYPTO_STRINGS,
-                     nullptr);
+  // Without the host's openssl.cnf, which may name modules to load into a root process, and without tables of
+  // error texts.
+  constexpr std::uint64_t kLean =
+      OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_LOAD_SSL_STRINGS | OPENSSL_INIT_NO_LOAD_CRYPTO_STRINGS;
+  ::OPENSSL_init_ssl(kLean, nullptr);
   ::ERR_clear_error();
   auto state = std::make_unique<State>();
   state->context.reset(::SSL_CTX_new(::TLS_client_method()));

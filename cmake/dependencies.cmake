@@ -57,4 +57,6 @@ if(GPULET_TESTS)
   find_package(GTest REQUIRED)
   find_package(rapidcheck REQUIRED)
   find_package(benchmark REQUIRED)
+  # scripts/bootstrap leaves it in its cache: Debian's package would start a server.
+  find_program(PROMTOOL promtool HINTS $ENV{GPULET_CACHE}/bin $ENV{HOME}/.cache/gpulet/bin REQUIRED)
 endif()

@@ -20,10 +20,10 @@ std::string promtool(const std::string& page) {
   EXPECT_EQ(::pipe(in.data()), 0);
   EXPECT_EQ(::pipe(out.data()), 0);
   FileDescriptor in_read(in[0]), in_write(in[1]), out_read(out[0]), out_write(out[1]);
-  ProcessOptions options{.program = "/usr/bin/promtool", .arguments = {"promtool", "check", "metrics"}};
+  ProcessOptions options{.program = GPULET_PROMTOOL, .arguments = {"promtool", "check", "metrics"}};
   options.descriptors = {{in_read.get(), 0}, {out_write.get(), 1}, {out_write.get(), 2}};
   auto process = Process::start(options);
-  if (!process) return process.error().text() + " (Debian's package prometheus has it)";
+  if (!process) return process.error().text() + " (scripts/bootstrap fetches it)";
   in_read.reset();
   out_write.reset();
   EXPECT_EQ(::write(in_write.get(), page.data(), page.size()), static_cast<ssize_t>(page.size()));

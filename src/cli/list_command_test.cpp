@@ -31,7 +31,7 @@ Snapshot node() {
   gpu.serial = "1650";
   gpu.mig_capable = gpu.mig_enabled = true;
   gpu.mig_pending = false;
-  gpu.nvlinks = {{0, inventory::NvLinkRemote::kSwitch, {0, 7, 0, 0}}, {1, inventory::NvLinkRemote::kSwitch, {0, 7, 0, 0}}};
+  for (unsigned i = 0; i < 2; ++i) gpu.nvlinks.push_back({i, inventory::NvLinkRemote::kSwitch, {0, 7, 0, 0}});
   gpu.fabric = inventory::Fabric{"01234567", 3};
   inventory::MigDevice mig;
   mig.index = 0;

@@ -271,8 +271,9 @@ TEST(Names, Architectures) {
     unsigned major, minor;
     const char* name;
   } rows[] = {
-      {6, 1, "pascal"},  {7, 0, "volta"},      {7, 5, "turing"},     {8, 0, "ampere"}, {8, 6, "ampere"},     {8, 9, "ada-lovelace"},
-      {9, 0, "hopper"},  {10, 0, "blackwell"}, {12, 0, "blackwell"}, {13, 0, "rubin"}, {11, 0, "undefined"}, {0, 0, "undefined"},
+      {6, 1, "pascal"},     {7, 0, "volta"},      {7, 5, "turing"}, {8, 0, "ampere"},
+      {8, 6, "ampere"},     {8, 9, "ada-lovelace"}, {9, 0, "hopper"}, {10, 0, "blackwell"},
+      {12, 0, "blackwell"}, {13, 0, "rubin"},     {11, 0, "undefined"}, {0, 0, "undefined"},
   };
   for (const auto& row : rows) EXPECT_EQ(architecture_name(row.major, row.minor), row.name);
 }

@@ -17,7 +17,8 @@ TEST(PciAddress, BothFormsInAnyCase) {
 
 TEST(PciAddress, RefusesWhatIsNone) {
   for (const char* text : {"", "1b:00.0", "0000:1b:00", "0000:1b:00.0 ", " 0000:1b:00.0", "0000:1b:20.0",
-                           "0000:1b:00.8", "0000:1bb:00.0", "000000000:1b:00.0", "-1:1b:00.0", "0x00:1b:00.0", "0000.1b.00.0"}) {
+                           "0000:1b:00.8", "0000:1bb:00.0", "000000000:1b:00.0", "-1:1b:00.0", "0x00:1b:00.0",
+                           "0000.1b.00.0"}) {
     const auto address = PciAddress::parse(text);
     ASSERT_FALSE(address) << text;
     EXPECT_EQ(address.error().code(), Code::kInvalidArgument);

@@ -20,7 +20,8 @@ TEST(Library, NoneSaysWhereItWasLookedFor) {
   const auto library = Library::open(root.path(), "libnvidia-ml-none.so.1");
   ASSERT_FALSE(library);
   EXPECT_EQ(library.error().code(), Code::kUnavailable);
-  EXPECT_NE(library.error().message().find("libnvidia-ml-none.so.1 is neither below " + root.path()), std::string::npos);
+  const std::string expected = "libnvidia-ml-none.so.1 is neither below " + root.path();
+  EXPECT_NE(library.error().message().find(expected), std::string::npos);
   EXPECT_EQ(Library::open("/nowhere", "libnvidia-ml-none.so.1").error().code(), Code::kUnavailable);
 }
 

@@ -29,12 +29,14 @@ class LoopThread {
 
   // Runs `task` on the loop and waits for its end.
   void run(std::function<void()> task) {
-    std::promise<void> ended;
-    loop_.post([&] {
+    // Shared: who sets it is still inside when the waiting one goes on.
+    auto ended = std::make_shared<std::promise<void>>();
+    auto future = ended->get_future();
+    loop_.post([&task, ended] {
       task();
-      ended.set_value();
+      ended->set_value();
     });
-    ended.get_future().wait();
+    future.wait();
   }
   // Runs `start(done)` on the loop and waits for what done is called with; nullopt after kTestPatience.
   template <class T>
@@ -58,11 +60,9 @@ template <class T>
 class Gathered {
  public:
   void add(T value) {
-    {
-      const std::lock_guard lock(state_->mutex);
-      state_->values.push_back(std::move(value));
-    }
-    state_->changed.notify_all();
+    const std::lock_guard lock(state_->mutex);
+    state_->values.push_back(std::move(value));
+    state_->changed.notify_all();  // with the lock: the waiting one may destroy this
   }
   // The first `count`, or fewer after `patience`.
   std::vector<T> wait(std::size_t count, std::chrono::milliseconds patience = kTestPatience) const {

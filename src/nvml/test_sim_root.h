@@ -2,6 +2,7 @@
 // root is then another library to the loader, with its own machine, even within one process.
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -58,6 +59,10 @@ class SimRoot {
     std::filesystem::copy_file(library, folder + "/" + name);
     std::filesystem::remove(folder + "/libnvidia-ml.so.1");
     std::filesystem::create_symlink(name, folder + "/libnvidia-ml.so.1");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    // The sanitizers do not see the loader unmap a library and map another one in its place.
+    EXPECT_NE(::dlopen((folder + "/" + name).c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE), nullptr) << ::dlerror();
+#endif
   }
   void write(const std::string& path, const std::string& content) {
     const auto whole = std::filesystem::path(path_ + "/" + path);

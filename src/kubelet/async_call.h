@@ -27,7 +27,6 @@ ClientCall call_async(Rpc& rpc, std::shared_ptr<Mailbox> mailbox, std::shared_pt
                       AsyncMethod<Stub, Request, Response> method, const Request& request,
                       std::function<void(const grpc::Status&, const Response&)> done) {
   struct Call {
-    std::mutex mutex;  // `reader` is set by one thread and used by another
     std::shared_ptr<grpc::Channel> channel;
     grpc::ClientContext context;
     std::unique_ptr<Stub> stub;
@@ -38,17 +37,14 @@ ClientCall call_async(Rpc& rpc, std::shared_ptr<Mailbox> mailbox, std::shared_pt
     std::shared_ptr<Call> self;  // until it is over
   };
   auto call = std::make_shared<Call>();
-  std::lock_guard lock(call->mutex);
+  std::lock_guard beginning(rpc.beginning());
   call->self = call;
   call->channel = channel;
   call->context.set_authority("localhost");
   call->stub = std::make_unique<Stub>(channel);
   call->tag.run = [weak = std::weak_ptr(call), mailbox = std::move(mailbox), done = std::move(done)](bool) {
     const auto over = weak.lock();
-    {
-      std::lock_guard wait_until_begun(over->mutex);
-      over->self.reset();
-    }
+    over->self.reset();
     Mailbox::post(mailbox, [over, done] { done(over->status, over->response); });
   };
   call->reader = (call->stub.get()->*method)(&call->context, request, &rpc.queue());

@@ -29,11 +29,15 @@ struct Rpc::Impl {
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
   std::thread thread;
+  std::mutex beginning;
 
   void run() {
     void* tag = nullptr;
     bool ok = false;
-    while (queue->Next(&tag, &ok)) static_cast<Tag*>(tag)->run(ok);
+    while (queue->Next(&tag, &ok)) {
+      { std::lock_guard begun(beginning); }
+      static_cast<Tag*>(tag)->run(ok);
+    }
   }
 };
 
@@ -59,6 +63,7 @@ Rpc::~Rpc() {
 }
 
 grpc::CompletionQueue& Rpc::queue() { return *impl_->queue; }
+std::mutex& Rpc::beginning() { return impl_->beginning; }
 DeviceService& Rpc::devices() { return impl_->devices; }
 void Rpc::serve_connection(FileDescriptor socket) {
   grpc::AddInsecureChannelFromFd(impl_->server.get(), socket.release());

@@ -32,6 +32,8 @@ class Rpc {
 
   grpc::CompletionQueue& queue();
   DeviceService& devices();
+  // Held while an operation is begun outside the gRPC thread: its tag does not run before it is all there.
+  std::mutex& beginning();
   // Serves a connected socket; gRPC owns it from here on and names its requests' peer "fd:<number>".
   void serve_connection(FileDescriptor socket);
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 
-from lib.kube import gpu_pod, until
+from lib.kube import Timeout, gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
 from lib.storm import Storm
 
@@ -173,7 +173,7 @@ class Checks:
             if pod["status"]["phase"] in ("Failed", "Succeeded"):
                 raise AssertionError(f"{name} {pod['status']['phase']}: {pod['status'].get('reason')} {pod['status'].get('message')}")
             return pod if pod["status"]["phase"] == "Running" else None
-        return until(f"{name} runs", state, 30)
+        return until(f"{name} runs", state, 60)
 
     def remove_pods(self):
         for name in self.kube.pods():
@@ -182,7 +182,16 @@ class Checks:
 
     def linked_pair(self):
         self.run_pod("pair", 2, "n1", script=LOOK)
-        said = until("the container has looked", lambda: (log := self.kube.log("pair")).endswith("done\n") and log, 20)
+        said = ""
+
+        def looked():
+            nonlocal said
+            said = self.kube.log("pair")
+            return said.endswith("done\n")
+        try:
+            until("the container has looked", looked, 60)
+        except Timeout as timeout:
+            raise Timeout(f"{timeout}; it has said {said!r}") from timeout
         lines = [line.split(" ", 2) for line in said.splitlines()]
         ids = next(line[1] for line in lines if line[0] == "env").split(",")
         held = self.n1.resources.held()["pair"]

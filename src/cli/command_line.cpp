@@ -1,8 +1,10 @@
 #include "cli/command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
+#include "base/text.h"
 #include "cli/agent_command.h"
 #include "cli/config_command.h"
 #include "cli/demo_command.h"
@@ -96,11 +98,25 @@ class Gpulet {
   }
 
   int main(int argc, char** argv) {
+    if (argc > 1 && argv[1][0] != '-' && !known(argv[1])) return 2;
     if (const int code = parse(app_, normalised(argc, argv, false)); code >= 0) return code;
     return run_();
   }
 
  private:
+  // Says so, with the nearest there is, when it is no command.
+  bool known(const std::string& name) const {
+    std::vector<std::string> names;
+    for (const auto* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
+      names.push_back(command->get_name());
+    }
+    if (std::ranges::count(names, name) != 0) return true;
+    const auto near = text::nearest(name, names);
+    std::cerr << "gpulet: unknown command '" << name << "'"
+              << (near ? "; did you mean " + *near + "?" : "; there are " + text::join(names, ", ")) << '\n';
+    return false;
+  }
+
   void add_agent() {
     auto* command = app_.add_subcommand("agent", "run the agent of this node");
     add_settings(*command, agent_.flags);

@@ -35,9 +35,7 @@ void DriverEvents::release_set() {
   sources_.clear();
   registered_.clear();
   any_events_ = false;
-  if (!set_) return;
-  worker_.run<void>({"freeing the event set", {}, deadline_}, [set = std::exchange(set_, nullptr)] { return Status(); },
-                    [](const Status&) {});
+  set_.reset();
 }
 
 void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,

@@ -64,7 +64,7 @@ class DriverEvents {
   std::vector<Wanted> wanted_;
   Duration deadline_{};
 
-  SetPtr set_;  // let go of on the worker alone
+  SetPtr set_;
   std::unique_ptr<nvml::EventWaiter> waiter_;
   std::map<void*, DeviceUuid> sources_;  // by the handle that an event names
   std::set<DeviceUuid> registered_;      // or tried in vain; one that was unreadable since is registered again

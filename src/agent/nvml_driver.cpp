@@ -11,7 +11,7 @@ using inventory::Gpu;
 using inventory::PcieDistance;
 using WeakSession = std::weak_ptr<const nvml::Session>;
 
-// Work holds the Session weakly while it is queued, so that the last to let go is never the loop.
+// Work holds the Session weakly while it is queued: what waits must not keep a driver that is to be opened anew.
 Error session_gone() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
 
 // What a probe learns beside its answer.
@@ -62,10 +62,6 @@ NvmlDriver::NvmlDriver(Loop& loop, NvmlDriverOptions options)
 NvmlDriver::~NvmlDriver() {
   *alive_ = false;
   events_.stop();
-  if (session_) {
-    worker_.run<void>({"closing the driver", {}, options_.call_timeout},
-                      [session = std::exchange(session_, nullptr)] { return Status(); }, [](const Status&) {});
-  }
 }
 
 nvml::Call NvmlDriver::about_gpu(const std::string& what, unsigned index) const {

@@ -64,7 +64,7 @@ class NvmlDriver final : public Driver {
 
   Loop& loop_;
   NvmlDriverOptions options_;
-  SessionPtr session_;  // let go of on the worker alone
+  SessionPtr session_;
   std::uint64_t generation_ = 0;
   std::optional<inventory::Snapshot> last_;
   inventory::Distances distances_;

@@ -14,7 +14,7 @@ std::atomic<std::size_t> waiting_threads{0};
 
 Result<std::shared_ptr<const EventSet>> EventSet::create(std::shared_ptr<const Session> session) {
   GPULET_TRY_ASSIGN(void* const raw, session->create_event_set());
-  return std::shared_ptr<const EventSet>(new EventSet(std::move(session), raw));
+  return std::shared_ptr<const EventSet>(new EventSet(std::move(session), raw), dispose<EventSet>);
 }
 
 EventSet::~EventSet() { session_->free_event_set(raw_); }

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/thread.h"
 
 // Calls a function of this Session's library: GPULET_NVML(nvmlDeviceGetName, arguments…) is a Status.
 #define GPULET_NVML(function, ...) call(library_->api(), library_->api().function, #function, __VA_ARGS__)
@@ -162,7 +163,7 @@ Result<std::shared_ptr<const Session>> Session::open(const std::string& driver_r
     const Code code = error.code() == Code::kPermissionDenied ? error.code() : Code::kUnavailable;
     return Error(code, "the NVIDIA driver cannot be initialised: " + error.message(), error.about());
   }));
-  std::shared_ptr<Session> session(new Session(library, {}));
+  std::shared_ptr<Session> session(new Session(library, {}), dispose<Session>);
   std::array<char, 96> version{};
   GPULET_TRY(call(api, api.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion", version.data(),
                   static_cast<unsigned>(version.size())));

@@ -3,7 +3,7 @@
 //
 // Every call may block for ever when a GPU or the driver hangs, so each is made on the Worker's thread, and whoever
 // may be inside one holds the Session's shared_ptr: it is never shut down or unloaded under a call. Destruction calls
-// the driver too; it belongs on the worker as well. Any number of threads may call at once.
+// the driver too: let go of on a loop's thread, it happens on a thread of its own. Any number of threads may call.
 //
 // Errors of every call: kUnavailable (the driver has gone or was reloaded, or the handle is of an earlier Session:
 // open a new one), kDeviceLost, kUnsupported (this GPU cannot, or this driver has no such function), kDeadlineExceeded,

@@ -8,6 +8,8 @@
 namespace gpulet::nvml {
 namespace {
 
+thread_local bool is_loop = false;
+
 void* run(void* argument) {
   const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
   (*body)();
@@ -15,6 +17,9 @@ void* run(void* argument) {
 }
 
 }  // namespace
+
+void never_block_here() { is_loop = true; }
+bool may_block_here() { return !is_loop; }
 
 // pthread_create and not std::thread, which throws when the kernel refuses.
 Status start_detached(std::function<void()> body) {

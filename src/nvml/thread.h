@@ -14,6 +14,21 @@ namespace gpulet::nvml {
 // Runs `body` on a detached thread that no signal is delivered to. Errors: kUnavailable when the kernel gives none.
 Status start_detached(std::function<void()> body);
 
+// The calling thread is a loop's: what would call the driver when it is destroyed there goes on a thread of its own.
+// Worker says so of the thread that it is made on.
+void never_block_here();
+bool may_block_here();
+
+// The deleter of whatever calls the driver when it goes. Where no thread can be had for it, it is left as it is.
+template <class T>
+void dispose(const T* held) {
+  if (may_block_here()) {
+    delete held;
+    return;
+  }
+  [[maybe_unused]] const auto started = start_detached([held] { delete held; });
+}
+
 // The way from such a thread to the loop, closed by whoever owns the thread before the loop may go.
 class Relay {
  public:

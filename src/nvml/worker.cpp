@@ -20,7 +20,6 @@ struct Slot {
   std::condition_variable wake;
   Work work;
   std::function<void()> returned;  // posts to the loop that `work` has come back
-  std::deque<Work> leftovers;      // never to be run; destroyed on the thread
   bool ended = false;
 
   void hand_over(Work next, std::function<void()> after) {
@@ -31,11 +30,10 @@ struct Slot {
     }
     wake.notify_one();
   }
-  void end(std::deque<Work> rest = {}) {
+  void end() {
     {
       const std::lock_guard lock(mutex);
       ended = true;
-      leftovers = std::move(rest);
     }
     wake.notify_one();
   }
@@ -45,14 +43,10 @@ void serve(const std::shared_ptr<Slot>& slot) {
   while (true) {
     Work work;
     std::function<void()> returned;
-    std::deque<Work> leftovers;
     {
       std::unique_lock lock(slot->mutex);
       slot->wake.wait(lock, [&] { return slot->work || slot->ended; });
-      if (!slot->work) {
-        leftovers.swap(slot->leftovers);
-        break;  // they are destroyed with the lock released
-      }
+      if (!slot->work) return;
       work = std::exchange(slot->work, nullptr);
       returned = std::exchange(slot->returned, nullptr);
     }
@@ -92,7 +86,6 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   Loop& loop;
   std::shared_ptr<Relay> relay;
   std::deque<Job> queue;
-  std::deque<Work> graveyard;  // of refused calls
   std::map<std::uint64_t, Running> running;  // one on `current`, the others set aside
   std::shared_ptr<Slot> current;             // the thread that takes the next job
   bool busy = false;                         // it has one
@@ -126,8 +119,6 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 };
 
 void Worker::State::refuse(Job job, Error error) {
-  // What a work holds may call the driver when it goes: that is for a thread, with the next call that there is.
-  if (graveyard.size() < kMaxQueuedCalls) graveyard.push_back(std::move(job.work));
   loop.post([weak = weak_from_this(), done = std::move(job.done), error = std::move(error)] {
     if (const auto self = weak.lock(); self && !self->closed) done(error);
   });
@@ -186,9 +177,6 @@ void Worker::State::dispatch(Job job) {
     if (const auto self = weak.lock()) self->abandon(id);
   });
   now.call = std::move(job.call);
-  if (!graveyard.empty()) {
-    job.work = [work = std::move(job.work), rest = std::exchange(graveyard, {})] { work(); };
-  }
   current->hand_over(std::move(job.work), [relay = relay, weak, id] {
     relay->post([weak, id] {
       if (const auto self = weak.lock(); self && !self->closed) self->on_returned(id);
@@ -247,7 +235,7 @@ void Worker::State::on_returned(std::uint64_t id) {
     current = one.slot;  // back from being set aside, and nobody took its place
     busy = false;
   } else {
-    one.slot->end(std::exchange(graveyard, {}));
+    one.slot->end();
   }
   if (one.abandoned) {
     --abandoned;
@@ -261,21 +249,15 @@ void Worker::State::on_returned(std::uint64_t id) {
 void Worker::State::close() {
   closed = true;
   relay->close();
-  std::deque<Work> leftovers = std::exchange(graveyard, {});
-  for (auto& job : queue) leftovers.push_back(std::move(job.work));
   queue.clear();
   for (auto& [id, one] : running) {
     if (one.slot != current) one.slot->end();
   }
-  if (!current && !leftovers.empty()) {
-    auto slot = std::make_shared<Slot>();
-    if (start_detached([slot] { serve(slot); })) current = std::move(slot);
-  }
-  if (current) current->end(std::move(leftovers));
+  if (current) current->end();
   running.clear();
 }
 
-Worker::Worker(Loop& loop) : state_(std::make_shared<State>(loop)) {}
+Worker::Worker(Loop& loop) : state_(std::make_shared<State>(loop)) { never_block_here(); }
 Worker::~Worker() { state_->close(); }
 
 void Worker::submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done) {

@@ -31,12 +31,11 @@ struct Call {
 
 class Worker {
  public:
-  explicit Worker(Loop& loop);
+  explicit Worker(Loop& loop);  // marks this thread: see never_block_here
   ~Worker();
   Worker(const Worker&) = delete;
 
-  // Runs `work` on the worker's thread, then `done` on the loop, always later than this call. What `work` holds is
-  // destroyed on the worker's thread.
+  // Runs `work` on the worker's thread, then `done` on the loop, always later than this call.
   // Errors, beside work's own: kDeadlineExceeded; kUnavailable when kMaxAbandoned calls hang, or the queue is full.
   template <class T>
   void run(Call call, std::function<Result<T>()> work, std::function<void(Result<T>)> done) {

@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "nvml/test_loop_thread.h"
+#include "nvml/thread.h"
 
 namespace gpulet::nvml {
 namespace {
@@ -163,24 +164,26 @@ TEST_F(WorkerTest, HangingCallsAreBounded) {
   EXPECT_EQ(refused->error().code(), Code::kUnavailable);
 }
 
-TEST_F(WorkerTest, WhatWorkHoldsGoesOnTheWorkersThread) {
+TEST_F(WorkerTest, WhatCallsTheDriverAtItsEndNeverEndsOnTheLoop) {
   struct Held {
     Gathered<std::thread::id>* gone;
     ~Held() { gone->add(std::this_thread::get_id()); }
   };
   Gathered<std::thread::id> gone;
+  const auto make = [&gone] { return std::shared_ptr<Held>(new Held{&gone}, dispose<Held>); };
   std::thread::id loop;
-  thread_.run([&] { loop = std::this_thread::get_id(); });
   thread_.run([&] {
-    for (const char* subject : {"gpu/0", "gpu/1"}) {
-      worker_->run<int>({"call", subject, 5s}, [held = std::make_shared<Held>(&gone)]() -> Result<int> { return 1; },
-                        [](const Result<int>&) {});
-    }
-    // Destroyed with a call that was never run.
+    loop = std::this_thread::get_id();
+    make().reset();
+    // With a call, its answer, and a call that is never run.
+    using Answer = Result<std::shared_ptr<Held>>;
+    worker_->run<std::shared_ptr<Held>>({"call", "gpu/0", 5s}, [make, held = make()]() -> Answer { return make(); },
+                                        [](const Answer&) {});
+    worker_->run<int>({"call", "gpu/1", 5s}, [held = make()]() -> Result<int> { return 1; }, [](const Result<int>&) {});
     worker_.reset();
   });
-  const auto threads = gone.wait(2);
-  ASSERT_EQ(threads.size(), 2u);
+  const auto threads = gone.wait(4);
+  ASSERT_EQ(threads.size(), 4u);
   for (const auto id : threads) EXPECT_NE(id, loop);
 }
 

@@ -27,6 +27,9 @@ void add_settings(CLI::App& app, Flags& given) {
     std::string names = "--" + std::string(setting.flag);
     for (const auto alias : setting.flag_aliases) names += ",--" + std::string(alias);
     std::string help(setting.help);
+    if (setting.default_text && setting.kind == config::Kind::kBool) {
+      help += " (default " + std::string(*setting.default_text) + ")";
+    }
     for (const auto variable : setting.environment) help += " [$" + std::string(variable) + "]";
     auto* option = app.add_option_function<std::vector<std::string>>(
         names,
@@ -36,7 +39,11 @@ void add_settings(CLI::App& app, Flags& given) {
         help);
     option->expected(setting.kind == config::Kind::kBool ? 0 : 1, 1);
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-    if (setting.default_text) option->default_str(std::string(*setting.default_text));
+    // CLI11 takes a default for the value of an option that is given without one: "--gds-enabled" would
+    // be false.
+    if (setting.default_text && setting.kind != config::Kind::kBool) {
+      option->default_str(std::string(*setting.default_text));
+    }
   }
 }
 

@@ -14,6 +14,17 @@ endif()
 if(TARGET nvidia-smi)
   install(TARGETS nvidia-smi RUNTIME DESTINATION lib/gpulet/sim)
 endif()
-if(TARGET nvidia-smi)
-  install(TARGETS nvidia-smi RUNTIME DESTINATION lib/gpulet/sim)
-endif()
+
+# A build tree has the same bin/ and lib/ as what is installed, so that gpulet-sim finds its library and `gpulet demo`
+# finds gpulet-sim in either: the simulated tests of every preset run the programs from there.
+foreach(target gpulet gpulet-sim)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+  endif()
+endforeach()
+foreach(target sim_nvidia_ml nvidia-smi)
+  if(TARGET ${target})
+    set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpulet/sim
+                                               RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpulet/sim)
+  endif()
+endforeach()

@@ -1,0 +1,313 @@
+#include "tests/sim/node_fixture.h"
+
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/inotify.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "sim/root/root.h"
+#include "sim/state/capabilities.h"
+
+namespace gpulet::tests {
+namespace {
+
+constexpr int kLookAgainMs = 20;
+
+// What the sanitizers of a sanitized agent are told: as this program was.
+constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
+
+std::size_t entries_of(const std::string& folder) {
+  std::error_code ignored;
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder, ignored)) ++count;
+  return count;
+}
+
+// A failed ASSERT ends the whole test also where it stands in a helper: what comes after would only wait in
+// vain.
+class EndsTheTest final : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (result.fatally_failed()) throw testing::AssertionException(result);
+  }
+};
+
+}  // namespace
+
+HttpAnswer http_get(int port, const std::string& path) {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit{5, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return {};
+  std::string answer;
+  char buffer[16384];
+  for (ssize_t got = 0; (got = ::recv(socket.get(), buffer, sizeof buffer, 0)) > 0;) {
+    answer.append(buffer, static_cast<std::size_t>(got));
+  }
+  const auto blank = answer.find("\r\n\r\n");
+  if (!answer.starts_with("HTTP/1.1 ") || blank == std::string::npos) return {};
+  const auto status = text::parse_unsigned(answer.substr(9, 3));
+  return {static_cast<int>(status.value_or(0)), answer.substr(blank + 4)};
+}
+
+const sim::KubeletResource* find(const sim::KubeletState& state, const std::string& resource) {
+  const auto found = state.resources.find(resource);
+  return found == state.resources.end() ? nullptr : &found->second;
+}
+
+std::set<std::string> healthy_ids(const sim::KubeletResource& resource) {
+  std::set<std::string> ids;
+  for (const auto& [id, device] : resource.devices) {
+    if (device.healthy) ids.insert(id);
+  }
+  return ids;
+}
+
+std::set<std::string> unhealthy_ids(const sim::KubeletResource& resource) {
+  std::set<std::string> ids;
+  for (const auto& [id, device] : resource.devices) {
+    if (!device.healthy) ids.insert(id);
+  }
+  return ids;
+}
+
+std::vector<std::string> ids_of(const sim::PodGrant& grant, const std::string& resource) {
+  std::vector<std::string> ids;
+  for (const auto& container : grant.containers) {
+    const auto found = container.devices.find(resource);
+    if (found != container.devices.end()) {
+      ids.insert(ids.end(), found->second.begin(), found->second.end());
+    }
+  }
+  return ids;
+}
+
+void NodeTest::SetUpTestSuite() {
+  static const bool once = [] {
+    testing::UnitTest::GetInstance()->listeners().Append(new EndsTheTest);
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+void NodeTest::up(const std::string& machine) {
+  auto started = cli::SimulatedNode::start(machine, GPULET_PROGRAMS);
+  ASSERT_TRUE(started) << started.error().text();
+  node_ = std::move(*started);
+  auto state = sim::open_state(node_->root());
+  ASSERT_TRUE(state) << state.error().text();
+  state_ = std::move(*state);
+}
+
+void NodeTest::start_agent(cli::AgentOptions options) {
+  for (const char* name : kSanitizerOptions) {
+    if (const char* value = std::getenv(name)) options.environment.push_back(std::string(name) + "=" + value);
+  }
+  log_start_ = node_->agent_log().size();
+  const auto status = node_->start_agent(options);
+  ASSERT_TRUE(status) << status.error().text();
+  agent_expected_ = true;
+}
+
+void NodeTest::serve(const std::string& machine, cli::AgentOptions options) {
+  up(machine);
+  start_agent(std::move(options));
+  ASSERT_TRUE(offered(gpu_count()));
+}
+
+sim::PodGrant NodeTest::admit(const std::string& pod, unsigned count, const std::string& resource) {
+  auto grant = kubelet().admit({.name = pod, .uid = pod, .containers = {{"main", {{resource, count}}}}});
+  EXPECT_TRUE(grant) << pod << ": " << grant.error().text();
+  if (!grant) return {};
+  EXPECT_EQ(ids_of(*grant, resource).size(), count);
+  return *grant;
+}
+
+void NodeTest::write_config(const std::string& text) {
+  const auto status = write_file_atomic(config_path(), text);
+  ASSERT_TRUE(status) << status.error().text();
+}
+
+std::vector<std::string> NodeTest::cut_up(std::uint32_t index, const std::vector<std::string>& profiles) {
+  std::vector<std::string> uuids;
+  const auto edit = state_.edit();
+  auto& gpu = edit->gpus[index];
+  const auto mode = sim::set_mig_mode(gpu, true);
+  EXPECT_TRUE(mode == sim::MigOutcome::kOk || mode == sim::MigOutcome::kResetRequired);
+  if (mode == sim::MigOutcome::kResetRequired) {
+    EXPECT_TRUE(sim::reset_gpu(*edit, index));
+  }
+  for (const auto& name : profiles) {
+    const std::span profiles_of_gpu(gpu.mig.profiles, gpu.mig.profile_count);
+    const auto profile = std::ranges::find_if(profiles_of_gpu, [&](const auto& p) { return name == p.name; });
+    if (profile == profiles_of_gpu.end()) {
+      ADD_FAILURE() << "no profile " << name;
+      continue;
+    }
+    sim::GpuInstance* instance = nullptr;
+    EXPECT_EQ(sim::create_gpu_instance(gpu, profile->id, std::nullopt, &instance), sim::MigOutcome::kOk);
+    if (instance == nullptr) continue;
+    for (std::uint32_t i = 0; i < profile->compute_profile_count; ++i) {
+      const auto& compute = profile->compute_profiles[i];
+      if (compute.slices != profile->slices) continue;
+      sim::ComputeInstance* made = nullptr;
+      EXPECT_EQ(sim::create_compute_instance(gpu, *instance, compute.id, std::nullopt, &made),
+                sim::MigOutcome::kOk);
+      if (made != nullptr) uuids.emplace_back(made->uuid);
+      break;
+    }
+  }
+  sim::sync_capabilities(node_->root(), gpu);
+  EXPECT_EQ(uuids.size(), profiles.size());
+  return uuids;
+}
+
+void NodeTest::make_whole(std::uint32_t index) {
+  const auto edit = state_.edit();
+  auto& gpu = edit->gpus[index];
+  for (auto& instance : gpu.mig.instances) {
+    if (!instance.used) continue;
+    for (const auto& compute : instance.compute) {
+      if (!compute.used) continue;
+      EXPECT_EQ(sim::destroy_compute_instance(gpu, instance, compute.id), sim::MigOutcome::kOk);
+    }
+    EXPECT_EQ(sim::destroy_gpu_instance(gpu, instance.id), sim::MigOutcome::kOk);
+  }
+  if (sim::set_mig_mode(gpu, false) == sim::MigOutcome::kResetRequired) {
+    EXPECT_TRUE(sim::reset_gpu(*edit, index));
+  }
+  sim::sync_capabilities(node_->root(), gpu);
+}
+
+bool NodeTest::eventually(const std::function<bool()>& condition) {
+  const FileDescriptor inotify(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ::inotify_add_watch(inotify.get(), (node_->folder() + "/agent.log").c_str(), IN_MODIFY);
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (;;) {
+    if (condition()) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    pollfd ready{inotify.get(), POLLIN, 0};
+    if (::poll(&ready, 1, kLookAgainMs) > 0) {
+      char events[4096];
+      while (::read(inotify.get(), events, sizeof events) > 0) {
+      }
+    }
+  }
+}
+
+bool NodeTest::wait_for(const std::function<bool(const sim::KubeletState&)>& done) {
+  return kubelet().wait_for(done, kPatience);
+}
+
+bool NodeTest::offered(std::size_t count, const std::string& resource) {
+  return kubelet().wait_for_allocatable(resource, count, kPatience);
+}
+
+bool NodeTest::unhealthy(const std::set<std::string>& ids, const std::string& resource) {
+  return wait_for([&](const sim::KubeletState& state) {
+    const auto* known = find(state, resource);
+    return known != nullptr && known->connected && unhealthy_ids(*known) == ids;
+  });
+}
+
+std::string NodeTest::log() const {
+  auto text = node_->agent_log();
+  return text.size() > log_start_ ? text.substr(log_start_) : std::string();
+}
+
+std::string NodeTest::said(const std::string& reason, const std::string& part) {
+  std::string newest;
+  eventually([&] {
+    for (const auto& line : text::split(log(), '\n')) {
+      const auto entry = nlohmann::json::parse(line, nullptr, false);
+      if (!entry.is_object() || entry.value("reason", "") != reason) continue;
+      const auto message = entry.value("message", "");
+      if (message.find(part) != std::string::npos) newest = message;
+    }
+    return !newest.empty();
+  });
+  return newest;
+}
+
+int NodeTest::port() {
+  int port = 0;
+  eventually([&] {
+    for (const auto& line : text::split(log(), '\n')) {
+      const auto entry = nlohmann::json::parse(line, nullptr, false);
+      if (entry.is_object() && entry.value("message", "") == "listening") port = entry.value("port", 0);
+    }
+    return port != 0;
+  });
+  return port;
+}
+
+bool NodeTest::agent_runs() const {
+  const auto stat = read_file("/proc/" + std::to_string(node_->agent_id()) + "/stat");
+  if (!stat) return false;
+  const auto name_end = stat->rfind(") ");
+  return name_end != std::string::npos && (*stat)[name_end + 2] != 'Z';
+}
+
+std::set<pid_t> NodeTest::agent_children() const {
+  const auto id = std::to_string(node_->agent_id());
+  std::set<pid_t> children;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/" + id + "/task", ignored)) {
+    const auto text = read_file(task.path().string() + "/children");
+    for (const auto& child : text::split(text.value_or(""), ' ')) {
+      if (const auto pid = text::parse_unsigned(text::trim(child))) children.insert(static_cast<pid_t>(*pid));
+    }
+  }
+  return children;
+}
+
+std::size_t NodeTest::agent_descriptors() const {
+  return entries_of("/proc/" + std::to_string(node_->agent_id()) + "/fd");
+}
+
+std::size_t NodeTest::agent_threads() const {
+  return entries_of("/proc/" + std::to_string(node_->agent_id()) + "/task");
+}
+
+std::uint64_t NodeTest::registrations(const std::string& resource) const {
+  const auto state = node_->kubelet().state();
+  const auto* known = find(state, resource);
+  return known == nullptr ? 0 : known->registrations;
+}
+
+std::uint32_t NodeTest::index_of(const std::string& wanted) const {
+  for (std::uint32_t i = 0; i < gpu_count(); ++i) {
+    if (uuid(i) == wanted) return i;
+  }
+  ADD_FAILURE() << "no GPU " << wanted;
+  return 0;
+}
+
+void NodeTest::TearDown() {
+  if (!node_) return;
+  if (agent_expected_) {
+    EXPECT_TRUE(agent_runs()) << "the agent has ended";
+  }
+  const auto everything = node_->agent_log();
+  for (const char* report : {"Sanitizer", "runtime error:", "terminate called", "Assertion"}) {
+    EXPECT_EQ(everything.find(report), std::string::npos) << "the agent's log has a report of " << report;
+  }
+  if (HasFailure()) std::cerr << "--- the agent's log\n" << everything << "---\n";
+}
+
+}  // namespace gpulet::tests

@@ -1,0 +1,103 @@
+// What the node's pages say, who serves them, and how the agent ends.
+#include <signal.h>
+
+#include <filesystem>
+
+#include "tests/sim/node_fixture.h"
+
+namespace gpulet::tests {
+namespace {
+
+class SimPages : public NodeTest {
+ protected:
+  bool answers(const std::string& path, int status, const std::string& part = {}) {
+    return eventually([&] {
+      const auto answer = http_get(port(), path);
+      return answer.status == status && answer.body.find(part) != std::string::npos;
+    });
+  }
+};
+
+TEST_F(SimPages, SayThatAllIsWell) {
+  serve();
+  EXPECT_TRUE(answers("/healthz", 200));
+  EXPECT_TRUE(answers("/readyz", 200));
+  EXPECT_TRUE(answers("/metrics", 200, "gpulet_devices{resource=\"nvidia.com/gpu\",health=\"Healthy\"} 8\n"));
+  const auto metrics = http_get(port(), "/metrics").body;
+  EXPECT_NE(metrics.find("gpulet_driver_up 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("gpulet_registrations_total 1\n"), std::string::npos) << metrics;
+}
+
+TEST_F(SimPages, SayWhatIsWrongWhileTheKubeletIsAway) {
+  serve();
+  ASSERT_TRUE(answers("/readyz", 200));
+  kubelet().stop();
+  std::filesystem::remove(kubelet().kubelet_socket());
+  EXPECT_TRUE(answers("/readyz", 503, "nvidia.com/gpu: "));
+  EXPECT_TRUE(answers("/healthz", 200));  // nothing that a restart of the agent would mend
+  ASSERT_TRUE(kubelet().start_again());
+  ASSERT_TRUE(offered(8));
+  EXPECT_TRUE(answers("/readyz", 200));
+}
+
+TEST_F(SimPages, SayWhatIsWrongWhileTheDriverIsAway) {
+  serve();
+  ASSERT_TRUE(answers("/readyz", 200));
+  ASSERT_TRUE(sim::control::unload_driver(machine()));
+  EXPECT_TRUE(answers("/readyz", 503, "driver: "));
+  EXPECT_TRUE(answers("/metrics", 200, "gpulet_driver_up 0\n"));
+  ASSERT_TRUE(sim::control::load_driver(machine()));
+  EXPECT_TRUE(answers("/readyz", 200));
+}
+
+TEST_F(SimPages, CountTheUnhealthy) {
+  serve();
+  ASSERT_TRUE(sim::control::xid(machine(), 0, kFallenOffTheBus));
+  EXPECT_TRUE(
+      answers("/metrics", 200, "gpulet_devices{resource=\"nvidia.com/gpu\",health=\"Unhealthy\"} 1\n"));
+  EXPECT_TRUE(answers("/metrics", 200, "gpulet_events_total{reason=\"GPUUnhealthy\"} 1\n"));
+}
+
+TEST_F(SimPages, AListenerThatIsKilledComesBackAndNothingElseNotices) {
+  serve();
+  ASSERT_TRUE(answers("/healthz", 200));
+  for (int round = 0; round < 2; ++round) {
+    std::set<pid_t> children;
+    ASSERT_TRUE(eventually([&] { return !(children = agent_children()).empty(); }));
+    for (const pid_t child : children) ASSERT_EQ(::kill(child, SIGKILL), 0);
+    ASSERT_TRUE(eventually([&] {
+      const auto now = agent_children();
+      return !now.empty() && now != children;
+    }));
+    EXPECT_TRUE(answers("/healthz", 200));
+    EXPECT_TRUE(answers("/readyz", 200));
+  }
+  EXPECT_EQ(registrations(), 1u);
+  admit("all", 8);
+}
+
+TEST_F(SimPages, SigtermEndsItAndTakesItsSocketsAway) {
+  serve();
+  ASSERT_NE(port(), 0);
+  const std::string socket = kubelet().plugin_dir() + "/nvidia-gpu.sock";
+  ASSERT_TRUE(std::filesystem::is_socket(socket));
+  agent_may_end();
+  const auto took = node().stop_agent();
+  ASSERT_TRUE(took) << took.error().text();
+  EXPECT_FALSE(std::filesystem::exists(socket));
+  EXPECT_TRUE(wait_for([](const auto& state) { return !find(state, kGpu)->connected; }));
+  EXPECT_EQ(http_get(port(), "/healthz").status, 0);
+}
+
+TEST_F(SimPages, SigtermEndsItWhileADriverCallHangs) {
+  serve("hgx-h100",
+        {.environment = {"GPULET_HEALTH_CHECK_INTERVAL=100ms", "GPULET_DRIVER_CALL_TIMEOUT=300ms"}});
+  ASSERT_TRUE(sim::control::hang(machine(), 2));
+  ASSERT_TRUE(unhealthy({uuid(2)}));
+  agent_may_end();
+  const auto took = node().stop_agent();
+  EXPECT_TRUE(took) << took.error().text();
+}
+
+}  // namespace
+}  // namespace gpulet::tests

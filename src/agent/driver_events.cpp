@@ -29,6 +29,11 @@ void DriverEvents::stop() {
   wanted_.clear();
   registering_ = 0;
   making_set_ = false;
+  settling_.clear();
+}
+
+void DriverEvents::settle() {
+  for (const auto& settled : std::exchange(settling_, {})) settled();
 }
 
 void DriverEvents::release_set() {
@@ -39,8 +44,9 @@ void DriverEvents::release_set() {
 }
 
 void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,
-                         Duration deadline) {
+                         Duration deadline, std::function<void()> settled) {
   session_ = session;
+  settling_.push_back(std::move(settled));
   deadline_ = deadline;
   wanted_.clear();
   for (const auto& gpu : gpus) {
@@ -50,7 +56,8 @@ void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session, co
       wanted_.push_back({gpu.index, gpu.uuid});
     }
   }
-  if (retry_ || making_set_ || registering_ != 0) return;  // their end looks at what is wanted
+  if (retry_) return settle();
+  if (making_set_ || registering_ != 0) return;  // their end looks at what is wanted
   set_ ? register_missing() : make_set();
 }
 
@@ -73,6 +80,7 @@ void DriverEvents::on_set(Result<SetPtr> set) {
   if (!set) {
     if (set.error().code() == Code::kUnsupported) {
       log::info("this driver has no events: GPUs are only asked from time to time", {{"error", set.error().text()}});
+      settle();
       return;
     }
     failed(set.error());
@@ -120,11 +128,11 @@ void DriverEvents::on_registered(const Wanted& gpu, const Result<Registration>& 
     log::warning("no events from this GPU: it is only asked from time to time", answer.error(),
                  {{"gpu", gpu.uuid.str()}});
   }
-  if (--registering_ == 0) on_all_registered();
+  if (--registering_ == 0) register_missing();  // more may be wanted by now
 }
 
 void DriverEvents::on_all_registered() {
-  if (waiter_ || !any_events_) return;
+  if (waiter_ || !any_events_) return settle();
   auto waiter = nvml::EventWaiter::start(loop_, set_,
                                          {
                                              .event = [this](const nvml::Event& event) { on_event(event); },
@@ -136,6 +144,7 @@ void DriverEvents::on_all_registered() {
     return;
   }
   waiter_ = std::move(*waiter);
+  settle();
 }
 
 void DriverEvents::on_event(const nvml::Event& event) {
@@ -160,7 +169,9 @@ void DriverEvents::on_ended(const Error& error) {
   waiter_.reset();
   if (error.code() == Code::kUnavailable) {
     log::warning("the driver has gone", error);
+    const auto settling = std::exchange(settling_, {});
     stop();
+    for (const auto& settled : settling) settled();
     if (handlers_.changed) handlers_.changed();
     return;
   }
@@ -173,6 +184,7 @@ void DriverEvents::failed(const Error& error) {
     retry_.reset();
     make_set();
   });
+  settle();
   if (std::exchange(failing_, true)) return;
   log::warning("the wait for driver events fails and is tried again", error);
   if (handlers_.wait_failed) handlers_.wait_failed(error);

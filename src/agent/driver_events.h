@@ -27,10 +27,11 @@ class DriverEvents {
   const Driver::Events& handlers() const { return handlers_; }
 
   // Registers the readable ones of `gpus` that are not registered yet, and begins to wait once they are. Each
-  // registration is a call of its own, with `deadline`.
+  // registration is a call of its own, with `deadline`. `settled` is called once, perhaps from inside, when every event
+  // from then on is seen, or none will be for now.
   void watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,
-             Duration deadline);
-  // Before the driver is opened anew.
+             Duration deadline, std::function<void()> settled);
+  // Before the driver is opened anew. Forgets who waits for `settled`.
   void stop();
 
  private:
@@ -54,6 +55,7 @@ class DriverEvents {
   void on_works();
   void on_ended(const Error& error);
   void failed(const Error& error);
+  void settle();
   void release_set();
 
   Loop& loop_;
@@ -71,6 +73,7 @@ class DriverEvents {
   bool any_events_ = false;              // at least one GPU has some
   std::size_t registering_ = 0;
   bool making_set_ = false;
+  std::vector<std::function<void()>> settling_;
   std::uint64_t round_ = 0;  // answers of an earlier round, before stop(), are not for us
 
   bool failing_ = false;

@@ -51,6 +51,7 @@ struct NvmlDriver::Reading {
   std::size_t outstanding = 0;           // of this phase
   std::vector<Gpu> settled;              // once all are in, or late
   bool measuring = false;                // the second phase: distances
+  std::optional<inventory::Snapshot> finished;  // the third: its events are being registered
   Subscription patience;
 };
 
@@ -174,6 +175,10 @@ void NvmlDriver::on_gpu(const std::shared_ptr<Reading>& reading, unsigned index,
 }
 
 void NvmlDriver::on_patience_over() {
+  if (reading_->finished) {
+    end_reading(std::move(*reading_->finished));
+    return;
+  }
   if (reading_->measuring) {
     finish_reading();
     return;
@@ -243,8 +248,16 @@ void NvmlDriver::finish_reading() {
   snapshot.gpus = std::move(reading_->settled);
   snapshot.pcie = distances_.matrix(snapshot.gpus);
   last_ = snapshot;
-  if (options_.events) events_.watch(session_, snapshot.gpus, options_.call_timeout);
-  end_reading(std::move(snapshot));
+  if (!options_.events) {
+    end_reading(std::move(snapshot));
+    return;
+  }
+  // Told once the events of all that is in it are followed: an XID in between would be lost.
+  reading_->finished = std::move(snapshot);
+  reading_->patience = loop_.after(kReadPatience, [this] { on_patience_over(); });
+  events_.watch(session_, reading_->finished->gpus, options_.call_timeout, [this, reading = std::weak_ptr(reading_)] {
+    if (const auto held = reading.lock(); held && held == reading_) end_reading(std::move(*held->finished));
+  });
 }
 
 void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {

@@ -239,6 +239,15 @@ TEST_F(NvmlDriverTest, XidsComeWithTheirGpuAndInstances) {
   EXPECT_EQ(part->compute_instance, 0u);
 }
 
+TEST_F(NvmlDriverTest, NoXidIsMissedOnceAReadingIsTold) {
+  // Slow calls make long what lies between the last reading of a GPU and the registration of its events.
+  root_->edit()->driver.delay_us = 500;
+  ASSERT_TRUE(open());
+  ASSERT_EQ(read_well().gpus.size(), 4u);
+  sim::post_event(*root_->edit(), 3, sim::kEventXid, 79);
+  EXPECT_TRUE(xid(79));
+}
+
 TEST_F(NvmlDriverTest, EventsOfALostGpuStillNameIt) {
   ASSERT_TRUE(open());
   const auto snapshot = read_well();

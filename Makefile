@@ -35,9 +35,7 @@ fuzz: bootstrap-test ## every libFuzzer target for FUZZ_SECONDS (60) each, growi
 	@scripts/fuzz
 
 bench: bootstrap-test build ## the table of latencies, memory and size
-	@cmake --preset bench >/dev/null
-	@cmake --build --preset bench --target benches -j $(JOBS)
-	@bench/run $(OUT)/build/bench
+	@scripts/bench
 
 image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
 	@deploy/image/build

@@ -1,7 +1,6 @@
 #include "config/config_watch.h"
 
 #include <limits.h>
-#include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -77,18 +76,16 @@ ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
   return places;
 }
 
-ConfigWatch::ConfigWatch(Loop& loop, std::string path, std::function<void()> changed, FileDescriptor inotify)
+ConfigWatch::ConfigWatch(Loop& loop, std::string path, std::function<void()> changed,
+                         std::unique_ptr<InotifyWatch> inotify)
     : loop_(loop), path_(std::move(path)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
 
 Result<std::unique_ptr<ConfigWatch>> ConfigWatch::start(Loop& loop, std::string path,
                                                         std::function<void()> changed) {
-  FileDescriptor inotify(inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  if (!inotify.valid()) return fail(errno_error("inotify_init1", errno, path));
+  GPULET_TRY_ASSIGN(auto inotify, InotifyWatch::open(loop));
   std::unique_ptr<ConfigWatch> watch(
       new ConfigWatch(loop, std::move(path), std::move(changed), std::move(inotify)));
   GPULET_TRY(watch->arm());
-  watch->reading_ =
-      loop.watch(watch->inotify_.get(), EPOLLIN, [raw = watch.get()](std::uint32_t) { raw->on_readable(); });
   return watch;
 }
 
@@ -97,17 +94,16 @@ Result<std::unique_ptr<ConfigWatch>> ConfigWatch::start(Loop& loop, std::string 
 Status ConfigWatch::arm() {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     Places places = places_of(path_);
-    std::map<int, std::string> watches;
+    std::vector<Subscription> watches;
     for (const auto& [folder, names] : places) {
-      const int id = inotify_add_watch(inotify_.get(), folder.c_str(), kEvents);
-      if (id >= 0) {
-        watches.emplace(id, folder);
-      } else if (errno != ENOENT && errno != ENOTDIR && errno != EACCES) {
-        return fail(errno_error("inotify_add_watch", errno, folder));
+      auto watch = inotify_->add(
+          folder, kEvents,
+          [this, folder](const std::string& name, std::uint32_t mask) { on_event(folder, name, mask); });
+      if (watch) {
+        watches.push_back(std::move(*watch));
+      } else if (watch.error().code() == Code::kIo) {
+        return fail(watch.error());
       }
-    }
-    for (const auto& [id, folder] : watches_) {
-      if (!watches.contains(id)) inotify_rm_watch(inotify_.get(), id);
     }
     watches_ = std::move(watches);
     places_ = std::move(places);
@@ -116,27 +112,12 @@ Status ConfigWatch::arm() {
   return {};
 }
 
-void ConfigWatch::on_readable() {
-  alignas(inotify_event) std::array<char, 16384> buffer;
-  bool matters = false;
-  for (;;) {
-    const auto size = read(inotify_.get(), buffer.data(), buffer.size());
-    if (size <= 0) break;
-    for (std::size_t offset = 0; offset < static_cast<std::size_t>(size);) {
-      const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + offset);
-      offset += sizeof(inotify_event) + event->len;
-      if ((event->mask & IN_Q_OVERFLOW) != 0) matters = true;
-      const auto watch = watches_.find(event->wd);
-      if (watch == watches_.end()) continue;
-      const bool folder_itself =
-          (event->mask & (IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT)) != 0;
-      const auto names = places_.find(watch->second);
-      if (folder_itself ||
-          (event->len > 0 && names != places_.end() && names->second.contains(event->name))) {
-        matters = true;
-      }
-    }
-  }
+void ConfigWatch::on_event(const std::string& folder, const std::string& name, std::uint32_t mask) {
+  constexpr std::uint32_t kFolderItself =
+      IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW;
+  const auto names = places_.find(folder);
+  const bool matters = (mask & kFolderItself) != 0 ||
+                       (!name.empty() && names != places_.end() && names->second.contains(name));
   if (matters && !settling_) settling_ = loop_.after(kWatchDebounce, [this] { on_settled(); });
 }
 

@@ -9,8 +9,9 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "base/file.h"
+#include "base/inotify.h"
 #include "base/loop.h"
 #include "base/result.h"
 
@@ -35,19 +36,20 @@ class ConfigWatch {
   // The names that matter, by folder.
   using Places = std::map<std::string, std::set<std::string>>;
 
-  ConfigWatch(Loop& loop, std::string path, std::function<void()> changed, FileDescriptor inotify);
+  ConfigWatch(Loop& loop, std::string path, std::function<void()> changed,
+              std::unique_ptr<InotifyWatch> inotify);
   static Places places_of(const std::string& path);
   Status arm();
-  void on_readable();
+  void on_event(const std::string& folder, const std::string& name, std::uint32_t mask);
   void on_settled();
 
   Loop& loop_;
   std::string path_;
   std::function<void()> changed_;
-  FileDescriptor inotify_;
+  std::unique_ptr<InotifyWatch> inotify_;
   Places places_;
-  std::map<int, std::string> watches_;  // watch descriptor → folder
-  Subscription reading_, settling_;
+  std::vector<Subscription> watches_;
+  Subscription settling_;
 };
 
 }  // namespace gpulet::config

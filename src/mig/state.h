@@ -25,7 +25,16 @@ struct Placement {
 struct ComputeProfile {
   unsigned id = 0;
   unsigned slices = 0;  // compute slices, C of "1c.2g.20gb"
+  // Possible ones in an empty GPU instance, by start; empty where the driver tells them only of an instance
+  // that is there (nvmlGpuInstanceGetComputeInstancePossiblePlacements) and none is.
+  std::vector<Placement> placements;
   friend bool operator==(const ComputeProfile&, const ComputeProfile&) = default;
+};
+
+// The media engines of one GPU instance: as compute slices, a GPU has as many as its largest profile.
+struct Engines {
+  unsigned decoders = 0, encoders = 0, jpegs = 0, ofas = 0;
+  friend bool operator==(const Engines&, const Engines&) = default;
 };
 
 // A GPU instance profile of one GPU. Source: nvmlGpuInstanceProfileInfo_v2_t and _v3_t.
@@ -34,6 +43,7 @@ struct Profile {
   std::string name;     // "1g.10gb", "1g.10gb+me", "1g.24gb-me", "1g.24gb+gfx", "2g.48gb+me.all"
   unsigned slices = 0;  // compute slices
   Bytes memory;
+  Engines engines;
   unsigned most = 0;                    // how many of it fit on an empty GPU (instanceCount)
   std::vector<Placement> placements;    // possible ones on an empty GPU, by start
   std::vector<ComputeProfile> compute;  // by slices; the last one has all of them
@@ -43,6 +53,7 @@ struct Profile {
 struct ComputeInstance {
   unsigned id = 0;
   unsigned profile = 0;  // ComputeProfile::id
+  Placement placement;   // size 0: the driver did not say
   DeviceUuid uuid;       // of the MIG device; empty when it was not asked
   friend bool operator==(const ComputeInstance&, const ComputeInstance&) = default;
 };

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "config/rules.h"
 
 namespace gpulet::config {
 
-enum class MigStrategy { kNone, kSingle, kMixed };
 enum class DeviceListStrategy { kEnvvar, kVolumeMounts, kCdiAnnotations, kCdiCri };
 enum class DeviceIdStrategy { kUuid, kIndex };
 enum class DeviceDiscoveryStrategy { kAuto, kNvml, kTegra };
@@ -56,8 +56,6 @@ struct ResourcePattern {
 };
 
 // `devices:` of a shared resource.
-struct AllDevices {};
-struct DeviceCount { unsigned count = 0; };
 using DeviceRefs = std::vector<std::string>;  // "0", "0:1", "GPU-…", "MIG-…"
 using DeviceSelection = std::variant<AllDevices, DeviceCount, DeviceRefs>;
 
@@ -93,6 +91,9 @@ struct Own {
   std::chrono::milliseconds driver_call_timeout{10'000};
   // How often a device that sends no events is asked whether it still answers.
   std::chrono::milliseconds health_check_interval{10'000};
+  std::vector<PartitionRule> partition;  // first match wins
+  MigSettings mig;
+  MpsSettings mps;
 };
 
 struct Config {
@@ -104,6 +105,7 @@ struct Config {
   Own gpulet;
 
   std::string config_file;  // --config-file; empty for none
+  NodeConfig node_config;
   // --kubelet-socket: absent = below gpulet.kubelet_dir; "" = do not register.
   std::optional<std::string> kubelet_socket;
 

@@ -186,6 +186,15 @@ class Loader {
     auto& socket = value_of("gpulet.kubeletSocket");
     if (!socket)
       socket = Given{config().device_plugin_dir() + "/kubelet.sock", "default, below gpulet.kubeletDir"};
+    // Called by NVIDIA's name, the agent leaves to NVIDIA's other programs what they do beside its plugin.
+    const bool manage = !sources_.drop_in;
+    for (auto [path, field] : {std::pair("gpulet.mig.manage", &config().gpulet.mig.manage),
+                               std::pair("gpulet.mps.manage", &config().gpulet.mps.manage)}) {
+      auto& given = value_of(path);
+      if (given) continue;
+      *field = manage;
+      given = Given{manage, manage ? "default" : "default, as a drop-in"};
+    }
     checked_.loaded.given_gpu_resources = config().gpu_resources;
     config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
   }

@@ -76,7 +76,8 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
   }
   if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {
     if (setting.kind == Kind::kChoices) {
-      if (many->empty()) return "at least one is needed: " + choices_of(setting);
+      const bool may_be_empty = setting.default_text && setting.default_text->empty();
+      if (many->empty() && !may_be_empty) return "at least one is needed: " + choices_of(setting);
       for (const auto& item : *many) {
         if (auto error = choice_error(setting, item)) return error;
       }

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "config/values.h"
+#include "config/assign.h"
+#include "config/own_settings.h"
 
 namespace gpulet::config {
 namespace {
@@ -15,26 +16,6 @@ constexpr std::array<Names, 4> kListStrategies = {"envvar", "volume-mounts", "cd
 constexpr std::array<Names, 2> kIdStrategies = {"uuid", "index"};
 constexpr std::array<Names, 3> kDiscovery = {"auto", "nvml", "tegra"};
 constexpr std::array<Names, 2> kSharedPolicies = {"distributed", "packed"};
-constexpr std::array<Names, 2> kPlacement = {"best-effort", "tightest"};
-constexpr std::array<Names, 2> kLogFormats = {"text", "json"};
-constexpr std::array<Names, 4> kLogLevels = {"debug", "info", "warning", "error"};
-
-const std::string& text(const Value& value) { return std::get<std::string>(value); }
-const std::vector<std::string>& texts(const Value& value) {
-  return std::get<std::vector<std::string>>(value);
-}
-bool flag(const Value& value) { return std::get<bool>(value); }
-
-// The enumerator whose name is at the same place in `names`. Precondition: `value` is one of them.
-template <class Enum>
-Enum choice(const std::string& value, std::span<const std::string_view> names) {
-  return static_cast<Enum>(std::ranges::find(names, value) - names.begin());
-}
-
-std::chrono::milliseconds milliseconds(const Value& value) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-      parse_duration(text(value)).value_or(std::chrono::nanoseconds{}));
-}
 
 void assign_list_strategy(Config& config, const Value& value) {
   config.flags.device_list_strategy.clear();
@@ -250,70 +231,11 @@ std::vector<Setting> fileless_flags() {
   };
 }
 
-std::vector<Setting> own_settings() {
-  return {
-      {.flag = "placement-policy",
-       .environment = {"GPULET_PLACEMENT_POLICY"},
-       .path = "gpulet.placementPolicy",
-       .kind = Kind::kChoice,
-       .choices = kPlacement,
-       .default_text = "best-effort",
-       .help = "which devices are preferred: best-effort (NVIDIA's objective) or tightest",
-       .assign =
-           [](Config& c, const Value& v) {
-             c.gpulet.placement_policy = choice<PlacementPolicy>(text(v), kPlacement);
-           }},
-      {.flag = "kubelet-dir",
-       .environment = {"GPULET_KUBELET_DIR"},
-       .path = "gpulet.kubeletDir",
-       .default_text = "/var/lib/kubelet",
-       .help = "the kubelet's root folder",
-       .assign = [](Config& c, const Value& v) { c.gpulet.kubelet_dir = text(v); }},
-      {.flag = "listen",
-       .environment = {"GPULET_LISTEN"},
-       .path = "gpulet.listen",
-       .default_text = "0.0.0.0:9400",
-       .help = "host:port of /healthz, /readyz and /metrics; empty: none",
-       .assign = [](Config& c, const Value& v) { c.gpulet.listen = text(v); }},
-      {.flag = "log-format",
-       .environment = {"GPULET_LOG_FORMAT"},
-       .path = "gpulet.logFormat",
-       .kind = Kind::kChoice,
-       .choices = kLogFormats,
-       .default_text = "text",
-       .help = "text or json",
-       .assign = [](Config& c,
-                    const Value& v) { c.gpulet.log_format = choice<LogFormat>(text(v), kLogFormats); }},
-      {.flag = "log-level",
-       .environment = {"GPULET_LOG_LEVEL"},
-       .path = "gpulet.logLevel",
-       .kind = Kind::kChoice,
-       .choices = kLogLevels,
-       .default_text = "info",
-       .help = "debug, info, warning or error",
-       .assign = [](Config& c,
-                    const Value& v) { c.gpulet.log_level = choice<LogLevel>(text(v), kLogLevels); }},
-      {.flag = "driver-call-timeout",
-       .environment = {"GPULET_DRIVER_CALL_TIMEOUT"},
-       .path = "gpulet.driverCallTimeout",
-       .kind = Kind::kDuration,
-       .default_text = "10s",
-       .help = "after how long a driver call counts as hanging",
-       .assign = [](Config& c, const Value& v) { c.gpulet.driver_call_timeout = milliseconds(v); }},
-      {.flag = "health-check-interval",
-       .environment = {"GPULET_HEALTH_CHECK_INTERVAL"},
-       .path = "gpulet.healthCheckInterval",
-       .kind = Kind::kDuration,
-       .default_text = "10s",
-       .help = "how often a silent GPU is asked whether it still answers",
-       .assign = [](Config& c, const Value& v) { c.gpulet.health_check_interval = milliseconds(v); }},
-  };
-}
-
 const std::vector<Setting>& table() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> rows;
-    for (auto&& part : {shared_flags(), plugin_flags(), fileless_flags(), own_settings()}) {
+    for (auto&& part : {shared_flags(), plugin_flags(), fileless_flags(), own_settings(),
+                        partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

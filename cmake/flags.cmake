@@ -15,6 +15,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # gcc 12 finds an overlap in std::string's operator+ (gcc PR 105651), and uninitialised values in std::optional and
   # std::variant once it has inlined them; clang's warnings, in `make lint`, see real ones.
   add_compile_options(-Wno-restrict -Wno-maybe-uninitialized)
+else()
+  # gcc 12's std::stable_sort calls what it declares deprecated itself.
+  add_compile_options(-Wno-deprecated-declarations)
 endif()
 
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1 -D_GLIBCXX_ASSERTIONS")

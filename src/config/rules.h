@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -82,9 +83,23 @@ struct Mps {
   friend bool operator==(const Mps&, const Mps&) = default;
 };
 
+inline constexpr std::string_view kMpsSuffix = ".mps";
+// Whether all shares have one size, and so are one resource.
+inline bool equal_shares(const Mps& mps) {
+  for (const auto& share : mps.shares) {
+    if (share.size != mps.shares.front().size) return false;
+  }
+  return true;
+}
+// "-60", or "-60-30" where threads differ from memory.
+inline std::string share_suffix(const MpsShare& size) {
+  return "-" + std::to_string(size.memory) +
+         (size.threads == size.memory ? "" : "-" + std::to_string(size.threads));
+}
+
 // Exactly one of `layout` (a name of the layout file, or a derived one) and `devices` (count by profile).
-// Named as the strategy names MIG devices (single: <that>; mixed: mig-<profile>; `resources.mig` first)
-// unless `name` is set.
+// Named as the strategy names MIG devices (single: nvidia.com/gpu; mixed: mig-<profile>; `resources.mig`
+// first) unless `name` is set.
 struct Mig {
   std::optional<ResourceName> name;
   std::string layout;

@@ -43,9 +43,10 @@ ResourceName gpu_resource(const inventory::Gpu& gpu, const config::Config& confi
   return pattern ? pattern->name : ResourceName(kGpu);
 }
 
-std::optional<ResourceName> mig_resource(const inventory::MigDevice& device, const config::Config& config) {
+std::optional<ResourceName> mig_resource(const inventory::MigDevice& device, const config::Config& config,
+                                         config::MigStrategy strategy) {
   if (const auto* pattern = first_match(config.mig_resources, device.profile)) return pattern->name;
-  if (config.flags.mig_strategy == config::MigStrategy::kSingle) return ResourceName(kGpu);
+  if (strategy == config::MigStrategy::kSingle) return ResourceName(kGpu);
   if (device.compute_slices != device.gpu_slices) return std::nullopt;
   std::string profile = device.profile;
   std::ranges::replace(profile, '+', '.');

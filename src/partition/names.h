@@ -18,9 +18,10 @@ bool matches(std::string_view pattern, std::string_view text);
 // The first pattern that matches the model names it; nvidia.com/gpu where none does.
 ResourceName gpu_resource(const inventory::Gpu& gpu, const config::Config& config);
 
-// The first pattern that matches the profile names it. Else: single → nvidia.com/gpu; mixed →
-// nvidia.com/mig-<profile> with '+' as '.', for a device that has its GPU instance alone; nullopt for a share
-// of a GPU instance ("1c.2g.20gb"). Precondition: the strategy is not none.
-std::optional<ResourceName> mig_resource(const inventory::MigDevice& device, const config::Config& config);
+// The first pattern that matches the profile names it. Else: single → nvidia.com/gpu; mixed → nvidia.com/mig-<profile>
+// with '+' as '.', for a device that has its GPU instance alone; nullopt for a share of a GPU instance ("1c.2g.20gb").
+// Precondition: the strategy is not none.
+std::optional<ResourceName> mig_resource(const inventory::MigDevice& device, const config::Config& config,
+                                         config::MigStrategy strategy);
 
 }  // namespace gpulet::partition

@@ -1,10 +1,14 @@
 #include "partition/resources.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
+#include "partition/by_rule.h"
+#include "partition/devices.h"
 #include "partition/names.h"
+#include "partition/selection.h"
 #include "partition/sharing.h"
 
 namespace gpulet::partition {
@@ -13,49 +17,6 @@ namespace {
 using config::MigStrategy;
 using inventory::Gpu;
 using inventory::Snapshot;
-
-// A DGX Station's display adapter is no GPU for work. Source: go-nvlib, pkg/nvlib/device/api.go.
-bool display_adapter(const Gpu& gpu) {
-  return gpu.model == "DGX Display" || gpu.model == "NVIDIA DGX Display";
-}
-
-std::string name_of(const Gpu& gpu) {
-  return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid.str() + ")";
-}
-
-// Nothing was ever learned of it: neither its model nor whether it is cut up.
-bool unknown(const Gpu& gpu) { return gpu.unreadable.has_value() && gpu.model.empty(); }
-
-inventory::Health health_of(const Gpu& gpu) {
-  if (gpu.health.healthy && gpu.unreadable) return {false, "cannot be read: " + gpu.unreadable->message()};
-  return gpu.health;
-}
-
-Device whole_gpu(const Snapshot& snapshot, std::size_t index) {
-  const auto& gpu = snapshot.gpus[index];
-  Device device;
-  device.id = DeviceId(gpu.uuid.str());
-  device.gpu = index;
-  device.numa_node = gpu.numa_node;
-  device.health = health_of(gpu);
-  // Offered whole although it is cut up (strategy none): what breaks a part of it breaks it.
-  for (const auto& mig : gpu.mig_devices) {
-    if (device.health.healthy && gpu.mig_enabled && !mig.health.healthy) device.health = mig.health;
-  }
-  return device;
-}
-
-Device mig_device(const Snapshot& snapshot, std::size_t gpu_index, std::size_t mig_index) {
-  const auto& gpu = snapshot.gpus[gpu_index];
-  const auto& mig = gpu.mig_devices[mig_index];
-  Device device;
-  device.id = DeviceId(mig.uuid.str());
-  device.gpu = gpu_index;
-  device.mig = mig_index;
-  device.numa_node = gpu.numa_node;
-  device.health = mig.health.healthy ? health_of(gpu) : mig.health;
-  return device;
-}
 
 // What a GPU is cut into, as strategy single compares it: "" whole, a profile, nullopt for several profiles.
 std::optional<std::string> uniform_kind(const Gpu& gpu) {
@@ -69,15 +30,36 @@ std::optional<std::string> uniform_kind(const Gpu& gpu) {
 
 class Planner {
  public:
-  Planner(const Snapshot& snapshot, const config::Config& config)
-      : snapshot_(snapshot), config_(config), strategy_(config.flags.mig_strategy) {}
+  Planner(const Snapshot& snapshot, const config::Config& config, const NodeFacts& facts)
+      : snapshot_(snapshot),
+        config_(config),
+        facts_(facts),
+        strategy_(config.flags.mig_strategy),
+        selection_(select_rules(snapshot, config, facts.labels)),
+        notes_(selection_.notes) {}
 
   Plan run() {
     std::vector<std::size_t> gpus = usable();
+    std::vector<std::size_t> ruled;
+    std::ranges::copy_if(gpus, std::back_inserter(ruled),
+                         [&](auto i) { return selection_.rule[i].has_value(); });
+    std::erase_if(gpus, [&](auto i) { return selection_.rule[i].has_value(); });
     if (strategy_ == MigStrategy::kSingle) gpus = alike(std::move(gpus));
     for (const std::size_t index : gpus) add(index);
+    std::map<ResourceName, Resource> resources;
+    for (auto& resource : share(snapshot_, config_, std::move(unshared_), notes_)) {
+      resources.emplace(resource.name, std::move(resource));
+    }
+    // By rule, then by GPU: a name is the earlier rule's.
+    std::ranges::stable_sort(ruled, {}, [&](auto i) { return *selection_.rule[i]; });
+    for (const std::size_t index : ruled) {
+      const auto& rule = config_.gpulet.partition[*selection_.rule[index]];
+      for (auto& made : by_rule(snapshot_, index, rule, config_, migs_, notes_)) {
+        add_resource(resources, std::move(made), snapshot_, rule, notes_);
+      }
+    }
     Plan plan;
-    plan.resources = share(snapshot_, config_, std::move(unshared_), notes_);
+    for (auto& [name, resource] : resources) plan.resources.push_back(std::move(resource));
     plan.notes = std::move(notes_);
     return plan;
   }
@@ -98,7 +80,10 @@ class Planner {
         note(name_of(gpu) + " is a display adapter: it is not offered");
       } else if (!seen.insert(gpu.uuid).second) {
         note(name_of(gpu) + " has the UUID of another: it is not offered");
-      } else if (strategy_ != MigStrategy::kNone && gpu.mig_enabled && gpu.mig_devices.empty()) {
+      } else if (const auto out = facts_.withdrawn.find(gpu.uuid); out != facts_.withdrawn.end()) {
+        note(name_of(gpu) + " " + out->second + ": it is not offered");
+      } else if (!selection_.rule[i] && strategy_ != MigStrategy::kNone && gpu.mig_enabled &&
+                 gpu.mig_devices.empty()) {
         note(name_of(gpu) + " has MIG on and no instance: it is not offered");
       } else {
         gpus.push_back(i);
@@ -143,13 +128,12 @@ class Planner {
     }
     for (std::size_t j = 0; j < gpu.mig_devices.size(); ++j) {
       const auto& mig = gpu.mig_devices[j];
-      const auto name = mig_resource(mig, config_);
+      const auto name = mig_resource(mig, config_, strategy_);
       if (mig.uuid.empty() || !migs_.insert(mig.uuid).second) {
         note("MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index) +
              " has no UUID of its own: it is not offered");
       } else if (!name) {
-        note("MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index) + " (" +
-             mig.uuid.str() + "): profile " + mig.profile +
+        note(name_of(gpu, mig) + ": profile " + mig.profile +
              " does not match any resource patterns: it is not offered");
       } else {
         unshared_[*name].push_back(mig_device(snapshot_, index, j));
@@ -159,7 +143,9 @@ class Planner {
 
   const Snapshot& snapshot_;
   const config::Config& config_;
+  const NodeFacts& facts_;
   MigStrategy strategy_;
+  Selection selection_;
   Unshared unshared_;
   std::set<DeviceUuid> migs_;
   std::vector<Note> notes_;
@@ -167,6 +153,8 @@ class Planner {
 
 }  // namespace
 
-Plan plan(const Snapshot& snapshot, const config::Config& config) { return Planner(snapshot, config).run(); }
+Plan plan(const Snapshot& snapshot, const config::Config& config, const NodeFacts& facts) {
+  return Planner(snapshot, config, facts).run();
+}
 
 }  // namespace gpulet::partition

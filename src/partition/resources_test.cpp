@@ -129,10 +129,13 @@ TEST(Names, MixedNamesAreTheProfiles) {
       {"1g.5gb-me", "mig-1g.5gb-me"},     {"1g.12gb+me.all", "mig-1g.12gb.me.all"},
       {"1g.24gb+gfx", "mig-1g.24gb.gfx"}, {"7g.80gb", "mig-7g.80gb"}};
   for (const auto& [profile, name] : rows) {
-    EXPECT_EQ(mig_resource(mig(0, 0, profile), config)->str(), "nvidia.com/" + std::string(name));
+    EXPECT_EQ(mig_resource(mig(0, 0, profile), config, MigStrategy::kMixed)->str(),
+              "nvidia.com/" + std::string(name));
   }
-  EXPECT_FALSE(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), config));
-  EXPECT_EQ(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), with(MigStrategy::kSingle))->str(), "nvidia.com/gpu");
+  EXPECT_FALSE(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), config, MigStrategy::kMixed));
+  EXPECT_EQ(
+      mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), with(MigStrategy::kSingle), MigStrategy::kSingle)->str(),
+      "nvidia.com/gpu");
 }
 
 TEST(Names, TheFirstPatternCounts) {
@@ -143,7 +146,8 @@ TEST(Names, TheFirstPatternCounts) {
                           {"1g.*", ResourceName("nvidia.com/small")}};
   const auto plan_ = plan(node({gpu(0), gpu(1, "Tesla T4"), cut(2, 2)}), config);
   EXPECT_EQ(summary(plan_), "a100=1 other=1 small=2");
-  EXPECT_EQ(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), config)->str(), "nvidia.com/share");
+  EXPECT_EQ(mig_resource(mig(0, 0, "1c.2g.20gb", 1, 2), config, MigStrategy::kMixed)->str(),
+            "nvidia.com/share");
 }
 
 // The table of NVIDIA's outcomes; where it exits, the rest is offered and a note says why not all.

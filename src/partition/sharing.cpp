@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "partition/devices.h"
+
 namespace gpulet::partition {
 namespace {
 
@@ -90,8 +92,7 @@ class Sharer {
   std::vector<Resource> resources() {
     std::vector<Resource> out;
     for (auto& [name, made] : resources_) {
-      std::ranges::sort(made.devices, {},
-                        [](const Device& d) { return std::tuple(d.gpu, d.mig, d.replica); });
+      sort_devices(made.devices);
       out.push_back(std::move(made));
     }
     return out;
@@ -109,12 +110,8 @@ class Sharer {
     shared.sharing = config_.sharing.strategy;
     shared.replicas = std::max(shared.replicas, entry.replicas);
     shared.fail_requests_greater_than_one = config_.sharing.fail_requests_greater_than_one;
-    for (unsigned n = 0; n < entry.replicas; ++n) {
-      Device replica = device;
-      replica.id = DeviceId(device.id.str() + "::" + std::to_string(n));
-      replica.replica = n;
-      shared.devices.push_back(std::move(replica));
-    }
+    if (shared.sharing == SharingStrategy::kMps) shared.mps_daemon = shared.name.str();
+    for (unsigned n = 0; n < entry.replicas; ++n) shared.devices.push_back(replica_of(device, n));
   }
 
   const inventory::Snapshot& snapshot_;

@@ -11,9 +11,11 @@ endif()
 if(TARGET sim_nvidia_ml)
   install(TARGETS sim_nvidia_ml LIBRARY DESTINATION lib/gpulet/sim NAMELINK_SKIP)
 endif()
-if(TARGET nvidia-smi)
-  install(TARGETS nvidia-smi RUNTIME DESTINATION lib/gpulet/sim)
-endif()
+foreach(program nvidia-smi nvidia-cuda-mps-control)
+  if(TARGET ${program})
+    install(TARGETS ${program} RUNTIME DESTINATION lib/gpulet/sim)
+  endif()
+endforeach()
 
 # A build tree has the same bin/ and lib/ as what is installed, so that gpulet-sim finds its library and `gpulet demo`
 # finds gpulet-sim in either: the simulated tests of every preset run the programs from there.
@@ -22,7 +24,7 @@ foreach(target gpulet gpulet-sim)
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
   endif()
 endforeach()
-foreach(target sim_nvidia_ml nvidia-smi)
+foreach(target sim_nvidia_ml nvidia-smi nvidia-cuda-mps-control)
   if(TARGET ${target})
     set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpulet/sim
                                                RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/lib/gpulet/sim)

@@ -12,6 +12,7 @@
 #include "sim/control/control.h"
 #include "sim/control/status.h"
 #include "sim/machine/machine.h"
+#include "sim/mps/ask.h"
 #include "sim/root/root.h"
 
 namespace gpulet::sim {
@@ -26,8 +27,8 @@ int say(const Error& error) {
 }
 
 struct Arguments {
-  std::string root, machine, gpu, output, version, library, nvidia_smi, seed, kind;
-  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, down_ms = 0, code = 0;
+  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, pipes;
+  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
   std::uint64_t memory_mib = 0, count = 1, xid = 0;
   std::int32_t celsius = 0;
@@ -63,6 +64,7 @@ Status bring_up(const Arguments& arguments) {
   options.device_nodes = !arguments.no_device_nodes;
   options.nvml_library = arguments.library;
   options.nvidia_smi = arguments.nvidia_smi;
+  options.mps_control = arguments.mps_control;
   if (const char* library = std::getenv("GPULET_SIM_LIBRARY");
       library != nullptr && options.nvml_library.empty()) {
     options.nvml_library = library;
@@ -106,6 +108,22 @@ Status reload_driver(const Arguments& arguments) {
                     [&](const StateFile& now) { return control::load_driver(now, arguments.version); });
 }
 
+// With the limits of this process's environment, as a CUDA process has them.
+Status be_client(const std::string& pipe_directory) {
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
+  GPULET_TRY_ASSIGN(const mps::Attached attached,
+                    mps::attach(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+                                variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")));
+  std::printf("%s\n", attached.allowed.c_str());
+  std::fflush(stdout);
+  pollfd daemon{attached.connection.get(), POLLIN, 0};
+  poll(&daemon, 1, -1);
+  return fail(Code::kUnavailable, "the MPS control daemon has gone");
+}
+
 class CommandLine {
  public:
   int run(int argc, char** argv) {
@@ -113,6 +131,7 @@ class CommandLine {
     add_load_and_faults();
     add_failing_calls();
     add_repairs();
+    add_mps();
     app_.require_subcommand(1);
     try {
       app_.parse(argc, argv);
@@ -161,6 +180,7 @@ class CommandLine {
     sub->add_option("--seed", arguments_.seed, "tells the GPUs' UUIDs from those of other nodes");
     sub->add_option("--library", arguments_.library, "the simulated libnvidia-ml.so.1");
     sub->add_option("--nvidia-smi", arguments_.nvidia_smi, "the stand-in for nvidia-smi");
+    sub->add_option("--mps-control", arguments_.mps_control, "the stand-in for nvidia-cuda-mps-control");
     sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "make no device nodes");
     rooted("down", "stop the machine and remove all that `up` made",
            [this] { return down(arguments_.root); });
@@ -265,6 +285,29 @@ class CommandLine {
         rooted("driver-reload", "unload and load the driver", [this] { return reload_driver(arguments_); });
     sub->add_option("--version", arguments_.version, "come back as this version");
     sub->add_option("--down-ms", arguments_.down_ms, "stay away so long")->check(CLI::Range(0U, 600'000U));
+  }
+
+  void add_mps() {
+    CLI::App* group = app_.add_subcommand("mps", "act on a control daemon, by its pipe directory");
+    group->require_subcommand(1);
+    const auto add = [this, group](const std::string& name, const std::string& help,
+                                   std::function<Status()> act) {
+      CLI::App* sub = group->add_subcommand(name, help);
+      sub->add_option("PIPE_DIR", arguments_.pipes, "its CUDA_MPS_PIPE_DIRECTORY")
+          ->required()
+          ->envname("CUDA_MPS_PIPE_DIRECTORY");
+      sub->callback([this, act = std::move(act)] { action_ = act; });
+      return sub;
+    };
+    add("die", "it crashes", [this] { return mps::die(arguments_.pipes); });
+    add("hang", "it answers nobody, until heal", [this] { return mps::hang(arguments_.pipes); });
+    add("slow", "its answers come later",
+        [this] { return mps::slow(arguments_.pipes, arguments_.delay_ms); })
+        ->add_option("MILLISECONDS", arguments_.delay_ms, "before each answer; 0 ends it")
+        ->required();
+    add("heal", "ends hang and slow", [this] { return mps::heal(arguments_.pipes); });
+    add("client", "be a CUDA process: say what it may use, and stay until told to end",
+        [this] { return be_client(arguments_.pipes); });
   }
 
   CLI::App app_{"A simulated NVIDIA driver and what one does to it", "gpulet-sim"};

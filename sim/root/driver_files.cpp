@@ -86,6 +86,8 @@ Status add_driver_files(Tree& tree, const DriverFiles& files) {
   GPULET_TRY(tree.copy(in_libraries(real_name(kNvml, files.version)), files.nvml));
   GPULET_TRY(add_links(tree, kNvml, files.version));
   if (!files.nvidia_smi.empty()) GPULET_TRY(tree.copy("usr/bin/nvidia-smi", files.nvidia_smi));
+  if (!files.mps_control.empty())
+    GPULET_TRY(tree.copy("usr/bin/nvidia-cuda-mps-control", files.mps_control));
   return {};
 }
 

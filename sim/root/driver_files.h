@@ -1,4 +1,5 @@
-// The driver's user-space files in a root: libraries with their SONAMEs and links, firmware, nvidia-smi.
+// The driver's user-space files in a root: libraries with their SONAMEs and links, firmware, nvidia-smi,
+// nvidia-cuda-mps-control.
 #pragma once
 
 #include <string>
@@ -18,6 +19,7 @@ struct DriverFiles {
   std::string version;     // "570.124.06"
   std::string nvml;        // path of the simulated libnvidia-ml.so.1, copied in
   std::string nvidia_smi;  // path of the stand-in; empty: none
+  std::string mps_control{};  // of nvidia-cuda-mps-control's
 };
 
 Status add_driver_files(Tree& tree, const DriverFiles& files);

@@ -162,7 +162,8 @@ Result<StateFile> build(Tree& tree, const Machine& machine, const RootOptions& o
   }
   GPULET_TRY(add_proc(tree, machine));
   GPULET_TRY(add_sys(tree, machine));
-  GPULET_TRY(add_driver_files(tree, {machine.driver.version, options.nvml_library, options.nvidia_smi}));
+  GPULET_TRY(add_driver_files(
+      tree, {machine.driver.version, options.nvml_library, options.nvidia_smi, options.mps_control}));
   GPULET_TRY(tree.directory("run/gpulet-sim"));
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) sync_capabilities(options.root, machine.gpus[i]);
   GPULET_TRY(tree.save(kListPath));
@@ -209,9 +210,11 @@ InstalledFiles installed_files() {
   const std::string folder =
       std::filesystem::path(std::string(program, static_cast<std::size_t>(length))).parent_path();
   for (const std::string& place : {folder + "/../lib/gpulet/sim", folder, folder + "/../sim"}) {
-    InstalledFiles files{place + "/libnvidia-ml.so.1", place + "/nvidia-smi"};
+    InstalledFiles files{place + "/libnvidia-ml.so.1", place + "/nvidia-smi",
+                         place + "/nvidia-cuda-mps-control"};
     if (access(files.nvml_library.c_str(), R_OK) != 0) continue;
     if (access(files.nvidia_smi.c_str(), X_OK) != 0) files.nvidia_smi.clear();
+    if (access(files.mps_control.c_str(), X_OK) != 0) files.mps_control.clear();
     return files;
   }
   return {};
@@ -222,6 +225,7 @@ Result<StateFile> up(const Machine& machine, RootOptions options) {
   const InstalledFiles installed = installed_files();
   if (options.nvml_library.empty()) options.nvml_library = installed.nvml_library;
   if (options.nvidia_smi.empty()) options.nvidia_smi = installed.nvidia_smi;
+  if (options.mps_control.empty()) options.mps_control = installed.mps_control;
   if (options.nvml_library.empty()) {
     return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 beside this program: pass --library");
   }

@@ -15,6 +15,7 @@ struct RootOptions {
   // Files that are copied in. Empty: looked for beside the running program, as installed_files says.
   std::string nvml_library;
   std::string nvidia_smi;
+  std::string mps_control{};
 };
 
 // Lays the machine out and starts it: its state is the last thing made, so that a client never sees half a
@@ -34,11 +35,12 @@ Result<StateFile> open_state(const std::string& root);
 // driver version, changed MIG instances.
 Status refresh(const std::string& root, const Machine& machine);
 
-// The simulated libnvidia-ml.so.1 and nvidia-smi: in ../lib/gpulet/sim of the running program's folder, or in
-// its folder itself (a build tree). Empty where there is none.
+// The simulated libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control: in ../lib/gpulet/sim of the running
+// program's folder, or in its folder itself (a build tree). Empty where there is none.
 struct InstalledFiles {
   std::string nvml_library;
   std::string nvidia_smi;
+  std::string mps_control{};
 };
 InstalledFiles installed_files();
 

@@ -1,0 +1,252 @@
+#include "sim/mps/control.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <utility>
+
+#include "base/text.h"
+
+namespace gpulet::sim::mps {
+namespace {
+
+std::vector<std::string> words_of(const std::string& line) {
+  std::vector<std::string> words;
+  for (const auto& part : text::split(line, ' ')) {
+    const auto word = text::trim(part);
+    if (!word.empty()) words.emplace_back(word);
+  }
+  return words;
+}
+
+std::string line(const std::string& text) { return text + "\n"; }
+
+}  // namespace
+
+Result<std::uint64_t> parse_memory(const std::string& text) {
+  const auto number =
+      text.empty() ? std::nullopt : text::parse_unsigned(std::string_view(text).substr(0, text.size() - 1));
+  if (number && text.back() == 'M') return *number;
+  if (number && text.back() == 'G' && *number < (1u << 20)) return *number * 1024;
+  return fail(Code::kInvalidArgument, "a number with M or G behind it is needed, not '" + text + "'");
+}
+
+std::string show_memory(std::uint64_t mib) {
+  return mib >= 1024 ? std::to_string(mib / 1024) + "G" : std::to_string(mib) + "M";
+}
+
+Result<std::map<std::string, std::uint64_t>> parse_memory_limits(const std::string& text) {
+  std::map<std::string, std::uint64_t> limits;
+  for (const auto& part : text::split(text, ',')) {
+    const auto equals = part.find('=');
+    if (equals == std::string::npos) {
+      return fail(Code::kInvalidArgument, "DEVICE=LIMIT is needed, not '" + part + "'");
+    }
+    GPULET_TRY_ASSIGN(limits[part.substr(0, equals)], parse_memory(part.substr(equals + 1)));
+  }
+  return limits;
+}
+
+Result<double> parse_percentage(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 100) return value;
+  return fail(Code::kInvalidArgument, "a percentage above 0, up to 100, is needed, not '" + text + "'");
+}
+
+std::string show_percentage(double percentage) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", percentage);
+  return text;
+}
+
+Control::Control(std::vector<VisibleDevice> devices, ServerProcesses processes)
+    : devices_(std::move(devices)), processes_(std::move(processes)) {}
+
+bool Control::knows(const std::string& device) const {
+  if (const auto ordinal = text::parse_unsigned(device)) return *ordinal < devices_.size();
+  return std::ranges::any_of(devices_, [&](const VisibleDevice& d) { return d.uuid == device; });
+}
+
+const Control::Server* Control::find(const std::string& pid) const {
+  const auto number = text::parse_unsigned(pid);
+  const auto found = number ? servers_.find(static_cast<pid_t>(*number)) : servers_.end();
+  return found == servers_.end() ? nullptr : &found->second;
+}
+Control::Server* Control::find(const std::string& pid) {
+  return const_cast<Server*>(std::as_const(*this).find(pid));
+}
+
+std::string Control::answer(const std::string& text) {
+  const Words words = words_of(text);
+  if (words.empty()) return {};
+  const std::string& command = words.front();
+  if (command == "get_server_list") return server_list();
+  if (command == "get_server_status") {
+    return words.size() == 2 && find(words[1]) != nullptr ? "ACTIVE\n" : line("Server does not exist");
+  }
+  if (command == "start_server") return start_server(words);
+  if (command == "get_client_list") return client_list(words);
+  if (command == "get_device_client_list") return device_client_list(words);
+  if (command == "ps") return processes();
+  if (command == "terminate_client") return terminate_client(words);
+  if (command == "set_default_active_thread_percentage") return threads(words, true, false);
+  if (command == "get_default_active_thread_percentage") return threads(words, false, false);
+  if (command == "set_active_thread_percentage") return threads(words, true, true);
+  if (command == "get_active_thread_percentage") return threads(words, false, true);
+  if (command == "set_default_device_pinned_mem_limit") return memory(words, true, false);
+  if (command == "get_default_device_pinned_mem_limit") return memory(words, false, false);
+  if (command == "set_device_pinned_mem_limit") return memory(words, true, true);
+  if (command == "get_device_pinned_mem_limit") return memory(words, false, true);
+  if (command == "quit") {
+    const bool timed = words.size() == 3 && words[1] == "-t" && text::parse_unsigned(words[2]);
+    if (words.size() != 1 && !timed) return line("Invalid command: " + text);
+    for (const auto& [pid, server] : servers_) processes_.end(pid);
+    servers_.clear();
+    quitting_ = true;
+    return {};
+  }
+  return line("Unknown command: " + command);
+}
+
+Result<pid_t> Control::new_server(uid_t user) {
+  GPULET_TRY_ASSIGN(const pid_t pid, processes_.start(user));
+  servers_[pid] = Server{user, defaults_, {}};
+  return pid;
+}
+
+std::string Control::start_server(const Words& words) {
+  const auto user = words.size() == 3 && words[1] == "-uid" ? text::parse_unsigned(words[2]) : std::nullopt;
+  if (!user) return line("Usage: start_server -uid <user id>");
+  for (const auto& [pid, server] : servers_) {
+    if (server.user == *user) return line("Server already exists");
+  }
+  const auto made = new_server(static_cast<uid_t>(*user));
+  return made ? std::string() : line(made.error().text());
+}
+
+std::string Control::server_list() const {
+  std::string list;
+  for (const auto& [pid, server] : servers_) list += line(std::to_string(pid));
+  return list;
+}
+
+std::string Control::client_list(const Words& words) const {
+  const Server* server = words.size() == 2 ? find(words[1]) : nullptr;
+  if (server == nullptr) return line("Server does not exist");
+  std::string list;
+  for (const auto& client : server->clients) list += line(std::to_string(client.pid));
+  return list;
+}
+
+std::string Control::device_client_list(const Words& words) const {
+  std::string list;
+  for (const auto& device : devices_) {
+    std::string clients;
+    for (const auto& [pid, server] : servers_) {
+      if (words.size() == 2 && words[1] != std::to_string(pid)) continue;
+      for (const auto& client : server.clients) clients += " " + std::to_string(client.pid);
+    }
+    list += line(device.uuid + clients);
+  }
+  return list;
+}
+
+std::string Control::processes() const {
+  std::string table = line("PID       ID    SERVER    DEVICE                NAMESPACE    COMMAND");
+  std::size_t id = 0;
+  for (const auto& [pid, server] : servers_) {
+    for (const auto& client : server.clients) {
+      char row[160];
+      std::snprintf(row, sizeof row, "%-9d %-5zu %-9d %-21.20s %-12s %s\n", client.pid, ++id, pid,
+                    devices_.front().uuid.c_str(), "-", "-");
+      table += row;
+    }
+  }
+  return table;
+}
+
+std::string Control::threads(const Words& words, bool set, bool of_server) {
+  const std::size_t first = of_server ? 2 : 1;
+  if (words.size() != first + (set ? 1 : 0)) return line("Invalid command: " + text::join(words, " "));
+  Server* server = of_server ? find(words[1]) : nullptr;
+  if (of_server && server == nullptr) return line("Server does not exist");
+  Limits& limits = server != nullptr ? server->limits : defaults_;
+  if (set) {
+    const auto value = parse_percentage(words[first]);
+    if (!value) return line("Invalid active thread percentage: " + value.error().message());
+    limits.threads = *value;
+  }
+  return line(show_percentage(limits.threads));
+}
+
+std::string Control::memory(const Words& words, bool set, bool of_server) {
+  const std::size_t first = of_server ? 2 : 1;
+  // NVIDIA's own examples leave the device out when they ask: device 0.
+  const bool of_first = !set && words.size() == first;
+  if (words.size() != first + (set ? 2 : 1) && !of_first) {
+    return line("Invalid command: " + text::join(words, " "));
+  }
+  Server* server = of_server ? find(words[1]) : nullptr;
+  if (of_server && server == nullptr) return line("Server does not exist");
+  const std::string device = of_first ? "0" : words[first];
+  if (!knows(device)) return line("Invalid device: " + device);
+  auto& limits = (server != nullptr ? server->limits : defaults_).memory_mib;
+  if (set) {
+    const auto value = parse_memory(words[first + 1]);
+    if (!value) return line("Invalid device pinned memory limit: " + value.error().message());
+    limits[device] = *value;
+    return {};
+  }
+  const auto found = limits.find(device);
+  return found == limits.end() ? std::string() : line(show_memory(found->second));
+}
+
+std::string Control::terminate_client(const Words& words) {
+  Server* server = words.size() == 3 ? find(words[1]) : nullptr;
+  if (server == nullptr) return line("Server does not exist");
+  const auto gone = std::erase_if(
+      server->clients, [&](const Client& client) { return std::to_string(client.pid) == words[2]; });
+  return gone != 0 ? std::string() : line("Client does not exist");
+}
+
+Result<Limits> Control::attach(uid_t user, const Client& client) {
+  // One user's server at a time: an idle one of another user makes room.
+  for (auto it = servers_.begin(); it != servers_.end();) {
+    if (it->second.user != user && !it->second.clients.empty()) {
+      return fail(Code::kUnavailable,
+                  "the server of user " + std::to_string(it->second.user) + " has clients");
+    }
+    const bool other = it->second.user != user;
+    if (other) processes_.end(it->first);
+    it = other ? servers_.erase(it) : std::next(it);
+  }
+  if (servers_.empty()) GPULET_TRY(new_server(user));
+  Server& server = servers_.begin()->second;
+  if (server.clients.size() >= kMaxClients) {
+    return fail(Code::kFailedPrecondition, "the server has " + std::to_string(kMaxClients) + " clients");
+  }
+  server.clients.push_back(client);
+  Limits allowed;
+  allowed.threads = std::min(server.limits.threads, client.limits.threads);
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    const std::string ordinal = std::to_string(i);
+    std::optional<std::uint64_t> least;
+    for (const Limits* limits : {&std::as_const(server.limits), &client.limits}) {
+      const auto found = limits->memory_mib.find(ordinal);
+      if (found != limits->memory_mib.end()) least = std::min(least.value_or(found->second), found->second);
+    }
+    if (least) allowed.memory_mib[ordinal] = *least;
+  }
+  return allowed;
+}
+
+void Control::detach(pid_t pid) {
+  for (auto& [server_pid, server] : servers_) {
+    std::erase_if(server.clients, [pid](const Client& client) { return client.pid == pid; });
+  }
+}
+
+void Control::server_ended(pid_t server) { servers_.erase(server); }
+
+}  // namespace gpulet::sim::mps

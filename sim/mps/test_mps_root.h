@@ -1,0 +1,61 @@
+// A driver root with a simulated machine, nvidia-smi and nvidia-cuda-mps-control in it, for one test; and an
+// MPS root beside it. Every control daemon below it is killed at the end.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "sim/mps/ask.h"
+#include "sim/state/small_machine.h"
+
+namespace gpulet::sim::mps {
+
+class TestMpsRoot {
+ public:
+  explicit TestMpsRoot(std::uint32_t gpus = 4) {
+    ::unsetenv("GPULET_SIM_STATE");
+    char folder[] = "/tmp/gpulet-mps-XXXXXX";
+    if (::mkdtemp(folder) == nullptr) std::abort();
+    path_ = folder;
+    install("nvidia-cuda-mps-control", GPULET_SIM_MPS_CONTROL);
+    auto made = StateFile::create(driver_root() + "/" + std::string(kStatePathInRoot), *small_machine(gpus));
+    EXPECT_TRUE(made) << made.error().text();
+    state_ = std::move(*made);
+  }
+  ~TestMpsRoot() {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(path_, error)) {
+      if (entry.path().filename() == "pipe") kill_daemon(entry.path());
+    }
+    std::filesystem::remove_all(path_, error);
+  }
+  TestMpsRoot(const TestMpsRoot&) = delete;
+
+  void install(const std::string& name, const std::string& file) const {
+    std::filesystem::create_directories(driver_root() + "/usr/bin");
+    std::filesystem::copy_file(file, driver_root() + "/usr/bin/" + name);
+  }
+  std::string driver_root() const { return path_ + "/driver"; }
+  std::string program() const { return driver_root() + "/usr/bin/nvidia-cuda-mps-control"; }
+  std::string root() const { return path_ + "/mps"; }
+  std::string pipes(const std::string& resource) const { return root() + "/" + resource + "/pipe"; }
+  EditGuard edit() const { return state_.edit(); }
+  std::unique_ptr<Machine> machine() const { return std::make_unique<Machine>(*state_.read()); }
+
+  static void kill_daemon(const std::string& pipes) {
+    if (const auto pid = daemon_pid(pipes)) ::kill(*pid, SIGKILL);
+  }
+
+ private:
+  std::string path_;
+  StateFile state_;
+};
+
+}  // namespace gpulet::sim::mps

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "config/partition_section.h"
 #include "config/readings.h"
 #include "config/sections.h"
 #include "config/yaml.h"
@@ -14,6 +15,9 @@ namespace gpulet::config {
 namespace {
 
 using NodeKind = yaml::Node::Kind;
+
+// Where NVIDIA's chart puts it.
+constexpr const char* kDefaultMpsRoot = "/run/nvidia/mps";
 
 // What may stand in a section: the next segments of every path that begins with it.
 std::vector<std::string> keys_below(const std::string& section) {
@@ -27,6 +31,7 @@ std::vector<std::string> keys_below(const std::string& section) {
     if (std::ranges::count(keys, key) == 0) keys.push_back(std::move(key));
   }
   if (section.empty()) keys.insert(keys.end(), {"resources", "sharing"});
+  if (section == "gpulet") keys.emplace_back("partition");
   return keys;
 }
 
@@ -93,6 +98,9 @@ class Loader {
       } else if (path == "sharing") {
         config().sharing = read_sharing(entry.value, problems_);
         checked_.loaded.sharing_origin = origin_of(entry.value);
+      } else if (path == "gpulet.partition") {
+        config().gpulet.partition = read_partition(entry.value, problems_);
+        checked_.loaded.partition_origin = origin_of(entry.value);
       } else if (const auto* setting = setting_of_path(path)) {
         read_setting(*setting, entry.value);
       } else if (entry.value.kind == NodeKind::kMapping) {
@@ -195,12 +203,20 @@ class Loader {
       *field = manage;
       given = Given{manage, manage ? "default" : "default, as a drop-in"};
     }
+    auto& mps_root = value_of("flags.mpsRoot");
+    const bool rules_share = std::ranges::any_of(
+        config().gpulet.partition, [](const auto& rule) { return std::holds_alternative<Mps>(rule.how); });
+    if (rules_share && config().flags.mps_root.empty()) {
+      config().flags.mps_root = kDefaultMpsRoot;
+      mps_root = Given{config().flags.mps_root, "default, with rules that use MPS"};
+    }
     checked_.loaded.given_gpu_resources = config().gpu_resources;
     config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
   }
 
   // Rules between settings.
   void check_together() {
+    check_partition(config(), checked_.loaded.sharing_origin, problems_);
     if (config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;

@@ -34,7 +34,7 @@ struct Given {
 struct Loaded {
   Config config;
   std::vector<std::optional<Given>> values;  // parallel to settings(); nullopt: unset, and without a default
-  std::string resources_origin, sharing_origin;
+  std::string resources_origin, sharing_origin, partition_origin;
   // Names that the file gives, without the default that config.gpu_resources ends with.
   std::vector<ResourcePattern> given_gpu_resources;
   std::vector<std::string> warnings;  // one line each

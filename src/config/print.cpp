@@ -130,6 +130,77 @@ Item sharing_item(const Sharing& sharing, const std::string& origin) {
   return section;
 }
 
+Item boolean(std::string key, bool value) { return scalar(std::move(key), value ? "true" : "false"); }
+Item number(std::string key, unsigned value) { return scalar(std::move(key), std::to_string(value)); }
+
+void add_name(Item& item, const std::optional<ResourceName>& name) {
+  if (name) item.children.push_back(text_item("name", name->str()));
+}
+
+Item how_item(const Whole& whole) {
+  Item item = group("whole");
+  add_name(item, whole.name);
+  return item;
+}
+
+Item how_item(const TimeSlicing& slicing) {
+  Item item = group("timeSlicing");
+  add_name(item, slicing.name);
+  item.children.push_back(number("replicas", slicing.replicas));
+  item.children.push_back(boolean("failRequestsGreaterThanOne", slicing.fail_requests_greater_than_one));
+  return item;
+}
+
+Item how_item(const Mps& mps) {
+  Item item = group("mps");
+  add_name(item, mps.name);
+  if (mps.shares.empty()) item.children.push_back(number("replicas", mps.replicas));
+  Item shares = group("shares", true);
+  for (const auto& share : mps.shares) {
+    Item& one = shares.children.emplace_back(group(""));
+    one.children = {number("memory", share.size.memory), number("threads", share.size.threads)};
+    add_name(one, share.name);
+  }
+  if (!mps.shares.empty()) item.children.push_back(std::move(shares));
+  item.children.push_back(boolean("failRequestsGreaterThanOne", mps.fail_requests_greater_than_one));
+  return item;
+}
+
+Item how_item(const Mig& mig) {
+  Item item = group("mig");
+  add_name(item, mig.name);
+  if (!mig.layout.empty()) item.children.push_back(text_item("layout", mig.layout));
+  Item devices = group("devices");
+  for (const auto& [profile, count] : mig.devices) devices.children.push_back(number(profile, count));
+  if (mig.layout.empty()) item.children.push_back(std::move(devices));
+  item.children.push_back(text_item("strategy", mig.strategy == MigStrategy::kSingle ? "single" : "mixed"));
+  return item;
+}
+
+Item gpus_item(const GpuSelection& gpus) {
+  if (const auto* count = std::get_if<DeviceCount>(&gpus)) return number("devices", count->count);
+  const auto* refs = std::get_if<GpuRefs>(&gpus);
+  if (!refs) return text_item("devices", "all");
+  Item list = group("devices", true);
+  for (const auto& ref : *refs) list.children.push_back(text_item("", ref.text()));
+  return list;
+}
+
+Item partition_item(const std::vector<PartitionRule>& rules, const std::string& origin) {
+  Item list = group("partition", true, origin);
+  for (const auto& rule : rules) {
+    Item& item = list.children.emplace_back(group("", false, "file " + rule.place));
+    item.children.push_back(gpus_item(rule.devices));
+    if (rule.model) item.children.push_back(text_item("model", *rule.model));
+    if (const auto& label = rule.node_label) {
+      item.children.push_back(text_item("nodeLabel", label->key + (label->value ? "=" + *label->value : "")));
+    }
+    item.children.push_back(std::visit([](const auto& how) { return how_item(how); }, rule.how));
+    item.children.back().origin = item.origin;
+  }
+  return list;
+}
+
 Item tree_of(const Loaded& loaded) {
   Item root = group("");
   root.children.push_back(text_item("version", "v1"));
@@ -152,6 +223,10 @@ Item tree_of(const Loaded& loaded) {
       }
     }
     if (!setting.path.empty() && loaded.values[i]) add_setting(root, setting, *loaded.values[i]);
+  }
+  if (!loaded.config.gpulet.partition.empty()) {
+    auto list = partition_item(loaded.config.gpulet.partition, loaded.partition_origin);
+    child(root, "gpulet").children.push_back(std::move(list));
   }
   return root;
 }
@@ -223,10 +298,14 @@ void write_json(const Item& item, const std::string& indent, std::string& out) {
 }
 
 void collect_origins(const Item& item, const std::string& path, Item& origins) {
-  for (const auto& part : item.children) {
-    const std::string below = path.empty() ? part.key : path + "." + part.key;
-    if (!part.origin.empty()) origins.children.push_back(text_item(below, part.origin));
-    if (!part.list) collect_origins(part, below, origins);
+  for (std::size_t i = 0; i < item.children.size(); ++i) {
+    const auto& part = item.children[i];
+    std::string below = path.empty() ? part.key : path + "." + part.key;
+    if (item.list) below = path + "[" + std::to_string(i) + "]";
+    if (!part.origin.empty() && part.origin != item.origin) {
+      origins.children.push_back(text_item(below, part.origin));
+    }
+    collect_origins(part, below, origins);
   }
 }
 

@@ -34,7 +34,19 @@ sharing:
     resources:
     - {name: a100, replicas: 4, devices: [0, "0:1"]}
     - {name: gpu, rename: half, replicas: 2, devices: 3}
-gpulet: {logFormat: json, driverCallTimeout: 90s}
+gpulet:
+  logFormat: json
+  driverCallTimeout: 90s
+  mig: {configFile: /etc/mig.yaml, drain: true}
+  mps: {manage: false}
+  partition:
+  - {devices: [0-3], model: "*H100*", nodeLabel: pool=inference, whole: }
+  - {devices: [4, GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], timeSlicing: {replicas: 4, name: gpu.sliced}}
+  - {devices: [6], mps: {shares: [60, {memory: 40, threads: 30, name: small}]}}
+  - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
+  - {devices: [8], mig: {layout: all-balanced}}
+  - nodeLabel: cut
+    mig: {devices: {1g.10gb: 7}, strategy: single, name: slice}
 )";
   sources.environment = {
       {"PASS_DEVICE_SPECS", "true"}, {"CDI_DISABLE_HOOKS", "all"}, {"IMEX_CHANNEL_IDS", "0"}};
@@ -88,6 +100,9 @@ TEST(Print, IsReadBack) {
     EXPECT_EQ(first.config.sharing.fail_requests_greater_than_one,
               second.config.sharing.fail_requests_greater_than_one);
     EXPECT_EQ(first.config.gpu_resources.size(), second.config.gpu_resources.size());
+    EXPECT_EQ(first.config.gpulet.partition, second.config.gpulet.partition);
+    EXPECT_EQ(first.config.gpulet.mig, second.config.gpulet.mig);
+    EXPECT_EQ(first.config.gpulet.mps, second.config.gpulet.mps);
   }
 }
 

@@ -76,7 +76,64 @@ bool dns_subdomain(std::string_view name) {
   return true;
 }
 
+// "12g" → "12" when `rest` begins so; what is taken leaves `rest`.
+std::optional<std::uint64_t> take_count(std::string_view& rest, std::string_view unit) {
+  const auto end = rest.find(unit);
+  if (end == std::string_view::npos || end > 4) return std::nullopt;
+  const auto count = text::parse_unsigned(rest.substr(0, end));
+  if (!count || *count == 0) return std::nullopt;
+  rest.remove_prefix(end + unit.size());
+  return count;
+}
+
+// What follows the size in a profile's name: "+me", "-me", "+gfx", "+me.all", or several split at commas.
+bool attributes(std::string_view text) {
+  while (!text.empty()) {
+    if (text.front() != '+' && text.front() != '-') return false;
+    const auto next = text.find_first_of("+-", 1);
+    for (const auto& word :
+         text::split(text.substr(1, next == std::string_view::npos ? next : next - 1), ',')) {
+      if (word != "me" && word != "gfx" && word != "me.all") return false;
+    }
+    if (text.size() == 1) return false;
+    text.remove_prefix(std::min(next, text.size()));
+  }
+  return true;
+}
+
+bool label_name(std::string_view name) {
+  const auto word = [](char c) { return label_character(c) || (c >= 'A' && c <= 'Z'); };
+  return !name.empty() && name.size() <= 63 && word(name.front()) && word(name.back()) &&
+         std::ranges::all_of(name, [&](char c) { return word(c) || c == '-' || c == '_' || c == '.'; });
+}
+
 }  // namespace
+
+bool mig_profile_form(std::string_view text) {
+  const auto dot = text.find('.');
+  if (dot == std::string_view::npos) return false;
+  std::optional<std::uint64_t> compute;
+  if (dot > 0 && text[dot - 1] == 'c') {
+    compute = take_count(text, "c.");
+    if (!compute) return false;
+  }
+  const auto slices = take_count(text, "g.");
+  return slices && (!compute || *compute <= *slices) && take_count(text, "gb") && attributes(text);
+}
+
+std::optional<NodeLabel> parse_node_label(std::string_view text) {
+  const auto equals = text.find('=');
+  NodeLabel label;
+  label.key = std::string(text.substr(0, equals));
+  if (equals != std::string_view::npos) label.value = std::string(text.substr(equals + 1));
+  const auto slash = label.key.find('/');
+  const std::string_view key(label.key);
+  if (slash != std::string::npos && (slash > 253 || !dns_subdomain(key.substr(0, slash))))
+    return std::nullopt;
+  if (!label_name(slash == std::string::npos ? key : key.substr(slash + 1))) return std::nullopt;
+  if (label.value && !label.value->empty() && !label_name(*label.value)) return std::nullopt;
+  return label;
+}
 
 std::optional<bool> parse_go_bool(std::string_view text) {
   for (const std::string_view yes : {"1", "t", "T", "TRUE", "true", "True"}) {

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "base/strong.h"
+#include "config/rules.h"
 
 namespace gpulet::config {
 
@@ -30,6 +31,14 @@ inline constexpr std::size_t kMaxResourceNameLength = 63;
 // "gpu" and "nvidia.com/gpu" → nvidia.com/gpu. kInvalidArgument, with NVIDIA's words: longer than 63
 // characters, or the rest after the prefix is not a DNS-1123 subdomain.
 Result<ResourceName> parse_resource_name(std::string_view text);
+
+// "1g.10gb", "1c.2g.20gb", "1g.10gb+me", "1g.24gb-me", "1g.24gb+gfx", "2g.48gb+me.all": of the form of a MIG
+// profile's name, whether or not any GPU has it. Source: mig-parted v0.15.0, pkg/types/mig_profile.go.
+bool mig_profile_form(std::string_view text);
+
+// "pool" and "example.com/pool=inference": a label's key, and its value where one is given. nullopt for what
+// is none in Kubernetes.
+std::optional<NodeLabel> parse_node_label(std::string_view text);
 
 // What a resource is called once shared with renameByDefault: "<name>.shared".
 inline constexpr std::string_view kSharedSuffix = ".shared";

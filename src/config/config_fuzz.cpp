@@ -20,6 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (!second.errors.empty()) std::abort();
   if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size())
     std::abort();
+  if (checked.loaded.config.gpulet.partition != second.loaded.config.gpulet.partition) std::abort();
   if (checked.loaded.config.gpu_resources.size() != second.loaded.config.gpu_resources.size()) std::abort();
   return 0;
 }

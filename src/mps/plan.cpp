@@ -1,0 +1,153 @@
+#include "mps/plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/text.h"
+
+namespace gpulet::mps {
+namespace {
+
+using partition::Device;
+using partition::Resource;
+
+// "<uuid>" of "<uuid>::<n>".
+DeviceUuid uuid_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
+
+std::uint64_t part_of(Bytes memory, unsigned percent) { return (memory.value * percent / 100) >> 20; }
+
+// All devices that one daemon serves, with how they are shared.
+struct Group {
+  std::set<ResourceName> resources;
+  std::vector<const Device*> devices;
+};
+
+SharedDevice shared_device(const Device& device, const inventory::Snapshot& snapshot) {
+  const auto& gpu = snapshot.gpus[device.gpu];
+  if (device.mig) return {uuid_of(device.id), gpu.index, true, gpu.mig_devices[*device.mig].memory};
+  return {uuid_of(device.id), gpu.index, false, gpu.memory};
+}
+
+// Whether the driver's own numbers serve: the daemon is to see every GPU, and CUDA, which puts the fastest
+// first, numbers them as the driver does.
+bool may_see_all(const DaemonSpec& spec, const inventory::Snapshot& snapshot) {
+  return spec.devices.size() == snapshot.gpus.size() &&
+         std::ranges::all_of(snapshot.gpus, [&](const inventory::Gpu& gpu) {
+           return !gpu.mig_enabled && gpu.model == snapshot.gpus.front().model;
+         });
+}
+
+void set_limits(DaemonSpec& spec, const Group& group) {
+  bool by_rule = false;
+  unsigned most_threads = 0;
+  for (const Device* device : group.devices) {
+    if (!device->share) continue;
+    by_rule = true;
+    most_threads = std::max(most_threads, device->share->threads);
+  }
+  for (std::size_t i = 0; i < spec.devices.size(); ++i) {
+    const auto& shared = spec.devices[i];
+    std::uint64_t shares = 0;
+    unsigned most_memory = 0;
+    for (const Device* device : group.devices) {
+      if (uuid_of(device->id) != shared.uuid) continue;
+      ++shares;
+      if (device->share) most_memory = std::max(most_memory, device->share->memory);
+    }
+    if (shared.memory.value == 0) continue;
+    const auto ordinal = spec.visible_devices.empty() ? shared.gpu : static_cast<unsigned>(i);
+    spec.memory_limits.push_back({ordinal, most_memory != 0 ? part_of(shared.memory, most_memory)
+                                                            : (shared.memory.value / shares) >> 20});
+  }
+  spec.thread_percentage =
+      by_rule ? most_threads : static_cast<unsigned>(100 / (group.devices.size() / spec.devices.size()));
+}
+
+DaemonSpec spec_of(const std::string& name, const Group& group, const inventory::Snapshot& snapshot) {
+  DaemonSpec spec;
+  spec.name = name;
+  spec.resources.assign(group.resources.begin(), group.resources.end());
+  for (const Device* device : group.devices) {
+    auto shared = shared_device(*device, snapshot);
+    if (std::ranges::count(spec.devices, shared) == 0) spec.devices.push_back(std::move(shared));
+  }
+  std::ranges::sort(spec.devices, {}, &SharedDevice::gpu);
+  if (!may_see_all(spec, snapshot)) {
+    for (const auto& device : spec.devices) spec.visible_devices.push_back(device.uuid);
+  }
+  set_limits(spec, group);
+  return spec;
+}
+
+}  // namespace
+
+std::vector<DaemonSpec> plan(const std::vector<Resource>& resources, const inventory::Snapshot& snapshot) {
+  std::map<std::string, Group> groups;
+  for (const auto& resource : resources) {
+    if (resource.sharing != config::SharingStrategy::kMps) continue;
+    const std::string& name = resource.mps_daemon.empty() ? resource.name.str() : resource.mps_daemon;
+    for (const auto& device : resource.devices) {
+      // What cannot be shared is offered unshared under the same name.
+      if (!device.replica) continue;
+      auto& group = groups[device.mig ? name + "/" + uuid_of(device.id).str() : name];
+      group.resources.insert(resource.name);
+      group.devices.push_back(&device);
+    }
+  }
+  std::vector<DaemonSpec> specs;
+  for (const auto& [name, group] : groups) specs.push_back(spec_of(name, group, snapshot));
+  return specs;
+}
+
+const DaemonSpec* find(std::span<const DaemonSpec> specs, const ResourceName& resource,
+                       const DeviceId& device) {
+  const auto uuid = uuid_of(device);
+  const auto found = std::ranges::find_if(specs, [&](const DaemonSpec& spec) {
+    return std::ranges::count(spec.resources, resource) != 0 &&
+           std::ranges::any_of(spec.devices, [&](const SharedDevice& shared) { return shared.uuid == uuid; });
+  });
+  return found == specs.end() ? nullptr : &*found;
+}
+
+std::map<std::string, std::string> client_environment(const DaemonSpec& spec, std::span<const Device> held) {
+  std::map<std::string, std::string> environment{
+      {"CUDA_MPS_PIPE_DIRECTORY", pipe_directory(std::string(kContainerRoot), spec.name)}};
+  unsigned most_threads = 0;
+  std::vector<std::string> memory;
+  unsigned ordinal = 0;
+  for (const auto& shared : spec.devices) {
+    unsigned threads = 0, percent = 0;
+    bool holds = false;
+    for (const auto& device : held) {
+      if (uuid_of(device.id) != shared.uuid) continue;
+      holds = true;
+      if (!device.share) continue;
+      threads += device.share->threads;
+      percent += device.share->memory;
+    }
+    if (!holds) continue;
+    most_threads = std::max(most_threads, std::min(threads, 100u));
+    if (percent != 0 && shared.memory.value != 0) {
+      memory.push_back(std::to_string(ordinal) + "=" +
+                       std::to_string(part_of(shared.memory, std::min(percent, 100u))) + "M");
+    }
+    ++ordinal;
+  }
+  if (most_threads != 0) environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = std::to_string(most_threads);
+  if (!memory.empty()) environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = text::join(memory, ",");
+  return environment;
+}
+
+std::string pipe_directory(const std::string& root, const std::string& name) {
+  return root + "/" + name + "/pipe";
+}
+std::string log_directory(const std::string& root, const std::string& name) {
+  return root + "/" + name + "/log";
+}
+std::string started_file(const std::string& root, const std::string& name) {
+  return root + "/" + name + "/.started";
+}
+std::string ready_file(const std::string& root) { return root + "/.ready"; }
+std::string shm_directory(const std::string& root) { return root + "/shm"; }
+
+}  // namespace gpulet::mps

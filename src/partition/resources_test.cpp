@@ -1,111 +1,19 @@
 #include "partition/resources.h"
 
 #include <gtest/gtest.h>
-#include <rapidcheck.h>
-
-#include <algorithm>
-#include <map>
-#include <set>
 
 #include "partition/names.h"
 #include "partition/sharing.h"
+#include "partition/test_node.h"
 
 namespace gpulet::partition {
 namespace {
 
 using config::Config;
 using config::MigStrategy;
-using inventory::Gpu;
-using inventory::MigDevice;
 using inventory::Snapshot;
 
-Gpu gpu(unsigned index, const std::string& model = "NVIDIA A100-SXM4-40GB") {
-  Gpu made;
-  made.index = index;
-  made.uuid = DeviceUuid("GPU-" + std::to_string(index));
-  made.model = model;
-  made.compute_major = 8;
-  made.numa_node = static_cast<int>(index % 2);
-  return made;
-}
-
-MigDevice mig(unsigned gpu_index, unsigned index, const std::string& profile, unsigned compute = 1,
-              unsigned slices = 1) {
-  MigDevice made;
-  made.index = index;
-  made.uuid = DeviceUuid("MIG-" + std::to_string(gpu_index) + "-" + std::to_string(index));
-  made.profile = profile;
-  made.gpu_instance = index + 1;
-  made.compute_instance = 0;
-  made.compute_slices = compute;
-  made.gpu_slices = slices;
-  return made;
-}
-
-Gpu cut(unsigned index, unsigned count, const std::string& profile = "1g.5gb") {
-  Gpu made = gpu(index);
-  made.mig_capable = made.mig_enabled = true;
-  for (unsigned i = 0; i < count; ++i) made.mig_devices.push_back(mig(index, i, profile));
-  return made;
-}
-
-Snapshot node(std::vector<Gpu> gpus) {
-  Snapshot snapshot;
-  snapshot.gpus = std::move(gpus);
-  return snapshot;
-}
-
-Config with(MigStrategy strategy) {
-  Config config;
-  config.flags.mig_strategy = strategy;
-  config.gpu_resources = {{"*", ResourceName("nvidia.com/gpu")}};
-  return config;
-}
-
-config::ReplicatedResource replicated(const std::string& name, unsigned replicas,
-                                      config::DeviceSelection devices = config::AllDevices{},
-                                      std::optional<std::string> rename = std::nullopt) {
-  config::ReplicatedResource made;
-  made.name = ResourceName("nvidia.com/" + name);
-  if (rename) made.rename = ResourceName("nvidia.com/" + *rename);
-  made.devices = std::move(devices);
-  made.replicas = replicas;
-  return made;
-}
-
-Config sharing(std::vector<config::ReplicatedResource> resources,
-               config::SharingStrategy strategy = config::SharingStrategy::kTimeSlicing) {
-  Config config = with(MigStrategy::kNone);
-  config.sharing.strategy = strategy;
-  config.sharing.resources = std::move(resources);
-  return config;
-}
-
-// "nvidia.com/gpu=2 nvidia.com/mig-1g.5gb=7": names and counts.
-std::string summary(const Plan& plan) {
-  std::string out;
-  for (const auto& resource : plan.resources) {
-    out += (out.empty() ? "" : " ") + resource.name.str().substr(std::string("nvidia.com/").size()) + "=" +
-           std::to_string(resource.devices.size());
-  }
-  return out;
-}
-
-std::string ids(const Plan& plan, const std::string& name) {
-  std::string out;
-  for (const auto& resource : plan.resources) {
-    if (resource.name.str() != "nvidia.com/" + name) continue;
-    for (const auto& device : resource.devices) out += (out.empty() ? "" : " ") + device.id.str();
-  }
-  return out;
-}
-
-std::vector<std::string> notes(const Plan& plan) {
-  std::vector<std::string> out;
-  for (const auto& note : plan.notes) out.push_back(note.message);
-  return out;
-}
-using Notes = std::vector<std::string>;
+using namespace test;
 
 TEST(Names, PatternsStandForTheWholeText) {
   EXPECT_TRUE(matches("*", ""));
@@ -331,103 +239,6 @@ TEST(Sharing, MpsLeavesMigDevicesAndTooManyClientsUnshared) {
   const auto many = plan(node({old, gpu(1)}), config);
   EXPECT_EQ(summary(many), "gpu=18");
   EXPECT_EQ(many.notes.size(), 1u);
-}
-
-Snapshot any_node(MigStrategy strategy) {
-  Snapshot snapshot;
-  const auto count = *rc::gen::inRange(0u, 9u);
-  for (unsigned i = 0; i < count; ++i) {
-    const bool is_cut =
-        strategy != MigStrategy::kSingle && *rc::gen::weightedElement<bool>({{3, false}, {1, true}});
-    Gpu made = is_cut ? cut(i, *rc::gen::inRange(0u, 8u),
-                            *rc::gen::element<std::string>("1g.5gb", "2g.10gb", "1g.5gb+me"))
-                      : gpu(i, *rc::gen::element<std::string>("NVIDIA A100", "Tesla T4", "NVIDIA H100"));
-    if (*rc::gen::inRange(0, 4) == 0) made.health = {false, "broken"};
-    snapshot.gpus.push_back(std::move(made));
-  }
-  return snapshot;
-}
-
-Config any_config(MigStrategy strategy) {
-  Config config = with(strategy);
-  if (*rc::gen::arbitrary<bool>())
-    config.gpu_resources.insert(config.gpu_resources.begin(), {"*T4*", ResourceName("nvidia.com/t4")});
-  config.sharing.strategy = *rc::gen::element(
-      config::SharingStrategy::kNone, config::SharingStrategy::kTimeSlicing, config::SharingStrategy::kMps);
-  const auto entries = *rc::gen::inRange(0, 4);
-  for (int i = 0; i < entries; ++i) {
-    config::DeviceSelection devices = config::AllDevices{};
-    const auto kind = *rc::gen::inRange(0, 3);
-    if (kind == 1) devices = config::DeviceCount{*rc::gen::inRange(1u, 6u)};
-    if (kind == 2) devices = config::DeviceRefs{std::to_string(*rc::gen::inRange(0, 9)), "0:1"};
-    std::optional<std::string> rename;
-    if (*rc::gen::arbitrary<bool>()) rename = *rc::gen::element<std::string>("gpu.shared", "t4", "gpu");
-    config.sharing.resources.push_back(replicated(*rc::gen::element<std::string>("gpu", "t4", "mig-1g.5gb"),
-                                                  *rc::gen::inRange(2u, 6u), devices, rename));
-  }
-  return config;
-}
-
-TEST(Properties, NothingIsOfferedTwiceAndEveryFullGpuOnce) {
-  rc::check("ids are unique; each readable full GPU is offered once, or as 0…n-1; order is stable", [] {
-    const auto strategy = *rc::gen::element(MigStrategy::kNone, MigStrategy::kSingle, MigStrategy::kMixed);
-    const auto snapshot = any_node(strategy);
-    const auto config = any_config(strategy);
-    const auto made = plan(snapshot, config);
-    std::set<std::string> seen;
-    std::map<std::string, std::set<unsigned>> replicas;
-    std::map<std::string, ResourceName> resource_of;
-    for (const auto& resource : made.resources) {
-      RC_ASSERT(!resource.devices.empty());
-      std::tuple<std::size_t, std::optional<std::size_t>, std::optional<unsigned>> before;
-      bool first = true;
-      for (const auto& device : resource.devices) {
-        RC_ASSERT(seen.insert(device.id.str()).second);
-        const auto uuid = device.id.str().substr(0, device.id.str().find("::"));
-        RC_ASSERT(resource_of.emplace(uuid, resource.name).first->second == resource.name);
-        RC_ASSERT(replicas[uuid].insert(device.replica.value_or(0)).second);
-        const std::tuple place(device.gpu, device.mig, device.replica);
-        RC_ASSERT(first || before < place);
-        before = place;
-        first = false;
-        const auto& owner = snapshot.gpus[device.gpu];
-        RC_ASSERT(device.health.healthy == owner.health.healthy);
-        RC_ASSERT(uuid == (device.mig ? owner.mig_devices[*device.mig].uuid.str() : owner.uuid.str()));
-      }
-    }
-    RC_ASSERT(std::ranges::is_sorted(made.resources, {}, &Resource::name));
-    for (const auto& owner : snapshot.gpus) {
-      const bool whole = strategy == MigStrategy::kNone || !owner.mig_enabled;
-      RC_ASSERT(replicas.contains(owner.uuid.str()) == whole);
-      for (const auto& device : owner.mig_devices) RC_ASSERT(replicas.contains(device.uuid.str()) == !whole);
-    }
-    for (const auto& [uuid, numbers] : replicas) RC_ASSERT(*numbers.rbegin() + 1 == numbers.size());
-  });
-}
-
-TEST(Properties, AnotherGpusFaultChangesNoId) {
-  rc::check("when one GPU breaks or cannot be read, every id stays in its resource", [] {
-    const auto strategy = *rc::gen::element(MigStrategy::kNone, MigStrategy::kSingle, MigStrategy::kMixed);
-    auto snapshot = any_node(strategy);
-    RC_PRE(!snapshot.gpus.empty());
-    const auto config = any_config(strategy);
-    auto before = plan(snapshot, config);
-    auto& broken = snapshot.gpus[*rc::gen::inRange<std::size_t>(0, snapshot.gpus.size())];
-    broken.unreadable = Error(Code::kDeviceLost, "GPU is lost");
-    auto after = plan(snapshot, config);
-    RC_ASSERT(before.resources.size() == after.resources.size());
-    for (auto* made : {&before, &after}) {
-      for (auto& resource : made->resources) {
-        for (auto& device : resource.devices) {
-          if (snapshot.gpus[device.gpu].uuid == broken.uuid) {
-            if (made == &after) RC_ASSERT(!device.health.healthy);
-            device.health = {};
-          }
-        }
-      }
-    }
-    RC_ASSERT(before == after);
-  });
 }
 
 }  // namespace

@@ -10,7 +10,9 @@ namespace {
 using Severity = Reporter::Severity;
 
 health::XidFilter filter_of(const config::Config& config) {
-  return health::XidFilter(config.flags.disable_healthchecks, config.flags.enable_healthchecks);
+  health::XidFilter filter(config.flags.disable_healthchecks, config.flags.enable_healthchecks);
+  for (const auto& warning : filter.warnings()) log::warning(warning);
+  return filter;
 }
 
 std::string describe(const inventory::Gpu& gpu) {

@@ -137,6 +137,7 @@ void EpollLoop::run() {
     if (!state->stopping) state->run_posted();
     if (!state->stopping) state->run_timers(now());
   }
+  state->stopping = false;
 }
 
 void EpollLoop::stop() {

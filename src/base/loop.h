@@ -69,7 +69,7 @@ class EpollLoop final : public Loop {
   Subscription after(Duration delay, std::function<void()> task) override;
   Subscription watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> task) override;
 
-  // Runs until stop(). Returns at once if stop() came first.
+  // Runs until stop(). Returns at once if stop() came first. May be called again.
   void run();
   // Ends run() after the task under way. Any thread.
   void stop();

@@ -79,5 +79,22 @@ TEST(ManualLoop, TimersRunAtTheirOwnTime) {
   EXPECT_EQ(loop.pending_timers(), 0u);
 }
 
+TEST(EpollLoop, RunsAgainAfterAStop) {
+  EpollLoop loop;
+  int ran = 0;
+  for (int i = 1; i <= 3; ++i) {
+    loop.post([&] {
+      ++ran;
+      loop.stop();
+    });
+    loop.run();
+    EXPECT_EQ(ran, i);
+  }
+  loop.stop();
+  loop.post([&] { ++ran; });
+  loop.run();
+  EXPECT_EQ(ran, 3);
+}
+
 }  // namespace
 }  // namespace gpulet

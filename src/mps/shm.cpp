@@ -1,0 +1,55 @@
+#include "mps/shm.h"
+
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "mps/plan.h"
+
+namespace gpulet::mps {
+namespace {
+
+constexpr unsigned kMaxMounts = 16;  // on top of each other
+
+}  // namespace
+
+Result<std::string> shm_mount_options(std::string_view meminfo) {
+  constexpr std::string_view kKey = "MemTotal:";
+  for (const auto& line : text::split(meminfo, '\n')) {
+    if (!line.starts_with(kKey) || !line.ends_with(" kB")) continue;
+    const auto kibibytes = text::parse_unsigned(
+        text::trim(std::string_view(line).substr(kKey.size(), line.size() - kKey.size() - 3)));
+    if (kibibytes && *kibibytes > 1) return "size=" + std::to_string(*kibibytes / 2) + "k";
+  }
+  return fail(Code::kInvalidArgument, "says no MemTotal", "/proc/meminfo");
+}
+
+Status mount_shm(const std::string& root) {
+  const std::string folder = shm_directory(root);
+  GPULET_TRY_ASSIGN(const std::string meminfo, read_file("/proc/meminfo"));
+  GPULET_TRY_ASSIGN(const std::string options, shm_mount_options(meminfo));
+  GPULET_TRY(make_directories(folder));
+  for (unsigned i = 0; i < kMaxMounts && shm_is_mounted(root); ++i) {
+    // Lazily: containers that have it keep it.
+    if (::umount2(folder.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+      return fail(errno_error("cannot unmount", errno, folder));
+    }
+  }
+  const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME;
+  if (::mount("shm", folder.c_str(), "tmpfs", flags, options.c_str()) != 0) {
+    return fail(errno_error("cannot mount a tmpfs", errno, folder));
+  }
+  return {};
+}
+
+bool shm_is_mounted(const std::string& root) {
+  struct stat outer{};
+  struct stat inner{};
+  return ::stat(root.c_str(), &outer) == 0 && ::stat(shm_directory(root).c_str(), &inner) == 0 &&
+         outer.st_dev != inner.st_dev;
+}
+
+}  // namespace gpulet::mps

@@ -1,6 +1,12 @@
 #include "mps/manager.h"
 
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "mps/compute_mode.h"
 #include "mps/shm.h"
@@ -134,6 +140,30 @@ TEST(MpsShm, IsHalfOfTheMemory) {
   for (const char* text : {"", "MemTotal:", "MemTotal: x kB", "MemTotal: 0 kB", "MemFree: 12 kB\n"}) {
     EXPECT_FALSE(shm_mount_options(text)) << text;
   }
+}
+
+// In a mount namespace of its own; who may not make one is told so.
+TEST(MpsShm, IsMountedAnewEachTimeOrRefusedWithTheReason) {
+  Care care;
+  const std::string root = care.options.root;
+  ASSERT_TRUE(make_directories(root));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool own =
+        ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    const auto first = mount_shm(root);
+    if (!own) ::_exit(!first && first.error().code() == Code::kPermissionDenied ? 0 : 1);
+    if (!first || !shm_is_mounted(root)) ::_exit(2);
+    if (!write_file_atomic(root + "/shm/old", "")) ::_exit(3);
+    if (!mount_shm(root) || ::access((root + "/shm/old").c_str(), F_OK) == 0) ::_exit(4);
+    struct statfs found{};
+    ::statfs((root + "/shm").c_str(), &found);
+    ::_exit(found.f_type == TMPFS_MAGIC ? 0 : 5);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  EXPECT_FALSE(shm_is_mounted(root));
 }
 
 }  // namespace

@@ -223,7 +223,8 @@ class Loader {
     if (config().flags.mps_root.empty()) {
       problems_.error(place, "sharing.mps: using MPS requires --mps-root to be specified");
     }
-    if (config().flags.mig_strategy == MigStrategy::kMixed) {
+    // MIG devices are served too (partition/sharing.h); by NVIDIA's name, its own word counts.
+    if (sources_.drop_in && config().flags.mig_strategy == MigStrategy::kMixed) {
       problems_.error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
                                  value_of("flags.migStrategy")->origin + ")");
     }

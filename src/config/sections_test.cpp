@@ -52,6 +52,8 @@ TEST(Sharing, MpsDefaultsAndNeeds) {
   EXPECT_EQ(loaded->config.sharing.strategy, SharingStrategy::kMps);
   EXPECT_TRUE(loaded->config.sharing.fail_requests_greater_than_one);
   sources.environment["MIG_STRATEGY"] = "mixed";
+  EXPECT_TRUE(load(sources));
+  sources.drop_in = true;
   EXPECT_EQ(
       load(sources).error().text(),
       "x.yaml:1:10: sharing.mps: using --mig-strategy=mixed is not supported with MPS (env MIG_STRATEGY)");

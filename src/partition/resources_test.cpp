@@ -221,16 +221,26 @@ TEST(Sharing, SeveralEntriesOfOneName) {
   EXPECT_EQ(ids(made, "gpu"), "GPU-2");
 }
 
-TEST(Sharing, MpsLeavesMigDevicesAndTooManyClientsUnshared) {
+TEST(Sharing, MpsTakesNoMoreClientsThanItServes) {
   Config config = with(MigStrategy::kSingle);
   config.sharing.strategy = config::SharingStrategy::kMps;
   config.sharing.resources = {replicated("gpu", 4)};
+  // A seventh of a GPU serves a seventh of the clients.
   const auto made = plan(node({cut(0, 2)}), config);
-  EXPECT_EQ(ids(made, "gpu"), "MIG-0-0 MIG-0-1");
-  EXPECT_EQ(made.resources[0].sharing, config::SharingStrategy::kNone);
-  EXPECT_EQ(notes(made),
-            Notes{"MIG-0-0 of nvidia.com/gpu: sharing using MPS is not supported for MIG devices; it is "
-                  "offered unshared"});
+  EXPECT_EQ(summary(made), "gpu=8");
+  EXPECT_EQ(made.resources[0].sharing, config::SharingStrategy::kMps);
+  EXPECT_EQ(made.resources[0].mps_daemon, "nvidia.com/gpu");
+  EXPECT_EQ(max_mps_replicas(mig(0, 0, "1g.5gb")), 6u);
+  EXPECT_EQ(max_mps_replicas(mig(0, 0, "3g.20gb", 3, 3)), 20u);
+  EXPECT_EQ(max_mps_replicas(mig(0, 0, "7g.40gb", 7, 7)), 48u);
+  config.sharing.resources = {replicated("gpu", 7)};
+  const auto too_many = plan(node({cut(0, 2)}), config);
+  EXPECT_EQ(ids(too_many, "gpu"), "MIG-0-0 MIG-0-1");
+  EXPECT_EQ(too_many.resources[0].sharing, config::SharingStrategy::kNone);
+  EXPECT_EQ(
+      notes(too_many),
+      (Notes{
+          "MIG-0-0 of nvidia.com/gpu: MPS serves at most 6 clients on it, not 7; it is offered unshared"}));
   auto old = gpu(0, "Tesla V100");
   old.compute_major = 7;
   EXPECT_EQ(max_mps_replicas(old), 16u);

@@ -53,14 +53,12 @@ std::vector<std::size_t> select(const config::ReplicatedResource& entry, const s
 std::string obstacle(const Device& device, const config::ReplicatedResource& entry, SharingStrategy strategy,
                      const inventory::Snapshot& snapshot) {
   if (strategy != SharingStrategy::kMps) return {};
-  if (device.mig) return "sharing using MPS is not supported for MIG devices";
   const auto& gpu = snapshot.gpus[device.gpu];
-  const bool known = gpu.compute_major != 0;
-  if (known && entry.replicas > max_mps_replicas(gpu)) {
-    return "MPS serves at most " + std::to_string(max_mps_replicas(gpu)) + " clients on it, not " +
-           std::to_string(entry.replicas);
-  }
-  return {};
+  if (!device.mig && gpu.compute_major == 0) return {};  // nobody knows: the daemon will tell
+  const unsigned most = device.mig ? max_mps_replicas(gpu.mig_devices[*device.mig]) : max_mps_replicas(gpu);
+  if (entry.replicas <= most) return {};
+  return "MPS serves at most " + std::to_string(most) + " clients on it, not " +
+         std::to_string(entry.replicas);
 }
 
 class Sharer {
@@ -124,6 +122,10 @@ class Sharer {
 
 unsigned max_mps_replicas(const inventory::Gpu& gpu) {
   return std::pair(gpu.compute_major, gpu.compute_minor) < std::pair(7u, 5u) ? 16 : 48;
+}
+
+unsigned max_mps_replicas(const inventory::MigDevice& device) {
+  return 48 * std::min(device.compute_slices, 7u) / 7;
 }
 
 std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config,

@@ -18,6 +18,10 @@ using Unshared = std::map<ResourceName, std::vector<Device>>;
 // Source: k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps/device.go.
 unsigned max_mps_replicas(const inventory::Gpu& gpu);
 
+// On a MIG device: 48, lowered as its compute instance is smaller than a GPU of seven slices (on a GPU of
+// four it could be more). Source: NVIDIA's MIG User Guide, "CUDA Concurrency".
+unsigned max_mps_replicas(const inventory::MigDevice& device);
+
 // Each device as it is offered: as it was, or as its replicas "<uuid>::<n>" in the resource that `rename`
 // names. The first entry of config.sharing that selects a device decides. What cannot be shared stays
 // unshared, with a Note.

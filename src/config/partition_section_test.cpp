@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/file.h"
 #include "config/load.h"
 #include "config/values.h"
 
@@ -87,6 +88,16 @@ TEST(Partition, TheNodeOfTheDocumentation) {
   EXPECT_EQ(std::get<Mps>(read[6].how).replicas, 4u);
   EXPECT_TRUE(good(file("gpulet: {partition: }")).empty());
   EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // nothing behind it is as {}
+}
+
+TEST(Partition, ThePageOnRulesIsRight) {
+  const auto page = read_file("docs/partition.md");
+  ASSERT_TRUE(page) << page.error().text();
+  const std::string open = "```yaml\n";
+  const auto begin = page->find(open) + open.size();
+  const auto read = good(file(page->substr(begin, page->find("```", begin) - begin)));
+  ASSERT_EQ(read.size(), 4u);
+  EXPECT_EQ(std::get<Mig>(read[3].how).layout, "all-balanced");
 }
 
 TEST(Partition, ARuleDoesOneThing) {

@@ -1,5 +1,6 @@
 #include "mps/daemon_process.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -41,7 +42,10 @@ bool was_started_for(const std::string& process, const std::string& pipe_directo
 
 Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find(const std::string& pipe_directory) {
   const std::string path = pipe_directory + std::string(kPidFile);
-  GPULET_TRY_ASSIGN(const std::string text, read_file(path, 64));
+  // Whatever a container puts there: neither a link is followed nor a pipe waited for.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.valid()) return fail(errno_error("open", errno, path));
+  GPULET_TRY_ASSIGN(const std::string text, read_all(file.get(), path, 64));
   const auto number = text::parse_unsigned(text::trim(text));
   if (!number || *number == 0 || *number > std::numeric_limits<pid_t>::max()) {
     return fail(Code::kNotFound, "holds no process id", path);

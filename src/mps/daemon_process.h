@@ -17,7 +17,7 @@ namespace gpulet::mps {
 
 class DaemonProcess {
  public:
-  // Errors: kNotFound where no such process runs.
+  // Errors: kNotFound where no such process runs; what else is in the way of the file.
   static Result<std::unique_ptr<DaemonProcess>> find(const std::string& pipe_directory);
 
   pid_t id() const { return id_; }

@@ -2,6 +2,7 @@
 #include "mps/daemon.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -231,6 +232,19 @@ TEST(MpsDaemonProcess, APidFileThatNamesAnotherProcessIsNotBelieved) {
     ASSERT_TRUE(write_file_atomic(care.pipes() + "/nvidia-cuda-mps-control.pid", text));
     EXPECT_EQ(DaemonProcess::find(care.pipes()).error().code(), Code::kNotFound) << text;
   }
+}
+
+TEST(MpsDaemonProcess, APidFileThatIsAPipeOrALinkIsNotWaitedFor) {
+  Care care;
+  const std::string path = care.pipes() + "/nvidia-cuda-mps-control.pid";
+  ASSERT_TRUE(make_directories(care.pipes()));
+  ASSERT_EQ(::mkfifo(path.c_str(), 0666), 0);
+  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
+  const FileDescriptor writer(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/zero", path);
+  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
 }
 
 }  // namespace

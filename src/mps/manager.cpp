@@ -84,15 +84,19 @@ void Manager::stop_one(const std::string& name) {
   await_stop(std::move(daemon));
 }
 
-// Folders are "<domain>/<resource>", with a MIG device's below.
+// Folders are "<domain>/<resource>", with a MIG device's below. What containers can write is not looked into.
 void Manager::stop_former() {
-  constexpr int kDeepest = 2;
+  constexpr int kResource = 1;
+  constexpr int kDeepest = 3;
   std::error_code error;
   std::vector<std::string> names;
   auto entry = std::filesystem::recursive_directory_iterator(options_.root, error);
   for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
-    if (entry.depth() >= kDeepest + 1) entry.disable_recursion_pending();
-    if (entry->path().filename() != ".started") continue;
+    const auto name = entry->path().filename();
+    const bool of_containers =
+        entry.depth() == 0 ? name == "shm" : entry.depth() > kResource && (name == "pipe" || name == "log");
+    if (of_containers || entry.depth() >= kDeepest) entry.disable_recursion_pending();
+    if (name != ".started") continue;
     names.push_back(std::filesystem::relative(entry->path().parent_path(), options_.root, error).string());
   }
   for (const auto& name : names) {

@@ -115,6 +115,36 @@ TEST(MpsManager, AnothersStartedFileIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(file));
 }
 
+TEST(MpsManager, WhatContainersWriteIsNotBelieved) {
+  Managed m;
+  m.manager->apply({m.care.spec(1, "nvidia.com/a")});
+  ASSERT_TRUE(m.healthy("nvidia.com/a"));
+  const auto honest = read_file(started_file(m.care.options.root, "nvidia.com/a"));
+  ASSERT_TRUE(honest);
+  for (const char* folder : {"/shm/x", "/shm", "/nvidia.com/a/pipe", "/nvidia.com/a/pipe/x"}) {
+    ASSERT_TRUE(write_file_atomic(m.care.options.root + folder + "/.started", *honest));
+  }
+  const auto calls = m.care.mode_calls;
+  m.manager = m.make();
+  m.manager->apply({m.care.spec(1, "nvidia.com/a")});
+  ASSERT_TRUE(m.healthy("nvidia.com/a"));
+  EXPECT_EQ(m.care.mode_calls, calls + 1);
+  EXPECT_EQ(m.care.modes()[0], 3u);
+  EXPECT_TRUE(m.stop());
+}
+
+TEST(MpsManager, TakesOverAndEndsADaemonInADeepFolder) {
+  Managed m;
+  const std::string name = "nvidia.com/mig-3g.40gb/MIG-1";
+  m.manager->apply({m.care.spec(1, name)});
+  ASSERT_TRUE(m.healthy(name));
+  m.manager = m.make();
+  m.manager->apply({});
+  ASSERT_TRUE(m.care.until([&] { return m.care.ask("get_server_list", name) == "gone"; }));
+  EXPECT_TRUE(m.stop());
+  EXPECT_EQ(m.care.modes()[0], 0u);
+}
+
 TEST(MpsComputeMode, NvidiaSmiSetsIt) {
   Care care;
   care.root.install("nvidia-smi", GPULET_SIM_SMI);

@@ -209,7 +209,7 @@ void Agent::step() {
   auto judged = std::make_shared<const inventory::Snapshot>(judge_.judge(*reading_));
   if (published_) report_health(*published_, *judged);
   published_ = judged;
-  auto built = builder_.build(*judged, config_, ports_.files(config_));
+  auto built = builder_.build(*judged, config_, {ports_.files(config_), facts_, ports_.daemons});
   report_notes(built.notes);
   remove_unoffered(built.offers);
   for (const auto& offer : built.offers) {
@@ -360,6 +360,12 @@ void Agent::apply(config::Config config) {
   config_ = std::move(config);
   judge_.set_filter(filter_of(config_));
   ports_.reporter.event(Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
+  step();
+}
+
+void Agent::set_facts(partition::NodeFacts facts) {
+  if (facts.labels == facts_.labels && facts.withdrawn == facts_.withdrawn) return;
+  facts_ = std::move(facts);
   step();
 }
 

@@ -65,6 +65,8 @@ struct Ports {
   std::function<void(std::function<void(std::map<DeviceId, std::string>)>)> pods;
   // What the node's files say (read_node_files).
   std::function<NodeFiles(const config::Config&)> files;
+  // The MPS daemons that are wanted now (Surroundings::daemons); may be empty.
+  std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> daemons;
   // Called after State changed; may be empty. Must not call the agent back from inside.
   std::function<void()> changed;
 };
@@ -82,6 +84,13 @@ class Agent {
   void apply(config::Config config);
   // The config on disk is bad: the old one stays, and says so.
   void config_failed(const Error& error);
+
+  // The node's labels, and what is withdrawn for a while: plans anew where they differ.
+  void set_facts(partition::NodeFacts facts);
+  // Plans anew: something that the ports say has changed.
+  void replan() { step(); }
+  // Reads everything anew, soon.
+  void reread() { read_soon(Duration::zero()); }
 
   State state() const;
 
@@ -122,6 +131,7 @@ class Agent {
 
   Ports ports_;
   config::Config config_;
+  partition::NodeFacts facts_;
   std::uint64_t seed_;
   std::function<void(const Error&)> fatal_;
 

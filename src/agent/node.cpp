@@ -5,6 +5,7 @@
 #include <random>
 
 #include "agent/agent.h"
+#include "agent/mps_care.h"
 #include "agent/nvml_driver.h"
 #include "agent/reporter.h"
 #include "agent/status_pages.h"
@@ -56,6 +57,11 @@ class Node {
     if (!signals) return fail(signals.error());
     rpc_ = kubelet::make_rpc();
     reporter_ = make_reporter(loop_, sources_.environment);
+    mps_.emplace(
+        loop_, *reporter_, [this] { return driver_.get(); },
+        [this] {
+          if (agent_) agent_->replan();
+        });
     build();
     // After the agent's first steps: nothing that waits for the kubelet waits for these.
     loop_.post([this] {
@@ -86,6 +92,7 @@ class Node {
         .reporter = *reporter_,
         .pods = [this](auto done) { list_pods(std::move(done)); },
         .files = read_node_files,
+        .daemons = [this](const auto& specs) { return mps_->wants(specs, config_); },
         .changed = [this] { publish_soon(); },
     };
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
@@ -100,6 +107,7 @@ class Node {
   void withdraw() {
     listener_.reset();
     agent_.reset();
+    mps_.reset();
     pod_resources_.reset();
     host_.reset();
     driver_.reset();
@@ -188,11 +196,12 @@ class Node {
   Status ended_;
   std::shared_ptr<kubelet::Rpc> rpc_;
   std::optional<Places> places_;
-  std::unique_ptr<Driver> driver_;
+  std::unique_ptr<NvmlDriver> driver_;
   std::unique_ptr<kubelet::PluginHost> host_;
   std::unique_ptr<kubelet::PodResources> pod_resources_;
   std::unique_ptr<NodeReporter> reporter_;
   std::optional<Agent> agent_;
+  std::optional<MpsCare> mps_;
   std::unique_ptr<config::ConfigWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::unique_ptr<web::Listener> listener_;

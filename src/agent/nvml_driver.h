@@ -1,5 +1,5 @@
-// The driver as the agent sees it, over NVML: every call on the worker with its deadline, the wait for events on its
-// own thread, and all state on the loop. One GPU that hangs or is lost leaves the others whole.
+// The driver as the agent sees it, over NVML: every call on the worker with its deadline, the wait for events
+// on its own thread, and all state on the loop. One GPU that hangs or is lost leaves the others whole.
 #pragma once
 
 #include <deque>
@@ -12,6 +12,7 @@
 #include "agent/driver_events.h"
 #include "agent/ports.h"
 #include "inventory/read.h"
+#include "nvml/session.h"
 #include "nvml/worker.h"
 
 namespace gpulet::agent {
@@ -24,8 +25,8 @@ struct NvmlDriverOptions {
   bool events = true;
 };
 
-// A reading does not wait longer than this for a GPU: it is in the snapshot as unreadable, and when it answers after
-// all, `changed` says so. The first time a GPU may have to be woken up, which takes seconds.
+// A reading does not wait longer than this for a GPU: it is in the snapshot as unreadable, and when it
+// answers after all, `changed` says so. The first time a GPU may have to be woken up, which takes seconds.
 inline constexpr Duration kReadPatience = std::chrono::seconds(1);
 inline constexpr Duration kFirstReadPatience = std::chrono::seconds(5);
 // How long an initialisation waits for the event thread to let go of the driver before it.
@@ -36,12 +37,38 @@ class NvmlDriver final : public Driver {
   NvmlDriver(Loop& loop, NvmlDriverOptions options);
   ~NvmlDriver() override;
 
-  // Errors: kUnavailable: no driver (yet), or one that has gone; kUnsupported: older than nvml::kOldestDriver;
-  // kDeadlineExceeded, kPermissionDenied. May be tried any number of times.
+  // Errors: kUnavailable: no driver (yet), or one that has gone; kUnsupported: older than
+  // nvml::kOldestDriver; kDeadlineExceeded, kPermissionDenied. May be tried any number of times.
   void open(std::function<void(Status)> done) override;
   void read(std::function<void(Result<inventory::Snapshot>)> done) override;
   void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) override;
   void set_events(Events events) override { events_.set_handlers(std::move(events)); }
+
+  // Makes `work` about a GPU on the driver's thread, with its index as NVML counts; `what` is for errors:
+  // "changing MIG of". Errors beside work's own: kNotFound (no such GPU at the last reading), kUnavailable,
+  // kDeadlineExceeded.
+  template <class T>
+  void about(const DeviceUuid& gpu, const std::string& what, Duration limit,
+             std::function<Result<T>(const nvml::Session&, unsigned)> work,
+             std::function<void(Result<T>)> done) {
+    const auto* known = last_ ? last_->find(gpu) : nullptr;
+    if (known == nullptr || !session_) {
+      loop_.post([alive = std::weak_ptr(alive_), done = std::move(done), gpu] {
+        if (!alive.expired()) done(fail(Code::kNotFound, "the driver knows no such GPU now", gpu.str()));
+      });
+      return;
+    }
+    auto call = about_gpu(what, known->index);
+    call.deadline = limit;
+    worker_.run<T>(
+        std::move(call),
+        [session = std::weak_ptr(session_), index = known->index, work = std::move(work)]() -> Result<T> {
+          const auto held = session.lock();
+          if (!held) return fail(Code::kUnavailable, "the driver is being initialised anew");
+          return work(*held, index);
+        },
+        std::move(done));
+  }
 
   void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
   std::size_t hanging_calls() const { return worker_.abandoned(); }

@@ -80,8 +80,24 @@ placement::Rules placement_rules(const config::Config& config) {
   return rules;
 }
 
+// The daemons of a resource, and its devices as they are while a daemon of theirs is not well.
+std::vector<mps::DaemonSpec> serve_by(partition::Resource& resource, const std::vector<mps::DaemonSpec>& all,
+                                      const std::map<std::string, inventory::Health>& healths) {
+  std::vector<mps::DaemonSpec> daemons;
+  for (const auto& spec : all) {
+    if (std::ranges::count(spec.resources, resource.name) != 0) daemons.push_back(spec);
+  }
+  for (auto& device : resource.devices) {
+    const auto* daemon = mps::find(daemons, resource.name, device.id);
+    const auto health = daemon == nullptr ? healths.end() : healths.find(daemon->name);
+    if (device.health.healthy && health != healths.end()) device.health = health->second;
+  }
+  return daemons;
+}
+
 bool same(const kubelet::Offer& a, const kubelet::Offer& b) {
-  return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules;
+  return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
+         a.daemons == b.daemons;
 }
 
 }  // namespace
@@ -117,8 +133,9 @@ NodeFiles read_node_files(const config::Config& config) {
 }
 
 Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Config& config,
-                           const NodeFiles& files) {
-  auto plan = partition::plan(snapshot, config);
+                           const Surroundings& surroundings) {
+  const auto& files = surroundings.files;
+  auto plan = partition::plan(snapshot, config, surroundings.facts);
   Offers result;
   result.notes = std::move(plan.notes);
   for (const unsigned channel : config.imex.channel_ids) {
@@ -131,6 +148,9 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
   const auto topology = topology::build(snapshot);
   inventory::MigMinors minors;
   if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
+  const auto daemons = mps::plan(plan.resources, snapshot);
+  std::map<std::string, inventory::Health> healths;
+  if (surroundings.daemons) healths = surroundings.daemons(daemons);
   std::map<ResourceName, Kept> next;
   for (auto& resource : plan.resources) {
     Kept kept;
@@ -140,6 +160,7 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
     kept.shared = config.flags.shared_devices_allocation_policy;
 
     auto offer = std::make_shared<kubelet::Offer>();
+    offer->daemons = serve_by(resource, daemons, healths);
     for (const auto& device : resource.devices) offer->access.push_back(access_of(device, snapshot, minors));
     offer->rules = rules_of(config, files, resource);
     const auto before = kept_.find(resource.name);

@@ -1,6 +1,7 @@
 // Offers out of a judged Snapshot and a Config: what the kubelet room needs to answer for each resource.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "config/config.h"
 #include "inventory/snapshot.h"
 #include "kubelet/offer.h"
+#include "mps/plan.h"
 #include "partition/resources.h"
 #include "topology/topology.h"
 
@@ -26,6 +28,15 @@ struct NodeFiles {
 // else in its own /dev. Never fails: what cannot be read is absent.
 NodeFiles read_node_files(const config::Config& config);
 
+// What else a plan depends on.
+struct Surroundings {
+  NodeFiles files;
+  partition::NodeFacts facts;
+  // Takes the MPS daemons that the node needs now, and says how each is, by name; one it does not name is not
+  // looked after here and counts as healthy. May be empty.
+  std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> daemons;
+};
+
 struct Offers {
   std::vector<kubelet::OfferPtr> offers;  // by resource name
   std::vector<partition::Note> notes;
@@ -35,7 +46,8 @@ struct Offers {
 // the policy are the same, and an Offer equal to the one before is the same pointer.
 class OfferBuilder {
  public:
-  Offers build(const inventory::Snapshot& snapshot, const config::Config& config, const NodeFiles& files);
+  Offers build(const inventory::Snapshot& snapshot, const config::Config& config,
+               const Surroundings& surroundings);
 
  private:
   struct Kept {

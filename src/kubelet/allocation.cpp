@@ -74,8 +74,8 @@ bool all_cdi(const AllocationRules& rules) {
   });
 }
 
-// Unique within a container, which is all that counts: another resource or other devices give another key. FNV-1a, so
-// that the same allocation has the same bytes (NVIDIA's plugin draws a random UUID).
+// Unique within a container, which is all that counts: another resource or other devices give another key.
+// FNV-1a, so that the same allocation has the same bytes (NVIDIA's plugin draws a random UUID).
 std::string annotation_suffix(const Offer& offer, std::span<const DeviceId> ids) {
   std::uint64_t hash = 0xcbf29ce484222325u;
   const auto mix = [&hash](std::string_view part) {
@@ -102,13 +102,21 @@ std::vector<std::string> cdi_names(const AllocationRules& rules, const std::vect
   return qualified;
 }
 
-void add_mps(const Offer& offer, ContainerAllocation& result) {
+// A CUDA process is the client of one daemon: that of the first device asked for.
+void add_mps(const Offer& offer, const std::vector<std::size_t>& found, ContainerAllocation& result) {
+  const auto& devices = offer.resource.devices;
+  const auto* daemon = mps::find(offer.daemons, offer.resource.name, devices[found.front()].id);
+  if (daemon == nullptr) return;
+  std::vector<partition::Device> held;
+  for (const auto index : found) {
+    if (mps::find(offer.daemons, offer.resource.name, devices[index].id) == daemon)
+      held.push_back(devices[index]);
+  }
+  result.envs.merge(mps::client_environment(*daemon, held));
   const auto& root = offer.rules.mps_root;
-  if (root.empty()) return;
-  const std::string pipe = "/" + offer.resource.name.str() + "/pipe";
-  result.envs["CUDA_MPS_PIPE_DIRECTORY"] = "/mps" + pipe;
-  result.mounts.push_back({root + pipe, "/mps" + pipe, false});
-  result.mounts.push_back({root + "/shm", "/dev/shm", false});
+  result.mounts.push_back({mps::pipe_directory(root, daemon->name),
+                           mps::pipe_directory(std::string(mps::kContainerRoot), daemon->name), false});
+  result.mounts.push_back({mps::shm_directory(root), "/dev/shm", false});
 }
 
 void add_volume_mounts(const AllocationRules& rules, const std::vector<std::string>& names,
@@ -147,11 +155,12 @@ Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceI
   }
   ContainerAllocation result;
   if (uses(rules, DeviceListStrategy::kCdiAnnotations)) {
-    result.annotations[rules.cdi_annotation_prefix + "nvidia-device-plugin_" + annotation_suffix(offer, ids)] =
+    result
+        .annotations[rules.cdi_annotation_prefix + "nvidia-device-plugin_" + annotation_suffix(offer, ids)] =
         text::join(cdi_names(rules, names), ",");
   }
   if (uses(rules, DeviceListStrategy::kCdiCri)) result.cdi_devices = cdi_names(rules, names);
-  add_mps(offer, result);
+  add_mps(offer, found, result);
   if (rules.gds) result.envs["NVIDIA_GDS"] = "enabled";
   if (rules.mofed) result.envs["NVIDIA_MOFED"] = "enabled";
   if (rules.gdrcopy) result.envs["NVIDIA_GDRCOPY"] = "enabled";

@@ -112,6 +112,17 @@ TEST(Allocate, DeviceSpecsOnceEachBelowTheDevRoot) {
 TEST(Allocate, MpsGivesPipeAndSharedMemory) {
   Offer offer = offers::make("nvidia.com/gpu", 2, 4);
   offer.rules.mps_root = "/run/nvidia/mps";
+  offer.resource.sharing = config::SharingStrategy::kMps;
+  offer.resource.mps_daemon = "nvidia.com/gpu";
+  inventory::Snapshot snapshot;
+  for (unsigned i = 0; i < 2; ++i) {
+    inventory::Gpu gpu;
+    gpu.index = i;
+    gpu.uuid = DeviceUuid(offers::uuid(i));
+    gpu.memory = Bytes(std::uint64_t{32} << 30);
+    snapshot.gpus.push_back(gpu);
+  }
+  offer.daemons = mps::plan({offer.resource}, snapshot);
   const auto got = get(offer, {share(1, 3)});
   EXPECT_EQ(got.envs.at("CUDA_MPS_PIPE_DIRECTORY"), "/mps/nvidia.com/gpu/pipe");
   EXPECT_EQ(got.mounts, (std::vector<Mount>{{"/run/nvidia/mps/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe", false},

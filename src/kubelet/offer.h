@@ -1,5 +1,5 @@
-// What one resource offers to the kubelet at one moment, whole: the gRPC threads answer every request from one
-// immutable Offer and touch nothing else.
+// What one resource offers to the kubelet at one moment, whole: the gRPC threads answer every request from
+// one immutable Offer and touch nothing else.
 #pragma once
 
 #include <map>
@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "mps/plan.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"
 
@@ -17,9 +18,10 @@ namespace gpulet::kubelet {
 
 // One device's part in a container, apart from who asks: what Allocate says of it.
 struct DeviceAccess {
-  std::string uuid;    // of the GPU or MIG device
-  std::string index;   // "3", or "3:1" for a MIG device
-  // Paths below the dev root that the device needs: "/dev/nvidia3", MIG: also its two /dev/nvidia-caps/nvidia-capN.
+  std::string uuid;   // of the GPU or MIG device
+  std::string index;  // "3", or "3:1" for a MIG device
+  // Paths below the dev root that the device needs: "/dev/nvidia3", MIG: also its two
+  // /dev/nvidia-caps/nvidia-capN.
   std::vector<std::string> device_nodes;
   friend bool operator==(const DeviceAccess&, const DeviceAccess&) = default;
 };
@@ -29,14 +31,14 @@ struct AllocationRules {
   std::vector<config::DeviceListStrategy> strategies;
   config::DeviceIdStrategy ids = config::DeviceIdStrategy::kUuid;
   bool pass_device_specs = false;
-  std::string dev_root = "/";                  // host path prefix of device nodes
-  std::vector<std::string> control_nodes;      // "/dev/nvidiactl"…: those that exist, in this order
+  std::string dev_root = "/";              // host path prefix of device nodes
+  std::vector<std::string> control_nodes;  // "/dev/nvidiactl"…: those that exist, in this order
   std::string cdi_annotation_prefix;
   std::string cdi_vendor = "k8s.device-plugin.nvidia.com";
-  std::vector<unsigned> imex_channels;         // present and wanted
+  std::vector<unsigned> imex_channels;  // present and wanted
   bool gds = false, mofed = false, gdrcopy = false;
   bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a spec for `<class>=all` is there
-  std::string mps_root;                        // host; non-empty for MPS
+  std::string mps_root;                                          // host folder of the MPS pipes
   friend bool operator==(const AllocationRules&, const AllocationRules&) = default;
 };
 
@@ -45,6 +47,7 @@ struct Offer {
   std::vector<DeviceAccess> access;  // parallel to resource.devices
   std::shared_ptr<const placement::Chooser> chooser;
   AllocationRules rules;
+  std::vector<mps::DaemonSpec> daemons;  // that serve its devices, where they are shared by MPS
 };
 using OfferPtr = std::shared_ptr<const Offer>;
 
@@ -67,12 +70,13 @@ struct ContainerAllocation {
 };
 
 // What one container gets for `ids`. Pure.
-// Errors, each one line that names the resource: kInvalidArgument for an unknown id, a doubled id, no id at all, or
-// more than one share where failRequestsGreaterThanOne; kFailedPrecondition for an unhealthy device, with its reason.
-// Source: facts/device-plugin 1.5, 1.7, 2.6.
+// Errors, each one line that names the resource: kInvalidArgument for an unknown id, a doubled id, no id at
+// all, or more than one share where failRequestsGreaterThanOne; kFailedPrecondition for an unhealthy device,
+// with its reason. Source: facts/device-plugin 1.5, 1.7, 2.6.
 Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceId> ids);
 
-// What GetPreferredAllocation answers for one container. Errors: as placement::Chooser::choose, naming the resource.
+// What GetPreferredAllocation answers for one container. Errors: as placement::Chooser::choose, naming the
+// resource.
 Result<placement::Choice> preferred(const Offer& offer, std::span<const DeviceId> available,
                                     std::span<const DeviceId> required, std::size_t size);
 

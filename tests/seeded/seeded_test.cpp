@@ -44,6 +44,7 @@ class Node {
                        .reporter = reporter_,
                        .pods = nullptr,
                        .files = [](const config::Config&) { return agent::NodeFiles{}; },
+                       .daemons = nullptr,
                        .changed = nullptr};
     agent_.emplace(std::move(ports), config_, seed,
                    [](const Error& error) { ADD_FAILURE() << error.text(); });

@@ -152,7 +152,10 @@ std::vector<std::string> NodeTest::cut_up(std::uint32_t index, const std::vector
   if (mode == sim::MigOutcome::kResetRequired) {
     EXPECT_TRUE(sim::reset_gpu(*edit, index));
   }
-  for (const auto& name : profiles) {
+  for (const auto& text : profiles) {
+    const std::string name = text.substr(0, text.find('@'));
+    std::optional<std::uint32_t> start;
+    if (name != text) start = static_cast<std::uint32_t>(std::stoul(text.substr(name.size() + 1)));
     const std::span profiles_of_gpu(gpu.mig.profiles, gpu.mig.profile_count);
     const auto profile = std::ranges::find_if(profiles_of_gpu, [&](const auto& p) { return name == p.name; });
     if (profile == profiles_of_gpu.end()) {
@@ -160,7 +163,7 @@ std::vector<std::string> NodeTest::cut_up(std::uint32_t index, const std::vector
       continue;
     }
     sim::GpuInstance* instance = nullptr;
-    EXPECT_EQ(sim::create_gpu_instance(gpu, profile->id, std::nullopt, &instance), sim::MigOutcome::kOk);
+    EXPECT_EQ(sim::create_gpu_instance(gpu, profile->id, start, &instance), sim::MigOutcome::kOk);
     if (instance == nullptr) continue;
     for (std::uint32_t i = 0; i < profile->compute_profile_count; ++i) {
       const auto& compute = profile->compute_profiles[i];

@@ -52,7 +52,8 @@ class NodeTest : public testing::Test {
   void serve(const std::string& machine = "hgx-h100", cli::AgentOptions options = {});
   sim::PodGrant admit(const std::string& pod, unsigned count, const std::string& resource = kGpu);
   void write_config(const std::string& text);
-  // Cuts GPU `gpu` up into instances of these profiles ("1g.10gb"), one compute instance each. Returns the
+  // Cuts GPU `gpu` up into instances of these profiles ("1g.10gb", or "3g.40gb@4" at that
+  // memory slice), one compute instance each. Returns the
   // MIG devices' UUIDs in that order.
   std::vector<std::string> cut_up(std::uint32_t gpu, const std::vector<std::string>& profiles);
   void make_whole(std::uint32_t gpu);

@@ -1,0 +1,111 @@
+// From every one of twelve configs to every other, in one life of the agent, with Pods that hold devices all
+// the time: what is offered is what the new config says, within a second, and what a Pod holds stays its own.
+#include <filesystem>
+
+#include "partition/test_configs.h"
+#include "tests/sim/node_fixture.h"
+
+namespace gpulet::tests {
+namespace {
+
+using partition::test::test_configs;
+using partition::test::TestConfig;
+
+class SimEveryConfig : public NodeTest {
+ protected:
+  void prepare_node() {
+    up();
+    cut_up(6, std::vector<std::string>(7, "1g.10gb"));
+    cut_up(7, {"3g.40gb@4", "2g.20gb@0", "1g.10gb@2", "1g.10gb@3"});
+  }
+  // A config of the table, on this node: its MPS root is a folder of the test, and MIG stays as it is.
+  std::string here(const TestConfig& config) const {
+    const std::string root = std::filesystem::path(config_path()).parent_path() / "mps";
+    std::string text = config.yaml;
+    const std::string flags = "flags: {";
+    const std::string theirs = "mpsRoot: /run/nvidia/mps";
+    if (const auto at = text.find(theirs); at != std::string::npos) {
+      text.replace(at, theirs.size(), "mpsRoot: " + root);
+    } else if (const auto open = text.find(flags); open != std::string::npos) {
+      text.insert(open + flags.size(), "mpsRoot: " + root + ", ");
+    } else {
+      text += "flags: {mpsRoot: " + root + "}\n";
+    }
+    return text;
+  }
+  static bool is_there(const sim::KubeletState& state, const TestConfig& config) {
+    std::size_t connected = 0;
+    for (const auto& [name, resource] : state.resources) connected += resource.connected ? 1 : 0;
+    if (connected != config.resources.size()) return false;
+    for (const auto& wanted : config.resources) {
+      const auto* resource = find(state, "nvidia.com/" + wanted.name);
+      if (resource == nullptr || !resource->connected || resource->allocatable() != wanted.devices)
+        return false;
+    }
+    return true;
+  }
+  static std::string text_of(const sim::KubeletState& state) {
+    std::string text;
+    for (const auto& [name, resource] : state.resources) {
+      if (!resource.connected) continue;
+      text += name + "=" + std::to_string(resource.allocatable()) + "/" +
+              std::to_string(resource.capacity()) + " ";
+    }
+    return text;
+  }
+};
+
+// A walk over the complete graph that takes each of its edges once: every ordered pair follows each other
+// once.
+std::vector<std::size_t> every_pair(std::size_t count) {
+  std::vector<std::size_t> walk{0};
+  for (std::size_t from = 0; from < count; ++from) {
+    for (std::size_t to = from + 1; to < count; ++to) {
+      walk.push_back(to);
+      walk.push_back(from);
+    }
+    if (from + 1 < count) walk.push_back(from + 1);
+  }
+  return walk;
+}
+
+TEST_F(SimEveryConfig, ToEveryOther) {
+  prepare_node();
+  const auto& configs = test_configs();
+  write_config(here(configs[0]));
+  start_agent({.arguments = {"--config-file=" + config_path()}});
+  ASSERT_TRUE(wait_for([&](const auto& state) { return is_there(state, configs[0]); })) << log();
+  const auto agent = node().agent_id();
+  std::set<std::pair<std::size_t, std::size_t>> seen;
+  std::map<std::string, std::pair<std::string, std::string>> held;  // Pod's uid → resource, device
+  const auto walk = every_pair(configs.size());
+  std::size_t now = 0;
+  for (std::size_t step = 1; step < walk.size(); ++step) {
+    const auto& config = configs[walk[step]];
+    if (walk[step] == now) continue;
+    seen.emplace(now, walk[step]);
+    // One Pod holds the first resource's device of the config that goes.
+    const std::string resource = "nvidia.com/" + configs[now].resources.front().name;
+    if (held.size() < 3) {
+      const auto grant = admit("holder-" + std::to_string(step), 1, resource);
+      held[grant.uid] = {resource, ids_of(grant, resource).at(0)};
+    }
+    write_config(here(config));
+    ASSERT_TRUE(wait_for([&](const auto& state) { return is_there(state, config); }))
+        << configs[now].name << " → " << config.name << ": " << text_of(kubelet().state()) << "\n"
+        << log();
+    for (const auto& [uid, device] : held) {
+      EXPECT_EQ(ids_of(kubelet().state().grants.at(uid), device.first).at(0), device.second);
+    }
+    if (held.size() == 3) {
+      for (const auto& [uid, device] : held) EXPECT_TRUE(kubelet().remove(uid));
+      held.clear();
+    }
+    now = walk[step];
+  }
+  EXPECT_EQ(seen.size(), configs.size() * (configs.size() - 1));
+  EXPECT_EQ(node().agent_id(), agent);
+}
+
+}  // namespace
+}  // namespace gpulet::tests

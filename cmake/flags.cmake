@@ -35,6 +35,10 @@ if(GPULET_SANITIZE)
   endif()
 endif()
 
+if(GPULET_FUZZ) # every room says which of its branches an input took
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
   # What runs as root on a host is hardened: PIE, full RELRO, stack protector, checked libc calls.
   include(CheckPIESupported)

@@ -9,6 +9,7 @@
 #include "cli/config_command.h"
 #include "cli/demo_command.h"
 #include "cli/list_command.h"
+#include "cli/mps_command.h"
 #include "cli/place_command.h"
 #include "cli/topo_command.h"
 #include "cli/version_command.h"
@@ -87,6 +88,19 @@ int device_plugin(int argc, char** argv) {
   if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
   sources.environment = config::process_environment();
   return run_agent(std::move(sources));
+}
+
+int mps_control(int argc, char** argv) {
+  CLI::App app{"The MPS control daemons of a node, by gpulet", "mps-control-daemon"};
+  MpsOptions options;
+  options.sources.drop_in = true;
+  add_settings(app, options.sources.flags);
+  app.set_version_flag("--version,-v", version());
+  const auto* mount = app.add_subcommand("mount-shm", "mount the shared memory of MPS clients, and end");
+  if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  if (mount->parsed()) return mps_mount_shm(options.root);
+  options.sources.environment = config::process_environment();
+  return mps_control_daemon(options);
 }
 
 // Adds a subcommand whose options are its struct's members, and what runs when it is called.
@@ -218,7 +232,8 @@ int main(int argc, char** argv) {
   name = name.substr(name.rfind('/') + 1);
   if (name == "gpulet-listener") web::run_listener_child();
   if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
-  if (name == "gpu-feature-discovery" || name == "mps-control-daemon" || name == "config-manager") {
+  if (name == "mps-control-daemon") return mps_control(argc, argv);
+  if (name == "gpu-feature-discovery" || name == "config-manager") {
     std::cerr << name << ": this version of gpulet does not stand in for " << name
               << " yet; run NVIDIA's beside it\n";
     return 1;

@@ -12,14 +12,18 @@ Error unknown_profile(const State& state, const ProfileName& name) {
   std::vector<std::string> names;
   for (const auto& profile : state.profiles) names.push_back(profile.name);
   std::string message = describe_gpu(state) + " has no profile " + name.instance;
-  // A name of another board's is meant for the profile of as many slices.
+  // A name of another board's is meant for the profile of as many slices, the smallest of them.
+  const Profile* same = nullptr;
+  for (const auto& profile : state.profiles) {
+    if (profile.slices == name.slices && (same == nullptr || profile.most > same->most)) same = &profile;
+  }
   auto close = text::nearest(name.instance, names);
-  const auto same = std::ranges::find(state.profiles, name.slices, &Profile::slices);
-  if (same != state.profiles.end() && (!close || find_profile(state, *close)->slices != name.slices)) {
+  if (same != nullptr && (!close || find_profile(state, *close)->slices != name.slices ||
+                          name.instance.find_first_of("+-") == std::string::npos)) {
     close = same->name;
   }
-  if (close) message += "; did you mean " + *close + "?";
-  return Error(Code::kInvalidArgument, message + " It has " + text::join(names, ", "));
+  message += close ? "; did you mean " + *close + "? It has " : "; it has ";
+  return Error(Code::kInvalidArgument, message + text::join(names, ", "));
 }
 
 // One line of a layout, on this GPU.

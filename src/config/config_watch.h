@@ -18,7 +18,7 @@
 namespace gpulet::config {
 
 // Changes in a burst are told once, this long after the first of them.
-inline constexpr Duration kWatchDebounce = std::chrono::milliseconds(50);
+inline constexpr Duration kWatchDebounce = std::chrono::milliseconds(10);
 
 // Loop's thread only.
 class ConfigWatch {

@@ -27,11 +27,21 @@ gpus:
       memory_slices: 4
       mode_needs_reset: true
       profiles:
-        - {name: 1g.6gb, id: 14, index: 0, slices: 1, memory_slices: 1, instances: 4, memory_mib: 5952, multiprocessors: 14, copy_engines: 1, placements: [0, 1, 2, 3]}
-        - {name: 1g.6gb+me, id: 21, index: 7, slices: 1, memory_slices: 1, instances: 1, memory_mib: 5952, multiprocessors: 14, copy_engines: 1, jpegs: 1, ofas: 1, placements: [0, 1, 2, 3]}
-        - {name: 2g.12gb, id: 5, index: 1, slices: 2, memory_slices: 2, instances: 2, memory_mib: 11968, multiprocessors: 28, copy_engines: 2, decoders: 2, placements: [0, 2]}
-        - {name: 2g.12gb+me, id: 6, index: 8, slices: 2, memory_slices: 2, instances: 1, memory_mib: 11968, multiprocessors: 28, copy_engines: 2, decoders: 2, jpegs: 1, ofas: 1, placements: [0, 2]}
-        - {name: 4g.24gb, id: 0, index: 3, slices: 4, memory_slices: 4, instances: 1, memory_mib: 24000, multiprocessors: 56, copy_engines: 4, decoders: 4, jpegs: 1, ofas: 1, placements: [0]}
+        - {name: 1g.6gb, id: 14, index: 0, slices: 1, memory_slices: 1,
+           instances: 4, memory_mib: 5952, multiprocessors: 14, copy_engines: 1,
+           placements: [0, 1, 2, 3]}
+        - {name: 1g.6gb+me, id: 21, index: 7, slices: 1, memory_slices: 1,
+           instances: 1, memory_mib: 5952, multiprocessors: 14, copy_engines: 1,
+           jpegs: 1, ofas: 1, placements: [0, 1, 2, 3]}
+        - {name: 2g.12gb, id: 5, index: 1, slices: 2, memory_slices: 2,
+           instances: 2, memory_mib: 11968, multiprocessors: 28, copy_engines: 2,
+           decoders: 2, placements: [0, 2]}
+        - {name: 2g.12gb+me, id: 6, index: 8, slices: 2, memory_slices: 2,
+           instances: 1, memory_mib: 11968, multiprocessors: 28, copy_engines: 2,
+           decoders: 2, jpegs: 1, ofas: 1, placements: [0, 2]}
+        - {name: 4g.24gb, id: 0, index: 3, slices: 4, memory_slices: 4,
+           instances: 1, memory_mib: 24000, multiprocessors: 56, copy_engines: 4,
+           decoders: 4, jpegs: 1, ofas: 1, placements: [0]}
 numa_cpus: {0: "0-3"}
 )";
 
@@ -49,17 +59,39 @@ gpus:
     mig:
       memory_slices: 4
       profiles:
-        - {name: 1g.24gb, id: 14, index: 0, slices: 1, memory_slices: 1, instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1, decoders: 1, encoders: 1, jpegs: 1, placements: [0, 1, 2, 3]}
-        - {name: 1g.24gb+me, id: 21, index: 7, slices: 1, memory_slices: 1, instances: 1, memory_mib: 24192, multiprocessors: 46, copy_engines: 1, decoders: 1, encoders: 1, jpegs: 1, ofas: 1, placements: [0, 1, 2, 3]}
-        - {name: 1g.24gb+gfx, id: 47, index: 10, slices: 1, memory_slices: 1, instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1, decoders: 1, encoders: 1, jpegs: 1, placements: [0, 1, 2, 3]}
-        - {name: 1g.24gb+me.all, id: 65, index: 15, slices: 1, memory_slices: 1, instances: 1, memory_mib: 24192, multiprocessors: 46, copy_engines: 1, decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0, 1, 2, 3]}
-        - {name: 1g.24gb-me, id: 67, index: 13, slices: 1, memory_slices: 1, instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1, placements: [0, 1, 2, 3]}
-        - {name: 2g.48gb, id: 5, index: 1, slices: 2, memory_slices: 2, instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2, decoders: 2, encoders: 2, jpegs: 2, placements: [0, 2]}
-        - {name: 2g.48gb+gfx, id: 35, index: 11, slices: 2, memory_slices: 2, instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2, decoders: 2, encoders: 2, jpegs: 2, placements: [0, 2]}
-        - {name: 2g.48gb+me.all, id: 64, index: 16, slices: 2, memory_slices: 2, instances: 1, memory_mib: 48512, multiprocessors: 94, copy_engines: 2, decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0, 2]}
-        - {name: 2g.48gb-me, id: 66, index: 14, slices: 2, memory_slices: 2, instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2, placements: [0, 2]}
-        - {name: 4g.96gb, id: 0, index: 3, slices: 4, memory_slices: 4, instances: 1, memory_mib: 97280, multiprocessors: 188, copy_engines: 4, decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0]}
-        - {name: 4g.96gb+gfx, id: 32, index: 12, slices: 4, memory_slices: 4, instances: 1, memory_mib: 97280, multiprocessors: 188, copy_engines: 4, decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0]}
+        - {name: 1g.24gb, id: 14, index: 0, slices: 1, memory_slices: 1,
+           instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1,
+           decoders: 1, encoders: 1, jpegs: 1, placements: [0, 1, 2, 3]}
+        - {name: 1g.24gb+me, id: 21, index: 7, slices: 1, memory_slices: 1,
+           instances: 1, memory_mib: 24192, multiprocessors: 46, copy_engines: 1,
+           decoders: 1, encoders: 1, jpegs: 1, ofas: 1, placements: [0, 1, 2, 3]}
+        - {name: 1g.24gb+gfx, id: 47, index: 10, slices: 1, memory_slices: 1,
+           instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1,
+           decoders: 1, encoders: 1, jpegs: 1, placements: [0, 1, 2, 3]}
+        - {name: 1g.24gb+me.all, id: 65, index: 15, slices: 1, memory_slices: 1,
+           instances: 1, memory_mib: 24192, multiprocessors: 46, copy_engines: 1,
+           decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0, 1, 2, 3]}
+        - {name: 1g.24gb-me, id: 67, index: 13, slices: 1, memory_slices: 1,
+           instances: 4, memory_mib: 24192, multiprocessors: 46, copy_engines: 1,
+           placements: [0, 1, 2, 3]}
+        - {name: 2g.48gb, id: 5, index: 1, slices: 2, memory_slices: 2,
+           instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2,
+           decoders: 2, encoders: 2, jpegs: 2, placements: [0, 2]}
+        - {name: 2g.48gb+gfx, id: 35, index: 11, slices: 2, memory_slices: 2,
+           instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2,
+           decoders: 2, encoders: 2, jpegs: 2, placements: [0, 2]}
+        - {name: 2g.48gb+me.all, id: 64, index: 16, slices: 2, memory_slices: 2,
+           instances: 1, memory_mib: 48512, multiprocessors: 94, copy_engines: 2,
+           decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0, 2]}
+        - {name: 2g.48gb-me, id: 66, index: 14, slices: 2, memory_slices: 2,
+           instances: 2, memory_mib: 48512, multiprocessors: 94, copy_engines: 2,
+           placements: [0, 2]}
+        - {name: 4g.96gb, id: 0, index: 3, slices: 4, memory_slices: 4,
+           instances: 1, memory_mib: 97280, multiprocessors: 188, copy_engines: 4,
+           decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0]}
+        - {name: 4g.96gb+gfx, id: 32, index: 12, slices: 4, memory_slices: 4,
+           instances: 1, memory_mib: 97280, multiprocessors: 188, copy_engines: 4,
+           decoders: 4, encoders: 4, jpegs: 4, ofas: 1, placements: [0]}
 numa_cpus: {0: "0-3"}
 )";
 

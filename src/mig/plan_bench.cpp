@@ -1,0 +1,79 @@
+// What a plan costs: from every layout that a board offers to every other one, carried out before, with
+// nothing in use and with half of it; and what refusing costs. Bar: 1 ms for any.
+#include <benchmark/benchmark.h>
+
+#include <chrono>
+
+#include "mig/derive.h"
+#include "mig/plan.h"
+#include "mig/test_states.h"
+
+namespace gpulet::mig {
+namespace {
+
+struct Pair {
+  State from;
+  Layout to;
+};
+
+State reached(const std::string& machine_name, const Layout& layout, bool held) {
+  const auto machine = states::machine(machine_name);
+  sim::Gpu& gpu = machine->gpus[0];
+  states::enable(gpu);
+  if (const auto made = plan(states::state_of(gpu), layout)) states::carry_out(gpu, *made);
+  states::enable(gpu, layout.enabled);
+  State state = states::state_of(gpu);
+  for (std::size_t i = 0; held && i < state.instances.size(); i += 2)
+    state.instances[i].holders = {"process 1"};
+  return state;
+}
+
+std::vector<Pair> pairs(const std::string& machine_name, bool held) {
+  std::vector<Pair> all;
+  const auto layouts = derive(states::state_of(states::machine(machine_name)->gpus[0]));
+  for (const auto& from : layouts) {
+    const State state = reached(machine_name, from.layout, held);
+    for (const auto& to : layouts) all.push_back({state, to.layout});
+  }
+  return all;
+}
+
+// One round is all pairs; `worst_us` is the slowest single one of its fastest rounds.
+void every_pair(benchmark::State& bench, const std::string& machine_name, bool held) {
+  using Clock = std::chrono::steady_clock;
+  const auto all = pairs(machine_name, held);
+  std::vector<double> best(all.size(), 1e9);
+  for (auto step : bench) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto start = Clock::now();
+      benchmark::DoNotOptimize(plan(all[i].from, all[i].to));
+      best[i] = std::min(best[i], std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+    }
+  }
+  bench.counters["pairs"] = static_cast<double>(all.size());
+  bench.counters["worst_us"] = *std::ranges::max_element(best);
+  bench.counters["each"] = benchmark::Counter(static_cast<double>(bench.iterations() * all.size()),
+                                              benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+// As much as there can be of every profile: the nearest that fits is searched among all of them.
+void refuse(benchmark::State& bench, const std::string& machine_name) {
+  const State state = reached(machine_name, {true, {}}, false);
+  Layout layout{true, {}};
+  for (const auto& profile : state.profiles) layout.devices[profile.name] = profile.most;
+  for (auto step : bench) benchmark::DoNotOptimize(plan(state, layout));
+}
+
+const int kRegistered = [] {
+  for (const auto& name : states::machines_with_mig()) {
+    benchmark::RegisterBenchmark(("every_pair/" + name).c_str(), every_pair, name, false)
+        ->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(("every_pair_in_use/" + name).c_str(), every_pair, name, true)
+        ->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(("refuse/" + name).c_str(), refuse, name)->Unit(benchmark::kMicrosecond);
+  }
+  return 0;
+}();
+
+}  // namespace
+}  // namespace gpulet::mig

@@ -139,7 +139,7 @@ Result<std::string> RootDirectory::resolve(std::string_view path) const {
     return std::string(target, static_cast<std::size_t>(length));
   };
   GPULET_TRY_ASSIGN(const std::string root, path_of(fd_.get()));
-  GPULET_TRY_ASSIGN(const std::string full, path_of(fd.get()));
+  GPULET_TRY_ASSIGN(std::string full, path_of(fd.get()));
   if (root == "/") return full;
   return full == root ? std::string("/") : full.substr(root.size());
 }

@@ -69,9 +69,11 @@ void mark_all_close_on_exec() {
   int above = 3;
   for (const auto& [ours, its] : plan.descriptors) above = std::max(above, its + 1);
   for (auto& [ours, its] : plan.descriptors) {
-    if ((ours = ::fcntl(ours, F_DUPFD_CLOEXEC, above)) < 0) give_up(plan);
+    ours = ::fcntl(ours, F_DUPFD_CLOEXEC, above);
+    if (ours < 0) give_up(plan);
   }
-  if ((plan.failure = ::fcntl(plan.failure, F_DUPFD_CLOEXEC, above)) < 0) ::_exit(127);
+  plan.failure = ::fcntl(plan.failure, F_DUPFD_CLOEXEC, above);
+  if (plan.failure < 0) ::_exit(127);
   mark_all_close_on_exec();
   for (int standard = 0; standard < 3; ++standard) {
     if (::dup2(plan.null_device, standard) < 0) give_up(plan);

@@ -20,11 +20,14 @@ Result<std::unique_ptr<SignalWatch>> SignalWatch::start(Loop& loop, std::initial
     return fail(errno_error("cannot block signals", error));
   }
   std::unique_ptr<SignalWatch> watch(new SignalWatch(std::move(fd), before));
-  watch->reading_ = loop.watch(watch->fd_.get(), EPOLLIN, [raw = watch->fd_.get(), received](std::uint32_t) {
-    signalfd_siginfo info;
-    // One a turn: `received` may destroy the watch, and the descriptor stays readable while there are more.
-    if (::read(raw, &info, sizeof info) == sizeof info) received(static_cast<int>(info.ssi_signo));
-  });
+  watch->reading_ = loop.watch(watch->fd_.get(), EPOLLIN,
+                               [raw = watch->fd_.get(), received = std::move(received)](std::uint32_t) {
+                                 signalfd_siginfo info;
+                                 // One a turn: `received` may destroy the watch, and the descriptor stays
+                                 // readable while there are more.
+                                 if (::read(raw, &info, sizeof info) == sizeof info)
+                                   received(static_cast<int>(info.ssi_signo));
+                               });
   return watch;
 }
 

@@ -363,7 +363,8 @@ TEST(Load, SaysHowManyMoreErrorsThereAre) {
 
 TEST(Load, ReadsTheFileThatFlagOrEnvironmentNames) {
   std::string pattern = std::filesystem::temp_directory_path() / "gpulet-load-XXXXXX";
-  const std::string folder = mkdtemp(pattern.data());
+  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+  const std::string& folder = pattern;
   const std::string path = folder + "/c.yaml";
   ASSERT_TRUE(write_file_atomic(path, "flags: {migStrategy: mixed}"));
   auto sources = env("CONFIG_FILE", path);

@@ -17,13 +17,14 @@ inline std::shared_ptr<grpc::Channel> channel_over(FileDescriptor socket, int ma
 }
 
 template <class Stub, class Request, class Response>
-using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*)(grpc::ClientContext*,
-                                                                                       const Request&,
-                                                                                       grpc::CompletionQueue*);
+using AsyncMethod = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (Stub::*)(
+    grpc::ClientContext*, const Request&, grpc::CompletionQueue*);
 
-// Calls `Stub::method` over `channel`; `done(status, response)` runs on the loop unless the mailbox was closed.
+// Calls `Stub::method` over `channel`; `done(status, response)` runs on the loop unless the mailbox was
+// closed.
 template <class Stub, class Request, class Response>
-ClientCall call_async(Rpc& rpc, std::shared_ptr<Mailbox> mailbox, std::shared_ptr<grpc::Channel> channel,
+ClientCall call_async(Rpc& rpc, std::shared_ptr<Mailbox> mailbox,
+                      const std::shared_ptr<grpc::Channel>& channel,
                       AsyncMethod<Stub, Request, Response> method, const Request& request,
                       std::function<void(const grpc::Status&, const Response&)> done) {
   struct Call {

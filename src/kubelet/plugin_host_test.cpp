@@ -33,6 +33,7 @@ sim::PodRequest pod(const std::string& name, unsigned gpus) {
 std::size_t threads_now() {
   std::size_t count = 0;
   DIR* folder = ::opendir("/proc/self/task");
+  if (folder == nullptr) return 0;
   while (const auto* entry = ::readdir(folder)) count += entry->d_name[0] != '.' ? 1u : 0u;
   ::closedir(folder);
   return count;

@@ -60,7 +60,7 @@ class Maker {
 
   // `given`, or what resources.gpus calls the GPU with `suffix`; nullopt, with a note, when that is no name.
   std::optional<ResourceName> named(const std::optional<ResourceName>& given, const std::string& suffix) {
-    if (given && suffix.empty()) return *given;
+    if (given && suffix.empty()) return given;
     auto name = config::parse_resource_name((given ? *given : gpu_resource(gpu(), config_)).str() + suffix);
     if (name) return std::move(*name);
     note(name_of(gpu()) + ": " + name.error().message() + "; set a name");

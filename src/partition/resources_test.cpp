@@ -189,7 +189,7 @@ TEST(Sharing, RenameMovesOnlyWhatIsShared) {
 }
 
 TEST(Sharing, DevicesByCountIndexAndUuid) {
-  const auto shared = [](config::DeviceSelection devices) {
+  const auto shared = [](const config::DeviceSelection& devices) {
     Config config = with(MigStrategy::kMixed);
     config.sharing.strategy = config::SharingStrategy::kTimeSlicing;
     config.sharing.resources = {replicated("gpu", 2, devices, "s"),

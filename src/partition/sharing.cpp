@@ -129,7 +129,7 @@ unsigned max_mps_replicas(const inventory::MigDevice& device) {
 }
 
 std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config,
-                            Unshared unshared, std::vector<Note>& notes) {
+                            const Unshared& unshared, std::vector<Note>& notes) {
   Sharer sharer(snapshot, config, notes);
   for (const auto& [name, devices] : unshared) sharer.take(name, devices);
   return sharer.resources();

@@ -26,6 +26,6 @@ unsigned max_mps_replicas(const inventory::MigDevice& device);
 // names. The first entry of config.sharing that selects a device decides. What cannot be shared stays
 // unshared, with a Note.
 std::vector<Resource> share(const inventory::Snapshot& snapshot, const config::Config& config,
-                            Unshared unshared, std::vector<Note>& notes);
+                            const Unshared& unshared, std::vector<Note>& notes);
 
 }  // namespace gpulet::partition

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t kSwapSteps = 150'000;
 constexpr std::size_t kSeedSteps = 100'000;
 
-// A partition of the available devices under change. Set 0 holds the required ones and stays at the size asked for;
-// for tightest everything else is one set whose pairs do not count.
+// A partition of the available devices under change. Set 0 holds the required ones and stays at the size
+// asked for; for tightest everything else is one set whose pairs do not count.
 class Split {
  public:
   Split(const Problem& problem, const Ask& ask) : problem_(problem), ask_(ask) {
@@ -73,8 +73,8 @@ class Split {
       const std::int64_t score = set_score(problem_, members);
       total += score;
       const bool eligible = set == 0 || (ask_.required.empty() && set < full);
-      if (eligible && (best.chosen.empty() || score > best.score ||
-                       (score == best.score && members < best.chosen))) {
+      if (eligible &&
+          (best.chosen.empty() || score > best.score || (score == best.score && members < best.chosen))) {
         best.chosen = std::move(members);
         best.score = score;
       }
@@ -102,7 +102,8 @@ class Split {
       }
       if (set_of_[i] == kFree) seeds.push_back(i);
     }
-    const std::size_t affordable = std::max<std::size_t>(1, kSeedSteps / sets_ / (count * ask_.size));
+    const std::size_t affordable =
+        std::max<std::size_t>(1, kSeedSteps / std::max<std::size_t>(1, sets_ * count * ask_.size));
     if (seeds.size() > affordable) seeds.resize(affordable);
     std::vector<std::size_t> best;
     std::int64_t best_score = -1;

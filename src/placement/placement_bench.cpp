@@ -46,7 +46,7 @@ void choose(benchmark::State& state, Policy policy) {
   const std::vector<Device> devices = machines::devices(topology.size);
   const auto chooser = Chooser::make(topology, devices, {policy, SharedPolicy::kDistributed});
   const std::vector<DeviceId> available = machines::ids(devices);
-  for (auto step : state) {
+  for ([[maybe_unused]] const auto step : state) {
     benchmark::DoNotOptimize(chooser->choose(available, {}, static_cast<std::size_t>(state.range(1))));
   }
   state.SetLabel(label_of(state.range(0)));
@@ -76,7 +76,7 @@ void partly(benchmark::State& state) {
   std::vector<DeviceId> available = machines::ids(devices);
   available.resize(count);
   Method method = Method::kShared;
-  for (auto step : state) {
+  for ([[maybe_unused]] const auto step : state) {
     const auto choice = chooser->choose(available, {}, static_cast<std::size_t>(state.range(1)));
     method = choice->method;
     benchmark::DoNotOptimize(choice);
@@ -88,7 +88,7 @@ BENCHMARK(partly)->ArgsProduct({{10, 11, 12, 13, 64}, {2, 3, 4, 5, 6}})->Unit(be
 void make(benchmark::State& state) {
   const topology::Topology topology = topology_of(state.range(0));
   const std::vector<Device> devices = machines::devices(topology.size);
-  for (auto step : state) benchmark::DoNotOptimize(Chooser::make(topology, devices, {}));
+  for ([[maybe_unused]] const auto step : state) benchmark::DoNotOptimize(Chooser::make(topology, devices, {}));
   state.SetLabel(label_of(state.range(0)));
 }
 BENCHMARK(make)->DenseRange(kDirect8, kAllDifferent64)->Unit(benchmark::kMicrosecond);
@@ -100,7 +100,7 @@ void shares(benchmark::State& state) {
   const std::vector<Device> devices = machines::devices(gpus, total / gpus);
   const auto chooser = Chooser::make(machines::nvswitch(gpus, 18), devices, {});
   const std::vector<DeviceId> available = machines::ids(devices);
-  for (auto step : state) {
+  for ([[maybe_unused]] const auto step : state) {
     benchmark::DoNotOptimize(chooser->choose(available, {}, static_cast<std::size_t>(state.range(1))));
   }
 }

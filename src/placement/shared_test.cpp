@@ -15,7 +15,7 @@ using testing::ElementsAre;
 // Four GPUs in four shares each, alike in their links; asked by what is taken of each GPU.
 class Shares {
  public:
-  explicit Shares(SharedPolicy policy, topology::Topology topology = machines::pcie(4, 4, false))
+  explicit Shares(SharedPolicy policy, const topology::Topology& topology = machines::pcie(4, 4, false))
       : devices_(machines::devices(topology.size, 4)),
         chooser_(Chooser::make(topology, devices_, {Policy::kBestEffort, policy})) {}
 

@@ -33,6 +33,30 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetAttributes_v2, "nvmlDeviceGetAttributes")                         \
   X(nvmlDeviceGetGpuInstanceById, nullptr)                                         \
   X(nvmlGpuInstanceGetInfo, nullptr)                                               \
+  X(nvmlDeviceSetMigMode, nullptr)                                                 \
+  X(nvmlDeviceGetGpuInstanceProfileInfoV, nullptr)                                 \
+  X(nvmlDeviceGetGpuInstanceProfileInfo, nullptr)                                  \
+  X(nvmlDeviceGetGpuInstancePossiblePlacements_v2,                                 \
+    "nvmlDeviceGetGpuInstancePossiblePlacements")                                  \
+  X(nvmlDeviceGetGpuInstances, nullptr)                                            \
+  X(nvmlDeviceCreateGpuInstanceWithPlacement, nullptr)                             \
+  X(nvmlGpuInstanceDestroy, nullptr)                                               \
+  X(nvmlGpuInstanceGetComputeInstanceProfileInfo, nullptr)                         \
+  X(nvmlGpuInstanceGetComputeInstancePossiblePlacements, nullptr)                  \
+  X(nvmlGpuInstanceGetComputeInstances, nullptr)                                   \
+  X(nvmlGpuInstanceGetComputeInstanceById, nullptr)                                \
+  X(nvmlGpuInstanceCreateComputeInstance, nullptr)                                 \
+  X(nvmlGpuInstanceCreateComputeInstanceWithPlacement, nullptr)                    \
+  X(nvmlComputeInstanceGetInfo_v2, "nvmlComputeInstanceGetInfo")                   \
+  X(nvmlComputeInstanceDestroy, nullptr)                                           \
+  X(nvmlDeviceGetComputeRunningProcesses_v3,                                       \
+    "nvmlDeviceGetComputeRunningProcesses_v2")                                     \
+  X(nvmlDeviceGetGraphicsRunningProcesses_v3,                                      \
+    "nvmlDeviceGetGraphicsRunningProcesses_v2")                                    \
+  X(nvmlDeviceGetMPSComputeRunningProcesses_v3,                                    \
+    "nvmlDeviceGetMPSComputeRunningProcesses_v2")                                  \
+  X(nvmlDeviceGetComputeMode, nullptr)                                             \
+  X(nvmlDeviceSetComputeMode, nullptr)                                             \
   X(nvmlDeviceGetNvLinkState, nullptr)                                             \
   X(nvmlDeviceGetNvLinkRemoteDeviceType, nullptr)                                  \
   X(nvmlDeviceGetNvLinkRemotePciInfo_v2, "nvmlDeviceGetNvLinkRemotePciInfo")       \

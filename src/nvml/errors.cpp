@@ -17,6 +17,7 @@ Code to_code(nvmlReturn_t result) {
     case NVML_ERROR_GPU_NOT_FOUND: return Code::kDeviceLost;
     case NVML_ERROR_RESET_REQUIRED:
     case NVML_ERROR_IN_USE:
+    case NVML_ERROR_INSUFFICIENT_RESOURCES:
     case NVML_ERROR_NOT_READY:
     case NVML_ERROR_INVALID_STATE: return Code::kFailedPrecondition;
     // The driver has gone, or another has come under the library: whoever asks must open anew.

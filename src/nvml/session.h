@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "base/strong.h"
@@ -61,6 +62,15 @@ struct FabricInfo {
 };
 // nvmlGpuTopologyLevel_t.
 enum class Ancestor { kInternal, kSingle, kMultiple, kHostBridge, kNode, kSystem };
+
+// Who has a context on a GPU. Source: nvmlProcessInfo_t.
+struct Process {
+  unsigned pid = 0;  // as the host counts
+  std::optional<unsigned> gpu_instance, compute_instance;  // ids; nullopt outside MIG
+  friend auto operator<=>(const Process&, const Process&) = default;
+};
+// nvmlComputeMode_t.
+enum class ComputeMode { kDefault, kExclusiveThread, kProhibited, kExclusiveProcess };
 
 // Bits of an event's type. Source: nvml.h, nvmlEventType*.
 inline constexpr std::uint64_t kEventSingleBitEcc = 0x1;
@@ -114,6 +124,13 @@ class Session {
   Result<Attributes> attributes(Device mig) const;
   Result<Placement> placement(Device gpu, unsigned gpu_instance_id) const;
 
+  // Of a GPU or a MIG device: every process with a compute, MPS or graphics context, each once, by pid. Of a GPU in
+  // MIG mode only a privileged caller sees all. (session_use.cpp)
+  Result<std::vector<Process>> processes(Device device) const;
+  Result<ComputeMode> compute_mode(Device device) const;
+  // Needs root. kUnsupported for all but the default on a GPU in MIG mode.
+  Status set_compute_mode(Device device, ComputeMode mode) const;
+
   Result<bool> nvlink_active(Device gpu, unsigned link) const;  // kInvalidArgument beyond the last
   Result<LinkRemote> nvlink_remote_type(Device gpu, unsigned link) const;
   Result<PciInfo> nvlink_remote(Device gpu, unsigned link) const;
@@ -131,6 +148,7 @@ class Session {
   void free_event_set(void* set) const;
 
  private:
+  friend class Mig;  // mig.h: the calls that make and destroy instances
   Session(std::shared_ptr<const Library> library, std::string driver_version);
   Status stale(Device device) const;
 

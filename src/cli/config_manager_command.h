@@ -18,19 +18,19 @@
 
 namespace gpulet::cli {
 
-struct ConfigManagerOptions {      // flag and environment variable:
-  bool oneshot = false;            // --oneshot ONESHOT
-  std::string kubeconfig;          // --kubeconfig KUBECONFIG
-  std::string node_name;           // --node-name NODE_NAME
-  std::string node_label;          // --node-label NODE_LABEL
-  std::string config_file_srcdir;  // --config-file-srcdir CONFIG_FILE_SRCDIR
-  std::string config_file_dst;     // --config-file-dst CONFIG_FILE_DST
-  std::string default_config;      // --default-config DEFAULT_CONFIG
+struct ConfigManagerOptions {                                  // flag and environment variable:
+  bool oneshot = false;                                        // --oneshot ONESHOT
+  std::string kubeconfig;                                      // --kubeconfig KUBECONFIG
+  std::string node_name;                                       // --node-name NODE_NAME
+  std::string node_label = "nvidia.com/device-plugin.config";  // --node-label NODE_LABEL
+  std::string config_file_srcdir;                              // --config-file-srcdir CONFIG_FILE_SRCDIR
+  std::string config_file_dst;                                 // --config-file-dst CONFIG_FILE_DST
+  std::string default_config;                                  // --default-config DEFAULT_CONFIG
   std::vector<std::string>
-      fallback_strategies;        // --fallback-strategies FALLBACK_STRATEGIES: named, single, empty
-  bool send_signal = true;        // --send-signal SEND_SIGNAL
-  int signal = SIGHUP;            // --signal SIGNAL
-  std::string process_to_signal;  // --process-to-signal PROCESS_TO_SIGNAL
+      fallback_strategies;  // --fallback-strategies FALLBACK_STRATEGIES: named, single, empty
+  bool send_signal = true;  // --send-signal SEND_SIGNAL
+  int signal = SIGHUP;      // --signal SIGNAL
+  std::string process_to_signal = "nvidia-device-plugin";  // --process-to-signal PROCESS_TO_SIGNAL
 };
 
 // Makes `link` a symbolic link to `target`, which need not exist: a reader sees the old or the new one, never
@@ -59,7 +59,7 @@ class ConfigManager {
 
  private:
   ConfigManager(Loop& loop, ConfigManagerOptions options, Linked linked);
-  void on_changed(const std::string& path, const std::optional<std::string>& problem);
+  void on_changed(const std::optional<std::string>& problem);
   void follow();
   Status link_and_tell();
   void tell_processes() const;

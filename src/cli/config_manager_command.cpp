@@ -1,0 +1,191 @@
+#include "cli/config_manager_command.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace gpulet::cli {
+namespace {
+
+constexpr const char* kEmptyConfig = "/dev/null";
+// A folder that cannot be written now is tried again this often.
+constexpr Duration kRetry = std::chrono::seconds(5);
+
+std::string last_segment(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+std::optional<std::string> link_target(const std::string& link) {
+  std::array<char, PATH_MAX> buffer;
+  const auto length = ::readlink(link.c_str(), buffer.data(), buffer.size());
+  if (length < 0) return std::nullopt;
+  return std::string(buffer.data(), static_cast<std::size_t>(length));
+}
+
+Status check(const ConfigManagerOptions& options) {
+  const std::pair<const char*, const std::string*> needed[] = {
+      {"--node-label", &options.node_label},
+      {"--config-file-srcdir", &options.config_file_srcdir},
+      {"--config-file-dst", &options.config_file_dst},
+  };
+  for (const auto& [flag, value] : needed) {
+    if (value->empty()) return fail(Code::kInvalidArgument, "must not be empty", flag);
+  }
+  if (!options.send_signal) return {};
+  if (options.signal < 1 || options.signal > SIGRTMAX) {
+    return fail(Code::kInvalidArgument, std::to_string(options.signal) + " is no signal", "--signal");
+  }
+  if (last_segment(options.process_to_signal).empty()) {
+    return fail(Code::kInvalidArgument, "\"" + options.process_to_signal + "\" is no process's name",
+                "--process-to-signal");
+  }
+  return {};
+}
+
+Result<config::NodeConfig> node_config(const ConfigManagerOptions& options) {
+  config::NodeConfig node{.folder = options.config_file_srcdir,
+                          .label = options.node_label,
+                          .default_config = options.default_config,
+                          .fallbacks = {}};
+  for (const auto& text : options.fallback_strategies) {
+    const auto strategy = config::fallback_strategy(text);
+    if (!strategy) return fail(strategy.error().with("--fallback-strategies"));
+    node.fallbacks.push_back(*strategy);
+  }
+  return node;
+}
+
+}  // namespace
+
+Result<bool> point_link(const std::string& link, const std::string& target) {
+  if (link_target(link) == target) return false;
+  if (const auto slash = link.rfind('/'); slash != std::string::npos && slash > 0) {
+    GPULET_TRY(make_directories(link.substr(0, slash)));
+  }
+  // Its own name: an init container and the sidecar never share one, and what a killed one left is replaced.
+  const std::string temporary = link + ".next-" + std::to_string(::getpid());
+  if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
+    return fail(errno_error("cannot be replaced", errno, temporary));
+  }
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    return fail(errno_error("no link can be made", errno, temporary));
+  }
+  if (::rename(temporary.c_str(), link.c_str()) != 0) {
+    const int error = errno;
+    ::unlink(temporary.c_str());
+    return fail(errno_error("cannot be replaced by a link", error, link));
+  }
+  return true;
+}
+
+std::vector<pid_t> processes_called(const std::string& name, const std::string& proc) {
+  std::vector<pid_t> found;
+  const std::string wanted = last_segment(name);
+  const auto root = RootDirectory::open(proc);
+  if (!root) return found;
+  const auto entries = root->list("/");
+  if (!entries) return found;
+  for (const auto& entry : *entries) {
+    const auto id = text::parse_unsigned(entry);
+    if (!id || *id == 0 || static_cast<pid_t>(*id) == ::getpid()) continue;
+    // One that has ended meanwhile, or a kernel thread, has none.
+    const auto command = root->read(entry + "/cmdline");
+    if (!command || command->empty()) continue;
+    if (last_segment(command->substr(0, command->find('\0'))) == wanted) {
+      found.push_back(static_cast<pid_t>(*id));
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+ConfigManager::ConfigManager(Loop& loop, ConfigManagerOptions options, Linked linked)
+    : loop_(loop), options_(std::move(options)), linked_(std::move(linked)) {}
+
+Result<std::unique_ptr<ConfigManager>> ConfigManager::start(Loop& loop, const ConfigManagerOptions& options,
+                                                            Linked linked) {
+  GPULET_TRY(check(options));
+  GPULET_TRY_ASSIGN(auto node, node_config(options));
+  std::unique_ptr<ConfigManager> manager(new ConfigManager(loop, options, std::move(linked)));
+  GPULET_TRY_ASSIGN(manager->folder_, config::ConfigFolder::start(
+                                          loop, std::move(node),
+                                          [self = manager.get()](const std::string&,
+                                                                 const std::optional<std::string>& problem) {
+                                            self->on_changed(problem);
+                                          }));
+  return manager;
+}
+
+void ConfigManager::set_label(std::optional<std::string> value) { folder_->set_label(std::move(value)); }
+
+void ConfigManager::on_changed(const std::optional<std::string>& problem) {
+  if (problem && problem != problem_) log::warning(*problem);
+  problem_ = problem;
+  follow();
+}
+
+void ConfigManager::follow() {
+  retry_.reset();
+  const Status status = link_and_tell();
+  if (!status && status.error().code() != Code::kFailedPrecondition) {
+    log::warning("the node's config is not in place", status.error());
+    retry_ = loop_.after(kRetry, [this] { follow(); });
+  }
+  linked_(status);
+}
+
+Status ConfigManager::link_and_tell() {
+  using Kind = config::ConfigChoice::Kind;
+  const auto& choice = folder_->choice();
+  if (choice.kind == Kind::kNothing) {
+    return fail(Code::kFailedPrecondition, choice.problem.value_or("no config"));
+  }
+  const std::string target =
+      choice.kind == Kind::kEmpty ? kEmptyConfig : choice.path(options_.config_file_srcdir);
+  std::string content;
+  if (choice.kind == Kind::kFile) {
+    // Gone since it was chosen: the folder's next look is under way.
+    GPULET_TRY_ASSIGN(content, read_file(target));
+  }
+  GPULET_TRY_ASSIGN(const bool moved, point_link(options_.config_file_dst, target));
+  const bool rewritten = content_ && *content_ != content;
+  if (moved) {
+    log::info("the node's config is linked", {{"link", options_.config_file_dst}, {"config", target}});
+  } else if (rewritten) {
+    log::info("the node's config has a new content", {{"config", target}});
+  } else {
+    log::debug("the node's config is as it was", {{"config", target}});
+  }
+  content_ = std::move(content);
+  if ((moved || rewritten) && options_.send_signal) tell_processes();
+  return {};
+}
+
+// None that is called so is no error: one that starts later reads the new config.
+void ConfigManager::tell_processes() const {
+  const auto processes = processes_called(options_.process_to_signal);
+  if (processes.empty()) {
+    log::info("no process to signal", {{"process", options_.process_to_signal}});
+  }
+  for (const pid_t process : processes) {
+    if (::kill(process, options_.signal) == 0) {
+      log::info("signalled",
+                {{"process", options_.process_to_signal}, {"pid", process}, {"signal", options_.signal}});
+    } else if (errno != ESRCH) {
+      log::warning("a process cannot be signalled: it goes on with the config from before",
+                   errno_error("kill", errno), {{"process", options_.process_to_signal}, {"pid", process}});
+    }
+  }
+}
+
+}  // namespace gpulet::cli

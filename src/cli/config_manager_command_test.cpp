@@ -239,10 +239,10 @@ TEST_F(Manager, AnotherSignalOrNone) {
 
   options_.send_signal = false;
   start();
-  const auto spared = process_called(options_.process_to_signal);
+  const auto other = process_called(options_.process_to_signal);
   label("b");
   EXPECT_EQ(linked(), folder_.at("available/b"));
-  EXPECT_TRUE(spared(*spared));
+  EXPECT_TRUE(spared(*other));
 }
 
 TEST_F(Manager, UnknownLabelsFallBackAndTheEmptyConfigIsDevNull) {

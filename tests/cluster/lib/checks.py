@@ -7,23 +7,14 @@ import shutil
 import subprocess
 import time
 
-from lib.kube import Timeout, gpu_pod, until
+from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
+from lib.partition import PartitionChecks
 from lib.storm import Storm
 
 GPU = "nvidia.com/gpu"
 NVLINK_TO_GPU, NVLINK_TO_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_*
 CONTROL_NODES = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"}
-# Says what the container sees and may open: one line each, then stays.
-LOOK = """
-echo "env $NVIDIA_VISIBLE_DEVICES"
-find /dev -name 'nvidia*' | while read -r node; do [ -c "$node" ] && echo "node $node $(stat -c '%t:%T' "$node")"; done
-for minor in 0 1 2 3 4 5 6 7; do
-  mknod "/tmp/gpu$minor" c 195 "$minor" && echo "open $minor $( (: <"/tmp/gpu$minor") 2>&1)"
-done
-echo done
-trap 'exit 0' TERM; sleep 100000 & wait
-"""
 
 
 class Checks:
@@ -45,6 +36,7 @@ class Checks:
             (f"{process_steps} random steps", lambda: self.storm(process_steps, self.kill_processes)),
             ("agent ends at once and takes its GPUs back", self.stop_processes),
         ]
+        yield "partition", PartitionChecks(self).run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
@@ -85,10 +77,13 @@ class Checks:
 
     def stop_processes(self):
         for node in self.nodes:
-            status, seconds = node.stop_agent()
-            assert status == 0, f"SIGTERM: exit status {status}"
-            assert seconds < 0.5, f"took {seconds:.3f} s to end"
-            node.wait_allocatable(self.kube, 0)
+            self.stop_agent_of(node)
+
+    def stop_agent_of(self, node):
+        status, seconds = node.stop_agent()
+        assert status == 0, f"SIGTERM: exit status {status}"
+        assert seconds < 0.5, f"took {seconds:.3f} s to end"
+        node.wait_allocatable(self.kube, 0)
 
     # The agents as a DaemonSet.
     def load_images(self, images):
@@ -180,19 +175,23 @@ class Checks:
             self.kube.delete_pod(name)
         until("all Pods have gone", lambda: not self.kube.pods(), 60)
 
-    def linked_pair(self):
-        self.run_pod("pair", 2, "n1", script=LOOK)
+    def look(self, name):
+        """What the container of a Pod that runs LOOK has seen: the words of each line."""
         said = ""
 
         def looked():
             nonlocal said
-            said = self.kube.log("pair")
+            said = self.kube.log(name)
             return said.endswith("done\n")
         try:
-            until("the container has looked", looked, 60)
+            until(f"the container of {name} has looked", looked, 60)
         except Timeout as timeout:
             raise Timeout(f"{timeout}; it has said {said!r}") from timeout
-        lines = [line.split(" ", 2) for line in said.splitlines()]
+        return [line.split(" ", 2) for line in said.splitlines()]
+
+    def linked_pair(self):
+        self.run_pod("pair", 2, "n1", script=LOOK)
+        lines = self.look("pair")
         ids = next(line[1] for line in lines if line[0] == "env").split(",")
         held = self.n1.resources.held()["pair"]
         assert sorted(ids) == sorted(held) and len(set(ids)) == 2, f"the container has {ids}, the kubelet gave {held}"
@@ -241,19 +240,32 @@ class Checks:
 
     def too_many(self):
         self.kube.create_pod(gpu_pod("nine", 9))
+        self.stays_pending("nine", GPU)
+        self.remove_pods()
 
+    def stays_pending(self, name, resource):
+        """The scheduler says that no node has enough of the resource, and of nothing else."""
         def refusal():
-            pod = self.kube.pod("nine")
+            pod = self.kube.pod(name)
             assert pod["status"]["phase"] == "Pending", pod["status"]
             return next((condition["message"] for condition in pod["status"].get("conditions", [])
                          if condition["type"] == "PodScheduled" and condition["status"] == "False"), None)
-        message = until("the scheduler's reason", refusal, 20)
-        assert f"Insufficient {GPU}" in message, message
-        self.remove_pods()
+        message = until(f"the scheduler's reason for {name}", refusal, 20)
+        assert set(re.findall(r"Insufficient ([\w./-]*\w)", message)) == {resource}, message
 
     def restart_kubelets(self):
         for node in self.nodes:
             node.restart_kubelet()
+
+    def facts(self, names):
+        """What differs for a Pod whose container was touched."""
+        pods = self.kube.pods()
+        return {name: [(status["containerID"], status["restartCount"], status["state"]["running"]["startedAt"])
+                       for status in pods[name]["status"]["containerStatuses"]] for name in names}
+
+    def assert_undisturbed(self, before):
+        after = self.facts(before)
+        assert after == before, f"before {before}, after {after}"
 
     def survives(self, disturb):
         """Pods that run before `disturb` run on untouched, keep their GPUs, and the rest can be had afterwards."""
@@ -261,14 +273,9 @@ class Checks:
         for name, (node, gpus) in names.items():
             self.run_pod(name, gpus, node)
 
-        def facts():
-            pods = self.kube.pods()
-            return {name: [(status["containerID"], status["restartCount"], status["state"]["running"]["startedAt"])
-                           for status in pods[name]["status"]["containerStatuses"]] for name in names}
-
         def gpus():
             return {pod: sorted(ids) for node in self.nodes for pod, ids in node.containers().items()}
-        before, had = facts(), gpus()
+        before, had = self.facts(names), gpus()
         assert {name: len(ids) for name, ids in had.items()} == {name: count for name, (_, count) in names.items()}, had
         disturb()
         for node in self.nodes:
@@ -278,7 +285,7 @@ class Checks:
         self.kube.create_pod(gpu_pod("after-2", 4, "n2"))
         self.wait_running("after-1")
         self.wait_running("after-2")
-        assert facts() == before, f"before {before}, after {facts()}"
+        self.assert_undisturbed(before)
         checker = Storm(self.kube, self.nodes, 0)
         checker.check()
         now = gpus()

@@ -4,6 +4,17 @@ import json
 import ssl
 import time
 
+# Says what the container sees and may open: one line each, then stays.
+LOOK = """
+echo "env $NVIDIA_VISIBLE_DEVICES"
+find /dev -name 'nvidia*' | while read -r node; do [ -c "$node" ] && echo "node $node $(stat -c '%t:%T' "$node")"; done
+for minor in 0 1 2 3 4 5 6 7; do
+  mknod "/tmp/gpu$minor" c 195 "$minor" && echo "open $minor $( (: <"/tmp/gpu$minor") 2>&1)"
+done
+echo done
+trap 'exit 0' TERM; sleep 100000 & wait
+"""
+
 
 class ApiError(Exception):
     def __init__(self, status, reason, message):

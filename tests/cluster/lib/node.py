@@ -4,6 +4,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import time
 
 from lib.kube import until
@@ -16,30 +17,13 @@ GPULET_SIM = ROOT / "out" / "bin" / "gpulet-sim"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")
 # Where each node sees its own simulated driver root.
 DRIVER_ROOT = "/run/gpulet-sim"
-# What NVIDIA's own bindings say of the machine: the truth that the tests compare with.
-ASK_NVML = """
-import json, pynvml as n
-n.nvmlInit()
-gpus = []
-for i in range(n.nvmlDeviceGetCount()):
-    d = n.nvmlDeviceGetHandleByIndex(i)
-    links = []
-    for link in range(n.NVML_NVLINK_MAX_LINKS):
-        try:
-            if n.nvmlDeviceGetNvLinkState(d, link):
-                links.append([n.nvmlDeviceGetNvLinkRemoteDeviceType(d, link), n.nvmlDeviceGetNvLinkRemotePciInfo(d, link).busId])
-        except n.NVMLError:
-            pass
-    gpus.append({"uuid": n.nvmlDeviceGetUUID(d), "minor": n.nvmlDeviceGetMinorNumber(d), "links": links,
-                 "bus": n.nvmlDeviceGetPciInfo(d).busId, "name": n.nvmlDeviceGetName(d)})
-print(json.dumps(gpus))
-"""
 
 
 class Node:
     def __init__(self, state, number, machine):
         self.state, self.number, self.name, self.machine = state, number, f"n{number}", machine
         self.sim = state / "sim" / self.name
+        self.config = state / f"{self.name}.yaml"  # for an agent that is started with it
         self.agent = None
         self.gpus = {}  # UUID → what NVML says
         self.resources = PodResources(state / self.name / "var/lib/kubelet/pod-resources/kubelet.sock")
@@ -63,21 +47,35 @@ class Node:
     # The driver.
     def driver_up(self):
         self.run(GPULET_SIM, "up", self.machine, "--root", DRIVER_ROOT)
+        self.nvml("gpus")
+
+    def nvml(self, *arguments):
+        """Does it by NVML (nvml.py), and takes the GPUs as they are then."""
         library = next(pathlib.Path(self.sim).rglob("libnvidia-ml.so.1"))
-        told = self.run(os.sys.executable, "-c", ASK_NVML, env={
+        told = self.run(sys.executable, ROOT / "tests/cluster/lib/nvml.py", *arguments, env={
             "LD_LIBRARY_PATH": str(pathlib.Path(DRIVER_ROOT) / library.parent.relative_to(self.sim))})
         self.gpus = {gpu["uuid"]: gpu for gpu in json.loads(told)}
+        return self.gpus
+
+    def gpu(self, index):
+        return next(gpu for gpu in self.gpus.values() if gpu["index"] == index)
 
     def numa_of(self, uuid):
         address = self.gpus[uuid]["bus"].lower()[-12:]
         return int((self.sim / "sys/bus/pci/devices" / address / "numa_node").read_text())
 
     # The agent as a process of the node.
-    def start_agent(self, program=GPULET):
+    def start_agent(self, program=GPULET, arguments=()):
         env = {**os.environ, "NODE_NAME": self.name, "KUBECONFIG": str(self.state / "kubeconfig"), "FAIL_ON_INIT_ERROR": "false",
                "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true"}
         with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
-            self.agent = subprocess.Popen(self.enter(program, "agent"), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.agent = subprocess.Popen(self.enter(program, "agent", *arguments), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def write_config(self, text):
+        """Replaces the config file at once, as an editor or a ConfigMap does."""
+        new = self.config.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.config)
 
     def stop_agent(self, number=signal.SIGTERM):
         """Signals the agent and waits for its end: (exit status, seconds)."""
@@ -100,8 +98,8 @@ class Node:
                         pass  # the container has just gone
         return pids
 
-    def containers(self):
-        """Pod → the devices that its container's own environment names, for each test Pod that runs now."""
+    def environments(self):
+        """Pod → (pid, environment) of a process of its container, for each test Pod that runs now."""
         found = {}
         for pid in self.processes():
             try:
@@ -109,9 +107,14 @@ class Node:
             except OSError:
                 continue
             values = dict(line.decode(errors="replace").partition("=")[::2] for line in environment)
-            if values.get("POD") and values.get("NVIDIA_VISIBLE_DEVICES"):
-                found[values["POD"]] = values["NVIDIA_VISIBLE_DEVICES"].split(",")
+            if values.get("POD"):
+                found[values["POD"]] = (pid, values)
         return found
+
+    def containers(self):
+        """Pod → the devices that its container's own environment names, for each test Pod that runs now."""
+        return {pod: values["NVIDIA_VISIBLE_DEVICES"].split(",") for pod, (_, values) in self.environments().items()
+                if values.get("NVIDIA_VISIBLE_DEVICES")}
 
     def agents(self):
         """Pids of agents in the node's Pods."""
@@ -129,5 +132,5 @@ class Node:
         self.testbed("kubelet", self.number, "stop")
         self.testbed("kubelet", self.number, "start")
 
-    def wait_allocatable(self, kube, count, limit_s=30):
-        until(f"{self.name} has {count} nvidia.com/gpu", lambda: kube.allocatable(self.name, "nvidia.com/gpu") == count, limit_s)
+    def wait_allocatable(self, kube, count, limit_s=30, resource="nvidia.com/gpu"):
+        until(f"{self.name} has {count} {resource}", lambda: kube.allocatable(self.name, resource) == count, limit_s)

@@ -1,0 +1,94 @@
+"""What NVIDIA's own bindings say of a machine, and its MIG cut by them; run where the machine's driver is loaded.
+
+  nvml.py gpus                     nothing is changed: the truth that the tests compare with
+  nvml.py cut GPU SLICES@START...  MIG on, with one instance of so many slices at each place, and all of it computing
+  nvml.py whole GPU                its instances destroyed, MIG off
+
+Each prints every GPU as it then is.
+"""
+import json
+import sys
+
+import pynvml as n
+
+MAX_MIG_DEVICES = 7
+
+
+def links(device):
+    found = []
+    for link in range(n.NVML_NVLINK_MAX_LINKS):
+        try:
+            if n.nvmlDeviceGetNvLinkState(device, link):
+                found.append([n.nvmlDeviceGetNvLinkRemoteDeviceType(device, link),
+                              n.nvmlDeviceGetNvLinkRemotePciInfo(device, link).busId])
+        except n.NVMLError:
+            pass
+    return found
+
+
+def mig_devices(device):
+    found = []
+    for index in range(MAX_MIG_DEVICES):
+        try:
+            mig = n.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
+        except n.NVMLError:
+            continue
+        found.append({"uuid": n.nvmlDeviceGetUUID(mig), "profile": n.nvmlDeviceGetName(mig).rpartition("MIG ")[2],
+                      "gi": n.nvmlDeviceGetGpuInstanceId(mig), "ci": n.nvmlDeviceGetComputeInstanceId(mig)})
+    return found
+
+
+def gpus():
+    found = []
+    for index in range(n.nvmlDeviceGetCount()):
+        device = n.nvmlDeviceGetHandleByIndex(index)
+        found.append({"index": index, "uuid": n.nvmlDeviceGetUUID(device), "minor": n.nvmlDeviceGetMinorNumber(device),
+                      "links": links(device), "bus": n.nvmlDeviceGetPciInfo(device).busId,
+                      "name": n.nvmlDeviceGetName(device), "memory": n.nvmlDeviceGetMemoryInfo(device).total,
+                      "compute_mode": n.nvmlDeviceGetComputeMode(device), "mig": mig_devices(device)})
+    return found
+
+
+def profile_of(device, slices):
+    """The GPU instance profile of so many slices and no extras: NVML's enumeration goes by slices."""
+    kind = {1: n.NVML_GPU_INSTANCE_PROFILE_1_SLICE, 2: n.NVML_GPU_INSTANCE_PROFILE_2_SLICE,
+            3: n.NVML_GPU_INSTANCE_PROFILE_3_SLICE}[slices]
+    return n.nvmlDeviceGetGpuInstanceProfileInfo(device, kind)
+
+
+def cut(device, places):
+    n.nvmlDeviceSetMigMode(device, n.NVML_DEVICE_MIG_ENABLE)
+    for place in places:
+        slices, start = map(int, place.split("@"))
+        profile = profile_of(device, slices)
+        # Memory slices of a place: the profile's own possible places say how many.
+        count = n.c_uint(0)
+        n.nvmlDeviceGetGpuInstancePossiblePlacements(device, profile.id, None, n.byref(count))
+        possible = (n.c_nvmlGpuInstancePlacement_t * count.value)()
+        n.nvmlDeviceGetGpuInstancePossiblePlacements(device, profile.id, possible, n.byref(count))
+        chosen = next(one for one in possible if one.start == start)
+        instance = n.nvmlDeviceCreateGpuInstanceWithPlacement(device, profile.id, n.byref(chosen))
+        kind = {1: n.NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE, 2: n.NVML_COMPUTE_INSTANCE_PROFILE_2_SLICE,
+                3: n.NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE}[slices]
+        compute = n.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+            instance, kind, n.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+        n.nvmlGpuInstanceCreateComputeInstance(instance, compute.id)
+
+
+def whole(device):
+    for mig in mig_devices(device):
+        instance = n.nvmlDeviceGetGpuInstanceById(device, mig["gi"])
+        n.nvmlComputeInstanceDestroy(n.nvmlGpuInstanceGetComputeInstanceById(instance, mig["ci"]))
+        n.nvmlGpuInstanceDestroy(instance)
+    n.nvmlDeviceSetMigMode(device, n.NVML_DEVICE_MIG_DISABLE)
+
+
+if __name__ == "__main__":
+    n.nvmlInit()
+    if sys.argv[1] == "cut":
+        cut(n.nvmlDeviceGetHandleByIndex(int(sys.argv[2])), sys.argv[3:])
+    elif sys.argv[1] == "whole":
+        whole(n.nvmlDeviceGetHandleByIndex(int(sys.argv[2])))
+    else:
+        assert sys.argv[1] == "gpus", sys.argv
+    print(json.dumps(gpus()))

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "base/text.h"
 #include "sim/control/control.h"
 #include "sim/control/status.h"
 #include "sim/machine/machine.h"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr int kFailed = 1;
 constexpr int kWrongUse = 2;
+constexpr std::uint32_t kMostReturnCode = 999;  // NVML_ERROR_UNKNOWN
 
 int say(const Error& error) {
   std::fprintf(stderr, "gpulet-sim: %s\n", error.text().c_str());
@@ -28,7 +30,7 @@ int say(const Error& error) {
 
 struct Arguments {
   std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, pipes;
-  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0;
+  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0, skip = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
   std::uint64_t memory_mib = 0, count = 1, xid = 0;
   std::int32_t celsius = 0;
@@ -265,6 +267,19 @@ class CommandLine {
                  [this] { return fail_calls(); });
     sub->add_option("WHAT", arguments_.gpu, "a GPU, `init` or `events`")->required();
     sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
+    sub = gpu_command("mig-fault", "a call that changes MIG fails, or hangs",
+                      [&a](const StateFile& state, std::uint32_t gpu) { return fail_mig(a, state, gpu); });
+    sub->add_option("CODE", arguments_.kind, "nvmlReturn_t (19 in use, 23 no room; 0 ends it) or `hang`")
+        ->required();
+    sub->add_option("--after", arguments_.skip, "so many of those calls go well before");
+  }
+
+  static Status fail_mig(const Arguments& arguments, const StateFile& state, std::uint32_t gpu) {
+    if (arguments.kind == "hang") return control::hang_mig(state, gpu, arguments.skip);
+    const auto code = text::parse_unsigned(arguments.kind);
+    if (!code || *code > kMostReturnCode)
+      return fail(Code::kInvalidArgument, "an nvmlReturn_t or `hang` would do", arguments.kind);
+    return control::fail_mig(state, gpu, static_cast<std::uint32_t>(*code), arguments.skip);
   }
 
   Status fail_calls() {

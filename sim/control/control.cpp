@@ -305,6 +305,24 @@ Status fail_gpu(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_re
   });
 }
 
+Status fail_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_return, std::uint32_t skip) {
+  return edit_gpu(state, gpu, [&](Machine&, Gpu& one) -> Status {
+    one.faults.mig_hang = 0;
+    one.faults.mig_error = nvml_return;
+    one.faults.mig_skip = nvml_return == 0 ? 0 : skip;
+    return {};
+  });
+}
+
+Status hang_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t skip) {
+  return edit_gpu(state, gpu, [&](Machine&, Gpu& one) -> Status {
+    one.faults.mig_error = 0;
+    one.faults.mig_hang = 1;
+    one.faults.mig_skip = skip;
+    return {};
+  });
+}
+
 Status fail_init(const StateFile& state, std::uint32_t nvml_return) {
   return edit_driver(state, &Driver::init_error, nvml_return);
 }

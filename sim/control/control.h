@@ -61,6 +61,10 @@ Status hang(const StateFile& state, std::optional<std::uint32_t> gpu);
 Status slow(const StateFile& state, std::optional<std::uint32_t> gpu, std::uint32_t delay_us);
 // Calls return this nvmlReturn_t: of one GPU, of nvmlInit, of event waits. 0 ends it.
 Status fail_gpu(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_return);
+// Of the calls that change MIG on that GPU (mode, create, destroy) the one after `skip` others returns this
+// nvmlReturn_t and has no effect, or hangs until healed. The rest go on. 0 ends it.
+Status fail_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_return, std::uint32_t skip = 0);
+Status hang_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t skip = 0);
 Status fail_init(const StateFile& state, std::uint32_t nvml_return);
 Status fail_event_wait(const StateFile& state, std::uint32_t nvml_return);
 

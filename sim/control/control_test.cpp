@@ -160,6 +160,20 @@ TEST_F(ControlTest, ALinkGoesDownAtBothEnds) {
   EXPECT_EQ(nvlink(state_, 0, 6, LinkChange::kDown).error().code(), Code::kNotFound);
 }
 
+TEST_F(ControlTest, AMigFaultIsSeenAndReplacedByAnother) {
+  const auto faults = [&] { return nlohmann::json::parse(status_json(*state_.read()))["gpus"][0]["faults"]; };
+  ASSERT_TRUE(fail_mig(state_, 0, 19, 2));
+  EXPECT_EQ(faults(), nlohmann::json({"MIG error 19"}));
+  EXPECT_EQ(gpu(0).faults.mig_skip, 2u);
+  ASSERT_TRUE(hang_mig(state_, 0));
+  EXPECT_EQ(faults(), nlohmann::json({"MIG hangs"}));
+  EXPECT_EQ(gpu(0).faults.mig_skip, 0u);
+  ASSERT_TRUE(fail_mig(state_, 0, 0, 5));
+  EXPECT_TRUE(faults().empty());
+  EXPECT_EQ(gpu(0).faults.mig_skip, 0u);
+  EXPECT_EQ(fail_mig(state_, 99, 19).error().code(), Code::kNotFound);
+}
+
 TEST_F(ControlTest, HealEndsEveryFaultAndKeepsUuids) {
   std::vector<std::string> before;
   for (std::uint32_t i = 0; i < 8; ++i) before.emplace_back(gpu(i).uuid);

@@ -14,6 +14,8 @@ std::vector<std::string> faults_of(const Gpu& gpu) {
   if (gpu.faults.hang != 0) faults.emplace_back("hangs");
   if (gpu.faults.delay_us != 0) faults.push_back("slow " + std::to_string(gpu.faults.delay_us) + " us");
   if (gpu.faults.error != 0) faults.push_back("error " + std::to_string(gpu.faults.error));
+  if (gpu.faults.mig_hang != 0) faults.emplace_back("MIG hangs");
+  if (gpu.faults.mig_error != 0) faults.push_back("MIG error " + std::to_string(gpu.faults.mig_error));
   if (gpu.recovery_action != 0) faults.push_back("recovery action " + std::to_string(gpu.recovery_action));
   if (gpu.remapped_rows.pending != 0) faults.emplace_back("remap pending");
   if (gpu.remapped_rows.failed != 0) faults.emplace_back("remap failed");

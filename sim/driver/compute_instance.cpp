@@ -49,7 +49,7 @@ nvmlReturn_t find_by_id(const GpuCall& call, unsigned int id, const ComputeProfi
 
 nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int id, std::optional<std::uint32_t> start,
                     nvmlComputeInstance_t* result) {
-  const GpuEdit call(instance);
+  const MigEdit call(instance);
   if (const auto refused = call.refused(result)) return refused;
   ComputeInstance* made = nullptr;
   const nvmlReturn_t outcome =
@@ -145,7 +145,7 @@ nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
 }
 
 nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance) {
-  const GpuEdit call(instance);
+  const MigEdit call(instance);
   if (const auto refused = call.refused()) return refused;
   return show_instances(
       call, to_nvml(destroy_compute_instance(call.gpu(), call.gpu_instance(), call.compute_instance().id)));

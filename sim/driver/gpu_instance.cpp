@@ -71,7 +71,7 @@ nvmlReturn_t placements(nvmlDevice_t device, unsigned int id, nvmlGpuInstancePla
 
 nvmlReturn_t create(nvmlDevice_t device, unsigned int id, std::optional<std::uint32_t> start,
                     nvmlGpuInstance_t* result) {
-  const GpuEdit call(device);
+  const MigEdit call(device);
   if (const auto refused = call.refused(result)) return refused;
   GpuInstance* made = nullptr;
   const nvmlReturn_t outcome = to_nvml(create_gpu_instance(call.gpu(), id, start, &made));
@@ -146,7 +146,7 @@ nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsig
 }
 
 nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance) {
-  const GpuEdit call(instance);
+  const MigEdit call(instance);
   if (const auto refused = call.refused()) return refused;
   return show_instances(call, to_nvml(destroy_gpu_instance(call.gpu(), call.gpu_instance().id)));
 }

@@ -28,7 +28,7 @@ nvmlReturn_t attributes_of(nvmlDevice_t device, nvmlDeviceAttributes_t* attribut
 }  // namespace
 
 nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlReturn_t* activation) {
-  const GpuEdit call(device);
+  const MigEdit call(device);
   if (const auto refused = call.refused(activation)) return refused;
   if (mode > NVML_DEVICE_MIG_ENABLE) return NVML_ERROR_INVALID_ARGUMENT;
   const nvmlReturn_t result = to_nvml(set_mig_mode(call.gpu(), mode == NVML_DEVICE_MIG_ENABLE));

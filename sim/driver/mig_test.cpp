@@ -1,3 +1,5 @@
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -217,6 +219,36 @@ TEST_F(MigTest, LifeOfAMigDevice) {
   EXPECT_EQ(nvmlDeviceGetName(mig, text, sizeof(text)), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlGpuInstanceDestroy(instance), NVML_SUCCESS);
   EXPECT_EQ(nvmlGpuInstanceDestroy(instance), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(MigTest, TheCallThatIsToldToFailsOnceWithoutEffect) {
+  edit()->gpus[0].faults.mig_error = NVML_ERROR_INSUFFICIENT_RESOURCES;
+  edit()->gpus[0].faults.mig_skip = 1;
+  const nvmlGpuInstance_t first = create(k1g);
+  nvmlGpuInstance_t second = nullptr;
+  // What only reads neither fails nor counts.
+  EXPECT_EQ(info(first).profileId, k1g);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1g, &second), NVML_ERROR_INSUFFICIENT_RESOURCES);
+  EXPECT_EQ(capacity(k1g), 6u);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1g, &second), NVML_SUCCESS);
+  nvmlReturn_t activation = NVML_SUCCESS;
+  edit()->gpus[1].faults.mig_error = NVML_ERROR_UNKNOWN;
+  EXPECT_EQ(nvmlDeviceSetMigMode(gpu(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_ERROR_UNKNOWN);
+  edit()->gpus[0].faults.mig_error = NVML_ERROR_IN_USE;
+  EXPECT_EQ(nvmlGpuInstanceDestroy(first), NVML_ERROR_IN_USE);
+  EXPECT_EQ(nvmlGpuInstanceDestroy(first), NVML_SUCCESS);
+}
+
+TEST_F(MigTest, TheCallThatIsToldToHangsUntilHealed) {
+  const nvmlGpuInstance_t first = create(k1g);
+  edit()->gpus[0].faults.mig_hang = 1;
+  auto destroyed = std::async(std::launch::async, [&] { return nvmlGpuInstanceDestroy(first); });
+  // The rest of the GPU answers.
+  EXPECT_EQ(info(first).profileId, k1g);
+  EXPECT_EQ(destroyed.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
+  heal_gpu(edit()->gpus[0]);
+  EXPECT_EQ(destroyed.get(), NVML_SUCCESS);
+  EXPECT_EQ(capacity(k1g), 7u);
 }
 
 TEST_F(MigTest, ComputeInstancesShareOneGpuInstance) {

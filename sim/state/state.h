@@ -23,7 +23,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Raised with every change of the layout below: a library and a state of different builds refuse each other.
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -211,9 +211,12 @@ struct RemappedRows {
 struct Faults {
   std::uint8_t lost;  // its calls return GPU_IS_LOST
   std::uint8_t hang;  // its calls return only once this is 0 again
-  std::uint8_t padding[2];
-  std::uint32_t delay_us;  // before each of its calls
-  std::uint32_t error;     // nvmlReturn_t of its calls when not 0
+  std::uint8_t mig_hang;  // of the calls that change MIG, the one that mig_skip leads to hangs as above
+  std::uint8_t padding;
+  std::uint32_t delay_us;   // before each of its calls
+  std::uint32_t error;      // nvmlReturn_t of its calls when not 0
+  std::uint32_t mig_error;  // nvmlReturn_t of one call that changes MIG, which has no effect; 0 from then on
+  std::uint32_t mig_skip;   // so many of those calls come before that one
 };
 
 // What a GPU returns to when its load ends.

@@ -252,6 +252,36 @@ TEST(Apply, AnyCallThatFailsIsRolledBackToWhatWas) {
   }
 }
 
+TEST(Apply, AnyDriverCallThatRefusesIsRolledBackToWhatWas) {
+  // NVML_ERROR_IN_USE and NVML_ERROR_INSUFFICIENT_RESOURCES, of the driver itself.
+  for (const std::uint32_t refusal : {19u, 23u}) {
+    for (const auto& one : cases()) {
+      Drive drive(one.machine);
+      ASSERT_EQ(drive.applied(one.from).outcome, Outcome::kDone);
+      const State start = drive.state();
+      std::size_t failed = 0;
+      for (std::uint32_t call = 0;; ++call) {
+        const std::string held = put_held(drive, one, start);
+        const Plan planned = drive.planned(one.to);
+        drive.on_gpu([&](sim::Gpu& gpu) {
+          gpu.faults.mig_error = refusal;
+          gpu.faults.mig_skip = call;
+        });
+        const Report report = apply(drive.hardware(), planned);
+        drive.on_gpu([](sim::Gpu& gpu) { gpu.faults = {}; });
+        if (report.outcome == Outcome::kDone) break;
+        ++failed;
+        ASSERT_EQ(report.outcome, Outcome::kAsBefore)
+            << one.machine << " call " << call << ": " << describe(report);
+        ASSERT_EQ(report.error->code(), Code::kFailedPrecondition) << describe(report);
+        ASSERT_TRUE(same_layout(drive.state(), start)) << one.machine << " call " << call;
+        ASSERT_TRUE(has(drive.state(), held)) << one.machine << " call " << call;
+      }
+      EXPECT_GE(failed, 3u) << one.machine;
+    }
+  }
+}
+
 TEST(Apply, KilledOnTheWayBackItStillEndsInTheNewLayout) {
   const auto& one = cases()[0];
   Drive drive(one.machine);

@@ -1,24 +1,13 @@
 #include "cluster/access.h"
 
-#include <arpa/inet.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/text.h"
 
 namespace gpulet::cluster {
-namespace {
-
-bool is_numeric(const std::string& host) {
-  in_addr four;
-  in6_addr six;
-  return ::inet_pton(AF_INET, host.c_str(), &four) == 1 || ::inet_pton(AF_INET6, host.c_str(), &six) == 1;
-}
-
-}  // namespace
-
-Result<std::optional<Access>> in_cluster_access(const std::map<std::string, std::string, std::less<>>& environment,
-                                                const std::string& service_account) {
+Result<std::optional<Access>> in_cluster_access(
+    const std::map<std::string, std::string, std::less<>>& environment, const std::string& service_account) {
   auto value = [&](std::string_view name) {
     const auto it = environment.find(name);
     return it == environment.end() ? std::string() : it->second;
@@ -26,10 +15,6 @@ Result<std::optional<Access>> in_cluster_access(const std::map<std::string, std:
   Access access;
   access.host = value("KUBERNETES_SERVICE_HOST");
   if (access.host.empty()) return std::nullopt;
-  if (!is_numeric(access.host)) {
-    return fail(Code::kUnsupported, "must be a numeric address, not the name \"" + access.host + "\"",
-                "KUBERNETES_SERVICE_HOST");
-  }
   if (const std::string port = value("KUBERNETES_SERVICE_PORT"); !port.empty()) {
     const auto number = text::parse_unsigned(port);
     if (!number || *number == 0 || *number > 65'535) {
@@ -39,13 +24,15 @@ Result<std::optional<Access>> in_cluster_access(const std::map<std::string, std:
   }
   access.node_name = value("NODE_NAME");
   if (access.node_name.empty()) {
-    return fail(Code::kFailedPrecondition, "not set; the Pod's manifest must set it from spec.nodeName", "NODE_NAME");
+    return fail(Code::kFailedPrecondition, "not set; the Pod's manifest must set it from spec.nodeName",
+                "NODE_NAME");
   }
   access.ca_file = service_account + "/ca.crt";
   access.token_file = service_account + "/token";
   for (const std::string& file : {access.ca_file, access.token_file}) {
     if (::access(file.c_str(), R_OK) != 0) {
-      return fail(Code::kFailedPrecondition, "cannot be read; does the Pod have automountServiceAccountToken?", file);
+      return fail(Code::kFailedPrecondition,
+                  "cannot be read; does the Pod have automountServiceAccountToken?", file);
     }
   }
   if (const auto name_space = read_file(service_account + "/namespace")) {

@@ -1,5 +1,5 @@
-// Where the API server is and who we are, as Kubernetes tells a container: two environment variables, the
-// service account's folder, and the node's name from the Pod's own manifest.
+// Where the API server is and who we are: as Kubernetes tells a container (two environment variables, the
+// service account's folder, and the node's name from the Pod's own manifest), or as a kubeconfig file says.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,37 @@
 namespace gpulet::cluster {
 
 struct Access {
-  std::string host;  // a numeric address
+  std::string host;  // a numeric address, or a name, which is looked up for every connection
   std::uint16_t port = 443;
-  std::string ca_file;
-  std::string token_file;  // read anew for every request: the kubelet rotates it
-  std::string node_name;
+  std::string ca_file{};
+  std::string token_file{};  // read anew for every request: the kubelet rotates it
+  std::string node_name{};
   std::string pod_namespace = "default";
+
+  // What only a kubeconfig says. Each text goes before the file of the same thing; files are read for every
+  // connection. Without ca_text and ca_file the authorities are those that the system trusts.
+  std::string base_path{};        // before every path, without a slash at its end
+  std::string tls_server_name{};  // whom the certificate must be for, where that is not `host`
+  std::string ca_text{};          // PEM, as those below
+  std::string token{};            // neither token nor token_file: the client's certificate says who we are
+  std::string certificate_text{}, certificate_file{};
+  std::string key_text{}, key_file{};
 };
 
 inline constexpr const char* kServiceAccount = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 // From `environment` (KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, NODE_NAME) and the folder's ca.crt,
 // token and namespace. nullopt outside a cluster: no KUBERNETES_SERVICE_HOST.
-// Errors: kFailedPrecondition inside a cluster when something is missing, in words that say what to set;
-// kUnsupported when the host is a name: resolving one would hold the loop up.
-Result<std::optional<Access>> in_cluster_access(const std::map<std::string, std::string, std::less<>>& environment,
-                                                const std::string& service_account = kServiceAccount);
+// Errors: kFailedPrecondition inside a cluster when something is missing, in words that say what to set.
+Result<std::optional<Access>> in_cluster_access(
+    const std::map<std::string, std::string, std::less<>>& environment,
+    const std::string& service_account = kServiceAccount);
+
+// From the current context of a kubeconfig file, with its paths taken from the file's own folder; `node_name`
+// is not in it and stays empty. Server, authority, token and client certificate, each as data or as a file;
+// not what would run a program or send a password (exec, auth-provider, username), nor a server without TLS
+// or without a check of its certificate, nor a proxy. Errors: those of reading it; kInvalidArgument about
+// "file:line:column"; kUnsupported. Source: Kubernetes API client-authentication, kubeconfig v1.
+Result<Access> access_from_kubeconfig(const std::string& path);
 
 }  // namespace gpulet::cluster

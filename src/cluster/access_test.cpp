@@ -63,7 +63,6 @@ TEST_F(AccessTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(about(changed("NODE_NAME", "")), "NODE_NAME");
   EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "https")), "KUBERNETES_SERVICE_PORT");
   EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "0")), "KUBERNETES_SERVICE_PORT");
-  EXPECT_EQ(about(changed("KUBERNETES_SERVICE_HOST", "kubernetes.default")), "KUBERNETES_SERVICE_HOST");
   std::filesystem::remove(folder_ + "/token");
   EXPECT_EQ(about(environment_), folder_ + "/token");
 }

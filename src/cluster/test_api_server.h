@@ -1,4 +1,5 @@
-// An HTTPS server for the tests of this room: a thread, OpenSSL, certificates made on the spot, answers at will.
+// An HTTPS server for tests: a thread for each connection, OpenSSL, certificates made on the spot, answers at
+// will, whole or as a stream of chunks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +14,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cctype>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,7 +31,7 @@ struct Certificate {
   std::shared_ptr<EVP_PKEY> key;
   std::shared_ptr<X509> certificate;
 
-  // Signed by `issuer`, or by itself when that is null; `address` is whom it is for.
+  // Signed by `issuer`, or by itself when that is null; `address` is whom it is for, a numeric one or a name.
   static Certificate make(const std::string& name, const Certificate* issuer, const std::string& address) {
     Certificate made{{EVP_EC_gen("P-256"), EVP_PKEY_free}, {X509_new(), X509_free}};
     X509* x = made.certificate.get();
@@ -50,7 +53,7 @@ struct Certificate {
       X509_EXTENSION_free(extension);
     };
     extend(NID_basic_constraints, issuer ? "critical,CA:FALSE" : "critical,CA:TRUE");
-    if (!address.empty()) extend(NID_subject_alt_name, "IP:" + address);
+    if (!address.empty()) extend(NID_subject_alt_name, (std::isdigit(address[0]) ? "IP:" : "DNS:") + address);
     X509_sign(x, issuer ? issuer->key.get() : made.key.get(), EVP_sha256());
     return made;
   }
@@ -63,27 +66,77 @@ struct Certificate {
     BIO_free(bio);
     return text;
   }
+  std::string key_pem() const {
+    BIO* bio = BIO_new(BIO_s_mem());
+    PEM_write_bio_PrivateKey(bio, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+    char* data = nullptr;
+    const long size = BIO_get_mem_data(bio, &data);
+    const std::string text(data, static_cast<std::size_t>(size));
+    BIO_free(bio);
+    return text;
+  }
 };
 
 struct Received {
   std::string head, body;
+  std::string client;  // the common name of the client's certificate, empty without one
+
+  // "GET /api/v1/nodes?watch=true"
+  std::string line() const { return head.substr(0, head.find(" HTTP/1.1\r\n")); }
 };
 
 class TestApiServer {
  public:
   enum class Act { kAnswer, kHang, kClose, kNoLength };
+
+  // The body of a response in the making.
+  class Stream {
+   public:
+    Stream(SSL* ssl, int fd, int stop) : ssl_(ssl), fd_(fd), stop_(stop) {}
+    // One chunk. False when the client is gone.
+    bool chunk(const std::string& bytes) {
+      char size[32];
+      std::snprintf(size, sizeof size, "%zx\r\n", bytes.size());
+      return raw(size + bytes + "\r\n");
+    }
+    bool raw(const std::string& bytes) {
+      open_ = open_ && SSL_write(ssl_, bytes.data(), static_cast<int>(bytes.size())) > 0;
+      return open_;
+    }
+    // False, at the latest after `milliseconds`, when the client has closed or the test is over.
+    bool wait(int milliseconds) {
+      pollfd both[2] = {{fd_, POLLIN, 0}, {stop_, POLLIN, 0}};
+      open_ = open_ && ::poll(both, 2, milliseconds) == 0;
+      return open_;
+    }
+
+   private:
+    SSL* ssl_;
+    int fd_, stop_;
+    bool open_ = true;
+  };
+  // Writes the chunks; true ends the response properly, false closes the connection as it is.
+  using Script = std::function<bool(Stream&)>;
+
   struct Reply {
     int status = 201;
     std::string body = "{}";
     Act act = Act::kAnswer;
+    Script script{};  // instead of the body
   };
-  // Called for each request on the server's thread.
+  // Called for each request, one at a time, on a connection's thread.
   using Handler = std::function<Reply(const Received&)>;
 
-  TestApiServer(const Certificate& certificate, Handler handler) : handler_(std::move(handler)) {
+  // With `clients`, whoever shows a certificate must have one that it signed.
+  TestApiServer(const Certificate& certificate, Handler handler, const Certificate* clients = nullptr)
+      : handler_(std::move(handler)) {
     context_.reset(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
     SSL_CTX_use_certificate(context_.get(), certificate.certificate.get());
     SSL_CTX_use_PrivateKey(context_.get(), certificate.key.get());
+    if (clients != nullptr) {
+      X509_STORE_add_cert(SSL_CTX_get_cert_store(context_.get()), clients->certificate.get());
+      SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
+    }
     listening_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -99,6 +152,7 @@ class TestApiServer {
     const std::uint64_t one = 1;
     EXPECT_EQ(::write(stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
     thread_.join();
+    for (auto& connection : threads_) connection.join();
   }
 
   std::uint16_t port() const { return port_; }
@@ -126,19 +180,37 @@ class TestApiServer {
     ::sigaddset(&broken_pipe, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &broken_pipe, nullptr);
     while (readable(listening_.get())) {
-      const FileDescriptor socket(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      auto socket =
+          std::make_shared<FileDescriptor>(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       {
         std::lock_guard lock(mutex_);
         ++connections_;
       }
-      const std::shared_ptr<SSL> ssl(SSL_new(context_.get()), SSL_free);
-      SSL_set_fd(ssl.get(), socket.get());
-      if (SSL_accept(ssl.get()) == 1) {
-        while (one_request(ssl.get(), socket.get())) {
-        }
-      }
-      ERR_clear_error();
+      threads_.emplace_back([this, socket] { converse(socket->get()); });
     }
+  }
+
+  void converse(int fd) {
+    const std::shared_ptr<SSL> ssl(SSL_new(context_.get()), SSL_free);
+    SSL_set_fd(ssl.get(), fd);
+    if (accept(ssl.get(), fd)) {
+      while (one_request(ssl.get(), fd)) {
+      }
+    }
+    ERR_clear_error();
+    ::shutdown(fd, SHUT_RDWR);
+  }
+
+  // A client that never begins must not hold the end of the test up.
+  bool accept(SSL* ssl, int fd) { return readable(fd) && SSL_accept(ssl) == 1; }
+
+  static std::string client_of(SSL* ssl) {
+    const std::shared_ptr<X509> certificate(SSL_get1_peer_certificate(ssl), X509_free);
+    char name[128] = "";
+    if (certificate) {
+      X509_NAME_get_text_by_NID(X509_get_subject_name(certificate.get()), NID_commonName, name, sizeof name);
+    }
+    return name;
   }
 
   bool one_request(SSL* ssl, int fd) {
@@ -155,18 +227,28 @@ class TestApiServer {
       head += 4;
       size = std::stoul(bytes.substr(bytes.find("Content-Length: ") + 16));
     }
-    const Received request{bytes.substr(0, head), bytes.substr(head, size)};
+    const Received request{bytes.substr(0, head), bytes.substr(head, size), client_of(ssl)};
     {
       std::lock_guard lock(mutex_);
       received_.push_back(request);
     }
-    const Reply reply = handler_(request);
+    Reply reply;
+    {
+      std::lock_guard lock(handling_);
+      reply = handler_(request);
+    }
     if (reply.act == Act::kClose) return false;
     if (reply.act == Act::kHang) {
       readable(-1);
       return false;
     }
-    std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nContent-Type: application/json\r\n";
+    std::string text =
+        "HTTP/1.1 " + std::to_string(reply.status) + " X\r\nContent-Type: application/json\r\n";
+    if (reply.script) {
+      text += "Transfer-Encoding: chunked\r\n\r\n";
+      Stream stream(ssl, fd, stop_.get());
+      return stream.raw(text) && reply.script(stream) && stream.raw("0\r\n\r\n");
+    }
     if (reply.act == Act::kAnswer) text += "Content-Length: " + std::to_string(reply.body.size()) + "\r\n";
     text += "\r\n" + reply.body;
     SSL_write(ssl, text.data(), static_cast<int>(text.size()));
@@ -178,9 +260,10 @@ class TestApiServer {
   FileDescriptor listening_;
   FileDescriptor stop_{::eventfd(0, EFD_CLOEXEC)};
   std::uint16_t port_ = 0;
-  std::mutex mutex_;
+  std::mutex mutex_, handling_;
   std::vector<Received> received_;
   int connections_ = 0;
+  std::list<std::thread> threads_;  // of the connections; only the accepting thread adds to it
   std::thread thread_;
 };
 

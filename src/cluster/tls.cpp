@@ -1,12 +1,12 @@
 #include "cluster/tls.h"
 
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
+#include <vector>
 
 namespace gpulet::cluster {
 namespace {
@@ -33,15 +33,79 @@ struct Deleter {
 struct TlsClient::State {
   std::unique_ptr<SSL_CTX, Deleter<::SSL_CTX_free>> context;
   std::unique_ptr<SSL, Deleter<::SSL_free>> ssl;
-  BIO* in = nullptr;   // owned by ssl
+  BIO* in = nullptr;  // owned by ssl
   BIO* out = nullptr;
 };
 
 TlsClient::TlsClient(std::unique_ptr<State> state) : state_(std::move(state)) {}
 TlsClient::~TlsClient() = default;
 
-Result<std::unique_ptr<TlsClient>> TlsClient::create(const std::string& host, const std::string& ca_file) {
-  if (::access(ca_file.c_str(), R_OK) != 0) return fail(errno_error("cannot read", errno, ca_file));
+namespace {
+
+using BioPtr = std::unique_ptr<BIO, Deleter<::BIO_free>>;
+using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
+
+BioPtr reader_of(const std::string& text) {
+  return BioPtr(::BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
+
+// Every certificate of a PEM text; an end that is none is the end.
+std::vector<CertificatePtr> certificates_of(const std::string& text) {
+  std::vector<CertificatePtr> found;
+  const auto reader = reader_of(text);
+  while (CertificatePtr next{::PEM_read_bio_X509_AUX(reader.get(), nullptr, nullptr, nullptr)}) {
+    found.push_back(std::move(next));
+  }
+  ::ERR_clear_error();
+  return found;
+}
+
+Status trust(SSL_CTX* context, const TlsOptions& options) {
+  if (options.authorities.empty()) {
+    if (::SSL_CTX_set_default_verify_paths(context) == 1) return {};
+    return fail(Code::kUnavailable, "the system has no certificate authorities: " + openssl_error());
+  }
+  const auto authorities = certificates_of(options.authorities);
+  if (authorities.empty())
+    return fail(Code::kInvalidArgument, "holds no certificate", options.authorities_about);
+  for (const auto& authority : authorities) {
+    ::X509_STORE_add_cert(::SSL_CTX_get_cert_store(context), authority.get());
+  }
+  return {};
+}
+
+Status introduce(SSL_CTX* context, const TlsOptions& options) {
+  if (options.certificate.empty()) return {};
+  const auto chain = certificates_of(options.certificate);
+  if (chain.empty()) return fail(Code::kInvalidArgument, "holds no certificate", options.certificate_about);
+  // The library would ask for a password on the terminal.
+  const auto no_password = [](char*, int, int, void*) { return -1; };
+  const KeyPtr key(::PEM_read_bio_PrivateKey(reader_of(options.key).get(), nullptr, no_password, nullptr));
+  if (!key) return fail(Code::kInvalidArgument, "holds no private key without a password", options.key_about);
+  if (::SSL_CTX_use_certificate(context, chain.front().get()) != 1) {
+    return fail(Code::kInvalidArgument, openssl_error(), options.certificate_about);
+  }
+  for (std::size_t i = 1; i < chain.size(); ++i) SSL_CTX_add1_chain_cert(context, chain[i].get());
+  if (::SSL_CTX_use_PrivateKey(context, key.get()) != 1) {
+    return fail(Code::kInvalidArgument, "not the key of the client's certificate: " + openssl_error(),
+                options.key_about);
+  }
+  return {};
+}
+
+// The certificate must be for it, and a name is told to the server, which may have several.
+Status expect_server(SSL* ssl, const std::string& server) {
+  if (::X509_VERIFY_PARAM_set1_ip_asc(::SSL_get0_param(ssl), server.c_str()) == 1) return {};
+  ::ERR_clear_error();
+  if (::SSL_set1_host(ssl, server.c_str()) == 1 && SSL_set_tlsext_host_name(ssl, server.c_str()) == 1)
+    return {};
+  return fail(Code::kInvalidArgument, "not the name of a server", server);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TlsClient>> TlsClient::create(const TlsOptions& options) {
   // Without the host's openssl.cnf, which may name modules to load into a root process, and without tables of
   // error texts.
   constexpr std::uint64_t kLean =
@@ -54,14 +118,11 @@ Result<std::unique_ptr<TlsClient>> TlsClient::create(const std::string& host, co
   ::SSL_CTX_set_min_proto_version(state->context.get(), TLS1_2_VERSION);
   ::SSL_CTX_set_verify(state->context.get(), SSL_VERIFY_PEER, nullptr);
   ::SSL_CTX_set_mode(state->context.get(), SSL_MODE_RELEASE_BUFFERS);
-  if (::SSL_CTX_load_verify_file(state->context.get(), ca_file.c_str()) != 1) {
-    return fail(Code::kInvalidArgument, "holds no certificate: " + openssl_error(), ca_file);
-  }
+  GPULET_TRY(trust(state->context.get(), options));
+  GPULET_TRY(introduce(state->context.get(), options));
   state->ssl.reset(::SSL_new(state->context.get()));
   if (!state->ssl) return fail(Code::kInternal, openssl_error());
-  if (::X509_VERIFY_PARAM_set1_ip_asc(::SSL_get0_param(state->ssl.get()), host.c_str()) != 1) {
-    return fail(Code::kInvalidArgument, "not a numeric address", host);
-  }
+  GPULET_TRY(expect_server(state->ssl.get(), options.server));
   state->in = ::BIO_new(::BIO_s_mem());
   state->out = ::BIO_new(::BIO_s_mem());
   ::SSL_set_bio(state->ssl.get(), state->in, state->out);
@@ -77,9 +138,8 @@ Result<bool> TlsClient::handshake() {
   const int why = ::SSL_get_error(ssl, result);
   if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return false;
   if (const long verified = ::SSL_get_verify_result(ssl); verified != X509_V_OK) {
-    return fail(Code::kPermissionDenied,
-                std::string("the API server's certificate is not trusted: ") +
-                    ::X509_verify_cert_error_string(verified));
+    return fail(Code::kPermissionDenied, std::string("the API server's certificate is not trusted: ") +
+                                             ::X509_verify_cert_error_string(verified));
   }
   return fail(Code::kIo, openssl_error());
 }

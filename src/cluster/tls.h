@@ -10,11 +10,19 @@
 
 namespace gpulet::cluster {
 
+// All certificates and keys as PEM.
+struct TlsOptions {
+  std::string server;            // whom the certificate must be for: a numeric address or a name
+  std::string authorities;       // the only ones that are trusted; empty: the system's
+  std::string certificate, key;  // ours, or empty
+  std::string authorities_about, certificate_about, key_about;  // where they are from, for errors
+};
+
 class TlsClient {
  public:
-  // Trusts only the certificates in `ca_file`, and only for the numeric address `host`. Errors: kNotFound,
-  // kInvalidArgument for a file that holds no certificate.
-  static Result<std::unique_ptr<TlsClient>> create(const std::string& host, const std::string& ca_file);
+  // Errors: kInvalidArgument, about `ca_about` or the like, for a text that holds no certificate or no key,
+  // or for a key that is another certificate's.
+  static Result<std::unique_ptr<TlsClient>> create(const TlsOptions& options);
   ~TlsClient();
   TlsClient(const TlsClient&) = delete;
 

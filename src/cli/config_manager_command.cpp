@@ -10,10 +10,12 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <iostream>
 #include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "base/text.h"
 
 namespace gpulet::cli {
@@ -186,6 +188,36 @@ void ConfigManager::tell_processes() const {
                    errno_error("kill", errno), {{"process", options_.process_to_signal}, {"pid", process}});
     }
   }
+}
+
+int run_config_manager(const ConfigManagerOptions& options, const LabelSource& source) {
+  const auto refuse = [](const Error& error) {
+    std::cerr << "config-manager: " << error.text() << std::endl;
+    return 1;
+  };
+  if (options.node_name.empty()) {
+    return refuse(Error(Code::kInvalidArgument, "must not be empty", "--node-name"));
+  }
+  EpollLoop loop;
+  const auto signals = SignalWatch::start(loop, {SIGTERM, SIGINT, SIGQUIT}, [&loop](int signal) {
+    log::info("told to end", {{"signal", signal}});
+    loop.stop();
+  });
+  if (!signals) return refuse(signals.error());
+  int code = 0;
+  const auto manager = ConfigManager::start(loop, options, [&](const Status& status) {
+    if (!options.oneshot) return;
+    code = status ? 0 : 1;  // the manager has logged why
+    loop.stop();
+  });
+  if (!manager) return refuse(manager.error());
+  const auto labels = source(loop, [&](std::optional<std::string> value) {
+    log::info("the node's label", {{"label", options.node_label}, {"value", value.value_or("")}});
+    (*manager)->set_label(std::move(value));
+  });
+  if (!labels) return refuse(labels.error());
+  loop.run();
+  return code;
 }
 
 }  // namespace gpulet::cli

@@ -73,8 +73,16 @@ class ConfigManager {
   Subscription retry_;
 };
 
-// Runs until SIGTERM or SIGINT (0), or with `oneshot` until the link is in place (0). 1 with one line on
-// standard error where that cannot be.
+// Where the label comes from: calls `label` from the loop with its value (nullopt: the node has none), once
+// it is known and whenever it changes, for as long as what it returns lives.
+using LabelSource = std::function<Result<std::shared_ptr<void>>(
+    Loop& loop, std::function<void(std::optional<std::string>)> label)>;
+
+// Runs until SIGTERM, SIGINT or SIGQUIT (0), or with `oneshot` until the link is in place (0). 1 with one
+// line on standard error where it cannot start, and with `oneshot` where there is no config to link.
+int run_config_manager(const ConfigManagerOptions& options, const LabelSource& source);
+
+// The same with the label from the API server: that of the Pod's own cluster, or the kubeconfig's.
 int config_manager(const ConfigManagerOptions& options);
 
 }  // namespace gpulet::cli

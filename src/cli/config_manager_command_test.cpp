@@ -293,5 +293,65 @@ TEST_F(Manager, OptionsThatCannotWork) {
             "--fallback-strategies: \"any\" is no fallback strategy; they are named, single and empty");
 }
 
+LabelSource labelled(std::optional<std::string> value) {
+  return [value](Loop& loop, std::function<void(std::optional<std::string>)> label) {
+    loop.post([value, label] { label(value); });
+    return std::shared_ptr<void>();
+  };
+}
+
+TEST_F(Manager, OneshotLinksAndEnds) {
+  options_.oneshot = true;
+  EXPECT_EQ(run_config_manager(options_, labelled("b")), 0);
+  EXPECT_EQ(linked(), folder_.at("available/b"));
+  // Once more as an init container that was restarted.
+  EXPECT_EQ(run_config_manager(options_, labelled("b")), 0);
+  options_.fallback_strategies = {"empty"};
+  EXPECT_EQ(run_config_manager(options_, labelled(std::nullopt)), 0);
+  EXPECT_EQ(linked(), "/dev/null");
+}
+
+TEST_F(Manager, OneshotWithoutAConfigFails) {
+  options_.oneshot = true;
+  EXPECT_EQ(run_config_manager(options_, labelled("x")), 1);
+  EXPECT_FALSE(fs::is_symlink(options_.config_file_dst));
+  options_.config_file_dst = folder_.at("available");  // a folder
+  EXPECT_EQ(run_config_manager(options_, labelled("a")), 1);
+}
+
+TEST_F(Manager, ThatCannotStartFails) {
+  const auto never =
+      [](Loop&, const std::function<void(std::optional<std::string>)>&) -> Result<std::shared_ptr<void>> {
+    return fail(Code::kUnavailable, "not in a cluster");
+  };
+  EXPECT_EQ(run_config_manager(options_, never), 1);
+  auto nameless = options_;
+  nameless.node_name.clear();
+  EXPECT_EQ(run_config_manager(nameless, labelled("a")), 1);
+  auto wrong = options_;
+  wrong.fallback_strategies = {"any"};
+  EXPECT_EQ(run_config_manager(wrong, labelled("a")), 1);
+}
+
+TEST_F(Manager, RunsUntilToldToEnd) {
+  const auto looking = std::make_shared<Subscription>();
+  std::function<void(Loop&)> look = [&](Loop& loop) {
+    if (fs::is_symlink(options_.config_file_dst)) {
+      ::raise(SIGTERM);
+    } else {
+      *looking = loop.after(1ms, [&] { look(loop); });
+    }
+  };
+  const auto source = [&](Loop& loop, std::function<void(std::optional<std::string>)> label) {
+    loop.post([&look, &loop, label] {
+      label("a");
+      look(loop);
+    });
+    return Result<std::shared_ptr<void>>(looking);
+  };
+  EXPECT_EQ(run_config_manager(options_, source), 0);
+  EXPECT_EQ(linked(), folder_.at("available/a"));
+}
+
 }  // namespace
 }  // namespace gpulet::cli

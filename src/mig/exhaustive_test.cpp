@@ -17,7 +17,7 @@ namespace {
 using Packing = std::uint64_t;
 using Counts = std::vector<unsigned>;  // by State::profiles
 
-constexpr std::size_t kPairs = 10'000;  // of packings and layouts, for each board
+constexpr std::size_t kPairs = 8'000;  // of packings and layouts, for each board
 
 struct Option {
   std::size_t profile;

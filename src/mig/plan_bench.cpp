@@ -56,11 +56,19 @@ void every_pair(benchmark::State& bench, const std::string& machine_name, bool h
                                               benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-// As much as there can be of every profile: the nearest that fits is searched among all of them.
-void refuse(benchmark::State& bench, const std::string& machine_name) {
+// As much as there can be of every profile, or of each part of it too: the nearest that fits is searched
+// among all of them.
+void refuse(benchmark::State& bench, const std::string& machine_name, bool parts) {
   const State state = reached(machine_name, {true, {}}, false);
   Layout layout{true, {}};
-  for (const auto& profile : state.profiles) layout.devices[profile.name] = profile.most;
+  for (const auto& profile : state.profiles) {
+    for (const auto& compute : profile.compute) {
+      const bool whole = compute.slices == profile.slices;
+      if (parts || whole) {
+        layout.devices[device_name(profile, compute.slices)] = profile.most * profile.slices / compute.slices;
+      }
+    }
+  }
   for (auto step : bench) benchmark::DoNotOptimize(plan(state, layout));
 }
 
@@ -70,7 +78,10 @@ const int kRegistered = [] {
         ->Unit(benchmark::kMicrosecond);
     benchmark::RegisterBenchmark(("every_pair_in_use/" + name).c_str(), every_pair, name, true)
         ->Unit(benchmark::kMicrosecond);
-    benchmark::RegisterBenchmark(("refuse/" + name).c_str(), refuse, name)->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(("refuse/" + name).c_str(), refuse, name, false)
+        ->Unit(benchmark::kMicrosecond);
+    benchmark::RegisterBenchmark(("refuse_parts/" + name).c_str(), refuse, name, true)
+        ->Unit(benchmark::kMicrosecond);
   }
   return 0;
 }();

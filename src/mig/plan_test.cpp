@@ -274,6 +274,8 @@ TEST(Plan, StrangeStatesDoNotBreakIt) {
   // Where the driver has put one, it may be, though it does not list the place.
   state.instances = {{9, 19, {7, 1}, {{0, 0, {0, 1}, {}}}, {"Pod default/train"}}};
   EXPECT_EQ(said(state, layout({{"1g.10gb", 1}})), Lines{"GPU 0: nothing to do; keep 1g.10gb at 7"});
+  state.profiles.back().slices = 0;
+  EXPECT_FALSE(plan(state, layout({{state.profiles.back().name, 1}})));
 }
 
 }  // namespace

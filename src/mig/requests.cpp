@@ -44,7 +44,7 @@ Result<Wanted> wanted_of(const State& state, const std::string& text, unsigned c
   for (const auto& compute : profile->compute) sizes.push_back(device_name(*profile, compute.slices));
   const bool offered = sizes.empty() || std::ranges::find(profile->compute, slices,
                                                           &ComputeProfile::slices) != profile->compute.end();
-  if (slices > profile->slices || !offered) {
+  if (slices == 0 || slices > profile->slices || !offered) {
     return fail(Code::kInvalidArgument,
                 describe_gpu(state) + " has no " + name.str() + "; " + text::join(sizes, ", ") + " would do");
   }
@@ -75,15 +75,19 @@ void add(std::vector<Request>& requests, const Wanted& wanted, unsigned count) {
 class Nearest {
  public:
   Nearest(const State& state, std::vector<Wanted> wanted) : state_(state), wanted_(std::move(wanted)) {
-    for (const auto& profile : state.profiles) slices_ = std::max(slices_, profile.slices);
+    for (const auto& profile : state.profiles) {
+      slices_ = std::max(slices_, profile.slices);
+      for (const auto& place : profile.placements) memory_ = std::max(memory_, place.start + place.size);
+    }
     for (auto& item : wanted_) {
       item.count = std::min(item.count, item.profile->most * (item.profile->slices / item.slices));
     }
     counts_.resize(wanted_.size());
+    parts_.resize(state.profiles.size());
   }
 
   Layout best() {
-    choose(0, {}, 0);
+    choose(0, {});
     Layout layout{true, {}};
     for (std::size_t i = 0; i < best_counts_.size(); ++i) {
       if (best_counts_[i] != 0) layout.devices[wanted_[i].name] = best_counts_[i];
@@ -97,8 +101,21 @@ class Nearest {
     friend auto operator<=>(const Score&, const Score&) = default;
   };
 
-  void choose(std::size_t at, Score score, unsigned slices) {
-    if (slices > slices_) return;
+  // Whether the GPU instances that the counts need at least are no more than the GPU.
+  bool may_fit() const {
+    unsigned slices = 0, memory = 0;
+    for (std::size_t i = 0; i < parts_.size(); ++i) {
+      if (parts_[i] == 0) continue;
+      const Profile& profile = state_.profiles[i];
+      const unsigned instances = (parts_[i] + profile.slices - 1) / profile.slices;
+      slices += instances * profile.slices;
+      if (!profile.placements.empty()) memory += instances * profile.placements.front().size;
+    }
+    return slices <= slices_ && memory <= memory_;
+  }
+
+  void choose(std::size_t at, Score score) {
+    if (!may_fit()) return;
     Score bound = score;
     bound.slices = slices_;
     for (std::size_t i = at; i < wanted_.size(); ++i) {
@@ -108,11 +125,13 @@ class Nearest {
     if (bound <= best_) return;
     if (at == wanted_.size()) return try_it(score);
     const Wanted& item = wanted_[at];
+    unsigned& parts = parts_[static_cast<std::size_t>(item.profile - state_.profiles.data())];
     for (unsigned count = item.count + 1; count-- > 0;) {
-      counts_[at] = count;
       const unsigned more = count * item.slices;
-      choose(at + 1, {score.kinds + (count != 0 ? 1 : 0), score.devices + count, score.slices + more},
-             slices + more);
+      counts_[at] = count;
+      parts += more;
+      choose(at + 1, {score.kinds + (count != 0 ? 1 : 0), score.devices + count, score.slices + more});
+      parts -= more;
     }
   }
 
@@ -127,8 +146,9 @@ class Nearest {
 
   const State& state_;
   std::vector<Wanted> wanted_;
-  unsigned slices_ = 0;
-  std::vector<unsigned> counts_, best_counts_;
+  unsigned slices_ = 0, memory_ = 0;            // the GPU's
+  std::vector<unsigned> counts_, best_counts_;  // by wanted_
+  std::vector<unsigned> parts_;                 // compute slices, by State::profiles
   Score best_;
 };
 

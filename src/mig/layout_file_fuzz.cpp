@@ -1,0 +1,26 @@
+// A file of layouts from anywhere: what is read can be looked up, and its names read back.
+#include <cstdlib>
+
+#include "mig/layout_file.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpulet::mig;
+  const auto file = parse_layout_file({reinterpret_cast<const char*>(data), size}, "f");
+  if (!file) {
+    if (file.error().message().empty()) std::abort();
+    return 0;
+  }
+  State gpu;
+  gpu.pci_device_id = 0x233010de;
+  for (const auto& config : file->configs) {
+    const auto layout = layout_of(*file, config.name, gpu);
+    if (!layout) std::abort();
+    if (!*layout) continue;
+    if (!(*layout)->enabled && !(*layout)->devices.empty()) std::abort();
+    for (const auto& [name, count] : (*layout)->devices) {
+      const auto read = parse_profile_name(name);
+      if (!read || read->str() != name || count == 0) std::abort();
+    }
+  }
+  return 0;
+}

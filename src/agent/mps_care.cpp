@@ -47,11 +47,11 @@ std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::D
       if (nvml == nullptr) return done(fail(Code::kUnavailable, "the driver is being initialised"));
       nvml->about<bool>(
           gpu, "setting the compute mode of", std::chrono::seconds(10),
-          [mode](const nvml::Session& session, unsigned index) -> Result<bool> {
-            GPULET_TRY_ASSIGN(const auto device, session.device(index));
-            GPULET_TRY(session.set_compute_mode(device, mode == mps::ComputeMode::kExclusiveProcess
-                                                            ? nvml::ComputeMode::kExclusiveProcess
-                                                            : nvml::ComputeMode::kDefault));
+          [mode](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
+            GPULET_TRY_ASSIGN(const auto device, session->device(index));
+            GPULET_TRY(session->set_compute_mode(device, mode == mps::ComputeMode::kExclusiveProcess
+                                                             ? nvml::ComputeMode::kExclusiveProcess
+                                                             : nvml::ComputeMode::kDefault));
             return true;
           },
           [done = std::move(done)](const Result<bool>& set) {

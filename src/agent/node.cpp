@@ -5,8 +5,10 @@
 #include <random>
 
 #include "agent/agent.h"
+#include "agent/mig_wishes.h"
 #include "agent/mps_care.h"
 #include "agent/nvml_driver.h"
+#include "agent/nvml_mig.h"
 #include "agent/reporter.h"
 #include "agent/status_pages.h"
 #include "base/log.h"
@@ -62,6 +64,7 @@ class Node {
         [this] {
           if (agent_) agent_->replan();
         });
+    manage_mig();
     build();
     // After the agent's first steps: nothing that waits for the kubelet waits for these.
     loop_.post([this] {
@@ -93,19 +96,42 @@ class Node {
         .pods = [this](auto done) { list_pods(std::move(done)); },
         .files = read_node_files,
         .daemons = [this](const auto& specs) { return mps_->wants(specs, config_); },
-        .changed = [this] { publish_soon(); },
+        .changed = [this] { look_again_soon(); },
     };
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
       ended_ = fail(error);
       loop_.stop();
     });
+    agent_->set_facts(facts_);
     agent_->start();
+  }
+
+  void manage_mig() {
+    MigPorts ports{
+        .loop = loop_,
+        .hardware = mig_hardware_,
+        .reporter = *reporter_,
+        .pods = [this](auto done) { ask_pods(std::move(done)); },
+        .layouts = [this](const auto& name, auto gpus) { return mig_layouts(config_, name, gpus); },
+        .withdraw =
+            [this](auto gpus) {
+              facts_.withdrawn = std::move(gpus);
+              if (agent_) agent_->set_facts(facts_);
+            },
+        .read_again =
+            [this] {
+              if (agent_) agent_->reread();
+            },
+        .tell_state = [](std::string_view) {},
+    };
+    mig_.emplace(std::move(ports), std::random_device{}());
   }
 
   // What the kubelet sees of us goes first, so that it knows at once; threads in a driver call are left to
   // the exit.
   void withdraw() {
     listener_.reset();
+    mig_.reset();
     agent_.reset();
     mps_.reset();
     pod_resources_.reset();
@@ -113,14 +139,20 @@ class Node {
     driver_.reset();
   }
 
-  void list_pods(std::function<void(std::map<DeviceId, std::string>)> done) {
+  using Holders = std::map<DeviceId, std::string>;
+
+  void list_pods(std::function<void(Holders)> done) {
+    ask_pods([done = std::move(done)](Result<Holders> pods) {
+      if (!pods) log::warning("cannot ask the kubelet which Pods hold a device", pods.error());
+      done(pods ? std::move(*pods) : Holders());
+    });
+  }
+
+  void ask_pods(std::function<void(Result<Holders>)> done) {
     pod_resources_->list(
         [done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
-          std::map<DeviceId, std::string> pods;
-          if (!containers) {
-            log::warning("cannot ask the kubelet which Pods hold a device", containers.error());
-            return done(pods);
-          }
+          if (!containers) return done(fail(containers.error()));
+          Holders pods;
           for (const auto& container : *containers) {
             for (const auto& [resource, ids] : container.devices) {
               for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
@@ -177,14 +209,19 @@ class Node {
     log::info("listening", {{"address", config_.gpulet.listen}, {"port", listener_->port()}});
   }
 
-  void publish_soon() {
-    if (publish_posted_) return;
-    publish_posted_ = true;
-    loop_.post([this] { publish(); });
+  void look_again_soon() {
+    if (look_posted_) return;
+    look_posted_ = true;
+    loop_.post([this] {
+      look_posted_ = false;
+      publish();
+      if (!agent_ || !mig_) return;
+      const auto snapshot = agent_->state().snapshot;
+      if (snapshot) mig_->update(mig_wishes(*snapshot, config_, facts_.labels), snapshot);
+    });
   }
 
   void publish() {
-    publish_posted_ = false;
     heartbeat_ = loop_.after(kHeartbeat, [this] { publish(); });
     if (listener_ && agent_) listener_->publish(status_pages(agent_->state(), reporter_->counts(), version_));
   }
@@ -202,11 +239,14 @@ class Node {
   std::unique_ptr<NodeReporter> reporter_;
   std::optional<Agent> agent_;
   std::optional<MpsCare> mps_;
+  partition::NodeFacts facts_;
+  NvmlMig mig_hardware_{loop_, [this] { return driver_.get(); }};
+  std::optional<MigManager> mig_;
   std::unique_ptr<config::ConfigWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::unique_ptr<web::Listener> listener_;
   Subscription heartbeat_;
-  bool publish_posted_ = false;
+  bool look_posted_ = false;
 };
 
 }  // namespace

@@ -34,6 +34,8 @@ inline constexpr std::chrono::milliseconds kReleaseGrace{250};
 
 class NvmlDriver final : public Driver {
  public:
+  using SessionPtr = std::shared_ptr<const nvml::Session>;
+
   NvmlDriver(Loop& loop, NvmlDriverOptions options);
   ~NvmlDriver() override;
 
@@ -49,7 +51,7 @@ class NvmlDriver final : public Driver {
   // kDeadlineExceeded.
   template <class T>
   void about(const DeviceUuid& gpu, const std::string& what, Duration limit,
-             std::function<Result<T>(const nvml::Session&, unsigned)> work,
+             std::function<Result<T>(const SessionPtr&, unsigned)> work,
              std::function<void(Result<T>)> done) {
     const auto* known = last_ ? last_->find(gpu) : nullptr;
     if (known == nullptr || !session_) {
@@ -65,7 +67,7 @@ class NvmlDriver final : public Driver {
         [session = std::weak_ptr(session_), index = known->index, work = std::move(work)]() -> Result<T> {
           const auto held = session.lock();
           if (!held) return fail(Code::kUnavailable, "the driver is being initialised anew");
-          return work(*held, index);
+          return work(held, index);
         },
         std::move(done));
   }
@@ -74,7 +76,6 @@ class NvmlDriver final : public Driver {
   std::size_t hanging_calls() const { return worker_.abandoned(); }
 
  private:
-  using SessionPtr = std::shared_ptr<const nvml::Session>;
   using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
   struct Reading;
 

@@ -84,7 +84,7 @@ class Sender final : public EventSender {
   std::string new_name() {
     char suffix[40];
     std::snprintf(suffix, sizeof suffix, ".%016llx",
-                  static_cast<unsigned long long>(instance_ + next_name_++));
+                  static_cast<unsigned long long>(instance_) + next_name_++);
     return access_.node_name + suffix;
   }
 

@@ -96,8 +96,9 @@ bool Connection::fill() {
   if (got < 0) return errno == EAGAIN;
   if (got == 0) return false;
   filled_ += static_cast<std::size_t>(got);
-  if (lingering_ && (drained_ += static_cast<std::size_t>(got)) > kMaxDrainBytes) return false;
-  return true;
+  if (!lingering_) return true;
+  drained_ += static_cast<std::size_t>(got);
+  return drained_ <= kMaxDrainBytes;
 }
 
 bool Connection::parse() {

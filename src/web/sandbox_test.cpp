@@ -13,7 +13,8 @@
 namespace gpulet::web {
 namespace {
 
-// In a process of its own, as a death test is: enters the sandbox, does `attempt`, and ends well if it still lives.
+// In a process of its own, as a death test is: enters the sandbox, does `attempt`, and ends well if it still
+// lives.
 template <class Attempt>
 [[noreturn]] void inside(Attempt attempt) {
   const auto entered = enter_sandbox(::getppid(), 80);
@@ -39,12 +40,13 @@ TEST(Sandbox, ServingOnOpenSocketsWorksInIt) {
 }
 
 TEST(Sandbox, EverythingElseEndsTheProcess) {
+  static constexpr sockaddr kNowhere{};
   const auto killed = testing::KilledBySignal(SIGSYS);
   EXPECT_EXIT(inside([] { ::open("/etc/passwd", O_RDONLY); }), killed, "");
   EXPECT_EXIT(inside([] { ::open("/dev/null", O_RDONLY); }), killed, "");
   EXPECT_EXIT(inside([] { ::socket(AF_INET, SOCK_STREAM, 0); }), killed, "");
-  EXPECT_EXIT(inside([] { ::connect(3, nullptr, 0); }), killed, "");
-  EXPECT_EXIT(inside([] { ::bind(3, nullptr, 0); }), killed, "");
+  EXPECT_EXIT(inside([] { static_cast<void>(::connect(3, &kNowhere, sizeof kNowhere)); }), killed, "");
+  EXPECT_EXIT(inside([] { static_cast<void>(::bind(3, &kNowhere, sizeof kNowhere)); }), killed, "");
   EXPECT_EXIT(inside([] { ::execl("/bin/true", "true", nullptr); }), killed, "");
   EXPECT_EXIT(inside([] { static_cast<void>(::fork()); }), killed, "");
   EXPECT_EXIT(inside([] { ::kill(::getppid(), 0); }), killed, "");
@@ -53,8 +55,10 @@ TEST(Sandbox, EverythingElseEndsTheProcess) {
   EXPECT_EXIT(inside([] { static_cast<void>(::chroot("/")); }), killed, "");
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   constexpr int kAnonymous = MAP_PRIVATE | MAP_ANONYMOUS;
-  EXPECT_EXIT(inside([] { ::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, kAnonymous, -1, 0); }), killed, "");
-  EXPECT_EXIT(inside([] { ::mprotect(nullptr, 4096, PROT_EXEC); }), killed, "");
+  EXPECT_EXIT(
+      inside([] { static_cast<void>(::mmap(nullptr, 4096, PROT_READ | PROT_EXEC, kAnonymous, -1, 0)); }),
+      killed, "");
+  EXPECT_EXIT(inside([] { static_cast<void>(::mprotect(nullptr, 4096, PROT_EXEC)); }), killed, "");
 #endif
 }
 

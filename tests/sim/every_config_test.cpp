@@ -1,7 +1,10 @@
 // From every one of twelve configs to every other, in one life of the agent, with Pods that hold devices all
 // the time: what is offered is what the new config says, within a second, and what a Pod holds stays its own.
 #include <filesystem>
+#include <map>
+#include <set>
 
+#include "base/text.h"
 #include "partition/test_configs.h"
 #include "tests/sim/node_fixture.h"
 
@@ -15,8 +18,22 @@ class SimEveryConfig : public NodeTest {
  protected:
   void prepare_node() {
     up();
-    cut_up(6, std::vector<std::string>(7, "1g.10gb"));
-    cut_up(7, {"3g.40gb@4", "2g.20gb@0", "1g.10gb@2", "1g.10gb@3"});
+    mig_[6] = cut_up(6, std::vector<std::string>(7, "1g.10gb"));
+    mig_[7] = cut_up(7, {"3g.40gb@4", "2g.20gb@0", "1g.10gb@2", "1g.10gb@3"});
+  }
+  // The UUIDs behind "0-5" or "6:0-6 7:2-3".
+  std::set<std::string> uuids_of(const std::string& devices) const {
+    std::set<std::string> uuids;
+    for (const auto& token : text::split(devices, ' ')) {
+      const auto parts = text::split(token, ':');
+      const auto range = text::split(parts.back(), '-');
+      for (auto i = *text::parse_unsigned(range.front()); i <= *text::parse_unsigned(range.back()); ++i) {
+        uuids.insert(parts.size() == 1
+                         ? uuid(static_cast<std::uint32_t>(i))
+                         : mig_.at(static_cast<std::uint32_t>(*text::parse_unsigned(parts.front()))).at(i));
+      }
+    }
+    return uuids;
   }
   // A config of the table, on this node: its MPS root is a folder of the test, and MIG stays as it is.
   std::string here(const TestConfig& config) const {
@@ -33,7 +50,9 @@ class SimEveryConfig : public NodeTest {
     }
     return text;
   }
-  static bool is_there(const sim::KubeletState& state, const TestConfig& config) {
+  // By device and not by count alone: two configs may offer as many of the same name and mean others, and
+  // until the kubelet has the new list it asks for devices of the old one.
+  bool is_there(const sim::KubeletState& state, const TestConfig& config) const {
     std::size_t connected = 0;
     for (const auto& [name, resource] : state.resources) connected += resource.connected ? 1 : 0;
     if (connected != config.resources.size()) return false;
@@ -41,6 +60,9 @@ class SimEveryConfig : public NodeTest {
       const auto* resource = find(state, "nvidia.com/" + wanted.name);
       if (resource == nullptr || !resource->connected || resource->allocatable() != wanted.devices)
         return false;
+      std::set<std::string> uuids;
+      for (const auto& id : healthy_ids(*resource)) uuids.insert(id.substr(0, id.find("::")));
+      if (uuids != uuids_of(wanted.of)) return false;
     }
     return true;
   }
@@ -53,6 +75,9 @@ class SimEveryConfig : public NodeTest {
     }
     return text;
   }
+
+ private:
+  std::map<std::uint32_t, std::vector<std::string>> mig_;  // UUIDs by GPU
 };
 
 // A walk over the complete graph that takes each of its edges once: every ordered pair follows each other

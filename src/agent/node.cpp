@@ -13,6 +13,9 @@
 #include "agent/status_pages.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cluster/node_patch.h"
+#include "cluster/node_watch.h"
+#include "config/config_folder.h"
 #include "config/config_watch.h"
 #include "kubelet/plugin_host.h"
 #include "kubelet/pod_resources.h"
@@ -25,6 +28,8 @@ using namespace std::chrono_literals;
 
 // Well inside web::kStale, and no oftener than a page may change without an event.
 constexpr Duration kHeartbeat = 2s;
+// A node whose config its label chooses waits so long for the label before it goes on as a node without one.
+constexpr Duration kLabelPatience = 5s;
 
 std::string kubelet_socket_of(const config::Config& config) {
   return config.kubelet_socket.value_or(config.device_plugin_dir() + "/kubelet.sock");
@@ -65,9 +70,14 @@ class Node {
           if (agent_) agent_->replan();
         });
     manage_mig();
-    build();
+    if (config_.node_config.folder.empty()) {
+      build();
+    } else {
+      follow_config_folder();
+    }
     // After the agent's first steps: nothing that waits for the kubelet waits for these.
     loop_.post([this] {
+      follow_labels();
       watch_config();
       listen();
       publish();
@@ -122,7 +132,10 @@ class Node {
             [this] {
               if (agent_) agent_->reread();
             },
-        .tell_state = [](std::string_view) {},
+        .tell_state =
+            [this](std::string_view state) {
+              if (node_patch_) node_patch_->set_label(kMigStateLabel, std::string(state));
+            },
     };
     mig_.emplace(std::move(ports), std::random_device{}());
   }
@@ -162,8 +175,46 @@ class Node {
         });
   }
 
+  void follow_labels() {
+    // What is wrong with the access was said by the reporter, which has the same.
+    const auto access = cluster::in_cluster_access(sources_.environment);
+    if (!access || !*access) return on_labels({});
+    node_patch_ = cluster::NodePatch::start(loop_, **access);
+    node_watch_ =
+        cluster::NodeWatch::start(loop_, **access, {}, [this](const auto& labels) { on_labels(labels); });
+  }
+
+  void on_labels(const std::map<std::string, std::string>& labels) {
+    facts_.labels = labels;
+    if (agent_) agent_->set_facts(facts_);
+    if (config_folder_) {
+      const auto label = labels.find(config_.node_config.label);
+      config_folder_->set_label(label == labels.end() ? std::nullopt : std::optional(label->second));
+    }
+    look_again_soon();
+  }
+
+  // The node's own config out of a folder. Nothing is offered before it is known which.
+  void follow_config_folder() {
+    auto folder = config::ConfigFolder::start(
+        loop_, config_.node_config,
+        [this](const std::string& path, const std::optional<std::string>& problem) {
+          if (problem) reporter_->event(Reporter::Severity::kWarning, "NodeConfig", *problem);
+          sources_.flags["config-file"] = {path};
+          reload();
+        });
+    if (!folder) {
+      reporter_->event(Reporter::Severity::kWarning, "NodeConfig", folder.error().text());
+      return build();
+    }
+    config_folder_ = std::move(*folder);
+    label_patience_ = loop_.after(kLabelPatience, [this] {
+      if (!agent_) config_folder_->set_label(std::nullopt);
+    });
+  }
+
   void watch_config() {
-    if (config_.config_file.empty()) return;
+    if (config_folder_ || config_.config_file.empty()) return;
     auto watch = config::ConfigWatch::start(loop_, config_.config_file, [this] { reload(); });
     if (!watch)
       return log::warning("changes of the config file are not seen; SIGHUP reloads it", watch.error());
@@ -172,17 +223,19 @@ class Node {
 
   void reload() {
     auto sources = sources_;
-    if (const auto status = config::read_config_file(sources); !status)
-      return agent_->config_failed(status.error());
-    if (last_content_ && *last_content_ == sources.file_content && !agent_->state().config_error) return;
+    if (const auto status = config::read_config_file(sources); !status) return config_failed(status.error());
+    if (agent_ && last_content_ && *last_content_ == sources.file_content && !agent_->state().config_error)
+      return;
     auto loaded = config::load(sources);
     last_content_ = sources.file_content;
-    if (!loaded) return agent_->config_failed(loaded.error());
+    if (!loaded) return config_failed(loaded.error());
     for (const auto& warning : loaded->warnings) log::warning(warning);
     const bool listen_elsewhere = loaded->config.gpulet.listen != config_.gpulet.listen;
     config_ = std::move(loaded->config);
     configure_log(config_.gpulet);
-    if (*places_ == Places(config_)) {
+    if (!agent_) {
+      build();
+    } else if (*places_ == Places(config_)) {
       agent_->apply(config_);
     } else {
       agent_.reset();
@@ -192,6 +245,11 @@ class Node {
       reporter_->event(Reporter::Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
     }
     if (listen_elsewhere) listen();
+  }
+
+  void config_failed(const Error& error) {
+    if (!agent_) build();  // by flags and environment alone
+    agent_->config_failed(error);
   }
 
   void listen() {
@@ -226,7 +284,7 @@ class Node {
     if (listener_ && agent_) listener_->publish(status_pages(agent_->state(), reporter_->counts(), version_));
   }
 
-  const config::Sources sources_;
+  config::Sources sources_;
   config::Config config_;
   const std::string version_;
   EpollLoop loop_;
@@ -242,6 +300,10 @@ class Node {
   partition::NodeFacts facts_;
   NvmlMig mig_hardware_{loop_, [this] { return driver_.get(); }};
   std::optional<MigManager> mig_;
+  std::unique_ptr<cluster::NodeWatch> node_watch_;
+  std::unique_ptr<cluster::NodePatch> node_patch_;
+  std::unique_ptr<config::ConfigFolder> config_folder_;
+  Subscription label_patience_;
   std::unique_ptr<config::ConfigWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::unique_ptr<web::Listener> listener_;

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "cli/agent_command.h"
 #include "cli/config_command.h"
+#include "cli/config_manager_command.h"
 #include "cli/demo_command.h"
 #include "cli/list_command.h"
 #include "cli/mps_command.h"
@@ -101,6 +102,34 @@ int mps_control(int argc, char** argv) {
   if (mount->parsed()) return mps_mount_shm(options.root);
   options.sources.environment = config::process_environment();
   return mps_control_daemon(options);
+}
+
+int manage_config(int argc, char** argv) {
+  CLI::App app{"Links a node's config into place by its label, by gpulet", "config-manager"};
+  ConfigManagerOptions options;
+  app.set_version_flag("--version,-v", version());
+  app.add_flag("--oneshot", options.oneshot, "link once, and end")->envname("ONESHOT");
+  app.add_option("--kubeconfig", options.kubeconfig, "outside a cluster: how to reach it")
+      ->envname("KUBECONFIG");
+  app.add_option("--node-name", options.node_name, "the node whose label counts")->envname("NODE_NAME");
+  app.add_option("--node-label", options.node_label, "the label that names the config")
+      ->envname("NODE_LABEL");
+  app.add_option("--config-file-srcdir", options.config_file_srcdir, "the folder of configs")
+      ->envname("CONFIG_FILE_SRCDIR");
+  app.add_option("--config-file-dst", options.config_file_dst, "the link to the config in force")
+      ->envname("CONFIG_FILE_DST");
+  app.add_option("--default-config", options.default_config, "for a node without the label")
+      ->envname("DEFAULT_CONFIG");
+  app.add_option("--fallback-strategies", options.fallback_strategies, "named, single, empty, in this order")
+      ->delimiter(',')
+      ->envname("FALLBACK_STRATEGIES");
+  app.add_option("--send-signal", options.send_signal, "whether the process is told of a change")
+      ->envname("SEND_SIGNAL");
+  app.add_option("--signal", options.signal, "which signal")->envname("SIGNAL");
+  app.add_option("--process-to-signal", options.process_to_signal, "whom, by its argv[0]")
+      ->envname("PROCESS_TO_SIGNAL");
+  if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  return config_manager(options);
 }
 
 // Adds a subcommand whose options are its struct's members, and what runs when it is called.
@@ -233,7 +262,8 @@ int main(int argc, char** argv) {
   if (name == "gpulet-listener") web::run_listener_child();
   if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
   if (name == "mps-control-daemon") return mps_control(argc, argv);
-  if (name == "gpu-feature-discovery" || name == "config-manager") {
+  if (name == "config-manager") return manage_config(argc, argv);
+  if (name == "gpu-feature-discovery") {
     std::cerr << name << ": this version of gpulet does not stand in for " << name
               << " yet; run NVIDIA's beside it\n";
     return 1;

@@ -10,13 +10,17 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
+#include <map>
 #include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "base/text.h"
+#include "cluster/access.h"
+#include "cluster/node_watch.h"
 
 namespace gpulet::cli {
 namespace {
@@ -65,6 +69,23 @@ Result<config::NodeConfig> node_config(const ConfigManagerOptions& options) {
     node.fallbacks.push_back(*strategy);
   }
   return node;
+}
+
+Result<cluster::Access> access_for(const ConfigManagerOptions& options) {
+  if (!options.kubeconfig.empty()) {
+    GPULET_TRY_ASSIGN(auto access, cluster::access_from_kubeconfig(options.kubeconfig));
+    access.node_name = options.node_name;
+    return access;
+  }
+  std::map<std::string, std::string, std::less<>> environment;
+  for (const char* name : {"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}) {
+    if (const char* value = std::getenv(name)) environment[name] = value;
+  }
+  environment["NODE_NAME"] = options.node_name;
+  GPULET_TRY_ASSIGN(auto access, cluster::in_cluster_access(environment));
+  if (access) return std::move(*access);
+  return fail(Code::kFailedPrecondition, "not set, so this is no Pod: name a file with --kubeconfig",
+              "KUBERNETES_SERVICE_HOST");
 }
 
 }  // namespace
@@ -211,13 +232,27 @@ int run_config_manager(const ConfigManagerOptions& options, const LabelSource& s
     loop.stop();
   });
   if (!manager) return refuse(manager.error());
+  std::optional<std::optional<std::string>> known;
   const auto labels = source(loop, [&](std::optional<std::string> value) {
+    if (known == value) return;  // another label of the node
+    known = value;
     log::info("the node's label", {{"label", options.node_label}, {"value", value.value_or("")}});
     (*manager)->set_label(std::move(value));
   });
   if (!labels) return refuse(labels.error());
   loop.run();
   return code;
+}
+
+int config_manager(const ConfigManagerOptions& options) {
+  return run_config_manager(options, [&options](Loop& loop, auto label) -> Result<std::shared_ptr<void>> {
+    GPULET_TRY_ASSIGN(auto access, access_for(options));
+    return std::shared_ptr<void>(cluster::NodeWatch::start(
+        loop, std::move(access), {}, [label, key = options.node_label](const cluster::Labels& labels) {
+          const auto it = labels.find(key);
+          label(it == labels.end() ? std::nullopt : std::optional(it->second));
+        }));
+  });
 }
 
 }  // namespace gpulet::cli

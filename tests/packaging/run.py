@@ -8,7 +8,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
-STANDS_IN_FOR = ["nvidia-device-plugin", "mps-control-daemon"]
+STANDS_IN_FOR = ["nvidia-device-plugin", "mps-control-daemon", "config-manager"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
 SMI = OUT / "lib" / "gpulet" / "sim" / "nvidia-smi"

@@ -177,7 +177,7 @@ class Node {
 
   void follow_labels() {
     // What is wrong with the access was said by the reporter, which has the same.
-    const auto access = cluster::in_cluster_access(sources_.environment);
+    const auto access = cluster::find_access(sources_.environment);
     if (!access || !*access) return on_labels({});
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =

@@ -102,6 +102,17 @@ bool same(const kubelet::Offer& a, const kubelet::Offer& b) {
 
 }  // namespace
 
+std::vector<placement::Device> placement_devices(const partition::Resource& resource,
+                                                 const inventory::Snapshot& snapshot) {
+  std::vector<placement::Device> devices;
+  for (const auto& device : resource.devices) {
+    const unsigned slice =
+        device.mig ? snapshot.gpus[device.gpu].mig_devices[*device.mig].placement_start : 0;
+    devices.push_back({device.id, device.gpu, device.shared(), slice});
+  }
+  return devices;
+}
+
 NodeFiles read_node_files(const config::Config& config) {
   NodeFiles files;
   for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
@@ -169,9 +180,8 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
         before->second.shared == kept.shared) {
       offer->chooser = before->second.offer->chooser;
     } else {
-      std::vector<placement::Device> devices;
-      for (const auto& device : resource.devices) devices.push_back({device.id, device.gpu, device.shared()});
-      offer->chooser = placement::Chooser::make(topology, std::move(devices), placement_rules(config));
+      offer->chooser =
+          placement::Chooser::make(topology, placement_devices(resource, snapshot), placement_rules(config));
     }
     const ResourceName name = resource.name;
     offer->resource = std::move(resource);

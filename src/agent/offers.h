@@ -42,6 +42,10 @@ struct Offers {
   std::vector<partition::Note> notes;
 };
 
+// A resource's devices as placement sees them, in the resource's order.
+std::vector<placement::Device> placement_devices(const partition::Resource& resource,
+                                                 const inventory::Snapshot& snapshot);
+
 // Builds offers, reusing what did not change: a chooser's tables are kept while the topology, the devices and
 // the policy are the same, and an Offer equal to the one before is the same pointer.
 class OfferBuilder {

@@ -17,7 +17,7 @@ void NodeReporter::event(Severity severity, std::string_view reason, const std::
 
 std::unique_ptr<NodeReporter> make_reporter(
     Loop& loop, const std::map<std::string, std::string, std::less<>>& environment) {
-  auto access = cluster::in_cluster_access(environment);
+  auto access = cluster::find_access(environment);
   if (!access) log::warning("no Kubernetes events are sent", access.error());
   if (!access || !*access) return std::make_unique<NodeReporter>();
   return std::make_unique<NodeReporter>(cluster::EventSender::start(loop, std::move(**access)));

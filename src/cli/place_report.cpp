@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "agent/offers.h"
 #include "base/text.h"
 #include "cli/place_command.h"
 #include "cli/text_table.h"
@@ -25,7 +26,8 @@ std::string index_of(const inventory::Snapshot& snapshot, const partition::Devic
 bool is_named(const inventory::Snapshot& snapshot, const partition::Device& device, const std::string& name) {
   const inventory::Gpu& gpu = snapshot.gpus[device.gpu];
   if (name == device.id.str() || name == gpu.uuid.str() || name == std::to_string(gpu.index)) return true;
-  return device.mig && (name == gpu.mig_devices[*device.mig].uuid.str() || name == index_of(snapshot, device));
+  return device.mig &&
+         (name == gpu.mig_devices[*device.mig].uuid.str() || name == index_of(snapshot, device));
 }
 
 Result<const partition::Resource*> find_resource(const partition::Plan& plan, const std::string& wanted) {
@@ -70,10 +72,12 @@ std::string policy_name(const placement::Rules& rules, placement::Method method)
   return rules.policy == placement::Policy::kTightest ? "tightest" : "best-effort";
 }
 
-Result<std::vector<DeviceId>> available_ids(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+Result<std::vector<DeviceId>> available_ids(const inventory::Snapshot& snapshot,
+                                            const partition::Resource& resource,
                                             const std::vector<std::string>& names) {
   std::vector<bool> taken(resource.devices.size(), false);
-  for (std::size_t i = 0; i < taken.size() && names.empty(); ++i) taken[i] = resource.devices[i].health.healthy;
+  for (std::size_t i = 0; i < taken.size() && names.empty(); ++i)
+    taken[i] = resource.devices[i].health.healthy;
   for (const std::string& name : names) {
     bool found = false;
     for (std::size_t i = 0; i < taken.size(); ++i) {
@@ -90,7 +94,8 @@ Result<std::vector<DeviceId>> available_ids(const inventory::Snapshot& snapshot,
   return ids;
 }
 
-Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot,
+                                           const partition::Resource& resource,
                                            const std::vector<std::string>& names,
                                            const std::vector<DeviceId>& available) {
   std::vector<DeviceId> ids;
@@ -119,12 +124,14 @@ std::vector<Row> rows_of(const inventory::Snapshot& snapshot, const partition::R
   std::vector<Row> rows;
   for (const partition::Device& device : resource.devices) {
     if (std::find(choice.devices.begin(), choice.devices.end(), device.id) == choice.devices.end()) continue;
-    rows.push_back({index_of(snapshot, device), device.id.str(), snapshot.gpus[device.gpu].model, device.numa_node});
+    rows.push_back(
+        {index_of(snapshot, device), device.id.str(), snapshot.gpus[device.gpu].model, device.numa_node});
   }
   return rows;
 }
 
-std::string as_text(const std::vector<Row>& rows, const placement::Choice& choice, const std::string& heading) {
+std::string as_text(const std::vector<Row>& rows, const placement::Choice& choice,
+                    const std::string& heading) {
   std::vector<std::vector<std::string>> table{{"GPU", "DEVICE", "NUMA", "MODEL"}};
   for (const Row& row : rows) {
     table.push_back({row.index, row.id, row.numa_node ? std::to_string(*row.numa_node) : "-", row.model});
@@ -143,13 +150,13 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
   const partition::Plan plan = partition::plan(snapshot, config);
   GPULET_TRY_ASSIGN(const partition::Resource* resource, find_resource(plan, options.resource));
   GPULET_TRY_ASSIGN(const placement::Rules rules, rules_of(config, options.policy));
-  GPULET_TRY_ASSIGN(const std::vector<DeviceId> available, available_ids(snapshot, *resource, options.available));
+  GPULET_TRY_ASSIGN(const std::vector<DeviceId> available,
+                    available_ids(snapshot, *resource, options.available));
   GPULET_TRY_ASSIGN(const std::vector<DeviceId> required,
                     required_ids(snapshot, *resource, options.require, available));
 
-  std::vector<placement::Device> devices;
-  for (const partition::Device& device : resource->devices) devices.push_back({device.id, device.gpu, device.shared()});
-  const auto chooser = placement::Chooser::make(topology::build(snapshot), std::move(devices), rules);
+  const auto chooser = placement::Chooser::make(topology::build(snapshot),
+                                                agent::placement_devices(*resource, snapshot), rules);
   GPULET_TRY_ASSIGN(const placement::Choice choice, chooser->choose(available, required, options.size));
 
   const std::vector<Row> rows = rows_of(snapshot, *resource, choice);
@@ -166,7 +173,8 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
   json["available"] = available.size();
   json["devices"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
-    nlohmann::ordered_json device{{"id", row.id}, {"index", row.index}, {"model", row.model}, {"numaNode", nullptr}};
+    nlohmann::ordered_json device{
+        {"id", row.id}, {"index", row.index}, {"model", row.model}, {"numaNode", nullptr}};
     if (row.numa_node) device["numaNode"] = *row.numa_node;
     json["devices"].push_back(std::move(device));
   }

@@ -1,6 +1,9 @@
 #include "cluster/access.h"
 
+#include <limits.h>
 #include <unistd.h>
+
+#include <array>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -38,6 +41,25 @@ Result<std::optional<Access>> in_cluster_access(
   if (const auto name_space = read_file(service_account + "/namespace")) {
     if (const auto trimmed = text::trim(*name_space); !trimmed.empty()) access.pod_namespace = trimmed;
   }
+  return access;
+}
+
+Result<std::optional<Access>> find_access(
+    const std::map<std::string, std::string, std::less<>>& environment) {
+  GPULET_TRY_ASSIGN(auto inside, in_cluster_access(environment));
+  if (inside) return inside;
+  const auto file = environment.find("KUBECONFIG");
+  if (file == environment.end() || file->second.empty()) return std::nullopt;
+  GPULET_TRY_ASSIGN(Access access, access_from_kubeconfig(text::split(file->second, ':').front()));
+  const auto node = environment.find("NODE_NAME");
+  if (node != environment.end() && !node->second.empty()) {
+    access.node_name = node->second;
+    return access;
+  }
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0)
+    return fail(errno_error("cannot ask", errno, "hostname"));
+  access.node_name = text::lower(name.data());
   return access;
 }
 

@@ -46,4 +46,9 @@ Result<std::optional<Access>> in_cluster_access(
 // "file:line:column"; kUnsupported. Source: Kubernetes API client-authentication, kubeconfig v1.
 Result<Access> access_from_kubeconfig(const std::string& path);
 
+// What this process has: in_cluster_access, or else the file that KUBECONFIG names (the first of a list), for
+// an agent that is a service of its host. Its node is NODE_NAME, or else the host's name in lower case, as
+// the kubelet registers itself. nullopt with neither. Errors: those of the two.
+Result<std::optional<Access>> find_access(const std::map<std::string, std::string, std::less<>>& environment);
+
 }  // namespace gpulet::cluster

@@ -67,5 +67,27 @@ TEST_F(AccessTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(about(environment_), folder_ + "/token");
 }
 
+TEST_F(AccessTest, OfAServiceOfTheHostItIsTheFileThatKubeconfigNames) {
+  const std::string file = folder_ + "/config";
+  ASSERT_TRUE(write_file_atomic(file,
+                                "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+                                "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+                                "clusters: [{name: k, cluster: {server: 'https://10.0.0.9:6443'}}]\n"
+                                "users: [{name: u, user: {token: secret}}]\n"));
+  const auto named = find_access({{"KUBECONFIG", file + ":/another"}, {"NODE_NAME", "node-1"}});
+  ASSERT_TRUE(named && *named) << named.error().text();
+  EXPECT_EQ((*named)->host, "10.0.0.9");
+  EXPECT_EQ((*named)->node_name, "node-1");
+  const auto by_host = find_access({{"KUBECONFIG", file}});
+  ASSERT_TRUE(by_host && *by_host);
+  EXPECT_FALSE((*by_host)->node_name.empty());
+  const auto missing = find_access({{"KUBECONFIG", folder_ + "/none"}});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().about(), folder_ + "/none");
+  const auto none = find_access({{"KUBECONFIG", ""}});
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(*none);
+}
+
 }  // namespace
 }  // namespace gpulet::cluster

@@ -34,6 +34,8 @@ struct Device {
   std::size_t gpu = 0;
   // Whether other devices share this GPU (a replica or a MIG device): then usage counts, and links only break ties.
   bool shared = false;
+  // Where a MIG device begins on its GPU, in memory slices; 0 for any other.
+  unsigned memory_slice = 0;
 };
 
 struct Rules {

@@ -25,7 +25,8 @@ struct Load {
 // Whether `a` is to be taken from before `b`, and whether neither is.
 int compare(const Load& a, const Load& b, SharedPolicy policy) {
   if (a.allocated != b.allocated) {
-    const bool first = policy == SharedPolicy::kDistributed ? a.allocated < b.allocated : a.allocated > b.allocated;
+    const bool first =
+        policy == SharedPolicy::kDistributed ? a.allocated < b.allocated : a.allocated > b.allocated;
     return first ? -1 : 1;
   }
   if (a.picked != b.picked) return a.picked < b.picked ? -1 : 1;
@@ -46,14 +47,18 @@ SharedGpus::SharedGpus(const topology::Topology& topology, const std::vector<Dev
   for (const Device& device : devices) {
     const auto [gpu, new_gpu] = gpu_at.try_emplace(device.gpu, static_cast<std::uint32_t>(gpus_.size()));
     if (new_gpu) gpus_.push_back({device.gpu, 0, {}});
-    const auto [unit, new_unit] = unit_at.try_emplace(unit_name(device.id), static_cast<std::uint32_t>(units_.size()));
+    const auto [unit, new_unit] =
+        unit_at.try_emplace(unit_name(device.id), static_cast<std::uint32_t>(units_.size()));
     if (new_unit) {
-      units_.push_back({gpu->second, 0});
+      units_.push_back({gpu->second, 0, device.memory_slice});
       gpus_[gpu->second].units.push_back(unit->second);
     }
     ++units_[unit->second].total;
     ++gpus_[units_[unit->second].gpu].total;
     unit_of_.push_back(unit->second);
+  }
+  for (Gpu& gpu : gpus_) {
+    std::ranges::stable_sort(gpu.units, {}, [&](std::uint32_t unit) { return units_[unit].memory_slice; });
   }
   std::vector<Device> whole;
   for (const Gpu& gpu : gpus_) whole.push_back({{}, gpu.index, false});
@@ -103,7 +108,8 @@ Answer SharedGpus::choose(const Ask& ask, SharedPolicy policy) const {
     std::uint32_t unit = 0;
     bool found = false;
     for (const std::uint32_t candidate : gpus_[gpu].units) {
-      if (units[candidate].free == 0 || (found && compare(units[candidate], units[unit], policy) >= 0)) continue;
+      if (units[candidate].free == 0 || (found && compare(units[candidate], units[unit], policy) >= 0))
+        continue;
       unit = candidate;
       found = true;
     }

@@ -51,6 +51,26 @@ class Shares {
   Choice choice_;
 };
 
+TEST(SharedPlacement, OfAGpusMigDevicesTheLowestOnItComesFirst) {
+  // As NVML lists seven 1g.10gb of an H100: those of the upper half first.
+  std::vector<Device> devices;
+  for (const unsigned slice : {4u, 5u, 6u, 0u, 1u, 2u, 3u}) {
+    devices.push_back({DeviceId("MIG-" + std::to_string(slice)), 0, true, slice});
+  }
+  const auto topology = machines::pcie(1, 1, false);
+  for (const auto policy : {SharedPolicy::kDistributed, SharedPolicy::kPacked}) {
+    const auto chooser = Chooser::make(topology, devices, {Policy::kBestEffort, policy});
+    std::vector<DeviceId> available;
+    for (const auto& device : devices) available.push_back(device.id);
+    for (unsigned slice = 0; slice < 7; ++slice) {
+      const auto choice = chooser->choose(available, {}, 1);
+      ASSERT_TRUE(choice.has_value());
+      EXPECT_THAT(choice->devices, ElementsAre(DeviceId("MIG-" + std::to_string(slice))));
+      std::erase(available, choice->devices.front());
+    }
+  }
+}
+
 TEST(SharedPlacement, DistributedTakesTheLeastUsedFirst) {
   Shares shares(SharedPolicy::kDistributed);
   EXPECT_THAT(shares.choose(shares.free({0, 0, 0, 0}), 1), ElementsAre(1, 0, 0, 0));
@@ -70,7 +90,8 @@ TEST(SharedPlacement, PackedTakesTheMostUsedFirst) {
 TEST(SharedPlacement, RequiredSharesCountAsTaken) {
   Shares distributed(SharedPolicy::kDistributed);
   const auto all = distributed.free({0, 0, 0, 0});
-  EXPECT_THAT(distributed.choose(all, 4, {distributed.share(0, 2), distributed.share(2, 1)}), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(distributed.choose(all, 4, {distributed.share(0, 2), distributed.share(2, 1)}),
+              ElementsAre(1, 1, 1, 1));
   Shares packed(SharedPolicy::kPacked);
   EXPECT_THAT(packed.choose(all, 4, {packed.share(3, 1)}), ElementsAre(0, 0, 0, 4));
   EXPECT_THAT(packed.choose(all, 1, {packed.share(3, 1)}), ElementsAre(0, 0, 0, 1));
@@ -80,7 +101,8 @@ TEST(SharedPlacement, RequiredSharesCountAsTaken) {
 TEST(SharedPlacement, TiesGoToTheBestLinked) {
   Shares shares(SharedPolicy::kDistributed, machines::dgx1());
   // 0 has two links to 3 and 4, and shares a PCIe domain with 3.
-  EXPECT_THAT(shares.choose(shares.free(std::vector<std::size_t>(8, 0)), 2), ElementsAre(1, 0, 0, 1, 0, 0, 0, 0));
+  EXPECT_THAT(shares.choose(shares.free(std::vector<std::size_t>(8, 0)), 2),
+              ElementsAre(1, 0, 0, 1, 0, 0, 0, 0));
   EXPECT_EQ(shares.last().score, 220);
 }
 
@@ -89,30 +111,35 @@ TEST(SharedPlacement, AnswerIsInResourceOrderAndSaysWhy) {
   shares.choose(shares.free({1, 0, 2, 0}), 3);
   EXPECT_THAT(shares.last().devices, ElementsAre(shares.share(0, 1), shares.share(1, 0), shares.share(3, 0)));
   EXPECT_EQ(shares.last().method, Method::kShared);
-  EXPECT_EQ(shares.last().reason,
-            "1 share of GPU 0 (1 of 4 in use before), 1 share of GPU 1 (0 of 4 in use before) and 1 share of GPU 3 "
-            "(0 of 4 in use before); distributed: the least used first");
+  EXPECT_EQ(
+      shares.last().reason,
+      "1 share of GPU 0 (1 of 4 in use before), 1 share of GPU 1 (0 of 4 in use before) and 1 share of GPU 3 "
+      "(0 of 4 in use before); distributed: the least used first");
 }
 
-// Seven MIG devices on each of two GPUs, two replicas each: first the GPU, then the MIG device that is used least.
+// Seven MIG devices on each of two GPUs, two replicas each: first the GPU, then the MIG device that is used
+// least.
 TEST(SharedPlacement, ReplicasOfMigDevicesAreSpreadInsideTheirGpu) {
   std::vector<Device> devices;
   for (std::size_t gpu = 0; gpu < 2; ++gpu) {
     for (std::size_t mig = 0; mig < 7; ++mig) {
       for (std::size_t n = 0; n < 2; ++n) {
-        devices.push_back({DeviceId("MIG-" + std::to_string(gpu) + std::to_string(mig) + "::" + std::to_string(n)), gpu,
-                           true});
+        devices.push_back(
+            {DeviceId("MIG-" + std::to_string(gpu) + std::to_string(mig) + "::" + std::to_string(n)), gpu,
+             true});
       }
     }
   }
   const auto all = machines::ids(devices);
   const auto spread = Chooser::make(machines::pcie(2, 2, false), devices, {});
   EXPECT_THAT(spread->choose(all, {}, 4)->devices, ElementsAre(all[0], all[2], all[14], all[16]));
-  const auto packed = Chooser::make(machines::pcie(2, 2, false), devices, {Policy::kBestEffort, SharedPolicy::kPacked});
+  const auto packed =
+      Chooser::make(machines::pcie(2, 2, false), devices, {Policy::kBestEffort, SharedPolicy::kPacked});
   EXPECT_THAT(packed->choose(all, {}, 4)->devices, ElementsAre(all[0], all[1], all[2], all[3]));
 }
 
-// A resource may hold whole GPUs and shares of others: what decides is what is available, as in NVIDIA's plugin.
+// A resource may hold whole GPUs and shares of others: what decides is what is available, as in NVIDIA's
+// plugin.
 TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
   std::vector<Device> devices = machines::devices(4);
   for (std::size_t n = 0; n < 2; ++n) {
@@ -134,7 +161,8 @@ TEST(SharedPlacement, AgreesWithTakingOneShareAtATime) {
     const std::size_t replicas = 1 + random() % 5;
     const std::vector<Device> devices = machines::devices(gpus, replicas);
     const SharedPolicy policy = random() % 2 == 0 ? SharedPolicy::kDistributed : SharedPolicy::kPacked;
-    const auto chooser = Chooser::make(machines::pcie(gpus, 8, false), devices, {Policy::kBestEffort, policy});
+    const auto chooser =
+        Chooser::make(machines::pcie(gpus, 8, false), devices, {Policy::kBestEffort, policy});
     std::vector<DeviceId> available;
     std::vector<std::size_t> allocated(gpus, 0);
     std::vector<std::size_t> free(gpus, 0);

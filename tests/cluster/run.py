@@ -2,10 +2,10 @@
 """gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
-                                               printed); RUN is `process`, `partition` or `daemon-set`
+                                               printed); RUN is `process`, `partition`, `labels` or `daemon-set`
 
-First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, then
-as a DaemonSet from the image. Each check is one function; a run
+First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, by its
+config and by labels of the node, then as a DaemonSet from the image. Each check is one function; a run
 stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
 """
 import os
@@ -55,7 +55,7 @@ def inside(state, only=None):
         kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
     passed = failed = 0
     checks = Checks(kube, nodes, ROOT)
-    if only in ("partition", "daemon-set"):
+    if only and only != "process":
         for node in nodes:
             node.driver_up()
     for label, run in checks.runs(IMAGES, STEPS_AS_PROCESS, STEPS_AS_DAEMON_SET):

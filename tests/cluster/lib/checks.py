@@ -8,6 +8,7 @@ import subprocess
 import time
 
 from lib.kube import LOOK, Timeout, gpu_pod, until
+from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
 from lib.partition import PartitionChecks
 from lib.storm import Storm
@@ -37,11 +38,13 @@ class Checks:
             ("agent ends at once and takes its GPUs back", self.stop_processes),
         ]
         yield "partition", PartitionChecks(self).run()
+        yield "labels", LabelChecks(self).run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
             ("the kubelet knows each GPU and its NUMA node", self.allocatable),
             ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
+            ("the manifest's rights are enough for MIG by label", self.label_rights),
             ("kubelet restart", lambda: self.survives(self.restart_kubelets)),
             ("agent killed with -9", lambda: self.survives(self.kill_containers)),
             ("agent upgrade", lambda: self.survives(lambda: self.roll_out(images[1]))),
@@ -121,6 +124,13 @@ class Checks:
         self.wait_ready(tag)
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
+
+    def label_rights(self):
+        """The node's labels are read and written: the GPUs are whole already, and the agent says so."""
+        path = "/api/v1/nodes/n1"
+        self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: "all-disabled"}}})
+        until("the agent's word on it", lambda: self.kube.get(path)["metadata"]["labels"].get(MIG_STATE) == "success")
+        self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: None, MIG_STATE: None}}})
 
     def agent_pods(self):
         return self.kube.pods("gpulet")

@@ -33,8 +33,10 @@ def mig_devices(device):
             mig = n.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
         except n.NVMLError:
             continue
+        gi = n.nvmlDeviceGetGpuInstanceId(mig)
+        placement = n.nvmlGpuInstanceGetInfo(n.nvmlDeviceGetGpuInstanceById(device, gi)).placement
         found.append({"uuid": n.nvmlDeviceGetUUID(mig), "profile": n.nvmlDeviceGetName(mig).rpartition("MIG ")[2],
-                      "gi": n.nvmlDeviceGetGpuInstanceId(mig), "ci": n.nvmlDeviceGetComputeInstanceId(mig)})
+                      "gi": gi, "ci": n.nvmlDeviceGetComputeInstanceId(mig), "start": placement.start})
     return found
 
 

@@ -1,0 +1,167 @@
+"""What labels of the node change while the agent runs: how its GPUs are cut, and which config of a folder is its own."""
+import shutil
+import time
+
+from lib.kube import LOOK, gpu_pod, until
+
+GPU = "nvidia.com/gpu"
+SLICED = "nvidia.com/gpu.sliced"
+MIG_CONFIG, MIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+NODE_CONFIG = "nvidia.com/device-plugin.config"
+MIG_LIMIT_S = 60  # eight GPUs one after the other
+LIVE_S = 1.0      # from a changed label or file until the kubelet has what it says
+
+
+def mig(profile):
+    return f"nvidia.com/mig-{profile}"
+
+
+class LabelChecks:
+    def __init__(self, checks):
+        self.checks, self.kube, self.node = checks, checks.kube, checks.n1
+        self.folder = self.node.state / "configs"
+
+    def run(self):
+        return [
+            ("all-1g.10gb by label", self.cut_small),
+            ("all-balanced by label, under a Pod that holds one instance", self.cut_again),
+            ("a layout that the Pod stands in the way of waits for it", self.wait_for_pod),
+            ("whole again by label", self.whole_again),
+            ("a node's own config by label", self.own_config),
+            ("the label changes, the folder changes", self.another_config),
+            ("a label that names no config", self.unknown_config),
+        ]
+
+    # What the checks have in common.
+    def label(self, name, value):
+        self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {name: value}}})
+
+    def labels(self):
+        return self.kube.get(f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"]
+
+    def offered(self):
+        """Resource → how many devices the kubelet offers, of those that there are any of."""
+        return {name: len(ids) for name, ids in self.node.resources.every_allocatable().items() if ids}
+
+    def cut(self, layout, wanted, always=lambda offered: None):
+        """Labels the node and waits for success; `always` looks at what is offered at each moment until then."""
+        self.label(MIG_CONFIG, layout)
+        states = []
+
+        def done():
+            state = self.labels().get(MIG_STATE)
+            if state and (not states or states[-1] != state):
+                states.append(state)
+            always(self.offered())
+            return "pending" in states and states[-1] == "success"
+        until(f"{layout} on all GPUs", done, MIG_LIMIT_S, 0.02)
+        assert states[-2:] == ["pending", "success"], f"{MIG_STATE} has been {states}"
+        until(f"the kubelet has {wanted}", lambda: self.offered() == wanted)
+        self.node.nvml("gpus")
+
+    def event(self, reason, *parts):
+        """Waits for an event of the agent that has all these parts."""
+        def found():
+            messages = [event.get("message", "") for event in self.kube.events() if event.get("reason") == reason]
+            return any(all(part in message for part in parts) for message in messages)
+        until(f"an event {reason} with {parts}", found)
+
+    def instance(self, uuid):
+        """A MIG device and its GPU's index, as NVML has it now; None when there is none."""
+        return next(({"gpu": gpu["index"], **device} for gpu in self.node.gpus.values() for device in gpu["mig"]
+                     if device["uuid"] == uuid), None)
+
+    # MIG.
+    def cut_small(self):
+        self.node.write_config("version: v1\nflags: {migStrategy: mixed}\n")
+        self.node.start_agent(arguments=["--config-file", self.node.config])
+        self.node.wait_allocatable(self.kube, 8)
+        self.cut("all-1g.10gb", {mig("1g.10gb"): 56})
+
+    def cut_again(self):
+        self.checks.run_pod("tenant", 1, self.node.name, script=LOOK, resource=mig("1g.10gb"))
+        held = self.node.resources.held()["tenant"]
+        before, instance, nodes = self.checks.facts(["tenant"]), self.instance(held[0]), self.checks.look("tenant")
+        # Above the middle it would be in the way: nothing else fits beside it there but its like.
+        assert instance["start"] == 0, f"the Pod got {instance}"
+
+        def only_one_gpu_is_away(offered):
+            assert sum(offered.values()) >= 7 * 4, f"only {offered}: more than one GPU is withdrawn"
+        self.cut("all-balanced", {mig("3g.40gb"): 8, mig("2g.20gb"): 8, mig("1g.10gb"): 16}, only_one_gpu_is_away)
+        self.checks.assert_undisturbed(before)
+        assert self.instance(held[0]) == instance, f"{held} was {instance} and is {self.instance(held[0])}"
+        assert self.node.resources.held()["tenant"] == held and held[0] in self.node.resources.allocatable(mig("1g.10gb"))
+        assert self.checks.look("tenant") == nodes
+        self.checks.run_pod("larger", 1, self.node.name, resource=mig("3g.40gb"))
+        self.kube.delete_pod("larger")
+
+    def wait_for_pod(self):
+        """Every other GPU is cut anew; the Pod's own stays, with an event that names the Pod, until it has gone."""
+        gpu = self.instance(self.node.resources.held()["tenant"][0])["gpu"]
+        before = self.checks.facts(["tenant"])
+        until("the larger Pod has gone", lambda: "larger" not in self.kube.pods(), 60)
+        self.label(MIG_CONFIG, "all-7g.80gb")
+        until("seven GPUs are cut anew", lambda: self.offered().get(mig("7g.80gb")) == 7, MIG_LIMIT_S)
+        self.event("MigBlocked", "default/tenant", f"GPU {gpu}")
+        assert self.labels()[MIG_STATE] == "pending", self.labels()
+        assert self.offered() == {mig("7g.80gb"): 7, mig("3g.40gb"): 1, mig("2g.20gb"): 1, mig("1g.10gb"): 2}, self.offered()
+        self.checks.assert_undisturbed(before)
+        self.checks.remove_pods()
+        until("the eighth too", lambda: self.offered() == {mig("7g.80gb"): 8}, MIG_LIMIT_S)
+        until("success is told", lambda: self.labels()[MIG_STATE] == "success")
+
+    def whole_again(self):
+        self.cut("all-disabled", {GPU: 8})
+        self.label(MIG_CONFIG, None)
+        self.label(MIG_STATE, None)
+        self.checks.stop_agent_of(self.node)
+
+    # The node's own config.
+    def own_config(self):
+        self.folder.mkdir()
+        (self.folder / "plain").write_text("version: v1\n")
+        self.write_slices(4)
+        self.label(NODE_CONFIG, "sliced")
+        self.node.start_agent(arguments=["--config-file-srcdir", self.folder, "--default-config", "plain"])
+        self.node.wait_allocatable(self.kube, 4, resource=SLICED)
+        self.node.wait_allocatable(self.kube, 7)
+
+    def write_slices(self, replicas):
+        """As the kubelet does with a ConfigMap: another folder, and the one link that all entries go through turned over."""
+        data = self.folder / f"..{replicas}"
+        data.mkdir()
+        (data / "sliced").write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, rename: gpu.sliced, "
+                                     f"devices: [0], replicas: {replicas}}}]}}}}\n")
+        link = self.folder / "..data_tmp"
+        link.symlink_to(data.name)
+        link.replace(self.folder / "..data")
+        entry = self.folder / "sliced"
+        if not entry.is_symlink():
+            entry.symlink_to("..data/sliced")
+
+    def within_a_second(self, wanted):
+        """From now on."""
+        started = time.monotonic()
+        until(f"the kubelet has {wanted}", lambda: self.offered() == wanted, LIVE_S, 0.02)
+        print(f"   the kubelet had {wanted} after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
+
+    def another_config(self):
+        self.checks.run_pod("slice", 1, self.node.name, resource=SLICED)
+        held, before = self.node.resources.held()["slice"], self.checks.facts(["slice"])
+        self.write_slices(8)
+        self.within_a_second({GPU: 7, SLICED: 8})
+        self.label(NODE_CONFIG, "plain")
+        self.within_a_second({GPU: 8})
+        self.label(NODE_CONFIG, "sliced")
+        self.within_a_second({GPU: 7, SLICED: 8})
+        assert self.node.resources.held()["slice"] == held
+        self.checks.assert_undisturbed(before)
+        self.checks.remove_pods()
+
+    def unknown_config(self):
+        self.label(NODE_CONFIG, "slised")
+        self.within_a_second({GPU: 8})
+        self.event("NodeConfig", "slised", "plain")
+        self.label(NODE_CONFIG, None)
+        self.checks.stop_agent_of(self.node)
+        shutil.rmtree(self.folder)

@@ -132,6 +132,11 @@ std::string describe(const Layout& layout) {
   return text.empty() ? "no instances" : text;
 }
 
+std::string at(const Placement& place) {
+  const std::string first = std::to_string(place.start);
+  return place.size <= 1 ? "at " + first : "at " + first + "-" + std::to_string(place.start + place.size - 1);
+}
+
 std::string describe_gpu(const State& state) {
   return "GPU " + std::to_string(state.index) + " (" + state.model + ")";
 }

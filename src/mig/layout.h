@@ -51,6 +51,9 @@ Layout layout_now(const State& state);
 // "7 × 1g.10gb + 1 × 2g.20gb", "no instances", "MIG disabled".
 std::string describe(const Layout& layout);
 
+// "at 3", "at 4-7".
+std::string at(const Placement& place);
+
 // "GPU 0 (NVIDIA H100 80GB HBM3)".
 std::string describe_gpu(const State& state);
 

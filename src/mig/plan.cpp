@@ -9,11 +9,6 @@
 namespace gpulet::mig {
 namespace {
 
-std::string at(const Placement& place) {
-  const std::string first = std::to_string(place.start);
-  return place.size <= 1 ? "at " + first : "at " + first + "-" + std::to_string(place.start + place.size - 1);
-}
-
 std::string profile_name(const State& state, const GpuInstance& instance) {
   const Profile* profile = find_profile(state, instance.profile);
   return profile == nullptr ? "profile " + std::to_string(instance.profile) : profile->name;
@@ -170,6 +165,14 @@ Result<Plan> plan(const State& state, const Layout& layout) {
   fill(state, *packing, plan);
   change_mode(state, layout.enabled, plan);
   return settled(std::move(plan));
+}
+
+Result<Plan> plan_mode(const State& state, bool enabled) {
+  if (!state.capable || state.enabled != enabled) return plan(state, {enabled, {}});
+  Plan plan;
+  plan.gpu = state.index;
+  change_mode(state, enabled, plan);
+  return plan;
 }
 
 std::vector<std::string> describe(const Plan& plan) {

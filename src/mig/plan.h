@@ -98,6 +98,9 @@ struct Plan {
 // most of the profiles asked for, the one with the fewest devices removed.
 Result<Plan> plan(const State& state, const Layout& layout);
 
+// Only the mode: instances are left as they are, or all go where it is to be off. Errors and cost: as plan's.
+Result<Plan> plan_mode(const State& state, bool enabled);
+
 // For people: "GPU 3: destroy 2g.20gb at 4-5; create 3g.40gb at 4-7; keep 1g.10gb at 0", or "GPU 3: nothing
 // to do (...)", and a line for each who blocks it.
 std::vector<std::string> describe(const Plan& plan);

@@ -188,6 +188,26 @@ TEST(Plan, ChangesTheMode) {
                                            "GPU 0: blocked by process 102 (python3), on 2g.20gb at 2-3"}));
 }
 
+TEST(Plan, OnlyTheMode) {
+  auto seven = seven_small();
+  EXPECT_TRUE(plan_mode(seven.state(), true)->nothing_to_do()) << "instances are not its subject";
+  const auto off = plan_mode(seven.state(), false);
+  EXPECT_EQ(off->destroy.size(), 7u);
+  EXPECT_EQ(off->set_mode, false);
+  EXPECT_TRUE(plan_mode(seven.held({3}), false)->blocked());
+  EXPECT_TRUE(plan_mode(seven.held({3}), true)->nothing_to_do());
+  seven.gpu().mig.pending = 0;
+  const auto back = plan_mode(seven.state(), true);
+  EXPECT_EQ(describe(*back), std::vector<std::string>{"GPU 0: enable MIG"});
+  EXPECT_TRUE(back->destroy.empty() && back->destroy_compute.empty());
+  Board whole("dgx-a100", false);
+  EXPECT_EQ(plan_mode(whole.state(), true)->set_mode, true);
+  EXPECT_TRUE(plan_mode(whole.state(), false)->nothing_to_do());
+  Board none("t4", false);
+  EXPECT_EQ(plan_mode(none.state(), true).error().code(), Code::kUnsupported);
+  EXPECT_TRUE(plan_mode(none.state(), false)->nothing_to_do());
+}
+
 TEST(Plan, PacksPartsIntoFewGpuInstances) {
   Board board("hgx-h100");
   EXPECT_EQ(said(board.state(), layout({{"1c.2g.20gb", 3}, {"2g.20gb", 1}})),

@@ -155,11 +155,6 @@ class Rollback {
 
 }  // namespace
 
-std::string at(const Placement& place) {
-  const std::string first = std::to_string(place.start);
-  return place.size <= 1 ? "at " + first : "at " + first + "-" + std::to_string(place.start + place.size - 1);
-}
-
 bool same_layout(const State& a, const State& b) {
   if (a.enabled != b.enabled || a.pending.value_or(a.enabled) != b.pending.value_or(b.enabled)) return false;
   if (a.instances.size() != b.instances.size()) return false;

@@ -9,9 +9,6 @@
 
 namespace gpulet::mig {
 
-// "at 3", "at 4-7".
-std::string at(const Placement& place);
-
 // Whether both have the same mode and the same instances at the same places, by profiles; ids and UUIDs may
 // differ.
 bool same_layout(const State& a, const State& b);

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "mig/derive.h"
-#include "mig/layout_file.h"
+#include "mig/named.h"
 #include "partition/desired_mig.h"
 
 namespace gpulet::agent {
@@ -35,12 +34,10 @@ std::vector<MigWish> mig_wishes(const inventory::Snapshot& snapshot, const confi
 Result<std::vector<std::optional<mig::Layout>>> mig_layouts(const config::Config& config,
                                                             const std::string& name,
                                                             std::span<const mig::State> gpus) {
-  if (config.gpulet.mig.config_file.empty()) return mig::derived(name, gpus);
-  GPULET_TRY_ASSIGN(const auto file, mig::load_layout_file(config.gpulet.mig.config_file));
-  std::vector<std::optional<mig::Layout>> layouts;
-  for (const auto& gpu : gpus) {
-    GPULET_TRY_ASSIGN(auto layout, mig::layout_of(file, name, gpu));
-    layouts.push_back(std::move(layout));
+  GPULET_TRY_ASSIGN(auto named, mig::named_layouts(config.gpulet.mig.config_file, name, gpus));
+  std::vector<std::optional<mig::Layout>> layouts(named.size());
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (named[i]) layouts[i] = std::move(named[i]->layout);
   }
   return layouts;
 }

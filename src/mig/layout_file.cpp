@@ -185,6 +185,7 @@ void read_configs(const Node& node, LayoutFile& file, Problems& problems) {
     LayoutFile::Config config{name, {}};
     for (std::size_t i = 0; i < list.items.size(); ++i) {
       config.entries.push_back(read_entry(list.items[i], path + "[" + std::to_string(i) + "]", problems));
+      config.entries.back().place = config::yaml::place(file.path, list.items[i].position);
     }
     file.configs.push_back(std::move(config));
   }
@@ -243,16 +244,16 @@ Result<LayoutFile> load_layout_file(const std::string& path) {
   return parse_layout_file(text, path);
 }
 
-Result<std::optional<Layout>> layout_of(const LayoutFile& file, std::string_view config, const State& gpu) {
+Result<std::optional<LayoutAt>> layout_of(const LayoutFile& file, std::string_view config, const State& gpu) {
   const auto named = std::ranges::find(file.configs, config, &LayoutFile::Config::name);
   if (named == file.configs.end()) {
     std::vector<std::string> names;
     for (const auto& other : file.configs) names.push_back(other.name);
     return fail(unknown_config(config, file.path, std::move(names)));
   }
-  std::optional<Layout> layout;
+  std::optional<LayoutAt> layout;
   for (const auto& entry : named->entries) {
-    if (about(entry, gpu)) layout = entry.layout;
+    if (about(entry, gpu)) layout = {entry.layout, entry.place};
   }
   return layout;
 }

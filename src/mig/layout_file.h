@@ -33,6 +33,14 @@ struct LayoutEntry {
   std::vector<DeviceFilter> filters;             // any of them; empty: every GPU
   std::optional<std::vector<unsigned>> indices;  // as NVML counts; nullopt: all
   Layout layout;
+  std::string place;  // "path:line:column" of the entry; empty of one that is in no file
+};
+
+// A layout and who says so.
+struct LayoutAt {
+  Layout layout;
+  std::string place;  // as LayoutEntry::place; empty for one that the hardware offers
+  friend bool operator==(const LayoutAt&, const LayoutAt&) = default;
 };
 
 struct LayoutFile {
@@ -52,7 +60,7 @@ Result<LayoutFile> load_layout_file(const std::string& path);
 
 // What the named config wants of the GPU: its last entry that is about it, as mig-parted carries out all in
 // turn; nullopt when none is. Errors: kNotFound, no config of that name, with the nearest that are.
-Result<std::optional<Layout>> layout_of(const LayoutFile& file, std::string_view config, const State& gpu);
+Result<std::optional<LayoutAt>> layout_of(const LayoutFile& file, std::string_view config, const State& gpu);
 
 // "no config 'x' in <where>; did you mean 'y'?", or with the names that there are: most alike first, at most
 // 8.

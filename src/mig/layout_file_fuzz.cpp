@@ -1,6 +1,7 @@
-// A file of layouts from anywhere: what is read can be looked up, and its names read back.
+// A file of layouts from anywhere: what is read can be looked up, its names read back, and all of it written.
 #include <cstdlib>
 
+#include "mig/export.h"
 #include "mig/layout_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -16,11 +17,15 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto layout = layout_of(*file, config.name, gpu);
     if (!layout) std::abort();
     if (!*layout) continue;
-    if (!(*layout)->enabled && !(*layout)->devices.empty()) std::abort();
-    for (const auto& [name, count] : (*layout)->devices) {
+    const auto& [enabled, devices] = (*layout)->layout;
+    if (!enabled && !devices.empty()) std::abort();
+    for (const auto& [name, count] : devices) {
       const auto read = parse_profile_name(name);
       if (!read || read->str() != name || count == 0) std::abort();
     }
   }
+  const std::string written = to_yaml(*file);
+  const auto again = parse_layout_file(written, "f");
+  if (!again || to_yaml(*again) != written) std::abort();
   return 0;
 }

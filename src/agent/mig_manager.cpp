@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "mig/holders.h"
 
 namespace gpulet::agent {
 namespace {
@@ -25,22 +26,6 @@ std::string subject_of(const std::vector<MigWish>& wishes, const inventory::Snap
     subject += "\n";
   }
   return subject;
-}
-
-// What the kubelet knows is as good a reason to leave an instance alone as a process on it.
-void add_holders(mig::State& state, const std::map<DeviceId, std::string>& holders) {
-  for (const auto& [id, pod] : holders) {
-    const std::string uuid = id.str().substr(0, id.str().find("::"));
-    const std::string who = "Pod " + pod;
-    const bool whole = uuid == state.uuid.str();
-    if (whole) state.holders.push_back(who);
-    for (auto& instance : state.instances) {
-      const bool held = whole || std::ranges::any_of(instance.compute, [&](const auto& compute) {
-                          return compute.uuid.str() == uuid;
-                        });
-      if (held && std::ranges::count(instance.holders, who) == 0) instance.holders.push_back(who);
-    }
-  }
 }
 
 std::string joined(const std::vector<std::string>& lines, const char* between) {
@@ -174,7 +159,7 @@ void MigManager::on_holders(bool withdrawn, Result<Holders> holders) {
 
 void MigManager::on_state(bool withdrawn, const Holders& holders, Result<mig::State> state) {
   const auto& job = jobs_.front();
-  if (state) add_holders(*state, holders);
+  if (state) mig::add_pods(*state, holders);
   const auto plan = state ? mig::plan(*state, job.layout) : Result<mig::Plan>(fail(state.error()));
   if (!plan) {
     failed_ = true;

@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "sim/root/driver_files.h"
+#include "sim/root/programs.h"
 #include "sim/root/texts.h"
 #include "sim/root/tree.h"
 #include "sim/state/capabilities.h"
@@ -246,6 +247,7 @@ Status down(const std::string& root) {
     return fail(Code::kNotFound, "no simulated machine is up there", root);
   }
   if (const auto state = StateFile::open(state_path(root))) unload_driver(*state->edit());
+  end_programs(root);
   undo(*tree);
   return {};
 }

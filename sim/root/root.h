@@ -24,8 +24,8 @@ struct RootOptions {
 // not there.
 Result<StateFile> up(const Machine& machine, RootOptions options);
 
-// Unloads the driver, so that who has it mapped sees it go, and removes all that up made.
-// Errors: kNotFound when nothing is up there.
+// Unloads the driver, so that who has it mapped sees it go, ends the programs that run from the root (MPS
+// daemons), and removes all that up made. Errors: kNotFound when nothing is up there.
 Status down(const std::string& root);
 
 // The running machine's state. Errors: as StateFile::open, with what to do.
@@ -35,8 +35,8 @@ Result<StateFile> open_state(const std::string& root);
 // driver version, changed MIG instances.
 Status refresh(const std::string& root, const Machine& machine);
 
-// The simulated libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control: in ../lib/gpulet/sim of the running
-// program's folder, or in its folder itself (a build tree). Empty where there is none.
+// The simulated libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control: in ../lib/gpulet/sim of the
+// running program's folder, or in its folder itself (a build tree). Empty where there is none.
 struct InstalledFiles {
   std::string nvml_library;
   std::string nvidia_smi;

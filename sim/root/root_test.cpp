@@ -6,12 +6,15 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <signal.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "inventory/mig_minors.h"
 #include "sim/machine/machine.h"
 #include "sim/root/driver_files.h"
@@ -233,6 +236,17 @@ TEST_F(RootTest, DownRemovesAllThatUpMadeAndNothingElse) {
   EXPECT_EQ(files_in(root()), 1u);
   EXPECT_EQ(slurp(root() + "/etc/hosts"), "kept\n");
   EXPECT_EQ(down(root()).error().code(), Code::kNotFound);
+}
+
+TEST_F(RootTest, DownEndsWhatRunsFromTheRoot) {
+  bring_up("t4");
+  fs::copy_file("/usr/bin/sleep", root() + "/usr/bin/sleep");
+  auto inside = gpulet::Process::start({.program = root() + "/usr/bin/sleep", .arguments = {"sleep", "1000"}});
+  auto outside = gpulet::Process::start({.program = "/usr/bin/sleep", .arguments = {"sleep", "1000"}});
+  ASSERT_TRUE(inside && outside);
+  ASSERT_TRUE(down(root()));
+  EXPECT_TRUE((*inside)->wait(std::chrono::seconds(30)));
+  EXPECT_EQ(::kill((*outside)->id(), 0), 0);
 }
 
 TEST_F(RootTest, RefusesASecondMachineAndForeignFiles) {

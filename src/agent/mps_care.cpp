@@ -71,6 +71,11 @@ std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::D
   return healths;
 }
 
+void MpsCare::stop(std::function<void()> done) {
+  if (!manager_) return done();
+  manager_->stop(std::move(done));
+}
+
 void MpsCare::prepare(const std::string& root) {
   if (mps::shm_is_mounted(root)) return;
   if (const auto mounted = mps::mount_shm(root); !mounted) {

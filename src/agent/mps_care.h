@@ -29,6 +29,9 @@ class MpsCare {
   std::map<std::string, inventory::Health> wants(const std::vector<mps::DaemonSpec>& specs,
                                                  const config::Config& config);
 
+  // Ends them all and sets compute modes back, then calls `done` from the loop; at once where there are none.
+  void stop(std::function<void()> done);
+
  private:
   void prepare(const std::string& root);
   void on_health(const std::string& name, const inventory::Health& health);

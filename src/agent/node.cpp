@@ -1,6 +1,7 @@
 #include "agent/node.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <random>
 
@@ -31,6 +32,9 @@ constexpr Duration kHeartbeat = 2s;
 // A node whose config its label chooses waits so long for the label before it goes on as a node without one.
 constexpr Duration kLabelPatience = 5s;
 
+// Within it the MPS daemons end, or are ended with us: less than the grace period of deploy/static.
+constexpr Duration kMpsEndLimit = 3s;
+
 std::string kubelet_socket_of(const config::Config& config) {
   return config.kubelet_socket.value_or(config.device_plugin_dir() + "/kubelet.sock");
 }
@@ -58,7 +62,7 @@ class Node {
         reload();
       } else {
         log::info("told to end", {{"signal", signal}});
-        loop_.stop();
+        end();
       }
     });
     if (!signals) return fail(signals.error());
@@ -116,6 +120,14 @@ class Node {
     agent_->start();
   }
 
+  // MPS daemons go on for the next agent to take over. The first process of a container takes them with it,
+  // so there they are ended in order, for which the manifest's grace period has time.
+  void end() {
+    if (::getpid() != 1) return loop_.stop();
+    end_limit_ = loop_.after(kMpsEndLimit, [this] { loop_.stop(); });
+    mps_->stop([this] { loop_.stop(); });
+  }
+
   void manage_mig() {
     MigPorts ports{
         .loop = loop_,
@@ -165,13 +177,7 @@ class Node {
     pod_resources_->list(
         [done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
           if (!containers) return done(fail(containers.error()));
-          Holders pods;
-          for (const auto& container : *containers) {
-            for (const auto& [resource, ids] : container.devices) {
-              for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
-            }
-          }
-          done(pods);
+          done(kubelet::pods_by_device(*containers));
         });
   }
 
@@ -307,7 +313,7 @@ class Node {
   std::unique_ptr<config::ConfigWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::unique_ptr<web::Listener> listener_;
-  Subscription heartbeat_;
+  Subscription heartbeat_, end_limit_;
   bool look_posted_ = false;
 };
 

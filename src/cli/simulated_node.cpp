@@ -92,6 +92,11 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
   process.arguments.insert(process.arguments.end(), options.arguments.begin(), options.arguments.end());
   process.environment.insert(process.environment.end(), options.environment.begin(),
                              options.environment.end());
+  if (!options.launcher.empty()) {
+    process.arguments[0] = process.program;
+    process.arguments.insert(process.arguments.begin(), options.launcher.begin(), options.launcher.end());
+    process.program = options.launcher.front();
+  }
   GPULET_TRY_ASSIGN(agent_, Process::start(process));
   return {};
 }

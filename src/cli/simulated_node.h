@@ -1,5 +1,6 @@
-// A node on this machine, for the demo, the benchmarks and tests/sim: a folder of its own with a simulated driver root,
-// the embedded kubelet, and the agent as a process. All that it starts ends with it, and the folder goes.
+// A node on this machine, for the demo, the benchmarks and tests/sim: a folder of its own with a simulated
+// driver root, the embedded kubelet, and the agent as a process. All that it starts ends with it, and the
+// folder goes.
 #pragma once
 
 #include <chrono>
@@ -21,6 +22,7 @@ struct AgentOptions {
   std::string name = "gpulet";           // what it is called by; "gpulet" is given the subcommand `agent`
   std::vector<std::string> arguments{};  // beside those that say where the node's parts are
   std::vector<std::string> environment{};
+  std::vector<std::string> launcher{};  // a program and its arguments, after which the agent's command comes
 };
 
 class SimulatedNode {

@@ -114,6 +114,16 @@ class RealPodResources final : public PodResources {
 
 }  // namespace
 
+std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers) {
+  std::map<DeviceId, std::string> pods;
+  for (const auto& container : containers) {
+    for (const auto& [resource, ids] : container.devices) {
+      for (const auto& id : ids) pods[id] = container.name_space + "/" + container.pod;
+    }
+  }
+  return pods;
+}
+
 std::unique_ptr<PodResources> make_pod_resources(Loop& loop, std::shared_ptr<Rpc> rpc, std::string socket,
                                                  Duration timeout) {
   return std::make_unique<RealPodResources>(loop, std::move(rpc), std::move(socket), timeout);

@@ -27,6 +27,9 @@ struct ContainerDevices {
   friend bool operator==(const ContainerDevices&, const ContainerDevices&) = default;
 };
 
+// "namespace/name" of the Pod that holds each device.
+std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers);
+
 // Loop's thread only. Callbacks come on the loop, once each, never from inside the call and none after destruction.
 // Errors: kUnavailable where nobody listens, kDeadlineExceeded, kPermissionDenied, kUnsupported where the kubelet does
 // not know the call, kInternal for what else it answers.

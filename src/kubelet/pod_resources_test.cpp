@@ -73,6 +73,9 @@ TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
     for (const auto& id : held.devices.at(gpu)) ids.insert(id.str());
     const auto& given = grant->containers[0].devices.at("nvidia.com/gpu");
     EXPECT_EQ(ids, std::set(given.begin(), given.end()));
+    const auto pods = pods_by_device(*listed);
+    ASSERT_EQ(pods.size(), 2u);
+    for (const auto& id : given) EXPECT_EQ(pods.at(DeviceId(id)), "team/trainer");
 
     const auto all = allocatable();
     ASSERT_TRUE(all) << all.error().text();

@@ -64,6 +64,7 @@ TEST_F(SimMps, ADeadDaemonsSharesAreUnhealthyUntilItIsBack) {
   const pid_t first = daemon_id(kShared);
   ASSERT_GT(first, 0);
   ASSERT_EQ(::kill(first, SIGKILL), 0);
+  ASSERT_TRUE(wait_for([](const auto& state) { return find(state, kShared)->allocatable() == 0; })) << log();
   EXPECT_NE(said("MpsDaemonUnhealthy", kShared), "");
   ASSERT_TRUE(offered(4, kShared));
   EXPECT_TRUE(offered(6));
@@ -88,6 +89,19 @@ TEST_F(SimMps, AConfigWithoutItPutsEverythingBack) {
   ASSERT_TRUE(offered(8));
   EXPECT_TRUE(
       eventually([&] { return ::kill(daemon, 0) != 0 && compute_mode(0) == 0 && compute_mode(1) == 0; }));
+}
+
+TEST_F(SimMps, TheFirstProcessOfAContainerEndsItsDaemonsWithItself) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, for a pid namespace";
+  write_config(shared(2));
+  start_agent({.arguments = {"--config-file=" + config_path()},
+               .launcher = {"/usr/bin/unshare", "--pid", "--fork", "--kill-child=TERM"}});
+  ASSERT_TRUE(offered(4, kShared)) << log();
+  EXPECT_EQ(compute_mode(0), kExclusiveProcess);
+  agent_may_end();
+  node().kill_agent();  // unshare, with which the agent is told to end
+  EXPECT_TRUE(eventually([&] { return compute_mode(0) == 0 && compute_mode(1) == 0; })) << log();
+  EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(root() + "/" + kShared + "/.started"); }));
 }
 
 TEST_F(SimMps, UnequalSharesOfOneGpuHaveTheirLimitsInTheContainer) {

@@ -32,15 +32,22 @@ struct Plan {
   std::vector<char*> arguments, environment;
   std::vector<std::pair<int, int>> descriptors;
   const char* program;
+  const char* folder;  // null: ours
   pid_t parent;
-  bool dies_with_parent;
+  bool dies_with_parent, own_group;
   int null_device;
-  int failure;  // the pipe that tells errno
+  int failure;  // the pipe that tells a Failure
 };
 
-[[noreturn]] void give_up(const Plan& plan) {
-  const int error = errno;
-  [[maybe_unused]] auto written = ::write(plan.failure, &error, sizeof error);
+// Why the child gave up; an errno of 0 when it did not.
+struct Failure {
+  int error = 0;
+  bool folder = false;  // it could not be entered
+};
+
+[[noreturn]] void give_up(const Plan& plan, bool folder = false) {
+  const Failure failure{errno, folder};
+  [[maybe_unused]] auto written = ::write(plan.failure, &failure, sizeof failure);
   ::_exit(127);
 }
 
@@ -64,6 +71,8 @@ void mark_all_close_on_exec() {
     if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
     if (::getppid() != plan.parent) ::_exit(127);  // it went before we could ask to follow
   }
+  if (plan.own_group && ::setpgid(0, 0) != 0) give_up(plan);
+  if (plan.folder != nullptr && ::chdir(plan.folder) != 0) give_up(plan, true);
   reset_signals();
   // First above every wanted number, so that no dup2 overwrites one that is still to be placed.
   int above = 3;
@@ -92,14 +101,14 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// The errno with which the child gave up; 0 once the program runs (exec closed the pipe).
-int failure_of(int pipe) {
-  int error = 0;
+// None once the program runs: exec closed the pipe.
+Failure failure_of(int pipe) {
+  Failure failure;
   ssize_t got;
   do {
-    got = ::read(pipe, &error, sizeof error);
+    got = ::read(pipe, &failure, sizeof failure);
   } while (got < 0 && errno == EINTR);
-  return got == sizeof error ? error : 0;
+  return got == sizeof failure ? failure : Failure{};
 }
 
 }  // namespace
@@ -125,8 +134,10 @@ Result<std::unique_ptr<Process>> Process::start(const ProcessOptions& options) {
             .environment = pointers(options.environment),
             .descriptors = options.descriptors,
             .program = options.program.c_str(),
+            .folder = options.folder.empty() ? nullptr : options.folder.c_str(),
             .parent = ::getpid(),
             .dies_with_parent = options.dies_with_parent,
+            .own_group = options.own_group,
             .null_device = null_device.get(),
             .failure = tells.get()};
   const pid_t id = ::fork();
@@ -136,14 +147,15 @@ Result<std::unique_ptr<Process>> Process::start(const ProcessOptions& options) {
   // Nobody else reaps it, so the number is still its own.
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   const int pidfd_error = errno;
-  const int error = failure_of(told.get());
+  const auto [error, folder] = failure_of(told.get());
   if (error != 0 || !pidfd.valid()) {
     ::kill(id, SIGKILL);
     ::waitpid(id, nullptr, 0);
+    if (folder) return fail(errno_error("cannot enter", error, options.folder));
     if (error != 0) return fail(errno_error("cannot start", error, options.program));
     return fail(errno_error("cannot watch the process (pidfd_open)", pidfd_error, options.program));
   }
-  return std::unique_ptr<Process>(new Process(id, std::move(pidfd)));
+  return std::unique_ptr<Process>(new Process(id, std::move(pidfd), options.own_group));
 }
 
 Process::~Process() {
@@ -165,7 +177,13 @@ void Process::on_exit(Loop& loop, std::function<void(const ProcessExit&)> ended)
 }
 
 void Process::send_signal(int signal) {
-  if (!exit_) ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0u);
+  if (exit_) return;
+  // Not reaped yet, so the number still stands for its group and no other.
+  if (group_) {
+    ::kill(-id_, signal);
+  } else {
+    ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0u);
+  }
 }
 
 std::optional<ProcessExit> Process::reap() {

@@ -24,6 +24,8 @@ struct ProcessOptions {
   // {ours, its}. Every other descriptor is closed. 0, 1 and 2 are /dev/null unless named here.
   std::vector<std::pair<int, int>> descriptors{};
   bool dies_with_parent = true;  // SIGKILL when the thread that started it ends
+  std::string folder{};          // its working directory; empty: ours
+  bool own_group = false;        // signals reach what it has started too, as long as it runs itself
 };
 
 struct ProcessExit {
@@ -36,7 +38,8 @@ struct ProcessExit {
 class Process {
  public:
   // Starts it; signals are unblocked and have their default action in it. Returns once the program runs, so
-  // that one that cannot be executed is an error here (kNotFound, kPermissionDenied, kIo). Any thread.
+  // that one that cannot be executed is an error here (kNotFound, kPermissionDenied, kIo), about the program or
+  // its folder. Any thread.
   static Result<std::unique_ptr<Process>> start(const ProcessOptions& options);
 
   // Kills it if it still runs.
@@ -57,10 +60,11 @@ class Process {
   Result<ProcessExit> wait(Duration limit);
 
  private:
-  Process(pid_t id, FileDescriptor pidfd) : id_(id), pidfd_(std::move(pidfd)) {}
+  Process(pid_t id, FileDescriptor pidfd, bool group) : id_(id), group_(group), pidfd_(std::move(pidfd)) {}
   std::optional<ProcessExit> reap();
 
   pid_t id_;
+  bool group_;
   FileDescriptor pidfd_;
   std::optional<ProcessExit> exit_;
   Subscription watching_;

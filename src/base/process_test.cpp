@@ -110,6 +110,41 @@ TEST(Process, ItsEndIsAnEventAndItMayBeDestroyedThere) {
   EXPECT_EQ(code, 0);
 }
 
+TEST(Process, RunsInItsFolder) {
+  Pipe output = make_pipe();
+  auto options = shell("pwd");
+  options.folder = "/usr";
+  options.descriptors = {{output.write.get(), 1}};
+  auto process = Process::start(options);
+  ASSERT_TRUE(process) << process.error().text();
+  output.write.reset();
+  EXPECT_EQ(read_all(output.read.get(), "pipe"), "/usr\n");
+
+  options.folder = "/nonexistent";
+  const auto nowhere = Process::start(options);
+  ASSERT_FALSE(nowhere);
+  EXPECT_EQ(nowhere.error().text(), "/nonexistent: cannot enter: No such file or directory");
+}
+
+TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
+  Pipe output = make_pipe();
+  auto options = shell("sleep 1000 & echo started; wait");
+  options.environment = {"PATH=/usr/bin:/bin"};
+  options.descriptors = {{output.write.get(), 1}};
+  options.own_group = true;
+  auto process = Process::start(options);
+  ASSERT_TRUE(process);
+  output.write.reset();
+  char started = 0;
+  ASSERT_EQ(::read(output.read.get(), &started, 1), 1);
+  (*process)->send_signal(SIGKILL);
+  // Its end comes only once both have let go of it.
+  EXPECT_TRUE(read_all(output.read.get(), "pipe"));
+  const auto exit = (*process)->wait(10s);
+  ASSERT_TRUE(exit);
+  EXPECT_EQ(exit->signal, SIGKILL);
+}
+
 TEST(Process, DestroyingItKillsIt) {
   auto process = Process::start(shell("exec sleep 1000"));
   ASSERT_TRUE(process);

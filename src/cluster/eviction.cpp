@@ -1,0 +1,212 @@
+#include "cluster/eviction.h"
+
+#include <algorithm>
+#include <deque>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cluster/api_client.h"
+
+namespace gpulet::cluster {
+namespace {
+
+using nlohmann::json;
+using Kind = EvictionNews::Kind;
+
+constexpr int kNotFound = 404, kConflict = 409, kTooManyRequests = 429;
+constexpr const char* kMirror = "kubernetes.io/config.mirror";
+
+// The member of an object, or null; whatever else `object` is.
+const json& member(const json& object, const char* name) {
+  static const json none;
+  if (!object.is_object()) return none;
+  const auto found = object.find(name);
+  return found == object.end() ? none : *found;
+}
+
+std::string text_of(const json& value) {
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+// "429: Cannot evict pod as it would violate the pod's disruption budget."
+std::string said(const ApiResponse& response) {
+  const auto status = json::parse(response.body, nullptr, false);
+  std::string message = text_of(member(status, "message"));
+  // Where a budget is behind it, its name is in the cause.
+  const auto& causes = member(member(status, "details"), "causes");
+  if (causes.is_array() && !causes.empty()) {
+    const std::string cause = text_of(member(causes.front(), "message"));
+    if (!cause.empty()) message += (message.empty() ? "" : " ") + cause;
+  }
+  return "the API server answered " + std::to_string(response.status) +
+         (message.empty() ? "" : ": " + message.substr(0, 300));
+}
+
+// Names go into a path.
+bool is_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+  });
+}
+
+class Asking final : public Eviction {
+ public:
+  Asking(Loop& loop, Access access, std::vector<std::string> pods, News news, EvictionTiming timing)
+      : loop_(loop),
+        node_(access.node_name),
+        client_(loop, std::move(access), timing.request_limit),
+        news_(std::move(news)) {
+    auto seed = static_cast<std::uint64_t>(loop.now().time_since_epoch().count());
+    for (auto& pod : pods) {
+      asked_.push_back(std::make_unique<Asked>(std::move(pod), Backoff(timing.backoff, seed++)));
+      ready_.push_back(asked_.back().get());
+    }
+    next_ = loop_.after(Duration::zero(), [this] { next(); });
+  }
+
+ private:
+  enum class State { kUnseen, kSeen, kAsking, kOver };
+  struct Asked {
+    Asked(std::string name, Backoff waits) : pod(std::move(name)), backoff(waits) {}
+    std::string pod;
+    Backoff backoff;
+    State state = State::kUnseen;
+    std::string uid;  // of the one that was seen
+    std::optional<EvictionNews> told;
+    Subscription retry;
+  };
+
+  // One request at a time. All are seen before any is asked.
+  void next() {
+    if (busy_) return;
+    if (ready_.empty()) return client_.close();
+    Asked& asked = *ready_.front();
+    ready_.pop_front();
+    const auto name = text::split(asked.pod, '/');
+    if (name.size() != 2 || !is_name(name[0]) || !is_name(name[1]))
+      return tell(asked, Kind::kRefused, "that is no name of a Pod");
+    busy_ = true;
+    const std::string path = "/api/v1/namespaces/" + name[0] + "/pods/" + name[1];
+    if (asked.state == State::kUnseen) {
+      client_.request({.method = "GET", .path = path}, [this, &asked](const Result<ApiResponse>& response) {
+        busy_ = false;
+        on_seen(asked, response);
+      });
+      return;
+    }
+    const json body = {{"apiVersion", "policy/v1"},
+                       {"kind", "Eviction"},
+                       {"metadata", {{"namespace", name[0]}, {"name", name[1]}}},
+                       {"deleteOptions", {{"preconditions", {{"uid", asked.uid}}}}}};
+    client_.request({.method = "POST",
+                     .path = path + "/eviction",
+                     .content_type = "application/json",
+                     .body = body.dump(-1, ' ', false, json::error_handler_t::replace)},
+                    [this, &asked](const Result<ApiResponse>& response) {
+                      busy_ = false;
+                      on_answer(asked, response);
+                    });
+  }
+
+  void on_seen(Asked& asked, const Result<ApiResponse>& response) {
+    if (!response) return again(asked, response.error().text());
+    if (response->status == kNotFound) return tell(asked, Kind::kGone);
+    if (response->status != 200) return again(asked, said(*response) + needs(*response, "get on pods"));
+    const auto pod = json::parse(response->body, nullptr, false);
+    const auto& metadata = member(pod, "metadata");
+    asked.uid = text_of(member(metadata, "uid"));
+    if (asked.uid.empty()) return again(asked, "the API server answered with what is no Pod");
+    // The name is another's by now.
+    if (text_of(member(member(pod, "spec"), "nodeName")) != node_) return tell(asked, Kind::kGone);
+    if (member(member(metadata, "annotations"), kMirror).is_string()) {
+      return tell(
+          asked, Kind::kRefused,
+          "it is a static Pod, which the kubelet runs from a file on the node whatever the API server says");
+    }
+    if (member(metadata, "deletionTimestamp").is_string()) return tell(asked, Kind::kLeaving);
+    asked.state = State::kSeen;
+    asked.backoff.reset();
+    release();
+    next();
+  }
+
+  void on_answer(Asked& asked, const Result<ApiResponse>& response) {
+    if (!response) return again(asked, response.error().text());
+    const int status = response->status;
+    if (status / 100 == 2) return tell(asked, Kind::kLeaving);
+    if (status == kNotFound) return tell(asked, Kind::kGone);
+    if (status == kConflict) asked.state = State::kUnseen;  // the name may be another's: looked at anew
+    const bool may_change = status >= 500 || status == 401 || status == 403 || status == 408 ||
+                            status == kConflict || status == kTooManyRequests;
+    if (!may_change) return tell(asked, Kind::kRefused, said(*response));
+    again(asked, said(*response) + needs(*response, "create on pods/eviction"));
+  }
+
+  static std::string needs(const ApiResponse& response, const std::string& right) {
+    return response.status == 403 ? " (the agent needs " + right + ")" : "";
+  }
+
+  void again(Asked& asked, std::string why) {
+    asked.retry = loop_.after(asked.backoff.next(), [this, &asked] {
+      ready_.push_back(&asked);
+      next();
+    });
+    tell(asked, Kind::kWaiting, std::move(why));
+  }
+
+  void release() {
+    if (std::ranges::any_of(asked_, [](const auto& one) { return one->state == State::kUnseen; })) return;
+    for (const auto& one : asked_) {
+      if (one->state != State::kSeen) continue;
+      one->state = State::kAsking;
+      ready_.push_back(one.get());
+    }
+  }
+
+  void tell(Asked& asked, Kind kind, std::string why = {}) {
+    if (kind != Kind::kWaiting) asked.state = State::kOver;
+    // One that cannot leave makes the others' leaving useless.
+    if (kind == Kind::kRefused) {
+      ready_.clear();
+      for (const auto& one : asked_) {
+        one->state = State::kOver;
+        one->retry.reset();
+      }
+    }
+    release();
+    next_ = loop_.after(Duration::zero(), [this] { next(); });
+    EvictionNews news{asked.pod, kind, std::move(why)};
+    if (asked.told == news) return;
+    asked.told = news;
+    untold_.push_back(std::move(news));
+    tell_ = loop_.after(Duration::zero(), [this] { tell_next(); });
+  }
+
+  // From a turn of its own, and nothing after it: who is told may end this, and with it the client.
+  void tell_next() {
+    const EvictionNews news = std::move(untold_.front());
+    untold_.pop_front();
+    if (!untold_.empty()) tell_ = loop_.after(Duration::zero(), [this] { tell_next(); });
+    const News tell = news_;
+    tell(news);
+  }
+
+  Loop& loop_;
+  const std::string node_;
+  ApiClient client_;
+  News news_;
+  std::vector<std::unique_ptr<Asked>> asked_;
+  std::deque<Asked*> ready_;
+  bool busy_ = false;
+  std::deque<EvictionNews> untold_;
+  Subscription next_, tell_;
+};
+
+}  // namespace
+
+std::unique_ptr<Eviction> Eviction::start(Loop& loop, Access access, std::vector<std::string> pods, News news,
+                                          EvictionTiming timing) {
+  return std::make_unique<Asking>(loop, std::move(access), std::move(pods), std::move(news), timing);
+}
+
+}  // namespace gpulet::cluster

@@ -12,6 +12,7 @@
 
 #include "base/loop.h"
 #include "base/result.h"
+#include "base/thread.h"
 
 namespace gpulet::cluster {
 
@@ -36,15 +37,14 @@ class Resolver {
   void resolve(Done done);
 
  private:
-  struct Lookup;
-  void answered();
+  void answered(const Result<Addresses>& addresses);
 
-  Loop& loop_;
+  std::shared_ptr<Relay> relay_;
   std::string host_;
   std::uint16_t port_;
-  std::shared_ptr<Lookup> lookup_;
+  bool looking_up_ = false;
   Done done_;
-  Subscription waiting_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace gpulet::cluster

@@ -92,7 +92,7 @@ Result<std::unique_ptr<EventWaiter>> EventWaiter::start(Loop& loop, std::shared_
   }
   auto state = std::make_shared<State>(loop, std::move(handlers));
   ++waiting_threads;
-  const auto started = start_detached([state, set = std::move(set)]() mutable {
+  const auto started = start_detached(kForTheDriver, [state, set = std::move(set)]() mutable {
     state->wait_for_events(std::move(set));
     --waiting_threads;
   });

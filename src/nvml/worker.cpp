@@ -158,7 +158,7 @@ void Worker::State::pump() {
 void Worker::State::dispatch(Job job) {
   if (!current) {
     auto slot = std::make_shared<Slot>();
-    if (const auto started = start_detached([slot] { serve(slot); }); !started) {
+    if (const auto started = start_detached(kForTheDriver, [slot] { serve(slot); }); !started) {
       refuse(std::move(job), started.error());
       return;
     }

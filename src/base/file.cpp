@@ -96,13 +96,20 @@ Result<RootDirectory> RootDirectory::open(const std::string& path) {
   return RootDirectory(path, std::move(fd));
 }
 
-Result<FileDescriptor> RootDirectory::open_file(std::string_view path, int flags) const {
+Result<FileDescriptor> RootDirectory::open_file(std::string_view path, int flags,
+                                                std::uint64_t more_resolve) const {
   std::string relative(path);
   if (relative.empty()) relative = "/";
   open_how how{};
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
-  FileDescriptor fd(static_cast<int>(::syscall(SYS_openat2, fd_.get(), relative.c_str(), &how, sizeof how)));
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | more_resolve;
+  auto attempt = [&] {
+    return static_cast<int>(::syscall(SYS_openat2, fd_.get(), relative.c_str(), &how, sizeof how));
+  };
+  FileDescriptor fd(attempt());
+  // EAGAIN: something was renamed while the kernel passed a ".." and so cannot vouch for the way.
+  for (int retries = 16; !fd.valid() && errno == EAGAIN && retries > 0; --retries)
+    fd = FileDescriptor(attempt());
   if (!fd.valid())
     return fail(errno_error("cannot open", errno, path_ + (relative[0] == '/' ? "" : "/") + relative));
   return fd;

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,8 +55,8 @@ class RootDirectory {
   const std::string& path() const { return path_; }
 
   // Opens `path` (taken from the root, whether or not it begins with '/') with open(2) flags; O_CLOEXEC is
-  // added.
-  Result<FileDescriptor> open_file(std::string_view path, int flags) const;
+  // added. `more_resolve` adds openat2's RESOLVE_ flags, RESOLVE_NO_SYMLINKS say.
+  Result<FileDescriptor> open_file(std::string_view path, int flags, std::uint64_t more_resolve = 0) const;
   Result<std::string> read(std::string_view path, std::size_t max_bytes = kMaxFileBytes) const;
   bool exists(std::string_view path) const;
   // Names in a folder without "." and "..", sorted. kNotFound when there is no such folder.

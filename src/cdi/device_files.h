@@ -52,7 +52,7 @@ class DeviceFiles {
   std::vector<DeviceNode> nvswitch();  // nvidia-nvswitchctl, nvidia-nvswitch*
   std::vector<DeviceNode> wsl();       // dxg
   // Channel numbers that exist, ascending; and one channel's node.
-  std::vector<unsigned> imex_channel_ids() const;
+  std::vector<unsigned> imex_channel_ids();
   std::optional<DeviceNode> imex_channel(unsigned id);
   // Everything that manages GPUs: nvidia*, the capabilities and the IMEX channels, without nvidia-fs*,
   // nvidia-nvswitch* and nvidia-nvlink*.

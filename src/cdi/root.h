@@ -59,6 +59,9 @@ class Folder {
   // What a link says. Errors: kFailedPrecondition when it is no link.
   Result<std::string> read_link(std::string_view name) const;
 
+  // Fills in the names; Root::list has done so.
+  Status read_entries();
+
  private:
   friend class Root;
   struct Name {
@@ -66,7 +69,6 @@ class Folder {
     FileType type = FileType::kOther;
   };
   Folder(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-  Status read_entries();
   std::string_view name_of(const Name& entry) const { return {names_.data() + entry.offset, entry.length}; }
   std::vector<Name>::const_iterator find(std::string_view name) const;
 
@@ -104,6 +106,8 @@ class Root {
 
   // Errors: kNotFound, kPermissionDenied; kInvalidArgument beyond kMaxFolderEntries.
   Result<Folder> list(std::string_view folder) const;
+  // Without its names yet: for who has perhaps listed it by another path.
+  Result<Folder> open_folder(std::string_view folder) const;
   // The paths that match `pattern`, whose last component may hold `*`: "/dev/nvidia-fs*". Bytewise order;
   // empty when the folder is not there.
   std::vector<std::string> glob(std::string_view pattern) const;
@@ -122,6 +126,7 @@ class Root {
   Result<std::string> path_of(int fd) const;
 
   RootDirectory directory_;
+  std::string true_path_;  // what the kernel calls it, empty for "/": what resolved paths begin with
   std::string host_path_;  // without a slash at its end, "/" for the host's own root
 };
 

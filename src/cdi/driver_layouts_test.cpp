@@ -1,0 +1,364 @@
+// A driver's files as distributions lay them out: each root is made of stubs, and what is found is said in
+// full.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "cdi/driver_files.h"
+#include "cdi/driver_search.h"
+#include "cdi/test_driver_root.h"
+
+namespace gpulet::cdi {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Field;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::Not;
+using testing::StartsWith;
+
+const std::string kVersion = "535.247.01";
+const std::string kMultiarch = "/usr/lib/" + std::string(kTriplet);
+
+DriverFiles found(TestTree& tree, const std::string& host_path = {}, const std::string& hint = kVersion,
+                  DriverFileOptions options = {}) {
+  options.kernel_release = "6.1.0-stub";
+  const Roots roots = tree.roots(host_path);
+  auto files = find_driver_files(roots, hint, options);
+  EXPECT_TRUE(files.has_value()) << files.error().text();
+  return files ? std::move(*files) : DriverFiles{};
+}
+
+FileMount mount(const std::string& host, const std::string& container, bool ipc = false) {
+  return {host, container, ipc};
+}
+
+std::vector<std::string> containers(const std::vector<FileMount>& mounts) {
+  std::vector<std::string> paths;
+  for (const FileMount& each : mounts) paths.push_back(each.container_path);
+  return paths;
+}
+
+void add_library(TestTree& tree, const std::string& folder, const std::string& name,
+                 const std::string& soname) {
+  tree.file(folder + "/" + name + ".so." + kVersion);
+  if (!soname.empty()) tree.link(folder + "/" + soname, name + ".so." + kVersion);
+}
+
+// Debian: the driver's libraries in nvidia/current, reached by absolute links through /etc/alternatives.
+void make_debian(TestTree& tree) {
+  const std::string current = kMultiarch + "/nvidia/current";
+  add_library(tree, current, "libcuda", "libcuda.so.1");
+  tree.link(current + "/libcuda.so", "libcuda.so.1");
+  add_library(tree, current, "libnvidia-ml", "libnvidia-ml.so.1");
+  add_library(tree, kMultiarch, "libnvidia-ptxjitcompiler", "libnvidia-ptxjitcompiler.so.1");
+  add_library(tree, kMultiarch, "libnvidia-allocator", "libnvidia-allocator.so.1");
+  tree.link("/etc/alternatives/nvidia--libcuda.so.1", current + "/libcuda.so.1");
+  tree.link(kMultiarch + "/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1");
+  tree.file(kMultiarch + "/libc.so.6");
+  tree.link("/lib", "usr/lib");
+  tree.link("/bin", "/usr/bin");
+  tree.program("/usr/lib/nvidia/current/nvidia-smi");
+  tree.link("/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
+  tree.link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi");
+  tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
+  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
+  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_tu10x.bin");
+  tree.file("/etc/nvidia/current/10_nvidia.json", "{}");
+  tree.link("/etc/alternatives/glx--10_nvidia.json", "/etc/nvidia/current/10_nvidia.json");
+  tree.link("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/alternatives/glx--10_nvidia.json");
+}
+
+TEST(DriverLayoutsTest, DebianWithAlternatives) {
+  TestTree tree;
+  make_debian(tree);
+  const DriverFiles files = found(tree, "/run/nvidia/driver");
+  const std::string host = "/run/nvidia/driver";
+  const std::string current = kMultiarch + "/nvidia/current";
+  auto same = [&](const std::string& path) { return mount(host + path, path); };
+  EXPECT_EQ(files.version, kVersion);
+  EXPECT_THAT(files.libraries, ElementsAre(same("/usr/lib/nvidia/current/nvidia_drv.so"),
+                                           same(kMultiarch + "/libnvidia-allocator.so." + kVersion),
+                                           same(kMultiarch + "/libnvidia-ptxjitcompiler.so." + kVersion),
+                                           same(current + "/libcuda.so." + kVersion),
+                                           same(current + "/libnvidia-ml.so." + kVersion)));
+  EXPECT_THAT(files.library_dirs, ElementsAre(kMultiarch, current));
+  EXPECT_THAT(files.cuda_library_dirs, ElementsAre(kMultiarch, current));
+  EXPECT_THAT(files.binaries,
+              ElementsAre(mount(host + "/usr/lib/nvidia/current/nvidia-smi", "/usr/bin/nvidia-smi")));
+  const std::string firmware = "/firmware/nvidia/" + kVersion;
+  EXPECT_THAT(
+      files.firmware,
+      ElementsAre(
+          mount(host + "/usr/lib" + firmware + "/gsp_ga10x.bin", "/lib" + firmware + "/gsp_ga10x.bin"),
+          mount(host + "/usr/lib" + firmware + "/gsp_tu10x.bin", "/lib" + firmware + "/gsp_tu10x.bin")));
+  EXPECT_THAT(files.configs, ElementsAre(mount(host + "/etc/nvidia/current/10_nvidia.json",
+                                               "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")));
+  EXPECT_THAT(
+      files.links,
+      ElementsAre(
+          Link{"../libnvidia-allocator.so.1", kMultiarch + "/gbm/nvidia-drm_gbm.so"},
+          Link{"libnvidia-allocator.so." + kVersion, kMultiarch + "/libnvidia-allocator.so.1"},
+          Link{"libnvidia-ptxjitcompiler.so." + kVersion, kMultiarch + "/libnvidia-ptxjitcompiler.so.1"},
+          Link{"libcuda.so.1", current + "/libcuda.so"},
+          Link{"libcuda.so." + kVersion, current + "/libcuda.so.1"},
+          Link{"libnvidia-ml.so." + kVersion, current + "/libnvidia-ml.so.1"}));
+  EXPECT_THAT(files.sockets, IsEmpty());
+  EXPECT_THAT(files.warnings, Contains("not found: nvidia-debugdump"));
+}
+
+TEST(DriverLayoutsTest, TheVersionIsReadFromTheNamesWithoutAHint) {
+  TestTree tree;
+  make_debian(tree);
+  tree.file(kMultiarch + "/nvidia/current/libcuda.so.470.1.2");  // left over; libcuda.so.1 says which
+  EXPECT_EQ(found(tree, {}, "").version, kVersion);
+}
+
+TEST(DriverLayoutsTest, AllocatorInDebiansCurrentIsFoundByGbm) {
+  TestTree tree;
+  add_library(tree, kMultiarch + "/nvidia/current", "libnvidia-allocator", "libnvidia-allocator.so.1");
+  const DriverFiles files = found(tree);
+  EXPECT_THAT(
+      files.links,
+      IsSupersetOf(
+          {Link{"../nvidia/current/libnvidia-allocator.so.1", kMultiarch + "/gbm/nvidia-drm_gbm.so"},
+           Link{"../libnvidia-allocator.so.1", kMultiarch + "/nvidia/current/gbm/nvidia-drm_gbm.so"}}));
+  EXPECT_THAT(files.warnings, Contains(StartsWith("not found: libcuda.so." + kVersion)));
+}
+
+// RHEL: /usr/lib64 with /lib64 a link to it; X's modules, Vulkan's JSON with the machine's name.
+TEST(DriverLayoutsTest, Rhel) {
+  TestTree tree;
+  const std::string lib = "/usr/lib64";
+  add_library(tree, lib, "libcuda", "libcuda.so.1");
+  add_library(tree, lib, "libGLX_nvidia", "libGLX_nvidia.so.0");
+  tree.link(lib + "/libGLX_indirect.so.0", "libGLX_nvidia.so." + kVersion);
+  add_library(tree, lib, "libnvidia-opticalflow", "libnvidia-opticalflow.so.1");
+  add_library(tree, lib, "libnvidia-vulkan-producer", "");
+  add_library(tree, lib, "libnvidia-glcore", "");
+  add_library(tree, lib + "/vdpau", "libvdpau_nvidia", "libvdpau_nvidia.so.1");
+  tree.file(lib + "/libnvidia-egl-gbm.so.1.1.0");
+  tree.link(lib + "/libnvidia-egl-gbm.so.1", "libnvidia-egl-gbm.so.1.1.0");
+  tree.file(lib + "/libnvidia-nvvm70.so.4");
+  tree.file(lib + "/libnvidia-glcore.so.470.1.2");  // of an older driver: not ours
+  tree.file(lib + "/xorg/modules/drivers/nvidia_drv.so");
+  tree.file(lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kVersion);
+  tree.link("/lib64", "/usr/lib64");
+  tree.program("/usr/bin/nvidia-smi");
+  tree.program("/usr/bin/nvidia-cuda-mps-control");
+  tree.file("/usr/bin/nvidia-imex", "not executable", 0644);
+  tree.file("/usr/share/vulkan/icd.d/nvidia_icd." + std::string(kMachine) + ".json", "{}");
+  tree.file("/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1");
+  tree.socket("/run/nvidia-persistenced/socket");
+  tree.link("/var/run", "../run");
+  tree.folder("/tmp/nvidia-mps");
+  const DriverFiles files = found(tree, "/");
+  EXPECT_THAT(
+      containers(files.libraries),
+      ElementsAre(lib + "/libGLX_nvidia.so." + kVersion, lib + "/libcuda.so." + kVersion,
+                  lib + "/libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-glcore.so." + kVersion,
+                  lib + "/libnvidia-nvvm70.so.4", lib + "/libnvidia-opticalflow.so." + kVersion,
+                  lib + "/libnvidia-vulkan-producer.so." + kVersion,
+                  lib + "/vdpau/libvdpau_nvidia.so." + kVersion, lib + "/xorg/modules/drivers/nvidia_drv.so",
+                  lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kVersion));
+  for (const FileMount& library : files.libraries) EXPECT_EQ(library.host_path, library.container_path);
+  EXPECT_THAT(files.library_dirs, ElementsAre(lib, lib + "/vdpau"));
+  EXPECT_THAT(files.cuda_library_dirs, ElementsAre(lib));
+  EXPECT_THAT(
+      files.links,
+      ElementsAre(Link{"libGLX_nvidia.so." + kVersion, lib + "/libGLX_indirect.so.0"},
+                  Link{"libGLX_nvidia.so." + kVersion, lib + "/libGLX_nvidia.so.0"},
+                  Link{"libcuda.so.1", lib + "/libcuda.so"},
+                  Link{"libcuda.so." + kVersion, lib + "/libcuda.so.1"},
+                  Link{"libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-egl-gbm.so.1"},
+                  Link{"libnvidia-opticalflow.so.1", lib + "/libnvidia-opticalflow.so"},
+                  Link{"libnvidia-opticalflow.so." + kVersion, lib + "/libnvidia-opticalflow.so.1"},
+                  Link{"libnvidia-vulkan-producer.so." + kVersion, lib + "/libnvidia-vulkan-producer.so"},
+                  Link{"libvdpau_nvidia.so." + kVersion, lib + "/vdpau/libvdpau_nvidia.so.1"},
+                  Link{"libglxserver_nvidia.so." + kVersion,
+                       lib + "/xorg/modules/extensions/libglxserver_nvidia.so"}));
+  EXPECT_THAT(containers(files.binaries),
+              ElementsAre("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-smi"));
+  EXPECT_THAT(files.warnings, Contains("not found: nvidia-imex"));
+  EXPECT_THAT(files.configs,
+              ElementsAre(mount("/etc/OpenCL/vendors/nvidia.icd", "/etc/OpenCL/vendors/nvidia.icd"),
+                          mount("/usr/share/vulkan/icd.d/nvidia_icd." + std::string(kMachine) + ".json",
+                                "/etc/vulkan/icd.d/nvidia_icd." + std::string(kMachine) + ".json")));
+  EXPECT_THAT(files.sockets,
+              ElementsAre(mount("/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", true),
+                          mount("/tmp/nvidia-mps", "/tmp/nvidia-mps", true)));
+}
+
+void make_gke(TestTree& tree, const std::string& prefix) {
+  add_library(tree, prefix + "/lib64", "libcuda", "libcuda.so.1");
+  add_library(tree, prefix + "/lib64", "libnvidia-ml", "libnvidia-ml.so.1");
+  tree.program(prefix + "/bin/nvidia-smi");
+  tree.file(prefix + "/vulkan/icd.d/nvidia_icd.json", "{}");
+  tree.file(prefix + "/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
+}
+
+TEST(DriverLayoutsTest, GkesFolderAsTheDriverRoot) {
+  TestTree tree;
+  make_gke(tree, "");
+  const std::string host = "/home/kubernetes/bin/nvidia";
+  tree.file("/sys/module/firmware_class/parameters/path", host + "/firmware\n");
+  const DriverFiles files = found(tree, host);
+  EXPECT_THAT(
+      files.libraries,
+      ElementsAre(mount(host + "/lib64/libcuda.so." + kVersion, "/lib64/libcuda.so." + kVersion),
+                  mount(host + "/lib64/libnvidia-ml.so." + kVersion, "/lib64/libnvidia-ml.so." + kVersion)));
+  EXPECT_THAT(files.binaries, ElementsAre(mount(host + "/bin/nvidia-smi", "/bin/nvidia-smi")));
+  EXPECT_THAT(files.configs, ElementsAre(mount(host + "/vulkan/icd.d/nvidia_icd.json",
+                                               "/etc/vulkan/icd.d/nvidia_icd.json")));
+  const std::string firmware = "/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin";
+  EXPECT_THAT(files.firmware, ElementsAre(mount(host + firmware, firmware)));
+}
+
+TEST(DriverLayoutsTest, GkesFolderBelowTheHostsRoot) {
+  TestTree tree;
+  const std::string prefix = "/home/kubernetes/bin/nvidia";
+  make_gke(tree, prefix);
+  tree.file("/usr/lib64/libc.so.6");
+  const DriverFiles files = found(tree, "/");
+  EXPECT_THAT(files.cuda_library_dirs, ElementsAre(prefix + "/lib64"));
+  EXPECT_THAT(files.binaries, ElementsAre(mount(prefix + "/bin/nvidia-smi", "/usr/bin/nvidia-smi")));
+  EXPECT_THAT(containers(files.configs), ElementsAre("/etc/vulkan/icd.d/nvidia_icd.json"));
+  EXPECT_EQ(files.firmware.size(), 1u);
+}
+
+TEST(DriverLayoutsTest, Talos) {
+  TestTree tree;
+  add_library(tree, "/usr/local/glibc/usr/lib", "libcuda", "libcuda.so.1");
+  tree.program("/usr/local/bin/nvidia-smi");
+  const DriverFiles files = found(tree, "/");
+  EXPECT_THAT(files.library_dirs, ElementsAre("/usr/local/glibc/usr/lib"));
+  EXPECT_THAT(containers(files.binaries), ElementsAre("/usr/local/bin/nvidia-smi"));
+}
+
+// A driver container: its root is a folder of the host, and the kernel's firmware path is told as the host
+// sees it.
+TEST(DriverLayoutsTest, DriverContainer) {
+  TestTree tree;
+  add_library(tree, kMultiarch, "libcuda", "libcuda.so.1");
+  tree.link("/lib", "usr/lib");
+  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
+  tree.file("/usr/lib/firmware/updates/nvidia/" + kVersion + "/gsp_ga10x.bin");
+  tree.file("/sys/module/firmware_class/parameters/path", "/run/nvidia/driver/lib/firmware\n");
+  tree.socket("/run/nvidia-fabricmanager/socket");
+  const DriverFiles files = found(tree, "/run/nvidia/driver");
+  EXPECT_THAT(files.firmware,
+              ElementsAre(mount("/run/nvidia/driver/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin",
+                                "/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin")))
+      << "the kernel's own folder goes first, and a name is taken once";
+  EXPECT_THAT(files.sockets, ElementsAre(mount("/run/nvidia/driver/run/nvidia-fabricmanager/socket",
+                                               "/run/nvidia-fabricmanager/socket", true)));
+  for (const auto* mounts : {&files.libraries, &files.firmware, &files.sockets})
+    EXPECT_THAT(*mounts, Each(Field(&FileMount::host_path, StartsWith("/run/nvidia/driver/"))));
+}
+
+// NixOS: the folder of the running system holds links into a store.
+TEST(DriverLayoutsTest, LinksIntoAStore) {
+  TestTree tree;
+  tree.file("/nix/store/abc-nvidia/lib/libcuda.so." + kVersion);
+  tree.link("/run/opengl-driver/lib/libcuda.so." + kVersion,
+            "/nix/store/abc-nvidia/lib/libcuda.so." + kVersion);
+  const DriverFiles files = found(tree, "/");
+  EXPECT_THAT(files.libraries, ElementsAre(mount("/nix/store/abc-nvidia/lib/libcuda.so." + kVersion,
+                                                 "/run/opengl-driver/lib/libcuda.so." + kVersion)));
+  EXPECT_THAT(files.library_dirs, ElementsAre("/run/opengl-driver/lib"));
+}
+
+TEST(DriverLayoutsTest, SearchPathsReplaceTheKnownOnes) {
+  TestTree tree;
+  add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
+  add_library(tree, "/opt/driver", "libcuda", "libcuda.so.1");
+  tree.file("/opt/config/nvidia/nvoptix.bin");
+  tree.file("/usr/share/nvidia/nvoptix.bin");
+  DriverFileOptions options;
+  options.library_search_paths = {"/opt/driver"};
+  options.config_search_paths = {"/opt/config"};
+  const DriverFiles files = found(tree, "/", kVersion, options);
+  EXPECT_THAT(files.cuda_library_dirs, ElementsAre("/opt/driver"));
+  EXPECT_THAT(files.configs,
+              ElementsAre(mount("/opt/config/nvidia/nvoptix.bin", "/usr/share/nvidia/nvoptix.bin")));
+  // The same folder by the host's name of it.
+  options.library_search_paths = {"/run/nvidia/driver/opt/driver"};
+  EXPECT_THAT(found(tree, "/run/nvidia/driver", kVersion, options).cuda_library_dirs,
+              ElementsAre("/opt/driver"));
+}
+
+TEST(DriverLayoutsTest, ExplicitLibraries) {
+  TestTree tree;
+  add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
+  tree.file("/usr/lib64/libEGL.so.1.1.0");
+  tree.link("/usr/lib64/libEGL.so.1", "libEGL.so.1.1.0");
+  tree.link("/usr/lib64/libEGL.so", "libEGL.so.1");
+  EXPECT_THAT(containers(found(tree, "/").libraries), Not(Contains(HasSubstr("libEGL"))));
+  DriverFileOptions options;
+  options.explicit_libraries = true;
+  const DriverFiles files = found(tree, "/", kVersion, options);
+  EXPECT_THAT(containers(files.libraries), Contains("/usr/lib64/libEGL.so.1.1.0"));
+  EXPECT_THAT(files.links, IsSupersetOf({Link{"libEGL.so.1.1.0", "/usr/lib64/libEGL.so.1"},
+                                         Link{"libEGL.so.1", "/usr/lib64/libEGL.so"}}));
+  EXPECT_THAT(files.warnings, Contains("not found: libOpenCL.so"));
+}
+
+TEST(DriverLayoutsTest, AnotherVersionIsSaid) {
+  TestTree tree;
+  add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
+  const Roots roots = tree.roots();
+  const auto files = find_driver_files(roots, "570.1.2");
+  ASSERT_FALSE(files.has_value());
+  EXPECT_EQ(files.error().code(), Code::kNotFound);
+  EXPECT_THAT(files.error().message(), AllOf(HasSubstr("lib*.so.570.1.2"), HasSubstr(kVersion)));
+  EXPECT_EQ(find_driver_files(roots, "../../etc").error().code(), Code::kInvalidArgument);
+  TestTree empty;
+  EXPECT_EQ(find_driver_files(empty.roots(), "").error().code(), Code::kNotFound);
+}
+
+TEST(DriverLayoutsTest, NoSocketsWhenSwitchedOff) {
+  TestTree tree;
+  add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
+  tree.folder("/tmp/nvidia-mps");
+  DriverFileOptions options;
+  options.sockets = false;
+  EXPECT_THAT(found(tree, "/", kVersion, options).sockets, IsEmpty());
+}
+
+TEST(DriverLayoutsTest, GdsFiles) {
+  TestTree tree;
+  EXPECT_THAT(find_gds_files(tree.roots()), IsEmpty());
+  tree.folder("/run/udev");
+  tree.file("/usr/local/cuda/gds/cufile.json", "{}");
+  tree.link("/etc/cufile.json", "/usr/local/cuda/gds/cufile.json");
+  EXPECT_THAT(find_gds_files(tree.roots("/")),
+              ElementsAre(mount("/usr/local/cuda/gds/cufile.json", "/etc/cufile.json"),
+                          mount("/run/udev", "/run/udev")));
+}
+
+TEST(DriverLayoutsTest, Wsl) {
+  TestTree tree;
+  EXPECT_EQ(find_wsl_files(tree.roots()).error().code(), Code::kNotFound);
+  const std::string store = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123";
+  for (const char* name : {"libcuda.so.1.1", "libcuda_loader.so", "nvcubins.bin", "nvidia-smi",
+                           "libnvwgf2umx.so", "nvoptix.bin", "readme.txt"})
+    tree.file(store + "/" + name);
+  tree.file("/usr/lib/wsl/lib/libdxcore.so");
+  tree.file("/usr/lib/wsl/lib/libd3d12.so");
+  const auto files = find_wsl_files(tree.roots("/"));
+  ASSERT_TRUE(files.has_value()) << files.error().text();
+  EXPECT_THAT(containers(files->libraries),
+              ElementsAre(store + "/libcuda.so.1.1", store + "/libcuda_loader.so", store + "/libnvwgf2umx.so",
+                          store + "/nvcubins.bin", store + "/nvoptix.bin", "/usr/lib/wsl/lib/libdxcore.so"));
+  EXPECT_THAT(files->links, ElementsAre(Link{store + "/nvidia-smi", "/usr/bin/nvidia-smi"}));
+  EXPECT_THAT(files->library_dirs, ElementsAre(store, "/usr/lib/wsl/lib"));
+  EXPECT_THAT(files->warnings, Contains("not found: libnvdxgdmal.so.1"));
+}
+
+}  // namespace
+}  // namespace gpulet::cdi

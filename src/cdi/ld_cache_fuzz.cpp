@@ -1,0 +1,19 @@
+// The loader's cache of a driver root: bytes that a driver container may have put there.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "cdi/ld_cache.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto entries = gpulet::cdi::parse_ld_cache(bytes);
+  if (!entries) return 0;
+  for (const auto& entry : *entries) {
+    if (entry.path.data() < bytes.data() ||
+        entry.path.data() + entry.path.size() >= bytes.data() + bytes.size())
+      std::abort();
+  }
+  return 0;
+}

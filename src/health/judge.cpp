@@ -1,55 +1,10 @@
 #include "health/judge.h"
 
-#include <algorithm>
 #include <optional>
 
-#include "base/text.h"
 #include "health/xid_catalogue.h"
 
 namespace gpulet::health {
-namespace {
-
-// Applications' faults, that say nothing of the GPU. Source: NVIDIA's plugin, internal/rm/health.go.
-constexpr std::uint64_t kIgnoredByDefault[] = {13, 31, 43, 45, 68, 109};
-
-struct Tokens {
-  bool all = false;
-  std::set<std::uint64_t> xids;
-};
-
-Tokens parse(const std::string& list, const char* variable, std::vector<std::string>& warnings) {
-  Tokens tokens;
-  for (const auto& part : text::split(list, ',')) {
-    const std::string token = text::lower(text::trim(part));
-    if (token.empty()) continue;
-    if (token == "all" || token == "xids") {
-      tokens.all = true;
-    } else if (const auto xid = text::parse_unsigned(token)) {
-      tokens.xids.insert(*xid);
-    } else {
-      warnings.push_back(std::string(variable) + ": '" + token.substr(0, 64) +
-                         "' is neither an XID's number nor all or xids: it is passed over");
-    }
-  }
-  return tokens;
-}
-
-}  // namespace
-
-XidFilter::XidFilter(const std::string& disable, const std::string& enable) {
-  auto disabled = parse(disable, "DP_DISABLE_HEALTHCHECKS", warnings_);
-  auto enabled = parse(enable, "DP_ENABLE_HEALTHCHECKS", warnings_);
-  all_disabled_ = disabled.all;
-  all_enabled_ = enabled.all;
-  disabled_ = std::move(disabled.xids);
-  enabled_ = std::move(enabled.xids);
-  off_ = all_disabled_ && !all_enabled_ && enabled_.empty();
-}
-
-bool XidFilter::ignored(std::uint64_t xid) const {
-  if (all_enabled_ || enabled_.contains(xid)) return false;
-  return all_disabled_ || disabled_.contains(xid) || std::ranges::count(kIgnoredByDefault, xid) != 0;
-}
 
 bool Judge::on_xid(const XidEvent& event) {
   if (filter_.ignored(event.xid)) return false;

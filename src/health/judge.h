@@ -1,5 +1,5 @@
-// Judging devices: which are fit for use, from driver events and from what the driver answers. Pure: the state is a
-// value, and events and readings come in with their times.
+// Judging devices: which are fit for use, from driver events and from what the driver answers. Pure: the
+// state is a value, and events and readings come in with their times.
 #pragma once
 
 #include <map>
@@ -9,11 +9,11 @@
 
 #include "base/loop.h"
 #include "base/strong.h"
+#include "health/scope.h"
+#include "health/xid_filter.h"
 #include "inventory/snapshot.h"
 
 namespace gpulet::health {
-
-inline constexpr std::uint32_t kNoInstance = 0xFFFFFFFF;  // outside MIG, as nvmlEventData_t says it
 
 // One XID event as the driver told it.
 struct XidEvent {
@@ -23,36 +23,16 @@ struct XidEvent {
   std::uint32_t compute_instance = kNoInstance;
 };
 
-// Which XIDs are left alone. From DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (facts/device-plugin 3): tokens
-// split at commas, trimmed, any case; enable wins over disable and over the built-in list (13 31 43 45 68 109).
-class XidFilter {
- public:
-  XidFilter(const std::string& disable, const std::string& enable);
-  bool ignored(std::uint64_t xid) const;
-  // Nothing is checked at all ("all" or "xids" disabled and nothing enabled).
-  bool off() const { return off_; }
-  // One line for each token that is neither an XID nor "all" or "xids".
-  const std::vector<std::string>& warnings() const { return warnings_; }
-
- private:
-  bool off_ = false;
-  bool all_disabled_ = false;
-  bool all_enabled_ = false;
-  std::set<std::uint64_t> disabled_;
-  std::set<std::uint64_t> enabled_;
-  std::vector<std::string> warnings_;
-};
-
 // What the driver says of a GPU that was marked: asked by a probe, and the only way back to healthy.
 struct Probe {
   DeviceUuid gpu;
-  bool answers = false;          // every reading of the probe succeeded
+  bool answers = false;  // every reading of the probe succeeded
   // NVML field 230; absent where the driver does not know it. 0 is "none".
   std::optional<unsigned> recovery_action;
 };
 
-// The marks on a node's devices. A mark stays until a probe proves the GPU healthy: it answers, and the driver wants
-// no recovery action for it. Keys are the GPU's UUID and, for MIG, GI and CI.
+// The marks on a node's devices. A mark stays until a probe proves the GPU healthy: it answers, and the
+// driver wants no recovery action for it. Keys are the GPU's UUID and, for MIG, GI and CI.
 class Judge {
  public:
   explicit Judge(XidFilter filter) : filter_(std::move(filter)) {}
@@ -66,8 +46,8 @@ class Judge {
   // GPUs that a probe should look at: marked ones, by UUID.
   std::vector<DeviceUuid> to_probe() const;
 
-  // The snapshot with each GPU's and MIG device's Health set: unreadable GPUs and marked ones are unhealthy, and so is
-  // every MIG device of an unhealthy GPU.
+  // The snapshot with each GPU's and MIG device's Health set: unreadable GPUs and marked ones are unhealthy,
+  // and so is every MIG device of an unhealthy GPU.
   inventory::Snapshot judge(inventory::Snapshot snapshot) const;
 
  private:

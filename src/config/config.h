@@ -94,6 +94,7 @@ struct Own {
   std::vector<PartitionRule> partition;  // first match wins
   MigSettings mig;
   MpsSettings mps;
+  CdiSettings cdi;
 };
 
 struct Config {

@@ -116,6 +116,18 @@ std::vector<Setting> partition_settings() {
        .kind = Kind::kBool,
        .help = "run the MPS control daemons; true, or false as a drop-in",
        .assign = [](Config& c, const Value& v) { c.gpulet.mps.manage = flag(v); }},
+      {.flag = "cdi-spec-dir",
+       .environment = {"GPULET_CDI_SPEC_DIR"},
+       .path = "gpulet.cdi.specDir",
+       .default_text = "/var/run/cdi",
+       .help = "folder of the CDI specs that cdi-annotations and cdi-cri name",
+       .assign = [](Config& c, const Value& v) { c.gpulet.cdi.spec_dir = text(v); }},
+      {.flag = "cdi-hook-dir",
+       .environment = {"GPULET_CDI_HOOK_DIR"},
+       .path = "gpulet.cdi.hookDir",
+       .default_text = "",
+       .help = "host folder, mounted at the same path, to put gpulet-hook in; empty: nvidia-cdi-hook-path",
+       .assign = [](Config& c, const Value& v) { c.gpulet.cdi.hook_dir = text(v); }},
   };
 }
 

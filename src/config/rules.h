@@ -134,6 +134,15 @@ struct MpsSettings {
   friend bool operator==(const MpsSettings&, const MpsSettings&) = default;
 };
 
+// `gpulet.cdi`.
+struct CdiSettings {
+  std::string spec_dir = "/var/run/cdi";  // where specs are written, for Allocate by a cdi-* strategy
+  // A host folder, seen here by the same path, where the agent puts gpulet-hook, which specs then name
+  // instead of flags.plugin.nvidiaCTKPath; empty: nothing is put anywhere.
+  std::string hook_dir;
+  friend bool operator==(const CdiSettings&, const CdiSettings&) = default;
+};
+
 // Which file of a folder is this node's config, by a label of the node; from flags and environment alone,
 // since it chooses the file. Names are those of NVIDIA's config-manager.
 enum class FallbackStrategy { kNamed, kSingle, kEmpty };

@@ -20,7 +20,7 @@ nvmlReturn_t look_up(const void* key, nvmlDevice_t* device, nvmlReturn_t otherwi
     const ReadGuard machine = session().state.load(std::memory_order_acquire)->read();
     if (const auto refused = driver_ready(*machine)) return refused;
     if (key == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-    while (index < machine->gpu_count && !find(machine->gpus[index])) ++index;
+    while (index < machine->gpu_count && (is_hidden(index) || !find(machine->gpus[index]))) ++index;
     if (index == machine->gpu_count) return otherwise;
   }
   const GpuCall call(index);
@@ -30,6 +30,8 @@ nvmlReturn_t look_up(const void* key, nvmlDevice_t* device, nvmlReturn_t otherwi
 }
 
 nvmlReturn_t by_index(unsigned int index, nvmlDevice_t* device) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (state != nullptr) index = nth_visible(*state->read(), index);
   const GpuCall call(index);
   if (const auto refused = call.refused(device)) return refused;
   *device = call.gpu_handle();
@@ -41,7 +43,8 @@ nvmlReturn_t count_gpus(unsigned int* count) {
   const ReadGuard machine = session().state.load(std::memory_order_acquire)->read();
   if (const auto refused = driver_ready(*machine)) return refused;
   if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  *count = machine->gpu_count;
+  *count = 0;
+  for (std::uint32_t i = 0; i < machine->gpu_count; ++i) *count += is_hidden(i) ? 0 : 1;
   return NVML_SUCCESS;
 }
 
@@ -64,7 +67,8 @@ nvmlReturn_t by_mig_uuid(std::string_view uuid, nvmlDevice_t* device) {
   unsigned int index = 0;
   {
     const ReadGuard machine = session().state.load(std::memory_order_acquire)->read();
-    while (index < machine->gpu_count && !find_mig_device(machine->gpus[index], uuid)) ++index;
+    while (index < machine->gpu_count && (is_hidden(index) || !find_mig_device(machine->gpus[index], uuid)))
+      ++index;
     if (index == machine->gpu_count) return NVML_ERROR_NOT_FOUND;
   }
   const GpuCall call(index);
@@ -151,7 +155,8 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* index) {
   const GpuCall call(device, Accepts::kMigToo);
   if (const auto refused = call.refused(index)) return refused;
   if (!call.is_mig()) {
-    *index = call.index();
+    *index = 0;
+    for (std::uint32_t i = 0; i < call.index(); ++i) *index += is_hidden(i) ? 0 : 1;
     return NVML_SUCCESS;
   }
   for (std::uint32_t i = 0;; ++i) {

@@ -51,6 +51,23 @@ StateFile* find_state(Session& current) {
   return fresh;
 }
 
+bool is_device(const std::string& path) {
+  struct stat info{};
+  return stat(path.c_str(), &info) == 0 && S_ISCHR(info.st_mode);
+}
+
+// As the real library, which counts the GPUs that it can open. Only where the driver root is this process's
+// own root: elsewhere /dev is another machine's.
+std::uint64_t without_device_node(const StateFile& state) {
+  if (state.path() != "/" + std::string(kStatePathInRoot) || !is_device("/dev/nvidiactl")) return 0;
+  const ReadGuard machine = state.read();
+  std::uint64_t hidden = 0;
+  for (std::uint32_t i = 0; i < machine->gpu_count; ++i) {
+    if (!is_device("/dev/nvidia" + std::to_string(machine->gpus[i].minor))) hidden |= std::uint64_t{1} << i;
+  }
+  return hidden;
+}
+
 void pass_hang_and_delay(const StateFile& state) {
   std::uint32_t delay_us = 0;
   while (true) {
@@ -76,6 +93,7 @@ nvmlReturn_t initialise() {
   }
   if (state == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
   pass_hang_and_delay(*state);
+  const std::uint64_t hidden = without_device_node(*state);
 
   const std::lock_guard lock(current.mutex);
   const ReadGuard machine = state->read();
@@ -85,6 +103,7 @@ nvmlReturn_t initialise() {
   // Who initialised with a driver that has gone begins anew, as one user.
   current.users.store(stale ? 1 : current.users.load() + 1);
   current.generation.store(machine->driver.generation);
+  current.hidden.store(hidden);
   return NVML_SUCCESS;
 }
 
@@ -93,6 +112,14 @@ nvmlReturn_t initialise() {
 Session& session() {
   static Session* const kSession = new Session;
   return *kSession;
+}
+
+std::uint32_t nth_visible(const Machine& machine, std::uint32_t n) {
+  std::uint32_t gpu = 0;
+  for (; gpu < machine.gpu_count; ++gpu) {
+    if (!is_hidden(gpu) && n-- == 0) break;
+  }
+  return gpu;
 }
 
 nvmlReturn_t driver_ready(const Machine& machine) {

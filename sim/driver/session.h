@@ -20,12 +20,18 @@ struct Session {
   std::vector<std::unique_ptr<StateFile>> mappings;
   std::atomic<std::uint32_t> users{0};       // nvmlInit minus nvmlShutdown
   std::atomic<std::uint32_t> generation{0};  // the driver's when it was initialised
-  std::uint64_t device = 0;                  // the mapped file's, to see that it was replaced
+  // GPUs, a bit each by index, that this process has no device node for: a container sees only its own.
+  std::atomic<std::uint64_t> hidden{0};
+  std::uint64_t device = 0;  // the mapped file's, to see that it was replaced
   std::uint64_t inode = 0;
 };
 
 // Lives until the process ends, whatever the order of static destructors.
 Session& session();
+
+inline bool is_hidden(std::uint32_t gpu) { return (session().hidden.load() >> gpu & 1) != 0; }
+// The GPU that this process counts as its `n`th; gpu_count when it has no such.
+std::uint32_t nth_visible(const Machine& machine, std::uint32_t n);
 
 // Whether a call may go on: NVML_ERROR_UNINITIALIZED, NVML_ERROR_DRIVER_NOT_LOADED or NVML_SUCCESS.
 nvmlReturn_t driver_ready(const Machine& machine);

@@ -80,6 +80,18 @@ bool Search::mount(std::vector<FileMount>& to, const Folder& folder, std::string
   return path.has_value();
 }
 
+void Search::link_as_on_host(const Folder& folder, std::string_view name) {
+  if (folder.type_of(name) != FileType::kLink) return;
+  std::string path = in_folder(folder.path(), name);
+  const auto real = root.resolve(path);
+  if (!real) return;
+  const std::string host_path = root.on_host(*real);
+  const auto mounted = std::ranges::find(found.libraries, host_path, &FileMount::host_path);
+  const bool known = std::ranges::find(found.links, path, &Link::link) != found.links.end();
+  if (mounted == found.libraries.end() || mounted->container_path == path || known) return;
+  found.links.push_back({mounted->container_path, std::move(path)});
+}
+
 void put_in_order(DriverFiles& files) {
   for (auto* mounts : {&files.libraries, &files.binaries, &files.firmware, &files.configs, &files.sockets})
     one_for_each_place(*mounts);

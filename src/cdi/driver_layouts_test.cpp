@@ -112,6 +112,31 @@ TEST(DriverLayoutsTest, DebianWithAlternatives) {
   EXPECT_THAT(files.warnings, Contains("not found: nvidia-debugdump"));
 }
 
+TEST(DriverLayoutsTest, AlternativesThatXAndVdpauLookForStayLinks) {
+  TestTree tree;
+  const std::string current = kMultiarch + "/nvidia/current";
+  const std::string glx = "/usr/lib/nvidia/current/libglxserver_nvidia.so";
+  add_library(tree, current, "libvdpau_nvidia", "libvdpau_nvidia.so.1");
+  tree.file(glx + "." + kVersion);
+  tree.link(glx, "libglxserver_nvidia.so." + kVersion);
+  tree.link("/etc/alternatives/glx--libglxserver_nvidia.so", glx);
+  tree.link("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so",
+            "/etc/alternatives/glx--libglxserver_nvidia.so");
+  tree.link(kMultiarch + "/vdpau/libvdpau_nvidia.so.1", current + "/libvdpau_nvidia.so.1");
+  tree.file(kMultiarch + "/libnvidia-glcore.so." + kVersion);
+  tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
+  tree.link("/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib/nvidia/current/nvidia_drv.so");
+  const DriverFiles files = found(tree, "/run/nvidia/driver");
+  EXPECT_THAT(
+      files.links,
+      IsSupersetOf(
+          {Link{glx + "." + kVersion, "/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so"},
+           Link{"libglxserver_nvidia.so." + kVersion, glx},
+           Link{current + "/libvdpau_nvidia.so." + kVersion, kMultiarch + "/vdpau/libvdpau_nvidia.so.1"}}));
+  EXPECT_THAT(files.libraries, Contains(mount("/run/nvidia/driver/usr/lib/nvidia/current/nvidia_drv.so",
+                                              "/usr/lib/xorg/modules/drivers/nvidia_drv.so")));
+}
+
 TEST(DriverLayoutsTest, TheVersionIsReadFromTheNamesWithoutAHint) {
   TestTree tree;
   make_debian(tree);

@@ -45,6 +45,9 @@ struct Search {
   // Mounts a regular file of `folder` at `container_path`; false when it is none.
   bool mount(std::vector<FileMount>& to, const Folder& folder, std::string_view name,
              std::string container_path);
+  // Where the host has a link of this name to a library that is mounted elsewhere (Debian's alternatives),
+  // one in the container too: X and VDPAU look in folders of their own and not in the loader's cache.
+  void link_as_on_host(const Folder& folder, std::string_view name);
 };
 
 std::string in_folder(std::string_view folder, std::string_view name);

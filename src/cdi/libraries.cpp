@@ -1,5 +1,6 @@
 // The driver's libraries and the links that stand beside them.
 #include <algorithm>
+#include <map>
 
 #include "base/text.h"
 #include "cdi/driver_search.h"
@@ -98,35 +99,50 @@ void add_explicit(Search& search, std::string_view stem) {
   search.warn("not found: " + std::string(stem) + ".so");
 }
 
-// The name in `folder` of the file that a link of the same folder leads to; empty when it leads elsewhere.
-std::string leads_to(Search& search, const Folder& folder, std::string name) {
-  for (int step = 0; step < kMostLinksInARow && folder.type_of(name) == FileType::kLink; ++step) {
-    const auto target = folder.read_link(name);
-    if (!target) return {};
-    if (target->find('/') == std::string::npos) {
-      name = *target;
-      continue;
-    }
-    const auto real = search.root.resolve(in_folder(folder.path(), name));
-    return real && folder_of(*real) == folder.path() ? std::string(name_of(*real)) : std::string{};
+// What the links of one folder say, each read once.
+class LinkReader {
+ public:
+  LinkReader(const Root& root, const Folder& folder) : root_(root), folder_(folder) {}
+
+  // A link's target as a name in the same folder; empty when it leads elsewhere or nowhere.
+  const std::string& target(const std::string& name) {
+    const auto known = targets_.find(name);
+    return known != targets_.end() ? known->second : targets_[name] = read(name);
   }
-  return name;
-}
+  // The file that a name of the folder leads to in the end, in the same folder; empty as above.
+  std::string file(std::string name) {
+    for (int step = 0; step < kMostLinksInARow && folder_.type_of(name) == FileType::kLink; ++step)
+      name = target(name);
+    return name;
+  }
+
+ private:
+  std::string read(const std::string& name) const {
+    auto says = folder_.read_link(name);
+    if (!says) return {};
+    if (says->find('/') == std::string::npos) return std::move(*says);
+    const auto real = root_.resolve(in_folder(folder_.path(), name));
+    return real && folder_of(*real) == folder_.path() ? std::string(name_of(*real)) : std::string{};
+  }
+
+  const Root& root_;
+  const Folder& folder_;
+  std::map<std::string, std::string> targets_;
+};
 
 // The links of a library's SONAME and ".so" that the host has, made the same in the container.
-void add_links_beside(Search& search, const Folder& folder, std::string_view library) {
+void add_links_beside(Search& search, const Folder& folder, LinkReader& links, std::string_view library) {
   const std::string_view stem = stem_of(library);
   const auto [first, last] = folder.with_prefix(std::string(stem) + ".so");
   for (std::size_t index = first; index < last; ++index) {
     const Folder::Entry entry = folder.entry(index);
     if (entry.type != FileType::kLink || stem_of(entry.name) != stem) continue;
-    const std::string path = in_folder(folder.path(), entry.name);
+    const std::string name(entry.name);
+    std::string path = in_folder(folder.path(), name);
     if (mounted(search.found, path)) continue;
-    const std::string file = leads_to(search, folder, std::string(entry.name));
-    if (file.empty() || !mounted(search.found, in_folder(folder.path(), file))) continue;
-    const auto says = folder.read_link(entry.name);
-    const bool plain = says && says->find('/') == std::string::npos;
-    search.found.links.push_back({plain ? *says : file, path});
+    const std::string file = links.file(name);
+    if (!file.empty() && mounted(search.found, in_folder(folder.path(), file)))
+      search.found.links.push_back({links.target(name), std::move(path)});
   }
 }
 
@@ -186,15 +202,20 @@ void find_libraries(Search& search) {
     if (std::ranges::find(taken, folder) == taken.end()) taken.push_back(folder);
   }
   for (const Folder* folder : taken) {
+    LinkReader links(search.root, *folder);
     std::vector<std::string> stems;  // one library may be there in two versions
     for (const FileMount& library : std::vector(search.found.libraries)) {
       if (folder_of(library.container_path) != folder->path()) continue;
       const std::string name(name_of(library.container_path));
       if (std::ranges::find(stems, stem_of(name)) != stems.end()) continue;
       stems.emplace_back(stem_of(name));
-      add_links_beside(search, *folder, name);
+      add_links_beside(search, *folder, links, name);
       add_known_links(search, *folder, name);
     }
+  }
+  for (const Folder* folder : search.driver_folders) {
+    const Folder* vdpau = search.folders.get(in_folder(folder->path(), "vdpau"));
+    if (vdpau != nullptr) search.link_as_on_host(*vdpau, "libvdpau_nvidia.so.1");
   }
   const bool cuda = std::ranges::any_of(search.found.libraries, [](const FileMount& library) {
     return stem_of(name_of(library.container_path)) == "libcuda";

@@ -169,6 +169,7 @@ void find_x_modules(Search& search) {
     if (!search.mount(search.found.libraries, *folder, name, place)) continue;
     if (name != "nvidia_drv.so") search.found.links.push_back({name, in_folder(folder->path(), glx)});
   }
+  if (const Folder* folder = first_with(search, paths, glx)) search.link_as_on_host(*folder, glx);
 }
 
 void find_configs(Search& search) {

@@ -1,0 +1,131 @@
+// Real driver libraries in the layouts that tests/drivers/fetch.py makes, against what a plain walk over the
+// same folders finds. tests/drivers/run.py makes the layouts and names their folder in GPULET_DRIVER_ROOTS.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "cdi/driver_files.h"
+
+namespace gpulet::cdi {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::Field;
+
+struct Layout {
+  const char* name;
+  const char* root;       // below the folder of layouts
+  const char* host_path;  // what the container engine calls it
+  const char* libcuda;    // the folder in the container that must hold it
+  const char* smi;        // nvidia-smi's place in the container
+  bool graphics;          // has X's modules and GLVND's configs
+};
+constexpr Layout kLayouts[] = {
+    {"debian", "debian", "/run/nvidia/driver", "/usr/lib/x86_64-linux-gnu/nvidia/current",
+     "/usr/bin/nvidia-smi", true},
+    {"rhel", "rhel", "/", "/usr/lib64", "/usr/bin/nvidia-smi", true},
+    {"gke", "gke/home/kubernetes/bin/nvidia", "/home/kubernetes/bin/nvidia", "/lib64", "/bin/nvidia-smi",
+     false},
+    {"gke_from_the_host", "gke", "/", "/home/kubernetes/bin/nvidia/lib64", "/usr/bin/nvidia-smi", false},
+    {"driver_container", "driver-container", "/run/nvidia/driver", "/usr/lib/x86_64-linux-gnu",
+     "/usr/bin/nvidia-smi", true},
+};
+
+class DriversTest : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    const char* folder = std::getenv("GPULET_DRIVER_ROOTS");
+    ASSERT_NE(folder, nullptr) << "tests/drivers/run.py makes the layouts and runs this";
+    root_ = fs::path(folder) / GetParam().root;
+    auto roots =
+        open_roots({.driver = root_, .driver_on_host = GetParam().host_path, .dev = "/", .sys = "/sys"});
+    ASSERT_TRUE(roots.has_value()) << roots.error().text();
+    auto found = find_driver_files(*roots, "");
+    ASSERT_TRUE(found.has_value()) << found.error().text();
+    files_ = std::move(*found);
+  }
+
+  // Of a host path, the file in the layout.
+  fs::path here(const std::string& host_path) const {
+    const std::string prefix = GetParam().host_path;
+    return root_ / fs::path(prefix == "/" ? host_path : host_path.substr(prefix.size())).relative_path();
+  }
+
+  fs::path root_;
+  DriverFiles files_;
+};
+
+TEST_P(DriversTest, EveryLibraryOfTheVersionIsMountedOnceFromAFile) {
+  std::set<fs::path> walked, mounted;
+  for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+    if (entry.is_regular_file() && !entry.is_symlink() &&
+        entry.path().filename().string().ends_with(".so." + files_.version))
+      walked.insert(entry.path());
+  }
+  EXPECT_GE(walked.size(), 24u);
+  for (const FileMount& library : files_.libraries) {
+    const fs::path file = here(library.host_path);
+    ASSERT_TRUE(fs::is_regular_file(fs::symlink_status(file))) << library.host_path;
+    if (file.filename().string().ends_with(".so." + files_.version)) {
+      EXPECT_TRUE(mounted.insert(file).second) << file;
+    }
+  }
+  EXPECT_EQ(mounted, walked);
+}
+
+TEST_P(DriversTest, CudaSmiAndFirmwareAreInTheirPlaces) {
+  const Layout& layout = GetParam();
+  const std::string cuda = std::string(layout.libcuda) + "/libcuda.so." + files_.version;
+  EXPECT_THAT(files_.libraries, Contains(Field(&FileMount::container_path, cuda)));
+  EXPECT_THAT(files_.library_dirs, Contains(layout.libcuda));
+  EXPECT_THAT(files_.cuda_library_dirs, Contains(layout.libcuda));
+  EXPECT_THAT(files_.binaries, Contains(Field(&FileMount::container_path, layout.smi)));
+  EXPECT_THAT(files_.firmware.size(), 2u);
+  EXPECT_THAT(files_.binaries.size(), 5u);
+  for (const auto* mounts : {&files_.binaries, &files_.firmware, &files_.configs}) {
+    for (const FileMount& mount : *mounts)
+      EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(here(mount.host_path)))) << mount.host_path;
+  }
+}
+
+// Each link ends at a mounted file, through links that are made too.
+TEST_P(DriversTest, LinksLeadToMountedFiles) {
+  EXPECT_GE(files_.links.size(), 25u);
+  for (const Link& link : files_.links) {
+    std::string at = link.link;
+    for (int step = 0; step < 8; ++step) {
+      const auto next = std::ranges::find(files_.links, at, &Link::link);
+      if (next == files_.links.end()) break;
+      at = next->target.starts_with("/")
+               ? next->target
+               : (fs::path(at).parent_path() / next->target).lexically_normal().string();
+    }
+    EXPECT_THAT(files_.libraries, Contains(Field(&FileMount::container_path, at))) << link.link;
+  }
+  EXPECT_THAT(files_.links, Contains(Link{"libcuda.so.1", std::string(GetParam().libcuda) + "/libcuda.so"}));
+}
+
+TEST_P(DriversTest, Graphics) {
+  auto has = [&](const std::vector<FileMount>& mounts, const std::string& end) {
+    return std::ranges::any_of(mounts,
+                               [&](const FileMount& each) { return each.container_path.ends_with(end); });
+  };
+  EXPECT_TRUE(has(files_.libraries, "/libnvidia-egl-gbm.so.1.1.0"));
+  EXPECT_TRUE(has(files_.configs, ".json"));
+  EXPECT_EQ(has(files_.libraries, "/nvidia_drv.so"), GetParam().graphics);
+  EXPECT_EQ(has(files_.libraries, "/libglxserver_nvidia.so." + files_.version), GetParam().graphics);
+  EXPECT_EQ(has(files_.configs, "/usr/share/glvnd/egl_vendor.d/10_nvidia.json"), GetParam().graphics);
+  EXPECT_EQ(has(files_.configs, "/etc/OpenCL/vendors/nvidia.icd"), GetParam().graphics);
+}
+
+INSTANTIATE_TEST_SUITE_P(, DriversTest, testing::ValuesIn(kLayouts),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+}  // namespace
+}  // namespace gpulet::cdi

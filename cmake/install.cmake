@@ -1,6 +1,6 @@
 # What `make build` leaves in out/ and an image or a package takes from there. A target that is not built yet is left
 # out here and missed by tests/packaging.
-install(TARGETS gpulet RUNTIME DESTINATION bin)
+install(TARGETS gpulet gpulet-hook RUNTIME DESTINATION bin)
 # Called by these names, gpulet takes that program's flags and environment.
 foreach(name nvidia-device-plugin gpu-feature-discovery mps-control-daemon config-manager)
   install(CODE "file(CREATE_LINK gpulet \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
@@ -19,7 +19,7 @@ endforeach()
 
 # A build tree has the same bin/ and lib/ as what is installed, so that gpulet-sim finds its library and `gpulet demo`
 # finds gpulet-sim in either: the simulated tests of every preset run the programs from there.
-foreach(target gpulet gpulet-sim)
+foreach(target gpulet gpulet-hook gpulet-sim)
   if(TARGET ${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
   endif()

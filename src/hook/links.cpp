@@ -12,8 +12,13 @@ Result<Link> parse_link(std::string_view text) {
 }
 
 Status make_links(const Container& container, const std::vector<Link>& links) {
-  for (const Link& link : links) GPULET_TRY(container.root.make_link(link.target, link.path));
-  return {};
+  Status refused;
+  for (const Link& link : links) {
+    const Status made = container.root.make_link(link.target, link.path);
+    if (!made && made.error().code() != Code::kPermissionDenied) return made;
+    if (!made && refused) refused = made;
+  }
+  return refused;
 }
 
 }  // namespace gpulet::hook

@@ -20,7 +20,9 @@ struct Link {
 // "target::path". kInvalidArgument for anything else.
 Result<Link> parse_link(std::string_view text);
 
-// Makes every link, in order; one that is there already costs a look. The first that fails ends it.
+// Makes every link, in order; one that is there already costs a look. One that may not be made
+// (kPermissionDenied) does not keep the others from being made, and is told at the end; any other error ends
+// it.
 Status make_links(const Container& container, const std::vector<Link>& links);
 
 }  // namespace gpulet::hook

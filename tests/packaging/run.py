@@ -10,12 +10,14 @@ OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
 STANDS_IN_FOR = ["nvidia-device-plugin", "mps-control-daemon", "config-manager"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
+HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
 SMI = OUT / "lib" / "gpulet" / "sim" / "nvidia-smi"
 # glibc's own parts: a release runs wherever this much of glibc is.
 GLIBC_PARTS = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 GLIBC_NEWEST = (2, 36)
 GPULET_MAX_MIB = 24
+HOOK_MAX_MIB = 1.5
 
 
 def output(*command):
@@ -66,6 +68,35 @@ def check_is_position_independent_executable(path):
     return None if re.search(r"FLAGS_1.*PIE", Elf(path).dynamic) else "not marked as PIE"
 
 
+def check_static(path):
+    """What runs as root beside a hostile image: no interpreter, no library, and what can be hardened of a static program."""
+    elf = Elf(path)
+    checks = {
+        "no interpreter": "INTERP" not in elf.headers,
+        "no library": not elf.needed(),
+        "position independent": "DYN (" in elf.headers and re.search(r"FLAGS_1.*PIE", elf.dynamic),
+        "full RELRO": "GNU_RELRO" in elf.headers and re.search(r"BIND_NOW|FLAGS_1.*NOW", elf.dynamic),
+        "no executable stack": re.search(r"GNU_STACK.*\bRW\b", elf.headers),
+        "stripped": ".symtab" not in output("readelf", "-SW", path),
+        "no path of this machine": str(ROOT).encode() not in path.read_bytes(),
+        f"at most {HOOK_MAX_MIB} MiB": path.stat().st_size <= HOOK_MAX_MIB * 2**20,
+    }
+    missing = [name for name, holds in checks.items() if not holds]
+    return f"lacks: {', '.join(missing)}" if missing else None
+
+
+def check_hook_runs():
+    """Without an environment, a library or a folder to be in; it says its version and refuses a state that names no root."""
+    version = subprocess.run([HOOK, "--version"], capture_output=True, text=True, timeout=20, env={}, cwd="/")
+    refused = subprocess.run([HOOK, "create-container"], input='{"root":"/"}', capture_output=True, text=True, timeout=20,
+                             env={"LD_PRELOAD": "/nonexistent.so"}, cwd="/")
+    if version.returncode != 0 or not version.stdout.startswith("gpulet-hook "):
+        return f"--version exits {version.returncode} and says {version.stdout!r} {version.stderr!r}"
+    if refused.returncode != 1 or refused.stderr.count("\n") != 1 or "host's root" not in refused.stderr:
+        return f"with the host's root exits {refused.returncode} and says {refused.stderr!r}"
+    return None
+
+
 def check_link(name):
     link = OUT / "bin" / name
     if not link.is_symlink() or link.readlink() != pathlib.Path("gpulet"):
@@ -101,6 +132,7 @@ def check_soname():
 def main():
     checks = [(f"hardened {path.name}", check_hardening, (path,)) for path in [*PROGRAMS, LIBRARY, SMI]]
     checks += [(f"PIE {path.name}", check_is_position_independent_executable, (path,)) for path in PROGRAMS]
+    checks += [("static gpulet-hook", check_static, (HOOK,)), ("gpulet-hook runs", check_hook_runs, ())]
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ())]

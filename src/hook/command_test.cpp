@@ -1,0 +1,153 @@
+#include "hook/command.h"
+
+#include <gmock/gmock.h>
+
+#include "hook/device_params.h"
+#include "hook/test_image.h"
+
+namespace gpulet::hook {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+Command parse(const std::vector<std::string>& arguments) {
+  auto command = parse_command(arguments);
+  if (!command) ADD_FAILURE() << command.error().text();
+  return command ? *command : Command{.kind = Command::Kind::kHelp, .asked = {}};
+}
+
+TEST(HookCommand, CreateContainerDoesAllInOrder) {
+  const Command command =
+      parse({"gpulet-hook", "create-container", "--link", "a::/b", "--link=c::/d", "--folder=/usr/lib",
+             "--folder", "/lib", "--ldconfig-path", "@/sbin/ldconfig.real", "--host-driver-version=550.54.14",
+             "--host-cuda-version", "12.4", "--host-arch=9.0", "--host-brand=nvidia"});
+  EXPECT_THAT(command.steps, ElementsAre(Step::kCheckRequirements, Step::kLinks, Step::kCudaCompat,
+                                         Step::kLdcache, Step::kDeviceParams, Step::kAppProfile));
+  ASSERT_EQ(command.links.size(), 2u);
+  EXPECT_EQ(command.links[1].target, "c");
+  EXPECT_EQ(command.links[1].path, "/d");
+  EXPECT_THAT(command.folders, ElementsAre("/usr/lib", "/lib"));
+  EXPECT_EQ(command.ldconfig_path, "/sbin/ldconfig.real");
+  EXPECT_EQ(command.host.driver, "550.54.14");
+  EXPECT_EQ(command.host.arch, "9.0");
+}
+
+TEST(HookCommand, StepsAreLeftOutByName) {
+  EXPECT_THAT(parse({"h", "create-container", "--disable=update-ldcache,create-symlinks", "--disable",
+                     "disable-device-node-modification"})
+                  .steps,
+              ElementsAre(Step::kCheckRequirements, Step::kCudaCompat, Step::kAppProfile));
+  EXPECT_THAT(parse({"h", "create-container", "--disable=all"}).steps, IsEmpty());
+}
+
+TEST(HookCommand, NvidiasCommandLinesAreTaken) {
+  for (const std::vector<std::string>& front : {std::vector<std::string>{"nvidia-cdi-hook"},
+                                                {"/usr/bin/nvidia-cdi-hook", "--debug"},
+                                                {"nvidia-ctk", "hook"},
+                                                {"/usr/bin/nvidia-ctk", "--quiet", "hook"},
+                                                {"gpulet-hook"}}) {
+    const auto with = [&](const std::vector<std::string>& rest) {
+      std::vector<std::string> all = front;
+      all.insert(all.end(), rest.begin(), rest.end());
+      return parse(all).steps;
+    };
+    EXPECT_THAT(with({"create-symlinks", "--link", "libcuda.so.1::/usr/lib/libcuda.so"}),
+                ElementsAre(Step::kLinks));
+    EXPECT_THAT(
+        with({"enable-cuda-compat", "--host-driver-version=550.54.14", "--cuda-compat-container-root="}),
+        ElementsAre(Step::kCudaCompat));
+    EXPECT_THAT(with({"update-ldcache", "--ldconfig-path", "/sbin/ldconfig", "--folder", "/usr/lib64"}),
+                ElementsAre(Step::kLdcache));
+    EXPECT_THAT(with({"disable-device-node-modification"}), ElementsAre(Step::kDeviceParams));
+    EXPECT_THAT(with({"update-application-profile"}), ElementsAre(Step::kAppProfile));
+    EXPECT_THAT(with({"chmod", "--mode", "755", "--path", "/dev/dri"}), ElementsAre(Step::kChmod));
+    EXPECT_THAT(with({"check-requirements", "--driver-root=/"}), ElementsAre(Step::kCheckRequirements));
+  }
+  EXPECT_EQ(parse({"nvidia-cdi-hook", "some-newer-hook", "--whatever"}).kind, Command::Kind::kUnknownHook);
+}
+
+TEST(HookCommand, MistakesAreSaid) {
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"gpulet-hook"},
+                                                {"gpulet-hook", "some-newer-hook"},
+                                                {"h", "create-symlinks", "--link", "a"},
+                                                {"h", "create-symlinks", "--link", "a::b::c"},
+                                                {"h", "create-symlinks", "--link", "::/b"},
+                                                {"h", "create-symlinks", "--link", "a::/b/.."},
+                                                {"h", "create-symlinks", "--link"},
+                                                {"h", "create-symlinks", "a::b"},
+                                                {"h", "create-symlinks", "--lnik=a::b"},
+                                                {"h", "chmod", "--mode=9"},
+                                                {"h", "chmod", "--mode="},
+                                                {"h", "update-ldcache", "--ldconfig-path", "ldconfig"},
+                                                {"h", "create-container", "--disable=nothing"}})
+    EXPECT_EQ(parse_command(wrong).error().code(), Code::kInvalidArgument);
+}
+
+TEST(HookCommand, ProgramsSayWhatTheyAre) {
+  const TestImage image;
+  EXPECT_THAT(image.run({"--help"}).told, HasSubstr("create-container"));
+  EXPECT_THAT(image.run({"--version"}).told, HasSubstr("gpulet-hook 0."));
+  EXPECT_EQ(image.run({}).status, 2);
+  const Ran passed = image.run({"some-newer-hook"}, {}, "nvidia-cdi-hook");
+  EXPECT_EQ(passed.status, 0);
+  EXPECT_THAT(passed.told, HasSubstr("no hook 'some-newer-hook'"));
+}
+
+TEST(HookCommand, TheStateMayBeAFile) {
+  const TestImage image;
+  const auto path = image.base() / "elsewhere.json";
+  std::ofstream(path) << image.state();
+  EXPECT_EQ(image.run_with("", {"create-symlinks", "--container-spec", path, "--link=a::/b"}).status, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "b"), "a");
+}
+
+TEST(HookCommand, LinksAreMadeOnceAndReplaced) {
+  const TestImage image;
+  image.folder("usr/lib64");
+  image.link("usr/lib64", "lib64");  // UsrMerge
+  image.file("usr/lib64/libcuda.so", "a file of the image's");
+  const std::vector<std::string> arguments{"create-symlinks", "--link", "libcuda.so.1::/lib64/libcuda.so",
+                                           "--link", "/abs/target::new/folder/x"};
+  EXPECT_EQ(image.run(arguments).status, 0);
+  const auto inode = [&] {
+    struct stat status{};
+    EXPECT_EQ(::lstat((image.root() / "usr/lib64/libcuda.so").c_str(), &status), 0);
+    return status.st_ino;
+  };
+  const auto first = inode();
+  EXPECT_EQ(image.run(arguments).status, 0);
+  EXPECT_EQ(inode(), first) << "one that is right is left alone";
+  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "usr/lib64/libcuda.so"), "libcuda.so.1");
+  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "new/folder/x"), "/abs/target");
+  EXPECT_THAT(image.left_overs(), IsEmpty());
+}
+
+TEST(HookCommand, ChmodIsForFoldersOfTheContainer) {
+  const TestImage image;
+  image.folder("dev/dri");
+  image.file("dev/file");
+  image.link(image.outside() / "folder", "dev/out");
+  EXPECT_EQ(image
+                .run({"chmod", "--mode", "711", "--path", "/dev/dri", "--path", "/dev/none", "--path",
+                      "/dev/file", "--path", "/dev/out"})
+                .status,
+            0);
+  struct stat status{};
+  ASSERT_EQ(::stat((image.root() / "dev/dri").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 07777, 0711u);
+  EXPECT_TRUE(image.outside_is_untouched());
+}
+
+TEST(DeviceParams, OnlyTheOneLineChanges) {
+  EXPECT_EQ(without_device_modification("A: 1\nModifyDeviceFiles: 1\nB: 2\n"),
+            "A: 1\nModifyDeviceFiles: 0\nB: 2\n");
+  EXPECT_EQ(without_device_modification("ModifyDeviceFiles: 1"), "ModifyDeviceFiles: 0\n");
+  EXPECT_EQ(without_device_modification("ModifyDeviceFiles: 0\n"), std::nullopt);
+  EXPECT_EQ(without_device_modification("NotModifyDeviceFiles: 1\n"), std::nullopt);
+  EXPECT_EQ(without_device_modification(""), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gpulet::hook

@@ -10,6 +10,7 @@
 #include "cli/config_manager_command.h"
 #include "cli/demo_command.h"
 #include "cli/list_command.h"
+#include "cli/mig_command.h"
 #include "cli/mps_command.h"
 #include "cli/place_command.h"
 #include "cli/topo_command.h"
@@ -141,6 +142,7 @@ class Gpulet {
     add_agent();
     add_inspection();
     add_config();
+    add_mig();
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");
     command->add_flag("--json", version_.json, "as JSON");
@@ -230,6 +232,47 @@ class Gpulet {
     });
   }
 
+  // The flags are nvidia-mig-parted's, and some of our own.
+  void add_mig() {
+    auto* command = app_.add_subcommand("mig", "MIG layouts: plan, apply, assert, export");
+    command->require_subcommand(1);
+    const auto add = [&](const char* name, const char* help, MigVerb verb) {
+      auto* made = command->add_subcommand(name, help);
+      made->add_option("--gpu", mig_.gpus, "only these GPUs, by index or UUID (all)")->delimiter(',');
+      add_driver_root(*made, mig_.driver_root);
+      made->callback([this, verb] {
+        run_ = [this, verb] {
+          mig_.environment = config::process_environment();
+          return mig(verb, mig_);
+        };
+      });
+      return made;
+    };
+    const auto add_layout = [&](CLI::App& made) {
+      made.add_option(
+          "-f,--config-file", mig_.config_file,
+          "mig-parted's file of layouts, - for standard input (layouts that the hardware offers)");
+      made.add_option("-c,--selected-config", mig_.selected_config, "which of them");
+      made.add_flag("-m,--mode-only", mig_.mode_only, "only MIG on or off, and no instances");
+      made.add_option("-o,--output", mig_.output, "text or json")->check(CLI::IsMember({"text", "json"}));
+    };
+    const auto add_pods = [&](CLI::App& made) {
+      made.add_option("--kubelet-dir", mig_.kubelet_dir, "the kubelet's root folder (/var/lib/kubelet)");
+      made.add_flag("--ignore-pods", mig_.ignore_pods, "do not ask the kubelet which Pods hold a device");
+    };
+    auto* plan = add("plan", "what would be done, and who is in the way", MigVerb::kPlan);
+    auto* apply = add("apply", "make it so; what is in use stays", MigVerb::kApply);
+    auto* holds = add("assert", "whether the GPUs are so", MigVerb::kAssert);
+    auto* write = add("export", "what the GPUs have now, as a file of layouts", MigVerb::kExport);
+    for (auto* made : {plan, apply, holds}) add_layout(*made);
+    for (auto* made : {plan, apply}) add_pods(*made);
+    apply->add_flag("--dry-run", mig_.dry_run, "only say what would be done");
+    holds->add_flag("-a,--valid-config", mig_.valid_config, "only whether the GPUs can have it");
+    write->add_option("-o,--output,--output-format", mig_.output, "yaml or json")
+        ->check(CLI::IsMember({"yaml", "json"}));
+    write->add_option("-l,--config-label", mig_.config_label, "the config's name (current)");
+  }
+
   void add_demo() {
     auto* command =
         app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
@@ -250,6 +293,7 @@ class Gpulet {
   PlaceOptions place_;
   ConfigCheckOptions check_;
   ConfigPrintOptions print_;
+  MigOptions mig_;
   DemoOptions demo_;
   VersionOptions version_;
 };

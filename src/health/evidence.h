@@ -44,10 +44,10 @@ std::string_view name(Source source);  // "row-remap"
 struct XidReport {
   Source source = Source::kDriverEvents;  // or kKernelLog
   std::uint64_t code = 0;
-  std::optional<std::uint32_t> pid;  // events do not say
-  std::string owner;  // whose application: the Pod's UID, where whoever reports it knows; or empty
-  std::optional<NvLink5Detail> nvlink5;
-  std::optional<unsigned> recovery_action;  // what the line of an XID 154 says
+  std::optional<std::uint32_t> pid{};  // events do not say
+  std::string owner{};  // whose application: the Pod's UID, where whoever reports it knows; or empty
+  std::optional<NvLink5Detail> nvlink5{};
+  std::optional<unsigned> recovery_action{};  // what the line of an XID 154 says
 };
 // Events of their own types that newer drivers send (nvmlEventType…).
 enum class Notice {
@@ -84,7 +84,7 @@ enum class Answer {
 };
 struct HandleReading {
   Answer answer = Answer::kAnswers;
-  std::string error;  // one line, empty when it answers
+  std::string error{};  // one line, empty when it answers
 };
 struct RecoveryActionReading {
   unsigned action = 0;  // nvmlDeviceGpuRecoveryAction_t; 0 for none

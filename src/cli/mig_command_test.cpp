@@ -95,8 +95,7 @@ TEST_F(MigCommand, ApplyMakesItSoAndSaysWhatStands) {
   const auto applied = run(MigVerb::kApply, "all-balanced");
   EXPECT_EQ(applied.exit_code, 0);
   EXPECT_EQ(applied.out.substr(0, applied.out.find('\n')),
-            "GPU 0: done: set MIG mode on; created 2g.20gb at 0-1; created 1g.10gb at 2; created 1g.10gb at "
-            "3; created 3g.40gb at 4-7");
+            "GPU 0: done: enable MIG; create 2g.20gb at 0-1, 1g.10gb at 2, 1g.10gb at 3, 3g.40gb at 4-7");
   EXPECT_NE(applied.out.find(std::string("\n\nGPU 0 has ") + kBalanced + "\nGPU 1 has "), std::string::npos)
       << applied.out;
   for (std::size_t gpu = 0; gpu < 8; ++gpu) EXPECT_EQ(has(gpu), kBalanced);

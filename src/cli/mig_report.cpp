@@ -38,6 +38,10 @@ std::string plan_lines(const MigGpu& gpu) {
 std::string apply_lines(const MigGpu& gpu) {
   if (gpu.failed) return head(gpu) + "failed: " + gpu.failed->text() + "\n";
   if (!gpu.report) return plan_lines(gpu);
+  // All of the plan, which is shorter than its single steps.
+  if (gpu.report->outcome == mig::Outcome::kDone) {
+    return head(gpu) + "done: " + mig::describe(*gpu.plan).front().substr(head(gpu).size()) + "\n";
+  }
   std::string lines = head(gpu) + mig::describe(*gpu.report) + "\n";
   if (gpu.report->outcome == mig::Outcome::kNeedsReset) {
     lines += head(gpu) + "its MIG mode is set and waits for a reset: `nvidia-smi --gpu-reset -i " +

@@ -44,6 +44,22 @@ TEST(HookMounts, AReadOnlyRootIsToleratedWithAWarning) {
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
+TEST(HookMounts, AReadOnlyRootThatLacksNothingIsNotWarnedOf) {
+  const TestImage image;
+  image.folder("etc/ld.so.conf.d");
+  image.link("a", "usr/lib/b");
+  EXPECT_EQ(
+      with_own_mounts([&]() -> std::string {
+        if (!bind(image.root(), image.root())) return "no bind";
+        if (::mount(nullptr, image.root().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
+          return "no remount";
+        const Ran ran =
+            image.run({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b"});
+        return ran.status == 0 ? ran.told : "failed: " + ran.told;
+      }),
+      "");
+}
+
 TEST(HookMounts, AVolumeOfThePodIsNotWrittenTo) {
   const TestImage image;
   image.link("/volume", "usr/lib");

@@ -269,6 +269,10 @@ Status Rootfs::remove_file(std::string_view path) const {
   const FileDescriptor folder(open_to_write(root_.get(), split.folder));
   if (!folder.valid() && folder.get() == -ENOENT) return {};
   if (!folder.valid()) return fail(path_error("cannot open folder", -folder.get(), path));
+  // Asked first: a read-only file system refuses to remove even what is not there.
+  struct stat status{};
+  if (::fstatat(folder.get(), split.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
+    return {};
   if (::unlinkat(folder.get(), split.name.c_str(), 0) != 0 && errno != ENOENT)
     return fail(path_error("cannot remove", errno, path));
   return {};

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "base/log.h"
-#include "mig/holders.h"
-
 namespace gpulet::agent {
 namespace {
 
@@ -28,25 +25,28 @@ std::string subject_of(const std::vector<MigWish>& wishes, const inventory::Snap
   return subject;
 }
 
-std::string joined(const std::vector<std::string>& lines, const char* between) {
-  std::string text;
-  for (const auto& line : lines) text += (text.empty() ? "" : between) + line;
-  return text;
-}
-
 }  // namespace
 
 MigManager::MigManager(MigPorts ports, std::uint64_t seed)
-    : ports_(std::move(ports)), backoff_(kMigBackoff, seed) {}
+    : ports_(std::move(ports)),
+      round_{.ports = ports_,
+             .memory = memory_,
+             .seed = seed,
+             .report = [this](Severity severity, std::string_view reason,
+                              const std::string& message) { report(severity, reason, message); },
+             .begin = [this](std::function<void(Status)> done) { begin(std::move(done)); },
+             .given_up = [this] { return again_; }},
+      backoff_(kMigBackoff, seed) {}
 
 void MigManager::update(std::vector<MigWish> wishes, const inventory::SnapshotPtr& snapshot) {
   snapshot_ = snapshot;
   const bool other_wishes = wishes != wishes_;
   wishes_ = std::move(wishes);
+  if (other_wishes) memory_ = {};
   if (!snapshot_) return;
   if (busy_) {
     if (other_wishes) again_ = true;
-    if (wanted_shown_ && shown()) end_job();
+    if (change_) change_->on_snapshot(snapshot_);
     return;
   }
   if (subject_of(wishes_, *snapshot_) == done_for_) return;
@@ -62,6 +62,7 @@ void MigManager::start_round() {
   read_.clear();
   jobs_.clear();
   telling_.clear();
+  begun_.reset();
   read_next(0);
 }
 
@@ -75,7 +76,7 @@ void MigManager::read_next(std::size_t next) {
   ports_.hardware.read(wish.gpu, [this, wish, next, alive = std::weak_ptr(alive_)](Result<mig::State> state) {
     if (alive.expired()) return;
     // The wishes may be others by now: the round goes on with those it has read, and another follows.
-    if (again_) return end_round();
+    if (again_) return leave_round();
     if (state) {
       read_.emplace_back(wish, std::move(*state));
     } else {
@@ -99,7 +100,11 @@ void MigManager::judge_round() {
     from = to;
   }
   read_.clear();
-  if (!jobs_.empty() && from_label_) ports_.tell_state(kMigPending);
+  if (!jobs_.empty()) {
+    about_ = {{}, jobs_.front().wish.layout};
+    for (const auto& job : jobs_) about_.gpus.push_back(job.wish.gpu);
+    if (from_label_) ports_.tell_state(kMigPending);
+  }
   next_job();
 }
 
@@ -110,7 +115,7 @@ void MigManager::judge(std::span<const std::pair<MigWish, mig::State>> alike) {
   auto layouts = first.exact ? Result<std::vector<std::optional<mig::Layout>>>(
                                    std::vector<std::optional<mig::Layout>>(states.size(), first.exact))
                              : ports_.layouts(first.layout, states);
-  std::vector<Job> jobs;
+  std::vector<MigJob> jobs;
   std::vector<Error> errors;
   if (!layouts) errors.push_back(layouts.error());
   for (std::size_t i = 0; layouts && i < states.size(); ++i) {
@@ -120,7 +125,7 @@ void MigManager::judge(std::span<const std::pair<MigWish, mig::State>> alike) {
     if (!plan) {
       errors.push_back(plan.error());
     } else if (!plan->nothing_to_do()) {
-      jobs.push_back({alike[i].first, *layout});
+      jobs.push_back({alike[i].first, *layout, false});
     }
   }
   for (const auto& error : errors) {
@@ -131,119 +136,65 @@ void MigManager::judge(std::span<const std::pair<MigWish, mig::State>> alike) {
 }
 
 void MigManager::next_job() {
-  if (jobs_.empty() || again_) return end_round();
-  look(false);
+  if (jobs_.empty() || again_) return leave_round();
+  change_ = std::make_unique<MigChange>(round_, jobs_.front(), snapshot_,
+                                        [this](MigChange::Outcome outcome) { on_change(outcome); });
+  change_->start();
 }
 
-// Twice for each GPU: as it is offered, so that one that is blocked is not withdrawn for nothing, and
-// withdrawn, so that nobody can take what was free.
-void MigManager::look(bool withdrawn) {
-  ports_.pods([this, withdrawn, alive = std::weak_ptr(alive_)](Result<Holders> holders) {
-    if (!alive.expired()) on_holders(withdrawn, std::move(holders));
-  });
-}
-
-void MigManager::on_holders(bool withdrawn, Result<Holders> holders) {
-  const auto& gpu = jobs_.front().wish.gpu;
-  if (!holders) {
-    waiting_ = true;
-    report(Severity::kWarning, "MigBlocked",
-           "GPU " + gpu.str() + ": who holds its devices is not known: " + holders.error().text());
-    return end_job();
+void MigManager::on_change(MigChange::Outcome outcome) {
+  change_.reset();
+  MigJob job = std::move(jobs_.front());
+  jobs_.pop_front();
+  switch (outcome) {
+    case MigChange::Outcome::kDone:
+      break;
+    case MigChange::Outcome::kWaiting:
+      waiting_ = true;
+      break;
+    case MigChange::Outcome::kFailed:
+      failed_ = true;
+      break;
+    case MigChange::Outcome::kDrainLater:
+      job.may_drain = true;
+      jobs_.push_back(std::move(job));
+      break;
   }
-  ports_.hardware.read(gpu, [this, withdrawn, holders = std::move(*holders),
-                             alive = std::weak_ptr(alive_)](Result<mig::State> state) {
-    if (!alive.expired()) on_state(withdrawn, holders, std::move(state));
-  });
+  if (begun_ && !*begun_) jobs_.clear();
+  next_job();
 }
 
-void MigManager::on_state(bool withdrawn, const Holders& holders, Result<mig::State> state) {
-  const auto& job = jobs_.front();
-  if (state) mig::add_pods(*state, holders);
-  const auto plan = state ? mig::plan(*state, job.layout) : Result<mig::Plan>(fail(state.error()));
-  if (!plan) {
-    failed_ = true;
-    report(Severity::kWarning, "MigFailed", job.wish.source + ": " + plan.error().text());
-    return end_job();
-  }
-  if (plan->nothing_to_do()) return end_job();
-  if (plan->blocked()) {
-    waiting_ = true;
-    report(Severity::kWarning, "MigBlocked",
-           joined(mig::describe(*plan), "; ") + " (" + job.wish.source + ")");
-    return end_job();
-  }
-  if (withdrawn) return apply(*plan);
-  const std::string why = "is being made " + mig::describe(job.layout);
-  ports_.withdraw({{job.wish.gpu, why}});
-  timer_ = ports_.loop.after(kMigSettle, [this] { look(true); });
+void MigManager::begin(std::function<void(Status)> done) {
+  if (begun_) return ports_.loop.post([done = std::move(done), status = *begun_] { done(status); });
+  exit_owed_ = true;
+  ports_.hooks->run(mig::HookPoint::kApplyStart, about_,
+                    [this, done = std::move(done), alive = std::weak_ptr(alive_)](const Status& status) {
+                      if (alive.expired()) return;
+                      begun_ = status;
+                      if (!status)
+                        report(Severity::kWarning, "MigHookFailed",
+                               status.error().text() + "; nothing was changed");
+                      done(status);
+                    });
 }
 
-void MigManager::apply(const mig::Plan& plan) {
-  log::info("changing MIG",
-            {{"plan", joined(mig::describe(plan), "; ")}, {"source", jobs_.front().wish.source}});
-  ports_.hardware.apply(jobs_.front().wish.gpu, plan,
-                        [this, plan, alive = std::weak_ptr(alive_)](Result<MigApplied> applied) {
-                          if (!alive.expired()) on_applied(plan, applied);
-                        });
-}
-
-void MigManager::on_applied(const mig::Plan& plan, const Result<MigApplied>& applied) {
-  const auto& job = jobs_.front();
-  const std::string steps = joined(mig::describe(plan), "; ");
-  if (!applied) {
-    failed_ = true;
-    report(Severity::kWarning, "MigFailed",
-           steps + ": " + applied.error().text() + " (" + job.wish.source + ")");
-  } else if (applied->needs_reset) {
-    waiting_ = true;
-    report(Severity::kWarning, "MigNeedsReset",
-           "GPU " + std::to_string(plan.gpu) +
-               ": its MIG mode is set and waits for a reset of the GPU: `nvidia-smi --gpu-reset -i " +
-               std::to_string(plan.gpu) + "`, or a reboot");
-  } else {
-    ports_.reporter.event(Severity::kNormal, "MigApplied", steps + " (" + job.wish.source + ")");
-  }
-  await_shown();
-}
-
-// It stays withdrawn until the agent's own reading has what was made: what the kubelet is offered next is the
-// truth.
-void MigManager::await_shown() {
-  ports_.hardware.read(jobs_.front().wish.gpu,
-                       [this, alive = std::weak_ptr(alive_)](Result<mig::State> state) {
-                         if (alive.expired()) return;
-                         if (!state) return end_job();
-                         wanted_shown_ = std::move(*state);
-                         if (shown()) return end_job();
-                         timer_ = ports_.loop.after(kMigShown, [this] { end_job(); });
-                         ports_.read_again();
-                       });
-}
-
-bool MigManager::shown() const {
-  const auto* gpu = snapshot_->find(wanted_shown_->uuid);
-  if (gpu == nullptr) return true;
-  std::set<std::string> made, read;
-  for (const auto& instance : wanted_shown_->instances) {
-    for (const auto& compute : instance.compute) made.insert(compute.uuid.str());
-  }
-  for (const auto& device : gpu->mig_devices) read.insert(device.uuid.str());
-  return gpu->mig_enabled == wanted_shown_->enabled && made == read;
-}
-
-void MigManager::end_job() {
-  timer_.reset();
-  wanted_shown_.reset();
-  ports_.withdraw({});
-  jobs_.erase(jobs_.begin());
-  // Not from inside: update() may be who called.
-  timer_ = ports_.loop.after(Duration::zero(), [this] { next_job(); });
+void MigManager::leave_round() {
+  jobs_.clear();
+  if (!exit_owed_ || !ports_.hooks->any()) return end_round();
+  ports_.hooks->run(mig::HookPoint::kApplyExit, about_,
+                    [this, alive = std::weak_ptr(alive_)](const Status& status) {
+                      if (alive.expired()) return;
+                      exit_owed_ = !status;
+                      if (!status) {
+                        failed_ = true;
+                        report(Severity::kWarning, "MigHookFailed", status.error().text() + "; tried again");
+                      }
+                      end_round();
+                    });
 }
 
 void MigManager::end_round() {
   timer_.reset();
-  jobs_.clear();
   busy_ = false;
   told_ = std::move(telling_);
   if (again_) return start_round();

@@ -6,6 +6,8 @@
 #include <random>
 
 #include "agent/agent.h"
+#include "agent/mig_hooks.h"
+#include "agent/mig_manager.h"
 #include "agent/mig_wishes.h"
 #include "agent/mps_care.h"
 #include "agent/nvml_driver.h"
@@ -110,6 +112,7 @@ class Node {
         .pods = [this](auto done) { list_pods(std::move(done)); },
         .files = read_node_files,
         .daemons = [this](const auto& specs) { return mps_->wants(specs, config_); },
+        .cdi = nullptr,
         .changed = [this] { look_again_soon(); },
     };
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
@@ -129,6 +132,7 @@ class Node {
   }
 
   void manage_mig() {
+    mig_hooks_.emplace(loop_, [this] { return config_.gpulet.mig; });
     MigPorts ports{
         .loop = loop_,
         .hardware = mig_hardware_,
@@ -148,6 +152,12 @@ class Node {
             [this](std::string_view state) {
               if (node_patch_) node_patch_->set_label(kMigStateLabel, std::string(state));
             },
+        .hooks = &*mig_hooks_,
+        .drains = [this] { return config_.gpulet.mig.drain; },
+        .evict = [this](auto pods, auto news) -> std::unique_ptr<cluster::Eviction> {
+          if (!access_) return nullptr;
+          return cluster::Eviction::start(loop_, *access_, std::move(pods), std::move(news));
+        },
     };
     mig_.emplace(std::move(ports), std::random_device{}());
   }
@@ -157,6 +167,7 @@ class Node {
   void withdraw() {
     listener_.reset();
     mig_.reset();
+    mig_hooks_.reset();
     agent_.reset();
     mps_.reset();
     pod_resources_.reset();
@@ -185,6 +196,7 @@ class Node {
     // What is wrong with the access was said by the reporter, which has the same.
     const auto access = cluster::find_access(sources_.environment);
     if (!access || !*access) return on_labels({});
+    access_ = **access;
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =
         cluster::NodeWatch::start(loop_, **access, {}, [this](const auto& labels) { on_labels(labels); });
@@ -305,7 +317,9 @@ class Node {
   std::optional<MpsCare> mps_;
   partition::NodeFacts facts_;
   NvmlMig mig_hardware_{loop_, [this] { return driver_.get(); }};
+  std::optional<ConfiguredHooks> mig_hooks_;
   std::optional<MigManager> mig_;
+  std::optional<cluster::Access> access_;
   std::unique_ptr<cluster::NodeWatch> node_watch_;
   std::unique_ptr<cluster::NodePatch> node_patch_;
   std::unique_ptr<config::ConfigFolder> config_folder_;

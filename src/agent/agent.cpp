@@ -209,7 +209,7 @@ void Agent::step() {
   auto judged = std::make_shared<const inventory::Snapshot>(judge_.judge(*reading_));
   if (published_) report_health(*published_, *judged);
   published_ = judged;
-  auto built = builder_.build(*judged, config_, {ports_.files(config_), facts_, ports_.daemons});
+  auto built = builder_.build(*judged, config_, {ports_.files(config_), facts_, ports_.daemons, ports_.cdi});
   report_notes(built.notes);
   remove_unoffered(built.offers);
   for (const auto& offer : built.offers) {

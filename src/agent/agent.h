@@ -67,6 +67,8 @@ struct Ports {
   std::function<NodeFiles(const config::Config&)> files;
   // The MPS daemons that are wanted now (Surroundings::daemons); may be empty.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> daemons;
+  // The CDI names that are on disk (Surroundings::cdi); may be empty.
+  std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi;
   // Called after State changed; may be empty. Must not call the agent back from inside.
   std::function<void()> changed;
 };

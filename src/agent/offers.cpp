@@ -12,19 +12,6 @@ namespace {
 constexpr const char* kControlNodes[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
                                          "/dev/nvidia-modeset"};
 constexpr const char* kMigMinors = "/proc/driver/nvidia-caps/mig-minors";
-constexpr const char* kCdiFolders[] = {"/etc/cdi", "/var/run/cdi"};
-
-// A spec for the class, by the file name that NVIDIA's plugin and the CDI tools give it.
-bool has_cdi_spec(const char* device_class) {
-  for (const char* folder : kCdiFolders) {
-    const auto root = RootDirectory::open(folder);
-    if (!root) continue;
-    for (const char* extension : {".json", ".yaml"}) {
-      if (root->exists(std::string("k8s.device-plugin.nvidia.com-") + device_class + extension)) return true;
-    }
-  }
-  return false;
-}
 
 kubelet::DeviceAccess access_of(const partition::Device& device, const inventory::Snapshot& snapshot,
                                 const inventory::MigMinors& minors) {
@@ -61,9 +48,6 @@ kubelet::AllocationRules rules_of(const config::Config& config, const NodeFiles&
   rules.gds = flags.gds_enabled;
   rules.mofed = flags.mofed_enabled;
   rules.gdrcopy = flags.gdrcopy_enabled;
-  rules.gds_cdi = rules.gds && files.gds_cdi;
-  rules.mofed_cdi = rules.mofed && files.mofed_cdi;
-  rules.gdrcopy_cdi = rules.gdrcopy && files.gdrcopy_cdi;
   if (resource.sharing == config::SharingStrategy::kMps) rules.mps_root = flags.mps_root;
   return rules;
 }
@@ -93,6 +77,23 @@ std::vector<mps::DaemonSpec> serve_by(partition::Resource& resource, const std::
     if (device.health.healthy && health != healths.end()) device.health = health->second;
   }
   return daemons;
+}
+
+// By CDI a container gets what is named, and only what is on disk can be.
+void name_by_cdi(kubelet::Offer& offer, const std::set<std::string>& names) {
+  auto& rules = offer.rules;
+  const auto is_written = [&](const std::string& device) {
+    return names.contains(rules.cdi_vendor + "/" + device);
+  };
+  rules.gds_cdi = rules.gds && is_written("gds=all");
+  rules.mofed_cdi = rules.mofed && is_written("mofed=all");
+  rules.gdrcopy_cdi = rules.gdrcopy && is_written("gdrcopy=all");
+  for (std::size_t i = 0; i < offer.access.size(); ++i) {
+    auto& health = offer.resource.devices[i].health;
+    const auto& access = offer.access[i];
+    const auto& name = rules.ids == config::DeviceIdStrategy::kUuid ? access.uuid : access.index;
+    if (health.healthy && !is_written("gpu=" + name)) health = {false, "its CDI spec is not on disk yet"};
+  }
 }
 
 bool same(const kubelet::Offer& a, const kubelet::Offer& b) {
@@ -137,9 +138,6 @@ NodeFiles read_node_files(const config::Config& config) {
       }
     }
   }
-  if (config.flags.gds_enabled) files.gds_cdi = has_cdi_spec("gds");
-  if (config.flags.mofed_enabled) files.mofed_cdi = has_cdi_spec("mofed");
-  if (config.flags.gdrcopy_enabled) files.gdrcopy_cdi = has_cdi_spec("gdrcopy");
   return files;
 }
 
@@ -162,6 +160,8 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
   const auto daemons = mps::plan(plan.resources, snapshot);
   std::map<std::string, inventory::Health> healths;
   if (surroundings.daemons) healths = surroundings.daemons(daemons);
+  std::optional<std::set<std::string>> cdi_names;
+  if (surroundings.cdi) cdi_names = surroundings.cdi(snapshot);
   std::map<ResourceName, Kept> next;
   for (auto& resource : plan.resources) {
     Kept kept;
@@ -185,6 +185,7 @@ Offers OfferBuilder::build(const inventory::Snapshot& snapshot, const config::Co
     }
     const ResourceName name = resource.name;
     offer->resource = std::move(resource);
+    if (cdi_names) name_by_cdi(*offer, *cdi_names);
     kept.offer = before != kept_.end() && same(*before->second.offer, *offer) ? before->second.offer : offer;
     result.offers.push_back(kept.offer);
     next.emplace(name, std::move(kept));

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,6 @@ struct NodeFiles {
   std::vector<std::string> control_nodes;  // "/dev/nvidiactl"…, those that exist
   std::string mig_minors;                  // /proc/driver/nvidia-caps/mig-minors; empty when there is none
   std::vector<unsigned> imex_channels;     // channels that exist
-  bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a CDI spec for the class is there
 };
 
 // Reads what `config` makes necessary. Device nodes are looked for in the driver root as the agent sees it,
@@ -35,6 +36,9 @@ struct Surroundings {
   // Takes the MPS daemons that the node needs now, and says how each is, by name; one it does not name is not
   // looked after here and counts as healthy. May be empty.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> daemons;
+  // Takes what the node is, and says which qualified CDI names are on disk for it; nullopt where nobody looks
+  // after specs here. May be empty.
+  std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi;
 };
 
 struct Offers {

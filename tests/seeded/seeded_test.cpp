@@ -45,6 +45,7 @@ class Node {
                        .pods = nullptr,
                        .files = [](const config::Config&) { return agent::NodeFiles{}; },
                        .daemons = nullptr,
+                       .cdi = nullptr,
                        .changed = nullptr};
     agent_.emplace(std::move(ports), config_, seed,
                    [](const Error& error) { ADD_FAILURE() << error.text(); });

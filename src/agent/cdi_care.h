@@ -1,0 +1,73 @@
+// The CDI specs of the node, kept as the driver, the GPUs and the config are: written by a thread of its own
+// when something of that differs, and when files of the driver change under it. What is offered by CDI is
+// healthy only once its name is on disk, so that no Pod is admitted with a name that its engine cannot
+// resolve.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/ports.h"
+#include "base/inotify.h"
+#include "base/loop.h"
+#include "base/thread.h"
+#include "config/config.h"
+#include "inventory/snapshot.h"
+
+namespace gpulet::agent {
+
+// What a writing left on disk.
+struct CdiWritten {
+  std::set<std::string> names;        // qualified: "k8s.device-plugin.nvidia.com/gpu=GPU-…"
+  std::vector<std::string> watch;     // folders of the driver, as this process sees them
+  std::vector<std::string> warnings;  // of what is missing, a line each
+  std::optional<Error> error;         // why a spec could not be written: what was there stays
+};
+
+// Writes all specs that `config` asks for. Blocks on the disk: any thread but the loop's. Never fails as a
+// whole.
+CdiWritten write_cdi_specs(const inventory::Snapshot& snapshot, const config::Config& config);
+
+// Whether Allocate names devices by CDI.
+bool uses_cdi(const config::Config& config);
+
+class CdiCare {
+ public:
+  using Writer = std::function<CdiWritten(const inventory::Snapshot&, const config::Config&)>;
+  // `changed` is called from the loop when names differ.
+  CdiCare(Loop& loop, Reporter& reporter, std::function<void()> changed, Writer writer = write_cdi_specs);
+  ~CdiCare();
+  CdiCare(const CdiCare&) = delete;
+
+  // Takes what the node is now. The names that are on disk for it; nullopt where CDI is not used.
+  std::optional<std::set<std::string>> wants(const inventory::Snapshot& snapshot,
+                                             const config::Config& config);
+
+ private:
+  void start();
+  void written(CdiWritten result);
+  void follow(const std::vector<std::string>& folders);
+
+  Loop& loop_;
+  Reporter& reporter_;
+  std::function<void()> changed_;
+  Writer writer_;
+  std::shared_ptr<Relay> relay_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::shared_ptr<const inventory::Snapshot> snapshot_;
+  std::shared_ptr<const config::Config> config_;
+  std::string wanted_for_;  // what the newest start() was about
+  bool writing_ = false, again_ = false;
+  std::set<std::string> names_;
+  std::string told_;
+  std::unique_ptr<InotifyWatch> inotify_;
+  std::vector<std::string> folders_;
+  std::vector<Subscription> watches_;
+  Subscription soon_;
+};
+
+}  // namespace gpulet::agent

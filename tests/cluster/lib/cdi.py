@@ -1,0 +1,193 @@
+"""What a container gets by CDI alone: no runtime of NVIDIA's, the kubelet names devices and containerd reads our specs."""
+import json
+import pathlib
+import re
+import subprocess
+import time
+
+from lib.images import NAME, make_glibc_image
+from lib.kube import gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, TESTBED
+
+GPU = "nvidia.com/gpu"
+SPECS = pathlib.Path("var/run/cdi")
+# Says what the container has of the driver, one line each, then stays.
+LOOK = """
+echo "env $NVIDIA_VISIBLE_DEVICES"
+find /dev -name 'nvidia*' -type c | while read -r node; do echo "node $node"; done
+for minor in 0 1 2 3 4 5 6 7; do
+  [ -c /dev/nvidia$minor ] || mknod /tmp/gpu$minor c 195 $minor 2>/dev/null || continue
+  node=/dev/nvidia$minor; [ -c $node ] || node=/tmp/gpu$minor
+  echo "open $minor $( (: <$node) 2>&1)"
+done
+if [ -x /usr/sbin/ldconfig ]; then
+  ldconfig -p | sed -n 's/^[[:space:]]*\\(libcuda\\.so\\.1\\|libnvidia-ml\\.so\\.1\\) .*=> /cache \\1 /p'
+  probe libcuda.so.1 libcuda.so libnvidia-ml.so.1 libnvidia-ptxjitcompiler.so.1
+  find / -xdev -name 'libcuda.so*' 2>/dev/null | while read -r file; do echo "file $file $(readlink $file)"; done
+  find / -xdev -name 'libcuda.so.1' -type l | while read -r file; do echo "link $file $(readlink $file)"; done
+  nvidia-smi -L | sed 's/^/smi /'
+fi
+echo "hook $(ls -d /run/gpulet* /etc/ld.so.conf.d/*gpulet* 2>/dev/null | tr '\\n' ' ')"
+echo "user $(id -u)"
+echo done
+trap 'exit 0' TERM; sleep 100000 & wait
+"""
+
+
+def cdi_pod(name, gpus, node, image=NAME, resource=GPU, security=None):
+    pod = gpu_pod(name, gpus, node, script=LOOK, resource=resource)
+    container = pod["spec"]["containers"][0]
+    container["image"] = image
+    if image != NAME:
+        container["command"][0] = "/bin/sh"
+    container["volumeMounts"] = [{"name": "machine", "mountPath": "/run/gpulet-sim"}]
+    if security:
+        container["securityContext"] = security
+        container["volumeMounts"].append({"name": "tmp", "mountPath": "/tmp"})
+    # What a kernel is to a real driver: the simulated one's state.
+    pod["spec"]["volumes"] = [{"name": "machine", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}},
+                              {"name": "tmp", "emptyDir": {}}]
+    return pod
+
+
+class CdiChecks:
+    def __init__(self, checks):
+        self.checks, self.kube, self.node = checks, checks.kube, checks.n1
+        self.hooks = self.node.state / "hook"
+
+    def run(self):
+        return [
+            ("specs are there before GPUs are offered", self.specs),
+            ("two Pods: each its GPU, its driver and no other's", self.two_pods),
+            ("a cgroup that is written anew keeps the devices", self.cgroup_rewritten),
+            ("read-only, not root, confined by seccomp", self.restricted),
+            ("an image without a dynamic loader", self.static_image),
+            ("a Pod without a request sees nothing", self.no_request),
+            ("a MIG Pod sees its capabilities only", self.mig),
+            ("a driver upgrade is in the specs within a second", self.upgrade),
+        ]
+
+    def spec_file(self, device_class="gpu"):
+        return self.node.state / self.node.name / SPECS / f"k8s.device-plugin.nvidia.com-{device_class}.json"
+
+    def spec(self):
+        return json.loads(self.spec_file().read_text())
+
+    def words(self, name, kind):
+        return [line[1:] for line in self.checks.look(name) if line[0] == kind]
+
+    def start(self, name, gpus=1, **more):
+        self.kube.create_pod(cdi_pod(name, gpus, self.node.name, **more))
+        self.checks.wait_running(name)
+
+    def specs(self):
+        image = self.node.state / "glibc.tar"
+        make_glibc_image(image)
+        subprocess.run([TESTBED, "image", image], check=True, capture_output=True, text=True)
+        self.hooks.mkdir()
+        self.node.write_config("version: v1\nflags: {migStrategy: mixed, plugin: {deviceListStrategy: [cdi-cri]}}\n"
+                               f"gpulet: {{cdi: {{hookDir: {self.hooks}}}}}\n")
+        self.node.start_agent(arguments=["--config-file", self.node.config])
+        self.node.wait_allocatable(self.kube, 8)
+        assert {device["name"] for device in self.spec()["devices"]} >= set(self.node.gpus), self.spec()
+        told = self.node.run(GPULET, "cdi", "validate", self.spec_file())
+        assert "error" not in told.lower(), told
+
+    def assert_driver(self, name, version):
+        """The driver's libraries are found as programs look for them, by the loader's own cache."""
+        cache = {line[0]: line[1] for line in self.words(name, "cache")}
+        assert set(cache) == {"libcuda.so.1", "libnvidia-ml.so.1"}, cache
+        opened = {line[0]: line[1] for line in self.words(name, "dlopen")}
+        assert all(path.startswith("/") for path in opened.values()), opened
+        links = {line[0]: line[1] for line in self.words(name, "file") if len(line) > 1 and line[1]}
+        assert links[cache["libcuda.so.1"]].endswith(f"libcuda.so.{version}"), links
+        assert self.words(name, "hook") == [[""]] or not self.words(name, "hook")[0][0].startswith("/run"), self.words(name, "hook")
+
+    def assert_sees(self, name, uuids):
+        minors = {self.node.gpus[uuid]["minor"] for uuid in uuids}
+        nodes = {node for line in self.words(name, "node") for node in line}
+        assert {node for node in nodes if re.fullmatch(r"/dev/nvidia\d+", node)} == {f"/dev/nvidia{minor}" for minor in minors}, nodes
+        assert "/dev/nvidiactl" in nodes and "/dev/nvidia-uvm" in nodes, nodes
+        for line in self.words(name, "open"):
+            wanted = "No such device or address" if int(line[0]) in minors else "Operation not permitted"
+            assert wanted in line[1], f"{name}: GPU {line}, with {minors} given"
+
+    def version(self):
+        return (self.node.sim / "sys/module/nvidia/version").read_text().strip()
+
+    def two_pods(self):
+        for name in ("one", "two"):
+            self.start(name)
+        held = self.node.resources.held()
+        assert set(held["one"]).isdisjoint(held["two"]), held
+        for name in ("one", "two"):
+            self.assert_sees(name, held[name])
+            self.assert_driver(name, self.version())
+            listed = [line for line in self.words(name, "smi")]
+            assert len(listed) == 1 and held[name][0] in " ".join(listed[0]), f"{name} holds {held[name]}, nvidia-smi lists {listed}"
+        self.kube.delete_pod("one")
+
+    def cgroup_rewritten(self):
+        """As `systemctl daemon-reload` does, which writes every container's device rules anew from what its runtime says."""
+        pod = self.kube.pod("two")
+        container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+        self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "update", "--cpu-share", "512", container)
+        minor = self.node.gpus[self.node.resources.held()["two"][0]]["minor"]
+        told = self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "exec", container, "/bin/sh", "-c",
+                             f": </dev/nvidia{minor}; : </dev/nvidia-uvm; true 2>&1")
+        assert "not permitted" not in told, told
+        self.checks.remove_pods()
+
+    def restricted(self):
+        self.start("restricted", security={
+            "readOnlyRootFilesystem": True, "runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}})
+        assert self.words("restricted", "user") == [["1000"]]
+        self.assert_driver("restricted", self.version())
+        listed = self.words("restricted", "smi")
+        assert len(listed) == 1, listed
+        self.checks.remove_pods()
+
+    def static_image(self):
+        self.start("static", image="localhost/busybox:1")
+        self.assert_sees("static", self.node.resources.held()["static"])
+        self.checks.remove_pods()
+
+    def no_request(self):
+        self.start("none", gpus=0)
+        assert not self.words("none", "node"), self.words("none", "node")
+        assert not self.words("none", "cache") and all("not permitted" in line[1] for line in self.words("none", "open"))
+        self.checks.remove_pods()
+
+    def mig(self):
+        self.node.nvml("cut", 7, "3@4", "2@0", "1@2", "1@3")
+        self.node.wait_allocatable(self.kube, 2, resource="nvidia.com/mig-1g.10gb")
+        self.start("mig", resource="nvidia.com/mig-1g.10gb")
+        uuid = self.node.resources.held()["mig"][0]
+        device = next(mig for mig in self.node.gpu(7)["mig"] if mig["uuid"] == uuid)
+        numbers = dict(line.split() for line in (self.node.sim / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines())
+        minor = self.node.gpu(7)["minor"]
+        caps = {"/dev/nvidia-caps/nvidia-cap" + numbers[f"gpu{minor}/gi{device['gi']}/{what}access"]
+                for what in ("", f"ci{device['ci']}/")}
+        nodes = {node for line in self.words("mig", "node") for node in line}
+        assert {node for node in nodes if "nvidia-caps" in node} == caps, nodes
+        assert {node for node in nodes if re.fullmatch(r"/dev/nvidia\d+", node)} == {f"/dev/nvidia{minor}"}, nodes
+        self.checks.remove_pods()
+        self.node.nvml("whole", 7)
+        self.node.wait_allocatable(self.kube, 8)
+
+    def upgrade(self):
+        newer = "575.57.08"
+        before = self.version()
+        assert before != newer and f".so.{before}" in self.spec_file().read_text()
+        started = time.monotonic()
+        self.node.run(GPULET_SIM, "driver-reload", "--version", newer, "--root", DRIVER_ROOT)
+        until("the specs name the new driver", lambda: f"libcuda.so.{newer}" in self.spec_file().read_text(), 5, 0.02)
+        took = time.monotonic() - started
+        print(f"   the specs had it after {took * 1000:.0f} ms", flush=True)
+        assert took < 1.5 and f".so.{before}" not in self.spec_file().read_text()
+        self.node.wait_allocatable(self.kube, 8)
+        self.start("newer")
+        self.assert_driver("newer", newer)
+        self.checks.remove_pods()
+        self.checks.stop_agent_of(self.node)

@@ -1,0 +1,61 @@
+"""A container image with glibc, made of this machine's own files: what a CUDA image is to a driver, in two megabytes."""
+import pathlib
+import shutil
+import subprocess
+import tempfile
+
+NAME = "localhost/glibc:1"
+# Opens each library that it is told, as CUDA programs open the driver's.
+PROBE = r"""
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) {
+    void *library = dlopen(argv[i], RTLD_NOW);
+    struct link_map *map = NULL;
+    if (library) dlinfo(library, RTLD_DI_LINKMAP, &map);
+    printf("dlopen %s %s\n", argv[i], library ? map->l_name : dlerror());
+  }
+  return 0;
+}
+"""
+
+
+def libraries_of(program):
+    """The files that the loader loads for it, the loader too."""
+    told = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    return [pathlib.Path(word) for line in told.splitlines() for word in line.split() if word.startswith("/")]
+
+
+def make_glibc_image(tar):
+    """Writes an OCI archive: Debian's layout (one /usr, multiarch folders), a shell, ldconfig and the probe."""
+    with tempfile.TemporaryDirectory() as work:
+        root = pathlib.Path(work) / "root"
+        for folder in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc/ld.so.conf.d", "tmp", "proc", "sys", "dev", "run"):
+            (root / folder).mkdir(parents=True)
+        (root / "tmp").chmod(0o1777)
+        for folder in ("bin", "sbin", "lib", "lib64"):
+            (root / folder).symlink_to(f"usr/{folder}")
+        shutil.copy("/bin/busybox", root / "usr/bin/busybox")
+        for applet in ("sh", "env", "sed", "find", "stat", "mknod", "grep", "sleep", "readlink", "cat", "ls", "id"):
+            (root / "usr/bin" / applet).symlink_to("busybox")
+        shutil.copy("/sbin/ldconfig", root / "usr/sbin/ldconfig")
+        source = pathlib.Path(work) / "probe.c"
+        source.write_text(PROBE)
+        probe = root / "usr/bin/probe"
+        subprocess.run(["gcc", "-O1", "-o", probe, source], check=True)
+        for library in libraries_of(probe):
+            place = root / library.relative_to("/").parent
+            place.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library.resolve(), place / library.name)
+        (root / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+        for line in pathlib.Path("/etc/ld.so.conf.d").glob("*-linux-gnu.conf"):
+            shutil.copy(line, root / "etc/ld.so.conf.d")
+        (root / "etc/passwd").write_text("root:x:0:0:root:/:/bin/sh\nuser:x:1000:1000:user:/:/bin/sh\n")
+        subprocess.run(["ldconfig", "-r", root], check=True)
+        image = f"{work}/oci:1"
+        for command in (["init", "--layout", f"{work}/oci"], ["new", "--image", image], ["insert", "--image", image, root, "/"],
+                        ["config", "--image", image, "--config.env", "PATH=/usr/bin:/usr/sbin"]):
+            subprocess.run(["umoci", *map(str, command)], check=True, capture_output=True)
+        subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", f"oci:{image}", f"oci-archive:{tar}:{NAME}"], check=True)

@@ -2,9 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <linux/openat2.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +10,8 @@
 #include <cerrno>
 #include <climits>
 #include <memory>
+
+#include "base/open_in_root.h"
 
 namespace gpulet {
 
@@ -100,16 +100,7 @@ Result<FileDescriptor> RootDirectory::open_file(std::string_view path, int flags
                                                 std::uint64_t more_resolve) const {
   std::string relative(path);
   if (relative.empty()) relative = "/";
-  open_how how{};
-  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | more_resolve;
-  auto attempt = [&] {
-    return static_cast<int>(::syscall(SYS_openat2, fd_.get(), relative.c_str(), &how, sizeof how));
-  };
-  FileDescriptor fd(attempt());
-  // EAGAIN: something was renamed while the kernel passed a ".." and so cannot vouch for the way.
-  for (int retries = 16; !fd.valid() && errno == EAGAIN && retries > 0; --retries)
-    fd = FileDescriptor(attempt());
+  FileDescriptor fd(open_in_root(fd_.get(), relative, flags, more_resolve));
   if (!fd.valid())
     return fail(errno_error("cannot open", errno, path_ + (relative[0] == '/' ? "" : "/") + relative));
   return fd;

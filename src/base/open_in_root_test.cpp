@@ -1,0 +1,105 @@
+// Without openat2 a path must lead where it leads with it, in trees and by paths that a seed makes up.
+#include "base/open_in_root.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/openat2.h>
+#include <rapidcheck/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+
+namespace gpulet {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int error = 0;
+  dev_t device = 0;
+  ino_t inode = 0;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+Outcome outcome_of(int fd) {
+  if (fd < 0) return {errno};
+  const FileDescriptor owned(fd);
+  struct stat status{};
+  EXPECT_EQ(::fstat(fd, &status), 0);
+  return {0, status.st_dev, status.st_ino};
+}
+
+bool kernel_has_openat2() {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  const FileDescriptor fd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
+  return fd.valid();
+}
+
+class OpenInRootTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "gpulet-root-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    fs::create_directories(folder_ / "root/a/b/c");
+    std::ofstream(folder_ / "root/a/file") << "x";
+    std::ofstream(folder_ / "secret") << "s";
+    root_ = FileDescriptor(::open((folder_ / "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  fs::path folder_;
+  FileDescriptor root_;
+};
+
+TEST_F(OpenInRootTest, ByStepsAsByTheKernel) {
+  if (!kernel_has_openat2()) GTEST_SKIP() << "this kernel has no openat2 to compare with";
+  const bool held = rc::check([this] {
+    const auto part =
+        rc::gen::element<std::string>("a", "b", "c", "file", "..", ".", "", "l0", "l1", "l2", "none");
+    const auto path = rc::gen::map(
+        rc::gen::pair(rc::gen::arbitrary<bool>(), rc::gen::container<std::vector<std::string>>(part)),
+        [](const auto& made) {
+          std::string text = made.first ? "/" : "";
+          for (const std::string& each : made.second) text += each + "/";
+          if (text.size() > 1 && made.second.size() % 3 != 0) text.pop_back();
+          return text.empty() ? std::string(".") : text;
+        });
+    for (const char* name : {"root/l0", "root/a/l1", "root/a/b/l2"}) {
+      fs::remove(folder_ / name);
+      fs::create_symlink(*path, folder_ / name);
+    }
+    const std::string asked = *path;
+    const int flags = *rc::gen::element(O_PATH, O_PATH | O_NOFOLLOW, O_PATH | O_DIRECTORY, O_RDONLY,
+                                        O_RDONLY | O_DIRECTORY, O_RDONLY | O_NOFOLLOW);
+    const std::uint64_t more = *rc::gen::element<std::uint64_t>(0, RESOLVE_NO_SYMLINKS);
+    const Outcome kernel = outcome_of(open_in_root(root_.get(), asked, flags, more));
+    const Outcome steps = outcome_of(open_in_root_by_steps(root_.get(), asked, flags, more));
+    RC_LOG() << asked << " flags " << flags << ": kernel errno " << kernel.error << ", steps errno "
+             << steps.error;
+    RC_ASSERT(kernel == steps);
+  });
+  EXPECT_TRUE(held);
+}
+
+TEST_F(OpenInRootTest, StepsStayInside) {
+  fs::create_symlink(folder_ / "secret", folder_ / "root/absolute");
+  fs::create_symlink("../../../../../../../../.." + (folder_ / "secret").string(), folder_ / "root/a/up");
+  fs::create_symlink("loop", folder_ / "root/loop");
+  for (const char* path : {"absolute", "a/up", "../secret", "/../../secret", "a/b/../../../secret"}) {
+    EXPECT_EQ(open_in_root_by_steps(root_.get(), path, O_RDONLY, 0), -1) << path;
+    EXPECT_EQ(errno, ENOENT) << path;
+  }
+  EXPECT_EQ(open_in_root_by_steps(root_.get(), "loop", O_RDONLY, 0), -1);
+  EXPECT_EQ(errno, ELOOP);
+}
+
+}  // namespace
+}  // namespace gpulet

@@ -41,14 +41,15 @@ Status Folder::read_entries() {
       unsigned short length = 0;
       std::memcpy(&length, record + offsetof(dirent64, d_reclen), sizeof length);
       const unsigned char type = static_cast<unsigned char>(record[offsetof(dirent64, d_type)]);
-      const std::string_view name(record + offsetof(dirent64, d_name));
+      const char* text = record + offsetof(dirent64, d_name);
+      const std::string_view name(text);
       offset += length;
       if (name == "." || name == "..") continue;
       if (entries_.size() == kMaxFolderEntries)
         return fail(Code::kInvalidArgument, "holds more than " + std::to_string(kMaxFolderEntries) + " files",
                     path_);
       entries_.push_back({static_cast<std::uint32_t>(names_.size()), static_cast<std::uint32_t>(name.size()),
-                          type_of_entry(fd_.get(), type, name.data())});
+                          type_of_entry(fd_.get(), type, text)});
       names_.append(name).push_back('\0');
     }
   }

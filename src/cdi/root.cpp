@@ -77,7 +77,7 @@ bool matches(std::string_view pattern, std::string_view name) {
   return at == pattern.size();
 }
 
-Result<Root> Root::open(const std::string& path, std::string host_path) {
+Result<Root> Root::open(const std::string& path, const std::string& host_path) {
   GPULET_TRY_ASSIGN(const std::string here, absolute(path));
   GPULET_TRY_ASSIGN(std::string there, absolute(host_path.empty() ? path : host_path));
   GPULET_TRY_ASSIGN(RootDirectory directory, RootDirectory::open(here));
@@ -90,13 +90,13 @@ Result<Root> Root::open(const std::string& path, std::string host_path) {
 }
 
 std::string Root::on_host(std::string_view path) const {
-  const std::string inside = normalised(path);
+  std::string inside = normalised(path);
   if (host_path_ == "/") return inside;
   return inside == "/" ? host_path_ : host_path_ + inside;
 }
 
 std::optional<std::string> Root::from_host(std::string_view path) const {
-  const std::string there = normalised(path);
+  std::string there = normalised(path);
   if (host_path_ == "/") return there;
   if (!text::starts_with(there, host_path_)) return std::nullopt;
   if (there.size() == host_path_.size()) return "/";

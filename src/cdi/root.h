@@ -82,7 +82,7 @@ class Root {
  public:
   // `host_path` empty: the same as `path`. Errors: kNotFound, kPermissionDenied, kInvalidArgument when either
   // is not absolute.
-  static Result<Root> open(const std::string& path, std::string host_path = {});
+  static Result<Root> open(const std::string& path, const std::string& host_path = {});
 
   const std::string& path() const { return directory_.path(); }
   const std::string& host_path() const { return host_path_; }

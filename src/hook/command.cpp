@@ -40,9 +40,9 @@ Status disable(Command& command, std::string_view names) {
   return {};
 }
 
-Status set_mode(Command& command, std::string_view text) {
-  const auto end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, command.mode, 8);
+Status set_mode(Command& command, const std::string& text) {
+  const char* const end = text.c_str() + text.size();
+  const auto read = std::from_chars(text.c_str(), end, command.mode, 8);
   if (text.empty() || read.ec != std::errc{} || read.ptr != end || command.mode > 07777)
     return usage("--mode: '" + shown(text, 20) + "' is no octal mode");
   return {};

@@ -60,7 +60,7 @@ Status bind_copy(std::string_view content, int folder, int file) {
   if (::fchdir(copy.get()) != 0 || ::umount2(".", MNT_DETACH) != 0)
     return failed("cannot unmount the copy's folder");
   if (::chdir("/") != 0) return failed("cannot leave the copy's folder");
-  GPULET_TRY(done);
+  if (!done) return done;
   mount_attr attributes{};
   attributes.attr_set = MOUNT_ATTR_RDONLY | kAttributes;
   attributes.propagation = MS_PRIVATE;

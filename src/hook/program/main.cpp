@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hook/command.h"
@@ -17,8 +18,7 @@ namespace {
 
 using gpulet::Error;
 
-void tell(int fd, std::string text) {
-  std::string_view rest = text;
+void tell(int fd, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t put = ::write(fd, rest.data(), rest.size());
     if (put < 0 && errno == EINTR) continue;

@@ -100,7 +100,8 @@ class Checks:
         return subprocess.run(["kubectl", *arguments], input=text, check=True, capture_output=True, text=True).stdout
 
     def apply_manifest(self, tag):
-        """The shipped manifest with four things of the testbed: image, driver root, its state writable, device nodes handed on."""
+        """The shipped manifest with five things of the testbed: image, driver root, its state writable, device nodes handed on, and
+        by environment which, so that tests can ask any container what it was given."""
         told = self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")).strip()
         items = []
         while told:  # one JSON value after the other
@@ -113,7 +114,9 @@ class Checks:
             pod = item["spec"]["template"]["spec"]
             agent = pod["containers"][0]
             agent.update(image=f"localhost/gpulet:{tag}", imagePullPolicy="Never")
-            agent["env"] += [{"name": "NVIDIA_DRIVER_ROOT", "value": DRIVER_ROOT}, {"name": "PASS_DEVICE_SPECS", "value": "true"}]
+            agent["env"] = [*(variable for variable in agent["env"] if variable["name"] != "DEVICE_LIST_STRATEGY"),
+                            {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}, {"name": "PASS_DEVICE_SPECS", "value": "true"},
+                            {"name": "NVIDIA_DRIVER_ROOT", "value": DRIVER_ROOT}]
             for mount in agent["volumeMounts"]:
                 if mount["name"] == "driver-root":
                     mount["readOnly"] = False

@@ -26,6 +26,7 @@ class LabelChecks:
             ("all-1g.10gb by label", self.cut_small),
             ("all-balanced by label, under a Pod that holds one instance", self.cut_again),
             ("a layout that the Pod stands in the way of waits for it", self.wait_for_pod),
+            ("with drain it is asked to leave, as its disruption budget allows", self.drain),
             ("whole again by label", self.whole_again),
             ("a node's own config by label", self.own_config),
             ("the label changes, the folder changes", self.another_config),
@@ -108,6 +109,21 @@ class LabelChecks:
         self.checks.assert_undisturbed(before)
         self.checks.remove_pods()
         until("the eighth too", lambda: self.offered() == {mig("7g.80gb"): 8}, MIG_LIMIT_S)
+        until("success is told", lambda: self.labels()[MIG_STATE] == "success")
+
+    def drain(self):
+        self.checks.run_pod("evicted", 1, self.node.name, resource=mig("7g.80gb"))
+        budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        self.kube.call("POST", budgets, {"metadata": {"name": "hold"}, "spec": {
+            "minAvailable": 1, "selector": {"matchLabels": {"test": "gpu"}}}})
+        until("the budget counts the Pod", lambda: self.kube.get(f"{budgets}/hold")["status"].get("currentHealthy") == 1)
+        self.node.write_config("version: v1\nflags: {migStrategy: mixed}\ngpulet: {mig: {drain: true}}\n")
+        self.label(MIG_CONFIG, "all-1g.10gb")
+        until("seven GPUs are cut anew", lambda: self.offered().get(mig("1g.10gb")) == 49, MIG_LIMIT_S)
+        assert self.kube.pod("evicted")["status"]["phase"] == "Running"
+        self.kube.call("DELETE", f"{budgets}/hold")
+        until("it has left, and its GPU is cut too", lambda: self.offered() == {mig("1g.10gb"): 56}, MIG_LIMIT_S)
+        assert "evicted" not in self.kube.pods()
         until("success is told", lambda: self.labels()[MIG_STATE] == "success")
 
     def whole_again(self):

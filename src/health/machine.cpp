@@ -53,18 +53,27 @@ bool Machine::apply(Record& record, const Evidence& evidence) {
   return !taken.quiet;
 }
 
+// What was said at one moment is weighed together: what is over is found over when the next moment begins.
+void Machine::begin_moment(Record& record, Time at, std::vector<Change>& changes) {
+  if (at <= record.moment) return;
+  if (record.unsettled) refresh(record, changes, true);
+  record.moment = at;
+}
+
 std::vector<Change> Machine::on_evidence(const Evidence& evidence) {
-  now_ = std::max(now_, evidence.at);
   std::vector<Change> changes;
   auto* record = record_for(evidence.scope.gpu);
   if (record == nullptr) return changes;
-  if (apply(*record, evidence)) refresh(*record, changes);
+  begin_moment(*record, evidence.at, changes);
+  now_ = std::max(now_, evidence.at);
+  if (apply(*record, evidence)) refresh(*record, changes, false);
   return changes;
 }
 
 std::vector<Change> Machine::on_snapshot(const inventory::Snapshot& snapshot, Time now) {
-  now_ = std::max(now_, now);
   std::vector<Change> changes;
+  for (auto& [uuid, record] : records_) begin_moment(record, now, changes);
+  now_ = std::max(now_, now);
   std::set<DeviceUuid> there;
   for (const auto& gpu : snapshot.gpus) {
     auto* record = record_for(gpu.uuid);
@@ -100,7 +109,7 @@ std::vector<Change> Machine::on_snapshot(const inventory::Snapshot& snapshot, Ti
       if (std::exchange(record.present, false)) record.gone = now_;
       apply(record, {{uuid}, now, HandleReading{Answer::kLost, "no longer in the node"}});
     }
-    refresh(record, changes);
+    refresh(record, changes, false);
   }
   return changes;
 }
@@ -111,11 +120,12 @@ std::vector<Change> Machine::advance(Time now) {
   revision_ += std::erase_if(records_, [&](const auto& entry) {
     return !entry.second.present && now_ - entry.second.gone > policy_.forget;
   });
-  for (auto& [uuid, record] : records_) refresh(record, changes);
+  for (auto& [uuid, record] : records_) refresh(record, changes, true);
   return changes;
 }
 
-void Machine::refresh(Record& record, std::vector<Change>& changes) {
+void Machine::refresh(Record& record, std::vector<Change>& changes, bool settle) {
+  record.unsettled = !settle;
   const auto out = [&] {
     return std::ranges::any_of(record.faults, [&](const auto& fault) {
       return withdraws(fault.first, policy_) && rule_of(fault.first.fault_class).relapses;
@@ -129,9 +139,11 @@ void Machine::refresh(Record& record, std::vector<Change>& changes) {
   }
   for (auto it = record.faults.begin(); it != record.faults.end();) {
     auto& [key, fault] = *it;
-    if (!fault.proved) fault.proved = proof_of(record, key, fault, policy_);
+    // The earliest proof counts, whichever came first.
+    const auto proof = proof_of(record, key, fault, policy_);
+    if (proof) fault.proved = std::min(fault.proved.value_or(*proof), *proof);
     const auto due = due_of(record, key, fault, policy_);
-    if (!due || !confirmed(record, key, fault, *due, now_)) {
+    if (!settle || !due || !confirmed(record, key, fault, *due, now_)) {
       ++it;
       continue;
     }

@@ -54,7 +54,8 @@ class Machine {
   // that is gone as lost. A new UUID in a known slot ends what was known of the card before it.
   std::vector<Change> on_snapshot(const inventory::Snapshot& snapshot, Time now);
   std::vector<Change> on_evidence(const Evidence& evidence);
-  // Lets time pass: what only waits for it ends (a flag), and what is long gone is forgotten.
+  // Ends the moment: after each round of polls. What only waits for time ends too (a flag), and what is long
+  // gone is forgotten.
   std::vector<Change> advance(Time now);
 
   // The snapshot with each device's Health: healthy when it is offered, and the worst fault's text when it is
@@ -80,7 +81,8 @@ class Machine {
  private:
   Record* record_for(const DeviceUuid& gpu);
   bool apply(Record& record, const Evidence& evidence);  // whether a state may have changed
-  void refresh(Record& record, std::vector<Change>& changes);
+  void begin_moment(Record& record, Time at, std::vector<Change>& changes);
+  void refresh(Record& record, std::vector<Change>& changes, bool settle);
   Standing standing_of(const Record& record, const Scope& device) const;
 
   Policy policy_;

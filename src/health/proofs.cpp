@@ -63,9 +63,9 @@ std::optional<Time> proof_of(const Record& record, const FaultKey& key, const Op
     case Want::kApplicationsGone:
       return earlier(applications_gone(record, key, fault), reset);
     case Want::kReset:
-      return reset ? reset : drivers_word(record, fault, policy);
+      return earlier(reset, drivers_word(record, fault, policy));
     case Want::kReboot:
-      return rebooted ? rebooted : drivers_word(record, fault, policy);
+      return earlier(rebooted, drivers_word(record, fault, policy));
     case Want::kReading:
       return record.absent(rule.source) ? reset : std::nullopt;
     case Want::kOperator:

@@ -158,6 +158,11 @@ void Taker::add_error(const XidReport& report) {
     return count_errors(std::min(known.at, at_));
   }
   if (at_ <= record_.errors_cleared) return;
+  // Once there were too many, a storm of them says no more than one a second does.
+  const auto open = record_.faults.find({FaultClass::kApplicationRepeat, 0, scope_});
+  if (open != record_.faults.end() && !open->second.proved && at_ >= open->second.last_seen &&
+      at_ - open->second.last_seen < kSameEvent)
+    return;
   const auto place = std::ranges::upper_bound(record_.errors, at_, {}, &ApplicationError::at);
   record_.errors.insert(place, std::move(error));
   if (record_.errors.size() > kMaxErrors) record_.errors.pop_front();
@@ -173,9 +178,10 @@ void Taker::count_errors(Time from) {
   for (const auto& end : errors) {
     if (end.at < from || end.at - from > window || end.scope != scope_) continue;
     std::set<std::string> applications;
-    for (const auto& error : errors) {
-      if (error.scope != scope_ || error.at > end.at || end.at - error.at > window) continue;
-      if (const auto application = error.application(); !application.empty())
+    for (auto error = errors.rbegin(); error != errors.rend(); ++error) {
+      if (error->scope != scope_ || error->at > end.at) continue;
+      if (end.at - error->at > window || applications.size() >= rules_.policy.repeat_count) break;
+      if (const auto application = error->application(); !application.empty())
         applications.insert(application);
     }
     if (applications.size() < rules_.policy.repeat_count) continue;
@@ -350,8 +356,11 @@ void Taker::operator()(const ProbeReading& reading) {
 void Taker::operator()(const OperatorWish& wish) {
   if (wish.wish == Wish::kCordon) return observe(FaultClass::kCordoned, 0, {.detail = wish.words});
   for (auto& [key, fault] : record_.faults) {
-    if (!scope_.covers(key.scope) || fault.proved || at_ < fault.last_seen) continue;
-    if (rule_of(key.fault_class).want != Want::kReading) fault.proved = at_;
+    if (!scope_.covers(key.scope) || fault.proved) continue;
+    // It vouches for what came before it; of a cordon it is the end.
+    const bool counts =
+        key.fault_class == FaultClass::kCordoned ? at_ >= fault.last_seen : at_ > fault.last_seen;
+    if (counts && rule_of(key.fault_class).want != Want::kReading) fault.proved = at_;
   }
   opened_ = true;  // it is to be kept
 }

@@ -98,6 +98,9 @@ struct Record {
   Time violations_at{};
   std::optional<EnergyReading> energy;
 
+  Time moment{};           // of the newest evidence
+  bool unsettled = false;  // something was said since it was last asked what is over
+
   bool lost = false;
   std::optional<Time> reset_at, reboot_at, returned_at;
 

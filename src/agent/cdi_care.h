@@ -28,18 +28,16 @@ struct CdiWritten {
   std::optional<Error> error;         // why a spec could not be written: what was there stays
 };
 
-// Writes all specs that `config` asks for. Blocks on the disk: any thread but the loop's. Never fails as a
-// whole.
-CdiWritten write_cdi_specs(const inventory::Snapshot& snapshot, const config::Config& config);
-
 // Whether Allocate names devices by CDI.
 bool uses_cdi(const config::Config& config);
 
 class CdiCare {
  public:
+  // Writes all specs that the config asks for. Blocks on the disk: it is called on a thread of its own, one
+  // call at a time, and never fails as a whole.
   using Writer = std::function<CdiWritten(const inventory::Snapshot&, const config::Config&)>;
   // `changed` is called from the loop when names differ.
-  CdiCare(Loop& loop, Reporter& reporter, std::function<void()> changed, Writer writer = write_cdi_specs);
+  CdiCare(Loop& loop, Reporter& reporter, std::function<void()> changed, Writer writer);
   ~CdiCare();
   CdiCare(const CdiCare&) = delete;
 
@@ -69,5 +67,8 @@ class CdiCare {
   std::vector<Subscription> watches_;
   Subscription soon_;
 };
+
+// Of the driver below the config's roots, into gpulet.cdi.specDir, with the hook in gpulet.cdi.hookDir.
+CdiCare::Writer make_cdi_writer();
 
 }  // namespace gpulet::agent

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "agent/agent.h"
+#include "agent/cdi_care.h"
 #include "agent/mig_hooks.h"
 #include "agent/mig_manager.h"
 #include "agent/mig_wishes.h"
@@ -75,6 +76,12 @@ class Node {
         [this] {
           if (agent_) agent_->replan();
         });
+    cdi_.emplace(
+        loop_, *reporter_,
+        [this] {
+          if (agent_) agent_->replan();
+        },
+        make_cdi_writer());
     manage_mig();
     if (config_.node_config.folder.empty()) {
       build();
@@ -112,7 +119,7 @@ class Node {
         .pods = [this](auto done) { list_pods(std::move(done)); },
         .files = read_node_files,
         .daemons = [this](const auto& specs) { return mps_->wants(specs, config_); },
-        .cdi = nullptr,
+        .cdi = [this](const auto& snapshot) { return cdi_->wants(snapshot, config_); },
         .changed = [this] { look_again_soon(); },
     };
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
@@ -169,6 +176,7 @@ class Node {
     mig_.reset();
     mig_hooks_.reset();
     agent_.reset();
+    cdi_.reset();
     mps_.reset();
     pod_resources_.reset();
     host_.reset();
@@ -315,6 +323,7 @@ class Node {
   std::unique_ptr<NodeReporter> reporter_;
   std::optional<Agent> agent_;
   std::optional<MpsCare> mps_;
+  std::optional<CdiCare> cdi_;
   partition::NodeFacts facts_;
   NvmlMig mig_hardware_{loop_, [this] { return driver_.get(); }};
   std::optional<ConfiguredHooks> mig_hooks_;

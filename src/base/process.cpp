@@ -32,6 +32,7 @@ struct Plan {
   std::vector<char*> arguments, environment;
   std::vector<std::pair<int, int>> descriptors;
   const char* program;
+  const char* root;  // nullptr for ours
   const char* folder;  // null: ours
   pid_t parent;
   bool dies_with_parent, own_group;
@@ -52,7 +53,7 @@ struct Failure {
 }
 
 void reset_signals() {
-  struct sigaction standard {};
+  struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &standard, nullptr);
   sigset_t none;
@@ -90,6 +91,7 @@ void mark_all_close_on_exec() {
   for (const auto& [ours, its] : plan.descriptors) {
     if (::dup2(ours, its) < 0) give_up(plan);
   }
+  if (plan.root != nullptr && (::chroot(plan.root) != 0 || ::chdir("/") != 0)) give_up(plan);
   ::execve(plan.program, plan.arguments.data(), plan.environment.data());
   give_up(plan);
 }
@@ -127,13 +129,15 @@ Result<std::unique_ptr<Process>> Process::start(const ProcessOptions& options) {
   const FileDescriptor null_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
   if (!null_device.valid()) return fail(errno_error("cannot open", errno, "/dev/null"));
   std::array<int, 2> ends;
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno, options.program));
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    return fail(errno_error("cannot make a pipe", errno, options.program));
   const FileDescriptor told(ends[0]);
   FileDescriptor tells(ends[1]);
   Plan plan{.arguments = pointers(options.arguments),
             .environment = pointers(options.environment),
             .descriptors = options.descriptors,
             .program = options.program.c_str(),
+            .root = options.root.empty() ? nullptr : options.root.c_str(),
             .folder = options.folder.empty() ? nullptr : options.folder.c_str(),
             .parent = ::getpid(),
             .dies_with_parent = options.dies_with_parent,
@@ -203,11 +207,21 @@ Result<ProcessExit> Process::wait(Duration limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     if (const auto exit = reap()) return *exit;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return fail(Code::kDeadlineExceeded, "still running", "process " + std::to_string(id_));
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0)
+      return fail(Code::kDeadlineExceeded, "still running", "process " + std::to_string(id_));
     pollfd waiting{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
   }
+}
+
+std::string program_folder() {
+  char path[4096];
+  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
+  if (length <= 0) return ".";
+  const std::string program(path, static_cast<std::size_t>(length));
+  return program.substr(0, program.rfind('/'));
 }
 
 }  // namespace gpulet

@@ -23,6 +23,7 @@ struct ProcessOptions {
   std::vector<std::string> environment{};  // "NAME=value"; nothing else is inherited
   // {ours, its}. Every other descriptor is closed. 0, 1 and 2 are /dev/null unless named here.
   std::vector<std::pair<int, int>> descriptors{};
+  std::string root{};  // when given, it has this for "/" (chroot, which takes CAP_SYS_CHROOT)
   bool dies_with_parent = true;  // SIGKILL when the thread that started it ends
   std::string folder{};          // its working directory; empty: ours
   bool own_group = false;        // signals reach what it has started too, as long as it runs itself
@@ -34,6 +35,9 @@ struct ProcessExit {
   bool ok() const { return code == 0 && signal == 0; }
   std::string text() const;  // "exit code 1", "signal 9 (Killed)"
 };
+
+// Where the file of this very program lies: "/usr/bin".
+std::string program_folder();
 
 class Process {
  public:

@@ -17,14 +17,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kCommandLimit = 30s;
 
-std::string program_folder() {
-  char path[4096];
-  const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0) return ".";
-  const std::string program(path, static_cast<std::size_t>(length));
-  return program.substr(0, program.rfind('/'));
-}
-
 }  // namespace
 
 Result<std::string> output_of(std::vector<std::string> command, std::vector<std::string> environment) {

@@ -234,7 +234,7 @@ int run_config_manager(const ConfigManagerOptions& options, const LabelSource& s
   if (!manager) return refuse(manager.error());
   std::optional<std::optional<std::string>> known;
   const auto labels = source(loop, [&](std::optional<std::string> value) {
-    if (known == value) return;  // another label of the node
+    if (known && *known == value) return;  // another label of the node
     known = value;
     log::info("the node's label", {{"label", options.node_label}, {"value", value.value_or("")}});
     (*manager)->set_label(std::move(value));

@@ -158,11 +158,12 @@ void Taker::add_error(const XidReport& report) {
     return count_errors(std::min(known.at, at_));
   }
   if (at_ <= record_.errors_cleared) return;
-  // Once there were too many, a storm of them says no more than one a second does.
+  // Once there were too many, one more within the second is one more.
   const auto open = record_.faults.find({FaultClass::kApplicationRepeat, 0, scope_});
-  if (open != record_.faults.end() && !open->second.proved && at_ >= open->second.last_seen &&
-      at_ - open->second.last_seen < kSameEvent)
-    return;
+  if (open != record_.faults.end() && at_ >= open->second.last_seen &&
+      at_ - open->second.last_seen < kSameEvent) {
+    return observe(FaultClass::kApplicationRepeat, 0, {line, false, {}});
+  }
   const auto place = std::ranges::upper_bound(record_.errors, at_, {}, &ApplicationError::at);
   record_.errors.insert(place, std::move(error));
   if (record_.errors.size() > kMaxErrors) record_.errors.pop_front();

@@ -13,6 +13,7 @@
 #include "cli/mig_command.h"
 #include "cli/mps_command.h"
 #include "cli/place_command.h"
+#include "cli/runtime_command.h"
 #include "cli/topo_command.h"
 #include "cli/version_command.h"
 #include "config/schema.h"
@@ -143,6 +144,7 @@ class Gpulet {
     add_inspection();
     add_config();
     add_mig();
+    add_runtime();
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");
     command->add_flag("--json", version_.json, "as JSON");
@@ -273,6 +275,29 @@ class Gpulet {
     write->add_option("-l,--config-label", mig_.config_label, "the config's name (current)");
   }
 
+  void add_runtime() {
+    auto* command = app_.add_subcommand("runtime", "container engines: CDI on, and whether it is");
+    command->require_subcommand(1);
+    const auto add_common = [](CLI::App& made, std::string& host_root, std::string& output) {
+      made.add_option("--host-root", host_root, "where the host's / is mounted (/)");
+      made.add_option("-o,--output", output, "text or json")->check(CLI::IsMember({"text", "json"}));
+    };
+    auto* configure = command->add_subcommand("configure", "turn CDI on in an engine, or take that back");
+    configure->add_option("--runtime", runtime_.runtime, "containerd, crio, docker or podman")
+        ->required()
+        ->check(CLI::IsMember({"containerd", "crio", "docker", "podman"}));
+    configure->add_flag("--dry-run", runtime_.dry_run, "only say what would change");
+    configure->add_flag("--remove", runtime_.remove, "take back what was changed");
+    configure->add_flag("--restart", runtime_.restart, "restart the engine when that is needed");
+    configure->add_option("--config", runtime_.config, "the engine's main file, as the host sees it");
+    configure->add_option("--drop-in-config", runtime_.drop_in, "our own file, as the host sees it");
+    add_common(*configure, runtime_.host_root, runtime_.output);
+    configure->callback([this] { run_ = [this] { return runtime_configure(runtime_); }; });
+    auto* check = command->add_subcommand("check", "which engines there are, and whether each is fit");
+    add_common(*check, runtime_check_.host_root, runtime_check_.output);
+    check->callback([this] { run_ = [this] { return runtime_check(runtime_check_); }; });
+  }
+
   void add_demo() {
     auto* command =
         app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
@@ -294,6 +319,8 @@ class Gpulet {
   ConfigCheckOptions check_;
   ConfigPrintOptions print_;
   MigOptions mig_;
+  RuntimeConfigureOptions runtime_;
+  RuntimeCheckOptions runtime_check_;
   DemoOptions demo_;
   VersionOptions version_;
 };

@@ -164,14 +164,15 @@ void Machine::refresh(Record& record, std::vector<Change>& changes, bool settle)
   for (const auto& device : record.devices) {
     auto after = standing_of(record, device);
     const auto [kept, fresh] = record.standings.try_emplace(device);
-    const Standing before = kept->second;
+    Standing before = kept->second;
     after.since = fresh || after.state != before.state ? std::max(now_, before.since) : before.since;
     // What was kept from an earlier process is as old as its fault.
     if (fresh && !after.faults.empty()) after.since = std::min(now_, after.faults.front().opened);
+    if (fresh) before.since = after.since;
     const bool told = fresh ? !offered(after.state) || after.state == State::kDegraded
                             : after.state != before.state || after.reason != before.reason;
     kept->second = after;
-    if (told) changes.push_back({device, before, std::move(after)});
+    if (told) changes.push_back({device, std::move(before), std::move(after)});
   }
 }
 

@@ -153,7 +153,7 @@ class Command {
     GPULET_TRY(choose_layouts(file ? &*file : nullptr));
     const auto planned = plan_all();
     if (verb_ == MigVerb::kAssert) return run_assert(planned);
-    GPULET_TRY(planned);
+    if (!planned) return fail(planned.error());
     const bool to_do = std::ranges::find(view_.gpus, "to-do", outcome) != view_.gpus.end();
     if (no_kubelet_ && to_do) {
       note("no kubelet below " + options_.kubelet_dir + ": only processes are known to hold a GPU");
@@ -249,7 +249,7 @@ class Command {
   }
 
   Result<MigAnswer> run_assert(const Status& planned) {
-    GPULET_TRY(planned);
+    if (!planned) return fail(planned.error());
     const bool readable = exit_code() != 1;
     if (options_.valid_config) {
       return say(readable ? "every GPU can have " + view_.config + "\n" : mig_plan_text(view_),

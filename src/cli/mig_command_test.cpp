@@ -9,6 +9,7 @@
 #include "cli/command_line.h"
 #include "mig/test_states.h"
 #include "nvml/test_sim_root.h"
+#include "sim/kubelet/kubelet.h"
 
 namespace gpulet::cli {
 namespace {
@@ -346,6 +347,18 @@ TEST_F(MigCommand, WithoutTheKubeletsWordNothingIsChanged) {
   options_.ignore_pods = true;
   EXPECT_EQ(run(MigVerb::kApply, "all-balanced", {"0"}).exit_code, 0);
   EXPECT_EQ(has(0), kBalanced);
+}
+
+TEST_F(MigCommand, TheKubeletIsAskedBeforeEachStep) {
+  std::filesystem::create_directories(options_.kubelet_dir);
+  const auto kubelet = sim::Kubelet::start({.dir = options_.kubelet_dir});
+  ASSERT_TRUE(kubelet) << kubelet.error().text();
+  EXPECT_EQ(json(MigVerb::kPlan, "all-balanced", {"0"})["podsKnown"], true);
+  for (const char* layout : {"all-1g.10gb", "all-balanced", "all-disabled"}) {
+    const auto applied = run(MigVerb::kApply, layout, {"0", "1"});
+    EXPECT_EQ(applied.exit_code, 0) << applied.out;
+    EXPECT_EQ(applied.err, "");
+  }
 }
 
 TEST_F(MigCommand, MigPartedsEnvironment) {

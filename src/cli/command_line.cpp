@@ -340,7 +340,8 @@ class Gpulet {
     list("--device-name-strategy", o.device_name_strategies, "index, uuid or type-index (index and uuid)");
     list("--config-search-path", o.config_search_paths, "folders of config files");
     list("--library-search-path", o.library_search_paths, "folders of libraries");
-    command.add_option("--nvidia-cdi-hook-path,--nvidia-ctk-path", o.hook_path, "the hook's program (gpulet-hook)");
+    command.add_option("--nvidia-cdi-hook-path,--nvidia-ctk-path", o.hook_path,
+                       "the hook's program (gpulet-hook)");
     command.add_option("--ldconfig-path", o.ldconfig_path, "the host's ldconfig");
     command.add_option("--vendor,--cdi-vendor", o.vendor, "the kind's vendor (nvidia.com)");
     command.add_option("--class,--cdi-class", o.device_class, "the kind's class (gpu)");

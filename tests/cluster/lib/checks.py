@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 
+from lib.cdi import CdiChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
@@ -39,6 +40,7 @@ class Checks:
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
+        yield "cdi", CdiChecks(self).run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),

@@ -7,6 +7,7 @@ import tempfile
 NAME = "localhost/glibc:1"
 # Opens each library that it is told, as CUDA programs open the driver's.
 PROBE = r"""
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>

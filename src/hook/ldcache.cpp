@@ -148,30 +148,41 @@ Result<std::string> made_cache(const FileDescriptor& scratch) {
 
 using Identity = std::pair<dev_t, ino_t>;
 
-std::optional<Identity> identity(const Rootfs& root, const std::string& folder) {
-  const auto fd = root.open_inside(folder, O_PATH | O_DIRECTORY);
+std::optional<Identity> identity(const Rootfs& root, const std::string& path) {
+  const auto fd = root.open_inside(path, O_PATH);
   struct stat status{};
   if (!fd || ::fstat(fd->get(), &status) != 0) return std::nullopt;
   return Identity{status.st_dev, status.st_ino};
 }
 
+// ldconfig's own rule: what is there and leads to the library, or is no link, is left alone.
+bool is_missing(const Rootfs& root, const LibraryLink& link) {
+  const std::string path = link.folder + "/" + link.name;
+  const auto itself = root.open_inside(path, O_PATH | O_NOFOLLOW);
+  struct stat status{};
+  if (!itself) return itself.error().code() == Code::kNotFound;
+  if (::fstat(itself->get(), &status) != 0 || !S_ISLNK(status.st_mode)) return false;
+  const auto now = identity(root, path);
+  return !now || now != identity(root, link.folder + "/" + link.target);
+}
+
 // Only in the driver's folders, whatever name ldconfig knows them by; the image's own links are its own
 // affair.
 Status make_library_links(const Rootfs& root, const std::vector<std::string>& folders,
-                          const std::vector<WantedLink>& wanted, Writes& writes) {
+                          const std::vector<LibraryLink>& links, Writes& writes) {
   std::set<Identity> drivers;
   for (const std::string& folder : folders)
     if (const auto found = identity(root, folder)) drivers.insert(*found);
   std::string last;
   bool is_drivers = false;
-  for (const WantedLink& link : wanted) {
+  for (const LibraryLink& link : links) {
     if (link.folder != std::exchange(last, link.folder)) {
       const auto found = identity(root, link.folder);
       is_drivers = found && drivers.count(*found) > 0;
     }
-    if (!is_drivers) continue;
+    if (!is_drivers || !is_missing(root, link)) continue;
     const Status done = writes.take(root.make_link(link.target, link.folder + "/" + link.name));
-    // A folder in its place, say: ldconfig leaves it there too.
+    // A folder in its place meanwhile, say: ldconfig leaves it there too.
     if (!done && done.error().code() != Code::kFailedPrecondition) return done;
   }
   return {};
@@ -183,10 +194,9 @@ bool is_file_name(std::string_view name) {
 
 }  // namespace
 
-std::vector<WantedLink> wanted_links(std::string_view output) {
-  constexpr std::string_view kSkipped = " (SKIPPED)";
+std::vector<LibraryLink> library_links(std::string_view output) {
   constexpr std::string_view kArrow = " -> ";
-  std::vector<WantedLink> links;
+  std::vector<LibraryLink> links;
   std::string folder;
   while (!output.empty()) {
     const auto end = output.find('\n');
@@ -197,14 +207,11 @@ std::vector<WantedLink> wanted_links(std::string_view output) {
       folder = line.substr(0, from == std::string_view::npos ? line.rfind(':') : from);
       continue;
     }
-    if (!text::starts_with(line, "\t") || !line.ends_with(kSkipped) || folder.empty()) continue;
-    line.remove_prefix(1);
-    line.remove_suffix(kSkipped.size());
     const auto arrow = line.find(kArrow);
-    if (arrow == std::string_view::npos) continue;
-    const std::string_view name = line.substr(0, arrow);
+    if (!text::starts_with(line, "\t") || arrow == std::string_view::npos || folder.empty()) continue;
+    const std::string_view name = line.substr(1, arrow - 1);
     const std::string_view target = line.substr(arrow + kArrow.size());
-    if (is_file_name(name) && is_file_name(target))
+    if (is_file_name(name) && is_file_name(target) && name != target)
       links.push_back({folder, std::string(name), std::string(target)});
   }
   return links;
@@ -234,7 +241,7 @@ Status update_ldcache(const Container& container, const LdcacheOptions& options)
   GPULET_TRY_ASSIGN(const ConfinedRun run, run_confined(root, confined));
   GPULET_TRY_ASSIGN(const std::string cache, made_cache(run.scratch));
   if (glibc) GPULET_TRY(writes.take(write_if_other(root, kLdCache, cache)));
-  GPULET_TRY(make_library_links(root, options.folders, wanted_links(run.output), writes));
+  GPULET_TRY(make_library_links(root, options.folders, library_links(run.output), writes));
   return writes.result();
 }
 

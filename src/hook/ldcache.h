@@ -31,15 +31,15 @@ struct LdcacheOptions {
 // after all that could be was.
 Status update_ldcache(const Container& container, const LdcacheOptions& options);
 
-// A link that ldconfig finds missing: `folder`/`name`, to `target` beside it.
-struct WantedLink {
+// A library by the name that programs ask for: `folder`/`name` should lead to `target` beside it.
+struct LibraryLink {
   std::string folder;
   std::string name;
   std::string target;
-  bool operator==(const WantedLink&) const = default;
+  bool operator==(const LibraryLink&) const = default;
 };
 // Pure. From what `ldconfig -v -X` prints: a folder's line ("/usr/lib: (from …)"), then for each library
-// "<tab>libx.so.1 -> libx.so.1.2" and, when the link is not there or leads elsewhere, " (SKIPPED)".
-std::vector<WantedLink> wanted_links(std::string_view output);
+// "<tab>libx.so.1 -> libx.so.1.2". Those that are their own names are left out.
+std::vector<LibraryLink> library_links(std::string_view output);
 
 }  // namespace gpulet::hook

@@ -63,6 +63,7 @@ class CdiChecks:
             ("read-only, not root, confined by seccomp", self.restricted),
             ("an image without a dynamic loader", self.static_image),
             ("a Pod without a request sees nothing", self.no_request),
+            ("an image that asks for a newer driver is told so", self.requirement),
             ("a MIG Pod sees its capabilities only", self.mig),
             ("a driver upgrade is in the specs within a second", self.upgrade),
         ]
@@ -157,6 +158,23 @@ class CdiChecks:
         self.start("none", gpus=0)
         assert not self.words("none", "node"), self.words("none", "node")
         assert not self.words("none", "cache") and all("not permitted" in line[1] for line in self.words("none", "open"))
+        self.checks.remove_pods()
+
+    def requirement(self):
+        """Before it starts, in the Pod's own events; NVIDIA_DISABLE_REQUIRE is the user's word that it will do."""
+        for name, more in (("newer-cuda", {}), ("newer-cuda-anyway", {"NVIDIA_DISABLE_REQUIRE": "1"})):
+            pod = cdi_pod(name, 1, self.node.name)
+            pod["spec"]["containers"][0]["env"] += [
+                {"name": key, "value": value} for key, value in {"NVIDIA_REQUIRE_CUDA": "cuda>=99.0", **more}.items()]
+            self.kube.create_pod(pod)
+        self.checks.wait_running("newer-cuda-anyway")
+
+        def told():
+            return [event["message"] for event in self.kube.events()
+                    if event["involvedObject"]["name"] == "newer-cuda" and event["reason"] == "Failed"]
+        message = until("the Pod's event says why", lambda: next((text for text in told() if "cuda>=99.0" in text), None))
+        print(f"   {message[-160:].strip()}", flush=True)
+        assert self.version() in message, message
         self.checks.remove_pods()
 
     def mig(self):

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Judges that we did not write, on every simulated machine: nvidia-ml-py, gpustat, nvitop, NVIDIA's header.
+"""Judges that we did not write, on every simulated machine: nvidia-ml-py, gpustat, nvitop, NVIDIA's header, the CDI's
+schema and library.
 
   tests/judges/run.py [--bin out/bin] [--lib out/lib] [--machine NAME...]
 
@@ -68,7 +69,16 @@ class Court:
         self.library = folder / "libnvidia-ml.so.1"
         self.smi = folder / "nvidia-smi"
         self.python = CACHE / "venv" / "bin" / "python"
+        self.cdi = None
         self.passed = self.failed = 0
+
+    def build_cdi_judge(self, folder):
+        """A Go program around the CDI project's modules; from Go's build cache but for the first time."""
+        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+        built = subprocess.run(["go", "build", "-o", folder / "cdi-judge", "."], cwd=HERE / "cdi", env=env, capture_output=True,
+                               text=True, timeout=200, check=False)
+        self.cdi = folder / "cdi-judge"
+        self.say("the CDI's own library builds", built.stderr.strip() if built.returncode else None)
 
     def say(self, name, why=None):
         print(f"FAIL {name}: {why}" if why else f"ok {name}", flush=True)
@@ -100,8 +110,8 @@ class Court:
         if up.returncode:
             return
         environment = {"JUDGE_MACHINE": str(facts), "JUDGE_ROOT": str(root), "JUDGE_CONTROL": str(self.control),
-                       "JUDGE_NODES": str(int(MAY_MAKE_NODES)), "LD_LIBRARY_PATH": str(next(root.glob("usr/lib/*-linux-gnu")))}
-        scripts = ["values.py", "clients.py"] + (["mig.py"] if "mig" in wanted["gpus"][0] else []) + ["faults.py"]
+                       "JUDGE_NODES": str(int(MAY_MAKE_NODES)), "JUDGE_CDI": str(self.cdi), "LD_LIBRARY_PATH": str(next(root.glob("usr/lib/*-linux-gnu")))}
+        scripts = ["values.py", "clients.py", "specs.py"] + (["mig.py"] if "mig" in wanted["gpus"][0] else []) + ["faults.py"]
         for script in scripts:
             self.judge(script, name, environment)
         down = subprocess.run([self.control, "down", "--root", root], capture_output=True, text=True, timeout=60, check=False)
@@ -118,11 +128,17 @@ def main():
     court = Court(arguments)
     version = re.search(r"^NVML_DEV_VERSION=(.*)$", (ROOT / "scripts" / "versions").read_text(), re.MULTILINE)[1]
     court.judge("structs.py", "header", {"JUDGE_NVML_INCLUDE": str(CACHE / f"nvml-{version}")})
-    for name in arguments.machine:
-        with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as folder:
-            court.sit(name, pathlib.Path(folder))
+    with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as folder:
+        court.build_cdi_judge(pathlib.Path(folder))
+        sit_all(court, arguments.machine)
     print(f"{court.passed} passed, {court.failed} failed")
     return 1 if court.failed or not court.passed else 0
+
+
+def sit_all(court, machines):
+    for name in machines:
+        with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as folder:
+            court.sit(name, pathlib.Path(folder))
 
 
 if __name__ == "__main__":

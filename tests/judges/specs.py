@@ -1,0 +1,60 @@
+"""What `gpulet cdi generate` makes of a machine, judged by the CDI project's own schema and library (tests/judges/cdi)."""
+import itertools
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import judge
+from judge import check, machine, same
+
+ROOT = os.environ["JUDGE_ROOT"]
+GPULET = pathlib.Path(os.environ["JUDGE_CONTROL"]).parent / "gpulet"
+JUDGE = os.environ["JUDGE_CDI"]
+
+
+def generated(folder, *options):
+    """The files that stand in `folder` after it: one for each form and hook program, with these options."""
+    made = []
+    for form, hook in itertools.product(("json", "yaml"), ("gpulet-hook", "nvidia-cdi-hook", "nvidia-ctk")):
+        path = folder / f"{hook}.{form}"
+        command = [GPULET, "cdi", "generate", "--driver-root", ROOT, "--nvidia-cdi-hook-path", f"/usr/bin/{hook}",
+                   "--output", path, *options]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        same(ran.returncode, 0, f"{' '.join(map(str, command))}: {ran.stderr}")
+        made.append(path)
+    return made
+
+
+def judged(*options):
+    """The last word of the judge on each: how many devices."""
+    with tempfile.TemporaryDirectory(prefix="gpulet-specs-") as folder:
+        files = generated(pathlib.Path(folder), *options)
+        ran = subprocess.run([JUDGE, *files], capture_output=True, text=True, timeout=20, check=False)
+        same(ran.returncode, 0, ran.stderr)
+        return {int(line.split()[-2]) for line in ran.stdout.splitlines()}
+
+
+@check
+def gpus_by_every_name():
+    count = len(machine()["gpus"])
+    same(judged(), {2 * count + 1})
+    same(judged("--device-name-strategy", "type-index", "--no-all-device"), {count})
+    same(judged("--device-name-strategy", "uuid", "--vendor", "k8s.device-plugin.nvidia.com"), {count + 1})
+
+
+@check
+def gpus_with_every_feature():
+    for flag in ("additional-gids-for-device-nodes", "enable-explicit-driver-libraries", "disable-ipc-discoverer"):
+        same(judged("--feature-flag", flag), {2 * len(machine()["gpus"]) + 1})
+    same(judged("--disable-hook", "all"), {2 * len(machine()["gpus"]) + 1})
+    same(judged("--device-id", "none"), {1})
+
+
+@check
+def management():
+    same(judged("--mode", "management"), {1})
+
+
+if __name__ == "__main__":
+    judge.main()

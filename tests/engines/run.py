@@ -1,0 +1,148 @@
+#!/usr/bin/python3
+"""Podman with a spec of `gpulet cdi generate`: `podman run --device nvidia.com/gpu=0`, as a person at one machine runs it.
+
+  tests/engines/run.py [--bin out/bin] [--lib out/lib]     ends in `N passed, N failed`
+"""
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent / "cluster"))
+sys.dont_write_bytecode = True
+from lib.images import NAME, make_glibc_image  # noqa: E402
+
+# Podman's own places for specs; ours has a vendor of its own meanwhile, so that no other test's or user's is met.
+SPECS = pathlib.Path("/etc/cdi")
+VENDOR = f"gpulet-test{os.getpid()}.example"
+LOOK = """
+find /dev -name 'nvidia[0-9]*' | sed 's/^/node /'
+find /dev/nvidia-caps 2>/dev/null -type c | sed 's/^/cap /'
+ldconfig -p | sed -n 's/.*libcuda.so.1 .*=> /cache /p'
+probe libcuda.so.1
+nvidia-smi -L | sed 's/^/smi /'
+echo "user $(id -u)"
+"""
+MACHINE = "hgx-h100"
+
+
+class Podman:
+    def __init__(self, folder, arguments):
+        self.folder, self.bin = folder, arguments.bin
+        self.root = folder / "driver"
+        library = next(f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir())
+        self.run(self.bin / "gpulet-sim", "up", MACHINE, "--root", self.root, "--library", library / "libnvidia-ml.so.1",
+                 "--nvidia-smi", library / "nvidia-smi")
+        # A container's own limits may be above this machine's.
+        (folder / "containers.conf").write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
+        make_glibc_image(folder / "image.tar")
+        self.podman("load", "-i", folder / "image.tar")
+        self.spec = SPECS / f"{VENDOR}.yaml"
+
+    def run(self, *command):
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100, check=False,
+                              env={**os.environ, "CONTAINERS_CONF": str(self.folder / "containers.conf")})
+        if done.returncode != 0:
+            raise AssertionError(f"{' '.join(map(str, command[:3]))}…: {done.stderr.strip()[-600:]}")
+        return done.stdout
+
+    def podman(self, *words):
+        return self.run("podman", "--root", self.folder / "storage", "--runroot", self.folder / "run", "--storage-driver", "vfs",
+                        "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc", *words)
+
+    def generate(self, *options):
+        SPECS.mkdir(exist_ok=True)
+        self.run(self.bin / "gpulet", "cdi", "generate", "--driver-root", self.root, "--vendor", VENDOR,
+                 "--nvidia-cdi-hook-path", self.bin / "gpulet-hook", "--output", self.spec, *options)
+
+    def look(self, devices, *options):
+        """First word → the rest, of each line that the container prints."""
+        words = [word for device in devices for word in ("--device", f"{VENDOR}/gpu={device}")]
+        said = self.podman("run", "--rm", "--network", "none", "-v", f"{self.root}/run/gpulet-sim:/run/gpulet-sim", *words, *options,
+                           NAME, "sh", "-c", LOOK)
+        found = {}
+        for line in said.splitlines():
+            kind, _, rest = line.partition(" ")
+            found.setdefault(kind, []).append(rest)
+        return found
+
+    def uuids(self):
+        told = self.run(self.bin / "gpulet", "list", "-o", "json", "--driver-root", self.root)
+        return re.findall(r'"(GPU-[0-9a-f-]+)"', told)
+
+    def down(self):
+        self.spec.unlink(missing_ok=True)
+        self.run(self.bin / "gpulet-sim", "down", "--root", self.root)
+
+    # The checks.
+    def one_gpu_by_index(self):
+        self.generate()
+        self.assert_gpus(self.look(["0"]), [0])
+
+    def two_by_uuid(self):
+        uuids = list(dict.fromkeys(self.uuids()))
+        self.assert_gpus(self.look([uuids[1], uuids[5]]), [1, 5])
+
+    def all_of_them(self):
+        self.assert_gpus(self.look(["all"]), range(8))
+
+    def read_only_and_not_root(self):
+        found = self.look(["2"], "--read-only", "--user", "1000:1000", "--security-opt", "no-new-privileges", "--cap-drop", "all")
+        self.assert_gpus(found, [2])
+        assert found["user"] == ["1000"], found
+
+    def restarted(self):
+        """The same root folder, the hook once more: nothing piles up."""
+        name = f"again{os.getpid()}"
+        self.podman("run", "-d", "--name", name, "--network", "none", "--device", f"{VENDOR}/gpu=0", NAME, "sleep", "1000")
+        def files():
+            return sorted(self.podman("exec", name, "find", "/etc", "/usr/lib", "-xdev").splitlines())
+        before = files()
+        for _ in range(2):
+            self.podman("restart", "-t", "0", name)
+        after = files()
+        self.podman("rm", "-f", "-t", "0", name)
+        assert before == after, f"new: {set(after) - set(before)}, gone: {set(before) - set(after)}"
+
+    def assert_gpus(self, found, indices):
+        wanted = {f"/dev/nvidia{index}" for index in indices}
+        nodes = set(found.get("node", []))
+        assert nodes == wanted, f"{nodes}, not {wanted}"
+        uuids = list(dict.fromkeys(self.uuids()))
+        listed = [re.search(r"GPU-[0-9a-f-]+", line)[0] for line in found.get("smi", [])]
+        assert listed == [uuids[index] for index in indices], f"nvidia-smi lists {listed}"
+        assert len(found.get("cache", [])) == 1 and found["dlopen"][0].split()[1].startswith("/"), found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
+    parser.add_argument("--lib", type=pathlib.Path, default=ROOT / "out" / "lib")
+    arguments = parser.parse_args()
+    passed = failed = 0
+    with tempfile.TemporaryDirectory(prefix="gpulet-podman-") as folder:
+        podman = Podman(pathlib.Path(folder), arguments)
+        try:
+            for check in (podman.one_gpu_by_index, podman.two_by_uuid, podman.all_of_them, podman.read_only_and_not_root,
+                          podman.restarted):
+                name = check.__name__.replace("_", " ")
+                try:
+                    check()
+                    passed += 1
+                    print(f"ok podman: {name}", flush=True)
+                except Exception as error:  # whatever it raises is what was wrong
+                    failed += 1
+                    print(f"FAIL podman: {name}: {' '.join(str(error).split())}", flush=True)
+        finally:
+            podman.down()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -120,6 +120,18 @@ class Child {
     must(::move_mount(plan_.scratch, "", place.get(), "",
                       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0,
          "cannot mount a folder to write in");
+    for (const std::string& folder : plan_.hidden) hide(folder);
+  }
+
+  // Inside the new root, where every path is the container's. Nothing there needs no hiding.
+  void hide(const std::string& folder) const {
+    const FileDescriptor place(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!place.valid()) return;
+    const FileDescriptor again(
+        ::open_tree(plan_.scratch, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+    must(again.valid() && ::move_mount(again.get(), "", place.get(), "",
+                                       MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) == 0,
+         "cannot hide a folder");
   }
 
   // 0, 1 and 2; the rest closes itself when the program starts.

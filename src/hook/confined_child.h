@@ -8,9 +8,10 @@ namespace gpulet::hook {
 
 // What the child needs; all of it was made before it. Descriptors are the parent's.
 struct ChildPlan {
-  int tree = -1;             // the cloned mounts of the root, attached nowhere
-  int scratch = -1;          // a tmpfs, attached nowhere
-  std::string scratch_name;  // "proc": where it goes in the tree
+  int tree = -1;                    // the cloned mounts of the root, attached nowhere
+  int scratch = -1;                 // a tmpfs, attached nowhere
+  std::string scratch_name;         // "proc": where it goes in the tree
+  std::vector<std::string> hidden;  // absolute: it goes there too, where there is a folder
   int program = -1;
   std::vector<std::string> arguments;
   int null = -1;  // its standard input

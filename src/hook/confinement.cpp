@@ -165,6 +165,7 @@ Result<ConfinedRun> run_confined(const Rootfs& root, const ConfinedProgram& prog
   plan.tree = tree.get();
   plan.scratch = scratch.get();
   plan.scratch_name = program.scratch.substr(program.scratch.find_first_not_of('/'));
+  plan.hidden = program.hidden;
   plan.program = program.program;
   plan.arguments = program.arguments;
   plan.null = null.get();

@@ -23,6 +23,7 @@ struct ConfinedProgram {
   int program = -1;                    // a static program; see sealed_copy.h
   std::vector<std::string> arguments;  // the first is its name
   std::string scratch;                 // the folder of the root (no link) that is hidden by what it writes
+  std::vector<std::string> hidden;     // more such folders, where the root has them
   std::chrono::milliseconds limit{20'000};
 };
 

@@ -238,6 +238,8 @@ Status update_ldcache(const Container& container, const LdcacheOptions& options)
       "ldconfig", "-v", "-X", "-i", "-f", scratch + "/ld.so.conf", "-C", scratch + "/ld.so.cache"};
   confined.arguments.insert(confined.arguments.end(), folders.begin(), folders.end());
   confined.scratch = scratch;
+  // It keeps notes for its next run there, and would wait for whoever reads a FIFO in their place.
+  confined.hidden = {"/var/cache/ldconfig"};
   GPULET_TRY_ASSIGN(const ConfinedRun run, run_confined(root, confined));
   GPULET_TRY_ASSIGN(const std::string cache, made_cache(run.scratch));
   if (glibc) GPULET_TRY(writes.take(write_if_other(root, kLdCache, cache)));

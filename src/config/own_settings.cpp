@@ -108,7 +108,8 @@ std::vector<Setting> partition_settings() {
        .path = "gpulet.mig.drain",
        .kind = Kind::kBool,
        .default_text = "false",
-       .help = "evict the Pods that hold a GPU whose MIG mode must change; false: wait for them",
+       .help = "evict Pods that hold MIG devices that must go, or a GPU whose mode must change; false: wait "
+               "for them",
        .assign = [](Config& c, const Value& v) { c.gpulet.mig.drain = flag(v); }},
       {.flag = "mps-manage",
        .environment = {"GPULET_MPS_MANAGE"},

@@ -124,7 +124,7 @@ struct MigSettings {
   bool manage = true;       // false by default when called by NVIDIA's name: its MIG manager may be there
   std::string config_file;  // mig-parted's; empty: layouts are derived from what the hardware says
   std::string hooks_file;   // mig-parted's; empty: none
-  bool drain = false;       // evict what holds a GPU whose mode must change
+  bool drain = false;       // evict Pods that hold what must go, or a GPU whose mode must change
   friend bool operator==(const MigSettings&, const MigSettings&) = default;
 };
 

@@ -29,8 +29,9 @@ int say(const Error& error) {
 }
 
 struct Arguments {
-  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, pipes;
-  std::uint32_t percent = 0, pid = 0, link = 0, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0, skip = 0;
+  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, place, pipes;
+  std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
+                skip = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
   std::uint64_t memory_mib = 0, count = 1, xid = 0;
   std::int32_t celsius = 0;
@@ -131,6 +132,7 @@ class CommandLine {
   int run(int argc, char** argv) {
     add_machine_commands();
     add_load_and_faults();
+    add_conditions();
     add_failing_calls();
     add_repairs();
     add_mps();
@@ -209,15 +211,6 @@ class CommandLine {
     sub->add_option("CODE", arguments_.xid, "as in NVIDIA's catalogue")->required();
     add_instance(sub);
 
-    sub = gpu_command("ecc", "count memory errors", [&a](const StateFile& state, std::uint32_t gpu) {
-      return control::ecc(
-          state, gpu, a.kind == "corrected" ? control::Ecc::kCorrected : control::Ecc::kUncorrected, a.count);
-    });
-    sub->add_option("KIND", arguments_.kind, "corrected or uncorrected")
-        ->required()
-        ->check(CLI::IsMember({"corrected", "uncorrected"}));
-    sub->add_option("COUNT", arguments_.count, "errors added");
-
     sub = gpu_command("thermal", "set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
       return control::thermal(state, gpu, a.celsius);
     });
@@ -252,6 +245,74 @@ class CommandLine {
       return control::lost(state, gpu, a.event);
     });
     sub->add_flag("--event", arguments_.event, "post XID 79 too");
+  }
+
+  // A command with a KIND, which is one of `kinds`, and a number that is `count` of what `says` says.
+  template <class Kind>
+  CLI::App* kind_command(const std::string& name, const std::string& help,
+                         const std::map<std::string, Kind>& kinds,
+                         std::function<Status(const StateFile&, std::uint32_t, Kind)> act) {
+    CLI::App* sub = gpu_command(name, help, [this, &kinds, act](const StateFile& state, std::uint32_t gpu) {
+      return act(state, gpu, kinds.at(arguments_.kind));
+    });
+    sub->add_option("KIND", arguments_.kind)->required()->check(CLI::IsMember(kinds));
+    return sub;
+  }
+
+  void add_conditions() {
+    const Arguments& a = arguments_;
+    using control::EccPlace;
+    static const std::map<std::string, EccPlace> kPlaces = {
+        {"dram", EccPlace::kDram},        {"l1-cache", EccPlace::kL1Cache},
+        {"l2-cache", EccPlace::kL2Cache}, {"registers", EccPlace::kRegisters},
+        {"texture", EccPlace::kTexture},  {"shared-memory", EccPlace::kSharedMemory},
+        {"cbu", EccPlace::kCbu},          {"sram", EccPlace::kSram}};
+    static const std::map<std::string, int> kEcc = {{"corrected", 0}, {"uncorrected", 1}, {"threshold", 2}};
+    CLI::App* sub = kind_command<int>(
+        "ecc", "count memory errors, or say that SRAM has too many", kEcc,
+        [&a](const StateFile& state, std::uint32_t gpu, int kind) {
+          if (kind == 2) return control::sram_threshold(state, gpu);
+          const auto place = a.place.empty() ? EccPlace::kDram : kPlaces.at(a.place);
+          return control::ecc(state, gpu, kind == 0 ? control::Ecc::kCorrected : control::Ecc::kUncorrected,
+                              a.count, place);
+        });
+    sub->add_option("COUNT", arguments_.count, "errors added");
+    sub->add_option("--place", arguments_.place, "where; dram by default")->check(CLI::IsMember(kPlaces));
+
+    static const std::map<std::string, control::Retire> kCauses = {
+        {"single-bit", control::Retire::kSingleBit}, {"double-bit", control::Retire::kDoubleBit}};
+    sub =
+        kind_command<control::Retire>("retire", "retire memory pages", kCauses,
+                                      [&a](const StateFile& state, std::uint32_t gpu, control::Retire cause) {
+                                        return control::retire(state, gpu, cause, a.number);
+                                      });
+    sub->add_option("COUNT", arguments_.number, "pages added");
+
+    static const std::map<std::string, bool> kPcie = {{"replays", false}, {"width", true}};
+    sub = kind_command<bool>("pcie", "count PCIe replays, or narrow the link", kPcie,
+                             [&a](const StateFile& state, std::uint32_t gpu, bool width) {
+                               return width ? control::pcie_width(state, gpu, a.number)
+                                            : control::pcie_replays(state, gpu, a.number);
+                             });
+    sub->add_option("NUMBER", arguments_.number, "replays added, or lanes left")->required();
+
+    static const std::map<std::string, control::Violation> kViolations = {
+        {"thermal", control::Violation::kThermal}, {"power", control::Violation::kPower}};
+    sub = kind_command<control::Violation>(
+        "violation", "say that clocks were held down", kViolations,
+        [&a](const StateFile& state, std::uint32_t gpu, control::Violation kind) {
+          return control::violation(state, gpu, kind, a.number);
+        });
+    sub->add_option("MILLISECONDS", arguments_.number, "time added")->required();
+
+    static const std::map<std::string, control::FabricChange> kFabric = {
+        {"healthy", control::FabricChange::kHealthy},
+        {"degraded", control::FabricChange::kDegraded},
+        {"joining", control::FabricChange::kJoining},
+        {"failed", control::FabricChange::kFailed}};
+    kind_command<control::FabricChange>("fabric", "change its registration with the NVLink fabric", kFabric,
+                                        control::fabric);
+    gpu_command("inforom", "corrupt its InfoROM", control::inforom);
   }
 
   void add_failing_calls() {
@@ -316,8 +377,7 @@ class CommandLine {
     };
     add("die", "it crashes", [this] { return mps::die(arguments_.pipes); });
     add("hang", "it answers nobody, until heal", [this] { return mps::hang(arguments_.pipes); });
-    add("slow", "its answers come later",
-        [this] { return mps::slow(arguments_.pipes, arguments_.delay_ms); })
+    add("slow", "its answers come later", [this] { return mps::slow(arguments_.pipes, arguments_.delay_ms); })
         ->add_option("MILLISECONDS", arguments_.delay_ms, "before each answer; 0 ends it")
         ->required();
     add("heal", "ends hang and slow", [this] { return mps::heal(arguments_.pipes); });

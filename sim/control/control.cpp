@@ -5,22 +5,15 @@
 #include <iterator>
 
 #include "base/text.h"
+#include "sim/control/edit.h"
 #include "sim/root/texts.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim::control {
 namespace {
 
-// nvmlDeviceGpuRecoveryAction_t.
-constexpr std::uint32_t kNone = 0;
-constexpr std::uint32_t kResetGpu = 1;
-constexpr std::uint32_t kRebootNode = 2;
-constexpr std::uint32_t kDrainAndReset = 4;
-
 constexpr std::uint64_t kFallenOffTheBus = 79;
 constexpr std::uint32_t kFirstMadeUpPid = 4'000'000;  // beyond what a kernel hands out by default
-constexpr std::uint64_t kPageBytes = 65'536;
-constexpr std::size_t kDram = 2;  // of EccCounts
 // nvmlClocksEventReason*.
 constexpr std::uint64_t kIdle = 0x1;
 constexpr std::uint64_t kHardwareSlowdown = 0x8;
@@ -34,30 +27,10 @@ constexpr std::uint64_t kResettingXids[] = {46,  48,  62,  64,  74,  95,  109, 1
                                             143, 144, 145, 146, 147, 148, 149, 150, 155, 156, 158};
 constexpr std::uint64_t kRebootingXids[] = {kFallenOffTheBus, 151};
 
-// Runs `change(machine, gpu)` under the lock, on a GPU that is there.
-template <class Change>
-Status edit_gpu(const StateFile& state, std::uint32_t gpu, Change change) {
-  const EditGuard machine = state.edit();
-  if (gpu >= machine->gpu_count) {
-    return fail(Code::kNotFound,
-                "no GPU " + std::to_string(gpu) + ": 0 to " + std::to_string(machine->gpu_count - 1));
-  }
-  return change(*machine, machine->gpus[gpu]);
-}
-
 void set_recovery_action(Machine& machine, std::uint32_t gpu, std::uint32_t action) {
   if (machine.gpus[gpu].recovery_action == action) return;
   machine.gpus[gpu].recovery_action = action;
   post_event(machine, gpu, kEventGpuRecoveryAction, action);
-}
-
-// What is worse stays.
-void raise_recovery_action(Machine& machine, std::uint32_t gpu, std::uint32_t action) {
-  const auto severity = [](std::uint32_t a) {
-    return a == kRebootNode ? 3 : a == kResetGpu ? 2 : a == kDrainAndReset ? 1 : 0;
-  };
-  if (severity(action) > severity(machine.gpus[gpu].recovery_action))
-    set_recovery_action(machine, gpu, action);
 }
 
 std::int32_t between(std::int32_t idle, std::int32_t full, std::uint32_t percent) {
@@ -107,16 +80,6 @@ Status check_instance(const Gpu& gpu, std::uint32_t gpu_instance, std::uint32_t 
   return {};
 }
 
-NvLink* far_end(Machine& machine, const Gpu& gpu, const NvLink& link) {
-  if (link.remote != kRemoteGpu || link.remote_link >= kMaxLinks) return nullptr;
-  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
-    Gpu& other = machine.gpus[i];
-    if (&other != &gpu && address_text(other.pci) == address_text(link.remote_pci))
-      return &other.links[link.remote_link];
-  }
-  return nullptr;
-}
-
 template <class Field>
 Status edit_driver(const StateFile& state, Field Driver::* field, Field value) {
   state.edit()->driver.*field = value;
@@ -124,6 +87,14 @@ Status edit_driver(const StateFile& state, Field Driver::* field, Field value) {
 }
 
 }  // namespace
+
+void raise_recovery_action(Machine& machine, std::uint32_t gpu, std::uint32_t action) {
+  const auto severity = [](std::uint32_t a) {
+    return a == kRebootNode ? 3 : a == kResetGpu ? 2 : a == kDrainAndReset ? 1 : 0;
+  };
+  if (severity(action) > severity(machine.gpus[gpu].recovery_action))
+    set_recovery_action(machine, gpu, action);
+}
 
 Result<std::uint32_t> find_gpu(const StateFile& state, const std::string& name) {
   const ReadGuard machine = state.read();
@@ -190,23 +161,6 @@ Status xid(const StateFile& state, std::uint32_t gpu, std::uint64_t code, std::u
   });
 }
 
-Status ecc(const StateFile& state, std::uint32_t gpu, Ecc kind, std::uint64_t count) {
-  return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
-    if (one.ecc_supported == 0 || one.ecc_current == 0)
-      return fail(Code::kUnsupported, "ECC is off", one.uuid);
-    const std::size_t type = kind == Ecc::kCorrected ? 0 : 1;
-    for (EccCounts& counts : one.ecc[type]) counts.by_location[kDram] += count;
-    if (kind == Ecc::kUncorrected && one.retired_pages_supported != 0 &&
-        one.retired_page_count < kMaxRetiredPages) {
-      const std::uint64_t number = one.retired_page_count++;
-      one.retired_pages[number] = RetiredPage{(number + 1) * kPageBytes, monotonic_ns() / 1000, 1, 0};
-      one.retired_pages_pending = 1;
-    }
-    post_event(machine, gpu, kind == Ecc::kCorrected ? kEventSingleBitEcc : kEventDoubleBitEcc, count);
-    return {};
-  });
-}
-
 Status thermal(const StateFile& state, std::uint32_t gpu, std::int32_t celsius) {
   return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
     if (celsius < 0 || celsius > kMaxCelsius)
@@ -224,51 +178,6 @@ Status thermal(const StateFile& state, std::uint32_t gpu, std::int32_t celsius) 
             std::min(one.clocks.current[0], most / kSlowClockShare);
     }
     post_event(machine, gpu, kEventClock, one.clock_event_reasons);
-    return {};
-  });
-}
-
-Status remap(const StateFile& state, std::uint32_t gpu, Remap kind) {
-  return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
-    RemappedRows& rows = one.remapped_rows;
-    if (rows.supported == 0)
-      return fail(Code::kUnsupported, "this GPU retires pages and remaps no rows", one.uuid);
-    switch (kind) {
-      case Remap::kCorrectable:
-        ++rows.correctable;
-        break;
-      case Remap::kUncorrectable:
-        ++rows.uncorrectable;
-        break;
-      case Remap::kPending:
-        ++rows.uncorrectable;
-        rows.pending = 1;
-        raise_recovery_action(machine, gpu, kDrainAndReset);
-        break;
-      case Remap::kFailed:
-        rows.failed = 1;
-        raise_recovery_action(machine, gpu, kResetGpu);
-        break;
-    }
-    return {};
-  });
-}
-
-Status nvlink(const StateFile& state, std::uint32_t gpu, std::uint32_t link, LinkChange change,
-              std::uint64_t count) {
-  return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
-    if (link >= kMaxLinks || one.links[link].present == 0)
-      return fail(Code::kNotFound, "no NVLink " + std::to_string(link), one.uuid);
-    NvLink& here = one.links[link];
-    if (change == LinkChange::kErrors) {
-      here.crc_flit_errors += count;
-      here.replay_errors += count;
-      return {};
-    }
-    const std::uint8_t active = change == LinkChange::kUp ? 1 : 0;
-    here.active = active;
-    if (active == 0) here.recovery_errors += count;
-    if (NvLink* there = far_end(machine, one, here)) there->active = active;
     return {};
   });
 }

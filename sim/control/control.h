@@ -37,8 +37,16 @@ Status xid(const StateFile& state, std::uint32_t gpu, std::uint64_t code,
 std::uint32_t recovery_action_of(std::uint64_t xid);
 
 enum class Ecc { kCorrected, kUncorrected };
-// Counts errors in DRAM and posts the event. On GPUs that retire pages, an uncorrected one retires a page.
-Status ecc(const StateFile& state, std::uint32_t gpu, Ecc kind, std::uint64_t count);
+// NVML_MEMORY_LOCATION_*.
+enum class EccPlace { kL1Cache, kL2Cache, kDram, kRegisters, kTexture, kSharedMemory, kCbu, kSram };
+// Counts errors and posts the event. On GPUs that retire pages, an uncorrected one in DRAM retires a page.
+Status ecc(const StateFile& state, std::uint32_t gpu, Ecc kind, std::uint64_t count,
+           EccPlace place = EccPlace::kDram);
+// The driver says that there were too many in SRAM. kUnsupported on GPUs that do not say so.
+Status sram_threshold(const StateFile& state, std::uint32_t gpu);
+enum class Retire { kSingleBit, kDoubleBit };
+// Retires pages, at the next reset. kUnsupported on GPUs that remap rows instead.
+Status retire(const StateFile& state, std::uint32_t gpu, Retire cause, std::uint32_t count = 1);
 
 // Sets the temperature; from the maximum on it slows down by software, from the slowdown threshold on by
 // hardware.
@@ -52,6 +60,18 @@ enum class LinkChange { kUp, kDown, kErrors };
 // Of a link between two GPUs both ends change. `count`: errors added.
 Status nvlink(const StateFile& state, std::uint32_t gpu, std::uint32_t link, LinkChange change,
               std::uint64_t count = 1);
+
+// Counts replays; narrows the link to so many lanes.
+Status pcie_replays(const StateFile& state, std::uint32_t gpu, std::uint32_t count);
+Status pcie_width(const StateFile& state, std::uint32_t gpu, std::uint32_t lanes);
+// Clocks were held down for so much longer.
+enum class Violation { kThermal, kPower };
+Status violation(const StateFile& state, std::uint32_t gpu, Violation kind, std::uint32_t milliseconds);
+// Of its registration with the NVLink fabric. kUnsupported on a machine without one.
+enum class FabricChange { kHealthy, kDegraded, kJoining, kFailed };
+Status fabric(const StateFile& state, std::uint32_t gpu, FabricChange change);
+// Its InfoROM is corrupted, until healed or replaced.
+Status inforom(const StateFile& state, std::uint32_t gpu);
 
 // The GPU's calls return GPU_IS_LOST. With `with_event` XID 79 comes too: on hardware it sometimes does not.
 Status lost(const StateFile& state, std::uint32_t gpu, bool with_event = false);

@@ -8,6 +8,8 @@
 namespace gpulet::sim::control {
 namespace {
 
+constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
+
 std::vector<std::string> faults_of(const Gpu& gpu) {
   std::vector<std::string> faults;
   if (gpu.faults.lost != 0) faults.emplace_back("lost");
@@ -20,6 +22,20 @@ std::vector<std::string> faults_of(const Gpu& gpu) {
   if (gpu.remapped_rows.pending != 0) faults.emplace_back("remap pending");
   if (gpu.remapped_rows.failed != 0) faults.emplace_back("remap failed");
   if (gpu.retired_pages_pending != 0) faults.emplace_back("page retirement pending");
+  if (gpu.sram_threshold != 0) faults.emplace_back("SRAM threshold");
+  if (gpu.faults.inforom != 0) faults.emplace_back("InfoROM corrupted");
+  if (gpu.pcie_width < gpu.pcie_width_max) {
+    faults.push_back("PCIe x" + std::to_string(gpu.pcie_width) + " of x" +
+                     std::to_string(gpu.pcie_width_max));
+  }
+  if (gpu.fabric.state != 0) {
+    if (gpu.fabric.state != kFabricCompleted)
+      faults.emplace_back("not in its fabric");
+    else if (gpu.fabric.status != 0)
+      faults.emplace_back("fabric failed");
+    else if (gpu.fabric.health_mask != 0)
+      faults.emplace_back("fabric degraded");
+  }
   std::size_t down = 0;
   for (const NvLink& link : gpu.links) down += link.present != 0 && link.active == 0 ? 1 : 0;
   if (down != 0) faults.push_back(std::to_string(down) + " links down");

@@ -61,7 +61,12 @@ nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, nvmlInforomObject_
 nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsigned int* checksum) {
   return get(device, checksum, [](const Gpu& gpu) { return gpu.pci_device_id ^ gpu.board_id; });
 }
-nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) { return GpuCall(device).refused(); }
+nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) {
+  const GpuCall call(device);
+  if (const auto refused = call.refused()) return refused;
+  if (call.gpu().inforom_image[0] == '\0') return NVML_ERROR_NOT_SUPPORTED;  // a card without one
+  return call.gpu().faults.inforom != 0 ? NVML_ERROR_CORRUPTED_INFOROM : NVML_SUCCESS;
+}
 
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t* brand) {
   return get(device, brand, [](const Gpu& gpu) { return gpu.brand; });

@@ -130,6 +130,9 @@ nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, nvmlMemoryErro
   if (location >= NVML_MEMORY_LOCATION_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
   const EccCounts* counts = nullptr;
   if (const auto missing = find_counts(call, type, counter, &counts)) return missing;
+  // Until Volta the parts of it are counted, each by itself.
+  if (location == NVML_MEMORY_LOCATION_SRAM && call.gpu().architecture < NVML_DEVICE_ARCH_TURING)
+    return NVML_ERROR_NOT_SUPPORTED;
   *count = counts->by_location[location];
   return NVML_SUCCESS;
 }
@@ -152,6 +155,7 @@ nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErr
   status->volatileUncSecDed = sram(1, 0);
   status->volatileCor = sram(0, 0);
   status->aggregateUncBucketSm = sram(1, 1);
+  status->bThresholdExceeded = gpu.sram_threshold;
   return NVML_SUCCESS;
 }
 

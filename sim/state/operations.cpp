@@ -16,9 +16,34 @@ std::uint64_t hash(std::string_view text, std::uint64_t basis) {
   return value ^ (value >> 31);
 }
 
-void clear_volatile_counters(Gpu& gpu) {
+void clear_volatile_errors(Gpu& gpu) {
   gpu.ecc[0][0] = {};
   gpu.ecc[1][0] = {};
+}
+
+// All that is counted since the driver was loaded or the GPU reset.
+void restart_counters(Gpu& gpu) {
+  clear_volatile_errors(gpu);
+  gpu.pcie_replays = 0;
+  gpu.violation_power_ns = gpu.violation_thermal_ns = 0;
+  gpu.energy_mj = 0;
+  gpu.energy_since_ns = monotonic_ns();
+  for (NvLink& link : gpu.links) {
+    link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors =
+        link.ecc_errors = 0;
+  }
+}
+
+// NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY.
+constexpr std::uint8_t kFabricCompleted = 3;
+constexpr std::uint8_t kFabricHealthy = 1;
+
+void join_fabric(Fabric& fabric) {
+  if (fabric.state == 0) return;
+  fabric.state = kFabricCompleted;
+  fabric.status = 0;
+  fabric.health_mask = 0;
+  fabric.health_summary = kFabricHealthy;
 }
 
 void clear_instances(Mig& mig) {
@@ -61,12 +86,10 @@ void load_driver(Machine& machine) {
   if (machine.driver.loaded == 0) {
     for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
       Gpu& gpu = machine.gpus[i];
-      clear_volatile_counters(gpu);
+      restart_counters(gpu);
       // Instances live in the driver; the mode does too from Hopper on, before that on the card.
       clear_instances(gpu.mig);
       if (gpu.mig.mode_needs_reset == 0) gpu.mig.current = gpu.mig.pending = 0;
-      gpu.energy_mj = 0;
-      gpu.energy_since_ns = monotonic_ns();
     }
   }
   machine.driver.loaded = 1;
@@ -80,7 +103,7 @@ Status reset_gpu(Machine& machine, std::uint32_t index) {
     if (process.pid != 0)
       return fail(Code::kFailedPrecondition, "in use by process " + std::to_string(process.pid), gpu.uuid);
   }
-  clear_volatile_counters(gpu);
+  restart_counters(gpu);
   clear_instances(gpu.mig);
   gpu.mig.current = gpu.mig.pending;
   gpu.ecc_current = gpu.ecc_pending;
@@ -100,7 +123,10 @@ void heal_gpu(Gpu& gpu) {
   gpu.clock_event_reasons &= ~kSlowdownReasons;
   if (gpu.temperature_gpu_max != kNotReported && gpu.temperature >= gpu.temperature_gpu_max)
     gpu.temperature = kCoolCelsius;
-  clear_volatile_counters(gpu);
+  gpu.sram_threshold = 0;
+  gpu.pcie_width = gpu.pcie_width_max;
+  join_fabric(gpu.fabric);
+  clear_volatile_errors(gpu);
   train_links(gpu);
 }
 
@@ -120,16 +146,10 @@ void replace_gpu(Machine& machine, std::uint32_t index) {
   gpu.retired_page_count = 0;
   gpu.remapped_rows.correctable = 0;
   gpu.remapped_rows.uncorrectable = 0;
-  gpu.pcie_replays = 0;
-  for (NvLink& link : gpu.links) {
-    link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors =
-        link.ecc_errors = 0;
-  }
+  restart_counters(gpu);
   for (Process& process : gpu.processes) process = {};
   gpu.mig.current = gpu.mig.pending = 0;
   clear_instances(gpu.mig);
-  gpu.energy_mj = 0;
-  gpu.energy_since_ns = monotonic_ns();
 }
 
 std::uint64_t monotonic_ns() {

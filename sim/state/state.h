@@ -23,7 +23,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Raised with every change of the layout below: a library and a state of different builds refuse each other.
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -209,10 +209,10 @@ struct RemappedRows {
 };
 
 struct Faults {
-  std::uint8_t lost;  // its calls return GPU_IS_LOST
-  std::uint8_t hang;  // its calls return only once this is 0 again
-  std::uint8_t mig_hang;  // of the calls that change MIG, the one that mig_skip leads to hangs as above
-  std::uint8_t padding;
+  std::uint8_t lost;        // its calls return GPU_IS_LOST
+  std::uint8_t hang;        // its calls return only once this is 0 again
+  std::uint8_t mig_hang;    // of the calls that change MIG, the one that mig_skip leads to hangs as above
+  std::uint8_t inforom;     // its InfoROM's checksum is wrong
   std::uint32_t delay_us;   // before each of its calls
   std::uint32_t error;      // nvmlReturn_t of its calls when not 0
   std::uint32_t mig_error;  // nvmlReturn_t of one call that changes MIG, which has no effect; 0 from then on
@@ -264,7 +264,7 @@ struct Gpu {
   std::uint32_t pcie_tx_kbps;
   std::uint32_t pcie_rx_kbps;
   std::uint32_t pcie_replays;
-  std::uint32_t padding;
+  std::uint32_t sram_threshold;  // its uncorrected SRAM errors exceed what a field diagnosis allows
 
   std::uint64_t memory_total;  // bytes
   std::uint64_t memory_reserved;
@@ -439,16 +439,18 @@ std::string make_uuid(std::string_view prefix, std::string_view seed);
 void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data,
                 std::uint32_t gpu_instance = kNoInstance, std::uint32_t compute_instance = kNoInstance);
 
-// The driver goes away and comes back: every client must initialise again, volatile ECC counters begin at 0,
-// GPU faults stay. unload_driver leaves it away until load_driver.
+// The driver goes away and comes back: every client must initialise again, what is counted since its start
+// (volatile ECC, energy, PCIe replays, throttled time, link errors) begins at 0, GPU faults stay.
+// unload_driver leaves it away until load_driver.
 void unload_driver(Machine& machine);
 void load_driver(Machine& machine);
 
-// What a reset of an idle GPU does: pending modes take effect, rows are remapped, volatile counters begin at
-// 0, its recovery action is done, links train again. kFailedPrecondition while processes run on it.
+// What a reset of an idle GPU does: pending modes take effect, rows are remapped, what is counted since the
+// driver's start begins at 0, its recovery action is done, links train again. kFailedPrecondition while
+// processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
 
-// No faults, no recovery action, links up, cool: as new, its counters of the card's life stay.
+// No faults, no recovery action, links up, all PCIe lanes, in its fabric, cool: as new, its counters stay.
 void heal_gpu(Gpu& gpu);
 
 // Takes the card out and puts another of the same kind in: new UUID and serial, no history.

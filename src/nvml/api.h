@@ -62,6 +62,18 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetNvLinkRemotePciInfo_v2, "nvmlDeviceGetNvLinkRemotePciInfo")       \
   X(nvmlDeviceGetGpuFabricInfoV, nullptr)                                          \
   X(nvmlDeviceGetGpuFabricInfo, nullptr)                                           \
+  X(nvmlDeviceGetRemappedRows, nullptr)                                            \
+  X(nvmlDeviceGetRetiredPages, nullptr)                                            \
+  X(nvmlDeviceGetRetiredPagesPendingStatus, nullptr)                               \
+  X(nvmlDeviceGetMemoryErrorCounter, nullptr)                                      \
+  X(nvmlDeviceGetSramEccErrorStatus, nullptr)                                      \
+  X(nvmlDeviceGetNvLinkErrorCounter, nullptr)                                      \
+  X(nvmlDeviceGetPcieReplayCounter, nullptr)                                       \
+  X(nvmlDeviceGetCurrPcieLinkWidth, nullptr)                                       \
+  X(nvmlDeviceGetMaxPcieLinkWidth, nullptr)                                        \
+  X(nvmlDeviceGetViolationStatus, nullptr)                                         \
+  X(nvmlDeviceValidateInforom, nullptr)                                            \
+  X(nvmlDeviceGetTotalEnergyConsumption, nullptr)                                  \
   X(nvmlDeviceGetTopologyCommonAncestor, nullptr)                                  \
   X(nvmlDeviceGetFieldValues, nullptr)                                             \
   X(nvmlDeviceGetSupportedEventTypes, nullptr)                                     \

@@ -148,7 +148,8 @@ class Session {
   void free_event_set(void* set) const;
 
  private:
-  friend class Mig;  // mig.h: the calls that make and destroy instances
+  friend class Mig;     // mig.h: the calls that make and destroy instances
+  friend class Health;  // health.h: the calls that tell of one GPU's health
   Session(std::shared_ptr<const Library> library, std::string driver_version);
   Status stale(Device device) const;
 

@@ -1,6 +1,4 @@
 // The sender of events.h: a bounded queue of records, one request at a time.
-#include <unistd.h>
-
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -9,6 +7,7 @@
 #include "base/log.h"
 #include "cluster/api_client.h"
 #include "cluster/events.h"
+#include "cluster/objects.h"
 
 namespace gpulet::cluster {
 namespace {
@@ -16,25 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxRecords = 1024;  // events of the last window that a repeat may join
-constexpr const char* kEventsPath = "/api/v1/namespaces/default/events";
-
-std::string rfc3339(WallTime time) {
-  const auto seconds = std::chrono::system_clock::to_time_t(time);
-  tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
-
-// At most kMaxMessageBytes, not cut inside a character.
-std::string shortened(std::string message) {
-  if (message.size() <= kMaxMessageBytes) return message;
-  std::size_t end = kMaxMessageBytes;
-  while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
-  message.resize(end);
-  return message;
-}
+constexpr const char* kNeeds = " (the agent needs create and patch on events)";
+constexpr std::size_t kMaxNameBytes = 253 - 17;  // of an object, before what tells its events apart
 
 // One Event object of the API server, and the repeats that it stands for.
 struct Record {
@@ -47,7 +29,15 @@ struct Record {
   bool queued = false;
   Subscription delay;    // until a burst of repeats is told
 };
-using Key = std::tuple<bool, std::string, std::string>;
+using Key = std::tuple<std::optional<PodRef>, bool, std::string, std::string>;
+
+Key key_of(const Event& event) { return {event.pod, event.warning, event.reason, event.message}; }
+
+std::string namespace_of(const Event& event) { return event.pod ? event.pod->name_space : "default"; }
+
+std::string path_of(const Event& event) {
+  return "/api/v1/namespaces/" + namespace_of(event) + "/events";
+}
 
 class Sender final : public EventSender {
  public:
@@ -60,8 +50,12 @@ class Sender final : public EventSender {
         instance_(static_cast<std::uint64_t>(loop.wall_now().time_since_epoch().count())) {}
 
   void send(Event event) override {
-    event.message = shortened(std::move(event.message));
-    const Key key{event.warning, event.reason, event.message};
+    event.message = shortened(std::move(event.message), kMaxMessageBytes);
+    if (event.pod && (!is_name(event.pod->name_space) || !is_name(event.pod->name))) {
+      ++dropped_;  // it would lead elsewhere
+      return;
+    }
+    const Key key = key_of(event);
     const Time now = loop_.now();
     forget_old(now);
     if (const auto it = records_.find(key); it != records_.end()) return repeat(it->second, now);
@@ -69,7 +63,7 @@ class Sender final : public EventSender {
     record->event = std::move(event);
     record->first = record->last = loop_.wall_now();
     record->last_seen = now;
-    record->name = new_name();
+    record->name = new_name(record->event);
     records_[key] = record;
     enqueue(record);
   }
@@ -81,11 +75,13 @@ class Sender final : public EventSender {
  private:
   using RecordPtr = std::shared_ptr<Record>;
 
-  std::string new_name() {
+  std::string new_name(const Event& event) {
     char suffix[40];
     std::snprintf(suffix, sizeof suffix, ".%016llx",
                   static_cast<unsigned long long>(instance_) + next_name_++);
-    return access_.node_name + suffix;
+    std::string name = (event.pod ? event.pod->name : access_.node_name).substr(0, kMaxNameBytes);
+    while (name.ends_with('.') || name.ends_with('-')) name.pop_back();
+    return name + suffix;
   }
 
   void repeat(const RecordPtr& record, Time now) {
@@ -133,7 +129,7 @@ class Sender final : public EventSender {
     record->queued = false;
     dropped_ += 1;
     // A later one like it starts anew.
-    records_.erase(Key{record->event.warning, record->event.reason, record->event.message});
+    records_.erase(key_of(record->event));
   }
 
   void pump() {
@@ -147,14 +143,24 @@ class Sender final : public EventSender {
                     [this](const Result<ApiResponse>& response) { on_response(response); });
   }
 
+  json involved(const Event& event) const {
+    if (event.pod) {
+      return {{"apiVersion", "v1"},
+              {"kind", "Pod"},
+              {"namespace", event.pod->name_space},
+              {"name", event.pod->name},
+              {"uid", event.pod->uid}};
+    }
+    // As in the kubelet's own events: `kubectl describe node` looks for the node's name as the uid.
+    return {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", access_.node_name}, {"uid", access_.node_name}};
+  }
+
   ApiRequest post_of(const Record& record) const {
     const json source = {{"component", "gpulet"}, {"host", access_.node_name}};
-    // As in the kubelet's own events: `kubectl describe node` looks for the node's name as the uid.
-    const json node = {{"apiVersion", "v1"}, {"kind", "Node"}, {"name", access_.node_name}, {"uid", access_.node_name}};
     const json object = {{"apiVersion", "v1"},
                          {"kind", "Event"},
-                         {"metadata", {{"name", record.name}, {"namespace", "default"}}},
-                         {"involvedObject", node},
+                         {"metadata", {{"name", record.name}, {"namespace", namespace_of(record.event)}}},
+                         {"involvedObject", involved(record.event)},
                          {"type", record.event.warning ? "Warning" : "Normal"},
                          {"reason", record.event.reason},
                          {"message", record.event.message},
@@ -164,17 +170,12 @@ class Sender final : public EventSender {
                          {"source", source},
                          {"reportingComponent", "gpulet"},
                          {"reportingInstance", access_.node_name}};
-    return {"POST", kEventsPath, "application/json", text_of(object)};
+    return {"POST", path_of(record.event), "application/json", body_of(object)};
   }
 
   ApiRequest patch_of(const Record& record) const {
     const json change = {{"count", record.count}, {"lastTimestamp", rfc3339(record.last)}};
-    return {"PATCH", std::string(kEventsPath) + "/" + record.name, "application/merge-patch+json", text_of(change)};
-  }
-
-  // A message may hold bytes that are no UTF-8 (a driver's text): replaced, never refused.
-  static std::string text_of(const json& object) {
-    return object.dump(-1, ' ', false, json::error_handler_t::replace);
+    return {"PATCH", path_of(record.event) + "/" + record.name, "application/merge-patch+json", body_of(change)};
   }
 
   void on_response(const Result<ApiResponse>& response) {
@@ -193,14 +194,16 @@ class Sender final : public EventSender {
     }
     if (status == 404 && record->created) {  // the API server keeps events for an hour by default
       record->created = false;
-      record->name = new_name();
+      record->name = new_name(record->event);
       record->queued = true;
       queue_.push_front(record);
       return pump();
     }
-    const Error refused(Code::kUnavailable, "the API server answered " + std::to_string(status) + ": " +
-                                                response->body.substr(0, 300));
-    const bool worth_another_try = status >= 500 || status == 401 || status == 403 || status == 408 || status == 429;
+    const Error refused(Code::kUnavailable, said(*response) + (status == 403 ? kNeeds : ""));
+    // A namespace that is being taken away refuses all that is new, and would hold back all others' events.
+    const bool ending = has_cause(*response, "NamespaceTerminating");
+    const bool worth_another_try =
+        !ending && (status >= 500 || status == 401 || status == 403 || status == 408 || status == 429);
     if (worth_another_try) return later(record, refused);
     log::warning("an event is refused for good", refused, {{"reason", record->event.reason}});
     drop(record);

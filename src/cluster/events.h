@@ -1,8 +1,10 @@
-// Kubernetes events: what an operator sees in `kubectl describe node`. Sent to the API server from inside the cluster
-// (service account token and CA), by a client without a thread on the agent's loop.
+// Kubernetes events: what an operator sees in `kubectl describe node`, and the owner of a Pod in `kubectl
+// describe pod`. Sent to the API server from inside the cluster (service account token and CA), by a client
+// without a thread on the agent's loop.
 //
 // An event about a Node is created in the namespace "default" (the API server refuses another one for an
-// object without a namespace), so the agent needs create and patch on events there.
+// object without a namespace), one about a Pod in the Pod's, so the agent needs create and patch on events
+// there, or in all namespaces.
 // Source: Kubernetes API core/v1 Event; how the kubelet names a Node in its own events (uid is the node's
 // name).
 #pragma once
@@ -17,6 +19,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "cluster/access.h"
+#include "cluster/pod_ref.h"
 
 namespace gpulet::cluster {
 
@@ -24,6 +27,7 @@ struct Event {
   bool warning = false;
   std::string reason;   // CamelCase
   std::string message;  // one line; longer than kMaxMessageBytes is cut
+  std::optional<PodRef> pod{};  // whom it is about; nullopt: the node
 };
 
 inline constexpr std::size_t kMaxQueued = 256;
@@ -41,7 +45,7 @@ class EventSender {
   static std::unique_ptr<EventSender> start(Loop& loop, Access access, EventTiming timing = {});
   virtual ~EventSender() = default;
 
-  // Queues an event about the node. Never blocks; at most kMaxQueued wait, the oldest are dropped and
+  // Queues an event. Never blocks; at most kMaxQueued wait, the oldest are dropped and
   // counted; equal ones within the repeat window become one with a count. Tries again until the API server
   // has taken it or says that it never will (which is logged, and counts as dropped). Loop's thread only.
   virtual void send(Event event) = 0;

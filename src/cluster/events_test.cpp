@@ -130,6 +130,55 @@ TEST_F(ClusterTest, AnEventIsWhatKubectlDescribeNodeLooksFor) {
   EXPECT_EQ(event["firstTimestamp"].get<std::string>().size(), std::string("2026-01-01T00:00:00Z").size());
 }
 
+TEST_F(ClusterTest, AnEventAboutAPodIsInItsNamespace) {
+  serve([](const Received&) { return Reply{}; });
+  start();
+  const std::string pod = std::string(230, 'p') + ".worker-0";
+  call([&] {
+    for (const char* uid : {"u-1", "u-2", "u-1"}) {
+      sender_->send({true, "GPUFault", "XID 79", PodRef{"team-a", pod, uid}});
+    }
+    sender_->send({true, "GPUFault", "XID 79"});
+  });
+  ASSERT_TRUE(eventually([&] { return sent() == 4; }));
+  const auto got = server_->received();
+  const auto line = [&](std::size_t i) { return got[i].head.substr(0, got[i].head.find(" HTTP")); };
+  ASSERT_EQ(got.size(), 4u);  // another Pod of the same name is another event; the third is a repeat
+  EXPECT_EQ(line(0), "POST /api/v1/namespaces/team-a/events");
+  EXPECT_EQ(line(1), "POST /api/v1/namespaces/team-a/events");
+  EXPECT_EQ(line(2), "POST /api/v1/namespaces/default/events");
+  const json event = json::parse(got[0].body);
+  EXPECT_EQ(event["metadata"]["namespace"], "team-a");
+  EXPECT_EQ(event["involvedObject"],
+            json::parse(R"({"apiVersion": "v1", "kind": "Pod", "namespace": "team-a", "uid": "u-1",
+                            "name": ")" + pod + R"("})"));
+  const std::string name = event["metadata"]["name"];
+  EXPECT_LE(name.size(), 253u);
+  EXPECT_EQ(name.substr(0, 231), std::string(230, 'p') + ".");
+  EXPECT_EQ(line(3), "PATCH /api/v1/namespaces/team-a/events/" + name);
+  EXPECT_EQ(json::parse(got[3].body)["count"], 2);
+}
+
+TEST_F(ClusterTest, ANamespaceThatIsTakenAwayHoldsNoOthersEventsBack) {
+  const std::string ending = R"({"message": "forbidden", "details": {"causes": [
+      {"reason": "NamespaceTerminating", "message": "namespace team-a is being terminated"}]}})";
+  serve([&](const Received& request) {
+    return request.head.find("/team-a/") != std::string::npos ? Reply{403, ending} : Reply{};
+  });
+  start();
+  call([&] {
+    sender_->send({true, "GPUFault", "1", PodRef{"team-a", "train", "u-1"}});
+    sender_->send({true, "GPUFault", "2", PodRef{"team-a/../x", "train", "u-1"}});
+    sender_->send({true, "GPUFault", "3"});
+  });
+  ASSERT_TRUE(eventually([&] { return sent() == 1; }));
+  call([&] {
+    EXPECT_EQ(sender_->dropped(), 2u);
+    EXPECT_EQ(sender_->waiting(), 0u);
+  });
+  EXPECT_EQ(server_->received().size(), 2u);
+}
+
 TEST_F(ClusterTest, EqualEventsBecomeOneWithACount) {
   serve([](const Received&) { return Reply{}; });
   start();

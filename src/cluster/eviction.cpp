@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "cluster/api_client.h"
+#include "cluster/objects.h"
 
 namespace gpulet::cluster {
 namespace {
@@ -15,39 +16,6 @@ using Kind = EvictionNews::Kind;
 
 constexpr int kNotFound = 404, kConflict = 409, kTooManyRequests = 429;
 constexpr const char* kMirror = "kubernetes.io/config.mirror";
-
-// The member of an object, or null; whatever else `object` is.
-const json& member(const json& object, const char* name) {
-  static const json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(name);
-  return found == object.end() ? none : *found;
-}
-
-std::string text_of(const json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
-// "429: Cannot evict pod as it would violate the pod's disruption budget."
-std::string said(const ApiResponse& response) {
-  const auto status = json::parse(response.body, nullptr, false);
-  std::string message = text_of(member(status, "message"));
-  // Where a budget is behind it, its name is in the cause.
-  const auto& causes = member(member(status, "details"), "causes");
-  if (causes.is_array() && !causes.empty()) {
-    const std::string cause = text_of(member(causes.front(), "message"));
-    if (!cause.empty()) message += (message.empty() ? "" : " ") + cause;
-  }
-  return "the API server answered " + std::to_string(response.status) +
-         (message.empty() ? "" : ": " + message.substr(0, 300));
-}
-
-// Names go into a path.
-bool is_name(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
-  });
-}
 
 class Asking final : public Eviction {
  public:
@@ -101,7 +69,7 @@ class Asking final : public Eviction {
     client_.request({.method = "POST",
                      .path = path + "/eviction",
                      .content_type = "application/json",
-                     .body = body.dump(-1, ' ', false, json::error_handler_t::replace)},
+                     .body = body_of(body)},
                     [this, &asked](const Result<ApiResponse>& response) {
                       busy_ = false;
                       on_answer(asked, response);

@@ -1,0 +1,35 @@
+// Small pieces of what is said to the API server, and of what it says.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
+#include <string>
+#include <string_view>
+
+#include "base/loop.h"
+#include "cluster/connection.h"
+
+namespace gpulet::cluster {
+
+// What may stand in a path: the letters of a DNS name, which every namespace and Pod has.
+bool is_name(std::string_view text);
+
+// "2026-01-31T12:00:00Z"
+std::string rfc3339(WallTime time);
+
+// At most `limit` bytes, not cut inside a character.
+std::string shortened(std::string text, std::size_t limit);
+
+// The member of an object, or null; whatever else `object` is.
+const nlohmann::json& member(const nlohmann::json& object, const char* name);
+// The text, or nothing for what is none.
+std::string text_of(const nlohmann::json& value);
+// As a body. What is no UTF-8 (a driver's text may be anything) is replaced, never refused.
+std::string body_of(const nlohmann::json& object);
+
+// "the API server answered 403: nodes "a" is forbidden", with the cause where a status has one.
+std::string said(const ApiResponse& response);
+// Whether a Status names this among its causes: "NamespaceTerminating".
+bool has_cause(const ApiResponse& response, std::string_view reason);
+
+}  // namespace gpulet::cluster

@@ -28,7 +28,11 @@ constexpr std::size_t kMaxMountinfoBytes = 16u << 20;
 
 class Child {
  public:
-  explicit Child(const ChildPlan& plan) : plan_(plan) {}
+  // All that takes memory, before it is limited.
+  explicit Child(const ChildPlan& plan) : plan_(plan), texts_(plan.arguments) {
+    for (std::string& text : texts_) arguments_.push_back(text.data());
+    arguments_.push_back(nullptr);
+  }
 
   [[noreturn]] void run() {
     // Gone with the hook, from here on; the parent waits for what is written to it, so it is there now.
@@ -38,7 +42,7 @@ class Child {
     take_descriptors();
     limit();
     drop_rights();
-    if (const auto filtered = filter_system_calls(); !filtered) stop(filtered.error().message(), 0);
+    if (const auto filtered = filter_.install(); !filtered) stop(filtered.error().message(), 0);
     execute();
   }
 
@@ -177,16 +181,15 @@ class Child {
   }
 
   [[noreturn]] void execute() const {
-    std::vector<std::string> texts = plan_.arguments;
-    std::vector<char*> arguments;
-    for (std::string& text : texts) arguments.push_back(text.data());
-    arguments.push_back(nullptr);
     char* const environment[] = {nullptr};
-    ::syscall(SYS_execveat, plan_.program, "", arguments.data(), environment, AT_EMPTY_PATH);
+    ::syscall(SYS_execveat, plan_.program, "", arguments_.data(), environment, AT_EMPTY_PATH);
     stop("cannot start it", errno);
   }
 
   const ChildPlan& plan_;
+  std::vector<std::string> texts_;
+  std::vector<char*> arguments_;
+  SyscallFilter filter_;
 };
 
 }  // namespace

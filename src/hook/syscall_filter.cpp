@@ -1,14 +1,12 @@
 #include "hook/syscall_filter.h"
 
 #include <linux/audit.h>
-#include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
 #include <cstddef>
-#include <vector>
 
 namespace gpulet::hook {
 namespace {
@@ -129,11 +127,12 @@ std::vector<sock_filter> make_filter() {
 
 }  // namespace
 
-Status filter_system_calls() {
+SyscallFilter::SyscallFilter() : statements_(make_filter()) {}
+
+Status SyscallFilter::install() {
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
     return fail(errno_error("cannot give up new privileges", errno));
-  std::vector<sock_filter> filter = make_filter();
-  const sock_fprog program{static_cast<unsigned short>(filter.size()), filter.data()};
+  const sock_fprog program{static_cast<unsigned short>(statements_.size()), statements_.data()};
   if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0) return {};
   if (errno == EINVAL || errno == ENOSYS)
     return fail(Code::kUnsupported, "this kernel has no seccomp filters");

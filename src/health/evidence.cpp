@@ -39,7 +39,7 @@ std::string_view name(Source source) {
 
 std::string_view name(EccLocation location) {
   static constexpr std::string_view kNames[kEccLocations] = {
-      "dram", "l1-cache", "l2-cache", "registers", "texture", "shared-memory", "sram"};
+      "dram", "l1-cache", "l2-cache", "registers", "texture", "shared-memory", "cbu", "sram"};
   return kNames[static_cast<std::size_t>(location)];
 }
 

@@ -98,7 +98,7 @@ struct RetiredPagesReading {
   std::uint64_t single_bit = 0, double_bit = 0;
 };
 // Volatile uncorrected errors, by location.
-enum class EccLocation { kDram, kL1Cache, kL2Cache, kRegisters, kTexture, kSharedMemory, kSram };
+enum class EccLocation { kDram, kL1Cache, kL2Cache, kRegisters, kTexture, kSharedMemory, kCbu, kSram };
 inline constexpr std::size_t kEccLocations = static_cast<std::size_t>(EccLocation::kSram) + 1;
 std::string_view name(EccLocation location);  // "l2-cache"
 struct EccReading {

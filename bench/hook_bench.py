@@ -1,0 +1,125 @@
+#!/usr/bin/python3
+"""What gpulet-hook adds to a container's start: the same container started by runc with and without it.
+
+  bench/hook_bench.py HOOK [--runs N] [--rootfs FOLDER]
+
+HOOK is the program (out/build/release/bin/gpulet-hook). The container's root is FOLDER, or a small one made from this
+machine's libraries: a Debian one with 200 of them and a driver's thirty. It runs `true` and ends. The two kinds of start
+take turns, so that a machine under load is so for both. Needs root and runc.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+LIBRARIES = 200
+DRIVER = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm", "libnvcuvid", "libnvidia-encode",
+          "libnvidia-opticalflow", "libnvoptix", "libnvidia-rtcore", "libnvidia-glcore", "libnvidia-eglcore",
+          "libnvidia-allocator", "libnvidia-cfg", "libnvidia-fbc", "libGLX_nvidia", "libEGL_nvidia")
+VERSION = "535.104.05"
+
+
+def libraries():
+    """(name, file) of what this machine's loader knows, its own machine's only."""
+    listing = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    for line in listing.splitlines():
+        if "64" in line and " => " in line:
+            yield line.split()[0], pathlib.Path(line.rsplit(" => ", 1)[1])
+
+
+def make_root(root):
+    triplet = f"{os.uname().machine}-linux-gnu"
+    folder = root / "usr/lib" / triplet
+    folder.mkdir(parents=True)
+    for name in ("usr/bin", "usr/lib64", "etc/ld.so.conf.d", "proc", "sys", "dev", "tmp"):
+        (root / name).mkdir(parents=True)
+    for name in ("bin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "etc/debian_version").write_text("12\n")
+    (root / "etc/ld.so.conf").write_text("include /etc/ld.so.conf.d/*.conf\n")
+    (root / f"etc/ld.so.conf.d/{triplet}.conf").write_text(f"/usr/local/lib/{triplet}\n/lib/{triplet}\n/usr/lib/{triplet}\n")
+    small = sorted(libraries(), key=lambda pair: ("libc.so" not in pair[0] and "ld-linux" not in pair[0],
+                                                  pair[1].stat().st_size, pair[0]))
+    for name, file in small[:LIBRARIES]:
+        shutil.copy(file, (root / "usr/lib64" if "ld-linux" in name else folder) / name)
+    shutil.copy("/bin/true", root / "usr/bin/true")
+    # What is inside does not matter for the time that it takes to look at it, but a name does.
+    body = small[LIBRARIES // 2][1]
+    for name in DRIVER:
+        shutil.copy(body, folder / f"{name}.so.{VERSION}")
+    return f"/usr/lib/{triplet}"
+
+
+def write_bundle(bundle, root, hook):
+    subprocess.run(["runc", "spec", "--bundle", bundle], check=True)
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"].update(terminal=False, args=["/bin/true"])
+    config["root"] = {"path": str(root), "readonly": False}
+    if hook:
+        config["hooks"] = {"createContainer": [{"path": hook[0], "args": hook, "env": ["GPULET=1"]}]}
+    (bundle / "config.json").write_text(json.dumps(config))
+
+
+def start(state, bundle, number):
+    begin = time.perf_counter()
+    subprocess.run(["runc", "--root", state, "run", "--bundle", bundle, f"gpulet-bench-{os.getpid()}-{number}"], check=True,
+                   stdin=subprocess.DEVNULL)
+    return (time.perf_counter() - begin) * 1e3
+
+
+def row(name, times):
+    ordered = sorted(times)
+    print(f"{name:<28} median {statistics.median(ordered):7.2f} ms   p10 {ordered[len(ordered) // 10]:7.2f}   "
+          f"p90 {ordered[len(ordered) * 9 // 10]:7.2f}")
+    return statistics.median(ordered)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("hook")
+    parser.add_argument("--runs", type=int, default=60)
+    parser.add_argument("--rootfs", type=pathlib.Path)
+    options = parser.parse_args()
+    if os.geteuid() != 0 or not shutil.which("runc"):
+        sys.exit("hook_bench: needs root and runc")
+    with tempfile.TemporaryDirectory(prefix="gpulet-hook-bench-") as place:
+        base = pathlib.Path(place)
+        roots = {}
+        for kind in ("without", "with", "with, same root again"):
+            root = base / kind / "rootfs"
+            if options.rootfs:
+                shutil.copytree(options.rootfs, root, symlinks=True)
+                folder = f"/usr/lib/{os.uname().machine}-linux-gnu"
+            else:
+                folder = make_root(root)
+            hook = [os.path.abspath(options.hook), "create-container", f"--folder={folder}", f"--host-driver-version={VERSION}",
+                    "--host-cuda-version=12.2", f"--link=libcuda.so.1::{folder}/libcuda.so"]
+            write_bundle(base / kind, root, hook if kind != "without" else None)
+            roots[kind] = (root, root / folder[1:])
+        times = {kind: [] for kind in roots}
+        for number in range(-5, options.runs):
+            for kind, (root, folder) in roots.items():
+                if kind == "with":  # a new container: nothing of the last start is there
+                    for name in ("etc/ld.so.cache", "etc/ld.so.conf.d/00-gpulet.conf"):
+                        (root / name).unlink(missing_ok=True)
+                    for name in DRIVER if not options.rootfs else ():
+                        for link in folder.glob(f"{name}.so*"):
+                            if link.is_symlink():
+                                link.unlink()
+                took = start(base / "state", base / kind, number)
+                if number >= 0:
+                    times[kind].append(took)
+        print(f"{options.runs} starts of each, load {os.getloadavg()[0]:.1f}")
+        plain = row("runc run, no hook", times["without"])
+        for kind in ("with", "with, same root again"):
+            print(f"  the hook adds {row(f'gpulet-hook {kind[6:] or kind}'.replace('same', 'the same'), times[kind]) - plain:.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -161,8 +161,8 @@ Status Health::count_link_errors(std::vector<NvLinkHealth>& links) const {
     for (const auto& field : std::span(fields)) {
       if (asked && field.nvmlReturn == NVML_SUCCESS) add(link.errors, number(field));
     }
+    if (link.errors) continue;
     for (const auto counter : kLinkCounters) {
-      if (asked && link.errors) break;
       unsigned long long count = 0;
       const auto old = GPULET_NVML(nvmlDeviceGetNvLinkErrorCounter, link.index, counter, &count);
       if (old) add(link.errors, count);

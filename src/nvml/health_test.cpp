@@ -270,5 +270,62 @@ TEST(HealthOfBareDriver, HasNothingAndSaysSo) {
   expect_absent(health.energy(), "nvmlDeviceGetTotalEnergyConsumption");
 }
 
+// fake/odd_driver.cpp.
+class HealthOfOddDriver : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = Session::open(root_.path());
+    ASSERT_TRUE(opened) << opened.error().text();
+    session_ = *opened;
+  }
+  Health gpu(unsigned index) const { return {*session_, *session_->device(index)}; }
+  const SimRoot root_{*sim::small_machine(1), GPULET_ODD_DRIVER};
+  std::shared_ptr<const Session> session_;
+};
+
+TEST_F(HealthOfOddDriver, TheNewestTellsByFieldsWhatCallsTold) {
+  const auto held = gpu(0).violations();
+  ASSERT_TRUE(held) << held.error().text();
+  EXPECT_EQ(held->thermal, std::chrono::seconds(8));
+  EXPECT_EQ(held->power, std::chrono::seconds(9));
+  const auto links = gpu(0).nvlinks();
+  ASSERT_TRUE(links) << links.error().text();
+  ASSERT_EQ(links->size(), 2u);
+  EXPECT_EQ(links->at(0).errors, 1100u);
+  EXPECT_EQ(links->at(1).errors, 1101u);
+  const auto ecc = gpu(0).uncorrected_ecc();
+  ASSERT_TRUE(ecc) << ecc.error().text();
+  EXPECT_EQ(ecc->at[static_cast<std::size_t>(MemoryLocation::kSram)], 23u) << "parity and SEC-DED";
+  EXPECT_EQ(ecc->at[static_cast<std::size_t>(MemoryLocation::kCbu)], 6u);
+  EXPECT_EQ(ecc->sram_threshold_exceeded, true);
+}
+
+TEST_F(HealthOfOddDriver, AnOldOneIsAskedInItsOwnWay) {
+  expect_absent(gpu(1).violations(), "nvmlDeviceGetViolationStatus");
+  const auto links = gpu(1).nvlinks();
+  ASSERT_TRUE(links) << links.error().text();
+  ASSERT_EQ(links->size(), 2u);
+  EXPECT_EQ(links->at(0).errors, 10u);
+  EXPECT_FALSE(links->at(1).up);
+  EXPECT_EQ(links->at(1).errors, std::nullopt) << "a link that is down need not count";
+  const auto ecc = gpu(1).uncorrected_ecc();
+  ASSERT_TRUE(ecc) << ecc.error().text();
+  EXPECT_EQ(ecc->at[static_cast<std::size_t>(MemoryLocation::kSram)], std::nullopt);
+  EXPECT_EQ(ecc->sram_threshold_exceeded, std::nullopt);
+  expect_absent(gpu(1).retired_pages(), "nvmlDeviceGetRetiredPagesPendingStatus");
+}
+
+TEST_F(HealthOfOddDriver, TheFabricByTheNewestStructThatItKnows) {
+  const auto second = gpu(0).fabric();
+  ASSERT_TRUE(second) << second.error().text();
+  EXPECT_EQ(second->registration, FabricRegistration::kDone);
+  EXPECT_TRUE(second->degraded_bandwidth);
+  EXPECT_EQ(second->summary, std::nullopt);
+  const auto first = gpu(1).fabric();
+  ASSERT_TRUE(first) << first.error().text();
+  EXPECT_EQ(first->registration, FabricRegistration::kFailed);
+  EXPECT_FALSE(first->degraded_bandwidth);
+}
+
 }  // namespace
 }  // namespace gpulet::nvml

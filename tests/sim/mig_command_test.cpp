@@ -1,6 +1,9 @@
 // `gpulet mig` beside the agent and the kubelet: a Pod is as good a holder as a process, and what the command
 // made is offered by the agent.
+#include <dlfcn.h>
+
 #include "cli/mig_command.h"
+#include "sim/root/driver_files.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -13,6 +16,10 @@ class SimMigCommand : public NodeTest {
  protected:
   void SetUp() override {
     up();
+    // The command opens the driver in this process, and what a library keeps until the process ends is no
+    // leak while it stays mapped.
+    const std::string library = node().root() + "/" + std::string(sim::kLibraryFolder) + "/libnvidia-ml.so.1";
+    ASSERT_NE(::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE), nullptr) << ::dlerror();
     cut_up(7, {"1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3"});
     start_agent(
         {.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_CHECK_INTERVAL=200ms"}});

@@ -88,7 +88,7 @@ TEST_F(NodeStatusTest, AConditionIsMergedAmongTheOthers) {
   EXPECT_EQ(got["status"], "False");
   EXPECT_EQ(got["reason"], "Reason");
   EXPECT_EQ(got["message"], "GPU 3: XID 79\xEF\xBF\xBD");
-  EXPECT_EQ(got["lastTransitionTime"], got["lastHeartbeatTime"]);
+  EXPECT_LE(got["lastTransitionTime"], got["lastHeartbeatTime"]);
   EXPECT_EQ(got["lastTransitionTime"].get<std::string>().size(), std::string("2026-01-01T00:00:00Z").size());
   EXPECT_EQ(there("Ready")["lastTransitionTime"], "2026-01-01T00:00:00Z");
   EXPECT_EQ(delivery().taken, 1u);

@@ -15,7 +15,7 @@ namespace gpulet::agent {
 namespace {
 
 constexpr std::string_view kHook = "gpulet-hook";
-constexpr std::size_t kMaxHookBytes = 8u << 20;
+constexpr std::size_t kMaxHookBytes = 64u << 20;  // a release has 1.2 MB, a sanitized build 30
 
 bool is_there(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <functional>
 
+#include "agent/nvml_driver.h"
 #include "health/machine.h"
 #include "inventory/snapshot.h"
+#include "nvml/test_loop_thread.h"
 #include "nvml/test_sim_root.h"
 #include "sim/state/mig.h"
 
@@ -312,6 +314,44 @@ TEST_F(HealthReadingsTest, PolledFaultsWithdrawAGpuUntilPollsProveItWell) {
   EXPECT_EQ(after(seconds(1)), health::State::kDegraded);
   set([](sim::Gpu& gpu) { gpu.faults.lost = 1; });
   EXPECT_EQ(after(seconds(1)), health::State::kLost);
+}
+
+// As the agent asks: on the driver's thread, where one GPU may hang and the others answer.
+TEST(HealthReadingsOnTheDriversThread, AHangingGpuHoldsUpNoOther) {
+  using Answered = Result<std::vector<Evidence>>;
+  SimRoot root(2);
+  nvml::LoopThread thread;
+  std::unique_ptr<NvmlDriver> driver;
+  thread.run([&] {
+    driver = std::make_unique<NvmlDriver>(thread.loop(),
+                                          NvmlDriverOptions{.driver_root = root.path(), .events = false});
+  });
+  const auto opened = thread.await<Status>([&](auto done) { driver->open(done); });
+  ASSERT_TRUE(opened && *opened);
+  const auto read = thread.await<Result<inventory::Snapshot>>([&](auto done) { driver->read(done); });
+  ASSERT_TRUE(read && *read);
+  const auto gpus = (*read)->gpus;
+  ASSERT_EQ(gpus.size(), 2u);
+  const auto poll = [&](const DeviceUuid& gpu, Duration limit) {
+    auto answer = thread.await<Answered>([&](auto done) {
+      driver->about<std::vector<Evidence>>(
+          gpu, "polling the health of", limit,
+          [gpu](const NvmlDriver::SessionPtr& session, unsigned index) -> Answered {
+            GPULET_TRY_ASSIGN(const auto device, session->device(index));
+            return poll_health(*session, device, {gpu}, Time(seconds(1)));
+          },
+          done);
+    });
+    EXPECT_TRUE(answer) << "about() never answered";
+    return answer.value_or(fail(Code::kInternal, "no answer"));
+  };
+  root.edit()->gpus[0].faults.hang = 1;
+  EXPECT_EQ(poll(gpus[0].uuid, std::chrono::milliseconds(50)).error().code(), Code::kDeadlineExceeded);
+  const auto other = poll(gpus[1].uuid, seconds(20));
+  ASSERT_TRUE(other) << other.error().text();
+  EXPECT_EQ(other->size(), std::size(kPolled) + 1);
+  root.edit()->gpus[0].faults.hang = 0;
+  thread.run([&] { driver.reset(); });
 }
 
 }  // namespace

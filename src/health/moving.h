@@ -95,8 +95,9 @@ struct Decision {
 };
 std::string_view name(Decision::Act act);  // "evict"
 
-// Who was asked to leave, and when: what the limits count. Of this run alone: after a restart the limits begin
-// anew, and a Pod that was asked but is not leaving yet is asked again, which the API server takes as one.
+// Who was asked to leave, and when: what the limits count. Of this run alone: after a restart the limits
+// begin anew, and a Pod that was asked but is not leaving yet is asked again, which the API server takes as
+// one.
 class MovingLog {
  public:
   struct Entry {

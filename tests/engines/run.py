@@ -7,6 +7,8 @@ import argparse
 import os
 import pathlib
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,6 +37,9 @@ class Podman:
     def __init__(self, folder, arguments):
         self.folder, self.bin = folder, arguments.bin
         self.root = folder / "driver"
+        self.hook = folder / "gpulet-hook"  # where whoever is not root can run it
+        folder.chmod(0o755)
+        shutil.copy(self.bin / "gpulet-hook", self.hook)
         library = next(f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir())
         self.run(self.bin / "gpulet-sim", "up", MACHINE, "--root", self.root, "--library", library / "libnvidia-ml.so.1",
                  "--nvidia-smi", library / "nvidia-smi")
@@ -55,16 +60,23 @@ class Podman:
         return self.run("podman", "--root", self.folder / "storage", "--runroot", self.folder / "run", "--storage-driver", "vfs",
                         "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc", *words)
 
-    def generate(self, *options):
+    def generator(self, *options):
+        return [self.bin / "gpulet", "cdi", "generate", "--driver-root", self.root, "--vendor", VENDOR,
+                "--nvidia-cdi-hook-path", self.hook, "--output", self.spec, *options]
+
+    def generate(self):
         SPECS.mkdir(exist_ok=True)
-        self.run(self.bin / "gpulet", "cdi", "generate", "--driver-root", self.root, "--vendor", VENDOR,
-                 "--nvidia-cdi-hook-path", self.bin / "gpulet-hook", "--output", self.spec, *options)
+        self.run(*self.generator())
 
     def look(self, devices, *options):
         """First word → the rest, of each line that the container prints."""
         words = [word for device in devices for word in ("--device", f"{VENDOR}/gpu={device}")]
         said = self.podman("run", "--rm", "--network", "none", "-v", f"{self.root}/run/gpulet-sim:/run/gpulet-sim", *words, *options,
                            NAME, "sh", "-c", LOOK)
+        return self.parsed(said)
+
+    @staticmethod
+    def parsed(said):
         found = {}
         for line in said.splitlines():
             kind, _, rest = line.partition(" ")
@@ -95,6 +107,22 @@ class Podman:
         found = self.look(["2"], "--read-only", "--user", "1000:1000", "--security-opt", "no-new-privileges", "--cap-drop", "all")
         self.assert_gpus(found, [2])
         assert found["user"] == ["1000"], found
+
+    def rootless(self):
+        """In a user namespace, as whoever has no right on the machine runs it."""
+        home = self.folder / "home"
+        (home / "run").mkdir(parents=True, mode=0o700)
+        (self.folder / "image.tar").chmod(0o644)
+        podman = ["podman", "--root", home / "storage", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs",
+                  "--events-backend", "file", "--runtime", "runc"]
+        script = " && ".join(" ".join(map(shlex.quote, map(str, command))) for command in (
+            [*podman, "load", "-q", "-i", self.folder / "image.tar"],
+            [*podman, "run", "--rm", "--network", "none", "-v", f"{self.root}/run/gpulet-sim:/run/gpulet-sim",
+             "--device", f"{VENDOR}/gpu=3", NAME, "sh", "-c", LOOK + "sed 's/^/map /' /proc/self/uid_map\n"]))
+        said = self.run(HERE / "rootless", self.root, home, *self.generator("--dev-root", "/"), "--", "sh", "-c", script)
+        found = self.parsed(said)
+        self.assert_gpus(found, [3])
+        assert [line.split() for line in found["map"]][0] == ["0", "64100", "1"], found
 
     def restarted(self):
         """The same root folder, the hook once more: nothing piles up."""
@@ -129,7 +157,7 @@ def main():
         podman = Podman(pathlib.Path(folder), arguments)
         try:
             for check in (podman.one_gpu_by_index, podman.two_by_uuid, podman.all_of_them, podman.read_only_and_not_root,
-                          podman.restarted):
+                          podman.rootless, podman.restarted):
                 name = check.__name__.replace("_", " ")
                 try:
                     check()

@@ -168,6 +168,8 @@ TEST(Ldcache, AReadOnlyRootIsToldAndNoError) {
             "");
 }
 
+// ThreadSanitizer has a thread of its own, and a process of two makes no user namespace.
+#if !defined(__SANITIZE_THREAD__)
 // As a rootless engine: root of a user namespace, and nobody outside it.
 TEST(Ldcache, WorksInAUserNamespace) {
   SKIP_WITHOUT_LDCACHE_RIGHTS();
@@ -183,10 +185,10 @@ TEST(Ldcache, WorksInAUserNamespace) {
     if (ran.status != 0 || !ran.told.empty()) return "failed: " + ran.told;
     return in_cache(image, "libcuda.so.1") == "/opt/driver/libcuda.so.1" ? "" : "not in the cache";
   });
-  if (answer == "no namespace")
-    GTEST_SKIP() << "no user namespace can be made from here (not allowed, or a sanitizer has a thread)";
+  if (answer == "no namespace") GTEST_SKIP() << "no user namespace can be made from here";
   EXPECT_EQ(answer, "");
 }
+#endif
 
 TEST(Ldcache, WithoutTheRightToMountItSaysSoAndTheContainerStarts) {
   SKIP_WITHOUT_LDCACHE_RIGHTS();

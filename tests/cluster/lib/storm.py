@@ -31,8 +31,11 @@ class Storm:
             self.checks += 1
 
     def mistake(self, node):
+        """A Pod that was told to go and whose container has ended holds nothing: its device may be another's, while the
+        kubelet's List still has it, until that has cleaned up after it."""
         containers = node.containers()
-        held = node.resources.held()
+        held = {pod: ids for pod, ids in node.resources.held().items()
+                if pod in containers or (pod in self.live and pod not in self.leaving)}
         for source, holders in (("PodResources", held), ("containers", containers)):
             owner = {}
             for pod, ids in holders.items():

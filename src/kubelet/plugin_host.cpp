@@ -245,7 +245,8 @@ void RealPluginHost::check_socket(const ResourceName& resource) {
   if (it == served_.end() || !it->second.listener.valid()) return;
   auto& served = it->second;
   const auto now = identify(path_of(resource));
-  if (now == served.identity) return;
+  // Without an identity of ours it was removed before we could look at it: that there is none now is no comfort.
+  if (now && now == served.identity) return;
   close(served);  // streams that are open go on: the kubelet that holds them has lost nothing yet
   if (loop_.now() - served.last_lost > kCalm) served.replaced.reset();
   served.last_lost = loop_.now();

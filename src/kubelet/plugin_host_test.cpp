@@ -253,6 +253,24 @@ TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
   EXPECT_TRUE(connect()->allocate({uuid(0)}));
 }
 
+// As a kubelet does that clears its folder while the plugin comes back.
+TEST_F(PluginHostTest, OwnSocketDeletedWhileItIsOpenedIsBackToo) {
+  const auto kubelet = start_kubelet(settings());
+  Node node(folder_.path());
+  ASSERT_TRUE(node.serve(offers::make()));
+  for (int round = 0; round < 20; ++round) {
+    const std::string path = socket();
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    for (int removed = 0; removed < 20 && std::chrono::steady_clock::now() < deadline;) {
+      removed += ::unlink(path.c_str()) == 0 ? 1 : 0;
+    }
+    // The kubelet dials the path before it answers.
+    Status registered = node.register_once(kGpu);
+    while (!registered && std::chrono::steady_clock::now() < deadline) registered = node.register_once(kGpu);
+    ASSERT_TRUE(registered) << "round " << round << ": " << registered.error().text();
+  }
+}
+
 TEST_F(PluginHostTest, WaitsForFoldersThatAreNotThereYet) {
   const std::string later = folder_.path() + "/var/lib/kubelet";
   Node node(later);

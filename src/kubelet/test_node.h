@@ -1,5 +1,5 @@
 // A node for this room's tests: a temporary kubelet folder, the real PluginHost on a loop thread, and an owner that
-// does the least an agent does: registers, tries again, serves anew when a socket is lost.
+// does the least an agent does: registers, serves anew when a socket is lost, tries either again when it fails.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,6 +23,8 @@
 namespace gpulet::kubelet {
 
 inline constexpr std::chrono::seconds kPatience{20};  // a loaded machine's; nothing waits that long when it works
+
+inline constexpr std::chrono::milliseconds kRetry{20};
 
 class TemporaryFolder {
  public:
@@ -121,6 +123,7 @@ class Node {
     const auto began = std::chrono::steady_clock::now();
     thread_.run([this] {
       retries_.clear();
+      serve_retries_.clear();
       host_.reset();
     });
     return std::chrono::steady_clock::now() - began;
@@ -137,6 +140,7 @@ class Node {
     thread_.run([&] {
       offers_.erase(ResourceName(name));
       retries_.erase(ResourceName(name));
+      serve_retries_.erase(ResourceName(name));
       host_->withdraw(ResourceName(name));
     });
   }
@@ -172,9 +176,13 @@ class Node {
     changed_.notify_all();
   }
   Status serve_now(const ResourceName& name) {
-    GPULET_TRY(host_->serve(offers_.at(name)));
-    register_now(name);
-    return {};
+    const auto status = host_->serve(offers_.at(name));
+    if (status) {
+      register_now(name);
+    } else {
+      serve_retries_[name] = thread_.loop().after(kRetry, [this, name] { (void)serve_now(name); });
+    }
+    return status;
   }
   void register_now(const ResourceName& name) {
     retries_[name].reset();
@@ -185,7 +193,7 @@ class Node {
       });
       if (status || !offers_.contains(name)) return;
       if (status.error().message() == "a newer registration took over") return;
-      retries_[name] = thread_.loop().after(std::chrono::milliseconds(20), [this, name] { register_now(name); });
+      retries_[name] = thread_.loop().after(kRetry, [this, name] { register_now(name); });
     });
   }
 
@@ -193,7 +201,7 @@ class Node {
   std::condition_variable changed_;
   std::map<ResourceName, bool> watched_;
   std::map<ResourceName, OfferPtr> offers_;
-  std::map<ResourceName, Subscription> retries_;
+  std::map<ResourceName, Subscription> retries_, serve_retries_;
   std::unique_ptr<PluginHost> host_;
   LoopThread thread_;  // last: its end comes before what its tasks use
 };

@@ -81,10 +81,15 @@ class CdiChecks:
         self.kube.create_pod(cdi_pod(name, gpus, self.node.name, **more))
         self.checks.wait_running(name)
 
-    def specs(self):
+    def load_image(self):
         image = self.node.state / "glibc.tar"
+        if image.exists():
+            return
         make_glibc_image(image)
         subprocess.run([TESTBED, "image", image], check=True, capture_output=True, text=True)
+
+    def specs(self):
+        self.load_image()
         self.hooks.mkdir()
         self.node.write_config("version: v1\nflags: {migStrategy: mixed, plugin: {deviceListStrategy: [cdi-cri]}}\n"
                                f"gpulet: {{healthCheckInterval: 1s, cdi: {{hookDir: {self.hooks}}}}}\n")
@@ -116,16 +121,26 @@ class CdiChecks:
     def version(self):
         return (self.node.sim / "sys/module/nvidia/version").read_text().strip()
 
+    def assert_has(self, name, uuid):
+        self.assert_sees(name, [uuid])
+        self.assert_driver(name, self.version())
+        listed = self.words(name, "smi")
+        assert len(listed) == 1 and uuid in " ".join(listed[0]), f"{name} holds {uuid}, nvidia-smi lists {listed}"
+
+    def one_pod(self, name):
+        self.start(name)
+        [uuid] = self.node.resources.held()[name]
+        self.assert_has(name, uuid)
+        self.checks.remove_pods()
+
     def two_pods(self):
         for name in ("one", "two"):
             self.start(name)
         held = self.node.resources.held()
         assert set(held["one"]).isdisjoint(held["two"]), held
         for name in ("one", "two"):
-            self.assert_sees(name, held[name])
-            self.assert_driver(name, self.version())
-            listed = [line for line in self.words(name, "smi")]
-            assert len(listed) == 1 and held[name][0] in " ".join(listed[0]), f"{name} holds {held[name]}, nvidia-smi lists {listed}"
+            [uuid] = held[name]
+            self.assert_has(name, uuid)
         self.kube.delete_pod("one")
 
     def cgroup_rewritten(self):

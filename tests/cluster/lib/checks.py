@@ -23,6 +23,7 @@ class Checks:
     def __init__(self, kube, nodes, root):
         self.kube, self.nodes, self.root = kube, nodes, root
         self.n1, self.n2 = nodes
+        self.cdi = CdiChecks(self)
 
     def runs(self, images, process_steps, daemon_set_steps):
         yield "process", [
@@ -40,7 +41,7 @@ class Checks:
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
-        yield "cdi", CdiChecks(self).run()
+        yield "cdi", self.cdi.run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
@@ -51,6 +52,7 @@ class Checks:
             ("agent killed with -9", lambda: self.survives(self.kill_containers)),
             ("agent upgrade", lambda: self.survives(lambda: self.roll_out(images[1]))),
             (f"{daemon_set_steps} random steps", lambda: self.storm(daemon_set_steps, lambda: None)),
+            ("by CDI, as the manifest has it", self.shipped_strategy),
         ]
 
     # The agents as processes.
@@ -102,8 +104,8 @@ class Checks:
         return subprocess.run(["kubectl", *arguments], input=text, check=True, capture_output=True, text=True).stdout
 
     def apply_manifest(self, tag):
-        """The shipped manifest with five things of the testbed: image, driver root, its state writable, device nodes handed on, and
-        by environment which, so that tests can ask any container what it was given."""
+        """The shipped manifest with six things of the testbed: image, driver root, its state writable, the hook's folder, device
+        nodes handed on, and by environment which, so that tests can ask any container what it was given."""
         told = self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")).strip()
         items = []
         while told:  # one JSON value after the other
@@ -116,15 +118,18 @@ class Checks:
             pod = item["spec"]["template"]["spec"]
             agent = pod["containers"][0]
             agent.update(image=f"localhost/gpulet:{tag}", imagePullPolicy="Never")
-            agent["env"] = [*(variable for variable in agent["env"] if variable["name"] != "DEVICE_LIST_STRATEGY"),
-                            {"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}, {"name": "PASS_DEVICE_SPECS", "value": "true"},
-                            {"name": "NVIDIA_DRIVER_ROOT", "value": DRIVER_ROOT}]
-            for mount in agent["volumeMounts"]:
-                if mount["name"] == "driver-root":
-                    mount["readOnly"] = False
-            for volume in pod["volumes"]:
-                if volume["name"] == "driver-root":
-                    volume["hostPath"]["path"] = DRIVER_ROOT
+            env = {variable["name"]: variable for variable in agent["env"]}
+            self.strategy = env["DEVICE_LIST_STRATEGY"]["value"]
+            for name, value in (("DEVICE_LIST_STRATEGY", "envvar"), ("PASS_DEVICE_SPECS", "true"),
+                                ("NVIDIA_DRIVER_ROOT", DRIVER_ROOT), ("GPULET_CDI_HOOK_DIR", str(self.cdi.hooks))):
+                env[name] = {"name": name, "value": value}
+            agent["env"] = list(env.values())
+            mounts = {mount["name"]: mount for mount in agent["volumeMounts"]}
+            mounts["driver-root"]["readOnly"] = False
+            mounts["hook"]["mountPath"] = str(self.cdi.hooks)
+            volumes = {volume["name"]: volume for volume in pod["volumes"]}
+            volumes["driver-root"]["hostPath"]["path"] = DRIVER_ROOT
+            volumes["hook"]["hostPath"]["path"] = str(self.cdi.hooks)
         self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         self.wait_ready(tag)
         for node in self.nodes:
@@ -136,6 +141,13 @@ class Checks:
         self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: "all-disabled"}}})
         until("the agent's word on it", lambda: self.kube.get(path)["metadata"]["labels"].get(MIG_STATE) == "success")
         self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: None, MIG_STATE: None}}})
+
+    def shipped_strategy(self):
+        self.cdi.load_image()
+        self.kubectl("-n", "gpulet", "set", "env", "daemonset/gpulet", f"DEVICE_LIST_STRATEGY={self.strategy}", "PASS_DEVICE_SPECS-")
+        self.kubectl("-n", "gpulet", "rollout", "status", "daemonset/gpulet", "--timeout=60s")
+        self.n1.wait_allocatable(self.kube, 8)
+        self.cdi.one_pod("shipped")
 
     def agent_pods(self):
         return self.kube.pods("gpulet")

@@ -23,8 +23,9 @@ MpsCare::MpsCare(Loop& loop, Reporter& reporter, std::function<NvmlDriver*()> dr
 std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::DaemonSpec>& specs,
                                                         const config::Config& config) {
   const bool ours = config.gpulet.mps.manage;
-  if (!manager_ && (!ours || specs.empty())) return {};
   const std::string root = is_folder(kMpsMount) ? kMpsMount : config.flags.mps_root;
+  // Without a wish, there is something to do only where an agent before this one has left what it had.
+  if (!manager_ && (!ours || (specs.empty() && !mps::shm_is_mounted(root)))) return {};
   const auto& driver_root = config.flags.container_driver_root;
   if (manager_ && (!ours || root != root_ || driver_root != driver_root_)) {
     // Those of the former root end; the new ones find their GPUs taken until then, and wait.
@@ -35,12 +36,12 @@ std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::D
       });
     });
     healths_.clear();
+    clear(root_);
     if (!ours) return {};
   }
   if (!manager_) {
     root_ = root;
     driver_root_ = driver_root;
-    if (!specs.empty()) prepare(root);
     const auto set_mode = [driver = driver_](const DeviceUuid& gpu, mps::ComputeMode mode,
                                              std::function<void(Status)> done) {
       auto* nvml = driver();
@@ -62,6 +63,7 @@ std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::D
         loop_, mps::DaemonOptions{.root = root, .driver_root = driver_root}, set_mode,
         [this](const std::string& name, const inventory::Health& health) { on_health(name, health); });
   }
+  specs.empty() ? clear(root) : prepare(root);
   manager_->apply(specs);
   std::map<std::string, inventory::Health> healths;
   for (const auto& spec : specs) {
@@ -73,7 +75,10 @@ std::map<std::string, inventory::Health> MpsCare::wants(const std::vector<mps::D
 
 void MpsCare::stop(std::function<void()> done) {
   if (!manager_) return done();
-  manager_->stop(std::move(done));
+  manager_->stop([this, done = std::move(done)] {
+    clear(root_);
+    done();
+  });
 }
 
 void MpsCare::prepare(const std::string& root) {
@@ -81,6 +86,12 @@ void MpsCare::prepare(const std::string& root) {
   if (const auto mounted = mps::mount_shm(root); !mounted) {
     reporter_.event(Severity::kWarning, "MpsSharedMemory",
                     mounted.error().text() + "; MPS clients share the memory of the folder's file system");
+  }
+}
+
+void MpsCare::clear(const std::string& root) {
+  if (const auto cleared = mps::unmount_shm(root); !cleared) {
+    reporter_.event(Severity::kWarning, "MpsSharedMemory", cleared.error().text());
   }
 }
 

@@ -33,7 +33,9 @@ class MpsCare {
   void stop(std::function<void()> done);
 
  private:
+  // The shared memory of the daemons of that root.
   void prepare(const std::string& root);
+  void clear(const std::string& root);
   void on_health(const std::string& name, const inventory::Health& health);
 
   Loop& loop_;

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "mps/shm.h"
 
 namespace gpulet::cli {
 namespace {
@@ -61,6 +62,7 @@ SimulatedNode::~SimulatedNode() {
   agent_.reset();
   kubelet_.reset();
   if (up_) static_cast<void>(sim({"down"}));
+  static_cast<void>(mps::unmount_shm(mps_root()));
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }

@@ -188,7 +188,8 @@ TEST(MpsShm, IsMountedAnewEachTimeOrRefusedWithTheReason) {
     if (!mount_shm(root) || ::access((root + "/shm/old").c_str(), F_OK) == 0) ::_exit(4);
     struct statfs found{};
     ::statfs((root + "/shm").c_str(), &found);
-    ::_exit(found.f_type == TMPFS_MAGIC ? 0 : 5);
+    if (found.f_type != TMPFS_MAGIC) ::_exit(5);
+    ::_exit(unmount_shm(root) && !shm_is_mounted(root) && unmount_shm(root) ? 0 : 6);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);

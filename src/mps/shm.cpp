@@ -32,15 +32,20 @@ Status mount_shm(const std::string& root) {
   GPULET_TRY_ASSIGN(const std::string meminfo, read_file("/proc/meminfo"));
   GPULET_TRY_ASSIGN(const std::string options, shm_mount_options(meminfo));
   GPULET_TRY(make_directories(folder));
-  for (unsigned i = 0; i < kMaxMounts && shm_is_mounted(root); ++i) {
-    // Lazily: containers that have it keep it.
-    if (::umount2(folder.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
-      return fail(errno_error("cannot unmount", errno, folder));
-    }
-  }
+  GPULET_TRY(unmount_shm(root));
   const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME;
   if (::mount("shm", folder.c_str(), "tmpfs", flags, options.c_str()) != 0) {
     return fail(errno_error("cannot mount a tmpfs", errno, folder));
+  }
+  return {};
+}
+
+Status unmount_shm(const std::string& root) {
+  const std::string folder = shm_directory(root);
+  for (unsigned i = 0; i < kMaxMounts && shm_is_mounted(root); ++i) {
+    if (::umount2(folder.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+      return fail(errno_error("cannot unmount", errno, folder));
+    }
   }
   return {};
 }

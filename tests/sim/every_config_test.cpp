@@ -36,8 +36,8 @@ class SimEveryConfig : public NodeTest {
     return uuids;
   }
   // A config of the table, on this node: its MPS root is a folder of the test, and MIG stays as it is.
-  std::string here(const TestConfig& config) const {
-    const std::string root = std::filesystem::path(config_path()).parent_path() / "mps";
+  std::string here(const TestConfig& config) {
+    const std::string root = node().mps_root();
     std::string text = config.yaml;
     const std::string flags = "flags: {";
     const std::string theirs = "mpsRoot: /run/nvidia/mps";

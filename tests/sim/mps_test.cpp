@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "mps/shm.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -14,11 +15,11 @@ namespace {
 class SimMps : public NodeTest {
  protected:
   void SetUp() override { up(); }
-  std::string root() const { return std::filesystem::path(config_path()).parent_path() / "mps"; }
-  std::string config(const std::string& sharing) const {
+  std::string root() { return node().mps_root(); }
+  std::string config(const std::string& sharing) {
     return "version: v1\nflags: {mpsRoot: " + root() + "}\n" + sharing;
   }
-  std::string shared(unsigned replicas) const {
+  std::string shared(unsigned replicas) {
     return config("sharing: {mps: {resources: [{name: gpu, devices: [0, 1], rename: gpu.shared, replicas: " +
                   std::to_string(replicas) + "}]}}\n");
   }
@@ -85,10 +86,28 @@ TEST_F(SimMps, AConfigWithoutItPutsEverythingBack) {
   serve_with(shared(2));
   ASSERT_TRUE(offered(4, kShared)) << log();
   const pid_t daemon = daemon_id(kShared);
-  write_config("version: v1\n");
+  write_config(config(""));
   ASSERT_TRUE(offered(8));
   EXPECT_TRUE(
       eventually([&] { return ::kill(daemon, 0) != 0 && compute_mode(0) == 0 && compute_mode(1) == 0; }));
+  EXPECT_FALSE(mps::shm_is_mounted(root()));
+  write_config(shared(2));
+  ASSERT_TRUE(offered(4, kShared)) << log();
+  EXPECT_EQ(mps::shm_is_mounted(root()), ::geteuid() == 0);
+}
+
+TEST_F(SimMps, AnAgentThatIsStartedWithoutItEndsWhatTheLastOneLeft) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to mount";
+  serve_with(shared(2));
+  ASSERT_TRUE(offered(4, kShared)) << log();
+  const pid_t daemon = daemon_id(kShared);
+  node().kill_agent();
+  write_config(config(""));
+  start_agent({.arguments = {"--config-file=" + config_path()}});
+  ASSERT_TRUE(offered(8));
+  EXPECT_TRUE(
+      eventually([&] { return ::kill(daemon, 0) != 0 && compute_mode(0) == 0 && compute_mode(1) == 0; }));
+  EXPECT_FALSE(mps::shm_is_mounted(root()));
 }
 
 TEST_F(SimMps, TheFirstProcessOfAContainerEndsItsDaemonsWithItself) {
@@ -102,6 +121,7 @@ TEST_F(SimMps, TheFirstProcessOfAContainerEndsItsDaemonsWithItself) {
   node().kill_agent();  // unshare, with which the agent is told to end
   EXPECT_TRUE(eventually([&] { return compute_mode(0) == 0 && compute_mode(1) == 0; })) << log();
   EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(root() + "/" + kShared + "/.started"); }));
+  EXPECT_TRUE(eventually([&] { return !mps::shm_is_mounted(root()); }));
 }
 
 TEST_F(SimMps, UnequalSharesOfOneGpuHaveTheirLimitsInTheContainer) {

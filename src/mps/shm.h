@@ -17,7 +17,8 @@ Result<std::string> shm_mount_options(std::string_view meminfo);
 // Source: facts of k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mount.
 Status mount_shm(const std::string& root);
 
-// Takes away what is mounted at `<root>/shm`: from new containers, as those that have it keep it. Nothing where nothing is.
+// Takes away what is mounted at `<root>/shm`: from new containers, as those that have it keep it. Nothing where
+// nothing is.
 // Errors: kPermissionDenied without CAP_SYS_ADMIN; kIo.
 Status unmount_shm(const std::string& root);
 

@@ -56,7 +56,7 @@ function(gpulet_room NAME)
     target_link_libraries(${NAME}_test PRIVATE gpulet_${NAME} ${test_links} GTest::gtest GTest::gmock GTest::gtest_main rapidcheck)
     target_compile_options(${NAME}_test PRIVATE -Wno-conversion -Wno-shadow)
     gtest_discover_tests(${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_MODE PRE_TEST
-                         DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
+                         DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS ${NAME})
   endif()
   if(benches AND NOT GPULET_SANITIZE) # a sanitized figure means nothing
     add_executable(${NAME}_bench ${benches})

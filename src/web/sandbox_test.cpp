@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <tuple>
 #include <vector>
 
 namespace gpulet::web {
@@ -51,8 +52,8 @@ TEST(Sandbox, EverythingElseEndsTheProcess) {
   EXPECT_EXIT(inside([] { static_cast<void>(::fork()); }), killed, "");
   EXPECT_EXIT(inside([] { ::kill(::getppid(), 0); }), killed, "");
   EXPECT_EXIT(inside([] { ::ptrace(PTRACE_TRACEME); }), killed, "");
-  EXPECT_EXIT(inside([] { static_cast<void>(::setuid(0)); }), killed, "");
-  EXPECT_EXIT(inside([] { static_cast<void>(::chroot("/")); }), killed, "");
+  EXPECT_EXIT(inside([] { std::ignore = ::setuid(0); }), killed, "");
+  EXPECT_EXIT(inside([] { std::ignore = ::chroot("/"); }), killed, "");
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   constexpr int kAnonymous = MAP_PRIVATE | MAP_ANONYMOUS;
   EXPECT_EXIT(

@@ -244,8 +244,9 @@ void read_document(Reader& reader, const Node& root, Spec& spec) {
   const std::vector<Reader::Field> fields{
       {"cdiVersion",
        [&](const Node& node, const std::string& field) {
-         version = &node;
+         const auto before = reader.problems.size();
          reader.text(spec.version)(node, field);
+         if (reader.problems.size() == before) version = &node;
        },
        true},
       {"kind",
@@ -265,7 +266,7 @@ void read_document(Reader& reader, const Node& root, Spec& spec) {
        [&](const Node& node, const std::string& field) { read_edits(reader, node, field, spec.edits); }},
   };
   reader.object(root, "", fields);
-  if (version == nullptr || spec.version.empty()) return;
+  if (version == nullptr) return;
   const auto rank = version_rank(spec.version);
   const auto least = minimum_version(spec);
   if (!rank) {

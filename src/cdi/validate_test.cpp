@@ -90,6 +90,7 @@ TEST(ReadSpec, OfTheDocument) {
   EXPECT_EQ(with("0.5.0", "vendor.com/class", one), "");
   EXPECT_EQ(with("0.9.0", "vendor.com/class", one),
             "f:1:13: cdiVersion: there is no version '0.9.0' of the CDI");
+  EXPECT_EQ(with("''", "vendor.com/class", one), "f:1:13: cdiVersion: there is no version '' of the CDI");
   EXPECT_EQ(with("0.5.0", "vendor.com/a.b", one),
             "f:1:13: cdiVersion: this document needs 0.6.0 for what it uses");
   EXPECT_EQ(with("0.5.0", "class", one), "f:2:7: kind: 'class' is not vendor/class");

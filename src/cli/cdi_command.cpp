@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "cdi/node_specs.h"
 #include "cdi/spec_dirs.h"
+#include "cdi/transform_root.h"
 #include "config/values.h"
 
 namespace gpulet::cli {
@@ -19,6 +20,7 @@ namespace {
 using cdi::Mode;
 
 constexpr const char* kSelf = "gpulet cdi: ";
+constexpr int kUsage = 2;
 
 std::string variable(const CdiEnvironment& environment, const char* name) {
   const auto found = environment.find(name);
@@ -182,6 +184,20 @@ Result<cdi::Spec> make_spec(const CdiGenerateOptions& options, Request request, 
 
 CdiAnswer failed(int code, const Error& error) { return {code, "", kSelf + error.text() + "\n"}; }
 
+// The document to a file, unless it is there already, or to standard output.
+CdiAnswer put_out(const cdi::Spec& spec, const std::string& output, const std::string& format,
+                  CdiAnswer answer) {
+  const std::string text = format == "json" ? cdi::to_json(spec) : cdi::to_yaml(spec);
+  if (output.empty()) {
+    answer.out = text;
+    return answer;
+  }
+  const auto path = output_path(output, format);
+  if (const auto there = read_file(path); there && *there == text) return answer;
+  if (const auto done = write_file_atomic(path, text); !done) return failed(1, done.error());
+  return answer;
+}
+
 std::string lines_of(const std::vector<cdi::SpecProblem>& problems) {
   std::string text;
   for (const auto& problem : problems) text += problem.text() + "\n";
@@ -202,7 +218,6 @@ std::vector<std::string> spec_dirs(std::vector<std::string> given, const CdiEnvi
 }  // namespace
 
 CdiAnswer cdi_generate_answer(const CdiGenerateOptions& given, const ReadSnapshot& read) {
-  constexpr int kUsage = 2;
   const auto options = settled(given);
   const auto asked = request(options);
   if (!asked) return failed(kUsage, asked.error());
@@ -211,15 +226,7 @@ CdiAnswer cdi_generate_answer(const CdiGenerateOptions& given, const ReadSnapsho
   if (!spec) return failed(1, spec.error());
   CdiAnswer answer;
   for (const auto& note : notes) answer.err += kSelf + note + "\n";
-  const std::string text = options.format == "json" ? cdi::to_json(*spec) : cdi::to_yaml(*spec);
-  if (options.output.empty()) {
-    answer.out = text;
-    return answer;
-  }
-  const auto path = output_path(options.output, options.format);
-  if (const auto there = read_file(path); there && *there == text) return answer;
-  if (const auto done = write_file_atomic(path, text); !done) return failed(1, done.error());
-  return answer;
+  return put_out(*spec, options.output, options.format, std::move(answer));
 }
 
 CdiAnswer cdi_list_answer(const CdiListOptions& options) {
@@ -246,6 +253,21 @@ CdiAnswer cdi_validate_answer(const CdiValidateOptions& options) {
   return {0, std::to_string(files) + (files == 1 ? " file is right\n" : " files are right\n"), ""};
 }
 
+CdiAnswer cdi_transform_answer(const CdiTransformOptions& options) {
+  const auto side = cdi::parse_path_side(options.relative_to);
+  if (!side) return failed(kUsage, side.error());
+  const bool piped = options.input == "-";
+  const auto text = piped ? read_all(STDIN_FILENO, "standard input", config::yaml::kMaxTextBytes)
+                          : read_file(options.input, config::yaml::kMaxTextBytes);
+  if (!text) return failed(1, text.error());
+  auto read = cdi::read_spec(*text, piped ? "standard input" : options.input);
+  if (!read.spec) return {1, "", lines_of(read.problems)};
+  const auto root = [](const std::string& given) { return given.empty() ? "/" : given; };
+  const auto done = cdi::transform_root(*read.spec, root(options.from), root(options.to), *side);
+  if (!done) return failed(kUsage, done.error());
+  return put_out(*read.spec, options.output, extension(options.output) == ".json" ? "json" : "yaml", {});
+}
+
 int cdi_generate(const CdiGenerateOptions& options) {
   return printed(cdi_generate_answer(options, [](const std::string& driver_root) {
     return agent::read_snapshot({.driver_root = driver_root});
@@ -255,5 +277,7 @@ int cdi_generate(const CdiGenerateOptions& options) {
 int cdi_list(const CdiListOptions& options) { return printed(cdi_list_answer(options)); }
 
 int cdi_validate(const CdiValidateOptions& options) { return printed(cdi_validate_answer(options)); }
+
+int cdi_transform(const CdiTransformOptions& options) { return printed(cdi_transform_answer(options)); }
 
 }  // namespace gpulet::cli

@@ -1,5 +1,5 @@
-// `gpulet cdi generate|list|validate`: CDI specs by hand, with the options, names and environment of
-// nvidia-ctk (1.19). Needs no agent.
+// `gpulet cdi generate|list|validate|transform`: CDI specs by hand, with the options, names and environment
+// of nvidia-ctk (1.19). Needs no agent.
 #pragma once
 
 #include <functional>
@@ -45,6 +45,13 @@ struct CdiValidateOptions {
   CdiEnvironment environment;
 };
 
+struct CdiTransformOptions {
+  std::string input = "-";  // a file; "-": standard input
+  std::string output;       // a file; empty: standard output
+  std::string from, to;     // folders; empty: "/"
+  std::string relative_to = "host";
+};
+
 struct CdiAnswer {
   int exit_code = 0;
   std::string out, err;  // with their newlines
@@ -61,10 +68,14 @@ CdiAnswer cdi_generate_answer(const CdiGenerateOptions& options, const ReadSnaps
 CdiAnswer cdi_list_answer(const CdiListOptions& options);
 // validate: 0, or 1 and every mistake, one a line, by file, line and field.
 CdiAnswer cdi_validate_answer(const CdiValidateOptions& options);
+// transform root: 0; 1 the document is wrong, or cannot be read or written; 2 the options are wrong. In the
+// form of the output's name, else YAML. cdi/transform_root.h says what changes.
+CdiAnswer cdi_transform_answer(const CdiTransformOptions& options);
 
 // Print the answers. Return the exit code.
 int cdi_generate(const CdiGenerateOptions& options);
 int cdi_list(const CdiListOptions& options);
 int cdi_validate(const CdiValidateOptions& options);
+int cdi_transform(const CdiTransformOptions& options);
 
 }  // namespace gpulet::cli

@@ -170,5 +170,52 @@ TEST_F(CdiCommand, ValidatesFilesByLineAndField) {
   EXPECT_EQ(cdi_validate_answer({{tree.path() + "/gone.yaml"}, {}, {}}).exit_code, 1);
 }
 
+TEST_F(CdiCommand, TransformsTheRootOfADocument) {
+  options.output = tree.path() + "/made.yaml";
+  ASSERT_EQ(generate().exit_code, 0);
+  CdiTransformOptions transform;
+  transform.input = options.output;
+  transform.from = tree.path();
+  const auto answer = cdi_transform_answer(transform);
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_EQ(answer.out.find(tree.path()), std::string::npos) << answer.out;
+  const auto read = cdi::read_spec(answer.out, "out");
+  ASSERT_TRUE(read.spec);
+  // And there again, as JSON by the file's name.
+  transform.input = tree.path() + "/moved.yaml";
+  ASSERT_TRUE(write_file_atomic(transform.input, answer.out));
+  transform.from.clear();
+  transform.to = tree.path() + "/";
+  transform.output = tree.path() + "/back.json";
+  EXPECT_EQ(cdi_transform_answer(transform).exit_code, 0);
+  const auto text = read_file(transform.output);
+  ASSERT_TRUE(text);
+  EXPECT_TRUE(text->starts_with("{"));
+  const auto back = cdi::read_spec(*text, "back");
+  ASSERT_TRUE(back.spec);
+  for (const auto& mount : back.spec->edits.mounts) {
+    EXPECT_TRUE(mount.host_path.starts_with(tree.path())) << mount.host_path;
+  }
+  EXPECT_FALSE(back.spec->edits.mounts.empty());
+}
+
+TEST_F(CdiCommand, TransformRefusesWhatIsWrong) {
+  CdiTransformOptions transform;
+  transform.input = tree.path() + "/none";
+  EXPECT_EQ(cdi_transform_answer(transform).exit_code, 1);
+  ASSERT_TRUE(write_file_atomic(transform.input, "kind: x\n"));
+  const auto wrong = cdi_transform_answer(transform);
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_NE(wrong.err.find("none:1:7: kind: "), std::string::npos) << wrong.err;
+  EXPECT_EQ(wrong.out, "");
+  transform.relative_to = "both";
+  EXPECT_EQ(cdi_transform_answer(transform).exit_code, 2);
+  transform.relative_to = "container";
+  ASSERT_EQ(generate().exit_code, 0);
+  ASSERT_TRUE(write_file_atomic(transform.input, generate().out));
+  transform.from = "run/driver";
+  EXPECT_EQ(cdi_transform_answer(transform).exit_code, 2);
+}
+
 }  // namespace
 }  // namespace gpulet::cli

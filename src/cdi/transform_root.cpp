@@ -1,0 +1,106 @@
+#include "cdi/transform_root.h"
+
+#include <utility>
+
+#include "base/text.h"
+
+namespace gpulet::cdi {
+namespace {
+
+constexpr std::string_view kLdconfigFlag = "--ldconfig-path";
+
+// Without slashes at the end: "/" is "".
+Result<std::string> folder(std::string_view path) {
+  if (!text::starts_with(path, "/")) {
+    return fail(Code::kInvalidArgument, "'" + std::string(path) + "' is not an absolute path");
+  }
+  while (!path.empty() && path.back() == '/') path.remove_suffix(1);
+  return std::string(path);
+}
+
+class Transform {
+ public:
+  Transform(std::string from, std::string to, PathSide side)
+      : from_(std::move(from)), to_(std::move(to)), side_(side) {}
+
+  void apply(ContainerEdits& edits) const {
+    for (auto& node : edits.device_nodes) apply(node);
+    for (auto& mount : edits.mounts) replace(host() ? mount.host_path : mount.container_path);
+    for (auto& hook : edits.hooks) apply(hook);
+  }
+
+ private:
+  bool host() const { return side_ == PathSide::kHost; }
+
+  void replace(std::string& path) const {
+    if (!path.starts_with(from_)) return;
+    const std::string_view rest = std::string_view(path).substr(from_.size());
+    if (path.empty() || (!rest.empty() && rest.front() != '/')) return;
+    std::string made = to_ + std::string(rest);
+    path = made.empty() ? "/" : std::move(made);
+  }
+
+  void apply(NodeEdit& node) const {
+    // What is not written is the same on both sides, and stays on the other one.
+    std::string on_host = node.host_path.empty() ? node.path : node.host_path;
+    replace(host() ? on_host : node.path);
+    node.host_path = on_host == node.path ? std::string() : std::move(on_host);
+  }
+
+  // "/path", "/target::/link", "--flag=/path".
+  void replace_argument(std::string& argument) const {
+    std::string before;
+    if (text::starts_with(argument, "--")) {
+      const auto equals = argument.find('=');
+      if (equals == std::string::npos) return;
+      before = argument.substr(0, equals + 1);
+      argument.erase(0, equals + 1);
+    }
+    if (const auto mark = argument.find("::"); mark != std::string::npos) {
+      std::string target = argument.substr(0, mark);
+      replace(target);
+      before += target + "::";
+      argument.erase(0, mark + 2);
+    }
+    replace(argument);
+    argument.insert(0, before);
+  }
+
+  void apply(HookEdit& hook) const {
+    const bool runs_inside = hook.hook_name == "startContainer";
+    const bool told_inside = runs_inside || hook.hook_name == "createContainer";
+    if (runs_inside != host()) replace(hook.path);
+    bool of_ldconfig = false;  // this argument is that flag's
+    for (std::size_t i = 1; i < hook.args.size(); ++i) {
+      auto& argument = hook.args[i];
+      const bool on_host =
+          of_ldconfig || !told_inside || text::starts_with(argument, std::string(kLdconfigFlag) + "=");
+      of_ldconfig = argument == kLdconfigFlag;
+      if (on_host == host()) replace_argument(argument);
+    }
+  }
+
+  std::string from_, to_;
+  PathSide side_;
+};
+
+}  // namespace
+
+Result<PathSide> parse_path_side(std::string_view text) {
+  if (text == "host") return PathSide::kHost;
+  if (text == "container") return PathSide::kContainer;
+  return fail(Code::kInvalidArgument, "'" + std::string(text) + "' is neither host nor container");
+}
+
+Status transform_root(Spec& spec, const std::string& from, const std::string& to, PathSide side) {
+  GPULET_TRY_ASSIGN(const std::string old_root, folder(from));
+  GPULET_TRY_ASSIGN(const std::string new_root, folder(to));
+  const Transform transform(old_root, new_root, side);
+  transform.apply(spec.edits);
+  for (auto& device : spec.devices) transform.apply(device.edits);
+  const auto least = minimum_version(spec);
+  if (version_rank(spec.version) < version_rank(least)) spec.version = least;
+  return {};
+}
+
+}  // namespace gpulet::cdi

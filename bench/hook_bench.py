@@ -4,13 +4,15 @@
   bench/hook_bench.py HOOK [--runs N] [--rootfs FOLDER]
 
 HOOK is the program (out/build/release/bin/gpulet-hook). The container's root is FOLDER, or a small one made from this
-machine's libraries: a Debian one with 200 of them and a driver's thirty. It runs `true` and ends. The two kinds of start
-take turns, so that a machine under load is so for both. Needs root and runc.
+machine's libraries: a Debian one with 200 of them and a driver's sixteen. It runs `true` and ends. The kinds of start
+take turns in an order that changes, so that a machine under load, and what the kernel still clears away of the last
+container, is so for all. Needs root and runc.
 """
 import argparse
 import json
 import os
 import pathlib
+import random
 import shutil
 import statistics
 import subprocess
@@ -23,6 +25,10 @@ DRIVER = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm
           "libnvidia-opticalflow", "libnvoptix", "libnvidia-rtcore", "libnvidia-glcore", "libnvidia-eglcore",
           "libnvidia-allocator", "libnvidia-cfg", "libnvidia-fbc", "libGLX_nvidia", "libEGL_nvidia")
 VERSION = "535.104.05"
+# Kind of start → what more the hook is told; None: no hook.
+KINDS = {"no hook": None, "gpulet-hook": [], "gpulet-hook, no ldconfig": ["--disable=update-ldcache"],
+         "gpulet-hook, same root again": []}
+NEW = ("gpulet-hook", "gpulet-hook, no ldconfig")
 
 
 def libraries():
@@ -66,6 +72,30 @@ def write_bundle(bundle, root, hook):
     (bundle / "config.json").write_text(json.dumps(config))
 
 
+def make_container(bundle, options, extra):
+    """A bundle with a root of its own. Returns the root and the driver's folder in it."""
+    root = bundle / "rootfs"
+    if options.rootfs:
+        shutil.copytree(options.rootfs, root, symlinks=True)
+        folder = f"/usr/lib/{os.uname().machine}-linux-gnu"
+    else:
+        folder = make_root(root)
+    hook = [os.path.abspath(options.hook), "create-container", f"--folder={folder}", f"--host-driver-version={VERSION}",
+            "--host-cuda-version=12.2", f"--link=libcuda.so.1::{folder}/libcuda.so"]
+    write_bundle(bundle, root, None if extra is None else hook + extra)
+    return root, root / folder[1:]
+
+
+def forget(root, folder, links):
+    """A new container: nothing of the last start is there."""
+    for name in ("etc/ld.so.cache", "etc/ld.so.conf.d/00-gpulet.conf"):
+        (root / name).unlink(missing_ok=True)
+    for name in DRIVER if links else ():
+        for link in folder.glob(f"{name}.so*"):
+            if link.is_symlink():
+                link.unlink()
+
+
 def start(state, bundle, number):
     begin = time.perf_counter()
     subprocess.run(["runc", "--root", state, "run", "--bundle", bundle, f"gpulet-bench-{os.getpid()}-{number}"], check=True,
@@ -90,35 +120,19 @@ def main():
         sys.exit("hook_bench: needs root and runc")
     with tempfile.TemporaryDirectory(prefix="gpulet-hook-bench-") as place:
         base = pathlib.Path(place)
-        roots = {}
-        for kind in ("without", "with", "with, same root again"):
-            root = base / kind / "rootfs"
-            if options.rootfs:
-                shutil.copytree(options.rootfs, root, symlinks=True)
-                folder = f"/usr/lib/{os.uname().machine}-linux-gnu"
-            else:
-                folder = make_root(root)
-            hook = [os.path.abspath(options.hook), "create-container", f"--folder={folder}", f"--host-driver-version={VERSION}",
-                    "--host-cuda-version=12.2", f"--link=libcuda.so.1::{folder}/libcuda.so"]
-            write_bundle(base / kind, root, hook if kind != "without" else None)
-            roots[kind] = (root, root / folder[1:])
+        roots = {kind: make_container(base / kind, options, extra) for kind, extra in KINDS.items()}
         times = {kind: [] for kind in roots}
         for number in range(-5, options.runs):
-            for kind, (root, folder) in roots.items():
-                if kind == "with":  # a new container: nothing of the last start is there
-                    for name in ("etc/ld.so.cache", "etc/ld.so.conf.d/00-gpulet.conf"):
-                        (root / name).unlink(missing_ok=True)
-                    for name in DRIVER if not options.rootfs else ():
-                        for link in folder.glob(f"{name}.so*"):
-                            if link.is_symlink():
-                                link.unlink()
+            for kind in random.sample(list(roots), len(roots)):
+                if kind in NEW:
+                    forget(*roots[kind], links=not options.rootfs)
                 took = start(base / "state", base / kind, number)
                 if number >= 0:
                     times[kind].append(took)
         print(f"{options.runs} starts of each, load {os.getloadavg()[0]:.1f}")
-        plain = row("runc run, no hook", times["without"])
-        for kind in ("with", "with, same root again"):
-            print(f"  the hook adds {row(f'gpulet-hook {kind[6:] or kind}'.replace('same', 'the same'), times[kind]) - plain:.2f} ms")
+        plain = row("runc run, no hook", times.pop("no hook"))
+        for kind, took in times.items():
+            print(f"  the hook adds {row(kind, took) - plain:.2f} ms")
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ class Child {
     must(::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0, "cannot make mounts private");
     const FileDescriptor old(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
     const FileDescriptor proc(::open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!proc.valid()) stop("cannot see the host's /proc", 0);
     must(::move_mount(plan_.tree, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) == 0, "cannot mount its files");
     must(::fchdir(plan_.tree) == 0, "cannot enter its files");
     if (::syscall(SYS_pivot_root, ".", ".") == 0) {

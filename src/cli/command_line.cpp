@@ -302,7 +302,7 @@ class Gpulet {
 
   // The flags are nvidia-ctk's.
   void add_cdi() {
-    auto* command = app_.add_subcommand("cdi", "CDI specs: generate, list, validate");
+    auto* command = app_.add_subcommand("cdi", "CDI specs: generate, list, validate, transform");
     command->require_subcommand(1);
     add_cdi_generate(*command->add_subcommand("generate", "a spec of this node's GPUs"));
     auto* known = command->add_subcommand("list", "the devices that a container engine knows");
@@ -324,6 +324,19 @@ class Gpulet {
         return cdi_validate(cdi_validate_);
       };
     });
+    add_cdi_transform(*command->add_subcommand("transform", "change a spec"));
+  }
+
+  void add_cdi_transform(CLI::App& command) {
+    command.require_subcommand(1);
+    auto* root = command.add_subcommand("root", "for files that are below another folder");
+    auto& o = cdi_transform_;
+    root->add_option("--input", o.input, "a spec (-: standard input)");
+    root->add_option("--output", o.output, "a file (standard output)");
+    root->add_option("--from", o.from, "the folder in the spec's paths (/)");
+    root->add_option("--to", o.to, "the folder in its place (/)");
+    root->add_option("--relative-to", o.relative_to, "whose paths change: host (default) or container");
+    root->callback([this] { run_ = [this] { return cdi_transform(cdi_transform_); }; });
   }
 
   void add_cdi_generate(CLI::App& command) {
@@ -382,6 +395,7 @@ class Gpulet {
   CdiGenerateOptions cdi_generate_;
   CdiListOptions cdi_list_;
   CdiValidateOptions cdi_validate_;
+  CdiTransformOptions cdi_transform_;
   RuntimeConfigureOptions runtime_;
   RuntimeCheckOptions runtime_check_;
   DemoOptions demo_;

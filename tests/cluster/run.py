@@ -78,6 +78,8 @@ def inside(state, only=None):
             else:
                 passed += 1
                 print(f"ok {label}: {name}, {time.monotonic() - started:.1f} s", flush=True)
+        for node in nodes:
+            node.end()
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

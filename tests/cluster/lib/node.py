@@ -85,6 +85,11 @@ class Node:
         self.agent = None
         return status, time.monotonic() - started
 
+    def end(self):
+        """Whatever a run that failed has left."""
+        if self.agent:
+            self.stop_agent(signal.SIGKILL)
+
     # What runs.
     def processes(self):
         """Pids of everything in the node's Pods."""
@@ -133,4 +138,6 @@ class Node:
         self.testbed("kubelet", self.number, "start")
 
     def wait_allocatable(self, kube, count, limit_s=30, resource="nvidia.com/gpu"):
-        until(f"{self.name} has {count} {resource}", lambda: kube.allocatable(self.name, resource) == count, limit_s)
+        """By the kubelet's own word, which admits Pods, and by the Node, which lags behind it."""
+        until(f"{self.name} has {count} {resource}", lambda: len(self.resources.allocatable(resource)) == count and
+              kube.allocatable(self.name, resource) == count, limit_s)

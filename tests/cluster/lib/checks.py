@@ -209,7 +209,7 @@ class Checks:
         def looked():
             nonlocal said
             said = self.kube.log(name)
-            return said.endswith("done\n")
+            return "done" in said.splitlines()  # what went to the other stream may stand behind it
         try:
             until(f"the container of {name} has looked", looked, 60)
         except Timeout as timeout:

@@ -11,15 +11,12 @@
 
 namespace gpulet::agent {
 
-// Of a GPU (`scope` is all of it): every source that NVML can be polled for, each once, all of the time
-// `now`.
+// Of a GPU (`scope` is all of it): every source that NVML can be polled for, each once, all of the time `now`.
 //  - A reading for each source that answered. First a HandleReading, which is that of the whole round.
 //  - A SourceNotice for each that this GPU or driver does not have or that may not be asked, with why: also
-//  in
-//    every round, as it costs nothing and the answer may change (MIG, ECC mode).
+//    in every round, as it costs nothing and the answer may change (MIG, ECC mode).
 //  - Nothing for one whose call failed otherwise: it has not spoken, and is waited for. When every call
-//  failed,
-//    the handle is silent.
+//    failed, the handle is silent.
 //  - When the driver says that the GPU is lost, needs a reset, or that it has gone itself, only the
 //    HandleReading that says so: a later call would say the same, or hang. So too (as lost) when the handle
 //    is another card's than `scope` names.

@@ -52,9 +52,8 @@ class SimulatedNode {
   std::size_t agent_resident_bytes() const;
   pid_t agent_id() const { return agent_->id(); }
   const std::string& folder() const { return folder_; }  // for the caller's own files too
-  std::string mps_root() const {
-    return folder_ + "/mps";
-  }                                                  // for a config; what is mounted there goes with the node
+  // For a config; what is mounted there goes with the node.
+  std::string mps_root() const { return folder_ + "/mps"; }
   const std::string& root() const { return root_; }  // the driver root
 
   sim::Kubelet& kubelet() { return *kubelet_; }

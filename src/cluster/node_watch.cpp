@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "cluster/api_client.h"
+#include "cluster/objects.h"
 
 namespace gpulet::cluster {
 namespace {
@@ -12,18 +13,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kGone = 410;
-
-// The member of an object, or null; whatever else `object` is.
-const json& member(const json& object, const char* name) {
-  static const json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(name);
-  return found == object.end() ? none : *found;
-}
-
-std::string text_of(const json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
 
 Labels labels_of(const json& node) {
   Labels labels;

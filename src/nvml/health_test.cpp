@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "nvml/test_sim_root.h"
+#include "nvml/test_on_driver.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::nvml {
@@ -13,14 +13,9 @@ namespace {
 // nvml.h.
 constexpr std::uint8_t kNotStarted = 1, kInProgress = 2, kCompleted = 3;
 
-class HealthTest : public testing::Test {
+class HealthTest : public OnDriver {
  protected:
-  void SetUp() override {
-    auto opened = Session::open(root_.path());
-    ASSERT_TRUE(opened) << opened.error().text();
-    session_ = *opened;
-    gpu_ = *session_->device(0);
-  }
+  HealthTest() : OnDriver(2u) {}
   Health health() const { return {*session_, gpu_}; }
   // Edits GPU 0.
   void set(const std::function<void(sim::Gpu&)>& change) { change(root_.edit()->gpus[0]); }
@@ -29,10 +24,6 @@ class HealthTest : public testing::Test {
     EXPECT_TRUE(read) << read.error().text();
     return read.value_or(FabricHealth{});
   }
-
-  SimRoot root_{2};
-  std::shared_ptr<const Session> session_;
-  Device gpu_;
 };
 
 template <class T>
@@ -271,16 +262,10 @@ TEST(HealthOfBareDriver, HasNothingAndSaysSo) {
 }
 
 // fake/odd_driver.cpp.
-class HealthOfOddDriver : public testing::Test {
+class HealthOfOddDriver : public OnDriver {
  protected:
-  void SetUp() override {
-    auto opened = Session::open(root_.path());
-    ASSERT_TRUE(opened) << opened.error().text();
-    session_ = *opened;
-  }
+  HealthOfOddDriver() : OnDriver(*sim::small_machine(1), GPULET_ODD_DRIVER) {}
   Health gpu(unsigned index) const { return {*session_, *session_->device(index)}; }
-  const SimRoot root_{*sim::small_machine(1), GPULET_ODD_DRIVER};
-  std::shared_ptr<const Session> session_;
 };
 
 TEST_F(HealthOfOddDriver, TheNewestTellsByFieldsWhatCallsTold) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "nvml/test_sim_root.h"
+#include "nvml/test_on_driver.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::nvml {
@@ -15,13 +15,11 @@ constexpr unsigned k1g = 19;
 constexpr unsigned k3g = 9;
 constexpr unsigned k7g = 0;
 
-class MigTest : public testing::Test {
+class MigTest : public OnDriver {
  protected:
+  MigTest() : OnDriver(2u) {}
   void SetUp() override {
-    auto opened = Session::open(root_.path());
-    ASSERT_TRUE(opened) << opened.error().text();
-    session_ = *opened;
-    gpu_ = *session_->device(0);
+    OnDriver::SetUp();
     const auto machine = root_.edit();
     machine->gpus[0].mig.current = machine->gpus[0].mig.pending = 1;
   }
@@ -39,10 +37,6 @@ class MigTest : public testing::Test {
     process.kind = kind;
     ASSERT_TRUE(sim::add_process(root_.edit()->gpus[0], process));
   }
-
-  SimRoot root_{2};
-  std::shared_ptr<const Session> session_;
-  Device gpu_;
 };
 
 bool same(const Placement& a, const Placement& b) { return a.start == b.start && a.size == b.size; }

@@ -1,0 +1,31 @@
+// For tests: a driver root of the test's own, opened, and its first GPU.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "nvml/session.h"
+#include "nvml/test_sim_root.h"
+
+namespace gpulet::nvml {
+
+class OnDriver : public testing::Test {
+ protected:
+  // As SimRoot's.
+  template <class... Root>
+  explicit OnDriver(Root&&... root) : root_(std::forward<Root>(root)...) {}
+  void SetUp() override {
+    auto opened = Session::open(root_.path());
+    ASSERT_TRUE(opened) << opened.error().text();
+    session_ = *opened;
+    gpu_ = *session_->device(0);
+  }
+
+  SimRoot root_;
+  std::shared_ptr<const Session> session_;
+  Device gpu_;
+};
+
+}  // namespace gpulet::nvml

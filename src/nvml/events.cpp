@@ -1,7 +1,9 @@
 #include "nvml/events.h"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <vector>
 
 #include "nvml/thread.h"
 
@@ -32,16 +34,23 @@ Result<std::uint64_t> EventSet::add(Device gpu, std::uint64_t types) const {
 }
 
 struct EventWaiter::State : std::enable_shared_from_this<EventWaiter::State> {
-  State(Loop& loop, Handlers the_handlers) : relay(loop), handlers(std::move(the_handlers)) {}
+  State(Loop& the_loop, Handlers the_handlers)
+      : relay(the_loop), loop(the_loop), handlers(std::move(the_handlers)) {}
 
   Relay relay;
-  Handlers handlers;  // loop's thread
-  bool closed = false;  // loop's thread
+  // Loop's thread.
+  Loop& loop;
+  Handlers handlers;
+  bool closed = false;
+  Subscription pause;
+  // The waiting thread.
+  std::size_t in_a_row = 0;
   std::atomic<bool> leaving{false};
 
   std::mutex mutex;
   std::condition_variable handled;
-  std::size_t pending = 0;
+  std::vector<Event> pending;
+  bool telling = false;  // what is pending will be looked at without another post
 
   // Runs `handler` on the loop unless the waiter is gone by then.
   void post(std::function<void(Handlers&)> handler) {
@@ -53,16 +62,37 @@ struct EventWaiter::State : std::enable_shared_from_this<EventWaiter::State> {
   void post_event(const Event& event) {
     {
       std::unique_lock lock(mutex);
-      handled.wait(lock, [&] { return pending < kMaxPendingEvents || leaving; });
-      ++pending;
-    }
-    post([this, event](Handlers& to) {
-      {
-        const std::lock_guard lock(mutex);
-        --pending;
+      in_a_row = telling ? in_a_row + 1 : 0;
+      if (in_a_row >= kStormEvents) {
+        in_a_row = 0;
+        handled.wait_for(lock, kEventPause, [&] { return leaving.load(); });
       }
-      handled.notify_one();
-      to.event(event);
+      if (std::ranges::count(pending, event) != 0) return;
+      handled.wait(lock, [&] { return pending.size() < kMaxPendingEvents || leaving; });
+      pending.push_back(event);
+      if (std::exchange(telling, true)) return;
+    }
+    relay.post([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->tell();
+    });
+  }
+
+  // On the loop, as long as there is something to tell.
+  void tell() {
+    std::vector<Event> events;
+    {
+      const std::lock_guard lock(mutex);
+      events.swap(pending);
+      telling = !events.empty();
+    }
+    handled.notify_one();
+    for (const auto& event : events) {
+      if (closed) return;
+      handlers.event(event);
+    }
+    if (closed || events.empty()) return;
+    pause = loop.after(kEventPause, [weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->tell();
     });
   }
 
@@ -105,6 +135,7 @@ Result<std::unique_ptr<EventWaiter>> EventWaiter::start(Loop& loop, std::shared_
 
 EventWaiter::~EventWaiter() {
   state_->closed = true;
+  state_->pause.reset();
   state_->relay.close();
   {
     const std::lock_guard lock(state_->mutex);

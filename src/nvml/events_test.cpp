@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "nvml/test_loop_thread.h"
 #include "nvml/test_sim_root.h"
 
@@ -47,6 +49,25 @@ TEST_F(EventsTest, TellsEachEventOnTheLoopInOrder) {
     EXPECT_EQ(events[i].device, *session_->device(i % 2));
   }
   EXPECT_EQ(works_.size(), 1u);
+}
+
+TEST_F(EventsTest, OfAStormEachKindIsToldAndEqualOnesTogether) {
+  constexpr std::size_t kStorm = 500;
+  thread_.run([&] {  // the loop is busy meanwhile
+    for (std::size_t i = 0; i < kStorm; ++i) sim::post_event(*root_.edit(), 0, sim::kEventXid, 95);
+    sim::post_event(*root_.edit(), 1, sim::kEventXid, 79);
+  });
+  for (std::size_t count = 1; count <= kStorm; ++count) {
+    const auto all = events_.wait(count);
+    if (all.size() < count || std::ranges::count(all, 79u, &Event::data) != 0) break;
+  }
+  const auto all = events_.wait(0);
+  EXPECT_EQ(std::ranges::count(all, 79u, &Event::data), 1);
+  EXPECT_GE(std::ranges::count(all, 95u, &Event::data), 1);
+  EXPECT_LT(all.size(), kStorm / 4);
+  // One that comes once it has been told is another.
+  sim::post_event(*root_.edit(), 1, sim::kEventXid, 79);
+  EXPECT_GT(events_.wait(all.size() + 1).size(), all.size());
 }
 
 TEST_F(EventsTest, AFailingWaitIsToldOnceAndLetsGoOfTheDriver) {

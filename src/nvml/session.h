@@ -1,14 +1,15 @@
-// One initialisation of the driver: nvmlInit on construction, nvmlShutdown and dlclose on destruction, and between
-// them typed calls with typed errors.
+// One initialisation of the driver: nvmlInit on construction, nvmlShutdown and dlclose on destruction, and
+// between them typed calls with typed errors.
 //
-// Every call may block for ever when a GPU or the driver hangs, so each is made on the Worker's thread, and whoever
-// may be inside one holds the Session's shared_ptr: it is never shut down or unloaded under a call. Destruction calls
-// the driver too: let go of on a loop's thread, it happens on a thread of its own. Any number of threads may call.
+// Every call may block for ever when a GPU or the driver hangs, so each is made on the Worker's thread, and
+// whoever may be inside one holds the Session's shared_ptr: it is never shut down or unloaded under a call.
+// Destruction calls the driver too: let go of on a loop's thread, it happens on a thread of its own. Any
+// number of threads may call.
 //
-// Errors of every call: kUnavailable (the driver has gone or was reloaded, or the handle is of an earlier Session:
-// open a new one), kDeviceLost, kUnsupported (this GPU cannot, or this driver has no such function), kDeadlineExceeded,
-// kPermissionDenied, kNotFound, kInvalidArgument, kFailedPrecondition (in use, needs a reset), kIo for the rest.
-// Source: nvml.h, nvmlReturn_t.
+// Errors of every call: kUnavailable (the driver has gone or was reloaded, or the handle is of an earlier
+// Session: open a new one), kDeviceLost, kUnsupported (this GPU cannot, or this driver has no such function),
+// kDeadlineExceeded, kPermissionDenied, kNotFound, kInvalidArgument, kFailedPrecondition (in use, needs a
+// reset), kIo for the rest. Source: nvml.h, nvmlReturn_t.
 #pragma once
 
 #include <chrono>
@@ -56,7 +57,7 @@ struct Placement {
 };
 enum class LinkRemote { kGpu, kSwitch, kOther };
 struct FabricInfo {
-  bool completed = false;  // registered, with success
+  bool completed = false;    // registered, with success
   std::string cluster_uuid;  // "01234567-…"; empty when it is all zeroes
   std::uint32_t clique_id = 0;
 };
@@ -65,7 +66,7 @@ enum class Ancestor { kInternal, kSingle, kMultiple, kHostBridge, kNode, kSystem
 
 // Who has a context on a GPU. Source: nvmlProcessInfo_t.
 struct Process {
-  unsigned pid = 0;  // as the host counts
+  unsigned pid = 0;                                        // as the host counts
   std::optional<unsigned> gpu_instance, compute_instance;  // ids; nullopt outside MIG
   friend auto operator<=>(const Process&, const Process&) = default;
 };
@@ -77,15 +78,21 @@ inline constexpr std::uint64_t kEventSingleBitEcc = 0x1;
 inline constexpr std::uint64_t kEventDoubleBitEcc = 0x2;
 inline constexpr std::uint64_t kEventXid = 0x8;
 inline constexpr std::uint64_t kEventMigConfig = 0x100;
+inline constexpr std::uint64_t kEventSingleBitStorm = 0x200;
+inline constexpr std::uint64_t kEventRetirement = 0x400;  // of DRAM rows or pages
+inline constexpr std::uint64_t kEventRetirementFailure = 0x800;
+inline constexpr std::uint64_t kEventContainedPoison = 0x1000;
+inline constexpr std::uint64_t kEventFatalPoison = 0x2000;
 inline constexpr std::uint64_t kEventGpuUnavailable = 0x4000;
 inline constexpr std::uint64_t kEventRecoveryAction = 0x8000;
 
 struct Event {
   Device device;
-  std::uint64_t type = 0;  // one bit
-  std::uint64_t data = 0;  // the XID for kEventXid
+  std::uint64_t type = 0;                   // one bit
+  std::uint64_t data = 0;                   // the XID for kEventXid
   std::uint32_t gpu_instance = 0xFFFFFFFF;  // 0xFFFFFFFF outside MIG
   std::uint32_t compute_instance = 0xFFFFFFFF;
+  friend bool operator==(const Event&, const Event&) = default;
 };
 
 class Session {
@@ -96,8 +103,9 @@ class Session {
   ~Session();
   Session(const Session&) = delete;
 
-  // Lets go of `session`, on the worker, and waits up to `patience` until the last who holds it has let go too and it
-  // is shut down and unloaded. Returns whether it is. One that is not is shut down later, without harm to a newer one.
+  // Lets go of `session`, on the worker, and waits up to `patience` until the last who holds it has let go
+  // too and it is shut down and unloaded. Returns whether it is. One that is not is shut down later, without
+  // harm to a newer one.
   static bool close(std::shared_ptr<const Session> session, std::chrono::milliseconds patience);
 
   std::uint64_t generation() const { return generation_; }  // rises with each Session of this process
@@ -108,8 +116,8 @@ class Session {
   Result<unsigned> device_count() const;
   Result<Device> device(unsigned index) const;
   Result<DeviceUuid> uuid(Device device) const;
-  Result<std::string> name(Device device) const;    // of a MIG device: "<GPU's name> MIG 1g.10gb"
-  Result<std::string> brand(Device device) const;   // "NVIDIA", "Tesla", …: as nvidia-smi prints it
+  Result<std::string> name(Device device) const;   // of a MIG device: "<GPU's name> MIG 1g.10gb"
+  Result<std::string> brand(Device device) const;  // "NVIDIA", "Tesla", …: as nvidia-smi prints it
   Result<std::string> serial(Device device) const;
   Result<unsigned> minor(Device device) const;
   Result<ComputeCapability> compute_capability(Device device) const;
@@ -124,8 +132,8 @@ class Session {
   Result<Attributes> attributes(Device mig) const;
   Result<Placement> placement(Device gpu, unsigned gpu_instance_id) const;
 
-  // Of a GPU or a MIG device: every process with a compute, MPS or graphics context, each once, by pid. Of a GPU in
-  // MIG mode only a privileged caller sees all. (session_use.cpp)
+  // Of a GPU or a MIG device: every process with a compute, MPS or graphics context, each once, by pid. Of a
+  // GPU in MIG mode only a privileged caller sees all. (session_use.cpp)
   Result<std::vector<Process>> processes(Device device) const;
   Result<ComputeMode> compute_mode(Device device) const;
   // Needs root. kUnsupported for all but the default on a GPU in MIG mode.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/health_words.h"
 #include "base/log.h"
 
 namespace gpulet::agent {
@@ -9,14 +10,17 @@ namespace {
 
 using Severity = Reporter::Severity;
 
-health::XidFilter filter_of(const config::Config& config) {
-  health::XidFilter filter(config.flags.disable_healthchecks, config.flags.enable_healthchecks);
-  for (const auto& warning : filter.warnings()) log::warning(warning);
-  return filter;
-}
-
 std::string describe(const inventory::Gpu& gpu) {
   return "GPU " + std::to_string(gpu.index) + " (" + gpu.uuid.str() + ")";
+}
+
+// The devices that break with this one, as the kubelet names them: itself, its MIG devices.
+std::vector<std::string> uuids_below(const health::View& view, const health::Scope& broken) {
+  std::vector<std::string> uuids;
+  for (const auto& device : view.devices) {
+    if (broken.covers(device.scope) && !device.uuid.empty()) uuids.push_back(device.uuid.str());
+  }
+  return uuids;
 }
 
 }  // namespace
@@ -26,9 +30,13 @@ Agent::Agent(Ports ports, config::Config config, std::uint64_t seed, std::functi
       config_(std::move(config)),
       seed_(seed),
       fatal_(std::move(fatal)),
-      judge_(filter_of(config_)),
-      driver_backoff_(kDriverBackoff, seed),
-      probe_backoff_(kProbeBackoff, seed + 1) {}
+      care_({.loop = ports_.loop,
+             .driver = ports_.driver,
+             .memory = ports_.memory,
+             .changed = [this](const auto& view, const auto& changes) { on_health(view, changes); },
+             .reread = [this] { read_soon(Duration::zero()); }},
+            config_),
+      driver_backoff_(kDriverBackoff, seed) {}
 
 Agent::~Agent() {
   ports_.driver.set_events({});
@@ -37,7 +45,7 @@ Agent::~Agent() {
 
 void Agent::start() {
   ports_.driver.set_events({
-      .xid = [this](const health::XidEvent& event) { on_xid(event); },
+      .evidence = [this](const health::Evidence& evidence) { care_.take(evidence); },
       .changed = [this] { read_soon(); },
       .wait_failed =
           [this](const Error& error) {
@@ -84,12 +92,13 @@ void Agent::driver_failed(const Error& error) {
   }
   driver_answers_ = false;
   driver_error_ = error;
-  alive_timer_.reset();
+  nameless_timer_.reset();
   // What was offered stays known to the kubelet, as unhealthy: Pods that run keep their devices, new ones
   // wait.
   if (reading_) {
     for (auto& gpu : reading_->gpus) gpu.unreadable = error;
-    step();
+    if (!care_.on_snapshot(*reading_)) step();
+    care_.driver_away();
   }
   driver_timer_ = ports_.loop.after(driver_backoff_.next(), [this] { open_driver(); });
   tell_changed();
@@ -131,83 +140,25 @@ void Agent::on_read(Result<inventory::Snapshot> snapshot) {
   driver_error_.reset();
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
-  step();
-  if (!alive_timer_) {
-    alive_timer_ = ports_.loop.after(config_.gpulet.health_check_interval, [this] { check_alive(); });
+  if (!care_.on_snapshot(*reading_)) step();
+  // What has no name cannot be asked, neither can what is not there: a reading tells when that has changed.
+  nameless_timer_.reset();
+  const bool nameless = std::ranges::any_of(reading_->gpus, [](const auto& gpu) { return gpu.uuid.empty(); });
+  if (nameless || reading_->gpus.empty()) {
+    nameless_timer_ = ports_.loop.after(config_.gpulet.health.alive_interval, [this] { read_now(); });
   }
 }
 
-// A GPU can be lost without an event: each is asked one cheap question, and everything is read anew only when
-// one does not answer it.
-void Agent::check_alive() {
-  alive_timer_ = ports_.loop.after(config_.gpulet.health_check_interval, [this] { check_alive(); });
-  if (!reading_) return;
-  if (reading_->gpus.empty()) {
-    read_soon();
-    return;
-  }
-  for (const auto& gpu : reading_->gpus) {
-    if (gpu.unreadable) continue;  // the probes look after it
-    ports_.driver.probe(gpu.uuid, [this, alive = std::weak_ptr(alive_)](const health::Probe& probe) {
-      if (!alive.expired() && !probe.answers) read_soon();
-    });
-  }
-}
-
-void Agent::on_xid(const health::XidEvent& event) {
-  if (judge_.on_xid(event)) {
-    probe_backoff_.reset();
-    step();
-  }
-  // The GPU may have left the bus with it, which only a reading tells.
-  read_soon();
-}
-
-void Agent::schedule_probes() {
-  const bool unreadable = reading_ && std::ranges::any_of(reading_->gpus, [](const auto& gpu) {
-                            return gpu.unreadable.has_value();
-                          });
-  if (!driver_answers_ || (judge_.to_probe().empty() && !unreadable)) {
-    probe_timer_.reset();
-    probe_backoff_.reset();
-    return;
-  }
-  if (probe_timer_ || probes_out_ > 0) return;
-  probe_timer_ = ports_.loop.after(probe_backoff_.next(), [this] { probe_all(); });
-}
-
-void Agent::probe_all() {
-  probe_timer_.reset();
-  if (!reading_) return;
-  std::set<DeviceUuid> suspects;
-  for (const auto& uuid : judge_.to_probe()) suspects.insert(uuid);
-  for (const auto& gpu : reading_->gpus) {
-    if (gpu.unreadable) suspects.insert(gpu.uuid);
-  }
-  probes_out_ = suspects.size();
-  for (const auto& uuid : suspects) {
-    ports_.driver.probe(uuid, [this, alive = std::weak_ptr(alive_)](const health::Probe& probe) {
-      if (alive.expired()) return;
-      --probes_out_;
-      on_probe(probe);
-    });
-  }
-  schedule_probes();
-}
-
-void Agent::on_probe(const health::Probe& probe) {
-  const bool cleared = judge_.on_probe(probe);
-  const auto* gpu = reading_ ? reading_->find(probe.gpu) : nullptr;
-  const bool readable_again = probe.answers && gpu != nullptr && gpu->unreadable;
-  if (readable_again) read_soon(Duration::zero());
-  if (cleared) step();
-  if (probes_out_ == 0) schedule_probes();
+void Agent::on_health(const health::ViewPtr& view, const HealthChanges& changes) {
+  if (!changes.empty() || !published_) step();  // the kubelet first
+  report(*view, changes);
+  if (ports_.health_changed) ports_.health_changed(view, changes);
 }
 
 void Agent::step() {
   if (!reading_) return;
-  auto judged = std::make_shared<const inventory::Snapshot>(judge_.judge(*reading_));
-  if (published_) report_health(*published_, *judged);
+  auto judged = std::make_shared<const inventory::Snapshot>(care_.judge(*reading_));
+  if (published_) report_gone(*published_, *judged);
   published_ = judged;
   auto built = builder_.build(*judged, config_, {ports_.files(config_), facts_, ports_.daemons, ports_.cdi});
   report_notes(built.notes);
@@ -218,7 +169,6 @@ void Agent::step() {
     served.offer = offer;
     serve(offer->resource.name, served);
   }
-  schedule_probes();
   tell_changed();
 }
 
@@ -307,36 +257,29 @@ void Agent::on_watched(const ResourceName& name, bool watched) {
   tell_changed();
 }
 
-void Agent::report_health(const inventory::Snapshot& before, const inventory::Snapshot& after) {
-  for (const auto& gpu : after.gpus) {
-    const auto* old = before.find(gpu.uuid);
-    const bool was_healthy = old == nullptr || old->health.healthy;
-    if (was_healthy == gpu.health.healthy) continue;
-    if (gpu.health.healthy) {
-      ports_.reporter.event(Severity::kNormal, "GPUHealthy", describe(gpu) + " is healthy again and offered");
+void Agent::report(const health::View& view, const HealthChanges& changes) {
+  for (auto& news : health_news(view, changes)) {
+    if (!news.names_pods || !ports_.pods) {
+      ports_.reporter.event(news.severity, news.reason, news.message);
       continue;
     }
-    const std::string what = describe(gpu) + " is withdrawn: " + gpu.health.reason;
-    if (!ports_.pods) {
-      ports_.reporter.event(Severity::kWarning, "GPUUnhealthy", what);
-      continue;
-    }
-    // Every device of that GPU: itself, its MIG devices, and their shares.
-    std::vector<std::string> uuids{gpu.uuid.str()};
-    for (const auto& mig : gpu.mig_devices) uuids.push_back(mig.uuid.str());
-    ports_.pods(
-        [this, what, uuids, alive = std::weak_ptr(alive_)](const std::map<DeviceId, std::string>& pods) {
-          if (alive.expired()) return;
-          std::set<std::string> users;
-          for (const auto& [id, pod] : pods) {
-            if (std::ranges::count(uuids, id.str().substr(0, id.str().find("::"))) != 0) users.insert(pod);
-          }
-          std::string list;
-          for (const auto& user : users) list += (list.empty() ? "" : ", ") + user;
-          ports_.reporter.event(Severity::kWarning, "GPUUnhealthy",
-                                what + (list.empty() ? "; no Pod holds it" : "; held by " + list));
-        });
+    auto uuids = uuids_below(view, news.device);
+    ports_.pods([this, news = std::move(news), uuids = std::move(uuids),
+                 alive = std::weak_ptr(alive_)](const std::map<DeviceId, std::string>& pods) {
+      if (alive.expired()) return;
+      std::set<std::string> users;
+      for (const auto& [id, pod] : pods) {
+        if (std::ranges::count(uuids, id.str().substr(0, id.str().find("::"))) != 0) users.insert(pod);
+      }
+      std::string list;
+      for (const auto& user : users) list += (list.empty() ? "" : ", ") + user;
+      ports_.reporter.event(news.severity, news.reason,
+                            news.message + (list.empty() ? "; no Pod holds it" : "; held by " + list));
+    });
   }
+}
+
+void Agent::report_gone(const inventory::Snapshot& before, const inventory::Snapshot& after) {
   for (const auto& gpu : before.gpus) {
     if (after.find(gpu.uuid) != nullptr) continue;
     ports_.reporter.event(Severity::kWarning, "GPUGone", describe(gpu) + " is no longer there");
@@ -358,9 +301,8 @@ void Agent::apply(config::Config config) {
   config_error_.reset();
   ++config_reloads_;
   config_ = std::move(config);
-  judge_.set_filter(filter_of(config_));
   ports_.reporter.event(Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
-  step();
+  if (!care_.apply(config_)) step();
 }
 
 void Agent::set_facts(partition::NodeFacts facts) {

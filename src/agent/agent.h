@@ -15,20 +15,18 @@
 #include <string>
 #include <vector>
 
+#include "agent/health_care.h"
 #include "agent/offers.h"
 #include "agent/ports.h"
 #include "agent/registration.h"
 #include "base/backoff.h"
 #include "base/loop.h"
 #include "config/config.h"
-#include "health/judge.h"
 
 namespace gpulet::agent {
 
 // A driver that does not answer, or is not there yet, is tried again within these.
 inline constexpr BackoffLimits kDriverBackoff{std::chrono::milliseconds(100), std::chrono::seconds(5)};
-// A marked or unreadable GPU is looked at again within these.
-inline constexpr BackoffLimits kProbeBackoff{std::chrono::milliseconds(250), std::chrono::seconds(30)};
 // Changes that come in a burst (a MIG layout, a reload) are read once, this long after the first.
 inline constexpr Duration kReadDelay = std::chrono::milliseconds(20);
 // A resource that cannot be served, or that the kubelet took and never watched, fails liveness after this
@@ -71,6 +69,11 @@ struct Ports {
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi;
   // Called after State changed; may be empty. Must not call the agent back from inside.
   std::function<void()> changed;
+  // What is remembered of faults; null: nothing outlives the agent. Outlives it.
+  HealthMemory* memory = nullptr;
+  // After every round that changed a device's standing, or what can be asked about one, and once after the
+  // first reading (the changes may be empty): on the loop, once the kubelet has been told. May be empty.
+  std::function<void(const health::ViewPtr&, const std::vector<health::Change>&)> health_changed = nullptr;
 };
 
 class Agent {
@@ -94,6 +97,15 @@ class Agent {
   // Reads everything anew, soon.
   void reread() { read_soon(Duration::zero()); }
 
+  // Every device and how it stands; null before the first reading.
+  health::ViewPtr health() const { return care_.view(); }
+  // Evidence from elsewhere than the driver: an operator's wish (kCordon, kUncordon), ResetDone. What it
+  // changes is told as for any other.
+  void take(const health::Evidence& evidence) { care_.take(evidence); }
+  // A line of the kernel's log, and whether it can be read (agent/kernel_log.h).
+  void take(const health::FaultLine& line) { care_.take(line); }
+  void kernel_log(std::optional<std::string> absent) { care_.kernel_log(std::move(absent)); }
+
   State state() const;
 
  private:
@@ -113,15 +125,12 @@ class Agent {
   void read_now();
   void on_read(Result<inventory::Snapshot> snapshot);
 
-  void on_xid(const health::XidEvent& event);
-  void schedule_probes();
-  void probe_all();
-  void on_probe(const health::Probe& probe);
-  void check_alive();
+  void on_health(const health::ViewPtr& view, const HealthChanges& changes);
 
   // Judges the last reading, publishes it, plans, and tells the kubelet what differs.
   void step();
-  void report_health(const inventory::Snapshot& before, const inventory::Snapshot& after);
+  void report_gone(const inventory::Snapshot& before, const inventory::Snapshot& after);
+  void report(const health::View& view, const HealthChanges& changes);
   void tell_changed() const;
   void report_notes(const std::vector<partition::Note>& notes);
   void serve(const ResourceName& name, Served& served);
@@ -137,7 +146,7 @@ class Agent {
   std::uint64_t seed_;
   std::function<void(const Error&)> fatal_;
 
-  health::Judge judge_;
+  HealthCare care_;
   OfferBuilder builder_;
   std::optional<inventory::Snapshot> reading_;  // as the driver said it, unjudged
   inventory::SnapshotPtr published_;
@@ -148,12 +157,10 @@ class Agent {
   bool driver_answers_ = false;
   std::optional<Error> driver_error_;
   Backoff driver_backoff_;
-  Backoff probe_backoff_;
   bool opening_ = false;
   bool reading_now_ = false;
   bool read_again_ = false;
-  std::size_t probes_out_ = 0;
-  Subscription driver_timer_, read_timer_, probe_timer_, alive_timer_;
+  Subscription driver_timer_, read_timer_, nameless_timer_;
 
   std::optional<std::string> config_error_;
   std::uint64_t config_reloads_ = 0, config_reload_failures_ = 0, registrations_ = 0;

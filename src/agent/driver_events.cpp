@@ -1,14 +1,38 @@
 #include "agent/driver_events.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "nvml/session.h"
 
 namespace gpulet::agent {
 namespace {
 
-// NVIDIA's plugin asks for the first three; the others say that a GPU is not what it was.
-constexpr std::uint64_t kWantedEvents = nvml::kEventXid | nvml::kEventDoubleBitEcc | nvml::kEventSingleBitEcc |
-                                        nvml::kEventMigConfig | nvml::kEventGpuUnavailable | nvml::kEventRecoveryAction;
+using health::Notice;
+
+struct NoticeType {
+  std::uint64_t type;
+  Notice notice;
+  bool changes;  // the GPU is not what it was: it is to be read anew
+};
+// Beside XIDs. Corrected errors are not among them: the counters tell of those.
+constexpr NoticeType kNotices[] = {
+    {nvml::kEventDoubleBitEcc, Notice::kDoubleBitEcc, false},
+    {nvml::kEventSingleBitStorm, Notice::kSingleBitStorm, false},
+    {nvml::kEventRetirement, Notice::kRetirement, false},
+    {nvml::kEventRetirementFailure, Notice::kRetirementFailure, false},
+    {nvml::kEventContainedPoison, Notice::kContainedPoison, false},
+    {nvml::kEventFatalPoison, Notice::kFatalPoison, false},
+    {nvml::kEventMigConfig, Notice::kMigChanged, true},
+    {nvml::kEventGpuUnavailable, Notice::kUnavailable, true},
+    {nvml::kEventRecoveryAction, Notice::kRecoveryChanged, false},
+};
+
+constexpr std::uint64_t wanted_events() {
+  std::uint64_t types = nvml::kEventXid;
+  for (const auto& notice : kNotices) types |= notice.type;
+  return types;
+}
 constexpr std::uint64_t kSeed = 20;
 
 Error closed() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
@@ -43,8 +67,9 @@ void DriverEvents::release_set() {
   set_.reset();
 }
 
-void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,
-                         Duration deadline, std::function<void()> settled) {
+void DriverEvents::watch(const std::shared_ptr<const nvml::Session>& session,
+                         const std::vector<inventory::Gpu>& gpus, Duration deadline,
+                         std::function<void()> settled) {
   session_ = session;
   settling_.push_back(std::move(settled));
   deadline_ = deadline;
@@ -79,7 +104,9 @@ void DriverEvents::on_set(Result<SetPtr> set) {
   making_set_ = false;
   if (!set) {
     if (set.error().code() == Code::kUnsupported) {
-      log::info("this driver has no events: GPUs are only asked from time to time", {{"error", set.error().text()}});
+      log::info("this driver has no events: GPUs are only asked from time to time",
+                {{"error", set.error().text()}});
+      for (const auto& gpu : wanted_) tell_source(gpu.uuid, set.error().text());
       settle();
       return;
     }
@@ -103,15 +130,17 @@ void DriverEvents::register_missing() {
 
 void DriverEvents::register_one(const Wanted& gpu) {
   worker_.run<Registration>(
-      {"registering events of GPU " + std::to_string(gpu.index), "gpu/" + std::to_string(gpu.index), deadline_},
+      {"registering events of GPU " + std::to_string(gpu.index), "gpu/" + std::to_string(gpu.index),
+       deadline_},
       [session = session_, set = std::weak_ptr(set_), gpu]() -> Result<Registration> {
         const auto held = session.lock();
         const auto target = set.lock();
         if (!held || !target) return fail(closed());
         GPULET_TRY_ASSIGN(const auto device, held->device(gpu.index));
         GPULET_TRY_ASSIGN(const auto uuid, held->uuid(device));
-        if (uuid != gpu.uuid) return fail(Code::kNotFound, "another GPU has come in its place", gpu.uuid.str());
-        GPULET_TRY_ASSIGN(const auto types, target->add(device, kWantedEvents));
+        if (uuid != gpu.uuid)
+          return fail(Code::kNotFound, "another GPU has come in its place", gpu.uuid.str());
+        GPULET_TRY_ASSIGN(const auto types, target->add(device, wanted_events()));
         return Registration{device, types};
       },
       [this, gpu, round = round_](const Result<Registration>& registered) {
@@ -123,8 +152,11 @@ void DriverEvents::on_registered(const Wanted& gpu, const Result<Registration>& 
   registered_.insert(gpu.uuid);
   if (answer) {
     sources_[answer->device.raw] = gpu.uuid;
-    any_events_ = any_events_ || answer->types != 0;
+    const bool any = answer->types != 0;
+    any_events_ = any_events_ || any;
+    tell_source(gpu.uuid, any ? std::nullopt : std::optional<std::string>("this GPU has no events"));
   } else {
+    tell_source(gpu.uuid, answer.error().text());
     log::warning("no events from this GPU: it is only asked from time to time", answer.error(),
                  {{"gpu", gpu.uuid.str()}});
   }
@@ -148,13 +180,31 @@ void DriverEvents::on_all_registered() {
 }
 
 void DriverEvents::on_event(const nvml::Event& event) {
-  if (event.type == nvml::kEventSingleBitEcc) return;  // corrected: the counters tell of it
   const auto source = sources_.find(event.device.raw);
-  if (event.type == nvml::kEventXid && source != sources_.end()) {
-    if (handlers_.xid) handlers_.xid({source->second, event.data, event.gpu_instance, event.compute_instance});
+  if (source == sources_.end()) {
+    if (handlers_.changed) handlers_.changed();
     return;
   }
-  if (handlers_.changed) handlers_.changed();
+  // A handler may end the wait, and with it what `source` is in.
+  const DeviceUuid gpu = source->second;
+  if (event.type == nvml::kEventXid) {
+    const health::XidReport report{.source = health::Source::kDriverEvents, .code = event.data};
+    if (handlers_.evidence)
+      handlers_.evidence({{gpu, event.gpu_instance, event.compute_instance}, loop_.now(), report});
+    return;
+  }
+  const auto* notice = std::ranges::find(kNotices, event.type, &NoticeType::type);
+  if (notice == std::end(kNotices)) return;
+  tell(gpu, health::DriverNotice{notice->notice});
+  if (notice->changes && handlers_.changed) handlers_.changed();
+}
+
+void DriverEvents::tell(const DeviceUuid& gpu, health::Body body) const {
+  if (handlers_.evidence) handlers_.evidence({{gpu}, loop_.now(), std::move(body)});
+}
+
+void DriverEvents::tell_source(const DeviceUuid& gpu, std::optional<std::string> absent) const {
+  tell(gpu, health::SourceNotice{health::Source::kDriverEvents, std::move(absent)});
 }
 
 void DriverEvents::on_works() {
@@ -165,7 +215,8 @@ void DriverEvents::on_works() {
 }
 
 void DriverEvents::on_ended(const Error& error) {
-  // The waiter's thread has let go already; what is left here must go too before the driver can be opened anew.
+  // The waiter's thread has let go already; what is left here must go too before the driver can be opened
+  // anew.
   waiter_.reset();
   if (error.code() == Code::kUnavailable) {
     log::warning("the driver has gone", error);
@@ -179,6 +230,9 @@ void DriverEvents::on_ended(const Error& error) {
 }
 
 void DriverEvents::failed(const Error& error) {
+  if (!failing_) {
+    for (const auto& gpu : wanted_) tell_source(gpu.uuid, error.text());
+  }
   release_set();
   retry_ = loop_.after(backoff_.next(), [this] {
     retry_.reset();

@@ -1,5 +1,5 @@
-// The driver's events, kept flowing: makes an event set, registers every readable GPU with it, keeps one thread
-// waiting, and starts again, with a growing pause, when the wait fails. Loop's thread only.
+// The driver's events, kept flowing: makes an event set, registers every readable GPU with it, keeps one
+// thread waiting, and starts again, with a growing pause, when the wait fails. Loop's thread only.
 #pragma once
 
 #include <map>
@@ -27,8 +27,8 @@ class DriverEvents {
   const Driver::Events& handlers() const { return handlers_; }
 
   // Registers the readable ones of `gpus` that are not registered yet, and begins to wait once they are. Each
-  // registration is a call of its own, with `deadline`. `settled` is called once, perhaps from inside, when every event
-  // from then on is seen, or none will be for now.
+  // registration is a call of its own, with `deadline`. `settled` is called once, perhaps from inside, when
+  // every event from then on is seen, or none will be for now.
   void watch(const std::shared_ptr<const nvml::Session>& session, const std::vector<inventory::Gpu>& gpus,
              Duration deadline, std::function<void()> settled);
   // Before the driver is opened anew. Forgets who waits for `settled`.
@@ -52,6 +52,8 @@ class DriverEvents {
   void on_registered(const Wanted& gpu, const Result<Registration>& registered);
   void on_all_registered();
   void on_event(const nvml::Event& event);
+  void tell(const DeviceUuid& gpu, health::Body body) const;
+  void tell_source(const DeviceUuid& gpu, std::optional<std::string> absent) const;
   void on_works();
   void on_ended(const Error& error);
   void failed(const Error& error);
@@ -69,8 +71,8 @@ class DriverEvents {
   SetPtr set_;
   std::unique_ptr<nvml::EventWaiter> waiter_;
   std::map<void*, DeviceUuid> sources_;  // by the handle that an event names
-  std::set<DeviceUuid> registered_;      // or tried in vain; one that was unreadable since is registered again
-  bool any_events_ = false;              // at least one GPU has some
+  std::set<DeviceUuid> registered_;  // or tried in vain; one that was unreadable since is registered again
+  bool any_events_ = false;          // at least one GPU has some
   std::size_t registering_ = 0;
   bool making_set_ = false;
   std::vector<std::function<void()>> settling_;

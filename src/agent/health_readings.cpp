@@ -146,6 +146,21 @@ void take_links_and_power(Round& round, const nvml::Health& gpu) {
       [](std::uint64_t millijoules) { return health::EnergyReading{millijoules}; });
 }
 
+// Whether it is the GPU that it should be; its recovery action, if so.
+bool take_identity(Round& round, const nvml::Session& session, nvml::Device device, const DeviceUuid& gpu) {
+  const auto uuid = session.uuid(device);
+  if (!uuid || *uuid != gpu) {
+    const auto handle = uuid ? health::HandleReading{Answer::kLost, "in its place is " + uuid->str()}
+                             : handle_of(uuid.error());
+    round.end(handle.answer, handle.error);
+    return false;
+  }
+  round.take(
+      Source::kRecoveryAction, [&] { return session.recovery_action(device); },
+      [](unsigned action) { return health::RecoveryActionReading{action}; });
+  return true;
+}
+
 std::vector<Evidence> poll_mig_device(const nvml::Session& session, nvml::Device device,
                                       const health::Scope& scope, Time now) {
   const auto processes = session.processes(device);
@@ -183,18 +198,7 @@ std::vector<Evidence> poll_health(const nvml::Session& session, nvml::Device dev
                                   const health::Scope& scope, Time now) {
   if (!scope.whole()) return poll_mig_device(session, device, scope, now);
   Round round(scope, now);
-  const auto uuid = session.uuid(device);
-  if (!uuid) {
-    round.end(verdict(uuid.error()).value_or(Answer::kSilent), uuid.error().text());
-    return round.finish();
-  }
-  if (*uuid != scope.gpu) {
-    round.end(Answer::kLost, "in its place is " + uuid->str());
-    return round.finish();
-  }
-  round.take(
-      Source::kRecoveryAction, [&] { return session.recovery_action(device); },
-      [](unsigned action) { return health::RecoveryActionReading{action}; });
+  if (!take_identity(round, session, device, scope.gpu)) return round.finish();
   const nvml::Health gpu(session, device);
   take_memory(round, gpu);
   take_links_and_power(round, gpu);
@@ -204,6 +208,23 @@ std::vector<Evidence> poll_health(const nvml::Session& session, nvml::Device dev
         return health::ProcessReading{static_cast<unsigned>(all.size())};
       });
   return round.finish();
+}
+
+std::vector<Evidence> ask_health(const nvml::Session& session, nvml::Device device, const DeviceUuid& gpu,
+                                 Time now) {
+  Round round({gpu}, now);
+  if (!take_identity(round, session, device, gpu)) return round.finish();
+  // Drivers answer some questions from memory: this one goes to the GPU.
+  const auto memory = session.memory_total(device);
+  if (!memory && memory.error().code() != Code::kUnsupported) {
+    const auto handle = handle_of(memory.error());
+    round.end(handle.answer, handle.error);
+  }
+  return round.finish();
+}
+
+health::HandleReading handle_of(const Error& error) {
+  return {verdict(error).value_or(Answer::kSilent), error.text()};
 }
 
 }  // namespace gpulet::agent

@@ -11,7 +11,8 @@
 
 namespace gpulet::agent {
 
-// Of a GPU (`scope` is all of it): every source that NVML can be polled for, each once, all of the time `now`.
+// Of a GPU (`scope` is all of it): every source that NVML can be polled for, each once, all of the time
+// `now`.
 //  - A reading for each source that answered. First a HandleReading, which is that of the whole round.
 //  - A SourceNotice for each that this GPU or driver does not have or that may not be asked, with why: also
 //    in every round, as it costs nothing and the answer may change (MIG, ECC mode).
@@ -23,6 +24,13 @@ namespace gpulet::agent {
 // Of a MIG device: only its processes, as all else is the GPU's; of an error only what it says of the GPU.
 std::vector<health::Evidence> poll_health(const nvml::Session& session, nvml::Device device,
                                           const health::Scope& scope, Time now);
+
+// The same of the least that tells whether the driver answers for the GPU, and what it wants done with it.
+std::vector<health::Evidence> ask_health(const nvml::Session& session, nvml::Device device,
+                                         const DeviceUuid& gpu, Time now);
+
+// What a question that failed as a whole says of the GPU.
+health::HandleReading handle_of(const Error& error);
 
 // The driver's words as a state. Unhealthy routes and a wrong configuration are a failure, too few links or
 // no partition less so: the GPU works alone. Source: nvml.h, NVML_GPU_FABRIC_*.

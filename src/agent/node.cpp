@@ -7,6 +7,8 @@
 
 #include "agent/agent.h"
 #include "agent/cdi_care.h"
+#include "agent/health_memory.h"
+#include "agent/kernel_log.h"
 #include "agent/mig_hooks.h"
 #include "agent/mig_manager.h"
 #include "agent/mig_wishes.h"
@@ -37,6 +39,11 @@ constexpr Duration kLabelPatience = 5s;
 
 // Within it the MPS daemons end, or are ended with us: less than the grace period of deploy/static.
 constexpr Duration kMpsEndLimit = 3s;
+
+std::string health_state_of(const config::Config& config) {
+  const auto& folder = config.gpulet.state_dir;
+  return folder.empty() ? std::string() : folder + "/" + kHealthStateFile;
+}
 
 std::string kubelet_socket_of(const config::Config& config) {
   return config.kubelet_socket.value_or(config.device_plugin_dir() + "/kubelet.sock");
@@ -121,13 +128,39 @@ class Node {
         .daemons = [this](const auto& specs) { return mps_->wants(specs, config_); },
         .cdi = [this](const auto& snapshot) { return cdi_->wants(snapshot, config_); },
         .changed = [this] { look_again_soon(); },
+        .memory = &health_file_,
     };
+    health_file_.move_to(health_state_of(config_));
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
       ended_ = fail(error);
       loop_.stop();
     });
     agent_->set_facts(facts_);
+    follow_kernel_log();
     agent_->start();
+  }
+
+  // The config says which; one that cannot be read is said once, and is part of each GPU's health.
+  void follow_kernel_log() {
+    const auto& path = config_.gpulet.kernel_log;
+    if (kernel_log_ && followed_log_ == path) return agent_->kernel_log(std::nullopt);
+    kernel_log_.reset();
+    const bool said = std::exchange(followed_log_, path) == path;
+    if (path.empty()) return agent_->kernel_log("gpulet.kernelLog is empty");
+    const auto ended = [this](const Error& error) {
+      log::warning("the kernel's log is no longer read", error);
+      followed_log_.reset();  // the next configuration tries again
+      if (agent_) agent_->kernel_log(error.text());
+    };
+    auto log = KernelLog::start(loop_, path,
+                                {.line =
+                                     [this](const auto& line) {
+                                       if (agent_) agent_->take(line);
+                                     },
+                                 .ended = ended});
+    if (!log && !said) log::info("the kernel's log is not read", {{"error", log.error().text()}});
+    agent_->kernel_log(log ? std::nullopt : std::optional(log.error().text()));
+    if (log) kernel_log_ = std::move(*log);
   }
 
   // MPS daemons go on for the next agent to take over. The first process of a container takes them with it,
@@ -262,7 +295,9 @@ class Node {
     if (!agent_) {
       build();
     } else if (*places_ == Places(config_)) {
+      health_file_.move_to(health_state_of(config_));
       agent_->apply(config_);
+      follow_kernel_log();
     } else {
       agent_.reset();
       host_.reset();
@@ -321,6 +356,9 @@ class Node {
   std::unique_ptr<kubelet::PluginHost> host_;
   std::unique_ptr<kubelet::PodResources> pod_resources_;
   std::unique_ptr<NodeReporter> reporter_;
+  HealthFile health_file_{loop_, {}};
+  std::optional<std::string> followed_log_;
+  std::unique_ptr<KernelLog> kernel_log_;
   std::optional<Agent> agent_;
   std::optional<MpsCare> mps_;
   std::optional<CdiCare> cdi_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/health_readings.h"
 #include "nvml/session.h"
 
 namespace gpulet::agent {
@@ -11,33 +12,31 @@ using inventory::Gpu;
 using inventory::PcieDistance;
 using WeakSession = std::weak_ptr<const nvml::Session>;
 
-// Work holds the Session weakly while it is queued: what waits must not keep a driver that is to be opened anew.
+// Work holds the Session weakly while it is queued: what waits must not keep a driver that is to be opened
+// anew.
 Error session_gone() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
 
-// What a probe learns beside its answer.
-struct Probed {
-  health::Probe probe;
-  bool replaced = false;
-  std::string mig_layout;
-};
-
-Result<Probed> probe_gpu(const nvml::Session& session, const DeviceUuid& uuid, unsigned index) {
-  Probed probed;
-  probed.probe.gpu = uuid;
-  GPULET_TRY_ASSIGN(const auto device, session.device(index));
-  GPULET_TRY_ASSIGN(const auto found, session.uuid(device));
-  if (found != uuid) {
-    probed.replaced = true;
-    return probed;
+// The handle of the GPU, or of its MIG device with these instances.
+Result<nvml::Device> device_of(const nvml::Session& session, const health::Scope& scope, unsigned index) {
+  GPULET_TRY_ASSIGN(const auto gpu, session.device(index));
+  if (scope.whole()) return gpu;
+  GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(gpu));
+  for (unsigned i = 0; i < count; ++i) {
+    const auto mig = session.mig_device(gpu, i);
+    if (!mig && mig.error().code() == Code::kNotFound) continue;
+    if (!mig) return fail(mig.error());
+    GPULET_TRY_ASSIGN(const unsigned gpu_instance, session.gpu_instance_id(*mig));
+    GPULET_TRY_ASSIGN(const unsigned compute_instance, session.compute_instance_id(*mig));
+    if (gpu_instance == scope.gpu_instance && compute_instance == scope.compute_instance) return *mig;
   }
-  const auto memory = session.memory_total(device);
-  if (!memory && memory.error().code() != Code::kUnsupported) return fail(memory.error());
-  const auto action = session.recovery_action(device);
-  if (!action && action.error().code() != Code::kUnsupported) return fail(action.error());
-  if (action) probed.probe.recovery_action = *action;
-  GPULET_TRY_ASSIGN(probed.mig_layout, inventory::mig_layout(session, index));
-  probed.probe.answers = true;
-  return probed;
+  return fail(Code::kNotFound, "the GPU has no such MIG device now", scope.gpu.str());
+}
+
+bool answers(const Driver::Evidence& evidence) {
+  return std::ranges::all_of(evidence, [](const auto& one) {
+    const auto* handle = std::get_if<health::HandleReading>(&one.body);
+    return handle == nullptr || handle->answer == health::Answer::kAnswers;
+  });
 }
 
 }  // namespace
@@ -47,10 +46,10 @@ struct NvmlDriver::Reading {
   WeakSession session;
   ReadDone done;
   inventory::DriverInfo driver;
-  std::vector<std::optional<Gpu>> gpus;  // by NVML index
-  std::size_t outstanding = 0;           // of this phase
-  std::vector<Gpu> settled;              // once all are in, or late
-  bool measuring = false;                // the second phase: distances
+  std::vector<std::optional<Gpu>> gpus;         // by NVML index
+  std::size_t outstanding = 0;                  // of this phase
+  std::vector<Gpu> settled;                     // once all are in, or late
+  bool measuring = false;                       // the second phase: distances
   std::optional<inventory::Snapshot> finished;  // the third: its events are being registered
   Subscription patience;
 };
@@ -123,8 +122,8 @@ void NvmlDriver::read(ReadDone done) {
 }
 
 bool NvmlDriver::knows(unsigned index) const {
-  return last_ && std::ranges::any_of(last_->gpus,
-                                      [&](const Gpu& gpu) { return gpu.index == index && !gpu.uuid.empty(); });
+  return last_ && std::ranges::any_of(
+                      last_->gpus, [&](const Gpu& gpu) { return gpu.index == index && !gpu.uuid.empty(); });
 }
 
 void NvmlDriver::on_machine(const Result<inventory::Machine>& machine) {
@@ -255,15 +254,18 @@ void NvmlDriver::finish_reading() {
   // Told once the events of all that is in it are followed: an XID in between would be lost.
   reading_->finished = std::move(snapshot);
   reading_->patience = loop_.after(kReadPatience, [this] { on_patience_over(); });
-  events_.watch(session_, reading_->finished->gpus, options_.call_timeout, [this, reading = std::weak_ptr(reading_)] {
-    if (const auto held = reading.lock(); held && held == reading_) end_reading(std::move(*held->finished));
-  });
+  events_.watch(session_, reading_->finished->gpus, options_.call_timeout,
+                [this, reading = std::weak_ptr(reading_)] {
+                  if (const auto held = reading.lock(); held && held == reading_)
+                    end_reading(std::move(*held->finished));
+                });
 }
 
 void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {
   const auto ended = std::exchange(reading_, nullptr);
   std::deque<ReadDone> waiting;
-  // What was asked while this one ran may be about something later: it gets a reading of its own, all share one.
+  // What was asked while this one ran may be about something later: it gets a reading of its own, all share
+  // one.
   if (result) {
     waiting.swap(waiting_);
     if (!waiting.empty()) {
@@ -285,31 +287,69 @@ void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {
   });
 }
 
-void NvmlDriver::probe(DeviceUuid gpu, std::function<void(health::Probe)> done) {
-  const Gpu* known = last_ ? last_->find(gpu) : nullptr;
+struct NvmlDriver::Answered {
+  Evidence evidence;
+  std::string mig_layout;  // of a GPU; empty where it was not asked
+};
+
+void NvmlDriver::question(const health::Scope& scope, Question question, std::function<void(Evidence)> done) {
+  const Time now = loop_.now();
+  const Gpu* known = last_ ? last_->find(scope.gpu) : nullptr;
   if (known == nullptr || !session_) {
-    loop_.post([alive = std::weak_ptr(alive_), gpu = std::move(gpu), done = std::move(done)] {
-      if (!alive.expired()) done(health::Probe{gpu, false, std::nullopt});
+    const auto reading = session_ ? health::HandleReading{health::Answer::kLost, "no longer in the node"}
+                                  : handle_of(session_gone());
+    loop_.post([alive = std::weak_ptr(alive_), done = std::move(done),
+                evidence = Evidence{{{scope.gpu}, now, reading}}] {
+      if (!alive.expired()) done(evidence);
     });
     return;
   }
   const unsigned index = known->index;
-  worker_.run<Probed>(
-      about_gpu("probing", index),
-      [session = WeakSession(session_), gpu, index]() -> Result<Probed> {
+  worker_.run<Answered>(
+      about_gpu("asking", index),
+      [session = WeakSession(session_), scope, index, question = std::move(question)]() -> Result<Answered> {
         const auto held = session.lock();
         if (!held) return fail(session_gone());
-        return probe_gpu(*held, gpu, index);
+        GPULET_TRY_ASSIGN(const auto device, device_of(*held, scope, index));
+        Answered answered{question(*held, device), {}};
+        if (!scope.whole() || !answers(answered.evidence)) return answered;
+        GPULET_TRY_ASSIGN(answered.mig_layout, inventory::mig_layout(*held, index));
+        return answered;
       },
-      [this, gpu, done = std::move(done)](const Result<Probed>& probed) {
-        done(probed ? probed->probe : health::Probe{gpu, false, std::nullopt});
-        const Gpu* now = last_ ? last_->find(gpu) : nullptr;
-        if (!probed || now == nullptr) return;
+      [this, scope, now, done = std::move(done)](const Result<Answered>& answered) {
+        const bool gone_device = !answered && !scope.whole() && answered.error().code() == Code::kNotFound;
+        if (answered) {
+          done(answered->evidence);
+        } else if (gone_device) {
+          done({});
+        } else {
+          done({{{scope.gpu}, now, handle_of(answered.error())}});
+        }
+        const Gpu* after = last_ ? last_->find(scope.gpu) : nullptr;
+        if (!answered || after == nullptr || after->unreadable) return;
         // Not every driver tells of a new MIG layout by an event.
-        const bool comparable = probed->probe.answers && !now->unreadable;
-        const bool other_layout = comparable && probed->mig_layout != inventory::mig_layout(*now);
-        if (probed->replaced || other_layout) tell_changed();
+        const auto& layout = answered->mig_layout;
+        if (!layout.empty() && layout != inventory::mig_layout(*after)) tell_changed();
       });
+}
+
+void NvmlDriver::ask(DeviceUuid gpu, std::function<void(Evidence)> done) {
+  const health::Scope scope{gpu};
+  question(
+      scope,
+      [scope, now = loop_.now()](const nvml::Session& session, nvml::Device device) {
+        return ask_health(session, device, scope.gpu, now);
+      },
+      std::move(done));
+}
+
+void NvmlDriver::poll(health::Scope scope, std::function<void(Evidence)> done) {
+  question(
+      scope,
+      [scope, now = loop_.now()](const nvml::Session& session, nvml::Device device) {
+        return poll_health(session, device, scope, now);
+      },
+      std::move(done));
 }
 
 Result<inventory::Snapshot> read_snapshot(NvmlDriverOptions options) {

@@ -43,7 +43,8 @@ class NvmlDriver final : public Driver {
   // nvml::kOldestDriver; kDeadlineExceeded, kPermissionDenied. May be tried any number of times.
   void open(std::function<void(Status)> done) override;
   void read(std::function<void(Result<inventory::Snapshot>)> done) override;
-  void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) override;
+  void ask(DeviceUuid gpu, std::function<void(Evidence)> done) override;
+  void poll(health::Scope scope, std::function<void(Evidence)> done) override;
   void set_events(Events events) override { events_.set_handlers(std::move(events)); }
 
   // Makes `work` about a GPU on the driver's thread, with its index as NVML counts; `what` is for errors:
@@ -78,6 +79,11 @@ class NvmlDriver final : public Driver {
  private:
   using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
   struct Reading;
+
+  struct Answered;
+  using Question = std::function<Evidence(const nvml::Session&, nvml::Device)>;
+  // Puts the question about the scope's GPU, or MIG device, and looks whether it is still cut up as it was.
+  void question(const health::Scope& scope, Question question, std::function<void(Evidence)> done);
 
   nvml::Call about_gpu(const std::string& what, unsigned index) const;
   void on_machine(const Result<inventory::Machine>& machine);

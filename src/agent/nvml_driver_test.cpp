@@ -13,6 +13,7 @@ namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using health::Answer;
 using inventory::PcieDistance;
 using inventory::Snapshot;
 using nvml::Gathered;
@@ -33,7 +34,7 @@ class NvmlDriverTest : public testing::Test {
       root_ = std::move(root);
       driver_ = std::make_unique<NvmlDriver>(
           thread_.loop(), NvmlDriverOptions{.driver_root = root_->path(), .call_timeout = timeout});
-      driver_->set_events({.xid = [this](const health::XidEvent& event) { xids_.add(event); },
+      driver_->set_events({.evidence = [this](const health::Evidence& evidence) { evidence_.add(evidence); },
                            .changed = [this] { changes_.add(true); },
                            .wait_failed = [this](const Error& error) { failures_.add(error); }});
     });
@@ -51,11 +52,28 @@ class NvmlDriverTest : public testing::Test {
     EXPECT_TRUE(snapshot) << snapshot.error().text();
     return snapshot.value_or(Snapshot{});
   }
-  health::Probe probe(const DeviceUuid& gpu) {
-    auto probe = thread_.await<health::Probe>([&](auto done) { driver_->probe(gpu, done); });
-    EXPECT_TRUE(probe) << "probe() never answered";
-    return probe.value_or(health::Probe{});
+  Driver::Evidence ask(const DeviceUuid& gpu) {
+    auto answer = thread_.await<Driver::Evidence>([&](auto done) { driver_->ask(gpu, done); });
+    EXPECT_TRUE(answer) << "ask() never answered";
+    return answer.value_or(Driver::Evidence{});
   }
+  Driver::Evidence poll(const health::Scope& scope) {
+    auto answer = thread_.await<Driver::Evidence>([&](auto done) { driver_->poll(scope, done); });
+    EXPECT_TRUE(answer) << "poll() never answered";
+    return answer.value_or(Driver::Evidence{});
+  }
+  template <class Body>
+  static std::optional<Body> body_of(const Driver::Evidence& evidence) {
+    for (const auto& one : evidence) {
+      if (const auto* body = std::get_if<Body>(&one.body)) return *body;
+    }
+    return std::nullopt;
+  }
+  static std::optional<Answer> answer_in(const Driver::Evidence& evidence) {
+    const auto handle = body_of<health::HandleReading>(evidence);
+    return handle ? std::optional(handle->answer) : std::nullopt;
+  }
+  bool answers(const DeviceUuid& gpu) { return answer_in(ask(gpu)) == Answer::kAnswers; }
   template <class Condition>
   bool eventually(Condition condition) {
     const auto until = std::chrono::steady_clock::now() + kTestPatience;
@@ -67,21 +85,45 @@ class NvmlDriverTest : public testing::Test {
   }
   // The wait has begun when an event comes through; those before it are nobody's.
   void wait_for_events(unsigned gpu = 0) {
+    const auto before = reports();
     ASSERT_TRUE(eventually([&] {
       sim::post_event(*root_->edit(), gpu, sim::kEventXid, 1);
-      return xids_.size() > 0;
+      return reports() > before;
     }));
   }
-  std::optional<health::XidEvent> xid(std::uint64_t number) {
+  std::vector<health::Evidence> told() { return evidence_.wait(0); }
+  std::size_t reports() {
+    const auto is_xid = [](const auto& one) { return std::holds_alternative<health::XidReport>(one.body); };
+    return static_cast<std::size_t>(std::ranges::count_if(evidence_.wait(0), is_xid));
+  }
+  bool noticed(health::Notice notice) {
+    const auto all = told();
+    return std::ranges::any_of(all, [&](const auto& one) {
+      const auto* body = std::get_if<health::DriverNotice>(&one.body);
+      return body != nullptr && body->notice == notice;
+    });
+  }
+  // What was last said of the GPU's events: nullopt nothing, else whether there are any.
+  std::optional<bool> has_events(const DeviceUuid& gpu) {
+    std::optional<bool> has;
+    for (const auto& one : told()) {
+      const auto* notice = std::get_if<health::SourceNotice>(&one.body);
+      if (notice != nullptr && one.scope.gpu == gpu) has = !notice->absent;
+    }
+    return has;
+  }
+  std::optional<health::Scope> xid(std::uint64_t number) {
     for (std::size_t count = 1;; ++count) {
-      const auto all = xids_.wait(count);
-      const auto found = std::ranges::find(all, number, &health::XidEvent::xid);
-      if (found != all.end()) return *found;
+      const auto all = evidence_.wait(count);
+      for (const auto& one : all) {
+        const auto* report = std::get_if<health::XidReport>(&one.body);
+        if (report != nullptr && report->code == number) return one.scope;
+      }
       if (all.size() < count) return std::nullopt;
     }
   }
 
-  Gathered<health::XidEvent> xids_;
+  Gathered<health::Evidence> evidence_;
   Gathered<bool> changes_;
   Gathered<Error> failures_;
   std::unique_ptr<SimRoot> root_;
@@ -102,7 +144,9 @@ TEST_F(NvmlDriverTest, ReadsAWholeMachine) {
   EXPECT_GT(read_well().generation, first.generation);
 }
 
-TEST_F(NvmlDriverTest, ReadingBeforeOpeningIsUnavailable) { EXPECT_EQ(read().error().code(), Code::kUnavailable); }
+TEST_F(NvmlDriverTest, ReadingBeforeOpeningIsUnavailable) {
+  EXPECT_EQ(read().error().code(), Code::kUnavailable);
+}
 
 TEST_F(NvmlDriverTest, WaitsForADriverThatComesLater) {
   start(SimRoot::unfinished());
@@ -137,13 +181,13 @@ TEST_F(NvmlDriverTest, AGpuThatHangsLeavesTheOthersWhole) {
 
   // It is not called again, so the answer comes at once; the others are still asked.
   const auto start = std::chrono::steady_clock::now();
-  EXPECT_FALSE(probe(before.gpus[1].uuid).answers);
-  EXPECT_TRUE(probe(before.gpus[2].uuid).answers);
+  EXPECT_FALSE(answers(before.gpus[1].uuid));
+  EXPECT_TRUE(answers(before.gpus[2].uuid));
   EXPECT_TRUE(read_well().gpus[1].unreadable);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 400ms);
 
   root_->edit()->gpus[1].faults.hang = 0;
-  EXPECT_TRUE(eventually([&] { return probe(before.gpus[1].uuid).answers; }));
+  EXPECT_TRUE(eventually([&] { return answers(before.gpus[1].uuid); }));
   const auto after = read_well();
   EXPECT_FALSE(after.gpus[1].unreadable);
   std::size_t hanging = 1;
@@ -183,39 +227,71 @@ TEST_F(NvmlDriverTest, ALostGpuIsUnreadableUntilItIsHealed) {
   ASSERT_TRUE(lost.gpus[2].unreadable);
   EXPECT_EQ(lost.gpus[2].unreadable->code(), Code::kDeviceLost);
   EXPECT_EQ(lost.gpus[2].uuid, before.gpus[2].uuid);
-  EXPECT_FALSE(probe(before.gpus[2].uuid).answers);
+  EXPECT_FALSE(answers(before.gpus[2].uuid));
   sim::heal_gpu(root_->edit()->gpus[2]);
-  EXPECT_TRUE(probe(before.gpus[2].uuid).answers);
+  EXPECT_TRUE(answers(before.gpus[2].uuid));
   EXPECT_FALSE(read_well().gpus[2].unreadable);
 }
 
-TEST_F(NvmlDriverTest, AProbeTellsTheRecoveryAction) {
+TEST_F(NvmlDriverTest, AQuestionTellsTheRecoveryAction) {
   ASSERT_TRUE(open());
   const auto uuid = read_well().gpus[0].uuid;
-  EXPECT_EQ(probe(uuid).recovery_action, std::optional(0u));
+  EXPECT_EQ(body_of<health::RecoveryActionReading>(ask(uuid))->action, 0u);
   root_->edit()->gpus[0].recovery_action = 2;
-  const auto marked = probe(uuid);
-  EXPECT_TRUE(marked.answers);
-  EXPECT_EQ(marked.gpu, uuid);
-  EXPECT_EQ(marked.recovery_action, std::optional(2u));
-  EXPECT_FALSE(probe(DeviceUuid("GPU-unknown")).answers);
+  const auto marked = ask(uuid);
+  EXPECT_EQ(answer_in(marked), Answer::kAnswers);
+  for (const auto& one : marked) EXPECT_EQ(one.scope, health::Scope{uuid});
+  EXPECT_EQ(body_of<health::RecoveryActionReading>(marked)->action, 2u);
+  EXPECT_EQ(answer_in(ask(DeviceUuid("GPU-unknown"))), Answer::kLost);
 }
 
-TEST_F(NvmlDriverTest, AProbeSeesThatTheCardOrItsMigLayoutIsAnother) {
+TEST_F(NvmlDriverTest, APollTellsEverySource) {
+  ASSERT_TRUE(open());
+  const auto uuid = read_well().gpus[0].uuid;
+  const auto all = poll({uuid});
+  EXPECT_EQ(answer_in(all), Answer::kAnswers);
+  EXPECT_TRUE(body_of<health::PcieReading>(all));
+  EXPECT_TRUE(body_of<health::ProcessReading>(all));
+  root_->edit()->gpus[0].faults.lost = 1;
+  const auto lost = poll({uuid});
+  ASSERT_EQ(lost.size(), 1u);
+  EXPECT_EQ(answer_in(lost), Answer::kLost);
+}
+
+TEST_F(NvmlDriverTest, AMigDeviceIsPolledByItself) {
+  ASSERT_TRUE(open());
+  {
+    auto machine = root_->edit();
+    ASSERT_EQ(sim::set_mig_mode(machine->gpus[0], true), sim::MigOutcome::kOk);
+    sim::GpuInstance* instance = nullptr;
+    sim::ComputeInstance* compute = nullptr;
+    ASSERT_EQ(sim::create_gpu_instance(machine->gpus[0], 9, std::nullopt, &instance), sim::MigOutcome::kOk);
+    ASSERT_EQ(sim::create_compute_instance(machine->gpus[0], *instance, 2, std::nullopt, &compute),
+              sim::MigOutcome::kOk);
+  }
+  const auto gpu = read_well().gpus[0];
+  ASSERT_EQ(gpu.mig_devices.size(), 1u);
+  const health::Scope scope{gpu.uuid, gpu.mig_devices[0].gpu_instance, gpu.mig_devices[0].compute_instance};
+  const auto answer = poll(scope);
+  ASSERT_EQ(answer.size(), 1u);
+  EXPECT_EQ(answer[0].scope, scope);
+  EXPECT_TRUE(body_of<health::ProcessReading>(answer));
+  EXPECT_TRUE(poll({gpu.uuid, 12, 0}).empty()) << "there is no such instance";
+}
+
+TEST_F(NvmlDriverTest, AQuestionSeesThatTheCardOrItsMigLayoutIsAnother) {
   ASSERT_TRUE(open());
   const auto before = read_well();
-  auto changes = changes_.size();
+  const auto changes = changes_.size();
   {
     auto machine = root_->edit();
     ASSERT_EQ(sim::set_mig_mode(machine->gpus[0], true), sim::MigOutcome::kOk);
   }
-  EXPECT_TRUE(probe(before.gpus[0].uuid).answers);
+  EXPECT_TRUE(answers(before.gpus[0].uuid));
   EXPECT_GT(changes_.wait(changes + 1).size(), changes);
   EXPECT_TRUE(read_well().gpus[0].mig_enabled);
-  changes = changes_.size();
   sim::replace_gpu(*root_->edit(), 1);
-  EXPECT_FALSE(probe(before.gpus[1].uuid).answers);
-  EXPECT_GT(changes_.wait(changes + 1).size(), changes);
+  EXPECT_EQ(answer_in(ask(before.gpus[1].uuid)), Answer::kLost);
   const auto after = read_well();
   EXPECT_NE(after.gpus[1].uuid, before.gpus[1].uuid);
   EXPECT_FALSE(after.gpus[1].unreadable);
@@ -260,18 +336,23 @@ TEST_F(NvmlDriverTest, EventsOfALostGpuStillNameIt) {
   EXPECT_EQ(event->gpu, snapshot.gpus[3].uuid);
 }
 
-TEST_F(NvmlDriverTest, OtherEventsAskForAReading) {
+TEST_F(NvmlDriverTest, OtherEventsAreNotices) {
   ASSERT_TRUE(open());
-  read_well();
+  const auto snapshot = read_well();
+  for (const auto& gpu : snapshot.gpus) EXPECT_EQ(has_events(gpu.uuid), true);
   wait_for_events();
   const auto changes = changes_.size();
-  const auto xids = xids_.size();
   sim::post_event(*root_->edit(), 1, sim::kEventSingleBitEcc, 0);
+  sim::post_event(*root_->edit(), 1, sim::kEventDoubleBitEcc, 0);
   sim::post_event(*root_->edit(), 1, sim::kEventGpuRecoveryAction, 1);
+  sim::post_event(*root_->edit(), 1, sim::kEventMigConfig, 0);
   sim::post_event(*root_->edit(), 1, sim::kEventXid, 63);
   ASSERT_TRUE(xid(63));
-  EXPECT_EQ(changes_.size(), changes + 1) << "a corrected error is no change";
-  EXPECT_GE(xids_.size(), xids + 1);
+  EXPECT_TRUE(noticed(health::Notice::kDoubleBitEcc));
+  EXPECT_TRUE(noticed(health::Notice::kRecoveryChanged));
+  EXPECT_TRUE(noticed(health::Notice::kMigChanged));
+  EXPECT_FALSE(noticed(health::Notice::kSingleBitEcc)) << "a corrected error is no change";
+  EXPECT_EQ(changes_.size(), changes + 1) << "only what MIG changed is to be read anew";
 }
 
 TEST_F(NvmlDriverTest, AReloadIsSeenAndTheDriverOpenedAnew) {
@@ -292,10 +373,10 @@ TEST_F(NvmlDriverTest, AReloadIsSeenAndTheDriverOpenedAnew) {
   EXPECT_EQ(after.gpus[0].uuid, before.gpus[0].uuid);
   EXPECT_GT(after.generation, before.generation);
   EXPECT_EQ(after.pcie, before.pcie);
-  const auto seen = xids_.size();
+  const auto seen = reports();
   EXPECT_TRUE(eventually([&] {
     sim::post_event(*root_->edit(), 0, sim::kEventXid, 2);
-    return xids_.size() > seen;
+    return reports() > seen;
   }));
 }
 
@@ -344,15 +425,17 @@ TEST_F(NvmlDriverTest, AFailingWaitIsToldOnceAndTriedAgain) {
   root_->edit()->driver.event_wait_error = 999;
   ASSERT_EQ(failures_.wait(1).size(), 1u);
   EXPECT_EQ(failures_.wait(1)[0].code(), Code::kIo);
+  const auto uuid = read_well().gpus[0].uuid;
+  EXPECT_EQ(has_events(uuid), false);
   // Reading goes on meanwhile, and tells of nothing more.
   for (int i = 0; i < 20; ++i) EXPECT_EQ(read_well().gpus.size(), 4u);
   failures_.wait(2, 700ms);  // several tries
   EXPECT_EQ(failures_.size(), 1u);
   root_->edit()->driver.event_wait_error = 0;
-  const auto seen = xids_.size();
+  const auto seen = reports();
   EXPECT_TRUE(eventually([&] {
     sim::post_event(*root_->edit(), 0, sim::kEventXid, 2);
-    return xids_.size() > seen;
+    return reports() > seen;
   }));
 }
 
@@ -361,12 +444,14 @@ TEST_F(NvmlDriverTest, ReadingsAskedForAtOnceAreAllAnswered) {
   Gathered<std::uint64_t> generations;
   thread_.run([&] {
     for (int i = 0; i < 5; ++i) {
-      driver_->read([&](const Result<Snapshot>& snapshot) { generations.add(snapshot ? snapshot->generation : 0); });
+      driver_->read(
+          [&](const Result<Snapshot>& snapshot) { generations.add(snapshot ? snapshot->generation : 0); });
     }
   });
   auto all = generations.wait(5);
   std::ranges::sort(all);
-  EXPECT_EQ(all, (std::vector<std::uint64_t>{1, 2, 2, 2, 2})) << "one reading serves all that came during the first";
+  EXPECT_EQ(all, (std::vector<std::uint64_t>{1, 2, 2, 2, 2}))
+      << "one reading serves all that came during the first";
 }
 
 TEST_F(NvmlDriverTest, OpeningEndsAReadingUnderWay) {

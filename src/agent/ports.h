@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "base/strong.h"
-#include "health/judge.h"
+#include "health/evidence.h"
 #include "inventory/snapshot.h"
 #include "kubelet/plugin_host_port.h"
 
@@ -25,11 +25,19 @@ class Driver {
   // Reads everything anew. A GPU that fails or hangs is in the snapshot as unreadable. An error means that
   // the driver as a whole does not answer.
   virtual void read(std::function<void(Result<inventory::Snapshot>)> done) = 0;
-  // Asks one marked GPU whether it is well again.
-  virtual void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) = 0;
+
+  using Evidence = std::vector<health::Evidence>;
+  // One cheap question to a GPU: whether the driver answers for it, and its recovery action. What comes is
+  // evidence of the time of the question: always a HandleReading, which tells of every failure.
+  virtual void ask(DeviceUuid gpu, std::function<void(Evidence)> done) = 0;
+  // One round of all polls of a GPU, or of one MIG device (agent/health_readings.h says what comes). May take
+  // as long as a call may hang; a second one for the same GPU meanwhile is answered as silent.
+  virtual void poll(health::Scope scope, std::function<void(Evidence)> done) = 0;
 
   struct Events {
-    std::function<void(health::XidEvent)> xid;
+    // XIDs and the driver's other notices about a GPU, as they come, and once for each GPU whether there are
+    // events of it (a SourceNotice of kDriverEvents).
+    std::function<void(health::Evidence)> evidence;
     std::function<void()> changed;           // something else changed (MIG, a reset, a reload): read anew
     std::function<void(Error)> wait_failed;  // the event wait itself fails; the driver backs off and goes on
   };

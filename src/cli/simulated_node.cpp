@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -54,6 +55,9 @@ Result<std::unique_ptr<SimulatedNode>> SimulatedNode::start(const std::string& m
   if (::geteuid() != 0) up.emplace_back("--no-device-nodes");
   GPULET_TRY(node->sim(up));
   node->up_ = true;
+  if (::mkfifo(node->kernel_log().c_str(), 0600) != 0) {
+    return fail(errno_error("cannot make the kernel's log", errno, node->kernel_log()));
+  }
   GPULET_TRY_ASSIGN(node->kubelet_, sim::Kubelet::start({.dir = folder + "/kubelet"}));
   return node;
 }
@@ -75,7 +79,8 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
       .program = self_,
       .arguments = {options.name},
       .environment = {"GPULET_KUBELET_DIR=" + folder_ + "/kubelet", "GPULET_LISTEN=127.0.0.1:0",
-                      "GPULET_LOG_FORMAT=json"},
+                      "GPULET_LOG_FORMAT=json", "GPULET_STATE_DIR=" + state_dir(),
+                      "GPULET_KERNEL_LOG=" + kernel_log(), "GPULET_HEALTH_FILE=" + health_file()},
       .descriptors = {{log.get(), STDERR_FILENO}},
   };
   if (options.name == "gpulet") process.arguments.emplace_back("agent");

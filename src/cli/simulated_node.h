@@ -55,6 +55,10 @@ class SimulatedNode {
   // For a config; what is mounted there goes with the node.
   std::string mps_root() const { return folder_ + "/mps"; }
   const std::string& root() const { return root_; }  // the driver root
+  std::string state_dir() const { return folder_ + "/state"; }
+  // A FIFO that the agent takes for the kernel's log, until its writer closes it.
+  std::string kernel_log() const { return folder_ + "/kmsg"; }
+  std::string health_file() const { return folder_ + "/health.json"; }
 
   sim::Kubelet& kubelet() { return *kubelet_; }
 

@@ -1,7 +1,9 @@
-// The agent's settings, whole and valid: what flags, environment, the `version: v1` file and defaults come to.
+// The agent's settings, whole and valid: what flags, environment, the `version: v1` file and defaults come
+// to.
 //
-// Names and meanings are NVIDIA's wherever NVIDIA has the setting (facts/device-plugin 1.1, 1.2); our own live under
-// `gpulet:` of the same file. config/load.h makes one; nothing else reads a flag or the environment.
+// Names and meanings are NVIDIA's wherever NVIDIA has the setting (facts/device-plugin 1.1, 1.2); our own
+// live under `gpulet:` of the same file. config/load.h makes one; nothing else reads a flag or the
+// environment.
 #pragma once
 
 #include <chrono>
@@ -13,6 +15,7 @@
 
 #include "base/strong.h"
 #include "config/rules.h"
+#include "health/policy.h"
 
 namespace gpulet::config {
 
@@ -40,7 +43,8 @@ struct Flags {
   std::string cdi_annotation_prefix = "cdi.k8s.io/";
   std::string nvidia_cdi_hook_path = "/usr/bin/nvidia-ctk";
   std::string container_driver_root = "/driver-root";
-  SharedDevicesAllocationPolicy shared_devices_allocation_policy = SharedDevicesAllocationPolicy::kDistributed;
+  SharedDevicesAllocationPolicy shared_devices_allocation_policy =
+      SharedDevicesAllocationPolicy::kDistributed;
   std::vector<std::string> cdi_feature_flags;
   std::vector<std::string> cdi_disable_hooks;
 
@@ -49,7 +53,8 @@ struct Flags {
   std::string enable_healthchecks;
 };
 
-// `resources.gpus[]` and `resources.mig[]`: the first pattern that matches a GPU's model (or a MIG profile) names it.
+// `resources.gpus[]` and `resources.mig[]`: the first pattern that matches a GPU's model (or a MIG profile)
+// names it.
 struct ResourcePattern {
   std::string pattern;  // "*" matches anything, anchored at both ends
   ResourceName name;
@@ -89,8 +94,13 @@ struct Own {
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   std::chrono::milliseconds driver_call_timeout{10'000};
-  // How often a device that sends no events is asked whether it still answers.
-  std::chrono::milliseconds health_check_interval{10'000};
+  health::Policy health;
+  // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
+  std::string state_dir = "/var/lib/gpulet";
+  // Read for XIDs and NVSwitches' faults; empty: not.
+  std::string kernel_log = "/dev/kmsg";
+  // What `gpulet health` reads: written at each change; empty: not.
+  std::string health_file = "/run/gpulet/health.json";
   std::vector<PartitionRule> partition;  // first match wins
   MigSettings mig;
   MpsSettings mps;

@@ -140,7 +140,14 @@ TEST(Load, OfNothingIsTheDefaults) {
   EXPECT_EQ(c.gpulet.log_format, own.log_format);
   EXPECT_EQ(c.gpulet.log_level, own.log_level);
   EXPECT_EQ(c.gpulet.driver_call_timeout, own.driver_call_timeout);
-  EXPECT_EQ(c.gpulet.health_check_interval, own.health_check_interval);
+  for (const auto& setting : health::settings()) {
+    EXPECT_EQ(value_of(c.gpulet.health, setting), value_of(own.health, setting)) << setting.key;
+  }
+  EXPECT_EQ(c.gpulet.health.trust_driver, own.health.trust_driver);
+  EXPECT_TRUE(c.gpulet.health.effects.empty() && c.gpulet.health.holds.empty());
+  EXPECT_EQ(c.gpulet.state_dir, own.state_dir);
+  EXPECT_EQ(c.gpulet.kernel_log, own.kernel_log);
+  EXPECT_EQ(c.gpulet.health_file, own.health_file);
   EXPECT_EQ(given(*loaded, "gpulet.kubeletSocket").origin, "default, below gpulet.kubeletDir");
   EXPECT_EQ(std::get<std::string>(given(*loaded, "gpulet.kubeletSocket").value),
             "/var/lib/kubelet/device-plugins/kubelet.sock");
@@ -297,7 +304,7 @@ TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
 TEST(Load, OwnSettings) {
   const auto loaded = load(file(
       "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
-      "  logLevel: debug\n  driverCallTimeout: 500ms\n  healthCheckInterval: 1m30s\n"
+      "  logLevel: debug\n  driverCallTimeout: 500ms\n  stateDir: /s\n  kernelLog: \"\"\n  healthFile: /h\n"
       "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
   ASSERT_TRUE(loaded) << loaded.error().text();
   const auto& own = loaded->config.gpulet;
@@ -307,7 +314,9 @@ TEST(Load, OwnSettings) {
   EXPECT_EQ(own.log_format, LogFormat::kJson);
   EXPECT_EQ(own.log_level, LogLevel::kDebug);
   EXPECT_EQ(own.driver_call_timeout, std::chrono::milliseconds(500));
-  EXPECT_EQ(own.health_check_interval, std::chrono::seconds(90));
+  EXPECT_EQ(own.state_dir, "/s");
+  EXPECT_EQ(own.kernel_log, "");
+  EXPECT_EQ(own.health_file, "/h");
   EXPECT_EQ(loaded->config.flags.disable_healthchecks, "94, 95");
   EXPECT_EQ(loaded->config.flags.enable_healthchecks, "109");
   EXPECT_EQ(load(env("DP_DISABLE_HEALTHCHECKS", "all"))->config.flags.disable_healthchecks, "all");
@@ -316,6 +325,8 @@ TEST(Load, OwnSettings) {
   EXPECT_NE(error_of(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_KUBELET_DIR", "var")).find("is not an absolute path"), std::string::npos);
+  EXPECT_NE(error_of(env("GPULET_STATE_DIR", "var")).find("is neither an absolute path nor empty"),
+            std::string::npos);
   EXPECT_NE(error_of(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"),
             std::string::npos);
   EXPECT_NE(error_of(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"),

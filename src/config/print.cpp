@@ -68,6 +68,7 @@ Item item_of(std::string key, const Setting& setting, const Given& given) {
   if (const auto* flag = std::get_if<bool>(&given.value))
     return scalar(std::move(key), *flag ? "true" : "false", given.origin);
   if (const auto* text = std::get_if<std::string>(&given.value)) {
+    if (setting.kind == Kind::kUnsigned) return scalar(std::move(key), *text, given.origin);
     return text_item(std::move(key), shown(setting, *text), given.origin);
   }
   Item list = group(std::move(key), true, given.origin);

@@ -13,8 +13,8 @@ namespace {
 
 using NodeKind = yaml::Node::Kind;
 
-constexpr std::chrono::nanoseconds kShortestDuration = std::chrono::milliseconds(1);
-constexpr std::chrono::nanoseconds kLongestDuration = std::chrono::hours(24);
+constexpr std::chrono::milliseconds kShortestDuration{1};
+constexpr std::chrono::milliseconds kLongestDuration = std::chrono::hours(24);
 
 std::string choices_of(const Setting& setting) {
   std::string out;
@@ -46,14 +46,29 @@ std::optional<std::string> choice_error(const Setting& setting, const std::strin
   return complaint + ": " + value.substr(0, 64) + " (" + hint + ")";
 }
 
-std::optional<std::string> duration_error(const std::string& value) {
+std::optional<std::string> duration_error(const Setting& setting, const std::string& value) {
   const auto duration = parse_duration(value);
   if (!duration) return "'" + value.substr(0, 64) + "' is not a duration such as 10s, 1m30s or 500ms";
-  if (*duration < kShortestDuration || *duration > kLongestDuration) {
-    return "'" + value + "' is not between 1ms and 24h";
+  const auto least = setting.bounds ? std::chrono::milliseconds(setting.bounds->least) : kShortestDuration;
+  const auto most = setting.bounds ? std::chrono::milliseconds(setting.bounds->most) : kLongestDuration;
+  if (*duration < least || *duration > most) {
+    return "'" + value + "' is not between " + format_duration(least) + " and " + format_duration(most);
   }
   return std::nullopt;
 }
+
+std::optional<std::string> number_error(const Setting& setting, const std::string& value) {
+  const auto number = text::parse_unsigned(value);
+  if (!number) return "'" + value.substr(0, 64) + "' is not a whole number";
+  if (setting.bounds && (*number < setting.bounds->least || *number > setting.bounds->most)) {
+    return "'" + value + "' is not between " + std::to_string(setting.bounds->least) + " and " +
+           std::to_string(setting.bounds->most);
+  }
+  return std::nullopt;
+}
+
+// Of a file or folder of the node that need not be.
+bool absolute_or_empty(const std::string& value) { return value.empty() || value.front() == '/'; }
 
 void drop_doubles(std::vector<std::string>& items) {
   std::set<std::string> seen;
@@ -65,7 +80,8 @@ void drop_doubles(std::vector<std::string>& items) {
 std::optional<std::string> value_error(const Setting& setting, const Value& value) {
   if (const auto* one = std::get_if<std::string>(&value)) {
     if (setting.kind == Kind::kChoice) return choice_error(setting, *one);
-    if (setting.kind == Kind::kDuration) return duration_error(*one);
+    if (setting.kind == Kind::kDuration) return duration_error(setting, *one);
+    if (setting.kind == Kind::kUnsigned) return number_error(setting, *one);
     if (setting.kind == Kind::kInterval && *one != "infinite" && !parse_duration(*one)) {
       return "'" + one->substr(0, 64) + "' is not a duration, infinite, or a number of nanoseconds";
     }
@@ -73,6 +89,9 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
     if (setting.path == "gpulet.kubeletDir" && (one->empty() || one->front() != '/')) {
       return "'" + *one + "' is not an absolute path";
     }
+    const bool path = setting.path == "gpulet.stateDir" || setting.path == "gpulet.kernelLog" ||
+                      setting.path == "gpulet.healthFile";
+    if (path && !absolute_or_empty(*one)) return "'" + *one + "' is neither an absolute path nor empty";
   }
   if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {
     if (setting.kind == Kind::kChoices) {
@@ -100,6 +119,7 @@ Result<Value> from_text(const Setting& setting, const std::vector<std::string>& 
     }
     case Kind::kString:
     case Kind::kChoice:
+    case Kind::kUnsigned:
     case Kind::kDuration:
     case Kind::kInterval:
       return Value(last);
@@ -134,6 +154,9 @@ Result<Value> from_node(const Setting& setting, const yaml::Node& node) {
       if (!flag) return wrong("true or false");
       return Value(*flag);
     }
+    case Kind::kUnsigned:
+      if (!scalar || !node.plain) return wrong("a whole number");
+      return Value(node.scalar);
     case Kind::kInterval:
       // A bare number is NVIDIA's count of nanoseconds.
       if (scalar && node.plain && text::parse_unsigned(node.scalar)) return Value(node.scalar + "ns");

@@ -7,6 +7,8 @@
 // `resources` and `sharing` have a structure of their own: config/sections.h.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,13 +26,14 @@ enum class Kind {
   kChoice,     // one of `choices`
   kChoices,    // one or more of `choices`, none twice; in the file a string or a list
   kStrings,    // a list of texts; in the environment and on the command line split at commas
+  kUnsigned,   // a whole number
   kUnsigneds,  // a list of whole numbers
   kDuration,   // Go's form: "10s", "1m30s", "500ms"
   kInterval,   // NVIDIA's form: a duration, "infinite", or a number of nanoseconds
 };
 
-// A setting's value in its plain form: kBool → bool; kString, kChoice, kDuration, kInterval → text; lists →
-// texts.
+// A setting's value in its plain form: kBool → bool; kString, kChoice, kUnsigned, kDuration, kInterval →
+// text; lists → texts.
 using Value = std::variant<bool, std::string, std::vector<std::string>>;
 
 struct Setting {
@@ -44,9 +47,14 @@ struct Setting {
   // As it would be written in the environment; nullopt: unset unless given.
   std::optional<std::string_view> default_text = std::nullopt;
   std::string_view help = {};  // one line
-  // Puts a valid value in its place; null for what is accepted for other programs' sake and has no effect
+  // What kUnsigned and kDuration may be, in milliseconds for a duration; nullopt: any number, 1 ms to a day.
+  struct Bounds {
+    std::uint64_t least = 0, most = 0;
+  };
+  std::optional<Bounds> bounds = std::nullopt;
+  // Puts a valid value in its place; empty for what is accepted for other programs' sake and has no effect
   // here.
-  void (*assign)(Config&, const Value&) = nullptr;
+  std::function<void(Config&, const Value&)> assign = nullptr;
 };
 
 // Every setting, grouped by section in the order in which they are printed.

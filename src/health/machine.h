@@ -40,6 +40,7 @@ struct Clock {
 struct Absence {
   Source source = Source::kDriverEvents;
   std::string why;
+  friend bool operator==(const Absence&, const Absence&) = default;
 };
 
 class Machine {

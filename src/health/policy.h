@@ -27,7 +27,6 @@ struct Policy {
   Duration alive_interval = std::chrono::seconds(10);
   Duration poll_interval = std::chrono::seconds(60);
   Duration suspect_interval = std::chrono::seconds(1);
-  Duration probe_interval = std::chrono::seconds(10);
 
   // Coming back.
   Duration hold = std::chrono::seconds(30);

@@ -1,14 +1,9 @@
 #include "health/xid_filter.h"
 
-#include <algorithm>
-
 #include "base/text.h"
 
 namespace gpulet::health {
 namespace {
-
-// Applications' faults, that say nothing of the GPU. Source: NVIDIA's plugin, internal/rm/health.go.
-constexpr std::uint64_t kIgnoredByDefault[] = {13, 31, 43, 45, 68, 109};
 
 struct Tokens {
   bool everything = false;  // "all"
@@ -44,24 +39,11 @@ XidFilter::XidFilter(const std::string& disable, const std::string& enable) {
   all_enabled_ = enabled.xids_all;
   disabled_ = std::move(disabled.xids);
   enabled_ = std::move(enabled.xids);
-  off_ = all_disabled_ && !all_enabled_ && enabled_.empty();
 }
 
 XidFilter::Choice XidFilter::choice(std::uint64_t xid) const {
   if (all_enabled_ || enabled_.contains(xid)) return Choice::kWatched;
   return all_disabled_ || disabled_.contains(xid) ? Choice::kIgnored : Choice::kCatalogue;
-}
-
-bool XidFilter::ignored(std::uint64_t xid) const {
-  switch (choice(xid)) {
-    case Choice::kWatched:
-      return false;
-    case Choice::kIgnored:
-      return true;
-    case Choice::kCatalogue:
-      return std::ranges::count(kIgnoredByDefault, xid) != 0;
-  }
-  return false;
 }
 
 }  // namespace gpulet::health

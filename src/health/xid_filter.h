@@ -22,17 +22,12 @@ class XidFilter {
 
   Choice choice(std::uint64_t xid) const;
   // Nothing at all is to be checked: "all" is disabled, and nothing enabled.
-  bool nothing_checked() const { return everything_disabled_ && off_; }
+  bool nothing_checked() const { return everything_disabled_ && !all_enabled_ && enabled_.empty(); }
 
-  // With NVIDIA's own list (13 31 43 45 68 109) for those of which nobody has said anything.
-  bool ignored(std::uint64_t xid) const;
-  // No XID is checked ("all" or "xids" disabled and nothing enabled).
-  bool off() const { return off_; }
   // One line for each token that is neither an XID nor "all" or "xids".
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
-  bool off_ = false;
   bool everything_disabled_ = false;
   bool all_disabled_ = false;
   bool all_enabled_ = false;

@@ -30,8 +30,7 @@ constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
 
 constexpr unsigned kGpuReset = 1;  // NVML field 230
 
-// A driver that nobody tells of a fault is asked every health_check_interval; then it is read, and a call may
-// hang.
+// A driver that nobody tells of a fault is asked every alive_interval; then it is read, and a call may hang.
 constexpr Duration kNoticed = 10s + 2 * kCallTimeout + 1s;
 constexpr Duration kRegisteredAgain = 100ms;
 constexpr Duration kPiece = 50ms;  // between two looks at the invariants
@@ -42,6 +41,8 @@ class Node {
       : random_(seed), driver_(loop_, 1 + random_() % 8), kubelet_(loop_, random_) {
     config_.flags.fail_on_init_error = false;
     config_.gpu_resources = {{"*", ResourceName("nvidia.com/gpu")}};
+    // Else relapses keep a GPU withdrawn for an hour after all is well.
+    config_.gpulet.health.growth = 1;
     replicas_ = random_() % 3 == 0 ? 4u : 1u;
     set_sharing(replicas_);
     agent::Ports ports{.loop = loop_,
@@ -190,6 +191,7 @@ class Node {
     check_devices();
     check_faults();
     check_registered();
+    for (const auto& [gpu, out] : driver_.out) EXPECT_LE(out, 1u) << gpu.str() << " is asked twice at once";
     EXPECT_LT(loop_.pending_timers(), 400u);
   }
 

@@ -54,23 +54,39 @@ void FakeDriver::read(std::function<void(Result<inventory::Snapshot>)> done) {
   });
 }
 
-void FakeDriver::probe(DeviceUuid uuid, std::function<void(health::Probe)> done) {
+agent::Driver::Evidence FakeDriver::answer(const DeviceUuid& uuid, Time asked) const {
+  using health::Answer;
+  const auto gpu = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
+  const auto handle = [&](Answer answer, const char* error) {
+    return Evidence{{{uuid}, asked, health::HandleReading{answer, error}}};
+  };
+  if (!loaded) return handle(Answer::kDriverAway, "the driver is not loaded");
+  if (gpu == gpus.end()) return handle(Answer::kLost, "another card is in its place");
+  if (gpu->lost) return handle(Answer::kLost, "GPU is lost");
+  if (gpu->hangs) return handle(Answer::kSilent, "the driver does not answer");
+  auto evidence = handle(Answer::kAnswers, "");
+  evidence.push_back({{uuid}, asked, health::RecoveryActionReading{gpu->recovery_action}});
+  evidence.push_back({{uuid}, asked, health::RowRemapReading{}});
+  evidence.push_back({{uuid}, asked, health::EccReading{}});
+  return evidence;
+}
+
+void FakeDriver::ask(DeviceUuid uuid, std::function<void(Evidence)> done) { poll({uuid}, std::move(done)); }
+
+void FakeDriver::poll(health::Scope scope, std::function<void(Evidence)> done) {
   ++calls;
-  const auto found = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
+  const auto found = std::ranges::find(gpus, scope.gpu, &FakeGpu::uuid);
   const bool hangs = found != gpus.end() && found->hangs;
-  later(hangs ? kCallTimeout : kReadTime, [this, uuid, done = std::move(done)] {
-    const auto gpu = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
-    health::Probe probe{.gpu = uuid, .answers = false, .recovery_action = std::nullopt};
-    if (loaded && gpu != gpus.end() && !gpu->lost && !gpu->hangs) {
-      probe.answers = true;
-      probe.recovery_action = gpu->recovery_action;
-    }
-    done(probe);
+  ++out[scope.gpu];
+  later(hangs ? kCallTimeout : kReadTime, [this, scope, asked = loop_.now(), done = std::move(done)] {
+    --out[scope.gpu];
+    done(answer(scope.gpu, asked));
   });
 }
 
 void FakeDriver::xid(std::size_t gpu, std::uint64_t code) {
-  if (events_.xid) events_.xid({.gpu = gpus[gpu].uuid, .xid = code});
+  if (!events_.evidence) return;
+  events_.evidence({{gpus[gpu].uuid}, loop_.now(), health::XidReport{.code = code}});
 }
 
 void FakeDriver::replace(std::size_t gpu) {

@@ -29,7 +29,8 @@ class FakeDriver final : public agent::Driver {
 
   void open(std::function<void(Status)> done) override;
   void read(std::function<void(Result<inventory::Snapshot>)> done) override;
-  void probe(DeviceUuid gpu, std::function<void(health::Probe)> done) override;
+  void ask(DeviceUuid gpu, std::function<void(Evidence)> done) override;
+  void poll(health::Scope scope, std::function<void(Evidence)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
 
   struct FakeGpu {
@@ -42,7 +43,10 @@ class FakeDriver final : public agent::Driver {
   std::vector<FakeGpu> gpus;
   bool loaded = true;
 
+  // As an event, and none of a GPU that is gone.
   void xid(std::size_t gpu, std::uint64_t code);
+  // Calls about each GPU that have not ended: never two, but of a GPU and its MIG devices.
+  std::map<DeviceUuid, std::size_t> out;
   void replace(std::size_t gpu);
   void fail_event_wait();
   void reload_begins();
@@ -52,6 +56,7 @@ class FakeDriver final : public agent::Driver {
 
  private:
   inventory::Gpu describe(std::size_t index) const;
+  Evidence answer(const DeviceUuid& gpu, Time asked) const;
   ManualLoop& loop_;
   Events events_;
   std::uint64_t generation_ = 0;

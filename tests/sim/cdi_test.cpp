@@ -48,7 +48,7 @@ TEST_F(SimCdi, WhatIsOfferedIsOnDisk) {
 }
 
 TEST_F(SimCdi, AMigDeviceIsOfferedOnceItIsOnDisk) {
-  serve_by_cdi({}, {"--health-check-interval=200ms"});
+  serve_by_cdi({}, {"--health-alive-interval=1s"});
   ASSERT_TRUE(offered(8)) << log();
   const auto uuids = cut_up(7, {"3g.40gb@4", "2g.20gb@0"});
   ASSERT_TRUE(offered(1, "nvidia.com/mig-3g.40gb")) << log();

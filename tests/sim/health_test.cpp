@@ -1,4 +1,10 @@
 // A GPU that breaks is withdrawn alone, its Pod is named, and it is offered again once it is well.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/file.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -10,7 +16,7 @@ class SimHealth : public NodeTest {
  protected:
   // A GPU that sends no event is asked soon, and one that hangs is given up on soon.
   static cli::AgentOptions impatient() {
-    return {.environment = {"GPULET_HEALTH_CHECK_INTERVAL=200ms", "GPULET_DRIVER_CALL_TIMEOUT=300ms"}};
+    return {.environment = {"GPULET_HEALTH_ALIVE_INTERVAL=1s", "GPULET_DRIVER_CALL_TIMEOUT=300ms"}};
   }
 };
 
@@ -50,10 +56,11 @@ TEST_F(SimHealth, AnApplicationsXidChangesNothing) {
 
 TEST_F(SimHealth, WhatTheOperatorLeavesAloneIsLeftAlone) {
   serve("hgx-h100", {.environment = {"DP_DISABLE_HEALTHCHECKS=79", "DP_ENABLE_HEALTHCHECKS=13"}});
-  ASSERT_TRUE(control::xid(machine(), 2, kFallenOffTheBus));
   {
+    // Of the first the driver wants nothing done: that alone would withdraw it.
     const auto edit = machine().edit();
-    edit->gpus[4].recovery_action = 1;  // else the first probe finds it well
+    sim::post_event(*edit, 2, sim::kEventXid, kFallenOffTheBus);
+    edit->gpus[4].recovery_action = 1;
     sim::post_event(*edit, 4, sim::kEventXid, 13);
   }
   ASSERT_TRUE(unhealthy({uuid(4)}));
@@ -81,7 +88,7 @@ TEST_F(SimHealth, EveryShareOfABrokenGpuIsWithdrawn) {
 TEST_F(SimHealth, AnXidOnAMigInstanceWithdrawsThatInstance) {
   up();
   const auto instances = cut_up(0, {"1g.10gb", "1g.10gb", "1g.10gb"});
-  start_agent({.arguments = {"--mig-strategy=mixed"}});
+  start_agent({.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_HOLD=3s"}});
   ASSERT_TRUE(offered(3, "nvidia.com/mig-1g.10gb"));
   ASSERT_TRUE(offered(7));
   std::uint32_t gpu_instance = sim::kNoInstance;
@@ -91,10 +98,10 @@ TEST_F(SimHealth, AnXidOnAMigInstanceWithdrawsThatInstance) {
       if (instance.used && instances[1] == instance.compute[0].uuid) gpu_instance = instance.id;
     }
   }
-  ASSERT_TRUE(control::xid(machine(), 0, 95, gpu_instance, 0));
+  // Without a recovery action, which would be the whole GPU's.
+  sim::post_event(*machine().edit(), 0, sim::kEventXid, 95, gpu_instance, 0);
   EXPECT_TRUE(unhealthy({instances[1]}, "nvidia.com/mig-1g.10gb"));
   EXPECT_TRUE(offered(7));
-  ASSERT_TRUE(control::heal(machine(), 0));
   EXPECT_TRUE(offered(3, "nvidia.com/mig-1g.10gb"));
 
   ASSERT_TRUE(control::xid(machine(), 0, kFallenOffTheBus));
@@ -194,6 +201,37 @@ TEST_F(SimHealth, AFailingEventWaitIsSaidOnceAndLostGpusAreStillFound) {
     const auto resource = node().kubelet().state().resources.at(kGpu);
     return unhealthy_ids(resource) == std::set<std::string>{uuid(5)};
   }));
+}
+
+TEST_F(SimHealth, WhatTheKernelsLogSaysWithdrawsItsGpu) {
+  serve("hgx-h100", {.environment = {"GPULET_HEALTH_HOLD=5s"}});
+  const FileDescriptor kernel(::open(node().kernel_log().c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(kernel.valid());
+  const auto address = machine().read()->gpus[3].pci;
+  char record[128];
+  std::snprintf(record, sizeof record,
+                "4,77,12345,-;NVRM: GPU at PCI:%04x:%02x:%02x: GPU has fallen off the bus.\n", address.domain,
+                address.bus, address.device);
+  const std::string_view text(record);
+  ASSERT_EQ(::write(kernel.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  EXPECT_TRUE(unhealthy({uuid(3)}));
+}
+
+TEST_F(SimHealth, FaultsAreRememberedOverARestart) {
+  serve("hgx-h100", {.environment = {"GPULET_HEALTH_HOLD=1h"}});
+  // The driver wants nothing done: only the time of its checks is to pass.
+  sim::post_event(*machine().edit(), 3, sim::kEventXid, 95);
+  ASSERT_TRUE(unhealthy({uuid(3)}));
+  ASSERT_TRUE(eventually([&] {
+    const auto kept = read_file(node().state_dir() + "/health-state");
+    return kept && kept->find("fault xid-reset 95 ") != std::string::npos;
+  }));
+  node().kill_agent();
+  start_agent({.environment = {"GPULET_HEALTH_HOLD=1h"}});
+  EXPECT_NE(said("GPUUnhealthy", uuid(3)), "");
+  EXPECT_TRUE(unhealthy({uuid(3)}));
+  start_agent({.environment = {"GPULET_HEALTH_HOLD=0s"}});
+  EXPECT_TRUE(offered(8));
 }
 
 }  // namespace

@@ -21,8 +21,7 @@ class SimMigCommand : public NodeTest {
     const std::string library = node().root() + "/" + std::string(sim::kLibraryFolder) + "/libnvidia-ml.so.1";
     ASSERT_NE(::dlopen(library.c_str(), RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE), nullptr) << ::dlerror();
     cut_up(7, {"1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3"});
-    start_agent(
-        {.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_CHECK_INTERVAL=200ms"}});
+    start_agent({.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_ALIVE_INTERVAL=1s"}});
     ASSERT_TRUE(offered(4, kSmall)) << log();
     ASSERT_TRUE(offered(7));
   }

@@ -10,7 +10,7 @@ constexpr const char* kLarge = "nvidia.com/mig-3g.40gb";
 class SimMig : public NodeTest {
  protected:
   static cli::AgentOptions strategy(const std::string& name) {
-    return {.arguments = {"--mig-strategy=" + name}, .environment = {"GPULET_HEALTH_CHECK_INTERVAL=200ms"}};
+    return {.arguments = {"--mig-strategy=" + name}, .environment = {"GPULET_HEALTH_ALIVE_INTERVAL=1s"}};
   }
   bool knows(const std::string& resource) { return find(kubelet().state(), resource) != nullptr; }
 };
@@ -61,7 +61,7 @@ TEST_F(SimMig, ALayoutThatChangesIsOfferedAnewWithoutARestart) {
 TEST_F(SimMig, TheDriversEventTellsOfANewLayout) {
   // The next look without an event is too far away for this test.
   serve("hgx-h100",
-        {.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_CHECK_INTERVAL=10m"}});
+        {.arguments = {"--mig-strategy=mixed"}, .environment = {"GPULET_HEALTH_ALIVE_INTERVAL=10m"}});
   // An XID proves that the wait for events has begun.
   ASSERT_TRUE(sim::control::xid(machine(), 0, kFallenOffTheBus));
   ASSERT_TRUE(unhealthy({uuid(0)}));

@@ -118,6 +118,15 @@ void NodeTest::start_agent(cli::AgentOptions options) {
   for (const char* name : kSanitizerOptions) {
     if (const char* value = std::getenv(name)) options.environment.push_back(std::string(name) + "=" + value);
   }
+  // What is healed is back soon, unless the test is about when.
+  const std::pair<std::string, std::string> soon[] = {{"GPULET_HEALTH_HOLD", "1s"},
+                                                      {"GPULET_HEALTH_SUSPECT_INTERVAL", "200ms"},
+                                                      {"GPULET_HEALTH_DRIVER_WORD_DELAY", "200ms"},
+                                                      {"GPULET_HEALTH_GROWTH", "1"}};
+  for (const auto& [name, value] : soon) {
+    const auto given = [&](const auto& variable) { return variable.starts_with(name + "="); };
+    if (std::ranges::none_of(options.environment, given)) options.environment.push_back(name + "=" + value);
+  }
   log_start_ = node_->agent_log().size();
   const auto status = node_->start_agent(options);
   ASSERT_TRUE(status) << status.error().text();

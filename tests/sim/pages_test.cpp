@@ -90,8 +90,7 @@ TEST_F(SimPages, SigtermEndsItAndTakesItsSocketsAway) {
 }
 
 TEST_F(SimPages, SigtermEndsItWhileADriverCallHangs) {
-  serve("hgx-h100",
-        {.environment = {"GPULET_HEALTH_CHECK_INTERVAL=100ms", "GPULET_DRIVER_CALL_TIMEOUT=300ms"}});
+  serve("hgx-h100", {.environment = {"GPULET_HEALTH_ALIVE_INTERVAL=1s", "GPULET_DRIVER_CALL_TIMEOUT=300ms"}});
   ASSERT_TRUE(sim::control::hang(machine(), 2));
   ASSERT_TRUE(unhealthy({uuid(2)}));
   agent_may_end();

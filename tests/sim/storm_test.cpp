@@ -38,7 +38,7 @@ class SimStorm : public NodeTest {
 };
 
 TEST_F(SimStorm, OfXidsLostSocketsAndRestartedKubelets) {
-  serve("hgx-h100", {.environment = {"GPULET_HEALTH_CHECK_INTERVAL=200ms"}});
+  serve("hgx-h100", {.environment = {"GPULET_HEALTH_ALIVE_INTERVAL=1s"}});
   ASSERT_NE(port(), 0);
   // The first one may make what is kept for good.
   storm();

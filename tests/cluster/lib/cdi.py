@@ -92,7 +92,7 @@ class CdiChecks:
         self.load_image()
         self.hooks.mkdir()
         self.node.write_config("version: v1\nflags: {migStrategy: mixed, plugin: {deviceListStrategy: [cdi-cri]}}\n"
-                               f"gpulet: {{healthCheckInterval: 1s, cdi: {{hookDir: {self.hooks}}}}}\n")
+                               f"gpulet: {{health: {{aliveInterval: 1s}}, cdi: {{hookDir: {self.hooks}}}}}\n")
         self.node.start_agent(arguments=["--config-file", self.node.config])
         self.node.wait_allocatable(self.kube, 8)
         assert {device["name"] for device in self.spec()["devices"]} >= set(self.node.gpus), self.spec()

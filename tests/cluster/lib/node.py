@@ -24,6 +24,7 @@ class Node:
         self.state, self.number, self.name, self.machine = state, number, f"n{number}", machine
         self.sim = state / "sim" / self.name
         self.config = state / f"{self.name}.yaml"  # for an agent that is started with it
+        self.kept = state / "gpulet" / self.name  # what its agent remembers
         self.agent = None
         self.gpus = {}  # UUID → what NVML says
         self.resources = PodResources(state / self.name / "var/lib/kubelet/pod-resources/kubelet.sock")
@@ -67,7 +68,9 @@ class Node:
     # The agent as a process of the node.
     def start_agent(self, program=GPULET, arguments=()):
         env = {**os.environ, "NODE_NAME": self.name, "KUBECONFIG": str(self.state / "kubeconfig"), "FAIL_ON_INIT_ERROR": "false",
-               "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true"}
+               "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true",
+               # Each node's own: /var/lib and /run are the machine's, and so is the kernel's log.
+               "GPULET_STATE_DIR": str(self.kept), "GPULET_HEALTH_FILE": str(self.kept / "health.json"), "GPULET_KERNEL_LOG": ""}
         with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
             self.agent = subprocess.Popen(self.enter(program, "agent", *arguments), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

@@ -285,6 +285,7 @@ void complete_gpu(Gpu& gpu) {
   gpu.supported_events = kEventPState | kEventXid | kEventClock;
   if (gpu.ecc_supported != 0) gpu.supported_events |= kEventSingleBitEcc | kEventDoubleBitEcc;
   if (gpu.architecture >= kAmpere) gpu.supported_events |= kEventGpuUnavailable | kEventGpuRecoveryAction;
+  if (gpu.mig.profile_count != 0) gpu.supported_events |= kEventMigConfig;
   if (gpu.architecture >= kHopper) gpu.supported_events |= kEventDramRetirement | kEventDramRetirementFailure;
 }
 

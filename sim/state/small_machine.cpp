@@ -104,7 +104,7 @@ void fill_sensors(Gpu& gpu) {
   gpu.persistence_mode = 1;
   gpu.gsp_firmware_mode = 1;
   gpu.supported_events = kEventSingleBitEcc | kEventDoubleBitEcc | kEventPState | kEventXid | kEventClock |
-                         kEventGpuUnavailable | kEventGpuRecoveryAction;
+                         kEventMigConfig | kEventGpuUnavailable | kEventGpuRecoveryAction;
 }
 
 }  // namespace

@@ -106,6 +106,8 @@ class MovingLog {
     bool fault = true;  // and not an operator's wish, which the breaker does not count
   };
   void add(const Decision& decision, Time now);
+  // The Pod was not asked after all: the API server has not taken the request, and nobody asks it any more.
+  void take_back(const std::string& uid) { entries_.erase(uid); }
   // Forgets whom nobody knows any more and no limit counts.
   void tidy(std::span<const PodOnDevice> pods, const MovingPolicy& policy, Time now);
   const std::map<std::string, Entry>& entries() const { return entries_; }

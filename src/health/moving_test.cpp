@@ -285,5 +285,18 @@ TEST(Moving, TheBreakerCountsWhoWasMovedAndNoOperatorsWish) {
   EXPECT_EQ(act(kLost, kStart), Act::kEvict);
 }
 
+TEST(MovingLog, WhoWasNotAskedAfterAllIsDecidedAnew) {
+  const MovingNode node{{broken({DeviceUuid("GPU-0")}, FaultClass::kLost)}, 8};
+  const std::vector<PodOnDevice> pods{pod("train", {{DeviceUuid("GPU-0")}})};
+  MovingLog log;
+  const auto first = decide_moves(node, pods, on(), log, kStart);
+  ASSERT_EQ(first.front().act, Decision::Act::kEvict);
+  log.add(first.front(), kStart);
+  EXPECT_EQ(decide_moves(node, pods, on(), log, kStart).front().act, Decision::Act::kLeaving);
+  log.take_back("uid-train");
+  EXPECT_TRUE(log.entries().empty());
+  EXPECT_EQ(decide_moves(node, pods, on(), log, kStart), first);
+}
+
 }  // namespace
 }  // namespace gpulet::health

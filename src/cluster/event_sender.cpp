@@ -27,7 +27,7 @@ struct Record {
   std::string name;      // the object's
   bool created = false;  // the API server has it: repeats are patches
   bool queued = false;
-  Subscription delay;    // until a burst of repeats is told
+  Subscription delay;  // until a burst of repeats is told
 };
 using Key = std::tuple<std::optional<PodRef>, bool, std::string, std::string>;
 
@@ -35,9 +35,7 @@ Key key_of(const Event& event) { return {event.pod, event.warning, event.reason,
 
 std::string namespace_of(const Event& event) { return event.pod ? event.pod->name_space : "default"; }
 
-std::string path_of(const Event& event) {
-  return "/api/v1/namespaces/" + namespace_of(event) + "/events";
-}
+std::string path_of(const Event& event) { return "/api/v1/namespaces/" + namespace_of(event) + "/events"; }
 
 class Sender final : public EventSender {
  public:
@@ -101,16 +99,17 @@ class Sender final : public EventSender {
     });
   }
 
-  // Those that nothing repeated within the window; a record with something to tell is held by the queue or its timer.
+  // Those that nothing repeated within the window; a record with something to tell is held by the queue or
+  // its timer.
   void forget_old(Time now) {
     std::erase_if(records_, [&](const auto& entry) {
       const auto& record = *entry.second;
       return now - record.last_seen > timing_.repeat_window && !record.delay && !record.queued;
     });
     while (records_.size() >= kMaxRecords) {
-      const auto oldest = std::min_element(records_.begin(), records_.end(), [](const auto& a, const auto& b) {
-        return a.second->last_seen < b.second->last_seen;
-      });
+      const auto oldest = std::min_element(
+          records_.begin(), records_.end(),
+          [](const auto& a, const auto& b) { return a.second->last_seen < b.second->last_seen; });
       records_.erase(oldest);
     }
   }
@@ -175,7 +174,8 @@ class Sender final : public EventSender {
 
   ApiRequest patch_of(const Record& record) const {
     const json change = {{"count", record.count}, {"lastTimestamp", rfc3339(record.last)}};
-    return {"PATCH", path_of(record.event) + "/" + record.name, "application/merge-patch+json", body_of(change)};
+    return {"PATCH", path_of(record.event) + "/" + record.name, "application/merge-patch+json",
+            body_of(change)};
   }
 
   void on_response(const Result<ApiResponse>& response) {
@@ -210,10 +210,13 @@ class Sender final : public EventSender {
     pump();
   }
 
-  // First in the queue again, after a while. Said once for one kind of trouble.
+  // First in the queue again, after a while. Said once for one kind of trouble; a right that is missing is
+  // missing for all, whatever the words.
   void later(const RecordPtr& record, const Error& error) {
-    if (told_trouble_ != error.text()) {
-      told_trouble_ = error.text();
+    const bool right = error.message().ends_with(kNeeds);
+    const std::string kind = right ? kNeeds : error.text();
+    if (told_trouble_ != kind) {
+      told_trouble_ = kind;
       log::warning("cannot send events to the API server; trying again", error);
     }
     record->queued = true;

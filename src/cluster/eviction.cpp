@@ -19,7 +19,11 @@ constexpr const char* kMirror = "kubernetes.io/config.mirror";
 
 class Asking final : public Eviction {
  public:
-  Asking(Loop& loop, Access access, std::vector<std::string> pods, News news, EvictionTiming timing)
+  // Of one of whom any will do, the uid is empty.
+  struct Wanted {
+    std::string pod, uid;
+  };
+  Asking(Loop& loop, Access access, std::vector<Wanted> pods, News news, EvictionTiming timing)
       : loop_(loop),
         node_(access.node_name),
         client_(loop, std::move(access), timing.request_limit),
@@ -35,8 +39,9 @@ class Asking final : public Eviction {
  private:
   enum class State { kUnseen, kSeen, kAsking, kOver };
   struct Asked {
-    Asked(std::string name, Backoff waits) : pod(std::move(name)), backoff(waits) {}
-    std::string pod;
+    Asked(Wanted pod_wanted, Backoff waits)
+        : pod(std::move(pod_wanted.pod)), wanted(std::move(pod_wanted.uid)), backoff(waits) {}
+    std::string pod, wanted;
     Backoff backoff;
     State state = State::kUnseen;
     std::string uid;  // of the one that was seen
@@ -85,6 +90,7 @@ class Asking final : public Eviction {
     asked.uid = text_of(member(metadata, "uid"));
     if (asked.uid.empty()) return again(asked, "the API server answered with what is no Pod");
     // The name is another's by now.
+    if (!asked.wanted.empty() && asked.uid != asked.wanted) return tell(asked, Kind::kGone);
     if (text_of(member(member(pod, "spec"), "nodeName")) != node_) return tell(asked, Kind::kGone);
     if (member(member(metadata, "annotations"), kMirror).is_string()) {
       return tell(
@@ -174,7 +180,16 @@ class Asking final : public Eviction {
 
 std::unique_ptr<Eviction> Eviction::start(Loop& loop, Access access, std::vector<std::string> pods, News news,
                                           EvictionTiming timing) {
-  return std::make_unique<Asking>(loop, std::move(access), std::move(pods), std::move(news), timing);
+  std::vector<Asking::Wanted> wanted;
+  for (auto& pod : pods) wanted.push_back({std::move(pod), ""});
+  return std::make_unique<Asking>(loop, std::move(access), std::move(wanted), std::move(news), timing);
+}
+
+std::unique_ptr<Eviction> Eviction::start(Loop& loop, Access access, std::vector<PodRef> pods, News news,
+                                          EvictionTiming timing) {
+  std::vector<Asking::Wanted> wanted;
+  for (auto& pod : pods) wanted.push_back({pod.name_space + "/" + pod.name, std::move(pod.uid)});
+  return std::make_unique<Asking>(loop, std::move(access), std::move(wanted), std::move(news), timing);
 }
 
 }  // namespace gpulet::cluster

@@ -15,6 +15,7 @@
 #include "base/backoff.h"
 #include "base/loop.h"
 #include "cluster/access.h"
+#include "cluster/pod_ref.h"
 
 namespace gpulet::cluster {
 
@@ -46,6 +47,9 @@ class Eviction {
 
   // `pods` as "namespace/name". `news` comes from the loop.
   static std::unique_ptr<Eviction> start(Loop& loop, Access access, std::vector<std::string> pods, News news,
+                                         EvictionTiming timing = {});
+  // These very Pods: another one by that name is none of them.
+  static std::unique_ptr<Eviction> start(Loop& loop, Access access, std::vector<PodRef> pods, News news,
                                          EvictionTiming timing = {});
   virtual ~Eviction() = default;
 };

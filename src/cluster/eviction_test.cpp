@@ -214,5 +214,22 @@ TEST_F(EvictionTest, MayBeEndedByWhoIsTold) {
   EXPECT_TRUE(ended);
 }
 
+TEST_F(EvictionTest, AnotherPodOfTheNameIsLeftAlone) {
+  answer(kSee, {{.status = 200, .body = pod("u-2")}});
+  answer(kAsk, {{.status = 201}});
+  start({});
+  call([&] {
+    eviction_ = Eviction::start(
+        loop_, access(), std::vector<PodRef>{{"default", "train", "u-1"}},
+        [this](const EvictionNews& news) {
+          std::lock_guard lock(mutex_);
+          news_.push_back(news);
+        },
+        kFast);
+  });
+  ASSERT_TRUE(eventually([&] { return heard("default/train", Kind::kGone); }));
+  EXPECT_EQ(lines(), (std::vector<std::string>{kSee}));
+}
+
 }  // namespace
 }  // namespace gpulet::cluster

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/strong.h"
+#include "config/faults.h"
 #include "config/rules.h"
 #include "health/policy.h"
 
@@ -95,6 +96,7 @@ struct Own {
   LogLevel log_level = LogLevel::kInfo;
   std::chrono::milliseconds driver_call_timeout{10'000};
   health::Policy health;
+  FaultSettings faults;
   // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
   std::string state_dir = "/var/lib/gpulet";
   // Read for XIDs and NVSwitches' faults; empty: not.

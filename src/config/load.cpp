@@ -217,6 +217,12 @@ class Loader {
   // Rules between settings.
   void check_together() {
     check_partition(config(), checked_.loaded.sharing_origin, problems_);
+    // The label is what broken nodes are counted by.
+    if (config().gpulet.faults.cluster_percent > 0 && !config().gpulet.faults.label) {
+      problems_.error(value_of("gpulet.faults.moving.clusterPercent")->origin,
+                      "gpulet.faults.moving.clusterPercent counts nodes by their label, which "
+                      "gpulet.faults.label: false takes away");
+    }
     if (config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;

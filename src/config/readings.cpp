@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "config/sections.h"
 #include "config/values.h"
+#include "health/moving.h"
 
 namespace gpulet::config {
 namespace {
@@ -82,6 +83,10 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
     if (setting.kind == Kind::kChoice) return choice_error(setting, *one);
     if (setting.kind == Kind::kDuration) return duration_error(setting, *one);
     if (setting.kind == Kind::kUnsigned) return number_error(setting, *one);
+    if (setting.kind == Kind::kGrace) {
+      const auto grace = health::parse_grace(*one);
+      if (!grace) return "'" + one->substr(0, 64) + "' is " + grace.error().message();
+    }
     if (setting.kind == Kind::kInterval && *one != "infinite" && !parse_duration(*one)) {
       return "'" + one->substr(0, 64) + "' is not a duration, infinite, or a number of nanoseconds";
     }
@@ -121,6 +126,7 @@ Result<Value> from_text(const Setting& setting, const std::vector<std::string>& 
     case Kind::kChoice:
     case Kind::kUnsigned:
     case Kind::kDuration:
+    case Kind::kGrace:
     case Kind::kInterval:
       return Value(last);
     case Kind::kChoices:
@@ -164,6 +170,7 @@ Result<Value> from_node(const Setting& setting, const yaml::Node& node) {
     case Kind::kString:
     case Kind::kChoice:
     case Kind::kDuration:
+    case Kind::kGrace:
       if (!scalar) return wrong("a text");
       return Value(node.scalar);
     case Kind::kChoices:

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "config/assign.h"
+#include "config/faults_settings.h"
 #include "config/health_settings.h"
 #include "config/own_settings.h"
 
@@ -236,7 +237,7 @@ const std::vector<Setting>& table() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> rows;
     for (auto&& part : {shared_flags(), plugin_flags(), fileless_flags(), own_settings(), health_settings(),
-                        partition_settings(), node_config_settings()}) {
+                        faults_settings(), partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

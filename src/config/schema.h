@@ -29,11 +29,12 @@ enum class Kind {
   kUnsigned,   // a whole number
   kUnsigneds,  // a list of whole numbers
   kDuration,   // Go's form: "10s", "1m30s", "500ms"
+  kGrace,      // how long a Pod may stay (health/moving.h): "stay", "finish", "finish=30m", "evict"
   kInterval,   // NVIDIA's form: a duration, "infinite", or a number of nanoseconds
 };
 
-// A setting's value in its plain form: kBool → bool; kString, kChoice, kUnsigned, kDuration, kInterval →
-// text; lists → texts.
+// A setting's value in its plain form: kBool → bool; kString, kChoice, kUnsigned, kDuration, kGrace,
+// kInterval → text; lists → texts.
 using Value = std::variant<bool, std::string, std::vector<std::string>>;
 
 struct Setting {

@@ -7,6 +7,7 @@
 
 #include "agent/agent.h"
 #include "agent/cdi_care.h"
+#include "agent/fault_care.h"
 #include "agent/health_memory.h"
 #include "agent/kernel_log.h"
 #include "agent/mig_hooks.h"
@@ -129,6 +130,7 @@ class Node {
         .cdi = [this](const auto& snapshot) { return cdi_->wants(snapshot, config_); },
         .changed = [this] { look_again_soon(); },
         .memory = &health_file_,
+        .health_changed = [this](const auto& view, const auto&) { tell_health(view); },
     };
     health_file_.move_to(health_state_of(config_));
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
@@ -206,6 +208,7 @@ class Node {
   // the exit.
   void withdraw() {
     listener_.reset();
+    fault_care_.reset();
     mig_.reset();
     mig_hooks_.reset();
     agent_.reset();
@@ -241,6 +244,16 @@ class Node {
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =
         cluster::NodeWatch::start(loop_, **access, {}, [this](const auto& labels) { on_labels(labels); });
+    fault_care_ = std::make_unique<FaultCare>(
+        FaultCarePorts{.loop = loop_,
+                       .access = *access_,
+                       .holders = [this](auto done) { pod_resources_->list(std::move(done)); }},
+        config_.gpulet.faults, std::random_device{}());
+    if (agent_ && agent_->health()) tell_health(agent_->health());
+  }
+
+  void tell_health(const health::ViewPtr& view) {
+    if (fault_care_) fault_care_->on_health(view);
   }
 
   void on_labels(const std::map<std::string, std::string>& labels) {
@@ -292,6 +305,7 @@ class Node {
     const bool listen_elsewhere = loaded->config.gpulet.listen != config_.gpulet.listen;
     config_ = std::move(loaded->config);
     configure_log(config_.gpulet);
+    if (fault_care_) fault_care_->apply(config_.gpulet.faults);
     if (!agent_) {
       build();
     } else if (*places_ == Places(config_)) {
@@ -369,6 +383,7 @@ class Node {
   std::optional<cluster::Access> access_;
   std::unique_ptr<cluster::NodeWatch> node_watch_;
   std::unique_ptr<cluster::NodePatch> node_patch_;
+  std::unique_ptr<FaultCare> fault_care_;
   std::unique_ptr<config::ConfigFolder> config_folder_;
   Subscription label_patience_;
   std::unique_ptr<config::ConfigWatch> config_watch_;

@@ -18,12 +18,12 @@
 #include "agent/nvml_mig.h"
 #include "agent/reporter.h"
 #include "agent/status_pages.h"
+#include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "cluster/node_patch.h"
 #include "cluster/node_watch.h"
 #include "config/config_folder.h"
-#include "config/config_watch.h"
 #include "kubelet/plugin_host.h"
 #include "kubelet/pod_resources.h"
 #include "web/listener.h"
@@ -287,7 +287,7 @@ class Node {
 
   void watch_config() {
     if (config_folder_ || config_.config_file.empty()) return;
-    auto watch = config::ConfigWatch::start(loop_, config_.config_file, [this] { reload(); });
+    auto watch = FileWatch::start(loop_, config_.config_file, [this] { reload(); });
     if (!watch)
       return log::warning("changes of the config file are not seen; SIGHUP reloads it", watch.error());
     config_watch_ = std::move(*watch);
@@ -386,7 +386,7 @@ class Node {
   std::unique_ptr<FaultCare> fault_care_;
   std::unique_ptr<config::ConfigFolder> config_folder_;
   Subscription label_patience_;
-  std::unique_ptr<config::ConfigWatch> config_watch_;
+  std::unique_ptr<FileWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::unique_ptr<web::Listener> listener_;
   Subscription heartbeat_, end_limit_;

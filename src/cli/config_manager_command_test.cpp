@@ -158,7 +158,7 @@ class Manager : public testing::Test {
   int attempts_of_a_while() {
     const int before = told_;
     awaited_ = -1;
-    const auto limit = loop_.after(config::kWatchDebounce * 8, [this] { loop_.stop(); });
+    const auto limit = loop_.after(kWatchDebounce * 8, [this] { loop_.stop(); });
     loop_.run();
     return told_ - before;
   }

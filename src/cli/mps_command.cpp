@@ -9,9 +9,9 @@
 
 #include "agent/node.h"
 #include "agent/nvml_driver.h"
+#include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
-#include "config/config_watch.h"
 #include "mps/compute_mode.h"
 #include "mps/manager.h"
 #include "mps/shm.h"
@@ -74,7 +74,7 @@ class MpsNode {
   void watch_config() {
     config::Sources sources = options_.sources;
     if (!config::read_config_file(sources) || sources.file_path.empty()) return;
-    auto watch = config::ConfigWatch::start(loop_, sources.file_path, [this] { reload(); });
+    auto watch = FileWatch::start(loop_, sources.file_path, [this] { reload(); });
     if (watch) {
       config_watch_ = std::move(*watch);
     } else {
@@ -132,7 +132,7 @@ class MpsNode {
   EpollLoop loop_;
   agent::NvmlDriver driver_;
   mps::Manager manager_;
-  std::unique_ptr<config::ConfigWatch> config_watch_;
+  std::unique_ptr<FileWatch> config_watch_;
   std::optional<inventory::Snapshot> snapshot_;
   std::set<std::string> noted_;
   std::string failure_;

@@ -165,9 +165,8 @@ Result<std::unique_ptr<ConfigFolder>> ConfigFolder::start(Loop& loop, NodeConfig
   std::unique_ptr<ConfigFolder> folder(
       new ConfigFolder(loop, std::move(node), std::move(changed), std::move(inotify)));
   ConfigFolder* const self = folder.get();
-  GPULET_TRY_ASSIGN(folder->folder_watch_, ConfigWatch::start(loop, self->node_.folder, [self] {
-                      self->look_again(Duration::zero());
-                    }));
+  GPULET_TRY_ASSIGN(folder->folder_watch_, FileWatch::start(loop, self->node_.folder,
+                                                            [self] { self->look_again(Duration::zero()); }));
   GPULET_TRY(folder->arm());
   return folder;
 }
@@ -213,7 +212,7 @@ void ConfigFolder::watch_file(const std::string& path) {
   file_watch_.reset();
   watched_path_ = path;
   if (path.empty()) return;
-  auto watch = ConfigWatch::start(loop_, path, [this] {
+  auto watch = FileWatch::start(loop_, path, [this] {
     content_changed_ = true;
     look_again(Duration::zero());
   });

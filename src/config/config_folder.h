@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "base/file_watch.h"
 #include "base/inotify.h"
 #include "base/loop.h"
 #include "base/result.h"
-#include "config/config_watch.h"
 #include "config/rules.h"
 
 namespace gpulet::config {
@@ -80,9 +80,9 @@ class ConfigFolder {
   NodeConfig node_;
   Changed changed_;
   std::unique_ptr<InotifyWatch> inotify_;
-  Subscription entries_;                       // names that come and go in the folder
-  std::unique_ptr<ConfigWatch> folder_watch_;  // the folder itself, and the way to it
-  std::unique_ptr<ConfigWatch> file_watch_;    // the chosen file
+  Subscription entries_;                     // names that come and go in the folder
+  std::unique_ptr<FileWatch> folder_watch_;  // the folder itself, and the way to it
+  std::unique_ptr<FileWatch> file_watch_;    // the chosen file
   std::string watched_path_;
   Subscription settling_;
   bool label_known_ = false;

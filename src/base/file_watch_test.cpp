@@ -1,4 +1,4 @@
-#include "config/config_watch.h"
+#include "base/file_watch.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -9,12 +9,12 @@
 #include <mutex>
 #include <thread>
 
-namespace gpulet::config {
+namespace gpulet {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Watch : public testing::Test {
+class FileWatchTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = fs::temp_directory_path() / "gpulet-watch-XXXXXX";
@@ -29,7 +29,7 @@ class Watch : public testing::Test {
 
   static void write(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
   void watch(const fs::path& path) {
-    auto started = ConfigWatch::start(loop_, path, [this] {
+    auto started = FileWatch::start(loop_, path, [this] {
       const std::lock_guard lock(mutex_);
       ++told_;
       changed_.notify_all();
@@ -54,21 +54,21 @@ class Watch : public testing::Test {
 
   EpollLoop loop_;
   fs::path folder_;
-  std::unique_ptr<ConfigWatch> watch_;
+  std::unique_ptr<FileWatch> watch_;
   std::thread runner_;
   std::mutex mutex_;
   std::condition_variable changed_;
   int told_ = 0, counted_ = 0;
 };
 
-TEST_F(Watch, WrittenInPlace) {
+TEST_F(FileWatchTest, WrittenInPlace) {
   write(folder_ / "c.yaml", "a");
   watch(folder_ / "c.yaml");
   write(folder_ / "c.yaml", "b");
   expect_told();
 }
 
-TEST_F(Watch, ABurstIsToldOnce) {
+TEST_F(FileWatchTest, ABurstIsToldOnce) {
   write(folder_ / "c.yaml", "a");
   watch(folder_ / "c.yaml");
   const auto begin = std::chrono::steady_clock::now();
@@ -79,7 +79,7 @@ TEST_F(Watch, ABurstIsToldOnce) {
   EXPECT_LE(counted_, took / kWatchDebounce + 1);
 }
 
-TEST_F(Watch, RenamedOver) {
+TEST_F(FileWatchTest, RenamedOver) {
   write(folder_ / "c.yaml", "a");
   watch(folder_ / "c.yaml");
   for (int i = 0; i < 3; ++i) {
@@ -89,7 +89,7 @@ TEST_F(Watch, RenamedOver) {
   }
 }
 
-TEST_F(Watch, DeletedAndBack) {
+TEST_F(FileWatchTest, DeletedAndBack) {
   write(folder_ / "c.yaml", "a");
   watch(folder_ / "c.yaml");
   fs::remove(folder_ / "c.yaml");
@@ -98,7 +98,7 @@ TEST_F(Watch, DeletedAndBack) {
   expect_told();
 }
 
-TEST_F(Watch, FolderDeletedAndBack) {
+TEST_F(FileWatchTest, FolderDeletedAndBack) {
   fs::create_directories(folder_ / "a/b");
   write(folder_ / "a/b/c.yaml", "a");
   watch(folder_ / "a/b/c.yaml");
@@ -111,7 +111,7 @@ TEST_F(Watch, FolderDeletedAndBack) {
   expect_told();
 }
 
-TEST_F(Watch, NotThereYet) {
+TEST_F(FileWatchTest, NotThereYet) {
   watch(folder_ / "x/y/c.yaml");
   fs::create_directories(folder_ / "x/y");
   expect_told();
@@ -121,7 +121,7 @@ TEST_F(Watch, NotThereYet) {
 
 // As the kubelet swaps a ConfigMap: c.yaml → ..data/c.yaml, ..data → a folder of its own, replaced by a
 // rename.
-TEST_F(Watch, ConfigMapSwapped) {
+TEST_F(FileWatchTest, ConfigMapSwapped) {
   fs::create_directory(folder_ / "..1");
   write(folder_ / "..1/c.yaml", "a");
   fs::create_symlink("..1", folder_ / "..data");
@@ -139,7 +139,7 @@ TEST_F(Watch, ConfigMapSwapped) {
 }
 
 // As NVIDIA's config-manager does: a link elsewhere, that is itself part of a ConfigMap.
-TEST_F(Watch, LinkToAnotherFolderSwappedAndItsTargetWritten) {
+TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
   fs::create_directories(folder_ / "available");
   fs::create_directories(folder_ / "config");
   write(folder_ / "available/one", "a");
@@ -157,7 +157,7 @@ TEST_F(Watch, LinkToAnotherFolderSwappedAndItsTargetWritten) {
   expect_told();
 }
 
-TEST_F(Watch, OtherFilesAndLinksInACircleAreNothing) {
+TEST_F(FileWatchTest, OtherFilesAndLinksInACircleAreNothing) {
   fs::create_symlink("b", folder_ / "a");
   fs::create_symlink("a", folder_ / "b");
   watch(folder_ / "a");
@@ -169,4 +169,4 @@ TEST_F(Watch, OtherFilesAndLinksInACircleAreNothing) {
 }
 
 }  // namespace
-}  // namespace gpulet::config
+}  // namespace gpulet

@@ -1,4 +1,4 @@
-#include "config/config_watch.h"
+#include "base/file_watch.h"
 
 #include <limits.h>
 #include <sys/inotify.h>
@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/text.h"
 
-namespace gpulet::config {
+namespace gpulet {
 namespace {
 
 constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
@@ -38,7 +38,7 @@ std::string link_target(const std::string& path) {
 
 // Walks the path by hand: each link on it, the first thing that is missing and the file itself are names to
 // watch for in the folder where they are.
-ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
+FileWatch::Places FileWatch::places_of(const std::string& path) {
   Places places;
   std::string folder = "/";
   auto rest = segments_of(path);
@@ -76,22 +76,22 @@ ConfigWatch::Places ConfigWatch::places_of(const std::string& path) {
   return places;
 }
 
-ConfigWatch::ConfigWatch(Loop& loop, std::string path, std::function<void()> changed,
-                         std::unique_ptr<InotifyWatch> inotify)
+FileWatch::FileWatch(Loop& loop, std::string path, std::function<void()> changed,
+                     std::unique_ptr<InotifyWatch> inotify)
     : loop_(loop), path_(std::move(path)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
 
-Result<std::unique_ptr<ConfigWatch>> ConfigWatch::start(Loop& loop, std::string path,
-                                                        std::function<void()> changed) {
+Result<std::unique_ptr<FileWatch>> FileWatch::start(Loop& loop, std::string path,
+                                                    std::function<void()> changed) {
   GPULET_TRY_ASSIGN(auto inotify, InotifyWatch::open(loop));
-  std::unique_ptr<ConfigWatch> watch(
-      new ConfigWatch(loop, std::move(path), std::move(changed), std::move(inotify)));
+  std::unique_ptr<FileWatch> watch(
+      new FileWatch(loop, std::move(path), std::move(changed), std::move(inotify)));
   GPULET_TRY(watch->arm());
   return watch;
 }
 
 // Watches the folders on the way to the file. What changes while they are being watched is seen by looking
 // again.
-Status ConfigWatch::arm() {
+Status FileWatch::arm() {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     Places places = places_of(path_);
     std::vector<Subscription> watches;
@@ -112,7 +112,7 @@ Status ConfigWatch::arm() {
   return {};
 }
 
-void ConfigWatch::on_event(const std::string& folder, const std::string& name, std::uint32_t mask) {
+void FileWatch::on_event(const std::string& folder, const std::string& name, std::uint32_t mask) {
   constexpr std::uint32_t kFolderItself =
       IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW;
   const auto names = places_.find(folder);
@@ -121,12 +121,11 @@ void ConfigWatch::on_event(const std::string& folder, const std::string& name, s
   if (matters && !settling_) settling_ = loop_.after(kWatchDebounce, [this] { on_settled(); });
 }
 
-void ConfigWatch::on_settled() {
+void FileWatch::on_settled() {
   settling_.reset();
   // Watched anew before it is read: a change from here on is an event of its own.
-  if (const auto armed = arm(); !armed)
-    log::warning("the configuration file is watched no longer", armed.error());
+  if (const auto armed = arm(); !armed) log::warning("changes of a file are no longer seen", armed.error());
   changed_();
 }
 
-}  // namespace gpulet::config
+}  // namespace gpulet

@@ -1,0 +1,24 @@
+// A report from anywhere: it is refused in one line, or it is written and read back the same.
+#include <cstdint>
+#include <cstdlib>
+
+#include "health/remedies.h"
+#include "health/report.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpulet::health;
+  const auto view = parse_report({reinterpret_cast<const char*>(data), size});
+  if (!view) {
+    const auto& message = view.error().message();
+    if (message.empty() || message.find('\n') != std::string::npos) std::abort();
+    return 0;
+  }
+  const auto text = format_report(*view);
+  const auto again = parse_report(text);
+  if (!again || format_report(*again) != text) std::abort();
+  for (const auto& device : view->devices) {
+    if (describe(device).empty()) std::abort();
+    if (!device.standing.faults.empty() && what_next(device).empty()) std::abort();
+  }
+  return 0;
+}

@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "cli/agent_command.h"
-#include "cli/cdi_command.h"
 #include "cli/config_command.h"
 #include "cli/config_manager_command.h"
 #include "cli/demo_command.h"
@@ -14,6 +13,7 @@
 #include "cli/mig_command.h"
 #include "cli/mps_command.h"
 #include "cli/place_command.h"
+#include "cli/registrations.h"
 #include "cli/runtime_command.h"
 #include "cli/topo_command.h"
 #include "cli/version_command.h"
@@ -145,7 +145,7 @@ class Gpulet {
     add_inspection();
     add_config();
     add_mig();
-    add_cdi();
+    add_cdi(app_, run_);
     add_runtime();
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");
@@ -300,77 +300,6 @@ class Gpulet {
     check->callback([this] { run_ = [this] { return runtime_check(runtime_check_); }; });
   }
 
-  // The flags are nvidia-ctk's.
-  void add_cdi() {
-    auto* command = app_.add_subcommand("cdi", "CDI specs: generate, list, validate, transform");
-    command->require_subcommand(1);
-    add_cdi_generate(*command->add_subcommand("generate", "a spec of this node's GPUs"));
-    auto* known = command->add_subcommand("list", "the devices that a container engine knows");
-    known->add_option("--spec-dir", cdi_list_.spec_dirs, "folders of specs (/etc/cdi, /var/run/cdi)")
-        ->delimiter(',');
-    known->callback([this] {
-      run_ = [this] {
-        cdi_list_.environment = config::process_environment();
-        return cdi_list(cdi_list_);
-      };
-    });
-    auto* check = command->add_subcommand("validate", "whether specs are right: every mistake, one a line");
-    check->add_option("file", cdi_validate_.files, "specs (those of the folders)");
-    check->add_option("--spec-dir", cdi_validate_.spec_dirs, "folders of specs (/etc/cdi, /var/run/cdi)")
-        ->delimiter(',');
-    check->callback([this] {
-      run_ = [this] {
-        cdi_validate_.environment = config::process_environment();
-        return cdi_validate(cdi_validate_);
-      };
-    });
-    add_cdi_transform(*command->add_subcommand("transform", "change a spec"));
-  }
-
-  void add_cdi_transform(CLI::App& command) {
-    command.require_subcommand(1);
-    auto* root = command.add_subcommand("root", "for files that are below another folder");
-    auto& o = cdi_transform_;
-    root->add_option("--input", o.input, "a spec (-: standard input)");
-    root->add_option("--output", o.output, "a file (standard output)");
-    root->add_option("--from", o.from, "the folder in the spec's paths (/)");
-    root->add_option("--to", o.to, "the folder in its place (/)");
-    root->add_option("--relative-to", o.relative_to, "whose paths change: host (default) or container");
-    root->callback([this] { run_ = [this] { return cdi_transform(cdi_transform_); }; });
-  }
-
-  void add_cdi_generate(CLI::App& command) {
-    auto& o = cdi_generate_;
-    const auto list = [&](const char* names, std::vector<std::string>& values, const char* help) {
-      command.add_option(names, values, help)->delimiter(',')->allow_extra_args(false);
-    };
-    command.add_option("--output", o.output, "the file (standard output)");
-    command.add_option("--format", o.format, "yaml or json (by the file's name, else yaml)");
-    command.add_option("--mode,--discovery-mode", o.mode,
-                       "auto, nvml, gds, mofed, gdrcopy, nvswitch, imex, management or wsl (auto)");
-    command.add_option("--driver-root", o.driver_root, "where the driver's files are (/)");
-    command.add_option("--dev-root", o.dev_root, "where dev/ is (the driver root)");
-    list("--device-name-strategy", o.device_name_strategies, "index, uuid or type-index (index and uuid)");
-    list("--config-search-path", o.config_search_paths, "folders of config files");
-    list("--library-search-path", o.library_search_paths, "folders of libraries");
-    command.add_option("--nvidia-cdi-hook-path,--nvidia-ctk-path", o.hook_path,
-                       "the hook's program (gpulet-hook)");
-    command.add_option("--ldconfig-path", o.ldconfig_path, "the host's ldconfig");
-    command.add_option("--vendor,--cdi-vendor", o.vendor, "the kind's vendor (nvidia.com)");
-    command.add_option("--class,--cdi-class", o.device_class, "the kind's class (gpu)");
-    list("--disable-hook,--disable-hooks", o.disabled_hooks, "hooks to leave out; all: every one");
-    list("--enable-hook,--enable-hooks", o.enabled_hooks, "hooks to keep all the same");
-    list("--feature-flag,--feature-flags", o.feature_flags, "docs/cdi.md lists them");
-    list("--device-id,--device-ids,--device,--devices", o.device_ids, "only these devices (all)");
-    command.add_flag("--no-all-device", o.no_all_device, "without the device `all`");
-    command.callback([this] {
-      run_ = [this] {
-        cdi_generate_.environment = config::process_environment();
-        return cdi_generate(cdi_generate_);
-      };
-    });
-  }
-
   void add_demo() {
     auto* command =
         app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
@@ -384,7 +313,7 @@ class Gpulet {
   }
 
   CLI::App app_;
-  std::function<int()> run_;
+  Run run_;
   config::Sources agent_;
   ListOptions list_;
   TopoOptions topo_;
@@ -392,10 +321,6 @@ class Gpulet {
   ConfigCheckOptions check_;
   ConfigPrintOptions print_;
   MigOptions mig_;
-  CdiGenerateOptions cdi_generate_;
-  CdiListOptions cdi_list_;
-  CdiValidateOptions cdi_validate_;
-  CdiTransformOptions cdi_transform_;
   RuntimeConfigureOptions runtime_;
   RuntimeCheckOptions runtime_check_;
   DemoOptions demo_;

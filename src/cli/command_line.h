@@ -1,5 +1,6 @@
 // The command line: which subcommand, or which of NVIDIA's programs, this process is. CLI11 stands behind it,
-// in command_line.cpp alone; each subcommand is a file of its own that takes a plain struct of options.
+// in command_line.cpp and the …_registration.cpp files; each subcommand is a file of its own that takes a
+// plain struct of options.
 #pragma once
 
 namespace gpulet::cli {

@@ -45,7 +45,7 @@ CODE = [
 
 # Libraries that cost much to include or throw: the files that may see them. Everything else sees a header of ours.
 LIBRARIES = [
-    ban("library", r"#include <CLI/", "only the command line's own file sees CLI11", r"^src/cli/command_line\.cpp$|^sim/(main|control/[a-z_]+)\.cpp$"),
+    ban("library", r"#include <CLI/", "only the files that make the command line see CLI11", r"^src/cli/(command_line|[a-z]+_registration)\.cpp$|^sim/(main|control/[a-z_]+)\.cpp$"),
     ban("library", r"#include <spdlog/", "base/log.h", r"^src/base/log\.cpp$"),
     ban("library", r"#include <grpc", "kubelet/ speaks gRPC; others hand it an Offer",
         r"^src/kubelet/|^sim/kubelet/|^bench/|" + TESTS),

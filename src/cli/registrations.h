@@ -1,0 +1,19 @@
+// Subcommands that a file of their own puts on the command line: their names, options and help. CLI11 is seen
+// by these files and command_line.cpp alone.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace gpulet::cli {
+
+// What the command line has chosen: runs it, and returns the exit code.
+using Run = std::function<int()>;
+
+// Each adds its subcommands to `app`; parsing one sets `run`, which outlives `app`.
+void add_cdi(CLI::App& app, Run& run);     // cdi generate, list, validate, transform root
+
+}  // namespace gpulet::cli

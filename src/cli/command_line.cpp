@@ -143,6 +143,7 @@ class Gpulet {
     app_.set_version_flag("--version", version());
     add_agent();
     add_inspection();
+    add_health(app_, run_);
     add_config();
     add_mig();
     add_cdi(app_, run_);

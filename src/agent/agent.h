@@ -71,8 +71,9 @@ struct Ports {
   std::function<void()> changed;
   // What is remembered of faults; null: nothing outlives the agent. Outlives it.
   HealthMemory* memory = nullptr;
-  // After every round that changed a device's standing, or what can be asked about one, and once after the
-  // first reading (the changes may be empty): on the loop, once the kubelet has been told. May be empty.
+  // After every round that changed a device's standing, its other faults, when it is due or what can be asked
+  // about it, and once after the first reading (the changes may be empty): on the loop, once the kubelet has
+  // been told. May be empty.
   std::function<void(const health::ViewPtr&, const std::vector<health::Change>&)> health_changed = nullptr;
 };
 

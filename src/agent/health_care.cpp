@@ -84,7 +84,8 @@ void HealthCare::take(const Evidence& evidence) {
   const bool source = std::holds_alternative<health::SourceNotice>(evidence.body);
   const auto before = source ? machine_.absences(evidence.scope.gpu) : std::vector<health::Absence>();
   auto changes = machine_.on_evidence(evidence);
-  end_round(std::move(changes), source && machine_.absences(evidence.scope.gpu) != before);
+  const bool wish = std::holds_alternative<health::OperatorWish>(evidence.body);
+  end_round(std::move(changes), wish || (source && machine_.absences(evidence.scope.gpu) != before));
 }
 
 void HealthCare::take(const health::FaultLine& line) {
@@ -141,8 +142,17 @@ bool HealthCare::end_round(HealthChanges changes, bool tell_anyway) {
   merge(changes);
   keeper_.look();
   polls_.plan(machine_.policy(), filter_.nothing_checked(), machine_.suspects(), machine_.next_due());
-  if (!known_) untold_ = std::move(changes);
-  if (!known_ || (changes.empty() && !tell_anyway)) return false;
+  if (!known_) {
+    untold_ = std::move(changes);
+    return false;
+  }
+  // Also what changes no device's state: one fault more or less of a device that has others, and when it is
+  // due.
+  const auto revision = machine_.revision();
+  const auto due = machine_.next_due();
+  const bool differs = revision != std::exchange(told_revision_, revision) || due != told_due_;
+  told_due_ = due;
+  if (changes.empty() && !differs && !tell_anyway) return false;
   view_ = std::make_shared<const health::View>(
       view_of(machine_, snapshot_, {ports_.loop.now(), ports_.loop.wall_now()}));
   if (ports_.changed) ports_.changed(view_, changes);

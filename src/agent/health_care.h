@@ -33,8 +33,8 @@ struct HealthPorts {
   Driver& driver;
   // What outlives the process; null: nothing does. Outlives the HealthCare.
   HealthMemory* memory = nullptr;
-  // Standings differ; without changes: the first reading is judged, or what can be asked about a device
-  // differs. At once, within the round. May be empty.
+  // Standings differ; without changes of a state: the first reading is judged, or what can be asked about a
+  // device, its faults beside the worst, or when it is due differ. At once, within the round. May be empty.
   std::function<void(const health::ViewPtr&, const HealthChanges&)> changed;
   // The driver answers otherwise than the last reading has it (a GPU that was lost or is back): read anew.
   std::function<void()> reread;
@@ -88,6 +88,8 @@ class HealthCare {
   std::map<DeviceUuid, bool> answering_;  // the last answer of each
   std::optional<health::SourceNotice> kernel_log_;
   health::ViewPtr view_;
+  std::uint64_t told_revision_ = 0;  // the machine's, and its next_due(), when `changed` was last told
+  std::optional<Time> told_due_;
 };
 
 }  // namespace gpulet::agent

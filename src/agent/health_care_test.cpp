@@ -114,6 +114,27 @@ TEST_F(HealthCareTest, AGpuComesBackOnceTheDriversWordAndItsChecksHaveLastedAndN
   EXPECT_EQ(state({kFirst}), State::kHealthy);
 }
 
+// The kubelet has nothing to hear, but `gpulet health` shows it.
+TEST_F(HealthCareTest, ACordonOfAGpuThatIsOutAlreadyIsPublished) {
+  start();
+  driver_.action[kFirst] = 1;
+  xid({kFirst}, 95);
+  const auto faults = view_->find({kFirst})->standing.faults.size();
+  care_->take({{kFirst}, loop_.now(), health::OperatorWish{health::Wish::kCordon, "riser"}});
+  EXPECT_EQ(view_->find({kFirst})->standing.faults.size(), faults + 1);
+  EXPECT_EQ(state({kFirst}), State::kQuarantined);
+}
+
+TEST_F(HealthCareTest, WhenItIsDueIsPublished) {
+  start();
+  driver_.action[kFirst] = 1;
+  xid({kFirst}, 95);
+  EXPECT_FALSE(view_->find({kFirst})->standing.due);
+  driver_.action[kFirst] = 0;
+  loop_.advance(10s);
+  EXPECT_TRUE(view_->find({kFirst})->standing.due);
+}
+
 TEST_F(HealthCareTest, AMigDevicesFaultIsItsOwn) {
   start();
   xid({kSecond, 1, 0}, 95);

@@ -16,6 +16,7 @@
 #include "agent/mps_care.h"
 #include "agent/nvml_driver.h"
 #include "agent/nvml_mig.h"
+#include "agent/operator_care.h"
 #include "agent/reporter.h"
 #include "agent/status_pages.h"
 #include "base/file_watch.h"
@@ -79,6 +80,12 @@ class Node {
     if (!signals) return fail(signals.error());
     rpc_ = kubelet::make_rpc();
     reporter_ = make_reporter(loop_, sources_.environment);
+    operator_.emplace(
+        loop_, *reporter_,
+        [this](const health::Evidence& wish) {
+          if (agent_) agent_->take(wish);
+        },
+        std::random_device{}());
     mps_.emplace(
         loop_, *reporter_, [this] { return driver_.get(); },
         [this] {
@@ -133,6 +140,7 @@ class Node {
         .health_changed = [this](const auto& view, const auto&) { tell_health(view); },
     };
     health_file_.move_to(health_state_of(config_));
+    operator_->apply(config_.gpulet.state_dir, config_.gpulet.health_file);
     agent_.emplace(std::move(ports), config_, std::random_device{}(), [this](const Error& error) {
       ended_ = fail(error);
       loop_.stop();
@@ -212,6 +220,7 @@ class Node {
     mig_.reset();
     mig_hooks_.reset();
     agent_.reset();
+    operator_.reset();
     cdi_.reset();
     mps_.reset();
     pod_resources_.reset();
@@ -253,6 +262,7 @@ class Node {
   }
 
   void tell_health(const health::ViewPtr& view) {
+    operator_->on_health(view);
     if (fault_care_) fault_care_->on_health(view);
   }
 
@@ -310,6 +320,7 @@ class Node {
       build();
     } else if (*places_ == Places(config_)) {
       health_file_.move_to(health_state_of(config_));
+      operator_->apply(config_.gpulet.state_dir, config_.gpulet.health_file);
       agent_->apply(config_);
       follow_kernel_log();
     } else {
@@ -373,6 +384,7 @@ class Node {
   HealthFile health_file_{loop_, {}};
   std::optional<std::string> followed_log_;
   std::unique_ptr<KernelLog> kernel_log_;
+  std::optional<OperatorCare> operator_;
   std::optional<Agent> agent_;
   std::optional<MpsCare> mps_;
   std::optional<CdiCare> cdi_;

@@ -8,6 +8,7 @@ import subprocess
 import time
 
 from lib.cdi import CdiChecks
+from lib.health import HealthChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
@@ -41,6 +42,7 @@ class Checks:
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
+        yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
@@ -48,6 +50,7 @@ class Checks:
             ("the kubelet knows each GPU and its NUMA node", self.allocatable),
             ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
             ("the manifest's rights are enough for MIG by label", self.label_rights),
+            ("and to tell of the GPUs' health", HealthChecks(self).told),
             ("kubelet restart", lambda: self.survives(self.restart_kubelets)),
             ("agent killed with -9", lambda: self.survives(self.kill_containers)),
             ("agent upgrade", lambda: self.survives(lambda: self.roll_out(images[1]))),

@@ -1,7 +1,9 @@
 """The Kubernetes API over one kept connection: as much of it as the cluster tests use."""
 import http.client
 import json
+import socket
 import ssl
+import threading
 import time
 
 # Says what the container sees and may open: one line each, then stays.
@@ -81,6 +83,39 @@ class Kube:
 
     def events(self, namespace="default"):
         return self.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+
+
+class Watch(threading.Thread):
+    """What the objects of a list become from now on, each with its moment by time.monotonic(); `with` begins and ends it."""
+
+    def __init__(self, kube, path):
+        super().__init__(daemon=True)
+        self.seen = []  # (moment, ADDED, MODIFIED or DELETED, object)
+        version = kube.get(path)["metadata"]["resourceVersion"]
+        self.connection = http.client.HTTPSConnection("10.77.0.1", context=kube.tls)
+        self.connection.request("GET", f"{path}?watch=1&resourceVersion={version}", headers={"Authorization": f"Bearer {kube.token}"})
+        self.lines = self.connection.getresponse()
+
+    def run(self):
+        try:
+            for line in self.lines:
+                change = json.loads(line)
+                self.seen.append((time.monotonic(), change["type"], change["object"]))
+        except (http.client.HTTPException, OSError, ValueError):
+            pass  # ended
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.connection.sock.shutdown(socket.SHUT_RDWR)
+        self.join()
+        self.connection.close()
+
+    def first(self, what, is_it, limit_s):
+        """(moment, object) of the first change that is it."""
+        return until(what, lambda: next(((moment, thing) for moment, _, thing in list(self.seen) if is_it(thing)), None), limit_s, 0.02)
 
 
 class Timeout(AssertionError):

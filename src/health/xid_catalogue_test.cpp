@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
+#include <set>
 
 #include "base/file.h"
 #include "base/process.h"
@@ -50,6 +52,44 @@ XidAction action_of(const std::string& bucket, const std::string& xid_class) {
   if (bucket == "-") return xid_class == "info" ? XidAction::kNone : XidAction::kContactSupport;
   const auto found = kBuckets.find(bucket);
   return found == kBuckets.end() ? XidAction::kDecode : found->second;
+}
+
+// Of every code that the program knows for a GPU, and of every one that the table has for it.
+struct Conformance {
+  unsigned right = 0, wrong = 0, missing = 0;
+  void compare(const Xid* xid, Architecture architecture, bool listed, const std::string& xid_class,
+               XidAction action) {
+    const bool known = xid != nullptr && xid->listed(architecture);
+    const bool same = known && listed && name(xid->xid_class) == xid_class && xid->action == action;
+    right += same;
+    wrong += known && !same;
+    missing += listed && !same;
+  }
+  double precision() const { return static_cast<double>(right) / (right + wrong); }
+  double recall() const { return static_cast<double>(right) / (right + missing); }
+};
+
+TEST(XidCatalogue, ConformsForEveryCodeAndArchitecture) {
+  Conformance conformance;
+  std::map<std::uint64_t, std::vector<std::string>> rows;
+  for (const auto& row : table("xids.tsv")) rows[text::parse_unsigned(row[0]).value_or(0)] = row;
+  std::set<std::uint64_t> codes;
+  for (const auto& [code, row] : rows) codes.insert(code);
+  for (const auto& xid : xids()) codes.insert(xid.code);
+  for (const auto code : codes) {
+    const auto row = rows.find(code);
+    for (const auto architecture : kArchitectures) {
+      const bool listed = row != rows.end() && row->second[3][static_cast<std::size_t>(architecture)] == '1';
+      const auto xid_class = listed ? row->second[5] : std::string();
+      conformance.compare(find_xid(code), architecture, listed, xid_class,
+                          listed ? action_of(row->second[4], xid_class) : XidAction::kNone);
+    }
+  }
+  std::printf("XIDs, class and action for each GPU: precision %.3f, recall %.3f over %u\n",
+              conformance.precision(), conformance.recall(), conformance.right);
+  EXPECT_EQ(conformance.precision(), 1.0);
+  EXPECT_EQ(conformance.recall(), 1.0);
+  EXPECT_GT(conformance.right, 300u);
 }
 
 // The bits of NVIDIA's table, for every code and GPU.

@@ -23,6 +23,15 @@ bool said_of_its_gpu(const Change& change, const std::vector<Change>& changes) {
   });
 }
 
+// Withdrawn as before and by the same fault, which is only said in other words: a call that has hung longer.
+bool only_words(const Change& change) {
+  if (change.before.state != change.after.state) return false;
+  const auto& before = change.before.faults;
+  const auto& after = change.after.faults;
+  return !before.empty() && !after.empty() && before.front().fault_class == after.front().fault_class &&
+         before.front().code == after.front().code;
+}
+
 // Of a device that is not offered after the change.
 HealthNews withdrawn_news(const std::string& device, const Change& change) {
   const auto& after = change.after;
@@ -69,6 +78,7 @@ std::vector<HealthNews> health_news(const health::View& view, const std::vector<
     if (device == nullptr || !device->gpu_index || said_of_its_gpu(change, changes)) continue;
     const auto words = describe(*device);
     if (!offered(change.after.state)) {
+      if (only_words(change)) continue;
       news.push_back(withdrawn_news(words, change));
     } else if (auto said = offered_news(words, change)) {
       news.push_back(std::move(*said));

@@ -18,7 +18,7 @@ inline constexpr std::size_t kMaxPendingEvents = 256;
 // The first event is told at once; those that come within so long of it are told together, and from the
 // kStormEvents-th on the driver is asked for them only as often. So ten thousand a second cost as little as
 // some hundred.
-inline constexpr std::chrono::milliseconds kEventPause{3};
+inline constexpr std::chrono::milliseconds kEventPause{5};
 inline constexpr std::size_t kStormEvents = 16;
 // Threads whose waiter is gone and whose wait has not ended. Beyond it no new one is started.
 inline constexpr std::size_t kMaxLeavingWaiters = 8;

@@ -92,7 +92,7 @@ void Agent::driver_failed(const Error& error) {
   }
   driver_answers_ = false;
   driver_error_ = error;
-  nameless_timer_.reset();
+  unseen_timer_.reset();
   // What was offered stays known to the kubelet, as unhealthy: Pods that run keep their devices, new ones
   // wait.
   if (reading_) {
@@ -141,12 +141,20 @@ void Agent::on_read(Result<inventory::Snapshot> snapshot) {
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
   if (!care_.on_snapshot(*reading_)) step();
-  // What has no name cannot be asked, neither can what is not there: a reading tells when that has changed.
-  nameless_timer_.reset();
+  await_unseen();
+}
+
+// What has no name cannot be asked, neither can what is not there: a reading tells when that has changed.
+void Agent::await_unseen() {
+  unseen_timer_.reset();
+  const auto& health = config_.gpulet.health;
   const bool nameless = std::ranges::any_of(reading_->gpus, [](const auto& gpu) { return gpu.uuid.empty(); });
-  if (nameless || reading_->gpus.empty()) {
-    nameless_timer_ = ports_.loop.after(config_.gpulet.health.alive_interval, [this] { read_now(); });
-  }
+  const auto view = care_.view();
+  const bool missing =
+      view && std::ranges::any_of(view->devices, [](const auto& device) { return !device.gpu_index; });
+  if (!nameless && !missing && !reading_->gpus.empty()) return;
+  const auto wait = missing && !nameless ? health.poll_interval : health.alive_interval;
+  unseen_timer_ = ports_.loop.after(wait, [this] { read_now(); });
 }
 
 void Agent::on_health(const health::ViewPtr& view, const HealthChanges& changes) {

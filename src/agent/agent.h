@@ -125,6 +125,7 @@ class Agent {
   void read_soon(Duration delay = kReadDelay);
   void read_now();
   void on_read(Result<inventory::Snapshot> snapshot);
+  void await_unseen();
 
   void on_health(const health::ViewPtr& view, const HealthChanges& changes);
 
@@ -161,7 +162,7 @@ class Agent {
   bool opening_ = false;
   bool reading_now_ = false;
   bool read_again_ = false;
-  Subscription driver_timer_, read_timer_, nameless_timer_;
+  Subscription driver_timer_, read_timer_, unseen_timer_;
 
   std::optional<std::string> config_error_;
   std::uint64_t config_reloads_ = 0, config_reload_failures_ = 0, registrations_ = 0;

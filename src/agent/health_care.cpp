@@ -153,10 +153,11 @@ bool HealthCare::end_round(HealthChanges changes, bool tell_anyway) {
   const bool differs = revision != std::exchange(told_revision_, revision) || due != told_due_;
   told_due_ = due;
   if (changes.empty() && !differs && !tell_anyway) return false;
+  const bool first = view_ == nullptr;
   view_ = std::make_shared<const health::View>(
       view_of(machine_, snapshot_, {ports_.loop.now(), ports_.loop.wall_now()}));
   if (ports_.changed) ports_.changed(view_, changes);
-  return true;
+  return first || !changes.empty();
 }
 
 }  // namespace gpulet::agent

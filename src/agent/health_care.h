@@ -49,7 +49,7 @@ class HealthCare {
   // A new config: what it says counts from the next evidence on, a shorter interval at once. As on_snapshot.
   bool apply(const config::Config& config);
 
-  // What the driver says there is. Whether that was told to `changed`: the first one always is.
+  // What the driver says there is. Whether `changed` was told of changes, or for the first time.
   bool on_snapshot(const inventory::Snapshot& snapshot);
   // The driver cannot be asked for now: polls wait for the next snapshot.
   void driver_away();
@@ -74,7 +74,7 @@ class HealthCare {
   HealthChanges tell_sources(const DeviceUuid& gpu);
   void on_answer(const Driver::Evidence& evidence);
   void look_at(const DeviceUuid& gpu, const health::HandleReading& handle);
-  // Whether it was told to `changed`.
+  // As on_snapshot.
   bool end_round(HealthChanges changes, bool tell_anyway = false);
 
   HealthPorts ports_;

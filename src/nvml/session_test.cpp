@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-
 #include "nvml/events.h"
 #include "nvml/test_sim_root.h"
 
@@ -100,8 +99,9 @@ TEST(Session, HandlesOfAnEarlierOneAreRefused) {
   const auto gpu = *first->device(0);
   first.reset();
   const auto second = open(root);
-  for (const auto& error : {second->uuid(gpu).error(), second->mig_mode(gpu).error(), second->fabric(gpu).error(),
-                            second->common_ancestor(*second->device(0), gpu).error()}) {
+  for (const auto& error :
+       {second->uuid(gpu).error(), second->mig_mode(gpu).error(), second->fabric(gpu).error(),
+        second->common_ancestor(*second->device(0), gpu).error()}) {
     EXPECT_EQ(error.code(), Code::kUnavailable);
     EXPECT_NE(error.message().find("earlier"), std::string::npos);
   }
@@ -179,7 +179,8 @@ TEST(Session, EventsCarryTheirInstances) {
   const auto set = EventSet::create(session);
   ASSERT_TRUE(set);
   const auto gpu = *session->device(1);
-  const auto types = (*set)->add(gpu, kEventXid | kEventDoubleBitEcc | kEventMigConfig);
+  constexpr std::uint64_t kPowerSourceChange = 0x80;  // of laptops: nvmlEventTypePowerSourceChange
+  const auto types = (*set)->add(gpu, kEventXid | kEventDoubleBitEcc | kPowerSourceChange);
   ASSERT_TRUE(types);
   EXPECT_EQ(*types, kEventXid | kEventDoubleBitEcc) << "only those that the GPU supports";
   const auto nothing = session->wait_event((*set)->raw(), 0);

@@ -32,7 +32,7 @@ constexpr auto kWindow = 3s;  // in which CPU and memory are measured
 constexpr auto kLook = 20ms;
 constexpr std::uint64_t kStormRate = 10'000;  // XIDs a second
 
-constexpr std::uint32_t kNonsense = 12345;  // no nvmlReturn_t
+constexpr std::uint32_t kNonsense = 1001;  // no nvmlReturn_t, but one that its type can hold
 constexpr std::uint32_t kUnknownError = 999;
 
 class SimEnemy : public NodeTest {

@@ -45,6 +45,7 @@ class HealthChecks:
         self.checks, self.kube = checks, checks.kube
         self.n1, self.n2 = checks.nodes
         self.fallen = None  # the GPU of n1 that fell first
+        self.healed = set()  # which would be held longer the next time
 
     def run(self):
         return [
@@ -102,7 +103,7 @@ class HealthChecks:
         """An event about that object whose message has all these parts."""
         def told():
             return any(event["involvedObject"].get("kind") == kind and event["involvedObject"]["name"] == name and
-                       all(part in event["message"] for part in parts) for event in self.kube.events())
+                       all(part in event.get("message", "") for part in parts) for event in self.kube.events())
         until(f"an event about {kind} {name} with {parts}", told, BUSY_S)
 
     def moves(self, node, gpu, victim, break_it):
@@ -135,6 +136,7 @@ class HealthChecks:
         until(f"{gpu} is offered again", lambda: self.offered() == self.all_but(), least_s + RETURN_SLACK_S + OWN_S, 0.02)
         took = time.monotonic() - started
         assert least_s <= took <= least_s + RETURN_SLACK_S, f"{gpu} came back after {took:.2f} s, with a hold of {least_s} s"
+        self.healed.add(gpu)
         print(f"   offered again {took:.2f} s after it was healed, of which its checks {least_s:.0f} s", flush=True)
         self.wait_condition(node, "True")
         return took
@@ -170,7 +172,7 @@ class HealthChecks:
 
     def budget(self):
         """Held as long as the budget says so, and told; asked again when it allows."""
-        victim, gpu = max(self.held(self.n1).items())
+        victim, gpu = max(item for item in self.held(self.n1).items() if item[1] not in self.healed)
         before = self.checks.facts(self.kube.pods())
         self.kube.call("POST", BUDGETS, {"metadata": {"name": "hold"}, "spec": {
             "minAvailable": REPLICAS, "selector": {"matchLabels": {"app": NAME}}}})
@@ -194,7 +196,7 @@ class HealthChecks:
         """One on every GPU that a Pod holds; that they were seen shows another's on an idle GPU, which comes after them."""
         held = self.held(self.n1)
         before = self.checks.facts(self.kube.pods())
-        idle = next(gpu for gpu in self.n1.gpus if gpu not in held.values() and gpu != self.fallen)
+        idle = next(gpu for gpu in self.n1.gpus if gpu not in held.values() and gpu not in self.healed)
         for gpu in held.values():
             self.sim(self.n1, "xid", gpu, 13)
         self.sim(self.n1, "xid", idle, 79)
@@ -212,7 +214,8 @@ class HealthChecks:
         self.sim(self.n2, "xid", other, 79)
         self.wait_offered(gpu, other)
         self.sim(self.n2, "heal", other)
-        self.wait_offered(gpu, limit_s=HOLD_S + RETURN_SLACK_S)
+        until(f"{other} is offered again beside {gpu}", lambda: self.offered() == self.all_but(gpu),
+              HOLD_S + RETURN_SLACK_S + OWN_S, 0.02)
         self.checks.run_pod("meanwhile", 1, "n2")
         self.kube.delete_pod("meanwhile")
         until("that Pod has gone", lambda: "meanwhile" not in self.kube.pods(), BUSY_S)

@@ -21,6 +21,9 @@ constexpr std::uint64_t kSoftwareThermal = 0x20;
 constexpr std::uint64_t kHardwareThermal = 0x40;
 constexpr std::int32_t kSlowClockShare = 4;  // hardware slowdown leaves a quarter of the clock
 constexpr std::int32_t kMaxCelsius = 200;
+// PCIe traffic of each percent of load.
+constexpr std::uint32_t kTransmittedKbps = 20'000;
+constexpr std::uint32_t kReceivedKbps = 50'000;
 
 // XIDs after which the catalogue wants the GPU reset.
 constexpr std::uint64_t kResettingXids[] = {46,  48,  62,  64,  74,  95,  109, 110, 119, 120, 136, 140,
@@ -52,6 +55,8 @@ void follow_load(Machine& machine, std::uint32_t index) {
   }
   gpu.utilization_gpu = busy;
   gpu.utilization_memory = memory;
+  gpu.pcie_tx_kbps = busy * kTransmittedKbps;
+  gpu.pcie_rx_kbps = busy * kReceivedKbps;
   set_power_usage(gpu, between(gpu.idle.power_mw, gpu.power_limit_mw, busy), monotonic_ns());
   // A fan or a cold plate holds a full load some degrees below the maximum.
   gpu.temperature =

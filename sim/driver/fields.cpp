@@ -50,6 +50,7 @@ constexpr LinkRange kLinkRanges[] = {
      NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6, [](const NvLink& link) { return link.ecc_errors; }},
 };
 constexpr unsigned int kLinksInRange = 6;
+constexpr unsigned int kAllLinks = 0xffffffff;
 
 Answer one_link(const Gpu& gpu, unsigned int link, LinkCounter read) {
   const NvLink* found = nullptr;
@@ -62,6 +63,18 @@ Answer all_links(const Gpu& gpu, LinkCounter read) {
   std::uint64_t sum = 0;
   for (const NvLink& link : gpu.links) sum += link.present != 0 ? read(link) : 0;
   return counter(sum);
+}
+
+// Data over one link, or over all when the scope is none.
+bool traffic_field(const Gpu& gpu, unsigned int field, unsigned int scope, Answer* answer) {
+  LinkCounter read = nullptr;
+  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
+    read = [](const NvLink& link) { return link.transmitted_kib; };
+  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+    read = [](const NvLink& link) { return link.received_kib; };
+  if (read == nullptr) return false;
+  *answer = scope == kAllLinks ? all_links(gpu, read) : one_link(gpu, scope, read);
+  return true;
 }
 
 // The ranges of links; false when the field is in none of them.
@@ -214,7 +227,7 @@ Answer power_or_limit(const Gpu& gpu, unsigned int field) {
 Answer answer_of(const Gpu& gpu, unsigned int field, unsigned int scope) {
   Answer answer;
   if (ecc_field(gpu, field, &answer) || link_field(gpu, field, &answer) ||
-      scoped_link_field(gpu, field, scope, &answer))
+      scoped_link_field(gpu, field, scope, &answer) || traffic_field(gpu, field, scope, &answer))
     return answer;
   switch (field) {
     case NVML_FI_DEV_MEMORY_TEMP:

@@ -31,6 +31,7 @@ void restart_counters(Gpu& gpu) {
   for (NvLink& link : gpu.links) {
     link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors =
         link.ecc_errors = 0;
+    link.transmitted_kib = link.received_kib = 0;
   }
 }
 

@@ -23,7 +23,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Raised with every change of the layout below: a library and a state of different builds refuse each other.
-inline constexpr std::uint32_t kLayoutVersion = 4;
+inline constexpr std::uint32_t kLayoutVersion = 5;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -95,6 +95,8 @@ struct NvLink {
   std::uint64_t crc_flit_errors;
   std::uint64_t crc_data_errors;
   std::uint64_t ecc_errors;
+  std::uint64_t transmitted_kib;  // data, since the driver's start
+  std::uint64_t received_kib;
 };
 
 struct EccCounts {

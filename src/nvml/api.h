@@ -14,6 +14,7 @@ namespace gpulet::nvml {
   X(nvmlShutdown, nullptr)                                                         \
   X(nvmlErrorString, nullptr)                                                      \
   X(nvmlSystemGetDriverVersion, nullptr)                                           \
+  X(nvmlSystemGetNVMLVersion, nullptr)                                             \
   X(nvmlSystemGetCudaDriverVersion_v2, "nvmlSystemGetCudaDriverVersion")           \
   X(nvmlDeviceGetCount_v2, nullptr)                                                \
   X(nvmlDeviceGetHandleByIndex_v2, nullptr)                                        \
@@ -74,6 +75,40 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetViolationStatus, nullptr)                                         \
   X(nvmlDeviceValidateInforom, nullptr)                                            \
   X(nvmlDeviceGetTotalEnergyConsumption, nullptr)                                  \
+  X(nvmlDeviceGetMemoryInfo_v2, nullptr)                                           \
+  X(nvmlDeviceGetBAR1MemoryInfo, nullptr)                                          \
+  X(nvmlDeviceGetClockInfo, nullptr)                                               \
+  X(nvmlDeviceGetMaxClockInfo, nullptr)                                            \
+  X(nvmlDeviceGetApplicationsClock, nullptr)                                       \
+  X(nvmlDeviceGetCurrentClocksEventReasons,                                        \
+    "nvmlDeviceGetCurrentClocksThrottleReasons")                                   \
+  X(nvmlDeviceGetPerformanceState, nullptr)                                        \
+  X(nvmlDeviceGetTemperature, nullptr)                                             \
+  X(nvmlDeviceGetTemperatureThreshold, nullptr)                                    \
+  X(nvmlDeviceGetFanSpeed, nullptr)                                                \
+  X(nvmlDeviceGetPowerUsage, nullptr)                                              \
+  X(nvmlDeviceGetPowerManagementLimit, nullptr)                                    \
+  X(nvmlDeviceGetPowerManagementDefaultLimit, nullptr)                             \
+  X(nvmlDeviceGetPowerManagementLimitConstraints, nullptr)                         \
+  X(nvmlDeviceGetEnforcedPowerLimit, nullptr)                                      \
+  X(nvmlDeviceGetUtilizationRates, nullptr)                                        \
+  X(nvmlDeviceGetEncoderUtilization, nullptr)                                      \
+  X(nvmlDeviceGetDecoderUtilization, nullptr)                                      \
+  X(nvmlDeviceGetCurrPcieLinkGeneration, nullptr)                                  \
+  X(nvmlDeviceGetMaxPcieLinkGeneration, nullptr)                                   \
+  X(nvmlDeviceGetPcieThroughput, nullptr)                                          \
+  X(nvmlDeviceGetGridLicensableFeatures_v4, nullptr)                               \
+  X(nvmlDeviceGetP2PStatus, nullptr)                                               \
+  X(nvmlDeviceGetVbiosVersion, nullptr)                                            \
+  X(nvmlDeviceGetInforomVersion, nullptr)                                          \
+  X(nvmlDeviceGetInforomImageVersion, nullptr)                                     \
+  X(nvmlDeviceGetProcessUtilization, nullptr)                                      \
+  X(nvmlGpmQueryDeviceSupport, nullptr)                                            \
+  X(nvmlGpmSampleAlloc, nullptr)                                                   \
+  X(nvmlGpmSampleFree, nullptr)                                                    \
+  X(nvmlGpmSampleGet, nullptr)                                                     \
+  X(nvmlGpmMigSampleGet, nullptr)                                                  \
+  X(nvmlGpmMetricsGet, nullptr)                                                    \
   X(nvmlDeviceGetTopologyCommonAncestor, nullptr)                                  \
   X(nvmlDeviceGetFieldValues, nullptr)                                             \
   X(nvmlDeviceGetSupportedEventTypes, nullptr)                                     \

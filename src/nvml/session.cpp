@@ -186,6 +186,12 @@ Result<unsigned> Session::cuda_version() const {
   return static_cast<unsigned>(version);
 }
 
+Result<std::string> Session::nvml_version() const {
+  std::array<char, 96> text{};
+  GPULET_TRY(GPULET_NVML(nvmlSystemGetNVMLVersion, text.data(), static_cast<unsigned>(text.size())));
+  return std::string(text.data());
+}
+
 Result<unsigned> Session::device_count() const {
   unsigned count = 0;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetCount_v2, &count));

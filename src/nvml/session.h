@@ -112,6 +112,7 @@ class Session {
   const std::string& library_path() const { return library_->path(); }
   const std::string& driver_version() const { return driver_version_; }
   Result<unsigned> cuda_version() const;  // major*1000 + minor*10
+  Result<std::string> nvml_version() const;  // "12.570.124.06"
 
   Result<unsigned> device_count() const;
   Result<Device> device(unsigned index) const;
@@ -158,6 +159,8 @@ class Session {
  private:
   friend class Mig;     // mig.h: the calls that make and destroy instances
   friend class Health;  // health.h: the calls that tell of one GPU's health
+  friend class Usage;   // usage.h: the calls that tell how one GPU is used
+  friend class Gpm;     // gpm.h: what its performance monitors say
   Session(std::shared_ptr<const Library> library, std::string driver_version);
   Status stale(Device device) const;
 

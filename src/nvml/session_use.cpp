@@ -1,10 +1,11 @@
-// The calls of a Session about who uses a device and who may.
+// The calls about who uses a device and who may.
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "nvml/api.h"
 #include "nvml/errors.h"
 #include "nvml/session.h"
+#include "nvml/usage.h"
 
 #define GPULET_NVML(function, ...) call(library_->api(), library_->api().function, #function, __VA_ARGS__)
 
@@ -22,10 +23,14 @@ std::optional<unsigned> instance_of(unsigned id) {
   return id == kNoInstance ? std::nullopt : std::optional<unsigned>(id);
 }
 
+constexpr unsigned long long kMemoryUnknown = ~0ULL;  // NVML_VALUE_NOT_AVAILABLE
+
+// A process may have contexts of several kinds. Each list then has it, with all that it holds.
+using Found = std::map<Process, std::optional<std::uint64_t>>;
+
 // One kind of process. A driver or a GPU that does not tell that kind has none of it.
 template <class Function>
-Status collect(const Api& api, Function function, const char* name, nvmlDevice_t device,
-               std::set<Process>& all) {
+Status collect(const Api& api, Function function, const char* name, nvmlDevice_t device, Found& all) {
   std::vector<nvmlProcessInfo_t> infos(kUsualProcesses);
   while (true) {
     auto count = static_cast<unsigned>(infos.size());
@@ -40,29 +45,47 @@ Status collect(const Api& api, Function function, const char* name, nvmlDevice_t
     GPULET_TRY(to_status(api, result, name));
     infos.resize(std::min<std::size_t>(count, infos.size()));
     for (const auto& info : infos) {
-      all.insert({info.pid, instance_of(info.gpuInstanceId), instance_of(info.computeInstanceId)});
+      auto& memory = all[{info.pid, instance_of(info.gpuInstanceId), instance_of(info.computeInstanceId)}];
+      if (info.usedGpuMemory != kMemoryUnknown)
+        memory = std::max<std::uint64_t>(memory.value_or(0), info.usedGpuMemory);
     }
     return {};
   }
+}
+
+Result<Found> processes_of(const Api& api, nvmlDevice_t device) {
+  if (api.nvmlDeviceGetComputeRunningProcesses_v3 == nullptr) {
+    return fail(Code::kUnsupported,
+                "nvmlDeviceGetComputeRunningProcesses_v3: this driver has no such function");
+  }
+  Found all;
+  GPULET_TRY(collect(api, api.nvmlDeviceGetComputeRunningProcesses_v3,
+                     "nvmlDeviceGetComputeRunningProcesses_v3", device, all));
+  GPULET_TRY(collect(api, api.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+                     "nvmlDeviceGetMPSComputeRunningProcesses_v3", device, all));
+  GPULET_TRY(collect(api, api.nvmlDeviceGetGraphicsRunningProcesses_v3,
+                     "nvmlDeviceGetGraphicsRunningProcesses_v3", device, all));
+  return all;
 }
 
 }  // namespace
 
 Result<std::vector<Process>> Session::processes(Device device) const {
   GPULET_TRY(stale(device));
-  const Api& api = library_->api();
-  if (api.nvmlDeviceGetComputeRunningProcesses_v3 == nullptr) {
-    return fail(Code::kUnsupported,
-                "nvmlDeviceGetComputeRunningProcesses_v3: this driver has no such function");
+  GPULET_TRY_ASSIGN(const auto found, processes_of(library_->api(), raw(device)));
+  std::vector<Process> all;
+  for (const auto& [process, memory] : found) all.push_back(process);
+  return all;
+}
+
+Result<std::vector<ProcessMemory>> Usage::processes() const {
+  GPULET_TRY(session_.stale(device_));
+  GPULET_TRY_ASSIGN(const auto found, processes_of(session_.library_->api(), raw(device_)));
+  std::vector<ProcessMemory> all;
+  for (const auto& [process, memory] : found) {
+    all.push_back({process, memory ? std::optional<Bytes>(Bytes{*memory}) : std::nullopt});
   }
-  std::set<Process> all;
-  GPULET_TRY(collect(api, api.nvmlDeviceGetComputeRunningProcesses_v3,
-                     "nvmlDeviceGetComputeRunningProcesses_v3", raw(device), all));
-  GPULET_TRY(collect(api, api.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-                     "nvmlDeviceGetMPSComputeRunningProcesses_v3", raw(device), all));
-  GPULET_TRY(collect(api, api.nvmlDeviceGetGraphicsRunningProcesses_v3,
-                     "nvmlDeviceGetGraphicsRunningProcesses_v3", raw(device), all));
-  return std::vector<Process>(all.begin(), all.end());
+  return all;
 }
 
 Result<ComputeMode> Session::compute_mode(Device device) const {

@@ -1,11 +1,11 @@
 #include "agent/status_pages.h"
 
-#include "web/exposition.h"
+#include "metrics/exposition.h"
 
 namespace gpulet::agent {
 namespace {
 
-using Type = web::Exposition::Type;
+using Type = metrics::Exposition::Type;
 
 std::string lines(const std::vector<std::string>& texts) {
   std::string joined;
@@ -24,7 +24,7 @@ web::Pages status_pages(const State& state, const std::map<std::string, std::uin
   pages.ready = problems.empty();
   pages.ready_text = lines(problems);
 
-  web::Exposition page;
+  metrics::Exposition page;
   page.add("gpulet_build_info", Type::kGauge, "The version that runs.", {{"version", version}}, 1);
   page.add("gpulet_driver_up", Type::kGauge, "Whether the NVIDIA driver answers.", {},
            state.driver_answers ? 1 : 0);

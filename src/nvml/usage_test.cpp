@@ -175,6 +175,9 @@ TEST_F(UsageTest, HowBusyProcessesAre) {
   EXPECT_EQ(samples->at(1).pid, 30u);
   EXPECT_GT(samples->at(1).when_us, 0u);
   EXPECT_TRUE(usage().process_utilization(~std::uint64_t{0} - 1).value().empty()) << "nothing since then";
+  set([](sim::Gpu& gpu) {
+    for (auto& one : gpu.processes) one = {};
+  });
   make_mig();
   expect_absent(usage().process_utilization(0), "nvmlDeviceGetProcessUtilization");
 }

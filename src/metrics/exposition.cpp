@@ -1,0 +1,135 @@
+#include "metrics/exposition.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "base/text.h"
+
+namespace gpulet::metrics {
+namespace {
+
+constexpr std::string_view kTotal = "_total";
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+// The length of the UTF-8 character that `text` begins with; 0 when it begins with none.
+std::size_t character(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  // Longer than needed, a surrogate half, beyond the last character.
+  const unsigned char second = byte(1);
+  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
+                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
+  return wrong ? 0 : length;
+}
+
+std::string escaped(std::string_view text, bool quotes) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t length = character(text);
+    const char c = text.front();
+    if (length == 0) {
+      result += kReplacement;
+    } else if (c == '\\') {
+      result += "\\\\";
+    } else if (c == '\n') {
+      result += "\\n";
+    } else if (c == '"' && quotes) {
+      result += "\\\"";
+    } else {
+      result += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return result;
+}
+
+// The weight of a media type in an Accept header, in thousandths; 0 when it is not acceptable.
+unsigned weight_of(std::string_view range) {
+  unsigned weight = 1000;
+  const auto parts = text::split(range, ';');
+  for (std::size_t i = 1; i < parts.size(); ++i) {
+    const auto part = text::trim(parts[i]);
+    if (!part.starts_with("q=")) continue;
+    double value = 0;
+    const auto end = part.data() + part.size();
+    const auto read = std::from_chars(part.data() + 2, end, value);
+    if (read.ec != std::errc{} || read.ptr != end || !(value >= 0 && value <= 1)) return 0;
+    weight = static_cast<unsigned>(std::lround(value * 1000));
+  }
+  return weight;
+}
+
+}  // namespace
+
+Exposition::Labels::Labels(std::span<const Label> labels) {
+  for (const auto& [name, value] : labels) {
+    text_ += text_.empty() ? '{' : ',';
+    text_.append(name).append("=\"").append(escaped(value, true)) += '"';
+  }
+  if (!text_.empty()) text_ += '}';
+}
+
+void Exposition::add(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                     double value) {
+  if (std::isnan(value)) return add_text(name, type, help, labels, "NaN");
+  if (std::isinf(value)) return add_text(name, type, help, labels, value > 0 ? "+Inf" : "-Inf");
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  add_text(name, type, help, labels, std::string(digits.data(), end));
+}
+
+void Exposition::add_text(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                          std::string value) {
+  auto family = families_.find(name);
+  if (family == families_.end()) {
+    family = families_.emplace(std::string(name), Family{type, std::string(help), {}}).first;
+  }
+  family->second.samples[labels.text()] = std::move(value);
+}
+
+std::string Exposition::text() const {
+  std::string page;
+  for (const auto& [name, family] : families_) {
+    page.append("# HELP ").append(name).append(" ").append(escaped(family.help, false)) += '\n';
+    page.append("# TYPE ").append(name).append(family.type == Type::kCounter ? " counter\n" : " gauge\n");
+    for (const auto& [labels, value] : family.samples) {
+      page.append(name).append(labels).append(" ").append(value) += '\n';
+    }
+  }
+  return page;
+}
+
+std::string Exposition::open_metrics() const {
+  std::string page;
+  for (const auto& [name, family] : families_) {
+    const bool total = name.ends_with(kTotal);
+    const bool counter = family.type == Type::kCounter;
+    const auto shown = std::string_view(name).substr(0, name.size() - (counter && total ? kTotal.size() : 0));
+    page.append("# HELP ").append(shown).append(" ").append(escaped(family.help, true)) += '\n';
+    page.append("# TYPE ").append(shown).append(!counter ? " gauge\n" : total ? " counter\n" : " unknown\n");
+    for (const auto& [labels, value] : family.samples) {
+      page.append(name).append(labels).append(" ").append(value) += '\n';
+    }
+  }
+  return page += "# EOF\n";
+}
+
+bool wants_open_metrics(std::string_view accept) {
+  unsigned open = 0, plain = 0;
+  for (const auto& range : text::split(accept, ',')) {
+    const auto type = text::lower(text::trim(std::string_view(range).substr(0, range.find(';'))));
+    if (type == "application/openmetrics-text") open = std::max(open, weight_of(range));
+    if (type == "text/plain" || type == "text/*" || type == "*/*") plain = std::max(plain, weight_of(range));
+  }
+  return open > plain;
+}
+
+}  // namespace gpulet::metrics

@@ -1,0 +1,100 @@
+#include "metrics/exposition.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "metrics/test_promtool.h"
+
+namespace gpulet::metrics {
+namespace {
+
+using enum Exposition::Type;
+
+TEST(Exposition, OneFamilyHasItsHelpOnceAndASteadyOrder) {
+  Exposition page;
+  page.add("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUUnhealthy"}}, 3u);
+  page.add("gpulet_devices", kGauge, "Devices offered.", {}, 8);
+  page.add("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUHealthy"}},
+           std::uint64_t{1} << 63);
+  page.add("gpulet_devices", kGauge, "Devices offered.", {}, 7);
+  EXPECT_EQ(page.text(),
+            "# HELP gpulet_devices Devices offered.\n"
+            "# TYPE gpulet_devices gauge\n"
+            "gpulet_devices 7\n"
+            "# HELP gpulet_events_total Events by reason.\n"
+            "# TYPE gpulet_events_total counter\n"
+            "gpulet_events_total{reason=\"GPUHealthy\"} 9223372036854775808\n"
+            "gpulet_events_total{reason=\"GPUUnhealthy\"} 3\n");
+}
+
+TEST(Exposition, PrometheusReadsEveryValueAndLabel) {
+  Exposition page;
+  page.add("gpulet_values", kGauge, "A \\ and a\nline \"break\".", {{"kind", "nan"}}, std::nan(""));
+  page.add("gpulet_values", kGauge, "", {{"kind", "inf"}}, std::numeric_limits<double>::infinity());
+  page.add("gpulet_values", kGauge, "", {{"kind", "-inf"}}, -std::numeric_limits<double>::infinity());
+  page.add("gpulet_values", kGauge, "", {{"kind", "tiny"}}, 1e-300);
+  page.add("gpulet_values", kGauge, "", {{"kind", "tenth"}}, 0.1);
+  page.add("gpulet_values", kGauge, "", {{"kind", "\"quoted\\\n\" ünïcode, } ="}, {"other", ""}}, -5);
+  EXPECT_NE(page.text().find("gpulet_values{kind=\"tenth\"} 0.1\n"), std::string::npos);
+  EXPECT_NE(page.text().find("kind=\"\\\"quoted\\\\\\n\\\" "), std::string::npos);
+  EXPECT_EQ(promtool(page.text()), "");
+}
+
+TEST(Exposition, TheCheckerIsNotBlind) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n"), ""); }
+
+TEST(Exposition, WhatIsNoUtf8IsReplaced) {
+  Exposition page;
+  // A byte alone, a surrogate half, an overlong slash, the end of a character missing; then what is right.
+  page.add("gpulet_values", kGauge, "Values.",
+           {{"a", "\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"}, {"b", "\xe2\x82\xac"}}, 1);
+  const std::string_view bad = "\xEF\xBF\xBD";
+  const auto times = [&](int n) {
+    std::string text;
+    for (; n > 0; --n) text += bad;
+    return text;
+  };
+  EXPECT_NE(page.text().find("a=\"" + times(1) + "|" + times(3) + "|" + times(2) + "|" + times(2) +
+                             "\",b=\"\xe2\x82\xac\""),
+            std::string::npos)
+      << page.text();
+  EXPECT_EQ(promtool(page.text()), "");
+}
+
+TEST(Exposition, OpenMetricsKeepsTheNames) {
+  Exposition page;
+  page.add("gpulet_events_total", kCounter, "Events \"by\" reason.", {{"reason", "a\nb"}}, 3);
+  page.add("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", kCounter, "mJ", {{"gpu", "0"}}, 5);
+  page.add("gpulet_devices", kGauge, "Devices.", {}, 7.5);
+  EXPECT_EQ(page.open_metrics(),
+            "# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION mJ\n"
+            "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown\n"
+            "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu=\"0\"} 5\n"
+            "# HELP gpulet_devices Devices.\n"
+            "# TYPE gpulet_devices gauge\n"
+            "gpulet_devices 7.5\n"
+            "# HELP gpulet_events Events \\\"by\\\" reason.\n"
+            "# TYPE gpulet_events counter\n"
+            "gpulet_events_total{reason=\"a\\nb\"} 3\n"
+            "# EOF\n");
+  EXPECT_EQ(Exposition().open_metrics(), "# EOF\n");
+}
+
+TEST(Exposition, TheFormatThatTheReaderPrefers) {
+  // Prometheus 2.42 and 3.
+  EXPECT_TRUE(wants_open_metrics(
+      "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+      "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"));
+  EXPECT_TRUE(wants_open_metrics(" Application/OpenMetrics-Text ; version=1.0.0 ; q=0.5, text/plain;q=0.3"));
+  EXPECT_FALSE(wants_open_metrics(""));
+  EXPECT_FALSE(wants_open_metrics("*/*"));
+  EXPECT_FALSE(wants_open_metrics("text/html,application/xhtml+xml,*/*;q=0.8"));
+  EXPECT_FALSE(wants_open_metrics("text/plain;version=0.0.4,application/openmetrics-text"));
+  EXPECT_FALSE(wants_open_metrics("application/openmetrics-text;q=0"));
+  EXPECT_FALSE(wants_open_metrics("application/openmetrics-text;q=nan,text/plain"));
+  EXPECT_FALSE(wants_open_metrics(",;,q=,application/openmetrics-textual"));
+}
+
+}  // namespace
+}  // namespace gpulet::metrics

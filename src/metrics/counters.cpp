@@ -1,0 +1,147 @@
+#include "metrics/counters.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "base/text.h"
+
+namespace gpulet::metrics {
+namespace {
+
+constexpr std::size_t kColumns = 3;
+constexpr std::size_t kMostShown = 80;  // of a bad value, in the error
+
+std::string shown(std::string_view text) {
+  std::string result = "\"";
+  for (const char c : text.substr(0, kMostShown)) result += c >= ' ' && c != '\x7f' ? c : '?';
+  return result + (text.size() > kMostShown ? "…\"" : "\"");
+}
+
+// The columns of a row; nullopt when a quote is not closed.
+std::optional<std::vector<std::string>> columns_of(std::string_view row) {
+  std::vector<std::string> columns;
+  while (true) {
+    std::string column;
+    const std::size_t begin = std::min(row.find_first_not_of(" \t"), row.size());
+    if (begin < row.size() && row[begin] == '"') {
+      std::size_t at = begin + 1;
+      for (; at < row.size(); ++at) {
+        if (row[at] != '"') {
+          column += row[at];
+        } else if (at + 1 < row.size() && row[at + 1] == '"') {
+          column += row[at++];
+        } else {
+          break;
+        }
+      }
+      if (at >= row.size()) return std::nullopt;
+      const std::size_t end = std::min(row.find(',', at), row.size());
+      column += row.substr(at + 1, end - at - 1);
+      row.remove_prefix(end);
+    } else {
+      const std::size_t end = std::min(row.find(','), row.size());
+      column = row.substr(0, end);
+      row.remove_prefix(end);
+    }
+    columns.emplace_back(text::trim(column));
+    if (row.empty()) return columns;
+    row.remove_prefix(1);
+  }
+}
+
+std::string nearest_name(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& field : fields()) {
+    names.emplace_back(field.name);
+    for (const auto other : other_names(field.field)) names.emplace_back(other);
+  }
+  const auto near = text::nearest(name, names);
+  return near ? ": did you mean " + *near + "?" : "";
+}
+
+std::optional<Type> type_of(std::string_view text) {
+  for (const Type type : {Type::kGauge, Type::kCounter, Type::kLabel}) {
+    if (name(type) == text) return type;
+  }
+  return std::nullopt;
+}
+
+// What is wrong with a row, and what would do; else nothing, and `counters` has it or says why not.
+std::string read_row(std::string_view row, std::size_t line, Counters& counters) {
+  const auto columns = columns_of(row);
+  if (!columns) return "a quote is not closed";
+  if (columns->size() != kColumns) {
+    return std::to_string(columns->size()) + " columns, 3 would do: FIELD, TYPE, HELP" +
+           (columns->size() > kColumns ? " (a help text with a comma goes in double quotes)" : "");
+  }
+  const auto& [name, type_text, help] = std::tie((*columns)[0], (*columns)[1], (*columns)[2]);
+  const auto left_out = [&](std::string_view why) {
+    counters.left_out.push_back("line " + std::to_string(line) + ": " + name + ": " + std::string(why));
+  };
+  const FieldInfo* field = find_field(name);
+  if (field == nullptr) {
+    if (const auto reason = reason_absent(name)) {
+      left_out("not served: " + std::string(*reason));
+      return "";
+    }
+    const auto near = nearest_name(name);
+    if (!near.empty() || !(name.starts_with("DCGM_FI_") || name.starts_with("DCGM_EXP_")))
+      return shown(name) + " is no field of DCGM" + near;
+    left_out("not served: NVML does not have it, or gpulet does not know it");
+    return "";
+  }
+  const auto type = type_of(type_text);
+  if (!type) return shown(type_text) + " is no type: gauge, counter or label would do";
+  if (field->type == Type::kLabel && *type != Type::kLabel)
+    return name + " is a text: the type label would do";
+  const bool twice = std::any_of(counters.all.begin(), counters.all.end(),
+                                 [&](const Counter& other) { return other.name == name; });
+  if (twice) {
+    left_out("it is already there, the first row counts");
+  } else {
+    counters.all.push_back({field->field, *type, name, help});
+  }
+  return "";
+}
+
+}  // namespace
+
+Counters default_counters() {
+  Counters counters;
+  for (const auto& field : fields()) {
+    if (field.by_default)
+      counters.all.push_back({field.field, field.type, std::string(field.name), std::string(field.help)});
+  }
+  return counters;
+}
+
+Result<Counters> parse_counters(std::string_view text, const std::string& about) {
+  if (text.size() > kMostCountersBytes) {
+    return fail(Code::kInvalidArgument,
+                "more than " + std::to_string(kMostCountersBytes >> 20) + " MiB: no list of counters", about);
+  }
+  Counters counters;
+  std::size_t line = 0;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const auto row = text::trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    ++line;
+    if (row.empty() || row.front() == '#') continue;
+    const auto wrong = read_row(row, line, counters);
+    if (!wrong.empty())
+      return fail(Code::kInvalidArgument, "line " + std::to_string(line) + ": " + wrong, about);
+  }
+  if (counters.all.empty() && counters.left_out.empty()) {
+    return fail(Code::kInvalidArgument,
+                "no counters: rows as \"DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\" would do",
+                about);
+  }
+  std::sort(counters.all.begin(), counters.all.end(), [](const Counter& a, const Counter& b) {
+    return std::tie(a.field, a.name) < std::tie(b.field, b.name);
+  });
+  return counters;
+}
+
+}  // namespace gpulet::metrics

@@ -1,0 +1,226 @@
+#include "metrics/attribution.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+
+namespace gpulet::metrics {
+namespace {
+
+const PodName kTrain{"default", "train"}, kServe{"default", "serve"}, kOther{"kube-system", "other"};
+
+inventory::Snapshot machine() {
+  inventory::Snapshot snapshot;
+  for (unsigned i = 0; i < 3; ++i) {
+    inventory::Gpu gpu;
+    gpu.index = i;
+    gpu.minor = i + 4;  // not the index
+    gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
+    snapshot.gpus.push_back(gpu);
+  }
+  auto& mig = snapshot.gpus[2];
+  mig.mig_enabled = true;
+  for (const auto& [uuid, gi, ci] :
+       {std::tuple{"MIG-a", 3u, 0u}, std::tuple{"MIG-b", 5u, 0u}, std::tuple{"MIG-c", 5u, 1u}}) {
+    inventory::MigDevice device;
+    device.uuid = DeviceUuid(uuid);
+    device.gpu_instance = gi;
+    device.compute_instance = ci;
+    mig.mig_devices.push_back(device);
+  }
+  return snapshot;
+}
+
+ContainerDevices container(const PodName& pod, const std::string& name, const std::vector<std::string>& ids) {
+  ContainerDevices one{pod, name, {}};
+  for (const auto& id : ids) one.devices[ResourceName("nvidia.com/gpu")].push_back(DeviceId(id));
+  return one;
+}
+
+Holder holder(const PodName& pod) { return {pod, {"main"}, {}}; }
+
+ProcessSample process(unsigned pid, std::optional<std::uint64_t> bytes, double sm) {
+  return {pid, bytes ? std::optional(Bytes{*bytes}) : std::nullopt, sm};
+}
+
+std::string place(const std::string& id) {
+  const auto found = place_of(DeviceId(id), machine());
+  return found ? found->device.str() + "|" + found->share : "none";
+}
+
+TEST(DeviceIds, EveryForm) {
+  EXPECT_EQ(place("GPU-1"), "GPU-1|");
+  EXPECT_EQ(place("GPU-1::7"), "GPU-1|7");
+  EXPECT_EQ(place("MIG-b"), "MIG-b|");
+  EXPECT_EQ(place("MIG-b::0"), "MIG-b|0");
+  EXPECT_EQ(place("MIG-GPU-2/5/1"), "MIG-c|");
+  EXPECT_EQ(place("MIG-GPU-2/5/1::3"), "MIG-c|3");
+  EXPECT_EQ(place("nvidia4"), "GPU-0|");
+  EXPECT_EQ(place("nvidia4/vgpu2"), "GPU-0|2");
+  EXPECT_EQ(place("nvidia6/gi3"), "MIG-a|");
+  EXPECT_EQ(place("nvidia6/gi3/vgpu1"), "MIG-a|1");
+}
+
+TEST(DeviceIds, WhatNamesNothingHere) {
+  for (const std::string& id : std::vector<std::string>{
+           "", "GPU-9", "GPU-1::", "MIG-", "MIG-GPU-2/5/7", "MIG-GPU-2/5", "MIG-GPU-2/5/1/1", "MIG-GPU-9/5/1",
+           "nvidia", "nvidia0", "nvidia4/gi3", "nvidia6/gi4", "nvidia6/gi", "nvidia6/gi3/x", "nvidia-1", "0",
+           "::1", "/vgpu1", "nvidia99999999999999999999"}) {
+    EXPECT_EQ(place(id), "none") << id;
+  }
+}
+
+TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
+  const std::vector<ContainerDevices> containers = {
+      container(kTrain, "b", {"GPU-0::10", "GPU-0::9", "GPU-1"}),
+      container(kServe, "main", {"GPU-0::1", "GPU-7"}), container(kTrain, "a", {"GPU-0::2", "GPU-0::2"}),
+      container(kOther, "x", {"GPU-2"})};
+  const auto holders = holders_of(containers, machine());
+  const Holders wanted = {
+      {DeviceUuid("GPU-0"), {{kServe, {"main"}, {"1"}}, {kTrain, {"a", "b"}, {"2", "9", "10"}}}},
+      {DeviceUuid("GPU-1"), {{kTrain, {"b"}, {}}}},
+      {DeviceUuid("GPU-2"), {{kOther, {"x"}, {}}}},
+      {DeviceUuid("MIG-a"), {{kOther, {"x"}, {}}}},
+      {DeviceUuid("MIG-b"), {{kOther, {"x"}, {}}}},
+      {DeviceUuid("MIG-c"), {{kOther, {"x"}, {}}}}};
+  EXPECT_EQ(holders, wanted);
+}
+
+TEST(Attribution, OnePodHasAllButWhatAnotherIsKnownToDo) {
+  const std::vector<Holder> holders = {holder(kTrain)};
+  DeviceUse device{Bytes{1000}, 80, true, {process(1, 300, 50), process(2, 200, 10), process(3, 100, 5)}};
+  const PodOfProcess pods = {{1, kTrain}, {3, kOther}};
+  const auto shares = attribute(device, holders, pods);
+  ASSERT_EQ(shares.pods.size(), 1u);
+  EXPECT_EQ(shares.pods[0].memory, Bytes{900});
+  EXPECT_DOUBLE_EQ(shares.pods[0].busy, 75);
+  EXPECT_EQ(shares.rest_memory, Bytes{100});
+  EXPECT_DOUBLE_EQ(shares.rest_busy, 5);
+  EXPECT_EQ(attribute(device, holders, {}).pods[0].memory, Bytes{1000})
+      << "without a single process known too";
+}
+
+TEST(Attribution, ManyPodsHaveTheirOwnAndTheIdleNothing) {
+  const std::vector<Holder> holders = {holder({"a", "idle"}), holder(kServe), holder(kTrain)};
+  const DeviceUse device{Bytes{1000},
+                         80,
+                         true,
+                         {process(1, 300, 50), process(2, 200, 10), process(3, {}, 5), process(4, 50, 1)}};
+  const auto shares = attribute(device, holders, {{1, kTrain}, {2, kServe}, {3, kServe}, {4, kOther}});
+  EXPECT_TRUE(shares.known);
+  EXPECT_EQ(shares.pods[0].memory, Bytes{0});
+  EXPECT_DOUBLE_EQ(shares.pods[0].busy, 0);
+  EXPECT_EQ(shares.pods[1].memory, Bytes{200});
+  EXPECT_DOUBLE_EQ(shares.pods[1].busy, 15);
+  EXPECT_EQ(shares.pods[2].memory, Bytes{300});
+  EXPECT_DOUBLE_EQ(shares.pods[2].busy, 50);
+  EXPECT_EQ(shares.rest_memory, Bytes{500});
+  EXPECT_DOUBLE_EQ(shares.rest_busy, 15);
+}
+
+TEST(Attribution, MoreThanTheDeviceHasIsScaledDown) {
+  const std::vector<Holder> holders = {holder(kServe), holder(kTrain)};
+  const DeviceUse device{Bytes{100}, 90, true, {process(1, 300, 100), process(2, 100, 80)}};
+  const auto shares = attribute(device, holders, {{1, kServe}, {2, kTrain}});
+  EXPECT_EQ(shares.pods[0].memory, Bytes{75});
+  EXPECT_EQ(shares.pods[1].memory, Bytes{25});
+  EXPECT_DOUBLE_EQ(shares.pods[0].busy, 50);
+  EXPECT_DOUBLE_EQ(shares.pods[1].busy, 40);
+  EXPECT_EQ(shares.rest_memory, Bytes{0});
+}
+
+TEST(Attribution, WhatNobodyKnowsIsSaid) {
+  const std::vector<Holder> two = {holder(kServe), holder(kTrain)};
+  DeviceUse device{Bytes{100}, 90, true, {process(1, 50, 40)}};
+  EXPECT_FALSE(attribute(device, two, {}).known);
+  EXPECT_TRUE(attribute(device, two, {{1, kOther}}).known);
+  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).known);
+  EXPECT_TRUE(attribute({Bytes{100}, 0, true, {}}, two, {}).known) << "nothing runs: each has nothing";
+  EXPECT_EQ(attribute(device, {}, {{1, kOther}}).rest_memory, Bytes{100});
+  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).busy_known);
+  device.times = false;
+  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).known);
+  EXPECT_FALSE(attribute(device, two, {{1, kTrain}}).busy_known);
+  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).busy_known);
+}
+
+TEST(Attribution, ThePodIsTheFirstThatIsKnown) {
+  const PodUids known = {{"u1", kTrain}, {"u2", kServe}};
+  const std::vector<std::string> nested = {"u0", "u2", "u1"};
+  EXPECT_EQ(pod_of(nested, known), kServe);
+  EXPECT_EQ(pod_of({nested.data(), 1}, known), std::nullopt);
+}
+
+struct World {
+  DeviceUse device;
+  std::vector<Holder> holders;
+  PodOfProcess pods;
+};
+
+World any_world() {
+  World world;
+  const auto bytes = [] {
+    return *rc::gen::inRange(0, 4) == 0 ? *rc::gen::arbitrary<std::uint64_t>()
+                                        : *rc::gen::inRange<std::uint64_t>(0, 1000);
+  };
+  world.device.memory = Bytes{bytes()};
+  world.device.busy = *rc::gen::inRange(0, 101);
+  for (int i = *rc::gen::inRange(0, 6); i > 0; --i)
+    world.holders.insert(world.holders.begin(), holder({"n", "p" + std::to_string(i)}));
+  for (unsigned pid = *rc::gen::inRange(0u, 12u); pid > 0; --pid) {
+    world.device.processes.push_back(process(pid, bytes(), *rc::gen::inRange(0, 101)));
+    if (*rc::gen::inRange(0, 3) == 0) world.device.processes.back().memory.reset();
+    // Pods beyond the holders' too, and processes of none.
+    const int pod = *rc::gen::inRange(0, 9);
+    if (pod > 0) world.pods[pid] = {"n", "p" + std::to_string(pod)};
+  }
+  return world;
+}
+
+RC_GTEST_PROP(AttributionProperties, TheSumIsTheDevices, ()) {
+  const auto world = any_world();
+  const auto shares = attribute(world.device, world.holders, world.pods);
+  std::uint64_t memory = shares.rest_memory.value;
+  double busy = shares.rest_busy;
+  for (const auto& pod : shares.pods) {
+    RC_ASSERT(pod.memory <= world.device.memory);
+    RC_ASSERT(pod.busy >= 0);
+    memory += pod.memory.value;
+    busy += pod.busy;
+  }
+  RC_ASSERT(shares.rest_busy >= 0);
+  RC_ASSERT(memory == world.device.memory.value);
+  RC_ASSERT(std::abs(busy - world.device.busy) < 1e-9);
+}
+
+RC_GTEST_PROP(AttributionProperties, EachHolderIsThereOnceAndTheIdleHaveNothing, ()) {
+  const auto world = any_world();
+  const auto shares = attribute(world.device, world.holders, world.pods);
+  RC_ASSERT(shares.pods.size() == world.holders.size());
+  for (std::size_t i = 0; i < shares.pods.size(); ++i) {
+    RC_ASSERT(shares.pods[i].holder == world.holders[i]);
+    const bool idle = std::none_of(world.device.processes.begin(), world.device.processes.end(),
+                                   [&](const ProcessSample& one) {
+                                     const auto pod = world.pods.find(one.pid);
+                                     return pod != world.pods.end() && pod->second == world.holders[i].pod;
+                                   });
+    if (idle && world.holders.size() > 1) {
+      RC_ASSERT(shares.pods[i].memory.value == 0u);
+      RC_ASSERT(shares.pods[i].busy == 0.0);
+    }
+  }
+}
+
+RC_GTEST_PROP(AttributionProperties, TheOrderOfProcessesDoesNotMatter, ()) {
+  auto world = any_world();
+  const auto before = attribute(world.device, world.holders, world.pods);
+  std::reverse(world.device.processes.begin(), world.device.processes.end());
+  const auto after = attribute(world.device, world.holders, world.pods);
+  RC_ASSERT(before.rest_memory == after.rest_memory);
+  for (std::size_t i = 0; i < before.pods.size(); ++i)
+    RC_ASSERT(before.pods[i].memory == after.pods[i].memory);
+}
+
+}  // namespace
+}  // namespace gpulet::metrics

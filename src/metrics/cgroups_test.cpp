@@ -1,0 +1,84 @@
+#include "metrics/cgroups.h"
+
+#include <gtest/gtest.h>
+
+namespace gpulet::metrics {
+namespace {
+
+using Uids = std::vector<std::string>;
+
+const std::string kUid = "0b1d2a3c-4d5e-4f60-8172-93a4b5c6d7e8";
+const std::string kUnderscored = "0b1d2a3c_4d5e_4f60_8172_93a4b5c6d7e8";
+const std::string kOther = "ffffffff-4d5e-4f60-8172-93a4b5c6d7e8";
+const std::string kStatic = "d0a1b2c3d4e5f60718293a4b5c6d7e8f";
+const std::string kContainer = std::string(64, 'c');
+
+TEST(Cgroups, VersionTwoByEngineAndDriver) {
+  const auto of = [](const std::string& path) { return pod_uids("0::" + path + "\n"); };
+  for (const std::string& qos : Uids{"kubepods-besteffort-pod", "kubepods-burstable-pod", "kubepods-pod"}) {
+    const std::string slice = "/kubepods.slice/x.slice/" + qos + kUnderscored + ".slice/";
+    EXPECT_EQ(of(slice + "cri-containerd-" + kContainer + ".scope"), Uids{kUid});
+    EXPECT_EQ(of(slice + "crio-" + kContainer + ".scope"), Uids{kUid});
+    EXPECT_EQ(of(slice + "crio-" + kContainer + ".scope/container"), Uids{kUid}) << "crun";
+    EXPECT_EQ(of(slice + "docker-" + kContainer + ".scope"), Uids{kUid});
+  }
+  for (const std::string& qos : Uids{"/besteffort", "/burstable", ""}) {
+    EXPECT_EQ(of("/kubepods" + qos + "/pod" + kUid + "/" + kContainer), Uids{kUid});
+    EXPECT_EQ(of("/kubepods" + qos + "/pod" + kUid + "/crio-" + kContainer), Uids{kUid});
+  }
+  EXPECT_EQ(of("/system.slice/containerd.service/kubepods-burstable-pod" + kUnderscored +
+               ".slice:cri-containerd:" + kContainer),
+            Uids{kUid});
+  EXPECT_EQ(of("/kubepods/burstable/pod" + kStatic + "/" + kContainer), Uids{kStatic});
+  EXPECT_EQ(of("/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
+               "kubelet-kubepods-burstable-pod" +
+               kUnderscored + ".slice/cri-containerd-" + kContainer + ".scope"),
+            Uids{kUid});
+  // As seen out of the agent's own cgroup namespace.
+  EXPECT_EQ(of("/../../../kubepods-burstable-pod" + kUnderscored + ".slice/cri-containerd-1.scope"),
+            Uids{kUid});
+}
+
+TEST(Cgroups, VersionOneHasItOnEachLine) {
+  EXPECT_EQ(pod_uids("12:pids:/kubepods/burstable/pod" + kUid + "/" + kContainer +
+                     "\n11:cpu,cpuacct:/kubepods/burstable/pod" + kUid + "/" + kContainer +
+                     "\n1:name=systemd:/kubepods/burstable/pod" + kUid + "/" + kContainer + "\n0::/\n"),
+            Uids{kUid});
+}
+
+TEST(Cgroups, ThePodOfThisNodeIsTheOutermost) {
+  // A kubelet within a Pod, or one that lies.
+  EXPECT_EQ(
+      pod_uids("0::/kubepods/pod" + kUid + "/" + kContainer + "/kubepods/burstable/pod" + kOther + "/x"),
+      (Uids{kUid, kOther}));
+}
+
+TEST(Cgroups, WhatIsNoPod) {
+  const std::vector<std::string> paths = {"/",
+                                          "/user.slice/user-1000.slice/session-2.scope",
+                                          "/machine.slice/libpod-" + kContainer + ".scope",
+                                          "/kubepods.slice/kubepods-burstable.slice",
+                                          "/kubepods/pod" + kUid.substr(1),
+                                          "/kubepods/pod" + kUid + "0",
+                                          "/kubepods/podX" + kUid.substr(1),
+                                          "/my-pod" + kUnderscored + ".slice",
+                                          "/kubepods/pod" + kContainer};
+  for (const auto& path : paths) {
+    EXPECT_EQ(pod_uids("0::" + path + "\n"), Uids{}) << path;
+  }
+  EXPECT_EQ(pod_uids(""), Uids{});
+  EXPECT_EQ(pod_uids("0\n::\n:\n\n"), Uids{});
+  EXPECT_EQ(pod_uids(std::string(kMostCgroupBytes, '\n') + "0::/kubepods/pod" + kUid), Uids{});
+}
+
+TEST(Cgroups, FoldersOfLogsNamePods) {
+  EXPECT_EQ(parse_log_folder("kube-system_gpu-test-0_" + kUid),
+            (PodOfFolder{{"kube-system", "gpu-test-0"}, kUid}));
+  EXPECT_EQ(parse_log_folder("a_b_" + kStatic), (PodOfFolder{{"a", "b"}, kStatic}));
+  const std::vector<std::string> wrong = {"",           "a_b",        "a_b_c",
+                                          "_b_" + kUid, "a__" + kUid, "a_b_" + kUid + "_d"};
+  for (const auto& name : wrong) EXPECT_EQ(parse_log_folder(name), std::nullopt) << name;
+}
+
+}  // namespace
+}  // namespace gpulet::metrics

@@ -1,0 +1,78 @@
+// One sample of a node's GPUs as plain values: what was asked of the driver and what it said.
+//
+// What this GPU or driver does not have is not in it. A GPU that did not answer is in it with the reason and
+// nothing else: the others are whole.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "base/strong.h"
+#include "metrics/fields.h"
+
+namespace gpulet::metrics {
+
+// Numbers in the units of the field's help; texts of labels.
+using Value = std::variant<std::uint64_t, double, std::string>;
+using Values = std::map<Field, Value>;
+
+struct ProcessSample {
+  unsigned pid = 0;             // as the host counts
+  std::optional<Bytes> memory;  // nullopt: the driver does not say
+  double sm = 0;                // percent of the device's time since the sample before
+  friend bool operator==(const ProcessSample&, const ProcessSample&) = default;
+};
+
+// What happened within Sample::window.
+struct EventCounts {
+  std::map<std::uint64_t, std::uint64_t> xids;        // by XID
+  std::map<std::string, std::uint64_t> clock_events;  // by DCGM's name: samples in which it was so
+  friend bool operator==(const EventCounts&, const EventCounts&) = default;
+};
+struct LastXid {
+  std::uint64_t code = 0;  // 0: none since the start
+  std::string text;        // "No Error" for none
+  friend bool operator==(const LastXid&, const LastXid&) = default;
+};
+
+// A MIG device. What is measured of it is its GPU instance's, but for its processes.
+struct MigDeviceSample {
+  DeviceUuid uuid;
+  unsigned compute_instance = 0;
+  std::vector<ProcessSample> processes;
+};
+struct InstanceSample {
+  unsigned id = 0;
+  std::string profile;  // "1g.10gb"
+  Values values;        // of fields that each instance has for itself
+  LastXid xid;
+  EventCounts counts;
+  std::vector<MigDeviceSample> devices;  // by compute instance
+};
+struct GpuSample {
+  unsigned index = 0;
+  DeviceUuid uuid;
+  std::string pci_bus_id;  // "00000000:1B:00.0"
+  std::string model;
+  std::optional<Error> failed;
+  bool mig = false;  // its mode
+  Values values;
+  LastXid xid;
+  EventCounts counts;
+  std::map<unsigned, std::string> peers;  // by index, DCGM's word: "OK", "NotSupported", …
+  std::vector<ProcessSample> processes;   // by pid; of a GPU in MIG mode its devices have them
+  bool times = true;                      // whether the driver told how busy each process is
+  std::vector<InstanceSample> instances;  // by id
+};
+struct Sample {
+  std::chrono::milliseconds window{300'000};  // of EventCounts
+  std::vector<GpuSample> gpus;                // by index
+};
+
+}  // namespace gpulet::metrics

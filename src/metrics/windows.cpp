@@ -1,0 +1,97 @@
+#include "metrics/windows.h"
+
+#include <algorithm>
+#include <set>
+
+namespace gpulet::metrics {
+namespace {
+
+using std::chrono::seconds;
+
+struct ClockEvent {
+  std::uint64_t bit;
+  const char* name;
+};
+constexpr ClockEvent kClockEvents[] = {
+    {0x1, "gpu_idle"},    {0x2, "clocks_setting"},  {0x4, "power_cap"},
+    {0x8, "hw_slowdown"}, {0x10, "sync_boost"},     {0x20, "sw_thermal"},
+    {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}, {0x100, "display_clocks"},
+};
+
+}  // namespace
+
+std::vector<std::string> clock_events(std::uint64_t reasons) {
+  std::vector<std::string> names;
+  for (const auto& event : kClockEvents) {
+    if ((reasons & event.bit) != 0) names.emplace_back(event.name);
+  }
+  return names;
+}
+
+void Windows::Count::add(Time now) {
+  if (seconds_.empty() || now - seconds_.back().first >= seconds(1)) seconds_.emplace_back(now, 0);
+  ++seconds_.back().second;
+}
+
+std::uint64_t Windows::Count::since(Time begin) {
+  while (!seconds_.empty() && seconds_.front().first <= begin) seconds_.pop_front();
+  std::uint64_t sum = 0;
+  for (const auto& [when, count] : seconds_) sum += count;
+  return sum;
+}
+
+void Windows::xid(const DeviceUuid& gpu, std::optional<unsigned> gpu_instance, std::uint64_t code,
+                  std::string text, Time now) {
+  auto& part = gpus_[gpu].parts[gpu_instance];
+  part.last = {code, std::move(text)};
+  part.xids[code].add(now);
+}
+
+void Windows::fill(Part* part, LastXid& last, EventCounts& counts, Time begin) {
+  last = part == nullptr ? LastXid{0, "No Error"} : part->last;
+  counts.xids.clear();
+  if (part == nullptr) return;
+  for (auto xid = part->xids.begin(); xid != part->xids.end();) {
+    const auto count = xid->second.since(begin);
+    if (count > 0) counts.xids[xid->first] = count;
+    xid = count > 0 ? std::next(xid) : part->xids.erase(xid);
+  }
+}
+
+void Windows::fill(Sample& sample, Time now) {
+  sample.window = window_;
+  const Time begin = now - window_;
+  std::set<DeviceUuid> there;
+  for (auto& gpu : sample.gpus) {
+    there.insert(gpu.uuid);
+    auto& kept = gpus_[gpu.uuid];
+    if (const auto bits = gpu.values.find(Field::kClockEvents); bits != gpu.values.end()) {
+      if (const auto* reasons = std::get_if<std::uint64_t>(&bits->second)) {
+        for (const auto& name : clock_events(*reasons)) kept.clocks[name].add(now);
+      }
+    }
+    gpu.counts.clock_events.clear();
+    for (auto& [name, count] : kept.clocks) {
+      if (const auto sum = count.since(begin); sum > 0) gpu.counts.clock_events[name] = sum;
+    }
+    const auto part = [&](std::optional<unsigned> instance) {
+      const auto found = kept.parts.find(instance);
+      return found == kept.parts.end() ? nullptr : &found->second;
+    };
+    fill(part(std::nullopt), gpu.xid, gpu.counts, begin);
+    for (auto& instance : gpu.instances) {
+      // An XID of the whole GPU is each of its parts'.
+      fill(part(part(instance.id) == nullptr ? std::nullopt : std::optional(instance.id)), instance.xid,
+           instance.counts, begin);
+    }
+    if (gpu.failed) continue;
+    std::erase_if(kept.parts, [&](const auto& one) {
+      return one.first &&
+             std::none_of(gpu.instances.begin(), gpu.instances.end(),
+                          [&](const InstanceSample& instance) { return instance.id == *one.first; });
+    });
+  }
+  std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
+}
+
+}  // namespace gpulet::metrics

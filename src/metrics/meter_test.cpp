@@ -1,0 +1,216 @@
+// From the driver to the page: the expositions of the simulated machines, held by goldens.
+#include "metrics/meter.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "inventory/read.h"
+#include "metrics/read.h"
+#include "metrics/test_promtool.h"
+#include "nvml/test_sim_root.h"
+#include "sim/machine/machine.h"
+#include "sim/state/mig.h"
+
+namespace gpulet::metrics {
+namespace {
+
+using namespace std::chrono_literals;
+
+const PodName kTrain{"default", "train"}, kServe{"prod", "serve"}, kIdle{"prod", "idle"};
+constexpr unsigned kShown = 2;  // GPUs on the page
+
+void run(sim::Gpu& gpu, std::uint32_t pid, std::uint64_t mib, std::uint8_t sm,
+         std::uint32_t instance = sim::kNoInstance) {
+  sim::Process process{};
+  process.pid = pid;
+  process.gpu_instance = instance;
+  process.compute_instance = instance == sim::kNoInstance ? instance : 0;
+  process.memory_bytes = mib << 20;
+  process.sm_utilization = sm;
+  process.memory_utilization = sm / 2;
+  ASSERT_TRUE(sim::add_process(gpu, process));
+}
+
+class World {
+ public:
+  explicit World(const std::string& machine) : root_(**sim::load_machine(machine)) {
+    // Counters of time stand still.
+    auto state = root_.edit();
+    for (auto& gpu : state->gpus) {
+      gpu.energy_mj = 1000;
+      gpu.energy_since_ns = ~std::uint64_t{0};
+    }
+  }
+  sim::EditGuard edit() { return root_.edit(); }
+  // Reads a new snapshot and a sample of it.
+  void sample(Meter& meter, const std::vector<ContainerDevices>& containers) {
+    if (!session_) session_ = *nvml::Session::open(root_.path());
+    auto snapshot = std::make_shared<inventory::Snapshot>();
+    snapshot->driver = inventory::read_machine(*session_)->driver;
+    for (unsigned i = 0; i < kShown; ++i)
+      snapshot->gpus.push_back(inventory::read_gpu(*session_, i, {root_.path()}));
+    if (previous_) inventory::keep_known(snapshot->gpus, *previous_);
+    previous_ = snapshot;
+    Sample sample;
+    now_ += 10s;
+    for (unsigned i = 0; i < kShown; ++i)
+      sample.gpus.push_back(readers_[i].read(*session_, *snapshot, i, now_.time_since_epoch()));
+    const auto holders = holders_of(containers, *snapshot);
+    meter.take(snapshot, std::move(sample),
+               {holders, {{100, kTrain}, {200, kServe}}, {{kTrain, {"uid-1", {}}}}}, now_);
+  }
+  std::string uuid(unsigned gpu) { return edit()->gpus[gpu].uuid; }
+  Time now() const { return now_; }
+
+ private:
+  nvml::SimRoot root_;
+  std::shared_ptr<const nvml::Session> session_;
+  std::vector<GpuReader> readers_ = std::vector<GpuReader>(kShown, GpuReader(wanted()));
+  inventory::SnapshotPtr previous_;
+  Time now_{1h};
+
+  static std::set<Field> wanted() {
+    std::set<Field> all;
+    for (const auto& counter : default_counters().all) all.insert(counter.field);
+    return all;
+  }
+};
+
+ContainerDevices container(const PodName& pod, const std::vector<std::string>& ids) {
+  ContainerDevices one{pod, "main", {}};
+  for (const auto& id : ids) one.devices[ResourceName("nvidia.com/gpu")].push_back(DeviceId(id));
+  return one;
+}
+
+Meter meter() {
+  Meter made;
+  PageOptions options;
+  options.hostname = "node-1";
+  made.use(default_counters(), options);
+  return made;
+}
+
+std::string page_of(const Meter& meter) {
+  Exposition page;
+  meter.add_to(page);
+  return page.text();
+}
+
+void expect_golden(const std::string& name, const std::string& text) {
+  const std::string path = "tests/golden/metrics/" + name + ".prom";
+  if (std::getenv("UPDATE_GOLDEN")) {
+    ASSERT_TRUE(write_file_atomic(path, text));
+  }
+  const auto golden = read_file(path);
+  ASSERT_TRUE(golden) << golden.error().text() << " (UPDATE_GOLDEN=1 writes it)";
+  EXPECT_EQ(text, *golden);
+  EXPECT_EQ(promtool(text).find("error"), std::string::npos) << promtool(text);
+}
+
+// Every machine: its first GPU shared by two Pods that work and one that does not, its second by one.
+class MeterGolden : public testing::TestWithParam<const char*> {};
+
+TEST_P(MeterGolden, SharedAndWhole) {
+  World world(GetParam());
+  {
+    auto state = world.edit();
+    auto& gpu = state->gpus[0];
+    run(gpu, 100, 4000, 50);
+    run(gpu, 200, 2000, 20);
+    run(gpu, 300, 100, 5);  // of no Pod
+    gpu.utilization_gpu = 80;
+    gpu.utilization_memory = 40;
+  }
+  const std::string first = world.uuid(0), second = world.uuid(1);
+  const std::vector<ContainerDevices> pods = {container(kTrain, {first + "::0", first + "::2"}),
+                                              container(kServe, {first + "::1", second}),
+                                              container(kIdle, {first + "::3"})};
+  auto made = meter();
+  world.sample(made, pods);
+  for (auto& gpu : world.edit()->gpus) gpu.energy_mj += 500'000;
+  made.xid(DeviceUuid(second), {}, 31, "Graphics Engine Exception", world.now());
+  world.sample(made, pods);
+  expect_golden(GetParam(), page_of(made));
+}
+
+INSTANTIATE_TEST_SUITE_P(Machines, MeterGolden,
+                         testing::Values("hgx-h100", "dgx-a100", "l40s", "t4", "gb200", "dgx1-v100"),
+                         [](const auto& one) {
+                           std::string name = one.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Meter, MigDevices) {
+  World world("hgx-h100");
+  std::string held;
+  {
+    auto state = world.edit();
+    auto& gpu = state->gpus[0];
+    ASSERT_EQ(sim::set_mig_mode(gpu, true), sim::MigOutcome::kOk);
+    for (const auto& [profile, start] : {std::pair{9u, 4u}, std::pair{19u, 0u}}) {
+      sim::GpuInstance* instance = nullptr;
+      sim::ComputeInstance* compute = nullptr;
+      ASSERT_EQ(sim::create_gpu_instance(gpu, profile, start, &instance), sim::MigOutcome::kOk);
+      ASSERT_EQ(sim::create_compute_instance(gpu, *instance, profile == 9 ? 2 : 0, {}, &compute),
+                sim::MigOutcome::kOk);
+      // Theirs are made anew for each instance.
+      sim::set_text(compute->uuid, "MIG-" + std::to_string(profile));
+      if (profile == 9) run(gpu, 100, 3000, 60, instance->id);
+    }
+  }
+  const std::vector<ContainerDevices> pods = {container(kTrain, {"MIG-9"})};
+  auto made = meter();
+  world.sample(made, pods);
+  world.sample(made, pods);
+  expect_golden("hgx-h100-mig", page_of(made));
+}
+
+TEST(Meter, WhatIsAddedUpIsTheCards) {
+  World world("hgx-h100");
+  auto made = meter();
+  const DeviceUuid gpu(world.uuid(0));
+  for (int round = 0; round < 6; ++round) {
+    {
+      auto state = world.edit();
+      state->gpus[0].utilization_gpu = 50;
+      state->gpus[0].energy_mj += 1000;
+      // It does not answer for a while.
+      state->gpus[0].faults.lost = round == 2 ? 1 : 0;
+    }
+    world.sample(made, {container(round < 4 ? kTrain : kServe, {gpu.str()})});
+  }
+  const auto& account = made.accounts().all().at(gpu);
+  EXPECT_EQ(account.device.millijoules, 5000u) << "since the first sample, that of the silence too";
+  EXPECT_EQ(account.former.millijoules, 3000u);
+  EXPECT_EQ(account.pods.at(kServe).millijoules, 2000u);
+  EXPECT_EQ(account.device.busy, 4 * 5s) << "of four samples after the first";
+}
+
+TEST(Meter, NothingBeforeTheFirstSample) { EXPECT_EQ(page_of(meter()), ""); }
+
+TEST(Meter, SeriesOfWhatIsGoneAreGone) {
+  World world("hgx-h100");
+  auto made = meter();
+  const std::string gpu = world.uuid(0);
+  world.sample(made, {container(kTrain, {gpu})});
+  EXPECT_NE(page_of(made).find("pod=\"train\""), std::string::npos);
+  world.sample(made, {});
+  EXPECT_EQ(page_of(made).find("pod=\"train\""), std::string::npos);
+  world.edit()->gpus[0].faults.lost = 1;
+  world.sample(made, {});
+  const auto page = page_of(made);
+  for (const auto& line : text::split(page, '\n')) {
+    if (line.starts_with("DCGM_")) {
+      EXPECT_EQ(line.find(gpu), std::string::npos) << line;
+    }
+  }
+  EXPECT_NE(page.find("gpulet_gpu_up{gpu=\"0\",UUID=\"" + gpu + "\"} 0"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpulet::metrics

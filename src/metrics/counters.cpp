@@ -75,7 +75,7 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
     return std::to_string(columns->size()) + " columns, 3 would do: FIELD, TYPE, HELP" +
            (columns->size() > kColumns ? " (a help text with a comma goes in double quotes)" : "");
   }
-  const auto& [name, type_text, help] = std::tie((*columns)[0], (*columns)[1], (*columns)[2]);
+  const std::string &name = columns->at(0), &type_text = columns->at(1), &help = columns->at(2);
   const auto left_out = [&](std::string_view why) {
     counters.left_out.push_back("line " + std::to_string(line) + ": " + name + ": " + std::string(why));
   };

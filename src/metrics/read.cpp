@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "metrics/process_times.h"
 #include "nvml/health.h"
 #include "nvml/usage.h"
 
@@ -117,22 +118,6 @@ std::string instance_profile(const std::string& profile) {
   const auto at = profile.find("c.");
   return at != std::string::npos && profile.find_first_not_of("0123456789") == at ? profile.substr(at + 2)
                                                                                   : profile;
-}
-
-// How much of the time each process kept the GPU busy. The driver has a sample for each period in which a
-// process did anything; what periods there were is seen from those of all processes.
-std::map<unsigned, double> mean_times(const std::vector<nvml::ProcessUtilization>& samples, bool first) {
-  std::set<std::uint64_t> periods;
-  for (const auto& sample : samples) periods.insert(sample.when_us);
-  if (periods.empty()) return {};
-  // What the driver still kept from before the first read is long past.
-  if (first) periods = {*periods.rbegin()};
-  std::map<unsigned, double> times;
-  for (const auto& sample : samples) {
-    if (periods.contains(sample.when_us))
-      times[sample.pid] += sample.sm / static_cast<double>(periods.size());
-  }
-  return times;
 }
 
 std::vector<ProcessSample> to_samples(const std::vector<nvml::ProcessMemory>& processes,
@@ -424,7 +409,7 @@ void GpuReader::read_processes(Round& round) {
   round.sample.times = false;
   round.take(usage.process_utilization(utilization_seen_us_), [&](const auto& samples) {
     round.sample.times = true;
-    times = mean_times(samples, utilization_seen_us_ == 0);
+    times = mean_times(samples, utilization_seen_us_);
     for (const auto& one : samples) utilization_seen_us_ = std::max(utilization_seen_us_, one.when_us);
   });
   round.take(usage.processes(),

@@ -190,7 +190,7 @@ Result<bool> Usage::licensed() const {
   nvmlGridLicensableFeatures_t features{};
   const auto asked = GPULET_NVML(nvmlDeviceGetGridLicensableFeatures_v4, &features);
   if (!asked && asked.error().code() == Code::kUnsupported) return false;
-  GPULET_TRY(asked);
+  if (!asked) return fail(asked.error());
   const auto count =
       std::min<std::size_t>(features.licensableFeaturesCount, NVML_GRID_LICENSE_FEATURE_MAX_COUNT);
   return features.isGridLicenseSupported != 0 &&

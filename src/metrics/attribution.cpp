@@ -75,12 +75,13 @@ void sort_shares(std::vector<std::string>& shares) {
   });
 }
 
-void hold(std::vector<Holder>& holders, const ContainerDevices& container, const std::string& share) {
+Holder& hold(std::vector<Holder>& holders, const ContainerDevices& container, const std::string& share) {
   auto at = std::lower_bound(holders.begin(), holders.end(), container.pod,
                              [](const Holder& holder, const PodName& pod) { return holder.pod < pod; });
   if (at == holders.end() || at->pod != container.pod) at = holders.insert(at, Holder{container.pod, {}, {}});
   insert(at->containers, container.container);
   insert(at->shares, share);
+  return *at;
 }
 
 // `parts` scaled so that they do not exceed `whole`, in proportion: nothing stays nothing.
@@ -141,7 +142,10 @@ Holders holders_of(std::span<const ContainerDevices> containers, const inventory
       for (const auto& id : ids) {
         const auto place = place_of(id, snapshot);
         if (!place) continue;
-        hold(all[place->device], container, place->share);
+        auto& held = hold(all[place->device], container, place->share).held;
+        const Held one{resource, container.container, place->share};
+        const auto at = std::lower_bound(held.begin(), held.end(), one);
+        if (at == held.end() || *at != one) held.insert(at, one);
         const Gpu* gpu = snapshot.find(place->device);
         if (gpu == nullptr || !gpu->mig_enabled) continue;
         for (const auto& mig : gpu->mig_devices) hold(all[mig.uuid], container, place->share);
@@ -190,7 +194,7 @@ Shares attribute(const DeviceUse& device, std::span<const Holder> holders, const
   for (std::size_t i = 0; i < holders.size(); ++i) {
     const bool alone = holders.size() == 1;
     PodUse use{holders[i], Bytes{alone ? device.memory.value - memory[1] : memory[i]},
-               alone ? whole - busy[1] : busy[i]};
+               alone ? std::max(0.0, whole - busy[1]) : busy[i]};
     shares.rest_memory.value -= use.memory.value;
     shares.rest_busy = std::max(0.0, shares.rest_busy - use.busy);
     shares.pods.push_back(std::move(use));

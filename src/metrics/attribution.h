@@ -40,11 +40,19 @@ struct DevicePlace {
 // transformation.
 std::optional<DevicePlace> place_of(const DeviceId& id, const inventory::Snapshot& snapshot);
 
+// What a container holds of a device.
+struct Held {
+  ResourceName resource;
+  std::string container;
+  std::string share;  // "" for all of it
+  friend auto operator<=>(const Held&, const Held&) = default;
+};
 // A Pod on a device.
 struct Holder {
   PodName pod;
   std::vector<std::string> containers;  // that hold it, sorted
   std::vector<std::string> shares;      // of a shared device, sorted as numbers
+  std::vector<Held> held{};             // sorted; of a MIG device that it holds with its GPU none
   friend bool operator==(const Holder&, const Holder&) = default;
 };
 // By device, each list by Pod. Whoever holds a GPU in MIG mode as a whole holds its MIG devices.

@@ -77,10 +77,16 @@ TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
       container(kServe, "main", {"GPU-0::1", "GPU-7"}), container(kTrain, "a", {"GPU-0::2", "GPU-0::2"}),
       container(kOther, "x", {"GPU-2"})};
   const auto holders = holders_of(containers, machine());
+  const ResourceName gpus("nvidia.com/gpu");
+  const auto held = [&](const std::string& name, const std::string& share) {
+    return Held{gpus, name, share};
+  };
   const Holders wanted = {
-      {DeviceUuid("GPU-0"), {{kServe, {"main"}, {"1"}}, {kTrain, {"a", "b"}, {"2", "9", "10"}}}},
-      {DeviceUuid("GPU-1"), {{kTrain, {"b"}, {}}}},
-      {DeviceUuid("GPU-2"), {{kOther, {"x"}, {}}}},
+      {DeviceUuid("GPU-0"),
+       {{kServe, {"main"}, {"1"}, {held("main", "1")}},
+        {kTrain, {"a", "b"}, {"2", "9", "10"}, {held("a", "2"), held("b", "10"), held("b", "9")}}}},
+      {DeviceUuid("GPU-1"), {{kTrain, {"b"}, {}, {held("b", "")}}}},
+      {DeviceUuid("GPU-2"), {{kOther, {"x"}, {}, {held("x", "")}}}},
       {DeviceUuid("MIG-a"), {{kOther, {"x"}, {}}}},
       {DeviceUuid("MIG-b"), {{kOther, {"x"}, {}}}},
       {DeviceUuid("MIG-c"), {{kOther, {"x"}, {}}}}};

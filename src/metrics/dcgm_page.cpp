@@ -10,6 +10,8 @@ namespace {
 
 using Named = std::vector<std::pair<std::string, std::string>>;
 
+constexpr double kRoundingError = 1e-9;  // of percents that add up
+
 std::string number_text(double value) {
   std::array<char, 32> digits;
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
@@ -188,7 +190,7 @@ class Page {
       rest -= own;
       add_value(counter, labels({&pod, ""}, {}, {}), own);
     }
-    add_value(counter, labels({}, {}, {}), rest);
+    add_value(counter, labels({}, {}, {}), rest < kRoundingError ? 0.0 : rest);
   }
 
   void add_value(const Counter& counter, const Exposition::Labels& labels, const Value& value) {

@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cmath>
 
-#include "base/text.h"
-
 namespace gpulet::metrics {
 namespace {
 
@@ -49,22 +47,6 @@ std::string escaped(std::string_view text, bool quotes) {
     text.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return result;
-}
-
-// The weight of a media type in an Accept header, in thousandths; 0 when it is not acceptable.
-unsigned weight_of(std::string_view range) {
-  unsigned weight = 1000;
-  const auto parts = text::split(range, ';');
-  for (std::size_t i = 1; i < parts.size(); ++i) {
-    const auto part = text::trim(parts[i]);
-    if (!part.starts_with("q=")) continue;
-    double value = 0;
-    const auto end = part.data() + part.size();
-    const auto read = std::from_chars(part.data() + 2, end, value);
-    if (read.ec != std::errc{} || read.ptr != end || !(value >= 0 && value <= 1)) return 0;
-    weight = static_cast<unsigned>(std::lround(value * 1000));
-  }
-  return weight;
 }
 
 }  // namespace
@@ -120,16 +102,6 @@ std::string Exposition::open_metrics() const {
     }
   }
   return page += "# EOF\n";
-}
-
-bool wants_open_metrics(std::string_view accept) {
-  unsigned open = 0, plain = 0;
-  for (const auto& range : text::split(accept, ',')) {
-    const auto type = text::lower(text::trim(std::string_view(range).substr(0, range.find(';'))));
-    if (type == "application/openmetrics-text") open = std::max(open, weight_of(range));
-    if (type == "text/plain" || type == "text/*" || type == "*/*") plain = std::max(plain, weight_of(range));
-  }
-  return open > plain;
 }
 
 }  // namespace gpulet::metrics

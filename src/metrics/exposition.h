@@ -58,12 +58,4 @@ class Exposition {
   std::map<std::string, Family, std::less<>> families_;
 };
 
-inline constexpr std::string_view kTextContentType = "text/plain; version=0.0.4; charset=utf-8";
-inline constexpr std::string_view kOpenMetricsContentType =
-    "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-// Whether a request with this Accept header (empty: none) wants OpenMetrics rather than text: by the greater
-// weight, text when they are equal. What cannot be read counts as text.
-bool wants_open_metrics(std::string_view accept);
-
 }  // namespace gpulet::metrics

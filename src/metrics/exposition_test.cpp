@@ -81,20 +81,5 @@ TEST(Exposition, OpenMetricsKeepsTheNames) {
   EXPECT_EQ(Exposition().open_metrics(), "# EOF\n");
 }
 
-TEST(Exposition, TheFormatThatTheReaderPrefers) {
-  // Prometheus 2.42 and 3.
-  EXPECT_TRUE(wants_open_metrics(
-      "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
-      "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"));
-  EXPECT_TRUE(wants_open_metrics(" Application/OpenMetrics-Text ; version=1.0.0 ; q=0.5, text/plain;q=0.3"));
-  EXPECT_FALSE(wants_open_metrics(""));
-  EXPECT_FALSE(wants_open_metrics("*/*"));
-  EXPECT_FALSE(wants_open_metrics("text/html,application/xhtml+xml,*/*;q=0.8"));
-  EXPECT_FALSE(wants_open_metrics("text/plain;version=0.0.4,application/openmetrics-text"));
-  EXPECT_FALSE(wants_open_metrics("application/openmetrics-text;q=0"));
-  EXPECT_FALSE(wants_open_metrics("application/openmetrics-text;q=nan,text/plain"));
-  EXPECT_FALSE(wants_open_metrics(",;,q=,application/openmetrics-textual"));
-}
-
 }  // namespace
 }  // namespace gpulet::metrics

@@ -30,10 +30,16 @@ void Meter::take(inventory::SnapshotPtr snapshot, Sample sample, Pods pods, Time
   when_ = now;
 }
 
+void Meter::clear() {
+  snapshot_.reset();
+  sample_ = {};
+  uses_ = {};
+}
+
 void Meter::add_to(Exposition& page) const {
   if (!snapshot_) return;
   add_dcgm(page, sample_, counters_, uses_, options_);
-  add_own(page, {*snapshot_, sample_, pods_.holders, uses_, accounts_});
+  add_devices(page, *snapshot_, pods_.holders, uses_, accounts_);
 }
 
 }  // namespace gpulet::metrics

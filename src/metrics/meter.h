@@ -38,6 +38,9 @@ class Meter {
   // A new sample, its Pods and the snapshot that it was made by.
   void take(inventory::SnapshotPtr snapshot, Sample sample, Pods pods, Time now);
 
+  // Shows nothing any more, until the next sample. What is added up stays.
+  void clear();
+
   // Adds all of it; nothing before the first sample.
   void add_to(Exposition& page) const;
 

@@ -1,7 +1,6 @@
 #include "metrics/own_page.h"
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 namespace gpulet::metrics {
@@ -23,27 +22,39 @@ Named with(Named all, const Named& more) {
   return all;
 }
 
-// Who a charge is of: a Pod, Pods that have gone, nobody.
-Named holder(const char* kind, const PodName& pod = {}) {
-  return {{"holder", kind}, {"namespace", pod.name_space}, {"pod", pod.name}};
+Named pod_labels(const PodName& pod) { return {{"namespace", pod.name_space}, {"pod", pod.name}}; }
+
+double seconds(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+Named labels_of(const inventory::Gpu& gpu) {
+  return {{"gpu", std::to_string(gpu.index)},
+          {"UUID", gpu.uuid.str()},
+          {"device", "nvidia" + std::to_string(gpu.index)},
+          {"modelName", gpu.model}};
 }
 
-class Page {
- public:
-  Page(Exposition& page, const OwnPage& own) : page_(page), own_(own) {}
+Named labels_of(const inventory::Gpu& gpu, const inventory::MigDevice& mig) {
+  Named all = with(labels_of(gpu), {{"GPU_I_PROFILE", instance_profile(mig.profile)},
+                                    {"GPU_I_ID", std::to_string(mig.gpu_instance)}});
+  const auto same = std::count_if(gpu.mig_devices.begin(), gpu.mig_devices.end(),
+                                  [&](const auto& other) { return other.gpu_instance == mig.gpu_instance; });
+  if (same > 1) all.emplace_back("GPU_C_ID", std::to_string(mig.compute_instance));
+  return all;
+}
 
-  void add() {
-    for (const auto& gpu : own_.snapshot.gpus) {
-      const Named gpu_labels = {{"gpu", std::to_string(gpu.index)}, {"UUID", gpu.uuid.str()}};
-      add_gpu(gpu, gpu_labels);
-      // Of a GPU in MIG mode its parts are busy; energy is told of the GPU only.
-      add_device(gpu.uuid, gpu_labels, true, !gpu.mig_enabled);
+class DevicesPage {
+ public:
+  DevicesPage(Exposition& page, const Holders& holders, const Uses& uses, const Accounts& accounts)
+      : page_(page), holders_(holders), uses_(uses), accounts_(accounts) {}
+
+  void add(const inventory::Snapshot& snapshot) {
+    for (const auto& gpu : snapshot.gpus) {
+      // Of a GPU in MIG mode its parts are used; energy is told of the GPU only.
+      add_device(gpu.uuid, labels_of(gpu), true, !gpu.mig_enabled);
       for (const auto& mig : gpu.mig_devices) {
-        const Named device = with(gpu_labels, {{"mig", mig.uuid.str()}, {"profile", mig.profile}});
-        page_.add("gpulet_mig_device_info", kGauge, "A MIG device, and the memory slices that it lies on.",
-                  labels(with(device, {{"gpu_instance", std::to_string(mig.gpu_instance)},
-                                       {"compute_instance", std::to_string(mig.compute_instance)},
-                                       {"start", std::to_string(mig.placement_start)},
+        const Named device = labels_of(gpu, mig);
+        page_.add("gpulet_mig_instance", kGauge, "A MIG device and the memory slices that it lies on.",
+                  labels(with(device, {{"start", std::to_string(mig.placement_start)},
                                        {"size", std::to_string(mig.placement_size)}})),
                   1);
         add_device(mig.uuid, device, false, true);
@@ -52,71 +63,134 @@ class Page {
   }
 
  private:
-  void add_gpu(const inventory::Gpu& gpu, const Named& gpu_labels) {
-    const auto sampled = std::find_if(own_.sample.gpus.begin(), own_.sample.gpus.end(),
-                                      [&](const GpuSample& one) { return one.uuid == gpu.uuid; });
-    page_.add("gpulet_gpu_up", kGauge, "Whether the driver answers for the GPU.", labels(gpu_labels),
-              sampled != own_.sample.gpus.end() && !sampled->failed ? 1 : 0);
-  }
-
   void add_device(const DeviceUuid& device, const Named& device_labels, bool energy, bool busy) {
     add_holders(device, device_labels);
-    add_use(device, device_labels);
-    add_account(device, device_labels, energy, busy);
+    add_memory(device, device_labels);
+    const auto found = accounts_.all().find(device);
+    if (found == accounts_.all().end()) return;
+    const auto charge = [&](const PodName& who, const Charge& what) {
+      const auto all = labels(with(device_labels, pod_labels(who)));
+      if (energy) {
+        page_.add("gpulet_pod_gpu_energy_joules_total", kCounter,
+                  "Energy that the device used, by the Pod that used it; without a Pod what is nobody's.",
+                  all, static_cast<double>(what.millijoules) / kMilli);
+      }
+      if (busy) {
+        page_.add(
+            "gpulet_pod_gpu_busy_seconds_total", kCounter,
+            "Time that the device was busy, by the Pod that it worked for; without a Pod what is nobody's.",
+            all, seconds(what.busy));
+      }
+    };
+    for (const auto& [pod, what] : found->second.pods) charge(pod, what);
+    charge({}, found->second.nobody);
   }
 
   void add_holders(const DeviceUuid& device, const Named& device_labels) {
-    const auto found = own_.holders.find(device);
-    if (found == own_.holders.end()) return;
-    for (const auto& one : found->second) {
-      const auto held = [&](const std::string& share) {
-        page_.add("gpulet_device_held", kGauge, "A Pod that holds the device, or one share of it.",
-                  labels(with(device_labels,
-                              {{"share", share}, {"namespace", one.pod.name_space}, {"pod", one.pod.name}})),
+    const auto found = holders_.find(device);
+    if (found == holders_.end()) return;
+    for (const auto& holder : found->second) {
+      for (const auto& held : holder.held) {
+        const Named what = {{"resource", held.resource.str()}, {"share", held.share}};
+        page_.add("gpulet_device_allocated", kGauge, "A container that holds the device, or a share of it.",
+                  labels(with(with(with(device_labels, what), pod_labels(holder.pod)),
+                              {{"container", held.container}})),
                   1);
-      };
-      if (one.shares.empty()) held("");
-      for (const auto& share : one.shares) held(share);
+      }
     }
   }
 
-  void add_use(const DeviceUuid& device, const Named& device_labels) {
-    const auto found = own_.uses.devices.find(device);
-    if (found == own_.uses.devices.end() || !found->second.known) return;
-    const auto& shares = found->second;
-    const auto memory = [&](const Named& who, Bytes bytes) {
-      page_.add("gpulet_memory_used_bytes", kGauge, "Memory of the device in use, by who uses it.",
-                labels(with(device_labels, who)), bytes.value);
+  void add_memory(const DeviceUuid& device, const Named& device_labels) {
+    const auto found = uses_.devices.find(device);
+    if (found == uses_.devices.end() || !found->second.known) return;
+    const auto memory = [&](const PodName& who, Bytes bytes) {
+      page_.add("gpulet_pod_gpu_memory_bytes", kGauge,
+                "Memory of the device in use, by the Pod that uses it; without a Pod what is nobody's.",
+                labels(with(device_labels, pod_labels(who))), bytes.value);
     };
-    for (const auto& pod : shares.pods) memory(holder("pod", pod.holder.pod), pod.memory);
-    memory(holder("none"), shares.rest_memory);
-  }
-
-  void add_account(const DeviceUuid& device, const Named& device_labels, bool energy, bool busy) {
-    const auto found = own_.accounts.all().find(device);
-    if (found == own_.accounts.all().end()) return;
-    const auto charge = [&](const Named& who, const Charge& what) {
-      const auto all = labels(with(device_labels, who));
-      if (energy) {
-        page_.add("gpulet_energy_joules_total", kCounter, "Energy that the device used, by who used it.", all,
-                  static_cast<double>(what.millijoules) / kMilli);
-      }
-      if (busy) {
-        page_.add("gpulet_busy_seconds_total", kCounter, "Time that the device was busy, by who used it.",
-                  all, std::chrono::duration<double>(what.busy).count());
-      }
-    };
-    for (const auto& [pod, what] : found->second.pods) charge(holder("pod", pod), what);
-    charge(holder("former"), found->second.former);
-    charge(holder("none"), found->second.nobody);
+    for (const auto& pod : found->second.pods) memory(pod.holder.pod, pod.memory);
+    memory({}, found->second.rest_memory);
   }
 
   Exposition& page_;
-  const OwnPage& own_;
+  const Holders& holders_;
+  const Uses& uses_;
+  const Accounts& accounts_;
 };
+
+Named labels_of(const health::DeviceView& device, const inventory::Snapshot& snapshot) {
+  const auto* gpu = snapshot.find(device.scope.gpu);
+  if (gpu == nullptr)
+    return {{"gpu", ""}, {"UUID", device.scope.gpu.str()}, {"device", ""}, {"modelName", ""}};
+  for (const auto& mig : gpu->mig_devices) {
+    if (mig.gpu_instance == device.scope.gpu_instance &&
+        mig.compute_instance == device.scope.compute_instance)
+      return labels_of(*gpu, mig);
+  }
+  return labels_of(*gpu);
+}
+
+// Since when it is not offered: since the first of the faults that withdraw it, or since it is in this state.
+Time withdrawn_since(const health::Standing& standing) {
+  Time since = standing.since;
+  for (const auto& fault : standing.faults) {
+    if (fault.effect >= health::Effect::kDrain) since = std::min(since, fault.opened);
+  }
+  return since;
+}
 
 }  // namespace
 
-void add_own(Exposition& page, const OwnPage& own) { Page(page, own).add(); }
+void add_devices(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
+                 const Uses& uses, const Accounts& accounts) {
+  DevicesPage(page, holders, uses, accounts).add(snapshot);
+}
+
+void add_health(Exposition& page, const health::View& view, const inventory::Snapshot& snapshot) {
+  for (const auto& device : view.devices) {
+    // A MIG device that is gone with its GPU has nothing to be known by.
+    if (!device.scope.whole() && snapshot.find(device.scope.gpu) == nullptr) continue;
+    const Named name = labels_of(device, snapshot);
+    const auto& standing = device.standing;
+    const bool offered = health::offered(standing.state);
+    page.add("gpulet_device_state", kGauge, "The state that the device is in.",
+             labels(with(name, {{"state", std::string(health::name(standing.state))}})), 1);
+    page.add("gpulet_device_offered", kGauge, "Whether the device is offered to the kubelet.", labels(name),
+             offered ? 1 : 0);
+    page.add("gpulet_device_relapses", kGauge, "How often its GPU has failed again soon after its return.",
+             labels(name), standing.relapses);
+    std::map<std::string, std::uint64_t> classes;
+    for (const auto& fault : standing.faults) ++classes[std::string(health::rule_of(fault.fault_class).name)];
+    for (const auto& [fault_class, count] : classes) {
+      page.add("gpulet_device_faults", kGauge, "Open faults of the device, by class.",
+               labels(with(name, {{"class", fault_class}})), count);
+    }
+    if (offered) continue;
+    page.add("gpulet_device_quarantine_seconds", kGauge, "For how long the device has not been offered.",
+             labels(name), seconds(view.at.now - withdrawn_since(standing)));
+  }
+}
+
+void add_agent(Exposition& page, const AgentNumbers& numbers) {
+  const auto age = [&](std::string_view name, std::string_view help,
+                       const std::optional<std::chrono::nanoseconds>& value) {
+    if (value) page.add(name, kGauge, help, {}, seconds(*value));
+  };
+  page.add("gpulet_driver_calls_total", kCounter, "Calls into the driver.", {}, numbers.driver_calls);
+  page.add("gpulet_driver_call_seconds_total", kCounter, "Time spent in the driver.", {},
+           seconds(numbers.driver_time));
+  page.add("gpulet_driver_calls_hanging", kGauge, "Calls into the driver that have not returned in time.", {},
+           numbers.driver_hanging);
+  age("gpulet_snapshot_age_seconds", "Age of what is known of the node's GPUs.", numbers.snapshot_age);
+  age("gpulet_sample_age_seconds", "Age of the sample that the metrics show.", numbers.sample_age);
+  age("gpulet_pod_resources_age_seconds", "Age of the kubelet's last answer on who holds what.",
+      numbers.pod_resources_age);
+  page.add("gpulet_pod_resources_errors_total", kCounter,
+           "Questions on who holds what that the kubelet did not answer.", {}, numbers.pod_resources_errors);
+  for (const auto& [resource, score] : numbers.placement_scores) {
+    page.add("gpulet_placement_score", kGauge, "Score of the last preferred allocation.",
+             {{"resource", resource}}, score);
+  }
+}
 
 }  // namespace gpulet::metrics

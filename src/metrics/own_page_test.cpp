@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "health/test_feed.h"
 #include "metrics/test_promtool.h"
 
 namespace gpulet::metrics {
@@ -11,105 +12,137 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const DeviceUuid kGpu("GPU-0"), kMig("MIG-a");
+const DeviceUuid kGpu("GPU-0");
 const PodName kTrain{"default", "train"}, kServe{"prod", "serve"};
+const ResourceName kResource("nvidia.com/gpu");
 
-struct World {
-  inventory::Snapshot snapshot;
-  Sample sample;
-  Holders holders;
-  Uses uses;
-  Accounts accounts;
-
-  World() {
-    for (unsigned i = 0; i < 2; ++i) {
-      inventory::Gpu gpu;
-      gpu.index = i;
-      gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
-      snapshot.gpus.push_back(gpu);
-      GpuSample one;
-      one.index = i;
-      one.uuid = gpu.uuid;
-      sample.gpus.push_back(one);
-    }
-    sample.gpus[1].failed = Error(Code::kDeviceLost, "lost");
-  }
-  Exposition page() const {
-    Exposition page;
-    add_own(page, {snapshot, sample, holders, uses, accounts});
-    return page;
-  }
-};
-
-TEST(OwnPage, SharedGpu) {
-  World world;
-  world.holders[kGpu] = {{kServe, {"main"}, {"1"}}, {kTrain, {"main"}, {"0", "2"}}};
-  Shares shares;
-  shares.pods = {{world.holders[kGpu][0], Bytes{100}, 20}, {world.holders[kGpu][1], Bytes{200}, 60}};
-  shares.rest_memory = Bytes{50};
-  world.uses.devices[kGpu] = shares;
-  world.accounts.add(kGpu, {1000, 500ms}, shares);
-  const auto page = world.page().text();
-  EXPECT_EQ(page,
-            R"(# HELP gpulet_busy_seconds_total Time that the device was busy, by who used it.
-# TYPE gpulet_busy_seconds_total counter
-gpulet_busy_seconds_total{gpu="0",UUID="GPU-0",holder="former",namespace="",pod=""} 0
-gpulet_busy_seconds_total{gpu="0",UUID="GPU-0",holder="none",namespace="",pod=""} 0
-gpulet_busy_seconds_total{gpu="0",UUID="GPU-0",holder="pod",namespace="default",pod="train"} 0.375
-gpulet_busy_seconds_total{gpu="0",UUID="GPU-0",holder="pod",namespace="prod",pod="serve"} 0.125
-# HELP gpulet_device_held A Pod that holds the device, or one share of it.
-# TYPE gpulet_device_held gauge
-gpulet_device_held{gpu="0",UUID="GPU-0",share="0",namespace="default",pod="train"} 1
-gpulet_device_held{gpu="0",UUID="GPU-0",share="1",namespace="prod",pod="serve"} 1
-gpulet_device_held{gpu="0",UUID="GPU-0",share="2",namespace="default",pod="train"} 1
-# HELP gpulet_energy_joules_total Energy that the device used, by who used it.
-# TYPE gpulet_energy_joules_total counter
-gpulet_energy_joules_total{gpu="0",UUID="GPU-0",holder="former",namespace="",pod=""} 0
-gpulet_energy_joules_total{gpu="0",UUID="GPU-0",holder="none",namespace="",pod=""} 0
-gpulet_energy_joules_total{gpu="0",UUID="GPU-0",holder="pod",namespace="default",pod="train"} 0.75
-gpulet_energy_joules_total{gpu="0",UUID="GPU-0",holder="pod",namespace="prod",pod="serve"} 0.25
-# HELP gpulet_gpu_up Whether the driver answers for the GPU.
-# TYPE gpulet_gpu_up gauge
-gpulet_gpu_up{gpu="0",UUID="GPU-0"} 1
-gpulet_gpu_up{gpu="1",UUID="GPU-1"} 0
-# HELP gpulet_memory_used_bytes Memory of the device in use, by who uses it.
-# TYPE gpulet_memory_used_bytes gauge
-gpulet_memory_used_bytes{gpu="0",UUID="GPU-0",holder="none",namespace="",pod=""} 50
-gpulet_memory_used_bytes{gpu="0",UUID="GPU-0",holder="pod",namespace="default",pod="train"} 200
-gpulet_memory_used_bytes{gpu="0",UUID="GPU-0",holder="pod",namespace="prod",pod="serve"} 100
-)");
-  EXPECT_EQ(promtool(page), "");
-  // Each is in the documentation.
-  const auto docs = read_file("docs/metrics.md").value_or("");
+std::vector<std::string> lines(const std::string& page, const std::string& begin) {
+  std::vector<std::string> found;
   for (const auto& line : text::split(page, '\n')) {
-    if (!line.starts_with("gpulet_")) continue;
-    const auto name = line.substr(0, line.find('{'));
-    EXPECT_NE(docs.find("| `" + name + "` |"), std::string::npos) << name;
+    if (line.starts_with(begin)) found.push_back(line);
+  }
+  return found;
+}
+
+// Of all that is on a page: the checker is content, and the documentation names it.
+void expect_right(const Exposition& page) {
+  auto said = complaints(page.text());
+  said.erase(kCapitals);
+  EXPECT_EQ(said, std::set<std::string>());
+  const auto docs = read_file("docs/metrics.md").value_or("");
+  for (const auto& line : lines(page.text(), "# TYPE ")) {
+    const auto words = text::split(line, ' ');
+    EXPECT_NE(docs.find("| `" + words[2] + "` | " + words[3] + " |"), std::string::npos) << line;
   }
 }
 
+TEST(OwnPage, SharedGpu) {
+  auto snapshot = health::node();
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].model = "NVIDIA H100";
+  Holders holders;
+  holders[kGpu] = {{kServe, {"main"}, {"1"}, {{kResource, "main", "1"}}},
+                   {kTrain, {"a", "b"}, {"0", "2"}, {{kResource, "a", "0"}, {kResource, "b", "2"}}}};
+  Shares shares;
+  shares.pods = {{holders[kGpu][0], Bytes{100}, 20}, {holders[kGpu][1], Bytes{200}, 60}};
+  shares.rest_memory = Bytes{50};
+  shares.rest_busy = 20;
+  Uses uses;
+  uses.devices[kGpu] = shares;
+  Accounts accounts;
+  accounts.add(kGpu, {1000, 500ms}, shares);
+  Exposition page;
+  add_devices(page, snapshot, holders, uses, accounts);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100",)";
+  const std::string train = R"(namespace="default",pod="train")", serve = R"(namespace="prod",pod="serve")",
+                    nobody = R"(namespace="",pod="")";
+  const auto series = [&](const std::string& name, const std::string& rest) { return name + gpu + rest; };
+  EXPECT_EQ(
+      lines(page.text(), "gpulet_"),
+      (std::vector<std::string>{series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="0",)" +
+                                                                      train + R"(,container="a"} 1)"),
+                                series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="1",)" +
+                                                                      serve + R"(,container="main"} 1)"),
+                                series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="2",)" +
+                                                                      train + R"(,container="b"} 1)"),
+                                series("gpulet_pod_gpu_busy_seconds_total", nobody + "} 0.1"),
+                                series("gpulet_pod_gpu_busy_seconds_total", train + "} 0.3"),
+                                series("gpulet_pod_gpu_busy_seconds_total", serve + "} 0.1"),
+                                series("gpulet_pod_gpu_energy_joules_total", nobody + "} 0.2"),
+                                series("gpulet_pod_gpu_energy_joules_total", train + "} 0.6"),
+                                series("gpulet_pod_gpu_energy_joules_total", serve + "} 0.2"),
+                                series("gpulet_pod_gpu_memory_bytes", nobody + "} 50"),
+                                series("gpulet_pod_gpu_memory_bytes", train + "} 200"),
+                                series("gpulet_pod_gpu_memory_bytes", serve + "} 100")}));
+  expect_right(page);
+}
+
 TEST(OwnPage, MigDevices) {
-  World world;
-  inventory::MigDevice mig;
-  mig.uuid = kMig;
-  mig.profile = "3g.40gb";
-  mig.gpu_instance = 2;
-  mig.placement_start = 4;
-  mig.placement_size = 4;
-  world.snapshot.gpus[0].mig_devices = {mig};
-  world.holders[kMig] = {{kTrain, {"main"}, {}}};
-  const auto page = world.page().text();
-  EXPECT_NE(
-      page.find(
-          R"(gpulet_mig_device_info{gpu="0",UUID="GPU-0",mig="MIG-a",profile="3g.40gb",gpu_instance="2",)"
-          R"(compute_instance="0",start="4",size="4"} 1)"),
-      std::string::npos)
-      << page;
-  EXPECT_NE(page.find(R"(gpulet_device_held{gpu="0",UUID="GPU-0",mig="MIG-a",profile="3g.40gb",share="",)"
-                      R"(namespace="default",pod="train"} 1)"),
-            std::string::npos)
-      << page;
-  EXPECT_EQ(page.find("gpulet_memory_used_bytes"), std::string::npos) << "not known is not zero";
+  auto snapshot = health::node();
+  auto& migs = snapshot.gpus[1].mig_devices;
+  for (std::size_t i = 0; i < migs.size(); ++i) {
+    migs[i].uuid = DeviceUuid("MIG-" + std::to_string(i));
+    migs[i].profile = migs[i].gpu_instance == 1 ? "1c.2g.20gb" : "3g.40gb";
+    migs[i].placement_start = i < 2 ? 0 : 4;
+    migs[i].placement_size = i < 2 ? 2 : 4;
+  }
+  Exposition page;
+  Accounts accounts;
+  accounts.add(migs[2].uuid, {0, 500ms}, {});
+  accounts.add(DeviceUuid("GPU-1"), {700, 0ms}, {});
+  add_devices(page, snapshot, {}, {}, accounts);
+  const std::string gpu = R"({gpu="1",UUID="GPU-1",device="nvidia1",modelName="",)";
+  EXPECT_EQ(lines(page.text(), "gpulet_"),
+            (std::vector<std::string>{
+                "gpulet_mig_instance" + gpu +
+                    R"(GPU_I_PROFILE="2g.20gb",GPU_I_ID="1",GPU_C_ID="0",start="0",size="2"} 1)",
+                "gpulet_mig_instance" + gpu +
+                    R"(GPU_I_PROFILE="2g.20gb",GPU_I_ID="1",GPU_C_ID="1",start="0",size="2"} 1)",
+                "gpulet_mig_instance" + gpu + R"(GPU_I_PROFILE="3g.40gb",GPU_I_ID="2",start="4",size="4"} 1)",
+                "gpulet_pod_gpu_busy_seconds_total" + gpu +
+                    R"(GPU_I_PROFILE="3g.40gb",GPU_I_ID="2",namespace="",pod=""} 0.5)",
+                "gpulet_pod_gpu_energy_joules_total" + gpu + R"(namespace="",pod=""} 0.7)"}))
+      << "the GPU has energy, its parts have time";
+  expect_right(page);
+}
+
+TEST(OwnPage, HowDevicesStand) {
+  health::Feed feed;
+  feed.xid({kGpu}, 95);
+  feed.pass(10s);
+  const auto page_of = [&] {
+    Exposition page;
+    add_health(page, health::view_of(feed.machine, feed.there, {feed.now, {}}), feed.there);
+    return page;
+  };
+  const auto page = page_of();
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="")";
+  EXPECT_EQ(lines(page.text(), "gpulet_device_state" + gpu),
+            std::vector<std::string>{"gpulet_device_state" + gpu + R"(,state="quarantined"} 1)"});
+  EXPECT_EQ(lines(page.text(), "gpulet_device_offered" + gpu),
+            std::vector<std::string>{"gpulet_device_offered" + gpu + "} 0"});
+  EXPECT_EQ(lines(page.text(), "gpulet_device_faults"),
+            std::vector<std::string>{"gpulet_device_faults" + gpu + R"(,class="xid-reset"} 1)"});
+  EXPECT_EQ(lines(page.text(), "gpulet_device_quarantine_seconds"),
+            std::vector<std::string>{"gpulet_device_quarantine_seconds" + gpu + "} 10"});
+  EXPECT_EQ(lines(page.text(), "gpulet_device_state").size(), 5u) << "GPUs and MIG devices";
+  EXPECT_EQ(lines(page.text(), R"(gpulet_device_offered{gpu="1")").size(), 4u);
+  expect_right(page);
+}
+
+TEST(OwnPage, TheAgentItself) {
+  AgentNumbers numbers{7, 1500ms, 1, 2s, {}, 30s, 4, {{"nvidia.com/gpu", 12.5}}};
+  Exposition page;
+  add_agent(page, numbers);
+  EXPECT_EQ(lines(page.text(), "gpulet_"),
+            (std::vector<std::string>{
+                "gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
+                "gpulet_driver_calls_total 7", R"(gpulet_placement_score{resource="nvidia.com/gpu"} 12.5)",
+                "gpulet_pod_resources_age_seconds 30", "gpulet_pod_resources_errors_total 4",
+                "gpulet_snapshot_age_seconds 2"}));
+  numbers.sample_age = 1s;
+  add_agent(page, numbers);
+  expect_right(page);
 }
 
 }  // namespace

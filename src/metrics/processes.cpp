@@ -17,24 +17,28 @@ Result<PodUids> pods_of_logs(const std::string& folder) {
   return pods;
 }
 
-PodOfProcess pods_of_processes(const Sample& sample, const PodUids& known, const std::string& proc) {
-  PodOfProcess pods;
-  const auto find = [&](const std::vector<ProcessSample>& processes) {
+CgroupsOfProcess read_cgroups(const GpuSample& gpu, const std::string& proc) {
+  CgroupsOfProcess found;
+  const auto read = [&](const std::vector<ProcessSample>& processes) {
     for (const auto& process : processes) {
-      if (pods.contains(process.pid)) continue;
-      // One that has ended since has none.
+      if (found.contains(process.pid)) continue;
       const auto cgroups = read_file(proc + "/" + std::to_string(process.pid) + "/cgroup", kMostCgroupBytes);
       if (!cgroups) continue;
-      if (auto pod = pod_of(pod_uids(*cgroups), known)) pods[process.pid] = std::move(*pod);
+      auto uids = pod_uids(*cgroups);
+      if (!uids.empty()) found[process.pid] = std::move(uids);
     }
   };
-  for (const auto& gpu : sample.gpus) {
-    find(gpu.processes);
-    for (const auto& instance : gpu.instances) {
-      for (const auto& device : instance.devices) find(device.processes);
-    }
+  read(gpu.processes);
+  for (const auto& instance : gpu.instances) {
+    for (const auto& device : instance.devices) read(device.processes);
   }
-  return pods;
+  return found;
+}
+
+void add_pods(const CgroupsOfProcess& cgroups, const PodUids& known, PodOfProcess& pods) {
+  for (const auto& [pid, uids] : cgroups) {
+    if (auto pod = pod_of(uids, known)) pods[pid] = std::move(*pod);
+  }
 }
 
 }  // namespace gpulet::metrics

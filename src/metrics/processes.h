@@ -16,7 +16,12 @@ namespace gpulet::metrics {
 // /var/log/pods). Errors: as opening the folder.
 Result<PodUids> pods_of_logs(const std::string& folder);
 
-// The Pod of each process of the sample whose cgroups (`proc`/PID/cgroup) name a Pod that is known.
-PodOfProcess pods_of_processes(const Sample& sample, const PodUids& known, const std::string& proc = "/proc");
+// The UIDs of Pods that the cgroups of each process name (cgroups.h), by pid.
+using CgroupsOfProcess = std::map<unsigned, std::vector<std::string>>;
+// Reads `proc`/PID/cgroup of each process of a GPU and its parts. One that has ended since has none.
+CgroupsOfProcess read_cgroups(const GpuSample& gpu, const std::string& proc = "/proc");
+
+// Adds the Pod of each process that names one that is known.
+void add_pods(const CgroupsOfProcess& cgroups, const PodUids& known, PodOfProcess& pods);
 
 }  // namespace gpulet::metrics

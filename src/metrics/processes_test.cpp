@@ -36,13 +36,17 @@ TEST_F(ProcessesTest, FromTheirCgroupsToTheirPods) {
   process(1, "0::/kubepods/pod" + kUid + "/c\n");
   process(2, "0::/user.slice\n");
   process(3, "0::/kubepods/pod" + kUid + "/d\n");
-  Sample sample;
-  sample.gpus.resize(1);
-  sample.gpus[0].processes = {{1, {}, 0}, {2, {}, 0}, {9, {}, 0}};
-  sample.gpus[0].instances.resize(1);
-  sample.gpus[0].instances[0].devices = {{DeviceUuid("MIG-a"), 0, {{3, {}, 0}}}};
-  EXPECT_EQ(pods_of_processes(sample, *known, folder_ + "/proc"), (PodOfProcess{{1, train}, {3, train}}));
-  EXPECT_TRUE(pods_of_processes(sample, {}, folder_ + "/proc").empty());
+  GpuSample gpu;
+  gpu.processes = {{1, {}, 0}, {2, {}, 0}, {9, {}, 0}};
+  gpu.instances.resize(1);
+  gpu.instances[0].devices = {{DeviceUuid("MIG-a"), 0, {{3, {}, 0}}}};
+  const auto cgroups = read_cgroups(gpu, folder_ + "/proc");
+  EXPECT_EQ(cgroups, (CgroupsOfProcess{{1, {kUid}}, {3, {kUid}}}));
+  PodOfProcess pods;
+  add_pods(cgroups, {}, pods);
+  EXPECT_TRUE(pods.empty());
+  add_pods(cgroups, *known, pods);
+  EXPECT_EQ(pods, (PodOfProcess{{1, train}, {3, train}}));
 }
 
 TEST_F(ProcessesTest, AFolderThatIsNotThereSaysSo) {

@@ -113,13 +113,6 @@ bool is_answer(const Error& error) {
 
 double watts(MilliWatts power) { return power.value / kMilli; }
 
-// "2g.20gb" of "1c.2g.20gb".
-std::string instance_profile(const std::string& profile) {
-  const auto at = profile.find("c.");
-  return at != std::string::npos && profile.find_first_not_of("0123456789") == at ? profile.substr(at + 2)
-                                                                                  : profile;
-}
-
 std::vector<ProcessSample> to_samples(const std::vector<nvml::ProcessMemory>& processes,
                                       const std::map<unsigned, double>& times) {
   std::vector<ProcessSample> samples;

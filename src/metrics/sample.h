@@ -47,6 +47,8 @@ struct MigDeviceSample {
   unsigned compute_instance = 0;
   std::vector<ProcessSample> processes;
 };
+// The profile of a MIG device's GPU instance: "2g.20gb" of "1c.2g.20gb".
+std::string instance_profile(const std::string& profile);
 struct InstanceSample {
   unsigned id = 0;
   std::string profile;  // "1g.10gb"

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <set>
 #include <string>
 
 #include "base/process.h"
+#include "base/text.h"
 
 namespace gpulet::metrics {
 
@@ -30,5 +32,21 @@ inline std::string promtool(const std::string& page) {
   if (!exit) return exit.error().text();
   return exit->ok() ? *said : exit->text() + ": " + *said;
 }
+
+// What it says of names and style, each once, without the metric's name; what it says else is in it whole.
+inline std::set<std::string> complaints(const std::string& page) {
+  std::set<std::string> said;
+  for (auto line : text::split(promtool(page), '\n')) {
+    constexpr std::string_view kExit = "exit code 3: ";  // of what it calls bad style
+    if (line.starts_with(kExit)) line = line.substr(kExit.size());
+    if (line.empty()) continue;
+    const bool named = line.starts_with("DCGM_") || line.starts_with("gpulet_");
+    said.insert(named ? line.substr(line.find(' ') + 1) : line);
+  }
+  return said;
+}
+
+// DCGM's labels have capitals.
+inline constexpr const char* kCapitals = "label names should be written in 'snake_case' not 'camelCase'";
 
 }  // namespace gpulet::metrics

@@ -17,24 +17,30 @@ MetricsCare::MetricsCare(Loop& loop, Ports ports) : loop_(loop), ports_(std::mov
 MetricsCare::~MetricsCare() = default;
 
 void MetricsCare::set(MetricsSettings settings) {
+  const bool begins = settings_.interval <= Duration{} && settings.interval > Duration{};
   settings_ = std::move(settings);
   meter_.use(settings_.counters, settings_.page);
   std::set<metrics::Field> wanted = settings_.more;
   for (const auto& counter : settings_.counters.all) wanted.insert(counter.field);
   ports_.sampler.want(std::move(wanted));
   arm();
+  if (settings_.interval <= Duration{}) forget();
+  if (begins) begin();
 }
 
 void MetricsCare::on_snapshot(inventory::SnapshotPtr snapshot) {
   const bool first = snapshot && !snapshot_;
   snapshot_ = std::move(snapshot);
-  if (!snapshot_) {
-    round_.reset();
-    patience_.reset();
-    meter_.clear();
-    sampled_at_.reset();
-  }
+  if (!snapshot_) forget();
   if (first && settings_.interval > Duration{}) begin();
+}
+
+// Nothing is shown that is not measured any more.
+void MetricsCare::forget() {
+  round_.reset();
+  patience_.reset();
+  meter_.clear();
+  sampled_at_.reset();
 }
 
 void MetricsCare::on_xid(const DeviceUuid& gpu, std::optional<unsigned> gpu_instance, std::uint64_t code,

@@ -81,6 +81,7 @@ class MetricsCare {
  private:
   struct Round;
   void arm();
+  void forget();
   void begin();
   void ask_pods();
   void finish();

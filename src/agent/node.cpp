@@ -14,11 +14,11 @@
 #include "agent/mig_manager.h"
 #include "agent/mig_wishes.h"
 #include "agent/mps_care.h"
+#include "agent/node_pages.h"
 #include "agent/nvml_driver.h"
 #include "agent/nvml_mig.h"
 #include "agent/operator_care.h"
 #include "agent/reporter.h"
-#include "agent/status_pages.h"
 #include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -27,15 +27,12 @@
 #include "config/config_folder.h"
 #include "kubelet/plugin_host.h"
 #include "kubelet/pod_resources.h"
-#include "web/listener.h"
 
 namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
 
-// Well inside web::kStale, and no oftener than a page may change without an event.
-constexpr Duration kHeartbeat = 2s;
 // A node whose config its label chooses waits so long for the label before it goes on as a node without one.
 constexpr Duration kLabelPatience = 5s;
 
@@ -97,6 +94,8 @@ class Node {
           if (agent_) agent_->replan();
         },
         make_cdi_writer());
+    pages_.emplace(
+        loop_, *reporter_, [this] { return agent_ ? &*agent_ : nullptr; }, sources_.environment, version_);
     manage_mig();
     if (config_.node_config.folder.empty()) {
       build();
@@ -107,8 +106,8 @@ class Node {
     loop_.post([this] {
       follow_labels();
       watch_config();
-      listen();
-      publish();
+      pages_->listen(config_);
+      pages_->publish();
     });
     loop_.run();
     withdraw();
@@ -146,6 +145,7 @@ class Node {
       loop_.stop();
     });
     agent_->set_facts(facts_);
+    pages_->attach(*driver_, *pod_resources_, config_);
     follow_kernel_log();
     agent_->start();
   }
@@ -215,7 +215,7 @@ class Node {
   // What the kubelet sees of us goes first, so that it knows at once; threads in a driver call are left to
   // the exit.
   void withdraw() {
-    listener_.reset();
+    pages_.reset();
     fault_care_.reset();
     mig_.reset();
     mig_hooks_.reset();
@@ -312,7 +312,6 @@ class Node {
     last_content_ = sources.file_content;
     if (!loaded) return config_failed(loaded.error());
     for (const auto& warning : loaded->warnings) log::warning(warning);
-    const bool listen_elsewhere = loaded->config.gpulet.listen != config_.gpulet.listen;
     config_ = std::move(loaded->config);
     configure_log(config_.gpulet);
     if (fault_care_) fault_care_->apply(config_.gpulet.faults);
@@ -324,13 +323,14 @@ class Node {
       agent_->apply(config_);
       follow_kernel_log();
     } else {
+      pages_->detach();
       agent_.reset();
       host_.reset();
       driver_.reset();
       build();
       reporter_->event(Reporter::Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
     }
-    if (listen_elsewhere) listen();
+    pages_->apply(config_);
   }
 
   void config_failed(const Error& error) {
@@ -338,36 +338,16 @@ class Node {
     agent_->config_failed(error);
   }
 
-  void listen() {
-    listener_.reset();
-    if (config_.gpulet.listen.empty()) return;
-    auto listener = web::Listener::start(loop_, config_.gpulet.listen);
-    if (!listener) {
-      // The GPUs are worth more than the page about them.
-      reporter_->event(
-          Reporter::Severity::kWarning, "ListenFailed",
-          listener.error().text() + " (gpulet.listen); no /healthz, /readyz and /metrics are served");
-      return;
-    }
-    listener_ = std::move(*listener);
-    log::info("listening", {{"address", config_.gpulet.listen}, {"port", listener_->port()}});
-  }
-
   void look_again_soon() {
     if (look_posted_) return;
     look_posted_ = true;
     loop_.post([this] {
       look_posted_ = false;
-      publish();
+      pages_->publish();
       if (!agent_ || !mig_) return;
       const auto snapshot = agent_->state().snapshot;
       if (snapshot) mig_->update(mig_wishes(*snapshot, config_, facts_.labels), snapshot);
     });
-  }
-
-  void publish() {
-    heartbeat_ = loop_.after(kHeartbeat, [this] { publish(); });
-    if (listener_ && agent_) listener_->publish(status_pages(agent_->state(), reporter_->counts(), version_));
   }
 
   config::Sources sources_;
@@ -400,32 +380,12 @@ class Node {
   Subscription label_patience_;
   std::unique_ptr<FileWatch> config_watch_;
   std::optional<std::string> last_content_;
-  std::unique_ptr<web::Listener> listener_;
-  Subscription heartbeat_, end_limit_;
+  std::optional<NodePages> pages_;
+  Subscription end_limit_;
   bool look_posted_ = false;
 };
 
 }  // namespace
-
-void configure_log(const config::Own& settings) {
-  log::Level level = log::Level::kInfo;
-  switch (settings.log_level) {
-    case config::LogLevel::kDebug:
-      level = log::Level::kDebug;
-      break;
-    case config::LogLevel::kInfo:
-      level = log::Level::kInfo;
-      break;
-    case config::LogLevel::kWarning:
-      level = log::Level::kWarning;
-      break;
-    case config::LogLevel::kError:
-      level = log::Level::kError;
-      break;
-  }
-  log::configure(level,
-                 settings.log_format == config::LogFormat::kJson ? log::Format::kJson : log::Format::kText);
-}
 
 Status run_node(config::Sources sources, config::Loaded loaded, const std::string& version) {
   // Never destroyed but for what withdraw() names: a thread may still sit in a driver call that never

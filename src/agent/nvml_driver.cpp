@@ -95,6 +95,15 @@ void NvmlDriver::open(std::function<void(Status)> done) {
       });
 }
 
+void NvmlDriver::set_events(Events events) {
+  events.evidence = [this, evidence = std::move(events.evidence)](health::Evidence one) {
+    const auto* xid = std::get_if<health::XidReport>(&one.body);
+    if (xid != nullptr && on_xid_) on_xid_(one.scope, xid->code);
+    if (evidence) evidence(std::move(one));
+  };
+  events_.set_handlers(std::move(events));
+}
+
 void NvmlDriver::read(ReadDone done) {
   if (!session_) {
     loop_.post([alive = std::weak_ptr(alive_), done = std::move(done)] {

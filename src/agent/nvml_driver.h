@@ -45,7 +45,10 @@ class NvmlDriver final : public Driver {
   void read(std::function<void(Result<inventory::Snapshot>)> done) override;
   void ask(DeviceUuid gpu, std::function<void(Evidence)> done) override;
   void poll(health::Scope scope, std::function<void(Evidence)> done) override;
-  void set_events(Events events) override { events_.set_handlers(std::move(events)); }
+  void set_events(Events events) override;
+  // Who is told of the XIDs of events too, before set_events' handler.
+  using OnXid = std::function<void(const health::Scope&, std::uint64_t code)>;
+  void set_on_xid(OnXid on_xid) { on_xid_ = std::move(on_xid); }
 
   // Makes `work` about a GPU on the driver's thread, with its index as NVML counts; `what` is for errors:
   // "changing MIG of". Errors beside work's own: kNotFound (no such GPU at the last reading), kUnavailable,
@@ -75,6 +78,7 @@ class NvmlDriver final : public Driver {
 
   void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
   std::size_t hanging_calls() const { return worker_.abandoned(); }
+  const nvml::Worker& worker() const { return worker_; }  // for its counts
 
  private:
   using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
@@ -104,6 +108,7 @@ class NvmlDriver final : public Driver {
   inventory::Distances distances_;
   std::shared_ptr<Reading> reading_;
   std::deque<ReadDone> waiting_;
+  OnXid on_xid_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   nvml::Worker worker_;  // goes before what its answers touch
   DriverEvents events_;

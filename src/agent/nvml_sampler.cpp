@@ -3,6 +3,8 @@
 namespace gpulet::agent {
 
 void NvmlSampler::want(std::set<metrics::Field> fields) {
+  // What is measured between two samples goes on.
+  if (fields == wanted_) return;
   wanted_ = std::move(fields);
   readers_.clear();
 }

@@ -1,7 +1,5 @@
 #include "agent/status_pages.h"
 
-#include "metrics/exposition.h"
-
 namespace gpulet::agent {
 namespace {
 
@@ -16,7 +14,7 @@ std::string lines(const std::vector<std::string>& texts) {
 }  // namespace
 
 web::Pages status_pages(const State& state, const std::map<std::string, std::uint64_t>& events,
-                        const std::string& version) {
+                        const std::string& version, const std::function<void(metrics::Exposition&)>& add) {
   const auto problems = state.problems();
   web::Pages pages;
   pages.healthy = !state.stuck;
@@ -51,6 +49,7 @@ web::Pages status_pages(const State& state, const std::map<std::string, std::uin
     page.add("gpulet_events_total", Type::kCounter, "What the agent reported, by the events' reason.",
              {{"reason", reason}}, count);
   }
+  if (add) add(page);
   pages.metrics = page.text();
   return pages;
 }

@@ -15,6 +15,7 @@
 
 #include "base/strong.h"
 #include "config/faults.h"
+#include "config/metrics.h"
 #include "config/rules.h"
 #include "health/policy.h"
 
@@ -97,6 +98,7 @@ struct Own {
   std::chrono::milliseconds driver_call_timeout{10'000};
   health::Policy health;
   FaultSettings faults;
+  MetricsSettings metrics;
   // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
   std::string state_dir = "/var/lib/gpulet";
   // Read for XIDs and NVSwitches' faults; empty: not.

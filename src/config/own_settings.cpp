@@ -43,7 +43,7 @@ std::vector<Setting> own_settings() {
        .help = "the kubelet's root folder",
        .assign = [](Config& c, const Value& v) { c.gpulet.kubelet_dir = text(v); }},
       {.flag = "listen",
-       .environment = {"GPULET_LISTEN"},
+       .environment = {"GPULET_LISTEN", "DCGM_EXPORTER_LISTEN"},
        .path = "gpulet.listen",
        .default_text = "0.0.0.0:9400",
        .help = "host:port of /healthz, /readyz and /metrics; empty: none",

@@ -6,6 +6,7 @@
 #include "config/assign.h"
 #include "config/faults_settings.h"
 #include "config/health_settings.h"
+#include "config/metrics_settings.h"
 #include "config/own_settings.h"
 
 namespace gpulet::config {
@@ -236,8 +237,9 @@ std::vector<Setting> fileless_flags() {
 const std::vector<Setting>& table() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> rows;
-    for (auto&& part : {shared_flags(), plugin_flags(), fileless_flags(), own_settings(), health_settings(),
-                        faults_settings(), partition_settings(), node_config_settings()}) {
+    for (auto&& part :
+         {shared_flags(), plugin_flags(), fileless_flags(), own_settings(), health_settings(),
+          faults_settings(), metrics_settings(), partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

@@ -77,6 +77,7 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
     Done done;
     std::shared_ptr<Slot> slot;
     Subscription patience, deadline;
+    Time began{};
     bool abandoned = false;
     bool forgiven = false;
   };
@@ -91,6 +92,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   bool busy = false;                         // it has one
   std::uint64_t last_id = 0;
   std::size_t abandoned = 0;
+  std::uint64_t calls = 0;
+  Duration time{};
   bool closed = false;
 
   void submit(Job job);
@@ -169,6 +172,7 @@ void Worker::State::dispatch(Job job) {
   const auto weak = weak_from_this();
   Running& now = running[id];
   now.slot = current;
+  now.began = loop.now();
   now.done = std::move(job.done);
   now.patience = loop.after(kPatience, [weak, id] {
     if (const auto self = weak.lock()) self->set_aside(id);
@@ -229,6 +233,8 @@ void Worker::State::on_returned(std::uint64_t id) {
   const auto self = shared_from_this();
   auto node = running.extract(id);
   Running one = std::move(node.mapped());
+  ++calls;
+  time += loop.now() - one.began;
   if (one.slot == current) {
     busy = false;
   } else if (!current) {
@@ -269,5 +275,7 @@ void Worker::forgive() {
 }
 
 std::size_t Worker::abandoned() const { return state_->abandoned; }
+std::uint64_t Worker::calls() const { return state_->calls; }
+Duration Worker::time() const { return state_->time; }
 
 }  // namespace gpulet::nvml

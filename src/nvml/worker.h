@@ -54,6 +54,9 @@ class Worker {
   // The driver was initialised anew: subjects of abandoned calls may be asked again.
   void forgive();
   std::size_t abandoned() const;
+  // Calls that came back, late ones included, and the time that they took.
+  std::uint64_t calls() const;
+  Duration time() const;
 
  private:
   void submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done);

@@ -42,6 +42,14 @@ find_library(SSL_ARCHIVE libssl.a REQUIRED)
 find_library(CRYPTO_ARCHIVE libcrypto.a REQUIRED)
 target_link_libraries(dep_openssl INTERFACE ${SSL_ARCHIVE} ${CRYPTO_ARCHIVE} Threads::Threads dl)
 
+# What is served is compressed, and passwords are checked by bcrypt.
+find_library(ZLIB_ARCHIVE libz.a REQUIRED)
+add_library(dep_zlib INTERFACE)
+target_link_libraries(dep_zlib INTERFACE ${ZLIB_ARCHIVE})
+find_library(CRYPT_ARCHIVE libcrypt.a REQUIRED)
+add_library(dep_crypt INTERFACE)
+target_link_libraries(dep_crypt INTERFACE ${CRYPT_ARCHIVE})
+
 if(NOT GPULET_NVML_INCLUDE)
   if(DEFINED ENV{GPULET_NVML_INCLUDE})
     set(GPULET_NVML_INCLUDE $ENV{GPULET_NVML_INCLUDE})

@@ -1,4 +1,5 @@
 // The child's side of listener.h.
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -6,8 +7,12 @@
 
 #include <array>
 #include <cerrno>
+#include <optional>
+#include <variant>
 
 #include "base/process.h"
+#include "web/door.h"
+#include "web/frame.h"
 #include "web/listener.h"
 #include "web/sandbox.h"
 #include "web/server.h"
@@ -17,8 +22,13 @@ namespace {
 
 constexpr int kListening = 3;
 constexpr int kPair = 4;
-// Standard ones, the two above, the loop's two, and one that is accepted before an older connection makes room.
+// Standard ones, the two above, the loop's two, and one that is accepted before an older connection makes
+// room.
 constexpr unsigned kMaxDescriptors = 8 + kMaxConnections;
+
+// A proxy or a load balancer ends what is silent for a minute, some for half of one.
+constexpr Duration kHeartbeat = std::chrono::seconds(15);
+constexpr Duration kSayAfter = std::chrono::milliseconds(50);
 
 [[noreturn]] void refuse(const Error& error) {
   const std::string text = error.text();
@@ -26,11 +36,13 @@ constexpr unsigned kMaxDescriptors = 8 + kMaxConnections;
   ::_exit(1);
 }
 
-// Takes what the agent says; ends this process with it.
+// Takes what the agent says, and tells it how many watch; ends this process with it.
 class News {
  public:
   News(Loop& loop, Site& site) : loop_(loop), site_(site) {
+    site_.watchers().on_count = [this] { say_watchers(); };
     reading_ = loop_.watch(kPair, EPOLLIN, [this](std::uint32_t) { read(); });
+    beat();
   }
 
  private:
@@ -41,17 +53,50 @@ class News {
     if (got <= 0) ::_exit(0);
     reader_.append({buffer.data(), static_cast<std::size_t>(got)});
     for (;;) {
-      auto frame = reader_.next();
-      if (!frame) refuse(frame.error());
-      if (!*frame) return;
-      site_.publish(std::move(**frame), loop_.now());
+      auto message = reader_.next();
+      if (!message) refuse(message.error());
+      if (!*message) return;
+      if (auto* frame = std::get_if<Frame>(&**message)) {
+        site_.publish(std::move(*frame), loop_.now());
+      } else {
+        let_in(std::move(std::get<Access>(**message)));
+      }
     }
+  }
+
+  // Nobody is let in before the agent has said who may.
+  void let_in(Access access) {
+    if (const auto set = door_.set(std::move(access)); !set) refuse(set.error());
+    if (server_) {
+      server_->drop_watchers();
+    } else {
+      server_.emplace(loop_, kListening, site_, door_);
+    }
+  }
+
+  // Soon, so that a watcher that comes and goes costs nothing; again when the agent takes nothing now.
+  void say_watchers() {
+    if (saying_) return;
+    saying_ = loop_.after(kSayAfter, [this] {
+      saying_.reset();
+      const char byte = watchers_byte(site_.watchers().count());
+      if (::send(kPair, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EAGAIN) say_watchers();
+    });
+  }
+
+  void beat() {
+    beating_ = loop_.after(kHeartbeat, [this] {
+      site_.watchers().tell(Site::heartbeat());
+      beat();
+    });
   }
 
   Loop& loop_;
   Site& site_;
+  Door door_;
+  std::optional<Server> server_;
   FrameReader reader_;
-  Subscription reading_;
+  Subscription reading_, saying_, beating_;
 };
 
 }  // namespace
@@ -59,12 +104,12 @@ class News {
 void run_listener_child() {
   ::prctl(PR_SET_NAME, kListenerName);
   close_from(kPair + 1);
+  ::signal(SIGPIPE, SIG_IGN);  // TLS writes to sockets that their clients have left
   const pid_t parent = ::getppid();
   EpollLoop loop;
   if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) refuse(entered.error());
   Site site;
   const News news(loop, site);
-  const Server server(loop, kListening, site);
   loop.run();
   ::_exit(0);
 }

@@ -3,8 +3,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -16,9 +17,12 @@ namespace {
 
 namespace http = boost::beast::http;
 
-// What a client may still send after an answer that ends the connection: closing before it is read would reset the
-// connection, and the client might lose the answer.
+// What a client may still send after an answer that ends the connection: closing before it is read would
+// reset the connection, and the client might lose the answer.
 constexpr std::size_t kMaxDrainBytes = 256u << 10;
+constexpr std::size_t kFirstBuffer = 1024;  // most requests are smaller
+constexpr char kTlsHandshake = 0x16;        // the first byte of whoever speaks TLS
+constexpr std::size_t kMostParts = 4;       // written at once
 
 Answer refusal(int status, const char* why) {
   return {.status = status, .body = std::make_shared<const std::string>(why)};
@@ -38,11 +42,21 @@ struct Connection::Parser : http::request_parser<http::empty_body> {
     header_limit(kMaxHeadBytes);
     eager(false);
   }
+  std::string_view field(http::field name) {
+    const auto value = get()[name];
+    return {value.data(), value.size()};
+  }
 };
 
-Connection::Connection(Loop& loop, FileDescriptor socket, const Site& site, Duration limit,
+Connection::Connection(Loop& loop, FileDescriptor socket, const Site& site, Door& door, Duration limit,
                        std::function<void()> closed)
-    : loop_(loop), socket_(std::move(socket)), site_(site), limit_(limit), closed_(std::move(closed)) {
+    : loop_(loop),
+      socket_(std::move(socket)),
+      site_(site),
+      door_(door),
+      generation_(door.generation()),
+      limit_(limit),
+      closed_(std::move(closed)) {
   start_limit();
 }
 
@@ -56,10 +70,10 @@ void Connection::await(std::uint32_t events) {
   if (awaited_ == events && ready_) return;
   ready_.reset();
   awaited_ = events;
-  ready_ = loop_.watch(socket_.get(), events, [this](std::uint32_t seen) { on_ready(seen); });
+  ready_ = loop_.watch(socket_.get(), events, [this](std::uint32_t) { on_ready(); });
 }
 
-void Connection::on_ready(std::uint32_t) {
+void Connection::on_ready() {
   if (!serve()) close();
 }
 
@@ -69,36 +83,68 @@ void Connection::close() {
 }
 
 bool Connection::serve() {
+  if (!transport_) {
+    if (!choose_transport()) return false;
+    if (!transport_) return true;
+  }
   for (;;) {
-    if (writing_) {
+    if (!out_.empty()) {
       if (!flush()) return false;
-      if (writing_) return true;  // the socket takes no more now
+      if (!out_.empty()) return true;  // the socket takes no more now
     }
-    if (filled_ > 0 && !lingering_) {
+    if (filled_ > 0 && !lingering_ && !watching_) {
       if (!parse()) return false;
-      if (writing_) continue;
+      if (!out_.empty()) continue;
     }
-    const std::size_t before = filled_;
-    if (!fill()) return false;
-    if (filled_ == before) {
-      await(EPOLLIN);
-      return true;
+    switch (fill()) {
+      case Transport::Outcome::kMoved:
+        break;
+      case Transport::Outcome::kWantsRead:
+        await(EPOLLIN);
+        return true;
+      case Transport::Outcome::kWantsWrite:
+        await(EPOLLOUT);
+        return true;
+      case Transport::Outcome::kEnded:
+        return false;
     }
-    if (lingering_) filled_ = 0;
   }
 }
 
-bool Connection::fill() {
-  ssize_t got;
-  do {
-    got = ::recv(socket_.get(), buffer_.data() + filled_, buffer_.size() - filled_, 0);
-  } while (got < 0 && errno == EINTR);
-  if (got < 0) return errno == EAGAIN;
-  if (got == 0) return false;
-  filled_ += static_cast<std::size_t>(got);
-  if (!lingering_) return true;
-  drained_ += static_cast<std::size_t>(got);
-  return drained_ <= kMaxDrainBytes;
+bool Connection::choose_transport() {
+  if (!door_.encrypted()) {
+    transport_ = plain_transport(socket_.get());
+    return true;
+  }
+  char first = 0;
+  const ssize_t seen = ::recv(socket_.get(), &first, 1, MSG_PEEK);
+  if (seen < 0 && (errno == EAGAIN || errno == EINTR)) {
+    await(EPOLLIN);
+    return true;
+  }
+  if (seen <= 0) return false;
+  if (first == kTlsHandshake) {
+    transport_ = door_.accept(socket_.get());
+    return transport_ != nullptr;
+  }
+  transport_ = plain_transport(socket_.get());
+  reply(refusal(400, "this port speaks HTTPS\n"), false, false);
+  return true;
+}
+
+Transport::Outcome Connection::fill() {
+  if (filled_ == buffer_.size()) {
+    buffer_.resize(std::min(kMaxHeadBytes, std::max(kFirstBuffer, buffer_.size() * 2)));
+  }
+  const auto moved = transport_->read(buffer_.data() + filled_, buffer_.size() - filled_);
+  if (moved.outcome != Transport::Outcome::kMoved) return moved.outcome;
+  if (!lingering_ && !watching_) {
+    filled_ += moved.bytes;
+    return moved.outcome;
+  }
+  filled_ = 0;
+  drained_ += moved.bytes;
+  return drained_ <= kMaxDrainBytes ? Transport::Outcome::kMoved : Transport::Outcome::kEnded;
 }
 
 bool Connection::parse() {
@@ -108,7 +154,8 @@ bool Connection::parse() {
   filled_ -= used;
   std::memmove(buffer_.data(), buffer_.data() + used, filled_);
   if (error == http::error::need_more) {
-    if (filled_ == buffer_.size()) reply(refusal(431, "the request's head is larger than 8192 bytes\n"), false, false);
+    if (filled_ == kMaxHeadBytes)
+      reply(refusal(431, "the request's head is larger than 8192 bytes\n"), false, false);
     return true;
   }
   if (error) {
@@ -124,48 +171,93 @@ bool Connection::parse() {
   }
   const auto method = request.method_string();
   const auto target = request.target();
-  Answer answer = site_.answer({method.data(), method.size()}, {target.data(), target.size()}, loop_.now());
-  reply(std::move(answer), request.method() == http::verb::head, request.keep_alive());
+  Answer made = answer(parser_->field(http::field::authorization),
+                       {.method = {method.data(), method.size()},
+                        .target = {target.data(), target.size()},
+                        .accept = parser_->field(http::field::accept),
+                        .accept_encoding = parser_->field(http::field::accept_encoding)});
+  const bool head_only = request.method() == http::verb::head;
+  const bool events = made.events && !head_only;
+  if (events) watch();
+  if (events && !watching_) {
+    made = refusal(503, "as many watch already as may: 16\n");
+  }
+  const bool keep_alive = request.keep_alive() && !made.events && generation_ == door_.generation();
+  reply(std::move(made), head_only, keep_alive);
   return true;
 }
 
+Answer Connection::answer(std::string_view authorization, const Request& request) {
+  switch (door_.check(authorization, loop_.now())) {
+    case Passwords::Verdict::kRight:
+      break;
+    case Passwords::Verdict::kWrong:
+      return refusal(401, "a name and its password are needed\n");
+    case Passwords::Verdict::kLater:
+      return refusal(429, "too many passwords are being tried; later\n");
+  }
+  return site_.answer(request, loop_.now());
+}
+
+void Connection::watch() {
+  watching_ = site_.watchers().join([this](const SharedText& text) { on_told(text); }, kMaxWatchers);
+}
+
+void Connection::on_told(const SharedText& text) {
+  std::size_t behind = text->size();
+  for (const auto& waiting : out_) behind += waiting->size();
+  if (out_.size() >= kMaxBehind || (out_.size() > 1 && behind > kMaxBehindBytes)) return close();
+  if (out_.empty()) start_limit();
+  out_.push_back(text);
+  if (out_.size() == 1 && !flush()) close();
+}
+
 void Connection::reply(Answer answer, bool head_only, bool keep_alive) {
-  head_ = head_of(answer, keep_alive);
-  body_ = head_only ? nullptr : std::move(answer.body);
+  out_.push_back(std::make_shared<const std::string>(head_of(answer, keep_alive, door_.headers())));
+  if (!head_only && !answer.body->empty()) out_.push_back(std::move(answer.body));
   sent_ = 0;
-  writing_ = true;
   keep_alive_ = keep_alive;
   parser_.reset();
   start_limit();
 }
 
-// Writes what is left. False when the connection is over; writing_ stays true when the socket takes no more now.
+// Writes what is left. False when the connection is over; something is left when the socket takes no more
+// now.
 bool Connection::flush() {
-  const std::size_t body_size = body_ ? body_->size() : 0;
-  while (sent_ < head_.size() + body_size) {
-    std::array<iovec, 2> parts{};
+  while (!out_.empty()) {
+    std::array<iovec, kMostParts> parts{};
     std::size_t count = 0;
-    if (sent_ < head_.size()) parts[count++] = {head_.data() + sent_, head_.size() - sent_};
-    const std::size_t of_body = sent_ < head_.size() ? 0 : sent_ - head_.size();
-    if (of_body < body_size) parts[count++] = {const_cast<char*>(body_->data()) + of_body, body_size - of_body};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    const ssize_t put = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0 && errno == EAGAIN) {
-      await(EPOLLOUT);
-      return true;
+    for (; count < std::min(out_.size(), kMostParts); ++count) {
+      const std::size_t from = count == 0 ? sent_ : 0;
+      parts[count] = {const_cast<char*>(out_[count]->data()) + from, out_[count]->size() - from};
     }
-    if (put <= 0) return false;
-    sent_ += static_cast<std::size_t>(put);
+    const auto moved = transport_->write(parts.data(), count);
+    switch (moved.outcome) {
+      case Transport::Outcome::kMoved:
+        break;
+      case Transport::Outcome::kWantsRead:
+        await(EPOLLIN);
+        return true;
+      case Transport::Outcome::kWantsWrite:
+        await(EPOLLOUT);
+        return true;
+      case Transport::Outcome::kEnded:
+        return false;
+    }
+    sent_ += moved.bytes;
+    while (!out_.empty() && sent_ >= out_.front()->size()) {
+      sent_ -= out_.front()->size();
+      out_.pop_front();
+    }
   }
-  writing_ = false;
-  head_.clear();
-  body_.reset();
+  if (watching_) {
+    timeout_.reset();  // the next heartbeat shows whether it is there
+    await(EPOLLIN);
+    return true;
+  }
   start_limit();
   if (!keep_alive_) {
-    ::shutdown(socket_.get(), SHUT_WR);
+    transport_->finish();
     lingering_ = true;
     filled_ = 0;
   }

@@ -1,33 +1,49 @@
-// One client's connection to the Server: reads a request, writes its answer, and again.
+// One client's connection to the Server: reads a request, writes its answer, and again; or, once it watches,
+// writes what is told.
 #pragma once
 
-#include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 
 #include "base/file.h"
 #include "base/loop.h"
+#include "web/door.h"
 #include "web/server.h"
+#include "web/transport.h"
 
 namespace gpulet::web {
+
+// What a watcher may be behind: more, and it is dropped. It comes again and gets the newest.
+inline constexpr std::size_t kMaxBehind = 8;  // texts
+inline constexpr std::size_t kMaxBehindBytes = 1u << 20;
 
 class Connection {
  public:
   // `closed` is called from the loop, once, when there is nothing left to do; it destroys this object.
-  Connection(Loop& loop, FileDescriptor socket, const Site& site, Duration limit, std::function<void()> closed);
+  Connection(Loop& loop, FileDescriptor socket, const Site& site, Door& door, Duration limit,
+             std::function<void()> closed);
   ~Connection();
 
   // Reads what is there already. False when the connection is over.
   bool serve();
+  bool watching() const { return static_cast<bool>(watching_); }
 
  private:
   struct Parser;  // Beast's, behind a pointer: its headers are heavy
 
-  void on_ready(std::uint32_t events);
-  bool fill();
+  void on_ready();
+  // Plain or TLS, by the door and the client's first byte. False when the connection is over; no transport
+  // yet when the client has not said anything.
+  bool choose_transport();
+  // Reads once. kMoved also for what is only thrown away.
+  Transport::Outcome fill();
   // Takes what is in the buffer. False when the connection is over.
   bool parse();
+  Answer answer(std::string_view authorization, const Request& request);
+  void watch();
+  void on_told(const SharedText& text);
   void reply(Answer answer, bool head_only, bool keep_alive);
   bool flush();
   void await(std::uint32_t events);
@@ -37,18 +53,21 @@ class Connection {
   Loop& loop_;
   FileDescriptor socket_;
   const Site& site_;
+  Door& door_;
+  std::uint64_t generation_;  // of the door when this came in
   Duration limit_;
   std::function<void()> closed_;
 
+  std::unique_ptr<Transport> transport_;
   std::unique_ptr<Parser> parser_;
-  std::array<char, kMaxHeadBytes> buffer_;
+  std::string buffer_;  // grows to kMaxHeadBytes
   std::size_t filled_ = 0;
 
-  std::string head_;
-  std::shared_ptr<const std::string> body_;
-  std::size_t sent_ = 0;  // of head and body
-  bool writing_ = false, keep_alive_ = false, lingering_ = false;
+  std::deque<SharedText> out_;
+  std::size_t sent_ = 0;  // of the first of them
+  bool keep_alive_ = false, lingering_ = false;
   std::size_t drained_ = 0;
+  Subscription watching_;
 
   std::uint32_t awaited_ = 0;
   Subscription ready_, timeout_;

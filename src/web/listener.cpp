@@ -24,6 +24,11 @@ namespace {
 constexpr BackoffLimits kRestartBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 constexpr Duration kLivedWell = std::chrono::seconds(30);  // then its next death starts the backoff anew
 constexpr Duration kTakesNothing = std::chrono::seconds(10);
+constexpr std::size_t kMaxHeard = 1024;                          // of what the child says, at a time
+constexpr Duration kHearAgain = std::chrono::milliseconds(200);  // and no oftener
+constexpr Duration kLastWords = std::chrono::seconds(1);         // after these it is gone, or ended
+// A client that acknowledges nothing for so long is gone, though its host never said so.
+constexpr unsigned kGoneMs = 20'000;
 constexpr int kBacklog = 512;  // connections that wait while the child is started anew
 
 struct Address {
@@ -35,7 +40,8 @@ Result<Address> parse_address(const std::string& text) {
   const auto colon = text.rfind(':');
   const auto port = colon == std::string::npos ? std::nullopt : text::parse_unsigned(text.substr(colon + 1));
   if (!port || *port > 65'535) {
-    return fail(Code::kInvalidArgument, "not an address to listen on; it must be HOST:PORT, for example :8080", text);
+    return fail(Code::kInvalidArgument,
+                "not an address to listen on; it must be HOST:PORT, for example :8080", text);
   }
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -53,6 +59,7 @@ Result<FileDescriptor> bind_to(const addrinfo& where, const std::string& about) 
   const int on = 1, off = 0;
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // accepted connections inherit it
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kGoneMs, sizeof kGoneMs);
   if (where.ai_family == AF_INET6) ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   if (::bind(fd.get(), where.ai_addr, where.ai_addrlen) != 0 || ::listen(fd.get(), kBacklog) != 0) {
     return fail(errno_error("cannot listen", errno, about));
@@ -111,13 +118,17 @@ class ChildListener final : public Listener {
     pair_ = std::move(ours);
     started_ = loop_.now();
     child_->on_exit(loop_, [this](const ProcessExit& exit) { on_exit(exit); });
-    sending_.reset();
-    if (latest_ && started_ - published_ < options_.stale) send(latest_);
+    sending_.clear();
+    sent_ = 0;
+    told_.reset();
+    access_is_new_ = true;
+    fresh_ = latest_ && started_ - published_ < options_.stale;
+    flush();
     return {};
   }
 
   void publish(const Pages& pages) override {
-    const std::size_t size = pages.health_text.size() + pages.ready_text.size() + pages.metrics.size();
+    const std::size_t size = size_of(pages);
     if (size > kMaxPagesBytes) {
       if (!std::exchange(told_too_large_, true)) {
         log::error("the pages are too large to be served", {{"bytes", size}, {"limit", kMaxPagesBytes}});
@@ -125,10 +136,19 @@ class ChildListener final : public Listener {
       return;
     }
     told_too_large_ = false;
-    const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.stale);
-    latest_ = std::make_shared<const std::string>(encode({pages, fresh}));
+    latest_ = std::make_shared<const Pages>(pages);
+    fresh_ = true;
     published_ = loop_.now();
-    if (child_ && !sending_) send(latest_);
+    if (child_) flush();
+  }
+
+  Status set_access(Access access) override {
+    GPULET_TRY(check(access));
+    if (access == options_.access) return {};
+    options_.access = std::move(access);
+    access_is_new_ = true;
+    if (child_) flush();
+    return {};
   }
 
   std::uint16_t port() const override { return port_; }
@@ -136,36 +156,42 @@ class ChildListener final : public Listener {
   std::uint64_t restarts() const override { return restarts_; }
 
  private:
-  void send(std::shared_ptr<const std::string> frame) {
-    sending_ = std::move(frame);
-    sent_ = 0;
-    flush();
+  // The next that the child must hear; empty when it knows all. Who may connect comes before any page.
+  std::string next_frame() {
+    if (std::exchange(access_is_new_, false)) return encode_frame(options_.access);
+    if (!std::exchange(fresh_, false)) return {};
+    const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.stale);
+    std::string frame = encode(*latest_, fresh, told_.get());
+    told_ = latest_;
+    return frame;
   }
 
-  // Writes as much of `sending_` as the child takes now, then the newest if there is a newer one.
+  // Writes as much as the child takes now; what was published meanwhile is only ever the newest.
   void flush() {
-    while (sending_) {
-      const ssize_t put =
-          ::send(pair_.get(), sending_->data() + sent_, sending_->size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0 && errno == EAGAIN) {
-        await_child();
-        return;
+    for (;;) {
+      if (sent_ == sending_.size()) {
+        sending_ = next_frame();
+        sent_ = 0;
+        if (sending_.empty()) break;
       }
+      const ssize_t put =
+          ::send(pair_.get(), sending_.data() + sent_, sending_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0 && errno == EAGAIN) return await_child();
       if (put < 0) break;  // it is dying: its end is an event of its own
       sent_ += static_cast<std::size_t>(put);
       stuck_.reset();
-      if (sent_ < sending_->size()) continue;
-      const bool newer = latest_ != sending_;
-      sending_ = newer ? latest_ : nullptr;
-      sent_ = 0;
     }
     writable_.reset();
     stuck_.reset();
+    listen_to_child();
   }
 
   void await_child() {
-    if (!writable_) writable_ = loop_.watch(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
+    if (!writable_) {
+      readable_.reset();  // one descriptor, one watch: it is heard again once it has taken what there is
+      writable_ = loop_.watch(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
+    }
     if (!stuck_) {
       stuck_ = loop_.after(kTakesNothing, [this] {
         log::warning("the listener child takes nothing any more: killed", {{"pid", child_->id()}});
@@ -174,17 +200,51 @@ class ChildListener final : public Listener {
     }
   }
 
+  void listen_to_child() {
+    if (!readable_ && !writable_ && !deaf_ && pair_.valid()) {
+      readable_ = loop_.watch(pair_.get(), EPOLLIN, [this](std::uint32_t) { hear(); });
+    }
+  }
+
+  // What the child says is not trusted: little of it is read, and seldom.
+  void hear() {
+    std::array<char, kMaxHeard> said;
+    const ssize_t got = ::recv(pair_.get(), said.data(), said.size(), MSG_DONTWAIT);
+    readable_.reset();
+    if (got <= 0) return;  // its end is an event of its own
+    const std::string_view bytes(said.data(), static_cast<std::size_t>(got));
+    for (const char byte : bytes) {
+      if (!watchers_of(byte)) return end_by_its_words(bytes);
+    }
+    deaf_ = loop_.after(kHearAgain, [this] {
+      deaf_.reset();
+      listen_to_child();
+    });
+    set_watchers(*watchers_of(bytes.back()));
+  }
+
+  // Only one that gives up says anything else, and then it is gone at once.
+  void end_by_its_words(std::string_view words) {
+    last_words_ = words;
+    deaf_ = loop_.after(kLastWords, [this] { child_->send_signal(SIGKILL); });
+  }
+
+  void set_watchers(unsigned count) {
+    if (std::exchange(watchers_, count) != count && options_.watched) options_.watched(count);
+  }
+
   void on_exit(const ProcessExit& exit) {
-    std::array<char, 1024> reason;
-    const ssize_t got = ::recv(pair_.get(), reason.data(), reason.size(), MSG_DONTWAIT);
-    const std::string_view why(reason.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
-    writable_.reset();
-    stuck_.reset();
-    sending_.reset();
+    std::array<char, kMaxHeard> rest;
+    const ssize_t got = ::recv(pair_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
+    if (got > 0 && last_words_.empty()) last_words_.assign(rest.data(), static_cast<std::size_t>(got));
+    std::erase_if(last_words_, [](char byte) { return static_cast<unsigned char>(byte) < ' '; });
+    for (auto* watch : {&writable_, &readable_, &stuck_, &deaf_}) watch->reset();
     pair_.reset();
     child_.reset();
     if (loop_.now() - started_ > kLivedWell) backoff_.reset();
+    const std::string why = std::exchange(last_words_, {});
     restart_later({{"ended", exit.text()}, {"reason", why}});
+    set_watchers(0);
   }
 
   void restart_later(log::Fields fields) {
@@ -205,16 +265,23 @@ class ChildListener final : public Listener {
   FileDescriptor pair_;
   std::unique_ptr<Process> child_;
   Time started_{}, published_{};
-  std::shared_ptr<const std::string> latest_;   // a frame
-  std::shared_ptr<const std::string> sending_;  // the one that is being written, null between two
+  std::shared_ptr<const Pages> latest_;  // what was published last
+  std::shared_ptr<const Pages> told_;    // what this child has been told last
+  bool fresh_ = false;                   // latest_ is still to be told
+  bool access_is_new_ = false;           // and so is who may connect
+  std::string sending_;                  // a frame that is being written
   std::size_t sent_ = 0;
+  unsigned watchers_ = 0;
+  std::string last_words_;
   bool told_too_large_ = false;
-  Subscription writable_, stuck_, restart_;
+  Subscription writable_, readable_, stuck_, deaf_, restart_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::start(Loop& loop, const std::string& address, ListenerOptions options) {
+Result<std::unique_ptr<Listener>> Listener::start(Loop& loop, const std::string& address,
+                                                  ListenerOptions options) {
+  GPULET_TRY(check(options.access));
   GPULET_TRY_ASSIGN(FileDescriptor listening, listen_on(address));
   auto listener = std::make_unique<ChildListener>(loop, std::move(listening), std::move(options));
   GPULET_TRY(listener->start_child());

@@ -1,8 +1,8 @@
 // The listener child: the only process of ours that the network can reach. It is this program started anew,
 // so nothing of the agent's memory is in it; it drops to a user of its own without capabilities, and runs
 // under a seccomp filter with no file but its listening socket and one end of a socket pair, through which
-// the agent pushes what it may say. It can be killed at any time: the agent starts another and nothing else
-// notices.
+// the agent pushes who may connect and what it may say. It can be killed at any time: the agent starts
+// another and nothing else notices but who watches, and the history of the last minutes.
 #pragma once
 
 #include <functional>
@@ -11,26 +11,38 @@
 
 #include "base/loop.h"
 #include "base/result.h"
+#include "web/access.h"
 
 namespace gpulet::web {
 
 // What the child serves. Each page is complete and small (a few MiB at most).
 struct Pages {
-  bool healthy = true;          // /healthz: 200 or 503
-  std::string health_text{};    // what is wrong, one line each
-  bool ready = false;           // /readyz
+  bool healthy = true;        // /healthz: 200 or 503
+  std::string health_text{};  // what is wrong, one line each
+  bool ready = false;         // /readyz
   std::string ready_text{};
-  std::string metrics{};        // /metrics, Prometheus text format 0.0.4
+  std::string metrics{};       // /metrics, Prometheus text format 0.0.4
+  std::string open_metrics{};  // the same as OpenMetrics 1.0, for who asks for it; empty: there is none
+  // JSON of one line each for the node page: what changes rarely, and the numbers of one sample. Empty:
+  // nothing is known yet. One that differs from the one before is told to all who watch.
+  std::string node{};
+  std::string now{};
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.
 inline constexpr Duration kStale = std::chrono::seconds(10);
 // All pages together. Larger ones are not published; the child goes on with the last until they are stale.
 inline constexpr std::size_t kMaxPagesBytes = 16u << 20;
+// How many may watch the node page live.
+inline constexpr std::size_t kMaxWatchers = 16;
 
 struct ListenerOptions {
   std::string program = "/proc/self/exe";  // what is executed as the child, by the name kListenerName
   Duration stale = kStale;
+  Access access{};  // from the first connection on; must be one that web::check takes
+  // How many watch, on the loop, whenever that changes; 0 when the child is gone. May be empty. Must not
+  // destroy the Listener.
+  std::function<void(unsigned)> watched{};
 };
 // main() of that program calls run_listener_child() when it is called by this name.
 inline constexpr const char* kListenerName = "gpulet-listener";
@@ -43,7 +55,8 @@ class Listener {
   // host; port 0 for any.
   // Errors: kInvalidArgument for a bad address, kIo or kPermissionDenied when it cannot be bound or the child
   // not started.
-  static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address, ListenerOptions options = {});
+  static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address,
+                                                 ListenerOptions options = {});
   // Kills the child.
   virtual ~Listener() = default;
 
@@ -51,9 +64,12 @@ class Listener {
   // at least every second: a child that has heard nothing for kStale answers 503, so that a stuck agent is
   // seen as such.
   virtual void publish(const Pages& pages) = 0;
+  // Who may connect from now on. Connections made before get one more answer by their old terms.
+  // Errors: as web::check; then the one before stays in force.
+  virtual Status set_access(Access access) = 0;
   virtual std::uint16_t port() const = 0;
-  virtual pid_t child() const = 0;                // 0 while there is none
-  virtual std::uint64_t restarts() const = 0;     // since start
+  virtual pid_t child() const = 0;             // 0 while there is none
+  virtual std::uint64_t restarts() const = 0;  // since start
 };
 
 // The child's main: never returns. Its descriptors are 3 (listening socket) and 4 (socket pair).

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <atomic>
 #include <filesystem>
 #include <future>
 #include <set>
@@ -233,6 +234,121 @@ TEST_F(ListenerTest, ItEndsWithTheAgent) {
   EXPECT_EQ(::kill(pid, 0), -1);
 }
 
+TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
+  std::atomic<int> watched = -1;
+  start("127.0.0.1:0", {.watched = [&](unsigned count) { watched = static_cast<int>(count); }});
+  const pid_t first = serving_child();
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 1; i <= 3; ++i) {
+    clients.push_back(std::make_unique<Client>(port()));
+    ASSERT_TRUE(clients.back()->send("GET /api/events HTTP/1.1\r\n\r\n"));
+    EXPECT_TRUE(eventually([&] { return watched == i; }));
+  }
+  Pages pages = good_pages();
+  for (int i = 0; i < 5; ++i) {
+    pages.now = "{\"at\":" + std::to_string(i) + "}";
+    publish(pages);
+    for (auto& client : clients) EXPECT_FALSE(client->until("data: " + pages.now + "\n\n").empty());
+  }
+  EXPECT_NE(body_of(get(port(), "/api/history")).find("{\"at\":0},{\"at\":1}"), std::string::npos);
+  clients.pop_back();
+  EXPECT_TRUE(eventually([&] { return watched == 2; }));
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  EXPECT_TRUE(eventually([&] { return watched == 0; }));
+  // The next child has the last sample, and tells who comes back.
+  Client again(port());
+  ASSERT_TRUE(again.send("GET /api/events HTTP/1.1\r\n\r\n"));
+  EXPECT_FALSE(again.until("data: {\"at\":4}\n\n").empty());
+  EXPECT_TRUE(eventually([&] { return watched == 1; }));
+}
+
+TEST_F(ListenerTest, TlsAndPasswordsWorkWithoutRightsAndAreChangedWhileItServes) {
+  auto access_of = [&](const char* name) {
+    const auto certificate = Certificate::make(name, nullptr, "127.0.0.1");
+    Access access;
+    access.tls.emplace();
+    access.tls->certificate = certificate.pem();
+    access.tls->key = certificate.key_pem();
+    access.tls->key_about = "/tls/tls.key";
+    access.users = {{"alice", secret_hash()}};
+    return access;
+  };
+  start("127.0.0.1:0", {.access = access_of("one")});
+  publish(good_pages());
+  auto status = [&](const char* fields, std::string* name = nullptr) {
+    Client client(port());
+    if (!client.encrypt()) return 0;
+    if (name != nullptr) *name = client.server_name();
+    client.send("GET /healthz HTTP/1.1\r\nConnection: close\r\n" + std::string(fields) + "\r\n");
+    return status_of(client.answer());
+  };
+  std::string name;
+  const char* alice = "Authorization: Basic YWxpY2U6c2VjcmV0\r\n";
+  ASSERT_TRUE(eventually([&] { return status(alice, &name) == 200; }));
+  EXPECT_EQ(name, "one");
+  EXPECT_EQ(status(""), 401);
+  EXPECT_EQ(status_of(get(port(), "/healthz")), 400);
+  const pid_t first = child();
+
+  call([&] {
+    Access bad = access_of("bad");
+    bad.tls->key = "junk";
+    const auto refused = listener_->set_access(bad);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().text(), "/tls/tls.key: holds no private key in PEM form without a password");
+  });
+  EXPECT_EQ(status(alice, &name), 200);
+  EXPECT_EQ(name, "one");
+  call([&] { EXPECT_TRUE(listener_->set_access(access_of("two"))); });
+  EXPECT_TRUE(eventually([&] { return status(alice, &name) == 200 && name == "two"; }));
+  EXPECT_EQ(child(), first);
+  // A child that is started anew lets nobody in by other terms, not for a moment.
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return child() != first; }));
+  EXPECT_EQ(status_of(get(port(), "/healthz")), 400);
+  EXPECT_TRUE(eventually([&] { return status(alice, &name) == 200 && name == "two"; }));
+}
+
+// This program under another name, by which it is a child that was taken over (main below).
+class TakenOver {
+ public:
+  explicit TakenOver(const std::string& how) : folder_(testing::TempDir() + "taken_over_" + how) {
+    std::filesystem::create_directories(folder_);
+    std::filesystem::copy_file("/proc/self/exe", program(how),
+                               std::filesystem::copy_options::overwrite_existing);
+  }
+  ~TakenOver() { std::filesystem::remove_all(folder_); }
+  std::string program(const std::string& how) const { return folder_ + "/" + how; }
+
+ private:
+  std::string folder_;
+};
+
+TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
+  const TakenOver flood("flood");
+  std::atomic<int> heard = 0;
+  start("127.0.0.1:0", {.program = flood.program("flood"), .watched = [&](unsigned) { ++heard; }});
+  ASSERT_TRUE(eventually([&] { return heard >= 4; }));
+  std::uint64_t turns = 0;
+  const auto before = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - before < 1s) {
+    call([] {});  // the loop is free for others
+    ++turns;
+  }
+  EXPECT_GT(turns, 200u);
+  EXPECT_LE(heard, 4 + 20);
+}
+
+TEST_F(ListenerTest, AChildThatSaysAnythingElseIsEnded) {
+  const TakenOver words("words");
+  start("127.0.0.1:0", {.program = words.program("words")});
+  EXPECT_TRUE(eventually([&] {
+    std::uint64_t restarts = 0;
+    call([&] { restarts = listener_->restarts(); });
+    return restarts >= 2;
+  }));
+}
+
 TEST_F(ListenerTest, AChildThatCannotBeStartedIsAnError) {
   call([&] {
     const auto started = Listener::start(loop_, "127.0.0.1:0", {.program = "/nonexistent"});
@@ -260,8 +376,8 @@ TEST_F(ListenerTest, Addresses) {
     EXPECT_TRUE(eventually([&] { return status_of(get(port(), "/healthz")) == 200; })) << good;
   }
   call([&] {
-    for (const char* bad : {"", "8080", "localhost", "127.0.0.1:", "127.0.0.1:70000",
-                            "127.0.0.1:http", "::1:80", "example.com:80"}) {
+    for (const char* bad : {"", "8080", "localhost", "127.0.0.1:", "127.0.0.1:70000", "127.0.0.1:http",
+                            "::1:80", "example.com:80"}) {
       const auto refused = Listener::start(loop_, bad);
       ASSERT_FALSE(refused) << bad;
       EXPECT_EQ(refused.error().code(), Code::kInvalidArgument) << bad;
@@ -275,9 +391,27 @@ TEST_F(ListenerTest, Addresses) {
 }  // namespace
 }  // namespace gpulet::web
 
+namespace {
+
+// Says all that it may, in turn and without an end; or what it may not, and stays.
+[[noreturn]] void be_taken_over(const std::string& how) {
+  if (how == "words") static_cast<void>(::send(4, "I am \x1b[2Jroot\xff", 13, MSG_NOSIGNAL));
+  for (char byte = 0; how == "flood"; byte = static_cast<char>((byte + 1) % 17)) {
+    const std::string flood(4096, byte);
+    if (::send(4, flood.data(), flood.size(), MSG_NOSIGNAL) < 0) ::_exit(0);
+  }
+  for (;;) ::pause();
+}
+
+}  // namespace
+
 // The listener starts this program anew as its child.
 int main(int argc, char** argv) {
-  if (argc > 0 && std::string_view(argv[0]) == gpulet::web::kListenerName) gpulet::web::run_listener_child();
+  if (argc > 0 && std::string_view(argv[0]) == gpulet::web::kListenerName) {
+    const std::string how = std::filesystem::read_symlink("/proc/self/exe").filename();
+    if (how == "flood" || how == "words") be_taken_over(how);
+    gpulet::web::run_listener_child();
+  }
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -11,6 +11,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,8 +25,8 @@ namespace {
 
 constexpr int kLastCapability = 63;  // the kernel's masks have no more
 
-// A root of our own with nothing in it: an empty, read-only tmpfs in a mount namespace of its own. It is mounted over
-// /proc, a folder that is everywhere; nothing outside this process sees it.
+// A root of our own with nothing in it: an empty, read-only tmpfs in a mount namespace of its own. It is
+// mounted over /proc, a folder that is everywhere; nothing outside this process sees it.
 bool empty_root() {
   if (::unshare(CLONE_NEWNS) != 0) return false;
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
@@ -56,14 +57,17 @@ Status limit_resources(unsigned descriptors) {
 Status become_nobody() {
   if (::geteuid() != 0) return {};
   if (::setgroups(0, nullptr) != 0) return fail(errno_error("setgroups", errno));
-  if (::setresgid(kListenerUser, kListenerUser, kListenerUser) != 0) return fail(errno_error("setresgid", errno));
-  if (::setresuid(kListenerUser, kListenerUser, kListenerUser) != 0) return fail(errno_error("setresuid", errno));
+  if (::setresgid(kListenerUser, kListenerUser, kListenerUser) != 0)
+    return fail(errno_error("setresgid", errno));
+  if (::setresuid(kListenerUser, kListenerUser, kListenerUser) != 0)
+    return fail(errno_error("setresuid", errno));
   return {};
 }
 
 void drop_bounding_set() {
   // Where CAP_SETPCAP is missing this fails, and no_new_privs keeps the set from ever mattering.
-  for (int capability = 0; capability <= kLastCapability; ++capability) ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  for (int capability = 0; capability <= kLastCapability; ++capability)
+    ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
 }
 
@@ -74,29 +78,31 @@ Status drop_capabilities() {
   return {};
 }
 
-// What an epoll loop on open sockets, malloc and the end of a process need.
+// What an epoll loop on open sockets, TLS, malloc and the end of a process need.
 constexpr std::initializer_list<int> kAllowed = {
-    SCMP_SYS(accept4),       SCMP_SYS(recvfrom),   SCMP_SYS(recvmsg),      SCMP_SYS(sendmsg), SCMP_SYS(sendto),
-    SCMP_SYS(shutdown),      SCMP_SYS(close),      SCMP_SYS(read),         SCMP_SYS(write),   SCMP_SYS(epoll_ctl),
-    SCMP_SYS(epoll_wait),    SCMP_SYS(epoll_pwait), SCMP_SYS(brk),         SCMP_SYS(munmap),  SCMP_SYS(mremap),
-    SCMP_SYS(madvise),       SCMP_SYS(futex),      SCMP_SYS(clock_gettime), SCMP_SYS(exit),   SCMP_SYS(exit_group),
-    SCMP_SYS(rt_sigreturn),  SCMP_SYS(restart_syscall),
+    SCMP_SYS(accept4),   SCMP_SYS(recvfrom),      SCMP_SYS(close),      SCMP_SYS(read),
+    SCMP_SYS(write),     SCMP_SYS(epoll_ctl),     SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
+    SCMP_SYS(brk),       SCMP_SYS(munmap),        SCMP_SYS(mremap),     SCMP_SYS(madvise),
+    SCMP_SYS(futex),     SCMP_SYS(exit),          SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(getrandom), SCMP_SYS(clock_gettime), SCMP_SYS(getpid),     SCMP_SYS(restart_syscall),
+    SCMP_SYS(sysinfo),  // glibc's qsort asks how much memory there is
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 // A sanitizer's runtime has a life of its own, on the same rights. No release is built with one.
 constexpr std::initializer_list<int> kSanitizer = {
-    SCMP_SYS(mmap),      SCMP_SYS(mprotect),        SCMP_SYS(sched_yield),    SCMP_SYS(gettid), SCMP_SYS(getpid),
-    SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep), SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
-    SCMP_SYS(getrusage), SCMP_SYS(sched_getaffinity), SCMP_SYS(prctl), SCMP_SYS(pipe), SCMP_SYS(pipe2),
+    SCMP_SYS(mmap),      SCMP_SYS(mprotect),          SCMP_SYS(sched_yield),    SCMP_SYS(gettid),
+    SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep),   SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
+    SCMP_SYS(getrusage), SCMP_SYS(sched_getaffinity), SCMP_SYS(prctl),          SCMP_SYS(pipe),
+    SCMP_SYS(pipe2),
 };
 #else
 constexpr std::initializer_list<int> kSanitizer = {};
 #endif
 
 Status allow_only_serving() {
-  const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(
-      ::seccomp_init(SCMP_ACT_KILL_PROCESS), ::seccomp_release);
+  const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(::seccomp_init(SCMP_ACT_KILL_PROCESS),
+                                                                ::seccomp_release);
   if (!filter) return fail(Code::kInternal, "libseccomp makes no filter");
   auto checked = [](int result) -> Status {
     if (result < 0) return fail(errno_error("cannot set the seccomp filter", -result));
@@ -105,8 +111,19 @@ Status allow_only_serving() {
   // Every thread there is, also one that a library may have started before main().
   GPULET_TRY(checked(::seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)));
   for (const auto& list : {kAllowed, kSanitizer}) {
-    for (const int call : list) GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0)));
+    for (const int call : list)
+      GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0)));
   }
+  // Sending to whom it is connected, never by connecting: not to an address, and not by TCP fast open, with
+  // which a socket that was shut down reaches anybody. Nothing can be shut down but the way out of a
+  // connection.
+  GPULET_TRY(
+      checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(sendto), 2,
+                                 SCMP_A3(SCMP_CMP_MASKED_EQ, MSG_FASTOPEN, 0), SCMP_A4(SCMP_CMP_EQ, 0))));
+  GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(sendmsg), 1,
+                                        SCMP_A2(SCMP_CMP_MASKED_EQ, MSG_FASTOPEN, 0))));
+  GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(shutdown), 1,
+                                        SCMP_A1(SCMP_CMP_EQ, SHUT_WR))));
   if (kSanitizer.size() == 0) {
     // Memory for malloc: never executable, never a file's.
     GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2,

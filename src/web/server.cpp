@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "web/connection.h"
@@ -10,15 +11,16 @@
 namespace gpulet::web {
 namespace {
 
-// Accepted in one turn of the loop, so that a flood of connections does not keep those that wait from being served.
+// Accepted in one turn of the loop, so that a flood of connections does not keep those that wait from being
+// served.
 constexpr int kMaxAccepts = 32;
 // Without a free descriptor or memory in the kernel, the socket would stay ready and the loop would spin.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Server::Server(Loop& loop, int listening, const Site& site, Duration limit)
-    : loop_(loop), listening_(listening), site_(site), limit_(limit) {
+Server::Server(Loop& loop, int listening, const Site& site, Door& door, Duration limit)
+    : loop_(loop), listening_(listening), site_(site), door_(door), limit_(limit) {
   watch();
 }
 
@@ -38,13 +40,25 @@ void Server::accept_all() {
       again_ = loop_.after(kAcceptPause, [this] { watch(); });
       return;
     }
-    if (connections_.size() >= kMaxConnections) connections_.erase(connections_.begin());
+    if (connections_.size() >= kMaxConnections) make_room();
     const std::uint64_t id = next_id_++;
     auto& connection = connections_[id];
-    connection = std::make_unique<Connection>(loop_, std::move(socket), site_, limit_, [this, id] { remove(id); });
-    // Most requests are there with the connection: those are answered before a newer one can take their place.
+    connection = std::make_unique<Connection>(loop_, std::move(socket), site_, door_, limit_,
+                                              [this, id] { remove(id); });
+    // Most requests are there with the connection: those are answered before a newer one can take their
+    // place.
     if (!connection->serve()) remove(id);
   }
+}
+
+void Server::make_room() {
+  const auto waits = [](const auto& entry) { return !entry.second->watching(); };
+  const auto oldest = std::find_if(connections_.begin(), connections_.end(), waits);
+  if (oldest != connections_.end()) connections_.erase(oldest);
+}
+
+void Server::drop_watchers() {
+  std::erase_if(connections_, [](const auto& entry) { return entry.second->watching(); });
 }
 
 void Server::remove(std::uint64_t id) { connections_.erase(id); }

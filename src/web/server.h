@@ -1,5 +1,6 @@
 // A small HTTP/1.1 server on the loop, for pages that are there already: no body is read, no file opened,
-// every wait and every buffer has a limit. Beast parses the requests.
+// every wait and every buffer has a limit. Beast parses the requests. A process in which it speaks TLS
+// ignores SIGPIPE.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,14 @@
 
 #include "base/file.h"
 #include "base/loop.h"
+#include "web/door.h"
 #include "web/site.h"
 
 namespace gpulet::web {
 
 inline constexpr std::size_t kMaxHeadBytes = 8192;  // request line and fields
-inline constexpr std::size_t kMaxConnections = 64;  // a newer one takes the place of the one that has waited longest
+// A newer one takes the place of the one that has waited longest; those that watch stay.
+inline constexpr std::size_t kMaxConnections = 128 + kMaxWatchers;
 // For a whole request to arrive, for a whole answer to be taken, and between two requests of one connection.
 inline constexpr Duration kConnectionLimit = std::chrono::seconds(10);
 
@@ -23,23 +26,28 @@ class Connection;
 class Server {
  public:
   // `listening` is a listening, non-blocking socket that outlives the server.
-  Server(Loop& loop, int listening, const Site& site, Duration limit = kConnectionLimit);
+  Server(Loop& loop, int listening, const Site& site, Door& door, Duration limit = kConnectionLimit);
   ~Server();
   Server(const Server&) = delete;
 
   std::size_t connections() const { return connections_.size(); }
+  // Those that watch came in by rules that are no longer in force: they must ask again.
+  void drop_watchers();
 
  private:
   void watch();
   void accept_all();
+  void make_room();
   void remove(std::uint64_t id);
 
   Loop& loop_;
   int listening_;
   const Site& site_;
+  Door& door_;
   Duration limit_;
   std::uint64_t next_id_ = 0;
-  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;  // by age: the first has been here longest
+  std::map<std::uint64_t, std::unique_ptr<Connection>>
+      connections_;  // by age: the first has been here longest
   Subscription accepting_, again_;
 };
 

@@ -1,14 +1,36 @@
 #include "web/site.h"
 
+#include <array>
+
+#include "base/text.h"
+#include "web/accept.h"
+#include "web/page.h"
+
 namespace gpulet::web {
 namespace {
 
-constexpr std::string_view kIndex =
-    "gpulet\n"
-    "\n"
-    "/healthz  200 while the agent works, else 503 and what is wrong\n"
-    "/readyz   200 while the kubelet is served, else 503 and what is wrong\n"
-    "/metrics  Prometheus text format\n";
+constexpr std::string_view kJson = "application/json";
+// A browser that lost the connection comes again after so long.
+constexpr std::string_view kRetry = "retry: 2000\n\n";
+
+// What a browser must not do with our pages. They load nothing from elsewhere, run no script but their own
+// file, are shown in no frame and want nothing of the device.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kHeaders = {{
+    {"Cache-Control", "no-store"},
+    {"Content-Security-Policy",
+     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri "
+     "'none'; "
+     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"},
+    {"Cross-Origin-Opener-Policy", "same-origin"},
+    {"Cross-Origin-Resource-Policy", "same-origin"},
+    {"Permissions-Policy",
+     "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), "
+     "magnetometer=(), microphone=(), payment=(), usb=()"},
+    {"Referrer-Policy", "no-referrer"},
+    {"X-Content-Type-Options", "nosniff"},
+    {"X-Frame-Options", "DENY"},
+    {"X-Robots-Tag", "noindex"},
+}};
 
 Answer text(int status, std::string body) {
   if (body.empty() || body.back() != '\n') body += '\n';
@@ -17,27 +39,89 @@ Answer text(int status, std::string body) {
 
 std::string_view phrase(int status) {
   switch (status) {
-    case 200: return "OK";
-    case 400: return "Bad Request";
-    case 404: return "Not Found";
-    case 405: return "Method Not Allowed";
-    case 413: return "Content Too Large";
-    case 431: return "Request Header Fields Too Large";
-    default: return "Service Unavailable";
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 413:
+      return "Content Too Large";
+    case 429:
+      return "Too Many Requests";
+    case 431:
+      return "Request Header Fields Too Large";
+    default:
+      return "Service Unavailable";
   }
+}
+
+Answer answer_of(const Document& document, std::string_view content_type, const Request& request) {
+  Answer answer{.content_type = content_type, .body = document.plain(), .varies = true};
+  if (takes_gzip(request.accept_encoding) && document.gzipped()) {
+    answer.body = document.gzipped();
+    answer.gzipped = true;
+  }
+  return answer;
+}
+
+// A JSON document has no line breaks of its own but perhaps one at its end; each line of it is a data field.
+std::string event_of(std::string_view name, std::uint64_t id, std::string_view document) {
+  std::string event = "event: " + std::string(name) + "\nid: " + std::to_string(id) + "\n";
+  for (const auto& line : text::split(text::trim(document), '\n')) event += "data: " + line + "\n";
+  return event + "\n";
+}
+
+const Document* page_of(std::string_view path, std::string_view& content_type) {
+  // Made at the first request, and compressed once in a child's life.
+  static const std::array<Document, 4> documents = {
+      Document(std::string(page::html())), Document(std::string(page::css())),
+      Document(std::string(page::js())), Document(std::string(page::icon()))};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPaths = {{
+      {"/", "text/html; charset=utf-8"},
+      {"/page.css", "text/css; charset=utf-8"},
+      {"/page.js", "text/javascript; charset=utf-8"},
+      {"/icon.svg", "image/svg+xml"},
+  }};
+  for (std::size_t i = 0; i < kPaths.size(); ++i) {
+    if (path != kPaths[i].first) continue;
+    content_type = kPaths[i].second;
+    return &documents[i];
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 void Site::publish(Frame frame, Time now) {
   published_ = true;
-  healthy_ = frame.pages.healthy;
-  ready_ = frame.pages.ready;
-  health_text_ = std::move(frame.pages.health_text);
-  ready_text_ = std::move(frame.pages.ready_text);
-  metrics_ = std::make_shared<const std::string>(std::move(frame.pages.metrics));
+  healthy_ = frame.healthy;
+  ready_ = frame.ready;
   when_ = now;
   fresh_ = frame.fresh;
+  if (auto& text = frame[Text::kHealth]) health_text_ = std::move(*text);
+  if (auto& text = frame[Text::kReady]) ready_text_ = std::move(*text);
+  if (auto& text = frame[Text::kMetrics]) metrics_ = Document(std::move(*text));
+  if (auto& text = frame[Text::kOpenMetrics]) open_metrics_ = Document(std::move(*text));
+  std::string news;
+  if (auto& text = frame[Text::kNode]) {
+    node_ = Document(std::move(*text));
+    if (!node_.plain()->empty()) news += event_of("node", ++event_, *node_.plain());
+  }
+  if (auto& text = frame[Text::kNow]) {
+    now_ = Document(std::move(*text));
+    if (!now_.plain()->empty()) {
+      history_.add(now_.plain(), now);
+      history_document_.reset();
+      news += event_of("now", ++event_, *now_.plain());
+    }
+  }
+  if (!news.empty() && watchers_.count() > 0)
+    watchers_.tell(std::make_shared<const std::string>(std::move(news)));
 }
 
 std::string Site::staleness(Time now) const {
@@ -45,32 +129,80 @@ std::string Site::staleness(Time now) const {
   const Duration age = now - when_;
   if (age <= fresh_) return {};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
-  return "no news from the agent for " + std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
+  return "no news from the agent for " + std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) +
+         " s";
 }
 
-Answer Site::answer(std::string_view method, std::string_view target, Time now) const {
-  if (method != "GET" && method != "HEAD") return text(405, "only GET and HEAD");
-  const std::string_view path = target.substr(0, target.find('?'));
-  if (path == "/") return text(200, std::string(kIndex));
-  if (path != "/healthz" && path != "/readyz" && path != "/metrics") {
-    return text(404, "no such page; / lists what there is");
+SharedText Site::heartbeat() {
+  static const auto text = std::make_shared<const std::string>(":\n\n");
+  return text;
+}
+
+Answer Site::metrics_answer(const Request& request) const {
+  if (!open_metrics_.plain()->empty() && prefers_open_metrics(request.accept)) {
+    return answer_of(open_metrics_, "application/openmetrics-text; version=1.0.0; charset=utf-8", request);
   }
-  if (auto stale = staleness(now); !stale.empty()) return text(503, std::move(stale));
-  if (path == "/metrics") {
-    return {.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_};
+  return answer_of(metrics_, "text/plain; version=0.0.4; charset=utf-8", request);
+}
+
+Answer Site::events_answer() const {
+  std::string first(kRetry);
+  if (!node_.plain()->empty()) first += event_of("node", event_, *node_.plain());
+  if (!now_.plain()->empty()) first += event_of("now", event_, *now_.plain());
+  return {.content_type = "text/event-stream",
+          .body = std::make_shared<const std::string>(std::move(first)),
+          .events = true};
+}
+
+Answer Site::document_answer(std::string_view path, const Request& request) const {
+  if (path == "/api/history") {
+    if (!history_document_) history_document_ = std::make_shared<const Document>(history_.text());
+    return answer_of(*history_document_, kJson, request);
   }
+  if (path == "/api/events") return events_answer();
+  const Document& document = path == "/api/node" ? node_ : now_;
+  if (document.plain()->empty()) return text(503, "the agent has not said anything of it yet");
+  return answer_of(document, kJson, request);
+}
+
+Answer Site::answer(const Request& request, Time now) const {
+  if (request.method != "GET" && request.method != "HEAD") return text(405, "only GET and HEAD");
+  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  std::string_view content_type;
+  if (const Document* page = page_of(path, content_type)) return answer_of(*page, content_type, request);
+  const bool api =
+      path == "/api/node" || path == "/api/now" || path == "/api/history" || path == "/api/events";
+  if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
+    return text(
+        404,
+        "no such page; there are / /healthz /readyz /metrics /api/node /api/now /api/history /api/events");
+  }
+  // Those who watch stay, and see by the samples' times that none come.
+  if (auto stale = staleness(now); !stale.empty() && path != "/api/events")
+    return text(503, std::move(stale));
+  if (api) return document_answer(path, request);
+  if (path == "/metrics") return metrics_answer(request);
   const bool good = path == "/healthz" ? healthy_ : ready_;
   const std::string& what = path == "/healthz" ? health_text_ : ready_text_;
   if (good) return text(200, what.empty() ? "ok" : what);
   return text(503, what.empty() ? (path == "/healthz" ? "not healthy" : "not ready") : what);
 }
 
-std::string head_of(const Answer& answer, bool keep_alive) {
+std::string head_of(const Answer& answer, bool keep_alive, const Headers& headers) {
   std::string head = "HTTP/1.1 " + std::to_string(answer.status) + " ";
   head.append(phrase(answer.status)).append("\r\nContent-Type: ").append(answer.content_type);
-  head.append("\r\nContent-Length: ").append(std::to_string(answer.body->size()));
-  head.append("\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff");
+  if (!answer.events) head.append("\r\nContent-Length: ").append(std::to_string(answer.body->size()));
+  if (answer.gzipped) head.append("\r\nContent-Encoding: gzip");
+  if (answer.varies) head.append("\r\nVary: Accept, Accept-Encoding");
+  for (const auto& [name, value] : kHeaders) {
+    bool replaced = false;
+    for (const auto& [other, theirs] : headers) replaced |= text::lower(other) == text::lower(name);
+    if (!replaced) head.append("\r\n").append(name).append(": ").append(value);
+  }
+  for (const auto& [name, value] : headers) head.append("\r\n").append(name).append(": ").append(value);
+  if (answer.status == 401) head.append("\r\nWWW-Authenticate: Basic realm=\"gpulet\", charset=\"UTF-8\"");
   if (answer.status == 405) head.append("\r\nAllow: GET, HEAD");
+  if (answer.status == 429 || (answer.status == 503 && answer.events)) head.append("\r\nRetry-After: 5");
   head.append(keep_alive ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n");
   return head;
 }

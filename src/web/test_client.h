@@ -1,20 +1,26 @@
-// A plain HTTP client for the tests of this room: blocking, with a limit on every wait.
+// An HTTP client for the tests of this room, plain or through TLS: blocking, with a limit on every wait.
 #pragma once
 
+#include <crypt.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/file.h"
+#include "base/test_certificate.h"
 
 namespace gpulet::web {
 
 class Client {
  public:
-  explicit Client(std::uint16_t port, int timeout_s = 20) : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit Client(std::uint16_t port, int timeout_s = 20)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     const timeval limit{timeout_s, 0};
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -24,13 +30,42 @@ class Client {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
+  // Through TLS from now on: showing `certificate` when asked, in one version when it is given. False when
+  // the handshake fails.
+  bool encrypt(const Certificate* certificate = nullptr, int version = 0) {
+    context_.reset(::SSL_CTX_new(::TLS_client_method()), ::SSL_CTX_free);
+    ::SSL_CTX_set_security_level(context_.get(), 0);
+    if (version != 0) {
+      SSL_CTX_set_min_proto_version(context_.get(), version);
+      SSL_CTX_set_max_proto_version(context_.get(), version);
+    }
+    if (certificate != nullptr) {
+      ::SSL_CTX_use_certificate(context_.get(), certificate->certificate.get());
+      ::SSL_CTX_use_PrivateKey(context_.get(), certificate->key.get());
+    }
+    ssl_.reset(::SSL_new(context_.get()), ::SSL_free);
+    ::SSL_set_fd(ssl_.get(), socket_.get());
+    return ::SSL_connect(ssl_.get()) == 1;
+  }
+  // The common name of the server's certificate.
+  std::string server_name() const {
+    const std::unique_ptr<X509, decltype(&::X509_free)> shown(::SSL_get1_peer_certificate(ssl_.get()),
+                                                              ::X509_free);
+    char name[256] = "";
+    if (shown)
+      ::X509_NAME_get_text_by_NID(::X509_get_subject_name(shown.get()), NID_commonName, name, sizeof name);
+    return name;
+  }
   bool connected() const { return connected_; }
   int fd() const { return socket_.get(); }
 
   bool send(std::string_view bytes) {
-    return ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
+    if (ssl_) return ::SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())) > 0;
+    return ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
   }
-  // One answer: its head, and as much body as it announces (none after HEAD). Empty when the connection ended first.
+  // One answer: its head, and as much body as it announces (none after HEAD). Empty when the connection ended
+  // first.
   std::string answer(bool with_body = true) {
     while (pending_.find("\r\n\r\n") == std::string::npos) {
       if (!receive()) return {};
@@ -45,6 +80,13 @@ class Client {
     pending_.erase(0, head + size);
     return whole;
   }
+  // Until what has come since the last call has `text` in it; what came, or empty when it never does.
+  std::string until(std::string_view text) {
+    while (pending_.find(text) == std::string::npos) {
+      if (!receive()) return {};
+    }
+    return std::exchange(pending_, {});
+  }
   // Until the other side closes; false when it does not.
   bool closed() {
     while (receive()) pending_.clear();
@@ -54,25 +96,38 @@ class Client {
  private:
   bool receive() {
     char buffer[65536];
-    last_ = ::recv(socket_.get(), buffer, sizeof buffer, 0);
+    last_ = ssl_ ? ::SSL_read(ssl_.get(), buffer, sizeof buffer)
+                 : ::recv(socket_.get(), buffer, sizeof buffer, 0);
     if (last_ > 0) pending_.append(buffer, static_cast<std::size_t>(last_));
     return last_ > 0;
   }
 
   FileDescriptor socket_;
+  std::shared_ptr<SSL_CTX> context_;
+  std::shared_ptr<SSL> ssl_;
   bool connected_ = false;
   ssize_t last_ = 0;
   std::string pending_;
 };
 
-inline std::string get(std::uint16_t port, const std::string& path) {
+inline std::string get(std::uint16_t port, const std::string& path, const std::string& fields = "") {
   Client client(port);
   EXPECT_TRUE(client.connected());
-  EXPECT_TRUE(client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
+  EXPECT_TRUE(client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + fields + "\r\n"));
   return client.answer();
 }
 
-inline int status_of(const std::string& answer) { return answer.size() > 12 ? std::stoi(answer.substr(9, 3)) : 0; }
+// bcrypt's hash of "secret"; `cost` "04" is its least.
+inline std::string secret_hash(const std::string& cost = "04") {
+  crypt_data data{};
+  const char* made =
+      ::crypt_rn("secret", ("$2b$" + cost + "$abcdefghijklmnopqrstuu").c_str(), &data, sizeof data);
+  return made != nullptr ? made : "";
+}
+
+inline int status_of(const std::string& answer) {
+  return answer.size() > 12 ? std::stoi(answer.substr(9, 3)) : 0;
+}
 inline std::string body_of(const std::string& answer) {
   const auto end = answer.find("\r\n\r\n");
   return end == std::string::npos ? std::string() : answer.substr(end + 4);

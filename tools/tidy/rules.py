@@ -51,7 +51,8 @@ LIBRARIES = [
         r"^src/kubelet/|^sim/kubelet/|^bench/|" + TESTS),
     ban("library", r"#include <boost/", "web/ and cluster/ speak HTTP; base/loop.h waits", r"^src/(web|cluster)/|" + TESTS),
     ban("library", r"#include <yaml-cpp/", "config/yaml.h", r"^src/config/|^sim/machine/"),
-    ban("library", r"#include <openssl/", "cluster/", r"^src/cluster/|" + TESTS),
+    ban("library", r"#include <openssl/", "cluster/ and web/", r"^src/(cluster|web)/|" + TESTS),
+    ban("library", r"#include <(zlib|crypt)\.h", "web/", r"^src/web/|" + TESTS),
     ban("library", r"#include <seccomp", "web/", r"^src/web/"),
     ban("library", r"#include [<\"]nvml\.h", "nvml/ is the only room that sees the C ABI", r"^src/nvml/|^sim/driver/|^sim/smi/|" + TESTS),
 ]

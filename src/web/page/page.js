@@ -1,0 +1,484 @@
+// The node page, live: /api/events says what changed, and only that is drawn anew.
+'use strict';
+
+const HISTORY_MS = 15 * 60 * 1000;
+const MOST_POINTS = 450;     // of a line; its older half is thinned beyond
+const CLOCK_SET_MS = 60000;  // a sample so much older than the last: the node's clock was set back
+const SILENT_MS = 6000;      // without a sample for so long, the page says so
+const FIRST_WAIT_MS = 2000, MOST_WAIT_MS = 15000;  // between two tries where the server refuses
+const CHART_WIDTH = 300, CHART_HEIGHT = 60;
+
+const TONES = { healthy: 'good', unmonitored: 'grey', degraded: 'flag', recovering: 'mend', draining: 'flag',
+                quarantined: 'bad', lost: 'bad' };
+const SERIES = [
+  ['util', 'Utilisation', (s) => s.util, () => 100, (s) => percent(s.util)],
+  ['memory', 'Memory', (s) => s.memory, (gpu) => gpu.memory, (s, gpu) => `${number(known(s.memory) ? s.memory / 2 ** 30 : null, 1, '')} / ${gib(gpu.memory)}`],
+  ['power', 'Power', (s) => s.power, (gpu, s) => s.power_limit, (s) => `${number(s.power, 0, '')} / ${watts(s.power_limit)}`],
+  ['temperature', 'Temperature', (s) => s.temperature, () => 100, (s) => celsius(s.temperature)],
+];
+
+const byId = (id) => document.getElementById(id);
+const known = (value) => value !== null && value !== undefined;
+const number = (value, digits, unit) => known(value) ? value.toFixed(digits) + unit : '–';
+const percent = (value) => number(value, 0, ' %');
+const gib = (bytes) => number(known(bytes) ? bytes / 2 ** 30 : null, 1, ' GiB');
+const watts = (value) => number(value, 0, ' W');
+const celsius = (value) => number(value, 0, ' °C');
+const mhz = (value) => number(value, 0, ' MHz');
+const time = (ms) => new Date(ms).toLocaleTimeString();
+const stamp = (ms) => Date.now() - ms > 12 * 3600 * 1000 ? new Date(ms).toLocaleString() : time(ms);
+const tone = (state) => TONES[state] || 'grey';
+
+// make('p', {class: 'x'}, child or text, …)
+function make(name, attributes = {}, ...children) {
+  const svg = name.startsWith('svg:');
+  const element = svg ? document.createElementNS('http://www.w3.org/2000/svg', name.slice(4)) : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+function setAttribute(element, name, value) {
+  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
+}
+// Draws only when `value` differs from what this element was drawn of.
+const drawn = new WeakMap();
+function redraw(element, value, draw) {
+  const text = JSON.stringify(value);
+  if (drawn.get(element) === text) return;
+  drawn.set(element, text);
+  element.replaceChildren(...draw());
+}
+
+let node = null;          // the last node document
+const cards = new Map();  // uuid → Card
+const lines = new Map();  // uuid → [{at, util, memory, power, temperature}], oldest first
+
+// ---- lines ----
+
+function remember(sample) {
+  for (const [uuid, values] of Object.entries(sample.gpus || {})) {
+    if (!lines.has(uuid)) lines.set(uuid, []);
+    const points = lines.get(uuid);
+    const last = points.length > 0 ? points[points.length - 1].at : 0;
+    if (last > sample.at + CLOCK_SET_MS) points.length = 0;
+    else if (last >= sample.at) continue;
+    points.push({ at: sample.at, ...values });
+    while (points[0].at < sample.at - HISTORY_MS) points.shift();
+    if (points.length > MOST_POINTS) {
+      lines.set(uuid, points.filter((_, i) => i % 2 === 0 || i > points.length / 2));
+    }
+  }
+}
+
+function drawLine(card, series, points, latest) {
+  const [key, , value, top] = series;
+  const chart = card.charts[key];
+  const end = latest.at, most = top(card.gpu, latest) || Math.max(1, ...points.map((p) => value(p) || 0));
+  let path = '', area = '', from = null, x = 0;
+  const finish = () => {
+    if (from !== null) area += `L${x} ${CHART_HEIGHT}L${from} ${CHART_HEIGHT}Z`;
+    from = null;
+  };
+  for (const point of points) {
+    const y = value(point);
+    if (!known(y)) {
+      finish();
+      continue;
+    }
+    x = (CHART_WIDTH * (1 - (end - point.at) / HISTORY_MS)).toFixed(1);
+    const at = `${x} ${(CHART_HEIGHT * (1 - Math.min(1, y / most))).toFixed(1)}`;
+    path += (from === null ? 'M' : 'L') + at;
+    area += (from === null ? 'M' : 'L') + at;
+    if (from === null) from = x;
+  }
+  finish();
+  chart.line.setAttribute('d', path);
+  chart.area.setAttribute('d', area);
+}
+
+// ---- a GPU's card ----
+
+class Card {
+  constructor(uuid) {
+    this.uuid = uuid;
+    this.visible = true;
+    this.head = make('h3', { id: `gpu-${uuid}`, tabindex: '-1' });
+    this.badge = make('span', { class: 'badge' });
+    this.facts = make('p', { class: 'soft mono' });
+    this.why = make('div', { class: 'why' });
+    this.charts = {};
+    const figures = SERIES.map(([key, title]) => {
+      const line = make('svg:path'), area = make('svg:path', { class: 'area' }), words = make('span');
+      this.charts[key] = { line, area, words };
+      return make('figure', { class: 'chart', 'data-series': key },
+        make('figcaption', {}, make('span', {}, title), words),
+        make('svg:svg', { viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`, preserveAspectRatio: 'none',
+                          'aria-hidden': 'true', focusable: 'false' }, area, line));
+    });
+    this.numbers = {};
+    const numbers = ['SM clock', 'Memory clock', 'Memory use', 'Memory temp.'].map((title) => {
+      this.numbers[title] = make('dd', {}, '–');
+      return make('div', {}, make('dt', {}, title), this.numbers[title]);
+    });
+    this.parts = make('div');
+    this.element = make('article', { class: 'card', 'aria-labelledby': `gpu-${uuid}` },
+      make('header', {}, this.head, this.badge), this.facts, this.why,
+      make('div', { class: 'charts' }, ...figures), make('dl', { class: 'numbers' }, ...numbers), this.parts);
+    this.tile = make('a', { href: `#gpu-${uuid}` });
+    this.tileName = make('span');
+    this.tileValue = make('strong');
+    this.tile.append(this.tileName, ' ', this.tileValue);
+  }
+
+  update(gpu) {
+    this.gpu = gpu;
+    setText(this.head, `GPU ${gpu.index} · ${gpu.model || 'unknown model'}`);
+    setText(this.badge, gpu.state);
+    for (const element of [this.element, this.tile]) setAttribute(element, 'data-tone', tone(gpu.state));
+    setText(this.facts, [gpu.uuid, gpu.slot, known(gpu.numa) ? `NUMA ${gpu.numa}` : ''].filter(Boolean).join(' · '));
+    setText(this.tileName, `GPU ${gpu.index}`);
+    setAttribute(this.tile, 'aria-label', `GPU ${gpu.index}, ${gpu.state}`);
+    this.why.hidden = !gpu.reason && gpu.faults.length === 0;
+    redraw(this.why, [gpu.state, gpu.reason, gpu.comes_back, gpu.since, gpu.due, gpu.faults, gpu.relapses], () => reasons(gpu));
+    redraw(this.parts, [gpu.mig, gpu.shares, gpu.holders], () => parts(gpu));
+  }
+
+  sample(latest) {
+    for (const series of SERIES) setText(this.charts[series[0]].words, series[4](latest, this.gpu));
+    setText(this.numbers['SM clock'], mhz(latest.sm_clock));
+    setText(this.numbers['Memory clock'], mhz(latest.memory_clock));
+    setText(this.numbers['Memory use'], percent(latest.memory_util));
+    setText(this.numbers['Memory temp.'], celsius(latest.memory_temperature));
+    setText(this.tileValue, percent(latest.util));
+    this.latest = latest;
+    this.draw();
+  }
+
+  // The lines, where they are seen.
+  draw() {
+    if (!this.visible || document.hidden || !this.latest) return;
+    const points = lines.get(this.uuid) || [];
+    for (const series of SERIES) drawLine(this, series, points, this.latest);
+  }
+}
+
+function reasons(gpu) {
+  const all = [make('p', {}, make('strong', {}, gpu.reason || gpu.state), ` since ${stamp(gpu.since)}`)];
+  if (gpu.comes_back) all.push(make('p', {}, `Comes back: ${gpu.comes_back}`));
+  if (gpu.due) all.push(make('p', {}, `Offered again ${stamp(gpu.due)} at the earliest`));
+  if (gpu.relapses) all.push(make('p', {}, `Relapses: ${gpu.relapses}`));
+  if (gpu.faults.length > 1) {
+    all.push(make('ul', {}, ...gpu.faults.map((fault) =>
+      make('li', {}, `${fault.text} (${fault.count}×, last ${stamp(fault.last)}, ${fault.effect})`))));
+  }
+  return all;
+}
+
+const holderText = (holder) => `${holder.namespace}/${holder.pod} · ${holder.container}`;
+
+// One line a container: how many of the shares it has.
+function holderList(holders) {
+  const counts = new Map();
+  for (const holder of holders) counts.set(holderText(holder), (counts.get(holderText(holder)) || 0) + 1);
+  return make('ul', { class: 'holders' }, ...[...counts].map(([text, count]) =>
+    make('li', {}, count > 1 ? `${text} (${count} shares)` : text)));
+}
+
+function shareGrid(shares, holders) {
+  const held = new Map(holders.map((holder) => [holder.device, holder]));
+  const grid = make('div', { class: 'shares', role: 'img', 'aria-label': `${held.size} of ${shares.length} shares are held` });
+  for (const id of shares) {
+    const holder = held.get(id);
+    grid.append(holder ? make('i', { class: 'held', title: holderText(holder) }) : make('i'));
+  }
+  return grid;
+}
+
+function sliceMap(mig, holders) {
+  const rows = new Map();  // compute instances of one GPU instance lie below each other
+  const list = make('ol', { class: 'slices', 'aria-label': `MIG devices on ${mig.slices} memory slices` });
+  list.style.gridTemplateColumns = `repeat(${mig.slices}, minmax(0, 1fr))`;
+  for (const device of mig.devices) {
+    const row = (rows.get(device.start) || 0) + 1;
+    rows.set(device.start, row);
+    const own = holders.filter((holder) => holder.uuid === device.uuid);
+    const who = own.map((holder) => `${holder.namespace}/${holder.pod}`).join(', ') || 'free';
+    const where = device.size > 1 ? `slices ${device.start}–${device.start + device.size - 1}` : `slice ${device.start}`;
+    const item = make('li', { 'data-tone': tone(device.state), title: `${device.uuid}, ${where}, ${device.state}, ${who}` },
+      make('b', {}, device.profile), make('span', { class: 'unseen' }, `${where}, ${device.state}: `), who);
+    if (device.reason) item.append(make('b', {}, device.reason));
+    if (own.length > 0) item.classList.add('held');
+    item.style.gridColumn = `${device.start + 1} / span ${Math.max(1, device.size)}`;
+    item.style.gridRow = String(row);
+    list.append(item);
+  }
+  return list;
+}
+
+function parts(gpu) {
+  const all = [];
+  if (gpu.mig) {
+    all.push(make('h4', {}, `MIG: ${gpu.mig.devices.length} devices`));
+    all.push(gpu.mig.devices.length > 0 ? sliceMap(gpu.mig, gpu.holders) : make('p', { class: 'soft' }, 'No MIG device yet'));
+  }
+  if (gpu.shares.length > 1) {
+    all.push(make('h4', {}, `${gpu.resource}: ${gpu.shares.length} shares`), shareGrid(gpu.shares, gpu.holders));
+  }
+  all.push(make('h4', {}, 'Held by'));
+  all.push(gpu.holders.length > 0 ? holderList(gpu.holders) : make('p', { class: 'soft' }, 'Nobody'));
+  return all;
+}
+
+// ---- topology ----
+
+function picture() {
+  const gpus = node.gpus, columns = Math.min(4, gpus.length || 1), gap = 92, left = 56;
+  const switched = gpus.filter((gpu) => gpu.nvswitch_links > 0);
+  const groups = [...new Set(gpus.map((gpu) => String(gpu.numa ?? '?')))].map((numa) =>
+    [numa, gpus.filter((gpu) => String(gpu.numa ?? '?') === numa)]);
+  const places = new Map(), shapes = [], boxes = [];
+  let y = 40;
+  groups.forEach(([numa, members], index) => {
+    const rows = Math.ceil(members.length / columns);
+    boxes.push(make('svg:rect', { class: 'numa', x: 12, y: y - 30, width: columns * gap + 20, height: rows * 76 + 12, rx: 10 }),
+      make('svg:text', { class: 'soft', x: columns * gap / 2 + 22, y: y + rows * 76 - 26 }, numa === '?' ? 'NUMA node unknown' : `NUMA node ${numa}`));
+    members.forEach((gpu, i) => places.set(gpu.index, [left + 12 + (i % columns) * gap, y + Math.floor(i / columns) * 76 + 6]));
+    y += rows * 76 + 24 + (switched.length > 0 && index === 0 ? 54 : 12);
+  });
+  if (switched.length > 0) {
+    const first = Math.ceil(groups[0][1].length / columns) * 76;
+    const centre = [columns * gap / 2 + 22, first + 52];
+    for (const gpu of switched) {
+      const [x, at] = places.get(gpu.index);
+      shapes.push(make('svg:line', { class: 'nvlink', x1: x, y1: at, x2: centre[0], y2: centre[1], 'stroke-width': 2.5 }));
+    }
+    shapes.push(make('svg:rect', { class: 'switch', x: centre[0] - 66, y: centre[1] - 14, width: 132, height: 28, rx: 6 }),
+      make('svg:text', { x: centre[0], y: centre[1] }, `NVSwitch · NV${Math.max(...switched.map((gpu) => gpu.nvswitch_links))}`));
+  }
+  for (let a = 0; a < gpus.length; ++a) {
+    for (let b = a + 1; b < gpus.length; ++b) {
+      const label = node.links[a][b], nv = /^NV(\d+)$/.exec(label);
+      if ((nv && gpus[a].nvswitch_links > 0 && gpus[b].nvswitch_links > 0) || (!nv && !['PIX', 'PXB'].includes(label))) continue;
+      const [x1, y1] = places.get(gpus[a].index), [x2, y2] = places.get(gpus[b].index);
+      // Bent, so that it does not run through the GPUs between.
+      const bend = Math.abs(a - b) > 1 && y1 === y2 ? 34 : 0;
+      shapes.push(make('svg:path', { class: nv ? 'nvlink' : 'pcie', d: `M${x1} ${y1}Q${(x1 + x2) / 2} ${(y1 + y2) / 2 - bend} ${x2} ${y2}`,
+                                     'stroke-width': nv ? Math.min(6, 1 + Number(nv[1]) / 3) : 1 }));
+    }
+  }
+  for (const gpu of gpus) {
+    const [x, at] = places.get(gpu.index);
+    shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 21 }),
+      make('svg:text', { x, y: at }, `GPU ${gpu.index}`));
+  }
+  const words = `${gpus.length} GPUs on ${groups.length} NUMA nodes` + (switched.length > 0 ? `, ${switched.length} of them on NVSwitch` : '');
+  return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y}`, role: 'img', 'aria-label': `${words}; the table below has every link` },
+    ...boxes, ...shapes);
+}
+
+function matrix() {
+  const head = make('tr', {}, make('td'), ...node.gpus.map((gpu) => make('th', { scope: 'col' }, `GPU ${gpu.index}`)),
+    make('th', { scope: 'col' }, 'NUMA node'));
+  const rows = node.gpus.map((gpu, a) => make('tr', {}, make('th', { scope: 'row' }, `GPU ${gpu.index}`),
+    ...node.links[a].map((label) => make('td', {}, label)), make('td', {}, known(gpu.numa) ? String(gpu.numa) : '–')));
+  return [make('table', {}, make('caption', { class: 'unseen' }, 'Links between GPUs, as nvidia-smi topo -m names them'),
+    make('thead', {}, head), make('tbody', {}, ...rows))];
+}
+
+// ---- timeline, events ----
+
+function strips(at) {
+  const moments = node.timeline;
+  if (moments.length === 0) return [];
+  const start = Math.min(at - HISTORY_MS, moments[0].at), span = Math.max(1, at - start);
+  return node.gpus.map((gpu) => {
+    const own = moments.filter((moment) => moment.uuid === gpu.uuid);
+    const bar = make('div');
+    let from = start, state = own.length > 0 ? own[0].from : gpu.state;
+    for (const moment of [...own, { at, to: null }]) {
+      const part = make('i', { 'data-tone': tone(state), title: state });
+      part.style.left = `${100 * (from - start) / span}%`;
+      part.style.width = `${100 * (moment.at - from) / span}%`;
+      bar.append(part);
+      from = moment.at;
+      state = moment.to;
+    }
+    return make('div', { class: 'strip' }, make('span', {}, `GPU ${gpu.index}`), bar);
+  });
+}
+
+const entry = (at, head, colour, text) => make('li', { 'data-tone': colour },
+  make('time', { datetime: new Date(at).toISOString() }, stamp(at)), make('b', {}, head), ' ', text);
+const nothing = (text) => make('li', { class: 'soft' }, text);
+
+function timelineItems() {
+  if (node.timeline.length === 0) return [nothing('Nothing has changed since the agent started.')];
+  return [...node.timeline].reverse().map((moment) =>
+    entry(moment.at, `${moment.device}: ${moment.from} → ${moment.to}`, tone(moment.to), moment.reason));
+}
+
+function eventItems() {
+  if (node.events.length === 0) return [nothing('None since the agent started.')];
+  return [...node.events].reverse().map((event) =>
+    entry(event.at, event.reason, event.severity === 'warning' ? 'bad' : 'good', event.message));
+}
+
+// ---- documents ----
+
+const watcher = 'IntersectionObserver' in window ? new IntersectionObserver((entries) => {
+  for (const seen of entries) {
+    const card = cards.get(seen.target.dataset.uuid);
+    if (!card) continue;
+    card.visible = seen.isIntersecting;
+    card.draw();
+  }
+}, { rootMargin: '200px' }) : null;
+
+function takeNode(next) {
+  const before = new Map((node ? node.gpus : []).map((gpu) => [gpu.uuid, gpu.state]));
+  node = next;
+  const said = [];
+  document.title = `${node.name} · GPUs · gpulet`;
+  setText(byId('title'), `GPUs of ${node.name}`);
+  setText(byId('facts'), [`${node.gpus.length} GPUs`, node.driver.version && `driver ${node.driver.version}`,
+                          node.driver.cuda && `CUDA ${node.driver.cuda}`].filter(Boolean).join(' · '));
+  setText(byId('version'), `gpulet ${node.version}`);
+  byId('problems').hidden = node.problems.length === 0;
+  redraw(byId('problems'), node.problems, () => node.problems.map((text) => make('li', {}, text)));
+  byId('empty').hidden = node.gpus.length > 0;
+  setText(byId('empty'), 'The driver shows no GPU.');
+  const uuids = new Set();
+  for (const gpu of node.gpus) {
+    uuids.add(gpu.uuid);
+    let card = cards.get(gpu.uuid);
+    if (!card) {
+      card = new Card(gpu.uuid);
+      cards.set(gpu.uuid, card);
+      card.element.dataset.uuid = gpu.uuid;
+      if (watcher) watcher.observe(card.element);
+    }
+    card.update(gpu);
+    if (before.has(gpu.uuid) && before.get(gpu.uuid) !== gpu.state) {
+      said.push(`GPU ${gpu.index} is ${gpu.state}${gpu.reason ? `: ${gpu.reason}` : ''}`);
+    }
+  }
+  for (const [uuid, card] of cards) {
+    if (uuids.has(uuid)) continue;
+    card.element.remove();
+    card.tile.parentElement.remove();
+    cards.delete(uuid);
+    lines.delete(uuid);
+  }
+  // In the driver's order; one that is there already stays where it is.
+  node.gpus.forEach((gpu, i) => {
+    const card = cards.get(gpu.uuid);
+    if (byId('cards').children[i] !== card.element) byId('cards').insertBefore(card.element, byId('cards').children[i] || null);
+    const item = card.tile.parentElement || make('li', {}, card.tile);
+    if (byId('tiles').children[i] !== item) byId('tiles').insertBefore(item, byId('tiles').children[i] || null);
+  });
+  redraw(byId('picture'), [node.links, node.gpus.map((gpu) => [gpu.index, gpu.numa, gpu.nvswitch_links, gpu.state])],
+    () => node.gpus.length > 0 ? [picture()] : []);
+  redraw(byId('matrix-table'), [node.links, node.gpus.map((gpu) => gpu.numa)], matrix);
+  redraw(byId('timeline'), node.timeline, timelineItems);
+  redraw(byId('strips'), [node.timeline, Math.floor(Date.now() / 60000)], () => strips(Date.now()));
+  redraw(byId('events'), node.events, eventItems);
+  setText(byId('config'), node.config || '');
+  if (said.length > 0) setText(byId('said'), said.join('. '));
+}
+
+let sampled = 0;  // when the last sample came, by this page's clock
+let latest = null;
+
+function show() {
+  for (const [uuid, values] of Object.entries(latest.gpus || {})) {
+    const card = cards.get(uuid);
+    if (card) card.sample({ at: latest.at, ...values });
+  }
+}
+
+function takeNow(sample) {
+  sampled = performance.now();
+  latest = sample;
+  remember(sample);
+  show();
+  tellLink();
+}
+
+async function takeHistory() {
+  try {
+    const answer = await fetch('/api/history');
+    if (!answer.ok) return;
+    const past = (await answer.json()).samples;
+    const live = [...lines.values()].flat().length > 0 ? latest : null;
+    lines.clear();
+    past.forEach(remember);
+    if (live) remember(live);
+    if (latest) show();
+  } catch {
+    // The events' own trouble is told; the lines begin with what comes.
+  }
+}
+
+// ---- the live link ----
+
+let link = 'wait', wait = FIRST_WAIT_MS, source = null;
+
+function tellLink() {
+  const silent = link === 'live' && sampled > 0 && performance.now() - sampled > SILENT_MS;
+  const texts = { wait: 'Connecting…', lost: 'Connection lost; trying again', busy: 'Too many watch: shown every few seconds' };
+  const text = silent ? `No sample for ${Math.round((performance.now() - sampled) / 1000)} s`
+    : link === 'live' ? 'Live' : texts[link];
+  setText(byId('link'), text);
+  setAttribute(byId('link'), 'data-link', silent ? 'lost' : link === 'busy' ? 'wait' : link);
+}
+
+function setLink(state) {
+  if ((link === 'lost') !== (state === 'lost')) {
+    setText(byId('said'), state === 'lost' ? 'The connection to the node is lost' : state === 'live' ? 'Connected again' : '');
+  }
+  link = state;
+  tellLink();
+}
+
+// Where no further watcher is let in, the documents are asked for now and then.
+async function poll() {
+  try {
+    const [next, sample] = await Promise.all(['/api/node', '/api/now'].map(async (path) => {
+      const answer = await fetch(path);
+      if (!answer.ok) throw new Error(path);
+      return answer.json();
+    }));
+    takeNode(next);
+    takeNow(sample);
+    setLink('busy');
+  } catch {
+    setLink('lost');
+  }
+}
+
+function connect() {
+  source = new EventSource('/api/events');
+  source.addEventListener('open', () => {
+    wait = FIRST_WAIT_MS;
+    setLink('live');
+    takeHistory();
+  });
+  source.addEventListener('node', (event) => takeNode(JSON.parse(event.data)));
+  source.addEventListener('now', (event) => takeNow(JSON.parse(event.data)));
+  source.addEventListener('error', async () => {
+    if (source.readyState !== EventSource.CLOSED) return setLink('lost');  // the browser tries again by itself
+    source.close();
+    await poll();
+    setTimeout(connect, wait + Math.random() * 500);
+    wait = Math.min(MOST_WAIT_MS, wait * 2);
+  });
+}
+
+setInterval(tellLink, 1000);
+document.addEventListener('visibilitychange', () => {
+  if (!document.hidden && latest) show();
+});
+connect();

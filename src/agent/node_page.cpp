@@ -1,0 +1,277 @@
+#include "agent/node_page.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "topology/topology.h"
+
+namespace gpulet::agent {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::int64_t milliseconds(WallTime at) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
+}
+
+// A moment of the loop's clock by the wall's.
+WallTime wall_of(Time at, const health::Clock& clock) {
+  return clock.wall - std::chrono::duration_cast<WallTime::duration>(clock.now - at);
+}
+
+std::string text_of(const Json& document) {
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string driver_cuda(unsigned version) {
+  if (version == 0) return {};
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Memory slices of a GPU with MIG: eight, four for the smaller ones (A30), and more if a driver ever says so.
+constexpr unsigned kFewSlices = 4, kSlices = 8;
+unsigned slices_of(const inventory::Gpu& gpu) {
+  unsigned last = 0;
+  for (const auto& device : gpu.mig_devices)
+    last = std::max(last, device.placement_start + device.placement_size);
+  const bool few = gpu.model.find("A30") != std::string::npos;
+  return std::max(last, few ? kFewSlices : kSlices);
+}
+
+// The device that an id is a share of: "GPU-…" of "GPU-…::3".
+DeviceUuid device_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
+
+class NodeDocument {
+ public:
+  explicit NodeDocument(const NodePageInput& input) : input_(input) {
+    for (const auto& [resource, ids] : input.offered) {
+      for (const auto& id : ids) offered_[device_of(id)].emplace_back(&resource, &id);
+    }
+    for (const auto& container : input.containers) {
+      for (const auto& [resource, ids] : container.devices) {
+        for (const auto& id : ids) holders_[device_of(id)].push_back({&container, &resource, &id});
+      }
+    }
+  }
+
+  Json document() const {
+    Json document = {{"name", input_.node_name},    {"version", input_.version}, {"driver", driver()},
+                     {"problems", input_.problems}, {"gpus", Json::array()},     {"links", Json::array()},
+                     {"timeline", Json::array()},   {"events", Json::array()},   {"config", input_.config}};
+    if (input_.snapshot) {
+      for (const auto& gpu : input_.snapshot->gpus) document["gpus"].push_back(gpu_object(gpu));
+      document["links"] = links();
+    }
+    if (input_.moments != nullptr) {
+      for (const auto& moment : input_.moments->entries())
+        document["timeline"].push_back(moment_object(moment));
+    }
+    if (input_.events != nullptr) {
+      for (const auto& event : input_.events->entries()) {
+        document["events"].push_back({{"at", milliseconds(event.at)},
+                                      {"severity", event.warning ? "warning" : "normal"},
+                                      {"reason", event.reason},
+                                      {"message", event.message}});
+      }
+    }
+    return document;
+  }
+
+ private:
+  struct Holder {
+    const kubelet::ContainerDevices* container;
+    const ResourceName* resource;
+    const DeviceId* id;
+  };
+
+  Json driver() const {
+    if (!input_.snapshot) return {{"version", ""}, {"cuda", ""}};
+    return {{"version", input_.snapshot->driver.version},
+            {"cuda", driver_cuda(input_.snapshot->driver.cuda_version)}};
+  }
+
+  Json links() const {
+    const auto topology = topology::build(*input_.snapshot);
+    Json rows = Json::array();
+    for (std::size_t a = 0; a < topology.size; ++a) {
+      Json row = Json::array();
+      for (std::size_t b = 0; b < topology.size; ++b)
+        row.push_back(a == b ? "X" : topology::label(topology.between(a, b)));
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  const health::DeviceView* view_of(const health::Scope& scope) const {
+    return input_.health ? input_.health->find(scope) : nullptr;
+  }
+
+  // Before the first judgement, and where nobody judges, what the snapshot says.
+  static void put_plain_health(Json& object, const inventory::Health& health) {
+    object["state"] = name(health.healthy ? health::State::kHealthy : health::State::kQuarantined);
+    object["reason"] = health.reason;
+  }
+
+  void put_health(Json& object, const inventory::Gpu& gpu) const {
+    const auto* view = view_of({.gpu = gpu.uuid});
+    object.update({{"state", nullptr},
+                   {"offered", gpu.health.healthy},
+                   {"since", nullptr},
+                   {"reason", ""},
+                   {"comes_back", ""},
+                   {"due", nullptr},
+                   {"relapses", 0},
+                   {"faults", Json::array()}});
+    if (view == nullptr) return put_plain_health(object, gpu.health);
+    const auto& standing = view->standing;
+    const auto& clock = input_.health->at;
+    object["state"] = name(standing.state);
+    object["offered"] = offered(standing.state);
+    object["since"] = milliseconds(wall_of(standing.since, clock));
+    object["reason"] = standing.reason;
+    object["comes_back"] = standing.comes_back;
+    if (standing.due) object["due"] = milliseconds(wall_of(*standing.due, clock));
+    object["relapses"] = standing.relapses;
+    for (const auto& fault : standing.faults) {
+      object["faults"].push_back({{"text", fault.text()},
+                                  {"effect", name(fault.effect)},
+                                  {"count", fault.count},
+                                  {"opened", milliseconds(wall_of(fault.opened, clock))},
+                                  {"last", milliseconds(wall_of(fault.last_seen, clock))},
+                                  {"detail", fault.detail}});
+    }
+  }
+
+  Json mig_object(const inventory::Gpu& gpu) const {
+    if (!gpu.mig_enabled) return nullptr;
+    Json mig = {{"slices", slices_of(gpu)}, {"devices", Json::array()}};
+    for (const auto& device : gpu.mig_devices) {
+      Json object = {{"index", device.index},         {"uuid", device.uuid.str()},
+                     {"profile", device.profile},     {"start", device.placement_start},
+                     {"size", device.placement_size}, {"memory", device.memory.value}};
+      const auto* view = view_of({gpu.uuid, device.gpu_instance, device.compute_instance});
+      if (view != nullptr) {
+        object["state"] = name(view->standing.state);
+        object["reason"] = view->standing.reason;
+      } else {
+        put_plain_health(object, device.health);
+      }
+      mig["devices"].push_back(std::move(object));
+    }
+    return mig;
+  }
+
+  void put_shares(Json& object, const DeviceUuid& device) const {
+    const auto found = offered_.find(device);
+    if (found == offered_.end()) return;
+    for (const auto& [resource, id] : found->second) {
+      object["resource"] = resource->str();
+      object["shares"].push_back(id->str());
+    }
+  }
+
+  void put_holders(Json& object, const DeviceUuid& device) const {
+    const auto found = holders_.find(device);
+    if (found == holders_.end()) return;
+    for (const auto& holder : found->second) {
+      object["holders"].push_back({{"device", holder.id->str()},
+                                   {"uuid", device.str()},
+                                   {"namespace", holder.container->name_space},
+                                   {"pod", holder.container->pod},
+                                   {"container", holder.container->container},
+                                   {"resource", holder.resource->str()}});
+    }
+  }
+
+  Json gpu_object(const inventory::Gpu& gpu) const {
+    Json object = {{"index", gpu.index},
+                   {"uuid", gpu.uuid.str()},
+                   {"model", gpu.model},
+                   {"architecture", gpu.architecture},
+                   {"slot", gpu.pci.sysfs()},
+                   {"numa", nullptr},
+                   {"memory", gpu.memory.value},
+                   {"nvswitch_links", std::ranges::count(gpu.nvlinks, inventory::NvLinkRemote::kSwitch,
+                                                         &inventory::NvLink::kind)}};
+    if (gpu.numa_node) object["numa"] = *gpu.numa_node;
+    put_health(object, gpu);
+    object.update(
+        {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_object(gpu)}});
+    put_shares(object, gpu.uuid);
+    put_holders(object, gpu.uuid);
+    for (const auto& device : gpu.mig_devices) put_holders(object, device.uuid);
+    return object;
+  }
+
+  static Json moment_object(const HealthMoment& moment) {
+    return {{"at", milliseconds(moment.at)}, {"uuid", moment.gpu.str()}, {"device", moment.device},
+            {"from", name(moment.before)},   {"to", name(moment.after)}, {"reason", moment.reason}};
+  }
+
+  const NodePageInput& input_;
+  std::map<DeviceUuid, std::vector<std::pair<const ResourceName*, const DeviceId*>>> offered_;
+  std::map<DeviceUuid, std::vector<Holder>> holders_;
+};
+
+// To a tenth: nobody sees more, and the document is sent each second.
+Json tenth(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  const double rounded = std::round(value * 10) / 10;
+  if (rounded == std::floor(rounded) && std::abs(rounded) < 1e15) return static_cast<std::int64_t>(rounded);
+  return rounded;
+}
+
+template <class Value>
+void put(Json& object, const char* key, const std::optional<Value>& value) {
+  if (!value) return;
+  if constexpr (std::is_same_v<Value, Bytes>) {
+    object[key] = value->value;
+  } else if constexpr (std::is_same_v<Value, double>) {
+    object[key] = tenth(*value);
+  } else {
+    object[key] = *value;
+  }
+}
+
+}  // namespace
+
+HealthMoment moment_of(const health::Change& change, const health::View& view) {
+  const auto* device = view.find(change.device);
+  return {.at = wall_of(change.after.since, view.at),
+          .gpu = change.device.gpu,
+          .device = device != nullptr ? health::describe(*device) : "GPU " + change.device.gpu.str(),
+          .before = change.before.state,
+          .after = change.after.state,
+          .reason = change.after.reason};
+}
+
+std::string node_document(const NodePageInput& input) { return text_of(NodeDocument(input).document()); }
+
+std::string now_document(const std::vector<GpuSample>& samples, WallTime at) {
+  Json document = {{"at", milliseconds(at)}, {"gpus", Json::object()}};
+  Json mig = Json::object();
+  for (const auto& sample : samples) {
+    Json object = Json::object();
+    put(object, "util", sample.utilization_percent);
+    put(object, "memory_util", sample.memory_utilization_percent);
+    put(object, "memory", sample.memory_used);
+    put(object, "temperature", sample.temperature_celsius);
+    put(object, "memory_temperature", sample.memory_temperature_celsius);
+    put(object, "power", sample.power_watts);
+    put(object, "power_limit", sample.power_limit_watts);
+    put(object, "sm_clock", sample.sm_clock_mhz);
+    put(object, "memory_clock", sample.memory_clock_mhz);
+    document["gpus"][sample.uuid.str()] = std::move(object);
+    for (const auto& device : sample.mig) {
+      Json of_device = Json::object();
+      put(of_device, "util", device.utilization_percent);
+      put(of_device, "memory", device.memory_used);
+      mig[device.uuid.str()] = std::move(of_device);
+    }
+  }
+  if (!mig.empty()) document["mig"] = std::move(mig);
+  return text_of(document);
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,415 @@
+#!/usr/bin/python3
+"""The node page in Debian's Chromium, driven by Playwright, against the listener as the agent runs it (page_server.cpp).
+
+  tests/web/run.py [--program out/build/asan/tests/page_server] [--only NAME...] [--screenshots FOLDER]
+
+The documents are those of src/agent/node_page_test.cpp (tests/golden/web), with this moment's times.
+A line `ok NAME` or `FAIL NAME: why` for each check, at the end `N passed, N failed`.
+"""
+import argparse
+import copy
+import json
+import math
+import os
+import pathlib
+import queue
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import urllib.error
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+GOLDEN = ROOT / "tests" / "golden" / "web"
+CACHE = pathlib.Path(os.environ.get("GPULET_CACHE", pathlib.Path.home() / ".cache" / "gpulet"))
+VENV = CACHE / "venv"
+if pathlib.Path(sys.prefix) != VENV and (VENV / "bin" / "python").exists():
+    os.execv(VENV / "bin" / "python", [str(VENV / "bin" / "python"), *sys.argv])  # where scripts/bootstrap put Playwright
+
+from playwright.sync_api import sync_playwright  # noqa: E402
+
+CHROMIUM = "/usr/bin/chromium"
+WIDTHS = {360: 740, 820: 1180, 1440: 900}  # a phone, a tablet, a desk
+SOON_MS = 1000   # within which a change is in the page
+LIMIT_MS = 15_000  # for what only has to come
+GOLDEN_NOW_MS = 1_760_000_000_000
+TIMES = {"at", "since", "due", "opened", "last"}
+
+
+def shifted(value, by):
+    """The document with its times moved by so many milliseconds."""
+    if isinstance(value, list):
+        return [shifted(item, by) for item in value]
+    if isinstance(value, dict):
+        return {key: item + by if key in TIMES and isinstance(item, int) else shifted(item, by) for key, item in value.items()}
+    return value
+
+
+def golden(name):
+    return shifted(json.loads((GOLDEN / name).read_text()), int(time.time() * 1000) - GOLDEN_NOW_MS)
+
+
+def sample(node, at=None, **of_all):
+    """A now document: every GPU a little different, the same for the same time."""
+    at = at or int(time.time() * 1000)
+    gpus = {}
+    for gpu in node["gpus"]:
+        wave = (1 + math.sin(at / 40_000 + gpu["index"])) / 2
+        gpus[gpu["uuid"]] = {"util": round(20 + 75 * wave), "memory_util": round(50 * wave), "memory": round(gpu["memory"] * (0.3 + 0.5 * wave)),
+                             "temperature": round(38 + 30 * wave), "memory_temperature": round(42 + 30 * wave),
+                             "power": round(90 + 560 * wave, 1), "power_limit": 700, "sm_clock": 1980, "memory_clock": 2619, **of_all}
+    return {"at": at, "gpus": gpus}
+
+
+class Server:
+    def __init__(self, program):
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.watchers = queue.Queue()
+        self.port = int(self.process.stdout.readline().split()[1])
+        threading.Thread(target=self.listen, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.port}/"
+
+    def listen(self):
+        for line in self.process.stdout:
+            self.watchers.put(int(line.split()[1]))
+
+    def tell(self, what, document=None):
+        self.process.stdin.write(what + (" " + json.dumps(document) if document is not None else "") + "\n")
+        self.process.stdin.flush()
+
+    def has(self, at):
+        """Waits until the sample of that time is served."""
+        deadline = time.monotonic() + LIMIT_MS / 1000
+        while True:
+            try:
+                if json.load(urllib.request.urlopen(self.url + "api/now", timeout=20))["at"] == at:
+                    return
+            except urllib.error.HTTPError:
+                pass  # it has not heard anything yet
+            assert time.monotonic() < deadline, "the sample does not come"
+
+    def hears(self, count):
+        deadline = time.monotonic() + LIMIT_MS / 1000
+        while True:
+            if self.watchers.get(timeout=max(0.01, deadline - time.monotonic())) == count:
+                return
+
+    def close(self):
+        self.process.stdin.close()
+        assert self.process.wait(timeout=20) == 0
+
+
+class View:
+    """A page, and what went wrong in it."""
+
+    def __init__(self, browser, url, width=1440, **options):
+        self.context = browser.new_context(viewport={"width": width, "height": WIDTHS.get(width, 900)}, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(LIMIT_MS)
+        self.wrong, self.url = [], url
+        self.page.on("console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("request", lambda request: request.url.startswith(url) or self.wrong.append(f"asks for {request.url}"))
+
+    def open(self):
+        self.page.goto(self.url)
+        self.page.wait_for_selector(".card")
+        return self
+
+    def card(self, index):
+        return self.page.locator(".card").nth(index)
+
+    def waits(self, expression, limit=SOON_MS, argument=None):
+        self.page.wait_for_function(expression, arg=argument, timeout=limit, polling=20)
+
+    def close(self):
+        self.context.close()
+        assert not self.wrong, f"the browser complains: {self.wrong}"
+
+
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+class Bench:
+    def __init__(self, browser, program):
+        self.browser, self.server = browser, Server(program)
+        self.node = golden("node-healthy.json")
+        self.server.tell("node", self.node)
+        now = int(time.time() * 1000)
+        for age in range(900_000, -1, -5_000):  # a quarter of an hour
+            self.server.tell("now", sample(self.node, now - age))
+            if age % 100_000 == 0:
+                self.server.has(now - age)  # a burst would be thinned on its way: only the newest is ever sent
+        self.views = []
+
+    def view(self, width=1440, **options):
+        self.views.append(View(self.browser, self.server.url, width, **options))
+        return self.views[-1].open()
+
+    def close(self):
+        for view in self.views:
+            view.close()
+        self.server.close()
+
+
+BADGE = "(w) => document.querySelectorAll('.card')[w[0]].querySelector('.badge').textContent === w[1]"
+WORDS = "(w) => document.querySelectorAll('.card')[w[0]].querySelector(`[data-series=${w[1]}] figcaption`).textContent.includes(w[2])"
+
+
+@check
+def load_shows_within_a_second(bench):
+    view = bench.view()
+    assert view.page.title() == "gpu-node-1 · GPUs · gpulet"
+    assert view.page.locator(".card").count() == 8
+    assert "NVIDIA H100 80GB HBM3" in view.card(3).inner_text()
+    view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
+    now = sample(bench.node)
+    now["gpus"][bench.node["gpus"][3]["uuid"]].update(util=77, power=612.0, temperature=81)
+    bench.server.tell("now", now)
+    for words in (["util", "77 %"], ["power", "612 / 700 W"], ["temperature", "81 °C"]):
+        view.waits(WORDS, argument=[3, *words])
+    assert view.page.locator("#tiles a").nth(3).inner_text().split() == ["GPU", "3", "77", "%"]
+
+
+@check
+def fault_and_heal_show_within_a_second(bench):
+    view = bench.view()
+    bench.server.tell("node", golden("node-broken.json"))
+    view.waits(BADGE, argument=[2, "lost"])
+    text = view.card(2).inner_text()
+    assert "XID 79: GPU has fallen off the bus" in text and "Comes back: when the node was rebooted" in text, text
+    assert view.card(2).get_attribute("data-tone") == "bad"
+    assert view.page.locator("#said").inner_text().startswith("GPU 2 is lost: XID 79")
+    assert "healthy → lost" in view.page.locator("#timeline").inner_text()
+    assert "GPUUnhealthy" in view.page.locator("#events li").first.inner_text()
+    assert view.card(1).locator(".badge").inner_text() == "healthy"
+    bench.server.tell("node", bench.node)
+    view.waits(BADGE, argument=[2, "healthy"])
+    assert view.card(2).locator(".why").is_hidden()
+
+
+@check
+def mig_devices_lie_where_they_are(bench):
+    view = bench.view()
+
+    def places():
+        area = view.card(6).locator(".slices").bounding_box()
+        boxes = [item.bounding_box() for item in view.card(6).locator(".slices li").all()]
+        slice_width = area["width"] / 8
+        return [(round((box["x"] - area["x"]) / slice_width, 1), round(box["width"] / slice_width, 1), round(box["y"])) for box in boxes]
+    before = places()
+    assert [round(start) for start, _, _ in before] == [4, 0, 0, 2], before
+    assert [round(size) for _, size, _ in before] == [4, 2, 2, 1], before
+    assert before[1][2] != before[2][2], "two compute instances of one GPU instance hide each other"
+    assert "team-b/notebook" in view.card(6).locator(".slices li").first.inner_text()
+    changed = copy.deepcopy(bench.node)
+    mig = changed["gpus"][6]["mig"]["devices"]
+    mig[:] = [{**mig[0], "profile": "1g.10gb", "start": start, "size": 1, "uuid": f"MIG-{start}", "index": start} for start in range(7)]
+    changed["gpus"][6]["holders"] = []
+    bench.server.tell("node", changed)
+    view.waits("() => document.querySelectorAll('.card')[6].querySelectorAll('.slices li').length === 7")
+    assert [round(start) for start, _, _ in places()] == list(range(7))
+
+
+@check
+def lines_go_on_over_a_reload(bench):
+    view = bench.view()
+    points = "() => document.querySelector('[data-series=util] path:not(.area)').getAttribute('d').split('L').length"
+    view.waits(f"() => ({points})() > 20", LIMIT_MS)
+    before = view.page.evaluate(points)
+    view.page.reload()
+    view.waits(f"(n) => ({points})() >= n", LIMIT_MS, before)
+
+
+@check
+def only_what_changed_is_drawn(bench):
+    node = copy.deepcopy(bench.node)
+    for gpu in node["gpus"]:  # 8 GPUs of 48 shares, each held
+        gpu["mig"], gpu["shares"] = None, [f"{gpu['uuid']}::{i}" for i in range(48)]
+        gpu["holders"] = [{"device": device, "uuid": gpu["uuid"], "namespace": "team", "pod": f"pod-{i}", "container": "c",
+                           "resource": "nvidia.com/gpu.shared"} for i, device in enumerate(gpu["shares"])]
+    bench.server.tell("node", node)
+    view = bench.view()
+    view.waits("() => document.querySelectorAll('.shares i.held').length === 384", LIMIT_MS)
+    view.page.evaluate("""() => {
+        window.drawn = { added: 0, cards: new Set(), slow: 0 };
+        new MutationObserver((all) => all.forEach((change) => {
+          change.addedNodes.forEach((added) => { if (added.nodeType === 1) ++window.drawn.added; });
+          const card = change.target.nodeType === 1 ? change.target.closest('.card') : null;
+          if (card && change.addedNodes.length > 0 && change.addedNodes[0].nodeType === 1) window.drawn.cards.add(card.dataset.uuid);
+        })).observe(document.body, { childList: true, subtree: true });
+        new PerformanceObserver((list) => { window.drawn.slow += list.getEntries().length; }).observe({ type: 'longtask' });
+      }""")
+    for i in range(20):
+        now = sample(node)
+        now["gpus"][node["gpus"][0]["uuid"]]["util"] = i
+        bench.server.tell("now", now)
+        view.waits(WORDS, argument=[0, "util", f"{i} %"])
+    assert view.page.evaluate("() => window.drawn.added") == 0, "a sample makes new elements"
+    assert view.page.evaluate("() => window.drawn.slow") <= 2, "samples keep the browser busy"
+    broken = copy.deepcopy(node)
+    broken["gpus"][5].update(state="quarantined", reason="XID 48: double bit error", offered=False)
+    bench.server.tell("node", broken)
+    view.waits(BADGE, argument=[5, "quarantined"])
+    assert view.page.evaluate("() => [...window.drawn.cards]") == [node["gpus"][5]["uuid"]], "other cards were drawn anew"
+
+
+@check
+def a_lost_connection_comes_back(bench):
+    view = bench.view()
+    bench.server.hears(1)
+    view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
+    bench.server.tell("kill")
+    view.waits("() => document.getElementById('link').dataset.link === 'lost'")
+    view.wrong.clear()  # the browser says that the connection was cut
+    view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
+    bench.server.tell("now", sample(bench.node, util=33))
+    view.waits(WORDS, argument=[0, "util", "33 %"])
+    view.wrong.clear()
+    view.waits("() => document.getElementById('link').textContent.startsWith('No sample for')", LIMIT_MS)
+
+
+@check
+def the_agent_hears_who_watches(bench):
+    view = bench.view()
+    bench.server.hears(1)
+    view.close()
+    bench.views.remove(view)
+    bench.server.hears(0)
+
+
+@check
+def beyond_sixteen_watchers_the_page_asks_now_and_then(bench):
+    watching = [urllib.request.urlopen(bench.server.url + "api/events", timeout=20) for _ in range(16)]
+    view = bench.view()
+    view.waits("() => document.getElementById('link').textContent.startsWith('Too many watch')", LIMIT_MS)
+    assert view.page.locator(".card").count() == 8
+    view.wrong.clear()  # the browser says that the answer was 503
+    for one in watching:
+        one.close()
+    view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
+    view.wrong.clear()
+
+
+@check
+def texts_of_others_are_only_texts(bench):
+    node = copy.deepcopy(bench.node)
+    evil = "<img src=x onerror=alert(1)>\"'&lt;"
+    node["gpus"][0]["holders"] = [{"device": node["gpus"][0]["shares"][0], "uuid": node["gpus"][0]["uuid"], "namespace": evil, "pod": evil,
+                                   "container": evil, "resource": evil}]
+    node["events"].append({"at": 1, "severity": "warning", "reason": evil, "message": "</script><script>alert(1)</script>"})
+    node["name"] = node["config"] = evil
+    view = bench.view()
+    view.page.on("dialog", lambda dialog: view.wrong.append("a dialog"))
+    bench.server.tell("node", node)
+    view.waits("(t) => document.querySelector('.card .holders').textContent.includes(t)", argument=evil)
+    assert view.page.locator("main img, main script").count() == 0
+
+
+@check
+def keyboard_alone_will_do(bench):
+    view = bench.view()
+    view.page.keyboard.press("Tab")
+    assert view.page.evaluate("document.activeElement.className") == "skip"
+    view.page.keyboard.press("Enter")
+    assert view.page.evaluate("document.activeElement.id") == "gpus"
+    view.page.locator("#tiles a").nth(4).focus()
+    view.page.keyboard.press("Enter")
+    assert view.page.evaluate("document.activeElement.id") == f"gpu-{bench.node['gpus'][4]['uuid']}"
+    view.page.locator("#matrix summary").focus()
+    view.page.keyboard.press("Enter")
+    view.waits("() => document.getElementById('matrix').open")
+    cells = view.page.locator("#matrix-table td").all_inner_texts()
+    assert cells.count("NV18") == 56 and cells.count("X") == 8, cells
+
+
+@check
+def nothing_moves_for_who_wants_that(bench):
+    view = bench.view(reduced_motion="reduce")
+    assert view.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+    assert view.page.evaluate("document.getAnimations().length") == 0
+
+
+@check
+def no_width_cuts_anything_off(bench):
+    bench.server.tell("node", golden("node-broken.json"))
+    for width in WIDTHS:
+        view = bench.view(width)
+        wide = view.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, f"{wide} pixels wide on {width}"
+
+
+@check
+def axe_finds_nothing(bench):
+    import axe_playwright_python
+    axe = (pathlib.Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+    bench.server.tell("node", golden("node-broken.json"))
+    for width in WIDTHS:
+        for scheme in ("light", "dark"):
+            view = bench.view(width, color_scheme=scheme, bypass_csp=True)
+            view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+            view.page.evaluate(axe)
+            found = view.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+            told = [f"{item['id']}: {item['help']} ({item['nodes'][0]['html'][:120]}; {len(item['nodes'])}×)" for item in found]
+            assert not told, f"{width} {scheme}: {told}"
+
+
+def screenshots(browser, program, folder):
+    """The page as a reader of the documentation sees it: a fault, shares, MIG, fifteen minutes of lines."""
+    bench = Bench(browser, program)
+    folder.mkdir(parents=True, exist_ok=True)
+    broken = golden("node-broken.json")
+    bench.server.tell("node", broken)
+    bench.server.tell("now", sample(broken))
+    for width in WIDTHS:
+        view = bench.view(width, color_scheme="dark" if width == 820 else "light")
+        view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
+        bench.server.tell("now", sample(broken))
+        view.waits("() => document.querySelector('.chart path').getAttribute('d').length > 500", LIMIT_MS)
+        view.page.screenshot(path=folder / f"node-page-{width}.png", full_page=width == 820, scale="css")
+    bench.close()
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", default=ROOT / "out/build/asan/tests/page_server")
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--screenshots", type=pathlib.Path)
+    options = parser.parse_args()
+    passed = failed = 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
+        if options.screenshots:
+            screenshots(browser, options.program, options.screenshots)
+            return 0
+        for one in CHECKS:
+            if options.only and one.__name__ not in options.only:
+                continue
+            try:
+                bench = Bench(browser, options.program)
+                try:
+                    one(bench)
+                finally:
+                    bench.close()
+                passed += 1
+                print(f"ok {one.__name__}", flush=True)
+            except Exception as error:
+                failed += 1
+                traceback.print_exc(file=sys.stdout)
+                first = (str(error).splitlines() or [""])[0]
+                print(f"FAIL {one.__name__}: {type(error).__name__}: {first}", flush=True)
+        browser.close()
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

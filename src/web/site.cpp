@@ -202,7 +202,7 @@ std::string head_of(const Answer& answer, bool keep_alive, const Headers& header
   for (const auto& [name, value] : headers) head.append("\r\n").append(name).append(": ").append(value);
   if (answer.status == 401) head.append("\r\nWWW-Authenticate: Basic realm=\"gpulet\", charset=\"UTF-8\"");
   if (answer.status == 405) head.append("\r\nAllow: GET, HEAD");
-  if (answer.status == 429 || (answer.status == 503 && answer.events)) head.append("\r\nRetry-After: 5");
+  if (answer.status == 429 || answer.status == 503) head.append("\r\nRetry-After: 5");
   head.append(keep_alive ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n");
   return head;
 }

@@ -176,6 +176,12 @@ def load_shows_within_a_second(bench):
     bench.server.tell("now", now)
     for words in (["util", "77 %"], ["power", "612 / 700 W"], ["temperature", "81 °C"]):
         view.waits(WORDS, argument=[3, *words])
+    # One that cannot be read has no numbers, and the others have theirs.
+    del now["gpus"][bench.node["gpus"][4]["uuid"]]
+    now["at"] += 1
+    bench.server.tell("now", now)
+    view.waits(WORDS, argument=[4, "util", "–"])
+    view.waits(WORDS, argument=[3, "util", "77 %"])
     assert view.page.locator("#tiles a").nth(3).inner_text().split() == ["GPU", "3", "77", "%"]
 
 
@@ -362,19 +368,32 @@ def axe_finds_nothing(bench):
             assert not told, f"{width} {scheme}: {told}"
 
 
+def fallen(node):
+    """A sample without those that are lost."""
+    now = sample(node)
+    for gpu in node["gpus"]:
+        if gpu["state"] == "lost":
+            del now["gpus"][gpu["uuid"]]
+    return now
+
+
 def screenshots(browser, program, folder):
     """The page as a reader of the documentation sees it: a fault, shares, MIG, fifteen minutes of lines."""
     bench = Bench(browser, program)
     folder.mkdir(parents=True, exist_ok=True)
     broken = golden("node-broken.json")
     bench.server.tell("node", broken)
-    bench.server.tell("now", sample(broken))
+    bench.server.tell("now", fallen(broken))
     for width in WIDTHS:
         view = bench.view(width, color_scheme="dark" if width == 820 else "light")
         view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
-        bench.server.tell("now", sample(broken))
+        bench.server.tell("now", fallen(broken))
         view.waits("() => document.querySelector('.chart path').getAttribute('d').length > 500", LIMIT_MS)
-        view.page.screenshot(path=folder / f"node-page-{width}.png", full_page=width == 820, scale="css")
+        if width == 820:  # from the GPU with MIG devices on
+            view.page.set_viewport_size({"width": width, "height": 1500})
+            view.card(6).evaluate("(card) => card.scrollIntoView({behavior: 'instant'})")
+            view.waits("() => document.querySelectorAll('.card')[7].querySelector('.chart path').hasAttribute('d')", LIMIT_MS)
+        view.page.screenshot(path=folder / f"node-page-{width}.png", scale="css")
     bench.close()
 
 

@@ -4,6 +4,7 @@
 const HISTORY_MS = 15 * 60 * 1000;
 const MOST_POINTS = 450;     // of a line; its older half is thinned beyond
 const CLOCK_SET_MS = 60000;  // a sample so much older than the last: the node's clock was set back
+const GAP_MS = 90000;        // nothing is drawn between samples further apart
 const SILENT_MS = 6000;      // without a sample for so long, the page says so
 const FIRST_WAIT_MS = 2000, MOST_WAIT_MS = 15000;  // between two tries where the server refuses
 const CHART_WIDTH = 300, CHART_HEIGHT = 60;
@@ -77,17 +78,16 @@ function drawLine(card, series, points, latest) {
   const [key, , value, top] = series;
   const chart = card.charts[key];
   const end = latest.at, most = top(card.gpu, latest) || Math.max(1, ...points.map((p) => value(p) || 0));
-  let path = '', area = '', from = null, x = 0;
+  let path = '', area = '', from = null, x = 0, before = 0;
   const finish = () => {
     if (from !== null) area += `L${x} ${CHART_HEIGHT}L${from} ${CHART_HEIGHT}Z`;
     from = null;
   };
   for (const point of points) {
     const y = value(point);
-    if (!known(y)) {
-      finish();
-      continue;
-    }
+    if (!known(y) || point.at > before + GAP_MS) finish();
+    before = point.at;
+    if (!known(y)) continue;
     x = (CHART_WIDTH * (1 - (end - point.at) / HISTORY_MS)).toFixed(1);
     const at = `${x} ${(CHART_HEIGHT * (1 - Math.min(1, y / most))).toFixed(1)}`;
     path += (from === null ? 'M' : 'L') + at;
@@ -244,7 +244,7 @@ function picture() {
   groups.forEach(([numa, members], index) => {
     const rows = Math.ceil(members.length / columns);
     boxes.push(make('svg:rect', { class: 'numa', x: 12, y: y - 30, width: columns * gap + 20, height: rows * 76 + 12, rx: 10 }),
-      make('svg:text', { class: 'soft', x: columns * gap / 2 + 22, y: y + rows * 76 - 26 }, numa === '?' ? 'NUMA node unknown' : `NUMA node ${numa}`));
+      make('svg:text', { class: 'soft', x: 22, y: y + rows * 76 - 30 }, numa === '?' ? 'NUMA node unknown' : `NUMA node ${numa}`));
     members.forEach((gpu, i) => places.set(gpu.index, [left + 12 + (i % columns) * gap, y + Math.floor(i / columns) * 76 + 6]));
     y += rows * 76 + 24 + (switched.length > 0 && index === 0 ? 54 : 12);
   });
@@ -271,11 +271,11 @@ function picture() {
   }
   for (const gpu of gpus) {
     const [x, at] = places.get(gpu.index);
-    shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 21 }),
+    shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 24 }),
       make('svg:text', { x, y: at }, `GPU ${gpu.index}`));
   }
   const words = `${gpus.length} GPUs on ${groups.length} NUMA nodes` + (switched.length > 0 ? `, ${switched.length} of them on NVSwitch` : '');
-  return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y}`, role: 'img', 'aria-label': `${words}; the table below has every link` },
+  return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y - 40}`, role: 'img', 'aria-label': `${words}; the table below has every link` },
     ...boxes, ...shapes);
 }
 
@@ -393,10 +393,8 @@ let sampled = 0;  // when the last sample came, by this page's clock
 let latest = null;
 
 function show() {
-  for (const [uuid, values] of Object.entries(latest.gpus || {})) {
-    const card = cards.get(uuid);
-    if (card) card.sample({ at: latest.at, ...values });
-  }
+  // One that the sample does not have could not be read: no number of it is known.
+  for (const [uuid, card] of cards) card.sample({ at: latest.at, ...(latest.gpus || {})[uuid] });
 }
 
 function takeNow(sample) {

@@ -239,6 +239,16 @@ TEST(NodePage, ASampleHasWhatIsKnownAndNothingElse) {
       R"("power_limit":700,"sm_clock":1980},"GPU-b":{"power":null}},"mig":{"MIG-a":{"util":12.5,"memory":7}}})");
 }
 
+TEST(NodePage, ClocksThatDriftALittleChangeNothing) {
+  const Whole whole(true);
+  NodePageInput later = whole.input;
+  auto view = *whole.input.health;
+  view.at.now += 2s;
+  view.at.wall += 2s + 3ms;
+  later.health = std::make_shared<const health::View>(view);
+  EXPECT_EQ(node_document(later), node_document(whole.input));
+}
+
 TEST(NodePage, OnlyTheLastAreKept) {
   RecentEvents events;
   for (int i = 0; i < 1000; ++i) events.add({kWall, false, std::to_string(i), ""});

@@ -204,7 +204,7 @@ class WebConfigReader {
     check_tls(tls, node);
   }
 
-  void check_tls(const WebConfig::Tls& tls, const Node& node) {
+  void check_tls(const WebTls& tls, const Node& node) {
     if (tls.min_version > tls.max_version) {
       problems_.error(node.position, "tls_server_config.min_version", "is above max_version");
     }

@@ -37,18 +37,18 @@ enum class ClientAuth {
   kRequireAndVerifyClientCert,
 };
 
+struct WebTls {
+  PemText certificate, key, client_authorities;
+  ClientAuth client_auth = ClientAuth::kNoClientCert;
+  std::vector<std::string> client_allowed_sans;
+  int min_version = 0x0303, max_version = 0x0304;  // as on the wire: TLS 1.0 is 0x0301
+  std::vector<std::string> ciphers;                // OpenSSL's names, of TLS 1.2 and below
+  std::vector<std::string> curves;                 // OpenSSL's names
+  bool prefer_server_ciphers = true;
+  friend bool operator==(const WebTls&, const WebTls&) = default;
+};
 struct WebConfig {
-  struct Tls {
-    PemText certificate, key, client_authorities;
-    ClientAuth client_auth = ClientAuth::kNoClientCert;
-    std::vector<std::string> client_allowed_sans;
-    int min_version = 0x0303, max_version = 0x0304;  // as on the wire: TLS 1.0 is 0x0301
-    std::vector<std::string> ciphers;                // OpenSSL's names, of TLS 1.2 and below
-    std::vector<std::string> curves;                 // OpenSSL's names
-    bool prefer_server_ciphers = true;
-    friend bool operator==(const Tls&, const Tls&) = default;
-  };
-  std::optional<Tls> tls;  // absent: plain HTTP
+  std::optional<WebTls> tls;  // absent: plain HTTP
   std::vector<std::pair<std::string, std::string>> users;
   std::vector<std::pair<std::string, std::string>> headers;
   friend bool operator==(const WebConfig&, const WebConfig&) = default;

@@ -4,7 +4,6 @@
 #include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <openssl/sha.h>
-#include <strings.h>
 
 #include <algorithm>
 #include <memory>
@@ -85,8 +84,7 @@ bool Passwords::computed(const std::string* hash, const std::string& password, T
 
 Passwords::Verdict Passwords::check(std::string_view authorization, Time now) {
   if (users_.empty()) return Verdict::kRight;
-  if (authorization.size() < 6 || ::strncasecmp(authorization.data(), "basic ", 6) != 0)
-    return Verdict::kWrong;
+  if (text::lower(authorization.substr(0, 6)) != "basic ") return Verdict::kWrong;
   const std::string both = decode_base64(text::trim(authorization.substr(6)));
   const auto colon = both.find(':');
   if (colon == std::string::npos || both.size() - colon - 1 > kMaxPassword ||

@@ -76,9 +76,9 @@ Result<web::Access> WebAccess::read() {
 
 Status WebAccess::follow() {
   if (files_ == followed_) return {};
-  std::vector<std::unique_ptr<config::ConfigWatch>> watches;
+  std::vector<std::unique_ptr<FileWatch>> watches;
   for (const auto& file : files_) {
-    GPULET_TRY_ASSIGN(auto watch, config::ConfigWatch::start(loop_, file, [this] {
+    GPULET_TRY_ASSIGN(auto watch, FileWatch::start(loop_, file, [this] {
                         if (!reading_) reading_ = loop_.after(kSettle, [this] { on_changed(); });
                       }));
     watches.push_back(std::move(watch));

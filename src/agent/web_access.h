@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/file_watch.h"
 #include "base/loop.h"
 #include "base/result.h"
-#include "config/config_watch.h"
 #include "config/web_config.h"
 #include "web/access.h"
 
@@ -43,7 +43,7 @@ class WebAccess {
   web::Access access_;
   std::optional<Error> error_;
   std::vector<std::string> files_, followed_;
-  std::vector<std::unique_ptr<config::ConfigWatch>> watches_;
+  std::vector<std::unique_ptr<FileWatch>> watches_;
   Subscription reading_;
 };
 

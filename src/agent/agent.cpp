@@ -327,6 +327,16 @@ void Agent::config_failed(const Error& error) {
   tell_changed();
 }
 
+kubelet::DevicesByResource Agent::offered() const {
+  kubelet::DevicesByResource offered;
+  for (const auto& [name, served] : served_) {
+    auto& ids = offered[name];
+    if (!served.offer) continue;
+    for (const auto& device : served.offer->resource.devices) ids.push_back(device.id);
+  }
+  return offered;
+}
+
 State Agent::state() const {
   State state;
   state.driver_answers = driver_answers_;

@@ -22,6 +22,7 @@
 #include "base/backoff.h"
 #include "base/loop.h"
 #include "config/config.h"
+#include "kubelet/pod_resources.h"
 
 namespace gpulet::agent {
 
@@ -108,6 +109,8 @@ class Agent {
   void kernel_log(std::optional<std::string> absent) { care_.kernel_log(std::move(absent)); }
 
   State state() const;
+  // Every device of every resource that is served.
+  kubelet::DevicesByResource offered() const;
 
  private:
   struct Served {

@@ -106,8 +106,9 @@ void MetricsCare::ask_pods() {
     pods_out_ = false;
     if (listed) {
       containers_.clear();
-      for (auto& one : *listed)
-        containers_.push_back({{one.name_space, one.pod}, one.container, std::move(one.devices)});
+      for (const auto& one : *listed)
+        containers_.push_back({{one.name_space, one.pod}, one.container, one.devices});
+      listed_ = std::move(*listed);
       containers_at_ = loop_.now();
     } else {
       ++pod_errors_;

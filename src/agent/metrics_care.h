@@ -77,6 +77,10 @@ class MetricsCare {
   // Ages and errors; the rest is not known here.
   metrics::AgentNumbers numbers() const;
   const metrics::Meter& meter() const { return meter_; }
+  // Who holds what, as the kubelet last said; null before its first answer.
+  const std::vector<kubelet::ContainerDevices>* containers() const {
+    return containers_at_ ? &listed_ : nullptr;
+  }
 
  private:
   struct Round;
@@ -97,6 +101,7 @@ class MetricsCare {
   std::set<DeviceUuid> out_;      // asked, and not answered yet
   bool pods_out_ = false;
   std::vector<metrics::ContainerDevices> containers_;  // as last known
+  std::vector<kubelet::ContainerDevices> listed_;
   std::optional<Time> containers_at_, sampled_at_;
   std::uint64_t pod_errors_ = 0;
   metrics::PodUids uids_;

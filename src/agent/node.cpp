@@ -25,6 +25,7 @@
 #include "cluster/node_patch.h"
 #include "cluster/node_watch.h"
 #include "config/config_folder.h"
+#include "config/print.h"
 #include "kubelet/plugin_host.h"
 #include "kubelet/pod_resources.h"
 
@@ -63,7 +64,10 @@ struct Places {
 class Node {
  public:
   Node(config::Sources sources, config::Loaded loaded, std::string version)
-      : sources_(std::move(sources)), config_(std::move(loaded.config)), version_(std::move(version)) {}
+      : sources_(std::move(sources)),
+        config_text_(config::print_yaml(loaded)),
+        config_(std::move(loaded.config)),
+        version_(std::move(version)) {}
 
   Status run() {
     const auto signals = SignalWatch::start(loop_, {SIGTERM, SIGINT, SIGQUIT, SIGHUP}, [this](int signal) {
@@ -96,6 +100,7 @@ class Node {
         make_cdi_writer());
     pages_.emplace(
         loop_, *reporter_, [this] { return agent_ ? &*agent_ : nullptr; }, sources_.environment, version_);
+    pages_->on_config(config_text_);
     manage_mig();
     if (config_.node_config.folder.empty()) {
       build();
@@ -136,7 +141,11 @@ class Node {
         .cdi = [this](const auto& snapshot) { return cdi_->wants(snapshot, config_); },
         .changed = [this] { look_again_soon(); },
         .memory = &health_file_,
-        .health_changed = [this](const auto& view, const auto&) { tell_health(view); },
+        .health_changed =
+            [this](const auto& view, const auto& changes) {
+              pages_->on_health(view, changes);
+              tell_health(view);
+            },
     };
     health_file_.move_to(health_state_of(config_));
     operator_->apply(config_.gpulet.state_dir, config_.gpulet.health_file);
@@ -312,6 +321,7 @@ class Node {
     last_content_ = sources.file_content;
     if (!loaded) return config_failed(loaded.error());
     for (const auto& warning : loaded->warnings) log::warning(warning);
+    pages_->on_config(config::print_yaml(*loaded));
     config_ = std::move(loaded->config);
     configure_log(config_.gpulet);
     if (fault_care_) fault_care_->apply(config_.gpulet.faults);
@@ -351,6 +361,7 @@ class Node {
   }
 
   config::Sources sources_;
+  const std::string config_text_;  // at the start
   config::Config config_;
   const std::string version_;
   EpollLoop loop_;

@@ -28,8 +28,13 @@ std::string meaning(std::uint64_t code) {
 
 }  // namespace
 
-NodeMetrics::NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::function<void()> sampled)
-    : loop_(loop), reporter_(reporter), node_(std::move(node)), sampled_(std::move(sampled)) {}
+NodeMetrics::NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::set<metrics::Field> more,
+                         std::function<void()> sampled)
+    : loop_(loop),
+      reporter_(reporter),
+      node_(std::move(node)),
+      more_(std::move(more)),
+      sampled_(std::move(sampled)) {}
 
 void NodeMetrics::attach(NvmlDriver& driver, kubelet::PodResources& pod_resources,
                          const config::Config& config) {
@@ -65,10 +70,9 @@ void NodeMetrics::apply(const config::Config& config) {
   set();
 }
 
-void NodeMetrics::watch(bool watched, std::set<metrics::Field> more) {
+void NodeMetrics::watch(bool watched) {
   if (watched == watched_) return;
   watched_ = watched;
-  more_ = std::move(more);
   set();
 }
 
@@ -120,10 +124,8 @@ void NodeMetrics::set() {
   if (!care_) return;
   MetricsSettings settings;
   settings.interval = settings_.enabled ? Duration(settings_.interval) : Duration{};
-  if (watched_) {
-    settings.interval = std::min(settings.interval, kWatchedInterval);
-    settings.more = more_;
-  }
+  if (watched_) settings.interval = std::min(settings.interval, kWatchedInterval);
+  settings.more = more_;
   settings.counters = counters_;
   settings.page = {.host_label = host_label(settings_.host_label),
                    .hostname = node_,

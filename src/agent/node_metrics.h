@@ -20,16 +20,17 @@ inline constexpr Duration kWatchedInterval = std::chrono::seconds(1);
 
 class NodeMetrics {
  public:
-  // `node`: what the label of the host says. `sampled`: after each sample.
-  NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::function<void()> sampled);
+  // `node`: what the label of the host says. `more`: what is sampled beside what the page shows. `sampled`:
+  // after each sample.
+  NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::set<metrics::Field> more,
+              std::function<void()> sampled);
 
   // Measures by these from now on; what was added up begins anew. They outlive it, or the next detach().
   void attach(NvmlDriver& driver, kubelet::PodResources& pod_resources, const config::Config& config);
   void detach();
   // A counters file that is bad is told once, and the one before stays in force; at the start, the defaults.
   void apply(const config::Config& config);
-  // Whether somebody watches; `more` is then sampled too.
-  void watch(bool watched, std::set<metrics::Field> more = {});
+  void watch(bool watched);  // whether somebody watches
   void on_snapshot(const inventory::SnapshotPtr& snapshot);
 
   // All but what status_pages() says itself.
@@ -45,13 +46,13 @@ class NodeMetrics {
   Loop& loop_;
   Reporter& reporter_;
   const std::string node_;
+  const std::set<metrics::Field> more_;
   std::function<void()> sampled_;
   config::MetricsSettings settings_;
   metrics::Counters counters_ = metrics::default_counters();
   std::string counters_file_, counters_error_;
   std::unique_ptr<FileWatch> counters_watch_;
   bool watched_ = false;
-  std::set<metrics::Field> more_;
   inventory::SnapshotPtr snapshot_;
   std::optional<Time> snapshot_at_;
   NvmlDriver* driver_ = nullptr;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "topology/topology.h"
 
@@ -224,16 +225,39 @@ Json tenth(double value) {
   return rounded;
 }
 
-template <class Value>
-void put(Json& object, const char* key, const std::optional<Value>& value) {
-  if (!value) return;
-  if constexpr (std::is_same_v<Value, Bytes>) {
-    object[key] = value->value;
-  } else if constexpr (std::is_same_v<Value, double>) {
-    object[key] = tenth(*value);
-  } else {
-    object[key] = *value;
+std::optional<double> number(const metrics::Values& values, metrics::Field field) {
+  const auto found = values.find(field);
+  if (found == values.end()) return std::nullopt;
+  if (const auto* whole = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&found->second)) return *real;
+  return std::nullopt;
+}
+
+// The numbers of a GPU: as the page calls them, and by how much they are more than the field's.
+constexpr double kMib = 1024 * 1024;
+struct NowNumber {
+  const char* key;
+  metrics::Field field;
+  double factor = 1;
+};
+constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
+                                     {"memory_util", metrics::Field::kMemCopyUtil},
+                                     {"memory", metrics::Field::kFbUsed, kMib},
+                                     {"temperature", metrics::Field::kGpuTemp},
+                                     {"memory_temperature", metrics::Field::kMemoryTemp},
+                                     {"power", metrics::Field::kPower},
+                                     {"power_limit", metrics::Field::kPowerLimitEnforced},
+                                     {"sm_clock", metrics::Field::kSmClock},
+                                     {"memory_clock", metrics::Field::kMemoryClock}};
+constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
+                                     {"memory", metrics::Field::kFbUsed, kMib}};
+
+Json now_object(std::span<const NowNumber> numbers, const metrics::Values& values) {
+  Json object = Json::object();
+  for (const auto& one : numbers) {
+    if (const auto value = number(values, one.field)) object[one.key] = tenth(*value * one.factor);
   }
+  return object;
 }
 
 }  // namespace
@@ -250,26 +274,22 @@ HealthMoment moment_of(const health::Change& change, const health::View& view) {
 
 std::string node_document(const NodePageInput& input) { return text_of(NodeDocument(input).document()); }
 
-std::string now_document(const std::vector<GpuSample>& samples, WallTime at) {
+std::set<metrics::Field> now_fields() {
+  std::set<metrics::Field> fields;
+  for (const auto& one : kGpuNumbers) fields.insert(one.field);
+  for (const auto& one : kMigNumbers) fields.insert(one.field);
+  return fields;
+}
+
+std::string now_document(const metrics::Sample& sample, WallTime at) {
   Json document = {{"at", milliseconds(at)}, {"gpus", Json::object()}};
   Json mig = Json::object();
-  for (const auto& sample : samples) {
-    Json object = Json::object();
-    put(object, "util", sample.utilization_percent);
-    put(object, "memory_util", sample.memory_utilization_percent);
-    put(object, "memory", sample.memory_used);
-    put(object, "temperature", sample.temperature_celsius);
-    put(object, "memory_temperature", sample.memory_temperature_celsius);
-    put(object, "power", sample.power_watts);
-    put(object, "power_limit", sample.power_limit_watts);
-    put(object, "sm_clock", sample.sm_clock_mhz);
-    put(object, "memory_clock", sample.memory_clock_mhz);
-    document["gpus"][sample.uuid.str()] = std::move(object);
-    for (const auto& device : sample.mig) {
-      Json of_device = Json::object();
-      put(of_device, "util", device.utilization_percent);
-      put(of_device, "memory", device.memory_used);
-      mig[device.uuid.str()] = std::move(of_device);
+  for (const auto& gpu : sample.gpus) {
+    if (gpu.failed) continue;
+    document["gpus"][gpu.uuid.str()] = now_object(kGpuNumbers, gpu.values);
+    for (const auto& instance : gpu.instances) {
+      for (const auto& device : instance.devices)
+        mig[device.uuid.str()] = now_object(kMigNumbers, instance.values);
     }
   }
   if (!mig.empty()) document["mig"] = std::move(mig);

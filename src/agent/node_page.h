@@ -22,6 +22,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@
 #include "health/view.h"
 #include "inventory/snapshot.h"
 #include "kubelet/pod_resources.h"
+#include "metrics/sample.h"
 
 namespace gpulet::agent {
 
@@ -79,24 +81,12 @@ struct NodePageInput {
   const RecentEvents* events = nullptr;
 };
 
-// One GPU at one moment. What the driver does not say is absent.
-struct MigSample {
-  DeviceUuid uuid;
-  std::optional<double> utilization_percent{};
-  std::optional<Bytes> memory_used{};
-};
-struct GpuSample {
-  DeviceUuid uuid;
-  std::optional<double> utilization_percent{}, memory_utilization_percent{};
-  std::optional<Bytes> memory_used{};
-  std::optional<int> temperature_celsius{}, memory_temperature_celsius{};
-  std::optional<double> power_watts{}, power_limit_watts{};
-  std::optional<unsigned> sm_clock_mhz{}, memory_clock_mhz{};
-  std::vector<MigSample> mig{};
-};
+// What of a sample is in now_document.
+std::set<metrics::Field> now_fields();
 
 // Texts that are no UTF-8 have U+FFFD where they are not. Cost: linear in devices, holders and lines.
 std::string node_document(const NodePageInput& input);
-std::string now_document(const std::vector<GpuSample>& samples, WallTime at);
+// A GPU that did not answer is not in it. A MIG device has what its GPU instance has.
+std::string now_document(const metrics::Sample& sample, WallTime at);
 
 }  // namespace gpulet::agent

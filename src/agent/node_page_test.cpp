@@ -222,21 +222,29 @@ TEST(NodePage, TextsOfOthersDoNoHarm) {
 }
 
 TEST(NodePage, ASampleHasWhatIsKnownAndNothingElse) {
-  std::vector<GpuSample> samples(2);
-  samples[0] = {.uuid = DeviceUuid("GPU-a"),
-                .utilization_percent = 97,
-                .memory_used = Bytes{1024},
-                .temperature_celsius = 65,
-                .power_watts = 512.345,
-                .power_limit_watts = 700.0,
-                .sm_clock_mhz = 1980u,
-                .mig = {{DeviceUuid("MIG-a"), 12.5, Bytes{7}}}};
-  samples[1].uuid = DeviceUuid("GPU-b");
-  samples[1].power_watts = std::numeric_limits<double>::quiet_NaN();
+  using metrics::Field;
+  metrics::Sample sample;
+  sample.gpus.resize(3);
+  sample.gpus[0].uuid = DeviceUuid("GPU-a");
+  sample.gpus[0].values = {{Field::kGpuUtil, std::uint64_t{97}},     {Field::kFbUsed, std::uint64_t{2}},
+                           {Field::kGpuTemp, std::uint64_t{65}},     {Field::kPower, 512.345},
+                           {Field::kPowerLimitEnforced, 700.0},      {Field::kSmClock, std::uint64_t{1980}},
+                           {Field::kSerial, std::string("not here")}};
+  metrics::InstanceSample instance;
+  instance.values = {{Field::kGraphicsActive, 0.125}, {Field::kFbUsed, std::uint64_t{1}}};
+  instance.devices.push_back({.uuid = DeviceUuid("MIG-a"), .compute_instance = 0, .processes = {}});
+  sample.gpus[0].instances.push_back(instance);
+  sample.gpus[1].uuid = DeviceUuid("GPU-b");
+  sample.gpus[1].values = {{Field::kPower, std::numeric_limits<double>::quiet_NaN()}};
+  sample.gpus[2].uuid = DeviceUuid("GPU-c");
+  sample.gpus[2].failed = Error(Code::kDeadlineExceeded, "it hangs");
   EXPECT_EQ(
-      now_document(samples, kWall),
-      R"({"at":1760000000000,"gpus":{"GPU-a":{"util":97,"memory":1024,"temperature":65,"power":512.3,)"
-      R"("power_limit":700,"sm_clock":1980},"GPU-b":{"power":null}},"mig":{"MIG-a":{"util":12.5,"memory":7}}})");
+      now_document(sample, kWall),
+      R"({"at":1760000000000,"gpus":{"GPU-a":{"util":97,"memory":2097152,"temperature":65,"power":512.3,)"
+      R"("power_limit":700,"sm_clock":1980},"GPU-b":{"power":null}},)"
+      R"("mig":{"MIG-a":{"util":12.5,"memory":1048576}}})");
+  for (const auto& [field, value] : sample.gpus[0].values)
+    EXPECT_EQ(now_fields().contains(field), field != Field::kSerial);
 }
 
 TEST(NodePage, ClocksThatDriftALittleChangeNothing) {

@@ -30,7 +30,13 @@ NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Age
       reporter_(reporter),
       agent_(std::move(agent)),
       version_(std::move(version)),
-      metrics_(loop, reporter, node_name(environment), [this] { publish(); }) {}
+      metrics_(loop, reporter, node_name(environment), now_fields(), [this] { on_sampled(); }),
+      page_(node_name(environment), version_) {
+  reporter_.set_heard([this](Reporter::Severity severity, std::string_view reason,
+                             const std::string& message) {
+    page_.on_event(severity == Reporter::Severity::kWarning, std::string(reason), message, loop_.wall_now());
+  });
+}
 
 void NodePages::attach(NvmlDriver& driver, kubelet::PodResources& pod_resources,
                        const config::Config& config) {
@@ -39,15 +45,40 @@ void NodePages::attach(NvmlDriver& driver, kubelet::PodResources& pod_resources,
 
 void NodePages::apply(const config::Config& config) {
   metrics_.apply(config);
-  if (address_ && *address_ != config.gpulet.listen) listen(config);
+  const auto& own = config.gpulet;
+  if (address_ && (*address_ != own.listen || web_config_ != own.web_config_file)) listen(config);
 }
 
 void NodePages::listen(const config::Config& config) {
-  const auto& address = config.gpulet.listen;
-  address_ = address;
+  address_ = config.gpulet.listen;
+  web_config_ = config.gpulet.web_config_file;
+  open();
+}
+
+void NodePages::open() {
+  std::unique_ptr<WebAccess> access;
+  retry_.reset();
+  if (!address_->empty() && !web_config_.empty()) {
+    auto started = WebAccess::start(loop_, web_config_, [this](const web::Access& now) {
+      return listener_ ? listener_->set_access(now) : Status{};
+    });
+    if (!started) {
+      reporter_.event(Reporter::Severity::kWarning, "WebConfig",
+                      started.error().text() + " (gpulet.webConfigFile); " +
+                          (listener_ ? "what was in force stays" : "nothing is served"));
+      auto retry = FileWatch::start(loop_, web_config_, [this] { loop_.post([this] { open(); }); });
+      if (retry) retry_ = std::move(*retry);
+      return;
+    }
+    access = std::move(*started);
+  }
   listener_.reset();
-  if (address.empty()) return;
-  auto listener = web::Listener::start(loop_, address);
+  access_ = std::move(access);
+  if (address_->empty()) return;
+  auto listener =
+      web::Listener::start(loop_, *address_,
+                           {.access = access_ ? access_->access() : web::Access{},
+                            .watched = [this](unsigned watchers) { metrics_.watch(watchers > 0); }});
   if (!listener) {
     // The GPUs are worth more than the page about them.
     reporter_.event(
@@ -56,7 +87,15 @@ void NodePages::listen(const config::Config& config) {
     return;
   }
   listener_ = std::move(*listener);
-  log::info("listening", {{"address", address}, {"port", listener_->port()}});
+  log::info("listening", {{"address", *address_}, {"port", listener_->port()}});
+}
+
+void NodePages::on_sampled() {
+  const auto* care = metrics_.care();
+  if (care == nullptr) return;
+  page_.on_sample(care->meter().sample(), loop_.wall_now());
+  if (const auto* containers = care->containers()) page_.on_containers(*containers);
+  publish();
 }
 
 void NodePages::publish() {
@@ -66,9 +105,14 @@ void NodePages::publish() {
   const auto state = agent->state();
   metrics_.on_snapshot(state.driver_answers ? state.snapshot : nullptr);
   if (!listener_) return;
-  listener_->publish(status_pages(state, reporter_.counts(), version_, [&](metrics::Exposition& page) {
+  page_.on_snapshot(state.snapshot);
+  page_.on_problems(state.problems());
+  page_.on_offered(agent->offered());
+  auto pages = status_pages(state, reporter_.counts(), version_, [&](metrics::Exposition& page) {
     metrics_.add_to(page, state, agent->health());
-  }));
+  });
+  page_.put_into(pages);
+  listener_->publish(pages);
 }
 
 }  // namespace gpulet::agent

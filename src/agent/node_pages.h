@@ -9,7 +9,9 @@
 
 #include "agent/agent.h"
 #include "agent/node_metrics.h"
+#include "agent/page_care.h"
 #include "agent/reporter.h"
+#include "agent/web_access.h"
 #include "web/listener.h"
 
 namespace gpulet::agent {
@@ -20,25 +22,37 @@ class NodePages {
   // `environment`: NODE_NAME, else it is the host's.
   NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
             const std::map<std::string, std::string, std::less<>>& environment, std::string version);
+  ~NodePages() { reporter_.set_heard(nullptr); }
+  NodePages(const NodePages&) = delete;
 
   // As NodeMetrics has them.
   void attach(NvmlDriver& driver, kubelet::PodResources& pod_resources, const config::Config& config);
   void detach() { metrics_.detach(); }
   void apply(const config::Config& config);
   // Opens the listener where the config in force says, and the one before is closed. An address that cannot
-  // be had is told, and then nothing is served.
+  // be had is told, and then nothing is served; nor is it while the web config is bad, but where another was
+  // in force before, which stays.
   void listen(const config::Config& config);
-  void close() { listener_.reset(); }
+  void on_health(const health::ViewPtr& view, const std::vector<health::Change>& changes) {
+    page_.on_health(view, changes);
+  }
+  void on_config(std::string text) { page_.on_config(std::move(text)); }  // config::print_yaml
   // What is so now; it goes on by itself, well inside web::kStale.
   void publish();
 
  private:
+  void open();
+  void on_sampled();
   Loop& loop_;
   NodeReporter& reporter_;
   std::function<const Agent*()> agent_;
   const std::string version_;
   NodeMetrics metrics_;
+  PageCare page_;
   std::optional<std::string> address_;  // that was asked for
+  std::string web_config_;
+  std::unique_ptr<WebAccess> access_;
+  std::unique_ptr<FileWatch> retry_;  // of a web config that was bad
   std::unique_ptr<web::Listener> listener_;
   Subscription heartbeat_;
 };

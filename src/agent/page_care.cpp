@@ -38,9 +38,7 @@ void PageCare::on_event(bool warning, std::string reason, std::string message, W
   changed_ = true;
 }
 
-void PageCare::on_samples(const std::vector<GpuSample>& samples, WallTime at) {
-  now_ = now_document(samples, at);
-}
+void PageCare::on_sample(const metrics::Sample& sample, WallTime at) { now_ = now_document(sample, at); }
 
 void PageCare::put_into(web::Pages& pages) {
   if (std::exchange(changed_, false)) node_ = node_document(input_);

@@ -24,7 +24,7 @@ class PageCare {
   void on_config(std::string text);  // config::print_yaml
   // What was reported, as the Reporter's event() has it.
   void on_event(bool warning, std::string reason, std::string message, WallTime at);
-  void on_samples(const std::vector<GpuSample>& samples, WallTime at);
+  void on_sample(const metrics::Sample& sample, WallTime at);
 
   // The two documents as they are now, into what is published.
   void put_into(web::Pages& pages);

@@ -82,9 +82,10 @@ TEST(PageCare, TheDocumentFollowsEachOfItsParts) {
   web::Pages pages;
   care.put_into(pages);
   EXPECT_EQ(pages.now, "");
-  std::vector<GpuSample> samples(1);
-  samples[0].uuid = DeviceUuid("GPU-a");
-  care.on_samples(samples, kWall);
+  metrics::Sample sample;
+  sample.gpus.resize(1);
+  sample.gpus[0].uuid = DeviceUuid("GPU-a");
+  care.on_sample(sample, kWall);
   care.put_into(pages);
   EXPECT_EQ(pages.now, R"({"at":1760000000000,"gpus":{"GPU-a":{}}})");
 }

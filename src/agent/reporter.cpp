@@ -12,6 +12,7 @@ void NodeReporter::event(Severity severity, std::string_view reason, const std::
     log::info(message, {{"reason", reason}});
   }
   ++counts_[std::string(reason)];
+  if (heard_) heard_(severity, reason, message);
   if (sender_) sender_->send({warning, std::string(reason), message});
 }
 

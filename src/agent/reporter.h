@@ -21,6 +21,10 @@ class NodeReporter final : public Reporter {
 
   void event(Severity severity, std::string_view reason, const std::string& message) override;
 
+  // Who hears of each event too; may be empty.
+  using Heard = std::function<void(Severity, std::string_view reason, const std::string& message)>;
+  void set_heard(Heard heard) { heard_ = std::move(heard); }
+
   // How often each reason was told since start.
   const std::map<std::string, std::uint64_t>& counts() const { return counts_; }
   // Null without a cluster.
@@ -29,6 +33,7 @@ class NodeReporter final : public Reporter {
  private:
   std::unique_ptr<cluster::EventSender> sender_;
   std::map<std::string, std::uint64_t> counts_;
+  Heard heard_;
 };
 
 // With a sender inside a cluster, as `environment` tells (cluster/access.h). One that is there but cannot be

@@ -51,6 +51,7 @@ web::Pages status_pages(const State& state, const std::map<std::string, std::uin
   }
   if (add) add(page);
   pages.metrics = page.text();
+  pages.open_metrics = page.open_metrics();
   return pages;
 }
 

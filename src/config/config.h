@@ -93,6 +93,7 @@ struct Own {
   std::string kubelet_dir = "/var/lib/kubelet";
   // "host:port" that the listener child serves /healthz, /readyz and /metrics on; empty for none.
   std::string listen = "0.0.0.0:9400";
+  std::string web_config_file;  // who may connect there, in Prometheus' form; empty: everybody
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   std::chrono::milliseconds driver_call_timeout{10'000};

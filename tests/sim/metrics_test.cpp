@@ -1,7 +1,6 @@
 // The page of metrics of the agent as a process: what each GPU measures, whose it is, and what becomes of the
 // page when a GPU, a counters file or the kubelet fails.
 #include <cstdio>
-#include <filesystem>
 
 #include "base/text.h"
 #include "tests/sim/node_fixture.h"
@@ -22,14 +21,19 @@ class SimMetrics : public NodeTest {
   std::vector<std::string> series(const std::string& name, const std::string& part = {}) {
     const auto body = http_get(port(), "/metrics").body;
     std::vector<std::string> found;
-    for (const auto line : text::split(body, '\n')) {
-      const auto text = std::string(line);
-      if (text.starts_with(name + "{") && text.find(part) != std::string::npos) found.push_back(text);
+    for (const auto& line : text::split(body, '\n')) {
+      if (line.starts_with(name + "{") && line.find(part) != std::string::npos) found.push_back(line);
     }
     return found;
   }
   bool has(const std::string& name, std::size_t count, const std::string& part = {}) {
     return eventually([&] { return series(name, part).size() == count; });
+  }
+  static void write(const std::string& file, const std::string& text) {
+    std::FILE* const opened = std::fopen(file.c_str(), "w");
+    ASSERT_NE(opened, nullptr);
+    std::fputs(text.c_str(), opened);
+    std::fclose(opened);
   }
   static std::string gpu(std::uint32_t index) { return "gpu=\"" + std::to_string(index) + "\""; }
 };
@@ -93,23 +97,17 @@ TEST_F(SimMetrics, NameThePodThatHoldsTheGpu) {
 TEST_F(SimMetrics, ABadCountersFileChangesNothing) {
   up();
   const auto file = node().folder() + "/counters.csv";
-  const auto write = [&](const std::string& text) {
-    std::FILE* const opened = std::fopen(file.c_str(), "w");
-    ASSERT_NE(opened, nullptr);
-    std::fputs(text.c_str(), opened);
-    std::fclose(opened);
-  };
-  write("DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\n");
+  write(file, "DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\n");
   start_agent(each_second({"DCGM_EXPORTER_COLLECTORS=" + file}));
   ASSERT_TRUE(offered(8));
   ASSERT_TRUE(has("DCGM_FI_DEV_GPU_TEMP", 8));
   EXPECT_TRUE(series("DCGM_FI_DEV_SM_CLOCK").empty());
-  write("DCGM_FI_DEV_GPU_TEMP, gouge, GPU temperature (in C).\n");
+  write(file, "DCGM_FI_DEV_GPU_TEMP, gouge, GPU temperature (in C).\n");
   const auto told = said("CountersFile");
   EXPECT_NE(told.find(file), std::string::npos) << told;
   EXPECT_NE(told.find("gouge"), std::string::npos) << told;
   EXPECT_EQ(series("DCGM_FI_DEV_GPU_TEMP").size(), 8u);
-  write("DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).\n");
+  write(file, "DCGM_FI_DEV_SM_CLOCK, gauge, SM clock frequency (in MHz).\n");
   EXPECT_TRUE(has("DCGM_FI_DEV_SM_CLOCK", 8));
   EXPECT_TRUE(series("DCGM_FI_DEV_GPU_TEMP").empty());
 }
@@ -118,6 +116,39 @@ TEST_F(SimMetrics, OfNoGpuWhereTheyAreNotWanted) {
   serve("hgx-h100", {.environment = {"GPULET_METRICS=false"}});
   ASSERT_TRUE(has("gpulet_device_state", 8));
   EXPECT_TRUE(series("DCGM_FI_DEV_GPU_TEMP").empty());
+}
+
+TEST_F(SimMetrics, TheNodePageHasThemToo) {
+  serve("hgx-h100", each_second({"NODE_NAME=node-7"}));
+  const auto held = ids_of(admit("trainer", 1)).at(0);
+  const auto answers = [&](const std::string& path, const std::string& part) {
+    return eventually([&] {
+      const auto answer = http_get(port(), path);
+      return answer.status == 200 && answer.body.find(part) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(answers("/", "<html"));
+  EXPECT_TRUE(answers("/api/node", "\"name\":\"node-7\""));
+  EXPECT_TRUE(answers("/api/node", "\"pod\":\"trainer\""));
+  EXPECT_TRUE(answers("/api/node", "\"uuid\":\"" + uuid(7) + "\""));
+  EXPECT_TRUE(answers("/api/node", "metrics:"));  // the config in force
+  EXPECT_TRUE(answers("/api/now", "\"" + held + "\":{\"util\":"));
+  ASSERT_TRUE(control::xid(machine(), index_of(held), kFallenOffTheBus));
+  EXPECT_TRUE(answers("/api/node", "\"reason\":\"GPUUnhealthy\""));
+}
+
+TEST_F(SimMetrics, AWebConfigAsksForAPassword) {
+  up();
+  const auto file = node().folder() + "/web.yaml";
+  write(file, "basic_auth_user: {}\n");
+  start_agent(each_second({"DCGM_EXPORTER_WEB_CONFIG_FILE=" + file}));
+  ASSERT_TRUE(offered(8));
+  const auto told = said("WebConfig");
+  EXPECT_NE(told.find("basic_auth_user"), std::string::npos) << told;
+  EXPECT_NE(told.find("nothing is served"), std::string::npos) << told;
+  // A hash of nothing that anybody knows.
+  write(file, "basic_auth_users: {alice: $2b$04$abcdefghijklmnopqrstuuSgLrnGBEMGIXBYQFYiBQYBrqdRLQTmW}\n");
+  EXPECT_TRUE(eventually([&] { return http_get(port(), "/metrics").status == 401; }));
 }
 
 }  // namespace

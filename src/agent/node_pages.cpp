@@ -73,6 +73,7 @@ void NodePages::open() {
     access = std::move(*started);
   }
   listener_.reset();
+  metrics_.watch(false);  // who watched comes again
   access_ = std::move(access);
   if (address_->empty()) return;
   auto listener =

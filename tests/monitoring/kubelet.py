@@ -1,0 +1,207 @@
+"""As much of a kubelet as the metrics need: it takes registrations, says which Pod holds what, and asks for a preferred
+allocation. gRPC over HTTP/2 without a library: what is sent is encoded in the plainest form, what comes is read only as
+far as it must be.
+
+Source: RFC 9113 (frames), RFC 7541 (literal headers without indexing), gRPC over HTTP2, proto/*.proto.
+"""
+import os
+import socket
+import socketserver
+import struct
+import threading
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
+END_STREAM, END_HEADERS, ACK = 1, 4, 1
+INITIAL_WINDOW_SIZE = 4
+MUCH = 1 << 30  # what the other side may send before it is told to go on: we never do
+LIMIT_S = 10
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + payload
+
+
+def header(name, value):
+    return b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+def message(payload):
+    return b"\x00" + struct.pack(">I", len(payload)) + payload
+
+
+def varint(number):
+    out = b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+def field(number, value):
+    """A protobuf field: a whole number, a text, or an encoded message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def fields(encoded, number):
+    """What one field has, in a message that has only fields of lengths and whole numbers."""
+    found, at = [], 0
+
+    def read():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = encoded[at]
+            at, value, shift = at + 1, value | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                return value
+    while at < len(encoded):
+        key = read()
+        length = read()
+        if key & 7 == 2:
+            if key >> 3 == number:
+                found.append(encoded[at:at + length])
+            at += length
+    return found
+
+
+def frames(file):
+    while len(head := file.read(9)) == 9:
+        yield head[3], head[4], struct.unpack(">I", head[5:])[0], file.read(int.from_bytes(head[:3], "big"))
+
+
+class Call(socketserver.StreamRequestHandler):
+    def handle(self):
+        if self.rfile.read(len(PREFACE)) != PREFACE:
+            return
+        self.request.sendall(frame(SETTINGS, 0, 0))
+        bodies = {}
+        try:
+            for kind, flags, stream, payload in frames(self.rfile):
+                if kind == SETTINGS and not flags & ACK:
+                    self.request.sendall(frame(SETTINGS, ACK, 0))
+                elif kind == PING and not flags & ACK:
+                    self.request.sendall(frame(PING, ACK, 0, payload))
+                elif kind == DATA:
+                    bodies[stream] = bodies.get(stream, b"") + payload
+                if kind in (DATA, HEADERS) and flags & END_STREAM:
+                    self.answer(stream, self.server.answer(bodies.pop(stream, b"")[5:]))
+        except ConnectionError:
+            pass  # the agent has gone
+
+    def answer(self, stream, reply):
+        # 0x88 is ":status: 200" of the static table.
+        self.request.sendall(frame(HEADERS, END_HEADERS, stream, b"\x88" + header("content-type", "application/grpc")) +
+                             frame(DATA, 0, stream, message(reply)) +
+                             frame(HEADERS, END_HEADERS | END_STREAM, stream, header("grpc-status", "0")))
+
+
+class Plugin:
+    """One call of a device plugin."""
+
+    def __init__(self, path, method, request=b""):
+        self.connection = socket.socket(socket.AF_UNIX)
+        self.connection.connect(str(path))
+        self.connection.sendall(
+            PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, MUCH)) +
+            frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", MUCH)) + frame(HEADERS, END_HEADERS, 1, b"".join(
+                header(*pair) for pair in ((":method", "POST"), (":scheme", "http"), (":authority", "localhost"),
+                                           (":path", f"/v1beta1.DevicePlugin/{method}"), ("te", "trailers"),
+                                           ("content-type", "application/grpc")))) +
+            frame(DATA, END_STREAM, 1, message(request)))
+
+    def replies(self):
+        """All that it says until it ends, as it comes; frames, not messages."""
+        try:
+            for kind, flags, stream, payload in frames(self.connection.makefile("rb")):
+                if kind == SETTINGS and not flags & ACK:
+                    self.connection.sendall(frame(SETTINGS, ACK, 0))
+                elif kind == PING and not flags & ACK:
+                    self.connection.sendall(frame(PING, ACK, 0, payload))
+                elif kind == DATA:
+                    yield payload
+                if kind == GOAWAY or stream == 1 and kind in (DATA, HEADERS) and flags & END_STREAM:
+                    return
+        except OSError:
+            return  # it has gone
+        finally:
+            self.connection.close()
+
+    def end(self):
+        try:
+            self.connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended by itself
+
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 16
+
+    def __init__(self, path, answer):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.answer, self.open = path, answer, set()
+        super().__init__(str(path), Call)
+        threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
+
+    def process_request(self, request, client_address):
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def end(self):
+        self.shutdown()
+        self.server_close()
+        os.unlink(self.path)
+        for request in self.open:
+            try:
+                request.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # closed by the agent before
+
+
+class Kubelet:
+    """In `folder`, as /var/lib/kubelet. Pods hold devices when hold() says so."""
+
+    def __init__(self, folder):
+        self.folder, self.pods, self.servers, self.watched = folder, {}, [], []
+        self.changed, self.plugins = threading.Condition(), {}
+
+    def start(self):
+        self.servers = [Server(self.folder / "device-plugins" / "kubelet.sock", self.register),
+                        Server(self.folder / "pod-resources" / "kubelet.sock", self.list)]
+
+    def stop(self):
+        for one in self.servers + self.watched:
+            one.end()
+        self.servers, self.watched = [], []
+
+    def hold(self, namespace, pod, resource, *devices):
+        self.pods[namespace, pod] = (resource, devices)
+
+    def register(self, request):
+        resource, endpoint = fields(request, 3)[0].decode(), fields(request, 2)[0].decode()
+        plugin = Plugin(self.folder / "device-plugins" / endpoint, "ListAndWatch")
+        threading.Thread(target=lambda: [None for _ in plugin.replies()], daemon=True).start()
+        with self.changed:
+            self.watched.append(plugin)
+            self.plugins[resource] = endpoint
+            self.changed.notify_all()
+        return b""
+
+    def list(self, _):
+        return b"".join(field(1, field(1, pod) + field(2, namespace) + field(3, field(1, "main") + field(
+            2, field(1, resource) + b"".join(field(2, device) for device in devices))))
+            for (namespace, pod), (resource, devices) in self.pods.items())
+
+    def prefer(self, resource, devices, size):
+        """Asks the plugin which of the devices it would take; returns them."""
+        with self.changed:
+            if not self.changed.wait_for(lambda: resource in self.plugins, LIMIT_S):
+                raise TimeoutError(f"{resource} was not registered")
+        request = field(1, b"".join(field(1, device) for device in devices) + field(3, size))
+        plugin = Plugin(self.folder / "device-plugins" / self.plugins[resource], "GetPreferredAllocation", request)
+        plugin.connection.settimeout(LIMIT_S)
+        reply = b"".join(plugin.replies())[5:]
+        return [device.decode() for answer in fields(reply, 1) for device in fields(answer, 1)]

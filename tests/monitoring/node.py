@@ -1,0 +1,112 @@
+"""A node on this machine: a simulated driver, as much of a kubelet as metrics need, and the agent that ships."""
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+
+from kubelet import Kubelet
+
+LIMIT_S = 30
+# Seconds instead of minutes; the rules are shortened alike.
+CONFIG = {"version": "v1", "flags": {"migStrategy": "mixed"}, "gpulet": {
+    "driverCallTimeout": "1s",
+    "health": {"aliveInterval": "1s", "pollInterval": "1s", "suspectInterval": "500ms", "hold": "1s", "driverWordDelay": "0s",
+               "relapseWindow": "20s", "maxHold": "5s",
+               # Long enough to be seen, though what shows it is over at the next reading.
+               "classes": {name: {"hold": "4s"} for name in ("thermal", "ecc-errors", "correctable-storm")}}}}
+ONE_CUT_UP = {"version": "v1", "mig-configs": {"one": [
+    {"devices": [7], "mig-enabled": True, "mig-devices": {"1g.10gb": 2, "2g.20gb": 1}},
+    {"devices": [0, 1, 2, 3, 4, 5, 6], "mig-enabled": False}]}}
+
+
+class Node:
+    def __init__(self, name, machine, folder, programs):
+        self.name, self.machine, self.folder, self.programs = name, machine, folder, programs
+        self.root, self.config = folder / "driver", folder / "config.yaml"
+        self.kubelet = Kubelet(folder / "kubelet")
+        self.agent, self.port, self.background = None, 0, []
+        folder.mkdir()
+
+    def driver_up(self, cut_up=False):
+        nodes = [] if os.geteuid() == 0 else ["--no-device-nodes"]
+        self.sim("up", self.machine, "--seed", self.name, *nodes)
+        if cut_up:
+            layout = self.folder / "layout.yaml"
+            layout.write_text(json.dumps(ONE_CUT_UP))
+            apply = [self.programs / "gpulet", "mig", "apply", "--driver-root", self.root, "--ignore-pods", "-f", layout, "-c", "one"]
+            # An A100 changes its mode with a reset only.
+            subprocess.run([*apply, "--mode-only"], capture_output=True, timeout=LIMIT_S, check=False)
+            self.sim("reset", "7")
+            subprocess.run(apply, capture_output=True, timeout=LIMIT_S, check=True)
+        self.configure(CONFIG)
+
+    def run(self, program, *arguments):
+        ran = subprocess.run([self.programs / program, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        if ran.returncode:
+            raise RuntimeError(f"{program} {' '.join(map(str, arguments))}: {ran.stderr.strip() or ran.stdout.strip()}")
+        return ran.stdout
+
+    def sim(self, *arguments):
+        return self.run("gpulet-sim", *arguments, "--root", self.root)
+
+    def sim_meanwhile(self, *arguments):
+        """Of a command that ends only when what it does is over."""
+        self.background.append(subprocess.Popen([self.programs / "gpulet-sim", *arguments, "--root", self.root]))
+
+    def devices(self):
+        """The UUIDs of the GPUs, by index."""
+        return [gpu["uuid"] for gpu in json.loads(self.sim("status", "-o", "json"))["gpus"]]
+
+    def configure(self, config):
+        places = {"stateDir": str(self.folder / "state"), "healthFile": str(self.folder / "health.json"), "kernelLog": ""}
+        text = json.dumps({**config, "gpulet": {**config["gpulet"], **places}})
+        new = self.config.with_suffix(".new")
+        new.write_text(text)
+        new.rename(self.config)
+
+    def start(self, **environment):
+        """On the port that it had before, so that Prometheus sees the same target."""
+        log = self.folder / f"agent-{time.monotonic_ns()}.log"
+        with open(log, "wb") as file:
+            self.agent = subprocess.Popen(
+                [self.programs / "gpulet", "agent", f"--driver-root-ctr-path={self.root}", f"--nvidia-driver-root={self.root}"],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                env={"PATH": os.environ["PATH"], "NODE_NAME": self.name, "CONFIG_FILE": str(self.config), "GPULET_LOG_FORMAT": "json",
+                     "GPULET_KUBELET_DIR": str(self.kubelet.folder), "GPULET_LISTEN": f"127.0.0.1:{self.port}", **environment})
+        until = time.monotonic() + LIMIT_S
+        while time.monotonic() < until and self.agent.poll() is None:
+            for line in log.read_text(errors="replace").splitlines():
+                if '"listening"' in line:
+                    self.port = json.loads(line)["port"]
+                    return
+            try:
+                self.agent.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                pass
+        raise TimeoutError(f"the agent of {self.name} does not listen: {log.read_text(errors='replace')[-400:]}")
+
+    def page(self):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            return answer.read().decode()
+
+    def stop(self):
+        if self.agent and self.agent.poll() is None:
+            self.agent.send_signal(signal.SIGTERM)
+            try:
+                self.agent.wait(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.agent.kill()
+                self.agent.wait()
+
+    def end(self):
+        if self.root.exists():
+            subprocess.run([self.programs / "gpulet-sim", "heal", "--root", self.root], capture_output=True, timeout=LIMIT_S, check=False)
+        self.stop()
+        self.kubelet.stop()
+        for process in self.background:
+            process.kill()
+            process.wait()
+        if self.root.exists():
+            subprocess.run([self.programs / "gpulet-sim", "down", "--root", self.root], capture_output=True, timeout=LIMIT_S, check=False)

@@ -21,6 +21,7 @@ class Alerts:
     def __init__(self):
         self.changed = threading.Condition()
         self.known = {}  # labels → (firing, annotations)
+        self.fired = {}  # since forget(): labels → annotations
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -41,21 +42,36 @@ class Alerts:
             for alert in alerts:
                 ends = re.sub(r"(\.\d{1,6})\d*", r"\1", alert["endsAt"]).replace("Z", "+00:00")
                 firing = datetime.datetime.fromisoformat(ends) > now
-                self.known[frozenset(alert["labels"].items())] = (firing, alert["annotations"])
+                labels = frozenset(alert["labels"].items())
+                self.known[labels] = (firing, alert["annotations"])
+                if firing:
+                    self.fired[labels] = alert["annotations"]
             self.changed.notify_all()
 
-    def firing(self, name, **labels):
-        """The annotations of those that fire."""
-        wanted = {("alertname", name), *labels.items()}
-        return [annotations for all_labels, (firing, annotations) in self.known.items() if firing and wanted <= all_labels]
-
-    def wait(self, firing, limit_s, name, **labels):
-        """Until one fires, or none any more. Returns its annotations."""
+    def forget(self):
+        """What has fired up to now and does no longer."""
         with self.changed:
-            if not self.changed.wait_for(lambda: bool(self.firing(name, **labels)) == firing, limit_s):
-                others = sorted({dict(key)["alertname"] for key, (fires, _) in self.known.items() if fires})
-                raise TimeoutError(f"{'does not fire' if firing else 'does not resolve'} within {limit_s} s; firing: {', '.join(others) or 'none'}")
-            return self.firing(name, **labels)
+            self.fired = {labels: annotations for labels, (firing, annotations) in self.known.items() if firing}
+
+    def firing(self):
+        return [dict(labels) for labels, (firing, _) in self.known.items() if firing]
+
+    def wait_fired(self, limit_s, name, **labels):
+        """Until one has fired since forget(): some are over soon. Returns the annotations of each."""
+        return self.wait(lambda: [annotations for known, annotations in self.fired.items() if {("alertname", name), *labels.items()} <= known],
+                         limit_s, "does not fire")
+
+    def wait_resolved(self, limit_s, name=None, **labels):
+        """Until none of that name fires, or none at all."""
+        wanted = ({"alertname": name} if name else {}) | labels
+        self.wait(lambda: not any(wanted.items() <= alert.items() for alert in self.firing()), limit_s, "does not resolve")
+
+    def wait(self, until, limit_s, what):
+        with self.changed:
+            if not self.changed.wait_for(until, limit_s):
+                others = sorted({(alert["alertname"], alert.get("node"), alert.get("gpu")) for alert in self.firing()}, key=str)
+                raise TimeoutError(f"{what} within {limit_s} s; firing: {others or 'none'}")
+            return until()
 
 
 class Prometheus:

@@ -7,9 +7,11 @@ standing: promtool's checks and unit tests, names, dashboards. live: two nodes w
 alert fire and resolve; every query of the dashboards has data.
 """
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -38,16 +40,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["standing", "live"])
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
+    # What was started ends also where the tests are ended.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     passed = failed = 0
-    for name, check in checks(parser.parse_args()):
-        started = time.monotonic()
-        try:
-            why = check()
-        except Exception as error:  # one check that breaks is one that failed
-            traceback.print_exc(file=sys.stdout)
-            why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"FAIL {name}: {why}" if why else f"ok {name}, {time.monotonic() - started:.1f} s", flush=True)
-        passed, failed = passed + (not why), failed + bool(why)
+    with contextlib.closing(checks(parser.parse_args())) as all_checks:
+        for name, check in all_checks:
+            started = time.monotonic()
+            try:
+                why = check()
+            except Exception as error:  # one check that breaks is one that failed
+                traceback.print_exc(file=sys.stdout)
+                why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            print(f"FAIL {name}: {why}" if why else f"ok {name}, {time.monotonic() - started:.1f} s", flush=True)
+            passed, failed = passed + (not why), failed + bool(why)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -12,7 +12,7 @@ import prometheus
 from node import CONFIG, Node
 
 # Heat is judged by the minute.
-FIRE_S, RESOLVE_S, START_S = 90, 120, 60
+FIRE_S, RESOLVE_S, START_S = 90, 150, 60
 # The rules' times, in a test's: every one of these must occur.
 SHORTER = [(r"\bfor: \w+", "for: 1s"), (r"\[5m\]", "[10s]"), (r"\[1h\]", "[15s]"), (r"\[1d\]", "[15s]"), (r"> 86400\b", "> 3"),
            (r"seconds > 120\b", "seconds > 15"), (r"seconds > 300\b", "seconds > 15")]
@@ -47,7 +47,7 @@ FAULTS = [
     Case("GpuletDeviceWithdrawnLong", "n1", {"gpu": "0"}),
     Case("GpuletDeviceLost", "n1", {"gpu": "1"}, ["lost 1"], ["heal 1"]),
     Case("GpuletGpuHot", "n1", {"gpu": "2"}, ["thermal 2 95"], ["heal 2"]),
-    Case("GpuletGpuThrottledByHeat", "n1", {"gpu": "3"}, ["violation 3 thermal 600000"], ["heal 3"]),
+    Case("GpuletGpuThrottledByHeat", "n1", {"gpu": "3"}, ["violation 3 thermal 600000"]),
     Case("GpuletMemoryErrors", "n1", {"gpu": "4"}, ["ecc 4 uncorrected 2", "ecc 4 threshold"], ["heal 4", "reset 4"]),
     Case("GpuletEccErrorsGrow", "n1", {"gpu": "4"}),
     Case("GpuletRowsRemapped", "n1", {"gpu": "5"}, ["remap 5 uncorrectable"], ["heal 5", "reset 5"]),

@@ -6,12 +6,14 @@ import subprocess
 import time
 import urllib.request
 
+import contract
 from kubelet import Kubelet
 
 LIMIT_S = 30
 # Seconds instead of minutes; the rules are shortened alike.
 CONFIG = {"version": "v1", "flags": {"migStrategy": "mixed"}, "gpulet": {
     "driverCallTimeout": "1s",
+    "metrics": {"interval": "1s"},
     "health": {"aliveInterval": "1s", "pollInterval": "1s", "suspectInterval": "500ms", "hold": "1s", "driverWordDelay": "0s",
                "relapseWindow": "20s", "maxHold": "5s",
                # Long enough to be seen, though what shows it is over at the next reading.
@@ -60,8 +62,13 @@ class Node:
         return [gpu["uuid"] for gpu in json.loads(self.sim("status", "-o", "json"))["gpus"]]
 
     def configure(self, config):
-        places = {"stateDir": str(self.folder / "state"), "healthFile": str(self.folder / "health.json"), "kernelLog": ""}
-        text = json.dumps({**config, "gpulet": {**config["gpulet"], **places}})
+        counters = self.folder / "counters.csv"
+        counters.write_text("".join(f"{name}, {'counter' if name in contract.DCGM_COUNTERS else 'gauge'}, {name} of the test.\n"
+                                    for name in sorted(contract.DCGM_DEFAULT | {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"})))
+        ours = config["gpulet"]
+        places = {"stateDir": str(self.folder / "state"), "healthFile": str(self.folder / "health.json"), "kernelLog": "",
+                  "metrics": {**ours["metrics"], "countersFile": str(counters)}}
+        text = json.dumps({**config, "gpulet": {**ours, **places}})
         new = self.config.with_suffix(".new")
         new.write_text(text)
         new.rename(self.config)

@@ -297,7 +297,8 @@ def node():
     board.graph("Devices offered to the kubelet", "By resource and what the kubelet is told.", (f"gpulet_devices{{{here}}}", "{{resource}} {{health}}"), stack=True, min=0, width=8)
     board.graph("Driver calls", "", (f"sum(rate(gpulet_driver_calls_total{{{here}}}[$__rate_interval]))", "calls"), unit="cps", min=0, width=8)
     board.graph("Driver call", "How long one takes, on average.", (f"node:gpulet_driver_call:seconds{{{here}}}", "average"), unit="s", min=0, width=8)
-    board.graph("Events", "What the agent reported, by reason.", (f"sum by (reason) (increase(gpulet_events_total{{{here}}}[$__rate_interval])) > 0", "{{reason}}"), width=8, min=0)
+    board.graph("Events", "What the agent has reported since its start, by reason.", (f"sum by (reason) (gpulet_events_total{{{here}}})", "{{reason}}"),
+                width=8, min=0)
     board.graph("Registrations", "With the kubelet; one for each resource is normal.", (f"sum(gpulet_registrations_total{{{here}}})", "registrations"),
                 (f"sum(gpulet_config_reloads_total{{{here}}})", "configurations"), width=8, min=0, decimals=0)
     board.graph("Kubelet's answers that failed", "To the question who holds what.",

@@ -97,6 +97,25 @@ TEST_F(WorkerTest, ErrorsComeBack) {
   EXPECT_EQ(answer->error().code(), Code::kDeviceLost);
 }
 
+TEST_F(WorkerTest, CountsCallsThatCameBackAndTheirTime) {
+  const auto counted = [&] {
+    std::pair<std::uint64_t, Duration> counts;
+    thread_.run([&] { counts = {worker_->calls(), worker_->time()}; });
+    return counts;
+  };
+  EXPECT_EQ(counted(), (std::pair<std::uint64_t, Duration>(0, 0s)));
+  Gathered<Result<int>> answers;
+  const auto began = std::chrono::steady_clock::now();
+  start({"call", "gpu/0", 5s}, gate_.call(7), answers);
+  EXPECT_EQ(counted().first, 0u);
+  gate_.open();
+  ASSERT_EQ(answers.wait(1).size(), 1u);
+  const auto [calls, time] = counted();
+  EXPECT_EQ(calls, 1u);
+  EXPECT_GT(time, Duration{});
+  EXPECT_LE(time, std::chrono::steady_clock::now() - began);
+}
+
 TEST_F(WorkerTest, AHangingCallEndsAtItsDeadlineAndHoldsNothingUp) {
   Gathered<Result<int>> hanging;
   start({"reading GPU 3", "gpu/3", 600ms}, gate_.call(3), hanging);

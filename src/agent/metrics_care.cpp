@@ -75,6 +75,7 @@ void MetricsCare::begin() {
   if (!snapshot_) return;
   // The one before has waited for its whole patience: what has not come is not in it.
   if (round_) finish();
+  if (!snapshot_ || round_) return;  // who was told of it may have told what is new
   auto round = std::make_shared<Round>();
   round->snapshot = snapshot_;
   round->gpus.resize(snapshot_->gpus.size());

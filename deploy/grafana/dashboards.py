@@ -280,7 +280,6 @@ def node():
     board.graph("Power", "By Pod; adds up to what the GPUs draw.",
                 (f"sum by (namespace, pod) (rate(gpulet_pod_gpu_energy_joules_total{{{pods}}}[$__rate_interval]))", "{{namespace}}/{{pod}}"),
                 (f'sum(rate(gpulet_pod_gpu_energy_joules_total{{{gpus},pod=""}}[$__rate_interval]))', "nobody's"), unit="watt", stack=True, min=0)
-    board.graph("Placement score", "Of the last preferred allocation: docs/placement.md.", (f"gpulet_placement_score{{{here}}}", "{{resource}}"))
     board.row("Heat and power")
     board.graph("Temperature", "Dashed: where data centre GPUs begin to slow down.", (f"gpu:gpulet_temperature:celsius{{{gpus}}}", "GPU {{gpu}}"),
                 unit="celsius", steps=[(None, GREEN), (80, ORANGE), (87, RED)])

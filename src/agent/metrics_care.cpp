@@ -141,8 +141,11 @@ void MetricsCare::finish() {
     silent.failed = Error(Code::kDeadlineExceeded, "the driver has not answered", gpu.uuid.str());
     sample.gpus.push_back(std::move(silent));
   }
+  // A round that no GPU answered makes nothing younger.
+  const bool answered =
+      sample.gpus.empty() || std::ranges::any_of(sample.gpus, [](const auto& gpu) { return !gpu.failed; });
+  if (answered) sampled_at_ = loop_.now();
   meter_.take(round->snapshot, std::move(sample), std::move(pods), loop_.now());
-  sampled_at_ = loop_.now();
   if (ports_.sampled) ports_.sampled();
 }
 

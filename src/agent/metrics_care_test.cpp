@@ -128,6 +128,17 @@ TEST_F(MetricsCareTest, SamplesAtOnceAndThenByItsInterval) {
             " 50");
 }
 
+TEST_F(MetricsCareTest, ARoundThatNoGpuAnsweredIsNoYoungerSample) {
+  care_.on_snapshot(node(1));
+  answer_all();
+  loop_.advance(15s);
+  ASSERT_EQ(sampler_.asked.size(), 1u);
+  sampler_.fail_one(Code::kDeadlineExceeded);
+  answer_all();
+  EXPECT_EQ(sampled_, 2);
+  EXPECT_EQ(care_.numbers().sample_age, 15s);
+}
+
 TEST_F(MetricsCareTest, AGpuThatHangsCostsItselfAlone) {
   care_.on_snapshot(node(2));
   pods_.answer(held_);

@@ -187,10 +187,6 @@ void add_agent(Exposition& page, const AgentNumbers& numbers) {
       numbers.pod_resources_age);
   page.add("gpulet_pod_resources_errors_total", kCounter,
            "Questions on who holds what that the kubelet did not answer.", {}, numbers.pod_resources_errors);
-  for (const auto& [resource, score] : numbers.placement_scores) {
-    page.add("gpulet_placement_score", kGauge, "Score of the last preferred allocation.",
-             {{"resource", resource}}, score);
-  }
 }
 
 }  // namespace gpulet::metrics

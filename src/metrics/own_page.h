@@ -36,7 +36,6 @@ struct AgentNumbers {
   std::optional<std::chrono::nanoseconds> snapshot_age{}, sample_age{};
   std::optional<std::chrono::nanoseconds> pod_resources_age{};  // of the kubelet's last answer
   std::uint64_t pod_resources_errors = 0;
-  std::map<std::string, double> placement_scores{};  // of the last preferred allocation, by resource
 };
 void add_agent(Exposition& page, const AgentNumbers& numbers);
 

@@ -19,13 +19,13 @@ OWN = {
     "gpulet_devices": {"resource", "health"}, "gpulet_resource_registered": {"resource"}, "gpulet_events_total": {"reason"},
     "gpulet_device_state": DEVICE | {"state"}, "gpulet_device_offered": DEVICE, "gpulet_device_faults": DEVICE | {"class"},
     "gpulet_device_relapses": DEVICE, "gpulet_device_quarantine_seconds": DEVICE,
-    "gpulet_device_allocated": DEVICE | POD | {"resource", "share", "container"},
-    # What is nobody's has both labels too, empty: Prometheus then has them not.
+    # A label that is empty Prometheus has not: the share of a whole device; below, the Pod of what is nobody's.
+    "gpulet_device_allocated": DEVICE | POD | {"resource", "container"},
     "gpulet_pod_gpu_memory_bytes": DEVICE, "gpulet_pod_gpu_busy_seconds_total": DEVICE, "gpulet_pod_gpu_energy_joules_total": DEVICE,
     "gpulet_mig_instance": DEVICE | {"GPU_I_PROFILE", "GPU_I_ID", "start", "size"},
     "gpulet_driver_calls_total": set(), "gpulet_driver_call_seconds_total": set(), "gpulet_driver_calls_hanging": set(),
     "gpulet_snapshot_age_seconds": set(), "gpulet_sample_age_seconds": set(), "gpulet_pod_resources_age_seconds": set(),
-    "gpulet_pod_resources_errors_total": set(), "gpulet_placement_score": {"resource"},
+    "gpulet_pod_resources_errors_total": set(),
 }
 # dcgm-exporter's default counters, which the agent serves unasked. Source: its etc/default-counters.csv.
 DCGM_DEFAULT = {f"DCGM_FI_{name}" for name in """

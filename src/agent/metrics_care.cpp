@@ -24,7 +24,10 @@ void MetricsCare::set(MetricsSettings settings) {
   for (const auto& counter : settings_.counters.all) wanted.insert(counter.field);
   ports_.sampler.want(std::move(wanted));
   arm();
-  if (settings_.interval <= Duration{}) forget();
+  if (settings_.interval <= Duration{}) {
+    forget();
+    sampled_at_.reset();
+  }
   if (begins) begin();
 }
 
@@ -35,12 +38,11 @@ void MetricsCare::on_snapshot(inventory::SnapshotPtr snapshot) {
   if (first && settings_.interval > Duration{}) begin();
 }
 
-// Nothing is shown that is not measured any more.
+// Nothing is shown that is not measured any more; since when is.
 void MetricsCare::forget() {
   round_.reset();
   patience_.reset();
   meter_.clear();
-  sampled_at_.reset();
 }
 
 void MetricsCare::on_xid(const DeviceUuid& gpu, std::optional<unsigned> gpu_instance, std::uint64_t code,

@@ -248,6 +248,7 @@ TEST_F(MetricsCareTest, SettingsTakeEffectAndNothingIsSampledWithoutAnInterval) 
   care_.set(settings);
   loop_.advance(1h);
   EXPECT_TRUE(sampler_.asked.empty());
+  EXPECT_EQ(care_.numbers().sample_age, std::nullopt);
 }
 
 TEST_F(MetricsCareTest, ADriverThatGoesTakesItsSeries) {
@@ -255,9 +256,9 @@ TEST_F(MetricsCareTest, ADriverThatGoesTakesItsSeries) {
   answer_all();
   care_.on_snapshot(nullptr);
   EXPECT_EQ(temperatures(), 0u);
-  EXPECT_EQ(care_.numbers().sample_age, std::nullopt);
   loop_.advance(1min);
   EXPECT_TRUE(sampler_.asked.empty());
+  EXPECT_EQ(care_.numbers().sample_age, 1min) << "an alert asks for it";
   care_.on_snapshot(node(1));
   answer_all();
   EXPECT_EQ(temperatures(), 1u);

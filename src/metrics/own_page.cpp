@@ -182,7 +182,8 @@ void add_agent(Exposition& page, const AgentNumbers& numbers) {
   page.add("gpulet_driver_calls_hanging", kGauge, "Calls into the driver that have not returned in time.", {},
            numbers.driver_hanging);
   age("gpulet_snapshot_age_seconds", "Age of what is known of the node's GPUs.", numbers.snapshot_age);
-  age("gpulet_sample_age_seconds", "Age of the sample that the metrics show.", numbers.sample_age);
+  age("gpulet_sample_age_seconds", "Time since a GPU last answered when the GPUs were sampled.",
+      numbers.sample_age);
   age("gpulet_pod_resources_age_seconds", "Age of the kubelet's last answer on who holds what.",
       numbers.pod_resources_age);
   page.add("gpulet_pod_resources_errors_total", kCounter,

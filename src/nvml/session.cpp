@@ -23,41 +23,40 @@ std::uint64_t next_generation() {
   return ++last;
 }
 
-// Initialisations of each loaded library. NVML counts them, but begins at one after a reload: a Session that a hanging
-// call kept alive past the next initialisation must not take that one's away. It leaves its shutdown to the last.
+// Initialisations of each loaded library. NVML counts them, but begins at one after a reload: a Session that
+// a hanging call kept alive past the next initialisation must not take that one's away. It leaves its
+// shutdown to the last. Deciding and doing are one step, or a shutdown that was right when it was decided
+// ends what began meanwhile. Only the driver's own threads wait here, and only for a library whose driver
+// would make them wait all the same.
 class Initialisations {
  public:
-  static Initialisations& instance() {
-    static auto* const all = new Initialisations;  // threads in the driver may outlive every static destructor
-    return *all;
+  static Initialisations& of(const std::string& library) {
+    static auto* const mutex = new std::mutex;  // threads in the driver may outlive every static destructor
+    static auto* const all = new std::map<std::string, Initialisations>;
+    const std::lock_guard lock(*mutex);
+    return (*all)[library];
   }
-  void opened(const std::string& library, std::uint64_t generation) {
+  Status open(const Api& api, std::uint64_t generation) {
     const std::lock_guard lock(mutex_);
-    libraries_[library].live.insert(generation);
+    GPULET_TRY(call(api, api.nvmlInit_v2, "nvmlInit_v2"));
+    live_.insert(generation);
+    return {};
   }
-  // How often to shut down now.
-  unsigned closed(const std::string& library, std::uint64_t generation) {
+  void close(const Api& api, std::uint64_t generation) {
     const std::lock_guard lock(mutex_);
-    const auto it = libraries_.find(library);
-    auto& [live, owed] = it->second;
-    live.erase(generation);
-    if (live.upper_bound(generation) != live.end()) {
-      ++owed;
-      return 0;
+    live_.erase(generation);
+    if (live_.upper_bound(generation) != live_.end()) {
+      ++owed_;
+      return;
     }
-    if (!live.empty()) return 1;
-    const unsigned times = 1 + owed;
-    libraries_.erase(it);
-    return times;
+    const unsigned times = live_.empty() ? 1 + std::exchange(owed_, 0) : 1;
+    for (unsigned i = 0; i < times && api.nvmlShutdown != nullptr; ++i) api.nvmlShutdown();
   }
 
  private:
-  struct One {
-    std::set<std::uint64_t> live;
-    unsigned owed = 0;
-  };
   std::mutex mutex_;
-  std::map<std::string, One> libraries_;
+  std::set<std::uint64_t> live_;
+  unsigned owed_ = 0;
 };
 
 nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
@@ -134,18 +133,10 @@ Session::Tell::~Tell() {
   closed->changed.notify_all();
 }
 
-Session::Session(std::shared_ptr<const Library> library, std::string driver_version)
-    : tell_{std::make_shared<Closed>()},
-      library_(std::move(library)),
-      generation_(next_generation()),
-      driver_version_(std::move(driver_version)) {
-  Initialisations::instance().opened(library_->path(), generation_);
-}
+Session::Session(std::shared_ptr<const Library> library, std::uint64_t generation)
+    : tell_{std::make_shared<Closed>()}, library_(std::move(library)), generation_(generation) {}
 
-Session::~Session() {
-  const unsigned times = Initialisations::instance().closed(library_->path(), generation_);
-  for (unsigned i = 0; i < times && library_->api().nvmlShutdown != nullptr; ++i) library_->api().nvmlShutdown();
-}
+Session::~Session() { Initialisations::of(library_->path()).close(library_->api(), generation_); }
 
 bool Session::close(std::shared_ptr<const Session> session, std::chrono::milliseconds patience) {
   if (!session) return true;
@@ -158,12 +149,13 @@ bool Session::close(std::shared_ptr<const Session> session, std::chrono::millise
 Result<std::shared_ptr<const Session>> Session::open(const std::string& driver_root) {
   GPULET_TRY_ASSIGN(auto library, Library::open(driver_root));
   const Api& api = library->api();
-  GPULET_TRY(call(api, api.nvmlInit_v2, "nvmlInit_v2").map_error([&](const Error& error) {
+  const std::uint64_t generation = next_generation();
+  GPULET_TRY(Initialisations::of(library->path()).open(api, generation).map_error([&](const Error& error) {
     // A library without that function is none of a driver, whatever its name.
     const Code code = error.code() == Code::kPermissionDenied ? error.code() : Code::kUnavailable;
     return Error(code, "the NVIDIA driver cannot be initialised: " + error.message(), error.about());
   }));
-  std::shared_ptr<Session> session(new Session(library, {}), dispose<Session>);
+  std::shared_ptr<Session> session(new Session(library, generation), dispose<Session>);
   std::array<char, 96> version{};
   GPULET_TRY(call(api, api.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion", version.data(),
                   static_cast<unsigned>(version.size())));

@@ -161,7 +161,7 @@ class Session {
   friend class Health;  // health.h: the calls that tell of one GPU's health
   friend class Usage;   // usage.h: the calls that tell how one GPU is used
   friend class Gpm;     // gpm.h: what its performance monitors say
-  Session(std::shared_ptr<const Library> library, std::string driver_version);
+  Session(std::shared_ptr<const Library> library, std::uint64_t generation);
   Status stale(Device device) const;
 
   // Tells, when the rest of a Session is gone, whoever waits for it.

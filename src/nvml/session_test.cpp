@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "nvml/events.h"
 #include "nvml/test_sim_root.h"
 
@@ -171,6 +173,22 @@ TEST(Session, OneThatIsLetGoLateDoesNotShutDownTheNext) {
   EXPECT_EQ(*fresh->device_count(), 1u);
   fresh.reset();
   EXPECT_TRUE(open(root)->device_count());
+}
+
+TEST(Session, OneThatIsLetGoWhileTheNextBeginsDoesNotShutItDown) {
+  SimRoot root(1);
+  for (int round = 0; round < 200; ++round) {
+    auto held = open(root);
+    {
+      auto machine = root.edit();
+      sim::unload_driver(*machine);
+      sim::load_driver(*machine);
+    }
+    std::thread late([&] { held.reset(); });
+    const auto fresh = open(root);
+    late.join();
+    ASSERT_EQ(fresh->device_count().value_or(0), 1u) << "round " << round;
+  }
 }
 
 TEST(Session, EventsCarryTheirInstances) {

@@ -16,6 +16,7 @@
 #include "web/listener.h"
 #include "web/sandbox.h"
 #include "web/server.h"
+#include "web/site.h"
 
 namespace gpulet::web {
 namespace {

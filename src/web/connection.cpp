@@ -28,18 +28,22 @@ Answer refusal(int status, const char* why) {
   return {.status = status, .body = std::make_shared<const std::string>(why)};
 }
 
-Answer refusal_of(const boost::beast::error_code& error) {
-  if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return refusal(431, "the request's head is larger than 8192 bytes\n");
-  }
+Answer too_large(std::size_t limit) {
+  return {.status = 431,
+          .body = std::make_shared<const std::string>("the request's head is larger than " +
+                                                      std::to_string(limit) + " bytes\n")};
+}
+
+Answer refusal_of(const boost::beast::error_code& error, std::size_t limit) {
+  if (error == http::error::header_limit || error == http::error::buffer_overflow) return too_large(limit);
   return refusal(400, "not an HTTP request\n");
 }
 
 }  // namespace
 
 struct Connection::Parser : http::request_parser<http::empty_body> {
-  Parser() {
-    header_limit(kMaxHeadBytes);
+  explicit Parser(std::size_t limit) {
+    header_limit(static_cast<std::uint32_t>(limit));
     eager(false);
   }
   std::string_view field(http::field name) {
@@ -48,22 +52,22 @@ struct Connection::Parser : http::request_parser<http::empty_body> {
   }
 };
 
-Connection::Connection(Loop& loop, FileDescriptor socket, const Site& site, Door& door, Duration limit,
-                       std::function<void()> closed)
+Connection::Connection(Loop& loop, FileDescriptor socket, Service& service, Door& door,
+                       const ServerLimits& limits, std::function<void()> closed)
     : loop_(loop),
       socket_(std::move(socket)),
-      site_(site),
+      service_(service),
       door_(door),
       generation_(door.generation()),
-      limit_(limit),
+      limits_(limits),
       closed_(std::move(closed)) {
-  start_limit();
+  start_limit(limits_.exchange);
 }
 
 Connection::~Connection() = default;
 
-void Connection::start_limit() {
-  timeout_ = loop_.after(limit_, [this] { close(); });
+void Connection::start_limit(Duration limit) {
+  timeout_ = loop_.after(limit, [this] { close(); });
 }
 
 void Connection::await(std::uint32_t events) {
@@ -94,6 +98,7 @@ bool Connection::serve() {
     }
     if (filled_ > 0 && !lingering_ && !watching_) {
       if (!parse()) return false;
+      if (answering_) return true;
       if (!out_.empty()) continue;
     }
     switch (fill()) {
@@ -134,7 +139,7 @@ bool Connection::choose_transport() {
 
 Transport::Outcome Connection::fill() {
   if (filled_ == buffer_.size()) {
-    buffer_.resize(std::min(kMaxHeadBytes, std::max(kFirstBuffer, buffer_.size() * 2)));
+    buffer_.resize(std::min(limits_.head_bytes, std::max(kFirstBuffer, buffer_.size() * 2)));
   }
   const auto moved = transport_->read(buffer_.data() + filled_, buffer_.size() - filled_);
   if (moved.outcome != Transport::Outcome::kMoved) return moved.outcome;
@@ -148,18 +153,20 @@ Transport::Outcome Connection::fill() {
 }
 
 bool Connection::parse() {
-  if (!parser_) parser_ = std::make_unique<Parser>();
+  if (!parser_) {
+    parser_ = std::make_unique<Parser>(limits_.head_bytes);
+    start_limit(limits_.exchange);
+  }
   boost::beast::error_code error;
   const std::size_t used = parser_->put(boost::asio::buffer(buffer_.data(), filled_), error);
   filled_ -= used;
   std::memmove(buffer_.data(), buffer_.data() + used, filled_);
   if (error == http::error::need_more) {
-    if (filled_ == kMaxHeadBytes)
-      reply(refusal(431, "the request's head is larger than 8192 bytes\n"), false, false);
+    if (filled_ == limits_.head_bytes) reply(too_large(limits_.head_bytes), false, false);
     return true;
   }
   if (error) {
-    reply(refusal_of(error), false, false);
+    reply(refusal_of(error, limits_.head_bytes), false, false);
     return true;
   }
   if (!parser_->is_header_done()) return true;
@@ -169,45 +176,64 @@ bool Connection::parse() {
     reply(refusal(413, "a request here has no body\n"), false, false);
     return true;
   }
-  const auto method = request.method_string();
-  const auto target = request.target();
-  Answer made = answer(parser_->field(http::field::authorization),
-                       {.method = {method.data(), method.size()},
-                        .target = {target.data(), target.size()},
-                        .accept = parser_->field(http::field::accept),
-                        .accept_encoding = parser_->field(http::field::accept_encoding)});
-  const bool head_only = request.method() == http::verb::head;
-  const bool events = made.events && !head_only;
-  if (events) watch();
-  if (events && !watching_) {
-    made = refusal(503, "as many watch already as may: 16\n");
-  }
-  const bool keep_alive = request.keep_alive() && !made.events && generation_ == door_.generation();
-  reply(std::move(made), head_only, keep_alive);
+  ask(request.method() == http::verb::head, request.keep_alive());
   return true;
 }
 
-Answer Connection::answer(std::string_view authorization, const Request& request) {
-  switch (door_.check(authorization, loop_.now())) {
+void Connection::ask(bool head_only, bool keep_alive) {
+  switch (door_.check(parser_->field(http::field::authorization), loop_.now())) {
     case Passwords::Verdict::kRight:
       break;
-    case Passwords::Verdict::kWrong:
-      return refusal(401, "a name and its password are needed\n");
+    case Passwords::Verdict::kWrong: {
+      Answer refused = refusal(401, "a name and its password are needed\n");
+      refused.asks_password = true;
+      return reply(std::move(refused), head_only, keep_alive && current());
+    }
     case Passwords::Verdict::kLater:
-      return refusal(429, "too many passwords are being tried; later\n");
+      return reply(refusal(429, "too many passwords are being tried; later\n"), head_only,
+                   keep_alive && current());
   }
-  return site_.answer(request, loop_.now());
+  const auto view = [](auto text) { return std::string_view(text.data(), text.size()); };
+  const auto& parsed = parser_->get();
+  const std::string client = transport_->client();
+  Request request{.method = view(parsed.method_string()),
+                  .target = view(parsed.target()),
+                  .accept = parser_->field(http::field::accept),
+                  .accept_encoding = parser_->field(http::field::accept_encoding),
+                  .client = client,
+                  .fields = {}};
+  for (const auto& field : parsed)
+    request.fields.emplace_back(view(field.name_string()), view(field.value()));
+  start_limit(limits_.exchange);
+  answering_ = asking_ = true;
+  service_.serve(request, loop_.now(),
+                 [this, alive = std::weak_ptr(alive_), head_only, keep_alive](Answer answer) {
+                   if (!alive.expired()) on_answer(std::move(answer), head_only, keep_alive);
+                 });
+  asking_ = false;
+  // What comes of further requests waits in the socket.
+  if (answering_) ready_.reset();
+}
+
+void Connection::on_answer(Answer answer, bool head_only, bool keep_alive) {
+  answering_ = false;
+  const bool events = answer.events && !head_only;
+  if (events) watch();
+  if (events && !watching_) answer = refusal(503, "as many watch already as may: 16\n");
+  const bool stays = keep_alive && !answer.events && current();
+  reply(std::move(answer), head_only, stays);
+  if (!asking_) on_ready();
 }
 
 void Connection::watch() {
-  watching_ = site_.watchers().join([this](const SharedText& text) { on_told(text); }, kMaxWatchers);
+  watching_ = service_.live()->join([this](const SharedText& text) { on_told(text); }, kMaxWatchers);
 }
 
 void Connection::on_told(const SharedText& text) {
   std::size_t behind = text->size();
   for (const auto& waiting : out_) behind += waiting->size();
   if (out_.size() >= kMaxBehind || (out_.size() > 1 && behind > kMaxBehindBytes)) return close();
-  if (out_.empty()) start_limit();
+  if (out_.empty()) start_limit(limits_.exchange);
   out_.push_back(text);
   if (out_.size() == 1 && !flush()) close();
 }
@@ -218,7 +244,7 @@ void Connection::reply(Answer answer, bool head_only, bool keep_alive) {
   sent_ = 0;
   keep_alive_ = keep_alive;
   parser_.reset();
-  start_limit();
+  start_limit(limits_.exchange);
 }
 
 // Writes what is left. False when the connection is over; something is left when the socket takes no more
@@ -255,7 +281,7 @@ bool Connection::flush() {
     await(EPOLLIN);
     return true;
   }
-  start_limit();
+  start_limit(keep_alive_ ? limits_.idle : limits_.exchange);
   if (!keep_alive_) {
     transport_->finish();
     lingering_ = true;

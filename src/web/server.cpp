@@ -19,8 +19,8 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Server::Server(Loop& loop, int listening, const Site& site, Door& door, Duration limit)
-    : loop_(loop), listening_(listening), site_(site), door_(door), limit_(limit) {
+Server::Server(Loop& loop, int listening, Service& service, Door& door, const ServerLimits& limits)
+    : loop_(loop), listening_(listening), service_(service), door_(door), limits_(limits) {
   watch();
 }
 
@@ -43,7 +43,7 @@ void Server::accept_all() {
     if (connections_.size() >= kMaxConnections) make_room();
     const std::uint64_t id = next_id_++;
     auto& connection = connections_[id];
-    connection = std::make_unique<Connection>(loop_, std::move(socket), site_, door_, limit_,
+    connection = std::make_unique<Connection>(loop_, std::move(socket), service_, door_, limits_,
                                               [this, id] { remove(id); });
     // Most requests are there with the connection: those are answered before a newer one can take their
     // place.

@@ -1,6 +1,6 @@
-// A small HTTP/1.1 server on the loop, for pages that are there already: no body is read, no file opened,
-// every wait and every buffer has a limit. Beast parses the requests. A process in which it speaks TLS
-// ignores SIGPIPE.
+// A small HTTP/1.1 server on the loop, for what a Service answers: no body is read, no file opened, every
+// wait and every buffer has a limit. Beast parses the requests. A process in which it speaks TLS ignores
+// SIGPIPE.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,27 @@
 #include "base/file.h"
 #include "base/loop.h"
 #include "web/door.h"
-#include "web/site.h"
+#include "web/listener.h"
+#include "web/service.h"
 
 namespace gpulet::web {
 
-inline constexpr std::size_t kMaxHeadBytes = 8192;  // request line and fields
 // A newer one takes the place of the one that has waited longest; those that watch stay.
 inline constexpr std::size_t kMaxConnections = 128 + kMaxWatchers;
-// For a whole request to arrive, for a whole answer to be taken, and between two requests of one connection.
-inline constexpr Duration kConnectionLimit = std::chrono::seconds(10);
+
+struct ServerLimits {
+  // For a whole request to arrive, for an answer to it to be made, and for the answer to be taken.
+  Duration exchange = std::chrono::seconds(10);
+  Duration idle = std::chrono::seconds(10);  // between two requests of one connection
+  std::size_t head_bytes = 8192;             // of a request: its line and its fields
+};
 
 class Connection;
 
 class Server {
  public:
   // `listening` is a listening, non-blocking socket that outlives the server.
-  Server(Loop& loop, int listening, const Site& site, Door& door, Duration limit = kConnectionLimit);
+  Server(Loop& loop, int listening, Service& service, Door& door, const ServerLimits& limits = {});
   ~Server();
   Server(const Server&) = delete;
 
@@ -42,9 +47,9 @@ class Server {
 
   Loop& loop_;
   int listening_;
-  const Site& site_;
+  Service& service_;
   Door& door_;
-  Duration limit_;
+  const ServerLimits limits_;
   std::uint64_t next_id_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Connection>>
       connections_;  // by age: the first has been here longest

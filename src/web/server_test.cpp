@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "web/site.h"
 #include "web/test_client.h"
 
 namespace gpulet::web {
@@ -18,7 +19,7 @@ using namespace std::chrono_literals;
 // A server on a loop in a thread of its own; clients block in the test's.
 class ServerTest : public testing::Test {
  protected:
-  void start(Duration limit = kConnectionLimit, std::string metrics = "m 1\n", const Access& access = {}) {
+  void start(Duration limit = 10s, std::string metrics = "m 1\n", const Access& access = {}) {
     ::signal(SIGPIPE, SIG_IGN);
     const auto set = door_.set(access);
     ASSERT_TRUE(set) << set.error().text();
@@ -33,7 +34,8 @@ class ServerTest : public testing::Test {
     port_ = ntohs(address.sin_port);
     pages_ = {.ready = true, .metrics = std::move(metrics), .node = "{\"node\":1}", .now = "{\"now\":0}"};
     site_.publish(frame_of(pages_, 1h), loop_.now());
-    server_ = std::make_unique<Server>(loop_, listening_.get(), site_, door_, limit);
+    server_ = std::make_unique<Server>(loop_, listening_.get(), site_, door_,
+                                       ServerLimits{.exchange = limit, .idle = limit});
     thread_ = std::thread([this] { loop_.run(); });
   }
   void TearDown() override {
@@ -121,7 +123,7 @@ TEST_F(ServerTest, RefusesWhatItDoesNotServe) {
       {"GET /healthz HTTP/1.1\r\nContent-Length: x\r\n\r\n", 400},
       {"GET /healthz HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello", 413},
       {"POST /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n", 413},
-      {"GET / HTTP/1.1\r\nX: " + std::string(kMaxHeadBytes, 'x') + "\r\n\r\n", 431},
+      {"GET / HTTP/1.1\r\nX: " + std::string(ServerLimits{}.head_bytes, 'x') + "\r\n\r\n", 431},
       {"GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n", 431},
       {"DELETE /healthz HTTP/1.1\r\nConnection: close\r\n\r\n", 405},
       {"POST /api/node HTTP/1.1\r\nConnection: close\r\n\r\n", 405},
@@ -204,7 +206,7 @@ TEST_F(ServerTest, TenMegabytesOfHeaderAreRefusedAndNotKept) {
 }
 
 TEST_F(ServerTest, AHundredScrapersAtOnce) {
-  start(kConnectionLimit, std::string(1u << 20, 'x'));
+  start(10s, std::string(1u << 20, 'x'));
   std::vector<std::unique_ptr<Client>> scrapers;
   for (int i = 0; i < 100; ++i) {
     scrapers.push_back(std::make_unique<Client>(port_));
@@ -291,7 +293,7 @@ Access encrypted(const Certificate& certificate) {
 
 TEST_F(ServerTest, ThroughTlsAllIsAsWithoutIt) {
   const auto certificate = Certificate::make("one", nullptr, "127.0.0.1");
-  start(kConnectionLimit, std::string(8u << 20, 'x'), encrypted(certificate));
+  start(10s, std::string(8u << 20, 'x'), encrypted(certificate));
   Client client(port_);
   ASSERT_TRUE(client.encrypt());
   EXPECT_EQ(client.server_name(), "one");
@@ -315,7 +317,7 @@ TEST_F(ServerTest, ThroughTlsAllIsAsWithoutIt) {
 }
 
 TEST_F(ServerTest, AnotherCertificateTakesItsPlaceWhileItServes) {
-  start(kConnectionLimit, "m 1\n", encrypted(Certificate::make("one", nullptr, "127.0.0.1")));
+  start(10s, "m 1\n", encrypted(Certificate::make("one", nullptr, "127.0.0.1")));
   Client before(port_);
   ASSERT_TRUE(before.encrypt());
   const auto other = encrypted(Certificate::make("two", nullptr, "127.0.0.1"));
@@ -344,7 +346,7 @@ TEST_F(ServerTest, OnlyClientsWithTheRightCertificate) {
   access.tls->clients = ClientCertificates::kRequireAndVerify;
   access.tls->client_authorities = authority.pem();
   access.tls->client_names = {"prometheus.monitoring.svc"};
-  start(kConnectionLimit, "m 1\n", access);
+  start(10s, "m 1\n", access);
   auto served = [&](const Certificate* certificate) {
     Client client(port_);
     // With TLS 1.3 a client learns only by reading that it is refused.
@@ -361,7 +363,7 @@ TEST_F(ServerTest, UsersNeedTheirPasswords) {
   Access access;
   access.users = {{"alice", secret_hash()}};
   access.headers = {{"X-Frame-Options", "SAMEORIGIN"}};
-  start(kConnectionLimit, "m 1\n", access);
+  start(10s, "m 1\n", access);
   for (const char* path : {"/metrics", "/", "/api/events", "/nothing"}) {
     const auto refused = get(port_, path);
     EXPECT_EQ(status_of(refused), 401) << path;

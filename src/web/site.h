@@ -13,33 +13,17 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/loop.h"
 #include "web/document.h"
 #include "web/frame.h"
 #include "web/history.h"
+#include "web/service.h"
 #include "web/watchers.h"
 
 namespace gpulet::web {
 
-// A request as far as an answer depends on it; fields that are not there are empty.
-struct Request {
-  std::string_view method, target;
-  std::string_view accept = {}, accept_encoding = {};
-};
-
-struct Answer {
-  int status = 200;
-  std::string_view content_type = "text/plain; charset=utf-8";
-  SharedText body;       // shared: connections that read slowly do not copy a page
-  bool gzipped = false;  // the body is
-  bool varies = false;   // by the request's Accept fields
-  bool events = false;   // the body is only the first of what is told from now on
-};
-
-class Site {
+class Site final : public Service {
  public:
   // Remembers what the frame has, and tells the watchers.
   void publish(Frame frame, Time now);
@@ -47,6 +31,9 @@ class Site {
   // `target` as the request has it; a query is ignored. 200 and 503 by the pages, 404 for other paths, 405
   // for methods other than GET and HEAD.
   Answer answer(const Request& request, Time now) const;
+
+  void serve(const Request& request, Time now, const Reply& reply) override { reply(answer(request, now)); }
+  Watchers* live() override { return &watchers_; }
 
   Watchers& watchers() const { return watchers_; }
   // Keeps proxies from ending what is silent: told now and then, and means nothing.
@@ -70,10 +57,5 @@ class Site {
   Duration fresh_{};
   mutable Watchers watchers_;
 };
-
-using Headers = std::vector<std::pair<std::string, std::string>>;
-// The head of an answer, to the empty line; `keep_alive` says whether the connection stays open after it.
-// `headers` come in place of ours of the same name.
-std::string head_of(const Answer& answer, bool keep_alive, const Headers& headers = {});
 
 }  // namespace gpulet::web

@@ -122,9 +122,25 @@ bool has_one_of(X509* certificate, const std::vector<std::string>& wanted) {
   return false;
 }
 
+// The last, as Go has it. Empty without one, and for what is no text.
+std::string common_name_of(const X509* certificate) {
+  const X509_NAME* subject = ::X509_get_subject_name(certificate);
+  int last = -1;
+  for (int next; (next = ::X509_NAME_get_index_by_NID(subject, NID_commonName, last)) >= 0;) last = next;
+  if (last < 0) return {};
+  unsigned char* text = nullptr;
+  const int size =
+      ::ASN1_STRING_to_UTF8(&text, ::X509_NAME_ENTRY_get_data(::X509_NAME_get_entry(subject, last)));
+  std::string name;
+  if (size > 0) name.assign(reinterpret_cast<const char*>(text), static_cast<std::size_t>(size));
+  ::OPENSSL_free(text);
+  return name;
+}
+
 class Encrypted final : public Transport {
  public:
-  Encrypted(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
+  // `verified`: a certificate that is not of a trusted authority ends the handshake.
+  Encrypted(SSL* ssl, int socket, bool verified) : ssl_(ssl), socket_(socket), verified_(verified) {}
   ~Encrypted() override { ::SSL_free(ssl_); }
   Encrypted(const Encrypted&) = delete;
 
@@ -152,6 +168,11 @@ class Encrypted final : public Transport {
     ::shutdown(socket_, SHUT_WR);
   }
 
+  std::string client() const override {
+    const X509* shown = verified_ ? ::SSL_get0_peer_certificate(ssl_) : nullptr;
+    return shown == nullptr ? std::string() : common_name_of(shown);
+  }
+
  private:
   Moved outcome(int result, std::size_t moved) const {
     if (result == 1) return {Outcome::kMoved, moved};
@@ -167,6 +188,7 @@ class Encrypted final : public Transport {
   }
   SSL* ssl_;
   int socket_;
+  bool verified_;
 };
 
 }  // namespace
@@ -175,6 +197,10 @@ struct TlsContext::State {
   std::unique_ptr<SSL_CTX, Deleter<::SSL_CTX_free>> context;
   ClientCertificates clients = ClientCertificates::kNone;
   std::vector<std::string> client_names;
+
+  bool verifies() const {
+    return clients == ClientCertificates::kVerifyIfGiven || clients == ClientCertificates::kRequireAndVerify;
+  }
 };
 
 TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -187,9 +213,7 @@ namespace {
 template <class State>
 int verify_client(X509_STORE_CTX* store, void* rules) {
   const auto& state = *static_cast<const State*>(rules);
-  const bool verified = state.clients == ClientCertificates::kVerifyIfGiven ||
-                        state.clients == ClientCertificates::kRequireAndVerify;
-  if (verified && ::X509_verify_cert(store) != 1) return 0;
+  if (state.verifies() && ::X509_verify_cert(store) != 1) return 0;
   if (state.client_names.empty() || has_one_of(::X509_STORE_CTX_get0_cert(store), state.client_names))
     return 1;
   ::X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);
@@ -258,7 +282,7 @@ std::unique_ptr<Transport> TlsContext::accept(int socket) const {
     return nullptr;
   }
   ::SSL_set_accept_state(ssl);
-  return std::make_unique<Encrypted>(ssl, socket);
+  return std::make_unique<Encrypted>(ssl, socket, state_->verifies());
 }
 
 }  // namespace gpulet::web

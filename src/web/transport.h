@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 namespace gpulet::web {
 
@@ -27,6 +28,9 @@ class Transport {
   virtual Moved write(const iovec* parts, std::size_t count) = 0;
   // Nothing more will be written.
   virtual void finish() = 0;
+  // The last common name of the certificate that the other side has shown, where one must be of a trusted
+  // authority; else empty.
+  virtual std::string client() const { return {}; }
 };
 
 std::unique_ptr<Transport> plain_transport(int socket);

@@ -10,7 +10,8 @@
 
 namespace gpulet::cluster {
 Result<std::optional<Access>> in_cluster_access(
-    const std::map<std::string, std::string, std::less<>>& environment, const std::string& service_account) {
+    const std::map<std::string, std::string, std::less<>>& environment, const std::string& service_account,
+    OfNode of_node) {
   auto value = [&](std::string_view name) {
     const auto it = environment.find(name);
     return it == environment.end() ? std::string() : it->second;
@@ -26,7 +27,7 @@ Result<std::optional<Access>> in_cluster_access(
     access.port = static_cast<std::uint16_t>(*number);
   }
   access.node_name = value("NODE_NAME");
-  if (access.node_name.empty()) {
+  if (access.node_name.empty() && of_node == OfNode::kYes) {
     return fail(Code::kFailedPrecondition, "not set; the Pod's manifest must set it from spec.nodeName",
                 "NODE_NAME");
   }
@@ -44,13 +45,14 @@ Result<std::optional<Access>> in_cluster_access(
   return access;
 }
 
-Result<std::optional<Access>> find_access(
-    const std::map<std::string, std::string, std::less<>>& environment) {
-  GPULET_TRY_ASSIGN(auto inside, in_cluster_access(environment));
+Result<std::optional<Access>> find_access(const std::map<std::string, std::string, std::less<>>& environment,
+                                          OfNode of_node) {
+  GPULET_TRY_ASSIGN(auto inside, in_cluster_access(environment, kServiceAccount, of_node));
   if (inside) return inside;
   const auto file = environment.find("KUBECONFIG");
   if (file == environment.end() || file->second.empty()) return std::nullopt;
   GPULET_TRY_ASSIGN(Access access, access_from_kubeconfig(text::split(file->second, ':').front()));
+  if (of_node == OfNode::kNo) return access;
   const auto node = environment.find("NODE_NAME");
   if (node != environment.end() && !node->second.empty()) {
     access.node_name = node->second;

@@ -32,12 +32,15 @@ struct Access {
 
 inline constexpr const char* kServiceAccount = "/var/run/secrets/kubernetes.io/serviceaccount";
 
+// Whether it must be known which node this is: for what is no part of a node it need not.
+enum class OfNode { kYes, kNo };
+
 // From `environment` (KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, NODE_NAME) and the folder's ca.crt,
 // token and namespace. nullopt outside a cluster: no KUBERNETES_SERVICE_HOST.
 // Errors: kFailedPrecondition inside a cluster when something is missing, in words that say what to set.
 Result<std::optional<Access>> in_cluster_access(
     const std::map<std::string, std::string, std::less<>>& environment,
-    const std::string& service_account = kServiceAccount);
+    const std::string& service_account = kServiceAccount, OfNode of_node = OfNode::kYes);
 
 // From the current context of a kubeconfig file, with its paths taken from the file's own folder; `node_name`
 // is not in it and stays empty. Server, authority, token and client certificate, each as data or as a file;
@@ -49,6 +52,7 @@ Result<Access> access_from_kubeconfig(const std::string& path);
 // What this process has: in_cluster_access, or else the file that KUBECONFIG names (the first of a list), for
 // an agent that is a service of its host. Its node is NODE_NAME, or else the host's name in lower case, as
 // the kubelet registers itself. nullopt with neither. Errors: those of the two.
-Result<std::optional<Access>> find_access(const std::map<std::string, std::string, std::less<>>& environment);
+Result<std::optional<Access>> find_access(const std::map<std::string, std::string, std::less<>>& environment,
+                                          OfNode of_node = OfNode::kYes);
 
 }  // namespace gpulet::cluster

@@ -67,6 +67,15 @@ TEST_F(AccessTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(about(environment_), folder_ + "/token");
 }
 
+TEST_F(AccessTest, WhatIsNoPartOfANodeNeedsNoName) {
+  environment_.erase("NODE_NAME");
+  EXPECT_FALSE(in_cluster_access(environment_, folder_));
+  const auto access = in_cluster_access(environment_, folder_, OfNode::kNo);
+  ASSERT_TRUE(access && *access);
+  EXPECT_EQ((*access)->host, "10.96.0.1");
+  EXPECT_EQ((*access)->node_name, "");
+}
+
 TEST_F(AccessTest, OfAServiceOfTheHostItIsTheFileThatKubeconfigNames) {
   const std::string file = folder_ + "/config";
   ASSERT_TRUE(write_file_atomic(file,

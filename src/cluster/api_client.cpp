@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "cluster/tls.h"
 
 namespace gpulet::cluster {
 namespace {
@@ -104,11 +105,13 @@ void ApiClient::connect(Result<Addresses> addresses) {
 
 Result<std::unique_ptr<Connection>> ApiClient::opened(const Address& address) {
   GPULET_TRY_ASSIGN(const TlsOptions options, tls_options(access_));
-  return Connection::open(loop_, options, address, [this](Result<ApiResponse> result) {
-    // The next connection goes to another of the host's addresses.
-    if (!result && !connection_->connected()) ++attempt_;
-    finish(std::move(result));
-  });
+  GPULET_TRY_ASSIGN(auto channel, TlsClient::create(options));
+  return Connection::open(loop_, std::move(channel), address, options.peer,
+                          [this](Result<ApiResponse> result) {
+                            // The next connection goes to another of the host's addresses.
+                            if (!result && !connection_->connected()) ++attempt_;
+                            finish(std::move(result));
+                          });
 }
 
 void ApiClient::finish(Result<ApiResponse> result) {

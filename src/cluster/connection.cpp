@@ -43,10 +43,15 @@ Result<FileDescriptor> connect_to(const Address& address) {
   return fd;
 }
 
-class TlsConnection final : public Connection {
+class SocketConnection final : public Connection {
  public:
-  TlsConnection(Loop& loop, std::unique_ptr<TlsClient> tls, FileDescriptor socket, Done done)
-      : loop_(loop), tls_(std::move(tls)), socket_(std::move(socket)), done_(std::move(done)) {
+  SocketConnection(Loop& loop, std::unique_ptr<Channel> channel, FileDescriptor socket, std::string peer,
+                   Done done)
+      : loop_(loop),
+        channel_(std::move(channel)),
+        socket_(std::move(socket)),
+        peer_(std::move(peer)),
+        done_(std::move(done)) {
     await(EPOLLOUT);
   }
 
@@ -90,7 +95,7 @@ class TlsConnection final : public Connection {
   // As far as it goes without waiting.
   void advance() {
     if (!secure_) {
-      const auto shaken = tls_->handshake();
+      const auto shaken = channel_->handshake();
       if (!shaken) {
         static_cast<void>(flush());  // the server is told why
         return end(fail(shaken.error()));
@@ -98,7 +103,7 @@ class TlsConnection final : public Connection {
       secure_ = *shaken;
     }
     if (secure_ && !request_.empty()) {
-      if (auto written = tls_->write(request_); !written) return end(fail(written.error()));
+      if (auto written = channel_->write(request_); !written) return end(fail(written.error()));
       request_.clear();
     }
     if (secure_) {
@@ -108,7 +113,7 @@ class TlsConnection final : public Connection {
       }
     }
     if (auto flushed = flush(); !flushed) return end(fail(flushed.error()));
-    if (ended_) return end(fail(Code::kUnavailable, "the API server closed the connection"));
+    if (ended_) return end(fail(Code::kUnavailable, peer_ + " closed the connection"));
     await(outgoing_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
   }
 
@@ -118,7 +123,7 @@ class TlsConnection final : public Connection {
     for (int i = 0; i < kMostReads; ++i) {
       const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
       if (got > 0) {
-        tls_->received({bytes.data(), static_cast<std::size_t>(got)});
+        channel_->received({bytes.data(), static_cast<std::size_t>(got)});
         continue;
       }
       if (got < 0 && errno == EINTR) continue;
@@ -131,7 +136,7 @@ class TlsConnection final : public Connection {
   }
 
   Status flush() {
-    outgoing_ += tls_->to_send();
+    outgoing_ += channel_->to_send();
     while (!outgoing_.empty()) {
       const ssize_t put = ::send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
       if (put < 0 && errno == EINTR) continue;
@@ -145,7 +150,7 @@ class TlsConnection final : public Connection {
   // nullopt until the whole response is there.
   Result<std::optional<ApiResponse>> read_response() {
     bool over = false;
-    GPULET_TRY_ASSIGN(const std::string plain, tls_->read(over));
+    GPULET_TRY_ASSIGN(const std::string plain, channel_->read(over));
     if (over) ended_ = true;
     if (!parser_) {
       if (!plain.empty())
@@ -169,7 +174,7 @@ class TlsConnection final : public Connection {
     if (ended_ && !parser_->is_done() && parser_->is_header_done()) {
       error = {};
       parser_->put_eof(error);  // a body without a length ends with the connection
-      if (error) return fail(Code::kUnavailable, "the API server closed the connection within its response");
+      if (error) return fail(Code::kUnavailable, peer_ + " closed the connection within its response");
     }
     if (!parser_->is_done()) return std::nullopt;
     ApiResponse response{static_cast<int>(parser_->get().result_int()), std::move(parser_->get().body())};
@@ -179,7 +184,7 @@ class TlsConnection final : public Connection {
     return response;
   }
 
-  static Error too_large() { return Error(Code::kIo, "the API server's response is too large"); }
+  Error too_large() const { return Error(Code::kIo, peer_ + "'s response is too large"); }
 
   // To the listener, what there is of a successful response's body. A parser that is to stream has no limit
   // of its own; any other body is held to it here.
@@ -202,8 +207,9 @@ class TlsConnection final : public Connection {
   }
 
   Loop& loop_;
-  std::unique_ptr<TlsClient> tls_;
+  std::unique_ptr<Channel> channel_;
   FileDescriptor socket_;
+  const std::string peer_;
   Done done_;
   StreamListener listener_;
   bool connected_ = false, secure_ = false, ended_ = false, streaming_ = false;
@@ -215,12 +221,11 @@ class TlsConnection final : public Connection {
 
 }  // namespace
 
-Result<std::unique_ptr<Connection>> Connection::open(Loop& loop, const TlsOptions& tls,
-                                                     const Address& address, Done done) {
-  GPULET_TRY_ASSIGN(auto client, TlsClient::create(tls));
+Result<std::unique_ptr<Connection>> Connection::open(Loop& loop, std::unique_ptr<Channel> channel,
+                                                     const Address& address, std::string peer, Done done) {
   GPULET_TRY_ASSIGN(auto socket, connect_to(address));
-  return std::unique_ptr<Connection>(
-      std::make_unique<TlsConnection>(loop, std::move(client), std::move(socket), std::move(done)));
+  return std::unique_ptr<Connection>(std::make_unique<SocketConnection>(
+      loop, std::move(channel), std::move(socket), std::move(peer), std::move(done)));
 }
 
 }  // namespace gpulet::cluster

@@ -1,5 +1,5 @@
-// One TLS connection to the API server on the loop: connecting, handshake, then one HTTP/1.1 request and its
-// response at a time. The response comes whole, or in pieces as they arrive.
+// One connection to an HTTP server, the API server mostly, on the loop: connecting, handshake, then one
+// HTTP/1.1 request and its response at a time. The response comes whole, or in pieces as they arrive.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 #include "base/loop.h"
 #include "base/result.h"
+#include "cluster/channel.h"
 #include "cluster/resolve.h"
-#include "cluster/tls.h"
 
 namespace gpulet::cluster {
 
@@ -32,9 +32,10 @@ class Connection {
  public:
   using Done = std::function<void(Result<ApiResponse>)>;
 
-  // Starts connecting. Errors: kUnavailable, those of TlsClient::create.
-  static Result<std::unique_ptr<Connection>> open(Loop& loop, const TlsOptions& tls, const Address& address,
-                                                  Done done);
+  // Starts connecting, and speaks through `channel`. `peer` is the server as errors call it. Errors:
+  // kUnavailable.
+  static Result<std::unique_ptr<Connection>> open(Loop& loop, std::unique_ptr<Channel> channel,
+                                                  const Address& address, std::string peer, Done done);
   virtual ~Connection() = default;
 
   // The response comes to `done`, once for each start; an error ends the connection. With a `listener`, the

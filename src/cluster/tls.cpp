@@ -31,6 +31,7 @@ struct Deleter {
 }  // namespace
 
 struct TlsClient::State {
+  std::string peer;
   std::unique_ptr<SSL_CTX, Deleter<::SSL_CTX_free>> context;
   std::unique_ptr<SSL, Deleter<::SSL_free>> ssl;
   BIO* in = nullptr;  // owned by ssl
@@ -113,6 +114,7 @@ Result<std::unique_ptr<TlsClient>> TlsClient::create(const TlsOptions& options) 
   ::OPENSSL_init_ssl(kLean, nullptr);
   ::ERR_clear_error();
   auto state = std::make_unique<State>();
+  state->peer = options.peer;
   state->context.reset(::SSL_CTX_new(::TLS_client_method()));
   if (!state->context) return fail(Code::kInternal, openssl_error());
   ::SSL_CTX_set_min_proto_version(state->context.get(), TLS1_2_VERSION);
@@ -138,8 +140,8 @@ Result<bool> TlsClient::handshake() {
   const int why = ::SSL_get_error(ssl, result);
   if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return false;
   if (const long verified = ::SSL_get_verify_result(ssl); verified != X509_V_OK) {
-    return fail(Code::kPermissionDenied, std::string("the API server's certificate is not trusted: ") +
-                                             ::X509_verify_cert_error_string(verified));
+    return fail(Code::kPermissionDenied,
+                state_->peer + "'s certificate is not trusted: " + ::X509_verify_cert_error_string(verified));
   }
   return fail(Code::kIo, openssl_error());
 }

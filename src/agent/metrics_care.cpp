@@ -19,7 +19,7 @@ MetricsCare::~MetricsCare() = default;
 void MetricsCare::set(MetricsSettings settings) {
   const bool begins = settings_.interval <= Duration{} && settings.interval > Duration{};
   settings_ = std::move(settings);
-  meter_.use(settings_.counters, settings_.page);
+  meter_.use(settings_.counters, settings_.page, settings_.windows);
   std::set<metrics::Field> wanted = settings_.more;
   for (const auto& counter : settings_.counters.all) wanted.insert(counter.field);
   ports_.sampler.want(std::move(wanted));
@@ -61,6 +61,7 @@ metrics::AgentNumbers MetricsCare::numbers() const {
   if (sampled_at_) numbers.sample_age = loop_.now() - *sampled_at_;
   if (containers_at_) numbers.pod_resources_age = loop_.now() - *containers_at_;
   numbers.pod_resources_errors = pod_errors_;
+  numbers.pod_resources_time = pods_took_;
   return numbers;
 }
 
@@ -103,8 +104,9 @@ void MetricsCare::begin() {
 void MetricsCare::ask_pods() {
   if (pods_out_) return;
   pods_out_ = true;
-  ports_.pod_resources.list([this, alive = std::weak_ptr(alive_),
-                             round = round_](Result<std::vector<kubelet::ContainerDevices>> listed) {
+  const Time asked = loop_.now();
+  ports_.pod_resources.list([this, alive = std::weak_ptr(alive_), round = round_,
+                             asked](Result<std::vector<kubelet::ContainerDevices>> listed) {
     if (alive.expired()) return;
     pods_out_ = false;
     if (listed) {
@@ -113,6 +115,7 @@ void MetricsCare::ask_pods() {
         containers_.push_back({{one.name_space, one.pod}, one.container, one.devices});
       listed_ = std::move(*listed);
       containers_at_ = loop_.now();
+      pods_took_ = *containers_at_ - asked;
     } else {
       ++pod_errors_;
     }

@@ -41,6 +41,7 @@ struct MetricsSettings {
   Duration interval = std::chrono::seconds(15);  // 0: nothing is sampled
   metrics::Counters counters = metrics::default_counters();
   metrics::PageOptions page{};
+  metrics::WindowSizes windows{};
   bool pod_uid = false;     // whether it is shown
   bool pod_labels = false;  // whether they are shown, by `patterns`
   metrics::LabelPatterns patterns{};
@@ -103,6 +104,7 @@ class MetricsCare {
   std::vector<metrics::ContainerDevices> containers_;  // as last known
   std::vector<kubelet::ContainerDevices> listed_;
   std::optional<Time> containers_at_, sampled_at_;
+  std::optional<Duration> pods_took_;  // for the last answer
   std::uint64_t pod_errors_ = 0;
   metrics::PodUids uids_;
   std::map<metrics::PodName, std::map<std::string, std::string>> labels_;

@@ -99,7 +99,8 @@ class Node {
         },
         make_cdi_writer());
     pages_.emplace(
-        loop_, *reporter_, [this] { return agent_ ? &*agent_ : nullptr; }, sources_.environment, version_);
+        loop_, *reporter_, [this] { return agent_ ? &*agent_ : nullptr; }, [this] { return counts(); },
+        sources_.environment, version_);
     pages_->on_config(config_text_);
     manage_mig();
     if (config_.node_config.folder.empty()) {
@@ -237,6 +238,13 @@ class Node {
     driver_.reset();
   }
 
+  NodeMetrics::Counts counts() const {
+    NodeMetrics::Counts counts;
+    if (host_) counts.kubelet = host_->calls();
+    if (fault_care_) counts.pods_moved = fault_care_->moving().moved();
+    return counts;
+  }
+
   using Holders = std::map<DeviceId, std::string>;
 
   void list_pods(std::function<void(Holders)> done) {
@@ -259,6 +267,7 @@ class Node {
     const auto access = cluster::find_access(sources_.environment);
     if (!access || !*access) return on_labels({});
     access_ = **access;
+    pages_->set_access(*access_);
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =
         cluster::NodeWatch::start(loop_, **access, {}, [this](const auto& labels) { on_labels(labels); });

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "base/file.h"
-#include "base/log.h"
 #include "health/xid_catalogue.h"
 
 namespace gpulet::agent {
@@ -34,7 +32,8 @@ NodeMetrics::NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::
       reporter_(reporter),
       node_(std::move(node)),
       more_(std::move(more)),
-      sampled_(std::move(sampled)) {}
+      sampled_(std::move(sampled)),
+      counters_(loop, reporter, [this] { set(); }) {}
 
 void NodeMetrics::attach(NvmlDriver& driver, kubelet::PodResources& pod_resources,
                          const config::Config& config) {
@@ -46,7 +45,7 @@ void NodeMetrics::attach(NvmlDriver& driver, kubelet::PodResources& pod_resource
                  .sampler = *sampler_,
                  .pod_resources = pod_resources,
                  .pods = [this] { return metrics::pods_of_logs(settings_.pod_logs); },
-                 .sampled = sampled_,
+                 .sampled = [this] { on_sampled(); },
              });
   driver.set_on_xid([this](const health::Scope& scope, std::uint64_t code) {
     const auto instance = scope.whole() ? std::nullopt : std::optional(scope.gpu_instance);
@@ -56,6 +55,7 @@ void NodeMetrics::attach(NvmlDriver& driver, kubelet::PodResources& pod_resource
 }
 
 void NodeMetrics::detach() {
+  pod_labels_.reset();
   if (driver_) driver_->set_on_xid(nullptr);
   care_.reset();
   sampler_.reset();
@@ -66,7 +66,12 @@ void NodeMetrics::detach() {
 
 void NodeMetrics::apply(const config::Config& config) {
   settings_ = config.gpulet.metrics;
-  follow_counters();
+  counters_.apply(settings_.counters_file, settings_.counters_config_map);
+  take(shown_, metrics::Shown::parse(settings_.devices, "gpulet.metrics.devices"), shown_error_);
+  take(patterns_,
+       metrics::LabelPatterns::parse(settings_.pod_label_patterns, "gpulet.metrics.podLabelPatterns"),
+       patterns_error_);
+  follow_pod_labels();
   set();
 }
 
@@ -83,41 +88,33 @@ void NodeMetrics::on_snapshot(const inventory::SnapshotPtr& snapshot) {
   if (care_) care_->on_snapshot(snapshot);
 }
 
-void NodeMetrics::follow_counters() {
-  if (settings_.counters_file == counters_file_) return;
-  counters_file_ = settings_.counters_file;
-  counters_watch_.reset();
-  counters_error_.clear();
-  if (counters_file_.empty()) {
-    counters_ = metrics::default_counters();
-    return;
-  }
-  auto watch = FileWatch::start(loop_, counters_file_, [this] {
-    read_counters();
-    set();
-  });
-  if (watch) {
-    counters_watch_ = std::move(*watch);
-  } else {
-    log::warning("changes of the counters file are not seen", watch.error());
-  }
-  read_counters();
+// One that is bad leaves what is in force.
+template <class Value>
+void NodeMetrics::take(Value& mine, Result<Value> now, std::string& told) {
+  const std::string error = now ? std::string() : now.error().text();
+  if (now) mine = std::move(*now);
+  if (std::exchange(told, error) != error && !error.empty())
+    reporter_.event(Reporter::Severity::kWarning, "Metrics", error + "; what is shown stays as it is");
 }
 
-void NodeMetrics::read_counters() {
-  auto text = read_file(counters_file_, metrics::kMostCountersBytes);
-  auto counters =
-      text ? metrics::parse_counters(*text, counters_file_) : Result<metrics::Counters>(fail(text.error()));
-  if (!counters) {
-    if (const auto error = counters.error().text(); std::exchange(counters_error_, error) != error)
-      reporter_.event(Reporter::Severity::kWarning, "CountersFile", error + "; the metrics stay as they are");
-    return;
-  }
-  counters_error_.clear();
-  if (counters->all == counters_.all) return;
-  counters_ = std::move(*counters);
-  for (const auto& row : counters_.left_out) log::info(row);
-  log::info("the counters file is in force", {{"file", counters_file_}, {"metrics", counters_.all.size()}});
+void NodeMetrics::set_access(const cluster::Access& access) {
+  counters_.set_access(access);
+  reader_ = cluster::Reader::start(loop_, access);
+  follow_pod_labels();
+}
+
+void NodeMetrics::follow_pod_labels() {
+  if (!settings_.pod_labels || !reader_) return pod_labels_.reset();
+  if (pod_labels_) return;
+  pod_labels_ = std::make_unique<PodLabels>(loop_, *reader_, [this](const PodLabels::Labels& labels) {
+    if (care_) care_->on_pod_labels(labels);
+  });
+}
+
+void NodeMetrics::on_sampled() {
+  const auto* containers = care_ ? care_->containers() : nullptr;
+  if (pod_labels_ && containers) pod_labels_->on_containers(*containers);
+  sampled_();
 }
 
 void NodeMetrics::set() {
@@ -126,17 +123,22 @@ void NodeMetrics::set() {
   settings.interval = settings_.enabled ? Duration(settings_.interval) : Duration{};
   if (watched_) settings.interval = std::min(settings.interval, kWatchedInterval);
   settings.more = more_;
-  settings.counters = counters_;
+  settings.counters = counters_.counters();
+  settings.windows = {settings_.xid_window, settings_.clock_events_window};
   settings.page = {.host_label = host_label(settings_.host_label),
                    .hostname = node_,
                    .old_namespace = settings_.old_namespace,
                    .replace_blanks = settings_.replace_blanks,
-                   .virtual_gpus = settings_.virtual_gpus};
+                   .virtual_gpus = settings_.virtual_gpus,
+                   .shown = shown_};
   settings.pod_uid = settings_.pod_uid;
+  settings.pod_labels = settings_.pod_labels;
+  settings.patterns = patterns_;
   care_->set(std::move(settings));
 }
 
-void NodeMetrics::add_to(metrics::Exposition& page, const State& state, const health::ViewPtr& view) const {
+void NodeMetrics::add_to(metrics::Exposition& page, const State& state, const health::ViewPtr& view,
+                         const Counts& counts) const {
   if (!care_) return;
   care_->add_to(page);
   if (view && state.snapshot) metrics::add_health(page, *view, *state.snapshot);
@@ -145,6 +147,14 @@ void NodeMetrics::add_to(metrics::Exposition& page, const State& state, const he
   numbers.driver_time = driver_->worker().time();
   numbers.driver_hanging = driver_->worker().abandoned();
   if (snapshot_at_) numbers.snapshot_age = loop_.now() - *snapshot_at_;
+  if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
+  numbers.pods_moved = counts.pods_moved;
+  for (const auto& [resource, asked] : counts.kubelet) {
+    for (const auto& [call, count] : asked.calls)
+      numbers.kubelet_calls.push_back(
+          {resource.str(), std::string(call), count.answered, count.refused, count.time});
+    if (asked.score) numbers.placement_scores[resource.str()] = *asked.score;
+  }
   metrics::add_agent(page, numbers);
 }
 

@@ -25,10 +25,12 @@ std::string node_name(const std::map<std::string, std::string, std::less<>>& env
 }  // namespace
 
 NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
+                     std::function<NodeMetrics::Counts()> counts,
                      const std::map<std::string, std::string, std::less<>>& environment, std::string version)
     : loop_(loop),
       reporter_(reporter),
       agent_(std::move(agent)),
+      counts_(std::move(counts)),
       version_(std::move(version)),
       metrics_(loop, reporter, node_name(environment), now_fields(), [this] { on_sampled(); }),
       page_(node_name(environment), version_) {
@@ -110,7 +112,7 @@ void NodePages::publish() {
   page_.on_problems(state.problems());
   page_.on_offered(agent->offered());
   auto pages = status_pages(state, reporter_.counts(), version_, [&](metrics::Exposition& page) {
-    metrics_.add_to(page, state, agent->health());
+    metrics_.add_to(page, state, agent->health(), counts_());
   });
   page_.put_into(pages);
   listener_->publish(pages);

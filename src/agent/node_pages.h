@@ -18,9 +18,10 @@ namespace gpulet::agent {
 
 class NodePages {
  public:
-  // `agent`: the one that is there now, or null; asked whenever pages are made.
-  // `environment`: NODE_NAME, else it is the host's.
+  // `agent`: the one that is there now, or null; `counts`: what others count. Both are asked whenever pages
+  // are made. `environment`: NODE_NAME, else it is the host's.
   NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
+            std::function<NodeMetrics::Counts()> counts,
             const std::map<std::string, std::string, std::less<>>& environment, std::string version);
   ~NodePages() { reporter_.set_heard(nullptr); }
   NodePages(const NodePages&) = delete;
@@ -28,6 +29,7 @@ class NodePages {
   // As NodeMetrics has them.
   void attach(NvmlDriver& driver, kubelet::PodResources& pod_resources, const config::Config& config);
   void detach() { metrics_.detach(); }
+  void set_access(const cluster::Access& access) { metrics_.set_access(access); }
   void apply(const config::Config& config);
   // Opens the listener where the config in force says, and the one before is closed. An address that cannot
   // be had is told, and then nothing is served; nor is it while the web config is bad, but where another was
@@ -46,6 +48,7 @@ class NodePages {
   Loop& loop_;
   NodeReporter& reporter_;
   std::function<const Agent*()> agent_;
+  std::function<NodeMetrics::Counts()> counts_;
   const std::string version_;
   NodeMetrics metrics_;
   PageCare page_;

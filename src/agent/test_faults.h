@@ -72,7 +72,8 @@ class FakeReader final : public cluster::Reader {
   void add(const std::string& name, cluster::Annotations annotations = {}, const std::string& uid = "") {
     pods["default/" + name] = {.pod = {"default", name, uid.empty() ? "uid-" + name : uid},
                                .owner = "ReplicaSet",
-                               .annotations = std::move(annotations)};
+                               .annotations = std::move(annotations),
+                               .labels = {}};
   }
 
   std::map<std::string, cluster::PodFacts> pods;

@@ -10,24 +10,17 @@ namespace {
 
 using nlohmann::json;
 
-Labels labels_of(const json& node) {
-  Labels labels;
-  const auto& given = member(member(node, "metadata"), "labels");
-  if (!given.is_object()) return labels;
-  for (const auto& [key, value] : given.items()) labels[key] = text_of(value);
-  return labels;
-}
-
 class Watch final : public NodeWatch {
  public:
   Watch(Loop& loop, const Access& access, WatchTiming timing, std::function<void(const Labels&)> changed)
       : changed_(std::move(changed)),
-        watch_(ObjectWatch::start(loop, access,
-                                  {.collection = "/api/v1/nodes",
-                                   .name = access.node_name,
-                                   .about = "this node's labels",
-                                   .right = "nodes"},
-                                  timing, [this](const json& node) { learn(labels_of(node)); })) {}
+        watch_(ObjectWatch::start(
+            loop, access,
+            {.collection = "/api/v1/nodes",
+             .name = access.node_name,
+             .about = "this node's labels",
+             .right = "nodes"},
+            timing, [this](const json& node) { learn(texts_of(member(node, "metadata"), "labels")); })) {}
 
  private:
   void learn(Labels labels) {

@@ -42,6 +42,14 @@ std::string text_of(const json& value) {
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
+std::map<std::string, std::string> texts_of(const nlohmann::json& metadata, const char* field) {
+  std::map<std::string, std::string> texts;
+  const auto& given = member(metadata, field);
+  if (!given.is_object()) return texts;
+  for (const auto& [key, value] : given.items()) texts[key] = text_of(value);
+  return texts;
+}
+
 std::string body_of(const json& object) {
   return object.dump(-1, ' ', false, json::error_handler_t::replace);
 }

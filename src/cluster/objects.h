@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ std::string shortened(std::string text, std::size_t limit);
 const nlohmann::json& member(const nlohmann::json& object, const char* name);
 // The text, or nothing for what is none.
 std::string text_of(const nlohmann::json& value);
+// Metadata's labels or annotations, by key.
+std::map<std::string, std::string> texts_of(const nlohmann::json& metadata, const char* field);
 // As a body. What is no UTF-8 (a driver's text may be anything) is replaced, never refused.
 std::string body_of(const nlohmann::json& object);
 

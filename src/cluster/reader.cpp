@@ -32,14 +32,6 @@ std::string in_query(std::string_view text) {
   return out;
 }
 
-Annotations annotations_of(const json& metadata) {
-  Annotations annotations;
-  const auto& given = member(metadata, "annotations");
-  if (!given.is_object()) return annotations;
-  for (const auto& [key, value] : given.items()) annotations[key] = text_of(value);
-  return annotations;
-}
-
 std::string controller_of(const json& metadata) {
   const auto& owners = member(metadata, "ownerReferences");
   if (!owners.is_array()) return {};
@@ -57,7 +49,8 @@ Result<std::optional<PodFacts>> facts_of(const json& pod, const std::string& nod
                  .owner = controller_of(metadata),
                  .mirror = false,
                  .leaving = member(metadata, "deletionTimestamp").is_string(),
-                 .annotations = annotations_of(metadata)};
+                 .annotations = texts_of(metadata, "annotations"),
+                 .labels = texts_of(metadata, "labels")};
   if (facts.pod.uid.empty()) return fail(Code::kIo, "the API server answered with what is no Pod");
   if (text_of(member(member(pod, "spec"), "nodeName")) != node) return std::nullopt;
   facts.mirror = facts.annotations.contains(kMirror);
@@ -91,7 +84,7 @@ class Queue final : public Reader {
            if (!metadata.is_object()) {
              return done(fail(Code::kIo, "the API server answered with what is no namespace"));
            }
-           done(annotations_of(metadata));
+           done(texts_of(metadata, "annotations"));
          }});
   }
 

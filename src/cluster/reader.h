@@ -32,6 +32,7 @@ struct PodFacts {
   bool mirror = false;   // a static Pod, as the API server shows it
   bool leaving = false;  // its deletion has begun
   Annotations annotations;
+  std::map<std::string, std::string> labels;
 };
 
 // Loop's thread only. Callbacks come on the loop, once each and never from inside the call; none after

@@ -47,7 +47,8 @@ class ReaderTest : public ApiTest {
 TEST_F(ReaderTest, ThePodAsItIs) {
   const json metadata = {
       {"ownerReferences", {{{"kind", "Other"}}, {{"kind", "ReplicaSet"}, {"controller", true}}}},
-      {"annotations", {{"a", "b"}, {"odd", 3}}}};
+      {"annotations", {{"a", "b"}, {"odd", 3}}},
+      {"labels", {{"app", "bert"}}}};
   begin([&](const Received& request) {
     EXPECT_EQ(request.line(), "GET /api/v1/namespaces/team-a/pods/train");
     return Reply{200, pod_object(metadata).dump()};
@@ -59,6 +60,7 @@ TEST_F(ReaderTest, ThePodAsItIs) {
   EXPECT_FALSE((*facts)->mirror);
   EXPECT_FALSE((*facts)->leaving);
   EXPECT_EQ((*facts)->annotations, (Annotations{{"a", "b"}, {"odd", ""}}));
+  EXPECT_EQ((*facts)->labels, (std::map<std::string, std::string>{{"app", "bert"}}));
 }
 
 TEST_F(ReaderTest, AStaticPodAndOneThatLeaves) {

@@ -15,6 +15,7 @@ using std::chrono::milliseconds;
 constexpr std::array<std::string_view, 3> kHostLabels = {"none", "hostname", "Hostname"};
 // One sample of eight GPUs takes some milliseconds of a driver that is shared with every container.
 constexpr Setting::Bounds kInterval{1000, 3'600'000};
+constexpr Setting::Bounds kWindow{1000, 86'400'000};
 
 std::vector<Setting> sampling_settings() {
   return {
@@ -52,7 +53,60 @@ std::vector<Setting> sampling_settings() {
        .default_text = "",
        .help = "dcgm-exporter's file of the metrics to serve; empty: those that it serves by default",
        .assign = [](Config& c, const Value& v) { c.gpulet.metrics.counters_file = text(v); }},
+      {.flag = "metrics-counters-config-map",
+       .environment = {"GPULET_METRICS_COUNTERS_CONFIG_MAP", "DCGM_EXPORTER_CONFIGMAP_DATA"},
+       .path = "gpulet.metrics.countersConfigMap",
+       .default_text = "",
+       .help = "NAMESPACE:NAME of a ConfigMap whose key metrics is such a file; counts over the file",
+       .assign =
+           [](Config& c, const Value& v) {
+             // dcgm-exporter's word for no ConfigMap.
+             c.gpulet.metrics.counters_config_map = text(v) == "none" ? std::string() : text(v);
+           }},
+      {.flag = "metrics-devices",
+       .environment = {"GPULET_METRICS_DEVICES", "DCGM_EXPORTER_DEVICES_STR"},
+       .path = "gpulet.metrics.devices",
+       .default_text = "f",
+       .help = "which devices DCGM's metrics are shown of: f, g, g:0,2-4, i, i:1,3-5",
+       .assign = [](Config& c, const Value& v) { c.gpulet.metrics.devices = text(v); }},
   };
+}
+
+// As an own setting, and as dcgm-exporter's variable in milliseconds, which counts over it.
+void add_window(std::vector<Setting>& rows, Setting own, std::string_view variable,
+                milliseconds MetricsSettings::* field) {
+  own.kind = Kind::kDuration;
+  own.default_text = "5m";
+  own.bounds = kWindow;
+  own.assign = [field](Config& c, const Value& v) {
+    c.gpulet.metrics.*field =
+        std::chrono::duration_cast<milliseconds>(parse_duration(text(v)).value_or(milliseconds()));
+  };
+  rows.push_back(std::move(own));
+  rows.push_back({.environment = {variable},
+                  .kind = Kind::kUnsigned,
+                  .help = "the same in milliseconds; counts over it",
+                  .bounds = kWindow,
+                  .assign = [field](Config& c, const Value& v) {
+                    c.gpulet.metrics.*field = milliseconds(text::parse_unsigned(text(v)).value_or(0));
+                  }});
+}
+
+std::vector<Setting> window_settings() {
+  std::vector<Setting> rows;
+  add_window(rows,
+             {.flag = "metrics-xid-window",
+              .environment = {"GPULET_METRICS_XID_WINDOW"},
+              .path = "gpulet.metrics.xidWindow",
+              .help = "how far back DCGM_EXP_XID_ERRORS_COUNT counts"},
+             "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", &MetricsSettings::xid_window);
+  add_window(rows,
+             {.flag = "metrics-clock-events-window",
+              .environment = {"GPULET_METRICS_CLOCK_EVENTS_WINDOW"},
+              .path = "gpulet.metrics.clockEventsWindow",
+              .help = "how far back DCGM_EXP_CLOCK_EVENTS_COUNT counts"},
+             "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", &MetricsSettings::clock_events_window);
+  return rows;
 }
 
 Setting label_flag(std::string_view flag_name, std::vector<std::string_view> variables, std::string_view path,
@@ -91,6 +145,18 @@ std::vector<Setting> label_settings() {
                  &MetricsSettings::virtual_gpus),
       label_flag("metrics-pod-uid", {"GPULET_METRICS_POD_UID", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"},
                  "gpulet.metrics.podUID", "a label pod_uid beside the Pod's name", &MetricsSettings::pod_uid),
+      label_flag("metrics-pod-labels",
+                 {"GPULET_METRICS_POD_LABELS", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"},
+                 "gpulet.metrics.podLabels", "the Pods' own labels; needs get on pods",
+                 &MetricsSettings::pod_labels),
+      {.flag = "metrics-pod-label-patterns",
+       .environment = {"GPULET_METRICS_POD_LABEL_PATTERNS",
+                       "DCGM_EXPORTER_KUBERNETES_POD_LABEL_ALLOWLIST_REGEX"},
+       .path = "gpulet.metrics.podLabelPatterns",
+       .kind = Kind::kStrings,
+       .default_text = "",
+       .help = "regular expressions of which one must be found in a label's key; empty: every label",
+       .assign = [](Config& c, const Value& v) { c.gpulet.metrics.pod_label_patterns = texts(v); }},
       {.flag = "metrics-pod-logs",
        .environment = {"GPULET_METRICS_POD_LOGS"},
        .path = "gpulet.metrics.podLogs",
@@ -104,6 +170,7 @@ std::vector<Setting> label_settings() {
 
 std::vector<Setting> metrics_settings() {
   auto rows = sampling_settings();
+  for (auto& row : window_settings()) rows.push_back(std::move(row));
   for (auto& row : label_settings()) rows.push_back(std::move(row));
   return rows;
 }

@@ -70,7 +70,8 @@ Status answer(const Offer& offer, const v1beta1::AllocateRequest& request, v1bet
 }
 
 Status answer(const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
-              v1beta1::PreferredAllocationResponse& response) {
+              v1beta1::PreferredAllocationResponse& response, std::int64_t* score) {
+  std::int64_t sum = 0;
   GPULET_TRY(check_containers(offer, request.container_requests_size()));
   for (const auto& container : request.container_requests()) {
     if (container.allocation_size() <= 0) {
@@ -84,7 +85,9 @@ Status answer(const Offer& offer, const v1beta1::PreferredAllocationRequest& req
                                                    static_cast<std::size_t>(container.allocation_size())));
     auto& out = *response.add_container_responses();
     for (const auto& id : choice.devices) out.add_deviceids(id.str());
+    sum += choice.score;
   }
+  if (score != nullptr) *score = sum;
   return {};
 }
 

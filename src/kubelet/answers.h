@@ -23,7 +23,8 @@ v1beta1::ListAndWatchResponse device_list(const Offer& offer);
 // Errors: those of allocate() and preferred(), and kInvalidArgument for too many containers, a device that two
 // containers of one request ask for, or a size that is not positive.
 Status answer(const Offer& offer, const v1beta1::AllocateRequest& request, v1beta1::AllocateResponse& response);
+// `score`, where it is given, gets the sum of the choices' scores.
 Status answer(const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
-              v1beta1::PreferredAllocationResponse& response);
+              v1beta1::PreferredAllocationResponse& response, std::int64_t* score = nullptr);
 
 }  // namespace gpulet::kubelet

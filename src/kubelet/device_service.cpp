@@ -29,8 +29,16 @@ struct Slot {
   ListPtr list;
   std::uint64_t version = 0;  // of `list`
   std::set<Stream*> streams;
+  ResourceCalls calls;
 };
 using SlotPtr = std::shared_ptr<Slot>;
+
+// How a call is answered, under the API's name of it.
+template <class Request, class Response>
+struct Compute {
+  std::string_view name;
+  Status (*answer)(const Offer&, const Request&, Response&, std::optional<std::int64_t>& score);
+};
 
 bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWatchResponse& b) {
   return a.SerializeAsString() == b.SerializeAsString();  // no maps inside: equal messages have equal bytes
@@ -63,9 +71,10 @@ struct DeviceService::Impl {
   }
 
   template <class Request, class Response>
-  void take(void (AsyncService::*method)(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Response>*,
-                                         grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
-            Status (*compute)(const Offer&, const Request&, Response&));
+  void take(void (AsyncService::*method)(grpc::ServerContext*, Request*,
+                                         grpc::ServerAsyncResponseWriter<Response>*, grpc::CompletionQueue*,
+                                         grpc::ServerCompletionQueue*, void*),
+            Compute<Request, Response> compute);
   void take_stream();
   void pump(Stream& stream);
   void opened(Stream& stream);
@@ -103,10 +112,11 @@ struct Stream {
 }  // namespace
 
 template <class Request, class Response>
-void DeviceService::Impl::take(
-    void (AsyncService::*method)(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Response>*,
-                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
-    Status (*compute)(const Offer&, const Request&, Response&)) {
+void DeviceService::Impl::take(void (AsyncService::*method)(grpc::ServerContext*, Request*,
+                                                            grpc::ServerAsyncResponseWriter<Response>*,
+                                                            grpc::CompletionQueue*,
+                                                            grpc::ServerCompletionQueue*, void*),
+                               Compute<Request, Response> compute) {
   if (stopped) return;
   auto* call = new Unary<Request, Response>;
   call->finished.run = [call](bool) { delete call; };
@@ -124,8 +134,17 @@ void DeviceService::Impl::take(
       if (slot) offer = slot->offer;
     }
     Response response;
-    const Status status = offer ? compute(*offer, call->request, response) : Status();
+    std::optional<std::int64_t> score;
+    const auto began = std::chrono::steady_clock::now();
+    const Status status = offer ? compute.answer(*offer, call->request, response, score) : Status();
+    const auto took = std::chrono::steady_clock::now() - began;
     std::lock_guard lock(mutex);
+    if (offer) {
+      auto& count = slot->calls.calls[compute.name];
+      ++(status ? count.answered : count.refused);
+      count.time += took;
+      if (score) slot->calls.score = score;
+    }
     if (stopped) {
       delete call;
       return;
@@ -217,20 +236,34 @@ grpc::Service& DeviceService::service() { return impl_->service; }
 void DeviceService::start(grpc::ServerCompletionQueue& queue) {
   std::lock_guard lock(impl_->mutex);
   impl_->queue = &queue;
+  using Score = std::optional<std::int64_t>;
   impl_->take<v1beta1::Empty, v1beta1::DevicePluginOptions>(
       &AsyncService::RequestGetDevicePluginOptions,
-      [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options) -> Status {
-        options.set_get_preferred_allocation_available(true);
-        return {};
-      });
-  impl_->take<v1beta1::AllocateRequest, v1beta1::AllocateResponse>(&AsyncService::RequestAllocate, &answer);
+      {"GetDevicePluginOptions",
+       [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options, Score&) -> Status {
+         options.set_get_preferred_allocation_available(true);
+         return {};
+       }});
+  impl_->take<v1beta1::AllocateRequest, v1beta1::AllocateResponse>(
+      &AsyncService::RequestAllocate,
+      {"Allocate",
+       [](const Offer& offer, const v1beta1::AllocateRequest& request, v1beta1::AllocateResponse& response,
+          Score&) { return answer(offer, request, response); }});
   impl_->take<v1beta1::PreferredAllocationRequest, v1beta1::PreferredAllocationResponse>(
-      &AsyncService::RequestGetPreferredAllocation, &answer);
+      &AsyncService::RequestGetPreferredAllocation,
+      {"GetPreferredAllocation",
+       [](const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
+          v1beta1::PreferredAllocationResponse& response, Score& score) -> Status {
+         std::int64_t sum = 0;
+         GPULET_TRY(answer(offer, request, response, &sum));
+         score = sum;
+         return {};
+       }});
   impl_->take<v1beta1::PreStartContainerRequest, v1beta1::PreStartContainerResponse>(
       &AsyncService::RequestPreStartContainer,
-      [](const Offer&, const v1beta1::PreStartContainerRequest&, v1beta1::PreStartContainerResponse&) -> Status {
-        return {};
-      });
+      {"PreStartContainer",
+       [](const Offer&, const v1beta1::PreStartContainerRequest&, v1beta1::PreStartContainerResponse&,
+          Score&) -> Status { return {}; }});
   impl_->take_stream();
 }
 
@@ -276,6 +309,13 @@ void DeviceService::remove(const ResourceName& resource) {
       impl_->pump(*stream);
     }
   }
+}
+
+std::map<ResourceName, ResourceCalls> DeviceService::calls() const {
+  std::lock_guard lock(impl_->mutex);
+  std::map<ResourceName, ResourceCalls> all;
+  for (const auto& [name, slot] : impl_->slots) all[name] = slot->calls;
+  return all;
 }
 
 void DeviceService::add_connection(int fd, std::uint64_t serial, const ResourceName& resource) {

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 
 #include "base/strong.h"
+#include "kubelet/calls.h"
 #include "kubelet/offer.h"
 
 namespace grpc {
@@ -39,6 +41,9 @@ class DeviceService {
   // Requests of peer "fd:<fd>" are for `resource`, until the connection of this serial is gone.
   void add_connection(int fd, std::uint64_t serial, const ResourceName& resource);
   void remove_connection(int fd, std::uint64_t serial);
+
+  // Since the start, of the resources that are there.
+  std::map<ResourceName, ResourceCalls> calls() const;
 
   struct Impl;
 

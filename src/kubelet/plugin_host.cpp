@@ -36,6 +36,7 @@ class RealPluginHost final : public PluginHost {
   void withdraw(const ResourceName& resource) override;
   void register_resource(const ResourceName& resource, std::function<void(Status)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
+  std::map<ResourceName, ResourceCalls> calls() const override { return rpc_->devices().calls(); }
 
  private:
   struct Connection {

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <map>
 
 #include "base/loop.h"
 #include "base/result.h"
 #include "base/strong.h"
+#include "kubelet/calls.h"
 #include "kubelet/offer.h"
 
 namespace gpulet::kubelet {
@@ -27,6 +29,9 @@ class PluginHost {
   // Tells the kubelet of the resource's socket. `done` comes once, within `kRegisterTimeout`, never from inside this
   // call. A newer call for the same resource takes over: the older one's `done` then comes with kUnavailable.
   virtual void register_resource(const ResourceName& resource, std::function<void(Status)> done) = 0;
+
+  // What was asked of each resource that is served, since the start.
+  virtual std::map<ResourceName, ResourceCalls> calls() const { return {}; }
 
   struct Events {
     std::function<void()> kubelet_started;            // its socket was created

@@ -123,6 +123,11 @@ TEST_F(PluginHostTest, RegistersListsAndServesAPod) {
   for (const auto& latency : kubelet->state().latencies) calls.insert(latency.call);
   EXPECT_EQ(calls, (std::set<std::string>{"Allocate", "FirstList", "GetDevicePluginOptions", "GetPreferredAllocation",
                                           "Register"}));
+  const auto counted = node.calls().at(ResourceName(kGpu));
+  EXPECT_EQ(counted.calls.at("Allocate").answered, 1u);
+  EXPECT_EQ(counted.calls.at("Allocate").refused, 0u);
+  EXPECT_GT(counted.calls.at("GetPreferredAllocation").time.count(), 0);
+  EXPECT_TRUE(counted.score);
 }
 
 TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {

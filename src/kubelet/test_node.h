@@ -129,6 +129,11 @@ class Node {
     return std::chrono::steady_clock::now() - began;
   }
 
+  std::map<ResourceName, ResourceCalls> calls() {
+    std::map<ResourceName, ResourceCalls> counted;
+    thread_.run([&] { counted = host_->calls(); });
+    return counted;
+  }
   Status serve(Offer offer) {
     return thread_.run([&] {
       const ResourceName name = offer.resource.name;

@@ -97,10 +97,10 @@ class Page {
   void add() {
     for (const auto& gpu : sample_.gpus) {
       if (gpu.failed) continue;
-      if (!gpu.mig) {
-        add({gpu, nullptr});
-      } else {
-        for (const auto& instance : gpu.instances) add({gpu, &instance});
+      if (options_.shown.gpu(gpu.index, gpu.mig)) add({gpu, nullptr});
+      if (!gpu.mig) continue;
+      for (const auto& instance : gpu.instances) {
+        if (options_.shown.instance(instance.id)) add({gpu, &instance});
       }
     }
   }
@@ -149,7 +149,7 @@ class Page {
     const auto each = [&](const Named& own_labels, const Named& own_attributes, std::uint64_t value) {
       for (const auto& viewer : whole) add_value(counter, labels(viewer, own_labels, own_attributes), value);
     };
-    const std::string window = std::to_string(sample_.window.count());
+    const auto window = [](std::chrono::milliseconds time) { return std::to_string(time.count()); };
     switch (counter.field) {
       case Field::kXid:
         each({}, {{"err_code", std::to_string(entity.xid().code)}, {"err_msg", entity.xid().text}},
@@ -157,11 +157,13 @@ class Page {
         return true;
       case Field::kXidCount:
         for (const auto& [xid, count] : entity.counts().xids)
-          each({{"window_size_in_ms", window}, {"xid", std::to_string(xid)}}, {}, count);
+          each({{"window_size_in_ms", window(sample_.windows.xids)}, {"xid", std::to_string(xid)}}, {},
+               count);
         return true;
       case Field::kClockEventCount:
         for (const auto& [event, count] : entity.counts().clock_events)
-          each({{"clock_event", event}, {"window_size_in_ms", window}}, {}, count);
+          each({{"clock_event", event}, {"window_size_in_ms", window(sample_.windows.clock_events)}}, {},
+               count);
         return true;
       case Field::kPeerToPeer:
         for (const auto& [peer, status] : entity.gpu.peers)

@@ -5,7 +5,8 @@
 // GPU_I_ID, hostname; then counters of type label and the Pod's own labels, by name; then container,
 // namespace, pod, pod_uid, vgpu and what is the metric's own (err_code, err_msg), by name.
 //
-// A GPU in MIG mode is shown as its GPU instances, each with the GPU's values where it has none of its own.
+// A GPU in MIG mode is shown as its GPU instances, each with the GPU's values where it has none of its own,
+// unless Shown says otherwise.
 // Of a device that one Pod holds, each series has that Pod's labels. Of one that several hold, FB_USED and
 // GPU_UTIL have one series for each Pod with its own share and one without a
 // Pod for the rest, which add up to the device; all else has one series without a Pod. A GPU that did not
@@ -23,6 +24,7 @@
 #include "metrics/counters.h"
 #include "metrics/exposition.h"
 #include "metrics/sample.h"
+#include "metrics/shown.h"
 
 namespace gpulet::metrics {
 
@@ -35,6 +37,7 @@ struct PageOptions {
   bool replace_blanks = false;  // in the model's name, by dashes
   // What belongs to a device that several Pods hold is shown for each of them, once for each share.
   bool virtual_gpus = false;
+  Shown shown{};
 };
 
 // What is said of a Pod beside its name: empty where it is not wanted or not known.

@@ -231,7 +231,7 @@ TEST(DcgmPage, TwoMigDevicesOfOneInstance) {
 
 TEST(DcgmPage, EventsWithTheirOwnLabels) {
   auto sample = one_gpu();
-  sample.window = std::chrono::milliseconds(60'000);
+  sample.windows = {std::chrono::milliseconds(60'000), std::chrono::milliseconds(90'000)};
   sample.gpus[0].xid = {79, "GPU has \"fallen\" off"};
   sample.gpus[0].counts.xids = {{79, 2}, {13, 1}};
   sample.gpus[0].counts.clock_events = {{"power_cap", 3}};
@@ -244,7 +244,7 @@ TEST(DcgmPage, EventsWithTheirOwnLabels) {
   EXPECT_EQ(
       lines(page, "DCGM_"),
       (std::vector<std::string>{
-          "DCGM_EXP_CLOCK_EVENTS_COUNT" + kGpu + R"(,clock_event="power_cap",window_size_in_ms="60000"} 3)",
+          "DCGM_EXP_CLOCK_EVENTS_COUNT" + kGpu + R"(,clock_event="power_cap",window_size_in_ms="90000"} 3)",
           "DCGM_EXP_P2P_STATUS" + kGpu + R"(,link_status="NotSupported",peer_gpu="1"} 0)",
           "DCGM_EXP_P2P_STATUS" + kGpu + R"(,link_status="OK",peer_gpu="0"} 1)",
           "DCGM_EXP_XID_ERRORS_COUNT" + kGpu + R"(,window_size_in_ms="60000",xid="13"} 1)",

@@ -4,7 +4,8 @@
 
 namespace gpulet::metrics {
 
-void Meter::use(Counters counters, PageOptions options) {
+void Meter::use(Counters counters, PageOptions options, WindowSizes windows) {
+  windows_.use(windows);
   counters_ = std::move(counters);
   options_ = std::move(options);
 }

@@ -19,10 +19,8 @@ namespace gpulet::metrics {
 
 class Meter {
  public:
-  explicit Meter(std::chrono::milliseconds window = std::chrono::minutes(5)) : windows_(window) {}
-
   // What is shown and how. What is added up stays.
-  void use(Counters counters, PageOptions options);
+  void use(Counters counters, PageOptions options, WindowSizes windows = {});
 
   void xid(const DeviceUuid& gpu, std::optional<unsigned> gpu_instance, std::uint64_t code, std::string text,
            Time now) {

@@ -188,6 +188,26 @@ void add_agent(Exposition& page, const AgentNumbers& numbers) {
       numbers.pod_resources_age);
   page.add("gpulet_pod_resources_errors_total", kCounter,
            "Questions on who holds what that the kubelet did not answer.", {}, numbers.pod_resources_errors);
+  age("gpulet_pod_resources_seconds", "Time that the kubelet took for its last answer on who holds what.",
+      numbers.pod_resources_time);
+  page.add("gpulet_snapshot_generation", kGauge, "Counts what was read of the node's GPUs.", {},
+           numbers.snapshot_generation);
+  page.add("gpulet_pods_moved_total", kCounter,
+           "Pods that the API server was asked to evict from a device with a fault.", {}, numbers.pods_moved);
+  for (const auto& call : numbers.kubelet_calls) {
+    const auto add = [&](const char* result, std::uint64_t count) {
+      page.add("gpulet_kubelet_calls_total", kCounter, "What the kubelet asked of a resource.",
+               {{"resource", call.resource}, {"call", call.call}, {"result", result}}, count);
+    };
+    add("answered", call.answered);
+    add("refused", call.refused);
+    page.add("gpulet_kubelet_call_seconds_total", kCounter, "Time until these were answered.",
+             {{"resource", call.resource}, {"call", call.call}}, seconds(call.time));
+  }
+  for (const auto& [resource, score] : numbers.placement_scores) {
+    page.add("gpulet_placement_score", kGauge, "Score of the last preferred allocation.",
+             {{"resource", resource}}, static_cast<double>(score));
+  }
 }
 
 }  // namespace gpulet::metrics

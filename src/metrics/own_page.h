@@ -10,6 +10,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "health/view.h"
 #include "inventory/snapshot.h"
@@ -36,6 +37,17 @@ struct AgentNumbers {
   std::optional<std::chrono::nanoseconds> snapshot_age{}, sample_age{};
   std::optional<std::chrono::nanoseconds> pod_resources_age{};  // of the kubelet's last answer
   std::uint64_t pod_resources_errors = 0;
+  std::optional<std::chrono::nanoseconds> pod_resources_time{};  // that the kubelet took for its last answer
+  std::uint64_t snapshot_generation = 0;                         // 0: none yet
+  std::uint64_t pods_moved = 0;
+  // What the kubelet asked of each resource, and the score of its last preferred allocation.
+  struct Call {
+    std::string resource, call;
+    std::uint64_t answered = 0, refused = 0;
+    std::chrono::nanoseconds time{};
+  };
+  std::vector<Call> kubelet_calls{};
+  std::map<std::string, std::int64_t> placement_scores{};  // by resource
 };
 void add_agent(Exposition& page, const AgentNumbers& numbers);
 

@@ -131,14 +131,30 @@ TEST(OwnPage, HowDevicesStand) {
 }
 
 TEST(OwnPage, TheAgentItself) {
-  AgentNumbers numbers{7, 1500ms, 1, 2s, {}, 30s, 4};
+  AgentNumbers numbers{.driver_calls = 7,
+                       .driver_time = 1500ms,
+                       .driver_hanging = 1,
+                       .snapshot_age = 2s,
+                       .pod_resources_age = 30s,
+                       .pod_resources_errors = 4,
+                       .pod_resources_time = 20ms,
+                       .snapshot_generation = 5,
+                       .pods_moved = 2,
+                       .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
+                       .placement_scores = {{"nvidia.com/gpu", 18}}};
   Exposition page;
   add_agent(page, numbers);
   EXPECT_EQ(
       lines(page.text(), "gpulet_"),
-      (std::vector<std::string>{"gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
-                                "gpulet_driver_calls_total 7", "gpulet_pod_resources_age_seconds 30",
-                                "gpulet_pod_resources_errors_total 4", "gpulet_snapshot_age_seconds 2"}));
+      (std::vector<std::string>{
+          "gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
+          "gpulet_driver_calls_total 7",
+          R"(gpulet_kubelet_call_seconds_total{resource="nvidia.com/gpu",call="Allocate"} 0.002)",
+          R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="answered"} 3)",
+          R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",
+          R"(gpulet_placement_score{resource="nvidia.com/gpu"} 18)", "gpulet_pod_resources_age_seconds 30",
+          "gpulet_pod_resources_errors_total 4", "gpulet_pod_resources_seconds 0.02",
+          "gpulet_pods_moved_total 2", "gpulet_snapshot_age_seconds 2", "gpulet_snapshot_generation 5"}));
   numbers.sample_age = 1s;
   add_agent(page, numbers);
   expect_right(page);

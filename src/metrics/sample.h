@@ -29,7 +29,7 @@ struct ProcessSample {
   friend bool operator==(const ProcessSample&, const ProcessSample&) = default;
 };
 
-// What happened within Sample::window.
+// What happened within Sample::windows.
 struct EventCounts {
   std::map<std::uint64_t, std::uint64_t> xids;        // by XID
   std::map<std::string, std::uint64_t> clock_events;  // by DCGM's name: samples in which it was so
@@ -72,9 +72,13 @@ struct GpuSample {
   bool times = true;                      // whether the driver told how busy each process is
   std::vector<InstanceSample> instances;  // by id
 };
+// How long each of EventCounts counts back.
+struct WindowSizes {
+  std::chrono::milliseconds xids{300'000}, clock_events{300'000};
+};
 struct Sample {
-  std::chrono::milliseconds window{300'000};  // of EventCounts
-  std::vector<GpuSample> gpus;                // by index
+  WindowSizes windows;
+  std::vector<GpuSample> gpus;  // by index
 };
 
 }  // namespace gpulet::metrics

@@ -59,8 +59,8 @@ void Windows::fill(Part* part, LastXid& last, EventCounts& counts, Time begin) {
 }
 
 void Windows::fill(Sample& sample, Time now) {
-  sample.window = window_;
-  const Time begin = now - window_;
+  sample.windows = sizes_;
+  const Time begin = now - sizes_.xids;
   std::set<DeviceUuid> there;
   for (auto& gpu : sample.gpus) {
     there.insert(gpu.uuid);
@@ -72,7 +72,8 @@ void Windows::fill(Sample& sample, Time now) {
     }
     gpu.counts.clock_events.clear();
     for (auto& [name, count] : kept.clocks) {
-      if (const auto sum = count.since(begin); sum > 0) gpu.counts.clock_events[name] = sum;
+      if (const auto sum = count.since(now - sizes_.clock_events); sum > 0)
+        gpu.counts.clock_events[name] = sum;
     }
     const auto part = [&](std::optional<unsigned> instance) {
       const auto found = kept.parts.find(instance);

@@ -23,12 +23,13 @@ std::vector<std::string> clock_events(std::uint64_t reasons);
 
 class Windows {
  public:
-  explicit Windows(std::chrono::milliseconds window) : window_(window) {}
+  // From now on. What a shorter window has let go of does not come back.
+  void use(WindowSizes sizes) { sizes_ = sizes; }
 
   // An XID of a GPU, or of one GPU instance of it; `text` is what it means.
   void xid(const DeviceUuid& gpu, std::optional<unsigned> gpu_instance, std::uint64_t code, std::string text,
            Time now);
-  // Counts what a new sample tells of clocks, then fills in what happened within the window until now. GPUs
+  // Counts what a new sample tells of clocks, then fills in what happened within the windows until now. GPUs
   // that are no longer in it are forgotten, instances too.
   void fill(Sample& sample, Time now);
 
@@ -52,7 +53,7 @@ class Windows {
   };
   void fill(Part* part, LastXid& last, EventCounts& counts, Time begin);
 
-  std::chrono::milliseconds window_;
+  WindowSizes sizes_;
   std::map<DeviceUuid, Gpu> gpus_;
 };
 

@@ -25,7 +25,8 @@ OWN = {
     "gpulet_mig_instance": DEVICE | {"GPU_I_PROFILE", "GPU_I_ID", "start", "size"},
     "gpulet_driver_calls_total": set(), "gpulet_driver_call_seconds_total": set(), "gpulet_driver_calls_hanging": set(),
     "gpulet_snapshot_age_seconds": set(), "gpulet_sample_age_seconds": set(), "gpulet_pod_resources_age_seconds": set(),
-    "gpulet_pod_resources_errors_total": set(),
+    "gpulet_pod_resources_errors_total": set(), "gpulet_pod_resources_seconds": set(), "gpulet_snapshot_generation": set(),
+    "gpulet_pods_moved_total": set(),
 }
 # dcgm-exporter's default counters, which the agent serves unasked. Source: its etc/default-counters.csv.
 DCGM_DEFAULT = {f"DCGM_FI_{name}" for name in """

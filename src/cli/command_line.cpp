@@ -147,6 +147,7 @@ class Gpulet {
     add_config();
     add_mig();
     add_cdi(app_, run_);
+    add_scheduler(app_, run_);
     add_runtime();
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");

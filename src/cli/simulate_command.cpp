@@ -1,0 +1,163 @@
+#include "cli/simulate_command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "cli/text_table.h"
+#include "scheduler/plot.h"
+#include "scheduler/policy.h"
+#include "scheduler/simulate.h"
+#include "scheduler/trace.h"
+
+namespace gpulet::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using scheduler::Summary;
+using scheduler::Trace;
+
+constexpr std::uint64_t kMaxSeeds = 1000;
+constexpr std::size_t kMaxTraceBytes = 256u << 20;
+
+std::string percent(double share) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f %%", 100 * share);
+  return text.data();
+}
+
+// As people write it: "130 %".
+std::string round_percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
+
+std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+Result<Trace> read(const SimulateOptions& options) {
+  GPULET_TRY_ASSIGN(const std::string nodes, read_file(options.nodes, kMaxTraceBytes));
+  GPULET_TRY_ASSIGN(const std::string pods, read_file(options.pods, kMaxTraceBytes));
+  return scheduler::read_trace(nodes, options.nodes, pods, options.pods);
+}
+
+// The policies asked for, by their own names and each once.
+Result<std::vector<std::string>> policies(const SimulateOptions& options) {
+  std::vector<std::string> names;
+  for (const std::string& asked : options.policies) {
+    if (asked == "all") {
+      names = scheduler::simulator_policy_names();
+      break;
+    }
+    GPULET_TRY_ASSIGN(const auto policy, scheduler::simulator_policy_named(asked, {}));
+    names.emplace_back(policy->name());
+  }
+  std::vector<std::string> once;
+  for (const std::string& name : names) {
+    if (std::ranges::count(once, name) == 0) once.push_back(name);
+  }
+  return once;
+}
+
+Result<std::vector<Summary>> run_all(const Trace& trace, const SimulateOptions& options,
+                                     const SimulateProgress& progress) {
+  GPULET_TRY_ASSIGN(const std::vector<std::string> names, policies(options));
+  std::vector<Summary> summaries;
+  for (const std::string& name : names) {
+    std::vector<scheduler::RunResult> runs;
+    for (std::uint64_t run = 0; run < options.seeds; ++run) {
+      scheduler::RunOptions run_options;
+      run_options.policy = name;
+      run_options.seed = options.seed + run;
+      run_options.target = options.target;
+      run_options.progress = [&](double part) {
+        progress(name + ", run " + std::to_string(run + 1) + " of " + std::to_string(options.seeds) + ": " +
+                 round_percent(part));
+      };
+      GPULET_TRY_ASSIGN(auto result, scheduler::simulate(trace, run_options));
+      runs.push_back(std::move(result));
+    }
+    summaries.push_back(scheduler::summarize(runs));
+  }
+  progress("");
+  return summaries;
+}
+
+std::string table(const Trace& trace, const SimulateOptions& options, const std::vector<Summary>& summaries) {
+  std::string text = std::to_string(trace.gpu_milli() / scheduler::kWhole) + " GPUs on " +
+                     std::to_string(trace.nodes.size()) + " nodes; tasks drawn from " +
+                     std::to_string(trace.tasks.size()) + " until " + round_percent(options.target) +
+                     " of the GPUs have been asked for\n\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"POLICY", "RUNS", "ALLOCATED", "LEAST", "GREATEST", "AT 100 % ASKED", "PLACED", "DROPPED"}};
+  for (const Summary& summary : summaries) {
+    rows.push_back({summary.policy, std::to_string(summary.runs), percent(summary.allocated.mean),
+                    percent(summary.allocated.least), percent(summary.allocated.greatest),
+                    percent(summary.allocated_at_demand.mean), std::to_string(std::lround(summary.placed)),
+                    std::to_string(std::lround(summary.dropped))});
+  }
+  return text + text_table(rows);
+}
+
+// Six digits say all that a mean of some runs does.
+double rounded(double share) { return std::round(share * 1e6) / 1e6; }
+
+Json json_of(const scheduler::Spread& spread) {
+  return {{"mean", rounded(spread.mean)},
+          {"least", rounded(spread.least)},
+          {"greatest", rounded(spread.greatest)}};
+}
+
+std::string json(const Trace& trace, const SimulateOptions& options, const std::vector<Summary>& summaries) {
+  Json document = {{"nodes", trace.nodes.size()}, {"gpus", trace.gpu_milli() / scheduler::kWhole},
+                   {"tasks", trace.tasks.size()}, {"target", options.target},
+                   {"firstSeed", options.seed},   {"policies", Json::array()}};
+  for (const Summary& summary : summaries) {
+    Json curve = Json::array();
+    for (const Summary::Step& step : summary.curve) {
+      curve.push_back({{"demand", rounded(step.demand)}, {"allocated", rounded(step.allocated.mean)}});
+    }
+    document["policies"].push_back({{"policy", summary.policy},
+                                    {"runs", summary.runs},
+                                    {"allocated", json_of(summary.allocated)},
+                                    {"allocatedAtFullDemand", json_of(summary.allocated_at_demand)},
+                                    {"placed", rounded(summary.placed)},
+                                    {"dropped", rounded(summary.dropped)},
+                                    {"curve", std::move(curve)}});
+  }
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+Result<std::string> simulate_report(const SimulateOptions& options, const SimulateProgress& progress) {
+  if (options.seeds == 0 || options.seeds > kMaxSeeds) {
+    return fail(Code::kInvalidArgument,
+                "--seeds is " + std::to_string(options.seeds) + ", want 1 to " + std::to_string(kMaxSeeds));
+  }
+  GPULET_TRY_ASSIGN(const Trace trace, read(options));
+  GPULET_TRY_ASSIGN(const std::vector<Summary> summaries, run_all(trace, options, progress));
+  if (!options.plot.empty()) {
+    const std::string title = file_name(options.pods) + " on " + file_name(options.nodes) +
+                              (options.seeds > 1 ? ", " + std::to_string(options.seeds) + " runs each" : "");
+    GPULET_TRY(write_file_atomic(options.plot, scheduler::allocation_plot(title, summaries)));
+  }
+  return options.output == "json" ? json(trace, options, summaries) : table(trace, options, summaries);
+}
+
+int simulate(const SimulateOptions& options) {
+  const bool terminal = isatty(STDERR_FILENO) == 1;
+  const Result<std::string> report = simulate_report(options, [&](const std::string& line) {
+    if (terminal) std::cerr << "\r\x1b[K" << line << std::flush;
+  });
+  if (!report) {
+    std::cerr << (terminal ? "\r\x1b[K" : "") << "gpulet scheduler simulate: " << report.error().text()
+              << '\n';
+    return 1;
+  }
+  std::cout << *report << std::flush;
+  return 0;
+}
+
+}  // namespace gpulet::cli

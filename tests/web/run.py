@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""The node page in Debian's Chromium, driven by Playwright, against the listener as the agent runs it (page_server.cpp).
+"""The node page in Debian's Chromium, driven by Playwright: against the listener as the agent runs it (page_server.cpp), and
+against the agent that ships on a simulated node (live.py).
 
-  tests/web/run.py [--program out/build/asan/tests/page_server] [--only NAME...] [--screenshots FOLDER]
+  tests/web/run.py [--program out/build/asan/tests/page_server] [--bin out/bin] [--only NAME...] [--screenshots FOLDER]
 
-The documents are those of src/agent/node_page_test.cpp (tests/golden/web), with this moment's times.
+The listener's documents are those of src/agent/node_page_test.cpp (tests/golden/web), with this moment's times.
 A line `ok NAME` or `FAIL NAME: why` for each check, at the end `N passed, N failed`.
 """
 import argparse
@@ -21,6 +22,7 @@ import traceback
 import urllib.error
 import urllib.request
 
+sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 GOLDEN = ROOT / "tests" / "golden" / "web"
@@ -31,10 +33,10 @@ if pathlib.Path(sys.prefix) != VENV and (VENV / "bin" / "python").exists():
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
+import live  # noqa: E402
+from view import BADGE, LIMIT_MS, WIDTHS, WORDS, View  # noqa: E402
+
 CHROMIUM = "/usr/bin/chromium"
-WIDTHS = {360: 740, 820: 1180, 1440: 900}  # a phone, a tablet, a desk
-SOON_MS = 1000   # within which a change is in the page
-LIMIT_MS = 15_000  # for what only has to come
 GOLDEN_NOW_MS = 1_760_000_000_000
 TIMES = {"at", "since", "due", "opened", "last"}
 
@@ -102,34 +104,6 @@ class Server:
         assert self.process.wait(timeout=20) == 0
 
 
-class View:
-    """A page, and what went wrong in it."""
-
-    def __init__(self, browser, url, width=1440, **options):
-        self.context = browser.new_context(viewport={"width": width, "height": WIDTHS.get(width, 900)}, **options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(LIMIT_MS)
-        self.wrong, self.url = [], url
-        self.page.on("console", lambda message: message.type in ("error", "warning") and self.wrong.append(message.text))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", lambda request: request.url.startswith(url) or self.wrong.append(f"asks for {request.url}"))
-
-    def open(self):
-        self.page.goto(self.url)
-        self.page.wait_for_selector(".card")
-        return self
-
-    def card(self, index):
-        return self.page.locator(".card").nth(index)
-
-    def waits(self, expression, limit=SOON_MS, argument=None):
-        self.page.wait_for_function(expression, arg=argument, timeout=limit, polling=20)
-
-    def close(self):
-        self.context.close()
-        assert not self.wrong, f"the browser complains: {self.wrong}"
-
-
 CHECKS = []
 
 
@@ -158,10 +132,6 @@ class Bench:
         for view in self.views:
             view.close()
         self.server.close()
-
-
-BADGE = "(w) => document.querySelectorAll('.card')[w[0]].querySelector('.badge').textContent === w[1]"
-WORDS = "(w) => document.querySelectorAll('.card')[w[0]].querySelector(`[data-series=${w[1]}] figcaption`).textContent.includes(w[2])"
 
 
 @check
@@ -400,6 +370,7 @@ def screenshots(browser, program, folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", default=ROOT / "out/build/asan/tests/page_server")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out/bin", help="the folder of gpulet and gpulet-sim")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--screenshots", type=pathlib.Path)
     options = parser.parse_args()
@@ -409,11 +380,13 @@ def main():
         if options.screenshots:
             screenshots(browser, options.program, options.screenshots)
             return 0
-        for one in CHECKS:
+        runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS]
+        runs += [(one, lambda: live.Agent(browser, options.bin)) for one in live.CHECKS]
+        for one, begin in runs:
             if options.only and one.__name__ not in options.only:
                 continue
             try:
-                bench = Bench(browser, options.program)
+                bench = begin()
                 try:
                     one(bench)
                 finally:

@@ -23,9 +23,10 @@ namespace {
 
 constexpr int kListening = 3;
 constexpr int kPair = 4;
-// Standard ones, the two above, the loop's two, and one that is accepted before an older connection makes
-// room.
-constexpr unsigned kMaxDescriptors = 8 + kMaxConnections;
+constexpr int kLocal = 5;
+// Standard ones, the three above, the loop's two, and for each server one that is accepted before an older
+// connection makes room.
+constexpr unsigned kMaxDescriptors = 10 + kMaxConnections + kMaxLocalConnections;
 
 // A proxy or a load balancer ends what is silent for a minute, some for half of one.
 constexpr Duration kHeartbeat = std::chrono::seconds(15);
@@ -37,10 +38,17 @@ constexpr Duration kSayAfter = std::chrono::milliseconds(50);
   ::_exit(1);
 }
 
+bool listens(int fd) {
+  int yes = 0;
+  socklen_t size = sizeof yes;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes != 0;
+}
+
 // Takes what the agent says, and tells it how many watch; ends this process with it.
 class News {
  public:
-  News(Loop& loop, Site& site) : loop_(loop), site_(site) {
+  News(Loop& loop, Site& site, bool network, bool local)
+      : loop_(loop), site_(site), network_(network), local_(local) {
     site_.watchers().on_count = [this] { say_watchers(); };
     reading_ = loop_.watch(kPair, EPOLLIN, [this](std::uint32_t) { read(); });
     beat();
@@ -68,11 +76,9 @@ class News {
   // Nobody is let in before the agent has said who may.
   void let_in(Access access) {
     if (const auto set = door_.set(std::move(access)); !set) refuse(set.error());
-    if (server_) {
-      server_->drop_watchers();
-    } else {
-      server_.emplace(loop_, kListening, site_, door_);
-    }
+    if (server_) server_->drop_watchers();
+    if (!server_ && network_) server_.emplace(loop_, kListening, site_, door_);
+    if (!local_server_ && local_) local_server_.emplace(loop_, kLocal, site_, open_door_, kLocalLimits);
   }
 
   // Soon, so that a watcher that comes and goes costs nothing; again when the agent takes nothing now.
@@ -94,8 +100,9 @@ class News {
 
   Loop& loop_;
   Site& site_;
-  Door door_;
-  std::optional<Server> server_;
+  bool network_, local_;
+  Door door_, open_door_;
+  std::optional<Server> server_, local_server_;
   FrameReader reader_;
   Subscription reading_, saying_, beating_;
 };
@@ -104,13 +111,14 @@ class News {
 
 void run_listener_child() {
   ::prctl(PR_SET_NAME, kListenerName);
-  close_from(kPair + 1);
+  close_from(kLocal + 1);
+  const bool network = listens(kListening), local = listens(kLocal);
   ::signal(SIGPIPE, SIG_IGN);  // TLS writes to sockets that their clients have left
   const pid_t parent = ::getppid();
   EpollLoop loop;
   if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) refuse(entered.error());
   Site site;
-  const News news(loop, site);
+  const News news(loop, site, network, local);
   loop.run();
   ::_exit(0);
 }

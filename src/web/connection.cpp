@@ -24,8 +24,8 @@ constexpr std::size_t kFirstBuffer = 1024;  // most requests are smaller
 constexpr char kTlsHandshake = 0x16;        // the first byte of whoever speaks TLS
 constexpr std::size_t kMostParts = 4;       // written at once
 
-Answer refusal(int status, const char* why) {
-  return {.status = status, .body = std::make_shared<const std::string>(why)};
+Answer refusal(int status, std::string why) {
+  return {.status = status, .body = std::make_shared<const std::string>(std::move(why))};
 }
 
 Answer too_large(std::size_t limit) {
@@ -219,14 +219,15 @@ void Connection::on_answer(Answer answer, bool head_only, bool keep_alive) {
   answering_ = false;
   const bool events = answer.events && !head_only;
   if (events) watch();
-  if (events && !watching_) answer = refusal(503, "as many watch already as may: 16\n");
+  if (events && !watching_)
+    answer = refusal(503, "as many watch already as may: " + std::to_string(limits_.watchers) + "\n");
   const bool stays = keep_alive && !answer.events && current();
   reply(std::move(answer), head_only, stays);
   if (!asking_) on_ready();
 }
 
 void Connection::watch() {
-  watching_ = service_.live()->join([this](const SharedText& text) { on_told(text); }, kMaxWatchers);
+  watching_ = service_.live()->join([this](const SharedText& text) { on_told(text); }, limits_.watchers);
 }
 
 void Connection::on_told(const SharedText& text) {

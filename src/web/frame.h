@@ -61,7 +61,7 @@ constexpr char watchers_byte(std::size_t watchers) { return static_cast<char>(wa
 // nullopt for a byte that says no such number.
 constexpr std::optional<unsigned> watchers_of(char byte) {
   const auto count = static_cast<unsigned char>(byte);
-  return count <= kMaxWatchers ? std::optional<unsigned>(count) : std::nullopt;
+  return count <= kMaxWatchers + kMaxLocalWatchers ? std::optional<unsigned>(count) : std::nullopt;
 }
 
 }  // namespace gpulet::web

@@ -100,8 +100,9 @@ TEST(Frame, BytesThatAreNoneAreRefused) {
 
 TEST(Frame, OnlySmallNumbersAreWatchers) {
   EXPECT_EQ(watchers_of(watchers_byte(0)), 0u);
-  EXPECT_EQ(watchers_of(watchers_byte(kMaxWatchers)), kMaxWatchers);
-  EXPECT_FALSE(watchers_of(watchers_byte(kMaxWatchers + 1)));
+  constexpr auto kMost = kMaxWatchers + kMaxLocalWatchers;
+  EXPECT_EQ(watchers_of(watchers_byte(kMost)), kMost);
+  EXPECT_FALSE(watchers_of(watchers_byte(kMost + 1)));
   EXPECT_FALSE(watchers_of('c'));
   EXPECT_FALSE(watchers_of('\xff'));
 }

@@ -41,7 +41,9 @@ class ChildListener final : public Listener {
     FileDescriptor ours(pair[0]);
     const FileDescriptor its(pair[1]);
     ProcessOptions options{.program = options_.program, .arguments = {kListenerName}};
-    options.descriptors = {{listening_.get(), 3}, {its.get(), 4}};
+    options.descriptors = {{its.get(), 4}};
+    if (listening_.valid()) options.descriptors.emplace_back(listening_.get(), 3);
+    if (options_.local) options.descriptors.emplace_back(options_.local->fd(), 5);
     GPULET_TRY_ASSIGN(child_, Process::start(options));
     pair_ = std::move(ours);
     started_ = loop_.now();
@@ -185,7 +187,7 @@ class ChildListener final : public Listener {
 
   Loop& loop_;
   ListenerOptions options_;
-  FileDescriptor listening_;
+  FileDescriptor listening_;  // none without an address
   std::uint16_t port_;
   Backoff backoff_;
   std::uint64_t restarts_ = 0;
@@ -210,7 +212,10 @@ class ChildListener final : public Listener {
 Result<std::unique_ptr<Listener>> Listener::start(Loop& loop, const std::string& address,
                                                   ListenerOptions options) {
   GPULET_TRY(check(options.access));
-  GPULET_TRY_ASSIGN(FileDescriptor listening, listen_on(address));
+  FileDescriptor listening;
+  if (!address.empty() || !options.local) {
+    GPULET_TRY_ASSIGN(listening, listen_on(address));
+  }
   auto listener = std::make_unique<ChildListener>(loop, std::move(listening), std::move(options));
   GPULET_TRY(listener->start_child());
   return listener;

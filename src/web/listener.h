@@ -1,6 +1,6 @@
 // The listener child: the only process of ours that the network can reach. It is this program started anew,
 // so nothing of the agent's memory is in it; it drops to a user of its own without capabilities, and runs
-// under a seccomp filter with no file but its listening socket and one end of a socket pair, through which
+// under a seccomp filter with no file but its listening sockets and one end of a socket pair, through which
 // the agent pushes who may connect and what it may say. It can be killed at any time: the agent starts
 // another and nothing else notices but who watches, and the history of the last minutes.
 #pragma once
@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "web/access.h"
+#include "web/local_socket.h"
 
 namespace gpulet::web {
 
@@ -33,13 +34,17 @@ struct Pages {
 inline constexpr Duration kStale = std::chrono::seconds(10);
 // All pages together. Larger ones are not published; the child goes on with the last until they are stale.
 inline constexpr std::size_t kMaxPagesBytes = 16u << 20;
-// How many may watch the node page live.
+// How many may watch live, and how many more over the node's own socket: the network leaves those their
+// place.
 inline constexpr std::size_t kMaxWatchers = 16;
+inline constexpr std::size_t kMaxLocalWatchers = 4;
 
 struct ListenerOptions {
   std::string program = "/proc/self/exe";  // what is executed as the child, by the name kListenerName
   Duration stale = kStale;
   Access access{};  // from the first connection on; must be one that web::check takes
+  // The same pages are served here too, without TLS and passwords: its file's mode says who may connect.
+  std::shared_ptr<const LocalSocket> local{};
   // How many watch, on the loop, whenever that changes; 0 when the child is gone. May be empty. Must not
   // destroy the Listener.
   std::function<void(unsigned)> watched{};
@@ -52,7 +57,7 @@ class Listener {
   // Binds `address` and starts the child. Restarts it with backoff from 100 ms to 10 s when it dies or takes
   // nothing any more; the socket stays open here, so that connections wait meanwhile instead of being
   // refused. `address`: "127.0.0.1:8080", "[::1]:8080", "localhost:8080", or ":8080" for every address of the
-  // host; port 0 for any.
+  // host; port 0 for any; empty where `options.local` is all.
   // Errors: kInvalidArgument for a bad address, kIo or kPermissionDenied when it cannot be bound or the child
   // not started.
   static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address,
@@ -67,12 +72,13 @@ class Listener {
   // Who may connect from now on. Connections made before get one more answer by their old terms.
   // Errors: as web::check; then the one before stays in force.
   virtual Status set_access(Access access) = 0;
-  virtual std::uint16_t port() const = 0;
+  virtual std::uint16_t port() const = 0;      // 0 without an address
   virtual pid_t child() const = 0;             // 0 while there is none
   virtual std::uint64_t restarts() const = 0;  // since start
 };
 
-// The child's main: never returns. Its descriptors are 3 (listening socket) and 4 (socket pair).
+// The child's main: never returns. Its descriptors are 4 (socket pair), and 3 (the address's listening
+// socket) and 5 (the node's own), of which one may be missing.
 [[noreturn]] void run_listener_child();
 
 }  // namespace gpulet::web

@@ -119,6 +119,81 @@ TEST_F(ListenerTest, LargePagesArriveWholeAndTooLargeOnesDoNotHarm) {
   EXPECT_EQ(listener_->restarts(), 0u);
 }
 
+class LocalListenerTest : public ListenerTest {
+ protected:
+  void SetUp() override {
+    ListenerTest::SetUp();
+    std::string pattern = testing::TempDir() + "listener_XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    auto made = LocalSocket::listen(path(), 0600);
+    ASSERT_TRUE(made) << made.error().text();
+    local_ = std::move(*made);
+  }
+  void TearDown() override {
+    ListenerTest::TearDown();
+    local_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+  std::string path() const { return folder_ + "/agent.sock"; }
+
+  std::string folder_;
+  std::shared_ptr<const LocalSocket> local_;
+};
+
+TEST_F(LocalListenerTest, ServesTheSameThereWithoutTlsAndPasswords) {
+  const auto certificate = Certificate::make("one", nullptr, "127.0.0.1");
+  Access access;
+  access.tls.emplace();
+  access.tls->certificate = certificate.pem();
+  access.tls->key = certificate.key_pem();
+  access.users = {{"alice", secret_hash()}};
+  start("127.0.0.1:0", {.access = access, .local = local_});
+  publish(good_pages());
+  ASSERT_TRUE(eventually([&] { return status_of(get(path(), "/healthz")) == 200; }));
+  EXPECT_EQ(body_of(get(path(), "/metrics")), "gpulet_up 1\n");
+  EXPECT_EQ(status_of(get(port(), "/healthz")), 400);
+  // The one that comes after it has the same.
+  const pid_t first = child();
+  ASSERT_EQ(::kill(first, SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] { return child() != first && child() != 0; }));
+  EXPECT_EQ(status_of(get(path(), "/healthz")), 200);
+}
+
+TEST_F(LocalListenerTest, ItMayBeAllThereIs) {
+  call([&] {
+    auto started = Listener::start(loop_, "", {.local = local_});
+    ASSERT_TRUE(started) << started.error().text();
+    listener_ = std::move(*started);
+  });
+  EXPECT_EQ(port(), 0);
+  publish(good_pages());
+  ASSERT_TRUE(eventually([&] { return status_of(get(path(), "/healthz")) == 200; }));
+  const pid_t pid = child();
+  EXPECT_EQ(status_line(pid, "Seccomp"), "2");
+  EXPECT_EQ(status_line(pid, "CapEff"), "0000000000000000");
+}
+
+TEST_F(LocalListenerTest, TheNetworkCannotKeepItsUsersOut) {
+  start("127.0.0.1:0", {.local = local_});
+  publish(good_pages());
+  ASSERT_TRUE(eventually([&] { return status_of(get(port(), "/healthz")) == 200; }));
+  constexpr const char* kWatch = "GET /api/events HTTP/1.1\r\n\r\n";
+  std::vector<std::unique_ptr<Client>> clients;
+  const auto watch = [&](auto where) {
+    clients.push_back(std::make_unique<Client>(where));
+    EXPECT_TRUE(clients.back()->send(kWatch));
+    return !clients.back()->until("retry: ").empty();
+  };
+  for (std::size_t i = 0; i < kMaxWatchers; ++i) ASSERT_TRUE(watch(port())) << i;
+  EXPECT_EQ(body_of(get(port(), "/api/events")), "as many watch already as may: 16\n");
+  for (std::size_t i = 0; i < kMaxLocalWatchers; ++i) ASSERT_TRUE(watch(path())) << i;
+  EXPECT_EQ(body_of(get(path(), "/api/events")), "as many watch already as may: 20\n");
+  for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<Client>(port()));
+  EXPECT_EQ(status_of(get(path(), "/healthz")), 200);
+  EXPECT_EQ(listener_->restarts(), 0u);
+}
+
 TEST_F(ListenerTest, AnAgentThatSaysNothingIsNotHealthy) {
   start("127.0.0.1:0", {.stale = 300ms});
   publish(good_pages());

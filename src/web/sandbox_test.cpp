@@ -8,9 +8,11 @@
 #include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -90,6 +92,50 @@ TEST(Sandbox, NoOtherSocketIsReachedThroughTheOnesItHas) {
   EXPECT_EXIT(inside([&] { ::shutdown(fd, SHUT_RDWR); }), killed, "");
   EXPECT_EXIT(inside([&] { ::shutdown(fd, SHUT_RD); }), killed, "");
   ::close(fd);
+}
+
+// Through a listening Unix socket, which anybody's path could lead to, nobody is reached either.
+TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
+  std::string folder = testing::TempDir() + "sandbox_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto listen_at = [&](const std::string& name) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    (folder + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(::listen(fd, 1), 0);
+    return std::pair(fd, address);
+  };
+  const auto [ours, our_address] = listen_at("ours");
+  const auto [other, address] = listen_at("other");
+  const auto* there = reinterpret_cast<const sockaddr*>(&address);
+  const auto killed = testing::KilledBySignal(SIGSYS);
+  EXPECT_EXIT(inside([&] { static_cast<void>(::connect(ours, there, sizeof address)); }), killed, "");
+  EXPECT_EXIT(inside([&] { ::sendto(ours, "x", 1, 0, there, sizeof address); }), killed, "");
+  EXPECT_EXIT(inside([&] {
+                char byte = 0;
+                iovec part{&byte, 1};
+                msghdr message{};
+                message.msg_iov = &part;
+                message.msg_iovlen = 1;
+                ::recvmsg(ours, &message, 0);  // with which it could be given a descriptor
+              }),
+              killed, "");
+  EXPECT_EXIT(inside([&] {
+                iovec part{const_cast<char*>("x"), 1};
+                msghdr message{};
+                message.msg_name = const_cast<sockaddr*>(there);
+                message.msg_namelen = sizeof address;
+                message.msg_iov = &part;
+                message.msg_iovlen = 1;
+                if (::sendmsg(ours, &message, MSG_NOSIGNAL) >= 0) ::_exit(9);
+              }),
+              testing::ExitedWithCode(0), "");
+  EXPECT_EQ(::accept(other, nullptr, nullptr), -1);
+  ::close(ours);
+  ::close(other);
+  std::filesystem::remove_all(folder);
 }
 
 // Every system call that this kernel could have, with arguments that do no harm where it is let through.

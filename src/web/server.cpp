@@ -40,7 +40,7 @@ void Server::accept_all() {
       again_ = loop_.after(kAcceptPause, [this] { watch(); });
       return;
     }
-    if (connections_.size() >= kMaxConnections) make_room();
+    if (connections_.size() >= limits_.connections) make_room();
     const std::uint64_t id = next_id_++;
     auto& connection = connections_[id];
     connection = std::make_unique<Connection>(loop_, std::move(socket), service_, door_, limits_,

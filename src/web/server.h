@@ -24,13 +24,22 @@ struct ServerLimits {
   Duration exchange = std::chrono::seconds(10);
   Duration idle = std::chrono::seconds(10);  // between two requests of one connection
   std::size_t head_bytes = 8192;             // of a request: its line and its fields
+  std::size_t connections = kMaxConnections;
+  std::size_t watchers = kMaxWatchers;  // of the site, whichever server they came through
 };
+
+// Over the node's own socket, beside those that watch there.
+inline constexpr std::size_t kMaxLocalConnections = 16 + kMaxLocalWatchers;
+
+// Of the node's own socket, so that the network cannot keep its users out.
+inline constexpr ServerLimits kLocalLimits{.connections = kMaxLocalConnections,
+                                           .watchers = kMaxWatchers + kMaxLocalWatchers};
 
 class Connection;
 
 class Server {
  public:
-  // `listening` is a listening, non-blocking socket that outlives the server.
+  // `listening` is a listening, non-blocking stream socket that outlives the server.
   Server(Loop& loop, int listening, Service& service, Door& door, const ServerLimits& limits = {});
   ~Server();
   Server(const Server&) = delete;

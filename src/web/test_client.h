@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <openssl/ssl.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <memory>
@@ -28,6 +29,15 @@ class Client {
     address.sin_family = AF_INET;
     address.sin_port = htons(port);
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connected_ = ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  // To a Unix socket.
+  explicit Client(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const timeval limit{20, 0};
+    ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof address.sun_path - 1);
     connected_ = ::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
   }
   // Through TLS from now on: showing `certificate` when asked, in one version when it is given. False when
@@ -110,8 +120,10 @@ class Client {
   std::string pending_;
 };
 
-inline std::string get(std::uint16_t port, const std::string& path, const std::string& fields = "") {
-  Client client(port);
+// `where`: a port of this host, or a Unix socket's path.
+template <class Where>
+std::string get(const Where& where, const std::string& path, const std::string& fields = "") {
+  Client client(where);
   EXPECT_TRUE(client.connected());
   EXPECT_TRUE(client.send("GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + fields + "\r\n"));
   return client.answer();

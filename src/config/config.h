@@ -94,6 +94,9 @@ struct Own {
   // "host:port" that the listener child serves /healthz, /readyz and /metrics on; empty for none.
   std::string listen = "0.0.0.0:9400";
   std::string web_config_file;  // who may connect there, in Prometheus' form; empty: everybody
+  // Path of the Unix socket that serves the same, and its file's mode; empty for none.
+  std::string socket = "/run/gpulet/agent.sock";
+  unsigned socket_mode = 0660;
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   std::chrono::milliseconds driver_call_timeout{10'000};

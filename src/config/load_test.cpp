@@ -137,6 +137,8 @@ TEST(Load, OfNothingIsTheDefaults) {
   EXPECT_EQ(c.gpulet.placement_policy, own.placement_policy);
   EXPECT_EQ(c.gpulet.kubelet_dir, own.kubelet_dir);
   EXPECT_EQ(c.gpulet.listen, own.listen);
+  EXPECT_EQ(c.gpulet.socket, own.socket);
+  EXPECT_EQ(c.gpulet.socket_mode, own.socket_mode);
   EXPECT_EQ(c.gpulet.log_format, own.log_format);
   EXPECT_EQ(c.gpulet.log_level, own.log_level);
   EXPECT_EQ(c.gpulet.driver_call_timeout, own.driver_call_timeout);
@@ -305,6 +307,7 @@ TEST(Load, OwnSettings) {
   const auto loaded = load(file(
       "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
       "  logLevel: debug\n  driverCallTimeout: 500ms\n  stateDir: /s\n  kernelLog: \"\"\n  healthFile: /h\n"
+      "  socket: /s/a.sock\n  socketMode: 0666\n"
       "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
   ASSERT_TRUE(loaded) << loaded.error().text();
   const auto& own = loaded->config.gpulet;
@@ -317,10 +320,20 @@ TEST(Load, OwnSettings) {
   EXPECT_EQ(own.state_dir, "/s");
   EXPECT_EQ(own.kernel_log, "");
   EXPECT_EQ(own.health_file, "/h");
+  EXPECT_EQ(own.socket, "/s/a.sock");
+  EXPECT_EQ(own.socket_mode, 0666u);
   EXPECT_EQ(loaded->config.flags.disable_healthchecks, "94, 95");
   EXPECT_EQ(loaded->config.flags.enable_healthchecks, "109");
   EXPECT_EQ(load(env("DP_DISABLE_HEALTHCHECKS", "all"))->config.flags.disable_healthchecks, "all");
   EXPECT_EQ(load(env("GPULET_LISTEN", ""))->config.gpulet.listen, "");
+  EXPECT_EQ(load(env("GPULET_SOCKET", ""))->config.gpulet.socket, "");
+  EXPECT_NE(error_of(env("GPULET_SOCKET", "run")).find("is neither an absolute path nor empty"),
+            std::string::npos);
+  EXPECT_EQ(load(flag("socket-mode", {"0600"}))->config.gpulet.socket_mode, 0600u);
+  for (const char* mode : {"", "rw", "0680", "0o660", "1777", "-660", "432"})
+    EXPECT_NE(error_of(flag("socket-mode", {mode})).find("is not a file mode such as 0660"),
+              std::string::npos)
+        << mode;
   EXPECT_NE(error_of(env("GPULET_LISTEN", "localhost")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
   EXPECT_NE(error_of(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);

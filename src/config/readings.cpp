@@ -91,11 +91,14 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
       return "'" + one->substr(0, 64) + "' is not a duration, infinite, or a number of nanoseconds";
     }
     if (setting.path == "gpulet.listen") return listen_error(*one);
+    if (setting.path == "gpulet.socketMode" && !parse_file_mode(*one)) {
+      return "'" + one->substr(0, 64) + "' is not a file mode such as 0660";
+    }
     if (setting.path == "gpulet.kubeletDir" && (one->empty() || one->front() != '/')) {
       return "'" + *one + "' is not an absolute path";
     }
     const bool path = setting.path == "gpulet.stateDir" || setting.path == "gpulet.kernelLog" ||
-                      setting.path == "gpulet.healthFile";
+                      setting.path == "gpulet.healthFile" || setting.path == "gpulet.socket";
     if (path && !absolute_or_empty(*one)) return "'" + *one + "' is neither an absolute path nor empty";
   }
   if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {

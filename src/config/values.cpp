@@ -190,6 +190,16 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   return out;
 }
 
+std::optional<unsigned> parse_file_mode(std::string_view text) {
+  if (text.size() != 4 || text[0] != '0') return std::nullopt;
+  unsigned mode = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '7') return std::nullopt;
+    mode = mode * 8 + static_cast<unsigned>(digit - '0');
+  }
+  return mode;
+}
+
 Result<ResourceName> parse_resource_name(std::string_view given) {
   std::string full(given);
   if (!text::starts_with(full, kPrefix)) full = std::string(kPrefix) + full;

@@ -25,6 +25,10 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
 // "1m30s", "500ms", "0s": the shortest that parse_duration reads back.
 std::string format_duration(std::chrono::nanoseconds duration);
 
+// "0660": a nought and three octal digits, as chmod takes it. A file mode without the nought is refused: it
+// may be what another program made of one, in decimal.
+std::optional<unsigned> parse_file_mode(std::string_view text);
+
 // No resource name is longer, its prefix included.
 inline constexpr std::size_t kMaxResourceNameLength = 63;
 

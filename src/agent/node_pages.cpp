@@ -47,50 +47,85 @@ void NodePages::attach(NvmlDriver& driver, kubelet::PodResources& pod_resources,
 
 void NodePages::apply(const config::Config& config) {
   metrics_.apply(config);
+  if (places_ && *places_ != places_of(config)) listen(config);
+}
+
+NodePages::Places NodePages::places_of(const config::Config& config) {
   const auto& own = config.gpulet;
-  if (address_ && (*address_ != own.listen || web_config_ != own.web_config_file)) listen(config);
+  return {own.listen, own.web_config_file, own.socket, own.socket_mode};
 }
 
 void NodePages::listen(const config::Config& config) {
-  address_ = config.gpulet.listen;
-  web_config_ = config.gpulet.web_config_file;
+  places_ = places_of(config);
   open();
 }
 
-void NodePages::open() {
-  std::unique_ptr<WebAccess> access;
-  retry_.reset();
-  if (!address_->empty() && !web_config_.empty()) {
-    auto started = WebAccess::start(loop_, web_config_, [this](const web::Access& now) {
-      return listener_ ? listener_->set_access(now) : Status{};
-    });
-    if (!started) {
-      reporter_.event(Reporter::Severity::kWarning, "WebConfig",
-                      started.error().text() + " (gpulet.webConfigFile); " +
-                          (listener_ ? "what was in force stays" : "nothing is served"));
-      auto retry = FileWatch::start(loop_, web_config_, [this] { loop_.post([this] { open(); }); });
-      if (retry) retry_ = std::move(*retry);
-      return;
-    }
-    access = std::move(*started);
+std::optional<std::unique_ptr<WebAccess>> NodePages::read_access(bool& served) {
+  const auto& file = places_->web_config;
+  served = !places_->address.empty();
+  if (!served || file.empty()) return nullptr;
+  auto started = WebAccess::start(loop_, file, [this](const web::Access& now) {
+    return listener_ ? listener_->set_access(now) : Status{};
+  });
+  if (started) return std::move(*started);
+  served = false;
+  const bool stays = listener_ && listener_->port() != 0;
+  reporter_.event(Reporter::Severity::kWarning, "WebConfig",
+                  started.error().text() + " (gpulet.webConfigFile); " +
+                      (stays ? "what was in force stays" : "nothing is served at " + places_->address));
+  auto retry = FileWatch::start(loop_, file, [this] { loop_.post([this] { open(); }); });
+  if (retry) retry_ = std::move(*retry);
+  if (stays) return std::nullopt;
+  return nullptr;
+}
+
+void NodePages::open_socket() {
+  if (socket_ && socket_->path() == places_->socket && socket_->mode() == places_->socket_mode) return;
+  socket_.reset();
+  if (places_->socket.empty()) return;
+  auto made = web::LocalSocket::listen(places_->socket, places_->socket_mode);
+  if (made) {
+    socket_ = std::move(*made);
+    return;
   }
+  reporter_.event(Reporter::Severity::kWarning, "ListenFailed",
+                  made.error().text() + " (gpulet.socket); `gpulet top` finds no agent there");
+}
+
+void NodePages::open() {
+  retry_.reset();
+  bool network = false;
+  auto access = read_access(network);
+  if (!access) return;
   listener_.reset();
   metrics_.watch(false);  // who watched comes again
-  access_ = std::move(access);
-  if (address_->empty()) return;
-  auto listener =
-      web::Listener::start(loop_, *address_,
-                           {.access = access_ ? access_->access() : web::Access{},
-                            .watched = [this](unsigned watchers) { metrics_.watch(watchers > 0); }});
-  if (!listener) {
+  access_ = std::move(*access);
+  open_socket();
+  const auto start = [this](const std::string& address) {
+    return web::Listener::start(loop_, address,
+                                {.access = access_ ? access_->access() : web::Access{},
+                                 .local = socket_,
+                                 .watched = [this](unsigned watchers) { metrics_.watch(watchers > 0); }});
+  };
+  if (network) {
+    auto listener = start(places_->address);
+    if (listener) {
+      listener_ = std::move(*listener);
+      log::info("listening", {{"address", places_->address}, {"port", listener_->port()}});
+      return;
+    }
     // The GPUs are worth more than the page about them.
     reporter_.event(
         Reporter::Severity::kWarning, "ListenFailed",
         listener.error().text() + " (gpulet.listen); no /healthz, /readyz and /metrics are served");
+  }
+  if (!socket_) return;
+  auto listener = start({});
+  if (listener) {
+    listener_ = std::move(*listener);
     return;
   }
-  listener_ = std::move(*listener);
-  log::info("listening", {{"address", *address_}, {"port", listener_->port()}});
+  reporter_.event(Reporter::Severity::kWarning, "ListenFailed", listener.error().text() + " (gpulet.socket)");
 }
 
 void NodePages::on_sampled() {

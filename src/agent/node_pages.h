@@ -31,9 +31,9 @@ class NodePages {
   void detach() { metrics_.detach(); }
   void set_access(const cluster::Access& access) { metrics_.set_access(access); }
   void apply(const config::Config& config);
-  // Opens the listener where the config in force says, and the one before is closed. An address that cannot
-  // be had is told, and then nothing is served; nor is it while the web config is bad, but where another was
-  // in force before, which stays.
+  // Opens the listener where the config in force says, and the one before is closed. An address or a socket
+  // that cannot be had is told, and then nothing is served there; nor is it at the address while the web
+  // config is bad, but where another was in force before: then all stays as it was.
   void listen(const config::Config& config);
   void on_health(const health::ViewPtr& view, const std::vector<health::Change>& changes) {
     page_.on_health(view, changes);
@@ -43,7 +43,18 @@ class NodePages {
   void publish();
 
  private:
+  // Where is served.
+  struct Places {
+    std::string address, web_config, socket;
+    unsigned socket_mode = 0;
+    friend bool operator==(const Places&, const Places&) = default;
+  };
+  static Places places_of(const config::Config& config);
   void open();
+  // nullopt: nothing must change, as the web config is bad. Else who may connect, null for everybody; with
+  // `served` whether the address is.
+  std::optional<std::unique_ptr<WebAccess>> read_access(bool& served);
+  void open_socket();
   void on_sampled();
   Loop& loop_;
   NodeReporter& reporter_;
@@ -52,8 +63,8 @@ class NodePages {
   const std::string version_;
   NodeMetrics metrics_;
   PageCare page_;
-  std::optional<std::string> address_;  // that was asked for
-  std::string web_config_;
+  std::optional<Places> places_;  // that were asked for
+  std::shared_ptr<const web::LocalSocket> socket_;
   std::unique_ptr<WebAccess> access_;
   std::unique_ptr<FileWatch> retry_;  // of a web config that was bad
   std::unique_ptr<web::Listener> listener_;

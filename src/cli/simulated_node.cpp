@@ -83,6 +83,7 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
                       "GPULET_KERNEL_LOG=" + kernel_log(), "GPULET_HEALTH_FILE=" + health_file()},
       .descriptors = {{log.get(), STDERR_FILENO}},
   };
+  if (options.socket) process.environment.push_back("GPULET_SOCKET=" + socket());
   if (options.name == "gpulet") process.arguments.emplace_back("agent");
   for (const auto& argument : {"--driver-root-ctr-path=" + root_, "--nvidia-driver-root=" + root_,
                                std::string("--pass-device-specs")}) {

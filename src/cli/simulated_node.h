@@ -23,6 +23,7 @@ struct AgentOptions {
   std::vector<std::string> arguments{};  // beside those that say where the node's parts are
   std::vector<std::string> environment{};
   std::vector<std::string> launcher{};  // a program and its arguments, after which the agent's command comes
+  bool socket = true;                   // at SimulatedNode::socket(); false: where its config says
 };
 
 class SimulatedNode {
@@ -59,6 +60,7 @@ class SimulatedNode {
   // A FIFO that the agent takes for the kernel's log, until its writer closes it.
   std::string kernel_log() const { return folder_ + "/kmsg"; }
   std::string health_file() const { return folder_ + "/health.json"; }
+  std::string socket() const { return folder_ + "/agent.sock"; }
 
   sim::Kubelet& kubelet() { return *kubelet_; }
 

@@ -81,7 +81,7 @@ class Node:
                 [self.programs / "gpulet", "agent", f"--driver-root-ctr-path={self.root}", f"--nvidia-driver-root={self.root}"],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 env={"PATH": os.environ["PATH"], "NODE_NAME": self.name, "CONFIG_FILE": str(self.config), "GPULET_LOG_FORMAT": "json",
-                     "GPULET_KUBELET_DIR": str(self.kubelet.folder), "GPULET_LISTEN": f"127.0.0.1:{self.port}", **environment})
+                     "GPULET_KUBELET_DIR": str(self.kubelet.folder), "GPULET_LISTEN": f"127.0.0.1:{self.port}", "GPULET_SOCKET": "", **environment})
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until and self.agent.poll() is None:
             for line in log.read_text(errors="replace").splitlines():

@@ -5,6 +5,7 @@
 #include <sys/inotify.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,15 +44,13 @@ class EndsTheTest final : public testing::EmptyTestEventListener {
 
 }  // namespace
 
-HttpAnswer http_get(int port, const std::string& path) {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+namespace {
+
+HttpAnswer ask(const sockaddr* address, socklen_t size, const std::string& path) {
+  const FileDescriptor socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval limit{5, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<std::uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  if (::connect(socket.get(), address, size) != 0) return {};
   const std::string request = "GET " + path + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
   if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return {};
   std::string answer;
@@ -63,6 +62,23 @@ HttpAnswer http_get(int port, const std::string& path) {
   if (!answer.starts_with("HTTP/1.1 ") || blank == std::string::npos) return {};
   const auto status = text::parse_unsigned(answer.substr(9, 3));
   return {static_cast<int>(status.value_or(0)), answer.substr(blank + 4)};
+}
+
+}  // namespace
+
+HttpAnswer http_get(int port, const std::string& path) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return ask(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
+}
+
+HttpAnswer http_get(const std::string& socket, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  socket.copy(address.sun_path, sizeof address.sun_path - 1);
+  return ask(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
 }
 
 const sim::KubeletResource* find(const sim::KubeletState& state, const std::string& resource) {

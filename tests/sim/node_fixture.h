@@ -33,6 +33,8 @@ struct HttpAnswer {
 };
 // GET http://127.0.0.1:PORT/PATH, at most 5 s.
 HttpAnswer http_get(int port, const std::string& path);
+// The same over a Unix socket.
+HttpAnswer http_get(const std::string& socket, const std::string& path);
 
 // Null when the kubelet does not know the resource.
 const sim::KubeletResource* find(const sim::KubeletState& state, const std::string& resource);

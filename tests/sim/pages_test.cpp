@@ -58,6 +58,50 @@ TEST_F(SimPages, CountTheUnhealthy) {
   EXPECT_TRUE(answers("/metrics", 200, "gpulet_events_total{reason=\"GPUUnhealthy\"} 1\n"));
 }
 
+TEST_F(SimPages, AreOnTheNodesOwnSocketToo) {
+  serve();
+  EXPECT_TRUE(eventually([&] { return http_get(node().socket(), "/readyz").status == 200; }));
+  EXPECT_NE(http_get(node().socket(), "/api/node").body.find(uuid(7)), std::string::npos);
+  // Killed, it leaves its socket; the next one takes the place.
+  agent_may_end();
+  node().kill_agent();
+  EXPECT_TRUE(std::filesystem::is_socket(node().socket()));
+  EXPECT_EQ(http_get(node().socket(), "/readyz").status, 0);
+  start_agent();
+  EXPECT_TRUE(eventually([&] { return http_get(node().socket(), "/readyz").status == 200; }));
+}
+
+TEST_F(SimPages, AConfigMovesTheSocketWithoutARestart) {
+  up();
+  const auto config = [&](const std::string& rest) { write_config("version: v1\ngpulet:\n" + rest); };
+  const std::string first = node().folder() + "/first.sock", second = node().folder() + "/second/agent.sock";
+  config("  socket: " + first + "\n");
+  start_agent({.environment = {"CONFIG_FILE=" + config_path()}, .socket = false});
+  ASSERT_TRUE(eventually([&] { return http_get(first, "/readyz").status == 200; }));
+  const auto agent = node().agent_id();
+  const auto mode = [](const std::string& path) { return std::filesystem::status(path).permissions(); };
+  EXPECT_EQ(mode(first), std::filesystem::perms(0660));
+
+  config("  socket: " + second + "\n  socketMode: \"0666\"\n");
+  ASSERT_TRUE(eventually([&] { return http_get(second, "/readyz").status == 200; }));
+  EXPECT_EQ(mode(second), std::filesystem::perms(0666));
+  EXPECT_FALSE(std::filesystem::exists(first));
+
+  // What cannot be had is told, and all else goes on.
+  std::filesystem::permissions(node().folder() + "/second", std::filesystem::perms(0777));
+  config("  socket: " + node().folder() + "/second/other.sock\n");
+  EXPECT_NE(said("ListenFailed", "others may write in this folder").find("(gpulet.socket)"),
+            std::string::npos);
+  EXPECT_TRUE(answers("/readyz", 200));
+
+  config("  socket: \"\"\n");
+  EXPECT_TRUE(answers("/readyz", 200));
+  config("  socket: " + first + "\n");
+  EXPECT_TRUE(eventually([&] { return http_get(first, "/readyz").status == 200; }));
+  EXPECT_EQ(node().agent_id(), agent);
+  EXPECT_TRUE(offered(8));
+}
+
 TEST_F(SimPages, AListenerThatIsKilledComesBackAndNothingElseNotices) {
   serve();
   ASSERT_TRUE(answers("/healthz", 200));
@@ -81,10 +125,12 @@ TEST_F(SimPages, SigtermEndsItAndTakesItsSocketsAway) {
   ASSERT_NE(port(), 0);
   const std::string socket = kubelet().plugin_dir() + "/nvidia-gpu.sock";
   ASSERT_TRUE(std::filesystem::is_socket(socket));
+  ASSERT_TRUE(std::filesystem::is_socket(node().socket()));
   agent_may_end();
   const auto took = node().stop_agent();
   ASSERT_TRUE(took) << took.error().text();
   EXPECT_FALSE(std::filesystem::exists(socket));
+  EXPECT_FALSE(std::filesystem::exists(node().socket()));
   EXPECT_TRUE(wait_for([](const auto& state) { return !find(state, kGpu)->connected; }));
   EXPECT_EQ(http_get(port(), "/healthz").status, 0);
 }

@@ -5,7 +5,9 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "inventory/pci_config.h"
 #include "nvml/session.h"
+#include "nvml/usage.h"
 
 namespace gpulet::inventory {
 namespace {
@@ -25,15 +27,28 @@ Status optional_value(Result<T> value, U& into) {
 
 PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
 
-std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::string>& sys_roots) {
+// A file of the device's folder in sysfs, from the first root that has it; empty where none has.
+std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots) {
   for (const auto& root : sys_roots) {
-    const auto content = read_file(root + "/sys/bus/pci/devices/" + pci.sysfs() + "/numa_node");
-    if (!content) continue;
-    // The kernel writes -1 where the firmware told it nothing.
-    const auto node = text::parse_unsigned(text::trim(*content));
-    return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
+    if (auto content = read_file(root + "/sys/bus/pci/devices/" + pci.sysfs() + "/" + name)) return *content;
   }
-  return std::nullopt;
+  return {};
+}
+
+std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::string>& sys_roots) {
+  // The kernel writes -1 where the firmware told it nothing.
+  const auto node = text::parse_unsigned(text::trim(read_sys(pci, "numa_node", sys_roots)));
+  return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
+}
+
+// Data goes with both edges of the memory's clock.
+Status read_bandwidth(const Session& session, nvml::Device device, Gpu& gpu) {
+  const nvml::Usage usage(session, device);
+  unsigned bits = 0, mhz = 0;
+  GPULET_TRY(optional_value(usage.memory_bus_width(), bits));
+  GPULET_TRY(optional_value(usage.max_clock(nvml::Clock::kMemory), mhz));
+  gpu.memory_bandwidth = std::uint64_t{bits} / 8 * mhz * 2 * 1'000'000;
+  return {};
 }
 
 Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
@@ -139,6 +154,8 @@ Status read_whole(const Session& session, const std::vector<std::string>& sys_ro
   gpu.pci_device_id = pci.device_id;
   gpu.pci_subsystem_id = pci.subsystem_id;
   gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
+  gpu.pci_class = pci_class(read_sys(gpu.pci, "class", sys_roots));
+  gpu.vgpu = vgpu_host(read_sys(gpu.pci, "config", sys_roots));
   GPULET_TRY_ASSIGN(gpu.model, session.name(device));
   GPULET_TRY(optional_value(session.brand(device), gpu.brand));
   GPULET_TRY(optional_value(session.serial(device), gpu.serial));
@@ -149,6 +166,7 @@ Status read_whole(const Session& session, const std::vector<std::string>& sys_ro
   gpu.compute_minor = compute.minor;
   gpu.architecture = architecture_name(compute.major, compute.minor);
   GPULET_TRY(optional_value(session.memory_total(device), gpu.memory));
+  GPULET_TRY(read_bandwidth(session, device, gpu));
   GPULET_TRY(read_mig(session, device, gpu));
   GPULET_TRY(read_links(session, device, gpu));
   return read_fabric(session, device, gpu);

@@ -47,6 +47,7 @@ TEST(Read, AWholeH100) {
   EXPECT_EQ(gpu.minor, 3u);
   EXPECT_GT(gpu.memory.mebibytes(), 80'000u);
   EXPECT_EQ(gpu.pci_device_id, 0x233010deu);
+  EXPECT_EQ(gpu.memory_bandwidth, 3'352'320'000'000u) << "5120 bits at twice 2619 MHz";
   {
     const auto state = machine.root.edit();
     EXPECT_EQ(gpu.uuid.str(), state->gpus[3].uuid);
@@ -85,6 +86,14 @@ TEST(Read, NumaNodeZeroCountsAndMinusOneIsNone) {
   EXPECT_EQ(machine.read(2).numa_node, std::optional(1));
   // The first root that has the device tells.
   EXPECT_EQ(read_gpu(*machine.session, 2, {"/nowhere", machine.root.path()}).numa_node, std::optional(1));
+}
+
+TEST(Read, TheClassIsSysfs) {
+  Opened machine(2u);
+  machine.root.write("sys/bus/pci/devices/" + machine.read(0).pci.sysfs() + "/class", "0x030200\n");
+  EXPECT_EQ(machine.read(0).pci_class, 0x030200u);
+  EXPECT_EQ(machine.read(1).pci_class, 0u);
+  EXPECT_FALSE(machine.read(0).vgpu);
 }
 
 TEST(Read, FabricOnlyWhenItsRegistrationIsDone) {

@@ -60,6 +60,13 @@ struct Fabric {
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
 
+// Of a virtual GPU: what the hypervisor's driver says of itself (inventory/pci_config.h).
+struct VgpuHost {
+  std::string driver_version;  // "460.16"
+  std::string driver_branch;   // "r460_00"
+  friend auto operator<=>(const VgpuHost&, const VgpuHost&) = default;
+};
+
 // Why a device is not fit for use; none when it is. Set by health/.
 struct Health {
   bool healthy = true;
@@ -96,10 +103,13 @@ struct Gpu {
   std::string architecture;  // "hopper", as the label nvidia.com/gpu.family
   unsigned compute_major = 0, compute_minor = 0;
   Bytes memory;              // total framebuffer
+  std::uint64_t memory_bandwidth = 0;  // bytes a second, at the greatest memory clock; 0 when unknown
   unsigned minor = 0;        // N of /dev/nvidiaN
   PciAddress pci;
   std::uint32_t pci_device_id = 0;     // device<<16 | vendor, as nvmlPciInfo_t
   std::uint32_t pci_subsystem_id = 0;
+  std::uint32_t pci_class = 0;         // as sysfs: 0x030200; 0 when unknown
+  std::optional<VgpuHost> vgpu;
   std::string serial;
   std::optional<int> numa_node;  // absent when the kernel says -1 or nothing
 

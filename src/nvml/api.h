@@ -79,6 +79,7 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetBAR1MemoryInfo, nullptr)                                          \
   X(nvmlDeviceGetClockInfo, nullptr)                                               \
   X(nvmlDeviceGetMaxClockInfo, nullptr)                                            \
+  X(nvmlDeviceGetMemoryBusWidth, nullptr)                                          \
   X(nvmlDeviceGetApplicationsClock, nullptr)                                       \
   X(nvmlDeviceGetCurrentClocksEventReasons,                                        \
     "nvmlDeviceGetCurrentClocksThrottleReasons")                                   \

@@ -111,6 +111,12 @@ Result<unsigned> Usage::application_clock(Clock clock) const {
   return mhz;
 }
 
+Result<unsigned> Usage::memory_bus_width() const {
+  unsigned bits = 0;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetMemoryBusWidth, &bits));
+  return bits;
+}
+
 Result<std::uint64_t> Usage::clock_events() const {
   unsigned long long bits = 0;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetCurrentClocksEventReasons, &bits));

@@ -114,6 +114,7 @@ class Usage {
   Result<unsigned> clock(Clock clock) const;  // MHz
   Result<unsigned> max_clock(Clock clock) const;
   Result<unsigned> application_clock(Clock clock) const;
+  Result<unsigned> memory_bus_width() const;   // bits
   Result<std::uint64_t> clock_events() const;  // why clocks are what they are
   Result<unsigned> performance_state() const;  // 0 is the fastest
   Result<unsigned> temperature() const;        // Celsius

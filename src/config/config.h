@@ -15,6 +15,7 @@
 
 #include "base/strong.h"
 #include "config/faults.h"
+#include "config/labels.h"
 #include "config/metrics.h"
 #include "config/rules.h"
 #include "health/policy.h"
@@ -37,6 +38,7 @@ struct Flags {
   bool gdrcopy_enabled = false;
   bool gds_enabled = false;
   bool mofed_enabled = false;
+  bool use_node_feature_api = true;  // gpu-feature-discovery's labels as an object of NFD
   DeviceDiscoveryStrategy device_discovery_strategy = DeviceDiscoveryStrategy::kAuto;
 
   bool pass_device_specs = false;
@@ -103,6 +105,7 @@ struct Own {
   health::Policy health;
   FaultSettings faults;
   MetricsSettings metrics;
+  LabelSettings labels;
   // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
   std::string state_dir = "/var/lib/gpulet";
   // Read for XIDs and NVSwitches' faults; empty: not.
@@ -121,6 +124,7 @@ struct Config {
   std::vector<ResourcePattern> mig_resources;
   Sharing sharing;
   Imex imex;
+  FeatureDiscovery gfd;  // fields of `flags.gfd`
   Own gpulet;
 
   std::string config_file;  // --config-file; empty for none

@@ -166,10 +166,15 @@ class Loader {
 
   void take_environment(const Setting& setting, std::optional<Given>& given) {
     for (const auto name : setting.environment) {
-      const auto found = sources_.environment.find(name);
-      if (found == sources_.environment.end()) continue;
-      take(setting, {found->second}, "env " + std::string(name), given);
-      return;
+      // NVIDIA's feature discovery has a name of its own for what it shares with the plugin:
+      // GFD_MIG_STRATEGY.
+      for (const bool own : {true, false}) {
+        if (own && !sources_.discovery) continue;
+        const std::string variable = (own ? "GFD_" : "") + std::string(name);
+        const auto found = sources_.environment.find(variable);
+        if (found == sources_.environment.end()) continue;
+        return take(setting, {found->second}, "env " + variable, given);
+      }
     }
   }
 
@@ -203,6 +208,14 @@ class Loader {
       *field = manage;
       given = Given{manage, manage ? "default" : "default, as a drop-in"};
     }
+    auto& outputs = value_of("gpulet.labels.outputs");
+    if (!outputs) {
+      const char* where = sources_.discovery ? (config().flags.use_node_feature_api ? "node-feature" : "file")
+                                             : (sources_.drop_in ? "none" : "node");
+      outputs =
+          Given{std::vector<std::string>{where}, sources_.drop_in ? "default, as a drop-in" : "default"};
+      setting_of_path("gpulet.labels.outputs")->assign(config(), outputs->value);
+    }
     auto& mps_root = value_of("flags.mpsRoot");
     const bool rules_share = std::ranges::any_of(
         config().gpulet.partition, [](const auto& rule) { return std::holds_alternative<Mps>(rule.how); });
@@ -217,6 +230,12 @@ class Loader {
   // Rules between settings.
   void check_together() {
     check_partition(config(), checked_.loaded.sharing_origin, problems_);
+    const auto& outputs = config().gpulet.labels.outputs;
+    if (!sources_.discovery && config().gfd.output_file.empty() &&
+        std::ranges::count(outputs, LabelOutput::kFile) != 0) {
+      problems_.error(value_of("gpulet.labels.outputs")->origin,
+                      "gpulet.labels.outputs: a file needs its name in flags.gfd.outputFile");
+    }
     // The label is what broken nodes are counted by.
     if (config().gpulet.faults.cluster_percent > 0 && !config().gpulet.faults.label) {
       problems_.error(value_of("gpulet.faults.moving.clusterPercent")->origin,
@@ -226,7 +245,7 @@ class Loader {
     if (config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;
-    if (config().flags.mps_root.empty()) {
+    if (config().flags.mps_root.empty() && !sources_.discovery) {
       problems_.error(place, "sharing.mps: using MPS requires --mps-root to be specified");
     }
     // MIG devices are served too (partition/sharing.h); by NVIDIA's name, its own word counts.
@@ -261,9 +280,12 @@ Status read_config_file(Sources& sources) {
   std::string path;
   if (const auto flag = sources.flags.find(setting.flag); flag != sources.flags.end()) {
     path = flag->second.empty() ? "" : flag->second.back();
-  } else if (const auto given = sources.environment.find(setting.environment[0]);
-             given != sources.environment.end()) {
-    path = given->second;
+  } else {
+    for (const char* prefix : {"", "GFD_"}) {  // the last that is set counts
+      if (*prefix != '\0' && !sources.discovery) continue;
+      const auto given = sources.environment.find(prefix + std::string(setting.environment[0]));
+      if (given != sources.environment.end()) path = given->second;
+    }
   }
   sources.file_path = path;
   sources.file_content.clear();

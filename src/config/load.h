@@ -23,6 +23,9 @@ struct Sources {
   // Called by NVIDIA's name: unknown keys are warnings, as are the other things that its plugin does not
   // mind.
   bool drop_in = false;
+  // Called as gpu-feature-discovery: its variables GFD_… count, labels go where its flags say, and what only
+  // the plugin needs is not asked for.
+  bool discovery = false;
 };
 
 // A setting's effective value.

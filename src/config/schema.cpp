@@ -6,6 +6,7 @@
 #include "config/assign.h"
 #include "config/faults_settings.h"
 #include "config/health_settings.h"
+#include "config/labels_settings.h"
 #include "config/metrics_settings.h"
 #include "config/own_settings.h"
 
@@ -92,7 +93,13 @@ std::vector<Setting> shared_flags() {
        .default_text = "false",
        .help = "ask for MOFED in containers that get a GPU",
        .assign = [](Config& c, const Value& v) { c.flags.mofed_enabled = flag(v); }},
-      {.path = "flags.useNodeFeatureAPI", .kind = Kind::kBool, .help = "for gpu-feature-discovery"},
+      {.flag = "use-node-feature-api",
+       .environment = {"USE_NODE_FEATURE_API"},
+       .path = "flags.useNodeFeatureAPI",
+       .kind = Kind::kBool,
+       .help = "labels as an object of NFD, the default, or as its file; for gpu-feature-discovery",
+       .discovery_only = true,
+       .assign = [](Config& c, const Value& v) { c.flags.use_node_feature_api = flag(v); }},
       {.flag = "device-discovery-strategy",
        .environment = {"DEVICE_DISCOVERY_STRATEGY"},
        .path = "flags.deviceDiscoveryStrategy",
@@ -171,12 +178,11 @@ std::vector<Setting> plugin_flags() {
              c.flags.shared_devices_allocation_policy =
                  choice<SharedDevicesAllocationPolicy>(text(v), kSharedPolicies);
            }},
-      // For gpu-feature-discovery, which reads the same file.
-      {.path = "flags.gfd.oneshot", .kind = Kind::kBool, .help = "for gpu-feature-discovery"},
-      {.path = "flags.gfd.noTimestamp", .kind = Kind::kBool, .help = "for gpu-feature-discovery"},
-      {.path = "flags.gfd.sleepInterval", .kind = Kind::kInterval, .help = "for gpu-feature-discovery"},
-      {.path = "flags.gfd.outputFile", .help = "for gpu-feature-discovery"},
-      {.path = "flags.gfd.machineTypeFile", .help = "for gpu-feature-discovery"},
+  };
+}
+
+std::vector<Setting> imex_flags() {
+  return {
       {.flag = "imex-channel-ids",
        .environment = {"IMEX_CHANNEL_IDS"},
        .path = "imex.channelIDs",
@@ -238,8 +244,9 @@ const std::vector<Setting>& table() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> rows;
     for (auto&& part :
-         {shared_flags(), plugin_flags(), fileless_flags(), own_settings(), health_settings(),
-          faults_settings(), metrics_settings(), partition_settings(), node_config_settings()}) {
+         {shared_flags(), plugin_flags(), feature_discovery_settings(), imex_flags(), fileless_flags(),
+          own_settings(), health_settings(), faults_settings(), metrics_settings(), labels_settings(),
+          partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

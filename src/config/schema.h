@@ -53,6 +53,7 @@ struct Setting {
     std::uint64_t least = 0, most = 0;
   };
   std::optional<Bounds> bounds = std::nullopt;
+  bool discovery_only = false;  // its flag is one of `gpu-feature-discovery` and of no other program
   // Puts a valid value in its place; empty for what is accepted for other programs' sake and has no effect
   // here.
   std::function<void(Config&, const Value&)> assign = nullptr;

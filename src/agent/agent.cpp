@@ -57,6 +57,7 @@ void Agent::start() {
       .kubelet_started = [this] { on_kubelet_started(); },
       .socket_lost = [this](const ResourceName& name) { on_socket_lost(name); },
       .watched = [this](const ResourceName& name, bool watched) { on_watched(name, watched); },
+      .allocated = ports_.allocated,
   });
   open_driver();
 }
@@ -335,6 +336,14 @@ kubelet::DevicesByResource Agent::offered() const {
     for (const auto& device : served.offer->resource.devices) ids.push_back(device.id);
   }
   return offered;
+}
+
+std::vector<kubelet::OfferPtr> Agent::offers() const {
+  std::vector<kubelet::OfferPtr> offers;
+  for (const auto& [name, served] : served_) {
+    if (served.offer) offers.push_back(served.offer);
+  }
+  return offers;
 }
 
 State Agent::state() const {

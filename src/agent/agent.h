@@ -76,6 +76,8 @@ struct Ports {
   // about it, and once after the first reading (the changes may be empty): on the loop, once the kubelet has
   // been told. May be empty.
   std::function<void(const health::ViewPtr&, const std::vector<health::Change>&)> health_changed = nullptr;
+  // The kubelet was given devices for a container: PodResources will name it soon. May be empty.
+  std::function<void()> allocated = nullptr;
 };
 
 class Agent {
@@ -111,6 +113,8 @@ class Agent {
   State state() const;
   // Every device of every resource that is served.
   kubelet::DevicesByResource offered() const;
+  // What is offered now, by resource name.
+  std::vector<kubelet::OfferPtr> offers() const;
 
  private:
   struct Served {

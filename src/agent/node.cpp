@@ -8,6 +8,7 @@
 #include "agent/agent.h"
 #include "agent/cdi_care.h"
 #include "agent/fault_care.h"
+#include "agent/gpu_node_care.h"
 #include "agent/health_memory.h"
 #include "agent/kernel_log.h"
 #include "agent/mig_hooks.h"
@@ -18,12 +19,14 @@
 #include "agent/nvml_driver.h"
 #include "agent/nvml_mig.h"
 #include "agent/operator_care.h"
+#include "agent/published_node.h"
 #include "agent/reporter.h"
 #include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "cluster/node_patch.h"
 #include "cluster/node_watch.h"
+#include "cluster/object_apply.h"
 #include "config/config_folder.h"
 #include "config/print.h"
 #include "kubelet/plugin_host.h"
@@ -147,6 +150,10 @@ class Node {
               pages_->on_health(view, changes);
               tell_health(view);
             },
+        .allocated =
+            [this] {
+              if (gpu_node_care_) gpu_node_care_->allocated();
+            },
     };
     health_file_.move_to(health_state_of(config_));
     operator_->apply(config_.gpulet.state_dir, config_.gpulet.health_file);
@@ -226,6 +233,8 @@ class Node {
   // the exit.
   void withdraw() {
     pages_.reset();
+    gpu_node_care_.reset();
+    gpu_node_.reset();
     fault_care_.reset();
     mig_.reset();
     mig_hooks_.reset();
@@ -277,6 +286,28 @@ class Node {
                        .holders = [this](auto done) { pod_resources_->list(std::move(done)); }},
         config_.gpulet.faults, std::random_device{}());
     if (agent_ && agent_->health()) tell_health(agent_->health());
+    publish_node();
+  }
+
+  // For schedulers, as the config wants it.
+  void publish_node() {
+    if (!config_.gpulet.publish_node || !access_) {
+      gpu_node_care_.reset();
+      gpu_node_.reset();
+      return;
+    }
+    if (gpu_node_care_) return gpu_node_care_->changed();
+    gpu_node_ = cluster::ObjectApply::start(
+        loop_, *access_, {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath});
+    gpu_node_care_.emplace(GpuNodePorts{
+        .loop = loop_,
+        .holders = [this](auto done) { pod_resources_->list(std::move(done)); },
+        .node = [this](const auto& holders) -> std::optional<scheduler::GpuNode> {
+          const auto snapshot = agent_ ? agent_->state().snapshot : nullptr;
+          if (!snapshot) return std::nullopt;
+          return published_node(*snapshot, agent_->offers(), config_, agent_->health().get(), holders);
+        },
+        .write = [this](std::string spec) { gpu_node_->set(std::move(spec)); }});
   }
 
   void tell_health(const health::ViewPtr& view) {
@@ -350,6 +381,7 @@ class Node {
       reporter_->event(Reporter::Severity::kNormal, "ConfigReloaded", "the new configuration is in force");
     }
     pages_->apply(config_);
+    publish_node();
   }
 
   void config_failed(const Error& error) {
@@ -363,6 +395,7 @@ class Node {
     loop_.post([this] {
       look_posted_ = false;
       pages_->publish();
+      if (gpu_node_care_) gpu_node_care_->changed();
       if (!agent_ || !mig_) return;
       const auto snapshot = agent_->state().snapshot;
       if (snapshot) mig_->update(mig_wishes(*snapshot, config_, facts_.labels), snapshot);
@@ -396,6 +429,8 @@ class Node {
   std::unique_ptr<cluster::NodeWatch> node_watch_;
   std::unique_ptr<cluster::NodePatch> node_patch_;
   std::unique_ptr<FaultCare> fault_care_;
+  std::unique_ptr<cluster::ObjectApply> gpu_node_;
+  std::optional<GpuNodeCare> gpu_node_care_;
   std::unique_ptr<config::ConfigFolder> config_folder_;
   Subscription label_patience_;
   std::unique_ptr<FileWatch> config_watch_;

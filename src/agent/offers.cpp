@@ -52,18 +52,6 @@ kubelet::AllocationRules rules_of(const config::Config& config, const NodeFiles&
   return rules;
 }
 
-placement::Rules placement_rules(const config::Config& config) {
-  placement::Rules rules;
-  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest
-                     ? placement::Policy::kTightest
-                     : placement::Policy::kBestEffort;
-  rules.shared =
-      config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
-          ? placement::SharedPolicy::kPacked
-          : placement::SharedPolicy::kDistributed;
-  return rules;
-}
-
 // The daemons of a resource, and its devices as they are while a daemon of theirs is not well.
 std::vector<mps::DaemonSpec> serve_by(partition::Resource& resource, const std::vector<mps::DaemonSpec>& all,
                                       const std::map<std::string, inventory::Health>& healths) {
@@ -102,6 +90,18 @@ bool same(const kubelet::Offer& a, const kubelet::Offer& b) {
 }
 
 }  // namespace
+
+placement::Rules placement_rules(const config::Config& config) {
+  placement::Rules rules;
+  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest
+                     ? placement::Policy::kTightest
+                     : placement::Policy::kBestEffort;
+  rules.shared =
+      config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
+          ? placement::SharedPolicy::kPacked
+          : placement::SharedPolicy::kDistributed;
+  return rules;
+}
 
 std::vector<placement::Device> placement_devices(const partition::Resource& resource,
                                                  const inventory::Snapshot& snapshot) {

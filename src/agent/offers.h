@@ -50,6 +50,9 @@ struct Offers {
 std::vector<placement::Device> placement_devices(const partition::Resource& resource,
                                                  const inventory::Snapshot& snapshot);
 
+// By which a resource's devices are chosen.
+placement::Rules placement_rules(const config::Config& config);
+
 // Builds offers, reusing what did not change: a chooser's tables are kept while the topology, the devices and
 // the policy are the same, and an Offer equal to the one before is the same pointer.
 class OfferBuilder {

@@ -108,6 +108,7 @@ struct Own {
   LabelSettings labels;
   // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
   std::string state_dir = "/var/lib/gpulet";
+  bool publish_node = true;  // the object GpuNode, for schedulers
   // Read for XIDs and NVSwitches' faults; empty: not.
   std::string kernel_log = "/dev/kmsg";
   // What `gpulet health` reads: written at each change; empty: not.

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <type_traits>
 
 #include "base/text.h"
 #include "kubelet/answers.h"
@@ -54,6 +55,7 @@ struct DeviceService::Impl {
   grpc::ServerCompletionQueue* queue = nullptr;
   bool stopped = false;
   std::function<void(const ResourceName&, bool)> watched;
+  std::function<void()> allocated;
   std::map<ResourceName, SlotPtr> slots;
   struct Connection {
     std::uint64_t serial;
@@ -155,6 +157,9 @@ void DeviceService::Impl::take(void (AsyncService::*method)(grpc::ServerContext*
       call->writer.FinishWithError(to_grpc(status.error()), &call->finished);
     } else {
       call->writer.Finish(response, grpc::Status::OK, &call->finished);
+      if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
+        if (allocated) allocated();
+      }
     }
   };
   (service.*method)(&call->context, &call->request, &call->writer, queue, queue, &call->taken);
@@ -271,6 +276,12 @@ void DeviceService::stop() {
   std::lock_guard lock(impl_->mutex);
   impl_->stopped = true;
   impl_->watched = nullptr;
+  impl_->allocated = nullptr;
+}
+
+void DeviceService::on_allocated(std::function<void()> allocated) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->allocated = std::move(allocated);
 }
 
 void DeviceService::on_watched(std::function<void(const ResourceName&, bool)> watched) {

@@ -32,6 +32,8 @@ class DeviceService {
 
   // Told, under the service's lock, when a resource's first stream opens and its last one ends.
   void on_watched(std::function<void(const ResourceName&, bool)> watched);
+  // Told, under the service's lock, when a container was given devices.
+  void on_allocated(std::function<void()> allocated);
 
   // What the resource's requests are answered from, from now on. Its streams are sent the device list if it differs.
   void put(OfferPtr offer);

@@ -105,12 +105,18 @@ RealPluginHost::RealPluginHost(Loop& loop, std::shared_ptr<Rpc> rpc, PluginHostS
       if (events_.watched) events_.watched(resource, watched);
     });
   });
+  rpc_->devices().on_allocated([this, mailbox = mailbox_] {
+    Mailbox::post(mailbox, [this] {
+      if (events_.allocated) events_.allocated();
+    });
+  });
   kubelet_ = identify(settings_.kubelet_socket);
   open_watches();
 }
 
 RealPluginHost::~RealPluginHost() {
   rpc_->devices().on_watched(nullptr);
+  rpc_->devices().on_allocated(nullptr);
   mailbox_->close();
   registering_.clear();
   watches_.clear();

@@ -37,6 +37,7 @@ class PluginHost {
     std::function<void()> kubelet_started;            // its socket was created
     std::function<void(ResourceName)> socket_lost;    // somebody removed or replaced our socket
     std::function<void(ResourceName, bool)> watched;  // the kubelet opened its first ListAndWatch, or left its last
+    std::function<void()> allocated = nullptr;        // a container was given devices
   };
   virtual void set_events(Events events) = 0;
 };

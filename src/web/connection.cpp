@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/error.hpp>
 #include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <cerrno>
 #include <cstring>
 
@@ -34,6 +34,13 @@ Answer too_large(std::size_t limit) {
                                                       std::to_string(limit) + " bytes\n")};
 }
 
+Answer body_refusal(std::size_t limit) {
+  if (limit == 0) return refusal(413, "a request here has no body\n");
+  return {.status = 413,
+          .body = std::make_shared<const std::string>("the request's body is larger than " +
+                                                      std::to_string(limit) + " bytes\n")};
+}
+
 Answer refusal_of(const boost::beast::error_code& error, std::size_t limit) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) return too_large(limit);
   return refusal(400, "not an HTTP request\n");
@@ -41,9 +48,10 @@ Answer refusal_of(const boost::beast::error_code& error, std::size_t limit) {
 
 }  // namespace
 
-struct Connection::Parser : http::request_parser<http::empty_body> {
-  explicit Parser(std::size_t limit) {
-    header_limit(static_cast<std::uint32_t>(limit));
+struct Connection::Parser : http::request_parser<http::string_body> {
+  explicit Parser(const ServerLimits& limits) {
+    header_limit(static_cast<std::uint32_t>(limits.head_bytes));
+    body_limit(limits.body_bytes);
     eager(false);
   }
   std::string_view field(http::field name) {
@@ -154,13 +162,21 @@ Transport::Outcome Connection::fill() {
 
 bool Connection::parse() {
   if (!parser_) {
-    parser_ = std::make_unique<Parser>(limits_.head_bytes);
+    parser_ = std::make_unique<Parser>(limits_);
     start_limit(limits_.exchange);
   }
   boost::beast::error_code error;
-  const std::size_t used = parser_->put(boost::asio::buffer(buffer_.data(), filled_), error);
-  filled_ -= used;
-  std::memmove(buffer_.data(), buffer_.data() + used, filled_);
+  // The head first, then as much of a body as is there.
+  for (std::size_t used = 1; used != 0 && !error && filled_ > 0 && !parser_->is_done();) {
+    used = parser_->put(boost::asio::buffer(buffer_.data(), filled_), error);
+    filled_ -= used;
+    std::memmove(buffer_.data(), buffer_.data() + used, filled_);
+    if (limits_.body_bytes == 0 && parser_->is_header_done()) break;
+  }
+  if (error == http::error::body_limit) {
+    reply(body_refusal(limits_.body_bytes), false, false);
+    return true;
+  }
   if (error == http::error::need_more) {
     if (filled_ == limits_.head_bytes) reply(too_large(limits_.head_bytes), false, false);
     return true;
@@ -172,10 +188,11 @@ bool Connection::parse() {
   if (!parser_->is_header_done()) return true;
   const auto& request = parser_->get();
   const auto length = parser_->content_length();
-  if (parser_->chunked() || (length && *length > 0)) {
-    reply(refusal(413, "a request here has no body\n"), false, false);
+  if (limits_.body_bytes == 0 && (parser_->chunked() || (length && *length > 0))) {
+    reply(body_refusal(0), false, false);
     return true;
   }
+  if (!parser_->is_done()) return true;
   ask(request.method() == http::verb::head, request.keep_alive());
   return true;
 }
@@ -201,7 +218,8 @@ void Connection::ask(bool head_only, bool keep_alive) {
                   .accept = parser_->field(http::field::accept),
                   .accept_encoding = parser_->field(http::field::accept_encoding),
                   .client = client,
-                  .fields = {}};
+                  .fields = {},
+                  .body = parsed.body()};
   for (const auto& field : parsed)
     request.fields.emplace_back(view(field.name_string()), view(field.value()));
   start_limit(limits_.exchange);

@@ -1,5 +1,5 @@
-// A small HTTP/1.1 server on the loop, for what a Service answers: no body is read, no file opened, every
-// wait and every buffer has a limit. Beast parses the requests. A process in which it speaks TLS ignores
+// A small HTTP/1.1 server on the loop, for what a Service answers: no file is opened, every wait and every
+// buffer has a limit. Beast parses the requests. A process in which it speaks TLS ignores
 // SIGPIPE.
 #pragma once
 
@@ -24,6 +24,7 @@ struct ServerLimits {
   Duration exchange = std::chrono::seconds(10);
   Duration idle = std::chrono::seconds(10);  // between two requests of one connection
   std::size_t head_bytes = 8192;             // of a request: its line and its fields
+  std::size_t body_bytes = 0;  // of a request; 0: one with a body is refused, and the body not read
   std::size_t connections = kMaxConnections;
   std::size_t watchers = kMaxWatchers;  // of the site, whichever server they came through
 };

@@ -15,13 +15,14 @@ namespace gpulet::web {
 
 using Field = std::pair<std::string_view, std::string_view>;
 
-// A request without a body; fields that are not there are empty.
+// A request; fields that are not there are empty.
 struct Request {
   std::string_view method, target;
   std::string_view accept = {}, accept_encoding = {};
   // The last common name of the certificate that the client showed and that was verified; empty without one.
   std::string_view client = {};
   std::vector<Field> fields = {};  // all, in their order, names as they were sent
+  std::string_view body = {};      // whole; empty where the server takes none (server.h)
 };
 
 struct Answer {

@@ -25,6 +25,7 @@ class Slow final : public Service {
     std::string what(request.target);
     for (const auto& [name, value] : request.fields)
       what += " " + std::string(name) + "=" + std::string(value);
+    if (!request.body.empty()) what += " with " + std::to_string(request.body.size()) + request.body.back();
     asked_.push_back({what + " by " + std::string(request.client), reply});
     some_.notify_all();
   }
@@ -166,6 +167,43 @@ TEST_F(ServiceTest, AHeadHasTheLimitThatItIsGiven) {
   const std::string refused = client.answer();
   EXPECT_EQ(status_of(refused), 431);
   EXPECT_EQ(body_of(refused), "the request's head is larger than 65536 bytes\n");
+}
+
+TEST_F(ServiceTest, ABodyIsReadWholeUpToItsLimit) {
+  start({.body_bytes = 1u << 20});
+  Client client(port_);
+  const std::string big((1u << 20) - 1, 'x');
+  ASSERT_TRUE(client.send("POST /1 HTTP/1.1\r\nContent-Length: " + std::to_string(big.size() + 1) +
+                          "\r\n\r\n" + big));
+  ASSERT_TRUE(client.send("yGET /2 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 Content-Length=1048576 with 1048576y by ", "first");
+  EXPECT_EQ(body_of(client.answer()), "first");
+  answer_next("/2 by ", "second");
+  EXPECT_EQ(body_of(client.answer()), "second");
+  ASSERT_TRUE(client.send("POST /3 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"));
+  ASSERT_TRUE(client.send("lo\r\n1\r\n!\r\n0\r\n\r\n"));
+  answer_next("/3 Transfer-Encoding=chunked with 6! by ", "third");
+  EXPECT_EQ(body_of(client.answer()), "third");
+  ASSERT_TRUE(client.send("POST /4 HTTP/1.1\r\nContent-Length: 0\r\n\r\n"));
+  answer_next("/4 Content-Length=0 by ", "fourth");
+  EXPECT_EQ(body_of(client.answer()), "fourth");
+}
+
+TEST_F(ServiceTest, ABodyAboveTheLimitIsRefused) {
+  start({.body_bytes = 1000});
+  const std::string heads[] = {
+      "POST /1 HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
+      "POST /1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'x'),
+      "POST /1 HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n"};
+  for (const auto& head : heads) {
+    Client client(port_);
+    ASSERT_TRUE(client.send(head));
+    const std::string refused = client.answer();
+    EXPECT_EQ(status_of(refused), 413) << head.substr(0, 60);
+    EXPECT_EQ(body_of(refused), "the request's body is larger than 1000 bytes\n");
+    EXPECT_TRUE(client.closed());
+  }
+  EXPECT_EQ(service_.waiting(), 0u);
 }
 
 TEST_F(ServiceTest, SaysWhoseCertificateWasShown) {

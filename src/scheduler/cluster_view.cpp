@@ -199,6 +199,12 @@ std::vector<std::string> ClusterView::node_names() const {
   return names;
 }
 
+std::vector<std::string> ClusterView::pod_keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, pod] : pods_) keys.push_back(key);
+  return keys;
+}
+
 void ClusterView::settle_all() {
   for (Entry* entry : dirty_) settle(*entry);
   dirty_.clear();

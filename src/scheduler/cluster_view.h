@@ -76,6 +76,7 @@ class ClusterView {
   // How good a node is, by what the policies see of it. Its node numbers are NodeView::place.
   NodeTable& table();
   std::vector<std::string> node_names() const;
+  std::vector<std::string> pod_keys() const;  // "namespace/name", in no order
 
   std::size_t nodes() const { return nodes_.size(); }
   std::size_t pods() const { return pods_.size(); }

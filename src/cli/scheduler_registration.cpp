@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/registrations.h"
+#include "cli/scheduler_command.h"
 #include "cli/simulate_command.h"
 
 namespace gpulet::cli {
@@ -29,12 +30,53 @@ void add_simulate(CLI::App& scheduler, Run& run) {
   command->callback([options, &run] { run = [options] { return simulate(*options); }; });
 }
 
+// What `gpulet scheduler` is without a subcommand.
+void add_extender(CLI::App& command, Run& run) {
+  const auto options = std::make_shared<extender::Options>();
+  const auto log_format = std::make_shared<std::string>("text");
+  command.add_option("--listen", options->listen, "host:port of the extender (0.0.0.0:9410)");
+  command.add_option("--policy", options->policy,
+                     "of Pods that name none, nor their namespace: docs/scheduling.md has them (default)");
+  auto* certificate =
+      command.add_option("--tls-cert-file", options->certificate_file, "PEM; without it plain HTTP");
+  auto* key = command.add_option("--tls-key-file", options->key_file, "PEM, of that certificate");
+  certificate->needs(key);
+  key->needs(certificate);
+  command
+      .add_option("--client-ca-file", options->client_authorities_file,
+                  "PEM; clients must show a certificate that it signed")
+      ->needs(certificate);
+  command.add_option("--leave-seconds", options->leave_seconds,
+                     "told to end, serve on for so long, saying that it is not ready (5)");
+  command.add_option("--log-format", *log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command.callback([&command, options, log_format, &run] {
+    if (command.get_subcommands().empty())
+      run = [options, log_format] { return scheduler(*options, *log_format); };
+  });
+}
+
+void add_explain(CLI::App& app, Run& run) {
+  auto* command = app.add_subcommand("explain", "why a Pod is where it is, and what would make it fit");
+  const auto options = std::make_shared<ExplainOptions>();
+  command->add_option("POD", options->question.pod, "its name")->required();
+  command->add_option("-n,--namespace", options->question.name_space, "of the Pod (default)");
+  command->add_option("--kubeconfig", options->kubeconfig,
+                      "where the API server is (KUBECONFIG, ~/.kube/config)");
+  command->add_option("--service", options->question.service,
+                      "the extender's Service (gpulet/gpulet-scheduler:9410); empty: work it out here");
+  command->add_option("--policy", options->question.policy, "where it is worked out here (default)");
+  command->add_option("-o,--output", options->output, "text or json")->check(CLI::IsMember({"text", "json"}));
+  command->callback([options, &run] { run = [options] { return explain(*options); }; });
+}
+
 }  // namespace
 
 void add_scheduler(CLI::App& app, Run& run) {
-  auto* command = app.add_subcommand("scheduler", "where Pods should go: policies, and a simulator of them");
-  command->require_subcommand(1);
+  auto* command = app.add_subcommand("scheduler", "kube-scheduler's extender; and a simulator of policies");
+  command->require_subcommand(0, 1);
+  add_extender(*command, run);
   add_simulate(*command, run);
+  add_explain(app, run);
 }
 
 }  // namespace gpulet::cli

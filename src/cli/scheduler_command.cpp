@@ -1,0 +1,66 @@
+#include "cli/scheduler_command.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "cluster/access.h"
+
+namespace gpulet::cli {
+namespace {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+Environment environment_now() {
+  Environment environment;
+  for (const char* name :
+       {"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBECONFIG", "HOSTNAME", "HOME"}) {
+    if (const char* value = std::getenv(name)) environment[name] = value;
+  }
+  return environment;
+}
+
+// As kubectl looks for it.
+Result<cluster::Access> access_of(const ExplainOptions& options) {
+  auto environment = environment_now();
+  if (!options.kubeconfig.empty()) return cluster::access_from_kubeconfig(options.kubeconfig);
+  if (!environment["KUBECONFIG"].empty()) {
+    return cluster::access_from_kubeconfig(text::split(environment["KUBECONFIG"], ':').front());
+  }
+  const std::string file = environment["HOME"] + "/.kube/config";
+  if (::access(file.c_str(), R_OK) == 0) return cluster::access_from_kubeconfig(file);
+  environment["NODE_NAME"] = "gpulet-explain";
+  GPULET_TRY_ASSIGN(auto inside, cluster::in_cluster_access(environment));
+  if (inside) return *inside;
+  return fail(Code::kFailedPrecondition,
+              "there is no kubeconfig: --kubeconfig FILE or the variable KUBECONFIG says where one is");
+}
+
+}  // namespace
+
+int scheduler(const extender::Options& options, const std::string& log_format) {
+  log::configure(log::Level::kInfo, log_format == "json" ? log::Format::kJson : log::Format::kText);
+  const auto status = extender::run(options, environment_now());
+  if (!status) std::cerr << "gpulet scheduler: " << status.error().text() << "\n";
+  std::cerr.flush();
+  ::_exit(status ? 0 : 1);
+}
+
+int explain(const ExplainOptions& options) {
+  const auto access = access_of(options);
+  auto question = options.question;
+  question.json = options.output == "json";
+  const auto answer = access ? extender::ask(question, *access) : fail(access.error());
+  if (!answer) {
+    std::cerr << "gpulet explain: " << answer.error().text() << "\n";
+    return 1;
+  }
+  std::cout << *answer;
+  return 0;
+}
+
+}  // namespace gpulet::cli

@@ -2,12 +2,12 @@
 """gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
-                                               printed); RUN is `process`, `partition`, `labels`, `health`, `cdi` or
-                                               `daemon-set`
+                                               printed); RUN is `process`, `partition`, `labels`, `health`, `cdi`,
+                                               `scheduling` or `daemon-set`
 
 First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, by its
 config and by labels of the node, then on both nodes while GPUs break under a Deployment, then with containers that get their
-GPUs by CDI, then as a DaemonSet from the image. Each check is one function; a run
+GPUs by CDI, then with `gpulet scheduler` behind kube-scheduler, then as a DaemonSet from the image. Each check is one function; a run
 stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
 """
 import os

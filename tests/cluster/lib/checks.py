@@ -13,6 +13,7 @@ from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
 from lib.partition import PartitionChecks
+from lib.scheduling import SchedulingChecks
 from lib.storm import Storm
 
 GPU = "nvidia.com/gpu"
@@ -44,6 +45,7 @@ class Checks:
         yield "labels", LabelChecks(self).run()
         yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
+        yield "scheduling", SchedulingChecks(self).run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),
             ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),

@@ -1,0 +1,337 @@
+"""gpulet scheduler as the extender of the real kube-scheduler: links, faults, replicas that die, and that what it assumes is so."""
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+import urllib.request
+
+from lib.kube import gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
+
+GPU = "nvidia.com/gpu"
+GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
+LINKS = "gpulet.io/gpu-links"
+PORTS = (9411, 9412)
+SERVICE_PORT = 9410
+ADMISSIONS = 30
+LOAD_PODS = 24
+AWAY_S = 1.0  # from a fault until no new Pod goes there
+BUSY_S = 30.0  # for what others do in their own time
+CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {{kubeconfig: {kubeconfig}}}
+leaderElection: {{leaderElect: false}}
+podInitialBackoffSeconds: 1
+podMaxBackoffSeconds: 1
+extenders:
+  - urlPrefix: http://127.0.0.1:{port}
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    weight: 5
+    nodeCacheCapable: true
+    ignorable: true
+    httpTimeout: 2s
+    managedResources:
+      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
+"""
+
+
+class Service(threading.Thread):
+    """Stands for the cluster's Service: each connection goes to a replica that takes it."""
+
+    def __init__(self, port, replicas):
+        super().__init__(daemon=True)
+        self.replicas, self.turn, self.open = replicas, 0, True
+        self.listening = socket.create_server(("127.0.0.1", port))
+
+    def run(self):
+        while self.open:
+            try:
+                client, _ = self.listening.accept()
+            except OSError:
+                return
+            self.turn += 1
+            for offset in range(len(self.replicas)):
+                try:
+                    replica = socket.create_connection(("127.0.0.1", self.replicas[(self.turn + offset) % len(self.replicas)]), 1)
+                    break
+                except OSError:
+                    continue
+            else:
+                client.close()
+                continue
+            for source, sink in ((client, replica), (replica, client)):
+                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def carry(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.open = False
+        self.listening.close()
+
+
+class SchedulingChecks:
+    def __init__(self, checks):
+        self.checks, self.kube, self.state = checks, checks.kube, checks.n1.state
+        self.n1, self.n2 = checks.nodes
+        self.replicas, self.service, self.scheduler = {}, None, None
+        self.random = random.Random(8)
+
+    def run(self):
+        return [
+            ("the kind is installed, and each agent publishes its node", self.publish),
+            ("two replicas serve kube-scheduler", self.begin),
+            ("four linked GPUs are on one node, though the other is emptier", self.linked),
+            ("a Pod that fits nowhere is told why", self.told),
+            ("a malformed annotation is told, and the default used", self.malformed),
+            (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
+            ("a fault moves new Pods away", self.fault),
+            (f"one replica killed under {LOAD_PODS} Pods", self.killed),
+            ("gpulet explain, with and without an extender", self.explained),
+            ("kube-scheduler is as before", self.end),
+        ]
+
+    # What the checks have in common.
+    def pod(self, name, gpus, annotations=None, **more):
+        pod = gpu_pod(name, gpus, **more)
+        pod["metadata"]["annotations"] = annotations or {}
+        return pod
+
+    def node_of(self, name):
+        return until(f"{name} is bound", lambda: self.kube.pod(name)["spec"].get("nodeName"), BUSY_S)
+
+    def explain(self, name, port=PORTS[0]):
+        url = f"http://127.0.0.1:{port}/explain?namespace=default&pod={name}&format=json"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return json.load(answer)
+
+    def answers(self, name, port=PORTS[0]):
+        """Node → what is said of it."""
+        return {node["node"]: node for node in self.explain(name, port)["nodes"]}
+
+    def wait_event(self, name, reason, *parts):
+        def told():
+            return next((event["message"] for event in self.kube.events() if event["involvedObject"]["name"] == name and
+                         event["reason"] == reason and all(part in event.get("message", "") for part in parts)), None)
+        return until(f"an event {reason} about {name} with {parts}", told, BUSY_S)
+
+    def remove(self, *names):
+        for name in names:
+            self.kube.delete_pod(name, grace_s=0)
+        until("they have gone", lambda: not set(names) & set(self.kube.pods()), BUSY_S)
+
+    def wait_free(self, **counts):
+        """Until both replicas count so many GPUs of each node as free, by a Pod that asks for more than there are."""
+        for port in PORTS:
+            if port not in self.replicas:
+                continue
+
+            def counted(port=port):
+                found = {name: int(match[1]) for name, node in self.answers("too-many", port).items()
+                         if (match := re.search(r", (\d+) free", node.get("reason", "")))}
+                return found == counts
+            until(f"{counts} are free on port {port}", counted, BUSY_S)
+
+    def start_replica(self, port):
+        with open(self.state / "log" / f"scheduler-{port}", "a", encoding="utf-8") as log:
+            self.replicas[port] = subprocess.Popen(
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", "--leave-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
+
+    def is_ready(self, port):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
+    def start_scheduler(self, *arguments):
+        with open(self.state / "log" / "cp-kube-scheduler", "a", encoding="utf-8") as log:
+            return subprocess.Popen(["kube-scheduler", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    # The checks.
+    def publish(self):
+        text = (self.checks.root / "deploy/static/scheduler.yaml").read_text()
+        shipped = "\n---\n".join(part for part in text.split("\n---\n") if "kind: Deployment" not in part)
+        self.checks.kubectl("create", "namespace", "gpulet")
+        self.checks.kubectl("apply", "-f", "-", text=shipped)
+        for node in self.checks.nodes:
+            node.nvml("gpus")
+            node.start_agent()
+        for node in self.checks.nodes:
+            node.wait_allocatable(self.kube, 8)
+
+        def published():
+            found = {item["metadata"]["name"]: item for item in self.kube.get(GPU_NODES)["items"]}
+            return found if set(found) == {"n1", "n2"} and all(
+                len(item["spec"]["resources"][0]["units"]) == 8 for item in found.values() if item["spec"]["resources"]) and all(
+                    item["spec"]["resources"] for item in found.values()) else None
+        found = until("both nodes are published", published, BUSY_S)
+        for name, item in found.items():
+            owner = item["metadata"]["ownerReferences"][0]
+            assert owner["kind"] == "Node" and owner["name"] == name, owner
+            print(f"   {name}: {len(json.dumps(item['spec']))} bytes, {item['spec']['summary']}, "
+                  f"{item['spec']['links']['classes']}", flush=True)
+
+    def begin(self):
+        for port in PORTS:
+            self.start_replica(port)
+        for port in PORTS:
+            until(f"the replica on port {port} is ready", lambda port=port: self.is_ready(port), BUSY_S)
+        self.service = Service(SERVICE_PORT, PORTS)
+        self.service.start()
+        pid = self.state / "pid" / "cp-kube-scheduler"
+        os.kill(int(pid.read_text()), signal.SIGTERM)
+        configuration = self.state / "kube-scheduler.yaml"
+        configuration.write_text(CONFIGURATION.format(kubeconfig=self.state / "kubeconfig", port=SERVICE_PORT))
+        self.scheduler = self.start_scheduler(f"--config={configuration}")
+        pid.write_text(str(self.scheduler.pid))
+        # Asks for more than any node has, and so is always there to be explained.
+        self.kube.create_pod(self.pod("too-many", 16))
+        self.wait_free(n1=8, n2=8)
+
+    def linked(self):
+        """n1's GPUs are all linked by NVLink, n2's none; four of n1's are held, so that n2 is the emptier node."""
+        self.kube.create_pod(self.pod("holder", 4, node="n1"))
+        self.checks.wait_running("holder")
+        self.wait_free(n1=4, n2=8)
+        self.kube.create_pod(self.pod("linked", 4, {LINKS: "NV"}))
+        assert self.node_of("linked") == "n1", self.explain("linked")
+        self.checks.wait_running("linked")
+        held = self.n1.resources.held()
+        assert len(held["linked"]) == 4 and not set(held["linked"]) & set(held["holder"]), held
+
+    def told(self):
+        self.kube.create_pod(self.pod("waits", 4, {LINKS: "NV"}))
+        message = self.wait_event("waits", "GpuUnschedulable", "n1: 8/8 held, 0 free of 4 wanted",
+                                  "n2: 0/8 held, 8 free but no 4 linked by NV")
+        print(f"   {message}", flush=True)
+        hints = self.explain("waits")["hints"]
+        assert any(LINKS in hint and "n2" in hint for hint in hints), hints
+        self.remove("holder")  # what it waits for
+        assert self.node_of("waits") == "n1"
+        self.checks.wait_running("waits")
+        self.remove("linked", "waits")
+        self.wait_free(n1=8, n2=8)
+
+    def malformed(self):
+        self.kube.create_pod(self.pod("odd", 1, {LINKS: "fast", "gpulet.io/policy": "bestest"}))
+        self.node_of("odd")
+        self.wait_event("odd", "GpuRequestMalformed", f'{LINKS} is "fast"', 'gpulet.io/policy is "bestest"', "accepted")
+        self.checks.wait_running("odd")
+        self.remove("odd")
+        self.wait_free(n1=8, n2=8)
+
+    def agreement(self):
+        """Each Pod is held back by a gate until the extender has said what it would get where; then it gets it."""
+        alive = []
+        for number in range(ADMISSIONS):
+            name, gpus = f"agree-{number}", self.random.choice((1, 1, 2, 4))
+            pod = self.pod(name, gpus)
+            pod["spec"]["schedulingGates"] = [{"name": "test/gate"}]
+            self.kube.create_pod(pod)
+            free = {node.name: 8 - sum(map(len, node.resources.held().values())) for node in self.checks.nodes}
+            self.wait_free(**free)
+            expected = self.answers(name)
+            self.kube.call("PATCH", f"/api/v1/namespaces/default/pods/{name}", {"spec": {"schedulingGates": None}},
+                           kind="application/merge-patch+json")
+            if not any(answer["fits"] for answer in expected.values()):
+                self.remove(name)
+                continue
+            node = next(node for node in self.checks.nodes if node.name == self.node_of(name))
+            self.checks.wait_running(name)
+            given = {node.gpus[uuid]["index"] for uuid in node.resources.held()[name]}
+            said = {int(index) for index in re.match(r"GPU ([\d, ]*\d)", expected[node.name]["devices"])[1].split(",")}
+            assert given == said, f"{name} on {node.name}: assumed {said}, given {given}"
+            alive.append(name)
+            while sum(free.values()) < 8 and alive:
+                leaver = alive.pop(self.random.randrange(len(alive)))
+                self.remove(leaver)
+                free = {one.name: 8 - sum(map(len, one.resources.held().values())) for one in self.checks.nodes}
+        self.remove(*alive)
+        self.wait_free(n1=8, n2=8)
+
+    def fault(self):
+        self.kube.create_pod(self.pod("probe", 8, {LINKS: "NV"}))
+        self.node_of("probe")
+        self.remove("probe")
+        self.wait_free(n1=8, n2=8)
+        pod = self.pod("eight", 8, {LINKS: "NV"})
+        pod["spec"]["schedulingGates"] = [{"name": "test/gate"}]
+        self.kube.create_pod(pod)
+        until("it would fit", lambda: self.answers("eight")["n1"]["fits"], BUSY_S)
+        gpu = self.n1.gpu(3)
+        self.n1.run(GPULET_SIM, "xid", gpu["index"], 79, "--root", DRIVER_ROOT)
+        for port in PORTS:
+            until(f"nothing goes there by the replica on port {port}",
+                  lambda port=port: not self.answers("eight", port)["n1"]["fits"], AWAY_S, 0.02)
+        reason = self.answers("eight")["n1"]["reason"]
+        assert reason == "0/8 held, 1 quarantined (XID 79), 7 free of 8 wanted", reason
+        self.remove("eight")
+        self.kube.create_pod(self.pod("seven", 7, {LINKS: "NV"}))
+        assert self.node_of("seven") == "n1"
+        self.checks.wait_running("seven")
+        assert gpu["uuid"] not in self.n1.resources.held()["seven"]
+        self.remove("seven")
+        self.n1.run(GPULET_SIM, "heal", gpu["index"], "--root", DRIVER_ROOT)
+
+    def killed(self):
+        names = [f"load-{number}" for number in range(LOAD_PODS)]
+        for number, name in enumerate(names):
+            self.kube.create_pod(self.pod(name, 1, script="exit 0"))
+            if number == LOAD_PODS // 2:
+                victim = self.replicas.pop(PORTS[0])
+                victim.kill()
+                victim.wait()
+
+        def phases():
+            pods = self.kube.pods()
+            return all(pods[name]["status"]["phase"] == "Succeeded" for name in names)
+        until("every Pod has run", phases, 60)
+        with urllib.request.urlopen(f"http://127.0.0.1:{PORTS[1]}/metrics", timeout=5) as page:
+            asked = re.search(r'decision_seconds_count\{verb="filter"\} (\d+)', page.read().decode())
+        assert asked and int(asked[1]) > 0, "the other replica was not asked"
+        self.remove(*names)
+        self.start_replica(PORTS[0])
+        until("a new replica knows all", lambda: self.is_ready(PORTS[0]), BUSY_S)
+
+    def explained(self):
+        """Without a Service of that name it is worked out by the command itself, by the same code."""
+        words = [str(GPULET), "explain", "too-many", "--kubeconfig", str(self.state / "kubeconfig"), "-o", "json"]
+        alone = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+        asked = self.explain("too-many", PORTS[1])
+        assert alone == asked, (alone, asked)
+        assert any("no node has 16" in hint for hint in alone["hints"]), alone["hints"]
+        gone = subprocess.run([*words[:2], "nobody", *words[3:]], capture_output=True, text=True)
+        assert gone.returncode == 1 and "no such Pod" in gone.stderr, gone
+
+    def end(self):
+        self.remove("too-many")
+        for replica in self.replicas.values():
+            replica.terminate()
+            assert replica.wait(timeout=10) == 0
+        self.replicas = {}
+        self.service.close()
+        self.scheduler.terminate()
+        self.scheduler.wait()
+        back = self.start_scheduler(f"--kubeconfig={self.state / 'kubeconfig'}", "--leader-elect=false")
+        (self.state / "pid" / "cp-kube-scheduler").write_text(str(back.pid))
+        for node in self.checks.nodes:
+            node.stop_agent()
+        self.checks.kubectl("delete", "crd", "gpunodes.gpulet.io")
+        self.checks.kubectl("delete", "namespace", "gpulet", "--wait=true")

@@ -1,6 +1,6 @@
 # What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench image clean bootstrap-demo bootstrap-test
+.PHONY: help build demo test lint fuzz bench scale image clean bootstrap-demo bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -36,6 +36,9 @@ fuzz: bootstrap-test ## every libFuzzer target for FUZZ_SECONDS (60) each, growi
 
 bench: bootstrap-test build ## the table of latencies, memory and size
 	@scripts/bench
+
+scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, behind the real kube-scheduler; takes an hour
+	@tests/cluster/scale.py
 
 image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
 	@deploy/image/build

@@ -305,7 +305,13 @@ class Node {
         .node = [this](const auto& holders) -> std::optional<scheduler::GpuNode> {
           const auto snapshot = agent_ ? agent_->state().snapshot : nullptr;
           if (!snapshot) return std::nullopt;
-          return published_node(*snapshot, agent_->offers(), config_, agent_->health().get(), holders);
+          auto node = published_node(*snapshot, agent_->offers(), config_, agent_->health().get(), holders);
+          const auto loads = pages_->loads().curves(loop_.wall_now());
+          for (auto& gpu : node.gpus) {
+            if (const auto load = loads.find(DeviceUuid(gpu.uuid)); load != loads.end())
+              gpu.load = load->second;
+          }
+          return node;
         },
         .write = [this](std::string spec) { gpu_node_->set(std::move(spec)); }});
   }

@@ -22,6 +22,13 @@ std::string node_name(const std::map<std::string, std::string, std::less<>>& env
   return name.data();
 }
 
+// Beside what the page of metrics shows.
+std::set<metrics::Field> sampled_fields() {
+  auto fields = now_fields();
+  fields.merge(load_fields());
+  return fields;
+}
+
 }  // namespace
 
 NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
@@ -32,7 +39,7 @@ NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Age
       agent_(std::move(agent)),
       counts_(std::move(counts)),
       version_(std::move(version)),
-      metrics_(loop, reporter, node_name(environment), now_fields(), [this] { on_sampled(); }),
+      metrics_(loop, reporter, node_name(environment), sampled_fields(), [this] { on_sampled(); }),
       page_(node_name(environment), version_) {
   reporter_.set_heard([this](Reporter::Severity severity, std::string_view reason,
                              const std::string& message) {
@@ -131,7 +138,9 @@ void NodePages::open() {
 void NodePages::on_sampled() {
   const auto* care = metrics_.care();
   if (care == nullptr) return;
-  page_.on_sample(care->meter().sample(), loop_.wall_now());
+  const auto& meter = care->meter();
+  page_.on_sample(meter.sample(), loop_.wall_now());
+  loads_.add(meter.sample(), meter.uses(), loop_.wall_now());
   if (const auto* containers = care->containers()) page_.on_containers(*containers);
   publish();
 }

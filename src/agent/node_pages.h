@@ -8,6 +8,7 @@
 #include <string>
 
 #include "agent/agent.h"
+#include "agent/gpu_loads.h"
 #include "agent/node_metrics.h"
 #include "agent/page_care.h"
 #include "agent/reporter.h"
@@ -39,6 +40,8 @@ class NodePages {
     page_.on_health(view, changes);
   }
   void on_config(std::string text) { page_.on_config(std::move(text)); }  // config::print_yaml
+  // What is expected of each GPU that somebody holds, as the samples teach.
+  const GpuLoads& loads() const { return loads_; }
   // What is so now; it goes on by itself, well inside web::kStale.
   void publish();
 
@@ -62,6 +65,7 @@ class NodePages {
   std::function<NodeMetrics::Counts()> counts_;
   const std::string version_;
   NodeMetrics metrics_;
+  GpuLoads loads_;
   PageCare page_;
   std::optional<Places> places_;  // that were asked for
   std::shared_ptr<const web::LocalSocket> socket_;

@@ -12,19 +12,27 @@ void add_simulate(CLI::App& scheduler, Run& run) {
   auto* command =
       scheduler.add_subcommand("simulate", "what policies make of a cluster's tasks: allocation, plot");
   const auto options = std::make_shared<SimulateOptions>();
-  command->add_option("--nodes", options->nodes, "the cluster: CSV with cpu_milli, memory_mib, gpu, model")
-      ->required();
+  command->add_option("--nodes", options->nodes, "the cluster: CSV with cpu_milli, memory_mib, gpu, model");
+  command->add_option(
+      "--pods", options->pods,
+      "its tasks: CSV with cpu_milli, memory_mib, num_gpu, gpu_milli and, if need be, gpu_spec");
   command
-      ->add_option("--pods", options->pods,
-                   "its tasks: CSV with cpu_milli, memory_mib, num_gpu, gpu_milli and, if need be, gpu_spec")
-      ->required();
-  command->add_option("--policy", options->policies, "names between commas, or all (default)")
+      ->add_option("--policy", options->policies,
+                   "names between commas, or all (default; with --load spread,load,default)")
       ->delimiter(',');
   auto* seed = command->add_option("--seed", options->seed, "of one run (1)");
   command->add_option("--seeds", options->seeds, "as many runs of each policy, from seed 1 on (1)")
       ->excludes(seed);
   command->add_option("--target", options->target, "GPUs asked for when it ends, of the cluster's (1.3)");
   command->add_option("--plot", options->plot, "an SVG file to write: allocation against demand");
+  auto* load = command->add_flag("--load", options->load,
+                                 "in place of a trace: weeks of services with daily load on shared GPUs");
+  command->add_option("--machines", options->machines, "of 8 GPUs each (64)")->needs(load);
+  command->add_option("--days", options->days, "how long (28)")->needs(load);
+  command
+      ->add_flag("--unknown-services", options->unknown_services,
+                 "nobody knows what a service did before it is placed")
+      ->needs(load);
   command->add_option("-o,--output", options->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}));
   command->callback([options, &run] { run = [options] { return simulate(*options); }; });

@@ -13,6 +13,7 @@
 #include "scheduler/plot.h"
 #include "scheduler/policy.h"
 #include "scheduler/simulate.h"
+#include "scheduler/simulate_load.h"
 #include "scheduler/trace.h"
 
 namespace gpulet::cli {
@@ -45,7 +46,10 @@ Result<Trace> read(const SimulateOptions& options) {
 // The policies asked for, by their own names and each once.
 Result<std::vector<std::string>> policies(const SimulateOptions& options) {
   std::vector<std::string> names;
-  for (const std::string& asked : options.policies) {
+  std::vector<std::string> all_asked = options.policies;
+  if (all_asked.empty() && options.load) all_asked = {"spread", "load"};
+  if (options.policies.empty()) all_asked.emplace_back("default");
+  for (const std::string& asked : all_asked) {
     if (asked == "all") {
       names = scheduler::simulator_policy_names();
       break;
@@ -129,12 +133,103 @@ std::string json(const Trace& trace, const SimulateOptions& options, const std::
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// One policy's runs of load: means over the seeds, but for the hottest GPU of any.
+struct LoadSummary {
+  std::string policy;
+  scheduler::Spread above_95;
+  double hottest = 0, unserved = 0, mean_busy = 0, allocated = 0, refused = 0;
+};
+
+Result<LoadSummary> run_load(const std::string& policy, const SimulateOptions& options,
+                             const SimulateProgress& progress) {
+  LoadSummary summary;
+  summary.policy = policy;
+  summary.above_95.least = 1;
+  const auto runs = static_cast<double>(options.seeds);
+  for (std::uint64_t run = 0; run < options.seeds; ++run) {
+    scheduler::LoadRunOptions run_options;
+    run_options.policy = policy;
+    run_options.seed = options.seed + run;
+    run_options.nodes = options.machines;
+    run_options.days = options.days;
+    run_options.known_services = !options.unknown_services;
+    run_options.progress = [&](double part) {
+      progress(policy + ", run " + std::to_string(run + 1) + " of " + std::to_string(options.seeds) + ": " +
+               round_percent(part));
+    };
+    GPULET_TRY_ASSIGN(const auto result, scheduler::simulate_load(run_options));
+    summary.above_95.mean += result.above_95 / runs;
+    summary.above_95.least = std::min(summary.above_95.least, result.above_95);
+    summary.above_95.greatest = std::max(summary.above_95.greatest, result.above_95);
+    summary.hottest = std::max(summary.hottest, result.hottest);
+    summary.unserved += result.unserved / runs;
+    summary.mean_busy += result.mean_busy / runs;
+    summary.allocated += result.allocated / runs;
+    summary.refused += static_cast<double>(result.refused) / runs;
+  }
+  return summary;
+}
+
+std::string load_table(const SimulateOptions& options, const std::vector<LoadSummary>& summaries) {
+  std::string text = std::to_string(options.machines) + " nodes of 8 GPUs, " + std::to_string(options.days) +
+                     " days; what a service did before is " + (options.unknown_services ? "not " : "") +
+                     "known\n\n";
+  std::vector<std::vector<std::string>> rows = {{"POLICY", "RUNS", "ABOVE 95 % USE", "LEAST", "GREATEST",
+                                                 "HOTTEST GPU", "UNSERVED", "MEAN USE", "HELD", "REFUSED"}};
+  for (const LoadSummary& summary : summaries) {
+    rows.push_back({summary.policy, std::to_string(options.seeds), percent(summary.above_95.mean),
+                    percent(summary.above_95.least), percent(summary.above_95.greatest),
+                    percent(summary.hottest), percent(summary.unserved), percent(summary.mean_busy),
+                    percent(summary.allocated), std::to_string(std::lround(summary.refused))});
+  }
+  return text + text_table(rows);
+}
+
+std::string load_json(const SimulateOptions& options, const std::vector<LoadSummary>& summaries) {
+  Json document = {{"nodes", options.machines}, {"gpus", options.machines * 8},
+                   {"days", options.days},      {"servicesKnown", !options.unknown_services},
+                   {"firstSeed", options.seed}, {"policies", Json::array()}};
+  for (const LoadSummary& summary : summaries) {
+    document["policies"].push_back({{"policy", summary.policy},
+                                    {"runs", options.seeds},
+                                    {"above95", json_of(summary.above_95)},
+                                    {"hottestGpu", rounded(summary.hottest)},
+                                    {"unserved", rounded(summary.unserved)},
+                                    {"meanUse", rounded(summary.mean_busy)},
+                                    {"held", rounded(summary.allocated)},
+                                    {"refused", rounded(summary.refused)}});
+  }
+  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<std::string> load_report(const SimulateOptions& options, const SimulateProgress& progress) {
+  if (!options.nodes.empty() || !options.pods.empty() || !options.plot.empty()) {
+    return fail(Code::kInvalidArgument, "--load makes its own nodes and tasks, and no plot: leave out " +
+                                            std::string(options.nodes.empty() && options.pods.empty()
+                                                            ? "--plot"
+                                                            : "--nodes and --pods, or --load"));
+  }
+  GPULET_TRY_ASSIGN(const std::vector<std::string> names, policies(options));
+  std::vector<LoadSummary> summaries;
+  for (const std::string& name : names) {
+    GPULET_TRY_ASSIGN(LoadSummary summary, run_load(name, options, progress));
+    summaries.push_back(std::move(summary));
+  }
+  progress("");
+  return options.output == "json" ? load_json(options, summaries) : load_table(options, summaries);
+}
+
 }  // namespace
 
 Result<std::string> simulate_report(const SimulateOptions& options, const SimulateProgress& progress) {
   if (options.seeds == 0 || options.seeds > kMaxSeeds) {
     return fail(Code::kInvalidArgument,
                 "--seeds is " + std::to_string(options.seeds) + ", want 1 to " + std::to_string(kMaxSeeds));
+  }
+  if (options.load) return load_report(options, progress);
+  if (options.nodes.empty() || options.pods.empty()) {
+    return fail(Code::kInvalidArgument,
+                "--nodes and --pods name the files of a trace; or --load, which needs none");
   }
   GPULET_TRY_ASSIGN(const Trace trace, read(options));
   GPULET_TRY_ASSIGN(const std::vector<Summary> summaries, run_all(trace, options, progress));

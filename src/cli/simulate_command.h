@@ -12,14 +12,21 @@
 namespace gpulet::cli {
 
 struct SimulateOptions {
-  std::string nodes;  // CSV files, as scheduler/trace.h reads them
+  // CSV files, as scheduler/trace.h reads them. Not with `load`.
+  std::string nodes;
   std::string pods;
-  std::vector<std::string> policies = {"default"};  // or "all"
-  std::uint64_t seed = 1;                           // of the first run
-  std::uint64_t seeds = 1;                          // how many runs of each policy
-  double target = 1.3;                              // GPUs asked for at the end, of the cluster's
-  std::string plot;                                 // an SVG file to write; empty: none
-  std::string output = "table";                     // or "json"
+  std::vector<std::string> policies;  // or "all"; empty: default, with `load` spread, load and default
+  std::uint64_t seed = 1;             // of the first run
+  std::uint64_t seeds = 1;            // how many runs of each policy
+  double target = 1.3;                // GPUs asked for at the end, of the cluster's
+  std::string plot;                   // an SVG file to write; empty: none
+  std::string output = "table";       // or "json"
+
+  // Weeks of daily load in place of a trace, as scheduler/simulate_load.h describes them.
+  bool load = false;
+  bool unknown_services = false;
+  unsigned machines = 64;
+  unsigned days = 28;
 };
 
 // `progress` is told one line at a time, each in place of the last; an empty one ends it.

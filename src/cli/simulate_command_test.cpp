@@ -74,6 +74,28 @@ TEST(SimulateCommand, WritesThePlotAndTellsHowFarItIs) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(SimulateCommand, ReplaysDailyLoad) {
+  SimulateOptions options;
+  options.load = true;
+  options.machines = 2;
+  options.days = 3;
+  const std::string text = report(options);
+  EXPECT_THAT(text, testing::StartsWith(
+                        "2 nodes of 8 GPUs, 3 days; what a service did before is known\n\nPOLICY   RUNS"));
+  EXPECT_THAT(text, HasSubstr("\nspread   1 "));
+  EXPECT_THAT(text, HasSubstr("\nload     1 "));
+  EXPECT_THAT(text, HasSubstr("\ndefault  1 "));
+  options.output = "json";
+  options.policies = {"spread"};
+  options.seeds = 2;
+  const auto document = nlohmann::json::parse(report(options));
+  ASSERT_EQ(document["policies"].size(), 1u);
+  const auto& policy = document["policies"][0];
+  EXPECT_EQ(policy["runs"], 2);
+  EXPECT_LE(policy["above95"]["least"], policy["above95"]["mean"]);
+  EXPECT_GT(policy["meanUse"], 0.2);
+}
+
 TEST(SimulateCommand, SaysWhatIsWrong) {
   const auto refusal = [](const SimulateOptions& options) {
     const auto text = simulate_report(options, [](const std::string&) {});
@@ -88,6 +110,10 @@ TEST(SimulateCommand, SaysWhatIsWrong) {
   options = small({"default"});
   options.pods = "tests/traces/none.csv";
   EXPECT_THAT(refusal(options), HasSubstr("tests/traces/none.csv"));
+  EXPECT_THAT(refusal({}), HasSubstr("--nodes and --pods name the files of a trace"));
+  options.load = true;
+  EXPECT_THAT(refusal(options), HasSubstr("leave out --nodes and --pods, or --load"));
+  options.load = false;
   options.pods = options.nodes;
   EXPECT_THAT(refusal(options), HasSubstr("tests/traces/nodes.csv: no column 'num_gpu' in the header"));
 }

@@ -1,0 +1,106 @@
+#include "scheduler/simulate_load.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace gpulet::scheduler {
+namespace {
+
+LoadRunOptions small(const std::string& policy, std::uint64_t seed) {
+  LoadRunOptions options;
+  options.policy = policy;
+  options.seed = seed;
+  options.nodes = 12;
+  options.days = 12;
+  return options;
+}
+
+LoadRunResult run(const LoadRunOptions& options) {
+  auto result = simulate_load(options);
+  EXPECT_TRUE(result) << (result ? "" : result.error().text());
+  return result ? *result : LoadRunResult{};
+}
+
+// On every seed, and by far: less than two thirds of the time that spread leaves a GPU above 95 %.
+TEST(SimulateLoad, LoadAwarePlacementKeepsGpusCoolerThanSpread) {
+  for (const std::uint64_t seed : {1, 2, 3}) {
+    const LoadRunResult spread = run(small("spread", seed));
+    EXPECT_GT(spread.above_95, 0.01) << "a workload that asks nothing of a policy";
+    for (const char* policy : {"default", "load"}) {
+      const LoadRunResult aware = run(small(policy, seed));
+      EXPECT_LT(aware.above_95, 0.65 * spread.above_95) << policy << ", seed " << seed;
+      EXPECT_LT(aware.unserved, 0.65 * spread.unserved) << policy << ", seed " << seed;
+      EXPECT_NEAR(aware.allocated, spread.allocated, 0.01) << "the same work";
+      EXPECT_GE(aware.mean_busy, spread.mean_busy) << "more of it done";
+    }
+  }
+}
+
+// Also where nobody tells what a service did before it was placed anew: the GPUs' own forecasts alone.
+TEST(SimulateLoad, ForecastsOfGpusAloneHelpToo) {
+  double spread = 0;
+  double aware = 0;
+  for (const std::uint64_t seed : {1, 2}) {
+    spread += run(small("spread", seed)).above_95;
+    LoadRunOptions options = small("default", seed);
+    options.known_services = false;
+    aware += run(options).above_95;
+  }
+  EXPECT_LT(aware, 0.9 * spread);
+}
+
+TEST(SimulateLoad, TheSameSeedGivesTheSameRun) {
+  LoadRunOptions options = small("default", 4);
+  options.nodes = 3;
+  options.days = 3;
+  const LoadRunResult once = run(options);
+  const LoadRunResult again = run(options);
+  EXPECT_EQ(once.above_95, again.above_95);
+  EXPECT_EQ(once.placements, again.placements);
+  options.seed = 5;
+  EXPECT_NE(run(options).mean_busy, once.mean_busy);
+}
+
+TEST(SimulateLoad, ItsSharesAreShares) {
+  for (const char* policy : {"binpack", "random"}) {
+    LoadRunOptions options = small(policy, 1);
+    options.nodes = 2;
+    options.gpus = 3;
+    options.days = 3;
+    std::vector<double> told;
+    options.progress = [&](double part) { told.push_back(part); };
+    const LoadRunResult result = run(options);
+    EXPECT_EQ(told.size(), 3u);
+    EXPECT_EQ(told.back(), 1);
+    EXPECT_LE(result.above_95, result.hottest);
+    EXPECT_LE(result.hottest, 1);
+    EXPECT_GT(result.mean_busy, 0.2);
+    EXPECT_LT(result.mean_busy, 1);
+    EXPECT_GT(result.allocated, 0.5);
+    EXPECT_LE(result.allocated, 1) << "no GPU holds more than it has";
+    EXPECT_GT(result.placements, 20u);
+  }
+}
+
+TEST(SimulateLoad, SaysWhatIsOutOfRange) {
+  const auto refusal = [](LoadRunOptions options) {
+    const auto result = simulate_load(options);
+    EXPECT_FALSE(result);
+    return result ? "" : result.error().message();
+  };
+  LoadRunOptions options = small("default", 1);
+  options.days = 1;
+  EXPECT_EQ(refusal(options), "the number of days is 1, want 2 to 366");
+  options = small("default", 1);
+  options.nodes = 0;
+  EXPECT_EQ(refusal(options), "the number of nodes is 0, want 1 to 2000");
+  options = small("default", 1);
+  options.gpus = 17;
+  EXPECT_EQ(refusal(options), "the number of GPUs is 17, want 1 to 16");
+  EXPECT_THAT(refusal(small("none", 1)), testing::HasSubstr("no policy 'none'"));
+}
+
+}  // namespace
+}  // namespace gpulet::scheduler

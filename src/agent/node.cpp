@@ -11,6 +11,7 @@
 #include "agent/gpu_node_care.h"
 #include "agent/health_memory.h"
 #include "agent/kernel_log.h"
+#include "agent/label_care.h"
 #include "agent/mig_hooks.h"
 #include "agent/mig_manager.h"
 #include "agent/mig_wishes.h"
@@ -235,6 +236,7 @@ class Node {
     pages_.reset();
     gpu_node_care_.reset();
     gpu_node_.reset();
+    label_care_.reset();
     fault_care_.reset();
     mig_.reset();
     mig_hooks_.reset();
@@ -274,6 +276,7 @@ class Node {
   void follow_labels() {
     // What is wrong with the access was said by the reporter, which has the same.
     const auto access = cluster::find_access(sources_.environment);
+    label(access ? *access : std::nullopt);
     if (!access || !*access) return on_labels({});
     access_ = **access;
     pages_->set_access(*access_);
@@ -314,6 +317,17 @@ class Node {
           return node;
         },
         .write = [this](std::string spec) { gpu_node_->set(std::move(spec)); }});
+  }
+
+  // Also outside a cluster: a file is for NFD's worker, which has one.
+  void label(const std::optional<cluster::Access>& access) {
+    LabelCarePorts ports{
+        .loop = loop_, .access = access, .feature = {}, .print = nullptr, .settled = nullptr};
+    if (access) ports.feature.name_space = access->pod_namespace;
+    const auto pod = sources_.environment.find("POD_NAME");
+    if (pod != sources_.environment.end()) ports.feature.pod = pod->second;
+    label_care_.emplace(std::move(ports), config_);
+    look_again_soon();
   }
 
   void tell_health(const health::ViewPtr& view) {
@@ -371,6 +385,7 @@ class Node {
     config_ = std::move(loaded->config);
     configure_log(config_.gpulet);
     if (fault_care_) fault_care_->apply(config_.gpulet.faults);
+    if (label_care_) label_care_->apply(config_);
     if (!agent_) {
       build();
     } else if (*places_ == Places(config_)) {
@@ -403,7 +418,9 @@ class Node {
       pages_->publish();
       if (gpu_node_care_) gpu_node_care_->changed();
       if (!agent_ || !mig_) return;
-      const auto snapshot = agent_->state().snapshot;
+      const auto state = agent_->state();
+      const auto& snapshot = state.snapshot;
+      if (label_care_) label_care_->update(snapshot, state.driver_answers, facts_.labels);
       if (snapshot) mig_->update(mig_wishes(*snapshot, config_, facts_.labels), snapshot);
     });
   }
@@ -437,6 +454,7 @@ class Node {
   std::unique_ptr<FaultCare> fault_care_;
   std::unique_ptr<cluster::ObjectApply> gpu_node_;
   std::optional<GpuNodeCare> gpu_node_care_;
+  std::optional<LabelCare> label_care_;
   std::unique_ptr<config::ConfigFolder> config_folder_;
   Subscription label_patience_;
   std::unique_ptr<FileWatch> config_watch_;

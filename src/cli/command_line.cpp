@@ -26,9 +26,9 @@ namespace {
 using Flags = std::map<std::string, std::vector<std::string>, std::less<>>;
 
 // One option for each setting that has a flag, in the order of the table.
-void add_settings(CLI::App& app, Flags& given) {
+void add_settings(CLI::App& app, Flags& given, bool discovery = false) {
   for (const auto& setting : config::settings()) {
-    if (setting.flag.empty()) continue;
+    if (setting.flag.empty() || (setting.discovery_only && !discovery)) continue;
     std::string names = "--" + std::string(setting.flag);
     for (const auto alias : setting.flag_aliases) names += ",--" + std::string(alias);
     std::string help(setting.help);
@@ -144,6 +144,7 @@ class Gpulet {
     add_agent();
     add_inspection();
     add_health(app_, run_);
+    add_labels(app_, run_);
     add_config();
     add_mig();
     add_cdi(app_, run_);

@@ -17,8 +17,6 @@ using Run = std::function<int()>;
 void add_cdi(CLI::App& app, Run& run);        // cdi generate, list, validate, transform root
 void add_health(CLI::App& app, Run& run);     // health, cordon, uncordon
 void add_scheduler(CLI::App& app, Run& run);  // scheduler, scheduler simulate, explain
-void add_cdi(CLI::App& app, Run& run);     // cdi generate, list, validate, transform root
-void add_health(CLI::App& app, Run& run);  // health, cordon, uncordon
-void add_labels(CLI::App& app, Run& run);  // labels
+void add_labels(CLI::App& app, Run& run);     // labels
 
 }  // namespace gpulet::cli

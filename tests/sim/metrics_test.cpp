@@ -102,7 +102,7 @@ TEST_F(SimMetrics, ABadCountersFileChangesNothing) {
   ASSERT_TRUE(has("DCGM_FI_DEV_GPU_TEMP", 8));
   EXPECT_TRUE(series("DCGM_FI_DEV_SM_CLOCK").empty());
   write(file, "DCGM_FI_DEV_GPU_TEMP, gouge, GPU temperature (in C).\n");
-  const auto told = said("CountersFile");
+  const auto told = said("Counters");
   EXPECT_NE(told.find(file), std::string::npos) << told;
   EXPECT_NE(told.find("gouge"), std::string::npos) << told;
   EXPECT_EQ(series("DCGM_FI_DEV_GPU_TEMP").size(), 8u);

@@ -104,23 +104,25 @@ void LabelCare::soon() {
 void LabelCare::tell() {
   soon_.reset();
   Labels now;
-  if (snapshot_ && !gone_) {
+  const bool prints = wants(LabelOutput::kFile) && config_.gfd.output_file.empty() && ports_.print;
+  const bool heard = node_ || feature_ || file_ || prints;
+  if (heard && snapshot_ && !gone_) {
     std::optional<std::int64_t> timestamp;
     if (!config_.gfd.no_timestamp) timestamp = timestamp_;
     now = labels::plain(labels::labels_of(
         {*snapshot_, config_, node_labels_, machine_of(config_.gfd.machine_type_file), timestamp}));
   }
-  if (labels_ != now) log::info("the node's labels", {{"labels", now.size()}});
+  if (heard && labels_ != now) log::info("the node's labels", {{"labels", now.size()}});
   labels_ = std::move(now);
-  put();
+  put(prints);
 }
 
-void LabelCare::put() {
+void LabelCare::put(bool prints) {
   const auto labels_for = [this](LabelOutput output) { return wants(output) ? *labels_ : Labels(); };
   if (node_) node_->set(labels_for(LabelOutput::kNode));
   if (feature_) feature_->set(labels_for(LabelOutput::kNodeFeature));
   if (file_) file_->set(labels_for(LabelOutput::kFile));
-  if (wants(LabelOutput::kFile) && config_.gfd.output_file.empty() && ports_.print) {
+  if (prints) {
     const auto text = labels::features_text(*labels_);
     if (std::exchange(printed_, text) != text) ports_.print(text);
   }

@@ -68,7 +68,7 @@ class LabelCare {
   void begin();
   void soon();
   void tell();
-  void put();
+  void put(bool prints);
   void on_settled();
   bool lost_on_node(const Labels& node_labels) const;
 

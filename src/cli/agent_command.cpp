@@ -28,4 +28,11 @@ int run_agent(config::Sources sources) {
   ::_exit(status ? 0 : 1);
 }
 
+int run_discovery(agent::FeatureDiscoveryOptions options) {
+  options.print = [](const std::string& text) { std::cout << text << std::flush; };
+  const auto status = agent::run_feature_discovery(std::move(options));
+  if (!status) std::cerr << "gpu-feature-discovery: " << status.error().text() << std::endl;
+  ::_exit(status ? 0 : 1);
+}
+
 }  // namespace gpulet::cli

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "agent/feature_discovery.h"
 #include "base/text.h"
 #include "cli/agent_command.h"
 #include "cli/config_command.h"
@@ -30,7 +31,9 @@ void add_settings(CLI::App& app, Flags& given, bool discovery = false) {
   for (const auto& setting : config::settings()) {
     if (setting.flag.empty() || (setting.discovery_only && !discovery)) continue;
     std::string names = "--" + std::string(setting.flag);
-    for (const auto alias : setting.flag_aliases) names += ",--" + std::string(alias);
+    for (const auto alias : setting.flag_aliases) {
+      names += (alias.size() == 1 ? ",-" : ",--") + std::string(alias);
+    }
     std::string help(setting.help);
     if (setting.default_text && setting.kind == config::Kind::kBool) {
       help += " (default " + std::string(*setting.default_text) + ")";
@@ -58,7 +61,15 @@ std::vector<std::string> normalised(int argc, char** argv, bool go_forms) {
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
     std::string argument = argv[i];
-    if (go_forms && argument.size() > 2 && argument[0] == '-' && argument[1] != '-') argument.insert(0, "-");
+    if (go_forms && argument.size() > 2 && argument[0] == '-' && argument.find_first_not_of('-') <= 2) {
+      const auto name = argument.substr(argument.find_first_not_of('-'));
+      const auto end = std::min(name.find('='), name.size());
+      argument = (end == 1 ? "-" : "--") + name;
+      if (end == 1 && name.size() > 1) {  // "-o=FILE"
+        arguments.push_back("-" + name.substr(0, 1));
+        argument = name.substr(2);
+      }
+    }
     const auto equals = argument.find('=');
     if (argument.starts_with("--") && equals == argument.size() - 1) {
       arguments.push_back(argument.substr(0, equals));
@@ -133,6 +144,26 @@ int manage_config(int argc, char** argv) {
       ->envname("PROCESS_TO_SIGNAL");
   if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
   return config_manager(options);
+}
+
+int discover_features(int argc, char** argv) {
+  CLI::App app{"The labels of a node with NVIDIA GPUs, by gpulet", "gpu-feature-discovery"};
+  agent::FeatureDiscoveryOptions options;
+  options.sources.drop_in = options.sources.discovery = true;
+  add_settings(app, options.sources.flags, true);
+  app.set_version_flag("--version,-v", version());
+  app.add_option("--kubeconfig", options.kubeconfig, "outside a cluster: how to reach it")
+      ->envname("KUBECONFIG");
+  app.add_option("--node-name", options.node_name, "the node that is labelled")->envname("NODE_NAME");
+  app.add_option("--namespace", options.name_space, "of the NodeFeature object")->envname("NAMESPACE");
+  app.add_option("--pod-name", options.pod_name, "the Pod that owns it")->envname("POD_NAME");
+  // One request at a time is asked of the API server, and seldom: there is nothing to hold back.
+  std::string ignored;
+  app.add_option("--kube-api-qps", ignored, "accepted, without an effect")->envname("KUBE_API_QPS");
+  app.add_option("--kube-api-burst", ignored, "accepted, without an effect")->envname("KUBE_API_BURST");
+  if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  options.sources.environment = config::process_environment();
+  return run_discovery(std::move(options));
 }
 
 // Adds a subcommand whose options are its struct's members, and what runs when it is called.
@@ -339,11 +370,7 @@ int main(int argc, char** argv) {
   if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
   if (name == "mps-control-daemon") return mps_control(argc, argv);
   if (name == "config-manager") return manage_config(argc, argv);
-  if (name == "gpu-feature-discovery") {
-    std::cerr << name << ": this version of gpulet does not stand in for " << name
-              << " yet; run NVIDIA's beside it\n";
-    return 1;
-  }
+  if (name == "gpu-feature-discovery") return discover_features(argc, argv);
   return Gpulet().main(argc, argv);
 }
 

@@ -2,13 +2,17 @@
 import shutil
 import time
 
-from lib.kube import LOOK, gpu_pod, until
+from lib.kube import LOOK, Timeout, gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET
 
 GPU = "nvidia.com/gpu"
+MODEL = "NVIDIA-H100-80GB-HBM3"
 SLICED = "nvidia.com/gpu.sliced"
 MIG_CONFIG, MIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 NODE_CONFIG = "nvidia.com/device-plugin.config"
 MIG_LIMIT_S = 60  # eight GPUs one after the other
+COUNT = "nvidia.com/mig-{}.count"
+PRESENT = "nvidia.com/gpu.present"  # an operator's: run.py's
 LIVE_S = 1.0      # from a changed label or file until the kubelet has what it says
 
 
@@ -24,10 +28,13 @@ class LabelChecks:
     def run(self):
         return [
             ("all-1g.10gb by label", self.cut_small),
+            ("the Node says what its GPUs are, without NFD", self.described),
             ("all-balanced by label, under a Pod that holds one instance", self.cut_again),
+            ("and says so as soon as it is", self.described_anew),
             ("a layout that the Pod stands in the way of waits for it", self.wait_for_pod),
             ("with drain it is asked to leave, as its disruption budget allows", self.drain),
             ("whole again by label", self.whole_again),
+            ("what the Node says outlives the agent", self.described_for_good),
             ("a node's own config by label", self.own_config),
             ("the label changes, the folder changes", self.another_config),
             ("a label that names no config", self.unknown_config),
@@ -78,6 +85,47 @@ class LabelChecks:
         self.node.start_agent(arguments=["--config-file", self.node.config])
         self.node.wait_allocatable(self.kube, 8)
         self.cut("all-1g.10gb", {mig("1g.10gb"): 56})
+
+    # What the Node says of its GPUs.
+    def says(self, wanted, absent=()):
+        """The Node's labels, once these are so; a MIG profile stands for its count."""
+        found = {}
+
+        def so():
+            found.clear()
+            found.update(self.labels())
+            return all(found.get(key) == value for key, value in wanted.items()) and not set(absent) & set(found)
+        try:
+            until(f"labels {wanted} and none of {absent}", so)
+        except Timeout:
+            print({key: value for key, value in found.items() if key.startswith(("nvidia.com/", "gpulet.io/"))})
+            raise
+        return found
+
+    # Of GPUs that are whole again.
+    whole = ({"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "1", PRESENT: "true"},
+             [COUNT.format(profile) for profile in ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")])
+
+    def described(self):
+        labels = self.says({COUNT.format("1g.10gb"): "56", "nvidia.com/mig.strategy": "mixed", "nvidia.com/gpu.count": "8",
+                            "nvidia.com/gpu.product": MODEL, "nvidia.com/gpu.replicas": "0",
+                            f"gpulet.io/model.{MODEL}.count": "8"})
+        said = self.node.run(GPULET, "labels", "--mig-strategy", "mixed", "--driver-root", DRIVER_ROOT)
+        for line in said.splitlines():
+            key, value = line.split("=", 1)
+            assert labels.get(key) == value, f"the Node's {key} is {labels.get(key)}, gpulet labels says {value}"
+        # One that somebody takes away is not lost, and one of somebody else is not ours.
+        self.label("nvidia.com/gpu.count", None)
+        self.says({"nvidia.com/gpu.count": "8", PRESENT: "true"})
+
+    def described_anew(self):
+        started = time.monotonic()
+        self.says({COUNT.format(profile): count for profile, count in (("3g.40gb", "8"), ("2g.20gb", "8"), ("1g.10gb", "16"))})
+        print(f"   the Node said so {(time.monotonic() - started) * 1000:.0f} ms after the kubelet", flush=True)
+
+    def described_for_good(self):
+        """The agent has ended."""
+        self.says(*self.whole)
 
     def cut_again(self):
         self.checks.run_pod("tenant", 1, self.node.name, script=LOOK, resource=mig("1g.10gb"))
@@ -130,6 +178,7 @@ class LabelChecks:
         self.cut("all-disabled", {GPU: 8})
         self.label(MIG_CONFIG, None)
         self.label(MIG_STATE, None)
+        self.says(*self.whole)
         self.checks.stop_agent_of(self.node)
 
     # The node's own config.

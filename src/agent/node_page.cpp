@@ -241,6 +241,7 @@ struct NowNumber {
   double factor = 1;
 };
 constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
+                                     {"sm", metrics::Field::kSmActive, 100},
                                      {"memory_util", metrics::Field::kMemCopyUtil},
                                      {"memory", metrics::Field::kFbUsed, kMib},
                                      {"temperature", metrics::Field::kGpuTemp},
@@ -250,6 +251,7 @@ constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"sm_clock", metrics::Field::kSmClock},
                                      {"memory_clock", metrics::Field::kMemoryClock}};
 constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
+                                     {"sm", metrics::Field::kSmActive, 100},
                                      {"memory", metrics::Field::kFbUsed, kMib}};
 
 Json now_object(std::span<const NowNumber> numbers, const metrics::Values& values) {
@@ -258,6 +260,35 @@ Json now_object(std::span<const NowNumber> numbers, const metrics::Values& value
     if (const auto value = number(values, one.field)) object[one.key] = tenth(*value * one.factor);
   }
   return object;
+}
+
+Json pods_of(const metrics::Shares& shares) {
+  Json pods = Json::array();
+  for (const auto& use : shares.pods) {
+    Json pod = {{"namespace", use.holder.pod.name_space},
+                {"pod", use.holder.pod.name},
+                {"containers", use.holder.containers},
+                {"shares", use.holder.shares.size()}};
+    if (shares.known) pod["memory"] = use.memory.value;
+    if (shares.known && shares.busy_known) pod["busy"] = tenth(use.busy);
+    pods.push_back(std::move(pod));
+  }
+  return pods;
+}
+
+Json processes_of(const std::vector<metrics::ProcessSample>& samples, const metrics::PodOfProcess& pods) {
+  Json processes = Json::array();
+  for (const auto& sample : samples) {
+    Json process = {{"pid", sample.pid}, {"name", sample.name}};
+    if (sample.memory) process["memory"] = sample.memory->value;
+    process["sm"] = tenth(sample.sm);
+    if (const auto pod = pods.find(sample.pid); pod != pods.end()) {
+      process["namespace"] = pod->second.name_space;
+      process["pod"] = pod->second.name;
+    }
+    processes.push_back(std::move(process));
+  }
+  return processes;
 }
 
 }  // namespace
@@ -293,6 +324,32 @@ std::string now_document(const metrics::Sample& sample, WallTime at) {
     }
   }
   if (!mig.empty()) document["mig"] = std::move(mig);
+  return text_of(document);
+}
+
+std::string use_document(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::Shares>& devices,
+                         const metrics::PodOfProcess& pods, WallTime at) {
+  Json document = {{"at", milliseconds(at)}, {"devices", Json::object()}};
+  const auto add = [&](const DeviceUuid& uuid, const std::vector<metrics::ProcessSample>& processes) {
+    const auto shares = devices.find(uuid);
+    const bool held = shares != devices.end() && !shares->second.pods.empty();
+    if (!held && processes.empty()) return;
+    Json device = Json::object();
+    device["pods"] = held ? pods_of(shares->second) : Json::array();
+    if (shares != devices.end()) {
+      device["rest"] = {{"memory", shares->second.rest_memory.value},
+                        {"busy", tenth(shares->second.rest_busy)}};
+    }
+    device["processes"] = processes_of(processes, pods);
+    document["devices"][uuid.str()] = std::move(device);
+  };
+  for (const auto& gpu : sample.gpus) {
+    if (gpu.failed) continue;
+    if (!gpu.mig) add(gpu.uuid, gpu.processes);
+    for (const auto& instance : gpu.instances) {
+      for (const auto& device : instance.devices) add(device.uuid, device.processes);
+    }
+  }
   return text_of(document);
 }
 

@@ -1,6 +1,6 @@
-// The two documents that the node page is drawn from, as JSON of one line each, built from plain values.
-// Pure: the same input gives the same bytes, and nothing is in them but what is named here: no environment,
-// no annotation, no argument of a Pod.
+// The three documents that the node page and `gpulet top` are drawn from, as JSON of one line each, built
+// from plain values. Pure: the same input gives the same bytes, and nothing is in them but what is named
+// here: no environment, no annotation, no argument of a Pod.
 //
 // node_document, what changes rarely:
 //   name, version, driver {version, cuda}, problems [text]
@@ -13,9 +13,13 @@
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
 //   config: the config in force as text
 // now_document, the numbers of one sample:
-//   at, gpus {uuid: {util, memory_util (percent), memory (bytes used), temperature, memory_temperature (°C),
-//   power, power_limit (W), sm_clock, memory_clock (MHz)}}, mig {uuid: {util, memory}}
-// Times are milliseconds since 1970; what is not known is null in the first and left out of the second.
+//   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
+//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz)}}, mig {uuid: {util, sm, memory}}
+// use_document, who used what of each device in that sample, where a Pod holds it or a process uses it:
+//   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
+//   (percent of the device's time)}], rest {memory, busy}: what is nobody's, processes [{pid, name, memory,
+//   sm, namespace, pod}]}}
+// Times are milliseconds since 1970; what is not known is null in the first and left out of the others.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +35,7 @@
 #include "health/view.h"
 #include "inventory/snapshot.h"
 #include "kubelet/pod_resources.h"
+#include "metrics/attribution.h"
 #include "metrics/sample.h"
 
 namespace gpulet::agent {
@@ -88,5 +93,10 @@ std::set<metrics::Field> now_fields();
 std::string node_document(const NodePageInput& input);
 // A GPU that did not answer is not in it. A MIG device has what its GPU instance has.
 std::string now_document(const metrics::Sample& sample, WallTime at);
+
+// Pods as `devices` has them, whose memory and busy time are left out where they are not known of each;
+// processes by pid, with the Pod of those whose is known.
+std::string use_document(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::Shares>& devices,
+                         const metrics::PodOfProcess& pods, WallTime at);
 
 }  // namespace gpulet::agent

@@ -226,9 +226,13 @@ TEST(NodePage, ASampleHasWhatIsKnownAndNothingElse) {
   metrics::Sample sample;
   sample.gpus.resize(3);
   sample.gpus[0].uuid = DeviceUuid("GPU-a");
-  sample.gpus[0].values = {{Field::kGpuUtil, std::uint64_t{97}},     {Field::kFbUsed, std::uint64_t{2}},
-                           {Field::kGpuTemp, std::uint64_t{65}},     {Field::kPower, 512.345},
-                           {Field::kPowerLimitEnforced, 700.0},      {Field::kSmClock, std::uint64_t{1980}},
+  sample.gpus[0].values = {{Field::kGpuUtil, std::uint64_t{97}},
+                           {Field::kFbUsed, std::uint64_t{2}},
+                           {Field::kGpuTemp, std::uint64_t{65}},
+                           {Field::kPower, 512.345},
+                           {Field::kPowerLimitEnforced, 700.0},
+                           {Field::kSmClock, std::uint64_t{1980}},
+                           {Field::kSmActive, 0.875},
                            {Field::kSerial, std::string("not here")}};
   metrics::InstanceSample instance;
   instance.values = {{Field::kGraphicsActive, 0.125}, {Field::kFbUsed, std::uint64_t{1}}};
@@ -240,11 +244,46 @@ TEST(NodePage, ASampleHasWhatIsKnownAndNothingElse) {
   sample.gpus[2].failed = Error(Code::kDeadlineExceeded, "it hangs");
   EXPECT_EQ(
       now_document(sample, kWall),
-      R"({"at":1760000000000,"gpus":{"GPU-a":{"util":97,"memory":2097152,"temperature":65,"power":512.3,)"
+      R"({"at":1760000000000,"gpus":{"GPU-a":{"util":97,"sm":87.5,"memory":2097152,"temperature":65,"power":512.3,)"
       R"("power_limit":700,"sm_clock":1980},"GPU-b":{"power":null}},)"
       R"("mig":{"MIG-a":{"util":12.5,"memory":1048576}}})");
   for (const auto& [field, value] : sample.gpus[0].values)
     EXPECT_EQ(now_fields().contains(field), field != Field::kSerial);
+}
+
+TEST(NodePage, SaysWhoUsedWhatOfEachDevice) {
+  metrics::Sample sample;
+  sample.gpus.resize(4);
+  for (unsigned i = 0; i < 4; ++i) sample.gpus[i].uuid = DeviceUuid("GPU-" + std::to_string(i));
+  sample.gpus[0].processes = {{.pid = 11, .memory = Bytes{600}, .sm = 70.04, .name = "python3"},
+                              {.pid = 12, .memory = {}, .sm = 0}};
+  sample.gpus[2].failed = Error(Code::kDeadlineExceeded, "it hangs");
+  sample.gpus[2].processes = sample.gpus[0].processes;
+  sample.gpus[3].mig = true;
+  metrics::InstanceSample instance;
+  instance.devices.push_back({.uuid = DeviceUuid("MIG-a"), .compute_instance = 0, .processes = {}});
+  sample.gpus[3].instances.push_back(instance);
+  const metrics::PodName train{"team-a", "train"}, lab{"team-b", "lab"};
+  metrics::Shares shared, unknown;
+  shared.pods = {{{train, {"main", "side"}, {"0", "3"}}, Bytes{600}, 70.04},
+                 {{lab, {"lab"}, {"1"}}, Bytes{0}, 0}};
+  shared.rest_memory = Bytes{40};
+  shared.rest_busy = 1.5;
+  unknown.pods = {{{lab, {"lab"}, {}}, Bytes{9}, 5}};
+  unknown.busy_known = false;
+  const std::map<DeviceUuid, metrics::Shares> devices = {{DeviceUuid("GPU-0"), shared},
+                                                         {DeviceUuid("GPU-1"), {}},
+                                                         {DeviceUuid("GPU-2"), shared},
+                                                         {DeviceUuid("MIG-a"), unknown}};
+  EXPECT_EQ(
+      use_document(sample, devices, {{11, train}}, kWall),
+      R"({"at":1760000000000,"devices":{"GPU-0":{"pods":[{"namespace":"team-a","pod":"train","containers":)"
+      R"(["main","side"],"shares":2,"memory":600,"busy":70},{"namespace":"team-b","pod":"lab","containers":)"
+      R"(["lab"],"shares":1,"memory":0,"busy":0}],"rest":{"memory":40,"busy":1.5},"processes":[{"pid":11,)"
+      R"("name":"python3","memory":600,"sm":70,"namespace":"team-a","pod":"train"},{"pid":12,"name":"",)"
+      R"("sm":0}]},"MIG-a":{"pods":[{"namespace":"team-b","pod":"lab","containers":["lab"],"shares":0,)"
+      R"("memory":9}],"rest":{"memory":0,"busy":0},"processes":[]}}})");
+  EXPECT_EQ(use_document({}, {}, {}, kWall), R"({"at":1760000000000,"devices":{}})");
 }
 
 TEST(NodePage, ClocksThatDriftALittleChangeNothing) {

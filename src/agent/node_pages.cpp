@@ -139,7 +139,7 @@ void NodePages::on_sampled() {
   const auto* care = metrics_.care();
   if (care == nullptr) return;
   const auto& meter = care->meter();
-  page_.on_sample(meter.sample(), loop_.wall_now());
+  page_.on_sample(meter, loop_.wall_now());
   loads_.add(meter.sample(), meter.uses(), loop_.wall_now());
   if (const auto* containers = care->containers()) page_.on_containers(*containers);
   publish();

@@ -20,6 +20,7 @@ void NvmlSampler::sample(inventory::SnapshotPtr snapshot, std::size_t index, Tim
                                                    unsigned) -> Result<Sampled> {
         Sampled sampled{reader->read(*session, *snapshot, index, now.time_since_epoch()), {}};
         sampled.cgroups = metrics::read_cgroups(sampled.gpu, proc);
+        metrics::read_names(sampled.gpu, proc);
         return sampled;
       },
       [this, alive = std::weak_ptr(alive_), uuid, reader, done = std::move(done)](Result<Sampled> sampled) {

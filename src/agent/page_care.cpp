@@ -38,12 +38,16 @@ void PageCare::on_event(bool warning, std::string reason, std::string message, W
   changed_ = true;
 }
 
-void PageCare::on_sample(const metrics::Sample& sample, WallTime at) { now_ = now_document(sample, at); }
+void PageCare::on_sample(const metrics::Meter& meter, WallTime at) {
+  now_ = now_document(meter.sample(), at);
+  use_ = use_document(meter.sample(), meter.uses().devices, meter.processes(), at);
+}
 
 void PageCare::put_into(web::Pages& pages) {
   if (std::exchange(changed_, false)) node_ = node_document(input_);
   pages.node = node_;
   pages.now = now_;
+  pages.use = use_;
 }
 
 }  // namespace gpulet::agent

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/node_page.h"
+#include "metrics/meter.h"
 #include "web/listener.h"
 
 namespace gpulet::agent {
@@ -24,9 +25,9 @@ class PageCare {
   void on_config(std::string text);  // config::print_yaml
   // What was reported, as the Reporter's event() has it.
   void on_event(bool warning, std::string reason, std::string message, WallTime at);
-  void on_sample(const metrics::Sample& sample, WallTime at);
+  void on_sample(const metrics::Meter& meter, WallTime at);  // its last sample
 
-  // The two documents as they are now, into what is published.
+  // The documents as they are now, into what is published.
   void put_into(web::Pages& pages);
 
  private:
@@ -37,7 +38,7 @@ class PageCare {
   RecentMoments moments_;
   RecentEvents events_;
   bool changed_ = true;
-  std::string node_, now_;
+  std::string node_, now_, use_;
 };
 
 }  // namespace gpulet::agent

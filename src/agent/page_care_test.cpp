@@ -85,8 +85,13 @@ TEST(PageCare, TheDocumentFollowsEachOfItsParts) {
   metrics::Sample sample;
   sample.gpus.resize(1);
   sample.gpus[0].uuid = DeviceUuid("GPU-a");
-  care.on_sample(sample, kWall);
+  sample.gpus[0].processes = {{.pid = 7, .memory = Bytes{1}, .sm = 2, .name = "python3"}};
+  metrics::Meter meter;
+  meter.take(one_gpu(), sample, {}, Time{1h});
+  care.on_sample(meter, kWall);
   care.put_into(pages);
+  EXPECT_EQ(pages.use, R"({"at":1760000000000,"devices":{"GPU-a":{"pods":[],"rest":{"memory":0,"busy":0},)"
+                       R"("processes":[{"pid":7,"name":"python3","memory":1,"sm":2}]}}})");
   EXPECT_EQ(pages.now, R"({"at":1760000000000,"gpus":{"GPU-a":{}}})");
 }
 

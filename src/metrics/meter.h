@@ -44,6 +44,7 @@ class Meter {
 
   const Sample& sample() const { return sample_; }
   const Uses& uses() const { return uses_; }
+  const PodOfProcess& processes() const { return pods_.processes; }
   const Accounts& accounts() const { return accounts_; }
 
  private:

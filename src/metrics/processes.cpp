@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "metrics/cgroups.h"
 
 namespace gpulet::metrics {
@@ -33,6 +34,20 @@ CgroupsOfProcess read_cgroups(const GpuSample& gpu, const std::string& proc) {
     for (const auto& device : instance.devices) read(device.processes);
   }
   return found;
+}
+
+void read_names(GpuSample& gpu, const std::string& proc) {
+  constexpr std::size_t kMostNameBytes = 64;
+  const auto read = [&](std::vector<ProcessSample>& processes) {
+    for (auto& process : processes) {
+      const auto name = read_file(proc + "/" + std::to_string(process.pid) + "/comm", kMostNameBytes);
+      if (name) process.name = text::trim(*name);
+    }
+  };
+  read(gpu.processes);
+  for (auto& instance : gpu.instances) {
+    for (auto& device : instance.devices) read(device.processes);
+  }
 }
 
 void add_pods(const CgroupsOfProcess& cgroups, const PodUids& known, PodOfProcess& pods) {

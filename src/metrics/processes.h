@@ -21,6 +21,10 @@ using CgroupsOfProcess = std::map<unsigned, std::vector<std::string>>;
 // Reads `proc`/PID/cgroup of each process of a GPU and its parts. One that has ended since has none.
 CgroupsOfProcess read_cgroups(const GpuSample& gpu, const std::string& proc = "/proc");
 
+// Puts the names of the processes of a GPU and its parts in, by `proc`/PID/comm: never their arguments or
+// environment.
+void read_names(GpuSample& gpu, const std::string& proc = "/proc");
+
 // Adds the Pod of each process that names one that is known.
 void add_pods(const CgroupsOfProcess& cgroups, const PodUids& known, PodOfProcess& pods);
 

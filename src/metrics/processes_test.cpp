@@ -42,6 +42,10 @@ TEST_F(ProcessesTest, FromTheirCgroupsToTheirPods) {
   gpu.instances[0].devices = {{DeviceUuid("MIG-a"), 0, {{3, {}, 0}}}};
   const auto cgroups = read_cgroups(gpu, folder_ + "/proc");
   EXPECT_EQ(cgroups, (CgroupsOfProcess{{1, {kUid}}, {3, {kUid}}}));
+  std::ofstream(folder_ + "/proc/3/comm") << "pt_main_thread\n";
+  read_names(gpu, folder_ + "/proc");
+  EXPECT_EQ(gpu.instances[0].devices[0].processes[0].name, "pt_main_thread");
+  EXPECT_EQ(gpu.processes[0].name, "");
   PodOfProcess pods;
   add_pods(cgroups, {}, pods);
   EXPECT_TRUE(pods.empty());

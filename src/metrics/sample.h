@@ -26,6 +26,7 @@ struct ProcessSample {
   unsigned pid = 0;             // as the host counts
   std::optional<Bytes> memory;  // nullopt: the driver does not say
   double sm = 0;                // percent of the device's time since the sample before
+  std::string name{};           // of its program, as the kernel has it (15 bytes at most); "": not known
   friend bool operator==(const ProcessSample&, const ProcessSample&) = default;
 };
 

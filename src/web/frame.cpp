@@ -51,9 +51,11 @@ const std::string& text_of(const Pages& pages, Text text) {
     case Text::kNode:
       return pages.node;
     case Text::kNow:
+      return pages.now;
+    case Text::kUse:
       break;
   }
-  return pages.now;
+  return pages.use;
 }
 
 std::size_t size_of(const Pages& pages) {

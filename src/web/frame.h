@@ -21,8 +21,8 @@
 namespace gpulet::web {
 
 // The texts of Pages, in the order of the wire.
-enum class Text { kHealth, kReady, kMetrics, kOpenMetrics, kNode, kNow };
-inline constexpr std::size_t kTexts = 6;
+enum class Text { kHealth, kReady, kMetrics, kOpenMetrics, kNode, kNow, kUse };
+inline constexpr std::size_t kTexts = 7;
 const std::string& text_of(const Pages& pages, Text text);
 std::size_t size_of(const Pages& pages);  // all texts together
 

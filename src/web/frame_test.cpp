@@ -16,7 +16,8 @@ Pages pages_of(bool healthy, bool ready, const std::vector<std::string>& texts) 
           .metrics = texts[2],
           .open_metrics = texts[3],
           .node = texts[4],
-          .now = texts[5]};
+          .now = texts[5],
+          .use = texts[6]};
 }
 
 bool same(const Frame& a, const Frame& b) {

@@ -24,10 +24,11 @@ struct Pages {
   std::string ready_text{};
   std::string metrics{};       // /metrics, Prometheus text format 0.0.4
   std::string open_metrics{};  // the same as OpenMetrics 1.0, for who asks for it; empty: there is none
-  // JSON of one line each for the node page: what changes rarely, and the numbers of one sample. Empty:
-  // nothing is known yet. One that differs from the one before is told to all who watch.
+  // JSON of one line each for the node page: what changes rarely, the numbers of one sample, and who used
+  // what in it. Empty: nothing is known yet. One that differs from the one before is told to all who watch.
   std::string node{};
   std::string now{};
+  std::string use{};
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.

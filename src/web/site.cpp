@@ -1,5 +1,6 @@
 #include "web/site.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/text.h"
@@ -78,6 +79,10 @@ void Site::publish(Frame frame, Time now) {
       news += event_of("now", ++event_, *now_.plain());
     }
   }
+  if (auto& text = frame[Text::kUse]) {
+    use_ = Document(std::move(*text));
+    if (!use_.plain()->empty()) news += event_of("use", ++event_, *use_.plain());
+  }
   if (!news.empty() && watchers_.count() > 0)
     watchers_.tell(std::make_shared<const std::string>(std::move(news)));
 }
@@ -107,6 +112,7 @@ Answer Site::events_answer() const {
   std::string first(kRetry);
   if (!node_.plain()->empty()) first += event_of("node", event_, *node_.plain());
   if (!now_.plain()->empty()) first += event_of("now", event_, *now_.plain());
+  if (!use_.plain()->empty()) first += event_of("use", event_, *use_.plain());
   return {.content_type = "text/event-stream",
           .body = std::make_shared<const std::string>(std::move(first)),
           .events = true};
@@ -118,7 +124,7 @@ Answer Site::document_answer(std::string_view path, const Request& request) cons
     return answer_of(*history_document_, kJson, request);
   }
   if (path == "/api/events") return events_answer();
-  const Document& document = path == "/api/node" ? node_ : now_;
+  const Document& document = path == "/api/node" ? node_ : path == "/api/now" ? now_ : use_;
   if (document.plain()->empty()) return text(503, "the agent has not said anything of it yet");
   return answer_of(document, kJson, request);
 }
@@ -128,12 +134,14 @@ Answer Site::answer(const Request& request, Time now) const {
   const std::string_view path = request.target.substr(0, request.target.find('?'));
   std::string_view content_type;
   if (const Document* page = page_of(path, content_type)) return answer_of(*page, content_type, request);
-  const bool api =
-      path == "/api/node" || path == "/api/now" || path == "/api/history" || path == "/api/events";
+  static constexpr std::string_view kApi[] = {"/api/node", "/api/now", "/api/use", "/api/history",
+                                              "/api/events"};
+  const bool api = std::ranges::find(kApi, path) != std::end(kApi);
   if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
     return text(
         404,
-        "no such page; there are / /healthz /readyz /metrics /api/node /api/now /api/history /api/events");
+        "no such page; there are / /healthz /readyz /metrics /api/node /api/now /api/use /api/history "
+        "/api/events");
   }
   // Those who watch stay, and see by the samples' times that none come.
   if (auto stale = staleness(now); !stale.empty() && path != "/api/events")

@@ -5,8 +5,9 @@
 //   /healthz /readyz   200 or 503, with what is wrong
 //   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the numbers of the last sample
+//   /api/use     JSON: who used what in it
 //   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
-//   /api/events  server-sent events `node` and `now`, each with such a document; both at once after
+//   /api/events  server-sent events `node`, `now` and `use`, each with such a document; all at once after
 //   connecting
 #pragma once
 
@@ -49,7 +50,7 @@ class Site final : public Service {
   bool published_ = false;
   bool healthy_ = false, ready_ = false;
   std::string health_text_, ready_text_;
-  Document metrics_, open_metrics_, node_, now_;
+  Document metrics_, open_metrics_, node_, now_, use_;
   History history_;
   mutable std::shared_ptr<const Document> history_document_;  // null until asked for after a change
   std::uint64_t event_ = 0;

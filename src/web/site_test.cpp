@@ -17,7 +17,8 @@ Pages pages(bool healthy, bool ready) {
           .metrics = "m 1\n",
           .open_metrics = "m 1\n# EOF\n",
           .node = "{\"gpus\":[\"" + kLong + "\"]}\n",
-          .now = "{\"at\":1}\n"};
+          .now = "{\"at\":1}\n",
+          .use = "{\"at\":1,\"devices\":{}}\n"};
 }
 Frame frame(bool healthy, bool ready) { return frame_of(pages(healthy, ready), 10s); }
 
@@ -78,12 +79,14 @@ TEST(Site, CompressedOnceAPublishAndOnlyWhenTaken) {
 TEST(Site, OldPagesAndNoPagesAreNotBelieved) {
   Site site;
   const Time start{};
-  for (const char* path : {"/healthz", "/readyz", "/metrics", "/api/node", "/api/now", "/api/history"}) {
+  const std::string_view kPaths[] = {"/healthz", "/readyz",  "/metrics",    "/api/node",
+                                     "/api/now", "/api/use", "/api/history"};
+  for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start).status, 503);
     EXPECT_EQ(*get(site, path, start).body, "the agent has not said anything yet\n");
   }
   site.publish(frame(true, true), start);
-  for (const char* path : {"/healthz", "/readyz", "/metrics", "/api/node", "/api/now", "/api/history"}) {
+  for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start + 10s).status, 200);
     EXPECT_EQ(get(site, path, start + 10s + 1ns).status, 503);
     EXPECT_EQ(*get(site, path, start + 12300ms).body, "no news from the agent for 12.3 s\n");
@@ -114,7 +117,8 @@ TEST(Site, WatchersHearWhatChanged) {
   EXPECT_TRUE(first.events);
   EXPECT_EQ(first.content_type, "text/event-stream");
   EXPECT_EQ(*first.body,
-            "retry: 2000\n\nevent: node\nid: 2\ndata: {\"a\":1}\n\nevent: now\nid: 2\ndata: {\"at\":1}\n\n");
+            "retry: 2000\n\nevent: node\nid: 3\ndata: {\"a\":1}\n\nevent: now\nid: 3\ndata: {\"at\":1}\n\n"
+            "event: use\nid: 3\ndata: {\"at\":1,\"devices\":{}}\n\n");
   EXPECT_EQ(head_of(first, false).find("Content-Length"), std::string::npos);
 
   std::vector<std::string> heard;
@@ -127,16 +131,26 @@ TEST(Site, WatchersHearWhatChanged) {
   site.publish(change, Time{} + 1s);
   EXPECT_TRUE(heard.empty());
   change[Text::kNow] = "{\"at\":2}\n";
+  change[Text::kUse] = "{\"at\":2}";
   site.publish(change, Time{} + 2s);
   change[Text::kNow].reset();
+  change[Text::kUse].reset();
   change[Text::kNode] = "{\"a\":2}";
   site.publish(change, Time{} + 3s);
-  EXPECT_EQ(heard, (std::vector<std::string>{"event: now\nid: 3\ndata: {\"at\":2}\n\n",
-                                             "event: node\nid: 4\ndata: {\"a\":2}\n\n"}));
+  EXPECT_EQ(heard, (std::vector<std::string>{"event: now\nid: 4\ndata: {\"at\":2}\n\n"
+                                             "event: use\nid: 5\ndata: {\"at\":2}\n\n",
+                                             "event: node\nid: 6\ndata: {\"a\":2}\n\n"}));
   watching.reset();
   site.watchers().tell(Site::heartbeat());
   EXPECT_EQ(heard.size(), 2u);
   EXPECT_EQ(counted, 2u);
+}
+
+TEST(Site, WhoUsesWhatIsInNoHistory) {
+  Site site;
+  site.publish(frame(true, true), Time{});
+  EXPECT_EQ(*get(site, "/api/use", Time{}).body, "{\"at\":1,\"devices\":{}}\n");
+  EXPECT_EQ(*get(site, "/api/history", Time{}).body, "{\"samples\":[{\"at\":1}\n]}\n");
 }
 
 TEST(Site, AWatcherMayLeaveWhileItIsTold) {

@@ -50,6 +50,19 @@ find_library(CRYPT_ARCHIVE libcrypt.a REQUIRED)
 add_library(dep_crypt INTERFACE)
 target_link_libraries(dep_crypt INTERFACE ${CRYPT_ARCHIVE})
 
+# `gpulet top`. What a few terminals can do is compiled in, for images without terminfo (ncurses-base).
+find_library(NCURSES_ARCHIVE libncursesw.a REQUIRED)
+find_library(TINFO_ARCHIVE libtinfo.a REQUIRED)
+add_library(dep_ncurses INTERFACE)
+target_link_libraries(dep_ncurses INTERFACE ${NCURSES_ARCHIVE} ${TINFO_ARCHIVE})
+foreach(_terminal LINUX=l/linux SCREEN=s/screen-256color XTERM=x/xterm-256color)
+  string(REPLACE "=" ";" _terminal ${_terminal})
+  list(GET _terminal 0 _name)
+  list(GET _terminal 1 _entry)
+  find_file(_terminfo_${_name} ${_entry} PATHS /lib/terminfo /usr/share/terminfo /etc/terminfo NO_DEFAULT_PATH REQUIRED)
+  file(READ ${_terminfo_${_name}} TERMINFO_${_name} HEX)
+endforeach()
+
 if(NOT GPULET_NVML_INCLUDE)
   if(DEFINED ENV{GPULET_NVML_INCLUDE})
     set(GPULET_NVML_INCLUDE $ENV{GPULET_NVML_INCLUDE})
@@ -68,6 +81,10 @@ target_link_libraries(dep_nvml INTERFACE dl)
 
 if(GPULET_TESTS)
   find_package(GTest REQUIRED)
+  pkg_check_modules(VTERM REQUIRED vterm) # a terminal, to look at what `gpulet top` draws
+  find_library(VTERM_ARCHIVE libvterm.a REQUIRED)
+  add_library(dep_vterm INTERFACE)
+  target_link_libraries(dep_vterm INTERFACE ${VTERM_ARCHIVE})
   find_package(rapidcheck REQUIRED)
   find_package(benchmark REQUIRED)
   # scripts/bootstrap leaves it in its cache: Debian's package would start a server.

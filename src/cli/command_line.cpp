@@ -176,6 +176,7 @@ class Gpulet {
     add_inspection();
     add_health(app_, run_);
     add_labels(app_, run_);
+    add_top(app_, run_);
     add_config();
     add_mig();
     add_cdi(app_, run_);

@@ -18,5 +18,6 @@ void add_cdi(CLI::App& app, Run& run);        // cdi generate, list, validate, t
 void add_health(CLI::App& app, Run& run);     // health, cordon, uncordon
 void add_scheduler(CLI::App& app, Run& run);  // scheduler, scheduler simulate, explain
 void add_labels(CLI::App& app, Run& run);     // labels
+void add_top(CLI::App& app, Run& run);        // top
 
 }  // namespace gpulet::cli

@@ -53,6 +53,7 @@ LIBRARIES = [
     ban("library", r"#include <yaml-cpp/", "config/yaml.h", r"^src/config/|^sim/machine/"),
     ban("library", r"#include <openssl/", "cluster/ and web/", r"^src/(cluster|web)/|" + TESTS),
     ban("library", r"#include <(zlib|crypt)\.h", "web/", r"^src/web/|" + TESTS),
+    ban("library", r"#include <(n?curses|term)\.h", "cli/top_terminal.h", r"^src/cli/top_terminal\.cpp$"),
     ban("library", r"#include <seccomp", "web/", r"^src/web/"),
     ban("library", r"#include [<\"]nvml\.h", "nvml/ is the only room that sees the C ABI", r"^src/nvml/|^sim/driver/|^sim/smi/|" + TESTS),
 ]

@@ -1,0 +1,125 @@
+#include "tests/sim/terminal.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <vterm.h>
+
+namespace gpulet::tests {
+namespace {
+
+std::vector<char*> pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> all;
+  for (const auto& text : texts) all.push_back(const_cast<char*>(text.c_str()));
+  all.push_back(nullptr);
+  return all;
+}
+
+}  // namespace
+
+Terminal::Terminal(std::vector<std::string> command, std::vector<std::string> environment, int rows,
+                   int columns)
+    : terminal_(::vterm_new(rows, columns), ::vterm_free), rows_(rows), columns_(columns) {
+  ::vterm_set_utf8(terminal_.get(), 1);
+  ::vterm_screen_reset(::vterm_obtain_screen(terminal_.get()), 1);
+  const auto arguments = pointers(command), variables = pointers(environment);
+  const winsize size{static_cast<unsigned short>(rows), static_cast<unsigned short>(columns), 0, 0};
+  int pty = -1;
+  child_ = ::forkpty(&pty, nullptr, nullptr, &size);
+  if (child_ == 0) {
+    ::execve(arguments[0], arguments.data(), variables.data());
+    ::_exit(127);
+  }
+  pty_ = FileDescriptor(pty);
+  EXPECT_GT(child_, 0);
+}
+
+Terminal::~Terminal() {
+  if (child_ <= 0) return;
+  ::kill(child_, SIGKILL);
+  ::waitpid(child_, nullptr, 0);
+}
+
+void Terminal::press(const std::string& keys) {
+  EXPECT_EQ(::write(pty_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+}
+
+void Terminal::resize(int rows, int columns) {
+  rows_ = rows;
+  columns_ = columns;
+  ::vterm_set_size(terminal_.get(), rows, columns);
+  const winsize size{static_cast<unsigned short>(rows), static_cast<unsigned short>(columns), 0, 0};
+  EXPECT_EQ(::ioctl(pty_.get(), TIOCSWINSZ, &size), 0);
+}
+
+bool Terminal::read(std::chrono::milliseconds limit) {
+  pollfd waits{pty_.get(), POLLIN, 0};
+  if (over_ || ::poll(&waits, 1, static_cast<int>(limit.count())) <= 0) return false;
+  char bytes[16384];
+  const ssize_t got = ::read(pty_.get(), bytes, sizeof bytes);
+  if (got <= 0) {  // EIO: the program has ended
+    over_ = true;
+    return false;
+  }
+  written_.append(bytes, static_cast<std::size_t>(got));
+  ::vterm_input_write(terminal_.get(), bytes, static_cast<std::size_t>(got));
+  return true;
+}
+
+bool Terminal::until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition()) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    if (left <= 0ms || (!read(std::chrono::ceil<std::chrono::milliseconds>(left)) && over_))
+      return condition();
+  }
+  return true;
+}
+
+bool Terminal::shows(const std::string& text) {
+  return until([&] { return screen().find(text) != std::string::npos; });
+}
+bool Terminal::shows_no(const std::string& text) {
+  return until([&] { return screen().find(text) == std::string::npos; });
+}
+
+bool Terminal::row_begins(int index, const std::string& text) {
+  return until([&] { return row(index).starts_with(text); });
+}
+
+void Terminal::watch(std::chrono::milliseconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  for (auto left = time; left > 0ms && !over_;
+       left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())) {
+    read(left);
+  }
+}
+
+std::string Terminal::row(int index) const {
+  const VTermRect line{index, index + 1, 0, columns_};
+  std::string text(static_cast<std::size_t>(columns_) * 6 + 1, '\0');
+  text.resize(
+      ::vterm_screen_get_text(::vterm_obtain_screen(terminal_.get()), text.data(), text.size(), line));
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text;
+}
+
+std::string Terminal::screen() const {
+  std::string text;
+  for (int index = 0; index < rows_; ++index) text += row(index) + "\n";
+  return text;
+}
+
+int Terminal::wait() {
+  const bool ended = until([this] { return over_; });
+  EXPECT_TRUE(ended) << screen();
+  if (!ended) ::kill(child_, SIGKILL);
+  int status = 0;
+  ::waitpid(std::exchange(child_, -1), &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace gpulet::tests

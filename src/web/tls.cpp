@@ -139,8 +139,10 @@ std::string common_name_of(const X509* certificate) {
 
 class Encrypted final : public Transport {
  public:
-  // `verified`: a certificate that is not of a trusted authority ends the handshake.
-  Encrypted(SSL* ssl, int socket, bool verified) : ssl_(ssl), socket_(socket), verified_(verified) {}
+  // `verified`: a certificate that is not of a trusted authority ends the handshake. `rules` are what the
+  // handshake goes by.
+  Encrypted(SSL* ssl, int socket, bool verified, std::shared_ptr<const void> rules)
+      : ssl_(ssl), socket_(socket), verified_(verified), rules_(std::move(rules)) {}
   ~Encrypted() override { ::SSL_free(ssl_); }
   Encrypted(const Encrypted&) = delete;
 
@@ -189,6 +191,7 @@ class Encrypted final : public Transport {
   SSL* ssl_;
   int socket_;
   bool verified_;
+  std::shared_ptr<const void> rules_;
 };
 
 }  // namespace
@@ -203,7 +206,7 @@ struct TlsContext::State {
   }
 };
 
-TlsContext::TlsContext(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TlsContext::TlsContext(std::shared_ptr<State> state) : state_(std::move(state)) {}
 TlsContext::~TlsContext() = default;
 
 namespace {
@@ -253,7 +256,7 @@ Result<std::shared_ptr<TlsContext>> TlsContext::create(const Tls& tls) {
   // Without the host's openssl.cnf, and without an end of its own: the process has none that matters.
   ::OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
   ::ERR_clear_error();
-  auto state = std::make_unique<State>();
+  auto state = std::make_shared<State>();
   state->context.reset(::SSL_CTX_new(::TLS_server_method()));
   SSL_CTX* context = state->context.get();
   if (context == nullptr) return fail(Code::kInternal, openssl_error());
@@ -282,7 +285,7 @@ std::unique_ptr<Transport> TlsContext::accept(int socket) const {
     return nullptr;
   }
   ::SSL_set_accept_state(ssl);
-  return std::make_unique<Encrypted>(ssl, socket, state_->verifies());
+  return std::make_unique<Encrypted>(ssl, socket, state_->verifies(), state_);
 }
 
 }  // namespace gpulet::web

@@ -10,7 +10,7 @@
 
 namespace gpulet::web {
 
-// Certificates and rules, shared by connections; one that is replaced lives as long as its last connection.
+// Certificates and rules, shared by connections, which go by them to their end also when this is gone.
 class TlsContext {
  public:
   // Errors: kInvalidArgument, about the file, for a text that holds no certificate or no key, for a key that
@@ -24,8 +24,8 @@ class TlsContext {
 
  private:
   struct State;
-  explicit TlsContext(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit TlsContext(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
 };
 
 }  // namespace gpulet::web

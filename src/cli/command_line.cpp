@@ -182,6 +182,7 @@ class Gpulet {
     add_cdi(app_, run_);
     add_scheduler(app_, run_);
     add_runtime();
+    add_metrics_api(app_, run_);
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");
     command->add_flag("--json", version_.json, "as JSON");

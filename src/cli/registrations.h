@@ -19,5 +19,6 @@ void add_health(CLI::App& app, Run& run);     // health, cordon, uncordon
 void add_scheduler(CLI::App& app, Run& run);  // scheduler, scheduler simulate, explain
 void add_labels(CLI::App& app, Run& run);     // labels
 void add_top(CLI::App& app, Run& run);        // top
+void add_metrics_api(CLI::App& app, Run& run);
 
 }  // namespace gpulet::cli

@@ -1,6 +1,7 @@
 #include "cluster/objects.h"
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -12,6 +13,20 @@ bool is_name(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
   });
+}
+
+std::string in_query(std::string_view text) {
+  constexpr const char* kHex = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (std::isalnum(code) != 0 || c == '-' || c == '.' || c == '_') {
+      out += c;
+    } else {
+      out += {'%', kHex[code >> 4], kHex[code & 15]};
+    }
+  }
+  return out;
 }
 
 std::string rfc3339(WallTime time) {

@@ -15,6 +15,9 @@ namespace gpulet::cluster {
 // What may stand in a path: the letters of a DNS name, which every namespace and Pod has.
 bool is_name(std::string_view text);
 
+// As the value of a query: "a%3Db".
+std::string in_query(std::string_view text);
+
 // "2026-01-31T12:00:00Z"
 std::string rfc3339(WallTime time);
 

@@ -1,7 +1,6 @@
 #include "cluster/reader.h"
 
 #include <algorithm>
-#include <cctype>
 #include <deque>
 #include <nlohmann/json.hpp>
 
@@ -17,20 +16,6 @@ constexpr const char* kMirror = "kubernetes.io/config.mirror";
 constexpr const char* kMetadataOnly =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 constexpr const char* kTable = "application/json;as=Table;g=meta.k8s.io;v=v1";
-
-std::string in_query(std::string_view text) {
-  constexpr const char* kHex = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (std::isalnum(code) != 0 || c == '-' || c == '.' || c == '_') {
-      out += c;
-    } else {
-      out += {'%', kHex[code >> 4], kHex[code & 15]};
-    }
-  }
-  return out;
-}
 
 std::string controller_of(const json& metadata) {
   const auto& owners = member(metadata, "ownerReferences");

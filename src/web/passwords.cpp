@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxKnown = 256;    // of either outcome
 constexpr std::size_t kMaxPassword = 72;  // bcrypt reads no more
-constexpr int kShare = 5;                 // checks take one part in so many of the time
+constexpr std::string_view kBase64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+constexpr int kShare = 5;  // checks take one part in so many of the time
 // Of nobody: compared with where the user is unknown, so that the time does not tell.
 const std::string kNobody = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi";
 
@@ -53,9 +54,22 @@ Status check_hash(const std::string& name, const std::string& hash) {
   return {};
 }
 
+std::string encode_base64(std::string_view bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const auto three = bytes.substr(i, 3);
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (j < three.size() ? static_cast<unsigned char>(three[j]) : 0u);
+    }
+    for (std::size_t j = 0; j < 4; ++j) {
+      text += j <= three.size() ? kBase64Digits[group >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return text;
+}
+
 std::string decode_base64(std::string_view text) {
-  static constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   if (text.size() % 4 != 0) return {};
   std::size_t padding = 0;
   while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
@@ -63,7 +77,7 @@ std::string decode_base64(std::string_view text) {
   std::uint32_t group = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool padded = i >= text.size() - padding;
-    const auto digit = padded ? 0 : kDigits.find(text[i]);
+    const auto digit = padded ? 0 : kBase64Digits.find(text[i]);
     if (digit == std::string_view::npos) return {};
     group = group << 6 | static_cast<std::uint32_t>(digit);
     if (i % 4 != 3) continue;

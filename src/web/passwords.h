@@ -47,5 +47,6 @@ class Passwords {
 
 // The text that Base64 (RFC 4648, section 4) encodes; empty for what is none.
 std::string decode_base64(std::string_view text);
+std::string encode_base64(std::string_view bytes);
 
 }  // namespace gpulet::web

@@ -79,6 +79,10 @@ TEST(Passwords, Base64) {
   EXPECT_EQ(decode_base64("aGVsbG8="), "hello");
   EXPECT_EQ(decode_base64("aGVsbG8h"), "hello!");
   EXPECT_EQ(decode_base64("aA=="), "h");
+  for (const char* bytes : {"", "h", "he", "hello", "hello!", "\xff\xfe"}) {
+    EXPECT_EQ(decode_base64(encode_base64(bytes)), bytes);
+  }
+  EXPECT_EQ(encode_base64("name:password"), "bmFtZTpwYXNzd29yZA==");
   for (const char* bad : {"a", "ab", "abc", "====", "a===", "ab=c", "a b=", "aGVsbG8\n"})
     EXPECT_EQ(decode_base64(bad), "") << bad;
 }

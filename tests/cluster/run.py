@@ -3,11 +3,12 @@
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
                                                printed); RUN is `process`, `partition`, `labels`, `health`, `cdi`,
-                                               `scheduling` or `daemon-set`
+                                               `scheduling`, `daemon-set` or `autoscaling`
 
 First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, by its
 config and by labels of the node, then on both nodes while GPUs break under a Deployment, then with containers that get their
-GPUs by CDI, then with `gpulet scheduler` behind kube-scheduler, then as a DaemonSet from the image. Each check is one function; a run
+GPUs by CDI, then with `gpulet scheduler` behind kube-scheduler, then as a DaemonSet from the image, then with a
+HorizontalPodAutoscaler that goes by its metrics. Each check is one function; a run
 stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
 """
 import os
@@ -34,7 +35,7 @@ def outer(arguments):
     subprocess.run([TESTBED, "build"], check=True, env=env)
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
     env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
-               PYTHONDONTWRITEBYTECODE="1")
+               TB_CONTROLLER_FLAGS="--horizontal-pod-autoscaler-sync-period=1s", PYTHONDONTWRITEBYTECODE="1")
     try:
         started = time.monotonic()
         subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""The checks, each one function, in the order in which the two runs take them."""
+"""The checks, each one function, in the order in which the runs take them."""
 import json
 import os
 import re
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 
+from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
@@ -59,6 +60,7 @@ class Checks:
             (f"{daemon_set_steps} random steps", lambda: self.storm(daemon_set_steps, lambda: None)),
             ("by CDI, as the manifest has it", self.shipped_strategy),
         ]
+        yield "autoscaling", AutoscalingChecks(self, images[0]).run()
 
     # The agents as processes.
     def start_processes(self):

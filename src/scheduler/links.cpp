@@ -4,6 +4,8 @@
 #include <bit>
 #include <string>
 
+#include "scheduler/hash.h"
+
 namespace gpulet::scheduler {
 
 std::shared_ptr<const NodeLinks> NodeLinks::make(topology::Topology topology) {
@@ -30,6 +32,7 @@ LinkedSet choose_linked(const NodeLinks& links, GpuSet free, unsigned count) {
     set.gpus |= GpuSet{1} << (std::ranges::find(links.ids, id) - links.ids.begin());
   }
   set.pair_score = mean_pair_score(links, set.gpus);
+  set.of_free = mean_pair_score(links, free);
   return set;
 }
 
@@ -44,6 +47,21 @@ double mean_pair_score(const NodeLinks& links, GpuSet gpus) {
     }
   }
   return pairs == 0 ? 0 : static_cast<double>(sum) / static_cast<double>(pairs);
+}
+
+std::size_t LinkChooser::KeyHash::operator()(const Key& key) const {
+  Hash hash;
+  hash.add(reinterpret_cast<std::uintptr_t>(key.links.get()));
+  hash.add(std::uint64_t{key.free} << 32 | key.count);
+  return hash.value();
+}
+
+LinkedSet LinkChooser::choose(const std::shared_ptr<const NodeLinks>& links, GpuSet free, unsigned count) {
+  const Key key{links, free, count};
+  const auto found = known_.find(key);
+  if (found != known_.end()) return found->second;
+  if (known_.size() == kMaxRemembered) known_.clear();
+  return known_.emplace(key, choose_linked(*links, free, count)).first->second;
 }
 
 }  // namespace gpulet::scheduler

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "base/strong.h"
@@ -25,11 +26,32 @@ struct NodeLinks {
 struct LinkedSet {
   GpuSet gpus = 0;
   double pair_score = 0;  // mean of topology::score over the set's pairs; 0 for one GPU
+  double of_free = 0;     // the same of all that were free
 };
 // What the node's placement gives a container that asks for `count` of `free`. Precondition: 1 ≤ count ≤
 // |free|.
 LinkedSet choose_linked(const NodeLinks& links, GpuSet free, unsigned count);
 // Mean of topology::score over all pairs of `gpus`; 0 for fewer than two.
 double mean_pair_score(const NodeLinks& links, GpuSet gpus);
+
+// The same, remembered: the choice is the dear part of scoring a node. One thread.
+class LinkChooser {
+ public:
+  LinkedSet choose(const std::shared_ptr<const NodeLinks>& links, GpuSet free, unsigned count);
+
+ private:
+  // What is remembered at most; beyond, it begins anew.
+  static constexpr std::size_t kMaxRemembered = 100'000;
+  struct Key {
+    std::shared_ptr<const NodeLinks> links;  // held, so that its address stays its own
+    GpuSet free = 0;
+    unsigned count = 0;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct KeyHash {
+    std::size_t operator()(const Key& key) const;
+  };
+  std::unordered_map<Key, LinkedSet, KeyHash> known_;
+};
 
 }  // namespace gpulet::scheduler

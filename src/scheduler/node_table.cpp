@@ -90,6 +90,7 @@ void NodeTable::join_kind(Node node) {
   entry.place = static_cast<std::uint32_t>(kind.nodes.size());
   kind.nodes.push_back(node);
   entry.loaded = entry.state.has_load();
+  entry.machine = entry.loaded ? machine_cost(entry.state) : 0;
   if (entry.loaded) ++kind.loaded;
 }
 
@@ -114,7 +115,10 @@ NodeTable::Question& NodeTable::ask(const std::shared_ptr<Policy>& policy, const
   }
   for (Question& known : questions_) {
     if (known.policy_ == policy && known.task_.same_class(task)) {
-      known.task_.load = task.load;
+      if (known.task_.load != task.load) {
+        known.task_.load = task.load;
+        known.load_ = TaskLoad(task);
+      }
       return known;
     }
   }
@@ -122,10 +126,8 @@ NodeTable::Question& NodeTable::ask(const std::shared_ptr<Policy>& policy, const
     questions_.clear();
     remembered_ = 0;
   }
-  Question& made = questions_.emplace_back();
-  made.policy_ = policy;
-  made.task_ = task;
-  return made;
+  questions_.push_back(Question(policy, task));
+  return questions_.back();
 }
 
 const std::vector<Option>& NodeTable::options(Question& question, Kind kind) {
@@ -142,7 +144,8 @@ const std::vector<Option>& NodeTable::options(Question& question, Kind kind) {
 
 std::optional<Choice> NodeTable::choose(Question& question, Node node) {
   const Entry& entry = nodes_[node];
-  return best_choice(*question.policy_, entry.state, question.task_, options(question, entry.kind));
+  return best_choice(*question.policy_, entry.state, entry.machine, question.load_,
+                     options(question, entry.kind));
 }
 
 std::optional<NodeTable::Best> NodeTable::best(Question& question, std::mt19937_64& random) {
@@ -163,11 +166,13 @@ std::optional<NodeTable::Best> NodeTable::best(Question& question, std::mt19937_
     const std::vector<Option>& found = options(question, kind);
     if (found.empty()) continue;
     if (entry.loaded == 0 || policy.load_weight() <= 0) {
-      offer(*best_choice(policy, entry.state, question.task_, found), entry.nodes.data(), entry.nodes.size());
+      offer(*best_choice(policy, entry.state, 0, question.load_, found), entry.nodes.data(),
+            entry.nodes.size());
       continue;
     }
     for (const Node& node : entry.nodes) {
-      offer(*best_choice(policy, nodes_[node].state, question.task_, found), &node, 1);
+      const Entry& one = nodes_[node];
+      offer(*best_choice(policy, one.state, one.machine, question.load_, found), &node, 1);
     }
   }
   if (best && policy.draws_gpus()) {

@@ -63,6 +63,7 @@ class NodeTable {
     Kind kind = 0;
     std::uint32_t place = 0;  // in the kind's list
     bool loaded = false;
+    double machine = 0;  // machine_cost
   };
   struct KindEntry {
     NodeState state;  // without load
@@ -96,8 +97,12 @@ class NodeTable::Question {
     std::uint64_t birth = 0;  // of the kind that it is for; 0: none yet
     std::vector<Option> options;
   };
+  Question(std::shared_ptr<Policy> policy, const Task& task)
+      : policy_(std::move(policy)), task_(task), load_(task) {}
+
   std::shared_ptr<Policy> policy_;
   Task task_;
+  TaskLoad load_;
   std::vector<Answer> answers_;  // by kind
 };
 

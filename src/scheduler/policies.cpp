@@ -134,38 +134,34 @@ class Fragmentation final : public Policy {
   WasteMeter meter_;
 };
 
-// A set of whole GPUs by its links: the set that the node's own placement gives, and what it is worth.
-struct Linked {
-  LinkedSet set;
-  // A task that cannot use links should not sit where the links are.
-  double left_unused = 0;
-};
-std::optional<Linked> linked(const NodeState& node, const Task& task) {
+// A set of whole GPUs as the node's own placement gives it. Nullopt where links are not known or play no
+// part.
+std::optional<LinkedSet> linked(LinkChooser& chooser, const NodeState& node, const Task& task) {
   if (!node.links || task.gpus == 0 || task.gpu_milli != kWhole) return std::nullopt;
-  const GpuSet known = node.links->ids.size() >= 32 ? ~GpuSet{0} : (GpuSet{1} << node.links->ids.size()) - 1;
+  const GpuSet known = (GpuSet{1} << std::min(node.links->ids.size(), kMaxGpus)) - 1;
   const GpuSet free = node.with_free(kWhole) & known;
   if (std::popcount(free) < task.gpus) return std::nullopt;
-  Linked result{choose_linked(*node.links, free, task.gpus), mean_pair_score(*node.links, free)};
-  if (std::popcount(result.set.gpus) != task.gpus) return std::nullopt;
-  return result;
+  const LinkedSet set = chooser.choose(node.links, free, task.gpus);
+  return std::popcount(set.gpus) == task.gpus ? std::optional(set) : std::nullopt;
 }
 // How much a link that a task leaves unused counts against one that it uses.
 constexpr double kUnusedLink = 0.3;
+double link_score(const LinkedSet& set) { return set.pair_score - kUnusedLink * set.of_free; }
 
 class Topology final : public Policy {
  public:
   std::string_view name() const override { return "topology"; }
   void options(const NodeState& node, const Task& task, std::vector<Option>& options) override {
     binpack_.options(node, task, options);
-    const auto links = options.empty() ? std::nullopt : linked(node, task);
+    const auto links = options.empty() ? std::nullopt : linked(chooser_, node, task);
     if (!links) return;
     // A pair score is at least 10; what is left of a node is at most a few units, and decides between equals.
-    const double score = links->set.pair_score - kUnusedLink * links->left_unused + options.front().score;
-    options.assign(1, {score, links->set.gpus, task.gpus});
+    options.assign(1, {link_score(*links) + options.front().score, links->gpus, task.gpus});
   }
 
  private:
   Binpack binpack_;
+  LinkChooser chooser_;
 };
 
 class Load final : public Policy {
@@ -198,10 +194,10 @@ class Blend final : public Policy {
       option.score = score(option);
       options.push_back(option);
     });
-    const auto links = options.empty() ? std::nullopt : linked(node, task);
+    const auto links = options.empty() ? std::nullopt : linked(chooser_, node, task);
     if (!links) return;
-    options.front().score += kLink * (links->set.pair_score - kUnusedLink * links->left_unused);
-    options.front().gpus = links->set.gpus;
+    options.front().score += kLink * link_score(*links);
+    options.front().gpus = links->gpus;
   }
   double load_weight() const override { return kLoad; }
 
@@ -216,6 +212,7 @@ class Blend final : public Policy {
   static constexpr double kLink = 1;      // an NVLink in each pair is worth a tenth of a GPU
   static constexpr double kLoad = 4000;   // a part of the day at full load costs half a GPU
   WasteMeter meter_;
+  LinkChooser chooser_;
 };
 
 struct Maker {

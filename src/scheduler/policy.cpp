@@ -45,17 +45,21 @@ struct Coolest {
   GpuSet gpus = 0;
   double cost = 0;
 };
-Coolest coolest(const NodeState& node, const LoadCurve& task_load, const Option& option) {
+Coolest coolest(const NodeState& node, const TaskLoad& load, const Option& option) {
   struct Gpu {
     double cost = 0;
     unsigned number = 0;
   };
   std::array<Gpu, kMaxGpus> gpus;
   std::size_t count = 0;
+  bool alike = true;
   for (GpuSet left = option.gpus; left != 0; left &= left - 1) {
     const auto number = static_cast<unsigned>(std::countr_zero(left));
-    gpus[count++] = {load_cost(node, task_load, number), number};
+    const bool idle = node.load[number] == LoadCurve{};
+    alike = alike && idle;
+    gpus[count++] = {idle ? load.on_idle : load_cost(node, load.curve, number), number};
   }
+  if (alike) return {lowest(option.gpus, option.take), load.on_idle};
   Coolest best;
   const std::size_t take = std::min<std::size_t>(option.take, count);
   const auto cooler = [](const Gpu& a, const Gpu& b) {
@@ -88,18 +92,24 @@ double machine_cost(const NodeState& node) {
   return node.gpus == 0 ? 0 : kMachine * sum / (100.0 * node.gpus);
 }
 
-std::optional<Choice> best_choice(const Policy& policy, const NodeState& node, const Task& task,
-                                  std::span<const Option> options) {
+TaskLoad::TaskLoad(const Task& task) {
+  if (task.gpus == 0) return;
+  curve = expected_load(task);
+  NodeState idle;
+  idle.gpus = 1;
+  on_idle = load_cost(idle, curve, 0);
+}
+
+std::optional<Choice> best_choice(const Policy& policy, const NodeState& node, double machine,
+                                  const TaskLoad& load, std::span<const Option> options) {
   std::optional<Choice> best;
-  const double weight = task.gpus == 0 ? 0 : policy.load_weight();
-  const LoadCurve load = expected_load(task);
-  const double machine = weight > 0 ? weight * machine_cost(node) : 0;
+  const double weight = policy.load_weight();
   for (const Option& option : options) {
     Choice choice{option.score, 0};
-    if (weight > 0) {
+    if (weight > 0 && option.take > 0) {
       const Coolest cool = coolest(node, load, option);
       choice.gpus = cool.gpus;
-      choice.score -= weight * cool.cost + machine;
+      choice.score -= weight * (cool.cost + machine);
     } else {
       choice.gpus = lowest(option.gpus, option.take);
     }
@@ -111,7 +121,7 @@ std::optional<Choice> best_choice(const Policy& policy, const NodeState& node, c
 std::optional<Choice> choose(Policy& policy, const NodeState& node, const Task& task) {
   std::vector<Option> options;
   policy.options(node, task, options);
-  return best_choice(policy, node, task, options);
+  return best_choice(policy, node, machine_cost(node), TaskLoad(task), options);
 }
 
 }  // namespace gpulet::scheduler

@@ -52,12 +52,9 @@ class Policy {
   virtual bool draws_gpus() const { return false; }
 };
 
-// The best of `options` with the node's load added: ties go to the lower GPU. Nullopt when there are none.
-std::optional<Choice> best_choice(const Policy& policy, const NodeState& node, const Task& task,
-                                  std::span<const Option> options);
-
-// Both steps: how good `node` is for `task`, and on which GPUs. Nullopt where it does not fit.
-// Cost: microseconds for the policies that look ahead; NodeTable is for many nodes.
+// Both steps: how good `node` is for `task`, and on which GPUs: the best of its options with the node's load
+// added, ties to the lower GPU. Nullopt where it does not fit. Cost: microseconds for the policies that look
+// ahead; NodeTable is for many nodes.
 std::optional<Choice> choose(Policy& policy, const NodeState& node, const Task& task);
 
 // What a task adds to the expected trouble of GPU `gpu`: the mean over the day of the growth of a steeply
@@ -67,6 +64,16 @@ double load_cost(const NodeState& node, const LoadCurve& task_load, unsigned gpu
 // The same for a machine whose GPUs are busy, whichever of them are free: the mean of its GPUs' peaks, 0 to
 // 1, times a small factor. Neighbours share its processors, memory, network and power.
 double machine_cost(const NodeState& node);
+
+// The second step alone, for who remembers the rest: what a task does to a GPU that nothing is expected of …
+struct TaskLoad {
+  explicit TaskLoad(const Task& task);
+  LoadCurve curve;
+  double on_idle = 0;
+};
+// … and machine_cost of the node.
+std::optional<Choice> best_choice(const Policy& policy, const NodeState& node, double machine,
+                                  const TaskLoad& load, std::span<const Option> options);
 
 // What a policy may need to know of the cluster.
 struct PolicyContext {

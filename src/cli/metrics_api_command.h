@@ -12,13 +12,13 @@ namespace gpulet::cli {
 
 // As the command line and the environment have them; empty is the default.
 struct MetricsApiOptions {
-  std::string listen, tls_cert_file, tls_private_key_file;
-  std::string kubeconfig;  // outside a cluster
-  std::string agent_namespace, agent_selector;
+  std::string listen{}, tls_cert_file{}, tls_private_key_file{};
+  std::string kubeconfig{};  // outside a cluster
+  std::string agent_namespace{}, agent_selector{};
   std::string agent_scheme = "http";  // or https
   std::uint16_t agent_port = 9400;
-  std::string agent_ca_file, agent_server_name, agent_token_file, agent_basic_auth_file;
-  std::string agent_timeout, interval, oldest;  // Go's durations
+  std::string agent_ca_file{}, agent_server_name{}, agent_token_file{}, agent_basic_auth_file{};
+  std::string agent_timeout{}, interval{}, oldest{};  // Go's durations
 };
 
 // What they come to. Without a namespace, the agents are in that of `access`. Errors: kInvalidArgument about

@@ -1,6 +1,5 @@
 #include "cluster/collection_watch.h"
 
-#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,20 +14,6 @@ namespace {
 constexpr int kGone = 410;
 constexpr const char* kMetadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 constexpr const char* kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-
-std::string in_query(std::string_view text) {
-  constexpr const char* kHex = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : text) {
-    const auto code = static_cast<unsigned char>(c);
-    if (std::isalnum(code) != 0 || c == '-' || c == '.' || c == '_') {
-      out += c;
-    } else {
-      out += {'%', kHex[code >> 4], kHex[code & 15]};
-    }
-  }
-  return out;
-}
 
 class Watch final : public CollectionWatch {
  public:

@@ -30,8 +30,8 @@ void add_simulate(CLI::App& scheduler, Run& run) {
   command->add_option("--machines", options->machines, "of 8 GPUs each (64)")->needs(load);
   command->add_option("--days", options->days, "how long (28)")->needs(load);
   command
-      ->add_flag("--unknown-services", options->unknown_services,
-                 "nobody knows what a service did before it is placed")
+      ->add_flag("--known-services", options->known_services,
+                 "a service that ran before is expected to do what it did")
       ->needs(load);
   command->add_option("-o,--output", options->output, "table or json")
       ->check(CLI::IsMember({"table", "json"}));

@@ -152,7 +152,7 @@ Result<LoadSummary> run_load(const std::string& policy, const SimulateOptions& o
     run_options.seed = options.seed + run;
     run_options.nodes = options.machines;
     run_options.days = options.days;
-    run_options.known_services = !options.unknown_services;
+    run_options.known_services = options.known_services;
     run_options.progress = [&](double part) {
       progress(policy + ", run " + std::to_string(run + 1) + " of " + std::to_string(options.seeds) + ": " +
                round_percent(part));
@@ -172,7 +172,7 @@ Result<LoadSummary> run_load(const std::string& policy, const SimulateOptions& o
 
 std::string load_table(const SimulateOptions& options, const std::vector<LoadSummary>& summaries) {
   std::string text = std::to_string(options.machines) + " nodes of 8 GPUs, " + std::to_string(options.days) +
-                     " days; what a service did before is " + (options.unknown_services ? "not " : "") +
+                     " days; what a service did before is " + (options.known_services ? "" : "not ") +
                      "known\n\n";
   std::vector<std::vector<std::string>> rows = {{"POLICY", "RUNS", "ABOVE 95 % USE", "LEAST", "GREATEST",
                                                  "HOTTEST GPU", "UNSERVED", "MEAN USE", "HELD", "REFUSED"}};
@@ -187,7 +187,7 @@ std::string load_table(const SimulateOptions& options, const std::vector<LoadSum
 
 std::string load_json(const SimulateOptions& options, const std::vector<LoadSummary>& summaries) {
   Json document = {{"nodes", options.machines}, {"gpus", options.machines * 8},
-                   {"days", options.days},      {"servicesKnown", !options.unknown_services},
+                   {"days", options.days},      {"servicesKnown", options.known_services},
                    {"firstSeed", options.seed}, {"policies", Json::array()}};
   for (const LoadSummary& summary : summaries) {
     document["policies"].push_back({{"policy", summary.policy},

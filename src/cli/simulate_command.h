@@ -24,7 +24,7 @@ struct SimulateOptions {
 
   // Weeks of daily load in place of a trace, as scheduler/simulate_load.h describes them.
   bool load = false;
-  bool unknown_services = false;
+  bool known_services = false;
   unsigned machines = 64;
   unsigned days = 28;
 };

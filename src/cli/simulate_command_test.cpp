@@ -80,8 +80,9 @@ TEST(SimulateCommand, ReplaysDailyLoad) {
   options.machines = 2;
   options.days = 3;
   const std::string text = report(options);
-  EXPECT_THAT(text, testing::StartsWith(
-                        "2 nodes of 8 GPUs, 3 days; what a service did before is known\n\nPOLICY   RUNS"));
+  EXPECT_THAT(text,
+              testing::StartsWith(
+                  "2 nodes of 8 GPUs, 3 days; what a service did before is not known\n\nPOLICY   RUNS"));
   EXPECT_THAT(text, HasSubstr("\nspread   1 "));
   EXPECT_THAT(text, HasSubstr("\nload     1 "));
   EXPECT_THAT(text, HasSubstr("\ndefault  1 "));

@@ -23,7 +23,7 @@ struct LoadRunOptions {
   unsigned gpus = 8;    // of each
   unsigned days = 28;   // 2 to kMaxLoadDays
   // Whether a service's next replica is expected to do what its last did (Task::load); else its share, flat.
-  bool known_services = true;
+  bool known_services = false;
   std::function<void(double)> progress;  // 0 to 1, once a simulated day; may be empty
 };
 inline constexpr unsigned kMaxLoadNodes = 2000;

@@ -16,19 +16,12 @@ std::optional<double> number(const metrics::Values& values, Field field) {
   return std::nullopt;
 }
 
-std::set<metrics::PodName> holders_of(const metrics::GpuSample& gpu, const metrics::Uses& uses) {
-  std::set<metrics::PodName> holders;
-  const auto add = [&](const DeviceUuid& device) {
-    const auto found = uses.devices.find(device);
-    if (found == uses.devices.end()) return;
-    for (const auto& pod : found->second.pods) holders.insert(pod.holder.pod);
-  };
-  add(gpu.uuid);
-  for (const auto& instance : gpu.instances) {
-    for (const auto& device : instance.devices) add(device.uuid);
-  }
-  return holders;
-}
+// Of a GPU, in percent.
+struct Part {
+  double busy = 0;
+  double memory = 0;
+};
+using Parts = std::map<metrics::PodName, Part>;
 
 // In percent. The driver tells no use of a GPU in MIG mode: its instances have their own, where there is GPM.
 std::optional<double> busy(const metrics::GpuSample& gpu) {
@@ -53,6 +46,32 @@ std::optional<double> memory(const metrics::GpuSample& gpu) {
   return *used / (*used + *free) * 100;
 }
 
+// What of `whole` is each holder's: by the processes of each where they are known, the rest in equal parts.
+Parts parts(const metrics::GpuSample& gpu, const metrics::Uses& uses, const Part& whole) {
+  Parts parts;
+  Part rest = whole;
+  const auto add = [&](const DeviceUuid& device, bool times) {
+    const auto found = uses.devices.find(device);
+    if (found == uses.devices.end()) return;
+    for (const auto& pod : found->second.pods) {
+      Part& part = parts[pod.holder.pod];
+      if (!times || !found->second.busy_known) continue;
+      const double busy = std::clamp(pod.busy, 0.0, rest.busy);
+      part.busy += busy;
+      rest.busy -= busy;
+    }
+  };
+  add(gpu.uuid, !gpu.mig);
+  for (const auto& instance : gpu.instances) {
+    for (const auto& device : instance.devices) add(device.uuid, false);
+  }
+  for (auto& [pod, part] : parts) {
+    part.busy += rest.busy / static_cast<double>(parts.size());
+    part.memory = rest.memory / static_cast<double>(parts.size());
+  }
+  return parts;
+}
+
 }  // namespace
 
 std::set<metrics::Field> load_fields() {
@@ -64,23 +83,29 @@ void GpuLoads::add(const metrics::Sample& sample, const metrics::Uses& uses, Wal
   for (const auto& gpu : sample.gpus) {
     there.insert(gpu.uuid);
     if (gpu.failed) continue;
-    auto holders = holders_of(gpu, uses);
-    if (holders.empty()) {
+    const auto percent = busy(gpu);
+    const Parts found = parts(gpu, uses, {percent.value_or(0), memory(gpu).value_or(0)});
+    if (found.empty()) {
       gpus_.erase(gpu.uuid);
       continue;
     }
-    const auto [known, fresh] = gpus_.try_emplace(gpu.uuid);
-    if (!fresh && known->second.holders != holders) known->second.forecast.holders_changed();
-    known->second.holders = std::move(holders);
-    const auto percent = busy(gpu);
-    if (percent) known->second.forecast.add(now, *percent, memory(gpu).value_or(0));
+    Pods& pods = gpus_[gpu.uuid];
+    std::erase_if(pods, [&](const auto& pod) { return !found.contains(pod.first); });
+    for (const auto& [pod, part] : found) {
+      const auto [known, fresh] = pods.try_emplace(pod);
+      if (percent) known->second.add(now, part.busy, part.memory);
+    }
   }
   std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
 }
 
 std::map<DeviceUuid, std::string> GpuLoads::curves(WallTime now) const {
   std::map<DeviceUuid, std::string> curves;
-  for (const auto& [gpu, known] : gpus_) curves[gpu] = scheduler::encode(known.forecast.curve(now));
+  for (const auto& [gpu, pods] : gpus_) {
+    scheduler::LoadCurve sum;
+    for (const auto& [pod, forecast] : pods) sum = sum + forecast.curve(now);
+    curves[gpu] = scheduler::encode(sum);
+  }
   return curves;
 }
 

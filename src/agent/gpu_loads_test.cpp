@@ -66,15 +66,41 @@ TEST(GpuLoads, OneThatDoesNotAnswerIsAsItWasAndOneThatIsGoneIsForgotten) {
   EXPECT_TRUE(loads.curves(kMonday).empty());
 }
 
-TEST(GpuLoads, OtherHoldersAreLearntAnew) {
+// Two Pods on one GPU: "day" is busy from 9 to 18 h, "steady" always a little.
+metrics::Uses shared(double day, double steady, bool known = true) {
+  metrics::Uses uses = held_by("day");
+  auto& shares = uses.devices[kGpu];
+  shares.pods.push_back(held_by("steady").devices[kGpu].pods.front());
+  shares.pods[0].busy = day;
+  shares.pods[1].busy = steady;
+  shares.busy_known = known;
+  return uses;
+}
+
+TEST(GpuLoads, APodThatLeavesTakesItsPartWithIt) {
   GpuLoads loads;
   WallTime now = kMonday;
-  for (; now < kMonday + 72h; now += 15min) loads.add({{}, {gpu(90)}}, held_by("busy"), now);
-  EXPECT_GE(curve(loads, now).peak(), 80);
-  // The first hours of the next one count more than days of the one before.
-  for (const auto until = now + 26h; now < until; now += 15min)
-    loads.add({{}, {gpu(5)}}, held_by("idle"), now);
-  EXPECT_LE(curve(loads, now).peak(), 30);
+  for (; now < kMonday + 96h; now += 5min) {
+    const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
+    const double day = hour >= 9 && hour < 18 ? 70 : 0;
+    loads.add({{}, {gpu(static_cast<std::uint64_t>(day) + 20)}}, shared(day, 20), now);
+  }
+  const auto both = curve(loads, now);
+  EXPECT_NEAR(both.busy[4], 90, 5) << "12 to 15 h";
+  EXPECT_NEAR(both.busy[0], 20, 5) << "0 to 3 h";
+  loads.add({{}, {gpu(20)}}, held_by("steady"), now);
+  for (const auto part : curve(loads, now).busy) EXPECT_NEAR(part, 20, 5);
+  loads.add({{}, {gpu(60)}}, held_by("other"), now + 5min);
+  for (const auto part : curve(loads, now + 5min).busy) EXPECT_NEAR(part, 60, 5) << "nothing of the last one";
+}
+
+TEST(GpuLoads, TheSumIsTheGpusWhoeverUsesIt) {
+  for (const bool known : {true, false}) {
+    GpuLoads loads;
+    loads.add({{}, {gpu(80)}}, shared(30, 10, known), kMonday);
+    for (const auto part : curve(loads, kMonday).busy) EXPECT_NEAR(part, 80, 2) << known;
+    EXPECT_NEAR(curve(loads, kMonday).memory, 25, 2);
+  }
 }
 
 TEST(GpuLoads, MigInstancesCountByTheirSlices) {

@@ -106,14 +106,6 @@ void Season::close_hour() {
   week_seen_[part] = one_more(week_seen_[part]);
 }
 
-void Season::doubt() {
-  hours_seen_ = {};
-  week_seen_ = {};
-  week_ = {};
-  sum_ = 0;  // the hour of the change belongs to neither
-  count_ = 0;
-}
-
 void Season::guess(std::size_t hour, double percent) { hours_[hour] = stored<std::uint16_t>(percent, 0); }
 
 Forecast::Forecast(const LoadCurve& published) {
@@ -130,11 +122,6 @@ std::int64_t Forecast::seconds(WallTime when) {
 void Forecast::add(WallTime at, double busy_percent, double memory_percent) {
   if (std::isfinite(busy_percent)) busy_.add(seconds(at), std::clamp(busy_percent, 0.0, 100.0));
   if (std::isfinite(memory_percent)) memory_.add(seconds(at), std::clamp(memory_percent, 0.0, 100.0));
-}
-
-void Forecast::holders_changed() {
-  busy_.doubt();
-  memory_.doubt();
 }
 
 LoadCurve Forecast::curve(WallTime now) const {

@@ -1,5 +1,5 @@
-// What a GPU will be used for, learnt from what it was used for: a load that returns every day, a week that
-// has its own days, and what is unusual just now.
+// What a GPU will be used for by one who holds it, learnt from what it was used for: a load that returns
+// every day, a week that has its own days, and what is unusual just now.
 //
 // Expected = the usual of that hour of the day + how that part of that day of the week differs from it + the
 // present deviation, which fades. Each is a running mean over whole hours, so that neither the rate of
@@ -25,9 +25,7 @@ class Season {
   void add(std::int64_t second, double percent);
   // 0 to 100. Before the first sample: 0.
   double expected(std::int64_t second) const;
-  // What was learnt stays as a guess: the first hour of each kind that comes takes its place.
-  void doubt();
-  // As if every day had been so; as a guess, too.
+  // As if every day had been so; the first hour of its kind that comes takes its place.
   void guess(std::size_t hour, double percent);
 
  private:
@@ -61,10 +59,6 @@ class Forecast {
   // One sample: how busy the GPU was and how much of its memory was held, in percent (cut to 0 … 100; what is
   // no number is passed over). Times may come with gaps; one that is before the last is taken as it is.
   void add(WallTime at, double busy_percent, double memory_percent);
-
-  // Others hold the GPU now: what was learnt of it is a guess from here on. For a GPU that nobody holds, take
-  // a new Forecast.
-  void holders_changed();
 
   double busy_at(WallTime when) const { return busy_.expected(seconds(when)); }
   double memory_at(WallTime when) const { return memory_.expected(seconds(when)); }

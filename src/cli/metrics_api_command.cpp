@@ -90,6 +90,10 @@ Result<metrics_api::ServerOptions> metrics_api_options(const MetricsApiOptions& 
   GPULET_TRY(set(scrape.limit, options.agent_timeout, "--agent-timeout", kLongestTimeout));
   GPULET_TRY(set(made.pages.fresh, options.interval, "--interval", kLongestTime));
   GPULET_TRY(set(made.pages.oldest, options.oldest, "--oldest", kLongestTime));
+  if (made.pages.oldest < made.pages.fresh) {
+    return fail(Code::kInvalidArgument, "is below --interval: between two looks there would be no value",
+                "--oldest");
+  }
   // One that is asked last of many is waited for as well.
   made.pages.patience = 2 * scrape.limit;
   return made;

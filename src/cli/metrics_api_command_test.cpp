@@ -66,6 +66,7 @@ TEST(MetricsApiOptions, WhatWillNotDoIsNamed) {
   for (const char* bad : {"5", "x", "99ms", "2h", "-1s"})
     EXPECT_EQ(about({.interval = bad}), "--interval") << bad;
   EXPECT_EQ(about({.oldest = "0"}), "--oldest");
+  EXPECT_EQ(about({.interval = "30s", .oldest = "29s"}), "--oldest");
   EXPECT_EQ(about({.agent_timeout = "11s"}), "--agent-timeout");
 }
 

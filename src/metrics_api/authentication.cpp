@@ -82,6 +82,16 @@ std::optional<User> proxied_user(const FrontProxy& proxy, const web::Request& re
   return user;
 }
 
+User authenticated(User user) {
+  const auto has = [&](std::string_view group) {
+    return std::ranges::find(user.groups, group) != user.groups.end();
+  };
+  if (user.name == "system:anonymous" || has("system:authenticated") || has("system:unauthenticated"))
+    return user;
+  user.groups.emplace_back("system:authenticated");
+  return user;
+}
+
 std::optional<std::string> bearer_token(const web::Request& request) {
   constexpr std::string_view kBearer = "bearer ";
   for (const auto& [field, value] : request.fields) {

@@ -36,6 +36,10 @@ Result<FrontProxy> front_proxy_of(const nlohmann::json& config_map);
 // nullopt where the client is not the front proxy, or does not say who the user is.
 std::optional<User> proxied_user(const FrontProxy& proxy, const web::Request& request);
 
+// With the group system:authenticated, as every extension server adds it for whoever is known: the API server
+// itself asks for discovery as a user without a group.
+User authenticated(User user);
+
 // Longer ones are nobody's.
 inline constexpr std::size_t kMaxTokenBytes = 16u << 10;
 std::optional<std::string> bearer_token(const web::Request& request);

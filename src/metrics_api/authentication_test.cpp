@@ -78,6 +78,18 @@ TEST(Authentication, WhoTheFrontProxySpeaksFor) {
   EXPECT_FALSE(proxied_user(proxy, request));
 }
 
+TEST(Authentication, WhoIsKnownIsOfTheGroupOfAllWhoAre) {
+  using Groups = std::vector<std::string>;
+  const auto groups = [](const std::string& name, Groups given) {
+    return authenticated({.name = name, .uid = "", .groups = std::move(given), .extra = {}}).groups;
+  };
+  EXPECT_EQ(groups("system:kube-aggregator", {}), Groups{"system:authenticated"});
+  EXPECT_EQ(groups("a", {"g"}), (Groups{"g", "system:authenticated"}));
+  EXPECT_EQ(groups("a", {"system:authenticated"}), Groups{"system:authenticated"});
+  EXPECT_EQ(groups("a", {"system:unauthenticated"}), Groups{"system:unauthenticated"});
+  EXPECT_EQ(groups("system:anonymous", {}), Groups{});
+}
+
 TEST(Authentication, BearerTokens) {
   const auto token = [](std::string_view value) {
     return bearer_token({.method = "GET", .target = "/", .fields = {{"authorization", value}}});

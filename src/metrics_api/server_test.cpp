@@ -253,7 +253,8 @@ TEST_F(ServerTest, WhatAUserMayIsAskedAndRememberedForAWhile) {
             200);
   ASSERT_EQ(asked(kRights).size(), 1u);
   EXPECT_EQ(json::parse(asked(kRights)[0].body), json::parse(R"({"apiVersion":"authorization.k8s.io/v1",
-    "kind":"SubjectAccessReview","spec":{"user":"hpa","uid":"","groups":["g1","g2"],"extra":{"key":["v"]},
+    "kind":"SubjectAccessReview","spec":{"user":"hpa","uid":"","groups":["g1","g2","system:authenticated"],
+    "extra":{"key":["v"]},
     "resourceAttributes":{"namespace":"models","verb":"get","group":"custom.metrics.k8s.io","version":"v1beta2",
     "resource":"pods","subresource":"gpu_utilization","name":"*"}}})"));
   as("hpa", kBase + "?timeout=32s");
@@ -290,7 +291,7 @@ TEST_F(ServerTest, ATokenIsTheUserThatTheApiServerSays) {
   EXPECT_EQ(json::parse(asked(kTokens)[0].body)["spec"], json::parse(R"({"token":"secret"})"));
   const auto spec = json::parse(asked(kRights)[0].body)["spec"];
   EXPECT_EQ(spec["user"], "prom");
-  EXPECT_EQ(spec["groups"], json::parse(R"(["g"])"));
+  EXPECT_EQ(spec["groups"], json::parse(R"(["g","system:authenticated"])"));
   EXPECT_EQ(spec["extra"], json::parse(R"({"k":["v"]})"));
   set_reply(kTokens, {500, "{}", {}, {}});
   EXPECT_EQ(web::status_of(ask(kBase, nullptr, "Authorization: Bearer other\r\n")), 503);

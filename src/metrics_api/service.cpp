@@ -86,13 +86,14 @@ void MetricsService::serve(const web::Request& request, Time, const web::Reply& 
     reply(answer.status == 404 ? failure_of(error) : answer);
   };
   const std::string path(path_of(request.target));
-  if (const auto user = proxied_user(proxy_, request)) return authorize(*user, asked, path, checked);
+  if (const auto user = proxied_user(proxy_, request))
+    return authorize(authenticated(*user), asked, path, checked);
   const auto token = bearer_token(request);
   if (!token) return reply(refusal(401, "Unauthorized", "who asks is not known"));
   reviews_.user_of(*token, [this, asked, path, checked](const Result<std::optional<User>>& user) {
     if (!user) return checked(failure_of(user.error()));
     if (!*user) return checked(refusal(401, "Unauthorized", "the token is nobody's"));
-    authorize(**user, asked, path, checked);
+    authorize(authenticated(**user), asked, path, checked);
   });
 }
 

@@ -24,7 +24,7 @@ namespace gpulet::agent {
 
 struct GpuNodeTiming {
   Duration settle = std::chrono::milliseconds(200);
-  Duration holders_every = std::chrono::seconds(5);
+  Duration holders_every = std::chrono::seconds(1);
   Duration load_every = std::chrono::seconds(60);
   Duration look_every = std::chrono::seconds(15);
   // From an Allocate to PodResources naming the Pod: the kubelet admits it in between.

@@ -57,9 +57,11 @@ void Feed::follow(Followed& followed, cluster::Collection collection, Take found
     followed.listing = true;
     followed.found.clear();
   };
-  events.found = [&followed, found = std::move(found)](std::string_view object) {
+  events.found = [this, &followed, found = std::move(found)](std::string_view object) {
     auto key = found(object);
     if (followed.listing && !key.empty()) followed.found.insert(std::move(key));
+    // As it happened: who leaves after this one came leaves it where it is.
+    if (!followed.listing && ready()) view_.settle();
   };
   events.gone = [&followed, gone = std::move(gone)](std::string_view object) {
     followed.forget(gone(object));
@@ -70,6 +72,7 @@ void Feed::follow(Followed& followed, cluster::Collection collection, Take found
       if (!followed.found.contains(key)) followed.forget(key);
     }
     followed.found = {};
+    if (&followed == &pods_) view_.set_pods_complete();
     if (!ready() || !listed_ || telling_) return;
     telling_ = loop_.after(Duration::zero(), [this] {
       const auto listed = std::exchange(listed_, nullptr);

@@ -42,6 +42,7 @@ class ServiceTest : public cluster::ApiTest {
     scheduler::hold(split, "team/one", {0, 4, 1, 5});
     scheduler::hold(whole, "team/two", {0, 1, 2, 3});
     nodes_ = {object_of("n1", split), object_of("n2", whole)};
+    pods_ = {pod_object("one", "4", json::object(), "n1"), pod_object("two", "4", json::object(), "n2")};
     namespaces_ = {{{"metadata", {{"name", "team"}, {"annotations", {{"gpulet.io/policy", "binpack"}}}}}}};
   }
   void let_go() override {
@@ -124,7 +125,7 @@ class ServiceTest : public cluster::ApiTest {
   }
 
   std::mutex mutex_;
-  json nodes_, pods_ = json::array(), namespaces_;
+  json nodes_, pods_, namespaces_;
   std::vector<std::pair<std::string, std::string>> changes_;  // collection, line
   scheduler::ClusterView view_;
   std::optional<Feed> feed_;
@@ -167,7 +168,7 @@ TEST_F(ServiceTest, AFaultMovesNewPodsAway) {
 }
 
 TEST_F(ServiceTest, APodThatIsBoundIsAssumedAndOneThatIsGoneIsNot) {
-  pods_ = {pod_object("early", "2", json::object(), "n2")};
+  pods_.push_back(pod_object("early", "2", json::object(), "n2"));
   begin_ready();
   const json body = {{"Pod", pod_object("p", "4")}, {"NodeNames", {"n2"}}};
   EXPECT_TRUE(post("/filter", body)["NodeNames"].empty());
@@ -207,7 +208,6 @@ TEST_F(ServiceTest, TheNamespacesPolicyCountsWhereThePodNamesNone) {
 }
 
 TEST_F(ServiceTest, ExplainsAPodThatWaitsAndOneThatIsBound) {
-  pods_ = {pod_object("two", "4", json::object(), "n2")};
   begin_ready();
   const auto waiting = *get("/explain?namespace=team&pod=waiting").body;
   EXPECT_NE(waiting.find("It fits on 1 node:\n  n2  score 10/10  GPU 4, 5, 6, 7, linked by NV4"),

@@ -50,33 +50,43 @@ std::optional<std::size_t> NodeView::find(const ResourceName& resource) const {
 std::optional<std::vector<Given>> allocate(const NodeView& node, const PodRequest& request,
                                            std::vector<Shares>& free) {
   std::vector<Given> all;
-  std::vector<Shares> reusable(free.size());  // what init containers have had
+  all.reserve(request.containers.size());
+  // What init containers have had, by resource: handed on by the kubelet, and no longer free. Nearly always
+  // nothing.
+  std::map<std::size_t, Shares> reusable;
+  static const Shares kNothing;
   for (const auto& container : request.containers) {
-    Given given;
+    Given& given = all.emplace_back();
     for (const auto& demand : container.demands) {
       const auto resource = node.find(demand.resource);
       if (!resource) continue;
-      auto& left = reusable[*resource];
-      left.resize(free[*resource].size());
-      // The kubelet hands on what an init container had, and it is no longer free.
-      Shares available = free[*resource];
-      add(available, left);
-      Shares chosen = node.pools[*resource]->choose(available, left, demand.count);
-      if (chosen.empty()) return std::nullopt;
-      Shares reused(chosen.size());
-      for (std::size_t unit = 0; unit < chosen.size(); ++unit)
-        reused[unit] = std::min(chosen[unit], left[unit]);
-      Shares fresh = chosen;
-      subtract(fresh, reused);
-      subtract(free[*resource], fresh);
-      if (container.kind == Kind::kInit) {
-        add(left, fresh);
-      } else {
-        subtract(left, reused);  // whoever goes on running keeps them
+      auto& pool = *node.pools[*resource];
+      auto& left_free = free[*resource];
+      const auto left = reusable.find(*resource);
+      if (left == reusable.end()) {
+        const Shares& chosen = pool.choose(left_free, kNothing, demand.count);
+        if (chosen.empty()) return std::nullopt;
+        given.emplace_back(*resource, chosen);
+        subtract(left_free, chosen);
+        if (container.kind == Kind::kInit) reusable[*resource] = chosen;
+        continue;
       }
-      given.emplace_back(*resource, std::move(chosen));
+      Shares available = left_free;
+      add(available, left->second);
+      const Shares& chosen = pool.choose(available, left->second, demand.count);
+      if (chosen.empty()) return std::nullopt;
+      Shares reused(chosen.size()), fresh = chosen;
+      for (std::size_t unit = 0; unit < chosen.size(); ++unit)
+        reused[unit] = std::min(chosen[unit], left->second[unit]);
+      subtract(fresh, reused);
+      subtract(left_free, fresh);
+      if (container.kind == Kind::kInit) {
+        add(left->second, fresh);
+      } else {
+        subtract(left->second, reused);  // whoever goes on running keeps them
+      }
+      given.emplace_back(*resource, chosen);
     }
-    all.push_back(std::move(given));
   }
   return all;
 }
@@ -85,8 +95,8 @@ struct ClusterView::Entry {
   NodeView view;
   std::shared_ptr<const NodeLinks> links;
   ModelId model = 0;
-  // Pods that are gone, though the object still names them.
-  std::set<std::string> gone;
+  // What was assumed of each Pod that the object does not name yet.
+  std::map<std::string, std::vector<PodHolding::Part>> assumed;
   bool dirty = false;
 };
 
@@ -107,10 +117,12 @@ void ClusterView::set_node(const std::string& name, GpuNode node) {
   Entry& entry = *slot;
   if (entry.view.node == node && !entry.view.pools.empty()) return;
   entry.view.node = std::move(node);
-  entry.view.pools.clear();
+  std::vector<std::shared_ptr<DevicePool>> pools;
   for (const auto& resource : entry.view.node.resources) {
-    entry.view.pools.push_back(pools_.pool_of(entry.view.node, resource));
+    pools.push_back(pools_.pool_of(entry.view.node, resource));
   }
+  if (pools != entry.view.pools) entry.assumed.clear();  // its devices are others
+  entry.view.pools = std::move(pools);
   auto& links = links_[build_of(entry.view.node)];
   entry.links = links.lock();
   if (!entry.links) {
@@ -124,11 +136,6 @@ void ClusterView::set_node(const std::string& name, GpuNode node) {
     entry.model = models_.id(entry.view.node.models.front().name)
                       .value_or(static_cast<ModelId>(scheduler::kMaxModels - 1));
   }
-  std::set<std::string> still;
-  for (const auto& holder : entry.view.node.holders) {
-    if (entry.gone.contains(holder.pod)) still.insert(holder.pod);
-  }
-  entry.gone = std::move(still);
   dirty(entry);
 }
 
@@ -152,10 +159,7 @@ void ClusterView::set_pod(PodRequest pod) {
   }
   known = std::move(pod);
   pods_of_[known.node].insert(key);
-  if (const auto at = nodes_.find(known.node); at != nodes_.end()) {
-    at->second->gone.erase(key);
-    dirty(*at->second);
-  }
+  if (const auto at = nodes_.find(known.node); at != nodes_.end()) dirty(*at->second);
 }
 
 void ClusterView::remove_pod(std::string_view name_space, std::string_view name) {
@@ -168,17 +172,13 @@ void ClusterView::remove_pod(std::string_view name_space, std::string_view name)
     of->second.erase(key);
     if (of->second.empty()) pods_of_.erase(of);
   }
-  const auto at = nodes_.find(node);
-  if (at == nodes_.end()) return;
-  const auto& holders = at->second->view.node.holders;
-  if (std::ranges::find(holders, key, &PodHolding::pod) != holders.end()) at->second->gone.insert(key);
-  dirty(*at->second);
+  if (const auto at = nodes_.find(node); at != nodes_.end()) dirty(*at->second);
 }
 
 const NodeView* ClusterView::find(std::string_view name) {
   const auto found = nodes_.find(name);
   if (found == nodes_.end()) return nullptr;
-  settle_all();
+  settle();
   return &found->second->view;
 }
 
@@ -188,7 +188,7 @@ const PodRequest* ClusterView::pod(const std::string& key) const {
 }
 
 NodeTable& ClusterView::table() {
-  settle_all();
+  settle();
   return table_;
 }
 
@@ -205,9 +205,46 @@ std::vector<std::string> ClusterView::pod_keys() const {
   return keys;
 }
 
-void ClusterView::settle_all() {
+void ClusterView::set_pods_complete() {
+  if (std::exchange(pods_complete_, true)) return;
+  for (const auto& [name, entry] : nodes_) dirty(*entry);
+}
+
+void ClusterView::settle() {
   for (Entry* entry : dirty_) settle(*entry);
   dirty_.clear();
+}
+
+// Those that were assumed before keep what they have, if nobody else was given it; then the new ones, in
+// their order.
+void ClusterView::assume(Entry& entry, const std::vector<const PodRequest*>& pods) {
+  NodeView& view = entry.view;
+  std::map<std::string, std::vector<PodHolding::Part>> kept;
+  for (const auto* pod : pods) {
+    const auto before = entry.assumed.find(pod->key());
+    if (before == entry.assumed.end()) continue;
+    const auto is_free = [&](const auto& part) { return view.free[part.resource][part.unit] >= part.shares; };
+    if (!std::ranges::all_of(before->second, is_free)) continue;
+    for (const auto& part : before->second) {
+      auto& free = view.free[part.resource][part.unit];
+      free = static_cast<std::uint16_t>(free - part.shares);
+    }
+    kept.insert(*before);
+  }
+  for (const auto* pod : pods) {
+    if (kept.contains(pod->key())) continue;
+    std::vector<Shares> free = view.free;
+    // What the node cannot give the kubelet will refuse: such a Pod takes nothing.
+    const auto given = allocate(view, *pod, free);
+    if (!given) continue;
+    view.free = std::move(free);
+    kept.emplace(pod->key(), parts_of(*given));
+  }
+  for (const auto* pod : pods) {
+    const auto found = kept.find(pod->key());
+    if (found != kept.end()) view.claims.push_back({found->first, found->second, true});
+  }
+  entry.assumed = std::move(kept);
 }
 
 void ClusterView::settle(Entry& entry) {
@@ -228,7 +265,10 @@ void ClusterView::settle(Entry& entry) {
   std::set<std::string_view> seen;
   for (const auto& holder : view.node.holders) {
     seen.insert(holder.pod);
-    if (!entry.gone.contains(holder.pod)) view.claims.push_back({holder.pod, holder.parts, false});
+    // An object that still names a Pod that is gone, or went elsewhere, is the older word of the two.
+    const auto pod = pods_.find(holder.pod);
+    const bool here = pod != pods_.end() && pod->second.node == view.name;
+    if (here || !pods_complete_) view.claims.push_back({holder.pod, holder.parts, false});
   }
   for (const auto& claim : view.claims) {
     for (const auto& part : claim.parts) {
@@ -244,14 +284,7 @@ void ClusterView::settle(Entry& entry) {
   }
   std::ranges::sort(assumed, {},
                     [](const auto* pod) { return std::tie(pod->scheduled, pod->name_space, pod->name); });
-  for (const auto* pod : assumed) {
-    std::vector<Shares> free = view.free;
-    // What the node cannot give the kubelet will refuse: such a Pod takes nothing.
-    const auto given = allocate(view, *pod, free);
-    if (!given) continue;
-    view.free = std::move(free);
-    view.claims.push_back({pod->key(), parts_of(*given), true});
-  }
+  assume(entry, assumed);
   for (const auto& claim : view.claims) {
     const auto pod = pods_.find(claim.pod);
     const std::uint64_t memory = pod == pods_.end() ? 0 : pod->second.wishes.memory_mib;

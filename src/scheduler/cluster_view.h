@@ -4,7 +4,9 @@
 //
 // Devices that a Pod holds by the kubelet's word are held. A Pod that is bound and not seen as holding yet is
 // assumed on the devices that the node's own placement will give it, in the order in which the Pods were
-// bound. Nothing that is assumed outlives the Pod, and the published object wins as soon as it names the Pod.
+// bound, and stays assumed there while others come and go. Nothing that is assumed outlives the Pod, and the
+// published object wins as soon as it names the Pod. A replica that has just begun may assume others of the
+// same number than one that was there when they were given, until then.
 //
 // One thread.
 #pragma once
@@ -69,6 +71,13 @@ class ClusterView {
   // A Pod that is bound, as it is now. One that has ended, or wants no device, is as one that is gone.
   void set_pod(PodRequest pod);
   void remove_pod(std::string_view name_space, std::string_view name);
+  // Every Pod that is bound has been told of: from here on, who is not among them holds nothing, whatever an
+  // object says. Before, an object is believed.
+  void set_pods_complete();
+
+  // What came so far is all there is at this moment: a Pod that is assumed is assumed among those. Asking
+  // settles too.
+  void settle();
 
   // nullptr: nothing is published of it. Valid until the next change.
   const NodeView* find(std::string_view name);
@@ -90,7 +99,7 @@ class ClusterView {
   };
   void dirty(Entry& entry);
   void settle(Entry& entry);
-  void settle_all();
+  void assume(Entry& entry, const std::vector<const PodRequest*>& pods);
   NodeState state_of(const NodeView& view, ModelId model, std::shared_ptr<const NodeLinks> links) const;
 
   DevicePools pools_;
@@ -102,6 +111,7 @@ class ClusterView {
   // Pods of nodes, also of those that publish nothing yet: by node, keys of pods_.
   std::unordered_map<std::string, std::set<std::string>, Hash, std::equal_to<>> pods_of_;
   std::vector<Entry*> dirty_;
+  bool pods_complete_ = false;
 };
 
 // A GPU's part of a unit, in thousandths of the GPU: all of it, a MIG device's memory, or an equal part where

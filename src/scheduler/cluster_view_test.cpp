@@ -62,16 +62,21 @@ TEST(ClusterView, APodThatIsGoneIsNotHeldThoughTheObjectStillSaysSo) {
   GpuNode node = test_node(4, 4);
   hold(node, "default/a", {0, 1});
   view.set_node("n1", node);
+  EXPECT_EQ(view.find("n1")->free_total[0], 2U) << "not all Pods are known yet";
   view.set_pod(test_pod("a", 2, "n1"));
+  view.set_pods_complete();
+  EXPECT_EQ(view.find("n1")->free_total[0], 2U);
   view.remove_pod("default", "a");
   EXPECT_EQ(view.find("n1")->free_total[0], 4U);
   // Also of an object that was written meanwhile.
   node.gpus[0].load = "000000000000000000";
   view.set_node("n1", node);
   EXPECT_EQ(view.find("n1")->free_total[0], 4U);
-  // A new one of that name, as a StatefulSet makes it, holds again.
+  // A new one of that name, as a StatefulSet makes it, holds again; but not here when it is elsewhere.
   view.set_pod(test_pod("a", 2, "n1"));
   EXPECT_EQ(view.find("n1")->free_total[0], 2U);
+  view.set_pod(test_pod("a", 2, "n2"));
+  EXPECT_EQ(view.find("n1")->free_total[0], 4U);
 }
 
 TEST(ClusterView, APodThatEndedHoldsNothing) {
@@ -144,7 +149,29 @@ TEST(ClusterView, WhatPodsSaidTheyUseOfASharedGpuIsSpokenFor) {
   EXPECT_EQ(view.find("n1")->spoken_for[0][0], 30720U);
 }
 
-// In whatever order a replica hears of things, it ends with the same view: no leader is needed.
+TEST(ClusterView, WhatIsAssumedStaysWhileOthersComeAndGo) {
+  ClusterView view;
+  view.set_node("n1", test_node(8, 4));
+  const auto of = [&](const std::string& pod) {
+    return units_of(*claim_of(view.find("n1"), "default/" + pod));
+  };
+  for (const char* name : {"a", "b", "c"}) {
+    view.set_pod(test_pod(name, 1, "n1"));
+    view.find("n1");
+  }
+  const auto b = of("b"), c = of("c");
+  view.remove_pod("default", "a");
+  EXPECT_EQ(of("b"), b);
+  EXPECT_EQ(of("c"), c);
+  // The kubelet's word is another: then it counts, and who was assumed there goes elsewhere.
+  GpuNode node = test_node(8, 4);
+  hold(node, "default/d", {b[0]});
+  view.set_node("n1", node);
+  EXPECT_NE(of("b"), b);
+  EXPECT_EQ(of("c"), c);
+}
+
+// A replica that lists ends with the same view, in whatever order the objects come: no leader is needed.
 RC_GTEST_PROP(ClusterView, TheOrderInWhichItIsToldDoesNotMatter, ()) {
   std::vector<PodRequest> pods;
   const auto count = *rc::gen::inRange<std::size_t>(1, 6);
@@ -166,7 +193,6 @@ RC_GTEST_PROP(ClusterView, TheOrderInWhichItIsToldDoesNotMatter, ()) {
       } else {
         view.set_pod(pods[which]);
       }
-      view.find("n1");
     }
     ends.push_back(view.find("n1")->claims);
     std::shuffle(order.begin(), order.end(), std::mt19937(*rc::gen::arbitrary<unsigned>()));

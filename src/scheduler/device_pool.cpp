@@ -10,11 +10,10 @@ namespace {
 
 void append_number(std::string& text, std::size_t number) { text.append(std::to_string(number)).append(" "); }
 
-std::string key_of(const Shares& free, const Shares& required, unsigned count) {
-  std::string key(reinterpret_cast<const char*>(free.data()), free.size() * sizeof(Shares::value_type));
+void put_key(const Shares& free, const Shares& required, unsigned count, std::string& key) {
+  key.assign(reinterpret_cast<const char*>(free.data()), free.size() * sizeof(Shares::value_type));
   key.append(reinterpret_cast<const char*>(required.data()), required.size() * sizeof(Shares::value_type));
   key.append(reinterpret_cast<const char*>(&count), sizeof count);
-  return key;
 }
 
 }  // namespace
@@ -54,10 +53,10 @@ void DevicePool::add_ids(const Shares& shares, std::vector<DeviceId>& ids) const
 }
 
 const Shares& DevicePool::choose(const Shares& free, const Shares& required, unsigned count) {
-  const auto key = key_of(free, required, count);
-  if (const auto known = remembered_.find(key); known != remembered_.end()) return known->second;
+  put_key(free, required, count, key_);
+  if (const auto known = remembered_.find(key_); known != remembered_.end()) return known->second;
   if (remembered_.size() >= kMaxRemembered) remembered_.clear();
-  auto& answer = remembered_[key];
+  auto& answer = remembered_[key_];
   const auto total = std::accumulate(free.begin(), free.end(), std::size_t{0});
   if (count == 0 || total < count) return answer;
   std::vector<DeviceId> available, must;

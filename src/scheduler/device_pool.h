@@ -43,6 +43,7 @@ class DevicePool {
   std::unordered_map<std::string, std::size_t> position_of_;
   std::shared_ptr<const placement::Chooser> chooser_;
   std::unordered_map<std::string, Shares> remembered_;
+  std::string key_;  // of the question under way: kept, so that none is made for each
 };
 
 // One for each build of resource that some node has. One thread.

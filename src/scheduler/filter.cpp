@@ -1,9 +1,9 @@
 #include "scheduler/filter.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "base/text.h"
 
@@ -142,9 +142,11 @@ Verdict Filter::judge(const NodeView& node) const {
   if (!wishes.driver.empty() && compare_versions(driver, wishes.driver) < 0) {
     return {Refusal::kDriver, false, "driver " + driver + ", " + wishes.driver + " wanted"};
   }
-  if (const auto cuda = cuda_of(node.node.cuda_version);
-      !wishes.cuda.empty() && compare_versions(cuda, wishes.cuda) < 0) {
-    return {Refusal::kDriver, false, "the driver's CUDA " + cuda + ", " + wishes.cuda + " wanted"};
+  if (!wishes.cuda.empty()) {
+    const auto cuda = cuda_of(node.node.cuda_version);
+    if (compare_versions(cuda, wishes.cuda) < 0) {
+      return {Refusal::kDriver, false, "the driver's CUDA " + cuda + ", " + wishes.cuda + " wanted"};
+    }
   }
   if (!failed && wishes.any()) failed = try_on(node, node.free, true);
   if (!failed) return {};
@@ -178,19 +180,19 @@ std::optional<Filter::Failed> Filter::check(const NodeView& node, const Containe
     for (std::size_t unit = 0; unit < shares.size(); ++unit) {
       if (shares[unit] == 0) continue;
       const auto& one = resource.units[unit];
-      const std::string gpu = "GPU " + std::to_string(one.gpu);
+      const auto gpu = [&] { return " but GPU " + std::to_string(one.gpu); };
       if (const auto refusal = suits(node.node, resource, one); refusal != Refusal::kNone) {
-        return Failed{refusal,
-                      " but " + gpu + " (" + node.node.model_of(one).name + ") would be given, " +
-                          wanted(refusal) + " wanted",
-                      index};
+        return Failed{
+            refusal,
+            gpu() + " (" + node.node.model_of(one).name + ") would be given, " + wanted(refusal) + " wanted",
+            index};
       }
       if (!occupied || request_.wishes.memory_mib == 0 || one.shares == 1) continue;
       const auto spoken_for = node.spoken_for[index][unit];
       if (spoken_for + request_.wishes.memory_mib * shares[unit] > node.node.memory_of(one)) {
         const auto left = node.node.memory_of(one) - std::min(spoken_for, node.node.memory_of(one));
         return Failed{Refusal::kMemory,
-                      " but " + gpu + " would be given, with " + gib(left) + " not spoken for, " +
+                      gpu() + " would be given, with " + gib(left) + " not spoken for, " +
                           gib(request_.wishes.memory_mib * shares[unit]) + " wanted",
                       index};
       }
@@ -203,19 +205,21 @@ std::optional<Filter::Failed> Filter::check(const NodeView& node, const Containe
 }
 
 std::optional<Filter::Failed> Filter::check_links(const NodeView& node, const Given& given) const {
-  std::set<std::size_t> gpus;
+  std::uint64_t gpus = 0;  // kMaxNodeGpus of them have a bit each
   for (const auto& [index, shares] : given) {
     for (std::size_t unit = 0; unit < shares.size(); ++unit) {
-      if (shares[unit] != 0) gpus.insert(node.node.resources[index].units[unit].gpu);
+      if (shares[unit] != 0) gpus |= std::uint64_t{1} << node.node.resources[index].units[unit].gpu;
     }
   }
   const auto size = node.node.gpus.size();
-  for (const auto a : gpus) {
-    for (const auto b : gpus) {
-      if (a >= b || satisfies(node.node.pairs[a * size + b], *request_.wishes.links)) continue;
-      return Failed{Refusal::kLinks,
-                    " but no " + std::to_string(gpus.size()) + " linked by " + request_.wishes.links->text,
-                    given.front().first};
+  for (std::size_t a = 0; a < size; ++a) {
+    if ((gpus >> a & 1) == 0) continue;
+    for (std::size_t b = a + 1; b < size; ++b) {
+      if ((gpus >> b & 1) == 0 || satisfies(node.node.pairs[a * size + b], *request_.wishes.links)) continue;
+      return Failed{
+          Refusal::kLinks,
+          " but no " + std::to_string(std::popcount(gpus)) + " linked by " + request_.wishes.links->text,
+          given.front().first};
     }
   }
   return std::nullopt;

@@ -51,7 +51,9 @@ int scheduler(const extender::Options& options, const std::string& log_format) {
 }
 
 int explain(const ExplainOptions& options) {
-  const auto access = access_of(options);
+  const bool needs_access = options.question.url.empty();
+  const auto access =
+      needs_access ? access_of(options) : Result<cluster::Access>(cluster::Access{.host = "-"});
   auto question = options.question;
   question.json = options.output == "json";
   const auto answer = access ? extender::ask(question, *access) : fail(access.error());

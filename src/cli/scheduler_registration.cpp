@@ -72,6 +72,8 @@ void add_explain(CLI::App& app, Run& run) {
                       "where the API server is (KUBECONFIG, ~/.kube/config)");
   command->add_option("--service", options->question.service,
                       "the extender's Service (gpulet/gpulet-scheduler:9410); empty: work it out here");
+  command->add_option("--url", options->question.url,
+                      "http://host:port of an extender, in place of its Service");
   command->add_option("--policy", options->question.policy, "where it is worked out here (default)");
   command->add_option("-o,--output", options->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([options, &run] { run = [options] { return explain(*options); }; });

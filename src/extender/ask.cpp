@@ -3,7 +3,10 @@
 #include <optional>
 
 #include "base/text.h"
+#include "cluster/channel.h"
+#include "cluster/connection.h"
 #include "cluster/objects.h"
+#include "cluster/resolve.h"
 #include "extender/service.h"
 
 namespace gpulet::extender {
@@ -22,7 +25,9 @@ class Asking {
       }
       finish(fail(Code::kDeadlineExceeded, waiting));
     });
-    if (question_.service.empty()) {
+    if (!question_.url.empty()) {
+      ask_url();
+    } else if (question_.service.empty()) {
       look();
     } else {
       ask_service();
@@ -42,38 +47,75 @@ class Asking {
            (question_.json ? "&format=json" : "");
   }
 
+  Status take(std::string_view piece) {
+    if (said_.size() + piece.size() > kMaxExplanationBytes) {
+      return fail(Code::kIo, "the extender's answer is larger than 32 MiB");
+    }
+    said_ += piece;
+    return {};
+  }
+
+  void refuse(Error error) {
+    // On the loop, as every other answer.
+    later_ = loop_.after(Duration::zero(), [this, error = std::move(error)] { finish(fail(error)); });
+  }
+
+  void ask_url() {
+    constexpr std::string_view kScheme = "http://";
+    const std::string_view url = question_.url;
+    const auto place =
+        url.substr(std::min(kScheme.size(), url.size()), url.find('/', kScheme.size()) - kScheme.size());
+    const auto colon = place.rfind(':');
+    const auto port =
+        colon == std::string_view::npos ? std::nullopt : text::parse_unsigned(place.substr(colon + 1));
+    if (!url.starts_with(kScheme) || !port || *port == 0 || *port > 65'535 || colon == 0) {
+      return refuse({Code::kInvalidArgument, "is no http://host:port", question_.url});
+    }
+    std::string host(place.substr(0, colon));
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    resolver_.emplace(loop_, host, static_cast<std::uint16_t>(*port));
+    resolver_->resolve([this, place = std::string(place)](const Result<cluster::Addresses>& addresses) {
+      if (!addresses) return refuse(addresses.error());
+      auto opened = cluster::Connection::open(
+          loop_, cluster::plain_channel(), addresses->front(), "the extender",
+          [this](const Result<cluster::ApiResponse>& response) { on_extender(response); });
+      if (!opened) return refuse(opened.error());
+      connection_ = std::move(*opened);
+      connection_->start("GET " + target() + " HTTP/1.1\r\nHost: " + place + "\r\nUser-Agent: gpulet\r\n\r\n",
+                         {.begun = nullptr, .piece = [this](std::string_view piece) { return take(piece); }});
+    });
+  }
+
+  // What the extender itself says of a question that it cannot answer is a line.
+  void on_extender(const Result<cluster::ApiResponse>& response) {
+    if (!response) return finish(fail(response.error()));
+    if (response->status == 200) return finish(said_);
+    const Code code = response->status == 404   ? Code::kNotFound
+                      : response->status == 400 ? Code::kInvalidArgument
+                                                : Code::kUnavailable;
+    finish(fail(code, std::string(text::trim(response->body))));
+  }
+
   void ask_service() {
     const auto slash = question_.service.find('/');
     const std::string name_space = question_.service.substr(0, slash);
     const std::string service = slash == std::string::npos ? "" : question_.service.substr(slash + 1);
     const auto name = service.substr(0, service.find(':'));
     if (!cluster::is_name(name_space) || !cluster::is_name(name)) {
-      // On the loop, as every other answer.
-      later_ = loop_.after(Duration::zero(), [this] {
-        finish(fail(Code::kInvalidArgument, "is no Service, as gpulet/gpulet-scheduler:9410 is one",
-                    question_.service));
-      });
-      return;
+      return refuse({Code::kInvalidArgument, "is no Service, as gpulet/gpulet-scheduler:9410 is one",
+                     question_.service});
     }
-    client_.request(
+    client_.stream(
         {.method = "GET",
          .path = "/api/v1/namespaces/" + name_space + "/services/" + service + "/proxy" + target(),
          .accept = "*/*"},
-        [this](const Result<cluster::ApiResponse>& response) { on_service(response); });
-  }
-
-  void on_service(const Result<cluster::ApiResponse>& response) {
-    if (!response) return finish(fail(response.error()));
-    if (response->status == 200) return finish(response->body);
-    // What the extender itself says is a line; what the API server says of the Service is an object.
-    const bool of_extender = !response->body.starts_with('{');
-    if (of_extender && response->status == 404) {
-      return finish(fail(Code::kNotFound, std::string(text::trim(response->body))));
-    }
-    if (of_extender && response->status == 400) {
-      return finish(fail(Code::kInvalidArgument, std::string(text::trim(response->body))));
-    }
-    look();
+        question_.limit, [this](std::string_view piece) { return take(piece); },
+        [this](const Result<cluster::ApiResponse>& response) {
+          // What the API server says of the Service is an object; then there is no extender to ask.
+          const bool of_extender = !response || !response->body.starts_with('{');
+          const bool answered = !response || response->status < 500;
+          return of_extender && answered ? on_extender(response) : look();
+        });
   }
 
   void look() {
@@ -101,6 +143,9 @@ class Asking {
   std::optional<Feed> feed_;
   std::optional<ExtenderService> service_;
   Result<std::string> answer_ = fail(Code::kInternal, "nothing was answered");
+  std::string said_;  // by the extender, as far as it has come
+  std::optional<cluster::Resolver> resolver_;
+  std::unique_ptr<cluster::Connection> connection_;
   Subscription limit_, later_;
 };
 

@@ -15,12 +15,17 @@ struct Question {
   bool json = false;
   // The extender's Service: "namespace/name:port", the port by number or name; empty: nobody is asked.
   std::string service = "gpulet/gpulet-scheduler:9410";
+  // "http://host:port" of an extender, asked in place of the Service and without the API server.
+  std::string url{};
   std::string policy = "default";  // where nobody is asked
   Duration limit = std::chrono::seconds(60);
 };
 
-// Blocks until it is answered. Needs get on services/proxy, or else what an extender needs.
-// Errors: kNotFound for a Pod that there is not; kInvalidArgument; kUnavailable, kDeadlineExceeded and
+// What it answers is no larger.
+inline constexpr std::size_t kMaxExplanationBytes = 32u << 20;
+
+// Blocks until it is answered. Needs get on services/proxy, or else what an extender needs; with a URL no
+// right. Errors: kNotFound for a Pod that there is not; kInvalidArgument; kUnavailable, kDeadlineExceeded and
 // kPermissionDenied of the API server.
 Result<std::string> ask(const Question& question, const cluster::Access& access);
 

@@ -316,6 +316,9 @@ class SchedulingChecks:
         asked = self.explain("too-many", PORTS[1])
         assert alone == asked, (alone, asked)
         assert any("no node has 16" in hint for hint in alone["hints"]), alone["hints"]
+        url = f"--url=http://localhost:{PORTS[1]}"
+        by_url = subprocess.run([str(GPULET), "explain", "too-many", url, "-o", "json"], check=True, capture_output=True, text=True)
+        assert json.loads(by_url.stdout) == alone, by_url.stdout
         gone = subprocess.run([*words[:2], "nobody", *words[3:]], capture_output=True, text=True)
         assert gone.returncode == 1 and "no such Pod" in gone.stderr, gone
 

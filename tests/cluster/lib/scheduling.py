@@ -17,7 +17,7 @@ GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 LINKS = "gpulet.io/gpu-links"
 PORTS = (9411, 9412)
 SERVICE_PORT = 9410
-ADMISSIONS = 30
+ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by hand
 LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod goes there
 BUSY_S = 30.0  # for what others do in their own time
@@ -100,6 +100,7 @@ class SchedulingChecks:
             ("a Pod that fits nowhere is told why", self.told),
             ("a malformed annotation is told, and the default used", self.malformed),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
+            ("a hot node is avoided", self.hot),
             ("a fault moves new Pods away", self.fault),
             (f"one replica killed under {LOAD_PODS} Pods", self.killed),
             ("gpulet explain, with and without an extender", self.explained),
@@ -172,7 +173,7 @@ class SchedulingChecks:
         self.checks.kubectl("apply", "-f", "-", text=shipped)
         for node in self.checks.nodes:
             node.nvml("gpus")
-            node.start_agent()
+            node.start_agent(arguments=["--metrics-interval=1s"])
         for node in self.checks.nodes:
             node.wait_allocatable(self.kube, 8)
 
@@ -264,6 +265,43 @@ class SchedulingChecks:
             free -= gpus
         self.remove(*alive)
         self.wait_free(n1=8, n2=8)
+
+    def hot(self):
+        """Half of each node is held, and busy on one of the two: new Pods go to the other, whichever that is."""
+        for hot, cool in ((self.n1, self.n2), (self.n2, self.n1)):
+            for node in (hot, cool):
+                self.kube.create_pod(self.pod(f"half-{node.name}", 4, node=node.name))
+                self.checks.wait_running(f"half-{node.name}")
+            for uuid in hot.resources.held()[f"half-{hot.name}"]:
+                hot.run(GPULET_SIM, "load", hot.gpus[uuid]["index"], 100, "--root", DRIVER_ROOT)
+            until(f"{hot.name} says that it is hot", lambda hot=hot: self.peak_after_a_nudge(hot) > 90, BUSY_S)
+            peak = self.peak(cool)
+            assert peak < 10, f"{cool.name} says {peak} %"
+            self.wait_free(**{hot.name: 4, cool.name: 4})
+            names = [f"goes-{number}" for number in range(3)]
+            for name in names:
+                self.kube.create_pod(self.pod(name, 1, {"gpulet.io/policy": "load"}))
+                assert self.node_of(name) == cool.name, self.explain(name)
+                self.checks.wait_running(name)
+            self.remove(*names, *(f"half-{node.name}" for node in (hot, cool)))
+            for gpu in hot.gpus.values():
+                hot.run(GPULET_SIM, "load", gpu["index"], 0, "--root", DRIVER_ROOT)
+            self.wait_free(n1=8, n2=8)
+
+    def peak(self, node):
+        """The busiest part of the day, in percent, that the node's object expects of any of its GPUs."""
+        loads = [gpu.get("load", "") for gpu in self.kube.get(f"{GPU_NODES}/{node.name}")["spec"]["gpus"]]
+        return max((part for load in loads for part in bytes.fromhex(load[:16])), default=0)
+
+    def peak_after_a_nudge(self, node):
+        """Loads alone are written once a minute; with a Pod that comes they are written at once."""
+        self.kube.create_pod(self.pod("nudge", 1, node=node.name))
+        self.checks.wait_running("nudge")
+        until("its node's object has it", lambda: "default/nudge" in [
+            holder["pod"] for holder in self.kube.get(f"{GPU_NODES}/{node.name}")["spec"].get("holders", [])], BUSY_S)
+        peak = self.peak(node)
+        self.remove("nudge")
+        return peak
 
     def fault(self):
         self.kube.create_pod(self.pod("probe", 8, {LINKS: "NV"}))

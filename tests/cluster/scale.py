@@ -27,7 +27,7 @@ import urllib.request
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from lib.kube import Kube, gpu_pod, until  # noqa: E402
+from lib.kube import ApiError, Kube, gpu_pod, until  # noqa: E402
 
 ROOT = HERE.parent.parent
 TESTBED = HERE / "testbed" / "tb"
@@ -115,7 +115,10 @@ class Scale:
                                GPULET_LISTEN="", GPULET_SOCKET="")
 
             def said():
-                found = [item for item in self.kube.get(GPU_NODES)["items"] if item["spec"]["resources"]]
+                try:
+                    found = [item for item in self.kube.get(GPU_NODES)["items"] if item["spec"]["resources"]]
+                except ApiError:
+                    return None  # a kind that is new is served a moment later
                 return found[0]["spec"] if found else None
             spec = until("an agent publishes its node", said, 60)
             self.stop(agent)

@@ -265,6 +265,14 @@ class Node {
     });
   }
 
+  // A node whose config its label chooses asks nobody before it has one.
+  void ask_holders(std::function<void(Result<std::vector<kubelet::ContainerDevices>>)> done) {
+    if (pod_resources_) return pod_resources_->list(std::move(done));
+    loop_.post([done = std::move(done)] {
+      done(fail(Code::kUnavailable, "the node's configuration is not known yet"));
+    });
+  }
+
   void ask_pods(std::function<void(Result<Holders>)> done) {
     pod_resources_->list(
         [done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
@@ -286,7 +294,7 @@ class Node {
     fault_care_ = std::make_unique<FaultCare>(
         FaultCarePorts{.loop = loop_,
                        .access = *access_,
-                       .holders = [this](auto done) { pod_resources_->list(std::move(done)); }},
+                       .holders = [this](auto done) { ask_holders(std::move(done)); }},
         config_.gpulet.faults, std::random_device{}());
     if (agent_ && agent_->health()) tell_health(agent_->health());
     publish_node();
@@ -304,7 +312,7 @@ class Node {
         loop_, *access_, {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath});
     gpu_node_care_.emplace(GpuNodePorts{
         .loop = loop_,
-        .holders = [this](auto done) { pod_resources_->list(std::move(done)); },
+        .holders = [this](auto done) { ask_holders(std::move(done)); },
         .node = [this](const auto& holders) -> std::optional<scheduler::GpuNode> {
           const auto snapshot = agent_ ? agent_->state().snapshot : nullptr;
           if (!snapshot) return std::nullopt;

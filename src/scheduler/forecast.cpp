@@ -65,9 +65,10 @@ double Season::expected(std::int64_t second) const {
 void Season::add(std::int64_t second, double percent) {
   if (count_ > 0 && floor_div(second, kHour) != floor_div(last_, kHour)) close_hour();
   const bool first = closed_ == 0 && count_ == 0;
-  if (first) level_ = static_cast<float>(percent);
   sum_ += static_cast<float>(percent);
   ++count_;
+  // Until an hour is over, what there is of it is all that is known.
+  if (closed_ == 0) level_ = sum_ / static_cast<float>(count_);
   // The longer since the last sample, the more this one says about now.
   const double step = first ? 0 : static_cast<double>(std::max<std::int64_t>(second - last_, 0));
   const double kept = std::exp(-step / kDeviationMemory);

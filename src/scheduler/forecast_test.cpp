@@ -159,6 +159,14 @@ TEST(Forecast, BeforeADayIsOverExpectsTheLevel) {
   EXPECT_EQ(forecast.curve(at(60)), flat_curve(60, 30));
 }
 
+TEST(Forecast, BeforeAnHourIsOverExpectsWhatThereIsOfIt) {
+  Forecast forecast;
+  forecast.add(at(0), 0, 10);
+  for (std::int64_t second = 1; second < 20; ++second) forecast.add(at(second), 100, 10);
+  EXPECT_NEAR(forecast.busy_at(at(20)), 95, 2);
+  EXPECT_GE(forecast.curve(at(20)).peak(), 90);
+}
+
 TEST(Forecast, WhatWasPublishedGivesWayToWhatComes) {
   Service service;
   service.peak_hour = 2;

@@ -91,6 +91,7 @@ class SchedulingChecks:
         self.n1, self.n2 = checks.nodes
         self.replicas, self.service, self.scheduler = {}, None, None
         self.random = random.Random(8)
+        self.nudges = 0
 
     def run(self):
         return [
@@ -274,7 +275,8 @@ class SchedulingChecks:
                 self.checks.wait_running(f"half-{node.name}")
             for uuid in hot.resources.held()[f"half-{hot.name}"]:
                 hot.run(GPULET_SIM, "load", hot.gpus[uuid]["index"], 100, "--root", DRIVER_ROOT)
-            until(f"{hot.name} says that it is hot", lambda hot=hot: self.peak_after_a_nudge(hot) > 90, BUSY_S)
+            # What there was of the hour began idle: its mean rises as the seconds go.
+            until(f"{hot.name} says that it is hot", lambda hot=hot: self.peak_after_a_nudge(hot) > 50, BUSY_S)
             peak = self.peak(cool)
             assert peak < 10, f"{cool.name} says {peak} %"
             self.wait_free(**{hot.name: 4, cool.name: 4})
@@ -295,12 +297,14 @@ class SchedulingChecks:
 
     def peak_after_a_nudge(self, node):
         """Loads alone are written once a minute; with a Pod that comes they are written at once."""
-        self.kube.create_pod(self.pod("nudge", 1, node=node.name))
-        self.checks.wait_running("nudge")
-        until("its node's object has it", lambda: "default/nudge" in [
+        self.nudges += 1
+        name = f"nudge-{self.nudges}"
+        self.kube.create_pod(self.pod(name, 1, node=node.name))
+        self.checks.wait_running(name)
+        until("its node's object has it", lambda: f"default/{name}" in [
             holder["pod"] for holder in self.kube.get(f"{GPU_NODES}/{node.name}")["spec"].get("holders", [])], BUSY_S)
         peak = self.peak(node)
-        self.remove("nudge")
+        self.remove(name)
         return peak
 
     def fault(self):

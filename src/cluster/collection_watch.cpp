@@ -12,7 +12,7 @@ namespace gpulet::cluster {
 namespace {
 
 constexpr int kGone = 410;
-constexpr const char* kMetadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+constexpr const char* kMetadataObject = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 constexpr const char* kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 class Watch final : public CollectionWatch {
@@ -95,7 +95,7 @@ class Watch final : public CollectionWatch {
         {.method = "GET",
          .path = path("watch=true&allowWatchBookmarks=true&timeoutSeconds=" +
                       std::to_string(timing_.watch_for.count()) + "&resourceVersion=" + version_),
-         .accept = accept(kMetadataOnly)},
+         .accept = accept(kMetadataObject)},
         whole, [this](std::string_view piece) { return take(piece); },
         [this](const Result<ApiResponse>& response) { on_end(response); });
   }

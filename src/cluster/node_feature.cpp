@@ -6,13 +6,14 @@
 
 #include "base/log.h"
 #include "cluster/objects.h"
+#include "cluster/wanted_labels.h"
 
 namespace gpulet::cluster {
 namespace {
 
 using nlohmann::json;
 using Outcome = Sending::Outcome;
-using Labels = std::map<std::string, std::string>;
+using Labels = WantedLabels::Labels;
 
 constexpr const char* kApi = "nfd.k8s-sigs.io/v1alpha1";
 constexpr const char* kNodeLabel = "nfd.node.kubernetes.io/node-name";
@@ -30,26 +31,25 @@ class Feature final : public NodeFeature {
   }
 
   void set(Labels labels) override {
-    if (wanted_ == labels) return;
-    wanted_ = std::move(labels);
+    if (!wanted_.set(std::move(labels))) return;
     there_.reset();
     sending_.wake();
   }
 
   void look_again() override {
-    look_ = true;
+    wanted_.look_again();
     sending_.wake();
   }
 
   Delivery delivery() const override {
     Delivery delivery = sending_.delivery();
-    delivery.waiting = wanted_ && (taken_ != wanted_ || look_);
+    delivery.waiting = wanted_.due();
     return delivery;
   }
 
  private:
   void step() {
-    if (!wanted_ || (taken_ == wanted_ && !look_)) return sending_.idle();
+    if (!wanted_.due()) return sending_.idle();
     if (!owners_) return read_owners();
     if (!there_) return read();
     const json there = std::move(*std::exchange(there_, std::nullopt));
@@ -140,9 +140,7 @@ class Feature final : public NodeFeature {
   }
 
   void taken(const Labels& sent) {
-    taken_ = sent;
-    if (taken_ != wanted_) return;
-    look_ = false;
+    if (!wanted_.taken(sent)) return;
     sending_.wake();
     if (settled_) settled_();
   }
@@ -150,10 +148,9 @@ class Feature final : public NodeFeature {
   const std::string node_, name_, pod_path_, path_;
   std::function<void()> settled_;
   Sending sending_;
-  std::optional<Labels> wanted_, taken_;
+  WantedLabels wanted_;
   std::optional<json> owners_;
   std::optional<json> there_;  // as just read; null: none
-  bool look_ = false;
 };
 
 }  // namespace

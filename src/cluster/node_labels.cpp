@@ -6,17 +6,14 @@
 #include <utility>
 
 #include "cluster/objects.h"
+#include "cluster/wanted_labels.h"
 
 namespace gpulet::cluster {
 namespace {
 
 using nlohmann::json;
 using Outcome = Sending::Outcome;
-using Labels = std::map<std::string, std::string>;
-
-// The Node without its images, its status and the rest.
-constexpr const char* kOnlyMetadata =
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+using Labels = WantedLabels::Labels;
 
 class Applied final : public NodeLabels {
  public:
@@ -27,19 +24,18 @@ class Applied final : public NodeLabels {
         sending_(loop, std::move(access), timing, "the node's labels", [this] { step(); }) {}
 
   void set(Labels labels) override {
-    if (wanted_ == labels) return;
-    wanted_ = std::move(labels);
+    if (!wanted_.set(std::move(labels))) return;
     sending_.wake();
   }
 
   void look_again() override {
-    look_ = true;
+    wanted_.look_again();
     sending_.wake();
   }
 
   Delivery delivery() const override {
     Delivery delivery = sending_.delivery();
-    delivery.waiting = wanted_ && (taken_ != wanted_ || look_);
+    delivery.waiting = wanted_.due();
     return delivery;
   }
 
@@ -50,15 +46,15 @@ class Applied final : public NodeLabels {
   };
 
   void step() {
-    if (!wanted_ || (taken_ == wanted_ && !look_)) return sending_.idle();
+    if (!wanted_.due()) return sending_.idle();
     if (!node_) return read();
     const Node node = std::move(*std::exchange(node_, std::nullopt));
-    if (taken_ == wanted_ && has_all(node.labels)) return taken(*wanted_);
+    if (wanted_.up_to_date() && has_all(node.labels)) return taken(*wanted_);
     apply(node);
   }
 
   void read() {
-    sending_.request({.method = "GET", .path = path_, .accept = kOnlyMetadata}, "get on nodes",
+    sending_.request({.method = "GET", .path = path_, .accept = kMetadataOnly}, "get on nodes",
                      [this](const ApiResponse& response) {
                        if (response.status != 200) return Outcome::kTrouble;
                        const auto object = json::parse(response.body, nullptr, false);
@@ -78,7 +74,7 @@ class Applied final : public NodeLabels {
                       .path = path_ + "?fieldManager=" + kLabelManager + "&force=true",
                       .content_type = "application/apply-patch+yaml",
                       .body = body_of(body),
-                      .accept = kOnlyMetadata},
+                      .accept = kMetadataOnly},
                      "patch on nodes", [this, sent = *wanted_](const ApiResponse& response) {
                        // Gone, or another one of its name, since it was read.
                        if (response.status == 409) return Outcome::kAgain;
@@ -89,9 +85,7 @@ class Applied final : public NodeLabels {
   }
 
   void taken(const Labels& sent) {
-    taken_ = sent;
-    if (taken_ != wanted_) return;
-    look_ = false;
+    if (!wanted_.taken(sent)) return;
     sending_.wake();
     if (settled_) settled_();
   }
@@ -104,9 +98,8 @@ class Applied final : public NodeLabels {
   const std::string name_, path_;
   std::function<void()> settled_;
   Sending sending_;
-  std::optional<Labels> wanted_, taken_;
+  WantedLabels wanted_;
   std::optional<Node> node_;  // as just read
-  bool look_ = false;
 };
 
 }  // namespace

@@ -68,10 +68,6 @@ class NodeLabelsTest : public ApiTest {
   bool settled() {
     return eventually([&] { return !delivery().waiting; });
   }
-  std::ptrdiff_t asked(const char* line) {
-    const auto all = server_->received();
-    return std::ranges::count_if(all, [&](const auto& one) { return one.line() == line; });
-  }
   Labels there() {
     std::lock_guard lock(mutex_);
     return there_;

@@ -13,9 +13,6 @@ namespace {
 using nlohmann::json;
 using Outcome = Sending::Outcome;
 
-// Of the answer to a write nobody reads more than its status.
-constexpr const char* kMetadataOnly =
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 const char* name(Condition::Status status) {
   switch (status) {

@@ -60,10 +60,6 @@ class NodeTaintsTest : public ApiTest {
   bool settled() {
     return eventually([&] { return !delivery().waiting; });
   }
-  std::ptrdiff_t asked(const char* line) {
-    const auto all = server_->received();
-    return std::ranges::count_if(all, [&](const auto& one) { return one.line() == line; });
-  }
 
   json there() {
     std::lock_guard lock(mutex_);

@@ -11,8 +11,6 @@ namespace {
 using nlohmann::json;
 using Outcome = Sending::Outcome;
 
-constexpr const char* kMetadataOnly =
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 constexpr const char* kManager = "?fieldManager=gpulet&force=true";
 
 class Apply final : public ObjectApply {

@@ -15,6 +15,10 @@ namespace gpulet::cluster {
 // What may stand in a path: the letters of a DNS name, which every namespace and Pod has.
 bool is_name(std::string_view text);
 
+// What to accept where only metadata is read, or the status alone: an object without its images and the rest.
+inline constexpr const char* kMetadataOnly =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
 // As the value of a query: "a%3Db".
 std::string in_query(std::string_view text);
 

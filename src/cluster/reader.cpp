@@ -13,8 +13,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kMirror = "kubernetes.io/config.mirror";
-constexpr const char* kMetadataOnly =
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 constexpr const char* kTable = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 std::string controller_of(const json& metadata) {

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -74,6 +75,11 @@ class ApiTest : public testing::Test {
   }
   void serve(TestApiServer::Handler handler) {
     server_ = std::make_unique<TestApiServer>(certificate_, std::move(handler));
+  }
+  // How many requests had this first line: "GET /api/v1/nodes/node-1".
+  std::ptrdiff_t asked(const char* line) {
+    const auto all = server_->received();
+    return std::ranges::count_if(all, [&](const auto& one) { return one.line() == line; });
   }
 
   EpollLoop loop_;

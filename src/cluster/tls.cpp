@@ -8,6 +8,8 @@
 #include <array>
 #include <vector>
 
+#include "base/deleter.h"
+
 namespace gpulet::cluster {
 namespace {
 
@@ -19,14 +21,6 @@ std::string openssl_error() {
   ::ERR_error_string_n(code, text.data(), text.size());
   return text.data();
 }
-
-template <auto Free>
-struct Deleter {
-  template <class Object>
-  void operator()(Object* object) const {
-    Free(object);
-  }
-};
 
 }  // namespace
 

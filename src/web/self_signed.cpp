@@ -9,16 +9,11 @@
 #include <array>
 #include <memory>
 
+#include "base/deleter.h"
+
 namespace gpulet::web {
 namespace {
 
-template <auto Free>
-struct Deleter {
-  template <class Object>
-  void operator()(Object* object) const {
-    Free(object);
-  }
-};
 using BioPtr = std::unique_ptr<BIO, Deleter<::BIO_free>>;
 using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
 using ExtensionPtr = std::unique_ptr<X509_EXTENSION, Deleter<::X509_EXTENSION_free>>;

@@ -11,16 +11,11 @@
 #include <array>
 #include <cstring>
 
+#include "base/deleter.h"
+
 namespace gpulet::web {
 namespace {
 
-template <auto Free>
-struct Deleter {
-  template <class Object>
-  void operator()(Object* object) const {
-    Free(object);
-  }
-};
 using BioPtr = std::unique_ptr<BIO, Deleter<::BIO_free>>;
 using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;

@@ -57,11 +57,9 @@ TEST_F(SimLabels, TheAgentRelabelsAsGpusAreCutUp) {
   ASSERT_TRUE(becomes("nvidia.com/mig-1g.10gb.count", "(absent)"));
 
   // `gpulet labels` says the same, but for when and for the host's own name.
-  // What the simulated driver keeps until the process ends is no leak, though the command lets go of it
-  // before.
   const auto said = cli::output_of({std::string(GPULET_PROGRAMS) + "/gpulet", "labels", "--mig-strategy",
                                     "mixed", "--driver-root", node().root()},
-                                   {"ASAN_OPTIONS=detect_leaks=0"});
+                                   {kNoLeaks});
   ASSERT_TRUE(said) << said.error().text();
   const auto without = [](const std::string& text) {
     std::vector<std::string> lines;

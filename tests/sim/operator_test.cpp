@@ -67,9 +67,7 @@ class SimOperator : public NodeTest {
     std::vector<std::string> environment{"GPULET_STATE_DIR=" + node().state_dir(),
                                          "GPULET_HEALTH_FILE=" + node().health_file(),
                                          "DRIVER_ROOT_CTR_PATH=" + node().root()};
-    // What the simulated driver keeps until the process ends is no leak, though the command lets go of it
-    // before.
-    environment.emplace_back("ASAN_OPTIONS=detect_leaks=0");
+    environment.emplace_back(kNoLeaks);
     return {std::move(arguments), std::move(environment)};
   }
   // What it prints until it ends, which must be with that exit code.

@@ -47,11 +47,9 @@ void CountersSource::follow() {
   } else if (!file_.empty()) {
     follow_file();
   } else {
-    use_defaults();
+    counters_ = metrics::default_counters();
   }
 }
-
-void CountersSource::use_defaults() { counters_ = metrics::default_counters(); }
 
 void CountersSource::follow_file() {
   auto watch = FileWatch::start(loop_, file_, [this] { read_file_again(); });

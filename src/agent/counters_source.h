@@ -33,7 +33,6 @@ class CountersSource {
   void follow_config_map();
   void read_file_again();
   void use(const Result<metrics::Counters>& counters, const std::string& where);
-  void use_defaults();
 
   Loop& loop_;
   Reporter& reporter_;

@@ -274,11 +274,10 @@ class Node {
   }
 
   void ask_pods(std::function<void(Result<Holders>)> done) {
-    pod_resources_->list(
-        [done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
-          if (!containers) return done(fail(containers.error()));
-          done(kubelet::pods_by_device(*containers));
-        });
+    ask_holders([done = std::move(done)](const Result<std::vector<kubelet::ContainerDevices>>& containers) {
+      if (!containers) return done(fail(containers.error()));
+      done(kubelet::pods_by_device(*containers));
+    });
   }
 
   void follow_labels() {
@@ -310,21 +309,16 @@ class Node {
     if (gpu_node_care_) return gpu_node_care_->changed();
     gpu_node_ = cluster::ObjectApply::start(
         loop_, *access_, {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath});
-    gpu_node_care_.emplace(GpuNodePorts{
-        .loop = loop_,
-        .holders = [this](auto done) { ask_holders(std::move(done)); },
-        .node = [this](const auto& holders) -> std::optional<scheduler::GpuNode> {
-          const auto snapshot = agent_ ? agent_->state().snapshot : nullptr;
-          if (!snapshot) return std::nullopt;
-          auto node = published_node(*snapshot, agent_->offers(), config_, agent_->health().get(), holders);
-          const auto loads = pages_->loads().curves(loop_.wall_now());
-          for (auto& gpu : node.gpus) {
-            if (const auto load = loads.find(DeviceUuid(gpu.uuid)); load != loads.end())
-              gpu.load = load->second;
-          }
-          return node;
-        },
-        .write = [this](std::string spec) { gpu_node_->set(std::move(spec)); }});
+    gpu_node_care_.emplace(
+        GpuNodePorts{.loop = loop_,
+                     .holders = [this](auto done) { ask_holders(std::move(done)); },
+                     .node = [this](const auto& holders) -> std::optional<scheduler::GpuNode> {
+                       const auto snapshot = agent_ ? agent_->state().snapshot : nullptr;
+                       if (!snapshot) return std::nullopt;
+                       return published_node(*snapshot, agent_->offers(), config_, agent_->health().get(),
+                                             holders, pages_->loads().curves(loop_.wall_now()));
+                     },
+                     .write = [this](std::string spec) { gpu_node_->set(std::move(spec)); }});
   }
 
   // Also outside a cluster: a file is for NFD's worker, which has one.
@@ -403,6 +397,7 @@ class Node {
       follow_kernel_log();
     } else {
       pages_->detach();
+      gpu_node_care_.reset();  // what it has asked the kubelet's client for goes with that
       agent_.reset();
       host_.reset();
       driver_.reset();

@@ -25,7 +25,8 @@ scheduler::Sharing sharing_of(config::SharingStrategy strategy) {
   return scheduler::Sharing::kNone;
 }
 
-void add_gpus(const inventory::Snapshot& snapshot, const health::View* view, GpuNode& node) {
+void add_gpus(const inventory::Snapshot& snapshot, const health::View* view,
+              const std::map<DeviceUuid, std::string>& loads, GpuNode& node) {
   for (const auto& gpu : snapshot.gpus) {
     const scheduler::GpuModel model{.name = gpu.model,
                                     .architecture = gpu.architecture,
@@ -46,6 +47,7 @@ void add_gpus(const inventory::Snapshot& snapshot, const health::View* view, Gpu
       one.state = health::State::kQuarantined;
       one.reason = gpu.health.reason;
     }
+    if (const auto load = loads.find(gpu.uuid); load != loads.end()) one.load = load->second;
     node.gpus.push_back(std::move(one));
   }
 }
@@ -99,12 +101,13 @@ void add_resource(const inventory::Snapshot& snapshot, const partition::Resource
 
 GpuNode published_node(const inventory::Snapshot& snapshot, std::span<const kubelet::OfferPtr> offers,
                        const config::Config& config, const health::View* view,
-                       std::span<const kubelet::ContainerDevices> holders) {
+                       std::span<const kubelet::ContainerDevices> holders,
+                       const std::map<DeviceUuid, std::string>& loads) {
   GpuNode node;
   node.driver = snapshot.driver.version;
   node.cuda_version = snapshot.driver.cuda_version;
   node.rules = placement_rules(config);
-  add_gpus(snapshot, view, node);
+  add_gpus(snapshot, view, loads, node);
   node.pairs = topology::build(snapshot).pairs;
   Places places;
   for (const auto& offer : offers) {

@@ -2,7 +2,9 @@
 // Pure.
 #pragma once
 
+#include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "agent/offers.h"
@@ -14,10 +16,12 @@
 namespace gpulet::agent {
 
 // `holders`: as the kubelet says; devices that are in no offer are let be. `view` may be null: nothing is
-// known of health beside what the offers say. Loads are not in it.
+// known of health beside what the offers say. `loads`: scheduler::encode() of what is expected of each GPU;
+// of others nothing is.
 scheduler::GpuNode published_node(const inventory::Snapshot& snapshot,
                                   std::span<const kubelet::OfferPtr> offers, const config::Config& config,
                                   const health::View* view,
-                                  std::span<const kubelet::ContainerDevices> holders);
+                                  std::span<const kubelet::ContainerDevices> holders,
+                                  const std::map<DeviceUuid, std::string>& loads);
 
 }  // namespace gpulet::agent

@@ -17,11 +17,20 @@ class PublishedNodeTest : public testing::Test {
                              const health::View* view = nullptr) {
     OfferBuilder builder;
     const auto offers = builder.build(snapshot_, config_, {});
-    return published_node(snapshot_, offers.offers, config_, view, holders);
+    return published_node(snapshot_, offers.offers, config_, view, holders, loads_);
   }
   inventory::Snapshot snapshot_ = partition::test::node({gpu(0), gpu(1), gpu(2)});
   config::Config config_;
+  std::map<DeviceUuid, std::string> loads_;
 };
+
+TEST_F(PublishedNodeTest, WhatIsExpectedOfAGpuIsItsLoad) {
+  loads_[DeviceUuid("GPU-1")] = "646464646464646464";
+  loads_[DeviceUuid("GPU-gone")] = "000000000000000000";
+  const auto node = publish();
+  EXPECT_EQ(node.gpus[1].load, "646464646464646464");
+  EXPECT_TRUE(node.gpus[0].load.empty() && node.gpus[2].load.empty());
+}
 
 TEST_F(PublishedNodeTest, WholeGpusWithTheirHoldersAndHealth) {
   snapshot_.gpus[2].health = {false, "XID 79: GPU has fallen off the bus"};

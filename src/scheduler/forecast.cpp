@@ -109,10 +109,10 @@ void Season::close_hour() {
 
 void Season::guess(std::size_t hour, double percent) { hours_[hour] = stored<std::uint16_t>(percent, 0); }
 
-Forecast::Forecast(const LoadCurve& published) {
+Forecast::Forecast(const LoadCurve& guess) {
   for (std::size_t hour = 0; hour < 24; ++hour) {
-    busy_.guess(hour, published.busy[hour * kDayParts / 24]);
-    memory_.guess(hour, published.memory);
+    busy_.guess(hour, guess.busy[hour * kDayParts / 24]);
+    memory_.guess(hour, guess.memory);
   }
 }
 

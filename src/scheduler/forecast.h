@@ -53,8 +53,8 @@ class Season {
 class Forecast {
  public:
   Forecast() = default;
-  // After a restart: begins with what was published before.
-  explicit Forecast(const LoadCurve& published);
+  // Begins with a guess, such as what a task like it did.
+  explicit Forecast(const LoadCurve& guess);
 
   // One sample: how busy the GPU was and how much of its memory was held, in percent (cut to 0 … 100; what is
   // no number is passed over). Times may come with gaps; one that is before the last is taken as it is.

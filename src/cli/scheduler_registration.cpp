@@ -54,6 +54,8 @@ void add_extender(CLI::App& command, Run& run) {
       .add_option("--client-ca-file", options->client_authorities_file,
                   "PEM; clients must show a certificate that it signed")
       ->needs(certificate);
+  command.add_option("--nodes-to-score", options->nodes_to_score,
+                     "of more nodes that pass, so many of the best (100); 0: all");
   command.add_option("--leave-seconds", options->leave_seconds,
                      "told to end, serve on for so long, saying that it is not ready (5)");
   command.add_option("--log-format", *log_format, "text or json")->check(CLI::IsMember({"text", "json"}));

@@ -58,6 +58,8 @@ std::string page_of(const Numbers& numbers, const Sizes& sizes) {
   count("gpulet_scheduler_nodes_passed_total", "Nodes that the filter let pass.", numbers.passed);
   count("gpulet_scheduler_nodes_unpublished_total", "Nodes that passed as nothing is published of them.",
         numbers.unpublished);
+  count("gpulet_scheduler_nodes_left_out_total", "Nodes that would do and are not among the best.",
+        numbers.left_out);
   count("gpulet_scheduler_unschedulable_total", "Questions of which no node passed.", numbers.nowhere);
   count("gpulet_scheduler_bad_requests_total", "Requests that were refused as they are no question.",
         numbers.bad_requests);

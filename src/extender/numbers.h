@@ -30,7 +30,7 @@ class Histogram {
 
 struct Numbers {
   Histogram filter, prioritize;
-  std::uint64_t passed = 0, unpublished = 0;            // nodes
+  std::uint64_t passed = 0, unpublished = 0, left_out = 0;  // nodes
   std::map<scheduler::Refusal, std::uint64_t> refused;  // nodes
   std::uint64_t nowhere = 0;                            // questions of which no node passed
   std::uint64_t bad_requests = 0, malformed = 0, events = 0;

@@ -70,7 +70,7 @@ class Process {
                                   .view = view_,
                                   .feed = *feed_,
                                   .event = [this](cluster::Event event) { events_->send(std::move(event)); }},
-                     options_.policy);
+                     options_.policy, options_.nodes_to_score);
     server_.emplace(loop_, listening_.get(), *service_, door_,
                     web::ServerLimits{
                         .exchange = 30s, .idle = 5min, .head_bytes = 16u << 10, .body_bytes = kMaxBodyBytes});

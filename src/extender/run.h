@@ -5,12 +5,15 @@
 #include <string>
 
 #include "base/result.h"
+#include "scheduler/score.h"
 
 namespace gpulet::extender {
 
 struct Options {
   std::string listen = "0.0.0.0:9410";
   std::string policy = "default";  // of Pods that name none, nor their namespace
+  // See ExtenderService.
+  std::size_t nodes_to_score = scheduler::kNodesToScore;
   // PEM files, read again when they change; empty: plain HTTP. With authorities, a client must show a
   // certificate of theirs.
   std::string certificate_file{}, key_file{}, client_authorities_file{};

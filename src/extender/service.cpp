@@ -49,8 +49,11 @@ std::string parameter(std::string_view target, std::string_view name) {
 
 }  // namespace
 
-ExtenderService::ExtenderService(ServicePorts ports, std::string policy)
-    : ports_(std::move(ports)), policy_(std::move(policy)), events_(ports_.event) {}
+ExtenderService::ExtenderService(ServicePorts ports, std::string policy, std::size_t nodes_to_score)
+    : ports_(std::move(ports)),
+      policy_(std::move(policy)),
+      nodes_to_score_(nodes_to_score),
+      events_(ports_.event) {}
 
 void ExtenderService::serve(const web::Request& request, Time, const web::Reply& reply) {
   const auto path = request.target.substr(0, request.target.find('?'));
@@ -90,7 +93,7 @@ web::Answer ExtenderService::filter(const web::Request& request) {
   auto args = ExtenderArgs::parse(std::string(request.body));
   if (!args) return text(400, args.error().text() + "\n");
   auto pod = args->pod();
-  policy_of(pod);
+  const auto policy = policy_of(pod);
   const scheduler::Filter filter(pod);
   std::vector<std::size_t> passed;
   std::vector<ExtenderArgs::Failed> failed;
@@ -120,7 +123,22 @@ web::Answer ExtenderService::filter(const web::Request& request) {
     ++numbers_.nowhere;
     events_.nowhere(pod, *args, failed, now);
   }
+  if (filter.wants()) passed = worth_scoring(*args, pod, policy.name, std::move(passed));
   return json(args->filter_result(passed, failed));
+}
+
+std::vector<std::size_t> ExtenderService::worth_scoring(const ExtenderArgs& args,
+                                                        const scheduler::PodRequest& pod,
+                                                        std::string_view policy,
+                                                        std::vector<std::size_t> passed) {
+  if (nodes_to_score_ == 0 || passed.size() <= nodes_to_score_ || pod.prefers_nodes) return passed;
+  std::vector<std::string_view> names;
+  names.reserve(passed.size());
+  for (const auto node : passed) names.push_back(args.nodes()[node]);
+  auto best = scheduler::best_of(scorer_.score(ports_.view, pod, policy, names), nodes_to_score_);
+  for (auto& place : best) place = passed[place];
+  numbers_.left_out += passed.size() - best.size();
+  return best;
 }
 
 web::Answer ExtenderService::prioritize(const web::Request& request) {

@@ -37,8 +37,11 @@ struct ServicePorts {
 // Loop's thread only.
 class ExtenderService final : public web::Service {
  public:
-  // `policy`: of Pods that name none, nor their namespace.
-  ExtenderService(ServicePorts ports, std::string policy);
+  // `policy`: of Pods that name none, nor their namespace. `nodes_to_score`: of more nodes that pass, so many
+  // of the best pass, and kube-scheduler weighs those alone: most of what an extender costs is its reading
+  // and writing of nodes' names. 0: all pass; so they do for a Pod that prefers nodes itself.
+  ExtenderService(ServicePorts ports, std::string policy,
+                  std::size_t nodes_to_score = scheduler::kNodesToScore);
 
   void serve(const web::Request& request, Time now, const web::Reply& reply) override;
   // From now on it says that it is not ready: told to end.
@@ -54,11 +57,17 @@ class ExtenderService final : public web::Service {
   web::Answer ready() const;
   web::Answer metrics();
 
+  // Those of `passed` that kube-scheduler weighs.
+  std::vector<std::size_t> worth_scoring(const scheduler::ExtenderArgs& args,
+                                         const scheduler::PodRequest& pod, std::string_view policy,
+                                         std::vector<std::size_t> passed);
+
   // The Pod's, its namespace's, or the default; one that is malformed is added to the Pod's.
   scheduler::ChosenPolicy policy_of(scheduler::PodRequest& pod) const;
 
   ServicePorts ports_;
   const std::string policy_;
+  const std::size_t nodes_to_score_;
   scheduler::Scorer scorer_;
   PodEvents events_;
   Numbers numbers_;

@@ -59,7 +59,7 @@ class ServiceTest : public cluster::ApiTest {
                        .view = view_,
                        .feed = *feed_,
                        .event = [this](cluster::Event event) { events_.push_back(std::move(event)); }},
-          "topology");
+          "topology", nodes_to_score_);
     });
   }
   void begin_ready() {
@@ -125,6 +125,7 @@ class ServiceTest : public cluster::ApiTest {
   }
 
   std::mutex mutex_;
+  std::size_t nodes_to_score_ = scheduler::kNodesToScore;
   json nodes_, pods_, namespaces_;
   std::vector<std::pair<std::string, std::string>> changes_;  // collection, line
   scheduler::ClusterView view_;
@@ -148,6 +149,25 @@ TEST_F(ServiceTest, AFourThatIsLinkedIsOnOneNodeThoughBothHaveFourFree) {
   EXPECT_EQ(scores[1]["Score"], 10);
   EXPECT_EQ(scores[2], (json{{"Host", "n3"}, {"Score", 0}}));
   EXPECT_TRUE(events().empty());
+}
+
+TEST_F(ServiceTest, OfMoreNodesThanItIsToScoreTheBestPass) {
+  nodes_to_score_ = 1;
+  begin_ready();
+  json pod = pod_object("p", "2", {{"gpulet.io/policy", "topology"}});
+  const auto passed = [&] { return post("/filter", {{"Pod", pod}, {"NodeNames", kNames}})["NodeNames"]; };
+  // On n1 the two that are free in each half are linked no worse than on n2; of what is equal the first
+  // passes.
+  const auto scores = post("/prioritize", {{"Pod", pod}, {"NodeNames", kNames}});
+  const auto best = scores[0]["Score"] >= scores[1]["Score"] ? "n1" : "n2";
+  EXPECT_EQ(passed(), (json{best}));
+  EXPECT_NE(get("/metrics").body->find("gpulet_scheduler_nodes_left_out_total 2"), std::string::npos);
+  pod["spec"]["topologySpreadConstraints"] = {{{"whenUnsatisfiable", "ScheduleAnyway"}}};
+  EXPECT_EQ(passed(), kNames) << "it prefers nodes itself";
+  pod = pod_object("p", "4", {{"gpulet.io/policy", "topology"}});
+  EXPECT_EQ(passed(), (json{"n2"})) << "the one with four that are linked";
+  pod = pod_object("p", "0");
+  EXPECT_EQ(passed(), kNames) << "it asks for no GPU";
 }
 
 TEST_F(ServiceTest, AFaultMovesNewPodsAway) {

@@ -81,6 +81,23 @@ std::string scheduled_at(const Value& status) {
   return {};
 }
 
+bool is_filled(const Value& list) { return list.IsArray() && !list.Empty(); }
+
+// Source: k8s.io/api/core/v1, PodSpec. What is required is a matter of kube-scheduler's filters, which were
+// asked first.
+bool prefers_nodes(const Value& spec) {
+  const auto& affinity = member(spec, "affinity");
+  for (const char* const kind : {"nodeAffinity", "podAffinity", "podAntiAffinity"}) {
+    if (is_filled(member(member(affinity, kind), "preferredDuringSchedulingIgnoredDuringExecution")))
+      return true;
+  }
+  const auto& spread = member(spec, "topologySpreadConstraints");
+  if (!spread.IsArray()) return false;
+  return std::ranges::any_of(spread.GetArray(), [](const Value& constraint) {
+    return view_of(member(constraint, "whenUnsatisfiable")) == "ScheduleAnyway";
+  });
+}
+
 }  // namespace
 
 Result<PodRequest> pod_of(const Value& pod) {
@@ -96,6 +113,7 @@ Result<PodRequest> pod_of(const Value& pod) {
   const auto phase = view_of(member(status, "phase"));
   request.ended = phase == "Succeeded" || phase == "Failed";
   request.scheduled = scheduled_at(status);
+  request.prefers_nodes = prefers_nodes(spec);
   add_containers(member(spec, "initContainers"), true, request);
   add_containers(member(spec, "containers"), false, request);
   if (request.containers.empty()) return request;

@@ -86,6 +86,8 @@ struct PodRequest {
   std::vector<ContainerRequest> containers;
   Wishes wishes;
   std::string policy;  // empty: none named
+  // It prefers nodes by affinity or by topology spread, which plugins of kube-scheduler weigh.
+  bool prefers_nodes = false;
   std::vector<Malformed> malformed;
 
   std::string key() const { return name_space + "/" + name; }

@@ -131,6 +131,29 @@ TEST(Request, LinksAreComparedByKind) {
   EXPECT_FALSE(satisfies(far, wish("NODE")));
 }
 
+TEST(Request, WhetherItPrefersNodesItself) {
+  const auto prefers = [](const std::string& spec) {
+    const auto pod = parse_pod(R"({"metadata": {"name": "p"}, "spec": )" + spec + "}");
+    return pod.value().prefers_nodes;
+  };
+  for (const char* const spec :
+       {R"({})", R"({"affinity": null})",
+        R"({"affinity": {"nodeAffinity": {}}, "topologySpreadConstraints": []})",
+        R"({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}})",
+        R"({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}})",
+        R"({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}, 7]})"}) {
+    EXPECT_FALSE(prefers(spec)) << spec;
+  }
+  for (const char* const spec :
+       {R"({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}})",
+        R"({"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}})",
+        R"({"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{}]}}})",
+        R"({"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}, )"
+        R"({"whenUnsatisfiable": "ScheduleAnyway"}]})"}) {
+    EXPECT_TRUE(prefers(spec)) << spec;
+  }
+}
+
 TEST(Request, WhatIsNoPodIsRefused) {
   for (const char* text : {"", "[]", "7", "{", R"({"metadata":{"namespace":"a"}})"}) {
     EXPECT_FALSE(parse_pod(text).has_value()) << text;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 namespace gpulet::scheduler {
 namespace {
@@ -46,6 +47,18 @@ const std::shared_ptr<Policy>& Scorer::policy_of(std::string_view name) {
     if (auto made = policy_named(wanted, context_)) slot = std::move(*made);
   }
   return slot;
+}
+
+std::vector<std::size_t> best_of(std::span<const int> scores, std::size_t most) {
+  std::vector<std::size_t> places(scores.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  if (places.size() <= most) return places;
+  std::ranges::nth_element(
+      places, places.begin() + static_cast<std::ptrdiff_t>(most),
+      [&](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  places.resize(most);
+  std::ranges::sort(places);
+  return places;
 }
 
 std::optional<Choice> Scorer::judge(ClusterView& view, const PodRequest& request, std::string_view policy,

@@ -17,9 +17,17 @@ namespace gpulet::scheduler {
 // Source: extender v1, MaxExtenderPriority.
 inline constexpr int kMaxScore = 10;
 
+// As kube-scheduler itself, which looks no further once it has found so many nodes that will do.
+// Source: kube-scheduler, minFeasibleNodesToFind.
+inline constexpr std::size_t kNodesToScore = 100;
+
 // What a Pod is to a policy on this node: whole GPUs, or a part of one. nullopt where the node publishes
 // nothing of what it asks for.
 std::optional<Task> task_on(const NodeView& node, const PodRequest& request);
+
+// The places of the `most` best scores, in the order of the places; of equal ones the first. All of them
+// where there are no more.
+std::vector<std::size_t> best_of(std::span<const int> scores, std::size_t most);
 
 class Scorer {
  public:

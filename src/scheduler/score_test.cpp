@@ -46,6 +46,19 @@ TEST_F(ScoreTest, EqualNodesHaveTheBestScoreAndAnUnknownPolicyIsTheDefault) {
   }
 }
 
+TEST(BestOf, TheBestInTheOrderAskedAndOfEqualOnesTheFirst) {
+  const std::vector<int> scores = {3, 10, 0, 10, 3, 10, 1};
+  using Places = std::vector<std::size_t>;
+  EXPECT_EQ(best_of(scores, 0), Places{});
+  EXPECT_EQ(best_of(scores, 1), Places{1});
+  EXPECT_EQ(best_of(scores, 3), (Places{1, 3, 5}));
+  EXPECT_EQ(best_of(scores, 4), (Places{0, 1, 3, 5}));
+  EXPECT_EQ(best_of(scores, 6), (Places{0, 1, 3, 4, 5, 6}));
+  EXPECT_EQ(best_of(scores, 7), (Places{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(best_of(scores, 100).size(), 7U);
+  EXPECT_TRUE(best_of({}, 5).empty());
+}
+
 TEST_F(ScoreTest, AShareIsATaskOfPartOfAGpu) {
   view_.set_node("n1", test_node(2, 2, 4));
   const auto task = task_on(*view_.find("n1"), test_pod("p", 1));

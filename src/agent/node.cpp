@@ -22,6 +22,7 @@
 #include "agent/operator_care.h"
 #include "agent/published_node.h"
 #include "agent/reporter.h"
+#include "agent/rights_care.h"
 #include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
@@ -253,6 +254,7 @@ class Node {
     NodeMetrics::Counts counts;
     if (host_) counts.kubelet = host_->calls();
     if (fault_care_) counts.pods_moved = fault_care_->moving().moved();
+    if (rights_care_) counts.rights_missing = rights_care_->missing();
     return counts;
   }
 
@@ -286,6 +288,7 @@ class Node {
     label(access ? *access : std::nullopt);
     if (!access || !*access) return on_labels({});
     access_ = **access;
+    rights_care_.emplace(loop_, *access_).apply(config_);
     pages_->set_access(*access_);
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =
@@ -388,6 +391,7 @@ class Node {
     configure_log(config_.gpulet);
     if (fault_care_) fault_care_->apply(config_.gpulet.faults);
     if (label_care_) label_care_->apply(config_);
+    if (rights_care_) rights_care_->apply(config_);
     if (!agent_) {
       build();
     } else if (*places_ == Places(config_)) {
@@ -455,6 +459,7 @@ class Node {
   std::unique_ptr<cluster::NodeWatch> node_watch_;
   std::unique_ptr<cluster::NodePatch> node_patch_;
   std::unique_ptr<FaultCare> fault_care_;
+  std::optional<RightsCare> rights_care_;
   std::unique_ptr<cluster::ObjectApply> gpu_node_;
   std::optional<GpuNodeCare> gpu_node_care_;
   std::optional<LabelCare> label_care_;

@@ -149,6 +149,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const State& state, const he
   if (snapshot_at_) numbers.snapshot_age = loop_.now() - *snapshot_at_;
   if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
   numbers.pods_moved = counts.pods_moved;
+  numbers.rights_missing = counts.rights_missing;
   for (const auto& [resource, asked] : counts.kubelet) {
     for (const auto& [call, count] : asked.calls)
       numbers.kubelet_calls.push_back(

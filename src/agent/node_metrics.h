@@ -43,6 +43,7 @@ class NodeMetrics {
   struct Counts {
     std::map<ResourceName, kubelet::ResourceCalls> kubelet;
     std::uint64_t pods_moved = 0;
+    std::optional<std::size_t> rights_missing{};
   };
   // All but what status_pages() says itself.
   void add_to(metrics::Exposition& page, const State& state, const health::ViewPtr& view,

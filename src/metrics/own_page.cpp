@@ -194,6 +194,10 @@ void add_agent(Exposition& page, const AgentNumbers& numbers) {
            numbers.snapshot_generation);
   page.add("gpulet_pods_moved_total", kCounter,
            "Pods that the API server was asked to evict from a device with a fault.", {}, numbers.pods_moved);
+  if (numbers.rights_missing)
+    page.add("gpulet_rights_missing", kGauge,
+             "Rights of the API server that the configuration needs and the agent has not.", {},
+             *numbers.rights_missing);
   for (const auto& call : numbers.kubelet_calls) {
     const auto add = [&](const char* result, std::uint64_t count) {
       page.add("gpulet_kubelet_calls_total", kCounter, "What the kubelet asked of a resource.",

@@ -40,6 +40,7 @@ struct AgentNumbers {
   std::optional<std::chrono::nanoseconds> pod_resources_time{};  // that the kubelet took for its last answer
   std::uint64_t snapshot_generation = 0;                         // 0: none yet
   std::uint64_t pods_moved = 0;
+  std::optional<std::size_t> rights_missing{};
   // What the kubelet asked of each resource, and the score of its last preferred allocation.
   struct Call {
     std::string resource, call;

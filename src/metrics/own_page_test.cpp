@@ -140,6 +140,7 @@ TEST(OwnPage, TheAgentItself) {
                        .pod_resources_time = 20ms,
                        .snapshot_generation = 5,
                        .pods_moved = 2,
+                       .rights_missing = 0,
                        .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
                        .placement_scores = {{"nvidia.com/gpu", 18}}};
   Exposition page;
@@ -154,7 +155,8 @@ TEST(OwnPage, TheAgentItself) {
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",
           R"(gpulet_placement_score{resource="nvidia.com/gpu"} 18)", "gpulet_pod_resources_age_seconds 30",
           "gpulet_pod_resources_errors_total 4", "gpulet_pod_resources_seconds 0.02",
-          "gpulet_pods_moved_total 2", "gpulet_snapshot_age_seconds 2", "gpulet_snapshot_generation 5"}));
+          "gpulet_pods_moved_total 2", "gpulet_rights_missing 0", "gpulet_snapshot_age_seconds 2",
+          "gpulet_snapshot_generation 5"}));
   numbers.sample_age = 1s;
   add_agent(page, numbers);
   expect_right(page);

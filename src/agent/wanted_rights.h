@@ -1,0 +1,23 @@
+// Which rights of the API server a configuration needs, and what does not happen without each. Pure: the one
+// place that docs/SECURITY.md and the manifests' roles are held to.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster/access.h"
+#include "cluster/rights.h"
+#include "config/config.h"
+
+namespace gpulet::agent {
+
+struct WantedRight {
+  cluster::Right right;
+  std::string without;  // "the condition GpuHealthy is not written"
+  friend bool operator==(const WantedRight&, const WantedRight&) = default;
+};
+
+// Each right once. Of the node's own objects the right to those alone.
+std::vector<WantedRight> wanted_rights(const config::Config& config, const cluster::Access& access);
+
+}  // namespace gpulet::agent

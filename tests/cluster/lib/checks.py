@@ -14,6 +14,7 @@ from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
 from lib.partition import PartitionChecks
+from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
 from lib.storm import Storm
 
@@ -44,6 +45,7 @@ class Checks:
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
+        yield "rights", RightsChecks(self).run()
         yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
         yield "scheduling", SchedulingChecks(self).run()

@@ -66,11 +66,11 @@ class Node:
         return int((self.sim / "sys/bus/pci/devices" / address / "numa_node").read_text())
 
     # The agent as a process of the node.
-    def start_agent(self, program=GPULET, arguments=()):
+    def start_agent(self, program=GPULET, arguments=(), env=None):
         env = {**os.environ, "NODE_NAME": self.name, "KUBECONFIG": str(self.state / "kubeconfig"), "FAIL_ON_INIT_ERROR": "false",
                "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true",
                # Each node's own: /var/lib and /run are the machine's, and so is the kernel's log.
-               "GPULET_STATE_DIR": str(self.kept), "GPULET_HEALTH_FILE": str(self.kept / "health.json"), "GPULET_SOCKET": "", "GPULET_KERNEL_LOG": ""}
+               "GPULET_STATE_DIR": str(self.kept), "GPULET_HEALTH_FILE": str(self.kept / "health.json"), "GPULET_SOCKET": "", "GPULET_KERNEL_LOG": "", **(env or {})}
         with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
             self.agent = subprocess.Popen(self.enter(program, "agent", *arguments), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

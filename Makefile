@@ -1,6 +1,6 @@
 # What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench scale image clean bootstrap-demo bootstrap-test
+.PHONY: help build demo test lint fuzz bench scale image image-arm64 clean bootstrap-demo bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -8,10 +8,12 @@ JOBS ?= $(shell nproc)
 export PATH := $(PATH):$(GPULET_CACHE)/bin:$(GPULET_CACHE)/go/bin
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 bootstrap-demo:
 	@scripts/bootstrap --for demo
+bootstrap-arm64:
+	@scripts/bootstrap --for arm64
 bootstrap-test:
 	@scripts/bootstrap --for test
 
@@ -42,6 +44,13 @@ scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, beh
 
 image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
 	@deploy/image/build
+
+image-arm64: bootstrap-arm64 ## out/image/gpulet-arm64.tar, cross-built, and run by an emulator on a simulated node
+	@[ -f $(OUT)/build/release-arm64/build.ninja ] || cmake --preset release-arm64 >/dev/null
+	@cmake --build --preset release-arm64 -j $(JOBS)
+	@cmake --install $(OUT)/build/release-arm64 --prefix $(OUT)/arm64 --strip >/dev/null
+	@deploy/image/build --arch arm64
+	@tests/packaging/arm64.py
 
 clean: ## remove out/; what scripts/bootstrap fetched stays
 	@rm -rf $(OUT)

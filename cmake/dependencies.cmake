@@ -59,7 +59,8 @@ foreach(_terminal LINUX=l/linux SCREEN=s/screen-256color XTERM=x/xterm-256color)
   string(REPLACE "=" ";" _terminal ${_terminal})
   list(GET _terminal 0 _name)
   list(GET _terminal 1 _entry)
-  find_file(_terminfo_${_name} ${_entry} PATHS /lib/terminfo /usr/share/terminfo /etc/terminfo NO_DEFAULT_PATH REQUIRED)
+  find_file(_terminfo_${_name} ${_entry} PATHS /lib/terminfo /usr/share/terminfo /etc/terminfo NO_DEFAULT_PATH
+            NO_CMAKE_FIND_ROOT_PATH REQUIRED)
   file(READ ${_terminfo_${_name}} TERMINFO_${_name} HEX)
 endforeach()
 

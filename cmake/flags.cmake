@@ -48,4 +48,8 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   # What ships runs on any glibc of Debian 12's age or later, whatever C++ runtime is there.
   add_link_options(-static-libstdc++ -static-libgcc)
   add_link_options(-Wl,-z,relro,-z,now,-z,noexecstack -Wl,--gc-sections -Wl,--as-needed)
+  if(CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    # 0.8 MB of relocations become 0.02. Needs the glibc that the rest needs too; Debian 12's linker knows no other processor.
+    add_link_options(-Wl,-z,pack-relative-relocs)
+  endif()
 endif()

@@ -1,9 +1,12 @@
 #!/usr/bin/python3
-"""What `make build` leaves: names, links, hardening, and what the programs need of a host. Ends in `N passed, N failed`."""
+"""What `make build` and `make image` leave: names, links, hardening, what the programs need of a host, the image's contents.
+As root. Ends in `N passed, N failed`."""
 import pathlib
 import re
 import subprocess
 import sys
+
+import image
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 OUT = ROOT / "out"
@@ -133,11 +136,12 @@ def main():
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ())]
+    checks += [(name, check, ()) for name, check in image.CHECKS]
     failed = 0
     for name, check, arguments in checks:
         try:
             why = check(*arguments)
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
             why = str(error)
         if why:
             failed += 1

@@ -1,0 +1,149 @@
+#!/usr/bin/python3
+"""The docs site as `make docs` builds it: strict, so that each link, heading and page of the navigation is there; nothing from
+elsewhere; READMEs in two languages that say the same. Ends in `N passed, N failed`.
+
+  tests/docs/run.py             builds into out/docs
+"""
+import html.parser
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+DOCS = ROOT / "docs"
+SITE = ROOT / "out" / "docs"
+CACHE = pathlib.Path(os.environ.get("GPULET_CACHE", pathlib.Path.home() / ".cache" / "gpulet"))
+READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
+LIST = re.compile(r"(- |\d+\. |\|)")
+
+
+def check_site():
+    built = subprocess.run([CACHE / "docs" / "bin" / "mkdocs", "build", "--strict", "--quiet"], cwd=ROOT, capture_output=True,
+                           text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=100, check=False)
+    if built.returncode != 0 or not (SITE / "index.html").exists():
+        return (built.stderr + built.stdout).strip().replace("\n", "; ")
+    return None
+
+
+class Assets(html.parser.HTMLParser):
+    """What a page makes a browser fetch by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag in ("script", "img", "iframe", "source", "video") or (tag == "link" and given.get("rel") != "canonical"):
+            self.found += [given[name] for name in ("src", "href") if given.get(name)]
+
+
+def check_nothing_from_elsewhere():
+    pages = sorted(SITE.rglob("*.html"))
+    for page in pages:
+        assets = Assets()
+        assets.feed(page.read_text())
+        for asset in assets.found:
+            if re.match(r"(\w+:)?//", asset):
+                return f"{page.relative_to(SITE)} fetches {asset}"
+    for sheet in SITE.rglob("*.css"):
+        if re.search(r"url\(['\"]?(https?:)?//", sheet.read_text()):
+            return f"{sheet.relative_to(SITE)} fetches from elsewhere"
+    return None if len(pages) > 20 else f"only {len(pages)} pages"
+
+
+def check_lists():
+    """Markdown proper wants a blank line before a list or a table; some readers forgive."""
+    for page in sorted(DOCS.rglob("*.md")):
+        code, before = False, ""
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if line.startswith("```"):
+                code = not code
+            elif not code and LIST.match(line) and before.strip() and not before.startswith((" ", "```", "<!--")) \
+                    and not LIST.match(before):
+                return f"{page.relative_to(ROOT)}:{number}: a list without a blank line before it"
+            before = line
+    return None
+
+
+def check_decisions():
+    listed = re.findall(r"^- \[(.*)\]\((.*)\)$", (DOCS / "adr/README.md").read_text(), re.MULTILINE)
+    there = [(page.read_text().splitlines()[0].removeprefix("# "), page.name) for page in sorted((DOCS / "adr").glob("0*.md"))]
+    wrong = sorted(set(listed) ^ set(there))
+    return f"docs/adr/README.md and the pages differ: {wrong[0]}" if listed != there else None
+
+
+def links(text):
+    return re.findall(r"\]\(([^)]*)\)", text)
+
+
+def without_code_comments(block):
+    return [re.sub(r"\s+#.*", "", line) for line in block.splitlines()]
+
+
+def check_readmes():
+    english, chinese = (page.read_text() for page in READMES)
+    commands = [[without_code_comments(block) for block in re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+                for text in (english, chinese)]
+    same = {
+        "headings": [len(re.findall(r"^#+ ", text, re.MULTILINE)) for text in (english, chinese)],
+        "commands": commands,
+        "links, but to each other": [[link for link in links(text) if not link.startswith("README")] for text in (english, chinese)],
+        "rows of tables": [len(re.findall(r"^\|", text, re.MULTILINE)) for text in (english, chinese)],
+        "figures": [figures(text) for text in (english, chinese)],
+    }
+    for what, (one, other) in same.items():
+        if one != other:
+            parts = [pair for pair in zip(one, other) if pair[0] != pair[1]] if isinstance(one, list) else []
+            return f"README.md and README.zh-CN.md differ in {what}: {parts[0] if parts else (one, other)}"
+    return None
+
+
+def figures(text):
+    """Of each row of the tables its numbers, with their units."""
+    rows = [re.sub(r"\]\([^)]*\)|`[^`]*`", "", line) for line in text.splitlines() if line.startswith("|")]
+    return [sorted(re.findall(r"\d+(?:[.,]\d+)*(?: (?:ms|MB)\b)?", row)) for row in rows]
+
+
+def check_compared():
+    """What README.md says of NVIDIA's programs is what docs/compared.md says, with where it is shown."""
+    section = READMES[0].read_text().split("## Beside NVIDIA's programs")[1].split("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "NVIDIA |" not in line]
+    shown = (DOCS / "compared.md").read_text()
+    for row in rows:
+        if f"\n{row.removesuffix('|')}| " not in shown:
+            return f"docs/compared.md has no row {row}"
+    return None if len(rows) > 5 else "README.md compares nothing"
+
+
+def check_readme_links():
+    for page in READMES:
+        for link in links(page.read_text()):
+            if not link.startswith("http") and not (ROOT / link.partition("#")[0]).exists():
+                return f"{page.name}: {link} is not there"
+    return None
+
+
+CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_elsewhere), ("lists", check_lists),
+          ("decisions", check_decisions), ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
+          ("README's figures", check_compared)]
+
+
+def main():
+    failed = 0
+    for name, check in CHECKS:
+        try:
+            why = check()
+        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            why = str(error)
+        if why:
+            failed += 1
+            print(f"FAIL {name}: {why}")
+    print(f"{len(CHECKS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""A hook of mkdocs: what the site has besides the pages of docs/ that mkdocs.yml names."""
+import pathlib
+import re
+
+from mkdocs.structure.files import File
+
+FROM_THE_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md"]
+
+
+def on_config(config):
+    """The decisions follow the other pages in the navigation, in their order."""
+    folder = pathlib.Path(config.docs_dir)
+    pages = [folder / "adr" / "README.md", *sorted((folder / "adr").glob("0*.md"))]
+    config.nav.append({"Decisions": [str(page.relative_to(folder)) for page in pages]})
+    return config
+
+
+def on_files(files, config):
+    """Pages that lie beside docs/, with links as from inside it."""
+    for name in FROM_THE_ROOT:
+        text = (pathlib.Path(config.docs_dir).parent / name).read_text(encoding="utf-8")
+        text = re.sub(r"\[([^\]]*)\]\(LICENSE\)", r"\1", text.replace("](docs/", "]("))
+        files.append(File.generated(config, name, content=text))
+    return files

@@ -27,6 +27,25 @@ std::string gzip(std::string_view text) {
   return packed;
 }
 
+std::string gunzip(std::string_view packed, std::size_t limit) {
+  z_stream stream{};
+  if (::inflateInit2(&stream, kGzipWindow) != Z_OK) return {};
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  std::string text;
+  int result = Z_OK;
+  while (result == Z_OK && text.size() <= limit) {
+    char piece[16'384];
+    stream.next_out = reinterpret_cast<Bytef*>(piece);
+    stream.avail_out = sizeof piece;
+    result = ::inflate(&stream, Z_NO_FLUSH);
+    text.append(piece, sizeof piece - stream.avail_out);
+    if (result == Z_OK && stream.avail_in == 0 && stream.avail_out != 0) result = Z_BUF_ERROR;
+  }
+  ::inflateEnd(&stream);
+  return result == Z_STREAM_END && text.size() <= limit ? text : std::string();
+}
+
 const SharedText& Document::gzipped() const {
   if (!tried_) {
     tried_ = true;

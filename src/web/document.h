@@ -2,6 +2,7 @@
 // when somebody first wants it.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -12,6 +13,8 @@ using SharedText = std::shared_ptr<const std::string>;
 
 // RFC 1952, by zlib; empty where there is no memory for it.
 std::string gzip(std::string_view text);
+// The inverse; empty for what is no whole gzip, or is larger than `limit` unpacked.
+std::string gunzip(std::string_view packed, std::size_t limit);
 
 // One thread.
 class Document {

@@ -75,5 +75,15 @@ TEST(History, ItsBytesAreBounded) {
   EXPECT_EQ(history.size(), before);
 }
 
+TEST(Document, WhatWasPackedIsUnpackedWithinALimit) {
+  const std::string text = std::string(100'000, 'a') + "end";
+  const std::string packed = gzip(text);
+  EXPECT_EQ(gunzip(packed, text.size()), text);
+  EXPECT_EQ(gunzip(packed, text.size() - 1), "");
+  EXPECT_EQ(gunzip(packed.substr(0, packed.size() - 1), text.size()), "");
+  EXPECT_EQ(gunzip("no gzip", 100), "");
+  EXPECT_EQ(gunzip("", 100), "");
+}
+
 }  // namespace
 }  // namespace gpulet::web

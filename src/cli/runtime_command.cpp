@@ -91,11 +91,14 @@ void print_json(const RuntimeConfigureOptions& options, const Done& done, Engine
 void print_text(const std::vector<runtimes::EngineReport>& reports) {
   for (const auto& report : reports) {
     const auto& facts = runtimes::facts(report.engine);
-    std::cout << facts.title << (report.version ? " " + report.version->str() : "") << ": "
+    std::cout << facts.title << (report.distribution.empty() ? "" : " of " + report.distribution)
+              << (report.version ? " " + report.version->str() : "") << ": "
               << (report.fit() ? "fit" : "not fit") << '\n';
     std::vector<std::vector<std::string>> rows;
     rows.push_back({"  ", "program", report.program.value_or("not in the usual folders")});
-    rows.push_back({"  ", "socket", report.socket.value_or("none at " + std::string(facts.socket))});
+    rows.push_back({"  ", "socket",
+                    report.socket.value_or(
+                        report.distribution.empty() ? "none at " + std::string(facts.socket) : "none")});
     rows.push_back({"  ", "config", report.config + (report.has_config ? "" : ", not there")});
     for (const auto& finding : report.findings) {
       rows.push_back({finding.fit ? "ok" : "!!", finding.what, finding.say});
@@ -116,6 +119,7 @@ void print_json(const std::vector<runtimes::EngineReport>& reports) {
       findings.push_back(std::move(json));
     }
     engines.push_back({{"runtime", runtimes::facts(report.engine).name},
+                       {"distribution", report.distribution},
                        {"fit", report.fit()},
                        {"version", report.version ? Json(report.version->str()) : Json()},
                        {"program", or_null(report.program)},

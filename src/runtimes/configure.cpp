@@ -4,6 +4,7 @@
 
 #include "runtimes/containerd.h"
 #include "runtimes/crio.h"
+#include "runtimes/distributions.h"
 #include "runtimes/docker.h"
 #include "runtimes/podman.h"
 
@@ -46,6 +47,38 @@ std::optional<Version> version_of(const Host& host, const std::optional<std::str
   return version ? std::optional(*version) : std::nullopt;
 }
 
+std::vector<Finding> judged(Engine engine, const Target& target, const Host& host) {
+  auto findings = findings_of(engine, target, host.reader());
+  if (findings) return std::move(*findings);
+  return {{.what = "config",
+           .fit = false,
+           .say = findings.error().text(),
+           .remedy = "correct that file; the engine reads it too"}};
+}
+
+// Nothing where the distribution is not on the host.
+std::optional<EngineReport> look_at(const Host& host, const Distribution& distribution) {
+  EngineReport report{.engine = Engine::kContainerd,
+                      .distribution = std::string(distribution.name),
+                      .program = {},
+                      .config = std::string(distribution.config),
+                      .has_config = host.exists(distribution.config),
+                      .socket = {},
+                      .version = {},
+                      .findings = {}};
+  if (!report.has_config) return std::nullopt;
+  if (host.exists(distribution.program)) report.program = std::string(distribution.program);
+  if (host.exists(distribution.socket)) report.socket = std::string(distribution.socket);
+  report.version = version_of(host, report.program);
+  const Target target{
+      .version = report.version, .config = report.config, .drop_in = std::string(distribution.drop_in)};
+  report.findings = judged(report.engine, target, host);
+  for (auto& finding : report.findings) {
+    if (finding.remedy == configure_command(report.engine)) finding.remedy = configure_command(distribution);
+  }
+  return report;
+}
+
 }  // namespace
 
 Result<Outcome> configure(const Host& host, const Request& request) {
@@ -77,6 +110,7 @@ std::vector<EngineReport> check(const Host& host) {
   for (const Engine engine : kEngines) {
     const auto& known = facts(engine);
     EngineReport report{.engine = engine,
+                        .distribution = {},
                         .program = host.program(known.program),
                         .config = std::string(known.config),
                         .has_config = host.exists(known.config),
@@ -90,16 +124,11 @@ std::vector<EngineReport> check(const Host& host) {
     report.version = version_of(host, report.program);
     const Target target{
         .version = report.version, .config = report.config, .drop_in = std::string(known.drop_in)};
-    auto findings = findings_of(engine, target, host.reader());
-    if (findings) {
-      report.findings = std::move(*findings);
-    } else {
-      report.findings.push_back({.what = "config",
-                                 .fit = false,
-                                 .say = findings.error().text(),
-                                 .remedy = "correct that file; the engine reads it too"});
-    }
+    report.findings = judged(engine, target, host);
     reports.push_back(std::move(report));
+  }
+  for (const auto& distribution : distributions()) {
+    if (auto report = look_at(host, distribution)) reports.push_back(std::move(*report));
   }
   return reports;
 }

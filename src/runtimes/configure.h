@@ -30,6 +30,8 @@ Result<Outcome> configure(const Host& host, const Request& request);
 
 struct EngineReport {
   Engine engine;
+  std::string
+      distribution{};  // "k3s", of an engine that comes with one (distributions.h); empty: the node's own
   std::optional<std::string> program;  // paths as the host sees them
   std::string config;
   bool has_config = false;
@@ -39,7 +41,8 @@ struct EngineReport {
   bool fit() const;
 };
 
-// The engines that have their program, their main file or their socket on the host, in the order of kEngines.
+// The engines that have their program, their main file or their socket on the host, in the order of kEngines;
+// then those of distributions.
 std::vector<EngineReport> check(const Host& host);
 
 }  // namespace gpulet::runtimes

@@ -199,5 +199,26 @@ TEST(Check, EachEngineThatIsThere) {
   EXPECT_EQ(reports[2].findings.at(1).remedy, "gpulet runtime configure --runtime docker");
 }
 
+TEST(Check, AContainerdThatComesWithADistribution) {
+  const TestRoot root;
+  const std::string off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
+  root.write("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", off);
+  root.write("/run/k3s/containerd/containerd.sock", "");
+  root.program("/var/lib/rancher/k3s/data/current/bin/containerd", "echo containerd x v2.0.2-k3s1\n");
+  root.write("/var/snap/microk8s/current/args/containerd.toml", "version = 3\n");
+  const auto reports = check(host_of(root));
+  ASSERT_EQ(reports.size(), 2u);
+  EXPECT_EQ(reports[0].distribution, "k3s");
+  EXPECT_EQ(reports[0].socket, "/run/k3s/containerd/containerd.sock");
+  EXPECT_EQ(reports[0].version->str(), "2.0.2");
+  EXPECT_FALSE(reports[0].fit());
+  EXPECT_EQ(reports[0].findings.at(1).remedy,
+            "gpulet runtime configure --runtime containerd --config "
+            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml --drop-in-config "
+            "/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/99-gpulet.toml, and restart k3s");
+  EXPECT_EQ(reports[1].distribution, "MicroK8s");
+  EXPECT_TRUE(reports[1].fit());
+}
+
 }  // namespace
 }  // namespace gpulet::runtimes

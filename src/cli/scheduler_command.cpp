@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/log.h"
-#include "base/text.h"
+#include "cli/kubectl_access.h"
 #include "cluster/access.h"
 
 namespace gpulet::cli {
@@ -24,22 +24,6 @@ Environment environment_now() {
   return environment;
 }
 
-// As kubectl looks for it.
-Result<cluster::Access> access_of(const ExplainOptions& options) {
-  auto environment = environment_now();
-  if (!options.kubeconfig.empty()) return cluster::access_from_kubeconfig(options.kubeconfig);
-  if (!environment["KUBECONFIG"].empty()) {
-    return cluster::access_from_kubeconfig(text::split(environment["KUBECONFIG"], ':').front());
-  }
-  const std::string file = environment["HOME"] + "/.kube/config";
-  if (::access(file.c_str(), R_OK) == 0) return cluster::access_from_kubeconfig(file);
-  environment["NODE_NAME"] = "gpulet-explain";
-  GPULET_TRY_ASSIGN(auto inside, cluster::in_cluster_access(environment));
-  if (inside) return *inside;
-  return fail(Code::kFailedPrecondition,
-              "there is no kubeconfig: --kubeconfig FILE or the variable KUBECONFIG says where one is");
-}
-
 }  // namespace
 
 int scheduler(const extender::Options& options, const std::string& log_format) {
@@ -52,8 +36,8 @@ int scheduler(const extender::Options& options, const std::string& log_format) {
 
 int explain(const ExplainOptions& options) {
   const bool needs_access = options.question.url.empty();
-  const auto access =
-      needs_access ? access_of(options) : Result<cluster::Access>(cluster::Access{.host = "-"});
+  const auto access = needs_access ? kubectl_access(options.kubeconfig)
+                                   : Result<cluster::Access>(cluster::Access{.host = "-"});
   auto question = options.question;
   question.json = options.output == "json";
   const auto answer = access ? extender::ask(question, *access) : fail(access.error());

@@ -20,5 +20,6 @@ void add_scheduler(CLI::App& app, Run& run);  // scheduler, scheduler simulate, 
 void add_labels(CLI::App& app, Run& run);     // labels
 void add_top(CLI::App& app, Run& run);        // top
 void add_metrics_api(CLI::App& app, Run& run);
+void add_migrate(CLI::App& app, Run& run);  // migrate check
 
 }  // namespace gpulet::cli

@@ -1,0 +1,108 @@
+#include "cli/migrate_command.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/migrate_report.h"
+#include "cluster/test_api.h"
+#include "migrate/test_objects.h"
+#include "runtimes/test_root.h"
+
+namespace gpulet::cli {
+namespace {
+
+using cluster::Received;
+using nlohmann::json;
+
+struct Said {
+  int code;
+  std::string out, error;
+};
+Said run(const MigrateCheckOptions& options) {
+  ::testing::internal::CaptureStdout();
+  ::testing::internal::CaptureStderr();
+  const int code = migrate_check(options);
+  return {code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+}
+
+class MigrateCheck : public cluster::ApiTest {
+ protected:
+  // With a kubeconfig of it.
+  std::string api_with(const json& daemon_set) {
+    serve([daemon_set](const Received& request) -> Reply {
+      if (request.line().starts_with("GET /apis/apps/v1/daemonsets?")) {
+        return {200, json{{"metadata", json::object()}, {"items", {daemon_set}}}.dump()};
+      }
+      return {404, R"({"kind":"Status"})"};
+    });
+    const std::string file = folder_ + "/config";
+    const json config{{"current-context", "c"},
+                      {"contexts", {{{"name", "c"}, {"context", {{"cluster", "k"}, {"user", "u"}}}}}},
+                      {"clusters",
+                       {{{"name", "k"},
+                         {"cluster",
+                          {{"server", "https://127.0.0.1:" + std::to_string(server_->port())},
+                           {"certificate-authority", folder_ + "/ca.crt"}}}}}},
+                      {"users", {{{"name", "u"}, {"user", {{"tokenFile", folder_ + "/token"}}}}}}};
+    EXPECT_TRUE(write_file_atomic(file, config.dump()));
+    return file;
+  }
+};
+
+TEST_F(MigrateCheck, AClusterWhereAllCarriesOver) {
+  const auto said = run({.cluster = true, .kubeconfig = api_with(migrate::test::static_plugin())});
+  EXPECT_EQ(said.code, 0) << said.error;
+  EXPECT_NE(said.out.find("carries over  FAIL_ON_INIT_ERROR=false  flags.failOnInitError"), std::string::npos)
+      << said.out;
+  EXPECT_NE(said.out.find("docs/adr/0004-a-fault-marks-the-whole-gpu-and-heals.md"), std::string::npos);
+  EXPECT_EQ(said.out.find("To decide first"), std::string::npos);
+}
+
+TEST_F(MigrateCheck, WhatMustBeDecidedIsAnExitCodeOfItsOwn) {
+  auto plugin = migrate::test::static_plugin();
+  plugin["spec"]["template"]["spec"]["containers"][0]["args"] = {"--mig-strategy=many"};
+  const auto file = api_with(plugin);
+  const auto said = run({.cluster = true, .kubeconfig = file, .output = "json"});
+  EXPECT_EQ(said.code, 3) << said.error;
+  const auto report = json::parse(said.out);
+  EXPECT_FALSE(report["clear"].get<bool>());
+  EXPECT_EQ(report["settings"][0]["fate"], "wrong");
+  EXPECT_EQ(report["found"][0]["part"], "device-plugin");
+  EXPECT_EQ(report["decide"].size(), 1u);
+  EXPECT_NE(
+      run({.cluster = true, .kubeconfig = file}).out.find("To decide first\n  1. DaemonSet kube-system/"),
+      std::string::npos);
+}
+
+TEST_F(MigrateCheck, AClusterThatCannotBeReachedIsOneLine) {
+  const auto said = run({.cluster = true, .kubeconfig = folder_ + "/none"});
+  serve([](const Received&) -> Reply { return {}; });
+  EXPECT_EQ(said.code, 1);
+  EXPECT_TRUE(said.error.starts_with("gpulet migrate check: ")) << said.error;
+  EXPECT_EQ(std::ranges::count(said.error, '\n'), 1);
+  EXPECT_EQ(said.out, "");
+}
+
+TEST(MigrateNode, AnEmptyRootHasNothing) {
+  runtimes::TestRoot root;
+  root.folder("/proc");
+  const auto said = run({.root = root.path()});
+  EXPECT_EQ(said.code, 0);
+  EXPECT_EQ(said.out, "Nothing of NVIDIA's stack was found at " + root.path() + ".\n");
+}
+
+TEST(MigrateReport, NoControlCharacterReachesTheScreen) {
+  migrate::Report report{.place = "a\x1b[2J"};
+  report.found.push_back({migrate::Part::kDriver, "b\x1b]0;", "c\x07"});
+  report.settings.push_back({.of = "d", .name = "e\x1b", .value = std::string(100, 'x')});
+  report.decide = {"f\x1b[1m"};
+  const auto text = migrate_text(report);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_EQ(text.find('\x07'), std::string::npos);
+  EXPECT_NE(text.find("x…"), std::string::npos);
+  EXPECT_NE(migrate_json(report).find(std::string(100, 'x')), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpulet::cli

@@ -53,11 +53,11 @@ std::string settings_table(const std::vector<migrate::Setting>& settings) {
 
 std::string migrate_text(const migrate::Report& report) {
   if (report.found.empty()) {
-    std::string text = "Nothing of NVIDIA's stack was found at " + report.place + ".\n";
+    std::string text = "Nothing of NVIDIA's stack was found at " + shown(report.place) + ".\n";
     for (const auto& line : report.not_read) text += "  not read: " + shown(line) + "\n";
     return text;
   }
-  std::string text = "What is there (" + report.place + ")\n";
+  std::string text = "What is there (" + shown(report.place) + ")\n";
   std::vector<std::vector<std::string>> rows;
   for (const auto& found : report.found) {
     rows.push_back({" ", std::string(migrate::title(found.part)), shown(found.where), shown(found.what)});

@@ -224,13 +224,32 @@ TEST(Analyse, TwoDevicePluginsAreADanger) {
   auto ours =
       test::workload("gpulet", "gpulet",
                      {{"containers", {{{"name", "gpulet"}, {"image", "r/gpulet:1"}, {"args", {"agent"}}}}}});
-  EXPECT_THAT(
-      analyse(facts_of({test::static_plugin(), ours})).decide,
-      ElementsAre(HasSubstr("more than one device plugin: DaemonSet gpulet/gpulet, DaemonSet kube-system/")));
+  EXPECT_THAT(analyse(facts_of({test::static_plugin(), ours})).decide,
+              ElementsAre(HasSubstr(
+                  "more than one device plugin: DaemonSet kube-system/nvidia-device-plugin-daemonset, "
+                  "DaemonSet gpulet/gpulet;")));
   auto cloud = test::workload("kube-system", "nvidia-gpu-device-plugin",
                               {{"containers", {{{"name", "p"}, {"image", "g/nvidia-gpu-device-plugin"}}}}});
   EXPECT_FALSE(analyse(facts_of({cloud})).clear());
-  EXPECT_TRUE(analyse(facts_of({ours})).clear());
+  auto pool = ours;  // gpulet's own, of other nodes
+  pool["spec"]["template"]["spec"]["nodeSelector"] = {{"pool", "b"}};
+  EXPECT_TRUE(analyse(facts_of({ours, pool})).clear());
+}
+
+TEST(Analyse, PluginsOfDifferentNodesAreNone) {
+  auto other = test::chart_plugin();
+  EXPECT_FALSE(analyse(facts_of({test::static_plugin(), other})).clear());
+  other["spec"]["template"]["spec"]["nodeSelector"] = {{"pool", "b"}};
+  EXPECT_TRUE(analyse(facts_of({test::static_plugin(), other})).clear());
+}
+
+TEST(Analyse, TheAgentsVariablesAreEachToldOnce) {
+  auto other = test::chart_plugin();
+  other["spec"]["template"]["spec"]["nodeSelector"] = {{"pool", "b"}};
+  const auto report = analyse(facts_of({test::static_plugin(), other}));
+  EXPECT_THAT(report.next, Contains(HasSubstr(" FAIL_ON_INIT_ERROR=false|true ")));
+  EXPECT_THAT(report.next, Contains(HasSubstr("CONFIG_FILE_SRCDIR=/available-configs ")));
+  EXPECT_THAT(report.next, Not(Contains(HasSubstr("CONFIG_FILE=/config/config.yaml"))));
 }
 
 TEST(Analyse, WhatAnImageOfOursCannotRunIsSaid) {

@@ -55,6 +55,7 @@ struct Program {
   bool has_command = true;         // false: the image's own entry point runs
   bool through_shell = false;      // its command is a shell
   bool host_network = false;
+  std::string nodes{};  // on which it runs, as its nodeSelector and affinity say it; empty: on all
   Installed installed = Installed::kByHand;
   std::string release{}, release_namespace{},
       chart{};                           // of Helm: "nvdp", "gpu", "nvidia-device-plugin-0.17.1"

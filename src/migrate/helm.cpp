@@ -17,7 +17,7 @@ using nlohmann::json;
 
 // Values of NVIDIA's chart (nvidia-device-plugin) that are settings, and hold no text of anybody's own.
 // Source: k8s-device-plugin v0.20.0, deployments/helm/nvidia-device-plugin/values.yaml.
-constexpr std::array<std::string_view, 25> kValues = {"config.name",
+constexpr std::array<std::string_view, 26> kValues = {"config.name",
                                                       "config.default",
                                                       "config.fallbackStrategies",
                                                       "compatWithCPUManager",
@@ -28,6 +28,8 @@ constexpr std::array<std::string_view, 25> kValues = {"config.name",
                                                       "deviceDiscoveryStrategy",
                                                       "nvidiaDriverRoot",
                                                       "nvidiaDevRoot",
+                                                      "nvidiaDriverCapabilities",
+                                                      "logVerbosity",
                                                       "gdrcopyEnabled",
                                                       "gdsEnabled",
                                                       "mofedEnabled",
@@ -40,8 +42,7 @@ constexpr std::array<std::string_view, 25> kValues = {"config.name",
                                                       "mps.enableHostPID",
                                                       "mps.enableHostNetwork",
                                                       "cdi.nvidiaHookPath",
-                                                      "cdi.featureFlags",
-                                                      "nfd.enabled"};
+                                                      "cdi.featureFlags"};
 
 std::string plain(const json& value) {
   if (value.is_string()) return text_of(value);

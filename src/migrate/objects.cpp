@@ -207,6 +207,9 @@ std::vector<Program> programs_of(std::string_view text, const std::string& kind)
       program.ours = *part != Part::kAgent && image_name(program.image) == "gpulet";
       program.has_command = !command.empty();
       program.through_shell = !command.empty() && is_shell(command.front());
+      for (const char* which : {"nodeSelector", "affinity"}) {
+        if (const json& choice = member(pod, which); choice.is_object()) program.nodes += choice.dump();
+      }
       program.host_network = member(pod, "hostNetwork") == json(true);
       if (!program.through_shell) {
         if (!command.empty()) program.arguments.assign(command.begin() + 1, command.end());

@@ -27,6 +27,11 @@ const config::Setting* setting_of_variable(std::string_view name) {
   return nullptr;
 }
 
+// Its place in the config file, or what it is.
+std::string meaning(const config::Setting& setting) {
+  return std::string(setting.path.empty() ? setting.help : setting.path);
+}
+
 std::string value_text(const config::Value& value) {
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* texts = std::get_if<std::vector<std::string>>(&value)) return text::join(*texts, ",");
@@ -88,8 +93,7 @@ class Judge {
       add(of, name, value, Fate::kNeedless, "taken, without an effect here");
       return;
     }
-    auto& row = add(of, name, value, Fate::kCarries,
-                    setting.path.empty() ? std::string() : std::string(setting.path));
+    auto& row = add(of, name, value, Fate::kCarries, meaning(setting));
     if (!setting.environment.empty()) row.variable = std::string(setting.environment.front()) + "=" + value;
   }
 
@@ -260,7 +264,8 @@ class Judge {
           std::string(option.note));
       return;
     }
-    auto& row = add(program.where(), name, value, Fate::kCarries, std::string(setting->path));
+    auto& row = add(program.where(), name, value, Fate::kCarries, meaning(*setting));
+    if (option.flag == "collectors") row.note += "; mount the same ConfigMap there";
     row.variable = std::string(option.variable) + "=" + value;
     config::Sources sources;
     sources.environment[std::string(option.variable)] = value;

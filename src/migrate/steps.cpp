@@ -52,32 +52,45 @@ class Maker {
 
   // What no step cures by itself.
   void dangers() {
-    std::set<std::string> plugins;
+    for (const auto& program : facts_.programs) {
+      if (program.through_shell && program.installed != Installed::kByOperator &&
+          replaced_by_image(program.part)) {
+        steps_.decide.push_back(
+            program.where() +
+            ": runs through a shell, which gpulet's image does not have: give the program "
+            "itself as the command");
+      }
+      if (program.host_network && program.part == Part::kDevicePlugin && runs(Part::kDcgmExporter)) {
+        steps_.decide.push_back(
+            program.where() +
+            ": with hostNetwork its port 9400 is the node's, which dcgm-exporter may have "
+            "too: set GPULET_LISTEN to another");
+      }
+    }
+    two_plugins();
+  }
+
+  // Those of the same nodes get in each other's way; what a cloud or gpulet's own manifest selects is often
+  // said in other words than what it meets.
+  void two_plugins() {
+    std::map<std::string, std::vector<std::string>> by_nodes;
+    std::vector<std::string> all;
     for (const auto& program : facts_.programs) {
       const bool plugin = program.part == Part::kDevicePlugin || program.part == Part::kCloudPlugin ||
                           program.part == Part::kAgent;
-      if (plugin && !program.initial) plugins.insert(program.workload());
-      if (program.through_shell && program.installed != Installed::kByOperator &&
-          replaced_by_image(program.part)) {
-        steps_.decide.push_back(program.where() +
-                                ": runs through a shell, which gpulet's image does not have: "
-                                "give the program itself as the command");
-      }
-      if (program.host_network && program.part == Part::kDevicePlugin && runs(Part::kDcgmExporter)) {
-        steps_.decide.push_back(program.where() +
-                                ": with hostNetwork its port 9400 is the node's, which "
-                                "dcgm-exporter may have too: set GPULET_LISTEN to another");
-      }
+      if (program.initial || !plugin) continue;
+      all.push_back(program.workload());
+      by_nodes[program.nodes].push_back(program.workload());
     }
-    const bool both = std::ranges::any_of(facts_.programs,
-                                          [](const auto& program) { return program.part == Part::kAgent; }) &&
-                      runs(Part::kDevicePlugin);
-    if (both || runs(Part::kCloudPlugin)) {
+    const auto say = [this](const std::vector<std::string>& plugins) {
       steps_.decide.push_back(
-          "more than one device plugin: " +
-          text::join(std::vector<std::string>(plugins.begin(), plugins.end()), ", ") +
-          "; on one node only one may offer nvidia.com/gpu, so keep them apart by node labels or "
+          "more than one device plugin: " + text::join(plugins, ", ") +
+          "; on one node only one may offer nvidia.com/gpu: keep them apart by node labels, or "
           "take one away");
+    };
+    if (runs(Part::kCloudPlugin) || (runs(Part::kAgent) && runs(Part::kDevicePlugin))) return say(all);
+    for (const auto& [nodes, plugins] : by_nodes) {
+      if (plugins.size() > 1) say(plugins);
     }
   }
 
@@ -189,12 +202,7 @@ class Maker {
   }
 
   void agent_step() {
-    std::set<std::string> variables;
-    for (const auto& setting : settings_) {
-      if (setting.fate == Fate::kCarries && !setting.variable.empty()) variables.insert(setting.variable);
-    }
-    std::string told;
-    for (const auto& variable : variables) told += (told.empty() ? "" : " ") + variable;
+    const std::string told = variables();
     next("One agent for all of it: gpulet's own chart or deploy/static/gpulet.yaml" +
          (told.empty() ? std::string() : ", its environment with " + told) +
          ". Take away what it replaces (" + replaced() +
@@ -209,6 +217,24 @@ class Maker {
           "dcgm-exporter "
           "away.");
     }
+  }
+
+  // "A=1 B=2", and where programs were told different things, "A=1|2".
+  std::string variables() const {
+    std::map<std::string, std::set<std::string>> values;
+    for (const auto& setting : settings_) {
+      if (setting.fate != Fate::kCarries || setting.variable.empty()) continue;
+      const auto equals = setting.variable.find('=');
+      values[setting.variable.substr(0, equals)].insert(setting.variable.substr(equals + 1));
+    }
+    // It is what config-manager links, which the agent does not need.
+    if (values.contains("CONFIG_FILE_SRCDIR")) values.erase("CONFIG_FILE");
+    std::string told;
+    for (const auto& [name, all] : values) {
+      told += (told.empty() ? "" : " ") + name + "=" +
+              text::join(std::vector<std::string>(all.begin(), all.end()), "|");
+    }
+    return told;
   }
 
   std::string replaced() const {

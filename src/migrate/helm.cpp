@@ -47,6 +47,7 @@ constexpr std::array<std::string_view, 26> kValues = {"config.name",
 std::string plain(const json& value) {
   if (value.is_string()) return text_of(value);
   if (value.is_boolean()) return value.get<bool>() ? "true" : "false";
+  if (value.is_number()) return value.dump();
   if (value.is_array() && std::ranges::all_of(value, [](const auto& one) { return one.is_string(); })) {
     std::string all;
     for (const auto& one : value) all += (all.empty() ? "" : ",") + text_of(one);

@@ -12,6 +12,7 @@ from lib.cdi import CdiChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
+from lib.migrate import MigrateChecks
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
 from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
@@ -31,6 +32,7 @@ class Checks:
 
     def runs(self, images, process_steps, daemon_set_steps):
         yield "process", [
+            ("migrate check: NVIDIA's manifest there and back", MigrateChecks(self).there_and_back),
             ("n1's GPUs are allocatable", self.start_processes),
             ("a driver that comes late", self.late_driver),
             ("the kubelet knows each GPU and its NUMA node", self.allocatable),

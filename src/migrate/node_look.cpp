@@ -8,8 +8,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "config/yaml.h"
-#include "metrics/counters.h"
 #include "migrate/arguments.h"
 #include "migrate/parts.h"
 #include "runtimes/configure.h"
@@ -184,31 +182,32 @@ class Look {
     return found == program.environment.end() ? "" : found->second;
   }
 
-  // In the process's own root folder.
+  // In the process's own root folder, which may be a container's: regular files alone, and none that makes us
+  // wait (runtimes::Host).
   void files_of(const std::string& folder, Program& program) {
-    const auto own = RootDirectory::open(files_.path() + folder + "/root");
-    if (!own) return;
-    const auto add = [&](const std::string& path, std::vector<NamedText>& to, std::size_t limit) {
+    const std::string root = files_.path() + folder + "/root";
+    const auto own = runtimes::Host::open({.root = root, .inside = false});
+    const auto folders = RootDirectory::open(root);
+    if (!own || !folders) return;
+    const auto add = [&](const std::string& path, std::vector<NamedText>& to) {
       if (path.empty()) return;
-      auto text = own->read(path, limit);
-      if (text) {
-        to.push_back({path + " of " + program.where(), std::move(*text)});
+      const auto text = own->read(path);
+      if (text && *text) {
+        to.push_back({path + " of " + program.where(), **text});
       } else {
-        facts_.not_read.push_back(path + " of " + program.where() + ": " + text.error().message());
+        facts_.not_read.push_back(path + " of " + program.where() + ": " +
+                                  (text ? "is not there" : text.error().message()));
       }
     };
     if (program.part == Part::kDcgmExporter) {
-      add(told(program, {"f", "collectors"}, "DCGM_EXPORTER_COLLECTORS"), program.counters,
-          metrics::kMostCountersBytes);
-      return;
+      return add(told(program, {"f", "collectors"}, "DCGM_EXPORTER_COLLECTORS"), program.counters);
     }
-    add(told(program, {"config-file"}, "CONFIG_FILE"), program.configs, config::yaml::kMaxTextBytes);
+    add(told(program, {"config-file"}, "CONFIG_FILE"), program.configs);
     const auto source = told(program, {"config-file-srcdir"}, "CONFIG_FILE_SRCDIR");
     if (source.empty()) return;
-    const auto names = own->list(source);
+    const auto names = folders->list(source);
     for (std::size_t i = 0; names && i < std::min(names->size(), kMostConfigs); ++i) {
-      if (!(*names)[i].starts_with('.'))
-        add(source + "/" + (*names)[i], program.configs, config::yaml::kMaxTextBytes);
+      if (!(*names)[i].starts_with('.')) add(source + "/" + (*names)[i], program.configs);
     }
   }
 

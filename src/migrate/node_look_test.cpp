@@ -1,6 +1,7 @@
 #include "migrate/node_look.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include "migrate/analyse.h"
 #include "migrate/parts.h"
@@ -92,6 +93,13 @@ TEST_F(NodeLook, ALinkOfAContainerLeadsNowhereElse) {
   ASSERT_EQ(facts.programs.size(), 1u);
   EXPECT_THAT(facts.programs[0].configs, IsEmpty());
   EXPECT_THAT(facts.not_read, ElementsAre(HasSubstr("/config.yaml of process 71")));
+}
+
+TEST_F(NodeLook, NoFileOfAContainerMakesItWait) {
+  process(71, "/usr/bin/nvidia-device-plugin", {"nvidia-device-plugin", "--config-file=/config.yaml"});
+  ASSERT_EQ(::mkfifo(root_.at("/proc/71/root/config.yaml").c_str(), 0600), 0);
+  const auto facts = look();
+  EXPECT_THAT(facts.not_read, ElementsAre(HasSubstr("no regular file")));
 }
 
 TEST_F(NodeLook, AFolderOfConfigsIsRead) {

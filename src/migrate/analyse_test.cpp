@@ -218,6 +218,7 @@ TEST(Analyse, TheOperatorLetsGoOfWhatRunsAndKeepsTheRest) {
   EXPECT_THAT(report.back, Contains(HasSubstr(R"("devicePlugin":{"enabled":true},"gfd":{"enabled":true})")));
   EXPECT_THAT(report.back, Not(Contains(HasSubstr("dcgmExporter"))));  // it was off before
   EXPECT_THAT(report.next, Not(Contains(HasSubstr("The image alone"))));
+  EXPECT_THAT(report.next, Not(Contains(HasSubstr("Take away"))));
 }
 
 TEST(Analyse, TwoDevicePluginsAreADanger) {

@@ -203,11 +203,13 @@ class Maker {
 
   void agent_step() {
     const std::string told = variables();
+    const std::string goes = replaced();
     next("One agent for all of it: gpulet's own chart or deploy/static/gpulet.yaml" +
-         (told.empty() ? std::string() : ", its environment with " + told) +
-         ". Take away what it replaces (" + replaced() +
-         ") before it, so that no node has two device plugins; "
-         "running Pods keep their GPUs.");
+         (told.empty() ? std::string() : ", its environment with " + told) + "." +
+         (goes.empty()
+              ? std::string()
+              : " Take away what it replaces (" + goes +
+                    ") before it, so that no node has two device plugins; running Pods keep their GPUs."));
     back(
         "Take gpulet's objects away, then apply what was there. Labels stay (docs/labels.md): "
         "`kubectl label node NODE KEY-` for those under gpulet.io/.");
@@ -241,12 +243,13 @@ class Maker {
     std::string names;
     for (const auto& [name, programs] : workloads_) {
       const bool goes = std::ranges::any_of(programs, [](const auto* one) {
+        if (one->installed == Installed::kByOperator) return false;  // the operator takes its own away
         return replaced_by_image(one->part) || one->part == Part::kMigManager ||
                one->part == Part::kDcgmExporter;
       });
       if (goes) names += (names.empty() ? "" : ", ") + name;
     }
-    return names.empty() ? "nothing" : names;
+    return names;
   }
 
   void node() {

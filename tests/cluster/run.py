@@ -3,11 +3,11 @@
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
                                                printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
-                                               `scheduling`, `daemon-set` or `autoscaling`
+                                               `examples`, `scheduling`, `daemon-set` or `autoscaling`
 
 First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, by its
 config and by labels of the node, then with each of its rights taken away, then on both nodes while GPUs break under a Deployment, then with containers that get their
-GPUs by CDI, then with `gpulet scheduler` behind kube-scheduler, then as a DaemonSet from the image, then with a
+GPUs by CDI, then with the examples, then with `gpulet scheduler` behind kube-scheduler, then as a DaemonSet from the image, then with a
 HorizontalPodAutoscaler that goes by its metrics. Each check is one function; a run
 stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too).
 """

@@ -9,6 +9,7 @@ import time
 
 from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
+from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
@@ -50,6 +51,7 @@ class Checks:
         yield "rights", RightsChecks(self).run()
         yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
+        yield "examples", ExamplesChecks(self).run()
         yield "scheduling", SchedulingChecks(self).run()
         yield "daemon-set", [
             ("an image from make image", lambda: self.load_images(images)),

@@ -1,0 +1,264 @@
+"""examples/: each applied strictly to the real API server, its Pods run with a stand-in image, and each container with the GPUs it asks for."""
+import copy
+import json
+import subprocess
+
+import yaml
+
+from lib.kube import ApiError, until
+from lib.node import ROOT
+
+EXAMPLES = ROOT / "examples"
+GPU = "nvidia.com/gpu"
+SHARED = "nvidia.com/gpu.shared"
+SLICE = "nvidia.com/mig-1g.10gb"
+SAY = 'echo "devices $NVIDIA_VISIBLE_DEVICES"; '
+STAY = SAY + "trap 'exit 0' TERM; sleep 100000 & wait"
+LIMIT_S = 90.0
+TEMPLATE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # judged by itself, as a PodTemplate
+
+
+def crd(group, version, kind, plural, spec):
+    """A kind of somebody else's operator, with the fields that its documentation has and the examples use."""
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": f"{plural}.{group}"},
+            "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
+                     "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": {
+                         "type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}}}]}}
+
+
+def replicas(*names):
+    one = {"type": "object", "properties": {"replicas": {"type": "integer"}, "template": TEMPLATE,
+                                            "restartPolicy": {"type": "string", "enum": ["Always", "OnFailure", "Never", "ExitCode"]}}}
+    return {"type": "object", "properties": {name: one for name in names}}
+
+
+OPERATORS = [
+    crd("kubeflow.org", "v1", "PyTorchJob", "pytorchjobs", {"nprocPerNode": {"type": "string"}, "pytorchReplicaSpecs": replicas("Master", "Worker")}),
+    crd("kubeflow.org", "v1", "TFJob", "tfjobs", {"tfReplicaSpecs": replicas("Chief", "Master", "PS", "Worker", "Evaluator")}),
+    crd("kubeflow.org", "v1", "Notebook", "notebooks", {"template": TEMPLATE}),
+    crd("kubeflow.org", "v2beta1", "MPIJob", "mpijobs", {
+        "slotsPerWorker": {"type": "integer"}, "mpiReplicaSpecs": replicas("Launcher", "Worker"),
+        "runPolicy": {"type": "object", "properties": {"cleanPodPolicy": {"type": "string", "enum": ["None", "Running", "All"]}}}}),
+]
+
+
+def templates(item):
+    """(name, Pod template, Pods of it) of an object of any kind; a Job's and a Deployment's controllers make those themselves."""
+    spec = item.get("spec") or {}
+    if item["kind"] == "Pod":
+        return [("", item, 1)]
+    if item["kind"] in ("Job", "Deployment", "StatefulSet", "DaemonSet"):
+        count = 2 if item["kind"] == "DaemonSet" else spec.get("completions") or spec.get("replicas") or 1
+        return [("", spec["template"], count)]
+    found = [(name.lower(), one["template"], one.get("replicas", 1)) for key, roles in spec.items() if key.endswith("ReplicaSpecs")
+             for name, one in roles.items()]
+    return found or ([("", spec["template"], 1)] if item["kind"] == "Notebook" else [])
+
+
+def with_stand_in(items):
+    """Deep copies, with containers that say their devices; a Job's end then, all others stay. NFS is a folder of the node."""
+    items = copy.deepcopy(items)
+    for item in items:
+        for _, template, _ in templates(item):
+            template["spec"]["terminationGracePeriodSeconds"] = 1
+            for container in template["spec"]["containers"]:
+                container.pop("args", None)
+                container.update(image="localhost/busybox:1", imagePullPolicy="Never",
+                                 command=["/bin/sh", "-c", SAY if item["kind"] == "Job" else STAY])
+        if item["kind"] == "PersistentVolume":
+            assert item["spec"].pop("nfs")["server"] and item["spec"].pop("mountOptions")
+            item["spec"]["hostPath"] = {"path": "/var/lib/gpulet/nfs", "type": "DirectoryOrCreate"}
+    return items
+
+
+class ExamplesChecks:
+    def __init__(self, checks):
+        self.checks, self.kube = checks, checks.kube
+        self.n1, self.n2 = checks.nodes
+        self.seen = set()
+
+    def run(self):
+        whole = ["tensorflow-training", "pytorch-multi-gpu", "video-analytics", "rendering", "edge"]
+        return [
+            ("the agents are there", self.begin),
+            *((f"{name}.yaml", lambda name=name: self.example(name)) for name in whole),
+            ("video-analytics.yaml has the replicas that its autoscaler wants at least", self.autoscaled),
+            ("node-pools.yaml: each on its pool", self.node_pools),
+            ("restricted.yaml: and nothing less than that is let in", self.restricted),
+            ("kubeflow/ and mpi-job.yaml: their objects, and the Pods of their templates", self.operators),
+            ("mig-tenants.yaml with values/mig.yaml: to each tenant its quota", self.tenants),
+            ("time-sliced-notebooks.yaml with values/time-slicing.yaml", lambda: self.shared("time-slicing", "time-sliced-notebooks", 64)),
+            ("mps-inference.yaml with values/mps.yaml", lambda: self.shared("mps", "mps-inference", 4)),
+            ("no example was left out", self.all_seen),
+        ]
+
+    # What the checks have in common.
+    def read(self, name):
+        path = EXAMPLES / f"{name}.yaml"
+        self.seen.add(path)
+        return [item for item in yaml.safe_load_all(path.read_text()) if item]
+
+    @staticmethod
+    def kubectl(verb, items, *arguments):
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+        done = subprocess.run(["kubectl", verb, "-f", "-", *arguments], input=text, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise AssertionError(f"kubectl {verb}: {done.stderr.strip() or done.stdout.strip()}")
+
+    def config(self, name, **flags):
+        values = EXAMPLES / "values" / f"{name}.yaml"
+        self.seen.add(values)
+        config = yaml.safe_load(yaml.safe_load(values.read_text())["config"]["map"]["default"])
+        config.setdefault("flags", {}).update(flags)
+        self.n1.write_config(yaml.safe_dump(config))
+
+    def pods_of(self, items):
+        """The Pods of the namespaces of these, that are not ending."""
+        spaces = {item["metadata"].get("namespace", "default") for item in items if templates(item)}
+        return {(space, name): pod for space in spaces for name, pod in self.kube.pods(space).items() if "deletionTimestamp" not in pod["metadata"]}
+
+    def wait_for(self, items, count):
+        def there():
+            pods = self.pods_of(items)
+            phases = [pod["status"]["phase"] for pod in pods.values()]
+            assert "Failed" not in phases, {name: pod["status"] for name, pod in pods.items() if pod["status"]["phase"] == "Failed"}
+            return pods if len(pods) == count and all(phase in ("Running", "Succeeded") for phase in phases) else None
+        return until(f"{count} Pods run or have run", there, LIMIT_S)
+
+    def assert_devices(self, pods):
+        """Each container has as many devices as it asks for, by what it was told itself. Returns Pod → devices."""
+        given = {}
+        for (space, name), pod in pods.items():
+            for container in pod["spec"]["containers"]:
+                wanted = sum(int(count) for resource, count in (container["resources"].get("limits") or {}).items() if resource.startswith("nvidia.com/"))
+
+                def said(space=space, name=name, container=container):
+                    text = self.kube.call("GET", f"/api/v1/namespaces/{space}/pods/{name}/log?container={container['name']}", text=True)
+                    return next((line for line in text.splitlines() if line.startswith("devices")), None)
+                line = until(f"{name} says its devices", said)
+                devices = line.split(" ", 1)[1].split(",") if line.strip() != "devices" else []
+                assert len(devices) == wanted and all(device.startswith(("GPU-", "MIG-")) for device in devices), f"{name} wants {wanted}: {line}"
+                given.setdefault(name, []).extend(devices)
+        return given
+
+    def apply(self, items):
+        """Strictly: a field that the API server does not know is an error. Returns the Pods, running, each with its devices judged."""
+        self.kubectl("apply", items, "--server-side", "--validate=strict")
+        pods = self.wait_for(items, sum(count for item in items for _, _, count in templates(item)))
+        self.devices = self.assert_devices(pods)
+        return pods
+
+    def take_away(self, items):
+        self.kubectl("delete", items, "--ignore-not-found")
+        until("their Pods have gone", lambda: not any(self.kube.pods(item["metadata"].get("namespace", "default")) for item in items), LIMIT_S)
+
+    # The checks.
+    def begin(self):
+        self.n1.write_config("version: v1\n")
+        self.n1.start_agent(arguments=["--config-file", self.n1.config])
+        self.n2.start_agent()
+        for node in self.checks.nodes:
+            node.wait_allocatable(self.kube, 8)
+
+    def example(self, name):
+        items = with_stand_in(self.read(name))
+        if name == "video-analytics":
+            next(item for item in items if item["kind"] == "Deployment")["spec"]["replicas"] = 1
+            items = [item for item in items if item["kind"] != "HorizontalPodAutoscaler"]
+        self.apply(items)
+        self.take_away(items)
+
+    def autoscaled(self):
+        items = with_stand_in(self.read("video-analytics"))
+        self.kubectl("apply", items, "--server-side", "--validate=strict")
+        least = next(item for item in items if item["kind"] == "HorizontalPodAutoscaler")["spec"]["minReplicas"]
+        assert least == 2
+        self.assert_devices(self.wait_for(items, least))
+        self.take_away(items)
+
+    def node_pools(self):
+        items = with_stand_in(self.read("node-pools"))
+        pods = self.apply(items)
+        nodes = {(pod["metadata"]["labels"]["app"], pod["spec"]["nodeName"]) for pod in pods.values()}
+        assert nodes == {("on-linked-80g", "n1"), ("on-l40s", "n2")}, nodes
+        self.take_away(items)
+
+    def refused(self, namespace, pod, why):
+        try:
+            self.kube.call("POST", f"/api/v1/namespaces/{namespace}/pods", pod)
+        except ApiError as error:
+            assert error.status == 403 and why in str(error), error
+        else:
+            raise AssertionError(f"{pod['metadata']['name']} was let into {namespace}")
+
+    def restricted(self):
+        items = with_stand_in(self.read("restricted"))
+        pods = self.apply(items)
+        pod = next(iter(pods.values()))
+        lax = {"metadata": {"name": "lax"}, "spec": copy.deepcopy(pod["spec"])}
+        del lax["spec"]["nodeName"]
+        lax["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+        self.refused("restricted-gpu", lax, "violates PodSecurity")
+        self.take_away(items)
+
+    def operators(self):
+        self.kubectl("apply", OPERATORS, "--server-side", "--validate=strict")
+        for kind in OPERATORS:
+            subprocess.run(["kubectl", "wait", "--for=condition=Established", f"crd/{kind['metadata']['name']}", "--timeout=30s"], check=True, capture_output=True)
+        for name in ("kubeflow/pytorchjob", "kubeflow/tfjob", "kubeflow/notebook", "mpi-job"):
+            items = self.read(name)
+            self.kubectl("apply", items, "--server-side", "--validate=strict")
+            of_templates, pods = [], []
+            for item in items:
+                for role, template, _ in templates(item):
+                    of_templates.append({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"{item['metadata']['name']}-{role or 'it'}"},
+                                         "template": template})
+            self.kubectl("apply", of_templates, "--server-side", "--validate=strict")
+            for item in with_stand_in(items):
+                for role, template, count in templates(item):
+                    pods += [{"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {
+                        **template.get("metadata", {}), "name": f"{item['metadata']['name']}-{role or 'it'}-{number}"}} for number in range(count)]
+            self.apply(pods)
+            self.take_away([*pods, *of_templates, *items])
+        self.kubectl("delete", OPERATORS)
+
+    def tenants(self):
+        self.config("mig")
+        self.n1.wait_allocatable(self.kube, 14, resource=SLICE)
+        items = with_stand_in(self.read("mig-tenants"))
+        pods = self.apply(items)
+        assert len({device for devices in self.devices.values() for device in devices}) == 2, self.devices
+        red = pods["tenant-red", "model"]
+        assert red["spec"]["containers"][0]["resources"]["limits"]["memory"] == "16Gi", "what the LimitRange gives"
+        more = next(copy.deepcopy(item) for item in items if item["kind"] == "Pod" and item["metadata"]["namespace"] == "tenant-red")
+        for name, space in (("second", "tenant-red"), ("third", "tenant-red"), ("second", "tenant-blue")):
+            more["metadata"] = {"name": name, "namespace": space}
+            if (name, space) == ("second", "tenant-red"):
+                self.kube.call("POST", f"/api/v1/namespaces/{space}/pods", more)
+            else:
+                self.refused(space, more, "exceeded quota")
+        whole = copy.deepcopy(more)
+        whole["metadata"]["name"] = "whole"
+        whole["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
+        self.refused("tenant-blue", whole, "exceeded quota")
+        self.take_away(items)
+
+    def shared(self, values, name, count):
+        self.config(values, **({"mpsRoot": str(self.n1.state / self.n1.name / "mps")} if values == "mps" else {}))
+        self.n1.wait_allocatable(self.kube, count, resource=SHARED)
+        items = with_stand_in(self.read(name))
+        self.apply(items)
+        self.take_away(items)
+        self.n1.write_config("version: v1\n")
+        self.n1.wait_allocatable(self.kube, 8)
+
+    def all_seen(self):
+        self.seen.add(EXAMPLES / "values" / "edge.yaml")  # the chart's tests render it; its config is checked here
+        config = yaml.safe_load((EXAMPLES / "values" / "edge.yaml").read_text())["config"]["map"]["default"]
+        path = self.n1.state / "edge.yaml"
+        path.write_text(config)
+        self.n1.run(ROOT / "out/bin/gpulet", "config", "check", path)
+        missed = set(EXAMPLES.rglob("*.yaml")) - self.seen
+        assert not missed, sorted(missed)
+        for node in self.checks.nodes:
+            node.stop_agent()

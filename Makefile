@@ -55,7 +55,7 @@ image-arm64: bootstrap-arm64 ## out/image/gpulet-arm64.tar, cross-built, and run
 	@tests/packaging/arm64.py
 
 docs: bootstrap-docs ## the docs site, in out/docs: open index.html
-	@NO_MKDOCS_2_WARNING=1 $(GPULET_CACHE)/docs/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(GPULET_CACHE)/docs/bin/mkdocs build --strict
 
 clean: ## remove out/; what scripts/bootstrap fetched stays
 	@rm -rf $(OUT)

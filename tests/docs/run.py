@@ -20,10 +20,12 @@ LIST = re.compile(r"(- |\d+\. |\|)")
 
 
 def check_site():
-    built = subprocess.run([CACHE / "docs" / "bin" / "mkdocs", "build", "--strict", "--quiet"], cwd=ROOT, capture_output=True,
+    # Not quietly: then it would not count its warnings either.
+    built = subprocess.run([CACHE / "docs" / "bin" / "mkdocs", "build", "--strict"], cwd=ROOT, capture_output=True,
                            text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=100, check=False)
     if built.returncode != 0 or not (SITE / "index.html").exists():
-        return (built.stderr + built.stdout).strip().replace("\n", "; ")
+        said = [line for line in (built.stderr + built.stdout).splitlines() if line.strip() and not line.startswith("INFO")]
+        return "; ".join(said)
     return None
 
 

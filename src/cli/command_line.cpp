@@ -174,6 +174,7 @@ class Gpulet {
     app_.set_version_flag("--version", version());
     add_agent();
     add_inspection();
+    add_doctor(app_, run_);
     add_health(app_, run_);
     add_labels(app_, run_);
     add_top(app_, run_);

@@ -15,6 +15,7 @@ using Run = std::function<int()>;
 
 // Each adds its subcommands to `app`; parsing one sets `run`, which outlives `app`.
 void add_cdi(CLI::App& app, Run& run);        // cdi generate, list, validate, transform root
+void add_doctor(CLI::App& app, Run& run);     // doctor
 void add_health(CLI::App& app, Run& run);     // health, cordon, uncordon
 void add_scheduler(CLI::App& app, Run& run);  // scheduler, scheduler simulate, explain
 void add_labels(CLI::App& app, Run& run);     // labels

@@ -1,0 +1,76 @@
+#include "doctor/report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace gpulet::doctor {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kVerdictWidth = 13, kIdWidth = 16;
+
+std::string padded(std::string_view text, std::size_t width) {
+  return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
+}
+
+// What others have said stays one line.
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+Verdict verdict_of(std::span<const Finding> findings) {
+  const auto* first = foremost(findings);
+  return first == nullptr ? Verdict::kPass : first->judgement.verdict;
+}
+
+std::string summary(std::span<const Finding> findings) {
+  const auto* first = foremost(findings);
+  const auto untold = std::ranges::count_if(
+      findings, [](const Finding& finding) { return finding.judgement.verdict == Verdict::kCannotTell; });
+  if (first == nullptr) {
+    std::string text = "Nothing was found that keeps a Pod from a GPU of this node";
+    if (untold > 0)
+      text += "; " + std::to_string(untold) + " of " + std::to_string(findings.size()) + " could not be told";
+    return text + ".";
+  }
+  const auto& judgement = first->judgement;
+  const bool fail = judgement.verdict == Verdict::kFail;
+  std::string text = std::string(name(first->complaint)) + (fail ? "" : ", perhaps") + ": " + judgement.found;
+  if (!judgement.fix.empty()) text += "; to do: " + judgement.fix;
+  return one_line(text + ".");
+}
+
+std::string text_report(std::span<const Finding> findings) {
+  std::string text;
+  for (const auto& finding : findings) {
+    const auto& judgement = finding.judgement;
+    text += padded(name(judgement.verdict), kVerdictWidth) + padded(finding.id, kIdWidth) +
+            one_line(judgement.found) + "\n";
+    if (!judgement.fix.empty())
+      text += std::string(kVerdictWidth + kIdWidth, ' ') + "→ " + one_line(judgement.fix) + "\n";
+  }
+  return text + "\n" + summary(findings) + "\n";
+}
+
+std::string json_report(std::span<const Finding> findings) {
+  Json json{{"version", 1},
+            {"verdict", name(verdict_of(findings))},
+            {"summary", summary(findings)},
+            {"checks", Json::array()}};
+  for (const auto& finding : findings) {
+    json["checks"].push_back({{"id", finding.id},
+                              {"complaint", name(finding.complaint)},
+                              {"verdict", name(finding.judgement.verdict)},
+                              {"found", one_line(finding.judgement.found)},
+                              {"fix", one_line(finding.judgement.fix)}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpulet::doctor

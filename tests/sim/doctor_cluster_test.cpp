@@ -1,0 +1,213 @@
+// `gpulet doctor` and the cluster: what an API server says; MIG and MPS; the support archive.
+#include <sys/stat.h>
+
+#include <atomic>
+
+#include "base/text.h"
+#include "base/wall_time.h"
+#include "cluster/test_api_server.h"
+#include "tests/sim/doctor_fixture.h"
+
+namespace gpulet::tests {
+namespace {
+
+using cluster::TestApiServer;
+namespace fs = std::filesystem;
+
+class SimDoctorCluster : public SimDoctor {
+ protected:
+  void SetUp() override {
+    SimDoctor::SetUp();
+    serve_by_cdi();
+    authority_ = Certificate::make("kubernetes", nullptr, "");
+    server_ =
+        std::make_unique<TestApiServer>(Certificate::make("apiserver", &authority_, "127.0.0.1"),
+                                        [this](const cluster::Received& request) { return answer(request); });
+    ASSERT_TRUE(write_file_atomic(node().folder() + "/ca.crt", authority_.pem()));
+    ASSERT_TRUE(write_file_atomic(
+        kubeconfig(),
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts:\n- name: c\n  context: {cluster: "
+        "k, user: u}\nclusters:\n- name: k\n  cluster: {certificate-authority: ca.crt, server: "
+        "'https://127.0.0.1:" +
+            std::to_string(server_->port()) + "'}\nusers:\n- name: u\n  user: {token: hunter2}\n"));
+  }
+  std::string kubeconfig() const { return node_folder() + "/kubeconfig"; }
+  std::string node_folder() const { return fs::path(config_path()).parent_path(); }
+  std::vector<std::string> more() const { return {"--kubeconfig", kubeconfig(), "--node-name", "node-1"}; }
+
+  TestApiServer::Reply answer(const cluster::Received& request) const {
+    const auto line = request.line();
+    if (line.find("selfsubjectreviews") != std::string::npos) {
+      const auto now =
+          wall_text(std::chrono::system_clock::now() + std::chrono::seconds(server_ahead_)).substr(0, 19) +
+          "Z";
+      return {.body = R"({"metadata":{"creationTimestamp":")" + now +
+                      R"("},"status":{"userInfo":{"username":"me"}}})"};
+    }
+    if (line.find("selfsubjectaccessreviews") != std::string::npos) {
+      const bool refused = no_patch_ && request.body.find("\"verb\":\"patch\"") != std::string::npos;
+      return {.body = std::string(R"({"status":{"allowed":)") + (refused ? "false" : "true") + "}}"};
+    }
+    if (line.find("/pods?") != std::string::npos) {
+      const bool pending = line.find("Pending") != std::string::npos;
+      return {.status = 200, .body = R"({"items":[)" + (pending ? pending_ : failed_) + "]}"};
+    }
+    return {.status = 200,
+            .body = R"({"metadata":{"labels":{"nvidia.com/mig.config.state":")" + mig_state_ + R"("}}})"};
+  }
+
+  Certificate authority_;
+  std::unique_ptr<TestApiServer> server_;
+  // Set while no command runs.
+  int server_ahead_ = 0;
+  bool no_patch_ = false;
+  std::string pending_, failed_, mig_state_ = "success";
+};
+
+TEST_F(SimDoctorCluster, NothingIsLeftUntold) {
+  const auto report = doctor(more());
+  EXPECT_EQ(with(report, "fail") + with(report, "warn") + with(report, "cannot tell"), "") << report.dump(1);
+  EXPECT_NE(found(report, "clock").find("this node's clock is the API server's"), std::string::npos);
+}
+
+TEST_F(SimDoctorCluster, WhatTheApiServerSaysIsNamed) {
+  const auto pod = [](const std::string& name, const std::string& limit, const std::string& status) {
+    return R"({"metadata":{"namespace":"team","name":")" + name +
+           R"("},"spec":{"containers":[{"resources":{"limits":{")" + limit + R"(":"9"}}}]},"status":{)" +
+           status + "}}";
+  };
+  const auto waits = [](const std::string& message) {
+    return R"("conditions":[{"type":"PodScheduled","status":"False","message":")" + message + R"("}])";
+  };
+  // One that asks for no GPU is somebody else's.
+  pending_ = pod("web", "cpu", waits("0/1 cpu"));
+  EXPECT_EQ(with(doctor(more()), "fail"), "");
+  const std::string reason = "0/1 nodes: 1 gpulet: no 9 GPUs that are linked";
+  pending_ += "," + pod("train", kGpu, waits(reason));
+  expect_fault("fail", "pods", "team/train: " + reason, more());
+  pending_.clear();
+  failed_ = pod("late", kGpu, R"("reason":"UnexpectedAdmissionError","message":"Allocate failed")");
+  expect_fault("fail", "pods", "team/late: Allocate failed", more());
+  failed_.clear();
+  no_patch_ = true;
+  expect_fault("fail", "rights", "me may not: patch on nodes, patch on nodes/status, patch on events",
+               more());
+  no_patch_ = false;
+  mig_state_ = "failed";
+  expect_fault("fail", "mig", "mig.config.state", more());
+  mig_state_ = "success";
+  server_ahead_ = 600;
+  expect_fault("fail", "clock", "seconds behind the API server's", more());
+  server_ahead_ = -60;
+  const auto report = doctor(more());
+  EXPECT_NE(found(report, "clock").find("seconds ahead of the API server's"), std::string::npos);
+  EXPECT_EQ(with(report, "fail"), "");
+}
+
+TEST_F(SimDoctorCluster, AnApiServerThatIsAwayIsNoFault) {
+  server_.reset();
+  const auto report = doctor(more());
+  EXPECT_EQ(with(report, "fail"), "") << report.dump(1);
+  EXPECT_EQ(with(report, "cannot tell"), "pods") << report.dump(1);
+}
+
+TEST_F(SimDoctorCluster, MigThatIsHalfConfigured) {
+  agent_may_end();
+  node().kill_agent();
+  {
+    const auto edit = machine().edit();
+    ASSERT_EQ(sim::set_mig_mode(edit->gpus[2], true), sim::MigOutcome::kOk);
+  }
+  auto report = doctor();
+  EXPECT_EQ(with(report, "fail"), "plugin mig") << report.dump(1);
+  EXPECT_NE(found(report, "mig").find("GPU 2: MIG is on, and no instance"), std::string::npos)
+      << found(report, "mig");
+  cut_up(2, {"3g.40gb"});
+  EXPECT_EQ(with(doctor(), "fail"), "plugin");
+  {
+    const auto edit = machine().edit();
+    auto& gpu = edit->gpus[2];
+    for (auto& instance : gpu.mig.instances) {
+      if (!instance.used) continue;
+      ASSERT_EQ(sim::destroy_compute_instance(gpu, instance, 0), sim::MigOutcome::kOk);
+    }
+  }
+  report = doctor();
+  EXPECT_NE(found(report, "mig").find("GPU 2: 1 GPU instance without a compute instance"), std::string::npos)
+      << found(report, "mig");
+}
+
+TEST_F(SimDoctor, AnMpsDaemonThatDoesNotAnswer) {
+  const std::string mps = node().mps_root();
+  write_config("version: v1\nflags: {mpsRoot: " + mps +
+               "}\nsharing: {mps: {resources: [{name: gpu, devices: [0], rename: gpu.shared, replicas: 2}]}}\n");
+  start_agent({.arguments = {"--config-file=" + config_path()}});
+  ASSERT_TRUE(offered(2, "nvidia.com/gpu.shared")) << log();
+  ASSERT_TRUE(offered(7));
+  // The host's root is the driver's: there too is what the host calls the MPS root.
+  fs::create_directories(fs::path(at(mps)).parent_path());
+  fs::create_directory_symlink(mps, at(mps));
+  EXPECT_EQ(with(doctor(), "fail"), "");
+  const std::string pipe = mps + "/nvidia.com/gpu.shared/pipe";
+  const std::string sim = std::string(GPULET_PROGRAMS) + "/gpulet-sim";
+  const auto hangs = cli::output_of({sim, "mps", "hang", pipe});
+  ASSERT_TRUE(hangs) << hangs.error().text();
+  const auto report = doctor();
+  EXPECT_EQ(found(report, "mps").find("the MPS control daemon of nvidia.com/gpu.shared does not answer"), 0u)
+      << report.dump(1);
+  EXPECT_NE(with(report, "fail").find("mps"), std::string::npos);
+  ASSERT_TRUE(cli::output_of({sim, "mps", "heal", pipe}));
+}
+
+TEST_F(SimDoctorCluster, TheArchiveHasWhatIsKnownAndNoSecret) {
+  put("/etc/containerd/conf.d/registry.toml",
+      "[plugins.'io.containerd.grpc.v1.cri'.registry.configs.'r.example'.auth]\n  password = 'hunter2'\n");
+  put("/var/run/cdi/other.yaml",
+      "cdiVersion: 0.5.0\nkind: nvidia.com/other\ncontainerEdits:\n  env: [API_TOKEN=hunter2, "
+      "PLAIN=kept]\ndevices:\n- name: a\n"
+      "  containerEdits: {env: [X=1]}\n");
+  const std::string archive = node_folder() + "/support.tar.gz";
+  auto arguments = more();
+  arguments.insert(arguments.end(), {"--bundle", archive});
+  EXPECT_EQ(with(doctor(arguments), "fail"), "");
+  struct stat status{};
+  ASSERT_EQ(::stat(archive.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  const auto names = cli::output_of({"/bin/tar", "-tzf", archive}, {"PATH=/usr/bin:/bin"});
+  ASSERT_TRUE(names) << names.error().text();
+  for (const char* name :
+       {"report.txt", "report.json", "version.txt", "agent/node.json", "agent/config.yaml",
+        "agent/metrics.txt", "node/proc/driver/nvidia/version", "node/etc/containerd/conf.d/registry.toml",
+        "node/var/run/cdi/other.yaml", "kubelet/device-plugins.txt"}) {
+    EXPECT_NE(names->find(std::string("gpulet-doctor/") + name + "\n"), std::string::npos)
+        << name << " is not in\n"
+        << *names;
+  }
+  const auto all = cli::output_of({"/bin/tar", "-xzOf", archive}, {"PATH=/usr/bin:/bin"});
+  ASSERT_TRUE(all) << all.error().text();
+  EXPECT_EQ(all->find("hunter2"), std::string::npos);
+  EXPECT_NE(all->find("PLAIN=kept"), std::string::npos);
+  EXPECT_NE(all->find("gpulet_build_info"), std::string::npos);
+}
+
+TEST_F(SimDoctorCluster, ExitCodes) {
+  const auto code = [&](const std::vector<std::string>& given) {
+    const auto process = Process::start({.program = given[0], .arguments = given});
+    EXPECT_TRUE(process);
+    const auto exit = (*process)->wait(kPatience);
+    EXPECT_TRUE(exit);
+    return exit ? exit->code : -1;
+  };
+  EXPECT_EQ(code(command()), 0);
+  EXPECT_EQ(code(command({"--host-root", "relative"})), 2);
+  EXPECT_EQ(code(command({"--bundle", "x.zip"})), 2);
+  EXPECT_EQ(code(command({"--url", "https://x"})), 2);
+  EXPECT_EQ(code(command({"--kubeconfig", "/nonexistent"})), 2);
+  EXPECT_EQ(code(command({"--nonsense"})), 2);
+  EXPECT_EQ(code(command({"--bundle", "/proc/none/x.tar"})), 1);
+  put(kEngineConfig, kCdiOff);
+  EXPECT_EQ(code(command()), 1);
+}
+
+}  // namespace
+}  // namespace gpulet::tests

@@ -19,7 +19,6 @@
 namespace gpulet::cdi {
 namespace {
 
-constexpr const char* kList = ".gpulet-specs";
 constexpr std::string_view kTemporaryPrefix = ".gpulet-";
 constexpr std::string_view kTemporarySuffix = ".tmp";
 constexpr mode_t kMode = 0644;
@@ -126,7 +125,7 @@ bool is_file_name(const std::string& name) {
 
 List read_list(const LockedFolder& folder) {
   List list;
-  const auto text = folder.read(kList);
+  const auto text = folder.read(kSpecList);
   if (!text) return list;
   for (const auto& line : text::split(*text, '\n')) {
     const auto fields = text::split(line, ' ');
@@ -140,9 +139,9 @@ List read_list(const LockedFolder& folder) {
 Status write_list(const LockedFolder& folder, const List& list) {
   std::string text;
   for (const auto& [name, sum] : list) text += name + " " + sum + "\n";
-  if (const auto there = folder.read(kList); there && *there == text) return {};
-  if (list.empty()) return folder.remove(kList);
-  return folder.replace(kList, text);
+  if (const auto there = folder.read(kSpecList); there && *there == text) return {};
+  if (list.empty()) return folder.remove(kSpecList);
+  return folder.replace(kSpecList, text);
 }
 
 // Removes what is listed, not wanted and has our bytes; another's file of that name is only forgotten.

@@ -14,6 +14,9 @@
 
 namespace gpulet::cdi {
 
+// The list of what was put into the folder, in it.
+inline constexpr const char* kSpecList = ".gpulet-specs";
+
 struct OnDisk {
   // "k8s.device-plugin.nvidia.com/gpu=GPU-…" of every document that stands in the folder as it was asked for,
   // or as an earlier call left it, ascending.

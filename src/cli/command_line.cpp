@@ -185,6 +185,7 @@ class Gpulet {
     add_runtime();
     add_metrics_api(app_, run_);
     add_migrate(app_, run_);
+    add_cleanup(app_, run_);
     add_demo();
     auto* command = app_.add_subcommand("version", "what this build is");
     command->add_flag("--json", version_.json, "as JSON");

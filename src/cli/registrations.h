@@ -22,5 +22,6 @@ void add_labels(CLI::App& app, Run& run);     // labels
 void add_top(CLI::App& app, Run& run);        // top
 void add_metrics_api(CLI::App& app, Run& run);
 void add_migrate(CLI::App& app, Run& run);  // migrate check
+void add_cleanup(CLI::App& app, Run& run);  // cleanup
 
 }  // namespace gpulet::cli

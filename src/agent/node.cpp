@@ -26,6 +26,7 @@
 #include "base/file_watch.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "cluster/node_leaving.h"
 #include "cluster/node_patch.h"
 #include "cluster/node_watch.h"
 #include "cluster/object_apply.h"
@@ -192,9 +193,20 @@ class Node {
     if (log) kernel_log_ = std::move(*log);
   }
 
+  // A Pod is deleted because another comes: no Pod is to be bound to the node in between. A second signal,
+  // and a service of a host, do not wait.
+  void end() {
+    const bool in_pod = sources_.environment.contains("KUBERNETES_SERVICE_HOST");
+    if (leaving_ || !in_pod || !access_ || !agent_) return end_daemons();
+    std::vector<std::string> resources;
+    for (const auto& offer : agent_->offers()) resources.push_back(offer->resource.name.str());
+    if (resources.empty()) return end_daemons();
+    leaving_ = cluster::NodeLeaving::start(loop_, *access_, std::move(resources), [this] { end_daemons(); });
+  }
+
   // MPS daemons go on for the next agent to take over. The first process of a container takes them with it,
   // so there they are ended in order, for which the manifest's grace period has time.
-  void end() {
+  void end_daemons() {
     if (::getpid() != 1) return loop_.stop();
     end_limit_ = loop_.after(kMpsEndLimit, [this] { loop_.stop(); });
     mps_->stop([this] { loop_.stop(); });
@@ -468,6 +480,7 @@ class Node {
   std::unique_ptr<FileWatch> config_watch_;
   std::optional<std::string> last_content_;
   std::optional<NodePages> pages_;
+  std::unique_ptr<cluster::NodeLeaving> leaving_;
   Subscription end_limit_;
   bool look_posted_ = false;
 };

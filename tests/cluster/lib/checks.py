@@ -9,6 +9,7 @@ import time
 
 from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
+from lib.chart import ChartChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, Timeout, gpu_pod, until
@@ -31,7 +32,7 @@ class Checks:
         self.n1, self.n2 = nodes
         self.cdi = CdiChecks(self)
 
-    def runs(self, images, process_steps, daemon_set_steps):
+    def runs(self, images, process_steps, chart_steps):
         yield "process", [
             ("migrate check: NVIDIA's manifest there and back", MigrateChecks(self).there_and_back),
             ("n1's GPUs are allocatable", self.start_processes),
@@ -53,19 +54,7 @@ class Checks:
         yield "cdi", self.cdi.run()
         yield "examples", ExamplesChecks(self).run()
         yield "scheduling", SchedulingChecks(self).run()
-        yield "daemon-set", [
-            ("an image from make image", lambda: self.load_images(images)),
-            ("the manifest's agents are ready", lambda: self.apply_manifest(images[0])),
-            ("the kubelet knows each GPU and its NUMA node", self.allocatable),
-            ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
-            ("the manifest's rights are enough for MIG by label", self.label_rights),
-            ("and to tell of the GPUs' health", HealthChecks(self).told),
-            ("kubelet restart", lambda: self.survives(self.restart_kubelets)),
-            ("agent killed with -9", lambda: self.survives(self.kill_containers)),
-            ("agent upgrade", lambda: self.survives(lambda: self.roll_out(images[1]))),
-            (f"{daemon_set_steps} random steps", lambda: self.storm(daemon_set_steps, lambda: None)),
-            ("by CDI, as the manifest has it", self.shipped_strategy),
-        ]
+        yield "chart", ChartChecks(self, images, chart_steps).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
 
     # The agents as processes.
@@ -132,7 +121,6 @@ class Checks:
             agent = pod["containers"][0]
             agent.update(image=f"localhost/gpulet:{tag}", imagePullPolicy="Never")
             env = {variable["name"]: variable for variable in agent["env"]}
-            self.strategy = env["DEVICE_LIST_STRATEGY"]["value"]
             for name, value in (("DEVICE_LIST_STRATEGY", "envvar"), ("PASS_DEVICE_SPECS", "true"),
                                 ("NVIDIA_DRIVER_ROOT", DRIVER_ROOT), ("GPULET_CDI_HOOK_DIR", str(self.cdi.hooks))):
                 env[name] = {"name": name, "value": value}
@@ -155,13 +143,6 @@ class Checks:
         until("the agent's word on it", lambda: self.kube.get(path)["metadata"]["labels"].get(MIG_STATE) == "success")
         self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: None, MIG_STATE: None}}})
 
-    def shipped_strategy(self):
-        self.cdi.load_image()
-        self.kubectl("-n", "gpulet", "set", "env", "daemonset/gpulet", f"DEVICE_LIST_STRATEGY={self.strategy}", "PASS_DEVICE_SPECS-")
-        self.kubectl("-n", "gpulet", "rollout", "status", "daemonset/gpulet", "--timeout=60s")
-        self.n1.wait_allocatable(self.kube, 8)
-        self.cdi.one_pod("shipped")
-
     def agent_pods(self):
         return self.kube.pods("gpulet")
 
@@ -176,11 +157,6 @@ class Checks:
             told = [pod["status"] for pod in self.agent_pods().values()]
             logs = self.kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=10")
             raise AssertionError(f"{error}; {json.dumps(told)[:3000]}; {logs}") from None
-
-    def roll_out(self, tag):
-        self.kube.patch("/apis/apps/v1/namespaces/gpulet/daemonsets/gpulet", {"spec": {"template": {"spec": {
-            "containers": [{"name": "gpulet", "image": f"localhost/gpulet:{tag}"}]}}}})
-        self.wait_ready(tag)
 
     def kill_containers(self):
         before = {node.name: node.agents() for node in self.nodes}
@@ -299,9 +275,12 @@ class Checks:
 
     def facts(self, names):
         """What differs for a Pod whose container was touched."""
-        pods = self.kube.pods()
+        return self.facts_of({name: pod for name, pod in self.kube.pods().items() if name in names})
+
+    @staticmethod
+    def facts_of(pods):
         return {name: [(status["containerID"], status["restartCount"], status["state"]["running"]["startedAt"])
-                       for status in pods[name]["status"]["containerStatuses"]] for name in names}
+                       for status in pod["status"]["containerStatuses"]] for name, pod in pods.items()}
 
     def assert_undisturbed(self, before):
         after = self.facts(before)

@@ -1,0 +1,149 @@
+{{/* Names and labels. */}}
+{{- define "gpulet.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "gpulet.fullname" -}}
+{{- $name := include "gpulet.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "gpulet.namespace" -}}
+{{- default .Release.Namespace .Values.namespaceOverride -}}
+{{- end -}}
+
+{{- define "gpulet.serviceAccount" -}}
+{{- default (include "gpulet.fullname" .) .Values.serviceAccount.name -}}
+{{- end -}}
+
+{{- define "gpulet.image" -}}
+{{- printf "%s:%s" .Values.image.repository (toString (default .Chart.AppVersion .Values.image.tag)) -}}
+{{- end -}}
+
+{{/* What selects the Pods of a part ("" is the agent): (list . "scheduler"). */}}
+{{- define "gpulet.selector" -}}
+{{- $root := index . 0 -}}{{- $part := index . 1 -}}
+app.kubernetes.io/name: {{ include "gpulet.name" $root }}{{ with $part }}-{{ . }}{{ end }}
+{{- if $root.Values.chartLabels }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- end }}
+{{- end -}}
+
+{{/* The labels of an object of a part. */}}
+{{- define "gpulet.labels" -}}
+{{- $root := index . 0 -}}
+{{- include "gpulet.selector" . }}
+{{- if $root.Values.chartLabels }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The agent's configs, as JSON: key → what the config says, with what the values put into each. One that says nothing where
+there is none. A ConfigMap of the operator's is looked up, which `helm template` cannot: then nothing is known of it.
+*/}}
+{{- define "gpulet.overlay" -}}
+{{- $overlay := dict -}}
+{{- with .Values.gpulet }}{{ $_ := set $overlay "gpulet" (deepCopy .) }}{{ end -}}
+{{- $gfd := dict -}}
+{{- if kindIs "bool" .Values.gfd.noTimestamp }}{{ $_ := set $gfd "noTimestamp" .Values.gfd.noTimestamp }}{{ end -}}
+{{- if kindIs "string" .Values.gfd.sleepInterval }}{{ $_ := set $gfd "sleepInterval" .Values.gfd.sleepInterval -}}
+{{- else if not (kindIs "invalid" .Values.gfd.sleepInterval) }}{{ $_ := set $gfd "sleepInterval" (printf "%vs" .Values.gfd.sleepInterval) }}{{ end -}}
+{{- with $gfd }}{{ $_ := set $overlay "flags" (dict "gfd" .) }}{{ end -}}
+{{- toJson $overlay -}}
+{{- end -}}
+
+{{- define "gpulet.configs" -}}
+{{- $overlay := include "gpulet.overlay" . | fromJson -}}
+{{- $texts := .Values.config.map | default dict -}}
+{{- if .Values.config.name -}}
+{{- $texts = (lookup "v1" "ConfigMap" (include "gpulet.namespace" .) .Values.config.name).data | default dict -}}
+{{- end -}}
+{{- $configs := dict -}}
+{{- range $key, $text := $texts -}}
+{{- $config := fromYaml $text -}}
+{{- if hasKey $config "Error" }}{{ fail (printf "config.map.%s is no YAML: %s" $key $config.Error) }}{{ end -}}
+{{- $_ := set $configs $key (mergeOverwrite (deepCopy $overlay) $config) -}}
+{{- end -}}
+{{- if not $configs }}{{ $_ := set $configs "default" $overlay }}{{ end -}}
+{{- toJson $configs -}}
+{{- end -}}
+
+{{/* "true" where any config has the setting of `gpulet:` on: (list . "faults.moving.enabled" DEFAULT). */}}
+{{- define "gpulet.wants" -}}
+{{- $path := splitList "." (index . 1) -}}{{- $default := index . 2 -}}{{- $found := false -}}
+{{- range $key, $config := include "gpulet.configs" (index . 0) | fromJson -}}
+{{- $at := $config.gpulet | default dict -}}
+{{- range initial $path }}{{ $at = get $at . | default dict }}{{ end -}}
+{{- $value := $default -}}
+{{- if hasKey $at (last $path) }}{{ $value = get $at (last $path) }}{{ end -}}
+{{- if $value }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" where labels may go there: "node" or "node-feature". */}}
+{{- define "gpulet.labelsTo" -}}
+{{- $output := index . 1 -}}{{- $found := false -}}
+{{- range $key, $config := include "gpulet.configs" (index . 0) | fromJson -}}
+{{- $outputs := dig "labels" "outputs" (list "node") ($config.gpulet | default dict) -}}
+{{- if kindIs "string" $outputs }}{{ $outputs = list $outputs }}{{ end -}}
+{{- if has $output $outputs }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found }}true{{ end -}}
+{{- end -}}
+
+{{- define "gpulet.taints" -}}
+{{- $found := false -}}
+{{- range $key, $config := include "gpulet.configs" . | fromJson -}}
+{{- range dig "faults" "taints" (dict) ($config.gpulet | default dict) }}{{ if ne . "none" }}{{ $found = true }}{{ end }}{{ end -}}
+{{- end -}}
+{{- if $found }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether the agent is to run MPS daemons. */}}
+{{- define "gpulet.mps" -}}
+{{- $found := false -}}
+{{- range $key, $config := include "gpulet.configs" . | fromJson -}}
+{{- if dig "mps" false ($config.sharing | default dict) }}{{ $found = true }}{{ end -}}
+{{- range dig "partition" (list) ($config.gpulet | default dict) -}}
+{{- if or (hasKey . "mps") (eq (toString (get . "sharing")) "mps") }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if kindIs "bool" .Values.mps.enabled }}{{ $found = .Values.mps.enabled }}{{ end -}}
+{{- if $found }}true{{ end -}}
+{{- end -}}
+
+{{- define "gpulet.privileged" -}}
+{{- if kindIs "bool" .Values.privileged -}}
+{{- if .Values.privileged }}true{{ end -}}
+{{- else -}}
+{{- include "gpulet.mps" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* A right: as rbac says, or as the configs need it: (list . "eviction" NEEDED). */}}
+{{- define "gpulet.right" -}}
+{{- $said := get (index . 0).Values.rbac (index . 1) -}}
+{{- if kindIs "bool" $said }}{{ if $said }}true{{ end }}{{ else if index . 2 }}true{{ end -}}
+{{- end -}}
+
+{{- define "gpulet.crds" -}}
+{{- if kindIs "bool" .Values.crds.install }}{{ if .Values.crds.install }}true{{ end }}{{ else if .Values.scheduler.enabled }}true{{ end -}}
+{{- end -}}
+
+{{- define "gpulet.configMap" -}}
+{{- if .Values.config.name -}}
+{{- .Values.config.name -}}
+{{- else if or .Values.config.map (include "gpulet.overlay" . | fromJson) -}}
+{{- printf "%s-configs" (include "gpulet.fullname" .) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,443 @@
+#!/usr/bin/python3
+"""deploy/helm/gpulet, deploy/static and deploy/kustomize as they render, without a cluster. Ends in `N passed, N failed`.
+
+That the API server takes what is rendered, and that it works there, is the run `chart` of tests/cluster.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CHART = ROOT / "deploy" / "helm" / "gpulet"
+GPULET = ROOT / "out" / "bin" / "gpulet"
+TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
+CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+# Values of NVIDIA's chart that stand for something there is not here: taken, and said by NOTES.txt where set.
+NOT_USED = {"gfd.nameOverride", "gfd.namespaceOverride", "gfd.resources", "gfd.securityContext", "gfd.containers", "mps.resources",
+            "nfd", "configManager", "allowDefaultNamespace"}
+
+
+def program(name):
+    return TESTBED_BIN / name
+
+
+def output(*command, **more):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, **more)
+    if done.returncode != 0:
+        raise AssertionError(f"{' '.join(map(str, command[:4]))}…: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def helm(command, values, *more, namespace="gpus", release="gpulet"):
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(values, file)
+        file.flush()
+        return output(program("helm"), command, *([release] if command == "template" else []), CHART, "--namespace", namespace,
+                      "--kube-version", "1.31", "--values", file.name, *more)
+
+
+class Rendered:
+    def __init__(self, values=None, **more):
+        self.text = helm("template", values or {}, **more)
+        self.objects = [item for item in yaml.safe_load_all(self.text) if item]
+
+    def one(self, kind, name="gpulet"):
+        found = [item for item in self.objects if (item["kind"], item["metadata"]["name"]) == (kind, name)]
+        assert len(found) == 1, f"{len(found)} of {kind} {name}: {self.names()}"
+        return found[0]
+
+    def names(self):
+        return sorted(f"{item['kind']}/{item['metadata']['name']}" for item in self.objects)
+
+    def pod(self, name="gpulet", kind="DaemonSet"):
+        return self.one(kind, name)["spec"]["template"]["spec"]
+
+    def agent(self, name="gpulet"):
+        return self.pod(name)["containers"][0]
+
+    def env(self, name="gpulet"):
+        told = [variable["name"] for variable in self.agent(name)["env"]]
+        assert len(told) == len(set(told)), f"a variable twice: {told}"
+        return {variable["name"]: variable.get("value") for variable in self.agent(name)["env"]}
+
+    def mounts(self):
+        """Name → (path in the container, path on the host or what else it is)."""
+        volumes = {volume["name"]: volume for volume in self.pod()["volumes"]}
+        mounts = self.agent()["volumeMounts"]
+        assert {mount["name"] for mount in mounts} == set(volumes), "volumes without a mount, or the other way round"
+        return {mount["name"]: (mount["mountPath"], volumes[mount["name"]].get("hostPath", {}).get("path")) for mount in mounts}
+
+    def rights(self):
+        """(resource, verb) of the agent's ClusterRole."""
+        return {(resource, verb) for rule in self.one("ClusterRole")["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+
+
+def expect(what, wanted):
+    assert what == wanted, f"{what!r}, not {wanted!r}"
+
+
+def refused(values, *words, **more):
+    try:
+        Rendered(values, **more)
+    except AssertionError as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"does not say {missing}: {error}"
+        return
+    raise AssertionError(f"{values} is taken")
+
+
+def leaves(values, prefix=""):
+    """Paths of what can be set; a map that is empty, and whatever is a list, is one."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value and not (prefix == "" and key in ("resources", "affinity", "updateStrategy")) and key not in (
+                "resources", "startupProbe", "livenessProbe", "readinessProbe"):
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def nested(path, value):
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+def merged(one, other):
+    result = dict(one)
+    for key, value in other.items():
+        result[key] = merged(result[key], value) if isinstance(value, dict) and isinstance(result.get(key), dict) else value
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------------ checks
+def check_lint():
+    told = helm("lint", {}, "--strict")
+    assert "0 chart(s) failed" in told and "[WARNING]" not in told and "[ERROR]" not in told, told
+
+
+def check_generated():
+    output(ROOT / "deploy" / "generate", "--check", env={**os.environ, "HELM": str(program("helm"))})
+
+
+def check_version():
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert f"project(gpulet VERSION {version}" in (ROOT / "CMakeLists.txt").read_text(), version
+
+
+def check_kustomize():
+    base = [item for item in yaml.safe_load_all(output(program("kubectl"), "kustomize", ROOT / "deploy/kustomize/base")) if item]
+    plain = [item for item in yaml.safe_load_all((ROOT / "deploy/static/gpulet.yaml").read_text()) if item]
+
+    def key(item):
+        return item["kind"], item["metadata"]["name"]
+    expect(sorted(base, key=key), sorted(plain, key=key))
+    overlay = Rendered.__new__(Rendered)
+    overlay.objects = [item for item in yaml.safe_load_all(
+        output(program("kubectl"), "kustomize", ROOT / "deploy/kustomize/inference")) if item]
+    expect(overlay.agent()["image"], "registry.example/gpulet:0.1.0")
+    expect(overlay.env()["CONFIG_FILE"], "/config/config.yaml")
+    config = next(item for item in overlay.objects if item["kind"] == "ConfigMap")
+    volume = next(volume for volume in overlay.pod()["volumes"] if volume["name"] == "config")
+    expect(volume["configMap"]["name"], config["metadata"]["name"])
+    expect(understood({"CONFIG_FILE": "x"}, config["data"]["config.yaml"])["sharing"]["timeSlicing"]["resources"][0]["replicas"], 4)
+
+
+def schema_paths(schema, prefix=""):
+    for key, part in schema["properties"].items():
+        if "properties" in part:
+            yield from schema_paths(part, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def check_schema_has_every_value():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    told = set(schema_paths(schema)) - {"global"}
+    known = set(leaves(DEFAULTS))
+    expect(sorted(told - known), [])
+    expect(sorted(known - told), [])
+
+
+def check_documented():
+    text = (ROOT / "docs" / "chart-values.md").read_text()
+    rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")}
+    told = {name.strip("` ") for row in rows for name in row.split(",")}
+    wanted = set(leaves(DEFAULTS))
+    expect(sorted(wanted - told), [])
+    expect(sorted(told - wanted), [])
+
+
+# A value for each leaf that is not the default, with what must be on for it to show.
+MAP = {"config": {"map": {"a": "version: v1\n", "b": "version: v1\n"}, "default": "a"}}
+SCHEDULER, METRICS = {"scheduler": {"enabled": True}}, {"metricsApi": {"enabled": True}}
+WITH = {
+    "config.name": "mine", "config.map": {"default": "version: v1\n"}, "config.default": ("b", MAP),
+    "config.fallbackStrategies": (["named", "empty"], MAP), "migStrategy": "mixed", "failOnInitError": True,
+    "deviceListStrategy": "envvar,cdi-annotations", "deviceIDStrategy": "index", "deviceDiscoveryStrategy": "nvml",
+    "nvidiaDriverRoot": "/run/nvidia/driver", "nvidiaDevRoot": "/dev-root", "nvidiaDriverCapabilities": "all", "logVerbosity": 5,
+    "selectorLabelsOverride": {"a": "b"}, "image.tag": "1", "image.pullPolicy": "Always",
+    "imagePullSecrets": [{"name": "s"}], "updateStrategy": {"type": "OnDelete"}, "podAnnotations": {"a": "b"},
+    "podSecurityContext": {"fsGroup": 1}, "securityContext": {"privileged": True}, "resources": {"limits": {"memory": "1Gi"}},
+    "nodeSelector": {"a": "b"}, "affinity": {"nodeAffinity": None}, "tolerations": [], "runtimeClassName": "nvidia",
+    "devicePlugin.resources": {"limits": {"cpu": "1"}}, "devicePlugin.containers.main.env": [{"name": "NODE_NAME", "value": "x"}],
+    "gfd.enabled": False, "gfd.noTimestamp": True, "gfd.sleepInterval": 30, "mps.enabled": True, "mps.root": ("/mps", {"mps": {"enabled": True}}),
+    "mps.enableHostPID": (False, {"mps": {"enabled": True}, "hostPID": False}), "cdi.nvidiaHookPath": "/usr/bin/nvidia-ctk",
+    "cdi.featureFlags": "disable-nvsandboxutils", "cdi.specDir": "/etc/cdi", "cdi.hookDir": "/opt/gpulet",
+    "gpulet": {"logLevel": "debug"}, "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "extraEnv": [{"name": "A", "value": "b"}],
+    "extraEnvFrom": [{"secretRef": {"name": "s"}}], "extraArgs": ["--log-level=debug"], "extraVolumes": [{"name": "a", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}], "podLabels": {"a": "b"}, "kubeletRoot": "/var/snap/kubelet",
+    "podLogsDir": "/logs", "stateDir": "/opt/state", "runDir": "/opt/run", "port": 9500, "webConfig.secretName": "s",
+    "webConfig.configMapName": "c", "privileged": True, "capabilities": ["SETUID", "SETGID", "SYSLOG"], "terminationGracePeriodSeconds": 9,
+    "startupProbe": {"periodSeconds": 9}, "livenessProbe": {"periodSeconds": 9}, "readinessProbe": {"periodSeconds": 9},
+    "serviceAccount.annotations": {"a": "b"}, "rbac.eviction": True, "rbac.podNotes": True, "rbac.nodeFeatures": True,
+    "rbac.extraRules": [{"apiGroups": [""], "resources": ["x"], "verbs": ["get"]}], "crds.install": True,
+    "crds.keep": (False, SCHEDULER), "cleanup.timeoutSeconds": 9, "podMonitor.labels": ({"a": "b"}, {"podMonitor": {"enabled": True}}),
+    "podMonitor.interval": ("1m", {"podMonitor": {"enabled": True}}), "serviceMonitor.labels": ({"a": "b"}, {"serviceMonitor": {"enabled": True}}),
+    "serviceMonitor.interval": ("1m", {"serviceMonitor": {"enabled": True}}), "prometheusRule.labels": ({"a": "b"}, {"prometheusRule": {"enabled": True}}),
+    "networkPolicy.from": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}}),
+    "networkPolicy.schedulerFrom": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}, **SCHEDULER}),
+    "networkPolicy.metricsApiFrom": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}, **METRICS}),
+    "scheduler.extraArgs": ["--x"], "metricsApi.extraArgs": ["--x"], "metricsApi.tlsSecretName": ("s", {"metricsApi": {"caBundle": "eA=="}}),
+    "scheduler.kubeScheduler.managedResources": ["nvidia.com/mig-1g.10gb"],
+}
+KINDS = {str: "other", int: 9, bool: None, type(None): True, list: [{"name": "x", "operator": "Exists", "key": "k"}], dict: {"a": "b"}}
+
+
+def sample(path):
+    value = DEFAULTS
+    for key in path.split("."):
+        value = value[key]
+    more = {"scheduler": SCHEDULER, "metricsApi": METRICS}.get(path.split(".")[0], {}) if not path.endswith(".enabled") else {}
+    if path in WITH:
+        given = WITH[path]
+        given, extra = given if isinstance(given, tuple) else (given, {})
+        return given, merged(more, extra)
+    return (not value if isinstance(value, bool) else KINDS[type(value)]), more
+
+
+def check_every_value_counts():
+    before, silent = {}, []
+    for path in leaves(DEFAULTS):
+        value, more = sample(path)
+        base = json.dumps(more, sort_keys=True)
+        if base not in before:
+            before[base] = Rendered(more).text
+        after = Rendered(merged(more, nested(path, value))).text
+        if (after == before[base]) != (path in NOT_USED):
+            silent.append(path)
+    assert not silent, f"these change nothing, or are said to change nothing and do: {silent}"
+
+
+def understood(env, config="version: v1\n"):
+    """What the agent makes of it, by its own word."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = pathlib.Path(folder) / "config.yaml"
+        file.write_text(config)
+        told = output(GPULET, "config", "print", "--config-file", file, env={
+            "PATH": os.environ["PATH"], **{name: value for name, value in env.items() if value is not None and not name.startswith("CONFIG_FILE")}})
+    return yaml.safe_load(told)
+
+
+def check_nvidias_values():
+    """A file of NVIDIA's chart, every name of it: what the agent is told is what their plugin would be."""
+    values = yaml.safe_load((ROOT / "tests/chart/nvidia-values.yaml").read_text())
+    rendered = Rendered(values, release="nvdp")
+    name = "nvdp-gpulet"
+    told = understood(rendered.env(name), rendered.one("ConfigMap", f"{name}-configs")["data"]["mig-mixed"])
+    flags = told["flags"]
+    wanted = {"migStrategy": "mixed", "failOnInitError": True, "nvidiaDriverRoot": "/run/nvidia/driver", "nvidiaDevRoot": "/run/nvidia/driver",
+              "gdrcopyEnabled": True, "gdsEnabled": True, "mofedEnabled": True, "deviceDiscoveryStrategy": "nvml"}
+    expect({key: flags[key] for key in wanted}, wanted)
+    wanted = {"passDeviceSpecs": True, "deviceListStrategy": ["envvar", "cdi-annotations"], "deviceIDStrategy": "index",
+              "nvidiaCTKPath": "/usr/bin/nvidia-ctk"}
+    expect({key: flags["plugin"][key] for key in wanted}, wanted)
+    expect(told["gpulet"]["cdiFeatureFlags"], ["disable-nvsandboxutils"])
+    env = rendered.env(name)
+    expect([env[key] for key in ("DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "CONFIG_FILE_SRCDIR", "NVIDIA_DRIVER_CAPABILITIES")],
+           ["mig-mixed", "named,single", "/available-configs", "compute,utility"])
+    pod = rendered.pod(name)
+    expect([pod["runtimeClassName"], pod["hostNetwork"], pod["priorityClassName"], pod["imagePullSecrets"]],
+           ["nvidia", True, "system-node-critical", [{"name": "registry"}]])
+    mounts = {mount["name"]: mount for mount in rendered.agent(name)["volumeMounts"]}
+    expect(mounts["driver-root"]["mountPath"], "/driver-root")
+    expect(mounts["mps-root"]["mountPropagation"], "Bidirectional")
+    assert rendered.agent(name)["securityContext"]["privileged"] and pod["hostPID"], "one of its configs shares by MPS"
+    expect([item["kind"] for item in rendered.objects if item["kind"] == "DaemonSet" and "cleanup" not in item["metadata"]["name"]],
+           ["DaemonSet"])
+
+
+def check_nvidias_names_are_all_there():
+    """The file has every name that NVIDIA's values.yaml and its schema have, of 0.20."""
+    given = set(leaves(yaml.safe_load((ROOT / "tests/chart/nvidia-values.yaml").read_text())))
+    ours = set(leaves(DEFAULTS))
+    strange = {path for path in given if not any(path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in ours)}
+    expect(sorted(strange), [])
+
+
+def check_defaults():
+    rendered = Rendered()
+    expect(understood(rendered.env())["flags"]["plugin"]["deviceListStrategy"], ["cdi-cri"])
+    expect(rendered.rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
+                               ("nodes", "patch"), ("nodes/status", "patch"), ("pods", "get")})
+    context = rendered.agent()["securityContext"]
+    expect(context, {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"},
+                     "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]}})
+    assert not any("Scheduler" in name or "CustomResource" in name or "APIService" in name for name in rendered.names()), rendered.names()
+
+
+def check_rights_follow_the_config():
+    everything = {"faults": {"moving": {"enabled": True}, "podNotes": True}, "labels": {"outputs": ["node", "node-feature"]},
+                  "metrics": {"countersConfigMap": "monitoring:counters"}}
+    rendered = Rendered({"gpulet": everything})
+    added = rendered.rights() - Rendered().rights()
+    expect(added, {("pods/eviction", "create"), ("namespaces", "get"), ("pods", "patch"), ("nodefeatures", "get"), ("nodefeatures", "create"),
+                   ("nodefeatures", "update")})
+    expect(rendered.one("Role", "gpulet-counters")["metadata"]["namespace"], "monitoring")
+    nothing = {"faults": {"condition": False, "label": False, "podEvents": False}, "labels": {"outputs": []}, "mig": {"manage": False}}
+    expect(Rendered({"gpulet": nothing}).rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
+                                                   ("nodes/status", "patch")})
+    # One config of several is enough; one that an operator writes in the map counts before `gpulet:`.
+    drain = "version: v1\ngpulet: {mig: {drain: true}}\n"
+    assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()
+    assert ("pods/eviction", "create") not in Rendered({"gpulet": {"mig": {"drain": True}}, "rbac": {"eviction": False}}).rights()
+    assert "ClusterRole/gpulet" not in Rendered({"rbac": {"create": False}}).names()
+
+
+def check_configs():
+    mine = {"default": "# kept\nversion: v1\nflags: {migStrategy: single}\n", "b": "version: v1\ngpulet: {logLevel: error}\n"}
+    expect(Rendered({"config": {"map": mine}}).one("ConfigMap", "gpulet-configs")["data"], mine)
+    rendered = Rendered({"config": {"map": mine}, "gpulet": {"logLevel": "debug", "health": {"hold": "5s"}}, "gfd": {"sleepInterval": 30}})
+    data = rendered.one("ConfigMap", "gpulet-configs")["data"]
+    expect(yaml.safe_load(data["default"]), {"version": "v1", "flags": {"migStrategy": "single", "gfd": {"sleepInterval": "30s"}},
+                                             "gpulet": {"logLevel": "debug", "health": {"hold": "5s"}}})
+    expect(yaml.safe_load(data["b"])["gpulet"], {"logLevel": "error", "health": {"hold": "5s"}})
+    alone = Rendered({"gpulet": {"logLevel": "debug"}})
+    expect(understood(alone.env(), alone.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"]["logLevel"], "debug")
+    external = Rendered({"config": {"name": "mine"}})
+    volume = next(volume for volume in external.pod()["volumes"] if volume["name"] == "available-configs")
+    expect(volume["configMap"]["name"], "mine")
+    assert not [name for name in external.names() if name.startswith("ConfigMap")], external.names()
+
+
+def check_mps():
+    config = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+    rule = "version: v1\ngpulet: {partition: [{devices: all, mps: {replicas: 4}}]}\n"
+    for text in (config, rule):
+        rendered = Rendered({"config": {"map": {"default": text}}})
+        assert rendered.agent()["securityContext"]["privileged"] and rendered.pod()["hostPID"]
+        expect(rendered.mounts()["mps-root"], ("/run/nvidia/mps", "/run/nvidia/mps"))
+        expect(rendered.env()["MPS_ROOT"], "/run/nvidia/mps")
+        assert rendered.pod("gpulet-cleanup")["hostPID"], "the daemons are to be found when they are to end"
+    assert "mps-root" not in Rendered().mounts() and "hostPID" not in Rendered().pod("gpulet-cleanup")
+
+
+def check_paths():
+    rendered = Rendered({"kubeletRoot": "/var/snap/microk8s/common/var/lib/kubelet", "cdi": {"specDir": "/etc/cdi", "hookDir": "/opt/gpulet"},
+                         "stateDir": "/opt/state"})
+    told = understood(rendered.env())["gpulet"]
+    kubelet = "/var/snap/microk8s/common/var/lib/kubelet"
+    expect([told["kubeletDir"], told["cdi"]["specDir"], told["cdi"]["hookDir"]], [kubelet, "/etc/cdi", "/opt/gpulet"])
+    mounts = rendered.mounts()
+    expect(mounts["device-plugins"], (f"{kubelet}/device-plugins",) * 2)
+    expect(mounts["hook"], ("/opt/gpulet",) * 2)
+    expect(mounts["state"], (told["stateDir"], "/opt/state"))
+
+
+def check_pools():
+    pools = {"a100": {"nodeSelector": {"pool": "a100"}, "config": "b", "extraEnv": [{"name": "GPULET_LOG_LEVEL", "value": "debug"}]},
+             "edge": {"nodeSelector": {"edge": "yes"}}}
+    rendered = Rendered({**MAP, "pools": pools})
+    expect(rendered.env("gpulet-a100")["DEFAULT_CONFIG"], "b")
+    expect(rendered.env("gpulet-edge")["DEFAULT_CONFIG"], "a")
+    expect(rendered.env("gpulet-a100")["GPULET_LOG_LEVEL"], "debug")
+    expect(rendered.pod("gpulet-a100")["nodeSelector"], {"pool": "a100"})
+    terms = rendered.pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert len(terms) == 3, terms
+    for term in terms:
+        for key, value in (("pool", "a100"), ("edge", "yes")):
+            assert {"key": key, "operator": "NotIn", "values": [value]} in term["matchExpressions"], term
+    selectors = [json.dumps(item["spec"]["selector"], sort_keys=True) for item in rendered.objects if item["kind"] == "DaemonSet"]
+    assert len(selectors) == len(set(selectors)), "two DaemonSets select the same Pods"
+    # Without any affinity of one's own too.
+    bare = Rendered({"affinity": {"nodeAffinity": None}, "pools": {"edge": pools["edge"]}})
+    terms = bare.pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    expect(terms, [{"matchExpressions": [{"key": "edge", "operator": "NotIn", "values": ["yes"]}]}])
+
+
+def check_monitoring():
+    rendered = Rendered({"podMonitor": {"enabled": True, "labels": {"release": "prom"}}, "prometheusRule": {"enabled": True}})
+    monitor = rendered.one("PodMonitor")
+    expect(monitor["metadata"]["labels"]["release"], "prom")
+    labels = rendered.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items(), "it selects no agent"
+    shipped = yaml.safe_load((ROOT / "deploy/prometheus/prometheusrule.yaml").read_text())
+    expect(rendered.one("PrometheusRule")["spec"], shipped["spec"])
+    rendered = Rendered({"serviceMonitor": {"enabled": True}, "port": 9500})
+    service = rendered.one("Service")
+    expect(service["spec"]["ports"][0]["port"], 9500)
+    assert rendered.one("ServiceMonitor")["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+
+
+def check_everything_at_once():
+    rendered = Rendered({"scheduler": {"enabled": True, "tlsSecretName": "s"}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True},
+                         "podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "createNamespace": True})
+    names = rendered.names()
+    expect(len(names), len(set(names)))
+    for name in ("Deployment/gpulet-scheduler", "Deployment/gpulet-metrics-api", "CustomResourceDefinition/gpunodes.gpulet.io",
+                 "NetworkPolicy/gpulet", "NetworkPolicy/gpulet-scheduler", "NetworkPolicy/gpulet-metrics-api", "Namespace/gpus",
+                 "Job/gpulet-cleanup", "DaemonSet/gpulet-cleanup"):
+        assert name in names, f"no {name}: {names}"
+    expect(rendered.one("CustomResourceDefinition", "gpunodes.gpulet.io")["metadata"]["annotations"], {"helm.sh/resource-policy": "keep"})
+    for item in rendered.objects:
+        if item["kind"] in ("Deployment", "Job"):
+            for container in item["spec"]["template"]["spec"]["containers"]:
+                context = {**item["spec"]["template"]["spec"].get("securityContext", {}), **container["securityContext"]}
+                assert context["runAsNonRoot"] and context["readOnlyRootFilesystem"] and context["capabilities"] == {"drop": ["ALL"]} \
+                    and context["seccompProfile"] == {"type": "RuntimeDefault"} and not context["allowPrivilegeEscalation"], item["metadata"]["name"]
+
+
+def check_mistakes_are_refused():
+    refused({"migStratgy": "mixed"}, "migStratgy")
+    refused({"migStrategy": "mixd"}, "/migStrategy", "'mixed'")
+    refused({"config": {"mapp": {}}}, "/config", "mapp")
+    refused({"deviceListStrategy": "envvar,cdi"}, "/deviceListStrategy")
+    refused({"gfd": {"noTimestmp": True}}, "/gfd", "noTimestmp")
+    refused({"pools": {"a": {"nodeSelector": {"a": "b"}, "confg": "x"}}}, "/pools/a", "confg")
+    refused({"pools": {"a": {"nodeSelector": {"a": "b", "c": "d"}}}}, "/pools/a/nodeSelector")
+    refused({"namespace": "x"}, "namespace")
+    refused({}, "allowDefaultNamespace", namespace="default")
+    refused({"config": {"name": "x", "map": {"default": "version: v1\n"}}}, "config.name", "config.map")
+    refused({"config": {"name": "x"}, "gpulet": {"logLevel": "debug"}}, "ConfigMap x")
+    refused({"config": {"map": {"a": "", "b": ""}}}, "config.default", "a, b")
+    refused({"config": {"map": {"a": ""}, "default": "z"}}, "'z'")
+    refused({"config": {"map": {"default": "a: ["}}}, "config.map.default")
+    refused({"pools": {"p": {"nodeSelector": {"a": "b"}, "config": "z"}}}, "pools.p.config")
+    refused({"image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}}, "NVIDIA's image")
+    refused({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "twice")
+
+
+def main():
+    global TESTBED_BIN
+    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+    subprocess.run([TESTBED, "build", "helm"], check=True, env=env)
+    TESTBED_BIN = pathlib.Path(output(TESTBED, "bin", env=env).strip())
+    checks = [(name.removeprefix("check_").replace("_", " "), check) for name, check in globals().items() if name.startswith("check_")]
+    failed = 0
+    for name, check in checks:
+        try:
+            check()
+        except Exception as error:  # one that breaks is a failure of that check alone
+            failed += 1
+            print(f"FAIL {name}: {type(error).__name__}: {' '.join(str(error).split())[:1500]}")
+    print(f"{len(checks) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The agents as the chart installs them: values switched, upgraded under load, NVIDIA's values, and taken away again."""
+import json
+import subprocess
+import tempfile
+import threading
+import time
+
+from lib.health import HealthChecks
+from lib.kube import Kube, gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET
+
+GPU = "nvidia.com/gpu"
+NAMESPACE, RELEASE = "gpulet", "gpulet"
+EVERY_S = 0.2     # a Pod that asks for a GPU
+TIMED_LIMIT_S = 60
+SWITCHED_S = 40  # the kubelet brings a changed ConfigMap into a Pod after a while
+PRESENT = "nvidia.com/gpu.present"  # an operator's: run.py's
+SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
+OURS = ("nvidia.com/", "gpulet.io/", "feature.node.kubernetes.io/")
+
+
+class ChartChecks:
+    def __init__(self, checks, images, steps):
+        self.checks, self.kube, self.images, self.steps = checks, checks.kube, images, steps
+        self.nodes, self.n1 = checks.nodes, checks.n1
+        self.chart = checks.root / "deploy" / "helm" / "gpulet"
+        self.values = {}
+
+    def run(self):
+        return [
+            ("an image from make image", lambda: self.checks.load_images(self.images)),
+            ("what earlier agents have left is taken away by hand", self.clean),
+            ("what can be rendered is taken by the API server", self.dry_runs),
+            ("helm install to the first GPU Pod", self.install),
+            ("the kubelet knows each GPU and its NUMA node", self.checks.allocatable),
+            ("a Pod for 2 gets a linked pair and only it", self.checks.linked_pair),
+            ("the chart's rights are enough for MIG by label", self.checks.label_rights),
+            ("and to tell of the GPUs' health", HealthChecks(self.checks).told),
+            ("kubelet restart", lambda: self.checks.survives(self.checks.restart_kubelets)),
+            ("agent killed with -9", lambda: self.checks.survives(self.checks.kill_containers)),
+            ("values switched: GPUs shared by time-slicing, and whole again, without a restart", self.switch_values),
+            (f"{self.steps} random steps", lambda: self.checks.storm(self.steps, lambda: None)),
+            ("upgrade under load, and to CDI, as the chart has it", self.upgrade),
+            ("NVIDIA's values reused", self.nvidias_values),
+            ("helm uninstall leaves nothing", self.uninstall),
+        ]
+
+    # What the checks have in common.
+    def helm(self, *arguments):
+        done = subprocess.run(["helm", *map(str, arguments), "--namespace", NAMESPACE], capture_output=True, text=True)
+        assert done.returncode == 0, f"helm {' '.join(map(str, arguments[:3]))}: {done.stderr.strip() or done.stdout.strip()}"
+        return done.stdout
+
+    def apply(self, command, values, *more):
+        self.values = values
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+            json.dump(values, file)
+            file.flush()
+            return self.helm(*command, RELEASE, self.chart, *more, "--values", file.name)
+
+    def testbeds(self, tag, **values):
+        """What the testbed has otherwise than a node: its image, where its driver is and that its state may be written, one hook for
+        both nodes, a kubelet that tells of its devices each second; and devices handed on and named by environment, so that tests can
+        ask any container what it was given."""
+        state = {"name": "sim-state", "mountPath": "/driver-root/run/gpulet-sim"}
+        return {"image": {"tag": tag, "pullPolicy": "Never"}, "nvidiaDriverRoot": DRIVER_ROOT, "deviceListStrategy": "envvar", "compatWithCPUManager": True,
+                "cdi": {"hookDir": str(self.checks.cdi.hooks)}, "extraVolumeMounts": [state], "minReadySeconds": 2,
+                "extraVolumes": [{"name": "sim-state", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}}], **values}
+
+    def wait_agents(self, tag):
+        self.helm_kubectl("rollout", "status", f"daemonset/{RELEASE}", "--timeout=90s")
+        pods = [pod for name, pod in self.kube.pods(NAMESPACE).items() if "cleanup" not in name]
+        images = {pod["spec"]["containers"][0]["image"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+        assert images == {f"localhost/gpulet:{tag}"}, images
+
+    def helm_kubectl(self, *arguments):
+        return self.checks.kubectl("-n", NAMESPACE, *arguments)
+
+    def seen(self):
+        """All that an agent may leave: on the Nodes, on the nodes, in the cluster."""
+        found = {}
+        for node in self.nodes:
+            told = self.kube.get(f"/api/v1/nodes/{node.name}")
+            found[node.name] = {
+                "labels": {key: value for key, value in told["metadata"]["labels"].items() if key.startswith(OURS)},
+                "annotations": sorted(key for key in told["metadata"].get("annotations", {}) if key.startswith(OURS)),
+                "taints": told["spec"].get("taints", []),
+                "conditions": sorted(condition["type"] for condition in told["status"]["conditions"]),
+                "files": sorted(node.run("find", "/var/run/cdi", "/etc/cdi", "/var/lib/gpulet", "/run/gpulet", "/var/lib/kubelet/device-plugins",
+                                         self.checks.cdi.hooks, "-not", "-type", "d", "-not", "-name", "kubelet*").split()),
+                "agents": node.agents(),
+            }
+        kinds = ("clusterroles", "clusterrolebindings", "customresourcedefinitions", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
+                 "apiservices")
+        found["cluster"] = sorted(name for kind in kinds for name in self.checks.kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
+        return found
+
+    # The checks.
+    def clean(self):
+        """Earlier runs had agents as processes, whose labels outlive them; and kinds and rights by the names of the chart."""
+        self.checks.cdi.hooks.mkdir(exist_ok=True)
+        for name in self.seen()["cluster"]:
+            self.checks.kubectl("delete", name)
+        for node in self.nodes:
+            told = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
+                            env={"NODE_NAME": node.name, "KUBECONFIG": str(node.state / "kubeconfig")})
+            assert f"of {node.name}" in told, told
+            node.nvml("gpus")
+        self.before = self.seen()
+        for node in self.nodes:
+            assert self.before[node.name]["labels"] == {PRESENT: "true"} and not self.before[node.name]["files"], self.before
+
+    def dry_runs(self):
+        """All options at once, and the static manifests: names, schemas and defaults by the API server's own word."""
+        if not any(item["metadata"]["name"] == NAMESPACE for item in self.kube.get("/api/v1/namespaces")["items"]):
+            self.checks.kubectl("create", "namespace", NAMESPACE)
+        everything = {"scheduler": {"enabled": True}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+                      "crds": {"keep": False}, "mps": {"enabled": True}, "extraEnv": [{"name": "A", "value": "b"}], "gpulet": {"logLevel": "info"},
+                      "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "webConfig": {"secretName": "web"}, "rbac": {"eviction": True, "podNotes": True,
+                                                                                                                 "nodeFeatures": True}}
+        text = self.apply(["template", "--kube-version", "1.31"], everything)
+        told = self.checks.kubectl("apply", "--dry-run=server", "-f", "-", text=text)
+        wanted = sum(line.startswith("kind: ") for line in text.splitlines())
+        assert wanted > 30 and told.count("(server dry run)") == wanted, f"{wanted} objects: {told}"
+        for name in ("gpulet", "scheduler", "metrics-api", "cleanup"):
+            self.checks.kubectl("apply", "--dry-run=server", "-f", str(self.checks.root / "deploy/static" / f"{name}.yaml"))
+
+    def install(self):
+        self.kube.create_pod(gpu_pod("first", 1, "n1"))
+        started = time.monotonic()
+        self.apply(["install"], self.testbeds(self.images[0], crds={"install": True}))
+        self.checks.wait_running("first")
+        print(f"   helm install to the first GPU Pod running: {time.monotonic() - started:.1f} s", flush=True)
+        self.wait_agents(self.images[0])
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+        self.checks.remove_pods()
+
+    def switch_values(self):
+        agents = self.checks.facts_of(self.kube.pods(NAMESPACE))
+        for replicas, config in ((32, SHARED), (8, "version: v1\n")):
+            started = time.monotonic()
+            self.apply(["upgrade"], {**self.values, "config": {"map": {"default": config}}})
+            for node in self.nodes:
+                until(f"{node.name} has {replicas}", lambda node=node: len(node.resources.allocatable(GPU)) == replicas, SWITCHED_S)
+            print(f"   {replicas} on each node {time.monotonic() - started:.1f} s after helm upgrade", flush=True)
+            if replicas == 32:
+                self.wait_agents(self.images[0])
+                agents = self.checks.facts_of(self.kube.pods(NAMESPACE))
+        assert self.checks.facts_of(self.kube.pods(NAMESPACE)) == agents, "another config has restarted an agent"
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+
+    def upgrade(self):
+        """A Pod that asks for a GPU every 200 ms, by itself wherever the scheduler likes; those that run longer keep what they have."""
+        for name, node in (("keep-1", "n1"), ("keep-2", "n2")):
+            self.checks.run_pod(name, 2, node)
+        before = self.checks.facts(["keep-1", "keep-2"])
+        load = Load(Kube(self.n1.state))
+        with load:
+            load.wait(5)
+            started = time.monotonic()
+            self.apply(["upgrade"], {**self.values, "image": {"tag": self.images[1], "pullPolicy": "Never"}, "deviceListStrategy": None,
+                                     "compatWithCPUManager": None})
+            self.wait_agents(self.images[1])
+            took = time.monotonic() - started
+            load.wait(load.count + 5)
+        load.settle()
+        self.checks.assert_undisturbed(before)
+        print(f"   upgraded in {took:.1f} s under {load.count} Pods, the longest wait for a GPU {load.longest:.1f} s", flush=True)
+        assert not load.failed, f"{len(load.failed)} of {load.count} Pods failed: {load.failed[:3]}"
+        self.checks.remove_pods()
+        self.checks.cdi.load_image()
+        self.checks.cdi.one_pod("shipped")
+
+    def nvidias_values(self):
+        """A file of NVIDIA's chart as it is, with the testbed's own image and driver root."""
+        # No MPS program and no such runtime class here, and both nodes are one machine's.
+        values = {"config": {"map": {"shared": "version: v1\n"}}, "runtimeClassName": None, "devicePlugin": {"enableHostNetwork": False},
+                  "deviceListStrategy": "envvar"}  # a CDI spec takes that variable for its own
+        testbeds = self.testbeds(self.images[1])
+        values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds")})
+        values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
+        self.label_pool("gpu")
+        told = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")
+        assert "nfd.*" in told and "not used" in told, told
+        self.wait_agents(self.images[1])
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+        self.checks.run_pod("by-nvidias", 2, "n1")
+        held = self.n1.resources.held()["by-nvidias"]
+        index = sorted(str(self.n1.gpus[uuid]["index"]) for uuid in held)
+        environment = until("its environment", lambda: self.n1.environments().get("by-nvidias"))[1]
+        assert sorted(environment["NVIDIA_VISIBLE_DEVICES"].split(",")) == index, f"{environment}, holds {index}: by index, as their values say"
+        self.checks.remove_pods()
+
+    def label_pool(self, pool):
+        for node in self.nodes:
+            self.kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"pool": pool}}})
+
+    def uninstall(self):
+        self.kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/mig.config": "all-disabled"}}})
+        left = self.seen()
+        assert any(left[node.name]["labels"] != self.before[node.name]["labels"] for node in self.nodes) and left["n1"]["files"], left
+        started = time.monotonic()
+        self.helm("uninstall", RELEASE, "--wait", "--timeout=90s")
+        print(f"   helm uninstall, all nodes cleaned: {time.monotonic() - started:.1f} s", flush=True)
+        self.kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/mig.config": None}}})
+        # The kind GpuNode is kept, unless it is asked for.
+        crd = "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpulet.io"
+        after = self.seen()
+        if crd in after["cluster"]:
+            objects = self.kube.get("/apis/gpulet.io/v1alpha1/gpunodes")["items"]
+            assert not objects, f"GpuNodes are left: {[item['metadata']['name'] for item in objects]}"
+            self.checks.kubectl("delete", "crd", "gpunodes.gpulet.io")
+            after = self.seen()
+        self.label_pool(None)
+        assert after == self.before, f"left: {json.dumps(after)}; before: {json.dumps(self.before)}"
+        things = self.helm_kubectl("get", "all,serviceaccounts,configmaps,roles,rolebindings", "-o", "name").split()
+        strange = [name for name in things if "gpulet" in name]
+        assert not strange, f"in the namespace: {strange}"
+        for node in self.nodes:
+            assert self.kube.allocatable(node.name, GPU) == 0
+
+
+class Load(threading.Thread):
+    """Makes Pods that ask for a GPU, hold it for a moment and end; `with` begins and ends it."""
+
+    def __init__(self, kube):
+        super().__init__(daemon=True)
+        self.kube, self.count, self.failed, self.longest = kube, 0, [], 0.0
+        self.ends, self.more = threading.Event(), threading.Condition()
+        self.error = None
+
+    def run(self):
+        try:
+            while not self.ends.wait(EVERY_S):
+                pod = gpu_pod(f"load-{self.count}", 1, script="true")
+                pod["metadata"]["labels"] = {"load": "gpu"}
+                self.kube.create_pod(pod)
+                with self.more:
+                    self.count += 1
+                    self.more.notify_all()
+        except Exception as error:
+            self.error = error
+            with self.more:
+                self.more.notify_all()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.join()
+        assert not self.error, self.error
+
+    def wait(self, count):
+        with self.more:
+            assert self.more.wait_for(lambda: self.count >= count or self.error, 60) and not self.error, self.error
+
+    def settle(self):
+        def pods():
+            return [pod for pod in self.kube.pods().values() if pod["metadata"]["labels"].get("load")]
+        until("all Pods of the load have ended", lambda: all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods()), TIMED_LIMIT_S)
+        for pod in pods():
+            status = pod["status"]
+            if status["phase"] == "Failed":
+                self.failed.append((pod["metadata"]["name"], status.get("reason"), status.get("message"), pod["spec"].get("nodeName")))
+                continue
+            scheduled = next(condition for condition in status["conditions"] if condition["type"] == "PodScheduled")
+            self.longest = max(self.longest, moment(scheduled["lastTransitionTime"]) - moment(pod["metadata"]["creationTimestamp"]))
+
+
+def moment(text):
+    return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))

@@ -196,13 +196,14 @@ class Node {
   // A Pod is deleted because another comes: no Pod is to be bound to the node in between. A second signal,
   // and a service of a host, do not wait.
   void end() {
-    const bool in_pod = sources_.environment.contains("KUBERNETES_SERVICE_HOST");
-    if (leaving_ || !in_pod || !access_ || !agent_) return end_daemons();
+    if (leaving_ || !in_pod() || !access_ || !agent_) return end_daemons();
     std::vector<std::string> resources;
     for (const auto& offer : agent_->offers()) resources.push_back(offer->resource.name.str());
     if (resources.empty()) return end_daemons();
     leaving_ = cluster::NodeLeaving::start(loop_, *access_, std::move(resources), [this] { end_daemons(); });
   }
+
+  bool in_pod() const { return sources_.environment.contains("KUBERNETES_SERVICE_HOST"); }
 
   // MPS daemons go on for the next agent to take over. The first process of a container takes them with it,
   // so there they are ended in order, for which the manifest's grace period has time.
@@ -300,7 +301,7 @@ class Node {
     label(access ? *access : std::nullopt);
     if (!access || !*access) return on_labels({});
     access_ = **access;
-    rights_care_.emplace(loop_, *access_).apply(config_);
+    rights_care_.emplace(loop_, *access_, in_pod()).apply(config_);
     pages_->set_access(*access_);
     node_patch_ = cluster::NodePatch::start(loop_, **access);
     node_watch_ =

@@ -13,15 +13,17 @@ bool has(const std::vector<cluster::Right>& rights, const cluster::Right& right)
 
 }  // namespace
 
-RightsCare::RightsCare(Loop& loop, cluster::Access access, Duration again, cluster::SendTiming timing)
+RightsCare::RightsCare(Loop& loop, cluster::Access access, bool in_pod, Duration again,
+                       cluster::SendTiming timing)
     : loop_(loop),
       access_(std::move(access)),
+      in_pod_(in_pod),
       again_(again),
       review_(cluster::RightsReview::start(
           loop, access_, [this](const auto& refused) { on_answer(refused); }, timing)) {}
 
 void RightsCare::apply(const config::Config& config) {
-  auto wanted = wanted_rights(config, access_);
+  auto wanted = wanted_rights(config, access_, in_pod_);
   if (wanted == wanted_) return;
   wanted_ = std::move(wanted);
   ask();

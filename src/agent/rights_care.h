@@ -17,7 +17,7 @@ inline constexpr Duration kRightsAgain = std::chrono::minutes(10);
 // Loop's thread only.
 class RightsCare {
  public:
-  RightsCare(Loop& loop, cluster::Access access, Duration again = kRightsAgain,
+  RightsCare(Loop& loop, cluster::Access access, bool in_pod, Duration again = kRightsAgain,
              cluster::SendTiming timing = {});
   RightsCare(const RightsCare&) = delete;
 
@@ -31,6 +31,7 @@ class RightsCare {
 
   Loop& loop_;
   const cluster::Access access_;
+  const bool in_pod_;
   const Duration again_;
   std::vector<WantedRight> wanted_;
   std::optional<std::vector<cluster::Right>> refused_;

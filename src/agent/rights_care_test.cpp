@@ -28,9 +28,9 @@ config::Config config_of(const std::string& yaml) {
   return loaded ? std::move(loaded->config) : config::Config();
 }
 
-std::set<std::string> names_of(const std::string& yaml) {
+std::set<std::string> names_of(const std::string& yaml, bool in_pod = false) {
   const auto wanted =
-      wanted_rights(config_of(yaml), {.host = "h", .node_name = "node-1", .pod_namespace = "gpulet"});
+      wanted_rights(config_of(yaml), {.host = "h", .node_name = "node-1", .pod_namespace = "gpulet"}, in_pod);
   std::set<std::string> names;
   for (const auto& one : wanted) {
     EXPECT_FALSE(one.without.empty());
@@ -82,6 +82,15 @@ TEST(WantedRights, WhatIsSwitchedOffNeedsNone) {
       (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
 }
 
+TEST(WantedRights, InAPodItSaysThatItGoes) {
+  const auto wanted = names_of(
+      "gpulet: {publishNode: false, labels: {outputs: [none]}, "
+      "faults: {condition: false, label: false, podEvents: false}}",
+      true);
+  EXPECT_EQ(wanted, (std::set<std::string>{"create on events", "patch on events", "list on nodes",
+                                           "watch on nodes", "get on nodes", "patch on nodes/status"}));
+}
+
 // docs/SECURITY.md has these rights and no other: rows as "| `get`, `list` on `pods` | …".
 TEST(WantedRights, ThePageHasThem) {
   const auto page = read_file("docs/SECURITY.md").value_or("");
@@ -125,7 +134,7 @@ TEST_F(RightsCareTest, ARightThatIsGivenLaterIsNoticedAndTheSameConfigAsksNothin
   });
   const auto config = config_of("");
   call([&] {
-    care_.emplace(loop_, access(), 5ms);
+    care_.emplace(loop_, access(), true, 5ms);
     EXPECT_FALSE(care_->missing());
     care_->apply(config);
     care_->apply(config);

@@ -30,7 +30,8 @@ bool outputs(const config::LabelSettings& labels, config::LabelOutput output) {
 
 }  // namespace
 
-std::vector<WantedRight> wanted_rights(const config::Config& config, const cluster::Access& access) {
+std::vector<WantedRight> wanted_rights(const config::Config& config, const cluster::Access& access,
+                                       bool in_pod) {
   const auto& own = config.gpulet;
   const auto& faults = own.faults;
   const auto node = [&](const char* verb, const char* resource = "nodes") {
@@ -42,6 +43,11 @@ std::vector<WantedRight> wanted_rights(const config::Config& config, const clust
   }
   for (const char* const verb : {"list", "watch"}) {
     list.add(node(verb), "the node's labels that choose its config and its MIG layout are not followed");
+  }
+  if (in_pod) {
+    const char* const without = "Pods may fail that are bound to the node while its agent is replaced";
+    list.add(node("get"), without);
+    list.add(node("patch", "nodes/status"), without);
   }
   const bool taints = !faults.taints.empty();
   const bool labels = outputs(own.labels, config::LabelOutput::kNode);

@@ -17,7 +17,9 @@ struct WantedRight {
   friend bool operator==(const WantedRight&, const WantedRight&) = default;
 };
 
-// Each right once. Of the node's own objects the right to those alone.
-std::vector<WantedRight> wanted_rights(const config::Config& config, const cluster::Access& access);
+// Each right once. Of the node's own objects the right to those alone. `in_pod`: the agent is replaced as
+// Pods are, and says before it goes that it does (cluster/node_leaving.h).
+std::vector<WantedRight> wanted_rights(const config::Config& config, const cluster::Access& access,
+                                       bool in_pod);
 
 }  // namespace gpulet::agent

@@ -11,8 +11,6 @@ namespace {
 using nlohmann::json;
 using Outcome = Sending::Outcome;
 
-constexpr const char* kPath = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-
 class OneByOne final : public RightsReview {
  public:
   OneByOne(Loop& loop, Access access, std::function<void(std::vector<Right>)> done, SendTiming timing)
@@ -38,7 +36,7 @@ class OneByOne final : public RightsReview {
       return done_(std::exchange(refused_, {}));
     }
     sending_.request({.method = "POST",
-                      .path = kPath,
+                      .path = kReviewPath,
                       .content_type = "application/json",
                       .body = review_of(rights_[next_])},
                      "create on selfsubjectaccessreviews.authorization.k8s.io",

@@ -25,7 +25,8 @@ struct Right {
   friend bool operator==(const Right&, const Right&) = default;
 };
 
-// The body of a SelfSubjectAccessReview.
+// Where a SelfSubjectAccessReview is posted, and its body.
+inline constexpr const char* kReviewPath = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 std::string review_of(const Right& right);
 
 // Loop's thread only.

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "agent/wanted_rights.h"
 #include "base/wall_time.h"
 #include "cluster/api_client.h"
 #include "cluster/objects.h"
+#include "cluster/rights.h"
+#include "config/load.h"
 #include "doctor/probes.h"
 
 namespace gpulet::doctor {
@@ -21,29 +24,13 @@ using nlohmann::json;
 constexpr std::size_t kMaxPods = 64u << 20;
 constexpr const char* kOurs = "nvidia.com/";
 
-// What the agent needs in its default settings (docs/SECURITY.md).
-struct Right {
-  const char *group, *resource, *subresource, *verb;
-};
-constexpr Right kRights[] = {{"", "nodes", "", "get"},         {"", "nodes", "", "list"},
-                             {"", "nodes", "", "watch"},       {"", "nodes", "", "patch"},
-                             {"", "nodes", "status", "patch"}, {"", "pods", "", "get"},
-                             {"", "events", "", "create"},     {"", "events", "", "patch"}};
-
-std::string name_of(const Right& right) {
-  return std::string(right.verb) + " on " + right.resource + (*right.subresource == '\0' ? "" : "/") +
-         right.subresource;
-}
-
-json review_of(const Right& right) {
-  return {{"apiVersion", "authorization.k8s.io/v1"},
-          {"kind", "SelfSubjectAccessReview"},
-          {"spec",
-           {{"resourceAttributes",
-             {{"group", right.group},
-              {"resource", right.resource},
-              {"subresource", right.subresource},
-              {"verb", right.verb}}}}}};
+// What the agent needs in its default settings, but for what it publishes to a scheduler that may not be
+// there.
+std::vector<agent::WantedRight> needed(const std::string& node) {
+  auto loaded = config::load({});
+  config::Config config = loaded ? std::move(loaded->config) : config::Config();
+  config.gpulet.publish_node = false;
+  return agent::wanted_rights(config, {.host = {}, .node_name = node}, true);
 }
 
 bool wants_gpu(const json& pod) {
@@ -87,9 +74,9 @@ class Asking {
                                         [&](auto done) { client_.request(request, std::move(done)); });
   }
 
-  Result<json> post(const std::string& path, const json& body) {
+  Result<json> post(const std::string& path, const std::string& body) {
     return parsed(
-        request({.method = "POST", .path = path, .content_type = "application/json", .body = body.dump()}));
+        request({.method = "POST", .path = path, .content_type = "application/json", .body = body}));
   }
   Result<json> get(const std::string& path) { return parsed(request({.method = "GET", .path = path})); }
 
@@ -138,11 +125,10 @@ class Asking {
 
   Result<std::vector<std::string>> missing_rights() {
     std::vector<std::string> missing;
-    for (const auto& right : kRights) {
-      GPULET_TRY_ASSIGN(const auto review,
-                        post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review_of(right)));
+    for (const auto& [right, without] : needed(node_)) {
+      GPULET_TRY_ASSIGN(const auto review, post(cluster::kReviewPath, cluster::review_of(right)));
       const auto& allowed = member(member(review, "status"), "allowed");
-      if (!allowed.is_boolean() || !allowed.get<bool>()) missing.push_back(name_of(right));
+      if (!allowed.is_boolean() || !allowed.get<bool>()) missing.push_back(right.text());
     }
     return missing;
   }

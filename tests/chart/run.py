@@ -325,6 +325,15 @@ def check_configs():
     assert not [name for name in external.names() if name.startswith("ConfigMap")], external.names()
 
 
+def check_examples():
+    for path in sorted((ROOT / "examples/values").glob("*.yaml")):
+        values = yaml.safe_load(path.read_text())
+        rendered = Rendered(values)
+        given = yaml.safe_load(values["config"]["map"]["default"])
+        told = understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])
+        expect(set(given.get("gpulet", {})) - set(told["gpulet"]), set())
+
+
 def check_mps():
     config = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
     rule = "version: v1\ngpulet: {partition: [{devices: all, mps: {replicas: 4}}]}\n"
@@ -344,7 +353,7 @@ def check_paths():
     kubelet = "/var/snap/microk8s/common/var/lib/kubelet"
     expect([told["kubeletDir"], told["cdi"]["specDir"], told["cdi"]["hookDir"]], [kubelet, "/etc/cdi", "/opt/gpulet"])
     mounts = rendered.mounts()
-    expect(mounts["device-plugins"], (f"{kubelet}/device-plugins",) * 2)
+    expect(mounts["device-plugins"], (f"{kubelet}/device-plugins", "/var/lib/kubelet/device-plugins"))
     expect(mounts["hook"], ("/opt/gpulet",) * 2)
     expect(mounts["state"], (told["stateDir"], "/opt/state"))
 

@@ -90,7 +90,7 @@ TEST_F(SimDoctorCluster, WhatTheApiServerSaysIsNamed) {
   expect_fault("fail", "pods", "team/late: Allocate failed", more());
   failed_.clear();
   no_patch_ = true;
-  expect_fault("fail", "rights", "me may not: patch on nodes, patch on nodes/status, patch on events",
+  expect_fault("fail", "rights", "me may not: patch on events, patch on nodes/status, patch on nodes",
                more());
   no_patch_ = false;
   mig_state_ = "failed";

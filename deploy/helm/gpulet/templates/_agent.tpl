@@ -231,7 +231,7 @@ spec:
       volumes:
         - name: device-plugins
           hostPath:
-            path: {{ $v.kubeletRoot }}/device-plugins
+            path: /var/lib/kubelet/device-plugins
         - name: pod-resources
           hostPath:
             path: {{ $v.kubeletRoot }}/pod-resources

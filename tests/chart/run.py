@@ -150,7 +150,7 @@ def check_kustomize():
 
 def schema_paths(schema, prefix=""):
     for key, part in schema["properties"].items():
-        if "properties" in part:
+        if "properties" in part and prefix + key != "gpulet":
             yield from schema_paths(part, f"{prefix}{key}.")
         else:
             yield prefix + key
@@ -334,6 +334,17 @@ def check_examples():
         expect(set(given.get("gpulet", {})) - set(told["gpulet"]), set())
 
 
+def check_every_setting_is_taken():
+    told = output(GPULET, "config", "print", env={"PATH": os.environ["PATH"]})
+    known = yaml.safe_load(told)["gpulet"]
+    known["partition"] = [{"devices": "all", "whole": {}}]
+    known["health"]["classes"] = {"lost": {"effect": "flag", "hold": "1m"}}
+    known["faults"]["moving"]["graces"] = {"thermal": "stay"}
+    rendered = Rendered({"gpulet": known})
+    expect(yaml.safe_load(rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"], known)
+    expect(understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"]["health"]["hold"], known["health"]["hold"])
+
+
 def check_mps():
     config = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
     rule = "version: v1\ngpulet: {partition: [{devices: all, mps: {replicas: 4}}]}\n"
@@ -419,6 +430,8 @@ def check_mistakes_are_refused():
     refused({"gfd": {"noTimestmp": True}}, "/gfd", "noTimestmp")
     refused({"pools": {"a": {"nodeSelector": {"a": "b"}, "confg": "x"}}}, "/pools/a", "confg")
     refused({"pools": {"a": {"nodeSelector": {"a": "b", "c": "d"}}}}, "/pools/a/nodeSelector")
+    refused({"gpulet": {"logLevl": "debug"}}, "/gpulet", "logLevl")
+    refused({"gpulet": {"faults": {"moving": {"enable": True}}}}, "/gpulet/faults/moving", "enable")
     refused({"namespace": "x"}, "namespace")
     refused({}, "allowDefaultNamespace", namespace="default")
     refused({"config": {"name": "x", "map": {"default": "version: v1\n"}}}, "config.name", "config.map")

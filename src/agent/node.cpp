@@ -200,7 +200,8 @@ class Node {
     std::vector<std::string> resources;
     for (const auto& offer : agent_->offers()) resources.push_back(offer->resource.name.str());
     if (resources.empty()) return end_daemons();
-    leaving_ = cluster::NodeLeaving::start(loop_, *access_, std::move(resources), [this] { end_daemons(); });
+    const auto close = [this] { agent_.reset(), host_.reset(); };
+    leaving_ = cluster::NodeLeaving::start(loop_, *access_, resources, close, [this] { end_daemons(); });
   }
 
   bool in_pod() const { return sources_.environment.contains("KUBERNETES_SERVICE_HOST"); }

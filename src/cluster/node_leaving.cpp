@@ -15,11 +15,12 @@ using nlohmann::json;
 
 class Leaving final : public NodeLeaving {
  public:
-  Leaving(Loop& loop, Access access, std::vector<std::string> resources, std::function<void()> done,
-          LeavingTiming timing)
+  Leaving(Loop& loop, Access access, std::vector<std::string> resources, std::function<void()> close,
+          std::function<void()> done, LeavingTiming timing)
       : loop_(loop),
         path_("/api/v1/nodes/" + access.node_name),
         resources_(std::move(resources)),
+        close_(std::move(close)),
         done_(std::move(done)),
         timing_(timing),
         client_(loop, std::move(access), timing.limit),
@@ -29,6 +30,7 @@ class Leaving final : public NodeLeaving {
 
  private:
   void say() {
+    if (!done_) return;  // the limit was first
     json allocatable = json::object();
     for (const auto& resource : resources_) allocatable[resource] = "0";
     client_.request({.method = "PATCH",
@@ -51,7 +53,14 @@ class Leaving final : public NodeLeaving {
         const auto count = text_of(member(allocatable, resource.c_str()));
         return count.empty() || count == "0";
       });
-      none ? finish() : say();
+      if (!none) return say();
+      if (!close_) return finish();
+      // On the next turn, as closing takes whatever else is on the loop with it.
+      loop_.post([this, alive = std::weak_ptr(alive_)] {
+        if (alive.expired()) return;
+        if (auto close = std::exchange(close_, nullptr)) close();
+        say();
+      });
     });
   }
 
@@ -67,23 +76,27 @@ class Leaving final : public NodeLeaving {
     limit_.reset();
     quiet_.reset();
     client_.close();
+    if (auto close = std::exchange(close_, nullptr)) loop_.post(std::move(close));
     if (auto done = std::exchange(done_, nullptr)) loop_.post(std::move(done));
   }
 
   Loop& loop_;
   const std::string path_;
   const std::vector<std::string> resources_;
-  std::function<void()> done_;
+  std::function<void()> close_, done_;
   const LeavingTiming timing_;
   ApiClient client_;
   Subscription limit_, quiet_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
 }  // namespace
 
 std::unique_ptr<NodeLeaving> NodeLeaving::start(Loop& loop, Access access, std::vector<std::string> resources,
-                                                std::function<void()> done, LeavingTiming timing) {
-  return std::make_unique<Leaving>(loop, std::move(access), std::move(resources), std::move(done), timing);
+                                                std::function<void()> close, std::function<void()> done,
+                                                LeavingTiming timing) {
+  return std::make_unique<Leaving>(loop, std::move(access), std::move(resources), std::move(close),
+                                   std::move(done), timing);
 }
 
 }  // namespace gpulet::cluster

@@ -21,7 +21,8 @@ class NodeLeavingTest : public ApiTest {
     serve(std::move(handler));
     call([&] {
       leaving_ = NodeLeaving::start(
-          loop_, access(), {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"}, [this] { ++done_; }, timing);
+          loop_, access(), {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"},
+          [this] { closed_after_ = server_->received().size(); }, [this] { ++done_; }, timing);
     });
   }
   bool done() {
@@ -32,6 +33,7 @@ class NodeLeavingTest : public ApiTest {
   }
 
   std::atomic<int> done_ = 0;
+  std::atomic<std::size_t> closed_after_ = 0;  // requests
   std::unique_ptr<NodeLeaving> leaving_;
 };
 
@@ -52,13 +54,15 @@ TEST_F(NodeLeavingTest, TheKubeletsOwnWordInBetweenIsAnsweredOnceMore) {
     return node(looks++ == 0 ? "8" : "0");
   });
   ASSERT_TRUE(done());
-  EXPECT_EQ(asked(kSay), 2);
+  EXPECT_EQ(asked(kSay), 3);
+  EXPECT_EQ(closed_after_, 4u);
   EXPECT_EQ(done_, 1);
 }
 
 TEST_F(NodeLeavingTest, ARefusalOrAServerThatIsAwayKeepsNobody) {
   begin([](const Received&) { return Reply{403}; }, {.limit = 1h, .quiet = 1h});
   ASSERT_TRUE(done());
+  EXPECT_EQ(closed_after_, 1u);
   EXPECT_EQ(asked(kSay), 1);
 }
 

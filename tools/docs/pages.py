@@ -16,9 +16,12 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Pages that lie beside docs/, with links as from inside it."""
+    """Pages that lie beside docs/, with links as from inside it; the examples as they are."""
+    root = pathlib.Path(config.docs_dir).parent
+    for example in sorted(path for path in (root / "examples").rglob("*") if path.suffix in (".md", ".yaml")):
+        files.append(File.generated(config, str(example.relative_to(root)), content=example.read_text(encoding="utf-8")))
     for name in FROM_THE_ROOT:
-        text = (pathlib.Path(config.docs_dir).parent / name).read_text(encoding="utf-8")
+        text = (root / name).read_text(encoding="utf-8")
         text = re.sub(r"\[([^\]]*)\]\(LICENSE\)", r"\1", text.replace("](docs/", "]("))
         files.append(File.generated(config, name, content=text))
     return files

@@ -24,8 +24,9 @@ class SimDoctor : public NodeTest {
  protected:
   // A node whose host root is the driver's: with containerd, a CDI spec, and an agent that hands devices out
   // by CDI.
-  void SetUp() override {
-    up();
+  void SetUp() override { lay_out("hgx-h100"); }
+  void lay_out(const std::string& machine) {
+    up(machine);
     put(kEngineConfig, kCdiOn);
     put("/usr/bin/gpulet-hook", "");
     // As the host, whose root is the driver's, calls the files.

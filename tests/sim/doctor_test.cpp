@@ -249,5 +249,27 @@ TEST_F(SimDoctor, WhatIsBetweenGpus) {
   expect_fault("warn", "iommu", "the IOMMU translates the DMA of " + gpu.filename().string());
 }
 
+class SimDoctorA100 : public SimDoctor {
+ protected:
+  void SetUp() override { lay_out("dgx-a100"); }
+};
+
+// Its GPUs do not say whether they have joined the fabric, and take another MIG mode only with a reset.
+TEST_F(SimDoctorA100, TheFabricManagerIsLookedFor) {
+  serve_by_cdi();
+  EXPECT_EQ(with(doctor(), "fail"), "");
+  put("/proc/1/comm", "systemd\n");
+  expect_fault("fail", "fabric", "no fabric manager");
+  put("/proc/77/cmdline", std::string("/usr/bin/nv-fabricmanager\0-c\0x\0", 31));
+  EXPECT_EQ(with(doctor(), "fail"), "");
+}
+
+TEST_F(SimDoctorA100, AMigModeThatWaitsForAReset) {
+  ASSERT_EQ(sim::set_mig_mode(machine().edit()->gpus[1], true), sim::MigOutcome::kResetRequired);
+  const auto report = doctor();
+  EXPECT_EQ(with(report, "fail"), "plugin mig") << report.dump(1);
+  EXPECT_NE(found(report, "mig").find("GPU 1: MIG is off, and on after the next reset"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gpulet::tests

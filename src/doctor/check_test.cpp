@@ -44,6 +44,7 @@ Facts healthy() {
                   .switches = 4,
                   .nouveau = false,
                   .redirecting_bridges = {},
+                  .bridges_unseen = false,
                   .translated_gpus = {}};
   facts.installed = {.module = std::string(kVersion), .libraries = {kVersion}};
   facts.driver_root = "/";
@@ -337,6 +338,21 @@ TEST(Checks, WithoutAnAgentTheDriverSpeaksOfItsGpus) {
     EXPECT_EQ(gpus->judgement.verdict, one.verdict) << one.says;
     EXPECT_NE(gpus->judgement.found.find(one.says), std::string::npos) << gpus->judgement.found;
   }
+}
+
+TEST(Checks, WhatOnlyRootMaySeeIsNoFault) {
+  auto facts = healthy();
+  const auto denied = fail(Code::kPermissionDenied, "permission denied");
+  facts.kubelet.socket = denied;
+  facts.kubelet.plugins.clear();
+  facts.kubelet.plugins_seen = denied;
+  facts.kubelet.allocatable = denied;
+  facts.programs->device_plugins.clear();
+  facts.mps = denied;
+  facts.bus->bridges_unseen = true;
+  const auto findings = diagnose(facts);
+  EXPECT_EQ(of(findings, Verdict::kFail) + of(findings, Verdict::kWarn), "");
+  EXPECT_EQ(of(findings, Verdict::kCannotTell), "kubelet plugin resource mps iommu");
 }
 
 TEST(Checks, CdiIsAskedForOnlyWhereItIsUsed) {

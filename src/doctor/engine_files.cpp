@@ -107,7 +107,7 @@ Result<CdiSpecs> look_at_cdi(const Trees& trees, const std::string& agent_folder
   return specs;
 }
 
-std::vector<std::pair<std::string, std::string>> mps_pipes(const std::string& root) {
+Result<std::vector<std::pair<std::string, std::string>>> mps_pipes(const std::string& root) {
   std::vector<std::pair<std::string, std::string>> pipes;
   std::error_code error;
   std::filesystem::recursive_directory_iterator entry(root, error), end;
@@ -117,6 +117,8 @@ std::vector<std::pair<std::string, std::string>> mps_pipes(const std::string& ro
     const auto folder = entry->path().parent_path();
     pipes.emplace_back(folder.lexically_relative(root).string(), (folder / "pipe").string());
   }
+  if (error && error.value() != ENOENT)
+    return fail(errno_error("cannot be looked through", error.value(), root));
   std::ranges::sort(pipes);
   return pipes;
 }

@@ -34,6 +34,7 @@ struct Bus {
   bool nouveau = false;   // the module is loaded, whatever it has
   // PCI bridges above GPUs whose Access Control Services send peer-to-peer traffic up to the root complex.
   std::vector<std::string> redirecting_bridges;
+  bool bridges_unseen = false;  // the kernel shows us only the beginning of their settings
   // GPUs whose DMA the IOMMU translates (group type DMA or DMA-FQ).
   std::vector<std::string> translated_gpus;
 };
@@ -98,6 +99,7 @@ struct Kubelet {
   std::vector<std::string> other_folders;
   Status socket = not_looked_at();    // that of registrations
   std::vector<PluginSocket> plugins;  // NVIDIA's, by name
+  Status plugins_seen;                // why there may be more of them than were seen
   // By resource, from PodResources: healthy devices, and how many of them containers hold.
   Result<std::map<std::string, std::size_t>> allocatable = not_looked_at(), held = not_looked_at();
 };

@@ -166,6 +166,8 @@ Judgement judge_iommu(const Facts& facts) {
                     ": GPU to GPU is slow, or hangs",
                 "on bare metal boot with `iommu=pt`, or switch the IOMMU off in the firmware");
   }
+  if (facts.bus->bridges_unseen)
+    return cannot_tell("the bridges' settings are root's to read", "run this as root");
   return pass("neither ACS nor the IOMMU is between the GPUs");
 }
 

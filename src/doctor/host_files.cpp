@@ -16,6 +16,7 @@ namespace gpulet::doctor {
 namespace {
 
 constexpr std::string_view kNvidia = "0x10de";
+constexpr std::size_t kShownToAll = 64;  // bytes of a configuration space, without CAP_SYS_ADMIN
 constexpr std::string_view kLibrary = "libnvidia-ml.so.";
 constexpr std::uint32_t kDisplay = 0x03, kNvSwitch = 0x068000;
 constexpr const char* kLibraryFolders[] = {"/usr/lib64",
@@ -45,10 +46,12 @@ bool is_version(std::string_view word) {
 }
 
 // What lies above a GPU in sysfs' tree of devices: bridges, whose names are addresses.
-void add_bridges(const RootDirectory& sys, const std::string& device, std::set<std::string>& redirecting) {
+void add_bridges(const RootDirectory& sys, const std::string& device, Bus& bus,
+                 std::set<std::string>& redirecting) {
   std::string folder = device.substr(0, device.rfind('/'));
   for (; inventory::PciAddress::parse(last_part(folder)); folder.resize(folder.rfind('/'))) {
     const auto config = sys.read(folder + "/config");
+    bus.bridges_unseen = bus.bridges_unseen || !config || config->size() <= kShownToAll;
     if (config && acs_redirects(*config)) redirecting.insert(last_part(folder));
   }
 }
@@ -64,7 +67,7 @@ void add_function(const RootDirectory& sys, const std::string& name, Bus& bus,
   bus.gpus.push_back({name, driver ? last_part(*driver) : std::string()});
   const auto type = trimmed(sys.read(*device + "/iommu_group/type"));
   if (type == "DMA" || type == "DMA-FQ") bus.translated_gpus.push_back(name);
-  add_bridges(sys, *device, redirecting);
+  add_bridges(sys, *device, bus, redirecting);
 }
 
 std::string version_in(const std::string& text) {

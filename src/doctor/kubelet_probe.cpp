@@ -35,6 +35,18 @@ PluginSocket look_at_plugin(const std::string& folder, const std::string& name) 
   return plugin;
 }
 
+// A folder that is not there holds none.
+Status look_at_plugins(const std::string& path, std::vector<PluginSocket>& plugins) {
+  const auto folder = RootDirectory::open(path);
+  if (!folder && folder.error().code() == Code::kNotFound) return {};
+  if (!folder) return fail(folder.error());
+  GPULET_TRY_ASSIGN(const auto names, folder->list("/"));
+  for (const auto& name : names) {
+    if (is_plugin(name)) plugins.push_back(look_at_plugin(path, name));
+  }
+  return {};
+}
+
 Status look_at_socket(const std::string& path) {
   GPULET_TRY(connect_unix(path));
   return {};
@@ -61,11 +73,7 @@ Kubelet ask_kubelet(Prober& prober, const Places& places, const Trees& trees) {
         Kubelet seen;
         seen.folder = dir;
         seen.socket = look_at_socket(plugins + "/kubelet.sock");
-        if (const auto folder = RootDirectory::open(plugins)) {
-          for (const auto& name : folder->list("/").value_or(std::vector<std::string>())) {
-            if (is_plugin(name)) seen.plugins.push_back(look_at_plugin(plugins, name));
-          }
-        }
+        seen.plugins_seen = look_at_plugins(plugins, seen.plugins);
         for (const char* other : kOtherFolders) {
           const auto path = below(host, other);
           if (path != dir && look_at_socket(path + "/device-plugins/kubelet.sock"))
@@ -74,7 +82,7 @@ Kubelet ask_kubelet(Prober& prober, const Places& places, const Trees& trees) {
         return seen;
       });
   if (looked) kubelet = std::move(*looked);
-  if (!looked) kubelet.socket = fail(looked.error());
+  if (!looked) kubelet.socket = kubelet.plugins_seen = fail(looked.error());
 
   const auto resources = kubelet::make_pod_resources(prober.loop(), kubelet::make_rpc(),
                                                      dir + "/pod-resources/kubelet.sock", kProbeLimit);
@@ -99,10 +107,9 @@ Kubelet ask_kubelet(Prober& prober, const Places& places, const Trees& trees) {
 
 Result<std::vector<MpsDaemon>> ask_mps(Prober& prober, const Trees& trees, const std::string& root) {
   using Pipes = std::vector<std::pair<std::string, std::string>>;
-  GPULET_TRY_ASSIGN(const auto pipes,
-                    prober.on_thread<Pipes>("the MPS root", [path = below(trees.host, root)] {
-                      return Result<Pipes>(mps_pipes(path));
-                    }));
+  GPULET_TRY_ASSIGN(
+      const auto pipes,
+      prober.on_thread<Pipes>("the MPS root", [path = below(trees.host, root)] { return mps_pipes(path); }));
   std::vector<MpsDaemon> daemons;
   if (pipes.empty()) return daemons;
   const auto program = mps::find_driver_program(trees.driver, mps::kControlProgram);

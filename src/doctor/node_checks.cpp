@@ -76,6 +76,8 @@ Judgement judge_plugin(const Facts& facts) {
   }
   const std::string fix = "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; " +
                           std::string(kAgentLog);
+  if (plugins.empty() && !facts.kubelet.plugins_seen)
+    return cannot_tell(facts.kubelet.plugins_seen.error().text(), "run this as root");
   if (plugins.empty()) return fails("no device plugin for NVIDIA's GPUs serves the kubelet", fix);
   if (plugins.front().trouble->code() == Code::kPermissionDenied)
     return cannot_tell(plugins.front().trouble->text(), "run this as root");

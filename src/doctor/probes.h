@@ -28,7 +28,8 @@ Result<Programs> look_at_programs(const Trees& trees);
 // engine_files.cpp
 Result<std::vector<Engine>> look_at_engines(const Trees& trees, bool inside);
 Result<CdiSpecs> look_at_cdi(const Trees& trees, const std::string& agent_folder, bool host_files_seen);
-std::vector<std::pair<std::string, std::string>> mps_pipes(const std::string& root);  // name, pipe directory
+// Name and pipe directory of each daemon that was started; none where there is no such root.
+Result<std::vector<std::pair<std::string, std::string>>> mps_pipes(const std::string& root);
 std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device_plugins);
 
 // Runs things within their limits: on the loop, or on threads of their own.

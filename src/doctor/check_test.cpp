@@ -387,10 +387,12 @@ TEST(Report, TheLastLineIsTheFirstThingToDo) {
 
 TEST(Report, WhatOthersSaidStaysOneLine) {
   auto facts = healthy();
-  facts.cluster->pods = {{"a/b", "0/3 nodes:\n\x1b[2Jtwo lines", false}};
+  facts.cluster->pods = {{"a/b", "0/3 nodes:\n\x1b[2Jtwo \xc2\x9b 2J lines, 95 °C", false}};
   const auto findings = diagnose(facts);
   EXPECT_EQ(summary(findings).find('\n'), std::string::npos);
   EXPECT_EQ(text_report(findings).find('\x1b'), std::string::npos);
+  EXPECT_EQ(text_report(findings).find("\xc2\x9b"), std::string::npos);
+  EXPECT_NE(text_report(findings).find("95 °C"), std::string::npos);
 }
 
 }  // namespace

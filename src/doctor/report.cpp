@@ -14,10 +14,14 @@ std::string padded(std::string_view text, std::size_t width) {
   return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
 }
 
-// What others have said stays one line.
+// What others have said stays one line, and moves no cursor.
 std::string one_line(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = ' ';
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are controls too.
+    const bool second_set = byte >= 0x80 && byte < 0xA0 && i > 0 && text[i - 1] == '\xC2';
+    if (second_set) text[i - 1] = ' ';
+    if (second_set || byte < ' ' || byte == 0x7f) text[i] = ' ';
   }
   return text;
 }

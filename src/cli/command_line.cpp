@@ -111,6 +111,7 @@ int mps_control(int argc, char** argv) {
   options.sources.drop_in = true;
   add_settings(app, options.sources.flags);
   app.set_version_flag("--version,-v", version());
+  app.add_option("--root", options.root, "where this process sees the MPS root (/mps)");
   const auto* mount = app.add_subcommand("mount-shm", "mount the shared memory of MPS clients, and end");
   if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
   if (mount->parsed()) return mps_mount_shm(options.root);

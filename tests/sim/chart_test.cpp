@@ -168,9 +168,11 @@ TEST_F(SimChart, FeatureDiscoveryTellsNfdInItsNamespace) {
 TEST_F(SimChart, TheMpsPodIdlesWhereNothingIsShared) {
   init();
   auto* daemon =
-      start("mps-control-daemon", {"NODE_NAME=node-1", "MIG_STRATEGY=none", "CONFIG_FILE=" + config(),
-                                   "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-                                   "DRIVER_ROOT_CTR_PATH=" + node().root(), kNoLeaks});
+      start("mps-control-daemon",
+            {"NODE_NAME=node-1", "MIG_STRATEGY=none", "CONFIG_FILE=" + config(), "NVIDIA_VISIBLE_DEVICES=all",
+             "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "DRIVER_ROOT_CTR_PATH=" + node().root(), kNoLeaks},
+            // The chart mounts it at /mps of a container; this process has the machine's own root.
+            {"--root=" + node().mps_root()});
   ASSERT_NE(daemon, nullptr);
   // It has taken the signals that tell it so once it can be told to end without dying of that.
   ASSERT_TRUE(eventually([&] {

@@ -100,12 +100,10 @@ class AutoscalingChecks:
         token = self.kube.call("POST", "/api/v1/namespaces/default/serviceaccounts/stranger/token",
                                {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}})["status"]["token"]
         path = f"{GROUP}/namespaces/default/pods/*/gpu_utilization"
-        server = next(pod["status"]["podIP"] for name, pod in self.checks.agent_pods().items() if name.startswith("gpulet-metrics-api"))
+        server = self.servers()[0]
 
         def status(fields):
-            connection = http.client.HTTPSConnection(server, PORT, context=ssl._create_unverified_context(), timeout=10)
-            connection.request("GET", path, headers=fields)
-            return connection.getresponse().status
+            return self.asked_at(server, path, fields).status
         told = {what: status(fields) for what, fields in {
             "nothing": {}, "a user's name": {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"},
             "a wrong token": {"Authorization": "Bearer guessed"}, "a stranger's token": {"Authorization": f"Bearer {token}"},
@@ -142,16 +140,17 @@ class AutoscalingChecks:
         for node in self.checks.nodes:
             self.checks.run_pod(f"on-{node.name}", 1, node.name)
         both = {"on-n1", "on-n2"}
-        until("values of both", lambda: both <= set(self.asked("*/gpu_utilization", "test=gpu")))
+        # Each of the two servers looks when it is asked: one may know what the other has yet to see.
+        until("values of both, of each server", lambda: all(both <= told for told in self.told_by_each()))
         self.choose_n2(None)
 
         def only_one():
-            told = set(self.asked("*/gpu_utilization", "test=gpu"))
-            assert "on-n1" in told, f"n1's is missing too: {told}"
-            return "on-n2" not in told
+            each = self.told_by_each()
+            assert all("on-n1" in told for told in each), f"n1's is missing too: {each}"
+            return not any("on-n2" in told for told in each)
         until("only n1's value is left", only_one, SCALED_S)
         self.choose_n2("true")
-        until("values of both again", lambda: both <= set(self.asked("*/gpu_utilization", "test=gpu")), SCALED_S)
+        until("values of both again", lambda: all(both <= told for told in self.told_by_each()), SCALED_S)
 
     def end(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})
@@ -162,6 +161,22 @@ class AutoscalingChecks:
         self.checks.remove_pods()
 
     # What the checks have in common.
+    def servers(self):
+        """Addresses of the metrics API's Pods."""
+        return [pod["status"]["podIP"] for name, pod in self.checks.agent_pods().items() if name.startswith("gpulet-metrics-api")]
+
+    @staticmethod
+    def asked_at(server, path, fields):
+        connection = http.client.HTTPSConnection(server, PORT, context=ssl._create_unverified_context(), timeout=10)
+        connection.request("GET", path, headers=fields)
+        return connection.getresponse()
+
+    def told_by_each(self):
+        """The Pods with a value of their GPU's use, of each server."""
+        path = f"{GROUP}/namespaces/default/pods/*/gpu_utilization?labelSelector=test%3Dgpu"
+        answers = [json.loads(self.asked_at(server, path, {"Authorization": f"Bearer {self.kube.token}"}).read()) for server in self.servers()]
+        return [{item["describedObject"]["name"] for item in answer["items"]} for answer in answers]
+
     def choose_n2(self, value):
         """Whether the DaemonSet has an agent there."""
         self.kube.patch("/api/v1/nodes/n2", {"metadata": {"labels": {"nvidia.com/gpu.present": value}}})

@@ -12,7 +12,7 @@ from lib.cdi import CdiChecks
 from lib.chart import ChartChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
-from lib.kube import LOOK, Timeout, gpu_pod, until
+from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.migrate import MigrateChecks
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
@@ -188,7 +188,11 @@ class Checks:
 
     def remove_pods(self):
         for name in self.kube.pods():
-            self.kube.delete_pod(name)
+            try:
+                self.kube.delete_pod(name)
+            except ApiError as error:
+                if error.status != 404:  # its owner was first
+                    raise
         until("all Pods have gone", lambda: not self.kube.pods(), 60)
 
     def look(self, name):

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,20 +23,22 @@ constexpr auto kCommandLimit = 30s;
 }  // namespace
 
 Result<std::string> output_of(std::vector<std::string> command, std::vector<std::string> environment) {
-  int out[2], err[2];
+  int out[2];
   if (::pipe2(out, O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno));
   FileDescriptor out_read(out[0]), out_write(out[1]);
-  if (::pipe2(err, O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno));
-  FileDescriptor err_read(err[0]), err_write(err[1]);
+  // Read when all is over: of a second pipe, one that is full would stop a program that is read from the
+  // first.
+  const FileDescriptor complaints(::memfd_create("stderr", MFD_CLOEXEC));
+  if (complaints.get() < 0) return fail(errno_error("cannot keep standard error", errno));
   ProcessOptions options{
       .program = command.front(), .arguments = command, .environment = std::move(environment)};
-  options.descriptors = {{out_write.get(), STDOUT_FILENO}, {err_write.get(), STDERR_FILENO}};
+  options.descriptors = {{out_write.get(), STDOUT_FILENO}, {complaints.get(), STDERR_FILENO}};
   GPULET_TRY_ASSIGN(const auto process, Process::start(options));
   out_write.reset();
-  err_write.reset();
   GPULET_TRY_ASSIGN(std::string printed, read_all(out_read.get(), command.front()));
-  GPULET_TRY_ASSIGN(const std::string complaint, read_all(err_read.get(), command.front()));
   GPULET_TRY_ASSIGN(const ProcessExit exit, process->wait(kCommandLimit));
+  ::lseek(complaints.get(), 0, SEEK_SET);
+  GPULET_TRY_ASSIGN(const std::string complaint, read_all(complaints.get(), command.front()));
   if (exit.ok()) return printed;
   return fail(Code::kInternal, text::join(command, " ") + ": " + exit.text() + ": " +
                                    std::string(text::trim(complaint.empty() ? printed : complaint)));

@@ -1,7 +1,7 @@
 // `gpulet doctor` and the cluster: what an API server says; MIG and MPS; the support archive.
 #include <sys/stat.h>
 
-#include <atomic>
+#include <mutex>
 
 #include "base/text.h"
 #include "base/wall_time.h"
@@ -35,33 +35,44 @@ class SimDoctorCluster : public SimDoctor {
   std::string node_folder() const { return fs::path(config_path()).parent_path(); }
   std::vector<std::string> more() const { return {"--kubeconfig", kubeconfig(), "--node-name", "node-1"}; }
 
+  // What the API server has, from now on.
+  struct State {
+    int ahead = 0;  // its clock, in seconds
+    bool no_patch = false;
+    std::string pending{}, failed{}, mig_state = "success";
+  };
+  void set(State state) {
+    const std::lock_guard lock(mutex_);
+    state_ = std::move(state);
+  }
+
   TestApiServer::Reply answer(const cluster::Received& request) const {
+    const std::lock_guard lock(mutex_);
     const auto line = request.line();
     if (line.find("selfsubjectreviews") != std::string::npos) {
       const auto now =
-          wall_text(std::chrono::system_clock::now() + std::chrono::seconds(server_ahead_)).substr(0, 19) +
+          wall_text(std::chrono::system_clock::now() + std::chrono::seconds(state_.ahead)).substr(0, 19) +
           "Z";
       return {.body = R"({"metadata":{"creationTimestamp":")" + now +
                       R"("},"status":{"userInfo":{"username":"me"}}})"};
     }
     if (line.find("selfsubjectaccessreviews") != std::string::npos) {
-      const bool refused = no_patch_ && request.body.find("\"verb\":\"patch\"") != std::string::npos;
+      const bool refused = state_.no_patch && request.body.find("\"verb\":\"patch\"") != std::string::npos;
       return {.body = std::string(R"({"status":{"allowed":)") + (refused ? "false" : "true") + "}}"};
     }
     if (line.find("/pods?") != std::string::npos) {
       const bool pending = line.find("Pending") != std::string::npos;
-      return {.status = 200, .body = R"({"items":[)" + (pending ? pending_ : failed_) + "]}"};
+      return {.status = 200, .body = R"({"items":[)" + (pending ? state_.pending : state_.failed) + "]}"};
     }
-    return {.status = 200,
-            .body = R"({"metadata":{"labels":{"nvidia.com/mig.config.state":")" + mig_state_ + R"("}}})"};
+    return {
+        .status = 200,
+        .body = R"({"metadata":{"labels":{"nvidia.com/mig.config.state":")" + state_.mig_state + R"("}}})"};
   }
 
   Certificate authority_;
   std::unique_ptr<TestApiServer> server_;
-  // Set while no command runs.
-  int server_ahead_ = 0;
-  bool no_patch_ = false;
-  std::string pending_, failed_, mig_state_ = "success";
+  mutable std::mutex mutex_;
+  State state_;
 };
 
 TEST_F(SimDoctorCluster, NothingIsLeftUntold) {
@@ -80,25 +91,22 @@ TEST_F(SimDoctorCluster, WhatTheApiServerSaysIsNamed) {
     return R"("conditions":[{"type":"PodScheduled","status":"False","message":")" + message + R"("}])";
   };
   // One that asks for no GPU is somebody else's.
-  pending_ = pod("web", "cpu", waits("0/1 cpu"));
+  const std::string web = pod("web", "cpu", waits("0/1 cpu"));
+  set({.pending = web});
   EXPECT_EQ(with(doctor(more()), "fail"), "");
   const std::string reason = "0/1 nodes: 1 gpulet: no 9 GPUs that are linked";
-  pending_ += "," + pod("train", kGpu, waits(reason));
+  set({.pending = web + "," + pod("train", kGpu, waits(reason))});
   expect_fault("fail", "pods", "team/train: " + reason, more());
-  pending_.clear();
-  failed_ = pod("late", kGpu, R"("reason":"UnexpectedAdmissionError","message":"Allocate failed")");
+  set({.failed = pod("late", kGpu, R"("reason":"UnexpectedAdmissionError","message":"Allocate failed")")});
   expect_fault("fail", "pods", "team/late: Allocate failed", more());
-  failed_.clear();
-  no_patch_ = true;
+  set({.no_patch = true});
   expect_fault("fail", "rights", "me may not: patch on events, patch on nodes/status, patch on nodes",
                more());
-  no_patch_ = false;
-  mig_state_ = "failed";
+  set({.mig_state = "failed"});
   expect_fault("fail", "mig", "mig.config.state", more());
-  mig_state_ = "success";
-  server_ahead_ = 600;
+  set({.ahead = 600});
   expect_fault("fail", "clock", "seconds behind the API server's", more());
-  server_ahead_ = -60;
+  set({.ahead = -60});
   const auto report = doctor(more());
   EXPECT_NE(found(report, "clock").find("seconds ahead of the API server's"), std::string::npos);
   EXPECT_EQ(with(report, "fail"), "");
@@ -192,7 +200,8 @@ TEST_F(SimDoctorCluster, TheArchiveHasWhatIsKnownAndNoSecret) {
 
 TEST_F(SimDoctorCluster, ExitCodes) {
   const auto code = [&](const std::vector<std::string>& given) {
-    const auto process = Process::start({.program = given[0], .arguments = given});
+    const auto process =
+        Process::start({.program = given[0], .arguments = given, .environment = sanitizer_options()});
     EXPECT_TRUE(process);
     const auto exit = (*process)->wait(kPatience);
     EXPECT_TRUE(exit);

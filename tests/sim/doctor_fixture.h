@@ -76,7 +76,7 @@ class SimDoctor : public NodeTest {
     more.push_back("--json");
     auto all = command(std::move(more));
     all.insert(all.begin(), launcher.begin(), launcher.end());
-    const auto done = cli::output_of(std::move(all));
+    const auto done = cli::output_of(std::move(all), sanitizer_options());
     const std::string printed = done ? *done : done.error().text();
     const auto begin = printed.find('{');
     auto report = begin == std::string::npos ? nlohmann::json()

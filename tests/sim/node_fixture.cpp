@@ -24,9 +24,6 @@ namespace {
 
 constexpr int kLookAgainMs = 20;
 
-// What the sanitizers of a sanitized agent are told: as this program was.
-constexpr const char* kSanitizerOptions[] = {"ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
-
 std::size_t entries_of(const std::string& folder) {
   std::error_code ignored;
   std::size_t count = 0;
@@ -43,6 +40,14 @@ class EndsTheTest final : public testing::EmptyTestEventListener {
 };
 
 }  // namespace
+
+std::vector<std::string> sanitizer_options() {
+  std::vector<std::string> options;
+  for (const char* name : {"ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"}) {
+    if (const char* value = std::getenv(name)) options.push_back(std::string(name) + "=" + value);
+  }
+  return options;
+}
 
 namespace {
 
@@ -131,9 +136,8 @@ void NodeTest::up(const std::string& machine) {
 }
 
 void NodeTest::start_agent(cli::AgentOptions options) {
-  for (const char* name : kSanitizerOptions) {
-    if (const char* value = std::getenv(name)) options.environment.push_back(std::string(name) + "=" + value);
-  }
+  const auto sanitizers = sanitizer_options();
+  options.environment.insert(options.environment.end(), sanitizers.begin(), sanitizers.end());
   // What is healed is back soon, unless the test is about when.
   const std::pair<std::string, std::string> soon[] = {{"GPULET_HEALTH_HOLD", "1s"},
                                                       {"GPULET_HEALTH_SUSPECT_INTERVAL", "200ms"},

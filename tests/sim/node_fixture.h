@@ -42,6 +42,9 @@ std::set<std::string> healthy_ids(const sim::KubeletResource& resource);
 std::set<std::string> unhealthy_ids(const sim::KubeletResource& resource);
 std::vector<std::string> ids_of(const sim::PodGrant& grant, const std::string& resource = kGpu);
 
+// What the sanitizers of a sanitized program are told: as this one was.
+std::vector<std::string> sanitizer_options();
+
 // For a command that lets go of the driver before it ends: what the simulated one keeps until then is no leak.
 inline constexpr const char* kNoLeaks = "ASAN_OPTIONS=detect_leaks=0";
 

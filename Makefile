@@ -1,6 +1,6 @@
 # What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench scale image image-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test lint fuzz bench scale soak image image-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -43,6 +43,9 @@ bench: bootstrap-test build ## the table of latencies, memory and size
 
 scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, behind the real kube-scheduler; takes an hour
 	@tests/cluster/scale.py
+
+soak: bootstrap-test build ## twenty minutes of Pods, faults and reloads: memory, descriptors and threads of the agents stay flat
+	@tests/cluster/soak.py
 
 image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
 	@deploy/image/build

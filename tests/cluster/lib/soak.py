@@ -1,0 +1,469 @@
+"""The load of tests/cluster/soak.py, what is measured under it, and the judgement."""
+import collections
+import json
+import os
+import pathlib
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import urllib.request
+
+from lib.kube import Kube, gpu_pod, until
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, ROOT, Node
+from lib.storm import Storm
+
+SHARED = "nvidia.com/gpu.shared"
+PORT = 9400
+STEPS = 25        # of a round, before it comes to rest
+MOST_BROKEN = 3   # GPUs of a node at once
+MOST_VISITORS = 6
+SAMPLE_S = 2.0
+REST_SAMPLES, REST_S = 5, 0.4
+SLACK_PART, SLACK_KIB = 0.02, 512
+ROWS = (10, 25, 50, 75, 100)  # per cent of the time
+HEADINGS = ("RSS KiB", "PSS KiB", "anon KiB", "descriptors", "threads", "children")
+# Where a GPU is broken or the kubelet does not know it yet, a Pod that is bound already is refused: the scheduler looks at the Node.
+REFUSALS = {"UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "TopologyAffinityError"}
+# What is done to a GPU by its index: one of each way in which a fault is found, and applications' errors, which are none.
+FAULTS = [*(("xid", code) for code in (13, 31, 48, 62, 74, 79, 94, 95)), ("lost", "--event"), ("hang",), ("fail", 999), ("fail", 15),
+          ("slow", 20000), ("ecc", "threshold"), ("remap", "pending"), ("nvlink", 0, "down")]
+CONFIG = """version: v1
+gpulet:
+  driverCallTimeout: 300ms
+  health: {{aliveInterval: 1s, pollInterval: 1s, suspectInterval: 200ms, driverWordDelay: 500ms, hold: 500ms, growth: 1}}
+  metrics: {{interval: {metrics_s}s}}
+  faults: {{podNotes: true, moving: {{enabled: true, barePods: true, rate: 1000, quarantined: evict, lost: evict}}}}
+"""
+SHARING = "sharing: {{timeSlicing: {{renameByDefault: true, resources: [{{name: nvidia.com/gpu, replicas: {}}}]}}}}\n"
+BAD_CONFIG = "version: v1\ngpulet: {metricks: {interval: 1s}}\n"
+
+
+class SoakStorm(Storm):
+    """With GPUs that break under the Pods, and Pods that are evicted from them."""
+
+    def mistake(self, node):
+        self.leaving |= {name for name, pod in self.kube.pods().items() if "deletionTimestamp" in pod["metadata"]}
+        return super().mistake(node)
+
+    def refused(self, name, pod):
+        if "deletionTimestamp" in pod["metadata"]:
+            self.leaving.add(name)
+        elif pod["status"].get("reason") in REFUSALS:
+            self.delete(name)
+        else:
+            super().refused(name, pod)
+
+
+class Sample:
+    """What a process has at one moment, in the order of HEADINGS."""
+
+    def __init__(self, pid):
+        self.at = time.monotonic()
+        folder = pathlib.Path(f"/proc/{pid}")
+        status, rollup = ((folder / name).read_text() for name in ("status", "smaps_rollup"))
+        self.values = [int(re.search(rf"^{name}:\s+(\d+)", text, re.M)[1])
+                       for text, name in ((status, "VmRSS"), (rollup, "Pss"), (rollup, "Anonymous"))]
+        self.values += [len(os.listdir(folder / "fd")), len(os.listdir(folder / "task")), len(children(pid))]
+
+
+def children(pid):
+    found = []
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(stat.parent.name))
+        except OSError:
+            pass  # it has just ended
+    return found
+
+
+def descriptors(pid):
+    """What they are, without the numbers that differ between two of a kind."""
+    found = collections.Counter()
+    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found[re.sub(r"\[\d+\]", "", os.readlink(link))] += 1
+        except OSError:
+            pass  # closed meanwhile
+    return found
+
+
+def medians(samples):
+    return [statistics.median(column) for column in zip(*(sample.values for sample in samples))]
+
+
+class Sampler(threading.Thread):
+    """Samples of each process as the load runs, for the peaks."""
+
+    def __init__(self, watched):
+        super().__init__(daemon=True)
+        self.watched, self.ended = watched, threading.Event()
+        self.seen = {who: [] for who in watched}
+
+    def run(self):
+        while not self.ended.wait(SAMPLE_S):
+            for who, pid in self.watched.items():
+                try:
+                    self.seen[who].append(Sample(pid))
+                except (OSError, TypeError):
+                    pass  # it has ended: the loop says so
+
+
+class Soak:
+    def __init__(self, state, seed):
+        self.state, self.kube, self.dice = state, Kube(state), random.Random(seed)
+        self.nodes = [Node(state, 1, "hgx-h100"), Node(state, 2, "l40s")]
+        self.storm = SoakStorm(self.kube, self.nodes, seed)
+        self.broken = {node.name: {} for node in self.nodes}  # index → what was done to it
+        self.visitors = []                                    # sockets and processes that look on
+        self.jobs = set()
+        self.counts = collections.Counter()
+        self.watched, self.at_rest, self.kinds, self.first = {}, {}, {}, {}
+        self.commands = [["list"], ["topo"], ["health"], ["health", "-o", "json"], ["top", "--batch", "-n", "2", "-d", "0.2"]]
+        if re.search(r"^  doctor\b", subprocess.run([GPULET, "--help"], capture_output=True, text=True, check=True).stdout, re.M):
+            self.commands.append(["doctor"])
+
+    # The node's agent and those who ask it.
+    def environment(self, node):
+        return {"NODE_NAME": node.name, "KUBECONFIG": str(self.state / "kubeconfig"), "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
+                "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "GPULET_STATE_DIR": str(node.kept), "GPULET_HEALTH_FILE": str(node.kept / "health.json"),
+                "GPULET_SOCKET": str(node.kept / "agent.sock"), "GPULET_KERNEL_LOG": ""}
+
+    def start(self):
+        text = (ROOT / "deploy/static/scheduler.yaml").read_text()
+        kind = next(part for part in text.split("\n---\n") if "kind: CustomResourceDefinition" in part)
+        subprocess.run(["kubectl", "apply", "-f", "-"], input=kind, text=True, check=True, stdout=subprocess.DEVNULL)
+        for node in self.nodes:
+            node.driver_up()
+            node.kept.mkdir(parents=True, exist_ok=True)
+            self.configure(node)
+            node.start_agent(arguments=["--config-file", node.config], env=self.environment(node))
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+            self.watched[f"{node.name} agent"] = node.agent.pid
+            self.watched[f"{node.name} listener"] = until("the listener runs", lambda: children(node.agent.pid))[0]
+            for word in ("cordon", "uncordon"):  # leaves its files, as any later one does
+                self.command(node, word, 0)
+        self.at_rest = {who: [] for who in self.watched}
+        until("the nodes are well, and stay as they are", self.settled, 30, 1)
+        self.kinds = {who: descriptors(pid) for who, pid in self.watched.items()}
+
+    def settled(self):
+        """Whether the nodes are well and as they were when this was last asked."""
+        before, self.first = self.first, {node.name: self.state_of(node) for node in self.nodes}
+        return self.first == before and all(set(state["health"].values()) == {"healthy"} and state["condition"] == "True"
+                                            for state in self.first.values())
+
+    def configure(self, node, more="", metrics_s=2):
+        node.write_config(CONFIG.format(metrics_s=metrics_s) + more)
+
+    def fetch(self, node, path):
+        with urllib.request.urlopen(f"http://10.77.0.1{node.number}:{PORT}{path}", timeout=10) as page:
+            return page.read().decode()
+
+    def metric(self, node, name):
+        return float(re.search(rf"^{name} (\S+)", self.fetch(node, "/metrics"), re.M)[1])
+
+    def command(self, node, *words):
+        done = subprocess.run(node.enter(GPULET, *words), env={**os.environ, **self.environment(node)}, capture_output=True, text=True,
+                              timeout=60, check=False)
+        assert 0 <= done.returncode < 10, f"gpulet {' '.join(map(str, words))}: exit status {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def sim(self, node, *words):
+        node.run(GPULET_SIM, *words, "--root", DRIVER_ROOT)
+
+    def health(self, node):
+        return json.loads(self.command(node, "health", "-o", "json"))["devices"]
+
+    def state_of(self, node):
+        """What must be again as it was once nothing is broken and nothing runs."""
+        told = self.kube.get(f"/api/v1/nodes/{node.name}")
+        return {
+            "kubelet": {name: sorted(ids) for name, ids in node.resources.every_allocatable().items() if name.startswith("nvidia.com/")},
+            "node": {name: count for name, count in told["status"]["allocatable"].items() if name.startswith("nvidia.com/") and count != "0"},
+            "labels": {key: value for key, value in told["metadata"]["labels"].items() if key != "nvidia.com/gfd.timestamp"},
+            "taints": told["spec"].get("taints", []),
+            "condition": next((one["status"] for one in told["status"]["conditions"] if one["type"] == "GpuHealthy"), None),
+            "health": {device["uuid"]: device["state"] for device in self.health(node)},
+            "kept": sorted(str(path.relative_to(node.kept)) for path in node.kept.rglob("*")),
+            "containers": node.containers(),
+        }
+
+    # What happens beside the Pods.
+    def break_gpu(self, node):
+        whole = [index for index in range(8) if index not in self.broken[node.name]]
+        if len(whole) <= 8 - MOST_BROKEN:
+            return self.heal_gpu(node)
+        index, (fault, *more) = self.dice.choice(whole), self.dice.choice(FAULTS)
+        if fault == "nvlink" and not node.gpu(index)["links"]:
+            fault, more = "remap", ["pending"]
+        self.broken[node.name][index] = fault
+        self.sim(node, fault, index, *more)
+        self.counts[f"fault {fault}"] += 1
+
+    def heal_gpu(self, node):
+        if self.broken[node.name]:
+            index = self.dice.choice(sorted(self.broken[node.name]))
+            self.sim(node, "heal", index)
+            del self.broken[node.name][index]
+            self.counts["healed"] += 1
+
+    def hang_driver(self, node):
+        """Until the agent has noticed, or for a moment longer than it lets a call take."""
+        self.sim(node, "hang", "all")
+        try:
+            until(f"{node.name}'s agent sees calls that hang", lambda: self.metric(node, "gpulet_driver_calls_hanging") > 0)
+        finally:
+            self.sim(node, "heal")
+            self.broken[node.name].clear()
+        self.counts["driver hung"] += 1
+
+    def cordon(self, node):
+        index = self.dice.randrange(8)
+        self.command(node, "cordon", index, "--reason", "soak")
+        self.broken[node.name].setdefault(index, "cordoned")
+        self.counts["cordoned"] += 1
+
+    def measure_otherwise(self, node):
+        self.configure(node, metrics_s=self.dice.choice((1, 2, 5)))
+        self.counts["config changed"] += 1
+
+    def refuse_config(self, node):
+        node.write_config(BAD_CONFIG)
+        until("the bad config is refused", lambda: self.metric(node, "gpulet_config_last_reload_successful") == 0)
+        self.configure(node)
+        until("the good one is taken", lambda: self.metric(node, "gpulet_config_last_reload_successful") == 1)
+        self.counts["config refused"] += 1
+
+    def restart_kubelet(self, node):
+        node.restart_kubelet()
+        self.counts["kubelet restarted"] += 1
+
+    def job(self, node):
+        """One that ends by itself."""
+        name = f"job-{self.counts['job']}"
+        self.kube.create_pod(gpu_pod(name, 1, node.name, script="sleep 0.5"))
+        self.jobs.add(name)
+        self.counts["job"] += 1
+
+    def reap_jobs(self):
+        pods = self.kube.pods()
+        for name in sorted(self.jobs):
+            if name in pods and pods[name]["status"]["phase"] in ("Succeeded", "Failed") and "deletionTimestamp" not in pods[name]["metadata"]:
+                self.storm.delete(name)
+        self.jobs &= set(pods)
+
+    def ask(self, node):
+        # Those that call the driver themselves wait with it.
+        hangs = "hang" in self.broken[node.name].values()
+        words = self.dice.choice([words for words in self.commands if not hangs or words[0] in ("health", "top")])
+        said = self.command(node, *words)
+        assert said, f"gpulet {' '.join(words)} says nothing"
+        self.counts[f"gpulet {words[0]}"] += 1
+
+    def scrape(self, node):
+        path = self.dice.choice(("/metrics", "/metrics", "/metrics", "/", "/api/now", "/api/node", "/api/use", "/api/history", "/healthz"))
+        assert self.fetch(node, path), f"{node.name}: {path} is empty"
+        self.counts["page fetched"] += 1
+
+    def visit(self, node):
+        """A browser on the node page, or somebody who follows the health; some leave as others come."""
+        if len(self.visitors) >= MOST_VISITORS or (self.visitors and self.dice.random() < 0.4):
+            return self.leave(self.visitors.pop(self.dice.randrange(len(self.visitors))))
+        if self.dice.random() < 0.3:
+            self.visitors.append(subprocess.Popen(node.enter(GPULET, "health", "--watch"), env={**os.environ, **self.environment(node)},
+                                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL))
+        else:
+            browser = socket.create_connection((f"10.77.0.1{node.number}", PORT), timeout=10)
+            browser.sendall(b"GET /api/events HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n")
+            assert browser.recv(64).startswith(b"HTTP/1.1 200"), f"{node.name}'s page does not tell of events"
+            self.visitors.append(browser)
+        self.counts["visitor"] += 1
+
+    @staticmethod
+    def leave(visitor):
+        if isinstance(visitor, subprocess.Popen):
+            visitor.terminate()
+            visitor.wait(timeout=10)
+        else:
+            visitor.close()
+
+    # The loop.
+    def busy(self, number):
+        actions = [self.break_gpu] * 6 + [self.heal_gpu] * 4 + [self.job] * 4 + [self.ask] * 3 + [self.scrape] * 6 + [self.visit] * 4 + [
+            self.measure_otherwise] * 2 + [self.refuse_config, self.cordon, self.hang_driver]
+        kubelet_at = self.dice.randrange(STEPS) if number % 3 == 2 else None
+        for step in range(STEPS):
+            node = self.dice.choice(self.nodes)
+            action = self.restart_kubelet if step == kubelet_at else self.dice.choice(actions)
+            self.storm.disturb(lambda: action(node))
+            self.storm.step()
+            self.reap_jobs()
+            self.alive()
+
+    def alive(self):
+        """The same processes as at the start."""
+        for node in self.nodes:
+            assert node.agent.poll() is None, f"{node.name}'s agent ended with {node.agent.returncode}"
+            listener = self.watched[f"{node.name} listener"]
+            assert listener in children(node.agent.pid), f"{node.name}'s listener {listener} has ended"
+
+    def drain(self):
+        while self.visitors:
+            self.leave(self.visitors.pop())
+        for node in self.nodes:
+            self.configure(node)
+            self.sim(node, "heal")
+            self.broken[node.name].clear()
+        self.storm.drain()
+
+        def gone():
+            self.reap_jobs()
+            return not self.jobs
+        until("every job has gone", gone, 60)
+
+    def uncordon(self, node):
+        """Whatever is not healthy: a reset or a reboot that its fault waits for is said to be done."""
+        for device in self.health(node):
+            if device["state"] != "healthy":
+                self.command(node, "uncordon", device["index"])
+
+    def share(self, node):
+        """Each GPU in turns, then in more of them under the Pods, then whole again."""
+        self.configure(node, SHARING.format(4))
+        names = [f"share-{number}" for number in range(3)]
+        for name in names:
+            self.kube.create_pod(gpu_pod(name, 1, node.name, resource=SHARED))
+        until(f"Pods run on shares of {node.name}", lambda: all(self.kube.pod(name)["status"]["phase"] == "Running" for name in names), 60)
+        self.configure(node, SHARING.format(6))
+        until("there are more shares", lambda: len(node.resources.allocatable(SHARED)) == 48)
+        held = [device for pod, ids in node.resources.held().items() if pod in names for device in ids]
+        assert len(held) == len(set(held)) == len(names), f"shares {held} for {names}"
+        for name in names:
+            self.kube.delete_pod(name)
+        until("they have gone", lambda: not set(names) & set(self.kube.pods()), 60)
+        self.configure(node)
+        self.counts["shared and whole again"] += 1
+
+    def restore(self):
+        """Until each node is as at the start."""
+        for node in self.nodes:
+            self.uncordon(node)
+            tried, different = time.monotonic(), {}
+
+            def restored():
+                nonlocal tried, different
+                now, first = self.state_of(node), self.first[node.name]
+                different = {key: (first[key], now[key]) for key in now if now[key] != first[key]}
+                if different and time.monotonic() - tried > 3:
+                    self.uncordon(node)
+                    tried = time.monotonic()
+                return not different
+            try:
+                until(f"{node.name} is as at the start", restored, 60, 0.2)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: at the start, and now: {different}") from None
+        self.alive()
+
+    def rest(self):
+        """What the processes have, looked at a few times: some threads and connections live for a moment longer than their work."""
+        self.restore()
+        time.sleep(REST_S)
+        for _ in range(REST_SAMPLES):
+            for who, pid in self.watched.items():
+                self.at_rest[who].append(Sample(pid))
+            time.sleep(REST_S)
+        self.counts["at rest, as at the start"] += 1
+
+    def run(self, minutes):
+        self.start()
+        sampler = Sampler(self.watched)
+        sampler.start()
+        self.began, self.length = time.monotonic(), minutes * 60
+        number = 0
+        try:
+            while time.monotonic() < self.began + self.length:
+                self.busy(number)
+                self.drain()
+                self.restore()
+                self.share(self.nodes[number % 2])
+                self.rest()
+                number += 1
+        finally:
+            sampler.ended.set()
+            sampler.join()
+            self.peaks = sampler.seen
+        self.counts["looks for a device with two holders"] = self.storm.checks
+        self.counts["Pods"] = self.storm.number + self.counts["job"] + 3 * self.counts["shared and whole again"]
+
+    # The judgement.
+    def table(self):
+        print(f"{'at':>5}  {'process':12}" + "".join(f"{heading:>13}" for heading in HEADINGS) +
+              "   highest under load: RSS KiB, descriptors, threads")
+        for part in ROWS:
+            for who, samples in self.at_rest.items():
+                limit = self.began + self.length * part / 100
+                last = [sample for sample in samples if part == 100 or sample.at <= limit][-REST_SAMPLES:] or samples[:REST_SAMPLES]
+                high = [max(column) for column in zip(*(sample.values for sample in self.peaks[who] if part == 100 or sample.at <= limit))]
+                print(f"{part:>4}%  {who:12}" + "".join(f"{value:13.0f}" for value in medians(last)) +
+                      (f"   {high[0]}, {high[3]}, {high[4]}" if high else ""))
+
+    def judge(self):
+        """(name, what is wrong or nothing) of each comparison."""
+        for who, samples in self.at_rest.items():
+            quarters = [[], [], [], []]
+            for sample in samples:
+                quarters[min(3, int(4 * (sample.at - self.began) / self.length))].append(sample)
+            if not quarters[1] or not quarters[3]:
+                yield f"{who}", "was at rest in the second and in the last quarter too seldom: more minutes are needed"
+                continue
+            early, late = medians(quarters[1]), medians(quarters[3])
+            slack = max(SLACK_KIB, SLACK_PART * early[0])
+            told = f"{early[0]:.0f} → {late[0]:.0f} KiB"
+            more = f"{late[0] - early[0]:.0f} KiB more, {slack:.0f} are allowed"
+            yield f"{who}: resident memory {told}", more if late[0] > early[0] + slack else None
+            for at, heading in list(enumerate(HEADINGS))[3:]:
+                wrong = "not equal" if early[at] != late[at] else None
+                if wrong and heading == "descriptors":
+                    wrong = f"now {dict(descriptors(self.watched[who]))}, at the start {dict(self.kinds[who])}"
+                yield f"{who}: {heading} {early[at]:g} → {late[at]:g}", wrong
+
+    def close(self):
+        for visitor in self.visitors:
+            self.leave(visitor)
+        for node in self.nodes:
+            node.end()
+
+
+def inside(state, minutes, seed):
+    """The whole of it, inside the cluster's network; returns the exit status."""
+    soak = Soak(state, seed)
+    results = []
+    try:
+        try:
+            soak.run(minutes)
+            rests = soak.counts["at rest, as at the start"]
+            results.append((f"{rests} times as at the start, by the same processes; no device had two holders", None))
+        except Exception as error:
+            traceback.print_exc(file=sys.stdout)
+            for log in sorted((state / "log").glob("*-agent")):
+                print(f"--- {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
+            results.append(("the loop", f"{type(error).__name__}: {' '.join(str(error).split())}"))
+        print(", ".join(f"{name}: {count}" for name, count in sorted(soak.counts.items())))
+        if any(soak.at_rest.values()):
+            soak.table()
+            results += soak.judge()
+    finally:
+        soak.close()
+    for name, wrong in results:
+        print(f"FAIL {name}: {wrong}" if wrong else f"ok {name}")
+    failed = sum(wrong is not None for _, wrong in results)
+    print(f"{len(results) - failed} passed, {failed} failed")
+    return 1 if failed else 0

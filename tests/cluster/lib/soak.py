@@ -48,8 +48,18 @@ class SoakStorm(Storm):
     """With GPUs that break under the Pods, and Pods that are evicted from them."""
 
     def mistake(self, node):
-        self.leaving |= {name for name, pod in self.kube.pods().items() if "deletionTimestamp" in pod["metadata"]}
-        return super().mistake(node)
+        """One that has ended, or that its kubelet refused, holds nothing either."""
+        pods = self.kube.pods()
+        self.leaving |= {name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]}
+        told = self.leaving
+        self.leaving = told | {name for name, pod in pods.items() if pod["status"]["phase"] in ("Failed", "Succeeded")}
+        try:
+            found = super().mistake(node)
+        finally:
+            self.leaving = told
+        if not found:
+            return None
+        return f"{found} (with containers: {sorted(node.containers())}; {[(name, pod['status']) for name, pod in pods.items() if name in found]})"
 
     def refused(self, name, pod):
         if "deletionTimestamp" in pod["metadata"]:

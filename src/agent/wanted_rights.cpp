@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "scheduler/gpu_node.h"
-
 namespace gpulet::agent {
 namespace {
 
@@ -49,17 +47,19 @@ std::vector<WantedRight> wanted_rights(const config::Config& config, const clust
     list.add(node("get"), without);
     list.add(node("patch", "nodes/status"), without);
   }
-  const bool taints = !faults.taints.empty();
-  const bool labels = outputs(own.labels, config::LabelOutput::kNode);
   if (faults.condition) {
     list.add(node("get"), "the condition GpuHealthy is not written");
     list.add(node("patch", "nodes/status"), "the condition GpuHealthy is not written");
   }
-  if (taints) list.add(node("get"), "the taint of a fault is not set");
-  if (labels) list.add(node("get"), "the node is not labelled");
-  if (labels) list.add(node("patch"), "the node is not labelled");
+  if (outputs(own.labels, config::LabelOutput::kNode)) {
+    list.add(node("get"), "the node is not labelled");
+    list.add(node("patch"), "the node is not labelled");
+  }
   if (faults.label) list.add(node("patch"), "the label gpulet.io/gpu-health is not written");
-  if (taints) list.add(node("patch"), "the taint of a fault is not set");
+  if (!faults.taints.empty()) {
+    list.add(node("get"), "the taint of a fault is not set");
+    list.add(node("patch"), "the taint of a fault is not set");
+  }
   if (faults.pod_events)
     list.add({.verb = "get", .resource = "pods"},
              "Pods that hold a GPU with a fault are not told by an event");

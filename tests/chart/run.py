@@ -440,7 +440,7 @@ def check_mistakes_are_refused():
     refused({"config": {"map": {"a": ""}, "default": "z"}}, "'z'")
     refused({"config": {"map": {"default": "a: ["}}}, "config.map.default")
     refused({"pools": {"p": {"nodeSelector": {"a": "b"}, "config": "z"}}}, "pools.p.config")
-    refused({"image": {"repository": "nvcr.io/nvidia/k8s-device-plugin"}}, "NVIDIA's image")
+    refused({"image": {"repository": "registry.example/nvidia/k8s-device-plugin"}}, "NVIDIA's image")
     refused({"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}, "twice")
 
 

@@ -10,7 +10,7 @@ NAME = "nvidia-device-plugin-daemonset"
 MANIFEST = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": NAME, "namespace": "kube-system"}, "spec": {
     "selector": {"matchLabels": {"name": NAME}}, "template": {"metadata": {"labels": {"name": NAME}}, "spec": {
         "nodeSelector": {"gpulet.io/no-node": "true"},
-        "containers": [{"name": "nvidia-device-plugin-ctr", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.1",
+        "containers": [{"name": "nvidia-device-plugin-ctr", "image": "registry.example/nvidia/k8s-device-plugin:v0.17.1",
                         "env": [{"name": "FAIL_ON_INIT_ERROR", "value": "false"}, {"name": "CONFIG_FILE", "value": "/config/c"}],
                         "volumeMounts": [{"name": "config", "mountPath": "/config"}]}],
         "volumes": [{"name": "config", "configMap": {"name": NAME}}]}}}}

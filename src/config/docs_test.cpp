@@ -2,9 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 
-#include "base/file.h"
+#include "base/test_page.h"
 #include "config/schema.h"
 
 namespace gpulet::config {
@@ -104,21 +103,7 @@ std::string tables() {
   return text + "\n";
 }
 
-TEST(Docs, TheTablesOfSettingsAreThese) {
-  auto page = read_file(kPage);
-  ASSERT_TRUE(page) << page.error().text();
-  const auto mark = page->find("<!-- settings");
-  ASSERT_NE(mark, std::string::npos) << "the mark is missing in " << kPage;
-  const auto begin = page->find('\n', mark) + 1;
-  const auto end = page->find("<!-- end -->", begin);
-  ASSERT_NE(end, std::string::npos) << "the end mark is missing in " << kPage;
-  const auto shown = page->substr(begin, end - begin);
-  if (std::getenv("UPDATE_GOLDEN") && shown != tables()) {
-    ASSERT_TRUE(write_file_atomic(kPage, page->replace(begin, end - begin, tables())));
-    return;
-  }
-  EXPECT_EQ(shown, tables()) << "UPDATE_GOLDEN=1 writes it";
-}
+TEST(Docs, TheTablesOfSettingsAreThese) { expect_in_page(kPage, "settings", tables()); }
 
 }  // namespace
 }  // namespace gpulet::config

@@ -83,7 +83,8 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
       .arguments = {options.name},
       .environment = {"GPULET_KUBELET_DIR=" + folder_ + "/kubelet", "GPULET_LISTEN=127.0.0.1:0",
                       "GPULET_LOG_FORMAT=json", "GPULET_STATE_DIR=" + state_dir(),
-                      "GPULET_KERNEL_LOG=" + kernel_log(), "GPULET_HEALTH_FILE=" + health_file()},
+                      "GPULET_CDI_SPEC_DIR=" + folder_ + "/cdi", "GPULET_KERNEL_LOG=" + kernel_log(),
+                      "GPULET_HEALTH_FILE=" + health_file()},
       .descriptors = {{log.get(), STDERR_FILENO}},
   };
   if (options.socket) process.environment.push_back("GPULET_SOCKET=" + socket());

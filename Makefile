@@ -41,7 +41,7 @@ fuzz: bootstrap-test ## every libFuzzer target for FUZZ_SECONDS (60) each, growi
 bench: bootstrap-test build ## the table of latencies, memory and size
 	@scripts/bench
 
-scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, behind the real kube-scheduler; takes an hour
+scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, behind the real kube-scheduler; takes a quarter of an hour
 	@tests/cluster/scale.py
 
 soak: bootstrap-test build ## twenty minutes of Pods, faults and reloads: memory, descriptors and threads of the agents stay flat

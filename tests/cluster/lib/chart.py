@@ -101,6 +101,7 @@ class ChartChecks:
         self.checks.cdi.hooks.mkdir(exist_ok=True)
         for name in self.seen()["cluster"]:
             self.checks.kubectl("delete", name)
+        self.checks.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
         for node in self.nodes:
             told = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
                             env={"NODE_NAME": node.name, "KUBECONFIG": str(node.state / "kubeconfig")})

@@ -6,6 +6,8 @@ import ssl
 import threading
 import time
 
+ASKED_AGAIN_S = 30
+
 # Says what the container sees and may open: one line each, then stays.
 LOOK = """
 echo "env $NVIDIA_VISIBLE_DEVICES"
@@ -35,18 +37,14 @@ class Kube:
     def call(self, method, path, body=None, kind="application/json", text=False):
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": kind, "Accept": "*/*" if text else "application/json"}
         payload = json.dumps(body) if body is not None else None
-        for attempt in (1, 2):
-            try:
-                if self.connection is None:
-                    self.connection = http.client.HTTPSConnection("10.77.0.1", context=self.tls, timeout=30)
-                self.connection.request(method, path, payload, headers)
-                response = self.connection.getresponse()
-                data = response.read()
+        deadline = time.monotonic() + ASKED_AGAIN_S
+        while True:
+            response, data = self.exchange(method, path, payload, headers)
+            # As every client of the API does, e.g. while a new kind's storage is made ready.
+            wait_s = response.getheader("Retry-After")
+            if response.status not in (429, 503) or not wait_s or time.monotonic() + float(wait_s) > deadline:
                 break
-            except (http.client.HTTPException, OSError):
-                self.connection = None  # the server closes idle connections
-                if attempt == 2:
-                    raise
+            time.sleep(float(wait_s))
         if response.status >= 400:
             try:
                 why = json.loads(data)
@@ -54,6 +52,19 @@ class Kube:
                 why = {"message": data.decode(errors="replace")}
             raise ApiError(response.status, why.get("reason"), why.get("message"))
         return data.decode(errors="replace") if text else json.loads(data)
+
+    def exchange(self, method, path, payload, headers):
+        for attempt in (1, 2):
+            try:
+                if self.connection is None:
+                    self.connection = http.client.HTTPSConnection("10.77.0.1", context=self.tls, timeout=30)
+                self.connection.request(method, path, payload, headers)
+                response = self.connection.getresponse()
+                return response, response.read()
+            except (http.client.HTTPException, OSError):
+                self.connection = None  # the server closes idle connections
+                if attempt == 2:
+                    raise
 
     def get(self, path):
         return self.call("GET", path)

@@ -13,6 +13,9 @@ import tempfile
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import outcome  # noqa: E402
+
 CHART = ROOT / "deploy" / "helm" / "gpulet"
 GPULET = ROOT / "out" / "bin" / "gpulet"
 TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
@@ -449,16 +452,8 @@ def main():
     env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
     subprocess.run([TESTBED, "build", "helm"], check=True, env=env)
     TESTBED_BIN = pathlib.Path(output(TESTBED, "bin", env=env).strip())
-    checks = [(name.removeprefix("check_").replace("_", " "), check) for name, check in globals().items() if name.startswith("check_")]
-    failed = 0
-    for name, check in checks:
-        try:
-            check()
-        except Exception as error:  # one that breaks is a failure of that check alone
-            failed += 1
-            print(f"FAIL {name}: {type(error).__name__}: {' '.join(str(error).split())[:1500]}")
-    print(f"{len(checks) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return outcome.tell([(name.removeprefix("check_").replace("_", " "), check)
+                         for name, check in globals().items() if name.startswith("check_")])
 
 
 if __name__ == "__main__":

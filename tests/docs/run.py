@@ -12,6 +12,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import outcome  # noqa: E402
+
 DOCS = ROOT / "docs"
 SITE = ROOT / "out" / "docs"
 CACHE = pathlib.Path(os.environ.get("GPULET_CACHE", pathlib.Path.home() / ".cache" / "gpulet"))
@@ -134,17 +137,7 @@ CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_el
 
 
 def main():
-    failed = 0
-    for name, check in CHECKS:
-        try:
-            why = check()
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
-            why = str(error)
-        if why:
-            failed += 1
-            print(f"FAIL {name}: {why}")
-    print(f"{len(CHECKS) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return outcome.tell(CHECKS)
 
 
 if __name__ == "__main__":

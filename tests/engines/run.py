@@ -15,8 +15,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(HERE.parent / "cluster"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "cluster")]
 sys.dont_write_bytecode = True
+import outcome  # noqa: E402
 from lib.images import NAME, make_glibc_image  # noqa: E402
 
 # Podman's own places for specs; ours has a vendor of its own meanwhile, so that no other test's or user's is met.
@@ -152,24 +153,14 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
     parser.add_argument("--lib", type=pathlib.Path, default=ROOT / "out" / "lib")
     arguments = parser.parse_args()
-    passed = failed = 0
     with tempfile.TemporaryDirectory(prefix="gpulet-podman-") as folder:
         podman = Podman(pathlib.Path(folder), arguments)
         try:
-            for check in (podman.one_gpu_by_index, podman.two_by_uuid, podman.all_of_them, podman.read_only_and_not_root,
-                          podman.rootless, podman.restarted):
-                name = check.__name__.replace("_", " ")
-                try:
-                    check()
-                    passed += 1
-                    print(f"ok podman: {name}", flush=True)
-                except Exception as error:  # whatever it raises is what was wrong
-                    failed += 1
-                    print(f"FAIL podman: {name}: {' '.join(str(error).split())}", flush=True)
+            return outcome.tell((f"podman: {check.__name__.replace('_', ' ')}", check) for check in (
+                podman.one_gpu_by_index, podman.two_by_uuid, podman.all_of_them, podman.read_only_and_not_root,
+                podman.rootless, podman.restarted))
         finally:
             podman.down()
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ import pathlib
 import shutil
 import signal
 import sys
-import time
-import traceback
 
 sys.dont_write_bytecode = True
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE.parent))
+import outcome  # noqa: E402
+
 CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
 
 
@@ -42,19 +43,8 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
     # What was started ends also where the tests are ended.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    passed = failed = 0
     with contextlib.closing(checks(parser.parse_args())) as all_checks:
-        for name, check in all_checks:
-            started = time.monotonic()
-            try:
-                why = check()
-            except Exception as error:  # one check that breaks is one that failed
-                traceback.print_exc(file=sys.stdout)
-                why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print(f"FAIL {name}: {why}" if why else f"ok {name}, {time.monotonic() - started:.1f} s", flush=True)
-            passed, failed = passed + (not why), failed + bool(why)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed or not passed else 0
+        return outcome.tell(all_checks)
 
 
 if __name__ == "__main__":

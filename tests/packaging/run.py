@@ -6,9 +6,11 @@ import re
 import subprocess
 import sys
 
-import image
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+import image  # noqa: E402
+import outcome  # noqa: E402
+
 OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
@@ -137,17 +139,7 @@ def main():
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ())]
     checks += [(name, check, ()) for name, check in image.CHECKS]
-    failed = 0
-    for name, check, arguments in checks:
-        try:
-            why = check(*arguments)
-        except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
-            why = str(error)
-        if why:
-            failed += 1
-            print(f"FAIL {name}: {why}")
-    print(f"{len(checks) - failed} passed, {failed} failed")
-    return 1 if failed else 0
+    return outcome.tell((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ namespace gpulet::scheduler {
 namespace {
 
 // A sanitized run takes ten times as long; fewer seeds say as much about the code, if less about the figures.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(NDEBUG)
+#if defined(__SANITIZE_ADDRESS__) || !defined(NDEBUG)
 constexpr std::uint64_t kSeeds = 3;
 #else
 constexpr std::uint64_t kSeeds = 10;

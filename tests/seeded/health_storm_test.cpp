@@ -19,11 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 using health::Scope;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 100;  // it all happens on one thread
-#else
 constexpr std::uint64_t kSeeds = 1000;
-#endif
 constexpr std::uint64_t kSeedsPerTest = 50;
 constexpr int kSteps = 40;
 

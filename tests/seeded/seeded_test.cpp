@@ -16,13 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// It all happens on one thread: ThreadSanitizer has nothing to find here but in the few threads of the
-// libraries below.
-#if defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 100;
-#else
 constexpr std::uint64_t kSeeds = 1000;
-#endif
 constexpr std::uint64_t kSeedsPerTest = 50;
 constexpr int kStepsPerSeed = 60;
 constexpr std::uint64_t kFatalXid = 79;

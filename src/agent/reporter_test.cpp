@@ -14,6 +14,7 @@ class RecordingSender final : public cluster::EventSender {
   std::uint64_t sent() const override { return events_.size(); }
   std::uint64_t dropped() const override { return 0; }
   std::size_t waiting() const override { return 0; }
+  std::size_t remembered() const override { return 0; }
 
  private:
   std::vector<cluster::Event>& events_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "base/log.h"
@@ -14,7 +15,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxRecords = 1024;  // events of the last window that a repeat may join
 constexpr const char* kNeeds = " (the agent needs create and patch on events)";
 constexpr std::size_t kMaxNameBytes = 253 - 17;  // of an object, before what tells its events apart
 
@@ -29,9 +29,18 @@ struct Record {
   bool queued = false;
   Subscription delay;  // until a burst of repeats is told
 };
-using Key = std::tuple<std::optional<PodRef>, bool, std::string, std::string>;
+using RecordPtr = std::shared_ptr<Record>;
 
-Key key_of(const Event& event) { return {event.pod, event.warning, event.reason, event.message}; }
+// By what makes two events the same one.
+struct Before {
+  using is_transparent = void;
+  static const Event& event(const Event& event) { return event; }
+  static const Event& event(const RecordPtr& record) { return record->event; }
+  static auto key(const Event& event) {
+    return std::tie(event.pod, event.warning, event.reason, event.message);
+  }
+  bool operator()(const auto& a, const auto& b) const { return key(event(a)) < key(event(b)); }
+};
 
 std::string namespace_of(const Event& event) { return event.pod ? event.pod->name_space : "default"; }
 
@@ -53,26 +62,25 @@ class Sender final : public EventSender {
       ++dropped_;  // it would lead elsewhere
       return;
     }
-    const Key key = key_of(event);
     const Time now = loop_.now();
-    forget_old(now);
-    if (const auto it = records_.find(key); it != records_.end()) return repeat(it->second, now);
+    if (const auto it = records_.find(event); it != records_.end()) return repeat(*it, now);
+    make_room();
     auto record = std::make_shared<Record>();
     record->event = std::move(event);
     record->first = record->last = loop_.wall_now();
     record->last_seen = now;
     record->name = new_name(record->event);
-    records_[key] = record;
+    records_.insert(record);
+    if (!forget_) forget_later(timing_.repeat_window);
     enqueue(record);
   }
 
   std::uint64_t sent() const override { return sent_; }
   std::uint64_t dropped() const override { return dropped_; }
   std::size_t waiting() const override { return queue_.size() + (under_way_ ? 1 : 0); }
+  std::size_t remembered() const override { return records_.size(); }
 
  private:
-  using RecordPtr = std::shared_ptr<Record>;
-
   std::string new_name(const Event& event) {
     char suffix[40];
     std::snprintf(suffix, sizeof suffix, ".%016llx",
@@ -99,19 +107,34 @@ class Sender final : public EventSender {
     });
   }
 
-  // Those that nothing repeated within the window; a record with something to tell is held by the queue or
-  // its timer.
-  void forget_old(Time now) {
-    std::erase_if(records_, [&](const auto& entry) {
-      const auto& record = *entry.second;
-      return now - record.last_seen > timing_.repeat_window && !record.delay && !record.queued;
+  // Whether something is still to be told of it: its queue or its timer holds it.
+  static bool busy(const Record& record) { return record.delay || record.queued; }
+
+  // Those that nothing repeated within the window, also where no event comes any more.
+  void forget_old() {
+    const Time now = loop_.now();
+    std::optional<Time> next;
+    std::erase_if(records_, [&](const RecordPtr& record) {
+      const bool old = now - record->last_seen >= timing_.repeat_window;
+      if (old && !busy(*record)) return true;
+      const Time until = (old ? now : record->last_seen) + timing_.repeat_window;
+      if (!next || until < *next) next = until;
+      return false;
     });
-    while (records_.size() >= kMaxRecords) {
-      const auto oldest = std::min_element(
-          records_.begin(), records_.end(),
-          [](const auto& a, const auto& b) { return a.second->last_seen < b.second->last_seen; });
-      records_.erase(oldest);
-    }
+    if (next) forget_later(std::max(*next - now, timing_.repeat_delay));
+  }
+
+  void forget_later(Duration delay) {
+    forget_ = loop_.after(delay, [this] {
+      forget_.reset();
+      forget_old();
+    });
+  }
+
+  void make_room() {
+    if (records_.size() < kMaxRemembered) return;
+    records_.erase(std::ranges::min_element(
+        records_, {}, [](const RecordPtr& record) { return std::pair(busy(*record), record->last_seen); }));
   }
 
   void enqueue(const RecordPtr& record) {
@@ -128,7 +151,7 @@ class Sender final : public EventSender {
     record->queued = false;
     dropped_ += 1;
     // A later one like it starts anew.
-    records_.erase(key_of(record->event));
+    if (const auto it = records_.find(record->event); it != records_.end()) records_.erase(it);
   }
 
   void pump() {
@@ -240,11 +263,11 @@ class Sender final : public EventSender {
   Backoff backoff_;
   std::uint64_t instance_;
   std::uint64_t next_name_ = 0, sent_ = 0, dropped_ = 0, told_ = 0;
-  std::map<Key, RecordPtr> records_;
+  std::set<RecordPtr, Before> records_;
   std::deque<RecordPtr> queue_;
   RecordPtr under_way_;
   std::string told_trouble_;
-  Subscription retry_;
+  Subscription retry_, forget_;
 };
 
 }  // namespace

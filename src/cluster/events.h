@@ -31,6 +31,7 @@ struct Event {
 };
 
 inline constexpr std::size_t kMaxQueued = 256;
+inline constexpr std::size_t kMaxRemembered = 256;  // of the last window, that a repeat may join
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 
 struct EventTiming {
@@ -53,6 +54,9 @@ class EventSender {
   virtual std::uint64_t sent() const = 0;      // requests that the API server took
   virtual std::uint64_t dropped() const = 0;   // events that it will never see
   virtual std::size_t waiting() const = 0;
+  // Events that a repeat may still join: at most kMaxRemembered, and none that nothing repeated within the
+  // repeat window.
+  virtual std::size_t remembered() const = 0;
 };
 
 }  // namespace gpulet::cluster

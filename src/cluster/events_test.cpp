@@ -7,6 +7,7 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cluster/api_client.h"
@@ -185,23 +186,25 @@ TEST_F(ClusterTest, EqualEventsBecomeOneWithACount) {
   for (int i = 0; i < 50; ++i) send("GPUUnhealthy", "same");
   send("GPUUnhealthy", "other");
   send("GPUUnhealthy", "same", false);
+  std::vector<Received> got;
+  std::vector<json> posts;
+  std::string patch;
   ASSERT_TRUE(eventually([&] {
-    const auto got = server_->received();
-    return !got.empty() && got.back().head.rfind("PATCH ", 0) == 0 && json::parse(got.back().body)["count"] == 50;
+    got = server_->received();
+    posts.clear();
+    patch.clear();
+    for (const auto& request : got) {
+      const json body = json::parse(request.body);
+      if (request.head.starts_with("POST ")) posts.push_back(body);
+      if (request.head.starts_with("PATCH ") && body["count"] == 50) patch = request.head;
+    }
+    return posts.size() >= 3 && !patch.empty();
   }));
-  const auto got = server_->received();
-  int posts = 0;
-  std::string name;
-  for (const auto& request : got) {
-    if (request.head.rfind("POST ", 0) != 0) continue;
-    ++posts;
-    if (name.empty()) name = json::parse(request.body)["metadata"]["name"];
-  }
-  EXPECT_EQ(posts, 3);
+  EXPECT_EQ(posts.size(), 3u);
   EXPECT_LE(got.size(), 3u + 5u);  // a burst is not one request each
-  EXPECT_EQ(got.back().head.substr(0, got.back().head.find(" HTTP")),
-            "PATCH /api/v1/namespaces/default/events/" + name);
-  EXPECT_NE(got.back().head.find("\r\nContent-Type: application/merge-patch+json\r\n"), std::string::npos);
+  EXPECT_EQ(patch.substr(0, patch.find(" HTTP")),
+            "PATCH /api/v1/namespaces/default/events/" + posts.at(0)["metadata"]["name"].get<std::string>());
+  EXPECT_NE(patch.find("\r\nContent-Type: application/merge-patch+json\r\n"), std::string::npos);
 }
 
 TEST_F(ClusterTest, ARepeatOfWhatTheServerHasForgottenIsANewEvent) {
@@ -216,6 +219,41 @@ TEST_F(ClusterTest, ARepeatOfWhatTheServerHasForgottenIsANewEvent) {
   const json first = json::parse(got[0].body), second = json::parse(got[2].body);
   EXPECT_NE(first["metadata"]["name"], second["metadata"]["name"]);
   EXPECT_EQ(second["count"], 2);
+}
+
+TEST_F(ClusterTest, OfManyEventsOnlyTheLastAreRemembered) {
+  serve([](const Received&) { return Reply{}; });
+  start();
+  for (std::size_t i = 0; i < kMaxRemembered; ++i) send("A", std::to_string(i));
+  ASSERT_TRUE(eventually([&] { return sent() == kMaxRemembered; }));
+  send("A", "0");  // newer than 1 now
+  send("A", "one more");
+  ASSERT_TRUE(eventually([&] { return sent() == kMaxRemembered + 2; }));
+  call([&] { EXPECT_EQ(sender_->remembered(), kMaxRemembered); });
+  send("A", "0");
+  send("A", "1");
+  ASSERT_TRUE(eventually([&] { return sent() == kMaxRemembered + 4; }));
+  std::map<std::string, int> posts, patches;
+  for (const auto& request : server_->received()) {
+    const auto body = json::parse(request.body);
+    if (request.head.starts_with("POST ")) ++posts[body["message"]];
+    if (request.head.starts_with("PATCH ")) ++patches[std::to_string(body["count"].get<int>())];
+  }
+  EXPECT_EQ(posts["0"], 1);
+  EXPECT_EQ(posts["1"], 2);
+  EXPECT_EQ(patches, (std::map<std::string, int>{{"2", 1}, {"3", 1}}));
+}
+
+TEST_F(ClusterTest, WhatNothingRepeatsIsForgottenWithoutAnotherEvent) {
+  serve([](const Received&) { return Reply{}; });
+  start({.repeat_window = 30ms, .repeat_delay = 1ms, .backoff = {10ms, 50ms}, .request_limit = 5s});
+  for (int i = 0; i < 10; ++i) send("A", std::to_string(i));
+  EXPECT_TRUE(eventually([&] {
+    std::size_t left = 0;
+    call([&] { left = sender_->remembered(); });
+    return left == 0 && sent() >= 10;
+  }));
+  EXPECT_EQ(server_->received().size(), 10u);  // none was lost
 }
 
 TEST_F(ClusterTest, AnOldTokenIsReadAnew) {

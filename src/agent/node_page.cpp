@@ -58,27 +58,22 @@ class NodeDocument {
     }
   }
 
-  Json document() const {
-    Json document = {{"name", input_.node_name},    {"version", input_.version}, {"driver", driver()},
-                     {"problems", input_.problems}, {"gpus", Json::array()},     {"links", Json::array()},
-                     {"timeline", Json::array()},   {"events", Json::array()},   {"config", input_.config}};
+  // The lines of the timeline and of the events become text one by one: as one tree of JSON they would take
+  // several times the room of the whole document.
+  std::string text() const {
+    Json head = {{"name", input_.node_name},    {"version", input_.version}, {"driver", driver()},
+                 {"problems", input_.problems}, {"gpus", Json::array()},     {"links", Json::array()}};
     if (input_.snapshot) {
-      for (const auto& gpu : input_.snapshot->gpus) document["gpus"].push_back(gpu_object(gpu));
-      document["links"] = links();
+      for (const auto& gpu : input_.snapshot->gpus) head["gpus"].push_back(gpu_object(gpu));
+      head["links"] = links();
     }
-    if (input_.moments != nullptr) {
-      for (const auto& moment : input_.moments->entries())
-        document["timeline"].push_back(moment_object(moment));
-    }
-    if (input_.events != nullptr) {
-      for (const auto& event : input_.events->entries()) {
-        document["events"].push_back({{"at", milliseconds(event.at)},
-                                      {"severity", event.warning ? "warning" : "normal"},
-                                      {"reason", event.reason},
-                                      {"message", event.message}});
-      }
-    }
-    return document;
+    std::string text = text_of(head);
+    text.pop_back();  // the brace that ends it
+    text += ",\"timeline\":[";
+    if (input_.moments != nullptr) add_all(text, input_.moments->entries(), moment_object);
+    text += "],\"events\":[";
+    if (input_.events != nullptr) add_all(text, input_.events->entries(), event_object);
+    return text + "],\"config\":" + text_of(input_.config) + "}";
   }
 
  private:
@@ -212,6 +207,21 @@ class NodeDocument {
             {"from", name(moment.before)},   {"to", name(moment.after)}, {"reason", moment.reason}};
   }
 
+  static Json event_object(const RecentEvent& event) {
+    return {{"at", milliseconds(event.at)},
+            {"severity", event.warning ? "warning" : "normal"},
+            {"reason", event.reason},
+            {"message", event.message}};
+  }
+
+  template <class Entries, class Object>
+  static void add_all(std::string& text, const Entries& entries, Object object_of) {
+    for (const auto& entry : entries) {
+      if (text.back() != '[') text += ',';
+      text += text_of(object_of(entry));
+    }
+  }
+
   const NodePageInput& input_;
   std::map<DeviceUuid, std::vector<std::pair<const ResourceName*, const DeviceId*>>> offered_;
   std::map<DeviceUuid, std::vector<Holder>> holders_;
@@ -303,7 +313,7 @@ HealthMoment moment_of(const health::Change& change, const health::View& view) {
           .reason = change.after.reason};
 }
 
-std::string node_document(const NodePageInput& input) { return text_of(NodeDocument(input).document()); }
+std::string node_document(const NodePageInput& input) { return NodeDocument(input).text(); }
 
 std::set<metrics::Field> now_fields() {
   std::set<metrics::Field> fields;

@@ -44,7 +44,10 @@ void PageCare::on_sample(const metrics::Meter& meter, WallTime at) {
 }
 
 void PageCare::put_into(web::Pages& pages) {
-  if (std::exchange(changed_, false)) node_ = node_document(input_);
+  if (std::exchange(changed_, false)) {
+    node_ = node_document(input_);
+    node_.shrink_to_fit();  // it is kept, and was written into doubling room
+  }
   pages.node = node_;
   pages.now = now_;
   pages.use = use_;

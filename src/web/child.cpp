@@ -1,4 +1,5 @@
 // The child's side of listener.h.
+#include <malloc.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -107,10 +108,19 @@ class News {
   Subscription reading_, saying_, beating_;
 };
 
+// Documents of tens of KiB come and go between the small ones of the history, which stay for minutes and
+// would hold the heap apart where those were: each of them gets pages of its own, which go back with it.
+// Source: mallopt(3), M_MMAP_THRESHOLD.
+void keep_documents_out_of_the_heap() {
+  constexpr int kDocumentBytes = 16 << 10;
+  ::mallopt(M_MMAP_THRESHOLD, kDocumentBytes);
+}
+
 }  // namespace
 
 void run_listener_child() {
   ::prctl(PR_SET_NAME, kListenerName);
+  keep_documents_out_of_the_heap();
   close_from(kLocal + 1);
   const bool network = listens(kListening), local = listens(kLocal);
   ::signal(SIGPIPE, SIG_IGN);  // TLS writes to sockets that their clients have left

@@ -100,7 +100,8 @@ class ChildListener final : public Listener {
   void flush() {
     for (;;) {
       if (sent_ == sending_.size()) {
-        sending_ = next_frame();
+        std::string next = next_frame();
+        sending_.swap(next);  // and not moved into: an empty one would leave it the room of the last
         sent_ = 0;
         if (sending_.empty()) break;
       }

@@ -4,6 +4,8 @@
 #   x_test.cpp  goes into the test program NAME_test;  x_bench.cpp into NAME_bench;  x_fuzz.cpp becomes one
 #   fuzz target each: libFuzzer's with GPULET_FUZZ, else a program that replays tests/fuzz/corpus/x.
 # PRIVATE_LINKS: only this room's sources may include those; TEST_LINKS: only its tests.
+# A release compiles these for size, which halves them; nothing that bench/ measures hangs on their speed.
+set(GPULET_SMALL_ROOMS hook health config partition mps mig labels cdi runtimes cluster web)
 function(gpulet_room NAME)
   cmake_parse_arguments(ROOM "" "FOLDER" "LINKS;PRIVATE_LINKS;TEST_LINKS" ${ARGN})
   if(NOT ROOM_FOLDER)
@@ -23,6 +25,9 @@ function(gpulet_room NAME)
   else()
     add_library(gpulet_${NAME} INTERFACE)
     set(scope INTERFACE)
+  endif()
+  if(sources AND NAME IN_LIST GPULET_SMALL_ROOMS)
+    target_compile_options(gpulet_${NAME} PRIVATE $<$<CONFIG:Release>:-Os>)
   endif()
   target_include_directories(gpulet_${NAME} ${scope} ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
   foreach(link ${ROOM_LINKS})

@@ -20,7 +20,7 @@ SMI = OUT / "lib" / "gpulet" / "sim" / "nvidia-smi"
 # glibc's own parts: a release runs wherever this much of glibc is.
 GLIBC_PARTS = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 GLIBC_NEWEST = (2, 36)
-GPULET_MAX_MIB = 24
+GPULET_MAX_MIB = 20
 HOOK_MAX_MIB = 1.5
 
 

@@ -1,6 +1,6 @@
 # What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench scale soak image image-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test lint fuzz bench scale soak image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -56,6 +56,9 @@ image-arm64: bootstrap-arm64 ## out/image/gpulet-arm64.tar, cross-built, and run
 	@cmake --install $(OUT)/build/release-arm64 --prefix $(OUT)/arm64 --strip >/dev/null
 	@deploy/image/build --arch arm64
 	@tests/packaging/arm64.py
+
+image-docker: image ## deploy/image/Dockerfile by Podman, held to out/image/gpulet.tar; takes a whole build
+	@tests/packaging/dockerfile.py $(PODMAN_BUILD)
 
 manifests: bootstrap-test ## deploy/static and what else is made of the chart
 	@tests/cluster/testbed/tb build helm

@@ -1,0 +1,99 @@
+#!/usr/bin/python3
+"""The image of deploy/image/Dockerfile, built by Podman from the newest commit, against out/image/gpulet.tar, which `make image` made
+of the same commit: the same files, byte for byte, and the same settings. As root; takes as long as a whole build.
+Ends in `N passed, N failed`.
+
+  tests/packaging/dockerfile.py [OPTION...]     options of `podman build`, for example --build-arg BASE=IMAGE
+
+The base image must have Debian's packages in the versions of this machine: what differs is named, and so is the package.
+"""
+import gzip
+import hashlib
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+ARCHIVE = ROOT / "out" / "image" / "gpulet.tar"
+NAME = "localhost/gpulet-of-dockerfile"
+SBOM = "usr/share/sbom/gpulet.spdx.json"
+# What Buildah says of itself in every image that it makes.
+TOOLS_LABEL = "io.buildah.version"
+
+
+def read(path):
+    """({name: what a file is, its bytes' digest included}, the image's settings, {package: version}) of an OCI archive."""
+    files, sbom = {}, {}
+    with tarfile.open(path) as archive:
+        names = {name.removeprefix("./"): name for name in archive.getnames()}
+
+        def blob(digest):
+            data = archive.extractfile(names["blobs/" + digest.replace(":", "/")])
+            compressed = data.read(2) == b"\x1f\x8b"
+            data.seek(0)
+            return gzip.GzipFile(fileobj=data) if compressed else data
+        index = json.load(archive.extractfile(names["index.json"]))
+        manifest = json.load(blob(index["manifests"][0]["digest"]))
+        config = json.load(blob(manifest["config"]["digest"]))["config"]
+        for each in manifest["layers"]:
+            with tarfile.open(fileobj=blob(each["digest"])) as layer:
+                for member in layer:
+                    name = member.name.removeprefix("./").removesuffix("/")
+                    data = layer.extractfile(member).read() if member.isfile() else b""
+                    if name not in ("", "."):  # the root itself is the engine's
+                        files[name] = {"type": member.type, "mode": oct(member.mode & 0o7777), "owner": (member.uid, member.gid),
+                                       "target": member.linkname, "time": int(member.mtime), "bytes": member.size,
+                                       "sha256": hashlib.sha256(data).hexdigest()}
+                    if name == SBOM:
+                        sbom = {each["name"]: each["versionInfo"] for each in json.loads(data)["packages"]}
+    config["Labels"].pop(TOOLS_LABEL, None)
+    return files, config, sbom
+
+
+def build(folder, options):
+    """The Dockerfile's image as an OCI archive, of the newest commit and nothing else that lies here."""
+    sources, archive = folder / "sources", folder / "image.tar"
+    sources.mkdir()
+    packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "-x", "-C", sources], input=packed, check=True)
+    epoch = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    subprocess.run(["podman", "build", "--file", sources / "deploy/image/Dockerfile", "--build-arg", f"SOURCE_DATE_EPOCH={epoch}",
+                    "--tag", NAME, *options, sources], check=True)
+    subprocess.run(["podman", "save", "--quiet", "--format", "oci-archive", "--output", archive, NAME], check=True)
+    return archive
+
+
+def differences(ours, theirs):
+    """Lines for a person: what one has and the other has not, or otherwise."""
+    lines = []
+    for name in sorted({*ours, *theirs}):
+        one, other = ours.get(name, "missing"), theirs.get(name, "missing")
+        if isinstance(one, dict) and isinstance(other, dict):
+            one, other = ({key: value for key, value in each.items() if one.get(key) != other.get(key)} for each in (one, other))
+        if one != other:
+            lines.append(f"{name}: {one}, the Dockerfile's {other}")
+    return lines
+
+
+def main():
+    if not ARCHIVE.exists():
+        sys.exit("tests/packaging/dockerfile.py: no out/image/gpulet.tar: make image")
+    ours = read(ARCHIVE)
+    with tempfile.TemporaryDirectory(dir=ROOT / "out") as folder:
+        theirs = read(build(pathlib.Path(folder), sys.argv[1:]))
+    failed = 0
+    for what, one, other in zip(("files", "settings", "packages"), ours, theirs):
+        lines = differences(one, other)
+        failed += bool(lines)
+        for line in lines:
+            print(f"FAIL {what}: {line}")
+    print(f"{len(ours[0])} files, of {len(ours[2])} packages")
+    print(f"{3 - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

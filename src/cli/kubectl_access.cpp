@@ -6,15 +6,28 @@
 #include "config/load.h"
 
 namespace gpulet::cli {
+namespace {
+
+// The program is run now, before any limit of what is asked of the API server has begun.
+Result<cluster::Access> access_of_person(const std::string& kubeconfig,
+                                         std::map<std::string, std::string, std::less<>> environment) {
+  const cluster::Programs programs{.allowed = true, .environment = std::move(environment)};
+  GPULET_TRY_ASSIGN(auto access, cluster::access_from_kubeconfig(kubeconfig, programs));
+  if (access.credential) GPULET_TRY(access.credential());
+  return access;
+}
+
+}  // namespace
 
 Result<cluster::Access> kubectl_access(const std::string& kubeconfig) {
   auto environment = config::process_environment();
-  if (!kubeconfig.empty()) return cluster::access_from_kubeconfig(kubeconfig);
+  if (!kubeconfig.empty()) return access_of_person(kubeconfig, std::move(environment));
   if (!environment["KUBECONFIG"].empty()) {
-    return cluster::access_from_kubeconfig(text::split(environment["KUBECONFIG"], ':').front());
+    const auto first = text::split(environment["KUBECONFIG"], ':').front();
+    return access_of_person(first, std::move(environment));
   }
   const std::string file = environment["HOME"] + "/.kube/config";
-  if (::access(file.c_str(), R_OK) == 0) return cluster::access_from_kubeconfig(file);
+  if (::access(file.c_str(), R_OK) == 0) return access_of_person(file, std::move(environment));
   GPULET_TRY_ASSIGN(auto inside,
                     cluster::in_cluster_access(environment, cluster::kServiceAccount, cluster::OfNode::kNo));
   if (inside) return *inside;

@@ -28,8 +28,9 @@ Said run(const MigrateCheckOptions& options) {
 
 class MigrateCheck : public cluster::ApiTest {
  protected:
-  // With a kubeconfig of it.
-  std::string api_with(const json& daemon_set) {
+  // With a kubeconfig of it; without a `user` one who has a token.
+  std::string api_with(const json& daemon_set, json user = {}) {
+    if (user.empty()) user = {{"tokenFile", folder_ + "/token"}};
     serve([daemon_set](const Received& request) -> Reply {
       if (request.line().starts_with("GET /apis/apps/v1/daemonsets?")) {
         return {200, json{{"metadata", json::object()}, {"items", {daemon_set}}}.dump()};
@@ -44,7 +45,7 @@ class MigrateCheck : public cluster::ApiTest {
                          {"cluster",
                           {{"server", "https://127.0.0.1:" + std::to_string(server_->port())},
                            {"certificate-authority", folder_ + "/ca.crt"}}}}}},
-                      {"users", {{{"name", "u"}, {"user", {{"tokenFile", folder_ + "/token"}}}}}}};
+                      {"users", {{{"name", "u"}, {"user", user}}}}};
     EXPECT_TRUE(write_file_atomic(file, config.dump()));
     return file;
   }
@@ -73,6 +74,35 @@ TEST_F(MigrateCheck, WhatMustBeDecidedIsAnExitCodeOfItsOwn) {
   EXPECT_NE(
       run({.cluster = true, .kubeconfig = file}).out.find("To decide first\n  1. DaemonSet kube-system/"),
       std::string::npos);
+}
+
+// As the kubeconfigs of clouds have it.
+TEST_F(MigrateCheck, AProgramOfTheKubeconfigSaysWhoAsks) {
+  const json user{{"exec",
+                   {{"apiVersion", "client.authentication.k8s.io/v1beta1"},
+                    {"command", "./plugin"},
+                    {"args", {"get-token"}}}}};
+  const auto file = api_with(migrate::test::static_plugin(), user);
+  ASSERT_TRUE(write_file_atomic(folder_ + "/plugin",
+                                "#!/bin/sh\necho x >>" + folder_ + "/runs\necho '" +
+                                    json{{"apiVersion", "client.authentication.k8s.io/v1beta1"},
+                                         {"kind", "ExecCredential"},
+                                         {"status", {{"token", "of-a-program"}}}}
+                                        .dump() +
+                                    "'\n",
+                                0755));
+  const auto said = run({.cluster = true, .kubeconfig = file});
+  EXPECT_EQ(said.code, 0) << said.error;
+  const auto received = server_->received();
+  ASSERT_FALSE(received.empty());
+  for (const auto& request : received)
+    EXPECT_NE(request.head.find("Authorization: Bearer of-a-program\r\n"), std::string::npos) << request.head;
+  EXPECT_EQ(read_file(folder_ + "/runs").value(), "x\n");
+  ASSERT_TRUE(write_file_atomic(folder_ + "/plugin", "#!/bin/sh\necho 'log in first' >&2\nexit 3\n", 0755));
+  const auto refused = run({.cluster = true, .kubeconfig = file});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_EQ(refused.error, "gpulet migrate check: " + file + ", user \"u\": " + folder_ +
+                               "/plugin ended with exit code 3: log in first\n");
 }
 
 TEST_F(MigrateCheck, AClusterThatCannotBeReachedIsOneLine) {

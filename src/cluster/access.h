@@ -8,9 +8,16 @@
 #include <optional>
 #include <string>
 
+#include "base/loop.h"
 #include "base/result.h"
 
 namespace gpulet::cluster {
+
+// Who we are, as a program said it: a token, a certificate with its key (PEM), or both.
+struct Credential {
+  std::string token, certificate, key;
+  std::optional<WallTime> expires;
+};
 
 struct Access {
   std::string host;  // a numeric address, or a name, which is looked up for every connection
@@ -28,6 +35,10 @@ struct Access {
   std::string token{};            // neither token nor token_file: the client's certificate says who we are
   std::string certificate_text{}, certificate_file{};
   std::string key_text{}, key_file{};
+
+  // Where a program says who we are: asked before every request, and goes before token, certificate_text and
+  // key_text. May block while the program runs, so only a command that a person starts has it (Programs).
+  std::function<Result<Credential>()> credential{};
 };
 
 inline constexpr const char* kServiceAccount = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -42,12 +53,22 @@ Result<std::optional<Access>> in_cluster_access(
     const std::map<std::string, std::string, std::less<>>& environment,
     const std::string& service_account = kServiceAccount, OfNode of_node = OfNode::kYes);
 
+// Whether a kubeconfig may name a program that says who we are (`exec`). Whoever writes the file then runs
+// what he likes with our rights, so it is for a command that a person starts with a file of his own, as
+// kubectl: no service allows it.
+struct Programs {
+  bool allowed = false;
+  std::map<std::string, std::string, std::less<>> environment{};  // theirs; its PATH finds them
+  Duration limit = std::chrono::seconds(30);                      // of one run that asks nobody anything
+};
+
 // From the current context of a kubeconfig file, with its paths taken from the file's own folder; `node_name`
-// is not in it and stays empty. Server, authority, token and client certificate, each as data or as a file;
-// not what would run a program or send a password (exec, auth-provider, username), nor a server without TLS
-// or without a check of its certificate, nor a proxy. Errors: those of reading it; kInvalidArgument about
-// "file:line:column"; kUnsupported. Source: Kubernetes API client-authentication, kubeconfig v1.
-Result<Access> access_from_kubeconfig(const std::string& path);
+// is not in it and stays empty. Server, authority, token and client certificate, each as data or as a file,
+// and, where `programs` allows it, `exec`, which is not run here (Access::credential); not what would send a
+// password (username), nor auth-provider, nor a server without TLS or without a check of its certificate, nor
+// a proxy. Errors: those of reading it; kInvalidArgument about "file:line:column"; kUnsupported. Source:
+// Kubernetes API client-authentication, kubeconfig v1.
+Result<Access> access_from_kubeconfig(const std::string& path, const Programs& programs = {});
 
 // What this process has: in_cluster_access, or else the file that KUBECONFIG names (the first of a list), for
 // an agent that is a service of its host. Its node is NODE_NAME, or else the host's name in lower case, as

@@ -75,6 +75,7 @@ void ApiClient::await_end(Duration limit, const char* what) {
 
 void ApiClient::begin(const ApiRequest& request, StreamListener listener, Done done) {
   done_ = std::move(done);
+  if (const auto renewed = renew_credential(); !renewed) return finish(fail(renewed.error()));
   await_end(limit_, "the API server did not answer in time");
   const auto token = token_of(access_);
   if (!token) {
@@ -88,6 +89,18 @@ void ApiClient::begin(const ApiRequest& request, StreamListener listener, Done d
   }
   const Pending pending = std::move(*std::exchange(pending_, std::nullopt));
   connection_->start(pending.text, pending.listener);
+}
+
+// Before the request's own time begins: a program may take longer than that.
+Status ApiClient::renew_credential() {
+  if (!access_.credential) return {};
+  GPULET_TRY_ASSIGN(Credential now, access_.credential());
+  access_.token = std::move(now.token);
+  if (now.certificate == access_.certificate_text) return {};
+  access_.certificate_text = std::move(now.certificate);
+  access_.key_text = std::move(now.key);
+  connection_.reset();  // it was opened as whom we were
+  return {};
 }
 
 void ApiClient::connect(Result<Addresses> addresses) {

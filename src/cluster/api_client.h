@@ -36,7 +36,7 @@ class ApiClient {
   // Calls `done` from the loop, once; never when this object is gone before. The connection of the request
   // before is used again if it is still open. Precondition: the one before is done.
   // Errors: kUnavailable, kDeadlineExceeded, kPermissionDenied for a certificate that is not trusted, kIo,
-  // and those of reading the token and the certificates.
+  // and those of reading the token and the certificates, or of Access::credential.
   void request(const ApiRequest& request, Done done);
 
   // As request(), but the body of a successful response is handed to `piece` as it arrives and may take
@@ -54,6 +54,7 @@ class ApiClient {
     StreamListener listener;
   };
   void begin(const ApiRequest& request, StreamListener listener, Done done);
+  Status renew_credential();
   void connect(Result<Addresses> addresses);
   Result<std::unique_ptr<Connection>> opened(const Address& address);
   void await_end(Duration limit, const char* what);

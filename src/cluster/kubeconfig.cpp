@@ -1,9 +1,14 @@
 // access_from_kubeconfig of access.h.
+#include <openssl/evp.h>
+
+#include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/text.h"
-#include "cluster/access.h"
+#include "cluster/exec_plugin.h"
+#include "cluster/objects.h"
 #include "config/yaml.h"
 
 namespace gpulet::cluster {
@@ -11,6 +16,7 @@ namespace {
 
 using config::yaml::Node;
 constexpr std::size_t kMaxBytes = 1u << 20;
+constexpr std::string_view kExecExtension = "client.authentication.k8s.io/exec";  // what a cluster has for it
 
 std::optional<std::string> decoded(std::string_view base64) {
   std::string bytes;
@@ -37,10 +43,43 @@ std::optional<std::string> decoded(std::string_view base64) {
   return bytes;
 }
 
+std::string encoded(const std::string& bytes) {
+  std::string text((bytes.size() + 2) / 3 * 4 + 1, '\0');  // it writes a zero behind
+  const int size =
+      ::EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()),
+                        reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+  text.resize(static_cast<std::size_t>(size));
+  return text;
+}
+
+// As YAML means it: what is not in quotes and looks like a number or a boolean is one.
+nlohmann::json json_of(const Node& node) {
+  using nlohmann::json;
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return nullptr;
+    case Node::Kind::kScalar: {
+      const auto value = node.plain ? json::parse(node.scalar, nullptr, false) : json();
+      return value.is_number() || value.is_boolean() ? value : json(node.scalar);
+    }
+    case Node::Kind::kSequence: {
+      json list = json::array();
+      for (const auto& item : node.items) list.push_back(json_of(item));
+      return list;
+    }
+    case Node::Kind::kMapping: {
+      json object = json::object();
+      for (const auto& [key, position, value] : node.entries) object[key] = json_of(value);
+      return object;
+    }
+  }
+  return nullptr;
+}
+
 // Reads one file; knows its name for errors and its folder for the paths in it.
 class Kubeconfig {
  public:
-  explicit Kubeconfig(std::string path) : path_(std::move(path)) {}
+  Kubeconfig(std::string path, const Programs& programs) : path_(std::move(path)), programs_(programs) {}
 
   Result<Access> read() {
     GPULET_TRY_ASSIGN(const std::string text, read_file(path_, kMaxBytes));
@@ -58,6 +97,9 @@ class Kubeconfig {
     if (const std::string user_name = value(*context, "user"); !user_name.empty()) {
       GPULET_TRY_ASSIGN(const Node* user, named(root, "users", "user", user_name));
       GPULET_TRY(read_user(*user, access));
+      if (const Node* exec = find(*user, "exec");
+          exec != nullptr && access.token.empty() && access.token_file.empty())
+        GPULET_TRY(read_exec(*exec, user_name, *cluster, access));
     }
     return access;
   }
@@ -165,8 +207,8 @@ class Kubeconfig {
   }
 
   Status read_user(const Node& user, Access& access) const {
-    GPULET_TRY(refuse(user, {"exec", "auth-provider", "username", "password", "as", "as-uid", "as-groups",
-                             "as-user-extra"}));
+    GPULET_TRY(refuse(
+        user, {"auth-provider", "username", "password", "as", "as-uid", "as-groups", "as-user-extra"}));
     access.token = value(user, "token");
     if (access.token.find_first_of("\r\n") != std::string::npos)
       return wrong(user, "the token is more than one line");
@@ -182,11 +224,77 @@ class Kubeconfig {
     return {};
   }
 
+  // Whoever is not a person's own command must not run what a file names.
+  Status read_exec(const Node& exec, const std::string& user, const Node& cluster, Access& access) const {
+    if (!programs_.allowed) {
+      return wrong(
+          exec,
+          "exec names a program, which only a command that a person starts runs, and never a service: "
+          "give this user a token, a tokenFile or a client certificate",
+          Code::kUnsupported);
+    }
+    ExecPlugin plugin;
+    plugin.about = path_ + ", user \"" + user + "\"";
+    GPULET_TRY_ASSIGN(plugin.command, required(exec, "command"));
+    // With a slash it is a file, from this file's own folder on.
+    if (plugin.command.find('/') != std::string::npos) plugin.command = path_of(exec, "command");
+    GPULET_TRY_ASSIGN(plugin.api_version, required(exec, "apiVersion"));
+    if (std::ranges::find(kExecVersions, plugin.api_version) == std::end(kExecVersions)) {
+      return wrong(*find(exec, "apiVersion"),
+                   "the apiVersion must be " + std::string(kExecVersions[0]) + " or " + kExecVersions[1] +
+                       "; a newer " + plugin.command + " writes such a kubeconfig",
+                   Code::kUnsupported);
+    }
+    if (const Node* args = find(exec, "args")) {
+      for (const auto& argument : args->items) plugin.arguments.push_back(argument.scalar);
+    }
+    if (const Node* env = find(exec, "env")) {
+      for (const auto& variable : env->items)
+        plugin.environment.emplace_back(value(variable, "name"), value(variable, "value"));
+    }
+    plugin.install_hint = value(exec, "installHint");
+    GPULET_TRY_ASSIGN(plugin.interactive, read_interactive(exec));
+    if (value(exec, "provideClusterInfo") == "true") {
+      GPULET_TRY_ASSIGN(plugin.cluster, cluster_info(cluster, access));
+    }
+    access.credential = remembered(std::move(plugin), programs_);
+    return {};
+  }
+
+  Result<ExecPlugin::Interactive> read_interactive(const Node& exec) const {
+    const Node* mode = find(exec, "interactiveMode");
+    if (mode == nullptr || mode->scalar == "IfAvailable") return ExecPlugin::Interactive::kIfAvailable;
+    if (mode->scalar == "Never") return ExecPlugin::Interactive::kNever;
+    if (mode->scalar == "Always") return ExecPlugin::Interactive::kAlways;
+    return wrong(*mode, "interactiveMode must be Never, IfAvailable or Always");
+  }
+
+  Result<std::string> cluster_info(const Node& cluster, const Access& access) const {
+    nlohmann::json info{{"server", value(cluster, "server")}};
+    std::string authority = access.ca_text;
+    if (authority.empty() && !access.ca_file.empty()) {
+      GPULET_TRY_ASSIGN(authority, read_file(access.ca_file, kMaxBytes));
+    }
+    if (!authority.empty()) info["certificate-authority-data"] = encoded(authority);
+    if (!access.tls_server_name.empty()) info["tls-server-name"] = access.tls_server_name;
+    if (const Node* extensions = find(cluster, "extensions")) {
+      for (const auto& extension : extensions->items) {
+        const Node* config = find(extension, "extension");
+        if (value(extension, "name") == kExecExtension && config != nullptr)
+          info["config"] = json_of(*config);
+      }
+    }
+    return body_of(info);
+  }
+
   std::string path_;
+  const Programs& programs_;
 };
 
 }  // namespace
 
-Result<Access> access_from_kubeconfig(const std::string& path) { return Kubeconfig(path).read(); }
+Result<Access> access_from_kubeconfig(const std::string& path, const Programs& programs) {
+  return Kubeconfig(path, programs).read();
+}
 
 }  // namespace gpulet::cluster

@@ -90,7 +90,6 @@ TEST_F(KubeconfigTest, WhatIsWrongOrWouldBeLeftOutIsSaid) {
             "insecure-skip-tls-verify is not supported");
   EXPECT_EQ(refused(server + ", insecure-skip-tls-verify: false", "token: x"), "accepted");
   EXPECT_EQ(refused(server + ", proxy-url: 'http://p'", ""), "proxy-url is not supported");
-  EXPECT_EQ(refused(server, "exec: {command: aws}"), "exec is not supported");
   EXPECT_EQ(refused(server, "username: me"), "username is not supported");
   EXPECT_EQ(refused(server, "token: \"a\\r\\nEvil: b\""), "the token is more than one line");
   EXPECT_EQ(refused(server, "client-certificate: x"),
@@ -100,8 +99,8 @@ TEST_F(KubeconfigTest, WhatIsWrongOrWouldBeLeftOutIsSaid) {
               "certificate-authority-data is not base64")
         << bad;
   }
-  EXPECT_EQ(with(server, "exec: {}").error().about(), folder_ + "/config:13:16");
-  EXPECT_EQ(with(server, "exec: {}").error().code(), Code::kUnsupported);
+  EXPECT_EQ(with(server, "username: me").error().about(), folder_ + "/config:13:20");
+  EXPECT_EQ(with(server, "username: me").error().code(), Code::kUnsupported);
 }
 
 TEST_F(KubeconfigTest, WhatDoesNotHangTogetherIsNamed) {

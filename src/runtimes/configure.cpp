@@ -47,8 +47,16 @@ std::optional<Version> version_of(const Host& host, const std::optional<std::str
   return version ? std::optional(*version) : std::nullopt;
 }
 
-std::vector<Finding> judged(Engine engine, const Target& target, const Host& host) {
-  auto findings = findings_of(engine, target, host.reader());
+// With the files that were read for it.
+std::vector<Finding> judged(Engine engine, const Target& target, const Host& host,
+                            std::vector<std::string>& files) {
+  auto reader = host.reader();
+  reader.read = [read = reader.read, &files](const std::string& path) {
+    auto text = read(path);
+    if (text && *text && std::ranges::find(files, path) == files.end()) files.push_back(path);
+    return text;
+  };
+  auto findings = findings_of(engine, target, reader);
   if (findings) return std::move(*findings);
   return {{.what = "config",
            .fit = false,
@@ -63,18 +71,22 @@ std::optional<EngineReport> look_at(const Host& host, const Distribution& distri
                       .program = {},
                       .config = std::string(distribution.config),
                       .has_config = host.exists(distribution.config),
+                      .endpoint = std::string(distribution.socket),
                       .socket = {},
                       .version = {},
+                      .files = {},
                       .findings = {}};
   if (!report.has_config) return std::nullopt;
   if (host.exists(distribution.program)) report.program = std::string(distribution.program);
   if (host.exists(distribution.socket)) report.socket = std::string(distribution.socket);
   report.version = version_of(host, report.program);
+  const auto config = host.read(report.config);
+  const std::string text = config ? config->value_or("") : "";
   const Target target{
-      .version = report.version, .config = report.config, .drop_in = std::string(distribution.drop_in)};
-  report.findings = judged(report.engine, target, host);
+      .version = report.version, .config = report.config, .drop_in = drop_in_of(distribution, text)};
+  report.findings = judged(report.engine, target, host, report.files);
   for (auto& finding : report.findings) {
-    if (finding.remedy == configure_command(report.engine)) finding.remedy = configure_command(distribution);
+    if (finding.remedy == configure_command(report.engine)) finding.remedy = remedy(distribution, text);
   }
   return report;
 }
@@ -114,8 +126,10 @@ std::vector<EngineReport> check(const Host& host) {
                         .program = host.program(known.program),
                         .config = std::string(known.config),
                         .has_config = host.exists(known.config),
+                        .endpoint = std::string(known.socket),
                         .socket = {},
                         .version = {},
+                        .files = {},
                         .findings = {}};
     if (host.exists(known.socket)) report.socket = std::string(known.socket);
     // Podman's main file comes with libraries that other programs use too: alone it says nothing.
@@ -124,7 +138,7 @@ std::vector<EngineReport> check(const Host& host) {
     report.version = version_of(host, report.program);
     const Target target{
         .version = report.version, .config = report.config, .drop_in = std::string(known.drop_in)};
-    report.findings = judged(engine, target, host);
+    report.findings = judged(engine, target, host, report.files);
     reports.push_back(std::move(report));
   }
   for (const auto& distribution : distributions()) {

@@ -35,8 +35,10 @@ struct EngineReport {
   std::optional<std::string> program;  // paths as the host sees them
   std::string config;
   bool has_config = false;
-  std::optional<std::string> socket;  // where it listens, if it does
+  std::string endpoint{};             // where it listens when it runs
+  std::optional<std::string> socket;  // that, if it is there
   std::optional<Version> version;
+  std::vector<std::string> files{};  // of its settings, that were read
   std::vector<Finding> findings;  // one with what = "config" for a file that cannot be understood
   bool fit() const;
 };

@@ -202,7 +202,8 @@ TEST(Check, EachEngineThatIsThere) {
 TEST(Check, AContainerdThatComesWithADistribution) {
   const TestRoot root;
   const std::string off = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
-  root.write("/var/lib/rancher/k3s/agent/etc/containerd/config.toml", off);
+  root.write("/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+             "imports = ['/var/lib/rancher/k3s/agent/etc/containerd/config-v3.toml.d/*.toml']\n" + off);
   root.write("/run/k3s/containerd/containerd.sock", "");
   root.program("/var/lib/rancher/k3s/data/current/bin/containerd", "echo containerd x v2.0.2-k3s1\n");
   root.write("/var/snap/microk8s/current/args/containerd.toml", "version = 3\n");

@@ -45,7 +45,7 @@ int explain(const ExplainOptions& options) {
     std::cerr << "gpulet explain: " << answer.error().text() << "\n";
     return 1;
   }
-  std::cout << *answer;
+  std::cout << answer->text;
   return 0;
 }
 

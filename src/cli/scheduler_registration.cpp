@@ -73,9 +73,20 @@ void add_explain(CLI::App& app, Run& run) {
   command->add_option("--kubeconfig", options->kubeconfig,
                       "where the API server is (KUBECONFIG, ~/.kube/config)");
   command->add_option("--service", options->question.service,
-                      "the extender's Service (gpulet/gpulet-scheduler:9410); empty: work it out here");
-  command->add_option("--url", options->question.url,
-                      "http://host:port of an extender, in place of its Service");
+                      "the extender's Service (gpulet/gpulet-scheduler:9410; with TLS "
+                      "gpulet/https:gpulet-scheduler:9410); empty: work it out here");
+  auto* url =
+      command->add_option("--url", options->question.url,
+                          "http://host:port or https://host:port of an extender, in place of its Service");
+  command
+      ->add_option("--ca-file", options->question.ca_file,
+                   "PEM; with https: who signed its certificate (whom the system trusts)")
+      ->needs(url);
+  auto* certificate = command->add_option("--cert-file", options->question.certificate_file,
+                                          "PEM; with https: ours, if it asks for one");
+  auto* key = command->add_option("--key-file", options->question.key_file, "PEM; of that certificate");
+  certificate->needs(url)->needs(key);
+  key->needs(certificate);
   command->add_option("--policy", options->question.policy, "where it is worked out here (default)");
   command->add_option("-o,--output", options->output, "text or json")->check(CLI::IsMember({"text", "json"}));
   command->callback([options, &run] { run = [options] { return explain(*options); }; });

@@ -2,22 +2,28 @@
 
 #include <optional>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cluster/channel.h"
 #include "cluster/connection.h"
 #include "cluster/objects.h"
 #include "cluster/resolve.h"
+#include "cluster/tls.h"
 #include "extender/service.h"
+#include "scheduler/gpu_node.h"
 
 namespace gpulet::extender {
 namespace {
 
+constexpr const char* kPeer = "the extender";
+constexpr std::size_t kMaxPemBytes = 1u << 20;
+
 class Asking {
  public:
   Asking(const Question& question, const cluster::Access& access)
-      : question_(question), access_(access), client_(loop_, access, question.limit) {}
+      : question_(question), access_(access), client_(loop_, access, question.limit / 2) {}
 
-  Result<std::string> run() {
+  Result<Answer> run() {
     limit_ = loop_.after(question_.limit, [this] {
       std::string waiting = "the API server did not answer in time";
       if (feed_) {
@@ -37,7 +43,7 @@ class Asking {
   }
 
  private:
-  void finish(Result<std::string> answer) {
+  void finish(Result<Answer> answer) {
     answer_ = std::move(answer);
     loop_.stop();
   }
@@ -61,35 +67,59 @@ class Asking {
   }
 
   void ask_url() {
-    constexpr std::string_view kScheme = "http://";
-    const std::string_view url = question_.url;
-    const auto place =
-        url.substr(std::min(kScheme.size(), url.size()), url.find('/', kScheme.size()) - kScheme.size());
+    std::string_view place = question_.url;
+    const bool encrypted = place.starts_with("https://");
+    place.remove_prefix(std::min(place.size(), std::string_view(encrypted ? "https://" : "http://").size()));
+    place = place.substr(0, place.find('/'));
     const auto colon = place.rfind(':');
     const auto port =
         colon == std::string_view::npos ? std::nullopt : text::parse_unsigned(place.substr(colon + 1));
-    if (!url.starts_with(kScheme) || !port || *port == 0 || *port > 65'535 || colon == 0) {
-      return refuse({Code::kInvalidArgument, "is no http://host:port", question_.url});
+    const bool scheme = encrypted || question_.url.starts_with("http://");
+    if (!scheme || !port || *port == 0 || *port > 65'535 || colon == 0) {
+      return refuse(
+          {Code::kInvalidArgument, "is no http://host:port and no https://host:port", question_.url});
     }
     std::string host(place.substr(0, colon));
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    auto channel = encrypted ? encrypted_channel(host)
+                             : Result<std::unique_ptr<cluster::Channel>>(cluster::plain_channel());
+    if (!channel) return refuse(channel.error());
+    channel_ = std::move(*channel);
     resolver_.emplace(loop_, host, static_cast<std::uint16_t>(*port));
     resolver_->resolve([this, place = std::string(place)](const Result<cluster::Addresses>& addresses) {
       if (!addresses) return refuse(addresses.error());
       auto opened = cluster::Connection::open(
-          loop_, cluster::plain_channel(), addresses->front(), "the extender",
+          loop_, std::move(channel_), addresses->front(), kPeer,
           [this](const Result<cluster::ApiResponse>& response) { on_extender(response); });
       if (!opened) return refuse(opened.error());
       connection_ = std::move(*opened);
-      connection_->start("GET " + target() + " HTTP/1.1\r\nHost: " + place + "\r\nUser-Agent: gpulet\r\n\r\n",
+      connection_->start("GET " + target() + " HTTP/1.1\r\nHost: " + place +
+                             "\r\nUser-Agent: gpulet\r\nContent-Length: 0\r\n\r\n",
                          {.begun = nullptr, .piece = [this](std::string_view piece) { return take(piece); }});
     });
+  }
+
+  Result<std::unique_ptr<cluster::Channel>> encrypted_channel(const std::string& host) const {
+    cluster::TlsOptions options;
+    options.server = host;
+    options.authorities_about = question_.ca_file;
+    options.certificate_about = question_.certificate_file;
+    options.key_about = question_.key_file;
+    options.peer = kPeer;
+    for (const auto& [text, file] : {std::pair{&options.authorities, question_.ca_file},
+                                     std::pair{&options.certificate, question_.certificate_file},
+                                     std::pair{&options.key, question_.key_file}}) {
+      if (file.empty()) continue;
+      GPULET_TRY_ASSIGN(*text, read_file(file, kMaxPemBytes));
+      if (text->empty()) return fail(Code::kInvalidArgument, "is empty", file);
+    }
+    return cluster::TlsClient::create(options);
   }
 
   // What the extender itself says of a question that it cannot answer is a line.
   void on_extender(const Result<cluster::ApiResponse>& response) {
     if (!response) return finish(fail(response.error()));
-    if (response->status == 200) return finish(said_);
+    if (response->status == 200) return finish(Answer{std::move(said_), true});
     const Code code = response->status == 404   ? Code::kNotFound
                       : response->status == 400 ? Code::kInvalidArgument
                                                 : Code::kUnavailable;
@@ -109,8 +139,10 @@ class Asking {
         {.method = "GET",
          .path = "/api/v1/namespaces/" + name_space + "/services/" + service + "/proxy" + target(),
          .accept = "*/*"},
-        question_.limit, [this](std::string_view piece) { return take(piece); },
+        question_.limit / 2, [this](std::string_view piece) { return take(piece); },
         [this](const Result<cluster::ApiResponse>& response) {
+          // One that hangs answers no more than one that is not there.
+          if (!response && response.error().code() == Code::kDeadlineExceeded) return look();
           // What the API server says of the Service is an object; then there is no extender to ask.
           const bool of_extender = !response || !response->body.starts_with('{');
           const bool answered = !response || response->status < 500;
@@ -118,7 +150,22 @@ class Asking {
         });
   }
 
+  // Without the definition of GpuNodes a list of them would only ever be refused.
   void look() {
+    client_.request(
+        {.method = "GET", .path = std::string(scheduler::kGpuNodesPath) + "?limit=1"},
+        [this](const Result<cluster::ApiResponse>& response) {
+          if (!response) return finish(fail(response.error()));
+          if (response->status == 401 || response->status == 403)
+            return finish(fail(Code::kPermissionDenied, "no extender answers, and " + said(*response)));
+          if (response->status != 404) return follow();
+          finish(fail(Code::kFailedPrecondition,
+                      "no extender answers, and nodes publish no GPUs to judge by: gpulet scheduler and "
+                      "publishNode are not installed (docs/scheduling.md)"));
+        });
+  }
+
+  void follow() {
     feed_.emplace(loop_, access_, view_, cluster::CollectionTiming{}, [this] { on_listed(); });
     service_.emplace(ServicePorts{.loop = loop_, .view = view_, .feed = *feed_, .event = nullptr},
                      question_.policy);
@@ -127,7 +174,7 @@ class Asking {
   void on_listed() {
     const std::string target = this->target();
     service_->serve({.method = "GET", .target = target}, loop_.now(), [this](const web::Answer& answer) {
-      if (answer.status == 200) return finish(*answer.body);
+      if (answer.status == 200) return finish(Answer{*answer.body, false});
       const Code code = answer.status == 404   ? Code::kNotFound
                         : answer.status == 400 ? Code::kInvalidArgument
                                                : Code::kUnavailable;
@@ -142,16 +189,17 @@ class Asking {
   scheduler::ClusterView view_;
   std::optional<Feed> feed_;
   std::optional<ExtenderService> service_;
-  Result<std::string> answer_ = fail(Code::kInternal, "nothing was answered");
+  Result<Answer> answer_ = fail(Code::kInternal, "nothing was answered");
   std::string said_;  // by the extender, as far as it has come
   std::optional<cluster::Resolver> resolver_;
+  std::unique_ptr<cluster::Channel> channel_;  // until it is connected
   std::unique_ptr<cluster::Connection> connection_;
   Subscription limit_, later_;
 };
 
 }  // namespace
 
-Result<std::string> ask(const Question& question, const cluster::Access& access) {
+Result<Answer> ask(const Question& question, const cluster::Access& access) {
   if (!cluster::is_name(question.name_space) || !cluster::is_name(question.pod)) {
     return fail(Code::kInvalidArgument, "is no name of a Pod", question.name_space + "/" + question.pod);
   }

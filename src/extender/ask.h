@@ -15,8 +15,11 @@ struct Question {
   bool json = false;
   // The extender's Service: "namespace/name:port", the port by number or name; empty: nobody is asked.
   std::string service = "gpulet/gpulet-scheduler:9410";
-  // "http://host:port" of an extender, asked in place of the Service and without the API server.
+  // "http://host:port" or "https://host:port" of an extender, asked in place of the Service and without the
+  // API server. For https: who signed its certificate (empty: whom the system trusts), and our certificate
+  // with its key where it asks for one; PEM files.
   std::string url{};
+  std::string ca_file{}, certificate_file{}, key_file{};
   std::string policy = "default";  // where nobody is asked
   Duration limit = std::chrono::seconds(60);
 };
@@ -24,9 +27,15 @@ struct Question {
 // What it answers is no larger.
 inline constexpr std::size_t kMaxExplanationBytes = 32u << 20;
 
+struct Answer {
+  std::string text;
+  bool by_extender = false;  // else it was worked out here
+};
+
 // Blocks until it is answered. Needs get on services/proxy, or else what an extender needs; with a URL no
-// right. Errors: kNotFound for a Pod that there is not; kInvalidArgument; kUnavailable, kDeadlineExceeded and
-// kPermissionDenied of the API server.
-Result<std::string> ask(const Question& question, const cluster::Access& access);
+// right. Errors: kNotFound for a Pod that there is not; kInvalidArgument; kFailedPrecondition where there is
+// no extender and nodes publish nothing; kUnavailable, kDeadlineExceeded and kPermissionDenied of the API
+// server; those of reading the PEM files.
+Result<Answer> ask(const Question& question, const cluster::Access& access);
 
 }  // namespace gpulet::extender

@@ -69,8 +69,10 @@ Result<doctor::Places> places_of(const DoctorOptions& options) {
     places.agent_host = target.host;
     places.agent_port = target.port;
   }
+  if (!options.kubeconfig.empty())  // what is wrong in it is no fault of the node
+    GPULET_TRY(cluster::access_from_kubeconfig(options.kubeconfig, {.allowed = true}));
   places.access = kubectl_access(options.kubeconfig);
-  if (!places.access && !options.kubeconfig.empty()) return fail(places.access.error());
+  if (!options.service.empty()) places.service = options.service;
   places.node_name = options.node_name.empty() ? host_name() : options.node_name;
   return places;
 }

@@ -15,6 +15,7 @@ struct DoctorOptions {
   std::string socket, url;      // the agent's; empty: /run/gpulet/agent.sock of the host
   std::string config_file;      // the agent's, for when it does not run
   std::string kubeconfig, node_name;
+  std::string service;  // the extender's; empty: gpulet explain's
 };
 
 // Prints the report and writes the archive. Leaves the process: 0 when all checks pass or warn, or cannot

@@ -25,6 +25,8 @@ void add_doctor(CLI::App& app, Run& run) {
       ->envname("CONFIG_FILE");
   command->add_option("--kubeconfig", options->kubeconfig,
                       "where the API server is (KUBECONFIG, ~/.kube/config)");
+  command->add_option("--service", options->service,
+                      "the extender's Service, asked why Pods wait (gpulet/gpulet-scheduler:9410)");
   command->add_option("--node-name", options->node_name, "this node's name in the cluster (the host's)")
       ->envname("NODE_NAME");
   command->callback([options, &run] { run = [options]() -> int { doctor(*options); }; });

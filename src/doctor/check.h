@@ -25,6 +25,7 @@ struct Judgement {
   Verdict verdict = Verdict::kPass;
   std::string found;  // one line
   std::string fix{};  // one line, a command where there is one; empty when there is nothing to do
+  std::vector<std::string> details{};  // what stands behind it, a line each
 };
 
 struct Check {

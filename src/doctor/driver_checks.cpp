@@ -8,6 +8,9 @@ namespace gpulet::doctor {
 namespace {
 
 constexpr const char *kDriver = "nvidia", *kNouveau = "nouveau";
+constexpr const char* kReload =
+    "reboot; or, with nothing on the GPUs, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && "
+    "modprobe nvidia`";
 
 std::vector<std::string> held_by(const Bus& bus, std::string_view driver) {
   std::vector<std::string> addresses;
@@ -17,7 +20,8 @@ std::vector<std::string> held_by(const Bus& bus, std::string_view driver) {
   return addresses;
 }
 
-bool is_loaded(const Installed& installed) { return installed.module.has_value(); }
+// A driver that answers is loaded, whether or not its module is seen: in a container, or simulated.
+bool is_loaded(const Facts& facts) { return facts.installed.module.has_value() || facts.driver.has_value(); }
 
 std::vector<std::string> paths_with(const Nodes& nodes, Code code) {
   std::vector<std::string> paths;
@@ -70,7 +74,7 @@ Judgement judge_nouveau(const Facts& facts) {
   const auto held = held_by(*facts.bus, kNouveau);
   if (!held.empty()) return fails("Nouveau has " + some_of(held), fix);
   if (!facts.bus->nouveau) return pass("Nouveau is not loaded");
-  if (is_loaded(facts.installed)) return warn("Nouveau is loaded beside the NVIDIA driver", fix);
+  if (is_loaded(facts)) return warn("Nouveau is loaded beside the NVIDIA driver", fix);
   return fails("Nouveau is loaded, and the NVIDIA driver is not", fix);
 }
 
@@ -78,6 +82,8 @@ Judgement judge_driver(const Facts& facts) {
   const auto& module = facts.installed.module;
   if (module) return pass("the kernel module " + *module + " is loaded");
   if (module.error().code() != Code::kNotFound) return cannot_tell(module.error());
+  if (is_loaded(facts))
+    return pass("its kernel module is not seen from here, and driver " + facts.driver->version + " answers");
   if (facts.installed.libraries.empty()) {
     return fails(
         "no NVIDIA driver: neither its kernel module is loaded nor are its libraries below " +
@@ -101,6 +107,8 @@ Judgement judge_library(const Facts& facts) {
 
 Judgement judge_version(const Facts& facts) {
   const auto& installed = facts.installed;
+  if (!installed.module && facts.driver)
+    return pass("driver " + facts.driver->version + " answers its library");
   if (!installed.module) return cannot_tell(installed.module.error());
   const auto& libraries = installed.libraries;
   if (std::ranges::find(libraries, *installed.module) != libraries.end()) {
@@ -108,11 +116,9 @@ Judgement judge_version(const Facts& facts) {
     return warn("libraries of several versions are there: " + text::join(libraries, ", "),
                 "remove those that are not " + *installed.module);
   }
-  return fails(
-      "the libraries are " + text::join(libraries, ", ") + ", the loaded kernel module is " +
-          *installed.module,
-      "reboot; or, with nothing on the GPUs, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && "
-      "modprobe nvidia`");
+  return fails("the libraries are " + text::join(libraries, ", ") + ", the loaded kernel module is " +
+                   *installed.module,
+               kReload);
 }
 
 Judgement judge_nodes(const Facts& facts) {
@@ -167,6 +173,8 @@ Judgement judge_answers(const Facts& facts) {
     const auto& error = facts.driver.error();
     if (error.code() == Code::kPermissionDenied)
       return fails("the driver refuses: " + error.text(), "run this as root, with the GPUs' device nodes");
+    if (error.text().find("version mismatch") != std::string::npos)
+      return fails("the driver does not answer: " + error.text(), kReload);
     return fails("the driver does not answer: " + error.text(),
                  "`dmesg | grep -e NVRM -e Xid` says why; a driver that hangs ends with a reboot");
   }

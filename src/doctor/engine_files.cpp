@@ -1,5 +1,9 @@
 // Container engines, CDI specs, MPS folders, and the raw texts of an archive.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "base/text.h"
@@ -11,18 +15,6 @@ namespace {
 
 constexpr std::string_view kRuntime = "nvidia-container-runtime";
 constexpr int kMpsDepth = 4;  // <root>/nvidia.com/gpu/<UUID>
-
-// The files that an engine of Kubernetes reads; no more than a few.
-std::vector<std::string> settings_files(const runtimes::Host& host, runtimes::Engine engine) {
-  const auto& facts = runtimes::facts(engine);
-  std::vector<std::string> files{std::string(facts.config)};
-  const std::string config(facts.config);
-  const std::string folder =
-      engine == runtimes::Engine::kContainerd ? "/etc/containerd/conf.d/*.toml" : config + ".d/*.conf";
-  if (engine != runtimes::Engine::kContainerd && engine != runtimes::Engine::kCrio) return files;
-  for (auto& file : host.glob(folder)) files.push_back(std::move(file));
-  return files;
-}
 
 std::string text_of(const runtimes::Host& host, const std::string& path) {
   const auto text = host.read(path);
@@ -50,6 +42,29 @@ struct Named {
   }
 };
 
+// What the kernel's log has of the driver and of PCI errors, as far back as it goes. A record each read;
+// where there is none left it does not wait.
+std::string kernel_lines(const Trees& trees) {
+  constexpr std::string_view kWords[] = {"NVRM", "nvidia", "Nouveau", "nouveau", "AER:", "pcieport"};
+  constexpr std::size_t kMost = 1u << 20;
+  const auto root = RootDirectory::open(trees.dev);
+  const auto log =
+      root ? root->open_file("/kmsg", O_RDONLY | O_NONBLOCK) : Result<FileDescriptor>(fail(root.error()));
+  std::string lines;
+  std::array<char, 8192> record;
+  while (log && lines.size() < kMost) {
+    const ssize_t got = ::read(log->get(), record.data(), record.size());
+    if (got < 0 && errno == EPIPE) continue;  // records that were overwritten meanwhile
+    if (got <= 0) break;
+    for (const auto& line :
+         text::split(std::string_view(record.data(), static_cast<std::size_t>(got)), '\n')) {
+      const auto names = [&](std::string_view word) { return line.find(word) != std::string::npos; };
+      if (std::ranges::any_of(kWords, names)) lines += line + "\n";
+    }
+  }
+  return lines;
+}
+
 void add_file(std::vector<ArchiveFile>& files, const std::string& root, const std::string& path) {
   const auto directory = RootDirectory::open(root);
   if (!directory) return;
@@ -58,16 +73,18 @@ void add_file(std::vector<ArchiveFile>& files, const std::string& root, const st
 
 }  // namespace
 
-Result<std::vector<Engine>> look_at_engines(const Trees& trees, bool inside) {
+Result<Engines> look_at_engines(const Trees& trees, bool inside,
+                                const std::vector<runtimes::CommandLine>& kubelets) {
   GPULET_TRY_ASSIGN(const auto host, runtimes::Host::open({.root = trees.host, .inside = inside}));
-  std::vector<Engine> engines;
+  Engines engines;
   for (auto& report : runtimes::check(host)) {
     Engine engine{.report = std::move(report), .nvidia_runtime = false};
-    for (const auto& file : settings_files(host, engine.report.engine))
-      engine.nvidia_runtime =
-          engine.nvidia_runtime || text_of(host, file).find(kRuntime) != std::string::npos;
-    engines.push_back(std::move(engine));
+    engine.nvidia_runtime = std::ranges::any_of(engine.report.files, [&](const auto& file) {
+      return text_of(host, file).find(kRuntime) != std::string::npos;
+    });
+    engines.all.push_back(std::move(engine));
   }
+  engines.endpoint = runtimes::kubelet_endpoint(host, kubelets);
   return engines;
 }
 
@@ -123,7 +140,8 @@ Result<std::vector<std::pair<std::string, std::string>>> mps_pipes(const std::st
   return pipes;
 }
 
-std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device_plugins) {
+std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device_plugins,
+                                   const std::set<std::string>& settings) {
   std::vector<ArchiveFile> files;
   const auto proc_root = trees.proc.substr(0, trees.proc.size() - 5);  // the folder that has proc/
   for (const char* path : {"/proc/driver/nvidia/version", "/proc/driver/nvidia/params", "/proc/devices",
@@ -136,12 +154,17 @@ std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device
   };
   if (host) {
     for (const auto& folder : cdi::kSpecDirs) add_folder(folder);
-    for (const char* path : {"/etc/os-release", "/etc/containerd/config.toml", "/etc/crio/crio.conf",
-                             "/etc/docker/daemon.json", "/run/gpulet/health.json"})
+    for (const char* path : {"/etc/os-release", "/run/gpulet/health.json", "/var/lib/kubelet/config.yaml",
+                             "/var/lib/kubelet/kubeadm-flags.env"})
       add_file(files, trees.host, path);
-    add_folder("/etc/containerd/conf.d");
-    add_folder("/etc/crio/crio.conf.d");
+    for (const auto& path : settings) add_file(files, trees.host, path);
+    for (const std::string folder : {"/etc/containerd/conf.d", "/etc/crio/crio.conf.d"}) {
+      for (const auto& name : host->list(folder).value_or(std::vector<std::string>())) {
+        if (!settings.contains(folder + "/" + name)) add_file(files, trees.host, folder + "/" + name);
+      }
+    }
   }
+  if (auto lines = kernel_lines(trees); !lines.empty()) files.push_back({"kernel.txt", std::move(lines)});
   if (const auto folder = RootDirectory::open(device_plugins)) {
     const auto names = folder->list("/").value_or(std::vector<std::string>());
     files.push_back({"kubelet/device-plugins.txt", text::join(names, "\n") + "\n"});

@@ -16,6 +16,7 @@
 #include "health/evidence.h"
 #include "inventory/snapshot.h"
 #include "runtimes/configure.h"
+#include "runtimes/kubelet_endpoint.h"
 
 namespace gpulet::doctor {
 
@@ -108,6 +109,7 @@ struct Kubelet {
 struct Programs {
   std::vector<std::pair<int, std::string>> device_plugins;  // pid, name
   bool fabric_manager = false;
+  std::vector<runtimes::CommandLine> kubelets;
 };
 
 // What the agent of this node says of itself (/api/node).
@@ -143,16 +145,33 @@ struct Engine {
   runtimes::EngineReport report;
   bool nvidia_runtime = false;  // NVIDIA's container runtime is in its config
 };
+struct Engines {
+  std::vector<Engine> all;
+  std::optional<runtimes::KubeletEndpoint> endpoint;  // of the kubelet; nullopt: nobody says
+};
 
 struct MpsDaemon {
   std::string name;              // "nvidia.com/gpu"
   std::optional<Error> trouble;  // why it does not answer
 };
 
+// Why a Pod waits, as `gpulet explain` says it.
+struct NodeReason {
+  std::string node, reason;
+};
+struct Explained {
+  bool by_extender = false;       // else worked out here, by the same code
+  std::string asks;               // "9 nvidia.com/gpu"
+  std::vector<NodeReason> nodes;  // where it does not fit: this node first, at most kMaxReasons
+  std::size_t left_out = 0;       // of them
+  std::vector<std::string> fit;   // nodes whose GPUs would do: something else keeps it from them
+  std::vector<std::string> hints;
+};
 struct PendingPod {
   std::string name;      // "default/train"
   std::string message;   // the scheduler's, or the kubelet's: one line
   bool refused = false;  // by this node's kubelet, after it was scheduled
+  std::optional<Result<Explained>> explained{};  // nullopt: not asked for
 };
 struct Cluster {
   std::string user;                                                   // whose credentials were used
@@ -172,7 +191,7 @@ struct Facts {
   Result<Programs> programs = not_looked_at();  // kUnavailable: the host's processes are not seen
   Result<Agent> agent = not_looked_at();
   Result<Settings> settings = not_looked_at();
-  Result<std::vector<Engine>> engines = not_looked_at();
+  Result<Engines> engines = not_looked_at();
   Result<CdiSpecs> cdi = not_looked_at();
   Result<std::vector<MpsDaemon>> mps = not_looked_at();
   Result<Cluster> cluster = not_looked_at();

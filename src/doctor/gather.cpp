@@ -13,6 +13,12 @@ Result<bool> clock_synchronised() {
   return (clock.status & STA_UNSYNC) == 0;
 }
 
+std::string bus_text(const Bus& bus) {
+  std::string text;
+  for (const auto& gpu : bus.gpus) text += gpu.address + " " + (gpu.driver.empty() ? "-" : gpu.driver) + "\n";
+  return text + std::to_string(bus.switches) + " NVSwitches\n";
+}
+
 }  // namespace
 
 Gathered gather(Places places) {
@@ -40,18 +46,26 @@ Gathered gather(Places places) {
   facts.settings = settings_of(facts.agent, config, places);
   const auto settings = facts.settings.value_or(Settings{});
   const bool inside = places.host_root == "/";
-  facts.engines = prober.on_thread<std::vector<Engine>>(
-      "container engines", [trees, inside] { return look_at_engines(*trees, inside); });
+  const auto kubelets = facts.programs ? facts.programs->kubelets : std::vector<runtimes::CommandLine>();
+  facts.engines = prober.on_thread<Engines>("container engines",
+                                            [=] { return look_at_engines(*trees, inside, kubelets); });
   const bool seen = !places.in_container;
   facts.cdi = prober.on_thread<CdiSpecs>(
       "CDI specs", [trees, folder = settings.cdi_folder, seen] { return look_at_cdi(*trees, folder, seen); });
   facts.mps = ask_mps(prober, *trees, settings.mps_root);
   facts.cluster = ask_cluster(prober, places);
+  if (facts.cluster && facts.cluster->pods) explain(prober, places, *facts.cluster->pods);
   facts.clock_synchronised = clock_synchronised();
 
   const std::string plugins = facts.kubelet.folder + "/device-plugins";
-  auto raw = prober.on_thread<std::vector<ArchiveFile>>("files for the archive", [trees, plugins] {
-    return Result<std::vector<ArchiveFile>>(raw_files(*trees, plugins));
+  if (facts.bus) gathered.files.push_back({"pci.txt", bus_text(*facts.bus)});
+  std::set<std::string> settings_files;
+  if (facts.engines) {
+    for (const auto& engine : facts.engines->all)
+      settings_files.insert(engine.report.files.begin(), engine.report.files.end());
+  }
+  auto raw = prober.on_thread<std::vector<ArchiveFile>>("files for the archive", [=] {
+    return Result<std::vector<ArchiveFile>>(raw_files(*trees, plugins, settings_files));
   });
   if (raw) std::move(raw->begin(), raw->end(), std::back_inserter(gathered.files));
   return gathered;

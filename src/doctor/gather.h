@@ -19,6 +19,9 @@ namespace gpulet::doctor {
 inline constexpr Duration kProbeLimit = std::chrono::seconds(5);
 inline constexpr Duration kClusterLimit =
     std::chrono::seconds(15);  // of all requests to the API server together
+inline constexpr Duration kExplainLimit = std::chrono::seconds(10);  // of all Pods that are explained
+inline constexpr std::size_t kMaxExplained = 3;                      // Pods
+inline constexpr std::size_t kMaxReasons = 10;                       // nodes of one
 
 struct Places {
   std::string host_root = "/";  // where the host's / is seen
@@ -31,6 +34,7 @@ struct Places {
   bool in_container = false;  // host_root is a container's own root: it does not show the host's files
   Result<cluster::Access> access = fail(Code::kNotFound, "no API server is named");
   std::string node_name{};  // in the cluster; empty: not known
+  std::string service = "gpulet/gpulet-scheduler:9410";  // the extender's; empty: nobody is asked
 };
 
 struct Gathered {

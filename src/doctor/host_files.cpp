@@ -232,6 +232,7 @@ Result<Programs> look_at_programs(const Trees& trees) {
     const bool agent = name == "gpulet" && arguments.size() > 1 && arguments[1] == "agent";
     if (agent || name == "nvidia-device-plugin")
       programs.device_plugins.emplace_back(static_cast<int>(*pid), agent ? "gpulet agent" : name);
+    if (runtimes::is_kubelet(arguments)) programs.kubelets.push_back(arguments);
     programs.fabric_manager = programs.fabric_manager || name == "nv-fabricmanager";
   }
   return programs;

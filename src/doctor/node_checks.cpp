@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "doctor/judges.h"
+#include "runtimes/distributions.h"
 
 namespace gpulet::doctor {
 namespace {
@@ -26,7 +27,55 @@ const runtimes::Finding* unfit(const Engine& engine) {
 
 std::string title(const Engine& engine) {
   const auto& facts = runtimes::facts(engine.report.engine);
-  return std::string(facts.title) + (engine.report.version ? " " + engine.report.version->str() : "");
+  return std::string(facts.title) + (engine.report.version ? " " + engine.report.version->str() : "") +
+         (engine.report.distribution.empty() ? "" : " of " + engine.report.distribution);
+}
+
+// Those that run this kubelet's containers: by what the kubelet says, else those whose socket is there, else
+// all.
+std::vector<const Engine*> serving(const Engines& engines) {
+  std::vector<const Engine*> all, found;
+  for (const auto& engine : engines.all) {
+    if (of_kubernetes(engine)) all.push_back(&engine);
+  }
+  const auto take = [&](auto fits) { std::ranges::copy_if(all, std::back_inserter(found), fits); };
+  if (engines.endpoint) {
+    take([&](const Engine* engine) { return engine->report.endpoint == engines.endpoint->socket; });
+    // k3s and RKE2 have one socket.
+    const auto of_program = [&](const Engine* engine) {
+      const auto name = "/" + text::lower(engine->report.distribution) + "/";
+      return !engine->report.distribution.empty() &&
+             engines.endpoint->program.find(name) != std::string::npos;
+    };
+    if (std::ranges::any_of(found, of_program))
+      std::erase_if(found, [&](const Engine* engine) { return !of_program(engine); });
+    return found;
+  }
+  take([](const Engine* engine) { return engine->report.socket.has_value(); });
+  return found.empty() ? all : found;
+}
+
+std::vector<std::string> details_of(const Engine& engine, const Engines& engines) {
+  std::vector<std::string> details;
+  const auto& endpoint = engines.endpoint;
+  if (endpoint)
+    details.push_back("the kubelet's engine is at " + endpoint->socket + " (" + endpoint->said_by + ")");
+  details.push_back("read: " + (engine.report.files.empty() ? "no file: there is no " + engine.report.config
+                                                            : text::join(engine.report.files, ", ")));
+  return details;
+}
+
+// "kubelet", or what runs it in the distribution that is here.
+std::string unit_of_kubelet(const Facts& facts) {
+  if (facts.engines) {
+    for (const auto* engine : serving(*facts.engines)) {
+      for (const auto& distribution : runtimes::distributions()) {
+        if (engine->report.distribution == distribution.name)
+          return "'" + std::string(distribution.units) + "'";
+      }
+    }
+  }
+  return "kubelet";
 }
 
 // Why nothing of a resource can be had, as far as anybody says.
@@ -40,6 +89,29 @@ std::string why_none(const Facts& facts) {
   }
   return "the agent offers nothing of " + counted(devices.size(), "device") +
          " (MIG strategy, or MIG without instances)";
+}
+
+// Node by node, of the Pods that were looked into.
+std::vector<std::string> reasons_of(const std::vector<PendingPod>& pods) {
+  std::vector<std::string> lines;
+  for (const auto& pod : pods) {
+    if (!pod.explained) continue;
+    if (!*pod.explained) {
+      lines.push_back(pod.name + " cannot be explained node by node: " + pod.explained->error().text());
+      continue;
+    }
+    const Explained& explained = **pod.explained;
+    lines.push_back(
+        pod.name + " asks for " + explained.asks + "; by " +
+        (explained.by_extender ? "gpulet's extender:" : "gpulet itself, as no extender answers:"));
+    if (!explained.fit.empty())
+      lines.push_back("  its GPUs are free on " + some_of(explained.fit) +
+                      ": something else keeps it away (the message above)");
+    for (const auto& [node, reason] : explained.nodes) lines.push_back("  not on " + node + ": " + reason);
+    if (explained.left_out > 0) lines.push_back("  and " + counted(explained.left_out, "node") + " more");
+    for (const auto& hint : explained.hints) lines.push_back("  it would help: " + hint);
+  }
+  return lines;
 }
 
 std::string clock_of(std::chrono::seconds ahead) {
@@ -59,9 +131,14 @@ Judgement judge_kubelet(const Facts& facts) {
                  "give the agent that folder (gpulet.kubeletDir), and this command --kubelet-dir " +
                      kubelet.other_folders.front());
   }
-  return fails("the kubelet takes no registrations: " + error.text(),
-               "`systemctl status kubelet`, `journalctl -u kubelet`; for another folder than " +
-                   kubelet.folder + ": --kubelet-dir");
+  const std::string unit = unit_of_kubelet(facts);
+  const std::string fix = "`systemctl status " + unit + "`, `journalctl -u " + unit +
+                          "`; where the kubelet's folder is another: --kubelet-dir";
+  if (error.code() == Code::kNotFound) {
+    return fails("no kubelet runs here: there is no " + kubelet.folder + "/device-plugins/kubelet.sock",
+                 fix + "; on a machine that is no Kubernetes node only the checks of the GPUs count");
+  }
+  return fails("the kubelet takes no registrations: " + error.text(), fix);
 }
 
 Judgement judge_plugin(const Facts& facts) {
@@ -95,18 +172,30 @@ Judgement judge_agent(const Facts& facts) {
 
 Judgement judge_runtime(const Facts& facts) {
   if (!facts.engines) return cannot_tell(facts.engines.error());
-  std::string fit;
-  for (const auto& engine : *facts.engines) {
-    if (!of_kubernetes(engine)) continue;
-    const auto* finding = unfit(engine);
-    const bool by_cdi = facts.settings && facts.settings->cdi;
-    if (finding != nullptr && (by_cdi || !engine.nvidia_runtime))
-      return fails(title(engine) + " is not fit for CDI: " + finding->say, finding->remedy);
-    if (fit.empty())
-      fit = title(engine) + (finding != nullptr ? " has NVIDIA's runtime" : " takes devices by CDI");
+  const auto& engines = *facts.engines;
+  const auto found = serving(engines);
+  if (found.empty() && engines.endpoint) {
+    return cannot_tell("the kubelet's engine is at " + engines.endpoint->socket + " (" +
+                           engines.endpoint->said_by + "), whose settings are not known here",
+                       "its own documents say how it is given CDI (specs in /etc/cdi and /var/run/cdi)");
   }
-  if (!fit.empty()) return pass(std::move(fit));
-  return cannot_tell("no container engine of Kubernetes (containerd, CRI-O) is seen below the host's root");
+  if (found.empty())
+    return cannot_tell("no container engine of Kubernetes (containerd, CRI-O) is seen below the host's root");
+  const bool by_cdi = facts.settings && facts.settings->cdi;
+  for (const auto* engine : found) {
+    const auto* finding = unfit(*engine);
+    if (finding == nullptr || (!by_cdi && engine->nvidia_runtime)) continue;
+    const bool named = finding->what == "config" || finding->what == "CDI";
+    const std::string why = (named ? "" : finding->what + ": ") + finding->say;
+    auto judgement = fails(title(*engine) + " is not fit for CDI: " + why, finding->remedy);
+    judgement.details = details_of(*engine, engines);
+    return judgement;
+  }
+  const Engine& first = *found.front();
+  auto judgement =
+      pass(title(first) + (unfit(first) != nullptr ? " has NVIDIA's runtime" : " takes devices by CDI"));
+  judgement.details = details_of(first, engines);
+  return judgement;
 }
 
 Judgement judge_cdi(const Facts& facts) {
@@ -168,9 +257,14 @@ Judgement judge_pods(const Facts& facts) {
   const auto& pod = refused != pods->end() ? *refused : pods->front();
   const auto slash = pod.name.find('/');
   const std::string others = pods->size() > 1 ? " (and " + std::to_string(pods->size() - 1) + " more)" : "";
-  return fails(pod.name + others + ": " + pod.message,
-               "`gpulet explain --namespace " + pod.name.substr(0, slash) + " " + pod.name.substr(slash + 1) +
-                   "` goes through every node");
+  auto judgement = fails(
+      pod.name + others + ": " + pod.message,
+      pod.refused
+          ? "delete the Pod, so that it is made anew; `journalctl -u kubelet` and the agent's log have more"
+          : "`gpulet explain --namespace " + pod.name.substr(0, slash) + " " + pod.name.substr(slash + 1) +
+                "` goes through every node");
+  judgement.details = reasons_of(*pods);
+  return judgement;
 }
 
 Judgement judge_two_plugins(const Facts& facts) {
@@ -193,7 +287,9 @@ Judgement judge_two_plugins(const Facts& facts) {
         "remove one: of the GPU operator `devicePlugin.enabled=false`, else `kubectl delete daemonset "
         "nvidia-device-plugin-daemonset -n kube-system`");
   }
-  if (!facts.programs && who.empty()) return cannot_tell(facts.programs.error());
+  if (!facts.programs && who.empty())
+    return cannot_tell(facts.programs.error().text(),
+                       "run this on the node itself, or in a Pod with hostPID: true");
   return pass(who.empty() ? "no other device plugin" : "one device plugin: " + *who.begin());
 }
 

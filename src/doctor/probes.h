@@ -26,11 +26,14 @@ Result<Nodes> look_at_nodes(const Trees& trees);
 Result<Programs> look_at_programs(const Trees& trees);
 
 // engine_files.cpp
-Result<std::vector<Engine>> look_at_engines(const Trees& trees, bool inside);
+Result<Engines> look_at_engines(const Trees& trees, bool inside,
+                                const std::vector<runtimes::CommandLine>& kubelets);
 Result<CdiSpecs> look_at_cdi(const Trees& trees, const std::string& agent_folder, bool host_files_seen);
 // Name and pipe directory of each daemon that was started; none where there is no such root.
 Result<std::vector<std::pair<std::string, std::string>>> mps_pipes(const std::string& root);
-std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device_plugins);
+// `settings`: files of container engines, as the host calls them.
+std::vector<ArchiveFile> raw_files(const Trees& trees, const std::string& device_plugins,
+                                   const std::set<std::string>& settings);
 
 // Runs things within their limits: on the loop, or on threads of their own.
 class Prober {
@@ -86,5 +89,8 @@ Kubelet ask_kubelet(Prober& prober, const Places& places, const Trees& trees);
 Result<std::vector<MpsDaemon>> ask_mps(Prober& prober, const Trees& trees, const std::string& root);
 // cluster_probe.cpp
 Result<Cluster> ask_cluster(Prober& prober, const Places& places);
+// explain_probe.cpp. The first kMaxExplained of those that wait for a node, within kExplainLimit.
+void explain(Prober& prober, const Places& places, std::vector<PendingPod>& pods);
+Result<Explained> parse_explanation(const std::string& document, const std::string& node);
 
 }  // namespace gpulet::doctor

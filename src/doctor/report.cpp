@@ -47,17 +47,25 @@ std::string summary(std::span<const Finding> findings) {
   const bool fail = judgement.verdict == Verdict::kFail;
   std::string text = std::string(name(first->complaint)) + (fail ? "" : ", perhaps") + ": " + judgement.found;
   if (!judgement.fix.empty()) text += "; to do: " + judgement.fix;
-  return one_line(text + ".");
+  text += ".";
+  std::string also;  // another fault, which this one does not explain
+  for (const auto& finding : findings) {
+    if (&finding != first && finding.judgement.verdict == Verdict::kFail)
+      also += (also.empty() ? " Then see to " : ", ") + ("`" + std::string(finding.id) + "`");
+  }
+  return one_line(text + (also.empty() ? "" : also + "."));
 }
 
 std::string text_report(std::span<const Finding> findings) {
+  const std::string margin(kVerdictWidth + kIdWidth, ' ');
   std::string text;
   for (const auto& finding : findings) {
     const auto& judgement = finding.judgement;
     text += padded(name(judgement.verdict), kVerdictWidth) + padded(finding.id, kIdWidth) +
             one_line(judgement.found) + "\n";
-    if (!judgement.fix.empty())
-      text += std::string(kVerdictWidth + kIdWidth, ' ') + "→ " + one_line(judgement.fix) + "\n";
+    if (!judgement.fix.empty()) text += margin + "→ " + one_line(judgement.fix) + "\n";
+    if (judgement.verdict == Verdict::kPass) continue;
+    for (const auto& detail : judgement.details) text += margin + "  " + one_line(detail) + "\n";
   }
   return text + "\n" + summary(findings) + "\n";
 }
@@ -68,11 +76,14 @@ std::string json_report(std::span<const Finding> findings) {
             {"summary", summary(findings)},
             {"checks", Json::array()}};
   for (const auto& finding : findings) {
+    Json details = Json::array();
+    for (const auto& detail : finding.judgement.details) details.push_back(one_line(detail));
     json["checks"].push_back({{"id", finding.id},
                               {"complaint", name(finding.complaint)},
                               {"verdict", name(finding.judgement.verdict)},
                               {"found", one_line(finding.judgement.found)},
-                              {"fix", one_line(finding.judgement.fix)}});
+                              {"fix", one_line(finding.judgement.fix)},
+                              {"details", std::move(details)}});
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

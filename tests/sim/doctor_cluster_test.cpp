@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "base/wall_time.h"
 #include "cluster/test_api_server.h"
+#include "scheduler/test_nodes.h"
 #include "tests/sim/doctor_fixture.h"
 
 namespace gpulet::tests {
@@ -40,6 +41,8 @@ class SimDoctorCluster : public SimDoctor {
     int ahead = 0;  // its clock, in seconds
     bool no_patch = false;
     std::string pending{}, failed{}, mig_state = "success";
+    std::string explanation{};  // of the extender; empty: there is none
+    std::string gpu_nodes{};    // what nodes publish; empty: they publish nothing
   };
   void set(State state) {
     const std::lock_guard lock(mutex_);
@@ -60,6 +63,22 @@ class SimDoctorCluster : public SimDoctor {
       const bool refused = state_.no_patch && request.body.find("\"verb\":\"patch\"") != std::string::npos;
       return {.body = std::string(R"({"status":{"allowed":)") + (refused ? "false" : "true") + "}}"};
     }
+    if (line.find("/proxy/explain?") != std::string::npos) {
+      if (!state_.explanation.empty()) return {.status = 200, .body = state_.explanation};
+      return {.status = 503, .body = R"({"kind":"Status","message":"no endpoints available"})"};
+    }
+    if (line.find("watch=true") != std::string::npos)
+      return {.status = 200, .script = [](TestApiServer::Stream& stream) { return stream.wait(60'000); }};
+    if (line.find("/gpunodes?") != std::string::npos) {
+      if (state_.gpu_nodes.empty()) return {.status = 404, .body = "404 page not found"};
+      return {.status = 200,
+              .body = R"({"metadata":{"resourceVersion":"7"},"items":[)" + state_.gpu_nodes + "]}"};
+    }
+    if (line.find("/namespaces?") != std::string::npos)
+      return {.status = 200, .body = R"({"metadata":{"resourceVersion":"7"},"items":[]})"};
+    if (line.find("/pods/train") != std::string::npos) return {.status = 200, .body = state_.pending};
+    if (line.find("/pods?") != std::string::npos && line.find("nodeName%21%3D") != std::string::npos)
+      return {.status = 200, .body = R"({"metadata":{"resourceVersion":"7"},"items":[]})"};
     if (line.find("/pods?") != std::string::npos) {
       const bool pending = line.find("Pending") != std::string::npos;
       return {.status = 200, .body = R"({"items":[)" + (pending ? state_.pending : state_.failed) + "]}"};
@@ -110,6 +129,46 @@ TEST_F(SimDoctorCluster, WhatTheApiServerSaysIsNamed) {
   const auto report = doctor(more());
   EXPECT_NE(found(report, "clock").find("seconds ahead of the API server's"), std::string::npos);
   EXPECT_EQ(with(report, "fail"), "");
+}
+
+TEST_F(SimDoctorCluster, APodThatWaitsIsExplainedNodeByNode) {
+  State state{.pending =
+                  R"({"metadata":{"namespace":"team","name":"train"},"spec":{"containers":[{"resources":)"
+                  R"({"limits":{"nvidia.com/gpu":"9"}}}]},"status":{"conditions":[{"type":"PodScheduled",)"
+                  R"("status":"False","message":"0/2 nodes are available"}]}})"};
+  const auto details = [&] {
+    const auto report = doctor(more());
+    EXPECT_EQ(with(report, "fail"), "pods") << report.dump(1);
+    std::string lines;
+    for (const auto& check : report["checks"]) {
+      if (check["id"] != "pods") continue;
+      for (const auto& line : check["details"]) lines += line.get<std::string>() + "\n";
+    }
+    return lines;
+  };
+  state.explanation =
+      R"({"asks":"9 nvidia.com/gpu","nodes":[{"node":"a","fits":false,"reason":"2/8 held"},)"
+      R"({"node":"node-1","fits":false,"reason":"8 free of 9 wanted"}],"hints":["more of them"]})";
+  set(state);
+  EXPECT_EQ(
+      details(),
+      "team/train asks for 9 nvidia.com/gpu; by gpulet's extender:\n  not on node-1: 8 free of 9 wanted\n"
+      "  not on a: 2/8 held\n  it would help: more of them\n");
+  // Without an extender the same code judges here, by what nodes publish.
+  state.explanation.clear();
+  state.gpu_nodes =
+      nlohmann::json{{"metadata", {{"name", "node-1"}}},
+                     {"spec", nlohmann::json::parse(scheduler::encode_spec(scheduler::test_node(8, 4)))}}
+          .dump();
+  set(state);
+  EXPECT_EQ(
+      details().substr(0, 105),
+      "team/train asks for 9 nvidia.com/gpu; by gpulet itself, as no extender answers:\n  not on node-1: "
+      "0/8 held");
+  state.gpu_nodes.clear();
+  set(state);
+  const auto neither = details();
+  EXPECT_EQ(neither.find("team/train cannot be explained node by node: no extender answers"), 0u) << neither;
 }
 
 TEST_F(SimDoctorCluster, AnApiServerThatIsAwayIsNoFault) {
@@ -174,6 +233,7 @@ TEST_F(SimDoctorCluster, TheArchiveHasWhatIsKnownAndNoSecret) {
       "cdiVersion: 0.5.0\nkind: nvidia.com/other\ncontainerEdits:\n  env: [API_TOKEN=hunter2, "
       "PLAIN=kept]\ndevices:\n- name: a\n"
       "  containerEdits: {env: [X=1]}\n");
+  put("/dev/kmsg", "3,1,1,-;NVRM: Xid (PCI:0000:1b:00): 79\n6,2,2,-;eth0: link up\n");
   const std::string archive = node_folder() + "/support.tar.gz";
   auto arguments = more();
   arguments.insert(arguments.end(), {"--bundle", archive});
@@ -183,10 +243,10 @@ TEST_F(SimDoctorCluster, TheArchiveHasWhatIsKnownAndNoSecret) {
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   const auto names = cli::output_of({"/bin/tar", "-tzf", archive}, {"PATH=/usr/bin:/bin"});
   ASSERT_TRUE(names) << names.error().text();
-  for (const char* name :
-       {"report.txt", "report.json", "version.txt", "agent/node.json", "agent/config.yaml",
-        "agent/metrics.txt", "node/proc/driver/nvidia/version", "node/etc/containerd/conf.d/registry.toml",
-        "node/var/run/cdi/other.yaml", "kubelet/device-plugins.txt"}) {
+  for (const char* name : {"report.txt", "report.json", "version.txt", "agent/node.json", "agent/config.yaml",
+                           "agent/metrics.txt", "node/proc/driver/nvidia/version",
+                           "node/etc/containerd/conf.d/registry.toml", "node/var/run/cdi/other.yaml",
+                           "kubelet/device-plugins.txt", "node/etc/containerd/config.toml", "pci.txt"}) {
     EXPECT_NE(names->find(std::string("gpulet-doctor/") + name + "\n"), std::string::npos)
         << name << " is not in\n"
         << *names;
@@ -196,6 +256,8 @@ TEST_F(SimDoctorCluster, TheArchiveHasWhatIsKnownAndNoSecret) {
   EXPECT_EQ(all->find("hunter2"), std::string::npos);
   EXPECT_NE(all->find("PLAIN=kept"), std::string::npos);
   EXPECT_NE(all->find("gpulet_build_info"), std::string::npos);
+  EXPECT_NE(all->find("NVRM: Xid (PCI:0000:1b:00): 79"), std::string::npos);
+  EXPECT_EQ(all->find("eth0: link up"), std::string::npos);
 }
 
 TEST_F(SimDoctorCluster, ExitCodes) {

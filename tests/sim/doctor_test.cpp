@@ -109,7 +109,16 @@ TEST_F(SimDoctor, TheWayToAContainer) {
   serve_by_cdi();
   put(kEngineConfig, kCdiOff);
   expect_fault("fail", "runtime", "is not fit for CDI");
+  // k3s runs here, with a containerd of its own: that one is judged.
+  const std::string k3s = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml";
+  put(k3s, kCdiOn);
+  put("/run/k3s/containerd/containerd.sock", "");
+  EXPECT_EQ(with(doctor(), "fail"), "");
+  put(k3s, kCdiOff);
   put(kEngineConfig, kCdiOn);
+  expect_fault("fail", "runtime", "of k3s is not fit for CDI: off (" + k3s);
+  fs::remove_all(at("/var/lib/rancher"));
+  fs::remove_all(at("/run/k3s"));
 
   const auto spec = read_file(at(kSpec));
   ASSERT_TRUE(spec);
@@ -153,7 +162,7 @@ TEST_F(SimDoctor, TheKubeletAndThePluginOnIt) {
   fs::remove(plugins + "/nvidia-gpu.sock");
   expect_fault("fail", "plugin", "no device plugin");
   fs::rename(plugins + "/kubelet.sock", plugins + "/away.sock");
-  expect_fault("fail", "kubelet", "the kubelet takes no registrations");
+  expect_fault("fail", "kubelet", "no kubelet runs here: there is no " + plugins + "/kubelet.sock");
   fs::create_directories(at("/var/lib/k0s/kubelet/device-plugins"));
   const auto other = bind_unix(at("/var/lib/k0s/kubelet/device-plugins/kubelet.sock"));
   ASSERT_TRUE(other && start_listening(*other, "kubelet.sock"));

@@ -206,10 +206,11 @@ class Node {
 
   bool in_pod() const { return sources_.environment.contains("KUBERNETES_SERVICE_HOST"); }
 
-  // MPS daemons go on for the next agent to take over. The first process of a container takes them with it,
-  // so there they are ended in order, for which the manifest's grace period has time.
+  // MPS daemons go on for the next agent to take over. A container takes them with it: by its first process,
+  // and where that is not the agent (hostPID) by its cgroup, all of which its runtime kills. There they are
+  // ended in order, for which the manifest's grace period has time.
   void end_daemons() {
-    if (::getpid() != 1) return loop_.stop();
+    if (::getpid() != 1 && !in_pod()) return loop_.stop();
     end_limit_ = loop_.after(kMpsEndLimit, [this] { loop_.stop(); });
     mps_->stop([this] { loop_.stop(); });
   }

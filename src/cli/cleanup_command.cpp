@@ -21,6 +21,7 @@
 #include "config/values.h"
 #include "health/telling.h"
 #include "mps/compute_mode.h"
+#include "mps/leftovers.h"
 #include "mps/manager.h"
 #include "scheduler/gpu_node.h"
 
@@ -93,12 +94,18 @@ class Cleanup {
         mps::compute_mode_by_nvidia_smi(loop_, options_.driver_root),
         [](const std::string&, const inventory::Health&) {});
     daemons_->apply({});  // none is wanted: those that an agent has left are ended
-    daemons_->stop([this] { remove_files(); });
+    daemons_->stop([this] { remove_mps_folders(); });
+  }
+
+  void remove_mps_folders() {
+    const auto removed = mps::remove_leftovers(options_.mps_root);
+    removed ? say_removed(*removed) : failed(removed.error().text());
+    remove_files();
   }
 
   void remove_files() {
     const auto removed = agent::remove_node_files(options_.folders);
-    for (const auto& path : removed.paths) std::cout << "removed " << path << '\n';
+    say_removed(removed.paths);
     for (const auto& error : removed.errors) failed(error.text());
     doing_ = "what the Node has of the agent";
     if (!access_) {
@@ -110,6 +117,10 @@ class Cleanup {
       std::cout << "removed the labels, taints, condition and GpuNode of " << node << '\n';
       loop_.stop();
     });
+  }
+
+  static void say_removed(const std::vector<std::string>& paths) {
+    for (const auto& path : paths) std::cout << "removed " << path << '\n';
   }
 
   std::string trouble() const {

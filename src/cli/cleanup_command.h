@@ -17,10 +17,10 @@ struct CleanupOptions {
   std::string limit = "1m";                  // for all of it, the end of the agent included
 };
 
-// Waits for the agent's end, ends its MPS control daemons, takes its files away and what it has written to
-// the Node, where there is a cluster. Each thing that has gone is a line on standard output, each that has
-// not one on standard error. May be run again at any time. Exit code: 0 all is gone; 1 something is not; 2
-// for a limit that is none.
+// Waits for the agent's end, ends its MPS control daemons, takes their folders, their mount and its files
+// away and what it has written to the Node, where there is a cluster. Each thing that has gone is a line on
+// standard output, each that has not one on standard error. May be run again at any time. Exit code: 0 all is
+// gone; 1 something is not; 2 for a limit that is none.
 int cleanup(const CleanupOptions& options);
 
 // Waits until `daemon_set` ("namespace/name") has a ready Pod on each node that it is for. Needs get on

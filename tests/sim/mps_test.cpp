@@ -124,6 +124,20 @@ TEST_F(SimMps, TheFirstProcessOfAContainerEndsItsDaemonsWithItself) {
   EXPECT_TRUE(eventually([&] { return !mps::shm_is_mounted(root()); }));
 }
 
+TEST_F(SimMps, AnAgentOfAPodEndsItsDaemonsInOrder) {
+  write_config(shared(2));
+  start_agent({.arguments = {"--config-file=" + config_path()},
+               .environment = {"KUBERNETES_SERVICE_HOST=127.0.0.1", "NODE_NAME=node-1"}});
+  ASSERT_TRUE(offered(4, kShared)) << log();
+  const pid_t daemon = daemon_id(kShared);
+  agent_may_end();
+  ASSERT_TRUE(node().stop_agent()) << log();
+  EXPECT_TRUE(eventually([&] { return ::kill(daemon, 0) != 0; }));  // once whoever inherits it has seen it
+  EXPECT_EQ(compute_mode(0), 0);
+  EXPECT_FALSE(std::filesystem::exists(root() + "/" + kShared + "/.started"));
+  EXPECT_FALSE(mps::shm_is_mounted(root()));
+}
+
 TEST_F(SimMps, UnequalSharesOfOneGpuHaveTheirLimitsInTheContainer) {
   serve_with(config("gpulet: {partition: [{devices: [6], mps: {shares: [60, 40]}}]}\n"));
   ASSERT_TRUE(offered(1, "nvidia.com/gpu.mps-60")) << log();

@@ -1,5 +1,6 @@
 """The agents as the chart installs them: values switched, upgraded under load, NVIDIA's values, and taken away again."""
 import json
+import pathlib
 import subprocess
 import tempfile
 import threading
@@ -8,6 +9,8 @@ import time
 from lib.health import HealthChecks
 from lib.kube import Kube, gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET
+from lib.nvidia_chart import BY_MPS, MPS_ROOT, NvidiaChart, mps_folder
+from lib.partition import LOOK_MPS, PartitionChecks
 
 GPU = "nvidia.com/gpu"
 NAMESPACE, RELEASE = "gpulet", "gpulet"
@@ -41,8 +44,10 @@ class ChartChecks:
             ("values switched: GPUs shared by time-slicing, and whole again, without a restart", self.switch_values),
             (f"{self.steps} random steps", lambda: self.checks.storm(self.steps, lambda: None)),
             ("upgrade under load, and to CDI, as the chart has it", self.upgrade),
-            ("NVIDIA's values reused", self.nvidias_values),
+            ("NVIDIA's values reused, with CDI by annotations as they say", self.nvidias_values),
+            ("GPUs shared by MPS, also after the agent was replaced", self.mps),
             ("helm uninstall leaves nothing", self.uninstall),
+            ("what NVIDIA's chart makes, with only the image changed", NvidiaChart(self.checks, self.n1, f"localhost/gpulet:{self.images[1]}").with_ours),
         ]
 
     # What the checks have in common.
@@ -89,16 +94,36 @@ class ChartChecks:
                 "files": sorted(node.run("find", "/var/run/cdi", "/etc/cdi", "/var/lib/gpulet", "/run/gpulet", "/var/lib/kubelet/device-plugins",
                                          self.checks.cdi.hooks, "-not", "-type", "d", "-not", "-name", "kubelet*").split()),
                 "agents": node.agents(),
+                "mps": [*node.run("find", MPS_ROOT, "-mindepth", "1").split(), *self.daemons(node)],
+                "mounts": [line.split()[4] for line in node.run("cat", "/proc/self/mountinfo").splitlines() if f" {MPS_ROOT}/" in line],
             }
         kinds = ("clusterroles", "clusterrolebindings", "customresourcedefinitions", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
                  "apiservices")
         found["cluster"] = sorted(name for kind in kinds for name in self.checks.kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
         return found
 
+    @staticmethod
+    def daemons(node):
+        """Pids of the MPS control daemons that the node's Pods have started, and of their servers."""
+        def name(pid):
+            try:
+                return pathlib.Path(f"/proc/{pid}/comm").read_text()
+            except OSError:
+                return ""  # it has just ended
+        return sorted(int(pid) for pid in node.processes() if name(pid).startswith("nvidia-cuda-mps"))
+
+    @staticmethod
+    def own_mps_root(node):
+        mps_folder(node).mkdir()
+        node.run("mkdir", "-p", MPS_ROOT)
+        node.run("mount", "--bind", mps_folder(node), MPS_ROOT)
+
     # The checks.
     def clean(self):
         """Earlier runs had agents as processes, whose labels outlive them; and kinds and rights by the names of the chart."""
         self.checks.cdi.hooks.mkdir(exist_ok=True)
+        for node in self.nodes:
+            self.own_mps_root(node)
         for name in self.seen()["cluster"]:
             self.checks.kubectl("delete", name)
         self.checks.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
@@ -176,9 +201,8 @@ class ChartChecks:
 
     def nvidias_values(self):
         """A file of NVIDIA's chart as it is, with the testbed's own image and driver root."""
-        # No MPS program and no such runtime class here, and both nodes are one machine's.
-        values = {"config": {"map": {"shared": "version: v1\n"}}, "runtimeClassName": None, "devicePlugin": {"enableHostNetwork": False},
-                  "deviceListStrategy": "envvar"}  # a CDI spec takes that variable for its own
+        # MPS has a check of its own; there is no such runtime class here, and both nodes are one machine's.
+        values = {"config": {"map": {"shared": "version: v1\n"}}, "runtimeClassName": None, "devicePlugin": {"enableHostNetwork": False}}
         testbeds = self.testbeds(self.images[1])
         values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds")})
         values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
@@ -188,11 +212,40 @@ class ChartChecks:
         self.wait_agents(self.images[1])
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
-        self.checks.run_pod("by-nvidias", 2, "n1")
-        held = self.n1.resources.held()["by-nvidias"]
-        index = sorted(str(self.n1.gpus[uuid]["index"]) for uuid in held)
-        environment = until("its environment", lambda: self.n1.environments().get("by-nvidias"))[1]
-        assert sorted(environment["NVIDIA_VISIBLE_DEVICES"].split(",")) == index, f"{environment}, holds {index}: by index, as their values say"
+        self.checks.cdi.one_pod("by-nvidias")
+
+    def mps(self):
+        """Daemons by the chart's own path. They end with the agent's container, and what uses them has another of the same limits afterwards."""
+        values = self.testbeds(self.images[1], mps={"enabled": True}, config={"map": {"default": BY_MPS}})
+        started = time.monotonic()
+        self.apply(["upgrade"], values)
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 16)
+        print(f"   16 on each node {time.monotonic() - started:.1f} s after helm upgrade", flush=True)
+        looks = PartitionChecks(self.checks)
+        looks.mps_root = mps_folder(self.n1)
+        self.checks.run_pod("by-mps", 1, "n1", script=LOOK_MPS)
+        gpu = self.n1.nvml("gpus")[self.n1.resources.held()["by-mps"][0].partition("::")[0]]
+        limit = looks.mebibytes(gpu["index"], 50)
+        before, daemons, agents = self.checks.facts(["by-mps"]), self.daemons(self.n1), self.n1.agents()
+        assert len(daemons) == 1, daemons
+
+        def works():
+            _, environment = self.n1.environments()["by-mps"]
+            assert environment["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{GPU}/pipe", environment
+            looks.assert_mounted("by-mps", environment)
+            looks.assert_memory_limit(looks.daemon_folder(environment), limit)
+            looks.cuda_client("by-mps", "threads 50.0" + "".join(f" memory {index}={limit}M" for index in range(8)))
+        works()
+        for name, pod in self.kube.pods(NAMESPACE).items():
+            if pod["spec"]["nodeName"] == "n1" and "cleanup" not in name:
+                self.kube.delete_pod(name, NAMESPACE)
+        until("another agent of n1", lambda: set(self.n1.agents()) - set(agents), TIMED_LIMIT_S)
+        self.n1.wait_allocatable(self.kube, 16)
+        self.checks.assert_undisturbed(before)
+        again = self.daemons(self.n1)
+        assert len(again) == 1 and again != daemons, f"daemon {daemons} before the agent was replaced, {again} after"
+        works()
         self.checks.remove_pods()
 
     def label_pool(self, pool):
@@ -203,6 +256,7 @@ class ChartChecks:
         self.kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/mig.config": "all-disabled"}}})
         left = self.seen()
         assert any(left[node.name]["labels"] != self.before[node.name]["labels"] for node in self.nodes) and left["n1"]["files"], left
+        assert left["n1"]["mps"] and left["n1"]["mounts"], left
         started = time.monotonic()
         self.helm("uninstall", RELEASE, "--wait", "--timeout=90s")
         print(f"   helm uninstall, all nodes cleaned: {time.monotonic() - started:.1f} s", flush=True)

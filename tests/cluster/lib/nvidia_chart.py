@@ -1,0 +1,159 @@
+"""What NVIDIA's chart makes of its values, as much as a node sees of it: names, programs, variables and mounts, with any image.
+
+Of our own writing by those names (k8s-device-plugin 0.17 to 0.20): three DaemonSets, each with config-manager before and beside its
+program, a ConfigMap of configs, and the rights. On n1 alone.
+"""
+import json
+
+from lib.kube import until
+from lib.labels import MODEL, NODE_CONFIG
+from lib.node import DRIVER_ROOT
+from lib.partition import LOOK_MPS, PartitionChecks
+
+GPU = "nvidia.com/gpu"
+NAMESPACE = "nvidia-device-plugin"
+MPS_ROOT = "/run/nvidia/mps"  # gpulet's chart has it too
+BY_MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
+CONFIGS = {"default": "version: v1\n", "shared": BY_MPS}
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
+LIMIT_S = 60
+
+
+def mps_folder(node):
+    """What a node has at MPS_ROOT: its own, as the nodes have one /run."""
+    return node.state / node.name / "mps-of-chart"
+
+
+def env(**variables):
+    return [{"name": name, "value": value} for name, value in variables.items()] + [
+        {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+
+
+class NvidiaChart:
+    def __init__(self, checks, node, image):
+        self.checks, self.kube, self.node, self.image = checks, checks.kube, node, image
+        self.mps_folder, self.features = mps_folder(node), node.state / node.name / "features.d"
+
+    def manager(self, process, once):
+        """config-manager, as an init container and as a sidecar."""
+        return {"name": "config-manager-init" if once else "config-manager-sidecar", "image": self.image, "imagePullPolicy": "Never", "command": ["config-manager"],
+                "env": env(ONESHOT="true" if once else "false", KUBECONFIG="", NODE_LABEL=NODE_CONFIG, CONFIG_FILE_SRCDIR="/available-configs",
+                           CONFIG_FILE_DST="/config/config.yaml", DEFAULT_CONFIG="default", FALLBACK_STRATEGIES="named,single",
+                           SEND_SIGNAL="false" if once else "true", SIGNAL="" if once else "1", PROCESS_TO_SIGNAL="" if once else process),
+                "volumeMounts": [{"name": "available-configs", "mountPath": "/available-configs"}, {"name": "config", "mountPath": "/config"}]}
+
+    def daemon_set(self, name, program, variables, host, init=(), signal_to=None, **pod):
+        """`host`: (path in the container, on the node, and perhaps how mounts go between them)."""
+        mounts = [{"name": f"host-{at}", "mountPath": place[0], **({"mountPropagation": place[2]} if place[2:] else {})} for at, place in enumerate(host)]
+        volumes = [{"name": f"host-{at}", "hostPath": {"path": place[1]}} for at, place in enumerate(host)]
+        configs = [{"name": "available-configs", "configMap": {"name": "nvdp-configs"}}, {"name": "config", "emptyDir": {}}]
+        container = {"name": f"{program}-ctr", "image": self.image, "imagePullPolicy": "Never", "command": [program], "securityContext": {"privileged": True},
+                     "env": env(CONFIG_FILE="/config/config.yaml", NVIDIA_MIG_MONITOR_DEVICES="all", FAIL_ON_INIT_ERROR="false", **variables),
+                     "volumeMounts": [*mounts, *self.manager(program, True)["volumeMounts"]]}
+        more = [{**container, "name": f"{program}-{words[-1]}", "command": words} for words in init]
+        return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": {
+            "selector": {"matchLabels": {"app.kubernetes.io/name": name}}, "template": {"metadata": {"labels": {"app.kubernetes.io/name": name}}, "spec": {
+                "serviceAccountName": "nvdp", "terminationGracePeriodSeconds": 5, **(pod or {"shareProcessNamespace": True}),
+                "nodeSelector": {"kubernetes.io/hostname": self.node.name}, "volumes": [*volumes, *configs],
+                "initContainers": [*more, self.manager(program, True)], "containers": [self.manager(signal_to or program, False), container]}}}}
+
+    def objects(self, programs):
+        """Those of every release, and the DaemonSets of these programs."""
+        driver, shm = ("/driver-root", DRIVER_ROOT), ("/dev/shm", f"{MPS_ROOT}/shm")
+        # By `auto` NVIDIA's plugin looks for the driver in its own image, where their runtime would put it.
+        ctr_root = {"CONTAINER_DRIVER_ROOT": "/driver-root", "DEVICE_DISCOVERY_STRATEGY": "nvml"}
+        kubelet, cdi = (("/var/lib/kubelet/device-plugins",) * 2), (("/var/run/cdi",) * 2)
+        found = {
+            "nvidia-device-plugin": lambda name: self.daemon_set(
+                f"nvdp-{name}", name, {**ctr_root, "MPS_ROOT": MPS_ROOT, "DEVICE_LIST_STRATEGY": "envvar", "PASS_DEVICE_SPECS": "true",
+                                       "NVIDIA_DRIVER_ROOT": DRIVER_ROOT}, [driver, shm, ("/mps", MPS_ROOT), kubelet, cdi]),
+            "gpu-feature-discovery": lambda name: self.daemon_set(
+                f"nvdp-{name}", name, {**ctr_root, "USE_NODE_FEATURE_API": "false"}, [driver, (FEATURES, str(self.features))]),
+            "mps-control-daemon": lambda name: self.daemon_set(
+                f"nvdp-{name}", name, ctr_root, [driver, shm, ("/mps", MPS_ROOT, "Bidirectional")], init=[[name, "mount-shm"]],
+                signal_to=f"/usr/bin/{name}", hostPID=True),
+        }
+        named = {"name": "nvdp", "namespace": NAMESPACE}
+        return [
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "nvdp"},
+             "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "nvdp"},
+             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nvdp"}, "subjects": [{"kind": "ServiceAccount", **named}]},
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "nvdp-configs", "namespace": NAMESPACE}, "data": CONFIGS},
+            *(found[program](program) for program in programs)]
+
+    def apply(self, programs):
+        (self.mps_folder / "shm").mkdir(exist_ok=True)
+        self.features.mkdir(exist_ok=True)
+        self.items = self.objects(programs)
+        self.checks.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": self.items}))
+
+    def remove(self):
+        self.label(None)
+        self.checks.kubectl("delete", "-f", "-", "--ignore-not-found", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": self.items}))
+
+    def label(self, config):
+        self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {NODE_CONFIG: config}}})
+
+    def there_and_back(self, ours):
+        """With the image that it was made with, with `ours`, and back as `kubectl` undoes it: the same devices in each, and a Pod that runs on."""
+        plugin = "daemonset/nvdp-nvidia-device-plugin"
+
+        def rolled_out(image, number):
+            self.checks.kubectl("-n", NAMESPACE, "rollout", "status", plugin, f"--timeout={LIMIT_S}s")
+            images = {container["image"] for pod in self.kube.pods(NAMESPACE).values() for container in pod["spec"]["containers"]}
+            assert images == {image}, images
+            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
+            assert set(self.node.resources.allocatable(GPU)) == set(self.node.gpus), f"with {image}: {self.node.resources.allocatable(GPU)}"
+            self.checks.run_pod(f"pod-{number}", 2, self.node.name)
+        self.apply(["nvidia-device-plugin"])
+        try:
+            rolled_out(self.image, 0)
+            before, held = self.checks.facts(["pod-0"]), set(self.node.resources.held()["pod-0"])
+            manager = [f"{name}={ours}" for name in ("config-manager-init", "config-manager-sidecar", "nvidia-device-plugin-ctr")]
+            self.checks.kubectl("-n", NAMESPACE, "set", "image", plugin, *manager)
+            rolled_out(ours, 1)
+            self.checks.kubectl("-n", NAMESPACE, "rollout", "undo", plugin)
+            rolled_out(self.image, 2)
+            self.checks.assert_undisturbed(before)
+            assert set(self.node.resources.held()["pod-0"]) == held, held
+            every = [device for ids in self.node.resources.held().values() for device in ids]
+            assert len(every) == len(set(every)) == 6, every
+            self.checks.remove_pods()
+        finally:
+            self.remove()
+        until("no plugin, no GPU", lambda: self.kube.allocatable(self.node.name, GPU) == 0, LIMIT_S)
+
+    def with_ours(self):
+        """Every program of the chart out of gpulet's image: configs by label reach all three, and a Pod gets its share of MPS."""
+        self.apply(["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon"])
+        try:
+            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
+            self.features_say({"gpu.count": "8", "gpu.replicas": "1", "gpu.product": MODEL, "mps.capable": "false"})
+            self.label("shared")
+            self.node.wait_allocatable(self.kube, 16, LIMIT_S)
+            self.features_say({"gpu.replicas": "2", "gpu.product": f"{MODEL}-SHARED", "gpu.sharing-strategy": "mps", "mps.capable": "true"})
+            looks = PartitionChecks(self.checks)
+            looks.mps_root = self.mps_folder
+            self.checks.run_pod("by-names", 1, self.node.name, script=LOOK_MPS)
+            _, environment = self.node.environments()["by-names"]
+            assert environment["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{GPU}/pipe", environment
+            looks.assert_mounted("by-names", environment)
+            limit = self.node.gpu(0)["memory"] // 2 >> 20
+            looks.cuda_client("by-names", "threads 50.0" + "".join(f" memory {index}={limit}M" for index in range(8)))
+            self.checks.remove_pods()
+            self.label("default")
+            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
+            self.features_say({"gpu.replicas": "1", "gpu.product": MODEL, "mps.capable": "false"})
+        finally:
+            self.remove()
+        until("no plugin, no GPU", lambda: self.kube.allocatable(self.node.name, GPU) == 0, LIMIT_S)
+
+    def features_say(self, wanted):
+        def said():
+            files = list(self.features.iterdir())
+            lines = dict(line.partition("=")[::2] for file in files for line in file.read_text().splitlines())
+            return {key: lines.get(f"nvidia.com/{key}") for key in wanted} == wanted or None
+        until(f"gpu-feature-discovery says {wanted}", said, LIMIT_S)

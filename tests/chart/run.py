@@ -399,12 +399,14 @@ def check_monitoring():
     expect(monitor["metadata"]["labels"]["release"], "prom")
     labels = rendered.one("DaemonSet")["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items(), "it selects no agent"
+    assert "scrapeTimeout" not in monitor["spec"]["podMetricsEndpoints"][0], "the operator refuses a monitor whose interval is shorter"
     shipped = yaml.safe_load((ROOT / "deploy/prometheus/prometheusrule.yaml").read_text())
     expect(rendered.one("PrometheusRule")["spec"], shipped["spec"])
     rendered = Rendered({"serviceMonitor": {"enabled": True}, "port": 9500})
     service = rendered.one("Service")
     expect(service["spec"]["ports"][0]["port"], 9500)
     assert rendered.one("ServiceMonitor")["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert "scrapeTimeout" not in rendered.one("ServiceMonitor")["spec"]["endpoints"][0], "as above"
 
 
 def check_everything_at_once():

@@ -1,6 +1,6 @@
 # What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench scale soak image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test lint fuzz bench scale soak operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -46,6 +46,9 @@ scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, beh
 
 soak: bootstrap-test build ## twenty minutes of Pods, faults and reloads: memory, descriptors and threads of the agents stay flat
 	@tests/cluster/soak.py
+
+operators: bootstrap-test build ## what is made for Kubeflow's and Prometheus' operators, by the real ones
+	@tests/cluster/run.py --only operators
 
 image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
 	@deploy/image/build

@@ -16,6 +16,7 @@ from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.migrate import MigrateChecks
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
+from lib.operators import OperatorsChecks
 from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
@@ -56,6 +57,7 @@ class Checks:
         yield "scheduling", SchedulingChecks(self).run()
         yield "chart", ChartChecks(self, images, chart_steps).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
+        yield "operators", OperatorsChecks(self, images[0]).run()
 
     # The agents as processes.
     def start_processes(self):

@@ -97,35 +97,6 @@ class NvidiaChart:
     def label(self, config):
         self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {NODE_CONFIG: config}}})
 
-    def there_and_back(self, ours):
-        """With the image that it was made with, with `ours`, and back as `kubectl` undoes it: the same devices in each, and a Pod that runs on."""
-        plugin = "daemonset/nvdp-nvidia-device-plugin"
-
-        def rolled_out(image, number):
-            self.checks.kubectl("-n", NAMESPACE, "rollout", "status", plugin, f"--timeout={LIMIT_S}s")
-            images = {container["image"] for pod in self.kube.pods(NAMESPACE).values() for container in pod["spec"]["containers"]}
-            assert images == {image}, images
-            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
-            assert set(self.node.resources.allocatable(GPU)) == set(self.node.gpus), f"with {image}: {self.node.resources.allocatable(GPU)}"
-            self.checks.run_pod(f"pod-{number}", 2, self.node.name)
-        self.apply(["nvidia-device-plugin"])
-        try:
-            rolled_out(self.image, 0)
-            before, held = self.checks.facts(["pod-0"]), set(self.node.resources.held()["pod-0"])
-            manager = [f"{name}={ours}" for name in ("config-manager-init", "config-manager-sidecar", "nvidia-device-plugin-ctr")]
-            self.checks.kubectl("-n", NAMESPACE, "set", "image", plugin, *manager)
-            rolled_out(ours, 1)
-            self.checks.kubectl("-n", NAMESPACE, "rollout", "undo", plugin)
-            rolled_out(self.image, 2)
-            self.checks.assert_undisturbed(before)
-            assert set(self.node.resources.held()["pod-0"]) == held, held
-            every = [device for ids in self.node.resources.held().values() for device in ids]
-            assert len(every) == len(set(every)) == 6, every
-            self.checks.remove_pods()
-        finally:
-            self.remove()
-        until("no plugin, no GPU", lambda: self.kube.allocatable(self.node.name, GPU) == 0, LIMIT_S)
-
     def with_ours(self):
         """Every program of the chart out of gpulet's image: configs by label reach all three, and a Pod gets its share of MPS."""
         self.apply(["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon"])

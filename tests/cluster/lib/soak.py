@@ -1,12 +1,12 @@
 """The load of tests/cluster/soak.py, what is measured under it, and the judgement."""
 import collections
+import concurrent.futures
 import json
 import os
 import pathlib
 import random
 import re
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -14,6 +14,7 @@ import time
 import traceback
 import urllib.request
 
+from lib.footprint import COUNTED, HEADINGS, Sample, children, descriptors, medians, slope_a_minute, steady_in_use
 from lib.kube import Kube, gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, ROOT, Node
 from lib.storm import Storm
@@ -23,11 +24,12 @@ PORT = 9400
 STEPS = 25        # of a round, before it comes to rest
 MOST_BROKEN = 3   # GPUs of a node at once
 MOST_VISITORS = 6
+TIMELINE, EVENTS = 200, 100  # lines of the node page that are kept (src/agent/node_page.h)
 SAMPLE_S = 2.0
 REST_SAMPLES, REST_S = 5, 0.4
-SLACK_PART, SLACK_KIB = 0.02, 512
+ANONYMOUS_KIB = 256       # more, from the second quarter to the last
+IN_USE_KIB_A_MINUTE = 16  # in the last half
 ROWS = (10, 25, 50, 75, 100)  # per cent of the time
-HEADINGS = ("RSS KiB", "PSS KiB", "anon KiB", "descriptors", "threads", "children")
 # Where a GPU is broken or the kubelet does not know it yet, a Pod that is bound already is refused: the scheduler looks at the Node.
 REFUSALS = {"UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "TopologyAffinityError"}
 # What is done to a GPU by its index: one of each way in which a fault is found, and applications' errors, which are none.
@@ -68,44 +70,6 @@ class SoakStorm(Storm):
             self.delete(name)
         else:
             super().refused(name, pod)
-
-
-class Sample:
-    """What a process has at one moment, in the order of HEADINGS."""
-
-    def __init__(self, pid):
-        self.at = time.monotonic()
-        folder = pathlib.Path(f"/proc/{pid}")
-        status, rollup = ((folder / name).read_text() for name in ("status", "smaps_rollup"))
-        self.values = [int(re.search(rf"^{name}:\s+(\d+)", text, re.M)[1])
-                       for text, name in ((status, "VmRSS"), (rollup, "Pss"), (rollup, "Anonymous"))]
-        self.values += [len(os.listdir(folder / "fd")), len(os.listdir(folder / "task")), len(children(pid))]
-
-
-def children(pid):
-    found = []
-    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(stat.parent.name))
-        except OSError:
-            pass  # it has just ended
-    return found
-
-
-def descriptors(pid):
-    """What they are, without the numbers that differ between two of a kind."""
-    found = collections.Counter()
-    for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found[re.sub(r"\[\d+\]", "", os.readlink(link))] += 1
-        except OSError:
-            pass  # closed meanwhile
-    return found
-
-
-def medians(samples):
-    return [statistics.median(column) for column in zip(*(sample.values for sample in samples))]
 
 
 class Sampler(threading.Thread):
@@ -160,9 +124,23 @@ class Soak:
             self.watched[f"{node.name} listener"] = until("the listener runs", lambda: children(node.agent.pid))[0]
             for word in ("cordon", "uncordon"):  # leaves its files, as any later one does
                 self.command(node, word, 0)
+        with concurrent.futures.ThreadPoolExecutor() as both:
+            list(both.map(self.fill, self.nodes))
         self.at_rest = {who: [] for who in self.watched}
         until("the nodes are well, and stay as they are", self.settled, 30, 1)
         self.kinds = {who: descriptors(pid) for who, pid in self.watched.items()}
+
+    def fill(self, node):
+        """Until the node page has as many lines of the past as it keeps: from then on a new one takes an old one's place."""
+        def full():
+            page = json.loads(self.fetch(node, "/api/node"))
+            if len(page["timeline"]) == TIMELINE and len(page["events"]) == EVENTS:
+                return True
+            for word in ("cordon", "uncordon"):
+                for index in range(8):
+                    self.command(node, word, index)
+            return False
+        until(f"{node.name}'s page has all its lines", full, 300, 0)
 
     def settled(self):
         """Whether the nodes are well and as they were when this was last asked."""
@@ -383,13 +361,24 @@ class Soak:
         self.alive()
 
     def rest(self):
-        """What the processes have, looked at a few times: some threads and connections live for a moment longer than their work."""
+        """What the processes have, looked at a few times: some threads, connections and documents live for a moment longer than their
+        work. Of what the heap has in use the least counts."""
         self.restore()
         time.sleep(REST_S)
+        now = {who: [] for who in self.watched}
+        in_use = {who: [] for who in self.watched}
         for _ in range(REST_SAMPLES):
             for who, pid in self.watched.items():
-                self.at_rest[who].append(Sample(pid))
+                now[who].append(Sample(pid))
+                in_use[who].append(steady_in_use(pid))
             time.sleep(REST_S)
+        for node in self.nodes:
+            lines = len(self.fetch(node, "/api/history")) / 1024
+            for process in ("agent", "listener"):
+                who = f"{node.name} {process}"
+                for sample in now[who]:
+                    sample.values |= {"in use KiB": min(in_use[who]), "lines KiB": lines if process == "listener" else 0}
+                self.at_rest[who] += now[who]
         self.counts["at rest, as at the start"] += 1
 
     def run(self, minutes):
@@ -415,15 +404,16 @@ class Soak:
 
     # The judgement.
     def table(self):
-        print(f"{'at':>5}  {'process':12}" + "".join(f"{heading:>13}" for heading in HEADINGS) +
+        print(f"{'at':>5}  {'process':12}" + "".join(f"{heading:>15}" for heading in HEADINGS) +
               "   highest under load: RSS KiB, descriptors, threads")
         for part in ROWS:
             for who, samples in self.at_rest.items():
                 limit = self.began + self.length * part / 100
                 last = [sample for sample in samples if part == 100 or sample.at <= limit][-REST_SAMPLES:] or samples[:REST_SAMPLES]
-                high = [max(column) for column in zip(*(sample.values for sample in self.peaks[who] if part == 100 or sample.at <= limit))]
-                print(f"{part:>4}%  {who:12}" + "".join(f"{value:13.0f}" for value in medians(last)) +
-                      (f"   {high[0]}, {high[3]}, {high[4]}" if high else ""))
+                loaded = [sample.values for sample in self.peaks[who] if part == 100 or sample.at <= limit]
+                high = [str(max(values[heading] for values in loaded)) for heading in ("RSS KiB", "descriptors", "threads") if loaded]
+                now = medians(last)
+                print(f"{part:>4}%  {who:12}" + "".join(f"{now[heading]:15.0f}" for heading in HEADINGS) + "   " + ", ".join(high))
 
     def judge(self):
         """(name, what is wrong or nothing) of each comparison."""
@@ -431,19 +421,34 @@ class Soak:
             quarters = [[], [], [], []]
             for sample in samples:
                 quarters[min(3, int(4 * (sample.at - self.began) / self.length))].append(sample)
-            if not quarters[1] or not quarters[3]:
-                yield f"{who}", "was at rest in the second and in the last quarter too seldom: more minutes are needed"
+            half = quarters[2] + quarters[3]
+            if not quarters[1] or not quarters[3] or len(half) < 3 * REST_SAMPLES:
+                yield f"{who}", "was at rest in the second quarter and after it too seldom: more minutes are needed"
                 continue
             early, late = medians(quarters[1]), medians(quarters[3])
-            slack = max(SLACK_KIB, SLACK_PART * early[0])
-            told = f"{early[0]:.0f} → {late[0]:.0f} KiB"
-            more = f"{late[0] - early[0]:.0f} KiB more, {slack:.0f} are allowed"
-            yield f"{who}: resident memory {told}", more if late[0] > early[0] + slack else None
-            for at, heading in list(enumerate(HEADINGS))[3:]:
-                wrong = "not equal" if early[at] != late[at] else None
+            yield self.judge_anonymous(who, early, late)
+            yield self.judge_in_use(who, half)
+            told = f"{early['file KiB']:.0f} → {late['file KiB']:.0f} KiB of {late['mapped KiB']:.0f} KiB that are mapped"
+            yield f"{who}: pages of files {told}", "more than the files have" if late["file KiB"] > late["mapped KiB"] else None
+            for heading in COUNTED:
+                wrong = "not equal" if early[heading] != late[heading] else None
                 if wrong and heading == "descriptors":
                     wrong = f"now {dict(descriptors(self.watched[who]))}, at the start {dict(self.kinds[who])}"
-                yield f"{who}: {heading} {early[at]:g} → {late[at]:g}", wrong
+                yield f"{who}: {heading} {early[heading]:g} → {late[heading]:g}", wrong
+
+    @staticmethod
+    def judge_anonymous(who, early, late):
+        lines = late["lines KiB"] - early["lines KiB"]
+        more = late["anonymous KiB"] - early["anonymous KiB"] - lines
+        told = f"{early['anonymous KiB']:.0f} → {late['anonymous KiB']:.0f} KiB, {lines:.0f} of them the page's lines"
+        return f"{who}: anonymous memory {told}", f"{more:.0f} KiB more, {ANONYMOUS_KIB} are allowed" if more > ANONYMOUS_KIB else None
+
+    @staticmethod
+    def judge_in_use(who, samples):
+        # Once a rest: its samples have the same number.
+        slope = slope_a_minute(samples[::REST_SAMPLES], "in use KiB") - slope_a_minute(samples[::REST_SAMPLES], "lines KiB")
+        return (f"{who}: in use of the heap {slope:+.1f} KiB a minute in the last half",
+                f"{IN_USE_KIB_A_MINUTE} KiB are allowed" if slope > IN_USE_KIB_A_MINUTE else None)
 
     def close(self):
         for visitor in self.visitors:

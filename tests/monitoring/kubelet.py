@@ -129,6 +129,15 @@ class Plugin:
         finally:
             self.connection.close()
 
+    def messages(self):
+        """The same, message by message."""
+        held = b""
+        for payload in self.replies():
+            held += payload
+            while len(held) >= 5 and len(held) >= (end := 5 + int.from_bytes(held[1:5], "big")):
+                yield held[5:end]
+                held = held[end:]
+
     def end(self):
         try:
             self.connection.shutdown(socket.SHUT_RDWR)
@@ -166,7 +175,7 @@ class Kubelet:
 
     def __init__(self, folder):
         self.folder, self.pods, self.servers, self.watched = folder, {}, [], []
-        self.changed, self.plugins = threading.Condition(), {}
+        self.changed, self.plugins, self.health = threading.Condition(), {}, {}
 
     def start(self):
         self.servers = [Server(self.folder / "device-plugins" / "kubelet.sock", self.register),
@@ -183,12 +192,24 @@ class Kubelet:
     def register(self, request):
         resource, endpoint = fields(request, 3)[0].decode(), fields(request, 2)[0].decode()
         plugin = Plugin(self.folder / "device-plugins" / endpoint, "ListAndWatch")
-        threading.Thread(target=lambda: [None for _ in plugin.replies()], daemon=True).start()
+        threading.Thread(target=self.follow, args=(plugin,), daemon=True).start()
         with self.changed:
             self.watched.append(plugin)
             self.plugins[resource] = endpoint
             self.changed.notify_all()
         return b""
+
+    def follow(self, plugin):
+        """Each device's health, as the plugin tells it."""
+        for message in plugin.messages():
+            with self.changed:
+                self.health = {fields(device, 1)[0].decode(): fields(device, 2)[0].decode() for device in fields(message, 1)}
+                self.changed.notify_all()
+
+    def wait_for_health(self, *health):
+        """Whether the devices of the plugin that spoke last come to be so, in any order."""
+        with self.changed:
+            return self.changed.wait_for(lambda: sorted(self.health.values()) == sorted(health), LIMIT_S)
 
     def list(self, _):
         return b"".join(field(1, field(1, pod) + field(2, namespace) + field(3, field(1, "main") + field(

@@ -1,17 +1,24 @@
 #!/usr/bin/python3
 """The image for arm64 by an emulator, on a simulated node with four GB200. What `make image-arm64` ends with; as root. Ends in
-`N passed, N failed`. The emulator knows no seccomp, so that the agent itself, whose listener asks for it, does not run here."""
+`N passed, N failed`. The agent runs with nothing to listen on, which is a setting of its own: the emulator knows no seccomp, and
+without that the child process that listens does not start."""
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/monitoring"))
+import kubelet  # noqa: E402
+
 EMULATOR = "qemu-aarch64-static"
 SIM = ROOT / "out/arm64/bin/gpulet-sim"
 NODE = "{node}"
+LIMIT_S = 60  # an emulator takes its time
+kubelet.LIMIT_S = LIMIT_S
 # command, what it says
 COMMANDS = [
     (("version",), r"gpulet \d+\.\d+\.\d+ "),
@@ -26,6 +33,33 @@ COMMANDS = [
 def run(root, *command):
     ran = subprocess.run([EMULATOR, "-L", root, *command], capture_output=True, text=True, timeout=100, check=False)
     return ran.returncode, ran.stdout + ran.stderr
+
+
+def agent(root, node, folder):
+    """From its start to its end: it registers, tells four healthy GPUs, prefers two, withdraws a broken one. What went wrong, or None."""
+    node_kubelet = kubelet.Kubelet(folder / "kubelet")
+    node_kubelet.start()
+    command = [EMULATOR, "-L", root, root / "usr/bin/gpulet", "agent", "--listen=", "--socket=", "--kernel-log=", "--publish-node=false",
+               f"--kubelet-dir={node_kubelet.folder}", f"--driver-root-ctr-path={node}", f"--nvidia-driver-root={node}",
+               f"--state-dir={folder}/state", f"--health-file={folder}/health.json"]
+    with open(folder / "agent.log", "w+", encoding="utf-8") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            def said(what):
+                return f"{what}; it says {(folder / 'agent.log').read_text()[-1500:]!r}"
+            if not node_kubelet.wait_for_health(*["Healthy"] * 4):
+                return said(f"tells the kubelet {node_kubelet.health}, not four healthy GPUs")
+            preferred = node_kubelet.prefer("nvidia.com/gpu", sorted(node_kubelet.health), 2)
+            if len(set(preferred) & set(node_kubelet.health)) != 2:
+                return said(f"of four GPUs prefers {preferred} where two are asked for")
+            status, complaint = run(root, SIM, "xid", "0", "79", "--root", node)
+            if status != 0 or not node_kubelet.wait_for_health("Unhealthy", *["Healthy"] * 3):
+                return said(f"after an XID ({complaint!r}) tells {node_kubelet.health}, not one unhealthy GPU")
+            process.send_signal(signal.SIGTERM)
+            status = process.wait(LIMIT_S)
+            return said(f"ends with {status}") if status != 0 else None
+        finally:
+            process.kill()
+            node_kubelet.stop()
 
 
 def main():
@@ -46,6 +80,10 @@ def main():
                 passed += 1
             else:
                 failures.append((name, f"exits {status} and says {said[:400]!r}, not {wanted!r}"))
+        if checks:
+            why = agent(root, node, pathlib.Path(folder))
+            failures += [("gpulet agent", why)] if why else []
+            passed += not why
         run(root, SIM, "down", "--root", node)
     for name, why in failures:
         print(f"FAIL {name}: {why}")

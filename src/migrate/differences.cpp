@@ -48,8 +48,8 @@ constexpr std::array<Rule, 16> kRules{{
      "0009-the-network-sees-a-child-without-rights.md"},
     {[](const Seen& seen) { return seen.mps; }, "MPS shares MIG devices too", "0013-mps-on-mig-devices.md"},
     {[](const Seen& seen) { return seen.mps; },
-     "MPS control daemons outlive the agent, are watched, and see their own GPUs alone",
-     "0014-mps-daemons-outlive-the-agent.md"},
+     "MPS control daemons are watched, see their own GPUs alone, and end with the agent's Pod",
+     "0014-mps-daemons-are-watched.md"},
     {[](const Seen& seen) { return seen.manager; },
      "a node's label that names no config falls back, where config-manager ends; new content of a ConfigMap "
      "counts "

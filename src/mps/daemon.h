@@ -1,8 +1,9 @@
 // One MPS control daemon under care: started with its limits, watched, started again when it dies or hangs,
 // stopped with all it changed put back. Everything on the loop, nothing waits.
 //
-// The daemon is a process of its own that outlives us: when the agent is killed, containers go on, and the
-// next agent takes the daemon over if it was started for the same devices. What is needed for that is in
+// The daemon is a process of its own that outlives us, but for what a container's end takes with it: when the
+// agent is killed, containers go on, and the next agent takes the daemon over if it was started for the same
+// devices. What is needed for that is in
 // `<root>/<name>/.started`, which no container can write.
 #pragma once
 

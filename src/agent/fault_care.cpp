@@ -29,7 +29,8 @@ FaultCare::FaultCare(FaultCarePorts ports, config::FaultSettings settings, std::
                if (const auto set = notes_->set(pod, health::kFaultAnnotation, std::move(note)); !set) {
                  log::warning("a Pod takes no note", set.error());
                }
-             }}),
+             },
+             [this](const cluster::PodRef& pod) { notes_->forget(pod); }}),
       moving_(moving_ports()) {}
 
 void FaultCare::on_health(health::ViewPtr view) {

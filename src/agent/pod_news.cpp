@@ -36,6 +36,11 @@ void PodNews::update(const health::View& view, const std::vector<HeldPod>& pods,
     tell(pod, view, held, wants);
   }
   std::erase_if(told_, [&](const auto& entry) { return !there.contains(entry.first); });
+  std::erase_if(noted_, [&](const auto& pod) {
+    if (there.contains(pod)) return false;
+    ports_.gone(pod);
+    return true;
+  });
 }
 
 void PodNews::tell(const cluster::PodRef& pod, const health::View& view, const HeldPod& held,
@@ -68,7 +73,10 @@ void PodNews::tell(const cluster::PodRef& pod, const health::View& view, const H
   told.devices = std::move(now);
   std::optional<std::string> note;
   if (wants.notes && !devices.empty()) note = health::devices_news(devices);
-  if (told.note != note) ports_.note(pod, note);
+  if (told.note != note) {
+    noted_.insert(pod);
+    ports_.note(pod, note);
+  }
   told.note = std::move(note);
   if (told.devices.empty() && !told.note) told_.erase(pod);
 }

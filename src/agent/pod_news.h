@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct PodNewsPorts {
   std::function<void(cluster::Event)> event;  // about a Pod
   // nullopt takes the annotation kFaultAnnotation away.
   std::function<void(const cluster::PodRef&, std::optional<std::string>)> note;
+  // A Pod that `note` was called for holds no device any more.
+  std::function<void(const cluster::PodRef&)> gone;
 };
 
 struct PodNewsWants {
@@ -40,6 +43,7 @@ class PodNews {
 
   PodNewsPorts ports_;
   std::map<cluster::PodRef, Told> told_;
+  std::set<cluster::PodRef> noted_;
 };
 
 }  // namespace gpulet::agent

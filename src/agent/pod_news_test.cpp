@@ -22,16 +22,30 @@ class PodNewsTest : public testing::Test {
   void update(const health::View& view, std::vector<HeldPod> pods, PodNewsWants wants = {true, true}) {
     events_.clear();
     notes_.clear();
+    gone_.clear();
     news_.update(view, pods, wants);
   }
 
   std::vector<cluster::Event> events_;
   std::vector<std::pair<std::string, std::optional<std::string>>> notes_;
+  std::vector<std::string> gone_;
   PodNews news_{{[this](cluster::Event event) { events_.push_back(std::move(event)); },
                  [this](const cluster::PodRef& pod, std::optional<std::string> note) {
                    notes_.emplace_back(pod.name, std::move(note));
-                 }}};
+                 },
+                 [this](const cluster::PodRef& pod) { gone_.push_back(pod.name); }}};
 };
+
+TEST_F(PodNewsTest, APodThatWasNotedIsSaidToBeGoneOnce) {
+  const auto broken = view_with(4, {{2, FaultClass::kLost}}), well = view_with(4, {});
+  update(broken, {held("train", {2}), held("infer", {1})});
+  update(well, {held("train", {2}), held("infer", {1})});
+  EXPECT_TRUE(gone_.empty());
+  update(well, {});
+  EXPECT_EQ(gone_, std::vector<std::string>{"train"});
+  update(well, {});
+  EXPECT_TRUE(gone_.empty());
+}
 
 TEST_F(PodNewsTest, WhoHoldsABrokenDeviceIsToldOnceAndNobodyElse) {
   const auto view = view_with(4, {{2, FaultClass::kLost}});

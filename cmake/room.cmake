@@ -1,11 +1,12 @@
+# A release compiles these for size, which halves them; nothing that bench/ measures hangs on their speed.
+set(GPULET_SMALL_ROOMS hook health config partition mps mig labels cdi runtimes cluster web)
+
 # gpulet_room(NAME LINKS room... dep_...): one room of the house as a static library `gpulet_NAME`, from every .cpp
 # beside the calling CMakeLists.txt. Its link list is its permission: tools/tidy refuses an #include of a room that
 # is not reached through it. A room that has no source yet is an interface library.
 #   x_test.cpp  goes into the test program NAME_test;  x_bench.cpp into NAME_bench;  x_fuzz.cpp becomes one
 #   fuzz target each: libFuzzer's with GPULET_FUZZ, else a program that replays tests/fuzz/corpus/x.
 # PRIVATE_LINKS: only this room's sources may include those; TEST_LINKS: only its tests.
-# A release compiles these for size, which halves them; nothing that bench/ measures hangs on their speed.
-set(GPULET_SMALL_ROOMS hook health config partition mps mig labels cdi runtimes cluster web)
 function(gpulet_room NAME)
   cmake_parse_arguments(ROOM "" "FOLDER" "LINKS;PRIVATE_LINKS;TEST_LINKS" ${ARGN})
   if(NOT ROOM_FOLDER)

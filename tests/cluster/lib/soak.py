@@ -3,7 +3,6 @@ import collections
 import concurrent.futures
 import json
 import os
-import pathlib
 import random
 import re
 import socket

@@ -13,6 +13,7 @@
 #include "cluster/access.h"
 #include "doctor/archive.h"
 #include "doctor/facts.h"
+#include "extender/ask.h"
 
 namespace gpulet::doctor {
 
@@ -34,7 +35,7 @@ struct Places {
   bool in_container = false;  // host_root is a container's own root: it does not show the host's files
   Result<cluster::Access> access = fail(Code::kNotFound, "no API server is named");
   std::string node_name{};  // in the cluster; empty: not known
-  std::string service = "gpulet/gpulet-scheduler:9410";  // the extender's; empty: nobody is asked
+  std::string service = extender::kService;  // the extender's; empty: nobody is asked
 };
 
 struct Gathered {

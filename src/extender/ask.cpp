@@ -132,7 +132,7 @@ class Asking {
     const std::string service = slash == std::string::npos ? "" : question_.service.substr(slash + 1);
     const auto name = service.substr(0, service.find(':'));
     if (!cluster::is_name(name_space) || !cluster::is_name(name)) {
-      return refuse({Code::kInvalidArgument, "is no Service, as gpulet/gpulet-scheduler:9410 is one",
+      return refuse({Code::kInvalidArgument, "is no Service, as " + std::string(kService) + " is one",
                      question_.service});
     }
     client_.stream(

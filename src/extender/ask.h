@@ -10,11 +10,14 @@
 
 namespace gpulet::extender {
 
+// As deploy/ names it.
+inline constexpr const char* kService = "gpulet/gpulet-scheduler:9410";
+
 struct Question {
   std::string name_space = "default", pod;
   bool json = false;
   // The extender's Service: "namespace/name:port", the port by number or name; empty: nobody is asked.
-  std::string service = "gpulet/gpulet-scheduler:9410";
+  std::string service = kService;
   // "http://host:port" or "https://host:port" of an extender, asked in place of the Service and without the
   // API server. For https: who signed its certificate (empty: whom the system trusts), and our certificate
   // with its key where it asks for one; PEM files.

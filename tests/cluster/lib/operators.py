@@ -16,7 +16,7 @@ import yaml
 from lib.chart import NAMESPACE, ChartChecks
 from lib.examples import EXAMPLES, OPERATORS, SAY, STAY, ExamplesChecks, templates, with_stand_in
 from lib.images import libraries_of
-from lib.kube import until
+from lib.kube import ApiError, until
 from lib.node import TESTBED
 
 IMAGE = "localhost/operators:1"
@@ -237,7 +237,12 @@ class OperatorsChecks:
         wanted = yaml.safe_load((self.checks.root / "deploy/prometheus/prometheusrule.yaml").read_text())["spec"]["groups"]
 
         def all_evaluated():
-            told = self.kube.get(f"/api/v1/namespaces/{MONITORING}/pods/prometheus-all-0:9090/proxy/api/v1/rules")["data"]
+            try:
+                told = self.kube.get(f"/api/v1/namespaces/{MONITORING}/pods/prometheus-all-0:9090/proxy/api/v1/rules")["data"]
+            except ApiError as error:
+                if error.status not in (404, 503):  # its Pod starts
+                    raise
+                return False
             groups = {group["name"]: group["rules"] for group in told["groups"]}
             rules = [rule for group in wanted for rule in groups.get(group["name"], [])]
             wrong = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] == "err"]

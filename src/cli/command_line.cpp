@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include "agent/feature_discovery.h"
 #include "base/text.h"
@@ -95,12 +96,14 @@ int parse(CLI::App& app, std::vector<std::string> arguments) {
 }
 
 int device_plugin(int argc, char** argv) {
-  CLI::App app{"The kubelet's device plugin for NVIDIA GPUs, by gpulet", "nvidia-device-plugin"};
   config::Sources sources;
   sources.drop_in = true;
-  add_settings(app, sources.flags);
-  app.set_version_flag("--version,-v", version());
-  if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  {
+    CLI::App app{"The kubelet's device plugin for NVIDIA GPUs, by gpulet", "nvidia-device-plugin"};
+    add_settings(app, sources.flags);
+    app.set_version_flag("--version,-v", version());
+    if (const int code = parse(app, normalised(argc, argv, true)); code >= 0) return code;
+  }
   sources.environment = config::process_environment();
   return run_agent(std::move(sources));
 }
@@ -170,32 +173,33 @@ int discover_features(int argc, char** argv) {
 // Adds a subcommand whose options are its struct's members, and what runs when it is called.
 class Gpulet {
  public:
-  Gpulet() : app_("The GPU agent of a Kubernetes node, and its tools", "gpulet") {
-    app_.require_subcommand(1);
-    app_.set_version_flag("--version", version());
+  Gpulet() : app_(std::in_place, "The GPU agent of a Kubernetes node, and its tools", "gpulet") {
+    app_->require_subcommand(1);
+    app_->set_version_flag("--version", version());
     add_agent();
     add_inspection();
-    add_doctor(app_, run_);
-    add_health(app_, run_);
-    add_labels(app_, run_);
-    add_top(app_, run_);
+    add_doctor(*app_, run_);
+    add_health(*app_, run_);
+    add_labels(*app_, run_);
+    add_top(*app_, run_);
     add_config();
     add_mig();
-    add_cdi(app_, run_);
-    add_scheduler(app_, run_);
+    add_cdi(*app_, run_);
+    add_scheduler(*app_, run_);
     add_runtime();
-    add_metrics_api(app_, run_);
-    add_migrate(app_, run_);
-    add_cleanup(app_, run_);
+    add_metrics_api(*app_, run_);
+    add_migrate(*app_, run_);
+    add_cleanup(*app_, run_);
     add_demo();
-    auto* command = app_.add_subcommand("version", "what this build is");
+    auto* command = app_->add_subcommand("version", "what this build is");
     command->add_flag("--json", version_.json, "as JSON");
     command->callback([this] { run_ = [this] { return print_version(version_); }; });
   }
 
   int main(int argc, char** argv) {
     if (argc > 1 && argv[1][0] != '-' && !known(argv[1])) return 2;
-    if (const int code = parse(app_, normalised(argc, argv, false)); code >= 0) return code;
+    if (const int code = parse(*app_, normalised(argc, argv, false)); code >= 0) return code;
+    app_.reset();  // a quarter of a MiB of options, which an agent would hold for months
     return run_();
   }
 
@@ -203,7 +207,7 @@ class Gpulet {
   // Says so, with the nearest there is, when it is no command.
   bool known(const std::string& name) const {
     std::vector<std::string> names;
-    for (const auto* command : app_.get_subcommands([](const CLI::App*) { return true; })) {
+    for (const auto* command : app_->get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(command->get_name());
     }
     if (std::ranges::count(names, name) != 0) return true;
@@ -214,7 +218,7 @@ class Gpulet {
   }
 
   void add_agent() {
-    auto* command = app_.add_subcommand("agent", "run the agent of this node");
+    auto* command = app_->add_subcommand("agent", "run the agent of this node");
     add_settings(*command, agent_.flags);
     command->callback([this] {
       run_ = [this] {
@@ -225,19 +229,19 @@ class Gpulet {
   }
 
   void add_inspection() {
-    auto* list = app_.add_subcommand("list", "the node's GPUs");
+    auto* list = app_->add_subcommand("list", "the node's GPUs");
     list->add_option("-o,--output", list_.output, "table, wide, json or yaml")
         ->check(CLI::IsMember({"table", "wide", "json", "yaml"}));
     add_driver_root(*list, list_.driver_root);
     list->callback([this] { run_ = [this] { return cli::list(list_); }; });
 
     auto* topo =
-        app_.add_subcommand("topo", "how the GPUs are linked, and the scores that placement adds up");
+        app_->add_subcommand("topo", "how the GPUs are linked, and the scores that placement adds up");
     topo->add_option("-o,--output", topo_.output, "table or json")->check(CLI::IsMember({"table", "json"}));
     add_driver_root(*topo, topo_.driver_root);
     topo->callback([this] { run_ = [this] { return cli::topo(topo_); }; });
 
-    auto* place = app_.add_subcommand("place", "which GPUs a container would get, and why");
+    auto* place = app_->add_subcommand("place", "which GPUs a container would get, and why");
     place->add_option("--size", place_.size, "how many GPUs")->required();
     place->add_option("--available", place_.available, "GPUs to choose from, by index or UUID (all)")
         ->delimiter(',');
@@ -256,7 +260,7 @@ class Gpulet {
   }
 
   void add_config() {
-    auto* command = app_.add_subcommand("config", "check and print settings");
+    auto* command = app_->add_subcommand("config", "check and print settings");
     command->require_subcommand(1);
     auto* check =
         command->add_subcommand("check", "whether a config file is right: every mistake, one a line");
@@ -278,7 +282,7 @@ class Gpulet {
 
   // The flags are nvidia-mig-parted's, and some of our own.
   void add_mig() {
-    auto* command = app_.add_subcommand("mig", "MIG layouts: plan, apply, assert, export");
+    auto* command = app_->add_subcommand("mig", "MIG layouts: plan, apply, assert, export");
     command->require_subcommand(1);
     const auto add = [&](const char* name, const char* help, MigVerb verb) {
       auto* made = command->add_subcommand(name, help);
@@ -318,7 +322,7 @@ class Gpulet {
   }
 
   void add_runtime() {
-    auto* command = app_.add_subcommand("runtime", "container engines: CDI on, and whether it is");
+    auto* command = app_->add_subcommand("runtime", "container engines: CDI on, and whether it is");
     command->require_subcommand(1);
     const auto add_common = [](CLI::App& made, std::string& host_root, std::string& output) {
       made.add_option("--host-root", host_root, "where the host's / is mounted (/)");
@@ -342,7 +346,7 @@ class Gpulet {
 
   void add_demo() {
     auto* command =
-        app_.add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
+        app_->add_subcommand("demo", "a simulated node: discovery, Pods, a broken GPU and its return");
     command->add_option("--machine", demo_.machine, "a machine that gpulet-sim knows, or a YAML file");
     command->callback([this] { run_ = [this] { return demo(demo_); }; });
   }
@@ -352,7 +356,7 @@ class Gpulet {
         ->envname("DRIVER_ROOT_CTR_PATH");
   }
 
-  CLI::App app_;
+  std::optional<CLI::App> app_;
   Run run_;
   config::Sources agent_;
   ListOptions list_;

@@ -29,7 +29,7 @@ class Notes final : public PodNotes {
     }
     if (value) value = shortened(std::move(*value), kMaxNoteBytes);
     auto& noted = pods_[pod];
-    if (!noted) noted = std::make_shared<Noted>(Noted{pod});
+    if (!noted) noted = std::make_shared<Noted>(Noted{pod, Backoff(backoff_, seed_++)});
     noted->touched = ++touches_;
     noted->wanted[key] = std::move(value);
     if (noted->settled()) return {};
@@ -54,7 +54,7 @@ class Notes final : public PodNotes {
  private:
   struct Noted {
     PodRef pod;
-    std::optional<Backoff> backoff{};  // since it failed; 2.5 KiB
+    Backoff backoff;
     Values wanted{}, taken{};
     std::uint64_t touched = 0;
     bool queued = false, gone = false;
@@ -120,7 +120,7 @@ class Notes final : public PodNotes {
     under_way_.reset();
     if (response.status == 200) {
       noted->taken = sent;
-      noted->backoff = std::nullopt;
+      noted->backoff.reset();
       if (!noted->settled()) queue(noted);
       return Outcome::kDone;
     }
@@ -132,8 +132,7 @@ class Notes final : public PodNotes {
       if (!noted->gone) forget(noted->pod);
       return Outcome::kNext;
     }
-    if (!noted->backoff) noted->backoff.emplace(backoff_, seed_++);
-    noted->retry = loop_.after(noted->backoff->next(), [this, weak = std::weak_ptr(noted)] {
+    noted->retry = loop_.after(noted->backoff.next(), [this, weak = std::weak_ptr(noted)] {
       const auto due = weak.lock();
       if (!due) return;
       due->retry.reset();

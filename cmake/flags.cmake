@@ -20,6 +20,11 @@ else()
   add_compile_options(-Wno-deprecated-declarations)
 endif()
 
+if(CMAKE_UNITY_BUILD)
+  # What one file has in its anonymous namespace, the next one's locals may shadow and its types be made of.
+  add_compile_options(-Wno-shadow -Wno-subobject-linkage)
+endif()
+
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1 -D_GLIBCXX_ASSERTIONS")
 set(CMAKE_C_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
 # -Og: against -O1 a third less to compile, for tests that take somewhat longer.

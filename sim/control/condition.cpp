@@ -12,7 +12,6 @@ constexpr std::uint32_t kSingleBitCause = 0;
 constexpr std::uint32_t kDoubleBitCause = 1;
 // NVML_GPU_FABRIC_STATE_*, NVML_GPU_FABRIC_HEALTH_SUMMARY_*, and of the mask _DEGRADED_BW, _TRUE.
 constexpr std::uint8_t kFabricInProgress = 2;
-constexpr std::uint8_t kFabricCompleted = 3;
 constexpr std::uint8_t kFabricHealthy = 1;
 constexpr std::uint8_t kFabricUnhealthy = 2;
 constexpr std::uint8_t kFabricLimited = 3;

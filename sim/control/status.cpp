@@ -8,7 +8,6 @@
 namespace gpulet::sim::control {
 namespace {
 
-constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
 
 std::vector<std::string> faults_of(const Gpu& gpu) {
   std::vector<std::string> faults;

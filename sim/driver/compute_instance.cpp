@@ -8,7 +8,7 @@ using namespace gpulet::sim;
 namespace {
 
 template <class Info>
-void fill_profile(const MigProfile& parent, const ComputeProfile& profile, Info* info) {
+void fill_compute_profile(const MigProfile& parent, const ComputeProfile& profile, Info* info) {
   info->id = profile.id;
   info->sliceCount = profile.slices;
   info->instanceCount = profile.max_instances;
@@ -33,8 +33,8 @@ const ComputeProfile* find(const MigProfile& parent, Matches matches) {
   return nullptr;
 }
 
-nvmlReturn_t find_by_index(const GpuCall& call, unsigned int index, unsigned int engine,
-                           const ComputeProfile** profile) {
+nvmlReturn_t find_compute_by_index(const GpuCall& call, unsigned int index, unsigned int engine,
+                                   const ComputeProfile** profile) {
   if (index >= NVML_COMPUTE_INSTANCE_PROFILE_COUNT || engine >= NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT) {
     return NVML_ERROR_INVALID_ARGUMENT;
   }
@@ -42,13 +42,13 @@ nvmlReturn_t find_by_index(const GpuCall& call, unsigned int index, unsigned int
   return *profile == nullptr ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-nvmlReturn_t find_by_id(const GpuCall& call, unsigned int id, const ComputeProfile** profile) {
+nvmlReturn_t find_compute_by_id(const GpuCall& call, unsigned int id, const ComputeProfile** profile) {
   *profile = find(call.profile(), [id](const ComputeProfile& p) { return p.id == id; });
   return *profile == nullptr ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
 }
 
-nvmlReturn_t create(nvmlGpuInstance_t instance, unsigned int id, std::optional<std::uint32_t> start,
-                    nvmlComputeInstance_t* result) {
+nvmlReturn_t create_compute(nvmlGpuInstance_t instance, unsigned int id, std::optional<std::uint32_t> start,
+                            nvmlComputeInstance_t* result) {
   const MigEdit call(instance);
   if (const auto refused = call.refused(result)) return refused;
   ComputeInstance* made = nullptr;
@@ -79,8 +79,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t inst
   const GpuCall call(instance);
   if (const auto refused = call.refused(info)) return refused;
   const ComputeProfile* profile = nullptr;
-  if (const auto missing = find_by_index(call, index, engine, &profile)) return missing;
-  fill_profile(call.profile(), *profile, info);
+  if (const auto missing = find_compute_by_index(call, index, engine, &profile)) return missing;
+  fill_compute_profile(call.profile(), *profile, info);
   return NVML_SUCCESS;
 }
 
@@ -90,15 +90,15 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t ins
   const GpuCall call(instance);
   if (const auto refused = call.refused(info)) return refused;
   const ComputeProfile* profile = nullptr;
-  if (const auto missing = find_by_index(call, index, engine, &profile)) return missing;
+  if (const auto missing = find_compute_by_index(call, index, engine, &profile)) return missing;
   const std::string name = name_of(call.profile(), *profile);
   if (info->version == nvmlComputeInstanceProfileInfo_v2) {
-    fill_profile(call.profile(), *profile, info);
+    fill_compute_profile(call.profile(), *profile, info);
     return put_text(name.c_str(), info->name, sizeof(info->name));
   }
   if (info->version == nvmlComputeInstanceProfileInfo_v3) {
     auto* third = reinterpret_cast<nvmlComputeInstanceProfileInfo_v3_t*>(info);
-    fill_profile(call.profile(), *profile, third);
+    fill_compute_profile(call.profile(), *profile, third);
     third->capabilities = 0;
     return put_text(name.c_str(), third->name, sizeof(third->name));
   }
@@ -110,7 +110,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
   const GpuCall call(instance);
   if (const auto refused = call.refused(count)) return refused;
   const ComputeProfile* profile = nullptr;
-  if (const auto missing = find_by_id(call, id, &profile)) return missing;
+  if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = remaining_capacity(call.gpu(), call.gpu_instance(), *profile);
   return NVML_SUCCESS;
 }
@@ -121,7 +121,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance
   const GpuCall call(instance);
   if (const auto refused = call.refused(count)) return refused;
   const ComputeProfile* profile = nullptr;
-  if (const auto missing = find_by_id(call, id, &profile)) return missing;
+  if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = profile->max_instances;
   if (places == nullptr) return NVML_SUCCESS;
   for (unsigned int i = 0; i < profile->max_instances; ++i)
@@ -131,7 +131,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance
 
 nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned int id,
                                                   nvmlComputeInstance_t* result) {
-  return create(instance, id, std::nullopt, result);
+  return create_compute(instance, id, std::nullopt, result);
 }
 
 nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
@@ -141,7 +141,7 @@ nvmlReturn_t nvmlGpuInstanceCreateComputeInstanceWithPlacement(
     const auto refused = GpuCall(instance).refused();
     return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
   }
-  return create(instance, id, placement->start, result);
+  return create_compute(instance, id, placement->start, result);
 }
 
 nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance) {
@@ -156,7 +156,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsi
   const GpuCall call(instance);
   if (const auto refused = call.refused(instances, count)) return refused;
   const ComputeProfile* profile = nullptr;
-  if (const auto missing = find_by_id(call, id, &profile)) return missing;
+  if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = 0;
   for (const ComputeInstance& compute : call.gpu_instance().compute) {
     if (compute.used != 0 && &call.profile().compute_profiles[compute.profile] == profile) {

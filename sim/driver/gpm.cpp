@@ -23,7 +23,7 @@ struct nvmlGpmSample_st {
 namespace {
 
 constexpr double kKilobyte = 1000;
-constexpr double kMiB = 1 << 20;
+constexpr double kMebibyte = 1 << 20;
 constexpr double kNanosecondsInSecond = 1e9;
 
 // What a training job's load looks like: how much of the busy time a part of the GPU works.
@@ -81,10 +81,10 @@ nvmlReturn_t compute(const nvmlGpmSample_st& first, const nvmlGpmSample_st& seco
   if (second.of_instance) return NVML_ERROR_NOT_SUPPORTED;
   switch (metric->metricId) {
     case NVML_GPM_METRIC_PCIE_TX_PER_SEC:
-      metric->value = mean(first.transmitted_kbps, second.transmitted_kbps) * kKilobyte / kMiB;
+      metric->value = mean(first.transmitted_kbps, second.transmitted_kbps) * kKilobyte / kMebibyte;
       return NVML_SUCCESS;
     case NVML_GPM_METRIC_PCIE_RX_PER_SEC:
-      metric->value = mean(first.received_kbps, second.received_kbps) * kKilobyte / kMiB;
+      metric->value = mean(first.received_kbps, second.received_kbps) * kKilobyte / kMebibyte;
       return NVML_SUCCESS;
     case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
       metric->value = rate(first.nvlink_transmitted_kib, second.nvlink_transmitted_kib, seconds);

@@ -15,7 +15,6 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMaxNuma = 63;
 constexpr std::uint32_t kFirstRenderMinor = 128;
-constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
 constexpr std::uint8_t kFabricHealthy = 1;    // NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
 constexpr std::string_view kDefaultDriver = "570.124.06";
 constexpr std::int32_t kDefaultCuda = 12080;

@@ -36,7 +36,6 @@ void restart_counters(Gpu& gpu) {
 }
 
 // NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY.
-constexpr std::uint8_t kFabricCompleted = 3;
 constexpr std::uint8_t kFabricHealthy = 1;
 
 void join_fabric(Fabric& fabric) {

@@ -112,6 +112,8 @@ struct Clocks {
   std::int32_t application_default[4];
 };
 
+inline constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
+
 struct Fabric {
   std::uint8_t state;  // NVML_GPU_FABRIC_STATE_*; 0: no fabric
   std::uint8_t health_summary;

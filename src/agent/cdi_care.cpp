@@ -8,7 +8,7 @@ namespace gpulet::agent {
 namespace {
 
 // Packages put many files in place one after the other: the last of them decides.
-constexpr Duration kSettle = std::chrono::milliseconds(100);
+constexpr Duration kFolderSettle = std::chrono::milliseconds(100);
 // A disk that is full, or a driver that is not whole yet, is tried again this often.
 constexpr Duration kRetry = std::chrono::seconds(5);
 
@@ -124,7 +124,7 @@ void CdiCare::follow(const std::vector<std::string>& folders) {
     auto watch = inotify_->add(
         folder, IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ONLYDIR,
         [this](const std::string&, std::uint32_t) {
-          if (!soon_) soon_ = loop_.after(kSettle, [this] { start(); });
+          if (!soon_) soon_ = loop_.after(kFolderSettle, [this] { start(); });
         });
     if (watch) watches_.push_back(std::move(*watch));
   }

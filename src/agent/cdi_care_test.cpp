@@ -7,21 +7,14 @@
 #include <filesystem>
 #include <mutex>
 
+#include "agent/test_reporter.h"
 #include "base/file.h"
 
 namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
-using Names = std::set<std::string>;
-
-class Told final : public Reporter {
- public:
-  void event(Severity, std::string_view reason, const std::string& message) override {
-    said.emplace_back(std::string(reason) + ": " + message);
-  }
-  std::vector<std::string> said;
-};
+using NameSet = std::set<std::string>;
 
 // The disk: what the newest writing was about, and what it leaves.
 struct Disk {
@@ -92,9 +85,9 @@ TEST_F(CdiCareTest, WithoutACdiStrategyNothingIsWritten) {
 }
 
 TEST_F(CdiCareTest, NamesAreKnownOnceTheyAreOnDisk) {
-  EXPECT_EQ(care_.wants(snapshot_, config_), Names{});
+  EXPECT_EQ(care_.wants(snapshot_, config_), NameSet{});
   run_until([this] { return changes_ == 1; });
-  EXPECT_EQ(care_.wants(snapshot_, config_), Names{"v/gpu=a"});
+  EXPECT_EQ(care_.wants(snapshot_, config_), NameSet{"v/gpu=a"});
   EXPECT_EQ(writings(), 1u);  // nothing differs: nothing is written again
 }
 
@@ -102,9 +95,9 @@ TEST_F(CdiCareTest, AnotherDriversSpecsAreNotNamed) {
   care_.wants(snapshot_, config_);
   run_until([this] { return changes_ == 1; });
   snapshot_.driver.version = "575";
-  EXPECT_EQ(care_.wants(snapshot_, config_), Names{});
+  EXPECT_EQ(care_.wants(snapshot_, config_), NameSet{});
   run_until([this] { return changes_ == 2; });
-  EXPECT_EQ(care_.wants(snapshot_, config_), Names{"v/gpu=a"});
+  EXPECT_EQ(care_.wants(snapshot_, config_), NameSet{"v/gpu=a"});
   EXPECT_EQ(disk_.version, "575");
 }
 
@@ -127,8 +120,8 @@ TEST_F(CdiCareTest, AnErrorIsToldOnceAndWhatIsThereStays) {
   snapshot_.driver.version = "575";
   care_.wants(snapshot_, config_);
   run_until([this] { return changes_ == 2; });
-  ASSERT_EQ(told_.said.size(), 1u);
-  EXPECT_EQ(told_.said[0], "CdiSpecFailed: /var/run/cdi: no space left");
+  ASSERT_EQ(told_.texts().size(), 1u);
+  EXPECT_EQ(told_.texts()[0], "CdiSpecFailed: /var/run/cdi: no space left");
 }
 
 TEST_F(CdiCareTest, FilesOfTheDriverThatChangeAreFollowed) {
@@ -140,7 +133,7 @@ TEST_F(CdiCareTest, FilesOfTheDriverThatChangeAreFollowed) {
   leave({{"v/gpu=b"}, {folder}, {}, {}});
   ASSERT_TRUE(write_file_atomic(folder + "/libcuda.so.1", "new"));
   run_until([this] { return changes_ == 2; });
-  EXPECT_EQ(care_.wants(snapshot_, config_), Names{"v/gpu=b"});
+  EXPECT_EQ(care_.wants(snapshot_, config_), NameSet{"v/gpu=b"});
   std::filesystem::remove_all(folder);
 }
 

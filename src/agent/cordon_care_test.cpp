@@ -5,6 +5,7 @@
 
 #include <filesystem>
 
+#include "agent/test_reporter.h"
 #include "base/file.h"
 #include "health/machine.h"
 
@@ -15,16 +16,6 @@ using namespace std::chrono_literals;
 using health::Scope;
 using health::State;
 using health::Wish;
-
-class Told final : public Reporter {
- public:
-  void event(Severity, std::string_view reason, const std::string& message) override {
-    events.emplace_back(reason, message);
-    if (changed) changed();
-  }
-  std::vector<std::pair<std::string, std::string>> events;
-  std::function<void()> changed;
-};
 
 // Two GPUs, their machine in the agent's place, and the file.
 class CordonCareTest : public testing::Test {
@@ -103,7 +94,7 @@ TEST_F(CordonCareTest, FollowsTheFileWhileItRuns) {
   say("GPU-1", Wish::kUncordon);
   ASSERT_TRUE(comes([&] { return offered(state("GPU-1")); }));
   EXPECT_EQ(taken_, 2u);
-  EXPECT_TRUE(told_.events.empty());
+  EXPECT_TRUE(told_.texts().empty());
 }
 
 TEST_F(CordonCareTest, TakesWhatWasSaidBeforeItsStartAndBeforeTheGpuWasThere) {
@@ -122,14 +113,15 @@ TEST_F(CordonCareTest, ADamagedFileIsSaidOnceAndChangesNothing) {
   start();
   ASSERT_TRUE(comes([&] { return state("GPU-0") == State::kDraining; }));
   ASSERT_TRUE(write_file_atomic(path_, "nonsense\n"));
-  ASSERT_TRUE(comes([&] { return !told_.events.empty(); }));
-  EXPECT_EQ(told_.events[0].first, "CordonsUnreadable");
-  EXPECT_EQ(told_.events[0].second, path_ + ": line 1 is not 'gpulet-cordons 1'; cordons stay as they were");
+  ASSERT_TRUE(comes([&] { return !told_.texts().empty(); }));
+  EXPECT_EQ(told_.reasons()[0], "CordonsUnreadable");
+  EXPECT_EQ(told_.texts()[0],
+            "CordonsUnreadable: " + path_ + ": line 1 is not 'gpulet-cordons 1'; cordons stay as they were");
   ASSERT_TRUE(write_file_atomic(path_, "nonsense!\n"));
   publish();
   std::filesystem::remove(path_);
   ASSERT_TRUE(comes([&] { return offered(state("GPU-0")); })) << "without the file no cordon is left";
-  EXPECT_EQ(told_.events.size(), 1u);
+  EXPECT_EQ(told_.texts().size(), 1u);
 }
 
 TEST_F(CordonCareTest, WhatIsNotTakenIsNotSaidAgainAndAgain) {

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "agent/test_reporter.h"
 #include "cluster/test_api.h"
 
 namespace gpulet::agent {
@@ -19,21 +20,6 @@ std::string event(const std::string& type, const std::string& object) {
   return R"({"type":")" + type + R"(","object":)" + object + "}\n";
 }
 
-class Told final : public Reporter {
- public:
-  void event(Severity, std::string_view reason, const std::string& message) override {
-    const std::lock_guard lock(mutex_);
-    all_.push_back(std::string(reason) + ": " + message);
-  }
-  std::vector<std::string> all() const {
-    const std::lock_guard lock(mutex_);
-    return all_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> all_;
-};
 
 class CountersSourceTest : public cluster::ApiTest {
  protected:
@@ -67,9 +53,10 @@ TEST_F(CountersSourceTest, AFileIsFollowedAndABadOneLeavesTheLast) {
   ASSERT_TRUE(write_file_atomic(file, kTwo));
   EXPECT_TRUE(becomes(2));
   ASSERT_TRUE(write_file_atomic(file, "DCGM_FI_DEV_GPU_TEMP, gage, Temperature\n"));
-  EXPECT_TRUE(cluster::eventually([&] { return told_.all().size() == 1; }));
+  EXPECT_TRUE(cluster::eventually([&] { return told_.texts().size() == 1; }));
   EXPECT_EQ(metrics(), 2u);
-  EXPECT_NE(told_.all().front().find(file + ": line 1: \"gage\""), std::string::npos) << told_.all().front();
+  EXPECT_NE(told_.texts().front().find(file + ": line 1: \"gage\""), std::string::npos)
+      << told_.texts().front();
   call([&] { source_->apply("", ""); });
   EXPECT_EQ(metrics(), defaults_);
 }
@@ -100,9 +87,9 @@ TEST_F(CountersSourceTest, AConfigMapIsFollowed) {
   call([&] { source_->set_access(access()); });
   EXPECT_TRUE(becomes(2));
   seen = true;
-  EXPECT_TRUE(cluster::eventually([&] { return told_.all().size() == 1; }));
+  EXPECT_TRUE(cluster::eventually([&] { return told_.texts().size() == 1; }));
   EXPECT_EQ(
-      told_.all().front(),
+      told_.texts().front(),
       "Counters: ConfigMap monitoring:counters: it has no key metrics, which has the counters; the metrics "
       "stay as they are");
   EXPECT_EQ(metrics(), 2u);
@@ -114,7 +101,7 @@ TEST_F(CountersSourceTest, AConfigMapIsFollowed) {
 
 TEST_F(CountersSourceTest, WhatIsNoNameOfAConfigMapIsSaid) {
   for (const char* name : {"counters", "a:b:c", "../x:y", ":y", "x:"}) start("", name);
-  const auto told = told_.all();
+  const auto told = told_.texts();
   ASSERT_EQ(told.size(), 5u);
   EXPECT_EQ(told.front(),
             "Counters: gpulet.metrics.countersConfigMap 'counters': that is no NAMESPACE:NAME, as "

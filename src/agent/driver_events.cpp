@@ -33,14 +33,14 @@ constexpr std::uint64_t wanted_events() {
   for (const auto& notice : kNotices) types |= notice.type;
   return types;
 }
-constexpr std::uint64_t kSeed = 20;
+constexpr std::uint64_t kEventSeed = 20;
 
 Error closed() { return {Code::kUnavailable, "the driver is being initialised anew"}; }
 
 }  // namespace
 
 DriverEvents::DriverEvents(Loop& loop, nvml::Worker& worker)
-    : loop_(loop), worker_(worker), backoff_(kEventBackoff, kSeed) {}
+    : loop_(loop), worker_(worker), backoff_(kEventBackoff, kEventSeed) {}
 
 DriverEvents::~DriverEvents() { stop(); }
 

@@ -5,11 +5,11 @@
 namespace gpulet::agent {
 namespace {
 
-using Status = cluster::Condition::Status;
+using ConditionStatus = cluster::Condition::Status;
 
-Status status_of(const std::optional<bool>& healthy) {
-  if (!healthy) return Status::kUnknown;
-  return *healthy ? Status::kTrue : Status::kFalse;
+ConditionStatus status_of(const std::optional<bool>& healthy) {
+  if (!healthy) return ConditionStatus::kUnknown;
+  return *healthy ? ConditionStatus::kTrue : ConditionStatus::kFalse;
 }
 
 }  // namespace

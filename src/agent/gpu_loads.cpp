@@ -8,14 +8,6 @@ namespace {
 
 using metrics::Field;
 
-std::optional<double> number(const metrics::Values& values, Field field) {
-  const auto found = values.find(field);
-  if (found == values.end()) return std::nullopt;
-  if (const auto* whole = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&found->second)) return *real;
-  return std::nullopt;
-}
-
 // Of a GPU, in percent.
 struct Part {
   double busy = 0;

@@ -6,7 +6,7 @@
 namespace gpulet::agent {
 namespace {
 
-constexpr std::uint64_t kSeed = 61;
+constexpr std::uint64_t kSaveSeed = 61;
 
 }  // namespace
 
@@ -43,7 +43,7 @@ Status HealthFile::write_now(const health::Saved& saved) {
 std::string HealthFile::boot_id() { return health::read_boot_id().value_or(""); }
 
 HealthKeeper::HealthKeeper(Loop& loop, HealthMemory* memory, health::Machine& machine)
-    : loop_(loop), memory_(memory), machine_(machine), backoff_(kSaveBackoff, kSeed) {}
+    : loop_(loop), memory_(memory), machine_(machine), backoff_(kSaveBackoff, kSaveSeed) {}
 
 HealthKeeper::~HealthKeeper() {
   if (memory_ == nullptr || machine_.revision() == kept_) return;

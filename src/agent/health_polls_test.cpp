@@ -9,7 +9,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const DeviceUuid kFirst("GPU-0"), kSecond("GPU-1");
+const DeviceUuid kAsked("GPU-0"), kOther("GPU-1");
 
 class HealthPollsTest : public testing::Test {
  protected:
@@ -34,95 +34,95 @@ class HealthPollsTest : public testing::Test {
 TEST_F(HealthPollsTest, EveryoneIsPolledAtOnceThenAskedAndPolledAtTheirIntervals) {
   EXPECT_EQ(answers_, 2u) << "a new GPU is polled at once";
   loop_.advance(10s);
-  EXPECT_EQ(driver_.asked[kFirst], 1u);
-  EXPECT_EQ(driver_.asked[kSecond], 1u);
-  EXPECT_EQ(polled(kFirst), 0u);
+  EXPECT_EQ(driver_.asked[kAsked], 1u);
+  EXPECT_EQ(driver_.asked[kOther], 1u);
+  EXPECT_EQ(polled(kAsked), 0u);
   loop_.advance(49s);
-  EXPECT_EQ(driver_.asked[kFirst], 5u);
-  EXPECT_EQ(polled(kFirst), 0u);
+  EXPECT_EQ(driver_.asked[kAsked], 5u);
+  EXPECT_EQ(polled(kAsked), 0u);
   loop_.advance(1s);
-  EXPECT_EQ(driver_.asked[kFirst], 5u) << "a poll is a question too";
-  EXPECT_EQ(polled(kFirst), 1u);
-  EXPECT_EQ(polled(kSecond), 1u);
-  EXPECT_TRUE(driver_.polled.contains({kFirst}));
-  EXPECT_FALSE(driver_.polled.contains({kSecond, 1, 0})) << "nothing is broken";
+  EXPECT_EQ(driver_.asked[kAsked], 5u) << "a poll is a question too";
+  EXPECT_EQ(polled(kAsked), 1u);
+  EXPECT_EQ(polled(kOther), 1u);
+  EXPECT_TRUE(driver_.polled.contains({kAsked}));
+  EXPECT_FALSE(driver_.polled.contains({kOther, 1, 0})) << "nothing is broken";
   EXPECT_EQ(loop_.pending_timers(), 1u) << "one for all GPUs";
 }
 
 TEST_F(HealthPollsTest, ASuspectIsPolledWithItsMigDevicesAndTheOthersAreNot) {
-  plan({kSecond});
+  plan({kOther});
   loop_.advance(5s);
-  EXPECT_EQ(polled(kSecond), 5u);
-  EXPECT_EQ((driver_.polled[{kSecond, 1, 0}]), 5u);
-  EXPECT_EQ((driver_.polled[{kSecond, 2, 0}]), 5u);
-  EXPECT_EQ(polled(kFirst), 0u);
+  EXPECT_EQ(polled(kOther), 5u);
+  EXPECT_EQ((driver_.polled[{kOther, 1, 0}]), 5u);
+  EXPECT_EQ((driver_.polled[{kOther, 2, 0}]), 5u);
+  EXPECT_EQ(polled(kAsked), 0u);
   EXPECT_EQ(answers_, 2u + 5u) << "a GPU's answers and those of its parts are one round";
   plan();
   loop_.advance(4s);
-  EXPECT_EQ(polled(kSecond), 5u);
+  EXPECT_EQ(polled(kOther), 5u);
 }
 
 TEST_F(HealthPollsTest, ASuspectIsPolledWhenItCouldComeBack) {
   policy_.suspect_interval = 10s;
-  plan({kFirst}, loop_.now() + 3500ms);
+  plan({kAsked}, loop_.now() + 3500ms);
   loop_.advance(3499ms);
-  EXPECT_EQ(polled(kFirst), 0u);
+  EXPECT_EQ(polled(kAsked), 0u);
   loop_.advance(1ms);
-  EXPECT_EQ(polled(kFirst), 1u);
+  EXPECT_EQ(polled(kAsked), 1u);
   // What is not over then is looked at when its turn comes.
   loop_.advance(9999ms);
-  EXPECT_EQ(polled(kFirst), 1u);
+  EXPECT_EQ(polled(kAsked), 1u);
   loop_.advance(1ms);
-  EXPECT_EQ(polled(kFirst), 2u);
+  EXPECT_EQ(polled(kAsked), 2u);
 }
 
 TEST_F(HealthPollsTest, AGpuThatHangsIsNotAskedTwiceAndHoldsNoOtherUp) {
-  driver_.hangs[kFirst] = true;
-  plan({kFirst, kSecond});
+  driver_.hangs[kAsked] = true;
+  plan({kAsked, kOther});
   loop_.advance(60s);
-  EXPECT_EQ(polled(kFirst), 1u);
-  EXPECT_EQ(polled(kSecond), 60u);
+  EXPECT_EQ(polled(kAsked), 1u);
+  EXPECT_EQ(polled(kOther), 60u);
   EXPECT_EQ(driver_.most_out, 1u);
-  driver_.release(kFirst);
+  driver_.release(kAsked);
   loop_.advance(10ms);
-  EXPECT_EQ(polled(kFirst), 2u) << "its turn has long come";
+  EXPECT_EQ(polled(kAsked), 2u) << "its turn has long come";
 }
 
 TEST_F(HealthPollsTest, PollSoonIsSoonAndOnce) {
-  polls_.poll_soon(kFirst);
-  polls_.poll_soon(kFirst);
+  polls_.poll_soon(kAsked);
+  polls_.poll_soon(kAsked);
   polls_.poll_soon(DeviceUuid("GPU-unknown"));
   loop_.advance(1ms);
-  EXPECT_EQ(polled(kFirst), 1u);
+  EXPECT_EQ(polled(kAsked), 1u);
   // While an answer is out it waits for that.
-  driver_.hangs[kFirst] = true;
-  polls_.poll_soon(kFirst);
+  driver_.hangs[kAsked] = true;
+  polls_.poll_soon(kAsked);
   loop_.advance(1ms);
-  polls_.poll_soon(kFirst);
+  polls_.poll_soon(kAsked);
   loop_.advance(1s);
-  EXPECT_EQ(polled(kFirst), 2u);
-  driver_.release(kFirst);
+  EXPECT_EQ(polled(kAsked), 2u);
+  driver_.release(kAsked);
   loop_.advance(1ms);
-  EXPECT_EQ(polled(kFirst), 3u);
+  EXPECT_EQ(polled(kAsked), 3u);
 }
 
 TEST_F(HealthPollsTest, WithoutADriverNobodyIsAskedAndAfterwardsEveryoneIs) {
   polls_.pause();
   EXPECT_EQ(loop_.pending_timers(), 0u);
   loop_.advance(5min);
-  EXPECT_EQ(polled(kFirst), 0u);
+  EXPECT_EQ(polled(kAsked), 0u);
   polls_.follow(AnsweringDriver::node(2, true));
   loop_.advance(1ms);
-  EXPECT_EQ(polled(kFirst), 1u);
-  EXPECT_EQ(polled(kSecond), 1u);
+  EXPECT_EQ(polled(kAsked), 1u);
+  EXPECT_EQ(polled(kOther), 1u);
 }
 
 TEST_F(HealthPollsTest, AGpuThatIsGoneIsForgottenAndItsAnswerDropped) {
-  driver_.hangs[kSecond] = true;
-  polls_.poll_soon(kSecond);
+  driver_.hangs[kOther] = true;
+  polls_.poll_soon(kOther);
   loop_.advance(1ms);
   polls_.follow(AnsweringDriver::node(1));
-  driver_.release(kSecond);
+  driver_.release(kOther);
   loop_.advance(10s);
   EXPECT_EQ(answers_, 2u + 1u) << "only the first GPU's";
   polls_.follow({});
@@ -130,19 +130,19 @@ TEST_F(HealthPollsTest, AGpuThatIsGoneIsForgottenAndItsAnswerDropped) {
 }
 
 TEST_F(HealthPollsTest, WhereNothingIsCheckedOnlyTheHandleIsAsked) {
-  polls_.plan(policy_, true, {kFirst}, std::nullopt);
-  polls_.poll_soon(kSecond);
+  polls_.plan(policy_, true, {kAsked}, std::nullopt);
+  polls_.poll_soon(kOther);
   loop_.advance(60s);
   EXPECT_TRUE(driver_.polled.empty());
-  EXPECT_EQ(driver_.asked[kFirst], 60u);
-  EXPECT_EQ(driver_.asked[kSecond], 1u + 6u);
+  EXPECT_EQ(driver_.asked[kAsked], 60u);
+  EXPECT_EQ(driver_.asked[kOther], 1u + 6u);
 }
 
 TEST_F(HealthPollsTest, AShorterIntervalCountsAtOnce) {
   policy_.alive_interval = 1s;
   plan();
   loop_.advance(3s);
-  EXPECT_EQ(driver_.asked[kFirst], 3u);
+  EXPECT_EQ(driver_.asked[kAsked], 3u);
 }
 
 TEST(HealthPolls, NothingIsToldAfterItsEnd) {
@@ -152,10 +152,10 @@ TEST(HealthPolls, NothingIsToldAfterItsEnd) {
   auto polls = std::make_unique<HealthPolls>(loop, driver, [&](const auto&) { told = true; });
   polls->follow(AnsweringDriver::node(1));
   loop.run_ready();
-  driver.hangs[kFirst] = true;
+  driver.hangs[kAsked] = true;
   loop.advance(0ms);
   polls.reset();
-  driver.release(kFirst);
+  driver.release(kAsked);
   loop.advance(1h);
   EXPECT_FALSE(told);
   EXPECT_EQ(loop.pending_timers(), 0u);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/test_reporter.h"
 #include "base/file.h"
 #include "base/manual_loop.h"
 #include "health/report.h"
@@ -14,12 +15,6 @@ namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-class Told final : public Reporter {
- public:
-  void event(Severity, std::string_view reason, const std::string&) override { reasons.emplace_back(reason); }
-  std::vector<std::string> reasons;
-};
 
 class HealthReportTest : public testing::Test {
  protected:
@@ -75,12 +70,12 @@ TEST_F(HealthReportTest, WhatCannotBeWrittenIsSaidOnceAndTriedAgain) {
   loop_.advance(10min);
   report.on_health(view("b"));
   loop_.advance(10min);
-  EXPECT_EQ(told_.reasons, std::vector<std::string>{"HealthReportNotWritten"});
+  EXPECT_EQ(told_.reasons(), std::vector<std::string>{"HealthReportNotWritten"});
   std::filesystem::remove(folder_ + "/run");
   loop_.advance(kReportBackoff.longest);
   EXPECT_EQ(written(), "b");
-  EXPECT_EQ(told_.reasons.size(), 2u);
-  EXPECT_EQ(told_.reasons.back(), "HealthReportWritten");
+  EXPECT_EQ(told_.reasons().size(), 2u);
+  EXPECT_EQ(told_.reasons().back(), "HealthReportWritten");
 }
 
 TEST_F(HealthReportTest, TheLastWordIsWrittenAtTheEnd) {

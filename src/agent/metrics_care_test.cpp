@@ -69,7 +69,7 @@ kubelet::ContainerDevices container(const std::string& pod, const std::string& d
   return {"default", pod, "main", {{ResourceName("nvidia.com/gpu"), {DeviceId(device)}}}};
 }
 
-inventory::SnapshotPtr node(unsigned gpus) {
+inventory::SnapshotPtr gpu_node(unsigned gpus) {
   auto snapshot = std::make_shared<inventory::Snapshot>();
   for (unsigned i = 0; i < gpus; ++i) {
     inventory::Gpu gpu;
@@ -110,12 +110,12 @@ class MetricsCareTest : public testing::Test {
 TEST_F(MetricsCareTest, SamplesAtOnceAndThenByItsInterval) {
   loop_.advance(1min);
   EXPECT_TRUE(sampler_.asked.empty()) << "nothing is there to be sampled";
-  care_.on_snapshot(node(2));
+  care_.on_snapshot(gpu_node(2));
   EXPECT_EQ(sampler_.asked.size(), 2u);
   answer_all();
   EXPECT_EQ(sampled_, 1);
   EXPECT_EQ(temperatures(), 2u);
-  care_.on_snapshot(node(2));
+  care_.on_snapshot(gpu_node(2));
   EXPECT_TRUE(sampler_.asked.empty()) << "a new snapshot waits for its turn";
   loop_.advance(15s);
   EXPECT_EQ(sampler_.asked.size(), 2u);
@@ -129,7 +129,7 @@ TEST_F(MetricsCareTest, SamplesAtOnceAndThenByItsInterval) {
 }
 
 TEST_F(MetricsCareTest, ARoundThatNoGpuAnsweredIsNoYoungerSample) {
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   loop_.advance(15s);
   ASSERT_EQ(sampler_.asked.size(), 1u);
@@ -140,7 +140,7 @@ TEST_F(MetricsCareTest, ARoundThatNoGpuAnsweredIsNoYoungerSample) {
 }
 
 TEST_F(MetricsCareTest, AGpuThatHangsCostsItselfAlone) {
-  care_.on_snapshot(node(2));
+  care_.on_snapshot(gpu_node(2));
   pods_.answer(held_);
   sampler_.answer();  // GPU 0; GPU 1 hangs
   EXPECT_EQ(sampled_, 0);
@@ -162,7 +162,7 @@ TEST_F(MetricsCareTest, AGpuThatHangsCostsItselfAlone) {
 }
 
 TEST_F(MetricsCareTest, WhatComesTooLateIsNotShown) {
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   pods_.answer(held_);
   loop_.advance(kSamplePatience);
   EXPECT_EQ(temperatures(), 0u);
@@ -173,7 +173,7 @@ TEST_F(MetricsCareTest, WhatComesTooLateIsNotShown) {
 
 TEST_F(MetricsCareTest, AKubeletThatIsAwayLeavesWhatIsKnown) {
   held_ = {container("train", "GPU-0")};
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   EXPECT_EQ(lines("gpulet_device_allocated").size(), 1u);
   loop_.advance(15s);
@@ -199,7 +199,7 @@ TEST_F(MetricsCareTest, AKubeletThatIsAwayLeavesWhatIsKnown) {
 
 TEST_F(MetricsCareTest, ProcessesFindTheirPods) {
   held_ = {container("train", "GPU-0::0"), container("serve", "GPU-0::1")};
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   sampler_.answer(40, 7);
   pods_.answer(held_);
   const auto memory = lines("gpulet_pod_gpu_memory_bytes");
@@ -218,7 +218,7 @@ TEST_F(MetricsCareTest, ProcessesFindTheirPods) {
 TEST_F(MetricsCareTest, UidsAndLabelsWhereTheyAreWanted) {
   held_ = {container("train", "GPU-0")};
   care_.on_pod_labels({{{"default", "train"}, {{"app", "x"}, {"team", "y"}}}});
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   EXPECT_EQ(lines("DCGM_FI_DEV_GPU_TEMP{")[0].find("app="), std::string::npos);
   MetricsSettings settings;
@@ -241,7 +241,7 @@ TEST_F(MetricsCareTest, SettingsTakeEffectAndNothingIsSampledWithoutAnInterval) 
   settings.more = {Field::kSmClock};
   care_.set(settings);
   EXPECT_EQ(sampler_.wanted, (std::set<Field>{Field::kSmClock, Field::kGpuTemp}));
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   EXPECT_EQ(lines("dcgm_gpu_temp{").size(), 1u);
   settings.interval = 0s;
@@ -252,20 +252,20 @@ TEST_F(MetricsCareTest, SettingsTakeEffectAndNothingIsSampledWithoutAnInterval) 
 }
 
 TEST_F(MetricsCareTest, ADriverThatGoesTakesItsSeries) {
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   care_.on_snapshot(nullptr);
   EXPECT_EQ(temperatures(), 0u);
   loop_.advance(1min);
   EXPECT_TRUE(sampler_.asked.empty());
   EXPECT_EQ(care_.numbers().sample_age, 1min) << "an alert asks for it";
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   EXPECT_EQ(temperatures(), 1u);
 }
 
 TEST_F(MetricsCareTest, XidsAreOnTheNextSample) {
-  care_.on_snapshot(node(1));
+  care_.on_snapshot(gpu_node(1));
   answer_all();
   care_.on_xid(DeviceUuid("GPU-0"), {}, 79, "GPU has fallen off the bus");
   loop_.advance(15s);

@@ -5,16 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/wall_time.h"
 #include "topology/topology.h"
 
 namespace gpulet::agent {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::int64_t milliseconds(WallTime at) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
-}
 
 // A moment of the loop's clock by the wall's, to the second: the two clocks drift by less, and a document in
 // which nothing else changed stays the same.
@@ -126,17 +123,17 @@ class NodeDocument {
     const auto& clock = input_.health->at;
     object["state"] = name(standing.state);
     object["offered"] = offered(standing.state);
-    object["since"] = milliseconds(wall_of(standing.since, clock));
+    object["since"] = unix_milliseconds(wall_of(standing.since, clock));
     object["reason"] = standing.reason;
     object["comes_back"] = standing.comes_back;
-    if (standing.due) object["due"] = milliseconds(wall_of(*standing.due, clock));
+    if (standing.due) object["due"] = unix_milliseconds(wall_of(*standing.due, clock));
     object["relapses"] = standing.relapses;
     for (const auto& fault : standing.faults) {
       object["faults"].push_back({{"text", fault.text()},
                                   {"effect", name(fault.effect)},
                                   {"count", fault.count},
-                                  {"opened", milliseconds(wall_of(fault.opened, clock))},
-                                  {"last", milliseconds(wall_of(fault.last_seen, clock))},
+                                  {"opened", unix_milliseconds(wall_of(fault.opened, clock))},
+                                  {"last", unix_milliseconds(wall_of(fault.last_seen, clock))},
                                   {"detail", fault.detail}});
     }
   }
@@ -203,12 +200,12 @@ class NodeDocument {
   }
 
   static Json moment_object(const HealthMoment& moment) {
-    return {{"at", milliseconds(moment.at)}, {"uuid", moment.gpu.str()}, {"device", moment.device},
-            {"from", name(moment.before)},   {"to", name(moment.after)}, {"reason", moment.reason}};
+    return {{"at", unix_milliseconds(moment.at)}, {"uuid", moment.gpu.str()}, {"device", moment.device},
+            {"from", name(moment.before)},        {"to", name(moment.after)}, {"reason", moment.reason}};
   }
 
   static Json event_object(const RecentEvent& event) {
-    return {{"at", milliseconds(event.at)},
+    return {{"at", unix_milliseconds(event.at)},
             {"severity", event.warning ? "warning" : "normal"},
             {"reason", event.reason},
             {"message", event.message}};
@@ -233,14 +230,6 @@ Json tenth(double value) {
   const double rounded = std::round(value * 10) / 10;
   if (rounded == std::floor(rounded) && std::abs(rounded) < 1e15) return static_cast<std::int64_t>(rounded);
   return rounded;
-}
-
-std::optional<double> number(const metrics::Values& values, metrics::Field field) {
-  const auto found = values.find(field);
-  if (found == values.end()) return std::nullopt;
-  if (const auto* whole = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&found->second)) return *real;
-  return std::nullopt;
 }
 
 // The numbers of a GPU: as the page calls them, and by how much they are more than the field's.
@@ -323,7 +312,7 @@ std::set<metrics::Field> now_fields() {
 }
 
 std::string now_document(const metrics::Sample& sample, WallTime at) {
-  Json document = {{"at", milliseconds(at)}, {"gpus", Json::object()}};
+  Json document = {{"at", unix_milliseconds(at)}, {"gpus", Json::object()}};
   Json mig = Json::object();
   for (const auto& gpu : sample.gpus) {
     if (gpu.failed) continue;
@@ -339,7 +328,7 @@ std::string now_document(const metrics::Sample& sample, WallTime at) {
 
 std::string use_document(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::Shares>& devices,
                          const metrics::PodOfProcess& pods, WallTime at) {
-  Json document = {{"at", milliseconds(at)}, {"devices", Json::object()}};
+  Json document = {{"at", unix_milliseconds(at)}, {"devices", Json::object()}};
   const auto add = [&](const DeviceUuid& uuid, const std::vector<metrics::ProcessSample>& processes) {
     const auto shares = devices.find(uuid);
     const bool held = shares != devices.end() && !shares->second.pods.empty();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "agent/test_reporter.h"
 #include "base/manual_loop.h"
 #include "health/report.h"
 
@@ -14,12 +15,6 @@ namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
-
-class Told final : public Reporter {
- public:
-  void event(Severity, std::string_view reason, const std::string&) override { reasons.emplace_back(reason); }
-  std::vector<std::string> reasons;
-};
 
 class OperatorCareTest : public testing::Test {
  protected:
@@ -73,7 +68,7 @@ TEST_F(OperatorCareTest, IsWhereTheConfigSays) {
   loop_.advance(1min);
   EXPECT_FALSE(lives(two));
   EXPECT_EQ(taken_.size(), 1u);
-  EXPECT_TRUE(told_.reasons.empty());
+  EXPECT_TRUE(told_.reasons().empty());
 }
 
 TEST_F(OperatorCareTest, AnotherAgentIsSaidOnceAndFollowed) {
@@ -81,7 +76,7 @@ TEST_F(OperatorCareTest, AnotherAgentIsSaidOnceAndFollowed) {
   ASSERT_TRUE(other);
   care_->apply(folder_, "");
   loop_.advance(5min);
-  EXPECT_EQ(told_.reasons, std::vector<std::string>{"AnotherAgent"});
+  EXPECT_EQ(told_.reasons(), std::vector<std::string>{"AnotherAgent"});
   {
     const Presence ended = std::move(*other);
   }
@@ -95,7 +90,7 @@ TEST_F(OperatorCareTest, AFolderThatCannotBeIsSaidOnce) {
   std::ofstream(folder_ + "/file").flush();
   care_->apply(folder_ + "/file", "");
   loop_.advance(5min);
-  EXPECT_EQ(std::ranges::count(told_.reasons, "PresenceNotTold"), 1);
+  EXPECT_EQ(std::ranges::count(told_.reasons(), "PresenceNotTold"), 1);
 }
 
 }  // namespace

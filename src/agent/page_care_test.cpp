@@ -10,7 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr WallTime kWall{std::chrono::duration_cast<WallTime::duration>(1'760'000'000s)};
+constexpr WallTime kStart{std::chrono::duration_cast<WallTime::duration>(1'760'000'000s)};
 
 inventory::SnapshotPtr one_gpu() {
   inventory::Snapshot snapshot;
@@ -21,7 +21,7 @@ inventory::SnapshotPtr one_gpu() {
 }
 
 health::ViewPtr view_of(health::State state, const char* reason) {
-  health::View view{{Time{1h}, kWall}, {}};
+  health::View view{{Time{1h}, kStart}, {}};
   view.devices.resize(1);
   view.devices[0].scope = {.gpu = DeviceUuid("GPU-a")};
   view.devices[0].uuid = DeviceUuid("GPU-a");
@@ -50,7 +50,7 @@ TEST(PageCare, HasATimelineOfWhatChanged) {
   // One in which only the reason or a count changed is no line of the timeline.
   const health::Change again{fault.device, fault.after, fault.after};
   care.on_health(lost, {again});
-  care.on_event(true, "GPUUnhealthy", "GPU 0: XID 79", kWall);
+  care.on_event(true, "GPUUnhealthy", "GPU 0: XID 79", kStart);
   const json node = node_of(care);
   EXPECT_EQ(node["name"], "node-1");
   EXPECT_EQ(node["gpus"][0]["state"], "lost");
@@ -88,7 +88,7 @@ TEST(PageCare, TheDocumentFollowsEachOfItsParts) {
   sample.gpus[0].processes = {{.pid = 7, .memory = Bytes{1}, .sm = 2, .name = "python3"}};
   metrics::Meter meter;
   meter.take(one_gpu(), sample, {}, Time{1h});
-  care.on_sample(meter, kWall);
+  care.on_sample(meter, kStart);
   care.put_into(pages);
   EXPECT_EQ(pages.use, R"({"at":1760000000000,"devices":{"GPU-a":{"pods":[],"rest":{"memory":0,"busy":0},)"
                        R"("processes":[{"pid":7,"name":"python3","memory":1,"sm":2}]}}})");

@@ -61,10 +61,10 @@ std::uint64_t share_mib(const partition::Resource& resource, const partition::De
 }
 
 // Where each device id is: resource and unit.
-using Places = std::unordered_map<std::string, std::pair<std::size_t, std::size_t>>;
+using DevicePlaces = std::unordered_map<std::string, std::pair<std::size_t, std::size_t>>;
 
 void add_resource(const inventory::Snapshot& snapshot, const partition::Resource& resource, GpuNode& node,
-                  Places& places) {
+                  DevicePlaces& places) {
   NodeResource one{.name = resource.name, .sharing = sharing_of(resource.sharing), .units = {}};
   std::map<std::pair<std::size_t, std::optional<std::size_t>>, std::size_t> unit_of;
   for (const auto& device : resource.devices) {
@@ -109,7 +109,7 @@ GpuNode published_node(const inventory::Snapshot& snapshot, std::span<const kube
   node.rules = placement_rules(config);
   add_gpus(snapshot, view, loads, node);
   node.pairs = topology::build(snapshot).pairs;
-  Places places;
+  DevicePlaces places;
   for (const auto& offer : offers) {
     // An offer of a snapshot before this one: the next round has both.
     const auto known = [&](const partition::Device& device) {

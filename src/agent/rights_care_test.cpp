@@ -19,7 +19,7 @@ using namespace std::chrono_literals;
 using cluster::Received;
 using nlohmann::json;
 
-config::Config config_of(const std::string& yaml) {
+config::Config config_with(const std::string& yaml) {
   config::Sources sources;
   sources.file_path = "node.yaml";
   sources.file_content = "version: v1\n" + yaml;
@@ -29,8 +29,8 @@ config::Config config_of(const std::string& yaml) {
 }
 
 std::set<std::string> names_of(const std::string& yaml, bool in_pod = false) {
-  const auto wanted =
-      wanted_rights(config_of(yaml), {.host = "h", .node_name = "node-1", .pod_namespace = "gpulet"}, in_pod);
+  const auto wanted = wanted_rights(config_with(yaml),
+                                    {.host = "h", .node_name = "node-1", .pod_namespace = "gpulet"}, in_pod);
   std::set<std::string> names;
   for (const auto& one : wanted) {
     EXPECT_FALSE(one.without.empty());
@@ -132,7 +132,7 @@ TEST_F(RightsCareTest, ARightThatIsGivenLaterIsNoticedAndTheSameConfigAsksNothin
     const bool pods = request.body.find(R"("resource":"pods")") != std::string::npos;
     return Reply{201, json{{"status", {{"allowed", !(pods && refuses_pods_)}}}}.dump()};
   });
-  const auto config = config_of("");
+  const auto config = config_with("");
   call([&] {
     care_.emplace(loop_, access(), true, 5ms);
     EXPECT_FALSE(care_->missing());

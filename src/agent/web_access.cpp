@@ -10,7 +10,7 @@ namespace {
 
 // A certificate and its key are two files, and Kubernetes changes a Secret's one after the other in no time:
 // read once both are there.
-constexpr Duration kSettle = std::chrono::milliseconds(100);
+constexpr Duration kFilesSettle = std::chrono::milliseconds(100);
 
 web::ClientCertificates clients_of(config::ClientAuth auth) {
   switch (auth) {
@@ -79,7 +79,7 @@ Status WebAccess::follow() {
   std::vector<std::unique_ptr<FileWatch>> watches;
   for (const auto& file : files_) {
     GPULET_TRY_ASSIGN(auto watch, FileWatch::start(loop_, file, [this] {
-                        if (!reading_) reading_ = loop_.after(kSettle, [this] { on_changed(); });
+                        if (!reading_) reading_ = loop_.after(kFilesSettle, [this] { on_changed(); });
                       }));
     watches.push_back(std::move(watch));
   }

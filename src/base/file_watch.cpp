@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
                                   IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
-constexpr int kMostLinks = 16;    // on the way to one file
-constexpr int kMostAttempts = 4;  // to watch a way that changes meanwhile
+constexpr int kMostLinksWatched = 16;  // on the way to one file
+constexpr int kMostWatchAttempts = 4;  // to watch a way that changes meanwhile
 
 std::deque<std::string> segments_of(const std::string& path) {
   std::deque<std::string> segments;
@@ -63,7 +63,7 @@ FileWatch::Places FileWatch::places_of(const std::string& path) {
     const bool exists = lstat(here.c_str(), &status) == 0;
     const bool link = exists && S_ISLNK(status.st_mode);
     if (!exists || link || rest.empty()) places[folder].insert(name);
-    if (!exists || (link && ++links > kMostLinks)) break;
+    if (!exists || (link && ++links > kMostLinksWatched)) break;
     if (!link) {
       folder = here + "/";
       continue;
@@ -92,7 +92,7 @@ Result<std::unique_ptr<FileWatch>> FileWatch::start(Loop& loop, std::string path
 // Watches the folders on the way to the file. What changes while they are being watched is seen by looking
 // again.
 Status FileWatch::arm() {
-  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kMostWatchAttempts; ++attempt) {
     Places places = places_of(path_);
     std::vector<Subscription> watches;
     for (const auto& [folder, names] : places) {

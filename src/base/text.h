@@ -10,6 +10,10 @@
 
 namespace gpulet::text {
 
+// Behind the last '/': "b" of "/a/b", the whole of what has none.
+constexpr std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 // "a,b,,c" split at ',' → {"a","b","","c"}; an empty text gives {}.
 std::vector<std::string> split(std::string_view text, char separator);
 // Without blanks (space, tab, CR, LF) at either end.

@@ -27,6 +27,10 @@ std::string wall_text(WallTime wall) {
   return text;
 }
 
+std::int64_t unix_milliseconds(WallTime wall) {
+  return std::chrono::floor<milliseconds>(wall).time_since_epoch().count();
+}
+
 std::optional<WallTime> parse_wall_text(std::string_view text) {
   if (text.size() != kForm.size()) return std::nullopt;
   for (std::size_t i = 0; i < kForm.size(); ++i) {

@@ -22,11 +22,11 @@ using testing::IsSupersetOf;
 using testing::Not;
 using testing::StartsWith;
 
-const std::string kVersion = "535.247.01";
+const std::string kLayoutsVersion = "535.247.01";
 const std::string kMultiarch = "/usr/lib/" + std::string(kTriplet);
 
-DriverFiles found(TestTree& tree, const std::string& host_path = {}, const std::string& hint = kVersion,
-                  DriverFileOptions options = {}) {
+DriverFiles found(TestTree& tree, const std::string& host_path = {},
+                  const std::string& hint = kLayoutsVersion, DriverFileOptions options = {}) {
   options.kernel_release = "6.1.0-stub";
   const Roots roots = tree.roots(host_path);
   auto files = find_driver_files(roots, hint, options);
@@ -46,8 +46,8 @@ std::vector<std::string> containers(const std::vector<FileMount>& mounts) {
 
 void add_library(TestTree& tree, const std::string& folder, const std::string& name,
                  const std::string& soname) {
-  tree.file(folder + "/" + name + ".so." + kVersion);
-  if (!soname.empty()) tree.link(folder + "/" + soname, name + ".so." + kVersion);
+  tree.file(folder + "/" + name + ".so." + kLayoutsVersion);
+  if (!soname.empty()) tree.link(folder + "/" + soname, name + ".so." + kLayoutsVersion);
 }
 
 // Debian: the driver's libraries in nvidia/current, reached by absolute links through /etc/alternatives.
@@ -67,8 +67,8 @@ void make_debian(TestTree& tree) {
   tree.link("/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
   tree.link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi");
   tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
-  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
-  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_tu10x.bin");
+  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_tu10x.bin");
   tree.file("/etc/nvidia/current/10_nvidia.json", "{}");
   tree.link("/etc/alternatives/glx--10_nvidia.json", "/etc/nvidia/current/10_nvidia.json");
   tree.link("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/alternatives/glx--10_nvidia.json");
@@ -81,17 +81,18 @@ TEST(DriverLayoutsTest, DebianWithAlternatives) {
   const std::string host = "/run/nvidia/driver";
   const std::string current = kMultiarch + "/nvidia/current";
   auto same = [&](const std::string& path) { return mount(host + path, path); };
-  EXPECT_EQ(files.version, kVersion);
-  EXPECT_THAT(files.libraries, ElementsAre(same("/usr/lib/nvidia/current/nvidia_drv.so"),
-                                           same(kMultiarch + "/libnvidia-allocator.so." + kVersion),
-                                           same(kMultiarch + "/libnvidia-ptxjitcompiler.so." + kVersion),
-                                           same(current + "/libcuda.so." + kVersion),
-                                           same(current + "/libnvidia-ml.so." + kVersion)));
+  EXPECT_EQ(files.version, kLayoutsVersion);
+  EXPECT_THAT(files.libraries,
+              ElementsAre(same("/usr/lib/nvidia/current/nvidia_drv.so"),
+                          same(kMultiarch + "/libnvidia-allocator.so." + kLayoutsVersion),
+                          same(kMultiarch + "/libnvidia-ptxjitcompiler.so." + kLayoutsVersion),
+                          same(current + "/libcuda.so." + kLayoutsVersion),
+                          same(current + "/libnvidia-ml.so." + kLayoutsVersion)));
   EXPECT_THAT(files.library_dirs, ElementsAre(kMultiarch, current));
   EXPECT_THAT(files.cuda_library_dirs, ElementsAre(kMultiarch, current));
   EXPECT_THAT(files.binaries,
               ElementsAre(mount(host + "/usr/lib/nvidia/current/nvidia-smi", "/usr/bin/nvidia-smi")));
-  const std::string firmware = "/firmware/nvidia/" + kVersion;
+  const std::string firmware = "/firmware/nvidia/" + kLayoutsVersion;
   EXPECT_THAT(
       files.firmware,
       ElementsAre(
@@ -101,13 +102,13 @@ TEST(DriverLayoutsTest, DebianWithAlternatives) {
                                                "/usr/share/glvnd/egl_vendor.d/10_nvidia.json")));
   EXPECT_THAT(
       files.links,
-      ElementsAre(
-          Link{"../libnvidia-allocator.so.1", kMultiarch + "/gbm/nvidia-drm_gbm.so"},
-          Link{"libnvidia-allocator.so." + kVersion, kMultiarch + "/libnvidia-allocator.so.1"},
-          Link{"libnvidia-ptxjitcompiler.so." + kVersion, kMultiarch + "/libnvidia-ptxjitcompiler.so.1"},
-          Link{"libcuda.so.1", current + "/libcuda.so"},
-          Link{"libcuda.so." + kVersion, current + "/libcuda.so.1"},
-          Link{"libnvidia-ml.so." + kVersion, current + "/libnvidia-ml.so.1"}));
+      ElementsAre(Link{"../libnvidia-allocator.so.1", kMultiarch + "/gbm/nvidia-drm_gbm.so"},
+                  Link{"libnvidia-allocator.so." + kLayoutsVersion, kMultiarch + "/libnvidia-allocator.so.1"},
+                  Link{"libnvidia-ptxjitcompiler.so." + kLayoutsVersion,
+                       kMultiarch + "/libnvidia-ptxjitcompiler.so.1"},
+                  Link{"libcuda.so.1", current + "/libcuda.so"},
+                  Link{"libcuda.so." + kLayoutsVersion, current + "/libcuda.so.1"},
+                  Link{"libnvidia-ml.so." + kLayoutsVersion, current + "/libnvidia-ml.so.1"}));
   EXPECT_THAT(files.sockets, IsEmpty());
   EXPECT_THAT(files.warnings, Contains("not found: nvidia-debugdump"));
 }
@@ -117,22 +118,21 @@ TEST(DriverLayoutsTest, AlternativesThatXAndVdpauLookForStayLinks) {
   const std::string current = kMultiarch + "/nvidia/current";
   const std::string glx = "/usr/lib/nvidia/current/libglxserver_nvidia.so";
   add_library(tree, current, "libvdpau_nvidia", "libvdpau_nvidia.so.1");
-  tree.file(glx + "." + kVersion);
-  tree.link(glx, "libglxserver_nvidia.so." + kVersion);
+  tree.file(glx + "." + kLayoutsVersion);
+  tree.link(glx, "libglxserver_nvidia.so." + kLayoutsVersion);
   tree.link("/etc/alternatives/glx--libglxserver_nvidia.so", glx);
   tree.link("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so",
             "/etc/alternatives/glx--libglxserver_nvidia.so");
   tree.link(kMultiarch + "/vdpau/libvdpau_nvidia.so.1", current + "/libvdpau_nvidia.so.1");
-  tree.file(kMultiarch + "/libnvidia-glcore.so." + kVersion);
+  tree.file(kMultiarch + "/libnvidia-glcore.so." + kLayoutsVersion);
   tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
   tree.link("/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib/nvidia/current/nvidia_drv.so");
   const DriverFiles files = found(tree, "/run/nvidia/driver");
-  EXPECT_THAT(
-      files.links,
-      IsSupersetOf(
-          {Link{glx + "." + kVersion, "/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so"},
-           Link{"libglxserver_nvidia.so." + kVersion, glx},
-           Link{current + "/libvdpau_nvidia.so." + kVersion, kMultiarch + "/vdpau/libvdpau_nvidia.so.1"}}));
+  EXPECT_THAT(files.links, IsSupersetOf({Link{glx + "." + kLayoutsVersion,
+                                              "/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so"},
+                                         Link{"libglxserver_nvidia.so." + kLayoutsVersion, glx},
+                                         Link{current + "/libvdpau_nvidia.so." + kLayoutsVersion,
+                                              kMultiarch + "/vdpau/libvdpau_nvidia.so.1"}}));
   EXPECT_THAT(files.libraries, Contains(mount("/run/nvidia/driver/usr/lib/nvidia/current/nvidia_drv.so",
                                               "/usr/lib/xorg/modules/drivers/nvidia_drv.so")));
 }
@@ -141,7 +141,7 @@ TEST(DriverLayoutsTest, TheVersionIsReadFromTheNamesWithoutAHint) {
   TestTree tree;
   make_debian(tree);
   tree.file(kMultiarch + "/nvidia/current/libcuda.so.470.1.2");  // left over; libcuda.so.1 says which
-  EXPECT_EQ(found(tree, {}, "").version, kVersion);
+  EXPECT_EQ(found(tree, {}, "").version, kLayoutsVersion);
 }
 
 TEST(DriverLayoutsTest, AllocatorInDebiansCurrentIsFoundByGbm) {
@@ -153,7 +153,7 @@ TEST(DriverLayoutsTest, AllocatorInDebiansCurrentIsFoundByGbm) {
       IsSupersetOf(
           {Link{"../nvidia/current/libnvidia-allocator.so.1", kMultiarch + "/gbm/nvidia-drm_gbm.so"},
            Link{"../libnvidia-allocator.so.1", kMultiarch + "/nvidia/current/gbm/nvidia-drm_gbm.so"}}));
-  EXPECT_THAT(files.warnings, Contains(StartsWith("not found: libcuda.so." + kVersion)));
+  EXPECT_THAT(files.warnings, Contains(StartsWith("not found: libcuda.so." + kLayoutsVersion)));
 }
 
 // RHEL: /usr/lib64 with /lib64 a link to it; X's modules, Vulkan's JSON with the machine's name.
@@ -162,7 +162,7 @@ TEST(DriverLayoutsTest, Rhel) {
   const std::string lib = "/usr/lib64";
   add_library(tree, lib, "libcuda", "libcuda.so.1");
   add_library(tree, lib, "libGLX_nvidia", "libGLX_nvidia.so.0");
-  tree.link(lib + "/libGLX_indirect.so.0", "libGLX_nvidia.so." + kVersion);
+  tree.link(lib + "/libGLX_indirect.so.0", "libGLX_nvidia.so." + kLayoutsVersion);
   add_library(tree, lib, "libnvidia-opticalflow", "libnvidia-opticalflow.so.1");
   add_library(tree, lib, "libnvidia-vulkan-producer", "");
   add_library(tree, lib, "libnvidia-glcore", "");
@@ -172,7 +172,7 @@ TEST(DriverLayoutsTest, Rhel) {
   tree.file(lib + "/libnvidia-nvvm70.so.4");
   tree.file(lib + "/libnvidia-glcore.so.470.1.2");  // of an older driver: not ours
   tree.file(lib + "/xorg/modules/drivers/nvidia_drv.so");
-  tree.file(lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kVersion);
+  tree.file(lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kLayoutsVersion);
   tree.link("/lib64", "/usr/lib64");
   tree.program("/usr/bin/nvidia-smi");
   tree.program("/usr/bin/nvidia-cuda-mps-control");
@@ -185,28 +185,30 @@ TEST(DriverLayoutsTest, Rhel) {
   const DriverFiles files = found(tree, "/");
   EXPECT_THAT(
       containers(files.libraries),
-      ElementsAre(lib + "/libGLX_nvidia.so." + kVersion, lib + "/libcuda.so." + kVersion,
-                  lib + "/libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-glcore.so." + kVersion,
-                  lib + "/libnvidia-nvvm70.so.4", lib + "/libnvidia-opticalflow.so." + kVersion,
-                  lib + "/libnvidia-vulkan-producer.so." + kVersion,
-                  lib + "/vdpau/libvdpau_nvidia.so." + kVersion, lib + "/xorg/modules/drivers/nvidia_drv.so",
-                  lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kVersion));
+      ElementsAre(lib + "/libGLX_nvidia.so." + kLayoutsVersion, lib + "/libcuda.so." + kLayoutsVersion,
+                  lib + "/libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-glcore.so." + kLayoutsVersion,
+                  lib + "/libnvidia-nvvm70.so.4", lib + "/libnvidia-opticalflow.so." + kLayoutsVersion,
+                  lib + "/libnvidia-vulkan-producer.so." + kLayoutsVersion,
+                  lib + "/vdpau/libvdpau_nvidia.so." + kLayoutsVersion,
+                  lib + "/xorg/modules/drivers/nvidia_drv.so",
+                  lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kLayoutsVersion));
   for (const FileMount& library : files.libraries) EXPECT_EQ(library.host_path, library.container_path);
   EXPECT_THAT(files.library_dirs, ElementsAre(lib, lib + "/vdpau"));
   EXPECT_THAT(files.cuda_library_dirs, ElementsAre(lib));
   EXPECT_THAT(
       files.links,
-      ElementsAre(Link{"libGLX_nvidia.so." + kVersion, lib + "/libGLX_indirect.so.0"},
-                  Link{"libGLX_nvidia.so." + kVersion, lib + "/libGLX_nvidia.so.0"},
-                  Link{"libcuda.so.1", lib + "/libcuda.so"},
-                  Link{"libcuda.so." + kVersion, lib + "/libcuda.so.1"},
-                  Link{"libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-egl-gbm.so.1"},
-                  Link{"libnvidia-opticalflow.so.1", lib + "/libnvidia-opticalflow.so"},
-                  Link{"libnvidia-opticalflow.so." + kVersion, lib + "/libnvidia-opticalflow.so.1"},
-                  Link{"libnvidia-vulkan-producer.so." + kVersion, lib + "/libnvidia-vulkan-producer.so"},
-                  Link{"libvdpau_nvidia.so." + kVersion, lib + "/vdpau/libvdpau_nvidia.so.1"},
-                  Link{"libglxserver_nvidia.so." + kVersion,
-                       lib + "/xorg/modules/extensions/libglxserver_nvidia.so"}));
+      ElementsAre(
+          Link{"libGLX_nvidia.so." + kLayoutsVersion, lib + "/libGLX_indirect.so.0"},
+          Link{"libGLX_nvidia.so." + kLayoutsVersion, lib + "/libGLX_nvidia.so.0"},
+          Link{"libcuda.so.1", lib + "/libcuda.so"},
+          Link{"libcuda.so." + kLayoutsVersion, lib + "/libcuda.so.1"},
+          Link{"libnvidia-egl-gbm.so.1.1.0", lib + "/libnvidia-egl-gbm.so.1"},
+          Link{"libnvidia-opticalflow.so.1", lib + "/libnvidia-opticalflow.so"},
+          Link{"libnvidia-opticalflow.so." + kLayoutsVersion, lib + "/libnvidia-opticalflow.so.1"},
+          Link{"libnvidia-vulkan-producer.so." + kLayoutsVersion, lib + "/libnvidia-vulkan-producer.so"},
+          Link{"libvdpau_nvidia.so." + kLayoutsVersion, lib + "/vdpau/libvdpau_nvidia.so.1"},
+          Link{"libglxserver_nvidia.so." + kLayoutsVersion,
+               lib + "/xorg/modules/extensions/libglxserver_nvidia.so"}));
   EXPECT_THAT(containers(files.binaries),
               ElementsAre("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/nvidia-smi"));
   EXPECT_THAT(files.warnings, Contains("not found: nvidia-imex"));
@@ -224,7 +226,7 @@ void make_gke(TestTree& tree, const std::string& prefix) {
   add_library(tree, prefix + "/lib64", "libnvidia-ml", "libnvidia-ml.so.1");
   tree.program(prefix + "/bin/nvidia-smi");
   tree.file(prefix + "/vulkan/icd.d/nvidia_icd.json", "{}");
-  tree.file(prefix + "/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
+  tree.file(prefix + "/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
 }
 
 TEST(DriverLayoutsTest, GkesFolderAsTheDriverRoot) {
@@ -233,14 +235,14 @@ TEST(DriverLayoutsTest, GkesFolderAsTheDriverRoot) {
   const std::string host = "/home/kubernetes/bin/nvidia";
   tree.file("/sys/module/firmware_class/parameters/path", host + "/firmware\n");
   const DriverFiles files = found(tree, host);
-  EXPECT_THAT(
-      files.libraries,
-      ElementsAre(mount(host + "/lib64/libcuda.so." + kVersion, "/lib64/libcuda.so." + kVersion),
-                  mount(host + "/lib64/libnvidia-ml.so." + kVersion, "/lib64/libnvidia-ml.so." + kVersion)));
+  EXPECT_THAT(files.libraries, ElementsAre(mount(host + "/lib64/libcuda.so." + kLayoutsVersion,
+                                                 "/lib64/libcuda.so." + kLayoutsVersion),
+                                           mount(host + "/lib64/libnvidia-ml.so." + kLayoutsVersion,
+                                                 "/lib64/libnvidia-ml.so." + kLayoutsVersion)));
   EXPECT_THAT(files.binaries, ElementsAre(mount(host + "/bin/nvidia-smi", "/bin/nvidia-smi")));
   EXPECT_THAT(files.configs, ElementsAre(mount(host + "/vulkan/icd.d/nvidia_icd.json",
                                                "/etc/vulkan/icd.d/nvidia_icd.json")));
-  const std::string firmware = "/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin";
+  const std::string firmware = "/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin";
   EXPECT_THAT(files.firmware, ElementsAre(mount(host + firmware, firmware)));
 }
 
@@ -271,14 +273,15 @@ TEST(DriverLayoutsTest, DriverContainer) {
   TestTree tree;
   add_library(tree, kMultiarch, "libcuda", "libcuda.so.1");
   tree.link("/lib", "usr/lib");
-  tree.file("/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin");
-  tree.file("/usr/lib/firmware/updates/nvidia/" + kVersion + "/gsp_ga10x.bin");
+  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.file("/usr/lib/firmware/updates/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
   tree.file("/sys/module/firmware_class/parameters/path", "/run/nvidia/driver/lib/firmware\n");
   tree.socket("/run/nvidia-fabricmanager/socket");
   const DriverFiles files = found(tree, "/run/nvidia/driver");
-  EXPECT_THAT(files.firmware,
-              ElementsAre(mount("/run/nvidia/driver/usr/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin",
-                                "/lib/firmware/nvidia/" + kVersion + "/gsp_ga10x.bin")))
+  EXPECT_THAT(
+      files.firmware,
+      ElementsAre(mount("/run/nvidia/driver/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin",
+                        "/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin")))
       << "the kernel's own folder goes first, and a name is taken once";
   EXPECT_THAT(files.sockets, ElementsAre(mount("/run/nvidia/driver/run/nvidia-fabricmanager/socket",
                                                "/run/nvidia-fabricmanager/socket", true)));
@@ -289,12 +292,12 @@ TEST(DriverLayoutsTest, DriverContainer) {
 // NixOS: the folder of the running system holds links into a store.
 TEST(DriverLayoutsTest, LinksIntoAStore) {
   TestTree tree;
-  tree.file("/nix/store/abc-nvidia/lib/libcuda.so." + kVersion);
-  tree.link("/run/opengl-driver/lib/libcuda.so." + kVersion,
-            "/nix/store/abc-nvidia/lib/libcuda.so." + kVersion);
+  tree.file("/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
+  tree.link("/run/opengl-driver/lib/libcuda.so." + kLayoutsVersion,
+            "/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
   const DriverFiles files = found(tree, "/");
-  EXPECT_THAT(files.libraries, ElementsAre(mount("/nix/store/abc-nvidia/lib/libcuda.so." + kVersion,
-                                                 "/run/opengl-driver/lib/libcuda.so." + kVersion)));
+  EXPECT_THAT(files.libraries, ElementsAre(mount("/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion,
+                                                 "/run/opengl-driver/lib/libcuda.so." + kLayoutsVersion)));
   EXPECT_THAT(files.library_dirs, ElementsAre("/run/opengl-driver/lib"));
 }
 
@@ -307,13 +310,13 @@ TEST(DriverLayoutsTest, SearchPathsReplaceTheKnownOnes) {
   DriverFileOptions options;
   options.library_search_paths = {"/opt/driver"};
   options.config_search_paths = {"/opt/config"};
-  const DriverFiles files = found(tree, "/", kVersion, options);
+  const DriverFiles files = found(tree, "/", kLayoutsVersion, options);
   EXPECT_THAT(files.cuda_library_dirs, ElementsAre("/opt/driver"));
   EXPECT_THAT(files.configs,
               ElementsAre(mount("/opt/config/nvidia/nvoptix.bin", "/usr/share/nvidia/nvoptix.bin")));
   // The same folder by the host's name of it.
   options.library_search_paths = {"/run/nvidia/driver/opt/driver"};
-  EXPECT_THAT(found(tree, "/run/nvidia/driver", kVersion, options).cuda_library_dirs,
+  EXPECT_THAT(found(tree, "/run/nvidia/driver", kLayoutsVersion, options).cuda_library_dirs,
               ElementsAre("/opt/driver"));
 }
 
@@ -326,7 +329,7 @@ TEST(DriverLayoutsTest, ExplicitLibraries) {
   EXPECT_THAT(containers(found(tree, "/").libraries), Not(Contains(HasSubstr("libEGL"))));
   DriverFileOptions options;
   options.explicit_libraries = true;
-  const DriverFiles files = found(tree, "/", kVersion, options);
+  const DriverFiles files = found(tree, "/", kLayoutsVersion, options);
   EXPECT_THAT(containers(files.libraries), Contains("/usr/lib64/libEGL.so.1.1.0"));
   EXPECT_THAT(files.links, IsSupersetOf({Link{"libEGL.so.1.1.0", "/usr/lib64/libEGL.so.1"},
                                          Link{"libEGL.so.1", "/usr/lib64/libEGL.so"}}));
@@ -340,7 +343,7 @@ TEST(DriverLayoutsTest, AnotherVersionIsSaid) {
   const auto files = find_driver_files(roots, "570.1.2");
   ASSERT_FALSE(files.has_value());
   EXPECT_EQ(files.error().code(), Code::kNotFound);
-  EXPECT_THAT(files.error().message(), AllOf(HasSubstr("lib*.so.570.1.2"), HasSubstr(kVersion)));
+  EXPECT_THAT(files.error().message(), AllOf(HasSubstr("lib*.so.570.1.2"), HasSubstr(kLayoutsVersion)));
   EXPECT_EQ(find_driver_files(roots, "../../etc").error().code(), Code::kInvalidArgument);
   TestTree empty;
   EXPECT_EQ(find_driver_files(empty.roots(), "").error().code(), Code::kNotFound);
@@ -352,7 +355,7 @@ TEST(DriverLayoutsTest, NoSocketsWhenSwitchedOff) {
   tree.folder("/tmp/nvidia-mps");
   DriverFileOptions options;
   options.sockets = false;
-  EXPECT_THAT(found(tree, "/", kVersion, options).sockets, IsEmpty());
+  EXPECT_THAT(found(tree, "/", kLayoutsVersion, options).sockets, IsEmpty());
 }
 
 TEST(DriverLayoutsTest, GdsFiles) {

@@ -12,6 +12,7 @@
 #include "base/backoff.h"
 #include "base/presence.h"
 #include "base/signals.h"
+#include "cli/exit_codes.h"
 #include "cluster/access.h"
 #include "cluster/api_client.h"
 #include "cluster/node_cleanup.h"
@@ -30,7 +31,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kFailed = 1, kWrongCommand = 2;
 // The agent's lock has no event that another process could wait for on every file system.
 constexpr BackoffLimits kAgentBackoff{20ms, 500ms};
 constexpr BackoffLimits kDaemonSetBackoff{200ms, 2s};

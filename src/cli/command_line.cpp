@@ -374,8 +374,7 @@ class Gpulet {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string_view name = argc > 0 ? argv[0] : "gpulet";
-  name = name.substr(name.rfind('/') + 1);
+  const std::string_view name = text::base_name(argc > 0 ? argv[0] : "gpulet");
   if (name == "gpulet-listener") web::run_listener_child();
   if (name == "nvidia-device-plugin") return device_plugin(argc, argv);
   if (name == "mps-control-daemon") return mps_control(argc, argv);

@@ -29,7 +29,6 @@ constexpr const char* kEmptyConfig = "/dev/null";
 // A folder that cannot be written now is tried again this often.
 constexpr Duration kRetry = std::chrono::seconds(5);
 
-std::string last_segment(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 std::optional<std::string> link_target(const std::string& link) {
   std::array<char, PATH_MAX> buffer;
@@ -51,7 +50,7 @@ Status check(const ConfigManagerOptions& options) {
   if (options.signal < 1 || options.signal > SIGRTMAX) {
     return fail(Code::kInvalidArgument, std::to_string(options.signal) + " is no signal", "--signal");
   }
-  if (last_segment(options.process_to_signal).empty()) {
+  if (text::base_name(options.process_to_signal).empty()) {
     return fail(Code::kInvalidArgument, "\"" + options.process_to_signal + "\" is no process's name",
                 "--process-to-signal");
   }
@@ -71,7 +70,7 @@ Result<config::NodeConfig> node_config(const ConfigManagerOptions& options) {
   return node;
 }
 
-Result<cluster::Access> access_for(const ConfigManagerOptions& options) {
+Result<cluster::Access> access_of(const ConfigManagerOptions& options) {
   if (!options.kubeconfig.empty()) {
     GPULET_TRY_ASSIGN(auto access, cluster::access_from_kubeconfig(options.kubeconfig));
     access.node_name = options.node_name;
@@ -113,7 +112,7 @@ Result<bool> point_link(const std::string& link, const std::string& target) {
 
 std::vector<pid_t> processes_called(const std::string& name, const std::string& proc) {
   std::vector<pid_t> found;
-  const std::string wanted = last_segment(name);
+  const std::string wanted(text::base_name(name));
   const auto root = RootDirectory::open(proc);
   if (!root) return found;
   const auto entries = root->list("/");
@@ -124,7 +123,7 @@ std::vector<pid_t> processes_called(const std::string& name, const std::string& 
     // One that has ended meanwhile, or a kernel thread, has none.
     const auto command = root->read(entry + "/cmdline");
     if (!command || command->empty()) continue;
-    if (last_segment(command->substr(0, command->find('\0'))) == wanted) {
+    if (text::base_name(std::string_view(*command).substr(0, command->find('\0'))) == wanted) {
       found.push_back(static_cast<pid_t>(*id));
     }
   }
@@ -246,7 +245,7 @@ int run_config_manager(const ConfigManagerOptions& options, const LabelSource& s
 
 int config_manager(const ConfigManagerOptions& options) {
   return run_config_manager(options, [&options](Loop& loop, auto label) -> Result<std::shared_ptr<void>> {
-    GPULET_TRY_ASSIGN(auto access, access_for(options));
+    GPULET_TRY_ASSIGN(auto access, access_of(options));
     return std::shared_ptr<void>(cluster::NodeWatch::start(
         loop, std::move(access), {}, [label, key = options.node_label](const cluster::Labels& labels) {
           const auto it = labels.find(key);

@@ -8,6 +8,7 @@
 #include "agent/nvml_driver.h"
 #include "base/presence.h"
 #include "base/text.h"
+#include "cli/exit_codes.h"
 #include "cli/health_report.h"
 #include "health/cordons.h"
 #include "health/device_name.h"
@@ -18,7 +19,6 @@ namespace {
 
 using health::Wish;
 
-constexpr int kFailed = 1, kWrongCommand = 2;
 
 // Which device is meant, and what is known of it.
 struct Target {

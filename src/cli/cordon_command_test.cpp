@@ -21,7 +21,7 @@ constexpr WallTime kNow{std::chrono::seconds(1'763'712'000)};
 const std::string kUuid = "GPU-5a2f0c1d-0123-4567-89ab-cdef01234567";
 
 // Two GPUs, the second cut up.
-inventory::Snapshot node() {
+inventory::Snapshot mig_node() {
   inventory::Snapshot snapshot;
   for (unsigned i = 0; i < 2; ++i) {
     inventory::Gpu gpu;
@@ -58,9 +58,9 @@ class CordonCommand : public testing::Test {
     ASSERT_TRUE(held) << held.error().text();
     agent_.emplace(std::move(*held));
     health::Machine machine({}, health::XidFilter("", ""));
-    machine.on_snapshot(node(), Time(1s));
+    machine.on_snapshot(mig_node(), Time(1s));
     machine.on_evidence({{DeviceUuid("GPU-a1")}, Time(2s), health::XidReport{.code = 95}});
-    const auto view = view_of(machine, node(), {Time(3s), kNow});
+    const auto view = view_of(machine, mig_node(), {Time(3s), kNow});
     ASSERT_TRUE(write_file_atomic(options_.health_file, health::format_report(view)));
   }
   CordonAnswer run(Wish wish, const std::string& device, const std::string& reason = {}) {
@@ -70,7 +70,7 @@ class CordonCommand : public testing::Test {
     return cordon_answer(wish, options_, now_, [this]() -> Result<inventory::Snapshot> {
       ++asked_;
       if (!driver_) return fail(Code::kUnavailable, "no driver here");
-      return node();
+      return mig_node();
     });
   }
   std::string file() const { return read_file(agent::cordons_file(options_.state_dir)).value_or(""); }

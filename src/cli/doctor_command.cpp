@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/exit_codes.h"
 #include "cli/kubectl_access.h"
 #include "cli/top_client.h"
 #include "cli/version_command.h"
@@ -24,7 +25,6 @@
 namespace gpulet::cli {
 namespace {
 
-constexpr int kFailed = 1, kUsage = 2;
 constexpr const char* kFolder = "gpulet-doctor/";
 constexpr const char* kContainerDriverRoot = "/driver-root";  // where the DaemonSet mounts it
 
@@ -96,7 +96,7 @@ Status write_bundle(const std::string& file, const std::vector<doctor::Finding>&
 void doctor(const DoctorOptions& options) {
   log::configure(log::Level::kError, log::Format::kText);  // what does not answer is in the report
   auto places = places_of(options);
-  if (!places) refuse(kUsage, places.error());
+  if (!places) refuse(kWrongCommand, places.error());
   auto gathered = doctor::gather(std::move(*places));
   const auto findings = doctor::diagnose(gathered.facts);
   std::cout << (options.output == "json" ? doctor::json_report(findings) : doctor::text_report(findings));

@@ -33,7 +33,7 @@ health::DeviceView device(unsigned index, const std::string& uuid, State state =
 }
 
 // GPU 0 well; GPU 1 after XID 95, with a cordoned MIG device; GPU 2 gone.
-health::View node() {
+health::View broken_node() {
   health::View view;
   view.at = {Time(1h), kAt};
   auto broken = device(1, "GPU-bb", State::kQuarantined);
@@ -79,7 +79,7 @@ health::View node() {
 }
 
 TEST(HealthReport, TableHasEveryDeviceAndWhatIsNext) {
-  EXPECT_EQ(health_table(node()),
+  EXPECT_EQ(health_table(broken_node()),
             R"(GPU    MODEL        UUID      STATE        SINCE (UTC)          REASON
 0      H100         GPU-aa    healthy      2025-11-21 07:56:00
 1      H100         GPU-bb    quarantined  2025-11-21 07:56:00  XID 95: uncontained memory error
@@ -92,7 +92,7 @@ GPU 1 (GPU-bb): End what runs on it, then reset it: nvidia-smi --gpu-reset -i 1
 }
 
 TEST(HealthReport, DetailsHaveStateEvidenceAndWhatIsNext) {
-  const auto view = node();
+  const auto view = broken_node();
   EXPECT_EQ(health_details(view, view.devices[1], kAt + 5s),
             R"(GPU 1 (GPU-bb): quarantined, not offered
   model     H100
@@ -120,7 +120,7 @@ GPU    MODEL        UUID    STATE        SINCE (UTC)          REASON
 }
 
 TEST(HealthReport, NoTextMovesTheCursor) {
-  auto view = node();
+  auto view = broken_node();
   view.devices[0].model =
       "a\xC2\x9B"
       "2Jb\x7F\nc\xC3\xA4";
@@ -164,7 +164,7 @@ class HealthCommand : public testing::Test {
 };
 
 TEST_F(HealthCommand, ExitsByWhetherWhatIsShownIsOffered) {
-  write(node());
+  write(broken_node());
   start_agent();
   EXPECT_EQ(ask().exit_code, 3);
   EXPECT_EQ(ask().err, "");
@@ -180,9 +180,9 @@ TEST_F(HealthCommand, ExitsByWhetherWhatIsShownIsOffered) {
 }
 
 TEST_F(HealthCommand, JsonIsTheReportOrAPartOfIt) {
-  write(node());
+  write(broken_node());
   start_agent();
-  EXPECT_EQ(ask("", "json").out, health::format_report(node()));
+  EXPECT_EQ(ask("", "json").out, health::format_report(broken_node()));
   const auto part = nlohmann::json::parse(ask("1", "json").out);
   ASSERT_EQ(part["devices"].size(), 2u) << "the GPU and its MIG device";
   EXPECT_EQ(part["devices"][1]["uuid"], "MIG-cc");
@@ -190,7 +190,7 @@ TEST_F(HealthCommand, JsonIsTheReportOrAPartOfIt) {
 }
 
 TEST_F(HealthCommand, SaysThatNoAgentRuns) {
-  write(node());
+  write(broken_node());
   const auto answer = ask("0");
   EXPECT_EQ(answer.exit_code, 1);
   EXPECT_NE(answer.out, "") << "what is known is shown";
@@ -214,7 +214,7 @@ TEST_F(HealthCommand, OneLineForWhatCannotBeRead) {
 }
 
 TEST_F(HealthCommand, WatchShowsEachDifferenceOnce) {
-  write(node());
+  write(broken_node());
   start_agent();
   EpollLoop loop;
   std::vector<HealthAnswer> shown;
@@ -236,8 +236,8 @@ TEST_F(HealthCommand, WatchShowsEachDifferenceOnce) {
   };
   ASSERT_TRUE(next());
   EXPECT_EQ(shown.back().exit_code, 0);
-  write(node());  // the same again is nothing new
-  auto view = node();
+  write(broken_node());  // the same again is nothing new
+  auto view = broken_node();
   view.devices[0].standing.state = State::kDegraded;
   view.devices[0].standing.reason = "many PCIe replays";
   write(view);
@@ -248,7 +248,7 @@ TEST_F(HealthCommand, WatchShowsEachDifferenceOnce) {
   ASSERT_TRUE(next()) << "the agent's end is seen without anything being written";
   EXPECT_NE(shown.back().err.find("no agent runs"), std::string::npos);
   start_agent();
-  write(node());
+  write(broken_node());
   ASSERT_TRUE(next());
   EXPECT_EQ(shown.back().err, "");
   EXPECT_EQ(shown.back().out, shown.front().out);

@@ -11,9 +11,7 @@ namespace {
 
 using health::DeviceView;
 using health::View;
-using Rows = std::vector<std::vector<std::string>>;
 
-constexpr const char* kNone = "-";
 
 void clean(std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -69,8 +67,6 @@ std::string index_of(const DeviceView& device) {
   if (device.scope.whole()) return index;
   return "  " + index + ":" + (device.mig_index ? std::to_string(*device.mig_index) : kNone);
 }
-
-std::string or_none(const std::string& text) { return text.empty() ? kNone : text; }
 
 std::vector<std::string> row_of(const DeviceView& device, const Times& times) {
   const auto& standing = device.standing;

@@ -14,11 +14,7 @@ using Json = nlohmann::ordered_json;
 using inventory::Gpu;
 using inventory::MigDevice;
 using inventory::Snapshot;
-using Rows = std::vector<std::vector<std::string>>;
 
-constexpr const char* kNone = "-";
-
-std::string or_none(const std::string& text) { return text.empty() ? kNone : text; }
 
 std::string cuda_version(unsigned version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -165,7 +161,7 @@ Json to_json(const Snapshot& snapshot) {
   return json;
 }
 
-std::string dump(const Json& json, int indent = -1) {
+std::string dumped(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);  // a driver's text need not be UTF-8
 }
 
@@ -177,7 +173,7 @@ void write_yaml(const Json& json, std::size_t indent, std::string& text) {
       text += "\n";
       write_yaml(value, indent + 2, text);
     } else {
-      text += " " + dump(value) + "\n";
+      text += " " + dumped(value) + "\n";
     }
   };
   if (json.is_object()) {
@@ -200,7 +196,7 @@ void write_yaml(const Json& json, std::size_t indent, std::string& text) {
 
 Result<std::string> list_report(const Snapshot& snapshot, const std::string& output) {
   if (output == "table" || output == "wide") return table(snapshot, output == "wide");
-  if (output == "json") return dump(to_json(snapshot), 2) + "\n";
+  if (output == "json") return dumped(to_json(snapshot), 2) + "\n";
   if (output == "yaml") {
     std::string text;
     write_yaml(to_json(snapshot), 0, text);

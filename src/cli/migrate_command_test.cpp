@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/migrate_report.h"
+#include "cli/test_said.h"
 #include "cluster/test_api.h"
 #include "migrate/test_objects.h"
 #include "runtimes/test_root.h"
@@ -15,15 +16,8 @@ namespace {
 using cluster::Received;
 using nlohmann::json;
 
-struct Said {
-  int code;
-  std::string out, error;
-};
 Said run(const MigrateCheckOptions& options) {
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int code = migrate_check(options);
-  return {code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
+  return said_by([&] { return migrate_check(options); });
 }
 
 class MigrateCheck : public cluster::ApiTest {

@@ -12,7 +12,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 // Four GPUs: 0 and 1, 2 and 3 have two direct links each; a NUMA node for each pair.
-inventory::Snapshot node() {
+inventory::Snapshot volta_node() {
   inventory::Snapshot snapshot;
   for (unsigned i = 0; i < 4; ++i) {
     inventory::Gpu gpu;
@@ -53,8 +53,8 @@ config::Config shared_settings() {
   return config;
 }
 
-std::string report(const PlaceOptions& options, const config::Config& config = settings(),
-                   const inventory::Snapshot& snapshot = node()) {
+std::string placed(const PlaceOptions& options, const config::Config& config = settings(),
+                   const inventory::Snapshot& snapshot = volta_node()) {
   const Result<std::string> text = place_report(snapshot, config, options);
   return text ? *text : "error: " + text.error().text();
 }
@@ -62,7 +62,7 @@ std::string report(const PlaceOptions& options, const config::Config& config = s
 TEST(PlaceReport, PrintsTheSetItsScoreAndWhy) {
   PlaceOptions options;
   options.size = 2;
-  EXPECT_EQ(report(options),
+  EXPECT_EQ(placed(options),
             "2 of 4 available nvidia.com/gpu, best-effort\n"
             "\n"
             "GPU  DEVICE                                    NUMA  MODEL\n"
@@ -71,7 +71,8 @@ TEST(PlaceReport, PrintsTheSetItsScoreAndWhy) {
             "\n"
             "score   250\n"
             "method  exact by classes\n"
-            "why     GPUs 0 and 1, linked by NV2, on NUMA node 0; in the best split of the 4 available into sets of 2, "
+            "why     GPUs 0 and 1, linked by NV2, on NUMA node 0; in the best split of the 4 available into "
+            "sets of 2, "
             "total 500\n");
 }
 
@@ -80,7 +81,7 @@ TEST(PlaceReport, TakesIndicesAndUuids) {
   options.size = 2;
   options.available = {"1", "GPU-00000002-1111-2222-3333-444444444444", "3"};
   options.output = "json";
-  const nlohmann::json json = nlohmann::json::parse(report(options));
+  const nlohmann::json json = nlohmann::json::parse(placed(options));
   EXPECT_EQ(json["available"], 3);
   EXPECT_EQ(json["devices"][0]["index"], "2");
   EXPECT_EQ(json["devices"][1]["id"], "GPU-00000003-1111-2222-3333-444444444444");
@@ -90,20 +91,20 @@ TEST(PlaceReport, TakesIndicesAndUuids) {
   EXPECT_EQ(json["policy"], "best-effort");
   options.require = {"1"};
   options.policy = "tightest";
-  const nlohmann::json with = nlohmann::json::parse(report(options));
+  const nlohmann::json with = nlohmann::json::parse(placed(options));
   EXPECT_EQ(with["devices"][0]["index"], "1");
   EXPECT_EQ(with["policy"], "tightest");
 }
 
 TEST(PlaceReport, UnhealthyOnesAreNotAvailableUnlessNamed) {
-  inventory::Snapshot snapshot = node();
+  inventory::Snapshot snapshot = volta_node();
   snapshot.gpus[0].health = {false, "XID 79: GPU has fallen off the bus"};
   PlaceOptions options;
   options.size = 2;
-  EXPECT_THAT(report(options, settings(), snapshot), StartsWith("2 of 3 available"));
-  EXPECT_THAT(report(options, settings(), snapshot), HasSubstr("GPUs 2 and 3"));
+  EXPECT_THAT(placed(options, settings(), snapshot), StartsWith("2 of 3 available"));
+  EXPECT_THAT(placed(options, settings(), snapshot), HasSubstr("GPUs 2 and 3"));
   options.require = {"0"};
-  EXPECT_EQ(report(options, settings(), snapshot),
+  EXPECT_EQ(placed(options, settings(), snapshot),
             "error: required device is not available: GPU-00000000-1111-2222-3333-444444444444");
 }
 
@@ -113,7 +114,7 @@ TEST(PlaceReport, SharesAreNamedByTheirGpuOrTheirOwnId) {
   options.require = {"3"};
   options.policy = "packed";
   options.output = "json";
-  const nlohmann::json json = nlohmann::json::parse(report(options, shared_settings()));
+  const nlohmann::json json = nlohmann::json::parse(placed(options, shared_settings()));
   EXPECT_EQ(json["available"], 8);
   EXPECT_EQ(json["method"], "shared");
   EXPECT_EQ(json["policy"], "packed");
@@ -121,30 +122,31 @@ TEST(PlaceReport, SharesAreNamedByTheirGpuOrTheirOwnId) {
   EXPECT_EQ(json["devices"][1]["id"], "GPU-00000003-1111-2222-3333-444444444444::1");
   options.available = {"0", "GPU-00000001-1111-2222-3333-444444444444::1"};
   options.require = {};
-  EXPECT_EQ(nlohmann::json::parse(report(options, shared_settings()))["available"], 3);
+  EXPECT_EQ(nlohmann::json::parse(placed(options, shared_settings()))["available"], 3);
 }
 
 TEST(PlaceReport, SaysWhatIsWrong) {
   PlaceOptions options;
   options.size = 5;
-  EXPECT_EQ(report(options), "error: 5 devices asked for, 4 available");
+  EXPECT_EQ(placed(options), "error: 5 devices asked for, 4 available");
   options.size = 1;
   options.available = {"7"};
-  EXPECT_EQ(report(options), "error: nvidia.com/gpu has no device 7");
+  EXPECT_EQ(placed(options), "error: nvidia.com/gpu has no device 7");
   options.available = {};
   options.require = {"GPU-x"};
-  EXPECT_EQ(report(options), "error: nvidia.com/gpu has no device GPU-x");
+  EXPECT_EQ(placed(options), "error: nvidia.com/gpu has no device GPU-x");
   options.require = {};
   options.policy = "loosest";
-  EXPECT_EQ(report(options),
+  EXPECT_EQ(placed(options),
             "error: unknown policy \"loosest\"; there are best-effort, tightest, distributed and packed");
   options.policy = "";
   options.resource = "nvidia.com/mig-1g.5gb";
-  EXPECT_EQ(report(options), "error: no resource nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu");
+  EXPECT_EQ(placed(options), "error: no resource nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu");
   options.resource = "";
   options.output = "yaml";
-  EXPECT_EQ(report(options), "error: there is no output 'yaml': text or json");
-  EXPECT_THAT(report({}, settings(), inventory::Snapshot{}), StartsWith("error: this node has no GPU to offer"));
+  EXPECT_EQ(placed(options), "error: there is no output 'yaml': text or json");
+  EXPECT_THAT(placed({}, settings(), inventory::Snapshot{}),
+              StartsWith("error: this node has no GPU to offer"));
 }
 
 }  // namespace

@@ -5,24 +5,14 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "cli/test_said.h"
 #include "runtimes/test_root.h"
 
 namespace gpulet::cli {
 namespace {
 
-struct Said {
-  int code;
-  std::string out, error;
-};
-
-Said run(const std::function<int()>& command) {
-  ::testing::internal::CaptureStdout();
-  ::testing::internal::CaptureStderr();
-  const int code = command();
-  return {code, ::testing::internal::GetCapturedStdout(), ::testing::internal::GetCapturedStderr()};
-}
 Said configure(const RuntimeConfigureOptions& options) {
-  return run([&] { return runtime_configure(options); });
+  return said_by([&] { return runtime_configure(options); });
 }
 
 const std::string kOff = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
@@ -110,7 +100,7 @@ TEST_F(RuntimeCommand, CheckEndsBy1WhereAnEngineIsUnfit) {
   const auto check = [&](const std::string& output) {
     auto with = options;
     with.output = output;
-    return run([&] { return runtime_check(with); });
+    return said_by([&] { return runtime_check(with); });
   };
   EXPECT_EQ(check("text").code, 1);  // none at all
   root_.write("/etc/containerd/config.toml", kOff);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "cli/text_table.h"
 #include "scheduler/plot.h"
 #include "scheduler/policy.h"
@@ -35,9 +36,7 @@ std::string percent(double share) {
 // As people write it: "130 %".
 std::string round_percent(double share) { return std::to_string(std::lround(100 * share)) + " %"; }
 
-std::string file_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
-Result<Trace> read(const SimulateOptions& options) {
+Result<Trace> read_trace(const SimulateOptions& options) {
   GPULET_TRY_ASSIGN(const std::string nodes, read_file(options.nodes, kMaxTraceBytes));
   GPULET_TRY_ASSIGN(const std::string pods, read_file(options.pods, kMaxTraceBytes));
   return scheduler::read_trace(nodes, options.nodes, pods, options.pods);
@@ -88,7 +87,8 @@ Result<std::vector<Summary>> run_all(const Trace& trace, const SimulateOptions& 
   return summaries;
 }
 
-std::string table(const Trace& trace, const SimulateOptions& options, const std::vector<Summary>& summaries) {
+std::string summary_table(const Trace& trace, const SimulateOptions& options,
+                          const std::vector<Summary>& summaries) {
   std::string text = std::to_string(trace.gpu_milli() / scheduler::kWhole) + " GPUs on " +
                      std::to_string(trace.nodes.size()) + " nodes; tasks drawn from " +
                      std::to_string(trace.tasks.size()) + " until " + round_percent(options.target) +
@@ -113,7 +113,8 @@ Json json_of(const scheduler::Spread& spread) {
           {"greatest", rounded(spread.greatest)}};
 }
 
-std::string json(const Trace& trace, const SimulateOptions& options, const std::vector<Summary>& summaries) {
+std::string summary_json(const Trace& trace, const SimulateOptions& options,
+                         const std::vector<Summary>& summaries) {
   Json document = {{"nodes", trace.nodes.size()}, {"gpus", trace.gpu_milli() / scheduler::kWhole},
                    {"tasks", trace.tasks.size()}, {"target", options.target},
                    {"firstSeed", options.seed},   {"policies", Json::array()}};
@@ -231,14 +232,16 @@ Result<std::string> simulate_report(const SimulateOptions& options, const Simula
     return fail(Code::kInvalidArgument,
                 "--nodes and --pods name the files of a trace; or --load, which needs none");
   }
-  GPULET_TRY_ASSIGN(const Trace trace, read(options));
+  GPULET_TRY_ASSIGN(const Trace trace, read_trace(options));
   GPULET_TRY_ASSIGN(const std::vector<Summary> summaries, run_all(trace, options, progress));
   if (!options.plot.empty()) {
-    const std::string title = file_name(options.pods) + " on " + file_name(options.nodes) +
+    const std::string title = std::string(text::base_name(options.pods)) + " on " +
+                              std::string(text::base_name(options.nodes)) +
                               (options.seeds > 1 ? ", " + std::to_string(options.seeds) + " runs each" : "");
     GPULET_TRY(write_file_atomic(options.plot, scheduler::allocation_plot(title, summaries)));
   }
-  return options.output == "json" ? json(trace, options, summaries) : table(trace, options, summaries);
+  return options.output == "json" ? summary_json(trace, options, summaries)
+                                  : summary_table(trace, options, summaries);
 }
 
 int simulate(const SimulateOptions& options) {

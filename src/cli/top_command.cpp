@@ -8,6 +8,8 @@
 #include <iostream>
 
 #include "base/signals.h"
+#include "base/wall_time.h"
+#include "cli/exit_codes.h"
 #include "cli/top_json.h"
 #include "cli/top_session.h"
 #include "cli/top_terminal.h"
@@ -17,7 +19,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kNotDone = 1, kWrong = 2;
 constexpr unsigned kTableColumns = 120, kMostColumns = 1000;
 constexpr Duration kFirstWord = 10s;   // for the agent to say anything of its GPUs
 constexpr Duration kFreshSample = 3s;  // who watches is told a new one within a second
@@ -32,10 +33,6 @@ int refused(int code, const std::string& why) {
 
 Duration duration_of(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
-std::int64_t milliseconds(WallTime at) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
 }
 
 std::string environment(const char* name) {
@@ -56,7 +53,7 @@ class Batch {
   int run() {
     if (left_ && *left_ == 0) return 0;
     const auto signals = SignalWatch::start(loop_, {SIGINT, SIGTERM, SIGHUP}, [this](int) { loop_.stop(); });
-    if (!signals) return refused(kNotDone, signals.error().text());
+    if (!signals) return refused(kFailed, signals.error().text());
     patience_ = loop_.after(kFirstWord, [this] {
       if (session_.model().node() == nullptr) give_up("the agent has said nothing of its GPUs in 10 s");
     });
@@ -66,7 +63,7 @@ class Batch {
 
  private:
   void give_up(const std::string& why) {
-    code_ = refused(kNotDone, why);
+    code_ = refused(kFailed, why);
     loop_.stop();
   }
 
@@ -94,9 +91,9 @@ class Batch {
 
   void print() {
     auto& view = session_.view();
-    view.now = milliseconds(loop_.wall_now());
+    view.now = unix_milliseconds(loop_.wall_now());
     if (view.away_since) {
-      code_ = refused(kNotDone, view.away_why);
+      code_ = refused(kFailed, view.away_why);
     } else if (options_.output == "json") {
       std::cout << top_json(session_.model(), view) << std::endl;
     } else {
@@ -133,11 +130,11 @@ class Screen {
       if (terminal_) terminal_->measure();
       draw();
     });
-    if (!signals) return refused(kNotDone, signals.error().text());
+    if (!signals) return refused(kFailed, signals.error().text());
     loop_.run();
     keys_.reset();
     terminal_.reset();
-    return why_.empty() ? 0 : refused(kNotDone, why_);
+    return why_.empty() ? 0 : refused(kFailed, why_);
   }
 
  private:
@@ -182,7 +179,7 @@ class Screen {
     auto& view = session_.view();
     view.columns = terminal_->columns();
     view.rows = terminal_->rows();
-    view.now = milliseconds(loop_.wall_now());
+    view.now = unix_milliseconds(loop_.wall_now());
     const auto screen = top_screen(session_.model(), view);
     most_scroll_ = screen.most_scroll;
     view.scroll = std::min(view.scroll, most_scroll_);
@@ -237,15 +234,15 @@ std::optional<std::string> take_words(const TopOptions& options, TopView& view) 
 
 int top(const TopOptions& options) {
   TopView view;
-  if (const auto wrong = take_words(options, view)) return refused(kWrong, *wrong);
+  if (const auto wrong = take_words(options, view)) return refused(kWrongCommand, *wrong);
   if (options.seconds && !(*options.seconds >= 0.1 && *options.seconds <= kMostTopSeconds))
-    return refused(kWrong, "--delay: between 0.1 and 3600 seconds");
+    return refused(kWrongCommand, "--delay: between 0.1 and 3600 seconds");
   if (options.width && (*options.width < kLeastTopColumns || *options.width > kMostColumns))
-    return refused(kWrong, "--width: between 40 and 1000 columns");
+    return refused(kWrongCommand, "--width: between 40 and 1000 columns");
   TopTarget target{.socket = options.socket, .host = {}, .port = 0};
   if (!options.url.empty()) {
     auto parsed = parse_top_url(options.url);
-    if (!parsed) return refused(kWrong, parsed.error().text());
+    if (!parsed) return refused(kWrongCommand, parsed.error().text());
     target = std::move(*parsed);
   }
   view.utf8 = use_locale();

@@ -1,11 +1,9 @@
 #include "cli/top_session.h"
 
+#include "base/wall_time.h"
+
 namespace gpulet::cli {
 namespace {
-
-std::int64_t milliseconds(WallTime at) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(at.time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -25,7 +23,7 @@ TopSession::TopSession(Loop& loop, TopTarget target, TopView view, Hooks hooks)
                .event = [this](const web::Event& event) { return take(event); },
                .away =
                    [this](const Error& error) {
-                     if (!view_.away_since) view_.away_since = milliseconds(loop_.wall_now());
+                     if (!view_.away_since) view_.away_since = unix_milliseconds(loop_.wall_now());
                      view_.away_why = error.text();
                      hooks_.link(!connected_once_);
                    }}) {}

@@ -13,7 +13,7 @@ namespace {
 
 using enum TopColumn;
 
-constexpr double kGib = 1024.0 * 1024 * 1024, kPercent = 100;
+constexpr double kGib = 1024.0 * 1024 * 1024, kWhole = 100;
 constexpr unsigned kWide = 110, kWider = 160;  // columns from which more is shown
 constexpr double kWarm = 80, kHot = 87;        // °C; most GPUs slow down at 87
 constexpr double kNearlyFull = 97, kFilling = 90;
@@ -63,7 +63,7 @@ class Words {
 
 std::optional<double> share_of(std::optional<double> part, std::optional<double> whole) {
   if (!part || !whole || *whole <= 0) return std::nullopt;
-  return *part / *whole * kPercent;
+  return *part / *whole * kWhole;
 }
 
 class Tables {

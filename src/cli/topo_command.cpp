@@ -53,7 +53,7 @@ std::string matrix(const Snapshot& snapshot, Cell cell, const std::string& last_
   return text_table(rows);
 }
 
-std::string table(const Snapshot& snapshot, const Topology& topology) {
+std::string topology_table(const Snapshot& snapshot, const Topology& topology) {
   if (topology.size == 0) return "no GPUs\n";
   std::string text = matrix(
       snapshot, [&](std::size_t a, std::size_t b) { return word(topology, a, b); }, "NUMA Affinity",
@@ -98,7 +98,7 @@ Json to_json(const Snapshot& snapshot, const Topology& topology) {
 
 Result<std::string> topo_report(const Snapshot& snapshot, const std::string& output) {
   const auto topology = topology::build(snapshot);
-  if (output == "table") return table(snapshot, topology);
+  if (output == "table") return topology_table(snapshot, topology);
   if (output == "json") return to_json(snapshot, topology).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   return fail(Code::kInvalidArgument, "there is no output '" + output + "': table or json");
 }

@@ -14,7 +14,7 @@ using inventory::PcieDistance;
 using inventory::Snapshot;
 
 // Three GPUs: 0 and 1 linked twice and on one board, 2 far off and without a NUMA node.
-Snapshot node() {
+Snapshot linked_node() {
   Snapshot snapshot;
   snapshot.gpus.resize(3);
   snapshot.pcie.assign(9, PcieDistance::kSystem);
@@ -35,7 +35,7 @@ Snapshot node() {
 }
 
 TEST(Topo, MatrixAndScores) {
-  const auto text = *topo_report(node(), "table");
+  const auto text = *topo_report(linked_node(), "table");
   EXPECT_EQ(text.substr(0, text.find("\nLegend")), R"(      GPU0  GPU1  GPU2  NUMA Affinity
 GPU0  X     NV2   PIX   0
 GPU1  NV2   X     SYS   1
@@ -55,7 +55,7 @@ GPU2  60    10    X
 }
 
 TEST(Topo, Json) {
-  const auto json = nlohmann::json::parse(*topo_report(node(), "json"));
+  const auto json = nlohmann::json::parse(*topo_report(linked_node(), "json"));
   EXPECT_EQ(json["gpus"][1]["uuid"], "GPU-1");
   EXPECT_EQ(json["gpus"][1]["numaNode"], 1);
   EXPECT_TRUE(json["gpus"][2]["numaNode"].is_null());

@@ -11,27 +11,27 @@
 namespace gpulet::cluster {
 namespace {
 
-constexpr int kGone = 410;
 constexpr const char* kMetadataObject = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 constexpr const char* kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-class Watch final : public CollectionWatch {
+class ListWatch final : public CollectionWatch {
  public:
-  Watch(Loop& loop, Access access, Collection collection, CollectionTiming timing, CollectionEvents events)
+  ListWatch(Loop& loop, Access access, Collection collection, CollectionTiming timing,
+            CollectionEvents events)
       : loop_(loop),
         collection_(std::move(collection)),
         timing_(timing),
         events_(std::move(events)),
         client_(loop, std::move(access), timing.request_limit),
         backoff_(timing.backoff, static_cast<std::uint64_t>(loop.now().time_since_epoch().count())) {
-    soon(&Watch::list);
+    soon(&ListWatch::list);
   }
 
   std::uint64_t lists() const override { return lists_; }
   const std::string& trouble() const override { return trouble_; }
 
  private:
-  void soon(void (Watch::*step)(), Duration delay = Duration::zero()) {
+  void soon(void (ListWatch::*step)(), Duration delay = Duration::zero()) {
     next_ = loop_.after(delay, [this, step] { (this->*step)(); });
   }
 
@@ -73,17 +73,17 @@ class Watch final : public CollectionWatch {
 
   void on_page(const Result<ApiResponse>& response) {
     if (!response) return again(response.error());
-    if (response->status == kGone) return soon(&Watch::list, backoff_.next());  // a page came too late
+    if (response->status == kTooOld) return soon(&ListWatch::list, backoff_.next());  // a page came too late
     if (response->status != 200) return refused(*response);
     if (!members_->done() || version_.empty()) {
       return again({Code::kIo, "the API server answered without a list"});
     }
-    if (!continue_.empty()) return soon(&Watch::page);
+    if (!continue_.empty()) return soon(&ListWatch::page);
     ++lists_;
     listing_ = false;
     fine();
     if (events_.listed) events_.listed();
-    soon(&Watch::watch);
+    soon(&ListWatch::watch);
   }
 
   void watch() {
@@ -101,12 +101,12 @@ class Watch final : public CollectionWatch {
   }
 
   void on_end(const Result<ApiResponse>& response) {
-    if (gone_ || (response && response->status == kGone)) {
-      return soon(&Watch::list, backoff_.next());
+    if (gone_ || (response && response->status == kTooOld)) {
+      return soon(&ListWatch::list, backoff_.next());
     }
     if (!response) return again(response.error());
     if (response->status != 200) return refused(*response);
-    soon(&Watch::watch, backoff_.next());
+    soon(&ListWatch::watch, backoff_.next());
   }
 
   Status take(std::string_view piece) {
@@ -152,7 +152,7 @@ class Watch final : public CollectionWatch {
   Status ended_by(const std::string& object) {
     const auto status = nlohmann::json::parse(object, nullptr, false);
     const auto& code = member(status, "code");
-    gone_ = code.is_number_integer() && code.get<std::int64_t>() == kGone;
+    gone_ = code.is_number_integer() && code.get<std::int64_t>() == kTooOld;
     return fail(Code::kUnavailable, "the API server ended the watch: " + text_of(member(status, "message")));
   }
 
@@ -169,7 +169,7 @@ class Watch final : public CollectionWatch {
       trouble_ += " (needed: " + collection_.right + ")";
     }
     tell();
-    soon(&Watch::list, backoff_.next());
+    soon(&ListWatch::list, backoff_.next());
   }
 
   // From where it was, once there is a list to go on from.
@@ -179,7 +179,7 @@ class Watch final : public CollectionWatch {
       tell();
     }
     log::debug("the following of a collection ended", {{"path", collection_.path}, {"error", error.text()}});
-    soon(listing_ ? &Watch::list : &Watch::watch, backoff_.next());
+    soon(listing_ ? &ListWatch::list : &ListWatch::watch, backoff_.next());
   }
 
   void tell() {
@@ -210,7 +210,8 @@ class Watch final : public CollectionWatch {
 
 std::unique_ptr<CollectionWatch> CollectionWatch::start(Loop& loop, Access access, Collection collection,
                                                         CollectionTiming timing, CollectionEvents events) {
-  return std::make_unique<Watch>(loop, std::move(access), std::move(collection), timing, std::move(events));
+  return std::make_unique<ListWatch>(loop, std::move(access), std::move(collection), timing,
+                                     std::move(events));
 }
 
 }  // namespace gpulet::cluster

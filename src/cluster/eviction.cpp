@@ -15,7 +15,6 @@ using nlohmann::json;
 using Kind = EvictionNews::Kind;
 
 constexpr int kNotFound = 404, kConflict = 409, kTooManyRequests = 429;
-constexpr const char* kMirror = "kubernetes.io/config.mirror";
 
 class Asking final : public Eviction {
  public:
@@ -92,7 +91,7 @@ class Asking final : public Eviction {
     // The name is another's by now.
     if (!asked.wanted.empty() && asked.uid != asked.wanted) return tell(asked, Kind::kGone);
     if (text_of(member(member(pod, "spec"), "nodeName")) != node_) return tell(asked, Kind::kGone);
-    if (member(member(metadata, "annotations"), kMirror).is_string()) {
+    if (member(member(metadata, "annotations"), kMirrorPod).is_string()) {
       return tell(
           asked, Kind::kRefused,
           "it is a static Pod, which the kubelet runs from a file on the node whatever the API server says");

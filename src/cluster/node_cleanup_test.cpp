@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 
 constexpr const char* kNode = "/api/v1/nodes/node-1";
-constexpr const char* kObject = "/apis/gpulet.io/v1alpha1/gpunodes/node-1";
+constexpr const char* kGpuNode = "/apis/gpulet.io/v1alpha1/gpunodes/node-1";
 
 class NodeCleanupTest : public ApiTest {
  protected:
@@ -24,7 +24,7 @@ class NodeCleanupTest : public ApiTest {
                       .labels = {"gpulet.io/gpu-health"},
                       .taints = {"gpulet.io/gpu-fault"},
                       .conditions = {"GpuHealthy"},
-                      .objects = {kObject}};
+                      .objects = {kGpuNode}};
       cleanup_ = NodeCleanup::start(loop_, access(), std::move(left), [this] { ++done_; },
                                     {.request_limit = 10s, .backoff = {1ms, 5ms}});
     });
@@ -52,7 +52,7 @@ TEST_F(NodeCleanupTest, TakesWhatIsOurs) {
   EXPECT_EQ(all_asked(),
             (std::vector<std::string>{
                 std::string("GET ") + kNode, std::string("PATCH ") + kNode, std::string("PATCH ") + kNode,
-                std::string("PATCH ") + kNode + "/status", std::string("DELETE ") + kObject}));
+                std::string("PATCH ") + kNode + "/status", std::string("DELETE ") + kGpuNode}));
   EXPECT_NE(all[1].line().find("fieldManager=gpulet-labels&force=true"), std::string::npos);
   EXPECT_EQ(json::parse(all[1].body)["metadata"], (json{{"name", "node-1"}, {"uid", "u-1"}}))
       << "no label is wanted, of this very Node";
@@ -69,7 +69,7 @@ TEST_F(NodeCleanupTest, ANodeThatHasGoneLeavesItsObject) {
   begin([](const Received& request) { return request.line().starts_with("GET") ? Reply{404} : Reply{200}; });
   ASSERT_TRUE(done());
   EXPECT_EQ(all_asked(),
-            (std::vector<std::string>{std::string("GET ") + kNode, std::string("DELETE ") + kObject}));
+            (std::vector<std::string>{std::string("GET ") + kNode, std::string("DELETE ") + kGpuNode}));
 }
 
 TEST_F(NodeCleanupTest, AKindThatIsNotInstalledIsNoTrouble) {

@@ -14,8 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr const char* kRead = "GET /api/v1/nodes/node-1";
-constexpr const char* kWrite = "PATCH /api/v1/nodes/node-1?fieldManager=gpulet-labels&force=true";
+constexpr const char* kReadLabels = "GET /api/v1/nodes/node-1";
+constexpr const char* kWriteLabels = "PATCH /api/v1/nodes/node-1?fieldManager=gpulet-labels&force=true";
 
 // An API server that keeps a Node's labels, and which of them are whose, as server-side apply does.
 class NodeLabelsTest : public ApiTest {
@@ -27,12 +27,12 @@ class NodeLabelsTest : public ApiTest {
     serve([this, first = std::move(first)](const Received& request) {
       std::lock_guard lock(mutex_);
       if (auto reply = first ? first(request) : std::nullopt) return *reply;
-      if (request.line() == kRead) {
+      if (request.line() == kReadLabels) {
         if (uid_.empty()) return Reply{404};
         EXPECT_NE(request.head.find("PartialObjectMetadata"), std::string::npos);
         return Reply{200, json{{"metadata", {{"uid", uid_}, {"labels", there_}}}}.dump()};
       }
-      EXPECT_EQ(request.line(), kWrite);
+      EXPECT_EQ(request.line(), kWriteLabels);
       EXPECT_NE(request.head.find("Content-Type: application/apply-patch+yaml\r\n"), std::string::npos);
       return apply(json::parse(request.body));
     });
@@ -120,15 +120,15 @@ TEST_F(NodeLabelsTest, NothingIsTouchedBeforeTheFirstCallNorTwice) {
   ASSERT_TRUE(settled());
   for (int i = 0; i < 10; ++i) set({{"a", "1"}});
   EXPECT_FALSE(delivery().waiting);
-  EXPECT_EQ(asked(kWrite), 1);
+  EXPECT_EQ(asked(kWriteLabels), 1);
 }
 
 TEST_F(NodeLabelsTest, ANodeThatIsNotThereIsNotMade) {
   uid_.clear();
   begin();
   set({{"a", "1"}});
-  ASSERT_TRUE(eventually([&] { return asked(kRead) >= 3; }));
-  EXPECT_EQ(asked(kWrite), 0);
+  ASSERT_TRUE(eventually([&] { return asked(kReadLabels) >= 3; }));
+  EXPECT_EQ(asked(kWriteLabels), 0);
   EXPECT_TRUE(delivery().waiting);
   EXPECT_EQ(delivery().told, 1u);
   {
@@ -145,7 +145,7 @@ TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
   ASSERT_TRUE(settled());
   call([&] { labels_->look_again(); });
   ASSERT_TRUE(settled());
-  EXPECT_EQ(asked(kWrite), 1) << "it is still there";
+  EXPECT_EQ(asked(kWriteLabels), 1) << "it is still there";
   {
     std::lock_guard lock(mutex_);
     uid_ = "uid-2";
@@ -155,13 +155,13 @@ TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
   call([&] { labels_->look_again(); });
   ASSERT_TRUE(settled());
   EXPECT_EQ(there().at("a"), "1");
-  EXPECT_EQ(asked(kWrite), 2);
+  EXPECT_EQ(asked(kWriteLabels), 2);
 }
 
 TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
   std::atomic<int> races = 2;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kWrite && races-- > 0) uid_ += "x";  // since it was read
+    if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // since it was read
     return std::nullopt;
   });
   set({{"a", "1"}});
@@ -191,7 +191,7 @@ TEST_F(NodeLabelsTest, TheNewestWins) {
   });
   ASSERT_TRUE(settled());
   EXPECT_EQ(there().at("a"), "99");
-  EXPECT_EQ(asked(kWrite), 1);
+  EXPECT_EQ(asked(kWriteLabels), 1);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using nlohmann::json;
-using Status = Condition::Status;
+using ConditionStatus = Condition::Status;
 
 constexpr const char* kRead = "GET /api/v1/nodes/node-1";
 constexpr const char* kWrite = "PATCH /api/v1/nodes/node-1/status";
@@ -49,7 +49,7 @@ class NodeStatusTest : public ApiTest {
       *found = one;
     }
   }
-  void set(Status status, const std::string& message = "", const std::string& type = "GpuHealthy") {
+  void set(ConditionStatus status, const std::string& message = "", const std::string& type = "GpuHealthy") {
     call([&] { status_->set({type, status, "Reason", message}); });
   }
   Delivery delivery() {
@@ -82,7 +82,7 @@ class NodeStatusTest : public ApiTest {
 
 TEST_F(NodeStatusTest, AConditionIsMergedAmongTheOthers) {
   begin();
-  set(Status::kFalse, "GPU 3: XID 79\xff");
+  set(ConditionStatus::kFalse, "GPU 3: XID 79\xff");
   ASSERT_TRUE(settled());
   const json got = there();
   EXPECT_EQ(got["status"], "False");
@@ -97,14 +97,14 @@ TEST_F(NodeStatusTest, AConditionIsMergedAmongTheOthers) {
 TEST_F(NodeStatusTest, TheTransitionIsThatOfTheStatusAndOutlivesARestart) {
   merge({{"type", "GpuHealthy"}, {"status", "False"}, {"lastTransitionTime", "2026-01-02T03:04:05Z"}});
   begin();
-  set(Status::kFalse, "another message");
+  set(ConditionStatus::kFalse, "another message");
   ASSERT_TRUE(settled());
   EXPECT_EQ(there()["message"], "another message");
   EXPECT_EQ(there()["lastTransitionTime"], "2026-01-02T03:04:05Z");
-  set(Status::kFalse, "and another");
+  set(ConditionStatus::kFalse, "and another");
   ASSERT_TRUE(settled());
   EXPECT_EQ(there()["lastTransitionTime"], "2026-01-02T03:04:05Z");
-  set(Status::kTrue);
+  set(ConditionStatus::kTrue);
   ASSERT_TRUE(settled());
   EXPECT_GT(there()["lastTransitionTime"], "2026-01-02T03:04:05Z");
 }
@@ -112,12 +112,12 @@ TEST_F(NodeStatusTest, TheTransitionIsThatOfTheStatusAndOutlivesARestart) {
 TEST_F(NodeStatusTest, WhatTheServerHasIsNotSent) {
   merge({{"type", "GpuHealthy"}, {"status", "True"}, {"reason", "Reason"}, {"message", ""}});
   begin();
-  set(Status::kTrue);
+  set(ConditionStatus::kTrue);
   ASSERT_TRUE(settled());
   EXPECT_EQ(writes(), 0);
-  set(Status::kFalse);
+  set(ConditionStatus::kFalse);
   ASSERT_TRUE(settled());
-  for (int i = 0; i < 100; ++i) set(Status::kFalse);
+  for (int i = 0; i < 100; ++i) set(ConditionStatus::kFalse);
   EXPECT_FALSE(delivery().waiting);
   EXPECT_EQ(writes(), 1);
 }
@@ -125,8 +125,9 @@ TEST_F(NodeStatusTest, WhatTheServerHasIsNotSent) {
 TEST_F(NodeStatusTest, AllOfOneTurnIsOneRequestWithTheNewest) {
   begin();
   call([&] {
-    for (int i = 0; i < 100; ++i) status_->set({"GpuHealthy", Status::kFalse, "Reason", std::to_string(i)});
-    status_->set({"GpuFabric", Status::kTrue, "Reason", ""});
+    for (int i = 0; i < 100; ++i)
+      status_->set({"GpuHealthy", ConditionStatus::kFalse, "Reason", std::to_string(i)});
+    status_->set({"GpuFabric", ConditionStatus::kTrue, "Reason", ""});
   });
   ASSERT_TRUE(settled());
   EXPECT_EQ(writes(), 1);
@@ -142,9 +143,9 @@ TEST_F(NodeStatusTest, ASlowServerIsToldTheNewestNext) {
     }
     return std::nullopt;
   });
-  set(Status::kFalse, "first");
+  set(ConditionStatus::kFalse, "first");
   ASSERT_TRUE(eventually([&] { return asked.load(); }));
-  for (int i = 0; i < 100; ++i) set(Status::kFalse, std::to_string(i));
+  for (int i = 0; i < 100; ++i) set(ConditionStatus::kFalse, std::to_string(i));
   EXPECT_TRUE(delivery().waiting);
   go_on = true;
   ASSERT_TRUE(settled());
@@ -168,7 +169,7 @@ TEST_F(NodeStatusTest, AServerThatIsAwayIsToldOnceItIsBack) {
         return std::nullopt;
     }
   });
-  set(Status::kFalse, "x");
+  set(ConditionStatus::kFalse, "x");
   ASSERT_TRUE(settled());
   EXPECT_EQ(there()["message"], "x");
   EXPECT_TRUE(delivery().trouble.empty());
@@ -182,7 +183,7 @@ TEST_F(NodeStatusTest, ARightThatIsMissingIsSaidOnce) {
     if (request.line() != kWrite || allowed) return std::nullopt;
     return Reply{403, R"({"message": "try )" + std::to_string(++refused) + R"("})"};
   });
-  set(Status::kFalse);
+  set(ConditionStatus::kFalse);
   ASSERT_TRUE(eventually([&] { return refused > 5; }));
   const Delivery refusal = delivery();
   EXPECT_TRUE(refusal.waiting);
@@ -205,7 +206,7 @@ TEST_F(NodeStatusTest, TheHeartbeatBringsBackWhatWasTakenAway) {
         return std::nullopt;
       },
       timing);
-  set(Status::kFalse, "x");
+  set(ConditionStatus::kFalse, "x");
   ASSERT_TRUE(eventually([&] { return delivery().taken >= 2; }));
   call([&] { status_.reset(); });
   EXPECT_EQ(there()["message"], "x");
@@ -230,7 +231,7 @@ TEST_F(NodeStatusTest, ANodeThatIsMadeAnewIsReadAnew) {
     if (request.line() == kWrite && away.exchange(false)) return Reply{404};
     return std::nullopt;
   });
-  set(Status::kFalse, "x");
+  set(ConditionStatus::kFalse, "x");
   ASSERT_TRUE(settled());
   const auto all = server_->received();
   EXPECT_EQ(std::ranges::count_if(all, [](const auto& one) { return one.line() == kRead; }), 2);
@@ -239,7 +240,7 @@ TEST_F(NodeStatusTest, ANodeThatIsMadeAnewIsReadAnew) {
 
 TEST_F(NodeStatusTest, ALongMessageIsCut) {
   begin();
-  set(Status::kFalse, std::string(kMaxConditionBytes + 10, 'x'));
+  set(ConditionStatus::kFalse, std::string(kMaxConditionBytes + 10, 'x'));
   ASSERT_TRUE(settled());
   EXPECT_EQ(there()["message"].get<std::string>().size(), kMaxConditionBytes);
 }

@@ -12,8 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-constexpr const char* kRead = "GET /api/v1/nodes/node-1";
-constexpr const char* kWrite = "PATCH /api/v1/nodes/node-1";
+constexpr const char* kReadTaints = "GET /api/v1/nodes/node-1";
+constexpr const char* kWriteTaints = "PATCH /api/v1/nodes/node-1";
 const Taint kOurs{"gpulet.io/gpu-fault", "reset", "NoSchedule"};
 
 // An API server that keeps a Node and its version.
@@ -24,8 +24,8 @@ class NodeTaintsTest : public ApiTest {
     serve([this, first = std::move(first)](const Received& request) {
       std::lock_guard lock(mutex_);
       if (auto reply = first ? first(request) : std::nullopt) return *reply;
-      if (request.line() == kRead) return Reply{200, node().dump()};
-      EXPECT_EQ(request.line(), kWrite);
+      if (request.line() == kReadTaints) return Reply{200, node().dump()};
+      EXPECT_EQ(request.line(), kWriteTaints);
       EXPECT_NE(request.head.find("Content-Type: application/merge-patch+json\r\n"), std::string::npos);
       const json patch = json::parse(request.body);
       if (patch["metadata"]["resourceVersion"] != std::to_string(version_)) return Reply{409};
@@ -121,8 +121,8 @@ TEST_F(NodeTaintsTest, WhatIsThereIsNotWritten) {
   ASSERT_TRUE(settled());
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(set({kOurs}));
   EXPECT_FALSE(delivery().waiting);
-  EXPECT_EQ(asked(kWrite), 0);
-  EXPECT_EQ(asked(kRead), 1);
+  EXPECT_EQ(asked(kWriteTaints), 0);
+  EXPECT_EQ(asked(kReadTaints), 1);
 }
 
 TEST_F(NodeTaintsTest, NothingIsTouchedBeforeTheFirstCall) {
@@ -135,7 +135,7 @@ TEST_F(NodeTaintsTest, NothingIsTouchedBeforeTheFirstCall) {
 TEST_F(NodeTaintsTest, WhatAnotherWritesInBetweenIsKept) {
   std::atomic<int> races = 3;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kWrite && races-- > 0) {
+    if (request.line() == kWriteTaints && races-- > 0) {
       json taints = there_;
       taints.push_back({{"key", "other/" + std::to_string(races)}, {"effect", "NoSchedule"}});
       write(std::move(taints));
@@ -156,7 +156,7 @@ TEST_F(NodeTaintsTest, WhatAnotherWritesInBetweenIsKept) {
 TEST_F(NodeTaintsTest, ANewWishWhileTheServerIsSlowWins) {
   std::atomic<bool> asked_once = false, go_on = false;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kWrite && !asked_once.exchange(true)) {
+    if (request.line() == kWriteTaints && !asked_once.exchange(true)) {
       EXPECT_TRUE(eventually([&] { return go_on.load(); }));
     }
     return std::nullopt;
@@ -169,7 +169,7 @@ TEST_F(NodeTaintsTest, ANewWishWhileTheServerIsSlowWins) {
   go_on = true;
   ASSERT_TRUE(settled());
   EXPECT_EQ(there(), json::array());
-  EXPECT_EQ(asked(kWrite), 2);
+  EXPECT_EQ(asked(kWriteTaints), 2);
 }
 
 TEST_F(NodeTaintsTest, ServerAwayThenARightThatIsMissingThenDone) {
@@ -178,7 +178,7 @@ TEST_F(NodeTaintsTest, ServerAwayThenARightThatIsMissingThenDone) {
   begin([&](const Received& request) -> std::optional<Reply> {
     if (requests++ == 0) return Reply{.act = Act::kClose};
     if (requests == 2) return Reply{500};
-    if (request.line() == kWrite && !allowed) return Reply{403, R"({"message": "forbidden"})"};
+    if (request.line() == kWriteTaints && !allowed) return Reply{403, R"({"message": "forbidden"})"};
     return std::nullopt;
   });
   ASSERT_TRUE(set({kOurs}));
@@ -195,20 +195,20 @@ TEST_F(NodeTaintsTest, ServerAwayThenARightThatIsMissingThenDone) {
 TEST_F(NodeTaintsTest, ANodeWithoutItsVersionIsNotWrittenOver) {
   std::atomic<int> reads = 0;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kRead && reads++ < 3) return Reply{200, reads == 1 ? "[]" : "{\"spec\": {}}"};
+    if (request.line() == kReadTaints && reads++ < 3) return Reply{200, reads == 1 ? "[]" : "{\"spec\": {}}"};
     return std::nullopt;
   });
   ASSERT_TRUE(set({kOurs}));
   ASSERT_TRUE(settled());
   EXPECT_EQ(reads, 4);
-  EXPECT_EQ(asked(kWrite), 1);
+  EXPECT_EQ(asked(kWriteTaints), 1);
 }
 
 TEST_F(NodeTaintsTest, ComesBackWhenTheNodeWasMadeAnew) {
   std::atomic<bool> anew = false;
   begin(
       [&](const Received& request) -> std::optional<Reply> {
-        if (request.line() == kRead && version_ == 8 && !anew.exchange(true)) write(json::array());
+        if (request.line() == kReadTaints && version_ == 8 && !anew.exchange(true)) write(json::array());
         return std::nullopt;
       },
       20ms);

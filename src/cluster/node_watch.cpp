@@ -10,9 +10,10 @@ namespace {
 
 using nlohmann::json;
 
-class Watch final : public NodeWatch {
+class OneNodeWatch final : public NodeWatch {
  public:
-  Watch(Loop& loop, const Access& access, WatchTiming timing, std::function<void(const Labels&)> changed)
+  OneNodeWatch(Loop& loop, const Access& access, WatchTiming timing,
+               std::function<void(const Labels&)> changed)
       : changed_(std::move(changed)),
         watch_(ObjectWatch::start(
             loop, access,
@@ -38,7 +39,7 @@ class Watch final : public NodeWatch {
 
 std::unique_ptr<NodeWatch> NodeWatch::start(Loop& loop, const Access& access, WatchTiming timing,
                                             std::function<void(const Labels&)> changed) {
-  return std::make_unique<Watch>(loop, access, timing, std::move(changed));
+  return std::make_unique<OneNodeWatch>(loop, access, timing, std::move(changed));
 }
 
 }  // namespace gpulet::cluster

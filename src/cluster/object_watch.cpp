@@ -11,7 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kGone = 410;
 
 Result<json> parsed(std::string_view text) {
   auto value = json::parse(text, nullptr, false);
@@ -19,10 +18,10 @@ Result<json> parsed(std::string_view text) {
   return value;
 }
 
-class Watch final : public ObjectWatch {
+class OneWatch final : public ObjectWatch {
  public:
-  Watch(Loop& loop, Access access, WatchedObject what, WatchTiming timing,
-        std::function<void(const json&)> changed)
+  OneWatch(Loop& loop, Access access, WatchedObject what, WatchTiming timing,
+           std::function<void(const json&)> changed)
       : loop_(loop),
         what_(std::move(what)),
         path_(what_.collection + "?fieldSelector=metadata.name%3D" + what_.name),
@@ -61,7 +60,7 @@ class Watch final : public ObjectWatch {
     client_.stream(
         {.method = "GET", .path = path}, whole, [this](std::string_view piece) { return take(piece); },
         [this](const Result<ApiResponse>& response) {
-          if (gone_ || (response && response->status == kGone)) {
+          if (gone_ || (response && response->status == kTooOld)) {
             next_ = loop_.after(backoff_.next(), [this] { list(); });
           } else if (!response) {
             again(response.error());
@@ -91,7 +90,7 @@ class Watch final : public ObjectWatch {
     const auto& object = member(event, "object");
     if (type == "ERROR") {
       const auto& code = member(object, "code");
-      gone_ = code.is_number_integer() && code.get<std::int64_t>() == kGone;
+      gone_ = code.is_number_integer() && code.get<std::int64_t>() == kTooOld;
       return fail(Code::kUnavailable,
                   "the API server ended the watch: " + text_of(member(object, "message")));
     }
@@ -110,7 +109,7 @@ class Watch final : public ObjectWatch {
   }
 
   void refused(int status, const std::string& body) {
-    if (status == kGone) {
+    if (status == kTooOld) {
       next_ = loop_.after(backoff_.next(), [this] { list(); });
       return;
     }
@@ -150,7 +149,7 @@ class Watch final : public ObjectWatch {
 std::unique_ptr<ObjectWatch> ObjectWatch::start(Loop& loop, Access access, WatchedObject what,
                                                 WatchTiming timing,
                                                 std::function<void(const json&)> changed) {
-  return std::make_unique<Watch>(loop, std::move(access), std::move(what), timing, std::move(changed));
+  return std::make_unique<OneWatch>(loop, std::move(access), std::move(what), timing, std::move(changed));
 }
 
 }  // namespace gpulet::cluster

@@ -14,7 +14,7 @@ std::string config_map(const std::string& version, const std::string& value) {
   return R"({"metadata":{"name":"settings","resourceVersion":")" + version + R"("},"data":{"key":")" + value +
          R"("}})";
 }
-std::string list(const std::string& items) {
+std::string list_of(const std::string& items) {
   return R"({"metadata":{"resourceVersion":"10"},"items":[)" + items + "]}";
 }
 
@@ -48,7 +48,7 @@ class ObjectWatchTest : public ApiTest {
 TEST_F(ObjectWatchTest, TellsOfEachChangeAndNotOfItsEnd) {
   serve([](const Received& request) {
     if (request.line().find("watch=true") == std::string::npos)
-      return Reply{200, list(config_map("9", "one")), {}, {}};
+      return Reply{200, list_of(config_map("9", "one")), {}, {}};
     return Reply{200, "", {}, [](Stream& stream) {
                    stream.chunk(R"({"type":"MODIFIED","object":)" + config_map("11", "two") + "}\n");
                    stream.wait(60'000);
@@ -65,7 +65,7 @@ TEST_F(ObjectWatchTest, TellsOfEachChangeAndNotOfItsEnd) {
 
 TEST_F(ObjectWatchTest, OneThatIsNotThereYetIsNull) {
   serve([](const Received& request) {
-    if (request.line().find("watch=true") == std::string::npos) return Reply{200, list(""), {}, {}};
+    if (request.line().find("watch=true") == std::string::npos) return Reply{200, list_of(""), {}, {}};
     return Reply{200, "", {}, [](Stream& stream) {
                    stream.chunk(R"({"type":"ADDED","object":)" + config_map("11", "made") + "}\n");
                    stream.chunk(R"({"type":"DELETED","object":)" + config_map("12", "made") + "}\n");

@@ -19,6 +19,12 @@ bool is_name(std::string_view text);
 inline constexpr const char* kMetadataOnly =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
+// An annotation: what a kubelet runs from a file of its own, shown by the API server.
+inline constexpr const char* kMirrorPod = "kubernetes.io/config.mirror";
+
+// A status: the resourceVersion that a list or watch goes on from is no longer known, so list anew.
+inline constexpr int kTooOld = 410;
+
 // As the value of a query: "a%3Db".
 std::string in_query(std::string_view text);
 

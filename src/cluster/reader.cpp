@@ -12,7 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kMirror = "kubernetes.io/config.mirror";
 constexpr const char* kTable = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 std::string controller_of(const json& metadata) {
@@ -36,7 +35,7 @@ Result<std::optional<PodFacts>> facts_of(const json& pod, const std::string& nod
                  .labels = texts_of(metadata, "labels")};
   if (facts.pod.uid.empty()) return fail(Code::kIo, "the API server answered with what is no Pod");
   if (text_of(member(member(pod, "spec"), "nodeName")) != node) return std::nullopt;
-  facts.mirror = facts.annotations.contains(kMirror);
+  facts.mirror = facts.annotations.contains(kMirrorPod);
   return facts;
 }
 

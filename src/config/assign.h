@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,10 +10,15 @@
 #include <vector>
 
 #include "config/schema.h"
+#include "config/values.h"
 
 namespace gpulet::config {
 
 inline const std::string& text(const Value& value) { return std::get<std::string>(value); }
+// Of a text that the setting's check has found to be a duration.
+inline std::chrono::nanoseconds duration(const Value& value) {
+  return parse_duration(text(value)).value_or(std::chrono::nanoseconds{});
+}
 inline const std::vector<std::string>& texts(const Value& value) {
   return std::get<std::vector<std::string>>(value);
 }

@@ -33,7 +33,7 @@ std::string told(const std::vector<std::string>& names) {
   return told_names;
 }
 
-struct Names {
+struct ConfigNames {
   std::vector<std::string> all;  // sorted
   bool has(const std::string& name) const { return std::ranges::binary_search(all, name); }
 };
@@ -42,7 +42,7 @@ ConfigChoice file(std::string name) {
   return {.kind = ConfigChoice::Kind::kFile, .name = std::move(name), .problem = std::nullopt};
 }
 
-ConfigChoice fall_back(const std::vector<FallbackStrategy>& fallbacks, const Names& names) {
+ConfigChoice fall_back(const std::vector<FallbackStrategy>& fallbacks, const ConfigNames& names) {
   for (const auto fallback : fallbacks) {
     switch (fallback) {
       case FallbackStrategy::kNamed:
@@ -90,7 +90,7 @@ Result<FallbackStrategy> fallback_strategy(const std::string& text) {
 
 ConfigChoice choose(const NodeConfig& node, const std::optional<std::string>& label_value,
                     const std::vector<std::string>& names) {
-  Names there;
+  ConfigNames there;
   std::ranges::copy_if(names, std::back_inserter(there.all), usable);
   std::ranges::sort(there.all);
   const std::string label = label_value.value_or("");

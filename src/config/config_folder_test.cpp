@@ -15,7 +15,7 @@ namespace gpulet::config {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = ConfigChoice::Kind;
+using ChoiceKind = ConfigChoice::Kind;
 using enum FallbackStrategy;
 
 struct Case {
@@ -24,7 +24,7 @@ struct Case {
   std::string default_config;
   std::vector<FallbackStrategy> fallbacks;
   std::vector<std::string> names;
-  Kind kind;
+  ChoiceKind kind;
   std::string name;
   std::string problem;  // empty: none
 };
@@ -52,21 +52,21 @@ TEST(Choose, TheLabelThenTheDefaultThenFallbacks) {
       "the node has no label nvidia.com/device-plugin.config"
       ", there is no default config, and no fallback strategy finds one in /f; ";
   const Case cases[] = {
-      {"the label first", "b", "a", {kNamed, kEmpty}, {"a", "b", "default"}, Kind::kFile, "b", ""},
-      {"no label: the default config", {}, "a", {kNamed}, {"a", "b", "default"}, Kind::kFile, "a", ""},
-      {"an empty label is none", "", "a", {}, {"a", "b"}, Kind::kFile, "a", ""},
-      {"named", {}, "", {kNamed, kEmpty}, {"a", "default"}, Kind::kFile, "default", ""},
-      {"named is not there", {}, "", {kNamed, kSingle}, {"a"}, Kind::kFile, "a", ""},
-      {"single", {}, "", {kSingle, kNamed}, {"x"}, Kind::kFile, "x", ""},
-      {"single of two", {}, "", {kSingle, kEmpty}, {"a", "b"}, Kind::kEmpty, "", ""},
-      {"in the order given", {}, "", {kEmpty, kNamed}, {"default"}, Kind::kEmpty, "", ""},
-      {"no fallback", {}, "", {}, {"a", "b"}, Kind::kNothing, "", none + "there are a, b"},
+      {"the label first", "b", "a", {kNamed, kEmpty}, {"a", "b", "default"}, ChoiceKind::kFile, "b", ""},
+      {"no label: the default config", {}, "a", {kNamed}, {"a", "b", "default"}, ChoiceKind::kFile, "a", ""},
+      {"an empty label is none", "", "a", {}, {"a", "b"}, ChoiceKind::kFile, "a", ""},
+      {"named", {}, "", {kNamed, kEmpty}, {"a", "default"}, ChoiceKind::kFile, "default", ""},
+      {"named is not there", {}, "", {kNamed, kSingle}, {"a"}, ChoiceKind::kFile, "a", ""},
+      {"single", {}, "", {kSingle, kNamed}, {"x"}, ChoiceKind::kFile, "x", ""},
+      {"single of two", {}, "", {kSingle, kEmpty}, {"a", "b"}, ChoiceKind::kEmpty, "", ""},
+      {"in the order given", {}, "", {kEmpty, kNamed}, {"default"}, ChoiceKind::kEmpty, "", ""},
+      {"no fallback", {}, "", {}, {"a", "b"}, ChoiceKind::kNothing, "", none + "there are a, b"},
       {"fallbacks that find nothing",
        {},
        "",
        {kNamed, kSingle},
        {"a", "b"},
-       Kind::kNothing,
+       ChoiceKind::kNothing,
        "",
        none + "there are a, b"},
   };
@@ -80,7 +80,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "default",
        {},
        {"b", "a", "default"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "default",
        kLabel + "x names no config in /f; there are a, b, default; using default"},
       {"an unknown label: a fallback",
@@ -88,7 +88,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "",
        {kSingle},
        {"a"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "a",
        kLabel + "x names no config in /f; there is a; using a"},
       {"an unknown label: the empty config",
@@ -96,7 +96,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "",
        {kNamed, kEmpty},
        {"a"},
-       Kind::kEmpty,
+       ChoiceKind::kEmpty,
        "",
        kLabel + "x names no config in /f; there is a; using the empty config"},
       {"an unknown label: nothing",
@@ -104,7 +104,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "",
        {},
        {"a"},
-       Kind::kNothing,
+       ChoiceKind::kNothing,
        "",
        kLabel + "x names no config in /f; there is a; nothing to fall back on"},
       {"an unknown default",
@@ -112,7 +112,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "y",
        {kSingle},
        {"a"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "a",
        "the default config y is not in /f; there is a; using a"},
       {"both unknown",
@@ -120,7 +120,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
        "y",
        {kEmpty},
        {"a"},
-       Kind::kEmpty,
+       ChoiceKind::kEmpty,
        "",
        kLabel + "x names no config in /f and the default config y is not there either; there is a; using the "
                 "empty config"},
@@ -135,7 +135,7 @@ TEST(Choose, NoNamesButPlainOnes) {
        "y",
        {kEmpty},
        {},
-       Kind::kNothing,
+       ChoiceKind::kNothing,
        "",
        "there is no config in /f for " + kLabel + "x"},
       {"nor with no label",
@@ -143,7 +143,7 @@ TEST(Choose, NoNamesButPlainOnes) {
        "",
        {kEmpty},
        {"..data", "..2026"},
-       Kind::kNothing,
+       ChoiceKind::kNothing,
        "",
        "there is no config in /f"},
       {"a ConfigMap's own entries are none",
@@ -151,7 +151,7 @@ TEST(Choose, NoNamesButPlainOnes) {
        "",
        {kSingle},
        {"..data", "..2026", "a"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "a",
        ""},
       {"nor can the label name one",
@@ -159,7 +159,7 @@ TEST(Choose, NoNamesButPlainOnes) {
        "",
        {kSingle},
        {"..data", "a"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "a",
        kLabel + "..data names no config in /f; there is a; using a"},
       {"nor what leads out",
@@ -167,10 +167,10 @@ TEST(Choose, NoNamesButPlainOnes) {
        "../b",
        {kSingle},
        {"../b", "a/b", ".", "c"},
-       Kind::kFile,
+       ChoiceKind::kFile,
        "c",
        "the default config ../b is not in /f; there is c; using c"},
-      {"a hidden file is one", ".a", "", {}, {".a", "b"}, Kind::kFile, ".a", ""},
+      {"a hidden file is one", ".a", "", {}, {".a", "b"}, ChoiceKind::kFile, ".a", ""},
   };
   expect_choices(cases);
 }

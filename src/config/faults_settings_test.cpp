@@ -17,7 +17,7 @@ Result<Loaded> from_file(const std::string& text) {
   return load(sources);
 }
 
-std::string error_of(const std::string& text) {
+std::string faults_error_of(const std::string& text) {
   const auto loaded = from_file(text);
   return loaded ? "" : loaded.error().text();
 }
@@ -110,16 +110,18 @@ TEST(FaultsSettings, FlagsAndVariablesGoBeforeTheFile) {
 
 TEST(FaultsSettings, WhatIsWrongIsSaidAtItsPlace) {
   const std::string moving = "gpulet:\n  faults:\n    moving:\n      ";
-  EXPECT_NE(error_of(moving + "lost: soon\n").find("'soon' is neither stay, finish, evict nor finish=TIME"),
-            std::string::npos)
-      << error_of(moving + "lost: soon\n");
-  EXPECT_NE(error_of(moving + "lost: soon\n").find("node.yaml:4:"), std::string::npos);
-  EXPECT_NE(error_of(moving + "breakerPercent: 101\n").find("is not between 0 and 100"), std::string::npos);
-  EXPECT_NE(error_of(moving + "graces: {xid-resett: stay}\n").find("did you mean xid-reset?"),
+  EXPECT_NE(
+      faults_error_of(moving + "lost: soon\n").find("'soon' is neither stay, finish, evict nor finish=TIME"),
+      std::string::npos)
+      << faults_error_of(moving + "lost: soon\n");
+  EXPECT_NE(faults_error_of(moving + "lost: soon\n").find("node.yaml:4:"), std::string::npos);
+  EXPECT_NE(faults_error_of(moving + "breakerPercent: 101\n").find("is not between 0 and 100"),
             std::string::npos);
-  EXPECT_NE(error_of("gpulet:\n  faults:\n    taints: {lost: Never}\n").find("NoExecute would do"),
+  EXPECT_NE(faults_error_of(moving + "graces: {xid-resett: stay}\n").find("did you mean xid-reset?"),
             std::string::npos);
-  EXPECT_NE(error_of("gpulet:\n  faults:\n    label: false\n    moving: {clusterPercent: 5}\n")
+  EXPECT_NE(faults_error_of("gpulet:\n  faults:\n    taints: {lost: Never}\n").find("NoExecute would do"),
+            std::string::npos);
+  EXPECT_NE(faults_error_of("gpulet:\n  faults:\n    label: false\n    moving: {clusterPercent: 5}\n")
                 .find("counts nodes by their label"),
             std::string::npos);
 }

@@ -48,8 +48,6 @@ std::string variable(std::string_view key) {
   return out;
 }
 
-Duration duration(const Value& value) { return parse_duration(text(value)).value_or(Duration{}); }
-
 // In milliseconds, or the count: what health::set takes.
 std::uint64_t number(const Value& value, bool is_duration) {
   if (!is_duration) return text::parse_unsigned(text(value)).value_or(0);

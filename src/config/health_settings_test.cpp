@@ -5,6 +5,7 @@
 
 #include "config/load.h"
 #include "config/print.h"
+#include "config/test_sources.h"
 
 namespace gpulet::config {
 namespace {
@@ -12,17 +13,6 @@ namespace {
 using namespace std::chrono_literals;
 using health::Effect;
 using health::FaultClass;
-
-Sources file(std::string content) {
-  Sources sources;
-  sources.file_path = "x.yaml";
-  sources.file_content = std::move(content);
-  return sources;
-}
-std::string error_of(const Sources& sources) {
-  const auto loaded = load(sources);
-  return loaded ? "no error" : loaded.error().text();
-}
 
 TEST(HealthSettings, EveryOneHasAFlagAVariableAndAPlaceInTheFile) {
   for (const auto& setting : health::settings()) {

@@ -7,17 +7,11 @@
 #include <filesystem>
 
 #include "base/file.h"
+#include "config/test_sources.h"
 
 namespace gpulet::config {
 namespace {
 
-Sources file(std::string content, bool drop_in = false) {
-  Sources sources;
-  sources.file_path = "x.yaml";
-  sources.file_content = std::move(content);
-  sources.drop_in = drop_in;
-  return sources;
-}
 Sources flag(const std::string& name, std::vector<std::string> values) {
   Sources sources;
   sources.flags[name] = std::move(values);
@@ -27,11 +21,6 @@ Sources env(const std::string& name, const std::string& value) {
   Sources sources;
   sources.environment[name] = value;
   return sources;
-}
-
-std::string error_of(const Sources& sources) {
-  const auto loaded = load(sources);
-  return loaded ? "no error" : loaded.error().text();
 }
 
 const Given& given(const Loaded& loaded, std::string_view path) {

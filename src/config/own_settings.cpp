@@ -16,11 +16,6 @@ constexpr std::array<Names, 2> kLogFormats = {"text", "json"};
 constexpr std::array<Names, 4> kLogLevels = {"debug", "info", "warning", "error"};
 constexpr std::array<Names, 3> kFallbacks = {"named", "single", "empty"};
 
-std::chrono::milliseconds milliseconds(const Value& value) {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-      parse_duration(text(value)).value_or(std::chrono::nanoseconds{}));
-}
-
 }  // namespace
 
 std::vector<Setting> own_settings() {
@@ -91,7 +86,11 @@ std::vector<Setting> own_settings() {
        .kind = Kind::kDuration,
        .default_text = "10s",
        .help = "after how long a driver call counts as hanging",
-       .assign = [](Config& c, const Value& v) { c.gpulet.driver_call_timeout = milliseconds(v); }},
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.driver_call_timeout =
+                 std::chrono::duration_cast<std::chrono::milliseconds>(duration(v));
+           }},
       {.flag = "state-dir",
        .environment = {"GPULET_STATE_DIR"},
        .path = "gpulet.stateDir",

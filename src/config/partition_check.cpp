@@ -78,9 +78,9 @@ void check_overlap(const PartitionRule& earlier, const PartitionRule& later, Pro
   }
 }
 
-class Names {
+class NamesMade {
  public:
-  Names(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
+  NamesMade(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
 
   void add_rule(const PartitionRule& rule) {
     rule_ = &rule;
@@ -219,7 +219,7 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
     check_doubles(rules[i], problems);
     for (std::size_t j = 0; j < i; ++j) check_overlap(rules[j], rules[i], problems);
   }
-  Names names(config, problems);
+  NamesMade names(config, problems);
   names.add_sharing(text::starts_with(sharing_origin, "file ") ? sharing_origin.substr(5) : sharing_origin);
   for (const auto& rule : rules) names.add_rule(rule);
 }

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "config/load.h"
+#include "config/test_sources.h"
 #include "config/values.h"
 
 namespace gpulet::config {
@@ -11,13 +12,6 @@ namespace {
 
 constexpr const char* kUuid = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-Sources file(std::string content, bool drop_in = false) {
-  Sources sources;
-  sources.file_path = "x.yaml";
-  sources.file_content = std::move(content);
-  sources.drop_in = drop_in;
-  return sources;
-}
 
 // A file whose rules these are, the first on line 3.
 Sources rules(const std::string& lines, const std::string& before = "") {
@@ -32,7 +26,7 @@ Sources rules(const std::string& lines, const std::string& before = "") {
   return file(content);
 }
 
-std::string error_of(const Sources& sources) {
+std::string only_error_of(const Sources& sources) {
   const auto checked = check(sources);
   if (checked.errors.empty()) return "no error";
   EXPECT_EQ(checked.errors.size(), 1u) << (checked.errors.size() > 1 ? checked.errors[1].text() : "");
@@ -101,58 +95,59 @@ TEST(Partition, ThePageOnRulesIsRight) {
 }
 
 TEST(Partition, ARuleDoesOneThing) {
-  EXPECT_EQ(error_of(rules("- devices: [0]")),
+  EXPECT_EQ(only_error_of(rules("- devices: [0]")),
             "x.yaml:3:5: gpulet.partition[0]: one of whole, timeSlicing, mps and mig is needed");
-  EXPECT_EQ(error_of(rules("- whole: {}\n  mig: {layout: all}")),
+  EXPECT_EQ(only_error_of(rules("- whole: {}\n  mig: {layout: all}")),
             "x.yaml:4:5: gpulet.partition[0]: mig beside whole: a rule does one thing");
-  EXPECT_EQ(error_of(rules("- mps: {}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {}")),
             "x.yaml:3:10: gpulet.partition[0].mps: one of replicas and shares is needed");
-  EXPECT_EQ(error_of(rules("- mps:")), "x.yaml:3:5: gpulet.partition[0].mps: nothing is given");
-  EXPECT_EQ(error_of(rules("- mps: {replicas: 2, shares: [50]}")),
+  EXPECT_EQ(only_error_of(rules("- mps:")), "x.yaml:3:5: gpulet.partition[0].mps: nothing is given");
+  EXPECT_EQ(only_error_of(rules("- mps: {replicas: 2, shares: [50]}")),
             "x.yaml:3:10: gpulet.partition[0].mps: both replicas and shares are given: shares already says "
             "how many there are");
-  EXPECT_EQ(error_of(rules("- mig: {}")),
+  EXPECT_EQ(only_error_of(rules("- mig: {}")),
             "x.yaml:3:10: gpulet.partition[0].mig: one of layout and devices is needed");
-  EXPECT_EQ(error_of(rules("- mig: {layout: a, devices: {1g.5gb: 1}}")),
+  EXPECT_EQ(only_error_of(rules("- mig: {layout: a, devices: {1g.5gb: 1}}")),
             "x.yaml:3:10: gpulet.partition[0].mig: both layout and devices are given");
-  EXPECT_EQ(error_of(rules("- timeSlicing: {}")),
+  EXPECT_EQ(only_error_of(rules("- timeSlicing: {}")),
             "x.yaml:3:18: gpulet.partition[0].timeSlicing: no replicas specified");
-  EXPECT_EQ(error_of(rules("- whole: 3")),
+  EXPECT_EQ(only_error_of(rules("- whole: 3")),
             "x.yaml:3:12: gpulet.partition[0].whole: expected a mapping, found '3'");
-  EXPECT_EQ(error_of(file("gpulet: {partition: {whole: {}}}")),
+  EXPECT_EQ(only_error_of(file("gpulet: {partition: {whole: {}}}")),
             "x.yaml:1:21: gpulet.partition: expected a list of rules, found a mapping");
-  EXPECT_EQ(error_of(rules("- whole")), "x.yaml:3:5: gpulet.partition[0]: expected a rule, found 'whole'");
+  EXPECT_EQ(only_error_of(rules("- whole")),
+            "x.yaml:3:5: gpulet.partition[0]: expected a rule, found 'whole'");
 }
 
 TEST(Partition, UnknownKeysNameTheNearest) {
-  EXPECT_EQ(error_of(rules("- device: [0]\n  whole: {}")),
+  EXPECT_EQ(only_error_of(rules("- device: [0]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition[0]: unknown key 'device'; did you mean devices?");
-  EXPECT_EQ(error_of(rules("- timeSlicing: {replicas: 2, rename: x}")),
+  EXPECT_EQ(only_error_of(rules("- timeSlicing: {replicas: 2, rename: x}")),
             "x.yaml:3:32: gpulet.partition[0].timeSlicing: unknown key 'rename'; did you mean name?");
-  EXPECT_EQ(error_of(rules("- mps: {share: [50], replicas: 2}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {share: [50], replicas: 2}")),
             "x.yaml:3:11: gpulet.partition[0].mps: unknown key 'share'; did you mean shares?");
-  EXPECT_EQ(error_of(rules("- mps: {shares: [{memory: 50, thread: 5}]}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {shares: [{memory: 50, thread: 5}]}")),
             "x.yaml:3:33: gpulet.partition[0].mps.shares[0]: unknown key 'thread'; did you mean threads?");
-  EXPECT_EQ(error_of(file("gpulet: {partitions: []}")),
+  EXPECT_EQ(only_error_of(file("gpulet: {partitions: []}")),
             "x.yaml:1:10: gpulet: unknown key 'partitions'; did you mean partition?");
-  EXPECT_EQ(error_of(file("gpulet: {mig: {config: /x}}")).substr(0, 45),
+  EXPECT_EQ(only_error_of(file("gpulet: {mig: {config: /x}}")).substr(0, 45),
             "x.yaml:1:16: gpulet.mig: unknown key 'config'");
 }
 
 TEST(Partition, ReplicasAndShares) {
   for (const auto* count : {"0", "1", "-3"}) {
     EXPECT_EQ(
-        error_of(rules("- timeSlicing: {replicas: " + std::string(count) + "}")),
+        only_error_of(rules("- timeSlicing: {replicas: " + std::string(count) + "}")),
         "x.yaml:3:29: gpulet.partition[0].timeSlicing.replicas: number of replicas must be >= 2; found " +
             std::string(count));
-    EXPECT_EQ(error_of(rules("- mps: {replicas: " + std::string(count) + "}")),
+    EXPECT_EQ(only_error_of(rules("- mps: {replicas: " + std::string(count) + "}")),
               "x.yaml:3:21: gpulet.partition[0].mps.replicas: number of replicas must be >= 2; found " +
                   std::string(count));
   }
-  EXPECT_EQ(error_of(rules("- mps: {replicas: 49}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {replicas: 49}")),
             "x.yaml:3:21: gpulet.partition[0].mps.replicas: MPS serves at most 48 clients on a GPU, not 49");
   EXPECT_EQ(
-      error_of(rules("- mps: {shares: [60, 50]}")),
+      only_error_of(rules("- mps: {shares: [60, 50]}")),
       "x.yaml:3:19: gpulet.partition[0].mps.shares: the shares' memory comes to 110 percent of a GPU: at "
       "most 100 would do");
   // Threads may be promised twice: MPS gives each client its share of them when both want them at once.
@@ -160,41 +155,42 @@ TEST(Partition, ReplicasAndShares) {
             1u);
   for (const auto* share : {"101", "0", "fifty", "\"50\"", "{memory: 101}", "{memory: 50, threads: 101}",
                             "{memory: 50, threads: 0}", "{threads: 50}", "[50]"}) {
-    const auto error = error_of(rules("- mps: {shares: [" + std::string(share) + "]}"));
+    const auto error = only_error_of(rules("- mps: {shares: [" + std::string(share) + "]}"));
     EXPECT_EQ(error.substr(0, 9), "x.yaml:3:") << error;
     EXPECT_NE(error.find("gpulet.partition[0].mps.shares[0]"), std::string::npos) << error;
   }
   EXPECT_EQ(
-      error_of(rules("- mps: {shares: [101]}")),
+      only_error_of(rules("- mps: {shares: [101]}")),
       "x.yaml:3:20: gpulet.partition[0].mps.shares[0]: expected a percentage between 1 and 100, found '101'");
-  EXPECT_EQ(error_of(rules("- mps: {shares: []}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {shares: []}")),
             "x.yaml:3:19: gpulet.partition[0].mps.shares: an empty list of shares");
-  EXPECT_EQ(error_of(rules("- mps: {shares: 60/40}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {shares: 60/40}")),
             "x.yaml:3:19: gpulet.partition[0].mps.shares: expected a list of percentages, found '60/40'");
 }
 
 TEST(Partition, Devices) {
   for (const auto* ref : {"3-0", "0-", "-3", "a-b", "0-3-5", "0-1024", "GPU-7", "1.5", "\"\""}) {
-    const auto error = error_of(rules("- devices: [" + std::string(ref) + "]\n  whole: {}"));
+    const auto error = only_error_of(rules("- devices: [" + std::string(ref) + "]\n  whole: {}"));
     EXPECT_EQ(
         error.substr(0, 99),
         "x.yaml:3:15: gpulet.partition[0].devices: expected an index, a range such as 0-3, or GPU-…, found")
         << ref;
   }
-  EXPECT_EQ(error_of(rules("- devices: [0:1]\n  whole: {}")),
+  EXPECT_EQ(only_error_of(rules("- devices: [0:1]\n  whole: {}")),
             "x.yaml:3:15: gpulet.partition[0].devices: a rule selects whole GPUs, not a MIG device: 0:1");
-  EXPECT_EQ(error_of(rules("- devices: 0-3\n  whole: {}")),
+  EXPECT_EQ(only_error_of(rules("- devices: 0-3\n  whole: {}")),
             "x.yaml:3:14: gpulet.partition[0].devices: a list is wanted: [0-3]");
-  EXPECT_EQ(error_of(rules("- devices: 0\n  whole: {}")),
+  EXPECT_EQ(only_error_of(rules("- devices: 0\n  whole: {}")),
             "x.yaml:3:14: gpulet.partition[0].devices: expected all, a count of GPUs (at least 1) or a list, "
             "found '0'");
   EXPECT_EQ(
-      error_of(rules("- devices: []\n  whole: {}")),
+      only_error_of(rules("- devices: []\n  whole: {}")),
       "x.yaml:3:14: gpulet.partition[0].devices: an empty list of devices: leave devices out, or name at "
       "least one");
   for (const auto* label : {"\"\"", "=x", "a b", "-a", "a=b=c", "Example.com/x", "a/", "a=-"}) {
-    EXPECT_NE(error_of(rules("- nodeLabel: " + std::string(label) + "\n  whole: {}")).find("is not a label"),
-              std::string::npos)
+    EXPECT_NE(
+        only_error_of(rules("- nodeLabel: " + std::string(label) + "\n  whole: {}")).find("is not a label"),
+        std::string::npos)
         << label;
   }
   EXPECT_EQ(parse_node_label("pool="), (NodeLabel{"pool", ""}));
@@ -210,34 +206,35 @@ TEST(Partition, MigProfiles) {
                               "1g.10gb+me,", "all-1g.10gb", "1g.-1gb", "99999g.1gb"}) {
     EXPECT_FALSE(mig_profile_form(profile)) << profile;
   }
-  EXPECT_EQ(error_of(rules("- mig: {devices: {1g10gb: 7}}")),
+  EXPECT_EQ(only_error_of(rules("- mig: {devices: {1g10gb: 7}}")),
             "x.yaml:3:21: gpulet.partition[0].mig.devices: '1g10gb' is not a MIG profile such as 1g.10gb, "
             "1g.10gb+me or 1c.2g.20gb");
   EXPECT_EQ(
-      error_of(rules("- mig: {devices: {1g.10gb: -1}}")),
+      only_error_of(rules("- mig: {devices: {1g.10gb: -1}}")),
       "x.yaml:3:30: gpulet.partition[0].mig.devices.1g.10gb: expected a count of at most 64, found '-1'");
   EXPECT_EQ(
-      error_of(rules("- mig: {devices: {1g.10gb: 0}}")),
+      only_error_of(rules("- mig: {devices: {1g.10gb: 0}}")),
       "x.yaml:3:20: gpulet.partition[0].mig.devices: no MIG device is asked for: at least one would do");
   EXPECT_EQ(
-      error_of(rules("- mig: {devices: {1g.10gb: 2, 2g.20gb: 1}, strategy: single}")),
+      only_error_of(rules("- mig: {devices: {1g.10gb: 2, 2g.20gb: 1}, strategy: single}")),
       "x.yaml:3:20: gpulet.partition[0].mig.devices: more than one profile for one resource: strategy mixed "
       "without a name would do");
   EXPECT_EQ(
-      error_of(rules("- mig: {layout: a, strategy: none}")),
+      only_error_of(rules("- mig: {layout: a, strategy: none}")),
       "x.yaml:3:32: gpulet.partition[0].mig.strategy: unknown MIG strategy: none (mixed or single would do)");
-  EXPECT_EQ(error_of(rules("- mig: {layout: \"\"}")),
+  EXPECT_EQ(only_error_of(rules("- mig: {layout: \"\"}")),
             "x.yaml:3:19: gpulet.partition[0].mig.layout: a layout's name is wanted");
 }
 
 TEST(Partition, OverlapNamesBothPlaces) {
-  EXPECT_EQ(
-      error_of(rules("- devices: [0-3]\n  whole: {}\n- devices: [5, 2-4]\n  timeSlicing: {replicas: 2}")),
-      "x.yaml:5:5: gpulet.partition: GPU 2 has a rule already, at x.yaml:3:5");
+  EXPECT_EQ(only_error_of(
+                rules("- devices: [0-3]\n  whole: {}\n- devices: [5, 2-4]\n  timeSlicing: {replicas: 2}")),
+            "x.yaml:5:5: gpulet.partition: GPU 2 has a rule already, at x.yaml:3:5");
   const std::string uuid(kUuid);
-  EXPECT_EQ(error_of(rules("- devices: [" + uuid + "]\n  whole: {}\n- devices: [" + uuid + "]\n  whole: {}")),
-            "x.yaml:5:5: gpulet.partition: GPU " + uuid + " has a rule already, at x.yaml:3:5");
-  EXPECT_EQ(error_of(rules("- devices: [1, 0-3]\n  whole: {}")),
+  EXPECT_EQ(
+      only_error_of(rules("- devices: [" + uuid + "]\n  whole: {}\n- devices: [" + uuid + "]\n  whole: {}")),
+      "x.yaml:5:5: gpulet.partition: GPU " + uuid + " has a rule already, at x.yaml:3:5");
+  EXPECT_EQ(only_error_of(rules("- devices: [1, 0-3]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition: GPU 1 is named twice");
   // The first wins where a condition, a count or a pattern decides.
   for (const auto* legal :
@@ -261,33 +258,35 @@ TEST(Partition, OneNameMeansOneThing) {
     return rules("- devices: [0]\n  " + a + "\n- devices: [1]\n  " + b, before);
   };
   EXPECT_EQ(
-      error_of(two("timeSlicing: {replicas: 2}", "timeSlicing: {replicas: 4}")),
+      only_error_of(two("timeSlicing: {replicas: 2}", "timeSlicing: {replicas: 4}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 4 replicas is already that of "
       "timeSlicing with 2 replicas at x.yaml:3:5: set a name");
   EXPECT_EQ(
-      error_of(two("timeSlicing: {replicas: 2}", "mps: {shares: [50, 50]}")),
+      only_error_of(two("timeSlicing: {replicas: 2}", "mps: {shares: [50, 50]}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of an mps share of 50 percent is already that of "
       "timeSlicing with 2 replicas at x.yaml:3:5: set a name");
-  EXPECT_EQ(error_of(two("whole: {}", "mig: {layout: a, strategy: single}")),
+  EXPECT_EQ(only_error_of(two("whole: {}", "mig: {layout: a, strategy: single}")),
             "x.yaml:5:5: gpulet.partition: nvidia.com/gpu of MIG devices is already that of whole GPUs at "
             "x.yaml:3:5: "
             "set a name");
-  EXPECT_EQ(error_of(two("mig: {devices: {1g.5gb: 7}, name: s}", "mig: {devices: {2g.10gb: 3}, name: s}")),
-            "x.yaml:5:5: gpulet.partition: nvidia.com/s of MIG devices is already that of MIG devices at "
-            "x.yaml:3:5: "
-            "set a name");
   EXPECT_EQ(
-      error_of(two("mps: {shares: [60, 40]}", "mps: {shares: [60, 20, 20], failRequestsGreaterThanOne: no}")),
+      only_error_of(two("mig: {devices: {1g.5gb: 7}, name: s}", "mig: {devices: {2g.10gb: 3}, name: s}")),
+      "x.yaml:5:5: gpulet.partition: nvidia.com/s of MIG devices is already that of MIG devices at "
+      "x.yaml:3:5: "
+      "set a name");
+  EXPECT_EQ(
+      only_error_of(
+          two("mps: {shares: [60, 40]}", "mps: {shares: [60, 20, 20], failRequestsGreaterThanOne: no}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.mps-60 of an mps share of 60 percent is already that of "
       "an mps share of 60 percent at x.yaml:3:5: set a name");
-  EXPECT_EQ(error_of(rules("- mps: {shares: [60, {memory: 40, name: gpu.mps-60}]}")),
+  EXPECT_EQ(only_error_of(rules("- mps: {shares: [60, {memory: 40, name: gpu.mps-60}]}")),
             "x.yaml:3:5: gpulet.partition: nvidia.com/gpu.mps-60 of an mps share of 60 percent is already "
             "that of an "
             "mps share of 40 percent at x.yaml:3:5: set a name");
   const std::string sharing =
       "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: gpu, replicas: 8}]}}\n";
   EXPECT_EQ(
-      error_of(two("whole: {}", "timeSlicing: {replicas: 2}", sharing)),
+      only_error_of(two("whole: {}", "timeSlicing: {replicas: 2}", sharing)),
       "x.yaml:6:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 2 replicas is already that of "
       "sharing.timeSlicing at x.yaml:1:10: set a name");
   // The same twice is one resource; and where models name the GPUs, only the plan can tell.
@@ -302,7 +301,7 @@ TEST(Partition, OneNameMeansOneThing) {
   }
   const std::string longest(51, 'a');  // with nvidia.com/ one short of the most
   EXPECT_EQ(
-      error_of(rules("- mps: {shares: [60, 40], name: " + longest + "}")),
+      only_error_of(rules("- mps: {shares: [60, 40], name: " + longest + "}")),
       "x.yaml:3:5: gpulet.partition: nvidia.com/" + longest + "-60 is too long for a resource: set a name");
 }
 
@@ -310,8 +309,8 @@ TEST(Partition, WhatIsComparedIsBounded) {
   std::string many, list;
   for (int i = 0; i < 300; ++i) many += "- {devices: 1, whole: {}}\n";
   for (int i = 0; i < 5000; ++i) list += std::string(kUuid) + ", ";
-  EXPECT_NE(error_of(rules(many)).find("more than 256 rules"), std::string::npos);
-  EXPECT_NE(error_of(rules("- devices: [" + list + "0]\n  whole: {}")).find("4096 devices"),
+  EXPECT_NE(only_error_of(rules(many)).find("more than 256 rules"), std::string::npos);
+  EXPECT_NE(only_error_of(rules("- devices: [" + list + "0]\n  whole: {}")).find("4096 devices"),
             std::string::npos);
 }
 
@@ -341,7 +340,7 @@ TEST(Partition, WhoManagesAndFromWhichFiles) {
   sources.environment["FALLBACK_STRATEGIES"] = "";  // what NVIDIA's chart sets when it has none
   EXPECT_TRUE(load(sources)->config.node_config.fallbacks.empty());
   sources.environment["FALLBACK_STRATEGIES"] = "first";
-  EXPECT_EQ(error_of(sources),
+  EXPECT_EQ(only_error_of(sources),
             "env FALLBACK_STRATEGIES: invalid value: first (named, single or empty would do)");
 }
 

@@ -3,22 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "config/load.h"
+#include "config/test_sources.h"
 
 namespace gpulet::config {
 namespace {
 
-Sources file(std::string content, bool drop_in = false) {
-  Sources sources;
-  sources.file_path = "x.yaml";
-  sources.file_content = std::move(content);
-  sources.drop_in = drop_in;
-  return sources;
-}
-
-std::string error_of(const std::string& content) {
-  const auto loaded = load(file(content));
-  return loaded ? "no error" : loaded.error().text();
-}
 
 Sharing time_slicing(const std::string& rest) {
   const auto loaded = load(file("sharing:\n  timeSlicing:\n" + rest));

@@ -5,7 +5,7 @@
 namespace gpulet::config::yaml {
 namespace {
 
-std::string error_of(const std::string& text) {
+std::string syntax_error_of(const std::string& text) {
   const auto document = parse(text, "f");
   return document ? "no error" : document.error().text();
 }
@@ -72,16 +72,16 @@ TEST(Yaml, SaysThatASecondDocumentBegins) {
 }
 
 TEST(Yaml, RefusesInOneLineWithThePlace) {
-  EXPECT_EQ(error_of("a: [1, 2\n").substr(0, 2), "f:");
-  EXPECT_EQ(error_of("a: *b\n").substr(0, 6), "f:1:4:");
-  EXPECT_EQ(error_of("? [a]\n: b\n"), "f:1:3: a key must be a text");
-  EXPECT_EQ(error_of("a: &a [*a]\n"), "f:1:8: an alias inside the value that it stands for");
-  EXPECT_EQ(error_of(std::string("a: 1\nb\0: 2\n", 11)),
+  EXPECT_EQ(syntax_error_of("a: [1, 2\n").substr(0, 2), "f:");
+  EXPECT_EQ(syntax_error_of("a: *b\n").substr(0, 6), "f:1:4:");
+  EXPECT_EQ(syntax_error_of("? [a]\n: b\n"), "f:1:3: a key must be a text");
+  EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside the value that it stands for");
+  EXPECT_EQ(syntax_error_of(std::string("a: 1\nb\0: 2\n", 11)),
             "f:2:2: a control character (code 0): this is not a text");
-  EXPECT_EQ(error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
-  EXPECT_NE(error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),
+  EXPECT_EQ(syntax_error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
+  EXPECT_NE(syntax_error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),
             std::string::npos);
-  EXPECT_NE(error_of(std::string(100'000, '[')), "no error");
+  EXPECT_NE(syntax_error_of(std::string(100'000, '[')), "no error");
 }
 
 // Nine levels of ten aliases each would be a billion values.
@@ -93,12 +93,12 @@ TEST(Yaml, BoundsWhatAliasesUnfoldTo) {
     for (int i = 1; i < 10; ++i) text += ", " + alias;
     text += "]\n";
   }
-  EXPECT_NE(error_of(text).find("more values than any configuration has"), std::string::npos)
-      << error_of(text);
+  EXPECT_NE(syntax_error_of(text).find("more values than any configuration has"), std::string::npos)
+      << syntax_error_of(text);
   // Few values, but long ones.
   std::string wide = "a: &a " + std::string(500'000, 'x') + "\nb: [*a";
   for (int i = 0; i < 100; ++i) wide += ", *a";
-  EXPECT_NE(error_of(wide + "]\n").find("more values than any configuration has"), std::string::npos);
+  EXPECT_NE(syntax_error_of(wide + "]\n").find("more values than any configuration has"), std::string::npos);
 }
 
 }  // namespace

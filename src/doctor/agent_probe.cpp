@@ -39,9 +39,9 @@ AgentDevice device_of(const json& object, std::string name) {
   return device;
 }
 
-class Asking {
+class AskingAgent {
  public:
-  Asking(Loop& loop, const Places& places) : loop_(loop), places_(places) {
+  AskingAgent(Loop& loop, const Places& places) : loop_(loop), places_(places) {
     socket_ = places.socket.empty() ? below(places.host_root, "/run/gpulet/agent.sock") : places.socket;
   }
 
@@ -126,7 +126,7 @@ Result<Agent> parse_agent(const std::string& document, std::string& config) {
 
 Result<Agent> ask_agent(Prober& prober, const Places& places, std::string& config,
                         std::vector<ArchiveFile>& files) {
-  Asking asking(prober.loop(), places);
+  AskingAgent asking(prober.loop(), places);
   const auto get = [&](const std::string& path) {
     return prober.on_loop<std::string>("the agent", kProbeLimit,
                                        [&](auto done) { asking.get(path, std::move(done)); });

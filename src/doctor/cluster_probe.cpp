@@ -22,7 +22,6 @@ using cluster::text_of;
 using nlohmann::json;
 
 constexpr std::size_t kMaxPods = 64u << 20;
-constexpr const char* kOurs = "nvidia.com/";
 
 // What the agent needs in its default settings, but for what it publishes to a scheduler that may not be
 // there.
@@ -62,9 +61,9 @@ std::string unschedulable(const json& pod) {
   return {};
 }
 
-class Asking {
+class AskingCluster {
  public:
-  Asking(Prober& prober, const Places& places)
+  AskingCluster(Prober& prober, const Places& places)
       : prober_(prober), node_(places.node_name), client_(prober.loop(), *places.access, kProbeLimit) {}
 
   Result<ApiResponse> request(const cluster::ApiRequest& request) {
@@ -181,7 +180,7 @@ class Asking {
 
 Result<Cluster> ask_cluster(Prober& prober, const Places& places) {
   if (!places.access) return fail(places.access.error());
-  Asking asking(prober, places);
+  AskingCluster asking(prober, places);
   Cluster cluster;
   GPULET_TRY(asking.who_we_are(cluster));
   cluster.missing_rights = asking.missing_rights();

@@ -112,7 +112,7 @@ Result<CdiSpecs> look_at_cdi(const Trees& trees, const std::string& agent_folder
   Named named;
   for (const auto& file : read.files) {
     const auto spec = cdi::read_spec_file(file).spec;
-    if (!spec || spec->kind.find("nvidia.com/") == std::string::npos) continue;
+    if (!spec || spec->kind.find(kOurs) == std::string::npos) continue;
     specs.files.push_back(file);
     named.add(spec->edits);
     for (const auto& device : spec->devices) named.add(device.edits);

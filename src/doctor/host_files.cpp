@@ -34,7 +34,6 @@ std::string trimmed(const Result<std::string>& text) {
   return text ? std::string(text::trim(*text)) : std::string();
 }
 
-std::string last_part(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -49,10 +48,11 @@ bool is_version(std::string_view word) {
 void add_bridges(const RootDirectory& sys, const std::string& device, Bus& bus,
                  std::set<std::string>& redirecting) {
   std::string folder = device.substr(0, device.rfind('/'));
-  for (; inventory::PciAddress::parse(last_part(folder)); folder.resize(folder.rfind('/'))) {
+  for (; inventory::PciAddress::parse(std::string(text::base_name(folder)));
+       folder.resize(folder.rfind('/'))) {
     const auto config = sys.read(folder + "/config");
     bus.bridges_unseen = bus.bridges_unseen || !config || config->size() <= kShownToAll;
-    if (config && acs_redirects(*config)) redirecting.insert(last_part(folder));
+    if (config && acs_redirects(*config)) redirecting.emplace(text::base_name(folder));
   }
 }
 
@@ -64,7 +64,7 @@ void add_function(const RootDirectory& sys, const std::string& name, Bus& bus,
   if (pci_class == kNvSwitch) ++bus.switches;
   if (pci_class >> 16 != kDisplay) return;
   const auto driver = sys.resolve(*device + "/driver");
-  bus.gpus.push_back({name, driver ? last_part(*driver) : std::string()});
+  bus.gpus.push_back({name, driver ? std::string(text::base_name(*driver)) : std::string()});
   const auto type = trimmed(sys.read(*device + "/iommu_group/type"));
   if (type == "DMA" || type == "DMA-FQ") bus.translated_gpus.push_back(name);
   add_bridges(sys, *device, bus, redirecting);
@@ -228,7 +228,7 @@ Result<Programs> look_at_programs(const Trees& trees) {
     if (!pid) continue;
     const auto arguments = text::split(proc.read("/" + entry + "/cmdline").value_or(std::string()), '\0');
     if (arguments.empty()) continue;
-    const auto name = last_part(arguments[0]);
+    const auto name = text::base_name(arguments[0]);
     const bool agent = name == "gpulet" && arguments.size() > 1 && arguments[1] == "agent";
     if (agent || name == "nvidia-device-plugin")
       programs.device_plugins.emplace_back(static_cast<int>(*pid), agent ? "gpulet agent" : name);

@@ -16,7 +16,6 @@ namespace {
 // Where others put it than /var/lib/kubelet: MicroK8s, k0s.
 constexpr const char* kOtherFolders[] = {"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet",
                                          "/var/lib/k0s/kubelet"};
-constexpr std::string_view kOurs = "nvidia.com/";
 constexpr Duration kMpsLimit = std::chrono::seconds(3);
 
 // NVIDIA's plugin names its sockets nvidia-<resource>.sock, GKE's nvidiaGPU-<time>.sock.

@@ -12,6 +12,9 @@
 
 namespace gpulet::doctor {
 
+inline constexpr std::string_view kOurs =
+    "nvidia.com/";  // whose resources, CDI kinds and labels are asked about
+
 // Where a node's trees are, as this process sees them.
 struct Trees {
   std::string host, driver, proc, sys, dev;

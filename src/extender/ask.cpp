@@ -16,7 +16,7 @@ namespace gpulet::extender {
 namespace {
 
 constexpr const char* kPeer = "the extender";
-constexpr std::size_t kMaxPemBytes = 1u << 20;
+constexpr std::size_t kMaxAuthoritiesBytes = 1u << 20;
 
 class Asking {
  public:
@@ -110,7 +110,7 @@ class Asking {
                                      std::pair{&options.certificate, question_.certificate_file},
                                      std::pair{&options.key, question_.key_file}}) {
       if (file.empty()) continue;
-      GPULET_TRY_ASSIGN(*text, read_file(file, kMaxPemBytes));
+      GPULET_TRY_ASSIGN(*text, read_file(file, kMaxAuthoritiesBytes));
       if (text->empty()) return fail(Code::kInvalidArgument, "is empty", file);
     }
     return cluster::TlsClient::create(options);

@@ -9,8 +9,6 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
-const Scope kCut = scope("GPU-1");
 
 struct TableRow {
   std::uint64_t code = 0;

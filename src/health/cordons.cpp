@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::string_view kHead = "gpulet-cordons 1";
+constexpr std::string_view kCordonsHead = "gpulet-cordons 1";
 constexpr std::string_view kCordoned = "cordoned", kUncordoned = "uncordoned";
 constexpr std::size_t kMaxUuid = 128;
 
@@ -70,7 +70,7 @@ std::string cordon_words(std::string_view text) {
 }
 
 std::string format_cordons(const Cordons& cordons) {
-  std::string out = std::string(kHead) + "\n";
+  std::string out = std::string(kCordonsHead) + "\n";
   for (const auto& [uuid, word] : cordons) {
     const auto at = std::chrono::floor<milliseconds>(std::clamp(word.at, kFirstWallTime, kLastWallTime));
     out += std::string(word.wish == Wish::kCordon ? kCordoned : kUncordoned) + " " + uuid.str() + " " +
@@ -87,7 +87,8 @@ Result<Cordons> parse_cordons(std::string_view text) {
   const auto wrong = [](std::size_t line, const std::string& what) {
     return fail(Code::kInvalidArgument, "line " + std::to_string(line + 1) + " " + what);
   };
-  if (lines.empty() || lines[0] != kHead) return wrong(0, "is not '" + std::string(kHead) + "'");
+  if (lines.empty() || lines[0] != kCordonsHead)
+    return wrong(0, "is not '" + std::string(kCordonsHead) + "'");
   if (lines.size() == 1 || !lines.back().empty()) return wrong(lines.size() - 1, "is cut off");
   for (std::size_t i = 1; i + 1 < lines.size(); ++i) {
     if (cordons.size() >= kMaxCordons) return wrong(i, "is one too many");

@@ -14,7 +14,6 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
 const DeviceUuid kUuid("GPU-0");
 
 OperatorWord word(Wish wish, std::int64_t at_ms, std::string words = {}) {

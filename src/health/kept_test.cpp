@@ -6,7 +6,6 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
 
 const std::string kBoot = "boot-1";
 

@@ -7,8 +7,6 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
-const Scope kCut = scope("GPU-1");
 
 // ---- applications ----
 

@@ -6,7 +6,6 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
 
 EccReading ecc(std::uint64_t dram, std::uint64_t sram = 0, bool threshold = false) {
   EccReading reading;

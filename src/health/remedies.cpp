@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kGspTimeout = 119, kGspError = 120;
 constexpr std::uint64_t kPowerCable = 54;
 
-constexpr std::string_view kReset = "End what runs on it, then reset it: nvidia-smi --gpu-reset -i {gpu}";
+constexpr std::string_view kResetIt = "End what runs on it, then reset it: nvidia-smi --gpu-reset -i {gpu}";
 
 struct Remedy {
   FaultClass fault_class;
@@ -21,10 +21,10 @@ struct Remedy {
 };
 using enum FaultClass;
 constexpr Remedy kRemedies[] = {
-    {kXidReset, kReset},
+    {kXidReset, kResetIt},
     {kXidReboot, "Reboot the node; if it is lost again, check its power, riser and seating"},
     {kXidVirtualMachine, "Restart the virtual machine"},
-    {kXidEcc, kReset},
+    {kXidEcc, kResetIt},
     {kXidNvLink,
      "Reset all GPUs of its NVLink fabric together (nvidia-smi --gpu-reset) and restart the fabric manager; "
      "a "
@@ -40,7 +40,7 @@ constexpr Remedy kRemedies[] = {
     {kRecoveryAction, "Do what the driver asks for; for a reset: nvidia-smi --gpu-reset -i {gpu}"},
     {kRecoveryDrain,
      "Let what runs on it finish or move it away, then reset it: nvidia-smi --gpu-reset -i {gpu}"},
-    {kResetRequired, kReset},
+    {kResetRequired, kResetIt},
     {kLost, "Look for it (lspci, the kernel's log); if it stays away, reboot the node and check its seating"},
     {kSilent, "Look into the kernel's log: a driver call hangs; if that stays, reboot the node"},
     {kDriverAway, "See that the driver is loaded: nvidia-smi, or the driver's container"},
@@ -65,7 +65,7 @@ constexpr Remedy kRemedies[] = {
     {kInforom, "Ask NVIDIA's support: a corrupted InfoROM must be written anew, or the card replaced"},
     {kSwitch,
      "Reset all GPUs of the switch together, or reboot the node; a fatal error that returns is hardware"},
-    {kProbeFailed, kReset},
+    {kProbeFailed, kResetIt},
     {kCordoned, "gpulet uncordon {device}, when what it was cordoned for is done"},
 };
 static_assert(std::size(kRemedies) == kFaultClasses);

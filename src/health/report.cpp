@@ -12,7 +12,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr unsigned kVersion = 1;
-constexpr std::uint64_t kMostRelapses = 1'000'000;
 constexpr std::size_t kMostFaults = kMaxFaults + kFaultClasses;
 
 Json instance(std::uint32_t id) { return id == kNoInstance ? Json() : Json(id); }

@@ -13,9 +13,7 @@
 namespace gpulet::health {
 namespace {
 
-const Scope kGpu = scope("GPU-0");
-
-inventory::Snapshot named() {
+inventory::Snapshot reported_node() {
   auto snapshot = node();
   for (auto& gpu : snapshot.gpus) gpu.model = "H100";
   for (auto& mig : snapshot.gpus[1].mig_devices) {
@@ -33,7 +31,7 @@ View view_of(const Feed& feed) {
 
 // A GPU that was reset after XID 95, one instance with XID 13 times many, a cordon.
 Feed busy() {
-  Feed feed({}, XidFilter("", ""), named());
+  Feed feed({}, XidFilter("", ""), reported_node());
   feed.xid(kGpu, 95);
   feed.pass(seconds(9));
   feed.tell(kGpu, ResetDone{});

@@ -89,7 +89,7 @@ constexpr FaultRule kRules[] = {
 static_assert(std::size(kRules) == kFaultClasses);
 static_assert(std::ranges::is_sorted(kRules, {}, &FaultRule::fault_class));
 
-constexpr std::string_view kEffects[] = {"ignore", "flag", "drain", "quarantine", "lose"};
+constexpr std::string_view kEffectNames[] = {"ignore", "flag", "drain", "quarantine", "lose"};
 
 Verdict judge_nvlink5(const Xid& xid, const std::optional<NvLink5Detail>& detail, unsigned branch) {
   // An event says no more than the code: the log's line or the recovery action will.
@@ -136,12 +136,12 @@ Verdict judge_class(const Xid& xid, const std::optional<NvLink5Detail>& detail, 
 
 }  // namespace
 
-std::string_view name(Effect effect) { return kEffects[static_cast<std::size_t>(effect)]; }
+std::string_view name(Effect effect) { return kEffectNames[static_cast<std::size_t>(effect)]; }
 
 std::optional<Effect> parse_effect(std::string_view name) {
-  const auto found = std::ranges::find(kEffects, name);
-  if (found == std::end(kEffects)) return std::nullopt;
-  return static_cast<Effect>(found - std::begin(kEffects));
+  const auto found = std::ranges::find(kEffectNames, name);
+  if (found == std::end(kEffectNames)) return std::nullopt;
+  return static_cast<Effect>(found - std::begin(kEffectNames));
 }
 
 Source source_of_check(unsigned index) {

@@ -40,7 +40,7 @@ bool worse(const Fault& a, const Fault& b) {
   return std::tie(a.fault_class, a.code, a.scope) < std::tie(b.fault_class, b.code, b.scope);
 }
 
-bool applications_gone(const Record& record, const Scope& device) {
+bool no_process_left(const Record& record, const Scope& device) {
   return std::ranges::any_of(record.processes, [&](const auto& reading) {
     return reading.second.second == 0 && reading.first.covers(device);
   });
@@ -92,7 +92,7 @@ Standing Machine::standing_of(const Record& record, const Scope& device) const {
   }
   const auto& worst = standing.faults.front();
   standing.state = state_by(worst.effect, worst.proved.has_value());
-  if (standing.state == State::kDraining && applications_gone(record, device))
+  if (standing.state == State::kDraining && no_process_left(record, device))
     standing.state = State::kQuarantined;
   standing.reason = worst.text();
   standing.comes_back = comes_back(worst, record, policy_);

@@ -44,6 +44,8 @@ struct Fault {
   std::string text() const;    // "XID 79: GPU has fallen off the bus", without the count
 };
 
+inline constexpr unsigned kMostRelapses = 1'000'000;  // that are read back of a GPU
+
 struct Standing {
   State state = State::kHealthy;
   Time since{};        // when it came into this state; never earlier than when it came into the one before

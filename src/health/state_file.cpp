@@ -2,6 +2,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/wall_time.h"
 #include "health/machine.h"
 
 namespace gpulet::health {
@@ -11,11 +12,8 @@ constexpr std::string_view kHead = "gpulet-health 1";
 constexpr std::string_view kEnd = "end";
 // The year 2262: beyond, nanoseconds since 1970 no longer fit.
 constexpr std::uint64_t kLatest = 9'200'000'000'000;
-constexpr std::uint64_t kMostRelapses = 1'000'000;
 
-std::string milliseconds(WallTime wall) {
-  return std::to_string(std::chrono::floor<std::chrono::milliseconds>(wall).time_since_epoch().count());
-}
+std::string milliseconds(WallTime wall) { return std::to_string(unix_milliseconds(wall)); }
 
 std::string instance(std::uint32_t id) { return id == kNoInstance ? "-" : std::to_string(id); }
 

@@ -7,7 +7,7 @@
 namespace gpulet::health {
 namespace {
 
-inventory::Snapshot named() {
+inventory::Snapshot told_node() {
   auto snapshot = node();
   unsigned next = 0;
   for (auto& mig : snapshot.gpus[1].mig_devices) mig.uuid = DeviceUuid("MIG-" + std::to_string(next++));
@@ -18,7 +18,7 @@ class Telling : public testing::Test {
  protected:
   View view() const { return view_of(feed.machine, feed.there, {feed.now, {}}); }
   NodeNews news() const { return node_news(view()); }
-  Feed feed{{}, XidFilter("", ""), named()};
+  Feed feed{{}, XidFilter("", ""), told_node()};
 };
 
 TEST_F(Telling, AHealthyNodeIsTrue) {

@@ -42,6 +42,9 @@ inline inventory::Snapshot node(const std::string& driver = "570.124.06") {
   return snapshot;
 }
 
+inline const Scope kGpu = scope("GPU-0");  // the whole one
+inline const Scope kCut = scope("GPU-1");
+
 class Feed {
  public:
   explicit Feed(Policy policy = {}, XidFilter filter = XidFilter("", ""),

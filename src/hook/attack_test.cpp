@@ -29,11 +29,6 @@ std::vector<std::string> all_steps(const std::vector<std::string>& more = {}) {
   return arguments;
 }
 
-void expect_untouched(const TestImage& image) {
-  EXPECT_TRUE(image.outside_is_untouched());
-  EXPECT_THAT(image.left_overs(), IsEmpty());
-}
-
 TEST(Attack, LinksToTheHostLeadIntoTheImage) {
   for (const bool with_dots : {false, true}) {
     const TestImage image;

@@ -9,7 +9,7 @@ namespace {
 
 using testing::ElementsAre;
 
-Result<Container> read(const TestImage& image, const std::string& state) {
+Result<Container> read_state(const TestImage& image, const std::string& state) {
   const auto path = image.base() / "state.json";
   std::ofstream(path) << state;
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -19,7 +19,7 @@ Result<Container> read(const TestImage& image, const std::string& state) {
 TEST(Container, RuncsStateLeadsThroughTheBundle) {
   const TestImage image;
   image.environment({"A=1", "PATH=/bin", "A=2"});
-  const auto container = read(image, image.state());
+  const auto container = read_state(image, image.state());
   ASSERT_TRUE(container) << container.error().text();
   EXPECT_EQ(container->root_path, image.root());
   EXPECT_THAT(container->environment, ElementsAre("A=1", "PATH=/bin", "A=2"));
@@ -32,7 +32,7 @@ TEST(Container, CrunsStateHasTheRoot) {
   const TestImage image;
   std::filesystem::remove(image.base() / "bundle/config.json");
   const auto container =
-      read(image, R"({"root":")" + image.root().string() + R"(","bundle":"/nonexistent"})");
+      read_state(image, R"({"root":")" + image.root().string() + R"(","bundle":"/nonexistent"})");
   ASSERT_TRUE(container) << container.error().text();
   EXPECT_EQ(container->root_path, image.root());
 }
@@ -42,7 +42,7 @@ TEST(Container, AnAbsoluteRootInTheBundle) {
   std::ofstream(image.base() / "bundle/config.json")
       << R"({"root":{"path":")" << image.root().string()
       << R"(","readonly":true},"process":null,"linux":{"namespaces":[{"type":"mount"},{"type":"user"}]}})";
-  const auto container = read(image, image.state());
+  const auto container = read_state(image, image.state());
   ASSERT_TRUE(container) << container.error().text();
   EXPECT_TRUE(container->root_read_only);
   EXPECT_TRUE(container->user_namespace);

@@ -13,8 +13,8 @@ namespace gpulet::hook {
 namespace {
 
 constexpr std::string_view kLibraryPrefix = "libcuda.so.";
-constexpr std::size_t kMaxFolderEntries = 1024;
-constexpr std::size_t kMaxLibraryBytes = 1u << 30;
+constexpr std::size_t kMaxCompatFiles = 1024;
+constexpr std::size_t kMaxCompatBytes = 1u << 30;
 
 ReadAt reader_of(int fd) {
   return [fd](std::uint64_t offset, std::span<char> out) {
@@ -47,12 +47,12 @@ std::optional<std::string> only_library(const Rootfs& root, std::string_view fol
 
 // Whether the container's own library is to come first; false for all that is odd about it.
 bool is_wanted(const Rootfs& root, std::string_view folder, const HostVersions& host) {
-  const auto names = root.list(folder, kMaxFolderEntries);
+  const auto names = root.list(folder, kMaxCompatFiles);
   if (!names) return false;
   const auto version = only_library(root, folder, *names);
   if (!version) return false;
   const auto file =
-      root.open_regular(std::string(folder) + "/" + std::string(kLibraryPrefix) + *version, kMaxLibraryBytes);
+      root.open_regular(std::string(folder) + "/" + std::string(kLibraryPrefix) + *version, kMaxCompatBytes);
   if (!file) return false;
   const auto note = read_compat_note(reader_of(file->get()));
   return note && compat_wanted(*note, *version, host);

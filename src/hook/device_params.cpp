@@ -19,32 +19,32 @@ constexpr std::string_view kFolder = "/proc/driver/nvidia";
 constexpr std::size_t kMaxParamsBytes = 64u << 10;
 constexpr unsigned kAttributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC;
 
-tl::unexpected<Error> failed(std::string_view what) {
+tl::unexpected<Error> params_failed(std::string_view what) {
   return fail(errno_error(what, errno, std::string(kParams)));
 }
 
 // A tmpfs that nothing is attached to, with one file "params".
 Result<FileDescriptor> make_folder_with(std::string_view content) {
   const FileDescriptor context(::fsopen("tmpfs", FSOPEN_CLOEXEC));
-  if (!context.valid()) return failed("cannot make a tmpfs");
+  if (!context.valid()) return params_failed("cannot make a tmpfs");
   for (const auto& [key, value] : {std::pair{"size", "128k"}, {"nr_inodes", "4"}, {"mode", "0555"}})
     if (::fsconfig(context.get(), FSCONFIG_SET_STRING, key, value, 0) != 0)
-      return failed("cannot make a tmpfs");
+      return params_failed("cannot make a tmpfs");
   if (::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0)
-    return failed("cannot make a tmpfs");
+    return params_failed("cannot make a tmpfs");
   FileDescriptor folder(::fsmount(context.get(), FSMOUNT_CLOEXEC, kAttributes));
-  if (!folder.valid()) return failed("cannot make a tmpfs");
+  if (!folder.valid()) return params_failed("cannot make a tmpfs");
   const FileDescriptor file(::openat(folder.get(), "params", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444));
-  if (!file.valid()) return failed("cannot write a copy");
+  if (!file.valid()) return params_failed("cannot write a copy");
   if (::write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
       ::fchmod(file.get(), 0444) != 0)
-    return failed("cannot write a copy");
+    return params_failed("cannot write a copy");
   return folder;
 }
 
 Status attach(int tree, int place) {
   if (::move_mount(tree, "", place, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) != 0)
-    return failed("cannot mount over it");
+    return params_failed("cannot mount over it");
   return {};
 }
 
@@ -55,18 +55,18 @@ Status bind_copy(std::string_view content, int folder, int file) {
   GPULET_TRY(attach(copy.get(), folder));
   FileDescriptor bound(::open_tree(copy.get(), "params", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
   Status done;
-  if (!bound.valid()) done = failed("cannot take the copy");
+  if (!bound.valid()) done = params_failed("cannot take the copy");
   // The mount is named by standing in it: no path leads to it for sure.
   if (::fchdir(copy.get()) != 0 || ::umount2(".", MNT_DETACH) != 0)
-    return failed("cannot unmount the copy's folder");
-  if (::chdir("/") != 0) return failed("cannot leave the copy's folder");
+    return params_failed("cannot unmount the copy's folder");
+  if (::chdir("/") != 0) return params_failed("cannot leave the copy's folder");
   if (!done) return done;
   mount_attr attributes{};
   attributes.attr_set = MOUNT_ATTR_RDONLY | kAttributes;
   attributes.propagation = MS_PRIVATE;
   // Linux 5.12; before it the file's mode alone keeps it.
   if (::mount_setattr(bound.get(), "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0 && errno != ENOSYS)
-    return failed("cannot make the copy read-only");
+    return params_failed("cannot make the copy read-only");
   return attach(bound.get(), file);
 }
 

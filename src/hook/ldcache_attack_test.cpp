@@ -14,11 +14,6 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-void expect_untouched(const TestImage& image) {
-  EXPECT_TRUE(image.outside_is_untouched());
-  EXPECT_THAT(image.left_overs(), IsEmpty());
-}
-
 TEST(LdcacheAttack, EtcIsALinkToTheHost) {
   SKIP_WITHOUT_LDCACHE_RIGHTS();
   const TestImage image;

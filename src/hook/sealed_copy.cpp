@@ -18,9 +18,9 @@ namespace gpulet::hook {
 namespace {
 
 #if defined(__x86_64__)
-constexpr Elf64_Half kMachine = EM_X86_64;
+constexpr Elf64_Half kElfMachine = EM_X86_64;
 #elif defined(__aarch64__)
-constexpr Elf64_Half kMachine = EM_AARCH64;
+constexpr Elf64_Half kElfMachine = EM_AARCH64;
 #else
 #error "which machine's programs run here?"
 #endif
@@ -59,7 +59,7 @@ Status check_static(int fd, const std::string& path) {
   if (!read_at(fd, 0, &header, sizeof header) || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
     return fail(Code::kFailedPrecondition,
                 "the host's ldconfig is not a program but a script, say: name the real one", path);
-  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != kMachine ||
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_machine != kElfMachine ||
       header.e_phentsize != sizeof(Elf64_Phdr) || header.e_phnum > kMaxSegments)
     return fail(Code::kFailedPrecondition, "the host's ldconfig is not a program of this machine's", path);
   for (std::size_t i = 0; i < header.e_phnum; ++i) {

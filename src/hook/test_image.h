@@ -182,4 +182,10 @@ inline std::string with_own_mounts(const std::function<std::string()>& body) {
   return answer;
 }
 
+// After an attack: the tree beside the image is as it was, and nothing of the hook's lies about in it.
+inline void expect_untouched(const TestImage& image) {
+  EXPECT_TRUE(image.outside_is_untouched());
+  EXPECT_TRUE(image.left_overs().empty()) << image.left_overs().front();
+}
+
 }  // namespace gpulet::hook

@@ -3,13 +3,14 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "metrics/test_pods.h"
+
 namespace gpulet::metrics {
 namespace {
 
 using namespace std::chrono_literals;
 
-const DeviceUuid kGpu("GPU-1");
-const PodName kTrain{"default", "train"}, kServe{"default", "serve"};
+const DeviceUuid kCharged("GPU-1");
 
 Shares shares(const std::vector<std::pair<PodName, double>>& pods, double rest) {
   Shares all;
@@ -20,8 +21,8 @@ Shares shares(const std::vector<std::pair<PodName, double>>& pods, double rest) 
 
 TEST(Accounts, EnergyFollowsBusyTime) {
   Accounts accounts;
-  accounts.add(kGpu, {1000, 800ms}, shares({{kTrain, 60}, {kServe, 0}}, 20));
-  const auto& account = accounts.all().at(kGpu);
+  accounts.add(kCharged, {1000, 800ms}, shares({{kTrain, 60}, {kServe, 0}}, 20));
+  const auto& account = accounts.all().at(kCharged);
   EXPECT_EQ(account.pods.at(kTrain), (Charge{750, 600ms}));
   EXPECT_EQ(account.pods.at(kServe), (Charge{0, 0ms}));
   EXPECT_EQ(account.nobody, (Charge{250, 200ms}));
@@ -30,24 +31,24 @@ TEST(Accounts, EnergyFollowsBusyTime) {
 
 TEST(Accounts, AnIdleDeviceIsItsHoldersAlone) {
   Accounts accounts;
-  accounts.add(kGpu, {100, 0ms}, shares({{kTrain, 0}}, 0));
-  EXPECT_EQ(accounts.all().at(kGpu).pods.at(kTrain), (Charge{100, 0ms}));
-  accounts.add(kGpu, {100, 0ms}, shares({{kServe, 0}, {kTrain, 0}}, 0));
-  EXPECT_EQ(accounts.all().at(kGpu).pods.at(kTrain), (Charge{100, 0ms}));
-  EXPECT_EQ(accounts.all().at(kGpu).nobody, (Charge{100, 0ms}));
-  accounts.add(kGpu, {100, 0ms}, shares({}, 0));
-  EXPECT_EQ(accounts.all().at(kGpu).nobody, (Charge{200, 0ms}));
+  accounts.add(kCharged, {100, 0ms}, shares({{kTrain, 0}}, 0));
+  EXPECT_EQ(accounts.all().at(kCharged).pods.at(kTrain), (Charge{100, 0ms}));
+  accounts.add(kCharged, {100, 0ms}, shares({{kServe, 0}, {kTrain, 0}}, 0));
+  EXPECT_EQ(accounts.all().at(kCharged).pods.at(kTrain), (Charge{100, 0ms}));
+  EXPECT_EQ(accounts.all().at(kCharged).nobody, (Charge{100, 0ms}));
+  accounts.add(kCharged, {100, 0ms}, shares({}, 0));
+  EXPECT_EQ(accounts.all().at(kCharged).nobody, (Charge{200, 0ms}));
 }
 
 TEST(Accounts, APodThatHasGoneIsFormer) {
   Accounts accounts;
-  accounts.add(kGpu, {100, 10ms}, shares({{kTrain, 50}}, 0));
-  accounts.add(kGpu, {100, 10ms}, shares({{kServe, 50}}, 0));
-  const auto& account = accounts.all().at(kGpu);
+  accounts.add(kCharged, {100, 10ms}, shares({{kTrain, 50}}, 0));
+  accounts.add(kCharged, {100, 10ms}, shares({{kServe, 50}}, 0));
+  const auto& account = accounts.all().at(kCharged);
   EXPECT_EQ(account.pods.size(), 1u);
   EXPECT_EQ(account.former, (Charge{100, 10ms}));
   // It comes again: another Pod of that name begins at nothing.
-  accounts.add(kGpu, {100, 10ms}, shares({{kTrain, 50}}, 0));
+  accounts.add(kCharged, {100, 10ms}, shares({{kTrain, 50}}, 0));
   EXPECT_EQ(account.pods.at(kTrain), (Charge{100, 10ms}));
   EXPECT_EQ(account.former, (Charge{200, 20ms}));
 }
@@ -56,8 +57,8 @@ TEST(Accounts, WhatIsNotKnownIsNobodys) {
   Accounts accounts;
   auto unknown = shares({{kServe, 10}, {kTrain, 20}}, 30);
   unknown.busy_known = false;
-  accounts.add(kGpu, {100, 60ms}, unknown);
-  EXPECT_EQ(accounts.all().at(kGpu).nobody, (Charge{100, 60ms}));
+  accounts.add(kCharged, {100, 60ms}, unknown);
+  EXPECT_EQ(accounts.all().at(kCharged).nobody, (Charge{100, 60ms}));
   accounts.keep_only({});
   EXPECT_TRUE(accounts.all().empty());
 }
@@ -79,8 +80,8 @@ RC_GTEST_PROP(AccountsProperties, TheSumIsTheDevices, ()) {
     energy += device.millijoules;
     busy += device.busy;
     const auto before = accounts.all();
-    accounts.add(kGpu, device, of);
-    const auto& account = accounts.all().at(kGpu);
+    accounts.add(kCharged, device, of);
+    const auto& account = accounts.all().at(kCharged);
     Charge sum = account.nobody;
     sum.millijoules += account.former.millijoules;
     sum.busy += account.former.busy;
@@ -88,9 +89,9 @@ RC_GTEST_PROP(AccountsProperties, TheSumIsTheDevices, ()) {
       sum.millijoules += charge.millijoules;
       sum.busy += charge.busy;
       // Counters only rise.
-      if (!before.contains(kGpu) || !before.at(kGpu).pods.contains(pod)) continue;
-      RC_ASSERT(charge.millijoules >= before.at(kGpu).pods.at(pod).millijoules);
-      RC_ASSERT(charge.busy >= before.at(kGpu).pods.at(pod).busy);
+      if (!before.contains(kCharged) || !before.at(kCharged).pods.contains(pod)) continue;
+      RC_ASSERT(charge.millijoules >= before.at(kCharged).pods.at(pod).millijoules);
+      RC_ASSERT(charge.busy >= before.at(kCharged).pods.at(pod).busy);
     }
     RC_ASSERT(account.pods.size() == pods.size());
     RC_ASSERT(sum.millijoules == energy);

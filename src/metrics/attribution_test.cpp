@@ -5,10 +5,12 @@
 
 #include <algorithm>
 
+#include "metrics/test_pods.h"
+
 namespace gpulet::metrics {
 namespace {
 
-const PodName kTrain{"default", "train"}, kServe{"default", "serve"}, kOther{"kube-system", "other"};
+const PodName kOther{"kube-system", "other"};
 
 inventory::Snapshot machine() {
   inventory::Snapshot snapshot;
@@ -30,12 +32,6 @@ inventory::Snapshot machine() {
     mig.mig_devices.push_back(device);
   }
   return snapshot;
-}
-
-ContainerDevices container(const PodName& pod, const std::string& name, const std::vector<std::string>& ids) {
-  ContainerDevices one{pod, name, {}};
-  for (const auto& id : ids) one.devices[ResourceName("nvidia.com/gpu")].push_back(DeviceId(id));
-  return one;
 }
 
 Holder holder(const PodName& pod) { return {pod, {"main"}, {}}; }
@@ -83,8 +79,8 @@ TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
   };
   const Holders wanted = {
       {DeviceUuid("GPU-0"),
-       {{kServe, {"main"}, {"1"}, {held("main", "1")}},
-        {kTrain, {"a", "b"}, {"2", "9", "10"}, {held("a", "2"), held("b", "10"), held("b", "9")}}}},
+       {{kTrain, {"a", "b"}, {"2", "9", "10"}, {held("a", "2"), held("b", "10"), held("b", "9")}},
+        {kServe, {"main"}, {"1"}, {held("main", "1")}}}},
       {DeviceUuid("GPU-1"), {{kTrain, {"b"}, {}, {held("b", "")}}}},
       {DeviceUuid("GPU-2"), {{kOther, {"x"}, {}, {held("x", "")}}}},
       {DeviceUuid("MIG-a"), {{kOther, {"x"}, {}}}},

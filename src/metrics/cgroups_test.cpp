@@ -9,7 +9,7 @@ using Uids = std::vector<std::string>;
 
 const std::string kUid = "0b1d2a3c-4d5e-4f60-8172-93a4b5c6d7e8";
 const std::string kUnderscored = "0b1d2a3c_4d5e_4f60_8172_93a4b5c6d7e8";
-const std::string kOther = "ffffffff-4d5e-4f60-8172-93a4b5c6d7e8";
+const std::string kOtherUid = "ffffffff-4d5e-4f60-8172-93a4b5c6d7e8";
 const std::string kStatic = "d0a1b2c3d4e5f60718293a4b5c6d7e8f";
 const std::string kContainer = std::string(64, 'c');
 
@@ -49,8 +49,8 @@ TEST(Cgroups, VersionOneHasItOnEachLine) {
 TEST(Cgroups, ThePodOfThisNodeIsTheOutermost) {
   // A kubelet within a Pod, or one that lies.
   EXPECT_EQ(
-      pod_uids("0::/kubepods/pod" + kUid + "/" + kContainer + "/kubepods/burstable/pod" + kOther + "/x"),
-      (Uids{kUid, kOther}));
+      pod_uids("0::/kubepods/pod" + kUid + "/" + kContainer + "/kubepods/burstable/pod" + kOtherUid + "/x"),
+      (Uids{kUid, kOtherUid}));
 }
 
 TEST(Cgroups, WhatIsNoPod) {

@@ -7,22 +7,14 @@
 #include <set>
 
 #include "base/text.h"
+#include "metrics/test_pods.h"
 #include "metrics/test_promtool.h"
 
 namespace gpulet::metrics {
 namespace {
 
-const PodName kTrain{"default", "train"}, kServe{"prod", "serve"};
 
 // The lines of a page that begin so.
-std::vector<std::string> lines(const Exposition& page, const std::string& begin) {
-  std::vector<std::string> found;
-  for (const auto& line : text::split(page.text(), '\n')) {
-    if (line.starts_with(begin)) found.push_back(line);
-  }
-  return found;
-}
-
 Sample one_gpu() {
   Sample sample;
   GpuSample gpu;
@@ -69,7 +61,7 @@ Exposition page_of(const Sample& sample, const Uses& uses = {}, const PageOption
   return page;
 }
 
-const std::string kGpu =
+const std::string kGpu3 =
     R"({gpu="3",UUID="GPU-3",pci_bus_id="00000000:1B:00.0",device="nvidia3",modelName="NVIDIA H100 80GB HBM3")";
 
 TEST(DcgmPage, OneGpuThatNobodyHolds) {
@@ -81,43 +73,43 @@ TEST(DcgmPage, OneGpuThatNobodyHolds) {
             "# HELP DCGM_FI_DEV_FB_FREE Framebuffer memory free (in MiB).\n"
             "# TYPE DCGM_FI_DEV_FB_FREE gauge\n"
             "DCGM_FI_DEV_FB_FREE" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 500\n"
                 "# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).\n"
                 "# TYPE DCGM_FI_DEV_FB_USED gauge\n"
                 "DCGM_FI_DEV_FB_USED" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 1000\n"
                 "# HELP DCGM_FI_DEV_GPU_TEMP GPU temperature (in C).\n"
                 "# TYPE DCGM_FI_DEV_GPU_TEMP gauge\n"
                 "DCGM_FI_DEV_GPU_TEMP" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 41\n"
                 "# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).\n"
                 "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n"
                 "DCGM_FI_DEV_GPU_UTIL" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 80\n"
                 "# HELP DCGM_FI_DEV_POWER_USAGE Power draw (in W).\n"
                 "# TYPE DCGM_FI_DEV_POWER_USAGE gauge\n"
                 "DCGM_FI_DEV_POWER_USAGE" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 70.25\n"
                 "# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION Total energy consumption since boot (in mJ).\n"
                 "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION counter\n"
                 "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION" +
-                kGpu + rest +
+                kGpu3 + rest +
                 " 12345678901\n"
                 "# HELP DCGM_FI_DEV_XID_ERRORS Value of the last XID error encountered.\n"
                 "# TYPE DCGM_FI_DEV_XID_ERRORS gauge\n"
                 "DCGM_FI_DEV_XID_ERRORS" +
-                kGpu + rest.substr(0, rest.size() - 1) +
+                kGpu3 + rest.substr(0, rest.size() - 1) +
                 R"(,err_code="0",err_msg="No Error"} 0)"
                 "\n"
                 "# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.\n"
                 "# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge\n"
                 "DCGM_FI_PROF_GR_ENGINE_ACTIVE" +
-                kGpu + rest + " 0.79\n");
+                kGpu3 + rest + " 0.79\n");
 }
 
 TEST(DcgmPage, HostAndModelAndTheOldNames) {
@@ -142,7 +134,7 @@ TEST(DcgmPage, ThePodThatHoldsItIsOnEverySeries) {
   uses.pods[kTrain] = {"uid-1", {{"app", "x"}, {"gpu", "hidden"}, {"pod", "hidden"}}};
   const auto page = page_of(one_gpu(), uses);
   const std::string wanted =
-      kGpu +
+      kGpu3 +
       R"(,DCGM_FI_DRIVER_VERSION="570.124.06",app="x",container="main",namespace="default",pod="train")"
       R"(,pod_uid="uid-1")";
   for (const auto& line : lines(page, "DCGM_FI_DEV_GPU_"))
@@ -167,22 +159,22 @@ TEST(DcgmPage, ManyPodsHaveTheirOwnMemoryAndTime) {
   const std::string serve = R"(,container="main",namespace="prod",pod="serve"})";
   auto page = page_of(one_gpu(), uses);
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_FB_USED"),
-            (std::vector<std::string>{"DCGM_FI_DEV_FB_USED" + kGpu + text + serve + " 0",
-                                      "DCGM_FI_DEV_FB_USED" + kGpu + text + train + " 600",
-                                      "DCGM_FI_DEV_FB_USED" + kGpu + text + "} 400"}));
+            (std::vector<std::string>{"DCGM_FI_DEV_FB_USED" + kGpu3 + text + serve + " 0",
+                                      "DCGM_FI_DEV_FB_USED" + kGpu3 + text + train + " 600",
+                                      "DCGM_FI_DEV_FB_USED" + kGpu3 + text + "} 400"}));
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_UTIL"),
-            (std::vector<std::string>{"DCGM_FI_DEV_GPU_UTIL" + kGpu + text + serve + " 0",
-                                      "DCGM_FI_DEV_GPU_UTIL" + kGpu + text + train + " 50",
-                                      "DCGM_FI_DEV_GPU_UTIL" + kGpu + text + "} 30"}));
+            (std::vector<std::string>{"DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + serve + " 0",
+                                      "DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + train + " 50",
+                                      "DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + "} 30"}));
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_TEMP"),
-            std::vector<std::string>{"DCGM_FI_DEV_GPU_TEMP" + kGpu + text + "} 41"});
+            std::vector<std::string>{"DCGM_FI_DEV_GPU_TEMP" + kGpu3 + text + "} 41"});
 
   PageOptions options;
   options.virtual_gpus = true;
   page = page_of(one_gpu(), uses, options);
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_TEMP").size(), 3u);
   EXPECT_EQ(
-      lines(page, "DCGM_FI_DEV_GPU_TEMP" + kGpu + text + R"(,namespace="default",pod="train",vgpu="4"} 41)")
+      lines(page, "DCGM_FI_DEV_GPU_TEMP" + kGpu3 + text + R"(,namespace="default",pod="train",vgpu="4"} 41)")
           .size(),
       1u);
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_FB_USED").size(), 3u) << "its own, once";
@@ -205,11 +197,11 @@ TEST(DcgmPage, GpuInstancesWithTheirOwnAndTheGpusValues) {
                     nine = R"(,GPU_I_PROFILE="1g.10gb",GPU_I_ID="9")";
   const std::string pod = R"(,container="main",namespace="default",pod="train"})";
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_FB_USED"),
-            (std::vector<std::string>{"DCGM_FI_DEV_FB_USED" + kGpu + seven + text + "} 7",
-                                      "DCGM_FI_DEV_FB_USED" + kGpu + nine + text + pod + " 9"}));
+            (std::vector<std::string>{"DCGM_FI_DEV_FB_USED" + kGpu3 + seven + text + "} 7",
+                                      "DCGM_FI_DEV_FB_USED" + kGpu3 + nine + text + pod + " 9"}));
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_TEMP"),
-            (std::vector<std::string>{"DCGM_FI_DEV_GPU_TEMP" + kGpu + seven + text + "} 41",
-                                      "DCGM_FI_DEV_GPU_TEMP" + kGpu + nine + text + pod + " 41"}));
+            (std::vector<std::string>{"DCGM_FI_DEV_GPU_TEMP" + kGpu3 + seven + text + "} 41",
+                                      "DCGM_FI_DEV_GPU_TEMP" + kGpu3 + nine + text + pod + " 41"}));
   EXPECT_TRUE(lines(page, "DCGM_FI_DEV_FB_FREE").empty()) << "the GPU's is not the instance's";
   EXPECT_TRUE(lines(page, "DCGM_FI_PROF_GR_ENGINE_ACTIVE").empty());
 }
@@ -244,12 +236,12 @@ TEST(DcgmPage, EventsWithTheirOwnLabels) {
   EXPECT_EQ(
       lines(page, "DCGM_"),
       (std::vector<std::string>{
-          "DCGM_EXP_CLOCK_EVENTS_COUNT" + kGpu + R"(,clock_event="power_cap",window_size_in_ms="90000"} 3)",
-          "DCGM_EXP_P2P_STATUS" + kGpu + R"(,link_status="NotSupported",peer_gpu="1"} 0)",
-          "DCGM_EXP_P2P_STATUS" + kGpu + R"(,link_status="OK",peer_gpu="0"} 1)",
-          "DCGM_EXP_XID_ERRORS_COUNT" + kGpu + R"(,window_size_in_ms="60000",xid="13"} 1)",
-          "DCGM_EXP_XID_ERRORS_COUNT" + kGpu + R"(,window_size_in_ms="60000",xid="79"} 2)",
-          "DCGM_FI_DEV_XID_ERRORS" + kGpu + R"(,err_code="79",err_msg="GPU has \"fallen\" off"} 79)"}));
+          "DCGM_EXP_CLOCK_EVENTS_COUNT" + kGpu3 + R"(,clock_event="power_cap",window_size_in_ms="90000"} 3)",
+          "DCGM_EXP_P2P_STATUS" + kGpu3 + R"(,link_status="NotSupported",peer_gpu="1"} 0)",
+          "DCGM_EXP_P2P_STATUS" + kGpu3 + R"(,link_status="OK",peer_gpu="0"} 1)",
+          "DCGM_EXP_XID_ERRORS_COUNT" + kGpu3 + R"(,window_size_in_ms="60000",xid="13"} 1)",
+          "DCGM_EXP_XID_ERRORS_COUNT" + kGpu3 + R"(,window_size_in_ms="60000",xid="79"} 2)",
+          "DCGM_FI_DEV_XID_ERRORS" + kGpu3 + R"(,err_code="79",err_msg="GPU has \"fallen\" off"} 79)"}));
 }
 
 TEST(DcgmPage, AGpuThatDoesNotAnswerCostsOnlyItself) {
@@ -271,7 +263,7 @@ TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
   EXPECT_EQ(page_of(sample, {}, {}, counters).text(),
             "# HELP dcgm_gpu_temp Hot\n# TYPE dcgm_gpu_temp counter\n"
             "dcgm_gpu_temp" +
-                kGpu +
+                kGpu3 +
                 R"(,DCGM_FI_DEV_POWER_USAGE="70.25"} 41)"
                 "\n");
 }

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "inventory/read.h"
 #include "metrics/read.h"
+#include "metrics/test_pods.h"
 #include "metrics/test_promtool.h"
 #include "nvml/test_sim_root.h"
 #include "sim/machine/machine.h"
@@ -20,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const PodName kTrain{"default", "train"}, kServe{"prod", "serve"}, kIdle{"prod", "idle"};
+const PodName kIdle{"prod", "idle"};
 constexpr unsigned kShown = 2;  // GPUs on the page
 
 void run(sim::Gpu& gpu, std::uint32_t pid, std::uint64_t mib, std::uint8_t sm,
@@ -35,9 +36,9 @@ void run(sim::Gpu& gpu, std::uint32_t pid, std::uint64_t mib, std::uint8_t sm,
   ASSERT_TRUE(sim::add_process(gpu, process));
 }
 
-class World {
+class SimWorld {
  public:
-  explicit World(const std::string& machine) : root_(**sim::load_machine(machine)) {
+  explicit SimWorld(const std::string& machine) : root_(**sim::load_machine(machine)) {
     // Counters of time stand still.
     auto state = root_.edit();
     for (auto& gpu : state->gpus) {
@@ -80,12 +81,6 @@ class World {
   }
 };
 
-ContainerDevices container(const PodName& pod, const std::vector<std::string>& ids) {
-  ContainerDevices one{pod, "main", {}};
-  for (const auto& id : ids) one.devices[ResourceName("nvidia.com/gpu")].push_back(DeviceId(id));
-  return one;
-}
-
 Meter meter() {
   Meter made;
   PageOptions options;
@@ -117,7 +112,7 @@ void expect_golden(const std::string& name, const std::string& text) {
 class MeterGolden : public testing::TestWithParam<const char*> {};
 
 TEST_P(MeterGolden, SharedAndWhole) {
-  World world(GetParam());
+  SimWorld world(GetParam());
   {
     auto state = world.edit();
     auto& gpu = state->gpus[0];
@@ -128,9 +123,9 @@ TEST_P(MeterGolden, SharedAndWhole) {
     gpu.utilization_memory = 40;
   }
   const std::string first = world.uuid(0), second = world.uuid(1);
-  const std::vector<ContainerDevices> pods = {container(kTrain, {first + "::0", first + "::2"}),
-                                              container(kServe, {first + "::1", second}),
-                                              container(kIdle, {first + "::3"})};
+  const std::vector<ContainerDevices> pods = {container(kTrain, "main", {first + "::0", first + "::2"}),
+                                              container(kServe, "main", {first + "::1", second}),
+                                              container(kIdle, "main", {first + "::3"})};
   auto made = meter();
   world.sample(made, pods);
   for (auto& gpu : world.edit()->gpus) gpu.energy_mj += 500'000;
@@ -148,7 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Machines, MeterGolden,
                          });
 
 TEST(Meter, MigDevices) {
-  World world("hgx-h100");
+  SimWorld world("hgx-h100");
   std::string held;
   {
     auto state = world.edit();
@@ -165,7 +160,7 @@ TEST(Meter, MigDevices) {
       if (profile == 9) run(gpu, 100, 3000, 60, instance->id);
     }
   }
-  const std::vector<ContainerDevices> pods = {container(kTrain, {"MIG-9"})};
+  const std::vector<ContainerDevices> pods = {container(kTrain, "main", {"MIG-9"})};
   auto made = meter();
   world.sample(made, pods);
   world.sample(made, pods);
@@ -173,7 +168,7 @@ TEST(Meter, MigDevices) {
 }
 
 TEST(Meter, WhatIsAddedUpIsTheCards) {
-  World world("hgx-h100");
+  SimWorld world("hgx-h100");
   auto made = meter();
   const DeviceUuid gpu(world.uuid(0));
   for (int round = 0; round < 6; ++round) {
@@ -184,7 +179,7 @@ TEST(Meter, WhatIsAddedUpIsTheCards) {
       // It does not answer for a while.
       state->gpus[0].faults.lost = round == 2 ? 1 : 0;
     }
-    world.sample(made, {container(round < 4 ? kTrain : kServe, {gpu.str()})});
+    world.sample(made, {container(round < 4 ? kTrain : kServe, "main", {gpu.str()})});
   }
   const auto& account = made.accounts().all().at(gpu);
   EXPECT_EQ(account.device.millijoules, 5000u) << "since the first sample, that of the silence too";
@@ -196,10 +191,10 @@ TEST(Meter, WhatIsAddedUpIsTheCards) {
 TEST(Meter, NothingBeforeTheFirstSample) { EXPECT_EQ(page_of(meter()), ""); }
 
 TEST(Meter, SeriesOfWhatIsGoneAreGone) {
-  World world("hgx-h100");
+  SimWorld world("hgx-h100");
   auto made = meter();
   const std::string gpu = world.uuid(0);
-  world.sample(made, {container(kTrain, {gpu})});
+  world.sample(made, {container(kTrain, "main", {gpu})});
   EXPECT_NE(page_of(made).find("pod=\"train\""), std::string::npos);
   world.sample(made, {});
   EXPECT_EQ(page_of(made).find("pod=\"train\""), std::string::npos);

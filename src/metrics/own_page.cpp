@@ -9,7 +9,7 @@ namespace {
 using enum Exposition::Type;
 using Named = std::vector<std::pair<std::string, std::string>>;
 
-constexpr double kMilli = 1000;
+constexpr double kMillijoules = 1000;
 
 Exposition::Labels labels(const Named& all) {
   std::vector<Exposition::Label> views;
@@ -73,7 +73,7 @@ class DevicesPage {
       if (energy) {
         page_.add("gpulet_pod_gpu_energy_joules_total", kCounter,
                   "Energy that the device used, by the Pod that used it; without a Pod what is nobody's.",
-                  all, static_cast<double>(what.millijoules) / kMilli);
+                  all, static_cast<double>(what.millijoules) / kMillijoules);
       }
       if (busy) {
         page_.add(

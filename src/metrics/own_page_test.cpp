@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "health/test_feed.h"
+#include "metrics/test_pods.h"
 #include "metrics/test_promtool.h"
 
 namespace gpulet::metrics {
@@ -13,16 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 const DeviceUuid kGpu("GPU-0");
-const PodName kTrain{"default", "train"}, kServe{"prod", "serve"};
 const ResourceName kResource("nvidia.com/gpu");
-
-std::vector<std::string> lines(const std::string& page, const std::string& begin) {
-  std::vector<std::string> found;
-  for (const auto& line : text::split(page, '\n')) {
-    if (line.starts_with(begin)) found.push_back(line);
-  }
-  return found;
-}
 
 // Of all that is on a page: the checker is content, and the documentation names it.
 void expect_right(const Exposition& page) {

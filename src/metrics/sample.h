@@ -22,6 +22,9 @@ namespace gpulet::metrics {
 using Value = std::variant<std::uint64_t, double, std::string>;
 using Values = std::map<Field, Value>;
 
+// What a field's number is; nullopt for a text, and for a field that was not read.
+std::optional<double> number(const Values& values, Field field);
+
 struct ProcessSample {
   unsigned pid = 0;             // as the host counts
   std::optional<Bytes> memory;  // nullopt: the driver does not say

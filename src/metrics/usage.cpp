@@ -5,15 +5,7 @@
 namespace gpulet::metrics {
 namespace {
 
-constexpr double kPercent = 100;
-
-std::optional<double> number(const Values& values, Field field) {
-  const auto found = values.find(field);
-  if (found == values.end()) return std::nullopt;
-  if (const auto* whole = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&found->second)) return *real;
-  return std::nullopt;
-}
+constexpr double kWhole = 100;
 
 std::optional<std::uint64_t> count(const Values& values, Field field) {
   const auto found = values.find(field);
@@ -23,9 +15,9 @@ std::optional<std::uint64_t> count(const Values& values, Field field) {
 
 // In percent.
 double busy_of(const Values& values, bool instance) {
-  const double busy = instance ? number(values, Field::kGraphicsActive).value_or(0) * kPercent
+  const double busy = instance ? number(values, Field::kGraphicsActive).value_or(0) * kWhole
                                : number(values, Field::kGpuUtil).value_or(0);
-  return std::clamp(busy, 0.0, kPercent);
+  return std::clamp(busy, 0.0, kWhole);
 }
 
 Bytes held(const std::vector<ProcessSample>& processes) {
@@ -36,7 +28,7 @@ Bytes held(const std::vector<ProcessSample>& processes) {
 
 std::chrono::nanoseconds part(std::chrono::nanoseconds whole, double percent) {
   return std::chrono::nanoseconds(
-      static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(whole.count()) * percent / kPercent));
+      static_cast<std::chrono::nanoseconds::rep>(static_cast<double>(whole.count()) * percent / kWhole));
 }
 
 }  // namespace

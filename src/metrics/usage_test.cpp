@@ -2,13 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include "metrics/test_pods.h"
+
 namespace gpulet::metrics {
 namespace {
 
 using namespace std::chrono_literals;
 
 const DeviceUuid kGpu("GPU-0"), kOne("MIG-1"), kTwo("MIG-2"), kThree("MIG-3");
-const PodName kTrain{"default", "train"}, kServe{"default", "serve"};
 
 std::uint64_t whole(std::uint64_t value) { return value; }
 
@@ -22,7 +23,7 @@ Sample shared_gpu() {
   return sample;
 }
 
-Sample mig_gpu() {
+Sample cut_gpu() {
   auto sample = shared_gpu();
   auto& gpu = sample.gpus[0];
   gpu.mig = true;
@@ -60,7 +61,7 @@ TEST(Usage, SharesOfASharedGpu) {
 TEST(Usage, SharesOfMigDevices) {
   auto all = holders(kOne, {kTrain});
   all[kTwo] = {{kServe, {"main"}, {}}};
-  const auto shares = shares_of(mig_gpu(), all, {{1, kTrain}, {2, kServe}});
+  const auto shares = shares_of(cut_gpu(), all, {{1, kTrain}, {2, kServe}});
   ASSERT_EQ(shares.size(), 3u);
   EXPECT_EQ(shares.at(kOne).pods[0].memory, mebibytes(100)) << "it is alone in its instance";
   EXPECT_DOUBLE_EQ(shares.at(kOne).pods[0].busy, 25);
@@ -81,7 +82,7 @@ TEST(Usage, WhatWasUsedBetweenTwoSamples) {
       << "nothing is lost of the time between";
   EXPECT_EQ(charges_of(shared_gpu(), 10s, counters).at(kGpu).millijoules, 0u) << "the counter began anew";
   EXPECT_EQ(charges_of(later, 10s, counters).at(kGpu).millijoules, 700u);
-  const auto mig = charges_of(mig_gpu(), 8s, counters);
+  const auto mig = charges_of(cut_gpu(), 8s, counters);
   EXPECT_EQ(mig.at(kOne), (Charge{0, 2s}));
   EXPECT_EQ(mig.at(kTwo), (Charge{0, 0s}));
   EXPECT_EQ(mig.at(kGpu), (Charge{0, 0s}));

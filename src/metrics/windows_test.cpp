@@ -7,12 +7,12 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const DeviceUuid kOne("GPU-1"), kTwo("GPU-2");
+const DeviceUuid kFirst("GPU-1"), kSecond("GPU-2");
 constexpr Time kStart{1h};
 
 Sample sample_of(std::uint64_t reasons = 0, const std::vector<unsigned>& instances = {}) {
   Sample sample;
-  for (const auto& uuid : {kOne, kTwo}) {
+  for (const auto& uuid : {kFirst, kSecond}) {
     GpuSample gpu;
     gpu.uuid = uuid;
     gpu.values[Field::kClockEvents] = reasons;
@@ -36,9 +36,9 @@ Sample filled(Windows& windows, Time now, Sample sample = sample_of()) {
 TEST(Windows, TheLastXidStaysAndItsCountGoes) {
   Windows windows = of_a_minute();
   EXPECT_EQ(filled(windows, kStart).gpus[0].xid, (LastXid{0, "No Error"}));
-  windows.xid(kOne, {}, 31, "page fault", kStart + 1s);
-  windows.xid(kOne, {}, 31, "page fault", kStart + 1100ms);
-  windows.xid(kOne, {}, 13, "exception", kStart + 30s);
+  windows.xid(kFirst, {}, 31, "page fault", kStart + 1s);
+  windows.xid(kFirst, {}, 31, "page fault", kStart + 1100ms);
+  windows.xid(kFirst, {}, 13, "exception", kStart + 30s);
   auto sample = filled(windows, kStart + 31s);
   EXPECT_EQ(sample.windows.xids, 60s);
   EXPECT_EQ(sample.gpus[0].xid, (LastXid{13, "exception"}));
@@ -55,14 +55,14 @@ TEST(Windows, TheLastXidStaysAndItsCountGoes) {
 
 TEST(Windows, AStormIsCountedWhole) {
   Windows windows = of_a_minute();
-  for (int i = 0; i < 100'000; ++i) windows.xid(kOne, {}, 31, "x", kStart + std::chrono::microseconds(i));
+  for (int i = 0; i < 100'000; ++i) windows.xid(kFirst, {}, 31, "x", kStart + std::chrono::microseconds(i));
   EXPECT_EQ(filled(windows, kStart + 1s).gpus[0].counts.xids.at(31), 100'000u);
 }
 
 TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpus) {
   Windows windows = of_a_minute();
-  windows.xid(kOne, {}, 79, "off the bus", kStart);
-  windows.xid(kOne, 3, 31, "page fault", kStart);
+  windows.xid(kFirst, {}, 79, "off the bus", kStart);
+  windows.xid(kFirst, 3, 31, "page fault", kStart);
   const auto sample = filled(windows, kStart + 1s, sample_of(0, {3, 4}));
   EXPECT_EQ(sample.gpus[0].instances[0].xid.code, 31u);
   EXPECT_EQ(sample.gpus[0].instances[1].xid.code, 79u);
@@ -90,7 +90,7 @@ TEST(Windows, SamplesWithAClockEvent) {
 TEST(Windows, XidsAndClocksHaveTheirOwn) {
   Windows windows;
   windows.use({10s, 60s});
-  windows.xid(kOne, {}, 31, "page fault", kStart);
+  windows.xid(kFirst, {}, 31, "page fault", kStart);
   filled(windows, kStart, sample_of(0x4));
   const auto sample = filled(windows, kStart + 30s);
   EXPECT_TRUE(sample.gpus[0].counts.xids.empty());
@@ -101,7 +101,7 @@ TEST(Windows, XidsAndClocksHaveTheirOwn) {
 
 TEST(Windows, AGpuThatIsGoneIsForgotten) {
   Windows windows = of_a_minute();
-  windows.xid(kOne, {}, 31, "x", kStart);
+  windows.xid(kFirst, {}, 31, "x", kStart);
   Sample other;
   filled(windows, kStart + 1s, other);
   EXPECT_EQ(filled(windows, kStart + 2s).gpus[0].xid.code, 0u);

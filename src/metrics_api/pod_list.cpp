@@ -63,7 +63,7 @@ Status add_rows(const json& table, std::vector<ListedPod>& pods) {
   return {};
 }
 
-Error refusal(const cluster::ApiResponse& response) {
+Error list_refusal(const cluster::ApiResponse& response) {
   if (response.status == 400) return {Code::kInvalidArgument, cluster::said(response)};
   if (response.status == 403)
     return {Code::kPermissionDenied, "needed is list on pods: " + cluster::said(response)};
@@ -77,7 +77,7 @@ void go_on(const std::shared_ptr<Listing>& listing, const std::string& from) {
       .accept = "application/json;as=Table;g=meta.k8s.io;v=v1"};
   listing->asker.ask(std::move(request), [listing](const Result<cluster::ApiResponse>& response) {
     if (!response) return listing->done(fail(response.error()));
-    if (response->status != 200) return listing->done(fail(refusal(*response)));
+    if (response->status != 200) return listing->done(fail(list_refusal(*response)));
     const json table = json::parse(response->body, nullptr, false);
     if (const auto added = add_rows(table, listing->pods); !added) return listing->done(fail(added.error()));
     const std::string more = text_of(member(member(table, "metadata"), "continue"));

@@ -5,13 +5,13 @@
 namespace gpulet::metrics_api {
 namespace {
 
-const std::string kBase = "/apis/custom.metrics.k8s.io/v1beta2";
+const std::string kServed = "/apis/custom.metrics.k8s.io/v1beta2";
 
 TEST(Target, PathsOfTheApi) {
   EXPECT_TRUE(std::holds_alternative<Groups>(*parse_target("/apis")));
   EXPECT_TRUE(std::holds_alternative<Groups>(*parse_target("/apis/?timeout=32s")));
   EXPECT_TRUE(std::holds_alternative<Group>(*parse_target("/apis/custom.metrics.k8s.io")));
-  EXPECT_EQ(std::get<Resources>(*parse_target(kBase + "?timeout=32s")).version, "v1beta2");
+  EXPECT_EQ(std::get<Resources>(*parse_target(kServed + "?timeout=32s")).version, "v1beta2");
   EXPECT_EQ(std::get<Resources>(*parse_target("/apis/custom.metrics.k8s.io/v1beta1")).version, "v1beta1");
   EXPECT_FALSE(std::get<Health>(*parse_target("/healthz")).ready);
   EXPECT_FALSE(std::get<Health>(*parse_target("/livez?verbose")).ready);
@@ -30,7 +30,7 @@ TEST(Target, PathsOfTheApi) {
 
 TEST(Target, AMetricOfPods) {
   const auto all = parse_target(
-      kBase + "/namespaces/models/pods/*/gpu_utilization?labelSelector=app%3Dx%2Ctier+in+%28a%29");
+      kServed + "/namespaces/models/pods/*/gpu_utilization?labelSelector=app%3Dx%2Ctier+in+%28a%29");
   ASSERT_TRUE(all);
   const auto& asked = std::get<PodMetric>(*all);
   EXPECT_EQ(asked.version, "v1beta2");
@@ -39,24 +39,24 @@ TEST(Target, AMetricOfPods) {
   EXPECT_EQ(asked.metric, "gpu_utilization");
   EXPECT_EQ(asked.selector, "app=x,tier in (a)");
   const auto escaped =
-      parse_target(kBase + "/namespaces/models/pods/%2A/gpu_utilization?metricLabelSelector=&watch=false");
+      parse_target(kServed + "/namespaces/models/pods/%2A/gpu_utilization?metricLabelSelector=&watch=false");
   ASSERT_TRUE(escaped);
   EXPECT_TRUE(std::get<PodMetric>(*escaped).all());
   EXPECT_EQ(std::get<PodMetric>(*escaped).selector, "");
-  const auto one = parse_target(kBase + "/namespaces/models/pods/infer-0/gpu_memory_used");
+  const auto one = parse_target(kServed + "/namespaces/models/pods/infer-0/gpu_memory_used");
   ASSERT_TRUE(one);
   EXPECT_EQ(std::get<PodMetric>(*one).pod, "infer-0");
   EXPECT_FALSE(std::get<PodMetric>(*one).all());
 }
 
 TEST(Target, WhatIsNotServedIsSaid) {
-  const std::string pods = kBase + "/namespaces/models/pods/";
+  const std::string pods = kServed + "/namespaces/models/pods/";
   for (const auto& [target, why] : std::vector<std::pair<std::string, std::string>>{
            {pods + "%2/m", "the path has an escape that is none"},
            {pods + "%zz/m", "the path has an escape that is none"},
            {pods + "a%2Fb/m", "that is no name of a Pod"},
            {pods + "..%2f..%2fsecrets/m", "that is no name of a Pod"},
-           {kBase + "/namespaces/a%0Db/pods/*/m", "that is no name of a namespace"},
+           {kServed + "/namespaces/a%0Db/pods/*/m", "that is no name of a namespace"},
            {pods + "*/m?labelSelector=%", "the query has an escape that is none"},
            {pods + "*/m?metricLabelSelector=a%3Db",
             "these metrics have no labels to select by: leave metricLabelSelector out"},

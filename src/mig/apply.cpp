@@ -39,7 +39,7 @@ Status check_compute(const State& state, unsigned instance, unsigned compute) {
 }
 
 // Whether the plan is about what the GPU has: every instance that it names.
-Status check(const State& state, const Plan& plan) {
+Status still_fits(const State& state, const Plan& plan) {
   if (plan.blocked())
     return fail(Code::kFailedPrecondition, "blocked by " + text::join(plan.blocked_by, "; "));
   if (!state.capable && !plan.nothing_to_do())
@@ -164,7 +164,7 @@ Report apply(Hardware& hardware, const Plan& plan) {
     report.error = before.error();
     return report;
   }
-  if (const auto fits = check(*before, plan); !fits) {
+  if (const auto fits = still_fits(*before, plan); !fits) {
     report.error = fits.error();
     return report;
   }

@@ -9,9 +9,10 @@
 namespace gpulet::mig {
 namespace {
 
+using states::layout;
+
 using How = Interrupted::How;
 
-Layout layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }
 const Layout kOff{false, {}};
 
 // Layouts for any board: the most of each profile, nothing, and a mix of the smallest, a part of it and the

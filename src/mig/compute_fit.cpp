@@ -11,7 +11,7 @@ namespace {
 
 using Slices = std::uint64_t;
 
-Slices mask_of(const Placement& place) {
+Slices slices_at(const Placement& place) {
   if (place.size == 0 || place.size >= 64 || place.start >= 64) return place.size == 0 ? 0 : ~Slices{0};
   return ((Slices{1} << place.size) - 1) << place.start;
 }
@@ -25,9 +25,9 @@ const std::vector<Placement>* placements_of(const Profile& profile, unsigned sli
 bool place(const Profile& profile, Slices taken, std::size_t from, std::vector<ComputeFit::New>& make) {
   if (from == make.size()) return true;
   for (const auto& candidate : *placements_of(profile, make[from].slices)) {
-    if ((mask_of(candidate) & taken) != 0) continue;
+    if ((slices_at(candidate) & taken) != 0) continue;
     make[from].placement = candidate;
-    if (place(profile, taken | mask_of(candidate), from + 1, make)) return true;
+    if (place(profile, taken | slices_at(candidate), from + 1, make)) return true;
   }
   make[from].placement.reset();
   return false;
@@ -121,7 +121,7 @@ class Fit {
       for (const auto item : bin.keep) {
         const auto& at = there_[index]->compute[item].placement;
         known = known && at.size != 0;
-        taken |= mask_of(at);
+        taken |= slices_at(at);
       }
       if (known && !place(profile_, taken, 0, bin.make)) return false;
     }

@@ -24,7 +24,7 @@ struct Option {
   unsigned start;
 };
 
-struct Board {
+struct AnyBoard {
   std::unique_ptr<sim::Machine> machine;
   State state;
   std::vector<Option> options;
@@ -35,7 +35,7 @@ struct Board {
 };
 
 // Every subset of the options, each added to what is there: the hardware says whether it may be.
-void enumerate(Board& board, std::size_t from, Packing packing, Counts& counts) {
+void enumerate(AnyBoard& board, std::size_t from, Packing packing, Counts& counts) {
   board.packings.push_back(packing);
   board.layouts[counts].push_back(packing);
   for (std::size_t i = from; i < board.options.size(); ++i) {
@@ -52,8 +52,8 @@ void enumerate(Board& board, std::size_t from, Packing packing, Counts& counts) 
   }
 }
 
-Board make_board(const std::string& name) {
-  Board board;
+AnyBoard make_board(const std::string& name) {
+  AnyBoard board;
   board.machine = states::machine(name);
   states::enable(board.gpu());
   board.state = states::state_of(board.gpu());
@@ -142,7 +142,7 @@ class EveryBoard : public testing::TestWithParam<std::string> {
   void check(const Packing& from, const Packing& held, const Counts& wanted,
              const std::vector<Packing>& goals);
 
-  Board board_ = make_board(GetParam());
+  AnyBoard board_ = make_board(GetParam());
 };
 
 void EveryBoard::check(const Packing& from, const Packing& held, const Counts& wanted,

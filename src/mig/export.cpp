@@ -49,7 +49,7 @@ std::string listed(const List& items, Text text_of) {
   return "[" + text::join(texts, ", ") + "]";
 }
 
-Status check(const State& gpu, const Layout& layout) {
+Status holds_only(const State& gpu, const Layout& layout) {
   for (const auto& [name, count] : layout.devices) {
     if (parse_profile_name(name)) continue;
     return fail(Code::kUnsupported, describe_gpu(gpu) + " has a MIG device that no file can name: " + name);
@@ -66,7 +66,7 @@ Result<LayoutFile> export_layouts(const std::string& name, std::span<const State
   std::vector<std::map<std::uint32_t, unsigned>> covers;  // the same, of each entry
   for (const auto& gpu : gpus) {
     const Layout layout = layout_now(gpu);
-    GPULET_TRY(check(gpu, layout));
+    GPULET_TRY(holds_only(gpu, layout));
     ++kinds[gpu.pci_device_id];
     auto entry = std::ranges::find(entries, layout, &LayoutEntry::layout);
     if (entry == entries.end()) {

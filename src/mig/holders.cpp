@@ -5,7 +5,7 @@
 namespace gpulet::mig {
 namespace {
 
-void add(std::vector<std::string>& holders, const std::string& who) {
+void add_once(std::vector<std::string>& holders, const std::string& who) {
   if (std::ranges::find(holders, who) == holders.end()) holders.push_back(who);
 }
 
@@ -29,12 +29,12 @@ class WithPods final : public Hardware {
     for (auto& one : now.instances) one.holders.clear();
     add_pods(now, pods);
     if (!instance) {
-      for (const auto& who : now.holders) add(holders, who);
+      for (const auto& who : now.holders) add_once(holders, who);
     }
     // One that was made after the last reading is in no Pod's hands: the kubelet has not heard of it.
     for (const auto& one : now.instances) {
       if (one.id != instance) continue;
-      for (const auto& who : one.holders) add(holders, who);
+      for (const auto& who : one.holders) add_once(holders, who);
     }
     return holders;
   }
@@ -63,12 +63,12 @@ void add_pods(State& state, const Pods& pods) {
     const std::string uuid = id.str().substr(0, id.str().find("::"));
     const std::string who = "Pod " + pod;
     const bool whole = uuid == state.uuid.str();
-    if (whole) add(state.holders, who);
+    if (whole) add_once(state.holders, who);
     for (auto& instance : state.instances) {
       const bool held = whole || std::ranges::any_of(instance.compute, [&](const auto& compute) {
                           return compute.uuid.str() == uuid;
                         });
-      if (held) add(instance.holders, who);
+      if (held) add_once(instance.holders, who);
     }
   }
 }

@@ -6,7 +6,7 @@ namespace gpulet::mig {
 namespace {
 
 // As mig-parted's own, deployments/systemd/hooks-default.yaml.
-constexpr const char* kFile = R"(version: v1
+constexpr const char* kHooksFile = R"(version: v1
 hooks:
     apply-start:
     - workdir: "/etc/nvidia-mig-manager"
@@ -25,7 +25,7 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(HooksFile, OfMigPartedIsRead) {
-  const auto file = parse_hooks_file(kFile, "hooks.yaml");
+  const auto file = parse_hooks_file(kHooksFile, "hooks.yaml");
   ASSERT_TRUE(file) << file.error().text();
   EXPECT_EQ(file->path, "hooks.yaml");
   ASSERT_EQ(file->at(HookPoint::kApplyStart).size(), 1u);

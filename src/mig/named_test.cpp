@@ -11,12 +11,12 @@
 namespace gpulet::mig {
 namespace {
 
-State state_of(const std::string& machine, unsigned index) {
+State state_on(const std::string& machine, unsigned index) {
   return states::state_of(states::machine(machine)->gpus[0], index);
 }
 
 TEST(Named, WithoutAFileByTheHardware) {
-  const std::vector<State> node = {state_of("hgx-h100", 0), state_of("t4", 1)};
+  const std::vector<State> node = {state_on("hgx-h100", 0), state_on("t4", 1)};
   const auto layouts = named_layouts(std::string(), "all-3g.40gb", node);
   ASSERT_TRUE(layouts) << layouts.error().text();
   ASSERT_TRUE(layouts->at(0));
@@ -40,7 +40,7 @@ mig-configs:
   other:
     - {devices: [7], mig-enabled: false}
 )"));
-  const std::vector<State> node = {state_of("hgx-h100", 0), state_of("hgx-h100", 1)};
+  const std::vector<State> node = {state_on("hgx-h100", 0), state_on("hgx-h100", 1)};
   const auto mine = named_layouts(path, "mine", node);
   const auto other = named_layouts(path, "other", node);
   const auto none = named_layouts(path, "mein", node);

@@ -8,7 +8,7 @@
 namespace gpulet::mig {
 namespace {
 
-Layout layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }
+using states::layout;
 
 struct Board {
   explicit Board(const std::string& name, bool enabled = true) : machine(states::machine(name)) {

@@ -227,4 +227,7 @@ inline void enable(sim::Gpu& gpu, bool enabled = true) {
   gpu.mig.current = gpu.mig.pending = enabled ? 1 : 0;
 }
 
+// MIG on, with these devices: how many of each profile.
+inline Layout layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }
+
 }  // namespace gpulet::mig::states

@@ -14,9 +14,9 @@
 namespace gpulet::migrate {
 namespace {
 
-class Look {
+class LookAtCluster {
  public:
-  Look(const cluster::Access& access, Duration limit)
+  LookAtCluster(const cluster::Access& access, Duration limit)
       : access_(access), limit_(limit), client_(loop_, access, limit) {}
 
   Result<Facts> run() {
@@ -150,7 +150,7 @@ class Look {
 }  // namespace
 
 Result<Facts> look_at_cluster(const cluster::Access& access, Duration limit) {
-  return Look(access, limit).run();
+  return LookAtCluster(access, limit).run();
 }
 
 }  // namespace gpulet::migrate

@@ -107,9 +107,9 @@ std::vector<std::string> words(const std::string& text) {
   return all;
 }
 
-class Look {
+class LookAtNode {
  public:
-  Look(std::string root, RootDirectory files, runtimes::Host host)
+  LookAtNode(std::string root, RootDirectory files, runtimes::Host host)
       : root_(std::move(root)), files_(std::move(files)), host_(std::move(host)) {}
 
   Facts run() {
@@ -151,7 +151,7 @@ class Look {
     char target[PATH_MAX];
     const auto size = ::readlink((files_.path() + folder + "/exe").c_str(), target, sizeof target);
     const std::string_view program_file(target, size > 0 ? static_cast<std::size_t>(size) : 0);
-    program.ours = *part != Part::kAgent && base_name(program_file) == "gpulet";
+    program.ours = *part != Part::kAgent && text::base_name(program_file) == "gpulet";
     environment(folder, program);
     if (!program.ours) files_of(folder, program);
     facts_.programs.push_back(std::move(program));
@@ -241,7 +241,7 @@ class Look {
 Result<Facts> look_at_node(const std::string& root) {
   GPULET_TRY_ASSIGN(auto files, RootDirectory::open(root));
   GPULET_TRY_ASSIGN(auto host, runtimes::Host::open({.root = root, .inside = root == "/"}));
-  return Look(root, std::move(files), std::move(host)).run();
+  return LookAtNode(root, std::move(files), std::move(host)).run();
 }
 
 }  // namespace gpulet::migrate

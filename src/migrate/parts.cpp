@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
+
 namespace gpulet::migrate {
 namespace {
 
@@ -78,20 +80,20 @@ const PartFacts& facts(Part part) { return *std::ranges::find(kParts, part, &Par
 std::string_view key(Part part) { return facts(part).key; }
 std::string_view title(Part part) { return facts(part).title; }
 
-std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
-
 std::string image_name(std::string_view image) {
   image = image.substr(0, image.find('@'));
-  image = base_name(image);
+  image = text::base_name(image);
   return std::string(image.substr(0, image.find(':')));
 }
 
 bool is_shell(std::string_view command) {
-  const auto name = base_name(command);
+  const auto name = text::base_name(command);
   return name == "sh" || name == "bash" || name == "ash";
 }
 
-std::optional<Part> part_of_program(std::string_view argv0) { return find(kPrograms, base_name(argv0)); }
+std::optional<Part> part_of_program(std::string_view argv0) {
+  return find(kPrograms, text::base_name(argv0));
+}
 
 std::optional<Part> part_of_container(const ContainerFacts& container) {
   const auto of_image = find(kImages, image_name(container.image));

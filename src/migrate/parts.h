@@ -16,8 +16,6 @@ std::string_view title(Part part);  // "device plugin"
 
 // "k8s-device-plugin" of "registry.example/nvidia/k8s-device-plugin:v0.17.1@sha256:…".
 std::string image_name(std::string_view image);
-// Behind the last slash.
-std::string_view base_name(std::string_view path);
 
 struct ContainerFacts {
   std::string name, image;

@@ -279,7 +279,7 @@ class Judge {
   // A list of counters that no ConfigMap gives lies in dcgm-exporter's image, which gpulet's is not.
   bool counters_of_image(const Program& program, const std::string& name, const std::string& value) {
     if (!program.counters.empty() || !program.maps.empty()) return false;
-    if (base_name(value) == "default-counters.csv") {
+    if (text::base_name(value) == "default-counters.csv") {
       add(program.where(), name, value, Fate::kNeedless, "what the agent serves by default");
     } else {
       add(program.where(), name, value, Fate::kLost,

@@ -261,7 +261,7 @@ class Maker {
     }
     for (const auto& trace : facts_.traces) {
       if (!trace.path.ends_with(".service")) continue;
-      const std::string unit(base_name(trace.path));
+      const std::string unit(text::base_name(trace.path));
       if (trace.part != Part::kMigManager && trace.part != Part::kDcgmExporter &&
           trace.part != Part::kHostEngine) {
         continue;

@@ -26,7 +26,7 @@ bool runs_control_program(const std::string& process) {
   if (length <= 0) return false;
   std::string_view path(link, static_cast<std::size_t>(length));
   if (path.ends_with(kDeleted)) path.remove_suffix(kDeleted.size());
-  return path.substr(path.rfind('/') + 1) == kControlProgram;
+  return text::base_name(path) == kControlProgram;
 }
 
 bool was_started_for(const std::string& process, const std::string& pipe_directory) {

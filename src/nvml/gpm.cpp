@@ -4,6 +4,7 @@
 
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/raw.h"
 
 namespace gpulet::nvml {
 namespace {
@@ -17,7 +18,6 @@ static_assert(static_cast<int>(GpmMetric::kJpeg0) == NVML_GPM_METRIC_NVJPG_0_UTI
 static_assert(static_cast<int>(GpmMetric::kOfa0) == NVML_GPM_METRIC_NVOFA_0_UTIL);
 static_assert(static_cast<int>(GpmMetric::kNvLinkTransmitted) == NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC);
 
-nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 nvmlGpmSample_t sample_of(const std::shared_ptr<void>& held) {
   return static_cast<nvmlGpmSample_t>(held.get());
 }

@@ -4,14 +4,13 @@
 
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/raw.h"
 
 // Calls a function of the Session's library, which may have no such.
 #define GPULET_NVML(function, ...) ask(session_.library_->api().function, #function, __VA_ARGS__)
 
 namespace gpulet::nvml {
 namespace {
-
-nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 
 bool absent(const Error& error) { return error.code() == Code::kUnsupported; }
 
@@ -61,7 +60,7 @@ std::optional<FabricSummary> summary_of(unsigned summary) {
   is(mask, NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_##what, NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_##what, \
      NVML_GPU_FABRIC_HEALTH_MASK_##what##_TRUE)
 
-FabricHealth to_fabric(const nvmlGpuFabricInfoV_t& info) {
+FabricHealth to_fabric_health(const nvmlGpuFabricInfoV_t& info) {
   FabricHealth fabric{registration_of(info.state, info.status)};
   const unsigned mask = info.healthMask;
   fabric.degraded_bandwidth = GPULET_FABRIC(mask, DEGRADED_BW);
@@ -232,7 +231,7 @@ Result<FabricHealth> Health::fabric() const {
   info.version = nvmlGpuFabricInfo_v3;
   const auto third = GPULET_NVML(nvmlDeviceGetGpuFabricInfoV, &info);
   if (third) {
-    auto fabric = to_fabric(info);
+    auto fabric = to_fabric_health(info);
     fabric.summary = summary_of(info.healthSummary);
     return fabric;
   }
@@ -240,7 +239,7 @@ Result<FabricHealth> Health::fabric() const {
   info = {};
   info.version = nvmlGpuFabricInfo_v2;
   const auto second = GPULET_NVML(nvmlDeviceGetGpuFabricInfoV, &info);
-  if (second) return to_fabric(info);
+  if (second) return to_fabric_health(info);
   if (!absent(second.error())) return fail(second.error());
   nvmlGpuFabricInfo_t first{};
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuFabricInfo, &first));
@@ -265,3 +264,6 @@ Result<std::uint64_t> Health::energy() const {
 }
 
 }  // namespace gpulet::nvml
+
+#undef GPULET_NVML
+#undef GPULET_FABRIC

@@ -26,13 +26,6 @@ class HealthTest : public OnDriver {
   }
 };
 
-template <class T>
-void expect_absent(const Result<T>& reading, const std::string& function) {
-  ASSERT_FALSE(reading) << function;
-  EXPECT_EQ(reading.error().code(), Code::kUnsupported) << reading.error().text();
-  EXPECT_EQ(reading.error().message().rfind(function + ": ", 0), 0u) << reading.error().text();
-}
-
 TEST_F(HealthTest, RowRemapping) {
   set([](sim::Gpu& gpu) {
     gpu.remapped_rows.correctable = 3;

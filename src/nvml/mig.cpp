@@ -283,3 +283,5 @@ Result<std::vector<Mig::MigDevice>> Mig::devices() const {
 }
 
 }  // namespace gpulet::nvml
+
+#undef GPULET_NVML

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/raw.h"
 #include "nvml/thread.h"
 
 // Calls a function of this Session's library: GPULET_NVML(nvmlDeviceGetName, arguments…) is a Status.
@@ -58,8 +59,6 @@ class Initialisations {
   std::set<std::uint64_t> live_;
   unsigned owed_ = 0;
 };
-
-nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 
 PciInfo to_pci(const nvmlPciInfo_t& info) {
   return {info.domain, info.bus, info.device, info.pciDeviceId, info.pciSubSystemId};
@@ -401,3 +400,5 @@ void Session::free_event_set(void* set) const {
 }
 
 }  // namespace gpulet::nvml
+
+#undef GPULET_NVML

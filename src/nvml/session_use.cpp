@@ -4,6 +4,7 @@
 
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/raw.h"
 #include "nvml/session.h"
 #include "nvml/usage.h"
 
@@ -16,8 +17,6 @@ namespace {
 constexpr unsigned kMostProcesses = 4096;
 constexpr unsigned kUsualProcesses = 64;
 constexpr unsigned kNoInstance = 0xFFFFFFFF;
-
-nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 
 std::optional<unsigned> instance_of(unsigned id) {
   return id == kNoInstance ? std::nullopt : std::optional<unsigned>(id);
@@ -124,3 +123,5 @@ Status Session::set_compute_mode(Device device, ComputeMode mode) const {
 }
 
 }  // namespace gpulet::nvml
+
+#undef GPULET_NVML

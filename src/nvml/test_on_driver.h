@@ -11,6 +11,14 @@
 
 namespace gpulet::nvml {
 
+// Of what this driver has no function for, or says that the GPU has not.
+template <class T>
+void expect_absent(const Result<T>& reading, const std::string& function) {
+  ASSERT_FALSE(reading) << function;
+  EXPECT_EQ(reading.error().code(), Code::kUnsupported) << reading.error().text();
+  EXPECT_EQ(reading.error().message().rfind(function + ": ", 0), 0u) << reading.error().text();
+}
+
 class OnDriver : public testing::Test {
  protected:
   // As SimRoot's.

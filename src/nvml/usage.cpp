@@ -6,6 +6,7 @@
 
 #include "nvml/api.h"
 #include "nvml/errors.h"
+#include "nvml/raw.h"
 
 // What old drivers have and the newest still answer.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -36,8 +37,6 @@ static_assert(static_cast<int>(TemperatureLimit::kGpuMax) == NVML_TEMPERATURE_TH
 constexpr unsigned kAllLinks = 0xFFFFFFFF;  // the scope of the fields that are of a link or of all
 constexpr unsigned kMostSamples = 16384;    // of processes' utilization: the driver keeps far fewer
 constexpr unsigned kHottest = 200;          // Celsius; what is above is no temperature
-
-nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 
 bool of_all_links(FieldId id) { return id == FieldId::kNvLinkTransmitted || id == FieldId::kNvLinkReceived; }
 
@@ -286,3 +285,8 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
 }
 
 }  // namespace gpulet::nvml
+
+#undef GPULET_NVML
+#undef GPULET_NUMBER
+#undef GPULET_MILLIWATTS
+#undef GPULET_ENGINE

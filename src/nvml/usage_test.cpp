@@ -43,13 +43,6 @@ sim::Process process(std::uint32_t pid, std::uint8_t kind, std::uint64_t mib, st
   return one;
 }
 
-template <class T>
-void expect_absent(const Result<T>& reading, const std::string& function) {
-  ASSERT_FALSE(reading) << function;
-  EXPECT_EQ(reading.error().code(), Code::kUnsupported) << reading.error().text();
-  EXPECT_EQ(reading.error().message().rfind(function + ": ", 0), 0u) << reading.error().text();
-}
-
 TEST_F(UsageTest, ClocksTemperaturesAndPower) {
   set([](sim::Gpu& gpu) {
     gpu.clocks.current[1] = 1410;

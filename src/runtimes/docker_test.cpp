@@ -10,22 +10,22 @@
 namespace gpulet::runtimes {
 namespace {
 
-constexpr const char* kMain = "/etc/docker/daemon.json";
+constexpr const char* kDaemonJson = "/etc/docker/daemon.json";
 constexpr const char* kRecord = "/etc/docker/daemon.json.gpulet";
 constexpr Version kOff{25, 0, 3}, kOn{28, 2, 0};
 
-Target target(std::optional<Version> version) { return {.version = version, .config = kMain}; }
+Target docker_of(std::optional<Version> version) { return {.version = version, .config = kDaemonJson}; }
 
 std::string configured(const std::string& text, Version version = kOff) {
-  TestFiles host{{{kMain, text}}};
-  const auto plan = docker::configure(target(version), host.reader());
+  TestFiles host{{{kDaemonJson, text}}};
+  const auto plan = docker::configure(docker_of(version), host.reader());
   EXPECT_TRUE(plan) << plan.error().text();
   if (plan) host.apply(*plan);
-  return host.files[kMain];
+  return host.files[kDaemonJson];
 }
 std::string error_of(const std::string& text, Version version = kOff) {
-  const TestFiles host{{{kMain, text}}};
-  const auto plan = docker::configure(target(version), host.reader());
+  const TestFiles host{{{kDaemonJson, text}}};
+  const auto plan = docker::configure(docker_of(version), host.reader());
   EXPECT_FALSE(plan) << text;
   return plan ? "" : plan.error().text();
 }
@@ -49,34 +49,35 @@ TEST(Docker, NothingWhereItIsOn) {
 
 TEST(Docker, AFileOfOursGoesWithRemove) {
   TestFiles host;
-  host.apply(*docker::configure(target(kOff), host.reader()));
-  EXPECT_EQ(host.files[kMain], "{\n  \"features\": {\n    \"cdi\": true\n  }\n}\n");
-  EXPECT_TRUE(docker::configure(target(kOff), host.reader())->changes.empty());
-  host.apply(*docker::remove(target(kOff), host.reader()));
+  host.apply(*docker::configure(docker_of(kOff), host.reader()));
+  EXPECT_EQ(host.files[kDaemonJson], "{\n  \"features\": {\n    \"cdi\": true\n  }\n}\n");
+  EXPECT_TRUE(docker::configure(docker_of(kOff), host.reader())->changes.empty());
+  host.apply(*docker::remove(docker_of(kOff), host.reader()));
   EXPECT_TRUE(host.files.empty());
 }
 
 TEST(Docker, RemoveLeavesWhatOthersChangedSince) {
-  TestFiles host{{{kMain, "{}"}}};
-  host.apply(*docker::configure(target(kOff), host.reader()));
-  host.files[kMain] = "{\"features\": {\"cdi\": true, \"x\": true}, \"debug\": true}";
-  host.apply(*docker::remove(target(kOff), host.reader()));
-  EXPECT_EQ(host.files,
-            (std::map<std::string, std::string>{{kMain, "{\"features\": {\"x\": true}, \"debug\": true}"}}));
+  TestFiles host{{{kDaemonJson, "{}"}}};
+  host.apply(*docker::configure(docker_of(kOff), host.reader()));
+  host.files[kDaemonJson] = "{\"features\": {\"cdi\": true, \"x\": true}, \"debug\": true}";
+  host.apply(*docker::remove(docker_of(kOff), host.reader()));
+  EXPECT_EQ(
+      host.files,
+      (std::map<std::string, std::string>{{kDaemonJson, "{\"features\": {\"x\": true}, \"debug\": true}"}}));
   // Without a record nothing is ours.
-  EXPECT_TRUE(docker::remove(target(kOff), host.reader())->changes.empty());
+  EXPECT_TRUE(docker::remove(docker_of(kOff), host.reader())->changes.empty());
   EXPECT_EQ(host.files.count(kRecord), 0u);
 }
 
 TEST(Docker, RefusesWhatDockerWould) {
-  EXPECT_EQ(error_of("{\n\"a\": 1,\n}"), std::string(kMain) + ":3: a name in quotes is expected here");
-  EXPECT_EQ(error_of("{\"a\": 1, \"a\": 2}"), std::string(kMain) + ":1: \"a\" is there twice");
-  EXPECT_EQ(error_of("[]"), std::string(kMain) + ":1: no JSON object");
-  EXPECT_EQ(error_of("{\n \"features\": true}"), std::string(kMain) + ":2: features is no object");
+  EXPECT_EQ(error_of("{\n\"a\": 1,\n}"), std::string(kDaemonJson) + ":3: a name in quotes is expected here");
+  EXPECT_EQ(error_of("{\"a\": 1, \"a\": 2}"), std::string(kDaemonJson) + ":1: \"a\" is there twice");
+  EXPECT_EQ(error_of("[]"), std::string(kDaemonJson) + ":1: no JSON object");
+  EXPECT_EQ(error_of("{\n \"features\": true}"), std::string(kDaemonJson) + ":2: features is no object");
   EXPECT_EQ(error_of("{\"features\": {\"cdi\": \"yes\"}}"),
-            std::string(kMain) + ":1: features.cdi is neither true nor false");
-  EXPECT_EQ(error_of("{} x"), std::string(kMain) + ":1: more stands behind the document");
-  EXPECT_EQ(error_of("{\"a\": 01}"), std::string(kMain) + ":1: a number that begins with 0");
+            std::string(kDaemonJson) + ":1: features.cdi is neither true nor false");
+  EXPECT_EQ(error_of("{} x"), std::string(kDaemonJson) + ":1: more stands behind the document");
+  EXPECT_EQ(error_of("{\"a\": 01}"), std::string(kDaemonJson) + ":1: a number that begins with 0");
   EXPECT_NE(error_of("{\"cdi-spec-dirs\": [\"\"]}").find("an empty path"), std::string::npos);
   EXPECT_NE(error_of(" \n").find("an empty file"), std::string::npos);
   EXPECT_EQ(error_of("{}", {24, 0, 7}), "Docker: 24.0.7 has no CDI; 25.0.0 or later would do");
@@ -84,8 +85,8 @@ TEST(Docker, RefusesWhatDockerWould) {
 
 TEST(Docker, JudgesEachThing) {
   const auto fit = [](const std::string& text, Version version) {
-    const TestFiles host{{{kMain, text}}};
-    const auto findings = docker::judge(target(version), host.reader()).value();
+    const TestFiles host{{{kDaemonJson, text}}};
+    const auto findings = docker::judge(docker_of(version), host.reader()).value();
     std::string result;
     for (const auto& finding : findings) result += finding.fit ? '+' : '-';
     return result;
@@ -123,18 +124,18 @@ rc::Gen<std::string> any_daemon_json() {
 }
 
 RC_GTEST_PROP(DockerProperty, ConfigureTwiceIsOnceAndRemoveIsTheIdentity, ()) {
-  const TestFiles before{{{kMain, *any_daemon_json()}}};
+  const TestFiles before{{{kDaemonJson, *any_daemon_json()}}};
   const auto version = *rc::gen::element<std::optional<Version>>(kOff, kOn, std::nullopt);
   TestFiles host = before;
-  const auto plan = docker::configure(target(version), host.reader());
+  const auto plan = docker::configure(docker_of(version), host.reader());
   RC_ASSERT(plan.has_value());
   host.apply(*plan);
-  RC_ASSERT(json::parse(host.files[kMain], "f").has_value());
-  const auto findings = docker::judge(target(version), host.reader());
+  RC_ASSERT(json::parse(host.files[kDaemonJson], "f").has_value());
+  const auto findings = docker::judge(docker_of(version), host.reader());
   RC_ASSERT(findings.has_value());
   RC_ASSERT(std::ranges::all_of(*findings, &Finding::fit));
-  RC_ASSERT(docker::configure(target(version), host.reader())->changes.empty());
-  host.apply(*docker::remove(target(version), host.reader()));
+  RC_ASSERT(docker::configure(docker_of(version), host.reader())->changes.empty());
+  host.apply(*docker::remove(docker_of(version), host.reader()));
   RC_ASSERT(host.files == before.files);
 }
 

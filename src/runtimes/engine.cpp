@@ -43,12 +43,11 @@ constexpr std::array<EngineFacts, 4> kFacts{{
      .first_with_cdi = {4, 1, 0}},
 }};
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // A number at `at`, which is moved behind it.
 std::optional<unsigned> number(std::string_view text, std::size_t& at) {
   const std::size_t begin = at;
-  while (at < text.size() && is_digit(text[at])) ++at;
+  while (at < text.size() && text::is_digit(text[at])) ++at;
   const auto value = text::parse_unsigned(text.substr(begin, at - begin));
   if (!value || *value > 1'000'000) return std::nullopt;
   return static_cast<unsigned>(*value);
@@ -71,23 +70,23 @@ std::string Version::str() const {
 
 std::optional<Version> parse_version(std::string_view text) {
   for (std::size_t at = 0; at < text.size(); ++at) {
-    if (!is_digit(text[at])) continue;
+    if (!text::is_digit(text[at])) continue;
     const char before = at == 0 ? ' ' : text[at - 1];
     if (before == ' ' || before == 'v' || before == '\t' || before == '\n') {
       Version version;
       const auto major = number(text, at);
-      if (major && at + 1 < text.size() && text[at] == '.' && is_digit(text[at + 1])) {
+      if (major && at + 1 < text.size() && text[at] == '.' && text::is_digit(text[at + 1])) {
         version.major = *major;
         const auto minor = number(text, ++at);
         if (!minor) return std::nullopt;
         version.minor = *minor;
-        if (at + 1 < text.size() && text[at] == '.' && is_digit(text[at + 1])) {
+        if (at + 1 < text.size() && text[at] == '.' && text::is_digit(text[at + 1])) {
           version.patch = number(text, ++at).value_or(0);
         }
         return version;
       }
     }
-    while (at < text.size() && is_digit(text[at])) ++at;
+    while (at < text.size() && text::is_digit(text[at])) ++at;
     --at;
   }
   return std::nullopt;

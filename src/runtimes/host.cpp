@@ -26,7 +26,8 @@ std::string parent_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
 }
-std::string base_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+std::string base_of(const std::string& path) { return std::string(text::base_name(path)); }
 
 Status write_whole(int fd, std::string_view text, const std::string& about) {
   while (!text.empty()) {

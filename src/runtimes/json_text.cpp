@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <set>
 
+#include "base/text.h"
+
 namespace gpulet::runtimes::json {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 class Parser {
  public:
@@ -47,7 +48,7 @@ class Parser {
     } else if (peek() == '"') {
       result.kind = Kind::kString;
       GPULET_TRY_ASSIGN(result.text, string());
-    } else if (peek() == '-' || is_digit(peek())) {
+    } else if (peek() == '-' || text::is_digit(peek())) {
       result.kind = Kind::kNumber;
       GPULET_TRY(number());
     } else {
@@ -72,7 +73,7 @@ class Parser {
     if (peek() == '-') ++at_;
     const auto digits = [&] {
       const std::size_t begin = at_;
-      while (is_digit(peek())) ++at_;
+      while (text::is_digit(peek())) ++at_;
       return at_ != begin;
     };
     const std::size_t begin = at_;

@@ -15,7 +15,6 @@ constexpr const char* kFiles[] = {"/var/lib/kubelet/kubeadm-flags.env",
                                   "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/config.yaml",
                                   "/var/snap/microk8s/current/args/kubelet"};
 
-std::string base_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // "unix:///run/x.sock" is /run/x.sock, as is "/run/x.sock" itself.
 std::string socket_of(std::string_view endpoint) {
@@ -74,7 +73,7 @@ std::string said_in(const Host& host, const std::string& path) {
 }
 
 std::optional<KubeletEndpoint> said_by(const Host& host, const CommandLine& command) {
-  const std::string program = base_of(command[0]);
+  const std::string program(text::base_name(command[0]));
   KubeletEndpoint endpoint{socket_of(value_of(command, kFlag)), "the command line of " + program, command[0]};
   if (!endpoint.socket.empty()) return endpoint;
   for (const char* flag : {"config", "kubelet-args-file"}) {
@@ -98,7 +97,7 @@ bool is_kubelet(const CommandLine& command) {
   if (command.empty()) return false;
   // k3s shows its subcommand in the name by which it is called: "/usr/local/bin/k3s server".
   const auto words = words_of(command[0]);
-  const std::string program = words.empty() ? std::string() : base_of(words[0]);
+  const std::string program = words.empty() ? std::string() : std::string(text::base_name(words[0]));
   if (program == "kubelet" || program == "kubelite") return true;
   if (program == "k3s-server" || program == "k3s-agent") return true;
   const std::string& sub = words.size() > 1 ? words[1] : (command.size() > 1 ? command[1] : program);

@@ -13,7 +13,6 @@ namespace {
 bool is_bare(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 // TOML allows no control character but the tab in comments and strings of one line.
 bool is_control(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; }
 
@@ -249,7 +248,7 @@ class Parser {
     const std::size_t begin = at_;
     while (is_bare(peek()) || peek() == '+' || peek() == '.' || peek() == ':') ++at_;
     // "1979-05-27 07:32:00" has a blank inside.
-    if (at_ - begin == 10 && text_[begin + 4] == '-' && peek() == ' ' && is_digit(peek(1))) {
+    if (at_ - begin == 10 && text_[begin + 4] == '-' && peek() == ' ' && text::is_digit(peek(1))) {
       ++at_;
       while (is_bare(peek()) || peek() == '+' || peek() == '.' || peek() == ':') ++at_;
     }
@@ -263,7 +262,7 @@ class Parser {
     std::string_view digits = token;
     if (digits[0] == '+' || digits[0] == '-') digits.remove_prefix(1);
     if (digits == "inf" || digits == "nan") return {};
-    if (digits.empty() || !is_digit(digits[0])) {
+    if (digits.empty() || !text::is_digit(digits[0])) {
       return wrong("`" + std::string(token) + "` is no value; text goes in quotes");
     }
     std::string plain(digits);

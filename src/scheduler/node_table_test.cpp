@@ -10,7 +10,7 @@
 namespace gpulet::scheduler {
 namespace {
 
-std::shared_ptr<Policy> policy(const std::string& name, const std::vector<Task>& mix = {}) {
+std::shared_ptr<Policy> policy_of(const std::string& name, const std::vector<Task>& mix = {}) {
   return *simulator_policy_named(name, {Workload::of(mix)});
 }
 
@@ -52,8 +52,8 @@ TEST(NodeTable, RemembersWhatThePolicyWouldSay) {
   std::vector<std::shared_ptr<Policy>> policies;
   std::vector<std::shared_ptr<Policy>> plain;  // that remember nothing of the table's questions
   for (const std::string& name : policy_names()) {
-    policies.push_back(policy(name, tasks));
-    plain.push_back(policy(name, tasks));
+    policies.push_back(policy_of(name, tasks));
+    plain.push_back(policy_of(name, tasks));
   }
   NodeTable table;
   World world(table, random);
@@ -108,7 +108,7 @@ TEST(NodeTable, DrawsTiesFairly) {
   table.add(full);
   randomly::Random random(5);
   std::map<NodeTable::Node, int> count;
-  auto& question = table.ask(policy("binpack"), randomly::asking(1, 1000));
+  auto& question = table.ask(policy_of("binpack"), randomly::asking(1, 1000));
   for (int at = 0; at < 4000; ++at) ++count[table.best(question, random)->node];
   ASSERT_EQ(count.size(), 4u);
   for (const auto& [node, times] : count) EXPECT_NEAR(times, 1000, 150) << node;
@@ -119,7 +119,7 @@ TEST(NodeTable, RandomDrawsGpusToo) {
   table.add(randomly::with_free({600, 300, 1000, 700}));
   randomly::Random random(5);
   std::set<GpuSet> seen;
-  auto& question = table.ask(policy("random"), randomly::asking(2, 500));
+  auto& question = table.ask(policy_of("random"), randomly::asking(2, 500));
   for (int at = 0; at < 200; ++at) seen.insert(table.best(question, random)->choice.gpus);
   EXPECT_EQ(seen, (std::set<GpuSet>{0b0101, 0b1001, 0b1100}));
 }
@@ -135,14 +135,15 @@ TEST(NodeTable, TheCoolestNodeOfAKindIsTheBest) {
   }
   randomly::Random random(1);
   for (const char* name : {"load", "default"}) {
-    EXPECT_EQ(table.best(table.ask(policy(name), randomly::asking(1, 400)), random)->node, coolest) << name;
+    EXPECT_EQ(table.best(table.ask(policy_of(name), randomly::asking(1, 400)), random)->node, coolest)
+        << name;
   }
 }
 
 TEST(NodeTable, ATaskThatFitsNowhereHasNoBest) {
   NodeTable table;
   randomly::Random random(1);
-  const auto binpack = policy("binpack");
+  const auto binpack = policy_of("binpack");
   EXPECT_FALSE(table.best(table.ask(binpack, randomly::asking(1, 1000)), random));
   table.add(randomly::with_free({999}));
   EXPECT_FALSE(table.best(table.ask(binpack, randomly::asking(1, 1000)), random));
@@ -152,7 +153,7 @@ TEST(NodeTable, ATaskThatFitsNowhereHasNoBest) {
 TEST(NodeTable, AnswersWellBeyondWhatItRemembers) {
   NodeTable table;
   const auto node = table.add(randomly::with_free({1000}));
-  const auto binpack = policy("binpack");
+  const auto binpack = policy_of("binpack");
   for (std::size_t at = 0; at < NodeTable::kMaxQuestions + 50; ++at) {
     Task task = randomly::asking(1, 500);
     task.cpu_milli = static_cast<std::int64_t>(at);

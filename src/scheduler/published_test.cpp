@@ -41,7 +41,7 @@ constexpr std::array<Published, 4> kPublished = {{{"default", 87.47, 93.08, 95.3
                                                   {"multigpu20", 88.69, 93.93, 95.65},
                                                   {"gpuspec33", 86.46, 93.09, 94.55}}};
 
-double mean_allocated(const Trace& trace, const std::string& policy) {
+double mean_of_seeds(const Trace& trace, const std::string& policy) {
   std::vector<RunResult> runs;
   for (std::uint64_t seed = 1; seed <= kSeeds; ++seed) {
     RunOptions options;
@@ -74,10 +74,10 @@ TEST_P(PublishedTraces, AreReproducedAndBeaten) {
   const auto trace = read_trace(*nodes, nodes_file, *pods, pods_file);
   ASSERT_TRUE(trace) << trace.error().text();
 
-  const double random = mean_allocated(*trace, "random");
-  const double bestfit = mean_allocated(*trace, "bestfit");
-  const double fgd = mean_allocated(*trace, "fgd");
-  const double blend = mean_allocated(*trace, "default");
+  const double random = mean_of_seeds(*trace, "random");
+  const double bestfit = mean_of_seeds(*trace, "bestfit");
+  const double fgd = mean_of_seeds(*trace, "fgd");
+  const double blend = mean_of_seeds(*trace, "default");
   std::cout << published.workload << ", mean of " << kSeeds << " seeds: random " << random << ", bestfit "
             << bestfit << ", fgd " << fgd << ", default " << blend << '\n';
   EXPECT_NEAR(random, published.random, kWithin);

@@ -68,7 +68,7 @@ struct Arrival {
   }
 };
 
-struct Kind {
+struct ServiceKind {
   Task task;  // its load: what is known of it, from the last replica that ran
   Use use;
 };
@@ -99,7 +99,7 @@ class World {
     make_services();
     make_batch();
     std::vector<Task> tasks;
-    for (const Kind& kind : kinds_) tasks.push_back(kind.task);
+    for (const ServiceKind& kind : kinds_) tasks.push_back(kind.task);
     policy_ = make(options, Workload::of(tasks));
     for (unsigned node = 0; node < options.nodes; ++node) {
       NodeState state;
@@ -144,7 +144,7 @@ class World {
   const LoadRunOptions& options_;
   // One for each purpose, so that what a policy does to one leaves the others' numbers alone.
   Dice shape_, life_, noise_, ties_;
-  std::vector<Kind> kinds_;
+  std::vector<ServiceKind> kinds_;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::vector<Gpu> gpus_;
   NodeTable table_;
@@ -159,7 +159,7 @@ void World::make_services() {
   constexpr std::array<double, 3> kPeaks = {2, 9, 17};
   double asked = 0;
   while (asked < kServices * capacity()) {
-    Kind kind;
+    ServiceKind kind;
     const double share = kShares[shape_.below(kShares.size())];
     kind.task.gpus = 1;
     kind.task.gpu_milli = static_cast<std::uint16_t>(share);
@@ -185,7 +185,7 @@ void World::make_batch() {
   const double each = kMeanLife * kMeanShare / (kBatch * capacity());  // mean time between two
   const std::int64_t end = std::int64_t{options_.days} * kDay;
   for (double when = 0; when < static_cast<double>(end); when += shape_.exponential(each)) {
-    Kind kind;
+    ServiceKind kind;
     const double share = kShares[shape_.below(kShares.size())];
     kind.task.gpus = 1;
     kind.task.gpu_milli = static_cast<std::uint16_t>(share);

@@ -17,7 +17,7 @@ LoadRunOptions small(const std::string& policy, std::uint64_t seed) {
   return options;
 }
 
-LoadRunResult run(const LoadRunOptions& options) {
+LoadRunResult run_load(const LoadRunOptions& options) {
   auto result = simulate_load(options);
   EXPECT_TRUE(result) << (result ? "" : result.error().text());
   return result ? *result : LoadRunResult{};
@@ -28,8 +28,8 @@ TEST(SimulateLoad, LoadAwarePlacementKeepsGpusCoolerThanSpread) {
   double spread = 0;
   double aware = 0;
   for (const std::uint64_t seed : {1, 2, 3}) {
-    spread += run(small("spread", seed)).above_95 / 3;
-    aware += run(small("default", seed)).above_95 / 3;
+    spread += run_load(small("spread", seed)).above_95 / 3;
+    aware += run_load(small("default", seed)).above_95 / 3;
   }
   EXPECT_GT(spread, 0.01) << "a workload that asks nothing of a policy";
   EXPECT_LT(aware, 0.9 * spread);
@@ -38,11 +38,11 @@ TEST(SimulateLoad, LoadAwarePlacementKeepsGpusCoolerThanSpread) {
 // On every seed, and by far, where it is known what a service does.
 TEST(SimulateLoad, ToKnowTheServicesHelpsMore) {
   for (const std::uint64_t seed : {1, 2, 3}) {
-    const LoadRunResult spread = run(small("spread", seed));
+    const LoadRunResult spread = run_load(small("spread", seed));
     for (const char* policy : {"default", "load"}) {
       LoadRunOptions options = small(policy, seed);
       options.known_services = true;
-      const LoadRunResult aware = run(options);
+      const LoadRunResult aware = run_load(options);
       EXPECT_LT(aware.above_95, 0.65 * spread.above_95) << policy << ", seed " << seed;
       EXPECT_LT(aware.unserved, 0.65 * spread.unserved) << policy << ", seed " << seed;
       EXPECT_NEAR(aware.allocated, spread.allocated, 0.01) << "the same work";
@@ -55,12 +55,12 @@ TEST(SimulateLoad, TheSameSeedGivesTheSameRun) {
   LoadRunOptions options = small("default", 4);
   options.nodes = 3;
   options.days = 3;
-  const LoadRunResult once = run(options);
-  const LoadRunResult again = run(options);
+  const LoadRunResult once = run_load(options);
+  const LoadRunResult again = run_load(options);
   EXPECT_EQ(once.above_95, again.above_95);
   EXPECT_EQ(once.placements, again.placements);
   options.seed = 5;
-  EXPECT_NE(run(options).mean_busy, once.mean_busy);
+  EXPECT_NE(run_load(options).mean_busy, once.mean_busy);
 }
 
 TEST(SimulateLoad, ItsSharesAreShares) {
@@ -71,7 +71,7 @@ TEST(SimulateLoad, ItsSharesAreShares) {
     options.days = 3;
     std::vector<double> told;
     options.progress = [&](double part) { told.push_back(part); };
-    const LoadRunResult result = run(options);
+    const LoadRunResult result = run_load(options);
     EXPECT_EQ(told.size(), 3u);
     EXPECT_EQ(told.back(), 1);
     EXPECT_LE(result.above_95, result.hottest);

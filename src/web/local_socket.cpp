@@ -15,7 +15,7 @@
 namespace gpulet::web {
 namespace {
 
-constexpr int kBacklog = 64;  // connections that wait while the child is started anew
+constexpr int kLocalBacklog = 64;  // connections that wait while the child is started anew
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH;
 
 // What an open descriptor is called, for the calls that take nothing but a path.
@@ -91,7 +91,7 @@ Result<std::unique_ptr<LocalSocket>> LocalSocket::listen(const std::string& path
     if (::chmod(path_of(file.get()).c_str(), mode) != 0) {
       return fail(errno_error("cannot be given its mode", errno, path));
     }
-    if (::listen(socket, kBacklog) != 0) return fail(errno_error("cannot listen", errno, path));
+    if (::listen(socket, kLocalBacklog) != 0) return fail(errno_error("cannot listen", errno, path));
     if (::renameat(folder, before.c_str(), folder, made->name_.c_str()) != 0) {
       return fail(errno_error("cannot be put in place", errno, path));
     }

@@ -10,14 +10,12 @@
 #include <memory>
 
 #include "base/deleter.h"
+#include "web/openssl_handles.h"
 
 namespace gpulet::web {
 namespace {
 
-using BioPtr = std::unique_ptr<BIO, Deleter<::BIO_free>>;
-using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
 using ExtensionPtr = std::unique_ptr<X509_EXTENSION, Deleter<::X509_EXTENSION_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
 
 bool extend(X509* certificate, int id, const std::string& value) {
   X509V3_CTX context;

@@ -12,13 +12,11 @@
 #include <cstring>
 
 #include "base/deleter.h"
+#include "web/openssl_handles.h"
 
 namespace gpulet::web {
 namespace {
 
-using BioPtr = std::unique_ptr<BIO, Deleter<::BIO_free>>;
-using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
-using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
 using NamesPtr = std::unique_ptr<GENERAL_NAMES, Deleter<::GENERAL_NAMES_free>>;
 
 std::string openssl_error() {

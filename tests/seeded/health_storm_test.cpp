@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "health/kmsg.h"
 #include "tests/seeded/health_world.h"
+#include "tests/seeded/seeds.h"
 
 namespace gpulet::seeded {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 using namespace std::chrono_literals;
 using health::Scope;
 
-constexpr std::uint64_t kSeeds = 1000;
-constexpr std::uint64_t kSeedsPerTest = 50;
 constexpr int kSteps = 40;
 
 constexpr Duration kWithdrawnWithin = 10ms;

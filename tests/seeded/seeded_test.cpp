@@ -9,6 +9,7 @@
 #include "agent/agent.h"
 #include "base/log.h"
 #include "kubelet/offer.h"
+#include "tests/seeded/seeds.h"
 #include "tests/seeded/world.h"
 
 namespace gpulet::seeded {
@@ -16,8 +17,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kSeeds = 1000;
-constexpr std::uint64_t kSeedsPerTest = 50;
 constexpr int kStepsPerSeed = 60;
 constexpr std::uint64_t kFatalXid = 79;
 constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
@@ -25,7 +24,7 @@ constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
 constexpr unsigned kGpuReset = 1;  // NVML field 230
 
 // A driver that nobody tells of a fault is asked every alive_interval; then it is read, and a call may hang.
-constexpr Duration kNoticed = 10s + 2 * kCallTimeout + 1s;
+constexpr Duration kLossNoticed = 10s + 2 * kCallTimeout + 1s;
 constexpr Duration kRegisteredAgain = 100ms;
 constexpr Duration kPiece = 50ms;  // between two looks at the invariants
 
@@ -205,14 +204,14 @@ class Node {
     }
   }
 
-  // A GPU that an XID marked is withdrawn at once; one that is lost or hangs, within kNoticed.
+  // A GPU that an XID marked is withdrawn at once; one that is lost or hangs, within kLossNoticed.
   void check_faults() {
     for (std::size_t i = 0; i < driver_.gpus.size(); ++i) {
       const auto& gpu = driver_.gpus[i];
       const bool faulty = gpu.lost || gpu.hangs;
       if (!faulty) faulty_since_[i].reset();
       if (faulty && !faulty_since_[i]) faulty_since_[i] = loop_.now();
-      const bool late = faulty && loop_.now() - *faulty_since_[i] > kNoticed;
+      const bool late = faulty && loop_.now() - *faulty_since_[i] > kLossNoticed;
       if (!late && !marked_.contains(gpu.uuid)) continue;
       for (const auto& [name, endpoint] : kubelet_.endpoints()) {
         for (const auto& device : endpoint.offer->resource.devices) {

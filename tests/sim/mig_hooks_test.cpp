@@ -5,7 +5,6 @@
 namespace gpulet::tests {
 namespace {
 
-constexpr const char* kSmall = "nvidia.com/mig-1g.10gb";
 
 class SimMigHooks : public NodeTest {
  protected:

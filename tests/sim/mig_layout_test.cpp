@@ -7,9 +7,7 @@
 namespace gpulet::tests {
 namespace {
 
-constexpr const char* kSmall = "nvidia.com/mig-1g.10gb";
 constexpr const char* kMiddle = "nvidia.com/mig-2g.20gb";
-constexpr const char* kLarge = "nvidia.com/mig-3g.40gb";
 
 class SimMigLayout : public NodeTest {
  protected:

@@ -4,8 +4,6 @@
 namespace gpulet::tests {
 namespace {
 
-constexpr const char* kSmall = "nvidia.com/mig-1g.10gb";
-constexpr const char* kLarge = "nvidia.com/mig-3g.40gb";
 
 class SimMig : public NodeTest {
  protected:

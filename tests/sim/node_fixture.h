@@ -23,6 +23,8 @@ namespace gpulet::tests {
 using namespace std::chrono_literals;
 
 inline constexpr const char* kGpu = "nvidia.com/gpu";
+inline constexpr const char* kSmall = "nvidia.com/mig-1g.10gb";
+inline constexpr const char* kLarge = "nvidia.com/mig-3g.40gb";
 inline constexpr std::uint64_t kFallenOffTheBus = 79;
 // For what must come at all: far beyond what it takes, as a sanitized build on a busy machine is slow.
 inline constexpr std::chrono::milliseconds kPatience = 40s;

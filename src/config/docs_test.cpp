@@ -19,7 +19,7 @@ std::string joined(const std::vector<std::string>& parts) {
   return all;
 }
 
-std::string milliseconds(std::uint64_t count) {
+std::string in_milliseconds(std::uint64_t count) {
   if (count == 0) return "0s";
   if (count % 1000 != 0) return std::to_string(count) + "ms";
   if (count % 3'600'000 == 0) return std::to_string(count / 3'600'000) + "h";
@@ -51,7 +51,7 @@ std::string values(const Setting& setting) {
     case Kind::kUnsigneds:
       return "list of whole numbers";
     case Kind::kDuration:
-      return bounds ? milliseconds(bounds->least) + " to " + milliseconds(bounds->most) : "1ms to 24h";
+      return bounds ? in_milliseconds(bounds->least) + " to " + in_milliseconds(bounds->most) : "1ms to 24h";
     case Kind::kGrace:
       return "`stay`, `finish`, `finish=DURATION`, `evict`";
     case Kind::kInterval:

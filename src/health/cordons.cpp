@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::string_view kCordonsHead = "gpulet-cordons 1";
-constexpr std::string_view kCordoned = "cordoned", kUncordoned = "uncordoned";
+constexpr std::string_view kCordonWord = "cordoned", kUncordonWord = "uncordoned";
 constexpr std::size_t kMaxUuid = 128;
 
 bool is_uuid(std::string_view text) {
@@ -38,8 +38,8 @@ bool parse_line(std::string_view line, Cordons& cordons) {
   const auto at = text::parse_unsigned(take_word(line));
   constexpr auto kLatest =
       static_cast<std::uint64_t>(std::chrono::floor<milliseconds>(kLastWallTime).time_since_epoch().count());
-  if ((kind != kCordoned && kind != kUncordoned) || !is_uuid(uuid) || !at || *at > kLatest) return false;
-  OperatorWord word{kind == kCordoned ? Wish::kCordon : Wish::kUncordon, WallTime(milliseconds(*at)),
+  if ((kind != kCordonWord && kind != kUncordonWord) || !is_uuid(uuid) || !at || *at > kLatest) return false;
+  OperatorWord word{kind == kCordonWord ? Wish::kCordon : Wish::kUncordon, WallTime(milliseconds(*at)),
                     std::string(line)};
   if (word.words != cordon_words(word.words)) return false;
   return cordons.emplace(std::string(uuid), std::move(word)).second;
@@ -73,7 +73,7 @@ std::string format_cordons(const Cordons& cordons) {
   std::string out = std::string(kCordonsHead) + "\n";
   for (const auto& [uuid, word] : cordons) {
     const auto at = std::chrono::floor<milliseconds>(std::clamp(word.at, kFirstWallTime, kLastWallTime));
-    out += std::string(word.wish == Wish::kCordon ? kCordoned : kUncordoned) + " " + uuid.str() + " " +
+    out += std::string(word.wish == Wish::kCordon ? kCordonWord : kUncordonWord) + " " + uuid.str() + " " +
            std::to_string(at.time_since_epoch().count());
     if (const auto words = cordon_words(word.words); !words.empty()) out += " " + words;
     out += "\n";

@@ -13,9 +13,9 @@ constexpr std::string_view kEnd = "end";
 // The year 2262: beyond, nanoseconds since 1970 no longer fit.
 constexpr std::uint64_t kLatest = 9'200'000'000'000;
 
-std::string milliseconds(WallTime wall) { return std::to_string(unix_milliseconds(wall)); }
+std::string wall_word(WallTime wall) { return std::to_string(unix_milliseconds(wall)); }
 
-std::string instance(std::uint32_t id) { return id == kNoInstance ? "-" : std::to_string(id); }
+std::string instance_word(std::uint32_t id) { return id == kNoInstance ? "-" : std::to_string(id); }
 
 std::string word(const std::string& text) {
   std::string out;
@@ -108,11 +108,11 @@ std::string format_state(const Saved& saved) {
   std::string out = std::string(kHead) + "\nboot " + word(saved.boot_id) + "\n";
   for (const auto& gpu : saved.gpus) {
     out += "gpu " + word(gpu.uuid.str()) + " " + word(gpu.slot) + " " + std::to_string(gpu.relapses) + " " +
-           (gpu.recovered ? milliseconds(*gpu.recovered) : "-") + "\n";
+           (gpu.recovered ? wall_word(*gpu.recovered) : "-") + "\n";
     for (const auto& fault : gpu.faults) {
       out += "fault " + std::string(rule_of(fault.fault_class).name) + " " + std::to_string(fault.code) +
-             " " + instance(fault.gpu_instance) + " " + instance(fault.compute_instance) + " " +
-             milliseconds(fault.opened) + " " + milliseconds(fault.last_seen) + " " +
+             " " + instance_word(fault.gpu_instance) + " " + instance_word(fault.compute_instance) + " " +
+             wall_word(fault.opened) + " " + wall_word(fault.last_seen) + " " +
              std::to_string(fault.count) + (fault.linked ? " 1" : " 0");
       if (const auto detail = one_line(fault.detail); !detail.empty()) out += " " + detail;
       out += "\n";

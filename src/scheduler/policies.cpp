@@ -104,7 +104,7 @@ class Binpack final : public Policy {
   }
 };
 
-class Spread final : public Policy {
+class SpreadPolicy final : public Policy {
  public:
   std::string_view name() const override { return "spread"; }
   void options(const NodeState& node, const Task& task, std::vector<Option>& options) override {
@@ -230,7 +230,7 @@ const std::vector<Maker>& makers() {
       {"binpack", "bestfit", false,
        [](const PolicyContext&) -> std::shared_ptr<Policy> { return std::make_shared<Binpack>(); }},
       {"spread", "", false,
-       [](const PolicyContext&) -> std::shared_ptr<Policy> { return std::make_shared<Spread>(); }},
+       [](const PolicyContext&) -> std::shared_ptr<Policy> { return std::make_shared<SpreadPolicy>(); }},
       {"topology", "", false,
        [](const PolicyContext&) -> std::shared_ptr<Policy> { return std::make_shared<Topology>(); }},
       {"fragmentation", "fgd", false,

@@ -22,9 +22,9 @@ namespace http = boost::beast::http;
 
 constexpr int kMostReads = 64;  // in one turn of the loop
 
-class Request final : public Fetch {
+class HttpFetch final : public Fetch {
  public:
-  Request(Loop& loop, FileDescriptor socket, std::string request, Hooks hooks)
+  HttpFetch(Loop& loop, FileDescriptor socket, std::string request, Hooks hooks)
       : loop_(loop), socket_(std::move(socket)), request_(std::move(request)), hooks_(std::move(hooks)) {
     // Its own limits are below. Beast 1.74 takes no limit for one that every length exceeds.
     parser_.body_limit(std::numeric_limits<std::uint64_t>::max());
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Fetch>> Fetch::start(Loop& loop, const Endpoint& where, c
   }
   std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n";
   return std::unique_ptr<Fetch>(
-      std::make_unique<Request>(loop, std::move(fd), std::move(request), std::move(hooks)));
+      std::make_unique<HttpFetch>(loop, std::move(fd), std::move(request), std::move(hooks)));
 }
 
 }  // namespace gpulet::web

@@ -135,19 +135,28 @@ class Asking {
       return refuse({Code::kInvalidArgument, "is no Service, as " + std::string(kService) + " is one",
                      question_.service});
     }
+    ask_proxy("/api/v1/namespaces/" + name_space + "/services/", service);
+  }
+
+  void ask_proxy(const std::string& services, const std::string& service) {
     client_.stream(
-        {.method = "GET",
-         .path = "/api/v1/namespaces/" + name_space + "/services/" + service + "/proxy" + target(),
-         .accept = "*/*"},
+        {.method = "GET", .path = services + service + "/proxy" + target(), .accept = "*/*"},
         question_.limit / 2, [this](std::string_view piece) { return take(piece); },
-        [this](const Result<cluster::ApiResponse>& response) {
+        [this, services, service](const Result<cluster::ApiResponse>& response) {
           // One that hangs answers no more than one that is not there.
           if (!response && response.error().code() == Code::kDeadlineExceeded) return look();
           // What the API server says of the Service is an object; then there is no extender to ask.
           const bool of_extender = !response || !response->body.starts_with('{');
           const bool answered = !response || response->status < 500;
-          return of_extender && answered ? on_extender(response) : look();
+          if (of_extender && answered) return on_extender(response);
+          // Of one that speaks TLS it says no more than of one that is away: that it could not be reached.
+          if (!answered && !names_scheme(service)) return ask_proxy(services, "https:" + service);
+          look();
         });
+  }
+
+  static bool names_scheme(const std::string& service) {
+    return service.starts_with("https:") || service.starts_with("http:");
   }
 
   // Without the definition of GpuNodes a list of them would only ever be refused.

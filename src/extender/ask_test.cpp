@@ -53,6 +53,23 @@ TEST_F(AskTest, TheExtenderIsAskedThroughTheApiServer) {
       "GET /api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain?namespace=team&pod=p");
 }
 
+// The API server says of a Service that speaks TLS, asked without: error trying to reach service, 503.
+TEST_F(AskTest, OneThatSpeaksTlsIsAskedByTls) {
+  serve([](const Received& request) -> Reply {
+    const bool encrypted =
+        request.line().find("/services/https:gpulet-scheduler:9410/proxy/") != std::string::npos;
+    if (!encrypted) return {503, R"({"kind":"Status","message":"error trying to reach service: EOF"})"};
+    return {200, "n1 is best\n"};
+  });
+  for (const char* service : {"gpulet/gpulet-scheduler:9410", "gpulet/https:gpulet-scheduler:9410"}) {
+    const auto said = answer("p", service);
+    ASSERT_TRUE(said) << said.error().text();
+    EXPECT_EQ(said->text, "n1 is best\n");
+    EXPECT_TRUE(said->by_extender);
+  }
+  EXPECT_EQ(server_->received().size(), 3u);
+}
+
 TEST_F(AskTest, WhatTheExtenderRefusesIsSaid) {
   begin(404, "there is no such Pod\n");
   const auto refused = answer("p");

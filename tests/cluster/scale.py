@@ -29,6 +29,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from lib.kube import ApiError, Kube, gpu_pod, until  # noqa: E402
+from lib.kubectl import kubectl  # noqa: E402
 
 ROOT = HERE.parent.parent
 TESTBED = HERE / "testbed" / "tb"
@@ -109,7 +110,7 @@ class Scale:
         """One real agent says what its node has; the others are built alike."""
         text = (ROOT / "deploy/static/scheduler.yaml").read_text()
         kind = next(part for part in text.split("\n---\n") if "kind: CustomResourceDefinition" in part)
-        subprocess.run(["kubectl", "--kubeconfig", self.kubeconfig, "apply", "-f", "-"], input=kind, text=True, check=True, stdout=subprocess.DEVNULL)
+        kubectl("--kubeconfig", self.kubeconfig, "apply", "-f", "-", text=kind)
         root = self.state / "driver"
         subprocess.run([BIN / "gpulet-sim", "up", "hgx-h100", "--root", root, "--no-device-nodes"], check=True, stdout=subprocess.DEVNULL)
         try:

@@ -2,10 +2,10 @@
 import http.client
 import json
 import ssl
-import subprocess
 import time
 
 from lib.kube import ApiError, Kube, gpu_pod, until
+from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET_SIM
 
 NAME = "inference"
@@ -57,7 +57,6 @@ class AutoscalingChecks:
     def deploy(self):
         self.checks.load_images([self.tag])
         self.checks.apply_manifest(self.tag)
-        kubectl = self.checks.kubectl
         kubectl("-n", "gpulet", "set", "env", "daemonset/gpulet", "GPULET_METRICS_INTERVAL=1s")
         kubectl("-n", "gpulet", "rollout", "status", "daemonset/gpulet", "--timeout=60s")
         for node in self.checks.nodes:
@@ -70,7 +69,7 @@ class AutoscalingChecks:
         kubectl("wait", "--for=condition=Available", "apiservice/v1beta2.custom.metrics.k8s.io", "--timeout=60s")
 
     def values(self):
-        told = json.loads(self.checks.kubectl("get", "--raw", GROUP))
+        told = json.loads(kubectl("get", "--raw", GROUP))
         assert [thing["name"] for thing in told["resources"]] == [
             "pods/gpu_utilization", "pods/gpu_memory_used", "pods/gpu_memory_utilization", "pods/gpu_power_watts"], told
         groups = {group["name"] for group in self.kube.get("/apis")["groups"]}
@@ -154,7 +153,7 @@ class AutoscalingChecks:
 
     def end(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})
-        self.checks.kubectl("delete", "-f", str(self.checks.root / "deploy/static/metrics-api.yaml"))
+        kubectl("delete", "-f", str(self.checks.root / "deploy/static/metrics-api.yaml"))
         until("Kubernetes knows no such API", lambda: "custom.metrics.k8s.io" not in {
             group["name"] for group in self.kube.get("/apis")["groups"]}, SCALED_S)
         self.kube.call("DELETE", "/api/v1/namespaces/default/serviceaccounts/stranger")
@@ -194,11 +193,11 @@ class AutoscalingChecks:
         """Pod → its value, as kubectl gets it."""
         query = f"?labelSelector={selector.replace('=', '%3D')}" if selector else ""
         try:
-            told = json.loads(self.checks.kubectl("get", "--raw", f"{GROUP}/namespaces/default/pods/{what}{query}"))
-        except subprocess.CalledProcessError as error:
-            if "NotFound" in error.stderr:
+            told = json.loads(kubectl("get", "--raw", f"{GROUP}/namespaces/default/pods/{what}{query}"))
+        except AssertionError as error:
+            if "NotFound" in str(error):
                 return {}
-            raise AssertionError(f"{what}{query}: {error.stderr}") from None
+            raise
         return {item["describedObject"]["name"]: item["value"] for item in told["items"]}
 
     def status(self):

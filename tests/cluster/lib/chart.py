@@ -8,6 +8,7 @@ import time
 
 from lib.health import HealthChecks
 from lib.kube import Kube, gpu_pod, until
+from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET
 from lib.nvidia_chart import BY_MPS, MPS_ROOT, NvidiaChart, mps_folder
 from lib.partition import LOOK_MPS, PartitionChecks
@@ -79,7 +80,7 @@ class ChartChecks:
         assert images == {f"localhost/gpulet:{tag}"}, images
 
     def helm_kubectl(self, *arguments):
-        return self.checks.kubectl("-n", NAMESPACE, *arguments)
+        return kubectl("-n", NAMESPACE, *arguments)
 
     def seen(self):
         """All that an agent may leave: on the Nodes, on the nodes, in the cluster."""
@@ -99,7 +100,7 @@ class ChartChecks:
             }
         kinds = ("clusterroles", "clusterrolebindings", "customresourcedefinitions", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
                  "apiservices")
-        found["cluster"] = sorted(name for kind in kinds for name in self.checks.kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
+        found["cluster"] = sorted(name for kind in kinds for name in kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
         return found
 
     @staticmethod
@@ -125,8 +126,8 @@ class ChartChecks:
         for node in self.nodes:
             self.own_mps_root(node)
         for name in self.seen()["cluster"]:
-            self.checks.kubectl("delete", name)
-        self.checks.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
+            kubectl("delete", name)
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
         for node in self.nodes:
             told = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
                             env={"NODE_NAME": node.name, "KUBECONFIG": str(node.state / "kubeconfig")})
@@ -139,17 +140,17 @@ class ChartChecks:
     def dry_runs(self):
         """All options at once, and the static manifests: names, schemas and defaults by the API server's own word."""
         if not any(item["metadata"]["name"] == NAMESPACE for item in self.kube.get("/api/v1/namespaces")["items"]):
-            self.checks.kubectl("create", "namespace", NAMESPACE)
+            kubectl("create", "namespace", NAMESPACE)
         everything = {"scheduler": {"enabled": True}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
                       "crds": {"keep": False}, "mps": {"enabled": True}, "extraEnv": [{"name": "A", "value": "b"}], "gpulet": {"logLevel": "info"},
                       "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "webConfig": {"secretName": "web"}, "rbac": {"eviction": True, "podNotes": True,
                                                                                                                  "nodeFeatures": True}}
         text = self.apply(["template", "--kube-version", "1.31"], everything)
-        told = self.checks.kubectl("apply", "--dry-run=server", "-f", "-", text=text)
+        told = kubectl("apply", "--dry-run=server", "-f", "-", text=text)
         wanted = sum(line.startswith("kind: ") for line in text.splitlines())
         assert wanted > 30 and told.count("(server dry run)") == wanted, f"{wanted} objects: {told}"
         for name in ("gpulet", "scheduler", "metrics-api", "cleanup"):
-            self.checks.kubectl("apply", "--dry-run=server", "-f", str(self.checks.root / "deploy/static" / f"{name}.yaml"))
+            kubectl("apply", "--dry-run=server", "-f", str(self.checks.root / "deploy/static" / f"{name}.yaml"))
 
     def install(self):
         self.kube.create_pod(gpu_pod("first", 1, "n1"))
@@ -267,7 +268,7 @@ class ChartChecks:
         if crd in after["cluster"]:
             objects = self.kube.get("/apis/gpulet.io/v1alpha1/gpunodes")["items"]
             assert not objects, f"GpuNodes are left: {[item['metadata']['name'] for item in objects]}"
-            self.checks.kubectl("delete", "crd", "gpunodes.gpulet.io")
+            kubectl("delete", "crd", "gpunodes.gpulet.io")
             after = self.seen()
         self.label_pool(None)
         assert after == self.before, f"left: {json.dumps(after)}; before: {json.dumps(self.before)}"

@@ -13,6 +13,7 @@ from lib.chart import ChartChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
+from lib.kubectl import kubectl, manifest
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.migrate import MigrateChecks
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
@@ -35,7 +36,7 @@ class Checks:
 
     def runs(self, images, process_steps, chart_steps):
         yield "process", [
-            ("migrate check: NVIDIA's manifest there and back", MigrateChecks(self).there_and_back),
+            ("migrate check: NVIDIA's manifest there and back", MigrateChecks().there_and_back),
             ("n1's GPUs are allocatable", self.start_processes),
             ("a driver that comes late", self.late_driver),
             ("the kubelet knows each GPU and its NUMA node", self.allocatable),
@@ -103,19 +104,10 @@ class Checks:
             subprocess.run([TESTBED, "image", self.root / "out/image/gpulet.tar"], check=True, capture_output=True, text=True)
         subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
 
-    @staticmethod
-    def kubectl(*arguments, text=None):
-        return subprocess.run(["kubectl", *arguments], input=text, check=True, capture_output=True, text=True).stdout
-
     def apply_manifest(self, tag):
         """The shipped manifest with six things of the testbed: image, driver root, its state writable, the hook's folder, device
         nodes handed on, and by environment which, so that tests can ask any container what it was given."""
-        told = self.kubectl("create", "--dry-run=client", "-o", "json", "-f", str(self.root / "deploy/static/gpulet.yaml")).strip()
-        items = []
-        while told:  # one JSON value after the other
-            item, end = json.JSONDecoder().raw_decode(told)
-            items.append(item)
-            told = told[end:].lstrip()
+        items = manifest(self.root / "deploy/static/gpulet.yaml")
         for item in items:
             if item["kind"] != "DaemonSet":
                 continue
@@ -133,7 +125,7 @@ class Checks:
             volumes = {volume["name"]: volume for volume in pod["volumes"]}
             volumes["driver-root"]["hostPath"]["path"] = DRIVER_ROOT
             volumes["hook"]["hostPath"]["path"] = str(self.cdi.hooks)
-        self.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+        kubectl("apply", "-f", "-", items=items)
         self.wait_ready(tag)
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
@@ -157,7 +149,7 @@ class Checks:
             until(f"both agents of {tag} are ready", ready, 60)
         except AssertionError as error:
             told = [pod["status"] for pod in self.agent_pods().values()]
-            logs = self.kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=10")
+            logs = kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=10")
             raise AssertionError(f"{error}; {json.dumps(told)[:3000]}; {logs}") from None
 
     def kill_containers(self):

@@ -1,11 +1,10 @@
 """examples/: each applied strictly to the real API server, its Pods run with a stand-in image, and each container with the GPUs it asks for."""
 import copy
-import json
-import subprocess
 
 import yaml
 
 from lib.kube import ApiError, until
+from lib.kubectl import kubectl
 from lib.node import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -71,6 +70,11 @@ def with_stand_in(items):
     return items
 
 
+def submit(items):
+    """As an operator would, and with each field that is not the API's refused."""
+    kubectl("apply", "-f", "-", "--server-side", "--validate=strict", items=items)
+
+
 class ExamplesChecks:
     def __init__(self, checks):
         self.checks, self.kube = checks, checks.kube
@@ -97,13 +101,6 @@ class ExamplesChecks:
         path = EXAMPLES / f"{name}.yaml"
         self.seen.add(path)
         return [item for item in yaml.safe_load_all(path.read_text()) if item]
-
-    @staticmethod
-    def kubectl(verb, items, *arguments):
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
-        done = subprocess.run(["kubectl", verb, "-f", "-", *arguments], input=text, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise AssertionError(f"kubectl {verb}: {done.stderr.strip() or done.stdout.strip()}")
 
     def config(self, name, **flags):
         values = EXAMPLES / "values" / f"{name}.yaml"
@@ -143,13 +140,13 @@ class ExamplesChecks:
 
     def apply(self, items):
         """Strictly: a field that the API server does not know is an error. Returns the Pods, running, each with its devices judged."""
-        self.kubectl("apply", items, "--server-side", "--validate=strict")
+        submit(items)
         pods = self.wait_for(items, sum(count for item in items for _, _, count in templates(item)))
         self.devices = self.assert_devices(pods)
         return pods
 
     def take_away(self, items):
-        self.kubectl("delete", items, "--ignore-not-found")
+        kubectl("delete", "-f", "-", "--ignore-not-found", items=items)
         until("their Pods have gone", lambda: not any(self.kube.pods(item["metadata"].get("namespace", "default")) for item in items), LIMIT_S)
 
     # The checks.
@@ -170,7 +167,7 @@ class ExamplesChecks:
 
     def autoscaled(self):
         items = with_stand_in(self.read("video-analytics"))
-        self.kubectl("apply", items, "--server-side", "--validate=strict")
+        submit(items)
         least = next(item for item in items if item["kind"] == "HorizontalPodAutoscaler")["spec"]["minReplicas"]
         assert least == 2
         self.assert_devices(self.wait_for(items, least))
@@ -202,25 +199,25 @@ class ExamplesChecks:
         self.take_away(items)
 
     def operators(self):
-        self.kubectl("apply", OPERATORS, "--server-side", "--validate=strict")
+        submit(OPERATORS)
         for kind in OPERATORS:
-            subprocess.run(["kubectl", "wait", "--for=condition=Established", f"crd/{kind['metadata']['name']}", "--timeout=30s"], check=True, capture_output=True)
+            kubectl("wait", "--for=condition=Established", f"crd/{kind['metadata']['name']}", "--timeout=30s")
         for name in ("kubeflow/pytorchjob", "kubeflow/tfjob", "kubeflow/notebook", "mpi-job"):
             items = self.read(name)
-            self.kubectl("apply", items, "--server-side", "--validate=strict")
+            submit(items)
             of_templates, pods = [], []
             for item in items:
                 for role, template, _ in templates(item):
                     of_templates.append({"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": f"{item['metadata']['name']}-{role or 'it'}"},
                                          "template": template})
-            self.kubectl("apply", of_templates, "--server-side", "--validate=strict")
+            submit(of_templates)
             for item in with_stand_in(items):
                 for role, template, count in templates(item):
                     pods += [{"apiVersion": "v1", "kind": "Pod", "spec": template["spec"], "metadata": {
                         **template.get("metadata", {}), "name": f"{item['metadata']['name']}-{role or 'it'}-{number}"}} for number in range(count)]
             self.apply(pods)
             self.take_away([*pods, *of_templates, *items])
-        self.kubectl("delete", OPERATORS)
+        kubectl("delete", "-f", "-", items=OPERATORS)
 
     def tenants(self):
         self.config("mig")

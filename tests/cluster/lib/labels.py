@@ -2,7 +2,7 @@
 import shutil
 import time
 
-from lib.kube import LOOK, Timeout, gpu_pod, until
+from lib.kube import LOOK, Timeout, until
 from lib.node import DRIVER_ROOT, GPULET
 
 GPU = "nvidia.com/gpu"

@@ -3,6 +3,7 @@ import json
 import re
 import subprocess
 
+from lib.kubectl import kubectl
 from lib.node import GPULET
 
 NAME = "nvidia-device-plugin-daemonset"
@@ -17,9 +18,6 @@ MANIFEST = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": N
 
 
 class MigrateChecks:
-    def __init__(self, checks):
-        self.kubectl = checks.kubectl
-
     @staticmethod
     def report(status):
         ran = subprocess.run([GPULET, "migrate", "check", "--cluster", "--json"], capture_output=True, text=True, timeout=60)
@@ -27,14 +25,14 @@ class MigrateChecks:
         return json.loads(ran.stdout)
 
     def config(self, text):
-        self.kubectl("apply", "-f", "-", text=json.dumps({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "kube-system"}, "data": {"c": text}}))
+        kubectl("apply", "-f", "-", items=[{
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "kube-system"}, "data": {"c": text}}])
 
     def there_and_back(self):
         assert not self.report(0)["found"], "NVIDIA's programs in an empty cluster"
         try:
             self.config("version: v1\nflags: {migStrategie: mixed}\n")
-            self.kubectl("apply", "-f", "-", text=json.dumps(MANIFEST))
+            kubectl("apply", "-f", "-", items=[MANIFEST])
             assert "migStrategie" in " ".join(self.report(3)["decide"])
             self.config("version: v1\nflags: {migStrategy: mixed}\n")
             report = self.report(0)
@@ -45,7 +43,7 @@ class MigrateChecks:
             self.run(report["back"], "rollout undo")
             assert "k8s-device-plugin:v0.17.1" in self.report(0)["found"][0]["what"]
         finally:
-            self.kubectl("-n", "kube-system", "delete", f"daemonset/{NAME}", f"configmap/{NAME}", "--ignore-not-found")
+            kubectl("-n", "kube-system", "delete", f"daemonset/{NAME}", f"configmap/{NAME}", "--ignore-not-found")
 
     @staticmethod
     def run(steps, which):

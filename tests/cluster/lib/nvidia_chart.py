@@ -3,9 +3,9 @@
 Of our own writing by those names (k8s-device-plugin 0.17 to 0.20): three DaemonSets, each with config-manager before and beside its
 program, a ConfigMap of configs, and the rights. On n1 alone.
 """
-import json
 
 from lib.kube import until
+from lib.kubectl import kubectl
 from lib.labels import MODEL, NODE_CONFIG
 from lib.node import DRIVER_ROOT
 from lib.partition import LOOK_MPS, PartitionChecks
@@ -88,11 +88,11 @@ class NvidiaChart:
         (self.mps_folder / "shm").mkdir(exist_ok=True)
         self.features.mkdir(exist_ok=True)
         self.items = self.objects(programs)
-        self.checks.kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": self.items}))
+        kubectl("apply", "-f", "-", items=self.items)
 
     def remove(self):
         self.label(None)
-        self.checks.kubectl("delete", "-f", "-", "--ignore-not-found", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": self.items}))
+        kubectl("delete", "-f", "-", "--ignore-not-found", items=self.items)
 
     def label(self, config):
         self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {NODE_CONFIG: config}}})

@@ -17,6 +17,7 @@ from lib.chart import NAMESPACE, ChartChecks
 from lib.examples import EXAMPLES, OPERATORS, SAY, STAY, ExamplesChecks, templates, with_stand_in
 from lib.images import libraries_of
 from lib.kube import ApiError, until
+from lib.kubectl import kubectl
 from lib.node import TESTBED
 
 IMAGE = "localhost/operators:1"
@@ -145,12 +146,6 @@ class OperatorsChecks:
         ]
 
     # What the checks have in common.
-    def kubectl(self, *arguments, items=None):
-        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": items}) if items is not None else None
-        done = subprocess.run(["kubectl", *map(str, arguments)], input=text, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"kubectl {' '.join(map(str, arguments[:4]))}: {done.stderr.strip() or done.stdout.strip()}"
-        return done.stdout
-
     def apply_operator(self, items, command, *arguments, volumes=()):
         """Their objects, with the program in our image and without the wait of their probes."""
         for item in items:
@@ -166,11 +161,11 @@ class OperatorsChecks:
                 pod["volumes"].append(volume)
                 container["volumeMounts"].append({"name": volume["name"], "mountPath": path})
         items.sort(key=lambda item: item["kind"] != "Namespace")
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", items=items)
+        kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", items=items)
         return next((item["metadata"].get("namespace", "default"), item["metadata"]["name"]) for item in items if item["kind"] == "Deployment")
 
     def kustomized(self, operator):
-        text = self.kubectl("kustomize", module(operator) / "manifests" / "overlays" / "standalone")
+        text = kubectl("kustomize", module(operator) / "manifests" / "overlays" / "standalone")
         return [item for item in yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)) if item]
 
     # The checks.
@@ -189,19 +184,19 @@ class OperatorsChecks:
                     "data": {"initContainer.yaml": NO_WAIT}}
         mounted = ({"name": "init-container", "configMap": {"name": "init-container"}}, "/etc/config")
         source = module("prometheus-operator") / "example"
-        self.kubectl("apply", "--server-side", "-f", source / "prometheus-operator-crd")
+        kubectl("apply", "--server-side", "-f", source / "prometheus-operator-crd")
         rights = [yaml.safe_load(path.read_text()) for path in sorted((source / "rbac/prometheus-operator").glob("*.yaml"))]
         rights = json.loads(json.dumps([item for item in rights if item["kind"] != "ServiceMonitor"]).replace('"default"', f'"{MONITORING}"'))
         for namespace in (NAMESPACE, MONITORING):
-            self.kubectl("create", "namespace", namespace)
+            kubectl("create", "namespace", namespace)
         deployments = [
             self.apply_operator([template, *training], "/bin/training-operator", "--enable-scheme=tfjob", "--enable-scheme=pytorchjob", volumes=[mounted]),
             self.apply_operator(self.kustomized("mpi-operator"), "/bin/mpi-operator"),
             self.apply_operator(rights, "/bin/prometheus-operator", f"--prometheus-config-reloader={IMAGE}"),
         ]
-        self.kubectl("apply", "-f", "-", items=self.prometheus(source))
+        kubectl("apply", "-f", "-", items=self.prometheus(source))
         for namespace, name in deployments:
-            self.kubectl("-n", namespace, "rollout", "status", f"deployment/{name}", f"--timeout={LIMIT_S:.0f}s")
+            kubectl("-n", namespace, "rollout", "status", f"deployment/{name}", f"--timeout={LIMIT_S:.0f}s")
 
     @staticmethod
     def prometheus(source):
@@ -223,7 +218,7 @@ class OperatorsChecks:
             name = kind["metadata"]["name"]
             if name.startswith("notebooks."):
                 continue
-            real = json.loads(self.kubectl("get", "crd", name, "-o", "json"))["spec"]
+            real = json.loads(kubectl("get", "crd", name, "-o", "json"))["spec"]
             ours = kind["spec"]
             version = next(version for version in real["versions"] if version["name"] == ours["versions"][0]["name"])
             assert version["served"] and real["names"]["kind"] == ours["names"]["kind"] and real["scope"] == ours["scope"], name
@@ -328,7 +323,7 @@ class OperatorsChecks:
         launcher = next(name for _, name in pods if "launcher" in name)
         hosts = [line.split() for line in self.said(launcher).splitlines() if "slots" in line]
         assert hosts == [[f"hpc-worker-{number}.hpc.default.svc", "slots=4"] for number in range(2)], hosts
-        self.kubectl("exec", launcher, "--", "touch", GO)
+        kubectl("exec", launcher, "--", "touch", GO)
         self.succeeded(items[0])
         until("cleanPodPolicy takes the workers away", lambda: not any("worker" in name for name in self.kube.pods()), LIMIT_S)
         self.examples.take_away(items)
@@ -337,7 +332,7 @@ class OperatorsChecks:
         item = yaml.safe_load((EXAMPLES / "kubeflow/pytorchjob.yaml").read_text())
         item["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "trainer"
         try:
-            self.kubectl("apply", "-f", "-", items=[item])
+            kubectl("apply", "-f", "-", items=[item])
         except AssertionError as error:
             assert "container with name pytorch" in str(error), error
         else:

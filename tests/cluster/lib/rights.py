@@ -1,8 +1,8 @@
 """Each right of the agent taken away in turn: it says so at its start, and the rest works."""
 import json
-import subprocess
 
 from lib.kube import ApiError, until
+from lib.kubectl import manifest
 from lib.node import ROOT
 
 NAME = "gpulet-rights"
@@ -29,11 +29,7 @@ class RightsChecks:
         """What the manifests give the agent: the role of its own, and that of publishing."""
         rules = []
         for name in ("gpulet.yaml", "scheduler.yaml"):
-            told = subprocess.run(["kubectl", "create", "--dry-run=client", "-o", "json", "-f", str(ROOT / "deploy/static" / name)],
-                                  check=True, capture_output=True, text=True).stdout.strip()
-            while told:  # one JSON value after the other
-                item, end = json.JSONDecoder().raw_decode(told)
-                told = told[end:].strip()
+            for item in manifest(ROOT / "deploy/static" / name):
                 if item["kind"] == "ClusterRole" and item["metadata"]["name"] in ("gpulet", "gpulet-publish"):
                     rules += item["rules"]
         return rules

@@ -10,6 +10,7 @@ import threading
 import urllib.request
 
 from lib.kube import gpu_pod, until
+from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
 GPU = "nvidia.com/gpu"
@@ -170,8 +171,8 @@ class SchedulingChecks:
     def publish(self):
         text = (self.checks.root / "deploy/static/scheduler.yaml").read_text()
         shipped = "\n---\n".join(part for part in text.split("\n---\n") if "kind: Deployment" not in part)
-        self.checks.kubectl("create", "namespace", "gpulet")
-        self.checks.kubectl("apply", "-f", "-", text=shipped)
+        kubectl("create", "namespace", "gpulet")
+        kubectl("apply", "-f", "-", text=shipped)
         for node in self.checks.nodes:
             node.nvml("gpus")
             node.start_agent(arguments=["--metrics-interval=1s"])
@@ -377,5 +378,5 @@ class SchedulingChecks:
         (self.state / "pid" / "cp-kube-scheduler").write_text(str(back.pid))
         for node in self.checks.nodes:
             node.stop_agent()
-        self.checks.kubectl("delete", "crd", "gpunodes.gpulet.io")
-        self.checks.kubectl("delete", "namespace", "gpulet", "--wait=true")
+        kubectl("delete", "crd", "gpunodes.gpulet.io")
+        kubectl("delete", "namespace", "gpulet", "--wait=true")

@@ -15,6 +15,7 @@ import urllib.request
 
 from lib.footprint import COUNTED, HEADINGS, Sample, children, descriptors, medians, slope_a_minute, steady_in_use
 from lib.kube import Kube, gpu_pod, until
+from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, ROOT, Node
 from lib.storm import Storm
 
@@ -111,7 +112,7 @@ class Soak:
     def start(self):
         text = (ROOT / "deploy/static/scheduler.yaml").read_text()
         kind = next(part for part in text.split("\n---\n") if "kind: CustomResourceDefinition" in part)
-        subprocess.run(["kubectl", "apply", "-f", "-"], input=kind, text=True, check=True, stdout=subprocess.DEVNULL)
+        kubectl("apply", "-f", "-", text=kind)
         for node in self.nodes:
             node.driver_up()
             node.kept.mkdir(parents=True, exist_ok=True)

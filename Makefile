@@ -20,7 +20,7 @@ bootstrap-test:
 	@scripts/bootstrap --for test
 
 build: bootstrap-demo ## the release, in out/bin and out/lib
-	@[ -f $(OUT)/build/release/build.ninja ] || cmake --preset release >/dev/null
+	@[ $(OUT)/build/release/build.ninja -nt CMakePresets.json ] || cmake --preset release >/dev/null
 	@cmake --build --preset release -j $(JOBS)
 	@cmake --install $(OUT)/build/release --prefix $(OUT) --strip >/dev/null
 
@@ -54,7 +54,7 @@ image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a D
 	@deploy/image/build
 
 image-arm64: bootstrap-arm64 ## out/image/gpulet-arm64.tar, cross-built, and run by an emulator on a simulated node
-	@[ -f $(OUT)/build/release-arm64/build.ninja ] || cmake --preset release-arm64 >/dev/null
+	@[ $(OUT)/build/release-arm64/build.ninja -nt CMakePresets.json ] || cmake --preset release-arm64 >/dev/null
 	@cmake --build --preset release-arm64 -j $(JOBS)
 	@cmake --install $(OUT)/build/release-arm64 --prefix $(OUT)/arm64 --strip >/dev/null
 	@deploy/image/build --arch arm64

@@ -73,8 +73,8 @@ void add_explain(CLI::App& app, Run& run) {
   command->add_option("--kubeconfig", options->kubeconfig,
                       "where the API server is (KUBECONFIG, ~/.kube/config)");
   command->add_option("--service", options->question.service,
-                      "the extender's Service (gpulet/gpulet-scheduler:9410), by TLS where it does not answer "
-                      "without; empty: work it out here");
+                      "the extender's Service (gpulet/gpulet-scheduler:9410), by TLS where it speaks it; "
+                      "empty: work it out here");
   auto* url =
       command->add_option("--url", options->question.url,
                           "http://host:port or https://host:port of an extender, in place of its Service");

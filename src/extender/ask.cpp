@@ -11,6 +11,7 @@
 #include "cluster/tls.h"
 #include "extender/service.h"
 #include "scheduler/gpu_node.h"
+#include "web/door.h"
 
 namespace gpulet::extender {
 namespace {
@@ -148,10 +149,10 @@ class Asking {
           // What the API server says of the Service is an object; then there is no extender to ask.
           const bool of_extender = !response || !response->body.starts_with('{');
           const bool answered = !response || response->status < 500;
-          if (of_extender && answered) return on_extender(response);
-          // Of one that speaks TLS it says no more than of one that is away: that it could not be reached.
-          if (!answered && !names_scheme(service)) return ask_proxy(services, "https:" + service);
-          look();
+          if (!of_extender || !answered) return look();
+          const bool by_tls = response && response->status == 400 && response->body == web::kSpeaksHttps;
+          if (by_tls && !names_scheme(service)) return ask_proxy(services, "https:" + service);
+          on_extender(response);
         });
   }
 

@@ -17,7 +17,7 @@ struct Question {
   std::string name_space = "default", pod;
   bool json = false;
   // The extender's Service: "namespace/name:port", the port by number or name; empty: nobody is asked. By TLS
-  // where it does not answer without, or at once as "namespace/https:name:port".
+  // where it says that it speaks it, or at once as "namespace/https:name:port".
   std::string service = kService;
   // "http://host:port" or "https://host:port" of an extender, asked in place of the Service and without the
   // API server. For https: who signed its certificate (empty: whom the system trusts), and our certificate

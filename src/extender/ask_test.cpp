@@ -53,12 +53,11 @@ TEST_F(AskTest, TheExtenderIsAskedThroughTheApiServer) {
       "GET /api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain?namespace=team&pod=p");
 }
 
-// The API server says of a Service that speaks TLS, asked without: error trying to reach service, 503.
 TEST_F(AskTest, OneThatSpeaksTlsIsAskedByTls) {
   serve([](const Received& request) -> Reply {
     const bool encrypted =
         request.line().find("/services/https:gpulet-scheduler:9410/proxy/") != std::string::npos;
-    if (!encrypted) return {503, R"({"kind":"Status","message":"error trying to reach service: EOF"})"};
+    if (!encrypted) return {400, "this port speaks HTTPS\n"};
     return {200, "n1 is best\n"};
   });
   for (const char* service : {"gpulet/gpulet-scheduler:9410", "gpulet/https:gpulet-scheduler:9410"}) {

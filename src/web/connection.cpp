@@ -141,7 +141,7 @@ bool Connection::choose_transport() {
     return transport_ != nullptr;
   }
   transport_ = plain_transport(socket_.get());
-  reply(refusal(400, "this port speaks HTTPS\n"), false, false);
+  reply(refusal(400, std::string(kSpeaksHttps)), false, false);
   return true;
 }
 

@@ -12,6 +12,9 @@
 
 namespace gpulet::web {
 
+// The body of the 400 that a door of TLS has for who speaks plain HTTP.
+inline constexpr std::string_view kSpeaksHttps = "this port speaks HTTPS\n";
+
 class Door {
  public:
   // Errors: as web::check; the one before stays.

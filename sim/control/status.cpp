@@ -8,7 +8,6 @@
 namespace gpulet::sim::control {
 namespace {
 
-
 std::vector<std::string> faults_of(const Gpu& gpu) {
   std::vector<std::string> faults;
   if (gpu.faults.lost != 0) faults.emplace_back("lost");

@@ -20,7 +20,6 @@ std::string event(const std::string& type, const std::string& object) {
   return R"({"type":")" + type + R"(","object":)" + object + "}\n";
 }
 
-
 class CountersSourceTest : public cluster::ApiTest {
  protected:
   void let_go() override { source_.reset(); }

@@ -19,9 +19,7 @@ constexpr const char* kAll = "all";
 // The steps of one gpulet-hook process, in its order.
 constexpr std::array kSteps{kCheckRequirements, kLinks, kCudaCompat, kLdcache, kDeviceParams, kAppProfile};
 
-std::string program(const HookOptions& options) {
-  return options.path.substr(options.path.rfind('/') + 1);  // npos + 1 is 0
-}
+std::string program(const HookOptions& options) { return std::string(text::base_name(options.path)); }
 
 bool is_ours(const HookOptions& options) { return program(options) == "gpulet-hook"; }
 

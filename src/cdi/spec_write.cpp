@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "cdi/spec.h"
 
 namespace gpulet::cdi {
@@ -195,8 +196,6 @@ void put_json(const Value& value, std::string& out) {
   }
 }
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // Whether a reader of YAML 1.1 or 1.2 could take the bare word for something other than a text: a number in
 // any base, base 60 ("0:1"), a date, a boolean, null.
 bool looks_typed(std::string_view text) {
@@ -210,13 +209,13 @@ bool looks_typed(std::string_view text) {
   std::string_view rest = text;
   if (rest.starts_with('-') || rest.starts_with('+')) rest.remove_prefix(1);
   if (rest.starts_with('.')) rest.remove_prefix(1);
-  if (rest.empty() || !is_digit(rest.front())) return false;
+  if (rest.empty() || !text::is_digit(rest.front())) return false;
   if (rest.starts_with("0x") || rest.starts_with("0o") || rest.starts_with("0b")) return true;
   // Digits with at most one dot and the signs of base 60, exponents and dates. "0.5.0" has two dots: a text.
   std::size_t dots = text.front() == '.' ? 1 : 0;
   for (const char c : rest) {
     if (c == '.') ++dots;
-    if (!is_digit(c) && std::string_view("._:-+eETtZ ").find(c) == std::string_view::npos) return false;
+    if (!text::is_digit(c) && std::string_view("._:-+eETtZ ").find(c) == std::string_view::npos) return false;
   }
   return dots <= 1;
 }

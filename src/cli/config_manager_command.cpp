@@ -29,7 +29,6 @@ constexpr const char* kEmptyConfig = "/dev/null";
 // A folder that cannot be written now is tried again this often.
 constexpr Duration kRetry = std::chrono::seconds(5);
 
-
 std::optional<std::string> link_target(const std::string& link) {
   std::array<char, PATH_MAX> buffer;
   const auto length = ::readlink(link.c_str(), buffer.data(), buffer.size());

@@ -19,7 +19,6 @@ namespace {
 
 using health::Wish;
 
-
 // Which device is meant, and what is known of it.
 struct Target {
   DeviceUuid uuid;

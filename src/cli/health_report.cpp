@@ -12,7 +12,6 @@ namespace {
 using health::DeviceView;
 using health::View;
 
-
 void clean(std::string& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);

@@ -15,7 +15,6 @@ using inventory::Gpu;
 using inventory::MigDevice;
 using inventory::Snapshot;
 
-
 std::string cuda_version(unsigned version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

@@ -11,7 +11,6 @@ namespace {
 
 using nlohmann::json;
 
-
 Result<json> parsed(std::string_view text) {
   auto value = json::parse(text, nullptr, false);
   if (value.is_discarded()) return fail(Code::kIo, "the API server answered with what is no JSON");

@@ -22,6 +22,7 @@ Grace grace(const Value& value) { return health::parse_grace(text(value)).value_
 unsigned count(const Value& value) {
   return static_cast<unsigned>(text::parse_unsigned(text(value)).value_or(0));
 }
+
 Setting taint(std::string_view flag, std::string_view variable, std::string_view path, Severity severity) {
   return {.flag = flag,
           .environment = {variable},

@@ -12,7 +12,6 @@ namespace {
 
 constexpr const char* kUuid = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-
 // A file whose rules these are, the first on line 3.
 Sources rules(const std::string& lines, const std::string& before = "") {
   std::string content = before + "gpulet:\n  partition:\n";

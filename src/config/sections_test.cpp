@@ -8,7 +8,6 @@
 namespace gpulet::config {
 namespace {
 
-
 Sharing time_slicing(const std::string& rest) {
   const auto loaded = load(file("sharing:\n  timeSlicing:\n" + rest));
   EXPECT_TRUE(loaded) << loaded.error().text();

@@ -26,21 +26,19 @@ constexpr std::array<Unit, 8> kUnits = {{{"ns", 1},
                                          {"m", 60'000'000'000},
                                          {"h", 3'600'000'000'000}}};
 
-bool digit(char c) { return c >= '0' && c <= '9'; }
-
 // One "<number><unit>" taken off the front of `rest`, in nanoseconds.
 std::optional<std::int64_t> take_part(std::string_view& rest) {
   std::uint64_t whole = 0;
   double fraction = 0;
   double scale = 1;
   bool any = false;
-  for (; !rest.empty() && digit(rest.front()); rest.remove_prefix(1), any = true) {
+  for (; !rest.empty() && text::is_digit(rest.front()); rest.remove_prefix(1), any = true) {
     if (whole > std::numeric_limits<std::int64_t>::max() / 10) return std::nullopt;
     whole = whole * 10 + static_cast<std::uint64_t>(rest.front() - '0');
   }
   if (!rest.empty() && rest.front() == '.') {
     rest.remove_prefix(1);
-    for (; !rest.empty() && digit(rest.front()); rest.remove_prefix(1), any = true) {
+    for (; !rest.empty() && text::is_digit(rest.front()); rest.remove_prefix(1), any = true) {
       scale /= 10;
       fraction += scale * (rest.front() - '0');
     }
@@ -49,7 +47,7 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
   for (const auto& unit : kUnits) {
     if (!text::starts_with(rest, unit.name)) continue;
     const auto after = rest.substr(unit.name.size());
-    if (!after.empty() && !digit(after.front()) && after.front() != '.') continue;
+    if (!after.empty() && !text::is_digit(after.front()) && after.front() != '.') continue;
     rest = after;
     const auto most = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max() / unit.nanoseconds);
     if (whole > most) return std::nullopt;
@@ -62,7 +60,7 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
   return std::nullopt;
 }
 
-bool label_character(char c) { return (c >= 'a' && c <= 'z') || digit(c); }
+bool label_character(char c) { return (c >= 'a' && c <= 'z') || text::is_digit(c); }
 
 bool dns_subdomain(std::string_view name) {
   if (name.empty()) return false;

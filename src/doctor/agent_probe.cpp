@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/cdi_care.h"
+#include "base/text.h"
 #include "cluster/objects.h"
 #include "cluster/resolve.h"
 #include "config/load.h"
@@ -137,7 +138,7 @@ Result<Agent> ask_agent(Prober& prober, const Places& places, std::string& confi
   files.push_back({"agent/config.yaml", config});
   for (const std::string path : {"/api/now", "/metrics"}) {
     if (auto text = get(path))
-      files.push_back({"agent/" + path.substr(path.rfind('/') + 1) + ".txt", std::move(*text)});
+      files.push_back({"agent/" + std::string(text::base_name(path)) + ".txt", std::move(*text)});
   }
   return agent;
 }

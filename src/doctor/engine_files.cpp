@@ -33,7 +33,7 @@ struct Named {
     for (const auto& hook : edits.hooks) paths.insert(hook.path);
     for (const auto& mount : edits.mounts) {
       paths.insert(mount.host_path);
-      const auto name = mount.host_path.substr(mount.host_path.rfind('/') + 1);
+      const std::string name(text::base_name(mount.host_path));
       for (const std::string_view library : {"libcuda.so.", "libnvidia-ml.so."}) {
         if (name.starts_with(library) && name.find('.', library.size()) != std::string::npos)
           versions.insert(name.substr(library.size()));

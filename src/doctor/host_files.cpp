@@ -34,14 +34,11 @@ std::string trimmed(const Result<std::string>& text) {
   return text ? std::string(text::trim(*text)) : std::string();
 }
 
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // "570.124.06"
 bool is_version(std::string_view word) {
-  return !word.empty() && is_digit(word.front()) && is_digit(word.back()) &&
+  return !word.empty() && text::is_digit(word.front()) && text::is_digit(word.back()) &&
          word.find('.') != std::string_view::npos &&
-         std::ranges::all_of(word, [](char c) { return is_digit(c) || c == '.'; });
+         std::ranges::all_of(word, [](char c) { return text::is_digit(c) || c == '.'; });
 }
 
 // What lies above a GPU in sysfs' tree of devices: bridges, whose names are addresses.

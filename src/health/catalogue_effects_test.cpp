@@ -9,7 +9,6 @@
 namespace gpulet::health {
 namespace {
 
-
 struct TableRow {
   std::uint64_t code = 0;
   std::string listed, action, xid_class;

@@ -6,7 +6,6 @@
 namespace gpulet::health {
 namespace {
 
-
 const std::string kBoot = "boot-1";
 
 Clock clock_of(const Feed& feed) { return {feed.now, WallTime(std::chrono::hours(490'000))}; }

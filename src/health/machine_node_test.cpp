@@ -7,7 +7,6 @@
 namespace gpulet::health {
 namespace {
 
-
 // ---- applications ----
 
 TEST(Applications, NeverTakeAGpuAwayAlone) {

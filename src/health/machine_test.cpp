@@ -9,7 +9,6 @@
 namespace gpulet::health {
 namespace {
 
-
 // ---- scope ----
 
 TEST(Scope, IsWhatTheEvidenceNamesAndNothingElse) {

@@ -6,7 +6,6 @@
 namespace gpulet::health {
 namespace {
 
-
 EccReading ecc(std::uint64_t dram, std::uint64_t sram = 0, bool threshold = false) {
   EccReading reading;
   reading.uncorrected[static_cast<std::size_t>(EccLocation::kDram)] = dram;

@@ -5,8 +5,6 @@
 namespace gpulet::hook {
 namespace {
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 void append_utf8(std::string& out, unsigned code) {
   const auto put = [&out](unsigned byte) { out += static_cast<char>(byte); };
   if (code < 0x80) {
@@ -130,7 +128,7 @@ Result<unsigned> JsonReader::hex4() {
   for (int i = 0; i < 4; ++i, ++at_) {
     const char c = next();
     unsigned digit = 0;
-    if (is_digit(c)) {
+    if (text::is_digit(c)) {
       digit = static_cast<unsigned>(c - '0');
     } else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') {
       digit = static_cast<unsigned>((c | 0x20) - 'a') + 10;
@@ -160,7 +158,7 @@ Status JsonReader::number(std::string_view& digits) {
   const std::size_t start = at_;
   const auto run = [this] {
     const std::size_t from = at_;
-    while (is_digit(next())) ++at_;
+    while (text::is_digit(next())) ++at_;
     return at_ != from;
   };
   if (next() == '-') ++at_;

@@ -13,7 +13,6 @@
 namespace gpulet::metrics {
 namespace {
 
-
 // The lines of a page that begin so.
 Sample one_gpu() {
   Sample sample;

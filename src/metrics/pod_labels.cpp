@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <regex>
 
+#include "base/text.h"
+
 namespace gpulet::metrics {
 namespace {
 
@@ -11,12 +13,11 @@ constexpr std::size_t kLongestKey = 317;
 constexpr std::size_t kLongestPattern = 1024;
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 std::string to_name(const std::string& key) {
   std::string name;
-  for (const char c : key) name += is_letter(c) || is_digit(c) ? c : '_';
-  if (name.empty() || is_digit(name.front())) name.insert(name.begin(), '_');
+  for (const char c : key) name += is_letter(c) || text::is_digit(c) ? c : '_';
+  if (name.empty() || text::is_digit(name.front())) name.insert(name.begin(), '_');
   // Two underscores at the beginning are Prometheus' own.
   while (name.starts_with("__")) name.erase(name.begin());
   return name;

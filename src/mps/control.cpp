@@ -75,7 +75,7 @@ Result<std::unique_ptr<ProgramCall>> ProgramCall::start(Loop& loop, const Reques
   }
   input.second.reset();
   ::fcntl(output.first.get(), F_SETFL, O_NONBLOCK);
-  std::vector<std::string> arguments{request.program.substr(request.program.rfind('/') + 1)};
+  std::vector<std::string> arguments{std::string(text::base_name(request.program))};
   arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
   GPULET_TRY_ASSIGN(
       auto process,

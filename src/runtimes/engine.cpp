@@ -43,7 +43,6 @@ constexpr std::array<EngineFacts, 4> kFacts{{
      .first_with_cdi = {4, 1, 0}},
 }};
 
-
 // A number at `at`, which is moved behind it.
 std::optional<unsigned> number(std::string_view text, std::size_t& at) {
   const std::size_t begin = at;

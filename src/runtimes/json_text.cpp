@@ -8,7 +8,6 @@
 namespace gpulet::runtimes::json {
 namespace {
 
-
 class Parser {
  public:
   Parser(std::string_view text, std::string_view file) : text_(text), file_(file) {}

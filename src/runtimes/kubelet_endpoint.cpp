@@ -15,7 +15,6 @@ constexpr const char* kFiles[] = {"/var/lib/kubelet/kubeadm-flags.env",
                                   "/var/lib/kubelet/instance-config.yaml", "/var/lib/kubelet/config.yaml",
                                   "/var/snap/microk8s/current/args/kubelet"};
 
-
 // "unix:///run/x.sock" is /run/x.sock, as is "/run/x.sock" itself.
 std::string socket_of(std::string_view endpoint) {
   constexpr std::string_view kScheme = "unix://";

@@ -9,7 +9,6 @@
 namespace gpulet::tests {
 namespace {
 
-
 class SimMigCommand : public NodeTest {
  protected:
   void SetUp() override {

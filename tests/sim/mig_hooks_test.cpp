@@ -5,7 +5,6 @@
 namespace gpulet::tests {
 namespace {
 
-
 class SimMigHooks : public NodeTest {
  protected:
   void SetUp() override {

@@ -4,7 +4,6 @@
 namespace gpulet::tests {
 namespace {
 
-
 class SimMig : public NodeTest {
  protected:
   static cli::AgentOptions strategy(const std::string& name) {

@@ -1,13 +1,13 @@
-# What a person types. `make help` lists it; CMakePresets.json and scripts/ hold the how.
+# Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
 .PHONY: help build demo test lint fuzz bench scale soak operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
-# Go, promtool and NVML's clients as scripts/bootstrap fetched them.
+# Go, promtool and NVML clients, downloaded by scripts/bootstrap.
 export PATH := $(PATH):$(GPULET_CACHE)/bin:$(GPULET_CACHE)/go/bin
 
-help: ## this list
+help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 bootstrap-demo:
@@ -19,56 +19,55 @@ bootstrap-arm64:
 bootstrap-test:
 	@scripts/bootstrap --for test
 
-build: bootstrap-demo ## the release, in out/bin and out/lib
-	@[ $(OUT)/build/release/build.ninja -nt CMakePresets.json ] || cmake --preset release >/dev/null
-	@cmake --build --preset release -j $(JOBS)
+build: bootstrap-demo ## build the release into out/bin and out/lib
+	@JOBS=$(JOBS) scripts/build release
 	@cmake --install $(OUT)/build/release --prefix $(OUT) --strip >/dev/null
 
-demo: build ## a simulated node with 8 H100, from discovery to a broken and healed GPU, in a minute
-	@$(OUT)/bin/gpulet demo
+demo: bootstrap-demo ## run a simulated node with 8 H100: discovery, placement, a fault and the recovery
+	@JOBS=$(JOBS) scripts/build demo
+	@$(OUT)/build/demo/bin/gpulet-sim demo
 
-test: bootstrap-test ## everything that .ci/run runs; ends in `N passed, N failed`
+test: bootstrap-test ## run all tests, as .ci/run does; ends in `N passed, N failed`
 	@scripts/test
 
-lint: bootstrap-test ## the rules of the house, then clang-tidy
+lint: bootstrap-test ## check the style rules, then run clang-tidy
 	@tools/tidy/check
 	@cmake --preset lint >/dev/null
 	@cmake --build --preset lint -j $(JOBS)
 
-fuzz: bootstrap-test ## every libFuzzer target for FUZZ_SECONDS (60) each, growing its corpus
+fuzz: bootstrap-test ## run each libFuzzer target for FUZZ_SECONDS (60) and extend its corpus
 	@scripts/fuzz
 
-bench: bootstrap-test build ## the table of latencies, memory and size
+bench: bootstrap-test build ## measure latencies, memory and size
 	@scripts/bench
 
-scale: bootstrap-test build ## the extender with 500 to 5,000 nodes by kwok, behind the real kube-scheduler; takes a quarter of an hour
+scale: bootstrap-test build ## measure the extender with 500 to 5,000 kwok nodes and the real kube-scheduler (15 minutes)
 	@tests/cluster/scale.py
 
-soak: bootstrap-test build ## twenty minutes of Pods, faults and reloads: memory, descriptors and threads of the agents stay flat
+soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads
 	@tests/cluster/soak.py
 
-operators: bootstrap-test build ## what is made for Kubeflow's and Prometheus' operators, by the real ones
+operators: bootstrap-test build ## test the objects for Kubeflow's and Prometheus' operators with the real operators
 	@tests/cluster/run.py --only operators
 
-image: bootstrap-test build ## out/image/gpulet.tar, an OCI archive, without a Docker engine
+image: bootstrap-test build ## build the image out/image/gpulet.tar (OCI archive) without Docker
 	@deploy/image/build
 
-image-arm64: bootstrap-arm64 ## out/image/gpulet-arm64.tar, cross-built, and run by an emulator on a simulated node
-	@[ $(OUT)/build/release-arm64/build.ninja -nt CMakePresets.json ] || cmake --preset release-arm64 >/dev/null
-	@cmake --build --preset release-arm64 -j $(JOBS)
+image-arm64: bootstrap-arm64 ## cross-build out/image/gpulet-arm64.tar and run it in an emulator
+	@JOBS=$(JOBS) scripts/build release-arm64
 	@cmake --install $(OUT)/build/release-arm64 --prefix $(OUT)/arm64 --strip >/dev/null
 	@deploy/image/build --arch arm64
 	@tests/packaging/arm64.py
 
-image-docker: image ## deploy/image/Dockerfile by Podman, held to out/image/gpulet.tar; takes a whole build
+image-docker: image ## build deploy/image/Dockerfile with Podman and compare it with out/image/gpulet.tar
 	@tests/packaging/dockerfile.py $(PODMAN_BUILD)
 
-manifests: bootstrap-test ## deploy/static and what else is made of the chart
+manifests: bootstrap-test ## generate deploy/static and the other manifests from the chart
 	@tests/cluster/testbed/tb build helm
 	@HELM=$$(tests/cluster/testbed/tb bin)/helm deploy/generate
 
-docs: bootstrap-docs ## the docs site, in out/docs: open index.html
+docs: bootstrap-docs ## build the docs site into out/docs
 	@NO_MKDOCS_2_WARNING=1 $(GPULET_CACHE)/docs/bin/mkdocs build --strict
 
-clean: ## remove out/; what scripts/bootstrap fetched stays
+clean: ## remove out/ (keeps the downloads of scripts/bootstrap)
 	@rm -rf $(OUT)

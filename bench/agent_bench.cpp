@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "base/file.h"
-#include "cli/narrator.h"
-#include "cli/simulated_node.h"
+#include "sim/demo/demo.h"
+#include "sim/demo/simulated_node.h"
 #include "sim/state/state.h"
 
 namespace gpulet::bench {
@@ -33,8 +33,9 @@ constexpr auto kIdle = 30s;
 void row(const std::string& what, Times times, const char* bar) {
   std::ranges::sort(times);
   const auto at = [&](std::size_t percent) {
-    return times.empty() ? std::string("none")
-                         : cli::text_of(times[std::min(times.size() - 1, times.size() * percent / 100)]);
+    return times.empty()
+               ? std::string("none")
+               : sim::duration_text(times[std::min(times.size() - 1, times.size() * percent / 100)]);
   };
   std::printf("%-58s %6zu %11s %11s %11s   %s\n", what.c_str(), times.size(), at(0).c_str(), at(50).c_str(),
               at(99).c_str(), bar);
@@ -56,12 +57,12 @@ std::string number(double value, const char* unit) {
 template <class T>
 T must(Result<T> result) {
   if (result) return std::move(*result);
-  std::cerr << "agent_bench: " << result.error().text() << '\n';
+  std::cerr << "agent_bench: " << result.error().full_message() << '\n';
   std::exit(1);
 }
 void must(const Status& status) {
   if (status) return;
-  std::cerr << "agent_bench: " << status.error().text() << '\n';
+  std::cerr << "agent_bench: " << status.error().full_message() << '\n';
   std::exit(1);
 }
 void must(bool happened, const char* what) {
@@ -126,17 +127,17 @@ class Bench {
   }
 
  private:
-  std::unique_ptr<cli::SimulatedNode> stage(const std::string& machine) {
-    return must(cli::SimulatedNode::start(machine, bin_));
+  std::unique_ptr<sim::SimulatedNode> stage(const std::string& machine) {
+    return must(sim::SimulatedNode::start_node(machine, bin_));
   }
 
-  static void ready(cli::SimulatedNode& stage, const std::string& resource, std::size_t count) {
+  static void ready(sim::SimulatedNode& stage, const std::string& resource, std::size_t count) {
     must(stage.kubelet().wait_for_allocatable(resource, count, kPatience), "every device allocatable");
   }
 
-  static Times calls(cli::SimulatedNode& stage, const std::string& call) {
+  static Times calls(sim::SimulatedNode& stage, const std::string& call) {
     Times times;
-    for (const auto& latency : stage.kubelet().state().latencies) {
+    for (const auto& latency : stage.kubelet().kubelet_state().latencies) {
       if (latency.call == call) times.push_back(latency.took);
     }
     return times;
@@ -166,17 +167,17 @@ class Bench {
     for (const auto& [name, resource] : state.resources) count += resource.registrations;
     return count;
   }
-  static std::uint64_t registrations(cli::SimulatedNode& stage) {
-    return registrations_in(stage.kubelet().state());
+  static std::uint64_t registrations(sim::SimulatedNode& stage) {
+    return registrations_in(stage.kubelet().kubelet_state());
   }
 
-  static Times admit(cli::SimulatedNode& stage, const std::string& resource, unsigned size,
+  static Times admit(sim::SimulatedNode& stage, const std::string& resource, unsigned size,
                      const std::string& call, int count) {
     stage.kubelet().clear_latencies();
     for (int i = 0; i < count; ++i) {
-      must(
-          stage.kubelet().admit({.name = "pod", .uid = "pod", .containers = {{"main", {{resource, size}}}}}));
-      must(stage.kubelet().remove("pod"));
+      must(stage.kubelet().admit_pod(
+          {.name = "pod", .uid = "pod", .containers = {{"main", {{resource, size}}}}}));
+      must(stage.kubelet().remove_pod("pod"));
     }
     return calls(stage, call);
   }
@@ -184,7 +185,8 @@ class Bench {
   void steady() {
     auto stage = this->stage("hgx-h100");
     // How long a GPU must prove itself is a setting and no figure.
-    must(stage->start_agent({.arguments = {"--health-hold=0s", "--health-driver-word-delay=0s"}}));
+    must(stage->start_agent(
+        {.arguments = {"--health-recovery-hold=0s", "--health-recovery-action-delay=0s"}}));
     ready(*stage, kGpu, 8);
     row("Allocate 1", admit(*stage, kGpu, 1, "Allocate", kCalls), "≤ 0.15 / 0.35–0.5 ms");
     row("Allocate 8", admit(*stage, kGpu, 8, "Allocate", kCalls), "≤ 0.15 / 0.35–0.5 ms");
@@ -193,13 +195,13 @@ class Bench {
     idle(*stage);
   }
 
-  static void kubelet_back(cli::SimulatedNode& stage) {
+  static void kubelet_back(sim::SimulatedNode& stage) {
     Times times;
     for (int i = 0; i < kStarts; ++i) {
-      stage.kubelet().stop();
+      stage.kubelet().stop_kubelet();
       const auto before = registrations(stage);
       const auto start = Clock::now();
-      must(stage.kubelet().start_again());
+      must(stage.kubelet().resume_kubelet());
       must(stage.kubelet().wait_for([&](const auto& state) { return registrations_in(state) > before; },
                                     kPatience),
            "Register after the kubelet is back");
@@ -209,20 +211,20 @@ class Bench {
     row("kubelet back → Register", times, "< 100 ms");
   }
 
-  static void faults(cli::SimulatedNode& stage) {
-    const auto file = must(sim::StateFile::open(stage.root() + "/run/gpulet-sim/state"));
+  static void faults(sim::SimulatedNode& stage) {
+    const auto file = must(sim::StateFile::open_state(stage.driver_root() + "/run/gpulet-sim/state"));
     Times withdrawn, back;
     for (int i = 0; i < kStarts; ++i) {
       auto start = Clock::now();
       {
-        auto machine = file.edit();
+        auto machine = file.lock_for_edit();
         machine->gpus[0].recovery_action = 1;
         sim::post_event(*machine, 0, sim::kEventXid, 79);
       }
       must(stage.kubelet().wait_for_allocatable(kGpu, 7, kPatience), "7 devices left");
       withdrawn.push_back(Clock::now() - start);
       start = Clock::now();
-      file.edit()->gpus[0].recovery_action = 0;
+      file.lock_for_edit()->gpus[0].recovery_action = 0;
       ready(stage, kGpu, 8);
       back.push_back(Clock::now() - start);
     }
@@ -230,7 +232,7 @@ class Bench {
     row("fault gone → Healthy at the kubelet", back, "");
   }
 
-  static void idle(cli::SimulatedNode& stage) {
+  static void idle(sim::SimulatedNode& stage) {
     const auto before = usage_of(stage.agent_id());
     stage.kubelet().wait_for([](const auto&) { return false; }, kIdle);
     const auto after = usage_of(stage.agent_id());
@@ -240,7 +242,7 @@ class Bench {
     figure("resident memory, shared pages by share", number(proportional, "MB"), "");
     figure("threads, the listener child's included", std::to_string(after.threads), "");
     figure("idle CPU a minute, the child's included",
-           number(cli::Milliseconds(after.cpu - before.cpu).count() / minutes, "ms"), "≤ 20 ms");
+           number(sim::Milliseconds(after.cpu - before.cpu).count() / minutes, "ms"), "≤ 20 ms");
     figure("wake-ups a minute, the child's included",
            number(static_cast<double>(after.wake_ups - before.wake_ups) / minutes, ""), "");
   }
@@ -254,7 +256,8 @@ class Bench {
              },
              kPatience),
          "a list of devices");
-    const auto gpus = static_cast<unsigned>(stage->kubelet().state().resources.at(kGpu).devices.size());
+    const auto gpus =
+        static_cast<unsigned>(stage->kubelet().kubelet_state().resources.at(kGpu).devices.size());
     for (unsigned size = 1; size <= gpus; ++size) {
       row("GetPreferredAllocation " + std::to_string(size) + " of " + std::to_string(gpus) + ", " + machine,
           admit(*stage, kGpu, size, "GetPreferredAllocation", kCalls), gpus <= 8 ? "≤ 0.3 ms" : "≤ 1 ms");
@@ -263,7 +266,7 @@ class Bench {
 
   void replicas() {
     auto stage = this->stage("hgx-h100");
-    const std::string file = stage->root() + "/sharing.yaml";
+    const std::string file = stage->driver_root() + "/sharing.yaml";
     must(write_file_atomic(
         file,
         "version: v1\nsharing:\n  timeSlicing:\n    resources:\n    - name: nvidia.com/gpu\n"
@@ -280,7 +283,7 @@ class Bench {
 
   void config_changes() {
     auto stage = this->stage("hgx-h100");
-    const std::string file = stage->root() + "/sharing.yaml";
+    const std::string file = stage->driver_root() + "/sharing.yaml";
     const auto share = [&](unsigned count) {
       must(write_file_atomic(file, "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: " +
                                        std::to_string(count) + "}]}}\n"));

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""What `gpulet cdi generate` takes: the whole process, its time and its system calls, on simulated machines.
+"""Measures `gpulet cdi generate` as a whole process on simulated machines: time and system calls.
 
   bench/cdi_bench.py GPULET SIM [--runs N]
 
-GPULET and SIM are the programs (out/bin/gpulet, out/bin/gpulet-sim). Each machine's driver root is laid out in a folder of
-its own, with device nodes where we may make them (root). The document goes to standard output and is thrown away. System
-calls are counted where strace is installed.
+GPULET and SIM are the programs (out/bin/gpulet, out/bin/gpulet-sim). Each machine's driver root is in its own directory,
+with device nodes if permitted (root). The spec goes to standard output and is discarded. System
+calls are counted if strace is installed.
 """
 import argparse
 import os
@@ -25,19 +25,19 @@ def generate(program, root):
     return [program, "cdi", "generate", "--driver-root", root, "--dev-root", root]
 
 
-def system_calls(command, folder):
+def system_calls(command, directory):
     """(all, failed), or None without strace."""
     if not shutil.which("strace"):
         return None
-    log = pathlib.Path(folder) / "calls"
+    log = pathlib.Path(directory) / "calls"
     subprocess.run(["strace", "-f", "-c", "-U", "calls,errors,name", "-o", log, *command], check=True, stdout=subprocess.DEVNULL,
                    stderr=subprocess.DEVNULL)
     total = [line.split() for line in log.read_text().splitlines() if line.endswith("total")][-1]
     return int(total[0]), int(total[1]) if len(total) > 2 else 0
 
 
-def measure(options, machine, folder):
-    root = f"{folder}/root"
+def measure(options, machine, directory):
+    root = f"{directory}/root"
     nodes = [] if os.geteuid() == 0 else ["--no-device-nodes"]
     subprocess.run([options.sim, "up", machine, "--root", root, *nodes], check=True, stdout=subprocess.DEVNULL)
     try:
@@ -48,7 +48,7 @@ def measure(options, machine, folder):
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             if number >= 0:
                 times.append((time.perf_counter() - begin) * 1e3)
-        calls = system_calls(command, folder)
+        calls = system_calls(command, directory)
     finally:
         subprocess.run([options.sim, "down", "--root", root], stdout=subprocess.DEVNULL)
     told = f"{calls[0]} system calls, {calls[1]} of them errors" if calls else "no strace"
@@ -65,8 +65,8 @@ def main():
         sys.exit("cdi_bench: at least one run")
     print(f"{options.runs} runs of each, load {os.getloadavg()[0]:.1f}")
     for machine in MACHINES:
-        with tempfile.TemporaryDirectory(prefix="gpulet-cdi-bench-") as folder:
-            measure(options, machine, folder)
+        with tempfile.TemporaryDirectory(prefix="gpulet-cdi-bench-") as directory:
+            measure(options, machine, directory)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""What gpulet-hook adds to a container's start: the same container started by runc with and without it.
+"""Measures what gpulet-hook adds to a container start: the same container started by runc with and without it.
 
-  bench/hook_bench.py HOOK [--runs N] [--rootfs FOLDER]
+  bench/hook_bench.py HOOK [--runs N] [--rootfs DIRECTORY]
 
-HOOK is the program (out/build/release/bin/gpulet-hook). The container's root is FOLDER, or a small one made from this
-machine's libraries: a Debian one with 200 of them and a driver's sixteen. It runs `true` and ends. The kinds of start
-take turns in an order that changes, so that a machine under load, and what the kernel still clears away of the last
-container, is so for all. Needs root and runc.
+HOOK is the program (out/build/release/bin/gpulet-hook). The container's root is DIRECTORY, or a small one built from this
+machine's libraries: a Debian root with 200 of them and a driver's sixteen. It runs `true` and ends. The kinds of start
+alternate in a changing order, so that machine load and the kernel's cleanup of the last
+container affect all equally. Needs root and runc.
 """
 import argparse
 import json
@@ -25,14 +25,14 @@ DRIVER = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler", "libnvidia-nvvm
           "libnvidia-opticalflow", "libnvoptix", "libnvidia-rtcore", "libnvidia-glcore", "libnvidia-eglcore",
           "libnvidia-allocator", "libnvidia-cfg", "libnvidia-fbc", "libGLX_nvidia", "libEGL_nvidia")
 VERSION = "535.104.05"
-# Kind of start → what more the hook is told; None: no hook.
+# Kind of start → additional options of the hook; None: no hook.
 KINDS = {"no hook": None, "gpulet-hook": [], "gpulet-hook, no ldconfig": ["--disable=update-ldcache"],
          "gpulet-hook, same root again": []}
 NEW = ("gpulet-hook", "gpulet-hook, no ldconfig")
 
 
 def libraries():
-    """(name, file) of what this machine's loader knows, its own machine's only."""
+    """(name, file) of the libraries that this machine's loader has, of its own architecture."""
     listing = subprocess.run(["ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
     for line in listing.splitlines():
         if "64" in line and " => " in line:
@@ -41,8 +41,8 @@ def libraries():
 
 def make_root(root):
     triplet = f"{os.uname().machine}-linux-gnu"
-    folder = root / "usr/lib" / triplet
-    folder.mkdir(parents=True)
+    directory = root / "usr/lib" / triplet
+    directory.mkdir(parents=True)
     for name in ("usr/bin", "usr/lib64", "etc/ld.so.conf.d", "proc", "sys", "dev", "tmp"):
         (root / name).mkdir(parents=True)
     for name in ("bin", "lib", "lib64"):
@@ -53,12 +53,12 @@ def make_root(root):
     small = sorted(libraries(), key=lambda pair: ("libc.so" not in pair[0] and "ld-linux" not in pair[0],
                                                   pair[1].stat().st_size, pair[0]))
     for name, file in small[:LIBRARIES]:
-        shutil.copy(file, (root / "usr/lib64" if "ld-linux" in name else folder) / name)
+        shutil.copy(file, (root / "usr/lib64" if "ld-linux" in name else directory) / name)
     shutil.copy("/bin/true", root / "usr/bin/true")
-    # What is inside does not matter for the time that it takes to look at it, but a name does.
+    # The content does not affect the time, but the SONAME does.
     body = small[LIBRARIES // 2][1]
     for name in DRIVER:
-        shutil.copy(body, folder / f"{name}.so.{VERSION}")
+        shutil.copy(body, directory / f"{name}.so.{VERSION}")
     return f"/usr/lib/{triplet}"
 
 
@@ -73,25 +73,25 @@ def write_bundle(bundle, root, hook):
 
 
 def make_container(bundle, options, extra):
-    """A bundle with a root of its own. Returns the root and the driver's folder in it."""
+    """Creates a bundle with its own root. Returns the root and the driver's directory in it."""
     root = bundle / "rootfs"
     if options.rootfs:
         shutil.copytree(options.rootfs, root, symlinks=True)
-        folder = f"/usr/lib/{os.uname().machine}-linux-gnu"
+        directory = f"/usr/lib/{os.uname().machine}-linux-gnu"
     else:
-        folder = make_root(root)
-    hook = [os.path.abspath(options.hook), "create-container", f"--folder={folder}", f"--host-driver-version={VERSION}",
-            "--host-cuda-version=12.2", f"--link=libcuda.so.1::{folder}/libcuda.so"]
+        directory = make_root(root)
+    hook = [os.path.abspath(options.hook), "create-container", f"--folder={directory}", f"--host-driver-version={VERSION}",
+            "--host-cuda-version=12.2", f"--link=libcuda.so.1::{directory}/libcuda.so"]
     write_bundle(bundle, root, None if extra is None else hook + extra)
-    return root, root / folder[1:]
+    return root, root / directory[1:]
 
 
-def forget(root, folder, links):
-    """A new container: nothing of the last start is there."""
+def forget(root, directory, links):
+    """Resets the container: nothing of the last start remains."""
     for name in ("etc/ld.so.cache", "etc/ld.so.conf.d/00-gpulet.conf"):
         (root / name).unlink(missing_ok=True)
     for name in DRIVER if links else ():
-        for link in folder.glob(f"{name}.so*"):
+        for link in directory.glob(f"{name}.so*"):
             if link.is_symlink():
                 link.unlink()
 

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""What the metrics cost a running agent: scrapes, samples and Pods that come and go, on eight simulated H100s that 30 Pods share.
+"""Measures the cost of metrics in a running agent: scrapes, samples and changing Pods, on eight simulated H100s shared by 30 Pods.
 
   bench/metrics_bench.py BIN [--scrapes N] [--changes N] [--seconds N]
 
-BIN: the folder of gpulet and gpulet-sim, as `make build` leaves them. One table: time of a scrape by one client and by 100 at once,
+BIN is the directory of gpulet and gpulet-sim (`make build`). Prints one table: time of a scrape by one client and by 100 at once,
 resident memory of the agent and its listener child over scrapes and over Pods with its slope, CPU of both in a minute by the sampling
 interval.
 """
@@ -141,13 +141,13 @@ def main():
     parser.add_argument("--changes", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30)
     options = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-bench."))
-    node = Node("n1", "hgx-h100", folder / "n1", options.bin.resolve())
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-bench."))
+    node = Node("n1", "hgx-h100", directory / "n1", options.bin.resolve())
     try:
         measure(node, options)
     finally:
         node.end()
-        shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 if __name__ == "__main__":

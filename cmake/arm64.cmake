@@ -1,4 +1,4 @@
-# Builds for arm64 on another machine, with Debian's cross compiler and Debian's arm64 libraries in a folder of their own
+# Builds for arm64 on another machine, with Debian's cross compiler and Debian's arm64 libraries in a directory of their own
 # (`scripts/bootstrap --for arm64` makes it), so that dpkg here knows one architecture only. protoc and its plugin are this
 # machine's: what they write is the same for both.
 set(CMAKE_SYSTEM_NAME Linux)

@@ -1,4 +1,4 @@
-# The libraries that the rooms may link (docs/STYLE.md says why each). Debian 12's packages; scripts/bootstrap
+# The libraries that the modules may link (docs/STYLE.md says why each). Debian 12's packages; scripts/bootstrap
 # installs them. gRPC and yaml-cpp are linked statically, so that a release needs only glibc.
 find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)

@@ -1,6 +1,6 @@
 # Compiler and linker flags of every target. A target that is loaded into other people's processes adds its own.
 
-# A fresh clone hits the cache of the last one: paths below the source folder are hashed as relative ones.
+# A fresh clone hits the cache of the last one: paths below the source directory are hashed as relative ones.
 find_program(CCACHE ccache)
 if(CCACHE)
   set(_launcher env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${CCACHE})
@@ -30,6 +30,9 @@ set(CMAKE_C_FLAGS_DEBUG "${CMAKE_CXX_FLAGS_DEBUG}")
 # -Og: against -O1 a third less to compile, for tests that take somewhat longer.
 set(CMAKE_CXX_FLAGS_SANITIZE "-Og -g1 -D_GLIBCXX_ASSERTIONS")
 set(CMAKE_C_FLAGS_SANITIZE "-Og -g1")
+# `make demo`: what a newcomer waits for. -O1 costs a third less to compile than -O2.
+set(CMAKE_CXX_FLAGS_DEMO "-O1 -DNDEBUG")
+set(CMAKE_C_FLAGS_DEMO "-O1 -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 set(CMAKE_C_FLAGS_RELEASE "-O2 -DNDEBUG")
 
@@ -41,7 +44,7 @@ if(GPULET_SANITIZE)
   endif()
 endif()
 
-if(GPULET_FUZZ) # every room says which of its branches an input took
+if(GPULET_FUZZ) # every library reports which of its branches an input took
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 

@@ -17,8 +17,8 @@ foreach(program nvidia-smi nvidia-cuda-mps-control)
   endif()
 endforeach()
 
-# A build tree has the same bin/ and lib/ as what is installed, so that gpulet-sim finds its library and `gpulet demo`
-# finds gpulet-sim in either: the simulated tests of every preset run the programs from there.
+# A build tree has the same bin/ and lib/ as what is installed, so that gpulet-sim finds its library and `gpulet-sim demo`
+# finds gpulet in either: the simulated tests of every preset run the programs from there.
 foreach(target gpulet gpulet-hook gpulet-sim)
   if(TARGET ${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)

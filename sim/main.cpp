@@ -12,24 +12,27 @@
 #include "base/text.h"
 #include "sim/control/control.h"
 #include "sim/control/status.h"
+#include "sim/demo/demo.h"
 #include "sim/machine/machine.h"
-#include "sim/mps/ask.h"
-#include "sim/root/root.h"
+#include "sim/mps/daemon.h"
+#include "sim/root/driver_root.h"
+#include "sim/schedule/command.h"
 
 namespace gpulet::sim {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kWrongUse = 2;
-constexpr std::uint32_t kMostReturnCode = 999;  // NVML_ERROR_UNKNOWN
+constexpr int kUsageError = 2;
+constexpr std::uint32_t kMaxReturnCode = 999;  // NVML_ERROR_UNKNOWN
 
-int say(const Error& error) {
-  std::fprintf(stderr, "gpulet-sim: %s\n", error.text().c_str());
-  return error.code() == Code::kInvalidArgument ? kWrongUse : kFailed;
+int print_error(const Error& error) {
+  std::fprintf(stderr, "gpulet-sim: %s\n", error.full_message().c_str());
+  return error.code() == Code::kInvalidArgument ? kUsageError : kFailed;
 }
 
 struct Arguments {
-  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, place, pipes;
+  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, location,
+      pipe_directory;
   std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
                 skip = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
@@ -40,10 +43,10 @@ struct Arguments {
 
 // A command on the running machine: `act(state)`, then the root's files follow.
 Status on_machine(const Arguments& arguments, const std::function<Status(const StateFile&)>& act) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
   GPULET_TRY(act(state));
-  const auto machine = std::make_unique<Machine>(*state.read());
-  return refresh(arguments.root, *machine);
+  const auto machine = std::make_unique<Machine>(*state.lock_for_read());
+  return refresh_driver_root(arguments.root, *machine);
 }
 
 using GpuAction = std::function<Status(const StateFile&, std::uint32_t)>;
@@ -54,8 +57,8 @@ Status on_gpu(const Arguments& arguments, const GpuAction& act) {
   });
 }
 
-using SomeAction = std::function<Status(const StateFile&, std::optional<std::uint32_t>)>;
-Status on_some(const Arguments& arguments, const SomeAction& act) {
+using OptionalGpuAction = std::function<Status(const StateFile&, std::optional<std::uint32_t>)>;
+Status on_gpu_or_driver(const Arguments& arguments, const OptionalGpuAction& act) {
   if (!arguments.gpu.empty() && arguments.gpu != "all") return on_gpu(arguments, act);
   return on_machine(arguments, [&](const StateFile& state) { return act(state, std::nullopt); });
 }
@@ -72,7 +75,7 @@ Status bring_up(const Arguments& arguments) {
       library != nullptr && options.nvml_library.empty()) {
     options.nvml_library = library;
   }
-  GPULET_TRY_ASSIGN(const StateFile state, up(*machine, options));
+  GPULET_TRY_ASSIGN(const StateFile state, create_driver_root(*machine, options));
   std::printf("%s is up: %u GPUs, driver root %s\n", machine->name, machine->gpu_count,
               arguments.root.c_str());
   return {};
@@ -95,8 +98,8 @@ Status list_machines(const Arguments& arguments) {
 }
 
 Status show_status(const Arguments& arguments) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
-  const auto machine = std::make_unique<Machine>(*state.read());
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
+  const auto machine = std::make_unique<Machine>(*state.lock_for_read());
   const std::string text =
       arguments.output == "json" ? control::status_json(*machine) : control::status_table(*machine);
   std::fputs(text.c_str(), stdout);
@@ -104,7 +107,7 @@ Status show_status(const Arguments& arguments) {
 }
 
 Status reload_driver(const Arguments& arguments) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_state(arguments.root));
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
   GPULET_TRY(control::unload_driver(state));
   poll(nullptr, 0, static_cast<int>(arguments.down_ms));
   return on_machine(arguments,
@@ -112,15 +115,15 @@ Status reload_driver(const Arguments& arguments) {
 }
 
 // With the limits of this process's environment, as a CUDA process has them.
-Status be_client(const std::string& pipe_directory) {
+Status run_mps_client(const std::string& pipe_directory) {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
-  GPULET_TRY_ASSIGN(const mps::Attached attached,
-                    mps::attach(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-                                variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")));
-  std::printf("%s\n", attached.allowed.c_str());
+  GPULET_TRY_ASSIGN(const mps::AttachedClient attached,
+                    mps::attach_client(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+                                       variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")));
+  std::printf("%s\n", attached.limits_text.c_str());
   std::fflush(stdout);
   pollfd daemon{attached.connection.get(), POLLIN, 0};
   poll(&daemon, 1, -1);
@@ -129,43 +132,50 @@ Status be_client(const std::string& pipe_directory) {
 
 class CommandLine {
  public:
-  int run(int argc, char** argv) {
+  int parse_and_run(int argc, char** argv) {
     add_machine_commands();
     add_load_and_faults();
     add_conditions();
     add_failing_calls();
     add_repairs();
     add_mps();
+    add_demo();
+    add_schedule();
     app_.require_subcommand(1);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? 0 : kWrongUse;
+      return app_.exit(error) == 0 ? 0 : kUsageError;
     }
+    if (exit_code_) return exit_code_();
     const Status done = action_();
-    return done ? 0 : say(done.error());
+    return done ? 0 : print_error(done.error());
   }
 
  private:
-  CLI::App* command(const std::string& name, const std::string& help, std::function<Status()> action) {
+  CLI::App* add_command(const std::string& name, const std::string& help, std::function<Status()> action) {
     CLI::App* sub = app_.add_subcommand(name, help);
     sub->callback([this, action = std::move(action)] { action_ = action; });
     return sub;
   }
-  CLI::App* rooted(const std::string& name, const std::string& help, std::function<Status()> action) {
-    CLI::App* sub = command(name, help, std::move(action));
+  CLI::App* add_root_command(const std::string& name, const std::string& help,
+                             std::function<Status()> action) {
+    CLI::App* sub = add_command(name, help, std::move(action));
     sub->add_option("--root", arguments_.root, "the driver root that `up` made")
         ->required()
         ->envname("GPULET_SIM_ROOT");
     return sub;
   }
-  CLI::App* gpu_command(const std::string& name, const std::string& help, GpuAction act) {
-    CLI::App* sub = rooted(name, help, [this, act = std::move(act)] { return on_gpu(arguments_, act); });
+  CLI::App* add_gpu_command(const std::string& name, const std::string& help, GpuAction act) {
+    CLI::App* sub =
+        add_root_command(name, help, [this, act = std::move(act)] { return on_gpu(arguments_, act); });
     sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address")->required();
     return sub;
   }
-  CLI::App* some_command(const std::string& name, const std::string& help, SomeAction act) {
-    CLI::App* sub = rooted(name, help, [this, act = std::move(act)] { return on_some(arguments_, act); });
+  CLI::App* add_optional_gpu_command(const std::string& name, const std::string& help,
+                                     OptionalGpuAction act) {
+    CLI::App* sub = add_root_command(
+        name, help, [this, act = std::move(act)] { return on_gpu_or_driver(arguments_, act); });
     sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address, or `all`");
     return sub;
   }
@@ -175,44 +185,45 @@ class CommandLine {
   }
 
   void add_machine_commands() {
-    CLI::App* sub = command("machines", "list the built-in machines, or print one as YAML",
-                            [this] { return list_machines(arguments_); });
+    CLI::App* sub = add_command("machines", "list the built-in machines, or print one as YAML",
+                                [this] { return list_machines(arguments_); });
     sub->add_option("MACHINE", arguments_.machine, "print this one");
-    sub =
-        rooted("up", "lay out a driver root and start the machine", [this] { return bring_up(arguments_); });
+    sub = add_root_command("up", "lay out a driver root and start the machine",
+                           [this] { return bring_up(arguments_); });
     sub->add_option("MACHINE", arguments_.machine, "a built-in machine or a YAML file")->required();
-    sub->add_option("--seed", arguments_.seed, "tells the GPUs' UUIDs from those of other nodes");
+    sub->add_option("--seed", arguments_.seed, "seed of the GPUs' UUIDs, to make them unique among nodes");
     sub->add_option("--library", arguments_.library, "the simulated libnvidia-ml.so.1");
     sub->add_option("--nvidia-smi", arguments_.nvidia_smi, "the stand-in for nvidia-smi");
     sub->add_option("--mps-control", arguments_.mps_control, "the stand-in for nvidia-cuda-mps-control");
     sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "make no device nodes");
-    rooted("down", "stop the machine and remove all that `up` made",
-           [this] { return down(arguments_.root); });
-    sub = rooted("status", "what runs and what is broken", [this] { return show_status(arguments_); });
+    add_root_command("down", "stop the machine and remove all that `up` made",
+                     [this] { return remove_driver_root(arguments_.root); });
+    sub = add_root_command("status", "what runs and what is broken",
+                           [this] { return show_status(arguments_); });
     sub->add_option("-o,--output", arguments_.output, "table or json")
         ->check(CLI::IsMember({"table", "json"}));
   }
 
   void add_load_and_faults() {
     const Arguments& a = arguments_;
-    CLI::App* sub =
-        gpu_command("load", "keep a GPU busy (0 ends it)", [&a](const StateFile& state, std::uint32_t gpu) {
-          return control::load(state, gpu,
-                               {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance});
+    CLI::App* sub = add_gpu_command(
+        "load", "keep a GPU busy (0 ends it)", [&a](const StateFile& state, std::uint32_t gpu) {
+          return control::set_load(state, gpu,
+                                   {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance});
         });
     sub->add_option("PERCENT", arguments_.percent, "0 to 100")->required();
     sub->add_option("--memory", arguments_.memory_mib, "MiB that the process holds");
     sub->add_option("--pid", arguments_.pid, "the process");
     add_instance(sub);
 
-    sub = gpu_command("xid", "post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
-      return control::xid(state, gpu, a.xid, a.gpu_instance, a.compute_instance);
+    sub = add_gpu_command("xid", "post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::post_xid(state, gpu, a.xid, a.gpu_instance, a.compute_instance);
     });
     sub->add_option("CODE", arguments_.xid, "as in NVIDIA's catalogue")->required();
     add_instance(sub);
 
-    sub = gpu_command("thermal", "set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
-      return control::thermal(state, gpu, a.celsius);
+    sub = add_gpu_command("thermal", "set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::set_temperature(state, gpu, a.celsius);
     });
     sub->add_option("CELSIUS", arguments_.celsius, "0 to 200")->required();
 
@@ -221,8 +232,8 @@ class CommandLine {
         {"uncorrectable", control::Remap::kUncorrectable},
         {"pending", control::Remap::kPending},
         {"failed", control::Remap::kFailed}};
-    sub = gpu_command("remap", "remap a row", [&a](const StateFile& state, std::uint32_t gpu) {
-      return control::remap(state, gpu, kRemaps.at(a.kind.empty() ? "pending" : a.kind));
+    sub = add_gpu_command("remap", "remap a row", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::remap_row(state, gpu, kRemaps.at(a.kind.empty() ? "pending" : a.kind));
     });
     sub->add_option("KIND", arguments_.kind, "correctable, uncorrectable, pending (the default) or failed")
         ->check(CLI::IsMember(kRemaps));
@@ -231,77 +242,78 @@ class CommandLine {
         {"up", control::LinkChange::kUp},
         {"down", control::LinkChange::kDown},
         {"errors", control::LinkChange::kErrors}};
-    sub = gpu_command("nvlink", "take an NVLink down or up, or count errors on it",
-                      [&a](const StateFile& state, std::uint32_t gpu) {
-                        return control::nvlink(state, gpu, a.link, kChanges.at(a.kind), a.count);
-                      });
+    sub = add_gpu_command("nvlink", "take an NVLink down or up, or count errors on it",
+                          [&a](const StateFile& state, std::uint32_t gpu) {
+                            return control::change_nvlink(state, gpu, a.link, kChanges.at(a.kind), a.count);
+                          });
     sub->add_option("LINK", arguments_.link, "its number")->required();
     sub->add_option("CHANGE", arguments_.kind, "up, down or errors")
         ->required()
         ->check(CLI::IsMember(kChanges));
     sub->add_option("COUNT", arguments_.count, "errors added");
 
-    sub = gpu_command("lost", "let a GPU fall off the bus", [&a](const StateFile& state, std::uint32_t gpu) {
-      return control::lost(state, gpu, a.event);
-    });
+    sub = add_gpu_command(
+        "lost", "let a GPU fall off the bus",
+        [&a](const StateFile& state, std::uint32_t gpu) { return control::lose_gpu(state, gpu, a.event); });
     sub->add_flag("--event", arguments_.event, "post XID 79 too");
   }
 
   // A command with a KIND, which is one of `kinds`, and a number that is `count` of what `says` says.
   template <class Kind>
-  CLI::App* kind_command(const std::string& name, const std::string& help,
-                         const std::map<std::string, Kind>& kinds,
-                         std::function<Status(const StateFile&, std::uint32_t, Kind)> act) {
-    CLI::App* sub = gpu_command(name, help, [this, &kinds, act](const StateFile& state, std::uint32_t gpu) {
-      return act(state, gpu, kinds.at(arguments_.kind));
-    });
+  CLI::App* add_kind_command(const std::string& name, const std::string& help,
+                             const std::map<std::string, Kind>& kinds,
+                             std::function<Status(const StateFile&, std::uint32_t, Kind)> act) {
+    CLI::App* sub =
+        add_gpu_command(name, help, [this, &kinds, act](const StateFile& state, std::uint32_t gpu) {
+          return act(state, gpu, kinds.at(arguments_.kind));
+        });
     sub->add_option("KIND", arguments_.kind)->required()->check(CLI::IsMember(kinds));
     return sub;
   }
 
   void add_conditions() {
     const Arguments& a = arguments_;
-    using control::EccPlace;
-    static const std::map<std::string, EccPlace> kPlaces = {
-        {"dram", EccPlace::kDram},        {"l1-cache", EccPlace::kL1Cache},
-        {"l2-cache", EccPlace::kL2Cache}, {"registers", EccPlace::kRegisters},
-        {"texture", EccPlace::kTexture},  {"shared-memory", EccPlace::kSharedMemory},
-        {"cbu", EccPlace::kCbu},          {"sram", EccPlace::kSram}};
+    using control::EccLocation;
+    static const std::map<std::string, EccLocation> kPlaces = {
+        {"dram", EccLocation::kDram},        {"l1-cache", EccLocation::kL1Cache},
+        {"l2-cache", EccLocation::kL2Cache}, {"registers", EccLocation::kRegisters},
+        {"texture", EccLocation::kTexture},  {"shared-memory", EccLocation::kSharedMemory},
+        {"cbu", EccLocation::kCbu},          {"sram", EccLocation::kSram}};
     static const std::map<std::string, int> kEcc = {{"corrected", 0}, {"uncorrected", 1}, {"threshold", 2}};
-    CLI::App* sub = kind_command<int>(
+    CLI::App* sub = add_kind_command<int>(
         "ecc", "count memory errors, or say that SRAM has too many", kEcc,
         [&a](const StateFile& state, std::uint32_t gpu, int kind) {
-          if (kind == 2) return control::sram_threshold(state, gpu);
-          const auto place = a.place.empty() ? EccPlace::kDram : kPlaces.at(a.place);
-          return control::ecc(state, gpu, kind == 0 ? control::Ecc::kCorrected : control::Ecc::kUncorrected,
-                              a.count, place);
+          if (kind == 2) return control::exceed_sram_threshold(state, gpu);
+          const auto place = a.location.empty() ? EccLocation::kDram : kPlaces.at(a.location);
+          return control::count_ecc_errors(
+              state, gpu, kind == 0 ? control::Ecc::kCorrected : control::Ecc::kUncorrected, a.count, place);
         });
     sub->add_option("COUNT", arguments_.count, "errors added");
-    sub->add_option("--place", arguments_.place, "where; dram by default")->check(CLI::IsMember(kPlaces));
+    sub->add_option("--place", arguments_.location, "where; dram by default")->check(CLI::IsMember(kPlaces));
 
     static const std::map<std::string, control::Retire> kCauses = {
         {"single-bit", control::Retire::kSingleBit}, {"double-bit", control::Retire::kDoubleBit}};
-    sub =
-        kind_command<control::Retire>("retire", "retire memory pages", kCauses,
-                                      [&a](const StateFile& state, std::uint32_t gpu, control::Retire cause) {
-                                        return control::retire(state, gpu, cause, a.number);
-                                      });
+    sub = add_kind_command<control::Retire>(
+        "retire", "retire memory pages", kCauses,
+        [&a](const StateFile& state, std::uint32_t gpu, control::Retire cause) {
+          return control::retire_pages(state, gpu, cause, a.number);
+        });
     sub->add_option("COUNT", arguments_.number, "pages added");
 
     static const std::map<std::string, bool> kPcie = {{"replays", false}, {"width", true}};
-    sub = kind_command<bool>("pcie", "count PCIe replays, or narrow the link", kPcie,
-                             [&a](const StateFile& state, std::uint32_t gpu, bool width) {
-                               return width ? control::pcie_width(state, gpu, a.number)
-                                            : control::pcie_replays(state, gpu, a.number);
-                             });
+    sub = add_kind_command<bool>("pcie", "count PCIe replays, or narrow the link", kPcie,
+                                 [&a](const StateFile& state, std::uint32_t gpu, bool width) {
+                                   return width ? control::set_pcie_width(state, gpu, a.number)
+                                                : control::add_pcie_replays(state, gpu, a.number);
+                                 });
     sub->add_option("NUMBER", arguments_.number, "replays added, or lanes left")->required();
 
     static const std::map<std::string, control::Violation> kViolations = {
         {"thermal", control::Violation::kThermal}, {"power", control::Violation::kPower}};
-    sub = kind_command<control::Violation>(
+    sub = add_kind_command<control::Violation>(
         "violation", "say that clocks were held down", kViolations,
         [&a](const StateFile& state, std::uint32_t gpu, control::Violation kind) {
-          return control::violation(state, gpu, kind, a.number);
+          return control::add_violation(state, gpu, kind, a.number);
         });
     sub->add_option("MILLISECONDS", arguments_.number, "time added")->required();
 
@@ -310,36 +322,37 @@ class CommandLine {
         {"degraded", control::FabricChange::kDegraded},
         {"joining", control::FabricChange::kJoining},
         {"failed", control::FabricChange::kFailed}};
-    kind_command<control::FabricChange>("fabric", "change its registration with the NVLink fabric", kFabric,
-                                        control::fabric);
-    gpu_command("inforom", "corrupt its InfoROM", control::inforom);
+    add_kind_command<control::FabricChange>("fabric", "change its registration with the NVLink fabric",
+                                            kFabric, control::change_fabric);
+    add_gpu_command("inforom", "corrupt its InfoROM", control::corrupt_inforom);
   }
 
   void add_failing_calls() {
     const Arguments& a = arguments_;
-    some_command("hang", "calls do not return: of one GPU or of the driver", control::hang);
-    CLI::App* sub = some_command("slow", "calls take longer",
-                                 [&a](const StateFile& state, std::optional<std::uint32_t> gpu) {
-                                   return control::slow(state, gpu, a.delay_us);
-                                 });
+    add_optional_gpu_command("hang", "calls do not return: of one GPU or of the driver", control::hang_calls);
+    CLI::App* sub = add_optional_gpu_command("slow", "calls take longer",
+                                             [&a](const StateFile& state, std::optional<std::uint32_t> gpu) {
+                                               return control::slow_calls(state, gpu, a.delay_us);
+                                             });
     sub->get_option("GPU")->required();
     sub->add_option("MICROSECONDS", arguments_.delay_us, "before each call; 0 ends it")->required();
-    sub = rooted("fail", "calls return an error: of one GPU, of nvmlInit, of event waits",
-                 [this] { return fail_calls(); });
+    sub = add_root_command("fail", "calls return an error: of one GPU, of nvmlInit, of event waits",
+                           [this] { return fail_calls(); });
     sub->add_option("WHAT", arguments_.gpu, "a GPU, `init` or `events`")->required();
     sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
-    sub = gpu_command("mig-fault", "a call that changes MIG fails, or hangs",
-                      [&a](const StateFile& state, std::uint32_t gpu) { return fail_mig(a, state, gpu); });
+    sub =
+        add_gpu_command("mig-fault", "a call that changes MIG fails, or hangs",
+                        [&a](const StateFile& state, std::uint32_t gpu) { return fail_mig(a, state, gpu); });
     sub->add_option("CODE", arguments_.kind, "nvmlReturn_t (19 in use, 23 no room; 0 ends it) or `hang`")
         ->required();
-    sub->add_option("--after", arguments_.skip, "so many of those calls go well before");
+    sub->add_option("--after", arguments_.skip, "fail the call after N successful ones");
   }
 
   static Status fail_mig(const Arguments& arguments, const StateFile& state, std::uint32_t gpu) {
     if (arguments.kind == "hang") return control::hang_mig(state, gpu, arguments.skip);
     const auto code = text::parse_unsigned(arguments.kind);
-    if (!code || *code > kMostReturnCode)
-      return fail(Code::kInvalidArgument, "an nvmlReturn_t or `hang` would do", arguments.kind);
+    if (!code || *code > kMaxReturnCode)
+      return fail(Code::kInvalidArgument, "expected an nvmlReturn_t or `hang`", arguments.kind);
     return control::fail_mig(state, gpu, static_cast<std::uint32_t>(*code), arguments.skip);
   }
 
@@ -354,11 +367,12 @@ class CommandLine {
   }
 
   void add_repairs() {
-    gpu_command("reset", "reset an idle GPU", control::reset);
-    gpu_command("replace", "put another card in its slot", control::replace);
-    some_command("heal", "end all faults of a GPU, or of all and the driver", control::heal);
-    CLI::App* sub =
-        rooted("driver-reload", "unload and load the driver", [this] { return reload_driver(arguments_); });
+    add_gpu_command("reset", "reset an idle GPU", control::reset_gpu);
+    add_gpu_command("replace", "put another card in its slot", control::replace_gpu);
+    add_optional_gpu_command("heal", "end all faults of a GPU, or of all and the driver",
+                             control::heal_faults);
+    CLI::App* sub = add_root_command("driver-reload", "unload and load the driver",
+                                     [this] { return reload_driver(arguments_); });
     sub->add_option("--version", arguments_.version, "come back as this version");
     sub->add_option("--down-ms", arguments_.down_ms, "stay away so long")->check(CLI::Range(0U, 600'000U));
   }
@@ -369,28 +383,70 @@ class CommandLine {
     const auto add = [this, group](const std::string& name, const std::string& help,
                                    std::function<Status()> act) {
       CLI::App* sub = group->add_subcommand(name, help);
-      sub->add_option("PIPE_DIR", arguments_.pipes, "its CUDA_MPS_PIPE_DIRECTORY")
+      sub->add_option("PIPE_DIR", arguments_.pipe_directory, "its CUDA_MPS_PIPE_DIRECTORY")
           ->required()
           ->envname("CUDA_MPS_PIPE_DIRECTORY");
       sub->callback([this, act = std::move(act)] { action_ = act; });
       return sub;
     };
-    add("die", "it crashes", [this] { return mps::die(arguments_.pipes); });
-    add("hang", "it answers nobody, until heal", [this] { return mps::hang(arguments_.pipes); });
-    add("slow", "its answers come later", [this] { return mps::slow(arguments_.pipes, arguments_.delay_ms); })
+    add("die", "it crashes", [this] { return mps::crash_daemon(arguments_.pipe_directory); });
+    add("hang", "it answers nobody, until heal",
+        [this] { return mps::hang_daemon(arguments_.pipe_directory); });
+    add("slow", "its answers come later",
+        [this] { return mps::delay_daemon(arguments_.pipe_directory, arguments_.delay_ms); })
         ->add_option("MILLISECONDS", arguments_.delay_ms, "before each answer; 0 ends it")
         ->required();
-    add("heal", "ends hang and slow", [this] { return mps::heal(arguments_.pipes); });
-    add("client", "be a CUDA process: say what it may use, and stay until told to end",
-        [this] { return be_client(arguments_.pipes); });
+    add("heal", "ends hang and slow", [this] { return mps::restore_daemon(arguments_.pipe_directory); });
+    add("client", "act as a CUDA process: print what it may use and wait for a signal",
+        [this] { return run_mps_client(arguments_.pipe_directory); });
+  }
+
+  // What the demo prints on failure is one line of its own.
+  void add_demo() {
+    CLI::App* sub = app_.add_subcommand(
+        "demo", "Show gpulet on a simulated node: discovery, Pods, a failing GPU and its return");
+    sub->add_option("--machine", demo_machine_, "built-in machine or YAML file (default hgx-h100)");
+    sub->callback([this] { exit_code_ = [this] { return run_demo(demo_machine_); }; });
+  }
+
+  void add_schedule() {
+    CLI::App* sub =
+        add_command("schedule", "Simulate scheduling policies on a cluster's tasks and plot the allocation",
+                    [this] { return run_schedule(schedule_); });
+    ScheduleOptions& o = schedule_;
+    sub->add_option("--nodes", o.nodes, "the cluster, a CSV file with cpu_milli, memory_mib, gpu, model");
+    sub->add_option(
+        "--pods", o.pods,
+        "its tasks, a CSV file with cpu_milli, memory_mib, num_gpu, gpu_milli and optionally gpu_spec");
+    sub->add_option(
+           "--policy", o.policies,
+           "policies, separated by commas, or all (default: default; with --load spread,load,default)")
+        ->delimiter(',');
+    CLI::Option* seed = sub->add_option("--seed", o.seed, "seed of a single run (default 1)");
+    sub->add_option("--seeds", o.seeds, "runs of each policy, with seeds from 1 on (default 1)")
+        ->excludes(seed);
+    sub->add_option("--target", o.target,
+                    "stop when requested GPUs reach this multiple of cluster capacity (default 1.3)");
+    sub->add_option("--plot", o.plot, "write allocation against demand to this SVG file");
+    CLI::Option* load = sub->add_flag(
+        "--load", o.load, "simulate weeks of services with daily load on shared GPUs instead of a trace");
+    sub->add_option("--machines", o.machines, "nodes of 8 GPUs (default 64)")->needs(load);
+    sub->add_option("--days", o.days, "simulated days (default 28)")->needs(load);
+    sub->add_flag("--known-services", o.known_services, "predict a service's load from its earlier runs")
+        ->needs(load);
+    sub->add_option("-o,--output", o.output, "table or json (default table)")
+        ->check(CLI::IsMember({"table", "json"}));
   }
 
   CLI::App app_{"A simulated NVIDIA driver and what one does to it", "gpulet-sim"};
   Arguments arguments_;
+  std::string demo_machine_ = "hgx-h100";
+  ScheduleOptions schedule_;
   std::function<Status()> action_;
+  std::function<int()> exit_code_;  // of a command that prints its own error
 };
 
 }  // namespace
 }  // namespace gpulet::sim
 
-int main(int argc, char** argv) { return gpulet::sim::CommandLine().run(argc, argv); }
+int main(int argc, char** argv) { return gpulet::sim::CommandLine().parse_and_run(argc, argv); }

@@ -1,14 +1,15 @@
-// gpulet: one binary for every command, and for NVIDIA's programs that it stands in for (cli/command_line.h).
+// gpulet: one binary for every command, and for the programs of NVIDIA's that it replaces
+// (cli/main/command_line.h).
 #include <malloc.h>
 
-#include "cli/command_line.h"
+#include "cli/main/command_line.h"
 
 namespace {
 
-// An agent runs for months, beside what the node is for. By itself glibc gives each thread a heap of its own,
-// and learns from every large block that was freed to keep the next one: pages are held that nothing is in.
-// Source: mallopt(3), M_ARENA_MAX, and "dynamic mmap threshold".
-void give_back_what_is_free() {
+// An agent runs for months beside the node's workload. By default glibc gives each thread its own heap, and
+// after each freed large block keeps more free memory: unused pages stay resident. Source: mallopt(3),
+// M_ARENA_MAX, and "dynamic mmap threshold".
+void limit_heap_retention() {
   constexpr int kHeaps = 2, kLargeBytes = 128 << 10;
   ::mallopt(M_ARENA_MAX, kHeaps);
   ::mallopt(M_MMAP_THRESHOLD, kLargeBytes);
@@ -18,6 +19,6 @@ void give_back_what_is_free() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  give_back_what_is_free();
+  limit_heap_retention();
   return gpulet::cli::main(argc, argv);
 }

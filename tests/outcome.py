@@ -1,17 +1,17 @@
-"""How a runner of checks tells what came out: scripts/test reads its lines `FAIL name: why` and `N passed, N failed`."""
+"""Output of a check runner: scripts/test reads its lines `FAIL name: why` and `N passed, N failed`."""
 import time
 import traceback
 
 
-def tell(checks):
-    """Runs each (name, check): a check returns what is wrong, if anything, or raises it. Tells of each as it ends, and of all at the
+def report_checks(checks):
+    """Runs each (name, check): a check returns or raises its error. Prints each result, and the totals at the
     end. Returns the runner's exit status: 1 where one failed or there was none."""
     passed = failed = 0
     for name, check in checks:
         started = time.monotonic()
         try:
             why = check()
-        except Exception as error:  # one check that breaks is one that failed
+        except Exception as error:  # an exception is a failure
             traceback.print_exc()
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:2000]}"
         print(f"FAIL {name}: {why}" if why else f"ok {name}, {time.monotonic() - started:.1f} s", flush=True)

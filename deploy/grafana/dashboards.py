@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Writes cluster.json and node.json, Grafana's dashboards of gpulet, beside itself; --check says whether they are so.
+"""Writes gpulet's Grafana dashboards cluster.json and node.json beside itself; --check compares them.
 
-What a panel asks is here in one line, and what Grafana wants around it once. For Grafana 10 and later; the queries need the
+Each panel is one line here; Grafana's boilerplate is in one place. For Grafana 10 and later; the queries need the
 rules of deploy/prometheus/recording.yaml.
 """
 import json
@@ -14,13 +14,13 @@ DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
 GREEN, BLUE, YELLOW, ORANGE, RED, PURPLE, GREY = "green", "blue", "yellow", "orange", "red", "purple", "text"
 NODE_LINK = "/d/gpulet-node/gpulet-node?${datasource:queryparam}&var-node=%s&${__url_time_range}"
-# docs/health.md, worst last. A device is in one of them.
+# The device states of docs/health.md, worst last.
 STATES = [("healthy", GREEN), ("unmonitored", GREY), ("degraded", YELLOW), ("recovering", BLUE), ("draining", PURPLE),
           ("quarantined", ORANGE), ("lost", RED)]
 
 
 class Dashboard:
-    """Panels from left to right and from top to bottom, as they are added."""
+    """Panels from left to right and top to bottom, in the order in which they are added."""
 
     def __init__(self, uid, title, description, variables, links):
         self.panels, self.x, self.y, self.row_height = [], 0, 0, 0
@@ -87,7 +87,7 @@ class Dashboard:
         return panel
 
     def table(self, title, description, targets, columns, width=24, height=8, links=None, sort=None):
-        """One row for each set of labels that all targets share. columns: field → (title, unit, thresholds or None)."""
+        """One row for each set of labels common to all targets. columns: field → (title, unit, thresholds or None)."""
         panel = self.panel("table", title, description, targets, width, height, steps=[(None, GREY)],
                            options={"cellHeight": "sm", "showHeader": True, "footer": {"show": False, "fields": "", "reducer": ["sum"]},
                                     "sortBy": [{"displayName": sort, "desc": True}] if sort else []},
@@ -120,7 +120,7 @@ class Dashboard:
 
 
 def variable(name, label, query, many=True, sort=1):
-    """sort: 1 by letters, 3 by numbers."""
+    """sort: 1 alphabetical, 3 numerical."""
     return {"name": name, "label": label, "type": "query", "datasource": DATASOURCE, "definition": query, "hide": 0,
             "query": {"query": query, "refId": "Variable"}, "refresh": 2, "regex": "", "skipUrlSync": False, "sort": sort,
             "multi": many, "includeAll": many, "options": [],
@@ -133,7 +133,7 @@ def datasource():
 
 
 def worst_state(selector):
-    """The number in STATES of each device's state."""
+    """The index in STATES of each device's state."""
     return " or ".join(f'max by (gpu, GPU_I_ID) (gpulet_device_state{{{selector},state="{state}"}}) * {at}'
                        for at, (state, _) in reversed(list(enumerate(STATES))))
 
@@ -145,101 +145,101 @@ PODS = 'node=~"$node",namespace=~"$namespace"'
 
 
 def cluster():
-    board = Dashboard("gpulet-cluster", "gpulet / Cluster", "The GPUs of a cluster: what there is, who has it, what is broken.", [
+    board = Dashboard("gpulet-cluster", "gpulet / Cluster", "The GPUs of a cluster: capacity, use and health.", [
         datasource(), variable("node", "Node", "label_values(up{job=\"gpulet\"}, node)"),
         variable("namespace", "Namespace", "label_values(gpulet_device_allocated, namespace)")],
         {"alerts": ',node=~"$node|"', "gpulet / Node": "/d/gpulet-node/gpulet-node"})
     board.row("Now")
-    board.stat("Nodes", "Agents that answer.", f'sum(up{{job="gpulet",{NODES}}})')
+    board.stat("Nodes", "Agents that respond.", f'sum(up{{job="gpulet",{NODES}}})')
     board.stat("Agents down", "Agents that cannot be scraped.", f'count(up{{job="gpulet",{NODES}}} == 0) or vector(0)', steps=ANY_IS_BAD)
-    board.stat("GPUs", "GPUs that the agents know, whole or cut up.", f"sum(node:gpulet_gpus:count{{{NODES}}})")
-    board.stat("Not offered", "GPUs of which a whole or a MIG device is withdrawn from new Pods.",
+    board.stat("GPUs", "GPUs of all agents, whole or in MIG mode.", f"sum(node:gpulet_gpus:count{{{NODES}}})")
+    board.stat("Unavailable GPUs", "GPUs that are withdrawn, or have a withdrawn MIG device.",
                f"sum(node:gpulet_gpus:count{{{NODES}}}) - sum(node:gpulet_gpus_offered:count{{{NODES}}})", steps=ANY_IS_BAD)
-    board.stat("Held", "GPUs of which a Pod holds at least a share.", f"sum(node:gpulet_gpus_held:count{{{NODES}}}) or vector(0)")
-    board.stat("Utilization", "Average over the nodes of the share of time that a kernel ran.",
+    board.stat("Allocated", "GPUs with at least one share allocated to a Pod.", f"sum(node:gpulet_gpus_held:count{{{NODES}}}) or vector(0)")
+    board.stat("Utilization", "Share of time that a kernel ran, averaged over the nodes.",
                f"avg(node:gpulet_utilization:avg{{{NODES}}})", unit="percentunit")
     board.stat("Memory used", "Of what Pods can use.",
                f"sum(node:gpulet_memory_used:bytes{{{NODES}}}) / sum(node:gpulet_memory_usable:bytes{{{NODES}}})", unit="percentunit", steps=PERCENT)
-    board.stat("Power", "What all GPUs draw.", f"sum(node:gpulet_power:watts{{{NODES}}})", unit="watt")
-    board.table("Firing alerts", "What to do about each: docs/monitoring.md.",
+    board.stat("Power", "Power draw of all GPUs.", f"sum(node:gpulet_power:watts{{{NODES}}})", unit="watt")
+    board.table("Firing alerts", "docs/monitoring.md says what to do about each.",
                 [('ALERTS{alertname=~"Gpulet.*",alertstate="firing",node=~"$node|"}', "")],
                 {"alertname": ("Alert", None, None), "severity": ("Severity", None, None), "node": ("Node", None, None),
                  "gpu": ("GPU", None, None), "GPU_I_ID": ("GPU instance", None, None), "class": ("Fault", None, None),
                  "namespace": ("Namespace", None, None), "pod": ("Pod", None, None)}, height=6, links={"node": NODE_LINK % "${__value.raw}"})
-    board.table("Nodes", "Follow a node's name to its own page.", [
+    board.table("Nodes", "A node's name links to its own dashboard.", [
         (f"sum by (node) (node:gpulet_gpus:count{{{NODES}}})", ""), (f"sum by (node) (node:gpulet_gpus_offered:count{{{NODES}}})", ""),
         (f"sum by (node) (node:gpulet_gpus_held:count{{{NODES}}})", ""), (f"avg by (node) (node:gpulet_utilization:avg{{{NODES}}})", ""),
         (f"sum by (node) (node:gpulet_memory_used:bytes{{{NODES}}}) / sum by (node) (node:gpulet_memory_usable:bytes{{{NODES}}})", ""),
         (f"sum by (node) (node:gpulet_power:watts{{{NODES}}})", ""), (f"max by (node) (gpu:gpulet_temperature:celsius{{{NODES}}})", "")],
         {"node": ("Node", None, None), "Value #A": ("GPUs", "short", None), "Value #B": ("Offered", "short", None),
-         "Value #C": ("Held", "short", None), "Value #D": ("Utilization", "percentunit", None),
+         "Value #C": ("Allocated", "short", None), "Value #D": ("Utilization", "percentunit", None),
          "Value #E": ("Memory used", "percentunit", PERCENT), "Value #F": ("Power", "watt", None),
          "Value #G": ("Hottest", "celsius", [(None, GREY), (80, ORANGE), (87, RED)])}, links={"node": NODE_LINK % "${__value.raw}"}, sort="Utilization")
     board.row("Use")
-    board.graph("GPUs", "Held means by a Pod, at least a share; busy is the time that Pods kept GPUs busy, in GPUs.",
+    board.graph("GPUs", "Allocated: at least one share belongs to a Pod. Busy: GPU time that Pods used, in GPUs.",
                 (f"sum(node:gpulet_gpus:count{{{NODES}}})", "all"), (f"sum(node:gpulet_gpus_offered:count{{{NODES}}})", "offered"),
-                (f"sum(node:gpulet_gpus_held:count{{{NODES}}})", "held"), (f"sum(pod:gpulet_busy:rate5m{{{NODES}}})", "busy"), min=0)
+                (f"sum(node:gpulet_gpus_held:count{{{NODES}}})", "allocated"), (f"sum(pod:gpulet_busy:rate5m{{{NODES}}})", "busy"), min=0)
     board.graph("Utilization of each node", "Average over its GPUs.", (f"node:gpulet_utilization:avg{{{NODES}}}", "{{node}}"),
                 unit="percentunit", min=0, max=1)
     board.graph("Memory used of each node", "Of what Pods can use.",
                 (f"node:gpulet_memory_used:bytes{{{NODES}}} / node:gpulet_memory_usable:bytes{{{NODES}}}", "{{node}}"),
                 unit="percentunit", min=0, max=1, steps=PERCENT)
     board.graph("Power of each node", "", (f"node:gpulet_power:watts{{{NODES}}}", "{{node}}"), unit="watt", stack=True, min=0)
-    board.row("Who has them")
-    board.graph("Devices held by namespace", "GPUs and MIG devices of which its Pods hold a share; a shared one counts for each namespace.",
+    board.row("Usage by owner")
+    board.graph("Devices allocated by namespace", "GPUs and MIG devices with a share allocated to its Pods; a shared one counts for each namespace.",
                 ('namespace:gpulet_devices_held:count{namespace=~"$namespace"}', "{{namespace}}"), stack=True, min=0)
-    board.graph("GPUs kept busy by namespace", "Against what it holds: what is not here lies idle.",
+    board.graph("GPUs used by namespace", "Compare with the allocated devices: the difference is idle.",
                 ('namespace:gpulet_busy:rate5m{namespace=~"$namespace"}', "{{namespace}}"), stack=True, min=0)
-    board.graph("Power by namespace", "Adds up to what the GPUs draw, but for what no Pod did.",
+    board.graph("Power by namespace", "Sums to the GPUs' power draw, without unattributed power.",
                 ('namespace:gpulet_power:watts{namespace=~"$namespace"}', "{{namespace}}"), unit="watt", stack=True, min=0)
     board.graph("Memory by namespace", "", ('namespace:gpulet_memory_used:bytes{namespace=~"$namespace"}', "{{namespace}}"),
                 unit="bytes", stack=True, min=0)
-    board.table("Pods", "Who holds devices and what they do with them.", [
+    board.table("Pods", "Pods with devices, and their use.", [
         (f"sum by (namespace, pod, node) (pod:gpulet_devices_held:count{{{PODS}}})", ""), (f"sum by (namespace, pod, node) (pod:gpulet_busy:rate5m{{{PODS}}})", ""),
         (f"sum by (namespace, pod, node) (pod:gpulet_memory_used:bytes{{{PODS}}})", ""), (f"sum by (namespace, pod, node) (pod:gpulet_power:watts{{{PODS}}})", "")],
         {"namespace": ("Namespace", None, None), "pod": ("Pod", None, None), "node": ("Node", None, None), "Value #A": ("Devices", "short", None),
          "Value #B": ("GPUs busy", "short", [(None, ORANGE), (0.01, GREY)]), "Value #C": ("Memory", "bytes", None),
          "Value #D": ("Power", "watt", None)}, height=10, links={"node": NODE_LINK % "${__value.raw}"}, sort="Devices")
     board.row("Health")
-    board.graph("Devices that are not healthy", "GPUs and MIG devices by state: docs/health.md.",
+    board.graph("Unhealthy devices", "GPUs and MIG devices by state: docs/health.md.",
                 (f'count by (state) (gpulet_device_state{{{NODES},state!="healthy"}})', "{{state}}"), stack=True, min=0)
     board.graph("Open faults", "By class: docs/health.md.", (f"sum by (class) (gpulet_device_faults{{{NODES}}}) > 0", "{{class}}"), stack=True, min=0)
-    board.table("Withdrawn devices", "Which, for how long, and how often they have relapsed.", [
+    board.table("Withdrawn devices", "Withdrawn devices, with duration and relapses.", [
         (f"max by (node, gpu, GPU_I_ID, UUID, modelName) (gpulet_device_quarantine_seconds{{{NODES}}})", ""),
         (f"max by (node, gpu, GPU_I_ID, UUID, modelName) (gpulet_device_relapses{{{NODES}}} and on (instance, UUID, GPU_I_ID) gpulet_device_quarantine_seconds)", "")],
         {"node": ("Node", None, None), "gpu": ("GPU", None, None), "GPU_I_ID": ("GPU instance", None, None), "modelName": ("Model", None, None),
          "UUID": ("UUID", None, None), "Value #A": ("Out of use for", "s", [(None, YELLOW), (86400, RED)]), "Value #B": ("Relapses", "short", None)},
         links={"node": NODE_LINK % "${__value.raw}"})
     board.row("Agents")
-    board.graph("Versions", "Agents by what they run.", (f'count by (version) (gpulet_build_info{{{NODES}}})', "{{version}}"), stack=True, width=8, min=0)
-    board.graph("Driver call", "How long one call of the driver takes, on average.", (f"node:gpulet_driver_call:seconds{{{NODES}}}", "{{node}}"), unit="s", width=8, min=0)
-    board.graph("Configurations refused", "Each left one line in the agent's log.",
+    board.graph("Versions", "Agents by version.", (f'count by (version) (gpulet_build_info{{{NODES}}})', "{{version}}"), stack=True, width=8, min=0)
+    board.graph("Driver call", "Average duration of a driver call.", (f"node:gpulet_driver_call:seconds{{{NODES}}}", "{{node}}"), unit="s", width=8, min=0)
+    board.graph("Config reload failures", "Each has a line in the agent's log.",
                 (f"sum by (node) (increase(gpulet_config_reload_failures_total{{{NODES}}}[1h])) > 0", "{{node}}"), width=8, min=0)
     return board.json
 
 
 def node():
-    board = Dashboard("gpulet-node", "gpulet / Node", "One node: its GPUs, who holds them, how they are.", [
+    board = Dashboard("gpulet-node", "gpulet / Node", "One node: its GPUs, their users and health.", [
         datasource(), variable("node", "Node", "label_values(up{job=\"gpulet\"}, node)", many=False),
         variable("gpu", "GPU", "label_values(gpulet_device_state{node=\"$node\"}, gpu)", sort=3)],
         {"alerts": ',node="$node"', "gpulet / Cluster": "/d/gpulet-cluster/gpulet-cluster"})
     here, gpus, legend = 'node="$node"', 'node="$node",gpu=~"$gpu"', "GPU {{gpu}} {{GPU_I_PROFILE}} {{GPU_I_ID}}"
     board.row("Now")
-    board.stat("Driver", "Whether the NVIDIA driver answers.", f"min(gpulet_driver_up{{{here}}})", steps=[(None, RED), (1, GREEN)],
+    board.stat("Driver", "Whether the NVIDIA driver responds.", f"min(gpulet_driver_up{{{here}}})", steps=[(None, RED), (1, GREEN)],
                mappings=[{"type": "value", "options": {"0": {"text": "down", "index": 0}, "1": {"text": "up", "index": 1}}}])
-    board.stat("Calls hanging", "Driver calls that have not returned in time.", f"sum(gpulet_driver_calls_hanging{{{here}}})", steps=ANY_IS_BAD)
-    board.stat("GPUs", "Whole or cut up.", f"sum(node:gpulet_gpus:count{{{here}}})")
-    board.stat("Not offered", "GPUs of which a whole or a MIG device is withdrawn from new Pods.",
+    board.stat("Calls hanging", "Driver calls past their deadline.", f"sum(gpulet_driver_calls_hanging{{{here}}})", steps=ANY_IS_BAD)
+    board.stat("GPUs", "Whole or in MIG mode.", f"sum(node:gpulet_gpus:count{{{here}}})")
+    board.stat("Unavailable GPUs", "GPUs that are withdrawn, or have a withdrawn MIG device.",
                f"sum(node:gpulet_gpus:count{{{here}}}) - sum(node:gpulet_gpus_offered:count{{{here}}})", steps=ANY_IS_BAD)
-    board.stat("Config", "Whether the last configuration is in force.", f"min(gpulet_config_last_reload_successful{{{here}}})",
+    board.stat("Config", "Whether the last config reload succeeded.", f"min(gpulet_config_last_reload_successful{{{here}}})",
                steps=[(None, RED), (1, GREEN)],
-               mappings=[{"type": "value", "options": {"0": {"text": "refused", "index": 0}, "1": {"text": "in force", "index": 1}}}])
-    board.stat("Age of readings", "Since the GPUs were last read.", f"max(gpulet_sample_age_seconds{{{here}}})", unit="s",
+               mappings=[{"type": "value", "options": {"0": {"text": "failed", "index": 0}, "1": {"text": "loaded", "index": 1}}}])
+    board.stat("Sample age", "Time since the GPUs were last read.", f"max(gpulet_sample_age_seconds{{{here}}})", unit="s",
                steps=[(None, GREEN), (60, ORANGE), (120, RED)])
-    board.stat("Age of Pods", "Since the kubelet last said who holds what.", f"max(gpulet_pod_resources_age_seconds{{{here}}})", unit="s",
+    board.stat("Pod data age", "Time since the kubelet last listed allocations.", f"max(gpulet_pod_resources_age_seconds{{{here}}})", unit="s",
                steps=[(None, GREEN), (150, ORANGE), (300, RED)])
-    board.stat("Version", "What the agent runs.", f"gpulet_build_info{{{here}}}", legend="{{version}}", text="name")
-    board.states("State of each device", "docs/health.md says what each means and how it is left.", worst_state(gpus), "GPU {{gpu}} {{GPU_I_ID}}")
+    board.stat("Version", "The agent's version.", f"gpulet_build_info{{{here}}}", legend="{{version}}", text="name")
+    board.states("State of each device", "docs/health.md explains the states.", worst_state(gpus), "GPU {{gpu}} {{GPU_I_ID}}")
     whole = "gpu, UUID, modelName"
     board.table("GPUs", "", [
         (f"avg by ({whole}) (gpu:gpulet_utilization:ratio{{{gpus}}})", ""),
@@ -252,7 +252,7 @@ def node():
          "Value #C": ("Temperature", "celsius", [(None, GREY), (80, ORANGE), (87, RED)]), "Value #D": ("Power", "watt", None),
          "Value #E": ("Offered", "bool_yes_no", [(None, RED), (1, GREEN)]), "Value #F": ("Faults", "short", ANY_IS_BAD),
          "Value #G": ("Relapses", "short", None)})
-    board.table("Who holds what", "Each share of each GPU and MIG device, as the kubelet says.", [(f"gpulet_device_allocated{{{gpus}}}", "")],
+    board.table("Allocations", "Each share of each GPU and MIG device, as listed by the kubelet.", [(f"gpulet_device_allocated{{{gpus}}}", "")],
                 {"gpu": ("GPU", None, None), "GPU_I_PROFILE": ("MIG profile", None, None), "GPU_I_ID": ("GPU instance", None, None),
                  "resource": ("Resource", None, None), "share": ("Share", None, None), "namespace": ("Namespace", None, None),
                  "pod": ("Pod", None, None), "container": ("Container", None, None)}, width=14)
@@ -260,47 +260,47 @@ def node():
                 {"gpu": ("GPU", None, None), "GPU_I_PROFILE": ("Profile", None, None), "GPU_I_ID": ("GPU instance", None, None),
                  "start": ("First slice", None, None), "size": ("Slices", None, None)}, width=10)
     board.row("Load")
-    board.graph("Utilization", "Share of time that a kernel ran; of a GPU in MIG mode that of its instances, from Hopper on.",
+    board.graph("Utilization", "Share of time that a kernel ran; in MIG mode that of the instances, from Hopper on.",
                 (f"gpu:gpulet_utilization:ratio{{{gpus}}}", legend), unit="percentunit", min=0, max=1)
     board.graph("Memory used", "Of what Pods can use.", (f"gpu:gpulet_memory_used:ratio{{{gpus}}}", legend), unit="percentunit", min=0, max=1, steps=PERCENT)
     for title, metric, description in (
             ("Tensor cores", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Hopper and later."), ("Memory interface", "DCGM_FI_PROF_DRAM_ACTIVE", "Hopper and later.")):
-        board.graph(title, "Share of cycles that it was active. " + description,
+        board.graph(title, "Share of active cycles. " + description,
                     (f"max by (gpu, GPU_I_PROFILE, GPU_I_ID) ({metric}{{{gpus}}})", legend), unit="percentunit", min=0, max=1)
     board.graph("SM clock", "", (f"max by (gpu) (DCGM_FI_DEV_SM_CLOCK{{{gpus}}}) * 1e6", "GPU {{gpu}}"), unit="hertz", min=0)
     board.graph("PCIe", "Up: from the GPU. Hopper and later.", (f"max by (gpu, GPU_I_ID) (DCGM_FI_PROF_PCIE_TX_BYTES{{{gpus}}})", "GPU {{gpu}} {{GPU_I_ID}} out"),
                 (f"-max by (gpu, GPU_I_ID) (DCGM_FI_PROF_PCIE_RX_BYTES{{{gpus}}})", "GPU {{gpu}} {{GPU_I_ID}} in"), unit="Bps")
     board.row("Pods")
     pods = f'{gpus},pod!=""'
-    board.graph("GPUs kept busy", "By Pod; on a shared GPU each its own.", (f"sum by (namespace, pod) (podgpu:gpulet_busy:rate5m{{{gpus}}})", "{{namespace}}/{{pod}}"),
+    board.graph("GPUs used", "By Pod, also on shared GPUs.", (f"sum by (namespace, pod) (podgpu:gpulet_busy:rate5m{{{gpus}}})", "{{namespace}}/{{pod}}"),
                 stack=True, min=0)
-    board.graph("Memory", "By Pod; what is nobody's is the driver's own.",
+    board.graph("Memory", "By Pod; unattributed memory is the driver's own.",
                 (f"sum by (namespace, pod) (gpulet_pod_gpu_memory_bytes{{{pods}}})", "{{namespace}}/{{pod}}"),
-                (f'sum(gpulet_pod_gpu_memory_bytes{{{gpus},pod=""}})', "nobody's"), unit="bytes", stack=True, min=0)
-    board.graph("Power", "By Pod; adds up to what the GPUs draw.",
+                (f'sum(gpulet_pod_gpu_memory_bytes{{{gpus},pod=""}})', "unattributed"), unit="bytes", stack=True, min=0)
+    board.graph("Power", "By Pod; sums to the GPUs' power draw.",
                 (f"sum by (namespace, pod) (rate(gpulet_pod_gpu_energy_joules_total{{{pods}}}[$__rate_interval]))", "{{namespace}}/{{pod}}"),
-                (f'sum(rate(gpulet_pod_gpu_energy_joules_total{{{gpus},pod=""}}[$__rate_interval]))', "nobody's"), unit="watt", stack=True, min=0)
+                (f'sum(rate(gpulet_pod_gpu_energy_joules_total{{{gpus},pod=""}}[$__rate_interval]))', "unattributed"), unit="watt", stack=True, min=0)
     board.row("Heat and power")
-    board.graph("Temperature", "Dashed: where data centre GPUs begin to slow down.", (f"gpu:gpulet_temperature:celsius{{{gpus}}}", "GPU {{gpu}}"),
+    board.graph("Temperature", "Dashed: where data centre GPUs start to throttle.", (f"gpu:gpulet_temperature:celsius{{{gpus}}}", "GPU {{gpu}}"),
                 unit="celsius", steps=[(None, GREEN), (80, ORANGE), (87, RED)])
     board.graph("Power draw", "", (f"gpu:gpulet_power:watts{{{gpus}}}", "GPU {{gpu}}"), unit="watt", min=0)
     board.row("Health")
     board.graph("Open faults", "By class: docs/health.md.", (f"sum by (gpu, class) (gpulet_device_faults{{{gpus}}}) > 0", "GPU {{gpu}} {{class}}"), stack=True, min=0)
-    board.graph("Last XID", "Its value, as DCGM tells it; it stays. docs/xids.md says what each is.",
+    board.graph("Last XID", "The value of DCGM_FI_DEV_XID_ERRORS, which stays after the error. docs/xids.md explains each.",
                 (f"max by (gpu, GPU_I_ID) (DCGM_FI_DEV_XID_ERRORS{{{gpus}}}) > 0", "GPU {{gpu}} {{GPU_I_ID}}"), decimals=0)
-    board.graph("Remapped memory rows", "For uncorrectable and for correctable errors, since the card was made.",
+    board.graph("Remapped memory rows", "For uncorrectable and for correctable errors, since manufacture.",
                 (f"gpu:gpulet_rows_remapped_uncorrectable:max{{{gpus}}}", "GPU {{gpu}} uncorrectable"),
                 (f"gpu:gpulet_rows_remapped_correctable:max{{{gpus}}}", "GPU {{gpu}} correctable"), min=0, decimals=0)
-    board.graph("PCIe replays", "A bad slot or riser.", (f"sum by (gpu) (rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{gpus}}}[$__rate_interval]))", "GPU {{gpu}}"), unit="cps", min=0)
+    board.graph("PCIe replays", "Indicate a bad slot or riser.", (f"sum by (gpu) (rate(DCGM_FI_DEV_PCIE_REPLAY_COUNTER{{{gpus}}}[$__rate_interval]))", "GPU {{gpu}}"), unit="cps", min=0)
     board.row("The agent")
-    board.graph("Devices offered to the kubelet", "By resource and what the kubelet is told.", (f"gpulet_devices{{{here}}}", "{{resource}} {{health}}"), stack=True, min=0, width=8)
+    board.graph("Devices offered to the kubelet", "By resource and health.", (f"gpulet_devices{{{here}}}", "{{resource}} {{health}}"), stack=True, min=0, width=8)
     board.graph("Driver calls", "", (f"sum(rate(gpulet_driver_calls_total{{{here}}}[$__rate_interval]))", "calls"), unit="cps", min=0, width=8)
-    board.graph("Driver call", "How long one takes, on average.", (f"node:gpulet_driver_call:seconds{{{here}}}", "average"), unit="s", min=0, width=8)
-    board.graph("Events", "What the agent has reported since its start, by reason.", (f"sum by (reason) (gpulet_events_total{{{here}}})", "{{reason}}"),
+    board.graph("Driver call", "Average duration.", (f"node:gpulet_driver_call:seconds{{{here}}}", "average"), unit="s", min=0, width=8)
+    board.graph("Events", "Events since the agent started, by reason.", (f"sum by (reason) (gpulet_events_total{{{here}}})", "{{reason}}"),
                 width=8, min=0)
-    board.graph("Registrations", "With the kubelet; one for each resource is normal.", (f"sum(gpulet_registrations_total{{{here}}})", "registrations"),
+    board.graph("Registrations", "Registrations with the kubelet; one per resource is normal.", (f"sum(gpulet_registrations_total{{{here}}})", "registrations"),
                 (f"sum(gpulet_config_reloads_total{{{here}}})", "configurations"), width=8, min=0, decimals=0)
-    board.graph("Kubelet's answers that failed", "To the question who holds what.",
+    board.graph("PodResources errors", "Failed requests for allocations to the kubelet.",
                 (f"sum(increase(gpulet_pod_resources_errors_total{{{here}}}[$__rate_interval]))", "errors"), width=8, min=0)
     return board.json
 
@@ -315,7 +315,7 @@ def main(arguments):
         else:
             path.write_text(text)
     if differs:
-        print(f"{', '.join(differs)}: not what dashboards.py writes")
+        print(f"{', '.join(differs)}: differs from the output of dashboards.py")
     return 1 if differs else 0
 
 

@@ -1,10 +1,9 @@
-#include "sim/control/control.h"
+#include <filesystem>
 
 #include <gtest/gtest.h>
-
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "sim/control/control.h"
 #include "sim/control/status.h"
 #include "sim/machine/machine.h"
 #include "sim/state/mig.h"
@@ -14,40 +13,40 @@ namespace {
 
 class ControlTest : public testing::Test {
  protected:
-  void SetUp() override { start("hgx-h100"); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  void start(const std::string& machine) {
-    if (folder_.empty()) {
+  void SetUp() override { start_machine("hgx-h100"); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void start_machine(const std::string& machine) {
+    if (directory_.empty()) {
       char folder[] = "/tmp/gpulet-control-XXXXXX";
       ASSERT_NE(mkdtemp(folder), nullptr);
-      folder_ = folder;
+      directory_ = folder;
     }
-    auto made = StateFile::create(folder_ + "/state", **load_machine(machine));
-    ASSERT_TRUE(made) << made.error().text();
+    auto made = StateFile::create_state(directory_ + "/state", **load_machine(machine));
+    ASSERT_TRUE(made) << made.error().full_message();
     state_ = std::move(*made);
   }
-  Gpu gpu(std::uint32_t index) { return state_.read()->gpus[index]; }
+  Gpu read_gpu(std::uint32_t index) { return state_.lock_for_read()->gpus[index]; }
   Event last_event() {
-    const ReadGuard machine = state_.read();
+    const ReadGuard machine = state_.lock_for_read();
     return machine->events[machine->last_event % kMaxEvents];
   }
-  std::string folder_;
+  std::string directory_;
   StateFile state_;
 };
 
-TEST_F(ControlTest, FindsAGpuByWhatPeopleCallIt) {
+TEST_F(ControlTest, FindsAGpuByIndexUuidOrAddress) {
   EXPECT_EQ(find_gpu(state_, "3").value(), 3u);
-  EXPECT_EQ(find_gpu(state_, gpu(5).uuid).value(), 5u);
+  EXPECT_EQ(find_gpu(state_, read_gpu(5).uuid).value(), 5u);
   EXPECT_EQ(find_gpu(state_, "0000:1B:00.0").value(), 0u);
   EXPECT_EQ(find_gpu(state_, "00000000:DF:00.0").value(), 7u);
   EXPECT_EQ(find_gpu(state_, "8").error().code(), Code::kNotFound);
-  EXPECT_EQ(xid(state_, 8, 79).error().code(), Code::kNotFound);
+  EXPECT_EQ(post_xid(state_, 8, 79).error().code(), Code::kNotFound);
 }
 
-TEST_F(ControlTest, LoadGoesUpAndEnds) {
-  const Gpu idle = gpu(1);
-  ASSERT_TRUE(load(state_, 1, {80, 40'000, 1234}));
-  const Gpu busy = gpu(1);
+TEST_F(ControlTest, LoadRisesAndEnds) {
+  const Gpu idle = read_gpu(1);
+  ASSERT_TRUE(set_load(state_, 1, {80, 40'000, 1234}));
+  const Gpu busy = read_gpu(1);
   EXPECT_EQ(busy.utilization_gpu, 80u);
   EXPECT_EQ(memory_in_use(busy), std::uint64_t{40'000} << 20);
   EXPECT_EQ(busy.processes[0].pid, 1234u);
@@ -55,31 +54,32 @@ TEST_F(ControlTest, LoadGoesUpAndEnds) {
   EXPECT_EQ(busy.power_usage_mw, 70'000 + 630'000 * 80 / 100);
   EXPECT_GT(busy.temperature, idle.temperature);
   EXPECT_LT(busy.temperature, busy.temperature_gpu_max);
-  ASSERT_TRUE(load(state_, 1, {0, 0, 1234}));
-  const Gpu after = gpu(1);
+  ASSERT_TRUE(set_load(state_, 1, {0, 0, 1234}));
+  const Gpu after = read_gpu(1);
   EXPECT_EQ(after.power_usage_mw, idle.power_usage_mw);
   EXPECT_EQ(after.temperature, idle.temperature);
   EXPECT_EQ(after.clocks.current[0], idle.clocks.current[0]);
   EXPECT_EQ(memory_in_use(after), 0u);
-  EXPECT_EQ(load(state_, 1, {101}).error().code(), Code::kInvalidArgument);
-  EXPECT_EQ(load(state_, 1, {10, 90'000}).error().code(), Code::kInvalidArgument) << "more than the GPU has";
+  EXPECT_EQ(set_load(state_, 1, {101}).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(set_load(state_, 1, {10, 90'000}).error().code(), Code::kInvalidArgument)
+      << "more than the GPU has";
 }
 
 TEST_F(ControlTest, XidsPostTheEventAndTheCataloguesAction) {
-  ASSERT_TRUE(xid(state_, 2, 94));
+  ASSERT_TRUE(post_xid(state_, 2, 94));
   EXPECT_EQ(last_event().type, kEventXid);
   EXPECT_EQ(last_event().data, 94u);
   EXPECT_EQ(last_event().gpu, 2u);
   EXPECT_EQ(last_event().gpu_instance, kNoInstance);
-  EXPECT_EQ(gpu(2).recovery_action, 0u);
-  ASSERT_TRUE(xid(state_, 2, 95));
-  EXPECT_EQ(gpu(2).recovery_action, 1u);
+  EXPECT_EQ(read_gpu(2).recovery_action, 0u);
+  ASSERT_TRUE(post_xid(state_, 2, 95));
+  EXPECT_EQ(read_gpu(2).recovery_action, 1u);
   EXPECT_EQ(last_event().type, kEventGpuRecoveryAction);
   EXPECT_EQ(last_event().data, 1u);
-  ASSERT_TRUE(xid(state_, 2, 79));
-  EXPECT_EQ(gpu(2).recovery_action, 2u);
-  ASSERT_TRUE(xid(state_, 2, 48));
-  EXPECT_EQ(gpu(2).recovery_action, 2u) << "a lesser action does not hide a greater one";
+  ASSERT_TRUE(post_xid(state_, 2, 79));
+  EXPECT_EQ(read_gpu(2).recovery_action, 2u);
+  ASSERT_TRUE(post_xid(state_, 2, 48));
+  EXPECT_EQ(read_gpu(2).recovery_action, 2u) << "a lesser action does not hide a greater one";
   for (const std::uint64_t harmless : {13, 31, 43, 45, 63, 68, 92, 94, 121, 137, 157})
     EXPECT_EQ(recovery_action_of(harmless), 0u) << harmless;
   for (const std::uint64_t resetting : {46, 48, 62, 64, 74, 95, 109, 119, 120, 140, 149, 156})
@@ -87,9 +87,9 @@ TEST_F(ControlTest, XidsPostTheEventAndTheCataloguesAction) {
 }
 
 TEST_F(ControlTest, AnXidOfAnInstanceNamesIt) {
-  EXPECT_EQ(xid(state_, 0, 13, 1).error().code(), Code::kNotFound);
+  EXPECT_EQ(post_xid(state_, 0, 13, 1).error().code(), Code::kNotFound);
   {
-    const EditGuard machine = state_.edit();
+    const EditGuard machine = state_.lock_for_edit();
     Gpu& one = machine->gpus[0];
     GpuInstance* instance = nullptr;
     ComputeInstance* compute = nullptr;
@@ -97,98 +97,100 @@ TEST_F(ControlTest, AnXidOfAnInstanceNamesIt) {
     ASSERT_EQ(create_gpu_instance(one, 9, 4, &instance), MigOutcome::kOk);
     ASSERT_EQ(create_compute_instance(one, *instance, 2, std::nullopt, &compute), MigOutcome::kOk);
   }
-  ASSERT_TRUE(xid(state_, 0, 13, 1, 0));
+  ASSERT_TRUE(post_xid(state_, 0, 13, 1, 0));
   EXPECT_EQ(last_event().gpu_instance, 1u);
   EXPECT_EQ(last_event().compute_instance, 0u);
-  EXPECT_EQ(xid(state_, 0, 13, kNoInstance, 0).error().code(), Code::kInvalidArgument);
-  ASSERT_TRUE(load(state_, 0, {50, 1000, 77, 1, 0}));
-  EXPECT_EQ(memory_in_use(gpu(0), 1), std::uint64_t{1000} << 20);
+  EXPECT_EQ(post_xid(state_, 0, 13, kNoInstance, 0).error().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(set_load(state_, 0, {50, 1000, 77, 1, 0}));
+  EXPECT_EQ(memory_in_use(read_gpu(0), 1), std::uint64_t{1000} << 20);
 }
 
-TEST_F(ControlTest, EccCountsAndTells) {
-  ASSERT_TRUE(ecc(state_, 0, Ecc::kCorrected, 5));
+TEST_F(ControlTest, EccCountsAndPostsAnEvent) {
+  ASSERT_TRUE(count_ecc_errors(state_, 0, Ecc::kCorrected, 5));
   EXPECT_EQ(last_event().type, kEventSingleBitEcc);
-  ASSERT_TRUE(ecc(state_, 0, Ecc::kUncorrected, 2));
+  ASSERT_TRUE(count_ecc_errors(state_, 0, Ecc::kUncorrected, 2));
   EXPECT_EQ(last_event().type, kEventDoubleBitEcc);
-  EXPECT_EQ(gpu(0).ecc[0][0].by_location[2], 5u);
-  EXPECT_EQ(gpu(0).ecc[1][1].by_location[2], 2u);
-  EXPECT_EQ(gpu(0).retired_page_count, 0u) << "Hopper remaps rows";
-  start("dgx1-v100");
-  ASSERT_TRUE(ecc(state_, 0, Ecc::kUncorrected, 1));
-  EXPECT_EQ(gpu(0).retired_page_count, 1u);
-  EXPECT_EQ(gpu(0).retired_pages_pending, 1);
-  EXPECT_EQ(remap(state_, 0, Remap::kPending).error().code(), Code::kUnsupported);
+  EXPECT_EQ(read_gpu(0).ecc[0][0].by_location[2], 5u);
+  EXPECT_EQ(read_gpu(0).ecc[1][1].by_location[2], 2u);
+  EXPECT_EQ(read_gpu(0).retired_page_count, 0u) << "Hopper remaps rows";
+  start_machine("dgx1-v100");
+  ASSERT_TRUE(count_ecc_errors(state_, 0, Ecc::kUncorrected, 1));
+  EXPECT_EQ(read_gpu(0).retired_page_count, 1u);
+  EXPECT_EQ(read_gpu(0).retired_pages_pending, 1);
+  EXPECT_EQ(remap_row(state_, 0, Remap::kPending).error().code(), Code::kUnsupported);
 }
 
 TEST_F(ControlTest, HeatSlowsDown) {
-  ASSERT_TRUE(thermal(state_, 0, 88));
-  EXPECT_EQ(gpu(0).clock_event_reasons & 0x20, 0x20u);
-  EXPECT_EQ(gpu(0).clock_event_reasons & 0x40, 0u);
-  ASSERT_TRUE(thermal(state_, 0, 90));
-  EXPECT_EQ(gpu(0).clock_event_reasons & 0x48, 0x48u);
-  ASSERT_TRUE(heal(state_, 0));
-  EXPECT_EQ(gpu(0).clock_event_reasons & 0x68, 0u);
-  EXPECT_EQ(gpu(0).temperature, 30);
-  EXPECT_FALSE(thermal(state_, 0, 999));
+  ASSERT_TRUE(set_temperature(state_, 0, 88));
+  EXPECT_EQ(read_gpu(0).clock_event_reasons & 0x20, 0x20u);
+  EXPECT_EQ(read_gpu(0).clock_event_reasons & 0x40, 0u);
+  ASSERT_TRUE(set_temperature(state_, 0, 90));
+  EXPECT_EQ(read_gpu(0).clock_event_reasons & 0x48, 0x48u);
+  ASSERT_TRUE(heal_faults(state_, 0));
+  EXPECT_EQ(read_gpu(0).clock_event_reasons & 0x68, 0u);
+  EXPECT_EQ(read_gpu(0).temperature, 30);
+  EXPECT_FALSE(set_temperature(state_, 0, 999));
 }
 
 TEST_F(ControlTest, RowsRemapUntilAReset) {
-  ASSERT_TRUE(remap(state_, 0, Remap::kPending));
-  EXPECT_EQ(gpu(0).remapped_rows.pending, 1u);
-  EXPECT_EQ(gpu(0).recovery_action, 4u);
-  ASSERT_TRUE(reset(state_, 0));
-  EXPECT_EQ(gpu(0).remapped_rows.pending, 0u);
-  EXPECT_EQ(gpu(0).recovery_action, 0u);
+  ASSERT_TRUE(remap_row(state_, 0, Remap::kPending));
+  EXPECT_EQ(read_gpu(0).remapped_rows.pending, 1u);
+  EXPECT_EQ(read_gpu(0).recovery_action, 4u);
+  ASSERT_TRUE(reset_gpu(state_, 0));
+  EXPECT_EQ(read_gpu(0).remapped_rows.pending, 0u);
+  EXPECT_EQ(read_gpu(0).recovery_action, 0u);
   EXPECT_EQ(last_event().type, kEventGpuRecoveryAction);
-  ASSERT_TRUE(load(state_, 0, {50}));
-  EXPECT_EQ(reset(state_, 0).error().code(), Code::kFailedPrecondition) << "in use";
+  ASSERT_TRUE(set_load(state_, 0, {50}));
+  EXPECT_EQ(reset_gpu(state_, 0).error().code(), Code::kFailedPrecondition) << "in use";
 }
 
 TEST_F(ControlTest, ALinkGoesDownAtBothEnds) {
-  start("dgx1-v100");
-  const NvLink link = gpu(0).links[0];
+  start_machine("dgx1-v100");
+  const NvLink link = read_gpu(0).links[0];
   ASSERT_EQ(link.remote, kRemoteGpu);
-  ASSERT_TRUE(nvlink(state_, 0, 0, LinkChange::kDown));
-  EXPECT_EQ(gpu(0).links[0].active, 0);
-  EXPECT_EQ(gpu(1).links[link.remote_link].active, 0);
-  ASSERT_TRUE(nvlink(state_, 0, 0, LinkChange::kErrors, 7));
-  EXPECT_EQ(gpu(0).links[0].crc_flit_errors, 7u);
-  ASSERT_TRUE(heal(state_, 0));
-  EXPECT_EQ(gpu(0).links[0].active, 1);
-  ASSERT_TRUE(nvlink(state_, 0, 0, LinkChange::kUp));
-  EXPECT_EQ(gpu(1).links[link.remote_link].active, 1);
-  EXPECT_EQ(nvlink(state_, 0, 6, LinkChange::kDown).error().code(), Code::kNotFound);
+  ASSERT_TRUE(change_nvlink(state_, 0, 0, LinkChange::kDown));
+  EXPECT_EQ(read_gpu(0).links[0].active, 0);
+  EXPECT_EQ(read_gpu(1).links[link.remote_link].active, 0);
+  ASSERT_TRUE(change_nvlink(state_, 0, 0, LinkChange::kErrors, 7));
+  EXPECT_EQ(read_gpu(0).links[0].crc_flit_errors, 7u);
+  ASSERT_TRUE(heal_faults(state_, 0));
+  EXPECT_EQ(read_gpu(0).links[0].active, 1);
+  ASSERT_TRUE(change_nvlink(state_, 0, 0, LinkChange::kUp));
+  EXPECT_EQ(read_gpu(1).links[link.remote_link].active, 1);
+  EXPECT_EQ(change_nvlink(state_, 0, 6, LinkChange::kDown).error().code(), Code::kNotFound);
 }
 
 TEST_F(ControlTest, AMigFaultIsSeenAndReplacedByAnother) {
-  const auto faults = [&] { return nlohmann::json::parse(status_json(*state_.read()))["gpus"][0]["faults"]; };
+  const auto faults = [&] {
+    return nlohmann::json::parse(status_json(*state_.lock_for_read()))["gpus"][0]["faults"];
+  };
   ASSERT_TRUE(fail_mig(state_, 0, 19, 2));
   EXPECT_EQ(faults(), nlohmann::json({"MIG error 19"}));
-  EXPECT_EQ(gpu(0).faults.mig_skip, 2u);
+  EXPECT_EQ(read_gpu(0).faults.mig_skip, 2u);
   ASSERT_TRUE(hang_mig(state_, 0));
   EXPECT_EQ(faults(), nlohmann::json({"MIG hangs"}));
-  EXPECT_EQ(gpu(0).faults.mig_skip, 0u);
+  EXPECT_EQ(read_gpu(0).faults.mig_skip, 0u);
   ASSERT_TRUE(fail_mig(state_, 0, 0, 5));
   EXPECT_TRUE(faults().empty());
-  EXPECT_EQ(gpu(0).faults.mig_skip, 0u);
+  EXPECT_EQ(read_gpu(0).faults.mig_skip, 0u);
   EXPECT_EQ(fail_mig(state_, 99, 19).error().code(), Code::kNotFound);
 }
 
 TEST_F(ControlTest, HealEndsEveryFaultAndKeepsUuids) {
   std::vector<std::string> before;
-  for (std::uint32_t i = 0; i < 8; ++i) before.emplace_back(gpu(i).uuid);
-  ASSERT_TRUE(lost(state_, 0, true));
+  for (std::uint32_t i = 0; i < 8; ++i) before.emplace_back(read_gpu(i).uuid);
+  ASSERT_TRUE(lose_gpu(state_, 0, true));
   EXPECT_EQ(last_event().type, kEventGpuRecoveryAction);
-  ASSERT_TRUE(hang(state_, 1));
-  ASSERT_TRUE(slow(state_, 2, 500));
+  ASSERT_TRUE(hang_calls(state_, 1));
+  ASSERT_TRUE(slow_calls(state_, 2, 500));
   ASSERT_TRUE(fail_gpu(state_, 3, 999));
-  ASSERT_TRUE(slow(state_, std::nullopt, 5));
-  ASSERT_TRUE(hang(state_, std::nullopt));
+  ASSERT_TRUE(slow_calls(state_, std::nullopt, 5));
+  ASSERT_TRUE(hang_calls(state_, std::nullopt));
   ASSERT_TRUE(fail_init(state_, 9));
   ASSERT_TRUE(fail_event_wait(state_, 999));
-  EXPECT_EQ(nlohmann::json::parse(status_json(*state_.read()))["driver"]["faults"].size(), 4u);
-  ASSERT_TRUE(heal(state_, std::nullopt));
-  const auto status = nlohmann::json::parse(status_json(*state_.read()));
+  EXPECT_EQ(nlohmann::json::parse(status_json(*state_.lock_for_read()))["driver"]["faults"].size(), 4u);
+  ASSERT_TRUE(heal_faults(state_, std::nullopt));
+  const auto status = nlohmann::json::parse(status_json(*state_.lock_for_read()));
   EXPECT_TRUE(status["driver"]["faults"].empty());
   for (std::uint32_t i = 0; i < 8; ++i) {
     EXPECT_TRUE(status["gpus"][i]["faults"].empty()) << i;
@@ -197,35 +199,171 @@ TEST_F(ControlTest, HealEndsEveryFaultAndKeepsUuids) {
 }
 
 TEST_F(ControlTest, ReplaceIsAnotherCard) {
-  const Gpu before = gpu(4);
-  ASSERT_TRUE(lost(state_, 4));
-  ASSERT_TRUE(replace(state_, 4));
-  EXPECT_STRNE(gpu(4).uuid, before.uuid);
-  EXPECT_STRNE(gpu(4).serial, before.serial);
-  EXPECT_EQ(gpu(4).faults.lost, 0);
-  EXPECT_EQ(gpu(4).minor, before.minor);
-  EXPECT_STREQ(gpu(5).uuid, (*load_machine("hgx-h100"))->gpus[5].uuid);
+  const Gpu before = read_gpu(4);
+  ASSERT_TRUE(lose_gpu(state_, 4));
+  ASSERT_TRUE(replace_gpu(state_, 4));
+  EXPECT_STRNE(read_gpu(4).uuid, before.uuid);
+  EXPECT_STRNE(read_gpu(4).serial, before.serial);
+  EXPECT_EQ(read_gpu(4).faults.lost, 0);
+  EXPECT_EQ(read_gpu(4).minor, before.minor);
+  EXPECT_STREQ(read_gpu(5).uuid, (*load_machine("hgx-h100"))->gpus[5].uuid);
 }
 
 TEST_F(ControlTest, TheDriverComesBackInAnotherVersion) {
-  const std::uint32_t generation = state_.read()->driver.generation;
-  const std::string uuid = gpu(0).uuid;
+  const std::uint32_t generation = state_.lock_for_read()->driver.generation;
+  const std::string uuid = read_gpu(0).uuid;
   ASSERT_TRUE(unload_driver(state_));
-  EXPECT_EQ(state_.read()->driver.loaded, 0);
+  EXPECT_EQ(state_.lock_for_read()->driver.loaded, 0);
   EXPECT_EQ(load_driver(state_, "new").error().code(), Code::kInvalidArgument);
   ASSERT_TRUE(load_driver(state_, "580.95.05"));
-  EXPECT_EQ(state_.read()->driver.loaded, 1);
-  EXPECT_GT(state_.read()->driver.generation, generation);
-  EXPECT_STREQ(state_.read()->driver.version, "580.95.05");
-  EXPECT_EQ(gpu(0).uuid, uuid);
+  EXPECT_EQ(state_.lock_for_read()->driver.loaded, 1);
+  EXPECT_GT(state_.lock_for_read()->driver.generation, generation);
+  EXPECT_STREQ(state_.lock_for_read()->driver.version, "580.95.05");
+  EXPECT_EQ(read_gpu(0).uuid, uuid);
 }
 
-TEST_F(ControlTest, StatusNamesWhatIsBroken) {
-  ASSERT_TRUE(lost(state_, 2));
-  const std::string table = status_table(*state_.read());
+TEST_F(ControlTest, StatusListsFaults) {
+  ASSERT_TRUE(lose_gpu(state_, 2));
+  const std::string table = status_table(*state_.lock_for_read());
   EXPECT_NE(table.find("hgx-h100 (HGX H100 8-GPU), driver 570.124.06: ok\n"), std::string::npos) << table;
   EXPECT_NE(table.find("lost, recovery action 2\n"), std::string::npos) << table;
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 10);
+}
+
+}  // namespace
+
+// What only polls show, set and undone.
+
+namespace {
+
+class ConditionTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
+  }
+  void start_machine(const std::string& machine) {
+    if (directory_.empty()) {
+      char folder[] = "/tmp/gpulet-condition-XXXXXX";
+      ASSERT_NE(mkdtemp(folder), nullptr);
+      directory_ = folder;
+    }
+    auto loaded = load_machine(machine);
+    ASSERT_TRUE(loaded) << loaded.error().full_message();
+    auto made = StateFile::create_state(directory_ + "/state", **loaded);
+    ASSERT_TRUE(made) << made.error().full_message();
+    state_ = std::move(*made);
+  }
+  Gpu read_gpu(std::uint32_t index) { return state_.lock_for_read()->gpus[index]; }
+  std::string status_text() { return status_table(*state_.lock_for_read()); }
+  void expect_fault(const std::string& fault) {
+    EXPECT_NE(status_text().find(fault), std::string::npos) << fault << " is not in\n" << status_text();
+  }
+  std::string directory_;
+  StateFile state_;
+};
+
+TEST_F(ConditionTest, EccCountsWhereItIs) {
+  start_machine("hgx-h100");
+  ASSERT_TRUE(count_ecc_errors(state_, 1, Ecc::kUncorrected, 3, EccLocation::kSram));
+  EXPECT_EQ(read_gpu(1).ecc[1][0].by_location[7], 3u);
+  EXPECT_EQ(read_gpu(1).ecc[1][1].by_location[7], 3u);
+  EXPECT_EQ(read_gpu(1).ecc[1][0].by_location[2], 0u);
+  ASSERT_TRUE(exceed_sram_threshold(state_, 1));
+  expect_fault("SRAM threshold");
+  start_machine("dgx1-v100");
+  ASSERT_TRUE(count_ecc_errors(state_, 1, Ecc::kUncorrected, 1, EccLocation::kRegisters));
+  EXPECT_EQ(read_gpu(1).ecc[1][0].by_location[3], 1u);
+  EXPECT_EQ(read_gpu(1).retired_page_count, 0u) << "a page is DRAM's";
+  EXPECT_EQ(exceed_sram_threshold(state_, 1).error().code(), Code::kUnsupported);
+}
+
+TEST_F(ConditionTest, PagesRetire) {
+  start_machine("dgx1-v100");
+  ASSERT_TRUE(retire_pages(state_, 0, Retire::kSingleBit, 2));
+  ASSERT_TRUE(retire_pages(state_, 0, Retire::kDoubleBit));
+  EXPECT_EQ(read_gpu(0).retired_page_count, 3u);
+  EXPECT_EQ(read_gpu(0).retired_pages[0].cause, 0u);
+  EXPECT_EQ(read_gpu(0).retired_pages[2].cause, 1u);
+  EXPECT_EQ(read_gpu(0).retired_pages_pending, 1);
+  ASSERT_TRUE(reset_gpu(state_, 0));
+  EXPECT_EQ(read_gpu(0).retired_pages_pending, 0);
+  EXPECT_EQ(read_gpu(0).retired_page_count, 3u) << "they stay retired";
+  EXPECT_EQ(retire_pages(state_, 0, Retire::kSingleBit, kMaxRetiredPages).error().code(),
+            Code::kInvalidArgument);
+  start_machine("hgx-h100");
+  EXPECT_EQ(retire_pages(state_, 0, Retire::kDoubleBit).error().code(), Code::kUnsupported);
+}
+
+TEST_F(ConditionTest, PcieNarrowsAndReplays) {
+  start_machine("hgx-h100");
+  ASSERT_TRUE(add_pcie_replays(state_, 2, 40));
+  ASSERT_TRUE(add_pcie_replays(state_, 2, 2));
+  ASSERT_TRUE(set_pcie_width(state_, 2, 8));
+  EXPECT_EQ(read_gpu(2).pcie_replays, 42u);
+  EXPECT_EQ(read_gpu(2).pcie_width, 8);
+  expect_fault("PCIe x8 of x16");
+  EXPECT_EQ(set_pcie_width(state_, 2, 17).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(set_pcie_width(state_, 2, 0).error().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(heal_faults(state_, 2));
+  EXPECT_EQ(read_gpu(2).pcie_width, 16);
+  EXPECT_EQ(read_gpu(2).pcie_replays, 42u) << "healing rewrites no history";
+}
+
+TEST_F(ConditionTest, AResetClearsItsCounters) {
+  start_machine("hgx-h100");
+  ASSERT_TRUE(add_pcie_replays(state_, 0, 7));
+  ASSERT_TRUE(add_violation(state_, 0, Violation::kThermal, 1500));
+  ASSERT_TRUE(add_violation(state_, 0, Violation::kPower, 2));
+  ASSERT_TRUE(change_nvlink(state_, 0, 3, LinkChange::kErrors, 9));
+  state_.lock_for_edit()->gpus[0].energy_mj = 1'000'000'000;
+  EXPECT_EQ(read_gpu(0).violation_thermal_ns, 1'500'000'000u);
+  EXPECT_EQ(read_gpu(0).violation_power_ns, 2'000'000u);
+  for (const bool by_reset : {true, false}) {
+    ASSERT_TRUE(by_reset ? reset_gpu(state_, 0) : unload_driver(state_));
+    ASSERT_TRUE(load_driver(state_));
+    const Gpu after = read_gpu(0);
+    EXPECT_EQ(after.pcie_replays, 0u);
+    EXPECT_EQ(after.violation_thermal_ns + after.violation_power_ns, 0u);
+    EXPECT_EQ(after.links[3].crc_flit_errors + after.links[3].replay_errors, 0u);
+    EXPECT_LT(energy_millijoules(after, monotonic_ns()), 1'000'000'000u);
+    ASSERT_TRUE(add_pcie_replays(state_, 0, 7));
+    ASSERT_TRUE(add_violation(state_, 0, Violation::kThermal, 1));
+    ASSERT_TRUE(change_nvlink(state_, 0, 3, LinkChange::kErrors, 9));
+    state_.lock_for_edit()->gpus[0].energy_mj = 1'000'000'000;
+  }
+}
+
+TEST_F(ConditionTest, AGpuLeavesItsFabricAndComesBack) {
+  start_machine("gb200");
+  const Fabric before = read_gpu(0).fabric;
+  ASSERT_TRUE(change_fabric(state_, 0, FabricChange::kJoining));
+  expect_fault("not in its fabric");
+  ASSERT_TRUE(change_fabric(state_, 0, FabricChange::kFailed));
+  expect_fault("fabric failed");
+  EXPECT_EQ(read_gpu(0).fabric.status, 999u);
+  ASSERT_TRUE(change_fabric(state_, 0, FabricChange::kDegraded));
+  expect_fault("fabric degraded");
+  EXPECT_EQ(read_gpu(0).fabric.status, 0u);
+  ASSERT_TRUE(heal_faults(state_, 0));
+  const Fabric after = read_gpu(0).fabric;
+  EXPECT_EQ(after.state, before.state);
+  EXPECT_EQ(after.health_mask, before.health_mask);
+  EXPECT_EQ(after.health_summary, before.health_summary);
+  EXPECT_EQ(after.clique_id, before.clique_id);
+  start_machine("l40s");
+  EXPECT_EQ(change_fabric(state_, 0, FabricChange::kFailed).error().code(), Code::kUnsupported);
+}
+
+TEST_F(ConditionTest, AnInforomIsCorruptedUntilHealed) {
+  start_machine("hgx-h100");
+  ASSERT_TRUE(corrupt_inforom(state_, 0));
+  expect_fault("InfoROM corrupted");
+  ASSERT_TRUE(reset_gpu(state_, 0));
+  expect_fault("InfoROM corrupted");
+  ASSERT_TRUE(heal_faults(state_, 0));
+  EXPECT_EQ(status_text().find("InfoROM"), std::string::npos);
+  state_.lock_for_edit()->gpus[0].inforom_image[0] = '\0';
+  EXPECT_EQ(corrupt_inforom(state_, 0).error().code(), Code::kUnsupported);
 }
 
 }  // namespace

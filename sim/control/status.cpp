@@ -3,12 +3,12 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "sim/root/texts.h"
+#include "sim/root/driver_files.h"
 
 namespace gpulet::sim::control {
 namespace {
 
-std::vector<std::string> faults_of(const Gpu& gpu) {
+std::vector<std::string> fault_summary(const Gpu& gpu) {
   std::vector<std::string> faults;
   if (gpu.faults.lost != 0) faults.emplace_back("lost");
   if (gpu.faults.hang != 0) faults.emplace_back("hangs");
@@ -40,7 +40,7 @@ std::vector<std::string> faults_of(const Gpu& gpu) {
   return faults;
 }
 
-std::vector<std::string> faults_of(const Driver& driver) {
+std::vector<std::string> fault_summary(const Driver& driver) {
   std::vector<std::string> faults;
   if (driver.loaded == 0) faults.emplace_back("not loaded");
   if (driver.hang != 0) faults.emplace_back("hangs");
@@ -57,13 +57,13 @@ std::string joined(const std::vector<std::string>& parts) {
   return text.empty() ? "ok" : text;
 }
 
-std::size_t processes_of(const Gpu& gpu) {
+std::size_t process_summary(const Gpu& gpu) {
   std::size_t count = 0;
   for (const Process& process : gpu.processes) count += process.pid != 0 ? 1 : 0;
   return count;
 }
 
-nlohmann::ordered_json mig_of(const Gpu& gpu) {
+nlohmann::ordered_json mig_summary(const Gpu& gpu) {
   nlohmann::ordered_json devices = nlohmann::ordered_json::array();
   for (const GpuInstance& instance : gpu.mig.instances) {
     if (instance.used == 0) continue;
@@ -82,7 +82,7 @@ nlohmann::ordered_json mig_of(const Gpu& gpu) {
 
 std::string status_table(const Machine& machine) {
   std::string text = std::string(machine.name) + " (" + machine.product + "), driver " +
-                     machine.driver.version + ": " + joined(faults_of(machine.driver)) + "\n";
+                     machine.driver.version + ": " + joined(fault_summary(machine.driver)) + "\n";
   char line[320];
   std::snprintf(line, sizeof(line), "%-3s  %-40s  %-12s  %4s  %15s  %5s  %6s  %5s  %s\n", "GPU", "UUID",
                 "PCI", "LOAD", "MEMORY MiB", "TEMP", "POWER", "PROCS", "STATE");
@@ -93,7 +93,7 @@ std::string status_table(const Machine& machine) {
         std::to_string(memory_in_use(gpu) >> 20) + " / " + std::to_string(gpu.memory_total >> 20);
     std::snprintf(line, sizeof(line), "%-3u  %-40s  %-12s  %3u%%  %15s  %4dC  %5dW  %5zu  %s\n", i, gpu.uuid,
                   address_text(gpu.pci).c_str(), gpu.utilization_gpu, memory.c_str(), gpu.temperature,
-                  gpu.power_usage_mw / 1000, processes_of(gpu), joined(faults_of(gpu)).c_str());
+                  gpu.power_usage_mw / 1000, process_summary(gpu), joined(fault_summary(gpu)).c_str());
     text += line;
   }
   return text;
@@ -115,11 +115,11 @@ std::string status_json(const Machine& machine) {
                     {"utilization", gpu.utilization_gpu},
                     {"temperature", gpu.temperature},
                     {"powerWatts", gpu.power_usage_mw / 1000},
-                    {"processes", processes_of(gpu)},
+                    {"processes", process_summary(gpu)},
                     {"migEnabled", gpu.mig.current != 0},
-                    {"migDevices", mig_of(gpu)},
+                    {"migDevices", mig_summary(gpu)},
                     {"recoveryAction", gpu.recovery_action},
-                    {"faults", faults_of(gpu)}});
+                    {"faults", fault_summary(gpu)}});
   }
   const nlohmann::ordered_json whole = {{"name", machine.name},
                                         {"product", machine.product},
@@ -128,7 +128,7 @@ std::string status_json(const Machine& machine) {
                                           {"cuda", machine.driver.cuda_version},
                                           {"loaded", machine.driver.loaded != 0},
                                           {"generation", machine.driver.generation},
-                                          {"faults", faults_of(machine.driver)}}},
+                                          {"faults", fault_summary(machine.driver)}}},
                                         {"lastEvent", machine.last_event},
                                         {"gpus", gpus}};
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -1,4 +1,4 @@
-// The running machine as a person reads it, and as a program does.
+// The status of a running machine as text and as JSON.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace gpulet::sim::control {
 
 // One line for the driver, one for each GPU with its faults.
 std::string status_table(const Machine& machine);
-// The same and more, as JSON.
+// With more fields than the table.
 std::string status_json(const Machine& machine);
 
 }  // namespace gpulet::sim::control

@@ -1,62 +1,224 @@
+// nvmlInit and nvmlShutdown. The library finds the machine's file by GPULET_SIM_STATE, else as
+// run/gpulet-sim/state in the nearest directory above the library: the driver root, or "/" in a container.
 #include "sim/driver/call.h"
 
+#include <dlfcn.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <string>
+
+namespace gpulet::sim {
+namespace {
+
+std::string state_above_library() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&nvmlInit_v2), &info) == 0 || info.dli_fname == nullptr) return {};
+  char resolved[PATH_MAX];
+  if (realpath(info.dli_fname, resolved) == nullptr) return {};
+  std::string directory(resolved);
+  while (true) {
+    const auto slash = directory.rfind('/');
+    if (slash == std::string::npos) return {};
+    directory.resize(slash);
+    std::string candidate = directory + "/" + std::string(kStatePathInRoot);
+    if (access(candidate.c_str(), F_OK) == 0) return candidate;
+  }
+}
+
+std::string state_path() {
+  if (const char* named = std::getenv("GPULET_SIM_STATE"); named != nullptr && *named != '\0') return named;
+  return state_above_library();
+}
+
+// Maps the machine's file unless it is mapped already. Precondition: the session's mutex is held.
+StateFile* find_state(Session& current) {
+  const std::string path = state_path();
+  struct stat info{};
+  if (path.empty() || stat(path.c_str(), &info) != 0) return nullptr;
+  StateFile* mapped = current.state.load(std::memory_order_acquire);
+  if (mapped != nullptr && current.device == info.st_dev && current.inode == info.st_ino) return mapped;
+  auto opened = StateFile::open_state(path);
+  if (!opened) return nullptr;
+  current.mappings.push_back(std::make_unique<StateFile>(std::move(*opened)));
+  StateFile* fresh = current.mappings.back().get();
+  current.device = info.st_dev;
+  current.inode = info.st_ino;
+  current.state.store(fresh, std::memory_order_release);
+  return fresh;
+}
+
+bool is_device(const std::string& path) {
+  struct stat info{};
+  return stat(path.c_str(), &info) == 0 && S_ISCHR(info.st_mode);
+}
+
+// Like the real library, counts the GPUs that it can open, but only if the driver root is this process's
+// root: elsewhere /dev belongs to another machine.
+std::uint64_t without_device_node(const StateFile& state) {
+  if (state.file_path() != "/" + std::string(kStatePathInRoot) || !is_device("/dev/nvidiactl")) return 0;
+  const ReadGuard machine = state.lock_for_read();
+  std::uint64_t hidden = 0;
+  for (std::uint32_t i = 0; i < machine->gpu_count; ++i) {
+    if (!is_device("/dev/nvidia" + std::to_string(machine->gpus[i].minor))) hidden |= std::uint64_t{1} << i;
+  }
+  return hidden;
+}
+
+void wait_out_hang_and_delay(const StateFile& state) {
+  std::uint32_t delay_us = 0;
+  while (true) {
+    const std::uint32_t seen = state.change_count();
+    {
+      const ReadGuard machine = state.lock_for_read();
+      if (machine->driver.hang == 0) {
+        delay_us = machine->driver.delay_us;
+        break;
+      }
+    }
+    state.wait_for_change(seen, -1);
+  }
+  if (delay_us != 0) usleep(delay_us);
+}
+
+nvmlReturn_t initialise() {
+  Session& current = session();
+  const StateFile* state = nullptr;
+  {
+    const std::lock_guard lock(current.mutex);
+    state = find_state(current);
+  }
+  if (state == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
+  wait_out_hang_and_delay(*state);
+  const std::uint64_t hidden = without_device_node(*state);
+
+  const std::lock_guard lock(current.mutex);
+  const ReadGuard machine = state->lock_for_read();
+  if (machine->driver.loaded == 0) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (machine->driver.init_error != 0) return static_cast<nvmlReturn_t>(machine->driver.init_error);
+  const bool stale = current.generation.load() != machine->driver.generation;
+  // After a driver reload, initialisation restarts with one user.
+  current.users.store(stale ? 1 : current.users.load() + 1);
+  current.generation.store(machine->driver.generation);
+  current.hidden.store(hidden);
+  return NVML_SUCCESS;
+}
+
+}  // namespace
+
+Session& session() {
+  static Session* const kSession = new Session;
+  return *kSession;
+}
+
+std::uint32_t nth_visible(const Machine& machine, std::uint32_t n) {
+  std::uint32_t gpu = 0;
+  for (; gpu < machine.gpu_count; ++gpu) {
+    if (!is_hidden(gpu) && n-- == 0) break;
+  }
+  return gpu;
+}
+
+nvmlReturn_t driver_ready(const Machine& machine) {
+  if (machine.driver.loaded == 0) return NVML_ERROR_DRIVER_NOT_LOADED;
+  if (session().users.load() == 0 || session().generation.load() != machine.driver.generation)
+    return NVML_ERROR_UNINITIALIZED;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t wait_out_driver_faults() {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (state == nullptr || session().users.load() == 0) return NVML_ERROR_UNINITIALIZED;
+  wait_out_hang_and_delay(*state);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t enter_driver() {
+  if (const nvmlReturn_t error = wait_out_driver_faults(); error != NVML_SUCCESS) return error;
+  return driver_ready(*session().state.load(std::memory_order_acquire)->lock_for_read());
+}
+
+}  // namespace gpulet::sim
+
+using namespace gpulet::sim;
+
+nvmlReturn_t nvmlInit_v2(void) { return initialise(); }
+nvmlReturn_t nvmlInit(void) { return initialise(); }
+
+nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
+  if ((flags & ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  return initialise();
+}
+
+nvmlReturn_t nvmlShutdown(void) {
+  const std::lock_guard lock(session().mutex);
+  if (session().users.load() == 0) return NVML_ERROR_UNINITIALIZED;
+  session().users.fetch_sub(1);
+  return NVML_SUCCESS;
+}
 
 namespace gpulet::sim {
 namespace {
 
 constexpr std::uint64_t kTag = 0xa7;
 
-// One field of the 64 bits of a handle.
-struct Field {
+// A bit field of a handle.
+struct HandleField {
   unsigned shift;
   unsigned bits;
-  std::uint64_t put(std::uint64_t value) const { return (value & ((1ULL << bits) - 1)) << shift; }
-  std::uint64_t get(std::uint64_t word) const { return word >> shift & ((1ULL << bits) - 1); }
+  std::uint64_t shift_value(std::uint64_t value) const { return (value & ((1ULL << bits) - 1)) << shift; }
+  std::uint64_t extract_value(std::uint64_t word) const { return word >> shift & ((1ULL << bits) - 1); }
 };
-constexpr Field kTagField{56, 8};
-constexpr Field kKindField{53, 3};
-constexpr Field kGpuField{47, 6};
-constexpr Field kGpuInstanceField{43, 4};
-constexpr Field kComputeInstanceField{39, 4};
-constexpr Field kGenerationField{24, 15};
-constexpr Field kIncarnationField{16, 8};
-constexpr Field kCreationField{0, 16};
+constexpr HandleField kTagField{56, 8};
+constexpr HandleField kKindField{53, 3};
+constexpr HandleField kGpuField{47, 6};
+constexpr HandleField kGpuInstanceField{43, 4};
+constexpr HandleField kComputeInstanceField{39, 4};
+constexpr HandleField kGenerationField{24, 15};
+constexpr HandleField kIncarnationField{16, 8};
+constexpr HandleField kCreationField{0, 16};
 static_assert(kMaxGpus <= 64 && kMaxGpuInstances <= 16 && kMaxComputeInstances <= 16);
 
 template <class Pointer>
 Pointer to_pointer(const Handle& handle) {
-  return reinterpret_cast<Pointer>(encode(handle));
+  return reinterpret_cast<Pointer>(encode_handle(handle));
 }
 
 }  // namespace
 
-std::uint64_t encode(const Handle& handle) {
-  return kTagField.put(kTag) | kKindField.put(static_cast<std::uint64_t>(handle.kind)) |
-         kGpuField.put(handle.gpu) | kGpuInstanceField.put(handle.gpu_instance) |
-         kComputeInstanceField.put(handle.compute_instance) | kGenerationField.put(handle.generation) |
-         kIncarnationField.put(handle.incarnation) | kCreationField.put(handle.creation);
+std::uint64_t encode_handle(const Handle& handle) {
+  return kTagField.shift_value(kTag) | kKindField.shift_value(static_cast<std::uint64_t>(handle.kind)) |
+         kGpuField.shift_value(handle.gpu) | kGpuInstanceField.shift_value(handle.gpu_instance) |
+         kComputeInstanceField.shift_value(handle.compute_instance) |
+         kGenerationField.shift_value(handle.generation) | kIncarnationField.shift_value(handle.incarnation) |
+         kCreationField.shift_value(handle.creation);
 }
 
-std::optional<Handle> decode(const void* pointer) {
+std::optional<Handle> decode_handle(const void* pointer) {
   const auto word = reinterpret_cast<std::uint64_t>(pointer);
-  if (kTagField.get(word) != kTag) return std::nullopt;
-  const std::uint64_t kind = kKindField.get(word);
+  if (kTagField.extract_value(word) != kTag) return std::nullopt;
+  const std::uint64_t kind = kKindField.extract_value(word);
   if (kind < 1 || kind > 4) return std::nullopt;
   return Handle{static_cast<HandleKind>(kind),
-                static_cast<std::uint8_t>(kGpuField.get(word)),
-                static_cast<std::uint8_t>(kGpuInstanceField.get(word)),
-                static_cast<std::uint8_t>(kComputeInstanceField.get(word)),
-                static_cast<std::uint16_t>(kGenerationField.get(word)),
-                static_cast<std::uint8_t>(kIncarnationField.get(word)),
-                static_cast<std::uint16_t>(kCreationField.get(word))};
+                static_cast<std::uint8_t>(kGpuField.extract_value(word)),
+                static_cast<std::uint8_t>(kGpuInstanceField.extract_value(word)),
+                static_cast<std::uint8_t>(kComputeInstanceField.extract_value(word)),
+                static_cast<std::uint16_t>(kGenerationField.extract_value(word)),
+                static_cast<std::uint8_t>(kIncarnationField.extract_value(word)),
+                static_cast<std::uint16_t>(kCreationField.extract_value(word))};
 }
 
 template <class Target>
 BasicGpuCall<Target>::BasicGpuCall(nvmlDevice_t device, Accepts accepts) {
-  auto handle = decode(device);
+  auto handle = decode_handle(device);
   if (handle && handle->kind != HandleKind::kGpu &&
-      !(handle->kind == HandleKind::kMigDevice && accepts == Accepts::kMigToo)) {
+      !(handle->kind == HandleKind::kMigDevice && accepts == Accepts::kGpuOrMig)) {
     handle.reset();
   }
   enter(handle);
@@ -64,14 +226,14 @@ BasicGpuCall<Target>::BasicGpuCall(nvmlDevice_t device, Accepts accepts) {
 
 template <class Target>
 BasicGpuCall<Target>::BasicGpuCall(nvmlGpuInstance_t instance) {
-  auto handle = decode(instance);
+  auto handle = decode_handle(instance);
   if (handle && handle->kind != HandleKind::kGpuInstance) handle.reset();
   enter(handle);
 }
 
 template <class Target>
 BasicGpuCall<Target>::BasicGpuCall(nvmlComputeInstance_t instance) {
-  auto handle = decode(instance);
+  auto handle = decode_handle(instance);
   if (handle && handle->kind != HandleKind::kComputeInstance) handle.reset();
   enter(handle);
 }
@@ -85,64 +247,64 @@ template <class Target>
 void BasicGpuCall<Target>::enter(const std::optional<Handle>& handle) {
   index_ = handle ? handle->gpu : static_cast<unsigned int>(kMaxGpus);
   enter_index();
-  if (refused_ != NVML_SUCCESS || !guard_) return;
-  refused_ = check(*handle);
+  if (entry_error_ != NVML_SUCCESS || !guard_) return;
+  entry_error_ = check_handle(*handle);
 }
 
-// Suffers the driver's and the GPU's faults, and leaves with the lock held unless the call is refused.
+// Applies the driver's and the GPU's faults. Holds the lock on return unless the call is refused.
 template <class Target>
 void BasicGpuCall<Target>::enter_index() {
-  refused_ = pass_driver_faults();
-  if (refused_ != NVML_SUCCESS) return;
+  entry_error_ = wait_out_driver_faults();
+  if (entry_error_ != NVML_SUCCESS) return;
   const StateFile& state = *session().state.load(std::memory_order_acquire);
   bool delayed = false;
   while (true) {
-    const std::uint32_t seen = state.changes();
+    const std::uint32_t seen = state.change_count();
     std::uint32_t delay_us = 0;
     bool hangs = false;
     {
-      const ReadGuard machine = state.read();
-      refused_ = driver_ready(*machine);
-      if (refused_ != NVML_SUCCESS) return;
+      const ReadGuard machine = state.lock_for_read();
+      entry_error_ = driver_ready(*machine);
+      if (entry_error_ != NVML_SUCCESS) return;
       if (index_ >= machine->gpu_count) {
-        refused_ = NVML_ERROR_INVALID_ARGUMENT;
+        entry_error_ = NVML_ERROR_INVALID_ARGUMENT;
         return;
       }
       const Faults& faults = machine->gpus[index_].faults;
       hangs = faults.hang != 0;
       delay_us = delayed ? 0 : faults.delay_us;
       if (!hangs && delay_us == 0) {
-        if (faults.lost != 0) refused_ = NVML_ERROR_GPU_IS_LOST;
-        if (faults.error != 0) refused_ = static_cast<nvmlReturn_t>(faults.error);
-        if (refused_ != NVML_SUCCESS) return;
+        if (faults.lost != 0) entry_error_ = NVML_ERROR_GPU_IS_LOST;
+        if (faults.error != 0) entry_error_ = static_cast<nvmlReturn_t>(faults.error);
+        if (entry_error_ != NVML_SUCCESS) return;
         break;
       }
     }
     if (hangs) {
-      state.wait(seen, -1);
+      state.wait_for_change(seen, -1);
     } else {
       usleep(delay_us);
       delayed = true;
     }
   }
-  refused_ = lock_and_recheck(state);
+  entry_error_ = lock_and_recheck(state);
 }
 
-// Between the look at the faults and this lock, the driver may have gone or the GPU been lost.
+// The driver or the GPU may have gone since the faults were read.
 template <class Target>
 nvmlReturn_t BasicGpuCall<Target>::lock_and_recheck(const StateFile& state) {
   if constexpr (std::is_const_v<Target>) {
-    guard_.emplace(state.read());
+    guard_.emplace(state.lock_for_read());
   } else {
-    guard_.emplace(state.edit());
+    guard_.emplace(state.lock_for_edit());
   }
   if (const auto unready = driver_ready(**guard_)) return unready;
-  return gpu().faults.lost != 0 ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+  return gpu_state().faults.lost != 0 ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 template <class Target>
-nvmlReturn_t BasicGpuCall<Target>::peer(nvmlDevice_t other, unsigned int* other_index) const {
-  const auto handle = decode(other);
+nvmlReturn_t BasicGpuCall<Target>::peer_call(nvmlDevice_t other, unsigned int* other_index) const {
+  const auto handle = decode_handle(other);
   if (!handle || handle->kind != HandleKind::kGpu || handle->gpu >= machine().gpu_count)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (handle->generation != (machine().driver.generation & 0x7fff)) return NVML_ERROR_INVALID_ARGUMENT;
@@ -153,11 +315,11 @@ nvmlReturn_t BasicGpuCall<Target>::peer(nvmlDevice_t other, unsigned int* other_
 }
 
 template <class Target>
-nvmlReturn_t BasicGpuCall<Target>::check(const Handle& handle) {
+nvmlReturn_t BasicGpuCall<Target>::check_handle(const Handle& handle) {
   const Machine& all = **guard_;
   if (handle.generation != (all.driver.generation & 0x7fff)) return NVML_ERROR_INVALID_ARGUMENT;
   const Gpu& one = all.gpus[index_];
-  // The card that it meant is no longer there.
+  // The card was replaced.
   if (handle.incarnation != (one.incarnation & 0xff)) return NVML_ERROR_GPU_IS_LOST;
   if (handle.kind == HandleKind::kGpu) return NVML_SUCCESS;
 
@@ -183,7 +345,7 @@ Handle BasicGpuCall<Target>::base_handle(HandleKind kind) const {
                 0,
                 0,
                 static_cast<std::uint16_t>(machine().driver.generation & 0x7fff),
-                static_cast<std::uint8_t>(gpu().incarnation & 0xff),
+                static_cast<std::uint8_t>(gpu_state().incarnation & 0xff),
                 0};
 }
 
@@ -234,6 +396,45 @@ nvmlReturn_t put_text(const char* text, char* buffer, unsigned int length) {
   const std::size_t size = std::strlen(text) + 1;
   if (size > length) return NVML_ERROR_INSUFFICIENT_SIZE;
   std::memcpy(buffer, text, size);
+  return NVML_SUCCESS;
+}
+
+std::uint64_t ecc_total(const Gpu& gpu, unsigned int type, unsigned int counter) {
+  const auto& counts = gpu.ecc[type][counter].by_location;
+  return std::accumulate(std::begin(counts), std::end(counts), std::uint64_t{0});
+}
+
+std::uint32_t retired_page_count(const Gpu& gpu, std::uint32_t cause) {
+  const auto* end = gpu.retired_pages + gpu.retired_page_count;
+  return static_cast<std::uint32_t>(std::count_if(
+      gpu.retired_pages, end, [cause](const RetiredPage& page) { return page.cause == cause; }));
+}
+
+void fill_pci(const PciAddress& address, std::uint32_t device_id, std::uint32_t subsystem_id,
+              nvmlPciInfo_t* pci) {
+  *pci = {};
+  pci->domain = address.domain;
+  pci->bus = address.bus;
+  pci->device = address.device;
+  pci->pciDeviceId = device_id;
+  pci->pciSubSystemId = subsystem_id;
+  // The legacy form has four digits of the domain.
+  std::snprintf(pci->busIdLegacy, sizeof(pci->busIdLegacy), "%04X:%02X:%02X.%X", address.domain & 0xffffU,
+                address.bus, address.device, address.function & 0xfU);
+  std::snprintf(pci->busId, sizeof(pci->busId), "%08X:%02X:%02X.%X", address.domain, address.bus,
+                address.device, address.function);
+}
+
+std::uint32_t link_count(const Gpu& gpu) {
+  return static_cast<std::uint32_t>(std::count_if(std::begin(gpu.links), std::end(gpu.links),
+                                                  [](const NvLink& link) { return link.present != 0; }));
+}
+
+nvmlReturn_t find_link(const Gpu& gpu, unsigned int link, const NvLink** found) {
+  if (link >= kMaxLinks) return NVML_ERROR_INVALID_ARGUMENT;
+  if (gpu.links[link].present == 0)
+    return link_count(gpu) == 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
+  *found = &gpu.links[link];
   return NVML_SUCCESS;
 }
 

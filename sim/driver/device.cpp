@@ -1,39 +1,204 @@
-// What a GPU is: names, numbers of the card, modes.
+// A GPU: lookup by index, UUID, serial number or PCI address; identity; modes; reset.
+#include <cstdio>
 #include <string>
+#include <string_view>
 
 #include "sim/driver/call.h"
+#include "sim/driver/mig.h"
+#include "sim/state/mig.h"
 
 using namespace gpulet::sim;
 
 namespace {
 
-// "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; "... MIG 1c.3g.40gb" where a compute instance has not all of its GPU
-// instance.
-std::string full_name(const GpuCall& call) {
-  std::string name = call.gpu().name;
-  if (!call.is_mig()) return name;
-  name += " MIG ";
-  if (call.compute_instance().length != call.profile().slices)
-    name += std::to_string(call.compute_instance().length) + "c.";
-  return name + call.profile().name;
+// Runs `find(machine)`, which returns an index or gpu_count, under the lock. Then applies that GPU's faults.
+template <class Find>
+nvmlReturn_t look_up(const void* key, nvmlDevice_t* device, nvmlReturn_t otherwise, Find find) {
+  if (const auto error = wait_out_driver_faults()) return error;
+  unsigned int index = 0;
+  {
+    const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();
+    if (const auto error = driver_ready(*machine)) return error;
+    if (key == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    while (index < machine->gpu_count && (is_hidden(index) || !find(machine->gpus[index]))) ++index;
+    if (index == machine->gpu_count) return otherwise;
+  }
+  const GpuCall call(index);
+  if (const auto error = call.entry_error(device)) return error;
+  *device = call.gpu_handle();
+  return NVML_SUCCESS;
 }
 
-nvmlReturn_t disabled(nvmlDevice_t device, nvmlEnableState_t* state) {
+nvmlReturn_t by_index(unsigned int index, nvmlDevice_t* device) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (state != nullptr) index = nth_visible(*state->lock_for_read(), index);
+  const GpuCall call(index);
+  if (const auto error = call.entry_error(device)) return error;
+  *device = call.gpu_handle();
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t count_gpus(unsigned int* count) {
+  if (const auto error = wait_out_driver_faults()) return error;
+  const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();
+  if (const auto error = driver_ready(*machine)) return error;
+  if (count == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *count = 0;
+  for (std::uint32_t i = 0; i < machine->gpu_count; ++i) *count += is_hidden(i) ? 0 : 1;
+  return NVML_SUCCESS;
+}
+
+// Finds a MIG device by its UUID or by the form before driver 470: "MIG-GPU-.../<gi>/<ci>".
+bool is_mig_device(const Gpu& gpu, const MigDevice& device, std::string_view uuid) {
+  if (uuid == device.compute_instance->uuid) return true;
+  const std::string old = std::string("MIG-") + gpu.uuid + "/" + std::to_string(device.gpu_instance->id) +
+                          "/" + std::to_string(device.compute_instance->id);
+  return uuid == old;
+}
+
+std::optional<MigDevice> find_mig_device(const Gpu& gpu, std::string_view uuid) {
+  for (std::uint32_t i = 0;; ++i) {
+    const auto device = mig_device(gpu, i);
+    if (!device || is_mig_device(gpu, *device, uuid)) return device;
+  }
+}
+
+nvmlReturn_t by_mig_uuid(std::string_view uuid, nvmlDevice_t* device) {
+  unsigned int index = 0;
+  {
+    const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();
+    while (index < machine->gpu_count && (is_hidden(index) || !find_mig_device(machine->gpus[index], uuid)))
+      ++index;
+    if (index == machine->gpu_count) return NVML_ERROR_NOT_FOUND;
+  }
+  const GpuCall call(index);
+  if (const auto error = call.entry_error()) return error;
+  const auto found = find_mig_device(call.gpu_state(), uuid);
+  if (!found) return NVML_ERROR_NOT_FOUND;
+  *device = call.mig_handle(*found->gpu_instance, *found->compute_instance);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t by_uuid(const char* uuid, nvmlDevice_t* device) {
+  if (uuid != nullptr && device != nullptr && std::string_view(uuid).substr(0, 4) == "MIG-") {
+    if (const auto error = enter_driver()) return error;
+    return by_mig_uuid(uuid, device);
+  }
+  return look_up(uuid, device, NVML_ERROR_NOT_FOUND,
+                 [uuid](const Gpu& gpu) { return std::string_view(uuid) == gpu.uuid; });
+}
+
+nvmlReturn_t by_pci_bus_id(const char* bus_id, nvmlDevice_t* device) {
+  unsigned int domain = 0;
+  unsigned int bus = 0;
+  unsigned int slot = 0;
+  unsigned int function = 0;
+  if (bus_id != nullptr) {
+    const bool full = std::sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &slot, &function) >= 3;
+    if (!full) {
+      domain = 0;
+      if (std::sscanf(bus_id, "%x:%x.%x", &bus, &slot, &function) < 2) {
+        const auto error = enter_driver();
+        return error != NVML_SUCCESS ? error : NVML_ERROR_INVALID_ARGUMENT;
+      }
+    }
+  }
+  return look_up(bus_id, device, NVML_ERROR_NOT_FOUND, [=](const Gpu& gpu) {
+    return gpu.pci.domain == domain && gpu.pci.bus == bus && gpu.pci.device == slot &&
+           gpu.pci.function == function;
+  });
+}
+
+}  // namespace
+
+nvmlReturn_t nvmlDeviceGetCount(unsigned int* count) { return count_gpus(count); }
+nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int* count) { return count_gpus(count); }
+nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* device) {
+  return by_index(index, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char* id, nvmlDevice_t* device) {
+  return by_pci_bus_id(id, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char* id, nvmlDevice_t* device) {
+  return by_pci_bus_id(id, device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleBySerial(const char* serial, nvmlDevice_t* device) {
+  return look_up(serial, device, NVML_ERROR_NOT_FOUND,
+                 [serial](const Gpu& gpu) { return std::string_view(serial) == gpu.serial; });
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvmlDevice_t* device) {
+  return by_uuid(uuid, device);
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t* uuid, nvmlDevice_t* device) {
+  if (const auto error = enter_driver()) return error;
+  if (uuid == nullptr || device == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  if (uuid->version != nvmlUUID_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (uuid->type == NVML_UUID_TYPE_ASCII) return by_uuid(uuid->value.str, device);
+  if (uuid->type != NVML_UUID_TYPE_BINARY) return NVML_ERROR_INVALID_ARGUMENT;
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof(uuid->value.bytes); ++i) {
+    char byte[3];
+    std::snprintf(byte, sizeof(byte), "%02x", uuid->value.bytes[i]);
+    text += byte;
+    if (i == 3 || i == 5 || i == 7 || i == 9) text += '-';
+  }
+  return by_uuid(text.c_str(), device);
+}
+
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* index) {
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(index)) return error;
+  if (!call.is_mig()) {
+    *index = 0;
+    for (std::uint32_t i = 0; i < call.gpu_index(); ++i) *index += is_hidden(i) ? 0 : 1;
+    return NVML_SUCCESS;
+  }
+  for (std::uint32_t i = 0;; ++i) {
+    const auto found = mig_device(call.gpu_state(), i);
+    if (!found) return NVML_ERROR_NOT_FOUND;
+    if (found->compute_instance != &call.compute_instance()) continue;
+    *index = i;
+    return NVML_SUCCESS;
+  }
+}
+
+// Identity and modes of a GPU.
+
+namespace {
+
+// "NVIDIA H100 80GB HBM3 MIG 1g.10gb"; "... MIG 1c.3g.40gb" where a compute instance is smaller than its GPU
+// instance.
+std::string full_name(const GpuCall& call) {
+  std::string name = call.gpu_state().name;
+  if (!call.is_mig()) return name;
+  name += " MIG ";
+  if (call.compute_instance().length != call.mig_profile().slices)
+    name += std::to_string(call.compute_instance().length) + "c.";
+  return name + call.mig_profile().name;
+}
+
+nvmlReturn_t report_disabled(nvmlDevice_t device, nvmlEnableState_t* state) {
   return get(device, state, [](const Gpu&) { return NVML_FEATURE_DISABLED; });
 }
 
 }  // namespace
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char* name, unsigned int length) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(name)) return refused;
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(name)) return error;
   return put_text(full_name(call).c_str(), name, length);
 }
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char* uuid, unsigned int length) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(uuid)) return refused;
-  return put_text(call.is_mig() ? call.compute_instance().uuid : call.gpu().uuid, uuid, length);
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(uuid)) return error;
+  return put_text(call.is_mig() ? call.compute_instance().uuid : call.gpu_state().uuid, uuid, length);
 }
 
 nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char* serial, unsigned int length) {
@@ -63,9 +228,10 @@ nvmlReturn_t nvmlDeviceGetInforomConfigurationChecksum(nvmlDevice_t device, unsi
 }
 nvmlReturn_t nvmlDeviceValidateInforom(nvmlDevice_t device) {
   const GpuCall call(device);
-  if (const auto refused = call.refused()) return refused;
-  if (call.gpu().inforom_image[0] == '\0') return NVML_ERROR_NOT_SUPPORTED;  // a card without one
-  return call.gpu().faults.inforom != 0 ? NVML_ERROR_CORRUPTED_INFOROM : NVML_SUCCESS;
+  if (const auto error = call.entry_error()) return error;
+  if (call.gpu_state().inforom_image[0] == '\0')
+    return NVML_ERROR_NOT_SUPPORTED;  // a card without an InfoROM
+  return call.gpu_state().faults.inforom != 0 ? NVML_ERROR_CORRUPTED_INFOROM : NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t* brand) {
@@ -73,17 +239,17 @@ nvmlReturn_t nvmlDeviceGetBrand(nvmlDevice_t device, nvmlBrandType_t* brand) {
 }
 
 nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t* architecture) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(architecture)) return refused;
-  *architecture = call.gpu().architecture;
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(architecture)) return error;
+  *architecture = call.gpu_state().architecture;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(major, minor)) return refused;
-  *major = call.gpu().compute_major;
-  *minor = call.gpu().compute_minor;
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(major, minor)) return error;
+  *major = call.gpu_state().compute_major;
+  *minor = call.gpu_state().compute_minor;
   return NVML_SUCCESS;
 }
 
@@ -99,10 +265,10 @@ nvmlReturn_t nvmlDeviceGetBoardId(nvmlDevice_t device, unsigned int* board) {
 
 nvmlReturn_t nvmlDeviceGetMultiGpuBoard(nvmlDevice_t device, unsigned int* multi) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(multi)) return refused;
+  if (const auto error = call.entry_error(multi)) return error;
   *multi = 0;
   for (unsigned int i = 0; i < call.machine().gpu_count; ++i) {
-    if (i != call.index() && call.machine().gpus[i].board_id == call.gpu().board_id) *multi = 1;
+    if (i != call.gpu_index() && call.machine().gpus[i].board_id == call.gpu_state().board_id) *multi = 1;
   }
   return NVML_SUCCESS;
 }
@@ -123,13 +289,13 @@ nvmlReturn_t nvmlDeviceGetBusType(nvmlDevice_t device, nvmlBusType_t* type) {
   return get(device, type, [](const Gpu&) { return NVML_BUS_TYPE_PCIE; });
 }
 nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return disabled(device, mode);
+  return report_disabled(device, mode);
 }
 nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t* active) {
-  return disabled(device, active);
+  return report_disabled(device, active);
 }
 nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return disabled(device, mode);
+  return report_disabled(device, mode);
 }
 nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int* size) {
   return get(device, size, [](const Gpu&) { return 4000; });
@@ -138,7 +304,7 @@ nvmlReturn_t nvmlDeviceGetAccountingBufferSize(nvmlDevice_t device, unsigned int
 nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_t api,
                                          nvmlEnableState_t* restricted) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(restricted)) return refused;
+  if (const auto error = call.entry_error(restricted)) return error;
   if (api == NVML_RESTRICTED_API_SET_AUTO_BOOSTED_CLOCKS) return NVML_ERROR_NOT_SUPPORTED;
   if (api != NVML_RESTRICTED_API_SET_APPLICATION_CLOCKS) return NVML_ERROR_INVALID_ARGUMENT;
   *restricted = NVML_FEATURE_ENABLED;
@@ -151,40 +317,40 @@ nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtual
 
 nvmlReturn_t nvmlDeviceGetC2cModeInfoV(nvmlDevice_t device, nvmlC2cModeInfo_v1_t* info) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(info)) return refused;
-  info->isC2cEnabled = call.gpu().memory_numa_node != kNotReported ? 1 : 0;
+  if (const auto error = call.entry_error(info)) return error;
+  info->isC2cEnabled = call.gpu_state().memory_numa_node != kNotReported ? 1 : 0;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetAddressingMode(nvmlDevice_t device, nvmlDeviceAddressingMode_t* mode) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(mode)) return refused;
+  if (const auto error = call.entry_error(mode)) return error;
   if (mode->version != nvmlDeviceAddressingMode_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  const bool coherent = call.gpu().memory_numa_node != kNotReported;
+  const bool coherent = call.gpu_state().memory_numa_node != kNotReported;
   mode->value = coherent ? NVML_DEVICE_ADDRESSING_MODE_ATS : NVML_DEVICE_ADDRESSING_MODE_HMM;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetCapabilities(nvmlDevice_t device, nvmlDeviceCapabilities_t* caps) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(caps)) return refused;
+  if (const auto error = call.entry_error(caps)) return error;
   if (caps->version != nvmlDeviceCapabilities_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  caps->capMask = call.gpu().memory_numa_node != kNotReported ? NVML_DEV_CAP_EGM : 0;
+  caps->capMask = call.gpu_state().memory_numa_node != kNotReported ? NVML_DEV_CAP_EGM : 0;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char* version) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(version)) return refused;
-  if (call.gpu().gsp_firmware_mode == 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (const auto error = call.entry_error(version)) return error;
+  if (call.gpu_state().gsp_firmware_mode == 0) return NVML_ERROR_NOT_SUPPORTED;
   return put_text(call.machine().driver.version, version, NVML_GSP_FIRMWARE_VERSION_BUF_SIZE);
 }
 
 nvmlReturn_t nvmlDeviceGetGspFirmwareMode(nvmlDevice_t device, unsigned int* enabled,
                                           unsigned int* by_default) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(enabled, by_default)) return refused;
-  *enabled = *by_default = call.gpu().gsp_firmware_mode;
+  if (const auto error = call.entry_error(enabled, by_default)) return error;
+  *enabled = *by_default = call.gpu_state().gsp_firmware_mode;
   return NVML_SUCCESS;
 }
 
@@ -197,21 +363,34 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mo
 
 nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t mode) {
   const GpuEdit call(device);
-  if (const auto refused = call.refused()) return refused;
+  if (const auto error = call.entry_error()) return error;
   if (mode > NVML_FEATURE_ENABLED) return NVML_ERROR_INVALID_ARGUMENT;
-  call.gpu().persistence_mode = mode;
+  call.gpu_state().persistence_mode = mode;
   return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mode) {
   const GpuEdit call(device);
-  if (const auto refused = call.refused()) return refused;
+  if (const auto error = call.entry_error()) return error;
   if (mode >= NVML_COMPUTEMODE_COUNT) return NVML_ERROR_INVALID_ARGUMENT;
-  // Gone since Volta; MIG needs the default mode.
+  // Removed since Volta; MIG requires the default mode.
   if (mode == NVML_COMPUTEMODE_EXCLUSIVE_THREAD ||
-      (mode != NVML_COMPUTEMODE_DEFAULT && call.gpu().mig.current != 0)) {
+      (mode != NVML_COMPUTEMODE_DEFAULT && call.gpu_state().mig.current != 0)) {
     return NVML_ERROR_NOT_SUPPORTED;
   }
-  call.gpu().compute_mode = mode;
+  call.gpu_state().compute_mode = mode;
   return NVML_SUCCESS;
+}
+
+// Resets a GPU. NVML has no reset: NVIDIA's `nvidia-smi -r` uses the kernel module, the simulated one calls
+// this.
+
+extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device) {
+  const GpuEdit call(device);
+  if (const auto error = call.entry_error()) return error;
+  const bool wanted = call.gpu_state().recovery_action != 0;
+  const auto done = reset_gpu(call.machine(), call.gpu_index());
+  if (!done) return NVML_ERROR_IN_USE;
+  if (wanted) post_event(call.machine(), call.gpu_index(), kEventGpuRecoveryAction, 0);
+  return publish_instances(call, NVML_SUCCESS);
 }

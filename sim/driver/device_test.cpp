@@ -10,7 +10,7 @@
 namespace gpulet::sim {
 namespace {
 
-TEST_F(DriverTest, InitIsCounted) {
+TEST_F(DriverTest, CountsInitCalls) {
   EXPECT_EQ(nvmlInitWithFlags(0), NVML_SUCCESS);
   EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
   unsigned count = 0;
@@ -21,8 +21,8 @@ TEST_F(DriverTest, InitIsCounted) {
   EXPECT_EQ(nvmlShutdown(), NVML_ERROR_UNINITIALIZED);
 }
 
-TEST_F(DriverTest, UninitialisedCallsSaySoBeforeAnythingElse) {
-  const nvmlDevice_t device = gpu(0);
+TEST_F(DriverTest, ReportsUninitialisedFirst) {
+  const nvmlDevice_t device = gpu_device(0);
   ASSERT_EQ(nvmlShutdown(), NVML_SUCCESS);
   char name[96];
   EXPECT_EQ(nvmlDeviceGetName(device, name, sizeof(name)), NVML_ERROR_UNINITIALIZED);
@@ -31,76 +31,76 @@ TEST_F(DriverTest, UninitialisedCallsSaySoBeforeAnythingElse) {
   EXPECT_EQ(nvmlDeviceGetSupportedVgpus(device, nullptr, nullptr), NVML_ERROR_UNINITIALIZED);
 }
 
-TEST_F(DriverTest, NoStateMeansNoDriver) {
+TEST_F(DriverTest, ReportsNoDriverWithoutState) {
   ASSERT_EQ(nvmlShutdown(), NVML_SUCCESS);
-  setenv("GPULET_SIM_STATE", (folder_ + "/nothing").c_str(), 1);
+  setenv("GPULET_SIM_STATE", (directory_ + "/nothing").c_str(), 1);
   EXPECT_EQ(nvmlInit_v2(), NVML_ERROR_DRIVER_NOT_LOADED);
-  std::ofstream(folder_ + "/junk") << "not a state";
-  setenv("GPULET_SIM_STATE", (folder_ + "/junk").c_str(), 1);
+  std::ofstream(directory_ + "/junk") << "not a state";
+  setenv("GPULET_SIM_STATE", (directory_ + "/junk").c_str(), 1);
   EXPECT_EQ(nvmlInit_v2(), NVML_ERROR_DRIVER_NOT_LOADED);
 }
 
-TEST_F(DriverTest, BadHandlesAreRefused) {
+TEST_F(DriverTest, RefusesBadHandles) {
   char name[96];
   EXPECT_EQ(nvmlDeviceGetName(nullptr, name, sizeof(name)), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetName(reinterpret_cast<nvmlDevice_t>(&name), name, sizeof(name)),
             NVML_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(nvmlDeviceGetName(gpu(0), nullptr, 0), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetName(gpu_device(0), nullptr, 0), NVML_ERROR_INVALID_ARGUMENT);
   nvmlDevice_t device = nullptr;
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(kGpus, &device), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, nullptr), NVML_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(DriverTest, IdentityAndEveryWayToIt) {
+TEST_F(DriverTest, FindsAGpuByEachIdentifier) {
   char text[96];
-  ASSERT_EQ(nvmlDeviceGetName(gpu(1), text, sizeof(text)), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetName(gpu_device(1), text, sizeof(text)), NVML_SUCCESS);
   EXPECT_STREQ(text, "NVIDIA H100 80GB HBM3");
-  EXPECT_EQ(nvmlDeviceGetName(gpu(1), text, 5), NVML_ERROR_INSUFFICIENT_SIZE);
+  EXPECT_EQ(nvmlDeviceGetName(gpu_device(1), text, 5), NVML_ERROR_INSUFFICIENT_SIZE);
 
   nvmlDevice_t found = nullptr;
-  ASSERT_EQ(nvmlDeviceGetUUID(gpu(1), text, sizeof(text)), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetUUID(gpu_device(1), text, sizeof(text)), NVML_SUCCESS);
   EXPECT_EQ(std::string(text).substr(0, 4), "GPU-");
   ASSERT_EQ(nvmlDeviceGetHandleByUUID(text, &found), NVML_SUCCESS);
-  EXPECT_EQ(found, gpu(1));
+  EXPECT_EQ(found, gpu_device(1));
   nvmlUUID_t by_text{};
   by_text.version = nvmlUUID_v1;
   by_text.type = NVML_UUID_TYPE_ASCII;
   std::string(text).copy(by_text.value.str, sizeof(by_text.value.str) - 1);
   ASSERT_EQ(nvmlDeviceGetHandleByUUIDV(&by_text, &found), NVML_SUCCESS);
-  EXPECT_EQ(found, gpu(1));
+  EXPECT_EQ(found, gpu_device(1));
 
-  ASSERT_EQ(nvmlDeviceGetSerial(gpu(2), text, sizeof(text)), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetSerial(gpu_device(2), text, sizeof(text)), NVML_SUCCESS);
   ASSERT_EQ(nvmlDeviceGetHandleBySerial(text, &found), NVML_SUCCESS);
-  EXPECT_EQ(found, gpu(2));
+  EXPECT_EQ(found, gpu_device(2));
 
   nvmlPciInfo_t pci;
-  ASSERT_EQ(nvmlDeviceGetPciInfo_v3(gpu(3), &pci), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetPciInfo_v3(gpu_device(3), &pci), NVML_SUCCESS);
   EXPECT_STREQ(pci.busId, "00000000:48:00.0");
   EXPECT_STREQ(pci.busIdLegacy, "0000:48:00.0");
   for (const char* address : {"00000000:48:00.0", "0000:48:00.0", "48:00.0"}) {
     ASSERT_EQ(nvmlDeviceGetHandleByPciBusId_v2(address, &found), NVML_SUCCESS) << address;
-    EXPECT_EQ(found, gpu(3));
+    EXPECT_EQ(found, gpu_device(3));
   }
   EXPECT_EQ(nvmlDeviceGetHandleByPciBusId_v2("0000:49:00.0", &found), NVML_ERROR_NOT_FOUND);
   EXPECT_EQ(nvmlDeviceGetHandleByPciBusId_v2("nonsense", &found), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetHandleByUUID("GPU-none", &found), NVML_ERROR_NOT_FOUND);
 
   unsigned index = 9;
-  ASSERT_EQ(nvmlDeviceGetIndex(gpu(3), &index), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetIndex(gpu_device(3), &index), NVML_SUCCESS);
   EXPECT_EQ(index, 3u);
   int major = 0;
   int minor = 9;
-  ASSERT_EQ(nvmlDeviceGetCudaComputeCapability(gpu(0), &major, &minor), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetCudaComputeCapability(gpu_device(0), &major, &minor), NVML_SUCCESS);
   EXPECT_EQ(std::make_pair(major, minor), std::make_pair(9, 0));
   int cuda = 0;
   ASSERT_EQ(nvmlSystemGetCudaDriverVersion_v2(&cuda), NVML_SUCCESS);
   EXPECT_EQ(cuda, 12080);
 }
 
-TEST_F(DriverTest, MemoryCountsProcessesAndWhatTheDriverKeeps) {
+TEST_F(DriverTest, MemoryIncludesProcessesAndReservations) {
   const std::uint64_t held = 3ull << 30;
   {
-    EditGuard machine = edit();
+    EditGuard machine = edit_machine();
     Process process{};
     process.pid = 4242;
     process.gpu_instance = process.compute_instance = kNoInstance;
@@ -108,35 +108,36 @@ TEST_F(DriverTest, MemoryCountsProcessesAndWhatTheDriverKeeps) {
     ASSERT_TRUE(add_process(machine->gpus[0], process));
   }
   nvmlMemory_v2_t memory{};
-  EXPECT_EQ(nvmlDeviceGetMemoryInfo_v2(gpu(0), &memory), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  EXPECT_EQ(nvmlDeviceGetMemoryInfo_v2(gpu_device(0), &memory), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
   memory.version = nvmlMemory_v2;
-  ASSERT_EQ(nvmlDeviceGetMemoryInfo_v2(gpu(0), &memory), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMemoryInfo_v2(gpu_device(0), &memory), NVML_SUCCESS);
   EXPECT_EQ(memory.used, held);
   EXPECT_EQ(memory.free + memory.used + memory.reserved, memory.total);
   nvmlMemory_t old{};
-  ASSERT_EQ(nvmlDeviceGetMemoryInfo(gpu(0), &old), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMemoryInfo(gpu_device(0), &old), NVML_SUCCESS);
   EXPECT_EQ(old.used, memory.used + memory.reserved);
 
   unsigned count = 0;
-  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(gpu(0), &count, nullptr), NVML_ERROR_INSUFFICIENT_SIZE);
+  EXPECT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(gpu_device(0), &count, nullptr),
+            NVML_ERROR_INSUFFICIENT_SIZE);
   ASSERT_EQ(count, 1u);
   nvmlProcessInfo_t process{};
-  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(gpu(0), &count, &process), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses_v3(gpu_device(0), &count, &process), NVML_SUCCESS);
   EXPECT_EQ(process.pid, 4242u);
   EXPECT_EQ(process.usedGpuMemory, held);
   EXPECT_EQ(process.gpuInstanceId, 0xffffffffu);
   nvmlProcessInfo_v1_t first[2] = {{0, 0}, {77, 77}};
   count = 2;
-  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses(gpu(0), &count, first), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetComputeRunningProcesses(gpu_device(0), &count, first), NVML_SUCCESS);
   EXPECT_EQ(first[0].usedGpuMemory, held);
   EXPECT_EQ(first[1].pid, 77u) << "the smaller struct of the first version must be kept to";
-  EXPECT_EQ(nvmlDeviceGetGraphicsRunningProcesses_v3(gpu(0), &count, nullptr), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetGraphicsRunningProcesses_v3(gpu_device(0), &count, nullptr), NVML_SUCCESS);
   EXPECT_EQ(count, 0u);
 }
 
-TEST_F(DriverTest, FieldsAnswerEachForThemselves) {
+TEST_F(DriverTest, FieldsHaveTheirOwnResults) {
   {
-    EditGuard machine = edit();
+    EditGuard machine = edit_machine();
     machine->gpus[0].recovery_action = NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET;
     machine->gpus[0].ecc[1][0].by_location[NVML_MEMORY_LOCATION_DRAM] = 5;
     machine->gpus[0].links[7].replay_errors = 3;
@@ -155,7 +156,8 @@ TEST_F(DriverTest, FieldsAnswerEachForThemselves) {
   for (std::size_t i = 0; i < std::size(ids); ++i) fields[i].fieldId = ids[i];
   fields[std::size(ids)].fieldId = NVML_FI_MAX + 5;
   fields[std::size(ids) + 1].fieldId = NVML_FI_DEV_RETIRED_SBE;
-  ASSERT_EQ(nvmlDeviceGetFieldValues(gpu(0), static_cast<int>(fields.size()), fields.data()), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetFieldValues(gpu_device(0), static_cast<int>(fields.size()), fields.data()),
+            NVML_SUCCESS);
   for (std::size_t i = 0; i < std::size(ids); ++i) {
     EXPECT_EQ(fields[i].nvmlReturn, NVML_SUCCESS) << ids[i];
     EXPECT_EQ(fields[i].value.ullVal, values[i]) << ids[i];
@@ -167,58 +169,61 @@ TEST_F(DriverTest, FieldsAnswerEachForThemselves) {
 
 TEST_F(DriverTest, MemoryErrors) {
   {
-    EditGuard machine = edit();
+    EditGuard machine = edit_machine();
     machine->gpus[0].ecc[0][1].by_location[NVML_MEMORY_LOCATION_L2_CACHE] = 7;
     machine->gpus[0].remapped_rows.uncorrectable = 2;
     machine->gpus[0].remapped_rows.pending = 1;
   }
   unsigned long long count = 0;
-  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count),
+  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu_device(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC,
+                                        &count),
             NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
-  ASSERT_EQ(nvmlDeviceGetMemoryErrorCounter(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC,
-                                            NVML_MEMORY_LOCATION_L2_CACHE, &count),
+  ASSERT_EQ(nvmlDeviceGetMemoryErrorCounter(gpu_device(0), NVML_MEMORY_ERROR_TYPE_CORRECTED,
+                                            NVML_AGGREGATE_ECC, NVML_MEMORY_LOCATION_L2_CACHE, &count),
             NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
-  ASSERT_EQ(nvmlDeviceClearEccErrorCounts(gpu(0), NVML_AGGREGATE_ECC), NVML_SUCCESS);
-  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC, &count),
+  ASSERT_EQ(nvmlDeviceClearEccErrorCounts(gpu_device(0), NVML_AGGREGATE_ECC), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetTotalEccErrors(gpu_device(0), NVML_MEMORY_ERROR_TYPE_CORRECTED, NVML_AGGREGATE_ECC,
+                                        &count),
             NVML_SUCCESS);
   EXPECT_EQ(count, 0u);
   unsigned rows[4] = {};
-  ASSERT_EQ(nvmlDeviceGetRemappedRows(gpu(0), &rows[0], &rows[1], &rows[2], &rows[3]), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetRemappedRows(gpu_device(0), &rows[0], &rows[1], &rows[2], &rows[3]), NVML_SUCCESS);
   EXPECT_EQ(rows[1], 2u);
   EXPECT_EQ(rows[2], 1u);
 }
 
 TEST_F(DriverTest, LinksAndTopology) {
   nvmlEnableState_t active{};
-  ASSERT_EQ(nvmlDeviceGetNvLinkState(gpu(0), 17, &active), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetNvLinkState(gpu_device(0), 17, &active), NVML_SUCCESS);
   EXPECT_EQ(active, NVML_FEATURE_ENABLED);
-  EXPECT_EQ(nvmlDeviceGetNvLinkState(gpu(0), 18, &active), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetNvLinkState(gpu_device(0), 18, &active), NVML_ERROR_INVALID_ARGUMENT);
   nvmlIntNvLinkDeviceType_t type{};
-  ASSERT_EQ(nvmlDeviceGetNvLinkRemoteDeviceType(gpu(0), 0, &type), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetNvLinkRemoteDeviceType(gpu_device(0), 0, &type), NVML_SUCCESS);
   EXPECT_EQ(type, NVML_NVLINK_DEVICE_TYPE_SWITCH);
   nvmlPciInfo_t remote;
-  ASSERT_EQ(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu(0), 0, &remote), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetNvLinkRemotePciInfo_v2(gpu_device(0), 0, &remote), NVML_SUCCESS);
   EXPECT_STREQ(remote.busId, "00000000:07:00.0");
 
   nvmlGpuTopologyLevel_t level{};
-  ASSERT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu(0), gpu(1), &level), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu_device(0), gpu_device(1), &level), NVML_SUCCESS);
   EXPECT_EQ(level, NVML_TOPOLOGY_NODE);
-  ASSERT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu(0), gpu(3), &level), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu_device(0), gpu_device(3), &level), NVML_SUCCESS);
   EXPECT_EQ(level, NVML_TOPOLOGY_SYSTEM);
-  EXPECT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu(0), nullptr, &level), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu_device(0), nullptr, &level), NVML_ERROR_INVALID_ARGUMENT);
   nvmlGpuP2PStatus_t peer{};
-  ASSERT_EQ(nvmlDeviceGetP2PStatus(gpu(0), gpu(3), NVML_P2P_CAPS_INDEX_NVLINK, &peer), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetP2PStatus(gpu_device(0), gpu_device(3), NVML_P2P_CAPS_INDEX_NVLINK, &peer),
+            NVML_SUCCESS);
   EXPECT_EQ(peer, NVML_P2P_STATUS_OK);
-  const nvmlDevice_t second = gpu(1);
-  edit()->gpus[1].faults.lost = 1;
-  EXPECT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu(0), second, &level), NVML_ERROR_GPU_IS_LOST);
+  const nvmlDevice_t second = gpu_device(1);
+  edit_machine()->gpus[1].faults.lost = 1;
+  EXPECT_EQ(nvmlDeviceGetTopologyCommonAncestor(gpu_device(0), second, &level), NVML_ERROR_GPU_IS_LOST);
 }
 
-TEST_F(DriverTest, FabricInfoKeepsToTheVersionAskedFor) {
+TEST_F(DriverTest, FabricInfoFollowsTheStructVersion) {
   {
-    Fabric& fabric = edit()->gpus[0].fabric;
+    Fabric& fabric = edit_machine()->gpus[0].fabric;
     fabric.state = NVML_GPU_FABRIC_STATE_COMPLETED;
     fabric.clique_id = 7;
     fabric.cluster_uuid[0] = 0xab;
@@ -227,28 +232,28 @@ TEST_F(DriverTest, FabricInfoKeepsToTheVersionAskedFor) {
   nvmlGpuFabricInfoV_t info{};
   info.healthSummary = 99;
   info.version = nvmlGpuFabricInfo_v2;
-  ASSERT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu(0), &info), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu_device(0), &info), NVML_SUCCESS);
   EXPECT_EQ(info.cliqueId, 7u);
   EXPECT_EQ(info.clusterUuid[0], 0xab);
   EXPECT_EQ(info.healthSummary, 99) << "not a member of the second version";
   info.version = nvmlGpuFabricInfo_v3;
-  ASSERT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu(0), &info), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu_device(0), &info), NVML_SUCCESS);
   EXPECT_EQ(info.healthSummary, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY);
   info.version = 1;
-  EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu(0), &info), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  EXPECT_EQ(nvmlDeviceGetGpuFabricInfoV(gpu_device(0), &info), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
 }
 
-TEST_F(DriverTest, WhatIsMissingIsNotSupported) {
+TEST_F(DriverTest, MissingFunctionsAreNotSupported) {
   unsigned count = 0;
-  EXPECT_EQ(nvmlDeviceGetSupportedVgpus(gpu(0), &count, nullptr), NVML_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(nvmlDeviceGetFanSpeed(gpu(0), &count), NVML_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(nvmlDeviceGetNumaNodeId(gpu(0), &count), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetSupportedVgpus(gpu_device(0), &count, nullptr), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetFanSpeed(gpu_device(0), &count), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetNumaNodeId(gpu_device(0), &count), NVML_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(nvmlSystemSetNvlinkBwMode(0), NVML_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(nvmlDeviceGetSupportedVgpus(nullptr, &count, nullptr), NVML_ERROR_INVALID_ARGUMENT);
 }
 
-// Every function that the header declares is exported by the library that clients load.
-TEST(SimulatedLibrary, ExportsAllThatTheHeaderDeclares) {
+// The library exports every function that the header declares.
+TEST(SimulatedLibrary, ExportsEveryDeclaredFunction) {
   std::stringstream header;
   header << std::ifstream(GPULET_NVML_HEADER).rdbuf();
   std::set<std::string> declared;
@@ -267,6 +272,51 @@ TEST(SimulatedLibrary, ExportsAllThatTheHeaderDeclares) {
   ASSERT_NE(library, nullptr) << dlerror();
   for (const std::string& name : declared) EXPECT_NE(dlsym(library, name.c_str()), nullptr) << name;
   dlclose(library);
+}
+
+}  // namespace
+
+// What monitors poll.
+
+namespace {
+
+nvmlReturn_t uncorrected(nvmlDevice_t device, nvmlMemoryLocation_t location, unsigned long long* count) {
+  return nvmlDeviceGetMemoryErrorCounter(device, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC,
+                                         location, count);
+}
+
+TEST_F(DriverTest, EccByLocationAndTheSramThreshold) {
+  unsigned long long count = 0;
+  edit_machine()->gpus[0].ecc[1][0].by_location[NVML_MEMORY_LOCATION_SRAM] = 4;
+  ASSERT_EQ(uncorrected(gpu_device(0), NVML_MEMORY_LOCATION_SRAM, &count), NVML_SUCCESS);
+  EXPECT_EQ(count, 4u);
+  ASSERT_EQ(uncorrected(gpu_device(0), NVML_MEMORY_LOCATION_DRAM, &count), NVML_SUCCESS);
+  EXPECT_EQ(count, 0u);
+  nvmlEccSramErrorStatus_t status{};
+  status.version = nvmlEccSramErrorStatus_v1;
+  ASSERT_EQ(nvmlDeviceGetSramEccErrorStatus(gpu_device(0), &status), NVML_SUCCESS);
+  EXPECT_EQ(status.volatileUncSecDed, 4u);
+  EXPECT_EQ(status.bThresholdExceeded, 0u);
+  edit_machine()->gpus[0].sram_threshold = 1;
+  ASSERT_EQ(nvmlDeviceGetSramEccErrorStatus(gpu_device(0), &status), NVML_SUCCESS);
+  EXPECT_EQ(status.bThresholdExceeded, 1u);
+  edit_machine()->gpus[0].architecture = NVML_DEVICE_ARCH_VOLTA;
+  EXPECT_EQ(uncorrected(gpu_device(0), NVML_MEMORY_LOCATION_SRAM, &count), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(uncorrected(gpu_device(0), NVML_MEMORY_LOCATION_L2_CACHE, &count), NVML_SUCCESS);
+  edit_machine()->gpus[0].ecc_current = 0;
+  EXPECT_EQ(uncorrected(gpu_device(0), NVML_MEMORY_LOCATION_DRAM, &count), NVML_ERROR_NOT_SUPPORTED);
+}
+
+TEST_F(DriverTest, ValidatesTheInforom) {
+  EXPECT_EQ(nvmlDeviceValidateInforom(gpu_device(0)), NVML_SUCCESS);
+  edit_machine()->gpus[0].faults.inforom = 1;
+  EXPECT_EQ(nvmlDeviceValidateInforom(gpu_device(0)), NVML_ERROR_CORRUPTED_INFOROM);
+  EXPECT_EQ(nvmlDeviceValidateInforom(gpu_device(1)), NVML_SUCCESS);
+  edit_machine()->gpus[1].inforom_image[0] = '\0';
+  EXPECT_EQ(nvmlDeviceValidateInforom(gpu_device(1)), NVML_ERROR_NOT_SUPPORTED);
+  const nvmlDevice_t third = gpu_device(2);
+  edit_machine()->gpus[2].faults.lost = 1;
+  EXPECT_EQ(nvmlDeviceValidateInforom(third), NVML_ERROR_GPU_IS_LOST);
 }
 
 }  // namespace

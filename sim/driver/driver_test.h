@@ -1,4 +1,4 @@
-// A machine of its own for each test, and the library in this process turned to it.
+// For tests: a machine for each test, used by the library in this process.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <string>
 
-#include "sim/driver/abi.h"
-#include "sim/state/small_machine.h"
+#include "sim/driver/call.h"
+#include "sim/state/test_machine.h"
 
-// The old calls are what old clients make.
+// Old clients use deprecated calls.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace gpulet::sim {
@@ -20,13 +20,13 @@ class DriverTest : public testing::Test {
   static constexpr unsigned kGpus = 4;
 
   void SetUp() override {
-    char folder[] = "/tmp/gpulet-sim-XXXXXX";
-    ASSERT_NE(mkdtemp(folder), nullptr);
-    folder_ = folder;
-    auto made = StateFile::create(folder_ + "/state", *small_machine(kGpus));
-    ASSERT_TRUE(made) << made.error().text();
+    char directory[] = "/tmp/gpulet-sim-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
+    auto made = StateFile::create_state(directory_ + "/state", *small_machine(kGpus));
+    ASSERT_TRUE(made) << made.error().full_message();
     state_ = std::move(*made);
-    setenv("GPULET_SIM_STATE", state_.path().c_str(), 1);
+    setenv("GPULET_SIM_STATE", state_.file_path().c_str(), 1);
     ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
   }
 
@@ -34,19 +34,19 @@ class DriverTest : public testing::Test {
     while (nvmlShutdown() == NVML_SUCCESS) {
     }
     unsetenv("GPULET_SIM_STATE");
-    std::filesystem::remove_all(folder_);
+    std::filesystem::remove_all(directory_);
   }
 
-  EditGuard edit() { return state_.edit(); }
+  EditGuard edit_machine() { return state_.lock_for_edit(); }
 
-  nvmlDevice_t gpu(unsigned index) {
+  nvmlDevice_t gpu_device(unsigned index) {
     nvmlDevice_t device = nullptr;
     EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(index, &device), NVML_SUCCESS);
     return device;
   }
 
   StateFile state_;
-  std::string folder_;
+  std::string directory_;
 };
 
 }  // namespace gpulet::sim

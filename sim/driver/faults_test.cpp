@@ -13,27 +13,27 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_F(DriverTest, ALostGpuIsLostAndTheOthersAreWhole) {
-  const nvmlDevice_t lost = gpu(1);
-  std::string uuid = state_.read()->gpus[1].uuid;
-  edit()->gpus[1].faults.lost = 1;
+TEST_F(DriverTest, ALostGpuDoesNotAffectOthers) {
+  const nvmlDevice_t lost = gpu_device(1);
+  std::string uuid = state_.lock_for_read()->gpus[1].uuid;
+  edit_machine()->gpus[1].faults.lost = 1;
   unsigned value = 0;
   nvmlDevice_t device = nullptr;
   EXPECT_EQ(nvmlDeviceGetPowerUsage(lost, &value), NVML_ERROR_GPU_IS_LOST);
   EXPECT_EQ(nvmlDeviceGetSupportedVgpus(lost, &value, nullptr), NVML_ERROR_GPU_IS_LOST);
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(1, &device), NVML_ERROR_GPU_IS_LOST);
   EXPECT_EQ(nvmlDeviceGetHandleByUUID(uuid.c_str(), &device), NVML_ERROR_GPU_IS_LOST);
-  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu(0), &value), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(0), &value), NVML_SUCCESS);
   unsigned count = 0;
   EXPECT_EQ(nvmlDeviceGetCount_v2(&count), NVML_SUCCESS);
   EXPECT_EQ(count, kGpus);
-  heal_gpu(edit()->gpus[1]);
+  heal_gpu(edit_machine()->gpus[1]);
   EXPECT_EQ(nvmlDeviceGetPowerUsage(lost, &value), NVML_SUCCESS);
 }
 
-TEST_F(DriverTest, AHangingGpuHoldsUpItsOwnCallsAlone) {
-  const nvmlDevice_t hanging = gpu(2);
-  edit()->gpus[2].faults.hang = 1;
+TEST_F(DriverTest, AHangingGpuBlocksOnlyItsOwnCalls) {
+  const nvmlDevice_t hanging = gpu_device(2);
+  edit_machine()->gpus[2].faults.hang = 1;
   std::promise<nvmlReturn_t> returned;
   auto result = returned.get_future();
   std::thread caller([&] {
@@ -41,72 +41,72 @@ TEST_F(DriverTest, AHangingGpuHoldsUpItsOwnCallsAlone) {
     returned.set_value(nvmlDeviceGetTemperature(hanging, NVML_TEMPERATURE_GPU, &temperature));
   });
   unsigned value = 0;
-  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu(0), &value), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(0), &value), NVML_SUCCESS);
   EXPECT_EQ(result.wait_for(50ms), std::future_status::timeout);
   EXPECT_EQ(nvmlInit_v2(), NVML_SUCCESS);
   EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
-  edit()->gpus[2].faults.hang = 0;
+  edit_machine()->gpus[2].faults.hang = 0;
   ASSERT_EQ(result.wait_for(10s), std::future_status::ready);
   EXPECT_EQ(result.get(), NVML_SUCCESS);
   caller.join();
 }
 
-TEST_F(DriverTest, AHangEndsWithTheDriver) {
-  const nvmlDevice_t hanging = gpu(0);
-  edit()->gpus[0].faults.hang = 1;
+TEST_F(DriverTest, UnloadingTheDriverEndsAHang) {
+  const nvmlDevice_t hanging = gpu_device(0);
+  edit_machine()->gpus[0].faults.hang = 1;
   auto result = std::async(std::launch::async, [&] {
     unsigned power = 0;
     return nvmlDeviceGetPowerUsage(hanging, &power);
   });
-  unload_driver(*edit());
+  unload_driver(*edit_machine());
   ASSERT_EQ(result.wait_for(10s), std::future_status::ready);
   EXPECT_EQ(result.get(), NVML_ERROR_DRIVER_NOT_LOADED);
 }
 
-TEST_F(DriverTest, AHangingDriverHoldsUpInit) {
-  edit()->driver.hang = 1;
+TEST_F(DriverTest, AHangingDriverBlocksInit) {
+  edit_machine()->driver.hang = 1;
   auto result = std::async(std::launch::async, [] { return nvmlInit_v2(); });
   EXPECT_EQ(result.wait_for(50ms), std::future_status::timeout);
-  edit()->driver.hang = 0;
+  edit_machine()->driver.hang = 0;
   ASSERT_EQ(result.wait_for(10s), std::future_status::ready);
   EXPECT_EQ(result.get(), NVML_SUCCESS);
 }
 
-TEST_F(DriverTest, ASlowGpuTakesItsTime) {
-  const nvmlDevice_t slow = gpu(0);
-  edit()->gpus[0].faults.delay_us = 30'000;
+TEST_F(DriverTest, ASlowGpuDelaysCalls) {
+  const nvmlDevice_t slow = gpu_device(0);
+  edit_machine()->gpus[0].faults.delay_us = 30'000;
   const auto before = std::chrono::steady_clock::now();
   unsigned power = 0;
   EXPECT_EQ(nvmlDeviceGetPowerUsage(slow, &power), NVML_SUCCESS);
   EXPECT_GE(std::chrono::steady_clock::now() - before, 30ms);
 }
 
-TEST_F(DriverTest, AfterAReloadEveryoneBeginsAnew) {
-  const nvmlDevice_t before = gpu(0);
+TEST_F(DriverTest, AReloadRequiresInit) {
+  const nvmlDevice_t before = gpu_device(0);
   ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
-  edit()->gpus[0].ecc[1][0].by_location[2] = 9;
-  unload_driver(*edit());
+  edit_machine()->gpus[0].ecc[1][0].by_location[2] = 9;
+  unload_driver(*edit_machine());
   unsigned value = 0;
   EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_DRIVER_NOT_LOADED);
   EXPECT_EQ(nvmlInit_v2(), NVML_ERROR_DRIVER_NOT_LOADED);
-  load_driver(*edit());
+  load_driver(*edit_machine());
   EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_UNINITIALIZED);
   ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
   EXPECT_EQ(nvmlDeviceGetPowerUsage(before, &value), NVML_ERROR_INVALID_ARGUMENT)
       << "a handle of the driver before";
-  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu(0), &value), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(0), &value), NVML_SUCCESS);
   unsigned long long errors = 1;
-  EXPECT_EQ(
-      nvmlDeviceGetTotalEccErrors(gpu(0), NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, &errors),
-      NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetTotalEccErrors(gpu_device(0), NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC,
+                                        &errors),
+            NVML_SUCCESS);
   EXPECT_EQ(errors, 0u);
   EXPECT_EQ(nvmlShutdown(), NVML_SUCCESS);
   EXPECT_EQ(nvmlShutdown(), NVML_ERROR_UNINITIALIZED) << "users of the driver before do not count";
 }
 
-TEST_F(DriverTest, ANewMachineInTheSamePlaceIsFound) {
-  auto next = StateFile::create(state_.path(), *small_machine(2));
-  ASSERT_TRUE(next) << next.error().text();
+TEST_F(DriverTest, FindsANewMachineAtTheSamePath) {
+  auto next = StateFile::create_state(state_.file_path(), *small_machine(2));
+  ASSERT_TRUE(next) << next.error().full_message();
   unsigned count = 0;
   EXPECT_EQ(nvmlDeviceGetCount_v2(&count), NVML_ERROR_DRIVER_NOT_LOADED);
   ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
@@ -114,28 +114,28 @@ TEST_F(DriverTest, ANewMachineInTheSamePlaceIsFound) {
   EXPECT_EQ(count, 2u);
 }
 
-TEST_F(DriverTest, AReplacedCardIsAnotherOne) {
-  const nvmlDevice_t old = gpu(1);
+TEST_F(DriverTest, AReplacedCardHasAnotherIdentity) {
+  const nvmlDevice_t old = gpu_device(1);
   char before[96];
   char after[96];
   ASSERT_EQ(nvmlDeviceGetUUID(old, before, sizeof(before)), NVML_SUCCESS);
-  replace_gpu(*edit(), 1);
+  replace_gpu(*edit_machine(), 1);
   EXPECT_EQ(nvmlDeviceGetUUID(old, after, sizeof(after)), NVML_ERROR_GPU_IS_LOST);
-  ASSERT_EQ(nvmlDeviceGetUUID(gpu(1), after, sizeof(after)), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetUUID(gpu_device(1), after, sizeof(after)), NVML_SUCCESS);
   EXPECT_STRNE(before, after);
   nvmlDevice_t found = nullptr;
   EXPECT_EQ(nvmlDeviceGetHandleByUUID(before, &found), NVML_ERROR_NOT_FOUND);
 }
 
-TEST_F(DriverTest, InitFailsAsTold) {
-  edit()->driver.init_error = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
+TEST_F(DriverTest, InitReturnsTheInjectedError) {
+  edit_machine()->driver.init_error = NVML_ERROR_LIB_RM_VERSION_MISMATCH;
   EXPECT_EQ(nvmlInit_v2(), NVML_ERROR_LIB_RM_VERSION_MISMATCH);
-  edit()->gpus[0].faults.error = NVML_ERROR_RESET_REQUIRED;
+  edit_machine()->gpus[0].faults.error = NVML_ERROR_RESET_REQUIRED;
   nvmlDevice_t device = nullptr;
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_ERROR_RESET_REQUIRED);
 }
 
-TEST_F(DriverTest, AnotherProcessSeesTheSameMachine) {
+TEST_F(DriverTest, ProcessesShareTheMachine) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
@@ -149,11 +149,11 @@ TEST_F(DriverTest, AnotherProcessSeesTheSameMachine) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
   unsigned limit = 0;
-  EXPECT_EQ(nvmlDeviceGetEnforcedPowerLimit(gpu(3), &limit), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetEnforcedPowerLimit(gpu_device(3), &limit), NVML_SUCCESS);
   EXPECT_EQ(limit, 350'000u);
 }
 
-TEST_F(DriverTest, ManyThreadsAtOnce) {
+TEST_F(DriverTest, SupportsManyThreads) {
   std::atomic<unsigned> failures{0};
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < 4; ++t) {

@@ -1,10 +1,9 @@
-// From what a MIG operation said to NVML's codes and to what the driver shows of it.
+// Edits of MIG: NVML result codes, injected faults, and the /proc and /dev entries of instances.
 #pragma once
 
 #include <utility>
 
 #include "sim/driver/call.h"
-#include "sim/state/capabilities.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim {
@@ -29,34 +28,34 @@ inline nvmlReturn_t to_nvml(MigOutcome outcome) {
   return NVML_ERROR_UNKNOWN;
 }
 
-// Sleeps while the GPU's next change of MIG hangs. Returns the handle.
+// Sleeps while the GPU's next MIG change hangs. Returns the handle.
 template <class Pointer>
-Pointer after_mig_hang(Pointer handle) {
+Pointer wait_out_mig_hang(Pointer handle) {
   const StateFile* state = session().state.load(std::memory_order_acquire);
-  const auto decoded = decode(handle);
+  const auto decoded = decode_handle(handle);
   if (state == nullptr || !decoded) return handle;
   while (true) {
-    const std::uint32_t seen = state->changes();
+    const std::uint32_t seen = state->change_count();
     {
-      const ReadGuard machine = state->read();
+      const ReadGuard machine = state->lock_for_read();
       if (decoded->gpu >= machine->gpu_count || machine->driver.loaded == 0) return handle;
       const Faults& faults = machine->gpus[decoded->gpu].faults;
       if (faults.mig_hang == 0 || faults.mig_skip != 0) return handle;
     }
-    state->wait(seen, -1);
+    state->wait_for_change(seen, -1);
   }
 }
 
-// A call that changes MIG: it suffers the faults that only those have.
+// A call that changes MIG, with the faults of such calls.
 class MigEdit : public GpuEdit {
  public:
   template <class Pointer>
-  explicit MigEdit(Pointer handle) : GpuEdit(after_mig_hang(handle)) {}
+  explicit MigEdit(Pointer handle) : GpuEdit(wait_out_mig_hang(handle)) {}
 
   template <class... Pointers>
-  nvmlReturn_t refused(const Pointers*... results) const {
-    if (const auto refused = GpuEdit::refused(results...)) return refused;
-    Faults& faults = gpu().faults;
+  nvmlReturn_t entry_error(const Pointers*... results) const {
+    if (const auto error = GpuEdit::entry_error(results...)) return error;
+    Faults& faults = gpu_state().faults;
     if (faults.mig_error == 0 && faults.mig_hang == 0) return NVML_SUCCESS;
     if (faults.mig_skip != 0) {
       --faults.mig_skip;
@@ -66,11 +65,11 @@ class MigEdit : public GpuEdit {
   }
 };
 
-// Brings /proc and /dev of the driver root in line with the GPU's instances, as the kernel module and
-// nvidia-modprobe do.
-inline nvmlReturn_t show_instances(const GpuEdit& call, nvmlReturn_t outcome) {
+// After a successful change, updates /proc and /dev of the driver root, as the kernel module and
+// nvidia-modprobe do. Returns `outcome`.
+inline nvmlReturn_t publish_instances(const GpuEdit& call, nvmlReturn_t outcome) {
   const StateFile* state = session().state.load(std::memory_order_acquire);
-  if (outcome == NVML_SUCCESS) sync_capabilities(root_of_state(state->path()), call.gpu());
+  if (outcome == NVML_SUCCESS) sync_capabilities(driver_root_of_state(state->file_path()), call.gpu_state());
   return outcome;
 }
 

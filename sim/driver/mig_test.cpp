@@ -9,7 +9,7 @@
 namespace gpulet::sim {
 namespace {
 
-// The hardware's profile ids of H100 80GB.
+// Profile ids of H100 80GB.
 constexpr unsigned k1g = 19;
 constexpr unsigned k1gMedia = 20;
 constexpr unsigned k2g = 14;
@@ -22,22 +22,22 @@ class MigTest : public DriverTest {
   void SetUp() override {
     DriverTest::SetUp();
     nvmlReturn_t activation = NVML_ERROR_UNKNOWN;
-    ASSERT_EQ(nvmlDeviceSetMigMode(gpu(0), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+    ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(0), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
     ASSERT_EQ(activation, NVML_SUCCESS);
   }
-  nvmlGpuInstance_t create(unsigned profile) {
+  nvmlGpuInstance_t create_instance(unsigned profile) {
     nvmlGpuInstance_t instance = nullptr;
-    EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), profile, &instance), NVML_SUCCESS) << profile;
+    EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(0), profile, &instance), NVML_SUCCESS) << profile;
     return instance;
   }
-  nvmlGpuInstanceInfo_t info(nvmlGpuInstance_t instance) {
+  nvmlGpuInstanceInfo_t instance_info(nvmlGpuInstance_t instance) {
     nvmlGpuInstanceInfo_t found{};
     EXPECT_EQ(nvmlGpuInstanceGetInfo(instance, &found), NVML_SUCCESS);
     return found;
   }
-  unsigned capacity(unsigned profile) {
+  unsigned free_capacity(unsigned profile) {
     unsigned count = 99;
-    EXPECT_EQ(nvmlDeviceGetGpuInstanceRemainingCapacity(gpu(0), profile, &count), NVML_SUCCESS);
+    EXPECT_EQ(nvmlDeviceGetGpuInstanceRemainingCapacity(gpu_device(0), profile, &count), NVML_SUCCESS);
     return count;
   }
 };
@@ -45,17 +45,17 @@ class MigTest : public DriverTest {
 TEST_F(MigTest, ModeIsImmediateOnHopperAndPendingOnAmpere) {
   unsigned current = 0;
   unsigned pending = 0;
-  ASSERT_EQ(nvmlDeviceGetMigMode(gpu(0), &current, &pending), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(0), &current, &pending), NVML_SUCCESS);
   EXPECT_EQ(current, 1u);
-  edit()->gpus[1].mig.mode_needs_reset = 1;
+  edit_machine()->gpus[1].mig.mode_needs_reset = 1;
   nvmlReturn_t activation = NVML_SUCCESS;
-  ASSERT_EQ(nvmlDeviceSetMigMode(gpu(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
   EXPECT_EQ(activation, NVML_ERROR_RESET_REQUIRED);
-  ASSERT_EQ(nvmlDeviceGetMigMode(gpu(1), &current, &pending), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(1), &current, &pending), NVML_SUCCESS);
   EXPECT_EQ(current, 0u);
   EXPECT_EQ(pending, 1u);
-  ASSERT_TRUE(reset_gpu(*edit(), 1));
-  ASSERT_EQ(nvmlDeviceGetMigMode(gpu(1), &current, &pending), NVML_SUCCESS);
+  ASSERT_TRUE(reset_gpu(*edit_machine(), 1));
+  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(1), &current, &pending), NVML_SUCCESS);
   EXPECT_EQ(current, 1u);
 }
 
@@ -63,118 +63,119 @@ TEST_F(MigTest, ModeWaitsForAnIdleGpu) {
   Process process{};
   process.pid = 99;
   process.gpu_instance = process.compute_instance = kNoInstance;
-  ASSERT_TRUE(add_process(edit()->gpus[1], process));
+  ASSERT_TRUE(add_process(edit_machine()->gpus[1], process));
   nvmlReturn_t activation = NVML_SUCCESS;
-  ASSERT_EQ(nvmlDeviceSetMigMode(gpu(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
   EXPECT_EQ(activation, NVML_ERROR_IN_USE);
-  ASSERT_TRUE(remove_process(edit()->gpus[1], 99));
-  ASSERT_EQ(nvmlDeviceSetMigMode(gpu(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  ASSERT_TRUE(remove_process(edit_machine()->gpus[1], 99));
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
   EXPECT_EQ(activation, NVML_SUCCESS);
-  // With instances on it, MIG stays on.
-  create(k7g);
-  ASSERT_EQ(nvmlDeviceSetMigMode(gpu(0), NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
+  // MIG stays on while instances exist.
+  create_instance(k7g);
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(0), NVML_DEVICE_MIG_DISABLE, &activation), NVML_SUCCESS);
   EXPECT_EQ(activation, NVML_ERROR_IN_USE);
 }
 
-TEST_F(MigTest, OffMeansNotSupported) {
+TEST_F(MigTest, IsNotSupportedWithMigOff) {
   nvmlGpuInstance_t instance = nullptr;
-  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(1), k1g, &instance), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(1), k1g, &instance), NVML_ERROR_NOT_SUPPORTED);
   unsigned count = 0;
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceRemainingCapacity(gpu(1), k1g, &count), NVML_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(nvmlDeviceGetMaxMigDeviceCount(gpu(1), &count), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceRemainingCapacity(gpu_device(1), k1g, &count), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetMaxMigDeviceCount(gpu_device(1), &count), NVML_SUCCESS);
   EXPECT_EQ(count, 0u);
-  EXPECT_EQ(nvmlDeviceGetMaxMigDeviceCount(gpu(0), &count), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetMaxMigDeviceCount(gpu_device(0), &count), NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
-  edit()->gpus[2].mig.capable = 0;
-  EXPECT_EQ(nvmlDeviceGetMigMode(gpu(2), &count, &count), NVML_ERROR_NOT_SUPPORTED);
+  edit_machine()->gpus[2].mig.capable = 0;
+  EXPECT_EQ(nvmlDeviceGetMigMode(gpu_device(2), &count, &count), NVML_ERROR_NOT_SUPPORTED);
 }
 
 TEST_F(MigTest, ProfilesAndPlacements) {
   nvmlGpuInstanceProfileInfo_v2_t profile{};
   profile.version = nvmlGpuInstanceProfileInfo_v2;
-  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE, &profile),
+  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu_device(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE, &profile),
             NVML_SUCCESS);
   EXPECT_EQ(profile.id, k3g);
   EXPECT_STREQ(profile.name, "MIG 3g.40gb");
   EXPECT_EQ(profile.sliceCount, 3u);
   nvmlGpuInstanceProfileInfo_v3_t third{};
   third.version = nvmlGpuInstanceProfileInfo_v3;
-  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE,
+  ASSERT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu_device(0), NVML_GPU_INSTANCE_PROFILE_3_SLICE,
                                                  reinterpret_cast<nvmlGpuInstanceProfileInfo_v2_t*>(&third)),
             NVML_SUCCESS);
   EXPECT_STREQ(third.name, "MIG 3g.40gb");
   profile.version = 7;
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu(0), 0, &profile), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfoV(gpu_device(0), 0, &profile),
+            NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
   nvmlGpuInstanceProfileInfo_t plain{};
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_6_SLICE, &plain),
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu_device(0), NVML_GPU_INSTANCE_PROFILE_6_SLICE, &plain),
             NVML_ERROR_NOT_SUPPORTED);
-  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu(0), NVML_GPU_INSTANCE_PROFILE_COUNT, &plain),
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceProfileInfo(gpu_device(0), NVML_GPU_INSTANCE_PROFILE_COUNT, &plain),
             NVML_ERROR_INVALID_ARGUMENT);
 
   unsigned count = 0;
-  ASSERT_EQ(nvmlDeviceGetGpuInstancePossiblePlacements_v2(gpu(1), k3g, nullptr, &count), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetGpuInstancePossiblePlacements_v2(gpu_device(1), k3g, nullptr, &count), NVML_SUCCESS);
   ASSERT_EQ(count, 2u);
   nvmlGpuInstancePlacement_t places[2];
-  ASSERT_EQ(nvmlDeviceGetGpuInstancePossiblePlacements_v2(gpu(1), k3g, places, &count), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetGpuInstancePossiblePlacements_v2(gpu_device(1), k3g, places, &count), NVML_SUCCESS);
   EXPECT_EQ(places[1].start, 4u);
   EXPECT_EQ(places[1].size, 4u);
 }
 
-// The order and the ids that NVIDIA's MIG user guide prints for its examples.
-TEST_F(MigTest, PlacesAndNumbersAsHardware) {
+// The order and ids of the examples in NVIDIA's MIG user guide.
+TEST_F(MigTest, PlacesAndNumbersLikeHardware) {
   const unsigned starts[] = {6, 4, 5, 0, 1, 2, 3};
   const unsigned ids[] = {9, 7, 8, 11, 12, 13, 14};
   for (unsigned i = 0; i < 7; ++i) {
-    EXPECT_EQ(capacity(k1g), 7 - i);
-    const auto made = info(create(k1g));
+    EXPECT_EQ(free_capacity(k1g), 7 - i);
+    const auto made = instance_info(create_instance(k1g));
     EXPECT_EQ(made.placement.start, starts[i]);
     EXPECT_EQ(made.id, ids[i]);
   }
   nvmlGpuInstance_t none = nullptr;
-  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1g, &none), NVML_ERROR_INSUFFICIENT_RESOURCES);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(0), k1g, &none), NVML_ERROR_INSUFFICIENT_RESOURCES);
 }
 
 TEST_F(MigTest, MixedLayout) {
-  const auto three = info(create(k3g));
+  const auto three = instance_info(create_instance(k3g));
   EXPECT_EQ(three.id, 2u);
   EXPECT_EQ(three.placement.start, 0u);
-  const auto two = info(create(k2g));
+  const auto two = instance_info(create_instance(k2g));
   EXPECT_EQ(two.id, 3u);
   EXPECT_EQ(two.placement.start, 4u);
-  EXPECT_EQ(info(create(k1g)).id, 9u);
-  EXPECT_EQ(capacity(k4g), 0u);
-  EXPECT_EQ(capacity(k7g), 0u);
-  EXPECT_EQ(capacity(k1g), 0u) << "slice 7 has memory only, and 3g leaves none of its four";
+  EXPECT_EQ(instance_info(create_instance(k1g)).id, 9u);
+  EXPECT_EQ(free_capacity(k4g), 0u);
+  EXPECT_EQ(free_capacity(k7g), 0u);
+  EXPECT_EQ(free_capacity(k1g), 0u) << "slice 7 has memory only, and 3g leaves none of its four";
 }
 
-TEST_F(MigTest, MediaEnginesAreSharedOutOnce) {
-  create(k1gMedia);
-  EXPECT_EQ(capacity(k1gMedia), 0u);
-  EXPECT_EQ(capacity(k1g), 6u);
+TEST_F(MigTest, AssignsMediaEnginesOnce) {
+  create_instance(k1gMedia);
+  EXPECT_EQ(free_capacity(k1gMedia), 0u);
+  EXPECT_EQ(free_capacity(k1g), 6u);
   nvmlGpuInstance_t none = nullptr;
-  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1gMedia, &none), NVML_ERROR_INSUFFICIENT_RESOURCES);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(0), k1gMedia, &none), NVML_ERROR_INSUFFICIENT_RESOURCES);
 }
 
-TEST_F(MigTest, PlacementsAskedForAreKept) {
+TEST_F(MigTest, HonoursRequestedPlacements) {
   nvmlGpuInstance_t instance = nullptr;
   const nvmlGpuInstancePlacement_t at_four{4, 4};
-  ASSERT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &at_four, &instance), NVML_SUCCESS);
-  EXPECT_EQ(info(instance).id, 1u);
-  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &at_four, &instance),
+  ASSERT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu_device(0), k3g, &at_four, &instance), NVML_SUCCESS);
+  EXPECT_EQ(instance_info(instance).id, 1u);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu_device(0), k3g, &at_four, &instance),
             NVML_ERROR_INSUFFICIENT_RESOURCES);
   const nvmlGpuInstancePlacement_t odd{1, 4};
-  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu(0), k3g, &odd, &instance),
+  EXPECT_EQ(nvmlDeviceCreateGpuInstanceWithPlacement(gpu_device(0), k3g, &odd, &instance),
             NVML_ERROR_INVALID_ARGUMENT);
 }
 
 TEST_F(MigTest, LifeOfAMigDevice) {
-  const nvmlGpuInstance_t instance = create(k3g);
+  const nvmlGpuInstance_t instance = create_instance(k3g);
   nvmlComputeInstance_t compute = nullptr;
   ASSERT_EQ(nvmlGpuInstanceCreateComputeInstance(instance, 2, &compute), NVML_SUCCESS);
   nvmlDevice_t mig = nullptr;
-  ASSERT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 0, &mig), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu_device(0), 0, &mig), NVML_SUCCESS);
   nvmlDevice_t none = nullptr;
-  EXPECT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 1, &none), NVML_ERROR_NOT_FOUND);
+  EXPECT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu_device(0), 1, &none), NVML_ERROR_NOT_FOUND);
   unsigned value = 0;
   ASSERT_EQ(nvmlDeviceIsMigDeviceHandle(mig, &value), NVML_SUCCESS);
   EXPECT_EQ(value, 1u);
@@ -184,7 +185,7 @@ TEST_F(MigTest, LifeOfAMigDevice) {
   EXPECT_EQ(value, 0u);
   nvmlDevice_t parent = nullptr;
   ASSERT_EQ(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig, &parent), NVML_SUCCESS);
-  EXPECT_EQ(parent, gpu(0));
+  EXPECT_EQ(parent, gpu_device(0));
   char text[96];
   ASSERT_EQ(nvmlDeviceGetName(mig, text, sizeof(text)), NVML_SUCCESS);
   EXPECT_STREQ(text, "NVIDIA H100 80GB HBM3 MIG 3g.40gb");
@@ -199,21 +200,21 @@ TEST_F(MigTest, LifeOfAMigDevice) {
   EXPECT_EQ(attributes.memorySizeMB, 40320u);
   EXPECT_EQ(nvmlDeviceGetTemperature(mig, NVML_TEMPERATURE_GPU, &value), NVML_ERROR_INVALID_ARGUMENT);
   nvmlUtilization_t utilization{};
-  EXPECT_EQ(nvmlDeviceGetUtilizationRates(gpu(0), &utilization), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetUtilizationRates(gpu_device(0), &utilization), NVML_ERROR_NOT_SUPPORTED);
 
   Process process{};
   process.pid = 7;
   process.gpu_instance = 2;
   process.compute_instance = 0;
   process.memory_bytes = 1u << 30;
-  ASSERT_TRUE(add_process(edit()->gpus[0], process));
+  ASSERT_TRUE(add_process(edit_machine()->gpus[0], process));
   nvmlMemory_t memory{};
   ASSERT_EQ(nvmlDeviceGetMemoryInfo(mig, &memory), NVML_SUCCESS);
   EXPECT_EQ(memory.total, 40320ull << 20);
   EXPECT_EQ(memory.used, 1u << 30);
   EXPECT_EQ(nvmlComputeInstanceDestroy(compute), NVML_ERROR_IN_USE);
   EXPECT_EQ(nvmlGpuInstanceDestroy(instance), NVML_ERROR_IN_USE);
-  ASSERT_TRUE(remove_process(edit()->gpus[0], 7));
+  ASSERT_TRUE(remove_process(edit_machine()->gpus[0], 7));
   EXPECT_EQ(nvmlComputeInstanceDestroy(compute), NVML_SUCCESS);
   EXPECT_EQ(nvmlComputeInstanceDestroy(compute), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetName(mig, text, sizeof(text)), NVML_ERROR_INVALID_ARGUMENT);
@@ -221,38 +222,38 @@ TEST_F(MigTest, LifeOfAMigDevice) {
   EXPECT_EQ(nvmlGpuInstanceDestroy(instance), NVML_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(MigTest, TheCallThatIsToldToFailsOnceWithoutEffect) {
-  edit()->gpus[0].faults.mig_error = NVML_ERROR_INSUFFICIENT_RESOURCES;
-  edit()->gpus[0].faults.mig_skip = 1;
-  const nvmlGpuInstance_t first = create(k1g);
+TEST_F(MigTest, AnInjectedErrorFailsOneCall) {
+  edit_machine()->gpus[0].faults.mig_error = NVML_ERROR_INSUFFICIENT_RESOURCES;
+  edit_machine()->gpus[0].faults.mig_skip = 1;
+  const nvmlGpuInstance_t first = create_instance(k1g);
   nvmlGpuInstance_t second = nullptr;
-  // What only reads neither fails nor counts.
-  EXPECT_EQ(info(first).profileId, k1g);
-  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1g, &second), NVML_ERROR_INSUFFICIENT_RESOURCES);
-  EXPECT_EQ(capacity(k1g), 6u);
-  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu(0), k1g, &second), NVML_SUCCESS);
+  // Reads neither fail nor count.
+  EXPECT_EQ(instance_info(first).profileId, k1g);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(0), k1g, &second), NVML_ERROR_INSUFFICIENT_RESOURCES);
+  EXPECT_EQ(free_capacity(k1g), 6u);
+  EXPECT_EQ(nvmlDeviceCreateGpuInstance(gpu_device(0), k1g, &second), NVML_SUCCESS);
   nvmlReturn_t activation = NVML_SUCCESS;
-  edit()->gpus[1].faults.mig_error = NVML_ERROR_UNKNOWN;
-  EXPECT_EQ(nvmlDeviceSetMigMode(gpu(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_ERROR_UNKNOWN);
-  edit()->gpus[0].faults.mig_error = NVML_ERROR_IN_USE;
+  edit_machine()->gpus[1].faults.mig_error = NVML_ERROR_UNKNOWN;
+  EXPECT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_ERROR_UNKNOWN);
+  edit_machine()->gpus[0].faults.mig_error = NVML_ERROR_IN_USE;
   EXPECT_EQ(nvmlGpuInstanceDestroy(first), NVML_ERROR_IN_USE);
   EXPECT_EQ(nvmlGpuInstanceDestroy(first), NVML_SUCCESS);
 }
 
-TEST_F(MigTest, TheCallThatIsToldToHangsUntilHealed) {
-  const nvmlGpuInstance_t first = create(k1g);
-  edit()->gpus[0].faults.mig_hang = 1;
+TEST_F(MigTest, AnInjectedHangLastsUntilHealed) {
+  const nvmlGpuInstance_t first = create_instance(k1g);
+  edit_machine()->gpus[0].faults.mig_hang = 1;
   auto destroyed = std::async(std::launch::async, [&] { return nvmlGpuInstanceDestroy(first); });
-  // The rest of the GPU answers.
-  EXPECT_EQ(info(first).profileId, k1g);
+  // Other calls of the GPU respond.
+  EXPECT_EQ(instance_info(first).profileId, k1g);
   EXPECT_EQ(destroyed.wait_for(std::chrono::milliseconds(20)), std::future_status::timeout);
-  heal_gpu(edit()->gpus[0]);
+  heal_gpu(edit_machine()->gpus[0]);
   EXPECT_EQ(destroyed.get(), NVML_SUCCESS);
-  EXPECT_EQ(capacity(k1g), 7u);
+  EXPECT_EQ(free_capacity(k1g), 7u);
 }
 
 TEST_F(MigTest, ComputeInstancesShareOneGpuInstance) {
-  const nvmlGpuInstance_t instance = create(k4g);
+  const nvmlGpuInstance_t instance = create_instance(k4g);
   nvmlComputeInstanceProfileInfo_v2_t profile{};
   profile.version = nvmlComputeInstanceProfileInfo_v2;
   ASSERT_EQ(nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, 1, 0, &profile), NVML_SUCCESS);
@@ -275,7 +276,7 @@ TEST_F(MigTest, ComputeInstancesShareOneGpuInstance) {
   EXPECT_EQ(nvmlGpuInstanceCreateComputeInstance(instance, 1, &none), NVML_ERROR_INSUFFICIENT_RESOURCES);
   nvmlDevice_t mig = nullptr;
   char name[96];
-  ASSERT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), 1, &mig), NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMigDeviceHandleByIndex(gpu_device(0), 1, &mig), NVML_SUCCESS);
   ASSERT_EQ(nvmlDeviceGetName(mig, name, sizeof(name)), NVML_SUCCESS);
   EXPECT_STREQ(name, "NVIDIA H100 80GB HBM3 MIG 1c.4g.40gb");
 }

@@ -1,4 +1,4 @@
-// The processes on a GPU or on a MIG device.
+// Processes on a GPU or a MIG device.
 #include <algorithm>
 #include <chrono>
 #include <type_traits>
@@ -15,7 +15,7 @@ constexpr std::uint8_t kGraphics = 1;
 constexpr std::uint8_t kMps = 2;
 constexpr std::uint8_t kAnyKind = 0xff;
 
-bool belongs(const GpuCall& call, const Process& process, std::uint8_t kind) {
+bool is_on_device(const GpuCall& call, const Process& process, std::uint8_t kind) {
   if (process.pid == 0 || (kind != kAnyKind && process.kind != kind)) return false;
   if (!call.is_mig()) return true;
   return process.gpu_instance == call.gpu_instance().id &&
@@ -23,13 +23,14 @@ bool belongs(const GpuCall& call, const Process& process, std::uint8_t kind) {
 }
 
 unsigned int count_processes(const GpuCall& call, std::uint8_t kind) {
-  const auto& all = call.gpu().processes;
-  return static_cast<unsigned int>(std::count_if(
-      std::begin(all), std::end(all), [&](const Process& process) { return belongs(call, process, kind); }));
+  const auto& all = call.gpu_state().processes;
+  return static_cast<unsigned int>(std::count_if(std::begin(all), std::end(all), [&](const Process& process) {
+    return is_on_device(call, process, kind);
+  }));
 }
 
 template <class Info>
-void fill(const Process& process, Info* info) {
+void fill_process(const Process& process, Info* info) {
   *info = {};
   info->pid = process.pid;
   info->usedGpuMemory = process.memory_bytes;
@@ -40,16 +41,16 @@ void fill(const Process& process, Info* info) {
 }
 
 template <class Info>
-nvmlReturn_t list(nvmlDevice_t device, std::uint8_t kind, unsigned int* count, Info* infos) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(count)) return refused;
+nvmlReturn_t list_processes(nvmlDevice_t device, std::uint8_t kind, unsigned int* count, Info* infos) {
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(count)) return error;
   const unsigned int room = *count;
   *count = count_processes(call, kind);
   if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
   if (*count != 0 && infos == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   unsigned int next = 0;
-  for (const Process& process : call.gpu().processes) {
-    if (belongs(call, process, kind)) fill(process, &infos[next++]);
+  for (const Process& process : call.gpu_state().processes) {
+    if (is_on_device(call, process, kind)) fill_process(process, &infos[next++]);
   }
   return NVML_SUCCESS;
 }
@@ -63,47 +64,47 @@ unsigned long long now_us() {
 
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
                                                   nvmlProcessInfo_v1_t* infos) {
-  return list(device, kCompute, count, infos);
+  return list_processes(device, kCompute, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
                                                      nvmlProcessInfo_v2_t* infos) {
-  return list(device, kCompute, count, infos);
+  return list_processes(device, kCompute, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                      nvmlProcessInfo_t* infos) {
-  return list(device, kCompute, count, infos);
+  return list_processes(device, kCompute, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count,
                                                    nvmlProcessInfo_v1_t* infos) {
-  return list(device, kGraphics, count, infos);
+  return list_processes(device, kGraphics, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
                                                       nvmlProcessInfo_v2_t* infos) {
-  return list(device, kGraphics, count, infos);
+  return list_processes(device, kGraphics, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                       nvmlProcessInfo_t* infos) {
-  return list(device, kGraphics, count, infos);
+  return list_processes(device, kGraphics, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
                                                      nvmlProcessInfo_v1_t* infos) {
-  return list(device, kMps, count, infos);
+  return list_processes(device, kMps, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int* count,
                                                         nvmlProcessInfo_v2_t* infos) {
-  return list(device, kMps, count, infos);
+  return list_processes(device, kMps, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                         nvmlProcessInfo_t* infos) {
-  return list(device, kMps, count, infos);
+  return list_processes(device, kMps, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t* details) {
-  const GpuCall call(device, Accepts::kMigToo);
-  if (const auto refused = call.refused(details)) return refused;
+  const GpuCall call(device, Accepts::kGpuOrMig);
+  if (const auto error = call.entry_error(details)) return error;
   if (details->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   if (details->mode > NVML_PROCESS_MODE_ALL) return NVML_ERROR_INVALID_ARGUMENT;
-  if (call.gpu().architecture < NVML_DEVICE_ARCH_HOPPER) return NVML_ERROR_NOT_SUPPORTED;
+  if (call.gpu_state().architecture < NVML_DEVICE_ARCH_HOPPER) return NVML_ERROR_NOT_SUPPORTED;
   // NVML_PROCESS_MODE_* number the kinds as Process::kind does.
   const auto kind =
       details->mode == NVML_PROCESS_MODE_ALL ? kAnyKind : static_cast<std::uint8_t>(details->mode);
@@ -112,8 +113,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
   if (details->numProcArrayEntries > room) return NVML_ERROR_INSUFFICIENT_SIZE;
   if (details->numProcArrayEntries != 0 && details->procArray == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   unsigned int next = 0;
-  for (const Process& process : call.gpu().processes) {
-    if (belongs(call, process, kind)) fill(process, &details->procArray[next++]);
+  for (const Process& process : call.gpu_state().processes) {
+    if (is_on_device(call, process, kind)) fill_process(process, &details->procArray[next++]);
   }
   return NVML_SUCCESS;
 }
@@ -121,8 +122,8 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t* samples,
                                              unsigned int* count, unsigned long long last_seen) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(count)) return refused;
-  if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (const auto error = call.entry_error(count)) return error;
+  if (call.gpu_state().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
   const unsigned long long now = now_us();
   const unsigned int total = count_processes(call, kAnyKind);
   const unsigned int room = *count;
@@ -133,8 +134,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
   *count = total;
   if (samples == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
   unsigned int next = 0;
-  for (const Process& process : call.gpu().processes) {
-    if (belongs(call, process, kAnyKind))
+  for (const Process& process : call.gpu_state().processes) {
+    if (is_on_device(call, process, kAnyKind))
       samples[next++] = {process.pid, now, process.sm_utilization, process.memory_utilization, 0, 0};
   }
   return NVML_SUCCESS;
@@ -143,9 +144,9 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
                                                    nvmlProcessesUtilizationInfo_t* info) {
   const GpuCall call(device);
-  if (const auto refused = call.refused(info)) return refused;
+  if (const auto error = call.entry_error(info)) return error;
   if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  if (call.gpu().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (call.gpu_state().mig.current != 0) return NVML_ERROR_NOT_SUPPORTED;
   const unsigned long long now = now_us();
   const unsigned int total = count_processes(call, kAnyKind);
   const unsigned int room = info->processSamplesCount;
@@ -153,8 +154,8 @@ nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
   if (total == 0 || now <= info->lastSeenTimeStamp) return NVML_ERROR_NOT_FOUND;
   if (info->procUtilArray == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
   unsigned int next = 0;
-  for (const Process& process : call.gpu().processes) {
-    if (!belongs(call, process, kAnyKind)) continue;
+  for (const Process& process : call.gpu_state().processes) {
+    if (!is_on_device(call, process, kAnyKind)) continue;
     info->procUtilArray[next++] = {
         now, process.pid, process.sm_utilization, process.memory_utilization, 0, 0, 0, 0};
   }

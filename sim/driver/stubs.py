@@ -42,11 +42,11 @@ def main():
         output.write("// Made by sim/driver/stubs.py from nvml.h.\n")
         output.write('#include "sim/driver/call.h"\n\nnamespace {\n\n')
         output.write("nvmlReturn_t unsupported() {\n")
-        output.write("  const nvmlReturn_t refused = gpulet::sim::enter_driver();\n")
-        output.write("  return refused != NVML_SUCCESS ? refused : NVML_ERROR_NOT_SUPPORTED;\n}\n\n")
+        output.write("  const nvmlReturn_t error = gpulet::sim::enter_driver();\n")
+        output.write("  return error != NVML_SUCCESS ? error : NVML_ERROR_NOT_SUPPORTED;\n}\n\n")
         output.write("nvmlReturn_t unsupported(nvmlDevice_t device) {\n")
-        output.write("  const auto refused = gpulet::sim::GpuCall(device, gpulet::sim::Accepts::kMigToo).refused();\n")
-        output.write("  return refused != NVML_SUCCESS ? refused : NVML_ERROR_NOT_SUPPORTED;\n}\n\n}  // namespace\n\n")
+        output.write("  const auto error = gpulet::sim::GpuCall(device, gpulet::sim::Accepts::kGpuOrMig).entry_error();\n")
+        output.write("  return error != NVML_SUCCESS ? error : NVML_ERROR_NOT_SUPPORTED;\n}\n\n}  // namespace\n\n")
         for name in sorted(set(functions) - defined):
             output.write(stub(name, functions[name]))
 

@@ -1,4 +1,4 @@
-// Calls about the driver and the node: versions, process names, what this kind of machine does not have.
+// Calls about the driver and the node: versions, process names, units that this machine does not have.
 #include <cstdio>
 #include <string>
 
@@ -9,31 +9,31 @@ using namespace gpulet::sim;
 
 namespace {
 
-// Runs `read(machine, gpulet's driver)` under the lock.
+// Runs `read(machine)` under the lock.
 template <class Read>
-nvmlReturn_t with_machine(const void* result, Read read) {
-  if (const auto refused = pass_driver_faults()) return refused;
-  const ReadGuard machine = session().state.load(std::memory_order_acquire)->read();
-  if (const auto refused = driver_ready(*machine)) return refused;
+nvmlReturn_t read_machine_value(const void* result, Read read) {
+  if (const auto error = wait_out_driver_faults()) return error;
+  const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();
+  if (const auto error = driver_ready(*machine)) return error;
   if (result == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
   return read(*machine);
 }
 
-nvmlReturn_t none_of(unsigned int* count) {
-  return with_machine(count, [count](const Machine&) {
+nvmlReturn_t report_none(unsigned int* count) {
+  return read_machine_value(count, [count](const Machine&) {
     *count = 0;
     return NVML_SUCCESS;
   });
 }
 
 nvmlReturn_t cuda_version(int* version) {
-  return with_machine(version, [version](const Machine& machine) {
+  return read_machine_value(version, [version](const Machine& machine) {
     return put_reported(machine.driver.cuda_version, version);
   });
 }
 
-// The first word of the command line, as NVML gives it. Empty when there is no such process.
-std::string command_of(unsigned int pid) {
+// Returns argv[0] of a process, as NVML does; "" if there is none.
+std::string process_command(unsigned int pid) {
   auto line = gpulet::read_file("/proc/" + std::to_string(pid) + "/cmdline");
   return line ? std::string(line->c_str()) : std::string();
 }
@@ -111,12 +111,12 @@ const char* nvmlErrorString(nvmlReturn_t result) {
 }
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {
-  return with_machine(
+  return read_machine_value(
       version, [=](const Machine& machine) { return put_text(machine.driver.version, version, length); });
 }
 
 nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int length) {
-  return with_machine(version, [=](const Machine& machine) {
+  return read_machine_value(version, [=](const Machine& machine) {
     return put_text(machine.driver.nvml_version, version, length);
   });
 }
@@ -125,7 +125,7 @@ nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) { return cuda_version(
 nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return cuda_version(version); }
 
 nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t* info, unsigned int length) {
-  return with_machine(info, [=](const Machine& machine) {
+  return read_machine_value(info, [=](const Machine& machine) {
     if (info->version != nvmlSystemDriverBranchInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     // "r570_00" of "570.124.06".
     const std::string version = machine.driver.version;
@@ -136,7 +136,7 @@ nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t* info, unsig
 
 nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int length) {
   std::string found;
-  const nvmlReturn_t status = with_machine(name, [&](const Machine& machine) {
+  const nvmlReturn_t status = read_machine_value(name, [&](const Machine& machine) {
     for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
       for (const Process& process : machine.gpus[i].processes) {
         if (process.pid == pid && pid != 0) found = process.name;
@@ -146,20 +146,20 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char* name, unsigned int
   });
   if (status != NVML_SUCCESS) return status;
   if (length == 0) return NVML_ERROR_INVALID_ARGUMENT;
-  if (found.empty()) found = command_of(pid);
+  if (found.empty()) found = process_command(pid);
   if (found.empty()) return NVML_ERROR_NOT_FOUND;
   return put_text(found.c_str(), name, length);
 }
 
-nvmlReturn_t nvmlSystemGetHicVersion(unsigned int* count, nvmlHwbcEntry_t*) { return none_of(count); }
-nvmlReturn_t nvmlUnitGetCount(unsigned int* count) { return none_of(count); }
-nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int* count) { return none_of(count); }
+nvmlReturn_t nvmlSystemGetHicVersion(unsigned int* count, nvmlHwbcEntry_t*) { return report_none(count); }
+nvmlReturn_t nvmlUnitGetCount(unsigned int* count) { return report_none(count); }
+nvmlReturn_t nvmlGetExcludedDeviceCount(unsigned int* count) { return report_none(count); }
 
 nvmlReturn_t nvmlUnitGetHandleByIndex(unsigned int, nvmlUnit_t*) {
-  const nvmlReturn_t refused = enter_driver();
-  return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
+  const nvmlReturn_t error = enter_driver();
+  return error != NVML_SUCCESS ? error : NVML_ERROR_INVALID_ARGUMENT;
 }
 nvmlReturn_t nvmlGetExcludedDeviceInfoByIndex(unsigned int, nvmlExcludedDeviceInfo_t*) {
-  const nvmlReturn_t refused = enter_driver();
-  return refused != NVML_SUCCESS ? refused : NVML_ERROR_INVALID_ARGUMENT;
+  const nvmlReturn_t error = enter_driver();
+  return error != NVML_SUCCESS ? error : NVML_ERROR_INVALID_ARGUMENT;
 }

@@ -1,21 +1,30 @@
-// Pods are admitted and removed.
-// Source: Kubernetes 1.36, devicemanager/manager.go (devicesToAllocate, filterByAffinity) and topology_hints.go.
-#include <algorithm>
+// Admission and removal of Pods.
+// Source: Kubernetes 1.36, devicemanager/manager.go (devicesToAllocate, filterByAffinity) and
+// topology_hints.go.
+#include "sim/kubelet/admission.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <functional>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "base/text.h"
 #include "sim/kubelet/kubelet_impl.h"
-#include "sim/kubelet/numa.h"
 
 namespace gpulet::sim {
 namespace {
 
-tl::unexpected<Error> unexpected(const std::string& why) {
+tl::unexpected<Error> admission_error(const std::string& why) {
   return fail(Code::kFailedPrecondition,
               "UnexpectedAdmissionError: Allocate failed due to " + why + ", which is unexpected");
 }
 
 }  // namespace
 
-std::shared_ptr<PluginClient> Kubelet::Impl::client_of(const std::string& resource) const {
+std::shared_ptr<PluginClient> Kubelet::Impl::find_client(const std::string& resource) const {
   const auto it = clients.find(resource);
   return it == clients.end() ? nullptr : it->second;
 }
@@ -34,7 +43,7 @@ std::set<std::string> Kubelet::Impl::free_devices(const std::string& resource) c
   return free;
 }
 
-Result<PodGrant> Kubelet::admit(PodRequest pod) {
+Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
   std::lock_guard admitting(impl_->admitting);
   if (pod.uid.empty()) pod.uid = pod.name_space + "/" + pod.name;
   {
@@ -53,14 +62,14 @@ Result<PodGrant> Kubelet::admit(PodRequest pod) {
     return fail(status.error());
   }
   impl_->state.pods[pod.uid] = pod;
-  // What the calls gave is put together from the ledger, so that a restart says the same.
+  // Built from the entries, as after a restart.
   impl_->rebuild_grant(pod);
   impl_->save_checkpoint();
   impl_->changed.notify_all();
   return impl_->state.grants.at(pod.uid);
 }
 
-Status Kubelet::remove(const std::string& uid) {
+Status Kubelet::remove_pod(const std::string& uid) {
   std::lock_guard admitting(impl_->admitting);
   std::lock_guard lock(impl_->mutex);
   if (impl_->state.pods.erase(uid) == 0) return fail(Code::kNotFound, "no such Pod", uid);
@@ -79,8 +88,9 @@ Status Kubelet::Impl::admit_container(const PodRequest& pod, const ContainerRequ
     for (const auto& [name, count] : container.resources) {
       const auto it = state.resources.find(name);
       if (it == state.resources.end()) {
-        return fail(Code::kFailedPrecondition, "OutOf" + name + ": Node didn't have enough resource: " + name +
-                                                   ", requested: " + std::to_string(count) + ", used: 0, capacity: 0");
+        return fail(Code::kFailedPrecondition,
+                    "OutOf" + name + ": Node didn't have enough resource: " + name +
+                        ", requested: " + std::to_string(count) + ", used: 0, capacity: 0");
       }
       NumaDemand demand;
       demand.request = count;
@@ -91,77 +101,82 @@ Status Kubelet::Impl::admit_container(const PodRequest& pod, const ContainerRequ
       }
       demands.push_back(std::move(demand));
     }
-    decision = decide(settings.topology, demands);
+    decision = decide_numa_affinity(settings.topology, demands);
   }
   if (!decision.admit) {
     return fail(Code::kFailedPrecondition,
                 "TopologyAffinityError: Resources cannot be allocated with Topology locality");
   }
   for (const auto& [name, count] : container.resources) {
-    if (count > 0) GPULET_TRY(allocate(pod, container, name, count, decision.affinity));
+    if (count > 0) GPULET_TRY(allocate_devices(pod, container, name, count, decision.affinity));
   }
   return {};
 }
 
-// The devices to take, in the order of taking: aligned ones first, as the plugin prefers among them.
-Result<std::vector<std::string>> Kubelet::Impl::choose(std::unique_lock<std::mutex>& lock, const std::string& resource,
-                                                       std::size_t count,
-                                                       const std::optional<std::set<int>>& affinity) {
+// The devices to allocate, in order: aligned ones first, among them the preferred ones.
+Result<std::vector<std::string>> Kubelet::Impl::choose_devices(std::unique_lock<std::mutex>& lock,
+                                                               const std::string& resource, std::size_t count,
+                                                               const std::optional<std::set<int>>& affinity) {
   const auto known = state.resources.at(resource);
   if (known.allocatable() == 0) {
-    return unexpected("no healthy devices present; cannot allocate unhealthy devices " + resource);
+    return admission_error("no healthy devices present; cannot allocate unhealthy devices " + resource);
   }
   const auto free = free_devices(resource);
   if (free.size() < count) {
-    return unexpected("requested number of devices unavailable for " + resource + ". Requested: " +
-                      std::to_string(count) + ", Available: " + std::to_string(free.size()));
+    return admission_error("requested number of devices unavailable for " + resource + ". Requested: " +
+                           std::to_string(count) + ", Available: " + std::to_string(free.size()));
   }
   std::vector<std::string> aligned, unaligned, unknown, taken;
   for (const auto& id : free) {
     const auto& nodes = known.devices.at(id).numa_nodes;
-    const bool inside = affinity && std::ranges::any_of(nodes, [&](int node) { return affinity->contains(node); });
+    const bool inside =
+        affinity && std::ranges::any_of(nodes, [&](int node) { return affinity->contains(node); });
     (inside ? aligned : nodes.empty() || !affinity ? unknown : unaligned).push_back(id);
   }
   const auto take_from = [&](const std::vector<std::string>& ids) {
     for (const auto& id : ids) {
-      if (taken.size() < count && free.contains(id) && std::ranges::count(taken, id) == 0) taken.push_back(id);
+      if (taken.size() < count && free.contains(id) && std::ranges::count(taken, id) == 0)
+        taken.push_back(id);
     }
     return taken.size() == count;
   };
   const bool aligned_suffice = count < aligned.size();
   if (!aligned_suffice && take_from(aligned)) return taken;
   if (known.preferred_allocation_available) {
-    const auto client = client_of(resource);
+    const auto client = find_client(resource);
     const auto must = taken;
     const auto from = aligned_suffice ? aligned : std::vector<std::string>(free.begin(), free.end());
     lock.unlock();
-    auto preferred = timed(*this, "GetPreferredAllocation", resource, [&]() -> Result<std::vector<std::string>> {
-      if (!client) return fail(Code::kUnavailable, "no plugin");
-      return client->preferred(from, must, count);
-    });
+    auto preferred =
+        timed_call(*this, "GetPreferredAllocation", resource, [&]() -> Result<std::vector<std::string>> {
+          if (!client) return fail(Code::kUnavailable, "no plugin");
+          return client->get_preferred_allocation(from, must, count);
+        });
     lock.lock();
     if (!preferred) {
-      return unexpected("device plugin GetPreferredAllocation rpc failed with err: " + preferred.error().message());
+      return admission_error("device plugin GetPreferredAllocation rpc failed with err: " +
+                             preferred.error().message());
     }
     std::erase_if(*preferred, [&](const auto& id) { return std::ranges::count(from, id) == 0; });
     if (take_from(*preferred)) return taken;
   }
   if (take_from(aligned) || take_from(unaligned) || take_from(unknown)) return taken;
-  return unexpected("unexpectedly allocated less resources than required. Requested: " + std::to_string(count) +
-                    ", Got: " + std::to_string(taken.size()));
+  return admission_error("unexpectedly allocated less resources than required. Requested: " +
+                         std::to_string(count) + ", Got: " + std::to_string(taken.size()));
 }
 
-Status Kubelet::Impl::allocate(const PodRequest& pod, const ContainerRequest& container, const std::string& resource,
-                               std::size_t count, const std::optional<std::set<int>>& affinity) {
+Status Kubelet::Impl::allocate_devices(const PodRequest& pod, const ContainerRequest& container,
+                                       const std::string& resource, std::size_t count,
+                                       const std::optional<std::set<int>>& affinity) {
   std::unique_lock lock(mutex);
-  GPULET_TRY_ASSIGN(const auto ids, choose(lock, resource, count, affinity));
-  const auto client = client_of(resource);
-  if (!client) return unexpected("unknown Device Plugin " + resource);
+  GPULET_TRY_ASSIGN(const auto ids, choose_devices(lock, resource, count, affinity));
+  const auto client = find_client(resource);
+  if (!client) return admission_error("unknown Device Plugin " + resource);
   const std::uint64_t life = state.starts;
   lock.unlock();
-  auto response = timed(*this, "Allocate", resource, [&] { return client->allocate(ids); });
+  auto response = timed_call(*this, "Allocate", resource, [&] { return client->call_allocate(ids); });
   lock.lock();
-  if (!response) return unexpected(response.error().message());
+  if (!response) return admission_error(response.error().message());
   if (!state.running || state.starts != life) return fail(Code::kUnavailable, "the kubelet ended");
   CheckpointEntry entry{pod.uid, container.name, resource, {}, std::move(*response)};
   const auto& devices = state.resources.at(resource).devices;
@@ -172,6 +187,199 @@ Status Kubelet::Impl::allocate(const PodRequest& pod, const ContainerRequest& co
   }
   entries.push_back(std::move(entry));
   return {};
+}
+
+namespace {
+
+using Mask = std::uint32_t;
+struct Hint {
+  std::optional<Mask> mask;  // none: any node
+  bool preferred = false;
+};
+
+bool has_node_in_mask(const std::set<int>& nodes, Mask mask, const std::vector<int>& known) {
+  return std::ranges::any_of(nodes, [&](int node) {
+    const auto it = std::ranges::find(known, node);
+    return it != known.end() && (mask >> (it - known.begin()) & 1u) != 0;
+  });
+}
+
+std::size_t count_devices_in_mask(const std::vector<std::set<int>>& devices, Mask mask,
+                                  const std::vector<int>& known) {
+  const auto counts = [&](const auto& nodes) { return has_node_in_mask(nodes, mask, known); };
+  return static_cast<std::size_t>(std::ranges::count_if(devices, counts));
+}
+
+std::vector<Hint> numa_hints(const NumaDemand& demand, const std::vector<int>& known) {
+  if (std::ranges::all_of(demand.all, [](const auto& nodes) { return nodes.empty(); }))
+    return {{std::nullopt, true}};
+  std::vector<Hint> hints;
+  int least = static_cast<int>(known.size());
+  for (Mask mask = 1; mask < (Mask{1} << known.size()); ++mask) {
+    if (count_devices_in_mask(demand.all, mask, known) >= demand.request)
+      least = std::min(least, std::popcount(mask));
+    if (count_devices_in_mask(demand.available, mask, known) >= demand.request)
+      hints.push_back({mask, false});
+  }
+  for (auto& hint : hints) hint.preferred = std::popcount(*hint.mask) == least;
+  return hints;
+}
+
+// Merges one hint per resource: preferred only if all hints are preferred and equal.
+Hint merge_hints(const std::vector<Hint>& chosen, Mask every) {
+  Hint merged{every, true};
+  std::optional<Mask> first;
+  for (const auto& hint : chosen) {
+    merged.preferred &= hint.preferred;
+    if (!hint.mask) continue;
+    if (!first) first = hint.mask;
+    if (*first != *hint.mask) merged.preferred = false;
+    *merged.mask &= *hint.mask;
+  }
+  return merged;
+}
+
+bool is_better_hint(const Hint& a, const Hint& b) {
+  if (a.preferred != b.preferred) return a.preferred;
+  const int left = std::popcount(*a.mask), right = std::popcount(*b.mask);
+  return left != right ? left < right : *a.mask < *b.mask;
+}
+
+}  // namespace
+
+NumaDecision decide_numa_affinity(TopologyPolicy policy, const std::vector<NumaDemand>& demands) {
+  if (policy == TopologyPolicy::kNone) return {};
+  std::set<int> nodes;
+  for (const auto& demand : demands) {
+    for (const auto& device : demand.all) nodes.insert(device.begin(), device.end());
+  }
+  if (nodes.empty() || nodes.size() > kMaxNumaNodes) return {};
+  const std::vector<int> known(nodes.begin(), nodes.end());
+  const Mask every = (Mask{1} << known.size()) - 1;
+
+  std::vector<std::vector<Hint>> hints;
+  for (const auto& demand : demands) {
+    auto own = numa_hints(demand, known);
+    if (policy == TopologyPolicy::kSingleNumaNode) {
+      std::erase_if(own, [](const Hint& hint) {
+        return !hint.preferred || (hint.mask && std::popcount(*hint.mask) != 1);
+      });
+    }
+    if (own.empty()) own.push_back({std::nullopt, false});
+    hints.push_back(std::move(own));
+  }
+  Hint best{every, false};
+  bool found = false;
+  std::vector<Hint> chosen;
+  const std::function<void(std::size_t)> combine = [&](std::size_t at) {
+    if (at < hints.size()) {
+      for (const auto& hint : hints[at]) {
+        chosen.push_back(hint);
+        combine(at + 1);
+        chosen.pop_back();
+      }
+      return;
+    }
+    const Hint merged = merge_hints(chosen, every);
+    if (*merged.mask == 0) return;
+    if (!found || is_better_hint(merged, best)) best = merged;
+    found = true;
+  };
+  combine(0);
+
+  NumaDecision decision;
+  decision.admit = policy == TopologyPolicy::kBestEffort || best.preferred;
+  decision.affinity.emplace();
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if ((*best.mask >> i & 1u) != 0) decision.affinity->insert(known[i]);
+  }
+  return decision;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+std::string to_base64(std::string_view bytes) {
+  std::string out;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    for (std::size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0u);
+    }
+    for (std::size_t j = 0; j < 4; ++j) out += j <= count ? kDigits[group >> (18 - 6 * j) & 63u] : '=';
+  }
+  return out;
+}
+
+std::string from_base64(std::string_view text) {
+  std::string out;
+  std::uint32_t group = 0;
+  int bits = 0;
+  for (const char character : text) {
+    const auto digit = kDigits.find(character);
+    if (digit == std::string_view::npos) break;
+    group = (group << 6 | static_cast<std::uint32_t>(digit)) & 0xffffffu;
+    bits += 6;
+    if (bits >= 8) {
+      bits -= 8;
+      out += static_cast<char>(group >> bits & 0xffu);
+    }
+  }
+  return out;
+}
+
+std::uint64_t checksum_of(const Json& data) { return fnv1a_32(data.dump()); }
+
+}  // namespace
+
+std::string write_checkpoint(const Checkpoint& checkpoint) {
+  Json entries = Json::array();
+  for (const auto& entry : checkpoint.entries) {
+    Json devices = Json::object();
+    for (const auto& [node, ids] : entry.devices) devices[std::to_string(node)] = ids;
+    entries.push_back({{"PodUID", entry.pod_uid},
+                       {"ContainerName", entry.container},
+                       {"ResourceName", entry.resource},
+                       {"DeviceIDs", std::move(devices)},
+                       {"AllocResp", to_base64(entry.allocate_response)}});
+  }
+  Json registered = Json::object();
+  for (const auto& [resource, ids] : checkpoint.registered) registered[resource] = ids;
+  Json data{{"PodDeviceEntries", std::move(entries)}, {"RegisteredDevices", std::move(registered)}};
+  const std::uint64_t checksum = checksum_of(data);
+  return Json{{"Data", std::move(data)}, {"Checksum", checksum}}.dump();
+}
+
+Result<Checkpoint> read_checkpoint(const std::string& text) {
+  try {
+    const Json json = Json::parse(text);
+    const Json& data = json.at("Data");
+    if (json.at("Checksum").get<std::uint64_t>() != checksum_of(data)) {
+      return fail(Code::kInvalidArgument, "the checkpoint's checksum is wrong");
+    }
+    Checkpoint checkpoint;
+    for (const auto& entry : data.at("PodDeviceEntries")) {
+      CheckpointEntry out{entry.at("PodUID"), entry.at("ContainerName"), entry.at("ResourceName"), {}, {}};
+      for (const auto& [node, ids] : entry.at("DeviceIDs").items()) {
+        const bool known = node != "-1";
+        const auto number = known ? text::parse_unsigned(node) : std::optional<std::uint64_t>(0);
+        if (!number) return fail(Code::kInvalidArgument, "the checkpoint has a NUMA node '" + node + "'");
+        out.devices[known ? static_cast<std::int64_t>(*number) : -1] = ids.get<std::vector<std::string>>();
+      }
+      out.allocate_response = from_base64(entry.at("AllocResp").get<std::string>());
+      checkpoint.entries.push_back(std::move(out));
+    }
+    for (const auto& [resource, ids] : data.at("RegisteredDevices").items()) {
+      checkpoint.registered[resource] = ids.get<std::vector<std::string>>();
+    }
+    return checkpoint;
+  } catch (const nlohmann::json::exception& error) {
+    return fail(Code::kInvalidArgument, std::string("not a checkpoint: ") + error.what());
+  }
 }
 
 }  // namespace gpulet::sim

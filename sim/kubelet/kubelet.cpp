@@ -17,13 +17,13 @@ std::size_t KubeletResource::allocatable() const {
 Kubelet::Kubelet(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Kubelet::~Kubelet() {
-  stop();
+  stop_kubelet();
   std::error_code ignored;
   std::filesystem::remove(kubelet_socket(), ignored);
   std::filesystem::remove(pod_resources_socket(), ignored);
 }
 
-Result<std::unique_ptr<Kubelet>> Kubelet::start(KubeletSettings settings) {
+Result<std::unique_ptr<Kubelet>> Kubelet::start_kubelet(KubeletSettings settings) {
   auto impl = std::make_unique<Impl>();
   impl->settings = std::move(settings);
   auto* raw = impl.get();
@@ -44,22 +44,22 @@ Result<std::unique_ptr<Kubelet>> Kubelet::start(KubeletSettings settings) {
           },
   });
   std::unique_ptr<Kubelet> kubelet(new Kubelet(std::move(impl)));
-  GPULET_TRY(kubelet->start_again());
+  GPULET_TRY(kubelet->resume_kubelet());
   return kubelet;
 }
 
-Status Kubelet::start_again() {
+Status Kubelet::resume_kubelet() {
   std::lock_guard lifecycle(impl_->lifecycle);
   if (impl_->registration) return fail(Code::kFailedPrecondition, "the kubelet runs already");
-  return impl_->begin();
+  return impl_->start_servers();
 }
 
-void Kubelet::stop() {
+void Kubelet::stop_kubelet() {
   std::lock_guard lifecycle(impl_->lifecycle);
-  impl_->end();
+  impl_->stop_servers();
 }
 
-Status Kubelet::Impl::begin() {
+Status Kubelet::Impl::start_servers() {
   GPULET_TRY(make_directories(plugin_dir(), 0750));
   GPULET_TRY(make_directories(settings.dir + "/pod-resources", 0750));
   {
@@ -70,13 +70,15 @@ Status Kubelet::Impl::begin() {
   }
   clear_sockets();
   GPULET_TRY_ASSIGN(pod_resources,
-                    SocketServer::start(pod_resources_socket(), *pod_resources_service, settings.listen_delay));
-  GPULET_TRY_ASSIGN(registration, SocketServer::start(kubelet_socket(), *registration_service, settings.listen_delay));
+                    SocketServer::start_socket_server(pod_resources_socket(), *pod_resources_service,
+                                                      settings.listen_delay));
+  GPULET_TRY_ASSIGN(registration, SocketServer::start_socket_server(kubelet_socket(), *registration_service,
+                                                                    settings.listen_delay));
   changed.notify_all();
   return {};
 }
 
-void Kubelet::Impl::end() {
+void Kubelet::Impl::stop_servers() {
   std::map<std::string, std::shared_ptr<PluginClient>> leaving;
   {
     std::lock_guard lock(mutex);
@@ -90,10 +92,10 @@ void Kubelet::Impl::end() {
   changed.notify_all();
   registration.reset();
   pod_resources.reset();
-  for (auto& [name, client] : leaving) client->close();
+  for (auto& [name, client] : leaving) client->close_client();
 }
 
-// Only sockets, and only here: what the real one removes at its start.
+// Removes sockets only, as the real kubelet does at its start.
 void Kubelet::Impl::clear_sockets() const {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(plugin_dir(), ignored)) {
@@ -110,7 +112,8 @@ void Kubelet::Impl::load_checkpoint() {
       entries = std::move(checkpoint->entries);
       for (const auto& [name, devices] : checkpoint->registered) state.resources[name].devices.clear();
     } else {
-      log::warning("the kubelet's checkpoint cannot be read: its allocations are forgotten", checkpoint.error());
+      log::warning("the kubelet's checkpoint cannot be read: its allocations are forgotten",
+                   checkpoint.error());
     }
   }
   for (const auto& [uid, pod] : state.pods) rebuild_grant(pod);
@@ -146,7 +149,7 @@ void Kubelet::Impl::rebuild_grant(const PodRequest& pod) {
   state.grants[pod.uid] = std::move(grant);
 }
 
-void Kubelet::Impl::record(CallLatency latency) {
+void Kubelet::Impl::record_latency(CallLatency latency) {
   auto& all = state.latencies;
   if (all.size() >= kMaxLatencies) all.erase(all.begin(), all.begin() + kMaxLatencies / 2);
   all.push_back(std::move(latency));
@@ -188,10 +191,10 @@ std::vector<ListedDevice> Kubelet::Impl::listed_devices() const {
   return devices;
 }
 
-void Kubelet::set_register_mood(RegisterMood mood) {
+void Kubelet::set_register_behavior(RegisterBehavior mood) {
   {
     std::lock_guard lock(impl_->mutex);
-    impl_->mood = mood;
+    impl_->register_behavior = mood;
   }
   impl_->changed.notify_all();
 }
@@ -201,12 +204,13 @@ void Kubelet::set_topology_policy(TopologyPolicy policy) {
   impl_->settings.topology = policy;
 }
 
-KubeletState Kubelet::state() const {
+KubeletState Kubelet::kubelet_state() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->state;
 }
 
-bool Kubelet::wait_for(const std::function<bool(const KubeletState&)>& done, std::chrono::milliseconds timeout) const {
+bool Kubelet::wait_for(const std::function<bool(const KubeletState&)>& done,
+                       std::chrono::milliseconds timeout) const {
   std::unique_lock lock(impl_->mutex);
   return impl_->changed.wait_for(lock, timeout, [&] { return done(impl_->state); });
 }
@@ -229,5 +233,108 @@ void Kubelet::clear_latencies() {
 std::string Kubelet::plugin_dir() const { return impl_->plugin_dir(); }
 std::string Kubelet::kubelet_socket() const { return impl_->kubelet_socket(); }
 std::string Kubelet::pod_resources_socket() const { return impl_->pod_resources_socket(); }
+
+// Registration of plugins and their device lists.
+// Source: Kubernetes 1.36, devicemanager/plugin/v1beta1 (server.go, handler.go) and manager.go.
+
+namespace {
+
+constexpr std::string_view kVersion = "v1beta1";
+// How soon a cancelled call is noticed.
+constexpr std::chrono::milliseconds kCancelPoll{10};
+
+}  // namespace
+
+Status Kubelet::Impl::apply_register_behavior(const std::function<bool()>& cancelled) {
+  std::unique_lock lock(mutex);
+  const auto mood_then = register_behavior;
+  if (mood_then == RegisterBehavior::kRefuse) {
+    ++state.refused_registrations;
+    changed.notify_all();
+    return fail(Code::kUnavailable, "registration is refused");
+  }
+  if (mood_then == RegisterBehavior::kDelay) {
+    changed.wait_for(lock, settings.register_delay, [&] { return !state.running; });
+  }
+  while (mood_then == RegisterBehavior::kIgnore && state.running && !cancelled())
+    changed.wait_for(lock, kCancelPoll);
+  if (!state.running || cancelled()) return fail(Code::kUnavailable, "nobody waits for the answer");
+  return {};
+}
+
+Status Kubelet::Impl::on_register(const RegisterArguments& arguments,
+                                  const std::function<bool()>& cancelled) {
+  const auto began = std::chrono::steady_clock::now();
+  GPULET_TRY(apply_register_behavior(cancelled));
+  if (arguments.version != kVersion) {
+    return fail(Code::kInvalidArgument,
+                "requested API version \"" + arguments.version +
+                    "\" is not supported by kubelet. Supported version is [\"v1beta1\"]");
+  }
+  if (arguments.resource.find('/') == std::string::npos) {
+    return fail(Code::kInvalidArgument, "the ResourceName \"" + arguments.resource + "\" is invalid");
+  }
+  std::uint64_t life = 0;
+  {
+    std::lock_guard lock(mutex);
+    life = state.starts;
+  }
+  auto connected = PluginClient::connect_plugin(plugin_dir() + "/" + arguments.endpoint);
+  if (!connected) return fail(connected.error().with_context("failed to dial device plugin"));
+  const auto client = std::move(*connected);
+  GPULET_TRY_ASSIGN(const auto options, timed_call(*this, "GetDevicePluginOptions", arguments.resource,
+                                                   [&] { return client->get_plugin_options(); }));
+  std::shared_ptr<PluginClient> before;
+  {
+    std::lock_guard lock(mutex);
+    if (!state.running || state.starts != life) return fail(Code::kUnavailable, "the kubelet is ending");
+    auto& current = clients[arguments.resource];
+    before = std::exchange(current, client);
+    auto& resource = state.resources[arguments.resource];
+    resource.connected = true;
+    resource.endpoint = arguments.endpoint;
+    resource.preferred_allocation_available = options.preferred_allocation_available;
+    ++resource.registrations;
+    const auto now = std::chrono::steady_clock::now();
+    record_latency({"Register", arguments.resource, now - began, true});
+    client->start_list_and_watch(
+        [this, raw = client.get(), name = arguments.resource, now,
+         first = true](PluginClient::List list) mutable {
+          on_list(raw, name, std::move(list), now, std::exchange(first, false));
+        },
+        [this, raw = client.get(), name = arguments.resource] { on_list_and_watch_end(raw, name); });
+  }
+  changed.notify_all();
+  if (before) before->close_client();
+  return {};
+}
+
+void Kubelet::Impl::on_list(const PluginClient* client, const std::string& resource, PluginClient::List list,
+                            std::chrono::steady_clock::time_point registered, bool first) {
+  {
+    std::lock_guard lock(mutex);
+    const auto it = clients.find(resource);
+    if (it == clients.end() || it->second.get() != client) return;
+    auto& known = state.resources[resource];
+    known.devices = std::move(list);
+    ++known.lists;
+    if (first) record_latency({"FirstList", resource, std::chrono::steady_clock::now() - registered, true});
+    save_checkpoint();
+  }
+  changed.notify_all();
+}
+
+// The devices stay, as unhealthy. The real kubelet removes them after five minutes.
+void Kubelet::Impl::on_list_and_watch_end(const PluginClient* client, const std::string& resource) {
+  {
+    std::lock_guard lock(mutex);
+    const auto it = clients.find(resource);
+    if (it == clients.end() || it->second.get() != client) return;
+    auto& known = state.resources[resource];
+    known.connected = false;
+    for (auto& [id, device] : known.devices) device.healthy = false;
+  }
+  changed.notify_all();
+}
 
 }  // namespace gpulet::sim

@@ -1,27 +1,24 @@
-// The embedded kubelet's inside, for its own .cpp files: kubelet.cpp (life), registration.cpp (plugins),
-// admission.cpp (Pods).
+// The state of the simulated kubelet, for kubelet.cpp (lifecycle, plugins) and admission.cpp (Pods).
 #pragma once
 
 #include <condition_variable>
 #include <mutex>
 
-#include "sim/kubelet/checkpoint.h"
+#include "sim/kubelet/admission.h"
 #include "sim/kubelet/kubelet.h"
-#include "sim/kubelet/plugin_client.h"
-#include "sim/kubelet/services.h"
-#include "sim/kubelet/socket_server.h"
+#include "sim/kubelet/rpc.h"
 
 namespace gpulet::sim {
 
 struct Kubelet::Impl {
   KubeletSettings settings;
 
-  std::mutex admitting;  // one Pod at a time, as in the real one; taken before `mutex`
-  mutable std::mutex mutex;  // guards all below but the servers; never held during a call to a plugin
+  std::mutex admitting;      // one Pod at a time, as in the real kubelet; locked before `mutex`
+  mutable std::mutex mutex;  // guards all members below but the servers; not held during calls to plugins
   mutable std::condition_variable changed;
   KubeletState state;
-  RegisterMood mood = RegisterMood::kAnswers;
-  std::vector<CheckpointEntry> entries;  // the ledger
+  RegisterBehavior register_behavior = RegisterBehavior::kAccept;
+  std::vector<CheckpointEntry> entries;  // what is allocated
   std::map<std::string, std::shared_ptr<PluginClient>> clients;
 
   std::mutex lifecycle;  // start and stop
@@ -33,43 +30,45 @@ struct Kubelet::Impl {
   std::string pod_resources_socket() const { return settings.dir + "/pod-resources/kubelet.sock"; }
   std::string checkpoint_file() const { return plugin_dir() + "/kubelet_internal_checkpoint"; }
 
-  Status begin();
-  void end();
+  Status start_servers();
+  void stop_servers();
   void clear_sockets() const;
 
-  // With the lock.
+  // The caller holds `mutex`.
   void load_checkpoint();
   void save_checkpoint() const;
   void rebuild_grant(const PodRequest& pod);
-  void record(CallLatency latency);
+  void record_latency(CallLatency latency);
   std::vector<ListedPod> listed_pods() const;
   std::vector<ListedDevice> listed_devices() const;
 
-  // Without it.
+  // The caller does not hold `mutex`.
   Status on_register(const RegisterArguments& arguments, const std::function<bool()>& cancelled);
-  Status wait_by_mood(const std::function<bool()>& cancelled);
+  Status apply_register_behavior(const std::function<bool()>& cancelled);
   void on_list(const PluginClient* client, const std::string& resource, PluginClient::List list,
                std::chrono::steady_clock::time_point registered, bool first);
-  void on_end(const PluginClient* client, const std::string& resource);
+  void on_list_and_watch_end(const PluginClient* client, const std::string& resource);
 
   Status admit_container(const PodRequest& pod, const ContainerRequest& container);
-  Status allocate(const PodRequest& pod, const ContainerRequest& container, const std::string& resource,
-                  std::size_t count, const std::optional<std::set<int>>& affinity);
-  Result<std::vector<std::string>> choose(std::unique_lock<std::mutex>& lock, const std::string& resource,
-                                          std::size_t count, const std::optional<std::set<int>>& affinity);
-  // With the lock.
+  Status allocate_devices(const PodRequest& pod, const ContainerRequest& container,
+                          const std::string& resource, std::size_t count,
+                          const std::optional<std::set<int>>& affinity);
+  Result<std::vector<std::string>> choose_devices(std::unique_lock<std::mutex>& lock,
+                                                  const std::string& resource, std::size_t count,
+                                                  const std::optional<std::set<int>>& affinity);
+  // The caller holds `mutex`.
   std::set<std::string> free_devices(const std::string& resource) const;
-  std::shared_ptr<PluginClient> client_of(const std::string& resource) const;
+  std::shared_ptr<PluginClient> find_client(const std::string& resource) const;
 };
 
 // Times one call and records it.
 template <class Call>
-auto timed(Kubelet::Impl& kubelet, const char* name, const std::string& resource, Call call) {
+auto timed_call(Kubelet::Impl& kubelet, const char* name, const std::string& resource, Call call) {
   const auto began = std::chrono::steady_clock::now();
   auto result = call();
   const auto took = std::chrono::steady_clock::now() - began;
   std::lock_guard lock(kubelet.mutex);
-  kubelet.record({name, resource, took, result.has_value()});
+  kubelet.record_latency({name, resource, took, result.has_value()});
   return result;
 }
 

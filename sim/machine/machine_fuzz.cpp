@@ -1,4 +1,4 @@
-// Any bytes as a machine: an error or a machine whose numbers are in bounds, never a crash.
+// Fuzzes machine files: the result is an error or a machine with values in bounds, never a crash.
 #include <cstdint>
 #include <cstdlib>
 

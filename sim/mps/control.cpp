@@ -10,7 +10,7 @@
 namespace gpulet::sim::mps {
 namespace {
 
-std::vector<std::string> words_of(const std::string& line) {
+std::vector<std::string> split_words(const std::string& line) {
   std::vector<std::string> words;
   for (const auto& part : text::split(line, ' ')) {
     const auto word = text::trim(part);
@@ -19,7 +19,7 @@ std::vector<std::string> words_of(const std::string& line) {
   return words;
 }
 
-std::string line(const std::string& text) { return text + "\n"; }
+std::string with_newline(const std::string& text) { return text + "\n"; }
 
 }  // namespace
 
@@ -28,10 +28,10 @@ Result<std::uint64_t> parse_memory(const std::string& text) {
       text.empty() ? std::nullopt : text::parse_unsigned(std::string_view(text).substr(0, text.size() - 1));
   if (number && text.back() == 'M') return *number;
   if (number && text.back() == 'G' && *number < (1u << 20)) return *number * 1024;
-  return fail(Code::kInvalidArgument, "a number with M or G behind it is needed, not '" + text + "'");
+  return fail(Code::kInvalidArgument, "expected a number followed by M or G, not '" + text + "'");
 }
 
-std::string show_memory(std::uint64_t mib) {
+std::string memory_text(std::uint64_t mib) {
   return mib >= 1024 ? std::to_string(mib / 1024) + "G" : std::to_string(mib) + "M";
 }
 
@@ -40,7 +40,7 @@ Result<std::map<std::string, std::uint64_t>> parse_memory_limits(const std::stri
   for (const auto& part : text::split(text, ',')) {
     const auto equals = part.find('=');
     if (equals == std::string::npos) {
-      return fail(Code::kInvalidArgument, "DEVICE=LIMIT is needed, not '" + part + "'");
+      return fail(Code::kInvalidArgument, "expected DEVICE=LIMIT, not '" + part + "'");
     }
     GPULET_TRY_ASSIGN(limits[part.substr(0, equals)], parse_memory(part.substr(equals + 1)));
   }
@@ -51,10 +51,10 @@ Result<double> parse_percentage(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value > 0 && value <= 100) return value;
-  return fail(Code::kInvalidArgument, "a percentage above 0, up to 100, is needed, not '" + text + "'");
+  return fail(Code::kInvalidArgument, "expected a percentage above 0 and up to 100, not '" + text + "'");
 }
 
-std::string show_percentage(double percentage) {
+std::string percentage_text(double percentage) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", percentage);
   return text;
@@ -63,7 +63,7 @@ std::string show_percentage(double percentage) {
 Control::Control(std::vector<VisibleDevice> devices, ServerProcesses processes)
     : devices_(std::move(devices)), processes_(std::move(processes)) {}
 
-bool Control::knows(const std::string& device) const {
+bool Control::has_device(const std::string& device) const {
   if (const auto ordinal = text::parse_unsigned(device)) return *ordinal < devices_.size();
   return std::ranges::any_of(devices_, [&](const VisibleDevice& d) { return d.uuid == device; });
 }
@@ -77,39 +77,40 @@ Control::Server* Control::find(const std::string& pid) {
   return const_cast<Server*>(std::as_const(*this).find(pid));
 }
 
-std::string Control::answer(const std::string& text) {
-  const Words words = words_of(text);
+std::string Control::execute_command(const std::string& text) {
+  const Words words = split_words(text);
   if (words.empty()) return {};
   const std::string& command = words.front();
   if (command == "get_server_list") return server_list();
   if (command == "get_server_status") {
-    return words.size() == 2 && find(words[1]) != nullptr ? "ACTIVE\n" : line("Server does not exist");
+    return words.size() == 2 && find(words[1]) != nullptr ? "ACTIVE\n"
+                                                          : with_newline("Server does not exist");
   }
   if (command == "start_server") return start_server(words);
   if (command == "get_client_list") return client_list(words);
   if (command == "get_device_client_list") return device_client_list(words);
-  if (command == "ps") return processes();
+  if (command == "ps") return process_list();
   if (command == "terminate_client") return terminate_client(words);
-  if (command == "set_default_active_thread_percentage") return threads(words, true, false);
-  if (command == "get_default_active_thread_percentage") return threads(words, false, false);
-  if (command == "set_active_thread_percentage") return threads(words, true, true);
-  if (command == "get_active_thread_percentage") return threads(words, false, true);
-  if (command == "set_default_device_pinned_mem_limit") return memory(words, true, false);
-  if (command == "get_default_device_pinned_mem_limit") return memory(words, false, false);
-  if (command == "set_device_pinned_mem_limit") return memory(words, true, true);
-  if (command == "get_device_pinned_mem_limit") return memory(words, false, true);
+  if (command == "set_default_active_thread_percentage") return thread_percentage(words, true, false);
+  if (command == "get_default_active_thread_percentage") return thread_percentage(words, false, false);
+  if (command == "set_active_thread_percentage") return thread_percentage(words, true, true);
+  if (command == "get_active_thread_percentage") return thread_percentage(words, false, true);
+  if (command == "set_default_device_pinned_mem_limit") return memory_limit(words, true, false);
+  if (command == "get_default_device_pinned_mem_limit") return memory_limit(words, false, false);
+  if (command == "set_device_pinned_mem_limit") return memory_limit(words, true, true);
+  if (command == "get_device_pinned_mem_limit") return memory_limit(words, false, true);
   if (command == "quit") {
     const bool timed = words.size() == 3 && words[1] == "-t" && text::parse_unsigned(words[2]);
-    if (words.size() != 1 && !timed) return line("Invalid command: " + text);
+    if (words.size() != 1 && !timed) return with_newline("Invalid command: " + text);
     for (const auto& [pid, server] : servers_) processes_.end(pid);
     servers_.clear();
     quitting_ = true;
     return {};
   }
-  return line("Unknown command: " + command);
+  return with_newline("Unknown command: " + command);
 }
 
-Result<pid_t> Control::new_server(uid_t user) {
+Result<pid_t> Control::spawn_server(uid_t user) {
   GPULET_TRY_ASSIGN(const pid_t pid, processes_.start(user));
   servers_[pid] = Server{user, defaults_, {}};
   return pid;
@@ -117,25 +118,25 @@ Result<pid_t> Control::new_server(uid_t user) {
 
 std::string Control::start_server(const Words& words) {
   const auto user = words.size() == 3 && words[1] == "-uid" ? text::parse_unsigned(words[2]) : std::nullopt;
-  if (!user) return line("Usage: start_server -uid <user id>");
+  if (!user) return with_newline("Usage: start_server -uid <user id>");
   for (const auto& [pid, server] : servers_) {
-    if (server.user == *user) return line("Server already exists");
+    if (server.user == *user) return with_newline("Server already exists");
   }
-  const auto made = new_server(static_cast<uid_t>(*user));
-  return made ? std::string() : line(made.error().text());
+  const auto made = spawn_server(static_cast<uid_t>(*user));
+  return made ? std::string() : with_newline(made.error().full_message());
 }
 
 std::string Control::server_list() const {
   std::string list;
-  for (const auto& [pid, server] : servers_) list += line(std::to_string(pid));
+  for (const auto& [pid, server] : servers_) list += with_newline(std::to_string(pid));
   return list;
 }
 
 std::string Control::client_list(const Words& words) const {
   const Server* server = words.size() == 2 ? find(words[1]) : nullptr;
-  if (server == nullptr) return line("Server does not exist");
+  if (server == nullptr) return with_newline("Server does not exist");
   std::string list;
-  for (const auto& client : server->clients) list += line(std::to_string(client.pid));
+  for (const auto& client : server->clients) list += with_newline(std::to_string(client.pid));
   return list;
 }
 
@@ -147,13 +148,13 @@ std::string Control::device_client_list(const Words& words) const {
       if (words.size() == 2 && words[1] != std::to_string(pid)) continue;
       for (const auto& client : server.clients) clients += " " + std::to_string(client.pid);
     }
-    list += line(device.uuid + clients);
+    list += with_newline(device.uuid + clients);
   }
   return list;
 }
 
-std::string Control::processes() const {
-  std::string table = line("PID       ID    SERVER    DEVICE                NAMESPACE    COMMAND");
+std::string Control::process_list() const {
+  std::string table = with_newline("PID       ID    SERVER    DEVICE                NAMESPACE    COMMAND");
   std::size_t id = 0;
   for (const auto& [pid, server] : servers_) {
     for (const auto& client : server.clients) {
@@ -166,52 +167,53 @@ std::string Control::processes() const {
   return table;
 }
 
-std::string Control::threads(const Words& words, bool set, bool of_server) {
+std::string Control::thread_percentage(const Words& words, bool set, bool of_server) {
   const std::size_t first = of_server ? 2 : 1;
-  if (words.size() != first + (set ? 1 : 0)) return line("Invalid command: " + text::join(words, " "));
+  if (words.size() != first + (set ? 1 : 0))
+    return with_newline("Invalid command: " + text::join(words, " "));
   Server* server = of_server ? find(words[1]) : nullptr;
-  if (of_server && server == nullptr) return line("Server does not exist");
+  if (of_server && server == nullptr) return with_newline("Server does not exist");
   Limits& limits = server != nullptr ? server->limits : defaults_;
   if (set) {
     const auto value = parse_percentage(words[first]);
-    if (!value) return line("Invalid active thread percentage: " + value.error().message());
+    if (!value) return with_newline("Invalid active thread percentage: " + value.error().message());
     limits.threads = *value;
   }
-  return line(show_percentage(limits.threads));
+  return with_newline(percentage_text(limits.threads));
 }
 
-std::string Control::memory(const Words& words, bool set, bool of_server) {
+std::string Control::memory_limit(const Words& words, bool set, bool of_server) {
   const std::size_t first = of_server ? 2 : 1;
-  // NVIDIA's own examples leave the device out when they ask: device 0.
+  // NVIDIA's own examples omit the device in queries: device 0.
   const bool of_first = !set && words.size() == first;
   if (words.size() != first + (set ? 2 : 1) && !of_first) {
-    return line("Invalid command: " + text::join(words, " "));
+    return with_newline("Invalid command: " + text::join(words, " "));
   }
   Server* server = of_server ? find(words[1]) : nullptr;
-  if (of_server && server == nullptr) return line("Server does not exist");
+  if (of_server && server == nullptr) return with_newline("Server does not exist");
   const std::string device = of_first ? "0" : words[first];
-  if (!knows(device)) return line("Invalid device: " + device);
+  if (!has_device(device)) return with_newline("Invalid device: " + device);
   auto& limits = (server != nullptr ? server->limits : defaults_).memory_mib;
   if (set) {
     const auto value = parse_memory(words[first + 1]);
-    if (!value) return line("Invalid device pinned memory limit: " + value.error().message());
+    if (!value) return with_newline("Invalid device pinned memory limit: " + value.error().message());
     limits[device] = *value;
     return {};
   }
   const auto found = limits.find(device);
-  return found == limits.end() ? std::string() : line(show_memory(found->second));
+  return found == limits.end() ? std::string() : with_newline(memory_text(found->second));
 }
 
 std::string Control::terminate_client(const Words& words) {
   Server* server = words.size() == 3 ? find(words[1]) : nullptr;
-  if (server == nullptr) return line("Server does not exist");
+  if (server == nullptr) return with_newline("Server does not exist");
   const auto gone = std::erase_if(
       server->clients, [&](const Client& client) { return std::to_string(client.pid) == words[2]; });
-  return gone != 0 ? std::string() : line("Client does not exist");
+  return gone != 0 ? std::string() : with_newline("Client does not exist");
 }
 
-Result<Limits> Control::attach(uid_t user, const Client& client) {
-  // One user's server at a time: an idle one of another user makes room.
+Result<Limits> Control::add_client(uid_t user, const Client& client) {
+  // One user's server at a time: an idle server of another user ends.
   for (auto it = servers_.begin(); it != servers_.end();) {
     if (it->second.user != user && !it->second.clients.empty()) {
       return fail(Code::kUnavailable,
@@ -221,7 +223,7 @@ Result<Limits> Control::attach(uid_t user, const Client& client) {
     if (other) processes_.end(it->first);
     it = other ? servers_.erase(it) : std::next(it);
   }
-  if (servers_.empty()) GPULET_TRY(new_server(user));
+  if (servers_.empty()) GPULET_TRY(spawn_server(user));
   Server& server = servers_.begin()->second;
   if (server.clients.size() >= kMaxClients) {
     return fail(Code::kFailedPrecondition, "the server has " + std::to_string(kMaxClients) + " clients");
@@ -241,12 +243,12 @@ Result<Limits> Control::attach(uid_t user, const Client& client) {
   return allowed;
 }
 
-void Control::detach(pid_t pid) {
+void Control::remove_client(pid_t pid) {
   for (auto& [server_pid, server] : servers_) {
     std::erase_if(server.clients, [pid](const Client& client) { return client.pid == pid; });
   }
 }
 
-void Control::server_ended(pid_t server) { servers_.erase(server); }
+void Control::remove_server(pid_t server) { servers_.erase(server); }
 
 }  // namespace gpulet::sim::mps

@@ -1,6 +1,6 @@
-// What a simulated MPS control daemon keeps and how it answers: the commands of nvidia-cuda-mps-control, one
-// line each, in the real one's form. No socket and no process here: sim/mps/daemon.h has those.
-// Source: nvidia-cuda-mps-control(1) and NVIDIA's MPS documentation; forms of answers as users report them.
+// State and commands of a simulated MPS control daemon: the commands of nvidia-cuda-mps-control, one line
+// each, with output like the real one's. Sockets and processes are in sim/mps/daemon.h. Source:
+// nvidia-cuda-mps-control(1), NVIDIA's MPS documentation, output in users' reports.
 #pragma once
 
 #include <sys/types.h>
@@ -15,23 +15,23 @@
 
 namespace gpulet::sim::mps {
 
-// A GPU or MIG device that the daemon sees; its ordinal is its place in the list.
+// A GPU or MIG device that the daemon sees; its ordinal is its index in the list.
 struct VisibleDevice {
   std::string uuid;
   bool exclusive = false;  // compute mode EXCLUSIVE_PROCESS
 };
 
-// What a client, or each client of a server, may use at most.
+// Limits of a client, or of each client of a server.
 struct Limits {
   double threads = 100;
-  // MiB by device as it was named: "0", or a UUID. One that was named by its UUID is kept and shown, and
-  // holds nobody back: so it is with the real one.
+  // MiB by device as named in the command: "0", or a UUID. As in the real one, a limit by UUID is shown but
+  // not enforced.
   std::map<std::string, std::uint64_t> memory_mib{};
 };
 
 struct Client {
   pid_t pid = 0;
-  Limits limits;  // as it asks for them in its environment
+  Limits limits;  // requested in its environment
 };
 
 // Starts and ends server processes.
@@ -46,16 +46,16 @@ class Control {
  public:
   Control(std::vector<VisibleDevice> devices, ServerProcesses processes);
 
-  // What is printed for the command, with its line ends.
-  std::string answer(const std::string& line);
-  bool quitting() const { return quitting_; }
+  // Executes a command. Returns its output with line ends.
+  std::string execute_command(const std::string& line);
+  bool is_quitting() const { return quitting_; }
 
-  // A process that begins to use CUDA: the server of its user serves it, a new one where there is none.
-  // Returns what it may use. Errors: kUnavailable while another user's clients are served;
-  // kFailedPrecondition with kMaxClients there already.
-  Result<Limits> attach(uid_t user, const Client& client);
-  void detach(pid_t client);
-  void server_ended(pid_t server);
+  // Adds a process that starts to use CUDA to its user's server, which is started if needed. Returns its
+  // limits. Errors: kUnavailable while another user's clients are served; kFailedPrecondition with
+  // kMaxClients clients.
+  Result<Limits> add_client(uid_t user, const Client& client);
+  void remove_client(pid_t client);
+  void remove_server(pid_t server);
 
  private:
   struct Server {
@@ -69,14 +69,14 @@ class Control {
   std::string server_list() const;
   std::string client_list(const Words& words) const;
   std::string device_client_list(const Words& words) const;
-  std::string processes() const;
-  std::string threads(const Words& words, bool set, bool of_server);
-  std::string memory(const Words& words, bool set, bool of_server);
+  std::string process_list() const;
+  std::string thread_percentage(const Words& words, bool set, bool of_server);
+  std::string memory_limit(const Words& words, bool set, bool of_server);
   std::string terminate_client(const Words& words);
-  Result<pid_t> new_server(uid_t user);
+  Result<pid_t> spawn_server(uid_t user);
   Server* find(const std::string& pid);
   const Server* find(const std::string& pid) const;
-  bool knows(const std::string& device) const;
+  bool has_device(const std::string& device) const;
 
   std::vector<VisibleDevice> devices_;
   ServerProcesses processes_;
@@ -85,15 +85,15 @@ class Control {
   bool quitting_ = false;
 };
 
-// "4096M", "3G" → MiB; kInvalidArgument for anything else.
+// Parses "4096M" or "3G" as MiB. Errors: kInvalidArgument.
 Result<std::uint64_t> parse_memory(const std::string& text);
-// As the real one shows it: from 1 GiB on in whole GiB, rounded down.
-std::string show_memory(std::uint64_t mib);
-// "0=4096M,1=3G" of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT.
+// Formats like the real one: whole GiB, rounded down, from 1 GiB on.
+std::string memory_text(std::uint64_t mib);
+// Parses "0=4096M,1=3G" of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT.
 Result<std::map<std::string, std::uint64_t>> parse_memory_limits(const std::string& text);
-// Above 0, up to 100.
+// Parses a percentage above 0 and up to 100.
 Result<double> parse_percentage(const std::string& text);
 // "25.0"
-std::string show_percentage(double percentage);
+std::string percentage_text(double percentage);
 
 }  // namespace gpulet::sim::mps

@@ -19,8 +19,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "base/unix_socket.h"
-#include "sim/mps/ask.h"
 #include "sim/state/state.h"
 
 namespace gpulet::sim::mps {
@@ -39,7 +37,7 @@ std::vector<VisibleDevice> all_devices(const Machine& machine) {
   return devices;
 }
 
-// A MIG device, or a GPU by UUID or its beginning, or by index.
+// Finds a MIG device by UUID, or a GPU by UUID, its prefix, or index.
 std::optional<VisibleDevice> find_device(const Machine& machine, const std::string& name) {
   const auto all = all_devices(machine);
   if (const auto index = text::parse_unsigned(name)) {
@@ -59,15 +57,15 @@ std::optional<VisibleDevice> find_device(const Machine& machine, const std::stri
   return found == all.end() ? std::nullopt : std::optional(*found);
 }
 
-// The log, as the real one writes it: "[2026-05-31 23:46:49.893 Control 11107] …".
-class Log {
+// The log in the real one's format: "[2026-05-31 23:46:49.893 Control 11107] …".
+class DaemonLog {
  public:
-  Log(const std::string& folder, bool to_output) : to_output_(to_output) {
+  DaemonLog(const std::string& directory, bool to_output) : to_output_(to_output) {
     file_ = FileDescriptor(
-        ::open((folder + "/control.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+        ::open((directory + "/control.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   }
-  bool valid() const { return file_.valid(); }
-  void say(const std::string& text) const {
+  bool is_open() const { return file_.is_open(); }
+  void write_line(const std::string& text) const {
     const auto now = std::chrono::system_clock::now();
     const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
     const auto milliseconds =
@@ -90,7 +88,7 @@ class Log {
   bool to_output_;
 };
 
-// A process that stands for nvidia-cuda-mps-server: it waits, and goes when the daemon goes.
+// Starts a process in place of nvidia-cuda-mps-server: it waits and ends with the daemon.
 Result<pid_t> start_server_process() {
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -105,41 +103,44 @@ Result<pid_t> start_server_process() {
 struct Connection {
   FileDescriptor socket;
   std::string received;
-  pid_t client = 0;  // a CUDA process, until it hangs up
+  pid_t client = 0;  // a CUDA process, until it disconnects
 };
 
-ucred peer_of(int socket) {
+ucred peer_credentials(int socket) {
   ucred peer{};
   socklen_t length = sizeof peer;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) peer = {};
   return peer;
 }
 
-class Server {
+class DaemonServer {
  public:
-  Server(const DaemonOptions& options, std::vector<VisibleDevice> devices, Log& log)
+  DaemonServer(const DaemonOptions& options, std::vector<VisibleDevice> devices, DaemonLog& log)
       : options_(options),
         log_(log),
         control_(std::move(devices), {.start = [this](uid_t user) { return start_server(user); },
                                       .end = [](pid_t pid) { ::kill(pid, SIGKILL); }}) {
     if (!options.active_thread_percentage.empty()) {
-      control_.answer("set_default_active_thread_percentage " + options.active_thread_percentage);
+      control_.execute_command("set_default_active_thread_percentage " + options.active_thread_percentage);
     }
   }
 
-  void run(const FileDescriptor& listening) {
-    while (!control_.quitting()) {
+  void serve_until_quit(const FileDescriptor& listening) {
+    while (!control_.is_quitting()) {
       std::vector<pollfd> waits{{listening.get(), POLLIN, 0}};
       for (const auto& connection : connections_) waits.push_back({connection.socket.get(), POLLIN, 0});
       if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return;
-      reap();
-      // From the last on, as one that hangs up is taken out.
+      reap_servers();
+      // Backwards, because disconnected ones are removed.
       for (std::size_t i = connections_.size(); i-- > 0;) {
-        if (waits[i + 1].revents != 0 && !read_from(connections_[i])) {
-          if (connections_[i].client != 0) control_.detach(connections_[i].client);
-          connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (waits[i + 1].revents == 0 || read_connection(connections_[i])) continue;
+        if (control_.is_quitting()) {
+          // Before the reply's end: a client that has seen it cannot connect any more.
+          ::shutdown(listening.get(), SHUT_RDWR);
+          return;
         }
-        if (control_.quitting()) return;
+        if (connections_[i].client != 0) control_.remove_client(connections_[i].client);
+        connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
       }
       if (waits[0].revents != 0) accept_one(listening);
     }
@@ -148,27 +149,27 @@ class Server {
  private:
   Result<pid_t> start_server(uid_t user) {
     GPULET_TRY_ASSIGN(const pid_t pid, start_server_process());
-    log_.say("Starting new server " + std::to_string(pid) + " for user " + std::to_string(user));
-    log_.say("NEW SERVER " + std::to_string(pid) + ": Ready");
+    log_.write_line("Starting new server " + std::to_string(pid) + " for user " + std::to_string(user));
+    log_.write_line("NEW SERVER " + std::to_string(pid) + ": Ready");
     return pid;
   }
 
-  void reap() {
+  void reap_servers() {
     for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) {
-      log_.say("Server " + std::to_string(pid) + " exited");
-      control_.server_ended(pid);
+      log_.write_line("Server " + std::to_string(pid) + " exited");
+      control_.remove_server(pid);
     }
   }
 
   void accept_one(const FileDescriptor& listening) {
     FileDescriptor socket(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.valid()) return;
-    log_.say("Accepting connection...");
+    if (!socket.is_open()) return;
+    log_.write_line("Accepting connection...");
     connections_.push_back({std::move(socket), {}, 0});
   }
 
-  // False once it is over.
-  bool read_from(Connection& connection) {
+  // Returns false once the connection ends.
+  bool read_connection(Connection& connection) {
     char buffer[kMaxLine];
     const ssize_t got = ::recv(connection.socket.get(), buffer, sizeof buffer, 0);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
@@ -178,17 +179,17 @@ class Server {
     if (end == std::string::npos) return connection.received.size() < kMaxLine;
     const std::string line = connection.received.substr(0, end);
     connection.received.erase(0, end + 1);
-    delay();
-    if (line.starts_with(kClientHello)) return attach(connection, line.substr(kClientHello.size()));
-    log_.say("NEW UI");
-    log_.say("Cmd:" + line);
-    send(connection, control_.answer(line));
-    log_.say("UI closed");
+    delay_reply();
+    if (line.starts_with(kClientHello)) return accept_client(connection, line.substr(kClientHello.size()));
+    log_.write_line("NEW UI");
+    log_.write_line("Cmd:" + line);
+    send_reply(connection, control_.execute_command(line));
+    log_.write_line("UI closed");
     return false;
   }
 
-  bool attach(Connection& connection, const std::string& wishes) {
-    const ucred peer = peer_of(connection.socket.get());
+  bool accept_client(Connection& connection, const std::string& wishes) {
+    const ucred peer = peer_credentials(connection.socket.get());
     Client client{peer.pid, {}};
     const auto words = text::split(wishes, ' ');
     if (const auto percentage = parse_percentage(words.empty() ? "" : words[0])) {
@@ -197,35 +198,35 @@ class Server {
     if (const auto limits = parse_memory_limits(words.size() < 2 ? "" : words[1])) {
       client.limits.memory_mib = *limits;
     }
-    const auto allowed = control_.attach(peer.uid, client);
+    const auto allowed = control_.add_client(peer.uid, client);
     if (!allowed) {
-      send(connection, "refused: " + allowed.error().text() + "\n");
+      send_reply(connection, "refused: " + allowed.error().full_message() + "\n");
       return false;
     }
-    log_.say("NEW CLIENT " + std::to_string(peer.pid) + " from user " + std::to_string(peer.uid));
+    log_.write_line("NEW CLIENT " + std::to_string(peer.pid) + " from user " + std::to_string(peer.uid));
     connection.client = peer.pid;
-    std::string text = "threads " + show_percentage(allowed->threads);
+    std::string text = "threads " + percentage_text(allowed->threads);
     for (const auto& [device, mib] : allowed->memory_mib) {
       text += " memory " + device + "=" + std::to_string(mib) + "M";
     }
-    send(connection, text + "\n");
+    send_reply(connection, text + "\n");
     return true;
   }
 
-  static void send(const Connection& connection, const std::string& text) {
-    // A few bytes into an empty buffer; who does not read them does not get them.
+  static void send_reply(const Connection& connection, const std::string& text) {
+    // A few bytes into an empty buffer: never blocks on a client that does not read.
     if (!text.empty())
       static_cast<void>(::send(connection.socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0);
   }
 
-  void delay() const {
-    const auto text = read_file(options_.pipe_directory + "/" + std::string(kSlowName), 32);
+  void delay_reply() const {
+    const auto text = read_file(options_.pipe_directory + "/" + std::string(kDelayName), 32);
     const auto milliseconds = text ? text::parse_unsigned(text::trim(*text)) : std::nullopt;
     if (milliseconds) ::poll(nullptr, 0, static_cast<int>(std::min<std::uint64_t>(*milliseconds, 600'000)));
   }
 
   const DaemonOptions& options_;
-  Log& log_;
+  DaemonLog& log_;
   Control control_;
   std::vector<Connection> connections_;
 };
@@ -233,9 +234,9 @@ class Server {
 }  // namespace
 
 Result<std::vector<VisibleDevice>> visible_devices(const DaemonOptions& options) {
-  auto state = StateFile::open(options.state);
+  auto state = StateFile::open_state(options.state);
   if (!state) return fail(Code::kUnavailable, "no CUDA driver here", options.state);
-  const auto machine = std::make_unique<Machine>(*state->read());
+  const auto machine = std::make_unique<Machine>(*state->lock_for_read());
   std::vector<VisibleDevice> devices;
   if (options.visible_devices.empty()) {
     devices = all_devices(*machine);
@@ -250,7 +251,7 @@ Result<std::vector<VisibleDevice>> visible_devices(const DaemonOptions& options)
   return devices;
 }
 
-Status serve(const DaemonOptions& options, const std::function<void()>& ready) {
+Status run_daemon(const DaemonOptions& options, const std::function<void()>& ready) {
   GPULET_TRY_ASSIGN(auto devices, visible_devices(options));
   GPULET_TRY(make_directories(options.pipe_directory));
   GPULET_TRY(make_directories(options.log_directory));
@@ -259,29 +260,113 @@ Status serve(const DaemonOptions& options, const std::function<void()>& ready) {
   };
   const FileDescriptor lock(
       ::open(in_pipes(kLockName).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666));
-  if (!lock.valid()) return fail(errno_error("open", errno, in_pipes(kLockName)));
+  if (!lock.is_open()) return fail(errno_error("open", errno, in_pipes(kLockName)));
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     return fail(Code::kFailedPrecondition, "An instance of this daemon is already running");
   }
-  Log log(options.log_directory, options.log_to_output);
-  if (!log.valid()) return fail(errno_error("cannot write control.log", errno, options.log_directory));
+  DaemonLog log(options.log_directory, options.log_to_output);
+  if (!log.is_open()) return fail(errno_error("cannot write control.log", errno, options.log_directory));
   const std::string socket_path = in_pipes(kSocketName);
-  GPULET_TRY_ASSIGN(const FileDescriptor listening, bind_unix(socket_path));
+  GPULET_TRY_ASSIGN(const FileDescriptor listening, bind_unix_socket(socket_path));
   ::chmod(socket_path.c_str(), 0666);
   GPULET_TRY(start_listening(listening, socket_path));
   GPULET_TRY(write_file_atomic(in_pipes(kPidName), std::to_string(::getpid()) + "\n", 0666));
-  log.say("Starting control daemon using socket " + socket_path);
-  log.say("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" +
-          options.pipe_directory);
+  log.write_line("Starting control daemon using socket " + socket_path);
+  log.write_line("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" +
+                 options.pipe_directory);
   for (const auto& device : devices) {
-    if (!device.exclusive) log.say("WARNING: " + device.uuid + " is not in EXCLUSIVE_PROCESS mode");
+    if (!device.exclusive) log.write_line("WARNING: " + device.uuid + " is not in EXCLUSIVE_PROCESS mode");
   }
-  Server server(options, std::move(devices), log);
+  DaemonServer server(options, std::move(devices), log);
   ready();
-  server.run(listening);
-  log.say("Exit");
+  server.serve_until_quit(listening);
+  log.write_line("Exit");
   ::unlink(in_pipes(kPidName).c_str());
   return {};
+}
+
+namespace {
+
+Result<FileDescriptor> connect_to_daemon(const std::string& pipe_directory) {
+  auto socket = connect_unix_socket(pipe_directory + "/" + std::string(kSocketName));
+  if (!socket) return fail(Code::kUnavailable, "Cannot find MPS control daemon process");
+  ::fcntl(socket->get(), F_SETFL, ::fcntl(socket->get(), F_GETFL) & ~O_NONBLOCK);
+  return socket;
+}
+
+Status send_line(const FileDescriptor& socket, const std::string& line) {
+  const std::string whole = line + "\n";
+  if (::send(socket.get(), whole.data(), whole.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(whole.size())) {
+    return {};
+  }
+  return fail(Code::kUnavailable, "the MPS control daemon closed the connection");
+}
+
+// Reads to the end of the stream, or of a line.
+std::string receive_reply(const FileDescriptor& socket, bool one_line) {
+  std::string text;
+  char buffer[1024];
+  for (;;) {
+    const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return text;
+    text.append(buffer, static_cast<std::size_t>(got));
+    if (one_line && text.back() == '\n') return text;
+  }
+}
+
+Status send_signal(const std::string& pipe_directory, int signal) {
+  GPULET_TRY_ASSIGN(const pid_t pid, daemon_pid(pipe_directory));
+  if (::kill(pid, signal) != 0) return fail(errno_error("kill", errno, "process " + std::to_string(pid)));
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> send_command(const std::string& pipe_directory, const std::string& command) {
+  GPULET_TRY_ASSIGN(const FileDescriptor socket, connect_to_daemon(pipe_directory));
+  GPULET_TRY(send_line(socket, command));
+  return receive_reply(socket, false);
+}
+
+Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,
+                                     const std::string& memory) {
+  GPULET_TRY_ASSIGN(FileDescriptor socket, connect_to_daemon(pipe_directory));
+  GPULET_TRY(
+      send_line(socket, std::string(kClientHello) + (threads.empty() ? "100" : threads) + " " + memory));
+  std::string answer = receive_reply(socket, true);
+  if (!answer.empty()) answer.pop_back();
+  if (!answer.starts_with("threads ")) {
+    return fail(Code::kFailedPrecondition,
+                answer.empty() ? "the MPS control daemon closed the connection" : answer);
+  }
+  return AttachedClient{std::move(socket), std::move(answer)};
+}
+
+Result<pid_t> daemon_pid(const std::string& pipe_directory) {
+  GPULET_TRY_ASSIGN(const FileDescriptor socket, connect_to_daemon(pipe_directory));
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 || peer.pid <= 0) {
+    return fail(Code::kUnavailable, "the MPS control daemon's process is not visible here");
+  }
+  return peer.pid;
+}
+
+Status crash_daemon(const std::string& pipe_directory) { return send_signal(pipe_directory, SIGKILL); }
+Status hang_daemon(const std::string& pipe_directory) { return send_signal(pipe_directory, SIGSTOP); }
+
+Status delay_daemon(const std::string& pipe_directory, unsigned milliseconds) {
+  GPULET_TRY(daemon_pid(pipe_directory));
+  const std::string path = pipe_directory + "/" + std::string(kDelayName);
+  if (milliseconds != 0) return write_file_atomic(path, std::to_string(milliseconds) + "\n");
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail(errno_error("unlink", errno, path));
+  return {};
+}
+
+Status restore_daemon(const std::string& pipe_directory) {
+  GPULET_TRY(delay_daemon(pipe_directory, 0));
+  return send_signal(pipe_directory, SIGCONT);
 }
 
 }  // namespace gpulet::sim::mps

@@ -1,10 +1,16 @@
-// The simulated MPS control daemon as a process: its pipe directory, its log, its servers, and what a client
-// or the control program says to it. The machine is the one whose driver root the program lies in.
+// The simulated MPS control daemon as a process: its pipe directory, log, servers and connections of clients
+// and of the control program. It uses the machine whose driver root contains the program. Also the calls of
+// its peers, which find it by its pipe directory: commands, CUDA clients, and faults injected by gpulet-sim.
 #pragma once
+
+#include <sys/types.h>
 
 #include <functional>
 #include <string>
+#include <string_view>
 
+#include "base/file.h"
+#include "base/result.h"
 #include "sim/mps/control.h"
 
 namespace gpulet::sim::mps {
@@ -15,22 +21,51 @@ struct DaemonOptions {
   std::string visible_devices;                        // CUDA_VISIBLE_DEVICES; empty: all
   std::string active_thread_percentage;               // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; empty: 100
   std::string state;                                  // the simulated machine's state file
-  bool log_to_output = false;                         // -f: the log goes to standard output too
+  bool log_to_output = false;                         // -f: also log to standard output
 };
 
-// The machine's devices that `options.visible_devices` lets through, in its order, up to the first that does
-// not exist: GPUs by index or UUID (or its beginning), MIG devices by UUID. A GPU in MIG mode is none.
-// Errors: kUnavailable without a driver or without any device.
+// Returns the devices of `options.visible_devices` in its order, up to the first that does not exist: GPUs by
+// index or UUID (or its prefix), MIG devices by UUID. A GPU in MIG mode is not one. Errors: kUnavailable
+// without a driver or device.
 Result<std::vector<VisibleDevice>> visible_devices(const DaemonOptions& options);
 
-// Serves until `quit`. `ready` is called once it does. Errors: those of visible_devices; kFailedPrecondition,
-// "An instance of this daemon is already running"; and what its files and socket refuse.
-Status serve(const DaemonOptions& options, const std::function<void()>& ready);
+// Serves until `quit`. Calls `ready` once it listens. Errors: those of visible_devices; kFailedPrecondition,
+// "An instance of this daemon is already running"; errors of its files and socket.
+Status run_daemon(const DaemonOptions& options, const std::function<void()>& ready);
 
-// Names inside the pipe directory.
+// File names in the pipe directory.
 inline constexpr std::string_view kSocketName = "control";
 inline constexpr std::string_view kLockName = "control_lock";
 inline constexpr std::string_view kPidName = "nvidia-cuda-mps-control.pid";
-inline constexpr std::string_view kSlowName = "simulated_delay_ms";  // written by gpulet-sim mps slow
+inline constexpr std::string_view kDelayName = "simulated_delay_ms";  // written by gpulet-sim mps slow
+
+inline constexpr std::string_view kClientHello = "CLIENT ";
+
+// Sends one command and returns the output. Waits without a limit, like the real one. Errors: kUnavailable,
+// "Cannot find MPS control daemon process".
+Result<std::string> send_command(const std::string& pipe_directory, const std::string& command);
+
+// A CUDA process, client of the daemon while `connection` is open.
+struct AttachedClient {
+  FileDescriptor connection;
+  std::string limits_text;  // "threads 25.0 memory 0=4096M"
+};
+// Connects as a client. `threads` and `memory` have the form of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and
+// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; empty for none. Errors: those of send_command; kFailedPrecondition if
+// refused.
+Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,
+                                     const std::string& memory);
+
+// Returns the daemon's pid in this process's PID namespace. Errors: kUnavailable.
+Result<pid_t> daemon_pid(const std::string& pipe_directory);
+
+// Kills the daemon, as a crash would.
+Status crash_daemon(const std::string& pipe_directory);
+// Makes it accept connections without responding, until restore_daemon.
+Status hang_daemon(const std::string& pipe_directory);
+// Delays each response; 0 ends it.
+Status delay_daemon(const std::string& pipe_directory, unsigned milliseconds);
+// Ends hang_daemon and delay_daemon.
+Status restore_daemon(const std::string& pipe_directory);
 
 }  // namespace gpulet::sim::mps

@@ -1,4 +1,4 @@
-// The program as it is run: the daemon in the background, commands by its standard input.
+// The program as a process: the daemon in the background, commands on standard input.
 #include "sim/mps/daemon.h"
 
 #include <fcntl.h>
@@ -15,108 +15,114 @@ namespace {
 
 using namespace std::chrono_literals;
 
-struct Ran {
+struct ControlRun {
   int code = -1;
   std::string output;
 };
 
-Ran run(const TestMpsRoot& root, std::vector<std::string> options, const std::string& input,
-        const std::string& visible = "") {
+ControlRun run_control(const TestMpsRoot& root, std::vector<std::string> options, const std::string& input,
+                       const std::string& visible = "") {
   std::array<int, 2> in, out;
   EXPECT_EQ(::pipe2(in.data(), O_CLOEXEC), 0);
   EXPECT_EQ(::pipe2(out.data(), O_CLOEXEC), 0);
   FileDescriptor in_read(in[0]), in_write(in[1]), out_read(out[0]), out_write(out[1]);
   options.insert(options.begin(), "nvidia-cuda-mps-control");
-  std::vector<std::string> environment{"CUDA_MPS_PIPE_DIRECTORY=" + root.pipes("r"),
-                                       "CUDA_MPS_LOG_DIRECTORY=" + root.root() + "/r/log"};
+  std::vector<std::string> environment{"CUDA_MPS_PIPE_DIRECTORY=" + root.pipe_directory("r"),
+                                       "CUDA_MPS_LOG_DIRECTORY=" + root.mps_root() + "/r/log"};
   if (!visible.empty()) environment.push_back("CUDA_VISIBLE_DEVICES=" + visible);
-  auto process = gpulet::Process::start(
-      {.program = root.program(),
+  auto process = gpulet::Process::spawn(
+      {.program = root.control_program(),
        .arguments = options,
        .environment = environment,
        .descriptors = {{in_read.get(), 0}, {out_write.get(), 1}, {out_write.get(), 2}}});
-  EXPECT_TRUE(process) << process.error().text();
+  EXPECT_TRUE(process) << process.error().full_message();
   EXPECT_EQ(::write(in_write.get(), input.data(), input.size()), static_cast<ssize_t>(input.size()));
   in_write.reset();
   out_write.reset();
-  const auto exit = (*process)->wait(20s);
+  const auto exit = (*process)->wait_for_exit(20s);
   EXPECT_TRUE(exit);
   return {exit ? exit->code : -1, read_all(out_read.get(), "output").value_or("")};
 }
 
 TEST(MpsDaemon, ServesTheControlProgramUntilQuit) {
   TestMpsRoot root;
-  EXPECT_EQ(run(root, {}, "get_server_list\n").output, "Cannot find MPS control daemon process\n");
-  ASSERT_EQ(run(root, {"-d"}, "").code, 0);
+  EXPECT_EQ(run_control(root, {}, "get_server_list\n").output, "Cannot find MPS control daemon process\n");
+  ASSERT_EQ(run_control(root, {"-d"}, "").code, 0);
   EXPECT_EQ(
-      run(root, {}, "set_default_active_thread_percentage 25\nget_default_active_thread_percentage").output,
-      "25.0\n25.0\n");
-  EXPECT_EQ(
-      run(root, {}, "set_default_device_pinned_mem_limit 3 20G\nget_default_device_pinned_mem_limit 3\n")
+      run_control(root, {}, "set_default_active_thread_percentage 25\nget_default_active_thread_percentage")
           .output,
-      "20G\n");
-  const auto pid = daemon_pid(root.pipes("r"));
+      "25.0\n25.0\n");
+  EXPECT_EQ(run_control(root, {},
+                        "set_default_device_pinned_mem_limit 3 20G\nget_default_device_pinned_mem_limit 3\n")
+                .output,
+            "20G\n");
+  const auto pid = daemon_pid(root.pipe_directory("r"));
   ASSERT_TRUE(pid);
-  EXPECT_EQ(read_file(root.pipes("r") + "/" + std::string(kPidName)).value_or(""),
+  EXPECT_EQ(read_file(root.pipe_directory("r") + "/" + std::string(kPidName)).value_or(""),
             std::to_string(*pid) + "\n");
 
-  const Ran second = run(root, {"-d"}, "");
+  const ControlRun second = run_control(root, {"-d"}, "");
   EXPECT_EQ(second.code, 1);
   EXPECT_EQ(second.output, "An instance of this daemon is already running\n");
 
-  EXPECT_EQ(run(root, {}, "quit\n").code, 0);
-  EXPECT_EQ(run(root, {}, "get_server_list\n").code, 1);
-  const auto log = read_file(root.root() + "/r/log/control.log");
+  EXPECT_EQ(run_control(root, {}, "quit\n").code, 0);
+  EXPECT_EQ(run_control(root, {}, "get_server_list\n").code, 1);
+  const auto log = read_file(root.mps_root() + "/r/log/control.log");
   ASSERT_TRUE(log);
-  EXPECT_NE(log->find("Starting control daemon using socket " + root.pipes("r") + "/control"), log->npos);
+  EXPECT_NE(log->find("Starting control daemon using socket " + root.pipe_directory("r") + "/control"),
+            log->npos);
   EXPECT_NE(log->find("is not in EXCLUSIVE_PROCESS mode"), log->npos);
 }
 
-TEST(MpsDaemon, StartsAgainWhereOneHasCrashed) {
+TEST(MpsDaemon, StartsAfterACrash) {
   TestMpsRoot root;
-  ASSERT_EQ(run(root, {"-d"}, "set").code, 0);
-  ASSERT_TRUE(die(root.pipes("r")));
-  // Until the kernel has let go of its lock.
-  while (run(root, {"-d"}, "").code != 0) {
+  ASSERT_EQ(run_control(root, {"-d"}, "set").code, 0);
+  ASSERT_TRUE(crash_daemon(root.pipe_directory("r")));
+  // Until the kernel has released its lock.
+  while (run_control(root, {"-d"}, "").code != 0) {
   }
-  EXPECT_EQ(run(root, {}, "get_default_active_thread_percentage\n").output, "100.0\n");
+  EXPECT_EQ(run_control(root, {}, "get_default_active_thread_percentage\n").output, "100.0\n");
 }
 
-TEST(MpsDaemon, NeedsADeviceThatItMaySee) {
+TEST(MpsDaemon, NeedsAVisibleDevice) {
   TestMpsRoot root(2);
-  EXPECT_EQ(run(root, {"-d"}, "", "5").output, "no CUDA-capable device is visible\n");
-  root.edit()->gpus[0].mig.current = 1;
-  const std::string uuid = root.machine()->gpus[1].uuid;
-  ASSERT_EQ(run(root, {"-d"}, "", uuid).code, 0);
-  EXPECT_EQ(run(root, {}, "set_default_device_pinned_mem_limit 1 1G\n").output, "Invalid device: 1\n");
-  EXPECT_EQ(run(root, {}, "get_device_client_list\n").output, uuid + "\n");
+  EXPECT_EQ(run_control(root, {"-d"}, "", "5").output, "no CUDA-capable device is visible\n");
+  root.edit_machine()->gpus[0].mig.current = 1;
+  const std::string uuid = root.copy_machine()->gpus[1].uuid;
+  ASSERT_EQ(run_control(root, {"-d"}, "", uuid).code, 0);
+  EXPECT_EQ(run_control(root, {}, "set_default_device_pinned_mem_limit 1 1G\n").output,
+            "Invalid device: 1\n");
+  EXPECT_EQ(run_control(root, {}, "get_device_client_list\n").output, uuid + "\n");
 }
 
-TEST(MpsDaemon, AClientIsServedWithinItsLimitsAndSeenToGo) {
+TEST(MpsDaemon, ServesAClientUntilItDisconnects) {
   TestMpsRoot root;
-  ASSERT_EQ(run(root, {"-d"}, "").code, 0);
-  run(root, {}, "set_default_active_thread_percentage 60\nset_default_device_pinned_mem_limit 0 60G\n");
+  ASSERT_EQ(run_control(root, {"-d"}, "").code, 0);
+  run_control(root, {},
+              "set_default_active_thread_percentage 60\nset_default_device_pinned_mem_limit 0 60G\n");
   {
-    const auto client = attach(root.pipes("r"), "40", "0=1000M");
-    ASSERT_TRUE(client) << client.error().text();
-    EXPECT_EQ(client->allowed, "threads 40.0 memory 0=1000M");
-    const auto servers = ask(root.pipes("r"), "get_server_list");
+    const auto client = attach_client(root.pipe_directory("r"), "40", "0=1000M");
+    ASSERT_TRUE(client) << client.error().full_message();
+    EXPECT_EQ(client->limits_text, "threads 40.0 memory 0=1000M");
+    const auto servers = send_command(root.pipe_directory("r"), "get_server_list");
     ASSERT_TRUE(servers);
     const auto server = std::string(text::trim(*servers));
-    EXPECT_EQ(ask(root.pipes("r"), "get_client_list " + server), std::to_string(::getpid()) + "\n");
-    EXPECT_EQ(ask(root.pipes("r"), "get_server_status " + server), "ACTIVE\n");
+    EXPECT_EQ(send_command(root.pipe_directory("r"), "get_client_list " + server),
+              std::to_string(::getpid()) + "\n");
+    EXPECT_EQ(send_command(root.pipe_directory("r"), "get_server_status " + server), "ACTIVE\n");
   }
-  const auto servers = ask(root.pipes("r"), "get_server_list");
-  EXPECT_EQ(ask(root.pipes("r"), "get_client_list " + std::string(text::trim(*servers))), "");
+  const auto servers = send_command(root.pipe_directory("r"), "get_server_list");
+  EXPECT_EQ(send_command(root.pipe_directory("r"), "get_client_list " + std::string(text::trim(*servers))),
+            "");
 }
 
 TEST(MpsDaemon, HangsAndIsHealed) {
   TestMpsRoot root;
-  ASSERT_EQ(run(root, {"-d"}, "").code, 0);
-  ASSERT_TRUE(hang(root.pipes("r")));
-  ASSERT_TRUE(slow(root.pipes("r"), 1));
-  ASSERT_TRUE(heal(root.pipes("r")));
-  EXPECT_EQ(run(root, {}, "get_default_active_thread_percentage\n").output, "100.0\n");
+  ASSERT_EQ(run_control(root, {"-d"}, "").code, 0);
+  ASSERT_TRUE(hang_daemon(root.pipe_directory("r")));
+  ASSERT_TRUE(delay_daemon(root.pipe_directory("r"), 1));
+  ASSERT_TRUE(restore_daemon(root.pipe_directory("r")));
+  EXPECT_EQ(run_control(root, {}, "get_default_active_thread_percentage\n").output, "100.0\n");
 }
 
 }  // namespace

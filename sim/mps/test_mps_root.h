@@ -1,5 +1,5 @@
-// A driver root with a simulated machine, nvidia-smi and nvidia-cuda-mps-control in it, for one test; and an
-// MPS root beside it. Every control daemon below it is killed at the end.
+// For one test: a driver root with a simulated machine, nvidia-smi and nvidia-cuda-mps-control, and an MPS
+// root beside it. Kills every control daemon below it at the end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +12,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "sim/mps/ask.h"
-#include "sim/state/small_machine.h"
+#include "sim/mps/daemon.h"
+#include "sim/state/test_machine.h"
 
 namespace gpulet::sim::mps {
 
@@ -21,12 +21,13 @@ class TestMpsRoot {
  public:
   explicit TestMpsRoot(std::uint32_t gpus = 4) {
     ::unsetenv("GPULET_SIM_STATE");
-    char folder[] = "/tmp/gpulet-mps-XXXXXX";
-    if (::mkdtemp(folder) == nullptr) std::abort();
-    path_ = folder;
-    install("nvidia-cuda-mps-control", GPULET_SIM_MPS_CONTROL);
-    auto made = StateFile::create(driver_root() + "/" + std::string(kStatePathInRoot), *small_machine(gpus));
-    EXPECT_TRUE(made) << made.error().text();
+    char directory[] = "/tmp/gpulet-mps-XXXXXX";
+    if (::mkdtemp(directory) == nullptr) std::abort();
+    path_ = directory;
+    install_program("nvidia-cuda-mps-control", GPULET_SIM_MPS_CONTROL);
+    auto made =
+        StateFile::create_state(driver_root() + "/" + std::string(kStatePathInRoot), *small_machine(gpus));
+    EXPECT_TRUE(made) << made.error().full_message();
     state_ = std::move(*made);
   }
   ~TestMpsRoot() {
@@ -38,16 +39,18 @@ class TestMpsRoot {
   }
   TestMpsRoot(const TestMpsRoot&) = delete;
 
-  void install(const std::string& name, const std::string& file) const {
+  void install_program(const std::string& name, const std::string& file) const {
     std::filesystem::create_directories(driver_root() + "/usr/bin");
     std::filesystem::copy_file(file, driver_root() + "/usr/bin/" + name);
   }
   std::string driver_root() const { return path_ + "/driver"; }
-  std::string program() const { return driver_root() + "/usr/bin/nvidia-cuda-mps-control"; }
-  std::string root() const { return path_ + "/mps"; }
-  std::string pipes(const std::string& resource) const { return root() + "/" + resource + "/pipe"; }
-  EditGuard edit() const { return state_.edit(); }
-  std::unique_ptr<Machine> machine() const { return std::make_unique<Machine>(*state_.read()); }
+  std::string control_program() const { return driver_root() + "/usr/bin/nvidia-cuda-mps-control"; }
+  std::string mps_root() const { return path_ + "/mps"; }
+  std::string pipe_directory(const std::string& resource) const {
+    return mps_root() + "/" + resource + "/pipe";
+  }
+  EditGuard edit_machine() const { return state_.lock_for_edit(); }
+  std::unique_ptr<Machine> copy_machine() const { return std::make_unique<Machine>(*state_.lock_for_read()); }
 
   static void kill_daemon(const std::string& pipes) {
     if (const auto pid = daemon_pid(pipes)) ::kill(*pid, SIGKILL);

@@ -1,30 +1,100 @@
-// The driver's user-space files in a root: libraries with their SONAMEs and links, firmware, nvidia-smi,
-// nvidia-cuda-mps-control.
+// The files of a driver root: libraries with SONAMEs and links, firmware, programs, /proc and /sys texts.
+// FileTree creates them and stores a list, so that this or a later process can remove exactly these.
 #pragma once
 
-#include <string>
+#include <sys/types.h>
 
-#include "sim/root/tree.h"
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "sim/state/state.h"
 
 namespace gpulet::sim {
 
-// Below the root, as Debian lays it out.
+class FileTree {
+ public:
+  explicit FileTree(std::string root) : root_(std::move(root)) {}
+
+  // Loads the list at `list_path`. Errors: kNotFound, kInvalidArgument for a list that escapes the root.
+  static Result<FileTree> load_list(std::string root, std::string_view list_path);
+  // Writes the list, which includes itself.
+  Status save_list(std::string_view list_path);
+
+  // Paths are relative to the root; missing parents are created. kFailedPrecondition if the path exists.
+  Status add_directory(std::string_view path);
+  Status add_file(std::string_view path, std::string_view content, mode_t mode = 0644);
+  Status add_copy(std::string_view path, const std::string& source, mode_t mode = 0755);
+  Status add_symlink(std::string_view path, std::string_view target);
+  // Creates a character device. kPermissionDenied if the kernel refuses.
+  Status add_device_node(std::string_view path, unsigned major, unsigned minor, mode_t mode = 0666);
+
+  // Removes one path of the list.
+  void remove_path(std::string_view path);
+  // Removes everything created. Directories with foreign files stay.
+  void remove_created();
+
+  const std::string& root_path() const { return root_; }
+  const std::vector<std::string>& created_paths() const { return created_; }
+
+ private:
+  std::string full_path(std::string_view path) const { return root_ + "/" + std::string(path); }
+  Status parents_of(std::string_view path);
+
+  std::string root_;
+  std::vector<std::string> created_;  // in order of creation
+};
+
+// Returns an ELF file for this architecture with DT_SONAME `soname` and no symbols, in place of one of
+// NVIDIA's libraries: enough for SONAME readers, ldconfig and dlopen.
+std::string make_shared_object(std::string_view soname);
+
+// Returns "0000:1b:00.0", the name in sysfs and /proc.
+std::string address_text(const PciAddress& address);
+
+std::string proc_version_text(const Machine& machine);  // /proc/driver/nvidia/version
+std::string proc_params_text();                         // /proc/driver/nvidia/params
+std::string proc_devices_text();                        // /proc/devices
+// /proc/driver/nvidia/gpus/<address>/information
+std::string proc_information_text(const Machine& machine, const Gpu& gpu);
+
+// Returns the GPU's affinity as "0-19,40-59"; "" if there is none.
+std::string cpu_list_text(const Gpu& gpu);
+
+// Returns the 256 bytes of a PCI function's configuration space: header, then power management, MSI and PCI
+// Express capabilities.
+std::string pci_config_bytes(std::uint32_t device_id, std::uint32_t subsystem_id, std::uint32_t class_code);
+
+inline constexpr unsigned kNvidiaMajor = 195;  // fixed by the driver
+inline constexpr unsigned kControlMinor = 255;
+inline constexpr unsigned kModesetMinor = 254;
+inline constexpr unsigned kDrmMajor = 226;
+// Dynamic on hardware.
+inline constexpr unsigned kUvmMajor = 505;
+inline constexpr unsigned kImexMajor = 507;
+inline constexpr unsigned kSwitchMajor = 508;
+
+inline constexpr std::uint32_t kGpuClass = 0x030200;     // 3D controller
+inline constexpr std::uint32_t kSwitchClass = 0x068000;  // bridge, other
+
+// Below the root, as on Debian.
 #if defined(__aarch64__)
-inline constexpr std::string_view kLibraryFolder = "usr/lib/aarch64-linux-gnu";
+inline constexpr std::string_view kLibraryDirectory = "usr/lib/aarch64-linux-gnu";
 #else
-inline constexpr std::string_view kLibraryFolder = "usr/lib/x86_64-linux-gnu";
+inline constexpr std::string_view kLibraryDirectory = "usr/lib/x86_64-linux-gnu";
 #endif
 
 struct DriverFiles {
-  std::string version;     // "570.124.06"
-  std::string nvml;        // path of the simulated libnvidia-ml.so.1, copied in
-  std::string nvidia_smi;  // path of the stand-in; empty: none
-  std::string mps_control{};  // of nvidia-cuda-mps-control's
+  std::string version;        // "570.124.06"
+  std::string nvml;           // path of the simulated libnvidia-ml.so.1, copied in
+  std::string nvidia_smi;     // path of the simulated nvidia-smi; empty: none
+  std::string mps_control{};  // path of the simulated nvidia-cuda-mps-control
 };
 
-Status add_driver_files(Tree& tree, const DriverFiles& files);
+Status add_driver_files(FileTree& tree, const DriverFiles& files);
 
-// Puts those of another version in place of `old_version`'s. Who has the old ones mapped keeps them.
-Status change_driver_version(Tree& tree, const std::string& old_version, const std::string& new_version);
+// Replaces the files of `old_version`. Processes keep their mappings of the old ones.
+Status change_driver_version(FileTree& tree, const std::string& old_version, const std::string& new_version);
 
 }  // namespace gpulet::sim

@@ -1,5 +1,5 @@
-// A stand-in for nvidia-smi in a simulated driver root: what scripts and the MPS daemon's start call. It
-// loads the libnvidia-ml.so.1 of its own root, through NVML's C ABI alone.
+// The nvidia-smi of a simulated driver root, with the options that scripts and the start of MPS daemons use.
+// It loads the libnvidia-ml.so.1 of its root and uses only NVML's C ABI.
 //
 //   nvidia-smi [-L | -q | -r | -c MODE | -mig 0|1] [-i GPU]    nvidia-smi topo -m
 #include <dlfcn.h>
@@ -14,29 +14,29 @@
 #include <string>
 #include <vector>
 
-// nvmlDeviceGetTemperature: the call that every driver has.
+// nvmlDeviceGetTemperature: every driver has it.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
 
 void* library = nullptr;
 
-// Calls a function of the library by name; NVML_ERROR_FUNCTION_NOT_FOUND when it lacks it.
+// Calls a function of the library by name; NVML_ERROR_FUNCTION_NOT_FOUND if it is missing.
 template <class Function, class... Values>
-nvmlReturn_t call(const char* name, Values... values) {
+nvmlReturn_t call_nvml(const char* name, Values... values) {
   auto* function = reinterpret_cast<Function*>(dlsym(library, name));
   return function == nullptr ? NVML_ERROR_FUNCTION_NOT_FOUND : function(values...);
 }
-#define NVML(function, ...) call<decltype(function)>(#function __VA_OPT__(, ) __VA_ARGS__)
+#define NVML(function, ...) call_nvml<decltype(function)>(#function __VA_OPT__(, ) __VA_ARGS__)
 
 bool open_library() {
   char program[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof(program));
   if (length > 0) {
-    std::string folder(program, static_cast<std::size_t>(length));
-    folder.resize(folder.rfind('/'));
+    std::string directory(program, static_cast<std::size_t>(length));
+    directory.resize(directory.rfind('/'));
     for (const char* place : {"/../lib/x86_64-linux-gnu/", "/../lib/aarch64-linux-gnu/", "/"}) {
-      library = dlopen((folder + place + "libnvidia-ml.so.1").c_str(), RTLD_NOW);
+      library = dlopen((directory + place + "libnvidia-ml.so.1").c_str(), RTLD_NOW);
       if (library != nullptr) return true;
     }
   }
@@ -44,7 +44,7 @@ bool open_library() {
   return library != nullptr;
 }
 
-int failed(nvmlReturn_t result, const char* what) {
+int print_failure(nvmlReturn_t result, const char* what) {
   std::printf("%s: error %d\n", what, static_cast<int>(result));
   return result == NVML_ERROR_GPU_IS_LOST ? 15 : static_cast<int>(result);
 }
@@ -54,17 +54,17 @@ struct Gpu {
   nvmlDevice_t device;
 };
 
-std::string text(const char* name, nvmlDevice_t device) {
+std::string query_text(const char* name, nvmlDevice_t device) {
   char buffer[128] = "";
   auto* function = reinterpret_cast<nvmlReturn_t (*)(nvmlDevice_t, char*, unsigned)>(dlsym(library, name));
   if (function == nullptr || function(device, buffer, sizeof(buffer)) != NVML_SUCCESS) return "N/A";
   return buffer;
 }
-#define NVML_TEXT(function, device) text(#function, device)
+#define NVML_TEXT(function, device) query_text(#function, device)
 
-std::string number(unsigned value, const char* unit) { return std::to_string(value) + unit; }
+std::string with_unit(unsigned value, const char* unit) { return std::to_string(value) + unit; }
 
-void list(const std::vector<Gpu>& gpus) {
+void print_list(const std::vector<Gpu>& gpus) {
   for (const Gpu& gpu : gpus) {
     std::printf("GPU %u: %s (UUID: %s)\n", gpu.index, NVML_TEXT(nvmlDeviceGetName, gpu.device).c_str(),
                 NVML_TEXT(nvmlDeviceGetUUID, gpu.device).c_str());
@@ -80,13 +80,13 @@ void list(const std::vector<Gpu>& gpus) {
   }
 }
 
-std::string reading(nvmlReturn_t result, unsigned value, const char* unit) {
-  return result == NVML_SUCCESS             ? number(value, unit)
+std::string value_text(nvmlReturn_t result, unsigned value, const char* unit) {
+  return result == NVML_SUCCESS             ? with_unit(value, unit)
          : result == NVML_ERROR_GPU_IS_LOST ? "GPU is lost"
                                             : "N/A";
 }
 
-void query(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
+void print_query(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
   std::printf(
       "\n==============NVSMI LOG==============\n\nDriver Version                            : %s\n"
       "CUDA Version                              : %d.%d\n\nAttached GPUs                             : "
@@ -116,12 +116,12 @@ void query(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
         pci.busId, NVML_TEXT(nvmlDeviceGetName, gpu.device).c_str(),
         NVML_TEXT(nvmlDeviceGetSerial, gpu.device).c_str(), NVML_TEXT(nvmlDeviceGetUUID, gpu.device).c_str(),
         NVML_TEXT(nvmlDeviceGetVbiosVersion, gpu.device).c_str(), pci.pciDeviceId, pci.busId,
-        pci.pciSubSystemId, memory.total >> 20, memory.used >> 20, reading(hot, temperature, " C").c_str(),
-        reading(drawn, power / 1000, " W").c_str());
+        pci.pciSubSystemId, memory.total >> 20, memory.used >> 20, value_text(hot, temperature, " C").c_str(),
+        value_text(drawn, power / 1000, " W").c_str());
   }
 }
 
-void table(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
+void print_table(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
   std::printf("NVIDIA-SMI %s    Driver Version: %s    CUDA Version: %d.%d\n", driver.c_str(), driver.c_str(),
               cuda / 1000, cuda % 1000 / 10);
   std::printf("%3s  %-26s  %-16s  %11s  %5s  %13s  %21s  %4s\n", "GPU", "Name", "Bus-Id", "Persistence",
@@ -145,18 +145,19 @@ void table(const std::vector<Gpu>& gpus, const std::string& driver, int cuda) {
     const auto drawn = NVML(nvmlDeviceGetPowerUsage, gpu.device, &power);
     const auto capped = NVML(nvmlDeviceGetEnforcedPowerLimit, gpu.device, &limit);
     const auto used = NVML(nvmlDeviceGetUtilizationRates, gpu.device, &busy);
-    const std::string watts = reading(drawn, power / 1000, "W") + " / " + reading(capped, limit / 1000, "W");
+    const std::string watts =
+        value_text(drawn, power / 1000, "W") + " / " + value_text(capped, limit / 1000, "W");
     const std::string mebibytes =
         std::to_string(memory.used >> 20) + "MiB / " + std::to_string(memory.total >> 20) + "MiB";
     std::printf("%3u  %-26s  %-16s  %11s  %5s  %13s  %21s  %4s\n", gpu.index,
                 NVML_TEXT(nvmlDeviceGetName, gpu.device).c_str(), pci.busId,
-                persistence == NVML_FEATURE_ENABLED ? "On" : "Off", reading(hot, temperature, "C").c_str(),
-                watts.c_str(), mebibytes.c_str(), reading(used, busy.gpu, "%").c_str());
+                persistence == NVML_FEATURE_ENABLED ? "On" : "Off", value_text(hot, temperature, "C").c_str(),
+                watts.c_str(), mebibytes.c_str(), value_text(used, busy.gpu, "%").c_str());
   }
 }
 
-// "NV12", "PIX"...: how two GPUs reach each other.
-std::string between(const Gpu& a, const Gpu& b) {
+// Returns the connection of two GPUs: "NV12", "PIX"...
+std::string topology_between(const Gpu& a, const Gpu& b) {
   if (a.index == b.index) return "X";
   nvmlPciInfo_t there{};
   NVML(nvmlDeviceGetPciInfo_v3, b.device, &there);
@@ -192,8 +193,8 @@ std::string between(const Gpu& a, const Gpu& b) {
   }
 }
 
-// "0-19,40-59" of a CPU set.
-std::string cpus_of(const Gpu& gpu) {
+// Formats a CPU set as "0-19,40-59".
+std::string cpu_affinity_text(const Gpu& gpu) {
   constexpr unsigned kWords = 16;
   unsigned long words[kWords] = {};
   if (NVML(nvmlDeviceGetCpuAffinity, gpu.device, kWords, words) != NVML_SUCCESS) return "N/A";
@@ -211,17 +212,17 @@ std::string cpus_of(const Gpu& gpu) {
   return list;
 }
 
-void topology(const std::vector<Gpu>& gpus) {
+void print_topology(const std::vector<Gpu>& gpus) {
   std::printf("%-6s", "");
   for (const Gpu& gpu : gpus) std::printf("%-7s", ("GPU" + std::to_string(gpu.index)).c_str());
   std::printf("%-18s%s\n", "CPU Affinity", "NUMA Affinity");
   for (const Gpu& row : gpus) {
     std::printf("%-6s", ("GPU" + std::to_string(row.index)).c_str());
-    for (const Gpu& column : gpus) std::printf("%-7s", between(row, column).c_str());
+    for (const Gpu& column : gpus) std::printf("%-7s", topology_between(row, column).c_str());
     unsigned long nodes = 0;
     const bool known = NVML(nvmlDeviceGetMemoryAffinity, row.device, 1, &nodes,
                             static_cast<nvmlAffinityScope_t>(NVML_AFFINITY_SCOPE_NODE)) == NVML_SUCCESS;
-    std::printf("%-18s%s\n", cpus_of(row).c_str(),
+    std::printf("%-18s%s\n", cpu_affinity_text(row).c_str(),
                 known && nodes != 0 ? std::to_string(__builtin_ctzl(nodes)).c_str() : "N/A");
   }
 }
@@ -235,10 +236,10 @@ int set_compute_mode(const std::vector<Gpu>& gpus, const std::string& mode) {
   else if (mode == "3" || mode == "EXCLUSIVE_PROCESS")
     wanted = NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
   else
-    return failed(NVML_ERROR_INVALID_ARGUMENT, mode.c_str());
+    return print_failure(NVML_ERROR_INVALID_ARGUMENT, mode.c_str());
   for (const Gpu& gpu : gpus) {
     if (const auto result = NVML(nvmlDeviceSetComputeMode, gpu.device, wanted))
-      return failed(result, "compute mode");
+      return print_failure(result, "compute mode");
     std::printf("Set compute mode to %s for GPU %u.\n", mode.c_str(), gpu.index);
   }
   std::printf("All done.\n");
@@ -249,7 +250,7 @@ int set_mig_mode(const std::vector<Gpu>& gpus, unsigned mode) {
   for (const Gpu& gpu : gpus) {
     nvmlReturn_t activation = NVML_SUCCESS;
     if (const auto result = NVML(nvmlDeviceSetMigMode, gpu.device, mode, &activation))
-      return failed(result, "MIG mode");
+      return print_failure(result, "MIG mode");
     if (activation != NVML_SUCCESS)
       std::printf("Warning: MIG mode is in pending %s state for GPU %u\n", mode != 0 ? "enable" : "disable",
                   gpu.index);
@@ -260,15 +261,14 @@ int set_mig_mode(const std::vector<Gpu>& gpus, unsigned mode) {
   return 0;
 }
 
-// NVML has no reset: NVIDIA's program asks the kernel module. The simulated library has a call of its own for
-// it.
-int reset(const std::vector<Gpu>& gpus) {
+// NVML has no reset: NVIDIA's program uses the kernel module. The simulated library has a private call.
+int reset_gpus(const std::vector<Gpu>& gpus) {
   using Reset = nvmlReturn_t (*)(nvmlDevice_t);
   auto* function = reinterpret_cast<Reset>(dlsym(library, "nvmlSimulatedDeviceReset"));
   for (const Gpu& gpu : gpus) {
     const nvmlReturn_t result = function == nullptr ? NVML_ERROR_NOT_SUPPORTED : function(gpu.device);
     if (result != NVML_SUCCESS)
-      return failed(result, ("GPU " + std::to_string(gpu.index) + " could not be reset").c_str());
+      return print_failure(result, ("GPU " + std::to_string(gpu.index) + " could not be reset").c_str());
     std::printf("GPU %u was successfully reset.\n", gpu.index);
   }
   std::printf("All done.\n");
@@ -280,7 +280,7 @@ struct Options {
   std::string gpu, compute_mode, mig_mode;
 };
 
-bool parse(int argc, char** argv, Options& options) {
+bool parse_options(int argc, char** argv, Options& options) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool has_value = i + 1 < argc;
@@ -324,22 +324,22 @@ nvmlReturn_t find_gpus(const std::string& wanted, std::vector<Gpu>& gpus) {
   return gpus.empty() ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
 }
 
-int act(const Options& options, const std::vector<Gpu>& gpus) {
+int run_action(const Options& options, const std::vector<Gpu>& gpus) {
   char driver[80] = "";
   int cuda = 0;
   NVML(nvmlSystemGetDriverVersion, driver, unsigned{sizeof(driver)});
   NVML(nvmlSystemGetCudaDriverVersion_v2, &cuda);
-  if (options.reset) return reset(gpus);
+  if (options.reset) return reset_gpus(gpus);
   if (!options.compute_mode.empty()) return set_compute_mode(gpus, options.compute_mode);
   if (!options.mig_mode.empty()) return set_mig_mode(gpus, options.mig_mode == "1" ? 1 : 0);
   if (options.list)
-    list(gpus);
+    print_list(gpus);
   else if (options.topology)
-    topology(gpus);
+    print_topology(gpus);
   else if (options.query)
-    query(gpus, driver, cuda);
+    print_query(gpus, driver, cuda);
   else
-    table(gpus, driver, cuda);
+    print_table(gpus, driver, cuda);
   return 0;
 }
 
@@ -347,7 +347,7 @@ int act(const Options& options, const std::vector<Gpu>& gpus) {
 
 int main(int argc, char** argv) {
   Options options;
-  if (!parse(argc, argv, options)) {
+  if (!parse_options(argc, argv, options)) {
     std::printf(
         "usage: nvidia-smi [-L | -q | -r | -c MODE | -mig 0|1] [-i GPU]\n       nvidia-smi topo -m\n");
     return 2;
@@ -362,7 +362,8 @@ int main(int argc, char** argv) {
   }
   std::vector<Gpu> gpus;
   const nvmlReturn_t found = find_gpus(options.gpu, gpus);
-  const int status = found != NVML_SUCCESS ? (std::printf("No devices were found\n"), 6) : act(options, gpus);
+  const int status =
+      found != NVML_SUCCESS ? (std::printf("No devices were found\n"), 6) : run_action(options, gpus);
   NVML(nvmlShutdown);
   return status;
 }

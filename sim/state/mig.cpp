@@ -1,40 +1,48 @@
 #include "sim/state/mig.h"
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "base/text.h"
 
 namespace gpulet::sim {
 namespace {
 
-using Slices = std::uint32_t;  // one bit a slice
+using Slices = std::uint32_t;  // one bit per slice
 
-Slices slices(std::uint32_t start, std::uint32_t length) { return ((1u << length) - 1u) << start; }
+Slices slice_range(std::uint32_t start, std::uint32_t length) { return ((1u << length) - 1u) << start; }
 
 bool has_processes(const Gpu& gpu) {
   return std::any_of(std::begin(gpu.processes), std::end(gpu.processes),
                      [](const Process& p) { return p.pid != 0; });
 }
 
-Slices occupied(const Gpu& gpu) {
+Slices occupied_slices(const Gpu& gpu) {
   Slices mask = 0;
   for (const GpuInstance& instance : gpu.mig.instances) {
-    if (instance.used != 0) mask |= slices(instance.start, instance.length);
+    if (instance.used != 0) mask |= slice_range(instance.start, instance.length);
   }
   return mask;
 }
 
-// Memory slices that a profile of one slice may stand on: hardware has eight, of which the last has no
-// compute.
+// Memory slices available to a one-slice profile: hardware has eight, the last without compute.
 Slices single_slices(const Gpu& gpu) {
   Slices mask = 0;
   for (std::uint32_t i = 0; i < gpu.mig.profile_count; ++i) {
     const MigProfile& profile = gpu.mig.profiles[i];
     if (profile.memory_slices != 1) continue;
-    for (std::uint32_t j = 0; j < profile.placement_count; ++j) mask |= slices(profile.placements[j], 1);
+    for (std::uint32_t j = 0; j < profile.placement_count; ++j) mask |= slice_range(profile.placements[j], 1);
   }
   return mask;
 }
 
-// What is shared out besides memory slices, in all and in use.
+// Engines other than memory slices: total and used.
 struct Engines {
   std::uint32_t compute = 0;
   std::uint32_t decoders = 0;
@@ -54,7 +62,7 @@ Engines total_engines(const Gpu& gpu) {
   return most;
 }
 
-// How many more instances the compute slices and the engines allow, whatever the placements.
+// Returns how many more instances the compute slices and engines allow, regardless of placements.
 std::uint32_t engine_capacity(const Gpu& gpu, const MigProfile& profile) {
   Engines left = total_engines(gpu);
   std::uint32_t same = 0;
@@ -79,9 +87,9 @@ std::uint32_t engine_capacity(const Gpu& gpu, const MigProfile& profile) {
   return capacity;
 }
 
-// The length of the free buddy block that holds the placement, or a large number when it spans blocks. A
-// slice that no single-slice profile may use never merges with its buddy: so hardware puts 1g at 6, 4, 5,
-// 0..3 and 3g at 0, then 4.
+// Returns the length of the free buddy block that contains the placement, or a large number if it spans
+// blocks. A slice that no single-slice profile can use never merges with its buddy: so hardware places 1g at
+// 6, 4, 5, 0..3 and 3g at 0, then 4.
 std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slices, std::uint32_t start,
                            std::uint32_t length) {
   std::uint32_t best = 2 * memory_slices;
@@ -89,7 +97,7 @@ std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slic
     if (size < length) continue;
     const std::uint32_t base = start / size * size;
     if (start + length > base + size) continue;
-    const Slices block = slices(base, size);
+    const Slices block = slice_range(base, size);
     if ((block & ~free) != 0 || (block & ~single) != 0) continue;
     best = size;
   }
@@ -97,13 +105,13 @@ std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slic
 }
 
 std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& profile) {
-  const Slices free = slices(0, gpu.mig.memory_slices) & ~occupied(gpu);
+  const Slices free = slice_range(0, gpu.mig.memory_slices) & ~occupied_slices(gpu);
   const Slices single = single_slices(gpu);
   std::optional<std::uint32_t> chosen;
   std::uint32_t chosen_block = 0;
   for (std::uint32_t i = 0; i < profile.placement_count; ++i) {
     const std::uint32_t start = profile.placements[i];
-    if ((slices(start, profile.memory_slices) & ~free) != 0) continue;
+    if ((slice_range(start, profile.memory_slices) & ~free) != 0) continue;
     const std::uint32_t block =
         block_length(free, single, gpu.mig.memory_slices, start, profile.memory_slices);
     if (chosen && block >= chosen_block) continue;
@@ -113,8 +121,8 @@ std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& prof
   return chosen;
 }
 
-// 0 is the whole, 1 and 2 the halves, 3..6 the quarters, 7..14 the eighths, in each the upper half of the GPU
-// first: so hardware numbers them (1g at slice 4 is 7, at slice 0 is 11; 3g at 4 is 1, at 0 is 2).
+// Returns hardware's number: 0 is the whole GPU, 1 and 2 the halves, 3..6 the quarters, 7..14 the eighths,
+// each from the GPU's upper half (1g at slice 4 is 7, at slice 0 is 11; 3g at 4 is 1, at 0 is 2).
 constexpr std::uint32_t kHighestInstanceId = 14;
 std::uint32_t hardware_id(std::uint32_t memory_slices, std::uint32_t start, std::uint32_t length) {
   if (length >= memory_slices) return 0;
@@ -127,12 +135,12 @@ std::uint32_t hardware_id(std::uint32_t memory_slices, std::uint32_t start, std:
 Slices used_compute(const GpuInstance& instance) {
   Slices mask = 0;
   for (const ComputeInstance& compute : instance.compute) {
-    if (compute.used != 0) mask |= slices(compute.start, compute.length);
+    if (compute.used != 0) mask |= slice_range(compute.start, compute.length);
   }
   return mask;
 }
 
-const MigProfile& profile_of(const Gpu& gpu, const GpuInstance& instance) {
+const MigProfile& compute_profile_of(const Gpu& gpu, const GpuInstance& instance) {
   return gpu.mig.profiles[instance.profile];
 }
 
@@ -147,7 +155,7 @@ void derive_compute_profiles(MigProfile& profile) {
   constexpr std::uint32_t kSizes[] = {1, 2, 3, 4, 7};
   for (std::uint32_t i = 0; i < std::size(kSizes); ++i) {
     const std::uint32_t size = kSizes[i];
-    // A GPU instance of four slices offers no three.
+    // A GPU instance of four slices has no three-slice profile.
     if (size > profile.slices || (size == 3 && profile.slices == 4)) continue;
     ComputeProfile& made = profile.compute_profiles[profile.compute_profile_count++];
     made = ComputeProfile{i, i, size, 0, profile.multiprocessors / profile.slices * size};
@@ -163,7 +171,7 @@ MigOutcome set_mig_mode(Gpu& gpu, bool enabled) {
   const std::uint8_t mode = enabled ? 1 : 0;
   mig.pending = mode;
   if (mig.current == mode) return MigOutcome::kOk;
-  if (has_processes(gpu) || occupied(gpu) != 0) return MigOutcome::kInUse;
+  if (has_processes(gpu) || occupied_slices(gpu) != 0) return MigOutcome::kInUse;
   if (mig.mode_needs_reset != 0) return MigOutcome::kResetRequired;
   mig.current = mode;
   return MigOutcome::kOk;
@@ -184,11 +192,11 @@ const MigProfile* find_profile_by_index(const Gpu& gpu, std::uint32_t index) {
 }
 
 std::uint32_t remaining_capacity(const Gpu& gpu, const MigProfile& profile) {
-  // Placements of one profile have one length and rise: taking each that is free in turn takes the most.
-  Slices taken = occupied(gpu);
+  // Placements of a profile have one length and increase: a greedy choice of free ones is maximal.
+  Slices taken = occupied_slices(gpu);
   std::uint32_t room = 0;
   for (std::uint32_t i = 0; i < profile.placement_count; ++i) {
-    const Slices place = slices(profile.placements[i], profile.memory_slices);
+    const Slices place = slice_range(profile.placements[i], profile.memory_slices);
     if ((place & taken) != 0) continue;
     taken |= place;
     ++room;
@@ -199,9 +207,9 @@ std::uint32_t remaining_capacity(const Gpu& gpu, const MigProfile& profile) {
 std::uint32_t remaining_capacity(const Gpu& gpu, const GpuInstance& instance, const ComputeProfile& profile) {
   const Slices taken = used_compute(instance);
   std::uint32_t room = 0;
-  for (std::uint32_t start = 0; start + profile.slices <= profile_of(gpu, instance).slices;
+  for (std::uint32_t start = 0; start + profile.slices <= compute_profile_of(gpu, instance).slices;
        start += compute_stride(profile)) {
-    if ((slices(start, profile.slices) & taken) == 0) ++room;
+    if ((slice_range(start, profile.slices) & taken) == 0) ++room;
   }
   return room;
 }
@@ -215,13 +223,13 @@ MigOutcome create_gpu_instance(Gpu& gpu, std::uint32_t profile_id, std::optional
   if (start) {
     const auto* end = profile->placements + profile->placement_count;
     if (std::find(profile->placements, end, *start) == end) return MigOutcome::kInvalidArgument;
-    if ((slices(*start, profile->memory_slices) & occupied(gpu)) != 0)
+    if ((slice_range(*start, profile->memory_slices) & occupied_slices(gpu)) != 0)
       return MigOutcome::kInsufficientResources;
   } else {
     start = choose_start(gpu, *profile);
   }
   if (!start || engine_capacity(gpu, *profile) == 0) return MigOutcome::kInsufficientResources;
-  // Instances never overlap, so the first slice names the slot.
+  // Instances never overlap, so the first slice is the slot.
   GpuInstance& instance = mig.instances[*start];
   instance = {};
   instance.used = 1;
@@ -244,7 +252,7 @@ MigOutcome destroy_gpu_instance(Gpu& gpu, std::uint32_t id) {
 
 MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_t profile_id,
                                    std::optional<std::uint32_t> start, ComputeInstance** made) {
-  const MigProfile& parent = profile_of(gpu, instance);
+  const MigProfile& parent = compute_profile_of(gpu, instance);
   const auto* end = parent.compute_profiles + parent.compute_profile_count;
   const auto* profile =
       std::find_if(parent.compute_profiles, end, [&](const ComputeProfile& p) { return p.id == profile_id; });
@@ -254,7 +262,7 @@ MigOutcome create_compute_instance(Gpu& gpu, GpuInstance& instance, std::uint32_
   if (start && (*start % stride != 0 || *start + profile->slices > parent.slices))
     return MigOutcome::kInvalidArgument;
   for (std::uint32_t at = start.value_or(0); at + profile->slices <= parent.slices; at += stride) {
-    if ((slices(at, profile->slices) & taken) != 0) {
+    if ((slice_range(at, profile->slices) & taken) != 0) {
       if (start) break;
       continue;
     }
@@ -313,6 +321,125 @@ std::optional<MigDevice> mig_device(const Gpu& gpu, std::uint32_t index) {
     }
   }
   return std::nullopt;
+}
+
+namespace {
+
+constexpr std::uint32_t kFirstMinor = 3;
+constexpr std::uint32_t kGpus = 32;
+constexpr std::uint32_t kGpuInstances = 15;
+constexpr std::uint32_t kPerGpuInstance = 1 + 8;  // itself and its compute instances
+constexpr mode_t kAccessMode = 0444;
+
+void write_capability(const std::string& directory, std::uint32_t minor) {
+  std::error_code ignored;
+  std::filesystem::create_directories(directory, ignored);
+  std::ofstream(directory + "/access") << capability_text(minor, kAccessMode);
+}
+
+// Removes the directories "<prefix><number>" in `directory` whose number is not in `needed`.
+void remove_others(const std::string& directory, std::string_view prefix,
+                   const std::set<std::uint64_t>& needed) {
+  std::error_code error;
+  std::vector<std::filesystem::path> gone;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    if (!text::starts_with(name, prefix)) continue;
+    const auto number = text::parse_unsigned(std::string_view(name).substr(prefix.size()));
+    if (number && !needed.contains(*number)) gone.push_back(entry.path());
+  }
+  for (const auto& path : gone) std::filesystem::remove_all(path, error);
+}
+
+// Creates the device nodes of this GPU's capabilities and removes stale ones.
+void sync_nodes(const std::string& directory, std::uint32_t gpu_minor,
+                const std::set<std::uint64_t>& needed) {
+  const std::uint64_t first = gpu_instance_minor(gpu_minor, 0);
+  const std::uint64_t end = first + std::uint64_t{kGpuInstances} * kPerGpuInstance;
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error)) return;
+  std::set<std::uint64_t> keep = needed;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename();
+    constexpr std::string_view kPrefix = "nvidia-cap";
+    const auto number = text::starts_with(name, kPrefix)
+                            ? text::parse_unsigned(std::string_view(name).substr(kPrefix.size()))
+                            : std::nullopt;
+    if (number && (*number < first || *number >= end)) keep.insert(*number);
+  }
+  remove_others(directory, "nvidia-cap", keep);
+  for (const std::uint64_t minor : needed) {
+    const std::string path = directory + "/nvidia-cap" + std::to_string(minor);
+    if (mknod(path.c_str(), S_IFCHR | kAccessMode, makedev(kCapsMajor, static_cast<unsigned>(minor))) == 0)
+      chmod(path.c_str(), kAccessMode);
+  }
+}
+
+}  // namespace
+
+std::uint32_t gpu_instance_minor(std::uint32_t gpu_minor, std::uint32_t gpu_instance) {
+  return kFirstMinor + (gpu_minor * kGpuInstances + gpu_instance) * kPerGpuInstance;
+}
+
+std::uint32_t compute_instance_minor(std::uint32_t gpu_minor, std::uint32_t gpu_instance,
+                                     std::uint32_t compute_instance) {
+  return gpu_instance_minor(gpu_minor, gpu_instance) + 1 + compute_instance;
+}
+
+std::string mig_minors_text() {
+  std::string text =
+      "config " + std::to_string(kConfigMinor) + "\nmonitor " + std::to_string(kMonitorMinor) + "\n";
+  for (std::uint32_t gpu = 0; gpu < kGpus; ++gpu) {
+    for (std::uint32_t gi = 0; gi < kGpuInstances; ++gi) {
+      const std::string name = "gpu" + std::to_string(gpu) + "/gi" + std::to_string(gi);
+      text += name + "/access " + std::to_string(gpu_instance_minor(gpu, gi)) + "\n";
+      for (std::uint32_t ci = 0; ci + 1 < kPerGpuInstance; ++ci) {
+        text += name + "/ci" + std::to_string(ci) + "/access " +
+                std::to_string(compute_instance_minor(gpu, gi, ci)) + "\n";
+      }
+    }
+  }
+  return text;
+}
+
+std::string capability_text(std::uint32_t minor, std::uint32_t mode) {
+  return "DeviceFileMinor: " + std::to_string(minor) + "\nDeviceFileMode: " + std::to_string(mode) +
+         "\nDeviceFileModify: 1\n";
+}
+
+void sync_capabilities(const std::string& root, const Gpu& gpu) {
+  const std::string directory =
+      root + "/proc/driver/nvidia/capabilities/gpu" + std::to_string(gpu.minor) + "/mig";
+  std::error_code error;
+  if (root.empty() || gpu.minor >= kGpus || !std::filesystem::is_directory(directory, error)) return;
+  std::set<std::uint64_t> instances;
+  std::set<std::uint64_t> minors;
+  for (const GpuInstance& instance : gpu.mig.instances) {
+    if (instance.used == 0) continue;
+    instances.insert(instance.id);
+    const std::string own = directory + "/gi" + std::to_string(instance.id);
+    const std::uint32_t minor = gpu_instance_minor(gpu.minor, instance.id);
+    minors.insert(minor);
+    write_capability(own, minor);
+    std::set<std::uint64_t> computes;
+    for (const ComputeInstance& compute : instance.compute) {
+      if (compute.used == 0) continue;
+      computes.insert(compute.id);
+      const std::uint32_t compute_minor = compute_instance_minor(gpu.minor, instance.id, compute.id);
+      minors.insert(compute_minor);
+      write_capability(own + "/ci" + std::to_string(compute.id), compute_minor);
+    }
+    remove_others(own, "ci", computes);
+  }
+  remove_others(directory, "gi", instances);
+  sync_nodes(root + "/dev/nvidia-caps", gpu.minor, minors);
+}
+
+std::string driver_root_of_state(const std::string& state_path) {
+  const std::string suffix = "/" + std::string(kStatePathInRoot);
+  if (!state_path.ends_with(suffix)) return {};
+  const std::string root = state_path.substr(0, state_path.size() - suffix.size());
+  return root.empty() ? "/." : root;
 }
 
 }  // namespace gpulet::sim

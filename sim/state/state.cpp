@@ -1,6 +1,5 @@
-// The shared file: its making and mapping, its lock and the futex of its changes. The mutex is robust and the
-// futex word is keyed by the file, so that both work between containers too, each with process ids of its
-// own.
+// The shared file: creation, mapping, lock and the futex of its changes. The mutex is robust and the futex is
+// keyed by the file, so that both work across containers with their own process ids.
 #include "sim/state/state.h"
 
 #include <fcntl.h>
@@ -13,11 +12,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <new>
 
 #include "base/file.h"
+#include "base/hash.h"
 
 namespace gpulet::sim {
 namespace {
@@ -26,9 +27,8 @@ long futex(std::atomic<std::uint32_t>* word, int operation, std::uint32_t value,
   return syscall(SYS_futex, word, operation, value, timeout, nullptr, 0);
 }
 
-void lock(Shared* shared) {
-  // Who died with the lock held had at most half written one number: all of them are plain, so go on from
-  // there.
+void lock_mutex(Shared* shared) {
+  // A process died with the lock held. At most one plain value is half written, so continue.
   if (pthread_mutex_lock(&shared->mutex) == EOWNERDEAD) pthread_mutex_consistent(&shared->mutex);
 }
 
@@ -43,18 +43,17 @@ Status initialise_mutex(pthread_mutex_t& mutex) {
   return {};
 }
 
-Result<Shared*> map(int fd, const std::string& path) {
+Result<Shared*> map_file(int fd, const std::string& path) {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) return fail(errno_error("map", errno, path));
   return static_cast<Shared*>(memory);
 }
 
-// Who still has the file at `path` mapped sees the driver go. Returns the generation that the next state
-// begins with.
-std::uint32_t retire(const std::string& path) {
-  auto old = StateFile::open(path);
+// Unloads the driver for processes that map the file at `path`. Returns the generation of the next state.
+std::uint32_t retire_file(const std::string& path) {
+  auto old = StateFile::open_state(path);
   if (!old) return 1;
-  EditGuard machine = old->edit();
+  EditGuard machine = old->lock_for_edit();
   unload_driver(*machine);
   return machine->driver.generation + 1;
 }
@@ -63,7 +62,7 @@ std::uint32_t retire(const std::string& path) {
 
 template <class Target>
 Guard<Target>::Guard(Shared* shared) : shared_(shared) {
-  lock(shared_);
+  lock_mutex(shared_);
 }
 
 template <class Target>
@@ -90,17 +89,17 @@ StateFile::~StateFile() {
   if (shared_ != nullptr) munmap(shared_, sizeof(Shared));
 }
 
-Result<StateFile> StateFile::create(const std::string& path, const Machine& initial) {
+Result<StateFile> StateFile::create_state(const std::string& path, const Machine& initial) {
   const auto slash = path.rfind('/');
   if (slash != std::string::npos && slash > 0) GPULET_TRY(make_directories(path.substr(0, slash)));
-  const std::uint32_t generation = std::max(retire(path), initial.driver.generation);
+  const std::uint32_t generation = std::max(retire_file(path), initial.driver.generation);
 
   const std::string fresh = path + ".new";
   unlink(fresh.c_str());
   FileDescriptor fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd.valid()) return fail(errno_error("create", errno, fresh));
+  if (!fd.is_open()) return fail(errno_error("create", errno, fresh));
   if (ftruncate(fd.get(), sizeof(Shared)) != 0) return fail(errno_error("size", errno, fresh));
-  GPULET_TRY_ASSIGN(Shared * shared, map(fd.get(), fresh));
+  GPULET_TRY_ASSIGN(Shared * shared, map_file(fd.get(), fresh));
   StateFile file;
   file.shared_ = shared;
   file.path_ = path;
@@ -122,15 +121,15 @@ Result<StateFile> StateFile::create(const std::string& path, const Machine& init
   return file;
 }
 
-Result<StateFile> StateFile::open(const std::string& path) {
+Result<StateFile> StateFile::open_state(const std::string& path) {
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd.valid()) return fail(errno_error("open", errno, path));
+  if (!fd.is_open()) return fail(errno_error("open", errno, path));
   struct stat info{};
   if (fstat(fd.get(), &info) != 0) return fail(errno_error("stat", errno, path));
   if (info.st_size != static_cast<off_t>(sizeof(Shared))) {
     return fail(Code::kFailedPrecondition, "not a state of this build of the simulated driver", path);
   }
-  GPULET_TRY_ASSIGN(Shared * shared, map(fd.get(), path));
+  GPULET_TRY_ASSIGN(Shared * shared, map_file(fd.get(), path));
   StateFile file;
   file.shared_ = shared;
   file.path_ = path;
@@ -141,13 +140,207 @@ Result<StateFile> StateFile::open(const std::string& path) {
   return file;
 }
 
-void StateFile::wait(std::uint32_t seen, std::int64_t timeout_ms) const {
+void StateFile::wait_for_change(std::uint32_t seen, std::int64_t timeout_ms) const {
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(timeout_ms / 1000);
   timeout.tv_nsec = static_cast<long>(timeout_ms % 1000) * 1'000'000;
   shared_->waiters.fetch_add(1, std::memory_order_seq_cst);
-  if (changes() == seen) futex(&shared_->changes, FUTEX_WAIT, seen, timeout_ms < 0 ? nullptr : &timeout);
+  if (change_count() == seen) futex(&shared_->changes, FUTEX_WAIT, seen, timeout_ms < 0 ? nullptr : &timeout);
   shared_->waiters.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+// Operations on the machine: events, resets, driver reloads, replaced cards, processes.
+
+namespace {
+
+// FNV-1a with one round of mixing, so that similar seeds give different results.
+std::uint64_t hash_seed(std::string_view text, std::uint64_t basis) {
+  std::uint64_t value = fnv1a_64(text, basis);
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebULL;
+  return value ^ (value >> 31);
+}
+
+void clear_volatile_errors(Gpu& gpu) {
+  gpu.ecc[0][0] = {};
+  gpu.ecc[1][0] = {};
+}
+
+// Resets counters that start at driver load or GPU reset.
+void restart_counters(Gpu& gpu) {
+  clear_volatile_errors(gpu);
+  gpu.pcie_replays = 0;
+  gpu.violation_power_ns = gpu.violation_thermal_ns = 0;
+  gpu.energy_mj = 0;
+  gpu.energy_since_ns = monotonic_ns();
+  for (NvLink& link : gpu.links) {
+    link.replay_errors = link.recovery_errors = link.crc_flit_errors = link.crc_data_errors =
+        link.ecc_errors = 0;
+    link.transmitted_kib = link.received_kib = 0;
+  }
+}
+
+// NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY.
+constexpr std::uint8_t kFabricHealthy = 1;
+
+void join_fabric(Fabric& fabric) {
+  if (fabric.state == 0) return;
+  fabric.state = kFabricCompleted;
+  fabric.status = 0;
+  fabric.health_mask = 0;
+  fabric.health_summary = kFabricHealthy;
+}
+
+void clear_instances(Mig& mig) {
+  for (GpuInstance& instance : mig.instances) instance = {};
+}
+
+void train_links(Gpu& gpu) {
+  for (NvLink& link : gpu.links) link.active = link.present;
+}
+
+// Slowdowns: hardware, software thermal, hardware thermal, power brake.
+constexpr std::uint64_t kSlowdownReasons = 0x8 | 0x20 | 0x40 | 0x80;
+constexpr std::int32_t kCoolCelsius = 34;
+
+}  // namespace
+
+std::string make_uuid(std::string_view prefix, std::string_view seed) {
+  const std::uint64_t high = hash_seed(seed, 0xcbf29ce484222325ULL);
+  const std::uint64_t low = hash_seed(seed, 0x84222325cbf29ce4ULL);
+  char text[40];
+  std::snprintf(text, sizeof(text), "%08x-%04x-4%03x-%04x-%012llx", static_cast<unsigned>(high >> 32),
+                static_cast<unsigned>(high >> 16 & 0xffff), static_cast<unsigned>(high & 0xfff),
+                static_cast<unsigned>((low >> 48 & 0x3fff) | 0x8000),
+                static_cast<unsigned long long>(low & 0xffffffffffffULL));
+  return std::string(prefix) + text;
+}
+
+void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data,
+                std::uint32_t gpu_instance, std::uint32_t compute_instance) {
+  const std::uint64_t sequence = ++machine.last_event;
+  machine.events[sequence % kMaxEvents] = Event{sequence, type, data, gpu, gpu_instance, compute_instance, 0};
+}
+
+void unload_driver(Machine& machine) {
+  machine.driver.loaded = 0;
+  ++machine.driver.generation;
+}
+
+void load_driver(Machine& machine) {
+  if (machine.driver.loaded == 0) {
+    for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+      Gpu& gpu = machine.gpus[i];
+      restart_counters(gpu);
+      // Instances are stored in the driver; so is the mode since Hopper, before that on the card.
+      clear_instances(gpu.mig);
+      if (gpu.mig.mode_needs_reset == 0) gpu.mig.current = gpu.mig.pending = 0;
+    }
+  }
+  machine.driver.loaded = 1;
+}
+
+Status reset_gpu(Machine& machine, std::uint32_t index) {
+  if (index >= machine.gpu_count) return fail(Code::kNotFound, "no GPU with this index");
+  Gpu& gpu = machine.gpus[index];
+  if (gpu.faults.lost != 0) return fail(Code::kDeviceLost, "a lost GPU cannot be reset", gpu.uuid);
+  for (const Process& process : gpu.processes) {
+    if (process.pid != 0)
+      return fail(Code::kFailedPrecondition, "in use by process " + std::to_string(process.pid), gpu.uuid);
+  }
+  restart_counters(gpu);
+  clear_instances(gpu.mig);
+  gpu.mig.current = gpu.mig.pending;
+  gpu.ecc_current = gpu.ecc_pending;
+  gpu.remapped_rows.pending = 0;
+  gpu.retired_pages_pending = 0;
+  gpu.recovery_action = 0;
+  train_links(gpu);
+  return {};
+}
+
+void heal_gpu(Gpu& gpu) {
+  gpu.faults = {};
+  gpu.recovery_action = 0;
+  gpu.remapped_rows.pending = 0;
+  gpu.remapped_rows.failed = 0;
+  gpu.retired_pages_pending = 0;
+  gpu.clock_event_reasons &= ~kSlowdownReasons;
+  if (gpu.temperature_gpu_max != kNotReported && gpu.temperature >= gpu.temperature_gpu_max)
+    gpu.temperature = kCoolCelsius;
+  gpu.sram_threshold = 0;
+  gpu.pcie_width = gpu.pcie_width_max;
+  join_fabric(gpu.fabric);
+  clear_volatile_errors(gpu);
+  train_links(gpu);
+}
+
+void replace_gpu(Machine& machine, std::uint32_t index) {
+  Gpu& gpu = machine.gpus[index];
+  ++gpu.incarnation;
+  const std::string seed = std::string(gpu.uuid) + "#" + std::to_string(gpu.incarnation);
+  set_text(gpu.uuid, make_uuid("GPU-", seed));
+  char serial[16];
+  std::snprintf(serial, sizeof(serial), "16%011llu",
+                static_cast<unsigned long long>(hash_seed(seed, 1) % 100'000'000'000ULL));
+  set_text(gpu.serial, serial);
+  heal_gpu(gpu);
+  for (auto& by_counter : gpu.ecc) {
+    for (EccCounts& counts : by_counter) counts = {};
+  }
+  gpu.retired_page_count = 0;
+  gpu.remapped_rows.correctable = 0;
+  gpu.remapped_rows.uncorrectable = 0;
+  restart_counters(gpu);
+  for (Process& process : gpu.processes) process = {};
+  gpu.mig.current = gpu.mig.pending = 0;
+  clear_instances(gpu.mig);
+}
+
+std::uint64_t monotonic_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns) {
+  if (gpu.power_usage_mw <= 0 || now_ns <= gpu.energy_since_ns) return gpu.energy_mj;
+  const std::uint64_t elapsed_us = (now_ns - gpu.energy_since_ns) / 1000;
+  return gpu.energy_mj + elapsed_us * static_cast<std::uint64_t>(gpu.power_usage_mw) / 1'000'000;
+}
+
+void set_power_usage(Gpu& gpu, std::int32_t milliwatts, std::uint64_t now_ns) {
+  gpu.energy_mj = energy_millijoules(gpu, now_ns);
+  gpu.energy_since_ns = now_ns;
+  gpu.power_usage_mw = milliwatts;
+}
+
+std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance) {
+  std::uint64_t bytes = gpu_instance == kNoInstance ? gpu.memory_used : 0;
+  for (const Process& process : gpu.processes) {
+    if (process.pid == 0) continue;
+    if (gpu_instance == kNoInstance || process.gpu_instance == gpu_instance) bytes += process.memory_bytes;
+  }
+  return bytes;
+}
+
+bool add_process(Gpu& gpu, const Process& process) {
+  for (Process& slot : gpu.processes) {
+    if (slot.pid != 0) continue;
+    slot = process;
+    return true;
+  }
+  return false;
+}
+
+bool remove_process(Gpu& gpu, std::uint32_t pid) {
+  bool found = false;
+  for (Process& slot : gpu.processes) {
+    if (pid == 0 || slot.pid != pid) continue;
+    slot = {};
+    found = true;
+  }
+  return found;
 }
 
 }  // namespace gpulet::sim

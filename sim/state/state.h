@@ -1,11 +1,10 @@
-// The simulated machine: one file that every process on the node maps, so that the agent, the control command
-// and any other NVML client see the same GPUs and the same faults at the same instant. The C ABI (sim/driver)
-// reads it, sim/machine fills it from YAML, `gpulet-sim` edits it.
+// The simulated machine: one file that every process of the node maps, so that the agent, gpulet-sim and
+// other NVML clients see the same GPUs and faults. sim/driver (the C ABI) reads it, sim/machine fills it from
+// YAML, `gpulet-sim` edits it.
 //
-// All of it is plain old data of fixed size without pointers, as it is mapped at another address in each
-// process. Numbers mean what nvml.h says (enum values of brands, architectures, clocks, link versions...), as
-// this room does not see that header. A number that a real GPU of the kind does not report is kNotReported:
-// the call then returns NOT_SUPPORTED.
+// It is plain data of fixed size without pointers, because each process maps it at another address. Numbers
+// have nvml.h's values (brands, architectures, clocks, link versions...); this library does not include that
+// header. A value that the real GPU does not report is kNotReported: the call then returns NOT_SUPPORTED.
 #pragma once
 
 #include <pthread.h>
@@ -22,7 +21,7 @@
 namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
-// Raised with every change of the layout below: a library and a state of different builds refuse each other.
+// Increased with every change of the layout below: a library refuses a state of another build.
 inline constexpr std::uint32_t kLayoutVersion = 5;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
@@ -32,12 +31,12 @@ inline constexpr std::size_t kMaxPlacements = 8;
 inline constexpr std::size_t kMaxGpuInstances = 8;
 inline constexpr std::size_t kMaxComputeInstances = 8;  // of one GPU instance
 inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
-inline constexpr std::size_t kMaxEvents = 1024;  // kept; a waiter that is further behind misses the oldest
+inline constexpr std::size_t kMaxEvents = 1024;         // stored; a waiter further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
 inline constexpr std::size_t kMaxEncodedClocks = 16;
 inline constexpr std::size_t kMaxCpuWords = 16;  // of 64 CPUs
 inline constexpr std::int32_t kNotReported = -1;
-inline constexpr std::uint32_t kNoInstance = 0xffffffff;  // GPU or compute instance of what is outside MIG
+inline constexpr std::uint32_t kNoInstance = 0xffffffff;  // GPU or compute instance outside MIG
 
 // Below a driver root.
 inline constexpr std::string_view kStatePathInRoot = "run/gpulet-sim/state";
@@ -60,7 +59,7 @@ enum EventType : std::uint64_t {
   kEventGpuRecoveryAction = 0x8000,
 };
 
-// What stands between two GPUs: nvmlGpuTopologyLevel_t.
+// The connection of two GPUs: nvmlGpuTopologyLevel_t.
 enum TopologyLevel : std::uint8_t {
   kTopologyInternal = 0,   // on one board
   kTopologySingle = 10,    // one PCIe switch
@@ -82,7 +81,7 @@ struct PciAddress {
 };
 
 struct NvLink {
-  std::uint8_t present;  // the chip has it; absent links answer as links beyond the last
+  std::uint8_t present;  // the chip has it; absent links behave like links beyond the last
   std::uint8_t active;   // trained
   std::uint8_t version;  // nvml's: 1 for 1.0, 2 2.0, 3 2.2, 4 3.0, 5 3.1, 6 4.0, 7 5.0
   LinkRemote remote;
@@ -125,7 +124,7 @@ struct Fabric {
 
 struct ComputeProfile {
   std::uint32_t index;  // NVML_COMPUTE_INSTANCE_PROFILE_*
-  std::uint32_t id;     // as the hardware names it
+  std::uint32_t id;     // the hardware's id
   std::uint32_t slices;
   std::uint32_t max_instances;
   std::uint32_t multiprocessors;
@@ -133,7 +132,7 @@ struct ComputeProfile {
 
 struct MigProfile {
   std::uint32_t index;          // NVML_GPU_INSTANCE_PROFILE_*
-  std::uint32_t id;             // as the hardware names it: 19 for 1g.10gb, 0 for 7g.80gb
+  std::uint32_t id;             // the hardware's id: 19 for 1g.10gb, 0 for 7g.80gb
   char name[32];                // "1g.10gb", "1g.10gb+me": as after "MIG "
   std::uint32_t slices;         // compute
   std::uint32_t memory_slices;  // the length of a placement
@@ -147,7 +146,7 @@ struct MigProfile {
   std::uint32_t capabilities;  // NVML_GPU_INSTANCE_PROFILE_CAPS_*
   std::uint64_t memory_mib;
   std::uint32_t placement_count;
-  std::uint8_t placements[kMaxPlacements];  // first memory slice of each, rising
+  std::uint8_t placements[kMaxPlacements];  // first memory slice of each, increasing
   std::uint32_t compute_profile_count;
   ComputeProfile compute_profiles[kMaxComputeProfiles];
 };
@@ -158,7 +157,7 @@ struct ComputeInstance {
   std::uint8_t start;    // compute slice inside its GPU instance
   std::uint8_t length;
   std::uint32_t id;        // below kMaxComputeInstances, is its slot
-  std::uint32_t creation;  // of this GPU's instances, the how many-th: a handle of an earlier one is stale
+  std::uint32_t creation;  // creation number on this GPU: a handle of an earlier instance is stale
   char uuid[48];           // "MIG-..."
 };
 
@@ -178,7 +177,7 @@ struct Mig {
   std::uint8_t pending;
   std::uint8_t mode_needs_reset;  // Ampere: a new mode stays pending until reset_gpu
   std::uint32_t memory_slices;    // 8, or 4 on A30
-  std::uint32_t creations;        // GPU and compute instances ever made
+  std::uint32_t creations;        // GPU and compute instances ever created
   std::uint32_t profile_count;
   MigProfile profiles[kMaxProfiles];
   GpuInstance instances[kMaxGpuInstances];
@@ -193,7 +192,7 @@ struct Process {
   std::uint8_t memory_utilization;
   std::uint8_t padding;
   std::uint64_t memory_bytes;
-  char name[64];  // empty: what /proc says of the pid
+  char name[64];  // empty: the name in /proc
 };
 
 struct RetiredPage {
@@ -207,7 +206,7 @@ struct RemappedRows {
   std::int32_t supported;
   std::uint32_t correctable;
   std::uint32_t uncorrectable;
-  std::uint32_t pending;  // waits for a reset
+  std::uint32_t pending;  // pending until a reset
   std::uint32_t failed;
   std::uint32_t bank_histogram[5];  // max, high, partial, low, none
 };
@@ -215,15 +214,15 @@ struct RemappedRows {
 struct Faults {
   std::uint8_t lost;        // its calls return GPU_IS_LOST
   std::uint8_t hang;        // its calls return only once this is 0 again
-  std::uint8_t mig_hang;    // of the calls that change MIG, the one that mig_skip leads to hangs as above
+  std::uint8_t mig_hang;    // the MIG change after mig_skip others hangs
   std::uint8_t inforom;     // its InfoROM's checksum is wrong
   std::uint32_t delay_us;   // before each of its calls
   std::uint32_t error;      // nvmlReturn_t of its calls when not 0
-  std::uint32_t mig_error;  // nvmlReturn_t of one call that changes MIG, which has no effect; 0 from then on
-  std::uint32_t mig_skip;   // so many of those calls come before that one
+  std::uint32_t mig_error;  // nvmlReturn_t of one MIG change without effect; then 0
+  std::uint32_t mig_skip;   // MIG changes that succeed before it
 };
 
-// What a GPU returns to when its load ends.
+// The idle values of a GPU, restored when its load ends.
 struct Idle {
   std::int32_t power_mw;
   std::int32_t temperature;
@@ -253,7 +252,7 @@ struct Gpu {
   std::uint32_t cores;
   std::uint32_t multiprocessors;
   std::uint32_t memory_bus_bits;
-  std::uint32_t incarnation;  // raised when the card in this slot is another one
+  std::uint32_t incarnation;  // increased when the card is replaced
 
   PciAddress pci;
   std::uint32_t pci_device_id;  // device << 16 | vendor, as nvmlPciInfo_t::pciDeviceId
@@ -268,11 +267,11 @@ struct Gpu {
   std::uint32_t pcie_tx_kbps;
   std::uint32_t pcie_rx_kbps;
   std::uint32_t pcie_replays;
-  std::uint32_t sram_threshold;  // its uncorrected SRAM errors exceed what a field diagnosis allows
+  std::uint32_t sram_threshold;  // uncorrected SRAM errors exceed the field diagnosis limit
 
   std::uint64_t memory_total;  // bytes
   std::uint64_t memory_reserved;
-  std::uint64_t memory_used;  // beyond what the processes below hold
+  std::uint64_t memory_used;  // in addition to the processes below
   std::uint64_t bar1_total;
   std::uint64_t bar1_used;
 
@@ -339,7 +338,7 @@ struct Driver {
   std::uint8_t loaded;
   std::uint8_t hang;  // every call of every GPU, and nvmlInit
   std::uint8_t padding[2];
-  std::uint32_t generation;        // raised by each reload: who initialised before must do so again
+  std::uint32_t generation;        // increased by each reload: clients must initialise again
   std::uint32_t delay_us;          // before each call
   std::uint32_t init_error;        // nvmlReturn_t of nvmlInit when not 0
   std::uint32_t event_wait_error;  // nvmlReturn_t of event waits when not 0
@@ -372,14 +371,14 @@ struct Shared {
   std::uint32_t layout_version;
   std::uint64_t bytes;                 // sizeof(Shared)
   pthread_mutex_t mutex;               // robust, shared between processes
-  std::atomic<std::uint32_t> changes;  // raised by every edit: the futex that waiters sleep on
+  std::atomic<std::uint32_t> changes;  // increased by every edit: the futex of waiters
   std::atomic<std::uint32_t> waiters;
   Machine machine;
 };
 
 class StateFile;
 
-// Holds the machine's lock; at the end of an edit, everyone who waits for a change is woken.
+// Holds the machine's lock. The end of an edit wakes all waiters.
 template <class Target>
 class [[nodiscard]] Guard {
  public:
@@ -397,7 +396,7 @@ class [[nodiscard]] Guard {
 using ReadGuard = Guard<const Machine>;
 using EditGuard = Guard<Machine>;
 
-// One mapping of the file. Any thread; a process that dies while it holds the lock does not block the others.
+// A mapping of the file. Thread-safe. A process that dies with the lock does not block others.
 class StateFile {
  public:
   StateFile() = default;
@@ -406,70 +405,69 @@ class StateFile {
   StateFile& operator=(StateFile&& other) noexcept;
   ~StateFile();
 
-  // Writes `initial` to `path` (folders are made, mode 0666 as the clients of a node run as anyone), in place
-  // of what was there: who has that mapped sees its driver unload. Errors: as errno_error says.
-  static Result<StateFile> create(const std::string& path, const Machine& initial);
-  // Errors: kNotFound, kPermissionDenied; kFailedPrecondition for another layout or what is no state.
-  static Result<StateFile> open(const std::string& path);
+  // Writes `initial` to `path` and creates directories. Mode 0666, because clients run as any user. Processes
+  // that map a previous file see its driver unload. Errors: those of errno_error.
+  static Result<StateFile> create_state(const std::string& path, const Machine& initial);
+  // Errors: kNotFound, kPermissionDenied; kFailedPrecondition for another layout or another file.
+  static Result<StateFile> open_state(const std::string& path);
 
-  bool valid() const { return shared_ != nullptr; }
-  const std::string& path() const { return path_; }
+  bool is_mapped() const { return shared_ != nullptr; }
+  const std::string& file_path() const { return path_; }
 
-  ReadGuard read() const { return ReadGuard(shared_); }
-  EditGuard edit() const { return EditGuard(shared_); }
+  ReadGuard lock_for_read() const { return ReadGuard(shared_); }
+  EditGuard lock_for_edit() const { return EditGuard(shared_); }
 
-  // The counter of changes, to be read before looking at the machine and handed to wait().
-  std::uint32_t changes() const { return shared_->changes.load(std::memory_order_acquire); }
-  // Sleeps until changes() is no longer `seen` or `timeout_ms` passed (negative: no limit). May also return
+  // The change counter. Read it before the machine, and pass it to wait_for_change.
+  std::uint32_t change_count() const { return shared_->changes.load(std::memory_order_acquire); }
+  // Sleeps until change_count() differs from `seen` or for `timeout_ms` (negative: no limit). May return
   // early.
-  void wait(std::uint32_t seen, std::int64_t timeout_ms) const;
+  void wait_for_change(std::uint32_t seen, std::int64_t timeout_ms) const;
 
  private:
   Shared* shared_ = nullptr;
   std::string path_;
 };
 
-// Copies `text` and its end; too long a text is cut.
+// Copies `text` with a NUL; cuts a text that is too long.
 template <std::size_t kSize>
 void set_text(char (&field)[kSize], std::string_view text) {
   const std::size_t length = text.size() < kSize ? text.size() : kSize - 1;
   for (std::size_t i = 0; i < kSize; ++i) field[i] = i < length ? text[i] : '\0';
 }
 
-// "GPU-2f8a...": the same for the same seed, shaped as a version 4 UUID. `prefix` is "GPU-" or "MIG-".
+// Returns "GPU-2f8a...", a version 4 UUID derived from the seed. `prefix` is "GPU-" or "MIG-".
 std::string make_uuid(std::string_view prefix, std::string_view seed);
 
 // Appends an event to the ring. `gpu` is an index; instances are ids.
 void post_event(Machine& machine, std::uint32_t gpu, EventType type, std::uint64_t data,
                 std::uint32_t gpu_instance = kNoInstance, std::uint32_t compute_instance = kNoInstance);
 
-// The driver goes away and comes back: every client must initialise again, what is counted since its start
-// (volatile ECC, energy, PCIe replays, throttled time, link errors) begins at 0, GPU faults stay.
-// unload_driver leaves it away until load_driver.
+// Unload and load the driver: clients must initialise again, counters since its start (volatile ECC, energy,
+// PCIe replays, throttled time, link errors) restart at 0, GPU faults stay.
 void unload_driver(Machine& machine);
 void load_driver(Machine& machine);
 
-// What a reset of an idle GPU does: pending modes take effect, rows are remapped, what is counted since the
-// driver's start begins at 0, its recovery action is done, links train again. kFailedPrecondition while
-// processes run on it.
+// Resets an idle GPU: applies pending modes, remaps rows, restarts counters at 0, clears the recovery action
+// and retrains links. kFailedPrecondition while processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
 
-// No faults, no recovery action, links up, all PCIe lanes, in its fabric, cool: as new, its counters stay.
+// Removes all faults and the recovery action; restores links, PCIe lanes, fabric and temperature. Counters
+// stay.
 void heal_gpu(Gpu& gpu);
 
-// Takes the card out and puts another of the same kind in: new UUID and serial, no history.
+// Replaces the card by another of the same model: new UUID and serial number, no history.
 void replace_gpu(Machine& machine, std::uint32_t gpu);
 
 // Energy used since the driver was loaded, in mJ, `now_ns` on CLOCK_MONOTONIC.
 std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns);
-// The draw from now on. What was drawn until now is counted at the old one.
+// Sets the power draw from now on; energy until now counts at the old draw.
 void set_power_usage(Gpu& gpu, std::int32_t milliwatts, std::uint64_t now_ns);
 std::uint64_t monotonic_ns();
 
-// Bytes in use: the processes' and Gpu::memory_used. With an instance id, of that GPU instance.
+// Returns the bytes in use by processes and Gpu::memory_used; with an instance id, of that GPU instance.
 std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance = kNoInstance);
 
-// Adds or removes a process. False: no slot, or no such process.
+// Add or remove a process. Return false without a free slot or such a process.
 bool add_process(Gpu& gpu, const Process& process);
 bool remove_process(Gpu& gpu, std::uint32_t pid);
 

@@ -14,7 +14,7 @@
 #include <set>
 
 #include "sim/state/mig.h"
-#include "sim/state/small_machine.h"
+#include "sim/state/test_machine.h"
 
 namespace gpulet::sim {
 namespace {
@@ -24,76 +24,76 @@ using namespace std::chrono_literals;
 class StateTest : public testing::Test {
  protected:
   void SetUp() override {
-    char folder[] = "/tmp/gpulet-sim-XXXXXX";
-    ASSERT_NE(mkdtemp(folder), nullptr);
-    folder_ = folder;
+    char directory[] = "/tmp/gpulet-sim-XXXXXX";
+    ASSERT_NE(mkdtemp(directory), nullptr);
+    directory_ = directory;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  StateFile create() {
-    auto made = StateFile::create(folder_ + "/run/gpulet-sim/state", *small_machine(2));
-    EXPECT_TRUE(made) << made.error().text();
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  StateFile create_file() {
+    auto made = StateFile::create_state(directory_ + "/run/gpulet-sim/state", *small_machine(2));
+    EXPECT_TRUE(made) << made.error().full_message();
     return std::move(*made);
   }
-  std::string folder_;
+  std::string directory_;
 };
 
 TEST_F(StateTest, MappingsShareOneMachine) {
-  StateFile first = create();
-  auto second = StateFile::open(first.path());
-  ASSERT_TRUE(second) << second.error().text();
-  first.edit()->gpus[1].temperature = 71;
-  EXPECT_EQ(second->read()->gpus[1].temperature, 71);
+  StateFile first = create_file();
+  auto second = StateFile::open_state(first.file_path());
+  ASSERT_TRUE(second) << second.error().full_message();
+  first.lock_for_edit()->gpus[1].temperature = 71;
+  EXPECT_EQ(second->lock_for_read()->gpus[1].temperature, 71);
   struct stat info{};
-  ASSERT_EQ(stat(first.path().c_str(), &info), 0);
+  ASSERT_EQ(stat(first.file_path().c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0666u) << "clients run as anyone";
 }
 
-TEST_F(StateTest, RefusesWhatIsNoState) {
-  EXPECT_EQ(StateFile::open(folder_ + "/none").error().code(), Code::kNotFound);
-  std::ofstream(folder_ + "/junk") << "junk";
-  EXPECT_EQ(StateFile::open(folder_ + "/junk").error().code(), Code::kFailedPrecondition);
-  StateFile file = create();
-  const auto size = std::filesystem::file_size(file.path());
-  std::ofstream(folder_ + "/zeros").close();
-  std::filesystem::resize_file(folder_ + "/zeros", size);
-  EXPECT_EQ(StateFile::open(folder_ + "/zeros").error().code(), Code::kFailedPrecondition);
+TEST_F(StateTest, RefusesOtherFiles) {
+  EXPECT_EQ(StateFile::open_state(directory_ + "/none").error().code(), Code::kNotFound);
+  std::ofstream(directory_ + "/junk") << "junk";
+  EXPECT_EQ(StateFile::open_state(directory_ + "/junk").error().code(), Code::kFailedPrecondition);
+  StateFile file = create_file();
+  const auto size = std::filesystem::file_size(file.file_path());
+  std::ofstream(directory_ + "/zeros").close();
+  std::filesystem::resize_file(directory_ + "/zeros", size);
+  EXPECT_EQ(StateFile::open_state(directory_ + "/zeros").error().code(), Code::kFailedPrecondition);
 }
 
-TEST_F(StateTest, CreatingAgainRetiresTheOldOne) {
-  StateFile old = create();
-  const std::uint32_t generation = old.read()->driver.generation;
-  StateFile fresh = create();
-  EXPECT_EQ(old.read()->driver.loaded, 0);
-  EXPECT_EQ(fresh.read()->driver.loaded, 1);
-  EXPECT_GT(fresh.read()->driver.generation, generation);
+TEST_F(StateTest, CreatingAgainRetiresTheOldState) {
+  StateFile old = create_file();
+  const std::uint32_t generation = old.lock_for_read()->driver.generation;
+  StateFile fresh = create_file();
+  EXPECT_EQ(old.lock_for_read()->driver.loaded, 0);
+  EXPECT_EQ(fresh.lock_for_read()->driver.loaded, 1);
+  EXPECT_GT(fresh.lock_for_read()->driver.generation, generation);
 }
 
-TEST_F(StateTest, AHolderThatDiesBlocksNobody) {
-  StateFile file = create();
+TEST_F(StateTest, SurvivesTheDeathOfALockHolder) {
+  StateFile file = create_file();
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    EditGuard machine = file.edit();
+    EditGuard machine = file.lock_for_edit();
     machine->gpus[0].temperature = 55;
     _exit(0);  // the lock is still held
   }
   waitpid(child, nullptr, 0);
-  EXPECT_EQ(file.read()->gpus[0].temperature, 55);
-  file.edit()->gpus[0].temperature = 56;
-  EXPECT_EQ(file.read()->gpus[0].temperature, 56);
+  EXPECT_EQ(file.lock_for_read()->gpus[0].temperature, 55);
+  file.lock_for_edit()->gpus[0].temperature = 56;
+  EXPECT_EQ(file.lock_for_read()->gpus[0].temperature, 56);
 }
 
 TEST_F(StateTest, AnEditWakesWaiters) {
-  StateFile file = create();
-  const std::uint32_t seen = file.changes();
+  StateFile file = create_file();
+  const std::uint32_t seen = file.change_count();
   auto waiter = std::async(std::launch::async, [&] {
-    while (file.changes() == seen) file.wait(seen, -1);
+    while (file.change_count() == seen) file.wait_for_change(seen, -1);
   });
-  file.edit()->gpus[0].temperature = 60;
+  file.lock_for_edit()->gpus[0].temperature = 60;
   EXPECT_EQ(waiter.wait_for(10s), std::future_status::ready);
 }
 
-TEST(Uuid, IsStableAndShapedAsVersionFour) {
+TEST(Uuid, IsStableAndOfVersionFour) {
   EXPECT_EQ(make_uuid("GPU-", "a"), make_uuid("GPU-", "a"));
   std::set<std::string> seen;
   for (int i = 0; i < 1000; ++i) seen.insert(make_uuid("GPU-", "dgx/" + std::to_string(i)));
@@ -112,7 +112,7 @@ TEST(Energy, CountsEachDrawForItsTime) {
   EXPECT_EQ(energy_millijoules(gpu, 4'000'000'000), 2 * 100'000u + 300'000u);
 }
 
-TEST(Reset, NeedsAnIdleGpuAndEndsWhatWasPending) {
+TEST(Reset, NeedsAnIdleGpuAndAppliesPendingModes) {
   auto machine = small_machine(1);
   Gpu& gpu = machine->gpus[0];
   gpu.remapped_rows.pending = 1;
@@ -129,9 +129,9 @@ TEST(Reset, NeedsAnIdleGpuAndEndsWhatWasPending) {
   EXPECT_EQ(gpu.links[3].active, 1);
 }
 
-// Whatever is created and destroyed: instances never overlap, ids and UUIDs are unique, and the capacity
-// reported is what creation then does.
-TEST(Mig, KeepsItsRulesThroughAnySequence) {
+// For any sequence of creations and destructions, instances never overlap, ids and UUIDs are unique, and the
+// reported capacity is correct.
+TEST(Mig, KeepsInvariantsInAnySequence) {
   rc::check("mig", [] {
     auto machine = small_machine(1);
     Gpu& gpu = machine->gpus[0];

@@ -2,18 +2,140 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstring>
+#include <deque>
 #include <memory>
+#include <vector>
 
-#include "base/open_in_root.h"
+#include "base/text.h"
 
 namespace gpulet {
+namespace {
+
+constexpr int kMostLinks = 40;     // as the kernel
+constexpr int kMostAttempts = 17;  // at a path that something keeps renaming
+
+// The components still to walk, and the directories that lead to where we are: the root first.
+class PathWalk {
+ public:
+  PathWalk(int root, const std::string& path, int flags, std::uint64_t resolve)
+      : root_(root), flags_(flags), resolve_(resolve) {
+    prepend(path);
+  }
+
+  int open_last() {
+    while (!left_.empty()) {
+      const std::string part = left_.front();
+      left_.pop_front();
+      if (part == ".") continue;
+      if (part == "..") {
+        if (!passed_.empty()) passed_.pop_back();
+      } else if (!step_into(part)) {
+        return -1;
+      }
+    }
+    return open_final_component();
+  }
+
+ private:
+  int here() const { return passed_.empty() ? root_ : passed_.back().get(); }
+
+  // What comes before a "." or a slash at the end must be a directory, and a link there is followed: so a "."
+  // stays.
+  void prepend(const std::string& path) {
+    if (path.ends_with("/")) left_.emplace_front(".");
+    const auto parts = text::split(path, '/');
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      if (!part->empty()) left_.push_front(*part);
+    }
+  }
+
+  bool step_into(const std::string& part) {
+    FileDescriptor next(::openat(here(), part.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+    struct stat status{};
+    if (!next.is_open() || ::fstat(next.get(), &status) != 0) return false;
+    const bool last_kept = left_.empty() && (flags_ & O_NOFOLLOW) != 0;
+    if (S_ISLNK(status.st_mode) && !last_kept) return follow_link(next.get());
+    if (!left_.empty() && !S_ISDIR(status.st_mode)) {
+      errno = ENOTDIR;
+      return false;
+    }
+    passed_.push_back(std::move(next));
+    return true;
+  }
+
+  bool follow_link(int link) {
+    char target[PATH_MAX];
+    if ((resolve_ & RESOLVE_NO_SYMLINKS) != 0 || ++links_ > kMostLinks) {
+      errno = ELOOP;
+      return false;
+    }
+    const ssize_t length = ::readlinkat(link, "", target, sizeof target);
+    if (length < 0) return false;
+    const std::string says(target, static_cast<std::size_t>(length));
+    if (text::starts_with(says, "/")) passed_.clear();
+    prepend(says);
+    return true;
+  }
+
+  int open_final_component() {
+    struct stat status{};
+    if (::fstat(here(), &status) != 0) return -1;
+    if ((flags_ & O_DIRECTORY) != 0 && !S_ISDIR(status.st_mode)) {
+      errno = ENOTDIR;
+      return -1;
+    }
+    if ((flags_ & O_PATH) != 0) return ::fcntl(here(), F_DUPFD_CLOEXEC, 0);
+    if (S_ISLNK(status.st_mode)) {
+      errno = ELOOP;
+      return -1;
+    }
+    const std::string again = "/proc/self/fd/" + std::to_string(here());
+    return ::open(again.c_str(), (flags_ & ~O_NOFOLLOW) | O_CLOEXEC);
+  }
+
+  int root_;
+  int flags_;
+  std::uint64_t resolve_;
+  int links_ = 0;
+  std::deque<std::string> left_;
+  std::vector<FileDescriptor> passed_;
+};
+
+}  // namespace
+
+int open_in_root_by_steps(int root, const std::string& path, int flags, std::uint64_t more_resolve) {
+  return PathWalk(root, path, flags, more_resolve).open_last();
+}
+
+int open_in_root(int root, const std::string& path, int flags, std::uint64_t more_resolve) {
+  static std::atomic<bool> refused{false};
+  if (refused) return open_in_root_by_steps(root, path, flags, more_resolve);
+  open_how how{};
+  how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | more_resolve;
+  // EAGAIN: something was renamed while the kernel passed a ".." and so cannot vouch for the way.
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    const long fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how);
+    if (fd >= 0 || (errno != EAGAIN && errno != ENOSYS && errno != EPERM)) return static_cast<int>(fd);
+    if (errno == EAGAIN) continue;
+    // An old seccomp profile says EPERM to a system call that it does not know.
+    refused = errno == ENOSYS;
+    return open_in_root_by_steps(root, path, flags, more_resolve);
+  }
+  return -1;
+}
 
 FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
   if (this != &other) {
@@ -45,7 +167,7 @@ Result<std::string> read_all(int fd, const std::string& about, std::size_t max_b
 
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return fail(errno_error("cannot open", errno, path));
+  if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));
   return read_all(fd.get(), path, max_bytes);
 }
 
@@ -68,7 +190,7 @@ Status make_directories(const std::string& path, mode_t mode) {
     if (end != path.size() && path[end] != '/') continue;
     const std::string part = path.substr(0, end);
     if (::mkdir(part.c_str(), mode) != 0 && errno != EEXIST)
-      return fail(errno_error("cannot create folder", errno, part));
+      return fail(errno_error("cannot create directory", errno, part));
   }
   return {};
 }
@@ -79,7 +201,7 @@ Status write_file_atomic(const std::string& path, std::string_view content, mode
   static std::atomic<unsigned> counter{0};
   const std::string temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(counter++);
   FileDescriptor fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!fd.valid()) return fail(errno_error("cannot create", errno, temporary));
+  if (!fd.is_open()) return fail(errno_error("cannot create", errno, temporary));
   Status done = write_all(fd.get(), content, temporary);
   if (done && (::fchmod(fd.get(), mode) != 0 || ::fsync(fd.get()) != 0)) {
     done = fail(errno_error("cannot finish", errno, temporary));
@@ -90,9 +212,9 @@ Status write_file_atomic(const std::string& path, std::string_view content, mode
   return done;
 }
 
-Result<RootDirectory> RootDirectory::open(const std::string& path) {
+Result<RootDirectory> RootDirectory::open_root(const std::string& path) {
   FileDescriptor fd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return fail(errno_error("cannot open folder", errno, path));
+  if (!fd.is_open()) return fail(errno_error("cannot open directory", errno, path));
   return RootDirectory(path, std::move(fd));
 }
 
@@ -101,25 +223,25 @@ Result<FileDescriptor> RootDirectory::open_file(std::string_view path, int flags
   std::string relative(path);
   if (relative.empty()) relative = "/";
   FileDescriptor fd(open_in_root(fd_.get(), relative, flags, more_resolve));
-  if (!fd.valid())
+  if (!fd.is_open())
     return fail(errno_error("cannot open", errno, path_ + (relative[0] == '/' ? "" : "/") + relative));
   return fd;
 }
 
-Result<std::string> RootDirectory::read(std::string_view path, std::size_t max_bytes) const {
+Result<std::string> RootDirectory::read_text_file(std::string_view path, std::size_t max_bytes) const {
   GPULET_TRY_ASSIGN(const FileDescriptor fd, open_file(path, O_RDONLY));
   return read_all(fd.get(), std::string(path), max_bytes);
 }
 
 bool RootDirectory::exists(std::string_view path) const { return open_file(path, O_PATH).has_value(); }
 
-Result<std::vector<std::string>> RootDirectory::list(std::string_view path) const {
+Result<std::vector<std::string>> RootDirectory::list_directory(std::string_view path) const {
   GPULET_TRY_ASSIGN(FileDescriptor fd, open_file(path, O_RDONLY | O_DIRECTORY));
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::fdopendir(fd.get()), ::closedir);
-  if (!folder) return fail(errno_error("cannot list", errno, std::string(path)));
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(fd.get()), ::closedir);
+  if (!directory) return fail(errno_error("cannot list", errno, std::string(path)));
   static_cast<void>(fd.release());  // closedir closes it
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(folder.get())) {
+  while (const dirent* entry = ::readdir(directory.get())) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
   }
@@ -149,6 +271,69 @@ Result<dev_t> RootDirectory::character_device(std::string_view path) const {
   if (!S_ISCHR(status.st_mode))
     return fail(Code::kFailedPrecondition, "not a character device", std::string(path));
   return status.st_rdev;
+}
+
+namespace {
+
+constexpr int kBacklog = 64;
+
+Result<sockaddr_un> address_of(const std::string& path) {
+  if (path.empty() || path.size() > kMaxSocketPath) {
+    return fail(Code::kInvalidArgument,
+                "a socket's path has 1 to " + std::to_string(kMaxSocketPath) + " bytes, this one has " +
+                    std::to_string(path.size()),
+                path);
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+Result<FileDescriptor> make_socket(const std::string& path) {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.is_open()) return fail(errno_error("socket", errno, path));
+  return socket;
+}
+
+}  // namespace
+
+std::optional<FileIdentity> file_identity(const std::string& path) {
+  struct stat found{};
+  if (::lstat(path.c_str(), &found) != 0) return std::nullopt;
+  return FileIdentity{found.st_dev, found.st_ino,
+                      found.st_mtim.tv_sec * 1'000'000'000 + found.st_mtim.tv_nsec};
+}
+
+Result<FileDescriptor> bind_unix_socket(const std::string& path) {
+  GPULET_TRY_ASSIGN(const sockaddr_un address, address_of(path));
+  struct stat found{};
+  if (::lstat(path.c_str(), &found) == 0) {
+    if (!S_ISSOCK(found.st_mode))
+      return fail(Code::kFailedPrecondition, "something else than a socket is there", path);
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail(errno_error("unlink", errno, path));
+  }
+  GPULET_TRY_ASSIGN(FileDescriptor socket, make_socket(path));
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    return fail(errno_error("bind", errno, path));
+  }
+  if (::chmod(path.c_str(), 0600) != 0) return fail(errno_error("chmod", errno, path));
+  return socket;
+}
+
+Status start_listening(const FileDescriptor& socket, const std::string& path) {
+  if (::listen(socket.get(), kBacklog) != 0) return fail(errno_error("listen", errno, path));
+  return {};
+}
+
+Result<FileDescriptor> connect_unix_socket(const std::string& path) {
+  GPULET_TRY_ASSIGN(const sockaddr_un address, address_of(path));
+  GPULET_TRY_ASSIGN(FileDescriptor socket, make_socket(path));
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    if (errno == EAGAIN) return fail(Code::kUnavailable, "connect: too many wait already", path);
+    return fail(errno_error("connect", errno, path));
+  }
+  return socket;
 }
 
 }  // namespace gpulet

@@ -1,11 +1,17 @@
-#include "base/file.h"
-
-#include <gtest/gtest.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "base/file.h"
 
 namespace gpulet {
 namespace {
@@ -14,42 +20,133 @@ class FileTest : public testing::Test {
  protected:
   FileTest() {
     std::string pattern = testing::TempDir() + "gpulet-file-XXXXXX";
-    folder_ = ::mkdtemp(pattern.data());
+    directory_ = ::mkdtemp(pattern.data());
   }
-  ~FileTest() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  ~FileTest() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
 };
 
 TEST_F(FileTest, AnAtomicWriteLeavesNothingElseBehind) {
-  const std::string path = folder_ + "/a/b/file";
+  const std::string path = directory_ + "/a/b/file";
   ASSERT_TRUE(write_file_atomic(path, "one"));
   ASSERT_TRUE(write_file_atomic(path, "two", 0600));
   EXPECT_EQ(read_file(path).value(), "two");
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  EXPECT_EQ(RootDirectory::open(folder_ + "/a/b")->list("/").value(), (std::vector<std::string>{"file"}));
+  EXPECT_EQ(RootDirectory::open_root(directory_ + "/a/b")->list_directory("/").value(),
+            (std::vector<std::string>{"file"}));
 }
 
 TEST_F(FileTest, AReadStopsAtItsLimit) {
-  std::ofstream(folder_ + "/big") << std::string(100, 'x');
-  EXPECT_EQ(read_file(folder_ + "/big", 99).error().code(), Code::kInvalidArgument);
-  EXPECT_TRUE(read_file(folder_ + "/big", 100));
-  EXPECT_EQ(read_file(folder_ + "/none").error().code(), Code::kNotFound);
+  std::ofstream(directory_ + "/big") << std::string(100, 'x');
+  EXPECT_EQ(read_file(directory_ + "/big", 99).error().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(read_file(directory_ + "/big", 100));
+  EXPECT_EQ(read_file(directory_ + "/none").error().code(), Code::kNotFound);
 }
 
 TEST_F(FileTest, LinksNeverLeadOutOfARoot) {
-  std::filesystem::create_directories(folder_ + "/root/etc");
-  std::ofstream(folder_ + "/outside") << "outside";
-  std::ofstream(folder_ + "/root/etc/inside") << "inside";
-  std::filesystem::create_symlink("/etc/inside", folder_ + "/root/absolute");
-  std::filesystem::create_symlink("../../outside", folder_ + "/root/etc/up");
-  const auto root = RootDirectory::open(folder_ + "/root").value();
-  EXPECT_EQ(root.read("/absolute").value(), "inside");
+  std::filesystem::create_directories(directory_ + "/root/etc");
+  std::ofstream(directory_ + "/outside") << "outside";
+  std::ofstream(directory_ + "/root/etc/inside") << "inside";
+  std::filesystem::create_symlink("/etc/inside", directory_ + "/root/absolute");
+  std::filesystem::create_symlink("../../outside", directory_ + "/root/etc/up");
+  const auto root = RootDirectory::open_root(directory_ + "/root").value();
+  EXPECT_EQ(root.read_text_file("/absolute").value(), "inside");
   EXPECT_EQ(root.resolve("absolute").value(), "/etc/inside");
-  EXPECT_EQ(root.read("/etc/up").error().code(), Code::kNotFound);
-  EXPECT_EQ(root.read("/../../outside").error().code(), Code::kNotFound);
+  EXPECT_EQ(root.read_text_file("/etc/up").error().code(), Code::kNotFound);
+  EXPECT_EQ(root.read_text_file("/../../outside").error().code(), Code::kNotFound);
   EXPECT_EQ(root.character_device("/etc/inside").error().code(), Code::kFailedPrecondition);
+}
+
+}  // namespace
+
+// Without openat2 a path must lead where it leads with it, in trees and by paths that a seed makes up.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Outcome {
+  int error = 0;
+  dev_t device = 0;
+  ino_t inode = 0;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+Outcome outcome_of(int fd) {
+  if (fd < 0) return {errno};
+  const FileDescriptor owned(fd);
+  struct stat status{};
+  EXPECT_EQ(::fstat(fd, &status), 0);
+  return {0, status.st_dev, status.st_ino};
+}
+
+bool kernel_has_openat2() {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  const FileDescriptor fd(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, "/", &how, sizeof how)));
+  return fd.is_open();
+}
+
+class OpenInRootTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "gpulet-root-XXXXXX").string();
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    directory_ = name;
+    fs::create_directories(directory_ / "root/a/b/c");
+    std::ofstream(directory_ / "root/a/file") << "x";
+    std::ofstream(directory_ / "secret") << "s";
+    root_ = FileDescriptor(::open((directory_ / "root").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  }
+  void TearDown() override { fs::remove_all(directory_); }
+
+  fs::path directory_;
+  FileDescriptor root_;
+};
+
+TEST_F(OpenInRootTest, ByStepsAsByTheKernel) {
+  if (!kernel_has_openat2()) GTEST_SKIP() << "this kernel has no openat2 to compare with";
+  const bool held = rc::check([this] {
+    const auto part =
+        rc::gen::element<std::string>("a", "b", "c", "file", "..", ".", "", "l0", "l1", "l2", "none");
+    const auto path = rc::gen::map(
+        rc::gen::pair(rc::gen::arbitrary<bool>(), rc::gen::container<std::vector<std::string>>(part)),
+        [](const auto& made) {
+          std::string text = made.first ? "/" : "";
+          for (const std::string& each : made.second) text += each + "/";
+          if (text.size() > 1 && made.second.size() % 3 != 0) text.pop_back();
+          return text.empty() ? std::string(".") : text;
+        });
+    for (const char* name : {"root/l0", "root/a/l1", "root/a/b/l2"}) {
+      fs::remove(directory_ / name);
+      fs::create_symlink(*path, directory_ / name);
+    }
+    const std::string asked = *path;
+    const int flags = *rc::gen::element(O_PATH, O_PATH | O_NOFOLLOW, O_PATH | O_DIRECTORY, O_RDONLY,
+                                        O_RDONLY | O_DIRECTORY, O_RDONLY | O_NOFOLLOW);
+    const std::uint64_t more = *rc::gen::element<std::uint64_t>(0, RESOLVE_NO_SYMLINKS);
+    const Outcome kernel = outcome_of(open_in_root(root_.get(), asked, flags, more));
+    const Outcome steps = outcome_of(open_in_root_by_steps(root_.get(), asked, flags, more));
+    RC_LOG() << asked << " flags " << flags << ": kernel errno " << kernel.error << ", steps errno "
+             << steps.error;
+    RC_ASSERT(kernel == steps);
+  });
+  EXPECT_TRUE(held);
+}
+
+TEST_F(OpenInRootTest, StepsStayInside) {
+  fs::create_symlink(directory_ / "secret", directory_ / "root/absolute");
+  fs::create_symlink("../../../../../../../../.." + (directory_ / "secret").string(),
+                     directory_ / "root/a/up");
+  fs::create_symlink("loop", directory_ / "root/loop");
+  for (const char* path : {"absolute", "a/up", "../secret", "/../../secret", "a/b/../../../secret"}) {
+    EXPECT_EQ(open_in_root_by_steps(root_.get(), path, O_RDONLY, 0), -1) << path;
+    EXPECT_EQ(errno, ENOENT) << path;
+  }
+  EXPECT_EQ(open_in_root_by_steps(root_.get(), "loop", O_RDONLY, 0), -1);
+  EXPECT_EQ(errno, ELOOP);
 }
 
 }  // namespace

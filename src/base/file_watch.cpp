@@ -1,6 +1,7 @@
 #include "base/file_watch.h"
 
 #include <limits.h>
+#include <sys/epoll.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,11 +9,118 @@
 #include <array>
 #include <cerrno>
 #include <deque>
+#include <vector>
 
 #include "base/log.h"
 #include "base/text.h"
 
 namespace gpulet {
+namespace {
+
+// Bits of add() that steer the watch; the kernel never reports them.
+constexpr std::uint32_t kSteering =
+    IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_ONESHOT | IN_MASK_ADD | IN_MASK_CREATE;
+// Told to every callback of a watch, whatever it asked for.
+constexpr std::uint32_t kAlways = IN_IGNORED | IN_Q_OVERFLOW | IN_UNMOUNT;
+
+}  // namespace
+
+struct InotifyWatcher::State {
+  struct Watcher {
+    int descriptor;
+    std::uint32_t mask;
+    std::shared_ptr<Callback> callback;
+  };
+
+  FileDescriptor fd;
+  std::uint64_t next_id = 0;
+  std::map<std::uint64_t, Watcher> watchers;
+  Subscription reading;
+
+  // Whom an event is for, by id: a callback may end any watch, its own too, or add one, before the next is
+  // called.
+  std::vector<std::uint64_t> ids_of(int descriptor) const {
+    std::vector<std::uint64_t> ids;
+    for (const auto& [id, watcher] : watchers) {
+      if (descriptor < 0 || watcher.descriptor == descriptor) ids.push_back(id);
+    }
+    return ids;
+  }
+
+  void dispatch_event(int descriptor, const std::string& name, std::uint32_t mask) {
+    for (const std::uint64_t id : ids_of(descriptor)) {
+      const auto it = watchers.find(id);
+      if (it == watchers.end()) continue;
+      if ((mask & (it->second.mask | kAlways)) == 0) continue;
+      const auto callback = it->second.callback;
+      (*callback)(name, mask);
+    }
+  }
+
+  void remove_watcher(std::uint64_t id) {
+    const auto it = watchers.find(id);
+    if (it == watchers.end()) return;
+    const int descriptor = it->second.descriptor;
+    watchers.erase(it);
+    if (descriptor >= 0 && ids_of(descriptor).empty()) ::inotify_rm_watch(fd.get(), descriptor);
+  }
+
+  void read_events() {
+    alignas(inotify_event) std::array<char, 16384> buffer;
+    for (;;) {
+      const ssize_t size = ::read(fd.get(), buffer.data(), buffer.size());
+      if (size < 0 && errno == EINTR) continue;
+      if (size <= 0) return;
+      for (std::size_t offset = 0; offset < static_cast<std::size_t>(size);) {
+        const auto* event = reinterpret_cast<const inotify_event*>(buffer.data() + offset);
+        offset += sizeof(inotify_event) + event->len;
+        if ((event->mask & IN_Q_OVERFLOW) != 0) {
+          dispatch_event(-1, {}, IN_Q_OVERFLOW);
+          continue;
+        }
+        dispatch_event(event->wd, event->len > 0 ? std::string(event->name) : std::string(), event->mask);
+        if ((event->mask & IN_IGNORED) != 0) drop_watch(event->wd);
+      }
+    }
+  }
+
+  // The kernel has ended this descriptor and may give its number away again.
+  void drop_watch(int descriptor) {
+    for (auto& [id, watcher] : watchers) {
+      if (watcher.descriptor == descriptor) watcher.descriptor = kEnded;
+    }
+  }
+  static constexpr int kEnded = -2;
+};
+
+Result<std::unique_ptr<InotifyWatcher>> InotifyWatcher::create_watcher(Loop& loop) {
+  auto state = std::make_shared<State>();
+  state->fd = FileDescriptor(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  if (!state->fd.is_open()) return fail(errno_error("cannot open inotify", errno));
+  state->reading =
+      loop.watch_descriptor(state->fd.get(), EPOLLIN, [weak = std::weak_ptr(state)](std::uint32_t) {
+        if (const auto strong = weak.lock()) strong->read_events();
+      });
+  return std::unique_ptr<InotifyWatcher>(new InotifyWatcher(std::move(state)));
+}
+
+InotifyWatcher::~InotifyWatcher() {
+  state_->reading.reset();
+  state_->watchers.clear();
+}
+
+Result<Subscription> InotifyWatcher::add_watch(const std::string& path, std::uint32_t mask,
+                                               Callback callback) {
+  // IN_MASK_ADD: a second watch of one path must not take events from the first.
+  const int descriptor = ::inotify_add_watch(state_->fd.get(), path.c_str(), mask | IN_MASK_ADD);
+  if (descriptor < 0) return fail(errno_error("cannot watch", errno, path));
+  const std::uint64_t id = state_->next_id++;
+  state_->watchers[id] = {descriptor, mask & ~kSteering, std::make_shared<Callback>(std::move(callback))};
+  return Subscription([weak = std::weak_ptr(state_), id] {
+    if (const auto state = weak.lock()) state->remove_watcher(id);
+  });
+}
+
 namespace {
 
 constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
@@ -37,10 +145,10 @@ std::string link_target(const std::string& path) {
 }  // namespace
 
 // Walks the path by hand: each link on it, the first thing that is missing and the file itself are names to
-// watch for in the folder where they are.
-FileWatch::Places FileWatch::places_of(const std::string& path) {
-  Places places;
-  std::string folder = "/";
+// watch for in the directory where they are.
+FileWatcher::NamesByDirectory FileWatcher::names_to_watch(const std::string& path) {
+  NamesByDirectory places;
+  std::string directory = "/";
   auto rest = segments_of(path);
   if (path.empty() || path.front() != '/') {
     std::array<char, PATH_MAX> current;
@@ -54,51 +162,52 @@ FileWatch::Places FileWatch::places_of(const std::string& path) {
     const std::string name = rest.front();
     rest.pop_front();
     if (name == "..") {
-      const auto slash = folder.rfind('/', folder.size() - 2);
-      folder = folder == "/" ? folder : folder.substr(0, slash + 1);
+      const auto slash = directory.rfind('/', directory.size() - 2);
+      directory = directory == "/" ? directory : directory.substr(0, slash + 1);
       continue;
     }
-    const std::string here = folder + name;
+    const std::string here = directory + name;
     struct stat status{};
     const bool exists = lstat(here.c_str(), &status) == 0;
     const bool link = exists && S_ISLNK(status.st_mode);
-    if (!exists || link || rest.empty()) places[folder].insert(name);
+    if (!exists || link || rest.empty()) places[directory].insert(name);
     if (!exists || (link && ++links > kMostLinksWatched)) break;
     if (!link) {
-      folder = here + "/";
+      directory = here + "/";
       continue;
     }
     const std::string target = link_target(here);
     const auto steps = segments_of(target);
     rest.insert(rest.begin(), steps.begin(), steps.end());
-    if (!target.empty() && target.front() == '/') folder = "/";
+    if (!target.empty() && target.front() == '/') directory = "/";
   }
   return places;
 }
 
-FileWatch::FileWatch(Loop& loop, std::string path, std::function<void()> changed,
-                     std::unique_ptr<InotifyWatch> inotify)
+FileWatcher::FileWatcher(Loop& loop, std::string path, std::function<void()> changed,
+                         std::unique_ptr<InotifyWatcher> inotify)
     : loop_(loop), path_(std::move(path)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
 
-Result<std::unique_ptr<FileWatch>> FileWatch::start(Loop& loop, std::string path,
-                                                    std::function<void()> changed) {
-  GPULET_TRY_ASSIGN(auto inotify, InotifyWatch::open(loop));
-  std::unique_ptr<FileWatch> watch(
-      new FileWatch(loop, std::move(path), std::move(changed), std::move(inotify)));
-  GPULET_TRY(watch->arm());
+Result<std::unique_ptr<FileWatcher>> FileWatcher::watch_path(Loop& loop, std::string path,
+                                                             std::function<void()> changed) {
+  GPULET_TRY_ASSIGN(auto inotify, InotifyWatcher::create_watcher(loop));
+  std::unique_ptr<FileWatcher> watch(
+      new FileWatcher(loop, std::move(path), std::move(changed), std::move(inotify)));
+  GPULET_TRY(watch->add_watches());
   return watch;
 }
 
-// Watches the folders on the way to the file. What changes while they are being watched is seen by looking
-// again.
-Status FileWatch::arm() {
+// Watches the directories on the way to the file. What changes while they are being watched is seen by
+// looking again.
+Status FileWatcher::add_watches() {
   for (int attempt = 0; attempt < kMostWatchAttempts; ++attempt) {
-    Places places = places_of(path_);
+    NamesByDirectory places = names_to_watch(path_);
     std::vector<Subscription> watches;
-    for (const auto& [folder, names] : places) {
-      auto watch = inotify_->add(
-          folder, kEvents,
-          [this, folder](const std::string& name, std::uint32_t mask) { on_event(folder, name, mask); });
+    for (const auto& [directory, names] : places) {
+      auto watch = inotify_->add_watch(directory, kEvents,
+                                       [this, directory](const std::string& name, std::uint32_t mask) {
+                                         on_event(directory, name, mask);
+                                       });
       if (watch) {
         watches.push_back(std::move(*watch));
       } else if (watch.error().code() == Code::kIo) {
@@ -106,25 +215,26 @@ Status FileWatch::arm() {
       }
     }
     watches_ = std::move(watches);
-    places_ = std::move(places);
-    if (places_of(path_) == places_) break;
+    names_ = std::move(places);
+    if (names_to_watch(path_) == names_) break;
   }
   return {};
 }
 
-void FileWatch::on_event(const std::string& folder, const std::string& name, std::uint32_t mask) {
+void FileWatcher::on_event(const std::string& directory, const std::string& name, std::uint32_t mask) {
   constexpr std::uint32_t kFolderItself =
       IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW;
-  const auto names = places_.find(folder);
-  const bool matters = (mask & kFolderItself) != 0 ||
-                       (!name.empty() && names != places_.end() && names->second.contains(name));
+  const auto names = names_.find(directory);
+  const bool matters =
+      (mask & kFolderItself) != 0 || (!name.empty() && names != names_.end() && names->second.contains(name));
   if (matters && !settling_) settling_ = loop_.after(kWatchDebounce, [this] { on_settled(); });
 }
 
-void FileWatch::on_settled() {
+void FileWatcher::on_settled() {
   settling_.reset();
   // Watched anew before it is read: a change from here on is an event of its own.
-  if (const auto armed = arm(); !armed) log::warning("changes of a file are no longer seen", armed.error());
+  if (const auto armed = add_watches(); !armed)
+    log::warning("changes of a file are no longer seen", armed.error());
   changed_();
 }
 

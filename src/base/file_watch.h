@@ -1,9 +1,15 @@
-// Tells when a file may have changed: written in place, replaced by a rename, deleted, back again, or swapped
-// by a link on the way to it (a Kubernetes ConfigMap's `..data`, a config manager's link). Also when whoever
-// had it open for writing has closed it, by its end too. inotify only: an idle file costs nothing. It watches
-// the folders, never the file, so that no replacement is missed.
+// Watches on directories and files through one inotify descriptor on the loop.
+//
+//   GPULET_TRY_ASSIGN(auto inotify, InotifyWatcher::create_watcher(loop));
+//   GPULET_TRY_ASSIGN(auto watch, inotify->add_watch("/var/lib/kubelet", IN_CREATE | IN_DELETE, on_change));
+//
+// Loop's thread only. If the kernel's queue overflows, every callback is called once with an empty name and
+// IN_Q_OVERFLOW, and must read the directory itself.
 #pragma once
 
+#include <sys/inotify.h>
+
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,43 +17,71 @@
 #include <string>
 #include <vector>
 
-#include "base/inotify.h"
+#include "base/file.h"
 #include "base/loop.h"
 #include "base/result.h"
 
 namespace gpulet {
 
-// Changes in a burst are told once, this long after the first of them.
+class InotifyWatcher {
+ public:
+  // `name` is the entry in a watched directory, empty for the watched path itself. `mask` has the kernel's
+  // bits: IN_IGNORED: the watch has ended because its path is gone; IN_Q_OVERFLOW: events were lost.
+  using Callback = std::function<void(const std::string& name, std::uint32_t mask)>;
+
+  // Errors: kIo if this user has no inotify instance left.
+  static Result<std::unique_ptr<InotifyWatcher>> create_watcher(Loop& loop);
+
+  ~InotifyWatcher();
+  InotifyWatcher(const InotifyWatcher&) = delete;
+
+  // Calls `callback` for each event of `mask` (IN_CREATE…, also flags such as IN_ONLYDIR) on `path` until the
+  // Subscription is destroyed, which a callback may do. Several watches may share one path. Errors:
+  // kNotFound, kPermissionDenied, kIo if the kernel has no watch left.
+  Result<Subscription> add_watch(const std::string& path, std::uint32_t mask, Callback callback);
+
+ private:
+  struct State;
+  explicit InotifyWatcher(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+// Reports that a file may have changed: written in place, replaced by a rename, deleted, recreated, swapped
+// by a link in its path (a Kubernetes ConfigMap's `..data`), or closed by a writer, also when the writer
+// exits. inotify only: an idle file costs nothing. It watches directories, never the file, so that no
+// replacement is missed.
+
+// A burst of changes is reported once, this long after its first change.
 inline constexpr Duration kWatchDebounce = std::chrono::milliseconds(10);
 
 // Loop's thread only.
-class FileWatch {
+class FileWatcher {
  public:
-  // `changed` is called from the loop after each burst of changes to what `path` leads to. Nothing need exist
-  // yet: the nearest folder that does is watched. Errors: kIo where the kernel has no inotify instance or
+  // Calls `changed` from the loop after each burst of changes to what `path` leads to. The path need not
+  // exist: the nearest existing directory is watched. Errors: kIo if the kernel has no inotify instance or
   // watch left.
-  static Result<std::unique_ptr<FileWatch>> start(Loop& loop, std::string path,
-                                                  std::function<void()> changed);
+  static Result<std::unique_ptr<FileWatcher>> watch_path(Loop& loop, std::string path,
+                                                         std::function<void()> changed);
 
-  ~FileWatch() = default;
-  FileWatch(const FileWatch&) = delete;
+  ~FileWatcher() = default;
+  FileWatcher(const FileWatcher&) = delete;
 
  private:
-  // The names that matter, by folder.
-  using Places = std::map<std::string, std::set<std::string>>;
+  // The names to watch, by directory.
+  using NamesByDirectory = std::map<std::string, std::set<std::string>>;
 
-  FileWatch(Loop& loop, std::string path, std::function<void()> changed,
-            std::unique_ptr<InotifyWatch> inotify);
-  static Places places_of(const std::string& path);
-  Status arm();
-  void on_event(const std::string& folder, const std::string& name, std::uint32_t mask);
+  FileWatcher(Loop& loop, std::string path, std::function<void()> changed,
+              std::unique_ptr<InotifyWatcher> inotify);
+  static NamesByDirectory names_to_watch(const std::string& path);
+  Status add_watches();
+  void on_event(const std::string& directory, const std::string& name, std::uint32_t mask);
   void on_settled();
 
   Loop& loop_;
   std::string path_;
   std::function<void()> changed_;
-  std::unique_ptr<InotifyWatch> inotify_;
-  Places places_;
+  std::unique_ptr<InotifyWatcher> inotify_;
+  NamesByDirectory names_;
   std::vector<Subscription> watches_;
   Subscription settling_;
 };

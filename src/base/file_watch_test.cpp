@@ -1,15 +1,132 @@
-#include "base/file_watch.h"
-
-#include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/file_watch.h"
 
 namespace gpulet {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Inotify : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "inotify.XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    auto opened = InotifyWatcher::create_watcher(loop_);
+    ASSERT_TRUE(opened) << opened.error().full_message();
+    watch_ = std::move(*opened);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  void touch(const std::string& name) { ASSERT_TRUE(write_file_atomic(directory_ + "/" + name, "x")); }
+  // Until `stop` is called by a callback; fails the test instead of waiting for ever.
+  void run() {
+    auto late = loop_.after(10s, [&] {
+      ADD_FAILURE() << "no event came";
+      loop_.stop_loop();
+    });
+    loop_.run_loop();
+  }
+
+  EpollLoop loop_;
+  std::string directory_;
+  std::unique_ptr<InotifyWatcher> watch_;
+};
+
+TEST_F(Inotify, TellsTheNameAndOnlyWhatWasAskedFor) {
+  std::vector<std::string> created, removed;
+  auto first = watch_->add_watch(directory_, IN_MOVED_TO, [&](const std::string& name, std::uint32_t mask) {
+    EXPECT_EQ(mask & IN_MOVED_TO, IN_MOVED_TO);
+    created.push_back(name);
+  });
+  auto second = watch_->add_watch(directory_, IN_DELETE, [&](const std::string& name, std::uint32_t) {
+    removed.push_back(name);
+    loop_.stop_loop();
+  });
+  ASSERT_TRUE(first && second);
+  touch("a");
+  touch("b");
+  ::unlink((directory_ + "/a").c_str());
+  run();
+  EXPECT_EQ(created, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(removed, (std::vector<std::string>{"a"}));
+}
+
+TEST_F(Inotify, AWatchMayEndItselfAndItsNeighbourInsideACallback) {
+  int calls = 0;
+  Subscription one, two;
+  auto end_both = [&](const std::string&, std::uint32_t) {
+    ++calls;
+    one.reset();
+    two.reset();
+    loop_.post([&] { loop_.stop_loop(); });
+  };
+  one = std::move(*watch_->add_watch(directory_, IN_MOVED_TO, end_both));
+  two = std::move(*watch_->add_watch(directory_, IN_MOVED_TO, end_both));
+  touch("a");
+  touch("b");
+  run();
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(Inotify, AFolderThatGoesEndsItsWatchAndANewOneWorks) {
+  const std::string inner = directory_ + "/inner";
+  ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
+  std::uint32_t seen = 0;
+  auto watch = watch_->add_watch(inner, IN_DELETE_SELF, [&](const std::string& name, std::uint32_t mask) {
+    EXPECT_TRUE(name.empty());
+    seen |= mask;
+    if ((mask & IN_IGNORED) != 0) loop_.stop_loop();
+  });
+  ASSERT_TRUE(watch);
+  ::rmdir(inner.c_str());
+  run();
+  EXPECT_EQ(seen, static_cast<std::uint32_t>(IN_DELETE_SELF | IN_IGNORED));
+  const auto missing = watch_->add_watch(inner, IN_CREATE, [](const std::string&, std::uint32_t) {});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+}
+
+TEST_F(Inotify, AnOverflowIsToldToEveryWatchOnce) {
+  const auto limit = read_file("/proc/sys/fs/inotify/max_queued_events");
+  ASSERT_TRUE(limit);
+  const int events = std::stoi(*limit) + 100;
+  ASSERT_LT(events, 2'000'000);
+  const std::string inner = directory_ + "/inner";
+  ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
+  touch("a");
+  int overflows = 0, elsewhere = 0;
+  auto busy = watch_->add_watch(directory_, IN_ATTRIB, [&](const std::string&, std::uint32_t mask) {
+    if ((mask & IN_Q_OVERFLOW) != 0) ++overflows;
+  });
+  auto quiet = watch_->add_watch(inner, IN_CREATE, [&](const std::string& name, std::uint32_t mask) {
+    EXPECT_TRUE(name.empty());
+    EXPECT_EQ(mask, static_cast<std::uint32_t>(IN_Q_OVERFLOW));
+    ++elsewhere;
+    loop_.stop_loop();
+  });
+  // Alternating, since the kernel merges equal neighbours.
+  const std::string file = directory_ + "/a";
+  for (int i = 0; i < events; ++i) ::chmod((i % 2 == 0 ? file : inner).c_str(), 0700);
+  run();
+  EXPECT_EQ(overflows, 1);
+  EXPECT_EQ(elsewhere, 1);
+}
+
+}  // namespace
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -18,25 +135,25 @@ class FileWatchTest : public testing::Test {
  protected:
   void SetUp() override {
     std::string pattern = fs::temp_directory_path() / "gpulet-watch-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
+    directory_ = mkdtemp(pattern.data());
   }
   void TearDown() override {
-    loop_.stop();
+    loop_.stop_loop();
     if (runner_.joinable()) runner_.join();
     watch_.reset();
-    fs::remove_all(folder_);
+    fs::remove_all(directory_);
   }
 
   static void write(const fs::path& path, const std::string& text) { std::ofstream(path) << text; }
   void watch(const fs::path& path) {
-    auto started = FileWatch::start(loop_, path, [this] {
+    auto started = FileWatcher::watch_path(loop_, path, [this] {
       const std::lock_guard lock(mutex_);
       ++told_;
       changed_.notify_all();
     });
-    ASSERT_TRUE(started) << started.error().text();
+    ASSERT_TRUE(started) << started.error().full_message();
     watch_ = std::move(*started);
-    runner_ = std::thread([this] { loop_.run(); });
+    runner_ = std::thread([this] { loop_.run_loop(); });
   }
   // Waits until the file was told of more often than expect_told has counted.
   bool told_within(Duration limit) {
@@ -53,8 +170,8 @@ class FileWatchTest : public testing::Test {
   }
 
   EpollLoop loop_;
-  fs::path folder_;
-  std::unique_ptr<FileWatch> watch_;
+  fs::path directory_;
+  std::unique_ptr<FileWatcher> watch_;
   std::thread runner_;
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -62,17 +179,17 @@ class FileWatchTest : public testing::Test {
 };
 
 TEST_F(FileWatchTest, WrittenInPlace) {
-  write(folder_ / "c.yaml", "a");
-  watch(folder_ / "c.yaml");
-  write(folder_ / "c.yaml", "b");
+  write(directory_ / "c.yaml", "a");
+  watch(directory_ / "c.yaml");
+  write(directory_ / "c.yaml", "b");
   expect_told();
 }
 
 TEST_F(FileWatchTest, ABurstIsToldOnce) {
-  write(folder_ / "c.yaml", "a");
-  watch(folder_ / "c.yaml");
+  write(directory_ / "c.yaml", "a");
+  watch(directory_ / "c.yaml");
   const auto begin = std::chrono::steady_clock::now();
-  for (int i = 0; i < 50; ++i) write(folder_ / "c.yaml", std::to_string(i));
+  for (int i = 0; i < 50; ++i) write(directory_ / "c.yaml", std::to_string(i));
   expect_told();
   // At most once each time that the debounce passed meanwhile.
   const auto took = std::chrono::steady_clock::now() - begin;
@@ -80,91 +197,91 @@ TEST_F(FileWatchTest, ABurstIsToldOnce) {
 }
 
 TEST_F(FileWatchTest, RenamedOver) {
-  write(folder_ / "c.yaml", "a");
-  watch(folder_ / "c.yaml");
+  write(directory_ / "c.yaml", "a");
+  watch(directory_ / "c.yaml");
   for (int i = 0; i < 3; ++i) {
-    write(folder_ / "next", "b");
-    fs::rename(folder_ / "next", folder_ / "c.yaml");
+    write(directory_ / "next", "b");
+    fs::rename(directory_ / "next", directory_ / "c.yaml");
     expect_told();
   }
 }
 
 TEST_F(FileWatchTest, DeletedAndBack) {
-  write(folder_ / "c.yaml", "a");
-  watch(folder_ / "c.yaml");
-  fs::remove(folder_ / "c.yaml");
+  write(directory_ / "c.yaml", "a");
+  watch(directory_ / "c.yaml");
+  fs::remove(directory_ / "c.yaml");
   expect_told();
-  write(folder_ / "c.yaml", "b");
+  write(directory_ / "c.yaml", "b");
   expect_told();
 }
 
 TEST_F(FileWatchTest, FolderDeletedAndBack) {
-  fs::create_directories(folder_ / "a/b");
-  write(folder_ / "a/b/c.yaml", "a");
-  watch(folder_ / "a/b/c.yaml");
-  fs::remove_all(folder_ / "a");
+  fs::create_directories(directory_ / "a/b");
+  write(directory_ / "a/b/c.yaml", "a");
+  watch(directory_ / "a/b/c.yaml");
+  fs::remove_all(directory_ / "a");
   expect_told();
-  fs::create_directories(folder_ / "a/b");
-  write(folder_ / "a/b/c.yaml", "b");
+  fs::create_directories(directory_ / "a/b");
+  write(directory_ / "a/b/c.yaml", "b");
   expect_told();
-  write(folder_ / "a/b/c.yaml", "c");
+  write(directory_ / "a/b/c.yaml", "c");
   expect_told();
 }
 
 TEST_F(FileWatchTest, NotThereYet) {
-  watch(folder_ / "x/y/c.yaml");
-  fs::create_directories(folder_ / "x/y");
+  watch(directory_ / "x/y/c.yaml");
+  fs::create_directories(directory_ / "x/y");
   expect_told();
-  write(folder_ / "x/y/c.yaml", "a");
+  write(directory_ / "x/y/c.yaml", "a");
   expect_told();
 }
 
-// As the kubelet swaps a ConfigMap: c.yaml → ..data/c.yaml, ..data → a folder of its own, replaced by a
+// As the kubelet swaps a ConfigMap: c.yaml → ..data/c.yaml, ..data → a directory of its own, replaced by a
 // rename.
 TEST_F(FileWatchTest, ConfigMapSwapped) {
-  fs::create_directory(folder_ / "..1");
-  write(folder_ / "..1/c.yaml", "a");
-  fs::create_symlink("..1", folder_ / "..data");
-  fs::create_symlink("..data/c.yaml", folder_ / "c.yaml");
-  watch(folder_ / "c.yaml");
+  fs::create_directory(directory_ / "..1");
+  write(directory_ / "..1/c.yaml", "a");
+  fs::create_symlink("..1", directory_ / "..data");
+  fs::create_symlink("..data/c.yaml", directory_ / "c.yaml");
+  watch(directory_ / "c.yaml");
   for (int i = 2; i < 5; ++i) {
-    const auto version = folder_ / (".." + std::to_string(i));
+    const auto version = directory_ / (".." + std::to_string(i));
     fs::create_directory(version);
     write(version / "c.yaml", "b");
-    fs::create_symlink(version.filename(), folder_ / "..data_tmp");
-    fs::rename(folder_ / "..data_tmp", folder_ / "..data");
-    fs::remove_all(folder_ / (".." + std::to_string(i - 1)));
+    fs::create_symlink(version.filename(), directory_ / "..data_tmp");
+    fs::rename(directory_ / "..data_tmp", directory_ / "..data");
+    fs::remove_all(directory_ / (".." + std::to_string(i - 1)));
     expect_told();
   }
 }
 
 // As NVIDIA's config-manager does: a link elsewhere, that is itself part of a ConfigMap.
 TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
-  fs::create_directories(folder_ / "available");
-  fs::create_directories(folder_ / "config");
-  write(folder_ / "available/one", "a");
-  write(folder_ / "available/two", "b");
-  fs::create_symlink(folder_ / "available/one", folder_ / "config/config.yaml");
-  watch(folder_ / "config/config.yaml");
-  write(folder_ / "available/one", "c");
+  fs::create_directories(directory_ / "available");
+  fs::create_directories(directory_ / "config");
+  write(directory_ / "available/one", "a");
+  write(directory_ / "available/two", "b");
+  fs::create_symlink(directory_ / "available/one", directory_ / "config/config.yaml");
+  watch(directory_ / "config/config.yaml");
+  write(directory_ / "available/one", "c");
   expect_told();
-  fs::remove(folder_ / "config/config.yaml");
-  fs::create_symlink(folder_ / "available/two", folder_ / "config/config.yaml");
+  fs::remove(directory_ / "config/config.yaml");
+  fs::create_symlink(directory_ / "available/two", directory_ / "config/config.yaml");
   expect_told();
-  write(folder_ / "available/one", "d");
+  write(directory_ / "available/one", "d");
   EXPECT_FALSE(told_within(kWatchDebounce * 3));
-  write(folder_ / "available/two", "e");
+  write(directory_ / "available/two", "e");
   expect_told();
 }
 
 TEST_F(FileWatchTest, OtherFilesAndLinksInACircleAreNothing) {
-  fs::create_symlink("b", folder_ / "a");
-  fs::create_symlink("a", folder_ / "b");
-  watch(folder_ / "a");
-  write(folder_ / "other.yaml", "x");
+  fs::create_symlink("b", directory_ / "a");
+  fs::create_symlink("a", directory_ / "b");
+  watch(directory_ / "a");
+  write(directory_ / "other.yaml", "x");
   EXPECT_FALSE(told_within(kWatchDebounce * 3));
-  fs::remove(folder_ / "a");
-  write(folder_ / "a", "x");
+  fs::remove(directory_ / "a");
+  write(directory_ / "a", "x");
   expect_told();
 }
 

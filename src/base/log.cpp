@@ -1,6 +1,6 @@
 #include "base/log.h"
 
-// fmt's code is compiled into this one file: no room links its library.
+// fmt's code is compiled into this one file: no library of gpulet links fmt's.
 #define FMT_HEADER_ONLY
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -48,7 +48,7 @@ std::string quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-bool plain(std::string_view text) {
+bool needs_no_quotes(std::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {
     if (!std::isgraph(static_cast<unsigned char>(c)) || c == '"' || c == '=') return false;
@@ -56,7 +56,7 @@ bool plain(std::string_view text) {
   return true;
 }
 
-void write(Level level, std::string_view message, const Error* cause, Fields fields) {
+void write_log_line(Level level, std::string_view message, const Error* cause, Fields fields) {
   auto& out = output();
   const auto target = spdlog_level(level);
   if (!out.logger->should_log(target)) return;
@@ -66,14 +66,15 @@ void write(Level level, std::string_view message, const Error* cause, Fields fie
     if (json) {
       line += ',' + quote(key) + ':' + (quoted ? quote(value) : std::string(value));
     } else {
-      line += ' ' + std::string(key) + '=' + (!quoted || plain(value) ? std::string(value) : quote(value));
+      line += ' ' + std::string(key) + '=' +
+              (!quoted || needs_no_quotes(value) ? std::string(value) : quote(value));
     }
   };
   line = json ? "\"message\":" + quote(message) : std::string(message);
   for (const auto& field : fields) add(field.key, field.value, field.quoted);
   if (cause != nullptr) {
-    add("error", cause->text(), true);
-    add("code", name(cause->code()), true);
+    add("error", cause->full_message(), true);
+    add("code", code_name(cause->code()), true);
   }
   if (json) line += '}';
   out.logger->log(target, spdlog::string_view_t(line.data(), line.size()));
@@ -81,7 +82,7 @@ void write(Level level, std::string_view message, const Error* cause, Fields fie
 
 }  // namespace
 
-void configure(Level level, Format format) {
+void configure_logging(Level level, Format format) {
   auto& out = output();
   out.format = format;
   out.logger->set_level(spdlog_level(level));
@@ -90,15 +91,21 @@ void configure(Level level, Format format) {
                           spdlog::pattern_time_type::utc);
 }
 
-void debug(std::string_view message, Fields fields) { write(Level::kDebug, message, nullptr, fields); }
-void info(std::string_view message, Fields fields) { write(Level::kInfo, message, nullptr, fields); }
-void warning(std::string_view message, Fields fields) { write(Level::kWarning, message, nullptr, fields); }
-void error(std::string_view message, Fields fields) { write(Level::kError, message, nullptr, fields); }
+void debug(std::string_view message, Fields fields) {
+  write_log_line(Level::kDebug, message, nullptr, fields);
+}
+void info(std::string_view message, Fields fields) { write_log_line(Level::kInfo, message, nullptr, fields); }
+void warning(std::string_view message, Fields fields) {
+  write_log_line(Level::kWarning, message, nullptr, fields);
+}
+void error(std::string_view message, Fields fields) {
+  write_log_line(Level::kError, message, nullptr, fields);
+}
 void warning(std::string_view message, const Error& cause, Fields fields) {
-  write(Level::kWarning, message, &cause, fields);
+  write_log_line(Level::kWarning, message, &cause, fields);
 }
 void error(std::string_view message, const Error& cause, Fields fields) {
-  write(Level::kError, message, &cause, fields);
+  write_log_line(Level::kError, message, &cause, fields);
 }
 
 }  // namespace gpulet::log

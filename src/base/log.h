@@ -1,9 +1,9 @@
-// The log: one line an event, as text or JSON, to standard error. spdlog stands behind it, in log.cpp alone.
+// The log: one line per event, as text or JSON, on standard error. Only log.cpp uses spdlog.
 //
 //   log::info("registered", {{"resource", "nvidia.com/gpu"}, {"devices", 8}});
 //
-// The message is a constant phrase; what varies goes into fields, so that a line can be searched and counted.
-// An error is logged once, by whoever decides what to do about it. Any thread may log.
+// The message is a constant phrase and fields have the variable parts, so that lines can be searched and
+// counted. An error is logged once, by whoever decides what to do about it. Any thread.
 #pragma once
 
 #include <initializer_list>
@@ -18,7 +18,7 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 enum class Format { kText, kJson };
 
 // Sets level and format of the process. Default: info, text.
-void configure(Level level, Format format);
+void configure_logging(Level level, Format format);
 
 struct Field {
   Field(std::string_view field_key, std::string_view text) : key(field_key), value(text) {}
@@ -33,7 +33,7 @@ struct Field {
 
   std::string_view key;
   std::string value;
-  bool quoted = true;  // false: a number or a boolean, bare in JSON
+  bool quoted = true;  // false: a number or a boolean in JSON
 };
 using Fields = std::initializer_list<Field>;
 
@@ -41,7 +41,7 @@ void debug(std::string_view message, Fields fields = {});
 void info(std::string_view message, Fields fields = {});
 void warning(std::string_view message, Fields fields = {});
 void error(std::string_view message, Fields fields = {});
-// The error's text becomes the field "error", its code the field "code".
+// Adds the fields "error" (full_message) and "code".
 void warning(std::string_view message, const Error& error, Fields fields = {});
 void error(std::string_view message, const Error& error, Fields fields = {});
 

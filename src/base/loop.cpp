@@ -1,14 +1,20 @@
 #include "base/loop.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace gpulet {
@@ -103,7 +109,8 @@ Subscription EpollLoop::after(Duration delay, std::function<void()> task) {
   });
 }
 
-Subscription EpollLoop::watch(int fd, std::uint32_t events, std::function<void(std::uint32_t)> task) {
+Subscription EpollLoop::watch_descriptor(int fd, std::uint32_t events,
+                                         std::function<void(std::uint32_t)> task) {
   const std::uint64_t id = state_->next_id++;
   epoll_event event{.events = events, .data = {.u64 = id}};
   if (::epoll_ctl(state_->epoll, EPOLL_CTL_ADD, fd, &event) != 0) return {};
@@ -118,7 +125,7 @@ Subscription EpollLoop::watch(int fd, std::uint32_t events, std::function<void(s
   });
 }
 
-void EpollLoop::run() {
+void EpollLoop::run_loop() {
   auto state = state_;
   while (!state->stopping) {
     std::array<epoll_event, 32> events;
@@ -140,9 +147,69 @@ void EpollLoop::run() {
   state->stopping = false;
 }
 
-void EpollLoop::stop() {
+void EpollLoop::stop_loop() {
   state_->stopping = true;
   state_->ring();
+}
+
+Subscription ManualLoop::after(Duration delay, std::function<void()> task) {
+  const std::pair key{state_->now + std::max(delay, Duration::zero()), state_->next_id++};
+  state_->timers.emplace(key, std::move(task));
+  return Subscription([weak = std::weak_ptr(state_), key] {
+    if (auto state = weak.lock()) state->timers.erase(key);
+  });
+}
+
+std::size_t ManualLoop::run_ready(std::size_t limit) {
+  std::size_t ran = 0;
+  while (!state_->posted.empty() && ran < limit) {
+    auto task = std::move(state_->posted.front());
+    state_->posted.pop_front();
+    task();
+    ++ran;
+  }
+  return ran;
+}
+
+void ManualLoop::advance(Duration step) {
+  const Time end = state_->now + step;
+  run_ready();
+  while (!state_->timers.empty() && state_->timers.begin()->first.first <= end) {
+    auto node = state_->timers.extract(state_->timers.begin());
+    state_->now = std::max(state_->now, node.key().first);
+    node.mapped()();
+    run_ready();
+  }
+  state_->now = end;
+}
+
+namespace {
+
+void* run_thread_body(void* argument) {
+  const std::unique_ptr<std::function<void()>> body(static_cast<std::function<void()>*>(argument));
+  (*body)();
+  return nullptr;
+}
+
+}  // namespace
+
+// pthread_create and not std::thread, which throws when the kernel refuses.
+Status start_detached_thread(std::string_view purpose, std::function<void()> body) {
+  auto owned = std::make_unique<std::function<void()>>(std::move(body));
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);  // the new thread inherits it
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  ::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread;
+  const int result = ::pthread_create(&thread, &attributes, run_thread_body, owned.get());
+  ::pthread_attr_destroy(&attributes);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0)
+    return fail(Code::kUnavailable, "no thread for " + std::string(purpose) + ": " + std::strerror(result));
+  [[maybe_unused]] auto* handed_over = owned.release();
+  return {};
 }
 
 }  // namespace gpulet

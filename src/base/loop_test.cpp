@@ -1,13 +1,15 @@
-#include "base/loop.h"
-
-#include <gtest/gtest.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <array>
+#include <set>
 #include <thread>
 #include <vector>
 
-#include "base/manual_loop.h"
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "base/loop.h"
 
 namespace gpulet {
 namespace {
@@ -19,9 +21,9 @@ TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
   std::vector<int> seen;
   std::thread other([&] {
     for (int i = 0; i < 1000; ++i) loop.post([&, i] { seen.push_back(i); });
-    loop.post([&] { loop.stop(); });
+    loop.post([&] { loop.stop_loop(); });
   });
-  loop.run();
+  loop.run_loop();
   other.join();
   ASSERT_EQ(seen.size(), 1000u);
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
@@ -30,11 +32,14 @@ TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
 TEST(EpollLoop, TimersFireInOrderAndACancelledOneNever) {
   EpollLoop loop;
   std::vector<int> seen;
-  auto late = loop.after(20ms, [&] { seen.push_back(2); loop.stop(); });
+  auto late = loop.after(20ms, [&] {
+    seen.push_back(2);
+    loop.stop_loop();
+  });
   auto early = loop.after(1ms, [&] { seen.push_back(1); });
   auto never = loop.after(5ms, [&] { seen.push_back(-1); });
   never.reset();
-  loop.run();
+  loop.run_loop();
   EXPECT_EQ(seen, (std::vector{1, 2}));
 }
 
@@ -44,13 +49,13 @@ TEST(EpollLoop, AWatchMayEndItselfFromItsOwnCallback) {
   ASSERT_EQ(::pipe(pipe_fds), 0);
   int calls = 0;
   Subscription watch;
-  watch = loop.watch(pipe_fds[0], EPOLLIN, [&](std::uint32_t) {
+  watch = loop.watch_descriptor(pipe_fds[0], EPOLLIN, [&](std::uint32_t) {
     ++calls;
     watch.reset();
-    loop.post([&] { loop.stop(); });
+    loop.post([&] { loop.stop_loop(); });
   });
   ASSERT_EQ(::write(pipe_fds[1], "x", 1), 1);
-  loop.run();
+  loop.run_loop();
   EXPECT_EQ(calls, 1);
   ::close(pipe_fds[0]);
   ::close(pipe_fds[1]);
@@ -85,15 +90,58 @@ TEST(EpollLoop, RunsAgainAfterAStop) {
   for (int i = 1; i <= 3; ++i) {
     loop.post([&] {
       ++ran;
-      loop.stop();
+      loop.stop_loop();
     });
-    loop.run();
+    loop.run_loop();
     EXPECT_EQ(ran, i);
   }
-  loop.stop();
+  loop.stop_loop();
   loop.post([&] { ++ran; });
-  loop.run();
+  loop.run_loop();
   EXPECT_EQ(ran, 3);
+}
+
+}  // namespace
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr BackoffLimits kLimits{100ms, 10s};
+
+RC_GTEST_PROP(BackoffWaits, AreAboveHalfOfAStepThatDoublesUpToTheLongest, (std::uint64_t seed)) {
+  Backoff backoff(kLimits, seed);
+  Duration step = kLimits.first;
+  for (int i = 0; i < 12; ++i) {
+    const auto wait = backoff.next_delay();
+    RC_ASSERT(wait >= step / 2);
+    RC_ASSERT(wait <= step);
+    step = std::min(step * 2, kLimits.max);
+  }
+  backoff.reset();
+  RC_ASSERT(backoff.next_delay() <= kLimits.first);
+}
+
+RC_GTEST_PROP(BackoffWaits, OfNeighbouringSeedsFillTheirRangeEvenly, (std::uint64_t seed)) {
+  // 1000 that begin at once: in each tenth of the range some 100, which is 9.5 deviations from 10 or 190.
+  constexpr int kStarting = 1000, kTenths = 10;
+  std::array<int, kTenths> counts{};
+  for (int i = 0; i < kStarting; ++i) {
+    const auto wait = Backoff(kLimits, seed + i).next_delay() - kLimits.first / 2;
+    ++counts.at(std::min<std::size_t>(wait * kTenths / (kLimits.first / 2), kTenths - 1));
+  }
+  for (const int count : counts) {
+    RC_ASSERT(count > 10);
+    RC_ASSERT(count < 190);
+  }
+}
+
+TEST(BackoffWaits, OfAStepOfOneNanosecondOrNoneAreNotLonger) {
+  Backoff one({1ns, 1ns}, 1), none({0ns, 0ns}, 1);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_LE(one.next_delay(), 1ns);
+    EXPECT_EQ(none.next_delay(), 0ns);
+  }
 }
 
 }  // namespace

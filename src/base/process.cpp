@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,12 +29,12 @@ int highest_descriptor() {
 }
 
 // What the child needs between fork and exec, made before: there it may not allocate.
-struct Plan {
+struct SpawnPlan {
   std::vector<char*> arguments, environment;
   std::vector<std::pair<int, int>> descriptors;
   const char* program;
-  const char* root;  // nullptr for ours
-  const char* folder;  // null: ours
+  const char* root;               // nullptr for ours
+  const char* working_directory;  // null: ours
   pid_t parent;
   bool dies_with_parent, own_group;
   int null_device;
@@ -43,11 +44,11 @@ struct Plan {
 // Why the child gave up; an errno of 0 when it did not.
 struct Failure {
   int error = 0;
-  bool folder = false;  // it could not be entered
+  bool in_working_directory = false;  // it could not be entered
 };
 
-[[noreturn]] void give_up(const Plan& plan, bool folder = false) {
-  const Failure failure{errno, folder};
+[[noreturn]] void report_spawn_failure(const SpawnPlan& plan, bool directory = false) {
+  const Failure failure{errno, directory};
   [[maybe_unused]] auto written = ::write(plan.failure, &failure, sizeof failure);
   ::_exit(127);
 }
@@ -67,33 +68,34 @@ void mark_all_close_on_exec() {
 }
 
 // Runs in the child: async-signal-safe calls only.
-[[noreturn]] void become(Plan& plan) {
+[[noreturn]] void exec_program(SpawnPlan& plan) {
   if (plan.dies_with_parent) {
-    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) give_up(plan);
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_spawn_failure(plan);
     if (::getppid() != plan.parent) ::_exit(127);  // it went before we could ask to follow
   }
-  if (plan.own_group && ::setpgid(0, 0) != 0) give_up(plan);
-  if (plan.folder != nullptr && ::chdir(plan.folder) != 0) give_up(plan, true);
+  if (plan.own_group && ::setpgid(0, 0) != 0) report_spawn_failure(plan);
+  if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0)
+    report_spawn_failure(plan, true);
   reset_signals();
   // First above every wanted number, so that no dup2 overwrites one that is still to be placed.
   int above = 3;
   for (const auto& [ours, its] : plan.descriptors) above = std::max(above, its + 1);
   for (auto& [ours, its] : plan.descriptors) {
     ours = ::fcntl(ours, F_DUPFD_CLOEXEC, above);
-    if (ours < 0) give_up(plan);
+    if (ours < 0) report_spawn_failure(plan);
   }
   plan.failure = ::fcntl(plan.failure, F_DUPFD_CLOEXEC, above);
   if (plan.failure < 0) ::_exit(127);
   mark_all_close_on_exec();
   for (int standard = 0; standard < 3; ++standard) {
-    if (::dup2(plan.null_device, standard) < 0) give_up(plan);
+    if (::dup2(plan.null_device, standard) < 0) report_spawn_failure(plan);
   }
   for (const auto& [ours, its] : plan.descriptors) {
-    if (::dup2(ours, its) < 0) give_up(plan);
+    if (::dup2(ours, its) < 0) report_spawn_failure(plan);
   }
-  if (plan.root != nullptr && (::chroot(plan.root) != 0 || ::chdir("/") != 0)) give_up(plan);
+  if (plan.root != nullptr && (::chroot(plan.root) != 0 || ::chdir("/") != 0)) report_spawn_failure(plan);
   ::execve(plan.program, plan.arguments.data(), plan.environment.data());
-  give_up(plan);
+  report_spawn_failure(plan);
 }
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
@@ -115,7 +117,7 @@ Failure failure_of(int pipe) {
 
 }  // namespace
 
-std::string ProcessExit::text() const {
+std::string ProcessExit::exit_text() const {
   if (signal == 0) return "exit code " + std::to_string(code);
   return "signal " + std::to_string(signal) + " (" + ::strsignal(signal) + ")";
 }
@@ -125,37 +127,38 @@ void close_from(int first) {
   for (int fd = first, end = highest_descriptor(); fd < end; ++fd) ::close(fd);
 }
 
-Result<std::unique_ptr<Process>> Process::start(const ProcessOptions& options) {
+Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
   const FileDescriptor null_device(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null_device.valid()) return fail(errno_error("cannot open", errno, "/dev/null"));
+  if (!null_device.is_open()) return fail(errno_error("cannot open", errno, "/dev/null"));
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     return fail(errno_error("cannot make a pipe", errno, options.program));
   const FileDescriptor told(ends[0]);
   FileDescriptor tells(ends[1]);
-  Plan plan{.arguments = pointers(options.arguments),
-            .environment = pointers(options.environment),
-            .descriptors = options.descriptors,
-            .program = options.program.c_str(),
-            .root = options.root.empty() ? nullptr : options.root.c_str(),
-            .folder = options.folder.empty() ? nullptr : options.folder.c_str(),
-            .parent = ::getpid(),
-            .dies_with_parent = options.dies_with_parent,
-            .own_group = options.own_group,
-            .null_device = null_device.get(),
-            .failure = tells.get()};
+  SpawnPlan plan{
+      .arguments = pointers(options.arguments),
+      .environment = pointers(options.environment),
+      .descriptors = options.descriptors,
+      .program = options.program.c_str(),
+      .root = options.root.empty() ? nullptr : options.root.c_str(),
+      .working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+      .parent = ::getpid(),
+      .dies_with_parent = options.dies_with_parent,
+      .own_group = options.own_group,
+      .null_device = null_device.get(),
+      .failure = tells.get()};
   const pid_t id = ::fork();
   if (id < 0) return fail(errno_error("cannot fork", errno, options.program));
-  if (id == 0) become(plan);
+  if (id == 0) exec_program(plan);
   tells.reset();
   // Nobody else reaps it, so the number is still its own.
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   const int pidfd_error = errno;
-  const auto [error, folder] = failure_of(told.get());
-  if (error != 0 || !pidfd.valid()) {
+  const auto [error, directory] = failure_of(told.get());
+  if (error != 0 || !pidfd.is_open()) {
     ::kill(id, SIGKILL);
     ::waitpid(id, nullptr, 0);
-    if (folder) return fail(errno_error("cannot enter", error, options.folder));
+    if (directory) return fail(errno_error("cannot enter", error, options.working_directory));
     if (error != 0) return fail(errno_error("cannot start", error, options.program));
     return fail(errno_error("cannot watch the process (pidfd_open)", pidfd_error, options.program));
   }
@@ -167,11 +170,11 @@ Process::~Process() {
   if (exit_) return;
   send_signal(SIGKILL);
   // Bounded: one that hangs in the kernel stays behind until we end.
-  static_cast<void>(wait(kReapLimit));
+  static_cast<void>(wait_for_exit(kReapLimit));
 }
 
 void Process::on_exit(Loop& loop, std::function<void(const ProcessExit&)> ended) {
-  watching_ = loop.watch(pidfd_.get(), EPOLLIN, [this, ended = std::move(ended)](std::uint32_t) {
+  watching_ = loop.watch_descriptor(pidfd_.get(), EPOLLIN, [this, ended = std::move(ended)](std::uint32_t) {
     const auto exit = reap();
     if (!exit) return;
     watching_.reset();
@@ -184,7 +187,7 @@ void Process::send_signal(int signal) {
   if (exit_) return;
   // Not reaped yet, so the number still stands for its group and no other.
   if (group_) {
-    ::kill(-id_, signal);
+    ::kill(-pid_, signal);
   } else {
     ::syscall(SYS_pidfd_send_signal, pidfd_.get(), signal, nullptr, 0u);
   }
@@ -195,7 +198,7 @@ std::optional<ProcessExit> Process::reap() {
   siginfo_t info{};
   int result;
   do {
-    result = ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG);
+    result = ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG);
   } while (result != 0 && errno == EINTR);
   if (result == 0 && info.si_pid == 0) return std::nullopt;
   exit_.emplace();
@@ -203,25 +206,87 @@ std::optional<ProcessExit> Process::reap() {
   return exit_;
 }
 
-Result<ProcessExit> Process::wait(Duration limit) {
+Result<ProcessExit> Process::wait_for_exit(Duration limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
     if (const auto exit = reap()) return *exit;
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0)
-      return fail(Code::kDeadlineExceeded, "still running", "process " + std::to_string(id_));
+      return fail(Code::kDeadlineExceeded, "still running", "process " + std::to_string(pid_));
     pollfd waiting{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
   }
 }
 
-std::string program_folder() {
+std::string program_directory() {
   char path[4096];
   const ssize_t length = ::readlink("/proc/self/exe", path, sizeof path);
   if (length <= 0) return ".";
   const std::string program(path, static_cast<std::size_t>(length));
   return program.substr(0, program.rfind('/'));
+}
+
+Result<std::unique_ptr<SignalWatcher>> SignalWatcher::watch_signals(Loop& loop,
+                                                                    std::initializer_list<int> signals,
+                                                                    std::function<void(int)> received) {
+  sigset_t wanted;
+  ::sigemptyset(&wanted);
+  for (const int signal : signals) ::sigaddset(&wanted, signal);
+  FileDescriptor fd(::signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd.is_open()) return fail(errno_error("cannot open a signalfd", errno));
+  sigset_t before;
+  if (const int error = ::pthread_sigmask(SIG_BLOCK, &wanted, &before); error != 0) {
+    return fail(errno_error("cannot block signals", error));
+  }
+  std::unique_ptr<SignalWatcher> watch(new SignalWatcher(std::move(fd), before));
+  watch->reading_ = loop.watch_descriptor(
+      watch->fd_.get(), EPOLLIN, [raw = watch->fd_.get(), received = std::move(received)](std::uint32_t) {
+        signalfd_siginfo info;
+        // One a turn: `received` may destroy the watch, and the descriptor stays
+        // readable while there are more.
+        if (::read(raw, &info, sizeof info) == sizeof info) received(static_cast<int>(info.ssi_signo));
+      });
+  return watch;
+}
+
+SignalWatcher::~SignalWatcher() {
+  reading_.reset();
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+namespace {
+
+struct flock whole_file() {
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+}  // namespace
+
+// Locks of the open file, not of the process: those would be lost as soon as anything in this process opens
+// and closes the same file.
+Result<ProcessLock> ProcessLock::acquire_lock(const std::string& path) {
+  const auto slash = path.rfind('/');
+  if (slash != std::string::npos && slash > 0) GPULET_TRY(make_directories(path.substr(0, slash)));
+  FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));
+  auto lock = whole_file();
+  if (::fcntl(fd.get(), F_OFD_SETLK, &lock) == 0) return ProcessLock(std::move(fd));
+  if (errno == EAGAIN || errno == EACCES)
+    return fail(Code::kFailedPrecondition, "another process holds it", path);
+  return fail(errno_error("cannot lock", errno, path));
+}
+
+Result<bool> ProcessLock::is_locked(const std::string& path) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.is_open() && errno == ENOENT) return false;
+  if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));
+  auto lock = whole_file();
+  if (::fcntl(fd.get(), F_OFD_GETLK, &lock) != 0) return fail(errno_error("cannot ask", errno, path));
+  return lock.l_type != F_UNLCK;
 }
 
 }  // namespace gpulet

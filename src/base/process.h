@@ -1,10 +1,12 @@
-// A child process: started from a clean environment with chosen descriptors, seen to end on the loop, and
-// gone when we are.
+// Child processes: started with a clean environment and chosen descriptors, watched from the loop, killed
+// with their parent. Also here: signals as events of the loop, and the lock that marks a running process.
 #pragma once
 
+#include <signal.h>
 #include <sys/types.h>
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,56 +20,57 @@
 namespace gpulet {
 
 struct ProcessOptions {
-  std::string program;                     // a path; "/proc/self/exe" is this very program
-  std::vector<std::string> arguments;      // argv, its first is the name that the program is called by
-  std::vector<std::string> environment{};  // "NAME=value"; nothing else is inherited
-  // {ours, its}. Every other descriptor is closed. 0, 1 and 2 are /dev/null unless named here.
+  std::string program;                     // a path; "/proc/self/exe" is this program
+  std::vector<std::string> arguments;      // argv, with the program's name
+  std::vector<std::string> environment{};  // "NAME=value"; nothing is inherited
+  // {ours, the child's}. Every other descriptor is closed; 0, 1 and 2 default to /dev/null.
   std::vector<std::pair<int, int>> descriptors{};
-  std::string root{};  // when given, it has this for "/" (chroot, which takes CAP_SYS_CHROOT)
-  bool dies_with_parent = true;  // SIGKILL when the thread that started it ends
-  std::string folder{};          // its working directory; empty: ours
-  bool own_group = false;        // signals reach what it has started too, as long as it runs itself
+  std::string root{};               // chroot to this directory if set; needs CAP_SYS_CHROOT
+  bool dies_with_parent = true;     // SIGKILL when the thread that started it ends
+  std::string working_directory{};  // empty: inherited
+  bool own_group = false;           // send_signal also reaches the child's children, as long as it runs
 };
 
 struct ProcessExit {
-  int code = 0;    // its exit status; meaningless when a signal ended it
-  int signal = 0;  // what ended it, 0 when it exited by itself
-  bool ok() const { return code == 0 && signal == 0; }
-  std::string text() const;  // "exit code 1", "signal 9 (Killed)"
+  int code = 0;    // exit status; meaningless if a signal ended it
+  int signal = 0;  // 0 if it exited by itself
+  bool succeeded() const { return code == 0 && signal == 0; }
+  std::string exit_text() const;  // "exit code 1", "signal 9 (Killed)"
 };
 
-// Where the file of this very program lies: "/usr/bin".
-std::string program_folder();
+// The directory of this program's file: "/usr/bin".
+std::string program_directory();
 
 class Process {
  public:
-  // Starts it; signals are unblocked and have their default action in it. Returns once the program runs, so
-  // that one that cannot be executed is an error here (kNotFound, kPermissionDenied, kIo), about the program or
-  // its folder. Any thread.
-  static Result<std::unique_ptr<Process>> start(const ProcessOptions& options);
+  // Starts the program with all signals unblocked and at their default action, and returns once exec has
+  // succeeded. Errors: kNotFound, kPermissionDenied, kIo, about the program or its working directory. Any
+  // thread.
+  static Result<std::unique_ptr<Process>> spawn(const ProcessOptions& options);
 
-  // Kills it if it still runs.
+  // Kills the process if it still runs.
   ~Process();
   Process(const Process&) = delete;
 
-  pid_t id() const { return id_; }
+  pid_t pid() const { return pid_; }
   // Ready to read once the process has ended.
   int descriptor() const { return pidfd_.get(); }
 
-  // Calls `ended` from the loop, once, when it has ended; never when this object is gone before. Loop's thread only.
+  // Calls `ended` once from the loop when the process has ended, unless this object is destroyed before.
+  // Loop's thread only.
   void on_exit(Loop& loop, std::function<void(const ProcessExit&)> ended);
 
-  // Does nothing when it has ended.
+  // No effect after its end.
   void send_signal(int signal);
 
-  // Waits at most `limit` for its end, without the loop. Errors: kDeadlineExceeded.
-  Result<ProcessExit> wait(Duration limit);
+  // Blocks until the process ends, at most `limit`. Errors: kDeadlineExceeded.
+  Result<ProcessExit> wait_for_exit(Duration limit);
 
  private:
-  Process(pid_t id, FileDescriptor pidfd, bool group) : id_(id), group_(group), pidfd_(std::move(pidfd)) {}
+  Process(pid_t id, FileDescriptor pidfd, bool group) : pid_(id), group_(group), pidfd_(std::move(pidfd)) {}
   std::optional<ProcessExit> reap();
 
-  pid_t id_;
+  pid_t pid_;
   bool group_;
   FileDescriptor pidfd_;
   std::optional<ProcessExit> exit_;
@@ -76,5 +79,44 @@ class Process {
 
 // Closes every descriptor from `first` on.
 void close_from(int first);
+
+// Signals as events of the loop through signalfd; no handler interrupts the loop's thread.
+
+class SignalWatcher {
+ public:
+  // Calls `received` from the loop for each of `signals` (SIGTERM…). Blocks them in this thread and those it
+  // starts later: call it before any other thread exists. Errors: kIo.
+  static Result<std::unique_ptr<SignalWatcher>> watch_signals(Loop& loop, std::initializer_list<int> signals,
+                                                              std::function<void(int)> received);
+  // Unblocks them.
+  ~SignalWatcher();
+  SignalWatcher(const SignalWatcher&) = delete;
+
+ private:
+  SignalWatcher(FileDescriptor fd, sigset_t before) : fd_(std::move(fd)), before_(before) {}
+
+  FileDescriptor fd_;
+  sigset_t before_;
+  Subscription reading_;
+};
+
+// Shows that a process runs by a file lock that it holds while it lives. The kernel releases it with the
+// process, so a crash leaves nothing behind and no reused process id can mislead. The file stays, without
+// content. A FileWatcher on it reports the end of the process, because the kernel closes the file then.
+
+class ProcessLock {
+ public:
+  // Locks `path` until this object is destroyed; creates the file (0644) and its directories. Children do not
+  // hold the lock (closed on exec). Errors: kFailedPrecondition if another process holds it; errno_error's.
+  static Result<ProcessLock> acquire_lock(const std::string& path);
+
+  // Whether any process holds the lock, this one included. Takes no lock. False if there is no file. Errors:
+  // kPermissionDenied, kIo.
+  static Result<bool> is_locked(const std::string& path);
+
+ private:
+  explicit ProcessLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+  FileDescriptor fd_;
+};
 
 }  // namespace gpulet

@@ -1,15 +1,17 @@
-#include "base/process.h"
-
 #include <fcntl.h>
-#include <gtest/gtest.h>
-
-#include <cstdio>
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <cstdio>
+#include <filesystem>
 
-#include "base/signals.h"
+#include <gtest/gtest.h>
+
+#include "base/file_watch.h"
+#include "base/process.h"
 
 namespace gpulet {
 namespace {
@@ -30,26 +32,26 @@ ProcessOptions shell(const std::string& script) {
 }
 
 TEST(Process, ExitCodeAndSignalComeBack) {
-  auto process = Process::start(shell("exit 7"));
-  ASSERT_TRUE(process) << process.error().text();
-  auto exit = (*process)->wait(10s);
+  auto process = Process::spawn(shell("exit 7"));
+  ASSERT_TRUE(process) << process.error().full_message();
+  auto exit = (*process)->wait_for_exit(10s);
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->code, 7);
   EXPECT_EQ(exit->signal, 0);
-  EXPECT_EQ(exit->text(), "exit code 7");
+  EXPECT_EQ(exit->exit_text(), "exit code 7");
 
-  auto killed = Process::start(shell("kill -TERM $$"));
+  auto killed = Process::spawn(shell("kill -TERM $$"));
   ASSERT_TRUE(killed);
-  exit = (*killed)->wait(10s);
+  exit = (*killed)->wait_for_exit(10s);
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->signal, SIGTERM);
 }
 
 TEST(Process, AProgramThatIsNotThereIsAnErrorAtOnce) {
-  const auto process = Process::start({.program = "/nonexistent/program", .arguments = {"x"}});
+  const auto process = Process::spawn({.program = "/nonexistent/program", .arguments = {"x"}});
   ASSERT_FALSE(process);
   EXPECT_EQ(process.error().code(), Code::kNotFound);
-  EXPECT_EQ(process.error().about(), "/nonexistent/program");
+  EXPECT_EQ(process.error().subject(), "/nonexistent/program");
 }
 
 TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
@@ -61,8 +63,8 @@ TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
       "ls -l /proc/$$/fd | sed -n 's/.* \\([0-9]* ->.*\\)/\\1/p'");
   options.environment = {"ONLY=this", "PATH=/usr/bin:/bin"};
   options.descriptors = {{output.write.get(), 1}, {output.write.get(), 7}};
-  auto process = Process::start(options);
-  ASSERT_TRUE(process) << process.error().text();
+  auto process = Process::spawn(options);
+  ASSERT_TRUE(process) << process.error().full_message();
   output.write.reset();
   const auto text = read_all(output.read.get(), "pipe");
   ASSERT_TRUE(text);
@@ -72,16 +74,16 @@ TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
   EXPECT_NE(text->find("2 -> /dev/null"), std::string::npos) << *text;
   EXPECT_NE(text->find("7 -> pipe:"), std::string::npos) << *text;
   EXPECT_EQ(text->find("/dev/zero"), std::string::npos) << *text;
-  ASSERT_TRUE((*process)->wait(10s));
+  ASSERT_TRUE((*process)->wait_for_exit(10s));
 }
 
 TEST(Process, DescriptorsMaySwapTheirNumbers) {
   Pipe one = make_pipe(), two = make_pipe();
-  auto options = shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" +
-                       std::to_string(two.write.get()));
+  auto options =
+      shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" + std::to_string(two.write.get()));
   options.descriptors = {{one.write.get(), two.write.get()}, {two.write.get(), one.write.get()}};
   ASSERT_LT(std::max(one.write.get(), two.write.get()), 10) << "a shell redirects single digits only";
-  auto process = Process::start(options);
+  auto process = Process::spawn(options);
   ASSERT_TRUE(process);
   one.write.reset();
   two.write.reset();
@@ -94,36 +96,36 @@ TEST(Process, ItsEndIsAnEventAndItMayBeDestroyedThere) {
   Pipe gate = make_pipe();
   auto options = shell("read line");
   options.descriptors = {{gate.read.get(), 0}};
-  auto started = Process::start(options);
+  auto started = Process::spawn(options);
   ASSERT_TRUE(started);
   std::unique_ptr<Process> process = std::move(*started);
-  EXPECT_EQ(process->wait(0s).error().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(process->wait_for_exit(0s).error().code(), Code::kDeadlineExceeded);
   int code = -1;
   process->on_exit(loop, [&](const ProcessExit& exit) {
     process.reset();
     code = exit.code;
-    loop.stop();
+    loop.stop_loop();
   });
   ASSERT_EQ(::write(gate.write.get(), "x\n", 2), 2);
-  auto late = loop.after(10s, [&] { loop.stop(); });
-  loop.run();
+  auto late = loop.after(10s, [&] { loop.stop_loop(); });
+  loop.run_loop();
   EXPECT_EQ(code, 0);
 }
 
 TEST(Process, RunsInItsFolder) {
   Pipe output = make_pipe();
   auto options = shell("pwd");
-  options.folder = "/usr";
+  options.working_directory = "/usr";
   options.descriptors = {{output.write.get(), 1}};
-  auto process = Process::start(options);
-  ASSERT_TRUE(process) << process.error().text();
+  auto process = Process::spawn(options);
+  ASSERT_TRUE(process) << process.error().full_message();
   output.write.reset();
   EXPECT_EQ(read_all(output.read.get(), "pipe"), "/usr\n");
 
-  options.folder = "/nonexistent";
-  const auto nowhere = Process::start(options);
+  options.working_directory = "/nonexistent";
+  const auto nowhere = Process::spawn(options);
   ASSERT_FALSE(nowhere);
-  EXPECT_EQ(nowhere.error().text(), "/nonexistent: cannot enter: No such file or directory");
+  EXPECT_EQ(nowhere.error().full_message(), "/nonexistent: cannot enter: No such file or directory");
 }
 
 TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
@@ -132,7 +134,7 @@ TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
   options.environment = {"PATH=/usr/bin:/bin"};
   options.descriptors = {{output.write.get(), 1}};
   options.own_group = true;
-  auto process = Process::start(options);
+  auto process = Process::spawn(options);
   ASSERT_TRUE(process);
   output.write.reset();
   char started = 0;
@@ -140,15 +142,15 @@ TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
   (*process)->send_signal(SIGKILL);
   // Its end comes only once both have let go of it.
   EXPECT_TRUE(read_all(output.read.get(), "pipe"));
-  const auto exit = (*process)->wait(10s);
+  const auto exit = (*process)->wait_for_exit(10s);
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->signal, SIGKILL);
 }
 
 TEST(Process, DestroyingItKillsIt) {
-  auto process = Process::start(shell("exec sleep 1000"));
+  auto process = Process::spawn(shell("exec sleep 1000"));
   ASSERT_TRUE(process);
-  const pid_t id = (*process)->id();
+  const pid_t id = (*process)->pid();
   ASSERT_EQ(::kill(id, 0), 0);
   process->reset();
   EXPECT_EQ(::kill(id, 0), -1);
@@ -157,13 +159,14 @@ TEST(Process, DestroyingItKillsIt) {
 
 TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
   EpollLoop loop;
-  auto signals = SignalWatch::start(loop, {SIGTERM, SIGUSR1}, [](int) {});
+  auto signals = SignalWatcher::watch_signals(loop, {SIGTERM, SIGUSR1}, [](int) {});
   ASSERT_TRUE(signals);
   const auto before = ::signal(SIGUSR2, SIG_IGN);
   Pipe output = make_pipe();
-  ProcessOptions options{.program = "/bin/grep", .arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
+  ProcessOptions options{.program = "/bin/grep",
+                         .arguments = {"grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"}};
   options.descriptors = {{output.write.get(), 1}};
-  auto process = Process::start(options);
+  auto process = Process::spawn(options);
   ASSERT_TRUE(process);
   output.write.reset();
   const std::string said = read_all(output.read.get(), "pipe").value_or("");
@@ -179,24 +182,106 @@ TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
 TEST(SignalWatch, SignalsComeThroughTheLoopAndAreUnblockedAfterwards) {
   EpollLoop loop;
   std::vector<int> seen;
-  std::unique_ptr<SignalWatch> watch;
-  auto started = SignalWatch::start(loop, {SIGHUP, SIGTERM}, [&](int signal) {
+  std::unique_ptr<SignalWatcher> watch;
+  auto started = SignalWatcher::watch_signals(loop, {SIGHUP, SIGTERM}, [&](int signal) {
     seen.push_back(signal);
     if (seen.size() < 2) return;
     watch.reset();
-    loop.stop();
+    loop.stop_loop();
   });
   ASSERT_TRUE(started);
   watch = std::move(*started);
   ASSERT_EQ(::raise(SIGHUP), 0);
   ASSERT_EQ(::raise(SIGTERM), 0);
-  auto late = loop.after(10s, [&] { loop.stop(); });
-  loop.run();
+  auto late = loop.after(10s, [&] { loop.stop_loop(); });
+  loop.run_loop();
   std::sort(seen.begin(), seen.end());
   EXPECT_EQ(seen, (std::vector{SIGHUP, SIGTERM}));
   sigset_t now;
   ASSERT_EQ(::pthread_sigmask(SIG_SETMASK, nullptr, &now), 0);
   EXPECT_EQ(::sigismember(&now, SIGTERM), 0);
+}
+
+}  // namespace
+
+namespace {
+
+class PresenceTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "presence.XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    directory_ = path;
+    path_ = directory_ + "/deep/agent.lock";
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  bool held() const {
+    const auto held = ProcessLock::is_locked(path_);
+    EXPECT_TRUE(held) << held.error().full_message();
+    return held.value_or(false);
+  }
+
+  std::string directory_, path_;
+};
+
+TEST_F(PresenceTest, IsHeldAsLongAsItsObjectLives) {
+  EXPECT_FALSE(held()) << "there is no such file";
+  {
+    auto first = ProcessLock::acquire_lock(path_);
+    ASSERT_TRUE(first) << first.error().full_message();
+    EXPECT_TRUE(held());
+    EXPECT_TRUE(held()) << "asking takes nothing away";
+    const auto second = ProcessLock::acquire_lock(path_);
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code(), Code::kFailedPrecondition);
+    const ProcessLock moved = std::move(*first);
+    EXPECT_TRUE(held());
+  }
+  EXPECT_FALSE(held());
+  EXPECT_TRUE(ProcessLock::acquire_lock(path_)) << "what is left behind is in nobody's way";
+}
+
+TEST_F(PresenceTest, EndsWithAProcessThatIsKilledAndAWatchIsTold) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto presence = ProcessLock::acquire_lock(path_);
+    const char answer = presence ? 'y' : 'n';
+    if (::write(ready[1], &answer, 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  EXPECT_EQ(answer, 'y');
+  EXPECT_TRUE(held());
+
+  EpollLoop loop;
+  bool told = false;
+  const auto watch = FileWatcher::watch_path(loop, path_, [&] {
+    told = true;
+    loop.stop_loop();
+  });
+  ASSERT_TRUE(watch) << watch.error().full_message();
+  const auto late = loop.after(std::chrono::seconds(20), [&] { loop.stop_loop(); });
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  loop.run_loop();
+  EXPECT_TRUE(told);
+  EXPECT_FALSE(held());
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+TEST_F(PresenceTest, FollowsNoLinkAndSaysWhatIsWrong) {
+  std::filesystem::create_directories(directory_ + "/deep");
+  std::filesystem::create_symlink("/etc/passwd", path_);
+  const auto presence = ProcessLock::acquire_lock(path_);
+  ASSERT_FALSE(presence);
+  EXPECT_EQ(presence.error().subject(), path_);
+  EXPECT_FALSE(ProcessLock::acquire_lock("/proc/none/agent.lock"));
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 namespace gpulet {
 
-std::string_view name(Code code) {
+std::string_view code_name(Code code) {
   switch (code) {
     case Code::kInvalidArgument:
       return "invalid_argument";
@@ -31,11 +31,11 @@ std::string_view name(Code code) {
   return "internal";
 }
 
-Error Error::with(std::string_view context) const {
-  return Error(code_, std::string(context) + ": " + message_, about_);
+Error Error::with_context(std::string_view context) const {
+  return Error(code_, std::string(context) + ": " + message_, subject_);
 }
 
-std::string Error::text() const { return about_.empty() ? message_ : about_ + ": " + message_; }
+std::string Error::full_message() const { return subject_.empty() ? message_ : subject_ + ": " + message_; }
 
 Error errno_error(std::string_view what, int error_number, std::string about) {
   Code code = Code::kIo;

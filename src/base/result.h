@@ -1,8 +1,7 @@
 // Results and errors: every function that can fail returns Result<T> or Status; own code throws nothing.
 //
-// An Error is made where the failure is seen, gains context on its way up (`with`), and is logged once, where
-// it is decided what to do about it. docs/ERRORS.md says what each code means to a user and which exit code
-// or gRPC status it becomes.
+// An Error is made where the failure occurs, gains context on its way up (with_context), and is logged once,
+// by whoever decides what to do. docs/ERRORS.md maps each code to its meaning, exit code and gRPC status.
 #pragma once
 
 #include <string>
@@ -12,58 +11,58 @@
 
 namespace gpulet {
 
-// Closed: adding one means deciding its exit code, its gRPC status and its line in docs/ERRORS.md.
+// A closed set: a new code needs an exit code, a gRPC status and a line in docs/ERRORS.md.
 enum class Code {
-  kInvalidArgument,     // the request or the input is wrong in itself; asking again will not help
-  kFailedPrecondition,  // well formed, but the world is not in the state that it needs
-  kNotFound,            // what it names does not exist
-  kUnsupported,         // this hardware, driver or build cannot do it
-  kPermissionDenied,    // the operating system or the peer refused us
-  kUnavailable,         // a peer (driver, kubelet, API server) is not there now; asking later may help
+  kInvalidArgument,     // the request or input is invalid; retrying does not help
+  kFailedPrecondition,  // valid, but the system is not in the required state
+  kNotFound,            // the named object does not exist
+  kUnsupported,         // not supported by this hardware, driver or build
+  kPermissionDenied,    // denied by the operating system or the peer
+  kUnavailable,         // a peer (driver, kubelet, API server) is not available; retry later
   kDeadlineExceeded,    // a peer did not answer in time
-  kDeviceLost,          // the driver says that the GPU has fallen off the bus
+  kDeviceLost,          // the GPU has fallen off the bus, according to the driver
   kIo,                  // a file or a socket failed
-  kInternal,            // a belief of ours turned out false
+  kInternal,            // an invariant of gpulet is violated
 };
 
-// The code's stable name as logs and JSON show it, for example "invalid_argument".
-std::string_view name(Code code);
+// The code's stable name in logs and JSON, for example "invalid_argument".
+std::string_view code_name(Code code);
 
 class [[nodiscard]] Error {
  public:
-  // `message` is one line that says what was wrong, what was found and what would do; `about` names its
-  // subject (a file, a GPU's UUID, a resource), empty when the message says it.
-  Error(Code code, std::string message, std::string about = {})
-      : code_(code), message_(std::move(message)), about_(std::move(about)) {}
+  // `message` is one line: what failed, what was found, what was expected. `subject` names the object (a
+  // file, a GPU's UUID, a resource); empty if the message names it.
+  Error(Code code, std::string message, std::string subject = {})
+      : code_(code), message_(std::move(message)), subject_(std::move(subject)) {}
 
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
-  const std::string& about() const { return about_; }
+  const std::string& subject() const { return subject_; }
 
-  // The same error with "context: " put before its message.
-  Error with(std::string_view context) const;
+  // The same error with "context: " before its message.
+  Error with_context(std::string_view context) const;
 
-  // "about: message", or only the message: what a user is shown, one line.
-  std::string text() const;
+  // "subject: message", or the message alone: the line for the user.
+  std::string full_message() const;
 
  private:
   Code code_;
   std::string message_;
-  std::string about_;
+  std::string subject_;
 };
 
 template <class T>
 using Result = tl::expected<T, Error>;
 using Status = Result<void>;
 
-inline tl::unexpected<Error> fail(Code code, std::string message, std::string about = {}) {
-  return tl::unexpected<Error>(Error(code, std::move(message), std::move(about)));
+inline tl::unexpected<Error> fail(Code code, std::string message, std::string subject = {}) {
+  return tl::unexpected<Error>(Error(code, std::move(message), std::move(subject)));
 }
 inline tl::unexpected<Error> fail(Error error) { return tl::unexpected<Error>(std::move(error)); }
 
 // From errno: "what: strerror", with the code that the errno stands for (ENOENT is kNotFound, EACCES and
 // EPERM are kPermissionDenied, ETIMEDOUT is kDeadlineExceeded, ECONNREFUSED is kUnavailable, others kIo).
-Error errno_error(std::string_view what, int error_number, std::string about = {});
+Error errno_error(std::string_view what, int error_number, std::string subject = {});
 
 }  // namespace gpulet
 

@@ -16,7 +16,8 @@ struct Certificate {
   std::shared_ptr<X509> certificate;
 
   // Signed by `issuer`, or by itself when that is null; `address` is whom it is for, a numeric one or a name.
-  static Certificate make(const std::string& name, const Certificate* issuer, const std::string& address) {
+  static Certificate make_certificate(const std::string& name, const Certificate* issuer,
+                                      const std::string& address) {
     Certificate made{{EVP_EC_gen("P-256"), EVP_PKEY_free}, {X509_new(), X509_free}};
     X509* x = made.certificate.get();
     X509_set_version(x, X509_VERSION_3);

@@ -12,9 +12,9 @@
 namespace gpulet {
 
 // The text after the line with "<!-- MARK" and before "<!-- end -->" is `text`.
-inline void expect_in_page(const std::string& path, const std::string& mark, const std::string& text) {
+inline void expect_in_document(const std::string& path, const std::string& mark, const std::string& text) {
   auto page = read_file(path);
-  ASSERT_TRUE(page) << page.error().text();
+  ASSERT_TRUE(page) << page.error().full_message();
   const auto line = page->find("<!-- " + mark);
   ASSERT_NE(line, std::string::npos) << mark << " is missing in " << path;
   const auto begin = page->find('\n', line) + 1, end = page->find("<!-- end -->", begin);

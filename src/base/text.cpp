@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <cstdio>
 #include <numeric>
 
 namespace gpulet::text {
@@ -37,6 +38,32 @@ std::string join(std::span<const std::string> parts, std::string_view separator)
   return joined;
 }
 
+std::string join_limited(std::span<const std::string> parts, std::size_t limit) {
+  if (parts.size() <= limit) return join(parts, ", ");
+  return join(parts.first(limit), ", ") + " and " + std::to_string(parts.size() - limit) + " more";
+}
+
+std::string count_text(std::size_t count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
+}
+
+std::optional<std::string> decode_percent(std::string_view text, bool plus_is_blank) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += plus_is_blank && text[i] == '+' ? ' ' : text[i];
+      continue;
+    }
+    unsigned byte = 0;
+    const std::string_view digits = text.substr(i + 1, 2);
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    if (read.ec != std::errc() || read.ptr != digits.data() + 2) return std::nullopt;
+    decoded += static_cast<char>(byte);
+    i += 2;
+  }
+  return decoded;
+}
+
 std::string lower(std::string_view text) {
   std::string result(text);
   for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -52,6 +79,46 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return value;
+}
+
+namespace {
+
+constexpr std::string_view kBase64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+}  // namespace
+
+std::string encode_base64(std::string_view bytes) {
+  std::string text;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    const auto three = bytes.substr(i, 3);
+    std::uint32_t group = 0;
+    for (std::size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (j < three.size() ? static_cast<unsigned char>(three[j]) : 0u);
+    }
+    for (std::size_t j = 0; j < 4; ++j) {
+      text += j <= three.size() ? kBase64Digits[group >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return text;
+}
+
+std::string decode_base64(std::string_view text) {
+  if (text.size() % 4 != 0) return {};
+  std::size_t padding = 0;
+  while (padding < 2 && padding < text.size() && text[text.size() - 1 - padding] == '=') ++padding;
+  std::string bytes;
+  std::uint32_t group = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool padded = i >= text.size() - padding;
+    const auto digit = padded ? 0 : kBase64Digits.find(text[i]);
+    if (digit == std::string_view::npos) return {};
+    group = group << 6 | static_cast<std::uint32_t>(digit);
+    if (i % 4 != 3) continue;
+    for (const int shift : {16, 8, 0}) bytes += static_cast<char>(group >> shift & 0xFF);
+    group = 0;
+  }
+  bytes.resize(bytes.size() - padding);
+  return bytes;
 }
 
 namespace {
@@ -88,3 +155,52 @@ std::optional<std::string> nearest(std::string_view word, std::span<const std::s
 }
 
 }  // namespace gpulet::text
+
+namespace gpulet {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::string_view kWallTimePattern = "0000-00-00T00:00:00.000Z";
+
+}  // namespace
+
+std::string format_wall_time(WallTime wall) {
+  const auto bounded = std::clamp(wall, kFirstWallTime, kLastWallTime);
+  const auto day = std::chrono::floor<std::chrono::days>(bounded);
+  const std::chrono::year_month_day date(day);
+  const std::chrono::hh_mm_ss time(std::chrono::floor<milliseconds>(bounded - day));
+  char text[48];
+  std::snprintf(text, sizeof text, "%04d-%02u-%02uT%02d:%02d:%02d.%03dZ", static_cast<int>(date.year()),
+                static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()),
+                static_cast<int>(time.hours().count()), static_cast<int>(time.minutes().count()),
+                static_cast<int>(time.seconds().count()), static_cast<int>(time.subseconds().count()));
+  return text;
+}
+
+std::int64_t unix_milliseconds(WallTime wall) {
+  return std::chrono::floor<milliseconds>(wall).time_since_epoch().count();
+}
+
+std::optional<WallTime> parse_wall_time(std::string_view text) {
+  if (text.size() != kWallTimePattern.size()) return std::nullopt;
+  for (std::size_t i = 0; i < kWallTimePattern.size(); ++i) {
+    const bool digit = text[i] >= '0' && text[i] <= '9';
+    if (kWallTimePattern[i] == '0' ? !digit : text[i] != kWallTimePattern[i]) return std::nullopt;
+  }
+  const auto number = [&](std::size_t from, std::size_t count) {
+    return static_cast<unsigned>(text::parse_unsigned(text.substr(from, count)).value_or(0));
+  };
+  const std::chrono::year_month_day date(std::chrono::year(static_cast<int>(number(0, 4))),
+                                         std::chrono::month(number(5, 2)), std::chrono::day(number(8, 2)));
+  if (!date.ok() || date.year() < std::chrono::year(1970) || date.year() > std::chrono::year(2261))
+    return std::nullopt;
+  if (number(11, 2) > 23 || number(14, 2) > 59 || number(17, 2) > 59) return std::nullopt;
+  const WallTime wall = std::chrono::sys_days(date) + std::chrono::hours(number(11, 2)) +
+                        std::chrono::minutes(number(14, 2)) + std::chrono::seconds(number(17, 2)) +
+                        milliseconds(number(20, 3));
+  if (wall > kLastWallTime) return std::nullopt;
+  return wall;
+}
+
+}  // namespace gpulet

@@ -1,4 +1,4 @@
-// Small text helpers that more than one room needs.
+// Text helpers, and the wall clock's time as text.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,55 @@
 #include <string_view>
 #include <vector>
 
+#include "base/loop.h"
+
 namespace gpulet::text {
 
-// Behind the last '/': "b" of "/a/b", the whole of what has none.
+// The part after the last '/': "b" of "/a/b"; the whole path without a '/'.
 constexpr std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // "a,b,,c" split at ',' → {"a","b","","c"}; an empty text gives {}.
 std::vector<std::string> split(std::string_view text, char separator);
-// Without blanks (space, tab, CR, LF) at either end.
+// Removes blanks (space, tab, CR, LF) at both ends.
 std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
+// The first `limit` parts: "a, b, c and 3 more".
+std::string join_limited(std::span<const std::string> parts, std::size_t limit = 3);
+// "1 GPU", "8 GPUs".
+std::string count_text(std::size_t count, std::string_view noun);
+// Decodes percent escapes ("%41"), and "+" as a blank if `plus_is_blank`; nullopt for an invalid escape.
+std::optional<std::string> decode_percent(std::string_view text, bool plus_is_blank);
 std::string lower(std::string_view text);
 bool starts_with(std::string_view text, std::string_view prefix);
 
-// A whole decimal number and nothing else; nullopt for anything more, less, negative or out of range.
+// Parses a non-negative decimal integer; nullopt for any other text or out of range.
 std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 
-// The candidate with the fewest edits from `word`, if that is at most a third of the word's length (at least
-// 1, at most 3): what "did you mean" offers. Ties go to the earlier candidate.
+// Base64 with padding (RFC 4648, section 4). Decoding gives an empty text for anything else, white space
+// included.
+std::string encode_base64(std::string_view bytes);
+std::string decode_base64(std::string_view text);
+
+// For "did you mean": the candidate with the fewest edits from `word`, if they are at most a third of its
+// length (at least 1, at most 3). Ties go to the earlier candidate.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace gpulet::text
+
+namespace gpulet {
+
+// Wall time as text: RFC 3339 in UTC with milliseconds, as Kubernetes' MicroTime and log tools read it.
+
+// The range of the text; beyond it, nanoseconds since 1970 do not fit an int64.
+inline constexpr WallTime kFirstWallTime{};
+inline constexpr WallTime kLastWallTime{std::chrono::milliseconds(9'200'000'000'000)};  // in the year 2261
+
+// "2026-01-31T12:00:00.123Z", rounded down and clamped to the range.
+std::string format_wall_time(WallTime wall);
+// Milliseconds since 1970, rounded down, as in JSON documents and JavaScript's Date.
+std::int64_t unix_milliseconds(WallTime wall);
+// Parses exactly that form; nullopt for any other text or out of range.
+std::optional<WallTime> parse_wall_time(std::string_view text);
+
+}  // namespace gpulet

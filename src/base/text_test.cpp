@@ -1,6 +1,6 @@
-#include "base/text.h"
-
 #include <gtest/gtest.h>
+
+#include "base/text.h"
 
 namespace gpulet::text {
 namespace {
@@ -9,6 +9,21 @@ TEST(Text, SplitKeepsEmptyParts) {
   EXPECT_EQ(split("a,,b", ','), (std::vector<std::string>{"a", "", "b"}));
   EXPECT_EQ(split(",", ','), (std::vector<std::string>{"", ""}));
   EXPECT_TRUE(split("", ',').empty());
+}
+
+TEST(Text, JoinLimitedCountsTheRest) {
+  const std::vector<std::string> parts{"a", "b", "c"};
+  EXPECT_EQ(join_limited(parts, 3), "a, b, c");
+  EXPECT_EQ(join_limited(parts, 1), "a and 2 more");
+  EXPECT_EQ(count_text(1, "GPU"), "1 GPU");
+  EXPECT_EQ(count_text(0, "GPU"), "0 GPUs");
+}
+
+TEST(Text, DecodesPercentEscapes) {
+  EXPECT_EQ(decode_percent("a%2Fb+c", false), "a/b+c");
+  EXPECT_EQ(decode_percent("a%2fb+c", true), "a/b c");
+  for (const char* bad : {"%", "%4", "%4g", "%-1", "a%zz"})
+    EXPECT_EQ(decode_percent(bad, true), std::nullopt) << bad;
 }
 
 TEST(Text, TrimOfBlanksIsEmpty) {
@@ -33,3 +48,51 @@ TEST(Text, NearestOffersATypoAndNoStranger) {
 
 }  // namespace
 }  // namespace gpulet::text
+
+namespace gpulet {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(Text, Base64RoundTrip) {
+  EXPECT_EQ(text::decode_base64("aGVsbG8="), "hello");
+  EXPECT_EQ(text::decode_base64("aGVsbG8h"), "hello!");
+  EXPECT_EQ(text::decode_base64("aA=="), "h");
+  for (const char* bytes : {"", "h", "he", "hello", "hello!", "\xff\xfe"}) {
+    EXPECT_EQ(text::decode_base64(text::encode_base64(bytes)), bytes);
+  }
+  EXPECT_EQ(text::encode_base64("name:password"), "bmFtZTpwYXNzd29yZA==");
+  for (const char* bad : {"a", "ab", "abc", "====", "a===", "ab=c", "a b=", "aGVsbG8\n"})
+    EXPECT_EQ(text::decode_base64(bad), "") << bad;
+}
+
+TEST(WallTimeText, IsRfc3339WithMilliseconds) {
+  // date -u -d @1763712000 --iso-8601=seconds
+  EXPECT_EQ(format_wall_time(WallTime(milliseconds(1763712000123))), "2025-11-21T08:00:00.123Z");
+  EXPECT_EQ(format_wall_time(WallTime(std::chrono::nanoseconds(1'999'999))), "1970-01-01T00:00:00.001Z")
+      << "down";
+  EXPECT_EQ(format_wall_time(kFirstWallTime - std::chrono::hours(1)), "1970-01-01T00:00:00.000Z");
+  EXPECT_EQ(format_wall_time(WallTime::max()), format_wall_time(kLastWallTime));
+}
+
+TEST(WallTimeText, IsReadBackTheSame) {
+  for (const auto wall : {kFirstWallTime, WallTime(milliseconds(951'782'400'007)), kLastWallTime}) {
+    const auto back = parse_wall_time(format_wall_time(wall));
+    ASSERT_TRUE(back) << format_wall_time(wall);
+    EXPECT_EQ(*back, wall);
+  }
+  EXPECT_TRUE(parse_wall_time("2024-02-29T23:59:59.999Z"));
+}
+
+TEST(WallTimeText, NothingElseIsRead) {
+  for (const auto* text :
+       {"", "2026-01-31", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00.123+", "2026-02-29T12:00:00.123Z",
+        "2026-13-01T12:00:00.123Z", "2026-01-31T24:00:00.123Z", "2026-01-31T12:60:00.123Z",
+        "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z", "2026-01-31t12:00:00.123Z",
+        "2026-01-31T12:00:00.123Z ", "+026-01-31T12:00:00.123Z"}) {
+    EXPECT_FALSE(parse_wall_time(text)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace gpulet

@@ -14,31 +14,31 @@ constexpr std::string_view kByPath = "/dev/dri/by-path";
 constexpr std::string_view kCaps = "/dev/nvidia-caps";
 constexpr std::string_view kChannels = "/dev/nvidia-caps-imex-channels";
 constexpr std::string_view kChannel = "channel";
-constexpr std::uint64_t kMostChannel = (1u << 20) - 1;
+constexpr std::uint64_t kMaxChannel = (1u << 20) - 1;
 constexpr std::string_view kMigMinors = "/driver/nvidia-caps/mig-minors";
 constexpr std::string_view kNotForManagement[] = {"nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink"};
 
 }  // namespace
 
-DeviceFiles DeviceFiles::read(const Roots& roots) {
+DeviceFiles DeviceFiles::scan_dev_root(const Roots& roots) {
   DeviceFiles files(roots);
-  static_cast<void>(files.folder(kDev));
+  static_cast<void>(files.find_directory(kDev));
   return files;
 }
 
-const Folder* DeviceFiles::folder(std::string_view path) {
-  auto known = folders_.find(path);
-  if (known == folders_.end()) {
-    std::optional<Folder> listed;
-    const Folder* above = path == kDev ? nullptr : folder(folder_of(path));
-    if (path == kDev || (above != nullptr && above->has(name_of(path)))) {
-      if (auto folder = roots_->dev.list(path)) {
-        listed = std::move(*folder);
+const Directory* DeviceFiles::find_directory(std::string_view path) {
+  auto known = directories_.find(path);
+  if (known == directories_.end()) {
+    std::optional<Directory> listed;
+    const Directory* above = path == kDev ? nullptr : find_directory(parent_directory(path));
+    if (path == kDev || (above != nullptr && above->contains_entry(text::base_name(path)))) {
+      if (auto directory = roots_->dev.list_directory(path)) {
+        listed = std::move(*directory);
       } else {
-        warn("not listed: " + folder.error().text());
+        warn("not listed: " + directory.error().full_message());
       }
     }
-    known = folders_.emplace(path, std::move(listed)).first;
+    known = directories_.emplace(path, std::move(listed)).first;
   }
   return known->second ? &*known->second : nullptr;
 }
@@ -47,16 +47,17 @@ void DeviceFiles::warn(std::string line) {
   if (std::ranges::find(warnings_, line) == warnings_.end()) warnings_.push_back(std::move(line));
 }
 
-std::optional<DeviceNode> DeviceFiles::node(std::string_view place, std::string_view name, bool wanted) {
-  std::string path = in_folder(place, name);
-  const Folder* listed = folder(place);
-  if (listed == nullptr || !listed->has(name)) {
-    if (wanted) warn("not found: " + path);
+std::optional<DeviceNode> DeviceFiles::device_node(std::string_view place, std::string_view name,
+                                                   bool required) {
+  std::string path = join_path(place, name);
+  const Directory* listed = find_directory(place);
+  if (listed == nullptr || !listed->contains_entry(name)) {
+    if (required) warn("not found: " + path);
     return std::nullopt;
   }
-  const auto status = listed->status(name);
+  const auto status = listed->entry_status(name);
   if (!status || status->type != FileType::kCharacterDevice) {
-    warn("left out: " + path + " is no character device");
+    warn("left out: " + path + " is not a character device");
     return std::nullopt;
   }
   return DeviceNode{path, roots_->dev.on_host(path), status->major, status->minor, status->mode, status->gid};
@@ -64,74 +65,75 @@ std::optional<DeviceNode> DeviceFiles::node(std::string_view place, std::string_
 
 void DeviceFiles::add_matching(std::vector<DeviceNode>& nodes, std::string_view place,
                                std::string_view pattern) {
-  const Folder* listed = folder(place);
+  const Directory* listed = find_directory(place);
   if (listed == nullptr) return;
   const auto [first, last] = listed->with_prefix(pattern.substr(0, pattern.find('*')));
   for (std::size_t index = first; index < last; ++index) {
-    const Folder::Entry entry = listed->entry(index);
-    if (!matches(pattern, entry.name) || entry.type == FileType::kFolder) continue;
-    if (auto found = node(place, entry.name)) nodes.push_back(std::move(*found));
+    const Directory::Entry entry = listed->entry(index);
+    if (!matches_glob(pattern, entry.name) || entry.type == FileType::kDirectory) continue;
+    if (auto found = device_node(place, entry.name)) nodes.push_back(std::move(*found));
   }
 }
 
 const inventory::MigMinors& DeviceFiles::mig_minors() {
   if (!mig_minors_) {
     mig_minors_.emplace();
-    const auto text = roots_->proc.read(kMigMinors);
+    const auto text = roots_->proc.read_regular_file(kMigMinors);
     auto parsed = text ? inventory::parse_mig_minors(*text) : fail(text.error());
     if (parsed) {
       mig_minors_ = std::move(*parsed);
     } else {
-      warn("no MIG capabilities: " + parsed.error().text());
+      warn("no MIG capabilities: " + parsed.error().full_message());
     }
   }
   return *mig_minors_;
 }
 
-std::vector<DeviceNode> DeviceFiles::control() {
+std::vector<DeviceNode> DeviceFiles::control_nodes() {
   std::vector<DeviceNode> nodes;
   for (const char* name : {"nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidiactl"}) {
-    if (auto found = node(kDev, name)) nodes.push_back(std::move(*found));
+    if (auto found = device_node(kDev, name)) nodes.push_back(std::move(*found));
   }
   return nodes;
 }
 
-std::optional<DeviceNode> DeviceFiles::gpu(unsigned minor) {
-  return node(kDev, "nvidia" + std::to_string(minor));
+std::optional<DeviceNode> DeviceFiles::gpu_node(unsigned minor) {
+  return device_node(kDev, "nvidia" + std::to_string(minor));
 }
 
-std::vector<DeviceNode> DeviceFiles::mig(unsigned gpu_minor, unsigned gpu_instance,
-                                         unsigned compute_instance) {
+std::vector<DeviceNode> DeviceFiles::mig_nodes(unsigned gpu_minor, unsigned gpu_instance,
+                                               unsigned compute_instance) {
   std::vector<DeviceNode> nodes;
   const auto paths = inventory::mig_device_nodes(mig_minors(), gpu_minor, gpu_instance, compute_instance);
   if (paths.empty())
     warn("no MIG capability of gpu" + std::to_string(gpu_minor) + "/gi" + std::to_string(gpu_instance) +
          "/ci" + std::to_string(compute_instance) + " in mig-minors");
   for (const std::string& path : paths) {
-    if (auto found = node(folder_of(path), name_of(path))) nodes.push_back(std::move(*found));
+    if (auto found = device_node(parent_directory(path), text::base_name(path)))
+      nodes.push_back(std::move(*found));
   }
   return nodes;
 }
 
 DeviceFiles::Drm DeviceFiles::drm(const inventory::PciAddress& pci) {
   Drm found;
-  const auto listed = roots_->sys.list("/bus/pci/devices/" + pci.sysfs() + "/drm");
+  const auto listed = roots_->sys.list_directory("/bus/pci/devices/" + pci.sysfs_text() + "/drm");
   if (!listed) return found;  // a GPU without a DRM driver loaded
   for (std::size_t index = 0; index < listed->size(); ++index) {
     const std::string_view name = listed->entry(index).name;
-    if (auto drm_node = node(kDri, name)) found.nodes.push_back(std::move(*drm_node));
+    if (auto drm_node = device_node(kDri, name)) found.nodes.push_back(std::move(*drm_node));
   }
-  const Folder* by_path = folder(kByPath);
+  const Directory* by_path = find_directory(kByPath);
   if (by_path == nullptr) return found;
-  const auto [first, last] = by_path->with_prefix("pci-" + pci.sysfs() + "-");
+  const auto [first, last] = by_path->with_prefix("pci-" + pci.sysfs_text() + "-");
   for (std::size_t index = first; index < last; ++index) {
-    const Folder::Entry entry = by_path->entry(index);
+    const Directory::Entry entry = by_path->entry(index);
     if (entry.type != FileType::kLink) continue;
     const auto target = by_path->read_link(entry.name);
     if (!target) continue;
-    const std::string path = in_folder(kDri, name_of(*target));
+    const std::string path = join_path(kDri, text::base_name(*target));
     if (std::ranges::find(found.nodes, path, &DeviceNode::path) == found.nodes.end()) continue;
-    found.links.push_back({"../" + std::string(name_of(*target)), in_folder(kByPath, entry.name)});
+    found.links.push_back({"../" + std::string(text::base_name(*target)), join_path(kByPath, entry.name)});
   }
   return found;
 }
@@ -144,13 +146,13 @@ std::vector<DeviceNode> DeviceFiles::gds() {
 
 std::vector<DeviceNode> DeviceFiles::mofed() {
   std::vector<DeviceNode> nodes;
-  if (auto manager = node("/dev/infiniband", "rdma_cm")) nodes.push_back(std::move(*manager));
+  if (auto manager = device_node("/dev/infiniband", "rdma_cm")) nodes.push_back(std::move(*manager));
   add_matching(nodes, "/dev/infiniband", "uverbs*");
   return nodes;
 }
 
 std::vector<DeviceNode> DeviceFiles::gdrcopy() {
-  auto found = node(kDev, "gdrdrv");
+  auto found = device_node(kDev, "gdrdrv");
   return found ? std::vector{std::move(*found)} : std::vector<DeviceNode>{};
 }
 
@@ -161,40 +163,40 @@ std::vector<DeviceNode> DeviceFiles::nvswitch() {
 }
 
 std::vector<DeviceNode> DeviceFiles::wsl() {
-  auto found = node(kDev, "dxg");
+  auto found = device_node(kDev, "dxg");
   return found ? std::vector{std::move(*found)} : std::vector<DeviceNode>{};
 }
 
 std::vector<unsigned> DeviceFiles::imex_channel_ids() {
   std::vector<unsigned> ids;
-  const Folder* listed = folder(kChannels);
+  const Directory* listed = find_directory(kChannels);
   if (listed == nullptr) return ids;
   const auto [first, last] = listed->with_prefix(kChannel);
   for (std::size_t index = first; index < last; ++index) {
     const std::string_view number = listed->entry(index).name.substr(kChannel.size());
     const auto id = text::parse_unsigned(number);
     const bool plain = number == "0" || !text::starts_with(number, "0");
-    if (id && *id <= kMostChannel && plain) ids.push_back(static_cast<unsigned>(*id));
+    if (id && *id <= kMaxChannel && plain) ids.push_back(static_cast<unsigned>(*id));
   }
   std::ranges::sort(ids);
   return ids;
 }
 
 std::optional<DeviceNode> DeviceFiles::imex_channel(unsigned id) {
-  return node(kChannels, std::string(kChannel) + std::to_string(id));
+  return device_node(kChannels, std::string(kChannel) + std::to_string(id));
 }
 
 std::vector<DeviceNode> DeviceFiles::management() {
   std::vector<DeviceNode> nodes;
-  const Folder* dev = folder(kDev);
+  const Directory* dev = find_directory(kDev);
   if (dev == nullptr) return nodes;
   const auto [first, last] = dev->with_prefix("nvidia");
   for (std::size_t index = first; index < last; ++index) {
-    const Folder::Entry entry = dev->entry(index);
+    const Directory::Entry entry = dev->entry(index);
     const bool other = std::ranges::any_of(
         kNotForManagement, [&](std::string_view prefix) { return text::starts_with(entry.name, prefix); });
-    if (other || entry.type == FileType::kFolder) continue;
-    if (auto found = node(kDev, entry.name)) nodes.push_back(std::move(*found));
+    if (other || entry.type == FileType::kDirectory) continue;
+    if (auto found = device_node(kDev, entry.name)) nodes.push_back(std::move(*found));
   }
   add_matching(nodes, kCaps, "*");
   add_matching(nodes, kChannels, "*");

@@ -1,4 +1,4 @@
-// Roots that mean ill, and the loader's cache as a source.
+// Hostile roots, and the loader's cache as a source.
 #include "cdi/driver_files.h"
 
 #include <gmock/gmock.h>
@@ -6,7 +6,6 @@
 
 #include "base/file.h"
 #include "cdi/driver_search.h"
-#include "cdi/ld_cache.h"
 #include "cdi/test_driver_root.h"
 
 namespace gpulet::cdi {
@@ -22,9 +21,11 @@ const std::string kLib = "/usr/lib64";
 
 std::string library(const std::string& stem) { return kLib + "/" + stem + ".so." + kVersion; }
 
-void append(std::string& bytes, std::uint32_t word) { bytes.append(reinterpret_cast<const char*>(&word), 4); }
+void append_word(std::string& bytes, std::uint32_t value) {
+  bytes.append(reinterpret_cast<const char*>(&value), 4);
+}
 
-// A cache of format 1.1 of one name and one path, for this architecture.
+// A cache of format 1.1 with one name and one path, for this architecture.
 std::string cache_of(const std::string& name, const std::string& path) {
 #if defined(__aarch64__)
   constexpr std::uint32_t kFlags = 0x0A03;
@@ -32,106 +33,106 @@ std::string cache_of(const std::string& name, const std::string& path) {
   constexpr std::uint32_t kFlags = 0x0303;
 #endif
   std::string bytes = "glibc-ld.so.cache1.1";
-  append(bytes, 1);
+  append_word(bytes, 1);
   bytes.resize(48);
   const std::uint32_t texts = 48 + 24;
-  append(bytes, kFlags);
-  append(bytes, texts);
-  append(bytes, texts + static_cast<std::uint32_t>(name.size()) + 1);
+  append_word(bytes, kFlags);
+  append_word(bytes, texts);
+  append_word(bytes, texts + static_cast<std::uint32_t>(name.size()) + 1);
   bytes.resize(texts);
   return bytes + name + '\0' + path + '\0';
 }
 
-TEST(DriverFilesTest, AHostileRootIsLookedAtAndNotOpened) {
+TEST(DriverFilesTest, OpensNothingInAHostileRoot) {
   TestTree outside, tree;
-  outside.file("/shadow", "secret");
-  tree.file(library("libcuda"));
-  tree.fifo(library("libfifo"));
-  tree.link(library("libtofifo"), library("libfifo"));
-  tree.link(library("libloop"), "libloop2");
-  tree.link(kLib + "/libloop2", library("libloop"));
-  tree.link(library("libout"), "../../../../../../../../.." + outside.path() + "/shadow");
-  tree.link(library("libmagic"), "/proc/self/root" + outside.path() + "/shadow");
-  tree.folder(library("libfolder"));
-  tree.link("/usr/bin/nvidia-smi", outside.path() + "/shadow");
-  tree.fifo("/etc/ld.so.cache");
-  tree.fifo("/sys/module/firmware_class/parameters/path");
-  tree.link("/etc/vulkan", "/etc/vulkan");
-  tree.fifo("/run/nvidia-persistenced/socket");
-  tree.link("/tmp/nvidia-mps", "/etc");
-  const auto files = find_driver_files(tree.roots("/driver"), kVersion);
-  ASSERT_TRUE(files.has_value()) << files.error().text();
+  outside.make_file("/shadow", "secret");
+  tree.make_file(library("libcuda"));
+  tree.make_fifo(library("libfifo"));
+  tree.make_link(library("libtofifo"), library("libfifo"));
+  tree.make_link(library("libloop"), "libloop2");
+  tree.make_link(kLib + "/libloop2", library("libloop"));
+  tree.make_link(library("libout"), "../../../../../../../../.." + outside.tree_path() + "/shadow");
+  tree.make_link(library("libmagic"), "/proc/self/root" + outside.tree_path() + "/shadow");
+  tree.make_directory(library("libdirectory"));
+  tree.make_link("/usr/bin/nvidia-smi", outside.tree_path() + "/shadow");
+  tree.make_fifo("/etc/ld.so.cache");
+  tree.make_fifo("/sys/module/firmware_class/parameters/path");
+  tree.make_link("/etc/vulkan", "/etc/vulkan");
+  tree.make_fifo("/run/nvidia-persistenced/socket");
+  tree.make_link("/tmp/nvidia-mps", "/etc");
+  const auto files = find_driver_files(tree.open_tree("/driver"), kVersion);
+  ASSERT_TRUE(files.has_value()) << files.error().full_message();
   EXPECT_THAT(files->libraries, ElementsAre(FileMount{"/driver" + library("libcuda"), library("libcuda")}));
   EXPECT_THAT(files->binaries, IsEmpty());
   EXPECT_THAT(files->sockets, IsEmpty());
   EXPECT_THAT(files->configs, IsEmpty());
-  for (const char* stem : {"libfifo", "libtofifo", "libloop", "libout", "libmagic", "libfolder"})
+  for (const char* stem : {"libfifo", "libtofifo", "libloop", "libout", "libmagic", "libdirectory"})
     EXPECT_THAT(files->warnings, Contains(HasSubstr("left out: " + library(stem))));
   EXPECT_THAT(files->warnings, Contains(HasSubstr("/tmp/nvidia-mps")));
 }
 
-TEST(DriverFilesTest, MpsPipesOfSomeUserAreNotHandedOut) {
-  if (::geteuid() != 0) GTEST_SKIP() << "giving a folder to another user needs root";
+TEST(DriverFilesTest, SkipsMpsPipesOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "changing a directory's owner needs root";
   TestTree tree;
-  tree.file(library("libcuda"));
-  tree.folder("/tmp/nvidia-mps");
-  ASSERT_EQ(::chown((tree.path() + "/tmp/nvidia-mps").c_str(), 1000, 1000), 0);
-  EXPECT_THAT(find_driver_files(tree.roots(), kVersion)->sockets, IsEmpty());
+  tree.make_file(library("libcuda"));
+  tree.make_directory("/tmp/nvidia-mps");
+  ASSERT_EQ(::chown((tree.tree_path() + "/tmp/nvidia-mps").c_str(), 1000, 1000), 0);
+  EXPECT_THAT(find_driver_files(tree.open_tree(), kVersion)->sockets, IsEmpty());
 }
 
-TEST(DriverFilesTest, ALinkToALibraryThatIsTakenStaysALink) {
+TEST(DriverFilesTest, KeepsALinkToAMountedLibraryALink) {
   TestTree tree;
-  tree.file(library("libcuda"));
-  tree.link(library("libnvcuda"), "libcuda.so." + kVersion);
-  const auto files = find_driver_files(tree.roots(), kVersion);
+  tree.make_file(library("libcuda"));
+  tree.make_link(library("libnvcuda"), "libcuda.so." + kVersion);
+  const auto files = find_driver_files(tree.open_tree(), kVersion);
   ASSERT_TRUE(files.has_value());
   EXPECT_EQ(files->libraries.size(), 1u);
   EXPECT_THAT(files->links, Contains(Link{"libcuda.so." + kVersion, library("libnvcuda")}));
 }
 
-TEST(DriverFilesTest, TheLoadersCacheLeadsToAnUnusualFolder) {
+TEST(DriverFilesTest, FindsADirectoryByTheLoadersCache) {
   TestTree tree;
-  tree.file("/opt/nvidia-current/libcuda.so." + kVersion);
-  tree.link("/opt/nvidia-current/libcuda.so.1", "libcuda.so." + kVersion);
-  tree.file("/etc/ld.so.cache", cache_of("libcuda.so.1", "/opt/nvidia-current/libcuda.so.1"));
-  const auto files = find_driver_files(tree.roots(), "");
-  ASSERT_TRUE(files.has_value()) << files.error().text();
+  tree.make_file("/opt/nvidia-current/libcuda.so." + kVersion);
+  tree.make_link("/opt/nvidia-current/libcuda.so.1", "libcuda.so." + kVersion);
+  tree.make_file("/etc/ld.so.cache", cache_of("libcuda.so.1", "/opt/nvidia-current/libcuda.so.1"));
+  const auto files = find_driver_files(tree.open_tree(), "");
+  ASSERT_TRUE(files.has_value()) << files.error().full_message();
   EXPECT_THAT(files->cuda_library_dirs, ElementsAre("/opt/nvidia-current"));
   EXPECT_EQ(files->version, kVersion);
 }
 
-TEST(DriverFilesTest, ABrokenCacheIsPassedOver) {
+TEST(DriverFilesTest, SkipsABrokenCache) {
   TestTree tree;
-  tree.file("/etc/ld.so.cache", "glibc-ld.so.cache1.1 and no more");
-  tree.file("/usr/lib/libcuda.so." + kVersion);
-  const auto files = find_driver_files(tree.roots(), kVersion);
+  tree.make_file("/etc/ld.so.cache", "glibc-ld.so.cache1.1 and no more");
+  tree.make_file("/usr/lib/libcuda.so." + kVersion);
+  const auto files = find_driver_files(tree.open_tree(), kVersion);
   ASSERT_TRUE(files.has_value());
   EXPECT_THAT(files->warnings, Contains(HasSubstr("/etc/ld.so.cache")));
 }
 
-TEST(LdCacheTest, ThisMachinesOwn) {
+TEST(LdCacheTest, ReadsThisMachinesOwn) {
   const auto bytes = read_file("/etc/ld.so.cache");
-  if (!bytes) GTEST_SKIP() << "this machine has no ld.so.cache: " << bytes.error().text();
+  if (!bytes) GTEST_SKIP() << "this machine has no ld.so.cache: " << bytes.error().full_message();
   const auto entries = parse_ld_cache(*bytes);
-  ASSERT_TRUE(entries.has_value()) << entries.error().text();
+  ASSERT_TRUE(entries.has_value()) << entries.error().full_message();
   const auto libc = std::ranges::find(*entries, "libc.so.6", &LdCacheEntry::name);
   ASSERT_NE(libc, entries->end());
   EXPECT_EQ(::access(std::string(libc->path).c_str(), R_OK), 0) << libc->path;
 }
 
-TEST(LdCacheTest, BehindTheOlderFormat) {
+TEST(LdCacheTest, ReadsTheFormatBehindTheOlderOne) {
   std::string old = "ld.so-1.7.0";
   old.resize(12);
-  append(old, 1);
-  old.resize(32);  // header, one entry, and up to a multiple of eight
+  append_word(old, 1);
+  old.resize(32);  // header, one entry, aligned to eight
   const std::string bytes = old + cache_of("liba.so.1", "/lib/liba.so.1");
   const auto entries = parse_ld_cache(bytes);
-  ASSERT_TRUE(entries.has_value()) << entries.error().text();
+  ASSERT_TRUE(entries.has_value()) << entries.error().full_message();
   ASSERT_EQ(entries->size(), 1u);
   EXPECT_EQ(entries->front().path, "/lib/liba.so.1");
 }
 
-RC_GTEST_PROP(LdCacheTest, DamageIsAnErrorOrHarmless, ()) {
+RC_GTEST_PROP(LdCacheTest, SurvivesDamage, ()) {
   std::string bytes = cache_of("libcuda.so.1", "/usr/lib64/libcuda.so.1");
   const auto at = *rc::gen::inRange<std::size_t>(0, bytes.size());
   bytes[at] = *rc::gen::arbitrary<char>();

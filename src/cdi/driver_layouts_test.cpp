@@ -1,5 +1,5 @@
-// A driver's files as distributions lay them out: each root is made of stubs, and what is found is said in
-// full.
+// The driver's files in the layouts of distributions: each root consists of stubs, and the whole
+// result is checked.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -28,9 +28,9 @@ const std::string kMultiarch = "/usr/lib/" + std::string(kTriplet);
 DriverFiles found(TestTree& tree, const std::string& host_path = {},
                   const std::string& hint = kLayoutsVersion, DriverFileOptions options = {}) {
   options.kernel_release = "6.1.0-stub";
-  const Roots roots = tree.roots(host_path);
+  const Roots roots = tree.open_tree(host_path);
   auto files = find_driver_files(roots, hint, options);
-  EXPECT_TRUE(files.has_value()) << files.error().text();
+  EXPECT_TRUE(files.has_value()) << files.error().full_message();
   return files ? std::move(*files) : DriverFiles{};
 }
 
@@ -44,34 +44,35 @@ std::vector<std::string> containers(const std::vector<FileMount>& mounts) {
   return paths;
 }
 
-void add_library(TestTree& tree, const std::string& folder, const std::string& name,
+void add_library(TestTree& tree, const std::string& directory, const std::string& name,
                  const std::string& soname) {
-  tree.file(folder + "/" + name + ".so." + kLayoutsVersion);
-  if (!soname.empty()) tree.link(folder + "/" + soname, name + ".so." + kLayoutsVersion);
+  tree.make_file(directory + "/" + name + ".so." + kLayoutsVersion);
+  if (!soname.empty()) tree.make_link(directory + "/" + soname, name + ".so." + kLayoutsVersion);
 }
 
-// Debian: the driver's libraries in nvidia/current, reached by absolute links through /etc/alternatives.
+// Debian: the driver's libraries are in nvidia/current, behind absolute links through
+// /etc/alternatives.
 void make_debian(TestTree& tree) {
   const std::string current = kMultiarch + "/nvidia/current";
   add_library(tree, current, "libcuda", "libcuda.so.1");
-  tree.link(current + "/libcuda.so", "libcuda.so.1");
+  tree.make_link(current + "/libcuda.so", "libcuda.so.1");
   add_library(tree, current, "libnvidia-ml", "libnvidia-ml.so.1");
   add_library(tree, kMultiarch, "libnvidia-ptxjitcompiler", "libnvidia-ptxjitcompiler.so.1");
   add_library(tree, kMultiarch, "libnvidia-allocator", "libnvidia-allocator.so.1");
-  tree.link("/etc/alternatives/nvidia--libcuda.so.1", current + "/libcuda.so.1");
-  tree.link(kMultiarch + "/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1");
-  tree.file(kMultiarch + "/libc.so.6");
-  tree.link("/lib", "usr/lib");
-  tree.link("/bin", "/usr/bin");
-  tree.program("/usr/lib/nvidia/current/nvidia-smi");
-  tree.link("/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
-  tree.link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi");
-  tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
-  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
-  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_tu10x.bin");
-  tree.file("/etc/nvidia/current/10_nvidia.json", "{}");
-  tree.link("/etc/alternatives/glx--10_nvidia.json", "/etc/nvidia/current/10_nvidia.json");
-  tree.link("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/alternatives/glx--10_nvidia.json");
+  tree.make_link("/etc/alternatives/nvidia--libcuda.so.1", current + "/libcuda.so.1");
+  tree.make_link(kMultiarch + "/libcuda.so.1", "/etc/alternatives/nvidia--libcuda.so.1");
+  tree.make_file(kMultiarch + "/libc.so.6");
+  tree.make_link("/lib", "usr/lib");
+  tree.make_link("/bin", "/usr/bin");
+  tree.make_program("/usr/lib/nvidia/current/nvidia-smi");
+  tree.make_link("/etc/alternatives/nvidia--nvidia-smi", "/usr/lib/nvidia/current/nvidia-smi");
+  tree.make_link("/usr/bin/nvidia-smi", "/etc/alternatives/nvidia--nvidia-smi");
+  tree.make_file("/usr/lib/nvidia/current/nvidia_drv.so");
+  tree.make_file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.make_file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_tu10x.bin");
+  tree.make_file("/etc/nvidia/current/10_nvidia.json", "{}");
+  tree.make_link("/etc/alternatives/glx--10_nvidia.json", "/etc/nvidia/current/10_nvidia.json");
+  tree.make_link("/usr/share/glvnd/egl_vendor.d/10_nvidia.json", "/etc/alternatives/glx--10_nvidia.json");
 }
 
 TEST(DriverLayoutsTest, DebianWithAlternatives) {
@@ -113,20 +114,20 @@ TEST(DriverLayoutsTest, DebianWithAlternatives) {
   EXPECT_THAT(files.warnings, Contains("not found: nvidia-debugdump"));
 }
 
-TEST(DriverLayoutsTest, AlternativesThatXAndVdpauLookForStayLinks) {
+TEST(DriverLayoutsTest, KeepsAlternativesForXAndVdpauLinks) {
   TestTree tree;
   const std::string current = kMultiarch + "/nvidia/current";
   const std::string glx = "/usr/lib/nvidia/current/libglxserver_nvidia.so";
   add_library(tree, current, "libvdpau_nvidia", "libvdpau_nvidia.so.1");
-  tree.file(glx + "." + kLayoutsVersion);
-  tree.link(glx, "libglxserver_nvidia.so." + kLayoutsVersion);
-  tree.link("/etc/alternatives/glx--libglxserver_nvidia.so", glx);
-  tree.link("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so",
-            "/etc/alternatives/glx--libglxserver_nvidia.so");
-  tree.link(kMultiarch + "/vdpau/libvdpau_nvidia.so.1", current + "/libvdpau_nvidia.so.1");
-  tree.file(kMultiarch + "/libnvidia-glcore.so." + kLayoutsVersion);
-  tree.file("/usr/lib/nvidia/current/nvidia_drv.so");
-  tree.link("/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib/nvidia/current/nvidia_drv.so");
+  tree.make_file(glx + "." + kLayoutsVersion);
+  tree.make_link(glx, "libglxserver_nvidia.so." + kLayoutsVersion);
+  tree.make_link("/etc/alternatives/glx--libglxserver_nvidia.so", glx);
+  tree.make_link("/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so",
+                 "/etc/alternatives/glx--libglxserver_nvidia.so");
+  tree.make_link(kMultiarch + "/vdpau/libvdpau_nvidia.so.1", current + "/libvdpau_nvidia.so.1");
+  tree.make_file(kMultiarch + "/libnvidia-glcore.so." + kLayoutsVersion);
+  tree.make_file("/usr/lib/nvidia/current/nvidia_drv.so");
+  tree.make_link("/usr/lib/xorg/modules/drivers/nvidia_drv.so", "/usr/lib/nvidia/current/nvidia_drv.so");
   const DriverFiles files = found(tree, "/run/nvidia/driver");
   EXPECT_THAT(files.links, IsSupersetOf({Link{glx + "." + kLayoutsVersion,
                                               "/usr/lib/xorg/modules/extensions/libglxserver_nvidia.so"},
@@ -137,14 +138,14 @@ TEST(DriverLayoutsTest, AlternativesThatXAndVdpauLookForStayLinks) {
                                               "/usr/lib/xorg/modules/drivers/nvidia_drv.so")));
 }
 
-TEST(DriverLayoutsTest, TheVersionIsReadFromTheNamesWithoutAHint) {
+TEST(DriverLayoutsTest, ReadsTheVersionFromNamesWithoutAHint) {
   TestTree tree;
   make_debian(tree);
-  tree.file(kMultiarch + "/nvidia/current/libcuda.so.470.1.2");  // left over; libcuda.so.1 says which
+  tree.make_file(kMultiarch + "/nvidia/current/libcuda.so.470.1.2");  // left over; libcuda.so.1 decides
   EXPECT_EQ(found(tree, {}, "").version, kLayoutsVersion);
 }
 
-TEST(DriverLayoutsTest, AllocatorInDebiansCurrentIsFoundByGbm) {
+TEST(DriverLayoutsTest, LinksDebiansAllocatorForGbm) {
   TestTree tree;
   add_library(tree, kMultiarch + "/nvidia/current", "libnvidia-allocator", "libnvidia-allocator.so.1");
   const DriverFiles files = found(tree);
@@ -156,32 +157,32 @@ TEST(DriverLayoutsTest, AllocatorInDebiansCurrentIsFoundByGbm) {
   EXPECT_THAT(files.warnings, Contains(StartsWith("not found: libcuda.so." + kLayoutsVersion)));
 }
 
-// RHEL: /usr/lib64 with /lib64 a link to it; X's modules, Vulkan's JSON with the machine's name.
+// RHEL: /usr/lib64 with /lib64 a link to it; X modules, Vulkan's JSON with the machine's name.
 TEST(DriverLayoutsTest, Rhel) {
   TestTree tree;
   const std::string lib = "/usr/lib64";
   add_library(tree, lib, "libcuda", "libcuda.so.1");
   add_library(tree, lib, "libGLX_nvidia", "libGLX_nvidia.so.0");
-  tree.link(lib + "/libGLX_indirect.so.0", "libGLX_nvidia.so." + kLayoutsVersion);
+  tree.make_link(lib + "/libGLX_indirect.so.0", "libGLX_nvidia.so." + kLayoutsVersion);
   add_library(tree, lib, "libnvidia-opticalflow", "libnvidia-opticalflow.so.1");
   add_library(tree, lib, "libnvidia-vulkan-producer", "");
   add_library(tree, lib, "libnvidia-glcore", "");
   add_library(tree, lib + "/vdpau", "libvdpau_nvidia", "libvdpau_nvidia.so.1");
-  tree.file(lib + "/libnvidia-egl-gbm.so.1.1.0");
-  tree.link(lib + "/libnvidia-egl-gbm.so.1", "libnvidia-egl-gbm.so.1.1.0");
-  tree.file(lib + "/libnvidia-nvvm70.so.4");
-  tree.file(lib + "/libnvidia-glcore.so.470.1.2");  // of an older driver: not ours
-  tree.file(lib + "/xorg/modules/drivers/nvidia_drv.so");
-  tree.file(lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kLayoutsVersion);
-  tree.link("/lib64", "/usr/lib64");
-  tree.program("/usr/bin/nvidia-smi");
-  tree.program("/usr/bin/nvidia-cuda-mps-control");
-  tree.file("/usr/bin/nvidia-imex", "not executable", 0644);
-  tree.file("/usr/share/vulkan/icd.d/nvidia_icd." + std::string(kMachine) + ".json", "{}");
-  tree.file("/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1");
-  tree.socket("/run/nvidia-persistenced/socket");
-  tree.link("/var/run", "../run");
-  tree.folder("/tmp/nvidia-mps");
+  tree.make_file(lib + "/libnvidia-egl-gbm.so.1.1.0");
+  tree.make_link(lib + "/libnvidia-egl-gbm.so.1", "libnvidia-egl-gbm.so.1.1.0");
+  tree.make_file(lib + "/libnvidia-nvvm70.so.4");
+  tree.make_file(lib + "/libnvidia-glcore.so.470.1.2");  // of an older driver
+  tree.make_file(lib + "/xorg/modules/drivers/nvidia_drv.so");
+  tree.make_file(lib + "/xorg/modules/extensions/libglxserver_nvidia.so." + kLayoutsVersion);
+  tree.make_link("/lib64", "/usr/lib64");
+  tree.make_program("/usr/bin/nvidia-smi");
+  tree.make_program("/usr/bin/nvidia-cuda-mps-control");
+  tree.make_file("/usr/bin/nvidia-imex", "not executable", 0644);
+  tree.make_file("/usr/share/vulkan/icd.d/nvidia_icd." + std::string(kMachine) + ".json", "{}");
+  tree.make_file("/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1");
+  tree.make_socket("/run/nvidia-persistenced/socket");
+  tree.make_link("/var/run", "../run");
+  tree.make_directory("/tmp/nvidia-mps");
   const DriverFiles files = found(tree, "/");
   EXPECT_THAT(
       containers(files.libraries),
@@ -224,16 +225,16 @@ TEST(DriverLayoutsTest, Rhel) {
 void make_gke(TestTree& tree, const std::string& prefix) {
   add_library(tree, prefix + "/lib64", "libcuda", "libcuda.so.1");
   add_library(tree, prefix + "/lib64", "libnvidia-ml", "libnvidia-ml.so.1");
-  tree.program(prefix + "/bin/nvidia-smi");
-  tree.file(prefix + "/vulkan/icd.d/nvidia_icd.json", "{}");
-  tree.file(prefix + "/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.make_program(prefix + "/bin/nvidia-smi");
+  tree.make_file(prefix + "/vulkan/icd.d/nvidia_icd.json", "{}");
+  tree.make_file(prefix + "/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
 }
 
-TEST(DriverLayoutsTest, GkesFolderAsTheDriverRoot) {
+TEST(DriverLayoutsTest, GkesDirectoryAsTheDriverRoot) {
   TestTree tree;
   make_gke(tree, "");
   const std::string host = "/home/kubernetes/bin/nvidia";
-  tree.file("/sys/module/firmware_class/parameters/path", host + "/firmware\n");
+  tree.make_file("/sys/module/firmware_class/parameters/path", host + "/firmware\n");
   const DriverFiles files = found(tree, host);
   EXPECT_THAT(files.libraries, ElementsAre(mount(host + "/lib64/libcuda.so." + kLayoutsVersion,
                                                  "/lib64/libcuda.so." + kLayoutsVersion),
@@ -246,11 +247,11 @@ TEST(DriverLayoutsTest, GkesFolderAsTheDriverRoot) {
   EXPECT_THAT(files.firmware, ElementsAre(mount(host + firmware, firmware)));
 }
 
-TEST(DriverLayoutsTest, GkesFolderBelowTheHostsRoot) {
+TEST(DriverLayoutsTest, GkesDirectoryBelowTheHostsRoot) {
   TestTree tree;
   const std::string prefix = "/home/kubernetes/bin/nvidia";
   make_gke(tree, prefix);
-  tree.file("/usr/lib64/libc.so.6");
+  tree.make_file("/usr/lib64/libc.so.6");
   const DriverFiles files = found(tree, "/");
   EXPECT_THAT(files.cuda_library_dirs, ElementsAre(prefix + "/lib64"));
   EXPECT_THAT(files.binaries, ElementsAre(mount(prefix + "/bin/nvidia-smi", "/usr/bin/nvidia-smi")));
@@ -261,40 +262,40 @@ TEST(DriverLayoutsTest, GkesFolderBelowTheHostsRoot) {
 TEST(DriverLayoutsTest, Talos) {
   TestTree tree;
   add_library(tree, "/usr/local/glibc/usr/lib", "libcuda", "libcuda.so.1");
-  tree.program("/usr/local/bin/nvidia-smi");
+  tree.make_program("/usr/local/bin/nvidia-smi");
   const DriverFiles files = found(tree, "/");
   EXPECT_THAT(files.library_dirs, ElementsAre("/usr/local/glibc/usr/lib"));
   EXPECT_THAT(containers(files.binaries), ElementsAre("/usr/local/bin/nvidia-smi"));
 }
 
-// A driver container: its root is a folder of the host, and the kernel's firmware path is told as the host
-// sees it.
+// A driver container: its root is a directory of the host, and the kernel's firmware path is the
+// host's.
 TEST(DriverLayoutsTest, DriverContainer) {
   TestTree tree;
   add_library(tree, kMultiarch, "libcuda", "libcuda.so.1");
-  tree.link("/lib", "usr/lib");
-  tree.file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
-  tree.file("/usr/lib/firmware/updates/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
-  tree.file("/sys/module/firmware_class/parameters/path", "/run/nvidia/driver/lib/firmware\n");
-  tree.socket("/run/nvidia-fabricmanager/socket");
+  tree.make_link("/lib", "usr/lib");
+  tree.make_file("/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.make_file("/usr/lib/firmware/updates/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin");
+  tree.make_file("/sys/module/firmware_class/parameters/path", "/run/nvidia/driver/lib/firmware\n");
+  tree.make_socket("/run/nvidia-fabricmanager/socket");
   const DriverFiles files = found(tree, "/run/nvidia/driver");
   EXPECT_THAT(
       files.firmware,
       ElementsAre(mount("/run/nvidia/driver/usr/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin",
                         "/lib/firmware/nvidia/" + kLayoutsVersion + "/gsp_ga10x.bin")))
-      << "the kernel's own folder goes first, and a name is taken once";
+      << "the kernel's directory comes first, and each name once";
   EXPECT_THAT(files.sockets, ElementsAre(mount("/run/nvidia/driver/run/nvidia-fabricmanager/socket",
                                                "/run/nvidia-fabricmanager/socket", true)));
   for (const auto* mounts : {&files.libraries, &files.firmware, &files.sockets})
     EXPECT_THAT(*mounts, Each(Field(&FileMount::host_path, StartsWith("/run/nvidia/driver/"))));
 }
 
-// NixOS: the folder of the running system holds links into a store.
+// NixOS: the directory of the running system holds links into a store.
 TEST(DriverLayoutsTest, LinksIntoAStore) {
   TestTree tree;
-  tree.file("/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
-  tree.link("/run/opengl-driver/lib/libcuda.so." + kLayoutsVersion,
-            "/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
+  tree.make_file("/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
+  tree.make_link("/run/opengl-driver/lib/libcuda.so." + kLayoutsVersion,
+                 "/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion);
   const DriverFiles files = found(tree, "/");
   EXPECT_THAT(files.libraries, ElementsAre(mount("/nix/store/abc-nvidia/lib/libcuda.so." + kLayoutsVersion,
                                                  "/run/opengl-driver/lib/libcuda.so." + kLayoutsVersion)));
@@ -305,8 +306,8 @@ TEST(DriverLayoutsTest, SearchPathsReplaceTheKnownOnes) {
   TestTree tree;
   add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
   add_library(tree, "/opt/driver", "libcuda", "libcuda.so.1");
-  tree.file("/opt/config/nvidia/nvoptix.bin");
-  tree.file("/usr/share/nvidia/nvoptix.bin");
+  tree.make_file("/opt/config/nvidia/nvoptix.bin");
+  tree.make_file("/usr/share/nvidia/nvoptix.bin");
   DriverFileOptions options;
   options.library_search_paths = {"/opt/driver"};
   options.config_search_paths = {"/opt/config"};
@@ -314,7 +315,7 @@ TEST(DriverLayoutsTest, SearchPathsReplaceTheKnownOnes) {
   EXPECT_THAT(files.cuda_library_dirs, ElementsAre("/opt/driver"));
   EXPECT_THAT(files.configs,
               ElementsAre(mount("/opt/config/nvidia/nvoptix.bin", "/usr/share/nvidia/nvoptix.bin")));
-  // The same folder by the host's name of it.
+  // The same directory by its name on the host.
   options.library_search_paths = {"/run/nvidia/driver/opt/driver"};
   EXPECT_THAT(found(tree, "/run/nvidia/driver", kLayoutsVersion, options).cuda_library_dirs,
               ElementsAre("/opt/driver"));
@@ -323,9 +324,9 @@ TEST(DriverLayoutsTest, SearchPathsReplaceTheKnownOnes) {
 TEST(DriverLayoutsTest, ExplicitLibraries) {
   TestTree tree;
   add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
-  tree.file("/usr/lib64/libEGL.so.1.1.0");
-  tree.link("/usr/lib64/libEGL.so.1", "libEGL.so.1.1.0");
-  tree.link("/usr/lib64/libEGL.so", "libEGL.so.1");
+  tree.make_file("/usr/lib64/libEGL.so.1.1.0");
+  tree.make_link("/usr/lib64/libEGL.so.1", "libEGL.so.1.1.0");
+  tree.make_link("/usr/lib64/libEGL.so", "libEGL.so.1");
   EXPECT_THAT(containers(found(tree, "/").libraries), Not(Contains(HasSubstr("libEGL"))));
   DriverFileOptions options;
   options.explicit_libraries = true;
@@ -336,23 +337,23 @@ TEST(DriverLayoutsTest, ExplicitLibraries) {
   EXPECT_THAT(files.warnings, Contains("not found: libOpenCL.so"));
 }
 
-TEST(DriverLayoutsTest, AnotherVersionIsSaid) {
+TEST(DriverLayoutsTest, ReportsTheInstalledVersion) {
   TestTree tree;
   add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
-  const Roots roots = tree.roots();
+  const Roots roots = tree.open_tree();
   const auto files = find_driver_files(roots, "570.1.2");
   ASSERT_FALSE(files.has_value());
   EXPECT_EQ(files.error().code(), Code::kNotFound);
   EXPECT_THAT(files.error().message(), AllOf(HasSubstr("lib*.so.570.1.2"), HasSubstr(kLayoutsVersion)));
   EXPECT_EQ(find_driver_files(roots, "../../etc").error().code(), Code::kInvalidArgument);
   TestTree empty;
-  EXPECT_EQ(find_driver_files(empty.roots(), "").error().code(), Code::kNotFound);
+  EXPECT_EQ(find_driver_files(empty.open_tree(), "").error().code(), Code::kNotFound);
 }
 
 TEST(DriverLayoutsTest, NoSocketsWhenSwitchedOff) {
   TestTree tree;
   add_library(tree, "/usr/lib64", "libcuda", "libcuda.so.1");
-  tree.folder("/tmp/nvidia-mps");
+  tree.make_directory("/tmp/nvidia-mps");
   DriverFileOptions options;
   options.sockets = false;
   EXPECT_THAT(found(tree, "/", kLayoutsVersion, options).sockets, IsEmpty());
@@ -360,26 +361,26 @@ TEST(DriverLayoutsTest, NoSocketsWhenSwitchedOff) {
 
 TEST(DriverLayoutsTest, GdsFiles) {
   TestTree tree;
-  EXPECT_THAT(find_gds_files(tree.roots()), IsEmpty());
-  tree.folder("/run/udev");
-  tree.file("/usr/local/cuda/gds/cufile.json", "{}");
-  tree.link("/etc/cufile.json", "/usr/local/cuda/gds/cufile.json");
-  EXPECT_THAT(find_gds_files(tree.roots("/")),
+  EXPECT_THAT(find_gds_files(tree.open_tree()), IsEmpty());
+  tree.make_directory("/run/udev");
+  tree.make_file("/usr/local/cuda/gds/cufile.json", "{}");
+  tree.make_link("/etc/cufile.json", "/usr/local/cuda/gds/cufile.json");
+  EXPECT_THAT(find_gds_files(tree.open_tree("/")),
               ElementsAre(mount("/usr/local/cuda/gds/cufile.json", "/etc/cufile.json"),
                           mount("/run/udev", "/run/udev")));
 }
 
 TEST(DriverLayoutsTest, Wsl) {
   TestTree tree;
-  EXPECT_EQ(find_wsl_files(tree.roots()).error().code(), Code::kNotFound);
+  EXPECT_EQ(find_wsl_files(tree.open_tree()).error().code(), Code::kNotFound);
   const std::string store = "/usr/lib/wsl/drivers/nv_dispi.inf_amd64_0123";
   for (const char* name : {"libcuda.so.1.1", "libcuda_loader.so", "nvcubins.bin", "nvidia-smi",
                            "libnvwgf2umx.so", "nvoptix.bin", "readme.txt"})
-    tree.file(store + "/" + name);
-  tree.file("/usr/lib/wsl/lib/libdxcore.so");
-  tree.file("/usr/lib/wsl/lib/libd3d12.so");
-  const auto files = find_wsl_files(tree.roots("/"));
-  ASSERT_TRUE(files.has_value()) << files.error().text();
+    tree.make_file(store + "/" + name);
+  tree.make_file("/usr/lib/wsl/lib/libdxcore.so");
+  tree.make_file("/usr/lib/wsl/lib/libd3d12.so");
+  const auto files = find_wsl_files(tree.open_tree("/"));
+  ASSERT_TRUE(files.has_value()) << files.error().full_message();
   EXPECT_THAT(containers(files->libraries),
               ElementsAre(store + "/libcuda.so.1.1", store + "/libcuda_loader.so", store + "/libnvwgf2umx.so",
                           store + "/nvcubins.bin", store + "/nvoptix.bin", "/usr/lib/wsl/lib/libdxcore.so"));

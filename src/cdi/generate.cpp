@@ -9,6 +9,83 @@
 namespace gpulet::cdi {
 namespace {
 
+NodeFiles::GpuNodes nodes_of(const inventory::Gpu& gpu, DeviceFiles& files) {
+  NodeFiles::GpuNodes nodes;
+  nodes.node = files.gpu_node(gpu.minor);
+  bool with_drm = !gpu.mig_enabled;
+  for (const auto& mig : gpu.mig_devices) {
+    nodes.mig[{mig.gpu_instance, mig.compute_instance}] =
+        files.mig_nodes(gpu.minor, mig.gpu_instance, mig.compute_instance);
+    with_drm = with_drm || has_graphics(mig);
+  }
+  if (with_drm && gpu.pci != inventory::PciAddress{}) nodes.drm = files.drm(gpu.pci);
+  return nodes;
+}
+
+}  // namespace
+
+bool has_graphics(const inventory::MigDevice& mig) {
+  const auto attributes = mig.profile.find('+');
+  return attributes != std::string::npos && mig.profile.find("gfx", attributes) != std::string::npos;
+}
+
+NodeFiles collect_node_files(Mode mode, const Roots& roots, DeviceFiles& files,
+                             const inventory::Snapshot& snapshot) {
+  NodeFiles found;
+  switch (mode) {
+    case Mode::kNvml:
+      found.control = files.control_nodes();
+      for (const auto& gpu : snapshot.gpus) found.gpus.push_back(nodes_of(gpu, files));
+      break;
+    case Mode::kGds:
+      found.nodes = files.gds();
+      if (!found.nodes.empty()) found.mounts = find_gds_files(roots);
+      break;
+    case Mode::kMofed:
+      found.nodes = files.mofed();
+      break;
+    case Mode::kGdrcopy:
+      found.nodes = files.gdrcopy();
+      break;
+    case Mode::kNvswitch:
+      found.nodes = files.nvswitch();
+      break;
+    case Mode::kImex:
+      for (const unsigned id : files.imex_channel_ids()) {
+        if (auto node = files.imex_channel(id)) found.channels.emplace_back(id, std::move(*node));
+      }
+      break;
+    case Mode::kManagement:
+      found.nodes = files.management();
+      break;
+    case Mode::kWsl:
+      found.nodes = files.wsl();
+      break;
+  }
+  return found;
+}
+
+Result<NameStrategy> parse_name_strategy(std::string_view text) {
+  if (text == "index") return NameStrategy::kIndex;
+  if (text == "uuid") return NameStrategy::kUuid;
+  if (text == "type-index") return NameStrategy::kTypeIndex;
+  return fail(Code::kInvalidArgument,
+              "unknown device name strategy '" + std::string(text) + "'; expected index, uuid or type-index");
+}
+
+std::string gpu_name(NameStrategy strategy, const inventory::Gpu& gpu) {
+  if (strategy == NameStrategy::kUuid) return gpu.uuid.str();
+  return (strategy == NameStrategy::kTypeIndex ? "gpu" : "") + std::to_string(gpu.index);
+}
+
+std::string mig_name(NameStrategy strategy, const inventory::Gpu& gpu, const inventory::MigDevice& mig) {
+  if (strategy == NameStrategy::kUuid) return mig.uuid.str();
+  return (strategy == NameStrategy::kTypeIndex ? "mig" : "") + std::to_string(gpu.index) + ":" +
+         std::to_string(mig.index);
+}
+
+namespace {
+
 using inventory::Gpu;
 using inventory::MigDevice;
 using inventory::Snapshot;
@@ -39,20 +116,20 @@ NodeEdit node_edit(const DeviceNode& node) {
 
 class Generator {
  public:
-  Generator(const Snapshot& snapshot, const DriverFiles& driver, const Found& found,
+  Generator(const Snapshot& snapshot, const DriverFiles& driver, const NodeFiles& found,
             const GenerateOptions& options)
       : snapshot_(snapshot), driver_(driver), found_(found), options_(options) {}
 
-  Result<Generated> run() {
+  Result<GeneratedSpec> generate_spec() {
     GPULET_TRY(check_vendor(options_.vendor));
     GPULET_TRY(check_class(options_.device_class));
     spec_.kind = options_.vendor + "/" + options_.device_class;
     add_common();
     for (const auto& id : options_.device_ids) GPULET_TRY(add_by_id(id));
-    if (spec_.devices.empty()) return fail(nothing());
+    if (spec_.devices.empty()) return fail(nothing_found_error());
     if (options_.all_device && !names_.contains(kNoDevice)) add_all();
-    put_in_order(spec_);
-    return Generated{std::move(spec_), std::move(warnings_)};
+    canonicalize_spec(spec_);
+    return GeneratedSpec{std::move(spec_), std::move(warnings_)};
   }
 
  private:
@@ -88,7 +165,7 @@ class Generator {
            {&driver_.libraries, &driver_.binaries, &driver_.firmware, &driver_.configs, &driver_.sockets}) {
         add_mounts(edits, *mounts);
       }
-      edits.hooks = common_hooks(options_.hooks, host(), driver_.links, driver_.library_dirs,
+      edits.hooks = common_hooks(options_.hooks, hook_host(), driver_.links, driver_.library_dirs,
                                  options_.mode == Mode::kManagement);
     }
     edits.env.emplace_back("NVIDIA_VISIBLE_DEVICES=void");
@@ -96,7 +173,7 @@ class Generator {
     add_mounts(edits, found_.mounts);
   }
 
-  HookHost host() const {
+  HookHost hook_host() const {
     HookHost host{driver_.version.empty() ? snapshot_.driver.version : driver_.version, {}, {}, {}};
     const unsigned cuda = snapshot_.driver.cuda_version;
     if (cuda != 0) host.cuda_version = std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
@@ -128,9 +205,9 @@ class Generator {
     }
   }
 
-  // The one device `all` of the modes that have no others.
+  // The single device `all` of modes without other devices.
   Status add_single(const std::string& id) {
-    if (id != kAllDevices) return unknown(id);
+    if (id != kAllDevices) return unknown_device_error(id);
     if (found_.nodes.empty()) return {};
     ContainerEdits edits;
     add_nodes(edits, found_.nodes);
@@ -141,35 +218,35 @@ class Generator {
   }
 
   Status add_channels(const std::string& id) {
-    const std::string wanted = id.starts_with("channel") ? id.substr(7) : id;
-    bool there = id == kAllDevices;
+    const std::string channel = id.starts_with("channel") ? id.substr(7) : id;
+    bool matched = id == kAllDevices;
     for (const auto& [number, node] : found_.channels) {
-      if (id != kAllDevices && wanted != std::to_string(number)) continue;
-      there = true;
+      if (id != kAllDevices && channel != std::to_string(number)) continue;
+      matched = true;
       ContainerEdits edits;
       add_node(edits, node);
       add_device(std::to_string(number), std::move(edits));
     }
-    return there ? Status{} : unknown(id);
+    return matched ? Status{} : unknown_device_error(id);
   }
 
   Status add_gpus(const std::string& id) {
-    bool there = id == kAllDevices;
+    bool matched = id == kAllDevices;
     for (std::size_t i = 0; i < snapshot_.gpus.size() && i < found_.gpus.size(); ++i) {
       const Gpu& gpu = snapshot_.gpus[i];
       const bool whole = id == kAllDevices || is_named(id, [&](auto s) { return gpu_name(s, gpu); });
-      there = there || whole;
+      matched = matched || whole;
       if (!gpu.mig_enabled) {
         if (whole) add_gpu(gpu, found_.gpus[i]);
         continue;
       }
       for (const auto& mig : gpu.mig_devices) {
         const bool named = is_named(id, [&](auto s) { return mig_name(s, gpu, mig); });
-        there = there || named;
+        matched = matched || named;
         if (whole || named) add_mig(gpu, mig, found_.gpus[i]);
       }
     }
-    return there ? Status{} : unknown(id);
+    return matched ? Status{} : unknown_device_error(id);
   }
 
   template <class Name>
@@ -178,26 +255,26 @@ class Generator {
            id == name(NameStrategy::kTypeIndex);
   }
 
-  void add_gpu(const Gpu& gpu, const Found::GpuNodes& nodes) {
+  void add_gpu(const Gpu& gpu, const NodeFiles::GpuNodes& nodes) {
     const std::string about = "GPU " + std::to_string(gpu.index);
     if (gpu.uuid.empty() || (gpu.unreadable && gpu.model.empty()))
-      return left_out(about, "it cannot be read");
+      return warn_left_out(about, "it cannot be read");
     if (!nodes.node)
-      return left_out(about, "there is no device node /dev/nvidia" + std::to_string(gpu.minor));
+      return warn_left_out(about, "there is no device node /dev/nvidia" + std::to_string(gpu.minor));
     ContainerEdits edits;
     add_node(edits, *nodes.node);
     add_drm(edits, nodes);
     for (const auto strategy : options_.names) add_device(gpu_name(strategy, gpu), edits);
   }
 
-  void add_mig(const Gpu& gpu, const MigDevice& mig, const Found::GpuNodes& nodes) {
+  void add_mig(const Gpu& gpu, const MigDevice& mig, const NodeFiles::GpuNodes& nodes) {
     const std::string about = "MIG device " + std::to_string(gpu.index) + ":" + std::to_string(mig.index);
     if (!nodes.node)
-      return left_out(about, "there is no device node /dev/nvidia" + std::to_string(gpu.minor));
+      return warn_left_out(about, "there is no device node /dev/nvidia" + std::to_string(gpu.minor));
     constexpr std::size_t kCapabilities = 2;  // of the GPU instance and of the compute instance
     const auto caps = nodes.mig.find({mig.gpu_instance, mig.compute_instance});
     if (caps == nodes.mig.end() || caps->second.size() != kCapabilities) {
-      return left_out(about, "its capabilities in /dev/nvidia-caps are not there");
+      return warn_left_out(about, "its capabilities in /dev/nvidia-caps do not exist");
     }
     ContainerEdits edits;
     add_node(edits, *nodes.node);
@@ -210,7 +287,7 @@ class Generator {
     for (const auto strategy : options_.names) add_device(mig_name(strategy, gpu, mig), edits);
   }
 
-  void add_drm(ContainerEdits& edits, const Found::GpuNodes& nodes) {
+  void add_drm(ContainerEdits& edits, const NodeFiles::GpuNodes& nodes) {
     add_nodes(edits, nodes.drm.nodes);
     edits.hooks = device_hooks(options_.hooks, nodes.drm.links, edits.device_nodes);
     for (const auto& link : nodes.drm.links) {
@@ -223,38 +300,38 @@ class Generator {
     spec_.devices.push_back({std::move(name), {}, std::move(edits)});
   }
 
-  // The links of all GPUs by one process: they are the arguments of one hook.
+  // One process makes the links of all GPUs: they are the arguments of one hook.
   void add_all() {
     if (!names_.insert(std::string(kAllDevices)).second) return;
     ContainerEdits all;
     for (const auto& device : spec_.devices) {
       ContainerEdits edits = device.edits;
       edits.hooks.clear();
-      append(all, edits);
+      append_edits(all, edits);
     }
     all.hooks = device_hooks(options_.hooks, links_, all.device_nodes);
     spec_.devices.push_back({std::string(kAllDevices), {}, std::move(all)});
   }
 
-  void left_out(const std::string& device, const std::string& why) {
+  void warn_left_out(const std::string& device, const std::string& why) {
     std::string line = device + " is left out: " + why;
     if (std::ranges::find(warnings_, line) == warnings_.end()) warnings_.push_back(std::move(line));
   }
 
-  Status unknown(const std::string& id) const {
+  Status unknown_device_error(const std::string& id) const {
     return fail(Code::kNotFound,
-                "there is no device '" + id + "' in mode " + std::string(name(options_.mode)));
+                "there is no device '" + id + "' in mode " + std::string(mode_name(options_.mode)));
   }
 
-  Error nothing() const {
-    std::string why = "there are no devices in mode " + std::string(name(options_.mode));
+  Error nothing_found_error() const {
+    std::string why = "there are no devices in mode " + std::string(mode_name(options_.mode));
     if (!warnings_.empty()) why += ": " + warnings_.front();
     return {Code::kNotFound, why, spec_.kind};
   }
 
   const Snapshot& snapshot_;
   const DriverFiles& driver_;
-  const Found& found_;
+  const NodeFiles& found_;
   const GenerateOptions& options_;
   Spec spec_;
   std::set<std::string, std::less<>> names_;
@@ -264,24 +341,88 @@ class Generator {
 
 }  // namespace
 
-std::string_view name(Mode mode) { return std::ranges::find(kModes, mode, &ModeName::mode)->name; }
+std::string_view mode_name(Mode mode) { return std::ranges::find(kModes, mode, &ModeName::mode)->name; }
 
-std::string_view class_of(Mode mode) {
+std::string_view mode_class(Mode mode) {
   return std::ranges::find(kModes, mode, &ModeName::mode)->device_class;
 }
 
 Result<Mode> parse_mode(std::string_view text) {
   const auto found = std::ranges::find(kModes, text, &ModeName::name);
   if (found != kModes.end()) return found->mode;
-  if (text == "csv") return fail(Code::kUnsupported, "mode csv is for Tegra, which gpulet does not know");
+  if (text == "csv") return fail(Code::kUnsupported, "mode csv is for Tegra, which gpulet does not support");
   std::string names = "auto";
   for (const auto& mode : kModes) names += ", " + std::string(mode.name);
-  return fail(Code::kInvalidArgument, "there is no mode '" + std::string(text) + "': " + names);
+  return fail(Code::kInvalidArgument, "unknown mode '" + std::string(text) + "'; expected one of " + names);
 }
 
-Result<Generated> generate(const Snapshot& snapshot, const DriverFiles& driver, const Found& found,
-                           const GenerateOptions& options) {
-  return Generator(snapshot, driver, found, options).run();
+Result<GeneratedSpec> generate(const Snapshot& snapshot, const DriverFiles& driver, const NodeFiles& found,
+                               const GenerateOptions& options) {
+  return Generator(snapshot, driver, found, options).generate_spec();
+}
+
+namespace {
+
+void add_all(std::vector<std::string>& to, const std::vector<std::string>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+}  // namespace
+
+NodeSpecs make_node_specs(const Roots& roots, const inventory::Snapshot& snapshot,
+                          const NodeSpecOptions& options) {
+  NodeSpecs result;
+  auto files = DeviceFiles::scan_dev_root(roots);
+  GenerateOptions generating;
+  generating.vendor = options.vendor;
+  generating.names = {options.names};
+  generating.all_device = false;
+  generating.hooks = options.hooks;
+  generating.additional_gids = options.additional_gids;
+  const auto add = [&](Mode mode, const DriverFiles& driver) -> Status {
+    generating.mode = mode;
+    generating.device_class = mode_class(mode);
+    GPULET_TRY_ASSIGN(
+        auto made, generate(snapshot, driver, collect_node_files(mode, roots, files, snapshot), generating));
+    add_all(result.warnings, made.warnings);
+    result.specs.push_back(std::move(made.spec));
+    return {};
+  };
+  if (const auto driver = find_driver_files(roots, snapshot.driver.version, options.driver); !driver) {
+    result.no_gpus = driver.error();
+  } else {
+    add_all(result.warnings, driver->warnings);
+    if (const auto done = add(Mode::kNvml, *driver); !done) result.no_gpus = done.error();
+  }
+  const std::array<std::pair<bool, Mode>, 4> others{{{options.gds, Mode::kGds},
+                                                     {options.mofed, Mode::kMofed},
+                                                     {options.gdrcopy, Mode::kGdrcopy},
+                                                     {options.imex, Mode::kImex}}};
+  for (const auto& [enabled, mode] : others) {
+    if (!enabled) continue;
+    const auto done = add(mode, {});
+    // Most nodes have no IMEX channel, but a requested class that is missing is worth a warning.
+    if (!done && mode != Mode::kImex) result.warnings.push_back(done.error().full_message());
+  }
+  add_all(result.warnings, files.warnings());
+  return result;
+}
+
+Status apply_feature_flag(const std::string& flag, DriverFileOptions& driver, bool& additional_gids) {
+  if (flag == "enable-explicit-driver-libraries") {
+    driver.explicit_libraries = true;
+  } else if (flag == "disable-ipc-discoverer") {
+    driver.sockets = false;
+  } else if (flag == "additional-gids-for-device-nodes") {
+    additional_gids = true;
+  } else if (flag == "no-additional-gids-for-device-nodes") {
+    additional_gids = false;
+  } else if (flag != "disable-nvsandboxutils" && flag != "enable-coherent-annotations" &&
+             flag !=
+                 "disable-multiple-csv-devices") {  // affects libraries and machines that are not read here
+    return fail(Code::kInvalidArgument, "unknown feature flag '" + flag + "'");
+  }
+  return {};
 }
 
 }  // namespace gpulet::cdi

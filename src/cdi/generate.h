@@ -1,5 +1,6 @@
-// A CDI document from what is there: the GPUs of a Snapshot, the driver's files, the device nodes. `collect`
-// looks at the nodes; `generate` is pure and gives the same bytes for the same input.
+// Generates a CDI document from the GPUs of a Snapshot, the driver's files and the device nodes.
+// collect_node_files reads the nodes; generate is pure and returns the same bytes for the same
+// input.
 #pragma once
 
 #include <map>
@@ -13,22 +14,34 @@
 #include "cdi/device_files.h"
 #include "cdi/driver_files.h"
 #include "cdi/hooks.h"
-#include "cdi/names.h"
 #include "cdi/spec.h"
+#include "cdi/spec_parser.h"
 #include "inventory/snapshot.h"
 
 namespace gpulet::cdi {
 
 // As nvidia-ctk's --mode, without csv (Tegra) and auto.
 enum class Mode { kNvml, kGds, kMofed, kGdrcopy, kNvswitch, kImex, kManagement, kWsl };
-std::string_view name(Mode mode);
+std::string_view mode_name(Mode mode);
 // Errors: kInvalidArgument, kUnsupported for csv.
 Result<Mode> parse_mode(std::string_view text);
-// The class that devices of this mode have in the agent's specs: "gpu", "imex-channel", "gds", …
-std::string_view class_of(Mode mode);
+// The class of this mode's devices in the agent's specs: "gpu", "imex-channel", "gds", …
+std::string_view mode_class(Mode mode);
 
-// What a mode's containers need beside the driver's files.
-struct Found {
+// Names of GPUs and MIG devices: by index ("0", "0:1"), by uuid, by type and index ("gpu0",
+// "mig0:1"). Source: nvidia-ctk's --device-name-strategy.
+enum class NameStrategy { kIndex, kUuid, kTypeIndex };
+// "index", "uuid", "type-index". Errors: kInvalidArgument.
+Result<NameStrategy> parse_name_strategy(std::string_view text);
+
+std::string gpu_name(NameStrategy strategy, const inventory::Gpu& gpu);
+std::string mig_name(NameStrategy strategy, const inventory::Gpu& gpu, const inventory::MigDevice& mig);
+
+inline constexpr std::string_view kAllDevices = "all";
+inline constexpr std::string_view kNoDevice = "none";
+
+// What a mode's containers need besides the driver's files.
+struct NodeFiles {
   struct GpuNodes {
     std::optional<DeviceNode> node;
     DeviceFiles::Drm drm;
@@ -36,41 +49,71 @@ struct Found {
     std::map<std::pair<unsigned, unsigned>, std::vector<DeviceNode>> mig;
   };
   std::vector<DeviceNode> control;                        // kNvml: for every container
-  std::vector<GpuNodes> gpus;                             // kNvml: as Snapshot::gpus
+  std::vector<GpuNodes> gpus;                             // kNvml: in the order of Snapshot::gpus
   std::vector<std::pair<unsigned, DeviceNode>> channels;  // kImex
-  std::vector<DeviceNode> nodes;                          // all others
+  std::vector<DeviceNode> nodes;                          // all other modes
   std::vector<FileMount> mounts;                          // kGds
 };
-// Whether a MIG device can draw, by its profile's attribute ("1g.24gb+gfx"): it gets its GPU's /dev/dri
-// nodes.
+// Whether a MIG device supports graphics, by its profile's attribute ("1g.24gb+gfx"): it gets its
+// GPU's /dev/dri nodes.
 bool has_graphics(const inventory::MigDevice& mig);
-Found collect(Mode mode, const Roots& roots, DeviceFiles& files, const inventory::Snapshot& snapshot);
+NodeFiles collect_node_files(Mode mode, const Roots& roots, DeviceFiles& files,
+                             const inventory::Snapshot& snapshot);
 
 struct GenerateOptions {
   Mode mode = Mode::kNvml;
   std::string vendor = "nvidia.com";
   std::string device_class = "gpu";
-  // A device for each; equal names once.
+  // A device for each strategy; equal names once.
   std::vector<NameStrategy> names = {NameStrategy::kIndex, NameStrategy::kUuid};
   // "all", "none", GPUs and MIG devices by any of their names, IMEX channels as "3" or "channel3".
   std::vector<std::string> device_ids = {"all"};
-  bool all_device = true;  // also a device `all`, which is all of them
+  bool all_device = true;  // also a device `all` with all of them
   HookOptions hooks = {};
-  // Where a node is for its group alone (/dev/dri): the container's process joins the group. It needs CDI
-  // 0.7.0, which containerd 1.7 and Podman 4 refuse with the whole document; without it an engine makes the
-  // node the property of the container's user, which is enough unless that is in a user namespace of its own.
+  // Add the group of nodes that only a group can use (/dev/dri) to the container's process. This
+  // needs CDI 0.7.0, with which containerd 1.7 and Podman 4 refuse the whole document. Without it
+  // the engine gives the node to the container's user, which is enough unless the container has a
+  // user namespace.
   bool additional_gids = false;
 };
 
-struct Generated {
+struct GeneratedSpec {
   Spec spec;
-  std::vector<std::string> warnings;  // devices that were left out, and why
+  std::vector<std::string> warnings;  // devices left out, with the cause
 };
 
-// `driver`: of kNvml, kManagement and kWsl; not looked at otherwise.
-// Errors: kNotFound: nothing to offer (no node of this mode's, no GPU of `device_ids`); kInvalidArgument:
-// vendor, class or a device id is no name.
-Result<Generated> generate(const inventory::Snapshot& snapshot, const DriverFiles& driver, const Found& found,
-                           const GenerateOptions& options);
+// `driver` is used by kNvml, kManagement and kWsl only. Errors: kNotFound if there is nothing to
+// offer (no node of this mode, no GPU of `device_ids`); kInvalidArgument if vendor, class or a
+// device id is not a valid name.
+Result<GeneratedSpec> generate(const inventory::Snapshot& snapshot, const DriverFiles& driver,
+                               const NodeFiles& found, const GenerateOptions& options);
+
+// The documents whose devices the agent's device plugin returns to the kubelet: one for each class
+// that the node has, of the kinds
+// k8s.device-plugin.nvidia.com/{gpu,gds,mofed,gdrcopy,imex-channel}.
+struct NodeSpecOptions {
+  std::string vendor = "k8s.device-plugin.nvidia.com";
+  NameStrategy names = NameStrategy::kUuid;  // --device-id-strategy
+  bool gds = false, mofed = false, gdrcopy = false;
+  bool imex = true;  // the existing channels
+  HookOptions hooks = {};
+  DriverFileOptions driver = {};
+  bool additional_gids = false;
+};
+
+struct NodeSpecs {
+  std::vector<Spec> specs;  // gpu first; without the classes that the node does not have
+  std::vector<std::string> warnings;
+  // Why there is no GPU document, for example because the driver's files are missing.
+  std::optional<Error> no_gpus;
+};
+
+// Reads the roots: some 250 system calls. Errors: none; see no_gpus.
+NodeSpecs make_node_specs(const Roots& roots, const inventory::Snapshot& snapshot,
+                          const NodeSpecOptions& options);
+
+// Applies one of --cdi-feature-flags (NVIDIA's and `additional-gids-for-device-nodes`). Errors:
+// kInvalidArgument for an unknown one.
+Status apply_feature_flag(const std::string& flag, DriverFileOptions& driver, bool& additional_gids);
 
 }  // namespace gpulet::cdi

@@ -16,20 +16,20 @@ constexpr const char* kDeviceParams = "disable-device-node-modification";
 constexpr const char* kAppProfile = "update-application-profile";
 constexpr const char* kChmod = "chmod";
 constexpr const char* kAll = "all";
-// The steps of one gpulet-hook process, in its order.
+// The steps of one gpulet-hook process, in order.
 constexpr std::array kSteps{kCheckRequirements, kLinks, kCudaCompat, kLdcache, kDeviceParams, kAppProfile};
 
-std::string program(const HookOptions& options) { return std::string(text::base_name(options.path)); }
+std::string hook_program(const HookOptions& options) { return std::string(text::base_name(options.path)); }
 
-bool is_ours(const HookOptions& options) { return program(options) == "gpulet-hook"; }
+bool is_ours(const HookOptions& options) { return hook_program(options) == "gpulet-hook"; }
 
 bool is_off(const HookOptions& options, std::string_view name) {
   if (options.enabled.contains(name)) return false;
   return options.disabled.contains(name) || options.disabled.contains(kAll);
 }
 
-HookEdit hook(const HookOptions& options, const char* name, const std::vector<std::string>& arguments) {
-  HookEdit edit{"createContainer", options.path, {program(options)}};
+HookEdit make_hook(const HookOptions& options, const char* name, const std::vector<std::string>& arguments) {
+  HookEdit edit{"createContainer", options.path, {hook_program(options)}};
   if (edit.args.front() == "nvidia-ctk") edit.args.emplace_back("hook");
   edit.args.emplace_back(name);
   edit.args.insert(edit.args.end(), arguments.begin(), arguments.end());
@@ -46,19 +46,19 @@ std::vector<std::string> link_arguments(const std::vector<Link>& links) {
   return arguments;
 }
 
-std::vector<std::string> folder_arguments(const HookOptions& options,
-                                          const std::vector<std::string>& folders) {
+std::vector<std::string> directory_arguments(const HookOptions& options,
+                                             const std::vector<std::string>& directories) {
   std::vector<std::string> arguments;
   if (!options.ldconfig_path.empty()) arguments = {"--ldconfig-path", options.ldconfig_path};
-  for (const auto& folder : folders) {
+  for (const auto& directory : directories) {
     arguments.emplace_back("--folder");
-    arguments.push_back(folder);
+    arguments.push_back(directory);
   }
   return arguments;
 }
 
 std::vector<HookEdit> one_hook(const HookOptions& options, const HookHost& host,
-                               const std::vector<Link>& links, const std::vector<std::string>& folders,
+                               const std::vector<Link>& links, const std::vector<std::string>& directories,
                                bool management) {
   std::vector<std::string> left_out;
   for (const char* step : kSteps) {
@@ -75,7 +75,7 @@ std::vector<HookEdit> one_hook(const HookOptions& options, const HookHost& host,
   };
   if (!is_off(options, kLinks)) add(link_arguments(links));
   if (!is_off(options, kLdcache)) {
-    for (const auto& folder : folders) add({"--folder", folder});
+    for (const auto& directory : directories) add({"--folder", directory});
     add_pair("--ldconfig-path", options.ldconfig_path);
   }
   add_pair("--host-driver-version", host.driver_version);
@@ -83,7 +83,7 @@ std::vector<HookEdit> one_hook(const HookOptions& options, const HookHost& host,
   add_pair("--host-arch", host.arch);
   add_pair("--host-brand", host.brand);
   for (const auto& step : left_out) arguments.push_back("--disable=" + step);
-  return {hook(options, "create-container", arguments)};
+  return {make_hook(options, "create-container", arguments)};
 }
 
 }  // namespace
@@ -93,22 +93,23 @@ Status check_hook_name(const std::string& name, bool all_allowed) {
   names.emplace_back(kChmod);
   if (all_allowed) names.emplace_back(kAll);
   if (std::ranges::find(names, name) != names.end()) return {};
-  return fail(Code::kInvalidArgument, "there is no hook '" + name + "': " + text::join(names, ", "));
+  return fail(Code::kInvalidArgument,
+              "unknown hook '" + name + "'; expected one of " + text::join(names, ", "));
 }
 
 std::vector<HookEdit> common_hooks(const HookOptions& options, const HookHost& host,
-                                   const std::vector<Link>& links, const std::vector<std::string>& folders,
-                                   bool management) {
-  if (is_ours(options)) return one_hook(options, host, links, folders, management);
+                                   const std::vector<Link>& links,
+                                   const std::vector<std::string>& directories, bool management) {
+  if (is_ours(options)) return one_hook(options, host, links, directories, management);
   std::vector<HookEdit> hooks;
   const auto add = [&](const char* name, const std::vector<std::string>& arguments) {
-    if (!is_off(options, name)) hooks.push_back(hook(options, name, arguments));
+    if (!is_off(options, name)) hooks.push_back(make_hook(options, name, arguments));
   };
   if (!links.empty()) add(kLinks, link_arguments(links));
   std::vector<std::string> compat;
   if (!host.driver_version.empty()) compat = {"--host-driver-version=" + host.driver_version};
   add(kCudaCompat, compat);
-  add(kLdcache, folder_arguments(options, folders));
+  add(kLdcache, directory_arguments(options, directories));
   if (!management || options.enabled.contains(kDeviceParams)) add(kDeviceParams, {});
   if (!management || options.enabled.contains(kAppProfile)) add(kAppProfile, {});
   return hooks;
@@ -118,17 +119,17 @@ std::vector<HookEdit> device_hooks(const HookOptions& options, const std::vector
                                    const std::vector<NodeEdit>& nodes) {
   std::vector<HookEdit> hooks;
   if (!links.empty() && !is_off(options, kLinks)) {
-    hooks.push_back(hook(options, kLinks, link_arguments(links)));
+    hooks.push_back(make_hook(options, kLinks, link_arguments(links)));
   }
   if (!options.enabled.contains(kChmod)) return hooks;
   std::vector<std::string> arguments{"--mode", "755"};
-  for (const char* folder : {"/dev/dri", "/dev/nvidia-caps"}) {
-    const std::string prefix = std::string(folder) + "/";
+  for (const char* directory : {"/dev/dri", "/dev/nvidia-caps"}) {
+    const std::string prefix = std::string(directory) + "/";
     if (std::ranges::any_of(nodes, [&](const NodeEdit& node) { return node.path.starts_with(prefix); })) {
-      arguments.insert(arguments.end(), {"--path", folder});
+      arguments.insert(arguments.end(), {"--path", directory});
     }
   }
-  if (arguments.size() > 2) hooks.push_back(hook(options, kChmod, arguments));
+  if (arguments.size() > 2) hooks.push_back(make_hook(options, kChmod, arguments));
   return hooks;
 }
 

@@ -10,7 +10,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 const std::vector<Link> kLinks{{"libcuda.so.1", "/usr/lib64/libcuda.so"}};
-const std::vector<std::string> kFolders{"/usr/lib64", "/usr/lib64/vdpau"};
+const std::vector<std::string> kDirectories{"/usr/lib64", "/usr/lib64/vdpau"};
 const HookHost kHost{"570.124.06", "12.8", "9.0", "tesla"};
 
 std::vector<std::vector<std::string>> arguments(const std::vector<HookEdit>& hooks) {
@@ -23,9 +23,9 @@ std::vector<std::vector<std::string>> arguments(const std::vector<HookEdit>& hoo
   return all;
 }
 
-TEST(Hooks, OursIsOneProcessForAll) {
+TEST(Hooks, WritesOneProcessForGpuletHook) {
   HookOptions options{"/opt/gpulet/gpulet-hook", "/sbin/ldconfig.real"};
-  const auto hooks = common_hooks(options, kHost, kLinks, kFolders, false);
+  const auto hooks = common_hooks(options, kHost, kLinks, kDirectories, false);
   EXPECT_THAT(arguments(hooks),
               ElementsAre(ElementsAre(
                   "gpulet-hook", "create-container", "--link", "libcuda.so.1::/usr/lib64/libcuda.so",
@@ -36,14 +36,14 @@ TEST(Hooks, OursIsOneProcessForAll) {
   EXPECT_THAT(hooks[0].env, ElementsAre("GPULET_HOOK=1"));
 }
 
-TEST(Hooks, OursSaysWhatIsOff) {
+TEST(Hooks, ListsWhatIsDisabled) {
   HookOptions options{"/usr/bin/gpulet-hook"};
   options.disabled = {"create-symlinks", "update-ldcache"};
-  EXPECT_THAT(arguments(common_hooks(options, {}, kLinks, kFolders, false)),
+  EXPECT_THAT(arguments(common_hooks(options, {}, kLinks, kDirectories, false)),
               ElementsAre(ElementsAre("gpulet-hook", "create-container", "--disable=create-symlinks",
                                       "--disable=update-ldcache")));
   options.disabled = {"all"};
-  EXPECT_THAT(common_hooks(options, kHost, kLinks, kFolders, false), IsEmpty());
+  EXPECT_THAT(common_hooks(options, kHost, kLinks, kDirectories, false), IsEmpty());
   options.enabled = {"update-ldcache"};
   EXPECT_THAT(arguments(common_hooks(options, {}, kLinks, {"/a"}, false)),
               ElementsAre(ElementsAre(
@@ -56,9 +56,9 @@ TEST(Hooks, OursSaysWhatIsOff) {
                               "--disable=update-application-profile")));
 }
 
-TEST(Hooks, NvidiasAreOneEach) {
+TEST(Hooks, WritesNvidiasOneByOne) {
   HookOptions options{"/usr/bin/nvidia-cdi-hook", "/sbin/ldconfig"};
-  const auto hooks = common_hooks(options, kHost, kLinks, kFolders, false);
+  const auto hooks = common_hooks(options, kHost, kLinks, kDirectories, false);
   EXPECT_THAT(
       arguments(hooks),
       ElementsAre(
@@ -78,7 +78,7 @@ TEST(Hooks, NvidiasAreOneEach) {
   EXPECT_EQ(common_hooks({"/usr/bin/nvidia-cdi-hook"}, kHost, {}, {}, true).size(), 2u);
 }
 
-TEST(Hooks, OfADevice) {
+TEST(Hooks, WritesTheHooksOfADevice) {
   const std::vector<Link> links{{"../card0", "/dev/dri/by-path/pci-0000:01:00.0-card"}};
   const std::vector<NodeEdit> nodes{{"/dev/nvidia0"}, {"/dev/dri/card0"}};
   HookOptions options;
@@ -93,7 +93,7 @@ TEST(Hooks, OfADevice) {
               ElementsAre(ElementsAre("nvidia-cdi-hook", "chmod", "--mode", "755", "--path", "/dev/dri")));
 }
 
-TEST(Hooks, NamesAreKnown) {
+TEST(Hooks, ChecksNames) {
   for (const char* good : {"create-symlinks", "chmod", "check-requirements", "all"}) {
     EXPECT_TRUE(check_hook_name(good, true)) << good;
   }

@@ -1,10 +1,10 @@
-// The loader's cache of a driver root: bytes that a driver container may have put there.
+// The loader's cache of a driver root, which a driver container may have written.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
-#include "cdi/ld_cache.h"
+#include "cdi/driver_files.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

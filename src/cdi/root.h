@@ -1,18 +1,24 @@
-// A directory that stands for "/": the driver's root, the one that holds dev/, /proc or /sys. Paths are told
-// in terms of the root ("/usr/lib64/libcuda.so.1") and resolved inside it by the kernel, absolute links too,
-// so that Debian's alternatives are followed within a driver container and no link leads out.
+// A directory that stands for "/": the driver's root, the one that holds dev/, /proc or /sys. Paths
+// are relative to the root ("/usr/lib64/libcuda.so.1"). The kernel resolves them inside it,
+// absolute links too, so Debian's alternatives work within a driver container and no link leads
+// out.
 //
-// The same directory often has two names: the one that this process sees (a mount in the agent's container)
-// and the one that the container engine on the host sees, which is what a CDI spec must say: `host_path`.
+// The same directory often has two names: the one that this process sees (a mount in the agent's
+// container) and the one on the host, which a CDI spec must have: `host_path`.
 //
-// Nothing here opens a file that is not a folder or, to read it, a regular one: a FIFO or a device in a
-// hostile root is seen by its type and never opened for reading. One folder is listed with few system calls
-// (open, two getdents, close), and names are matched in memory afterwards.
+// Only directories are opened, and regular files for reading. A FIFO or a device in a hostile root
+// is recognised by its type and never opened. Listing a directory takes few system calls (open, two
+// getdents, close); names are then matched in memory.
 #pragma once
 
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,7 +30,7 @@
 
 namespace gpulet::cdi {
 
-enum class FileType { kRegular, kFolder, kLink, kCharacterDevice, kSocket, kOther };
+enum class FileType { kRegular, kDirectory, kLink, kCharacterDevice, kSocket, kOther };
 
 struct FileStatus {
   FileType type = FileType::kOther;
@@ -34,32 +40,35 @@ struct FileStatus {
   unsigned major = 0, minor = 0;  // of a character device
 };
 
-// More names than this in one folder are an error: 2^17, four times the IMEX channels of the largest set-up.
-inline constexpr std::size_t kMaxFolderEntries = 1u << 17;
+// Larger directories are an error. 2^17 is four times the IMEX channels of the largest
+// configuration.
+inline constexpr std::size_t kMaxDirectoryEntries = 1u << 17;
 
-// A folder as it was listed: its names in bytewise order, and the descriptor to look closer at one of them.
-class Folder {
+// A listed directory: its names in bytewise order, and a descriptor to examine entries.
+class Directory {
  public:
   struct Entry {
-    std::string_view name;             // lives as long as the folder
+    std::string_view name;             // valid as long as the directory
     FileType type = FileType::kOther;  // of the entry itself: a link is kLink
   };
 
-  const std::string& path() const { return path_; }  // links resolved, in terms of the root: "/usr/lib"
+  const std::string& resolved_path() const {
+    return path_;
+  }  // links resolved, relative to the root: "/usr/lib"
   std::size_t size() const { return entries_.size(); }
   Entry entry(std::size_t index) const;
   // Index range [first, last) of the names that begin with `prefix`.
   std::pair<std::size_t, std::size_t> with_prefix(std::string_view prefix) const;
-  bool has(std::string_view name) const;
-  // kOther where there is no such name; ask `has` to tell it from a block device.
+  bool contains_entry(std::string_view name) const;
+  // kOther also if there is no such name; see contains_entry.
   FileType type_of(std::string_view name) const;
 
-  // Of the entry itself, links not followed. Errors: kNotFound, kIo.
-  Result<FileStatus> status(std::string_view name) const;
-  // What a link says. Errors: kFailedPrecondition when it is no link.
+  // Status of the entry itself, without following links. Errors: kNotFound, kIo.
+  Result<FileStatus> entry_status(std::string_view name) const;
+  // A link's target. Errors: kFailedPrecondition if the entry is not a link.
   Result<std::string> read_link(std::string_view name) const;
 
-  // Fills in the names; Root::list has done so.
+  // Reads the names. list_directory has already done so.
   Status read_entries();
 
  private:
@@ -68,52 +77,54 @@ class Folder {
     std::uint32_t offset = 0, length = 0;
     FileType type = FileType::kOther;
   };
-  Folder(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
-  std::string_view name_of(const Name& entry) const { return {names_.data() + entry.offset, entry.length}; }
+  Directory(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}
+  std::string_view entry_name(const Name& entry) const {
+    return {names_.data() + entry.offset, entry.length};
+  }
   std::vector<Name>::const_iterator find(std::string_view name) const;
 
   std::string path_;
   FileDescriptor fd_;
-  std::string names_;  // all names, one behind the other with a zero each
+  std::string names_;  // all names, each followed by a zero
   std::vector<Name> entries_;
 };
 
 class Root {
  public:
-  // `host_path` empty: the same as `path`. Errors: kNotFound, kPermissionDenied, kInvalidArgument when either
-  // is not absolute.
-  static Result<Root> open(const std::string& path, const std::string& host_path = {});
+  // `host_path` empty: the same as `path`. Errors: kNotFound, kPermissionDenied; kInvalidArgument
+  // if either is not absolute.
+  static Result<Root> open_root(const std::string& path, const std::string& host_path = {});
 
-  const std::string& path() const { return directory_.path(); }
+  const std::string& root_path() const { return directory_.root_path(); }
   const std::string& host_path() const { return host_path_; }
-  // The host's name of a path in this root: "/run/nvidia/driver" + "/usr/bin/nvidia-smi".
+  // The host's path of a path in this root: "/run/nvidia/driver" + "/usr/bin/nvidia-smi".
   std::string on_host(std::string_view path) const;
-  // The other way: the path in this root of what the host calls `path`; nullopt when that is outside.
+  // The reverse: the path in this root of a host path; nullopt if that is outside.
   std::optional<std::string> from_host(std::string_view path) const;
 
-  // Every link followed inside the root: the path of what is there. Errors: kNotFound; kIo for a loop.
-  Result<std::string> resolve(std::string_view path) const;
+  // Follows every link inside the root. Errors: kNotFound; kIo for a loop.
+  Result<std::string> resolve_path(std::string_view path) const;
   bool exists(std::string_view path) const;
-  Result<FileStatus> status(std::string_view path) const;       // links followed
-  Result<FileStatus> link_status(std::string_view path) const;  // the last component not followed
+  Result<FileStatus> file_status(std::string_view path) const;  // links followed
+  Result<FileStatus> link_status(std::string_view path) const;  // the last component is not followed
   Result<std::string> read_link(std::string_view path) const;
-  // Resolved path and status by one open.
+  // Resolved path and status with one open.
   struct Resolved {
     std::string path;
     FileStatus status;
   };
-  Result<Resolved> look(std::string_view path) const;
+  Result<Resolved> resolve_with_status(std::string_view path) const;
 
-  // Errors: kNotFound, kPermissionDenied; kInvalidArgument beyond kMaxFolderEntries.
-  Result<Folder> list(std::string_view folder) const;
-  // Without its names yet: for who has perhaps listed it by another path.
-  Result<Folder> open_folder(std::string_view folder) const;
-  // The paths that match `pattern`, whose last component may hold `*`: "/dev/nvidia-fs*". Bytewise order;
-  // empty when the folder is not there.
+  // Errors: kNotFound, kPermissionDenied; kInvalidArgument beyond kMaxDirectoryEntries.
+  Result<Directory> list_directory(std::string_view directory) const;
+  // Does not read the names yet, because the directory may be listed under another path.
+  Result<Directory> open_directory(std::string_view directory) const;
+  // The paths that match `pattern`, whose last component may contain `*`: "/dev/nvidia-fs*".
+  // Bytewise order; empty if the directory does not exist.
   std::vector<std::string> glob(std::string_view pattern) const;
 
-  // A regular file's content; kFailedPrecondition for anything else, which is not opened for reading.
-  Result<std::string> read(std::string_view path, std::size_t max_bytes = kMaxFileBytes) const;
+  // A regular file's content; kFailedPrecondition for anything else, which is not opened.
+  Result<std::string> read_regular_file(std::string_view path, std::size_t max_bytes = kMaxFileBytes) const;
 
  private:
   Root(RootDirectory directory, std::string host_path)
@@ -123,20 +134,20 @@ class Root {
     std::string path;
   };
   Result<Opened> open_resolved(std::string_view path, int flags) const;
-  Result<std::string> path_of(int fd) const;
+  Result<std::string> descriptor_path(int fd) const;
 
   RootDirectory directory_;
-  std::string true_path_;  // what the kernel calls it, empty for "/": what resolved paths begin with
-  std::string host_path_;  // without a slash at its end, "/" for the host's own root
+  std::string true_path_;  // the kernel's path of it, empty for "/": prefix of resolved paths
+  std::string host_path_;  // without a trailing slash; "/" for the host's own root
 };
 
-// `*` stands for any run of characters, all else for itself.
-bool matches(std::string_view pattern, std::string_view name);
+// `*` matches any run of characters.
+bool matches_glob(std::string_view pattern, std::string_view name);
 // "/a//b/../c/" → "/a/c"; never above "/".
-std::string normalised(std::string_view path);
+std::string normalize_path(std::string_view path);
 
-// Where a node's things are. `dev` is the folder that holds dev/ (nvidia-ctk's --dev-root), `proc` and `sys`
-// are /proc and /sys themselves.
+// The roots of a node. `dev` is the directory that holds dev/ (nvidia-ctk's --dev-root); `proc` and
+// `sys` are /proc and /sys themselves.
 struct Roots {
   Root driver;
   Root dev;
@@ -147,12 +158,55 @@ struct Roots {
 struct RootPaths {
   std::string driver = "/";
   std::string driver_on_host = {};  // empty: as `driver`
-  std::string dev = {};             // empty: as the driver's, when that holds dev/nvidiactl, else "/"
+  std::string dev = {};             // empty: as the driver's if that holds dev/nvidiactl, else "/"
   std::string dev_on_host = {};     // empty: as `dev`
   std::string proc = "/proc";
   std::string sys = "/sys";
 };
-// Errors: the first root that cannot be opened, named.
+// Errors: those of the first root that cannot be opened, with its name.
 Result<Roots> open_roots(const RootPaths& paths);
+
+// Converts what stat returns.
+
+inline FileType type_of_mode(mode_t mode) {
+  if (S_ISREG(mode)) return FileType::kRegular;
+  if (S_ISDIR(mode)) return FileType::kDirectory;
+  if (S_ISLNK(mode)) return FileType::kLink;
+  if (S_ISCHR(mode)) return FileType::kCharacterDevice;
+  if (S_ISSOCK(mode)) return FileType::kSocket;
+  return FileType::kOther;
+}
+
+inline FileStatus status_from(const struct stat& status) {
+  FileStatus result{type_of_mode(status.st_mode), status.st_mode & 07777, status.st_uid, status.st_gid};
+  if (result.type == FileType::kCharacterDevice) {
+    result.major = major(status.st_rdev);
+    result.minor = minor(status.st_rdev);
+  }
+  return result;
+}
+
+// Lists each directory of a root at most once, whatever its names (/lib64 and /usr/lib64), and
+// skips a path that an existing listing rules out.
+
+class DirectoryCache {
+ public:
+  explicit DirectoryCache(const Root& root) : root_(&root) {}
+
+  // nullptr if the directory is missing or cannot be listed; otherwise valid as long as this
+  // object.
+  const Directory* get(std::string_view path);
+  // Existing directories that cannot be listed, one line each.
+  const std::vector<std::string>& problems() const { return problems_; }
+
+ private:
+  bool is_known_missing(std::string_view path) const;
+  const Directory* open_and_list(const std::string& path);
+
+  const Root* root_;
+  std::map<std::string, std::unique_ptr<Directory>, std::less<>> by_path_;  // by resolved path
+  std::map<std::string, const Directory*, std::less<>> by_name_;            // by the requested path
+  std::vector<std::string> problems_;
+};
 
 }  // namespace gpulet::cdi

@@ -2,7 +2,13 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "base/hash.h"
+#include "base/text.h"
+#include "base/yaml_writer.h"
 #include "cdi/root.h"
 
 namespace gpulet::cdi {
@@ -50,7 +56,7 @@ bool needs_1_1(const Spec& spec) {
   });
 }
 
-// Each once, the first of equals staying where it is.
+// Keeps the first of equal items where it stands.
 template <class T>
 void drop_repeated(std::vector<T>& values) {
   std::vector<T> kept;
@@ -67,9 +73,9 @@ void sort_and_drop_repeated(std::vector<T>& values) {
   values.erase(std::ranges::unique(values).begin(), values.end());
 }
 
-auto depth(const std::string& path) { return std::ranges::count(normalised(path), '/'); }
+auto depth(const std::string& path) { return std::ranges::count(normalize_path(path), '/'); }
 
-// By depth and path; equal paths by all else, so that one order is the order.
+// Sorts by depth and path, and equal paths by everything else, so that the order is unique.
 template <class T>
 void sort_by_path(std::vector<T>& values, std::string T::* path) {
   struct Keyed {
@@ -93,7 +99,7 @@ void sort_by_path(std::vector<T>& values, std::string T::* path) {
   }
 }
 
-void put_in_order(ContainerEdits& edits) {
+void sort_edits(ContainerEdits& edits) {
   drop_repeated(edits.env);
   drop_repeated(edits.net_devices);
   drop_repeated(edits.hooks);
@@ -103,24 +109,24 @@ void put_in_order(ContainerEdits& edits) {
 }
 
 template <class T>
-void take_away(std::vector<T>& values, const std::vector<T>& common) {
+void remove_edits(std::vector<T>& values, const std::vector<T>& common) {
   if (common.empty()) return;
   std::erase_if(values, [&](const T& value) { return std::ranges::find(common, value) != common.end(); });
 }
 
 ContainerEdits without(ContainerEdits edits, const ContainerEdits& common) {
-  take_away(edits.env, common.env);
-  take_away(edits.device_nodes, common.device_nodes);
-  take_away(edits.net_devices, common.net_devices);
-  take_away(edits.hooks, common.hooks);
-  take_away(edits.mounts, common.mounts);
-  take_away(edits.additional_gids, common.additional_gids);
+  remove_edits(edits.env, common.env);
+  remove_edits(edits.device_nodes, common.device_nodes);
+  remove_edits(edits.net_devices, common.net_devices);
+  remove_edits(edits.hooks, common.hooks);
+  remove_edits(edits.mounts, common.mounts);
+  remove_edits(edits.additional_gids, common.additional_gids);
   if (edits.intel_rdt == common.intel_rdt) edits.intel_rdt.reset();
   return edits;
 }
 
 template <class T>
-void add(std::vector<T>& to, const std::vector<T>& from) {
+void append_missing(std::vector<T>& to, const std::vector<T>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
@@ -147,25 +153,201 @@ std::string minimum_version(const Spec& spec) {
   return needs_0_4(spec) ? "0.4.0" : "0.3.0";
 }
 
-void append(ContainerEdits& edits, const ContainerEdits& more) {
-  add(edits.env, more.env);
-  add(edits.device_nodes, more.device_nodes);
-  add(edits.net_devices, more.net_devices);
-  add(edits.hooks, more.hooks);
-  add(edits.mounts, more.mounts);
-  add(edits.additional_gids, more.additional_gids);
+void append_edits(ContainerEdits& edits, const ContainerEdits& more) {
+  append_missing(edits.env, more.env);
+  append_missing(edits.device_nodes, more.device_nodes);
+  append_missing(edits.net_devices, more.net_devices);
+  append_missing(edits.hooks, more.hooks);
+  append_missing(edits.mounts, more.mounts);
+  append_missing(edits.additional_gids, more.additional_gids);
   if (more.intel_rdt) edits.intel_rdt = more.intel_rdt;
 }
 
-void put_in_order(Spec& spec) {
-  put_in_order(spec.edits);
+void canonicalize_spec(Spec& spec) {
+  sort_edits(spec.edits);
   for (auto& device : spec.devices) {
-    put_in_order(device.edits);
+    sort_edits(device.edits);
     auto rest = without(device.edits, spec.edits);
     if (!rest.empty()) device.edits = std::move(rest);
   }
   std::ranges::stable_sort(spec.devices, {}, &Device::name);
   spec.version = minimum_version(spec);
+}
+
+// JSON and YAML are written from one tree, so that both have the same fields.
+
+namespace {
+
+// The members that a spec may have; empty ones are left out.
+struct Value : YamlNode {
+  static YamlNode number(std::int64_t value) { return bare(std::to_string(value)); }
+
+  void put_member(const char* key, YamlNode value) { add(key, std::move(value)); }
+  void put_text(const char* key, const std::string& value) {
+    if (!value.empty()) put_member(key, text(value));
+  }
+  void put_number(const char* key, std::int64_t value) {
+    if (value != 0) put_member(key, number(value));
+  }
+  template <class T>
+  void put_optional(const char* key, const std::optional<T>& value) {
+    if (value) put_member(key, number(static_cast<std::int64_t>(*value)));
+  }
+  void put_flag(const char* key, bool value) {
+    if (value) put_member(key, bare("true"));
+  }
+  template <class T, class Make>
+  void put_list(const char* key, const std::vector<T>& values, Make make) {
+    if (values.empty()) return;
+    auto made = list();
+    for (const auto& value : values) made.items.push_back(make(value));
+    put_member(key, std::move(made));
+  }
+  void put_texts(const char* key, const std::vector<std::string>& values) {
+    put_list(key, values, [](const std::string& value) { return text(value); });
+  }
+  void put_annotations(const Annotations& annotations) {
+    if (annotations.empty()) return;
+    YamlNode map;
+    for (const auto& [key, value] : annotations) map.add(key, text(value));
+    put_member("annotations", std::move(map));
+  }
+};
+
+Value node_value(const NodeEdit& node) {
+  Value value;
+  value.put_member("path", Value::text(node.path));
+  value.put_text("hostPath", node.host_path);
+  value.put_text("type", node.type);
+  value.put_number("major", node.major);
+  value.put_number("minor", node.minor);
+  value.put_optional("fileMode", node.file_mode);
+  value.put_text("permissions", node.permissions);
+  value.put_optional("uid", node.uid);
+  value.put_optional("gid", node.gid);
+  return value;
+}
+
+Value net_device_value(const NetDeviceEdit& device) {
+  Value value;
+  value.put_member("hostInterfaceName", Value::text(device.host_interface_name));
+  value.put_member("name", Value::text(device.name));
+  return value;
+}
+
+Value hook_value(const HookEdit& hook) {
+  Value value;
+  value.put_member("hookName", Value::text(hook.hook_name));
+  value.put_member("path", Value::text(hook.path));
+  value.put_texts("args", hook.args);
+  value.put_texts("env", hook.env);
+  value.put_optional("timeout", hook.timeout);
+  return value;
+}
+
+Value mount_value(const MountEdit& mount) {
+  Value value;
+  value.put_member("hostPath", Value::text(mount.host_path));
+  value.put_member("containerPath", Value::text(mount.container_path));
+  value.put_texts("options", mount.options);
+  value.put_text("type", mount.type);
+  return value;
+}
+
+Value rdt_value(const IntelRdt& rdt) {
+  Value value;
+  value.put_text("closID", rdt.clos_id);
+  value.put_text("l3CacheSchema", rdt.l3_cache_schema);
+  value.put_text("memBwSchema", rdt.mem_bw_schema);
+  value.put_texts("schemata", rdt.schemata);
+  value.put_flag("enableMonitoring", rdt.enable_monitoring);
+  value.put_flag("enableCMT", rdt.enable_cmt);
+  value.put_flag("enableMBM", rdt.enable_mbm);
+  return value;
+}
+
+Value edits_value(const ContainerEdits& edits) {
+  Value value;
+  value.put_texts("env", edits.env);
+  value.put_list("deviceNodes", edits.device_nodes, node_value);
+  value.put_list("netDevices", edits.net_devices, net_device_value);
+  value.put_list("hooks", edits.hooks, hook_value);
+  value.put_list("mounts", edits.mounts, mount_value);
+  if (edits.intel_rdt) value.put_member("intelRdt", rdt_value(*edits.intel_rdt));
+  value.put_list("additionalGids", edits.additional_gids,
+                 [](std::uint32_t gid) { return Value::number(gid); });
+  return value;
+}
+
+// `always`: Go's JSON has the document's edits even if empty, its YAML does not.
+Value spec_value(const Spec& spec, bool always) {
+  Value value;
+  value.put_member("cdiVersion", Value::text(spec.version));
+  value.put_member("kind", Value::text(spec.kind));
+  value.put_annotations(spec.annotations);
+  auto devices = YamlNode::list();
+  for (const auto& device : spec.devices) {
+    Value entry;
+    entry.put_member("name", Value::text(device.name));
+    entry.put_annotations(device.annotations);
+    entry.put_member("containerEdits", edits_value(device.edits));
+    devices.items.push_back(std::move(entry));
+  }
+  value.put_member("devices", std::move(devices));
+  if (always || !spec.edits.empty()) value.put_member("containerEdits", edits_value(spec.edits));
+  return value;
+}
+
+// Go's JSON also escapes <, > and &.
+void put_quoted(std::string_view text, std::string& out) {
+  for (const char c : quoted_text(text)) {
+    if (c == '<' || c == '>' || c == '&') {
+      out += "\\u" + hex_text(static_cast<unsigned char>(c), 4);
+    } else {
+      out += c;
+    }
+  }
+}
+
+void put_json(const YamlNode& value, std::string& out) {
+  switch (value.kind) {
+    case YamlNode::Kind::kText:
+      return put_quoted(value.scalar, out);
+    case YamlNode::Kind::kBare:
+      out += value.scalar;
+      return;
+    case YamlNode::Kind::kList:
+      out += '[';
+      for (std::size_t i = 0; i < value.items.size(); ++i) {
+        if (i > 0) out += ',';
+        put_json(value.items[i], out);
+      }
+      out += ']';
+      return;
+    case YamlNode::Kind::kMapping:
+      out += '{';
+      for (std::size_t i = 0; i < value.members.size(); ++i) {
+        if (i > 0) out += ',';
+        put_quoted(value.members[i].first, out);
+        out += ':';
+        put_json(value.members[i].second, out);
+      }
+      out += '}';
+      return;
+  }
+}
+
+}  // namespace
+
+std::string to_json(const Spec& spec) {
+  std::string out;
+  put_json(spec_value(spec, true), out);
+  out += '\n';
+  return out;
+}
+
+std::string to_yaml(const Spec& spec) {
+  return "---\n" + write_yaml(spec_value(spec, false), 4);  // indented as Go's encoder
 }
 
 }  // namespace gpulet::cdi

@@ -1,6 +1,6 @@
-// A CDI document as plain values: what a container engine is to add to a container for each device. Fields
-// and their order are those of the CDI's own types (cncf-tags/container-device-interface, specs-go, 1.1.0);
-// an empty text, list or option is a field that is not written.
+// A CDI document as plain values: what a container engine adds to a container for each device.
+// Fields and their order are those of CDI's own types (cncf-tags/container-device-interface,
+// specs-go, 1.1.0). An empty text, list or option is not written.
 #pragma once
 
 #include <compare>
@@ -15,9 +15,9 @@ namespace gpulet::cdi {
 
 struct NodeEdit {
   std::string path;
-  std::string host_path = {};  // only where it is not `path`; 0.5.0
+  std::string host_path = {};  // only if it differs from `path`; 0.5.0
   std::string type = {};       // "b", "c", "u" or "p"
-  std::int64_t major = 0;      // 0: not written, the engine looks at the host's node
+  std::int64_t major = 0;      // 0: not written, the engine reads the host's node
   std::int64_t minor = 0;
   std::optional<std::uint32_t> file_mode = {};
   std::string permissions = {};  // of "rwm", or "none"
@@ -37,7 +37,7 @@ struct HookEdit {
   std::string hook_name;  // "createContainer"
   std::string path;
   std::vector<std::string> args = {};
-  // Never empty in what we write: a hook without one inherits the image's.
+  // Never empty in what gpulet writes: a hook without one inherits the image's.
   std::vector<std::string> env = {};
   std::optional<std::int64_t> timeout = {};
   friend auto operator<=>(const HookEdit&, const HookEdit&) = default;
@@ -53,7 +53,7 @@ struct IntelRdt {  // 0.7.0
   std::string clos_id = {};
   std::string l3_cache_schema = {};
   std::string mem_bw_schema = {};
-  bool enable_cmt = false, enable_mbm = false;  // until 1.0.0
+  bool enable_cmt = false, enable_mbm = false;  // up to 1.0.0
   std::vector<std::string> schemata = {};       // 1.1.0
   bool enable_monitoring = false;               // 1.1.0
   friend auto operator<=>(const IntelRdt&, const IntelRdt&) = default;
@@ -89,25 +89,28 @@ struct Spec {
   friend bool operator==(const Spec&, const Spec&) = default;
 };
 
-// Every version that there has been, ascending.
+// Every version of the CDI, ascending.
 const std::vector<std::string>& known_versions();
-// The place of `version` in known_versions(); nullopt for another one.
+// The index of `version` in known_versions(); nullopt for an unknown one.
 std::optional<std::size_t> version_rank(std::string_view version);
-// The lowest version that has all that the document uses: 0.3.0, or 0.4.0 for a mount's type, 0.5.0 for a
-// host path or a name that begins with a digit, 0.6.0 for annotations or a dot in the class, 0.7.0 for
-// additional groups or RDT, 1.1.0 for net devices or RDT's schemata. `spec.version` is not looked at.
+// The lowest version that has everything in the document: 0.3.0, or 0.4.0 for a mount type, 0.5.0
+// for a host path or a name that begins with a digit, 0.6.0 for annotations or a dot in the class,
+// 0.7.0 for additional groups or RDT, 1.1.0 for net devices or RDT's schemata. Ignores
+// `spec.version`.
 std::string minimum_version(const Spec& spec);
 
-// `more` behind what is in `edits`, as CDI does it.
-void append(ContainerEdits& edits, const ContainerEdits& more);
+// Appends `more` to `edits`, as CDI does.
+void append_edits(ContainerEdits& edits, const ContainerEdits& more);
 
-// NVIDIA's order, and each thing once: devices by name, nodes and mounts by the depth of their path and then
-// by the path, groups ascending; environment and hooks stay as they were found. What is in the document's own
-// edits is taken from its devices', except from one that would be left with none. Sets the version.
-void put_in_order(Spec& spec);
+// Sorts as NVIDIA does and removes duplicates: devices by name, nodes and mounts by the depth of
+// their path and then by the path, groups ascending; environment and hooks keep their order.
+// Removes from the devices what the document's own edits have, except from a device that would be
+// left empty. Sets the version.
+void canonicalize_spec(Spec& spec);
 
-// The document's bytes: the same for equal values, with a newline at the end. YAML begins with "---" and is
-// indented by four; JSON is on one line. Source: the forms of nvidia-ctk 1.19, which Go's encoders make.
+// The document's bytes: the same for equal values, with a newline at the end. YAML begins with
+// "---" and indents by four; JSON is one line. Source: nvidia-ctk 1.19, whose output Go's encoders
+// make.
 std::string to_json(const Spec& spec);
 std::string to_yaml(const Spec& spec);
 

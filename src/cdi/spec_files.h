@@ -1,8 +1,9 @@
-// The CDI documents of one writer in a folder that others write to as well (/var/run/cdi). Each file is
-// replaced whole: a reader sees the old one or the new one, with its final mode, and nothing is written that
-// is there already. What this writer has put there stands with its checksum in the folder's ".gpulet-specs",
-// which no container engine reads: only a file that is listed and still has those bytes is ever removed. A
-// writer that is killed leaves at most a hidden temporary file, which the next one removes.
+// Writes the CDI documents of one writer to a directory that others use too (/var/run/cdi). Each
+// file is replaced atomically, so a reader sees the old or the new one with its final mode, and an
+// unchanged file is not written. The directory's ".gpulet-specs", which container engines do not
+// read, lists this writer's files with checksums; only a listed file with the same checksum is ever
+// removed. A writer that is killed leaves at most a hidden temporary file, which the next one
+// removes.
 #pragma once
 
 #include <map>
@@ -11,43 +12,62 @@
 
 #include "base/result.h"
 #include "cdi/spec.h"
+#include "cdi/spec_parser.h"
 
 namespace gpulet::cdi {
 
-// The list of what was put into the folder, in it.
+// Name of the list in the directory.
 inline constexpr const char* kSpecList = ".gpulet-specs";
 
-struct OnDisk {
-  // "k8s.device-plugin.nvidia.com/gpu=GPU-…" of every document that stands in the folder as it was asked for,
-  // or as an earlier call left it, ascending.
+struct WrittenSpecs {
+  // Qualified names ("k8s.device-plugin.nvidia.com/gpu=GPU-…"), ascending, of every document on
+  // disk that is as requested, or as an earlier call left it.
   std::vector<std::string> devices;
-  bool has(const std::string& qualified_name) const;
-  std::vector<std::string> written;  // file names that this call has changed
+  bool has_device(const std::string& qualified_name) const;
+  std::vector<std::string> written;  // file names that this call changed
   std::vector<std::string> removed;
   std::vector<Error> errors;  // files that could not be written or removed; the others were
 };
 
-class SpecFolder {
+class SpecDirectory {
  public:
-  explicit SpecFolder(std::string folder) : folder_(std::move(folder)) {}
+  explicit SpecDirectory(std::string directory) : directory_(std::move(directory)) {}
 
-  // Makes the folder hold just these documents of ours, as VENDOR-CLASS.json. To be called again at any time:
-  // it puts back what is missing or was changed. Errors: the folder cannot be made or read; kUnavailable:
-  // another writer is at it now. Blocks for the time of a few file operations.
-  Result<OnDisk> write(const std::vector<Spec>& specs);
+  // Makes this writer's files in the directory exactly these documents, as VENDOR-CLASS.json. Call
+  // it again at any time: it restores files that are missing or changed. Errors: the directory
+  // cannot be created or read; kUnavailable if another writer holds its lock. Blocks for a few file
+  // operations.
+  Result<WrittenSpecs> write_specs(const std::vector<Spec>& specs);
 
-  const std::string& path() const { return folder_; }
+  const std::string& directory() const { return directory_; }
 
  private:
-  struct Standing {
+  struct WrittenFile {
     std::string content;
     std::vector<std::string> devices;
   };
-  std::string folder_;
-  std::map<std::string, Standing> standing_;  // by file name, as this object wrote or found it
+  std::string directory_;
+  std::map<std::string, WrittenFile> written_files_;  // by file name, as this object wrote or found it
 };
 
 // "k8s.device-plugin.nvidia.com-gpu.json".
 std::string spec_file_name(const Spec& spec);
+
+// Reads the spec directories as container engines do: *.json and *.yaml; a later directory
+// overrides an earlier one; a device that two files of one directory define is ignored.
+
+// The engines' default directories.
+inline const std::vector<std::string> kSpecDirs{"/etc/cdi", "/var/run/cdi"};
+
+struct SpecDirs {
+  std::vector<std::string> files;     // all files read, in order
+  std::vector<std::string> devices;   // qualified names, ascending
+  std::vector<SpecProblem> problems;  // of files (whose devices are missing) and of devices
+};
+// A missing directory counts as empty.
+SpecDirs read_spec_dirs(const std::vector<std::string>& directories);
+
+// Reads one file. A file that cannot be read is a problem of the result.
+ReadSpec read_spec_file(const std::string& path);
 
 }  // namespace gpulet::cdi

@@ -1,17 +1,17 @@
-// A CDI document of whoever wrote it: read or refused with reasons, and what is read is written so that it is
-// read again as the same.
+// Any CDI document is parsed or refused with reasons; what is parsed is written and parses as the
+// same.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
-#include "cdi/validate.h"
+#include "cdi/spec_parser.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::cdi;
   const auto read = read_spec({reinterpret_cast<const char*>(data), size}, "spec");
   if (read.spec.has_value() != read.problems.empty()) std::abort();
   for (const auto& problem : read.problems) {
-    if (problem.message.empty() || problem.text().find("spec") == std::string::npos) std::abort();
+    if (problem.message.empty() || problem.problem_text().find("spec") == std::string::npos) std::abort();
   }
   if (!read.spec) return 0;
   if (*version_rank(read.spec->version) < *version_rank(minimum_version(*read.spec))) std::abort();

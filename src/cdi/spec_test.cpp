@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "cdi/validate.h"
+#include "cdi/spec_parser.h"
 
 namespace gpulet::cdi {
 namespace {
@@ -19,7 +19,7 @@ Spec small() {
   return spec;
 }
 
-// Every field that there is, with text that needs care in either form.
+// Every field, with texts that need escaping in either form.
 Spec everything() {
   Spec spec{"1.1.0", "vendor.com/cl.ass", {{"example.com/note", "a: b # c"}}};
   ContainerEdits edits;
@@ -44,7 +44,7 @@ struct VersionCase {
 
 class MinimumVersion : public testing::TestWithParam<VersionCase> {};
 
-TEST_P(MinimumVersion, IsTheLowestThatHasIt) {
+TEST_P(MinimumVersion, IsTheLowestSufficient) {
   Spec spec = small();
   GetParam().change(spec);
   EXPECT_EQ(minimum_version(spec), GetParam().version);
@@ -84,7 +84,7 @@ TEST(Spec, OrderIsByDepthThenPath) {
   spec.edits.mounts = {{"/h/1", "/usr/lib/x/y.so"}, {"/h/2", "/usr/z"}, {"/h/3", "/usr/bin/a"}};
   spec.edits.env = {"Z=1", "A=9", "Z=1"};
   spec.edits.additional_gids = {105, 44, 105};
-  put_in_order(spec);
+  canonicalize_spec(spec);
   std::vector<std::string> names, nodes, mounts;
   for (const auto& device : spec.devices) names.push_back(device.name);
   for (const auto& node : spec.edits.device_nodes) nodes.push_back(node.path);
@@ -97,12 +97,12 @@ TEST(Spec, OrderIsByDepthThenPath) {
   EXPECT_EQ(spec.version, "0.7.0");
 }
 
-TEST(Spec, WhatAllHaveIsTakenFromDevicesButNotTheLastThing) {
+TEST(Spec, MovesSharedEditsButLeavesNoDeviceEmpty) {
   Spec spec = small();
   spec.edits.env = {"A=1", "B=2"};
   spec.devices.push_back({"two", {}, {.env = {"B=2", "C=3"}}});
-  put_in_order(spec);
-  EXPECT_THAT(spec.devices[0].edits.env, ElementsAre("A=1"));  // its only one
+  canonicalize_spec(spec);
+  EXPECT_THAT(spec.devices[0].edits.env, ElementsAre("A=1"));  // its only edit
   EXPECT_THAT(spec.devices[1].edits.env, ElementsAre("C=3"));
 }
 
@@ -110,7 +110,7 @@ TEST(Spec, EveryFieldIsInBothForms) {
   const Spec spec = everything();
   for (const auto& text : {to_json(spec), to_yaml(spec)}) {
     const auto read = read_spec(text, "spec");
-    for (const auto& problem : read.problems) ADD_FAILURE() << problem.text() << "\n" << text;
+    for (const auto& problem : read.problems) ADD_FAILURE() << problem.problem_text() << "\n" << text;
     ASSERT_TRUE(read.spec);
     EXPECT_EQ(*read.spec, spec) << text;
     for (const char* field : {"cdiVersion",
@@ -153,13 +153,13 @@ TEST(Spec, EveryFieldIsInBothForms) {
   }
 }
 
-TEST(Spec, FormsAreThoseOfGosEncoders) {
+TEST(Spec, WritesTheFormsOfGosEncoders) {
   Spec spec = small();
   spec.kind = "nvidia.com/gpu";
   spec.devices = {{"0", {}, {.device_nodes = {{.path = "/dev/nvidia0", .major = 195, .file_mode = 0666}}}}};
   spec.devices.push_back(
       {"GPU-1", {}, {.hooks = {{"createContainer", "/h", {"h", "--link", "a::b<"}, {"E=1"}}}}});
-  put_in_order(spec);
+  canonicalize_spec(spec);
   EXPECT_EQ(to_yaml(spec), R"(---
 cdiVersion: 0.5.0
 kind: nvidia.com/gpu
@@ -190,7 +190,7 @@ devices:
             "\n");
 }
 
-RC_GTEST_PROP(SpecProperties, AnyTextComesBackFromBothForms, ()) {
+RC_GTEST_PROP(SpecProperties, RoundTripsAnyText, ()) {
   Spec spec{"0.3.0", "vendor.com/class"};
   ContainerEdits edits;
   for (int i = 0; i < 4; ++i) {
@@ -206,7 +206,7 @@ RC_GTEST_PROP(SpecProperties, AnyTextComesBackFromBothForms, ()) {
   }
 }
 
-RC_GTEST_PROP(SpecProperties, OrderOfTheInputDoesNotMatter, ()) {
+RC_GTEST_PROP(SpecProperties, IgnoresTheOrderOfTheInput, ()) {
   Spec spec = small();
   for (unsigned i = 0; i < 6; ++i) {
     const auto part = [] { return "/" + std::to_string(*rc::gen::inRange(0, 4)); };
@@ -218,12 +218,12 @@ RC_GTEST_PROP(SpecProperties, OrderOfTheInputDoesNotMatter, ()) {
   std::ranges::reverse(other.devices);
   std::ranges::reverse(other.edits.device_nodes);
   std::ranges::reverse(other.edits.mounts);
-  put_in_order(spec);
-  put_in_order(other);
+  canonicalize_spec(spec);
+  canonicalize_spec(other);
   RC_ASSERT(to_json(spec) == to_json(other));
   RC_ASSERT(to_yaml(spec) == to_yaml(other));
   Spec again = spec;
-  put_in_order(again);
+  canonicalize_spec(again);
   RC_ASSERT(again == spec);
 }
 

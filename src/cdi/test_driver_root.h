@@ -1,4 +1,4 @@
-// A driver root in a temporary folder, put together file by file.
+// A driver root in a temporary directory, built file by file.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,25 +31,25 @@ class TestTree {
     std::filesystem::remove_all(path_, ignored);
   }
 
-  const std::string& path() const { return path_; }
+  const std::string& tree_path() const { return path_; }
 
-  void folder(const std::string& path) { std::filesystem::create_directories(path_ + path); }
-  void file(const std::string& path, const std::string& content = "x", mode_t mode = 0644) {
-    parents(path);
+  void make_directory(const std::string& path) { std::filesystem::create_directories(path_ + path); }
+  void make_file(const std::string& path, const std::string& content = "x", mode_t mode = 0644) {
+    make_parents(path);
     std::ofstream(path_ + path, std::ios::binary) << content;
     EXPECT_EQ(::chmod((path_ + path).c_str(), mode), 0) << path;
   }
-  void program(const std::string& path) { file(path, "#!/bin/false\n", 0755); }
-  void link(const std::string& path, const std::string& target) {
-    parents(path);
+  void make_program(const std::string& path) { make_file(path, "#!/bin/false\n", 0755); }
+  void make_link(const std::string& path, const std::string& target) {
+    make_parents(path);
     std::filesystem::create_symlink(target, path_ + path);
   }
-  void fifo(const std::string& path) {
-    parents(path);
+  void make_fifo(const std::string& path) {
+    make_parents(path);
     EXPECT_EQ(::mkfifo((path_ + path).c_str(), 0666), 0) << path;
   }
-  void socket(const std::string& path) {
-    parents(path);
+  void make_socket(const std::string& path) {
+    make_parents(path);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
@@ -59,25 +59,25 @@ class TestTree {
     EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0) << path;
     ::close(fd);
   }
-  // False where the kernel refuses to make device nodes.
-  bool node(const std::string& path, unsigned major, unsigned minor, mode_t mode = 0666, gid_t gid = 0) {
-    parents(path);
+  // False if the kernel refuses to create device nodes.
+  bool make_node(const std::string& path, unsigned major, unsigned minor, mode_t mode = 0666, gid_t gid = 0) {
+    make_parents(path);
     const std::string full = path_ + path;
     if (::mknod(full.c_str(), S_IFCHR | mode, makedev(major, minor)) != 0) return false;
     return ::chmod(full.c_str(), mode) == 0 && ::chown(full.c_str(), 0, gid) == 0;
   }
 
   // The tree as driver and dev root, with proc and sys below it.
-  Roots roots(const std::string& host_path = {}) {
-    folder("/proc");
-    folder("/sys");
+  Roots open_tree(const std::string& host_path = {}) {
+    make_directory("/proc");
+    make_directory("/sys");
     auto opened = open_roots({path_, host_path, path_, host_path, path_ + "/proc", path_ + "/sys"});
-    EXPECT_TRUE(opened.has_value()) << opened.error().text();
+    EXPECT_TRUE(opened.has_value()) << opened.error().full_message();
     return std::move(*opened);
   }
 
  private:
-  void parents(const std::string& path) {
+  void make_parents(const std::string& path) {
     std::filesystem::create_directories(std::filesystem::path(path_ + path).parent_path());
   }
   std::string path_;

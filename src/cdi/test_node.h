@@ -1,4 +1,4 @@
-// A node with eight GPUs for this room's tests and benchmarks, as values: no root, no driver.
+// A node with eight GPUs for the tests and benchmarks of src/cdi, as values: no root, no driver.
 #pragma once
 
 #include <string>
@@ -12,9 +12,9 @@ namespace gpulet::cdi {
 struct TestNode {
   inventory::Snapshot snapshot;
   DriverFiles driver;
-  Found found;
+  NodeFiles files;
 
-  // `mig` GPUs, from the first on, are cut into seven MIG devices each.
+  // The first `mig` GPUs have seven MIG devices each.
   explicit TestNode(unsigned gpus = 8, unsigned mig = 0) {
     snapshot.driver = {"570.124.06", 12080};
     driver.version = "570.124.06";
@@ -28,12 +28,14 @@ struct TestNode {
     }
     driver.binaries = {{"/run/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"}};
     driver.sockets = {{"/run/nvidia-persistenced/socket", "/run/nvidia-persistenced/socket", true}};
-    found.control = {node("/dev/nvidiactl", 255), node("/dev/nvidia-uvm", 0),
-                     node("/dev/nvidia-uvm-tools", 1), node("/dev/nvidia-modeset", 254)};
+    files.control = {test_device_node("/dev/nvidiactl", 255), test_device_node("/dev/nvidia-uvm", 0),
+                     test_device_node("/dev/nvidia-uvm-tools", 1),
+                     test_device_node("/dev/nvidia-modeset", 254)};
     for (unsigned i = 0; i < gpus; ++i) add_gpu(i, i < mig);
   }
 
-  static DeviceNode node(const std::string& path, unsigned minor, mode_t mode = 0666, gid_t gid = 0) {
+  static DeviceNode test_device_node(const std::string& path, unsigned minor, mode_t mode = 0666,
+                                     gid_t gid = 0) {
     return {path, path, 195, minor, mode, gid};
   }
 
@@ -47,8 +49,8 @@ struct TestNode {
     gpu.pci.bus = index + 1;
     gpu.mig_enabled = mig;
     const std::string number = std::to_string(index);
-    Found::GpuNodes nodes;
-    nodes.node = node("/dev/nvidia" + number, index);
+    NodeFiles::GpuNodes nodes;
+    nodes.node = test_device_node("/dev/nvidia" + number, index);
     for (unsigned i = 0; mig && i < 7; ++i) {
       inventory::MigDevice device;
       device.index = i;
@@ -59,14 +61,15 @@ struct TestNode {
       for (unsigned cap = 0; cap < 2; ++cap) {
         const unsigned minor = index * 100 + i * 2 + cap + 3;
         nodes.mig[{i + 7, 0}].push_back(
-            node("/dev/nvidia-caps/nvidia-cap" + std::to_string(minor), minor, 0444));
+            test_device_node("/dev/nvidia-caps/nvidia-cap" + std::to_string(minor), minor, 0444));
       }
     }
-    nodes.drm.nodes = {node("/dev/dri/card" + number, index, 0660, 44),
-                       node("/dev/dri/renderD" + std::to_string(128 + index), 128 + index, 0660, 105)};
+    nodes.drm.nodes = {
+        test_device_node("/dev/dri/card" + number, index, 0660, 44),
+        test_device_node("/dev/dri/renderD" + std::to_string(128 + index), 128 + index, 0660, 105)};
     nodes.drm.links = {{"../card" + number, "/dev/dri/by-path/pci-0000:0" + number + ":00.0-card"}};
     snapshot.gpus.push_back(std::move(gpu));
-    found.gpus.push_back(std::move(nodes));
+    files.gpus.push_back(std::move(nodes));
   }
 };
 

@@ -1,5 +1,5 @@
-// A document made where the driver's files are below one folder, for where they are below another: as
-// nvidia-ctk's `cdi transform root` and its library (nvcdi/transform/root), whose rules these are.
+// Rewrites the paths of a document for another root, like nvidia-ctk's `cdi transform root` and its
+// library (nvcdi/transform/root), whose rules these are.
 #pragma once
 
 #include <string>
@@ -10,16 +10,17 @@
 
 namespace gpulet::cdi {
 
-// Whose paths change: those that the host's files have, or those that a container sees.
+// Which paths change: the host's files, or what the container sees.
 enum class PathSide { kHost, kContainer };
 // "host" or "container". Errors: kInvalidArgument.
 Result<PathSide> parse_path_side(std::string_view text);
 
-// Replaces the folder `from` by `to` in every path of that side that is `from` or below it ("/run/driver" is
-// no part of "/run/driver2"). Host: mounts, nodes (which get a host path where it is not their path any
-// more), programs of hooks and what a hook that runs outside the container is told. Container: mounts, nodes,
-// what a hook inside is told. A hook's ldconfig is the host's wherever the hook runs. Raises the version
-// where the document needs that now. Errors: kInvalidArgument: `from` or `to` is not absolute.
+// Replaces the directory `from` by `to` in every path of that side that is `from` or below it
+// ("/run/driver2" is not below "/run/driver"). Host: mounts, nodes (which get a host path if it now
+// differs), programs of hooks, and arguments of hooks that run outside the container. Container:
+// mounts, nodes, arguments of hooks inside. A hook's ldconfig is the host's wherever the hook runs.
+// Raises the version if the document needs it. Errors: kInvalidArgument if `from` or `to` is not
+// absolute.
 Status transform_root(Spec& spec, const std::string& from, const std::string& to, PathSide side);
 
 }  // namespace gpulet::cdi

@@ -23,7 +23,7 @@ Spec example() {
   return spec;
 }
 
-TEST(TransformRoot, PathsOfTheHost) {
+TEST(TransformRoot, RewritesHostPaths) {
   Spec spec = example();
   ASSERT_TRUE(transform_root(spec, "/run/driver/", "/", PathSide::kHost));
   const auto& edits = spec.edits;
@@ -42,7 +42,7 @@ TEST(TransformRoot, PathsOfTheHost) {
   EXPECT_EQ(edits.hooks[2].args[1], "--at=/e");
 }
 
-TEST(TransformRoot, PathsOfTheContainer) {
+TEST(TransformRoot, RewritesContainerPaths) {
   Spec spec = example();
   ASSERT_TRUE(transform_root(spec, "/run/driver", "/opt/nvidia", PathSide::kContainer));
   const auto& edits = spec.edits;
@@ -59,21 +59,21 @@ TEST(TransformRoot, PathsOfTheContainer) {
   EXPECT_EQ(edits.hooks[2], example().edits.hooks[2]);
 }
 
-TEST(TransformRoot, ANodeElsewhereNeedsAHostPathAndAVersionThatHasOne) {
+TEST(TransformRoot, AddsAHostPathAndRaisesTheVersion) {
   Spec spec{"0.3.0", "nvidia.com/gpu", {}, {{"one", {}, {.device_nodes = {{.path = "/dev/nvidia0"}}}}}};
   Spec same = spec;
   ASSERT_TRUE(transform_root(same, "/run", "/", PathSide::kHost));
   EXPECT_EQ(same, spec);
   ASSERT_TRUE(transform_root(spec, "/", "/run/driver", PathSide::kHost));
-  const NodeEdit there{.path = "/dev/nvidia0", .host_path = "/run/driver/dev/nvidia0"};
-  EXPECT_EQ(spec.devices[0].edits.device_nodes[0], there);
+  const NodeEdit expected{.path = "/dev/nvidia0", .host_path = "/run/driver/dev/nvidia0"};
+  EXPECT_EQ(spec.devices[0].edits.device_nodes[0], expected);
   EXPECT_EQ(spec.version, "0.5.0");
-  // A container that sees it elsewhere still gets the host's.
+  // A different path in the container does not change the host's.
   Spec moved = same;
   ASSERT_TRUE(transform_root(moved, "/dev", "/devices", PathSide::kContainer));
   const NodeEdit seen{.path = "/devices/nvidia0", .host_path = "/dev/nvidia0"};
   EXPECT_EQ(moved.devices[0].edits.device_nodes[0], seen);
-  // There and back again.
+  // And back again.
   ASSERT_TRUE(transform_root(spec, "/run/driver", "/", PathSide::kHost));
   EXPECT_EQ(spec.devices, same.devices);
   // A newer version stays.
@@ -82,7 +82,7 @@ TEST(TransformRoot, ANodeElsewhereNeedsAHostPathAndAVersionThatHasOne) {
   EXPECT_EQ(same.version, "1.0.0");
 }
 
-TEST(TransformRoot, WhatIsNoRoot) {
+TEST(TransformRoot, RefusesARelativeRoot) {
   Spec spec = example();
   for (const char* wrong : {"", "driver", "./x"}) {
     EXPECT_EQ(transform_root(spec, wrong, "/", PathSide::kHost).error().code(), Code::kInvalidArgument);

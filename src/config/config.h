@@ -1,24 +1,18 @@
-// The agent's settings, whole and valid: what flags, environment, the `version: v1` file and defaults come
-// to.
-//
-// Names and meanings are NVIDIA's wherever NVIDIA has the setting (facts/device-plugin 1.1, 1.2); our own
-// live under `gpulet:` of the same file. config/load.h makes one; nothing else reads a flag or the
-// environment.
+// The agent's configuration, complete and valid: the result of flags, environment, path of the `version: v1`
+// config file and defaults. NVIDIA's settings have NVIDIA's names and meanings (k8s-device-plugin v0.20.0);
+// gpulet's own are below `gpulet:` of the same file. Only config/load.h makes one, and nothing else reads
+// flags or the environment.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include "base/strong.h"
-#include "config/faults.h"
-#include "config/labels.h"
-#include "config/metrics.h"
-#include "config/rules.h"
-#include "health/policy.h"
+#include "base/types.h"
+#include "config/gpulet_settings.h"
+#include "config/metrics_settings.h"
+#include "config/partition_rules.h"
 
 namespace gpulet::config {
 
@@ -26,7 +20,6 @@ enum class DeviceListStrategy { kEnvvar, kVolumeMounts, kCdiAnnotations, kCdiCri
 enum class DeviceIdStrategy { kUuid, kIndex };
 enum class DeviceDiscoveryStrategy { kAuto, kNvml, kTegra };
 enum class SharedDevicesAllocationPolicy { kDistributed, kPacked };
-enum class PlacementPolicy { kBestEffort, kTightest };
 
 // Fields of `flags`, with NVIDIA's defaults.
 struct Flags {
@@ -87,38 +80,6 @@ struct Imex {
   bool required = false;
 };
 
-// Fields of `gpulet:`: what NVIDIA has no setting for.
-enum class LogFormat { kText, kJson };
-enum class LogLevel { kDebug, kInfo, kWarning, kError };
-struct Own {
-  PlacementPolicy placement_policy = PlacementPolicy::kBestEffort;
-  std::string kubelet_dir = "/var/lib/kubelet";
-  // "host:port" that the listener child serves /healthz, /readyz and /metrics on; empty for none.
-  std::string listen = "0.0.0.0:9400";
-  std::string web_config_file;  // who may connect there, in Prometheus' form; empty: everybody
-  // Path of the Unix socket that serves the same, and its file's mode; empty for none.
-  std::string socket = "/run/gpulet/agent.sock";
-  unsigned socket_mode = 0660;
-  LogFormat log_format = LogFormat::kText;
-  LogLevel log_level = LogLevel::kInfo;
-  std::chrono::milliseconds driver_call_timeout{10'000};
-  health::Policy health;
-  FaultSettings faults;
-  MetricsSettings metrics;
-  LabelSettings labels;
-  // Where what must outlive the process is kept (the health state, cordons); empty: nothing is.
-  std::string state_dir = "/var/lib/gpulet";
-  bool publish_node = true;  // the object GpuNode, for schedulers
-  // Read for XIDs and NVSwitches' faults; empty: not.
-  std::string kernel_log = "/dev/kmsg";
-  // What `gpulet health` reads: written at each change; empty: not.
-  std::string health_file = "/run/gpulet/health.json";
-  std::vector<PartitionRule> partition;  // first match wins
-  MigSettings mig;
-  MpsSettings mps;
-  CdiSettings cdi;
-};
-
 struct Config {
   Flags flags;
   std::vector<ResourcePattern> gpu_resources;  // never empty: ends with "*" → nvidia.com/gpu
@@ -126,7 +87,7 @@ struct Config {
   Sharing sharing;
   Imex imex;
   FeatureDiscovery gfd;  // fields of `flags.gfd`
-  Own gpulet;
+  GpuletSettings gpulet;
 
   std::string config_file;  // --config-file; empty for none
   NodeConfig node_config;

@@ -10,13 +10,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   sources.file_path = "f";
   sources.drop_in = (data[0] & 1) != 0;
   sources.file_content.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const auto checked = gpulet::config::check(sources);
+  const auto checked = gpulet::config::check_config(sources);
   if (!checked.errors.empty()) return 0;
   // What is valid prints to a file that is valid, and prints the same but for the origins.
   gpulet::config::Sources again;
   again.file_path = "f";
   again.file_content = gpulet::config::print_yaml(checked.loaded);
-  const auto second = gpulet::config::check(again);
+  const auto second = gpulet::config::check_config(again);
   if (!second.errors.empty()) std::abort();
   if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size())
     std::abort();

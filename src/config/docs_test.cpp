@@ -1,10 +1,14 @@
-// docs/config.md shows the table of settings: that it is this one.
+// Holds the tables of docs/config.md to the table of settings.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
+#include "base/duration.h"
 #include "base/test_page.h"
+#include "base/text.h"
 #include "config/schema.h"
+#include "health/policy/health_policy.h"
 
 namespace gpulet::config {
 namespace {
@@ -13,45 +17,37 @@ constexpr const char* kPage = "docs/config.md";
 
 std::string code(std::string_view text) { return text.empty() ? "" : "`" + std::string(text) + "`"; }
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string all;
-  for (const auto& part : parts) all += (all.empty() ? "" : ", ") + part;
-  return all;
-}
-
-std::string in_milliseconds(std::uint64_t count) {
-  if (count == 0) return "0s";
-  if (count % 1000 != 0) return std::to_string(count) + "ms";
-  if (count % 3'600'000 == 0) return std::to_string(count / 3'600'000) + "h";
-  return count % 60'000 == 0 ? std::to_string(count / 60'000) + "m" : std::to_string(count / 1000) + "s";
+std::string milliseconds_text(std::uint64_t count) {
+  return format_duration(std::chrono::milliseconds(count));
 }
 
 std::string choices(const Setting& setting) {
   std::vector<std::string> all;
-  for (const auto choice : setting.choices) all.push_back(choice.empty() ? "nothing" : code(choice));
-  return joined(all);
+  for (const auto choice : setting.choices) all.push_back(choice.empty() ? "empty" : code(choice));
+  return text::join(all, ", ");
 }
 
-// What a value may be.
+// The valid values.
 std::string values(const Setting& setting) {
   const auto& bounds = setting.bounds;
   switch (setting.kind) {
     case Kind::kBool:
       return "true, false";
     case Kind::kString:
-      return "text";
+      return "string";
     case Kind::kChoice:
       return choices(setting);
     case Kind::kChoices:
       return "of " + choices(setting);
     case Kind::kStrings:
-      return "list of texts";
+      return "list of strings";
     case Kind::kUnsigned:
-      return bounds ? std::to_string(bounds->least) + " to " + std::to_string(bounds->most) : "whole number";
+      return bounds ? std::to_string(bounds->least) + " to " + std::to_string(bounds->most) : "integer";
     case Kind::kUnsigneds:
-      return "list of whole numbers";
+      return "list of integers";
     case Kind::kDuration:
-      return bounds ? in_milliseconds(bounds->least) + " to " + in_milliseconds(bounds->most) : "1ms to 24h";
+      return bounds ? milliseconds_text(bounds->least) + " to " + milliseconds_text(bounds->most)
+                    : "1ms to 24h";
     case Kind::kGrace:
       return "`stay`, `finish`, `finish=DURATION`, `evict`";
     case Kind::kInterval:
@@ -60,15 +56,28 @@ std::string values(const Setting& setting) {
   return "";
 }
 
-// Of "gpulet.health.classes.lost.hold" the first three: deeper ones are too small for a table each.
-std::string section_of(const Setting& setting) {
-  std::size_t end = std::string_view::npos;
-  for (std::size_t dot = setting.path.find('.'), depth = 0; dot != std::string_view::npos && depth < 3;
-       ++depth) {
-    end = dot;
-    dot = setting.path.find('.', dot + 1);
+// "gpulet.health.classes.lost.effect" as "gpulet.health.classes.CLASS.effect": all fault classes have the
+// same settings.
+std::string path_of(const Setting& setting) {
+  std::string path(setting.path);
+  for (const auto& rule : health::fault_rules()) {
+    const std::string segment = ".classes." + std::string(rule.name);
+    const auto at = path.find(segment);
+    const auto end = at == std::string::npos ? at : at + segment.size();
+    if (end == path.size() || (end != std::string::npos && path[end] == '.')) {
+      return path.replace(at, segment.size(), ".classes.CLASS");
+    }
   }
-  return end == std::string_view::npos ? "" : std::string(setting.path.substr(0, end));
+  return path;
+}
+
+// At most the first three segments: deeper sections are too small for a table each.
+std::string section_of(const Setting& setting) {
+  auto segments = text::split(path_of(setting), '.');
+  if (segments.empty()) return "";
+  segments.pop_back();
+  if (segments.size() > 3) segments.resize(3);
+  return text::join(segments, ".");
 }
 
 std::string row(const Setting& setting) {
@@ -78,12 +87,12 @@ std::string row(const Setting& setting) {
     flags.push_back(code((alias.size() == 1 ? "-" : "--") + std::string(alias)));
   for (const auto variable : setting.environment) environment.push_back(code(variable));
   const auto section = section_of(setting);
-  const auto key = setting.path.substr(section.empty() ? 0 : section.size() + 1);
+  const auto key = path_of(setting).substr(section.empty() ? 0 : section.size() + 1);
   std::string help(setting.help);
   for (auto at = help.find('|'); at != std::string::npos; at = help.find('|', at + 2)) help.insert(at, "\\");
-  return "| " + code(key) + " | " + joined(flags) + " | " + joined(environment) + " | " +
+  return "| " + code(key) + " | " + text::join(flags, ", ") + " | " + text::join(environment, ", ") + " | " +
          code(setting.default_text.value_or("")) + " | " + values(setting) + " | " + help +
-         (setting.assign ? "" : "; read and without effect") + " |\n";
+         (setting.assign ? "" : "; accepted without effect") + " |\n";
 }
 
 // One table a section, sections in the order of their first settings.
@@ -93,17 +102,23 @@ std::string tables() {
     const auto section = section_of(setting);
     if (std::find(sections.begin(), sections.end(), section) == sections.end()) sections.push_back(section);
   }
-  std::string text;
+  std::string page;
   for (const auto& section : sections) {
-    text += "\n### " + (section.empty() ? "By flag or environment only" : code(section)) +
+    page += "\n### " + (section.empty() ? "By flag or environment only" : code(section)) +
             "\n\n| key | flag | environment | default | values | |\n|---|---|---|---|---|---|\n";
-    for (const auto& setting : settings())
-      if (section_of(setting) == section) text += row(setting);
+    std::set<std::string> written;
+    for (const auto& setting : settings()) {
+      if (section_of(setting) != section) continue;
+      auto one = row(setting);
+      if (written.insert(one).second) page += one;
+    }
   }
-  return text + "\n";
+  std::vector<std::string> classes;
+  for (const auto& rule : health::fault_rules()) classes.push_back(code(rule.name));
+  return page + "\n`CLASS` is one of " + text::join(classes, ", ") + ".\n\n";
 }
 
-TEST(Docs, TheTablesOfSettingsAreThese) { expect_in_page(kPage, "settings", tables()); }
+TEST(Docs, TheTablesOfSettingsMatch) { expect_in_document(kPage, "settings", tables()); }
 
 }  // namespace
 }  // namespace gpulet::config

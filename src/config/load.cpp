@@ -6,8 +6,9 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "config/partition_section.h"
-#include "config/readings.h"
+#include "config/field_reader.h"
+#include "config/partition_check.h"
+#include "config/partition_rules.h"
 #include "config/sections.h"
 #include "config/yaml.h"
 
@@ -16,10 +17,10 @@ namespace {
 
 using NodeKind = yaml::Node::Kind;
 
-// Where NVIDIA's chart puts it.
+// The directory of NVIDIA's chart.
 constexpr const char* kDefaultMpsRoot = "/run/nvidia/mps";
 
-// What may stand in a section: the next segments of every path that begins with it.
+// The valid keys of a section: the next segment of every path below it.
 std::vector<std::string> keys_below(const std::string& section) {
   std::vector<std::string> keys;
   if (section.empty()) keys = {"version"};
@@ -41,13 +42,13 @@ class Loader {
     checked_.loaded.values.resize(settings().size());
   }
 
-  Checked run() {
+  CheckResult load_all() {
     if (!sources_.file_path.empty()) read_file();
     for (const auto& [flag, values] : sources_.flags) {
-      if (!setting_of_flag(flag)) problems_.error("flag --" + flag, "unknown flag");
+      if (!find_setting_by_flag(flag)) problems_.add_error("flag --" + flag, "unknown flag");
     }
     for (std::size_t i = 0; i < settings().size(); ++i) resolve(i);
-    derive();
+    derive_defaults();
     check_together();
     checked_.loaded.warnings = problems_.take_warnings();
     checked_.errors = problems_.take_errors();
@@ -55,28 +56,28 @@ class Loader {
   }
 
  private:
-  Config& config() { return checked_.loaded.config; }
-  std::optional<Given>& value_of(std::string_view path) {
-    return checked_.loaded.values[static_cast<std::size_t>(setting_of_path(path) - settings().data())];
+  Config& loaded_config() { return checked_.loaded.config; }
+  std::optional<EffectiveValue>& effective_value(std::string_view path) {
+    return checked_.loaded.values[static_cast<std::size_t>(find_setting_by_path(path) - settings().data())];
   }
 
   void read_file() {
-    auto document = yaml::parse(sources_.file_content, sources_.file_path);
+    auto document = yaml::parse_yaml(sources_.file_content, sources_.file_path);
     if (!document) {
-      problems_.error(document.error().about(), document.error().message());
+      problems_.add_error(document.error().subject(), document.error().message());
       return;
     }
     for (const auto& doubled : document->duplicates) {
-      problems_.lenient(doubled.position, "",
-                        "'" + doubled.key.substr(0, 64) + "' is already given at line " +
-                            std::to_string(doubled.first.line));
+      problems_.add_lenient(
+          doubled.position, "",
+          "'" + doubled.key.substr(0, 64) + "' is already set at line " + std::to_string(doubled.first.line));
     }
     if (document->second)
-      problems_.lenient(*document->second, "", "a second document: only the first one is read");
+      problems_.add_lenient(*document->second, "", "a second document; only the first is read");
     if (document->root.kind == NodeKind::kNull) return;
     if (document->root.kind != NodeKind::kMapping) {
-      problems_.error(document->root.position, "",
-                      found_instead("a mapping with version, flags…", document->root));
+      problems_.add_error(document->root.position, "",
+                          expected_but_found("a mapping with version, flags…", document->root));
       return;
     }
     read_section(document->root, "");
@@ -85,71 +86,71 @@ class Loader {
   void read_section(const yaml::Node& node, const std::string& section) {
     const auto keys = keys_below(section);
     for (const auto& entry : node.entries) {
-      const std::string key(known_key(entry, section, keys, true, problems_));
+      const std::string key(match_key(entry, section, keys, true, problems_));
       if (key.empty()) continue;
       const std::string path = section.empty() ? key : section + "." + key;
       if (path == "version") {
         read_version(entry.value);
       } else if (path == "resources") {
         auto names = read_resources(entry.value, problems_);
-        config().gpu_resources = std::move(names.gpus);
-        config().mig_resources = std::move(names.mig);
+        loaded_config().gpu_resources = std::move(names.gpus);
+        loaded_config().mig_resources = std::move(names.mig);
         checked_.loaded.resources_origin = origin_of(entry.value);
       } else if (path == "sharing") {
-        config().sharing = read_sharing(entry.value, problems_);
+        loaded_config().sharing = read_sharing(entry.value, problems_);
         checked_.loaded.sharing_origin = origin_of(entry.value);
       } else if (path == "gpulet.partition") {
-        config().gpulet.partition = read_partition(entry.value, problems_);
+        loaded_config().gpulet.partition = read_partition(entry.value, problems_);
         checked_.loaded.partition_origin = origin_of(entry.value);
-      } else if (const auto* setting = setting_of_path(path)) {
+      } else if (const auto* setting = find_setting_by_path(path)) {
         read_setting(*setting, entry.value);
       } else if (entry.value.kind == NodeKind::kMapping) {
         read_section(entry.value, path);
       } else if (entry.value.kind != NodeKind::kNull) {
-        problems_.error(entry.value.position, path, found_instead("a mapping", entry.value));
+        problems_.add_error(entry.value.position, path, expected_but_found("a mapping", entry.value));
       }
     }
   }
 
   std::string origin_of(const yaml::Node& node) const {
-    return "file " + yaml::place(sources_.file_path, node.position);
+    return "file " + yaml::position_text(sources_.file_path, node.position);
   }
 
   void read_version(const yaml::Node& node) {
     const bool empty =
         node.kind == NodeKind::kNull || (node.kind == NodeKind::kScalar && node.scalar.empty());
     if (empty || (node.kind == NodeKind::kScalar && node.scalar == "v1")) return;
-    problems_.error(node.position, "version",
-                    node.kind == NodeKind::kScalar
-                        ? "unknown version: " + node.scalar.substr(0, 64) + " (v1 would do)"
-                        : found_instead("v1", node));
+    problems_.add_error(node.position, "version",
+                        node.kind == NodeKind::kScalar
+                            ? "unknown version: " + node.scalar.substr(0, 64) + " (expected v1)"
+                            : expected_but_found("v1", node));
   }
 
   void read_setting(const Setting& setting, const yaml::Node& node) {
     if (node.kind == NodeKind::kNull) return;
-    auto value = from_node(setting, node);
+    auto value = value_from_node(setting, node);
     const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
     if (problem) {
-      problems_.error(node.position, std::string(setting.path), *problem);
+      problems_.add_error(node.position, std::string(setting.path), *problem);
     } else {
-      value_of(setting.path) = Given{std::move(*value), origin_of(node)};
+      effective_value(setting.path) = EffectiveValue{std::move(*value), origin_of(node)};
     }
   }
 
-  // Flags and environment over what the file said, the default below all.
+  // Flags and environment override the file; the default applies last.
   void resolve(std::size_t index) {
     const auto& setting = settings()[index];
     auto& given = checked_.loaded.values[index];
-    if (!take_flag(setting, given)) take_environment(setting, given);
+    if (!read_flag(setting, given)) read_environment(setting, given);
     if (!given && setting.default_text) {
       std::vector<std::string> texts;
       texts.emplace_back(*setting.default_text);
-      if (auto value = from_text(setting, texts)) given = Given{std::move(*value), "default"};
+      if (auto value = value_from_text(setting, texts)) given = EffectiveValue{std::move(*value), "default"};
     }
-    if (given && setting.assign) setting.assign(config(), given->value);
+    if (given && setting.assign) setting.assign(loaded_config(), given->value);
   }
 
-  bool take_flag(const Setting& setting, std::optional<Given>& given) {
+  bool read_flag(const Setting& setting, std::optional<EffectiveValue>& given) {
     if (setting.flag.empty()) return false;
     std::vector<std::string_view> names = {setting.flag};
     names.insert(names.end(), setting.flag_aliases.begin(), setting.flag_aliases.end());
@@ -158,125 +159,130 @@ class Loader {
       if (found == sources_.flags.end()) continue;
       auto values = found->second;
       if (setting.kind == Kind::kBool && (values.empty() || values.back().empty())) values = {"true"};
-      take(setting, values, "flag --" + std::string(name), given);
+      store_value(setting, values, "flag --" + std::string(name), given);
       return true;
     }
     return false;
   }
 
-  void take_environment(const Setting& setting, std::optional<Given>& given) {
+  void read_environment(const Setting& setting, std::optional<EffectiveValue>& given) {
     for (const auto name : setting.environment) {
-      // NVIDIA's feature discovery has a name of its own for what it shares with the plugin:
-      // GFD_MIG_STRATEGY.
+      // NVIDIA's feature discovery has its own variables for shared settings: GFD_MIG_STRATEGY.
       for (const bool own : {true, false}) {
         if (own && !sources_.discovery) continue;
         const std::string variable = (own ? "GFD_" : "") + std::string(name);
         const auto found = sources_.environment.find(variable);
         if (found == sources_.environment.end()) continue;
-        return take(setting, {found->second}, "env " + variable, given);
+        return store_value(setting, {found->second}, "env " + variable, given);
       }
     }
   }
 
-  void take(const Setting& setting, const std::vector<std::string>& texts, const std::string& origin,
-            std::optional<Given>& given) {
-    auto value = from_text(setting, texts);
+  void store_value(const Setting& setting, const std::vector<std::string>& texts, const std::string& origin,
+                   std::optional<EffectiveValue>& given) {
+    auto value = value_from_text(setting, texts);
     const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
     if (problem) {
-      problems_.error(origin, *problem);
+      problems_.add_error(origin, *problem);
     } else {
-      given = Given{std::move(*value), origin};
+      given = EffectiveValue{std::move(*value), origin};
     }
   }
 
   // Defaults that come from other values.
-  void derive() {
-    auto& dev_root = value_of("flags.nvidiaDevRoot");
+  void derive_defaults() {
+    auto& dev_root = effective_value("flags.nvidiaDevRoot");
     if (!dev_root || std::get<std::string>(dev_root->value).empty()) {
-      config().flags.nvidia_dev_root = config().flags.nvidia_driver_root;
-      dev_root = Given{config().flags.nvidia_driver_root, "default, the driver root"};
+      loaded_config().flags.nvidia_dev_root = loaded_config().flags.nvidia_driver_root;
+      dev_root = EffectiveValue{loaded_config().flags.nvidia_driver_root, "default, the driver root"};
     }
-    auto& socket = value_of("gpulet.kubeletSocket");
+    auto& socket = effective_value("gpulet.kubeletSocket");
     if (!socket)
-      socket = Given{config().device_plugin_dir() + "/kubelet.sock", "default, below gpulet.kubeletDir"};
-    // Called by NVIDIA's name, the agent leaves to NVIDIA's other programs what they do beside its plugin.
+      socket = EffectiveValue{loaded_config().device_plugin_dir() + "/kubelet.sock",
+                              "default, below gpulet.kubeletDir"};
+    // Under NVIDIA's program name, the agent leaves MIG and MPS to NVIDIA's other programs.
     const bool manage = !sources_.drop_in;
-    for (auto [path, field] : {std::pair("gpulet.mig.manage", &config().gpulet.mig.manage),
-                               std::pair("gpulet.mps.manage", &config().gpulet.mps.manage)}) {
-      auto& given = value_of(path);
+    for (auto [path, field] : {std::pair("gpulet.mig.manage", &loaded_config().gpulet.mig.manage),
+                               std::pair("gpulet.mps.manage", &loaded_config().gpulet.mps.manage)}) {
+      auto& given = effective_value(path);
       if (given) continue;
       *field = manage;
-      given = Given{manage, manage ? "default" : "default, as a drop-in"};
+      given = EffectiveValue{manage, manage ? "default" : "default, as a drop-in"};
     }
-    auto& outputs = value_of("gpulet.labels.outputs");
+    auto& outputs = effective_value("gpulet.labels.outputs");
     if (!outputs) {
-      const char* where = sources_.discovery ? (config().flags.use_node_feature_api ? "node-feature" : "file")
-                                             : (sources_.drop_in ? "none" : "node");
-      outputs =
-          Given{std::vector<std::string>{where}, sources_.drop_in ? "default, as a drop-in" : "default"};
-      setting_of_path("gpulet.labels.outputs")->assign(config(), outputs->value);
+      const char* where = sources_.discovery
+                              ? (loaded_config().flags.use_node_feature_api ? "node-feature" : "file")
+                              : (sources_.drop_in ? "none" : "node");
+      outputs = EffectiveValue{std::vector<std::string>{where},
+                               sources_.drop_in ? "default, as a drop-in" : "default"};
+      find_setting_by_path("gpulet.labels.outputs")->assign(loaded_config(), outputs->value);
     }
-    auto& mps_root = value_of("flags.mpsRoot");
-    const bool rules_share = std::ranges::any_of(
-        config().gpulet.partition, [](const auto& rule) { return std::holds_alternative<Mps>(rule.how); });
-    if (rules_share && config().flags.mps_root.empty()) {
-      config().flags.mps_root = kDefaultMpsRoot;
-      mps_root = Given{config().flags.mps_root, "default, with rules that use MPS"};
+    auto& mps_root = effective_value("flags.mpsRoot");
+    const bool rules_share = std::ranges::any_of(loaded_config().gpulet.partition, [](const auto& rule) {
+      return std::holds_alternative<Mps>(rule.mode);
+    });
+    if (rules_share && loaded_config().flags.mps_root.empty()) {
+      loaded_config().flags.mps_root = kDefaultMpsRoot;
+      mps_root = EffectiveValue{loaded_config().flags.mps_root, "default, with rules that use MPS"};
     }
-    checked_.loaded.given_gpu_resources = config().gpu_resources;
-    config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
+    checked_.loaded.given_gpu_resources = loaded_config().gpu_resources;
+    loaded_config().gpu_resources.push_back({"*", ResourceName("nvidia.com/gpu")});
   }
 
   // Rules between settings.
   void check_together() {
-    check_partition(config(), checked_.loaded.sharing_origin, problems_);
-    const auto& outputs = config().gpulet.labels.outputs;
-    if (!sources_.discovery && config().gfd.output_file.empty() &&
+    check_partition(loaded_config(), checked_.loaded.sharing_origin, problems_);
+    const auto& outputs = loaded_config().gpulet.labels.outputs;
+    if (!sources_.discovery && loaded_config().gfd.output_file.empty() &&
         std::ranges::count(outputs, LabelOutput::kFile) != 0) {
-      problems_.error(value_of("gpulet.labels.outputs")->origin,
-                      "gpulet.labels.outputs: a file needs its name in flags.gfd.outputFile");
+      problems_.add_error(effective_value("gpulet.labels.outputs")->origin,
+                          "gpulet.labels.outputs: output file requires flags.gfd.outputFile");
     }
-    // The label is what broken nodes are counted by.
-    if (config().gpulet.faults.cluster_percent > 0 && !config().gpulet.faults.label) {
-      problems_.error(value_of("gpulet.faults.moving.clusterPercent")->origin,
-                      "gpulet.faults.moving.clusterPercent counts nodes by their label, which "
-                      "gpulet.faults.label: false takes away");
+    // Unhealthy nodes are counted by the label.
+    if (loaded_config().gpulet.faults.max_unhealthy_nodes_percent > 0 &&
+        !loaded_config().gpulet.faults.label) {
+      problems_.add_error(
+          effective_value("gpulet.faults.eviction.maxUnhealthyNodesPercent")->origin,
+          "gpulet.faults.eviction.maxUnhealthyNodesPercent counts nodes by their label; it requires "
+          "gpulet.faults.label");
     }
-    if (config().sharing.strategy != SharingStrategy::kMps) return;
+    if (loaded_config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;
-    if (config().flags.mps_root.empty() && !sources_.discovery) {
-      problems_.error(place, "sharing.mps: using MPS requires --mps-root to be specified");
+    if (loaded_config().flags.mps_root.empty() && !sources_.discovery) {
+      problems_.add_error(place, "sharing.mps: using MPS requires --mps-root to be specified");
     }
-    // MIG devices are served too (partition/sharing.h); by NVIDIA's name, its own word counts.
-    if (sources_.drop_in && config().flags.mig_strategy == MigStrategy::kMixed) {
-      problems_.error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
-                                 value_of("flags.migStrategy")->origin + ")");
+    // gpulet supports MPS on MIG devices (partition/resources.h); under NVIDIA's program name its rule
+    // applies.
+    if (sources_.drop_in && loaded_config().flags.mig_strategy == MigStrategy::kMixed) {
+      problems_.add_error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
+                                     effective_value("flags.migStrategy")->origin + ")");
     }
   }
 
   const Sources& sources_;
   Problems problems_;
-  Checked checked_;
+  CheckResult checked_;
 };
 
 }  // namespace
 
-Checked check(const Sources& sources) { return Loader(sources).run(); }
+CheckResult check_config(const Sources& sources) { return Loader(sources).load_all(); }
 
-Result<Loaded> load(const Sources& sources) {
-  auto checked = check(sources);
+Result<LoadedConfig> load(const Sources& sources) {
+  auto checked = check_config(sources);
   if (checked.errors.empty()) return std::move(checked.loaded);
   Error first = checked.errors.front();
   if (checked.errors.size() == 1) return fail(std::move(first));
   return fail(
       first.code(),
       first.message() + " (and " + std::to_string(checked.errors.size() - 1) + " more: gpulet config check)",
-      first.about());
+      first.subject());
 }
 
 Status read_config_file(Sources& sources) {
-  const Setting& setting = *setting_of_flag("config-file");
+  const Setting& setting = *find_setting_by_flag("config-file");
   std::string path;
   if (const auto flag = sources.flags.find(setting.flag); flag != sources.flags.end()) {
     path = flag->second.empty() ? "" : flag->second.back();
@@ -291,7 +297,7 @@ Status read_config_file(Sources& sources) {
   sources.file_content.clear();
   if (path.empty()) return {};
   auto content = read_file(path, yaml::kMaxTextBytes);
-  if (!content) return fail(content.error().with("error opening config file"));
+  if (!content) return fail(content.error().with_context("error opening config file"));
   sources.file_content = std::move(*content);
   return {};
 }

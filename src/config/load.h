@@ -1,5 +1,5 @@
-// From flags, environment, file and defaults to one Config: precedence in that order, as NVIDIA's plugin has
-// it, with a record of where each value came from. Pure: what is given comes in as values.
+// Merges flags, environment, file and defaults, in NVIDIA's order of precedence, into one Config, and records
+// the origin of each value. Pure: all inputs are values.
 #pragma once
 
 #include <map>
@@ -14,48 +14,48 @@
 namespace gpulet::config {
 
 struct Sources {
-  // As given on the command line, by flag or alias without dashes: every value in its order. A boolean given
-  // without a value has "" or "true".
+  // All values of each flag or alias on the command line, without dashes, in order. A boolean without a value
+  // has "" or "true".
   std::map<std::string, std::vector<std::string>, std::less<>> flags;
   std::map<std::string, std::string, std::less<>> environment;
-  std::string file_path;  // as the user wrote it; empty for no file
+  std::string file_path;  // as the user wrote it; empty: no file
   std::string file_content;
-  // Called by NVIDIA's name: unknown keys are warnings, as are the other things that its plugin does not
-  // mind.
+  // Running under NVIDIA's program name: unknown keys, and whatever else its plugin tolerates, are warnings.
   bool drop_in = false;
-  // Called as gpu-feature-discovery: its variables GFD_… count, labels go where its flags say, and what only
-  // the plugin needs is not asked for.
+  // Running as gpu-feature-discovery: GFD_… variables count, its flags choose the label outputs, and the
+  // plugin's requirements do not apply.
   bool discovery = false;
 };
 
 // A setting's effective value.
-struct Given {
+struct EffectiveValue {
   Value value;
   std::string origin;  // "flag --mig-strategy", "env MIG_STRATEGY", "file x.yaml:3:5", "default"
 };
 
-struct Loaded {
+struct LoadedConfig {
   Config config;
-  std::vector<std::optional<Given>> values;  // parallel to settings(); nullopt: unset, and without a default
+  std::vector<std::optional<EffectiveValue>>
+      values;  // parallel to settings(); nullopt: unset and without a default
   std::string resources_origin, sharing_origin, partition_origin;
-  // Names that the file gives, without the default that config.gpu_resources ends with.
+  // The file's names, without the default at the end of config.gpu_resources.
   std::vector<ResourcePattern> given_gpu_resources;
   std::vector<std::string> warnings;  // one line each
 };
 
-// All that is wrong, in the order of the file, then environment and flags; `loaded` is to be used only when
-// that is nothing. At most 100 errors and 100 warnings.
-struct Checked {
-  Loaded loaded;
+// `errors` are in the order of the file, then environment and flags. `loaded` is valid only if there are
+// none. At most 100 errors and 100 warnings.
+struct CheckResult {
+  LoadedConfig loaded;
   std::vector<Error> errors;
 };
-Checked check(const Sources& sources);
+CheckResult check_config(const Sources& sources);
 
-// Errors: kInvalidArgument, the first of what check() finds, with how many more there are.
-Result<Loaded> load(const Sources& sources);
+// Errors: kInvalidArgument with the first error of check_config() and the number of others.
+Result<LoadedConfig> load(const Sources& sources);
 
-// Sets file_path from --config-file or CONFIG_FILE and reads the file; leaves both empty where neither is
-// given. Errors: as read_file, "error opening config file"; kInvalidArgument for one larger than
+// Sets file_path from --config-file or CONFIG_FILE and reads the file; leaves both empty if neither is set.
+// Errors: read_file's, with "error opening config file"; kInvalidArgument if it is larger than
 // yaml::kMaxTextBytes.
 Status read_config_file(Sources& sources);
 

@@ -23,8 +23,8 @@ Sources env(const std::string& name, const std::string& value) {
   return sources;
 }
 
-const Given& given(const Loaded& loaded, std::string_view path) {
-  const auto& value = loaded.values[static_cast<std::size_t>(setting_of_path(path) - settings().data())];
+const EffectiveValue& given(const LoadedConfig& loaded, std::string_view path) {
+  const auto& value = loaded.values[static_cast<std::size_t>(find_setting_by_path(path) - settings().data())];
   EXPECT_TRUE(value) << path;
   return *value;
 }
@@ -79,23 +79,23 @@ TEST(Schema, HasAllOfNvidias) {
       {"cdi-disable-hooks", "", "CDI_DISABLE_HOOKS", "", "gpulet.cdiDisableHooks"},
   };
   for (const auto& row : rows) {
-    const auto* setting = setting_of_flag(row.flag);
+    const auto* setting = find_setting_by_flag(row.flag);
     ASSERT_TRUE(setting) << row.flag;
     if (*row.alias) {
-      EXPECT_EQ(setting_of_flag(row.alias), setting) << row.alias;
+      EXPECT_EQ(find_setting_by_flag(row.alias), setting) << row.alias;
     }
     ASSERT_FALSE(setting->environment.empty()) << row.flag;
     EXPECT_EQ(setting->environment[0], row.variable);
     EXPECT_EQ(setting->environment.size() > 1 ? setting->environment[1] : "", row.second_variable);
     EXPECT_EQ(setting->path, row.path);
   }
-  EXPECT_EQ(setting_of_flag("nothing"), nullptr);
-  EXPECT_EQ(setting_of_flag(""), nullptr);
+  EXPECT_EQ(find_setting_by_flag("nothing"), nullptr);
+  EXPECT_EQ(find_setting_by_flag(""), nullptr);
 }
 
 TEST(Load, OfNothingIsTheDefaults) {
   const auto loaded = load({});
-  ASSERT_TRUE(loaded) << loaded.error().text();
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& c = loaded->config;
   EXPECT_EQ(c.flags.mig_strategy, MigStrategy::kNone);
   EXPECT_TRUE(c.flags.fail_on_init_error);
@@ -122,7 +122,7 @@ TEST(Load, OfNothingIsTheDefaults) {
   EXPECT_EQ(c.gpu_resources[0].pattern, "*");
   EXPECT_EQ(c.gpu_resources[0].name.str(), "nvidia.com/gpu");
   EXPECT_TRUE(c.mig_resources.empty());
-  const Own own;
+  const GpuletSettings own;
   EXPECT_EQ(c.gpulet.placement_policy, own.placement_policy);
   EXPECT_EQ(c.gpulet.kubelet_dir, own.kubelet_dir);
   EXPECT_EQ(c.gpulet.listen, own.listen);
@@ -131,11 +131,11 @@ TEST(Load, OfNothingIsTheDefaults) {
   EXPECT_EQ(c.gpulet.log_format, own.log_format);
   EXPECT_EQ(c.gpulet.log_level, own.log_level);
   EXPECT_EQ(c.gpulet.driver_call_timeout, own.driver_call_timeout);
-  for (const auto& setting : health::settings()) {
-    EXPECT_EQ(value_of(c.gpulet.health, setting), value_of(own.health, setting)) << setting.key;
+  for (const auto& setting : health::policy_settings()) {
+    EXPECT_EQ(policy_value(c.gpulet.health, setting), policy_value(own.health, setting)) << setting.key;
   }
-  EXPECT_EQ(c.gpulet.health.trust_driver, own.health.trust_driver);
-  EXPECT_TRUE(c.gpulet.health.effects.empty() && c.gpulet.health.holds.empty());
+  EXPECT_EQ(c.gpulet.health.trust_recovery_action, own.health.trust_recovery_action);
+  EXPECT_TRUE(c.gpulet.health.class_effects.empty() && c.gpulet.health.class_holds.empty());
   EXPECT_EQ(c.gpulet.state_dir, own.state_dir);
   EXPECT_EQ(c.gpulet.kernel_log, own.kernel_log);
   EXPECT_EQ(c.gpulet.health_file, own.health_file);
@@ -146,7 +146,7 @@ TEST(Load, OfNothingIsTheDefaults) {
 }
 
 TEST(Load, FlagThenEnvironmentThenFileThenDefault) {
-  Sources sources = file("version: v1\nflags:\n  migStrategy: mixed\n");
+  Sources sources = file_source("version: v1\nflags:\n  migStrategy: mixed\n");
   auto loaded = load(sources);
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kMixed);
@@ -176,10 +176,12 @@ TEST(Load, DevRootFollowsTheDriverRoot) {
   const auto follows = load(flag("driver-root", {"/run/nvidia/driver"}));
   EXPECT_EQ(follows->config.flags.nvidia_dev_root, "/run/nvidia/driver");
   EXPECT_EQ(given(*follows, "flags.nvidiaDevRoot").origin, "default, the driver root");
-  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: /b}"))->config.flags.nvidia_dev_root,
-            "/b");
-  EXPECT_EQ(load(file("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: ''}"))->config.flags.nvidia_dev_root,
-            "/a");
+  EXPECT_EQ(
+      load(file_source("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: /b}"))->config.flags.nvidia_dev_root,
+      "/b");
+  EXPECT_EQ(
+      load(file_source("flags: {nvidiaDriverRoot: /a, nvidiaDevRoot: ''}"))->config.flags.nvidia_dev_root,
+      "/a");
 }
 
 TEST(Load, BooleansAsGoAndAsYaml) {
@@ -189,65 +191,67 @@ TEST(Load, BooleansAsGoAndAsYaml) {
   EXPECT_TRUE(load(flag("gds-enabled", {""}))->config.flags.gds_enabled);
   EXPECT_TRUE(load(flag("gds-enabled", {}))->config.flags.gds_enabled);
   EXPECT_FALSE(load(flag("fail-on-init-error", {"false"}))->config.flags.fail_on_init_error);
-  EXPECT_EQ(error_of(env("PASS_DEVICE_SPECS", "yes")), "env PASS_DEVICE_SPECS: 'yes' is not true or false");
-  EXPECT_TRUE(load(file("flags: {gdsEnabled: yes}"))->config.flags.gds_enabled);
-  EXPECT_FALSE(load(file("flags: {failOnInitError: off}"))->config.flags.fail_on_init_error);
-  EXPECT_EQ(error_of(file("flags: {gdsEnabled: \"true\"}")),
-            "x.yaml:1:21: flags.gdsEnabled: expected true or false, found the quoted text 'true'");
-  EXPECT_EQ(error_of(file("flags: {gdsEnabled: 1}")),
+  EXPECT_EQ(load_error(env("PASS_DEVICE_SPECS", "yes")), "env PASS_DEVICE_SPECS: 'yes' is not true or false");
+  EXPECT_TRUE(load(file_source("flags: {gdsEnabled: yes}"))->config.flags.gds_enabled);
+  EXPECT_FALSE(load(file_source("flags: {failOnInitError: off}"))->config.flags.fail_on_init_error);
+  EXPECT_EQ(load_error(file_source("flags: {gdsEnabled: \"true\"}")),
+            "x.yaml:1:21: flags.gdsEnabled: expected true or false, found the quoted string 'true'");
+  EXPECT_EQ(load_error(file_source("flags: {gdsEnabled: 1}")),
             "x.yaml:1:21: flags.gdsEnabled: expected true or false, found '1'");
 }
 
 TEST(Load, DeviceListStrategyIsATextOrAList) {
   using enum DeviceListStrategy;
   const auto strategies = [](const Sources& s) { return load(s)->config.flags.device_list_strategy; };
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: volume-mounts}}")),
+  EXPECT_EQ(strategies(file_source("flags: {plugin: {deviceListStrategy: volume-mounts}}")),
             std::vector{kVolumeMounts});
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: [cdi-cri, envvar]}}")),
+  EXPECT_EQ(strategies(file_source("flags: {plugin: {deviceListStrategy: [cdi-cri, envvar]}}")),
             (std::vector{kCdiCri, kEnvvar}));
-  EXPECT_EQ(strategies(file("flags: {plugin: {deviceListStrategy: \"envvar,cdi-cri\"}}")),
+  EXPECT_EQ(strategies(file_source("flags: {plugin: {deviceListStrategy: \"envvar,cdi-cri\"}}")),
             (std::vector{kEnvvar, kCdiCri}));
   EXPECT_EQ(strategies(env("DEVICE_LIST_STRATEGY", "envvar, cdi-annotations,envvar")),
             (std::vector{kEnvvar, kCdiAnnotations}));
   EXPECT_EQ(strategies(flag("device-list-strategy", {"envvar", "cdi-cri,volume-mounts"})),
             (std::vector{kEnvvar, kCdiCri, kVolumeMounts}));
-  EXPECT_EQ(error_of(file("flags:\n  plugin:\n    deviceListStrategy: [envvar, cdi]\n")),
+  EXPECT_EQ(load_error(file_source("flags:\n  plugin:\n    deviceListStrategy: [envvar, cdi]\n")),
             "x.yaml:3:25: flags.plugin.deviceListStrategy: invalid --device-list-strategy option: invalid "
             "strategy: cdi "
-            "(envvar, volume-mounts, cdi-annotations or cdi-cri would do)");
-  EXPECT_NE(error_of(file("flags: {plugin: {deviceListStrategy: []}}")).find("at least one is needed"),
-            std::string::npos);
+            "(expected envvar, volume-mounts, cdi-annotations or cdi-cri)");
+  EXPECT_NE(
+      load_error(file_source("flags: {plugin: {deviceListStrategy: []}}")).find("expected at least one of"),
+      std::string::npos);
 }
 
 TEST(Load, RefusesUnknownChoicesInNvidiasWords) {
-  EXPECT_EQ(error_of(env("MIG_STRATEGY", "all")),
-            "env MIG_STRATEGY: unknown MIG strategy: all (none, single or mixed would do)");
-  EXPECT_EQ(error_of(flag("device-id-strategy", {"name"})),
-            "flag --device-id-strategy: invalid --device-id-strategy option: name (uuid or index would do)");
-  EXPECT_EQ(error_of(flag("shared-devices-allocation-policy", {"x"})),
+  EXPECT_EQ(load_error(env("MIG_STRATEGY", "all")),
+            "env MIG_STRATEGY: unknown MIG strategy: all (expected none, single or mixed)");
+  EXPECT_EQ(load_error(flag("device-id-strategy", {"name"})),
+            "flag --device-id-strategy: invalid --device-id-strategy option: name (expected uuid or index)");
+  EXPECT_EQ(load_error(flag("shared-devices-allocation-policy", {"x"})),
             "flag --shared-devices-allocation-policy: invalid --shared-devices-allocation-policy option: x "
-            "(distributed or packed would do)");
-  EXPECT_EQ(error_of(file("flags: {deviceDiscoveryStrategy: vfio}")),
+            "(expected distributed or packed)");
+  EXPECT_EQ(load_error(file_source("flags: {deviceDiscoveryStrategy: vfio}")),
             "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio "
             "(vfio is for "
-            "gpu-feature-discovery alone; auto, nvml or tegra would do)");
-  EXPECT_EQ(error_of(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
-  EXPECT_EQ(error_of(file("flags: {migStrategy: [none]}")),
-            "x.yaml:1:22: flags.migStrategy: expected a text, found a list");
+            "gpu-feature-discovery only; expected auto, nvml or tegra)");
+  EXPECT_EQ(load_error(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
+  EXPECT_EQ(load_error(file_source("flags: {migStrategy: [none]}")),
+            "x.yaml:1:22: flags.migStrategy: expected a string, found a list");
 }
 
 TEST(Load, ImexChannelsAreNoneOrZero) {
-  EXPECT_EQ(load(file("imex: {channelIDs: [0], required: true}"))->config.imex.channel_ids, std::vector{0u});
-  EXPECT_TRUE(load(file("imex: {channelIDs: [], required: true}"))->config.imex.required);
+  EXPECT_EQ(load(file_source("imex: {channelIDs: [0], required: true}"))->config.imex.channel_ids,
+            std::vector{0u});
+  EXPECT_TRUE(load(file_source("imex: {channelIDs: [], required: true}"))->config.imex.required);
   EXPECT_EQ(load(env("IMEX_CHANNEL_IDS", "0"))->config.imex.channel_ids, std::vector{0u});
   EXPECT_TRUE(load(env("IMEX_CHANNEL_IDS", ""))->config.imex.channel_ids.empty());
-  EXPECT_EQ(error_of(file("imex: {channelIDs: [2]}")),
+  EXPECT_EQ(load_error(file_source("imex: {channelIDs: [2]}")),
             "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [2]");
-  EXPECT_EQ(error_of(file("imex: {channelIDs: [0, 0]}")),
+  EXPECT_EQ(load_error(file_source("imex: {channelIDs: [0, 0]}")),
             "x.yaml:1:20: imex.channelIDs: channelIDs must be [] or [0]; found [0 0]");
-  EXPECT_NE(error_of(file("imex: {channelIDs: [\"0\"]}")).find("expected a list of whole numbers"),
+  EXPECT_NE(load_error(file_source("imex: {channelIDs: [\"0\"]}")).find("expected a list of whole numbers"),
             std::string::npos);
-  EXPECT_NE(error_of(env("IMEX_CHANNEL_IDS", "a")).find("'a' is not a whole number"), std::string::npos);
+  EXPECT_NE(load_error(env("IMEX_CHANNEL_IDS", "a")).find("'a' is not a whole number"), std::string::npos);
 }
 
 TEST(Load, KubeletSocket) {
@@ -259,46 +263,49 @@ TEST(Load, KubeletSocket) {
 }
 
 TEST(Load, Version) {
-  EXPECT_TRUE(load(file("version: v1")));
-  EXPECT_TRUE(load(file("version: \"\"")));
-  EXPECT_TRUE(load(file("version:")));
-  EXPECT_EQ(error_of(file("version: v2")), "x.yaml:1:10: version: unknown version: v2 (v1 would do)");
+  EXPECT_TRUE(load(file_source("version: v1")));
+  EXPECT_TRUE(load(file_source("version: \"\"")));
+  EXPECT_TRUE(load(file_source("version:")));
+  EXPECT_EQ(load_error(file_source("version: v2")),
+            "x.yaml:1:10: version: unknown version: v2 (expected v1)");
 }
 
 TEST(Load, EmptyAndNullFilesAreTheDefaults) {
   for (const auto* content : {"", "\n", "# only a comment\n", "flags:\n",
                               "flags: {plugin: }\nsharing:\nresources: ~\n", "flags: {migStrategy: null}"}) {
-    const auto loaded = load(file(content));
-    ASSERT_TRUE(loaded) << content << ": " << loaded.error().text();
+    const auto loaded = load(file_source(content));
+    ASSERT_TRUE(loaded) << content << ": " << loaded.error().full_message();
     EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
   }
-  EXPECT_EQ(error_of(file("just text")),
+  EXPECT_EQ(load_error(file_source("just text")),
             "x.yaml:1:1: expected a mapping with version, flags…, found 'just text'");
-  EXPECT_EQ(error_of(file("flags: 3")), "x.yaml:1:8: flags: expected a mapping, found '3'");
+  EXPECT_EQ(load_error(file_source("flags: 3")), "x.yaml:1:8: flags: expected a mapping, found '3'");
 }
 
 TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
   const auto loaded =
-      load(file("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
-                "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
-  ASSERT_TRUE(loaded) << loaded.error().text();
+      load(file_source("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
+                       "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_EQ(std::get<std::string>(given(*loaded, "flags.gfd.sleepInterval").value), "5ns");
   for (const auto* interval : {"infinite", "60s", "\"1m30s\"", "0", "9223372036854775807"}) {
-    EXPECT_TRUE(load(file("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}"))) << interval;
+    EXPECT_TRUE(load(file_source("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}")))
+        << interval;
   }
   for (const auto* interval : {"never", "\"5\"", "[1s]", "1 day"}) {
-    EXPECT_FALSE(load(file("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}"))) << interval;
+    EXPECT_FALSE(load(file_source("flags: {gfd: {sleepInterval: " + std::string(interval) + "}}")))
+        << interval;
   }
-  EXPECT_FALSE(load(file("flags: {useNodeFeatureAPI: maybe}")));
+  EXPECT_FALSE(load(file_source("flags: {useNodeFeatureAPI: maybe}")));
 }
 
 TEST(Load, OwnSettings) {
-  const auto loaded = load(file(
+  const auto loaded = load(file_source(
       "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
       "  logLevel: debug\n  driverCallTimeout: 500ms\n  stateDir: /s\n  kernelLog: \"\"\n  healthFile: /h\n"
       "  socket: /s/a.sock\n  socketMode: 0666\n"
       "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
-  ASSERT_TRUE(loaded) << loaded.error().text();
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& own = loaded->config.gpulet;
   EXPECT_EQ(own.placement_policy, PlacementPolicy::kTightest);
   EXPECT_EQ(own.kubelet_dir, "/k");
@@ -316,84 +323,86 @@ TEST(Load, OwnSettings) {
   EXPECT_EQ(load(env("DP_DISABLE_HEALTHCHECKS", "all"))->config.flags.disable_healthchecks, "all");
   EXPECT_EQ(load(env("GPULET_LISTEN", ""))->config.gpulet.listen, "");
   EXPECT_EQ(load(env("GPULET_SOCKET", ""))->config.gpulet.socket, "");
-  EXPECT_NE(error_of(env("GPULET_SOCKET", "run")).find("is neither an absolute path nor empty"),
+  EXPECT_NE(load_error(env("GPULET_SOCKET", "run")).find("is not an absolute path or empty"),
             std::string::npos);
   EXPECT_EQ(load(flag("socket-mode", {"0600"}))->config.gpulet.socket_mode, 0600u);
   for (const char* mode : {"", "rw", "0680", "0o660", "1777", "-660", "432"})
-    EXPECT_NE(error_of(flag("socket-mode", {mode})).find("is not a file mode such as 0660"),
+    EXPECT_NE(load_error(flag("socket-mode", {mode})).find("is not a file mode such as 0660"),
               std::string::npos)
         << mode;
-  EXPECT_NE(error_of(env("GPULET_LISTEN", "localhost")).find("is not host:port"), std::string::npos);
-  EXPECT_NE(error_of(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
-  EXPECT_NE(error_of(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);
-  EXPECT_NE(error_of(env("GPULET_KUBELET_DIR", "var")).find("is not an absolute path"), std::string::npos);
-  EXPECT_NE(error_of(env("GPULET_STATE_DIR", "var")).find("is neither an absolute path nor empty"),
+  EXPECT_NE(load_error(env("GPULET_LISTEN", "localhost")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(load_error(env("GPULET_LISTEN", "::1:80")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(load_error(env("GPULET_LISTEN", "a:70000")).find("is not host:port"), std::string::npos);
+  EXPECT_NE(load_error(env("GPULET_KUBELET_DIR", "var")).find("is not an absolute path"), std::string::npos);
+  EXPECT_NE(load_error(env("GPULET_STATE_DIR", "var")).find("is not an absolute path or empty"),
             std::string::npos);
-  EXPECT_NE(error_of(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"),
+  EXPECT_NE(load_error(flag("driver-call-timeout", {"10"})).find("is not a duration such as 10s"),
             std::string::npos);
-  EXPECT_NE(error_of(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"),
+  EXPECT_NE(load_error(flag("driver-call-timeout", {"0"})).find("is not between 1ms and 24h"),
             std::string::npos);
 }
 
 TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
-  EXPECT_EQ(error_of(file("version: v1\nflags:\n  migStrategie: mixed\n")),
+  EXPECT_EQ(load_error(file_source("version: v1\nflags:\n  migStrategie: mixed\n")),
             "x.yaml:3:3: flags: unknown key 'migStrategie'; did you mean migStrategy?");
-  EXPECT_EQ(error_of(file("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
-  EXPECT_EQ(error_of(file("migStrategy: mixed")),
-            "x.yaml:1:1: unknown key 'migStrategy'; its place is flags.migStrategy");
-  EXPECT_EQ(error_of(file("flags: {MigStrategy: mixed}")),
+  EXPECT_EQ(load_error(file_source("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
+  EXPECT_EQ(load_error(file_source("migStrategy: mixed")),
+            "x.yaml:1:1: unknown key 'migStrategy'; it belongs at flags.migStrategy");
+  EXPECT_EQ(load_error(file_source("flags: {MigStrategy: mixed}")),
             "x.yaml:1:9: flags: unknown key 'MigStrategy'; did you mean migStrategy?");
-  EXPECT_EQ(error_of(file("imex: {something: 1}")),
-            "x.yaml:1:8: imex: unknown key 'something'; known here: channelIDs, required");
+  EXPECT_EQ(load_error(file_source("imex: {something: 1}")),
+            "x.yaml:1:8: imex: unknown key 'something'; expected one of: channelIDs, required");
 }
 
 TEST(Load, DropInMindsNoMoreThanNvidias) {
-  const auto loaded = load(
-      file("flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
-           "---\nmore: 1\n",
-           true));
-  ASSERT_TRUE(loaded) << loaded.error().text();
+  const auto loaded = load(file_source(
+      "flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
+      "---\nmore: 1\n",
+      true));
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
   EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a doubled key
   EXPECT_EQ(loaded->warnings.size(), 3u);
-  const auto other = load(file("flags: {migStrategie: mixed, FailOnInitError: false}", true));
+  const auto other = load(file_source("flags: {migStrategie: mixed, FailOnInitError: false}", true));
   ASSERT_TRUE(other);
   EXPECT_FALSE(other->config.flags.fail_on_init_error);
   EXPECT_EQ(other->warnings, (std::vector<std::string>{
                                  "x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
-                                 "x.yaml:1:30: flags: 'FailOnInitError' is taken for failOnInitError"}));
+                                 "x.yaml:1:30: flags: 'FailOnInitError' is read as failOnInitError"}));
   // A wrong value is wrong for both.
-  EXPECT_FALSE(load(file("flags: {migStrategy: all}", true)));
-  EXPECT_EQ(error_of(file("version: v1\nversion: v1\n")), "x.yaml:2:1: 'version' is already given at line 1");
-  EXPECT_NE(error_of(file("version: v1\n---\nversion: v1\n")).find("a second document"), std::string::npos);
+  EXPECT_FALSE(load(file_source("flags: {migStrategy: all}", true)));
+  EXPECT_EQ(load_error(file_source("version: v1\nversion: v1\n")),
+            "x.yaml:2:1: 'version' is already set at line 1");
+  EXPECT_NE(load_error(file_source("version: v1\n---\nversion: v1\n")).find("a second document"),
+            std::string::npos);
 }
 
 TEST(Load, SaysHowManyMoreErrorsThereAre) {
-  const auto sources = file("a1: 1\nflags: {migStrategy: x, gdsEnabled: 7}\n");
-  EXPECT_EQ(check(sources).errors.size(), 3u);
-  EXPECT_NE(error_of(sources).find("(and 2 more: gpulet config check)"), std::string::npos);
+  const auto sources = file_source("a1: 1\nflags: {migStrategy: x, gdsEnabled: 7}\n");
+  EXPECT_EQ(check_config(sources).errors.size(), 3u);
+  EXPECT_NE(load_error(sources).find("(and 2 more: gpulet config check)"), std::string::npos);
 }
 
 TEST(Load, ReadsTheFileThatFlagOrEnvironmentNames) {
   std::string pattern = std::filesystem::temp_directory_path() / "gpulet-load-XXXXXX";
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const std::string& folder = pattern;
-  const std::string path = folder + "/c.yaml";
+  const std::string& directory = pattern;
+  const std::string path = directory + "/c.yaml";
   ASSERT_TRUE(write_file_atomic(path, "flags: {migStrategy: mixed}"));
   auto sources = env("CONFIG_FILE", path);
   ASSERT_TRUE(read_config_file(sources));
   const auto loaded = load(sources);
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kMixed);
   EXPECT_EQ(loaded->config.config_file, path);
-  sources.flags["config-file"] = {folder + "/none.yaml"};
+  sources.flags["config-file"] = {directory + "/none.yaml"};
   const auto missing = read_config_file(sources);
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
-  EXPECT_NE(missing.error().text().find("error opening config file"), std::string::npos);
+  EXPECT_NE(missing.error().full_message().find("error opening config file"), std::string::npos);
   sources.flags["config-file"] = {""};
   ASSERT_TRUE(read_config_file(sources));
   EXPECT_EQ(sources.file_path, "");
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(directory);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
+#include "config/partition_check.h"
+
 #include <algorithm>
 #include <span>
 #include <tuple>
 
 #include "base/text.h"
-#include "config/partition_section.h"
 #include "config/values.h"
 
 namespace gpulet::config {
@@ -13,9 +14,9 @@ namespace {
 constexpr std::size_t kMaxRules = 256, kMaxRefs = 4096;
 
 // A resource that a rule or `sharing` makes, and how what is in it is cut and shared.
-struct Made {
-  std::string name, place, about;  // `about`: "timeSlicing ×4"
-  enum class Way { kWhole, kTimeSlicing, kMps, kMig } way = Way::kWhole;
+struct MadeResource {
+  std::string name, position, summary;  // `about`: "timeSlicing ×4"
+  enum class SharingMode { kWhole, kTimeSlicing, kMps, kMig } mode = SharingMode::kWhole;
   unsigned replicas = 1;
   bool fail_requests_greater_than_one = false;
   std::optional<MpsShare> share;
@@ -24,7 +25,7 @@ struct Made {
   const PartitionRule* rule = nullptr;  // null for `sharing`
 
   auto kind() const {
-    return std::tuple(way, replicas, fail_requests_greater_than_one, share, daemon, mig_devices);
+    return std::tuple(mode, replicas, fail_requests_greater_than_one, share, daemon, mig_devices);
   }
 };
 
@@ -52,12 +53,12 @@ std::optional<std::string> common(std::span<const GpuRef> a, std::span<const Gpu
   return std::nullopt;
 }
 
-void check_doubles(const PartitionRule& rule, Problems& problems) {
+void check_duplicates(const PartitionRule& rule, Problems& problems) {
   const auto* refs = std::get_if<GpuRefs>(&rule.devices);
   for (std::size_t i = 0; refs && i < refs->size(); ++i) {
     const std::span all(*refs);
     if (const auto gpu = common(all.first(i), all.subspan(i, 1))) {
-      problems.error(rule.place, "gpulet.partition: GPU " + *gpu + " is named twice");
+      problems.add_error(rule.position, "gpulet.partition: GPU " + *gpu + " is listed twice");
       return;
     }
   }
@@ -66,38 +67,39 @@ void check_doubles(const PartitionRule& rule, Problems& problems) {
 void check_overlap(const PartitionRule& earlier, const PartitionRule& later, Problems& problems) {
   if (exclusive(earlier, later) || !covers(earlier, later)) return;
   if (std::holds_alternative<AllDevices>(earlier.devices)) {
-    problems.warning(later.place + ": gpulet.partition: no GPU is left for this rule: the one at " +
-                     earlier.place + " takes them all");
+    problems.add_warning(later.position + ": gpulet.partition: this rule can never apply: the rule at " +
+                         earlier.position + " selects all its GPUs");
     return;
   }
   const auto* a = std::get_if<GpuRefs>(&earlier.devices);
   const auto* b = std::get_if<GpuRefs>(&later.devices);
   const auto gpu = a && b ? common(*a, *b) : std::nullopt;
   if (gpu) {
-    problems.error(later.place, "gpulet.partition: GPU " + *gpu + " has a rule already, at " + earlier.place);
+    problems.add_error(later.position,
+                       "gpulet.partition: GPU " + *gpu + " already has a rule at " + earlier.position);
   }
 }
 
-class NamesMade {
+class ResourceNameCheck {
  public:
-  NamesMade(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
+  ResourceNameCheck(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
 
   void add_rule(const PartitionRule& rule) {
     rule_ = &rule;
-    std::visit([&](const auto& how) { add(how); }, rule.how);
+    std::visit([&](const auto& how) { add_resources_of(how); }, rule.mode);
   }
 
   void add_sharing(const std::string& place) {
     for (const auto& entry : config_.sharing.resources) {
-      Made made;
+      MadeResource made;
       made.name = entry.rename.value_or(entry.name).str();
-      made.place = place;
+      made.position = place;
       made.replicas = entry.replicas;
       made.fail_requests_greater_than_one = config_.sharing.fail_requests_greater_than_one;
       const bool mps = config_.sharing.strategy == SharingStrategy::kMps;
-      made.way = mps ? Made::Way::kMps : Made::Way::kTimeSlicing;
+      made.mode = mps ? MadeResource::SharingMode::kMps : MadeResource::SharingMode::kTimeSlicing;
       if (mps) made.daemon = made.name;
-      made.about = std::string("sharing.") + (mps ? "mps" : "timeSlicing");
+      made.summary = std::string("sharing.") + (mps ? "mps" : "timeSlicing");
       made_.push_back(std::move(made));
     }
   }
@@ -105,69 +107,70 @@ class NamesMade {
  private:
   // `given`, or what the rule's GPUs are called whole with the suffix; nullopt where that depends on the
   // model, or is too long to be a name.
-  std::optional<std::string> named(const std::optional<ResourceName>& given, std::string_view suffix) {
+  std::optional<std::string> resource_name(const std::optional<ResourceName>& given,
+                                           std::string_view suffix) {
     if (given) return given->str();
     if (config_.gpu_resources.size() > 1) return std::nullopt;
     auto name = parse_resource_name(config_.gpu_resources.front().name.str() + std::string(suffix));
     return name ? std::optional(name->str()) : std::nullopt;
   }
 
-  void put(Made made) {
+  void add_resource(MadeResource made) {
     made.rule = rule_;
-    made.place = rule_->place;
+    made.position = rule_->position;
     for (const auto& other : made_) {
       if (other.name != made.name || other.kind() == made.kind()) continue;
       if (other.rule && exclusive(*other.rule, *rule_)) continue;
-      problems_.error(rule_->place, "gpulet.partition: " + made.name + " of " + made.about +
-                                        " is already that of " + other.about + " at " + other.place +
-                                        ": set a name");
+      problems_.add_error(rule_->position, "gpulet.partition: " + made.name + " of " + made.summary +
+                                               " conflicts with " + other.summary + " at " + other.position +
+                                               ": set a name");
       return;
     }
     made_.push_back(std::move(made));
   }
 
-  void add(const Whole& whole) {
-    if (const auto name = named(whole.name, "")) {
-      Made made;
+  void add_resources_of(const Whole& whole) {
+    if (const auto name = resource_name(whole.name, "")) {
+      MadeResource made;
       made.name = *name;
-      made.about = "whole GPUs";
-      put(std::move(made));
+      made.summary = "whole GPUs";
+      add_resource(std::move(made));
     }
   }
 
-  void add(const TimeSlicing& slicing) {
-    const auto name = named(slicing.name, kSharedSuffix);
+  void add_resources_of(const TimeSlicing& slicing) {
+    const auto name = resource_name(slicing.name, kSharedSuffix);
     if (!name) return;
-    Made made;
+    MadeResource made;
     made.name = *name;
-    made.about = "timeSlicing with " + std::to_string(slicing.replicas) + " replicas";
-    made.way = Made::Way::kTimeSlicing;
+    made.summary = "timeSlicing with " + std::to_string(slicing.replicas) + " replicas";
+    made.mode = MadeResource::SharingMode::kTimeSlicing;
     made.replicas = slicing.replicas;
     made.fail_requests_greater_than_one = slicing.fail_requests_greater_than_one;
-    put(std::move(made));
+    add_resource(std::move(made));
   }
 
-  void add(const Mps& mps) {
-    const bool equal = equal_shares(mps);
-    const auto daemon = named(mps.name, equal ? kSharedSuffix : kMpsSuffix);
-    Made made;
-    made.way = Made::Way::kMps;
+  void add_resources_of(const Mps& mps) {
+    const bool equal = has_equal_shares(mps);
+    const auto daemon = resource_name(mps.name, equal ? kSharedSuffix : kMpsSuffix);
+    MadeResource made;
+    made.mode = MadeResource::SharingMode::kMps;
     made.fail_requests_greater_than_one = mps.fail_requests_greater_than_one;
     made.daemon = daemon.value_or("");
     if (mps.shares.empty()) {
       if (!daemon) return;
       made.name = *daemon;
       made.replicas = mps.replicas;
-      made.about = "mps with " + std::to_string(mps.replicas) + " replicas";
-      return put(std::move(made));
+      made.summary = "mps with " + std::to_string(mps.replicas) + " replicas";
+      return add_resource(std::move(made));
     }
     std::map<std::pair<std::string, MpsShare>, unsigned> count;
     for (const auto& share : mps.shares) {
       std::string name = daemon ? *daemon + (equal ? "" : share_suffix(share.size)) : "";
       if (share.name) name = share.name->str();
       if (name.size() > kMaxResourceNameLength) {
-        problems_.error(rule_->place,
-                        "gpulet.partition: " + name + " is too long for a resource: set a name");
+        problems_.add_error(rule_->position,
+                            "gpulet.partition: " + name + " is too long for a resource: set a name");
         return;
       }
       if (!name.empty()) ++count[{name, share.size}];
@@ -176,30 +179,30 @@ class NamesMade {
       made.name = key.first;
       made.share = key.second;
       made.replicas = replicas;
-      made.about = "an mps share of " + share_suffix(key.second).substr(1) + " percent";
-      put(made);
+      made.summary = "an mps share of " + share_suffix(key.second).substr(1) + " percent";
+      add_resource(made);
     }
   }
 
-  void add(const Mig& mig) {
+  void add_resources_of(const Mig& mig) {
     // With strategy mixed and no name, the driver's profiles name the resources.
     if (!mig.name && mig.strategy != MigStrategy::kSingle) return;
-    Made made;
+    MadeResource made;
     made.name = mig.name ? mig.name->str() : kGpu;
     if (!mig.name && !config_.mig_resources.empty()) return;
-    made.way = Made::Way::kMig;
+    made.mode = MadeResource::SharingMode::kMig;
     for (const auto& [profile, count] : mig.devices) {
       if (count > 0) made.mig_devices[profile] = 1;  // the profile counts, not how many a GPU has
     }
-    made.about = "MIG devices";
-    put(std::move(made));
+    made.summary = "MIG devices";
+    add_resource(std::move(made));
   }
 
   static constexpr const char* kGpu = "nvidia.com/gpu";
   const Config& config_;
   Problems& problems_;
   const PartitionRule* rule_ = nullptr;
-  std::vector<Made> made_;
+  std::vector<MadeResource> made_;
 };
 
 }  // namespace
@@ -211,15 +214,16 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
     if (const auto* list = std::get_if<GpuRefs>(&rule.devices)) refs += list->size();
   }
   if (rules.size() > kMaxRules || refs > kMaxRefs) {
-    problems.error(rules.front().place, "gpulet.partition: more than " + std::to_string(kMaxRules) +
-                                            " rules, or " + std::to_string(kMaxRefs) + " devices in them");
+    problems.add_error(rules.front().position, "gpulet.partition: more than " + std::to_string(kMaxRules) +
+                                                   " rules, or " + std::to_string(kMaxRefs) +
+                                                   " devices in them");
     return;
   }
   for (std::size_t i = 0; i < rules.size(); ++i) {
-    check_doubles(rules[i], problems);
+    check_duplicates(rules[i], problems);
     for (std::size_t j = 0; j < i; ++j) check_overlap(rules[j], rules[i], problems);
   }
-  NamesMade names(config, problems);
+  ResourceNameCheck names(config, problems);
   names.add_sharing(text::starts_with(sharing_origin, "file ") ? sharing_origin.substr(5) : sharing_origin);
   for (const auto& rule : rules) names.add_rule(rule);
 }

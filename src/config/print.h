@@ -1,4 +1,4 @@
-// The effective configuration as text, with where each value came from: what `gpulet config print` prints.
+// The effective configuration with the origin of each value, for `gpulet config print`.
 #pragma once
 
 #include <string>
@@ -7,10 +7,11 @@
 
 namespace gpulet::config {
 
-// The `version: v1` form, each value followed by "# from <origin>". Reading it back gives the same Config.
-std::string print_yaml(const Loaded& loaded);
+// YAML in the `version: v1` form, each value followed by "# from <origin>". Loading it yields the same
+// Config.
+std::string print_yaml(const LoadedConfig& loaded);
 
 // {"config": {the v1 form}, "origins": {"flags.migStrategy": "env MIG_STRATEGY", …}}, indented by two.
-std::string print_json(const Loaded& loaded);
+std::string print_json(const LoadedConfig& loaded);
 
 }  // namespace gpulet::config

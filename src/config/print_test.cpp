@@ -9,10 +9,10 @@
 namespace gpulet::config {
 namespace {
 
-Loaded loaded_from(const Sources& sources) {
+LoadedConfig loaded_from(const Sources& sources) {
   auto loaded = load(sources);
-  EXPECT_TRUE(loaded) << loaded.error().text();
-  return loaded ? std::move(*loaded) : Loaded{};
+  EXPECT_TRUE(loaded) << loaded.error().full_message();
+  return loaded ? std::move(*loaded) : LoadedConfig{};
 }
 
 Sources everything() {
@@ -60,7 +60,7 @@ void expect_golden(const std::string& name, const std::string& text) {
     ASSERT_TRUE(write_file_atomic(path, text));
   }
   const auto golden = read_file(path);
-  ASSERT_TRUE(golden) << golden.error().text() << " (UPDATE_GOLDEN=1 writes it)";
+  ASSERT_TRUE(golden) << golden.error().full_message() << " (UPDATE_GOLDEN=1 writes it)";
   EXPECT_EQ(text, *golden);
 }
 

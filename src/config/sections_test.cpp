@@ -9,14 +9,14 @@ namespace gpulet::config {
 namespace {
 
 Sharing time_slicing(const std::string& rest) {
-  const auto loaded = load(file("sharing:\n  timeSlicing:\n" + rest));
-  EXPECT_TRUE(loaded) << loaded.error().text();
+  const auto loaded = load(file_source("sharing:\n  timeSlicing:\n" + rest));
+  EXPECT_TRUE(loaded) << loaded.error().full_message();
   return loaded ? loaded->config.sharing : Sharing{};
 }
 
 // One resource of time-slicing with these fields, beginning at 1:39.
 std::string resource_error(const std::string& fields) {
-  return error_of("sharing: {timeSlicing: {resources: [{" + fields + "}]}}");
+  return load_error("sharing: {timeSlicing: {resources: [{" + fields + "}]}}");
 }
 constexpr const char* kField = "sharing.timeSlicing.resources[0]";
 
@@ -33,30 +33,30 @@ TEST(Sharing, TimeSlicingDefaults) {
 
 TEST(Sharing, MpsDefaultsAndNeeds) {
   const std::string mps = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n";
-  auto sources = file(mps);
+  auto sources = file_source(mps);
   sources.environment["MPS_ROOT"] = "/run/nvidia/mps";
   auto loaded = load(sources);
-  ASSERT_TRUE(loaded) << loaded.error().text();
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_EQ(loaded->config.sharing.strategy, SharingStrategy::kMps);
   EXPECT_TRUE(loaded->config.sharing.fail_requests_greater_than_one);
   sources.environment["MIG_STRATEGY"] = "mixed";
   EXPECT_TRUE(load(sources));
   sources.drop_in = true;
   EXPECT_EQ(
-      load(sources).error().text(),
+      load(sources).error().full_message(),
       "x.yaml:1:10: sharing.mps: using --mig-strategy=mixed is not supported with MPS (env MIG_STRATEGY)");
-  EXPECT_EQ(error_of(mps), "x.yaml:1:10: sharing.mps: using MPS requires --mps-root to be specified");
+  EXPECT_EQ(load_error(mps), "x.yaml:1:10: sharing.mps: using MPS requires --mps-root to be specified");
   const auto relaxed =
-      load(file("flags: {mpsRoot: /m}\nsharing: {mps: {failRequestsGreaterThanOne: false, resources: "
-                "[{name: gpu, replicas: 2}]}}\n"));
+      load(file_source("flags: {mpsRoot: /m}\nsharing: {mps: {failRequestsGreaterThanOne: false, resources: "
+                       "[{name: gpu, replicas: 2}]}}\n"));
   ASSERT_TRUE(relaxed);
   EXPECT_FALSE(relaxed->config.sharing.fail_requests_greater_than_one);
 }
 
 TEST(Sharing, MpsCountsWhereBothAreGiven) {
-  const auto loaded =
-      load(file("flags: {mpsRoot: /m}\nsharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
-                "  mps: {resources: [{name: gpu, replicas: 3}]}\n"));
+  const auto loaded = load(
+      file_source("flags: {mpsRoot: /m}\nsharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
+                  "  mps: {resources: [{name: gpu, replicas: 3}]}\n"));
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->config.sharing.strategy, SharingStrategy::kMps);
   EXPECT_EQ(loaded->config.sharing.resources[0].replicas, 3u);
@@ -72,8 +72,8 @@ TEST(Sharing, RenameAndRenameByDefault) {
   EXPECT_TRUE(sharing.fail_requests_greater_than_one);
   EXPECT_EQ(sharing.resources[0].rename->str(), "nvidia.com/gpu.shared");
   EXPECT_EQ(sharing.resources[1].rename->str(), "nvidia.com/tiny");
-  EXPECT_NE(error_of("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: " +
-                     std::string(50, 'a') + ", replicas: 2}]}}")
+  EXPECT_NE(load_error("sharing: {timeSlicing: {renameByDefault: true, resources: [{name: " +
+                       std::string(50, 'a') + ", replicas: 2}]}}")
                 .find("renameByDefault: fully-qualified resource name must be 63"),
             std::string::npos);
 }
@@ -97,11 +97,11 @@ TEST(Sharing, DevicesAreAllACountOrAList) {
 // NVIDIA's rules in NVIDIA's words, each with its place.
 TEST(Sharing, Errors) {
   const std::string prefix = "x.yaml:1:37: " + std::string(kField);
-  EXPECT_EQ(error_of("sharing: {timeSlicing: {}}"),
+  EXPECT_EQ(load_error("sharing: {timeSlicing: {}}"),
             "x.yaml:1:24: sharing.timeSlicing: no resources specified: give at least one with name and "
             "replicas, or "
             "leave sharing.timeSlicing out");
-  EXPECT_NE(error_of("sharing: {mps: {resources: []}}").find("sharing.mps: no resources specified"),
+  EXPECT_NE(load_error("sharing: {mps: {resources: []}}").find("sharing.mps: no resources specified"),
             std::string::npos);
   EXPECT_EQ(resource_error("replicas: 2"), prefix + ": no resource name specified");
   EXPECT_EQ(resource_error("name: gpu"), prefix + ": no replicas specified");
@@ -111,7 +111,7 @@ TEST(Sharing, Errors) {
       {"-3", "number of replicas must be >= 2; found -3"},
       {"5000", "number of replicas must be <= 4096; found 5000"},
       {"two", "expected a whole number, found 'two'"},
-      {"\"2\"", "expected a whole number, found the quoted text '2'"},
+      {"\"2\"", "expected a whole number, found the quoted string '2'"},
       {"[2]", "expected a whole number, found a list"}};
   for (const auto& [value, message] : replicas) {
     EXPECT_EQ(resource_error("name: gpu, replicas: " + std::string(value)),
@@ -123,7 +123,7 @@ TEST(Sharing, Errors) {
       {"0", "devices set as '0' but a count of devices must be > 0"},
       {"-1", "devices set as '-1' but a count of devices must be > 0"},
       {"{a: 1}", "unrecognized type for devices spec: expected all, a count or a list, found a mapping"},
-      {"[]", "an empty list of devices: leave devices out, or name at least one"}};
+      {"[]", "an empty list of devices; omit devices or list at least one"}};
   for (const auto& [value, message] : devices) {
     EXPECT_EQ(resource_error("name: gpu, replicas: 2, devices: " + std::string(value)),
               "x.yaml:1:71: " + std::string(kField) + ".devices: " + message);
@@ -145,10 +145,10 @@ TEST(Sharing, Errors) {
 }
 
 TEST(Resources, PatternsNameInTheirOrderBeforeTheDefault) {
-  const auto loaded = load(file(
+  const auto loaded = load(file_source(
       "resources:\n  gpus:\n  - {pattern: \"*A100*\", name: a100}\n  - {pattern: T4, name: nvidia.com/t4}\n"
       "  mig:\n  - {pattern: 1g.5gb, name: mig-small}\n"));
-  ASSERT_TRUE(loaded) << loaded.error().text();
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& gpus = loaded->config.gpu_resources;
   ASSERT_EQ(gpus.size(), 3u);
   EXPECT_EQ(gpus[0].pattern, "*A100*");
@@ -160,16 +160,16 @@ TEST(Resources, PatternsNameInTheirOrderBeforeTheDefault) {
 }
 
 TEST(Resources, Errors) {
-  EXPECT_EQ(error_of("resources: {gpus: [{name: a}]}"),
+  EXPECT_EQ(load_error("resources: {gpus: [{name: a}]}"),
             "x.yaml:1:20: resources.gpus[0]: resources must have a 'pattern' field set");
-  EXPECT_EQ(error_of("resources: {mig: [{pattern: a}]}"),
+  EXPECT_EQ(load_error("resources: {mig: [{pattern: a}]}"),
             "x.yaml:1:19: resources.mig[0]: resources must have a 'name' field set");
-  EXPECT_EQ(error_of("resources: {gpus: {}}"),
+  EXPECT_EQ(load_error("resources: {gpus: {}}"),
             "x.yaml:1:19: resources.gpus: expected a list, found a mapping");
-  EXPECT_EQ(error_of("resources: {gpu: []}"),
+  EXPECT_EQ(load_error("resources: {gpu: []}"),
             "x.yaml:1:13: resources: unknown key 'gpu'; did you mean gpus?");
   EXPECT_NE(
-      error_of("resources: {gpus: [{pattern: a, name: A/b}]}").find("incorrect format for resource name"),
+      load_error("resources: {gpus: [{pattern: a, name: A/b}]}").find("incorrect format for resource name"),
       std::string::npos);
 }
 

@@ -9,7 +9,7 @@
 namespace gpulet::config {
 
 // A file x.yaml with this content, and nothing else given.
-inline Sources file(std::string content, bool drop_in = false) {
+inline Sources file_source(std::string content, bool drop_in = false) {
   Sources sources;
   sources.file_path = "x.yaml";
   sources.file_content = std::move(content);
@@ -18,10 +18,10 @@ inline Sources file(std::string content, bool drop_in = false) {
 }
 
 // "no error" where there is none.
-inline std::string error_of(const Sources& sources) {
+inline std::string load_error(const Sources& sources) {
   const auto loaded = load(sources);
-  return loaded ? "no error" : loaded.error().text();
+  return loaded ? "no error" : loaded.error().full_message();
 }
-inline std::string error_of(const std::string& content) { return error_of(file(content)); }
+inline std::string load_error(const std::string& content) { return load_error(file_source(content)); }
 
 }  // namespace gpulet::config

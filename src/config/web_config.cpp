@@ -6,8 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "config/fields.h"
-#include "config/problems.h"
+#include "config/field_reader.h"
 
 namespace gpulet::config {
 namespace {
@@ -81,14 +80,14 @@ auto read_choice(const Node& node, const std::string& field, const Table& table,
   for (const auto& [name, value] : table) {
     if (node.kind == NodeKind::kScalar && node.scalar == name) return value;
   }
-  problems.error(node.position, field, found_instead("one of " + names_of(table), node));
+  problems.add_error(node.position, field, expected_but_found("one of " + names_of(table), node));
   return std::nullopt;
 }
 
 std::vector<std::string> read_choices(const Node& node, const std::string& field,
                                       std::span<const Named> table, Problems& problems) {
   std::vector<std::string> chosen;
-  if (!expect(NodeKind::kSequence, "a list", node, field, problems)) return chosen;
+  if (!expect_kind(NodeKind::kSequence, "a list", node, field, problems)) return chosen;
   for (const auto& item : node.items) {
     const auto value = read_choice(item, field, table, problems);
     if (value && !value->empty()) chosen.emplace_back(*value);
@@ -98,7 +97,7 @@ std::vector<std::string> read_choices(const Node& node, const std::string& field
 
 std::vector<std::string> read_texts(const Node& node, const std::string& field, Problems& problems) {
   std::vector<std::string> texts;
-  if (!expect(NodeKind::kSequence, "a list", node, field, problems)) return texts;
+  if (!expect_kind(NodeKind::kSequence, "a list", node, field, problems)) return texts;
   for (const auto& item : node.items) {
     if (auto text = read_text(item, field, problems)) texts.push_back(std::move(*text));
   }
@@ -112,22 +111,22 @@ class WebConfigReader {
     files_.push_back(file);
   }
 
-  WebConfigReading reading() {
-    auto config = whole();
+  WebConfigResult read_result() {
+    auto config = read_document();
     return {std::move(config), std::move(files_)};
   }
 
  private:
-  Result<WebConfig> whole() {
+  Result<WebConfig> read_document() {
     GPULET_TRY_ASSIGN(const std::string text, read_(file_));
-    GPULET_TRY_ASSIGN(const yaml::Document document, yaml::parse(text, file_));
+    GPULET_TRY_ASSIGN(const yaml::Document document, yaml::parse_yaml(text, file_));
     for (const auto& twice : document.duplicates)
-      problems_.error(twice.position, twice.key, "is there twice");
+      problems_.add_error(twice.position, twice.key, "is there twice");
     WebConfig config;
     if (document.root.kind != NodeKind::kNull &&
-        expect(NodeKind::kMapping, "a mapping", document.root, "", problems_)) {
-      const Fields fields(document.root, "", {"tls_server_config", "http_server_config", "basic_auth_users"},
-                          problems_);
+        expect_kind(NodeKind::kMapping, "a mapping", document.root, "", problems_)) {
+      const MappingReader fields(document.root, "",
+                                 {"tls_server_config", "http_server_config", "basic_auth_users"}, problems_);
       if (const Node* node = fields["tls_server_config"]) read_tls(*node, config);
       if (const Node* node = fields["http_server_config"]) read_http(*node, config);
       if (const Node* node = fields["basic_auth_users"]) read_users(*node, config);
@@ -138,108 +137,113 @@ class WebConfigReader {
   }
 
   // The PEM text of KEY_file or of KEY itself; empty where there is neither.
-  PemText read_pem(const Fields& fields, const std::string& key, const Node& section) {
+  PemText read_pem(const MappingReader& fields, const std::string& key, const Node& section) {
     const Node* file = fields[key + "_file"];
     const Node* inside = fields[key];
     if (file != nullptr && inside != nullptr) {
-      problems_.error(section.position, fields.path(key), "either " + key + " or " + key + "_file, not both");
+      problems_.add_error(section.position, fields.field_path(key),
+                          "either " + key + " or " + key + "_file, not both");
       return {};
     }
     if (inside != nullptr) {
-      return {read_text(*inside, fields.path(key), problems_).value_or(""), fields.path(key)};
+      return {read_text(*inside, fields.field_path(key), problems_).value_or(""), fields.field_path(key)};
     }
     if (file == nullptr) return {};
-    const auto path = read_text(*file, fields.path(key + "_file"), problems_);
+    const auto path = read_text(*file, fields.field_path(key + "_file"), problems_);
     if (!path || path->empty()) return {};
     const std::string whole =
         path->front() == '/' ? *path : file_.substr(0, file_.find_last_of('/') + 1) + *path;
     files_.push_back(whole);
     auto text = read_(whole);
     if (!text) {
-      problems_.error(file->position, fields.path(key + "_file"), text.error().text());
+      problems_.add_error(file->position, fields.field_path(key + "_file"), text.error().full_message());
       return {};
     }
-    if (text->empty()) problems_.error(file->position, fields.path(key + "_file"), whole + " is empty");
+    if (text->empty())
+      problems_.add_error(file->position, fields.field_path(key + "_file"), whole + " is empty");
     return {std::move(*text), whole};
   }
 
   void read_tls(const Node& node, WebConfig& config) {
-    if (!expect(NodeKind::kMapping, "a mapping", node, "tls_server_config", problems_)) return;
-    const Fields fields(node, "tls_server_config",
-                        {"cert_file", "cert", "key_file", "key", "client_auth_type", "client_ca_file",
-                         "client_ca", "client_allowed_sans", "min_version", "max_version", "cipher_suites",
-                         "prefer_server_cipher_suites", "curve_preferences"},
-                        problems_);
+    if (!expect_kind(NodeKind::kMapping, "a mapping", node, "tls_server_config", problems_)) return;
+    const MappingReader fields(node, "tls_server_config",
+                               {"cert_file", "cert", "key_file", "key", "client_auth_type", "client_ca_file",
+                                "client_ca", "client_allowed_sans", "min_version", "max_version",
+                                "cipher_suites", "prefer_server_cipher_suites", "curve_preferences"},
+                               problems_);
     auto& tls = config.tls.emplace();
     tls.certificate = read_pem(fields, "cert", node);
     tls.key = read_pem(fields, "key", node);
     tls.client_authorities = read_pem(fields, "client_ca", node);
     for (const auto& [key, pem] :
          {std::pair("cert_file", &tls.certificate), std::pair("key_file", &tls.key)}) {
-      if (pem->about.empty())
-        problems_.error(node.position, fields.path(key), "is missing; TLS needs a certificate and its key");
+      if (pem->source.empty())
+        problems_.add_error(node.position, fields.field_path(key),
+                            "is missing; TLS needs a certificate and its key");
     }
     if (const Node* value = fields["client_auth_type"]) {
-      tls.client_auth = read_choice(*value, fields.path("client_auth_type"), kClientAuth, problems_)
+      tls.client_auth = read_choice(*value, fields.field_path("client_auth_type"), kClientAuth, problems_)
                             .value_or(tls.client_auth);
     }
     if (const Node* value = fields["client_allowed_sans"]) {
-      tls.client_allowed_sans = read_texts(*value, fields.path("client_allowed_sans"), problems_);
+      tls.client_allowed_sans = read_texts(*value, fields.field_path("client_allowed_sans"), problems_);
     }
     for (const auto& [key, version] :
          {std::pair("min_version", &tls.min_version), std::pair("max_version", &tls.max_version)}) {
       if (const Node* value = fields[key])
-        *version = read_choice(*value, fields.path(key), kVersions, problems_).value_or(*version);
+        *version = read_choice(*value, fields.field_path(key), kVersions, problems_).value_or(*version);
     }
     if (const Node* value = fields["cipher_suites"]) {
-      tls.ciphers = read_choices(*value, fields.path("cipher_suites"), kCiphers, problems_);
+      tls.ciphers = read_choices(*value, fields.field_path("cipher_suites"), kCiphers, problems_);
     }
     if (const Node* value = fields["curve_preferences"]) {
-      tls.curves = read_choices(*value, fields.path("curve_preferences"), kCurves, problems_);
+      tls.curves = read_choices(*value, fields.field_path("curve_preferences"), kCurves, problems_);
     }
     if (const Node* value = fields["prefer_server_cipher_suites"]) {
       tls.prefer_server_ciphers =
-          read_bool(*value, fields.path("prefer_server_cipher_suites"), problems_).value_or(true);
+          read_bool(*value, fields.field_path("prefer_server_cipher_suites"), problems_).value_or(true);
     }
     check_tls(tls, node);
   }
 
   void check_tls(const WebTls& tls, const Node& node) {
     if (tls.min_version > tls.max_version) {
-      problems_.error(node.position, "tls_server_config.min_version", "is above max_version");
+      problems_.add_error(node.position, "tls_server_config.min_version", "is above max_version");
     }
     const bool verifies = tls.client_auth == ClientAuth::kVerifyClientCertIfGiven ||
                           tls.client_auth == ClientAuth::kRequireAndVerifyClientCert;
-    const bool authorities = !tls.client_authorities.about.empty();
+    const bool authorities = !tls.client_authorities.source.empty();
     if (verifies && !authorities) {
-      problems_.error(node.position, "tls_server_config.client_ca_file",
-                      "is missing; certificates are verified by it");
+      problems_.add_error(node.position, "tls_server_config.client_ca_file",
+                          "is missing; certificates are verified by it");
     }
     if (authorities && tls.client_auth == ClientAuth::kNoClientCert) {
-      problems_.error(node.position, "tls_server_config.client_auth_type",
-                      "is missing; with client_ca_file RequireAndVerifyClientCert will do");
+      problems_.add_error(node.position, "tls_server_config.client_auth_type",
+                          "is missing; with client_ca_file RequireAndVerifyClientCert will do");
     }
     if (!tls.client_allowed_sans.empty() && !verifies) {
-      problems_.error(node.position, "tls_server_config.client_allowed_sans",
-                      "needs client_auth_type RequireAndVerifyClientCert or VerifyClientCertIfGiven");
+      problems_.add_error(node.position, "tls_server_config.client_allowed_sans",
+                          "needs client_auth_type RequireAndVerifyClientCert or VerifyClientCertIfGiven");
     }
   }
 
   void read_http(const Node& node, WebConfig& config) {
-    if (!expect(NodeKind::kMapping, "a mapping", node, "http_server_config", problems_)) return;
-    const Fields fields(node, "http_server_config", {"http2", "headers"}, problems_);
+    if (!expect_kind(NodeKind::kMapping, "a mapping", node, "http_server_config", problems_)) return;
+    const MappingReader fields(node, "http_server_config", {"http2", "headers"}, problems_);
     if (const Node* value = fields["http2"])
-      static_cast<void>(read_bool(*value, fields.path("http2"), problems_));
+      static_cast<void>(read_bool(*value, fields.field_path("http2"), problems_));
     const Node* headers = fields["headers"];
-    const std::string path = fields.path("headers");
-    if (headers == nullptr || !expect(NodeKind::kMapping, "a mapping", *headers, path, problems_)) return;
+    const std::string path = fields.field_path("headers");
+    if (headers == nullptr || !expect_kind(NodeKind::kMapping, "a mapping", *headers, path, problems_))
+      return;
     for (const auto& entry : headers->entries) {
       const auto known = std::find_if(kHeaders.begin(), kHeaders.end(), [&](const Named& header) {
         return text::lower(header.first) == text::lower(entry.key);
       });
       if (known == kHeaders.end()) {
-        problems_.error(entry.position, path,
-                        "'" + entry.key.substr(0, 64) + "' cannot be set; these can: " + names_of(kHeaders));
+        problems_.add_error(
+            entry.position, path,
+            "'" + entry.key.substr(0, 64) + "' cannot be set; these can: " + names_of(kHeaders));
         continue;
       }
       const auto value =
@@ -250,9 +254,9 @@ class WebConfigReader {
           std::all_of(value.begin(), value.end(), [](unsigned char c) { return c >= ' ' && c < 0x7F; });
       if (!text_ok || (!allowed.empty() &&
                        std::find(allowed.begin(), allowed.end(), text::lower(value)) == allowed.end())) {
-        problems_.error(entry.value.position, path + "." + std::string(known->first),
-                        allowed.empty() ? "printable ASCII of one line will do"
-                                        : found_instead(text::join(allowed, " or "), entry.value));
+        problems_.add_error(entry.value.position, path + "." + std::string(known->first),
+                            allowed.empty() ? "printable ASCII of one line will do"
+                                            : expected_but_found(text::join(allowed, " or "), entry.value));
         continue;
       }
       config.headers.emplace_back(known->first, value);
@@ -260,18 +264,19 @@ class WebConfigReader {
   }
 
   void read_users(const Node& node, WebConfig& config) {
-    if (!expect(NodeKind::kMapping, "a mapping of names to bcrypt hashes", node, "basic_auth_users",
-                problems_))
+    if (!expect_kind(NodeKind::kMapping, "a mapping of names to bcrypt hashes", node, "basic_auth_users",
+                     problems_))
       return;
     if (node.entries.size() > kMaxUsers) {
-      problems_.error(
+      problems_.add_error(
           node.position, "basic_auth_users",
           std::to_string(node.entries.size()) + " users; at most " + std::to_string(kMaxUsers) + " will do");
       return;
     }
     for (const auto& entry : node.entries) {
       if (entry.key.empty() || entry.key.find(':') != std::string::npos) {
-        problems_.error(entry.position, "basic_auth_users", "a user's name is not empty and has no colon");
+        problems_.add_error(entry.position, "basic_auth_users",
+                            "a user's name is not empty and has no colon");
         continue;
       }
       auto hash = read_text(entry.value, "basic_auth_users." + entry.key, problems_);
@@ -287,12 +292,12 @@ class WebConfigReader {
 
 }  // namespace
 
-WebConfigReading read_web_config(const std::string& file,
-                                 const std::function<Result<std::string>(const std::string& path)>& read) {
-  return WebConfigReader(file, read).reading();
+WebConfigResult read_web_config(const std::string& file,
+                                const std::function<Result<std::string>(const std::string& path)>& read) {
+  return WebConfigReader(file, read).read_result();
 }
 
-WebConfigReading read_web_config(const std::string& file) {
+WebConfigResult read_web_config(const std::string& file) {
   return read_web_config(file, [](const std::string& path) { return read_file(path, kMaxPemBytes); });
 }
 

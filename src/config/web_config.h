@@ -1,12 +1,11 @@
-// Prometheus' web config file: who may connect to the listener, in the format of its exporter-toolkit, so
-// that the file that secures one exporter secures this one too. Certificates and keys are read into it: who
-// uses them can open no file.
+// Reads Prometheus' web config file (TLS and basic authentication of a listener, exporter-toolkit's format).
+// Certificates and keys are read into the result, because the listener process cannot open files.
 //
 //   tls_server_config: cert_file, key_file (or cert, key as text), client_auth_type, client_ca_file
 //   (client_ca),
 //                      client_allowed_sans, min_version, max_version, cipher_suites,
 //                      prefer_server_cipher_suites, curve_preferences
-//   http_server_config: http2 (taken, HTTP/1.1 is what there is), headers
+//   http_server_config: http2 (accepted; only HTTP/1.1 is served), headers
 //   basic_auth_users: {name: bcrypt hash}
 // Source: https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md
 #pragma once
@@ -22,10 +21,10 @@
 
 namespace gpulet::config {
 
-// A file's content, and where it is from.
+// PEM text and its origin.
 struct PemText {
   std::string text;
-  std::string about;  // the path; "tls_server_config.cert" for what the config file has in it
+  std::string source;  // the path, or "tls_server_config.cert" for inline text
   friend bool operator==(const PemText&, const PemText&) = default;
 };
 
@@ -42,7 +41,7 @@ struct WebTls {
   ClientAuth client_auth = ClientAuth::kNoClientCert;
   std::vector<std::string> client_allowed_sans;
   int min_version = 0x0303, max_version = 0x0304;  // as on the wire: TLS 1.0 is 0x0301
-  std::vector<std::string> ciphers;                // OpenSSL's names, of TLS 1.2 and below
+  std::vector<std::string> ciphers;                // OpenSSL's names, for TLS 1.2 and below
   std::vector<std::string> curves;                 // OpenSSL's names
   bool prefer_server_ciphers = true;
   friend bool operator==(const WebTls&, const WebTls&) = default;
@@ -54,18 +53,17 @@ struct WebConfig {
   friend bool operator==(const WebConfig&, const WebConfig&) = default;
 };
 
-struct WebConfigReading {
+struct WebConfigResult {
   Result<WebConfig> config = WebConfig{};
-  // Every file that it took, or would have taken, the config file first: a change of one may change the
-  // result.
+  // Every file that the result depends on, the config file first; missing ones included.
   std::vector<std::string> files;
 };
 
-// Relative paths in the file are below its folder. Errors, one line about "file:line:column" or a file of
-// PEM: what the file cannot be read for; kInvalidArgument for a field that is unknown, missing or wrong, with
-// what would do. A hash's or a certificate's inside is for web::check to judge.
-WebConfigReading read_web_config(const std::string& file,
-                                 const std::function<Result<std::string>(const std::string& path)>& read);
-WebConfigReading read_web_config(const std::string& file);
+// Relative paths are below the directory of the file. Errors, about "file:line:column" or a PEM file: read
+// errors; kInvalidArgument for an unknown, missing or invalid field, with the expected value. Hashes and
+// certificates are checked later, by web::.
+WebConfigResult read_web_config(const std::string& file,
+                                const std::function<Result<std::string>(const std::string& path)>& read);
+WebConfigResult read_web_config(const std::string& file);
 
 }  // namespace gpulet::config

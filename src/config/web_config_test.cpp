@@ -9,7 +9,7 @@ namespace {
 
 const std::string kFile = "/etc/gpulet/web.yml";
 
-WebConfigReading reading_of(const std::string& text, std::map<std::string, std::string> files = {}) {
+WebConfigResult reading_of(const std::string& text, std::map<std::string, std::string> files = {}) {
   files[kFile] = text;
   files.emplace("/etc/gpulet/tls.crt", "CERTIFICATE");
   files.emplace("/secret/tls.key", "KEY");
@@ -44,7 +44,7 @@ basic_auth_users:
   alice: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi
   bob: $2y$10$AaaauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi
 )");
-  ASSERT_TRUE(reading.config) << reading.config.error().text();
+  ASSERT_TRUE(reading.config) << reading.config.error().full_message();
   const auto& config = *reading.config;
   ASSERT_TRUE(config.tls);
   EXPECT_EQ(config.tls->certificate, (PemText{"CERTIFICATE", "/etc/gpulet/tls.crt"}));
@@ -122,7 +122,7 @@ TEST(WebConfig, WhatIsWrongIsOneLineWithWhatWouldDo) {
   for (const auto& [text, message] : cases) {
     const auto reading = reading_of(text);
     ASSERT_FALSE(reading.config) << text;
-    EXPECT_EQ(reading.config.error().text(), message) << text;
+    EXPECT_EQ(reading.config.error().full_message(), message) << text;
     EXPECT_EQ(reading.files.front(), kFile);
   }
   // Also the file that is not there yet is worth watching.

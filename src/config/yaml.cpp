@@ -24,9 +24,9 @@ struct Refusal {
 };
 
 // Builds the tree from yaml-cpp's events: its own Node would hide doubled keys and unfold without a bound.
-class Builder : public YAML::EventHandler {
+class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit Builder(Document& document) : document_(document) {}
+  explicit TreeBuilder(Document& document) : document_(document) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -36,7 +36,7 @@ class Builder : public YAML::EventHandler {
     node.position = position_of(mark);
     charge(node.position, 1, 0);
     remember(anchor, node, 1, 0);
-    add(std::move(node));
+    add_node(std::move(node));
   }
 
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
@@ -45,7 +45,7 @@ class Builder : public YAML::EventHandler {
     if (found == anchors_.end()) throw Refusal{position, "an alias inside the value that it stands for"};
     charge(position, found->second.nodes, found->second.bytes);
     if (stack_.size() + found->second.depth > kMaxDepth) throw too_deep(position);
-    add(found->second.node);
+    add_node(found->second.node);
   }
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
@@ -57,7 +57,7 @@ class Builder : public YAML::EventHandler {
     node.plain = tag == "?";
     charge(node.position, 1, value.size());
     remember(anchor, node, 1, value.size());
-    add(std::move(node));
+    add_node(std::move(node));
   }
 
   void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
@@ -117,13 +117,13 @@ class Builder : public YAML::EventHandler {
   void end() {
     Frame frame = std::move(stack_.back());
     stack_.pop_back();
-    for (auto& merged : frame.merged) merge(frame.node, std::move(merged));
+    for (auto& merged : frame.merged) merge_mapping(frame.node, std::move(merged));
     remember(frame.anchor, frame.node, nodes_ - frame.nodes, bytes_ - frame.bytes, frame.depth);
     if (!stack_.empty()) stack_.back().depth = std::max(stack_.back().depth, frame.depth + 1);
-    add(std::move(frame.node));
+    add_node(std::move(frame.node));
   }
 
-  void add(Node node) {
+  void add_node(Node node) {
     if (stack_.empty()) {
       document_.root = std::move(node);
       return;
@@ -156,9 +156,9 @@ class Builder : public YAML::EventHandler {
   }
 
   // YAML 1.1's merge key: the mapping's own entries win, then the first mapping of a list.
-  void merge(Node& into, Node from) {
+  void merge_mapping(Node& into, Node from) {
     if (from.kind == Node::Kind::kSequence) {
-      for (auto& item : from.items) merge(into, std::move(item));
+      for (auto& item : from.items) merge_mapping(into, std::move(item));
       return;
     }
     if (from.kind != Node::Kind::kMapping) throw Refusal{from.position, "<< must be given a mapping"};
@@ -176,32 +176,32 @@ class Builder : public YAML::EventHandler {
 };
 
 // Only notes that there is another document.
-class Second : public YAML::EventHandler {
+class SecondDocumentFinder : public YAML::EventHandler {
  public:
   std::optional<Position> position;
   void OnDocumentStart(const YAML::Mark& mark) override { position = position_of(mark); }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override { position.reset(); }
-  void OnAlias(const YAML::Mark&, YAML::anchor_t) override { stop(); }
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override { stop_parsing(); }
   void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {
-    stop();
+    stop_parsing();
   }
   void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
                        YAML::EmitterStyle::value) override {
-    stop();
+    stop_parsing();
   }
   void OnSequenceEnd() override {}
   void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-    stop();
+    stop_parsing();
   }
   void OnMapEnd() override {}
 
  private:
-  [[noreturn]] static void stop() { throw Refusal{}; }
+  [[noreturn]] static void stop_parsing() { throw Refusal{}; }
 };
 
 std::optional<Position> second_document(YAML::Parser& parser) {
-  Second second;
+  SecondDocumentFinder second;
   try {
     parser.HandleNextDocument(second);
   } catch (const Refusal&) {
@@ -211,8 +211,8 @@ std::optional<Position> second_document(YAML::Parser& parser) {
   return second.position;
 }
 
-Error refused(const std::string& file, Position position, std::string message) {
-  return Error(Code::kInvalidArgument, std::move(message), place(file, position));
+Error parse_error(const std::string& file, Position position, std::string message) {
+  return Error(Code::kInvalidArgument, std::move(message), position_text(file, position));
 }
 
 // What yaml-cpp would take for an end of input or for nothing at all.
@@ -220,8 +220,7 @@ std::optional<Error> control_character(std::string_view text, const std::string&
   Position position{1, 1};
   for (const char c : text) {
     if (c == '\0' || (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r')) {
-      return refused(file, position,
-                     "a control character (code " + std::to_string(int{c}) + "): this is not a text");
+      return parse_error(file, position, "a control character (code " + std::to_string(int{c}) + ")");
     }
     if (c == '\n') {
       ++position.line;
@@ -235,11 +234,11 @@ std::optional<Error> control_character(std::string_view text, const std::string&
 
 }  // namespace
 
-std::string place(const std::string& file, Position position) {
+std::string position_text(const std::string& file, Position position) {
   return file + ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
 }
 
-Result<Document> parse(std::string_view text, const std::string& file) {
+Result<Document> parse_yaml(std::string_view text, const std::string& file) {
   if (text.size() > kMaxTextBytes) {
     return fail(Code::kInvalidArgument, "larger than " + std::to_string(kMaxTextBytes) + " bytes", file);
   }
@@ -248,14 +247,14 @@ Result<Document> parse(std::string_view text, const std::string& file) {
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
-    Builder builder(document);
+    TreeBuilder builder(document);
     if (parser.HandleNextDocument(builder)) document.second = second_document(parser);
   } catch (const Refusal& refusal) {
-    return fail(refused(file, refusal.position, refusal.message));
+    return fail(parse_error(file, refusal.position, refusal.message));
   } catch (const YAML::Exception& exception) {
-    return fail(refused(file, position_of(exception.mark), exception.msg));
+    return fail(parse_error(file, position_of(exception.mark), exception.msg));
   } catch (const std::exception& exception) {
-    return fail(refused(file, {1, 1}, exception.what()));
+    return fail(parse_error(file, {1, 1}, exception.what()));
   }
   return document;
 }

@@ -1,6 +1,5 @@
-// A YAML or JSON text as a plain tree that knows the line and column of all that is in it. yaml-cpp stands
-// behind it, in yaml.cpp alone. The text is not trusted: its size, depth and what its aliases unfold to are
-// bounded.
+// Parses YAML or JSON into a tree with the line and column of every node. Only yaml.cpp uses yaml-cpp. The
+// text is untrusted: size, depth and the expansion of aliases are limited.
 #pragma once
 
 #include <optional>
@@ -12,9 +11,9 @@
 
 namespace gpulet::config::yaml {
 
-inline constexpr std::size_t kMaxTextBytes = 1u << 20;  // what a ConfigMap can hold
+inline constexpr std::size_t kMaxTextBytes = 1u << 20;  // the limit of a ConfigMap
 inline constexpr std::size_t kMaxDepth = 32;
-inline constexpr std::size_t kMaxNodes = 50'000;  // aliases counted as often as they are used
+inline constexpr std::size_t kMaxNodes = 50'000;                   // each use of an alias counts
 inline constexpr std::size_t kMaxScalarBytes = 4 * kMaxTextBytes;  // likewise
 
 struct Position {
@@ -27,9 +26,9 @@ struct Node {
   Kind kind = Kind::kNull;
   Position position;
   std::string scalar;
-  bool plain = false;          // a scalar without quotes: `true` rather than "true"
+  bool plain = false;          // a scalar without quotes: `true`, not "true"
   std::vector<Node> items;     // of a sequence
-  std::vector<Entry> entries;  // of a mapping, in the order of the text; a merged (<<) mapping's come last
+  std::vector<Entry> entries;  // of a mapping, in the order of the text; merged (<<) entries come last
 };
 struct Entry {
   std::string key;
@@ -44,15 +43,15 @@ struct Duplicate {
 
 struct Document {
   Node root;                          // kNull for an empty text
-  std::vector<Duplicate> duplicates;  // the last of each is in its mapping
-  std::optional<Position> second;     // another document begins here; it is not read
+  std::vector<Duplicate> duplicates;  // the mapping has the last one
+  std::optional<Position> second;     // start of another document, which is ignored
 };
 
-// The first document of `text`. Errors, kInvalidArgument, about "file:line:column": what is no YAML, or over
-// a bound.
-Result<Document> parse(std::string_view text, const std::string& file);
+// Parses the first document of `text`. Errors: kInvalidArgument about "file:line:column" if it is not YAML or
+// exceeds a limit.
+Result<Document> parse_yaml(std::string_view text, const std::string& file);
 
 // "file:3:5".
-std::string place(const std::string& file, Position position);
+std::string position_text(const std::string& file, Position position);
 
 }  // namespace gpulet::config::yaml

@@ -1,235 +1,327 @@
-// The table of the checks, and how they are gone through.
+#include "doctor/checks.h"
+
 #include <algorithm>
 #include <array>
 
-#include "doctor/judges.h"
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "doctor/gpu_checks.h"
+#include "doctor/node_checks.h"
 
 namespace gpulet::doctor {
 namespace {
 
-constexpr auto kLost = Complaint::kNotFound, kRefused = Complaint::kNotAllocated, kBad = Complaint::kBroken;
+using enum Symptom;
 
 constexpr Check kChecks[] = {
     {"pci",
-     kLost,
-     "sysfs: GPUs of NVIDIA on the PCI bus",
-     "no GPU, or all are set aside for virtual machines",
+     kNotFound,
+     "sysfs: NVIDIA GPUs on the PCI bus",
+     "no GPU, or all are assigned to virtual machines",
      "seat, firmware or passthrough; `driverctl unset-override`",
      {},
-     judge_bus},
+     check_pci_bus},
     {"nouveau",
-     kLost,
-     "the module nouveau, and what holds each GPU",
-     "Nouveau has the GPUs",
-     "blacklist it, renew the initramfs, reboot",
+     kNotFound,
+     "the module nouveau, and the driver bound to each GPU",
+     "Nouveau is bound to the GPUs",
+     "blacklist it, rebuild the initramfs, reboot",
      {"pci"},
-     judge_nouveau},
+     check_nouveau},
     {"driver",
-     kLost,
+     kNotFound,
      "the loaded kernel module",
      "no driver, or its module is not loaded",
      "install the driver; `modprobe nvidia`",
      {"pci", "nouveau"},
-     judge_driver},
+     check_driver_module},
     {"driver-library",
-     kLost,
+     kNotFound,
      "libnvidia-ml below the driver root",
-     "it is not there",
+     "missing",
      "install the driver's libraries, or `--driver-root`",
      {"driver"},
-     judge_library},
+     check_driver_library},
     {"driver-version",
-     kLost,
+     kNotFound,
      "versions of libraries and module",
      "they differ",
-     "reboot, or load the module anew",
+     "reboot, or reload the module",
      {"driver", "driver-library"},
-     judge_version},
+     check_driver_version},
     {"device-nodes",
-     kLost,
+     kNotFound,
      "/dev/nvidiactl, nvidia-uvm and each GPU's",
-     "a node is missing, or is another driver's",
+     "a node is missing, or belongs to another driver",
      "`nvidia-modprobe -c 0 -u`",
      {"driver"},
-     judge_nodes},
+     check_device_nodes},
     {"device-rights",
-     kLost,
-     "who may open them: modes, device cgroup, links in /dev/char",
-     "root may not, other users may not, or containers lose them at a daemon-reload",
+     kNotFound,
+     "who can open them: modes, device cgroup, links in /dev/char",
+     "not root, not other users, or containers lose them at a daemon-reload",
      "give the container the devices; `NVreg_DeviceFileMode=0666`; the links",
      {"driver", "device-nodes"},
-     judge_rights_of_nodes},
+     check_device_permissions},
     {"driver-answers",
-     kLost,
+     kNotFound,
      "NVML, within 5 s",
-     "it does not answer, or has fewer GPUs than are bound to it",
+     "no response, or fewer GPUs than are bound to the driver",
      "`dmesg`; a reboot",
      {"driver", "driver-library", "driver-version", "device-nodes", "device-rights"},
-     judge_answers},
+     check_driver_response},
     {"kubelet",
-     kRefused,
-     "the kubelet's socket of registrations",
-     "nobody listens there, or elsewhere",
+     kNotAllocated,
+     "the kubelet's registration socket",
+     "no listener, or another directory",
      "`systemctl status kubelet`; `gpulet.kubeletDir`",
      {},
-     judge_kubelet},
+     check_kubelet},
     {"plugin",
-     kRefused,
-     "NVIDIA's sockets beside it",
-     "no device plugin, or one that has ended",
-     "see why the agent does not run on this node",
+     kNotAllocated,
+     "NVIDIA's sockets next to it",
+     "no device plugin, or one that has stopped",
+     "find out why the agent does not run on this node",
      {"kubelet"},
-     judge_plugin},
+     check_device_plugin},
     {"agent",
-     kRefused,
+     kNotAllocated,
      "the agent's page, by its socket or `--url`",
-     "it is not ready, with its own words",
+     "not ready, with its reasons",
      "the agent's log",
      {"driver-answers", "kubelet", "plugin"},
-     judge_agent},
+     check_agent},
     {"runtime",
-     kRefused,
+     kNotAllocated,
      "settings of the kubelet's engine: CRI-O, containerd, that of k3s, RKE2, k0s or MicroK8s",
-     "CDI is off, too old, or looks elsewhere; the file and line",
+     "CDI is off, too old, or reads other directories; the file and line",
      "`gpulet runtime configure`, with the distribution's own files",
      {},
-     judge_runtime},
+     check_container_runtime},
     {"cdi",
-     kRefused,
+     kNotAllocated,
      "specs in /etc/cdi and /var/run/cdi",
-     "none, refused, of another driver, or naming what is gone",
+     "none, rejected, for another driver, or with missing files",
      "`gpulet cdi generate`; the agent writes its own",
      {"driver", "driver-library", "driver-version"},
-     judge_cdi},
+     check_cdi_specs},
     {"resource",
-     kRefused,
-     "what the kubelet may allocate, and what is held",
-     "nothing, with why; or all is held",
+     kNotAllocated,
+     "devices that the kubelet can allocate, and held ones",
+     "none, with the reason; or all are held",
      "`gpulet health`; more nodes or sharing",
      {"kubelet", "plugin"},
-     judge_resource},
+     check_allocatable},
     {"gpus",
-     kBad,
+     kBroken,
      "each device by the agent; without one, by NVML",
-     "one is withdrawn or flagged, with why",
+     "one is withdrawn or flagged, with the reason",
      "`gpulet health GPU`; reset, reboot or replace",
      {"driver", "driver-library", "driver-version", "device-nodes", "device-rights"},
-     judge_gpus},
+     check_gpu_health},
     {"pods",
-     kRefused,
-     "Pods that ask for NVIDIA's resources and do not run",
+     kNotAllocated,
+     "Pods that request NVIDIA's resources and do not run",
      "the scheduler's or the kubelet's reason, and the extender's for each node",
      "`gpulet explain`",
      {"kubelet", "plugin"},
-     judge_pods},
+     check_pending_pods},
     {"mig",
-     kBad,
+     kBroken,
      "MIG mode and instances; the label mig.config.state",
-     "half configured: a mode that waits, no instance, no compute instance",
+     "incomplete: a pending mode, no instance, no compute instance",
      "a reset; `gpulet mig apply`",
      {"driver-answers"},
-     judge_mig},
+     check_mig},
     {"mps",
-     kRefused,
+     kNotAllocated,
      "MPS control daemons below the MPS root",
-     "one does not answer",
+     "one does not respond",
      "the agent's log",
      {},
-     judge_mps},
+     check_mps_daemons},
     {"clocks",
-     kBad,
-     "why clocks are what they are",
-     "too hot, or held down by hardware",
+     kBroken,
+     "reasons for reduced clocks",
+     "too hot, or throttled by hardware",
      "fans, filters, power supply",
      {"driver-answers"},
-     judge_throttling},
+     check_throttling},
     {"iommu",
-     kBad,
+     kBroken,
      "ACS of the bridges above GPUs, IOMMU groups",
-     "peer-to-peer goes over the CPU",
+     "peer-to-peer traffic goes through the CPU",
      "`iommu=pt`; ACS off",
      {"pci"},
-     judge_iommu},
+     check_iommu},
     {"pcie-width",
-     kBad,
+     kBroken,
      "PCIe lanes",
      "fewer than GPU and slot have",
      "reseat the card",
      {"driver-answers"},
-     judge_width},
+     check_pcie_width},
     {"fabric",
-     kBad,
+     kBroken,
      "the NVLink fabric and its manager",
      "a GPU has not joined, or no manager runs",
      "`systemctl status nvidia-fabricmanager`",
      {"driver-answers"},
-     judge_fabric},
+     check_nvlink_fabric},
     {"two-plugins",
-     kRefused,
-     "who listens at the sockets; the host's processes",
+     kNotAllocated,
+     "listeners of the sockets; the host's processes",
      "two device plugins at once",
      "remove one",
      {},
-     judge_two_plugins},
+     check_plugin_conflict},
     {"rights",
-     kRefused,
-     "what the API server refused the agent; SelfSubjectAccessReview",
-     "rights are missing",
+     kNotAllocated,
+     "requests that the API server denied the agent; SelfSubjectAccessReview",
+     "missing permissions",
      "apply the ClusterRole",
      {},
-     judge_rights},
+     check_permissions},
     {"clock",
-     kRefused,
+     kNotAllocated,
      "this node's clock and the API server's",
      "they differ by 10 s (warn) or 5 min (fail)",
      "`chronyc makestep`",
      {},
-     judge_clock},
+     check_clock},
 };
 
 }  // namespace
 
-std::string_view name(Verdict verdict) {
-  constexpr std::array<std::string_view, 4> kNames{"pass", "warn", "fail", "cannot tell"};
+std::string_view display_name(Verdict verdict) {
+  constexpr std::array<std::string_view, 5> kNames{"pass", "warn", "fail", "skip", "unknown"};
   return kNames[static_cast<std::size_t>(verdict)];
 }
 
-std::string_view name(Complaint complaint) {
+std::string_view display_name(Symptom symptom) {
   constexpr std::array<std::string_view, 3> kNames{"GPU not found", "Pod cannot be allocated", "GPU broken"};
-  return kNames[static_cast<std::size_t>(complaint)];
+  return kNames[static_cast<std::size_t>(symptom)];
 }
 
-std::span<const Check> checks() { return kChecks; }
+std::span<const Check> all_checks() { return kChecks; }
 
-std::vector<Finding> diagnose(const Facts& facts) {
+std::vector<Finding> run_checks(const Facts& facts) {
   std::vector<Finding> findings;
-  // By check, the one that must be put right before anything can be said.
-  std::map<std::string_view, std::string_view> behind;
-  for (const auto& check : checks()) {
+  // The failed check that each failed or skipped check depends on.
+  std::map<std::string_view, std::string_view> blocked_by;
+  for (const auto& check : all_checks()) {
     std::string_view first;
-    for (const auto need : check.needs) {
-      if (const auto found = behind.find(need); first.empty() && found != behind.end()) first = found->second;
+    for (const auto dependency : check.depends_on) {
+      if (const auto found = blocked_by.find(dependency); first.empty() && found != blocked_by.end())
+        first = found->second;
     }
-    Finding finding{check.id, check.complaint, {}};
+    Finding finding{check.id, check.symptom, {}};
     if (first.empty()) {
-      finding.judgement = check.judge(facts);
-      if (finding.judgement.verdict == Verdict::kFail) behind[check.id] = check.id;
+      finding.result = check.run_check(facts);
+      if (finding.result.verdict == Verdict::kFail) blocked_by[check.id] = check.id;
     } else {
-      finding.judgement = {Verdict::kCannotTell, "once `" + std::string(first) + "` is put right"};
-      behind[check.id] = first;
+      finding.result = skip_result("fix `" + std::string(first) + "` first");
+      blocked_by[check.id] = first;
     }
     findings.push_back(std::move(finding));
   }
   return findings;
 }
 
-const Finding* foremost(std::span<const Finding> findings) {
+const Finding* most_severe(std::span<const Finding> findings) {
   for (const auto verdict : {Verdict::kFail, Verdict::kWarn}) {
     const auto found = std::ranges::find_if(
-        findings, [&](const Finding& finding) { return finding.judgement.verdict == verdict; });
+        findings, [&](const Finding& finding) { return finding.result.verdict == verdict; });
     if (found != findings.end()) return &*found;
   }
   return nullptr;
+}
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kVerdictWidth = 9, kIdWidth = 16;
+
+std::string pad_right(std::string_view text, std::size_t width) {
+  return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
+}
+
+// Keeps foreign text on one line, without control characters.
+std::string sanitize_line(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // U+0080 to U+009F are control characters too.
+    const bool second_set = byte >= 0x80 && byte < 0xA0 && i > 0 && text[i - 1] == '\xC2';
+    if (second_set) text[i - 1] = ' ';
+    if (second_set || byte < ' ' || byte == 0x7f) text[i] = ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+Verdict overall_verdict(std::span<const Finding> findings) {
+  const auto* first = most_severe(findings);
+  return first == nullptr ? Verdict::kPass : first->result.verdict;
+}
+
+std::string findings_summary(std::span<const Finding> findings) {
+  const auto* first = most_severe(findings);
+  const auto unknown = std::ranges::count_if(
+      findings, [](const Finding& finding) { return finding.result.verdict == Verdict::kUnknown; });
+  if (first == nullptr) {
+    std::string text = "No fault found that keeps a Pod from a GPU of this node";
+    if (unknown > 0)
+      text +=
+          "; " + std::to_string(unknown) + " of " + std::to_string(findings.size()) + " checks could not run";
+    return text + ".";
+  }
+  const auto& result = first->result;
+  const bool fail = result.verdict == Verdict::kFail;
+  std::string text =
+      std::string(display_name(first->symptom)) + (fail ? "" : " (possible)") + ": " + result.found;
+  if (!result.fix.empty()) text += "; fix: " + result.fix;
+  text += ".";
+  std::string also;  // another failure that this one does not explain
+  for (const auto& finding : findings) {
+    if (&finding != first && finding.result.verdict == Verdict::kFail)
+      also += (also.empty() ? " Also failing: " : ", ") + ("`" + std::string(finding.id) + "`");
+  }
+  return sanitize_line(text + (also.empty() ? "" : also + "."));
+}
+
+std::string text_report(std::span<const Finding> findings) {
+  const std::string margin(kVerdictWidth + kIdWidth, ' ');
+  std::string text;
+  for (const auto& finding : findings) {
+    const auto& result = finding.result;
+    text += pad_right(display_name(result.verdict), kVerdictWidth) + pad_right(finding.id, kIdWidth) +
+            sanitize_line(result.found) + "\n";
+    if (!result.fix.empty()) text += margin + "→ " + sanitize_line(result.fix) + "\n";
+    if (result.verdict == Verdict::kPass) continue;
+    for (const auto& detail : result.details) text += margin + "  " + sanitize_line(detail) + "\n";
+  }
+  return text + "\n" + findings_summary(findings) + "\n";
+}
+
+std::string json_report(std::span<const Finding> findings) {
+  Json json{{"version", 1},
+            {"verdict", display_name(overall_verdict(findings))},
+            {"summary", findings_summary(findings)},
+            {"checks", Json::array()}};
+  for (const auto& finding : findings) {
+    Json details = Json::array();
+    for (const auto& detail : finding.result.details) details.push_back(sanitize_line(detail));
+    json["checks"].push_back({{"id", finding.id},
+                              {"complaint", display_name(finding.symptom)},
+                              {"verdict", display_name(finding.result.verdict)},
+                              {"found", sanitize_line(finding.result.found)},
+                              {"fix", sanitize_line(finding.result.fix)},
+                              {"details", std::move(details)}});
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace gpulet::doctor

@@ -1,55 +1,56 @@
-// Which container engine is judged, and how a Pod that waits is explained.
+// Which container engine is checked, and how a pending Pod is explained.
 #include <gtest/gtest.h>
 
-#include "doctor/probes.h"
-#include "doctor/report.h"
+#include "doctor/checks.h"
+#include "doctor/cluster_probe.h"
 #include "doctor/test_facts.h"
 
 namespace gpulet::doctor {
 namespace {
 
-TEST(Checks, TheUnitToLookAtIsTheDistributions) {
-  auto facts = healthy();
+TEST(Checks, SuggestsTheDistributionsUnit) {
+  auto facts = healthy_facts();
   facts.kubelet.socket = fail(Code::kUnavailable, "refused");
-  EXPECT_NE(judgement_of(facts, "kubelet").fix.find("`systemctl status kubelet`"), std::string::npos);
-  facts.engines->all = {of_distribution("RKE2", "/run/k3s/containerd/containerd.sock", true)};
-  EXPECT_NE(judgement_of(facts, "kubelet").fix.find("`systemctl status 'rke2-*'`"), std::string::npos)
-      << judgement_of(facts, "kubelet").fix;
+  EXPECT_NE(result_of(facts, "kubelet").fix.find("`systemctl status kubelet`"), std::string::npos);
+  facts.engines->all = {distribution_engine("RKE2", "/run/k3s/containerd/containerd.sock", true)};
+  EXPECT_NE(result_of(facts, "kubelet").fix.find("`systemctl status 'rke2-*'`"), std::string::npos)
+      << result_of(facts, "kubelet").fix;
 }
 
-TEST(Checks, TheEngineThatServesTheKubeletIsJudgedAndNoOther) {
+TEST(Checks, ChecksOnlyTheKubeletsEngine) {
   const std::string k3s = "/run/k3s/containerd/containerd.sock";
-  auto facts = healthy();
-  // A containerd of Docker's lies beside that of k3s.
-  facts.engines = Engines{.all = {containerd(false), of_distribution("k3s", k3s, true)},
+  auto facts = healthy_facts();
+  // Docker's containerd is installed next to that of k3s.
+  facts.engines = Engines{.all = {test_containerd(false), distribution_engine("k3s", k3s, true)},
                           .endpoint = runtimes::KubeletEndpoint{k3s, "k3s server", "/usr/local/bin/k3s"}};
-  auto judgement = judgement_of(facts, "runtime");
+  auto judgement = result_of(facts, "runtime");
   EXPECT_EQ(judgement.verdict, Verdict::kPass);
-  EXPECT_EQ(judgement.found, "containerd 1.7.20 of k3s takes devices by CDI");
+  EXPECT_EQ(judgement.found, "containerd 1.7.20 of k3s injects devices by CDI");
   EXPECT_EQ(judgement.details,
-            (std::vector<std::string>{"the kubelet's engine is at " + k3s + " (k3s server)",
+            (std::vector<std::string>{"the kubelet uses the engine at " + k3s + " (k3s server)",
                                       "read: /var/lib/rancher/k3s/config.toml"}));
   facts.engines->endpoint =
       runtimes::KubeletEndpoint{"/run/containerd/containerd.sock", "kubelet", "/usr/bin/kubelet"};
-  EXPECT_EQ(of(diagnose(facts), Verdict::kFail), "runtime");
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "runtime");
   facts.engines->endpoint = runtimes::KubeletEndpoint{"/run/cri-dockerd.sock", "kubelet", "/usr/bin/kubelet"};
-  judgement = judgement_of(facts, "runtime");
-  EXPECT_EQ(judgement.verdict, Verdict::kCannotTell);
+  judgement = result_of(facts, "runtime");
+  EXPECT_EQ(judgement.verdict, Verdict::kUnknown);
   EXPECT_NE(judgement.found.find("/run/cri-dockerd.sock"), std::string::npos) << judgement.found;
-  // Nobody says: whichever's socket is there.
+  // Unknown: the engine whose socket exists.
   facts.engines->endpoint.reset();
   facts.engines->all[1].report.socket = k3s;
-  EXPECT_EQ(of(diagnose(facts), Verdict::kFail), "");
-  // k3s and RKE2 have one socket.
-  facts.engines = Engines{.all = {of_distribution("k3s", k3s, true), of_distribution("RKE2", k3s, false)},
-                          .endpoint = runtimes::KubeletEndpoint{k3s, "the command line",
-                                                                "/var/lib/rancher/rke2/data/bin/kubelet"}};
-  EXPECT_EQ(judgement_of(facts, "runtime").found, "containerd 1.7.20 of RKE2 is not fit for CDI: off");
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "");
+  // k3s and RKE2 share a socket path.
+  facts.engines =
+      Engines{.all = {distribution_engine("k3s", k3s, true), distribution_engine("RKE2", k3s, false)},
+              .endpoint = runtimes::KubeletEndpoint{k3s, "the command line",
+                                                    "/var/lib/rancher/rke2/data/bin/kubelet"}};
+  EXPECT_EQ(result_of(facts, "runtime").found, "containerd 1.7.20 of RKE2 is not ready for CDI: off");
 }
 
-TEST(Checks, APodThatWaitsHasItsReasonNodeByNode) {
-  auto facts = healthy();
-  Explained explained =
+TEST(Checks, ExplainsPendingPodsByNode) {
+  auto facts = healthy_facts();
+  PodExplanation explained =
       parse_explanation(
           R"({"asks":"9 nvidia.com/gpu","nodes":[{"node":"a","fits":true},{"node":"b","fits":false,"reason":"8 free"},)"
           R"({"node":"n","fits":false,"reason":"0 free"}],"hints":["n lacks 1","x","y","z"]})",
@@ -59,16 +60,15 @@ TEST(Checks, APodThatWaitsHasItsReasonNodeByNode) {
   PendingPod waits{"team/train", "0/3 nodes", false, explained};
   PendingPod unknown{"team/more", "0/3 nodes", false, fail(Code::kUnavailable, "nobody is there")};
   facts.cluster->pods = {waits, unknown, PendingPod{"team/third", "0/3", false, std::nullopt}};
-  const auto findings = diagnose(facts);
-  const auto& judgement = foremost(findings)->judgement;
+  const auto findings = run_checks(facts);
+  const auto& judgement = most_severe(findings)->result;
   EXPECT_EQ(judgement.found, "team/train (and 2 more): 0/3 nodes");
-  EXPECT_EQ(
-      judgement.details,
-      (std::vector<std::string>{"team/train asks for 9 nvidia.com/gpu; by gpulet's extender:",
-                                "  its GPUs are free on a: something else keeps it away (the message above)",
-                                "  not on n: 0 free", "  not on b: 8 free", "  it would help: n lacks 1",
-                                "  it would help: x", "  it would help: y",
-                                "team/more cannot be explained node by node: nobody is there"}));
+  EXPECT_EQ(judgement.details,
+            (std::vector<std::string>{
+                "team/train requests 9 nvidia.com/gpu; according to gpulet's extender:",
+                "  enough GPUs are free on a: something else prevents it (see the message above)",
+                "  not on n: 0 free", "  not on b: 8 free", "  hint: n lacks 1", "  hint: x", "  hint: y",
+                "team/more could not be explained: nobody is there"}));
   EXPECT_NE(text_report(findings).find("    not on n: 0 free\n"), std::string::npos) << text_report(findings);
   EXPECT_NE(json_report(findings).find("\"  not on n: 0 free\""), std::string::npos);
   EXPECT_FALSE(parse_explanation("[]", "n"));

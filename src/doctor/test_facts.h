@@ -4,13 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "doctor/check.h"
+#include "doctor/checks.h"
 
 namespace gpulet::doctor {
 
 inline constexpr const char* kVersion = "570.124.06";
 
-inline GpuFacts gpu(unsigned index) {
+inline GpuFacts test_gpu(unsigned index) {
   GpuFacts facts;
   facts.index = index;
   facts.uuid = "GPU-" + std::to_string(index);
@@ -19,74 +19,75 @@ inline GpuFacts gpu(unsigned index) {
   return facts;
 }
 
-inline Engine containerd(bool fit, bool nvidia_runtime = false) {
+inline Engine test_containerd(bool fit, bool nvidia_runtime = false) {
   runtimes::EngineReport report{.engine = runtimes::Engine::kContainerd,
                                 .program = "/usr/bin/containerd",
                                 .config = "/etc/containerd/config.toml",
                                 .has_config = true,
                                 .endpoint = "/run/containerd/containerd.sock",
                                 .socket = {},
-                                .version = runtimes::Version{1, 7, 20},
+                                .version = runtimes::EngineVersion{1, 7, 20},
                                 .files = {"/etc/containerd/config.toml"},
                                 .findings = {}};
   report.findings.push_back(
-      {.what = "CDI", .fit = fit, .say = fit ? "on" : "off", .remedy = fit ? "" : "turn it on"});
+      {.subject = "CDI", .is_met = fit, .detail = fit ? "on" : "off", .advice = fit ? "" : "turn it on"});
   return {.report = std::move(report), .nvidia_runtime = nvidia_runtime};
 }
 
-// Two GPUs, an agent, a kubelet, an API server, CDI: nothing is amiss.
-inline Facts healthy() {
+// A healthy node: two GPUs, an agent, a kubelet, an API server, CDI.
+inline Facts healthy_facts() {
   Facts facts;
-  facts.bus = Bus{.gpus = {{"0000:1b:00.0", "nvidia"}, {"0000:43:00.0", "nvidia"}},
-                  .switches = 4,
-                  .nouveau = false,
-                  .redirecting_bridges = {},
-                  .bridges_unseen = false,
-                  .translated_gpus = {}};
+  facts.bus = PciBus{.gpus = {{"0000:1b:00.0", "nvidia"}, {"0000:43:00.0", "nvidia"}},
+                     .switches = 4,
+                     .nouveau = false,
+                     .redirecting_bridges = {},
+                     .bridges_hidden = false,
+                     .translated_gpus = {}};
   facts.installed = {.module = std::string(kVersion), .libraries = {kVersion}};
   facts.driver_root = "/";
-  facts.nodes = Nodes{};
+  facts.nodes = DeviceNodes{};
   for (const char* path : {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia0", "/dev/nvidia1"})
     facts.nodes->needed.push_back({path, std::nullopt, true});
-  facts.driver = Driver{.version = kVersion, .gpus = {gpu(0), gpu(1)}};
-  facts.kubelet.folder = "/var/lib/kubelet";
+  facts.driver = DriverFacts{.version = kVersion, .gpus = {test_gpu(0), test_gpu(1)}};
+  facts.kubelet.directory = "/var/lib/kubelet";
   facts.kubelet.socket = {};
   facts.kubelet.plugins = {{"nvidia-gpu.sock", std::nullopt, 42}};
   facts.kubelet.allocatable = std::map<std::string, std::size_t>{{"nvidia.com/gpu", 2}};
   facts.kubelet.held = std::map<std::string, std::size_t>{{"nvidia.com/gpu", 1}};
-  facts.programs = Programs{.device_plugins = {{42, "gpulet agent"}}, .fabric_manager = true, .kubelets = {}};
-  facts.agent = Agent{.version = "0.1.0", .problems = {}, .devices = {}, .refusals = {}};
+  facts.programs =
+      ProcessFacts{.device_plugins = {{42, "gpulet agent"}}, .fabric_manager = true, .kubelets = {}};
+  facts.agent = AgentFacts{.version = "0.1.0", .problems = {}, .devices = {}, .refusals = {}};
   for (const auto* index : {"0", "1"})
     facts.agent->devices.push_back(
         {std::string("GPU ") + index, std::string("GPU-") + index, "healthy", "", true, "nvidia.com/gpu"});
-  facts.settings = Settings{.source = "the agent's settings", .cdi = true};
-  facts.engines = Engines{.all = {containerd(true)}, .endpoint = {}};
-  facts.cdi = CdiSpecs{.folders = {"/etc/cdi", "/var/run/cdi"},
+  facts.settings = AgentSettings{.source = "the agent's settings", .cdi = true};
+  facts.engines = Engines{.all = {test_containerd(true)}, .endpoint = {}};
+  facts.cdi = CdiSpecs{.directories = {"/etc/cdi", "/var/run/cdi"},
                        .files = {"/var/run/cdi/x.json"},
                        .problems = {},
                        .devices = {"k8s.device-plugin.nvidia.com/gpu=GPU-0"},
                        .versions = {kVersion},
                        .missing = {}};
   facts.mps = std::vector<MpsDaemon>{{"nvidia.com/gpu", std::nullopt}};
-  facts.cluster = Cluster{.user = "system:serviceaccount:gpulet:gpulet",
-                          .ahead = std::chrono::seconds(1),
-                          .missing_rights = std::vector<std::string>{},
-                          .pods = std::vector<PendingPod>{},
-                          .mig_state = "success"};
+  facts.cluster = ClusterFacts{.user = "system:serviceaccount:gpulet:gpulet",
+                               .clock_ahead = std::chrono::seconds(1),
+                               .missing_permissions = std::vector<std::string>{},
+                               .pods = std::vector<PendingPod>{},
+                               .mig_state = "success"};
   facts.clock_synchronised = true;
   return facts;
 }
 
-inline std::string of(const std::vector<Finding>& findings, Verdict verdict) {
+inline std::string ids_with(const std::vector<Finding>& findings, Verdict verdict) {
   std::string ids;
   for (const auto& finding : findings) {
-    if (finding.judgement.verdict == verdict) ids += (ids.empty() ? "" : " ") + std::string(finding.id);
+    if (finding.result.verdict == verdict) ids += (ids.empty() ? "" : " ") + std::string(finding.id);
   }
   return ids;
 }
 
-inline Engine of_distribution(const std::string& name, const std::string& socket, bool fit) {
-  auto engine = containerd(fit);
+inline Engine distribution_engine(const std::string& name, const std::string& socket, bool fit) {
+  auto engine = test_containerd(fit);
   engine.report.distribution = name;
   engine.report.endpoint = socket;
   engine.report.config = "/var/lib/rancher/" + name + "/config.toml";
@@ -94,9 +95,9 @@ inline Engine of_distribution(const std::string& name, const std::string& socket
   return engine;
 }
 
-inline Judgement judgement_of(const Facts& facts, std::string_view id) {
-  for (const auto& finding : diagnose(facts)) {
-    if (finding.id == id) return finding.judgement;
+inline CheckResult result_of(const Facts& facts, std::string_view id) {
+  for (const auto& finding : run_checks(facts)) {
+    if (finding.id == id) return finding.result;
   }
   return {};
 }

@@ -1,5 +1,4 @@
-// Images and Pods that attack the hook. One property holds them together: nothing outside the root folder
-// changes.
+// Images and Pods that attack the hook. In each case nothing outside the root directory changes.
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -9,7 +8,6 @@
 #include <thread>
 
 #include "hook/test_image.h"
-#include "hook/test_swapper.h"
 
 namespace gpulet::hook {
 namespace {
@@ -17,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// All of create-container that needs no ldconfig, told of an old driver so that compat libraries are wanted.
+// create-container without ldconfig, with an old driver so that compat libraries are used.
 std::vector<std::string> all_steps(const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments{"create-container",
                                      "--disable=update-ldcache",
@@ -29,124 +27,129 @@ std::vector<std::string> all_steps(const std::vector<std::string>& more = {}) {
   return arguments;
 }
 
-TEST(Attack, LinksToTheHostLeadIntoTheImage) {
+TEST(Attack, LinksToTheHostResolveInTheImage) {
   for (const bool with_dots : {false, true}) {
     const TestImage image;
-    const std::string host = image.outside() / "folder";
+    const std::string host = image.outside_directory() / "directory";
     const std::string target = with_dots ? "../../../../../../../../../../.." + host : host;
-    image.link(target, "usr/lib");
-    const Ran ran = image.run(all_steps());
-    // No such folder inside: the link is dangling there, and nobody makes what it means outside.
-    EXPECT_EQ(ran.status, 1) << ran.told;
-    EXPECT_THAT(ran.told, HasSubstr("a link to nothing"));
+    image.make_symlink(target, "usr/lib");
+    const HookRun ran = image.run_hook(all_steps());
+    // No such directory inside: the link dangles, and nothing is created outside.
+    EXPECT_EQ(ran.status, 1) << ran.error_output;
+    EXPECT_THAT(ran.error_output, HasSubstr("a dangling link"));
     expect_untouched(image);
-    // Once the image has that path itself, it is what is used.
-    image.folder(host.substr(1));
-    EXPECT_EQ(image.run(all_steps()).status, 0);
-    EXPECT_EQ(std::filesystem::read_symlink(image.root().string() + host + "/libcuda.so"), "libcuda.so.1");
+    // If the image has that path, it is used.
+    image.make_directory(host.substr(1));
+    EXPECT_EQ(image.run_hook(all_steps()).status, 0);
+    EXPECT_EQ(std::filesystem::read_symlink(image.root_directory().string() + host + "/libcuda.so"),
+              "libcuda.so.1");
     expect_untouched(image);
   }
 }
 
-TEST(Attack, ALinkInTheFilesPlaceIsReplacedNotFollowed) {
+TEST(Attack, ReplacesALinkInTheFilesPlace) {
   const TestImage image;
-  image.link(image.outside() / "secret", "usr/lib/libcuda.so");
-  image.link(image.outside() / "secret", "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf");
-  image.link("../../../../../../../.." + (image.outside() / "secret").string(),
-             "etc/ld.so.conf.d/00-compat-gpulet.conf");
-  image.file("usr/local/cuda/compat/libcuda.so.550.54.14");
-  EXPECT_EQ(image.run(all_steps()).status, 0);
-  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "usr/lib/libcuda.so"), "libcuda.so.1");
+  image.make_symlink(image.outside_directory() / "secret", "usr/lib/libcuda.so");
+  image.make_symlink(image.outside_directory() / "secret",
+                     "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf");
+  image.make_symlink("../../../../../../../.." + (image.outside_directory() / "secret").string(),
+                     "etc/ld.so.conf.d/00-compat-gpulet.conf");
+  image.add_file("usr/local/cuda/compat/libcuda.so.550.54.14");
+  EXPECT_EQ(image.run_hook(all_steps()).status, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(image.root_directory() / "usr/lib/libcuda.so"), "libcuda.so.1");
   expect_untouched(image);
 }
 
-TEST(Attack, LoopsAndDeepChainsOfLinksEnd) {
+TEST(Attack, BoundsLinkLoopsAndChains) {
   const TestImage image;
-  image.link("lib", "usr/lib");
-  EXPECT_EQ(image.run(all_steps()).status, 1);
+  image.make_symlink("lib", "usr/lib");
+  EXPECT_EQ(image.run_hook(all_steps()).status, 1);
   const TestImage deep;
-  for (int i = 0; i < 100; ++i) deep.link("l" + std::to_string(i + 1), "l" + std::to_string(i));
-  deep.folder("l100");
-  const Ran ran = deep.run({"create-symlinks", "--link", "a::/l0/b"});
+  for (int i = 0; i < 100; ++i) deep.make_symlink("l" + std::to_string(i + 1), "l" + std::to_string(i));
+  deep.make_directory("l100");
+  const HookRun ran = deep.run_hook({"create-symlinks", "--link", "a::/l0/b"});
   EXPECT_EQ(ran.status, 1);
-  EXPECT_THAT(ran.told, HasSubstr("loop of links"));
-  // A chain that the kernel takes is fine, and a path that is long but real too.
-  EXPECT_EQ(deep.run({"create-symlinks", "--link", "a::/l70/b"}).status, 0);
+  EXPECT_THAT(ran.error_output, HasSubstr("link loop"));
+  // A chain that the kernel accepts works, and so does a long existing path.
+  EXPECT_EQ(deep.run_hook({"create-symlinks", "--link", "a::/l70/b"}).status, 0);
   std::string path;
   for (int i = 0; i < 100; ++i) path += "/d" + std::to_string(i);
-  EXPECT_EQ(deep.run({"create-symlinks", "--link", "a::" + path + "/b"}).status, 0);
-  EXPECT_EQ(std::filesystem::read_symlink(deep.root().string() + path + "/b"), "a");
+  EXPECT_EQ(deep.run_hook({"create-symlinks", "--link", "a::" + path + "/b"}).status, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(deep.root_directory().string() + path + "/b"), "a");
   expect_untouched(deep);
 }
 
-TEST(Attack, FoldersAndFilesInTheWay) {
+TEST(Attack, HandlesDirectoriesAndFilesInTheWay) {
   const TestImage image;
-  image.folder("usr/lib/libcuda.so/full");
-  const Ran folder = image.run(all_steps());
-  EXPECT_EQ(folder.status, 1);
-  EXPECT_THAT(folder.told,
-              HasSubstr("create-symlinks: /usr/lib/libcuda.so: cannot replace: a folder is in its place"));
+  image.make_directory("usr/lib/libcuda.so/full");
+  const HookRun directory = image.run_hook(all_steps());
+  EXPECT_EQ(directory.status, 1);
+  EXPECT_THAT(directory.error_output,
+              HasSubstr("create-symlinks: /usr/lib/libcuda.so: cannot replace: a directory is in its place"));
   const TestImage file;
-  file.file("usr", "a file");
-  EXPECT_EQ(file.run(all_steps()).status, 1);
+  file.add_file("usr", "a file");
+  EXPECT_EQ(file.run_hook(all_steps()).status, 1);
   expect_untouched(file);
   expect_untouched(image);
 }
 
-TEST(Attack, FifosAndDevicesInPlaceOfFilesDoNotStopIt) {
+TEST(Attack, DoesNotBlockOnFifosAndDevices) {
   const TestImage image;
-  image.fifo("usr/local/cuda/compat/libcuda.so.550.54.14");
-  image.fifo("etc/ld.so.conf.d/00-compat-gpulet.conf");
-  image.fifo("usr/lib/libcuda.so");
-  image.fifo("dev/nvidia0");
-  const Ran ran = image.run(all_steps());
-  EXPECT_EQ(ran.status, 0) << ran.told;
-  EXPECT_FALSE(std::filesystem::exists(image.root() / "etc/nvidia"));
-  EXPECT_FALSE(std::filesystem::exists(image.root() / "etc/ld.so.conf.d/00-compat-gpulet.conf"));
-  const TestImage folders;
-  folders.fifo("usr/local/cuda/compat");
-  folders.fifo("etc/ld.so.conf.d");
-  folders.fifo("dev");
-  EXPECT_EQ(folders.run({"enable-cuda-compat", "--host-driver-version=535.1"}).status, 1);
-  EXPECT_EQ(folders.run({"update-application-profile"}).status, 0);
-  expect_untouched(folders);
+  image.make_fifo("usr/local/cuda/compat/libcuda.so.550.54.14");
+  image.make_fifo("etc/ld.so.conf.d/00-compat-gpulet.conf");
+  image.make_fifo("usr/lib/libcuda.so");
+  image.make_fifo("dev/nvidia0");
+  const HookRun ran = image.run_hook(all_steps());
+  EXPECT_EQ(ran.status, 0) << ran.error_output;
+  EXPECT_FALSE(std::filesystem::exists(image.root_directory() / "etc/nvidia"));
+  EXPECT_FALSE(std::filesystem::exists(image.root_directory() / "etc/ld.so.conf.d/00-compat-gpulet.conf"));
+  const TestImage directories;
+  directories.make_fifo("usr/local/cuda/compat");
+  directories.make_fifo("etc/ld.so.conf.d");
+  directories.make_fifo("dev");
+  EXPECT_EQ(directories.run_hook({"enable-cuda-compat", "--host-driver-version=535.1"}).status, 1);
+  EXPECT_EQ(directories.run_hook({"update-application-profile"}).status, 0);
+  expect_untouched(directories);
 }
 
-// CVE-2024-0132, CVE-2025-23359: the compat library's path led to the host's files, which were mounted into
-// the container.
-TEST(Attack, CompatLibrariesThatAreLinksToTheHostAreNotTaken) {
+// CVE-2024-0132, CVE-2025-23359: the compat library's path led to host files, which were mounted into the
+// container.
+TEST(Attack, IgnoresCompatLibrariesThatLinkToTheHost) {
   const TestImage library;
-  library.link(library.outside() / "folder" / "libcuda.so.999.1", "usr/local/cuda/compat/libcuda.so.999.1");
-  const TestImage folder;
-  folder.link("../../../../../../../../../.." + (folder.outside() / "folder").string(),
-              "usr/local/cuda/compat");
+  library.make_symlink(library.outside_directory() / "directory" / "libcuda.so.999.1",
+                       "usr/local/cuda/compat/libcuda.so.999.1");
+  const TestImage directory;
+  directory.make_symlink(
+      "../../../../../../../../../.." + (directory.outside_directory() / "directory").string(),
+      "usr/local/cuda/compat");
   const TestImage magic;
-  magic.link("/proc/self/root" + (magic.outside() / "folder").string(), "usr/local/cuda/compat");
+  magic.make_symlink("/proc/self/root" + (magic.outside_directory() / "directory").string(),
+                     "usr/local/cuda/compat");
   const TestImage root;
-  root.link("/", "usr/local/cuda/compat/libcuda.so.999.1");
-  for (const TestImage* image : {&library, &folder, &magic, &root}) {
-    const std::string before = TestImage::content_of("/proc/self/mountinfo");
-    EXPECT_EQ(image->run(all_steps()).status, 0);
-    EXPECT_EQ(TestImage::content_of("/proc/self/mountinfo"), before);
-    EXPECT_FALSE(std::filesystem::exists(image->root() / "etc/ld.so.conf.d"));
+  root.make_symlink("/", "usr/local/cuda/compat/libcuda.so.999.1");
+  for (const TestImage* image : {&library, &directory, &magic, &root}) {
+    const std::string before = TestImage::file_content("/proc/self/mountinfo");
+    EXPECT_EQ(image->run_hook(all_steps()).status, 0);
+    EXPECT_EQ(TestImage::file_content("/proc/self/mountinfo"), before);
+    EXPECT_FALSE(std::filesystem::exists(image->root_directory() / "etc/ld.so.conf.d"));
     expect_untouched(*image);
   }
 }
 
 // CVE-2025-23266: the image's environment reached the hook, and LD_PRELOAD ran its library as root.
-TEST(Attack, NothingOfTheEnvironmentCounts) {
+TEST(Attack, IgnoresItsEnvironment) {
   const TestImage image;
-  // Only the container's environment may switch the check off.
-  image.environment({"NVIDIA_REQUIRE_CUDA=cuda>=13.0"});
-  EXPECT_EQ(image.run(all_steps(), {"NVIDIA_DISABLE_REQUIRE=1"}).status, 1);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // whose programs are dynamic
-  image.environment({});
-  image.file("evil.so", "no library at all: a dynamic program would say so");
-  const Ran ran = image.run(all_steps(), {"LD_PRELOAD=/evil.so", "LD_AUDIT=evil.so", "PATH=."});
+  // Only the container's environment can turn the check off.
+  image.set_environment({"NVIDIA_REQUIRE_CUDA=cuda>=13.0"});
+  EXPECT_EQ(image.run_hook(all_steps(), {"NVIDIA_DISABLE_REQUIRE=1"}).status, 1);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // sanitized programs are dynamic
+  image.set_environment({});
+  image.add_file("evil.so", "no library at all: a dynamic program would say so");
+  const HookRun ran = image.run_hook(all_steps(), {"LD_PRELOAD=/evil.so", "LD_AUDIT=evil.so", "PATH=."});
   EXPECT_EQ(ran.status, 0);
-  EXPECT_THAT(ran.told, IsEmpty());
-  // No interpreter: it is the kernel alone that starts it.
-  const std::string program = TestImage::content_of(GPULET_HOOK_PROGRAM);
+  EXPECT_THAT(ran.error_output, IsEmpty());
+  // No interpreter: the kernel starts it alone.
+  const std::string program = TestImage::file_content(GPULET_HOOK_PROGRAM);
   Elf64_Ehdr header{};
   std::memcpy(&header, program.data(), sizeof header);
   ASSERT_GT(header.e_phnum, 0);
@@ -160,37 +163,39 @@ TEST(Attack, NothingOfTheEnvironmentCounts) {
 
 constexpr int kRuns = 60;
 
-TEST(Attack, SwappedLinksNeverLeadOut) {
+TEST(Attack, SwappedLinksStayInTheRoot) {
   const TestImage image;
-  image.file("usr/local/cuda/compat/libcuda.so.550.54.14");
+  image.add_file("usr/local/cuda/compat/libcuda.so.550.54.14");
   const std::string up = "../../../../../../../../../../../..";
-  // What the links mean inside the image is there too, so that most runs come to their end.
-  image.folder((image.outside() / "folder").string().substr(1));
+  // The links' targets also exist in the image, so that most runs complete.
+  image.make_directory((image.outside_directory() / "directory").string().substr(1));
   {
-    const Swapper libraries(image.root() / "usr/lib", up + (image.outside() / "folder").string());
-    const Swapper configs(image.root() / "etc", image.outside());
-    const Swapper compat(image.root() / "usr/local/cuda/compat", image.outside() / "folder");
+    const Swapper libraries(image.root_directory() / "usr/lib",
+                            up + (image.outside_directory() / "directory").string());
+    const Swapper configs(image.root_directory() / "etc", image.outside_directory());
+    const Swapper compat(image.root_directory() / "usr/local/cuda/compat",
+                         image.outside_directory() / "directory");
     int failed = 0;
     for (int i = 0; i < kRuns; ++i) {
       const std::string n = std::to_string(i);
-      const Ran ran =
-          image.run(all_steps({"--link", "x::/usr/lib/" + n, "--link", "x::/usr/lib/../lib/" + n}));
-      ASSERT_LT(ran.status, 2) << ran.told;  // refused or done, never killed
+      const HookRun ran =
+          image.run_hook(all_steps({"--link", "x::/usr/lib/" + n, "--link", "x::/usr/lib/../lib/" + n}));
+      ASSERT_LT(ran.status, 2) << ran.error_output;  // refused or completed, never killed
       failed += ran.status;
     }
     EXPECT_LT(failed, kRuns);
-    EXPECT_GT(libraries.swaps(), 10u * kRuns);
+    EXPECT_GT(libraries.swap_count(), 10u * kRuns);
   }
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
-// The same for the folder itself being moved away and back.
-TEST(Attack, FoldersThatMoveWhileTheyAreUsed) {
+// The same with the directory itself moved away and back.
+TEST(Attack, DirectoriesThatMoveWhileInUse) {
   const TestImage image;
-  image.folder("a/b/c/d");
-  image.folder("z");
-  // As Swapper's, its thread allocates nothing while the test forks.
-  const std::filesystem::path here = image.root() / "a/b/c", there = image.root() / "z/c";
+  image.make_directory("a/b/c/d");
+  image.make_directory("z");
+  // Like Swapper's, its thread does not allocate while the test forks.
+  const std::filesystem::path here = image.root_directory() / "a/b/c", there = image.root_directory() / "z/c";
   std::atomic<bool> stop{false};
   std::atomic<unsigned long> moves{0};
   std::thread mover([&] {
@@ -203,36 +208,38 @@ TEST(Attack, FoldersThatMoveWhileTheyAreUsed) {
   while (moves == 0) std::this_thread::yield();
   for (int i = 0; i < kRuns; ++i) {
     const auto n = std::to_string(i);
-    EXPECT_LT(image.run({"create-symlinks", "--link", "x::/a/b/c/d/../../../../../../outside/" + n}).status,
-              2);
+    EXPECT_LT(
+        image.run_hook({"create-symlinks", "--link", "x::/a/b/c/d/../../../../../../outside/" + n}).status,
+        2);
   }
   stop = true;
   mover.join();
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
-TEST(Attack, HugeFilesAndFoldersAreBounded) {
+TEST(Attack, BoundsHugeFilesAndDirectories) {
   const TestImage image;
-  image.folder("usr/local/cuda/compat");
-  for (int i = 0; i < 2000; ++i) image.file("usr/local/cuda/compat/f" + std::to_string(i));
-  EXPECT_EQ(image.run(all_steps()).status, 0);
+  image.make_directory("usr/local/cuda/compat");
+  for (int i = 0; i < 2000; ++i) image.add_file("usr/local/cuda/compat/f" + std::to_string(i));
+  EXPECT_EQ(image.run_hook(all_steps()).status, 0);
   const TestImage sparse;
-  sparse.file("usr/local/cuda/compat/libcuda.so.550.54.14",
-              "\x7f"
-              "ELF");
-  std::filesystem::resize_file(sparse.root() / "usr/local/cuda/compat/libcuda.so.550.54.14", 8ull << 30);
-  EXPECT_EQ(sparse.run(all_steps()).status, 0);
-  EXPECT_FALSE(std::filesystem::exists(sparse.root() / "etc"));
+  sparse.add_file("usr/local/cuda/compat/libcuda.so.550.54.14",
+                  "\x7f"
+                  "ELF");
+  std::filesystem::resize_file(sparse.root_directory() / "usr/local/cuda/compat/libcuda.so.550.54.14",
+                               8ull << 30);
+  EXPECT_EQ(sparse.run_hook(all_steps()).status, 0);
+  EXPECT_FALSE(std::filesystem::exists(sparse.root_directory() / "etc"));
 }
 
-TEST(Attack, HostileStates) {
+TEST(Attack, RefusesHostileStates) {
   const TestImage image;
-  const std::string bundle = (image.base() / "bundle").string();
+  const std::string bundle = (image.base_directory() / "bundle").string();
   const auto refused = [&](const std::string& state) {
-    const Ran ran = image.run_with(state, all_steps());
+    const HookRun ran = image.run_hook_with_state(state, all_steps());
     EXPECT_EQ(ran.status, 1) << state.substr(0, 100);
-    EXPECT_EQ(std::count(ran.told.begin(), ran.told.end(), '\n'), 1) << ran.told;
-    EXPECT_LT(ran.told.size(), 1100u);
+    EXPECT_EQ(std::count(ran.error_output.begin(), ran.error_output.end(), '\n'), 1) << ran.error_output;
+    EXPECT_LT(ran.error_output.size(), 1100u);
   };
   for (const char* state : {"", "{", "[]", "null", "{}", "{\"root\":\"\"}", "{\"root\":\"/\"}",
                             "{\"root\":\"//\"}", "{\"root\":\"/..\"}", "{\"root\":\"/./\"}",
@@ -242,26 +249,26 @@ TEST(Attack, HostileStates) {
     refused(state);
   refused(std::string(100'000, '['));
   refused("{\"id\":\"" + std::string(2u << 20, 'x') + "\",\"bundle\":\"" + bundle + "\"}");
-  std::filesystem::remove(image.base() / "bundle/config.json");
-  refused(image.state());
-  ASSERT_EQ(::mkfifo((image.base() / "bundle/config.json").c_str(), 0644), 0);
-  refused(image.state());
-  std::filesystem::remove(image.base() / "bundle/config.json");
-  std::ofstream(image.base() / "bundle/config.json") << R"({"root":{"path":"/"}})";
-  refused(image.state());
+  std::filesystem::remove(image.base_directory() / "bundle/config.json");
+  refused(image.oci_state());
+  ASSERT_EQ(::mkfifo((image.base_directory() / "bundle/config.json").c_str(), 0644), 0);
+  refused(image.oci_state());
+  std::filesystem::remove(image.base_directory() / "bundle/config.json");
+  std::ofstream(image.base_directory() / "bundle/config.json") << R"({"root":{"path":"/"}})";
+  refused(image.oci_state());
   expect_untouched(image);
 }
 
-TEST(Attack, MessagesAreOneCleanLine) {
+TEST(Attack, PrintsOneCleanLine) {
   const TestImage image;
-  image.environment({"NVIDIA_REQUIRE_CUDA=cuda>=99.0,\\u001b[31mbrand=x\\nFAKE: all is well"});
-  const Ran ran = image.run(all_steps());
+  image.set_environment({"NVIDIA_REQUIRE_CUDA=cuda>=99.0,\\u001b[31mbrand=x\\nFAKE: all is well"});
+  const HookRun ran = image.run_hook(all_steps());
   EXPECT_EQ(ran.status, 1);
-  EXPECT_EQ(std::count(ran.told.begin(), ran.told.end(), '\n'), 1);
-  EXPECT_EQ(ran.told.find('\x1b'), std::string::npos);
+  EXPECT_EQ(std::count(ran.error_output.begin(), ran.error_output.end(), '\n'), 1);
+  EXPECT_EQ(ran.error_output.find('\x1b'), std::string::npos);
 }
 
-TEST(Attack, StrayDescriptorsAreClosedBeforeAnythingIsRead) {
+TEST(Attack, ClosesStrayDescriptorsFirst) {
   int stray[2];
   int input[2];
   ASSERT_EQ(::pipe(stray), 0);
@@ -275,7 +282,7 @@ TEST(Attack, StrayDescriptorsAreClosedBeforeAnythingIsRead) {
     ::_exit(1);
   }
   ::close(stray[1]);
-  // The hook still waits for its state; the pipe that it inherited has nobody at its other end.
+  // The hook still waits for its state; the inherited pipe has been closed.
   pollfd ended{stray[0], POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, 20'000), 1);
   EXPECT_TRUE(ended.revents & POLLHUP);

@@ -1,20 +1,29 @@
 #include "hook/command.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
+#include <functional>
 
 #include "base/text.h"
+#include "hook/container_files.h"
+#include "hook/ldcache.h"
 
 namespace gpulet::hook {
 namespace {
 
 constexpr std::array kAllSteps{Step::kCheckRequirements, Step::kLinks,        Step::kCudaCompat,
                                Step::kLdcache,           Step::kDeviceParams, Step::kAppProfile};
+constexpr const char* kDirectoryOption = "folder";  // tidy: word because it is nvidia-cdi-hook's option
 constexpr std::size_t kMaxArguments = 8192;
 
-tl::unexpected<Error> usage(std::string message) {
-  return fail(Code::kInvalidArgument, std::move(message) + " (gpulet-hook --help says what there is)");
+tl::unexpected<Error> usage_error(std::string message) {
+  return fail(Code::kInvalidArgument, std::move(message) + " (see gpulet-hook --help)");
 }
 
 std::string_view last_part(std::string_view path) {
@@ -26,46 +35,47 @@ bool is_one_of(std::string_view word, std::initializer_list<std::string_view> wo
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-Status disable(Command& command, std::string_view names) {
+Status disable_step(HookCommand& command, std::string_view names) {
   for (const std::string& hook : text::split(names, ',')) {
     if (hook == "all") {
       command.steps.clear();
       continue;
     }
     const auto step =
-        std::find_if(kAllSteps.begin(), kAllSteps.end(), [&](Step s) { return name(s) == hook; });
-    if (step == kAllSteps.end()) return usage("--disable: there is no hook '" + shown(hook, 60) + "'");
+        std::find_if(kAllSteps.begin(), kAllSteps.end(), [&](Step s) { return step_name(s) == hook; });
+    if (step == kAllSteps.end())
+      return usage_error("--disable: unknown hook '" + printable_text(hook, 60) + "'");
     std::erase(command.steps, *step);
   }
   return {};
 }
 
-Status set_mode(Command& command, const std::string& text) {
+Status set_mode(HookCommand& command, const std::string& text) {
   const char* const end = text.c_str() + text.size();
   const auto read = std::from_chars(text.c_str(), end, command.mode, 8);
   if (text.empty() || read.ec != std::errc{} || read.ptr != end || command.mode > 07777)
-    return usage("--mode: '" + shown(text, 20) + "' is no octal mode");
+    return usage_error("--mode: '" + printable_text(text, 20) + "' is not an octal mode");
   return {};
 }
 
-// One option with its value.
-Status set_option(Command& command, std::string_view option, std::string value) {
+// Sets one option.
+Status set_option(HookCommand& command, std::string_view option, std::string value) {
   if (option == "link") {
     GPULET_TRY_ASSIGN(Link link, parse_link(value));
     command.links.push_back(std::move(link));
-  } else if (option == "folder") {
-    command.folders.push_back(std::move(value));
+  } else if (option == kDirectoryOption) {
+    command.directories.push_back(std::move(value));
   } else if (option == "path") {
     command.paths.push_back(std::move(value));
   } else if (option == "mode") {
     return set_mode(command, value);
   } else if (option == "disable") {
-    return disable(command, value);
+    return disable_step(command, value);
   } else if (option == "ldconfig-path") {
-    // "@" in front is how NVIDIA's config says "the host's": it always is.
+    // NVIDIA's config marks a host path by "@"; here it always is one.
     command.ldconfig_path = text::starts_with(value, "@") ? value.substr(1) : value;
     if (text::starts_with(command.ldconfig_path, "/")) return {};
-    return usage("--ldconfig-path: '" + shown(value, 60) + "' is not an absolute path");
+    return usage_error("--ldconfig-path: '" + printable_text(value, 60) + "' is not an absolute path");
   } else if (option == "host-driver-version") {
     command.host.driver = std::move(value);
   } else if (option == "host-cuda-version") {
@@ -75,18 +85,19 @@ Status set_option(Command& command, std::string_view option, std::string value) 
   } else if (option == "host-brand") {
     command.host.brand = std::move(value);
   } else if (option == "cuda-compat-container-root") {
-    command.compat_folder = value.empty() ? std::string(kCompatFolder) : std::move(value);
+    command.compat_directory = value.empty() ? std::string(kCompatDirectory) : std::move(value);
   } else if (option == "host-proc") {
     command.host_proc = std::move(value);
   } else if (option == "container-spec") {
     command.state_path = std::move(value);
-  } else if (option != "driver-root") {  // check-requirements' of NVIDIA: ours is told what it would look for
-    return usage("there is no option '--" + shown(option, 60) + "'");
+  } else if (option !=
+             "driver-root") {  // NVIDIA's check-requirements reads it; here the properties are options
+    return usage_error("unknown option '--" + printable_text(option, 60) + "'");
   }
   return {};
 }
 
-// What stands before the hook's name: programs' names, and switches of NVIDIA's that say how much to log.
+// Skips program names and NVIDIA's log options before the hook's name.
 std::size_t skip_front(const std::vector<std::string>& arguments) {
   std::size_t at = 1;
   const bool is_ctk = !arguments.empty() && last_part(arguments[0]) == "nvidia-ctk";
@@ -96,21 +107,21 @@ std::size_t skip_front(const std::vector<std::string>& arguments) {
   return at;
 }
 
-// The hook's name into the command's steps. False when it is no hook of ours.
-bool choose_steps(Command& command, std::string_view hook) {
+// Sets the steps of the named hook. Returns false if it is unknown.
+bool choose_steps(HookCommand& command, std::string_view hook) {
   if (hook == "create-container") {
     command.steps.assign(kAllSteps.begin(), kAllSteps.end());
     return true;
   }
   for (const Step step : {Step::kCheckRequirements, Step::kLinks, Step::kCudaCompat, Step::kLdcache,
                           Step::kDeviceParams, Step::kAppProfile, Step::kChmod})
-    if (name(step) == hook) command.steps = {step};
+    if (step_name(step) == hook) command.steps = {step};
   return !command.steps.empty();
 }
 
 }  // namespace
 
-std::string_view name(Step step) {
+std::string_view step_name(Step step) {
   switch (step) {
     case Step::kCheckRequirements:
       return "check-requirements";
@@ -130,61 +141,128 @@ std::string_view name(Step step) {
   return "";
 }
 
-Result<Command> parse_command(const std::vector<std::string>& arguments) {
-  if (arguments.size() > kMaxArguments) return usage("more than 8192 arguments");
-  Command command;
+Result<HookCommand> parse_command(const std::vector<std::string>& arguments) {
+  if (arguments.size() > kMaxArguments) return usage_error("more than 8192 arguments");
+  HookCommand command;
   std::size_t at = skip_front(arguments);
-  if (at >= arguments.size()) return usage("a hook's name is missing");
+  if (at >= arguments.size()) return usage_error("missing hook name");
   const std::string& hook = arguments[at];
-  if (is_one_of(hook, {"--help", "-h", "help"})) return Command{.kind = Command::Kind::kHelp, .asked = {}};
-  if (is_one_of(hook, {"--version", "-v"})) return Command{.kind = Command::Kind::kVersion, .asked = {}};
+  if (is_one_of(hook, {"--help", "-h", "help"}))
+    return HookCommand{.kind = HookCommand::Kind::kHelp, .requested_hook = {}};
+  if (is_one_of(hook, {"--version", "-v"}))
+    return HookCommand{.kind = HookCommand::Kind::kVersion, .requested_hook = {}};
   if (!choose_steps(command, hook)) {
-    if (last_part(arguments[0]) == "gpulet-hook") return usage("there is no hook '" + shown(hook, 60) + "'");
-    return Command{.kind = Command::Kind::kUnknownHook, .asked = shown(hook, 60)};
+    if (last_part(arguments[0]) == "gpulet-hook")
+      return usage_error("unknown hook '" + printable_text(hook, 60) + "'");
+    return HookCommand{.kind = HookCommand::Kind::kUnknownHook, .requested_hook = printable_text(hook, 60)};
   }
   for (++at; at < arguments.size(); ++at) {
     std::string_view option = arguments[at];
-    if (is_one_of(option, {"--help", "-h"})) return Command{.kind = Command::Kind::kHelp, .asked = {}};
-    if (!text::starts_with(option, "--")) return usage("'" + shown(option, 60) + "' is no option");
+    if (is_one_of(option, {"--help", "-h"}))
+      return HookCommand{.kind = HookCommand::Kind::kHelp, .requested_hook = {}};
+    if (!text::starts_with(option, "--"))
+      return usage_error("'" + printable_text(option, 60) + "' is not an option");
     option.remove_prefix(2);
     if (const auto equals = option.find('='); equals != std::string_view::npos) {
       GPULET_TRY(set_option(command, option.substr(0, equals), std::string(option.substr(equals + 1))));
     } else if (at + 1 < arguments.size()) {
       GPULET_TRY(set_option(command, option, arguments[++at]));
     } else {
-      return usage("'--" + shown(option, 60) + "' is without its value");
+      return usage_error("'--" + printable_text(option, 60) + "' needs a value");
     }
   }
   return command;
 }
 
 std::string help_text() {
-  return R"(gpulet-hook: finishes a container's driver set-up.
-An OCI createContainer hook: it reads the container's state from standard input.
+  return std::string(R"(Complete the driver set-up of a container.
+gpulet-hook is an OCI createContainer hook: it reads the container's state from standard input.
 
-  gpulet-hook create-container [OPTION...]   all of the following but chmod, in this order
-  gpulet-hook check-requirements             NVIDIA_REQUIRE_*: refuse an image that this driver is too old for
+  gpulet-hook create-container [OPTION...]   all of the following except chmod, in this order
+  gpulet-hook check-requirements             NVIDIA_REQUIRE_*: refuse an image that needs a newer driver
   gpulet-hook create-symlinks                --link
-  gpulet-hook enable-cuda-compat             the image's newer libcuda first, if it works with this driver
-  gpulet-hook update-ldcache                 --folder, --ldconfig-path
+  gpulet-hook enable-cuda-compat             prefer the image's newer libcuda if it works with this driver
+  gpulet-hook update-ldcache                 --)") +
+         kDirectoryOption + R"(, --ldconfig-path
   gpulet-hook disable-device-node-modification
   gpulet-hook update-application-profile
   gpulet-hook chmod                          --mode, --path
 
-  --link TARGET::LINK                a symbolic link LINK that says TARGET (repeated)
-  --folder PATH                      a folder of libraries for the ld cache (repeated)
-  --ldconfig-path PATH               the host's ldconfig (/sbin/ldconfig)
+  --link TARGET::LINK                create the symbolic link LINK to TARGET (repeatable)
+  --)" + kDirectoryOption +
+         R"( PATH                      add a library directory to the ld cache (repeatable)
+  --ldconfig-path PATH               the host's ldconfig (default /sbin/ldconfig)
   --host-driver-version VERSION      --host-cuda-version VERSION
   --host-arch VERSION                compute capability, for NVIDIA_REQUIRE_*
   --host-brand WORD                  brand, for NVIDIA_REQUIRE_*
-  --cuda-compat-container-root PATH  where the image has its libcuda (/usr/local/cuda/compat)
-  --host-proc PATH                   the host's /proc (/proc)
-  --disable NAME[,NAME]              leave out these of create-container, by the names above, or "all"
-  --mode MODE --path PATH            chmod: an octal mode, and folders (repeated)
-  --container-spec PATH              the state from a file
+  --cuda-compat-container-root PATH  directory of the image's libcuda (default /usr/local/cuda/compat)
+  --host-proc PATH                   the host's /proc (default /proc)
+  --disable NAME[,NAME]              skip these steps of create-container, or "all"
+  --mode MODE --path PATH            chmod: an octal mode, and directories (repeatable)
+  --container-spec PATH              read the state from a file
 
-Called as nvidia-cdi-hook, or as nvidia-ctk with "hook" in front, it passes over hooks that it does not have.
+Called as nvidia-cdi-hook, or as nvidia-ctk with "hook" first, it ignores unknown hooks.
 )";
+}
+
+// Runs the steps of a command.
+
+namespace {
+
+// The deprecated chmod hook, for directories only: it was made for /dev/dri and /dev/nvidia-caps.
+Status change_modes(const Container& container, const HookCommand& command) {
+  for (const std::string& path : command.paths) {
+    // As for writes: only on the root's own mount or the container's own /dev.
+    if (!container.root.is_directory(path)) continue;
+    GPULET_TRY_ASSIGN(const FileDescriptor directory, container.root.make_directories(path));
+    const std::string own = "/proc/self/fd/" + std::to_string(directory.get());
+    if (::chmod(own.c_str(), command.mode) != 0)
+      return fail(errno_error("cannot change its mode", errno, path));
+  }
+  return {};
+}
+
+Status run_step(Step step, const HookCommand& command, const Container& container) {
+  switch (step) {
+    case Step::kCheckRequirements:
+      return check_requirements(container.environment, command.host);
+    case Step::kLinks:
+      return make_links(container, command.links);
+    case Step::kCudaCompat:
+      return enable_cuda_compat(container, {command.host.driver, command.host.cuda},
+                                command.compat_directory);
+    case Step::kLdcache:
+      return update_ldcache(container, LdcacheOptions{command.ldconfig_path, command.directories});
+    case Step::kDeviceParams:
+      return disable_device_modification(container, command.host_proc);
+    case Step::kAppProfile:
+      return write_app_profile(container);
+    case Step::kChmod:
+      return change_modes(container, command);
+  }
+  return {};
+}
+
+Result<Container> read_state(const std::string& path) {
+  if (path.empty() || path == "-") return read_container(STDIN_FILENO);
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file.is_open()) return fail(errno_error("cannot open", errno, path));
+  return read_container(file.get());
+}
+
+}  // namespace
+
+Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn) {
+  GPULET_TRY_ASSIGN(const Container container, read_state(command.state_path));
+  for (const Step step : command.steps) {
+    const Status done = run_step(step, command, container);
+    if (done) continue;
+    const Error error(done.error().code(), std::string(step_name(step)) + ": " + done.error().full_message());
+    // Read-only root, a mount in the way, or missing permission: the container runs without this step.
+    if (done.error().code() != Code::kPermissionDenied || step == Step::kDeviceParams) return fail(error);
+    warn(error);
+  }
+  return {};
 }
 
 }  // namespace gpulet::hook

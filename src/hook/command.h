@@ -1,5 +1,5 @@
-// gpulet-hook's command lines: its own, which does everything in one process, and those of nvidia-cdi-hook,
-// so that a CDI spec of NVIDIA's runs with only the program replaced.
+// Command lines of gpulet-hook: `create-container`, which does everything in one process, and those of
+// nvidia-cdi-hook, so that NVIDIA's CDI specs work with only the program replaced.
 #pragma once
 
 #include <optional>
@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "base/result.h"
+#include "hook/container_files.h"
 #include "hook/cuda_compat.h"
-#include "hook/links.h"
-#include "hook/require.h"
+#include "hook/requirements.h"
 
 namespace gpulet::hook {
 
-// Steps by the names that nvidia-cdi-hook gives them; in the order in which create-container does them.
+// Steps under nvidia-cdi-hook's names, in the order in which create-container runs them.
 enum class Step {
   kCheckRequirements,  // check-requirements
   kLinks,              // create-symlinks
@@ -24,34 +24,34 @@ enum class Step {
   kAppProfile,         // update-application-profile
   kChmod,              // chmod; never part of create-container
 };
-std::string_view name(Step step);
+std::string_view step_name(Step step);
 
-struct Command {
+struct HookCommand {
   enum class Kind { kRun, kHelp, kVersion, kUnknownHook };
   Kind kind = Kind::kRun;
-  std::string asked;  // kUnknownHook: the hook that we do not have, which NVIDIA's program passes over too
+  std::string
+      requested_hook;  // kUnknownHook: the unknown hook's name. NVIDIA's program ignores unknown hooks too
   std::vector<Step> steps{};  // in order
 
   std::vector<Link> links{};
-  std::vector<std::string> folders{};
+  std::vector<std::string> directories{};
   std::string ldconfig_path = "/sbin/ldconfig";
   HostProperties host{};
-  std::string compat_folder{kCompatFolder};
+  std::string compat_directory{kCompatDirectory};
   std::string host_proc = "/proc";
   std::string state_path{};  // "" and "-": standard input
   unsigned mode = 0;
   std::vector<std::string> paths{};
 };
 
-// `arguments` are main's, with the name that the program was called by first: "nvidia-cdi-hook" and
-// "nvidia-ctk" (then with "hook" in front) take that program's command lines; under any name so does
-// gpulet-hook. Options are "--name value" or
-// "--name=value". Errors: kInvalidArgument.
-Result<Command> parse_command(const std::vector<std::string>& arguments);
+// Parses main's arguments, program name first. Called as "nvidia-cdi-hook", or as "nvidia-ctk" with "hook"
+// first, it ignores unknown hooks, as these programs do. Options are "--name value" or "--name=value".
+// Errors: kInvalidArgument.
+Result<HookCommand> parse_command(const std::vector<std::string>& arguments);
 
-// Runs it. What an image or its mounts do not let us write is told to `warn`, and no error: a container with
-// a read-only root runs as well as it did.
-Status run_command(const Command& command, const std::function<void(const Error&)>& warn);
+// Runs the steps of `command`. If the image or its mounts prevent a write, calls `warn` and continues: a
+// container with a read-only root still starts.
+Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn);
 
 std::string help_text();
 

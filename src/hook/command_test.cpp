@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "hook/device_params.h"
+#include "hook/container_files.h"
 #include "hook/test_image.h"
 
 namespace gpulet::hook {
@@ -12,37 +12,37 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Command parse(const std::vector<std::string>& arguments) {
+HookCommand parse_arguments(const std::vector<std::string>& arguments) {
   auto command = parse_command(arguments);
-  if (!command) ADD_FAILURE() << command.error().text();
-  return command ? *command : Command{.kind = Command::Kind::kHelp, .asked = {}};
+  if (!command) ADD_FAILURE() << command.error().full_message();
+  return command ? *command : HookCommand{.kind = HookCommand::Kind::kHelp, .requested_hook = {}};
 }
 
-TEST(HookCommand, CreateContainerDoesAllInOrder) {
-  const Command command =
-      parse({"gpulet-hook", "create-container", "--link", "a::/b", "--link=c::/d", "--folder=/usr/lib",
-             "--folder", "/lib", "--ldconfig-path", "@/sbin/ldconfig.real", "--host-driver-version=550.54.14",
-             "--host-cuda-version", "12.4", "--host-arch=9.0", "--host-brand=nvidia"});
+TEST(HookCommand, CreateContainerRunsAllStepsInOrder) {
+  const HookCommand command = parse_arguments(
+      {"gpulet-hook", "create-container", "--link", "a::/b", "--link=c::/d", "--folder=/usr/lib", "--folder",
+       "/lib", "--ldconfig-path", "@/sbin/ldconfig.real", "--host-driver-version=550.54.14",
+       "--host-cuda-version", "12.4", "--host-arch=9.0", "--host-brand=nvidia"});
   EXPECT_THAT(command.steps, ElementsAre(Step::kCheckRequirements, Step::kLinks, Step::kCudaCompat,
                                          Step::kLdcache, Step::kDeviceParams, Step::kAppProfile));
   ASSERT_EQ(command.links.size(), 2u);
   EXPECT_EQ(command.links[1].target, "c");
   EXPECT_EQ(command.links[1].path, "/d");
-  EXPECT_THAT(command.folders, ElementsAre("/usr/lib", "/lib"));
+  EXPECT_THAT(command.directories, ElementsAre("/usr/lib", "/lib"));
   EXPECT_EQ(command.ldconfig_path, "/sbin/ldconfig.real");
   EXPECT_EQ(command.host.driver, "550.54.14");
   EXPECT_EQ(command.host.arch, "9.0");
 }
 
-TEST(HookCommand, StepsAreLeftOutByName) {
-  EXPECT_THAT(parse({"h", "create-container", "--disable=update-ldcache,create-symlinks", "--disable",
-                     "disable-device-node-modification"})
+TEST(HookCommand, DisablesStepsByName) {
+  EXPECT_THAT(parse_arguments({"h", "create-container", "--disable=update-ldcache,create-symlinks",
+                               "--disable", "disable-device-node-modification"})
                   .steps,
               ElementsAre(Step::kCheckRequirements, Step::kCudaCompat, Step::kAppProfile));
-  EXPECT_THAT(parse({"h", "create-container", "--disable=all"}).steps, IsEmpty());
+  EXPECT_THAT(parse_arguments({"h", "create-container", "--disable=all"}).steps, IsEmpty());
 }
 
-TEST(HookCommand, NvidiasCommandLinesAreTaken) {
+TEST(HookCommand, AcceptsNvidiasCommandLines) {
   for (const std::vector<std::string>& front : {std::vector<std::string>{"nvidia-cdi-hook"},
                                                 {"/usr/bin/nvidia-cdi-hook", "--debug"},
                                                 {"nvidia-ctk", "hook"},
@@ -51,7 +51,7 @@ TEST(HookCommand, NvidiasCommandLinesAreTaken) {
     const auto with = [&](const std::vector<std::string>& rest) {
       std::vector<std::string> all = front;
       all.insert(all.end(), rest.begin(), rest.end());
-      return parse(all).steps;
+      return parse_arguments(all).steps;
     };
     EXPECT_THAT(with({"create-symlinks", "--link", "libcuda.so.1::/usr/lib/libcuda.so"}),
                 ElementsAre(Step::kLinks));
@@ -65,10 +65,11 @@ TEST(HookCommand, NvidiasCommandLinesAreTaken) {
     EXPECT_THAT(with({"chmod", "--mode", "755", "--path", "/dev/dri"}), ElementsAre(Step::kChmod));
     EXPECT_THAT(with({"check-requirements", "--driver-root=/"}), ElementsAre(Step::kCheckRequirements));
   }
-  EXPECT_EQ(parse({"nvidia-cdi-hook", "some-newer-hook", "--whatever"}).kind, Command::Kind::kUnknownHook);
+  EXPECT_EQ(parse_arguments({"nvidia-cdi-hook", "some-newer-hook", "--whatever"}).kind,
+            HookCommand::Kind::kUnknownHook);
 }
 
-TEST(HookCommand, MistakesAreSaid) {
+TEST(HookCommand, ReportsMistakes) {
   for (const std::vector<std::string>& wrong : {std::vector<std::string>{"gpulet-hook"},
                                                 {"gpulet-hook", "some-newer-hook"},
                                                 {"h", "create-symlinks", "--link", "a"},
@@ -85,62 +86,63 @@ TEST(HookCommand, MistakesAreSaid) {
     EXPECT_EQ(parse_command(wrong).error().code(), Code::kInvalidArgument);
 }
 
-TEST(HookCommand, ProgramsSayWhatTheyAre) {
+TEST(HookCommand, PrintsHelpAndVersion) {
   const TestImage image;
-  EXPECT_THAT(image.run({"--help"}).told, HasSubstr("create-container"));
-  EXPECT_THAT(image.run({"--version"}).told, HasSubstr("gpulet-hook 0."));
-  EXPECT_EQ(image.run({}).status, 2);
-  const Ran passed = image.run({"some-newer-hook"}, {}, "nvidia-cdi-hook");
+  EXPECT_THAT(image.run_hook({"--help"}).error_output, HasSubstr("create-container"));
+  EXPECT_THAT(image.run_hook({"--version"}).error_output, HasSubstr("gpulet-hook 0."));
+  EXPECT_EQ(image.run_hook({}).status, 2);
+  const HookRun passed = image.run_hook({"some-newer-hook"}, {}, "nvidia-cdi-hook");
   EXPECT_EQ(passed.status, 0);
-  EXPECT_THAT(passed.told, HasSubstr("no hook 'some-newer-hook'"));
+  EXPECT_THAT(passed.error_output, HasSubstr("unknown hook 'some-newer-hook'"));
 }
 
-TEST(HookCommand, TheStateMayBeAFile) {
+TEST(HookCommand, ReadsTheStateFromAFile) {
   const TestImage image;
-  const auto path = image.base() / "elsewhere.json";
-  std::ofstream(path) << image.state();
-  EXPECT_EQ(image.run_with("", {"create-symlinks", "--container-spec", path, "--link=a::/b"}).status, 0);
-  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "b"), "a");
+  const auto path = image.base_directory() / "elsewhere.json";
+  std::ofstream(path) << image.oci_state();
+  EXPECT_EQ(
+      image.run_hook_with_state("", {"create-symlinks", "--container-spec", path, "--link=a::/b"}).status, 0);
+  EXPECT_EQ(std::filesystem::read_symlink(image.root_directory() / "b"), "a");
 }
 
-TEST(HookCommand, LinksAreMadeOnceAndReplaced) {
+TEST(HookCommand, CreatesAndReplacesLinks) {
   const TestImage image;
-  image.folder("usr/lib64");
-  image.link("usr/lib64", "lib64");  // UsrMerge
-  image.file("usr/lib64/libcuda.so", "a file of the image's");
+  image.make_directory("usr/lib64");
+  image.make_symlink("usr/lib64", "lib64");  // UsrMerge
+  image.add_file("usr/lib64/libcuda.so", "a file of the image's");
   const std::vector<std::string> arguments{"create-symlinks", "--link", "libcuda.so.1::/lib64/libcuda.so",
-                                           "--link", "/abs/target::new/folder/x"};
-  EXPECT_EQ(image.run(arguments).status, 0);
+                                           "--link", "/abs/target::new/directory/x"};
+  EXPECT_EQ(image.run_hook(arguments).status, 0);
   const auto inode = [&] {
     struct stat status{};
-    EXPECT_EQ(::lstat((image.root() / "usr/lib64/libcuda.so").c_str(), &status), 0);
+    EXPECT_EQ(::lstat((image.root_directory() / "usr/lib64/libcuda.so").c_str(), &status), 0);
     return status.st_ino;
   };
   const auto first = inode();
-  EXPECT_EQ(image.run(arguments).status, 0);
+  EXPECT_EQ(image.run_hook(arguments).status, 0);
   EXPECT_EQ(inode(), first) << "one that is right is left alone";
-  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "usr/lib64/libcuda.so"), "libcuda.so.1");
-  EXPECT_EQ(std::filesystem::read_symlink(image.root() / "new/folder/x"), "/abs/target");
-  EXPECT_THAT(image.left_overs(), IsEmpty());
+  EXPECT_EQ(std::filesystem::read_symlink(image.root_directory() / "usr/lib64/libcuda.so"), "libcuda.so.1");
+  EXPECT_EQ(std::filesystem::read_symlink(image.root_directory() / "new/directory/x"), "/abs/target");
+  EXPECT_THAT(image.leftover_files(), IsEmpty());
 }
 
-TEST(HookCommand, ChmodIsForFoldersOfTheContainer) {
+TEST(HookCommand, ChmodChangesDirectoriesOfTheContainer) {
   const TestImage image;
-  image.folder("dev/dri");
-  image.file("dev/file");
-  image.link(image.outside() / "folder", "dev/out");
+  image.make_directory("dev/dri");
+  image.add_file("dev/file");
+  image.make_symlink(image.outside_directory() / "directory", "dev/out");
   EXPECT_EQ(image
-                .run({"chmod", "--mode", "711", "--path", "/dev/dri", "--path", "/dev/none", "--path",
-                      "/dev/file", "--path", "/dev/out"})
+                .run_hook({"chmod", "--mode", "711", "--path", "/dev/dri", "--path", "/dev/none", "--path",
+                           "/dev/file", "--path", "/dev/out"})
                 .status,
             0);
   struct stat status{};
-  ASSERT_EQ(::stat((image.root() / "dev/dri").c_str(), &status), 0);
+  ASSERT_EQ(::stat((image.root_directory() / "dev/dri").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0711u);
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
-TEST(DeviceParams, OnlyTheOneLineChanges) {
+TEST(DeviceParams, ChangesOneLine) {
   EXPECT_EQ(without_device_modification("A: 1\nModifyDeviceFiles: 1\nB: 2\n"),
             "A: 1\nModifyDeviceFiles: 0\nB: 2\n");
   EXPECT_EQ(without_device_modification("ModifyDeviceFiles: 1"), "ModifyDeviceFiles: 0\n");

@@ -1,23 +1,27 @@
-// The new process of confinement.h, from its first instruction to the program's.
+// The sandboxed child process of confinement.h, from fork to exec, with its system call filter.
 #pragma once
+
+#include <linux/filter.h>
 
 #include <string>
 #include <vector>
 
+#include "base/result.h"
+
 namespace gpulet::hook {
 
-// What the child needs; all of it was made before it. Descriptors are the parent's.
+// Inputs of the child, prepared by the parent. It owns none of the descriptors.
 struct ChildPlan {
-  int tree = -1;                    // the cloned mounts of the root, attached nowhere
-  int scratch = -1;                 // a tmpfs, attached nowhere
-  std::string scratch_name;         // "proc": where it goes in the tree
-  std::vector<std::string> hidden;  // absolute: it goes there too, where there is a folder
+  int tree = -1;                    // the detached clone of the root's mounts
+  int scratch = -1;                 // a detached tmpfs
+  std::string scratch_name;         // "proc": its mount point in the tree
+  std::vector<std::string> hidden;  // absolute: more mount points, where the directory exists
   int program = -1;
   std::vector<std::string> arguments;
   int null = -1;  // its standard input
   int output = -1;
-  int complaints = -1;
-  int failure = -1;  // ChildFailure is written here when the program could not be started
+  int error_output = -1;
+  int failure = -1;  // ChildFailure is written here if the program cannot be started
 };
 
 struct ChildFailure {
@@ -25,7 +29,23 @@ struct ChildFailure {
   int error_number;
 };
 
-// In a process alone in new namespaces. Does not return.
+// Runs in the only process of new namespaces. Does not return.
 [[noreturn]] void run_child(const ChildPlan& plan);
+
+// The system calls that the host's ldconfig may use in the sandbox: those that read files and write one. All
+// others (mounts, sockets, tracing, handles, namespaces, new processes) fail with EPERM.
+class SyscallFilter {
+ public:
+  SyscallFilter();
+
+  // Installs the filter permanently for the calling thread and what it executes, after setting
+  // no-new-privileges. Flushes to disk succeed without effect, because the file is a temporary copy. Only
+  // execveat starts a program. Does not allocate. Errors: kUnsupported (a kernel without seccomp),
+  // kPermissionDenied.
+  Status install();
+
+ private:
+  std::vector<sock_filter> statements_;
+};
 
 }  // namespace gpulet::hook

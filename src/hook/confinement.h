@@ -1,12 +1,12 @@
-// A program of the host's run among a container's files, which it can read and not change, and where nothing
-// but those files is to be seen.
+// Runs a program of the host on a container's files, in a sandbox that sees nothing else and cannot change
+// them.
 //
-// The root's mounts are cloned. In the clone everything is read-only, without devices, set-user-id and
-// programs (Linux 5.12), and every procfs is taken out, for its links lead anywhere; none of it is seen by
-// the container. The program runs as a process of its own with mount, pid, ipc, uts and net namespaces, that
-// clone for its root (pivot_root; chroot on an initramfs, which cannot be pivoted), a small tmpfs over one
-// folder to write in, no environment, no descriptor but its output, no capability but to read files of other
-// users, no new privileges, a filter of system calls, and limits of time, memory and output. It dies with us.
+// The root's mounts are cloned. The clone is read-only, without devices, set-user-id and executables (Linux
+// 5.12), and every procfs is removed, because its links escape the root. The container does not see the
+// clone. The program runs in its own mount, pid, ipc, uts and net namespaces with the clone as its root
+// (pivot_root, or chroot on an initramfs), a small tmpfs over one directory for output, no environment, no
+// descriptor except its output, only the capability to read files of other users, no new privileges, a system
+// call filter, and limits of time, memory and output. It is killed with the hook.
 #pragma once
 
 #include <chrono>
@@ -20,25 +20,35 @@
 namespace gpulet::hook {
 
 struct ConfinedProgram {
-  int program = -1;                    // a static program; see sealed_copy.h
-  std::vector<std::string> arguments;  // the first is its name
-  std::string scratch;                 // the folder of the root (no link) that is hidden by what it writes
-  std::vector<std::string> hidden;     // more such folders, where the root has them
-  std::chrono::milliseconds limit{20'000};
+  int program = -1;                    // a static program, see sealed_ldconfig()
+  std::vector<std::string> arguments;  // argv, program name first
+  std::string scratch;                 // the directory of the root (no link) that the output tmpfs covers
+  std::vector<std::string> hidden;     // more directories to cover, where they exist
+  std::chrono::milliseconds time_limit{20'000};
 };
 
 struct ConfinedRun {
-  std::string output;      // standard output
-  std::string complaints;  // the first 4 KiB of standard error
-  FileDescriptor scratch;  // the folder that it wrote in, attached nowhere any more
+  std::string output;        // standard output
+  std::string error_output;  // the first 4 KiB of standard error
+  FileDescriptor scratch;    // the detached output directory
 };
 
 inline constexpr std::size_t kMaxConfinedOutput = 4u << 20;
 inline constexpr std::size_t kMaxConfinedFile = 32u << 20;
 
-// Errors: kPermissionDenied (we may not make mounts or namespaces: a container in a container, say),
-// kUnsupported, kDeadlineExceeded (killed), kFailedPrecondition (it failed or was killed by a signal, with
-// what it said), kInvalidArgument (it said more than kMaxConfinedOutput).
+// Runs the program and waits for it. Errors: kPermissionDenied (mounts or namespaces are not permitted, for
+// example in a nested container), kUnsupported, kDeadlineExceeded (killed), kFailedPrecondition (it failed or
+// was killed by a signal; with its first line of standard error), kInvalidArgument (more output than
+// kMaxConfinedOutput).
 Result<ConfinedRun> run_confined(const Rootfs& root, const ConfinedProgram& program);
+
+inline constexpr std::size_t kMaxProgramBytes = 64u << 20;
+
+// Returns a sealed in-memory copy of the host's ldconfig, run by its descriptor, so that the sandbox sees
+// neither its path nor the host's file. Copies "<path>.real" if it exists (Ubuntu's ldconfig is a script
+// around it), else `path`. It must be a static ELF program, as in every distribution: an interpreter would be
+// the container's loader. Errors: kNotFound, kFailedPrecondition (a script, dynamically linked, another
+// architecture), kInvalidArgument (larger than kMaxProgramBytes), kUnsupported (no sealed files), kIo.
+Result<FileDescriptor> sealed_ldconfig(const std::string& path);
 
 }  // namespace gpulet::hook

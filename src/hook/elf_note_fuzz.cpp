@@ -1,9 +1,8 @@
-// A libcuda of an image, whatever is in it.
+// Fuzzes the ELF note reader with arbitrary libraries of an image.
 #include <cstdlib>
 #include <cstring>
 
 #include "hook/cuda_compat.h"
-#include "hook/elf_note.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::hook;
@@ -13,8 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return true;
   });
   if (!note) return 0;
-  // Nothing is wanted of a library that is not newer than the host's driver, whatever its note says.
-  const bool older = compat_wanted(*note, "470.1", {"9999999.1", "9999999999999.0"});
+  // A library that is not newer than the host's driver is never used, whatever its note contains.
+  const bool older = is_compat_usable(*note, "470.1", {"9999999.1", "9999999999999.0"});
   if (older && (!*note || (*note)->cuda_version.empty())) std::abort();
   return 0;
 }

@@ -8,24 +8,24 @@ namespace {
 
 bool is_json(std::string_view text) {
   JsonReader json(text);
-  return json.skip().has_value() && json.end().has_value();
+  return json.skip_value().has_value() && json.expect_end().has_value();
 }
 
 std::optional<std::string> string_of(std::string_view text) {
   JsonReader json(text);
-  auto value = json.string();
-  if (!value || !json.end()) return std::nullopt;
+  auto value = json.read_string();
+  if (!value || !json.expect_end()) return std::nullopt;
   return *value;
 }
 
-TEST(JsonReader, TakesWhatIsJson) {
+TEST(JsonReader, AcceptsJson) {
   for (const char* text :
        {"null", " true ", "false", "0", "-0", "-1.5e+10", "1E3", "\"\"", "[]", "{}", "[1,[2,{\"a\":[]}]]",
         "{\"a\":1,\"a\":2,\"\":null}", "\t\r\n{ \"a\" : [ 1 , 2 ] }\n", "\"\\u00e9\\ud83d\\ude00\\n\""})
     EXPECT_TRUE(is_json(text)) << text;
 }
 
-TEST(JsonReader, RefusesWhatIsNot) {
+TEST(JsonReader, RejectsOtherText) {
   for (const char* text : {"",
                            " ",
                            "nul",
@@ -78,7 +78,7 @@ TEST(JsonReader, Strings) {
   EXPECT_EQ(string_of("1"), std::nullopt);
 }
 
-TEST(JsonReader, DepthHasALimit) {
+TEST(JsonReader, LimitsDepth) {
   EXPECT_TRUE(is_json(std::string(64, '[') + std::string(64, ']')));
   EXPECT_FALSE(is_json(std::string(65, '[') + std::string(65, ']')));
   EXPECT_FALSE(is_json(std::string(1'000'000, '[')));
@@ -87,15 +87,15 @@ TEST(JsonReader, DepthHasALimit) {
   EXPECT_TRUE(is_json(wide + "0]")) << "depth is given back";
 }
 
-TEST(JsonReader, AMemberThatIsNotReadIsAnError) {
+TEST(JsonReader, RejectsAnUnreadMember) {
   JsonReader json(R"({"a":1})");
-  EXPECT_FALSE(json.object([](std::string_view) { return Status{}; }));
+  EXPECT_FALSE(json.read_object([](std::string_view) { return Status{}; }));
 }
 
 TEST(JsonReader, Numbers) {
-  EXPECT_EQ(JsonReader("18446744073709551615").unsigned_number(), 18446744073709551615u);
+  EXPECT_EQ(JsonReader("18446744073709551615").read_unsigned(), 18446744073709551615u);
   for (const char* text : {"18446744073709551616", "-1", "1.0", "1e2", "\"1\""})
-    EXPECT_FALSE(JsonReader(text).unsigned_number()) << text;
+    EXPECT_FALSE(JsonReader(text).read_unsigned()) << text;
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
-// An image's ld.so.conf and what it includes: its files stand behind one another in the input, each begun by
-// a NUL but the first, which is /etc/ld.so.conf; the others are /etc/ld.so.conf.d/N.conf. The input's first
-// two lines are a pattern and a name as well.
+// Fuzzes an image's ld.so.conf and its includes. The input holds the files separated by NUL: first
+// /etc/ld.so.conf, then /etc/ld.so.conf.d/N.conf. The first two lines also serve as a pattern and a name.
 #include <fnmatch.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,41 +11,41 @@
 #include <set>
 #include <string>
 
-#include "hook/ld_conf.h"
+#include "hook/ldcache.h"
 
 namespace {
 
 constexpr std::size_t kMaxFiles = 8;
 
-// A root that goes with the program.
-class Root {
+// A root directory that is removed at exit.
+class FuzzRoot {
  public:
-  Root() {
+  FuzzRoot() {
     std::string path = (std::filesystem::temp_directory_path() / "gpulet-ld-conf-XXXXXX").string();
     if (::mkdtemp(path.data()) == nullptr) std::abort();
     path_ = path;
     std::filesystem::create_directories(path_ / "etc/ld.so.conf.d");
   }
-  ~Root() {
+  ~FuzzRoot() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
-  Root(const Root&) = delete;
+  FuzzRoot(const FuzzRoot&) = delete;
 
-  void fill(std::string_view input) {
+  void write_files(std::string_view input) {
     std::size_t count = 0;
     for (; count < kMaxFiles && !input.empty(); ++count) {
       const auto end = input.find('\0');
-      std::ofstream(file(count), std::ios::binary) << input.substr(0, end);
+      std::ofstream(config_file_path(count), std::ios::binary) << input.substr(0, end);
       input.remove_prefix(end == std::string_view::npos ? input.size() : end + 1);
     }
-    for (std::size_t i = count; i < count_; ++i) std::filesystem::remove(file(i));
+    for (std::size_t i = count; i < count_; ++i) std::filesystem::remove(config_file_path(i));
     count_ = count;
   }
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& directory_path() const { return path_; }
 
  private:
-  std::filesystem::path file(std::size_t i) const {
+  std::filesystem::path config_file_path(std::size_t i) const {
     return path_ / (i == 0 ? "etc/ld.so.conf" : "etc/ld.so.conf.d/" + std::to_string(i) + ".conf");
   }
 
@@ -61,7 +60,7 @@ std::string line_of(std::string_view& text) {
   return line;
 }
 
-// glibc's own, which knows '[' besides.
+// Compares with glibc's fnmatch, which also has '['.
 void compare_matching(std::string_view text) {
   const std::string pattern = line_of(text);
   const std::string name = line_of(text);
@@ -78,23 +77,23 @@ void compare_matching(std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::hook;
-  static Root image;
+  static FuzzRoot image;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   compare_matching(input);
-  image.fill(input);
-  const auto root = Rootfs::open(image.path());
+  image.write_files(input);
+  const auto root = Rootfs::open_root(image.directory_path());
   if (!root) std::abort();
-  const auto folders = read_ld_config(*root);
-  if (!folders) {
-    if (folders.error().code() != gpulet::Code::kInvalidArgument) std::abort();
+  const auto directories = read_ld_config(*root);
+  if (!directories) {
+    if (directories.error().code() != gpulet::Code::kInvalidArgument) std::abort();
     return 0;
   }
-  if (folders->size() > kMaxLdFolders) std::abort();
+  if (directories->size() > kMaxLdDirectories) std::abort();
   std::set<std::string> seen;
-  for (const LdFolder& folder : *folders) {
-    if (folder.path.front() != '/' || !seen.insert(folder.path).second) std::abort();
-    if (folder.path.find_first_of(std::string_view("\0\n#=", 4)) != std::string::npos) std::abort();
-    if (folder.path.find("//") != std::string::npos || folder.file.rfind("/etc/", 0) != 0) std::abort();
+  for (const LdDirectory& directory : *directories) {
+    if (directory.path.front() != '/' || !seen.insert(directory.path).second) std::abort();
+    if (directory.path.find_first_of(std::string_view("\0\n#=", 4)) != std::string::npos) std::abort();
+    if (directory.path.find("//") != std::string::npos || directory.file.rfind("/etc/", 0) != 0) std::abort();
   }
   return 0;
 }

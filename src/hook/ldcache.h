@@ -1,10 +1,9 @@
-// The ld cache of a container, made by the host's ldconfig: what nvidia-cdi-hook's update-ldcache does.
+// Rebuilds the ld cache of a container with the host's ldconfig, as nvidia-cdi-hook's update-ldcache does.
 //
-// ldconfig looks and does not touch: it runs confined (confinement.h) among the container's files, is told
-// each folder by name (ld_conf.h reads the container's configuration), and writes its cache to a tmpfs of its
-// own. From there we put it in its place through Rootfs, and make the links by which programs ask for the
-// driver's libraries (libcuda.so.1). Nothing else of the container changes, and nothing that already is as it
-// should be is written again.
+// ldconfig runs in a sandbox (confinement.h) on the container's files, gets each directory as an argument,
+// and writes the cache to a private tmpfs. The hook installs the cache through Rootfs and creates the links
+// of the driver's libraries (libcuda.so.1). Nothing else in the container changes, and unchanged files are
+// not rewritten.
 #pragma once
 
 #include <string>
@@ -13,33 +12,81 @@
 
 #include "base/result.h"
 #include "hook/container.h"
+#include "hook/rootfs.h"
 
 namespace gpulet::hook {
 
-// The driver's folders that the container's configuration does not name by itself. Its name is stable, so
-// that the next start of the same root adds none, and it comes after 00-compat-gpulet.conf.
+// Parses /etc/ld.so.conf of a container: the directories that its ldconfig searches, in order. The hook reads
+// it below the root's descriptor and within limits, so that the host's ldconfig gets directories as arguments
+// and reads no configuration of the image.
+//
+// Source: glibc 2.36, ldconfig(8) and elf/ldconfig.c: a line is a directory, "include PATTERN…", "hwcap …"
+// (obsolete) or a comment; '=' in a directory's line starts an obsolete library type. Patterns have '*' and
+// '?'.
+
+inline constexpr std::string_view kLdConfig = "/etc/ld.so.conf";
+inline constexpr std::string_view kLdConfigDirectory = "/etc/ld.so.conf.d";
+
+inline constexpr std::size_t kMaxLdConfigFiles = 1024;
+inline constexpr std::size_t kMaxLdConfigBytes = 256u << 10;  // of one file
+inline constexpr std::size_t kMaxLdConfigEntries = 4096;      // in a directory that a pattern names
+inline constexpr std::size_t kMaxLdDirectories = 1024;
+inline constexpr int kMaxIncludeDepth = 16;
+
+struct LdDirectory {
+  std::string path;  // absolute, as in the file
+  std::string file;  // the file that names it
+  bool operator==(const LdDirectory&) const = default;
+};
+
+// Returns the directories in ldconfig's order, each once. Skips missing files, other file types and files
+// already read, as ldconfig does. Errors: kInvalidArgument if a limit is exceeded.
+Result<std::vector<LdDirectory>> read_ld_config(const Rootfs& root);
+
+// Returns whether a name matches a pattern of '*' and '?'. Linear in both for each '*'. A leading '.' must be
+// matched explicitly.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+// musl's equivalent of ld.so.conf: /etc/ld-musl-<arch>.path, the list of directories that its loader
+// searches.
+//
+// Source: musl 1.2 ldso/dynlink.c: entries end in ':' or a newline; without the file it is
+// "/lib:/usr/local/lib:/usr/lib". The loader uses the first file of the right name and fails if it has
+// another class (a 32-bit library): such directories are not added.
+
+// Returns whether the image has musl's loader.
+bool has_musl(const Rootfs& root);
+
+// Prepends those of `directories` that the loader does not search yet. Errors: those of Rootfs.
+Status update_musl_path(const Rootfs& root, const std::vector<std::string>& directories);
+
+// Returns the new content, or "" if `now` has all directories. `now` is empty if there is no file. Pure.
+std::string with_musl_directories(std::string_view now, const std::vector<std::string>& directories);
+
+// Lists the driver's directories that the container's configuration lacks. The constant name avoids a second
+// file at the next start of the same root; it sorts after 00-compat-gpulet.conf.
 inline constexpr std::string_view kLdConfigFile = "/etc/ld.so.conf.d/00-gpulet.conf";
 inline constexpr std::string_view kLdCache = "/etc/ld.so.cache";
 
 struct LdcacheOptions {
-  std::string ldconfig_path;         // on the host; "<path>.real" is taken where there is one
-  std::vector<std::string> folders;  // of the driver's libraries, in the container
+  std::string ldconfig_path;             // on the host; "<path>.real" is used if it exists
+  std::vector<std::string> directories;  // of the driver's libraries, in the container
 };
 
-// Errors: those of sealed_ldconfig, read_ld_config and run_confined; kInvalidArgument for a folder that a
-// line of ld.so.conf cannot name; kPermissionDenied when some of it cannot be written (a read-only root),
-// after all that could be was.
+// Errors: those of sealed_ldconfig, read_ld_config and run_confined; kInvalidArgument for a directory that
+// ld.so.conf cannot express; kPermissionDenied if a write was refused (read-only root), after all other
+// writes.
 Status update_ldcache(const Container& container, const LdcacheOptions& options);
 
-// A library by the name that programs ask for: `folder`/`name` should lead to `target` beside it.
+// The link of a library's SONAME: `directory`/`name` should point to `target` beside it.
 struct LibraryLink {
-  std::string folder;
+  std::string directory;
   std::string name;
   std::string target;
   bool operator==(const LibraryLink&) const = default;
 };
-// Pure. From what `ldconfig -v -X` prints: a folder's line ("/usr/lib: (from …)"), then for each library
-// "<tab>libx.so.1 -> libx.so.1.2". Those that are their own names are left out.
+// Parses the output of `ldconfig -v -X`: a directory line ("/usr/lib: (from …)"), then for each library
+// "<tab>libx.so.1 -> libx.so.1.2". Omits libraries whose file name is the SONAME. Pure.
 std::vector<LibraryLink> library_links(std::string_view output);
 
 }  // namespace gpulet::hook

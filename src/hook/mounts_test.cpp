@@ -1,5 +1,5 @@
-// The hook among mounts: a read-only root, volumes of the Pod, the container's /dev and /proc. In a mount
-// namespace of its own.
+// The hook and mounts: a read-only root, volumes of the Pod, the container's /dev and /proc, in a private
+// mount namespace.
 #include <gmock/gmock.h>
 
 #include "hook/test_image.h"
@@ -13,92 +13,95 @@ bool mount_tmpfs(const std::filesystem::path& place) {
   std::filesystem::create_directories(place);
   return ::mount("tmpfs", place.c_str(), "tmpfs", 0, "mode=0755") == 0;
 }
-bool bind(const std::filesystem::path& from, const std::filesystem::path& to) {
+bool bind_mount(const std::filesystem::path& from, const std::filesystem::path& to) {
   return ::mount(from.c_str(), to.c_str(), nullptr, MS_BIND | MS_REC, nullptr) == 0;
 }
 std::size_t mounts_below(const std::filesystem::path& place) {
-  const std::string text = TestImage::content_of("/proc/self/mountinfo");
+  const std::string text = TestImage::file_content("/proc/self/mountinfo");
   std::size_t count = 0;
   for (auto at = text.find(place.string()); at != std::string::npos; at = text.find(place.string(), at + 1))
     ++count;
   return count;
 }
 
-TEST(HookMounts, AReadOnlyRootIsToleratedWithAWarning) {
+TEST(HookMounts, WarnsOfAReadOnlyRoot) {
   const TestImage image;
-  image.folder("usr/lib");
-  image.file("usr/local/cuda/compat/libcuda.so.550.54.14");
-  EXPECT_EQ(
-      with_own_mounts([&]() -> std::string {
-        if (!bind(image.root(), image.root())) return "no bind";
-        if (::mount(nullptr, image.root().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
-          return "no remount";
-        const Ran ran = image.run({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b",
-                                   "--link", "a::/new/folder/b", "--host-driver-version=535.1"});
-        if (ran.status != 0) return "failed: " + ran.told;
-        return ran.told.find("warning: create-symlinks: /usr/lib/b") != std::string::npos
-                   ? ""
-                   : "says " + ran.told;
-      }),
-      "");
-  EXPECT_TRUE(image.outside_is_untouched());
-}
-
-TEST(HookMounts, AReadOnlyRootThatLacksNothingIsNotWarnedOf) {
-  const TestImage image;
-  image.folder("etc/ld.so.conf.d");
-  image.link("a", "usr/lib/b");
-  EXPECT_EQ(
-      with_own_mounts([&]() -> std::string {
-        if (!bind(image.root(), image.root())) return "no bind";
-        if (::mount(nullptr, image.root().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY, nullptr) != 0)
-          return "no remount";
-        const Ran ran =
-            image.run({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b"});
-        return ran.status == 0 ? ran.told : "failed: " + ran.told;
-      }),
-      "");
-}
-
-TEST(HookMounts, AVolumeOfThePodIsNotWrittenTo) {
-  const TestImage image;
-  image.link("/volume", "usr/lib");
-  image.link("../volume", "etc");
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              std::filesystem::create_directories(image.root() / "volume");
-              if (!bind(image.outside(), image.root() / "volume")) return "no bind";
-              const Ran ran =
-                  image.run({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b",
-                             "--link", "a::/etc/deep/b", "--link", "a::/elsewhere/b"});
-              if (ran.status != 0) return "failed: " + ran.told;
-              return ran.told.find("another mount") != std::string::npos ? "" : "says " + ran.told;
+  image.make_directory("usr/lib");
+  image.add_file("usr/local/cuda/compat/libcuda.so.550.54.14");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              if (!bind_mount(image.root_directory(), image.root_directory())) return "no bind";
+              if (::mount(nullptr, image.root_directory().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY,
+                          nullptr) != 0)
+                return "no remount";
+              const HookRun ran =
+                  image.run_hook({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b",
+                                  "--link", "a::/new/directory/b", "--host-driver-version=535.1"});
+              if (ran.status != 0) return "failed: " + ran.error_output;
+              return ran.error_output.find("warning: create-symlinks: /usr/lib/b") != std::string::npos
+                         ? ""
+                         : "says " + ran.error_output;
             }),
             "");
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
-// An image's links into the kernel's own file systems are neither read nor written through.
-TEST(HookMounts, LinksIntoProcAndSysAreRefused) {
+TEST(HookMounts, DoesNotWarnOfACompleteReadOnlyRoot) {
   const TestImage image;
-  image.folder("proc");
-  image.folder("sys");
-  image.link("/proc/sys/kernel", "usr/lib");
-  image.link("/sys/fs/cgroup", "lib");
-  image.link("/proc/self/root", "root-again");
-  image.link("/proc/self/cwd", "cwd-again");
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              if (!bind("/proc", image.root() / "proc") || !bind("/sys", image.root() / "sys"))
+  image.make_directory("etc/ld.so.conf.d");
+  image.make_symlink("a", "usr/lib/b");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              if (!bind_mount(image.root_directory(), image.root_directory())) return "no bind";
+              if (::mount(nullptr, image.root_directory().c_str(), nullptr, MS_REMOUNT | MS_BIND | MS_RDONLY,
+                          nullptr) != 0)
+                return "no remount";
+              const HookRun ran =
+                  image.run_hook({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b"});
+              return ran.status == 0 ? ran.error_output : "failed: " + ran.error_output;
+            }),
+            "");
+}
+
+TEST(HookMounts, DoesNotWriteToAVolume) {
+  const TestImage image;
+  image.make_symlink("/volume", "usr/lib");
+  image.make_symlink("../volume", "etc");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              std::filesystem::create_directories(image.root_directory() / "volume");
+              if (!bind_mount(image.outside_directory(), image.root_directory() / "volume")) return "no bind";
+              const HookRun ran =
+                  image.run_hook({"create-container", "--disable=update-ldcache", "--link", "a::/usr/lib/b",
+                                  "--link", "a::/etc/deep/b", "--link", "a::/elsewhere/b"});
+              if (ran.status != 0) return "failed: " + ran.error_output;
+              return ran.error_output.find("another mount") != std::string::npos ? ""
+                                                                                 : "says " + ran.error_output;
+            }),
+            "");
+  EXPECT_TRUE(image.outside_is_untouched());
+}
+
+// Links of an image into kernel file systems are not followed for reading or writing.
+TEST(HookMounts, RefusesLinksIntoProcAndSys) {
+  const TestImage image;
+  image.make_directory("proc");
+  image.make_directory("sys");
+  image.make_symlink("/proc/sys/kernel", "usr/lib");
+  image.make_symlink("/sys/fs/cgroup", "lib");
+  image.make_symlink("/proc/self/root", "root-again");
+  image.make_symlink("/proc/self/cwd", "cwd-again");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              if (!bind_mount("/proc", image.root_directory() / "proc") ||
+                  !bind_mount("/sys", image.root_directory() / "sys"))
                 return "no bind";
               for (const char* path : {"/usr/lib/b", "/lib/gpulet-test/b"}) {
-                const Ran ran = image.run({"create-symlinks", "--link", std::string("a::") + path});
-                if (ran.status != 0 || ran.told.find("another mount") == std::string::npos)
-                  return std::string(path) + ran.told;
+                const HookRun ran = image.run_hook({"create-symlinks", "--link", std::string("a::") + path});
+                if (ran.status != 0 || ran.error_output.find("another mount") == std::string::npos)
+                  return std::string(path) + ran.error_output;
               }
-              // Magic links are never followed, whatever mount they are on.
+              // Magic links are never followed, on any mount.
               for (const char* way : {"/root-again", "/cwd-again"}) {
-                const std::string path = way + (image.outside() / "b").string();
-                const Ran ran = image.run({"create-symlinks", "--link", "a::" + path});
-                if (ran.status == 0 && ran.told.empty()) return "made " + path;
+                const std::string path = way + (image.outside_directory() / "b").string();
+                const HookRun ran = image.run_hook({"create-symlinks", "--link", "a::" + path});
+                if (ran.status == 0 && ran.error_output.empty()) return "made " + path;
               }
               return "";
             }),
@@ -106,26 +109,26 @@ TEST(HookMounts, LinksIntoProcAndSysAreRefused) {
   EXPECT_TRUE(image.outside_is_untouched());
 }
 
-TEST(HookMounts, DevIsTheContainersOwn) {
+TEST(HookMounts, WritesToTheContainersOwnDev) {
   const TestImage image;
-  image.folder("dev");
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              if (!mount_tmpfs(image.root() / "dev")) return "no tmpfs";
+  image.make_directory("dev");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              if (!mount_tmpfs(image.root_directory() / "dev")) return "no tmpfs";
               for (const char* node : {"dev/nvidia3", "dev/nvidiactl", "dev/nvidia-uvm"}) {
-                image.file(node);
-                if (!bind("/dev/null", image.root() / node)) return "no node";
+                image.add_file(node);
+                if (!bind_mount("/dev/null", image.root_directory() / node)) return "no node";
               }
-              image.file("dev/nvidia4");             // no device
-              image.link("nvidia3", "dev/nvidia5");  // no device either
-              const Ran ran = image.run({"create-container", "--disable=update-ldcache", "--link",
-                                         "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"});
-              if (ran.status != 0 || !ran.told.empty()) return "failed: " + ran.told;
-              if (std::filesystem::read_symlink(image.root() / "dev/dri/by-path/pci-0000:01:00.0-card") !=
-                  "../card1")
+              image.add_file("dev/nvidia4");                 // not a device
+              image.make_symlink("nvidia3", "dev/nvidia5");  // not a device either
+              const HookRun ran = image.run_hook({"create-container", "--disable=update-ldcache", "--link",
+                                                  "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"});
+              if (ran.status != 0 || !ran.error_output.empty()) return "failed: " + ran.error_output;
+              if (std::filesystem::read_symlink(image.root_directory() /
+                                                "dev/dri/by-path/pci-0000:01:00.0-card") != "../card1")
                 return "no link in /dev";
               // /dev/null has the minor number 3.
               const std::string profile =
-                  image.read("etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf");
+                  image.read_text("etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf");
               return profile.find("\"EGLVisibleDGPUDevices\",0x8]") != std::string::npos
                          ? ""
                          : "profile: " + profile;
@@ -133,75 +136,81 @@ TEST(HookMounts, DevIsTheContainersOwn) {
             "");
 }
 
-TEST(HookMounts, TheHostsDevIsNotWrittenTo) {
+TEST(HookMounts, DoesNotWriteToTheHostsDev) {
   const TestImage image;
-  image.folder("dev");
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              if (!mount_tmpfs(image.base() / "devices") || !bind(image.base() / "devices", "/dev"))
+  image.make_directory("dev");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              if (!mount_tmpfs(image.base_directory() / "devices") ||
+                  !bind_mount(image.base_directory() / "devices", "/dev"))
                 return "no host's /dev";
-              if (!bind("/dev", image.root() / "dev")) return "no bind";
-              const Ran ran = image.run({"create-symlinks", "--link", "../card1::/dev/dri/by-path/card"});
-              if (ran.status != 0) return "failed: " + ran.told;
-              return std::filesystem::exists(image.base() / "devices/dri") ? "written" : "";
+              if (!bind_mount("/dev", image.root_directory() / "dev")) return "no bind";
+              const HookRun ran =
+                  image.run_hook({"create-symlinks", "--link", "../card1::/dev/dri/by-path/card"});
+              if (ran.status != 0) return "failed: " + ran.error_output;
+              return std::filesystem::exists(image.base_directory() / "devices/dri") ? "written" : "";
             }),
             "");
 }
 
-struct Params {
+struct ParamsImage {
   const TestImage& image;
-  std::filesystem::path host_proc = image.base() / "host-proc";
+  std::filesystem::path host_proc = image.base_directory() / "host-proc";
 
-  // The host's params, and the container's procfs with a driver's folder in it.
-  std::string prepare() const {
+  // The host's params, and the container's procfs with a driver directory.
+  std::string write_params() const {
     std::filesystem::create_directories(host_proc / "driver/nvidia");
     std::ofstream(host_proc / "driver/nvidia/params") << kParams;
-    if (!bind("/proc", image.root() / "proc") || !mount_tmpfs(image.root() / "proc/driver")) return "no proc";
-    image.file("proc/driver/nvidia/params", kParams);
-    image.file("proc/driver/nvidia/version", "NVRM version: 550");
+    if (!bind_mount("/proc", image.root_directory() / "proc") ||
+        !mount_tmpfs(image.root_directory() / "proc/driver"))
+      return "no proc";
+    image.add_file("proc/driver/nvidia/params", kParams);
+    image.add_file("proc/driver/nvidia/version", "NVRM version: 550");
     return "";
   }
-  Ran run() const { return image.run({"disable-device-node-modification", "--host-proc", host_proc}); }
+  HookRun run_hook() const {
+    return image.run_hook({"disable-device-node-modification", "--host-proc", host_proc});
+  }
 };
 
-TEST(HookMounts, DeviceModificationIsSwitchedOff) {
+TEST(HookMounts, DisablesDeviceModification) {
   const TestImage image;
-  image.folder("proc");
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              const Params params{image};
-              if (auto why = params.prepare(); !why.empty()) return why;
-              const std::size_t before = mounts_below(image.root());
-              const Ran ran = params.run();
-              if (ran.status != 0 || !ran.told.empty()) return "failed: " + ran.told;
-              if (image.read("proc/driver/nvidia/params") !=
+  image.make_directory("proc");
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              const ParamsImage params{image};
+              if (auto why = params.write_params(); !why.empty()) return why;
+              const std::size_t before = mounts_below(image.root_directory());
+              const HookRun ran = params.run_hook();
+              if (ran.status != 0 || !ran.error_output.empty()) return "failed: " + ran.error_output;
+              if (image.read_text("proc/driver/nvidia/params") !=
                   "ResmanDebugLevel: 4294967295\nModifyDeviceFiles: 0\nDeviceFileUID: 0\n")
-                return "params: " + image.read("proc/driver/nvidia/params");
-              if (image.read("proc/driver/nvidia/version") != "NVRM version: 550")
-                return "the folder is covered";
-              if (::open((image.root() / "proc/driver/nvidia/params").c_str(), O_WRONLY) >= 0)
+                return "params: " + image.read_text("proc/driver/nvidia/params");
+              if (image.read_text("proc/driver/nvidia/version") != "NVRM version: 550")
+                return "the directory is covered";
+              if (::open((image.root_directory() / "proc/driver/nvidia/params").c_str(), O_WRONLY) >= 0)
                 return "writable";
-              if (mounts_below(image.root()) != before + 1) return "mounts are left behind";
-              return params.run().status == 0 ? "" : "fails the second time";
+              if (mounts_below(image.root_directory()) != before + 1) return "mounts are left behind";
+              return params.run_hook().status == 0 ? "" : "fails the second time";
             }),
             "");
 }
 
-TEST(HookMounts, ParamsOfAnImageAreNeverMountedOver) {
+TEST(HookMounts, NeverMountsOverParamsOfAnImage) {
   const TestImage image;
-  image.file("proc/driver/nvidia/params", kParams);
-  EXPECT_EQ(with_own_mounts([&]() -> std::string {
-              std::filesystem::create_directories(image.base() / "host-proc/driver/nvidia");
-              std::ofstream(image.base() / "host-proc/driver/nvidia/params") << kParams;
-              const std::string before = TestImage::content_of("/proc/self/mountinfo");
-              const Ran ran = Params{image}.run();
-              if (ran.status != 0) return "failed: " + ran.told;
-              return TestImage::content_of("/proc/self/mountinfo") == before ? "" : "mounted";
+  image.add_file("proc/driver/nvidia/params", kParams);
+  EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+              std::filesystem::create_directories(image.base_directory() / "host-proc/driver/nvidia");
+              std::ofstream(image.base_directory() / "host-proc/driver/nvidia/params") << kParams;
+              const std::string before = TestImage::file_content("/proc/self/mountinfo");
+              const HookRun ran = ParamsImage{image}.run_hook();
+              if (ran.status != 0) return "failed: " + ran.error_output;
+              return TestImage::file_content("/proc/self/mountinfo") == before ? "" : "mounted";
             }),
             "");
 }
 
-TEST(HookMounts, WithoutADriverParamsAreLeftAlone) {
+TEST(HookMounts, IgnoresParamsWithoutADriver) {
   const TestImage image;
-  EXPECT_EQ(image.run({"disable-device-node-modification", "--host-proc", "/nonexistent"}).status, 0);
+  EXPECT_EQ(image.run_hook({"disable-device-node-modification", "--host-proc", "/nonexistent"}).status, 0);
 }
 
 }  // namespace

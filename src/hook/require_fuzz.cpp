@@ -1,8 +1,8 @@
-// An image's NVIDIA_REQUIRE_*, whatever is in it.
+// Fuzzes NVIDIA_REQUIRE_* of an image.
 #include <algorithm>
 #include <cstdlib>
 
-#include "hook/require.h"
+#include "hook/requirements.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::hook;
@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const HostProperties host{"535.161.08", "12.2", "8.0", "tesla"};
   const auto checked = check_requirements({"NVIDIA_REQUIRE_CUDA=" + text}, host);
   if (!checked) {
-    const std::string told = checked.error().text();
+    const std::string told = checked.error().full_message();
     if (told.size() > 1000 ||
         std::any_of(told.begin(), told.end(), [](char c) { return c < 0x20 || c > 0x7E; }))
       std::abort();

@@ -1,14 +1,14 @@
-// A container's root folder as a hostile image left it. Every path is resolved by the kernel below one
-// descriptor (openat2: RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS), so that no link, "..", or swap of a link
-// while we look leads out of it; no path is ever joined to the root's as text.
+// The root directory of a container with an untrusted image. The kernel resolves every path below one
+// descriptor (openat2: RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS), so that no link, "..", or link swapped
+// meanwhile leads out of it. No path is joined to the root's as text.
 //
-// What is written stays on the root's own mount (RESOLVE_NO_XDEV): a link of the image that leads into a
-// volume of the Pod, into /proc or into /sys is refused. One exception: below /dev, which the runtime mounts
-// as a fresh tmpfs, paths are resolved inside that mount.
+// Writes stay on the root's own mount (RESOLVE_NO_XDEV): a link of the image into a volume of the Pod, /proc
+// or /sys is refused. Exception: below /dev, a fresh tmpfs of the runtime, paths are resolved inside that
+// mount.
 //
 // Needs Linux 5.6 (openat2). Errors: kNotFound, kPermissionDenied (a read-only root too: EROFS),
-// kFailedPrecondition (what is there is of another kind, or on another mount), kInvalidArgument (larger than
-// its limit), kUnsupported (the kernel), kIo.
+// kFailedPrecondition (another file type, or another mount), kInvalidArgument (larger than the limit),
+// kUnsupported (the kernel), kIo.
 #pragma once
 
 #include <sys/types.h>
@@ -24,32 +24,32 @@ namespace gpulet::hook {
 
 class Rootfs {
  public:
-  // Refuses "", what is not absolute, and the host's own "/" by whatever name.
-  static Result<Rootfs> open(const std::string& path);
+  // Opens a root. Refuses "", a relative path, and the host's own "/" by any name.
+  static Result<Rootfs> open_root(const std::string& path);
 
-  // O_PATH of the root folder; valid as long as this object.
+  // O_PATH descriptor of the root directory; valid as long as this object.
   int descriptor() const { return root_.get(); }
 
-  // Opens `path` with open(2) flags (O_CLOEXEC is added, O_CREAT refused), whatever mounts it crosses.
-  // O_NONBLOCK is added, so that a FIFO in a file's place does not stop us.
+  // Opens `path` with open(2) flags; mounts may be crossed. Adds O_CLOEXEC, and O_NONBLOCK so that a FIFO
+  // does not block; refuses O_CREAT.
   Result<FileDescriptor> open_inside(std::string_view path, int flags) const;
-  // A regular file of at most `max_bytes`, opened for reading; anything else there is kFailedPrecondition.
+  // Opens a regular file of at most `max_bytes` for reading. Another file type is kFailedPrecondition.
   Result<FileDescriptor> open_regular(std::string_view path, std::size_t max_bytes) const;
-  Result<std::string> read(std::string_view path, std::size_t max_bytes) const;
-  bool is_folder(std::string_view path) const;
-  // Names in a folder without "." and "..", sorted. kInvalidArgument when there are more than `max_entries`.
-  Result<std::vector<std::string>> list(std::string_view path, std::size_t max_entries) const;
-  // What the link at `path` says; its last component is not followed. kFailedPrecondition when it is no link.
+  Result<std::string> read_file(std::string_view path, std::size_t max_bytes) const;
+  bool is_directory(std::string_view path) const;
+  // Lists a directory, sorted, without "." and "..". kInvalidArgument if it has more than `max_entries`.
+  Result<std::vector<std::string>> list_directory(std::string_view path, std::size_t max_entries) const;
+  // Reads the link at `path` without following it. kFailedPrecondition if it is not a link.
   Result<std::string> read_link(std::string_view path) const;
 
-  // Opens the folder to write in (O_PATH), making what is missing of it (0755).
-  Result<FileDescriptor> make_folders(std::string_view path) const;
-  // Replaces `path` whole: a temporary file beside it, then rename. What is at `path` is never followed or
-  // opened; a folder there is kFailedPrecondition.
+  // Opens a directory for writing (O_PATH) and creates missing parts (0755).
+  Result<FileDescriptor> make_directories(std::string_view path) const;
+  // Replaces `path` by a temporary file and a rename. Never follows or opens what is at `path`; a directory
+  // there is kFailedPrecondition.
   Status write_file(std::string_view path, std::string_view content, mode_t mode = 0644) const;
-  // The same for a symbolic link. One that already says `target` is left alone.
-  Status make_link(std::string_view target, std::string_view path) const;
-  // No error when it is not there.
+  // Replaces `path` by a symbolic link in the same way. Leaves a link with this target alone.
+  Status make_symlink(std::string_view target, std::string_view path) const;
+  // Removes a file. No error if it does not exist.
   Status remove_file(std::string_view path) const;
 
  private:
@@ -58,10 +58,10 @@ class Rootfs {
   FileDescriptor root_;
 };
 
-// "/a/b/c" → {"/a/b", "c"}. kInvalidArgument for a last part that is empty, "." or "..", a NUL, or more than
-// PATH_MAX.
+// Splits "/a/b/c" into {"/a/b", "c"}. kInvalidArgument for a last part of "", "." or "..", a NUL, or more
+// than PATH_MAX.
 struct SplitPath {
-  std::string folder;
+  std::string directory;
   std::string name;
 };
 Result<SplitPath> split_path(std::string_view path);

@@ -1,4 +1,4 @@
-// A container's state and its config.json, whatever is in them.
+// Fuzzes a container's state and config.json.
 #include <cstdlib>
 
 #include "hook/container.h"
@@ -6,7 +6,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::hook;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (const auto state = parse_state(text)) {
+  if (const auto state = parse_oci_state(text)) {
     if (state->root.find('\0') != std::string::npos || state->root.size() > size) std::abort();
   }
   if (const auto config = parse_bundle_config(text)) {

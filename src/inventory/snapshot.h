@@ -1,8 +1,9 @@
-// What the driver says of a node's GPUs, as one immutable value. Every room downstream reads it and none asks the
-// driver. inventory/read.h makes one; health/ fills in the judgements; the agent publishes it by one atomic pointer.
+// What the driver reports about a node's GPUs, as one immutable value. Every library above reads it and none asks
+// the driver. inventory/snapshot_reader.h makes one; health/ fills in the judgements; the agent publishes it
+// by one atomic pointer.
 //
-// A GPU that cannot be read is in it all the same, with `unreadable` set and whatever was learned of it before: the
-// others are whole.
+// A GPU that cannot be read is in it all the same, with `unreadable` set and whatever was learned of it
+// before: the others are whole.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/strong.h"
+#include "base/types.h"
 
 namespace gpulet::inventory {
 
@@ -24,10 +25,10 @@ struct PciAddress {
   std::uint32_t bus = 0;
   std::uint32_t device = 0;
   std::uint32_t function = 0;
-  std::string nvml() const;   // "00000000:1B:00.0"
-  std::string sysfs() const;  // "0000:1b:00.0"
+  std::string nvml_text() const;   // "00000000:1B:00.0"
+  std::string sysfs_text() const;  // "0000:1b:00.0"
   // Either form, any case. kInvalidArgument otherwise.
-  static Result<PciAddress> parse(const std::string& text);
+  static Result<PciAddress> from_text(const std::string& text);
   friend auto operator<=>(const PciAddress&, const PciAddress&) = default;
 };
 
@@ -60,7 +61,7 @@ struct Fabric {
   friend bool operator==(const Fabric&, const Fabric&) = default;
 };
 
-// Of a virtual GPU: what the hypervisor's driver says of itself (inventory/pci_config.h).
+// Of a virtual GPU: what the hypervisor's driver says of itself (inventory/pci_config_bytes.h).
 struct VgpuHost {
   std::string driver_version;  // "460.16"
   std::string driver_branch;   // "r460_00"
@@ -76,10 +77,10 @@ struct Health {
 
 // One MIG device: a compute instance inside a GPU instance.
 struct MigDevice {
-  unsigned index = 0;           // as NVML counts below its GPU: nvidia-smi's "gpu:index"
-  DeviceUuid uuid;              // "MIG-…"
-  std::string profile;          // "1g.10gb", "1g.10gb+me", "1c.2g.20gb"
-  unsigned gpu_instance = 0;    // GI id
+  unsigned index = 0;         // as NVML counts below its GPU: nvidia-smi's "gpu:index"
+  DeviceUuid uuid;            // "MIG-…"
+  std::string profile;        // "1g.10gb", "1g.10gb+me", "1c.2g.20gb"
+  unsigned gpu_instance = 0;  // GI id
   unsigned compute_instance = 0;
   unsigned gpu_slices = 0;      // G of the profile
   unsigned compute_slices = 0;  // C of the profile; C < G for a share of a GPU instance
@@ -102,35 +103,35 @@ struct Gpu {
   std::string brand;         // "NVIDIA", "Tesla", …
   std::string architecture;  // "hopper", as the label nvidia.com/gpu.family
   unsigned compute_major = 0, compute_minor = 0;
-  Bytes memory;              // total framebuffer
+  Bytes memory;                        // total framebuffer
   std::uint64_t memory_bandwidth = 0;  // bytes a second, at the greatest memory clock; 0 when unknown
-  unsigned minor = 0;        // N of /dev/nvidiaN
+  unsigned minor = 0;                  // N of /dev/nvidiaN
   PciAddress pci;
-  std::uint32_t pci_device_id = 0;     // device<<16 | vendor, as nvmlPciInfo_t
+  std::uint32_t pci_device_id = 0;  // device<<16 | vendor, as nvmlPciInfo_t
   std::uint32_t pci_subsystem_id = 0;
-  std::uint32_t pci_class = 0;         // as sysfs: 0x030200; 0 when unknown
+  std::uint32_t pci_class = 0;  // as sysfs: 0x030200; 0 when unknown
   std::optional<VgpuHost> vgpu;
   std::string serial;
   std::optional<int> numa_node;  // absent when the kernel says -1 or nothing
 
   bool mig_capable = false;
-  bool mig_enabled = false;              // the mode in force
-  std::optional<bool> mig_pending;       // the mode after the next reset, where it differs
-  std::vector<MigDevice> mig_devices;    // by index
+  bool mig_enabled = false;            // the mode in force
+  std::optional<bool> mig_pending;     // the mode after the next reset, where it differs
+  std::vector<MigDevice> mig_devices;  // by index
 
   std::vector<NvLink> nvlinks;  // active ones, by index
   std::optional<Fabric> fabric;
 };
 
 struct DriverInfo {
-  std::string version;          // "570.124.06"
-  unsigned cuda_version = 0;    // major*1000 + minor*10, as nvmlSystemGetCudaDriverVersion
+  std::string version;        // "570.124.06"
+  unsigned cuda_version = 0;  // major*1000 + minor*10, as nvmlSystemGetCudaDriverVersion
 };
 
 struct Snapshot {
   std::uint64_t generation = 0;  // grows with every new snapshot of this process
   DriverInfo driver;
-  std::vector<Gpu> gpus;         // by index
+  std::vector<Gpu> gpus;  // by index
   // gpus.size() squared, row by row: pcie[a * n + b]; kInternal on the diagonal.
   std::vector<PcieDistance> pcie;
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "base/test_page.h"
-#include "labels/rules.h"
+#include "labels/labels.h"
 
 namespace gpulet::labels {
 namespace {
@@ -12,8 +12,8 @@ namespace {
 constexpr const char* kPage = "docs/labels.md";
 
 std::string table() {
-  std::string text = "| label | what it says | from |\n|---|---|---|\n";
-  for (const auto& rule : rules()) {
+  std::string text = "| label | meaning | source |\n|---|---|---|\n";
+  for (const auto& rule : label_rules()) {
     const bool code = rule.source.starts_with("nvml") || rule.source.starts_with("flags.") ||
                       rule.source.starts_with("/sys");
     const std::string mark = code ? "`" : "";
@@ -23,23 +23,24 @@ std::string table() {
   return text;
 }
 
-TEST(Docs, TheTableOfLabelsIsThisOne) { expect_in_page(kPage, "rules", table()); }
+TEST(Docs, TheTableOfLabelsMatches) { expect_in_document(kPage, "rules", table()); }
 
-TEST(Rules, EachKeyIsThereOnce) {
+TEST(Rules, KeysAreUnique) {
   std::set<std::string_view> keys;
-  for (const auto& rule : rules()) {
+  for (const auto& rule : label_rules()) {
     EXPECT_TRUE(keys.insert(rule.key).second) << rule.key;
     EXPECT_FALSE(rule.rule.empty() || rule.source.empty()) << rule.key;
   }
 }
 
-TEST(Rules, APartInBracketsIsAny) {
-  EXPECT_EQ(rule_of("nvidia.com/mig-1g.10gb.count")->key, "nvidia.com/mig-<profile>.count");
-  EXPECT_EQ(rule_of("nvidia.com/mig-1g.10gb.me.engines.copy")->key, "nvidia.com/mig-<profile>.engines.copy");
-  EXPECT_EQ(rule_of("gpulet.io/model.NVIDIA-L40S.memory")->key, "gpulet.io/model.<model>.memory");
+TEST(Rules, APartInBracketsIsVariable) {
+  EXPECT_EQ(find_rule("nvidia.com/mig-1g.10gb.count")->key, "nvidia.com/mig-<profile>.count");
+  EXPECT_EQ(find_rule("nvidia.com/mig-1g.10gb.me.engines.copy")->key,
+            "nvidia.com/mig-<profile>.engines.copy");
+  EXPECT_EQ(find_rule("gpulet.io/model.NVIDIA-L40S.memory")->key, "gpulet.io/model.<model>.memory");
   for (const char* key : {"nvidia.com/mig-.count", "nvidia.com/mig.config", "nvidia.com/gpu.present",
                           "nvidia.com/gpu.deploy.driver", "gpulet.io/gpu-health", ""}) {
-    EXPECT_EQ(rule_of(key), nullptr) << key;
+    EXPECT_EQ(find_rule(key), nullptr) << key;
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "labels/sanitise.h"
+#include "labels/labels.h"
 #include "labels/test_nodes.h"
 
 namespace gpulet::labels {
@@ -48,10 +48,10 @@ TEST_P(Golden, Labels) {
                                                           std::string(strategy.name) + "}\n" + mode.yaml);
       text +=
           "# strategy " + std::string(strategy.name) + ", " + name(strategy.cut) + ", " + mode.name + "\n";
-      text += features_text(plain(labels)) + "\n";
+      text += features_text(plain_labels(labels)) + "\n";
       for (const auto& [key, label] : labels) {
-        EXPECT_TRUE(valid_key(key)) << key;
-        EXPECT_TRUE(valid_value(label.value)) << label.value;
+        EXPECT_TRUE(is_valid_key(key)) << key;
+        EXPECT_TRUE(is_valid_value(label.value)) << label.value;
         EXPECT_NE(label.rule, nullptr) << key << " has no rule";
       }
     }

@@ -1,11 +1,10 @@
-#include "labels/labels.h"
+#include <regex>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <utility>
-
-#include "labels/sanitise.h"
+#include "labels/labels.h"
 #include "labels/test_nodes.h"
 
 namespace gpulet::labels {
@@ -87,7 +86,7 @@ TEST(Labels, DriverVersions) {
   snapshot.driver.version = "1.2.3.4 beta+";
   labels = labels_with(snapshot, "");
   EXPECT_EQ(value(labels, "nvidia.com/cuda.driver-version.full"), "1.2.3.4-beta");
-  EXPECT_EQ(labels.at("nvidia.com/cuda.driver-version.full").was, "1.2.3.4 beta+");
+  EXPECT_EQ(labels.at("nvidia.com/cuda.driver-version.full").original, "1.2.3.4 beta+");
   EXPECT_EQ(value(labels, "nvidia.com/cuda.driver.major"), "(absent)");
 }
 
@@ -131,7 +130,7 @@ TEST(Labels, OfTwoModelsTheOneOfMostGpusIsSpokenOf) {
   EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), "NVIDIA-L40S");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), "2");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.memory"), "46068");
-  EXPECT_EQ(labels.at("nvidia.com/gpu.product").about, "GPU 0,2, of 2 models the first");
+  EXPECT_EQ(labels.at("nvidia.com/gpu.product").subject, "GPU 0,2, of 2 models the first");
   EXPECT_EQ(value(labels, "gpulet.io/gpu.models"), "2");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-H100-80GB-HBM3.count"), "1");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.count"), "2");
@@ -146,9 +145,9 @@ TEST(Labels, OfTwoModelsTheOneOfMostGpusIsSpokenOf) {
       "NVIDIA-L40S");
 }
 
-TEST(Labels, OwnOnesCanBeLeftOut) {
-  for (const auto& [key, label] : labels_with(node({gpu(kH100)}), "gpulet: {labels: {own: false}}")) {
-    EXPECT_FALSE(key.starts_with(kOwnPrefix)) << key;
+TEST(Labels, ExtendedOnesCanBeLeftOut) {
+  for (const auto& [key, label] : labels_with(node({gpu(kH100)}), "gpulet: {labels: {extended: false}}")) {
+    EXPECT_FALSE(key.starts_with(kGpuletPrefix)) << key;
   }
 }
 
@@ -158,8 +157,8 @@ TEST(Labels, ALongNameKeepsItsEnd) {
       labels_with(node({gpu(name)}), "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}");
   const auto& product = labels.at("nvidia.com/gpu.product");
   EXPECT_EQ(product.value, "NVIDIA-" + std::string(49, 'X') + "-SHARED");
-  EXPECT_EQ(product.was, name + "-SHARED");
-  for (const auto& [key, label] : labels) EXPECT_TRUE(valid_key(key)) << key;
+  EXPECT_EQ(product.original, name + "-SHARED");
+  for (const auto& [key, label] : labels) EXPECT_TRUE(is_valid_key(key)) << key;
 }
 
 TEST(Labels, SingleNeedsAllAlike) {
@@ -172,7 +171,7 @@ TEST(Labels, SingleNeedsAllAlike) {
   for (const auto& [snapshot, why] : invalid) {
     const auto labels = labels_with(snapshot, yaml);
     EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), "NVIDIA-H100-80GB-HBM3-MIG-INVALID");
-    EXPECT_EQ(labels.at("nvidia.com/gpu.product").about, why);
+    EXPECT_EQ(labels.at("nvidia.com/gpu.product").subject, why);
     for (const auto* key : {"count", "replicas", "memory"}) {
       EXPECT_EQ(value(labels, "nvidia.com/gpu." + std::string(key)), "0");
     }
@@ -250,7 +249,7 @@ TEST(Labels, TheTimestampIsGiven) {
   const auto snapshot = node({gpu(kH100)});
   const auto config = test::config_of("");
   const std::map<std::string, std::string> none;
-  EXPECT_EQ(value(labels_of({snapshot, config, none, "x", 1700000000}), "nvidia.com/gfd.timestamp"),
+  EXPECT_EQ(value(build_labels({snapshot, config, none, "x", 1700000000}), "nvidia.com/gfd.timestamp"),
             "1700000000");
 }
 
@@ -288,11 +287,11 @@ std::string any_config() {
 
 RC_GTEST_PROP(LabelProperties, KubernetesTakesEveryOne, ()) {
   for (const auto& [key, label] : labels_with(any_node(), any_config())) {
-    RC_ASSERT(valid_key(key));
-    RC_ASSERT(valid_value(label.value));
+    RC_ASSERT(is_valid_key(key));
+    RC_ASSERT(is_valid_value(label.value));
     RC_ASSERT(label.rule != nullptr);
-    RC_ASSERT(label.rule == rule_of(key));
-    const bool told = label.was != label.value;
+    RC_ASSERT(label.rule == find_rule(key));
+    const bool told = label.original != label.value;
     RC_ASSERT(told);
   }
 }
@@ -304,7 +303,89 @@ RC_GTEST_PROP(LabelProperties, TheOrderOfTheGpusIsNothing, ()) {
   for (std::size_t i = gpus.size(); i > 1; --i) {
     std::swap(gpus[i - 1], gpus[*rc::gen::inRange<std::size_t>(0, i)]);
   }
-  RC_ASSERT(plain(labels_with(node(std::move(gpus)), config)) == plain(labels_with(snapshot, config)));
+  RC_ASSERT(plain_labels(labels_with(node(std::move(gpus)), config)) ==
+            plain_labels(labels_with(snapshot, config)));
+}
+
+}  // namespace
+
+namespace {
+
+// Kubernetes' own words for it.
+bool as_kubernetes(const std::string& value) {
+  static const std::regex form("(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?");
+  return value.size() <= 63 && std::regex_match(value, form);
+}
+
+TEST(Sanitise, NamesAsNvidiaHasThem) {
+  EXPECT_EQ(sanitise_value("NVIDIA H100 80GB HBM3"), "NVIDIA-H100-80GB-HBM3");
+  EXPECT_EQ(sanitise_value("Tesla V100-SXM2-32GB"), "Tesla-V100-SXM2-32GB");
+  EXPECT_EQ(sanitise_value("GeForce  RTX (TM)  2080"), "GeForce-RTX-TM-2080");
+  EXPECT_EQ(sanitise_value("NVIDIA A100", "-MIG-1g.10gb"), "NVIDIA-A100-MIG-1g.10gb");
+  EXPECT_EQ(sanitise_value(""), "");
+}
+
+TEST(Sanitise, WhatNvidiaWouldGetRefused) {
+  EXPECT_EQ(sanitise_value("(R) NVIDIA."), "R-NVIDIA");
+  EXPECT_EQ(sanitise_value("-.x._"), "x");
+  EXPECT_EQ(sanitise_value("\xc2\xae", "-SHARED"), "SHARED");
+  const std::string longest(63, 'a');
+  EXPECT_EQ(sanitise_value(longest), longest);
+  EXPECT_EQ(sanitise_value(longest + "b"), longest);
+  EXPECT_EQ(sanitise_value(std::string(80, 'a'), "-SHARED"), std::string(56, 'a') + "-SHARED")
+      << "the end counts";
+  EXPECT_EQ(sanitise_value(std::string(62, 'a') + " b"), std::string(62, 'a'))
+      << "no dash is left at the end";
+}
+
+TEST(Sanitise, PartsOfKeys) {
+  EXPECT_EQ(sanitise_key_part("NVIDIA H100", 40), "NVIDIA-H100");
+  EXPECT_EQ(sanitise_key_part("", 40), "unnamed");
+  EXPECT_EQ(sanitise_key_part("///", 40), "unnamed");
+  const std::string shared(50, 'x');
+  const auto one = sanitise_key_part(shared + "1", 40), other = sanitise_key_part(shared + "2", 40);
+  EXPECT_EQ(one.size(), 40u);
+  EXPECT_NE(one, other);
+}
+
+TEST(Sanitise, Keys) {
+  for (const char* key : {"nvidia.com/gpu.product", "gpulet.io/model.NVIDIA-H100.count", "a", "a-b.c/d"}) {
+    EXPECT_TRUE(is_valid_key(key)) << key;
+  }
+  for (const char* key : {"", "/", "nvidia.com/", "/gpu", "Nvidia.com/gpu", "nvidia..com/gpu", "-a.b/c",
+                          "a.b-/c", "a/b/c", "nvidia.com/.gpu", "nvidia.com/gpu."}) {
+    EXPECT_FALSE(is_valid_key(key)) << key;
+  }
+  EXPECT_TRUE(is_valid_key("n.io/" + std::string(63, 'a')));
+  EXPECT_FALSE(is_valid_key("n.io/" + std::string(64, 'a')));
+}
+
+// Of what names are made of, and of anything else.
+rc::Gen<std::string> anything() {
+  return rc::gen::oneOf(rc::gen::arbitrary<std::string>(),
+                        rc::gen::container<std::string>(rc::gen::elementOf(std::string("aZ09-_. /\n+(é"))));
+}
+
+RC_GTEST_PROP(Sanitise, EveryValueIsOneThatKubernetesTakes, ()) {
+  const auto raw = *anything();
+  const auto suffix = *rc::gen::elementOf(std::vector<std::string>{"", "-SHARED", "-MIG-1g.10gb-SHARED"});
+  const auto value = sanitise_value(raw, suffix);
+  RC_ASSERT(as_kubernetes(value));
+  RC_ASSERT(is_valid_value(value));
+  RC_ASSERT(value.ends_with(suffix) || (!suffix.empty() && suffix.substr(1) == value));
+  RC_ASSERT(sanitise_value(value) == value);
+}
+
+RC_GTEST_PROP(Sanitise, WhatIsValidIsLeftAlone, ()) {
+  const auto raw = *anything();
+  RC_ASSERT(is_valid_value(raw) == as_kubernetes(raw));
+  if (is_valid_value(raw)) RC_ASSERT(sanitise_value(raw) == raw);
+}
+
+RC_GTEST_PROP(Sanitise, EveryPartOfAKeyFits, ()) {
+  const auto part = sanitise_key_part(*anything(), *rc::gen::inRange<std::size_t>(16, 50));
+  RC_ASSERT(!part.empty());
+  RC_ASSERT(is_valid_key("gpulet.io/model." + part));
 }
 
 }  // namespace

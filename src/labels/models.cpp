@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
-#include "labels/sanitise.h"
-#include "partition/selection.h"
+#include "labels/labels.h"
+#include "partition/resources.h"
+#include "partition/rules.h"
 
 namespace gpulet::labels {
 namespace {
@@ -13,7 +15,7 @@ namespace {
 using inventory::Gpu;
 using inventory::MigDevice;
 
-// Long enough for every name that there is; what follows it in a key still fits.
+// Longer than every known model name, and short enough for the rest of the key.
 constexpr std::size_t kMaxModelKey = 40;
 constexpr std::size_t kMaxProfileKey = 32;
 
@@ -24,9 +26,9 @@ void take_least(Value& into, const Value& value) {
 
 Model model_of(std::vector<const Gpu*> gpus) {
   Model model;
-  // Names that come to the same key are one model.
+  // Names with the same key are one model.
   model.name = (*std::ranges::min_element(gpus, {}, &Gpu::model))->model;
-  model.key = clean_key_part(model.name, kMaxModelKey);
+  model.key = sanitise_key_part(model.name, kMaxModelKey);
   std::tuple<unsigned, unsigned, std::string> compute;
   for (const Gpu* gpu : gpus) {
     take_least(model.memory.value, gpu->memory.value);
@@ -56,11 +58,11 @@ auto attributes(const MigDevice& mig) {
 
 }  // namespace
 
-std::vector<Model> models_of(const inventory::Snapshot& snapshot) {
+std::vector<Model> group_by_model(const inventory::Snapshot& snapshot) {
   std::map<std::string, std::vector<const Gpu*>> by_key;
   for (const auto& gpu : snapshot.gpus) {
-    if (gpu.model.empty() || partition::display_adapter(gpu)) continue;
-    by_key[clean_key_part(gpu.model, kMaxModelKey)].push_back(&gpu);
+    if (gpu.model.empty() || partition::is_display_adapter(gpu)) continue;
+    by_key[sanitise_key_part(gpu.model, kMaxModelKey)].push_back(&gpu);
   }
   std::vector<Model> models;
   for (auto& [key, gpus] : by_key) models.push_back(model_of(std::move(gpus)));
@@ -68,7 +70,7 @@ std::vector<Model> models_of(const inventory::Snapshot& snapshot) {
   return models;
 }
 
-std::vector<const Gpu*> Profile::gpus() const {
+std::vector<const Gpu*> Profile::profile_gpus() const {
   std::vector<const Gpu*> found;
   for (const auto& [gpu, mig] : devices) {
     if (std::ranges::count(found, gpu) == 0) found.push_back(gpu);
@@ -76,13 +78,13 @@ std::vector<const Gpu*> Profile::gpus() const {
   return found;
 }
 
-const MigDevice& Profile::least() const {
+const MigDevice& Profile::smallest_device() const {
   return *std::ranges::min_element(devices, {}, [](const Device& device) {
             return attributes(*device.second);
           })->second;
 }
 
-std::vector<Profile> profiles_of(const std::vector<Model>& models) {
+std::vector<Profile> group_by_profile(const std::vector<Model>& models) {
   std::map<std::string, Profile> profiles;
   std::map<std::string, std::size_t> most;
   for (const auto& model : models) {
@@ -91,7 +93,7 @@ std::vector<Profile> profiles_of(const std::vector<Model>& models) {
       for (const auto& mig : gpu->mig_devices) {
         std::string name = mig.profile;
         std::ranges::replace(name, '+', '.');
-        name = clean_key_part(name, kMaxProfileKey);
+        name = sanitise_key_part(name, kMaxProfileKey);
         profiles[name].devices.emplace_back(gpu, &mig);
         ++counts[name];
       }
@@ -110,7 +112,7 @@ std::vector<Profile> profiles_of(const std::vector<Model>& models) {
   return all;
 }
 
-std::string name_indices(std::vector<const Gpu*> gpus) {
+std::string gpu_range_text(std::vector<const Gpu*> gpus) {
   std::ranges::sort(gpus, {}, &Gpu::index);
   std::string text = "GPU ";
   for (std::size_t i = 0; i < gpus.size();) {
@@ -121,6 +123,96 @@ std::string name_indices(std::vector<const Gpu*> gpus) {
     i = last + 1;
   }
   return text;
+}
+
+namespace {
+
+using inventory::Gpu;
+
+// The name without sharing. A GPU with MIG by rule counts as mixed without a strategy of its own.
+ResourceName unshared_name(const Gpu& gpu, const std::optional<std::size_t>& mig,
+                           const config::Config& config) {
+  if (!mig) return partition::gpu_resource_name(gpu, config);
+  const auto strategy = config.flags.mig_strategy == config::MigStrategy::kSingle
+                            ? config::MigStrategy::kSingle
+                            : config::MigStrategy::kMixed;
+  return partition::mig_resource_name(gpu.mig_devices[*mig], config, strategy).value_or(ResourceName());
+}
+
+SharingMode most_common(const std::map<SharingMode, std::size_t>& counts) {
+  SharingMode found;
+  std::size_t most = 0;
+  for (const auto& [way, count] : counts) {  // by Way: the fewest shares first
+    if (count <= most) continue;
+    found = way;
+    most = count;
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string sharing_name(config::SharingStrategy sharing) {
+  switch (sharing) {
+    case config::SharingStrategy::kNone:
+      break;
+    case config::SharingStrategy::kTimeSlicing:
+      return "time-slicing";
+    case config::SharingStrategy::kMps:
+      return "mps";
+  }
+  return "none";
+}
+
+SharingView::SharingView(const inventory::Snapshot& snapshot, const config::Config& config,
+                         const std::map<std::string, std::string>& node_labels)
+    : snapshot_(snapshot), strategy_(config.flags.mig_strategy) {
+  const auto plan = partition::plan_resources(snapshot, config, {.labels = node_labels, .withdrawn = {}});
+  bool cut = false, alike = std::ranges::all_of(snapshot.gpus, &Gpu::mig_enabled);
+  std::set<std::string> profiles;
+  for (const auto& resource : plan.resources) {
+    uses_mps_ = uses_mps_ || resource.sharing == config::SharingStrategy::kMps;
+    for (const auto& device : resource.devices) {
+      const Gpu& gpu = snapshot.gpus[device.gpu];
+      const bool own_name = resource.name == unshared_name(gpu, device.mig, config);
+      const auto [at, first] =
+          modes_.try_emplace({device.gpu, device.mig}, SharingMode{0, resource.sharing, true});
+      ++at->second.replicas;
+      if (own_name) at->second.renamed = false;
+      if (!device.mig) continue;
+      cut = true;
+      profiles.insert(gpu.mig_devices[*device.mig].profile);
+      alike = alike && resource.name == partition::gpu_resource_name(gpu, config);
+    }
+  }
+  if (config.gpulet.partition.empty() || !cut) return;
+  strategy_ = alike && profiles.size() == 1 ? config::MigStrategy::kSingle : config::MigStrategy::kMixed;
+}
+
+SharingMode SharingView::mode_of(const Key& key) const {
+  const auto found = modes_.find(key);
+  return found == modes_.end() ? SharingMode() : found->second;
+}
+
+std::size_t SharingView::gpu_index(const Gpu* gpu) const {
+  return static_cast<std::size_t>(gpu - snapshot_.gpus.data());
+}
+
+SharingMode SharingView::mode_of_gpus(const std::vector<const Gpu*>& gpus) const {
+  std::map<SharingMode, std::size_t> counts;
+  for (const Gpu* gpu : gpus) {
+    if (!gpu->mig_enabled) ++counts[mode_of({gpu_index(gpu), std::nullopt})];
+  }
+  if (counts.empty()) return {.replicas = 0};
+  return most_common(counts);
+}
+
+SharingMode SharingView::mode_of_mig_devices(const std::vector<Profile::Device>& devices) const {
+  std::map<SharingMode, std::size_t> counts;
+  for (const auto& [gpu, mig] : devices) {
+    ++counts[mode_of({gpu_index(gpu), static_cast<std::size_t>(mig - gpu->mig_devices.data())})];
+  }
+  return most_common(counts);
 }
 
 }  // namespace gpulet::labels

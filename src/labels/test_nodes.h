@@ -1,4 +1,4 @@
-// For this room's tests: simulated machines as Snapshots, cut up or not, configs in every mode, and goldens.
+// For tests: simulated machines as Snapshots, cut up or not, configs in every mode, and goldens.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "config/load.h"
-#include "inventory/read.h"
+#include "inventory/snapshot_reader.h"
 #include "labels/labels.h"
 #include "nvml/session.h"
 #include "nvml/test_sim_root.h"
@@ -57,18 +57,18 @@ inline void cut_up(sim::Machine& machine, Cut cut) {
 // As the driver says it; the class, which sysfs would tell, is that of a board without a screen.
 inline inventory::Snapshot read_machine(const std::string& name, Cut cut = Cut::kNone) {
   auto machine = sim::load_machine(name);
-  EXPECT_TRUE(machine) << machine.error().text();
+  EXPECT_TRUE(machine) << machine.error().full_message();
   cut_up(**machine, cut);
   const nvml::SimRoot root(**machine);
-  const auto session = nvml::Session::open(root.path());
-  EXPECT_TRUE(session) << session.error().text();
+  const auto session = nvml::Session::open_session(root.sim_root());
+  EXPECT_TRUE(session) << session.error().full_message();
   inventory::Snapshot snapshot;
-  const auto found = inventory::read_machine(**session);
+  const auto found = inventory::read_driver_summary(**session);
   EXPECT_TRUE(found);
   snapshot.driver = found->driver;
   for (unsigned i = 0; i < found->gpu_count; ++i) {
-    snapshot.gpus.push_back(inventory::read_gpu(**session, i, {root.path()}));
-    EXPECT_FALSE(snapshot.gpus.back().unreadable) << snapshot.gpus.back().unreadable->text();
+    snapshot.gpus.push_back(inventory::read_gpu(**session, i, {root.sim_root()}));
+    EXPECT_FALSE(snapshot.gpus.back().unreadable) << snapshot.gpus.back().unreadable->full_message();
     snapshot.gpus.back().pci_class = 0x030200;
   }
   snapshot.pcie.resize(snapshot.gpus.size() * snapshot.gpus.size());
@@ -80,14 +80,14 @@ inline config::Config config_of(const std::string& yaml) {
   sources.file_path = "node.yaml";
   sources.file_content = yaml;
   auto loaded = config::load(sources);
-  EXPECT_TRUE(loaded) << loaded.error().text();
+  EXPECT_TRUE(loaded) << loaded.error().full_message();
   return loaded ? std::move(loaded->config) : config::Config();
 }
 
 inline Labels labels_with(const inventory::Snapshot& snapshot, const config::Config& config,
                           const std::optional<std::string>& machine = "DGX H100\n") {
   const std::map<std::string, std::string> none;
-  return labels_of({snapshot, config, none, machine, std::nullopt});
+  return build_labels({snapshot, config, none, machine, std::nullopt});
 }
 
 inline Labels labels_with(const inventory::Snapshot& snapshot, const std::string& yaml) {
@@ -106,7 +106,7 @@ inline void expect_golden(const std::string& name, const std::string& text) {
     ASSERT_TRUE(write_file_atomic(path, text));
   }
   const auto golden = read_file(path);
-  ASSERT_TRUE(golden) << golden.error().text() << " (UPDATE_GOLDEN=1 writes it)";
+  ASSERT_TRUE(golden) << golden.error().full_message() << " (UPDATE_GOLDEN=1 writes it)";
   EXPECT_EQ(text, *golden) << name << " (UPDATE_GOLDEN=1 writes it)";
 }
 

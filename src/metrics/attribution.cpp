@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
+#include "base/file.h"
 #include "base/text.h"
+#include "metrics/pods.h"
 
 namespace gpulet::metrics {
 namespace {
@@ -75,7 +78,8 @@ void sort_shares(std::vector<std::string>& shares) {
   });
 }
 
-Holder& hold(std::vector<Holder>& holders, const ContainerDevices& container, const std::string& share) {
+Holder& add_holder(std::vector<Holder>& holders, const ContainerDevices& container,
+                   const std::string& share) {
   auto at = std::lower_bound(holders.begin(), holders.end(), container.pod,
                              [](const Holder& holder, const PodName& pod) { return holder.pod < pod; });
   if (at == holders.end() || at->pod != container.pod) at = holders.insert(at, Holder{container.pod, {}, {}});
@@ -111,7 +115,7 @@ void fit(std::vector<double>& parts, double whole) {
 
 }  // namespace
 
-std::optional<DevicePlace> place_of(const DeviceId& id, const inventory::Snapshot& snapshot) {
+std::optional<DeviceShare> resolve_device_id(const DeviceId& id, const inventory::Snapshot& snapshot) {
   std::string_view text = id.str();
   std::string share;
   for (const std::string_view mark : {"::", "/vgpu"}) {
@@ -132,23 +136,23 @@ std::optional<DevicePlace> place_of(const DeviceId& id, const inventory::Snapsho
     if (snapshot.find(uuid) != nullptr || is_mig_device(uuid, snapshot)) device = uuid;
   }
   if (!device) return std::nullopt;
-  return DevicePlace{*device, std::move(share)};
+  return DeviceShare{*device, std::move(share)};
 }
 
-Holders holders_of(std::span<const ContainerDevices> containers, const inventory::Snapshot& snapshot) {
+Holders find_holders(std::span<const ContainerDevices> containers, const inventory::Snapshot& snapshot) {
   Holders all;
   for (const auto& container : containers) {
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) {
-        const auto place = place_of(id, snapshot);
+        const auto place = resolve_device_id(id, snapshot);
         if (!place) continue;
-        auto& held = hold(all[place->device], container, place->share).held;
-        const Held one{resource, container.container, place->share};
+        auto& held = add_holder(all[place->device], container, place->share).held_shares;
+        const HeldShare one{resource, container.container, place->share};
         const auto at = std::lower_bound(held.begin(), held.end(), one);
         if (at == held.end() || *at != one) held.insert(at, one);
         const Gpu* gpu = snapshot.find(place->device);
         if (gpu == nullptr || !gpu->mig_enabled) continue;
-        for (const auto& mig : gpu->mig_devices) hold(all[mig.uuid], container, place->share);
+        for (const auto& mig : gpu->mig_devices) add_holder(all[mig.uuid], container, place->share);
       }
     }
   }
@@ -161,14 +165,14 @@ Holders holders_of(std::span<const ContainerDevices> containers, const inventory
   return all;
 }
 
-std::optional<PodName> pod_of(std::span<const std::string> uids, const PodUids& known) {
+std::optional<PodName> find_pod(std::span<const std::string> uids, const PodByUid& known) {
   for (const auto& uid : uids) {
     if (const auto found = known.find(uid); found != known.end()) return found->second;
   }
   return std::nullopt;
 }
 
-Shares attribute(const DeviceUse& device, std::span<const Holder> holders, const PodOfProcess& pods) {
+PodShares attribute(const DeviceActivity& device, std::span<const Holder> holders, const PodByPid& pods) {
   // What the processes of each holder have; last what those of other known Pods have.
   std::vector<std::uint64_t> memory(holders.size() + 1);
   std::vector<double> busy(holders.size() + 1);
@@ -186,20 +190,69 @@ Shares attribute(const DeviceUse& device, std::span<const Holder> holders, const
   fit(memory, device.memory.value);
   fit(busy, whole);
 
-  Shares shares;
-  shares.known = holders.size() < 2 || any_known || device.processes.empty();
-  shares.busy_known = shares.known && (holders.size() < 2 || device.times);
-  shares.rest_memory = device.memory;
-  shares.rest_busy = whole;
+  PodShares shares;
+  shares.is_known = holders.size() < 2 || any_known || device.processes.empty();
+  shares.is_busy_known = shares.is_known && (holders.size() < 2 || device.has_process_times);
+  shares.unattributed_memory = device.memory;
+  shares.unattributed_busy = whole;
   for (std::size_t i = 0; i < holders.size(); ++i) {
     const bool alone = holders.size() == 1;
-    PodUse use{holders[i], Bytes{alone ? device.memory.value - memory[1] : memory[i]},
-               alone ? std::max(0.0, whole - busy[1]) : busy[i]};
-    shares.rest_memory.value -= use.memory.value;
-    shares.rest_busy = std::max(0.0, shares.rest_busy - use.busy);
+    PodShare use{holders[i], Bytes{alone ? device.memory.value - memory[1] : memory[i]},
+                 alone ? std::max(0.0, whole - busy[1]) : busy[i]};
+    shares.unattributed_memory.value -= use.memory.value;
+    shares.unattributed_busy = std::max(0.0, shares.unattributed_busy - use.busy);
     shares.pods.push_back(std::move(use));
   }
   return shares;
+}
+
+Result<PodByUid> read_pod_uids(const std::string& directory) {
+  PodByUid pods;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    if (auto pod = parse_log_directory(at->path().filename().string())) pods[pod->uid] = std::move(pod->pod);
+  }
+  if (error) return fail(errno_error("cannot be read", error.value(), directory));
+  return pods;
+}
+
+CgroupsByPid read_cgroups(const GpuSample& gpu, const std::string& proc) {
+  CgroupsByPid found;
+  const auto read = [&](const std::vector<ProcessSample>& processes) {
+    for (const auto& process : processes) {
+      if (found.contains(process.pid)) continue;
+      const auto cgroups = read_file(proc + "/" + std::to_string(process.pid) + "/cgroup", kMaxCgroupBytes);
+      if (!cgroups) continue;
+      auto uids = pod_uids(*cgroups);
+      if (!uids.empty()) found[process.pid] = std::move(uids);
+    }
+  };
+  read(gpu.processes);
+  for (const auto& instance : gpu.instances) {
+    for (const auto& device : instance.devices) read(device.processes);
+  }
+  return found;
+}
+
+void read_process_names(GpuSample& gpu, const std::string& proc) {
+  constexpr std::size_t kMostNameBytes = 64;
+  const auto read = [&](std::vector<ProcessSample>& processes) {
+    for (auto& process : processes) {
+      const auto name = read_file(proc + "/" + std::to_string(process.pid) + "/comm", kMostNameBytes);
+      if (name) process.name = text::trim(*name);
+    }
+  };
+  read(gpu.processes);
+  for (auto& instance : gpu.instances) {
+    for (auto& device : instance.devices) read(device.processes);
+  }
+}
+
+void match_processes_to_pods(const CgroupsByPid& cgroups, const PodByUid& known, PodByPid& pods) {
+  for (const auto& [pid, uids] : cgroups) {
+    if (auto pod = find_pod(uids, known)) pods[pid] = std::move(*pod);
+  }
 }
 
 }  // namespace gpulet::metrics

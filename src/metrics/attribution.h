@@ -1,10 +1,11 @@
-// Who uses a GPU or MIG device: the Pods that hold it by the kubelet's word, and how much of its memory and
-// time each of them has, by its processes. Pure.
+// Attributes the use of a GPU or MIG device to Pods: which Pods hold it (PodResources), and how much of its
+// memory and time each has (its processes). Pure but for the readers of /proc and the Pod log directories at
+// the end.
 //
-// One Pod on a device: all that the device does is its, but for what another Pod is known to do there.
-// Several: each has what its own processes have, an idle one zero, and the rest is nobody's (the driver's own
-// memory, processes of no Pod that holds the device, or of none that is known). What the Pods and the rest
-// have is always what the device has.
+// One Pod on a device: all activity is its own, except what processes of another known Pod do. Several Pods:
+// each has the activity of its own processes, an idle one zero; the rest is unattributed (the driver's own
+// memory, processes of no known Pod or of one that does not hold the device). The Pods and the rest always
+// add up to the device.
 #pragma once
 
 #include <cstdint>
@@ -14,80 +15,90 @@
 #include <string>
 #include <vector>
 
-#include "base/strong.h"
+#include "base/result.h"
+#include "base/types.h"
 #include "inventory/snapshot.h"
-#include "metrics/cgroups.h"
-#include "metrics/sample.h"
+#include "metrics/fields.h"
+#include "metrics/pods.h"
 
 namespace gpulet::metrics {
 
-// What one container holds, as the kubelet's PodResources tell.
-struct ContainerDevices {
-  PodName pod;
-  std::string container;
-  std::map<ResourceName, std::vector<DeviceId>> devices;
-};
-
-// What a device id names: the device, and which share of it ("" for all of it).
-struct DevicePlace {
+// A device, and a share of it ("": the whole device).
+struct DeviceShare {
   DeviceUuid device;
   std::string share;
-  friend bool operator==(const DevicePlace&, const DevicePlace&) = default;
+  friend bool operator==(const DeviceShare&, const DeviceShare&) = default;
 };
-// nullopt when it names none of this node's devices. Forms: "GPU-UUID", "MIG-UUID", the old
+// Resolves a device id; nullopt if this node has no such device. Forms: "GPU-UUID", "MIG-UUID", the old
 // "MIG-GPU-UUID/GI/CI", each with "::N" for a share of it; GKE's "nvidiaM", "nvidiaM/giG", each with "/vgpuN"
 // (M is the device's minor number). Source: NVIDIA's device plugin, GKE's device plugin, dcgm-exporter's
 // transformation.
-std::optional<DevicePlace> place_of(const DeviceId& id, const inventory::Snapshot& snapshot);
+std::optional<DeviceShare> resolve_device_id(const DeviceId& id, const inventory::Snapshot& snapshot);
 
-// What a container holds of a device.
-struct Held {
+// A container's share of a device.
+struct HeldShare {
   ResourceName resource;
   std::string container;
-  std::string share;  // "" for all of it
-  friend auto operator<=>(const Held&, const Held&) = default;
+  std::string share;  // "": the whole device
+  friend auto operator<=>(const HeldShare&, const HeldShare&) = default;
 };
 // A Pod on a device.
 struct Holder {
   PodName pod;
-  std::vector<std::string> containers;  // that hold it, sorted
-  std::vector<std::string> shares;      // of a shared device, sorted as numbers
-  std::vector<Held> held{};             // sorted; of a MIG device that it holds with its GPU none
+  std::vector<std::string> containers;   // holders of the device, sorted
+  std::vector<std::string> shares;       // of a shared device, sorted as numbers
+  std::vector<HeldShare> held_shares{};  // sorted; empty for a MIG device that it holds through its GPU
   friend bool operator==(const Holder&, const Holder&) = default;
 };
-// By device, each list by Pod. Whoever holds a GPU in MIG mode as a whole holds its MIG devices.
+// By device, each list sorted by Pod. A holder of a whole GPU in MIG mode holds its MIG devices.
 using Holders = std::map<DeviceUuid, std::vector<Holder>>;
-Holders holders_of(std::span<const ContainerDevices> containers, const inventory::Snapshot& snapshot);
+Holders find_holders(std::span<const ContainerDevices> containers, const inventory::Snapshot& snapshot);
 
 // The Pods of this node by UID.
-using PodUids = std::map<std::string, PodName>;
-// The Pod of each process, by pid: of the UIDs that its cgroups name, the first that is known.
-using PodOfProcess = std::map<unsigned, PodName>;
-std::optional<PodName> pod_of(std::span<const std::string> uids, const PodUids& known);
+using PodByUid = std::map<std::string, PodName>;
+// The Pod of each process: the first known UID of its cgroups.
+using PodByPid = std::map<unsigned, PodName>;
+std::optional<PodName> find_pod(std::span<const std::string> uids, const PodByUid& known);
 
-struct DeviceUse {
-  Bytes memory;       // in use on the device
-  double busy = 0;    // percent of its time
-  bool times = true;  // whether the driver tells how busy each process is: not in MIG mode
+struct DeviceActivity {
+  Bytes memory;                   // in use on the device
+  double busy = 0;                // percent of its time
+  bool has_process_times = true;  // whether the driver reports the busy time of processes; not in MIG mode
   std::vector<ProcessSample> processes;
 };
-struct PodUse {
+struct PodShare {
   Holder holder;
   Bytes memory;
   double busy = 0;
 };
-struct Shares {
-  std::vector<PodUse> pods;  // as the holders
-  Bytes rest_memory;
-  double rest_busy = 0;
-  // false: several Pods and not one process of which it is known whose it is, though there are some: what
-  // each Pod has is not known, and all is in the rest.
-  bool known = true;
-  bool busy_known = true;  // the same of their time alone
+struct PodShares {
+  std::vector<PodShare> pods;  // as the holders
+  Bytes unattributed_memory;
+  double unattributed_busy = 0;
+  // false: several Pods, and no process can be attributed; everything is in the rest.
+  bool is_known = true;
+  bool is_busy_known = true;  // the same for busy time alone
 };
-// Memory adds up to the byte; time to a rounding error. More memory or time of processes than the device has
-// (they were not asked in one instant) is scaled down to it, in proportion. The order of nothing matters but
-// of `holders`.
-Shares attribute(const DeviceUse& device, std::span<const Holder> holders, const PodOfProcess& pods);
+// Memory adds up to the byte, time up to a rounding error. If the processes have more memory or time than the
+// device (the calls are not simultaneous), it is scaled down in proportion. Only the order of `holders`
+// matters.
+PodShares attribute(const DeviceActivity& device, std::span<const Holder> holders, const PodByPid& pods);
+
+// Processes and their Pods. The driver reports host pids: without hostPID no process is found.
+
+// Reads the Pods of this node from the kubelet's log directories (usually /var/log/pods). Errors: those of
+// opening the directory.
+Result<PodByUid> read_pod_uids(const std::string& directory);
+
+// The Pod UIDs in the cgroups of each process, by pid.
+using CgroupsByPid = std::map<unsigned, std::vector<std::string>>;
+// Reads `proc`/PID/cgroup of each process of a GPU and its MIG devices. Processes that have ended are absent.
+CgroupsByPid read_cgroups(const GpuSample& gpu, const std::string& proc = "/proc");
+
+// Fills in process names from `proc`/PID/comm; never reads arguments or environment.
+void read_process_names(GpuSample& gpu, const std::string& proc = "/proc");
+
+// Adds the known Pod of each process to `pods`.
+void match_processes_to_pods(const CgroupsByPid& cgroups, const PodByUid& known, PodByPid& pods);
 
 }  // namespace gpulet::metrics

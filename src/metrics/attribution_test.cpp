@@ -1,10 +1,12 @@
-#include "metrics/attribution.h"
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include <algorithm>
-
+#include "metrics/attribution.h"
 #include "metrics/test_pods.h"
 
 namespace gpulet::metrics {
@@ -41,7 +43,7 @@ ProcessSample process(unsigned pid, std::optional<std::uint64_t> bytes, double s
 }
 
 std::string place(const std::string& id) {
-  const auto found = place_of(DeviceId(id), machine());
+  const auto found = resolve_device_id(DeviceId(id), machine());
   return found ? found->device.str() + "|" + found->share : "none";
 }
 
@@ -72,10 +74,10 @@ TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
       container(kTrain, "b", {"GPU-0::10", "GPU-0::9", "GPU-1"}),
       container(kServe, "main", {"GPU-0::1", "GPU-7"}), container(kTrain, "a", {"GPU-0::2", "GPU-0::2"}),
       container(kOther, "x", {"GPU-2"})};
-  const auto holders = holders_of(containers, machine());
+  const auto holders = find_holders(containers, machine());
   const ResourceName gpus("nvidia.com/gpu");
   const auto held = [&](const std::string& name, const std::string& share) {
-    return Held{gpus, name, share};
+    return HeldShare{gpus, name, share};
   };
   const Holders wanted = {
       {DeviceUuid("GPU-0"),
@@ -91,73 +93,75 @@ TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
 
 TEST(Attribution, OnePodHasAllButWhatAnotherIsKnownToDo) {
   const std::vector<Holder> holders = {holder(kTrain)};
-  DeviceUse device{Bytes{1000}, 80, true, {process(1, 300, 50), process(2, 200, 10), process(3, 100, 5)}};
-  const PodOfProcess pods = {{1, kTrain}, {3, kOther}};
+  DeviceActivity device{
+      Bytes{1000}, 80, true, {process(1, 300, 50), process(2, 200, 10), process(3, 100, 5)}};
+  const PodByPid pods = {{1, kTrain}, {3, kOther}};
   const auto shares = attribute(device, holders, pods);
   ASSERT_EQ(shares.pods.size(), 1u);
   EXPECT_EQ(shares.pods[0].memory, Bytes{900});
   EXPECT_DOUBLE_EQ(shares.pods[0].busy, 75);
-  EXPECT_EQ(shares.rest_memory, Bytes{100});
-  EXPECT_DOUBLE_EQ(shares.rest_busy, 5);
+  EXPECT_EQ(shares.unattributed_memory, Bytes{100});
+  EXPECT_DOUBLE_EQ(shares.unattributed_busy, 5);
   EXPECT_EQ(attribute(device, holders, {}).pods[0].memory, Bytes{1000})
       << "without a single process known too";
 }
 
 TEST(Attribution, ManyPodsHaveTheirOwnAndTheIdleNothing) {
   const std::vector<Holder> holders = {holder({"a", "idle"}), holder(kServe), holder(kTrain)};
-  const DeviceUse device{Bytes{1000},
-                         80,
-                         true,
-                         {process(1, 300, 50), process(2, 200, 10), process(3, {}, 5), process(4, 50, 1)}};
+  const DeviceActivity device{
+      Bytes{1000},
+      80,
+      true,
+      {process(1, 300, 50), process(2, 200, 10), process(3, {}, 5), process(4, 50, 1)}};
   const auto shares = attribute(device, holders, {{1, kTrain}, {2, kServe}, {3, kServe}, {4, kOther}});
-  EXPECT_TRUE(shares.known);
+  EXPECT_TRUE(shares.is_known);
   EXPECT_EQ(shares.pods[0].memory, Bytes{0});
   EXPECT_DOUBLE_EQ(shares.pods[0].busy, 0);
   EXPECT_EQ(shares.pods[1].memory, Bytes{200});
   EXPECT_DOUBLE_EQ(shares.pods[1].busy, 15);
   EXPECT_EQ(shares.pods[2].memory, Bytes{300});
   EXPECT_DOUBLE_EQ(shares.pods[2].busy, 50);
-  EXPECT_EQ(shares.rest_memory, Bytes{500});
-  EXPECT_DOUBLE_EQ(shares.rest_busy, 15);
+  EXPECT_EQ(shares.unattributed_memory, Bytes{500});
+  EXPECT_DOUBLE_EQ(shares.unattributed_busy, 15);
 }
 
 TEST(Attribution, MoreThanTheDeviceHasIsScaledDown) {
   const std::vector<Holder> holders = {holder(kServe), holder(kTrain)};
-  const DeviceUse device{Bytes{100}, 90, true, {process(1, 300, 100), process(2, 100, 80)}};
+  const DeviceActivity device{Bytes{100}, 90, true, {process(1, 300, 100), process(2, 100, 80)}};
   const auto shares = attribute(device, holders, {{1, kServe}, {2, kTrain}});
   EXPECT_EQ(shares.pods[0].memory, Bytes{75});
   EXPECT_EQ(shares.pods[1].memory, Bytes{25});
   EXPECT_DOUBLE_EQ(shares.pods[0].busy, 50);
   EXPECT_DOUBLE_EQ(shares.pods[1].busy, 40);
-  EXPECT_EQ(shares.rest_memory, Bytes{0});
+  EXPECT_EQ(shares.unattributed_memory, Bytes{0});
 }
 
 TEST(Attribution, WhatNobodyKnowsIsSaid) {
   const std::vector<Holder> two = {holder(kServe), holder(kTrain)};
-  DeviceUse device{Bytes{100}, 90, true, {process(1, 50, 40)}};
-  EXPECT_FALSE(attribute(device, two, {}).known);
-  EXPECT_TRUE(attribute(device, two, {{1, kOther}}).known);
-  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).known);
-  EXPECT_TRUE(attribute({Bytes{100}, 0, true, {}}, two, {}).known) << "nothing runs: each has nothing";
-  EXPECT_EQ(attribute(device, {}, {{1, kOther}}).rest_memory, Bytes{100});
-  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).busy_known);
-  device.times = false;
-  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).known);
-  EXPECT_FALSE(attribute(device, two, {{1, kTrain}}).busy_known);
-  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).busy_known);
+  DeviceActivity device{Bytes{100}, 90, true, {process(1, 50, 40)}};
+  EXPECT_FALSE(attribute(device, two, {}).is_known);
+  EXPECT_TRUE(attribute(device, two, {{1, kOther}}).is_known);
+  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).is_known);
+  EXPECT_TRUE(attribute({Bytes{100}, 0, true, {}}, two, {}).is_known) << "nothing runs: each has nothing";
+  EXPECT_EQ(attribute(device, {}, {{1, kOther}}).unattributed_memory, Bytes{100});
+  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).is_busy_known);
+  device.has_process_times = false;
+  EXPECT_TRUE(attribute(device, two, {{1, kTrain}}).is_known);
+  EXPECT_FALSE(attribute(device, two, {{1, kTrain}}).is_busy_known);
+  EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).is_busy_known);
 }
 
 TEST(Attribution, ThePodIsTheFirstThatIsKnown) {
-  const PodUids known = {{"u1", kTrain}, {"u2", kServe}};
+  const PodByUid known = {{"u1", kTrain}, {"u2", kServe}};
   const std::vector<std::string> nested = {"u0", "u2", "u1"};
-  EXPECT_EQ(pod_of(nested, known), kServe);
-  EXPECT_EQ(pod_of({nested.data(), 1}, known), std::nullopt);
+  EXPECT_EQ(find_pod(nested, known), kServe);
+  EXPECT_EQ(find_pod({nested.data(), 1}, known), std::nullopt);
 }
 
 struct World {
-  DeviceUse device;
+  DeviceActivity device;
   std::vector<Holder> holders;
-  PodOfProcess pods;
+  PodByPid pods;
 };
 
 World any_world() {
@@ -183,15 +187,15 @@ World any_world() {
 RC_GTEST_PROP(AttributionProperties, TheSumIsTheDevices, ()) {
   const auto world = any_world();
   const auto shares = attribute(world.device, world.holders, world.pods);
-  std::uint64_t memory = shares.rest_memory.value;
-  double busy = shares.rest_busy;
+  std::uint64_t memory = shares.unattributed_memory.value;
+  double busy = shares.unattributed_busy;
   for (const auto& pod : shares.pods) {
     RC_ASSERT(pod.memory <= world.device.memory);
     RC_ASSERT(pod.busy >= 0);
     memory += pod.memory.value;
     busy += pod.busy;
   }
-  RC_ASSERT(shares.rest_busy >= 0);
+  RC_ASSERT(shares.unattributed_busy >= 0);
   RC_ASSERT(memory == world.device.memory.value);
   RC_ASSERT(std::abs(busy - world.device.busy) < 1e-9);
 }
@@ -219,9 +223,64 @@ RC_GTEST_PROP(AttributionProperties, TheOrderOfProcessesDoesNotMatter, ()) {
   const auto before = attribute(world.device, world.holders, world.pods);
   std::reverse(world.device.processes.begin(), world.device.processes.end());
   const auto after = attribute(world.device, world.holders, world.pods);
-  RC_ASSERT(before.rest_memory == after.rest_memory);
+  RC_ASSERT(before.unattributed_memory == after.unattributed_memory);
   for (std::size_t i = 0; i < before.pods.size(); ++i)
     RC_ASSERT(before.pods[i].memory == after.pods[i].memory);
+}
+
+}  // namespace
+
+namespace {
+
+const std::string kHolderUid = "0b1d2a3c-4d5e-4f60-8172-93a4b5c6d7e8";
+
+class ProcessesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char directory[] = "/tmp/gpulet-metrics-XXXXXX";
+    ASSERT_NE(::mkdtemp(directory), nullptr);
+    directory_ = directory;
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  void process(unsigned pid, const std::string& cgroup) {
+    std::filesystem::create_directories(directory_ + "/proc/" + std::to_string(pid));
+    std::ofstream(directory_ + "/proc/" + std::to_string(pid) + "/cgroup") << cgroup;
+  }
+  std::string directory_;
+};
+
+TEST_F(ProcessesTest, FromTheirCgroupsToTheirPods) {
+  std::filesystem::create_directories(directory_ + "/logs/default_train_" + kHolderUid);
+  std::filesystem::create_directories(directory_ + "/logs/something-else");
+  const auto known = read_pod_uids(directory_ + "/logs");
+  ASSERT_TRUE(known) << known.error().full_message();
+  const PodName train{"default", "train"};
+  EXPECT_EQ(*known, (PodByUid{{kHolderUid, train}}));
+  process(1, "0::/kubepods/pod" + kHolderUid + "/c\n");
+  process(2, "0::/user.slice\n");
+  process(3, "0::/kubepods/pod" + kHolderUid + "/d\n");
+  GpuSample gpu;
+  gpu.processes = {{1, {}, 0}, {2, {}, 0}, {9, {}, 0}};
+  gpu.instances.resize(1);
+  gpu.instances[0].devices = {{DeviceUuid("MIG-a"), 0, {{3, {}, 0}}}};
+  const auto cgroups = read_cgroups(gpu, directory_ + "/proc");
+  EXPECT_EQ(cgroups, (CgroupsByPid{{1, {kHolderUid}}, {3, {kHolderUid}}}));
+  std::ofstream(directory_ + "/proc/3/comm") << "pt_main_thread\n";
+  read_process_names(gpu, directory_ + "/proc");
+  EXPECT_EQ(gpu.instances[0].devices[0].processes[0].name, "pt_main_thread");
+  EXPECT_EQ(gpu.processes[0].name, "");
+  PodByPid pods;
+  match_processes_to_pods(cgroups, {}, pods);
+  EXPECT_TRUE(pods.empty());
+  match_processes_to_pods(cgroups, *known, pods);
+  EXPECT_EQ(pods, (PodByPid{{1, train}, {3, train}}));
+}
+
+TEST_F(ProcessesTest, AFolderThatIsNotThereSaysSo) {
+  const auto missing = read_pod_uids(directory_ + "/nothing");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+  EXPECT_EQ(missing.error().subject(), directory_ + "/nothing");
 }
 
 }  // namespace

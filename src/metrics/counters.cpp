@@ -9,10 +9,78 @@
 namespace gpulet::metrics {
 namespace {
 
+constexpr unsigned kMostNumber = 4095;
+
+std::optional<unsigned> parse_index(std::string_view text) {
+  const auto value = text::parse_unsigned(text);
+  if (!value || *value > kMostNumber) return std::nullopt;
+  return static_cast<unsigned>(*value);
+}
+
+std::optional<std::pair<unsigned, unsigned>> range(std::string_view text) {
+  const auto ends = text::split(text, '-');
+  if (ends.empty() || ends.size() > 2) return std::nullopt;
+  const auto first = parse_index(ends.front());
+  const auto last = parse_index(ends.back());
+  if (!first || !last || *first > *last) return std::nullopt;
+  return std::pair(*first, *last);
+}
+
+}  // namespace
+
+Result<DeviceFilter> DeviceFilter::parse_filter(std::string_view text, const std::string& about) {
+  const auto wrong = [&] {
+    return fail(Code::kInvalidArgument,
+                "'" + std::string(text.substr(0, 64)) +
+                    "' is not a device filter; expected f, g or i, or with numbers g:0,2-4 or i:1,3-5",
+                about);
+  };
+  DeviceFilter shown;
+  if (text.empty()) return wrong();
+  switch (text.front()) {
+    case 'f':
+      break;
+    case 'g':
+      shown.scope_ = Scope::kGpus;
+      break;
+    case 'i':
+      shown.scope_ = Scope::kInstances;
+      break;
+    default:
+      return wrong();
+  }
+  if (text.size() == 1) return shown;
+  if (text[1] != ':' || shown.scope_ == Scope::kFlexible) return wrong();
+  const auto items = text::split(text.substr(2), ',');
+  if (items.empty()) return wrong();
+  for (const auto& item : items) {
+    const auto one = range(item);
+    if (!one) return wrong();
+    shown.ranges_.push_back(*one);
+  }
+  return shown;
+}
+
+bool DeviceFilter::in_ranges(unsigned number) const {
+  return ranges_.empty() || std::ranges::any_of(ranges_, [&](const auto& range) {
+           return range.first <= number && number <= range.second;
+         });
+}
+
+bool DeviceFilter::includes_gpu(unsigned index, bool mig) const {
+  return (scope_ == Scope::kFlexible && !mig) || (scope_ == Scope::kGpus && in_ranges(index));
+}
+
+bool DeviceFilter::includes_instance(unsigned id) const {
+  return scope_ == Scope::kFlexible || (scope_ == Scope::kInstances && in_ranges(id));
+}
+
+namespace {
+
 constexpr std::size_t kColumns = 3;
 constexpr std::size_t kMostShown = 80;  // of a bad value, in the error
 
-std::string shown(std::string_view text) {
+std::string quoted_excerpt(std::string_view text) {
   std::string result = "\"";
   for (const char c : text.substr(0, kMostShown)) result += c >= ' ' && c != '\x7f' ? c : '?';
   return result + (text.size() > kMostShown ? "…\"" : "\"");
@@ -62,7 +130,7 @@ std::string nearest_name(std::string_view name) {
 
 std::optional<Type> type_of(std::string_view text) {
   for (const Type type : {Type::kGauge, Type::kCounter, Type::kLabel}) {
-    if (name(type) == text) return type;
+    if (type_name(type) == text) return type;
   }
   return std::nullopt;
 }
@@ -72,29 +140,28 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
   const auto columns = columns_of(row);
   if (!columns) return "a quote is not closed";
   if (columns->size() != kColumns) {
-    return std::to_string(columns->size()) + " columns, 3 would do: FIELD, TYPE, HELP" +
+    return std::to_string(columns->size()) + " columns, expected 3: FIELD, TYPE, HELP" +
            (columns->size() > kColumns ? " (a help text with a comma goes in double quotes)" : "");
   }
   const std::string &name = columns->at(0), &type_text = columns->at(1), &help = columns->at(2);
   const auto left_out = [&](std::string_view why) {
-    counters.left_out.push_back("line " + std::to_string(line) + ": " + name + ": " + std::string(why));
+    counters.unserved.push_back("line " + std::to_string(line) + ": " + name + ": " + std::string(why));
   };
   const FieldInfo* field = find_field(name);
   if (field == nullptr) {
-    if (const auto reason = reason_absent(name)) {
+    if (const auto reason = unserved_reason(name)) {
       left_out("not served: " + std::string(*reason));
       return "";
     }
     const auto near = nearest_name(name);
     if (!near.empty() || !(name.starts_with("DCGM_FI_") || name.starts_with("DCGM_EXP_")))
-      return shown(name) + " is no field of DCGM" + near;
+      return quoted_excerpt(name) + " is no field of DCGM" + near;
     left_out("not served: NVML does not have it, or gpulet does not know it");
     return "";
   }
   const auto type = type_of(type_text);
-  if (!type) return shown(type_text) + " is no type: gauge, counter or label would do";
-  if (field->type == Type::kLabel && *type != Type::kLabel)
-    return name + " is a text: the type label would do";
+  if (!type) return quoted_excerpt(type_text) + " is not a type; expected gauge, counter or label";
+  if (field->type == Type::kLabel && *type != Type::kLabel) return name + " is a text; expected type label";
   const bool twice = std::any_of(counters.all.begin(), counters.all.end(),
                                  [&](const Counter& other) { return other.name == name; });
   if (twice) {
@@ -117,9 +184,9 @@ Counters default_counters() {
 }
 
 Result<Counters> parse_counters(std::string_view text, const std::string& about) {
-  if (text.size() > kMostCountersBytes) {
+  if (text.size() > kMaxCountersBytes) {
     return fail(Code::kInvalidArgument,
-                "more than " + std::to_string(kMostCountersBytes >> 20) + " MiB: no list of counters", about);
+                "more than " + std::to_string(kMaxCountersBytes >> 20) + " MiB: no list of counters", about);
   }
   Counters counters;
   std::size_t line = 0;
@@ -133,9 +200,9 @@ Result<Counters> parse_counters(std::string_view text, const std::string& about)
     if (!wrong.empty())
       return fail(Code::kInvalidArgument, "line " + std::to_string(line) + ": " + wrong, about);
   }
-  if (counters.all.empty() && counters.left_out.empty()) {
+  if (counters.all.empty() && counters.unserved.empty()) {
     return fail(Code::kInvalidArgument,
-                "no counters: rows as \"DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\" would do",
+                "no counters; expected rows such as \"DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\"",
                 about);
   }
   std::sort(counters.all.begin(), counters.all.end(), [](const Counter& a, const Counter& b) {

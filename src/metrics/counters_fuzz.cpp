@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& counter : counters->all) {
     if (!names.insert(counter.name).second || find_field(counter.name) == nullptr) std::abort();
   }
-  for (const auto& line : counters->left_out) {
+  for (const auto& line : counters->unserved) {
     if (line.find('\n') != std::string::npos) std::abort();
   }
   return 0;

@@ -1,18 +1,62 @@
-#include "metrics/counters.h"
-
 #include <gtest/gtest.h>
+
+#include "metrics/counters.h"
 
 namespace gpulet::metrics {
 namespace {
 
+DeviceFilter shown(std::string_view text) {
+  auto parsed = DeviceFilter::parse_filter(text, "--metrics-devices");
+  EXPECT_TRUE(parsed) << parsed.error().full_message();
+  return parsed.value_or(DeviceFilter());
+}
+
+TEST(Shown, ByDefaultAGpuOrItsInstances) {
+  EXPECT_EQ(shown("f"), DeviceFilter());
+  EXPECT_TRUE(DeviceFilter().includes_gpu(3, false));
+  EXPECT_FALSE(DeviceFilter().includes_gpu(3, true));
+  EXPECT_TRUE(DeviceFilter().includes_instance(7));
+}
+
+TEST(Shown, GpusAlsoInMigMode) {
+  const auto all = shown("g");
+  EXPECT_TRUE(all.includes_gpu(0, false) && all.includes_gpu(15, true));
+  EXPECT_FALSE(all.includes_instance(0));
+  const auto some = shown("g:0,2-4");
+  for (const unsigned index : {0u, 2u, 3u, 4u}) EXPECT_TRUE(some.includes_gpu(index, false)) << index;
+  for (const unsigned index : {1u, 5u}) EXPECT_FALSE(some.includes_gpu(index, false)) << index;
+}
+
+TEST(Shown, InstancesAlone) {
+  const auto all = shown("i");
+  EXPECT_TRUE(all.includes_instance(13));
+  EXPECT_FALSE(all.includes_gpu(0, false) || all.includes_gpu(0, true));
+  const auto some = shown("i:1,3-5");
+  EXPECT_TRUE(some.includes_instance(1) && some.includes_instance(4));
+  EXPECT_FALSE(some.includes_instance(2) || some.includes_instance(6));
+}
+
+TEST(Shown, WhatIsNoneIsSaid) {
+  for (const char* text :
+       {"", "x", "F", "f:0", "g:", "g0", "g:0,", "g:a", "g:3-1", "g:1-2-3", "i:-1", "g:99999", "g+i"})
+    EXPECT_FALSE(DeviceFilter::parse_filter(text, "--metrics-devices")) << text;
+  EXPECT_EQ(DeviceFilter::parse_filter("gpu", "--metrics-devices").error().full_message(),
+            "--metrics-devices: 'gpu' is not a device filter; expected f, g or i, or with numbers g:0,2-4 or "
+            "i:1,3-5");
+}
+
+}  // namespace
+
+namespace {
+
 std::string error_of(const std::string& text) {
   const auto counters = parse_counters(text, "counters.csv");
-  return counters ? "" : counters.error().text();
+  return counters ? "" : counters.error().full_message();
 }
 
 Counters parsed(const std::string& text) {
   auto counters = parse_counters(text, "counters.csv");
-  EXPECT_TRUE(counters) << counters.error().text();
+  EXPECT_TRUE(counters) << counters.error().full_message();
   return counters.value_or(Counters{});
 }
 
@@ -29,7 +73,7 @@ TEST(Counters, AFileAsTheExporterShipsIt) {
       {Field::kSmClock, Type::kGauge, "DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz)."},
       {Field::kDecoderUtil, Type::kGauge, "DCGM_FI_DEV_DEC_UTIL", "Decoder utilization (in %)."}};
   EXPECT_EQ(counters.all, wanted);
-  EXPECT_TRUE(counters.left_out.empty());
+  EXPECT_TRUE(counters.unserved.empty());
 }
 
 TEST(Counters, TheFilesTypesNamesAndHelpStand) {
@@ -57,7 +101,7 @@ TEST(Counters, WhatNvmlDoesNotHaveIsLeftOutAndSaid) {
       "line 3: DCGM_FI_DEV_GPU_TEMP: it is already there, the first row counts",
       "line 4: DCGM_FI_SOMETHING_OF_NEXT_YEAR: not served: NVML does not have it, or gpulet does not know "
       "it"};
-  EXPECT_EQ(counters.left_out, wanted);
+  EXPECT_EQ(counters.unserved, wanted);
   EXPECT_TRUE(parsed("DCGM_FI_DEV_DIAG_STATUS, gauge, x").all.empty());
 }
 
@@ -68,20 +112,20 @@ TEST(Counters, ABadRowSaysWhatWouldDo) {
   EXPECT_EQ(error_of("node_cpu_seconds, gauge, x"),
             "counters.csv: line 1: \"node_cpu_seconds\" is no field of DCGM");
   EXPECT_EQ(error_of("DCGM_FI_DEV_GPU_TEMP, gauge"),
-            "counters.csv: line 1: 2 columns, 3 would do: FIELD, TYPE, HELP");
+            "counters.csv: line 1: 2 columns, expected 3: FIELD, TYPE, HELP");
   EXPECT_EQ(
       error_of("DCGM_FI_DEV_GPU_TEMP, gauge, warm, very"),
-      "counters.csv: line 1: 4 columns, 3 would do: FIELD, TYPE, HELP (a help text with a comma goes in "
+      "counters.csv: line 1: 4 columns, expected 3: FIELD, TYPE, HELP (a help text with a comma goes in "
       "double quotes)");
   EXPECT_EQ(error_of("DCGM_FI_DEV_GPU_TEMP, Gauge, x"),
-            "counters.csv: line 1: \"Gauge\" is no type: gauge, counter or label would do");
+            "counters.csv: line 1: \"Gauge\" is not a type; expected gauge, counter or label");
   EXPECT_EQ(error_of("DCGM_FI_DEV_GPU_TEMP, gauge, \"x"), "counters.csv: line 1: a quote is not closed");
   EXPECT_EQ(error_of("DCGM_FI_DRIVER_VERSION, gauge, x"),
-            "counters.csv: line 1: DCGM_FI_DRIVER_VERSION is a text: the type label would do");
-  EXPECT_EQ(
-      error_of("# nothing\n"),
-      "counters.csv: no counters: rows as \"DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature (in C).\" would do");
-  EXPECT_EQ(error_of(std::string(kMostCountersBytes + 1, ' ')),
+            "counters.csv: line 1: DCGM_FI_DRIVER_VERSION is a text; expected type label");
+  EXPECT_EQ(error_of("# nothing\n"),
+            "counters.csv: no counters; expected rows such as \"DCGM_FI_DEV_GPU_TEMP, gauge, GPU temperature "
+            "(in C).\"");
+  EXPECT_EQ(error_of(std::string(kMaxCountersBytes + 1, ' ')),
             "counters.csv: more than 1 MiB: no list of counters");
   EXPECT_EQ(error_of("\x01\xff" + std::string(200, 'a') + ", gauge, x").find('\x01'), std::string::npos);
 }
@@ -89,7 +133,7 @@ TEST(Counters, ABadRowSaysWhatWouldDo) {
 TEST(Counters, TheDefaultsAreAFileToo) {
   std::string file;
   for (const auto& counter : default_counters().all) {
-    file += counter.name + ", " + std::string(name(counter.type)) + ", " + counter.help + "\n";
+    file += counter.name + ", " + std::string(type_name(counter.type)) + ", " + counter.help + "\n";
   }
   const auto counters = parsed(file);
   EXPECT_EQ(counters.all, default_counters().all);

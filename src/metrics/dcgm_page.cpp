@@ -17,7 +17,7 @@ std::string number_text(double value) {
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr};
 }
 
-std::string text_of(const Value& value) {
+std::string field_text(const Value& value) {
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
   if (const auto* whole = std::get_if<std::uint64_t>(&value)) return std::to_string(*whole);
   return number_text(std::get<double>(value));
@@ -39,37 +39,38 @@ struct Entity {
       const auto own = instance->values.find(field);
       if (own != instance->values.end()) return &own->second;
       // What each instance has for itself is not the GPU's.
-      if (info(field).of_instance) return nullptr;
+      if (field_info(field).of_instance) return nullptr;
     }
     const auto found = gpu.values.find(field);
     return found == gpu.values.end() ? nullptr : &found->second;
   }
-  const LastXid& xid() const { return instance == nullptr ? gpu.xid : instance->xid; }
-  const EventCounts& counts() const { return instance == nullptr ? gpu.counts : instance->counts; }
+  const LastXid& last_xid() const { return instance == nullptr ? gpu.xid : instance->xid; }
+  const EventCounts& event_counts() const { return instance == nullptr ? gpu.counts : instance->counts; }
 };
 
 // A Pod of an entity, and which of its shares the series is for.
 struct Viewer {
-  const PodUse* use = nullptr;  // null: nobody
+  const PodShare* use = nullptr;  // null: nobody
   std::string share;
 };
 
 // The devices of an entity: the GPU, or the MIG devices of one GPU instance, as one.
 struct EntityUse {
-  std::vector<PodUse> pods;
+  std::vector<PodShare> pods;
   bool known = true, busy_known = true;
 };
 
-EntityUse use_of(const Entity& entity, const Uses& uses) {
+EntityUse use_of(const Entity& entity, const Attribution& uses) {
   EntityUse all;
   const auto add = [&](const DeviceUuid& device) {
     const auto found = uses.devices.find(device);
     if (found == uses.devices.end()) return;
-    all.known = all.known && found->second.known;
-    all.busy_known = all.busy_known && found->second.busy_known;
+    all.known = all.known && found->second.is_known;
+    all.busy_known = all.busy_known && found->second.is_busy_known;
     for (const auto& pod : found->second.pods) {
-      const auto same = std::find_if(all.pods.begin(), all.pods.end(),
-                                     [&](const PodUse& other) { return other.holder.pod == pod.holder.pod; });
+      const auto same = std::find_if(all.pods.begin(), all.pods.end(), [&](const PodShare& other) {
+        return other.holder.pod == pod.holder.pod;
+      });
       if (same == all.pods.end()) {
         all.pods.push_back(pod);
       } else {
@@ -84,29 +85,29 @@ EntityUse use_of(const Entity& entity, const Uses& uses) {
     for (const auto& device : entity.instance->devices) add(device.uuid);
   }
   std::sort(all.pods.begin(), all.pods.end(),
-            [](const PodUse& a, const PodUse& b) { return a.holder.pod < b.holder.pod; });
+            [](const PodShare& a, const PodShare& b) { return a.holder.pod < b.holder.pod; });
   return all;
 }
 
-class Page {
+class DcgmPage {
  public:
-  Page(Exposition& page, const Sample& sample, const Counters& counters, const Uses& uses,
-       const PageOptions& options)
+  DcgmPage(Exposition& page, const Sample& sample, const Counters& counters, const Attribution& uses,
+           const PageOptions& options)
       : page_(page), sample_(sample), counters_(counters), uses_(uses), options_(options) {}
 
-  void add() {
+  void add_gpus() {
     for (const auto& gpu : sample_.gpus) {
-      if (gpu.failed) continue;
-      if (options_.shown.gpu(gpu.index, gpu.mig)) add({gpu, nullptr});
+      if (gpu.error) continue;
+      if (options_.device_filter.includes_gpu(gpu.index, gpu.mig)) add_entity({gpu, nullptr});
       if (!gpu.mig) continue;
       for (const auto& instance : gpu.instances) {
-        if (options_.shown.instance(instance.id)) add({gpu, &instance});
+        if (options_.device_filter.includes_instance(instance.id)) add_entity({gpu, &instance});
       }
     }
   }
 
  private:
-  void add(const Entity& entity) {
+  void add_entity(const Entity& entity) {
     const auto use = use_of(entity, uses_);
     const Named device = device_labels(entity);
     const Named texts = text_labels(entity);
@@ -152,16 +153,16 @@ class Page {
     const auto window = [](std::chrono::milliseconds time) { return std::to_string(time.count()); };
     switch (counter.field) {
       case Field::kXid:
-        each({}, {{"err_code", std::to_string(entity.xid().code)}, {"err_msg", entity.xid().text}},
-             entity.xid().code);
+        each({}, {{"err_code", std::to_string(entity.last_xid().code)}, {"err_msg", entity.last_xid().text}},
+             entity.last_xid().code);
         return true;
       case Field::kXidCount:
-        for (const auto& [xid, count] : entity.counts().xids)
+        for (const auto& [xid, count] : entity.event_counts().xids)
           each({{"window_size_in_ms", window(sample_.windows.xids)}, {"xid", std::to_string(xid)}}, {},
                count);
         return true;
       case Field::kClockEventCount:
-        for (const auto& [event, count] : entity.counts().clock_events)
+        for (const auto& [event, count] : entity.event_counts().clock_events)
           each({{"clock_event", event}, {"window_size_in_ms", window(sample_.windows.clock_events)}}, {},
                count);
         return true;
@@ -198,10 +199,10 @@ class Page {
   void add_value(const Counter& counter, const Exposition::Labels& labels, const Value& value) {
     const auto type = counter.type == Type::kCounter ? Exposition::Type::kCounter : Exposition::Type::kGauge;
     if (const auto* whole = std::get_if<std::uint64_t>(&value)) {
-      page_.add(counter.name, type, counter.help, labels, *whole);
+      page_.add_sample(counter.name, type, counter.help, labels, *whole);
     } else if (const auto* number = std::get_if<double>(&value);
                number != nullptr && std::isfinite(*number)) {
-      page_.add(counter.name, type, counter.help, labels, *number);
+      page_.add_sample(counter.name, type, counter.help, labels, *number);
     }
   }
 
@@ -230,7 +231,7 @@ class Page {
     for (const auto& counter : counters_.all) {
       if (counter.type != Type::kLabel) continue;
       const Value* value = entity.value(counter.field);
-      if (value != nullptr) labels.emplace_back(counter.name, text_of(*value));
+      if (value != nullptr) labels.emplace_back(counter.name, field_text(*value));
     }
     return labels;
   }
@@ -284,15 +285,15 @@ class Page {
   Exposition& page_;
   const Sample& sample_;
   const Counters& counters_;
-  const Uses& uses_;
+  const Attribution& uses_;
   const PageOptions& options_;
 };
 
 }  // namespace
 
-void add_dcgm(Exposition& page, const Sample& sample, const Counters& counters, const Uses& uses,
-              const PageOptions& options) {
-  Page(page, sample, counters, uses, options).add();
+void add_dcgm_metrics(Exposition& page, const Sample& sample, const Counters& counters,
+                      const Attribution& uses, const PageOptions& options) {
+  DcgmPage(page, sample, counters, uses, options).add_gpus();
 }
 
 }  // namespace gpulet::metrics

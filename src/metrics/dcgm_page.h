@@ -1,18 +1,15 @@
-// A sample as dcgm-exporter would show it: DCGM's names and labels, so that dashboards and alerts made for it
+// Renders a sample as dcgm-exporter does, with DCGM's names and labels, so that its dashboards and alerts
 // work.
 //
-// Labels, in their order: gpu, UUID, pci_bus_id, device, modelName, of a GPU instance GPU_I_PROFILE and
-// GPU_I_ID, hostname; then counters of type label and the Pod's own labels, by name; then container,
-// namespace, pod, pod_uid, vgpu and what is the metric's own (err_code, err_msg), by name.
+// Order of labels: gpu, UUID, pci_bus_id, device, modelName, of a GPU instance GPU_I_PROFILE and GPU_I_ID,
+// hostname; then counters of type label and the Pod's labels, by name; then container, namespace, pod,
+// pod_uid, vgpu and the metric's own labels (err_code, err_msg), by name.
 //
-// A GPU in MIG mode is shown as its GPU instances, each with the GPU's values where it has none of its own,
-// unless Shown says otherwise.
-// Of a device that one Pod holds, each series has that Pod's labels. Of one that several hold, FB_USED and
-// GPU_UTIL have one series for each Pod with its own share and one without a
-// Pod for the rest, which add up to the device; all else has one series without a Pod. A GPU that did not
-// answer is not on the page.
-// Source: dcgm-exporter, rendermetrics and transformation; docs/metrics.md has the
-// differences.
+// A GPU in MIG mode has a series per GPU instance, with the GPU's value where the instance has none, subject
+// to the DeviceFilter. If one Pod holds a device, each series has its labels. If several do, FB_USED and
+// GPU_UTIL have one series per Pod and one for the rest, which add up to the device; other metrics have one
+// series without a Pod. A GPU that did not answer is absent. Source: dcgm-exporter, rendermetrics and
+// transformation; docs/metrics.md lists the differences.
 #pragma once
 
 #include <map>
@@ -23,8 +20,7 @@
 #include "metrics/attribution.h"
 #include "metrics/counters.h"
 #include "metrics/exposition.h"
-#include "metrics/sample.h"
-#include "metrics/shown.h"
+#include "metrics/fields.h"
 
 namespace gpulet::metrics {
 
@@ -35,24 +31,24 @@ struct PageOptions {
   std::string hostname;
   bool old_namespace = false;   // uuid, pod_name, pod_namespace, container_name
   bool replace_blanks = false;  // in the model's name, by dashes
-  // What belongs to a device that several Pods hold is shown for each of them, once for each share.
+  // Repeat the series of a device that several Pods hold for each Pod and share.
   bool virtual_gpus = false;
-  Shown shown{};
+  DeviceFilter device_filter{};
 };
 
-// What is said of a Pod beside its name: empty where it is not wanted or not known.
-struct PodFacts {
+// Further labels of a Pod; empty if not configured or not known.
+struct PodDetails {
   std::string uid;
-  std::vector<std::pair<std::string, std::string>> labels;  // names as Prometheus takes them, sorted
+  std::vector<std::pair<std::string, std::string>> labels;  // valid Prometheus names, sorted
 };
 
-// Who uses the devices of a sample.
-struct Uses {
-  std::map<DeviceUuid, Shares> devices;  // of GPUs and MIG devices; none: nobody holds it
-  std::map<PodName, PodFacts> pods;
+// The Pods that use the devices of a sample.
+struct Attribution {
+  std::map<DeviceUuid, PodShares> devices;  // of GPUs and MIG devices; absent: no holder
+  std::map<PodName, PodDetails> pods;
 };
 
-void add_dcgm(Exposition& page, const Sample& sample, const Counters& counters, const Uses& uses,
-              const PageOptions& options);
+void add_dcgm_metrics(Exposition& page, const Sample& sample, const Counters& counters,
+                      const Attribution& uses, const PageOptions& options);
 
 }  // namespace gpulet::metrics

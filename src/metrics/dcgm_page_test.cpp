@@ -47,16 +47,16 @@ Sample mig_gpu() {
   return sample;
 }
 
-Shares held_by(const std::vector<PodUse>& pods) {
-  Shares shares;
+PodShares held_by(const std::vector<PodShare>& pods) {
+  PodShares shares;
   shares.pods = pods;
   return shares;
 }
 
-Exposition page_of(const Sample& sample, const Uses& uses = {}, const PageOptions& options = {},
+Exposition page_of(const Sample& sample, const Attribution& uses = {}, const PageOptions& options = {},
                    const Counters& counters = default_counters()) {
   Exposition page;
-  add_dcgm(page, sample, counters, uses, options);
+  add_dcgm_metrics(page, sample, counters, uses, options);
   return page;
 }
 
@@ -68,7 +68,7 @@ TEST(DcgmPage, OneGpuThatNobodyHolds) {
   options.hostname = "node-1";
   const auto page = page_of(one_gpu(), {}, options);
   const std::string rest = R"(,hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06"})";
-  EXPECT_EQ(page.text(),
+  EXPECT_EQ(page.text_format(),
             "# HELP DCGM_FI_DEV_FB_FREE Framebuffer memory free (in MiB).\n"
             "# TYPE DCGM_FI_DEV_FB_FREE gauge\n"
             "DCGM_FI_DEV_FB_FREE" +
@@ -117,18 +117,18 @@ TEST(DcgmPage, HostAndModelAndTheOldNames) {
   options.host_label = HostLabel::kUpper;
   options.replace_blanks = true;
   options.old_namespace = true;
-  Uses uses;
+  Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] = held_by({{{kTrain, {"main"}, {}}, {}, 0}});
   EXPECT_EQ(lines(page_of(one_gpu(), uses, options), "DCGM_FI_DEV_GPU_TEMP")[0],
             R"(DCGM_FI_DEV_GPU_TEMP{gpu="3",uuid="GPU-3",pci_bus_id="00000000:1B:00.0",device="nvidia3",)"
             R"(modelName="NVIDIA-H100-80GB-HBM3",Hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06",)"
             R"(container_name="main",pod_name="train",pod_namespace="default"} 41)");
   options.host_label = HostLabel::kNone;
-  EXPECT_EQ(page_of(one_gpu(), uses, options).text().find("node-1"), std::string::npos);
+  EXPECT_EQ(page_of(one_gpu(), uses, options).text_format().find("node-1"), std::string::npos);
 }
 
 TEST(DcgmPage, ThePodThatHoldsItIsOnEverySeries) {
-  Uses uses;
+  Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] = held_by({{{kTrain, {"main"}, {}}, mebibytes(900), 70}});
   uses.pods[kTrain] = {"uid-1", {{"app", "x"}, {"gpu", "hidden"}, {"pod", "hidden"}}};
   const auto page = page_of(one_gpu(), uses);
@@ -149,7 +149,7 @@ TEST(DcgmPage, ThePodThatHoldsItIsOnEverySeries) {
 }
 
 TEST(DcgmPage, ManyPodsHaveTheirOwnMemoryAndTime) {
-  Uses uses;
+  Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] =
       held_by({{{kTrain, {"a", "b"}, {"0", "4"}}, Bytes{(600u << 20) + 5}, 50},
                {{kServe, {"main"}, {"1"}}, Bytes{}, 0}});
@@ -179,16 +179,16 @@ TEST(DcgmPage, ManyPodsHaveTheirOwnMemoryAndTime) {
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_FB_USED").size(), 3u) << "its own, once";
 
   auto& shares = uses.devices[DeviceUuid("GPU-3")];
-  shares.busy_known = false;
+  shares.is_busy_known = false;
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_GPU_UTIL").size(), 1u);
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 3u);
-  shares.known = false;
+  shares.is_known = false;
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 1u)
       << "nothing is said rather than zeros";
 }
 
 TEST(DcgmPage, GpuInstancesWithTheirOwnAndTheGpusValues) {
-  Uses uses;
+  Attribution uses;
   uses.devices[DeviceUuid("MIG-9")] = held_by({{{kTrain, {"main"}, {}}, {}, 0}});
   const auto page = page_of(mig_gpu(), uses);
   const std::string text = R"(,DCGM_FI_DRIVER_VERSION="570.124.06")";
@@ -210,7 +210,7 @@ TEST(DcgmPage, TwoMigDevicesOfOneInstance) {
   sample.gpus[0].instances.resize(1);
   sample.gpus[0].instances[0].values[Field::kFbUsed] = std::uint64_t{100};
   sample.gpus[0].instances[0].devices.push_back({DeviceUuid("MIG-8"), 1, {}});
-  Uses uses;
+  Attribution uses;
   uses.devices[DeviceUuid("MIG-7")] = held_by({{{kTrain, {"main"}, {}}, mebibytes(10), 0}});
   uses.devices[DeviceUuid("MIG-8")] =
       held_by({{{kServe, {"main"}, {}}, mebibytes(20), 0}, {{kTrain, {"main"}, {}}, mebibytes(30), 0}});
@@ -248,10 +248,10 @@ TEST(DcgmPage, AGpuThatDoesNotAnswerCostsOnlyItself) {
   sample.gpus.push_back(sample.gpus[0]);
   sample.gpus[1].index = 4;
   sample.gpus[1].uuid = DeviceUuid("GPU-4");
-  sample.gpus[0].failed = Error(Code::kDeviceLost, "GPU is lost");
+  sample.gpus[0].error = Error(Code::kDeviceLost, "GPU is lost");
   const auto page = page_of(sample);
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_TEMP").size(), 1u);
-  EXPECT_EQ(page.text().find("GPU-3"), std::string::npos);
+  EXPECT_EQ(page.text_format().find("GPU-3"), std::string::npos);
 }
 
 TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
@@ -259,7 +259,7 @@ TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
   sample.gpus[0].values[Field::kSmActive] = std::numeric_limits<double>::quiet_NaN();
   const auto counters = *parse_counters(
       "dcgm_gpu_temp, counter, Hot\nDCGM_FI_DEV_POWER_USAGE, label, W\nDCGM_FI_PROF_SM_ACTIVE, gauge, x", "");
-  EXPECT_EQ(page_of(sample, {}, {}, counters).text(),
+  EXPECT_EQ(page_of(sample, {}, {}, counters).text_format(),
             "# HELP dcgm_gpu_temp Hot\n# TYPE dcgm_gpu_temp counter\n"
             "dcgm_gpu_temp" +
                 kGpu3 +
@@ -286,7 +286,7 @@ TEST(DcgmPage, TheCheckerHasNothingButTheNames) {
   for (const auto& field : fields()) {
     EXPECT_EQ(shown.contains(std::string(field.name)), field.type != Type::kLabel) << field.name;
   }
-  EXPECT_EQ(complaints(page.text()),
+  EXPECT_EQ(complaints(page.text_format()),
             (std::set<std::string>{"counter metrics should have \"_total\" suffix", kCapitals,
                                    "metric name should not include type 'counter'"}));
 }

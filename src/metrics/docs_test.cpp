@@ -1,9 +1,11 @@
-// docs/metrics.md shows the table of fields: that it is this one.
+// Holds the tables of docs/metrics.md to the code.
 #include <gtest/gtest.h>
 
 #include "base/test_page.h"
+#include "base/text.h"
 #include "metrics/counters.h"
 #include "metrics/fields.h"
+#include "metrics/gpulet_page.h"
 
 namespace gpulet::metrics {
 namespace {
@@ -14,7 +16,7 @@ std::string fields_table() {
   std::string table = "| metric | type | default | part | NVML | |\n|---|---|---|---|---|---|\n";
   for (const auto& field : fields()) {
     const bool call = field.source.starts_with("nvml");
-    table += "| `" + std::string(field.name) + "` | " + std::string(name(field.type)) + " | " +
+    table += "| `" + std::string(field.name) + "` | " + std::string(type_name(field.type)) + " | " +
              (field.by_default ? "yes" : "") + " | " + (field.of_instance ? "yes" : "") + " | " +
              (call ? "`" : "") + std::string(field.source) + (call ? "`" : "") + " | " +
              std::string(field.help) + " |\n";
@@ -23,15 +25,34 @@ std::string fields_table() {
 }
 
 std::string absent_table() {
-  std::string table = "| begins | why |\n|---|---|\n";
-  for (const auto& one : absent())
-    table += "| `" + std::string(one.begins) + "` | " + std::string(one.reason) + " |\n";
+  std::string table = "| prefix | reason |\n|---|---|\n";
+  for (const auto& one : unserved_fields())
+    table += "| `" + std::string(one.prefix) + "` | " + std::string(one.reason) + " |\n";
   return table;
 }
 
-TEST(Docs, TheTableOfFieldsIsThisOne) { expect_in_page(kPage, "fields", fields_table()); }
+std::string gpulet_table() {
+  std::string table = "| metric | type | labels | |\n|---|---|---|---|\n";
+  for (const auto& metric : gpulet_metrics()) {
+    std::string labels;
+    for (const auto& label : text::split(metric.labels, ','))
+      labels += (labels.empty() ? "`" : ", `") + std::string(text::trim(label)) + "`";
+    const bool device = metric.name.starts_with("gpulet_device") ||
+                        metric.name.find("_gpu_") != std::string::npos ||
+                        metric.name.find("_mig_") != std::string::npos;
+    table += "| `" + std::string(metric.name) + "` | " +
+             (metric.type == Exposition::Type::kCounter ? "counter" : "gauge") + " | " +
+             (device ? "the device's" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
+             std::string(metric.help) + " |\n";
+  }
+  return table;
+}
 
-TEST(Docs, SoIsWhatIsAbsent) { expect_in_page(kPage, "absent", absent_table()); }
+TEST(Docs, TheTableOfFieldsMatches) { expect_in_document(kPage, "fields", fields_table()); }
+
+TEST(Docs, TheTableOfGpuletMetricsMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
+
+TEST(Docs, TheTableOfUnservedFieldsMatches) { expect_in_document(kPage, "absent", absent_table()); }
 
 }  // namespace
 }  // namespace gpulet::metrics

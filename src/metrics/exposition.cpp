@@ -59,25 +59,25 @@ Exposition::Labels::Labels(std::span<const Label> labels) {
   if (!text_.empty()) text_ += '}';
 }
 
-void Exposition::add(std::string_view name, Type type, std::string_view help, const Labels& labels,
-                     double value) {
-  if (std::isnan(value)) return add_text(name, type, help, labels, "NaN");
-  if (std::isinf(value)) return add_text(name, type, help, labels, value > 0 ? "+Inf" : "-Inf");
+void Exposition::add_sample(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                            double value) {
+  if (std::isnan(value)) return add_sample_text(name, type, help, labels, "NaN");
+  if (std::isinf(value)) return add_sample_text(name, type, help, labels, value > 0 ? "+Inf" : "-Inf");
   std::array<char, 32> digits;
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  add_text(name, type, help, labels, std::string(digits.data(), end));
+  add_sample_text(name, type, help, labels, std::string(digits.data(), end));
 }
 
-void Exposition::add_text(std::string_view name, Type type, std::string_view help, const Labels& labels,
-                          std::string value) {
+void Exposition::add_sample_text(std::string_view name, Type type, std::string_view help,
+                                 const Labels& labels, std::string value) {
   auto family = families_.find(name);
   if (family == families_.end()) {
     family = families_.emplace(std::string(name), Family{type, std::string(help), {}}).first;
   }
-  family->second.samples[labels.text()] = std::move(value);
+  family->second.samples[labels.label_text()] = std::move(value);
 }
 
-std::string Exposition::text() const {
+std::string Exposition::text_format() const {
   std::string page;
   for (const auto& [name, family] : families_) {
     page.append("# HELP ").append(name).append(" ").append(escaped(family.help, false)) += '\n';
@@ -89,7 +89,7 @@ std::string Exposition::text() const {
   return page;
 }
 
-std::string Exposition::open_metrics() const {
+std::string Exposition::open_metrics_format() const {
   std::string page;
   for (const auto& [name, family] : families_) {
     const bool total = name.ends_with(kTotal);

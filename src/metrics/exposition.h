@@ -1,10 +1,9 @@
-// A page of metrics, built from values and written in Prometheus' text format 0.0.4 or as OpenMetrics: HELP
-// and TYPE once a family, families by name and samples by labels, so that the same values give the same
-// bytes.
+// Collects metrics and writes them in Prometheus' text format 0.0.4 or as OpenMetrics: HELP and TYPE once per
+// family, families by name and samples by labels, so that equal values give equal bytes.
 //
-// OpenMetrics wants the name of every counter to end in "_total". DCGM's do not, and a metric must not be
-// called otherwise than in the text format: there they are of type "unknown". Source:
-// https://prometheus.io/docs/instrumenting/exposition_formats/, the OpenMetrics specification 1.0.
+// In OpenMetrics, counters end in "_total". DCGM's do not, and a metric must have one name in both formats,
+// so they have type "unknown" there. Source: https://prometheus.io/docs/instrumenting/exposition_formats/,
+// the OpenMetrics specification 1.0.
 #pragma once
 
 #include <concepts>
@@ -21,39 +20,40 @@ class Exposition {
   enum class Type { kCounter, kGauge };
   using Label = std::pair<std::string_view, std::string_view>;
 
-  // Labels as a page has them: "{gpu="0",UUID="GPU-…"}", in their order; empty for none. Values are any text;
-  // what is not UTF-8 in them is replaced, as a reader would refuse the whole page. Names:
-  // [a-zA-Z_][a-zA-Z0-9_]*.
+  // Labels as text, in their order: "{gpu="0",UUID="GPU-…"}"; empty: none. Invalid UTF-8 in values is
+  // replaced, because a reader would reject the whole page. Names: [a-zA-Z_][a-zA-Z0-9_]*.
   class Labels {
    public:
     Labels() = default;
     Labels(std::initializer_list<Label> labels) : Labels(std::span(labels.begin(), labels.size())) {}
     explicit Labels(std::span<const Label> labels);
-    const std::string& text() const { return text_; }
+    const std::string& label_text() const { return text_; }
 
    private:
     std::string text_;
   };
 
-  // A sample of the family `name` ("gpulet_events_total"; [a-zA-Z_:][a-zA-Z0-9_:]*). The type and help of a
-  // family's first sample stand; the last value of equal labels.
+  // A sample of the family `name` ("gpulet_events_total"; [a-zA-Z_:][a-zA-Z0-9_:]*). The type and help of the
+  // family's first sample and the last value of equal labels count.
   template <std::integral Number>
-  void add(std::string_view name, Type type, std::string_view help, const Labels& labels, Number value) {
-    add_text(name, type, help, labels, std::to_string(value));
+  void add_sample(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                  Number value) {
+    add_sample_text(name, type, help, labels, std::to_string(value));
   }
-  void add(std::string_view name, Type type, std::string_view help, const Labels& labels, double value);
+  void add_sample(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                  double value);
 
-  std::string text() const;
-  std::string open_metrics() const;
+  std::string text_format() const;
+  std::string open_metrics_format() const;
 
  private:
   struct Family {
     Type type;
     std::string help;
-    std::map<std::string, std::string> samples;  // labels with their braces → value
+    std::map<std::string, std::string> samples;  // labels with braces → value
   };
-  void add_text(std::string_view name, Type type, std::string_view help, const Labels& labels,
-                std::string value);
+  void add_sample_text(std::string_view name, Type type, std::string_view help, const Labels& labels,
+                       std::string value);
 
   std::map<std::string, Family, std::less<>> families_;
 };

@@ -14,12 +14,12 @@ using enum Exposition::Type;
 
 TEST(Exposition, OneFamilyHasItsHelpOnceAndASteadyOrder) {
   Exposition page;
-  page.add("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUUnhealthy"}}, 3u);
-  page.add("gpulet_devices", kGauge, "Devices offered.", {}, 8);
-  page.add("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUHealthy"}},
-           std::uint64_t{1} << 63);
-  page.add("gpulet_devices", kGauge, "Devices offered.", {}, 7);
-  EXPECT_EQ(page.text(),
+  page.add_sample("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUUnhealthy"}}, 3u);
+  page.add_sample("gpulet_devices", kGauge, "Devices offered.", {}, 8);
+  page.add_sample("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUHealthy"}},
+                  std::uint64_t{1} << 63);
+  page.add_sample("gpulet_devices", kGauge, "Devices offered.", {}, 7);
+  EXPECT_EQ(page.text_format(),
             "# HELP gpulet_devices Devices offered.\n"
             "# TYPE gpulet_devices gauge\n"
             "gpulet_devices 7\n"
@@ -31,15 +31,15 @@ TEST(Exposition, OneFamilyHasItsHelpOnceAndASteadyOrder) {
 
 TEST(Exposition, PrometheusReadsEveryValueAndLabel) {
   Exposition page;
-  page.add("gpulet_values", kGauge, "A \\ and a\nline \"break\".", {{"kind", "nan"}}, std::nan(""));
-  page.add("gpulet_values", kGauge, "", {{"kind", "inf"}}, std::numeric_limits<double>::infinity());
-  page.add("gpulet_values", kGauge, "", {{"kind", "-inf"}}, -std::numeric_limits<double>::infinity());
-  page.add("gpulet_values", kGauge, "", {{"kind", "tiny"}}, 1e-300);
-  page.add("gpulet_values", kGauge, "", {{"kind", "tenth"}}, 0.1);
-  page.add("gpulet_values", kGauge, "", {{"kind", "\"quoted\\\n\" ünïcode, } ="}, {"other", ""}}, -5);
-  EXPECT_NE(page.text().find("gpulet_values{kind=\"tenth\"} 0.1\n"), std::string::npos);
-  EXPECT_NE(page.text().find("kind=\"\\\"quoted\\\\\\n\\\" "), std::string::npos);
-  EXPECT_EQ(promtool(page.text()), "");
+  page.add_sample("gpulet_values", kGauge, "A \\ and a\nline \"break\".", {{"kind", "nan"}}, std::nan(""));
+  page.add_sample("gpulet_values", kGauge, "", {{"kind", "inf"}}, std::numeric_limits<double>::infinity());
+  page.add_sample("gpulet_values", kGauge, "", {{"kind", "-inf"}}, -std::numeric_limits<double>::infinity());
+  page.add_sample("gpulet_values", kGauge, "", {{"kind", "tiny"}}, 1e-300);
+  page.add_sample("gpulet_values", kGauge, "", {{"kind", "tenth"}}, 0.1);
+  page.add_sample("gpulet_values", kGauge, "", {{"kind", "\"quoted\\\n\" ünïcode, } ="}, {"other", ""}}, -5);
+  EXPECT_NE(page.text_format().find("gpulet_values{kind=\"tenth\"} 0.1\n"), std::string::npos);
+  EXPECT_NE(page.text_format().find("kind=\"\\\"quoted\\\\\\n\\\" "), std::string::npos);
+  EXPECT_EQ(promtool(page.text_format()), "");
 }
 
 TEST(Exposition, TheCheckerIsNotBlind) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n"), ""); }
@@ -47,27 +47,27 @@ TEST(Exposition, TheCheckerIsNotBlind) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n
 TEST(Exposition, WhatIsNoUtf8IsReplaced) {
   Exposition page;
   // A byte alone, a surrogate half, an overlong slash, the end of a character missing; then what is right.
-  page.add("gpulet_values", kGauge, "Values.",
-           {{"a", "\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"}, {"b", "\xe2\x82\xac"}}, 1);
+  page.add_sample("gpulet_values", kGauge, "Values.",
+                  {{"a", "\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"}, {"b", "\xe2\x82\xac"}}, 1);
   const std::string_view bad = "\xEF\xBF\xBD";
   const auto times = [&](int n) {
     std::string text;
     for (; n > 0; --n) text += bad;
     return text;
   };
-  EXPECT_NE(page.text().find("a=\"" + times(1) + "|" + times(3) + "|" + times(2) + "|" + times(2) +
-                             "\",b=\"\xe2\x82\xac\""),
+  EXPECT_NE(page.text_format().find("a=\"" + times(1) + "|" + times(3) + "|" + times(2) + "|" + times(2) +
+                                    "\",b=\"\xe2\x82\xac\""),
             std::string::npos)
-      << page.text();
-  EXPECT_EQ(promtool(page.text()), "");
+      << page.text_format();
+  EXPECT_EQ(promtool(page.text_format()), "");
 }
 
 TEST(Exposition, OpenMetricsKeepsTheNames) {
   Exposition page;
-  page.add("gpulet_events_total", kCounter, "Events \"by\" reason.", {{"reason", "a\nb"}}, 3);
-  page.add("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", kCounter, "mJ", {{"gpu", "0"}}, 5);
-  page.add("gpulet_devices", kGauge, "Devices.", {}, 7.5);
-  EXPECT_EQ(page.open_metrics(),
+  page.add_sample("gpulet_events_total", kCounter, "Events \"by\" reason.", {{"reason", "a\nb"}}, 3);
+  page.add_sample("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", kCounter, "mJ", {{"gpu", "0"}}, 5);
+  page.add_sample("gpulet_devices", kGauge, "Devices.", {}, 7.5);
+  EXPECT_EQ(page.open_metrics_format(),
             "# HELP DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION mJ\n"
             "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown\n"
             "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{gpu=\"0\"} 5\n"
@@ -78,7 +78,7 @@ TEST(Exposition, OpenMetricsKeepsTheNames) {
             "# TYPE gpulet_events counter\n"
             "gpulet_events_total{reason=\"a\\nb\"} 3\n"
             "# EOF\n");
-  EXPECT_EQ(Exposition().open_metrics(), "# EOF\n");
+  EXPECT_EQ(Exposition().open_metrics_format(), "# EOF\n");
 }
 
 }  // namespace

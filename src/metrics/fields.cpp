@@ -293,7 +293,7 @@ constexpr OtherName kOtherNames[] = {
 };
 
 // The first that fits counts.
-constexpr Absent kAbsent[] = {
+constexpr UnservedField kAbsent[] = {
     {"DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's health watches: gpulet judges health itself"},
     {"DCGM_FI_DEV_ACCOUNTING", "accounting of single processes"},
     {"DCGM_FI_DEV_C2C", "DCGM only"},
@@ -325,12 +325,12 @@ constexpr bool sorted(const auto& all, auto name) {
   }
   return true;
 }
-static_assert(sorted(kOtherNames, &OtherName::name) && sorted(kAbsent, &Absent::begins));
+static_assert(sorted(kOtherNames, &OtherName::name) && sorted(kAbsent, &UnservedField::prefix));
 static_assert(sorted(kFields, &FieldInfo::field) && sorted(kFields, &FieldInfo::id));
 
 }  // namespace
 
-std::string_view name(Type type) {
+std::string_view type_name(Type type) {
   switch (type) {
     case Type::kGauge:
       return "gauge";
@@ -344,14 +344,14 @@ std::string_view name(Type type) {
 
 std::span<const FieldInfo> fields() { return kFields; }
 
-const FieldInfo& info(Field field) { return kFields[static_cast<std::size_t>(field)]; }
+const FieldInfo& field_info(Field field) { return kFields[static_cast<std::size_t>(field)]; }
 
 const FieldInfo* find_field(std::string_view name) {
   for (const auto& field : kFields) {
     if (field.name == name) return &field;
   }
   for (const auto& other : kOtherNames) {
-    if (other.name == name) return &info(other.field);
+    if (other.name == name) return &field_info(other.field);
   }
   return nullptr;
 }
@@ -364,14 +364,28 @@ std::vector<std::string_view> other_names(Field field) {
   return names;
 }
 
-std::optional<std::string_view> reason_absent(std::string_view name) {
+std::optional<std::string_view> unserved_reason(std::string_view name) {
   if (find_field(name) != nullptr) return std::nullopt;
   for (const auto& one : kAbsent) {
-    if (name.starts_with(one.begins)) return one.reason;
+    if (name.starts_with(one.prefix)) return one.reason;
   }
   return std::nullopt;
 }
 
-std::span<const Absent> absent() { return kAbsent; }
+std::span<const UnservedField> unserved_fields() { return kAbsent; }
+
+std::optional<double> numeric_field(const Values& values, Field field) {
+  const auto found = values.find(field);
+  if (found == values.end()) return std::nullopt;
+  if (const auto* whole = std::get_if<std::uint64_t>(&found->second)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&found->second)) return *real;
+  return std::nullopt;
+}
+
+std::string instance_profile(const std::string& profile) {
+  const auto at = profile.find("c.");
+  const bool part = at != std::string::npos && profile.find_first_not_of("0123456789") == at;
+  return part ? profile.substr(at + 2) : profile;
+}
 
 }  // namespace gpulet::metrics

@@ -1,20 +1,28 @@
-// What can be measured of a GPU, under DCGM's names, and where NVML has it: the one table of the metrics
-// room. docs/metrics.md shows it; a test holds the two together.
+// The table of DCGM's fields with their NVML sources, which docs/metrics.md shows, and a sample of a node's
+// GPUs as values of these fields.
 //
 // A field that this GPU or driver does not have is absent from the page. Fields that need DCGM itself are not
-// here but in reason_absent().
+// here but in unserved_reason().
 // Source: dcgm_fields.h and dcgm-exporter's etc/*.csv for ids, names, types and help; nvml.h.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
 
 namespace gpulet::metrics {
 
 enum class Type { kGauge, kCounter, kLabel };  // kLabel: on every metric of the device
-std::string_view name(Type type);              // as a counters file has it
+std::string_view type_name(Type type);         // the counters file's name
 
 enum class Field {
   kDriverVersion,
@@ -132,7 +140,7 @@ struct FieldInfo {
   std::string_view name;
   Type type;
   bool by_default;   // served without a counters file
-  bool of_instance;  // each GPU instance has its own
+  bool of_instance;  // each GPU instance has its own value
   std::string_view help;
   std::string_view
       source;  // NVML's call; "field N" is of nvmlDeviceGetFieldValues, "GPM N" of nvmlGpmMetricsGet
@@ -140,20 +148,91 @@ struct FieldInfo {
 
 // By Field, and so by id.
 std::span<const FieldInfo> fields();
-const FieldInfo& info(Field field);
-// By its name or one that it had: those of dcgm-exporter 1 ("dcgm_gpu_temp"), those of DCGM 4.6
-// ("DCGM_FI_DEV_GPU_TEMP_CELSIUS"). Null when it is none.
+const FieldInfo& field_info(Field field);
+// Finds a field by its name, its name in dcgm-exporter 1 ("dcgm_gpu_temp") or in DCGM 4.6
+// ("DCGM_FI_DEV_GPU_TEMP_CELSIUS"). Null if there is none.
 const FieldInfo* find_field(std::string_view name);
 // The other names of a field, sorted.
 std::vector<std::string_view> other_names(Field field);
 
-// What DCGM has and is not served: all names that begin so, but those of fields().
-struct Absent {
-  std::string_view begins, reason;
+// DCGM fields that are not served: all names with the prefix, except those of fields().
+struct UnservedField {
+  std::string_view prefix, reason;
 };
-std::span<const Absent> absent();
+std::span<const UnservedField> unserved_fields();
 
-// Why a name of DCGM's is not served; nullopt for one that is, and for what is not known.
-std::optional<std::string_view> reason_absent(std::string_view name);
+// The reason why a DCGM field is not served; nullopt for served and unknown names.
+std::optional<std::string_view> unserved_reason(std::string_view name);
+
+//
+//
+// A sample has no values that a GPU or driver does not support. A GPU that did not answer has only its error.
+
+// Numbers are in the unit of the field's help; labels are texts.
+using Value = std::variant<std::uint64_t, double, std::string>;
+using Values = std::map<Field, Value>;
+
+// The numeric value of a field; nullopt for a text and for a field that was not read.
+std::optional<double> numeric_field(const Values& values, Field field);
+
+struct ProcessSample {
+  unsigned pid = 0;             // the host's pid
+  std::optional<Bytes> memory;  // nullopt: not reported
+  double sm = 0;                // percent of the device's time since the last sample
+  std::string name{};           // the program's name from the kernel, at most 15 bytes; "": unknown
+  friend bool operator==(const ProcessSample&, const ProcessSample&) = default;
+};
+
+// Event counts within Sample::windows.
+struct EventCounts {
+  std::map<std::uint64_t, std::uint64_t> xids;        // by XID
+  std::map<std::string, std::uint64_t> clock_events;  // by DCGM's name: number of samples with the event
+  friend bool operator==(const EventCounts&, const EventCounts&) = default;
+};
+struct LastXid {
+  std::uint64_t code = 0;  // 0: none since the start
+  std::string text;        // "No Error" for none
+  friend bool operator==(const LastXid&, const LastXid&) = default;
+};
+
+// A MIG device. All but its processes is measured for its GPU instance.
+struct MigDeviceSample {
+  DeviceUuid uuid;
+  unsigned compute_instance = 0;
+  std::vector<ProcessSample> processes;
+};
+// The profile of a MIG device's GPU instance: "2g.20gb" of "1c.2g.20gb".
+std::string instance_profile(const std::string& profile);
+struct InstanceSample {
+  unsigned id = 0;
+  std::string profile;  // "1g.10gb"
+  Values values;        // of fields with a value per instance
+  LastXid xid;
+  EventCounts counts;
+  std::vector<MigDeviceSample> devices;  // by compute instance
+};
+struct GpuSample {
+  unsigned index = 0;
+  DeviceUuid uuid;
+  std::string pci_bus_id;  // "00000000:1B:00.0"
+  std::string model;
+  std::optional<Error> error;
+  bool mig = false;  // its mode
+  Values values;
+  LastXid xid;
+  EventCounts counts;
+  std::map<unsigned, std::string> peers;  // by index, DCGM's status: "OK", "NotSupported", …
+  std::vector<ProcessSample> processes;   // by pid; empty in MIG mode, where the MIG devices have them
+  bool has_process_times = true;          // whether the driver reports the busy time of processes
+  std::vector<InstanceSample> instances;  // by id
+};
+// Window of each of EventCounts.
+struct WindowSizes {
+  std::chrono::milliseconds xids{300'000}, clock_events{300'000};
+};
+struct Sample {
+  WindowSizes windows;
+  std::vector<GpuSample> gpus;  // by index
+};
 
 }  // namespace gpulet::metrics

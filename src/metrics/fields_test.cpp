@@ -100,7 +100,7 @@ void expect_same(const Theirs& theirs) {
   ASSERT_NE(ours, nullptr) << theirs.name;
   EXPECT_EQ(ours->name, theirs.name);
   EXPECT_EQ(ours->id, theirs.id) << theirs.name;
-  EXPECT_EQ(name(ours->type), theirs.type) << theirs.name;
+  EXPECT_EQ(type_name(ours->type), theirs.type) << theirs.name;
   EXPECT_EQ(ours->help, theirs.help) << theirs.name;
 }
 
@@ -128,19 +128,19 @@ TEST(Fields, OtherNamesLeadToThem) {
       << "percent in one release, a ratio in the next";
   EXPECT_EQ(find_field(""), nullptr);
   for (const auto& field : fields()) {
-    EXPECT_EQ(&info(field.field), &field);
+    EXPECT_EQ(&field_info(field.field), &field);
     EXPECT_EQ(find_field(field.name), &field);
     for (const auto other : other_names(field.field)) EXPECT_EQ(find_field(other), &field) << other;
   }
 }
 
 TEST(Fields, WhatIsAbsentHasAReason) {
-  EXPECT_EQ(reason_absent("DCGM_FI_DEV_NVSWITCH_LINK_ID"), "NVSwitches are not NVML's");
-  EXPECT_EQ(reason_absent("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), "single links: only their totals are served");
-  EXPECT_EQ(reason_absent("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), std::nullopt) << "served";
-  EXPECT_EQ(reason_absent("DCGM_EXP_GPU_HEALTH_STATUS"),
+  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVSWITCH_LINK_ID"), "NVSwitches are not NVML's");
+  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), "single links: only their totals are served");
+  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), std::nullopt) << "served";
+  EXPECT_EQ(unserved_reason("DCGM_EXP_GPU_HEALTH_STATUS"),
             "DCGM's health watches: gpulet judges health itself");
-  EXPECT_EQ(reason_absent("something"), std::nullopt);
+  EXPECT_EQ(unserved_reason("something"), std::nullopt);
 }
 
 }  // namespace

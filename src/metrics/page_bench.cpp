@@ -2,7 +2,7 @@
 // Prometheus is answered from the page that is there: it is made once for each sample.
 #include <benchmark/benchmark.h>
 
-#include "metrics/meter.h"
+#include "metrics/aggregator.h"
 
 namespace gpulet::metrics {
 namespace {
@@ -12,7 +12,7 @@ std::uint64_t whole(std::uint64_t value) { return value; }
 Values values_of(bool instance) {
   Values values;
   for (const auto& counter : default_counters().all) {
-    if (instance && !info(counter.field).of_instance) continue;
+    if (instance && !field_info(counter.field).of_instance) continue;
     if (counter.type == Type::kLabel) {
       values[counter.field] = "570.124.06";
     } else if (counter.name.find("_PROF_") != std::string::npos) {
@@ -28,7 +28,7 @@ Values values_of(bool instance) {
 void page(benchmark::State& state, unsigned instances, unsigned pods) {
   auto snapshot = std::make_shared<inventory::Snapshot>();
   Sample sample;
-  Meter::Pods held;
+  Aggregator::PodContext held;
   const auto pod = [](unsigned i) {
     return PodName{"namespace-" + std::to_string(i % 7), "pod-" + std::to_string(i)};
   };
@@ -61,14 +61,14 @@ void page(benchmark::State& state, unsigned instances, unsigned pods) {
     held.processes[i + 1] = pod(i);
     held.holders[gpu.uuid].push_back({pod(i), {"main"}, {std::to_string(i / 8)}});
   }
-  Meter meter;
+  Aggregator meter;
   Time now{};
   std::size_t bytes = 0;
   for (auto _ : state) {
-    meter.take(snapshot, sample, held, now += std::chrono::seconds(15));
+    meter.ingest_sample(snapshot, sample, held, now += std::chrono::seconds(15));
     Exposition page;
-    meter.add_to(page);
-    const auto text = page.text();
+    meter.add_metrics_to(page);
+    const auto text = page.text_format();
     benchmark::DoNotOptimize(bytes = text.size());
   }
   state.counters["bytes"] = static_cast<double>(bytes);

@@ -29,7 +29,7 @@ inline std::vector<std::string> lines(const std::string& page, const std::string
   return found;
 }
 inline std::vector<std::string> lines(const Exposition& page, const std::string& begin) {
-  return lines(page.text(), begin);
+  return lines(page.text_format(), begin);
 }
 
 }  // namespace gpulet::metrics

@@ -21,16 +21,16 @@ inline std::string promtool(const std::string& page) {
   FileDescriptor in_read(in[0]), in_write(in[1]), out_read(out[0]), out_write(out[1]);
   ProcessOptions options{.program = GPULET_PROMTOOL, .arguments = {"promtool", "check", "metrics"}};
   options.descriptors = {{in_read.get(), 0}, {out_write.get(), 1}, {out_write.get(), 2}};
-  auto process = Process::start(options);
-  if (!process) return process.error().text() + " (scripts/bootstrap fetches it)";
+  auto process = Process::spawn(options);
+  if (!process) return process.error().full_message() + " (scripts/bootstrap fetches it)";
   in_read.reset();
   out_write.reset();
   EXPECT_EQ(::write(in_write.get(), page.data(), page.size()), static_cast<ssize_t>(page.size()));
   in_write.reset();
   const auto said = read_all(out_read.get(), "promtool");
-  const auto exit = (*process)->wait(std::chrono::seconds(30));
-  if (!exit) return exit.error().text();
-  return exit->ok() ? *said : exit->text() + ": " + *said;
+  const auto exit = (*process)->wait_for_exit(std::chrono::seconds(30));
+  if (!exit) return exit.error().full_message();
+  return exit->succeeded() ? *said : exit->exit_text() + ": " + *said;
 }
 
 // What it says of names and style, each once, without the metric's name; what it says else is in it whole.

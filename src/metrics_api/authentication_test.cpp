@@ -16,8 +16,8 @@ json config_map() {
     "requestheader-extra-headers-prefix":"[\"X-Remote-Extra-\"]"}})");
 }
 
-TEST(Authentication, TheFrontProxyIsAsTheConfigMapSays) {
-  const auto proxy = front_proxy_of(config_map());
+TEST(Authentication, ParsesTheFrontProxyConfigMap) {
+  const auto proxy = parse_front_proxy(config_map());
   ASSERT_TRUE(proxy);
   EXPECT_EQ(*proxy, (FrontProxy{"PEM",
                                 {"front-proxy-client"},
@@ -26,62 +26,62 @@ TEST(Authentication, TheFrontProxyIsAsTheConfigMapSays) {
                                 {"X-Remote-Group"},
                                 {"X-Remote-Extra-"}}));
   for (const json& without : {json(), json::object(), json::parse(R"({"data":{"client-ca-file":"x"}})")}) {
-    const auto nobody = front_proxy_of(without);
+    const auto nobody = parse_front_proxy(without);
     ASSERT_TRUE(nobody);
     EXPECT_EQ(*nobody, FrontProxy{});
   }
   for (const char* bad : {"", "x", "{}", "[1]"}) {
     json map = config_map();
     map["data"]["requestheader-allowed-names"] = bad;
-    const auto refused = front_proxy_of(map);
+    const auto refused = parse_front_proxy(map);
     ASSERT_FALSE(refused) << bad;
-    EXPECT_EQ(refused.error().about(), "requestheader-allowed-names");
+    EXPECT_EQ(refused.error().subject(), "requestheader-allowed-names");
   }
   json silent = config_map();
   silent["data"].erase("requestheader-username-headers");
-  EXPECT_FALSE(front_proxy_of(silent));
+  EXPECT_FALSE(parse_front_proxy(silent));
 }
 
-TEST(Authentication, WhoTheFrontProxySpeaksFor) {
-  FrontProxy proxy = *front_proxy_of(config_map());
-  web::Request request{.method = "GET",
-                       .target = "/apis",
-                       .client = "front-proxy-client",
-                       .fields = {{"Host", "x"},
-                                  {"x-remote-user", "system:serviceaccount:kube-system:hpa"},
-                                  {"X-Remote-Group", "system:serviceaccounts"},
-                                  {"X-REMOTE-GROUP", "system:authenticated"},
-                                  {"X-Remote-Uid", "7"},
-                                  {"X-Remote-Extra-Example.org%2FScopes", "a"},
-                                  {"X-Remote-Extra-example.org%2fscopes", "b"},
-                                  {"X-Remote-Extra-", "nothing"}}};
-  const auto user = proxied_user(proxy, request);
+TEST(Authentication, IdentifiesUsersOfTheFrontProxy) {
+  FrontProxy proxy = *parse_front_proxy(config_map());
+  http::Request request{.method = "GET",
+                        .target = "/apis",
+                        .client = "front-proxy-client",
+                        .fields = {{"Host", "x"},
+                                   {"x-remote-user", "system:serviceaccount:kube-system:hpa"},
+                                   {"X-Remote-Group", "system:serviceaccounts"},
+                                   {"X-REMOTE-GROUP", "system:authenticated"},
+                                   {"X-Remote-Uid", "7"},
+                                   {"X-Remote-Extra-Example.org%2FScopes", "a"},
+                                   {"X-Remote-Extra-example.org%2fscopes", "b"},
+                                   {"X-Remote-Extra-", "nothing"}}};
+  const auto user = user_from_front_proxy(proxy, request);
   ASSERT_TRUE(user);
   EXPECT_EQ(*user, (User{"system:serviceaccount:kube-system:hpa",
                          "7",
                          {"system:serviceaccounts", "system:authenticated"},
                          {{"example.org/scopes", {"a", "b"}}}}));
 
-  // Anybody may send the fields; only whose certificate was verified, by a name that may, is believed.
+  // Anyone can send the headers; only a client with a verified certificate and an allowed name is believed.
   request.client = "somebody";
-  EXPECT_FALSE(proxied_user(proxy, request));
+  EXPECT_FALSE(user_from_front_proxy(proxy, request));
   request.client = "";
-  EXPECT_FALSE(proxied_user(proxy, request));
+  EXPECT_FALSE(user_from_front_proxy(proxy, request));
   request.client = "somebody";
   proxy.allowed_names.clear();
-  EXPECT_TRUE(proxied_user(proxy, request));
+  EXPECT_TRUE(user_from_front_proxy(proxy, request));
   request.client = "";
-  EXPECT_FALSE(proxied_user(proxy, request));
+  EXPECT_FALSE(user_from_front_proxy(proxy, request));
   request.client = "somebody";
-  EXPECT_FALSE(proxied_user(FrontProxy{}, request));
+  EXPECT_FALSE(user_from_front_proxy(FrontProxy{}, request));
   request.fields.clear();
-  EXPECT_FALSE(proxied_user(proxy, request));
+  EXPECT_FALSE(user_from_front_proxy(proxy, request));
 }
 
-TEST(Authentication, WhoIsKnownIsOfTheGroupOfAllWhoAre) {
+TEST(Authentication, AddsTheAuthenticatedGroup) {
   using Groups = std::vector<std::string>;
   const auto groups = [](const std::string& name, Groups given) {
-    return authenticated({.name = name, .uid = "", .groups = std::move(given), .extra = {}}).groups;
+    return add_authenticated_group({.name = name, .uid = "", .groups = std::move(given), .extra = {}}).groups;
   };
   EXPECT_EQ(groups("system:kube-aggregator", {}), Groups{"system:authenticated"});
   EXPECT_EQ(groups("a", {"g"}), (Groups{"g", "system:authenticated"}));
@@ -90,7 +90,7 @@ TEST(Authentication, WhoIsKnownIsOfTheGroupOfAllWhoAre) {
   EXPECT_EQ(groups("system:anonymous", {}), Groups{});
 }
 
-TEST(Authentication, BearerTokens) {
+TEST(Authentication, ParsesBearerTokens) {
   const auto token = [](std::string_view value) {
     return bearer_token({.method = "GET", .target = "/", .fields = {{"authorization", value}}});
   };

@@ -1,45 +1,47 @@
-// What comes from the network before anything is known of who sent it, and what an agent's page may be.
+// Fuzzes what arrives from the network before authentication, and an agent's page.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "cluster/objects.h"
-#include "metrics_api/agent_page.h"
-#include "metrics_api/answers.h"
+#include "k8s/objects.h"
+#include "metrics_api/agent_scraper.h"
 #include "metrics_api/authentication.h"
-#include "metrics_api/target.h"
+#include "metrics_api/responses.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet;
   using namespace gpulet::metrics_api;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
 
-  const auto target = parse_target(input);
-  if (const auto* asked = target ? std::get_if<PodMetric>(&*target) : nullptr) {
-    // They become parts of a path at the API server.
-    if (!cluster::is_name(asked->name_space) || !(asked->all() || cluster::is_name(asked->pod))) std::abort();
-    if (!nlohmann::json::accept(metric_values(*asked, {{"pod", 1, {}}}))) std::abort();
+  const auto target = parse_request_target(input);
+  if (const auto* metric = target ? std::get_if<PodMetricRequest>(&*target) : nullptr) {
+    // They become parts of an API server path.
+    if (!k8s::is_dns_name(metric->name_space) || !(metric->selects_all() || k8s::is_dns_name(metric->pod)))
+      std::abort();
+    if (!nlohmann::json::accept(metric_values_json(*metric, {{"pod", 1, {}}}))) std::abort();
   }
-  if (!nlohmann::json::accept(failure(400, "BadRequest", target ? input : target.error().text())))
+  if (!nlohmann::json::accept(
+          failure_status_json(400, "BadRequest", target ? input : target.error().full_message())))
     std::abort();
 
-  const web::Request request{.method = "GET",
-                             .target = input,
-                             .client = input,
-                             .fields = {{input, input}, {"X-Remote-User", input}, {"Authorization", input}}};
-  // Nobody is trusted, and then nobody but the proxy.
-  if (proxied_user({}, request)) std::abort();
+  const http::Request request{.method = "GET",
+                              .target = input,
+                              .client = input,
+                              .fields = {{input, input}, {"X-Remote-User", input}, {"Authorization", input}}};
+  // First without a front proxy, then with one.
+  if (user_from_front_proxy({}, request)) std::abort();
   const FrontProxy proxy{"PEM", {"front-proxy"},    {"X-Remote-User"},
                          {},    {"X-Remote-Group"}, {"X-Remote-Extra-"}};
-  if (proxied_user(proxy, request).has_value() != (input == "front-proxy")) std::abort();
+  if (user_from_front_proxy(proxy, request).has_value() != (input == "front-proxy")) std::abort();
   if (const auto token = bearer_token(request); token && token->size() > kMaxTokenBytes) std::abort();
 
-  AgentPageReader whole, parts;
-  const bool taken = whole.take(input).has_value();
+  AgentPageParser whole, parts;
+  const bool taken = whole.parse_chunk(input).has_value();
   bool also = true;
-  for (std::size_t at = 0; at < size && also; at += 3) also = parts.take(input.substr(at, 3)).has_value();
+  for (std::size_t at = 0; at < size && also; at += 3)
+    also = parts.parse_chunk(input.substr(at, 3)).has_value();
   if (taken != also) std::abort();
-  if (taken && whole.finish().pods != parts.finish().pods) std::abort();
+  if (taken && whole.finish_page().pods != parts.finish_page().pods) std::abort();
   return 0;
 }

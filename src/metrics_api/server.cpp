@@ -1,145 +1,301 @@
 #include "metrics_api/server.h"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <set>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "base/file_watch.h"
 #include "base/log.h"
-#include "cluster/object_watch.h"
-#include "metrics_api/agents.h"
-#include "metrics_api/asker.h"
-#include "metrics_api/reviews.h"
-#include "metrics_api/service.h"
-#include "web/door.h"
-#include "web/listening.h"
-#include "web/self_signed.h"
-#include "web/server.h"
+#include "http/access_gate.h"
+#include "http/certificate.h"
+#include "http/server.h"
+#include "http/socket.h"
+#include "http/transport.h"
+#include "k8s/watcher.h"
+#include "metrics_api/authentication.h"
+#include "metrics_api/page_cache.h"
+#include "metrics_api/request_pool.h"
 
 namespace gpulet::metrics_api {
 namespace {
 
-constexpr const char* kName = "gpulet-metrics-api";
-// Longer than any process of it runs: one that has expired would only be refused where nobody checks
-// anything.
-constexpr std::chrono::hours kSelfSignedFor{10 * 365 * 24};
-constexpr std::size_t kMaxPemBytes = 1u << 20;
-// The API server keeps its connections to us for 90 s, and should be the one that closes them. An answer may
-// wait for a right, a list of Pods, a list of agents and the agents' patience.
-constexpr web::ServerLimits kLimits{
-    .exchange = std::chrono::seconds(25), .idle = std::chrono::seconds(100), .head_bytes = 64u << 10};
-// Strangers' tokens.
-constexpr AskerLimits kTokenLimits{.at_once = 2, .waiting = 32};
+// May do everything; Kubernetes' own extension servers skip the review too.
+constexpr const char* kMasters = "system:masters";
 
-class Joined final : public Server {
+http::Response json_reply(std::string body, int status = 200) {
+  return {.status = status,
+          .content_type = "application/json",
+          .body = std::make_shared<const std::string>(std::move(body))};
+}
+
+http::Response failure_reply(int status, std::string_view reason, std::string_view message) {
+  return json_reply(failure_status_json(status, reason, message), status);
+}
+
+http::Response text_reply(int status, const char* text) {
+  return {.status = status, .body = std::make_shared<const std::string>(text)};
+}
+
+http::Response error_reply(const Error& error) {
+  switch (error.code()) {
+    case Code::kInvalidArgument:
+      return failure_reply(400, "BadRequest", error.full_message());
+    case Code::kPermissionDenied:
+    case Code::kUnsupported:
+      return failure_reply(500, "InternalError", error.full_message());
+    default:
+      return failure_reply(503, "ServiceUnavailable", error.full_message());
+  }
+}
+
+RequestedAction requested_action(const RequestTarget& target, const std::string& path) {
+  if (const auto* metric_request = std::get_if<PodMetricRequest>(&target)) {
+    return {.path = {},
+            .version = metric_request->version,
+            .name_space = metric_request->name_space,
+            .pod = metric_request->pod,
+            .metric = metric_request->metric};
+  }
+  return {.path = path, .version = {}, .name_space = {}, .pod = {}, .metric = {}};
+}
+
+std::vector<PodValue> collect_values(const PodMetricRequest& metric_request, Metric metric,
+                                     const std::vector<ListedPod>& pods,
+                                     const PageCache::PagesByNode& pages) {
+  std::vector<PodValue> values;
+  for (const auto& pod : pods) {
+    const auto node = pages.find(pod.node);
+    if (node == pages.end()) continue;
+    const auto found = node->second->page.pods.find({metric_request.name_space, pod.name});
+    if (found == node->second->page.pods.end()) continue;
+    if (const auto value = found->second.find(metric); value != found->second.end()) {
+      values.push_back({pod.name, value->second, node->second->measured_wall});
+    }
+  }
+  std::ranges::sort(values, {}, &PodValue::pod);
+  return values;
+}
+
+}  // namespace
+
+void MetricsService::set_front_proxy(FrontProxy proxy) {
+  proxy_ = std::move(proxy);
+  front_proxy_known_ = true;
+}
+
+void MetricsService::handle_request(const http::Request& request, Time, const http::ResponseCallback& reply) {
+  if (request.method != "GET" && request.method != "HEAD") {
+    return reply(failure_reply(405, "MethodNotAllowed", "these metrics are read-only"));
+  }
+  const auto target = parse_request_target(request.target);
+  if (target && std::holds_alternative<HealthRequest>(*target)) {
+    const bool good = front_proxy_known_ || !std::get<HealthRequest>(*target).ready;
+    return reply(
+        good ? text_reply(200, "ok")
+             : text_reply(
+                   503, "not ready: the front proxy configuration has not been read from the API server\n"));
+  }
+  // Unauthorized users do not learn what was wrong with the request.
+  const RequestTarget metric_request = target ? *target : RequestTarget(UnknownRequest{});
+  const http::ResponseCallback checked =
+      target ? reply : [reply, error = target.error()](const http::Response& response) {
+        reply(response.status == 404 ? error_reply(error) : response);
+      };
+  const std::string path(target_path(request.target));
+  if (const auto user = user_from_front_proxy(proxy_, request))
+    return authorize_request(add_authenticated_group(*user), metric_request, path, checked);
+  const auto token = bearer_token(request);
+  if (!token) return reply(failure_reply(401, "Unauthorized", "no credentials"));
+  reviews_.authenticate_token(
+      *token, [this, metric_request, path, checked](const Result<std::optional<User>>& user) {
+        if (!user) return checked(error_reply(user.error()));
+        if (!*user) return checked(failure_reply(401, "Unauthorized", "invalid bearer token"));
+        authorize_request(add_authenticated_group(**user), metric_request, path, checked);
+      });
+}
+
+void MetricsService::authorize_request(const User& user, const RequestTarget& target, const std::string& path,
+                                       const http::ResponseCallback& reply) {
+  if (std::ranges::find(user.groups, kMasters) != user.groups.end()) return send_reply(target, reply);
+  reviews_.authorize_action(
+      user, requested_action(target, path), [this, name = user.name, target, reply](const Result<bool>& may) {
+        if (!may) return reply(error_reply(may.error()));
+        if (*may) return send_reply(target, reply);
+        reply(failure_reply(403, "Forbidden", "User \"" + name + "\" is not allowed to get this"));
+      });
+}
+
+void MetricsService::send_reply(const RequestTarget& target, const http::ResponseCallback& reply) {
+  if (std::holds_alternative<GroupListRequest>(target)) return reply(json_reply(group_list_json()));
+  if (std::holds_alternative<GroupRequest>(target)) return reply(json_reply(group_json()));
+  if (const auto* resources = std::get_if<ResourceListRequest>(&target)) {
+    return reply(json_reply(resource_list_json(resources->version)));
+  }
+  const auto* metric_request = std::get_if<PodMetricRequest>(&target);
+  const auto metric = metric_request != nullptr ? find_metric(metric_request->metric) : std::nullopt;
+  if (!metric)
+    return reply(failure_reply(404, "NotFound", "the server could not find the requested resource"));
+  find_pods(*metric_request, *metric, reply);
+}
+
+void MetricsService::find_pods(const PodMetricRequest& metric_request, Metric metric,
+                               const http::ResponseCallback& reply) {
+  list_pods(requests_,
+            {.name_space = metric_request.name_space,
+             .label_selector = metric_request.selector,
+             .name = metric_request.selects_all() ? std::string() : metric_request.pod},
+            [this, metric_request, metric, reply](const Result<std::vector<ListedPod>>& pods) {
+              if (!pods) return reply(error_reply(pods.error()));
+              fetch_pages(metric_request, metric, *pods, reply);
+            });
+}
+
+void MetricsService::fetch_pages(const PodMetricRequest& metric_request, Metric metric,
+                                 const std::vector<ListedPod>& pods, const http::ResponseCallback& reply) {
+  std::set<std::string> nodes;
+  for (const auto& pod : pods) {
+    if (!pod.node.empty()) nodes.insert(pod.node);
+  }
+  pages_.get_pages(nodes, [metric_request, metric, pods, reply](const Result<PageCache::PagesByNode>& pages) {
+    if (!pages) return reply(error_reply(pages.error()));
+    const auto values = collect_values(metric_request, metric, pods, *pages);
+    if (values.empty() && !metric_request.selects_all()) {
+      return reply(failure_reply(404, "NotFound",
+                                 metric_request.metric + " of Pod " + metric_request.name_space + "/" +
+                                     metric_request.pod + " has no value"));
+    }
+    reply(json_reply(metric_values_json(metric_request, values)));
+  });
+}
+
+namespace {
+
+constexpr const char* kCertificateName = "gpulet-metrics-api";
+// Longer than any process runs; nobody verifies this certificate, so an expiry would only break it.
+constexpr std::chrono::hours kSelfSignedLifetime{10 * 365 * 24};
+constexpr std::size_t kMaxPemBytes = 1u << 20;
+// The API server keeps its connections for 90 s and should be the one that closes them. A request may wait
+// for a review, a list of Pods, a list of agents and the agents' pages.
+constexpr http::ServerLimits kLimits{
+    .exchange = std::chrono::seconds(25), .idle = std::chrono::seconds(100), .head_bytes = 64u << 10};
+// For tokens of unknown users.
+constexpr RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
+
+class MetricsServer final : public Server {
  public:
-  Joined(Loop& loop, const cluster::Access& access, const ServerOptions& options)
+  MetricsServer(Loop& loop, const k8s::ClientConfig& access, const ServerOptions& options)
       : loop_(loop),
         options_(options),
-        tokens_(loop, access, kTokenLimits),
-        asker_(loop, access, {}),
-        reviews_(loop, tokens_, asker_),
-        agents_(loop, asker_, options.agents),
+        token_requests_(loop, access, kTokenLimits),
+        requests_(loop, access, {}),
+        reviews_(loop, token_requests_, requests_),
+        agents_(loop, requests_, options.agents),
         scraper_(loop, options.scrape),
         pages_(loop, agents_, scraper_, options.pages),
-        service_(reviews_, asker_, pages_) {}
+        service_(reviews_, requests_, pages_) {}
 
-  Status begin(const cluster::Access& access) {
+  Status open_server(const k8s::ClientConfig& access) {
     if (options_.certificate_file.empty() != options_.key_file.empty()) {
-      return fail(Code::kInvalidArgument, "one is of no use without the other",
-                  "--tls-cert-file, --tls-private-key-file");
+      return fail(Code::kInvalidArgument, "set both or neither", "--tls-cert-file, --tls-private-key-file");
     }
-    GPULET_TRY_ASSIGN(own_, read_own());
-    GPULET_TRY(apply(own_, proxy_));
-    GPULET_TRY_ASSIGN(listening_, web::listen_on(options_.listen));
+    GPULET_TRY_ASSIGN(certificate_, read_certificate());
+    GPULET_TRY(apply_tls(certificate_, proxy_));
+    GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
     for (const auto* file : {&options_.certificate_file, &options_.key_file}) {
       if (file->empty()) continue;
-      GPULET_TRY_ASSIGN(auto watch, FileWatch::start(loop_, *file, [this] { on_files(); }));
+      GPULET_TRY_ASSIGN(auto watch,
+                        FileWatcher::watch_path(loop_, *file, [this] { on_certificate_change(); }));
       watches_.push_back(std::move(watch));
     }
-    server_ = std::make_unique<web::Server>(loop_, listening_.get(), service_, door_, kLimits);
-    trust_ =
-        cluster::ObjectWatch::start(loop_, access,
-                                    {.collection = "/api/v1/namespaces/kube-system/configmaps",
-                                     .name = "extension-apiserver-authentication",
-                                     .about = "whom its front proxy is to be known by",
-                                     .right = "configmaps extension-apiserver-authentication in kube-system"},
-                                    {}, [this](const nlohmann::json& map) { on_trust(map); });
+    server_ = std::make_unique<http::Server>(loop_, listener_.get(), service_, access_gate_, kLimits);
+    front_proxy_watch_ = k8s::ObjectWatcher::watch_object(
+        loop_, access,
+        {.collection = "/api/v1/namespaces/kube-system/configmaps",
+         .name = "extension-apiserver-authentication",
+         .description = "the front proxy's client CA",
+         .resource = "configmaps extension-apiserver-authentication in kube-system"},
+        {}, [this](const nlohmann::json& map) { on_front_proxy_config(map); });
     return {};
   }
 
-  std::uint16_t port() const override { return web::port_of(listening_.get()); }
+  std::uint16_t bound_port() const override { return http::socket_port(listener_.get()); }
 
  private:
-  Result<web::KeyPair> read_own() {
-    if (options_.certificate_file.empty()) return web::self_signed(kName, loop_.wall_now(), kSelfSignedFor);
+  Result<http::KeyPair> read_certificate() {
+    if (options_.certificate_file.empty())
+      return http::make_self_signed_certificate(kCertificateName, loop_.wall_now(), kSelfSignedLifetime);
     GPULET_TRY_ASSIGN(auto certificate, read_file(options_.certificate_file, kMaxPemBytes));
     GPULET_TRY_ASSIGN(auto key, read_file(options_.key_file, kMaxPemBytes));
-    return web::KeyPair{std::move(certificate), std::move(key)};
+    return http::KeyPair{std::move(certificate), std::move(key)};
   }
 
-  // Connections from before get one more answer, and are trusted as they were.
-  Status apply(const web::KeyPair& own, const FrontProxy& proxy) {
-    const bool asks = !proxy.authorities.empty();
-    return door_.set({.tls = web::Tls{.certificate = own.certificate,
-                                      .key = own.key,
-                                      .client_authorities = proxy.authorities,
-                                      .certificate_about = options_.certificate_file,
-                                      .key_about = options_.key_file,
-                                      .client_authorities_about = "requestheader-client-ca-file",
-                                      .clients = asks ? web::ClientCertificates::kVerifyIfGiven
-                                                      : web::ClientCertificates::kNone}});
+  // Existing connections serve one more request under their old settings.
+  Status apply_tls(const http::KeyPair& own, const FrontProxy& proxy) {
+    const bool has_client_ca = !proxy.client_ca_pem.empty();
+    return access_gate_.set_rules(
+        {.tls = http::TlsServerConfig{
+             .certificate = own.certificate,
+             .key = own.key,
+             .client_authorities = proxy.client_ca_pem,
+             .certificate_source = options_.certificate_file,
+             .key_source = options_.key_file,
+             .client_authorities_source = "requestheader-client-ca-file",
+             .clients = has_client_ca ? http::ClientAuthType::kVerifyIfGiven : http::ClientAuthType::kNone}});
   }
 
-  void on_files() {
-    auto own = read_own();
-    const Status applied = own ? apply(*own, proxy_) : Status(fail(own.error()));
-    if (!applied) return log::warning("the certificate from before stays in force", applied.error());
-    if (own->certificate != own_.certificate) log::info("a new certificate is in force");
-    own_ = std::move(*own);
+  void on_certificate_change() {
+    auto own = read_certificate();
+    const Status applied = own ? apply_tls(*own, proxy_) : Status(fail(own.error()));
+    if (!applied)
+      return log::warning("cannot reload the certificate, keeping the previous one", applied.error());
+    if (own->certificate != certificate_.certificate) log::info("certificate reloaded");
+    certificate_ = std::move(*own);
   }
 
-  void on_trust(const nlohmann::json& map) {
-    auto proxy = front_proxy_of(map);
-    if (proxy && known_ && *proxy == proxy_) return;
-    const Status applied = proxy ? apply(own_, *proxy) : Status(fail(proxy.error()));
+  void on_front_proxy_config(const nlohmann::json& map) {
+    auto proxy = parse_front_proxy(map);
+    if (proxy && front_proxy_known_ && *proxy == proxy_) return;
+    const Status applied = proxy ? apply_tls(certificate_, *proxy) : Status(fail(proxy.error()));
     if (!applied) {
-      return log::warning("the front proxy is known as before", applied.error(),
-                          {{"configmap", "kube-system/extension-apiserver-authentication"}});
+      return log::warning("cannot apply the front proxy configuration, keeping the previous one",
+                          applied.error(), {{"configmap", "kube-system/extension-apiserver-authentication"}});
     }
-    if (proxy->authorities.empty()) {
-      log::warning("the API server names no front proxy: only bearer tokens are taken",
+    if (proxy->client_ca_pem.empty()) {
+      log::warning("the API server configures no front proxy: only bearer tokens are accepted",
                    {{"configmap", "kube-system/extension-apiserver-authentication"}});
     }
-    known_ = true;
+    front_proxy_known_ = true;
     proxy_ = *proxy;
-    service_.trust(std::move(*proxy));
+    service_.set_front_proxy(std::move(*proxy));
   }
 
   Loop& loop_;
   const ServerOptions options_;
-  Asker tokens_, asker_;
-  Reviews reviews_;
-  Agents agents_;
-  Scraper scraper_;
-  Pages pages_;
+  RequestPool token_requests_, requests_;
+  AccessReviewer reviews_;
+  AgentLocator agents_;
+  AgentScraper scraper_;
+  PageCache pages_;
   MetricsService service_;
-  web::Door door_;
-  web::KeyPair own_;
+  http::AccessGate access_gate_;
+  http::KeyPair certificate_;
   FrontProxy proxy_;
-  bool known_ = false;
-  FileDescriptor listening_;
-  std::vector<std::unique_ptr<FileWatch>> watches_;
-  std::unique_ptr<web::Server> server_;
-  std::unique_ptr<cluster::ObjectWatch> trust_;
+  bool front_proxy_known_ = false;
+  FileDescriptor listener_;
+  std::vector<std::unique_ptr<FileWatcher>> watches_;
+  std::unique_ptr<http::Server> server_;
+  std::unique_ptr<k8s::ObjectWatcher> front_proxy_watch_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Server>> Server::start(Loop& loop, const cluster::Access& access,
-                                              const ServerOptions& options) {
-  auto joined = std::make_unique<Joined>(loop, access, options);
-  GPULET_TRY(joined->begin(access));
+Result<std::unique_ptr<Server>> Server::start_server(Loop& loop, const k8s::ClientConfig& access,
+                                                     const ServerOptions& options) {
+  auto joined = std::make_unique<MetricsServer>(loop, access, options);
+  GPULET_TRY(joined->open_server(access));
   return std::unique_ptr<Server>(std::move(joined));
 }
 

@@ -1,39 +1,85 @@
-// `gpulet metrics-api` as a process: its listening socket, certificate and loop, and what is joined on it.
+// `gpulet metrics-api`: the service and the process.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/loop.h"
 #include "base/result.h"
-#include "cluster/access.h"
-#include "metrics_api/pages.h"
-#include "metrics_api/pod_list.h"
-#include "metrics_api/scraper.h"
+#include "http/message.h"
+#include "k8s/client_config.h"
+#include "metrics_api/agent_scraper.h"
+#include "metrics_api/authentication.h"
+#include "metrics_api/page_cache.h"
+#include "metrics_api/request_pool.h"
+#include "metrics_api/responses.h"
 
 namespace gpulet::metrics_api {
 
-struct ServerOptions {
-  std::string listen = ":8443";
-  std::string certificate_file{}, key_file{};  // both, followed as they change; or neither: a self-signed one
-  PodSelection agents{.name_space = {}, .label_selector = "app.kubernetes.io/name=gpulet", .name = {}};
-  ScrapeOptions scrape{};
-  PagesOptions pages{};
+// The custom metrics API for Pods' GPUs, an extension server behind the API server: authenticates and
+// authorizes a request, finds the Pods and their nodes, and reads the agents there.
+//
+//   /healthz /livez      200
+//   /readyz              200 once the front proxy configuration is known, else 503
+//   /apis …              discovery
+//   /apis/custom.metrics.k8s.io/VERSION/namespaces/NAMESPACE/pods/POD|*/METRIC?labelSelector=…
+//
+// All but health needs a user whom the API server knows and permits: by the front proxy's certificate and
+// headers, or by a bearer token. Everything else gets a Status. Sources: Kubernetes, "Configure the
+// aggregation layer", "Set up an extension API server"; k8s.io/metrics.
+
+// Loop thread only.
+class MetricsService final : public http::RequestHandler {
+ public:
+  // All must outlive this.
+  MetricsService(AccessReviewer& reviews, RequestPool& pods, PageCache& pages)
+      : reviews_(reviews), requests_(pods), pages_(pages) {}
+
+  // Sets the front proxy to trust; before the first call nobody is trusted and /readyz fails.
+  void set_front_proxy(FrontProxy proxy);
+
+  void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
+
+ private:
+  void authorize_request(const User& user, const RequestTarget& target, const std::string& path,
+                         const http::ResponseCallback& reply);
+  void send_reply(const RequestTarget& target, const http::ResponseCallback& reply);
+  void find_pods(const PodMetricRequest& metric_request, Metric metric, const http::ResponseCallback& reply);
+  void fetch_pages(const PodMetricRequest& metric_request, Metric metric, const std::vector<ListedPod>& pods,
+                   const http::ResponseCallback& reply);
+
+  AccessReviewer& reviews_;
+  RequestPool& requests_;
+  PageCache& pages_;
+  bool front_proxy_known_ = false;
+  FrontProxy proxy_;
 };
 
-// Loop's thread only.
+// The process `gpulet metrics-api`: listening socket, certificate, loop and all parts.
+
+struct ServerOptions {
+  std::string listen = ":8443";
+  std::string certificate_file{}, key_file{};  // both, reloaded when they change; or neither: self-signed
+  PodSelection agents{.name_space = {}, .label_selector = "app.kubernetes.io/name=gpulet", .name = {}};
+  ScrapeOptions scrape{};
+  PageCacheOptions pages{};
+};
+
+// Loop thread only.
 class Server {
  public:
-  // Listens from the start, and answers once the API server has said whom to trust. Needs get, list and watch
-  // on the ConfigMap extension-apiserver-authentication, create on tokenreviews and subjectaccessreviews, and
-  // list on pods. The process ignores SIGPIPE. Errors: kInvalidArgument about an option or a file; kIo and
-  // kPermissionDenied for what cannot be read or bound.
-  static Result<std::unique_ptr<Server>> start(Loop& loop, const cluster::Access& access,
-                                               const ServerOptions& options);
+  // Listens from the start, and serves once the front proxy configuration is known. Needs get, list and
+  // watch on the ConfigMap extension-apiserver-authentication, create on tokenreviews and
+  // subjectaccessreviews, and list on pods. The process must ignore SIGPIPE. Errors: kInvalidArgument for an
+  // option or a file; kIo and kPermissionDenied for what cannot be read or bound.
+  static Result<std::unique_ptr<Server>> start_server(Loop& loop, const k8s::ClientConfig& access,
+                                                      const ServerOptions& options);
   virtual ~Server() = default;
 
-  virtual std::uint16_t port() const = 0;
+  virtual std::uint16_t bound_port() const = 0;
 };
 
 }  // namespace gpulet::metrics_api

@@ -1,4 +1,4 @@
-// For tests: an agent's listener with a page that the test chooses, on a loop in a thread of its own.
+// For tests: an agent's listener with a given page, on a loop in its own thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,60 +9,60 @@
 #include <string>
 #include <thread>
 
-#include "web/door.h"
-#include "web/listening.h"
-#include "web/server.h"
+#include "http/access_gate.h"
+#include "http/server.h"
+#include "http/socket.h"
 
 namespace gpulet::metrics_api {
 
-class TestAgent final : public web::Service {
+class TestAgent final : public http::RequestHandler {
  public:
   // `address`: "127.0.0.1:0".
-  explicit TestAgent(const std::string& address, web::Access access = {}) {
-    const auto set = door_.set(std::move(access));
-    EXPECT_TRUE(set) << set.error().text();
-    auto listening = web::listen_on(address);
-    EXPECT_TRUE(listening) << listening.error().text();
-    listening_ = std::move(*listening);
-    server_ = std::make_unique<web::Server>(loop_, listening_.get(), *this, door_);
-    thread_ = std::thread([this] { loop_.run(); });
+  explicit TestAgent(const std::string& address, http::AccessRules access = {}) {
+    const auto set = access_gate_.set_rules(std::move(access));
+    EXPECT_TRUE(set) << set.error().full_message();
+    auto listening = http::listen_tcp(address);
+    EXPECT_TRUE(listening) << listening.error().full_message();
+    listener_ = std::move(*listening);
+    server_ = std::make_unique<http::Server>(loop_, listener_.get(), *this, access_gate_);
+    thread_ = std::thread([this] { loop_.run_loop(); });
   }
   ~TestAgent() override {
-    loop_.stop();
+    loop_.stop_loop();
     thread_.join();
   }
-  std::uint16_t port() const { return web::port_of(listening_.get()); }
+  std::uint16_t agent_port() const { return http::socket_port(listener_.get()); }
 
-  void say(int status, std::string page) {
+  void set_page(int status, std::string page) {
     const std::lock_guard lock(mutex_);
     status_ = status;
     page_ = std::make_shared<const std::string>(std::move(page));
   }
-  // From now on nothing is answered.
-  void hang() {
+  // From now on requests get no response.
+  void stop_answering() {
     const std::lock_guard lock(mutex_);
     page_.reset();
   }
-  int asked() {
+  int request_count() {
     const std::lock_guard lock(mutex_);
-    return asked_;
+    return request_count_;
   }
 
-  void serve(const web::Request& request, Time, const web::Reply& reply) override {
+  void handle_request(const http::Request& request, Time, const http::ResponseCallback& reply) override {
     const std::lock_guard lock(mutex_);
-    ++asked_;
+    ++request_count_;
     EXPECT_EQ(request.target, "/metrics");
     if (page_) reply({.status = status_, .body = page_});
   }
 
  private:
   EpollLoop loop_;
-  web::Door door_;
-  FileDescriptor listening_;
-  std::unique_ptr<web::Server> server_;
+  http::AccessGate access_gate_;
+  FileDescriptor listener_;
+  std::unique_ptr<http::Server> server_;
   std::mutex mutex_;
-  int status_ = 200, asked_ = 0;
-  web::SharedText page_ = std::make_shared<const std::string>();
+  int status_ = 200, request_count_ = 0;
+  http::SharedText page_ = std::make_shared<const std::string>();
   std::thread thread_;
 };
 

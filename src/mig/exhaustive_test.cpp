@@ -1,5 +1,5 @@
-// The planner against brute force on every board: each packing that the simulated hardware accepts, found by
-// trying every profile at every place, and each layout.
+// Compares the planner with brute force on every board: each packing that the simulated hardware
+// accepts, found by trying every profile at every placement, and each layout.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -13,11 +13,11 @@
 namespace gpulet::mig {
 namespace {
 
-// One bit for each profile at each of its places.
-using Packing = std::uint64_t;
+// One bit for each profile at each of its placements.
+using InstanceSet = std::uint64_t;
 using Counts = std::vector<unsigned>;  // by State::profiles
 
-constexpr std::size_t kPairs = 8'000;  // of packings and layouts, for each board
+constexpr std::size_t kPairs = 8'000;  // of packings and layouts for each board
 
 struct Option {
   std::size_t profile;
@@ -28,35 +28,35 @@ struct AnyBoard {
   std::unique_ptr<sim::Machine> machine;
   State state;
   std::vector<Option> options;
-  std::vector<Packing> packings;
-  std::map<Counts, std::vector<Packing>> layouts;
+  std::vector<InstanceSet> packings;
+  std::map<Counts, std::vector<InstanceSet>> layouts;
 
-  sim::Gpu& gpu() { return machine->gpus[0]; }
+  sim::Gpu& gpu_of_board() { return machine->gpus[0]; }
 };
 
-// Every subset of the options, each added to what is there: the hardware says whether it may be.
-void enumerate(AnyBoard& board, std::size_t from, Packing packing, Counts& counts) {
+// Adds every subset of the options; the hardware decides which are valid.
+void enumerate(AnyBoard& board, std::size_t from, InstanceSet packing, Counts& counts) {
   board.packings.push_back(packing);
   board.layouts[counts].push_back(packing);
   for (std::size_t i = from; i < board.options.size(); ++i) {
     const auto [profile, start] = board.options[i];
     sim::GpuInstance* made = nullptr;
-    if (sim::create_gpu_instance(board.gpu(), board.state.profiles[profile].id, start, &made) !=
+    if (sim::create_gpu_instance(board.gpu_of_board(), board.state.profiles[profile].id, start, &made) !=
         sim::MigOutcome::kOk) {
       continue;
     }
     ++counts[profile];
-    enumerate(board, i + 1, packing | Packing{1} << i, counts);
+    enumerate(board, i + 1, packing | InstanceSet{1} << i, counts);
     --counts[profile];
-    ASSERT_EQ(sim::destroy_gpu_instance(board.gpu(), made->id), sim::MigOutcome::kOk);
+    ASSERT_EQ(sim::destroy_gpu_instance(board.gpu_of_board(), made->id), sim::MigOutcome::kOk);
   }
 }
 
 AnyBoard make_board(const std::string& name) {
   AnyBoard board;
-  board.machine = states::machine(name);
-  states::enable(board.gpu());
-  board.state = states::state_of(board.gpu());
+  board.machine = states::test_machine(name);
+  states::set_mig_mode(board.gpu_of_board());
+  board.state = states::state_of(board.gpu_of_board());
   for (std::size_t i = 0; i < board.state.profiles.size(); ++i) {
     for (const auto& place : board.state.profiles[i].placements) board.options.push_back({i, place.start});
   }
@@ -73,33 +73,33 @@ Layout layout_of(const State& state, const Counts& counts) {
   return layout;
 }
 
-// How near a packing's counts are to those wanted; nothing where it has more.
-std::optional<std::pair<unsigned, unsigned>> nearness(const Counts& wanted, const Counts& counts) {
+// How close a packing's counts are to the requested ones; nullopt if it has more.
+std::optional<std::pair<unsigned, unsigned>> nearness(const Counts& requested, const Counts& counts) {
   std::pair<unsigned, unsigned> near{0, 0};
   for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i] > wanted[i]) return std::nullopt;
+    if (counts[i] > requested[i]) return std::nullopt;
     near.first += counts[i] != 0 ? 1 : 0;
     near.second += counts[i];
   }
   return near;
 }
 
-Packing with_holders(Packing packing, std::mt19937& random) {
+InstanceSet with_holders(InstanceSet packing, std::mt19937& random) {
   switch (random() % 4) {
     case 0:
       return 0;
     case 1:
-      return packing & random() & random() & ((Packing{random()} << 32) | random());
+      return packing & random() & random() & ((InstanceSet{random()} << 32) | random());
     default:
-      return packing & ((Packing{random()} << 32) | random());
+      return packing & ((InstanceSet{random()} << 32) | random());
   }
 }
 
 class EveryBoard : public testing::TestWithParam<std::string> {
  protected:
   // The packing on the hardware, each GPU instance with its whole compute instance, as a State.
-  State put(const Packing& packing, const Packing& held) {
-    sim::Gpu& gpu = board_.gpu();
+  State set_board_state(const InstanceSet& packing, const InstanceSet& held) {
+    sim::Gpu& gpu = board_.gpu_of_board();
     for (auto& instance : gpu.mig.instances) instance = {};
     State state = board_.state;
     for (std::size_t i = 0; i < board_.options.size(); ++i) {
@@ -122,15 +122,15 @@ class EveryBoard : public testing::TestWithParam<std::string> {
     return state;
   }
 
-  Packing on_hardware() {
-    Packing packing = 0;
-    const sim::Mig& mig = board_.gpu().mig;
+  InstanceSet on_hardware() {
+    InstanceSet packing = 0;
+    const sim::Mig& mig = board_.gpu_of_board().mig;
     for (const auto& instance : mig.instances) {
       if (instance.used == 0) continue;
       for (std::size_t i = 0; i < board_.options.size(); ++i) {
         if (board_.state.profiles[board_.options[i].profile].id == mig.profiles[instance.profile].id &&
             board_.options[i].start == instance.start) {
-          packing |= Packing{1} << i;
+          packing |= InstanceSet{1} << i;
         }
       }
       EXPECT_EQ(instance.compute[0].used, 1);
@@ -139,34 +139,35 @@ class EveryBoard : public testing::TestWithParam<std::string> {
     return packing;
   }
 
-  void check(const Packing& from, const Packing& held, const Counts& wanted,
-             const std::vector<Packing>& goals);
+  void check_plans(const InstanceSet& from, const InstanceSet& held, const Counts& requested,
+                   const std::vector<InstanceSet>& goals);
 
   AnyBoard board_ = make_board(GetParam());
 };
 
-void EveryBoard::check(const Packing& from, const Packing& held, const Counts& wanted,
-                       const std::vector<Packing>& goals) {
-  const State state = put(from, held);
-  const Layout layout = layout_of(state, wanted);
-  const auto made = plan(state, layout);
-  ASSERT_TRUE(made) << made.error().text();
+void EveryBoard::check_plans(const InstanceSet& from, const InstanceSet& held, const Counts& requested,
+                             const std::vector<InstanceSet>& goals) {
+  const State state = set_board_state(from, held);
+  const Layout layout = layout_of(state, requested);
+  const auto made = make_plan(state, layout);
+  ASSERT_TRUE(made) << made.error().full_message();
   int most_held = 0, most_kept = 0;
-  for (const Packing goal : goals) most_held = std::max(most_held, std::popcount(goal & held));
-  for (const Packing goal : goals) {
+  for (const InstanceSet goal : goals) most_held = std::max(most_held, std::popcount(goal & held));
+  for (const InstanceSet goal : goals) {
     if (std::popcount(goal & held) == most_held) most_kept = std::max(most_kept, std::popcount(goal & from));
   }
-  SCOPED_TRACE(describe(layout_now(state)) + " to " + describe(layout) + ": " + describe(*made)[0]);
+  SCOPED_TRACE(layout_text(current_layout(state)) + " to " + layout_text(layout) + ": " +
+               describe_plan(*made)[0]);
   ASSERT_EQ(made->blocked_by.size(), std::popcount(held) - most_held);
-  if (made->blocked()) {
+  if (made->is_blocked()) {
     ASSERT_TRUE(made->destroy.empty() && made->destroy_compute.empty() && made->create.empty() &&
                 made->create_compute.empty());
     return;
   }
   ASSERT_EQ(made->keep.size(), most_kept);
-  ASSERT_EQ(made->nothing_to_do(), std::ranges::find(goals, from) != goals.end());
-  ASSERT_EQ(states::carry_out(board_.gpu(), *made), "");
-  const Packing result = on_hardware();
+  ASSERT_EQ(made->is_noop(), std::ranges::find(goals, from) != goals.end());
+  ASSERT_EQ(states::carry_out(board_.gpu_of_board(), *made), "");
+  const InstanceSet result = on_hardware();
   ASSERT_TRUE(std::ranges::find(goals, result) != goals.end());
   ASSERT_EQ(result & held, held);
   ASSERT_EQ(std::popcount(result & from), most_kept);
@@ -174,27 +175,27 @@ void EveryBoard::check(const Packing& from, const Packing& held, const Counts& w
 
 TEST_P(EveryBoard, AcceptsALayoutIfAndOnlyIfItFits) {
   std::mt19937 random(7);
-  Counts wanted(board_.state.profiles.size());
+  Counts requested(board_.state.profiles.size());
   const State empty = board_.state;
   std::size_t fit = 0;
   for (const auto& [counts, goals] : board_.layouts) {
-    const auto made = plan(empty, layout_of(empty, counts));
-    ASSERT_TRUE(made) << made.error().text();
+    const auto made = make_plan(empty, layout_of(empty, counts));
+    ASSERT_TRUE(made) << made.error().full_message();
     ++fit;
   }
   ASSERT_GE(fit, 20u);
-  // And of many more, most of which do not fit.
+  // Also for many more devices, most of which do not fit.
   for (int round = 0; round < 1'000; ++round) {
-    for (std::size_t i = 0; i < wanted.size(); ++i) {
-      wanted[i] = random() % 3 == 0 ? random() % (empty.profiles[i].most + 2) : 0;
+    for (std::size_t i = 0; i < requested.size(); ++i) {
+      requested[i] = random() % 3 == 0 ? random() % (empty.profiles[i].max_instances + 2) : 0;
     }
-    const Layout layout = layout_of(empty, wanted);
-    const auto made = plan(empty, layout);
-    ASSERT_EQ(made.has_value(), board_.layouts.contains(wanted)) << describe(layout);
+    const Layout layout = layout_of(empty, requested);
+    const auto made = make_plan(empty, layout);
+    ASSERT_EQ(made.has_value(), board_.layouts.contains(requested)) << layout_text(layout);
     if (made) continue;
     std::pair<unsigned, unsigned> nearest{0, 0};
     for (const auto& [counts, goals] : board_.layouts) {
-      if (const auto near = nearness(wanted, counts)) nearest = std::max(nearest, *near);
+      if (const auto near = nearness(requested, counts)) nearest = std::max(nearest, *near);
     }
     // "...; the nearest that does: 5 x 1g.10gb + 1 x 2g.20gb"
     const std::string text = made.error().message();
@@ -211,26 +212,26 @@ TEST_P(EveryBoard, AcceptsALayoutIfAndOnlyIfItFits) {
 
 TEST_P(EveryBoard, PlansFromAnyPackingToAnyLayout) {
   std::mt19937 random(11);
-  std::vector<const std::pair<const Counts, std::vector<Packing>>*> layouts;
+  std::vector<const std::pair<const Counts, std::vector<InstanceSet>>*> layouts;
   for (const auto& layout : board_.layouts) layouts.push_back(&layout);
   const std::size_t all = board_.packings.size() * layouts.size();
   RecordProperty("packings", static_cast<int>(board_.packings.size()));
   RecordProperty("layouts", static_cast<int>(layouts.size()));
   for (std::size_t i = 0; i < std::min(all, kPairs) && !HasFatalFailure(); ++i) {
     const std::size_t pair = all <= kPairs ? i : random() % all;
-    const Packing from = board_.packings[pair / layouts.size()];
-    const auto& [wanted, goals] = *layouts[pair % layouts.size()];
-    check(from, with_holders(from, random), wanted, goals);
-    if (all <= kPairs) check(from, 0, wanted, goals);
+    const InstanceSet from = board_.packings[pair / layouts.size()];
+    const auto& [requested, goals] = *layouts[pair % layouts.size()];
+    check_plans(from, with_holders(from, random), requested, goals);
+    if (all <= kPairs) check_plans(from, 0, requested, goals);
   }
 }
 
-// Plans go the shortest way, so that what a plan made is never undone by the next one for the same layout.
-TEST_P(EveryBoard, ALayoutReachedIsLeftAlone) {
-  for (const auto& [wanted, goals] : board_.layouts) {
-    const State state = put(goals[goals.size() / 2], 0);
-    const auto made = plan(state, layout_of(state, wanted));
-    ASSERT_TRUE(made && made->nothing_to_do());
+// Plans take the shortest way, so a plan for the same layout never undoes what an earlier one made.
+TEST_P(EveryBoard, LeavesAReachedLayoutAlone) {
+  for (const auto& [requested, goals] : board_.layouts) {
+    const State state = set_board_state(goals[goals.size() / 2], 0);
+    const auto made = make_plan(state, layout_of(state, requested));
+    ASSERT_TRUE(made && made->is_noop());
     ASSERT_EQ(made->keep.size(), state.instances.size());
   }
 }

@@ -1,7 +1,7 @@
-// A hooks file from anywhere: what is read can be run as it is.
+// Any hooks file that parses can be run.
 #include <cstdlib>
 
-#include "mig/hooks_file.h"
+#include "mig/hooks.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::mig;

@@ -1,22 +1,26 @@
 #include "mig/layout.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "base/text.h"
+#include "mig/layout_file.h"
+#include "mig/plan.h"
 
 namespace gpulet::mig {
 namespace {
 
-constexpr unsigned kMostSlices = 64;
-constexpr unsigned kMostGigabytes = 100'000;
+constexpr unsigned kMaxSlices = 64;
+constexpr unsigned kMaxGigabytes = 100'000;
 
-// "7g" with unit "g": 7. Errors say the part.
-Result<unsigned> take_number(std::string_view part, std::string_view unit, std::string_view meaning,
-                             unsigned most) {
+// "7g" with unit "g": 7. Errors name the part.
+Result<unsigned> parse_number_prefix(std::string_view part, std::string_view unit, std::string_view meaning,
+                                     unsigned most) {
   const auto refused = [&](const std::string& what) {
-    return fail(Code::kInvalidArgument, what + " in '" + std::string(part) + "'; a number from 1 and '" +
-                                            std::string(unit) + "' would do (" + std::string(meaning) + ")");
+    return fail(Code::kInvalidArgument, what + " in '" + std::string(part) +
+                                            "'; expected a number from 1 and '" + std::string(unit) + "' (" +
+                                            std::string(meaning) + ")");
   };
   if (part.size() < unit.size() || part.substr(part.size() - unit.size()) != unit) {
     return refused("'" + std::string(unit) + "' is missing");
@@ -36,30 +40,31 @@ Status check_attributes(std::string_view attributes) {
     const bool separator = c == '.' || c == ',';
     if (first ? !letter : !letter && !digit && !separator) {
       return fail(Code::kInvalidArgument, "attribute '" + std::string(attributes.substr(0, 64)) +
-                                              "' is malformed; me, me.all or gfx would do");
+                                              "' is malformed; expected me, me.all or gfx");
     }
     first = separator;
   }
-  if (first) return fail(Code::kInvalidArgument, "an empty attribute; me, me.all or gfx would do");
+  if (first) return fail(Code::kInvalidArgument, "an empty attribute; expected me, me.all or gfx");
   return {};
 }
 
-Result<ProfileName> parse(std::string_view text) {
+Result<ProfileName> parse_parts(std::string_view text) {
   const auto sign = text.find_first_of("+-");
   const auto fields = text::split(text.substr(0, sign), '.');
   if (fields.size() != 2 && fields.size() != 3) {
     return fail(Code::kInvalidArgument,
                 "has " + std::to_string(fields.size()) +
-                    " parts between dots; two or three would do, as 1g.10gb or 1c.2g.20gb");
+                    " parts between dots; expected two or three, as in 1g.10gb or 1c.2g.20gb");
   }
   const std::size_t at = fields.size() - 2;
   ProfileName name;
-  GPULET_TRY_ASSIGN(name.slices, take_number(fields[at], "g", "slices of the GPU instance", kMostSlices));
-  GPULET_TRY_ASSIGN(name.gigabytes, take_number(fields[at + 1], "gb", "its memory", kMostGigabytes));
+  GPULET_TRY_ASSIGN(name.slices,
+                    parse_number_prefix(fields[at], "g", "slices of the GPU instance", kMaxSlices));
+  GPULET_TRY_ASSIGN(name.gigabytes, parse_number_prefix(fields[at + 1], "gb", "its memory", kMaxGigabytes));
   name.compute = name.slices;
   if (at == 1) {
     GPULET_TRY_ASSIGN(name.compute,
-                      take_number(fields[0], "c", "slices of the compute instance", kMostSlices));
+                      parse_number_prefix(fields[0], "c", "slices of the compute instance", kMaxSlices));
   }
   if (name.compute > name.slices) {
     return fail(Code::kInvalidArgument, std::to_string(name.compute) + "c is more than the " +
@@ -73,15 +78,16 @@ Result<ProfileName> parse(std::string_view text) {
 
 }  // namespace
 
-std::string ProfileName::str() const {
-  return whole() ? instance : std::to_string(compute) + "c." + instance;
+std::string ProfileName::canonical_name() const {
+  return is_whole() ? instance : std::to_string(compute) + "c." + instance;
 }
 
 Result<ProfileName> parse_profile_name(std::string_view text) {
-  if (text.empty()) return fail(Code::kInvalidArgument, "an empty profile name; 1g.10gb would do");
-  auto name = parse(text);
+  if (text.empty())
+    return fail(Code::kInvalidArgument, "an empty profile name; expected one such as 1g.10gb");
+  auto name = parse_parts(text);
   if (!name) {
-    return fail(name.error().with("profile '" + std::string(text.substr(0, 64)) + "'"));
+    return fail(name.error().with_context("profile '" + std::string(text.substr(0, 64)) + "'"));
   }
   return name;
 }
@@ -106,7 +112,7 @@ std::optional<unsigned> compute_slices(const Profile& profile, unsigned compute_
   return found->slices;
 }
 
-Layout layout_now(const State& state) {
+Layout current_layout(const State& state) {
   Layout layout;
   layout.enabled = state.enabled;
   if (!state.enabled) return layout;
@@ -123,7 +129,7 @@ Layout layout_now(const State& state) {
   return layout;
 }
 
-std::string describe(const Layout& layout) {
+std::string layout_text(const Layout& layout) {
   if (!layout.enabled) return "MIG disabled";
   std::string text;
   for (const auto& [name, count] : layout.devices) {
@@ -132,13 +138,93 @@ std::string describe(const Layout& layout) {
   return text.empty() ? "no instances" : text;
 }
 
-std::string at(const Placement& place) {
+std::string placement_text(const Placement& place) {
   const std::string first = std::to_string(place.start);
   return place.size <= 1 ? "at " + first : "at " + first + "-" + std::to_string(place.start + place.size - 1);
 }
 
 std::string describe_gpu(const State& state) {
   return "GPU " + std::to_string(state.index) + " (" + state.model + ")";
+}
+
+namespace {
+
+// A profile without attributes: neither "+me" nor "-me".
+bool label_safe(const Profile& profile) { return profile.name.find_first_of("+-") == std::string::npos; }
+
+// The profile without attributes of that many slices with the most instances, which is the
+// smallest.
+const Profile* smallest(const State& gpu, unsigned slices) {
+  const Profile* best = nullptr;
+  for (const auto& profile : gpu.profiles) {
+    if (!label_safe(profile) || profile.slices != slices) continue;
+    if (best == nullptr || profile.max_instances > best->max_instances) best = &profile;
+  }
+  return best;
+}
+
+std::optional<Layout> balanced(const State& gpu) {
+  unsigned slices = 0;
+  for (const auto& profile : gpu.profiles) slices = std::max(slices, profile.slices);
+  std::vector<std::pair<unsigned, unsigned>> counts;  // slices, how many
+  if (slices == 7) counts = {{1, 2}, {2, 1}, {3, 1}};
+  if (slices == 4) counts = {{1, 2}, {2, 1}};
+  if (counts.empty()) return std::nullopt;
+  Layout layout{true, {}};
+  for (const auto& [size, count] : counts) {
+    const Profile* profile = smallest(gpu, size);
+    if (profile == nullptr) return std::nullopt;
+    layout.devices[profile->name] = count;
+  }
+  return layout;
+}
+
+bool fits(State gpu, const Layout& layout) {
+  gpu.enabled = true;
+  gpu.pending.reset();
+  gpu.instances.clear();
+  return make_plan(gpu, layout).has_value();
+}
+
+}  // namespace
+
+std::vector<NamedLayout> derive_layouts(const State& gpu) {
+  std::vector<NamedLayout> layouts = {{"all-disabled", {}}};
+  if (!gpu.capable) return layouts;
+  layouts.push_back({"all-enabled", {true, {}}});
+  if (auto layout = balanced(gpu); layout && fits(gpu, *layout)) {
+    layouts.push_back({"all-balanced", std::move(*layout)});
+  }
+  for (const auto& profile : gpu.profiles) {
+    std::string name = "all-" + profile.name;
+    std::ranges::replace(name, '+', '.');
+    // A profile's maximum alone may disagree with its placements, so count what really fits.
+    for (unsigned count = profile.max_instances; count != 0; --count) {
+      Layout layout{true, {{profile.name, count}}};
+      if (!fits(gpu, layout)) continue;
+      layouts.push_back({std::move(name), std::move(layout)});
+      break;
+    }
+  }
+  std::ranges::sort(layouts, {}, &NamedLayout::name);
+  return layouts;
+}
+
+Result<std::vector<std::optional<Layout>>> derived_layouts(std::string_view name,
+                                                           std::span<const State> gpus) {
+  std::vector<std::optional<Layout>> result(gpus.size());
+  std::set<std::string> names;
+  bool found = false;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    for (auto& [own, layout] : derive_layouts(gpus[i])) {
+      names.insert(own);
+      if (own != name) continue;
+      result[i] = std::move(layout);
+      found = true;
+    }
+  }
+  if (found) return result;
+  return fail(unknown_config(name, "the layouts of this node's GPUs", {names.begin(), names.end()}));
 }
 
 }  // namespace gpulet::mig

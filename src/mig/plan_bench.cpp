@@ -1,10 +1,10 @@
-// What a plan costs: from every layout that a board offers to every other one, carried out before, with
-// nothing in use and with half of it; and what refusing costs. Bar: 1 ms for any.
+// The cost of a plan: from every layout of a board to every other one, applied before, with nothing
+// in use and with half of it in use; and the cost of refusing. Limit: 1 ms each.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
 
-#include "mig/derive.h"
+#include "mig/layout.h"
 #include "mig/plan.h"
 #include "mig/test_states.h"
 
@@ -17,11 +17,11 @@ struct Pair {
 };
 
 State reached(const std::string& machine_name, const Layout& layout, bool held) {
-  const auto machine = states::machine(machine_name);
+  const auto machine = states::test_machine(machine_name);
   sim::Gpu& gpu = machine->gpus[0];
-  states::enable(gpu);
-  if (const auto made = plan(states::state_of(gpu), layout)) states::carry_out(gpu, *made);
-  states::enable(gpu, layout.enabled);
+  states::set_mig_mode(gpu);
+  if (const auto made = make_plan(states::state_of(gpu), layout)) states::carry_out(gpu, *made);
+  states::set_mig_mode(gpu, layout.enabled);
   State state = states::state_of(gpu);
   for (std::size_t i = 0; held && i < state.instances.size(); i += 2)
     state.instances[i].holders = {"process 1"};
@@ -30,7 +30,7 @@ State reached(const std::string& machine_name, const Layout& layout, bool held) 
 
 std::vector<Pair> pairs(const std::string& machine_name, bool held) {
   std::vector<Pair> all;
-  const auto layouts = derive(states::state_of(states::machine(machine_name)->gpus[0]));
+  const auto layouts = derive_layouts(states::state_of(states::test_machine(machine_name)->gpus[0]));
   for (const auto& from : layouts) {
     const State state = reached(machine_name, from.layout, held);
     for (const auto& to : layouts) all.push_back({state, to.layout});
@@ -38,7 +38,7 @@ std::vector<Pair> pairs(const std::string& machine_name, bool held) {
   return all;
 }
 
-// One round is all pairs; `worst_us` is the slowest single one of its fastest rounds.
+// One round is all pairs; `worst_us` is the slowest plan of the fastest rounds.
 void every_pair(benchmark::State& bench, const std::string& machine_name, bool held) {
   using Clock = std::chrono::steady_clock;
   const auto all = pairs(machine_name, held);
@@ -46,7 +46,7 @@ void every_pair(benchmark::State& bench, const std::string& machine_name, bool h
   for (auto step : bench) {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto start = Clock::now();
-      benchmark::DoNotOptimize(plan(all[i].from, all[i].to));
+      benchmark::DoNotOptimize(make_plan(all[i].from, all[i].to));
       best[i] = std::min(best[i], std::chrono::duration<double, std::micro>(Clock::now() - start).count());
     }
   }
@@ -56,20 +56,21 @@ void every_pair(benchmark::State& bench, const std::string& machine_name, bool h
                                               benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-// As much as there can be of every profile, or of each part of it too: the nearest that fits is searched
-// among all of them.
-void refuse(benchmark::State& bench, const std::string& machine_name, bool parts) {
+// The maximum of every profile, or of every smaller compute instance too: the search for the
+// nearest layout covers all of them.
+void report_refused(benchmark::State& bench, const std::string& machine_name, bool parts) {
   const State state = reached(machine_name, {true, {}}, false);
   Layout layout{true, {}};
   for (const auto& profile : state.profiles) {
     for (const auto& compute : profile.compute) {
       const bool whole = compute.slices == profile.slices;
       if (parts || whole) {
-        layout.devices[device_name(profile, compute.slices)] = profile.most * profile.slices / compute.slices;
+        layout.devices[device_name(profile, compute.slices)] =
+            profile.max_instances * profile.slices / compute.slices;
       }
     }
   }
-  for (auto step : bench) benchmark::DoNotOptimize(plan(state, layout));
+  for (auto step : bench) benchmark::DoNotOptimize(make_plan(state, layout));
 }
 
 const int kRegistered = [] {
@@ -78,9 +79,9 @@ const int kRegistered = [] {
         ->Unit(benchmark::kMicrosecond);
     benchmark::RegisterBenchmark(("every_pair_in_use/" + name).c_str(), every_pair, name, true)
         ->Unit(benchmark::kMicrosecond);
-    benchmark::RegisterBenchmark(("refuse/" + name).c_str(), refuse, name, false)
+    benchmark::RegisterBenchmark(("refuse/" + name).c_str(), report_refused, name, false)
         ->Unit(benchmark::kMicrosecond);
-    benchmark::RegisterBenchmark(("refuse_parts/" + name).c_str(), refuse, name, true)
+    benchmark::RegisterBenchmark(("refuse_parts/" + name).c_str(), report_refused, name, true)
         ->Unit(benchmark::kMicrosecond);
   }
   return 0;

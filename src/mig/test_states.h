@@ -1,5 +1,5 @@
-// GPUs for this room's tests and benchmarks: those of the simulated machines, and two boards beside them
-// whose profiles are unlike theirs; what MIG is on one as a State; and a plan carried out on one.
+// GPUs for the tests and benchmarks of src/mig: those of the simulated machines, and two boards
+// with different profiles; their MIG state as a State; and plans carried out on them.
 #pragma once
 
 #include <algorithm>
@@ -45,8 +45,8 @@ gpus:
 numa_cpus: {0: "0-3"}
 )";
 
-// Four memory slices and every kind of attribute: with and without graphics, media engines shared out, all
-// for one, or none. Source: MIG User Guide, RTX PRO 6000 Blackwell Server Edition.
+// Four memory slices and every kind of attribute: with and without graphics, media engines shared,
+// all in one instance, or none. Source: MIG User Guide, RTX PRO 6000 Blackwell Server Edition.
 inline constexpr const char* kRtxPro6000 = R"(
 version: 1
 name: rtx-pro-6000
@@ -95,13 +95,13 @@ gpus:
 numa_cpus: {0: "0-3"}
 )";
 
-// Every board with MIG: the built-in machines' and those above.
+// Every board with MIG: those of the built-in machines and the two above.
 inline std::vector<std::string> machines_with_mig() {
   return {"dgx-a100", "hgx-h100", "hgx-h200", "gb200", "a30", "rtx-pro-6000"};
 }
 
-// One machine of those, or of any other built-in one. Null only for a bug in here.
-inline std::unique_ptr<sim::Machine> machine(const std::string& name) {
+// Loads one of those machines, or any other built-in one. Null only for a bug in this file.
+inline std::unique_ptr<sim::Machine> test_machine(const std::string& name) {
   auto made = name == "a30"            ? sim::parse_machine(kA30, "a30.yaml")
               : name == "rtx-pro-6000" ? sim::parse_machine(kRtxPro6000, "rtx-pro-6000.yaml")
                                        : sim::load_machine(name);
@@ -143,11 +143,11 @@ inline State state_of(const sim::Gpu& gpu, unsigned index = 0) {
   if (mig.pending != mig.current) state.pending = mig.pending != 0;
   for (std::uint32_t i = 0; i < mig.profile_count; ++i) state.profiles.push_back(profile_of(mig.profiles[i]));
   std::ranges::sort(state.profiles, {}, &Profile::id);
-  for (const auto& there : mig.instances) {
-    if (there.used == 0) continue;
-    const auto& profile = mig.profiles[there.profile];
-    GpuInstance instance{there.id, profile.id, {there.start, there.length}, {}, {}};
-    for (const auto& compute : there.compute) {
+  for (const auto& simulated : mig.instances) {
+    if (simulated.used == 0) continue;
+    const auto& profile = mig.profiles[simulated.profile];
+    GpuInstance instance{simulated.id, profile.id, {simulated.start, simulated.length}, {}, {}};
+    for (const auto& compute : simulated.compute) {
       if (compute.used == 0) continue;
       instance.compute.push_back({compute.id,
                                   profile.compute_profiles[compute.profile].id,
@@ -169,7 +169,7 @@ inline std::string carry_out(sim::Gpu& gpu, sim::GpuInstance& instance, const Ne
              : "cannot create " + part.device;
 }
 
-// Carries the plan out, step by step, but for the mode. What failed; empty when nothing did.
+// Carries out all steps of the plan except the mode. Returns the failure; empty on success.
 inline std::string carry_out(sim::Gpu& gpu, const Plan& plan) {
   for (const auto& step : plan.destroy_compute) {
     auto* instance = sim::find_gpu_instance(gpu, step.instance);
@@ -200,10 +200,10 @@ inline std::string carry_out(sim::Gpu& gpu, const Plan& plan) {
   return "";
 }
 
-// Makes a GPU instance and, in it, one compute instance of each of these slices; all of them when none is
-// given.
-inline sim::GpuInstance* add(sim::Gpu& gpu, const std::string& profile, unsigned start,
-                             std::vector<unsigned> parts = {}) {
+// Creates a GPU instance and in it a compute instance for each number of slices; a whole one by
+// default.
+inline sim::GpuInstance* add_instance(sim::Gpu& gpu, const std::string& profile, unsigned start,
+                                      std::vector<unsigned> parts = {}) {
   const State state = state_of(gpu);
   const Profile* found = find_profile(state, profile);
   sim::GpuInstance* made = nullptr;
@@ -222,12 +222,12 @@ inline sim::GpuInstance* add(sim::Gpu& gpu, const std::string& profile, unsigned
   return made;
 }
 
-// MIG on, as after a reset.
-inline void enable(sim::Gpu& gpu, bool enabled = true) {
+// Sets the MIG mode, as after a reset.
+inline void set_mig_mode(sim::Gpu& gpu, bool enabled = true) {
   gpu.mig.current = gpu.mig.pending = enabled ? 1 : 0;
 }
 
-// MIG on, with these devices: how many of each profile.
-inline Layout layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }
+// A layout with MIG enabled and these devices: the count of each profile.
+inline Layout enabled_layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }
 
 }  // namespace gpulet::mig::states

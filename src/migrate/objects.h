@@ -1,6 +1,6 @@
-// Objects of the API server, as it sends them, made into facts. What is no such object, or is none of
-// NVIDIA's, gives nothing. Pure. Source: Kubernetes API apps/v1, v1; nvidia.com/v1 ClusterPolicy; the labels
-// and annotations that Helm sets (helm.sh/chart, meta.helm.sh/release-name).
+// Turns objects of the API server into facts. Objects of another kind, or without NVIDIA's programs, give
+// nothing. Pure. Source: Kubernetes API apps/v1, v1; nvidia.com/v1 ClusterPolicy; Helm's labels and
+// annotations (helm.sh/chart, meta.helm.sh/release-name).
 #pragma once
 
 #include <map>
@@ -9,22 +9,35 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "migrate/facts.h"
 
 namespace gpulet::migrate {
 
-// The containers of a DaemonSet or Deployment (`kind`) that are programs of this business.
-std::vector<Program> programs_of(std::string_view object, const std::string& kind);
+// The containers of a DaemonSet or Deployment (`kind`) that run a known component.
+std::vector<Program> parse_workload(std::string_view object, const std::string& kind);
 
-std::optional<Policy> policy_of(std::string_view object);
+std::optional<ClusterPolicy> parse_cluster_policy(std::string_view object);
 
-// A node with labels that count here, or with GPUs.
-std::optional<NodeFacts> node_of(std::string_view object);
+// A node with relevant labels or with GPUs.
+std::optional<NodeFacts> parse_node(std::string_view object);
 
-// A ConfigMap's texts, by key.
-std::map<std::string, std::string> data_of(std::string_view object);
+// A ConfigMap's data by key.
+std::map<std::string, std::string> config_map_data(std::string_view object);
 
-// Of `programs`, what each reads of a ConfigMap: put into its configs or counters.
-void fill(std::vector<Program>& programs, const MapRef& map, const std::map<std::string, std::string>& data);
+// Adds the content of a ConfigMap to the configs or counters of each program that reads it.
+void attach_config_map(std::vector<Program>& programs, const ConfigMapRef& map,
+                       const std::map<std::string, std::string>& data);
+
+// Reads the values of a Helm release of NVIDIA's charts from its Secret. Any other value may be a password,
+// so only its name is kept. Source: Helm 3, pkg/storage/driver (base64 of gzip of JSON, in a Secret's
+// base64).
+
+// Limit of an unpacked release.
+inline constexpr std::size_t kMaxReleaseBytes = 32u << 20;
+
+// `secret`: the object from the API server. Errors: kInvalidArgument for anything that is not a release or
+// is too large; the message has none of its content.
+Result<HelmRelease> parse_helm_release(std::string_view secret);
 
 }  // namespace gpulet::migrate

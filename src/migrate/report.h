@@ -1,5 +1,5 @@
-// What `gpulet migrate check` says: what runs, what becomes of each setting, what will differ, what is to be
-// decided by hand, what to do in order, and the way back. Plain values; cli/migrate_report.h writes them.
+// The report of `gpulet migrate check`: what runs, what becomes of each setting, what will differ,
+// decisions, next steps, and the way back. Plain values; the CLI prints them.
 #pragma once
 
 #include <string>
@@ -10,45 +10,58 @@
 
 namespace gpulet::migrate {
 
-enum class Fate {
+enum class Outcome {
   kCarries,   // means the same here
-  kNeedless,  // is not needed here, or has no effect here, and nothing is lost by it
-  kDiffers,   // is read otherwise: on purpose, and said where
+  kNeedless,  // not needed, or without effect, and nothing is lost
+  kDiffers,   // interpreted differently, on purpose and documented
   kLost,      // has no counterpart
-  kWrong,     // would be refused
+  kWrong,     // would be rejected
 };
-std::string_view key(Fate fate);  // "carries": in JSON
-std::string_view title(Fate fate);
+std::string_view json_key(Outcome outcome);  // "carries": in JSON
+std::string_view display_title(Outcome outcome);
 
-struct Setting {
-  std::string of;  // whose: Program::where(), or the file
+struct MigratedSetting {
+  std::string source;  // Program::location(), or the file
   std::string name,
-      value;  // "MIG_STRATEGY", "--mig-strategy", "flags.migStrategy"; no value where none is told
-  Fate fate = Fate::kCarries;
+      value;  // "MIG_STRATEGY", "--mig-strategy", "flags.migStrategy"; the value may be withheld
+  Outcome outcome = Outcome::kCarries;
   std::string note{};
-  std::string variable{};  // how `gpulet agent` is told the same: "MIG_STRATEGY=mixed"; empty: not by one
+  std::string variable{};  // the agent's variable: "MIG_STRATEGY=mixed"; empty: none
 };
 
 struct Difference {
-  std::string what, page;  // of the repository: "docs/adr/0004-a-fault-marks-the-whole-gpu-and-heals.md"
+  std::string what, page;  // in the repository: "docs/adr/0004-withdraw-the-whole-gpu-on-a-fault.md"
 };
 
-struct Found {
-  Part part = Part::kDevicePlugin;
-  std::string where, what;  // what: the image, the chart, a file's meaning
+struct FoundComponent {
+  Component component = Component::kDevicePlugin;
+  std::string location, description;  // the image, the chart, or what a file means
 };
 
 struct Report {
-  std::string place;
-  std::vector<Found> found{};
-  std::vector<Setting> settings{};
+  std::string location;
+  std::vector<FoundComponent> found{};
+  std::vector<MigratedSetting> settings{};
   std::vector<Difference> differences{};
-  std::vector<std::string> decide{};  // what a person must decide first, one line each
-  std::vector<std::string> next{}, back{};
-  std::vector<std::string> not_read{};
+  std::vector<std::string> decisions{};  // decisions for the user, one line each
+  std::vector<std::string> next_steps{}, rollback_steps{};
+  std::vector<std::string> unread{};
 
-  // Whether all carries over and all was read.
-  bool clear() const { return decide.empty() && not_read.empty(); }
+  // Whether everything carries over and everything was read.
+  bool is_clear() const { return decisions.empty() && unread.empty(); }
 };
+
+// The next steps in order, and the way back: commands with the names of the objects found. Pure.
+
+struct MigrationSteps {
+  std::vector<std::string> next{}, rollback{}, decisions{};
+};
+// `settings`: evaluated settings, which give the agent's variables.
+MigrationSteps plan_steps(const Facts& facts, const std::vector<MigratedSetting>& settings);
+
+// Builds the report of `gpulet migrate check` from the facts. Pure, any thread; the same facts give the same
+// report.
+
+Report build_report(const Facts& facts);
 
 }  // namespace gpulet::migrate

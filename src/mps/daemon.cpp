@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 
 #include "base/file.h"
@@ -14,21 +15,21 @@
 namespace gpulet::mps {
 namespace {
 
-constexpr std::string_view kStartedHead = "gpulet 1\npid ";
+constexpr std::string_view kStartedHeader = "gpulet 1\npid ";
 constexpr std::string_view kAlive = "get_default_active_thread_percentage\n";
 
-// The daemon's own words for a command that it did not take.
-bool says_no(const std::string& line) {
+// The daemon's own text for a rejected command.
+bool is_refusal(const std::string& line) {
   const std::string lower = text::lower(line);
-  for (const std::string_view word : {"invalid", "fail", "error", "unknown", "cannot"}) {
-    if (lower.find(word) != std::string::npos) return true;
+  for (const std::string_view keyword : {"invalid", "fail", "error", "unknown", "cannot"}) {
+    if (lower.find(keyword) != std::string::npos) return true;
   }
   return false;
 }
 
-std::vector<std::string> lines_of(const std::string& answer) {
+std::vector<std::string> lines_of(const std::string& output) {
   std::vector<std::string> lines;
-  for (const auto& line : text::split(answer, '\n')) {
+  for (const auto& line : text::split(output, '\n')) {
     if (const auto trimmed = text::trim(line); !trimmed.empty()) lines.emplace_back(trimmed);
   }
   return lines;
@@ -41,13 +42,13 @@ double percentage_of(const std::string& line) {
   return end != line.c_str() && *end == '\0' ? value : -1;
 }
 
-// Where SELinux is on, containers may only reach what has their label. Source: mps/daemon.go.
-void label_for_containers(const std::string& folder) {
+// With SELinux, containers can only access files with their label. Source: mps/daemon.go.
+void label_for_containers(const std::string& directory) {
   constexpr std::string_view kLabel = "system_u:object_r:container_file_t:s0";
   if (::access("/sys/fs/selinux/enforce", F_OK) != 0) return;
-  if (::setxattr(folder.c_str(), "security.selinux", kLabel.data(), kLabel.size() + 1, 0) != 0) {
+  if (::setxattr(directory.c_str(), "security.selinux", kLabel.data(), kLabel.size() + 1, 0) != 0) {
     log::warning("cannot label the MPS pipe directory for containers",
-                 errno_error("setxattr", errno, folder));
+                 errno_error("setxattr", errno, directory));
   }
 }
 
@@ -57,19 +58,20 @@ bool serves_same_devices(const DaemonSpec& a, const DaemonSpec& b) {
   return a.name == b.name && a.devices == b.devices && a.visible_devices == b.visible_devices;
 }
 
-Result<DaemonSpec> former_daemon(const std::string& root, const std::string& name) {
+Result<DaemonSpec> read_former_daemon(const std::string& root, const std::string& name) {
   const std::string path = started_file(root, name);
   GPULET_TRY_ASSIGN(const std::string text, read_file(path));
-  if (!text.starts_with(kStartedHead)) return fail(Code::kInvalidArgument, "is not of this program", path);
+  if (!text.starts_with(kStartedHeader))
+    return fail(Code::kInvalidArgument, "was written by another program", path);
   DaemonSpec spec;
   spec.name = name;
   for (const auto& line : text::split(text, '\n')) {
-    const auto words = text::split(line, ' ');
-    if (words.empty() || (words.front() != "visible" && words.front() != "devices")) continue;
-    for (std::size_t i = 1; i < words.size(); ++i) {
-      const DeviceUuid uuid(words[i]);
-      if (words.front() == "visible") spec.visible_devices.push_back(uuid);
-      if (words.front() == "devices") spec.devices.push_back({uuid, 0, words[i].starts_with("MIG-"), {}});
+    const auto fields = text::split(line, ' ');
+    if (fields.empty() || (fields.front() != "visible" && fields.front() != "devices")) continue;
+    for (std::size_t i = 1; i < fields.size(); ++i) {
+      const DeviceUuid uuid(fields[i]);
+      if (fields.front() == "visible") spec.visible_devices.push_back(uuid);
+      if (fields.front() == "devices") spec.devices.push_back({uuid, 0, fields[i].starts_with("MIG-"), {}});
     }
   }
   return spec;
@@ -81,68 +83,66 @@ Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMod
       spec_(std::move(spec)),
       options_(std::move(options)),
       set_compute_mode_(std::move(set_compute_mode)),
-      tell_health_(std::move(health)),
+      on_health_(std::move(health)),
       backoff_(options_.retry, options_.seed) {}
 
 Daemon::~Daemon() = default;
 
-void Daemon::start() {
-  tell({false, "the MPS control daemon of " + spec_.name + " is starting"});
-  begin();
+void Daemon::start_daemon() {
+  set_health({false, "the MPS control daemon of " + spec_.name + " is starting"});
+  begin_start();
 }
 
-void Daemon::begin() {
+void Daemon::begin_start() {
   state_ = State::kStarting;
   timer_.reset();
   auto program = find_driver_program(options_.driver_root, kControlProgram);
-  if (!program) return failed(program.error());
+  if (!program) return on_failure(program.error());
   program_ = *program;
-  for (const auto& folder : {pipes(), log_directory(options_.root, spec_.name)}) {
-    if (const auto made = make_directories(folder); !made) return failed(made.error());
+  for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
+    if (const auto made = make_directories(directory); !made) return on_failure(made.error());
   }
   label_for_containers(pipes());
-  set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::end_former);
+  set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::stop_former_process);
 }
 
-// One GPU after the other. A MIG device has no compute mode.
+// One GPU at a time. MIG devices have no compute mode.
 void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
   while (next < spec_.devices.size() && spec_.devices[next].mig) ++next;
   if (next == spec_.devices.size()) return (this->*then)();
-  const auto done = [this, next, mode, then, round = ++round_,
-                     alive = std::weak_ptr<bool>(alive_)](const Status& set) {
-    if (alive.expired() || round != round_) return;
+  const auto done = [this, next, mode, then, round = ++round_, alive = lifetime_.watch()](const Status& set) {
+    if (!alive || round != round_) return;
     if (!set && (mode == ComputeMode::kDefault || set.error().code() == Code::kUnsupported)) {
       log::warning("cannot set the compute mode", set.error(), {{"gpu", spec_.devices[next].uuid.str()}});
     } else if (!set) {
-      return failed(set.error().with("cannot set the compute mode to EXCLUSIVE_PROCESS"));
+      return on_failure(set.error().with_context("cannot set the compute mode to EXCLUSIVE_PROCESS"));
     }
     set_modes(next + 1, mode, then);
   };
   modes_changed_ = true;
-  const auto set = set_compute_mode_;  // `done`, called from inside, may be our end
+  const auto set = set_compute_mode_;  // `done` may destroy this object, also when called from inside
   set(spec_.devices[next].uuid, mode, done);
 }
 
-// One may be there from before us: ours to take over, or to end.
-void Daemon::end_former() {
-  auto former = DaemonProcess::find(pipes());
+// A daemon of an earlier agent may exist: adopt it or stop it.
+void Daemon::stop_former_process() {
+  auto former = DaemonProcess::find_daemon_process(pipes());
   if (!former) return launch();
   process_ = std::move(*former);
-  if (!may_adopt()) return await_former_end();
-  log::info("an MPS control daemon from before is taken over",
-            {{"daemon", spec_.name}, {"pid", process_->id()}});
-  run({}, std::string(kAlive), options_.answer_limit, [this](const Result<std::string>& answer) {
-    if (!answer) return await_former_end();
+  if (!may_adopt()) return await_former_exit();
+  log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
+  run_command({}, std::string(kAlive), options_.response_limit, [this](const Result<std::string>& output) {
+    if (!output) return await_former_exit();
     const auto saved = read_file(started_file(options_.root, spec_.name));
-    const auto lines = lines_of(*answer);
+    const auto lines = lines_of(*output);
     const bool same = saved && *saved == fingerprint(process_->id(), true) && !lines.empty() &&
                       percentage_of(lines.back()) == spec_.thread_percentage;
-    same ? on_running() : tell_limits();
+    same ? on_running() : send_limits();
   });
 }
 
-void Daemon::await_former_end() {
-  log::info("an MPS control daemon for other devices is ended",
+void Daemon::await_former_exit() {
+  log::info("stopping an MPS control daemon of other devices",
             {{"daemon", spec_.name}, {"pid", process_->id()}});
   process_->on_end(loop_, [this] {
     process_.reset();
@@ -151,50 +151,52 @@ void Daemon::await_former_end() {
     launch();
   });
   timer_ = loop_.after(options_.quit_grace, [this] { process_->kill(); });
-  run({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
+  run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
 }
 
 void Daemon::launch() {
   launching_ = true;
-  run({"-d"}, "", options_.start_limit, [this](const Result<std::string>& started) {
+  run_command({"-d"}, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
-    started ? tell_limits() : failed(started.error().with("the MPS control daemon does not start"));
+    started ? send_limits()
+            : on_failure(started.error().with_context("the MPS control daemon does not start"));
   });
 }
 
-void Daemon::tell_limits() {
+void Daemon::send_limits() {
   limits_changed_ = false;
-  run({}, limit_commands() + std::string(kAlive), options_.answer_limit,
-      [this](const Result<std::string>& answer) {
-        if (answer) return on_limits(*answer);
-        limits_changed_ = true;
-        // It has clients: given a second chance as for any question.
-        if (state_ == State::kRunning) return on_unanswered(answer.error());
-        failed(answer.error().with("the MPS control daemon does not take its limits"));
-      });
+  run_command({}, limit_commands() + std::string(kAlive), options_.response_limit,
+              [this](const Result<std::string>& output) {
+                if (output) return on_limits(*output);
+                limits_changed_ = true;
+                // It has clients, so it gets a second chance, as in any liveness check.
+                if (state_ == State::kRunning) return on_unanswered(output.error());
+                on_failure(output.error().with_context("the MPS control daemon does not accept its limits"));
+              });
 }
 
-void Daemon::on_limits(const std::string& answer) {
-  const auto lines = lines_of(answer);
+void Daemon::on_limits(const std::string& output) {
+  const auto lines = lines_of(output);
   for (const auto& line : lines) {
-    if (says_no(line))
-      return failed(Error(Code::kUnavailable, "the MPS control daemon refuses a limit: " + line));
+    if (is_refusal(line))
+      return on_failure(Error(Code::kUnavailable, "the MPS control daemon rejects a limit: " + line));
   }
   if (lines.empty() || std::abs(percentage_of(lines.back()) - spec_.thread_percentage) > 0.05) {
-    return failed(Error(Code::kUnavailable, "the MPS control daemon does not keep its thread percentage: '" +
-                                                (lines.empty() ? std::string() : lines.back()) + "' for " +
-                                                std::to_string(spec_.thread_percentage)));
+    return on_failure(
+        Error(Code::kUnavailable, "the MPS control daemon does not keep its thread percentage: '" +
+                                      (lines.empty() ? std::string() : lines.back()) + "' for " +
+                                      std::to_string(spec_.thread_percentage)));
   }
-  tell_servers();
+  send_server_limits();
 }
 
-// A server that runs already keeps the defaults that it began with, unless it is told.
-void Daemon::tell_servers() {
-  run({}, "get_server_list\n", options_.answer_limit, [this](const Result<std::string>& answer) {
-    if (!answer) return failed(answer.error());
+// A running server keeps its initial defaults unless it gets new ones.
+void Daemon::send_server_limits() {
+  run_command({}, "get_server_list\n", options_.response_limit, [this](const Result<std::string>& output) {
+    if (!output) return on_failure(output.error());
     std::string commands;
-    for (const auto& server : lines_of(*answer)) {
+    for (const auto& server : lines_of(*output)) {
       if (!text::parse_unsigned(server)) continue;
       for (const auto& limit : spec_.memory_limits) {
         commands += "set_device_pinned_mem_limit " + server + " " + std::to_string(limit.device) + " " +
@@ -204,10 +206,10 @@ void Daemon::tell_servers() {
           "set_active_thread_percentage " + server + " " + std::to_string(spec_.thread_percentage) + "\n";
     }
     if (commands.empty()) return on_running();
-    run({}, commands, options_.answer_limit, [this](const Result<std::string>& told) {
-      // A server may have ended in between: the next has the new defaults.
-      if (!told)
-        log::warning("an MPS server keeps its former limits", told.error(), {{"daemon", spec_.name}});
+    run_command({}, commands, options_.response_limit, [this](const Result<std::string>& sent) {
+      // The server may have exited meanwhile; the next one gets the new defaults.
+      if (!sent)
+        log::warning("an MPS server keeps its previous limits", sent.error(), {{"daemon", spec_.name}});
       on_running();
     });
   });
@@ -220,55 +222,55 @@ void Daemon::on_running() {
   }
   const auto written = write_file_atomic(started_file(options_.root, spec_.name),
                                          fingerprint(process_ ? process_->id() : 0, true));
-  if (!written) return failed(written.error());
+  if (!written) return on_failure(written.error());
   state_ = State::kRunning;
   unanswered_ = 0;
-  tell({});
-  limits_changed_ ? tell_limits() : schedule_check();
+  set_health({});
+  limits_changed_ ? send_limits() : schedule_check();
 }
 
 void Daemon::watch_process() {
-  auto found = DaemonProcess::find(pipes());
+  auto found = DaemonProcess::find_daemon_process(pipes());
   if (found) {
     process_ = std::move(*found);
   } else {
-    log::warning("the MPS control daemon's process is not known: its end is seen by questions only",
+    log::warning("cannot find the MPS control daemon's process; only liveness checks notice its exit",
                  found.error(), {{"daemon", spec_.name}});
   }
 }
 
 void Daemon::schedule_check() {
-  timer_ = loop_.after(options_.check_interval, [this] { check(); });
+  timer_ = loop_.after(options_.check_interval, [this] { check_responding(); });
 }
 
-void Daemon::check() {
-  run({}, std::string(kAlive), options_.answer_limit, [this](const Result<std::string>& answer) {
-    if (!answer) return on_unanswered(answer.error());
+void Daemon::check_responding() {
+  run_command({}, std::string(kAlive), options_.response_limit, [this](const Result<std::string>& output) {
+    if (!output) return on_unanswered(output.error());
     unanswered_ = 0;
     backoff_.reset();
-    tell({});
-    const auto lines = lines_of(*answer);
-    const bool ours =
+    set_health({});
+    const auto lines = lines_of(*output);
+    const bool matches =
         !lines.empty() && std::abs(percentage_of(lines.back()) - spec_.thread_percentage) <= 0.05;
-    if (!ours) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
-    ours && !limits_changed_ ? schedule_check() : tell_limits();
+    if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
+    matches && !limits_changed_ ? schedule_check() : send_limits();
   });
 }
 
 void Daemon::on_unanswered(const Error& error) {
-  if (++unanswered_ >= kMaxUnanswered) return failed(error.with("the MPS control daemon hangs"));
-  tell({false, "the MPS control daemon of " + spec_.name + " does not answer: " + error.message()});
-  check();
+  if (++unanswered_ >= kMaxUnanswered) return on_failure(error.with_context("the MPS control daemon hangs"));
+  set_health({false, "the MPS control daemon of " + spec_.name + " does not respond: " + error.message()});
+  check_responding();
 }
 
 void Daemon::on_died() {
   process_.reset();
   call_.reset();
-  failed(Error(Code::kUnavailable, "the MPS control daemon of " + spec_.name + " has ended"));
+  on_failure(Error(Code::kUnavailable, "the MPS control daemon of " + spec_.name + " has ended"));
 }
 
-// Whatever is left of it goes, and it is tried again later.
-void Daemon::failed(const Error& error) {
+// Stop what is left of it, and retry later.
+void Daemon::on_failure(const Error& error) {
   if (state_ == State::kStopping) return clean_up();
   ++round_;
   call_.reset();
@@ -276,32 +278,32 @@ void Daemon::failed(const Error& error) {
   process_.reset();
   ::unlink(started_file(options_.root, spec_.name).c_str());
   state_ = State::kWaiting;
-  if (health_.healthy || health_.reason != error.text()) {
-    log::error("no MPS control daemon", error, {{"daemon", spec_.name}});
+  if (health_.healthy || health_.reason != error.full_message()) {
+    log::error("the MPS control daemon failed", error, {{"daemon", spec_.name}});
   }
-  tell({false, error.text()});
-  timer_ = loop_.after(backoff_.next(), [this] { begin(); });
+  set_health({false, error.full_message()});
+  timer_ = loop_.after(backoff_.next_delay(), [this] { begin_start(); });
 }
 
-void Daemon::change(DaemonSpec spec) {
+void Daemon::update_spec(DaemonSpec spec) {
   const bool limits =
       spec.memory_limits != spec_.memory_limits || spec.thread_percentage != spec_.thread_percentage;
   spec_ = std::move(spec);
   if (!limits) return;
   limits_changed_ = true;
-  // While it starts, its way up ends with the newest.
-  if (state_ == State::kRunning) tell_limits();
+  // During a start, the sequence picks up the newest spec.
+  if (state_ == State::kRunning) send_limits();
 }
 
-void Daemon::stop(std::function<void()> done) {
+void Daemon::stop_daemon(std::function<void()> done) {
   stopped_ = std::move(done);
   ++round_;
   timer_.reset();
   state_ = State::kStopping;
-  // One from before us was told to take its GPUs alone, too.
+  // An adopted daemon's GPUs were set to exclusive mode too.
   modes_changed_ = modes_changed_ || ::access(started_file(options_.root, spec_.name).c_str(), F_OK) == 0;
   if (program_.empty()) program_ = find_driver_program(options_.driver_root, kControlProgram).value_or("");
-  // A daemon that is just being born would come after our end.
+  // A daemon that is still starting would appear after the stop.
   if (launching_) return;
   call_.reset();
   quit();
@@ -309,7 +311,7 @@ void Daemon::stop(std::function<void()> done) {
 
 void Daemon::quit() {
   if (!process_) {
-    if (auto found = DaemonProcess::find(pipes())) process_ = std::move(*found);
+    if (auto found = DaemonProcess::find_daemon_process(pipes())) process_ = std::move(*found);
   }
   if (!process_) return clean_up();
   process_->on_end(loop_, [this] {
@@ -319,19 +321,19 @@ void Daemon::quit() {
     clean_up();
   });
   timer_ = loop_.after(options_.quit_grace, [this] {
-    log::warning("the MPS control daemon does not quit: it is killed", {{"daemon", spec_.name}});
+    log::warning("killing an MPS control daemon that does not quit", {{"daemon", spec_.name}});
     process_->kill();
   });
   if (program_.empty()) return process_->kill();
-  run({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
+  run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
 }
 
 void Daemon::clean_up() {
-  if (!modes_changed_) return finish();
-  set_modes(0, ComputeMode::kDefault, &Daemon::finish);
+  if (!modes_changed_) return on_stopped();
+  set_modes(0, ComputeMode::kDefault, &Daemon::on_stopped);
 }
 
-void Daemon::finish() {
+void Daemon::on_stopped() {
   ::unlink(started_file(options_.root, spec_.name).c_str());
   std::error_code ignored;
   std::filesystem::remove_all(log_directory(options_.root, spec_.name), ignored);
@@ -339,8 +341,9 @@ void Daemon::finish() {
   if (const auto done = std::move(stopped_)) done();
 }
 
-void Daemon::run(std::vector<std::string> arguments, std::string input, Duration limit, Answer done) {
-  if (state_ == State::kRunning) timer_.reset();  // one conversation at a time
+void Daemon::run_command(std::vector<std::string> arguments, std::string input, Duration limit,
+                         Completion done) {
+  if (state_ == State::kRunning) timer_.reset();  // only one control command at a time
   auto environment = driver_environment(options_.driver_root);
   environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + pipes());
   environment.push_back("CUDA_MPS_LOG_DIRECTORY=" + log_directory(options_.root, spec_.name));
@@ -348,16 +351,16 @@ void Daemon::run(std::vector<std::string> arguments, std::string input, Duration
   for (const auto& uuid : spec_.visible_devices) visible.push_back(uuid.str());
   if (!visible.empty()) environment.push_back("CUDA_VISIBLE_DEVICES=" + text::join(visible, ","));
   const bool daemon = !arguments.empty();
-  auto call = ProgramCall::start(loop_,
-                                 {.program = program_,
-                                  .arguments = std::move(arguments),
-                                  .environment = std::move(environment),
-                                  .input = std::move(input),
-                                  .leaves_a_daemon = daemon},
-                                 limit, [this, done](Result<std::string> answer) {
-                                   const auto ended = std::move(call_);
-                                   done(std::move(answer));
-                                 });
+  auto call = ProgramCall::start_call(loop_,
+                                      {.program = program_,
+                                       .arguments = std::move(arguments),
+                                       .environment = std::move(environment),
+                                       .input = std::move(input),
+                                       .spawns_daemon = daemon},
+                                      limit, [this, done](Result<std::string> output) {
+                                        const auto ended = std::move(call_);
+                                        done(std::move(output));
+                                      });
   if (!call) return done(fail(call.error()));
   call_ = std::move(*call);
 }
@@ -367,9 +370,10 @@ bool Daemon::may_adopt() const {
   return saved && saved->starts_with(fingerprint(process_->id(), false));
 }
 
-// What .started holds. The limits are last: one that differs in them alone can be told the new ones.
+// Content of .started. The limits come last: a daemon that differs only in them can be updated.
 std::string Daemon::fingerprint(pid_t pid, bool with_limits) const {
-  std::string text = std::string(kStartedHead) + std::to_string(pid) + "\nprogram " + program_ + "\nvisible";
+  std::string text =
+      std::string(kStartedHeader) + std::to_string(pid) + "\nprogram " + program_ + "\nvisible";
   for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
   text += "\ndevices";
   for (const auto& device : spec_.devices) text += " " + device.uuid.str();
@@ -385,11 +389,71 @@ std::string Daemon::limit_commands() const {
   return commands + "set_default_active_thread_percentage " + std::to_string(spec_.thread_percentage) + "\n";
 }
 
-void Daemon::tell(inventory::Health health) {
-  if (health_told_ && health == health_) return;
-  health_told_ = true;
+void Daemon::set_health(inventory::Health health) {
+  if (health_reported_ && health == health_) return;
+  health_reported_ = true;
   health_ = std::move(health);
-  tell_health_(health_);
+  on_health_(health_);
+}
+
+namespace {
+
+class NvidiaSmi {
+ public:
+  NvidiaSmi(Loop& loop, std::string driver_root, Duration limit)
+      : loop_(loop), driver_root_(std::move(driver_root)), limit_(limit) {}
+
+  void queue_mode(const DeviceUuid& gpu, ComputeMode mode, std::function<void(Status)> done) {
+    pending_.push_back({gpu, mode, std::move(done)});
+    if (!call_) run_next();
+  }
+
+ private:
+  struct PendingMode {
+    DeviceUuid gpu;
+    ComputeMode mode;
+    std::function<void(Status)> done;
+  };
+
+  void run_next() {
+    if (pending_.empty()) return;
+    const PendingMode request = std::move(pending_.front());
+    pending_.pop_front();
+    const auto program = find_driver_program(driver_root_, "nvidia-smi");
+    if (!program) return end(request, fail(program.error()));
+    const std::string mode = request.mode == ComputeMode::kDefault ? "DEFAULT" : "EXCLUSIVE_PROCESS";
+    auto call = ProgramCall::start_call(loop_,
+                                        {.program = *program,
+                                         .arguments = {"-i", request.gpu.str(), "-c", mode},
+                                         .environment = driver_environment(driver_root_)},
+                                        limit_, [this, request](const Result<std::string>& output) {
+                                          const auto ended = std::move(call_);
+                                          end(request, output ? Status() : fail(output.error()));
+                                        });
+    if (!call) return end(request, fail(call.error()));
+    call_ = std::move(*call);
+  }
+
+  // Start the next call first: `done` may destroy this object.
+  void end(const PendingMode& request, Status status) {
+    run_next();
+    request.done(std::move(status));
+  }
+
+  Loop& loop_;
+  std::string driver_root_;
+  Duration limit_;
+  std::deque<PendingMode> pending_;
+  std::unique_ptr<ProgramCall> call_;
+};
+
+}  // namespace
+
+SetComputeMode nvidia_smi_compute_mode(Loop& loop, std::string driver_root, Duration limit) {
+  auto smi = std::make_shared<NvidiaSmi>(loop, std::move(driver_root), limit);
+  return [smi](const DeviceUuid& gpu, ComputeMode mode, std::function<void(Status)> done) {
+    smi->queue_mode(gpu, mode, std::move(done));
+  };
 }
 
 }  // namespace gpulet::mps

@@ -9,242 +9,248 @@
 #include <fcntl.h>
 #include <array>
 
-#include "mps/test_care.h"
+#include "mps/test_mps_node.h"
 
 namespace gpulet::mps {
 namespace {
 
 using namespace std::chrono_literals;
 
-TEST(MpsDaemon, StartsWithItsLimitsAndStopsWithAllPutBack) {
-  Care care;
-  auto daemon = care.daemon(care.spec(2));
-  daemon->start();
-  EXPECT_FALSE(care.history.front().healthy);
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  EXPECT_EQ(care.ask("get_default_device_pinned_mem_limit 0"), "19G\n");
-  EXPECT_EQ(care.ask("get_default_device_pinned_mem_limit 1"), "19G\n");
-  EXPECT_EQ(care.ask("get_default_active_thread_percentage"), "25.0\n");
-  EXPECT_EQ(care.modes(), (std::vector<unsigned>{3, 3, 0, 0}));
-  const std::string folder = care.root.root() + "/nvidia.com/gpu";
-  EXPECT_TRUE(std::filesystem::exists(folder + "/.started"));
-  EXPECT_TRUE(std::filesystem::exists(folder + "/log/control.log"));
+TEST(MpsDaemon, StartsWithItsLimitsAndRestoresEverythingAtStop) {
+  TestMpsNode node;
+  auto daemon = node.make_daemon(node.make_spec(2));
+  daemon->start_daemon();
+  EXPECT_FALSE(node.history.front().healthy);
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  EXPECT_EQ(node.send_command("get_default_device_pinned_mem_limit 0"), "19G\n");
+  EXPECT_EQ(node.send_command("get_default_device_pinned_mem_limit 1"), "19G\n");
+  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
+  EXPECT_EQ(node.modes(), (std::vector<unsigned>{3, 3, 0, 0}));
+  const std::string directory = node.root.mps_root() + "/nvidia.com/gpu";
+  EXPECT_TRUE(std::filesystem::exists(directory + "/.started"));
+  EXPECT_TRUE(std::filesystem::exists(directory + "/log/control.log"));
 
   bool stopped = false;
-  daemon->stop([&] { stopped = true; });
-  ASSERT_TRUE(care.until([&] { return stopped; }));
-  EXPECT_EQ(care.ask("get_server_list"), "gone");
-  EXPECT_EQ(care.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
-  EXPECT_FALSE(std::filesystem::exists(folder + "/.started"));
-  EXPECT_FALSE(std::filesystem::exists(folder + "/log"));
+  daemon->stop_daemon([&] { stopped = true; });
+  ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+  EXPECT_EQ(node.send_command("get_server_list"), "gone");
+  EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
+  EXPECT_FALSE(std::filesystem::exists(directory + "/.started"));
+  EXPECT_FALSE(std::filesystem::exists(directory + "/log"));
 }
 
-TEST(MpsDaemon, OneThatDiesIsStartedAgainAndItsHealthIsTold) {
-  Care care;
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  const auto first = care.pid();
-  care.history.clear();
-  ASSERT_TRUE(sim::mps::die(care.pipes()));
-  ASSERT_TRUE(care.until([&] { return care.history.size() >= 2 && daemon->health().healthy; }));
-  EXPECT_EQ(care.history.front().reason, "the MPS control daemon of nvidia.com/gpu has ended");
-  EXPECT_NE(care.pid(), first);
-  EXPECT_EQ(care.ask("get_default_active_thread_percentage"), "25.0\n");
+TEST(MpsDaemon, RestartsADeadDaemonAndReportsItsHealth) {
+  TestMpsNode node;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  const auto first = node.pid();
+  node.history.clear();
+  ASSERT_TRUE(sim::mps::crash_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return node.history.size() >= 2 && daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.history.front().reason, "the MPS control daemon of nvidia.com/gpu has ended");
+  EXPECT_NE(node.pid(), first);
+  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
 }
 
-TEST(MpsDaemon, OneThatHangsIsKilledAndStartedAgain) {
-  Care care;
-  care.options.check_interval = 20ms;
-  care.options.answer_limit = 400ms;
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  const auto first = care.pid();
-  care.history.clear();
-  ASSERT_TRUE(sim::mps::hang(care.pipes()));
-  ASSERT_TRUE(care.until([&] { return care.history.size() >= 3 && daemon->health().healthy; }));
-  EXPECT_NE(care.history[0].reason.find("does not answer"), std::string::npos) << care.history[0].reason;
-  EXPECT_NE(care.history[1].reason.find("hangs"), std::string::npos) << care.history[1].reason;
-  EXPECT_NE(care.pid(), first);
+TEST(MpsDaemon, RestartsAHangingDaemon) {
+  TestMpsNode node;
+  node.options.check_interval = 20ms;
+  node.options.response_limit = 400ms;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  const auto first = node.pid();
+  node.history.clear();
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return node.history.size() >= 3 && daemon->daemon_health().healthy; }));
+  EXPECT_NE(node.history[0].reason.find("does not respond"), std::string::npos) << node.history[0].reason;
+  EXPECT_NE(node.history[1].reason.find("hangs"), std::string::npos) << node.history[1].reason;
+  EXPECT_NE(node.pid(), first);
 }
 
-TEST(MpsDaemon, OneThatIsLateOnceStays) {
-  Care care;
-  care.options.check_interval = 20ms;
-  care.options.answer_limit = 400ms;
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  const auto first = care.pid();
-  care.history.clear();
-  ASSERT_TRUE(sim::mps::hang(care.pipes()));
-  ASSERT_TRUE(care.until([&] { return !care.history.empty(); }));
-  ASSERT_TRUE(sim::mps::heal(care.pipes()));
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; }));
-  EXPECT_EQ(care.pid(), first);
-  EXPECT_EQ(care.history.size(), 2u);
+TEST(MpsDaemon, KeepsADaemonThatIsLateOnce) {
+  TestMpsNode node;
+  node.options.check_interval = 20ms;
+  node.options.response_limit = 400ms;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  const auto first = node.pid();
+  node.history.clear();
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return !node.history.empty(); }));
+  ASSERT_TRUE(sim::mps::restore_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_EQ(node.history.size(), 2u);
 }
 
-TEST(MpsDaemon, AMissingProgramIsToldOnceAndTriedAgain) {
-  Care care;
-  care.options.retry = {1ms, 4ms};
-  const std::string aside = care.root.program() + ".aside";
-  std::filesystem::rename(care.root.program(), aside);
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_EQ(care.history.size(), 2u);
-  EXPECT_EQ(daemon->health().reason.find("nvidia-cuda-mps-control: is in no bin folder below "), 0u)
-      << daemon->health().reason;
-  care.run_for(50ms);
-  EXPECT_EQ(care.history.size(), 2u);
-  EXPECT_EQ(care.mode_calls, 0u);
-  std::filesystem::rename(aside, care.root.program());
-  EXPECT_TRUE(care.until([&] { return daemon->health().healthy; }));
+TEST(MpsDaemon, ReportsAMissingProgramOnceAndRetries) {
+  TestMpsNode node;
+  node.options.retry = {1ms, 4ms};
+  const std::string aside = node.root.control_program() + ".aside";
+  std::filesystem::rename(node.root.control_program(), aside);
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_EQ(node.history.size(), 2u);
+  EXPECT_EQ(daemon->daemon_health().reason.find("nvidia-cuda-mps-control: is in no bin directory below "), 0u)
+      << daemon->daemon_health().reason;
+  node.run_for(50ms);
+  EXPECT_EQ(node.history.size(), 2u);
+  EXPECT_EQ(node.mode_calls, 0u);
+  std::filesystem::rename(aside, node.root.control_program());
+  EXPECT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
 }
 
-TEST(MpsDaemon, WhatTheDaemonSaysWhenItDoesNotStartIsTheReason) {
-  Care care;
-  auto spec = care.spec(1);
+TEST(MpsDaemon, ReportsTheOutputOfADaemonThatDoesNotStart) {
+  TestMpsNode node;
+  auto spec = node.make_spec(1);
   spec.visible_devices = {DeviceUuid("GPU-of-another-node")};
-  auto daemon = care.daemon(spec);
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return care.history.size() >= 2; }));
+  auto daemon = node.make_daemon(spec);
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return node.history.size() >= 2; }));
   EXPECT_EQ(
-      daemon->health().reason,
+      daemon->daemon_health().reason,
       "nvidia-cuda-mps-control: the MPS control daemon does not start: no CUDA-capable device is visible "
       "(exit code 1)");
 }
 
-TEST(MpsDaemon, AComputeModeThatCannotBeSetIsTheReasonUnlessItIsUnsupported) {
-  Care care;
-  care.mode_error = Error(Code::kPermissionDenied, "not allowed");
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return care.history.size() >= 2; }));
-  EXPECT_EQ(daemon->health().reason, "cannot set the compute mode to EXCLUSIVE_PROCESS: not allowed");
-  care.mode_error = Error(Code::kUnsupported, "has none");
-  EXPECT_TRUE(care.until([&] { return daemon->health().healthy; }));
+TEST(MpsDaemon, ReportsAComputeModeThatCannotBeSetUnlessUnsupported) {
+  TestMpsNode node;
+  node.mode_error = Error(Code::kPermissionDenied, "not allowed");
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return node.history.size() >= 2; }));
+  EXPECT_EQ(daemon->daemon_health().reason, "cannot set the compute mode to EXCLUSIVE_PROCESS: not allowed");
+  node.mode_error = Error(Code::kUnsupported, "has none");
+  EXPECT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
 }
 
-TEST(MpsDaemon, OtherLimitsReachTheRunningDaemonAndItsServers) {
-  Care care;
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  const auto first = care.pid();
-  const auto client = sim::mps::attach(care.pipes(), "", "");
+TEST(MpsDaemon, SendsNewLimitsToTheRunningDaemonAndItsServers) {
+  TestMpsNode node;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  const auto first = node.pid();
+  const auto client = sim::mps::attach_client(node.pipes(), "", "");
   ASSERT_TRUE(client);
-  EXPECT_EQ(client->allowed, "threads 25.0 memory 0=20389M");
-  auto spec = care.spec(1);
+  EXPECT_EQ(client->limits_text, "threads 25.0 memory 0=20389M");
+  auto spec = node.make_spec(1);
   spec.thread_percentage = 12;
   spec.memory_limits[0].mebibytes = 10194;
-  daemon->change(spec);
-  ASSERT_TRUE(care.until([&] {
-    const auto next = sim::mps::attach(care.pipes(), "", "");
-    return next && next->allowed == "threads 12.0 memory 0=10194M";
+  daemon->update_spec(spec);
+  ASSERT_TRUE(node.wait_until([&] {
+    const auto next = sim::mps::attach_client(node.pipes(), "", "");
+    return next && next->limits_text == "threads 12.0 memory 0=10194M";
   }));
-  EXPECT_EQ(care.pid(), first);
-  EXPECT_EQ(care.history.size(), 2u);
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_EQ(node.history.size(), 2u);
 }
 
-TEST(MpsDaemon, OneLeftByAKilledAgentIsTakenOver) {
-  Care care;
+TEST(MpsDaemon, AdoptsADaemonOfAKilledAgent) {
+  TestMpsNode node;
   std::array<int, 2> ends;
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
   const pid_t agent = ::fork();
   if (agent == 0) {
-    auto daemon = care.daemon(care.spec(1));
-    daemon->start();
-    const bool healthy = care.until([&] { return daemon->health().healthy; });
+    auto daemon = node.make_daemon(node.make_spec(1));
+    daemon->start_daemon();
+    const bool healthy = node.wait_until([&] { return daemon->daemon_health().healthy; });
     static_cast<void>(::write(ends[1], healthy ? "+" : "-", 1) < 0);
     for (;;) ::pause();
   }
-  char told = 0;
-  ASSERT_EQ(::read(ends[0], &told, 1), 1);
-  ASSERT_EQ(told, '+');
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  ASSERT_EQ(byte, '+');
   ::kill(agent, SIGKILL);
   ASSERT_EQ(::waitpid(agent, nullptr, 0), agent);
   const FileDescriptor read_end(ends[0]), write_end(ends[1]);
-  const auto first = care.pid();
-  const auto client = sim::mps::attach(care.pipes(), "", "");
+  const auto first = node.pid();
+  const auto client = sim::mps::attach_client(node.pipes(), "", "");
   ASSERT_TRUE(client);
 
-  auto same = care.daemon(care.spec(1));
-  same->start();
-  ASSERT_TRUE(care.until([&] { return same->health().healthy; })) << same->health().reason;
-  EXPECT_EQ(care.pid(), first);
-  EXPECT_NE(care.ask("get_server_list"), "");
+  auto same = node.make_daemon(node.make_spec(1));
+  same->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return same->daemon_health().healthy; })) << same->daemon_health().reason;
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_NE(node.send_command("get_server_list"), "");
   same.reset();
 
-  auto limits = care.spec(1);
+  auto limits = node.make_spec(1);
   limits.thread_percentage = 50;
-  auto other_limits = care.daemon(limits);
-  other_limits->start();
-  ASSERT_TRUE(care.until([&] { return other_limits->health().healthy; }));
-  EXPECT_EQ(care.pid(), first);
-  EXPECT_EQ(care.ask("get_default_active_thread_percentage"), "50.0\n");
+  auto other_limits = node.make_daemon(limits);
+  other_limits->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return other_limits->daemon_health().healthy; }));
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "50.0\n");
   other_limits.reset();
 
-  auto other_devices = care.daemon(care.spec(2));
-  other_devices->start();
-  ASSERT_TRUE(care.until([&] { return other_devices->health().healthy; }));
-  EXPECT_NE(care.pid(), first);
+  auto other_devices = node.make_daemon(node.make_spec(2));
+  other_devices->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return other_devices->daemon_health().healthy; }));
+  EXPECT_NE(node.pid(), first);
 }
 
-TEST(MpsDaemon, OneThatDoesNotQuitIsKilled) {
-  Care care;
-  care.options.quit_grace = 200ms;
-  auto daemon = care.daemon(care.spec(1));
-  daemon->start();
-  ASSERT_TRUE(care.until([&] { return daemon->health().healthy; })) << daemon->health().reason;
-  ASSERT_TRUE(sim::mps::hang(care.pipes()));
+TEST(MpsDaemon, KillsADaemonThatDoesNotQuit) {
+  TestMpsNode node;
+  node.options.quit_grace = 200ms;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
   bool stopped = false;
-  daemon->stop([&] {
+  daemon->stop_daemon([&] {
     stopped = true;
     daemon.reset();
   });
-  ASSERT_TRUE(care.until([&] { return stopped; }));
-  EXPECT_EQ(care.ask("get_server_list"), "gone");
-  EXPECT_EQ(care.modes()[0], 0u);
+  ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+  EXPECT_EQ(node.send_command("get_server_list"), "gone");
+  EXPECT_EQ(node.modes()[0], 0u);
 }
 
-TEST(MpsDaemon, StoppedOnItsWayUpItLeavesNothing) {
-  Care care;
+TEST(MpsDaemon, LeavesNothingIfStoppedDuringStart) {
+  TestMpsNode node;
   for (const auto delay : {0ms, 1ms, 2ms, 4ms, 8ms, 16ms}) {
-    auto daemon = care.daemon(care.spec(2));
-    daemon->start();
-    care.run_for(delay);
+    auto daemon = node.make_daemon(node.make_spec(2));
+    daemon->start_daemon();
+    node.run_for(delay);
     bool stopped = false;
-    daemon->stop([&] { stopped = true; });
-    ASSERT_TRUE(care.until([&] { return stopped; }));
-    EXPECT_EQ(care.ask("get_server_list"), "gone");
-    EXPECT_EQ(care.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
-    EXPECT_FALSE(std::filesystem::exists(care.root.root() + "/nvidia.com/gpu/.started"));
+    daemon->stop_daemon([&] { stopped = true; });
+    ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+    EXPECT_EQ(node.send_command("get_server_list"), "gone");
+    EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
+    EXPECT_FALSE(std::filesystem::exists(node.root.mps_root() + "/nvidia.com/gpu/.started"));
   }
 }
 
-TEST(MpsDaemonProcess, APidFileThatNamesAnotherProcessIsNotBelieved) {
-  Care care;
-  EXPECT_EQ(DaemonProcess::find(care.pipes()).error().code(), Code::kNotFound);
+TEST(MpsDaemonProcess, IgnoresAPidFileOfAnotherProcess) {
+  TestMpsNode node;
+  EXPECT_EQ(DaemonProcess::find_daemon_process(node.pipes()).error().code(), Code::kNotFound);
   for (const std::string& text : {std::to_string(::getpid()), std::string("1"), std::string("x"),
                                   std::string("-1"), std::string("99999999999999999999")}) {
-    ASSERT_TRUE(write_file_atomic(care.pipes() + "/nvidia-cuda-mps-control.pid", text));
-    EXPECT_EQ(DaemonProcess::find(care.pipes()).error().code(), Code::kNotFound) << text;
+    ASSERT_TRUE(write_file_atomic(node.pipes() + "/nvidia-cuda-mps-control.pid", text));
+    EXPECT_EQ(DaemonProcess::find_daemon_process(node.pipes()).error().code(), Code::kNotFound) << text;
   }
 }
 
-TEST(MpsDaemonProcess, APidFileThatIsAPipeOrALinkIsNotWaitedFor) {
-  Care care;
-  const std::string path = care.pipes() + "/nvidia-cuda-mps-control.pid";
-  ASSERT_TRUE(make_directories(care.pipes()));
+TEST(MpsDaemonProcess, IgnoresAPidFileThatIsAPipeOrALink) {
+  TestMpsNode node;
+  const std::string path = node.pipes() + "/nvidia-cuda-mps-control.pid";
+  ASSERT_TRUE(make_directories(node.pipes()));
   ASSERT_EQ(::mkfifo(path.c_str(), 0666), 0);
-  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
+  EXPECT_FALSE(DaemonProcess::find_daemon_process(node.pipes()));
   const FileDescriptor writer(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
+  EXPECT_FALSE(DaemonProcess::find_daemon_process(node.pipes()));
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/zero", path);
-  EXPECT_FALSE(DaemonProcess::find(care.pipes()));
+  EXPECT_FALSE(DaemonProcess::find_daemon_process(node.pipes()));
 }
 
 }  // namespace

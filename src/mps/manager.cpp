@@ -1,42 +1,95 @@
 #include "mps/manager.h"
 
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "mps/plan.h"
 
 namespace gpulet::mps {
+namespace {
 
-Manager::Manager(Loop& loop, DaemonOptions options, SetComputeMode set_compute_mode, TellHealth health)
+constexpr unsigned kMaxMounts = 16;  // stacked mounts
+
+}  // namespace
+
+Result<std::string> shm_mount_options(std::string_view meminfo) {
+  constexpr std::string_view kKey = "MemTotal:";
+  for (const auto& line : text::split(meminfo, '\n')) {
+    if (!line.starts_with(kKey) || !line.ends_with(" kB")) continue;
+    const auto kibibytes = text::parse_unsigned(
+        text::trim(std::string_view(line).substr(kKey.size(), line.size() - kKey.size() - 3)));
+    if (kibibytes && *kibibytes > 1) return "size=" + std::to_string(*kibibytes / 2) + "k";
+  }
+  return fail(Code::kInvalidArgument, "has no MemTotal", "/proc/meminfo");
+}
+
+Status mount_shm(const std::string& root) {
+  const std::string directory = shm_directory(root);
+  GPULET_TRY_ASSIGN(const std::string meminfo, read_file("/proc/meminfo"));
+  GPULET_TRY_ASSIGN(const std::string options, shm_mount_options(meminfo));
+  GPULET_TRY(make_directories(directory));
+  GPULET_TRY(unmount_shm(root));
+  const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME;
+  if (::mount("shm", directory.c_str(), "tmpfs", flags, options.c_str()) != 0) {
+    return fail(errno_error("cannot mount a tmpfs", errno, directory));
+  }
+  return {};
+}
+
+Status unmount_shm(const std::string& root) {
+  const std::string directory = shm_directory(root);
+  for (unsigned i = 0; i < kMaxMounts && shm_is_mounted(root); ++i) {
+    if (::umount2(directory.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
+      return fail(errno_error("cannot unmount", errno, directory));
+    }
+  }
+  return {};
+}
+
+bool shm_is_mounted(const std::string& root) {
+  struct stat outer{};
+  struct stat inner{};
+  return ::stat(root.c_str(), &outer) == 0 && ::stat(shm_directory(root).c_str(), &inner) == 0 &&
+         outer.st_dev != inner.st_dev;
+}
+
+DaemonManager::DaemonManager(Loop& loop, DaemonOptions options, SetComputeMode set_compute_mode,
+                             HealthCallback health)
     : loop_(loop),
       options_(std::move(options)),
       set_compute_mode_(std::move(set_compute_mode)),
-      tell_health_(std::move(health)) {}
+      health_callback_(std::move(health)) {}
 
-Manager::~Manager() = default;
+DaemonManager::~DaemonManager() = default;
 
-void Manager::apply(std::vector<DaemonSpec> specs) {
-  wanted_ = std::move(specs);
-  if (!std::exchange(looked_for_former_, true)) stop_former();
-  settle();
+void DaemonManager::apply_specs(std::vector<DaemonSpec> specs) {
+  desired_ = std::move(specs);
+  if (!std::exchange(looked_for_former_, true)) stop_former_daemons();
+  reconcile_daemons();
 }
 
-void Manager::stop(std::function<void()> done) {
+void DaemonManager::stop_all(std::function<void()> done) {
   stopped_ = std::move(done);
-  apply({});
+  apply_specs({});
 }
 
-bool Manager::is_wanted(const Daemon& daemon) const {
+bool DaemonManager::is_desired(const Daemon& daemon) const {
   return std::ranges::any_of(
-      wanted_, [&](const DaemonSpec& spec) { return serves_same_devices(spec, daemon.spec()); });
+      desired_, [&](const DaemonSpec& spec) { return serves_same_devices(spec, daemon.spec()); });
 }
 
-// Two daemons would fight for a GPU, or for a folder.
-bool Manager::waits_for_a_stop(const DaemonSpec& spec) const {
+// Two daemons would conflict over a GPU or a directory.
+bool DaemonManager::waits_for_stop(const DaemonSpec& spec) const {
   return std::ranges::any_of(stopping_, [&](const auto& daemon) {
     if (daemon->spec().name == spec.name) return true;
     return std::ranges::any_of(spec.devices, [&](const SharedDevice& device) {
@@ -46,20 +99,20 @@ bool Manager::waits_for_a_stop(const DaemonSpec& spec) const {
   });
 }
 
-void Manager::settle() {
+void DaemonManager::reconcile_daemons() {
   std::vector<std::string> gone;
   for (const auto& [name, daemon] : daemons_) {
-    if (!is_wanted(*daemon)) gone.push_back(name);
+    if (!is_desired(*daemon)) gone.push_back(name);
   }
-  for (const auto& name : gone) stop_one(name);
-  for (const auto& spec : wanted_) {
+  for (const auto& name : gone) stop_daemon(name);
+  for (const auto& spec : desired_) {
     const auto running = daemons_.find(spec.name);
     if (running != daemons_.end()) {
-      running->second->change(spec);
-    } else if (!waits_for_a_stop(spec)) {
-      start(spec);
+      running->second->update_spec(spec);
+    } else if (!waits_for_stop(spec)) {
+      start_daemon(spec);
     } else {
-      tell_health_(spec.name, *health(spec.name));
+      health_callback_(spec.name, *daemon_health(spec.name));
     }
   }
   update_ready_file();
@@ -67,25 +120,26 @@ void Manager::settle() {
   loop_.post([done = std::exchange(stopped_, nullptr)] { done(); });
 }
 
-void Manager::start(const DaemonSpec& spec) {
+void DaemonManager::start_daemon(const DaemonSpec& spec) {
   DaemonOptions options = options_;
   options.seed += ++started_;
   auto& daemon = daemons_[spec.name];
   daemon = std::make_unique<Daemon>(
       loop_, spec, options, set_compute_mode_,
-      [this, name = spec.name](const inventory::Health& health) { on_health(name, health); });
-  daemon->start();
+      [this, name = spec.name](const inventory::Health& health) { on_daemon_health(name, health); });
+  daemon->start_daemon();
 }
 
-void Manager::stop_one(const std::string& name) {
+void DaemonManager::stop_daemon(const std::string& name) {
   auto daemon = std::move(daemons_.at(name));
   daemons_.erase(name);
-  log::info("an MPS control daemon is stopped", {{"daemon", name}});
+  log::info("stopping an MPS control daemon", {{"daemon", name}});
   await_stop(std::move(daemon));
 }
 
-// Folders are "<domain>/<resource>", with a MIG device's below. What containers can write is not looked into.
-void Manager::stop_former() {
+// Directories are "<domain>/<resource>", with MIG devices below. Directories that containers can
+// write to are not searched.
+void DaemonManager::stop_former_daemons() {
   constexpr int kResource = 1;
   constexpr int kDeepest = 3;
   std::error_code error;
@@ -100,55 +154,70 @@ void Manager::stop_former() {
     names.push_back(std::filesystem::relative(entry->path().parent_path(), options_.root, error).string());
   }
   for (const auto& name : names) {
-    if (std::ranges::any_of(wanted_, [&](const DaemonSpec& spec) { return spec.name == name; })) continue;
-    auto spec = former_daemon(options_.root, name);
+    if (std::ranges::any_of(desired_, [&](const DaemonSpec& spec) { return spec.name == name; })) continue;
+    auto spec = read_former_daemon(options_.root, name);
     if (!spec) continue;
-    log::info("an MPS control daemon from before is not wanted any more", {{"daemon", name}});
+    log::info("stopping an MPS control daemon of an earlier agent", {{"daemon", name}});
     await_stop(std::make_unique<Daemon>(loop_, std::move(*spec), options_, set_compute_mode_,
                                         [](const inventory::Health&) {}));
   }
 }
 
-void Manager::await_stop(std::unique_ptr<Daemon> daemon) {
+void DaemonManager::await_stop(std::unique_ptr<Daemon> daemon) {
   Daemon* const raw = daemon.get();
   stopping_.push_back(std::move(daemon));
-  // Posted: it may have nothing to wait for, and must not go while it is being told.
-  raw->stop([this, raw, alive = std::weak_ptr<bool>(alive_)] {
+  // Posted, because `done` may be called at once, and the daemon must not be destroyed inside its
+  // own call.
+  raw->stop_daemon([this, raw, alive = lifetime_.watch()] {
     loop_.post([this, raw, alive] {
-      if (alive.expired()) return;
+      if (!alive) return;
       std::erase_if(stopping_, [raw](const auto& stopped) { return stopped.get() == raw; });
-      settle();
+      reconcile_daemons();
     });
   });
 }
 
-std::optional<inventory::Health> Manager::health(const std::string& name) const {
-  if (const auto found = daemons_.find(name); found != daemons_.end()) return found->second->health();
-  if (std::ranges::none_of(wanted_, [&](const DaemonSpec& spec) { return spec.name == name; }))
+std::optional<inventory::Health> DaemonManager::daemon_health(const std::string& name) const {
+  if (const auto found = daemons_.find(name); found != daemons_.end()) return found->second->daemon_health();
+  if (std::ranges::none_of(desired_, [&](const DaemonSpec& spec) { return spec.name == name; }))
     return std::nullopt;
-  return inventory::Health{false, "the MPS control daemon of " + name + " waits for another to end"};
+  return inventory::Health{false, "the MPS control daemon of " + name + " waits for another to stop"};
 }
 
-void Manager::on_health(const std::string& name, const inventory::Health& health) {
+void DaemonManager::on_daemon_health(const std::string& name, const inventory::Health& health) {
   update_ready_file();
-  tell_health_(name, health);
+  health_callback_(name, health);
 }
 
-// What NVIDIA's probes and plugin look for: all daemons are up, even if there is none.
-void Manager::update_ready_file() {
-  const bool ready = !stopped_ && std::ranges::all_of(wanted_, [&](const DaemonSpec& spec) {
+// NVIDIA's probes and plugin look for this file: all daemons run, even if there are none.
+void DaemonManager::update_ready_file() {
+  const bool ready = !stopped_ && std::ranges::all_of(desired_, [&](const DaemonSpec& spec) {
     const auto found = daemons_.find(spec.name);
-    return found != daemons_.end() && found->second->health().healthy;
+    return found != daemons_.end() && found->second->daemon_health().healthy;
   });
   if (ready_ == ready) return;
   const std::string path = ready_file(options_.root);
   if (!ready) {
     ::unlink(path.c_str());
   } else if (const auto written = write_file_atomic(path, ""); !written) {
-    log::warning("cannot say that the MPS control daemons are ready", written.error());
+    log::warning("cannot write the MPS ready file", written.error());
     return;
   }
   ready_ = ready;
+}
+
+Result<std::vector<std::string>> remove_leftovers(const std::string& root) {
+  GPULET_TRY(unmount_shm(root));
+  std::vector<std::string> removed;
+  for (const auto& path : {shm_directory(root), ready_file(root), root + "/nvidia.com"}) {
+    std::error_code error;
+    // libstdc++ removes by descriptors, so it does not follow a directory that becomes a link
+    // meanwhile.
+    const auto count = std::filesystem::remove_all(path, error);
+    if (error) return fail(errno_error("cannot remove", error.value(), path));
+    if (count > 0) removed.push_back(path);
+  }
+  return removed;
 }
 
 }  // namespace gpulet::mps

@@ -1,6 +1,5 @@
-// All MPS control daemons of a node: starts what is new, stops what has gone, leaves what is the same, and
-// tells those whose limits alone changed. A GPU that moves from one daemon to another is let go by the one
-// before the other takes it.
+// All MPS control daemons of a node, and the shared memory of their clients and servers: a tmpfs
+// below the MPS root, mounted as /dev/shm into every container of a resource shared by MPS.
 #pragma once
 
 #include <functional>
@@ -8,55 +7,87 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/lifetime.h"
+#include "base/result.h"
 #include "mps/daemon.h"
 
 namespace gpulet::mps {
 
-// Loop's thread only. Destroying it leaves the daemons running, for the next agent to take over.
-class Manager {
+// The tmpfs option "size=<half of MemTotal>k", from the text of /proc/meminfo.
+// Errors: kInvalidArgument.
+Result<std::string> shm_mount_options(std::string_view meminfo);
+
+// Mounts `<root>/shm`, replacing an existing mount; creates the directory. Errors:
+// kPermissionDenied without CAP_SYS_ADMIN; kIo. Source: k8s-device-plugin v0.20.0,
+// cmd/mps-control-daemon/mount.
+Status mount_shm(const std::string& root);
+
+// Unmounts `<root>/shm` if it is mounted. Containers that already have it keep it. Errors:
+// kPermissionDenied without CAP_SYS_ADMIN; kIo.
+Status unmount_shm(const std::string& root);
+
+// Whether a separate file system is mounted there.
+bool shm_is_mounted(const std::string& root);
+
+// Manages all MPS control daemons of a node: starts new ones, stops those no longer needed, leaves
+// unchanged ones alone, and updates those with only new limits. A GPU that moves to another daemon
+// is released by the first before the second starts.
+//
+// Use it on the loop's thread only. The destructor leaves the daemons running, for the next agent
+// to adopt.
+class DaemonManager {
  public:
-  // `health` says how the daemon of that name is, at once and on each change; none after it has been told to
-  // stop.
-  using TellHealth = std::function<void(const std::string& name, const inventory::Health&)>;
-  Manager(Loop& loop, DaemonOptions options, SetComputeMode set_compute_mode, TellHealth health);
-  ~Manager();
-  Manager(const Manager&) = delete;
+  // Reports the health of the daemon of that name, at once and on each change; not after it begins
+  // to stop.
+  using HealthCallback = std::function<void(const std::string& name, const inventory::Health&)>;
+  DaemonManager(Loop& loop, DaemonOptions options, SetComputeMode set_compute_mode, HealthCallback health);
+  ~DaemonManager();
+  DaemonManager(const DaemonManager&) = delete;
 
-  // These are to run. Names are unique. The first time, those that an earlier agent left behind and that are
-  // not among them are ended too.
-  void apply(std::vector<DaemonSpec> specs);
-  // Stops them all, then calls `done`, from the loop.
-  void stop(std::function<void()> done);
+  // Makes exactly these daemons run. Names are unique. The first call also stops daemons of an
+  // earlier agent that are not among them.
+  void apply_specs(std::vector<DaemonSpec> specs);
+  // Stops all daemons, then calls `done` from the loop.
+  void stop_all(std::function<void()> done);
 
-  const std::vector<DaemonSpec>& specs() const { return wanted_; }
-  // nullopt for one that is not to run. One that waits for its GPUs is unhealthy.
-  std::optional<inventory::Health> health(const std::string& name) const;
+  const std::vector<DaemonSpec>& specs() const { return desired_; }
+  // nullopt for a daemon that is not in specs(). One that waits for its GPUs is unhealthy.
+  std::optional<inventory::Health> daemon_health(const std::string& name) const;
 
  private:
-  void settle();
-  bool is_wanted(const Daemon& daemon) const;
-  void start(const DaemonSpec& spec);
-  void stop_one(const std::string& name);
-  void stop_former();
+  void reconcile_daemons();
+  bool is_desired(const Daemon& daemon) const;
+  void start_daemon(const DaemonSpec& spec);
+  void stop_daemon(const std::string& name);
+  void stop_former_daemons();
   void await_stop(std::unique_ptr<Daemon> daemon);
-  void on_health(const std::string& name, const inventory::Health& health);
-  bool waits_for_a_stop(const DaemonSpec& spec) const;
+  void on_daemon_health(const std::string& name, const inventory::Health& health);
+  bool waits_for_stop(const DaemonSpec& spec) const;
   void update_ready_file();
 
   Loop& loop_;
   DaemonOptions options_;
   SetComputeMode set_compute_mode_;
-  TellHealth tell_health_;
-  std::vector<DaemonSpec> wanted_;
+  HealthCallback health_callback_;
+  std::vector<DaemonSpec> desired_;
   std::map<std::string, std::unique_ptr<Daemon>> daemons_;
   std::vector<std::unique_ptr<Daemon>> stopping_;
   std::function<void()> stopped_;
   std::optional<bool> ready_;
   bool looked_for_former_ = false;
   std::uint64_t started_ = 0;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Lifetime lifetime_;
 };
+
+// Removes what control daemons left below an MPS root, for an uninstall: unmounts and removes `<root>/shm`,
+// and removes the ready file and the directories of every resource. Keeps everything else below the root, and
+// the root itself, which is a mount point in a container. Follows no link, because containers can write to
+// some of these directories. Returns what was removed, in order; empty if there was nothing. Blocks for a few
+// file operations. Precondition: no daemon and no agent uses the root. Errors: kPermissionDenied without
+// CAP_SYS_ADMIN if shm is mounted; kIo. What came before the failure is removed.
+Result<std::vector<std::string>> remove_leftovers(const std::string& root);
 
 }  // namespace gpulet::mps

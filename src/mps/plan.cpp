@@ -16,7 +16,7 @@ DeviceUuid uuid_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id
 
 std::uint64_t part_of(Bytes memory, unsigned percent) { return (memory.value * percent / 100) >> 20; }
 
-// All devices that one daemon serves, with how they are shared.
+// All devices that one daemon serves, and how they are shared.
 struct Group {
   std::set<ResourceName> resources;
   std::vector<const Device*> devices;
@@ -28,8 +28,8 @@ SharedDevice shared_device(const Device& device, const inventory::Snapshot& snap
   return {uuid_of(device.id), gpu.index, false, gpu.memory};
 }
 
-// Whether the driver's own numbers serve: the daemon is to see every GPU, and CUDA, which puts the fastest
-// first, numbers them as the driver does.
+// Whether the driver's own numbers work: the daemon sees every GPU, and CUDA, which sorts by speed,
+// numbers them as the driver does.
 bool may_see_all(const DaemonSpec& spec, const inventory::Snapshot& snapshot) {
   return spec.devices.size() == snapshot.gpus.size() &&
          std::ranges::all_of(snapshot.gpus, [&](const inventory::Gpu& gpu) {
@@ -81,13 +81,14 @@ DaemonSpec spec_of(const std::string& name, const Group& group, const inventory:
 
 }  // namespace
 
-std::vector<DaemonSpec> plan(const std::vector<Resource>& resources, const inventory::Snapshot& snapshot) {
+std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
+                                     const inventory::Snapshot& snapshot) {
   std::map<std::string, Group> groups;
   for (const auto& resource : resources) {
     if (resource.sharing != config::SharingStrategy::kMps) continue;
     const std::string& name = resource.mps_daemon.empty() ? resource.name.str() : resource.mps_daemon;
     for (const auto& device : resource.devices) {
-      // What cannot be shared is offered unshared under the same name.
+      // Devices that cannot be shared are offered unshared under the same name.
       if (!device.replica) continue;
       auto& group = groups[device.mig ? name + "/" + uuid_of(device.id).str() : name];
       group.resources.insert(resource.name);
@@ -99,8 +100,8 @@ std::vector<DaemonSpec> plan(const std::vector<Resource>& resources, const inven
   return specs;
 }
 
-const DaemonSpec* find(std::span<const DaemonSpec> specs, const ResourceName& resource,
-                       const DeviceId& device) {
+const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const ResourceName& resource,
+                                   const DeviceId& device) {
   const auto uuid = uuid_of(device);
   const auto found = std::ranges::find_if(specs, [&](const DaemonSpec& spec) {
     return std::ranges::count(spec.resources, resource) != 0 &&

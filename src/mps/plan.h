@@ -1,7 +1,7 @@
-// Which MPS control daemons a node needs, and what each is told: out of the resources that share by MPS.
-// Pure. One GPU has one daemon; resources whose shares lie on the same GPUs (one rule's shares of several
-// sizes) have it in common. Source: facts of k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps, and
-// NVIDIA's MPS documentation.
+// Computes which MPS control daemons a node needs, and their limits, from the resources shared by
+// MPS. Pure. A GPU has one daemon; resources with shares on the same GPUs (a rule's shares of
+// several sizes) use one together. Source: k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps,
+// and NVIDIA's MPS documentation.
 #pragma once
 
 #include <map>
@@ -15,53 +15,54 @@
 
 namespace gpulet::mps {
 
-// Where a container finds what the host has below the MPS root.
+// Where containers mount the host's MPS root.
 inline constexpr std::string_view kContainerRoot = "/mps";
 
-// A GPU, or a MIG device: what one set of shares is of.
+// The GPU or MIG device that a set of shares belongs to.
 struct SharedDevice {
   DeviceUuid uuid;
-  unsigned gpu = 0;  // index of the GPU as the driver counts
+  unsigned gpu = 0;  // NVML index of the GPU
   bool mig = false;
   Bytes memory;
   friend bool operator==(const SharedDevice&, const SharedDevice&) = default;
 };
 
-// Of each client on one device, unless its own environment says less.
+// Memory limit of each client on one device, unless its own environment sets a lower one.
 struct MemoryLimit {
   unsigned device =
-      0;  // as the daemon counts: among visible_devices, or as the driver does where that is empty
+      0;  // the daemon's device number: index into visible_devices, or the driver's index if that is empty
   std::uint64_t mebibytes = 0;
   friend bool operator==(const MemoryLimit&, const MemoryLimit&) = default;
 };
 
 struct DaemonSpec {
-  std::string name;  // its folder below the MPS root: "nvidia.com/gpu"
+  std::string name;  // its directory below the MPS root: "nvidia.com/gpu"
   std::vector<ResourceName> resources;
   std::vector<SharedDevice> devices;  // by GPU
-  // CUDA_VISIBLE_DEVICES: UUIDs in the order of `devices`. Empty, and not set, where it serves all GPUs of
-  // the node and they are of one model: as NVIDIA's daemon, which sees them all. The server does not start
-  // where it sees a GPU in MIG mode.
+  // CUDA_VISIBLE_DEVICES: UUIDs in the order of `devices`. Empty, and not set, if the daemon serves
+  // all GPUs of the node and they are of one model, like NVIDIA's daemon, which sees them all. A
+  // server does not start if it sees a GPU in MIG mode.
   std::vector<DeviceUuid> visible_devices;
-  std::vector<MemoryLimit> memory_limits;  // by device; none for one whose memory is not known
+  std::vector<MemoryLimit> memory_limits;  // by device; none for a device of unknown memory
   unsigned thread_percentage = 100;
   friend bool operator==(const DaemonSpec&, const DaemonSpec&) = default;
 };
 
-// By name. Limits: all memory and threads divided by the shares of a device, rounded down, as NVIDIA's; where
-// shares differ, those of the largest, and each client's own in its environment. A MIG device has a daemon of
-// its own, "<name>/<UUID>": a CUDA process uses no more than one.
-std::vector<DaemonSpec> plan(const std::vector<partition::Resource>& resources,
-                             const inventory::Snapshot& snapshot);
+// The daemons, by name. Limits: memory and threads divided by the shares of a device, rounded down,
+// as in NVIDIA's plugin. If shares differ in size, the daemon gets the limits of the largest, and
+// each client its own in its environment. A MIG device has its own daemon, "<name>/<UUID>", because
+// a CUDA process uses only one.
+std::vector<DaemonSpec> plan_daemons(const std::vector<partition::Resource>& resources,
+                                     const inventory::Snapshot& snapshot);
 
-// The daemon that serves a device of `resource`; nullptr where none does.
-const DaemonSpec* find(std::span<const DaemonSpec> specs, const ResourceName& resource,
-                       const DeviceId& device);
+// The daemon that serves a device of `resource`; nullptr if none does.
+const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const ResourceName& resource,
+                                   const DeviceId& device);
 
-// What a container that holds `held`, devices of this daemon, has in its environment: where the daemon is,
-// and, for shares by rule, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT. Its
-// devices are numbered as it sees them. Several shares of one GPU add up, though never above the daemon's own
-// limits.
+// Environment of a container that holds `held`, devices of this daemon: the pipe directory and, for
+// shares by rule, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, with the
+// device numbers that the container sees. Several shares of one GPU add up, but not above the
+// daemon's own limits.
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec,
                                                       std::span<const partition::Device> held);
 

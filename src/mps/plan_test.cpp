@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "partition/sharing.h"
+#include "partition/resources.h"
 
 namespace gpulet::mps {
 namespace {
@@ -12,7 +12,7 @@ using inventory::Snapshot;
 using partition::Device;
 using partition::Resource;
 
-Snapshot node(unsigned count, std::uint64_t mib = 81559) {
+Snapshot two_gpu_node(unsigned count, std::uint64_t mib = 81559) {
   Snapshot snapshot;
   for (unsigned i = 0; i < count; ++i) {
     Gpu gpu;
@@ -25,7 +25,8 @@ Snapshot node(unsigned count, std::uint64_t mib = 81559) {
   return snapshot;
 }
 
-Device share(std::size_t gpu, unsigned replica, std::optional<config::MpsShare> size = std::nullopt) {
+Device shared_resource(std::size_t gpu, unsigned replica,
+                       std::optional<config::MpsShare> size = std::nullopt) {
   Device device;
   device.id = DeviceId("GPU-" + std::to_string(gpu) + "::" + std::to_string(replica));
   device.gpu = gpu;
@@ -40,12 +41,12 @@ Resource mps(const std::string& name, const std::vector<std::size_t>& gpus, unsi
   resource.sharing = config::SharingStrategy::kMps;
   resource.mps_daemon = name;
   for (const auto gpu : gpus) {
-    for (unsigned n = 0; n < replicas; ++n) resource.devices.push_back(share(gpu, n));
+    for (unsigned n = 0; n < replicas; ++n) resource.devices.push_back(shared_resource(gpu, n));
   }
   return resource;
 }
 
-TEST(MpsPlan, EqualSharesAsNvidiaLimitsThem) {
+TEST(MpsPlan, LimitsEqualSharesAsNvidiaDoes) {
   struct Row {
     std::uint64_t mib;
     unsigned replicas;
@@ -54,7 +55,7 @@ TEST(MpsPlan, EqualSharesAsNvidiaLimitsThem) {
   };
   for (const Row& row : {Row{81559, 2, 40779, 50}, Row{81559, 3, 27186, 33}, Row{15360, 4, 3840, 25},
                          Row{40960, 7, 5851, 14}, Row{81559, 48, 1699, 2}, Row{32768, 16, 2048, 6}}) {
-    const auto specs = plan({mps("nvidia.com/gpu", {0, 1}, row.replicas)}, node(2, row.mib));
+    const auto specs = plan_daemons({mps("nvidia.com/gpu", {0, 1}, row.replicas)}, two_gpu_node(2, row.mib));
     ASSERT_EQ(specs.size(), 1u);
     EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{0, row.limit}, {1, row.limit}}));
     EXPECT_EQ(specs[0].thread_percentage, row.threads) << row.replicas;
@@ -63,7 +64,7 @@ TEST(MpsPlan, EqualSharesAsNvidiaLimitsThem) {
   }
 }
 
-TEST(MpsPlan, ClientsThatAGpuServes) {
+TEST(MpsPlan, LimitsTheClientsOfAGpu) {
   for (const auto& [major, minor, clients] :
        {std::tuple{6u, 0u, 16u}, {7u, 0u, 16u}, {7u, 5u, 48u}, {8u, 0u, 48u}, {10u, 0u, 48u}}) {
     Gpu gpu;
@@ -73,45 +74,45 @@ TEST(MpsPlan, ClientsThatAGpuServes) {
   }
 }
 
-TEST(MpsPlan, OnlyWhatSharesByMpsHasADaemon) {
+TEST(MpsPlan, PlansDaemonsOnlyForMpsSharing) {
   auto slices = mps("nvidia.com/gpu", {0}, 4);
   slices.sharing = config::SharingStrategy::kTimeSlicing;
-  EXPECT_TRUE(plan({slices}, node(1)).empty());
-  // What could not be shared lies unshared in the same resource.
+  EXPECT_TRUE(plan_daemons({slices}, two_gpu_node(1)).empty());
+  // Devices that cannot be shared are in the same resource, unshared.
   auto mixed = mps("nvidia.com/gpu", {1}, 2);
   Device whole;
   whole.id = DeviceId("GPU-0");
   mixed.devices.insert(mixed.devices.begin(), whole);
-  const auto specs = plan({mixed}, node(2));
+  const auto specs = plan_daemons({mixed}, two_gpu_node(2));
   ASSERT_EQ(specs.size(), 1u);
   ASSERT_EQ(specs[0].devices.size(), 1u);
   EXPECT_EQ(specs[0].devices[0].uuid.str(), "GPU-1");
 }
 
-TEST(MpsPlan, SeesNoGpuThatItDoesNotServe) {
-  const auto specs = plan({mps("nvidia.com/gpu.shared", {5, 6}, 4)}, node(8));
+TEST(MpsPlan, HidesGpusThatADaemonDoesNotServe) {
+  const auto specs = plan_daemons({mps("nvidia.com/gpu.shared", {5, 6}, 4)}, two_gpu_node(8));
   ASSERT_EQ(specs.size(), 1u);
   EXPECT_EQ(specs[0].visible_devices, (std::vector{DeviceUuid("GPU-5"), DeviceUuid("GPU-6")}));
   EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{0, 20389}, {1, 20389}}));
-  auto models = node(2);
+  auto models = two_gpu_node(2);
   models.gpus[1].model = "NVIDIA L40S";
-  EXPECT_EQ(plan({mps("nvidia.com/gpu", {0, 1}, 2)}, models)[0].visible_devices.size(), 2u);
+  EXPECT_EQ(plan_daemons({mps("nvidia.com/gpu", {0, 1}, 2)}, models)[0].visible_devices.size(), 2u);
 }
 
-TEST(MpsPlan, AGpuWhoseMemoryIsNotKnownHasNoMemoryLimit) {
-  auto snapshot = node(2);
+TEST(MpsPlan, SetsNoMemoryLimitForUnknownMemory) {
+  auto snapshot = two_gpu_node(2);
   snapshot.gpus[0].memory = {};
-  const auto specs = plan({mps("nvidia.com/gpu", {0, 1}, 2)}, snapshot);
+  const auto specs = plan_daemons({mps("nvidia.com/gpu", {0, 1}, 2)}, snapshot);
   EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{1, 40779}}));
 }
 
-TEST(MpsPlan, UnequalSharesHaveOneDaemonAndLimitsOfTheirOwn) {
+TEST(MpsPlan, PlansOneDaemonForUnequalSharesWithTheirOwnLimits) {
   auto large = mps("nvidia.com/gpu.mps-60", {}, 0);
   auto small = mps("nvidia.com/gpu.mps-40-30", {}, 0);
   large.mps_daemon = small.mps_daemon = "nvidia.com/gpu.mps";
-  large.devices = {share(6, 0, config::MpsShare{60, 60})};
-  small.devices = {share(6, 1, config::MpsShare{40, 30})};
-  const auto specs = plan({small, large}, node(8));
+  large.devices = {shared_resource(6, 0, config::MpsShare{60, 60})};
+  small.devices = {shared_resource(6, 1, config::MpsShare{40, 30})};
+  const auto specs = plan_daemons({small, large}, two_gpu_node(8));
   ASSERT_EQ(specs.size(), 1u);
   const auto& spec = specs[0];
   EXPECT_EQ(spec.name, "nvidia.com/gpu.mps");
@@ -125,31 +126,32 @@ TEST(MpsPlan, UnequalSharesHaveOneDaemonAndLimitsOfTheirOwn) {
             (Environment{{"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu.mps/pipe"},
                          {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "30"},
                          {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=32623M"}}));
-  EXPECT_EQ(find(specs, small.name, small.devices[0].id), &spec);
-  EXPECT_EQ(find(specs, ResourceName("nvidia.com/gpu"), small.devices[0].id), nullptr);
-  EXPECT_EQ(find(specs, small.name, DeviceId("GPU-5::0")), nullptr);
+  EXPECT_EQ(find_daemon_spec(specs, small.name, small.devices[0].id), &spec);
+  EXPECT_EQ(find_daemon_spec(specs, ResourceName("nvidia.com/gpu"), small.devices[0].id), nullptr);
+  EXPECT_EQ(find_daemon_spec(specs, small.name, DeviceId("GPU-5::0")), nullptr);
 }
 
-TEST(MpsPlan, EqualSharesSayNothingButWhereTheDaemonIs) {
+TEST(MpsPlan, SetsOnlyThePipeDirectoryForEqualShares) {
   const auto resource = mps("nvidia.com/gpu", {0, 1}, 4);
-  const auto specs = plan({resource}, node(2));
+  const auto specs = plan_daemons({resource}, two_gpu_node(2));
   EXPECT_EQ(client_environment(specs[0], std::span(resource.devices).first(1)),
             (std::map<std::string, std::string>{{"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe"}}));
 }
 
-TEST(MpsPlan, SharesOfSeveralGpusAreNumberedAsTheContainerSeesThem) {
+TEST(MpsPlan, NumbersSharesAsTheContainerSeesThem) {
   auto resource = mps("nvidia.com/gpu", {}, 0);
-  resource.devices = {share(1, 0, config::MpsShare{25, 25}), share(1, 1, config::MpsShare{25, 25}),
-                      share(3, 0, config::MpsShare{25, 25}), share(2, 0, config::MpsShare{25, 25})};
-  const auto specs = plan({resource}, node(4, 1000));
+  resource.devices = {
+      shared_resource(1, 0, config::MpsShare{25, 25}), shared_resource(1, 1, config::MpsShare{25, 25}),
+      shared_resource(3, 0, config::MpsShare{25, 25}), shared_resource(2, 0, config::MpsShare{25, 25})};
+  const auto specs = plan_daemons({resource}, two_gpu_node(4, 1000));
   const std::vector<Device> held{resource.devices[2], resource.devices[0], resource.devices[1]};
   auto environment = client_environment(specs[0], held);
   EXPECT_EQ(environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"], "0=500M,1=250M");
   EXPECT_EQ(environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "50");
 }
 
-TEST(MpsPlan, EachMigDeviceHasADaemonOfItsOwn) {
-  auto snapshot = node(1);
+TEST(MpsPlan, PlansADaemonForEachMigDevice) {
+  auto snapshot = two_gpu_node(1);
   snapshot.gpus[0].mig_enabled = true;
   auto resource = mps("nvidia.com/mig-3g.40gb", {}, 0);
   for (unsigned i = 0; i < 2; ++i) {
@@ -158,19 +160,19 @@ TEST(MpsPlan, EachMigDeviceHasADaemonOfItsOwn) {
     mig.memory = mebibytes(40000);
     snapshot.gpus[0].mig_devices.push_back(mig);
     for (unsigned n = 0; n < 2; ++n) {
-      Device device = share(0, n);
+      Device device = shared_resource(0, n);
       device.id = DeviceId(mig.uuid.str() + "::" + std::to_string(n));
       device.mig = i;
       resource.devices.push_back(device);
     }
   }
-  const auto specs = plan({resource}, snapshot);
+  const auto specs = plan_daemons({resource}, snapshot);
   ASSERT_EQ(specs.size(), 2u);
   EXPECT_EQ(specs[1].name, "nvidia.com/mig-3g.40gb/MIG-1");
   EXPECT_EQ(specs[1].visible_devices, std::vector{DeviceUuid("MIG-1")});
   EXPECT_EQ(specs[1].memory_limits, (std::vector<MemoryLimit>{{0, 20000}}));
   EXPECT_EQ(specs[1].thread_percentage, 50u);
-  EXPECT_EQ(find(specs, resource.name, DeviceId("MIG-1::1")), &specs[1]);
+  EXPECT_EQ(find_daemon_spec(specs, resource.name, DeviceId("MIG-1::1")), &specs[1]);
 }
 
 }  // namespace

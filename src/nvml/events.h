@@ -1,4 +1,5 @@
-// Waiting for the driver's events: an event set, and the one thread that sits in nvmlEventSetWait_v2 for it.
+// Waits for driver events: an event set, and the one thread that blocks in nvmlEventSetWait_v2 for
+// it.
 #pragma once
 
 #include <functional>
@@ -9,32 +10,34 @@
 
 namespace gpulet::nvml {
 
-// How long one wait lasts: as NVIDIA's plugin, 12 wake-ups a minute. It bounds how long the thread outlives
-// its waiter.
-inline constexpr std::chrono::milliseconds kEventWait{5000};
-// Events that the loop has not handled yet; the thread takes no more from the driver until it has. An event
-// that is the same as one of these is that one.
+// Timeout of one wait, as in NVIDIA's plugin: 12 wake-ups a minute. It bounds how long the thread
+// outlives its waiter.
+inline constexpr std::chrono::milliseconds kEventWaitTimeout{5000};
+// Events that the loop has not handled yet. At this limit the thread stops reading from the driver.
+// Equal pending events are merged.
 inline constexpr std::size_t kMaxPendingEvents = 256;
-// The first event is told at once; those that come within so long of it are told together, and from the
-// kStormEvents-th on the driver is asked for them only as often. So ten thousand a second cost as little as
-// some hundred.
-inline constexpr std::chrono::milliseconds kEventPause{5};
+// The first event is delivered at once. Events that follow within this interval are delivered
+// together. After kStormEvents in a row the thread reads from the driver only once per interval, so
+// ten thousand events a second cost as little as a few hundred.
+inline constexpr std::chrono::milliseconds kEventBatchInterval{5};
 inline constexpr std::size_t kStormEvents = 16;
-// Threads whose waiter is gone and whose wait has not ended. Beyond it no new one is started.
-inline constexpr std::size_t kMaxLeavingWaiters = 8;
+// Threads whose waiter is destroyed but whose wait has not returned. Above this limit no new thread
+// is started.
+inline constexpr std::size_t kMaxStoppingWaiters = 8;
 
-// Owns one event set and keeps its Session.
+// Owns one event set and keeps its Session alive.
 class EventSet {
  public:
-  // On the worker, as every call into the driver.
-  static Result<std::shared_ptr<const EventSet>> create(std::shared_ptr<const Session> session);
+  // Call it on the worker, like every call into the driver.
+  static Result<std::shared_ptr<const EventSet>> create_event_set(std::shared_ptr<const Session> session);
   ~EventSet();
   EventSet(const EventSet&) = delete;
 
   const Session& session() const { return *session_; }
   void* raw() const { return raw_; }
-  // Registers those of `types` that the GPU supports. Returns them; none is no error.
-  Result<std::uint64_t> add(Device gpu, std::uint64_t types) const;
+  // Registers those of `types` that the GPU supports, and returns them. An empty result is not an
+  // error.
+  Result<std::uint64_t> register_device(Device gpu, std::uint64_t types) const;
 
  private:
   EventSet(std::shared_ptr<const Session> session, void* raw) : session_(std::move(session)), raw_(raw) {}
@@ -42,18 +45,18 @@ class EventSet {
   void* raw_;
 };
 
-// Destruction waits for nothing: the thread lets go of the set when its wait ends.
+// The destructor does not block: the thread releases the set when its wait returns.
 class EventWaiter {
  public:
-  // All on the loop's thread, none after destruction.
+  // All are called on the loop's thread, never after destruction.
   struct Handlers {
     std::function<void(const Event&)> event;
-    std::function<void()> works;       // once: a first wait has ended well
-    std::function<void(Error)> ended;  // once: the wait fails; the thread has let go of the set
+    std::function<void()> started;     // once: the first wait has succeeded
+    std::function<void(Error)> ended;  // once: the wait failed; the thread has released the set
   };
-  // Errors: kUnavailable: no thread, or kMaxLeavingWaiters have not ended yet.
-  static Result<std::unique_ptr<EventWaiter>> start(Loop& loop, std::shared_ptr<const EventSet> set,
-                                                    Handlers handlers);
+  // Errors: kUnavailable if no thread can be started, or kMaxStoppingWaiters have not returned yet.
+  static Result<std::unique_ptr<EventWaiter>> start_waiting(Loop& loop, std::shared_ptr<const EventSet> set,
+                                                            Handlers handlers);
   ~EventWaiter();
 
  private:

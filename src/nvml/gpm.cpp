@@ -2,9 +2,7 @@
 
 #include <cmath>
 
-#include "nvml/api.h"
-#include "nvml/errors.h"
-#include "nvml/raw.h"
+#include "nvml/library.h"
 
 namespace gpulet::nvml {
 namespace {
@@ -24,21 +22,21 @@ nvmlGpmSample_t sample_of(const std::shared_ptr<void>& held) {
 
 }  // namespace
 
-Result<bool> Gpm::supported() const {
+Result<bool> Gpm::is_supported() const {
   GPULET_TRY(session_.stale(gpu_));
   const Api& api = session_.library_->api();
   nvmlGpmSupport_t support{};
   support.version = NVML_GPM_SUPPORT_VERSION;
-  GPULET_TRY(call(api, api.nvmlGpmQueryDeviceSupport, "nvmlGpmQueryDeviceSupport", raw(gpu_), &support));
+  GPULET_TRY(call_nvml(api, api.nvmlGpmQueryDeviceSupport, "nvmlGpmQueryDeviceSupport", raw(gpu_), &support));
   return support.isSupportedDevice != 0;
 }
 
-Result<GpmSample> Gpm::sample(std::optional<unsigned> gpu_instance) const {
+Result<GpmSample> Gpm::take_sample(std::optional<unsigned> gpu_instance) const {
   GPULET_TRY(session_.stale(gpu_));
   const auto library = session_.library_;
   const Api& api = library->api();
   nvmlGpmSample_t made = nullptr;
-  GPULET_TRY(call(api, api.nvmlGpmSampleAlloc, "nvmlGpmSampleAlloc", &made));
+  GPULET_TRY(call_nvml(api, api.nvmlGpmSampleAlloc, "nvmlGpmSampleAlloc", &made));
   GpmSample sample;
   sample.raw_ = std::shared_ptr<void>(made, [library](void* held) {
     if (library->api().nvmlGpmSampleFree != nullptr)
@@ -47,32 +45,33 @@ Result<GpmSample> Gpm::sample(std::optional<unsigned> gpu_instance) const {
   sample.generation_ = session_.generation();
   sample.gpu_instance_ = gpu_instance;
   if (gpu_instance) {
-    GPULET_TRY(call(api, api.nvmlGpmMigSampleGet, "nvmlGpmMigSampleGet", raw(gpu_), *gpu_instance, made));
+    GPULET_TRY(
+        call_nvml(api, api.nvmlGpmMigSampleGet, "nvmlGpmMigSampleGet", raw(gpu_), *gpu_instance, made));
   } else {
-    GPULET_TRY(call(api, api.nvmlGpmSampleGet, "nvmlGpmSampleGet", raw(gpu_), made));
+    GPULET_TRY(call_nvml(api, api.nvmlGpmSampleGet, "nvmlGpmSampleGet", raw(gpu_), made));
   }
   return sample;
 }
 
-Result<std::map<GpmMetric, double>> Gpm::between(const GpmSample& earlier, const GpmSample& later,
-                                                 const std::set<GpmMetric>& metrics) const {
+Result<std::map<GpmMetric, double>> Gpm::compute_metrics(const GpmSample& earlier, const GpmSample& later,
+                                                         const std::set<GpmMetric>& metrics) const {
   GPULET_TRY(session_.stale({gpu_.raw, earlier.generation_}));
   GPULET_TRY(session_.stale({gpu_.raw, later.generation_}));
   if (earlier.gpu_instance_ != later.gpu_instance_)
-    return fail(Code::kInvalidArgument, "the samples are of different parts of the GPU");
+    return fail(Code::kInvalidArgument, "the samples are of different GPU instances");
   const Api& api = session_.library_->api();
   if (metrics.empty()) return std::map<GpmMetric, double>();
-  // Some 50 KB: too much for a thread's stack.
-  const auto asked = std::make_unique<nvmlGpmMetricsGet_t>();
-  asked->version = NVML_GPM_METRICS_GET_VERSION;
-  asked->sample1 = sample_of(earlier.raw_);
-  asked->sample2 = sample_of(later.raw_);
+  // About 50 KB: too much for a thread's stack.
+  const auto request = std::make_unique<nvmlGpmMetricsGet_t>();
+  request->version = NVML_GPM_METRICS_GET_VERSION;
+  request->sample1 = sample_of(earlier.raw_);
+  request->sample2 = sample_of(later.raw_);
   for (const GpmMetric metric : metrics)
-    asked->metrics[asked->numMetrics++].metricId = static_cast<unsigned>(metric);
-  GPULET_TRY(call(api, api.nvmlGpmMetricsGet, "nvmlGpmMetricsGet", asked.get()));
+    request->metrics[request->numMetrics++].metricId = static_cast<unsigned>(metric);
+  GPULET_TRY(call_nvml(api, api.nvmlGpmMetricsGet, "nvmlGpmMetricsGet", request.get()));
   std::map<GpmMetric, double> found;
-  for (unsigned i = 0; i < asked->numMetrics; ++i) {
-    const auto& metric = asked->metrics[i];
+  for (unsigned i = 0; i < request->numMetrics; ++i) {
+    const auto& metric = request->metrics[i];
     if (metric.nvmlReturn != NVML_SUCCESS || !std::isfinite(metric.value)) continue;
     found[static_cast<GpmMetric>(metric.metricId)] = metric.value;
   }

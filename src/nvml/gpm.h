@@ -1,7 +1,7 @@
-// GPU performance monitoring: how busy the parts of a GPU or GPU instance were between two samples. Hopper
-// and later; before that the same numbers need DCGM's own module.
+// GPU performance monitoring: utilisation of the units of a GPU or GPU instance between two
+// samples. Hopper and later; on older GPUs the same figures need DCGM's own module.
 //
-// Threads and errors as Session's; kUnsupported where the GPU or the driver cannot.
+// Threads and errors are those of Session; kUnsupported where the GPU or the driver cannot do it.
 // Source: nvml.h, "NVML GPM".
 #pragma once
 
@@ -17,10 +17,10 @@
 
 namespace gpulet::nvml {
 
-// Two samples must be at least so far apart.
-inline constexpr std::chrono::milliseconds kGpmLeastInterval{100};
+// Minimum time between two samples.
+inline constexpr std::chrono::milliseconds kGpmMinInterval{100};
 
-// NVML_GPM_METRIC_*. Percent, or MiB/s.
+// NVML_GPM_METRIC_*. In percent or MiB/s.
 enum class GpmMetric : unsigned {
   kGraphics = 1,
   kSm = 2,
@@ -36,18 +36,18 @@ enum class GpmMetric : unsigned {
   kFp16 = 13,
   kPcieTransmitted = 20,
   kPcieReceived = 21,
-  kDecoder0 = 30,  // to 7
-  kJpeg0 = 40,     // to 7
+  kDecoder0 = 30,  // up to 7
+  kJpeg0 = 40,     // up to 7
   kOfa0 = 50,
   kNvLinkReceived = 60,
   kNvLinkTransmitted = 61,
 };
 
-// What the monitors said at one time. Keeps the library that made it; later Sessions refuse it.
+// One reading of the monitors. Keeps its library loaded; later Sessions refuse it.
 class GpmSample {
  public:
   GpmSample() = default;
-  bool valid() const { return raw_ != nullptr; }
+  bool has_sample() const { return raw_ != nullptr; }
 
  private:
   friend class Gpm;
@@ -58,16 +58,17 @@ class GpmSample {
 
 class Gpm {
  public:
-  // `session` outlives it.
+  // `session` must outlive this object.
   Gpm(const Session& session, Device gpu) : session_(session), gpu_(gpu) {}
 
-  Result<bool> supported() const;
-  // Of the GPU, or of one of its GPU instances.
-  Result<GpmSample> sample(std::optional<unsigned> gpu_instance = std::nullopt) const;
-  // What the driver has of `metrics`, in one call, for the time between: those that it does not have, or that
-  // are no number, are not in the answer. kInvalidArgument for samples of different parts.
-  Result<std::map<GpmMetric, double>> between(const GpmSample& earlier, const GpmSample& later,
-                                              const std::set<GpmMetric>& metrics) const;
+  Result<bool> is_supported() const;
+  // Samples the GPU, or one of its GPU instances.
+  Result<GpmSample> take_sample(std::optional<unsigned> gpu_instance = std::nullopt) const;
+  // Computes `metrics` between the two samples, in one call. Metrics that the driver does not have,
+  // or that are not a number, are missing from the result. kInvalidArgument for samples of
+  // different devices.
+  Result<std::map<GpmMetric, double>> compute_metrics(const GpmSample& earlier, const GpmSample& later,
+                                                      const std::set<GpmMetric>& metrics) const;
 
  private:
   const Session& session_;

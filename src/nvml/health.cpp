@@ -2,31 +2,29 @@
 
 #include <span>
 
-#include "nvml/api.h"
-#include "nvml/errors.h"
-#include "nvml/raw.h"
+#include "nvml/library.h"
 
-// Calls a function of the Session's library, which may have no such.
-#define GPULET_NVML(function, ...) ask(session_.library_->api().function, #function, __VA_ARGS__)
+// Calls a function of the Session's library, which may not have it.
+#define GPULET_NVML(function, ...) invoke(session_.library_->api().function, #function, __VA_ARGS__)
 
 namespace gpulet::nvml {
 namespace {
 
 bool absent(const Error& error) { return error.code() == Code::kUnsupported; }
 
-// An answer that may be missing because there is no such thing; other errors stay errors.
+// Turns kUnsupported into nullopt; other errors stay errors.
 template <class T>
-Result<std::optional<T>> if_any(Status asked, T value) {
-  if (asked) return std::optional<T>(std::move(value));
-  if (absent(asked.error())) return std::optional<T>();
-  return fail(asked.error());
+Result<std::optional<T>> if_any(Status status, T value) {
+  if (status) return std::optional<T>(std::move(value));
+  if (absent(status.error())) return std::optional<T>();
+  return fail(status.error());
 }
 
-std::uint64_t number(const nvmlFieldValue_t& field) {
+std::uint64_t field_number(const nvmlFieldValue_t& field) {
   return field.valueType == NVML_VALUE_TYPE_UNSIGNED_INT ? field.value.uiVal : field.value.ullVal;
 }
 
-bool is(unsigned mask, unsigned shift, unsigned width, unsigned value) {
+bool has_fabric_flag(unsigned mask, unsigned shift, unsigned width, unsigned value) {
   return (mask >> shift & width) == value;
 }
 
@@ -56,9 +54,9 @@ std::optional<FabricSummary> summary_of(unsigned summary) {
   }
 }
 
-#define GPULET_FABRIC(mask, what)                                                              \
-  is(mask, NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_##what, NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_##what, \
-     NVML_GPU_FABRIC_HEALTH_MASK_##what##_TRUE)
+#define GPULET_FABRIC(mask, what)                                                                           \
+  has_fabric_flag(mask, NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_##what, NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_##what, \
+                  NVML_GPU_FABRIC_HEALTH_MASK_##what##_TRUE)
 
 FabricHealth to_fabric_health(const nvmlGpuFabricInfoV_t& info) {
   FabricHealth fabric{registration_of(info.state, info.status)};
@@ -72,23 +70,23 @@ FabricHealth to_fabric_health(const nvmlGpuFabricInfoV_t& info) {
   return fabric;
 }
 
-// Errors of one link. Hopper and before know the first three, Blackwell the others.
+// Error counters of one link. GPUs up to Hopper have the first three, Blackwell the others.
 constexpr unsigned kLinkErrors[] = {NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
                                     NVML_FI_DEV_NVLINK_ERROR_DL_CRC, NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,
                                     NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS};
-// The same from drivers that do not know those fields.
+// The same counters from drivers without those fields.
 constexpr nvmlNvLinkErrorCounter_t kLinkCounters[] = {
     NVML_NVLINK_ERROR_DL_REPLAY, NVML_NVLINK_ERROR_DL_RECOVERY, NVML_NVLINK_ERROR_DL_CRC_FLIT,
     NVML_NVLINK_ERROR_DL_CRC_DATA};
 
-void add(std::optional<std::uint64_t>& sum, std::uint64_t count) { sum = sum.value_or(0) + count; }
+void add_count(std::optional<std::uint64_t>& sum, std::uint64_t count) { sum = sum.value_or(0) + count; }
 
 }  // namespace
 
 template <class Function, class... Arguments>
-Status Health::ask(Function function, const char* name, Arguments... arguments) const {
+Status Health::invoke(Function function, const char* name, Arguments... arguments) const {
   GPULET_TRY(session_.stale(gpu_));
-  return call(session_.library_->api(), function, name, raw(gpu_), arguments...);
+  return call_nvml(session_.library_->api(), function, name, raw(gpu_), arguments...);
 }
 
 Result<RowRemap> Health::row_remap() const {
@@ -97,8 +95,8 @@ Result<RowRemap> Health::row_remap() const {
   return RowRemap{correctable, uncorrectable, pending != 0, failed != 0};
 }
 
-// How many pages were retired for that cause.
-Result<std::uint64_t> Health::retired(unsigned cause) const {
+// Number of pages retired for that cause.
+Result<std::uint64_t> Health::count_retired_pages(unsigned cause) const {
   GPULET_TRY(session_.stale(gpu_));
   const Api& api = session_.library_->api();
   if (api.nvmlDeviceGetRetiredPages == nullptr)
@@ -106,15 +104,16 @@ Result<std::uint64_t> Health::retired(unsigned cause) const {
   unsigned count = 0;
   const auto result = api.nvmlDeviceGetRetiredPages(raw(gpu_), static_cast<nvmlPageRetirementCause_t>(cause),
                                                     &count, nullptr);
-  // Without a buffer for their addresses it is too small for any.
+  // Without a buffer for the addresses, any page gives "insufficient size".
   if (result != NVML_ERROR_INSUFFICIENT_SIZE) GPULET_TRY(to_status(api, result, "nvmlDeviceGetRetiredPages"));
   return count;
 }
 
 Result<RetiredPages> Health::retired_pages() const {
   RetiredPages pages;
-  GPULET_TRY_ASSIGN(pages.single_bit, retired(NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS));
-  GPULET_TRY_ASSIGN(pages.double_bit, retired(NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR));
+  GPULET_TRY_ASSIGN(pages.single_bit,
+                    count_retired_pages(NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS));
+  GPULET_TRY_ASSIGN(pages.double_bit, count_retired_pages(NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR));
   nvmlEnableState_t pending = NVML_FEATURE_DISABLED;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetRetiredPagesPendingStatus, &pending));
   pages.pending = pending == NVML_FEATURE_ENABLED;
@@ -127,26 +126,26 @@ Result<UncorrectedEcc> Health::uncorrected_ecc() const {
   bool any = false;
   for (unsigned location = 0; location < kMemoryLocations; ++location) {
     unsigned long long count = 0;
-    const auto asked = GPULET_NVML(nvmlDeviceGetMemoryErrorCounter, NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
-                                   NVML_VOLATILE_ECC, static_cast<nvmlMemoryLocation_t>(location), &count);
-    // A driver that is older than a location calls it an invalid argument.
-    if (!asked && asked.error().code() == Code::kInvalidArgument) continue;
-    GPULET_TRY_ASSIGN(ecc.at[location], if_any<std::uint64_t>(asked, count));
-    any = any || asked;
-    if (!asked && !missing) missing = asked.error();
+    const auto status = GPULET_NVML(nvmlDeviceGetMemoryErrorCounter, NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+                                    NVML_VOLATILE_ECC, static_cast<nvmlMemoryLocation_t>(location), &count);
+    // A driver older than a location reports an invalid argument.
+    if (!status && status.error().code() == Code::kInvalidArgument) continue;
+    GPULET_TRY_ASSIGN(ecc.at[location], if_any<std::uint64_t>(status, count));
+    any = any || status;
+    if (!status && !missing) missing = status.error();
   }
   nvmlEccSramErrorStatus_t sram{};
   sram.version = nvmlEccSramErrorStatus_v1;
-  const auto asked = GPULET_NVML(nvmlDeviceGetSramEccErrorStatus, &sram);
-  GPULET_TRY_ASSIGN(ecc.sram_threshold_exceeded, if_any<bool>(asked, sram.bThresholdExceeded != 0));
-  if (asked && !ecc.at[static_cast<std::size_t>(MemoryLocation::kSram)]) {
+  const auto status = GPULET_NVML(nvmlDeviceGetSramEccErrorStatus, &sram);
+  GPULET_TRY_ASSIGN(ecc.sram_threshold_exceeded, if_any<bool>(status, sram.bThresholdExceeded != 0));
+  if (status && !ecc.at[static_cast<std::size_t>(MemoryLocation::kSram)]) {
     ecc.at[static_cast<std::size_t>(MemoryLocation::kSram)] = sram.volatileUncParity + sram.volatileUncSecDed;
   }
-  if (any || asked) return ecc;
-  return missing ? fail(*missing) : fail(asked.error());
+  if (any || status) return ecc;
+  return missing ? fail(*missing) : fail(status.error());
 }
 
-// Adds up what the driver counts of each. One call asks for all fields of a link.
+// Sums the driver's counters. One call reads all fields of a link.
 Status Health::count_link_errors(std::vector<NvLinkHealth>& links) const {
   for (auto& link : links) {
     nvmlFieldValue_t fields[std::size(kLinkErrors)] = {};
@@ -154,18 +153,18 @@ Status Health::count_link_errors(std::vector<NvLinkHealth>& links) const {
       fields[i].fieldId = kLinkErrors[i];
       fields[i].scopeId = link.index;
     }
-    const auto asked = GPULET_NVML(nvmlDeviceGetFieldValues, static_cast<int>(std::size(fields)),
-                                   static_cast<nvmlFieldValue_t*>(fields));
-    if (!asked && !absent(asked.error())) return asked;
+    const auto status = GPULET_NVML(nvmlDeviceGetFieldValues, static_cast<int>(std::size(fields)),
+                                    static_cast<nvmlFieldValue_t*>(fields));
+    if (!status && !absent(status.error())) return status;
     for (const auto& field : std::span(fields)) {
-      if (asked && field.nvmlReturn == NVML_SUCCESS) add(link.errors, number(field));
+      if (status && field.nvmlReturn == NVML_SUCCESS) add_count(link.errors, field_number(field));
     }
     if (link.errors) continue;
     for (const auto counter : kLinkCounters) {
       unsigned long long count = 0;
       const auto old = GPULET_NVML(nvmlDeviceGetNvLinkErrorCounter, link.index, counter, &count);
-      if (old) add(link.errors, count);
-      // Of a link that is down drivers say different things.
+      if (old) add_count(link.errors, count);
+      // Drivers disagree about a link that is down.
       const bool none = old || absent(old.error()) || old.error().code() == Code::kInvalidArgument;
       if (!none && link.up) return old;
     }
@@ -184,7 +183,7 @@ Result<std::vector<NvLinkHealth>> Health::nvlinks() const {
     }
     if (up.error().code() != Code::kInvalidArgument && !absent(up.error())) return fail(up.error());
     if (!missing) missing = up.error();
-    // A driver that has no such function, or a GPU that has no such thing, has none for any link.
+    // If the driver or the GPU lacks a counter, it lacks it for every link.
     if (absent(up.error()) && links.empty()) break;
   }
   if (links.empty()) return fail(Code::kUnsupported, missing ? missing->message() : "this GPU has no NVLink");
@@ -205,28 +204,29 @@ Result<PcieHealth> Health::pcie() const {
   return pcie;
 }
 
-// Nanoseconds. The function is to go with CUDA 14, and drivers then have the field.
-Result<std::uint64_t> Health::violation(unsigned policy, unsigned field_id) const {
+// In nanoseconds. CUDA 14 removes the function; drivers then have the field.
+Result<std::uint64_t> Health::violation_time(unsigned policy, unsigned field_id) const {
   nvmlViolationTime_t time{};
-  const auto asked =
+  const auto status =
       GPULET_NVML(nvmlDeviceGetViolationStatus, static_cast<nvmlPerfPolicyType_t>(policy), &time);
-  if (asked) return time.violationTime;
-  if (!absent(asked.error())) return fail(asked.error());
+  if (status) return time.violationTime;
+  if (!absent(status.error())) return fail(status.error());
   nvmlFieldValue_t field{};
   field.fieldId = field_id;
   const auto as_field = GPULET_NVML(nvmlDeviceGetFieldValues, 1, &field);
-  if (as_field && field.nvmlReturn == NVML_SUCCESS) return number(field);
+  if (as_field && field.nvmlReturn == NVML_SUCCESS) return field_number(field);
   if (!as_field && !absent(as_field.error())) return fail(as_field.error());
-  return fail(asked.error());
+  return fail(status.error());
 }
 
 Result<Violations> Health::violations() const {
-  GPULET_TRY_ASSIGN(const auto thermal, violation(NVML_PERF_POLICY_THERMAL, NVML_FI_DEV_PERF_POLICY_THERMAL));
-  GPULET_TRY_ASSIGN(const auto power, violation(NVML_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_POWER));
+  GPULET_TRY_ASSIGN(const auto thermal,
+                    violation_time(NVML_PERF_POLICY_THERMAL, NVML_FI_DEV_PERF_POLICY_THERMAL));
+  GPULET_TRY_ASSIGN(const auto power, violation_time(NVML_PERF_POLICY_POWER, NVML_FI_DEV_PERF_POLICY_POWER));
   return Violations{std::chrono::nanoseconds(thermal), std::chrono::nanoseconds(power)};
 }
 
-Result<FabricHealth> Health::fabric() const {
+Result<FabricHealth> Health::fabric_health() const {
   nvmlGpuFabricInfoV_t info{};
   info.version = nvmlGpuFabricInfo_v3;
   const auto third = GPULET_NVML(nvmlDeviceGetGpuFabricInfoV, &info);
@@ -257,7 +257,7 @@ Result<bool> Health::inforom_valid() const {
   return true;
 }
 
-Result<std::uint64_t> Health::energy() const {
+Result<std::uint64_t> Health::energy_consumption() const {
   unsigned long long millijoules = 0;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetTotalEnergyConsumption, &millijoules));
   return millijoules;

@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include "base/file.h"
-#include "nvml/api.h"
 
 namespace gpulet::nvml {
 namespace {
@@ -14,9 +13,9 @@ constexpr std::string_view kDirectories[] = {
     "/lib64",     "/lib/x86_64-linux-gnu",     "/lib/aarch64-linux-gnu",
 };
 
-// The library's own path below `driver_root`, or empty.
+// The library's resolved path below `driver_root`, or empty.
 std::string find_below(const std::string& driver_root, const std::string& name) {
-  const auto root = RootDirectory::open(driver_root);
+  const auto root = RootDirectory::open_root(driver_root);
   if (!root) return {};
   for (const auto directory : kDirectories) {
     const auto inside = root->resolve(std::string(directory) + "/" + name);
@@ -51,18 +50,63 @@ Library::Library(void* handle, std::string path) : handle_(handle), path_(std::m
 
 Library::~Library() { ::dlclose(handle_); }
 
-Result<std::shared_ptr<const Library>> Library::open(const std::string& driver_root, const std::string& name) {
+Result<std::shared_ptr<const Library>> Library::load_library(const std::string& driver_root,
+                                                             const std::string& name) {
   const std::string below = find_below(driver_root, name);
   const std::string path = below.empty() ? name : below;
   void* handle = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {
     const std::string why = loader_error();
-    return fail(Code::kUnavailable,
-                below.empty() ? "no NVIDIA driver here: " + name + " is neither below " + driver_root +
-                                    " nor where the loader looks (" + why + ")"
-                              : "the NVIDIA driver's library cannot be loaded: " + why);
+    return fail(Code::kUnavailable, below.empty()
+                                        ? "no NVIDIA driver found: " + name + " is neither below " +
+                                              driver_root + " nor in the loader's search path (" + why + ")"
+                                        : "cannot load the NVIDIA driver's library: " + why);
   }
   return std::shared_ptr<const Library>(new Library(handle, path));
+}
+
+Code to_code(nvmlReturn_t result) {
+  switch (result) {
+    case NVML_ERROR_INVALID_ARGUMENT:
+    case NVML_ERROR_INSUFFICIENT_SIZE:
+      return Code::kInvalidArgument;
+    case NVML_ERROR_NOT_SUPPORTED:
+    case NVML_ERROR_FUNCTION_NOT_FOUND:
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+    case NVML_ERROR_DEPRECATED:
+      return Code::kUnsupported;
+    case NVML_ERROR_NO_PERMISSION:
+      return Code::kPermissionDenied;
+    case NVML_ERROR_NOT_FOUND:
+      return Code::kNotFound;
+    case NVML_ERROR_TIMEOUT:
+      return Code::kDeadlineExceeded;
+    case NVML_ERROR_GPU_IS_LOST:
+    case NVML_ERROR_GPU_NOT_FOUND:
+      return Code::kDeviceLost;
+    case NVML_ERROR_RESET_REQUIRED:
+    case NVML_ERROR_IN_USE:
+    case NVML_ERROR_INSUFFICIENT_RESOURCES:
+    case NVML_ERROR_NOT_READY:
+    case NVML_ERROR_INVALID_STATE:
+      return Code::kFailedPrecondition;
+    // The driver is gone or its library was replaced: the caller must open a new Session.
+    case NVML_ERROR_UNINITIALIZED:
+    case NVML_ERROR_DRIVER_NOT_LOADED:
+    case NVML_ERROR_LIBRARY_NOT_FOUND:
+    case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+      return Code::kUnavailable;
+    default:
+      return Code::kIo;
+  }
+}
+
+Status to_status(const Api& api, nvmlReturn_t result, const char* function) {
+  if (result == NVML_SUCCESS) return {};
+  const char* message = api.nvmlErrorString != nullptr ? api.nvmlErrorString(result) : nullptr;
+  return fail(to_code(result),
+              std::string(function) + ": " +
+                  (message != nullptr ? std::string(message) : "NVML error " + std::to_string(result)));
 }
 
 }  // namespace gpulet::nvml

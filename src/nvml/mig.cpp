@@ -3,22 +3,21 @@
 #include <array>
 #include <string_view>
 
-#include "nvml/api.h"
-#include "nvml/errors.h"
+#include "nvml/library.h"
 
-// Calls a function of the Session's library, which may have no such.
-#define GPULET_NVML(function, ...) ask(session_.library_->api().function, #function, __VA_ARGS__)
+// Calls a function of the Session's library, which may not have it.
+#define GPULET_NVML(function, ...) invoke(session_.library_->api().function, #function, __VA_ARGS__)
 
 namespace gpulet::nvml {
 namespace {
 
-// No GPU has as many places or instances of one profile.
-constexpr unsigned kMost = 64;
+// More placements or instances than any profile of a GPU has.
+constexpr unsigned kMaxListed = 64;
 constexpr std::string_view kNamePrefix = "MIG ";
 
 nvmlGpuInstance_t gpu_instance(void* handle) { return static_cast<nvmlGpuInstance_t>(handle); }
 
-// Source: nvml.h at each index; the texts are those of the names that newer drivers give.
+// Source: nvml.h at each index; the texts match the names that newer drivers report.
 std::string attributes_of(unsigned index) {
   switch (index) {
     case NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1:
@@ -47,7 +46,7 @@ GpuInstanceProfile to_profile(const Info& info, unsigned index) {
   profile.index = index;
   profile.attributes = attributes_of(index);
   profile.slices = info.sliceCount;
-  profile.most = info.instanceCount;
+  profile.max_instances = info.instanceCount;
   profile.multiprocessors = info.multiprocessorCount;
   profile.copy_engines = info.copyEngineCount;
   profile.decoders = info.decoderCount;
@@ -63,52 +62,53 @@ GpuInstanceProfile to_profile(const Info& info, unsigned index) {
   return profile;
 }
 
-// The driver is of before that version of the struct or that function.
+// The driver predates that struct version or that function.
 bool too_old(nvmlReturn_t result) {
   return result == NVML_ERROR_ARGUMENT_VERSION_MISMATCH || result == NVML_ERROR_INVALID_ARGUMENT ||
          result == NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-// Says what "in use" and "insufficient resources" mean here.
-Status explain(Status status, const char* why) {
+// Explains "in use" and "insufficient resources" in terms of MIG.
+Status explain_mig_error(Status status, const char* why) {
   if (status || status.error().code() != Code::kFailedPrecondition) return status;
-  return fail(Code::kFailedPrecondition, status.error().message() + " (" + why + ")", status.error().about());
+  return fail(Code::kFailedPrecondition, status.error().message() + " (" + why + ")",
+              status.error().subject());
 }
 
 }  // namespace
 
 template <class Function, class... Arguments>
-Status Mig::ask(Function function, const char* name, Arguments... arguments) const {
+Status Mig::invoke(Function function, const char* name, Arguments... arguments) const {
   GPULET_TRY(session_.stale(gpu_));
-  return call(session_.library_->api(), function, name, arguments...);
+  return call_nvml(session_.library_->api(), function, name, arguments...);
 }
 
-Result<void*> Mig::instance(unsigned id) const {
+Result<void*> Mig::gpu_instance_handle(unsigned id) const {
   nvmlGpuInstance_t handle = nullptr;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstanceById, static_cast<nvmlDevice_t>(gpu_.raw), id, &handle));
   return static_cast<void*>(handle);
 }
 
-Result<bool> Mig::set_mode(bool enabled) const {
+Result<bool> Mig::set_mig_mode(bool enabled) const {
   nvmlReturn_t activation = NVML_ERROR_UNKNOWN;
-  GPULET_TRY(
-      explain(GPULET_NVML(nvmlDeviceSetMigMode, static_cast<nvmlDevice_t>(gpu_.raw),
-                          static_cast<unsigned>(enabled ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE),
-                          &activation),
-              "the GPU is not idle"));
+  GPULET_TRY(explain_mig_error(
+      GPULET_NVML(nvmlDeviceSetMigMode, static_cast<nvmlDevice_t>(gpu_.raw),
+                  static_cast<unsigned>(enabled ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE),
+                  &activation),
+      "the GPU is not idle"));
   if (activation == NVML_ERROR_RESET_REQUIRED) return false;
-  GPULET_TRY(explain(to_status(session_.library_->api(), activation, "nvmlDeviceSetMigMode"),
-                     "a process, a monitor or an instance holds the GPU"));
+  GPULET_TRY(explain_mig_error(to_status(session_.library_->api(), activation, "nvmlDeviceSetMigMode"),
+                               "a process, a monitor or an instance holds the GPU"));
   return true;
 }
 
-// NOT_SUPPORTED means that the GPU has no such profile, so older versions of the struct are tried by other
-// answers.
+// NOT_SUPPORTED means that the GPU does not have the profile, so only other errors lead to an older
+// struct version.
 Result<std::optional<GpuInstanceProfile>> Mig::profile_at(unsigned index) const {
   GPULET_TRY(session_.stale(gpu_));
   const Api& api = session_.library_->api();
   auto* const device = static_cast<nvmlDevice_t>(gpu_.raw);
-  const char* asked = "nvmlDeviceGetGpuInstanceProfileInfoV";
+  const char* function_name = "nvmlDeviceGetGpuInstanceProfileInfoV";
   nvmlReturn_t result = NVML_ERROR_FUNCTION_NOT_FOUND;
   if (api.nvmlDeviceGetGpuInstanceProfileInfoV != nullptr) {
     nvmlGpuInstanceProfileInfo_v3_t third{};
@@ -124,17 +124,17 @@ Result<std::optional<GpuInstanceProfile>> Mig::profile_at(unsigned index) const 
     }
   }
   if (too_old(result) && api.nvmlDeviceGetGpuInstanceProfileInfo != nullptr) {
-    asked = "nvmlDeviceGetGpuInstanceProfileInfo";
+    function_name = "nvmlDeviceGetGpuInstanceProfileInfo";
     nvmlGpuInstanceProfileInfo_t first{};
     result = api.nvmlDeviceGetGpuInstanceProfileInfo(device, index, &first);
     if (result == NVML_SUCCESS) return to_profile(first, index);
   }
-  // An index that the driver has not heard of is a profile that it does not have.
+  // An index unknown to the driver is a profile that it does not have.
   if (result == NVML_ERROR_NOT_SUPPORTED || too_old(result)) return std::nullopt;
-  return fail(to_status(api, result, asked).error());
+  return fail(to_status(api, result, function_name).error());
 }
 
-Result<std::vector<GpuInstanceProfile>> Mig::profiles() const {
+Result<std::vector<GpuInstanceProfile>> Mig::gpu_instance_profiles() const {
   std::vector<GpuInstanceProfile> all;
   for (unsigned index = 0; index < NVML_GPU_INSTANCE_PROFILE_COUNT; ++index) {
     GPULET_TRY_ASSIGN(auto profile, profile_at(index));
@@ -143,23 +143,23 @@ Result<std::vector<GpuInstanceProfile>> Mig::profiles() const {
   return all;
 }
 
-Result<std::vector<Placement>> Mig::placements(unsigned profile) const {
-  std::array<nvmlGpuInstancePlacement_t, kMost> places{};
-  unsigned count = kMost;
+Result<std::vector<Placement>> Mig::gpu_instance_placements(unsigned profile) const {
+  std::array<nvmlGpuInstancePlacement_t, kMaxListed> places{};
+  unsigned count = kMaxListed;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstancePossiblePlacements_v2, static_cast<nvmlDevice_t>(gpu_.raw),
                          profile, places.data(), &count));
   std::vector<Placement> all;
-  for (unsigned i = 0; i < count && i < kMost; ++i) all.push_back({places[i].start, places[i].size});
+  for (unsigned i = 0; i < count && i < kMaxListed; ++i) all.push_back({places[i].start, places[i].size});
   return all;
 }
 
-Result<std::vector<Instance>> Mig::instances(unsigned profile) const {
-  std::array<nvmlGpuInstance_t, kMost> handles{};
-  unsigned count = kMost;
+Result<std::vector<Instance>> Mig::gpu_instances(unsigned profile) const {
+  std::array<nvmlGpuInstance_t, kMaxListed> handles{};
+  unsigned count = kMaxListed;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstances, static_cast<nvmlDevice_t>(gpu_.raw), profile,
                          handles.data(), &count));
   std::vector<Instance> all;
-  for (unsigned i = 0; i < count && i < kMost; ++i) {
+  for (unsigned i = 0; i < count && i < kMaxListed; ++i) {
     nvmlGpuInstanceInfo_t info{};
     GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetInfo, handles[i], &info));
     all.push_back({info.id, info.profileId, {info.placement.start, info.placement.size}});
@@ -167,25 +167,25 @@ Result<std::vector<Instance>> Mig::instances(unsigned profile) const {
   return all;
 }
 
-Result<unsigned> Mig::create(unsigned profile, Placement placement) const {
+Result<unsigned> Mig::create_gpu_instance(unsigned profile, Placement placement) const {
   const nvmlGpuInstancePlacement_t place{placement.start, placement.size};
   nvmlGpuInstance_t handle = nullptr;
-  GPULET_TRY(explain(GPULET_NVML(nvmlDeviceCreateGpuInstanceWithPlacement,
-                                 static_cast<nvmlDevice_t>(gpu_.raw), profile, &place, &handle),
-                     "no room there for a GPU instance of this profile"));
+  GPULET_TRY(explain_mig_error(GPULET_NVML(nvmlDeviceCreateGpuInstanceWithPlacement,
+                                           static_cast<nvmlDevice_t>(gpu_.raw), profile, &place, &handle),
+                               "no room at this placement for a GPU instance of this profile"));
   nvmlGpuInstanceInfo_t info{};
   GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetInfo, handle, &info));
   return info.id;
 }
 
-Status Mig::destroy(unsigned id) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
-  return explain(GPULET_NVML(nvmlGpuInstanceDestroy, gpu_instance(handle)),
-                 "a process or a compute instance holds the GPU instance");
+Status Mig::destroy_gpu_instance(unsigned id) const {
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
+  return explain_mig_error(GPULET_NVML(nvmlGpuInstanceDestroy, gpu_instance(handle)),
+                           "a process or a compute instance holds the GPU instance");
 }
 
 Result<std::vector<ComputeInstanceProfile>> Mig::compute_profiles(unsigned id) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
   std::vector<ComputeInstanceProfile> all;
   for (unsigned index = 0; index < NVML_COMPUTE_INSTANCE_PROFILE_COUNT; ++index) {
     nvmlComputeInstanceProfileInfo_t info{};
@@ -197,8 +197,8 @@ Result<std::vector<ComputeInstanceProfile>> Mig::compute_profiles(unsigned id) c
       continue;
     }
     const Code code = status.error().code();
-    // Not supported: the instance offers none of that size. An index that an older driver has not heard of is
-    // invalid, as the handle would be.
+    // Not supported: the GPU instance has no compute instances of that size. An index unknown to an
+    // older driver is reported as invalid, as an invalid handle would be.
     if (code != Code::kUnsupported && !(code == Code::kInvalidArgument && !all.empty()))
       return fail(status.error());
   }
@@ -206,24 +206,24 @@ Result<std::vector<ComputeInstanceProfile>> Mig::compute_profiles(unsigned id) c
 }
 
 Result<std::vector<Placement>> Mig::compute_placements(unsigned id, unsigned profile) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
-  std::array<nvmlComputeInstancePlacement_t, kMost> places{};
-  unsigned count = kMost;
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
+  std::array<nvmlComputeInstancePlacement_t, kMaxListed> places{};
+  unsigned count = kMaxListed;
   GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetComputeInstancePossiblePlacements, gpu_instance(handle), profile,
                          places.data(), &count));
   std::vector<Placement> all;
-  for (unsigned i = 0; i < count && i < kMost; ++i) all.push_back({places[i].start, places[i].size});
+  for (unsigned i = 0; i < count && i < kMaxListed; ++i) all.push_back({places[i].start, places[i].size});
   return all;
 }
 
 Result<std::vector<Instance>> Mig::compute_instances(unsigned id, unsigned profile) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
-  std::array<nvmlComputeInstance_t, kMost> handles{};
-  unsigned count = kMost;
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
+  std::array<nvmlComputeInstance_t, kMaxListed> handles{};
+  unsigned count = kMaxListed;
   GPULET_TRY(
       GPULET_NVML(nvmlGpuInstanceGetComputeInstances, gpu_instance(handle), profile, handles.data(), &count));
   std::vector<Instance> all;
-  for (unsigned i = 0; i < count && i < kMost; ++i) {
+  for (unsigned i = 0; i < count && i < kMaxListed; ++i) {
     nvmlComputeInstanceInfo_t info{};
     GPULET_TRY(GPULET_NVML(nvmlComputeInstanceGetInfo_v2, handles[i], &info));
     all.push_back({info.id, info.profileId, {info.placement.start, info.placement.size}});
@@ -231,18 +231,18 @@ Result<std::vector<Instance>> Mig::compute_instances(unsigned id, unsigned profi
   return all;
 }
 
-Result<unsigned> Mig::create_compute(unsigned id, unsigned profile,
-                                     std::optional<Placement> placement) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
+Result<unsigned> Mig::create_compute_instance(unsigned id, unsigned profile,
+                                              std::optional<Placement> placement) const {
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
   nvmlComputeInstance_t made = nullptr;
   constexpr const char* kNoRoom = "no room in the GPU instance for a compute instance of this profile";
   if (placement && session_.library_->api().nvmlGpuInstanceCreateComputeInstanceWithPlacement != nullptr) {
     const nvmlComputeInstancePlacement_t place{placement->start, placement->size};
-    GPULET_TRY(explain(GPULET_NVML(nvmlGpuInstanceCreateComputeInstanceWithPlacement, gpu_instance(handle),
-                                   profile, &place, &made),
-                       kNoRoom));
+    GPULET_TRY(explain_mig_error(GPULET_NVML(nvmlGpuInstanceCreateComputeInstanceWithPlacement,
+                                             gpu_instance(handle), profile, &place, &made),
+                                 kNoRoom));
   } else {
-    GPULET_TRY(explain(
+    GPULET_TRY(explain_mig_error(
         GPULET_NVML(nvmlGpuInstanceCreateComputeInstance, gpu_instance(handle), profile, &made), kNoRoom));
   }
   nvmlComputeInstanceInfo_t info{};
@@ -250,11 +250,12 @@ Result<unsigned> Mig::create_compute(unsigned id, unsigned profile,
   return info.id;
 }
 
-Status Mig::destroy_compute(unsigned id, unsigned compute) const {
-  GPULET_TRY_ASSIGN(void* const handle, instance(id));
+Status Mig::destroy_compute_instance(unsigned id, unsigned compute) const {
+  GPULET_TRY_ASSIGN(void* const handle, gpu_instance_handle(id));
   nvmlComputeInstance_t found = nullptr;
   GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetComputeInstanceById, gpu_instance(handle), compute, &found));
-  return explain(GPULET_NVML(nvmlComputeInstanceDestroy, found), "a process holds the compute instance");
+  return explain_mig_error(GPULET_NVML(nvmlComputeInstanceDestroy, found),
+                           "a process holds the compute instance");
 }
 
 Result<Mig::MigDevice> Mig::device_at(unsigned index) const {
@@ -262,11 +263,11 @@ Result<Mig::MigDevice> Mig::device_at(unsigned index) const {
   MigDevice found;
   GPULET_TRY_ASSIGN(found.gpu_instance, session_.gpu_instance_id(handle));
   GPULET_TRY_ASSIGN(found.compute_instance, session_.compute_instance_id(handle));
-  GPULET_TRY_ASSIGN(found.uuid, session_.uuid(handle));
+  GPULET_TRY_ASSIGN(found.uuid, session_.device_uuid(handle));
   return found;
 }
 
-Result<std::vector<Mig::MigDevice>> Mig::devices() const {
+Result<std::vector<Mig::MigDevice>> Mig::mig_devices() const {
   std::vector<MigDevice> all;
   GPULET_TRY_ASSIGN(const unsigned count, session_.max_mig_devices(gpu_));
   for (unsigned i = 0; i < count; ++i) {
@@ -275,7 +276,7 @@ Result<std::vector<Mig::MigDevice>> Mig::devices() const {
       all.push_back(std::move(*found));
       continue;
     }
-    // Not there, or gone while it was asked about.
+    // Not there, or destroyed during the call.
     const Code code = found.error().code();
     if (code != Code::kNotFound && code != Code::kInvalidArgument) return fail(found.error());
   }

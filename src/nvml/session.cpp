@@ -8,13 +8,14 @@
 #include <set>
 
 #include "base/text.h"
-#include "nvml/api.h"
-#include "nvml/errors.h"
-#include "nvml/raw.h"
-#include "nvml/thread.h"
+#include "nvml/library.h"
+#include "nvml/usage.h"
+#include "nvml/worker.h"
 
-// Calls a function of this Session's library: GPULET_NVML(nvmlDeviceGetName, arguments…) is a Status.
-#define GPULET_NVML(function, ...) call(library_->api(), library_->api().function, #function, __VA_ARGS__)
+// Calls a function of this Session's library: GPULET_NVML(nvmlDeviceGetName, arguments…) returns a
+// Status.
+#define GPULET_NVML(function, ...) \
+  call_nvml(library_->api(), library_->api().function, #function, __VA_ARGS__)
 
 namespace gpulet::nvml {
 namespace {
@@ -24,26 +25,26 @@ std::uint64_t next_generation() {
   return ++last;
 }
 
-// Initialisations of each loaded library. NVML counts them, but begins at one after a reload: a Session that
-// a hanging call kept alive past the next initialisation must not take that one's away. It leaves its
-// shutdown to the last. Deciding and doing are one step, or a shutdown that was right when it was decided
-// ends what began meanwhile. Only the driver's own threads wait here, and only for a library whose driver
-// would make them wait all the same.
-class Initialisations {
+// Counts the initialisations of each loaded library. NVML counts them too, but starts again at one
+// after a reload: a Session that a hanging call kept alive past the next initialisation must not
+// undo that one, so the last Session does all shutdowns. Decision and call are one step under the
+// lock; otherwise a shutdown could end an initialisation that began meanwhile. Only the driver's
+// own threads wait here, and only for a library whose driver would block them anyway.
+class Initializations {
  public:
-  static Initialisations& of(const std::string& library) {
-    static auto* const mutex = new std::mutex;  // threads in the driver may outlive every static destructor
-    static auto* const all = new std::map<std::string, Initialisations>;
+  static Initializations& for_library(const std::string& library) {
+    static auto* const mutex = new std::mutex;  // driver threads may outlive every static destructor
+    static auto* const all = new std::map<std::string, Initializations>;
     const std::lock_guard lock(*mutex);
     return (*all)[library];
   }
-  Status open(const Api& api, std::uint64_t generation) {
+  Status initialize_driver(const Api& api, std::uint64_t generation) {
     const std::lock_guard lock(mutex_);
-    GPULET_TRY(call(api, api.nvmlInit_v2, "nvmlInit_v2"));
+    GPULET_TRY(call_nvml(api, api.nvmlInit_v2, "nvmlInit_v2"));
     live_.insert(generation);
     return {};
   }
-  void close(const Api& api, std::uint64_t generation) {
+  void shut_down_driver(const Api& api, std::uint64_t generation) {
     const std::lock_guard lock(mutex_);
     live_.erase(generation);
     if (live_.upper_bound(generation) != live_.end()) {
@@ -64,26 +65,43 @@ PciInfo to_pci(const nvmlPciInfo_t& info) {
   return {info.domain, info.bus, info.device, info.pciDeviceId, info.pciSubSystemId};
 }
 
-// Source: nvml.h, nvmlBrandType_t; the words are nvidia-smi's.
+// Source: nvml.h, nvmlBrandType_t; the texts are nvidia-smi's.
 std::string brand_name(nvmlBrandType_t brand) {
   switch (brand) {
-    case NVML_BRAND_QUADRO: return "Quadro";
-    case NVML_BRAND_TESLA: return "Tesla";
-    case NVML_BRAND_NVS: return "NVS";
-    case NVML_BRAND_GRID: return "Grid";
-    case NVML_BRAND_GEFORCE: return "GeForce";
-    case NVML_BRAND_TITAN: return "Titan";
-    case NVML_BRAND_NVIDIA_VAPPS: return "NVIDIA Virtual Applications";
-    case NVML_BRAND_NVIDIA_VPC: return "NVIDIA Virtual PC";
-    case NVML_BRAND_NVIDIA_VCS: return "NVIDIA Virtual Compute Server";
-    case NVML_BRAND_NVIDIA_VWS: return "NVIDIA RTX Virtual Workstation";
-    case NVML_BRAND_NVIDIA_CLOUD_GAMING: return "NVIDIA Cloud Gaming";
-    case NVML_BRAND_QUADRO_RTX: return "Quadro RTX";
-    case NVML_BRAND_NVIDIA_RTX: return "NVIDIA RTX";
-    case NVML_BRAND_NVIDIA: return "NVIDIA";
-    case NVML_BRAND_GEFORCE_RTX: return "GeForce RTX";
-    case NVML_BRAND_TITAN_RTX: return "Titan RTX";
-    default: return "Unknown";
+    case NVML_BRAND_QUADRO:
+      return "Quadro";
+    case NVML_BRAND_TESLA:
+      return "Tesla";
+    case NVML_BRAND_NVS:
+      return "NVS";
+    case NVML_BRAND_GRID:
+      return "Grid";
+    case NVML_BRAND_GEFORCE:
+      return "GeForce";
+    case NVML_BRAND_TITAN:
+      return "Titan";
+    case NVML_BRAND_NVIDIA_VAPPS:
+      return "NVIDIA Virtual Applications";
+    case NVML_BRAND_NVIDIA_VPC:
+      return "NVIDIA Virtual PC";
+    case NVML_BRAND_NVIDIA_VCS:
+      return "NVIDIA Virtual Compute Server";
+    case NVML_BRAND_NVIDIA_VWS:
+      return "NVIDIA RTX Virtual Workstation";
+    case NVML_BRAND_NVIDIA_CLOUD_GAMING:
+      return "NVIDIA Cloud Gaming";
+    case NVML_BRAND_QUADRO_RTX:
+      return "Quadro RTX";
+    case NVML_BRAND_NVIDIA_RTX:
+      return "NVIDIA RTX";
+    case NVML_BRAND_NVIDIA:
+      return "NVIDIA";
+    case NVML_BRAND_GEFORCE_RTX:
+      return "GeForce RTX";
+    case NVML_BRAND_TITAN_RTX:
+      return "Titan RTX";
+    default:
+      return "Unknown";
   }
 }
 
@@ -106,12 +124,12 @@ FabricInfo to_fabric(const Info& info) {
 
 }  // namespace
 
-bool version_at_least(std::string_view version, std::string_view floor) {
+bool is_version_at_least(std::string_view version, std::string_view floor) {
   const auto found = text::split(version, '.');
-  const auto wanted = text::split(floor, '.');
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
+  const auto minimum = text::split(floor, '.');
+  for (std::size_t i = 0; i < minimum.size(); ++i) {
     const auto have = i < found.size() ? text::parse_unsigned(found[i]) : 0;
-    const auto need = text::parse_unsigned(wanted[i]);
+    const auto need = text::parse_unsigned(minimum[i]);
     if (!have || !need) return false;
     if (*have != *need) return *have > *need;
   }
@@ -124,7 +142,7 @@ struct Session::Closed {
   bool done = false;
 };
 
-Session::Tell::~Tell() {
+Session::CloseNotifier::~CloseNotifier() {
   {
     const std::lock_guard lock(closed->mutex);
     closed->done = true;
@@ -133,42 +151,49 @@ Session::Tell::~Tell() {
 }
 
 Session::Session(std::shared_ptr<const Library> library, std::uint64_t generation)
-    : tell_{std::make_shared<Closed>()}, library_(std::move(library)), generation_(generation) {}
+    : close_notifier_{std::make_shared<Closed>()}, library_(std::move(library)), generation_(generation) {}
 
-Session::~Session() { Initialisations::of(library_->path()).close(library_->api(), generation_); }
+const std::string& Session::library_path() const { return library_->library_path(); }
 
-bool Session::close(std::shared_ptr<const Session> session, std::chrono::milliseconds patience) {
+Session::~Session() {
+  Initializations::for_library(library_->library_path()).shut_down_driver(library_->api(), generation_);
+}
+
+bool Session::shut_down(std::shared_ptr<const Session> session, std::chrono::milliseconds patience) {
   if (!session) return true;
-  const auto closed = session->tell_.closed;
+  const auto closed = session->close_notifier_.closed;
   session.reset();
   std::unique_lock lock(closed->mutex);
   return closed->changed.wait_for(lock, patience, [&] { return closed->done; });
 }
 
-Result<std::shared_ptr<const Session>> Session::open(const std::string& driver_root) {
-  GPULET_TRY_ASSIGN(auto library, Library::open(driver_root));
+Result<std::shared_ptr<const Session>> Session::open_session(const std::string& driver_root) {
+  GPULET_TRY_ASSIGN(auto library, Library::load_library(driver_root));
   const Api& api = library->api();
   const std::uint64_t generation = next_generation();
-  GPULET_TRY(Initialisations::of(library->path()).open(api, generation).map_error([&](const Error& error) {
-    // A library without that function is none of a driver, whatever its name.
-    const Code code = error.code() == Code::kPermissionDenied ? error.code() : Code::kUnavailable;
-    return Error(code, "the NVIDIA driver cannot be initialised: " + error.message(), error.about());
-  }));
-  std::shared_ptr<Session> session(new Session(library, generation), dispose<Session>);
+  GPULET_TRY(
+      Initializations::for_library(library->library_path())
+          .initialize_driver(api, generation)
+          .map_error([&](const Error& error) {
+            // A library without that function is not a driver, whatever its name.
+            const Code code = error.code() == Code::kPermissionDenied ? error.code() : Code::kUnavailable;
+            return Error(code, "cannot initialise the NVIDIA driver: " + error.message(), error.subject());
+          }));
+  std::shared_ptr<Session> session(new Session(library, generation), delete_off_loop<Session>);
   std::array<char, 96> version{};
-  GPULET_TRY(call(api, api.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion", version.data(),
-                  static_cast<unsigned>(version.size())));
+  GPULET_TRY(call_nvml(api, api.nvmlSystemGetDriverVersion, "nvmlSystemGetDriverVersion", version.data(),
+                       static_cast<unsigned>(version.size())));
   session->driver_version_ = version.data();
-  if (!version_at_least(session->driver_version_, kOldestDriver)) {
-    return fail(Code::kUnsupported, "NVIDIA driver " + session->driver_version_ + " is too old: " +
-                                        std::string(kOldestDriver) + " or later is needed");
+  if (!is_version_at_least(session->driver_version_, kOldestDriver)) {
+    return fail(Code::kUnsupported, "NVIDIA driver " + session->driver_version_ +
+                                        " is too old: " + std::string(kOldestDriver) + " or later is needed");
   }
   return std::shared_ptr<const Session>(std::move(session));
 }
 
 Status Session::stale(Device device) const {
   if (device.generation == generation_) return {};
-  return fail(Code::kUnavailable, "this handle is of an earlier initialisation of the driver");
+  return fail(Code::kUnavailable, "the handle belongs to an earlier initialisation of the driver");
 }
 
 Result<unsigned> Session::cuda_version() const {
@@ -195,21 +220,21 @@ Result<Device> Session::device(unsigned index) const {
   return Device{device, generation_};
 }
 
-Result<DeviceUuid> Session::uuid(Device device) const {
+Result<DeviceUuid> Session::device_uuid(Device device) const {
   GPULET_TRY(stale(device));
   std::array<char, NVML_DEVICE_UUID_V2_BUFFER_SIZE> text{};
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetUUID, raw(device), text.data(), static_cast<unsigned>(text.size())));
   return DeviceUuid(text.data());
 }
 
-Result<std::string> Session::name(Device device) const {
+Result<std::string> Session::product_name(Device device) const {
   GPULET_TRY(stale(device));
   std::array<char, NVML_DEVICE_NAME_V2_BUFFER_SIZE> text{};
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetName, raw(device), text.data(), static_cast<unsigned>(text.size())));
   return std::string(text.data());
 }
 
-Result<std::string> Session::brand(Device device) const {
+Result<std::string> Session::product_brand(Device device) const {
   GPULET_TRY(stale(device));
   nvmlBrandType_t brand = NVML_BRAND_UNKNOWN;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetBrand, raw(device), &brand));
@@ -223,7 +248,7 @@ Result<std::string> Session::serial(Device device) const {
   return std::string(text.data());
 }
 
-Result<unsigned> Session::minor(Device device) const {
+Result<unsigned> Session::minor_number(Device device) const {
   GPULET_TRY(stale(device));
   unsigned minor = 0;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetMinorNumber, raw(device), &minor));
@@ -290,8 +315,8 @@ Result<Attributes> Session::attributes(Device mig) const {
   GPULET_TRY(stale(mig));
   nvmlDeviceAttributes_t a{};
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetAttributes_v2, raw(mig), &a));
-  return Attributes{a.multiprocessorCount, a.sharedCopyEngineCount, a.sharedDecoderCount,
-                    a.sharedEncoderCount,  a.sharedJpegCount,       a.sharedOfaCount,
+  return Attributes{a.multiprocessorCount,   a.sharedCopyEngineCount,     a.sharedDecoderCount,
+                    a.sharedEncoderCount,    a.sharedJpegCount,           a.sharedOfaCount,
                     a.gpuInstanceSliceCount, a.computeInstanceSliceCount, a.memorySizeMB};
 }
 
@@ -326,9 +351,9 @@ Result<PciInfo> Session::nvlink_remote(Device gpu, unsigned link) const {
   return to_pci(info);
 }
 
-Result<FabricInfo> Session::fabric(Device gpu) const {
+Result<FabricInfo> Session::fabric_info(Device gpu) const {
   GPULET_TRY(stale(gpu));
-  // The second version of the struct is the oldest of this call, and has all that is asked.
+  // The second version of the struct is the oldest of this call, and has all fields used here.
   nvmlGpuFabricInfoV_t info{};
   info.version = nvmlGpuFabricInfo_v2;
   const auto versioned = GPULET_NVML(nvmlDeviceGetGpuFabricInfoV, raw(gpu), &info);
@@ -345,12 +370,18 @@ Result<Ancestor> Session::common_ancestor(Device a, Device b) const {
   nvmlGpuTopologyLevel_t level = NVML_TOPOLOGY_SYSTEM;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetTopologyCommonAncestor, raw(a), raw(b), &level));
   switch (level) {
-    case NVML_TOPOLOGY_INTERNAL: return Ancestor::kInternal;
-    case NVML_TOPOLOGY_SINGLE: return Ancestor::kSingle;
-    case NVML_TOPOLOGY_MULTIPLE: return Ancestor::kMultiple;
-    case NVML_TOPOLOGY_HOSTBRIDGE: return Ancestor::kHostBridge;
-    case NVML_TOPOLOGY_NODE: return Ancestor::kNode;
-    default: return Ancestor::kSystem;
+    case NVML_TOPOLOGY_INTERNAL:
+      return Ancestor::kInternal;
+    case NVML_TOPOLOGY_SINGLE:
+      return Ancestor::kSingle;
+    case NVML_TOPOLOGY_MULTIPLE:
+      return Ancestor::kMultiple;
+    case NVML_TOPOLOGY_HOSTBRIDGE:
+      return Ancestor::kHostBridge;
+    case NVML_TOPOLOGY_NODE:
+      return Ancestor::kNode;
+    default:
+      return Ancestor::kSystem;
   }
 }
 
@@ -359,7 +390,7 @@ Result<unsigned> Session::recovery_action(Device gpu) const {
   nvmlFieldValue_t field{};
   field.fieldId = NVML_FI_DEV_GET_GPU_RECOVERY_ACTION;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetFieldValues, raw(gpu), 1, &field));
-  // A driver that has not heard of the field calls it an invalid argument.
+  // A driver that does not know the field reports an invalid argument.
   if (field.nvmlReturn == NVML_ERROR_INVALID_ARGUMENT) field.nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
   GPULET_TRY(to_status(library_->api(), field.nvmlReturn, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION"));
   return field.value.uiVal;
@@ -385,7 +416,7 @@ Status Session::register_events(Device gpu, std::uint64_t types, void* set) cons
 
 Result<std::optional<Event>> Session::wait_event(void* set, unsigned timeout_ms) const {
   nvmlEventData_t data{};
-  // The first version of the call leaves these alone.
+  // The first version of the call does not set these.
   data.gpuInstanceId = data.computeInstanceId = 0xFFFFFFFF;
   const auto status = GPULET_NVML(nvmlEventSetWait_v2, static_cast<nvmlEventSet_t>(set), &data, timeout_ms);
   if (!status && status.error().code() == Code::kDeadlineExceeded) return std::nullopt;
@@ -395,8 +426,50 @@ Result<std::optional<Event>> Session::wait_event(void* set, unsigned timeout_ms)
 }
 
 void Session::free_event_set(void* set) const {
-  // A set of a driver that has gone is gone with it, and nothing depends on the answer.
+  // If the driver is gone, so is its set; the result does not matter.
   [[maybe_unused]] const auto status = GPULET_NVML(nvmlEventSetFree, static_cast<nvmlEventSet_t>(set));
+}
+
+Result<std::vector<Process>> Session::running_processes(Device device) const {
+  GPULET_TRY_ASSIGN(const auto found, Usage(*this, device).process_memory());
+  std::vector<Process> all;
+  for (const auto& one : found) all.push_back(one.process);
+  return all;
+}
+
+Result<ComputeMode> Session::compute_mode(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlComputeMode_t mode = NVML_COMPUTEMODE_DEFAULT;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetComputeMode, raw(device), &mode));
+  switch (mode) {
+    case NVML_COMPUTEMODE_EXCLUSIVE_THREAD:
+      return ComputeMode::kExclusiveThread;
+    case NVML_COMPUTEMODE_PROHIBITED:
+      return ComputeMode::kProhibited;
+    case NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
+      return ComputeMode::kExclusiveProcess;
+    default:
+      return ComputeMode::kDefault;
+  }
+}
+
+Status Session::set_compute_mode(Device device, ComputeMode mode) const {
+  GPULET_TRY(stale(device));
+  nvmlComputeMode_t nvml_mode = NVML_COMPUTEMODE_DEFAULT;
+  switch (mode) {
+    case ComputeMode::kDefault:
+      break;
+    case ComputeMode::kExclusiveThread:
+      nvml_mode = NVML_COMPUTEMODE_EXCLUSIVE_THREAD;
+      break;
+    case ComputeMode::kProhibited:
+      nvml_mode = NVML_COMPUTEMODE_PROHIBITED;
+      break;
+    case ComputeMode::kExclusiveProcess:
+      nvml_mode = NVML_COMPUTEMODE_EXCLUSIVE_PROCESS;
+      break;
+  }
+  return GPULET_NVML(nvmlDeviceSetComputeMode, raw(device), nvml_mode);
 }
 
 }  // namespace gpulet::nvml

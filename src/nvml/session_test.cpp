@@ -5,87 +5,89 @@
 #include <thread>
 
 #include "nvml/events.h"
+#include "nvml/library.h"
 #include "nvml/test_sim_root.h"
 
 namespace gpulet::nvml {
 namespace {
 
-std::shared_ptr<const Session> open(const SimRoot& root) {
-  auto session = Session::open(root.path());
-  EXPECT_TRUE(session) << session.error().text();
+std::shared_ptr<const Session> open_driver(const SimRoot& root) {
+  auto session = Session::open_session(root.sim_root());
+  EXPECT_TRUE(session) << session.error().full_message();
   return session ? *session : nullptr;
 }
 
-TEST(Library, NoneSaysWhereItWasLookedFor) {
+TEST(Library, ReportsTheDirectoriesSearched) {
   const SimRoot root(1);
-  const auto library = Library::open(root.path(), "libnvidia-ml-none.so.1");
+  const auto library = Library::load_library(root.sim_root(), "libnvidia-ml-none.so.1");
   ASSERT_FALSE(library);
   EXPECT_EQ(library.error().code(), Code::kUnavailable);
-  const std::string expected = "libnvidia-ml-none.so.1 is neither below " + root.path();
+  const std::string expected = "libnvidia-ml-none.so.1 is neither below " + root.sim_root();
   EXPECT_NE(library.error().message().find(expected), std::string::npos);
-  EXPECT_EQ(Library::open("/nowhere", "libnvidia-ml-none.so.1").error().code(), Code::kUnavailable);
+  EXPECT_EQ(Library::load_library("/nowhere", "libnvidia-ml-none.so.1").error().code(), Code::kUnavailable);
 }
 
-TEST(Session, NoDriverIsUnavailableAndComesLater) {
-  const auto root = SimRoot::unfinished();
+TEST(Session, OpensOnceADriverIsInstalled) {
+  const auto root = SimRoot::without_library();
   for (int i = 0; i < 3; ++i) {
-    const auto session = Session::open(root->path());
+    const auto session = Session::open_session(root->sim_root());
     ASSERT_FALSE(session);
     EXPECT_EQ(session.error().code(), Code::kUnavailable);
-    EXPECT_NE(session.error().message().find(root->path()), std::string::npos);
+    EXPECT_NE(session.error().message().find(root->sim_root()), std::string::npos);
   }
   root->install(GPULET_SIM_LIBRARY, "570.124.06");
-  root->edit()->driver.loaded = 0;
-  const auto unloaded = Session::open(root->path());
+  root->edit_machine()->driver.loaded = 0;
+  const auto unloaded = Session::open_session(root->sim_root());
   ASSERT_FALSE(unloaded);
   EXPECT_EQ(unloaded.error().code(), Code::kUnavailable);
-  root->edit()->driver.loaded = 1;
-  EXPECT_NE(open(*root), nullptr);
+  root->edit_machine()->driver.loaded = 1;
+  EXPECT_NE(open_driver(*root), nullptr);
 }
 
-TEST(Session, LoadsByThePathThatLinksLeadTo) {
+TEST(Session, LoadsTheResolvedPath) {
   const SimRoot root(1);
-  const auto session = open(root);
-  EXPECT_EQ(session->library_path(), root.path() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06");
+  const auto session = open_driver(root);
+  EXPECT_EQ(session->library_path(),
+            root.sim_root() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06");
   EXPECT_EQ(session->driver_version(), "570.124.06");
 }
 
-TEST(Session, RefusesADriverThatIsTooOldAndLeavesNothingBehind) {
+TEST(Session, RefusesATooOldDriver) {
   auto machine = sim::small_machine(1);
   sim::set_text(machine->driver.version, "410.129");
   const SimRoot root(*machine);
-  const auto session = Session::open(root.path());
+  const auto session = Session::open_session(root.sim_root());
   ASSERT_FALSE(session);
   EXPECT_EQ(session.error().code(), Code::kUnsupported);
   EXPECT_EQ(session.error().message(), "NVIDIA driver 410.129 is too old: 418.81.07 or later is needed");
 }
 
 TEST(Session, VersionsCompareNumberByNumber) {
-  EXPECT_TRUE(version_at_least("418.81.07", "418.81.07"));
-  EXPECT_TRUE(version_at_least("570.124.06", "418.81.07"));
-  EXPECT_TRUE(version_at_least("418.152.00", "418.81.07"));
-  EXPECT_TRUE(version_at_least("1000.1", "418.81.07"));
-  EXPECT_FALSE(version_at_least("418.81.06", "418.81.07"));
-  EXPECT_FALSE(version_at_least("418.81", "418.81.07"));
-  EXPECT_FALSE(version_at_least("99.999.99", "418.81.07"));
-  EXPECT_FALSE(version_at_least("", "418.81.07"));
-  EXPECT_FALSE(version_at_least("unknown", "418.81.07"));
+  EXPECT_TRUE(is_version_at_least("418.81.07", "418.81.07"));
+  EXPECT_TRUE(is_version_at_least("570.124.06", "418.81.07"));
+  EXPECT_TRUE(is_version_at_least("418.152.00", "418.81.07"));
+  EXPECT_TRUE(is_version_at_least("1000.1", "418.81.07"));
+  EXPECT_FALSE(is_version_at_least("418.81.06", "418.81.07"));
+  EXPECT_FALSE(is_version_at_least("418.81", "418.81.07"));
+  EXPECT_FALSE(is_version_at_least("99.999.99", "418.81.07"));
+  EXPECT_FALSE(is_version_at_least("", "418.81.07"));
+  EXPECT_FALSE(is_version_at_least("unknown", "418.81.07"));
 }
 
 TEST(Session, EverySymbolIsOptional) {
   auto machine = sim::small_machine(1);
   const SimRoot root(*machine, GPULET_BARE_DRIVER);
-  const auto session = open(root);
+  const auto session = open_driver(root);
   ASSERT_NE(session, nullptr);
   const auto gpu = session->device(0);
   ASSERT_TRUE(gpu);
-  EXPECT_EQ(*session->name(*gpu), "Tesla V100-SXM2-32GB");
+  EXPECT_EQ(*session->product_name(*gpu), "Tesla V100-SXM2-32GB");
   EXPECT_EQ(session->mig_mode(*gpu).error().code(), Code::kUnsupported);
   EXPECT_EQ(session->memory_total(*gpu).error().code(), Code::kUnsupported);
-  EXPECT_EQ(session->fabric(*gpu).error().code(), Code::kUnsupported);
+  EXPECT_EQ(session->fabric_info(*gpu).error().code(), Code::kUnsupported);
   EXPECT_EQ(session->recovery_action(*gpu).error().code(), Code::kUnsupported);
   EXPECT_EQ(session->nvlink_active(*gpu, 0).error().code(), Code::kUnsupported);
-  // The old wait fills no instances: the event is outside MIG.
+  // The old wait does not fill the instances, so the event is outside MIG.
   const auto set = session->create_event_set();
   ASSERT_TRUE(set);
   const auto event = session->wait_event(*set, 0);
@@ -95,30 +97,30 @@ TEST(Session, EverySymbolIsOptional) {
   EXPECT_EQ((*event)->compute_instance, 0xFFFFFFFFu);
 }
 
-TEST(Session, HandlesOfAnEarlierOneAreRefused) {
+TEST(Session, RefusesHandlesOfAnEarlierSession) {
   SimRoot root(2);
-  auto first = open(root);
+  auto first = open_driver(root);
   const auto gpu = *first->device(0);
   first.reset();
-  const auto second = open(root);
+  const auto second = open_driver(root);
   for (const auto& error :
-       {second->uuid(gpu).error(), second->mig_mode(gpu).error(), second->fabric(gpu).error(),
+       {second->device_uuid(gpu).error(), second->mig_mode(gpu).error(), second->fabric_info(gpu).error(),
         second->common_ancestor(*second->device(0), gpu).error()}) {
     EXPECT_EQ(error.code(), Code::kUnavailable);
     EXPECT_NE(error.message().find("earlier"), std::string::npos);
   }
-  EXPECT_TRUE(second->uuid(*second->device(0)));
+  EXPECT_TRUE(second->device_uuid(*second->device(0)));
 }
 
-TEST(Session, ErrorsSayWhatHappenedToTheGpu) {
+TEST(Session, ReturnsTypedErrors) {
   SimRoot root(2);
-  const auto session = open(root);
+  const auto session = open_driver(root);
   const auto gpu = *session->device(1);
-  root.edit()->gpus[1].faults.lost = 1;
-  EXPECT_EQ(session->uuid(gpu).error().code(), Code::kDeviceLost);
+  root.edit_machine()->gpus[1].faults.lost = 1;
+  EXPECT_EQ(session->device_uuid(gpu).error().code(), Code::kDeviceLost);
   EXPECT_EQ(session->device(1).error().code(), Code::kDeviceLost);
   EXPECT_TRUE(session->device(0));
-  root.edit()->gpus[1].faults.lost = 0;
+  root.edit_machine()->gpus[1].faults.lost = 0;
   EXPECT_EQ(session->device(7).error().code(), Code::kInvalidArgument);
   const std::pair<std::uint32_t, Code> codes[] = {
       {4, Code::kPermissionDenied}, {10, Code::kDeadlineExceeded}, {16, Code::kFailedPrecondition},
@@ -126,66 +128,66 @@ TEST(Session, ErrorsSayWhatHappenedToTheGpu) {
       {18, Code::kUnavailable},     {1, Code::kUnavailable},
   };
   for (const auto& [result, code] : codes) {
-    root.edit()->gpus[1].faults.error = result;
-    EXPECT_EQ(session->uuid(gpu).error().code(), code) << result;
+    root.edit_machine()->gpus[1].faults.error = result;
+    EXPECT_EQ(session->device_uuid(gpu).error().code(), code) << result;
   }
 }
 
-TEST(Session, AReloadEndsItAndTheNextOneWorks) {
+TEST(Session, AReloadEndsASessionAndTheNextOneWorks) {
   SimRoot root(1);
-  auto session = open(root);
+  auto session = open_driver(root);
   {
-    auto machine = root.edit();
+    auto machine = root.edit_machine();
     sim::unload_driver(*machine);
   }
   EXPECT_EQ(session->device_count().error().code(), Code::kUnavailable);
   {
-    auto machine = root.edit();
+    auto machine = root.edit_machine();
     sim::load_driver(*machine);
   }
   EXPECT_EQ(session->device_count().error().code(), Code::kUnavailable) << "initialised before the reload";
-  EXPECT_TRUE(Session::close(std::move(session), std::chrono::seconds(5)));
-  EXPECT_EQ(*open(root)->device_count(), 1u);
+  EXPECT_TRUE(Session::shut_down(std::move(session), std::chrono::seconds(5)));
+  EXPECT_EQ(*open_driver(root)->device_count(), 1u);
 }
 
-// Another library version under the same name, while the old one is still held by a call that hangs.
-TEST(Session, ANewLibraryIsLoadedBesideAnOldOneThatIsHeld) {
+// Installs another library version under the same name while a hanging call holds the old one.
+TEST(Session, LoadsANewLibraryBesideAnOldOne) {
   SimRoot root(1);
-  const auto held = open(root);
+  const auto held = open_driver(root);
   root.install(GPULET_SIM_LIBRARY, "580.10");
-  const auto fresh = open(root);
+  const auto fresh = open_driver(root);
   EXPECT_NE(fresh->library_path(), held->library_path());
   EXPECT_EQ(*fresh->device_count(), 1u);
 }
 
-TEST(Session, OneThatIsLetGoLateDoesNotShutDownTheNext) {
+TEST(Session, ALateReleaseDoesNotShutDownTheNext) {
   SimRoot root(1);
-  auto held = open(root);
+  auto held = open_driver(root);
   {
-    auto machine = root.edit();
+    auto machine = root.edit_machine();
     sim::unload_driver(*machine);
     sim::load_driver(*machine);
   }
-  std::shared_ptr<const Session> stuck = held;  // as a call that does not return has it
-  EXPECT_FALSE(Session::close(std::move(held), std::chrono::milliseconds(1)));
-  auto fresh = open(root);
+  std::shared_ptr<const Session> stuck = held;  // as a call that never returns holds it
+  EXPECT_FALSE(Session::shut_down(std::move(held), std::chrono::milliseconds(1)));
+  auto fresh = open_driver(root);
   stuck.reset();
   EXPECT_EQ(*fresh->device_count(), 1u);
   fresh.reset();
-  EXPECT_TRUE(open(root)->device_count());
+  EXPECT_TRUE(open_driver(root)->device_count());
 }
 
-TEST(Session, OneThatIsLetGoWhileTheNextBeginsDoesNotShutItDown) {
+TEST(Session, AReleaseDuringTheNextOpenDoesNotShutItDown) {
   SimRoot root(1);
   for (int round = 0; round < 200; ++round) {
-    auto held = open(root);
+    auto held = open_driver(root);
     {
-      auto machine = root.edit();
+      auto machine = root.edit_machine();
       sim::unload_driver(*machine);
       sim::load_driver(*machine);
     }
     std::thread late([&] { held.reset(); });
-    const auto fresh = open(root);
+    const auto fresh = open_driver(root);
     late.join();
     ASSERT_EQ(fresh->device_count().value_or(0), 1u) << "round " << round;
   }
@@ -193,19 +195,19 @@ TEST(Session, OneThatIsLetGoWhileTheNextBeginsDoesNotShutItDown) {
 
 TEST(Session, EventsCarryTheirInstances) {
   SimRoot root(2);
-  const auto session = open(root);
-  const auto set = EventSet::create(session);
+  const auto session = open_driver(root);
+  const auto set = EventSet::create_event_set(session);
   ASSERT_TRUE(set);
   const auto gpu = *session->device(1);
-  constexpr std::uint64_t kPowerSourceChange = 0x80;  // of laptops: nvmlEventTypePowerSourceChange
-  const auto types = (*set)->add(gpu, kEventXid | kEventDoubleBitEcc | kPowerSourceChange);
+  constexpr std::uint64_t kPowerSourceChange = 0x80;  // on laptops: nvmlEventTypePowerSourceChange
+  const auto types = (*set)->register_device(gpu, kEventXid | kEventDoubleBitEcc | kPowerSourceChange);
   ASSERT_TRUE(types);
   EXPECT_EQ(*types, kEventXid | kEventDoubleBitEcc) << "only those that the GPU supports";
   const auto nothing = session->wait_event((*set)->raw(), 0);
   ASSERT_TRUE(nothing);
   EXPECT_FALSE(*nothing);
   {
-    auto machine = root.edit();
+    auto machine = root.edit_machine();
     sim::post_event(*machine, 0, sim::kEventXid, 79);
     sim::post_event(*machine, 1, sim::kEventXid, 94, 3, 1);
   }

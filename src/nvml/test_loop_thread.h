@@ -1,4 +1,4 @@
-// A real loop on a thread of its own, for tests that wait for what really happens.
+// A real loop on its own thread, for tests with real events.
 #pragma once
 
 #include <chrono>
@@ -19,17 +19,17 @@ inline constexpr std::chrono::seconds kTestPatience{20};
 
 class LoopThread {
  public:
-  LoopThread() : thread_([this] { loop_.run(); }) {}
+  LoopThread() : thread_([this] { loop_.run_loop(); }) {}
   ~LoopThread() {
-    loop_.stop();
+    loop_.stop_loop();
     thread_.join();
   }
   LoopThread(const LoopThread&) = delete;
   Loop& loop() { return loop_; }
 
-  // Runs `task` on the loop and waits for its end.
-  void run(std::function<void()> task) {
-    // Shared: who sets it is still inside when the waiting one goes on.
+  // Runs `task` on the loop and waits until it is done.
+  void run_on_loop(std::function<void()> task) {
+    // Shared, because the setter may still be inside when the waiter continues.
     auto ended = std::make_shared<std::promise<void>>();
     auto future = ended->get_future();
     loop_.post([&task, ended] {
@@ -38,13 +38,14 @@ class LoopThread {
     });
     future.wait();
   }
-  // Runs `start(done)` on the loop and waits for what done is called with; nullopt after kTestPatience.
+  // Runs `start(done)` on the loop and returns what `done` is called with; nullopt after
+  // kTestPatience.
   template <class T>
   std::optional<T> await(std::function<void(std::function<void(T)>)> start) {
-    auto answer = std::make_shared<std::promise<T>>();
-    auto future = answer->get_future();
-    loop_.post([start = std::move(start), answer] {
-      start([answer](T value) { answer->set_value(std::move(value)); });
+    auto promise = std::make_shared<std::promise<T>>();
+    auto future = promise->get_future();
+    loop_.post([start = std::move(start), promise] {
+      start([promise](T value) { promise->set_value(std::move(value)); });
     });
     if (future.wait_for(kTestPatience) != std::future_status::ready) return std::nullopt;
     return future.get();
@@ -55,22 +56,23 @@ class LoopThread {
   std::thread thread_;
 };
 
-// What callbacks gathered, to be waited for.
+// Collects values from callbacks and waits for them.
 template <class T>
-class Gathered {
+class Collected {
  public:
-  void add(T value) {
+  void push_value(T value) {
     const std::lock_guard lock(state_->mutex);
     state_->values.push_back(std::move(value));
-    state_->changed.notify_all();  // with the lock: the waiting one may destroy this
+    state_->changed.notify_all();  // under the lock: the waiter may destroy this
   }
-  // The first `count`, or fewer after `patience`.
-  std::vector<T> wait(std::size_t count, std::chrono::milliseconds patience = kTestPatience) const {
+  // The first `count` values, or fewer after `patience`.
+  std::vector<T> wait_for_values(std::size_t count,
+                                 std::chrono::milliseconds patience = kTestPatience) const {
     std::unique_lock lock(state_->mutex);
     state_->changed.wait_for(lock, patience, [&] { return state_->values.size() >= count; });
     return state_->values;
   }
-  std::size_t size() const { return wait(0).size(); }
+  std::size_t size() const { return wait_for_values(0).size(); }
 
  private:
   struct State {

@@ -1,4 +1,4 @@
-// For tests: a driver root of the test's own, opened, and its first GPU.
+// Test fixture with an open driver root and its first GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,22 +11,22 @@
 
 namespace gpulet::nvml {
 
-// Of what this driver has no function for, or says that the GPU has not.
+// Expects that the driver lacks `function`, or the GPU the reading.
 template <class T>
-void expect_absent(const Result<T>& reading, const std::string& function) {
+void expect_unsupported(const Result<T>& reading, const std::string& function) {
   ASSERT_FALSE(reading) << function;
-  EXPECT_EQ(reading.error().code(), Code::kUnsupported) << reading.error().text();
-  EXPECT_EQ(reading.error().message().rfind(function + ": ", 0), 0u) << reading.error().text();
+  EXPECT_EQ(reading.error().code(), Code::kUnsupported) << reading.error().full_message();
+  EXPECT_EQ(reading.error().message().rfind(function + ": ", 0), 0u) << reading.error().full_message();
 }
 
-class OnDriver : public testing::Test {
+class DriverTest : public testing::Test {
  protected:
-  // As SimRoot's.
+  // Arguments are those of SimRoot.
   template <class... Root>
-  explicit OnDriver(Root&&... root) : root_(std::forward<Root>(root)...) {}
+  explicit DriverTest(Root&&... root) : root_(std::forward<Root>(root)...) {}
   void SetUp() override {
-    auto opened = Session::open(root_.path());
-    ASSERT_TRUE(opened) << opened.error().text();
+    auto opened = Session::open_session(root_.sim_root());
+    ASSERT_TRUE(opened) << opened.error().full_message();
     session_ = *opened;
     gpu_ = *session_->device(0);
   }

@@ -2,18 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <tuple>
 
-#include "nvml/api.h"
-#include "nvml/errors.h"
-#include "nvml/raw.h"
+#include "nvml/library.h"
+#include "nvml/session.h"
 
-// What old drivers have and the newest still answer.
+// Functions of old drivers that the newest still have.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-// Calls a function of the Session's library, which may have no such.
+// Calls a function of the Session's library, which may not have it.
 #define GPULET_NVML(function, ...) \
-  ask(session_.library_->api().function, #function __VA_OPT__(, ) __VA_ARGS__)
+  invoke(session_.library_->api().function, #function __VA_OPT__(, ) __VA_ARGS__)
 
 namespace gpulet::nvml {
 namespace {
@@ -34,14 +34,14 @@ static_assert(static_cast<int>(PeerToPeer::kUnknown) == NVML_P2P_STATUS_UNKNOWN)
 static_assert(static_cast<int>(Clock::kVideo) == NVML_CLOCK_VIDEO);
 static_assert(static_cast<int>(TemperatureLimit::kGpuMax) == NVML_TEMPERATURE_THRESHOLD_GPU_MAX);
 
-constexpr unsigned kAllLinks = 0xFFFFFFFF;  // the scope of the fields that are of a link or of all
-constexpr unsigned kMostSamples = 16384;    // of processes' utilization: the driver keeps far fewer
-constexpr unsigned kHottest = 200;          // Celsius; what is above is no temperature
+constexpr unsigned kAllLinks = 0xFFFFFFFF;      // scope of per-link fields that means all links
+constexpr unsigned kMaxProcessSamples = 16384;  // process utilisation samples; the driver keeps far fewer
+constexpr unsigned kHottest = 200;              // Celsius; a higher value is not a temperature
 
 bool of_all_links(FieldId id) { return id == FieldId::kNvLinkTransmitted || id == FieldId::kNvLinkReceived; }
 
-// Drivers of branch 545 say that this field is of another type than they fill.
-std::uint64_t value_of(const nvmlFieldValue_t& field) {
+// Driver branch 545 reports a wrong value type for this field.
+std::uint64_t field_value(const nvmlFieldValue_t& field) {
   if (field.fieldId == NVML_FI_DEV_MEMORY_TEMP) return field.value.uiVal;
   switch (field.valueType) {
     case NVML_VALUE_TYPE_DOUBLE:
@@ -62,37 +62,93 @@ Result<unsigned> as_temperature(unsigned celsius, const char* what) {
   return celsius;
 }
 
+// Far more processes than fit on a GPU. Beyond the limit it is enough to know that the GPU is in
+// use.
+constexpr unsigned kMaxProcesses = 4096;
+constexpr unsigned kUsualProcesses = 64;
+constexpr unsigned kNoInstance = 0xFFFFFFFF;
+
+std::optional<unsigned> instance_of(unsigned id) {
+  return id == kNoInstance ? std::nullopt : std::optional<unsigned>(id);
+}
+
+constexpr unsigned long long kMemoryUnknown = ~0ULL;  // NVML_VALUE_NOT_AVAILABLE
+
+// A process may have contexts of several kinds. Each list then has it with its total memory.
+using ProcessesFound = std::map<Process, std::optional<std::uint64_t>>;
+
+// Processes of one kind. A driver or GPU that does not report that kind has none.
+template <class Function>
+Status collect(const Api& api, Function function, const char* name, nvmlDevice_t device,
+               ProcessesFound& all) {
+  std::vector<nvmlProcessInfo_t> infos(kUsualProcesses);
+  while (true) {
+    auto count = static_cast<unsigned>(infos.size());
+    if (function == nullptr) return {};
+    const nvmlReturn_t result = function(device, &count, infos.data());
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE && infos.size() < kMaxProcesses) {
+      // Between two calls the number may grow.
+      infos.resize(std::min(std::max<std::size_t>(count, infos.size()) * 2, std::size_t{kMaxProcesses}));
+      continue;
+    }
+    if (result == NVML_ERROR_NOT_SUPPORTED) return {};
+    GPULET_TRY(to_status(api, result, name));
+    infos.resize(std::min<std::size_t>(count, infos.size()));
+    for (const auto& info : infos) {
+      auto& memory = all[{info.pid, instance_of(info.gpuInstanceId), instance_of(info.computeInstanceId)}];
+      if (info.usedGpuMemory != kMemoryUnknown)
+        memory = std::max<std::uint64_t>(memory.value_or(0), info.usedGpuMemory);
+    }
+    return {};
+  }
+}
+
+Result<ProcessesFound> processes_of(const Api& api, nvmlDevice_t device) {
+  if (api.nvmlDeviceGetComputeRunningProcesses_v3 == nullptr) {
+    return fail(Code::kUnsupported,
+                "nvmlDeviceGetComputeRunningProcesses_v3: this driver has no such function");
+  }
+  ProcessesFound all;
+  GPULET_TRY(collect(api, api.nvmlDeviceGetComputeRunningProcesses_v3,
+                     "nvmlDeviceGetComputeRunningProcesses_v3", device, all));
+  GPULET_TRY(collect(api, api.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+                     "nvmlDeviceGetMPSComputeRunningProcesses_v3", device, all));
+  GPULET_TRY(collect(api, api.nvmlDeviceGetGraphicsRunningProcesses_v3,
+                     "nvmlDeviceGetGraphicsRunningProcesses_v3", device, all));
+  return all;
+}
+
 }  // namespace
 
 template <class Function, class... Arguments>
-Status Usage::ask(Function function, const char* name, Arguments... arguments) const {
+Status Usage::invoke(Function function, const char* name, Arguments... arguments) const {
   GPULET_TRY(session_.stale(device_));
-  return call(session_.library_->api(), function, name, raw(device_), arguments...);
+  return call_nvml(session_.library_->api(), function, name, raw(device_), arguments...);
 }
 
 template <class Function>
-Result<unsigned> Usage::number(Function function, const char* name) const {
+Result<unsigned> Usage::query_unsigned(Function function, const char* name) const {
   unsigned value = 0;
-  GPULET_TRY(ask(function, name, &value));
+  GPULET_TRY(invoke(function, name, &value));
   return value;
 }
-#define GPULET_NUMBER(function) number(session_.library_->api().function, #function)
+#define GPULET_NUMBER(function) query_unsigned(session_.library_->api().function, #function)
 
 template <class Function>
-Result<MilliWatts> Usage::milliwatts(Function function, const char* name) const {
+Result<MilliWatts> Usage::query_milliwatts(Function function, const char* name) const {
   unsigned value = 0;
-  GPULET_TRY(ask(function, name, &value));
+  GPULET_TRY(invoke(function, name, &value));
   return MilliWatts{value};
 }
-#define GPULET_MILLIWATTS(function) milliwatts(session_.library_->api().function, #function)
+#define GPULET_MILLIWATTS(function) query_milliwatts(session_.library_->api().function, #function)
 
 template <class Function>
-Result<unsigned> Usage::engine(Function function, const char* name) const {
+Result<unsigned> Usage::query_engine(Function function, const char* name) const {
   unsigned percent = 0, period_us = 0;
-  GPULET_TRY(ask(function, name, &percent, &period_us));
+  GPULET_TRY(invoke(function, name, &percent, &period_us));
   return percent;
 }
-#define GPULET_ENGINE(function) engine(session_.library_->api().function, #function)
+#define GPULET_ENGINE(function) query_engine(session_.library_->api().function, #function)
 
 Result<unsigned> Usage::clock(Clock clock) const {
   unsigned mhz = 0;
@@ -167,9 +223,9 @@ Result<unsigned> Usage::decoder() const { return GPULET_ENGINE(nvmlDeviceGetDeco
 Result<MemoryUse> Usage::memory() const {
   nvmlMemory_v2_t second{};
   second.version = nvmlMemory_v2;
-  const auto asked = GPULET_NVML(nvmlDeviceGetMemoryInfo_v2, &second);
-  if (asked) return MemoryUse{{second.total}, {second.free}, {second.used}, Bytes{second.reserved}};
-  if (asked.error().code() != Code::kUnsupported) return fail(asked.error());
+  const auto status = GPULET_NVML(nvmlDeviceGetMemoryInfo_v2, &second);
+  if (status) return MemoryUse{{second.total}, {second.free}, {second.used}, Bytes{second.reserved}};
+  if (status.error().code() != Code::kUnsupported) return fail(status.error());
   nvmlMemory_t first{};
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetMemoryInfo, &first));
   return MemoryUse{{first.total}, {first.free}, {first.used}, std::nullopt};
@@ -193,9 +249,9 @@ Result<PcieThroughput> Usage::pcie_throughput() const {
 
 Result<bool> Usage::licensed() const {
   nvmlGridLicensableFeatures_t features{};
-  const auto asked = GPULET_NVML(nvmlDeviceGetGridLicensableFeatures_v4, &features);
-  if (!asked && asked.error().code() == Code::kUnsupported) return false;
-  if (!asked) return fail(asked.error());
+  const auto status = GPULET_NVML(nvmlDeviceGetGridLicensableFeatures_v4, &features);
+  if (!status && status.error().code() == Code::kUnsupported) return false;
+  if (!status) return fail(status.error());
   const auto count =
       std::min<std::size_t>(features.licensableFeaturesCount, NVML_GRID_LICENSE_FEATURE_MAX_COUNT);
   return features.isGridLicenseSupported != 0 &&
@@ -244,7 +300,7 @@ Result<std::map<FieldId, std::uint64_t>> Usage::fields(const std::set<FieldId>& 
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetFieldValues, static_cast<int>(values.size()), values.data()));
   for (const auto& value : values) {
     if (value.nvmlReturn != NVML_SUCCESS) continue;
-    const auto number = value_of(value);
+    const auto number = field_value(value);
     if (value.fieldId == NVML_FI_DEV_MEMORY_TEMP && number > kHottest) continue;
     found[static_cast<FieldId>(value.fieldId)] = number;
   }
@@ -261,10 +317,11 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
   while (true) {
     auto count = static_cast<unsigned>(samples.size());
     const auto result = api.nvmlDeviceGetProcessUtilization(raw(device_), samples.data(), &count, since_us);
-    // Nothing has run since then.
+    // No process has run since.
     if (result == NVML_ERROR_NOT_FOUND) return std::vector<ProcessUtilization>();
-    if (result == NVML_ERROR_INSUFFICIENT_SIZE && samples.size() < kMostSamples) {
-      samples.resize(std::min<std::size_t>(std::max<std::size_t>(count, samples.size()) * 2, kMostSamples));
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE && samples.size() < kMaxProcessSamples) {
+      samples.resize(
+          std::min<std::size_t>(std::max<std::size_t>(count, samples.size()) * 2, kMaxProcessSamples));
       continue;
     }
     GPULET_TRY(to_status(api, result, kName));
@@ -273,7 +330,7 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
   }
   std::vector<ProcessUtilization> all;
   for (const auto& sample : samples) {
-    // The driver fills the rest of its buffer with zeros, and repeats what is older.
+    // The driver pads its buffer with zeros and repeats older samples.
     if (sample.pid == 0 || sample.timeStamp <= since_us) continue;
     all.push_back(
         {sample.pid, sample.timeStamp, sample.smUtil, sample.memUtil, sample.encUtil, sample.decUtil});
@@ -281,6 +338,16 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return std::tie(a.pid, a.when_us) < std::tie(b.pid, b.when_us);
   });
+  return all;
+}
+
+Result<std::vector<ProcessMemory>> Usage::process_memory() const {
+  GPULET_TRY(session_.stale(device_));
+  GPULET_TRY_ASSIGN(const auto found, processes_of(session_.library_->api(), raw(device_)));
+  std::vector<ProcessMemory> all;
+  for (const auto& [process, memory] : found) {
+    all.push_back({process, memory ? std::optional<Bytes>(Bytes{*memory}) : std::nullopt});
+  }
   return all;
 }
 

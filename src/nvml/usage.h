@@ -1,7 +1,8 @@
-// What the driver can be asked about how a GPU or MIG device is used: the numbers behind the metrics.
+// Utilisation readings of a GPU or MIG device: the values behind the metrics.
 //
-// Each call is one of NVML's, so that whoever samples asks for what is wanted and no more. kUnsupported with
-// the function's name: this GPU or this driver does not have it. All other errors and threads as Session's.
+// Each method is one NVML call, so that a sampler pays only for what it needs. kUnsupported, with
+// the function's name, means that this GPU or this driver does not have the reading. All other
+// errors and threads are those of Session.
 // Source: nvml.h.
 #pragma once
 
@@ -28,13 +29,13 @@ struct Utilization {
 };
 struct MemoryUse {
   Bytes total, free, used;
-  std::optional<Bytes> reserved;  // what the driver keeps; before 510 or so it is in `used`
+  std::optional<Bytes> reserved;  // reserved by the driver; included in `used` before driver 510 or so
 };
 struct PcieThroughput {
   std::uint64_t transmitted = 0, received = 0;  // KB/s
 };
 struct PowerLimits {
-  MilliWatts least, most;
+  MilliWatts minimum, maximum;
 };
 // Bits of clock_events(). Source: nvml.h, nvmlClocksEventReason*.
 inline constexpr std::uint64_t kClocksIdle = 0x1;
@@ -58,7 +59,7 @@ enum class PeerToPeer {
   kUnknown
 };
 
-// NVML_FI_DEV_*: numbers of which one call gives many.
+// NVML_FI_DEV_*: field values, many of which one call reads.
 enum class FieldId : unsigned {
   kEccCurrent = 1,
   kEccPending,
@@ -73,7 +74,7 @@ enum class FieldId : unsigned {
   kNvLinkCrcData = 45,
   kNvLinkReplay = 52,
   kNvLinkRecovery = 59,
-  kViolationPower = 74,  // nanoseconds, as the seven that follow
+  kViolationPower = 74,  // nanoseconds, as the next seven
   kViolationThermal,
   kViolationSyncBoost,
   kViolationBoardLimit,
@@ -92,13 +93,14 @@ enum class FieldId : unsigned {
   kPowerInstant = 186,  // milliwatts
 };
 
-// A process and how much of the device's memory it holds.
+// A process and the device memory that it uses.
 struct ProcessMemory {
   Process process;
-  std::optional<Bytes> memory;  // nullopt: the driver does not say
+  std::optional<Bytes> memory;  // nullopt: not reported by the driver
   friend bool operator==(const ProcessMemory&, const ProcessMemory&) = default;
 };
-// How busy a process kept a GPU in one sampling period of the driver that ended at `when_us`.
+// Utilisation of a GPU by one process, in one sampling period of the driver that ended at
+// `when_us`.
 struct ProcessUtilization {
   unsigned pid = 0;
   std::uint64_t when_us = 0;                              // the driver's clock: CPU time since the epoch
@@ -108,61 +110,62 @@ struct ProcessUtilization {
 
 class Usage {
  public:
-  // `session` outlives it. Only memory() and processes() can be asked of a MIG device.
+  // `session` must outlive this object. On a MIG device only memory() and process_memory() work.
   Usage(const Session& session, Device device) : session_(session), device_(device) {}
 
   Result<unsigned> clock(Clock clock) const;  // MHz
   Result<unsigned> max_clock(Clock clock) const;
   Result<unsigned> application_clock(Clock clock) const;
   Result<unsigned> memory_bus_width() const;   // bits
-  Result<std::uint64_t> clock_events() const;  // why clocks are what they are
-  Result<unsigned> performance_state() const;  // 0 is the fastest
+  Result<std::uint64_t> clock_events() const;  // bits: reasons for the current clocks
+  Result<unsigned> performance_state() const;  // 0 is the highest performance
   Result<unsigned> temperature() const;        // Celsius
   Result<unsigned> temperature_limit(TemperatureLimit limit) const;
   Result<unsigned> fan() const;  // percent
   Result<MilliWatts> power() const;
-  Result<MilliWatts> power_limit() const;  // as was asked for
+  Result<MilliWatts> power_limit() const;  // as requested
   Result<MilliWatts> enforced_power_limit() const;
   Result<MilliWatts> default_power_limit() const;
   Result<PowerLimits> power_limits() const;
-  Result<Utilization> utilization() const;  // kUnsupported in MIG mode, as the next two
+  Result<Utilization> utilization() const;  // kUnsupported in MIG mode, as are the next two
   Result<unsigned> encoder() const;         // percent
   Result<unsigned> decoder() const;
   Result<MemoryUse> memory() const;
   Result<MemoryUse> bar1() const;
   Result<unsigned> pcie_generation() const;
   Result<unsigned> max_pcie_generation() const;
-  // The driver counts for 20 ms each way: twice that long in this call.
+  // The driver counts for 20 ms in each direction, so this call takes twice that long.
   Result<PcieThroughput> pcie_throughput() const;
-  // Whether a licence of NVIDIA's vGPU software is in force; false where there is nothing to license.
+  // Whether a licence of NVIDIA's vGPU software is active; false if there is nothing to license.
   Result<bool> licensed() const;
-  // Reads from the other GPU's memory. kInvalidArgument of a GPU with itself.
+  // Whether this GPU can read the other GPU's memory. kInvalidArgument for the same GPU.
   Result<PeerToPeer> peer_to_peer(Device other) const;
 
-  // Texts of the card: kUnsupported where it has none.
+  // kUnsupported if the card does not have the text.
   Result<std::string> vbios() const;
   enum class Inforom { kOem, kEcc, kPower, kImage };
   Result<std::string> inforom(Inforom part) const;
 
-  // What the driver has of `ids`, in one call. Those that this GPU or driver does not have are not in the
-  // answer.
+  // Reads `ids` in one call. Fields that this GPU or driver does not have are missing from the
+  // result.
   Result<std::map<FieldId, std::uint64_t>> fields(const std::set<FieldId>& ids) const;
 
-  // Every process with a compute, MPS or graphics context, each once, by pid: of a MIG device its own.
-  Result<std::vector<ProcessMemory>> processes() const;
-  // The samples that the driver took after `since_us` (0: all that it keeps), by pid and time; empty when
-  // none. kUnsupported in MIG mode.
+  // Processes with a compute, MPS or graphics context, each once, by pid; for a MIG device only its
+  // own.
+  Result<std::vector<ProcessMemory>> process_memory() const;
+  // The driver's samples after `since_us` (0: all), by pid and time; may be empty. kUnsupported in
+  // MIG mode.
   Result<std::vector<ProcessUtilization>> process_utilization(std::uint64_t since_us) const;
 
  private:
   template <class Function, class... Arguments>
-  Status ask(Function function, const char* name, Arguments... arguments) const;
+  Status invoke(Function function, const char* name, Arguments... arguments) const;
   template <class Function>
-  Result<unsigned> number(Function function, const char* name) const;
+  Result<unsigned> query_unsigned(Function function, const char* name) const;
   template <class Function>
-  Result<MilliWatts> milliwatts(Function function, const char* name) const;
+  Result<MilliWatts> query_milliwatts(Function function, const char* name) const;
   template <class Function>
-  Result<unsigned> engine(Function function, const char* name) const;
+  Result<unsigned> query_engine(Function function, const char* name) const;
 
   const Session& session_;
   Device device_;

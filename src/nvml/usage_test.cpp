@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
 
-class UsageTest : public OnDriver {
+class UsageTest : public DriverTest {
  protected:
-  UsageTest() : OnDriver(2u) {}
-  Usage usage() const { return {*session_, gpu_}; }
+  UsageTest() : DriverTest(2u) {}
+  Usage usage_reader() const { return {*session_, gpu_}; }
   // Edits GPU 0.
-  void set(const std::function<void(sim::Gpu&)>& change) { change(root_.edit()->gpus[0]); }
-  // One GPU instance with one compute instance on GPU 0: its MIG device.
+  void set_gpu(const std::function<void(sim::Gpu&)>& change) { change(root_.edit_machine()->gpus[0]); }
+  // Creates a GPU instance with one compute instance on GPU 0 and returns its MIG device.
   Device make_mig() {
-    set([](sim::Gpu& gpu) {
+    set_gpu([](sim::Gpu& gpu) {
       sim::GpuInstance* instance = nullptr;
       sim::ComputeInstance* compute = nullptr;
       ASSERT_EQ(sim::set_mig_mode(gpu, true), sim::MigOutcome::kOk);
@@ -32,7 +32,7 @@ class UsageTest : public OnDriver {
   }
 };
 
-sim::Process process(std::uint32_t pid, std::uint8_t kind, std::uint64_t mib, std::uint8_t sm = 0) {
+sim::Process process_memory_of(std::uint32_t pid, std::uint8_t kind, std::uint64_t mib, std::uint8_t sm = 0) {
   sim::Process one{};
   one.pid = pid;
   one.kind = kind;
@@ -44,7 +44,7 @@ sim::Process process(std::uint32_t pid, std::uint8_t kind, std::uint64_t mib, st
 }
 
 TEST_F(UsageTest, ClocksTemperaturesAndPower) {
-  set([](sim::Gpu& gpu) {
+  set_gpu([](sim::Gpu& gpu) {
     gpu.clocks.current[1] = 1410;
     gpu.clocks.current[2] = 2619;
     gpu.clocks.application[1] = 1500;
@@ -54,32 +54,32 @@ TEST_F(UsageTest, ClocksTemperaturesAndPower) {
     gpu.power_usage_mw = 412'345;
     gpu.power_limit_mw = 500'000;
   });
-  EXPECT_EQ(usage().clock(Clock::kSm).value(), 1410u);
-  EXPECT_EQ(usage().clock(Clock::kMemory).value(), 2619u);
-  EXPECT_EQ(usage().max_clock(Clock::kSm).value(), 1980u);
-  EXPECT_EQ(usage().application_clock(Clock::kSm).value(), 1500u);
-  EXPECT_EQ(usage().clock_events().value(), kClocksPowerCap | kClocksSwThermal);
-  EXPECT_EQ(usage().performance_state().value(), 2u);
-  EXPECT_EQ(usage().temperature().value(), 61u);
-  EXPECT_EQ(usage().temperature_limit(TemperatureLimit::kSlowdown).value(), 89u);
-  EXPECT_EQ(usage().power().value(), MilliWatts{412'345});
-  EXPECT_EQ(usage().power_limit().value(), MilliWatts{500'000});
-  EXPECT_EQ(usage().enforced_power_limit().value(), MilliWatts{500'000});
-  EXPECT_EQ(usage().default_power_limit().value(), MilliWatts{700'000});
-  EXPECT_EQ(usage().power_limits().value().least, MilliWatts{200'000});
-  EXPECT_EQ(usage().power_limits().value().most, MilliWatts{700'000});
-  expect_absent(usage().fan(), "nvmlDeviceGetFanSpeed");
-  set([](sim::Gpu& gpu) {
+  EXPECT_EQ(usage_reader().clock(Clock::kSm).value(), 1410u);
+  EXPECT_EQ(usage_reader().clock(Clock::kMemory).value(), 2619u);
+  EXPECT_EQ(usage_reader().max_clock(Clock::kSm).value(), 1980u);
+  EXPECT_EQ(usage_reader().application_clock(Clock::kSm).value(), 1500u);
+  EXPECT_EQ(usage_reader().clock_events().value(), kClocksPowerCap | kClocksSwThermal);
+  EXPECT_EQ(usage_reader().performance_state().value(), 2u);
+  EXPECT_EQ(usage_reader().temperature().value(), 61u);
+  EXPECT_EQ(usage_reader().temperature_limit(TemperatureLimit::kSlowdown).value(), 89u);
+  EXPECT_EQ(usage_reader().power().value(), MilliWatts{412'345});
+  EXPECT_EQ(usage_reader().power_limit().value(), MilliWatts{500'000});
+  EXPECT_EQ(usage_reader().enforced_power_limit().value(), MilliWatts{500'000});
+  EXPECT_EQ(usage_reader().default_power_limit().value(), MilliWatts{700'000});
+  EXPECT_EQ(usage_reader().power_limits().value().minimum, MilliWatts{200'000});
+  EXPECT_EQ(usage_reader().power_limits().value().maximum, MilliWatts{700'000});
+  expect_unsupported(usage_reader().fan(), "nvmlDeviceGetFanSpeed");
+  set_gpu([](sim::Gpu& gpu) {
     gpu.fan_percent = 40;
     gpu.fan_count = 1;
     gpu.temperature = 255;
   });
-  EXPECT_EQ(usage().fan().value(), 40u);
-  expect_absent(usage().temperature(), "nvmlDeviceGetTemperature");
+  EXPECT_EQ(usage_reader().fan().value(), 40u);
+  expect_unsupported(usage_reader().temperature(), "nvmlDeviceGetTemperature");
 }
 
 TEST_F(UsageTest, EnginesAndBus) {
-  set([](sim::Gpu& gpu) {
+  set_gpu([](sim::Gpu& gpu) {
     gpu.utilization_gpu = 87;
     gpu.utilization_memory = 43;
     gpu.utilization_encoder = 12;
@@ -88,42 +88,42 @@ TEST_F(UsageTest, EnginesAndBus) {
     gpu.pcie_rx_kbps = 2'000'000;
     gpu.pcie_generation = 4;
   });
-  EXPECT_EQ(usage().utilization().value().gpu, 87u);
-  EXPECT_EQ(usage().utilization().value().memory, 43u);
-  EXPECT_EQ(usage().encoder().value(), 12u);
-  EXPECT_EQ(usage().decoder().value(), 34u);
-  EXPECT_EQ(usage().pcie_throughput().value().transmitted, 1'000'000u);
-  EXPECT_EQ(usage().pcie_throughput().value().received, 2'000'000u);
-  EXPECT_EQ(usage().pcie_generation().value(), 4u);
-  EXPECT_EQ(usage().max_pcie_generation().value(), 5u);
-  EXPECT_FALSE(usage().licensed().value()) << "nothing to license";
-  EXPECT_EQ(usage().peer_to_peer(*session_->device(1)).value(), PeerToPeer::kOk);
-  EXPECT_EQ(usage().peer_to_peer(gpu_).error().code(), Code::kInvalidArgument);
-  EXPECT_EQ(usage().vbios().value(), "96.00.89.00.01");
-  EXPECT_EQ(usage().inforom(Usage::Inforom::kImage).value(), "G520.0200.00.05");
-  EXPECT_EQ(usage().inforom(Usage::Inforom::kEcc).value(), "7.16");
-  expect_absent(usage().inforom(Usage::Inforom::kPower), "nvmlDeviceGetInforomVersion");
+  EXPECT_EQ(usage_reader().utilization().value().gpu, 87u);
+  EXPECT_EQ(usage_reader().utilization().value().memory, 43u);
+  EXPECT_EQ(usage_reader().encoder().value(), 12u);
+  EXPECT_EQ(usage_reader().decoder().value(), 34u);
+  EXPECT_EQ(usage_reader().pcie_throughput().value().transmitted, 1'000'000u);
+  EXPECT_EQ(usage_reader().pcie_throughput().value().received, 2'000'000u);
+  EXPECT_EQ(usage_reader().pcie_generation().value(), 4u);
+  EXPECT_EQ(usage_reader().max_pcie_generation().value(), 5u);
+  EXPECT_FALSE(usage_reader().licensed().value()) << "nothing to license";
+  EXPECT_EQ(usage_reader().peer_to_peer(*session_->device(1)).value(), PeerToPeer::kOk);
+  EXPECT_EQ(usage_reader().peer_to_peer(gpu_).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(usage_reader().vbios().value(), "96.00.89.00.01");
+  EXPECT_EQ(usage_reader().inforom(Usage::Inforom::kImage).value(), "G520.0200.00.05");
+  EXPECT_EQ(usage_reader().inforom(Usage::Inforom::kEcc).value(), "7.16");
+  expect_unsupported(usage_reader().inforom(Usage::Inforom::kPower), "nvmlDeviceGetInforomVersion");
   EXPECT_EQ(session_->nvml_version().value(), "12.570.124.06");
   make_mig();
-  expect_absent(usage().utilization(), "nvmlDeviceGetUtilizationRates");
-  expect_absent(usage().encoder(), "nvmlDeviceGetEncoderUtilization");
+  expect_unsupported(usage_reader().utilization(), "nvmlDeviceGetUtilizationRates");
+  expect_unsupported(usage_reader().encoder(), "nvmlDeviceGetEncoderUtilization");
 }
 
-TEST_F(UsageTest, MemoryOfTheGpuAndOfItsParts) {
-  set([](sim::Gpu& gpu) {
+TEST_F(UsageTest, ReadsMemoryOfGpuAndMigDevice) {
+  set_gpu([](sim::Gpu& gpu) {
     gpu.memory_used = 1000 * kMiB;
     gpu.bar1_used = 3 * kMiB;
   });
-  const auto whole = usage().memory();
-  ASSERT_TRUE(whole) << whole.error().text();
+  const auto whole = usage_reader().memory();
+  ASSERT_TRUE(whole) << whole.error().full_message();
   EXPECT_EQ(whole->total, mebibytes(81559));
   EXPECT_EQ(whole->reserved, mebibytes(551));
   EXPECT_EQ(whole->used, mebibytes(1000));
   EXPECT_EQ(whole->free, mebibytes(81559 - 551 - 1000));
-  EXPECT_EQ(usage().bar1().value().used, mebibytes(3));
+  EXPECT_EQ(usage_reader().bar1().value().used, mebibytes(3));
   const Device mig = make_mig();
-  set([](sim::Gpu& gpu) {
-    auto one = process(70, 0, 500);
+  set_gpu([](sim::Gpu& gpu) {
+    auto one = process_memory_of(70, 0, 500);
     one.gpu_instance = gpu.mig.instances[4].id;
     one.compute_instance = 0;
     ASSERT_TRUE(sim::add_process(gpu, one));
@@ -131,61 +131,62 @@ TEST_F(UsageTest, MemoryOfTheGpuAndOfItsParts) {
   const Usage part(*session_, mig);
   EXPECT_EQ(part.memory().value().total, mebibytes(40320));
   EXPECT_EQ(part.memory().value().used, mebibytes(500));
-  ASSERT_EQ(part.processes().value().size(), 1u);
-  EXPECT_EQ(part.processes().value()[0].process.pid, 70u);
-  EXPECT_EQ(part.processes().value()[0].process.compute_instance, 0u);
-  EXPECT_EQ(part.processes().value()[0].memory, mebibytes(500));
+  ASSERT_EQ(part.process_memory().value().size(), 1u);
+  EXPECT_EQ(part.process_memory().value()[0].process.pid, 70u);
+  EXPECT_EQ(part.process_memory().value()[0].process.compute_instance, 0u);
+  EXPECT_EQ(part.process_memory().value()[0].memory, mebibytes(500));
 }
 
 TEST_F(UsageTest, ProcessesWithTheirMemory) {
-  set([](sim::Gpu& gpu) {
-    ASSERT_TRUE(sim::add_process(gpu, process(30, 1, 5)));
-    ASSERT_TRUE(sim::add_process(gpu, process(10, 0, 7)));
-    // The same process with two kinds of context.
-    ASSERT_TRUE(sim::add_process(gpu, process(30, 0, 9)));
-    ASSERT_TRUE(sim::add_process(gpu, process(20, 2, 1)));
+  set_gpu([](sim::Gpu& gpu) {
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(30, 1, 5)));
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(10, 0, 7)));
+    // The same process has two kinds of context.
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(30, 0, 9)));
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(20, 2, 1)));
     gpu.processes[3].memory_bytes = ~std::uint64_t{0};  // NVML_VALUE_NOT_AVAILABLE
   });
-  const auto all = usage().processes();
-  ASSERT_TRUE(all) << all.error().text();
-  const std::vector<ProcessMemory> wanted = {
+  const auto all = usage_reader().process_memory();
+  ASSERT_TRUE(all) << all.error().full_message();
+  const std::vector<ProcessMemory> expected = {
       {{10, {}, {}}, mebibytes(7)}, {{20, {}, {}}, std::nullopt}, {{30, {}, {}}, mebibytes(9)}};
-  EXPECT_EQ(*all, wanted);
+  EXPECT_EQ(*all, expected);
 }
 
-TEST_F(UsageTest, HowBusyProcessesAre) {
-  EXPECT_TRUE(usage().process_utilization(0).value().empty());
-  set([](sim::Gpu& gpu) {
-    ASSERT_TRUE(sim::add_process(gpu, process(30, 0, 5, 60)));
-    ASSERT_TRUE(sim::add_process(gpu, process(10, 0, 7, 20)));
+TEST_F(UsageTest, ReadsProcessUtilization) {
+  EXPECT_TRUE(usage_reader().process_utilization(0).value().empty());
+  set_gpu([](sim::Gpu& gpu) {
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(30, 0, 5, 60)));
+    ASSERT_TRUE(sim::add_process(gpu, process_memory_of(10, 0, 7, 20)));
   });
-  const auto samples = usage().process_utilization(0);
-  ASSERT_TRUE(samples) << samples.error().text();
+  const auto samples = usage_reader().process_utilization(0);
+  ASSERT_TRUE(samples) << samples.error().full_message();
   ASSERT_EQ(samples->size(), 2u);
   EXPECT_EQ(samples->at(0).pid, 10u);
   EXPECT_EQ(samples->at(0).sm, 20u);
   EXPECT_EQ(samples->at(0).memory, 10u);
   EXPECT_EQ(samples->at(1).pid, 30u);
   EXPECT_GT(samples->at(1).when_us, 0u);
-  EXPECT_TRUE(usage().process_utilization(~std::uint64_t{0} - 1).value().empty()) << "nothing since then";
-  set([](sim::Gpu& gpu) {
+  EXPECT_TRUE(usage_reader().process_utilization(~std::uint64_t{0} - 1).value().empty())
+      << "nothing since then";
+  set_gpu([](sim::Gpu& gpu) {
     for (auto& one : gpu.processes) one = {};
   });
   make_mig();
-  expect_absent(usage().process_utilization(0), "nvmlDeviceGetProcessUtilization");
+  expect_unsupported(usage_reader().process_utilization(0), "nvmlDeviceGetProcessUtilization");
 }
 
 TEST_F(UsageTest, ManyProcessesFit) {
-  set([](sim::Gpu& gpu) {
+  set_gpu([](sim::Gpu& gpu) {
     for (std::uint32_t pid = 1; pid <= sim::kMaxProcesses; ++pid)
-      ASSERT_TRUE(sim::add_process(gpu, process(pid, 0, 1, 1)));
+      ASSERT_TRUE(sim::add_process(gpu, process_memory_of(pid, 0, 1, 1)));
   });
-  EXPECT_EQ(usage().processes().value().size(), sim::kMaxProcesses);
-  EXPECT_EQ(usage().process_utilization(0).value().size(), sim::kMaxProcesses);
+  EXPECT_EQ(usage_reader().process_memory().value().size(), sim::kMaxProcesses);
+  EXPECT_EQ(usage_reader().process_utilization(0).value().size(), sim::kMaxProcesses);
 }
 
-TEST_F(UsageTest, ManyNumbersInOneCall) {
-  set([](sim::Gpu& gpu) {
+TEST_F(UsageTest, ReadsManyFieldsInOneCall) {
+  set_gpu([](sim::Gpu& gpu) {
     gpu.memory_temperature = 55;
     gpu.energy_mj = 5'000'000;
     gpu.energy_since_ns = ~std::uint64_t{0};
@@ -214,9 +215,9 @@ TEST_F(UsageTest, ManyNumbersInOneCall) {
                                  FieldId::kNvLinkReplay,          FieldId::kNvLinkRecovery,
                                  FieldId::kNvLinkTransmitted,     FieldId::kNvLinkReceived,
                                  FieldId::kRetiredSingle,         FieldId::kPowerInstant};
-  const auto all = usage().fields(ids);
-  ASSERT_TRUE(all) << all.error().text();
-  const std::map<FieldId, std::uint64_t> wanted = {
+  const auto all = usage_reader().fields(ids);
+  ASSERT_TRUE(all) << all.error().full_message();
+  const std::map<FieldId, std::uint64_t> expected = {
       {FieldId::kMemoryTemperature, 55},    {FieldId::kEnergy, 5'000'000},
       {FieldId::kViolationPower, 7},        {FieldId::kViolationThermal, 8},
       {FieldId::kEccSingleVolatile, 11},    {FieldId::kEccDoubleVolatile, 12},
@@ -226,13 +227,13 @@ TEST_F(UsageTest, ManyNumbersInOneCall) {
       {FieldId::kNvLinkReplay, 23},         {FieldId::kNvLinkRecovery, 24},
       {FieldId::kNvLinkTransmitted, 101},   {FieldId::kNvLinkReceived, 50},
       {FieldId::kPowerInstant, 90'000}};
-  EXPECT_EQ(*all, wanted) << "without retired pages, which this GPU does not have";
-  set([](sim::Gpu& gpu) { gpu.memory_temperature = 201; });
-  EXPECT_TRUE(usage().fields({FieldId::kMemoryTemperature}).value().empty()) << "no temperature";
-  EXPECT_TRUE(usage().fields({}).value().empty());
+  EXPECT_EQ(*all, expected) << "without retired pages, which this GPU does not have";
+  set_gpu([](sim::Gpu& gpu) { gpu.memory_temperature = 201; });
+  EXPECT_TRUE(usage_reader().fields({FieldId::kMemoryTemperature}).value().empty()) << "no temperature";
+  EXPECT_TRUE(usage_reader().fields({}).value().empty());
 }
 
-// The codes of every reading, in the order of the header.
+// The error codes of every reading, in the order of the header.
 std::vector<Code> codes(const Usage& usage, Device other) {
   const auto of = [](const auto& reading) { return reading ? Code::kInternal : reading.error().code(); };
   return {of(usage.clock(Clock::kSm)),
@@ -260,38 +261,38 @@ std::vector<Code> codes(const Usage& usage, Device other) {
           of(usage.vbios()),
           of(usage.inforom(Usage::Inforom::kOem)),
           of(usage.fields({FieldId::kEnergy})),
-          of(usage.processes()),
+          of(usage.process_memory()),
           of(usage.process_utilization(0))};
 }
 
-TEST_F(UsageTest, WhatIsNoAbsenceIsToldApart) {
+TEST_F(UsageTest, DistinguishesErrorsFromUnsupported) {
   const auto other = *session_->device(1);
-  set([](sim::Gpu& gpu) { gpu.faults.lost = 1; });
-  EXPECT_EQ(codes(usage(), other), std::vector<Code>(27, Code::kDeviceLost));
-  EXPECT_EQ(usage().licensed().error().code(), Code::kDeviceLost);
-  set([](sim::Gpu& gpu) {
+  set_gpu([](sim::Gpu& gpu) { gpu.faults.lost = 1; });
+  EXPECT_EQ(codes(usage_reader(), other), std::vector<Code>(27, Code::kDeviceLost));
+  EXPECT_EQ(usage_reader().licensed().error().code(), Code::kDeviceLost);
+  set_gpu([](sim::Gpu& gpu) {
     gpu.faults.lost = 0;
     gpu.faults.error = 999;
   });
-  EXPECT_EQ(codes(usage(), other), std::vector<Code>(27, Code::kIo));
-  set([](sim::Gpu& gpu) { gpu.faults.error = 0; });
+  EXPECT_EQ(codes(usage_reader(), other), std::vector<Code>(27, Code::kIo));
+  set_gpu([](sim::Gpu& gpu) { gpu.faults.error = 0; });
   auto stale = gpu_;
   stale.generation = 0;
   EXPECT_EQ(codes({*session_, stale}, other), std::vector<Code>(27, Code::kUnavailable));
-  EXPECT_EQ(usage().peer_to_peer(stale).error().code(), Code::kUnavailable);
+  EXPECT_EQ(usage_reader().peer_to_peer(stale).error().code(), Code::kUnavailable);
 }
 
-TEST(UsageOfBareDriver, HasNothingAndSaysSo) {
+TEST(UsageOfBareDriver, ReturnsUnsupportedForEverything) {
   const SimRoot root(*sim::small_machine(1), GPULET_BARE_DRIVER);
-  const auto session = Session::open(root.path());
-  ASSERT_TRUE(session) << session.error().text();
+  const auto session = Session::open_session(root.sim_root());
+  ASSERT_TRUE(session) << session.error().full_message();
   const auto gpu = *(*session)->device(0);
   const Usage usage(**session, gpu);
   EXPECT_EQ(codes(usage, gpu), std::vector<Code>(27, Code::kUnsupported));
   EXPECT_FALSE(usage.licensed().value());
-  expect_absent(usage.power(), "nvmlDeviceGetPowerUsage");
-  expect_absent(usage.fields({FieldId::kEnergy}), "nvmlDeviceGetFieldValues");
-  expect_absent((*session)->nvml_version(), "nvmlSystemGetNVMLVersion");
+  expect_unsupported(usage.power(), "nvmlDeviceGetPowerUsage");
+  expect_unsupported(usage.fields({FieldId::kEnergy}), "nvmlDeviceGetFieldValues");
+  expect_unsupported((*session)->nvml_version(), "nvmlSystemGetNVMLVersion");
 }
 
 }  // namespace

@@ -6,23 +6,31 @@
 #include <map>
 
 #include "base/log.h"
-#include "nvml/thread.h"
 
 namespace gpulet::nvml {
+namespace {
+
+thread_local bool is_loop = false;
+
+}  // namespace
+
+void forbid_blocking_here() { is_loop = true; }
+bool may_block_here() { return !is_loop; }
+
 namespace {
 
 using Work = std::function<void()>;
 using Done = std::function<void(std::optional<Error>)>;
 
-// What the loop and one thread share: a place for the next piece of work.
+// What the loop and one thread share: a slot for the next call.
 struct Slot {
   std::mutex mutex;
   std::condition_variable wake;
   Work work;
-  std::function<void()> returned;  // posts to the loop that `work` has come back
+  std::function<void()> returned;  // posts the return of `work` to the loop
   bool ended = false;
 
-  void hand_over(Work next, std::function<void()> after) {
+  void assign_work(Work next, std::function<void()> after) {
     {
       const std::lock_guard lock(mutex);
       work = std::move(next);
@@ -39,7 +47,7 @@ struct Slot {
   }
 };
 
-void serve(const std::shared_ptr<Slot>& slot) {
+void run_worker_thread(const std::shared_ptr<Slot>& slot) {
   while (true) {
     Work work;
     std::function<void()> returned;
@@ -51,12 +59,12 @@ void serve(const std::shared_ptr<Slot>& slot) {
       returned = std::exchange(slot->returned, nullptr);
     }
     work();
-    work = nullptr;  // here, as what it holds may call the driver when it goes
+    work = nullptr;  // on this thread, because what it holds may call the driver when destroyed
     returned();
   }
 }
 
-Error still_hangs(const Call& call) {
+Error still_hangs_error(const Call& call) {
   return {Code::kDeadlineExceeded, call.name + " has not returned from the driver yet"};
 }
 
@@ -76,20 +84,20 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
     Call call;
     Done done;
     std::shared_ptr<Slot> slot;
-    Subscription patience, deadline;
+    Subscription slow_timer, deadline_timer;
     Time began{};
     bool abandoned = false;
-    bool forgiven = false;
+    bool readmitted = false;
   };
 
-  explicit State(Loop& the_loop) : loop(the_loop), relay(std::make_shared<Relay>(the_loop)) {}
+  explicit State(Loop& the_loop) : loop(the_loop), relay(std::make_shared<LoopRelay>(the_loop)) {}
 
   Loop& loop;
-  std::shared_ptr<Relay> relay;
+  std::shared_ptr<LoopRelay> relay;
   std::deque<Job> queue;
   std::map<std::uint64_t, Running> running;  // one on `current`, the others set aside
-  std::shared_ptr<Slot> current;             // the thread that takes the next job
-  bool busy = false;                         // it has one
+  std::shared_ptr<Slot> current;             // the thread that gets the next call
+  bool busy = false;                         // `current` is running a call
   std::uint64_t last_id = 0;
   std::size_t abandoned = 0;
   std::uint64_t calls = 0;
@@ -97,23 +105,23 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   bool closed = false;
 
   void submit(Job job);
-  void pump();
+  void start_queued_calls();
   void dispatch(Job job);
   void set_aside(std::uint64_t id);
   void abandon(std::uint64_t id);
   void on_returned(std::uint64_t id);
-  void refuse(Job job, Error error);
-  void refuse_queued(const std::string& subject);
-  void close();
+  void reject_call(Job job, Error error);
+  void reject_queued(const std::string& subject);
+  void shut_down();
 
-  const Running* stuck(const std::string& subject) const {
+  const Running* find_abandoned(const std::string& subject) const {
     if (subject.empty()) return nullptr;
     for (const auto& [id, one] : running) {
-      if (one.abandoned && !one.forgiven && one.call.subject == subject) return &one;
+      if (one.abandoned && !one.readmitted && one.call.subject == subject) return &one;
     }
     return nullptr;
   }
-  bool under_way(const std::string& subject) const {
+  bool is_running(const std::string& subject) const {
     if (subject.empty()) return false;
     return std::ranges::any_of(running, [&](const auto& entry) {
       return !entry.second.abandoned && entry.second.call.subject == subject;
@@ -121,36 +129,39 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   }
 };
 
-void Worker::State::refuse(Job job, Error error) {
+void Worker::State::reject_call(Job job, Error error) {
   loop.post([weak = weak_from_this(), done = std::move(job.done), error = std::move(error)] {
     if (const auto self = weak.lock(); self && !self->closed) done(error);
   });
 }
 
 void Worker::State::submit(Job job) {
-  if (const auto* hanging = stuck(job.call.subject)) {
-    refuse(std::move(job), still_hangs(hanging->call));
+  if (const auto* hanging = find_abandoned(job.call.subject)) {
+    reject_call(std::move(job), still_hangs_error(hanging->call));
     return;
   }
   if (queue.size() >= kMaxQueuedCalls) {
-    refuse(std::move(job), Error(Code::kUnavailable, "too many calls wait for the driver"));
+    reject_call(std::move(job), Error(Code::kUnavailable, "too many calls are queued for the driver"));
     return;
   }
   queue.push_back(std::move(job));
-  pump();
+  start_queued_calls();
 }
 
-void Worker::State::pump() {
+void Worker::State::start_queued_calls() {
   while (!closed && !queue.empty() && !busy) {
     if (abandoned >= kMaxAbandoned) {
       Job job = std::move(queue.front());
       queue.pop_front();
-      refuse(std::move(job), Error(Code::kUnavailable, std::to_string(abandoned) + " calls hang in the driver"));
+      reject_call(std::move(job),
+                  Error(Code::kUnavailable, std::to_string(abandoned) + " calls hang in the driver"));
       continue;
     }
-    // Threads set aside and not yet abandoned count too: one slow driver must not get a thread for each call.
+    // Threads that are set aside but not abandoned count too: a slow driver must not get a thread
+    // for each call.
     if (!current && running.size() >= kMaxAbandoned) return;
-    const auto next = std::ranges::find_if(queue, [&](const Job& job) { return !under_way(job.call.subject); });
+    const auto next =
+        std::ranges::find_if(queue, [&](const Job& job) { return !is_running(job.call.subject); });
     if (next == queue.end()) return;
     Job job = std::move(*next);
     queue.erase(next);
@@ -161,8 +172,9 @@ void Worker::State::pump() {
 void Worker::State::dispatch(Job job) {
   if (!current) {
     auto slot = std::make_shared<Slot>();
-    if (const auto started = start_detached(kForTheDriver, [slot] { serve(slot); }); !started) {
-      refuse(std::move(job), started.error());
+    if (const auto started = start_detached_thread(kDriverThreadName, [slot] { run_worker_thread(slot); });
+        !started) {
+      reject_call(std::move(job), started.error());
       return;
     }
     current = std::move(slot);
@@ -174,15 +186,15 @@ void Worker::State::dispatch(Job job) {
   now.slot = current;
   now.began = loop.now();
   now.done = std::move(job.done);
-  now.patience = loop.after(kPatience, [weak, id] {
+  now.slow_timer = loop.after(kSlowCallLimit, [weak, id] {
     if (const auto self = weak.lock()) self->set_aside(id);
   });
-  now.deadline = loop.after(job.call.deadline, [weak, id] {
+  now.deadline_timer = loop.after(job.call.deadline, [weak, id] {
     if (const auto self = weak.lock()) self->abandon(id);
   });
   now.call = std::move(job.call);
-  current->hand_over(std::move(job.work), [relay = relay, weak, id] {
-    relay->post([weak, id] {
+  current->assign_work(std::move(job.work), [relay = relay, weak, id] {
+    relay->post_to_loop([weak, id] {
       if (const auto self = weak.lock(); self && !self->closed) self->on_returned(id);
     });
   });
@@ -193,7 +205,7 @@ void Worker::State::set_aside(std::uint64_t id) {
   if (it == running.end() || it->second.slot != current) return;
   current.reset();
   busy = false;
-  pump();
+  start_queued_calls();
 }
 
 void Worker::State::abandon(std::uint64_t id) {
@@ -203,20 +215,20 @@ void Worker::State::abandon(std::uint64_t id) {
   ++abandoned;
   Done done = std::move(one.done);
   const Call call = one.call;
-  one.patience.reset();
+  one.slow_timer.reset();
   if (one.slot == current) {
     current.reset();
     busy = false;
   }
   log::warning("a driver call does not return", {{"call", call.name}, {"hanging", abandoned}});
-  refuse_queued(call.subject);
+  reject_queued(call.subject);
   done(Error(Code::kDeadlineExceeded,
              call.name + " has not returned from the driver in " + milliseconds(call.deadline)));
-  pump();
+  start_queued_calls();
 }
 
-void Worker::State::refuse_queued(const std::string& subject) {
-  const auto* hanging = stuck(subject);
+void Worker::State::reject_queued(const std::string& subject) {
+  const auto* hanging = find_abandoned(subject);
   if (hanging == nullptr) return;
   for (auto it = queue.begin(); it != queue.end();) {
     if (it->call.subject != subject) {
@@ -225,7 +237,7 @@ void Worker::State::refuse_queued(const std::string& subject) {
     }
     Job job = std::move(*it);
     it = queue.erase(it);
-    refuse(std::move(job), still_hangs(hanging->call));
+    reject_call(std::move(job), still_hangs_error(hanging->call));
   }
 }
 
@@ -238,23 +250,23 @@ void Worker::State::on_returned(std::uint64_t id) {
   if (one.slot == current) {
     busy = false;
   } else if (!current) {
-    current = one.slot;  // back from being set aside, and nobody took its place
+    current = one.slot;  // set aside before, and no other thread has replaced it
     busy = false;
   } else {
     one.slot->end();
   }
   if (one.abandoned) {
     --abandoned;
-    log::info("a driver call returned at last", {{"call", one.call.name}, {"hanging", abandoned}});
+    log::info("a hanging driver call has returned", {{"call", one.call.name}, {"hanging", abandoned}});
   } else {
     one.done(std::nullopt);
   }
-  pump();
+  start_queued_calls();
 }
 
-void Worker::State::close() {
+void Worker::State::shut_down() {
   closed = true;
-  relay->close();
+  relay->close_relay();
   queue.clear();
   for (auto& [id, one] : running) {
     if (one.slot != current) one.slot->end();
@@ -263,19 +275,19 @@ void Worker::State::close() {
   running.clear();
 }
 
-Worker::Worker(Loop& loop) : state_(std::make_shared<State>(loop)) { never_block_here(); }
-Worker::~Worker() { state_->close(); }
+Worker::Worker(Loop& loop) : state_(std::make_shared<State>(loop)) { forbid_blocking_here(); }
+Worker::~Worker() { state_->shut_down(); }
 
 void Worker::submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done) {
   state_->submit({std::move(call), std::move(work), std::move(done)});
 }
 
-void Worker::forgive() {
-  for (auto& [id, one] : state_->running) one.forgiven = one.abandoned;
+void Worker::readmit_subjects() {
+  for (auto& [id, one] : state_->running) one.readmitted = one.abandoned;
 }
 
 std::size_t Worker::abandoned() const { return state_->abandoned; }
-std::uint64_t Worker::calls() const { return state_->calls; }
-Duration Worker::time() const { return state_->time; }
+std::uint64_t Worker::completed_calls() const { return state_->calls; }
+Duration Worker::driver_time() const { return state_->time; }
 
 }  // namespace gpulet::nvml

@@ -1,11 +1,13 @@
-// The thread that calls the driver, and its watchdog. The loop hands it one call at a time; a call that does not come
-// back holds nothing else up:
-//   after kPatience the queue goes on with another thread, while the slow call may still answer;
-//   at its deadline the caller gets kDeadlineExceeded. The thread is abandoned: should its call ever return, the result
-//   is dropped, on that thread. Until then calls about the same subject are refused at once, as they would hang too.
-// Loop's thread only; the callbacks come there, none after destruction. Destruction waits for nothing: a thread inside
-// the driver ends when its call returns, or with the process (which must leave by _exit, so that no static destructor
-// runs under such a thread).
+// The thread that calls the driver, with its watchdog. The loop submits one call at a time; a
+// hanging call blocks nothing else:
+//   After kSlowCallLimit the queue continues on another thread, while the slow call may still
+//   return.
+//   At its deadline the caller gets kDeadlineExceeded and the thread is abandoned: if the call ever
+//   returns, its result is dropped on that thread. Until then, calls with the same subject are
+//   rejected at once, because they would hang too.
+// Use it on the loop's thread only. Callbacks run there, never after destruction. The destructor
+// does not block: a thread inside the driver ends when its call returns, or with the process (which
+// must exit with _exit, so that no static destructor runs under such a thread).
 #pragma once
 
 #include <functional>
@@ -18,45 +20,68 @@
 
 namespace gpulet::nvml {
 
-inline constexpr Duration kPatience = std::chrono::milliseconds(200);
-// Calls that never returned, of which each holds a thread. Beyond it every call fails until one returns.
+inline constexpr std::string_view kDriverThreadName = "the driver";
+
+// Marks the calling thread as a loop's: destructors that call the driver then run on a separate
+// thread. Worker marks the thread that creates it.
+void forbid_blocking_here();
+// Whether this thread may call the driver and block: any but a loop's.
+bool may_block_here();
+
+// Deleter for objects whose destructor calls the driver. If no thread can be started for it, the
+// object leaks.
+template <class T>
+void delete_off_loop(const T* held) {
+  if (may_block_here()) {
+    delete held;
+    return;
+  }
+  [[maybe_unused]] const auto started = start_detached_thread(kDriverThreadName, [held] { delete held; });
+}
+
+// After this the queue continues on another thread.
+inline constexpr Duration kSlowCallLimit = std::chrono::milliseconds(200);
+// Calls that never returned, each holding a thread. At this limit every call fails until one
+// returns.
 inline constexpr std::size_t kMaxAbandoned = 16;
 inline constexpr std::size_t kMaxQueuedCalls = 1024;
 
 struct Call {
   std::string name;     // "reading GPU 3", for errors
-  std::string subject;  // calls about one subject never run at the same time; empty: about no one in particular
-  Duration deadline{};  // from when it starts
+  std::string subject;  // calls with the same subject never run concurrently; empty: no subject
+  Duration deadline{};  // measured from the start of the call
 };
 
 class Worker {
  public:
-  explicit Worker(Loop& loop);  // marks this thread: see never_block_here
+  explicit Worker(Loop& loop);  // marks this thread: see forbid_blocking_here
   ~Worker();
   Worker(const Worker&) = delete;
 
-  // Runs `work` on the worker's thread, then `done` on the loop, always later than this call.
-  // Errors, beside work's own: kDeadlineExceeded; kUnavailable when kMaxAbandoned calls hang, or the queue is full.
+  // Runs `work` on the worker's thread, then `done` on the loop, never from inside this call.
+  // Errors, besides those of `work`: kDeadlineExceeded; kUnavailable if kMaxAbandoned calls hang or
+  // the queue is full.
   template <class T>
-  void run(Call call, std::function<Result<T>()> work, std::function<void(Result<T>)> done) {
-    // Shared, as a result that comes too late must have somewhere to go.
-    auto answer = std::make_shared<std::optional<Result<T>>>();
-    submit(std::move(call), [answer, work = std::move(work)] { answer->emplace(work()); },
-           [answer, done = std::move(done)](std::optional<Error> failure) {
-             if (failure) {
-               done(fail(std::move(*failure)));
-             } else {
-               done(std::move(**answer));
-             }
-           });
+  void run_call(Call call, std::function<Result<T>()> work, std::function<void(Result<T>)> done) {
+    // Shared, so that a late result still has a place to go.
+    auto result = std::make_shared<std::optional<Result<T>>>();
+    submit(
+        std::move(call), [result, work = std::move(work)] { result->emplace(work()); },
+        [result, done = std::move(done)](std::optional<Error> failure) {
+          if (failure) {
+            done(fail(std::move(*failure)));
+          } else {
+            done(std::move(**result));
+          }
+        });
   }
 
-  // The driver was initialised anew: subjects of abandoned calls may be asked again.
-  void forgive();
+  // Accepts the subjects of abandoned calls again, after the driver was initialised again.
+  void readmit_subjects();
   std::size_t abandoned() const;
-  // Calls that came back, late ones included, and the time that they took.
-  std::uint64_t calls() const;
-  Duration time() const;
+  // Calls that returned, late ones included, and their total time.
+  std::uint64_t completed_calls() const;
+  Duration driver_time() const;
 
  private:
   void submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done);

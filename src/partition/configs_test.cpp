@@ -18,8 +18,8 @@ Plan plan_of(const TestConfig& wanted) {
   sources.file_path = wanted.name + ".yaml";
   sources.file_content = wanted.yaml;
   const auto loaded = config::load(sources);
-  EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().text());
-  return plan(config_node(), loaded ? loaded->config : config::Config{});
+  EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().full_message());
+  return plan_resources(config_node(), loaded ? loaded->config : config::Config{});
 }
 
 // "0-5", "6:0-6 7:2-3": runs of neighbours.

@@ -129,16 +129,17 @@ TEST(Layouts, UniformOnes) {
     for (const auto& [profile, count] : board.uniform) {
       const std::vector<std::string> one(count, profile);
       const auto alike = node({cut_as(0, one, board.model), cut_as(1, one, board.model)});
-      EXPECT_EQ(summary(plan(alike, with(MigStrategy::kNone))), "gpu=2") << profile;
-      EXPECT_EQ(summary(plan(alike, with(MigStrategy::kSingle))), counted({{"gpu", 2 * count}})) << profile;
-      const auto mixed = plan(alike, with(MigStrategy::kMixed));
+      EXPECT_EQ(summary(plan_resources(alike, with(MigStrategy::kNone))), "gpu=2") << profile;
+      EXPECT_EQ(summary(plan_resources(alike, with(MigStrategy::kSingle))), counted({{"gpu", 2 * count}}))
+          << profile;
+      const auto mixed = plan_resources(alike, with(MigStrategy::kMixed));
       EXPECT_EQ(summary(mixed), counted({{resource_of(profile), 2 * count}}));
       EXPECT_TRUE(mixed.notes.empty());
       // Beside a whole GPU, where NVIDIA's plugin exits under single: the larger kind, whole on a tie.
       const auto half = node({cut_as(0, one, board.model), gpu(1, board.model)});
-      EXPECT_EQ(summary(plan(half, with(MigStrategy::kSingle))), "gpu=1") << profile;
-      EXPECT_EQ(plan(half, with(MigStrategy::kSingle)).notes.size(), 1u) << profile;
-      EXPECT_EQ(summary(plan(half, with(MigStrategy::kMixed))),
+      EXPECT_EQ(summary(plan_resources(half, with(MigStrategy::kSingle))), "gpu=1") << profile;
+      EXPECT_EQ(plan_resources(half, with(MigStrategy::kSingle)).notes.size(), 1u) << profile;
+      EXPECT_EQ(summary(plan_resources(half, with(MigStrategy::kMixed))),
                 counted({{"gpu", 1}, {resource_of(profile), count}}));
     }
   }
@@ -150,11 +151,11 @@ TEST(Layouts, BalancedOnes) {
         node({cut_as(0, board.balanced, board.model), cut_as(1, board.balanced, board.model)});
     std::map<std::string, unsigned> names;
     for (const auto& profile : board.balanced) names[resource_of(profile)] += 2;
-    EXPECT_EQ(summary(plan(cut_up, with(MigStrategy::kMixed))), counted(names));
-    const auto single = plan(cut_up, with(MigStrategy::kSingle));
+    EXPECT_EQ(summary(plan_resources(cut_up, with(MigStrategy::kMixed))), counted(names));
+    const auto single = plan_resources(cut_up, with(MigStrategy::kSingle));
     EXPECT_EQ(summary(single), "") << board.model;
     EXPECT_EQ(single.notes.size(), 2u) << board.model;
-    EXPECT_EQ(summary(plan(cut_up, with(MigStrategy::kNone))), "gpu=2");
+    EXPECT_EQ(summary(plan_resources(cut_up, with(MigStrategy::kNone))), "gpu=2");
   }
 }
 
@@ -170,8 +171,8 @@ TEST(Layouts, OfDifferentBoardsOnOneNode) {
       std::map<std::string, unsigned> names;
       names[resource_of(a.profile)] += a.count;
       names[resource_of(b.profile)] += b.count;
-      EXPECT_EQ(summary(plan(both, with(MigStrategy::kMixed))), counted(names));
-      const auto single = plan(both, with(MigStrategy::kSingle));
+      EXPECT_EQ(summary(plan_resources(both, with(MigStrategy::kMixed))), counted(names));
+      const auto single = plan_resources(both, with(MigStrategy::kSingle));
       EXPECT_EQ(summary(single), counted({{"gpu", a.count}})) << a.profile << " " << b.profile;
       ASSERT_EQ(single.notes.size(), 1u);
       EXPECT_NE(single.notes[0].message.find("GPU 1 (GPU-1) has MIG profile " + std::string(b.profile)),
@@ -189,14 +190,14 @@ TEST(Layouts, ComputeInstancesOfAShare) {
   share.mig_devices[1].compute_slices = 2;
   share.mig_devices[2].compute_slices = 3;
   auto config = with(MigStrategy::kMixed);
-  EXPECT_EQ(summary(plan(node({share}), config)), "mig-3g.40gb=1");
-  EXPECT_EQ(plan(node({share}), config).notes.size(), 2u);
+  EXPECT_EQ(summary(plan_resources(node({share}), config)), "mig-3g.40gb=1");
+  EXPECT_EQ(plan_resources(node({share}), config).notes.size(), 2u);
   config.mig_resources = {{"?c.*", ResourceName("nvidia.com/none")},
                           {"1c.*", ResourceName("nvidia.com/mig-part")}};
-  EXPECT_EQ(summary(plan(node({share}), config)), "mig-3g.40gb=1 mig-part=1");
+  EXPECT_EQ(summary(plan_resources(node({share}), config)), "mig-3g.40gb=1 mig-part=1");
   auto alike = cut_as(0, {"1c.3g.40gb", "1c.3g.40gb", "1c.3g.40gb"});
   for (auto& device : alike.mig_devices) device.gpu_slices = 3;
-  EXPECT_EQ(summary(plan(node({alike}), with(MigStrategy::kSingle))), "gpu=3");
+  EXPECT_EQ(summary(plan_resources(node({alike}), with(MigStrategy::kSingle))), "gpu=3");
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "partition/resources.h"
-#include "partition/selection.h"
+#include "partition/rules.h"
 #include "partition/test_node.h"
 
 namespace gpulet::partition {
@@ -66,7 +66,7 @@ config::Mps any_mps(std::optional<ResourceName> name) {
   return mps;
 }
 
-decltype(PartitionRule::how) any_how(std::optional<ResourceName> name) {
+decltype(PartitionRule::mode) any_how(std::optional<ResourceName> name) {
   switch (*rc::gen::inRange(0, 4)) {
     case 0:
       return config::Whole{std::move(name)};
@@ -88,7 +88,7 @@ decltype(PartitionRule::how) any_how(std::optional<ResourceName> name) {
 
 PartitionRule any_rule(std::size_t number) {
   PartitionRule rule;
-  rule.place = "x.yaml:" + std::to_string(number + 3) + ":5";
+  rule.position = "x.yaml:" + std::to_string(number + 3) + ":5";
   switch (*rc::gen::inRange(0, 4)) {
     case 0:
       rule.devices = config::DeviceCount{*rc::gen::inRange(1u, 5u)};
@@ -106,7 +106,7 @@ PartitionRule any_rule(std::size_t number) {
   }
   if (*rc::gen::inRange(0, 3) == 0) rule.model = *rc::gen::element<std::string>("*T4*", "*100", "x");
   if (*rc::gen::inRange(0, 4) == 0) rule.node_label = config::NodeLabel{"pool", std::string("a")};
-  rule.how = any_how(any_name());
+  rule.mode = any_how(any_name());
   return rule;
 }
 
@@ -150,7 +150,7 @@ TEST(Properties, NothingIsOfferedTwiceAndAllIsOfferedOrNamed) {
   rc::check("ids are unique and in order; shares are numbered from 0; what is not offered is named", [] {
     const auto snapshot = any_node();
     const auto config = any_config();
-    const auto made = plan(snapshot, config, any_facts());
+    const auto made = plan_resources(snapshot, config, any_facts());
     std::set<std::string> seen;
     std::map<std::string, std::set<unsigned>> shares;  // by UUID
     for (const auto& resource : made.resources) {
@@ -194,9 +194,9 @@ TEST(Properties, TheSameInputGivesTheSamePlan) {
     auto snapshot = any_node();
     const auto config = any_config();
     const auto facts = any_facts();
-    const auto first = plan(snapshot, config, facts);
+    const auto first = plan_resources(snapshot, config, facts);
     snapshot.generation += 7;
-    RC_ASSERT(first == plan(Snapshot(snapshot), Config(config), facts));
+    RC_ASSERT(first == plan_resources(Snapshot(snapshot), Config(config), facts));
   });
 }
 
@@ -206,10 +206,10 @@ TEST(Properties, AnotherGpusFaultChangesNoId) {
     RC_PRE(!snapshot.gpus.empty());
     const auto config = any_config();
     const auto facts = any_facts();
-    auto before = plan(snapshot, config, facts);
+    auto before = plan_resources(snapshot, config, facts);
     auto& broken = snapshot.gpus[*rc::gen::inRange<std::size_t>(0, snapshot.gpus.size())];
     broken.unreadable = Error(Code::kDeviceLost, "GPU is lost");
-    auto after = plan(snapshot, config, facts);
+    auto after = plan_resources(snapshot, config, facts);
     RC_ASSERT(before.resources.size() == after.resources.size());
     for (auto* made : {&before, &after}) {
       for (auto& resource : made->resources) {
@@ -254,9 +254,9 @@ Config steady_config(const Snapshot& snapshot) {
     if (*rc::gen::arbitrary<bool>()) continue;
     auto rule = any_rule(gpu.index);
     rule.devices = config::GpuRefs{{0, 0, gpu.uuid}};
-    rule.how = any_how(ResourceName("nvidia.com/of-" + std::to_string(gpu.index)));
-    if (const auto* mps = std::get_if<config::Mps>(&rule.how); mps && !config::equal_shares(*mps)) {
-      rule.how = config::Whole{};
+    rule.mode = any_how(ResourceName("nvidia.com/of-" + std::to_string(gpu.index)));
+    if (const auto* mps = std::get_if<config::Mps>(&rule.mode); mps && !config::has_equal_shares(*mps)) {
+      rule.mode = config::Whole{};
     }
     config.gpulet.partition.push_back(std::move(rule));
   }
@@ -273,8 +273,8 @@ TEST(Properties, AnIdDoesNotDependOnTheOrderOfGpus) {
     }
     for (std::size_t i = 0; i < shuffled.gpus.size(); ++i) shuffled.gpus[i].index = static_cast<unsigned>(i);
     const auto facts = any_facts();
-    RC_ASSERT(offered(plan(snapshot, config, facts), snapshot) ==
-              offered(plan(shuffled, config, facts), shuffled));
+    RC_ASSERT(offered(plan_resources(snapshot, config, facts), snapshot) ==
+              offered(plan_resources(shuffled, config, facts), shuffled));
   });
 }
 
@@ -288,13 +288,13 @@ TEST(Properties, ARuleOfOneGpuIsNoOthersBusiness) {
     std::erase_if(config.gpulet.partition, [&](const PartitionRule& rule) {
       return rule.devices == config::GpuSelection(config::GpuRefs{{0, 0, changed.uuid}});
     });
-    const auto before = plan(snapshot, config, facts);
+    const auto before = plan_resources(snapshot, config, facts);
     auto rule = any_rule(99);
     rule.devices = config::GpuRefs{{0, 0, changed.uuid}};
     config.gpulet.partition.push_back(
         rule);  // the last: whatever it is called, others have their names first
     if (*rc::gen::arbitrary<bool>()) facts.withdrawn[changed.uuid] = "is being cut up";
-    const auto after = plan(snapshot, config, facts);
+    const auto after = plan_resources(snapshot, config, facts);
     RC_ASSERT(offered(before, snapshot, changed.uuid) == offered(after, snapshot, changed.uuid));
     // Resources that the GPU is in neither before nor after are equal values: nothing of them is sent again.
     for (const auto& resource : before.resources) {

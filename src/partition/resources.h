@@ -1,29 +1,31 @@
-// Resources out of a Snapshot: which devices the kubelet is offered, under which names. Pure.
+// Plans the resources of a node: which devices the kubelet is offered under which names, from a Snapshot and
+// the Config. Pure.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "base/strong.h"
+#include "base/types.h"
 #include "config/config.h"
 #include "inventory/snapshot.h"
 
 namespace gpulet::partition {
 
-// One thing that the kubelet can allocate: a GPU, a MIG device, or one share of either.
+// A unit of allocation: a GPU, a MIG device, or a share of either.
 struct Device {
   DeviceId id;
   std::size_t gpu = 0;              // index into Snapshot::gpus
   std::optional<std::size_t> mig;   // index into that GPU's mig_devices
   std::optional<unsigned> replica;  // n of "<uuid>::<n>"
-  // What its holder may use of the GPU where MPS shares differ by rule; absent: the daemon's default limits.
+  // The share's limits if MPS shares differ by rule; absent: the daemon's default limits.
   std::optional<config::MpsShare> share;
   std::optional<int> numa_node;
   inventory::Health health;
 
-  bool shared() const { return mig.has_value() || replica.has_value(); }
+  bool is_shared() const { return mig.has_value() || replica.has_value(); }
   friend bool operator==(const Device&, const Device&) = default;
 };
 
@@ -32,15 +34,15 @@ struct Resource {
   config::SharingStrategy sharing = config::SharingStrategy::kNone;
   unsigned replicas = 1;  // shares of one device in this resource
   bool fail_requests_greater_than_one = false;
-  // With MPS: the control daemon that serves it, by the name of its folder below the MPS root
-  // ("nvidia.com/gpu"). Resources with the same one share it: one rule's shares of several sizes. Empty
-  // without MPS.
+  // With MPS: the name of the control daemon's directory below the MPS root ("nvidia.com/gpu"), which shares
+  // of several sizes of one rule have in common. Empty without MPS.
   std::string mps_daemon;
-  std::vector<Device> devices;  // by (GPU, MIG device, replica): stable over restarts and unrelated changes
+  std::vector<Device> devices;  // by (GPU, MIG device, replica); stable across restarts and unrelated changes
   friend bool operator==(const Resource&, const Resource&) = default;
 };
 
-// What could not be offered, for one event and one log line each: "GPU 3 (GPU-…) has MIG on and no instance".
+// The reason why a device is not offered, for an event and a log line: "GPU 3 (GPU-…) has MIG on and no
+// instance".
 struct Note {
   std::string message;
   friend bool operator==(const Note&, const Note&) = default;
@@ -52,21 +54,71 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// What the plan needs to know of the node beside its GPUs.
+// Facts of the node beside its GPUs.
 struct NodeFacts {
   std::map<std::string, std::string> labels;  // of the Node; empty outside a cluster
-  // GPUs that are offered nothing of for now, each with why in a few words ("is being cut up as
-  // all-balanced"): whoever changes a GPU puts it here first.
+  // GPUs that are not offered for now, with the reason ("is being partitioned as all-balanced"). Withdraw a
+  // GPU here before changing it.
   std::map<DeviceUuid, std::string> withdrawn;
 };
 
-// Each GPU follows the first of gpulet.partition's rules that selects it, or `flags` and `sharing` where none
-// does. Every readable device is in exactly one resource. What a strategy or a rule cannot take is left out
-// with a Note; the rest is offered (NVIDIA's plugin exits). A resource means one thing: a rule's devices
-// whose resource has other ones already, of GPUs that no rule selects or of an earlier rule, cut or shared in
-// another way, are left out with a Note. An unreadable GPU whose UUID is known stays in its resource as
-// unhealthy. A GPU whose rule wants MIG in another state than it is in is left out with a Note until it is so
-// (desired_mig.h). Source: facts/device-plugin 1.3–1.5.
-Plan plan(const inventory::Snapshot& snapshot, const config::Config& config, const NodeFacts& facts = {});
+// Each GPU follows the first rule of gpulet.partition that selects it, else `flags` and `sharing`. Every
+// offered device is in exactly one resource. Devices that do not fit their strategy or rule are left out with
+// a Note; the others are offered (NVIDIA's plugin exits). A resource has one meaning: devices of a rule whose
+// resource already has devices with another mode, from GPUs without a rule or an earlier rule, are left out
+// with a Note. An unreadable GPU with a known UUID stays in its resource as unhealthy. A GPU whose MIG state
+// differs from its rule is left out with a Note until it matches (desired_mig).
+Plan plan_resources(const inventory::Snapshot& snapshot, const config::Config& config,
+                    const NodeFacts& facts = {});
+
+// Names of resources. Source: k8s-device-plugin v0.20.0, api/config/v1/resources.go and internal/rm/rm.go.
+
+// Whether the whole `text` matches `pattern`, in which '*' stands for any text.
+// Cost: O(pattern × text).
+bool matches_pattern(std::string_view pattern, std::string_view text);
+
+// The name of the first pattern that matches the model; default nvidia.com/gpu.
+ResourceName gpu_resource_name(const inventory::Gpu& gpu, const config::Config& config);
+
+// The name of the first pattern that matches the profile. Otherwise: single: nvidia.com/gpu; mixed:
+// nvidia.com/mig-<profile> with '.' for '+'; nullopt for a part of a GPU instance ("1c.2g.20gb").
+// Precondition: the strategy is not none.
+std::optional<ResourceName> mig_resource_name(const inventory::MigDevice& device,
+                                              const config::Config& config, config::MigStrategy strategy);
+
+// Devices before sharing.
+
+// "GPU 3 (GPU-…)", "MIG device 3:1 (MIG-…)": for notes.
+std::string display_name(const inventory::Gpu& gpu);
+std::string display_name(const inventory::Gpu& gpu, const inventory::MigDevice& mig);
+
+// Whether the GPU was never read: its model and MIG state are unknown.
+bool is_unknown(const inventory::Gpu& gpu);
+
+Device make_gpu_device(const inventory::Snapshot& snapshot, std::size_t gpu);
+Device make_mig_device(const inventory::Snapshot& snapshot, std::size_t gpu, std::size_t mig);
+// The share "<uuid>::<n>" of the device.
+Device make_replica(const Device& device, unsigned n);
+
+// Sorts by (GPU, MIG device, replica).
+void sort_devices(std::vector<Device>& devices);
+
+// Time-slicing and MPS.
+
+// Devices by their unshared resource name, each list by (GPU, MIG device).
+using Unshared = std::map<ResourceName, std::vector<Device>>;
+
+// The most clients that one MPS daemon serves on a GPU: 48, or 16 below compute capability 7.5.
+// Source: k8s-device-plugin v0.20.0, cmd/mps-control-daemon/mps/device.go.
+unsigned max_mps_replicas(const inventory::Gpu& gpu);
+
+// On a MIG device: 48, scaled down to the size of its compute instance in sevenths of a GPU (a GPU with four
+// slices could serve more). Source: NVIDIA's MIG User Guide, "CUDA Concurrency".
+unsigned max_mps_replicas(const inventory::MigDevice& device);
+
+// Replaces shared devices by their replicas "<uuid>::<n>", in the resource of `rename`. The first entry of
+// config.sharing that selects a device applies. Devices that cannot be shared stay unshared, with a Note.
+std::vector<Resource> share_devices(const inventory::Snapshot& snapshot, const config::Config& config,
+                                    const Unshared& unshared, std::vector<Note>& notes);
 
 }  // namespace gpulet::partition

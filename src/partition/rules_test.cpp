@@ -2,9 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "config/load.h"
-#include "partition/desired_mig.h"
 #include "partition/resources.h"
-#include "partition/selection.h"
+#include "partition/rules.h"
 #include "partition/test_node.h"
 
 namespace gpulet::partition {
@@ -21,7 +20,7 @@ Config rules(const std::string& lines, const std::string& before = "") {
   sources.file_path = "x.yaml";
   sources.file_content = before + "gpulet:\n  partition:\n" + lines;
   auto loaded = config::load(sources);
-  EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().text());
+  EXPECT_TRUE(loaded) << (loaded ? "" : loaded.error().full_message());
   return loaded ? loaded->config : Config{};
 }
 
@@ -40,7 +39,7 @@ constexpr const char* kMixedRules =
     "  - {devices: [7], mig: {layout: all-balanced}}\n";
 
 TEST(Rules, OneNodeWithFourWays) {
-  const auto made = plan(eight(), rules(kMixedRules));
+  const auto made = plan_resources(eight(), rules(kMixedRules));
   EXPECT_EQ(summary(made),
             "gpu=4 gpu.mps-40=1 gpu.mps-60=1 gpu.shared=8 mig-1g.10gb=2 mig-2g.20gb=1 mig-3g.40gb=1");
   EXPECT_EQ(notes(made), Notes{});
@@ -64,14 +63,15 @@ TEST(Rules, OneNodeWithFourWays) {
 }
 
 TEST(Rules, WhatNoRuleSelectsFollowsTheRestOfTheFile) {
-  const auto made = plan(eight(), rules("  - {devices: [0], whole: {name: big}}\n",
-                                        "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: "
-                                        "[{name: gpu, replicas: 2, devices: [1]}]}}\n"));
+  const auto made =
+      plan_resources(eight(), rules("  - {devices: [0], whole: {name: big}}\n",
+                                    "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: "
+                                    "[{name: gpu, replicas: 2, devices: [1]}]}}\n"));
   EXPECT_EQ(summary(made), "big=1 gpu=7 mig-1g.10gb=2 mig-2g.20gb=1 mig-3g.40gb=1");
   EXPECT_EQ(ids(made, "gpu"), "GPU-1::0 GPU-1::1 GPU-2 GPU-3 GPU-4 GPU-5 GPU-6");
   // A rule for one GPU leaves strategy single to the others.
-  EXPECT_EQ(summary(plan(eight(),
-                         rules("  - {devices: [7], mig: {layout: a}}\n", "flags: {migStrategy: single}\n"))),
+  EXPECT_EQ(summary(plan_resources(
+                eight(), rules("  - {devices: [7], mig: {layout: a}}\n", "flags: {migStrategy: single}\n"))),
             "gpu=7 mig-1g.10gb=2 mig-2g.20gb=1 mig-3g.40gb=1");
 }
 
@@ -83,81 +83,83 @@ TEST(Rules, SelectByIndexUuidModelCountAndLabel) {
       "  - {devices: 3, whole: {name: b}}\n"
       "  - {devices: [3], whole: {name: c}}\n"
       "  - {whole: {name: d}}\n");
-  EXPECT_EQ(summary(plan(snapshot, config)), "b=3 c=1 d=1");
-  EXPECT_EQ(ids(plan(snapshot, config), "b"), "GPU-0 GPU-1 GPU-2");
-  EXPECT_EQ(summary(plan(snapshot, config, {.labels = {{"pool", "test"}}, .withdrawn = {}})), "b=3 c=1 d=1");
+  EXPECT_EQ(summary(plan_resources(snapshot, config)), "b=3 c=1 d=1");
+  EXPECT_EQ(ids(plan_resources(snapshot, config), "b"), "GPU-0 GPU-1 GPU-2");
+  EXPECT_EQ(summary(plan_resources(snapshot, config, {.labels = {{"pool", "test"}}, .withdrawn = {}})),
+            "b=3 c=1 d=1");
   const NodeFacts train{.labels = {{"pool", "train"}, {"zone", ""}}, .withdrawn = {}};
-  const auto made = plan(snapshot, config, train);
+  const auto made = plan_resources(snapshot, config, train);
   EXPECT_EQ(ids(made, "a"), "GPU-0");
   EXPECT_EQ(ids(made, "b"), "GPU-1 GPU-2 GPU-3");  // a count counts what is left
   EXPECT_EQ(ids(made, "d"), "GPU-4");
   config.gpulet.partition = {{.devices = config::GpuRefs{{0, 0, DeviceUuid("GPU-4")}},
                               .model = "*A100*",
                               .node_label = config::NodeLabel{"zone", std::nullopt},
-                              .how = config::Whole{ResourceName("nvidia.com/e")},
-                              .place = "x.yaml:3:5"}};
-  EXPECT_EQ(ids(plan(snapshot, config, train), "e"), "GPU-4");
-  EXPECT_EQ(ids(plan(snapshot, config), "e"), "");  // the label is not there
-  config.gpulet.partition[0].model = "*T4*";        // all conditions must hold
-  EXPECT_EQ(ids(plan(snapshot, config, train), "e"), "");
+                              .mode = config::Whole{ResourceName("nvidia.com/e")},
+                              .position = "x.yaml:3:5"}};
+  EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "GPU-4");
+  EXPECT_EQ(ids(plan_resources(snapshot, config), "e"), "");  // the label is not there
+  config.gpulet.partition[0].model = "*T4*";                  // all conditions must hold
+  EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "");
 }
 
 TEST(Rules, SayWhatTheNodeDoesNotHave) {
-  EXPECT_EQ(notes(plan(node({gpu(0), gpu(1)}), rules("  - {devices: [0-3, 9], whole: {}}\n"
-                                                     "  - {devices: 2, whole: {}}\n"))),
+  EXPECT_EQ(notes(plan_resources(node({gpu(0), gpu(1)}), rules("  - {devices: [0-3, 9], whole: {}}\n"
+                                                               "  - {devices: 2, whole: {}}\n"))),
             (Notes{"x.yaml:3:5: the node does not have all of GPUs 0-3", "x.yaml:3:5: the node has no GPU 9",
                    "x.yaml:4:5: 2 GPUs are wanted, and 0 are left that it applies to"}));
-  EXPECT_EQ(
-      notes(plan(node({}), rules("  - {devices: [GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], whole: {}}\n"))),
-      Notes{"x.yaml:3:5: the node has no GPU GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"});
+  EXPECT_EQ(notes(plan_resources(
+                node({}), rules("  - {devices: [GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], whole: {}}\n"))),
+            Notes{"x.yaml:3:5: the node has no GPU GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"});
 }
 
 TEST(Rules, MpsShares) {
   const auto one = node({gpu(0), gpu(1)});
-  const auto equal =
-      plan(one, rules("  - {devices: [0], mps: {replicas: 3, failRequestsGreaterThanOne: false}}\n"));
+  const auto equal = plan_resources(
+      one, rules("  - {devices: [0], mps: {replicas: 3, failRequestsGreaterThanOne: false}}\n"));
   EXPECT_EQ(summary(equal), "gpu=1 gpu.shared=3");
   const auto& shared = *find(equal, "gpu.shared");
   EXPECT_EQ(shared.mps_daemon, "nvidia.com/gpu.shared");
   EXPECT_EQ(shared.replicas, 3u);
   EXPECT_FALSE(shared.fail_requests_greater_than_one);
   EXPECT_FALSE(shared.devices[0].share);  // the daemon's defaults divide the GPU
-  const auto listed = plan(one, rules("  - {devices: [0], mps: {shares: [30, 30, 30], name: third}}\n"));
+  const auto listed =
+      plan_resources(one, rules("  - {devices: [0], mps: {shares: [30, 30, 30], name: third}}\n"));
   EXPECT_EQ(summary(listed), "gpu=1 third=3");
   EXPECT_EQ(find(listed, "third")->devices[2].share, (config::MpsShare{30, 30}));
   EXPECT_EQ(find(listed, "third")->mps_daemon, "nvidia.com/third");
-  const auto uneven =
-      plan(one, rules("  - mps: {shares: [50, 20, {memory: 20, threads: 90}, {memory: 10, name: tiny}]}\n"));
+  const auto uneven = plan_resources(
+      one, rules("  - mps: {shares: [50, 20, {memory: 20, threads: 90}, {memory: 10, name: tiny}]}\n"));
   EXPECT_EQ(summary(uneven), "gpu.mps-20=2 gpu.mps-20-90=2 gpu.mps-50=2 tiny=2");
   EXPECT_EQ(ids(uneven, "gpu.mps-20"), "GPU-0::1 GPU-1::1");
   EXPECT_EQ(ids(uneven, "tiny"), "GPU-0::3 GPU-1::3");
   EXPECT_EQ(find(uneven, "gpu.mps-20")->replicas, 1u);
   for (const auto& resource : uneven.resources) EXPECT_EQ(resource.mps_daemon, "nvidia.com/gpu.mps");
-  const auto named = plan(one, rules("  - mps: {shares: [60, 20, 20], name: part}\n"));
+  const auto named = plan_resources(one, rules("  - mps: {shares: [60, 20, 20], name: part}\n"));
   EXPECT_EQ(summary(named), "part-20=4 part-60=2");
   EXPECT_EQ(find(named, "part-20")->mps_daemon, "nvidia.com/part");
   EXPECT_EQ(find(named, "part-20")->replicas, 2u);
   auto old = gpu(0, "Tesla V100");
   old.compute_major = 7;
   EXPECT_EQ(
-      notes(plan(node({old}), rules("  - mps: {replicas: 17}\n"))),
+      notes(plan_resources(node({old}), rules("  - mps: {replicas: 17}\n"))),
       Notes{"x.yaml:3:5: GPU 0 (GPU-0): MPS serves at most 16 clients on it, not 17: it is not offered"});
 }
 
 TEST(Rules, ModelsNameWhatRulesMake) {
   const std::string names = "resources: {gpus: [{pattern: \"*T4*\", name: t4}]}\n";
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4")});
-  EXPECT_EQ(summary(plan(snapshot, rules("  - timeSlicing: {replicas: 2}\n", names))),
+  EXPECT_EQ(summary(plan_resources(snapshot, rules("  - timeSlicing: {replicas: 2}\n", names))),
             "gpu.shared=2 t4.shared=2");
-  EXPECT_EQ(summary(plan(snapshot, rules("  - mps: {shares: [60, 40]}\n", names))),
+  EXPECT_EQ(summary(plan_resources(snapshot, rules("  - mps: {shares: [60, 40]}\n", names))),
             "gpu.mps-40=1 gpu.mps-60=1 t4.mps-40=1 t4.mps-60=1");
-  EXPECT_EQ(summary(plan(snapshot, rules("  - whole: {}\n", names))), "gpu=1 t4=1");
-  EXPECT_EQ(summary(plan(snapshot, rules("  - whole: {name: any}\n", names))), "any=2");
+  EXPECT_EQ(summary(plan_resources(snapshot, rules("  - whole: {}\n", names))), "gpu=1 t4=1");
+  EXPECT_EQ(summary(plan_resources(snapshot, rules("  - whole: {name: any}\n", names))), "any=2");
 }
 
 TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
   const auto said = [](const Gpu& gpu, const std::string& rule) {
-    const auto made = plan(node({gpu}), rules("  - " + rule + "\n"));
+    const auto made = plan_resources(node({gpu}), rules("  - " + rule + "\n"));
     EXPECT_EQ(summary(made), "") << rule;
     EXPECT_EQ(made.notes.size(), 1u) << rule;
     return made.notes.empty() ? "" : made.notes[0].message;
@@ -174,7 +176,7 @@ TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
             "x.yaml:3:5: GPU 0 (GPU-0) has 2 x 1g.5gb, and its rule wants 3 x 1g.5gb: it is not offered");
   EXPECT_EQ(said(cut_as(0, {"3g.20gb", "1g.5gb"}), "mig: {layout: a, strategy: single}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has 1 x 1g.5gb, 1 x 3g.20gb, more than one profile for one resource "
-            "(strategy mixed without a name would do): it is not offered");
+            "(use strategy mixed without a name): it is not offered");
   EXPECT_EQ(said(cut(0, 2), "whole: {}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has MIG on, and its rule wants it whole: it is not offered");
   EXPECT_EQ(said(cut(0, 2), "timeSlicing: {replicas: 2}"),
@@ -188,9 +190,9 @@ TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
   // As wanted, it is offered; whoever changes it withdraws it, and only it.
   const auto both = node({cut(0, 3), cut(1, 3)});
   const auto config = rules("  - mig: {devices: {1g.5gb: 3}, strategy: single}\n");
-  EXPECT_EQ(summary(plan(both, config)), "gpu=6");
+  EXPECT_EQ(summary(plan_resources(both, config)), "gpu=6");
   const auto made =
-      plan(both, config, {.labels = {}, .withdrawn = {{DeviceUuid("GPU-1"), "is being cut up"}}});
+      plan_resources(both, config, {.labels = {}, .withdrawn = {{DeviceUuid("GPU-1"), "is being cut up"}}});
   EXPECT_EQ(ids(made, "gpu"), "MIG-0-0 MIG-0-1 MIG-0-2");
   EXPECT_EQ(notes(made), Notes{"GPU 1 (GPU-1) is being cut up: it is not offered"});
 }
@@ -199,18 +201,18 @@ TEST(Rules, ANameTakenInAnotherWayIsLeftToWhoHasIt) {
   const std::string names =
       "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that no check can tell
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4"), gpu(2)});
-  const auto made = plan(snapshot, rules("  - {devices: [1], timeSlicing: {replicas: 2}}\n"
-                                         "  - {devices: [2], timeSlicing: {replicas: 4}}\n",
-                                         names));
+  const auto made = plan_resources(snapshot, rules("  - {devices: [1], timeSlicing: {replicas: 2}}\n"
+                                                   "  - {devices: [2], timeSlicing: {replicas: 4}}\n",
+                                                   names));
   EXPECT_EQ(summary(made), "gpu=1 gpu.shared=2");
   EXPECT_EQ(notes(made),
             Notes{"x.yaml:5:5: GPU 2 (GPU-2): nvidia.com/gpu.shared is taken by devices cut or shared in "
                   "another way; set a name: it is not offered"});
   // GPUs that no rule selects have theirs first.
-  EXPECT_EQ(
-      ids(plan(node({gpu(0), cut(1, 2)}), rules("  - {devices: [1], mig: {layout: a, strategy: single}}\n")),
-          "gpu"),
-      "GPU-0");
+  EXPECT_EQ(ids(plan_resources(node({gpu(0), cut(1, 2)}),
+                               rules("  - {devices: [1], mig: {layout: a, strategy: single}}\n")),
+                "gpu"),
+            "GPU-0");
 }
 
 TEST(Rules, DesiredMig) {
@@ -231,10 +233,11 @@ TEST(Rules, DesiredMig) {
 }
 
 TEST(Rules, SharingByTheFileKnowsItsDaemon) {
-  const auto made = plan(node({gpu(0)}), sharing({replicated("gpu", 4, config::AllDevices{}, "gpu.shared")},
-                                                 config::SharingStrategy::kMps));
+  const auto made = plan_resources(
+      node({gpu(0)}),
+      sharing({replicated("gpu", 4, config::AllDevices{}, "gpu.shared")}, config::SharingStrategy::kMps));
   EXPECT_EQ(made.resources[0].mps_daemon, "nvidia.com/gpu.shared");
-  EXPECT_EQ(plan(node({gpu(0)}), sharing({replicated("gpu", 4)})).resources[0].mps_daemon, "");
+  EXPECT_EQ(plan_resources(node({gpu(0)}), sharing({replicated("gpu", 4)})).resources[0].mps_daemon, "");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Machines and configs for this room's tests, made by hand.
+// Machines and configs for tests, made by hand.
 #pragma once
 
 #include <optional>

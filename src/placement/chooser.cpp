@@ -5,10 +5,9 @@
 #include <set>
 #include <unordered_map>
 
-#include "placement/bounded.h"
-#include "placement/reason.h"
-#include "placement/shared.h"
-#include "placement/tables.h"
+#include "placement/bounded_solver.h"
+#include "placement/exact_solver.h"
+#include "placement/shared_solver.h"
 
 namespace gpulet::placement {
 
@@ -43,12 +42,12 @@ class TopologyChooser final : public Chooser {
     }
     if (whole.size() < devices_.size()) shared_.emplace(topology_, devices_);
     problem_ = make_problem(topology_, whole);
-    tables_ = Tables::build(problem_, Budget{});
+    tables_ = ExactSolver::build_tables(problem_, Budget{});
   }
 
-  Result<Choice> choose(std::span<const DeviceId> available, std::span<const DeviceId> required,
-                        std::size_t size) const override {
-    GPULET_TRY_ASSIGN(const Ask ask, check(available, required, size));
+  Result<Choice> choose_devices(std::span<const DeviceId> available, std::span<const DeviceId> required,
+                                std::size_t size) const override {
+    GPULET_TRY_ASSIGN(const Request ask, check_request(available, required, size));
     const bool any_shared = std::any_of(ask.available.begin(), ask.available.end(),
                                         [&](Position position) { return whole_at_[position] == kShared; });
     return any_shared ? choose_shared(ask) : choose_whole(ask);
@@ -73,8 +72,9 @@ class TopologyChooser final : public Chooser {
     return found;
   }
 
-  Result<Ask> check(std::span<const DeviceId> available, std::span<const DeviceId> required, std::size_t size) const {
-    Ask ask;
+  Result<Request> check_request(std::span<const DeviceId> available, std::span<const DeviceId> required,
+                                std::size_t size) const {
+    Request ask;
     ask.size = size;
     ask.policy = rules_.policy;
     if (size == 0) return fail(Code::kInvalidArgument, "0 devices asked for; ask for at least 1");
@@ -82,7 +82,8 @@ class TopologyChooser final : public Chooser {
     GPULET_TRY_ASSIGN(ask.required, positions(required, "required"));
     for (const Position position : ask.required) {
       if (!std::binary_search(ask.available.begin(), ask.available.end(), position)) {
-        return fail(Code::kInvalidArgument, "required device is not available: " + devices_[position].id.str());
+        return fail(Code::kInvalidArgument,
+                    "required device is not available: " + devices_[position].id.str());
       }
     }
     if (size > ask.available.size()) {
@@ -96,8 +97,8 @@ class TopologyChooser final : public Chooser {
     return ask;
   }
 
-  Choice choose_shared(const Ask& ask) const {
-    const Answer answer = shared_->choose(ask, rules_.shared);
+  Choice choose_shared(const Request& ask) const {
+    const Solution answer = shared_->choose_shares(ask, rules_.shared);
     Choice choice;
     choice.devices.reserve(answer.chosen.size());
     for (const Position position : answer.chosen) choice.devices.push_back(devices_[position].id);
@@ -107,11 +108,11 @@ class TopologyChooser final : public Chooser {
     return choice;
   }
 
-  Choice choose_whole(Ask ask) const {
+  Choice choose_whole(Request ask) const {
     for (Position& position : ask.available) position = whole_at_[position];
     for (Position& position : ask.required) position = whole_at_[position];
     Choice choice;
-    const Answer answer = solve(ask, choice.method);
+    const Solution answer = solve(ask, choice.method);
     std::vector<std::size_t> gpus;
     for (const Position whole : answer.chosen) {
       const Device& device = devices_[position_of_whole_[whole]];
@@ -120,32 +121,33 @@ class TopologyChooser final : public Chooser {
     }
     choice.score = answer.score;
     choice.partition_score = answer.partition_score;
-    choice.reason = explain(topology_, gpus, ask, answer, choice.method);
+    choice.reason = explain_choice(topology_, gpus, ask, answer, choice.method);
     return choice;
   }
 
-  Answer solve(const Ask& ask, Method& method) const {
-    const auto exact = [](const Tables& tables) {
+  Solution solve(const Request& ask, Method& method) const {
+    const auto exact = [](const ExactSolver& tables) {
       return tables.has_twins() ? Method::kExactByClasses : Method::kExact;
     };
     if (tables_) {
       method = exact(*tables_);
-      return tables_->best(ask);
+      return tables_->best_set(ask);
     }
     // The available ones alone may be few, or alike enough, for tables of their own.
-    if (const auto tables = Tables::build(restrict_to(problem_, ask.available), kRequestBudget, ask.size)) {
+    if (const auto tables =
+            ExactSolver::build_tables(restrict_to(problem_, ask.available), kRequestBudget, ask.size)) {
       method = exact(*tables);
-      Answer answer = tables->best(renumbered(ask));
+      Solution answer = tables->best_set(renumbered(ask));
       for (Position& position : answer.chosen) position = ask.available[position];
       return answer;
     }
     method = Method::kBounded;
-    return choose_bounded(problem_, ask);
+    return solve_bounded(problem_, ask);
   }
 
   // The same request with positions counted among the available ones.
-  static Ask renumbered(const Ask& ask) {
-    Ask within = ask;
+  static Request renumbered(const Request& ask) {
+    Request within = ask;
     for (Position& position : within.required) {
       const auto at = std::lower_bound(ask.available.begin(), ask.available.end(), position);
       position = static_cast<Position>(at - ask.available.begin());
@@ -158,27 +160,31 @@ class TopologyChooser final : public Chooser {
   std::vector<Device> devices_;
   Rules rules_;
   std::unordered_map<std::string_view, Position> position_;  // into devices_' own strings
-  std::vector<Position> whole_at_;           // by position: among the whole GPUs, or kShared
+  std::vector<Position> whole_at_;                           // by position: among the whole GPUs, or kShared
   std::vector<Position> position_of_whole_;
-  Problem problem_;                          // of the whole GPUs
-  std::optional<Tables> tables_;
-  std::optional<SharedGpus> shared_;         // of all devices, when any is shared
+  Problem problem_;  // of the whole GPUs
+  std::optional<ExactSolver> tables_;
+  std::optional<SharedSolver> shared_;  // of all devices, when any is shared
 };
 
 }  // namespace
 
-std::string_view name(Method method) {
+std::string_view method_name(Method method) {
   switch (method) {
-    case Method::kExact: return "exact";
-    case Method::kExactByClasses: return "exact by classes";
-    case Method::kBounded: return "bounded";
-    case Method::kShared: return "shared";
+    case Method::kExact:
+      return "exact";
+    case Method::kExactByClasses:
+      return "exact by classes";
+    case Method::kBounded:
+      return "bounded";
+    case Method::kShared:
+      return "shared";
   }
   return "unknown";
 }
 
-std::shared_ptr<const Chooser> Chooser::make(const topology::Topology& topology, std::vector<Device> devices,
-                                             Rules rules) {
+std::shared_ptr<const Chooser> Chooser::build_chooser(const topology::Topology& topology,
+                                                      std::vector<Device> devices, Rules rules) {
   return std::make_shared<const TopologyChooser>(topology, std::move(devices), rules);
 }
 

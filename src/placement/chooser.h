@@ -1,14 +1,15 @@
-// Choosing devices: which `size` of the devices that the kubelet has left a container should get. Pure.
+// Chooses which `size` of the kubelet's available devices a container gets. Pure.
 //
-// A Chooser is made once for one resource on one topology (off the request's path) and then answers from its tables.
-// The objective, in the order in which it decides:
-//   best-effort  the greatest total score of a partition of the available devices into sets of `size`, then the best
-//                set of such a partition that holds the required ones; ties by the best sets left for 8, 4 and 2,
-//                then fewest NUMA nodes, then lowest index. One device counts too: the one whose loss costs least.
-//   tightest     the set's own score first, then what it leaves.
-// Shared devices (several per GPU) are counted per GPU: distributed takes the least used GPUs first, packed the most.
-// A request whose available devices include a shared one is decided that way, as in NVIDIA's plugin.
-// docs/placement.md says it at length, with the proofs and costs.
+// A Chooser is built once per resource and topology, before any request, and answers from its tables. The
+// objectives, in order of precedence:
+//   best-effort: the greatest total score of a partition of the available devices into sets of `size`, then
+//   the
+//     best set of such a partition that holds the required ones; ties by the best sets left for 8, 4 and 2,
+//     then fewest NUMA nodes, then lowest index. Applies to one device too: the one whose loss costs least.
+//   tightest: the set's own score, then what it leaves.
+// If any available device is shared (several per GPU), usage per GPU decides, as in NVIDIA's plugin:
+// distributed takes the least used GPUs first, packed the most used. docs/placement.md has the details,
+// proofs and costs.
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "base/strong.h"
+#include "base/types.h"
 #include "topology/topology.h"
 
 namespace gpulet::placement {
@@ -28,13 +29,14 @@ namespace gpulet::placement {
 enum class Policy { kBestEffort, kTightest };
 enum class SharedPolicy { kDistributed, kPacked };
 
-// One device as placement sees it. `gpu` is its index in the Topology.
+// A device; `gpu` is its index in the Topology.
 struct Device {
   DeviceId id;
   std::size_t gpu = 0;
-  // Whether other devices share this GPU (a replica or a MIG device): then usage counts, and links only break ties.
+  // Whether other devices share this GPU (a replica or a MIG device): then usage decides, and links only
+  // break ties.
   bool shared = false;
-  // Where a MIG device begins on its GPU, in memory slices; 0 for any other.
+  // The first memory slice of a MIG device; else 0.
   unsigned memory_slice = 0;
 };
 
@@ -43,33 +45,33 @@ struct Rules {
   SharedPolicy shared = SharedPolicy::kDistributed;
 };
 
-// Which algorithm answered: for the log, `gpulet place` and tests.
+// The algorithm that answered, for the log, `gpulet place` and tests.
 enum class Method { kExact, kExactByClasses, kBounded, kShared };
-std::string_view name(Method method);
+std::string_view method_name(Method method);
 
 struct Choice {
-  std::vector<DeviceId> devices;  // exactly `size`, in the resource's own order
-  std::int64_t score = 0;         // sum of topology::score over the pairs of the set
-  std::int64_t partition_score = 0;  // best-effort: the objective's total, the set's own included; else 0
+  std::vector<DeviceId> devices;     // exactly `size`, in the resource's order
+  std::int64_t score = 0;            // sum of topology::score over the pairs of the set
+  std::int64_t partition_score = 0;  // best-effort: the total of the partition, including the set; else 0
   Method method = Method::kExact;
-  std::string reason;             // one line for a person: "2 GPUs linked by NV18; leaves sets of 4 and 2 whole"
+  std::string reason;  // one line for a person: "2 GPUs linked by NV18; leaves sets of 4 and 2 whole"
 };
 
 class Chooser {
  public:
-  // `devices` in the resource's order, ids unique. Any thread; the result is immutable and may be shared by threads.
-  // Cost: see docs/placement.md; ≤ 50 ms and 2 MiB for 16 GPUs without twins, ≤ 30 µs for any 8; never above 6 MiB.
-  static std::shared_ptr<const Chooser> make(const topology::Topology& topology, std::vector<Device> devices,
-                                             Rules rules);
+  // `devices` are in the resource's order, with unique ids. Any thread; the result is immutable and
+  // thread-safe. Cost: see docs/placement.md; ≤ 50 ms and 2 MiB for 16 GPUs without twins, ≤ 30 µs for any 8;
+  // never above 6 MiB.
+  static std::shared_ptr<const Chooser> build_chooser(const topology::Topology& topology,
+                                                      std::vector<Device> devices, Rules rules);
   virtual ~Chooser() = default;
 
-  // Chooses `size` of `available` that include all of `required`.
-  // Errors: kInvalidArgument, naming what is wrong: size 0, size above the number available, an unknown or doubled
-  // id, a required id outside available, more required than size.
-  // Cost: ≤ 1 ms for 16 GPUs; beyond, exact where enough GPUs are alike or few are available, else a good answer in
-  // ≤ 1 ms (Method::kBounded).
-  virtual Result<Choice> choose(std::span<const DeviceId> available, std::span<const DeviceId> required,
-                                std::size_t size) const = 0;
+  // Chooses `size` of `available`, including all of `required`. Errors: kInvalidArgument for size 0, size
+  // above the number available, an unknown or duplicate id, a required id outside available, more required
+  // than size. Cost: ≤ 1 ms for 16 GPUs; beyond that exact if enough GPUs are alike or few are available,
+  // else bounded in ≤ 1 ms (Method::kBounded).
+  virtual Result<Choice> choose_devices(std::span<const DeviceId> available,
+                                        std::span<const DeviceId> required, std::size_t size) const = 0;
 };
 
 }  // namespace gpulet::placement

@@ -19,7 +19,7 @@ class Machine {
   explicit Machine(topology::Topology topology, Rules rules = {})
       : topology_(std::move(topology)),
         devices_(machines::devices(topology_.size)),
-        chooser_(Chooser::make(topology_, devices_, rules)) {}
+        chooser_(Chooser::build_chooser(topology_, devices_, rules)) {}
 
   std::vector<DeviceId> named(const std::vector<std::size_t>& gpus) const {
     std::vector<DeviceId> names;
@@ -29,13 +29,13 @@ class Machine {
 
   Choice choose(const std::vector<std::size_t>& available, const std::vector<std::size_t>& required,
                 std::size_t size) const {
-    Result<Choice> choice = chooser_->choose(named(available), named(required), size);
-    EXPECT_TRUE(choice.has_value()) << choice.error().text();
+    Result<Choice> choice = chooser_->choose_devices(named(available), named(required), size);
+    EXPECT_TRUE(choice.has_value()) << choice.error().full_message();
     return choice ? *choice : Choice{};
   }
 
-  std::vector<std::size_t> gpus(const std::vector<std::size_t>& available, const std::vector<std::size_t>& required,
-                                std::size_t size) const {
+  std::vector<std::size_t> gpus(const std::vector<std::size_t>& available,
+                                const std::vector<std::size_t>& required, std::size_t size) const {
     std::vector<std::size_t> list;
     for (const DeviceId& id : choose(available, required, size).devices) {
       for (const Device& device : devices_) {
@@ -47,10 +47,10 @@ class Machine {
 
   std::string error(const std::vector<DeviceId>& available, const std::vector<DeviceId>& required,
                     std::size_t size) const {
-    const Result<Choice> choice = chooser_->choose(available, required, size);
+    const Result<Choice> choice = chooser_->choose_devices(available, required, size);
     if (choice) return "no error";
     EXPECT_EQ(choice.error().code(), Code::kInvalidArgument);
-    return choice.error().text();
+    return choice.error().full_message();
   }
 
   const topology::Topology& topology() const { return topology_; }
@@ -71,7 +71,7 @@ TEST(Chooser, CubeMeshGivesDoubleLinkedPairsAndQuads) {
   const Machine dgx1(machines::dgx1());
   const std::vector<std::size_t> pair = dgx1.gpus(first(8), {}, 2);
   ASSERT_EQ(pair.size(), 2u);
-  EXPECT_EQ(dgx1.topology().between(pair[0], pair[1]).nvlinks(), 2u);
+  EXPECT_EQ(dgx1.topology().pair_between(pair[0], pair[1]).nvlinks(), 2u);
   EXPECT_THAT(dgx1.gpus(first(8), {}, 4), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(dgx1.gpus({4, 5, 6, 7, 1, 0}, {}, 4), ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(dgx1.gpus({0, 1, 2, 3, 4, 5, 6, 7}, {5}, 4), ElementsAre(4, 5, 6, 7));
@@ -97,9 +97,10 @@ TEST(Chooser, TwoOfASwitchedNodeStayOnOneNumaNode) {
   EXPECT_EQ(choice.score, 1820);  // 18 links and NODE
   EXPECT_EQ(choice.partition_score, 4 * 1820);
   EXPECT_EQ(choice.method, Method::kExactByClasses);
-  EXPECT_EQ(choice.reason,
-            "GPUs 0 and 1, linked by NV18, on NUMA node 0; in the best split of the 8 available into sets of 2, "
-            "total 7280");
+  EXPECT_EQ(
+      choice.reason,
+      "GPUs 0 and 1, linked by NV18, on NUMA node 0; in the best split of the 8 available into sets of 2, "
+      "total 7280");
 }
 
 TEST(Chooser, EightOfSixteenKeepsTheOtherBoardWhole) {
@@ -176,9 +177,9 @@ TEST(Chooser, RequiredOnesAreAlwaysInIt) {
 }
 
 TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
-  const auto chooser = Chooser::make(machines::blank(0), machines::devices(3), {});
+  const auto chooser = Chooser::build_chooser(machines::blank(0), machines::devices(3), {});
   const std::vector<DeviceId> all = machines::ids(machines::devices(3));
-  const Result<Choice> choice = chooser->choose(all, {}, 2);
+  const Result<Choice> choice = chooser->choose_devices(all, {}, 2);
   ASSERT_TRUE(choice.has_value());
   EXPECT_THAT(choice->devices, ElementsAre(all[0], all[1]));
   EXPECT_EQ(choice->score, 0);
@@ -187,8 +188,8 @@ TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
 }
 
 TEST(Chooser, NoDevicesAtAll) {
-  const auto chooser = Chooser::make(machines::blank(0), {}, {});
-  EXPECT_EQ(chooser->choose({}, {}, 1).error().text(), "1 devices asked for, 0 available");
+  const auto chooser = Chooser::build_chooser(machines::blank(0), {}, {});
+  EXPECT_EQ(chooser->choose_devices({}, {}, 1).error().full_message(), "1 devices asked for, 0 available");
 }
 
 // 24 GPUs that are all different: all of them are too many for tables, ten of them are not.
@@ -221,7 +222,7 @@ TEST(Chooser, BoundedFindsPlantedQuads) {
   topology::Topology topology = machines::random(32, 6, random);
   for (std::size_t a = 0; a < 32; ++a) {
     for (std::size_t b = 0; b < a; ++b) {
-      topology::Pair pair = topology.between(a, b);
+      topology::Pair pair = topology.pair_between(a, b);
       if (a % 8 == b % 8) pair.direct_nvlinks = 4;
       machines::set_pair(topology, a, b, pair);
     }
@@ -233,10 +234,10 @@ TEST(Chooser, BoundedFindsPlantedQuads) {
 }
 
 TEST(Chooser, MethodsHaveNames) {
-  EXPECT_EQ(name(Method::kExact), "exact");
-  EXPECT_EQ(name(Method::kExactByClasses), "exact by classes");
-  EXPECT_EQ(name(Method::kBounded), "bounded");
-  EXPECT_EQ(name(Method::kShared), "shared");
+  EXPECT_EQ(method_name(Method::kExact), "exact");
+  EXPECT_EQ(method_name(Method::kExactByClasses), "exact by classes");
+  EXPECT_EQ(method_name(Method::kBounded), "bounded");
+  EXPECT_EQ(method_name(Method::kShared), "shared");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What one GetPreferredAllocation costs in here, by size, and what a chooser costs to make. Bars: 0.3 ms for 8 GPUs,
-// 1 ms for 16 at the worst size, 50 ms to make (docs/placement.md has the figures).
+// What one GetPreferredAllocation costs in here, by size, and what a chooser costs to make. Bars: 0.3 ms for
+// 8 GPUs, 1 ms for 16 at the worst size, 50 ms to make (docs/placement.md has the figures).
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -24,30 +24,40 @@ enum Machine : std::int64_t {
 topology::Topology topology_of(std::int64_t machine) {
   std::mt19937 random(1);
   switch (machine) {
-    case kDirect8: return machines::dgx1();
-    case kSwitched8: return machines::nvswitch(8, 18);
-    case kPcie8: return machines::pcie(8, 4, true);
-    case kDirect16: return machines::direct16();
-    case kSwitched16: return machines::nvswitch(16, 18);
-    case kDgx2: return machines::nvswitch(16, 6, true);
-    case kSwitched64: return machines::nvswitch(64, 18);
-    default: return machines::random(64, 400, random);
+    case kDirect8:
+      return machines::dgx1();
+    case kSwitched8:
+      return machines::nvswitch(8, 18);
+    case kPcie8:
+      return machines::pcie(8, 4, true);
+    case kDirect16:
+      return machines::direct16();
+    case kSwitched16:
+      return machines::nvswitch(16, 18);
+    case kDgx2:
+      return machines::nvswitch(16, 6, true);
+    case kSwitched64:
+      return machines::nvswitch(64, 18);
+    default:
+      return machines::random(64, 400, random);
   }
 }
 
 const char* label_of(std::int64_t machine) {
-  constexpr const char* kLabels[] = {"8 direct",    "8 NVSwitch",           "8 PCIe",      "16 direct",
-                                     "16 NVSwitch", "16 NVSwitch in pairs", "64 NVSwitch", "64 all different"};
+  constexpr const char* kLabels[] = {"8 direct",    "8 NVSwitch",      "8 PCIe",
+                                     "16 direct",   "16 NVSwitch",     "16 NVSwitch in pairs",
+                                     "64 NVSwitch", "64 all different"};
   return kLabels[machine];
 }
 
 void choose(benchmark::State& state, Policy policy) {
   const topology::Topology topology = topology_of(state.range(0));
   const std::vector<Device> devices = machines::devices(topology.size);
-  const auto chooser = Chooser::make(topology, devices, {policy, SharedPolicy::kDistributed});
+  const auto chooser = Chooser::build_chooser(topology, devices, {policy, SharedPolicy::kDistributed});
   const std::vector<DeviceId> available = machines::ids(devices);
   for ([[maybe_unused]] const auto step : state) {
-    benchmark::DoNotOptimize(chooser->choose(available, {}, static_cast<std::size_t>(state.range(1))));
+    benchmark::DoNotOptimize(
+        chooser->choose_devices(available, {}, static_cast<std::size_t>(state.range(1))));
   }
   state.SetLabel(label_of(state.range(0)));
 }
@@ -67,28 +77,30 @@ void every_size(benchmark::internal::Benchmark* bench) {
 BENCHMARK(best_effort)->Apply(every_size);
 BENCHMARK(tightest)->Apply(every_size);
 
-// `range(0)` available of twice as many that are all different: tables made inside the request while they fit.
+// `range(0)` available of twice as many that are all different: tables made inside the request while they
+// fit.
 void partly(benchmark::State& state) {
   std::mt19937 random(1);
   const auto count = static_cast<std::size_t>(state.range(0));
   const std::vector<Device> devices = machines::devices(2 * count);
-  const auto chooser = Chooser::make(machines::random(2 * count, 400, random), devices, {});
+  const auto chooser = Chooser::build_chooser(machines::random(2 * count, 400, random), devices, {});
   std::vector<DeviceId> available = machines::ids(devices);
   available.resize(count);
   Method method = Method::kShared;
   for ([[maybe_unused]] const auto step : state) {
-    const auto choice = chooser->choose(available, {}, static_cast<std::size_t>(state.range(1)));
+    const auto choice = chooser->choose_devices(available, {}, static_cast<std::size_t>(state.range(1)));
     method = choice->method;
     benchmark::DoNotOptimize(choice);
   }
-  state.SetLabel(std::string(name(method)));
+  state.SetLabel(std::string(method_name(method)));
 }
 BENCHMARK(partly)->ArgsProduct({{10, 11, 12, 13, 64}, {2, 3, 4, 5, 6}})->Unit(benchmark::kMicrosecond);
 
 void make(benchmark::State& state) {
   const topology::Topology topology = topology_of(state.range(0));
   const std::vector<Device> devices = machines::devices(topology.size);
-  for ([[maybe_unused]] const auto step : state) benchmark::DoNotOptimize(Chooser::make(topology, devices, {}));
+  for ([[maybe_unused]] const auto step : state)
+    benchmark::DoNotOptimize(Chooser::build_chooser(topology, devices, {}));
   state.SetLabel(label_of(state.range(0)));
 }
 BENCHMARK(make)->DenseRange(kDirect8, kAllDifferent64)->Unit(benchmark::kMicrosecond);
@@ -98,10 +110,11 @@ void shares(benchmark::State& state) {
   const auto total = static_cast<std::size_t>(state.range(0));
   const std::size_t gpus = total > 1024 ? 16 : 8;
   const std::vector<Device> devices = machines::devices(gpus, total / gpus);
-  const auto chooser = Chooser::make(machines::nvswitch(gpus, 18), devices, {});
+  const auto chooser = Chooser::build_chooser(machines::nvswitch(gpus, 18), devices, {});
   const std::vector<DeviceId> available = machines::ids(devices);
   for ([[maybe_unused]] const auto step : state) {
-    benchmark::DoNotOptimize(chooser->choose(available, {}, static_cast<std::size_t>(state.range(1))));
+    benchmark::DoNotOptimize(
+        chooser->choose_devices(available, {}, static_cast<std::size_t>(state.range(1))));
   }
 }
 BENCHMARK(shares)

@@ -1,4 +1,4 @@
-// Machines for this room's tests and benchmarks: topologies as values, with the links of real boards.
+// Machines for tests and benchmarks: topologies as values, with the links of real boards.
 #pragma once
 
 #include <algorithm>
@@ -50,17 +50,19 @@ inline Topology nvswitch(std::size_t gpus, unsigned links, bool switches = false
   return topology;
 }
 
-// The hybrid cube mesh of DGX-1 (V100). Source: NVIDIA DGX-1 system architecture white paper; nvidia-smi topo -m.
+// The hybrid cube mesh of DGX-1 (V100). Source: NVIDIA DGX-1 system architecture white paper; nvidia-smi topo
+// -m.
 inline Topology dgx1() {
   Topology topology = pcie(8, 4, true);
   struct Link {
     std::size_t a, b;
     unsigned count;
   };
-  constexpr Link kLinks[] = {{0, 1, 1}, {0, 2, 1}, {0, 3, 2}, {0, 4, 2}, {1, 2, 2}, {1, 3, 1}, {1, 5, 2}, {2, 3, 2},
-                             {2, 6, 1}, {3, 7, 1}, {4, 5, 1}, {4, 6, 1}, {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2}};
+  constexpr Link kLinks[] = {{0, 1, 1}, {0, 2, 1}, {0, 3, 2}, {0, 4, 2}, {1, 2, 2}, {1, 3, 1},
+                             {1, 5, 2}, {2, 3, 2}, {2, 6, 1}, {3, 7, 1}, {4, 5, 1}, {4, 6, 1},
+                             {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2}};
   for (const Link& link : kLinks) {
-    Pair pair = topology.between(link.a, link.b);
+    Pair pair = topology.pair_between(link.a, link.b);
     pair.direct_nvlinks = link.count;
     set_pair(topology, link.a, link.b, pair);
   }
@@ -73,8 +75,8 @@ inline Topology direct16() {
   const Topology board = dgx1();
   for (std::size_t a = 0; a < 16; ++a) {
     for (std::size_t b = 0; b < a; ++b) {
-      Pair pair = topology.between(a, b);
-      if (a / 8 == b / 8) pair.direct_nvlinks = board.between(a % 8, b % 8).direct_nvlinks;
+      Pair pair = topology.pair_between(a, b);
+      if (a / 8 == b / 8) pair.direct_nvlinks = board.pair_between(a % 8, b % 8).direct_nvlinks;
       if (a == b + 8) pair.direct_nvlinks = 1 + static_cast<unsigned>(b % 2);
       set_pair(topology, a, b, pair);
     }
@@ -104,7 +106,7 @@ inline Topology shuffled(const Topology& from, std::mt19937& random) {
   Topology topology = blank(from.size);
   for (std::size_t a = 0; a < from.size; ++a) {
     topology.numa_nodes[a] = from.numa_nodes[order[a]];
-    for (std::size_t b = 0; b < a; ++b) set_pair(topology, a, b, from.between(order[a], order[b]));
+    for (std::size_t b = 0; b < a; ++b) set_pair(topology, a, b, from.pair_between(order[a], order[b]));
   }
   return topology;
 }

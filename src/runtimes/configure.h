@@ -1,6 +1,8 @@
-// `gpulet runtime configure` and `check`: one engine set up, all engines looked at.
+// Implements `gpulet runtime configure` (set up one engine) and `check` (inspect all engines).
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,42 +11,65 @@
 
 namespace gpulet::runtimes {
 
-struct Request {
+struct ConfigureRequest {
   Engine engine = Engine::kContainerd;
   bool remove = false;
   bool dry_run = false;
-  std::string config{};   // empty: the engine's usual file
-  std::string drop_in{};  // empty: the usual place
+  std::string config{};   // empty: the engine's default file
+  std::string drop_in{};  // empty: the default path
 };
 
-struct Outcome {
-  std::vector<Change> changes;     // made, or with dry_run to be made
-  std::optional<Version> version;  // of the engine, where it could be asked
-  std::string say;                 // about it, may be empty
-  bool restart_needed = false;     // the engine reads its settings at its start, and they changed
+struct ConfigureOutcome {
+  std::vector<Change> changes;           // applied, or planned with dry_run
+  std::optional<EngineVersion> version;  // of the engine, if known
+  std::string message;                   // for the user, may be empty
+  bool restart_needed = false;           // settings changed that the engine reads only at start
 };
 
-// Errors: as of the engine's own functions (containerd.h, layered.h, docker.h) and of Host::apply; nothing is
-// changed then.
-Result<Outcome> configure(const Host& host, const Request& request);
+// Errors: those of the engine's own functions (containerd.h, layered_config.h, docker.h) and of
+// Host::apply_changes; then nothing is changed.
+Result<ConfigureOutcome> configure_engine(const Host& host, const ConfigureRequest& request);
 
 struct EngineReport {
   Engine engine;
-  std::string
-      distribution{};  // "k3s", of an engine that comes with one (distributions.h); empty: the node's own
+  std::string distribution{};          // "k3s" for an engine of a distribution; empty: the node's own
   std::optional<std::string> program;  // paths as the host sees them
   std::string config;
   bool has_config = false;
-  std::string endpoint{};             // where it listens when it runs
-  std::optional<std::string> socket;  // that, if it is there
-  std::optional<Version> version;
-  std::vector<std::string> files{};  // of its settings, that were read
-  std::vector<Finding> findings;  // one with what = "config" for a file that cannot be understood
-  bool fit() const;
+  std::string endpoint{};             // its usual socket
+  std::optional<std::string> socket;  // the same, if it exists
+  std::optional<EngineVersion> version;
+  std::vector<std::string> files{};  // settings files that were read
+  std::vector<Finding> findings;     // with subject "config" for a file that cannot be parsed
+  bool is_ready() const;
 };
 
-// The engines that have their program, their main file or their socket on the host, in the order of kEngines;
-// then those of distributions.
-std::vector<EngineReport> check(const Host& host);
+// Returns the engines whose program, main file or socket exists on the host, in the order of kEngines, then
+// those of distributions.
+std::vector<EngineReport> check_engines(const Host& host);
+
+// Finds the container engine that a host's kubelet uses, by the kubelet's command line or the files that it
+// is started with.
+//
+// Sources: kubelet --container-runtime-endpoint and KubeletConfiguration v1beta1 containerRuntimeEndpoint;
+// kubeadm (kubeadm-flags.env, instance-config.yaml); k3s and RKE2 "container-runtime-endpoint", k3s --docker;
+// MicroK8s args/kubelet.
+
+using CommandLine = std::vector<std::string>;  // argv
+
+// Returns whether a process with this command line is or contains a kubelet: kubelet, k3s server, k3s agent,
+// kubelite.
+bool is_kubelet(const CommandLine& command);
+
+struct KubeletEndpoint {
+  std::string socket;   // a path on the host: "/run/containerd/containerd.sock"
+  std::string source;   // "the command line of kubelet", or the file
+  std::string program;  // argv[0] of the kubelet; empty if no process is visible
+};
+
+// `kubelets` are the command lines of the host's kubelet processes; the first with an endpoint counts. If
+// none is visible, a file counts only if its socket exists, because it may belong to a former installation.
+// nullopt: unknown.
+std::optional<KubeletEndpoint> find_kubelet_endpoint(const Host& host, std::span<const CommandLine> kubelets);
 
 }  // namespace gpulet::runtimes

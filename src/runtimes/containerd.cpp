@@ -1,49 +1,183 @@
 #include "runtimes/containerd.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <filesystem>
 #include <set>
 
 #include "base/text.h"
-#include "runtimes/imports.h"
-#include "runtimes/ours.h"
+#include "runtimes/engine.h"
 #include "runtimes/toml.h"
 
-namespace gpulet::runtimes::containerd {
+namespace gpulet::runtimes {
 namespace {
 
 using toml::Kind;
 
+constexpr std::string_view kOurLine = "  # by `gpulet runtime configure`";
+
+const toml::Entry* imports_entry(const toml::Document& document) { return document.find({"imports"}); }
+
+// Turns "a/./b//c" into "a/b/c"; ".." removes the directory before it.
+std::string clean_path(const std::string& path) {
+  std::string result = std::filesystem::path(path).lexically_normal();
+  if (result.size() > 1 && result.ends_with('/')) result.pop_back();
+  return result;
+}
+
+bool is_all_blank(std::string_view text) { return text::trim(text).empty(); }
+
+// Returns whether the text is a comma with whitespace only.
+bool is_separator(std::string_view text) {
+  const auto comma = text.find(',');
+  return comma != std::string_view::npos && is_all_blank(text.substr(0, comma)) &&
+         is_all_blank(text.substr(comma + 1));
+}
+
+// Returns the comma that ends the item before `at`, after whitespace and comments; npos for the last item.
+std::size_t following_comma(std::string_view text, std::size_t at) {
+  for (;;) {
+    at = text.find_first_not_of(" \t\r\n", at);
+    if (at == std::string_view::npos || text[at] != '#') break;
+    at = toml::line_end(text, at);
+  }
+  return at != std::string_view::npos && text[at] == ',' ? at : std::string_view::npos;
+}
+
+// Returns the separator before a new item, on a line of its own if the last item has one.
+std::string separator(std::string_view text, const toml::Value& last, std::size_t list_end) {
+  const std::size_t begin = toml::line_begin(text, last.begin);
+  std::string_view rest =
+      text.substr(last.end, std::min(toml::line_end(text, last.end), list_end) - last.end);
+  if (rest.starts_with(',')) rest.remove_prefix(1);
+  if (!is_all_blank(text.substr(begin, last.begin - begin)) || begin == 0) return ", ";
+  if (!is_all_blank(rest) || rest.find('\n') == std::string_view::npos) return ", ";
+  const std::string newline = rest.ends_with("\r\n") ? "\r\n" : "\n";
+  return "," + newline + std::string(text.substr(begin, last.begin - begin));
+}
+
+}  // namespace
+
+std::string import_pattern(const std::string& drop_in) {
+  constexpr std::string_view kEnding = ".toml";
+  if (!drop_in.ends_with(kEnding)) return drop_in + "*";
+  return drop_in.substr(0, drop_in.size() - kEnding.size()) + "*" + std::string(kEnding);
+}
+
+Result<std::vector<std::string>> read_imports(const toml::Document& document, const std::string& path) {
+  std::vector<std::string> result;
+  const auto* entry = imports_entry(document);
+  if (entry == nullptr) return result;
+  const std::string about = path + ":" + std::to_string(entry->line);
+  if (entry->value.kind != Kind::kArray) {
+    return fail(Code::kInvalidArgument, "imports is not a list of paths", about);
+  }
+  for (const auto& item : entry->value.items) {
+    if (item.kind != Kind::kString || item.text.empty()) {
+      return fail(Code::kInvalidArgument, "imports has an item that is not a path", about);
+    }
+    result.push_back(
+        clean_path(item.text[0] == '/' ? item.text : path.substr(0, path.rfind('/') + 1) + item.text));
+  }
+  return result;
+}
+
+bool import_matches(const std::string& import, const std::string& path) {
+  if (import.find('*') == std::string::npos) return import == path;
+  return ::fnmatch(import.c_str(), path.c_str(), FNM_PATHNAME) == 0;
+}
+
+std::string with_import(const std::string& text, const toml::Document& document, const std::string& pattern) {
+  std::string result = text;
+  if (const auto* entry = imports_entry(document)) {
+    const toml::Value& list = entry->value;
+    if (list.items.empty()) return result.insert(list.begin + 1, toml::quote_toml(pattern));
+    const toml::Value& last = list.items.back();
+    return result.insert(last.end, separator(text, last, list.end) + toml::quote_toml(pattern));
+  }
+  const std::string newline = text.find("\r\n") == std::string::npos ? "\n" : "\r\n";
+  const std::string line = "imports = [" + toml::quote_toml(pattern) + "]" + std::string(kOurLine) + newline;
+  std::size_t at = 0;
+  if (const auto* version = document.find({"version"})) {
+    at = toml::line_end(text, version->value.end);
+    if (text[at - 1] != '\n') at = toml::line_begin(text, version->begin);
+  }
+  return result.insert(at, line);
+}
+
+std::string without_import(const std::string& text, const toml::Document& document,
+                           const std::string& pattern) {
+  const auto* entry = imports_entry(document);
+  if (entry == nullptr || entry->value.kind != Kind::kArray) return text;
+  const auto& items = entry->value.items;
+  const auto ours = std::ranges::find_if(
+      items, [&](const toml::Value& item) { return item.kind == Kind::kString && item.text == pattern; });
+  if (ours == items.end()) return text;
+  std::string result = text;
+  const std::size_t line_begin = toml::line_begin(text, entry->begin);
+  const std::size_t line_end = toml::line_end(text, entry->value.end);
+  const std::string_view behind(text.data() + entry->value.end, line_end - entry->value.end);
+  if (items.size() == 1 && behind.starts_with(kOurLine))
+    return result.erase(line_begin, line_end - line_begin);
+  std::size_t begin = ours->begin, end = ours->end;
+  const std::string_view all(text);
+  if (ours != items.begin() && is_separator(all.substr((ours - 1)->end, begin - (ours - 1)->end))) {
+    begin = (ours - 1)->end;
+  } else if (ours + 1 != items.end() && is_separator(all.substr(end, (ours + 1)->begin - end))) {
+    end = (ours + 1)->begin;
+  } else {
+    // A comment is between: remove only the following comma.
+    const std::size_t comma = following_comma(text, end);
+    if (comma != std::string::npos) result.erase(comma, 1);
+  }
+  result.erase(begin, end - begin);
+  const auto rest = toml::parse_toml(result, {});
+  return rest ? without_import(result, *rest, pattern) : result;
+}
+
+}  // namespace gpulet::runtimes
+
+namespace gpulet::runtimes::containerd {
+namespace {
+
 constexpr std::string_view kCri2 = "io.containerd.grpc.v1.cri";
 constexpr std::string_view kCri3 = "io.containerd.cri.v1.runtime";
-// More files than this are a loop of patterns, not a config.
+// More files than this indicate a loop of patterns.
 constexpr std::size_t kMaxFiles = 256;
 
-struct File {
+struct ConfigFile {
   std::string path, text;
   toml::Document document;
 };
 
-// All that containerd reads, in its order, and what it comes to.
-struct Config {
-  std::vector<File> files;
-  long long version = 0;  // the main file's; 0 without
+// The files that containerd reads, in order, and the resulting settings.
+struct EffectiveConfig {
+  std::vector<ConfigFile> files;
+  long long version = 0;  // the main file's; 0 if absent
   bool cri_disabled = false;
-  std::optional<bool> cdi;  // as said by the file read last that does
+  std::optional<bool> cdi;  // the last value read
   std::optional<std::vector<std::string>> dirs;
-  std::string cdi_said, dirs_said;      // FILE:LINE
-  std::optional<std::size_t> cri_said;  // the index of the last file that says anything of the plugin
+  std::string cdi_source, dirs_source;       // FILE:LINE
+  std::optional<std::size_t> last_cri_file;  // index of the last file with keys of the plugin
 };
 
-toml::Path plugin(std::string_view name) { return {"plugins", std::string(name)}; }
-std::string place(const File& file, std::size_t line) { return file.path + ":" + std::to_string(line); }
+toml::Path plugin_path(std::string_view name) { return {"plugins", std::string(name)}; }
+toml::Path key_path(toml::Path table, const char* key) {
+  table.emplace_back(key);
+  return table;
+}
+std::string file_and_line(const ConfigFile& file, std::size_t line) {
+  return file.path + ":" + std::to_string(line);
+}
 
-bool is_1(const Target& target, const Config& config) {
+bool is_containerd_1(const Target& target, const EffectiveConfig& config) {
   return target.version ? target.version->major < 2 : config.version < 3;
 }
 
-Result<std::vector<std::string>> strings_of(const File& file, const toml::Entry& entry) {
+Result<std::vector<std::string>> read_string_list(const ConfigFile& file, const toml::Entry& entry) {
   std::vector<std::string> result;
   bool right = entry.value.kind == Kind::kArray;
   for (const auto& item : entry.value.items) {
@@ -51,15 +185,15 @@ Result<std::vector<std::string>> strings_of(const File& file, const toml::Entry&
     result.push_back(item.text);
   }
   if (right) return result;
-  return fail(Code::kInvalidArgument, text::join(entry.path, ".") + " is no list of texts",
-              place(file, entry.line));
+  return fail(Code::kInvalidArgument, text::join(entry.path, ".") + " is not a list of strings",
+              file_and_line(file, entry.line));
 }
 
-// The files in the order of their reading. `own` stands for our drop-in, whatever is on disk.
-Result<std::vector<File>> read_files(const Target& target, const Reader& reader,
-                                     const std::optional<std::string>& main,
-                                     const std::optional<std::string>& own) {
-  std::vector<File> files;
+// Returns the files in reading order. `own` replaces gpulet's drop-in on disk.
+Result<std::vector<ConfigFile>> read_files(const Target& target, const Reader& reader,
+                                           const std::optional<std::string>& main,
+                                           const std::optional<std::string>& own) {
+  std::vector<ConfigFile> files;
   std::set<std::string> seen;
   std::deque<std::string> pending;
   if (main) pending.push_back(target.config);
@@ -80,12 +214,12 @@ Result<std::vector<File>> read_files(const Target& target, const Reader& reader,
       GPULET_TRY_ASSIGN(content, reader.read(path));
     }
     if (!content) {
-      // A path that was named outright: containerd itself does not start then.
+      // containerd does not start with a missing path.
       if (path == target.drop_in) continue;
-      return fail(Code::kInvalidArgument, "imports " + path + ", which is not there", target.config);
+      return fail(Code::kInvalidArgument, "imports " + path + ", which does not exist", target.config);
     }
-    GPULET_TRY_ASSIGN(auto document, toml::parse(*content, path));
-    GPULET_TRY_ASSIGN(const auto imports, imports_of(document, path));
+    GPULET_TRY_ASSIGN(auto document, toml::parse_toml(*content, path));
+    GPULET_TRY_ASSIGN(const auto imports, read_imports(document, path));
     for (const auto& import : imports) {
       if (import.find('*') == std::string::npos) {
         pending.push_back(import);
@@ -102,125 +236,125 @@ Result<std::vector<File>> read_files(const Target& target, const Reader& reader,
   return files;
 }
 
-Status note_disabled(Config& config, const File& file) {
+Status read_disabled_plugins(EffectiveConfig& config, const ConfigFile& file) {
   const auto* entry = file.document.find({"disabled_plugins"});
   if (entry == nullptr) return {};
-  GPULET_TRY_ASSIGN(const auto names, strings_of(file, *entry));
+  GPULET_TRY_ASSIGN(const auto names, read_string_list(file, *entry));
   for (const auto& name : names) {
     if (name == "cri" || name == kCri2 || name == kCri3) config.cri_disabled = true;
   }
   return {};
 }
 
-// Takes in what `file` says, as containerd merges it.
-Status merge(Config& config, std::size_t index, bool whole_plugins) {
-  const File& file = config.files[index];
+// Merges the settings of `file` as containerd does.
+Status merge_file(EffectiveConfig& config, std::size_t index, bool whole_plugins) {
+  const ConfigFile& file = config.files[index];
   const auto* version = file.document.find({"version"});
   const bool named_2 = version == nullptr ? config.version < 3 : version->value.number < 3;
-  const toml::Path cri = plugin(named_2 ? kCri2 : kCri3);
-  GPULET_TRY(note_disabled(config, file));
+  const toml::Path cri = plugin_path(named_2 ? kCri2 : kCri3);
+  GPULET_TRY(read_disabled_plugins(config, file));
   const bool says =
-      std::ranges::any_of(file.document.entries, [&](const auto& e) { return toml::under(e.path, cri); }) ||
-      std::ranges::any_of(file.document.tables, [&](const auto& t) { return toml::under(t.path, cri); });
+      std::ranges::any_of(file.document.entries,
+                          [&](const auto& e) { return toml::has_prefix(e.path, cri); }) ||
+      std::ranges::any_of(file.document.tables, [&](const auto& t) { return toml::has_prefix(t.path, cri); });
   if (!says) return {};
-  config.cri_said = index;
+  config.last_cri_file = index;
   if (whole_plugins) config.cdi.reset(), config.dirs.reset();
-  auto cdi = cri, dirs = cri;
-  cdi.push_back("enable_cdi");
-  dirs.push_back("cdi_spec_dirs");
+  const auto cdi = key_path(cri, "enable_cdi"), dirs = key_path(cri, "cdi_spec_dirs");
   if (const auto* entry = file.document.find(cdi)) {
     if (entry->value.kind != Kind::kBool) {
-      return fail(Code::kInvalidArgument, "enable_cdi is neither true nor false", place(file, entry->line));
+      return fail(Code::kInvalidArgument, "enable_cdi is not a boolean", file_and_line(file, entry->line));
     }
     config.cdi = entry->value.flag;
-    config.cdi_said = place(file, entry->line);
+    config.cdi_source = file_and_line(file, entry->line);
   }
   if (const auto* entry = file.document.find(dirs)) {
-    GPULET_TRY_ASSIGN(config.dirs, strings_of(file, *entry));
-    config.dirs_said = place(file, entry->line);
+    GPULET_TRY_ASSIGN(config.dirs, read_string_list(file, *entry));
+    config.dirs_source = file_and_line(file, entry->line);
   }
   return {};
 }
 
-Result<Config> read_config(const Target& target, const Reader& reader, const std::optional<std::string>& main,
-                           const std::optional<std::string>& own) {
-  Config config;
+Result<EffectiveConfig> read_config(const Target& target, const Reader& reader,
+                                    const std::optional<std::string>& main,
+                                    const std::optional<std::string>& own) {
+  EffectiveConfig config;
   GPULET_TRY_ASSIGN(config.files, read_files(target, reader, main, own));
   if (!config.files.empty()) {
     const auto* version = config.files[0].document.find({"version"});
     if (version != nullptr) {
       config.version = version->value.number;
       if (version->value.kind != Kind::kInteger || config.version < 1 || config.version > 4) {
-        return fail(Code::kInvalidArgument, "this config version is not known: 2, 3 or 4 would do",
-                    place(config.files[0], version->line));
+        return fail(Code::kInvalidArgument, "unknown config version: expected 2, 3 or 4",
+                    file_and_line(config.files[0], version->line));
       }
     }
   }
   for (std::size_t i = 0; i < config.files.size(); ++i) {
-    GPULET_TRY(merge(config, i, is_1(target, config)));
+    GPULET_TRY(merge_file(config, i, is_containerd_1(target, config)));
   }
   return config;
 }
 
-bool cdi_on(const Target& target, const Config& config) { return config.cdi.value_or(!is_1(target, config)); }
-bool dirs_right(const Config& config) { return !config.dirs || has_wanted_spec_dirs(*config.dirs); }
+bool is_cdi_enabled(const Target& target, const EffectiveConfig& config) {
+  return config.cdi.value_or(!is_containerd_1(target, config));
+}
+bool has_spec_dirs(const EffectiveConfig& config) {
+  return !config.dirs || has_required_spec_dirs(*config.dirs);
+}
 
-// A version that our drop-in can have beside this main file.
-Result<long long> drop_in_version(const Target& target, const Config& config) {
+// Returns the version of a drop-in for this main file.
+Result<long long> drop_in_version(const Target& target, const EffectiveConfig& config) {
   if (config.version == 0 || config.version == 1) {
     const auto* main = config.files.empty() ? nullptr : &config.files[0].document;
     for (const std::string_view key : {"plugins", "disabled_plugins", "required_plugins"}) {
       const toml::Path path{std::string(key)};
       if (main == nullptr) break;
-      const auto has = [&](const auto& e) { return toml::under(e.path, path); };
+      const auto has = [&](const auto& e) { return toml::has_prefix(e.path, path); };
       if (std::ranges::none_of(main->entries, has) && std::ranges::none_of(main->tables, has)) continue;
-      return fail(
-          Code::kInvalidArgument,
-          "a config of version 1, whose plugins have other names: one of version 2 would do (`containerd "
-          "config migrate` prints it)",
-          target.config);
+      return fail(Code::kInvalidArgument,
+                  "config version 1 is not supported: convert it to version 2 (`containerd "
+                  "config migrate` prints it)",
+                  target.config);
     }
-    if (config.version == 0) return target.version && target.version->major >= 2 ? 3 : 2;
-    return 2;
+    return config.version == 0 && target.version && target.version->major >= 2 ? 3 : 2;
   }
   if (target.version && target.version->major < 2 && config.version > 2) {
     return fail(Code::kInvalidArgument,
-                "a config of version " + std::to_string(config.version) + ", and containerd " +
+                "config version " + std::to_string(config.version) + " is not supported: containerd " +
                     target.version->str() + " reads none above 2",
                 target.config);
   }
   return config.version;
 }
 
-// The tables of the plugin as `file` has them, without the two values that are ours: for 1.x.
-Result<std::string> repeated_tables(const File& file, const std::string& ours) {
-  const toml::Path cri = plugin(kCri2);
-  auto cdi = cri, dirs = cri;
-  cdi.push_back("enable_cdi");
-  dirs.push_back("cdi_spec_dirs");
+// Returns the plugin's tables in `file` without the two keys that gpulet sets, for 1.x.
+Result<std::string> repeated_tables(const ConfigFile& file, const std::string& ours) {
+  const toml::Path cri = plugin_path(kCri2);
+  const auto cdi = key_path(cri, "enable_cdi"), dirs = key_path(cri, "cdi_spec_dirs");
   std::string own_table, others;
   for (const auto& entry : file.document.entries) {
-    if (!toml::under(entry.path, cri)) continue;
-    if (toml::under(file.document.tables[entry.table].path, cri)) continue;
+    if (!toml::has_prefix(entry.path, cri)) continue;
+    if (toml::has_prefix(file.document.tables[entry.table].path, cri)) continue;
     return fail(
         Code::kFailedPrecondition,
-        "containerd 1.x forgets this when a drop-in names the plugin, and it cannot be repeated there unless "
-        "it is a table [plugins.\"io.containerd.grpc.v1.cri\"]; or set enable_cdi = true in it by hand",
-        place(file, entry.line));
+        "containerd 1.x drops this if a drop-in names the plugin, and the drop-in cannot repeat it unless "
+        "it is a table [plugins.\"io.containerd.grpc.v1.cri\"]: rewrite it so, or set enable_cdi = true by "
+        "hand",
+        file_and_line(file, entry.line));
   }
   for (std::size_t i = 0; i < file.document.tables.size(); ++i) {
     const auto& table = file.document.tables[i];
-    if (!toml::under(table.path, cri)) continue;
+    if (!toml::has_prefix(table.path, cri)) continue;
     std::string text = file.text.substr(table.begin, table.end - table.begin);
     if (table.path == cri) {
-      // From the back, so that offsets stay right.
+      // Backwards, so that offsets stay valid.
       for (auto entry = file.document.entries.rbegin(); entry != file.document.entries.rend(); ++entry) {
-        if (entry->table != i || entry->in_line || (entry->path != cdi && entry->path != dirs)) continue;
+        if (entry->table != i || entry->is_inline || (entry->path != cdi && entry->path != dirs)) continue;
         const std::size_t begin = toml::line_begin(file.text, entry->begin);
         text.erase(begin - table.begin, toml::line_end(file.text, entry->value.end) - begin);
       }
-      const std::size_t header = std::min(toml::line_end(text, 0), text.size());
-      text.erase(0, header);
+      text.erase(0, std::min(toml::line_end(text, 0), text.size()));
     }
     if (!text.empty() && text.back() != '\n') text += '\n';
     (table.path == cri ? own_table : others) += text;
@@ -228,49 +362,49 @@ Result<std::string> repeated_tables(const File& file, const std::string& ours) {
   return ours + own_table + others;
 }
 
-Result<std::string> drop_in_text(const Target& target, const Config& config) {
+Result<std::string> drop_in_text(const Target& target, const EffectiveConfig& config) {
   GPULET_TRY_ASSIGN(const long long version, drop_in_version(target, config));
   const std::string_view name = version < 3 ? kCri2 : kCri3;
-  const bool repeat = is_1(target, config) && config.cri_said;
-  std::string text = std::string(kOurHeader);
+  const bool repeat = is_containerd_1(target, config) && config.last_cri_file;
+  std::string text = std::string(kFileHeader);
   if (repeat) {
     text +=
-        "# containerd 1.x forgets what it read of a plugin when an import names it. So this repeats\n"
+        "# containerd 1.x drops a plugin's earlier settings when an import names it. So this file repeats\n"
         "# " +
-        config.files[*config.cri_said].path + ", with CDI on: when that changes, configure again.\n";
+        config.files[*config.last_cri_file].path + " with CDI on: if that changes, configure again.\n";
   }
   text += "version = " + std::to_string(version) + "\n\n";
   const std::string table =
-      "[plugins." + toml::quoted(name) + "]\n  enable_cdi = true\n  cdi_spec_dirs = " +
-      toml::string_array(with_wanted_spec_dirs(config.dirs.value_or(std::vector<std::string>{}))) + "\n";
+      "[plugins." + toml::quote_toml(name) + "]\n  enable_cdi = true\n  cdi_spec_dirs = " +
+      toml::string_array(with_required_spec_dirs(config.dirs.value_or(std::vector<std::string>{}))) + "\n";
   if (!repeat) return text + table;
-  GPULET_TRY_ASSIGN(const std::string tables, repeated_tables(config.files[*config.cri_said], table));
+  GPULET_TRY_ASSIGN(const std::string tables, repeated_tables(config.files[*config.last_cri_file], table));
   return text + tables;
 }
 
-// The main file where there was none.
-std::string created_main(long long version, const std::string& pattern) {
-  return std::string(kOurHeader) + "version = " + std::to_string(version) + "\nimports = [" +
-         toml::quoted(pattern) + "]\n";
+// Returns the main file if there was none.
+std::string new_main_file(long long version, const std::string& pattern) {
+  return std::string(kFileHeader) + "version = " + std::to_string(version) + "\nimports = [" +
+         toml::quote_toml(pattern) + "]\n";
 }
 
-struct OnDisk {
+struct ExistingFiles {
   std::optional<std::string> main, own;
 };
 
-Result<OnDisk> on_disk(const Target& target, const Reader& reader) {
-  OnDisk disk;
+Result<ExistingFiles> read_existing(const Target& target, const Reader& reader) {
+  ExistingFiles disk;
   GPULET_TRY_ASSIGN(disk.main, reader.read(target.config));
   GPULET_TRY_ASSIGN(disk.own, reader.read(target.drop_in));
-  GPULET_TRY(check_ours(target.drop_in, disk.own));
+  GPULET_TRY(check_file_owner(target.drop_in, disk.own));
   return disk;
 }
 
-Result<std::string> main_with_import(const Target& target, const OnDisk& disk, long long version) {
+Result<std::string> main_with_import(const Target& target, const ExistingFiles& disk, long long version) {
   const std::string pattern = import_pattern(target.drop_in);
-  if (!disk.main) return created_main(version, pattern);
-  GPULET_TRY_ASSIGN(const auto document, toml::parse(*disk.main, target.config));
-  GPULET_TRY_ASSIGN(const auto imports, imports_of(document, target.config));
+  if (!disk.main) return new_main_file(version, pattern);
+  GPULET_TRY_ASSIGN(const auto document, toml::parse_toml(*disk.main, target.config));
+  GPULET_TRY_ASSIGN(const auto imports, read_imports(document, target.config));
   if (std::ranges::any_of(imports, [&](const auto& i) { return import_matches(i, target.drop_in); }))
     return *disk.main;
   return with_import(*disk.main, document, pattern);
@@ -278,11 +412,11 @@ Result<std::string> main_with_import(const Target& target, const OnDisk& disk, l
 
 }  // namespace
 
-Result<Plan> configure(const Target& target, const Reader& reader) {
-  GPULET_TRY(check_version(Engine::kContainerd, target.version));
+Result<Plan> plan_setup(const Target& target, const Reader& reader) {
+  GPULET_TRY(check_engine_version(Engine::kContainerd, target.version));
   GPULET_TRY(check_drop_in_path(target.drop_in));
-  GPULET_TRY_ASSIGN(const OnDisk disk, on_disk(target, reader));
-  GPULET_TRY_ASSIGN(const Config before, read_config(target, reader, disk.main, std::nullopt));
+  GPULET_TRY_ASSIGN(const ExistingFiles disk, read_existing(target, reader));
+  GPULET_TRY_ASSIGN(const EffectiveConfig before, read_config(target, reader, disk.main, std::nullopt));
   if (before.cri_disabled) {
     return fail(
         Code::kFailedPrecondition,
@@ -290,21 +424,21 @@ Result<Plan> configure(const Target& target, const Reader& reader) {
         "first, or configure Docker if that is what runs containers here",
         target.config);
   }
-  if (!disk.own && cdi_on(target, before) && dirs_right(before)) {
-    return Plan{.say = "CDI is on and reads both folders of specs"};
+  if (!disk.own && is_cdi_enabled(target, before) && has_spec_dirs(before)) {
+    return Plan{.message = "CDI is on and reads both spec directories"};
   }
   GPULET_TRY_ASSIGN(const long long version, drop_in_version(target, before));
   GPULET_TRY_ASSIGN(const std::string own, drop_in_text(target, before));
   GPULET_TRY_ASSIGN(const std::string main, main_with_import(target, disk, version));
-  GPULET_TRY_ASSIGN(const Config after, read_config(target, reader, main, own));
-  if (!cdi_on(target, after)) {
+  GPULET_TRY_ASSIGN(const EffectiveConfig after, read_config(target, reader, main, own));
+  if (!is_cdi_enabled(target, after)) {
     return fail(Code::kFailedPrecondition,
-                "read after our drop-in, and turns CDI off: take enable_cdi out of it", after.cdi_said);
+                "read after gpulet's drop-in and turns CDI off: remove enable_cdi from it", after.cdi_source);
   }
-  if (!dirs_right(after)) {
+  if (!has_spec_dirs(after)) {
     return fail(Code::kFailedPrecondition,
-                "read after our drop-in, and leaves a folder of specs out: add /etc/cdi and /var/run/cdi",
-                after.dirs_said);
+                "read after gpulet's drop-in and omits a spec directory: add /etc/cdi and /var/run/cdi",
+                after.dirs_source);
   }
   Plan plan;
   if (disk.own != own) plan.changes.push_back({target.drop_in, own});
@@ -312,16 +446,16 @@ Result<Plan> configure(const Target& target, const Reader& reader) {
   return plan;
 }
 
-Result<Plan> remove(const Target& target, const Reader& reader) {
+Result<Plan> plan_removal(const Target& target, const Reader& reader) {
   GPULET_TRY(check_drop_in_path(target.drop_in));
-  GPULET_TRY_ASSIGN(const OnDisk disk, on_disk(target, reader));
+  GPULET_TRY_ASSIGN(const ExistingFiles disk, read_existing(target, reader));
   Plan plan;
   if (disk.main) {
     const std::string pattern = import_pattern(target.drop_in);
-    GPULET_TRY_ASSIGN(const auto document, toml::parse(*disk.main, target.config));
+    GPULET_TRY_ASSIGN(const auto document, toml::parse_toml(*disk.main, target.config));
     const std::string main = without_import(*disk.main, document, pattern);
     const bool created = std::ranges::any_of(
-        std::array{2, 3}, [&](int version) { return *disk.main == created_main(version, pattern); });
+        std::array{2, 3}, [&](int version) { return *disk.main == new_main_file(version, pattern); });
     if (created) {
       plan.changes.push_back({target.config, std::nullopt});
     } else if (main != *disk.main) {
@@ -332,41 +466,33 @@ Result<Plan> remove(const Target& target, const Reader& reader) {
   return plan;
 }
 
-Result<std::vector<Finding>> judge(const Target& target, const Reader& reader) {
-  std::vector<Finding> findings{judge_version(Engine::kContainerd, target.version)};
+Result<std::vector<Finding>> collect_findings(const Target& target, const Reader& reader) {
+  std::vector<Finding> findings{version_finding(Engine::kContainerd, target.version)};
   GPULET_TRY_ASSIGN(const auto main, reader.read(target.config));
   GPULET_TRY_ASSIGN(const auto own, reader.read(target.drop_in));
-  GPULET_TRY_ASSIGN(const Config config, read_config(target, reader, main, own));
+  GPULET_TRY_ASSIGN(const EffectiveConfig config, read_config(target, reader, main, own));
+  const auto add = [&](const char* subject, bool is_met, std::string detail) {
+    const std::string advice = is_met ? "" : configure_command(Engine::kContainerd);
+    findings.push_back({.subject = subject, .is_met = is_met, .detail = std::move(detail), .advice = advice});
+  };
   if (config.cri_disabled) {
-    findings.push_back(
-        {.what = "CRI",
-         .fit = true,
-         .say = "disabled: the kubelet does not use this containerd, so nothing is asked of it"});
+    add("CRI", true, "disabled: the kubelet does not use this containerd, so nothing is required");
     return findings;
   }
-  const std::string remedy = configure_command(Engine::kContainerd);
-  const bool on = cdi_on(target, config);
-  findings.push_back({.what = "CDI",
-                      .fit = on,
-                      .say = std::string(on ? "on" : "off") +
-                             (config.cdi ? " (" + config.cdi_said + ")" : ", as by default"),
-                      .remedy = on ? "" : remedy});
-  const bool right = dirs_right(config);
-  findings.push_back({.what = "spec dirs",
-                      .fit = right,
-                      .say = text::join(config.dirs.value_or(wanted_spec_dirs()), ", ") +
-                             (config.dirs ? " (" + config.dirs_said + ")" : ", as by default"),
-                      .remedy = right ? "" : remedy});
-  if (own && own->starts_with(kOurHeader)) {
-    GPULET_TRY_ASSIGN(const Config before, read_config(target, reader, main, std::nullopt));
-    GPULET_TRY_ASSIGN(const std::string wanted, drop_in_text(target, before));
-    const bool current = *own == wanted;
-    findings.push_back({.what = "drop-in",
-                        .fit = current,
-                        .say = current
-                                   ? target.drop_in + " is as it should be"
-                                   : target.drop_in + " was written for other settings than there are now",
-                        .remedy = current ? "" : remedy});
+  const auto source = [](bool is_set, const std::string& place) {
+    return is_set ? " (" + place + ")" : " (default)";
+  };
+  const bool on = is_cdi_enabled(target, config);
+  add("CDI", on, (on ? "on" : "off") + source(config.cdi.has_value(), config.cdi_source));
+  add("spec dirs", has_spec_dirs(config),
+      text::join(config.dirs.value_or(required_spec_dirs()), ", ") +
+          source(config.dirs.has_value(), config.dirs_source));
+  if (own && own->starts_with(kFileHeader)) {
+    GPULET_TRY_ASSIGN(const EffectiveConfig before, read_config(target, reader, main, std::nullopt));
+    GPULET_TRY_ASSIGN(const std::string expected, drop_in_text(target, before));
+    const bool current = *own == expected;
+    add("drop-in", current,
+        target.drop_in + (current ? " is up to date" : " is outdated: other settings changed since"));
   }
   return findings;
 }

@@ -1,32 +1,65 @@
-// containerd's CDI settings: a drop-in of our own and one entry in the main file's `imports`.
+// containerd's CDI settings: a drop-in of gpulet and one entry in the main file's `imports`.
 //
-// What containerd does, read in its source and seen in its `config dump` (1.7.27, 2.0.5, 2.3.6):
-//  - It reads the main file, then what that imports, then what those import; a file is read once.
-//  - 1.x: a file that says anything of a plugin replaces all that was said of it before (containerd #5837).
-//    A drop-in that only turned CDI on would so undo the node's cgroup driver, registries and runtimes.
-//    Ours repeats the tables of the file that counted before, and must be renewed when that one changes.
-//  - 2.x: tables are merged; of a value that is there twice the one read last counts, lists too (#9982).
-//  - A file without a `version` is one of version 1 with short plugin names. 1.x takes the highest version of
-//    all files for all of them, 2.0 to 2.2 do not convert a 2 beside a 3: ours has the main file's version.
-//  - Version 2 calls the plugin io.containerd.grpc.v1.cri, 3 and 4 io.containerd.cri.v1.runtime.
+// How containerd behaves, from its source and its `config dump` (1.7.27, 2.0.5, 2.3.6):
+//  - It reads the main file, its imports, then their imports; each file once.
+//  - 1.x: a file with any key of a plugin replaces all earlier keys of that plugin (containerd #5837). A
+//    drop-in that only enabled CDI would drop the node's cgroup driver, registries and runtimes. gpulet's
+//    drop-in therefore repeats the tables of the previous file, and must be renewed when that changes.
+//  - 2.x: tables are merged; the value read last wins, also for lists (#9982).
+//  - A file without `version` has version 1 with short plugin names. 1.x applies the highest version of all
+//    files to all of them, and 2.0 to 2.2 do not convert a 2 beside a 3: the drop-in uses the main file's
+//    version.
+//  - The plugin is io.containerd.grpc.v1.cri in version 2, io.containerd.cri.v1.runtime in 3 and 4.
 #pragma once
 
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/result.h"
 #include "runtimes/engine.h"
+#include "runtimes/toml.h"
+
+namespace gpulet::runtimes {
+
+// The `imports` of containerd's main file: gpulet adds and removes one entry and changes no other byte.
+//
+// containerd reads imports after the file that names them. A pattern without a match is fine, but a missing
+// path keeps containerd from starting. The entry is therefore a pattern for one file:
+// "/etc/containerd/conf.d/99-gpulet*.toml" for /etc/containerd/conf.d/99-gpulet.toml.
+
+// Returns the pattern for `drop_in`, a path without `*`, `?` and `[`.
+std::string import_pattern(const std::string& drop_in);
+
+// Returns the imports of `document` (from the file `path`) as absolute paths and patterns. Errors:
+// kInvalidArgument if `imports` is not a list of strings.
+Result<std::vector<std::string>> read_imports(const toml::Document& document, const std::string& path);
+
+// As Go's filepath.Match: `*` and `?` do not cross a slash.
+bool import_matches(const std::string& import, const std::string& path);
+
+// Returns `text`, parsed as `document`, with `pattern` as the last import: appended to the list, or as a new
+// line after `version` with a comment that names gpulet.
+std::string with_import(const std::string& text, const toml::Document& document, const std::string& pattern);
+
+// Returns `text` without every entry `pattern`, and without the line that with_import added.
+std::string without_import(const std::string& text, const toml::Document& document,
+                           const std::string& pattern);
+
+}  // namespace gpulet::runtimes
 
 namespace gpulet::runtimes::containerd {
 
-// What turns CDI on, with both spec folders. Nothing when it is so already and we never changed anything.
-// Errors: kInvalidArgument about FILE:LINE for a file that containerd would refuse, a config version that is
-// not known or is 1; kUnsupported for an older containerd; kFailedPrecondition when the CRI plugin is
-// disabled, when our drop-in's place holds another's file, or when a file read after ours undoes it.
-Result<Plan> configure(const Target& target, const Reader& reader);
+// Plans to turn CDI on with both spec directories. The plan is empty if CDI is on without a drop-in. Errors:
+// kInvalidArgument about FILE:LINE for a file that containerd would reject and for config version 1 or an
+// unknown one; kUnsupported for an older containerd; kFailedPrecondition if the CRI plugin is disabled, if a
+// foreign file is at the drop-in's path, or if a later file overrides the drop-in.
+Result<Plan> plan_setup(const Target& target, const Reader& reader);
 
-// What takes back all that configure did: the main file's other bytes stay, and it goes when it was ours.
-Result<Plan> remove(const Target& target, const Reader& reader);
+// Plans to undo plan_setup: keeps all other bytes of the main file, or removes it if gpulet created it.
+Result<Plan> plan_removal(const Target& target, const Reader& reader);
 
-// Errors: as of configure, for files that cannot be understood.
-Result<std::vector<Finding>> judge(const Target& target, const Reader& reader);
+// Errors: those of plan_setup for files that cannot be parsed.
+Result<std::vector<Finding>> collect_findings(const Target& target, const Reader& reader);
 
 }  // namespace gpulet::runtimes::containerd

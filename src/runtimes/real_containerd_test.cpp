@@ -1,5 +1,5 @@
-// The real containerd reads what we wrote: `containerd -c FILE config dump`, with the testbed's containerd 2
-// where `tests/cluster/testbed/tb build` has left it.
+// The real containerd reads the written config: `containerd -c FILE config dump`, with the testbed's
+// containerd 2 that `tests/cluster/testbed/tb build` builds.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -14,17 +14,17 @@
 namespace gpulet::runtimes {
 namespace {
 
-// Of the builds in the cache the newest.
+// Returns the newest build in the cache.
 std::optional<std::string> real_containerd() {
   const char* cache = ::getenv("GPULET_CACHE");
   const char* home = ::getenv("HOME");
-  const std::filesystem::path folder =
+  const std::filesystem::path directory =
       (cache != nullptr ? std::filesystem::path(cache)
                         : std::filesystem::path(home == nullptr ? "" : home) / ".cache/gpulet") /
       "testbed";
   std::optional<std::filesystem::path> newest;
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
     const auto path = entry.path() / "containerd";
     if (!std::filesystem::exists(path)) continue;
     if (!newest || std::filesystem::last_write_time(path) > std::filesystem::last_write_time(*newest))
@@ -33,56 +33,58 @@ std::optional<std::string> real_containerd() {
   return newest ? std::optional(newest->string()) : std::nullopt;
 }
 
-std::string dump(const std::string& containerd, const TestRoot& root, const std::string& config) {
+std::string dump_config(const std::string& containerd, const TestRoot& root, const std::string& config) {
   const std::string out = root.at("/dump");
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(out.c_str(), "w"), std::fclose);
-  auto process = Process::start({.program = containerd,
+  auto process = Process::spawn({.program = containerd,
                                  .arguments = {"containerd", "-c", config, "config", "dump"},
                                  .environment = {"PATH=/usr/bin:/bin"},
                                  .descriptors = {{::fileno(file.get()), 1}}});
-  EXPECT_TRUE(process) << process.error().text();
-  const auto exit = (*process)->wait(std::chrono::seconds(60));
-  EXPECT_TRUE(exit && exit->ok()) << root.read(config.substr(root.path().size()));
-  return root.read("/dump");
+  EXPECT_TRUE(process) << process.error().full_message();
+  const auto exit = (*process)->wait_for_exit(std::chrono::seconds(60));
+  EXPECT_TRUE(exit && exit->succeeded()) << root.read_text(config.substr(root.host_root().size()));
+  return root.read_text("/dump");
 }
 
-// The text of a file whose paths are below the temporary folder: containerd has no root option, so the host
-// root is "/" here and the files lie where they are.
+// Configures a file below the temporary directory: containerd has no root option, so the host root is "/"
+// here.
 void check_with(const std::string& containerd, const std::string& text) {
   const TestRoot root;
-  root.write("/config.toml", text);
-  const Request request{.engine = Engine::kContainerd,
-                        .config = root.at("/config.toml"),
-                        .drop_in = root.at("/conf.d/99-gpulet.toml")};
-  const Host host = Host::open({}).value();
-  EXPECT_EQ(dump(containerd, root, root.at("/config.toml")).find("enable_cdi = true"), std::string::npos)
+  root.add_file("/config.toml", text);
+  const ConfigureRequest request{.engine = Engine::kContainerd,
+                                 .config = root.at("/config.toml"),
+                                 .drop_in = root.at("/conf.d/99-gpulet.toml")};
+  const Host host = Host::open_host({}).value();
+  EXPECT_EQ(dump_config(containerd, root, root.at("/config.toml")).find("enable_cdi = true"),
+            std::string::npos)
       << text;
-  const auto done = configure(host, request);
-  ASSERT_TRUE(done) << done.error().text();
-  const std::string after = dump(containerd, root, root.at("/config.toml"));
+  const auto done = configure_engine(host, request);
+  ASSERT_TRUE(done) << done.error().full_message();
+  const std::string after = dump_config(containerd, root, root.at("/config.toml"));
   EXPECT_NE(after.find("enable_cdi = true"), std::string::npos) << after;
   EXPECT_NE(after.find("'/etc/cdi', '/var/run/cdi'"), std::string::npos) << after;
   EXPECT_NE(after.find("SystemdCgroup = true"), std::string::npos) << after;
   EXPECT_NE(after.find("example/pause:7"), std::string::npos) << after;
-  EXPECT_TRUE(configure(host, request)->changes.empty());
-  Request back = request;
+  EXPECT_TRUE(configure_engine(host, request)->changes.empty());
+  ConfigureRequest back = request;
   back.remove = true;
-  ASSERT_TRUE(configure(host, back));
-  EXPECT_EQ(root.read("/config.toml"), text);
-  EXPECT_EQ(dump(containerd, root, root.at("/config.toml")).find("enable_cdi = true"), std::string::npos);
+  ASSERT_TRUE(configure_engine(host, back));
+  EXPECT_EQ(root.read_text("/config.toml"), text);
+  EXPECT_EQ(dump_config(containerd, root, root.at("/config.toml")).find("enable_cdi = true"),
+            std::string::npos);
 }
 
 class RealContainerd : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto found = real_containerd();
-    if (!found) GTEST_SKIP() << "no containerd built: `tests/cluster/testbed/tb build` makes one";
+    if (!found) GTEST_SKIP() << "no containerd: run `tests/cluster/testbed/tb build`";
     containerd_ = *found;
   }
   std::string containerd_;
 };
 
-TEST_F(RealContainerd, AConfigOfVersion2) {
+TEST_F(RealContainerd, ReadsAConfigOfVersion2) {
   check_with(containerd_,
              "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\n  enable_cdi = false\n  sandbox_image = "
              "\"example/pause:7\"\n"
@@ -92,7 +94,7 @@ TEST_F(RealContainerd, AConfigOfVersion2) {
              "SystemdCgroup = true\n");
 }
 
-TEST_F(RealContainerd, AConfigOfVersion3WithImports) {
+TEST_F(RealContainerd, ReadsAConfigOfVersion3WithImports) {
   check_with(containerd_,
              "version = 3\nimports = [\n  \"/nothing/*.toml\", # of the site\n]\n"
              "[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = 'example/pause:7'\n"
@@ -103,7 +105,7 @@ TEST_F(RealContainerd, AConfigOfVersion3WithImports) {
              "SystemdCgroup = true\n");
 }
 
-TEST_F(RealContainerd, AVersion4ConfigWithCrlf) {
+TEST_F(RealContainerd, ReadsAConfigOfVersion4WithCrlf) {
   check_with(containerd_,
              "version = 4\r\n[plugins.'io.containerd.cri.v1.images'.pinned_images]\r\nsandbox = "
              "'example/pause:7'\r\n"
@@ -114,18 +116,19 @@ TEST_F(RealContainerd, AVersion4ConfigWithCrlf) {
              "true\r\n");
 }
 
-// All that containerd itself writes: every plugin with all its settings.
-TEST_F(RealContainerd, DumpOfItsOwnDefaultsIsUnderstood) {
+// containerd's own default config: every plugin with all its settings.
+TEST_F(RealContainerd, ParsesItsDefaultConfig) {
   const TestRoot root;
-  root.write("/config.toml", "version = 3\n");
-  const std::string defaults = dump(containerd_, root, root.at("/config.toml"));
+  root.add_file("/config.toml", "version = 3\n");
+  const std::string defaults = dump_config(containerd_, root, root.at("/config.toml"));
   ASSERT_FALSE(defaults.empty());
-  root.write("/config.toml", defaults);
-  const auto done = configure(Host::open({}).value(), {.engine = Engine::kContainerd,
-                                                       .dry_run = true,
-                                                       .config = root.at("/config.toml"),
-                                                       .drop_in = root.at("/conf.d/99-gpulet.toml")});
-  ASSERT_TRUE(done) << done.error().text();
+  root.add_file("/config.toml", defaults);
+  const auto done =
+      configure_engine(Host::open_host({}).value(), {.engine = Engine::kContainerd,
+                                                     .dry_run = true,
+                                                     .config = root.at("/config.toml"),
+                                                     .drop_in = root.at("/conf.d/99-gpulet.toml")});
+  ASSERT_TRUE(done) << done.error().full_message();
   EXPECT_TRUE(done->changes.empty());
 }
 

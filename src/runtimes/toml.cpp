@@ -13,7 +13,7 @@ namespace {
 bool is_bare(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
-// TOML allows no control character but the tab in comments and strings of one line.
+// TOML allows no control character except tab in comments and single-line strings.
 bool is_control(char c) { return (static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7f; }
 
 void append_utf8(std::string& out, std::uint32_t code) {
@@ -34,10 +34,10 @@ void append_utf8(std::string& out, std::uint32_t code) {
   }
 }
 
-// What has been defined, so that a second definition is seen. Each [[...]] begins a new scope.
-class Defined {
+// Records definitions to detect duplicates. Each [[...]] begins a new scope.
+class DefinedKeys {
  public:
-  std::string scoped(const Path& path) const {
+  std::string scoped_path(const Path& path) const {
     std::string name;
     for (const auto& part : path) {
       name += part;
@@ -49,17 +49,17 @@ class Defined {
     }
     return name;
   }
-  bool value(const Path& path) {
-    const auto name = scoped(path);
+  bool define_value(const Path& path) {
+    const auto name = scoped_path(path);
     return !tables_.contains(name) && values_.insert(name).second;
   }
-  bool table(const Path& path) {
-    const auto name = scoped(path);
+  bool define_table(const Path& path) {
+    const auto name = scoped_path(path);
     return !values_.contains(name) && tables_.insert(name).second;
   }
-  bool array(const Path& path) {
+  bool define_array_table(const Path& path) {
     Path parent(path.begin(), path.end() - 1);
-    const std::string name = scoped(parent) + path.back() + '\0';
+    const std::string name = scoped_path(parent) + path.back() + '\0';
     if (values_.contains(name) || tables_.contains(name)) return false;
     ++arrays_[name];
     return true;
@@ -70,16 +70,16 @@ class Defined {
   std::map<std::string, int> arrays_;
 };
 
-class Parser {
+class TomlParser {
  public:
-  Parser(std::string_view text, std::string_view file) : text_(text), file_(file) {}
+  TomlParser(std::string_view text, std::string_view file) : text_(text), file_(file) {}
 
-  Result<Document> run() {
+  Result<Document> parse_document() {
     document_.tables.push_back({});
     while (skip_blank_lines(), !at_end()) {
-      const Status line = peek() == '[' ? header() : entry();
+      const Status line = peek_char() == '[' ? parse_header() : parse_entry();
       if (!line) return fail(line.error());
-      GPULET_TRY(end_of_line());
+      GPULET_TRY(expect_end_of_line());
     }
     if (comment_error_) return fail(*comment_error_);
     document_.tables.back().end = text_.size();
@@ -88,172 +88,174 @@ class Parser {
 
  private:
   bool at_end() const { return at_ >= text_.size(); }
-  char peek(std::size_t ahead = 0) const { return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0'; }
-  bool looking_at(std::string_view what) const { return text_.substr(at_, what.size()) == what; }
-  std::size_t line() const {
+  char peek_char(std::size_t ahead = 0) const {
+    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
+  bool is_next(std::string_view what) const { return text_.substr(at_, what.size()) == what; }
+  std::size_t line_number() const {
     const auto counted = text_.substr(counted_, at_ - counted_);
     line_ += static_cast<std::size_t>(std::ranges::count(counted, '\n'));
     counted_ = at_;
     return line_;
   }
-  tl::unexpected<Error> wrong(std::string message) const {
+  tl::unexpected<Error> syntax_error(std::string message) const {
     return fail(Code::kInvalidArgument, std::move(message),
-                std::string(file_) + ":" + std::to_string(line()));
+                std::string(file_) + ":" + std::to_string(line_number()));
   }
 
   void skip_spaces() {
-    while (peek() == ' ' || peek() == '\t') ++at_;
+    while (peek_char() == ' ' || peek_char() == '\t') ++at_;
   }
   bool skip_newline() {
-    if (looking_at("\r\n")) return at_ += 2, true;
-    if (peek() == '\n') return ++at_, true;
+    if (is_next("\r\n")) return at_ += 2, true;
+    if (peek_char() == '\n') return ++at_, true;
     return false;
   }
   void skip_comment() {
-    if (peek() != '#') return;
-    while (!at_end() && peek() != '\n' && !looking_at("\r\n")) {
-      if (is_control(peek()) && !comment_error_) {
-        comment_error_ = wrong("a control character in a comment").value();
+    if (peek_char() != '#') return;
+    while (!at_end() && peek_char() != '\n' && !is_next("\r\n")) {
+      if (is_control(peek_char()) && !comment_error_) {
+        comment_error_ = syntax_error("control character in a comment").value();
       }
       ++at_;
     }
   }
-  // Blanks, comments and line ends.
+  // Skips whitespace, comments and line ends.
   void skip_blank_lines() {
     do {
       skip_spaces();
       skip_comment();
     } while (skip_newline());
   }
-  Status end_of_line() {
+  Status expect_end_of_line() {
     skip_spaces();
     skip_comment();
     if (comment_error_) return fail(*comment_error_);
     if (at_end() || skip_newline()) return {};
-    return wrong("more stands behind the value or the header; a new line would do");
+    return syntax_error("expected a new line after the value or header");
   }
 
-  Status header() {
+  Status parse_header() {
     const std::size_t begin = line_begin(text_, at_);
-    const std::size_t at_line = line();
-    const bool array = looking_at("[[");
+    const std::size_t at_line = line_number();
+    const bool array = is_next("[[");
     at_ += array ? 2 : 1;
-    GPULET_TRY_ASSIGN(const Path path, key());
-    if (!looking_at(array ? "]]" : "]")) return wrong(array ? "`]]` is missing" : "`]` is missing");
+    GPULET_TRY_ASSIGN(const Path path, parse_key());
+    if (!is_next(array ? "]]" : "]")) return syntax_error(array ? "expected `]]`" : "expected `]`");
     at_ += array ? 2 : 1;
-    if (!(array ? defined_.array(path) : defined_.table(path))) {
-      return wrong("[" + text::join(path, ".") + "] is there twice");
+    if (!(array ? defined_.define_array_table(path) : defined_.define_table(path))) {
+      return syntax_error("[" + text::join(path, ".") + "] is duplicated");
     }
     document_.tables.back().end = begin;
     document_.tables.push_back({.path = path, .array = array, .begin = begin, .end = 0, .line = at_line});
     return {};
   }
 
-  Status entry() { return key_and_value(document_.tables.back().path, false, 0); }
+  Status parse_entry() { return parse_key_and_value(document_.tables.back().path, false, 0); }
 
-  Status key_and_value(Path path, bool in_line, int depth) {
+  Status parse_key_and_value(Path path, bool in_line, int depth) {
     const std::size_t begin = at_;
-    const std::size_t at_line = line();
-    GPULET_TRY_ASSIGN(const Path own, key());
+    const std::size_t at_line = line_number();
+    GPULET_TRY_ASSIGN(const Path own, parse_key());
     path.insert(path.end(), own.begin(), own.end());
-    if (peek() != '=') return wrong("`=` is missing behind the key " + text::join(own, "."));
+    if (peek_char() != '=') return syntax_error("expected `=` after the key " + text::join(own, "."));
     ++at_;
     skip_spaces();
-    if (!defined_.value(path)) return wrong(text::join(path, ".") + " is there twice");
+    if (!defined_.define_value(path)) return syntax_error(text::join(path, ".") + " is duplicated");
     const std::size_t index = document_.entries.size();
     document_.entries.push_back({.path = path,
                                  .table = document_.tables.size() - 1,
-                                 .in_line = in_line,
+                                 .is_inline = in_line,
                                  .begin = begin,
                                  .line = at_line});
-    GPULET_TRY_ASSIGN(document_.entries[index].value, value(path, depth));
+    GPULET_TRY_ASSIGN(document_.entries[index].value, parse_value(path, depth));
     return {};
   }
 
-  Result<Path> key() {
+  Result<Path> parse_key() {
     Path path;
     for (;;) {
       skip_spaces();
-      if (peek() == '"' || peek() == '\'') {
-        if (looking_at("\"\"\"") || looking_at("'''")) return wrong("a key of many lines");
-        GPULET_TRY_ASSIGN(std::string part, string());
+      if (peek_char() == '"' || peek_char() == '\'') {
+        if (is_next("\"\"\"") || is_next("'''")) return syntax_error("multi-line string as a key");
+        GPULET_TRY_ASSIGN(std::string part, parse_string());
         path.push_back(std::move(part));
       } else {
         const std::size_t begin = at_;
-        while (is_bare(peek())) ++at_;
-        if (begin == at_) return wrong("a key is expected here");
+        while (is_bare(peek_char())) ++at_;
+        if (begin == at_) return syntax_error("expected a key");
         path.emplace_back(text_.substr(begin, at_ - begin));
       }
       skip_spaces();
-      if (peek() != '.') return path;
+      if (peek_char() != '.') return path;
       ++at_;
     }
   }
 
-  Result<Value> value(const Path& path, int depth) {
-    if (depth > kMaxDepth) return wrong("nested deeper than " + std::to_string(kMaxDepth));
+  Result<Value> parse_value(const Path& path, int depth) {
+    if (depth > kMaxDepth) return syntax_error("nested deeper than " + std::to_string(kMaxDepth));
     Value result;
     result.begin = at_;
-    if (peek() == '"' || peek() == '\'') {
+    if (peek_char() == '"' || peek_char() == '\'') {
       result.kind = Kind::kString;
-      GPULET_TRY_ASSIGN(result.text, string());
-    } else if (peek() == '[') {
+      GPULET_TRY_ASSIGN(result.text, parse_string());
+    } else if (peek_char() == '[') {
       result.kind = Kind::kArray;
-      GPULET_TRY(array(result, path, depth));
-    } else if (peek() == '{') {
+      GPULET_TRY(parse_array(result, path, depth));
+    } else if (peek_char() == '{') {
       result.kind = Kind::kTable;
-      GPULET_TRY(inline_table(path, depth));
+      GPULET_TRY(parse_inline_table(path, depth));
     } else {
-      GPULET_TRY(scalar(result));
+      GPULET_TRY(parse_scalar(result));
     }
     result.end = at_;
     return result;
   }
 
-  Status array(Value& result, const Path& path, int depth) {
+  Status parse_array(Value& result, const Path& path, int depth) {
     ++at_;
     for (;;) {
       skip_blank_lines();
-      if (peek() == ']') return ++at_, Status{};
-      if (at_end()) return wrong("`]` is missing");
-      // Inline tables in an array have no path of their own: each is its own scope.
+      if (peek_char() == ']') return ++at_, Status{};
+      if (at_end()) return syntax_error("expected `]`");
+      // Inline tables in an array have no path: each is its own scope.
       Path scope = path;
       scope.push_back("[" + std::to_string(result.items.size()) + "]");
-      GPULET_TRY_ASSIGN(Value item, value(scope, depth + 1));
+      GPULET_TRY_ASSIGN(Value item, parse_value(scope, depth + 1));
       result.items.push_back(std::move(item));
       skip_blank_lines();
-      if (peek() == ',') {
+      if (peek_char() == ',') {
         ++at_;
-      } else if (peek() != ']') {
-        return wrong("`,` or `]` is expected in an array");
+      } else if (peek_char() != ']') {
+        return syntax_error("expected `,` or `]` in an array");
       }
     }
   }
 
-  Status inline_table(const Path& path, int depth) {
+  Status parse_inline_table(const Path& path, int depth) {
     ++at_;
     skip_spaces();
-    if (peek() == '}') return ++at_, Status{};
+    if (peek_char() == '}') return ++at_, Status{};
     for (;;) {
       skip_spaces();
-      GPULET_TRY(key_and_value(path, true, depth + 1));
+      GPULET_TRY(parse_key_and_value(path, true, depth + 1));
       skip_spaces();
-      if (peek() == '}') return ++at_, Status{};
-      if (peek() != ',') return wrong("`,` or `}` is expected in an inline table");
+      if (peek_char() == '}') return ++at_, Status{};
+      if (peek_char() != ',') return syntax_error("expected `,` or `}` in an inline table");
       ++at_;
     }
   }
 
-  Status scalar(Value& result) {
+  Status parse_scalar(Value& result) {
     const std::size_t begin = at_;
-    while (is_bare(peek()) || peek() == '+' || peek() == '.' || peek() == ':') ++at_;
-    // "1979-05-27 07:32:00" has a blank inside.
-    if (at_ - begin == 10 && text_[begin + 4] == '-' && peek() == ' ' && text::is_digit(peek(1))) {
+    while (is_bare(peek_char()) || peek_char() == '+' || peek_char() == '.' || peek_char() == ':') ++at_;
+    // "1979-05-27 07:32:00" contains a space.
+    if (at_ - begin == 10 && text_[begin + 4] == '-' && peek_char() == ' ' && text::is_digit(peek_char(1))) {
       ++at_;
-      while (is_bare(peek()) || peek() == '+' || peek() == '.' || peek() == ':') ++at_;
+      while (is_bare(peek_char()) || peek_char() == '+' || peek_char() == '.' || peek_char() == ':') ++at_;
     }
     const std::string_view token = text_.substr(begin, at_ - begin);
-    if (token.empty()) return wrong("a value is expected here");
+    if (token.empty()) return syntax_error("expected a value");
     if (token == "true" || token == "false") {
       result.kind = Kind::kBool;
       result.flag = token == "true";
@@ -263,7 +265,7 @@ class Parser {
     if (digits[0] == '+' || digits[0] == '-') digits.remove_prefix(1);
     if (digits == "inf" || digits == "nan") return {};
     if (digits.empty() || !text::is_digit(digits[0])) {
-      return wrong("`" + std::string(token) + "` is no value; text goes in quotes");
+      return syntax_error("`" + std::string(token) + "` is not a value; strings need quotes");
     }
     std::string plain(digits);
     std::erase(plain, '_');
@@ -274,78 +276,78 @@ class Parser {
     return {};
   }
 
-  Result<std::string> string() {
-    const char quote = peek();
+  Result<std::string> parse_string() {
+    const char quote = peek_char();
     const std::string three(3, quote);
-    const bool many_lines = looking_at(three);
+    const bool many_lines = is_next(three);
     at_ += many_lines ? 3 : 1;
     if (many_lines) skip_newline();
     std::string result;
     for (;;) {
-      if (at_end()) return wrong("a string is not closed");
-      if (many_lines ? looking_at(three) : peek() == quote) {
+      if (at_end()) return syntax_error("unterminated string");
+      if (many_lines ? is_next(three) : peek_char() == quote) {
         at_ += many_lines ? 3 : 1;
-        // Up to two quotes may stand before the closing three.
-        for (int more = 0; many_lines && more < 2 && peek() == quote; ++more) result += text_[at_++];
+        // Up to two quotes may precede the closing three.
+        for (int more = 0; many_lines && more < 2 && peek_char() == quote; ++more) result += text_[at_++];
         return result;
       }
-      if (many_lines && (peek() == '\n' || looking_at("\r\n"))) {
+      if (many_lines && (peek_char() == '\n' || is_next("\r\n"))) {
         result += '\n';
         skip_newline();
-      } else if (quote == '"' && peek() == '\\') {
-        GPULET_TRY(escape(result, many_lines));
-      } else if (is_control(peek())) {
-        return wrong(peek() == '\n' || peek() == '\r' ? "a string is not closed"
-                                                      : "a control character in a string");
+      } else if (quote == '"' && peek_char() == '\\') {
+        GPULET_TRY(parse_escape(result, many_lines));
+      } else if (is_control(peek_char())) {
+        return syntax_error(peek_char() == '\n' || peek_char() == '\r' ? "unterminated string"
+                                                                       : "control character in a string");
       } else {
         result += text_[at_++];
       }
     }
   }
 
-  Status escape(std::string& out, bool many_lines) {
+  Status parse_escape(std::string& out, bool many_lines) {
     constexpr std::string_view kNames = "btnfr\"\\e";
     constexpr std::string_view kMeant = "\b\t\n\f\r\"\\\x1b";
     ++at_;
-    const char name = peek();
+    const char name = peek_char();
     if (const auto found = kNames.find(name); name != '\0' && found != std::string_view::npos) {
       out += kMeant[found];
       ++at_;
       return {};
     }
-    if (name == 'u' || name == 'U') return unicode(out, name == 'u' ? 4 : 8);
-    if (many_lines) {  // a line's end that is taken out, with the blanks behind it
+    if (name == 'u' || name == 'U') return parse_unicode_escape(out, name == 'u' ? 4 : 8);
+    if (many_lines) {  // a line continuation: skip the line end and following whitespace
       skip_spaces();
       if (skip_newline()) {
-        while (peek() == ' ' || peek() == '\t' || peek() == '\n' || looking_at("\r\n")) ++at_;
+        while (peek_char() == ' ' || peek_char() == '\t' || peek_char() == '\n' || is_next("\r\n")) ++at_;
         return {};
       }
     }
-    return wrong("an escape that TOML does not have");
+    return syntax_error("invalid escape");
   }
 
-  Status unicode(std::string& out, std::size_t digits) {
+  Status parse_unicode_escape(std::string& out, std::size_t digits) {
     ++at_;
     std::uint32_t code = 0;
     for (std::size_t i = 0; i < digits; ++i, ++at_) {
-      const char c = peek();
+      const char c = peek_char();
       constexpr std::string_view kDigits = "0123456789abcdef";
       const auto value = kDigits.find(c >= 'A' && c <= 'F' ? static_cast<char>(c | 0x20) : c);
-      if (value == std::string_view::npos) return wrong("a \\u escape with too few hexadecimal digits");
+      if (value == std::string_view::npos) return syntax_error("\\u escape with too few hexadecimal digits");
       code = code * 16 + static_cast<std::uint32_t>(value);
     }
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
-      return wrong("a \\u escape that is no character");
+      return syntax_error("\\u escape of an invalid character");
     append_utf8(out, code);
     return {};
   }
 
   std::string_view text_, file_;
   std::size_t at_ = 0;
-  mutable std::size_t counted_ = 0, line_ = 1;  // line_ is the line of counted_, which never goes back
+  mutable std::size_t counted_ = 0, line_ = 1;  // line_ is the line at counted_, which only grows
   Document document_;
-  Defined defined_;
-  std::optional<Error> comment_error_;  // the first, told when the line is read
+  DefinedKeys defined_;
+  std::optional<Error> comment_error_;  // the first error, reported when the line is parsed
 };
 
 }  // namespace
@@ -356,13 +358,15 @@ const Entry* Document::find(const Path& path) const {
   return found == entries.rend() ? nullptr : &*found;
 }
 
-Result<Document> parse(std::string_view text, std::string_view file) { return Parser(text, file).run(); }
+Result<Document> parse_toml(std::string_view text, std::string_view file) {
+  return TomlParser(text, file).parse_document();
+}
 
-bool under(const Path& path, const Path& prefix) {
+bool has_prefix(const Path& path, const Path& prefix) {
   return path.size() >= prefix.size() && std::equal(prefix.begin(), prefix.end(), path.begin());
 }
 
-std::string quoted(std::string_view text) {
+std::string quote_toml(std::string_view text) {
   std::string result = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\') {
@@ -381,7 +385,7 @@ std::string quoted(std::string_view text) {
 
 std::string string_array(const std::vector<std::string>& items) {
   std::vector<std::string> texts;
-  for (const auto& item : items) texts.push_back(quoted(item));
+  for (const auto& item : items) texts.push_back(quote_toml(item));
   return "[" + text::join(texts, ", ") + "]";
 }
 

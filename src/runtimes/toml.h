@@ -1,7 +1,7 @@
-// TOML as text: where the tables, keys and values of a document stand, so that one of them can be changed and
-// every other byte kept. It reads what containerd, CRI-O and Podman are set up with: TOML 1.0, LF or CRLF,
-// all kinds of strings, arrays over many lines, inline tables, dotted keys. It refuses what breaks the syntax
-// and what is there twice; it does not judge dates and numbers further than by their characters.
+// TOML as text: the offsets of a document's tables, keys and values, so that one can be changed and every
+// other byte kept. It parses the configs of containerd, CRI-O and Podman: TOML 1.0, LF or CRLF, all strings,
+// multi-line arrays, inline tables, dotted keys. It rejects syntax errors and duplicates; of dates and
+// numbers it checks only the characters.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ using Path = std::vector<std::string>;
 
 enum class Kind { kString, kBool, kInteger, kOther, kArray, kTable };
 
-// Offsets are bytes of the text; `end` is the first behind.
+// Offsets are bytes of the text; `end` is the first after the value.
 struct Value {
   Kind kind = Kind::kOther;
   std::size_t begin = 0, end = 0;
@@ -27,13 +27,13 @@ struct Value {
   std::vector<Value> items{};  // of an array
 };
 
-// A key with its value. What an inline table holds is listed too, under its full path.
+// A key with its value. Members of an inline table are listed too, under their full path.
 struct Entry {
-  Path path;              // from the root: {"plugins", "io.containerd.grpc.v1.cri", "enable_cdi"}
-  std::size_t table = 0;  // in which of `tables` it stands
-  bool in_line = false;   // part of an inline table
-  std::size_t begin = 0;  // of the key
-  std::size_t line = 0;   // of the key, from 1
+  Path path;               // from the root: {"plugins", "io.containerd.grpc.v1.cri", "enable_cdi"}
+  std::size_t table = 0;   // index in `tables`
+  bool is_inline = false;  // part of an inline table
+  std::size_t begin = 0;   // of the key
+  std::size_t line = 0;    // of the key, from 1
   Value value{};
 };
 
@@ -49,25 +49,25 @@ struct Document {
   std::vector<Table> tables;
   std::vector<Entry> entries;  // in the order of the text
 
-  // The last entry of this path, nullptr without one. Not for what [[...]] repeats.
+  // Returns the last entry of this path, nullptr without one. Not for array tables.
   const Entry* find(const Path& path) const;
 };
 
-// Values nest no deeper.
+// Limit of nested values.
 inline constexpr int kMaxDepth = 64;
 
 // Errors: kInvalidArgument about "FILE:LINE".
-Result<Document> parse(std::string_view text, std::string_view file);
+Result<Document> parse_toml(std::string_view text, std::string_view file);
 
-// Whether `path` begins with all of `prefix`.
-bool under(const Path& path, const Path& prefix);
+// Returns whether `path` begins with `prefix`.
+bool has_prefix(const Path& path, const Path& prefix);
 
-// `text` in double quotes, escaped as a basic string.
-std::string quoted(std::string_view text);
-// ["a", "b"], in one line.
+// Returns `text` as a basic string in double quotes.
+std::string quote_toml(std::string_view text);
+// Returns ["a", "b"] on one line.
 std::string string_array(const std::vector<std::string>& items);
 
-// The start of the line that `offset` is in, and the first byte behind it with its line end.
+// Return the start of the line at `offset`, and the first byte after its line end.
 std::size_t line_begin(std::string_view text, std::size_t offset);
 std::size_t line_end(std::string_view text, std::size_t offset);
 

@@ -12,17 +12,18 @@ using inventory::PcieDistance;
 unsigned links_to_gpu(const Gpu& from, const Gpu& to) {
   return static_cast<unsigned>(std::ranges::count_if(from.nvlinks, [&](const auto& link) {
     // A driver too old to say what is at the other end still gives its address.
-    return link.kind != NvLinkRemote::kSwitch && link.remote == to.pci && link.remote != inventory::PciAddress{};
+    return link.kind != NvLinkRemote::kSwitch && link.remote == to.pci &&
+           link.remote != inventory::PciAddress{};
   }));
 }
 
 unsigned links_to_switches(const Gpu& gpu) {
-  return static_cast<unsigned>(
-      std::ranges::count_if(gpu.nvlinks, [](const auto& link) { return link.kind == NvLinkRemote::kSwitch; }));
+  return static_cast<unsigned>(std::ranges::count_if(
+      gpu.nvlinks, [](const auto& link) { return link.kind == NvLinkRemote::kSwitch; }));
 }
 
-// Links that both ends report. A GPU that cannot be read now still says what it last reported, while the other end of
-// its links may be down with it: that it is gone for a moment must not make another topology.
+// Links that both ends report. A GPU that cannot be read now still says what it last reported, while the
+// other end of its links may be down with it: that it is gone for a moment must not make another topology.
 unsigned both_ends(const Gpu& a, unsigned at_a, const Gpu& b, unsigned at_b) {
   if (a.unreadable && !b.unreadable) return at_a;
   if (b.unreadable && !a.unreadable) return at_b;
@@ -34,36 +35,52 @@ bool same_fabric(const Gpu& a, const Gpu& b) { return !a.fabric || !b.fabric || 
 
 std::int64_t pcie_score(PcieDistance distance) {
   switch (distance) {
-    case PcieDistance::kUnknown: return 0;
-    case PcieDistance::kSystem: return 10;
-    case PcieDistance::kNode: return 20;
-    case PcieDistance::kHostBridge: return 30;
-    case PcieDistance::kMultiple: return 40;
-    case PcieDistance::kSingle: return 50;
-    case PcieDistance::kInternal: return 60;
+    case PcieDistance::kUnknown:
+      return 0;
+    case PcieDistance::kSystem:
+      return 10;
+    case PcieDistance::kNode:
+      return 20;
+    case PcieDistance::kHostBridge:
+      return 30;
+    case PcieDistance::kMultiple:
+      return 40;
+    case PcieDistance::kSingle:
+      return 50;
+    case PcieDistance::kInternal:
+      return 60;
   }
   return 0;
 }
 
 }  // namespace
 
-std::int64_t score(const Pair& pair) { return pcie_score(pair.pcie) + 100 * std::int64_t{pair.nvlinks()}; }
+std::int64_t pair_score(const Pair& pair) {
+  return pcie_score(pair.pcie) + 100 * std::int64_t{pair.nvlinks()};
+}
 
-std::string label(const Pair& pair) {
+std::string pair_label(const Pair& pair) {
   if (pair.nvlinks() != 0) return "NV" + std::to_string(pair.nvlinks());
   switch (pair.pcie) {
-    case PcieDistance::kUnknown: return "N/A";
-    case PcieDistance::kSystem: return "SYS";
-    case PcieDistance::kNode: return "NODE";
-    case PcieDistance::kHostBridge: return "PHB";
-    case PcieDistance::kMultiple: return "PXB";
-    case PcieDistance::kSingle: return "PIX";
-    case PcieDistance::kInternal: return "X";
+    case PcieDistance::kUnknown:
+      return "N/A";
+    case PcieDistance::kSystem:
+      return "SYS";
+    case PcieDistance::kNode:
+      return "NODE";
+    case PcieDistance::kHostBridge:
+      return "PHB";
+    case PcieDistance::kMultiple:
+      return "PXB";
+    case PcieDistance::kSingle:
+      return "PIX";
+    case PcieDistance::kInternal:
+      return "X";
   }
   return "N/A";
 }
 
-Topology build(const inventory::Snapshot& snapshot) {
+Topology build_topology(const inventory::Snapshot& snapshot) {
   Topology topology;
   const std::size_t size = snapshot.gpus.size();
   topology.size = size;

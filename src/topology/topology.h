@@ -1,8 +1,8 @@
 // Links and distances between a node's GPUs, as one matrix, and the pair scores that placement adds up. Pure.
 //
-// NVLinks are seen direct (the remote end is the other GPU) and through NVSwitch: two GPUs whose links end in switches
-// of one fabric have the smaller of their two link counts between them. NVIDIA's plugin matches only the remote GPU's
-// address, and so scores every NVSwitch machine by PCIe alone.
+// NVLinks are seen direct (the remote end is the other GPU) and through NVSwitch: two GPUs whose links end in
+// switches of one fabric have the smaller of their two link counts between them. NVIDIA's plugin matches only
+// the remote GPU's address, and so scores every NVSwitch machine by PCIe alone.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/strong.h"
+#include "base/types.h"
 #include "inventory/snapshot.h"
 
 namespace gpulet::topology {
@@ -24,25 +24,26 @@ struct Pair {
 };
 
 // PCIe term 10 SYS, 20 NODE, 30 PHB, 40 PXB, 50 PIX, 60 one board (0 unknown) plus 100 for each NVLink.
-// Source: go-gpuallocator's pair scores (facts/mig-and-placement, C), with links through NVSwitch counted too.
-std::int64_t score(const Pair& pair);
+// Source: go-gpuallocator's pair scores (facts/mig-and-placement, C), with links through NVSwitch counted
+// too.
+std::int64_t pair_score(const Pair& pair);
 
 // The word of `nvidia-smi topo -m`: "X", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS".
-std::string label(const Pair& pair);
+std::string pair_label(const Pair& pair);
 
 struct Topology {
-  std::size_t size = 0;                          // GPUs, by Gpu::index
-  std::vector<Pair> pairs;                       // size squared, row by row; symmetric
-  std::vector<std::optional<int>> numa_nodes;    // by GPU
+  std::size_t size = 0;                        // GPUs, by Gpu::index
+  std::vector<Pair> pairs;                     // size squared, row by row; symmetric
+  std::vector<std::optional<int>> numa_nodes;  // by GPU
   std::vector<std::optional<inventory::Fabric>> fabrics;
 
-  const Pair& between(std::size_t a, std::size_t b) const { return pairs[a * size + b]; }
+  const Pair& pair_between(std::size_t a, std::size_t b) const { return pairs[a * size + b]; }
   friend bool operator==(const Topology&, const Topology&) = default;
 };
 
-// Shapes: any number of GPUs, 0 included. Where the two ends disagree on their number of direct links the smaller
-// counts (NVIDIA's panics). An unreadable GPU keeps the links and distances that its last good reading gave.
-// Cost: O(n² + links). Errors: none.
-Topology build(const inventory::Snapshot& snapshot);
+// Shapes: any number of GPUs, 0 included. Where the two ends disagree on their number of direct links the
+// smaller counts (NVIDIA's panics). An unreadable GPU keeps the links and distances that its last good
+// reading gave. Cost: O(n² + links). Errors: none.
+Topology build_topology(const inventory::Snapshot& snapshot);
 
 }  // namespace gpulet::topology

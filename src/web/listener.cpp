@@ -8,29 +8,29 @@
 #include <array>
 #include <cerrno>
 
-#include "base/backoff.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/process.h"
-#include "web/frame.h"
-#include "web/listening.h"
+#include "http/socket.h"
+#include "web/ipc_messages.h"
 
 namespace gpulet::web {
 namespace {
 
 constexpr BackoffLimits kRestartBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
-constexpr Duration kLivedWell = std::chrono::seconds(30);  // then its next death starts the backoff anew
-constexpr Duration kTakesNothing = std::chrono::seconds(10);
-constexpr std::size_t kMaxHeard = 1024;                          // of what the child says, at a time
-constexpr Duration kHearAgain = std::chrono::milliseconds(200);  // and no oftener
-constexpr Duration kLastWords = std::chrono::seconds(1);         // after these it is gone, or ended
+constexpr Duration kStableLifetime = std::chrono::seconds(30);  // then its next death starts the backoff anew
+constexpr Duration kWriteTimeout = std::chrono::seconds(10);
+constexpr std::size_t kMaxChildBytes = 1024;                          // of what the child says, at a time
+constexpr Duration kReadChildDelay = std::chrono::milliseconds(200);  // and no oftener
+constexpr Duration kMaxErrorTextBytes = std::chrono::seconds(1);      // after these it is gone, or ended
 class ChildListener final : public Listener {
  public:
   ChildListener(Loop& loop, FileDescriptor listening, ListenerOptions options)
       : loop_(loop),
         options_(std::move(options)),
         listening_(std::move(listening)),
-        port_(port_of(listening_.get())),
+        port_(http::socket_port(listening_.get())),
         backoff_(kRestartBackoff, static_cast<std::uint64_t>(::getpid())) {}
 
   Status start_child() {
@@ -42,9 +42,9 @@ class ChildListener final : public Listener {
     const FileDescriptor its(pair[1]);
     ProcessOptions options{.program = options_.program, .arguments = {kListenerName}};
     options.descriptors = {{its.get(), 4}};
-    if (listening_.valid()) options.descriptors.emplace_back(listening_.get(), 3);
+    if (listening_.is_open()) options.descriptors.emplace_back(listening_.get(), 3);
     if (options_.local) options.descriptors.emplace_back(options_.local->fd(), 5);
-    GPULET_TRY_ASSIGN(child_, Process::start(options));
+    GPULET_TRY_ASSIGN(child_, Process::spawn(options));
     pair_ = std::move(ours);
     started_ = loop_.now();
     child_->on_exit(loop_, [this](const ProcessExit& exit) { on_exit(exit); });
@@ -52,13 +52,13 @@ class ChildListener final : public Listener {
     sent_ = 0;
     told_.reset();
     access_is_new_ = true;
-    fresh_ = latest_ && started_ - published_ < options_.stale;
+    fresh_ = latest_ && started_ - published_ < options_.max_age;
     flush();
     return {};
   }
 
-  void publish(const Pages& pages) override {
-    const std::size_t size = size_of(pages);
+  void publish_pages(const Pages& pages) override {
+    const std::size_t size = total_page_bytes(pages);
     if (size > kMaxPagesBytes) {
       if (!std::exchange(told_too_large_, true)) {
         log::error("the pages are too large to be served", {{"bytes", size}, {"limit", kMaxPagesBytes}});
@@ -72,26 +72,26 @@ class ChildListener final : public Listener {
     if (child_) flush();
   }
 
-  Status set_access(Access access) override {
-    GPULET_TRY(check(access));
-    if (access == options_.access) return {};
-    options_.access = std::move(access);
+  Status set_access_rules(http::AccessRules access) override {
+    GPULET_TRY(http::check_access_rules(access));
+    if (access == options_.access_rules) return {};
+    options_.access_rules = std::move(access);
     access_is_new_ = true;
     if (child_) flush();
     return {};
   }
 
-  std::uint16_t port() const override { return port_; }
-  pid_t child() const override { return child_ ? child_->id() : 0; }
+  std::uint16_t listening_port() const override { return port_; }
+  pid_t child_pid() const override { return child_ ? child_->pid() : 0; }
   std::uint64_t restarts() const override { return restarts_; }
 
  private:
   // The next that the child must hear; empty when it knows all. Who may connect comes before any page.
-  std::string next_frame() {
-    if (std::exchange(access_is_new_, false)) return encode_frame(options_.access);
+  std::string next_message() {
+    if (std::exchange(access_is_new_, false)) return encode_access_message(options_.access_rules);
     if (!std::exchange(fresh_, false)) return {};
-    const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.stale);
-    std::string frame = encode(*latest_, fresh, told_.get());
+    const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.max_age);
+    std::string frame = encode_pages(*latest_, fresh, told_.get());
     told_ = latest_;
     return frame;
   }
@@ -100,7 +100,7 @@ class ChildListener final : public Listener {
   void flush() {
     for (;;) {
       if (sent_ == sending_.size()) {
-        std::string next = next_frame();
+        std::string next = next_message();
         sending_.swap(next);  // and not moved into: an empty one would leave it the room of the last
         sent_ = 0;
         if (sending_.empty()) break;
@@ -115,74 +115,75 @@ class ChildListener final : public Listener {
     }
     writable_.reset();
     stuck_.reset();
-    listen_to_child();
+    watch_child_socket();
   }
 
   void await_child() {
     if (!writable_) {
       readable_.reset();  // one descriptor, one watch: it is heard again once it has taken what there is
-      writable_ = loop_.watch(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
+      writable_ = loop_.watch_descriptor(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
     }
     if (!stuck_) {
-      stuck_ = loop_.after(kTakesNothing, [this] {
-        log::warning("the listener child takes nothing any more: killed", {{"pid", child_->id()}});
+      stuck_ = loop_.after(kWriteTimeout, [this] {
+        log::warning("the listener child takes nothing any more: killed", {{"pid", child_->pid()}});
         child_->send_signal(SIGKILL);
       });
     }
   }
 
-  void listen_to_child() {
-    if (!readable_ && !writable_ && !deaf_ && pair_.valid()) {
-      readable_ = loop_.watch(pair_.get(), EPOLLIN, [this](std::uint32_t) { hear(); });
+  void watch_child_socket() {
+    if (!readable_ && !writable_ && !deaf_ && pair_.is_open()) {
+      readable_ = loop_.watch_descriptor(pair_.get(), EPOLLIN, [this](std::uint32_t) { read_child(); });
     }
   }
 
   // What the child says is not trusted: little of it is read, and seldom.
-  void hear() {
-    std::array<char, kMaxHeard> said;
+  void read_child() {
+    std::array<char, kMaxChildBytes> said;
     const ssize_t got = ::recv(pair_.get(), said.data(), said.size(), MSG_DONTWAIT);
     readable_.reset();
     if (got <= 0) return;  // its end is an event of its own
     const std::string_view bytes(said.data(), static_cast<std::size_t>(got));
     for (const char byte : bytes) {
-      if (!watchers_of(byte)) return end_by_its_words(bytes);
+      if (!decode_subscriber_count(byte)) return log_child_error(bytes);
     }
-    deaf_ = loop_.after(kHearAgain, [this] {
+    deaf_ = loop_.after(kReadChildDelay, [this] {
       deaf_.reset();
-      listen_to_child();
+      watch_child_socket();
     });
-    set_watchers(*watchers_of(bytes.back()));
+    set_subscriber_count(*decode_subscriber_count(bytes.back()));
   }
 
   // Only one that gives up says anything else, and then it is gone at once.
-  void end_by_its_words(std::string_view words) {
+  void log_child_error(std::string_view words) {
     last_words_ = words;
-    deaf_ = loop_.after(kLastWords, [this] { child_->send_signal(SIGKILL); });
+    deaf_ = loop_.after(kMaxErrorTextBytes, [this] { child_->send_signal(SIGKILL); });
   }
 
-  void set_watchers(unsigned count) {
-    if (std::exchange(watchers_, count) != count && options_.watched) options_.watched(count);
+  void set_subscriber_count(unsigned count) {
+    if (std::exchange(watchers_, count) != count && options_.on_subscribers) options_.on_subscribers(count);
   }
 
   void on_exit(const ProcessExit& exit) {
-    std::array<char, kMaxHeard> rest;
+    std::array<char, kMaxChildBytes> rest;
     const ssize_t got = ::recv(pair_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
     if (got > 0 && last_words_.empty()) last_words_.assign(rest.data(), static_cast<std::size_t>(got));
     std::erase_if(last_words_, [](char byte) { return static_cast<unsigned char>(byte) < ' '; });
     for (auto* watch : {&writable_, &readable_, &stuck_, &deaf_}) watch->reset();
     pair_.reset();
     child_.reset();
-    if (loop_.now() - started_ > kLivedWell) backoff_.reset();
+    if (loop_.now() - started_ > kStableLifetime) backoff_.reset();
     const std::string why = std::exchange(last_words_, {});
-    restart_later({{"ended", exit.text()}, {"reason", why}});
-    set_watchers(0);
+    schedule_restart({{"ended", exit.exit_text()}, {"reason", why}});
+    set_subscriber_count(0);
   }
 
-  void restart_later(log::Fields fields) {
+  void schedule_restart(log::Fields fields) {
     log::warning("the listener child is gone: starting another", fields);
-    restart_ = loop_.after(backoff_.next(), [this] {
+    restart_ = loop_.after(backoff_.next_delay(), [this] {
       ++restarts_;
-      if (const auto started = start_child(); !started) restart_later({{"error", started.error().text()}});
+      if (const auto started = start_child(); !started)
+        schedule_restart({{"error", started.error().full_message()}});
     });
   }
 
@@ -210,12 +211,12 @@ class ChildListener final : public Listener {
 
 }  // namespace
 
-Result<std::unique_ptr<Listener>> Listener::start(Loop& loop, const std::string& address,
-                                                  ListenerOptions options) {
-  GPULET_TRY(check(options.access));
+Result<std::unique_ptr<Listener>> Listener::start_listener(Loop& loop, const std::string& address,
+                                                           ListenerOptions options) {
+  GPULET_TRY(http::check_access_rules(options.access_rules));
   FileDescriptor listening;
   if (!address.empty() || !options.local) {
-    GPULET_TRY_ASSIGN(listening, listen_on(address));
+    GPULET_TRY_ASSIGN(listening, http::listen_tcp(address));
   }
   auto listener = std::make_unique<ChildListener>(loop, std::move(listening), std::move(options));
   GPULET_TRY(listener->start_child());

@@ -11,8 +11,8 @@
 
 #include "base/loop.h"
 #include "base/result.h"
-#include "web/access.h"
-#include "web/local_socket.h"
+#include "http/access_gate.h"
+#include "http/socket.h"
 
 namespace gpulet::web {
 
@@ -32,50 +32,45 @@ struct Pages {
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.
-inline constexpr Duration kStale = std::chrono::seconds(10);
+inline constexpr Duration kPagesMaxAge = std::chrono::seconds(10);
 // All pages together. Larger ones are not published; the child goes on with the last until they are stale.
 inline constexpr std::size_t kMaxPagesBytes = 16u << 20;
-// How many may watch live, and how many more over the node's own socket: the network leaves those their
-// place.
-inline constexpr std::size_t kMaxWatchers = 16;
-inline constexpr std::size_t kMaxLocalWatchers = 4;
 
 struct ListenerOptions {
   std::string program = "/proc/self/exe";  // what is executed as the child, by the name kListenerName
-  Duration stale = kStale;
-  Access access{};  // from the first connection on; must be one that web::check takes
+  Duration max_age = kPagesMaxAge;
+  http::AccessRules access_rules{};  // from the first connection on; must be one that web::check takes
   // The same pages are served here too, without TLS and passwords: its file's mode says who may connect.
-  std::shared_ptr<const LocalSocket> local{};
+  std::shared_ptr<const http::LocalSocket> local{};
   // How many watch, on the loop, whenever that changes; 0 when the child is gone. May be empty. Must not
   // destroy the Listener.
-  std::function<void(unsigned)> watched{};
+  std::function<void(unsigned)> on_subscribers{};
 };
 // main() of that program calls run_listener_child() when it is called by this name.
 inline constexpr const char* kListenerName = "gpulet-listener";
 
 class Listener {
  public:
-  // Binds `address` and starts the child. Restarts it with backoff from 100 ms to 10 s when it dies or takes
-  // nothing any more; the socket stays open here, so that connections wait meanwhile instead of being
-  // refused. `address`: "127.0.0.1:8080", "[::1]:8080", "localhost:8080", or ":8080" for every address of the
-  // host; port 0 for any; empty where `options.local` is all.
-  // Errors: kInvalidArgument for a bad address, kIo or kPermissionDenied when it cannot be bound or the child
-  // not started.
-  static Result<std::unique_ptr<Listener>> start(Loop& loop, const std::string& address,
-                                                 ListenerOptions options = {});
+  // Binds `address` and starts the child. Restarts it with backoff from 100 ms to 10 s when it dies or
+  // takes nothing any more; the socket stays open here, so that connections wait meanwhile instead of being
+  // refused. `address`: "127.0.0.1:8080", "[::1]:8080", "localhost:8080", or ":8080" for every address of
+  // the host; port 0 for any; empty where `options.local` is all. Errors: kInvalidArgument for a bad
+  // address, kIo or kPermissionDenied when it cannot be bound or the child not started.
+  static Result<std::unique_ptr<Listener>> start_listener(Loop& loop, const std::string& address,
+                                                          ListenerOptions options = {});
   // Kills the child.
   virtual ~Listener() = default;
 
-  // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. The agent calls it
-  // at least every second: a child that has heard nothing for kStale answers 503, so that a stuck agent is
-  // seen as such.
-  virtual void publish(const Pages& pages) = 0;
+  // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. The agent calls
+  // it at least every second: a child that has heard nothing for kPagesMaxAge answers 503, so that a stuck
+  // agent is seen as such.
+  virtual void publish_pages(const Pages& pages) = 0;
   // Who may connect from now on. Connections made before get one more answer by their old terms.
   // Errors: as web::check; then the one before stays in force.
-  virtual Status set_access(Access access) = 0;
-  virtual std::uint16_t port() const = 0;      // 0 without an address
-  virtual pid_t child() const = 0;             // 0 while there is none
-  virtual std::uint64_t restarts() const = 0;  // since start
+  virtual Status set_access_rules(http::AccessRules access) = 0;
+  virtual std::uint16_t listening_port() const = 0;  // 0 without an address
+  virtual pid_t child_pid() const = 0;               // 0 while there is none
+  virtual std::uint64_t restarts() const = 0;        // since start
 };
 
 // The child's main: never returns. Its descriptors are 4 (socket pair), and 3 (the address's listening

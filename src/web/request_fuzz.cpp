@@ -1,41 +1,45 @@
-// What comes from the network or over the socket pair before anything is known of it, whatever it is: the
-// fields of a request, and the frames of the agent.
+// Parses bytes that arrive before authentication: the fields of a request, and the messages of the agent.
 #include <cstdlib>
 
-#include "web/accept.h"
-#include "web/frame.h"
-#include "web/passwords.h"
-#include "web/site.h"
+#include "base/text.h"
+#include "http/access_gate.h"
+#include "http/message.h"
+#include "web/ipc_messages.h"
+#include "web/router.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet;
+  using namespace gpulet::http;
   using namespace gpulet::web;
   const std::string_view input(reinterpret_cast<const char*>(data), size);
 
-  FrameReader reader;
-  reader.append(input);
-  for (auto next = reader.next(); next && *next; next = reader.next()) {
-    // What was understood is what would be sent for it.
-    if (const auto* access = std::get_if<Access>(&**next)) {
-      const auto again = decode_access(encode(*access));
-      if (!again || !(*again == *access)) std::abort();
+  MessageReader reader;
+  reader.append_bytes(input);
+  for (auto next = reader.next_message(); next && *next; next = reader.next_message()) {
+    // Encoding the decoded rules gives them back.
+    if (const auto* access = std::get_if<AccessRules>(&**next)) {
+      MessageReader other;
+      other.append_bytes(encode_access_message(*access));
+      const auto again = other.next_message();
+      if (!again || !*again || !(std::get<AccessRules>(**again) == *access)) std::abort();
     }
   }
 
-  if (decode_base64(input).size() > input.size()) std::abort();
+  if (text::decode_base64(input).size() > input.size()) std::abort();
   // No password makes this hash: it is too short.
-  const Passwords::Users users = {{"alice", "$2b$04$abcdefghijklmnopqrstuu"}};
-  Passwords passwords(users);
-  if (passwords.check(input, Time{}) == Passwords::Verdict::kRight) std::abort();
+  const PasswordChecker::Users users = {{"alice", "$2b$04$abcdefghijklmnopqrstuu"}};
+  PasswordChecker passwords(users);
+  if (passwords.check_password(input, Time{}) == PasswordChecker::Verdict::kAccepted) std::abort();
 
-  Site site;
-  site.publish(frame_of({.metrics = "m 1\n", .open_metrics = "m 1\n# EOF\n"}, std::chrono::seconds(1)),
-               Time{});
-  const auto answer =
-      site.answer({.method = "GET", .target = input, .accept = input, .accept_encoding = input}, Time{});
+  Router site;
+  site.publish_message(
+      make_pages_message({.metrics = "m 1\n", .open_metrics = "m 1\n# EOF\n"}, std::chrono::seconds(1)),
+      Time{});
+  const auto answer = site.route_request(
+      {.method = "GET", .target = input, .accept = input, .accept_encoding = input}, Time{});
   if (answer.status != 200 && answer.status != 404 && answer.status != 503) std::abort();
   if (!answer.body) std::abort();
-  const std::string head = head_of(answer, true);
+  const std::string head = response_head(answer, true);
   if (head.find("\r\n\r\n") != head.size() - 4) std::abort();
   return 0;
 }

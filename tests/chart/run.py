@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """deploy/helm/gpulet, deploy/static and deploy/kustomize as they render, without a cluster. Ends in `N passed, N failed`.
 
-That the API server takes what is rendered, and that it works there, is the run `chart` of tests/cluster.
+The run `chart` of tests/cluster checks that the API server accepts the objects and that they work.
 """
 import json
 import os
@@ -21,7 +21,7 @@ GPULET = ROOT / "out" / "bin" / "gpulet"
 TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
 CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-# Values of NVIDIA's chart that stand for something there is not here: taken, and said by NOTES.txt where set.
+# Values of NVIDIA's chart without a counterpart: accepted, and reported by NOTES.txt if set.
 NOT_USED = {"gfd.nameOverride", "gfd.namespaceOverride", "gfd.resources", "gfd.securityContext", "gfd.containers", "mps.resources",
             "nfd", "configManager", "allowDefaultNamespace"}
 
@@ -65,8 +65,8 @@ class Rendered:
         return self.pod(name)["containers"][0]
 
     def env(self, name="gpulet"):
-        told = [variable["name"] for variable in self.agent(name)["env"]]
-        assert len(told) == len(set(told)), f"a variable twice: {told}"
+        reported = [variable["name"] for variable in self.agent(name)["env"]]
+        assert len(reported) == len(set(reported)), f"a variable twice: {reported}"
         return {variable["name"]: variable.get("value") for variable in self.agent(name)["env"]}
 
     def mounts(self):
@@ -96,7 +96,7 @@ def refused(values, *words, **more):
 
 
 def leaves(values, prefix=""):
-    """Paths of what can be set; a map that is empty, and whatever is a list, is one."""
+    """Returns the paths of all settings; an empty map or a list counts as one."""
     for key, value in values.items():
         if isinstance(value, dict) and value and not (prefix == "" and key in ("resources", "affinity", "updateStrategy")) and key not in (
                 "resources", "startupProbe", "livenessProbe", "readinessProbe"):
@@ -120,8 +120,8 @@ def merged(one, other):
 
 # ------------------------------------------------------------------------------------------------------------ checks
 def check_lint():
-    told = helm("lint", {}, "--strict")
-    assert "0 chart(s) failed" in told and "[WARNING]" not in told and "[ERROR]" not in told, told
+    reported = helm("lint", {}, "--strict")
+    assert "0 chart(s) failed" in reported and "[WARNING]" not in reported and "[ERROR]" not in reported, reported
 
 
 def check_generated():
@@ -161,22 +161,22 @@ def schema_paths(schema, prefix=""):
 
 def check_schema_has_every_value():
     schema = json.loads((CHART / "values.schema.json").read_text())
-    told = set(schema_paths(schema)) - {"global"}
+    reported = set(schema_paths(schema)) - {"global"}
     known = set(leaves(DEFAULTS))
-    expect(sorted(told - known), [])
-    expect(sorted(known - told), [])
+    expect(sorted(reported - known), [])
+    expect(sorted(known - reported), [])
 
 
 def check_documented():
     text = (ROOT / "docs" / "chart-values.md").read_text()
     rows = {line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| `")}
-    told = {name.strip("` ") for row in rows for name in row.split(",")}
+    reported = {name.strip("` ") for row in rows for name in row.split(",")}
     wanted = set(leaves(DEFAULTS))
-    expect(sorted(wanted - told), [])
-    expect(sorted(told - wanted), [])
+    expect(sorted(wanted - reported), [])
+    expect(sorted(reported - wanted), [])
 
 
-# A value for each leaf that is not the default, with what must be on for it to show.
+# A non-default value for each leaf, with the settings required for it to matter.
 MAP = {"config": {"map": {"a": "version: v1\n", "b": "version: v1\n"}, "default": "a"}}
 SCHEDULER, METRICS = {"scheduler": {"enabled": True}}, {"metricsApi": {"enabled": True}}
 WITH = {
@@ -198,7 +198,7 @@ WITH = {
     "podLogsDir": "/logs", "stateDir": "/opt/state", "runDir": "/opt/run", "port": 9500, "webConfig.secretName": "s",
     "webConfig.configMapName": "c", "privileged": True, "capabilities": ["SETUID", "SETGID", "SYSLOG"], "terminationGracePeriodSeconds": 9,
     "startupProbe": {"periodSeconds": 9}, "livenessProbe": {"periodSeconds": 9}, "readinessProbe": {"periodSeconds": 9},
-    "serviceAccount.annotations": {"a": "b"}, "rbac.eviction": True, "rbac.podNotes": True, "rbac.nodeFeatures": True,
+    "serviceAccount.annotations": {"a": "b"}, "rbac.eviction": True, "rbac.podAnnotations": True, "rbac.nodeFeatures": True,
     "rbac.extraRules": [{"apiGroups": [""], "resources": ["x"], "verbs": ["get"]}], "crds.install": True,
     "crds.keep": (False, SCHEDULER), "cleanup.timeoutSeconds": 9, "podMonitor.labels": ({"a": "b"}, {"podMonitor": {"enabled": True}}),
     "podMonitor.interval": ("1m", {"podMonitor": {"enabled": True}}), "serviceMonitor.labels": ({"a": "b"}, {"serviceMonitor": {"enabled": True}}),
@@ -238,29 +238,29 @@ def check_every_value_counts():
 
 
 def understood(env, config="version: v1\n"):
-    """What the agent makes of it, by its own word."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = pathlib.Path(folder) / "config.yaml"
+    """Returns the agent's effective config, by its own output."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = pathlib.Path(directory) / "config.yaml"
         file.write_text(config)
-        told = output(GPULET, "config", "print", "--config-file", file, env={
+        reported = output(GPULET, "config", "print", "--config-file", file, env={
             "PATH": os.environ["PATH"], **{name: value for name, value in env.items() if value is not None and not name.startswith("CONFIG_FILE")}})
-    return yaml.safe_load(told)
+    return yaml.safe_load(reported)
 
 
 def check_nvidias_values():
-    """A file of NVIDIA's chart, every name of it: what the agent is told is what their plugin would be."""
+    """With every value of NVIDIA's chart, the agent gets the settings that NVIDIA's plugin would get."""
     values = yaml.safe_load((ROOT / "tests/chart/nvidia-values.yaml").read_text())
     rendered = Rendered(values, release="nvdp")
     name = "nvdp-gpulet"
-    told = understood(rendered.env(name), rendered.one("ConfigMap", f"{name}-configs")["data"]["mig-mixed"])
-    flags = told["flags"]
+    reported = understood(rendered.env(name), rendered.one("ConfigMap", f"{name}-configs")["data"]["mig-mixed"])
+    flags = reported["flags"]
     wanted = {"migStrategy": "mixed", "failOnInitError": True, "nvidiaDriverRoot": "/run/nvidia/driver", "nvidiaDevRoot": "/run/nvidia/driver",
               "gdrcopyEnabled": True, "gdsEnabled": True, "mofedEnabled": True, "deviceDiscoveryStrategy": "nvml"}
     expect({key: flags[key] for key in wanted}, wanted)
     wanted = {"passDeviceSpecs": True, "deviceListStrategy": ["envvar", "cdi-annotations"], "deviceIDStrategy": "index",
               "nvidiaCTKPath": "/usr/bin/nvidia-ctk"}
     expect({key: flags["plugin"][key] for key in wanted}, wanted)
-    expect(told["gpulet"]["cdiFeatureFlags"], ["disable-nvsandboxutils"])
+    expect(reported["gpulet"]["cdiFeatureFlags"], ["disable-nvsandboxutils"])
     env = rendered.env(name)
     expect([env[key] for key in ("DEFAULT_CONFIG", "FALLBACK_STRATEGIES", "CONFIG_FILE_SRCDIR", "NVIDIA_DRIVER_CAPABILITIES")],
            ["mig-mixed", "named,single", "/available-configs", "compute,utility"])
@@ -276,7 +276,7 @@ def check_nvidias_values():
 
 
 def check_nvidias_names_are_all_there():
-    """The file has every name that NVIDIA's values.yaml and its schema have, of 0.20."""
+    """The file has every key of NVIDIA's values.yaml and schema of 0.20."""
     given = set(leaves(yaml.safe_load((ROOT / "tests/chart/nvidia-values.yaml").read_text())))
     ours = set(leaves(DEFAULTS))
     strange = {path for path in given if not any(path == name or path.startswith(name + ".") or name.startswith(path + ".") for name in ours)}
@@ -295,7 +295,7 @@ def check_defaults():
 
 
 def check_rights_follow_the_config():
-    everything = {"faults": {"moving": {"enabled": True}, "podNotes": True}, "labels": {"outputs": ["node", "node-feature"]},
+    everything = {"faults": {"eviction": {"enabled": True}, "podAnnotations": True}, "labels": {"outputs": ["node", "node-feature"]},
                   "metrics": {"countersConfigMap": "monitoring:counters"}}
     rendered = Rendered({"gpulet": everything})
     added = rendered.rights() - Rendered().rights()
@@ -305,7 +305,7 @@ def check_rights_follow_the_config():
     nothing = {"faults": {"condition": False, "label": False, "podEvents": False}, "labels": {"outputs": []}, "mig": {"manage": False}}
     expect(Rendered({"gpulet": nothing}).rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
                                                    ("nodes/status", "patch")})
-    # One config of several is enough; one that an operator writes in the map counts before `gpulet:`.
+    # One config of several is enough; a config in the map overrides `gpulet:`.
     drain = "version: v1\ngpulet: {mig: {drain: true}}\n"
     assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()
     assert ("pods/eviction", "create") not in Rendered({"gpulet": {"mig": {"drain": True}}, "rbac": {"eviction": False}}).rights()
@@ -315,11 +315,11 @@ def check_rights_follow_the_config():
 def check_configs():
     mine = {"default": "# kept\nversion: v1\nflags: {migStrategy: single}\n", "b": "version: v1\ngpulet: {logLevel: error}\n"}
     expect(Rendered({"config": {"map": mine}}).one("ConfigMap", "gpulet-configs")["data"], mine)
-    rendered = Rendered({"config": {"map": mine}, "gpulet": {"logLevel": "debug", "health": {"hold": "5s"}}, "gfd": {"sleepInterval": 30}})
+    rendered = Rendered({"config": {"map": mine}, "gpulet": {"logLevel": "debug", "health": {"recoveryHold": "5s"}}, "gfd": {"sleepInterval": 30}})
     data = rendered.one("ConfigMap", "gpulet-configs")["data"]
     expect(yaml.safe_load(data["default"]), {"version": "v1", "flags": {"migStrategy": "single", "gfd": {"sleepInterval": "30s"}},
-                                             "gpulet": {"logLevel": "debug", "health": {"hold": "5s"}}})
-    expect(yaml.safe_load(data["b"])["gpulet"], {"logLevel": "error", "health": {"hold": "5s"}})
+                                             "gpulet": {"logLevel": "debug", "health": {"recoveryHold": "5s"}}})
+    expect(yaml.safe_load(data["b"])["gpulet"], {"logLevel": "error", "health": {"recoveryHold": "5s"}})
     alone = Rendered({"gpulet": {"logLevel": "debug"}})
     expect(understood(alone.env(), alone.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"]["logLevel"], "debug")
     external = Rendered({"config": {"name": "mine"}})
@@ -333,19 +333,19 @@ def check_examples():
         values = yaml.safe_load(path.read_text())
         rendered = Rendered(values)
         given = yaml.safe_load(values["config"]["map"]["default"])
-        told = understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])
-        expect(set(given.get("gpulet", {})) - set(told["gpulet"]), set())
+        reported = understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])
+        expect(set(given.get("gpulet", {})) - set(reported["gpulet"]), set())
 
 
 def check_every_setting_is_taken():
-    told = output(GPULET, "config", "print", env={"PATH": os.environ["PATH"]})
-    known = yaml.safe_load(told)["gpulet"]
+    reported = output(GPULET, "config", "print", env={"PATH": os.environ["PATH"]})
+    known = yaml.safe_load(reported)["gpulet"]
     known["partition"] = [{"devices": "all", "whole": {}}]
-    known["health"]["classes"] = {"lost": {"effect": "flag", "hold": "1m"}}
-    known["faults"]["moving"]["graces"] = {"thermal": "stay"}
+    known["health"]["classes"] = {"lost": {"effect": "flag", "recoveryHold": "1m"}}
+    known["faults"]["eviction"]["classes"] = {"thermal": "stay"}
     rendered = Rendered({"gpulet": known})
     expect(yaml.safe_load(rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"], known)
-    expect(understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"]["health"]["hold"], known["health"]["hold"])
+    expect(understood(rendered.env(), rendered.one("ConfigMap", "gpulet-configs")["data"]["default"])["gpulet"]["health"]["recoveryHold"], known["health"]["recoveryHold"])
 
 
 def check_mps():
@@ -363,13 +363,13 @@ def check_mps():
 def check_paths():
     rendered = Rendered({"kubeletRoot": "/var/snap/microk8s/common/var/lib/kubelet", "cdi": {"specDir": "/etc/cdi", "hookDir": "/opt/gpulet"},
                          "stateDir": "/opt/state"})
-    told = understood(rendered.env())["gpulet"]
+    reported = understood(rendered.env())["gpulet"]
     kubelet = "/var/snap/microk8s/common/var/lib/kubelet"
-    expect([told["kubeletDir"], told["cdi"]["specDir"], told["cdi"]["hookDir"]], [kubelet, "/etc/cdi", "/opt/gpulet"])
+    expect([reported["kubeletDir"], reported["cdi"]["specDir"], reported["cdi"]["hookDir"]], [kubelet, "/etc/cdi", "/opt/gpulet"])
     mounts = rendered.mounts()
     expect(mounts["device-plugins"], (f"{kubelet}/device-plugins", "/var/lib/kubelet/device-plugins"))
     expect(mounts["hook"], ("/opt/gpulet",) * 2)
-    expect(mounts["state"], (told["stateDir"], "/opt/state"))
+    expect(mounts["state"], (reported["stateDir"], "/opt/state"))
 
 
 def check_pools():
@@ -387,7 +387,7 @@ def check_pools():
             assert {"key": key, "operator": "NotIn", "values": [value]} in term["matchExpressions"], term
     selectors = [json.dumps(item["spec"]["selector"], sort_keys=True) for item in rendered.objects if item["kind"] == "DaemonSet"]
     assert len(selectors) == len(set(selectors)), "two DaemonSets select the same Pods"
-    # Without any affinity of one's own too.
+    # Also without own affinity.
     bare = Rendered({"affinity": {"nodeAffinity": None}, "pools": {"edge": pools["edge"]}})
     terms = bare.pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     expect(terms, [{"matchExpressions": [{"key": "edge", "operator": "NotIn", "values": ["yes"]}]}])
@@ -436,7 +436,7 @@ def check_mistakes_are_refused():
     refused({"pools": {"a": {"nodeSelector": {"a": "b"}, "confg": "x"}}}, "/pools/a", "confg")
     refused({"pools": {"a": {"nodeSelector": {"a": "b", "c": "d"}}}}, "/pools/a/nodeSelector")
     refused({"gpulet": {"logLevl": "debug"}}, "/gpulet", "logLevl")
-    refused({"gpulet": {"faults": {"moving": {"enable": True}}}}, "/gpulet/faults/moving", "enable")
+    refused({"gpulet": {"faults": {"eviction": {"enable": True}}}}, "/gpulet/faults/eviction", "enable")
     refused({"namespace": "x"}, "namespace")
     refused({}, "allowDefaultNamespace", namespace="default")
     refused({"config": {"name": "x", "map": {"default": "version: v1\n"}}}, "config.name", "config.map")
@@ -454,7 +454,7 @@ def main():
     env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
     subprocess.run([TESTBED, "build", "helm"], check=True, env=env)
     TESTBED_BIN = pathlib.Path(output(TESTBED, "bin", env=env).strip())
-    return outcome.tell([(name.removeprefix("check_").replace("_", " "), check)
+    return outcome.report_checks([(name.removeprefix("check_").replace("_", " "), check)
                          for name, check in globals().items() if name.startswith("check_")])
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
 
-  tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its folder is
+  tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
                                                printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
                                                `examples`, `scheduling`, `chart`, `autoscaling` or `operators`
 

@@ -60,7 +60,7 @@ EXTENDERS = """extenders:
 
 
 def in_parallel(state, tasks):
-    """Each of `tasks` is handed a Kube of its thread."""
+    """Runs `tasks` in threads, each with its own Kube."""
     todo, wrong = list(reversed(tasks)), []
 
     def work():
@@ -107,7 +107,7 @@ class Scale:
             process.wait(timeout=60)
 
     def publish(self):
-        """One real agent says what its node has; the others are built alike."""
+        """Publishes the object of one real agent for every node."""
         text = (ROOT / "deploy/static/scheduler.yaml").read_text()
         kind = next(part for part in text.split("\n---\n") if "kind: CustomResourceDefinition" in part)
         kubectl("--kubeconfig", self.kubeconfig, "apply", "-f", "-", text=kind)
@@ -122,7 +122,7 @@ class Scale:
                 try:
                     found = [item for item in self.kube.get(GPU_NODES)["items"] if item["spec"]["resources"]]
                 except ApiError:
-                    return None  # a kind that is new is served a moment later
+                    return None  # a new CRD is served with a delay
                 return found[0]["spec"] if found else None
             spec = until("an agent publishes its node", said, 60)
             self.stop(agent)
@@ -159,7 +159,7 @@ class Scale:
 
     def schedule(self, name, extended=True):
         """Pods a second from the first that is bound to the last."""
-        # kwok takes away late, and by name: each round has names of its own.
+        # kwok deletes late and by name: each round uses new names.
         self.create_pods(name)
         configuration = self.state / "kube-scheduler.yaml"
         configuration.write_text((CONFIGURATION + (EXTENDERS if extended else "")).format(
@@ -188,7 +188,7 @@ class Scale:
         return next(edge for edge, count in buckets if count >= part * total) * 1e3, total
 
     def ask(self):
-        """filter for all nodes and prioritize for those that it hands back, as one client waits for both."""
+        """Calls filter for all nodes, then prioritize for the passing ones, as one client."""
         connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=30)
         names, dice, took = [f"kwok-{number}" for number in range(self.nodes)], random.Random(SEED), []
         for number in range(QUESTIONS):
@@ -211,7 +211,7 @@ class Scale:
 
     def start_extender(self, *more):
         """Returns the seconds until it was ready."""
-        self.extender = self.start("extender", BIN / "gpulet", "scheduler", f"--listen=127.0.0.1:{PORT}", "--leave-seconds=0", *more)
+        self.extender = self.start("extender", BIN / "gpulet", "scheduler", f"--listen=127.0.0.1:{PORT}", "--shutdown-seconds=0", *more)
         begin = time.monotonic()
 
         def ready():

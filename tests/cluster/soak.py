@@ -17,9 +17,9 @@ medians of the second and of the last:
 
 In the last half what is in use of the heap, free blocks left out, may rise by no more than 16 KiB a minute, by a line fitted through all
 rests. What fills up by design is full by then: the lines of the node page's past are from the start on (200 and 100,
-src/agent/node_page.h), and the events that a repeat may join after ten minutes (src/cluster/events.h), though more of them come as the
+src/agent/observe/page_json.h), and the events that a repeat may join after ten minutes (src/k8s/event_recorder.h), though more of them come as the
 machine is faster, so that less than 20 minutes judge too little. Only a listener's samples for the lines of the page fill for
-15 minutes (src/web/history.h): as many bytes as /api/history has are left out of both. With 100 bytes that were never freed at each
+15 minutes (src/web/router.h): as many bytes as /api/history has are left out of both. With 100 bytes that were never freed at each
 Allocate and at each change of who holds what, 20 minutes ended in a failure: 400 KiB more anonymous memory.
 """
 import argparse

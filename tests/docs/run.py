@@ -23,7 +23,7 @@ LIST = re.compile(r"(- |\d+\. |\|)")
 
 
 def check_site():
-    # Not quietly: then it would not count its warnings either.
+    # Not quietly: mkdocs would not count its warnings either.
     built = subprocess.run([CACHE / "docs" / "bin" / "mkdocs", "build", "--strict"], cwd=ROOT, capture_output=True,
                            text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=100, check=False)
     if built.returncode != 0 or not (SITE / "index.html").exists():
@@ -33,7 +33,7 @@ def check_site():
 
 
 class Assets(html.parser.HTMLParser):
-    """What a page makes a browser fetch by itself."""
+    """URLs that a browser fetches with a page."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ def check_nothing_from_elsewhere():
 
 
 def check_lists():
-    """Markdown proper wants a blank line before a list or a table; some readers forgive."""
+    """Markdown requires a blank line before a list or a table."""
     for page in sorted(DOCS.rglob("*.md")):
         code, before = False, ""
         for number, line in enumerate(page.read_text().splitlines(), 1):
@@ -107,14 +107,14 @@ def check_readmes():
 
 
 def figures(text):
-    """Of each row of the tables its numbers, with their units."""
+    """Returns the numbers of each table row, with units."""
     rows = [re.sub(r"\]\([^)]*\)|`[^`]*`", "", line) for line in text.splitlines() if line.startswith("|")]
     return [sorted(re.findall(r"\d+(?:[.,]\d+)*(?: (?:ms|MB)\b)?", row)) for row in rows]
 
 
 def check_compared():
-    """What README.md says of NVIDIA's programs is what docs/compared.md says, with where it is shown."""
-    section = READMES[0].read_text().split("## Beside NVIDIA's programs")[1].split("\n## ")[0]
+    """Checks that README.md's comparison matches docs/compared.md."""
+    section = READMES[0].read_text().split("## Compared with NVIDIA's stack")[1].split("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "NVIDIA |" not in line]
     shown = (DOCS / "compared.md").read_text()
     for row in rows:
@@ -137,7 +137,7 @@ CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_el
 
 
 def main():
-    return outcome.tell(CHECKS)
+    return outcome.report_checks(CHECKS)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-// Real driver libraries in the layouts that tests/drivers/fetch.py makes, against what a plain walk over the
-// same folders finds. tests/drivers/run.py makes the layouts and names their folder in GPULET_DRIVER_ROOTS.
+// Real driver libraries in the layouts of tests/drivers/fetch.py, compared with a plain walk over the same
+// directories. tests/drivers/run.py creates the layouts and passes their directory in GPULET_DRIVER_ROOTS.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,10 +20,10 @@ using testing::Field;
 
 struct Layout {
   const char* name;
-  const char* root;       // below the folder of layouts
-  const char* host_path;  // what the container engine calls it
-  const char* libcuda;    // the folder in the container that must hold it
-  const char* smi;        // nvidia-smi's place in the container
+  const char* root;       // below the directory of layouts
+  const char* host_path;  // its path for the container engine
+  const char* libcuda;    // its directory in the container
+  const char* smi;        // nvidia-smi's path in the container
   bool graphics;          // has X's modules and GLVND's configs
 };
 constexpr Layout kLayouts[] = {
@@ -40,19 +40,19 @@ constexpr Layout kLayouts[] = {
 class DriversTest : public testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
-    const char* folder = std::getenv("GPULET_DRIVER_ROOTS");
-    ASSERT_NE(folder, nullptr) << "tests/drivers/run.py makes the layouts and runs this";
-    root_ = fs::path(folder) / GetParam().root;
+    const char* directory = std::getenv("GPULET_DRIVER_ROOTS");
+    ASSERT_NE(directory, nullptr) << "tests/drivers/run.py makes the layouts and runs this";
+    root_ = fs::path(directory) / GetParam().root;
     auto roots =
         open_roots({.driver = root_, .driver_on_host = GetParam().host_path, .dev = "/", .sys = "/sys"});
-    ASSERT_TRUE(roots.has_value()) << roots.error().text();
+    ASSERT_TRUE(roots.has_value()) << roots.error().full_message();
     auto found = find_driver_files(*roots, "");
-    ASSERT_TRUE(found.has_value()) << found.error().text();
+    ASSERT_TRUE(found.has_value()) << found.error().full_message();
     files_ = std::move(*found);
   }
 
-  // Of a host path, the file in the layout.
-  fs::path here(const std::string& host_path) const {
+  // Returns the file in the layout of a host path.
+  fs::path path_in_root(const std::string& host_path) const {
     const std::string prefix = GetParam().host_path;
     return root_ / fs::path(prefix == "/" ? host_path : host_path.substr(prefix.size())).relative_path();
   }
@@ -61,7 +61,7 @@ class DriversTest : public testing::TestWithParam<Layout> {
   DriverFiles files_;
 };
 
-TEST_P(DriversTest, EveryLibraryOfTheVersionIsMountedOnceFromAFile) {
+TEST_P(DriversTest, MountsEveryLibraryOfTheVersionOnce) {
   std::set<fs::path> walked, mounted;
   for (const auto& entry : fs::recursive_directory_iterator(root_)) {
     if (entry.is_regular_file() && !entry.is_symlink() &&
@@ -70,7 +70,7 @@ TEST_P(DriversTest, EveryLibraryOfTheVersionIsMountedOnceFromAFile) {
   }
   EXPECT_GE(walked.size(), 24u);
   for (const FileMount& library : files_.libraries) {
-    const fs::path file = here(library.host_path);
+    const fs::path file = path_in_root(library.host_path);
     ASSERT_TRUE(fs::is_regular_file(fs::symlink_status(file))) << library.host_path;
     if (file.filename().string().ends_with(".so." + files_.version)) {
       EXPECT_TRUE(mounted.insert(file).second) << file;
@@ -79,7 +79,7 @@ TEST_P(DriversTest, EveryLibraryOfTheVersionIsMountedOnceFromAFile) {
   EXPECT_EQ(mounted, walked);
 }
 
-TEST_P(DriversTest, CudaSmiAndFirmwareAreInTheirPlaces) {
+TEST_P(DriversTest, PlacesCudaSmiAndFirmware) {
   const Layout& layout = GetParam();
   const std::string cuda = std::string(layout.libcuda) + "/libcuda.so." + files_.version;
   EXPECT_THAT(files_.libraries, Contains(Field(&FileMount::container_path, cuda)));
@@ -90,12 +90,12 @@ TEST_P(DriversTest, CudaSmiAndFirmwareAreInTheirPlaces) {
   EXPECT_THAT(files_.binaries.size(), 5u);
   for (const auto* mounts : {&files_.binaries, &files_.firmware, &files_.configs}) {
     for (const FileMount& mount : *mounts)
-      EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(here(mount.host_path)))) << mount.host_path;
+      EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path_in_root(mount.host_path)))) << mount.host_path;
   }
 }
 
-// Each link ends at a mounted file, through links that are made too.
-TEST_P(DriversTest, LinksLeadToMountedFiles) {
+// Each link ends at a mounted file, through other created links.
+TEST_P(DriversTest, LinksResolveToMountedFiles) {
   EXPECT_GE(files_.links.size(), 25u);
   for (const Link& link : files_.links) {
     std::string at = link.link;

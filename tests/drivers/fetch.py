@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Real driver libraries for the tests: Debian's non-free packages, laid out as four kinds of nodes have them.
+"""Real driver libraries for the tests: Debian's non-free packages in the layouts of four kinds of nodes.
 
   tests/drivers/fetch.py OUT    makes OUT/debian, OUT/rhel, OUT/gke and OUT/driver-container, and prints the version
 
@@ -29,7 +29,7 @@ NO_DRIVERS = 3
 
 
 class NotHere(Exception):
-    """The packages cannot be had on this machine."""
+    """The packages are not available on this machine."""
 
 
 def pinned():
@@ -60,9 +60,9 @@ def mirror():
     raise NotHere(f"apt has no source of Debian {SUITE}")
 
 
-def apt(arguments, folder, cwd):
-    options = ["-o", f"Dir::Etc::sourcelist={folder}/sources.list", "-o", "Dir::Etc::sourceparts=-",
-               "-o", f"Dir::State::lists={folder}/lists", "-o", f"Dir::Cache={folder}/cache",
+def apt(arguments, directory, cwd):
+    options = ["-o", f"Dir::Etc::sourcelist={directory}/sources.list", "-o", "Dir::Etc::sourceparts=-",
+               "-o", f"Dir::State::lists={directory}/lists", "-o", f"Dir::Cache={directory}/cache",
                "-o", "APT::Sandbox::User=", "-q"]
     try:
         done = subprocess.run(["apt-get", *options, *arguments], cwd=cwd, capture_output=True, text=True,
@@ -75,16 +75,16 @@ def apt(arguments, folder, cwd):
 
 def download(missing):
     CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "sources.list").write_text(
+    with tempfile.TemporaryDirectory() as directory:
+        pathlib.Path(directory, "sources.list").write_text(
             f"deb [arch=amd64 signed-by={KEYRING}] {mirror()} {SUITE} main contrib non-free non-free-firmware\n")
         for name in ("lists/partial", "cache/archives/partial", "debs"):
-            pathlib.Path(folder, name).mkdir(parents=True)
-        apt(["update"], folder, folder)
-        apt(["download", *(f"{name}:amd64={version}" for name, version, _ in missing)], folder, f"{folder}/debs")
+            pathlib.Path(directory, name).mkdir(parents=True)
+        apt(["update"], directory, directory)
+        apt(["download", *(f"{name}:amd64={version}" for name, version, _ in missing)], directory, f"{directory}/debs")
         for package in missing:
             name, version, digest = package
-            deb = pathlib.Path(folder, "debs", f"{name}_{version.replace(':', '%3a')}_amd64.deb")
+            deb = pathlib.Path(directory, "debs", f"{name}_{version.replace(':', '%3a')}_amd64.deb")
             if not deb.exists():
                 raise NotHere(f"apt-get download brought no {deb.name}")
             if hashlib.sha256(deb.read_bytes()).hexdigest() != digest:
@@ -95,7 +95,7 @@ def download(missing):
 
 
 def packages():
-    """The .deb files, downloaded where need be."""
+    """Returns the .deb files; downloads missing ones."""
     if not shutil.which("dpkg-deb"):
         raise NotHere("there is no dpkg-deb to unpack them with")
     missing = [package for package in pinned() if not cached(package)]
@@ -117,7 +117,7 @@ def link(path, target):
 
 
 def merged_usr(root):
-    """/lib, /bin and /sbin as links into /usr, as every distribution of today has them."""
+    """Creates /lib, /bin and /sbin as links into /usr, as current distributions do."""
     for name in ("lib", "lib64", "bin", "sbin"):
         (root / "usr" / name).mkdir(parents=True, exist_ok=True)
         old = root / name
@@ -141,9 +141,9 @@ def slaves(script):
 
 
 def add_alternatives(root, debs):
-    for folder in ("usr/lib/xorg/modules/drivers", "usr/lib/xorg/modules/extensions", f"usr/lib/{TRIPLET}/gbm",
+    for directory in ("usr/lib/xorg/modules/drivers", "usr/lib/xorg/modules/extensions", f"usr/lib/{TRIPLET}/gbm",
                    f"usr/lib/{TRIPLET}/vdpau", "usr/share/X11/xorg.conf.d"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
+        (root / directory).mkdir(parents=True, exist_ok=True)
     link(root / "usr/lib/nvidia/nvidia", "/etc/alternatives/nvidia")
     link(root / "etc/alternatives/nvidia", "/usr/lib/nvidia/current")
     for package, prefix in (("nvidia-alternative", "nvidia--"), ("glx-alternative-nvidia", "glx--")):
@@ -164,13 +164,13 @@ def make_debian(debs, out):
 
 
 class Files:
-    """What the packages bring, by what it is."""
+    """The packages' files by type."""
 
     def __init__(self, root):
         self.root = root
         lib = root / "usr/lib" / TRIPLET
-        self.libraries = sorted(path for folder in (lib, lib / "nvidia/current") for path in folder.glob("lib*.so*"))
-        # Files only: Debian's alternatives stand for others.
+        self.libraries = sorted(path for directory in (lib, lib / "nvidia/current") for path in directory.glob("lib*.so*"))
+        # Files only: Debian's alternatives replace the links.
         self.libraries = [path for path in self.libraries
                           if not path.is_symlink() or "/" not in os.readlink(path)]
         self.x_modules = root / "usr/lib/nvidia/current"
@@ -192,22 +192,22 @@ def put(source, target):
         os.link(source, target)
 
 
-def put_libraries(files, folder):
+def put_libraries(files, directory):
     for path in files.libraries:
         vdpau = path.name.startswith("libvdpau_nvidia")
-        put(path, folder / "vdpau" / path.name if vdpau else folder / path.name)
-    link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
-    link(folder / "libGLX_indirect.so.0", f"libGLX_nvidia.so.{files.version}")
+        put(path, directory / "vdpau" / path.name if vdpau else directory / path.name)
+    link(directory / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
+    link(directory / "libGLX_indirect.so.0", f"libGLX_nvidia.so.{files.version}")
 
 
-def put_programs(files, folder):
+def put_programs(files, directory):
     for path in files.programs:
-        put(path, folder / path.name)
+        put(path, directory / path.name)
 
 
-def put_firmware(files, folder):
+def put_firmware(files, directory):
     for path in (files.root / "usr/lib/firmware/nvidia" / files.version).glob("gsp*.bin"):
-        put(path, folder / "nvidia" / files.version / path.name)
+        put(path, directory / "nvidia" / files.version / path.name)
 
 
 def put_shared(files, root):

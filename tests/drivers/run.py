@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Real driver libraries, laid out as Debian, RHEL, GKE and a driver container have them, through cdi's discovery.
+"""Runs CDI discovery on real driver libraries in the layouts of Debian, RHEL, GKE and a driver container.
 
   tests/drivers/run.py --program BUILD/tests/drivers_test
 

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Podman with a spec of `gpulet cdi generate`: `podman run --device nvidia.com/gpu=0`, as a person at one machine runs it.
+"""Podman with a spec of `gpulet cdi generate`: `podman run --device nvidia.com/gpu=0`.
 
   tests/engines/run.py [--bin out/bin] [--lib out/lib]     ends in `N passed, N failed`
 """
@@ -20,7 +20,7 @@ sys.dont_write_bytecode = True
 import outcome  # noqa: E402
 from lib.images import NAME, make_glibc_image  # noqa: E402
 
-# Podman's own places for specs; ours has a vendor of its own meanwhile, so that no other test's or user's is met.
+# Podman's default spec directories; the test's spec has its own vendor to avoid conflicts.
 SPECS = pathlib.Path("/etc/cdi")
 VENDOR = f"gpulet-test{os.getpid()}.example"
 LOOK = """
@@ -35,30 +35,30 @@ MACHINE = "hgx-h100"
 
 
 class Podman:
-    def __init__(self, folder, arguments):
-        self.folder, self.bin = folder, arguments.bin
-        self.root = folder / "driver"
-        self.hook = folder / "gpulet-hook"  # where whoever is not root can run it
-        folder.chmod(0o755)
+    def __init__(self, directory, arguments):
+        self.directory, self.bin = directory, arguments.bin
+        self.root = directory / "driver"
+        self.hook = directory / "gpulet-hook"  # where an unprivileged user can run it
+        directory.chmod(0o755)
         shutil.copy(self.bin / "gpulet-hook", self.hook)
         library = next(f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir())
         self.run(self.bin / "gpulet-sim", "up", MACHINE, "--root", self.root, "--library", library / "libnvidia-ml.so.1",
                  "--nvidia-smi", library / "nvidia-smi")
-        # A container's own limits may be above this machine's.
-        (folder / "containers.conf").write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
-        make_glibc_image(folder / "image.tar")
-        self.podman("load", "-i", folder / "image.tar")
+        # A container's limits may exceed this machine's.
+        (directory / "containers.conf").write_text('[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=4096:4096"]\n')
+        make_glibc_image(directory / "image.tar")
+        self.podman("load", "-i", directory / "image.tar")
         self.spec = SPECS / f"{VENDOR}.yaml"
 
     def run(self, *command):
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=100, check=False,
-                              env={**os.environ, "CONTAINERS_CONF": str(self.folder / "containers.conf")})
+                              env={**os.environ, "CONTAINERS_CONF": str(self.directory / "containers.conf")})
         if done.returncode != 0:
             raise AssertionError(f"{' '.join(map(str, command[:3]))}…: {done.stderr.strip()[-600:]}")
         return done.stdout
 
     def podman(self, *words):
-        return self.run("podman", "--root", self.folder / "storage", "--runroot", self.folder / "run", "--storage-driver", "vfs",
+        return self.run("podman", "--root", self.directory / "storage", "--runroot", self.directory / "run", "--storage-driver", "vfs",
                         "--cgroup-manager", "cgroupfs", "--events-backend", "file", "--runtime", "runc", *words)
 
     def generator(self, *options):
@@ -85,8 +85,8 @@ class Podman:
         return found
 
     def uuids(self):
-        told = self.run(self.bin / "gpulet", "list", "-o", "json", "--driver-root", self.root)
-        return re.findall(r'"(GPU-[0-9a-f-]+)"', told)
+        reported = self.run(self.bin / "gpulet", "list", "-o", "json", "--driver-root", self.root)
+        return re.findall(r'"(GPU-[0-9a-f-]+)"', reported)
 
     def down(self):
         self.spec.unlink(missing_ok=True)
@@ -110,14 +110,14 @@ class Podman:
         assert found["user"] == ["1000"], found
 
     def rootless(self):
-        """In a user namespace, as whoever has no right on the machine runs it."""
-        home = self.folder / "home"
+        """In a user namespace, without privileges on the machine."""
+        home = self.directory / "home"
         (home / "run").mkdir(parents=True, mode=0o700)
-        (self.folder / "image.tar").chmod(0o644)
+        (self.directory / "image.tar").chmod(0o644)
         podman = ["podman", "--root", home / "storage", "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs",
                   "--events-backend", "file", "--runtime", "runc"]
         script = " && ".join(" ".join(map(shlex.quote, map(str, command))) for command in (
-            [*podman, "load", "-q", "-i", self.folder / "image.tar"],
+            [*podman, "load", "-q", "-i", self.directory / "image.tar"],
             [*podman, "run", "--rm", "--network", "none", "-v", f"{self.root}/run/gpulet-sim:/run/gpulet-sim",
              "--device", f"{VENDOR}/gpu=3", NAME, "sh", "-c", LOOK + "sed 's/^/map /' /proc/self/uid_map\n"]))
         said = self.run(HERE / "rootless", self.root, home, *self.generator("--dev-root", "/"), "--", "sh", "-c", script)
@@ -126,7 +126,7 @@ class Podman:
         assert [line.split() for line in found["map"]][0] == ["0", "64100", "1"], found
 
     def restarted(self):
-        """The same root folder, the hook once more: nothing piles up."""
+        """Runs the hook twice on the same root directory: nothing accumulates."""
         name = f"again{os.getpid()}"
         self.podman("run", "-d", "--name", name, "--network", "none", "--device", f"{VENDOR}/gpu=0", NAME, "sleep", "1000")
         def files():
@@ -153,10 +153,10 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
     parser.add_argument("--lib", type=pathlib.Path, default=ROOT / "out" / "lib")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpulet-podman-") as folder:
-        podman = Podman(pathlib.Path(folder), arguments)
+    with tempfile.TemporaryDirectory(prefix="gpulet-podman-") as directory:
+        podman = Podman(pathlib.Path(directory), arguments)
         try:
-            return outcome.tell((f"podman: {check.__name__.replace('_', ' ')}", check) for check in (
+            return outcome.report_checks((f"podman: {check.__name__.replace('_', ' ')}", check) for check in (
                 podman.one_gpu_by_index, podman.two_by_uuid, podman.all_of_them, podman.read_only_and_not_root,
                 podman.rootless, podman.restarted))
         finally:

@@ -1,5 +1,5 @@
-// Runs a fuzz target once over every file of the folders it is given: what a fuzzer once found stays found,
-// with any compiler. Fails when a folder is missing or empty, so that a corpus cannot be lost unseen.
+// Runs a fuzz target once over every file of the given directories: a regression test of the corpus with any
+// compiler. Fails if a directory is missing or empty, so that a corpus cannot get lost.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: %s FOLDER...\n", argv[0]);
+    std::fprintf(stderr, "usage: %s DIRECTORY...\n", argv[0]);
     return 2;
   }
   for (int i = 1; i < argc; ++i) {
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     for (const auto& file : files) {
       std::ifstream stream(file, std::ios::binary);
       const std::string bytes{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-      // Named before it runs: a crash says by which file.
+      // Printed before it runs, to name the file of a crash.
       std::printf("%s\n", file.c_str());
       std::fflush(stdout);
       LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size());

@@ -1,4 +1,4 @@
-"""What another process does to the machine, as nvidia-ml-py sees it in this one."""
+"""Changes by another process, as nvidia-ml-py sees them in this one."""
 import ctypes
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What the judges share: named checks, each one line of output, and the machine that they are about."""
+"""Shared by the judges: named checks with one line of output each, and the machine under test."""
 import functools
 import json
 import os
@@ -9,7 +9,7 @@ CHECKS = []
 
 
 def check(function):
-    """Registers a check: a function without arguments that raises when something is wrong."""
+    """Registers a check: a function without arguments that raises on an error."""
     CHECKS.append(function)
     return function
 
@@ -26,7 +26,7 @@ def between(found, low, high, what=""):
 
 @functools.cache
 def machine():
-    """The machine as its YAML says it, one mapping for each GPU: see run.py."""
+    """Returns the machine of its YAML, one mapping per GPU: see run.py."""
     with open(os.environ["JUDGE_MACHINE"], encoding="utf-8") as file:
         return json.load(file)
 
@@ -39,7 +39,7 @@ def main():
         try:
             function()
             print(f"ok {name}", flush=True)
-        except Exception as error:  # whatever it raises is what was wrong
+        except Exception as error:  # any exception is a failure
             where = traceback.extract_tb(error.__traceback__)[-1]
             why = " ".join(str(error).split()) or type(error).__name__
             print(f"FAIL {name}: {why} ({os.path.basename(where.filename)}:{where.lineno})", flush=True)

@@ -1,4 +1,4 @@
-"""nvidia-ml-py makes and destroys MIG instances as mig-parted does, and the driver root follows."""
+"""nvidia-ml-py creates and destroys MIG instances like mig-parted, and the driver root follows."""
 import ctypes
 import os
 import pathlib

@@ -40,7 +40,7 @@ def merged(base, over):
 
 
 def expected(name):
-    """The machine's YAML unfolded, by other means than ours: one mapping for each GPU."""
+    """Expands the machine's YAML, independently of gpulet's code: one mapping per GPU."""
     text = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
     count = text["gpus"]["count"]
     model = yaml.safe_load((MACHINES / "models" / f"{text['gpus']['model']}.yaml").read_text())
@@ -61,23 +61,23 @@ def expected(name):
 
 
 class Court:
-    """Runs judges and counts what they say."""
+    """Runs judges and counts their results."""
 
     def __init__(self, arguments):
         self.control = arguments.bin / "gpulet-sim"
-        folder = next((f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir()), arguments.lib)
-        self.library = folder / "libnvidia-ml.so.1"
-        self.smi = folder / "nvidia-smi"
+        directory = next((f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir()), arguments.lib)
+        self.library = directory / "libnvidia-ml.so.1"
+        self.smi = directory / "nvidia-smi"
         self.python = CACHE / "venv" / "bin" / "python"
         self.cdi = None
         self.passed = self.failed = 0
 
-    def build_cdi_judge(self, folder):
-        """A Go program around the CDI project's modules; from Go's build cache but for the first time."""
+    def build_cdi_judge(self, directory):
+        """Builds a Go program around the CDI project's modules; cached after the first time."""
         env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
-        built = subprocess.run(["go", "build", "-o", folder / "cdi-judge", "."], cwd=HERE / "cdi", env=env, capture_output=True,
+        built = subprocess.run(["go", "build", "-o", directory / "cdi-judge", "."], cwd=HERE / "cdi", env=env, capture_output=True,
                                text=True, timeout=200, check=False)
-        self.cdi = folder / "cdi-judge"
+        self.cdi = directory / "cdi-judge"
         self.say("the CDI's own library builds", built.stderr.strip() if built.returncode else None)
 
     def say(self, name, why=None):
@@ -85,7 +85,7 @@ class Court:
         self.passed, self.failed = self.passed + (not why), self.failed + bool(why)
 
     def judge(self, script, prefix, environment):
-        """Forwards a judge's lines; one that dies or says nothing has failed."""
+        """Forwards a judge's lines; a judge that crashes or prints nothing has failed."""
         ran = subprocess.run([self.python, HERE / script, prefix], capture_output=True, text=True, timeout=120, check=False,
                              env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment})
         said = [line for line in ran.stdout.splitlines() if line.startswith(("ok ", "FAIL "))]
@@ -96,8 +96,8 @@ class Court:
         if ran.returncode != 0 or not said:
             self.say(f"{prefix} {script}", f"exit status {ran.returncode}: {' '.join(ran.stderr.split())[-400:]}")
 
-    def sit(self, name, folder):
-        root, facts = folder / "root", folder / "machine.json"
+    def sit(self, name, directory):
+        root, facts = directory / "root", directory / "machine.json"
         wanted = expected(name)
         facts.write_text(json.dumps(wanted))
         nodes = [] if MAY_MAKE_NODES else ["--no-device-nodes"]
@@ -128,8 +128,8 @@ def main():
     court = Court(arguments)
     version = re.search(r"^NVML_DEV_VERSION=(.*)$", (ROOT / "scripts" / "versions").read_text(), re.MULTILINE)[1]
     court.judge("structs.py", "header", {"JUDGE_NVML_INCLUDE": str(CACHE / f"nvml-{version}")})
-    with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as folder:
-        court.build_cdi_judge(pathlib.Path(folder))
+    with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as directory:
+        court.build_cdi_judge(pathlib.Path(directory))
         sit_all(court, arguments.machine)
     print(f"{court.passed} passed, {court.failed} failed")
     return 1 if court.failed or not court.passed else 0
@@ -137,8 +137,8 @@ def main():
 
 def sit_all(court, machines):
     for name in machines:
-        with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as folder:
-            court.sit(name, pathlib.Path(folder))
+        with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as directory:
+            court.sit(name, pathlib.Path(directory))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What `gpulet cdi generate` makes of a machine, judged by the CDI project's own schema and library (tests/judges/cdi)."""
+"""Validates the output of `gpulet cdi generate` with the CDI project's own schema and library (tests/judges/cdi)."""
 import itertools
 import os
 import pathlib
@@ -13,11 +13,11 @@ GPULET = pathlib.Path(os.environ["JUDGE_CONTROL"]).parent / "gpulet"
 JUDGE = os.environ["JUDGE_CDI"]
 
 
-def generated(folder, *options):
-    """The files that stand in `folder` after it: one for each form and hook program, with these options."""
+def generated(directory, *options):
+    """Generates one file per format and hook program with these options. Returns the files in `directory`."""
     made = []
     for form, hook in itertools.product(("json", "yaml"), ("gpulet-hook", "nvidia-cdi-hook", "nvidia-ctk")):
-        path = folder / f"{hook}.{form}"
+        path = directory / f"{hook}.{form}"
         command = [GPULET, "cdi", "generate", "--driver-root", ROOT, "--nvidia-cdi-hook-path", f"/usr/bin/{hook}",
                    "--output", path, *options]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
@@ -27,9 +27,9 @@ def generated(folder, *options):
 
 
 def judged(*options):
-    """The last word of the judge on each: how many devices."""
-    with tempfile.TemporaryDirectory(prefix="gpulet-specs-") as folder:
-        files = generated(pathlib.Path(folder), *options)
+    """Returns the judge's device count of each."""
+    with tempfile.TemporaryDirectory(prefix="gpulet-specs-") as directory:
+        files = generated(pathlib.Path(directory), *options)
         ran = subprocess.run([JUDGE, *files], capture_output=True, text=True, timeout=20, check=False)
         same(ran.returncode, 0, ran.stderr)
         return {int(line.split()[-2]) for line in ran.stdout.splitlines()}

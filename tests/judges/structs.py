@@ -1,4 +1,4 @@
-"""The sizes of nvidia-ml-py's structs and the values of its constants, against NVIDIA's header as the compiler sees it."""
+"""Compares nvidia-ml-py's struct sizes and constants with NVIDIA's compiled header."""
 import ctypes
 import os
 import pathlib
@@ -22,11 +22,11 @@ UNSIGNED = 1 << 64  # the program prints all numbers as signed ones
 
 def compiled(expressions):
     """{name: value} of C expressions."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = pathlib.Path(folder) / "ask.c"
+    with tempfile.TemporaryDirectory() as directory:
+        source = pathlib.Path(directory) / "ask.c"
         lines = [f'printf("{name} %lld\\n", (long long)({text}));' for name, text in expressions.items()]
         source.write_text("#include <stdio.h>\n#include <nvml.h>\nint main(void) {\n" + "\n".join(lines) + "\nreturn 0;\n}\n")
-        program = pathlib.Path(folder) / "ask"
+        program = pathlib.Path(directory) / "ask"
         subprocess.run(["cc", "-w", "-I", INCLUDE, source, "-o", program], check=True, capture_output=True, text=True)
         output = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     return {name: int(value) for name, value in (line.split() for line in output.splitlines())}

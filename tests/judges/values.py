@@ -1,4 +1,4 @@
-"""nvidia-ml-py asks the driver for all that its clients and the agent ask, and compares it with the machine's YAML."""
+"""Calls what clients and the agent call by nvidia-ml-py and compares the values with the machine's YAML."""
 import ctypes
 import inspect
 import re
@@ -17,7 +17,7 @@ RECOVERY_ACTION = 230
 
 
 def gpus():
-    """(index, handle, what the YAML says of it)."""
+    """(index, handle, the YAML's values)."""
     return [(i, nvml.nvmlDeviceGetHandleByIndex(i), wanted) for i, wanted in enumerate(machine()["gpus"])]
 
 
@@ -268,7 +268,7 @@ def mig_profiles():
 
 @check
 def every_other_call_answers():
-    """Each nvmlDeviceGet... that wants a handle alone gives a value or an error that NVML's documentation allows."""
+    """Each nvmlDeviceGet... with only a handle returns a value or a documented error."""
     allowed = {nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_NO_DATA, nvml.NVML_ERROR_NOT_FOUND,
                nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT}
     device, asked, answered = nvml.nvmlDeviceGetHandleByIndex(0), 0, 0

@@ -1,11 +1,11 @@
-"""What rules and dashboards may name of the agent's /metrics (docs/metrics.md), and what they do name."""
+"""The metrics that rules and dashboards may use (docs/metrics.md), and those that they use."""
 import json
 import pathlib
 import re
 
 try:
     import yaml
-except ImportError:  # tests/web is in an environment of its own, and reads no rules
+except ImportError:  # tests/web has its own environment and reads no rules
     yaml = None
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -15,14 +15,14 @@ DASHBOARDS = [DEPLOY / "grafana" / "cluster.json", DEPLOY / "grafana" / "node.js
 DEVICE = {"gpu", "UUID", "device", "modelName"}
 POD = {"namespace", "pod"}
 
-# Each with the labels that it has at least.
+# Each with its minimal labels.
 OWN = {
     "gpulet_build_info": {"version"}, "gpulet_driver_up": set(), "gpulet_config_last_reload_successful": set(),
     "gpulet_config_reloads_total": set(), "gpulet_config_reload_failures_total": set(), "gpulet_registrations_total": set(),
     "gpulet_devices": {"resource", "health"}, "gpulet_resource_registered": {"resource"}, "gpulet_events_total": {"reason"},
     "gpulet_device_state": DEVICE | {"state"}, "gpulet_device_offered": DEVICE, "gpulet_device_faults": DEVICE | {"class"},
     "gpulet_device_relapses": DEVICE, "gpulet_device_quarantine_seconds": DEVICE,
-    # A label that is empty Prometheus has not: the share of a whole device; below, the Pod of what is nobody's.
+    # Prometheus drops empty labels: the share of a whole device; below, the Pod of unattributed usage.
     "gpulet_device_allocated": DEVICE | POD | {"resource", "container"},
     "gpulet_pod_gpu_memory_bytes": DEVICE, "gpulet_pod_gpu_busy_seconds_total": DEVICE, "gpulet_pod_gpu_energy_joules_total": DEVICE,
     "gpulet_mig_instance": DEVICE | {"GPU_I_PROFILE", "GPU_I_ID", "start", "size"},
@@ -37,12 +37,12 @@ DCGM_DEFAULT = {f"DCGM_FI_{name}" for name in """
     DEV_GPU_UTIL DEV_MEM_COPY_UTIL DEV_ENC_UTIL DEV_DEC_UTIL DEV_XID_ERRORS DEV_FB_FREE DEV_FB_USED DEV_FB_RESERVED
     DEV_NVLINK_BANDWIDTH_TOTAL DEV_VGPU_LICENSE_STATUS DEV_UNCORRECTABLE_REMAPPED_ROWS DEV_CORRECTABLE_REMAPPED_ROWS
     DEV_ROW_REMAP_FAILURE PROF_GR_ENGINE_ACTIVE PROF_PIPE_TENSOR_ACTIVE PROF_DRAM_ACTIVE PROF_PCIE_TX_BYTES PROF_PCIE_RX_BYTES""".split()}
-# Read where a counters file asks for them; without, their rules have no series.
+# Only with a counters file; without, their rules have no series.
 DCGM_ASKED_FOR = {"DCGM_FI_DEV_SLOWDOWN_TEMP", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"}
 DCGM_COUNTERS = {f"DCGM_FI_DEV_{name}" for name in """
     TOTAL_ENERGY_CONSUMPTION PCIE_REPLAY_COUNTER NVLINK_BANDWIDTH_TOTAL UNCORRECTABLE_REMAPPED_ROWS CORRECTABLE_REMAPPED_ROWS
     ECC_DBE_VOL_TOTAL""".split()}
-# What NVIDIA's published dashboard (12239) asks for.
+# Metrics of NVIDIA's published dashboard (12239).
 NVIDIA_DASHBOARD = ["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_GPU_UTIL",
                     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_DEV_FB_USED"]
 PROMETHEUS = {"up", "ALERTS"}
@@ -58,7 +58,7 @@ def alerts():
 
 
 def panels():
-    """(dashboard, panel) of all that ask something."""
+    """(dashboard, panel) of all panels with queries."""
     for path in DASHBOARDS:
         for panel in json.loads(path.read_text())["panels"]:
             if panel.get("targets"):
@@ -66,7 +66,7 @@ def panels():
 
 
 def queries(**variables):
-    """Where → query, of dashboards and of what scales on them, with the dashboards' variables filled in."""
+    """Place → query of dashboards and autoscalers, with the dashboards' variables filled in."""
     fill = {"node": ".*", "gpu": ".*", "namespace": ".*", "__rate_interval": "10s", **variables}
 
     def filled(text):

@@ -14,7 +14,7 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 4, 6, 7, 8
 END_STREAM, END_HEADERS, ACK = 1, 4, 1
 INITIAL_WINDOW_SIZE = 4
-MUCH = 1 << 30  # what the other side may send before it is told to go on: we never do
+MUCH = 1 << 30  # flow control window of the peer, which is never extended
 LIMIT_S = 10
 
 
@@ -89,7 +89,7 @@ class Call(socketserver.StreamRequestHandler):
                 if kind in (DATA, HEADERS) and flags & END_STREAM:
                     self.answer(stream, self.server.answer(bodies.pop(stream, b"")[5:]))
         except ConnectionError:
-            pass  # the agent has gone
+            pass  # the agent has exited
 
     def answer(self, stream, reply):
         # 0x88 is ":status: 200" of the static table.
@@ -113,7 +113,7 @@ class Plugin:
             frame(DATA, END_STREAM, 1, message(request)))
 
     def replies(self):
-        """All that it says until it ends, as it comes; frames, not messages."""
+        """Yields frames, not messages, until the stream ends."""
         try:
             for kind, flags, stream, payload in frames(self.connection.makefile("rb")):
                 if kind == SETTINGS and not flags & ACK:
@@ -171,15 +171,15 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 class Kubelet:
-    """In `folder`, as /var/lib/kubelet. Pods hold devices when hold() says so."""
+    """In `directory`, as /var/lib/kubelet. hold() assigns devices to Pods."""
 
-    def __init__(self, folder):
-        self.folder, self.pods, self.servers, self.watched = folder, {}, [], []
+    def __init__(self, directory):
+        self.directory, self.pods, self.servers, self.watched = directory, {}, [], []
         self.changed, self.plugins, self.health = threading.Condition(), {}, {}
 
     def start(self):
-        self.servers = [Server(self.folder / "device-plugins" / "kubelet.sock", self.register),
-                        Server(self.folder / "pod-resources" / "kubelet.sock", self.list)]
+        self.servers = [Server(self.directory / "device-plugins" / "kubelet.sock", self.register),
+                        Server(self.directory / "pod-resources" / "kubelet.sock", self.list)]
 
     def stop(self):
         for one in self.servers + self.watched:
@@ -191,7 +191,7 @@ class Kubelet:
 
     def register(self, request):
         resource, endpoint = fields(request, 3)[0].decode(), fields(request, 2)[0].decode()
-        plugin = Plugin(self.folder / "device-plugins" / endpoint, "ListAndWatch")
+        plugin = Plugin(self.directory / "device-plugins" / endpoint, "ListAndWatch")
         threading.Thread(target=self.follow, args=(plugin,), daemon=True).start()
         with self.changed:
             self.watched.append(plugin)
@@ -200,14 +200,14 @@ class Kubelet:
         return b""
 
     def follow(self, plugin):
-        """Each device's health, as the plugin tells it."""
+        """Yields each device's health from the plugin."""
         for message in plugin.messages():
             with self.changed:
                 self.health = {fields(device, 1)[0].decode(): fields(device, 2)[0].decode() for device in fields(message, 1)}
                 self.changed.notify_all()
 
     def wait_for_health(self, *health):
-        """Whether the devices of the plugin that spoke last come to be so, in any order."""
+        """Waits for these devices of the last registered plugin, in any order."""
         with self.changed:
             return self.changed.wait_for(lambda: sorted(self.health.values()) == sorted(health), LIMIT_S)
 
@@ -222,7 +222,7 @@ class Kubelet:
             if not self.changed.wait_for(lambda: resource in self.plugins, LIMIT_S):
                 raise TimeoutError(f"{resource} was not registered")
         request = field(1, b"".join(field(1, device) for device in devices) + field(3, size))
-        plugin = Plugin(self.folder / "device-plugins" / self.plugins[resource], "GetPreferredAllocation", request)
+        plugin = Plugin(self.directory / "device-plugins" / self.plugins[resource], "GetPreferredAllocation", request)
         plugin.connection.settimeout(LIMIT_S)
         reply = b"".join(plugin.replies())[5:]
         return [device.decode() for answer in fields(reply, 1) for device in fields(answer, 1)]

@@ -1,4 +1,4 @@
-"""Debian's Prometheus on two agents with simulated drivers: faults let every alert fire and resolve, every query has data."""
+"""Debian's Prometheus on two agents with simulated drivers: faults make every alert fire and resolve; every query has data."""
 import contextlib
 import copy
 import pathlib
@@ -11,9 +11,9 @@ import contract
 import prometheus
 from node import CONFIG, Node
 
-# Heat is judged by the minute.
+# Temperature is evaluated per minute.
 FIRE_S, RESOLVE_S, START_S = 90, 150, 60
-# The rules' times, in a test's: every one of these must occur.
+# The rules' times, shortened: each must occur.
 SHORTER = [(r"\bfor: \w+", "for: 1s"), (r"\[5m\]", "[10s]"), (r"\[1h\]", "[15s]"), (r"\[1d\]", "[15s]"), (r"> 86400\b", "> 3"),
            (r"seconds > 120\b", "seconds > 15"), (r"seconds > 300\b", "seconds > 15")]
 
@@ -29,7 +29,7 @@ def short_rules():
 
 @dataclass
 class Case:
-    """What lets an alert fire, and what ends it: commands of gpulet-sim, words each, on a node."""
+    """What makes an alert fire and resolve: gpulet-sim commands on a node."""
     alert: str
     node: str
     labels: dict = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Case:
         self.inject, self.heal = [line.split() for line in self.inject], [line.split() for line in self.heal]
 
 
-# The rows of a phase act together: each on another GPU, or on what an earlier row has done.
+# The rows of a phase run together: each on another GPU, or after an earlier row.
 FAULTS = [
     Case("GpuletDeviceQuarantined", "n1", {"gpu": "0"}, ["xid 0 95"], ["heal 0", "reset 0"]),
     Case("GpuletDeviceFault", "n1", {"gpu": "0", "class": "xid-reset"}),
@@ -62,12 +62,12 @@ HANG = [Case("GpuletDriverHangs", "n1", {}, ["hang all"], ["heal"]), Case("Gpule
 
 class Live:
     def __init__(self, stack, programs, cache, tool):
-        self.tool, self.folder = tool, pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpulet-monitoring-")))
-        self.nodes = {"n1": Node("n1", "hgx-h100", self.folder / "n1", programs), "n2": Node("n2", "dgx-a100", self.folder / "n2", programs)}
+        self.tool, self.directory = tool, pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpulet-monitoring-")))
+        self.nodes = {"n1": Node("n1", "hgx-h100", self.directory / "n1", programs), "n2": Node("n2", "dgx-a100", self.directory / "n2", programs)}
         for node in self.nodes.values():
             stack.callback(node.end)
         self.alerts = prometheus.Alerts()
-        home = self.folder / "prometheus"
+        home = self.directory / "prometheus"
         home.mkdir()
         self.prometheus = prometheus.Prometheus(prometheus.find(cache), home, short_rules(), self.alerts)
         stack.callback(self.prometheus.stop)
@@ -75,7 +75,7 @@ class Live:
         self.fired = set()
         self.started = False
 
-    # --- what is checked, in this order
+    # --- the checks, in this order
 
     def start(self):
         for node in self.nodes.values():
@@ -101,10 +101,10 @@ class Live:
         self.prometheus.aim({node.name: node.port for node in self.nodes.values()})
 
     def pages(self):
-        """promtool finds nothing to say."""
+        """promtool has no findings."""
         for node in self.nodes.values():
             ran = subprocess.run([self.tool, "check", "metrics"], input=node.page(), capture_output=True, text=True, timeout=60, check=False)
-            # DCGM's own names and its labels (UUID, modelName) are not ours to mend.
+            # DCGM's own names and labels (UUID, modelName) stay.
             said = [line for line in (ran.stdout + ran.stderr).splitlines() if not line.startswith("DCGM_") and "camelCase" not in line]
             if said:
                 return f"{node.name}: {'; '.join(said[:5])}"
@@ -120,7 +120,7 @@ class Live:
         return ", ".join(name for name in contract.NVIDIA_DASHBOARD if not self.prometheus.query(name)) or None
 
     def names(self):
-        """The contract on the pages, while something is wrong: some series are there only then."""
+        """Checks the contract during a fault: some series exist only then."""
         found = {}
         for node in self.nodes.values():
             for name, labels in contract.samples(node.page()).items():
@@ -131,7 +131,7 @@ class Live:
         return "; ".join(wrong)
 
     def look_at_dashboards(self):
-        """Remembers which queries have had no data yet."""
+        """Records queries without data so far."""
         queries = {where: [contract.queries(node=node)[where] for node in (".*", "n1", "n2")] for where in contract.queries()}
         for where, forms in queries.items():
             if self.silent.get(where, True):
@@ -172,7 +172,7 @@ class Live:
             yield f"{case.alert} resolves", lambda case=case: self.resolves(case)
 
     def simple(self, alert, node, begin, end):
-        """An alert that something else than a command of gpulet-sim lets fire."""
+        """An alert with another cause than a gpulet-sim command."""
         case = Case(alert, node)
         yield f"{alert} fires", lambda: self.alerts.forget() or begin() or self.fires(case)
         yield f"{alert} resolves", lambda: end() or self.resolves(case)
@@ -210,10 +210,10 @@ class Live:
         n1, n2 = self.nodes["n1"], self.nodes["n2"]
         yield "agents and Prometheus start", self.start
         yield "pages are clean", self.pages
-        yield "nothing fires while all is well", self.all_is_well
+        yield "nothing fires without a fault", self.all_is_well
         yield "NVIDIA's dashboard has data", self.nvidia_dashboard
         yield from self.phase(FAULTS, [("names are on the pages", self.names), ("dashboards are asked", self.look_at_dashboards)])
-        yield "all is well again", self.all_is_well
+        yield "nothing fires after the faults", self.all_is_well
         yield from self.simple("GpuletDriverDown", "n1", lambda: n1.sim_meanwhile("driver-reload", "--down-ms", "15000"), lambda: None)
         yield from self.phase(HANG)
         yield from self.simple("GpuletDeviceRelapsing", "n1", self.relapse, lambda: None)
@@ -230,11 +230,11 @@ class Live:
         yield "GpuletAbsent fires and resolves", self.no_target
         yield "every alert has fired", self.every_alert_fired
         yield "every query of the dashboards has had data", self.dashboards
-        yield "all is well at the end", self.all_is_well
+        yield "nothing fires at the end", self.all_is_well
 
 
 def checks(programs, cache, tool):
-    """(name, check) each, in an order that matters; all that was started has ended with the last."""
+    """(name, check) in the required order; the last one stops everything."""
     with contextlib.ExitStack() as stack:
         live = Live(stack, programs, cache, tool)
         for name, check in live.list():

@@ -1,4 +1,4 @@
-"""A node on this machine: a simulated driver, as much of a kubelet as metrics need, and the agent that ships."""
+"""A node on this machine: a simulated driver, a minimal kubelet, and the shipped agent."""
 import json
 import os
 import signal
@@ -10,35 +10,35 @@ import contract
 from kubelet import Kubelet
 
 LIMIT_S = 30
-# Seconds instead of minutes; the rules are shortened alike.
+# Seconds instead of minutes, as in the rules.
 CONFIG = {"version": "v1", "flags": {"migStrategy": "mixed"}, "gpulet": {
     "driverCallTimeout": "1s",
     "metrics": {"interval": "1s"},
-    "health": {"aliveInterval": "1s", "pollInterval": "1s", "suspectInterval": "500ms", "hold": "1s", "driverWordDelay": "0s",
-               "relapseWindow": "20s", "maxHold": "5s",
-               # Long enough to be seen, though what shows it is over at the next reading.
-               "classes": {name: {"hold": "4s"} for name in ("thermal", "ecc-errors", "correctable-storm")}}}}
+    "health": {"livenessInterval": "1s", "pollInterval": "1s", "unhealthyPollInterval": "500ms", "recoveryHold": "1s", "recoveryActionDelay": "0s",
+               "relapseWindow": "20s", "maxRecoveryHold": "5s",
+               # Long enough to be sampled once.
+               "classes": {name: {"recoveryHold": "4s"} for name in ("thermal", "ecc-errors", "correctable-storm")}}}}
 ONE_CUT_UP = {"version": "v1", "mig-configs": {"one": [
     {"devices": [7], "mig-enabled": True, "mig-devices": {"1g.10gb": 2, "2g.20gb": 1}},
     {"devices": [0, 1, 2, 3, 4, 5, 6], "mig-enabled": False}]}}
 
 
 class Node:
-    def __init__(self, name, machine, folder, programs):
-        self.name, self.machine, self.folder, self.programs = name, machine, folder, programs
-        self.root, self.config = folder / "driver", folder / "config.yaml"
-        self.kubelet = Kubelet(folder / "kubelet")
+    def __init__(self, name, machine, directory, programs):
+        self.name, self.machine, self.directory, self.programs = name, machine, directory, programs
+        self.root, self.config = directory / "driver", directory / "config.yaml"
+        self.kubelet = Kubelet(directory / "kubelet")
         self.agent, self.port, self.background = None, 0, []
-        folder.mkdir()
+        directory.mkdir()
 
     def driver_up(self, cut_up=False):
         nodes = [] if os.geteuid() == 0 else ["--no-device-nodes"]
         self.sim("up", self.machine, "--seed", self.name, *nodes)
         if cut_up:
-            layout = self.folder / "layout.yaml"
+            layout = self.directory / "layout.yaml"
             layout.write_text(json.dumps(ONE_CUT_UP))
             apply = [self.programs / "gpulet", "mig", "apply", "--driver-root", self.root, "--ignore-pods", "-f", layout, "-c", "one"]
-            # An A100 changes its mode with a reset only.
+            # An A100 changes its mode only with a reset.
             subprocess.run([*apply, "--mode-only"], capture_output=True, timeout=LIMIT_S, check=False)
             self.sim("reset", "7")
             subprocess.run(apply, capture_output=True, timeout=LIMIT_S, check=True)
@@ -54,7 +54,7 @@ class Node:
         return self.run("gpulet-sim", *arguments, "--root", self.root)
 
     def sim_meanwhile(self, *arguments):
-        """Of a command that ends only when what it does is over."""
+        """Runs a command that ends with its effect."""
         self.background.append(subprocess.Popen([self.programs / "gpulet-sim", *arguments, "--root", self.root]))
 
     def devices(self):
@@ -62,11 +62,11 @@ class Node:
         return [gpu["uuid"] for gpu in json.loads(self.sim("status", "-o", "json"))["gpus"]]
 
     def configure(self, config):
-        counters = self.folder / "counters.csv"
+        counters = self.directory / "counters.csv"
         counters.write_text("".join(f"{name}, {'counter' if name in contract.DCGM_COUNTERS else 'gauge'}, {name} of the test.\n"
                                     for name in sorted(contract.DCGM_DEFAULT | {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"})))
         ours = config["gpulet"]
-        places = {"stateDir": str(self.folder / "state"), "healthFile": str(self.folder / "health.json"), "kernelLog": "",
+        places = {"stateDir": str(self.directory / "state"), "healthFile": str(self.directory / "health.json"), "kernelLog": "",
                   "metrics": {**ours["metrics"], "countersFile": str(counters)}}
         text = json.dumps({**config, "gpulet": {**ours, **places}})
         new = self.config.with_suffix(".new")
@@ -74,14 +74,14 @@ class Node:
         new.rename(self.config)
 
     def start(self, **environment):
-        """On the port that it had before, so that Prometheus sees the same target."""
-        log = self.folder / f"agent-{time.monotonic_ns()}.log"
+        """Starts on the previous port, so that Prometheus sees the same target."""
+        log = self.directory / f"agent-{time.monotonic_ns()}.log"
         with open(log, "wb") as file:
             self.agent = subprocess.Popen(
                 [self.programs / "gpulet", "agent", f"--driver-root-ctr-path={self.root}", f"--nvidia-driver-root={self.root}"],
                 stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 env={"PATH": os.environ["PATH"], "NODE_NAME": self.name, "CONFIG_FILE": str(self.config), "GPULET_LOG_FORMAT": "json",
-                     "GPULET_KUBELET_DIR": str(self.kubelet.folder), "GPULET_LISTEN": f"127.0.0.1:{self.port}", "GPULET_SOCKET": "", **environment})
+                     "GPULET_KUBELET_DIR": str(self.kubelet.directory), "GPULET_LISTEN": f"127.0.0.1:{self.port}", "GPULET_SOCKET": "", **environment})
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until and self.agent.poll() is None:
             for line in log.read_text(errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""Debian's Prometheus with a folder and a port of its own, and the Alertmanager that it tells, which is this program."""
+"""Debian's Prometheus with its own directory and port; this program is its Alertmanager."""
 import datetime
 import http.server
 import json
@@ -16,7 +16,7 @@ START_LIMIT_S = 30
 
 
 class Alerts:
-    """What Prometheus says of alerts: an Alertmanager's API of one call."""
+    """Receives alerts: an Alertmanager with one API call."""
 
     def __init__(self):
         self.changed = threading.Condition()
@@ -49,7 +49,7 @@ class Alerts:
             self.changed.notify_all()
 
     def forget(self):
-        """What has fired up to now and does no longer."""
+        """Forgets alerts that have fired and resolved."""
         with self.changed:
             self.fired = {labels: annotations for labels, (firing, annotations) in self.known.items() if firing}
 
@@ -57,12 +57,12 @@ class Alerts:
         return [dict(labels) for labels, (firing, _) in self.known.items() if firing]
 
     def wait_fired(self, limit_s, name, **labels):
-        """Until one has fired since forget(): some are over soon. Returns the annotations of each."""
+        """Waits until one has fired since forget(), even briefly. Returns the annotations of each."""
         return self.wait(lambda: [annotations for known, annotations in self.fired.items() if {("alertname", name), *labels.items()} <= known],
                          limit_s, "does not fire")
 
     def wait_resolved(self, limit_s, name=None, **labels):
-        """Until none of that name fires, or none at all."""
+        """Waits until none of that name fires, or none at all."""
         wanted = ({"alertname": name} if name else {}) | labels
         self.wait(lambda: not any(wanted.items() <= alert.items() for alert in self.firing()), limit_s, "does not resolve")
 
@@ -75,14 +75,14 @@ class Alerts:
 
 
 class Prometheus:
-    def __init__(self, program, folder, rules, alerts):
+    def __init__(self, program, directory, rules, alerts):
         """rules: texts of rule files."""
-        self.program, self.folder, self.alerts = program, folder, alerts
-        self.targets_file = folder / "targets.json"
+        self.program, self.directory, self.alerts = program, directory, alerts
+        self.targets_file = directory / "targets.json"
         self.aim({})
         for at, text in enumerate(rules):
-            (folder / f"rules{at}.yaml").write_text(text)
-        (folder / "prometheus.yaml").write_text(json.dumps({
+            (directory / f"rules{at}.yaml").write_text(text)
+        (directory / "prometheus.yaml").write_text(json.dumps({
             "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
             "rule_files": ["rules*.yaml"],
             "alerting": {"alertmanagers": [{"api_version": "v2", "static_configs": [{"targets": [f"127.0.0.1:{alerts.port}"]}]}]},
@@ -90,21 +90,21 @@ class Prometheus:
         self.process = self.port = None
 
     def aim(self, targets):
-        """{node: port}: what is scraped from now on."""
+        """{node: port}: sets the scrape targets."""
         text = json.dumps([{"targets": [f"127.0.0.1:{port}"], "labels": {"node": node}} for node, port in targets.items()])
         new = self.targets_file.with_suffix(".new")
         new.write_text(text)
         new.rename(self.targets_file)
 
     def start(self):
-        log = open(self.folder / "log", "wb+")
+        log = open(self.directory / "log", "wb+")
         self.process = subprocess.Popen(
-            [self.program, f"--config.file={self.folder / 'prometheus.yaml'}", f"--storage.tsdb.path={self.folder / 'data'}",
-             "--web.listen-address=127.0.0.1:0", "--query.lookback-delta=10s"], cwd=self.folder, stdin=subprocess.DEVNULL,
+            [self.program, f"--config.file={self.directory / 'prometheus.yaml'}", f"--storage.tsdb.path={self.directory / 'data'}",
+             "--web.listen-address=127.0.0.1:0", "--query.lookback-delta=10s"], cwd=self.directory, stdin=subprocess.DEVNULL,
             stdout=log, stderr=log)
         until = time.monotonic() + START_LIMIT_S
         while time.monotonic() < until and self.process.poll() is None:
-            found = re.search(r'"?Listening on"? address=127\.0\.0\.1:(\d+)', (self.folder / "log").read_text(errors="replace"))
+            found = re.search(r'"?Listening on"? address=127\.0\.0\.1:(\d+)', (self.directory / "log").read_text(errors="replace"))
             if found:
                 self.port = int(found[1])
                 try:
@@ -113,7 +113,7 @@ class Prometheus:
                 except (urllib.error.URLError, OSError):
                     pass  # it replays its log first
             self.process_moment()
-        raise TimeoutError(f"Prometheus did not start: {(self.folder / 'log').read_text()[-500:]}")
+        raise TimeoutError(f"Prometheus did not start: {(self.directory / 'log').read_text()[-500:]}")
 
     def process_moment(self):
         """A tenth of a second, or its end."""
@@ -123,7 +123,7 @@ class Prometheus:
             pass
 
     def query(self, expression):
-        """The instant vector, as Prometheus' API has it."""
+        """Returns the instant vector of Prometheus' API."""
         url = f"http://127.0.0.1:{self.port}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
             with urllib.request.urlopen(url, timeout=20) as answer:

@@ -17,9 +17,9 @@ import kubelet  # noqa: E402
 EMULATOR = "qemu-aarch64-static"
 SIM = ROOT / "out/arm64/bin/gpulet-sim"
 NODE = "{node}"
-LIMIT_S = 60  # an emulator takes its time
+LIMIT_S = 60  # an emulator is slow
 kubelet.LIMIT_S = LIMIT_S
-# command, what it says
+# command, its output
 COMMANDS = [
     (("version",), r"gpulet \d+\.\d+\.\d+ "),
     (("list",), r"(?s)4 GPUs.*NVIDIA GB200.*18 switched"),
@@ -35,17 +35,17 @@ def run(root, *command):
     return ran.returncode, ran.stdout + ran.stderr
 
 
-def agent(root, node, folder):
-    """From its start to its end: it registers, tells four healthy GPUs, prefers two, withdraws a broken one. What went wrong, or None."""
-    node_kubelet = kubelet.Kubelet(folder / "kubelet")
+def agent(root, node, directory):
+    """Runs the agent: it registers, lists four healthy GPUs, prefers two, withdraws a faulty one. Returns the error or None."""
+    node_kubelet = kubelet.Kubelet(directory / "kubelet")
     node_kubelet.start()
-    command = [EMULATOR, "-L", root, root / "usr/bin/gpulet", "agent", "--listen=", "--socket=", "--kernel-log=", "--publish-node=false",
-               f"--kubelet-dir={node_kubelet.folder}", f"--driver-root-ctr-path={node}", f"--nvidia-driver-root={node}",
-               f"--state-dir={folder}/state", f"--health-file={folder}/health.json"]
-    with open(folder / "agent.log", "w+", encoding="utf-8") as log, subprocess.Popen(command, stderr=log) as process:
+    command = [EMULATOR, "-L", root, root / "usr/bin/gpulet", "agent", "--listen=", "--socket=", "--kernel-log=", "--publish-gpu-node=false",
+               f"--kubelet-dir={node_kubelet.directory}", f"--driver-root-ctr-path={node}", f"--nvidia-driver-root={node}",
+               f"--state-dir={directory}/state", f"--health-file={directory}/health.json"]
+    with open(directory / "agent.log", "w+", encoding="utf-8") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             def said(what):
-                return f"{what}; it says {(folder / 'agent.log').read_text()[-1500:]!r}"
+                return f"{what}; it says {(directory / 'agent.log').read_text()[-1500:]!r}"
             if not node_kubelet.wait_for_health(*["Healthy"] * 4):
                 return said(f"tells the kubelet {node_kubelet.health}, not four healthy GPUs")
             preferred = node_kubelet.prefer("nvidia.com/gpu", sorted(node_kubelet.health), 2)
@@ -64,8 +64,8 @@ def agent(root, node, folder):
 
 def main():
     failures, passed = [], 0
-    with tempfile.TemporaryDirectory() as folder:
-        root, node = pathlib.Path(folder) / "root", pathlib.Path(folder) / "node"
+    with tempfile.TemporaryDirectory() as directory:
+        root, node = pathlib.Path(directory) / "root", pathlib.Path(directory) / "node"
         subprocess.run([ROOT / "deploy/image/rootfs", root, "arm64"], check=True)
         program = root / "usr/bin/gpulet"
         checks = [("gpulet " + " ".join(command), [program, *(word.format(node=node) for word in command)], wanted) for command, wanted in COMMANDS]
@@ -81,7 +81,7 @@ def main():
             else:
                 failures.append((name, f"exits {status} and says {said[:400]!r}, not {wanted!r}"))
         if checks:
-            why = agent(root, node, pathlib.Path(folder))
+            why = agent(root, node, pathlib.Path(directory))
             failures += [("gpulet agent", why)] if why else []
             passed += not why
         run(root, SIM, "down", "--root", node)

@@ -20,12 +20,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ARCHIVE = ROOT / "out" / "image" / "gpulet.tar"
 NAME = "localhost/gpulet-of-dockerfile"
 SBOM = "usr/share/sbom/gpulet.spdx.json"
-# What Buildah says of itself in every image that it makes.
+# Buildah's label in every image.
 TOOLS_LABEL = "io.buildah.version"
 
 
 def read(path):
-    """({name: what a file is, its bytes' digest included}, the image's settings, {package: version}) of an OCI archive."""
+    """Returns ({name: file metadata with digest}, the image's settings, {package: version}) of an OCI archive."""
     files, sbom = {}, {}
     with tarfile.open(path) as archive:
         names = {name.removeprefix("./"): name for name in archive.getnames()}
@@ -53,9 +53,9 @@ def read(path):
     return files, config, sbom
 
 
-def build(folder, options):
-    """The Dockerfile's image as an OCI archive, of the newest commit and nothing else that lies here."""
-    sources, archive = folder / "sources", folder / "image.tar"
+def build(directory, options):
+    """Builds the Dockerfile's image of the newest commit as an OCI archive."""
+    sources, archive = directory / "sources", directory / "image.tar"
     sources.mkdir()
     packed = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
     subprocess.run(["tar", "-x", "-C", sources], input=packed, check=True)
@@ -67,7 +67,7 @@ def build(folder, options):
 
 
 def differences(ours, theirs):
-    """Lines for a person: what one has and the other has not, or otherwise."""
+    """Returns the differences as readable lines."""
     lines = []
     for name in sorted({*ours, *theirs}):
         one, other = ours.get(name, "missing"), theirs.get(name, "missing")
@@ -82,8 +82,8 @@ def main():
     if not ARCHIVE.exists():
         sys.exit("tests/packaging/dockerfile.py: no out/image/gpulet.tar: make image")
     ours = read(ARCHIVE)
-    with tempfile.TemporaryDirectory(dir=ROOT / "out") as folder:
-        theirs = read(build(pathlib.Path(folder), sys.argv[1:]))
+    with tempfile.TemporaryDirectory(dir=ROOT / "out") as directory:
+        theirs = read(build(pathlib.Path(directory), sys.argv[1:]))
     failed = 0
     for what, one, other in zip(("files", "settings", "packages"), ours, theirs):
         lines = differences(one, other)

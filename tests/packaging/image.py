@@ -1,4 +1,4 @@
-"""The image: what is in it and nothing else, the same bytes each time, and that it runs as it is. Made twice from out/bin."""
+"""The image: its exact contents, reproducible bytes, and that it runs. Built twice from out/bin."""
 import contextlib
 import functools
 import hashlib
@@ -24,13 +24,13 @@ FILES = {
     "usr/lib/ssl/cert.pem", "usr/share/sbom/gpulet.spdx.json", "lib64/ld-linux-x86-64.so.2",
     *(f"lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")),
 }
-# Of scripts/packages' libraries, what has another name where its files are.
+# Libraries of scripts/packages whose files have another name.
 REAL_NAMES = {"libboost-dev": "libboost1.74-dev"}
 
 
-def build(umask, folder):
-    """Makes the image as somebody else would, elsewhere; the archive's digest."""
-    environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C", "TZ": "Asia/Tokyo"}
+def build(umask, directory):
+    """Builds the image elsewhere. Returns the archive's digest."""
+    environment = {**os.environ, "TMPDIR": str(directory), "LC_ALL": "C", "TZ": "Asia/Tokyo"}
     subprocess.run(["sh", "-c", f"umask {umask}; deploy/image/build"], cwd=ROOT, env=environment, check=True,
                    capture_output=True, text=True)
     return hashlib.sha256(ARCHIVE.read_bytes()).hexdigest(), hashlib.sha256(SBOM.read_bytes()).hexdigest()
@@ -39,8 +39,8 @@ def build(umask, folder):
 class Image:
     """The archive as it was read: config, and the layer's members with their bytes."""
 
-    def __init__(self, folder):
-        self.root = folder / "root"
+    def __init__(self, directory):
+        self.root = directory / "root"
         with tarfile.open(ARCHIVE) as archive:
             def blob(digest):
                 return archive.extractfile("./blobs/" + digest.replace(":", "/"))
@@ -53,7 +53,7 @@ class Image:
                 layer.extractall(self.root, filter="tar") if hasattr(tarfile, "tar_filter") else layer.extractall(self.root)
 
     def start(self, *command):
-        """A program of the image, as nobody, in a root of nothing else."""
+        """Starts a program of the image as nobody, with the image as its root."""
         def enter():
             os.chroot(self.root)
             os.chdir("/")
@@ -74,9 +74,9 @@ class Image:
 def image():
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory(dir=ROOT / "out") as other:
         digests = build("022", one), build("077", other)
-    folder = tempfile.TemporaryDirectory()
-    made = Image(pathlib.Path(folder.name))
-    made.folder, made.digests = folder, digests  # the folder lasts as long as its image
+    directory = tempfile.TemporaryDirectory()
+    made = Image(pathlib.Path(directory.name))
+    made.directory, made.digests = directory, digests  # the directory lasts as long as its image
     return made
 
 
@@ -131,7 +131,7 @@ def check_runs_without_rights():
 
 
 def check_bundle():
-    """Debian's authorities, all of them, and none that this machine alone trusts."""
+    """Contains exactly Debian's CA certificates."""
     listed = subprocess.run(["dpkg-query", "-L", "ca-certificates"], check=True, capture_output=True, text=True).stdout
     wanted = {ssl.PEM_cert_to_DER_cert(pathlib.Path(path).read_text()) for path in listed.splitlines() 
               if path.startswith("/usr/share/ca-certificates/") and path.endswith(".crt")}
@@ -144,8 +144,8 @@ def check_bundle():
 
 
 @contextlib.contextmanager
-def api_server(folder):
-    """HTTPS with a certificate of its own making; (certificate's text, port, an event: somebody believed it and asked)."""
+def api_server(directory):
+    """Serves HTTPS with a self-signed certificate. Returns (certificate, port, event of a request)."""
     asked = threading.Event()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -158,36 +158,36 @@ def api_server(folder):
 
     class Server(http.server.ThreadingHTTPServer):
         def handle_error(self, *_):
-            """Who asked was ended before the answer had gone out."""
+            """The client ended before the response was sent."""
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
-                    "-subj", "/CN=a test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key", "-out",
-                    folder / "cert"], check=True, capture_output=True)
+                    "-subj", "/CN=a test", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", directory / "key", "-out",
+                    directory / "cert"], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert", folder / "key")
+    context.load_cert_chain(directory / "cert", directory / "key")
     server = Server(("127.0.0.1", 0), Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield (folder / "cert").read_text(), server.server_address[1], asked
+        yield (directory / "cert").read_text(), server.server_address[1], asked
     finally:
         server.shutdown()
         server.server_close()
 
 
 def check_trust():
-    """A program of the image believes whom its certificates name, and nobody else."""
-    with tempfile.TemporaryDirectory() as folder, api_server(pathlib.Path(folder)) as (certificate, port, asked):
+    """A program of the image trusts exactly its CA certificates."""
+    with tempfile.TemporaryDirectory() as directory, api_server(pathlib.Path(directory)) as (certificate, port, asked):
         kubeconfig = {"clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
                       "users": [{"name": "u", "user": {"token": "t"}}],
                       "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
         (image().root / "kubeconfig").write_text(json.dumps(kubeconfig))
         def explain():
             return image().start("gpulet", "explain", "--kubeconfig", "/kubeconfig", "--service", "", "a-pod")
-        with explain() as stranger:  # it would try again for ever
+        with explain() as stranger:  # it would retry for ever
             complaint = stranger.stderr.readline()
             stranger.kill()
         if asked.is_set() or "not trusted" not in complaint:
-            return f"of a server that nobody vouches for it says {complaint!r}"
+            return f"for an untrusted server it reports {complaint!r}"
         with open(image().root / "etc/ssl/certs/ca-certificates.crt", "a", encoding="utf-8") as bundle:
             bundle.write(certificate)
         with explain() as known:
@@ -220,16 +220,17 @@ def check_sbom():
 
 
 def check_object_anywhere():
-    """A source compiled in another folder is the same object, debug information and all: no path, time or chance gets in."""
+    """A source compiled in another directory gives the same object, including debug information: no path, time or randomness."""
     commands = json.loads((ROOT / "out/build/release/compile_commands.json").read_text())
-    unit = next(each for each in commands if each["file"].endswith("/src/base/text.cpp"))
-    command = re.sub(r"^.*?ccache\S* ", "", unit["command"])
+    # The release compiles files in batches: the command of base's batch, on one of its files.
+    unit = next(each for each in commands if "/gpulet_base.dir/" in each["file"])
+    command = re.sub(r"^.*?ccache\S* ", "", unit["command"]).replace(unit["file"], str(ROOT / "src/base/text.cpp"))
     objects, build = [], pathlib.Path("out/build/release")
-    with tempfile.TemporaryDirectory() as folder:
-        elsewhere = pathlib.Path(folder) / "another" / "folder"
+    with tempfile.TemporaryDirectory() as directory:
+        elsewhere = pathlib.Path(directory) / "another" / "directory"
         (elsewhere / build).mkdir(parents=True)
         subprocess.run(["cp", "-r", ROOT / "src", elsewhere], check=True)
-        for root, made in ((ROOT, pathlib.Path(folder) / "one.o"), (elsewhere, pathlib.Path(folder) / "other.o")):
+        for root, made in ((ROOT, pathlib.Path(directory) / "one.o"), (elsewhere, pathlib.Path(directory) / "other.o")):
             moved = [part.replace(str(ROOT), str(root)) for part in shlex.split(command)]
             moved[moved.index("-o") + 1] = str(made)
             subprocess.run([*moved, "-g"], cwd=root / build, check=True, capture_output=True, text=True, timeout=100)
@@ -238,8 +239,8 @@ def check_object_anywhere():
 
 
 CHECKS = [
-    ("image: the same bytes", check_same_bytes), ("image: contents", check_contents), ("image: size", check_size),
-    ("image: config", check_config), ("image: runs without rights", check_runs_without_rights),
-    ("image: certificates", check_bundle), ("image: whom it trusts", check_trust), ("image: list of parts", check_sbom),
-    ("objects: the same anywhere", check_object_anywhere),
+    ("image: reproducible", check_same_bytes), ("image: contents", check_contents), ("image: size", check_size),
+    ("image: config", check_config), ("image: runs unprivileged", check_runs_without_rights),
+    ("image: certificates", check_bundle), ("image: trusted CAs", check_trust), ("image: SBOM", check_sbom),
+    ("objects: reproducible", check_object_anywhere),
 ]

@@ -17,7 +17,7 @@ PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
 SMI = OUT / "lib" / "gpulet" / "sim" / "nvidia-smi"
-# glibc's own parts: a release runs wherever this much of glibc is.
+# Parts of glibc: a release runs with this version of glibc.
 GLIBC_PARTS = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
 GLIBC_NEWEST = (2, 36)
 GPULET_MAX_MIB = 20
@@ -46,7 +46,7 @@ class Elf:
 
 
 def hardening(path):
-    """What is missing of a hardened binary, as text."""
+    """Returns missing hardening features as text."""
     elf = Elf(path)
     checks = {
         "position independent": "DYN (" in elf.headers,
@@ -73,7 +73,7 @@ def check_is_position_independent_executable(path):
 
 
 def check_static(path):
-    """What runs as root beside a hostile image: no interpreter, no library, and what can be hardened of a static program."""
+    """The hook runs as root beside a hostile image: it has no interpreter or library, and all hardening of a static program."""
     elf = Elf(path)
     checks = {
         "no interpreter": "INTERP" not in elf.headers,
@@ -90,7 +90,7 @@ def check_static(path):
 
 
 def check_hook_runs():
-    """Without an environment, a library or a folder to be in; it says its version and refuses a state that names no root."""
+    """Runs without environment, libraries or working directory; prints its version and refuses a state without a root."""
     version = subprocess.run([HOOK, "--version"], capture_output=True, text=True, timeout=20, env={}, cwd="/")
     refused = subprocess.run([HOOK, "create-container"], input='{"root":"/"}', capture_output=True, text=True, timeout=20,
                              env={"LD_PRELOAD": "/nonexistent.so"}, cwd="/")
@@ -139,7 +139,7 @@ def main():
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ())]
     checks += [(name, check, ()) for name, check in image.CHECKS]
-    return outcome.tell((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
+    return outcome.report_checks((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-// A node in memory for the storm of faults: eight GPUs, half of them cut up into MIG devices, that get lost,
-// hang and want a reset; and a kubelet that always answers and tells at once what it is offered. Both live on
-// the ManualLoop that the agent lives on, so a seed replays the same minutes every time.
+// A simulated node for the storm of faults: eight GPUs, half of them with MIG devices, that get lost, hang
+// and need a reset; and a kubelet that always responds and reports at once what it is offered. Both run on
+// the agent's ManualLoop, so a seed always replays the same minutes.
 #pragma once
 
 #include <functional>
@@ -8,43 +8,43 @@
 #include <string>
 #include <vector>
 
-#include "agent/ports.h"
-#include "base/manual_loop.h"
-#include "health/evidence.h"
+#include "agent/node/ports.h"
+#include "base/loop.h"
+#include "health/evidence/evidence.h"
 
 namespace gpulet::seeded {
 
 inline constexpr std::size_t kStormGpus = 8, kWholeGpus = 4;
 inline constexpr Duration kAnswerTime = std::chrono::milliseconds(3);
-inline constexpr Duration kGivenUp = std::chrono::seconds(2);  // on a call that hangs
+inline constexpr Duration kAbandonedAfter = std::chrono::seconds(2);  // for a hanging call
 
-class SickDriver final : public agent::Driver {
+class FaultyDriver final : public agent::Driver {
  public:
-  explicit SickDriver(ManualLoop& loop);
+  explicit FaultyDriver(ManualLoop& loop);
 
-  void open(std::function<void(Status)> done) override;
-  void read(std::function<void(Result<inventory::Snapshot>)> done) override;
-  void ask(DeviceUuid gpu, std::function<void(Evidence)> done) override;
-  void poll(health::Scope scope, std::function<void(Evidence)> done) override;
+  void open_driver(std::function<void(Status)> done) override;
+  void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
+  void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
+  void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
 
-  struct SickGpu {
-    inventory::Gpu is;  // as it is read when nothing is wrong
+  struct FaultyGpu {
+    inventory::Gpu is;  // as read without a fault
     bool lost = false, hangs = false;
     unsigned recovery_action = 0;  // NVML field 230
     bool silent() const { return lost || hangs; }
   };
-  std::vector<SickGpu> gpus;
-  // An event about it, now.
-  void tell(const health::Scope& scope, health::Body body);
+  std::vector<FaultyGpu> gpus;
+  // Sends an event about it.
+  void emit_evidence(const health::Scope& scope, health::EvidenceBody body);
   void fail_event_wait();
 
  private:
   void later(Duration delay, std::function<void()> task);
-  SickGpu* find(const DeviceUuid& uuid);
+  FaultyGpu* find(const DeviceUuid& uuid);
   Duration answer_time(const DeviceUuid& uuid);
-  // What it answers now to a question of then: a HandleReading, and what its truth adds.
-  Evidence answer(const health::Scope& scope, Time asked, bool everything);
+  // The evidence now for a probe started at that time: a HandleReading and the current state.
+  Evidence complete_probe(const health::Scope& scope, Time started_at, bool everything);
 
   ManualLoop& loop_;
   Events events_;
@@ -52,26 +52,26 @@ class SickDriver final : public agent::Driver {
   std::vector<Subscription> pending_;
 };
 
-// What the kubelet sees, device by device: shares of one are one.
-class SeeingKubelet final : public agent::PluginHost {
+// What the kubelet sees per device; the shares of a device count as one.
+class RecordingKubelet final : public agent::PluginHost {
  public:
-  using Seen = std::function<void(const std::string& uuid, bool healthy)>;
-  SeeingKubelet(ManualLoop& loop, Seen seen) : loop_(loop), seen_(std::move(seen)) {}
+  using Observer = std::function<void(const std::string& uuid, bool healthy)>;
+  RecordingKubelet(ManualLoop& loop, Observer seen) : loop_(loop), observer_(std::move(seen)) {}
 
-  // Calls `seen` for each device whose health differs; one that is new here was healthy. What is the same as
-  // before fails the test: the kubelet is told once.
-  Status serve(kubelet::OfferPtr offer) override;
+  // Calls the observer for each device whose health differs; a new device counts as healthy before. An update
+  // without a difference fails the test.
+  Status serve_offer(device_plugin::OfferPtr offer) override;
   void withdraw(const ResourceName& resource) override { offers_.erase(resource); }
   void register_resource(const ResourceName& resource, std::function<void(Status)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
 
-  const std::map<std::string, bool>& devices() const { return devices_; }
+  const std::map<std::string, bool>& devices_of() const { return devices_; }
 
  private:
   ManualLoop& loop_;
-  Seen seen_;
+  Observer observer_;
   Events events_;
-  std::map<ResourceName, kubelet::OfferPtr> offers_;
+  std::map<ResourceName, device_plugin::OfferPtr> offers_;
   std::map<std::string, bool> devices_;  // UUID → healthy
   std::vector<Subscription> pending_;
 };

@@ -1,14 +1,14 @@
-// A thousand nodes' bad days: each seed drives the agent through some minutes of faults on a clock of its
-// own, and after every step what the kubelet sees must hold the invariants below. A failing seed is named;
-// run it alone with
+// A thousand nodes with faults: each seed drives the agent through some minutes of them on a simulated clock,
+// and after every step the kubelet's view must hold the invariants below. A failing seed is named; run it
+// alone with
 //   --gtest_filter='Seeds/*.HoldsItsInvariants/N'  (N = seed / kSeedsPerTest)
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
-#include "agent/agent.h"
+#include "agent/node/agent.h"
 #include "base/log.h"
-#include "kubelet/offer.h"
+#include "device_plugin/allocation.h"
 #include "tests/seeded/seeds.h"
 #include "tests/seeded/world.h"
 
@@ -23,36 +23,37 @@ constexpr std::uint64_t kApplicationXid = 13;  // ignored, as in NVIDIA's plugin
 
 constexpr unsigned kGpuReset = 1;  // NVML field 230
 
-// A driver that nobody tells of a fault is asked every alive_interval; then it is read, and a call may hang.
+// A fault without an event is found by a probe every liveness_interval; then the driver is read, and a call
+// may hang.
 constexpr Duration kLossNoticed = 10s + 2 * kCallTimeout + 1s;
 constexpr Duration kRegisteredAgain = 100ms;
-constexpr Duration kPiece = 50ms;  // between two looks at the invariants
+constexpr Duration kPiece = 50ms;  // between two checks of the invariants
 
-class Node {
+class FakeNode {
  public:
-  explicit Node(std::uint64_t seed)
+  explicit FakeNode(std::uint64_t seed)
       : random_(seed), driver_(loop_, 1 + random_() % 8), kubelet_(loop_, random_) {
     config_.flags.fail_on_init_error = false;
     config_.gpu_resources = {{"*", ResourceName("nvidia.com/gpu")}};
-    // Else relapses keep a GPU withdrawn for an hour after all is well.
-    config_.gpulet.health.growth = 1;
+    // Otherwise relapses keep a GPU withdrawn for an hour after its recovery.
+    config_.gpulet.health.hold_growth_factor = 1;
     replicas_ = random_() % 3 == 0 ? 4u : 1u;
     set_sharing(replicas_);
-    agent::Ports ports{.loop = loop_,
-                       .driver = driver_,
-                       .host = kubelet_,
-                       .reporter = reporter_,
-                       .pods = nullptr,
-                       .files = [](const config::Config&) { return agent::NodeFiles{}; },
-                       .daemons = nullptr,
-                       .cdi = nullptr,
-                       .changed = nullptr};
+    agent::AgentPorts ports{.loop = loop_,
+                            .driver = driver_,
+                            .host = kubelet_,
+                            .reporter = reporter_,
+                            .list_pods = nullptr,
+                            .read_files = [](const config::Config&) { return agent::DriverFiles{}; },
+                            .mps_health = nullptr,
+                            .cdi_names = nullptr,
+                            .changed = nullptr};
     agent_.emplace(std::move(ports), config_, seed,
-                   [](const Error& error) { ADD_FAILURE() << error.text(); });
+                   [](const Error& error) { ADD_FAILURE() << error.full_message(); });
     faulty_since_.resize(driver_.gpus.size());
     if (random_() % 4 == 0) driver_.loaded = false;
-    if (random_() % 4 == 0) kubelet_.stop();
-    agent_->start();
+    if (random_() % 4 == 0) kubelet_.stop_kubelet();
+    agent_->start_agent();
   }
 
   void random_step() {
@@ -68,7 +69,7 @@ class Node {
         mark(gpu);
         break;
       case 3:
-        driver_.xid(gpu, kApplicationXid);
+        driver_.raise_xid(gpu, kApplicationXid);
         break;
       case 4:
         heal(gpu);
@@ -86,16 +87,16 @@ class Node {
         driver_.loaded ? driver_.reload_begins() : driver_.reload_ends();
         break;
       case 9:
-        kubelet_.running() ? kubelet_.stop() : kubelet_.start();
+        kubelet_.running() ? kubelet_.stop_kubelet() : kubelet_.start_kubelet();
         break;
       case 10:
         if (kubelet_.running()) {
-          kubelet_.stop();
-          kubelet_.start();
+          kubelet_.stop_kubelet();
+          kubelet_.start_kubelet();
         }
         break;
       case 11:
-        kubelet_.set_mood(static_cast<FakeKubelet::Mood>(random_() % 4));
+        kubelet_.set_behaviour(static_cast<FakeKubelet::Behaviour>(random_() % 4));
         break;
       case 12:
         kubelet_.delete_socket(any_resource());
@@ -105,19 +106,19 @@ class Node {
         break;
       case 14:
         set_sharing(random_() % 2 == 0 ? 1 : 4);
-        agent_->apply(config_);
+        agent_->reconfigure(config_);
         break;
       case 15:
-        agent_->config_failed(Error(Code::kInvalidArgument, "bad file"));
+        agent_->reject_config(Error(Code::kInvalidArgument, "bad file"));
         break;
     }
   }
 
-  // Lets time pass in small pieces, with the invariants checked after each.
-  void pass(Duration time) {
+  // Lets time pass in small steps and checks the invariants after each.
+  void pass_time(Duration time) {
     for (Duration passed{}; passed < time && !testing::Test::HasFailure(); passed += kPiece) {
       loop_.advance(kPiece);
-      check();
+      check_invariants();
     }
   }
 
@@ -127,8 +128,8 @@ class Node {
       driver_.gpus[i].slow = {};
     }
     driver_.reload_ends();
-    kubelet_.set_mood(FakeKubelet::Mood::kAnswers);
-    if (!kubelet_.running()) kubelet_.start();
+    kubelet_.set_behaviour(FakeKubelet::Behaviour::kAnswers);
+    if (!kubelet_.running()) kubelet_.start_kubelet();
   }
 
   void expect_all_well() {
@@ -141,7 +142,7 @@ class Node {
       }
     }
     EXPECT_EQ(offered.size(), driver_.gpus.size());
-    EXPECT_TRUE(agent_->state().driver_answers);
+    EXPECT_TRUE(agent_->status().driver_answers);
   }
 
   void expect_nothing_left() {
@@ -154,7 +155,7 @@ class Node {
   void mark(std::size_t gpu) {
     if (!driver_.loaded || driver_.gpus[gpu].lost) return;  // such a GPU sends nothing
     driver_.gpus[gpu].recovery_action = kGpuReset;
-    driver_.xid(gpu, kFatalXid);
+    driver_.raise_xid(gpu, kFatalXid);
     marked_.insert(driver_.gpus[gpu].uuid);
   }
 
@@ -180,16 +181,15 @@ class Node {
          .replicas = replicas}};
   }
 
-  void check() {
+  void check_invariants() {
     check_devices();
     check_faults();
     check_registered();
-    for (const auto& [gpu, out] : driver_.out) EXPECT_LE(out, 1u) << gpu.str() << " is asked twice at once";
+    for (const auto& [gpu, out] : driver_.out) EXPECT_LE(out, 1u) << gpu.str() << " is called twice at once";
     EXPECT_LT(loop_.pending_timers(), 400u);
   }
 
-  // Nothing offered twice, under any resource; every id is a GPU that was there when the driver last
-  // answered.
+  // No device is offered twice, under any resource; every id is a GPU of the last snapshot.
   void check_devices() {
     for (const auto& gpu : driver_.gpus) ever_.insert(gpu.uuid.str());
     std::set<std::string> ids;
@@ -198,13 +198,13 @@ class Node {
         EXPECT_TRUE(ids.insert(device.id.str()).second) << "offered twice: " << device.id.str();
         EXPECT_TRUE(ever_.contains(device.id.str().substr(0, device.id.str().find("::")))) << device.id.str();
         const DeviceId asked[] = {device.id};
-        EXPECT_EQ(kubelet::allocate(*endpoint.offer, asked).has_value(), device.health.healthy)
+        EXPECT_EQ(device_plugin::allocate(*endpoint.offer, asked).has_value(), device.health.healthy)
             << device.id.str();
       }
     }
   }
 
-  // A GPU that an XID marked is withdrawn at once; one that is lost or hangs, within kLossNoticed.
+  // A GPU with an XID is withdrawn at once; one that is lost or hangs, within kLossNoticed.
   void check_faults() {
     for (std::size_t i = 0; i < driver_.gpus.size(); ++i) {
       const auto& gpu = driver_.gpus[i];
@@ -226,14 +226,14 @@ class Node {
     bool all = true;
     for (const auto& [name, endpoint] : kubelet_.endpoints())
       all = all && endpoint.socket && endpoint.watched;
-    if (!kubelet_.answers() || all) {
+    if (!kubelet_.accepts() || all) {
       unregistered_since_.reset();
       return;
     }
     if (!unregistered_since_) unregistered_since_ = loop_.now();
     const Duration bound = kubelet_.answers_since_start()
                                ? kRegisteredAgain + 2 * kPiece
-                               : agent::kRegisterBackoff.longest + 2 * kRegisterTimeout;
+                               : agent::kRegisterBackoff.max + 2 * kRegisterTimeout;
     EXPECT_LT(loop_.now() - *unregistered_since_, bound) << "not registered again in time";
   }
 
@@ -254,17 +254,17 @@ class Node {
 class Seeds : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(Seeds, HoldsItsInvariants) {
-  log::configure(log::Level::kError, log::Format::kText);  // hours of warnings, else
+  log::configure_logging(log::Level::kError, log::Format::kText);  // there would be hours of warnings
   for (std::uint64_t seed = GetParam() * kSeedsPerTest; seed < (GetParam() + 1) * kSeedsPerTest; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Random random(seed * 7919);
-    Node node(seed);
+    FakeNode node(seed);
     for (int step = 0; step < kStepsPerSeed && !HasFailure(); ++step) {
       node.random_step();
-      node.pass(std::chrono::milliseconds(random() % 3000));
+      node.pass_time(std::chrono::milliseconds(random() % 3000));
     }
     node.heal_everything();
-    node.pass(90s);
+    node.pass_time(90s);
     node.expect_all_well();
     node.expect_nothing_left();
     ASSERT_FALSE(HasFailure());

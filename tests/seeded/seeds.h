@@ -1,4 +1,4 @@
-// How many seeds each seeded test plays, and how many of them one case of it: cases run beside each other.
+// The number of seeds of each seeded test, and of each of its cases: cases run in parallel.
 #pragma once
 
 #include <cstdint>

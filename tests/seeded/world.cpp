@@ -15,14 +15,14 @@ void FakeDriver::later(Duration delay, std::function<void()> task) {
   pending_.push_back(loop_.after(delay, std::move(task)));
 }
 
-void FakeDriver::open(std::function<void(Status)> done) {
+void FakeDriver::open_driver(std::function<void(Status)> done) {
   ++calls;
   later(kReadTime, [this, done = std::move(done)] {
     done(loaded ? Status() : fail(Code::kUnavailable, "the driver is not loaded"));
   });
 }
 
-inventory::Gpu FakeDriver::describe(std::size_t index) const {
+inventory::Gpu FakeDriver::gpu_of(std::size_t index) const {
   const auto& fake = gpus[index];
   inventory::Gpu gpu;
   gpu.index = static_cast<unsigned>(index);
@@ -33,11 +33,11 @@ inventory::Gpu FakeDriver::describe(std::size_t index) const {
   gpu.numa_node = index < gpus.size() / 2 ? 0 : 1;
   if (fake.lost) gpu.unreadable = Error(Code::kDeviceLost, "GPU is lost", fake.uuid.str());
   if (fake.hangs)
-    gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not answer", fake.uuid.str());
+    gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not respond", fake.uuid.str());
   return gpu;
 }
 
-void FakeDriver::read(std::function<void(Result<inventory::Snapshot>)> done) {
+void FakeDriver::read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) {
   ++calls;
   Duration time = kReadTime;
   for (const auto& gpu : gpus) time += gpu.slow;
@@ -48,43 +48,45 @@ void FakeDriver::read(std::function<void(Result<inventory::Snapshot>)> done) {
     inventory::Snapshot snapshot;
     snapshot.generation = ++generation_;
     snapshot.driver = {"570.124.06", 12080};
-    for (std::size_t i = 0; i < gpus.size(); ++i) snapshot.gpus.push_back(describe(i));
+    for (std::size_t i = 0; i < gpus.size(); ++i) snapshot.gpus.push_back(gpu_of(i));
     snapshot.pcie.assign(gpus.size() * gpus.size(), inventory::PcieDistance::kNode);
     done(std::move(snapshot));
   });
 }
 
-agent::Driver::Evidence FakeDriver::answer(const DeviceUuid& uuid, Time asked) const {
-  using health::Answer;
+agent::Driver::Evidence FakeDriver::complete_probe(const DeviceUuid& uuid, Time started_at) const {
+  using health::Reachability;
   const auto gpu = std::ranges::find(gpus, uuid, &FakeGpu::uuid);
-  const auto handle = [&](Answer answer, const char* error) {
-    return Evidence{{{uuid}, asked, health::HandleReading{answer, error}}};
+  const auto handle = [&](Reachability answer, const char* error) {
+    return Evidence{{{uuid}, started_at, health::HandleReading{answer, error}}};
   };
-  if (!loaded) return handle(Answer::kDriverAway, "the driver is not loaded");
-  if (gpu == gpus.end()) return handle(Answer::kLost, "another card is in its place");
-  if (gpu->lost) return handle(Answer::kLost, "GPU is lost");
-  if (gpu->hangs) return handle(Answer::kSilent, "the driver does not answer");
-  auto evidence = handle(Answer::kAnswers, "");
-  evidence.push_back({{uuid}, asked, health::RecoveryActionReading{gpu->recovery_action}});
-  evidence.push_back({{uuid}, asked, health::RowRemapReading{}});
-  evidence.push_back({{uuid}, asked, health::EccReading{}});
+  if (!loaded) return handle(Reachability::kDriverAway, "the driver is not loaded");
+  if (gpu == gpus.end()) return handle(Reachability::kLost, "another card is in its place");
+  if (gpu->lost) return handle(Reachability::kLost, "GPU is lost");
+  if (gpu->hangs) return handle(Reachability::kSilent, "the driver does not respond");
+  auto evidence = handle(Reachability::kReachable, "");
+  evidence.push_back({{uuid}, started_at, health::RecoveryActionReading{gpu->recovery_action}});
+  evidence.push_back({{uuid}, started_at, health::RowRemapReading{}});
+  evidence.push_back({{uuid}, started_at, health::EccReading{}});
   return evidence;
 }
 
-void FakeDriver::ask(DeviceUuid uuid, std::function<void(Evidence)> done) { poll({uuid}, std::move(done)); }
+void FakeDriver::probe_gpu(DeviceUuid uuid, std::function<void(Evidence)> done) {
+  poll_device({uuid}, std::move(done));
+}
 
-void FakeDriver::poll(health::Scope scope, std::function<void(Evidence)> done) {
+void FakeDriver::poll_device(health::Scope scope, std::function<void(Evidence)> done) {
   ++calls;
   const auto found = std::ranges::find(gpus, scope.gpu, &FakeGpu::uuid);
   const bool hangs = found != gpus.end() && found->hangs;
   ++out[scope.gpu];
-  later(hangs ? kCallTimeout : kReadTime, [this, scope, asked = loop_.now(), done = std::move(done)] {
+  later(hangs ? kCallTimeout : kReadTime, [this, scope, started_at = loop_.now(), done = std::move(done)] {
     --out[scope.gpu];
-    done(answer(scope.gpu, asked));
+    done(complete_probe(scope.gpu, started_at));
   });
 }
 
-void FakeDriver::xid(std::size_t gpu, std::uint64_t code) {
+void FakeDriver::raise_xid(std::size_t gpu, std::uint64_t code) {
   if (!events_.evidence) return;
   events_.evidence({{gpus[gpu].uuid}, loop_.now(), health::XidReport{.code = code}});
 }
@@ -107,7 +109,7 @@ void FakeKubelet::later(Duration delay, std::function<void()> task) {
   pending_.push_back(loop_.after(delay, std::move(task)));
 }
 
-Status FakeKubelet::serve(kubelet::OfferPtr offer) {
+Status FakeKubelet::serve_offer(device_plugin::OfferPtr offer) {
   auto& endpoint = endpoints_[offer->resource.name];
   endpoint.offer = std::move(offer);
   endpoint.socket = true;
@@ -123,7 +125,7 @@ void FakeKubelet::register_resource(const ResourceName& resource, std::function<
   }
   const auto answer = [this, resource, done, life = life_] {
     if (life != life_) return done(fail(Code::kUnavailable, "the kubelet closed the connection"));
-    if (mood == Mood::kRefuses) return done(fail(Code::kFailedPrecondition, "the kubelet refuses"));
+    if (behaviour == Behaviour::kRefuses) return done(fail(Code::kFailedPrecondition, "the kubelet refuses"));
     done({});
     later(1ms, [this, resource, life] {
       const auto it = endpoints_.find(resource);
@@ -134,16 +136,17 @@ void FakeKubelet::register_resource(const ResourceName& resource, std::function<
       if (events_.watched) events_.watched(resource, true);
     });
   };
-  switch (mood) {
-    case Mood::kAnswers:
-    case Mood::kRefuses:
+  switch (behaviour) {
+    case Behaviour::kAnswers:
+    case Behaviour::kRefuses:
       later(1ms, answer);
       break;
-    case Mood::kLate:
+    case Behaviour::kLate:
       later(2s, answer);
       break;
-    case Mood::kNever:
-      later(kRegisterTimeout, [done] { done(fail(Code::kDeadlineExceeded, "the kubelet does not answer")); });
+    case Behaviour::kNever:
+      later(kRegisterTimeout,
+            [done] { done(fail(Code::kDeadlineExceeded, "the kubelet does not respond")); });
       break;
   }
 }
@@ -154,7 +157,7 @@ void FakeKubelet::end_stream(const ResourceName& resource, Endpoint& endpoint) {
   if (events_.watched) events_.watched(resource, false);
 }
 
-void FakeKubelet::stop() {
+void FakeKubelet::stop_kubelet() {
   running_ = false;
   ++life_;
   for (auto& [resource, endpoint] : endpoints_) end_stream(resource, endpoint);
@@ -172,12 +175,12 @@ void FakeKubelet::lose_socket(const ResourceName& resource) {
   });
 }
 
-void FakeKubelet::start() {
+void FakeKubelet::start_kubelet() {
   std::vector<ResourceName> all;
   for (const auto& [resource, endpoint] : endpoints_) all.push_back(resource);
   for (const auto& resource : all) lose_socket(resource);
   running_ = true;
-  answered_since_start_ = mood == Mood::kAnswers;
+  answered_since_start_ = behaviour == Behaviour::kAnswers;
   later(kInotifyDelay, [this] {
     if (running_ && events_.kubelet_started) events_.kubelet_started();
   });
@@ -189,9 +192,9 @@ void FakeKubelet::drop_stream(const ResourceName& resource) {
   if (const auto it = endpoints_.find(resource); it != endpoints_.end()) end_stream(resource, it->second);
 }
 
-void FakeKubelet::set_mood(Mood value) {
-  mood = value;
-  answered_since_start_ = answered_since_start_ && mood == Mood::kAnswers;
+void FakeKubelet::set_behaviour(Behaviour value) {
+  behaviour = value;
+  answered_since_start_ = answered_since_start_ && behaviour == Behaviour::kAnswers;
 }
 
 }  // namespace gpulet::seeded

@@ -1,6 +1,6 @@
-// A node in memory for the seeded simulation: a driver whose GPUs get lost, hang, throw XIDs and are
-// replaced, and a kubelet that restarts, refuses, answers late or never and whose folder loses sockets. Both
-// live on the ManualLoop that the agent lives on, so a seed replays the same hours every time.
+// A simulated node for the seeded tests: a driver whose GPUs get lost, hang, raise XIDs and are replaced, and
+// a kubelet that restarts, rejects, responds late or never, and whose directory loses sockets. Both run on
+// the agent's ManualLoop, so a seed always replays the same hours.
 #pragma once
 
 #include <map>
@@ -10,14 +10,14 @@
 #include <string>
 #include <vector>
 
-#include "agent/ports.h"
-#include "base/manual_loop.h"
+#include "agent/node/ports.h"
+#include "base/loop.h"
 
 namespace gpulet::seeded {
 
 using Random = std::mt19937_64;
 
-// How long the world takes for things; the invariants' bounds are made of these.
+// Durations of the simulated node; the bounds of the invariants are derived from them.
 inline constexpr Duration kReadTime = std::chrono::milliseconds(3);
 inline constexpr Duration kCallTimeout = std::chrono::seconds(2);
 inline constexpr Duration kRegisterTimeout = std::chrono::seconds(5);
@@ -27,10 +27,10 @@ class FakeDriver final : public agent::Driver {
  public:
   FakeDriver(ManualLoop& loop, std::size_t gpus);
 
-  void open(std::function<void(Status)> done) override;
-  void read(std::function<void(Result<inventory::Snapshot>)> done) override;
-  void ask(DeviceUuid gpu, std::function<void(Evidence)> done) override;
-  void poll(health::Scope scope, std::function<void(Evidence)> done) override;
+  void open_driver(std::function<void(Status)> done) override;
+  void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
+  void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
+  void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
 
   struct FakeGpu {
@@ -43,20 +43,20 @@ class FakeDriver final : public agent::Driver {
   std::vector<FakeGpu> gpus;
   bool loaded = true;
 
-  // As an event, and none of a GPU that is gone.
-  void xid(std::size_t gpu, std::uint64_t code);
-  // Calls about each GPU that have not ended: never two, but of a GPU and its MIG devices.
+  // Sent as an event; none for a GPU that is gone.
+  void raise_xid(std::size_t gpu, std::uint64_t code);
+  // Pending calls per GPU: never two, except of a GPU and its MIG devices.
   std::map<DeviceUuid, std::size_t> out;
   void replace(std::size_t gpu);
   void fail_event_wait();
   void reload_begins();
   void reload_ends() { loaded = true; }
-  // No callback of the agent may come after it is gone: calls out then find their flag cleared.
+  // No callback may reach the agent after its end: pending calls then find their flag cleared.
   std::size_t calls = 0;
 
  private:
-  inventory::Gpu describe(std::size_t index) const;
-  Evidence answer(const DeviceUuid& gpu, Time asked) const;
+  inventory::Gpu gpu_of(std::size_t index) const;
+  Evidence complete_probe(const DeviceUuid& gpu, Time started_at) const;
   ManualLoop& loop_;
   Events events_;
   std::uint64_t generation_ = 0;
@@ -69,27 +69,27 @@ class FakeKubelet final : public agent::PluginHost {
  public:
   FakeKubelet(ManualLoop& loop, Random& random) : loop_(loop), random_(random) {}
 
-  Status serve(kubelet::OfferPtr offer) override;
+  Status serve_offer(device_plugin::OfferPtr offer) override;
   void withdraw(const ResourceName& resource) override;
   void register_resource(const ResourceName& resource, std::function<void(Status)> done) override;
   void set_events(Events events) override { events_ = std::move(events); }
 
-  enum class Mood { kAnswers, kRefuses, kLate, kNever };
-  Mood mood = Mood::kAnswers;
+  enum class Behaviour { kAnswers, kRefuses, kLate, kNever };
+  Behaviour behaviour = Behaviour::kAnswers;
 
-  void stop();   // the kubelet ends: every stream ends with it
-  void start();  // clears the folder as the real one does, then listens
+  void stop_kubelet();   // every stream ends
+  void start_kubelet();  // clears the directory as the real one does, then listens
   void delete_socket(const ResourceName& resource);
   void drop_stream(const ResourceName& resource);
   bool running() const { return running_; }
-  // Whether it runs and answers, and has done so since it started: then nothing excuses a resource not
-  // registered. One that refused or kept silent meanwhile is only found willing by the next try of a backoff.
-  bool answers() const { return running_ && mood == Mood::kAnswers; }
-  bool answers_since_start() const { return answers() && answered_since_start_; }
-  void set_mood(Mood value);
+  // Whether it runs and has accepted registrations since its start: then every resource must be registered. A
+  // kubelet that rejected or did not respond in between is only reached by the next attempt of a backoff.
+  bool accepts() const { return running_ && behaviour == Behaviour::kAnswers; }
+  bool answers_since_start() const { return accepts() && answered_since_start_; }
+  void set_behaviour(Behaviour value);
 
   struct Endpoint {
-    kubelet::OfferPtr offer;  // what the plugin serves
+    device_plugin::OfferPtr offer;  // what the plugin serves
     bool socket = false;
     bool watched = false;  // the kubelet has a stream: it sees `offer`
     bool late = false;
@@ -105,14 +105,14 @@ class FakeKubelet final : public agent::PluginHost {
   Events events_;
   std::map<ResourceName, Endpoint> endpoints_;
   bool running_ = true;
-  std::uint64_t life_ = 0;  // of the kubelet: answers of an earlier one are lost
+  std::uint64_t life_ = 0;  // of the kubelet: responses of an earlier one are lost
   bool answered_since_start_ = true;
   std::vector<Subscription> pending_;
 };
 
 class FakeReporter final : public agent::Reporter {
  public:
-  void event(Severity, std::string_view reason, const std::string&) override {
+  void report_event(Severity, std::string_view reason, const std::string&) override {
     ++counts[std::string(reason)];
   }
   std::map<std::string, std::size_t> counts;

@@ -16,24 +16,23 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "sim/root/root.h"
-#include "sim/state/capabilities.h"
+#include "sim/root/driver_root.h"
+#include "sim/state/mig.h"
 
 namespace gpulet::tests {
 namespace {
 
-constexpr int kLookAgainMs = 20;
+constexpr int kPollIntervalMs = 20;
 
-std::size_t entries_of(const std::string& folder) {
+std::size_t directory_entries(const std::string& directory) {
   std::error_code ignored;
   std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder, ignored)) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(directory, ignored)) ++count;
   return count;
 }
 
-// A failed ASSERT ends the whole test also where it stands in a helper: what comes after would only wait in
-// vain.
-class EndsTheTest final : public testing::EmptyTestEventListener {
+// A failed ASSERT in a helper ends the whole test: later steps would only time out.
+class AbortsOnFailure final : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (result.fatally_failed()) throw testing::AssertionException(result);
   }
@@ -51,7 +50,7 @@ std::vector<std::string> sanitizer_options() {
 
 namespace {
 
-HttpAnswer ask(const sockaddr* address, socklen_t size, const std::string& path) {
+HttpReply send_get_request(const sockaddr* address, socklen_t size, const std::string& path) {
   const FileDescriptor socket(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const timeval limit{5, 0};
   ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -71,22 +70,22 @@ HttpAnswer ask(const sockaddr* address, socklen_t size, const std::string& path)
 
 }  // namespace
 
-HttpAnswer http_get(int port, const std::string& path) {
+HttpReply http_get(int port, const std::string& path) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return ask(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
+  return send_get_request(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
 }
 
-HttpAnswer http_get(const std::string& socket, const std::string& path) {
+HttpReply http_get(const std::string& socket, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   socket.copy(address.sun_path, sizeof address.sun_path - 1);
-  return ask(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
+  return send_get_request(reinterpret_cast<const sockaddr*>(&address), sizeof address, path);
 }
 
-const sim::KubeletResource* find(const sim::KubeletState& state, const std::string& resource) {
+const sim::KubeletResource* find_resource(const sim::KubeletState& state, const std::string& resource) {
   const auto found = state.resources.find(resource);
   return found == state.resources.end() ? nullptr : &found->second;
 }
@@ -107,7 +106,7 @@ std::set<std::string> unhealthy_ids(const sim::KubeletResource& resource) {
   return ids;
 }
 
-std::vector<std::string> ids_of(const sim::PodGrant& grant, const std::string& resource) {
+std::vector<std::string> granted_ids(const sim::PodGrant& grant, const std::string& resource) {
   std::vector<std::string> ids;
   for (const auto& container : grant.containers) {
     const auto found = container.devices.find(resource);
@@ -120,61 +119,63 @@ std::vector<std::string> ids_of(const sim::PodGrant& grant, const std::string& r
 
 void NodeTest::SetUpTestSuite() {
   static const bool once = [] {
-    testing::UnitTest::GetInstance()->listeners().Append(new EndsTheTest);
+    testing::UnitTest::GetInstance()->listeners().Append(new AbortsOnFailure);
     return true;
   }();
   static_cast<void>(once);
 }
 
-void NodeTest::up(const std::string& machine) {
-  auto started = cli::SimulatedNode::start(machine, GPULET_PROGRAMS);
-  ASSERT_TRUE(started) << started.error().text();
+void NodeTest::bring_up_node(const std::string& machine) {
+  auto started = sim::SimulatedNode::start_node(machine, GPULET_PROGRAMS);
+  ASSERT_TRUE(started) << started.error().full_message();
   node_ = std::move(*started);
-  auto state = sim::open_state(node_->root());
-  ASSERT_TRUE(state) << state.error().text();
+  auto state = sim::open_driver_state(node_->driver_root());
+  ASSERT_TRUE(state) << state.error().full_message();
   state_ = std::move(*state);
 }
 
-void NodeTest::start_agent(cli::AgentOptions options) {
+void NodeTest::start_agent(sim::AgentOptions options) {
   const auto sanitizers = sanitizer_options();
   options.environment.insert(options.environment.end(), sanitizers.begin(), sanitizers.end());
-  // What is healed is back soon, unless the test is about when.
-  const std::pair<std::string, std::string> soon[] = {{"GPULET_HEALTH_HOLD", "1s"},
-                                                      {"GPULET_HEALTH_SUSPECT_INTERVAL", "200ms"},
-                                                      {"GPULET_HEALTH_DRIVER_WORD_DELAY", "200ms"},
-                                                      {"GPULET_HEALTH_GROWTH", "1"}};
+  // Short recovery hold, unless the test sets it.
+  const std::pair<std::string, std::string> soon[] = {{"GPULET_HEALTH_RECOVERY_HOLD", "1s"},
+                                                      {"GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL", "200ms"},
+                                                      {"GPULET_HEALTH_RECOVERY_ACTION_DELAY", "200ms"},
+                                                      {"GPULET_HEALTH_HOLD_GROWTH_FACTOR", "1"}};
   for (const auto& [name, value] : soon) {
     const auto given = [&](const auto& variable) { return variable.starts_with(name + "="); };
     if (std::ranges::none_of(options.environment, given)) options.environment.push_back(name + "=" + value);
   }
   log_start_ = node_->agent_log().size();
   const auto status = node_->start_agent(options);
-  ASSERT_TRUE(status) << status.error().text();
+  ASSERT_TRUE(status) << status.error().full_message();
   agent_expected_ = true;
 }
 
-void NodeTest::serve(const std::string& machine, cli::AgentOptions options) {
-  up(machine);
+void NodeTest::start_node(const std::string& machine, sim::AgentOptions options) {
+  bring_up_node(machine);
   start_agent(std::move(options));
-  ASSERT_TRUE(offered(gpu_count()));
+  ASSERT_TRUE(becomes_allocatable(gpu_count()));
 }
 
-sim::PodGrant NodeTest::admit(const std::string& pod, unsigned count, const std::string& resource) {
-  auto grant = kubelet().admit({.name = pod, .uid = pod, .containers = {{"main", {{resource, count}}}}});
-  EXPECT_TRUE(grant) << pod << ": " << grant.error().text();
+sim::PodGrant NodeTest::admit_pod(const std::string& pod, unsigned count, const std::string& resource) {
+  auto grant =
+      sim_kubelet().admit_pod({.name = pod, .uid = pod, .containers = {{"main", {{resource, count}}}}});
+  EXPECT_TRUE(grant) << pod << ": " << grant.error().full_message();
   if (!grant) return {};
-  EXPECT_EQ(ids_of(*grant, resource).size(), count);
+  EXPECT_EQ(granted_ids(*grant, resource).size(), count);
   return *grant;
 }
 
 void NodeTest::write_config(const std::string& text) {
   const auto status = write_file_atomic(config_path(), text);
-  ASSERT_TRUE(status) << status.error().text();
+  ASSERT_TRUE(status) << status.error().full_message();
 }
 
-std::vector<std::string> NodeTest::cut_up(std::uint32_t index, const std::vector<std::string>& profiles) {
+std::vector<std::string> NodeTest::create_mig_devices(std::uint32_t index,
+                                                      const std::vector<std::string>& profiles) {
   std::vector<std::string> uuids;
-  const auto edit = state_.edit();
+  const auto edit = state_.lock_for_edit();
   auto& gpu = edit->gpus[index];
   const auto mode = sim::set_mig_mode(gpu, true);
   EXPECT_TRUE(mode == sim::MigOutcome::kOk || mode == sim::MigOutcome::kResetRequired);
@@ -204,13 +205,13 @@ std::vector<std::string> NodeTest::cut_up(std::uint32_t index, const std::vector
       break;
     }
   }
-  sim::sync_capabilities(node_->root(), gpu);
+  sim::sync_capabilities(node_->driver_root(), gpu);
   EXPECT_EQ(uuids.size(), profiles.size());
   return uuids;
 }
 
-void NodeTest::make_whole(std::uint32_t index) {
-  const auto edit = state_.edit();
+void NodeTest::remove_mig_devices(std::uint32_t index) {
+  const auto edit = state_.lock_for_edit();
   auto& gpu = edit->gpus[index];
   for (auto& instance : gpu.mig.instances) {
     if (!instance.used) continue;
@@ -223,18 +224,18 @@ void NodeTest::make_whole(std::uint32_t index) {
   if (sim::set_mig_mode(gpu, false) == sim::MigOutcome::kResetRequired) {
     EXPECT_TRUE(sim::reset_gpu(*edit, index));
   }
-  sim::sync_capabilities(node_->root(), gpu);
+  sim::sync_capabilities(node_->driver_root(), gpu);
 }
 
-bool NodeTest::eventually(const std::function<bool()>& condition) {
+bool NodeTest::becomes_true(const std::function<bool()>& condition) {
   const FileDescriptor inotify(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
-  ::inotify_add_watch(inotify.get(), (node_->folder() + "/agent.log").c_str(), IN_MODIFY);
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  ::inotify_add_watch(inotify.get(), (node_->directory() + "/agent.log").c_str(), IN_MODIFY);
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   for (;;) {
     if (condition()) return true;
     if (std::chrono::steady_clock::now() > deadline) return false;
     pollfd ready{inotify.get(), POLLIN, 0};
-    if (::poll(&ready, 1, kLookAgainMs) > 0) {
+    if (::poll(&ready, 1, kPollIntervalMs) > 0) {
       char events[4096];
       while (::read(inotify.get(), events, sizeof events) > 0) {
       }
@@ -242,30 +243,30 @@ bool NodeTest::eventually(const std::function<bool()>& condition) {
   }
 }
 
-bool NodeTest::wait_for(const std::function<bool(const sim::KubeletState&)>& done) {
-  return kubelet().wait_for(done, kPatience);
+bool NodeTest::wait_for_kubelet(const std::function<bool(const sim::KubeletState&)>& done) {
+  return sim_kubelet().wait_for(done, kTestTimeout);
 }
 
-bool NodeTest::offered(std::size_t count, const std::string& resource) {
-  return kubelet().wait_for_allocatable(resource, count, kPatience);
+bool NodeTest::becomes_allocatable(std::size_t count, const std::string& resource) {
+  return sim_kubelet().wait_for_allocatable(resource, count, kTestTimeout);
 }
 
-bool NodeTest::unhealthy(const std::set<std::string>& ids, const std::string& resource) {
-  return wait_for([&](const sim::KubeletState& state) {
-    const auto* known = find(state, resource);
+bool NodeTest::becomes_unhealthy(const std::set<std::string>& ids, const std::string& resource) {
+  return wait_for_kubelet([&](const sim::KubeletState& state) {
+    const auto* known = find_resource(state, resource);
     return known != nullptr && known->connected && unhealthy_ids(*known) == ids;
   });
 }
 
-std::string NodeTest::log() const {
+std::string NodeTest::agent_log() const {
   auto text = node_->agent_log();
   return text.size() > log_start_ ? text.substr(log_start_) : std::string();
 }
 
-std::string NodeTest::said(const std::string& reason, const std::string& part) {
+std::string NodeTest::wait_for_log(const std::string& reason, const std::string& part) {
   std::string newest;
-  eventually([&] {
-    for (const auto& line : text::split(log(), '\n')) {
+  becomes_true([&] {
+    for (const auto& line : text::split(agent_log(), '\n')) {
       const auto entry = nlohmann::json::parse(line, nullptr, false);
       if (!entry.is_object() || entry.value("reason", "") != reason) continue;
       const auto message = entry.value("message", "");
@@ -276,10 +277,10 @@ std::string NodeTest::said(const std::string& reason, const std::string& part) {
   return newest;
 }
 
-int NodeTest::port() {
+int NodeTest::listener_port() {
   int port = 0;
-  eventually([&] {
-    for (const auto& line : text::split(log(), '\n')) {
+  becomes_true([&] {
+    for (const auto& line : text::split(agent_log(), '\n')) {
       const auto entry = nlohmann::json::parse(line, nullptr, false);
       if (entry.is_object() && entry.value("message", "") == "listening") port = entry.value("port", 0);
     }
@@ -288,7 +289,7 @@ int NodeTest::port() {
   return port;
 }
 
-bool NodeTest::agent_runs() const {
+bool NodeTest::is_agent_running() const {
   const auto stat = read_file("/proc/" + std::to_string(node_->agent_id()) + "/stat");
   if (!stat) return false;
   const auto name_end = stat->rfind(") ");
@@ -309,22 +310,22 @@ std::set<pid_t> NodeTest::agent_children() const {
 }
 
 std::size_t NodeTest::agent_descriptors() const {
-  return entries_of("/proc/" + std::to_string(node_->agent_id()) + "/fd");
+  return directory_entries("/proc/" + std::to_string(node_->agent_id()) + "/fd");
 }
 
 std::size_t NodeTest::agent_threads() const {
-  return entries_of("/proc/" + std::to_string(node_->agent_id()) + "/task");
+  return directory_entries("/proc/" + std::to_string(node_->agent_id()) + "/task");
 }
 
-std::uint64_t NodeTest::registrations(const std::string& resource) const {
-  const auto state = node_->kubelet().state();
-  const auto* known = find(state, resource);
+std::uint64_t NodeTest::registration_count(const std::string& resource) const {
+  const auto state = node_->kubelet().kubelet_state();
+  const auto* known = find_resource(state, resource);
   return known == nullptr ? 0 : known->registrations;
 }
 
-std::uint32_t NodeTest::index_of(const std::string& wanted) const {
+std::uint32_t NodeTest::gpu_index(const std::string& wanted) const {
   for (std::uint32_t i = 0; i < gpu_count(); ++i) {
-    if (uuid(i) == wanted) return i;
+    if (gpu_uuid(i) == wanted) return i;
   }
   ADD_FAILURE() << "no GPU " << wanted;
   return 0;
@@ -333,7 +334,7 @@ std::uint32_t NodeTest::index_of(const std::string& wanted) const {
 void NodeTest::TearDown() {
   if (!node_) return;
   if (agent_expected_) {
-    EXPECT_TRUE(agent_runs()) << "the agent has ended";
+    EXPECT_TRUE(is_agent_running()) << "the agent has ended";
   }
   const auto everything = node_->agent_log();
   for (const char* report : {"Sanitizer", "runtime error:", "terminate called", "Assertion"}) {

@@ -1,6 +1,5 @@
-// What the tests of this folder share: a simulated node of their own (driver root, kubelet, agent as a
-// process) in a temporary folder, ways to wait for what must come, and a last look at the agent when the test
-// is over.
+// Fixture of these tests: a simulated node (driver root, kubelet, agent as a process) in a temporary
+// directory, waiting helpers, and a final check of the agent.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/simulated_node.h"
 #include "sim/control/control.h"
+#include "sim/demo/simulated_node.h"
 #include "sim/kubelet/kubelet.h"
 #include "sim/state/mig.h"
 #include "sim/state/state.h"
@@ -26,28 +25,28 @@ inline constexpr const char* kGpu = "nvidia.com/gpu";
 inline constexpr const char* kSmall = "nvidia.com/mig-1g.10gb";
 inline constexpr const char* kLarge = "nvidia.com/mig-3g.40gb";
 inline constexpr std::uint64_t kFallenOffTheBus = 79;
-// For what must come at all: far beyond what it takes, as a sanitized build on a busy machine is slow.
-inline constexpr std::chrono::milliseconds kPatience = 40s;
+// Timeout for anything that must happen; generous, because sanitized builds on busy machines are slow.
+inline constexpr std::chrono::milliseconds kTestTimeout = 40s;
 
-struct HttpAnswer {
-  int status = 0;  // 0: no answer
+struct HttpReply {
+  int status = 0;  // 0: no response
   std::string body;
 };
-// GET http://127.0.0.1:PORT/PATH, at most 5 s.
-HttpAnswer http_get(int port, const std::string& path);
+// GET http://127.0.0.1:PORT/PATH, with a timeout of 5 s.
+HttpReply http_get(int port, const std::string& path);
 // The same over a Unix socket.
-HttpAnswer http_get(const std::string& socket, const std::string& path);
+HttpReply http_get(const std::string& socket, const std::string& path);
 
-// Null when the kubelet does not know the resource.
-const sim::KubeletResource* find(const sim::KubeletState& state, const std::string& resource);
+// Returns null if the kubelet does not have the resource.
+const sim::KubeletResource* find_resource(const sim::KubeletState& state, const std::string& resource);
 std::set<std::string> healthy_ids(const sim::KubeletResource& resource);
 std::set<std::string> unhealthy_ids(const sim::KubeletResource& resource);
-std::vector<std::string> ids_of(const sim::PodGrant& grant, const std::string& resource = kGpu);
+std::vector<std::string> granted_ids(const sim::PodGrant& grant, const std::string& resource = kGpu);
 
-// What the sanitizers of a sanitized program are told: as this one was.
+// Returns the sanitizer options of this process, for programs that it starts.
 std::vector<std::string> sanitizer_options();
 
-// For a command that lets go of the driver before it ends: what the simulated one keeps until then is no leak.
+// For a command that unloads the driver before it exits: the simulated driver's memory is not a leak.
 inline constexpr const char* kNoLeaks = "ASAN_OPTIONS=detect_leaks=0";
 
 class NodeTest : public testing::Test {
@@ -55,53 +54,52 @@ class NodeTest : public testing::Test {
   static void SetUpTestSuite();
 
  protected:
-  // Each of these fails the test when it cannot.
-  void up(const std::string& machine = "hgx-h100");
-  void start_agent(cli::AgentOptions options = {});
-  // Both, and waits until every GPU is offered.
-  void serve(const std::string& machine = "hgx-h100", cli::AgentOptions options = {});
-  sim::PodGrant admit(const std::string& pod, unsigned count, const std::string& resource = kGpu);
+  // Each of these fails the test on an error.
+  void bring_up_node(const std::string& machine = "hgx-h100");
+  void start_agent(sim::AgentOptions options = {});
+  // Does both, and waits until every GPU is offered.
+  void start_node(const std::string& machine = "hgx-h100", sim::AgentOptions options = {});
+  sim::PodGrant admit_pod(const std::string& pod, unsigned count, const std::string& resource = kGpu);
   void write_config(const std::string& text);
-  // Cuts GPU `gpu` up into instances of these profiles ("1g.10gb", or "3g.40gb@4" at that
-  // memory slice), one compute instance each. Returns the
-  // MIG devices' UUIDs in that order.
-  std::vector<std::string> cut_up(std::uint32_t gpu, const std::vector<std::string>& profiles);
-  void make_whole(std::uint32_t gpu);
+  // Creates MIG devices of these profiles on GPU `gpu` ("1g.10gb", or "3g.40gb@4" at that memory slice), with
+  // one compute instance each. Returns their UUIDs in that order.
+  std::vector<std::string> create_mig_devices(std::uint32_t gpu, const std::vector<std::string>& profiles);
+  void remove_mig_devices(std::uint32_t gpu);
 
-  // Looks again at each line of the agent's log and every 20 ms. False after kPatience.
-  bool eventually(const std::function<bool()>& condition);
-  // True once the kubelet has so many healthy devices of a connected plugin.
-  bool offered(std::size_t count, const std::string& resource = kGpu);
-  // True once exactly these are unhealthy.
-  bool unhealthy(const std::set<std::string>& ids, const std::string& resource = kGpu);
-  bool wait_for(const std::function<bool(const sim::KubeletState&)>& done);
-  // The newest message of that reason by the agent that runs now, as soon as there is one that holds `part`.
-  std::string said(const std::string& reason, const std::string& part = {});
-  // Where its listener is; waits for it.
-  int port();
+  // Checks the condition at each log line of the agent and every 20 ms. Returns false after kTestTimeout.
+  bool becomes_true(const std::function<bool()>& condition);
+  // Waits until the kubelet has `count` healthy devices of a connected plugin.
+  bool becomes_allocatable(std::size_t count, const std::string& resource = kGpu);
+  // Waits until exactly these are unhealthy.
+  bool becomes_unhealthy(const std::set<std::string>& ids, const std::string& resource = kGpu);
+  bool wait_for_kubelet(const std::function<bool(const sim::KubeletState&)>& done);
+  // Waits for a log message of the running agent with that reason and `part`. Returns the newest.
+  std::string wait_for_log(const std::string& reason, const std::string& part = {});
+  // Waits for the listener and returns its port.
+  int listener_port();
 
-  std::string log() const;  // of the agent that runs now
-  bool agent_runs() const;  // false once it has ended, whoever ended it
+  std::string agent_log() const;  // of the running agent
+  bool is_agent_running() const;  // false once it has ended for any reason
   std::set<pid_t> agent_children() const;
   std::size_t agent_descriptors() const;
   std::size_t agent_threads() const;
-  std::uint64_t registrations(const std::string& resource = kGpu) const;
+  std::uint64_t registration_count(const std::string& resource = kGpu) const;
 
-  cli::SimulatedNode& node() { return *node_; }
-  sim::Kubelet& kubelet() { return node_->kubelet(); }
-  const sim::StateFile& machine() const { return state_; }
-  std::uint32_t gpu_count() const { return state_.read()->gpu_count; }
-  std::string uuid(std::uint32_t gpu) const { return state_.read()->gpus[gpu].uuid; }
-  std::uint32_t index_of(const std::string& uuid) const;
-  std::string config_path() const { return node_->folder() + "/config.yaml"; }
+  sim::SimulatedNode& sim_node() { return *node_; }
+  sim::Kubelet& sim_kubelet() { return node_->kubelet(); }
+  const sim::StateFile& machine_state() const { return state_; }
+  std::uint32_t gpu_count() const { return state_.lock_for_read()->gpu_count; }
+  std::string gpu_uuid(std::uint32_t gpu) const { return state_.lock_for_read()->gpus[gpu].uuid; }
+  std::uint32_t gpu_index(const std::string& uuid) const;
+  std::string config_path() const { return node_->directory() + "/config.yaml"; }
 
-  // Call when the test ends the agent itself: else one that is gone at the end is a failure.
-  void agent_may_end() { agent_expected_ = false; }
+  // Call if the test ends the agent itself: otherwise an ended agent fails the test.
+  void allow_agent_exit() { agent_expected_ = false; }
 
   void TearDown() override;
 
  private:
-  std::unique_ptr<cli::SimulatedNode> node_;
+  std::unique_ptr<sim::SimulatedNode> node_;
   sim::StateFile state_;
   std::size_t log_start_ = 0;
   bool agent_expected_ = false;

@@ -1,5 +1,5 @@
-// An operator at the node: `gpulet health`, `cordon` and `uncordon` as processes, beside an agent that runs,
-// is away, and comes back.
+// An operator on the node: `gpulet health`, `cordon` and `uncordon` as processes, while the agent runs, is
+// stopped, and restarts.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -15,10 +15,10 @@ namespace {
 
 namespace control = sim::control;
 
-// A gpulet command under way, and what it has printed.
-class Command {
+// A running gpulet command and its output.
+class RunningCommand {
  public:
-  Command(std::vector<std::string> arguments, std::vector<std::string> environment) {
+  RunningCommand(std::vector<std::string> arguments, std::vector<std::string> environment) {
     int out[2];
     if (::pipe2(out, O_CLOEXEC) != 0) return;
     out_ = FileDescriptor(out[0]);
@@ -28,17 +28,17 @@ class Command {
                            .environment = std::move(environment)};
     options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
     options.descriptors = {{write_end.get(), STDOUT_FILENO}, {write_end.get(), STDERR_FILENO}};
-    auto process = Process::start(options);
-    EXPECT_TRUE(process) << process.error().text();
+    auto process = Process::spawn(options);
+    EXPECT_TRUE(process) << process.error().full_message();
     if (process) process_ = std::move(*process);
   }
 
-  // Reads on until it holds. False when it has ended before, or nothing more comes within kPatience.
-  bool prints(const std::function<bool(const std::string&)>& holds) {
+  // Reads until the condition holds. Returns false if the command ends or prints nothing within kTestTimeout.
+  bool wait_for_output(const std::function<bool(const std::string&)>& holds) {
     char buffer[4096];
     while (!holds(text_)) {
       pollfd ready{out_.get(), POLLIN, 0};
-      if (::poll(&ready, 1, static_cast<int>(kPatience.count())) <= 0) return false;
+      if (::poll(&ready, 1, static_cast<int>(kTestTimeout.count())) <= 0) return false;
       const ssize_t got = ::read(out_.get(), buffer, sizeof buffer);
       if (got <= 0) return holds(text_);
       text_.append(buffer, static_cast<std::size_t>(got));
@@ -46,14 +46,14 @@ class Command {
     return true;
   }
   // To its end.
-  int code() {
-    prints([](const std::string&) { return false; });
-    const auto exit = process_->wait(kPatience);
-    EXPECT_TRUE(exit) << exit.error().text();
+  int exit_code() {
+    wait_for_output([](const std::string&) { return false; });
+    const auto exit = process_->wait_for_exit(kTestTimeout);
+    EXPECT_TRUE(exit) << exit.error().full_message();
     return exit ? exit->code : -1;
   }
-  const std::string& text() const { return text_; }
-  void forget() { text_.clear(); }
+  const std::string& output_text() const { return text_; }
+  void clear_output() { text_.clear(); }
 
  private:
   FileDescriptor out_;
@@ -63,123 +63,123 @@ class Command {
 
 class SimOperator : public NodeTest {
  protected:
-  Command command(std::vector<std::string> arguments) {
-    std::vector<std::string> environment{"GPULET_STATE_DIR=" + node().state_dir(),
-                                         "GPULET_HEALTH_FILE=" + node().health_file(),
-                                         "DRIVER_ROOT_CTR_PATH=" + node().root()};
+  RunningCommand gpulet_command(std::vector<std::string> arguments) {
+    std::vector<std::string> environment{"GPULET_STATE_DIR=" + sim_node().state_dir(),
+                                         "GPULET_HEALTH_FILE=" + sim_node().health_file(),
+                                         "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root()};
     environment.emplace_back(kNoLeaks);
     return {std::move(arguments), std::move(environment)};
   }
-  // What it prints until it ends, which must be with that exit code.
-  std::string run(int code, std::vector<std::string> arguments) {
-    auto running = command(std::move(arguments));
-    EXPECT_EQ(running.code(), code) << running.text();
-    return running.text();
+  // Returns the whole output. The exit code must match.
+  std::string run_gpulet(int code, std::vector<std::string> arguments) {
+    auto running = gpulet_command(std::move(arguments));
+    EXPECT_EQ(running.exit_code(), code) << running.output_text();
+    return running.output_text();
   }
-  // `gpulet health GPU` once it ends so: the report is written behind the kubelet's news.
+  // Runs `gpulet health GPU` until it exits so: the report is written after the kubelet's update.
   std::string health_with(int code, const std::string& gpu) {
     std::string text;
-    EXPECT_TRUE(eventually([&] {
-      auto running = command({"health", gpu});
-      const bool so = running.code() == code;
-      text = running.text();
+    EXPECT_TRUE(becomes_true([&] {
+      auto running = gpulet_command({"health", gpu});
+      const bool so = running.exit_code() == code;
+      text = running.output_text();
       return so;
     })) << text;
     return text;
   }
 };
 
-TEST_F(SimOperator, ACordonHoldsOverARestartUntilItIsTakenBack) {
-  serve();
-  const auto grant = admit("trainer", 1);
-  const std::string held = ids_of(grant).at(0);
-  const std::string index = std::to_string(index_of(held));
-  EXPECT_EQ(run(0, {"cordon", index, "--reason", "new riser"}),
-            "GPU " + index + " (" + held + ") is cordoned: new riser\n");
-  ASSERT_TRUE(unhealthy({held}));
+TEST_F(SimOperator, ACordonPersistsUntilUncordon) {
+  start_node();
+  const auto grant = admit_pod("trainer", 1);
+  const std::string held = granted_ids(grant).at(0);
+  const std::string index = std::to_string(gpu_index(held));
+  EXPECT_EQ(run_gpulet(0, {"cordon", index, "--reason", "new riser"}),
+            "GPU " + index + " (" + held + ") cordoned: new riser\n");
+  ASSERT_TRUE(becomes_unhealthy({held}));
   const auto told = health_with(3, index);
   EXPECT_NE(told.find("cordoned: new riser"), std::string::npos) << told;
   EXPECT_NE(told.find("gpulet uncordon " + index), std::string::npos) << told;
-  EXPECT_NE(run(0, {"cordon", held.substr(0, 20)}).find("is cordoned already"), std::string::npos);
-  admit("neighbour", 7);
+  EXPECT_NE(run_gpulet(0, {"cordon", held.substr(0, 20)}).find("is already cordoned"), std::string::npos);
+  admit_pod("neighbour", 7);
 
-  node().kill_agent();
-  EXPECT_NE(health_with(1, index).find("no agent runs on this node"), std::string::npos);
+  sim_node().kill_agent();
+  EXPECT_NE(health_with(1, index).find("no agent is running on this node"), std::string::npos);
   start_agent();
-  ASSERT_TRUE(unhealthy({held}));
+  ASSERT_TRUE(becomes_unhealthy({held}));
   health_with(3, index);
 
-  EXPECT_EQ(run(0, {"uncordon", held}), "GPU " + index + " (" + held + ") is cordoned no longer\n");
-  ASSERT_TRUE(offered(8));
+  EXPECT_EQ(run_gpulet(0, {"uncordon", held}), "GPU " + index + " (" + held + ") uncordoned\n");
+  ASSERT_TRUE(becomes_allocatable(8));
   const auto well = health_with(0, index);
   EXPECT_EQ(well.find("next"), std::string::npos) << well;
 }
 
-TEST_F(SimOperator, WhatIsSaidWhileTheAgentIsAwayCountsOnceItIsBack) {
-  serve();
-  node().kill_agent();
-  EXPECT_EQ(run(0, {"cordon", "2"}), "GPU 2 (" + uuid(2) +
-                                         ") is cordoned\nno agent runs on this node: it counts once one "
-                                         "does\n");
+TEST_F(SimOperator, CommandsApplyAfterTheAgentStarts) {
+  start_node();
+  sim_node().kill_agent();
+  EXPECT_EQ(run_gpulet(0, {"cordon", "2"}),
+            "GPU 2 (" + gpu_uuid(2) + ") cordoned\nsaved; takes effect when the agent starts on this node\n");
   start_agent();
-  ASSERT_TRUE(unhealthy({uuid(2)}));
-  node().kill_agent();
-  run(0, {"uncordon", uuid(2)});
+  ASSERT_TRUE(becomes_unhealthy({gpu_uuid(2)}));
+  sim_node().kill_agent();
+  run_gpulet(0, {"uncordon", gpu_uuid(2)});
   start_agent();
-  ASSERT_TRUE(offered(8));
+  ASSERT_TRUE(becomes_allocatable(8));
 }
 
-TEST_F(SimOperator, HealthShowsStateEvidenceAndWhatIsNext) {
-  serve();
-  EXPECT_EQ(run(0, {"health"}).find("quarantined"), std::string::npos);
-  ASSERT_TRUE(control::xid(machine(), 5, 95));
-  ASSERT_TRUE(unhealthy({uuid(5)}));
+TEST_F(SimOperator, HealthShowsStateEvidenceAndNextStep) {
+  start_node();
+  EXPECT_EQ(run_gpulet(0, {"health"}).find("quarantined"), std::string::npos);
+  ASSERT_TRUE(control::post_xid(machine_state(), 5, 95));
+  ASSERT_TRUE(becomes_unhealthy({gpu_uuid(5)}));
   const auto details = health_with(3, "5");
   for (const std::string part :
-       {"quarantined, not offered", "XID 95", "xid-reset", "nvidia-smi --gpu-reset -i 5"}) {
+       {"quarantined, out of service", "XID 95", "xid-reset", "nvidia-smi --gpu-reset -i 5"}) {
     EXPECT_NE(details.find(part), std::string::npos) << part << "\n" << details;
   }
-  const auto table = run(3, {"health"});
-  EXPECT_NE(table.find("GPU 5 (" + uuid(5) + "): End what runs on it"), std::string::npos) << table;
-  const auto json = nlohmann::json::parse(run(3, {"health", "5", "-o", "json"}));
+  const auto table = run_gpulet(3, {"health"});
+  EXPECT_NE(table.find("GPU 5 (" + gpu_uuid(5) + "): End all workloads on it"), std::string::npos) << table;
+  const auto json = nlohmann::json::parse(run_gpulet(3, {"health", "5", "-o", "json"}));
   EXPECT_EQ(json["devices"][0]["state"], "quarantined");
   EXPECT_EQ(json["devices"][0]["faults"][0]["code"], 95);
-  EXPECT_NE(run(1, {"health", "9"}).find("there is no device '9'"), std::string::npos);
-  EXPECT_NE(run(2, {"health", "--output", "xml"}), "");
+  EXPECT_NE(run_gpulet(1, {"health", "9"}).find("there is no device '9'"), std::string::npos);
+  EXPECT_NE(run_gpulet(2, {"health", "--output", "xml"}), "");
 }
 
-TEST_F(SimOperator, WatchingHealthFollowsTheNode) {
-  serve();
-  auto watch = command({"health", "-w"});
+TEST_F(SimOperator, HealthWatchFollowsTheNode) {
+  start_node();
+  auto watch = gpulet_command({"health", "-w"});
   const auto shows = [&](const std::string& part) {
-    const bool shown = watch.prints([&](const auto& text) { return text.find(part) != std::string::npos; });
-    const auto text = watch.text();
-    watch.forget();
+    const bool shown =
+        watch.wait_for_output([&](const auto& text) { return text.find(part) != std::string::npos; });
+    const auto text = watch.output_text();
+    watch.clear_output();
     return testing::AssertionResult(shown) << text;
   };
-  ASSERT_TRUE(shows(uuid(7)));
-  run(0, {"cordon", "3", "--reason", "moved"});
-  ASSERT_TRUE(shows("GPU 3 (" + uuid(3) + "): gpulet uncordon 3"));
-  ASSERT_TRUE(control::lost(machine(), 4));
-  ASSERT_TRUE(control::xid(machine(), 4, kFallenOffTheBus));
+  ASSERT_TRUE(shows(gpu_uuid(7)));
+  run_gpulet(0, {"cordon", "3", "--reason", "moved"});
+  ASSERT_TRUE(shows("GPU 3 (" + gpu_uuid(3) + "): Run gpulet uncordon 3"));
+  ASSERT_TRUE(control::lose_gpu(machine_state(), 4));
+  ASSERT_TRUE(control::post_xid(machine_state(), 4, kFallenOffTheBus));
   ASSERT_TRUE(shows("lost"));
-  node().kill_agent();
-  ASSERT_TRUE(shows("no agent runs on this node"));
+  sim_node().kill_agent();
+  ASSERT_TRUE(shows("no agent is running on this node"));
   start_agent();
-  ASSERT_TRUE(shows(uuid(7)));
+  ASSERT_TRUE(shows(gpu_uuid(7)));
 }
 
-TEST_F(SimOperator, AMigDeviceIsCordonedAlone) {
-  up();
-  const auto instances = cut_up(0, {"1g.10gb", "1g.10gb"});
+TEST_F(SimOperator, CordonsAMigDeviceAlone) {
+  bring_up_node();
+  const auto instances = create_mig_devices(0, {"1g.10gb", "1g.10gb"});
   start_agent({.arguments = {"--mig-strategy=mixed"}});
-  ASSERT_TRUE(offered(2, "nvidia.com/mig-1g.10gb"));
-  ASSERT_TRUE(offered(7));
-  run(0, {"cordon", instances[1]});
-  ASSERT_TRUE(unhealthy({instances[1]}, "nvidia.com/mig-1g.10gb"));
-  EXPECT_TRUE(offered(7));
-  run(0, {"uncordon", "0"});
-  EXPECT_TRUE(offered(2, "nvidia.com/mig-1g.10gb"));
+  ASSERT_TRUE(becomes_allocatable(2, "nvidia.com/mig-1g.10gb"));
+  ASSERT_TRUE(becomes_allocatable(7));
+  run_gpulet(0, {"cordon", instances[1]});
+  ASSERT_TRUE(becomes_unhealthy({instances[1]}, "nvidia.com/mig-1g.10gb"));
+  EXPECT_TRUE(becomes_allocatable(7));
+  run_gpulet(0, {"uncordon", "0"});
+  EXPECT_TRUE(becomes_allocatable(2, "nvidia.com/mig-1g.10gb"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every machine is offered whole, and whatever the kubelet does the agent is registered with it again.
+// Every machine is offered completely, and the agent re-registers whatever the kubelet does.
 #include <unistd.h>
 
 #include <filesystem>
@@ -10,23 +10,23 @@ namespace {
 
 class EveryMachine : public NodeTest, public testing::WithParamInterface<const char*> {};
 
-TEST_P(EveryMachine, IsOfferedWholeWithItsNumaNodes) {
-  serve(GetParam());
-  const auto state = kubelet().state();
-  const auto* resource = find(state, kGpu);
+TEST_P(EveryMachine, IsOfferedWithItsNumaNodes) {
+  start_node(GetParam());
+  const auto state = sim_kubelet().kubelet_state();
+  const auto* resource = find_resource(state, kGpu);
   ASSERT_NE(resource, nullptr);
   EXPECT_EQ(resource->registrations, 1u);
   EXPECT_EQ(resource->endpoint, "nvidia-gpu.sock");
   EXPECT_TRUE(resource->preferred_allocation_available);
   ASSERT_EQ(resource->devices.size(), gpu_count());
   for (std::uint32_t i = 0; i < gpu_count(); ++i) {
-    const auto device = resource->devices.find(uuid(i));
+    const auto device = resource->devices.find(gpu_uuid(i));
     ASSERT_NE(device, resource->devices.end()) << "GPU " << i;
-    const int node = machine().read()->gpus[i].numa_node;
+    const int node = machine_state().lock_for_read()->gpus[i].numa_node;
     EXPECT_EQ(device->second.numa_nodes, node >= 0 ? std::set<int>{node} : std::set<int>{}) << "GPU " << i;
   }
-  const auto grant = admit("all", gpu_count());
-  EXPECT_EQ(ids_of(grant).size(), gpu_count());
+  const auto grant = admit_pod("all", gpu_count());
+  EXPECT_EQ(granted_ids(grant).size(), gpu_count());
 }
 
 INSTANTIATE_TEST_SUITE_P(Sim, EveryMachine,
@@ -40,130 +40,130 @@ INSTANTIATE_TEST_SUITE_P(Sim, EveryMachine,
 
 class SimRegistration : public NodeTest {
  protected:
-  // A kubelet that is not there: its sockets are gone too.
-  void take_kubelet_away() {
-    kubelet().stop();
-    std::filesystem::remove(kubelet().kubelet_socket());
-    std::filesystem::remove(kubelet().pod_resources_socket());
+  // Removes the kubelet and its sockets.
+  void stop_kubelet() {
+    sim_kubelet().stop_kubelet();
+    std::filesystem::remove(sim_kubelet().kubelet_socket());
+    std::filesystem::remove(sim_kubelet().pod_resources_socket());
   }
-  bool registered_again(std::uint64_t before) {
-    return wait_for([&](const sim::KubeletState& state) {
-      const auto* resource = find(state, kGpu);
+  bool reregisters(std::uint64_t before) {
+    return wait_for_kubelet([&](const sim::KubeletState& state) {
+      const auto* resource = find_resource(state, kGpu);
       return resource != nullptr && resource->registrations > before && resource->connected &&
              resource->allocatable() == 8;
     });
   }
 };
 
-TEST_F(SimRegistration, BothNumaNodesOfAnL40sNodeAreSent) {
-  serve("l40s");
+TEST_F(SimRegistration, SendsBothNumaNodesOfAnL40sNode) {
+  start_node("l40s");
   std::set<int> nodes;
-  const auto state = kubelet().state();
+  const auto state = sim_kubelet().kubelet_state();
   for (const auto& [id, device] : state.resources.at(kGpu).devices) {
     nodes.insert(device.numa_nodes.begin(), device.numa_nodes.end());
   }
   EXPECT_EQ(nodes, (std::set<int>{0, 1}));
 }
 
-TEST_F(SimRegistration, AlignedToOneNumaNodeWhereThePolicyAsksForIt) {
-  serve("l40s");
-  kubelet().set_topology_policy(sim::TopologyPolicy::kRestricted);
+TEST_F(SimRegistration, AlignsToOneNumaNodeByPolicy) {
+  start_node("l40s");
+  sim_kubelet().set_topology_policy(sim::TopologyPolicy::kRestricted);
   for (const char* pod : {"first", "second"}) {
     std::set<int> nodes;
-    for (const auto& id : ids_of(admit(pod, 4))) {
-      const auto gpu = index_of(id);
-      nodes.insert(machine().read()->gpus[gpu].numa_node);
+    for (const auto& id : granted_ids(admit_pod(pod, 4))) {
+      const auto gpu = gpu_index(id);
+      nodes.insert(machine_state().lock_for_read()->gpus[gpu].numa_node);
     }
     EXPECT_EQ(nodes.size(), 1u) << pod;
   }
 }
 
-TEST_F(SimRegistration, ComesBackWhenTheKubeletRestarts) {
-  serve();
-  const auto grant = admit("trainer", 2);
+TEST_F(SimRegistration, ReregistersAfterAKubeletRestart) {
+  start_node();
+  const auto grant = admit_pod("trainer", 2);
   for (int round = 0; round < 3; ++round) {
-    const auto before = registrations();
-    ASSERT_TRUE(kubelet().restart());
-    ASSERT_TRUE(registered_again(before)) << "round " << round;
+    const auto before = registration_count();
+    ASSERT_TRUE(sim_kubelet().restart_kubelet());
+    ASSERT_TRUE(reregisters(before)) << "round " << round;
   }
-  EXPECT_EQ(ids_of(kubelet().state().grants.at("trainer")), ids_of(grant));
-  admit("rest", 6);
+  EXPECT_EQ(granted_ids(sim_kubelet().kubelet_state().grants.at("trainer")), granted_ids(grant));
+  admit_pod("rest", 6);
 }
 
-TEST_F(SimRegistration, ComesBackWhenTheKubeletWasKilledAndLeftItsSockets) {
-  serve();
-  const auto before = registrations();
-  kubelet().stop();
-  ASSERT_TRUE(std::filesystem::exists(kubelet().kubelet_socket()));
-  ASSERT_TRUE(kubelet().start_again());
-  EXPECT_TRUE(registered_again(before));
+TEST_F(SimRegistration, ReregistersAfterAKubeletWasKilled) {
+  start_node();
+  const auto before = registration_count();
+  sim_kubelet().stop_kubelet();
+  ASSERT_TRUE(std::filesystem::exists(sim_kubelet().kubelet_socket()));
+  ASSERT_TRUE(sim_kubelet().resume_kubelet());
+  EXPECT_TRUE(reregisters(before));
 }
 
-TEST_F(SimRegistration, ComesBackWhenItsOwnSocketIsDeleted) {
-  serve();
-  const std::string socket = kubelet().plugin_dir() + "/nvidia-gpu.sock";
+TEST_F(SimRegistration, ReregistersAfterItsSocketIsDeleted) {
+  start_node();
+  const std::string socket = sim_kubelet().plugin_dir() + "/nvidia-gpu.sock";
   for (int round = 0; round < 3; ++round) {
-    const auto before = registrations();
+    const auto before = registration_count();
     ASSERT_EQ(::unlink(socket.c_str()), 0);
-    ASSERT_TRUE(registered_again(before)) << "round " << round;
+    ASSERT_TRUE(reregisters(before)) << "round " << round;
     EXPECT_TRUE(std::filesystem::is_socket(socket));
   }
-  admit("all", 8);
+  admit_pod("all", 8);
 }
 
-TEST_F(SimRegistration, WaitsForAKubeletThatComesLater) {
-  up();
-  take_kubelet_away();
+TEST_F(SimRegistration, WaitsForALateKubelet) {
+  bring_up_node();
+  stop_kubelet();
   start_agent();
-  EXPECT_NE(said("RegistrationFailed"), "");
-  ASSERT_TRUE(kubelet().start_again());
-  EXPECT_TRUE(offered(8));
+  EXPECT_NE(wait_for_log("RegistrationFailed"), "");
+  ASSERT_TRUE(sim_kubelet().resume_kubelet());
+  EXPECT_TRUE(becomes_allocatable(8));
 }
 
-TEST_F(SimRegistration, WaitsForTheKubeletsFolder) {
-  up();
-  take_kubelet_away();
-  std::filesystem::remove_all(node().folder() + "/kubelet");
+TEST_F(SimRegistration, WaitsForTheKubeletsDirectory) {
+  bring_up_node();
+  stop_kubelet();
+  std::filesystem::remove_all(sim_node().directory() + "/kubelet");
   start_agent();
-  EXPECT_NE(said("SocketFailed"), "");
-  ASSERT_TRUE(kubelet().start_again());
-  EXPECT_TRUE(offered(8));
+  EXPECT_NE(wait_for_log("SocketFailed"), "");
+  ASSERT_TRUE(sim_kubelet().resume_kubelet());
+  EXPECT_TRUE(becomes_allocatable(8));
 }
 
-TEST_F(SimRegistration, ComesBackWhenTheKubeletsFolderIsMadeAnew) {
-  serve();
-  const auto before = registrations();
-  take_kubelet_away();
-  std::filesystem::remove_all(node().folder() + "/kubelet");
-  ASSERT_TRUE(kubelet().start_again());
-  EXPECT_TRUE(registered_again(before));
+TEST_F(SimRegistration, ReregistersInARecreatedDirectory) {
+  start_node();
+  const auto before = registration_count();
+  stop_kubelet();
+  std::filesystem::remove_all(sim_node().directory() + "/kubelet");
+  ASSERT_TRUE(sim_kubelet().resume_kubelet());
+  EXPECT_TRUE(reregisters(before));
 }
 
-TEST_F(SimRegistration, TriesAgainWhenTheKubeletRefuses) {
-  up();
-  kubelet().set_register_mood(sim::RegisterMood::kRefuses);
+TEST_F(SimRegistration, RetriesAfterARefusal) {
+  bring_up_node();
+  sim_kubelet().set_register_behavior(sim::RegisterBehavior::kRefuse);
   start_agent();
-  ASSERT_TRUE(wait_for([](const auto& state) { return state.refused_registrations >= 3; }));
-  EXPECT_NE(said("RegistrationFailed", "refused"), "");
-  kubelet().set_register_mood(sim::RegisterMood::kAnswers);
-  EXPECT_TRUE(offered(8));
+  ASSERT_TRUE(wait_for_kubelet([](const auto& state) { return state.refused_registrations >= 3; }));
+  EXPECT_NE(wait_for_log("RegistrationFailed", "refused"), "");
+  sim_kubelet().set_register_behavior(sim::RegisterBehavior::kAccept);
+  EXPECT_TRUE(becomes_allocatable(8));
 }
 
-TEST_F(SimRegistration, TakesALateAnswer) {
-  up();
-  kubelet().set_register_mood(sim::RegisterMood::kLate);
+TEST_F(SimRegistration, AcceptsALateResponse) {
+  bring_up_node();
+  sim_kubelet().set_register_behavior(sim::RegisterBehavior::kDelay);
   start_agent();
-  EXPECT_TRUE(offered(8));
-  EXPECT_EQ(registrations(), 1u);
+  EXPECT_TRUE(becomes_allocatable(8));
+  EXPECT_EQ(registration_count(), 1u);
 }
 
-TEST_F(SimRegistration, GivesUpOnAnAnswerThatNeverComesAndTriesAgain) {
-  up();
-  kubelet().set_register_mood(sim::RegisterMood::kNever);
+TEST_F(SimRegistration, RetriesAfterATimeout) {
+  bring_up_node();
+  sim_kubelet().set_register_behavior(sim::RegisterBehavior::kIgnore);
   start_agent();
-  EXPECT_NE(said("RegistrationFailed", "in time"), "");
-  kubelet().set_register_mood(sim::RegisterMood::kAnswers);
-  EXPECT_TRUE(offered(8));
+  EXPECT_NE(wait_for_log("RegistrationFailed", "in time"), "");
+  sim_kubelet().set_register_behavior(sim::RegisterBehavior::kAccept);
+  EXPECT_TRUE(becomes_allocatable(8));
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ Terminal::~Terminal() {
   ::waitpid(child_, nullptr, 0);
 }
 
-void Terminal::press(const std::string& keys) {
+void Terminal::press_keys(const std::string& keys) {
   EXPECT_EQ(::write(pty_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
 }
 
@@ -55,7 +55,7 @@ void Terminal::resize(int rows, int columns) {
   EXPECT_EQ(::ioctl(pty_.get(), TIOCSWINSZ, &size), 0);
 }
 
-bool Terminal::read(std::chrono::milliseconds limit) {
+bool Terminal::read_output(std::chrono::milliseconds limit) {
   pollfd waits{pty_.get(), POLLIN, 0};
   if (over_ || ::poll(&waits, 1, static_cast<int>(limit.count())) <= 0) return false;
   char bytes[16384];
@@ -69,32 +69,32 @@ bool Terminal::read(std::chrono::milliseconds limit) {
   return true;
 }
 
-bool Terminal::until(const std::function<bool()>& condition) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+bool Terminal::wait_until(const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kTestTimeout;
   while (!condition()) {
     const auto left = deadline - std::chrono::steady_clock::now();
-    if (left <= 0ms || (!read(std::chrono::ceil<std::chrono::milliseconds>(left)) && over_))
+    if (left <= 0ms || (!read_output(std::chrono::ceil<std::chrono::milliseconds>(left)) && over_))
       return condition();
   }
   return true;
 }
 
-bool Terminal::shows(const std::string& text) {
-  return until([&] { return screen().find(text) != std::string::npos; });
+bool Terminal::wait_for_text(const std::string& text) {
+  return wait_until([&] { return screen().find(text) != std::string::npos; });
 }
-bool Terminal::shows_no(const std::string& text) {
-  return until([&] { return screen().find(text) == std::string::npos; });
-}
-
-bool Terminal::row_begins(int index, const std::string& text) {
-  return until([&] { return row(index).starts_with(text); });
+bool Terminal::wait_for_absence(const std::string& text) {
+  return wait_until([&] { return screen().find(text) == std::string::npos; });
 }
 
-void Terminal::watch(std::chrono::milliseconds time) {
+bool Terminal::wait_for_row(int index, const std::string& text) {
+  return wait_until([&] { return row(index).starts_with(text); });
+}
+
+void Terminal::start_watching(std::chrono::milliseconds time) {
   const auto deadline = std::chrono::steady_clock::now() + time;
   for (auto left = time; left > 0ms && !over_;
        left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now())) {
-    read(left);
+    read_output(left);
   }
 }
 
@@ -113,8 +113,8 @@ std::string Terminal::screen() const {
   return text;
 }
 
-int Terminal::wait() {
-  const bool ended = until([this] { return over_; });
+int Terminal::wait_for_exit() {
+  const bool ended = wait_until([this] { return over_; });
   EXPECT_TRUE(ended) << screen();
   if (!ended) ::kill(child_, SIGKILL);
   int status = 0;

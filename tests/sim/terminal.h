@@ -1,4 +1,4 @@
-// A program in a terminal of its own (a pty), and what a person would see there: libvterm is the terminal.
+// A program in its own terminal (a pty) and its visible screen, emulated by libvterm.
 #pragma once
 
 #include <sys/types.h>
@@ -16,32 +16,32 @@ namespace gpulet::tests {
 
 class Terminal {
  public:
-  // Runs `command` with exactly `environment`; fails the test when it cannot.
+  // Runs `command` with exactly `environment`; fails the test on an error.
   Terminal(std::vector<std::string> command, std::vector<std::string> environment, int rows, int columns);
   // Ends the program if it still runs.
   ~Terminal();
   Terminal(const Terminal&) = delete;
 
-  void press(const std::string& keys);
-  void resize(int rows, int columns);  // and tells the program
-  // True once the screen has `text` (or has it no more) after all that was written; false after kPatience.
-  bool shows(const std::string& text);
-  bool shows_no(const std::string& text);
-  bool row_begins(int index, const std::string& text);  // as soon as it does
-  // Reads what is written for so long, or until the program ends.
-  void watch(std::chrono::milliseconds time);
-  // The rows, without blanks at their ends.
+  void press_keys(const std::string& keys);
+  void resize(int rows, int columns);  // and notifies the program
+  // Waits until the screen has `text` (or does not) after all output. Returns false after kTestTimeout.
+  bool wait_for_text(const std::string& text);
+  bool wait_for_absence(const std::string& text);
+  bool wait_for_row(int index, const std::string& text);  // waits likewise
+  // Reads output for this time, or until the program ends.
+  void start_watching(std::chrono::milliseconds time);
+  // The rows, without trailing spaces.
   std::string screen() const;
   std::string row(int index) const;
-  // All bytes that the program wrote, for those that are no text.
+  // All bytes that the program wrote.
   const std::string& written() const { return written_; }
-  // Waits for its end: its exit code, or minus the signal that ended it.
-  int wait();
+  // Waits for its end. Returns its exit code, or minus the signal.
+  int wait_for_exit();
 
  private:
-  // False when nothing came in that time, or nothing will.
-  bool read(std::chrono::milliseconds limit);
-  bool until(const std::function<bool()>& condition);
+  // Returns false on a timeout or at the end of output.
+  bool read_output(std::chrono::milliseconds limit);
+  bool wait_until(const std::function<bool()>& condition);
 
   FileDescriptor pty_;
   pid_t child_ = -1;

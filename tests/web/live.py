@@ -1,4 +1,4 @@
-"""The page of the agent that ships, on a simulated node: what happens to a GPU is on it within a second."""
+"""The page of the shipped agent on a simulated node: it shows changes of a GPU within a second."""
 import pathlib
 import shutil
 import subprocess
@@ -21,12 +21,12 @@ mig-configs:
 
 
 class Agent:
-    """An agent with eight H100s, of which a Pod holds the first; and the pages that look at it."""
+    """An agent with eight H100s, the first used by a Pod, and its pages in a browser."""
 
     def __init__(self, browser, programs):
         self.browser, self.views = browser, []
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-web."))
-        self.node = monitored.Node("n1", "hgx-h100", self.folder / "n1", programs.resolve())
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-web."))
+        self.node = monitored.Node("n1", "hgx-h100", self.directory / "n1", programs.resolve())
         try:
             self.node.kubelet.start()
             self.node.driver_up()
@@ -40,7 +40,7 @@ class Agent:
         view = View(self.browser, f"http://127.0.0.1:{self.node.port}/")
         self.views.append(view)
         view.open()
-        # Who watches has every GPU measured each second: from here on a sample is never older.
+        # A client makes the agent sample each second: from here on, a sample is never older.
         view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
         view.waits("() => document.querySelectorAll('.card').length === 8", LIMIT_MS)
         return view
@@ -51,14 +51,14 @@ class Agent:
                 view.close()
         finally:
             self.node.end()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 def load_of_a_gpu_and_who_holds_it(agent):
     view = agent.view()
     view.waits("() => document.querySelector('.card .holders').textContent.includes('team-a/train-0')", LIMIT_MS)
     agent.node.sim("load", "3", "64", "--memory", "20000")
-    # Up to a second until the next sample, and the page's own second.
+    # Up to a second until the next sample, and one in the page.
     view.waits(WORDS, 2000, [3, "util", "64 %"])
     agent.node.sim("load", "3", "0")
     view.waits(WORDS, 2000, [3, "util", "0 %"])
@@ -78,7 +78,7 @@ def a_fault_and_its_end(agent):
 
 def a_mig_layout_that_changes(agent):
     view = agent.view()
-    layout = agent.folder / "layout.yaml"
+    layout = agent.directory / "layout.yaml"
     layout.write_text(LAYOUT)
     subprocess.run([agent.node.programs / "gpulet", "mig", "apply", "--driver-root", agent.node.root, "--ignore-pods", "-f", layout, "-c", "cut"],
                    capture_output=True, timeout=monitored.LIMIT_S, check=True)

@@ -1,11 +1,11 @@
-// The listener as the agent runs it, its child without rights and all, fed by lines on standard input instead
-// of by an agent: for the browser tests (run.py).
+// For the browser tests (run.py): the listener with its unprivileged child, as in the agent, fed by lines on
+// standard input.
 //
-//   page_server      says "port N" and then does what it is told, until the input ends
-//   node JSON        the node document from now on          now JSON   a sample
+//   page_server      prints "port N" and executes commands until the input ends
+//   node JSON        publish the node document          now JSON   a sample
 //   metrics TEXT     the metrics page                       kill       the child, as an attacker or the
 //   kernel would
-// It says "watchers N" whenever that changes. The pages are published anew each second, as an agent does.
+// It prints "watchers N" whenever that changes. Like an agent, it publishes the pages every second.
 #include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -25,52 +25,52 @@ using gpulet::Subscription;
 
 class PageServer {
  public:
-  int run() {
-    auto started = gpulet::web::Listener::start(loop_, "127.0.0.1:0",
-                                                {.watched = [](unsigned count) { say("watchers", count); }});
+  int serve_pages() {
+    auto started = gpulet::web::Listener::start_listener(
+        loop_, "127.0.0.1:0", {.on_subscribers = [](unsigned count) { print_line("watchers", count); }});
     if (!started) {
-      std::fprintf(stderr, "%s\n", started.error().text().c_str());
+      std::fprintf(stderr, "%s\n", started.error().full_message().c_str());
       return 1;
     }
     listener_ = std::move(*started);
-    say("port", listener_->port());
-    reading_ = loop_.watch(STDIN_FILENO, EPOLLIN, [this](std::uint32_t) { read(); });
-    publish();
-    loop_.run();
+    print_line("port", listener_->listening_port());
+    reading_ = loop_.watch_descriptor(STDIN_FILENO, EPOLLIN, [this](std::uint32_t) { read_commands(); });
+    publish_snapshot();
+    loop_.run_loop();
     return 0;
   }
 
  private:
-  static void say(const char* what, unsigned number) {
+  static void print_line(const char* what, unsigned number) {
     std::printf("%s %u\n", what, number);
     std::fflush(stdout);
   }
 
-  void publish() {
-    listener_->publish(pages_);
-    again_ = loop_.after(std::chrono::seconds(1), [this] { publish(); });
+  void publish_snapshot() {
+    listener_->publish_pages(pages_);
+    again_ = loop_.after(std::chrono::seconds(1), [this] { publish_snapshot(); });
   }
 
-  void read() {
+  void read_commands() {
     std::array<char, 65536> buffer;
     const ssize_t got = ::read(STDIN_FILENO, buffer.data(), buffer.size());
-    if (got <= 0) return loop_.stop();
+    if (got <= 0) return loop_.stop_loop();
     input_.append(buffer.data(), static_cast<std::size_t>(got));
     for (std::size_t end = input_.find('\n'); end != std::string::npos; end = input_.find('\n')) {
-      obey(std::string_view(input_).substr(0, end));
+      run_command(std::string_view(input_).substr(0, end));
       input_.erase(0, end + 1);
-      publish();
+      publish_snapshot();
     }
   }
 
-  void obey(std::string_view line) {
+  void run_command(std::string_view line) {
     const auto space = line.find(' ');
     const auto what = line.substr(0, space);
     const std::string text(space == std::string_view::npos ? "" : line.substr(space + 1));
     if (what == "node") pages_.node = text;
     if (what == "now") pages_.now = text;
     if (what == "metrics") pages_.metrics = text + "\n";
-    if (what == "kill" && listener_->child() > 0) ::kill(listener_->child(), SIGKILL);
+    if (what == "kill" && listener_->child_pid() > 0) ::kill(listener_->child_pid(), SIGKILL);
   }
 
   gpulet::EpollLoop loop_;
@@ -82,8 +82,8 @@ class PageServer {
 
 }  // namespace
 
-// The listener starts this program anew as its child.
+// The listener starts this program again as its child.
 int main(int, char** argv) {
   if (std::string_view(argv[0]) == gpulet::web::kListenerName) gpulet::web::run_listener_child();
-  return PageServer().run();
+  return PageServer().serve_pages();
 }

@@ -2,9 +2,9 @@
 """The node page in Debian's Chromium, driven by Playwright: against the listener as the agent runs it (page_server.cpp), and
 against the agent that ships on a simulated node (live.py).
 
-  tests/web/run.py [--program out/build/asan/tests/page_server] [--bin out/bin] [--only NAME...] [--screenshots FOLDER]
+  tests/web/run.py [--program out/build/asan/tests/page_server] [--bin out/bin] [--only NAME...] [--screenshots DIRECTORY]
 
-The listener's documents are those of src/agent/node_page_test.cpp (tests/golden/web), with this moment's times.
+The listener's documents are those of src/agent/observe/page_json_test.cpp (tests/golden/web), with this moment's times.
 A line `ok NAME` or `FAIL NAME: why` for each check, at the end `N passed, N failed`.
 """
 import argparse
@@ -42,7 +42,7 @@ TIMES = {"at", "since", "due", "opened", "last"}
 
 
 def shifted(value, by):
-    """The document with its times moved by so many milliseconds."""
+    """Returns the document with its times moved by this many milliseconds."""
     if isinstance(value, list):
         return [shifted(item, by) for item in value]
     if isinstance(value, dict):
@@ -55,7 +55,7 @@ def golden(name):
 
 
 def sample(node, at=None, **of_all):
-    """A now document: every GPU a little different, the same for the same time."""
+    """Returns a sample document: each GPU slightly different, deterministic in time."""
     at = at or int(time.time() * 1000)
     gpus = {}
     for gpu in node["gpus"]:
@@ -90,7 +90,7 @@ class Server:
                 if json.load(urllib.request.urlopen(self.url + "api/now", timeout=20))["at"] == at:
                     return
             except urllib.error.HTTPError:
-                pass  # it has not heard anything yet
+                pass  # it has received nothing yet
             assert time.monotonic() < deadline, "the sample does not come"
 
     def hears(self, count):
@@ -121,7 +121,7 @@ class Bench:
         for age in range(900_000, -1, -5_000):  # a quarter of an hour
             self.server.tell("now", sample(self.node, now - age))
             if age % 100_000 == 0:
-                self.server.has(now - age)  # a burst would be thinned on its way: only the newest is ever sent
+                self.server.has(now - age)  # a burst would be thinned: only the newest is sent
         self.views = []
 
     def view(self, width=1440, **options):
@@ -146,7 +146,7 @@ def load_shows_within_a_second(bench):
     bench.server.tell("now", now)
     for words in (["util", "77 %"], ["power", "612 / 700 W"], ["temperature", "81 °C"]):
         view.waits(WORDS, argument=[3, *words])
-    # One that cannot be read has no numbers, and the others have theirs.
+    # An unreadable GPU has no values; the others do.
     del now["gpus"][bench.node["gpus"][4]["uuid"]]
     now["at"] += 1
     bench.server.tell("now", now)
@@ -235,7 +235,7 @@ def only_what_changed_is_drawn(bench):
     broken["gpus"][5].update(state="quarantined", reason="XID 48: double bit error", offered=False)
     bench.server.tell("node", broken)
     view.waits(BADGE, argument=[5, "quarantined"])
-    assert view.page.evaluate("() => [...window.drawn.cards]") == [node["gpus"][5]["uuid"]], "other cards were drawn anew"
+    assert view.page.evaluate("() => [...window.drawn.cards]") == [node["gpus"][5]["uuid"]], "other cards were redrawn"
 
 
 @check
@@ -245,7 +245,7 @@ def a_lost_connection_comes_back(bench):
     view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
     bench.server.tell("kill")
     view.waits("() => document.getElementById('link').dataset.link === 'lost'")
-    view.wrong.clear()  # the browser says that the connection was cut
+    view.wrong.clear()  # the browser reports a closed connection
     view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
     bench.server.tell("now", sample(bench.node, util=33))
     view.waits(WORDS, argument=[0, "util", "33 %"])
@@ -268,7 +268,7 @@ def beyond_sixteen_watchers_the_page_asks_now_and_then(bench):
     view = bench.view()
     view.waits("() => document.getElementById('link').textContent.startsWith('Too many watch')", LIMIT_MS)
     assert view.page.locator(".card").count() == 8
-    view.wrong.clear()  # the browser says that the answer was 503
+    view.wrong.clear()  # the browser reports status 503
     for one in watching:
         one.close()
     view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
@@ -334,12 +334,12 @@ def axe_finds_nothing(bench):
             view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
             view.page.evaluate(axe)
             found = view.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-            told = [f"{item['id']}: {item['help']} ({item['nodes'][0]['html'][:120]}; {len(item['nodes'])}×)" for item in found]
-            assert not told, f"{width} {scheme}: {told}"
+            reported = [f"{item['id']}: {item['help']} ({item['nodes'][0]['html'][:120]}; {len(item['nodes'])}×)" for item in found]
+            assert not reported, f"{width} {scheme}: {reported}"
 
 
 def fallen(node):
-    """A sample without those that are lost."""
+    """Returns a sample without the lost GPUs."""
     now = sample(node)
     for gpu in node["gpus"]:
         if gpu["state"] == "lost":
@@ -347,10 +347,10 @@ def fallen(node):
     return now
 
 
-def screenshots(browser, program, folder):
-    """The page as a reader of the documentation sees it: a fault, shares, MIG, fifteen minutes of lines."""
+def screenshots(browser, program, directory):
+    """The page for the documentation: a fault, shares, MIG, fifteen minutes of history."""
     bench = Bench(browser, program)
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     broken = golden("node-broken.json")
     bench.server.tell("node", broken)
     bench.server.tell("now", fallen(broken))
@@ -363,14 +363,14 @@ def screenshots(browser, program, folder):
             view.page.set_viewport_size({"width": width, "height": 1500})
             view.card(6).evaluate("(card) => card.scrollIntoView({behavior: 'instant'})")
             view.waits("() => document.querySelectorAll('.card')[7].querySelector('.chart path').hasAttribute('d')", LIMIT_MS)
-        view.page.screenshot(path=folder / f"node-page-{width}.png", scale="css")
+        view.page.screenshot(path=directory / f"node-page-{width}.png", scale="css")
     bench.close()
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", default=ROOT / "out/build/asan/tests/page_server")
-    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out/bin", help="the folder of gpulet and gpulet-sim")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out/bin", help="the directory of gpulet and gpulet-sim")
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--screenshots", type=pathlib.Path)
     options = parser.parse_args()

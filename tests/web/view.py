@@ -1,14 +1,14 @@
-"""A page in the browser, and how it is read."""
+"""A page in the browser, and its readers."""
 WIDTHS = {360: 740, 820: 1180, 1440: 900}  # a phone, a tablet, a desk
-SOON_MS = 1000   # within which a change is in the page
-LIMIT_MS = 15_000  # for what only has to come
-# In the page: the word on a GPU's badge; what stands under one of its charts.
+SOON_MS = 1000   # deadline of a change in the page
+LIMIT_MS = 15_000  # deadline of anything else
+# In the page: the text of a GPU's badge; the text under a chart.
 BADGE = "(w) => document.querySelectorAll('.card')[w[0]].querySelector('.badge').textContent === w[1]"
 WORDS = "(w) => document.querySelectorAll('.card')[w[0]].querySelector(`[data-series=${w[1]}] figcaption`).textContent.includes(w[2])"
 
 
 class View:
-    """A page, and what went wrong in it."""
+    """A page and its errors."""
 
     def __init__(self, browser, url, width=1440, **options):
         self.context = browser.new_context(viewport={"width": width, "height": WIDTHS.get(width, 900)}, **options)

@@ -9,9 +9,9 @@ FROM_THE_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md"]
 
 def on_config(config):
     """The decisions follow the other pages in the navigation, in their order."""
-    folder = pathlib.Path(config.docs_dir)
-    pages = [folder / "adr" / "README.md", *sorted((folder / "adr").glob("0*.md"))]
-    config.nav.append({"Decisions": [str(page.relative_to(folder)) for page in pages]})
+    directory = pathlib.Path(config.docs_dir)
+    pages = [directory / "adr" / "README.md", *sorted((directory / "adr").glob("0*.md"))]
+    config.nav.append({"Decisions": [str(page.relative_to(directory)) for page in pages]})
     return config
 
 

@@ -1,4 +1,4 @@
-"""Checks the rules of the house on a tree of sources: layers, sizes, banned calls with their replacement.
+"""Checks the style rules on a tree of sources: layers, sizes, banned calls with their replacement.
 
   tools/tidy/tidy.py [ROOT]   prints `file:line: rule: what instead`, one a line; exit status 1 when there is any
 
@@ -9,7 +9,9 @@ import re
 import subprocess
 import sys
 
+import names
 import rules
+import words
 
 INCLUDE = re.compile(r'^\s*#include "([^"]+)"')
 EXCUSE = re.compile(r"// tidy: ([a-z-]+) because \S+")
@@ -33,26 +35,26 @@ def blank(source):
     return lines
 
 
-class Rooms:
-    """What each room may include, from the link lists of gpulet_room(...)."""
+class Libraries:
+    """What each library may include, from the link lists of gpulet_library(...)."""
 
     def __init__(self, root):
-        self.folders, self.links, self.private, self.for_tests = {}, {}, {}, {}
+        self.directories, self.links, self.private, self.for_tests = {}, {}, {}, {}
         for listing in sorted(root.glob("*/CMakeLists.txt")):
-            for call in re.finditer(r"^gpulet_room\((\w+)([^)]*)\)", re.sub(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}",
+            for call in re.finditer(r"^gpulet_library\((\w+)([^)]*)\)", re.sub(r"\$\{CMAKE_CURRENT_SOURCE_DIR\}",
                                     str(listing.parent.relative_to(root)), listing.read_text()), re.MULTILINE):
                 self.add(call[1], call[2].split(), listing.parent.relative_to(root))
 
     def add(self, name, words, place):
-        folder, lists, current = place / name, {"LINKS": [], "PRIVATE_LINKS": [], "TEST_LINKS": []}, None
+        directory, lists, current = place / name, {"LINKS": [], "PRIVATE_LINKS": [], "TEST_LINKS": []}, None
         for word in words:
-            if word in lists or word == "FOLDER":
+            if word in lists or word == "DIRECTORY":
                 current = word
-            elif current == "FOLDER":
-                folder = pathlib.PurePath(word)
+            elif current == "DIRECTORY":
+                directory = pathlib.PurePath(word)
             else:
                 lists[current].append(word)
-        self.folders[folder.as_posix()] = name
+        self.directories[directory.as_posix()] = name
         self.links[name], self.private[name], self.for_tests[name] = lists.values()
 
     def closure(self, names):
@@ -64,24 +66,24 @@ class Rooms:
                 left += self.links[name]
         return seen
 
-    def room_of(self, path):
-        return self.folders.get(pathlib.PurePath(path).parent.as_posix())
+    def library_of(self, path):
+        """The library of the nearest directory above the path that is one."""
+        return next(filter(None, (self.directories.get(parent.as_posix()) for parent in pathlib.PurePath(path).parents)), None)
 
-    def room_of_include(self, text):
-        folder = pathlib.PurePath(text).parent.as_posix()
-        return self.folders.get(f"src/{folder}") or self.folders.get(folder)
+    def library_of_include(self, text):
+        return self.library_of(f"src/{text}") or self.library_of(text)
 
     def refusal(self, path, included):
         """Why `path` may not include `included`, or None."""
-        room, other = self.room_of(path), self.room_of_include(included)
-        if not room or not other or room == other:
+        library, other = self.library_of(path), self.library_of_include(included)
+        if not library or not other or library == other:
             return None
-        names = [room, *self.private[room]]
+        names = [library, *self.private[library]]
         if re.search(rules.TESTS, path):
-            names += self.for_tests[room]
+            names += self.for_tests[library]
         if other in self.closure(names):
             return None
-        return f"{room} does not link {other}: what it needs belongs in a room that it links, or the link in CMakeLists.txt"
+        return f"{library} does not link {other}: move what it needs to a library that it links, or add the link in CMakeLists.txt"
 
 
 def functions(lines):
@@ -114,7 +116,7 @@ def functions(lines):
 
 class Checker:
     def __init__(self, root, paths):
-        self.root, self.paths, self.rooms = root, paths, Rooms(root)
+        self.root, self.paths, self.libraries = root, paths, Libraries(root)
         threads = root / "docs" / "THREADS.md"
         self.thread_files = set(re.findall(r"`([\w/]+\.cpp)`", threads.read_text())) if threads.exists() else set()
         self.findings = []
@@ -122,7 +124,25 @@ class Checker:
     def run(self):
         for path in self.paths:
             self.check(path)
+        self.check_names()
+        for page in sorted(path.relative_to(self.root).as_posix() for path in (self.root / "docs").rglob("*.md")) + ["README.md"]:
+            if (self.root / page).exists():
+                self.check_words(page, words.prose((self.root / page).read_text(encoding="utf-8")))
         return self.findings
+
+    def check_names(self):
+        product = [path for path in self.paths if is_product(path)]
+        sources = [(path, blank((self.root / path).read_text(encoding="utf-8"))) for path in product]
+        for path, line, name, owners in names.shared_names(sources):
+            self.findings.append((path, line, "shared-name", f"{name} names {len(owners)} unrelated functions, at most "
+                                  f"{names.MAX_OWNERS}: say what it does to what ({', '.join(owners)})"))
+
+    def check_words(self, path, texts, lines=()):
+        for number, word, instead in words.retired_words(texts):
+            excuse = EXCUSE.search(lines[number - 1]) if number <= len(lines) else None
+            if excuse and excuse[1] == "word":
+                continue
+            self.findings.append((path, number, "word", f"'{word}': {instead}"))
 
     def check(self, path):
         source = (self.root / path).read_text(encoding="utf-8")
@@ -135,6 +155,8 @@ class Checker:
         self.check_whole(path, original, code, report)
         for number, line in enumerate(code, 1):
             self.check_line(path, number, line, original[number - 1], report)
+        if is_product(path):
+            self.check_words(path, words.literals(source), original)
         throwing = any(rules.THROWING_LIBRARY.search(line) for line in code)
         test = re.search(rules.TESTS, path)
         for number, line in enumerate(code, 1):
@@ -167,9 +189,14 @@ class Checker:
         if path.endswith(".h") and rules.HEAVY_IN_HEADERS.search(line):
             report(number, "heavy-header", "forward declare it: this header is compiled again for every includer")
         include = INCLUDE.match(line)
-        refusal = include and self.rooms.refusal(path, include[1])
+        refusal = include and self.libraries.refusal(path, include[1])
         if refusal:
             report(number, "layer", refusal)
+
+
+def is_product(path):
+    """Whether a path is code that ships or simulates, not a test, benchmark, fuzz target or their helper."""
+    return path.startswith(("src/", "sim/")) and not re.search(rules.TESTS, path)
 
 
 def sources(root):

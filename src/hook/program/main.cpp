@@ -1,5 +1,5 @@
-// gpulet-hook: the OCI hook that finishes a container's driver set-up. One static program that trusts nothing
-// of the process that started it but its arguments, and nothing of the container at all.
+// gpulet-hook: the OCI hook that completes the driver set-up of a container. It is a static program that
+// trusts only the arguments of its caller, and nothing in the container.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -18,7 +18,7 @@ namespace {
 
 using gpulet::Error;
 
-void tell(int fd, std::string_view rest) {
+void write_text(int fd, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t put = ::write(fd, rest.data(), rest.size());
     if (put < 0 && errno == EINTR) continue;
@@ -27,19 +27,19 @@ void tell(int fd, std::string_view rest) {
   }
 }
 
-void tell_error(std::string_view kind, const Error& error) {
-  // One line, whatever names of the image's stand in it.
+void print_error(std::string_view kind, const Error& error) {
+  // One printable line, whatever names of the image it contains.
   constexpr std::size_t kMaxLine = 1000;
-  tell(STDERR_FILENO,
-       "gpulet-hook: " + std::string(kind) + gpulet::hook::shown(error.text(), kMaxLine) + "\n");
+  write_text(STDERR_FILENO, "gpulet-hook: " + std::string(kind) +
+                                gpulet::hook::printable_text(error.full_message(), kMaxLine) + "\n");
 }
 
-// An environment, a working folder, a mask and descriptors that are ours, not the image's or the runtime's.
-bool settle() {
+// Resets the environment, working directory, umask and descriptors that the runtime passed.
+bool reset_process_state() {
   if (::clearenv() != 0 || ::chdir("/") != 0) return false;
   ::umask(022);
   ::prctl(PR_SET_DUMPABLE, 0);
-  // 0, 1 and 2 must be something, or the first files that we open would be them.
+  // 0, 1 and 2 must be open, or the next opened files would take their numbers.
   for (int fd = 0; fd <= STDERR_FILENO; ++fd)
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) return false;
   if (::syscall(SYS_close_range, STDERR_FILENO + 1, ~0u, 0) == 0) return true;
@@ -50,33 +50,34 @@ bool settle() {
 }  // namespace
 
 int main(int count, char** values) {
-  using gpulet::hook::Command;
+  using gpulet::hook::HookCommand;
   constexpr int kUsage = 2;
-  if (!settle()) {
-    tell(STDERR_FILENO, "gpulet-hook: cannot leave the environment that it was started in\n");
+  if (!reset_process_state()) {
+    write_text(STDERR_FILENO, "gpulet-hook: cannot reset the environment of the process\n");
     return EXIT_FAILURE;
   }
   const auto command = gpulet::hook::parse_command(std::vector<std::string>(values, values + count));
   if (!command) {
-    tell_error("", command.error());
+    print_error("", command.error());
     return kUsage;
   }
   switch (command->kind) {
-    case Command::Kind::kHelp:
-      tell(STDOUT_FILENO, gpulet::hook::help_text());
+    case HookCommand::Kind::kHelp:
+      write_text(STDOUT_FILENO, gpulet::hook::help_text());
       return EXIT_SUCCESS;
-    case Command::Kind::kVersion:
-      tell(STDOUT_FILENO, "gpulet-hook " GPULET_VERSION "\n");
+    case HookCommand::Kind::kVersion:
+      write_text(STDOUT_FILENO, "gpulet-hook " GPULET_VERSION "\n");
       return EXIT_SUCCESS;
-    case Command::Kind::kUnknownHook:
-      tell(STDERR_FILENO, "gpulet-hook: warning: no hook '" + command->asked + "': passed over\n");
+    case HookCommand::Kind::kUnknownHook:
+      write_text(STDERR_FILENO,
+                 "gpulet-hook: warning: unknown hook '" + command->requested_hook + "' ignored\n");
       return EXIT_SUCCESS;
-    case Command::Kind::kRun:
+    case HookCommand::Kind::kRun:
       break;
   }
   const auto done =
-      gpulet::hook::run_command(*command, [](const Error& error) { tell_error("warning: ", error); });
+      gpulet::hook::run_command(*command, [](const Error& error) { print_error("warning: ", error); });
   if (done) return EXIT_SUCCESS;
-  tell_error("", done.error());
+  print_error("", done.error());
   return EXIT_FAILURE;
 }

@@ -1,5 +1,5 @@
-// A driver's library with hardly a function in it, as no simulator can be: one GPU, and nothing known of it but its
-// name, UUID and address.
+// A driver library with almost no functions, which the simulator cannot imitate: one GPU, with a
+// name, a UUID and an address only.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #pragma GCC visibility push(default)
 #include <nvml.h>
@@ -36,7 +36,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t, nvmlPciInfo_t* pci) {
   pci->bus = 6;
   return NVML_SUCCESS;
 }
-// The event wait of drivers before MIG, under its old name only: the new one has a longer struct.
+// The event wait of drivers before MIG, under its old name: the new one has a longer struct.
 nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t* set) {
   static int events = 0;
   *set = reinterpret_cast<nvmlEventSet_t>(&events);

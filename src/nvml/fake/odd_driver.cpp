@@ -1,6 +1,6 @@
-// A driver's library that answers the health calls as no simulator does. GPU 0 is of the newest kind: what
-// older calls told is in field values, and those calls are gone. GPU 1 is of a driver that knows neither new
-// fields nor new versions of a struct.
+// A driver library with health readings that the simulator cannot imitate. GPU 0 is of the newest
+// kind: field values replace the older calls. GPU 1 has a driver that knows neither the new fields
+// nor new struct versions.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #pragma GCC visibility push(default)
 #include <nvml.h>
@@ -8,7 +8,7 @@
 
 #include <cstdio>
 
-// GPU 1's are what old drivers have.
+// GPU 1 has the fields of old drivers.
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 namespace {
@@ -16,7 +16,7 @@ namespace {
 int gpus[2];
 bool is_new(nvmlDevice_t device) { return reinterpret_cast<int*>(device) == &gpus[0]; }
 
-void answer(nvmlFieldValue_t* field, unsigned long long value) {
+void write_answer(nvmlFieldValue_t* field, unsigned long long value) {
   field->nvmlReturn = NVML_SUCCESS;
   field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
   field->value.ullVal = value;
@@ -41,15 +41,15 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     auto* field = values + i;
     field->nvmlReturn = is_new(device) ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_INVALID_ARGUMENT;
     if (!is_new(device)) continue;
-    if (field->fieldId == NVML_FI_DEV_PERF_POLICY_THERMAL) answer(field, 8'000'000'000);
-    if (field->fieldId == NVML_FI_DEV_PERF_POLICY_POWER) answer(field, 9'000'000'000);
-    if (field->fieldId == NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS) answer(field, 100 + field->scopeId);
-    if (field->fieldId == NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS) answer(field, 1000);
+    if (field->fieldId == NVML_FI_DEV_PERF_POLICY_THERMAL) write_answer(field, 8'000'000'000);
+    if (field->fieldId == NVML_FI_DEV_PERF_POLICY_POWER) write_answer(field, 9'000'000'000);
+    if (field->fieldId == NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS) write_answer(field, 100 + field->scopeId);
+    if (field->fieldId == NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS) write_answer(field, 1000);
   }
   return NVML_SUCCESS;
 }
 
-// Links 0 and 1, of which the second is down.
+// Links 0 and 1; the second is down.
 nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t, unsigned int link, nvmlEnableState_t* active) {
   if (link > 1) return NVML_ERROR_INVALID_ARGUMENT;
   *active = link == 0 ? NVML_FEATURE_ENABLED : NVML_FEATURE_DISABLED;

@@ -1,4 +1,4 @@
-"""A HorizontalPodAutoscaler that goes by how busy GPUs are: the shipped agents and metrics API, Kubernetes' own controllers."""
+"""A HorizontalPodAutoscaler on GPU utilization: the shipped agents and metrics API, Kubernetes' own controllers."""
 import http.client
 import json
 import ssl
@@ -14,7 +14,7 @@ APISERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta2.custom.metrics
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 AUTOSCALERS = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
 PORT = 8443
-# What the service's load adds up to, in percent of one GPU, and where the autoscaler keeps each: a load of 140 makes one of
+# The service's total load in percent of one GPU, and the autoscaler's replicas for each: a load of 140 makes one of
 # two (100 is more than 50), three of two (70 is), and stays (47 is near enough).
 TARGET, BUSY, QUIET = 50, 140, 20
 SCALED_S = 60.0  # for replicas to come and run; the controllers look each second
@@ -47,11 +47,11 @@ class AutoscalingChecks:
         return [
             ("the manifests' agents and metrics API", self.deploy),
             ("discovery, and values by kubectl get --raw", self.values),
-            ("who is nobody, and who may not, is refused", self.refusals),
+            ("unauthenticated and unauthorised requests are refused", self.refusals),
             (f"a load of {BUSY} % of a GPU: from 1 replica to 3, and no further", self.rise),
             (f"a load of {QUIET} %: back to 1", self.fall),
-            ("an agent that is gone costs its own Pods' values only", self.agent_gone),
-            ("all of it is taken away", self.end),
+            ("a missing agent affects only its own Pods' values", self.agent_gone),
+            ("everything is removed", self.end),
         ]
 
     def deploy(self):
@@ -69,16 +69,16 @@ class AutoscalingChecks:
         kubectl("wait", "--for=condition=Available", "apiservice/v1beta2.custom.metrics.k8s.io", "--timeout=60s")
 
     def values(self):
-        told = json.loads(kubectl("get", "--raw", GROUP))
-        assert [thing["name"] for thing in told["resources"]] == [
-            "pods/gpu_utilization", "pods/gpu_memory_used", "pods/gpu_memory_utilization", "pods/gpu_power_watts"], told
+        reported = json.loads(kubectl("get", "--raw", GROUP))
+        assert [thing["name"] for thing in reported["resources"]] == [
+            "pods/gpu_utilization", "pods/gpu_memory_used", "pods/gpu_memory_utilization", "pods/gpu_power_watts"], reported
         groups = {group["name"] for group in self.kube.get("/apis")["groups"]}
         assert "custom.metrics.k8s.io" in groups, groups
         self.kube.call("POST", DEPLOYMENTS, deployment())
         until("one replica runs", lambda: len(self.held()) == 1, SCALED_S)
         pod, (node, gpu) = next(iter(self.held().items()))
         self.sim(node, gpu, 37, "--memory", "1024")
-        # Either server may answer, each with what it knows since its last look.
+        # Either server may respond, each with its last scrape.
         for what in ("*/gpu_utilization", f"{pod}/gpu_utilization"):
             until(f"{what} is 37 %", lambda what=what: self.asked(what, f"app={NAME}" if "*" in what else None) == {pod: "37"})
         until("its memory", lambda: int(self.asked("*/gpu_memory_used").get(pod, 0)) >= 1 << 30)
@@ -103,11 +103,11 @@ class AutoscalingChecks:
 
         def status(fields):
             return self.asked_at(server, path, fields).status
-        told = {what: status(fields) for what, fields in {
+        reported = {what: status(fields) for what, fields in {
             "nothing": {}, "a user's name": {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"},
             "a wrong token": {"Authorization": "Bearer guessed"}, "a stranger's token": {"Authorization": f"Bearer {token}"},
             "an admin's token": {"Authorization": f"Bearer {self.kube.token}"}}.items()}
-        assert told == {"nothing": 401, "a user's name": 401, "a wrong token": 401, "a stranger's token": 403, "an admin's token": 200}, told
+        assert reported == {"nothing": 401, "a user's name": 401, "a wrong token": 401, "a stranger's token": 403, "an admin's token": 200}, reported
         stranger = Kube(self.checks.n1.state)
         stranger.token = token
         try:
@@ -134,22 +134,22 @@ class AutoscalingChecks:
         print(f"   from 3 to 1 in {time.monotonic() - started:.1f} s", flush=True)
 
     def agent_gone(self):
-        """One on each node; the values of one of them end, and come back with its agent."""
+        """One Pod per node; the values of one stop and come back with its agent."""
         self.kube.call("DELETE", f"{AUTOSCALERS}/{NAME}")
         for node in self.checks.nodes:
             self.checks.run_pod(f"on-{node.name}", 1, node.name)
         both = {"on-n1", "on-n2"}
-        # Each of the two servers looks when it is asked: one may know what the other has yet to see.
-        until("values of both, of each server", lambda: all(both <= told for told in self.told_by_each()))
+        # Each server scrapes on request: one may be ahead of the other.
+        until("values of both, of each server", lambda: all(both <= reported for reported in self.reported_by_each()))
         self.choose_n2(None)
 
         def only_one():
-            each = self.told_by_each()
-            assert all("on-n1" in told for told in each), f"n1's is missing too: {each}"
-            return not any("on-n2" in told for told in each)
+            each = self.reported_by_each()
+            assert all("on-n1" in reported for reported in each), f"n1's is missing too: {each}"
+            return not any("on-n2" in reported for reported in each)
         until("only n1's value is left", only_one, SCALED_S)
         self.choose_n2("true")
-        until("values of both again", lambda: all(both <= told for told in self.told_by_each()), SCALED_S)
+        until("values of both again", lambda: all(both <= reported for reported in self.reported_by_each()), SCALED_S)
 
     def end(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})
@@ -159,7 +159,7 @@ class AutoscalingChecks:
         self.kube.call("DELETE", "/api/v1/namespaces/default/serviceaccounts/stranger")
         self.checks.remove_pods()
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def servers(self):
         """Addresses of the metrics API's Pods."""
         return [pod["status"]["podIP"] for name, pod in self.checks.agent_pods().items() if name.startswith("gpulet-metrics-api")]
@@ -170,8 +170,8 @@ class AutoscalingChecks:
         connection.request("GET", path, headers=fields)
         return connection.getresponse()
 
-    def told_by_each(self):
-        """The Pods with a value of their GPU's use, of each server."""
+    def reported_by_each(self):
+        """Returns, per server, the Pods with a utilization value."""
         path = f"{GROUP}/namespaces/default/pods/*/gpu_utilization?labelSelector=test%3Dgpu"
         answers = [json.loads(self.asked_at(server, path, {"Authorization": f"Bearer {self.kube.token}"}).read()) for server in self.servers()]
         return [{item["describedObject"]["name"] for item in answer["items"]} for answer in answers]
@@ -184,27 +184,27 @@ class AutoscalingChecks:
         node.run(GPULET_SIM, "load", node.gpus[gpu]["index"], percent, *more, "--root", DRIVER_ROOT)
 
     def held(self):
-        """Pod of the Deployment that runs → its node, and the GPU that it holds."""
+        """Running Pod of the Deployment → its node and its GPU."""
         running = {name for name, pod in self.kube.pods().items() if name.startswith(f"{NAME}-") and
                    pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]}
         return {pod: (node, ids[0]) for node in self.checks.nodes for pod, ids in node.resources.held().items() if pod in running}
 
     def asked(self, what, selector=None):
-        """Pod → its value, as kubectl gets it."""
+        """Pod → its value by kubectl."""
         query = f"?labelSelector={selector.replace('=', '%3D')}" if selector else ""
         try:
-            told = json.loads(kubectl("get", "--raw", f"{GROUP}/namespaces/default/pods/{what}{query}"))
+            reported = json.loads(kubectl("get", "--raw", f"{GROUP}/namespaces/default/pods/{what}{query}"))
         except AssertionError as error:
             if "NotFound" in str(error):
                 return {}
             raise
-        return {item["describedObject"]["name"]: item["value"] for item in told["items"]}
+        return {item["describedObject"]["name"]: item["value"] for item in reported["items"]}
 
     def status(self):
         return json.dumps(self.kube.get(f"{AUTOSCALERS}/{NAME}").get("status"))
 
     def wanted(self, total):
-        """Spreads the load over the replicas that run, and says how many the autoscaler wants."""
+        """Spreads the load over the running replicas. Returns the autoscaler's desired replicas."""
         held = self.held()
         loads = {place: min(100, round(total / len(held))) for place in held.values()}
         for node, gpu in {*self.loads, *loads}:

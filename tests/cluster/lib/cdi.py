@@ -1,4 +1,4 @@
-"""What a container gets by CDI alone: no runtime of NVIDIA's, the kubelet names devices and containerd reads our specs."""
+"""What a container gets by CDI alone: without NVIDIA's runtime; the kubelet passes device names and containerd reads gpulet's specs."""
 import json
 import pathlib
 import re
@@ -11,7 +11,7 @@ from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, TESTBED
 
 GPU = "nvidia.com/gpu"
 SPECS = pathlib.Path("var/run/cdi")
-# Says what the container has of the driver, one line each, then stays.
+# Prints the container's driver files, one line each, then sleeps.
 LOOK = """
 echo "env $NVIDIA_VISIBLE_DEVICES"
 find /dev -name 'nvidia*' -type c | while read -r node; do echo "node $node"; done
@@ -44,7 +44,7 @@ def cdi_pod(name, gpus, node, image=NAME, resource=GPU, security=None):
     if security:
         container["securityContext"] = security
         container["volumeMounts"].append({"name": "tmp", "mountPath": "/tmp"})
-    # What a kernel is to a real driver: the simulated one's state.
+    # The simulated driver's state, in place of a real driver's kernel module.
     pod["spec"]["volumes"] = [{"name": "machine", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}},
                               {"name": "tmp", "emptyDir": {}}]
     return pod
@@ -57,14 +57,14 @@ class CdiChecks:
 
     def run(self):
         return [
-            ("specs are there before GPUs are offered", self.specs),
-            ("two Pods: each its GPU, its driver and no other's", self.two_pods),
-            ("a cgroup that is written anew keeps the devices", self.cgroup_rewritten),
+            ("specs exist before GPUs are offered", self.specs),
+            ("two Pods: each sees only its GPU and the driver", self.two_pods),
+            ("a rewritten cgroup keeps the devices", self.cgroup_rewritten),
             ("read-only, not root, confined by seccomp", self.restricted),
             ("an image without a dynamic loader", self.static_image),
             ("a Pod without a request sees nothing", self.no_request),
-            ("an image that asks for a newer driver is told so", self.requirement),
-            ("a MIG Pod sees its capabilities only", self.mig),
+            ("an image that needs a newer driver is refused", self.requirement),
+            ("a MIG Pod sees only its capabilities", self.mig),
             ("a driver upgrade is in the specs within a second", self.upgrade),
         ]
 
@@ -92,15 +92,15 @@ class CdiChecks:
         self.load_image()
         self.hooks.mkdir()
         self.node.write_config("version: v1\nflags: {migStrategy: mixed, plugin: {deviceListStrategy: [cdi-cri]}}\n"
-                               f"gpulet: {{health: {{aliveInterval: 1s}}, cdi: {{hookDir: {self.hooks}}}}}\n")
+                               f"gpulet: {{health: {{livenessInterval: 1s}}, cdi: {{hookDir: {self.hooks}}}}}\n")
         self.node.start_agent(arguments=["--config-file", self.node.config])
         self.node.wait_allocatable(self.kube, 8)
         assert {device["name"] for device in self.spec()["devices"]} >= set(self.node.gpus), self.spec()
-        told = self.node.run(GPULET, "cdi", "validate", self.spec_file())
-        assert "error" not in told.lower(), told
+        reported = self.node.run(GPULET, "cdi", "validate", self.spec_file())
+        assert "error" not in reported.lower(), reported
 
     def assert_driver(self, name, version):
-        """The driver's libraries are found as programs look for them, by the loader's own cache."""
+        """Programs find the driver's libraries by the loader's cache."""
         cache = {line[0]: pathlib.Path(line[1]).name for line in self.words(name, "cache")}
         assert cache == {"libcuda.so.1": f"libcuda.so.{version}", "libnvidia-ml.so.1": f"libnvidia-ml.so.{version}"}, cache
         opened = {line[0]: line[1] for line in self.words(name, "dlopen")}
@@ -144,14 +144,14 @@ class CdiChecks:
         self.kube.delete_pod("one")
 
     def cgroup_rewritten(self):
-        """As `systemctl daemon-reload` does, which writes every container's device rules anew from what its runtime says."""
+        """Rewrites every container's device rules from its runtime's config, as `systemctl daemon-reload` does."""
         pod = self.kube.pod("two")
         container = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
         self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "update", "--cpu-share", "512", container)
         minor = self.node.gpus[self.node.resources.held()["two"][0]]["minor"]
-        told = self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "exec", container, "/bin/sh", "-c",
+        reported = self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "exec", container, "/bin/sh", "-c",
                              f"exec 2>&1; (: </dev/nvidia{minor}); (: </dev/nvidia-uvm); true")
-        assert told.count("No such device or address") == 2, told
+        assert reported.count("No such device or address") == 2, reported
         self.checks.remove_pods()
 
     def restricted(self):
@@ -176,7 +176,7 @@ class CdiChecks:
         self.checks.remove_pods()
 
     def requirement(self):
-        """Before it starts, in the Pod's own events; NVIDIA_DISABLE_REQUIRE is the user's word that it will do."""
+        """An unmet requirement is in the Pod's Events before it starts; NVIDIA_DISABLE_REQUIRE overrides it."""
         for name, more in (("newer-cuda", {}), ("newer-cuda-anyway", {"NVIDIA_DISABLE_REQUIRE": "1"})):
             pod = cdi_pod(name, 1, self.node.name)
             pod["spec"]["containers"][0]["env"] += [
@@ -184,10 +184,10 @@ class CdiChecks:
             self.kube.create_pod(pod)
         self.checks.wait_running("newer-cuda-anyway")
 
-        def told():
+        def reported():
             return [event["message"] for event in self.kube.events()
                     if event["involvedObject"]["name"] == "newer-cuda" and event["reason"] == "Failed"]
-        message = until("the Pod's event says why", lambda: next((text for text in told() if "cuda>=99.0" in text), None))
+        message = until("the Pod's Event has the reason", lambda: next((text for text in reported() if "cuda>=99.0" in text), None))
         print(f"   {message[-160:].strip()}", flush=True)
         assert self.version() in message, message
         self.checks.remove_pods()

@@ -1,4 +1,4 @@
-"""The agents as the chart installs them: values switched, upgraded under load, NVIDIA's values, and taken away again."""
+"""The agents as the chart installs them: values switched, upgraded under load, NVIDIA's values, and uninstalled."""
 import json
 import pathlib
 import subprocess
@@ -10,15 +10,15 @@ from lib.health import HealthChecks
 from lib.kube import Kube, gpu_pod, until
 from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET
-from lib.nvidia_chart import BY_MPS, MPS_ROOT, NvidiaChart, mps_folder
+from lib.nvidia_chart import BY_MPS, MPS_ROOT, NvidiaChart, mps_directory
 from lib.partition import LOOK_MPS, PartitionChecks
 
 GPU = "nvidia.com/gpu"
 NAMESPACE, RELEASE = "gpulet", "gpulet"
-EVERY_S = 0.2     # a Pod that asks for a GPU
+EVERY_S = 0.2     # a Pod that requests a GPU
 TIMED_LIMIT_S = 60
 SWITCHED_S = 40  # the kubelet brings a changed ConfigMap into a Pod after a while
-PRESENT = "nvidia.com/gpu.present"  # an operator's: run.py's
+PRESENT = "nvidia.com/gpu.present"  # set by the operator (run.py)
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 OURS = ("nvidia.com/", "gpulet.io/", "feature.node.kubernetes.io/")
 
@@ -33,25 +33,25 @@ class ChartChecks:
     def run(self):
         return [
             ("an image from make image", lambda: self.checks.load_images(self.images)),
-            ("what earlier agents have left is taken away by hand", self.clean),
-            ("what can be rendered is taken by the API server", self.dry_runs),
+            ("leftovers of earlier agents are removed", self.clean),
+            ("the API server accepts everything rendered", self.dry_runs),
             ("helm install to the first GPU Pod", self.install),
-            ("the kubelet knows each GPU and its NUMA node", self.checks.allocatable),
+            ("the kubelet has each GPU and its NUMA node", self.checks.allocatable),
             ("a Pod for 2 gets a linked pair and only it", self.checks.linked_pair),
-            ("the chart's rights are enough for MIG by label", self.checks.label_rights),
-            ("and to tell of the GPUs' health", HealthChecks(self.checks).told),
+            ("the chart's permissions suffice for MIG by label", self.checks.label_rights),
+            ("and to tell of the GPUs' health", HealthChecks(self.checks).reported),
             ("kubelet restart", lambda: self.checks.survives(self.checks.restart_kubelets)),
             ("agent killed with -9", lambda: self.checks.survives(self.checks.kill_containers)),
-            ("values switched: GPUs shared by time-slicing, and whole again, without a restart", self.switch_values),
+            ("switched values: time-slicing on and off, without a restart", self.switch_values),
             (f"{self.steps} random steps", lambda: self.checks.storm(self.steps, lambda: None)),
-            ("upgrade under load, and to CDI, as the chart has it", self.upgrade),
-            ("NVIDIA's values reused, with CDI by annotations as they say", self.nvidias_values),
+            ("upgrade under load, and to the chart's CDI", self.upgrade),
+            ("NVIDIA's values, with CDI by annotations", self.nvidias_values),
             ("GPUs shared by MPS, also after the agent was replaced", self.mps),
             ("helm uninstall leaves nothing", self.uninstall),
             ("what NVIDIA's chart makes, with only the image changed", NvidiaChart(self.checks, self.n1, f"localhost/gpulet:{self.images[1]}").with_ours),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def helm(self, *arguments):
         done = subprocess.run(["helm", *map(str, arguments), "--namespace", NAMESPACE], capture_output=True, text=True)
         assert done.returncode == 0, f"helm {' '.join(map(str, arguments[:3]))}: {done.stderr.strip() or done.stdout.strip()}"
@@ -83,15 +83,15 @@ class ChartChecks:
         return kubectl("-n", NAMESPACE, *arguments)
 
     def seen(self):
-        """All that an agent may leave: on the Nodes, on the nodes, in the cluster."""
+        """Everything that an agent may leave: on the Node objects, on the nodes, in the cluster."""
         found = {}
         for node in self.nodes:
-            told = self.kube.get(f"/api/v1/nodes/{node.name}")
+            reported = self.kube.get(f"/api/v1/nodes/{node.name}")
             found[node.name] = {
-                "labels": {key: value for key, value in told["metadata"]["labels"].items() if key.startswith(OURS)},
-                "annotations": sorted(key for key in told["metadata"].get("annotations", {}) if key.startswith(OURS)),
-                "taints": told["spec"].get("taints", []),
-                "conditions": sorted(condition["type"] for condition in told["status"]["conditions"]),
+                "labels": {key: value for key, value in reported["metadata"]["labels"].items() if key.startswith(OURS)},
+                "annotations": sorted(key for key in reported["metadata"].get("annotations", {}) if key.startswith(OURS)),
+                "taints": reported["spec"].get("taints", []),
+                "conditions": sorted(condition["type"] for condition in reported["status"]["conditions"]),
                 "files": sorted(node.run("find", "/var/run/cdi", "/etc/cdi", "/var/lib/gpulet", "/run/gpulet", "/var/lib/kubelet/device-plugins",
                                          self.checks.cdi.hooks, "-not", "-type", "d", "-not", "-name", "kubelet*").split()),
                 "agents": node.agents(),
@@ -110,18 +110,18 @@ class ChartChecks:
             try:
                 return pathlib.Path(f"/proc/{pid}/comm").read_text()
             except OSError:
-                return ""  # it has just ended
+                return ""  # the process has just ended
         return sorted(int(pid) for pid in node.processes() if name(pid).startswith("nvidia-cuda-mps"))
 
     @staticmethod
     def own_mps_root(node):
-        mps_folder(node).mkdir()
+        mps_directory(node).mkdir()
         node.run("mkdir", "-p", MPS_ROOT)
-        node.run("mount", "--bind", mps_folder(node), MPS_ROOT)
+        node.run("mount", "--bind", mps_directory(node), MPS_ROOT)
 
     # The checks.
     def clean(self):
-        """Earlier runs had agents as processes, whose labels outlive them; and kinds and rights by the names of the chart."""
+        """Removes leftovers of earlier runs: labels of agents as processes, and CRDs and RBAC objects with the chart's names."""
         self.checks.cdi.hooks.mkdir(exist_ok=True)
         for node in self.nodes:
             self.own_mps_root(node)
@@ -129,26 +129,26 @@ class ChartChecks:
             kubectl("delete", name)
         kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
         for node in self.nodes:
-            told = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
+            reported = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
                             env={"NODE_NAME": node.name, "KUBECONFIG": str(node.state / "kubeconfig")})
-            assert f"of {node.name}" in told, told
+            assert f"of {node.name}" in reported, reported
             node.nvml("gpus")
         self.before = self.seen()
         for node in self.nodes:
             assert self.before[node.name]["labels"] == {PRESENT: "true"} and not self.before[node.name]["files"], self.before
 
     def dry_runs(self):
-        """All options at once, and the static manifests: names, schemas and defaults by the API server's own word."""
+        """All options at once, and the static manifests, validated by the API server (names, schemas, defaults)."""
         if not any(item["metadata"]["name"] == NAMESPACE for item in self.kube.get("/api/v1/namespaces")["items"]):
             kubectl("create", "namespace", NAMESPACE)
         everything = {"scheduler": {"enabled": True}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
                       "crds": {"keep": False}, "mps": {"enabled": True}, "extraEnv": [{"name": "A", "value": "b"}], "gpulet": {"logLevel": "info"},
-                      "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "webConfig": {"secretName": "web"}, "rbac": {"eviction": True, "podNotes": True,
+                      "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "webConfig": {"secretName": "web"}, "rbac": {"eviction": True, "podAnnotations": True,
                                                                                                                  "nodeFeatures": True}}
         text = self.apply(["template", "--kube-version", "1.31"], everything)
-        told = kubectl("apply", "--dry-run=server", "-f", "-", text=text)
+        reported = kubectl("apply", "--dry-run=server", "-f", "-", text=text)
         wanted = sum(line.startswith("kind: ") for line in text.splitlines())
-        assert wanted > 30 and told.count("(server dry run)") == wanted, f"{wanted} objects: {told}"
+        assert wanted > 30 and reported.count("(server dry run)") == wanted, f"{wanted} objects: {reported}"
         for name in ("gpulet", "scheduler", "metrics-api", "cleanup"):
             kubectl("apply", "--dry-run=server", "-f", str(self.checks.root / "deploy/static" / f"{name}.yaml"))
 
@@ -179,7 +179,7 @@ class ChartChecks:
             node.wait_allocatable(self.kube, 8)
 
     def upgrade(self):
-        """A Pod that asks for a GPU every 200 ms, by itself wherever the scheduler likes; those that run longer keep what they have."""
+        """Creates a GPU Pod every 200 ms on any node; longer running Pods keep their GPUs."""
         for name, node in (("keep-1", "n1"), ("keep-2", "n2")):
             self.checks.run_pod(name, 2, node)
         before = self.checks.facts(["keep-1", "keep-2"])
@@ -201,22 +201,22 @@ class ChartChecks:
         self.checks.cdi.one_pod("shipped")
 
     def nvidias_values(self):
-        """A file of NVIDIA's chart as it is, with the testbed's own image and driver root."""
-        # MPS has a check of its own; there is no such runtime class here, and both nodes are one machine's.
+        """An unchanged values file of NVIDIA's chart, with the testbed's image and driver root."""
+        # MPS has its own check; there is no such runtime class here, and both nodes share one machine.
         values = {"config": {"map": {"shared": "version: v1\n"}}, "runtimeClassName": None, "devicePlugin": {"enableHostNetwork": False}}
         testbeds = self.testbeds(self.images[1])
         values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds")})
         values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
         self.label_pool("gpu")
-        told = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")
-        assert "nfd.*" in told and "not used" in told, told
+        reported = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")
+        assert "nfd.*" in reported and "not used" in reported, reported
         self.wait_agents(self.images[1])
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
         self.checks.cdi.one_pod("by-nvidias")
 
     def mps(self):
-        """Daemons by the chart's own path. They end with the agent's container, and what uses them has another of the same limits afterwards."""
+        """Daemons under the chart's path end with the agent's container; clients then get a new one with the same limits."""
         values = self.testbeds(self.images[1], mps={"enabled": True}, config={"map": {"default": BY_MPS}})
         started = time.monotonic()
         self.apply(["upgrade"], values)
@@ -224,7 +224,7 @@ class ChartChecks:
             node.wait_allocatable(self.kube, 16)
         print(f"   16 on each node {time.monotonic() - started:.1f} s after helm upgrade", flush=True)
         looks = PartitionChecks(self.checks)
-        looks.mps_root = mps_folder(self.n1)
+        looks.mps_root = mps_directory(self.n1)
         self.checks.run_pod("by-mps", 1, "n1", script=LOOK_MPS)
         gpu = self.n1.nvml("gpus")[self.n1.resources.held()["by-mps"][0].partition("::")[0]]
         limit = looks.mebibytes(gpu["index"], 50)
@@ -235,7 +235,7 @@ class ChartChecks:
             _, environment = self.n1.environments()["by-mps"]
             assert environment["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{GPU}/pipe", environment
             looks.assert_mounted("by-mps", environment)
-            looks.assert_memory_limit(looks.daemon_folder(environment), limit)
+            looks.assert_memory_limit(looks.daemon_directory(environment), limit)
             looks.cuda_client("by-mps", "threads 50.0" + "".join(f" memory {index}={limit}M" for index in range(8)))
         works()
         for name, pod in self.kube.pods(NAMESPACE).items():
@@ -262,7 +262,7 @@ class ChartChecks:
         self.helm("uninstall", RELEASE, "--wait", "--timeout=90s")
         print(f"   helm uninstall, all nodes cleaned: {time.monotonic() - started:.1f} s", flush=True)
         self.kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/mig.config": None}}})
-        # The kind GpuNode is kept, unless it is asked for.
+        # The CRD GpuNode is kept, unless requested.
         crd = "customresourcedefinition.apiextensions.k8s.io/gpunodes.gpulet.io"
         after = self.seen()
         if crd in after["cluster"]:
@@ -280,7 +280,7 @@ class ChartChecks:
 
 
 class Load(threading.Thread):
-    """Makes Pods that ask for a GPU, hold it for a moment and end; `with` begins and ends it."""
+    """Creates Pods that request a GPU, hold it for a moment and end; a context manager."""
 
     def __init__(self, kube):
         super().__init__(daemon=True)

@@ -1,4 +1,4 @@
-"""The checks, each one function, in the order in which the runs take them."""
+"""The checks: one function each, in the order of the runs."""
 import json
 import os
 import re
@@ -38,8 +38,8 @@ class Checks:
         yield "process", [
             ("migrate check: NVIDIA's manifest there and back", MigrateChecks().there_and_back),
             ("n1's GPUs are allocatable", self.start_processes),
-            ("a driver that comes late", self.late_driver),
-            ("the kubelet knows each GPU and its NUMA node", self.allocatable),
+            ("a late driver", self.late_driver),
+            ("the kubelet has each GPU and its NUMA node", self.allocatable),
             ("a Pod for 2 gets a linked pair and only it", self.linked_pair),
             ("Topology Manager restricted: aligned or refused", self.restricted),
             ("a Pod for 9 stays Pending", self.too_many),
@@ -47,7 +47,7 @@ class Checks:
             ("agent killed with -9", lambda: self.survives(self.kill_processes)),
             ("agent upgrade", lambda: self.survives(self.replace_processes)),
             (f"{process_steps} random steps", lambda: self.storm(process_steps, self.kill_processes)),
-            ("agent ends at once and takes its GPUs back", self.stop_processes),
+            ("the agent exits at once and withdraws its GPUs", self.stop_processes),
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
@@ -68,7 +68,7 @@ class Checks:
         self.n1.wait_allocatable(self.kube, 8)
 
     def late_driver(self):
-        time.sleep(1)  # n2's agent has looked for its driver some times by now
+        time.sleep(1)  # n2's agent has retried its driver several times by now
         assert self.n2.agent.poll() is None, f"the agent ended with {self.n2.agent.returncode}"
         assert self.kube.allocatable("n2", GPU) == 0, "GPUs before there is a driver"
         self.n2.driver_up()
@@ -105,7 +105,7 @@ class Checks:
         subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
 
     def apply_manifest(self, tag):
-        """The shipped manifest with six things of the testbed: image, driver root, its state writable, the hook's folder, device
+        """The shipped manifest with six things of the testbed: image, driver root, its state writable, the hook's directory, device
         nodes handed on, and by environment which, so that tests can ask any container what it was given."""
         items = manifest(self.root / "deploy/static/gpulet.yaml")
         for item in items:
@@ -131,7 +131,7 @@ class Checks:
             node.wait_allocatable(self.kube, 8)
 
     def label_rights(self):
-        """The node's labels are read and written: the GPUs are whole already, and the agent says so."""
+        """The agent reads and writes the node's labels: MIG is off already, and it reports that."""
         path = "/api/v1/nodes/n1"
         self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: "all-disabled"}}})
         until("the agent's word on it", lambda: self.kube.get(path)["metadata"]["labels"].get(MIG_STATE) == "success")
@@ -148,9 +148,9 @@ class Checks:
         try:
             until(f"both agents of {tag} are ready", ready, 60)
         except AssertionError as error:
-            told = [pod["status"] for pod in self.agent_pods().values()]
+            reported = [pod["status"] for pod in self.agent_pods().values()]
             logs = kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=10")
-            raise AssertionError(f"{error}; {json.dumps(told)[:3000]}; {logs}") from None
+            raise AssertionError(f"{error}; {json.dumps(reported)[:3000]}; {logs}") from None
 
     def kill_containers(self):
         before = {node.name: node.agents() for node in self.nodes}
@@ -161,12 +161,12 @@ class Checks:
         for node in self.nodes:
             until(f"another agent on {node.name}", lambda: set(node.agents()) - set(before[node.name]), 60)
 
-    # What holds in both runs.
+    # Checks of both runs.
     def allocatable(self):
         for node in self.nodes:
-            told = node.resources.allocatable(GPU)
+            reported = node.resources.allocatable(GPU)
             truth = {uuid: [node.numa_of(uuid)] for uuid in node.gpus}
-            assert told == truth, f"{node.name}: the kubelet knows {told}, the driver has {truth}"
+            assert reported == truth, f"{node.name}: the kubelet knows {reported}, the driver has {truth}"
 
     def run_pod(self, name, gpus, node, **more):
         self.kube.create_pod(gpu_pod(name, gpus, node, **more))
@@ -190,13 +190,13 @@ class Checks:
         until("all Pods have gone", lambda: not self.kube.pods(), 60)
 
     def look(self, name):
-        """What the container of a Pod that runs LOOK has seen: the words of each line."""
+        """Returns the output of a Pod that runs LOOK: the words of each line."""
         said = ""
 
         def looked():
             nonlocal said
             said = self.kube.log(name)
-            return "done" in said.splitlines()  # what went to the other stream may stand behind it
+            return "done" in said.splitlines()  # the other stream's output may follow it
         try:
             until(f"the container of {name} has looked", looked, 60)
         except Timeout as timeout:
@@ -229,7 +229,7 @@ class Checks:
         self.remove_pods()
 
     def assert_linked(self, one, other):
-        """NVML's own word on it: a link to the other GPU, or both have links into switches."""
+        """Checks by NVML that the GPUs are linked directly or through switches."""
         links = {uuid: self.n1.gpus[uuid]["links"] for uuid in (one, other)}
         direct = any(kind == NVLINK_TO_GPU and bus == self.n1.gpus[other]["bus"] for kind, bus in links[one])
         switched = all(any(kind == NVLINK_TO_SWITCH for kind, _ in found) for found in links.values())
@@ -243,7 +243,7 @@ class Checks:
             self.run_pod(name, gpus, "n2")
             assert len(set(self.numa_nodes_of(name))) == 1, f"{name} is spread over NUMA nodes {self.numa_nodes_of(name)}"
         assert self.numa_nodes_of("aligned-a") != self.numa_nodes_of("aligned-b"), "both on one NUMA node"
-        # One GPU is left on each NUMA node: 2 could be had aligned on a free node, so an unaligned pair is refused.
+        # One GPU is left on each NUMA node: an aligned pair exists on a free node, so an unaligned one is refused.
         self.kube.create_pod(gpu_pod("unaligned", 2, "n2"))
         status = until("the unaligned Pod is refused", lambda: (pod := self.kube.pod("unaligned"))["status"]["phase"] == "Failed"
                        and pod["status"], 30)
@@ -258,7 +258,7 @@ class Checks:
         self.remove_pods()
 
     def stays_pending(self, name, resource):
-        """The scheduler says that no node has enough of the resource, and of nothing else."""
+        """Checks that the scheduler reports a shortage of this resource only."""
         def refusal():
             pod = self.kube.pod(name)
             assert pod["status"]["phase"] == "Pending", pod["status"]
@@ -272,7 +272,7 @@ class Checks:
             node.restart_kubelet()
 
     def facts(self, names):
-        """What differs for a Pod whose container was touched."""
+        """Facts that change if a Pod's container was touched."""
         return self.facts_of({name: pod for name, pod in self.kube.pods().items() if name in names})
 
     @staticmethod
@@ -285,7 +285,7 @@ class Checks:
         assert after == before, f"before {before}, after {after}"
 
     def survives(self, disturb):
-        """Pods that run before `disturb` run on untouched, keep their GPUs, and the rest can be had afterwards."""
+        """Pods that run before `disturb` keep running and keep their GPUs; the other GPUs are allocatable afterwards."""
         names = {"keep-1": ("n1", 2), "keep-2": ("n1", 4), "keep-3": ("n2", 4)}
         for name, (node, gpus) in names.items():
             self.run_pod(name, gpus, node)

@@ -1,4 +1,4 @@
-"""examples/: each applied strictly to the real API server, its Pods run with a stand-in image, and each container with the GPUs it asks for."""
+"""examples/: each is applied strictly to the real API server; its Pods run with a stand-in image and get the requested GPUs."""
 import copy
 
 import yaml
@@ -14,11 +14,11 @@ SLICE = "nvidia.com/mig-1g.10gb"
 SAY = 'echo "devices $NVIDIA_VISIBLE_DEVICES"; '
 STAY = SAY + "trap 'exit 0' TERM; sleep 100000 & wait"
 LIMIT_S = 90.0
-TEMPLATE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # judged by itself, as a PodTemplate
+TEMPLATE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # checked by itself, as a PodTemplate
 
 
 def crd(group, version, kind, plural, spec):
-    """A kind of somebody else's operator, with the fields that its documentation has and the examples use."""
+    """A CRD of another operator, with the documented fields that the examples use."""
     return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": f"{plural}.{group}"},
             "spec": {"group": group, "scope": "Namespaced", "names": {"kind": kind, "plural": plural, "singular": kind.lower(), "listKind": f"{kind}List"},
                      "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": {
@@ -55,7 +55,7 @@ def templates(item):
 
 
 def with_stand_in(items):
-    """Deep copies, with containers that say their devices; a Job's end then, all others stay. NFS is a folder of the node."""
+    """Deep copies, with containers that say their devices; a Job's end then, all others stay. NFS is a directory of the node."""
     items = copy.deepcopy(items)
     for item in items:
         for _, template, _ in templates(item):
@@ -71,7 +71,7 @@ def with_stand_in(items):
 
 
 def submit(items):
-    """As an operator would, and with each field that is not the API's refused."""
+    """Applies the objects with strict field validation."""
     kubectl("apply", "-f", "-", "--server-side", "--validate=strict", items=items)
 
 
@@ -84,19 +84,19 @@ class ExamplesChecks:
     def run(self):
         whole = ["tensorflow-training", "pytorch-multi-gpu", "video-analytics", "rendering", "edge"]
         return [
-            ("the agents are there", self.begin),
+            ("the agents start", self.begin),
             *((f"{name}.yaml", lambda name=name: self.example(name)) for name in whole),
-            ("video-analytics.yaml has the replicas that its autoscaler wants at least", self.autoscaled),
+            ("video-analytics.yaml has its autoscaler's minimum of replicas", self.autoscaled),
             ("node-pools.yaml: each on its pool", self.node_pools),
-            ("restricted.yaml: and nothing less than that is let in", self.restricted),
+            ("restricted.yaml: less restricted Pods are refused", self.restricted),
             ("kubeflow/ and mpi-job.yaml: their objects, and the Pods of their templates", self.operators),
-            ("mig-tenants.yaml with values/mig.yaml: to each tenant its quota", self.tenants),
+            ("mig-tenants.yaml with values/mig.yaml: each tenant gets its quota", self.tenants),
             ("time-sliced-notebooks.yaml with values/time-slicing.yaml", lambda: self.shared("time-slicing", "time-sliced-notebooks", 64)),
             ("mps-inference.yaml with values/mps.yaml", lambda: self.shared("mps", "mps-inference", 4)),
-            ("no example was left out", self.all_seen),
+            ("every example was tested", self.all_seen),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def read(self, name):
         path = EXAMPLES / f"{name}.yaml"
         self.seen.add(path)
@@ -110,7 +110,7 @@ class ExamplesChecks:
         self.n1.write_config(yaml.safe_dump(config))
 
     def pods_of(self, items):
-        """The Pods of the namespaces of these, that are not ending."""
+        """The Pods in the namespaces of these objects that are not terminating."""
         spaces = {item["metadata"].get("namespace", "default") for item in items if templates(item)}
         return {(space, name): pod for space in spaces for name, pod in self.kube.pods(space).items() if "deletionTimestamp" not in pod["metadata"]}
 
@@ -123,7 +123,7 @@ class ExamplesChecks:
         return until(f"{count} Pods run or have run", there, LIMIT_S)
 
     def assert_devices(self, pods):
-        """Each container has as many devices as it asks for, by what it was told itself. Returns Pod → devices."""
+        """Checks that each container's own environment names as many devices as it requests. Returns Pod → devices."""
         given = {}
         for (space, name), pod in pods.items():
             for container in pod["spec"]["containers"]:
@@ -139,7 +139,7 @@ class ExamplesChecks:
         return given
 
     def apply(self, items):
-        """Strictly: a field that the API server does not know is an error. Returns the Pods, running, each with its devices judged."""
+        """Applies strictly: an unknown field is an error. Returns the running Pods with checked devices."""
         submit(items)
         pods = self.wait_for(items, sum(count for item in items for _, _, count in templates(item)))
         self.devices = self.assert_devices(pods)

@@ -1,4 +1,4 @@
-"""What a process takes of its node, read from outside of it: memory by what backs it, descriptors, threads, child processes."""
+"""Resource usage of a process, read from outside: memory by backing, descriptors, threads, child processes."""
 import collections
 import os
 import pathlib
@@ -14,15 +14,15 @@ HEADINGS = ("RSS KiB", "file KiB", "anonymous KiB", "in use KiB", "lines KiB", *
 
 
 class Sample:
-    """What a process has at one moment, by HEADINGS; "in use" and "lines" are for who measures to add."""
+    """Usage of a process at one moment, by HEADINGS; the caller adds "in use" and "lines"."""
 
     def __init__(self, pid):
         self.at = time.monotonic()
-        folder = pathlib.Path(f"/proc/{pid}")
-        rollup = (folder / "smaps_rollup").read_text()
+        directory = pathlib.Path(f"/proc/{pid}")
+        rollup = (directory / "smaps_rollup").read_text()
         resident, anonymous = (int(re.search(rf"^{name}:\s+(\d+)", rollup, re.M)[1]) for name in ("Rss", "Anonymous"))
         self.values = {"RSS KiB": resident, "file KiB": resident - anonymous, "anonymous KiB": anonymous,
-                       "descriptors": len(os.listdir(folder / "fd")), "threads": len(os.listdir(folder / "task")),
+                       "descriptors": len(os.listdir(directory / "fd")), "threads": len(os.listdir(directory / "task")),
                        "children": len(children(pid)), "mapped KiB": mapped_files(pid) // 1024}
 
 
@@ -74,12 +74,12 @@ def children(pid):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
                 found.append(int(stat.parent.name))
         except OSError:
-            pass  # it has just ended
+            pass  # the process has just ended
     return found
 
 
 def descriptors(pid):
-    """What they are, without the numbers that differ between two of a kind."""
+    """The targets of descriptors, without the numbers that differ between two of a kind."""
     found = collections.Counter()
     for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -94,6 +94,6 @@ def medians(samples):
 
 
 def slope_a_minute(samples, heading):
-    """The median of the slopes between any two (Theil and Sen): a few that are far off count little."""
+    """The median of the slopes between any two points (Theil-Sen): robust against outliers."""
     pairs = [(b.values[heading] - a.values[heading], b.at - a.at) for number, a in enumerate(samples) for b in samples[number + 1:]]
     return 60 * statistics.median(more / seconds for more, seconds in pairs if seconds > 1)

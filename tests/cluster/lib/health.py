@@ -1,4 +1,4 @@
-"""GPUs that break under a Deployment's Pods: withdrawn, told, the Pod moved, offered again; and nobody else disturbed."""
+"""GPU faults under a Deployment's Pods: the GPU is withdrawn and reported, its Pod evicted, the GPU offered again; nothing else is disturbed."""
 import time
 
 from lib.kube import Watch, gpu_pod, until
@@ -13,18 +13,18 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CONDITION = "GpuHealthy"
 NOTE = "gpulet.io/gpu-fault"
 
-OWN_S = 1.0    # gpulet's part: from the event until the API server has taken the eviction
+OWN_S = 1.0    # gpulet's part: from the event until the API server has accepted the eviction
 MOVED_S = 5.0  # from the event until a Pod runs on another GPU
 HOLD_S = 1.0
-# Beyond the hold: the next reading of a suspect, the word delay, and that the kubelet is only looked at.
+# Beyond recoveryHold: the next probe, the condition delay, and the polling of the kubelet.
 RETURN_SLACK_S = 1.5
-BUSY_S = 30.0  # for what others do in their own time
+BUSY_S = 30.0  # for asynchronous effects
 CONFIG = """version: v1
 gpulet:
   driverCallTimeout: 300ms
-  healthFile: {folder}/health.json
-  health: {{aliveInterval: 1s, suspectInterval: 200ms, driverWordDelay: 500ms, hold: {hold_ms}ms}}
-  faults: {{podNotes: true, moving: {{enabled: true, quarantined: evict, lost: evict}}}}
+  healthFile: {directory}/health.json
+  health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: {hold_ms}ms}}
+  faults: {{podAnnotations: true, eviction: {{enabled: true, quarantined: evict, lost: evict}}}}
 """
 
 
@@ -44,22 +44,22 @@ class HealthChecks:
     def __init__(self, checks):
         self.checks, self.kube = checks, checks.kube
         self.n1, self.n2 = checks.nodes
-        self.fallen = None  # the GPU of n1 that fell first
-        self.healed = set()  # which would be held longer the next time
+        self.fallen = None  # the GPU of n1 that failed first
+        self.healed = set()  # which would be held longer after a relapse
 
     def run(self):
         return [
             (f"a Deployment of {REPLICAS} Pods with one GPU each, on both nodes", self.deploy),
-            ("XID 79 on one: withdrawn, told, its Pod on another GPU", self.fall),
+            ("XID 79 on one: withdrawn, reported, its Pod on another GPU", self.fall),
             ("healed: offered again after its checks", lambda: self.heal(self.n1, self.fallen, HOLD_S)),
-            ("a disruption budget holds a Pod on a broken GPU", self.budget),
-            ("XID 13 moves nothing", self.application),
+            ("a disruption budget keeps a Pod on a faulty GPU", self.budget),
+            ("XID 13 evicts nothing", self.application),
             ("a driver call that hangs on one GPU", self.hang),
-            ("three relapses lengthen its quarantine", self.relapse),
-            ("the agents end, and nothing of it is left", self.end),
+            ("three relapses lengthen its hold", self.relapse),
+            ("the agents exit and leave nothing", self.end),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def sim(self, node, command, gpu, *more):
         node.run(GPULET_SIM, command, node.gpus[gpu]["index"], *more, "--root", DRIVER_ROOT)
 
@@ -71,7 +71,7 @@ class HealthChecks:
         return {node.name: set(node.gpus) - set(broken) for node in self.checks.nodes}
 
     def wait_offered(self, *broken, limit_s=OWN_S):
-        """Waits until just these are withdrawn; none of the others may be, not for a moment."""
+        """Waits until exactly these are withdrawn; no other GPU may be, at any moment."""
         wanted = self.all_but(*broken)
 
         def only_these():
@@ -82,7 +82,7 @@ class HealthChecks:
         until(f"all GPUs but {list(broken)} are offered", only_these, limit_s, 0.02)
 
     def held(self, node):
-        """Pod of the Deployment that runs → the GPU of the node that it holds."""
+        """Running Pod of the Deployment → its GPU on the node."""
         running = [name for name, pod in self.kube.pods().items() if name.startswith(f"{NAME}-") and runs(pod)]
         return {name: ids[0] for name, ids in node.resources.held().items() if name in running}
 
@@ -95,19 +95,19 @@ class HealthChecks:
         return next((condition for condition in conditions if condition["type"] == CONDITION), None)
 
     def wait_condition(self, node, status, *parts):
-        """Its message has all these parts."""
-        until(f"{CONDITION} of {node.name} is {status} and says {parts}", lambda: (told := self.condition(node)) and
-              told["status"] == status and all(part in told["message"] for part in parts), BUSY_S)
+        """Waits until its message has all these parts."""
+        until(f"{CONDITION} of {node.name} is {status} and says {parts}", lambda: (reported := self.condition(node)) and
+              reported["status"] == status and all(part in reported["message"] for part in parts), BUSY_S)
 
     def wait_event(self, kind, name, *parts):
         """An event about that object whose message has all these parts."""
-        def told():
+        def reported():
             return any(event["involvedObject"].get("kind") == kind and event["involvedObject"]["name"] == name and
                        all(part in event.get("message", "") for part in parts) for event in self.kube.events())
-        until(f"an event about {kind} {name} with {parts}", told, BUSY_S)
+        until(f"an event about {kind} {name} with {parts}", reported, BUSY_S)
 
     def moves(self, node, gpu, victim, break_it):
-        """Breaks the GPU and follows the Pod on it to its end and another one to its start, both by what the API server says."""
+        """Breaks the GPU and follows, by the API server, the end of its Pod and the start of another."""
         names = set(self.kube.pods())
         before = self.checks.facts(names - {victim})
         with Watch(self.kube, PODS) as watch:
@@ -130,7 +130,7 @@ class HealthChecks:
         return asked - started, moved - started
 
     def heal(self, node, gpu, least_s):
-        """It is offered again, and not before its checks have passed for that long."""
+        """The GPU is offered again, not before its checks have passed for that long."""
         started = time.monotonic()
         self.sim(node, "heal", gpu)
         until(f"{gpu} is offered again", lambda: self.offered() == self.all_but(), least_s + RETURN_SLACK_S + OWN_S, 0.02)
@@ -141,8 +141,8 @@ class HealthChecks:
         self.wait_condition(node, "True")
         return took
 
-    def told(self):
-        """By whatever agents run now."""
+    def reported(self):
+        """By the running agents."""
         for node in self.checks.nodes:
             self.wait_condition(node, "True")
 
@@ -150,7 +150,7 @@ class HealthChecks:
     def deploy(self):
         for node in self.checks.nodes:
             node.nvml("gpus")
-            node.write_config(CONFIG.format(folder=node.state / node.name, hold_ms=int(HOLD_S * 1000)))
+            node.write_config(CONFIG.format(directory=node.state / node.name, hold_ms=int(HOLD_S * 1000)))
             node.start_agent(arguments=["--config-file", node.config])
         for node in self.checks.nodes:
             node.wait_allocatable(self.kube, 8)
@@ -158,7 +158,7 @@ class HealthChecks:
         until("the Deployment's Pods run", self.all_run, 60)
         for node in self.checks.nodes:
             until(f"two Pods or more on {node.name}", lambda: len(self.held(node)) >= 2, BUSY_S)
-        self.told()
+        self.reported()
 
     def fall(self):
         victim, self.fallen = min(self.held(self.n1).items())
@@ -171,7 +171,7 @@ class HealthChecks:
         self.wait_event("Pod", victim, self.fallen)
 
     def budget(self):
-        """Held as long as the budget says so, and told; asked again when it allows."""
+        """A disruption budget blocks the eviction, which is reported and retried once the budget allows."""
         victim, gpu = max(item for item in self.held(self.n1).items() if item[1] not in self.healed)
         before = self.checks.facts(self.kube.pods())
         self.kube.call("POST", BUDGETS, {"metadata": {"name": "hold"}, "spec": {
@@ -193,7 +193,7 @@ class HealthChecks:
         self.heal(self.n1, gpu, HOLD_S)
 
     def application(self):
-        """One on every GPU that a Pod holds; that they were seen shows another's on an idle GPU, which comes after them."""
+        """An application XID on every GPU in use; a later XID on an idle GPU proves that they were handled."""
         held = self.held(self.n1)
         before = self.checks.facts(self.kube.pods())
         idle = next(gpu for gpu in self.n1.gpus if gpu not in held.values() and gpu not in self.healed)
@@ -206,7 +206,7 @@ class HealthChecks:
         self.checks.assert_undisturbed(before)
 
     def hang(self):
-        """Its Pod moves, and meanwhile the node's other GPUs break, heal and are given out as ever."""
+        """Its Pod is evicted, while the node's other GPUs fail, recover and are allocated as usual."""
         victim, gpu = min(self.held(self.n2).items())
         self.moves_from_hanging(victim, gpu)
         held = self.held(self.n2)
@@ -222,7 +222,7 @@ class HealthChecks:
         self.heal(self.n2, gpu, HOLD_S)
 
     def moves_from_hanging(self, victim, gpu):
-        """No event tells of it: it is seen when it is next asked, and given up on after the driver call's limit."""
+        """No event reports it: the next probe finds it after the driver call's timeout."""
         names = set(self.kube.pods())
         before = self.checks.facts(names - {victim})
         started = time.monotonic()
@@ -235,7 +235,7 @@ class HealthChecks:
         self.wait_condition(self.n2, "False", gpu)
 
     def relapse(self):
-        """Of the GPU that has fallen and come back once. Its Pods are away: only the GPU is looked at."""
+        """A relapse of the GPU that has recovered once. It has no Pods: only the GPU is checked."""
         self.remove()
         times = []
         for number in (1, 2, 3):

@@ -1,11 +1,11 @@
-"""A container image with glibc, made of this machine's own files: what a CUDA image is to a driver, in two megabytes."""
+"""A two-megabyte container image with glibc, made of this machine's files: to a driver, it is like a CUDA image."""
 import pathlib
 import shutil
 import subprocess
 import tempfile
 
 NAME = "localhost/glibc:1"
-# Opens each library that it is told, as CUDA programs open the driver's.
+# Opens each named library, as CUDA programs open the driver's.
 PROBE = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,19 +25,19 @@ int main(int argc, char **argv) {
 
 def libraries_of(program):
     """The files that the loader loads for it, the loader too."""
-    told = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    return [pathlib.Path(word) for line in told.splitlines() for word in line.split() if word.startswith("/")]
+    reported = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    return [pathlib.Path(word) for line in reported.splitlines() for word in line.split() if word.startswith("/")]
 
 
 def make_glibc_image(tar):
-    """Writes an OCI archive: Debian's layout (one /usr, multiarch folders), a shell, ldconfig and the probe."""
+    """Writes an OCI archive: Debian's layout (one /usr, multiarch directories), a shell, ldconfig and the probe."""
     with tempfile.TemporaryDirectory() as work:
         root = pathlib.Path(work) / "root"
-        for folder in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc/ld.so.conf.d", "tmp", "proc", "sys", "dev", "run"):
-            (root / folder).mkdir(parents=True)
+        for directory in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc/ld.so.conf.d", "tmp", "proc", "sys", "dev", "run"):
+            (root / directory).mkdir(parents=True)
         (root / "tmp").chmod(0o1777)
-        for folder in ("bin", "sbin", "lib", "lib64"):
-            (root / folder).symlink_to(f"usr/{folder}")
+        for directory in ("bin", "sbin", "lib", "lib64"):
+            (root / directory).symlink_to(f"usr/{directory}")
         shutil.copy("/bin/busybox", root / "usr/bin/busybox")
         for applet in ("sh", "env", "sed", "find", "stat", "mknod", "grep", "sleep", "readlink", "cat", "ls", "id"):
             (root / "usr/bin" / applet).symlink_to("busybox")

@@ -1,4 +1,4 @@
-"""The Kubernetes API over one kept connection: as much of it as the cluster tests use."""
+"""The Kubernetes API over one persistent connection, as far as the cluster tests use it."""
 import http.client
 import json
 import socket
@@ -8,7 +8,7 @@ import time
 
 ASKED_AGAIN_S = 30
 
-# Says what the container sees and may open: one line each, then stays.
+# Prints what the container sees and may open, one line each, then sleeps.
 LOOK = """
 echo "env $NVIDIA_VISIBLE_DEVICES"
 find /dev -name 'nvidia*' | while read -r node; do [ -c "$node" ] && echo "node $node $(stat -c '%t:%T' "$node")"; done
@@ -27,7 +27,7 @@ class ApiError(Exception):
 
 
 class Kube:
-    """Not for several threads. Names are of the namespace `default` unless a path says otherwise."""
+    """Not thread-safe. Names are in the namespace `default` unless a path says otherwise."""
 
     def __init__(self, state):
         self.token = (state / "pki" / "tokens").read_text().split(",")[0]
@@ -40,7 +40,7 @@ class Kube:
         deadline = time.monotonic() + ASKED_AGAIN_S
         while True:
             response, data = self.exchange(method, path, payload, headers)
-            # As every client of the API does, e.g. while a new kind's storage is made ready.
+            # Retries like every API client, for example while a new CRD is being established.
             wait_s = response.getheader("Retry-After")
             if response.status not in (429, 503) or not wait_s or time.monotonic() + float(wait_s) > deadline:
                 break
@@ -97,7 +97,7 @@ class Kube:
 
 
 class Watch(threading.Thread):
-    """What the objects of a list become from now on, each with its moment by time.monotonic(); `with` begins and ends it."""
+    """Watches the objects of a list; each change has its time.monotonic(). A context manager."""
 
     def __init__(self, kube, path):
         super().__init__(daemon=True)
@@ -125,7 +125,7 @@ class Watch(threading.Thread):
         self.connection.close()
 
     def first(self, what, is_it, limit_s):
-        """(moment, object) of the first change that is it."""
+        """Returns (moment, object) of the first matching change."""
         return until(what, lambda: next(((moment, thing) for moment, _, thing in list(self.seen) if is_it(thing)), None), limit_s, 0.02)
 
 
@@ -134,7 +134,7 @@ class Timeout(AssertionError):
 
 
 def until(what, condition, limit_s=30.0, interval_s=0.1):
-    """The first true value of condition(); Timeout, saying what was waited for and what was last seen."""
+    """Returns the first true value of condition(). Raises Timeout with the subject and the last value."""
     deadline = time.monotonic() + limit_s
     while True:
         value = condition()

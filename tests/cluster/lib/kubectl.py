@@ -1,4 +1,4 @@
-"""kubectl as the tests call it: what it printed, or an AssertionError with what it said."""
+"""Runs kubectl. Returns its output, or raises an AssertionError with its message."""
 import json
 import subprocess
 
@@ -15,10 +15,10 @@ def kubectl(*arguments, text=None, items=None):
 
 def manifest(path):
     """The objects of a file, as kubectl reads it."""
-    told = kubectl("create", "--dry-run=client", "-o", "json", "-f", path).strip()
+    reported = kubectl("create", "--dry-run=client", "-o", "json", "-f", path).strip()
     items = []
-    while told:  # one JSON value after the other
-        item, end = json.JSONDecoder().raw_decode(told)
+    while reported:  # one JSON value after the other
+        item, end = json.JSONDecoder().raw_decode(reported)
         items.append(item)
-        told = told[end:].lstrip()
+        reported = reported[end:].lstrip()
     return items

@@ -1,4 +1,4 @@
-"""What labels of the node change while the agent runs: how its GPUs are cut, and which config of a folder is its own."""
+"""Node labels that take effect while the agent runs: the MIG layout, and the config of a directory."""
 import shutil
 import time
 
@@ -12,8 +12,8 @@ MIG_CONFIG, MIG_STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 NODE_CONFIG = "nvidia.com/device-plugin.config"
 MIG_LIMIT_S = 60  # eight GPUs one after the other
 COUNT = "nvidia.com/mig-{}.count"
-PRESENT = "nvidia.com/gpu.present"  # an operator's: run.py's
-LIVE_S = 1.0      # from a changed label or file until the kubelet has what it says
+PRESENT = "nvidia.com/gpu.present"  # set by the operator (run.py)
+LIVE_S = 1.0      # from a changed label or file until the kubelet has the devices
 
 
 def mig(profile):
@@ -23,24 +23,24 @@ def mig(profile):
 class LabelChecks:
     def __init__(self, checks):
         self.checks, self.kube, self.node = checks, checks.kube, checks.n1
-        self.folder = self.node.state / "configs"
+        self.directory = self.node.state / "configs"
 
     def run(self):
         return [
             ("all-1g.10gb by label", self.cut_small),
-            ("the Node says what its GPUs are, without NFD", self.described),
+            ("the Node has GPU labels without NFD", self.described),
             ("all-balanced by label, under a Pod that holds one instance", self.cut_again),
-            ("and says so as soon as it is", self.described_anew),
-            ("a layout that the Pod stands in the way of waits for it", self.wait_for_pod),
-            ("with drain it is asked to leave, as its disruption budget allows", self.drain),
-            ("whole again by label", self.whole_again),
-            ("what the Node says outlives the agent", self.described_for_good),
+            ("and its labels follow at once", self.described_anew),
+            ("a layout that conflicts with a Pod waits for it", self.wait_for_pod),
+            ("with drain the Pod is evicted, within its disruption budget", self.drain),
+            ("MIG off by label", self.whole_again),
+            ("the labels outlive the agent", self.described_for_good),
             ("a node's own config by label", self.own_config),
-            ("the label changes, the folder changes", self.another_config),
+            ("the label changes, the directory changes", self.another_config),
             ("a label that names no config", self.unknown_config),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def label(self, name, value):
         self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {name: value}}})
 
@@ -48,11 +48,11 @@ class LabelChecks:
         return self.kube.get(f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"]
 
     def offered(self):
-        """Resource → how many devices the kubelet offers, of those that there are any of."""
+        """Returns resource → count of the kubelet's devices, without empty resources."""
         return {name: len(ids) for name, ids in self.node.resources.every_allocatable().items() if ids}
 
     def cut(self, layout, wanted, always=lambda offered: None):
-        """Labels the node and waits for success; `always` looks at what is offered at each moment until then."""
+        """Labels the node and waits for success; `always` checks the offered devices meanwhile."""
         self.label(MIG_CONFIG, layout)
         states = []
 
@@ -75,7 +75,7 @@ class LabelChecks:
         until(f"an event {reason} with {parts}", found)
 
     def instance(self, uuid):
-        """A MIG device and its GPU's index, as NVML has it now; None when there is none."""
+        """Returns a current MIG device and its GPU's index by NVML, or None."""
         return next(({"gpu": gpu["index"], **device} for gpu in self.node.gpus.values() for device in gpu["mig"]
                      if device["uuid"] == uuid), None)
 
@@ -86,9 +86,9 @@ class LabelChecks:
         self.node.wait_allocatable(self.kube, 8)
         self.cut("all-1g.10gb", {mig("1g.10gb"): 56})
 
-    # What the Node says of its GPUs.
+    # The Node's GPU labels.
     def says(self, wanted, absent=()):
-        """The Node's labels, once these are so; a MIG profile stands for its count."""
+        """Waits for these Node labels; a MIG profile means its count."""
         found = {}
 
         def so():
@@ -102,7 +102,7 @@ class LabelChecks:
             raise
         return found
 
-    # Of GPUs that are whole again.
+    # With MIG off again.
     whole = ({"nvidia.com/gpu.count": "8", "nvidia.com/gpu.replicas": "1", PRESENT: "true"},
              [COUNT.format(profile) for profile in ("1g.10gb", "2g.20gb", "3g.40gb", "7g.80gb")])
 
@@ -114,7 +114,7 @@ class LabelChecks:
         for line in said.splitlines():
             key, value = line.split("=", 1)
             assert labels.get(key) == value, f"the Node's {key} is {labels.get(key)}, gpulet labels says {value}"
-        # One that somebody takes away is not lost, and one of somebody else is not ours.
+        # A removed label is restored, and foreign labels are kept.
         self.label("nvidia.com/gpu.count", None)
         self.says({"nvidia.com/gpu.count": "8", PRESENT: "true"})
 
@@ -131,7 +131,7 @@ class LabelChecks:
         self.checks.run_pod("tenant", 1, self.node.name, script=LOOK, resource=mig("1g.10gb"))
         held = self.node.resources.held()["tenant"]
         before, instance, nodes = self.checks.facts(["tenant"]), self.instance(held[0]), self.checks.look("tenant")
-        # Above the middle it would be in the way: nothing else fits beside it there but its like.
+        # In the upper half only another of its kind would fit beside it.
         assert instance["start"] == 0, f"the Pod got {instance}"
 
         def only_one_gpu_is_away(offered):
@@ -145,19 +145,19 @@ class LabelChecks:
         self.kube.delete_pod("larger")
 
     def wait_for_pod(self):
-        """Every other GPU is cut anew; the Pod's own stays, with an event that names the Pod, until it has gone."""
+        """All other GPUs get the new layout; the Pod's GPU keeps the old one, with an Event that names the Pod, until it ends."""
         gpu = self.instance(self.node.resources.held()["tenant"][0])["gpu"]
         before = self.checks.facts(["tenant"])
         until("the larger Pod has gone", lambda: "larger" not in self.kube.pods(), 60)
         self.label(MIG_CONFIG, "all-7g.80gb")
-        until("seven GPUs are cut anew", lambda: self.offered().get(mig("7g.80gb")) == 7, MIG_LIMIT_S)
+        until("seven GPUs have the new layout", lambda: self.offered().get(mig("7g.80gb")) == 7, MIG_LIMIT_S)
         self.event("MigBlocked", "default/tenant", f"GPU {gpu}")
         assert self.labels()[MIG_STATE] == "pending", self.labels()
         assert self.offered() == {mig("7g.80gb"): 7, mig("3g.40gb"): 1, mig("2g.20gb"): 1, mig("1g.10gb"): 2}, self.offered()
         self.checks.assert_undisturbed(before)
         self.checks.remove_pods()
         until("the eighth too", lambda: self.offered() == {mig("7g.80gb"): 8}, MIG_LIMIT_S)
-        until("success is told", lambda: self.labels()[MIG_STATE] == "success")
+        until("success is reported", lambda: self.labels()[MIG_STATE] == "success")
 
     def drain(self):
         self.checks.run_pod("evicted", 1, self.node.name, resource=mig("7g.80gb"))
@@ -167,12 +167,12 @@ class LabelChecks:
         until("the budget counts the Pod", lambda: self.kube.get(f"{budgets}/hold")["status"].get("currentHealthy") == 1)
         self.node.write_config("version: v1\nflags: {migStrategy: mixed}\ngpulet: {mig: {drain: true}}\n")
         self.label(MIG_CONFIG, "all-1g.10gb")
-        until("seven GPUs are cut anew", lambda: self.offered().get(mig("1g.10gb")) == 49, MIG_LIMIT_S)
+        until("seven GPUs have the new layout", lambda: self.offered().get(mig("1g.10gb")) == 49, MIG_LIMIT_S)
         assert self.kube.pod("evicted")["status"]["phase"] == "Running"
         self.kube.call("DELETE", f"{budgets}/hold")
         until("it has left, and its GPU is cut too", lambda: self.offered() == {mig("1g.10gb"): 56}, MIG_LIMIT_S)
         assert "evicted" not in self.kube.pods()
-        until("success is told", lambda: self.labels()[MIG_STATE] == "success")
+        until("success is reported", lambda: self.labels()[MIG_STATE] == "success")
 
     def whole_again(self):
         self.cut("all-disabled", {GPU: 8})
@@ -183,24 +183,24 @@ class LabelChecks:
 
     # The node's own config.
     def own_config(self):
-        self.folder.mkdir()
-        (self.folder / "plain").write_text("version: v1\n")
+        self.directory.mkdir()
+        (self.directory / "plain").write_text("version: v1\n")
         self.write_slices(4)
         self.label(NODE_CONFIG, "sliced")
-        self.node.start_agent(arguments=["--config-file-srcdir", self.folder, "--default-config", "plain"])
+        self.node.start_agent(arguments=["--config-file-srcdir", self.directory, "--default-config", "plain"])
         self.node.wait_allocatable(self.kube, 4, resource=SLICED)
         self.node.wait_allocatable(self.kube, 7)
 
     def write_slices(self, replicas):
-        """As the kubelet does with a ConfigMap: another folder, and the one link that all entries go through turned over."""
-        data = self.folder / f"..{replicas}"
+        """As the kubelet updates a ConfigMap: writes another directory and swaps the link of all entries."""
+        data = self.directory / f"..{replicas}"
         data.mkdir()
         (data / "sliced").write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, rename: gpu.sliced, "
                                      f"devices: [0], replicas: {replicas}}}]}}}}\n")
-        link = self.folder / "..data_tmp"
+        link = self.directory / "..data_tmp"
         link.symlink_to(data.name)
-        link.replace(self.folder / "..data")
-        entry = self.folder / "sliced"
+        link.replace(self.directory / "..data")
+        entry = self.directory / "sliced"
         if not entry.is_symlink():
             entry.symlink_to("..data/sliced")
 
@@ -229,4 +229,4 @@ class LabelChecks:
         self.event("NodeConfig", "slised", "plain")
         self.label(NODE_CONFIG, None)
         self.checks.stop_agent_of(self.node)
-        shutil.rmtree(self.folder)
+        shutil.rmtree(self.directory)

@@ -1,4 +1,4 @@
-"""`gpulet migrate check` on a real API server: what it finds, and that the commands which it gives are taken and undone."""
+"""`gpulet migrate check` on a real API server: its findings, and that its commands can be applied and undone."""
 import json
 import re
 import subprocess
@@ -7,7 +7,7 @@ from lib.kubectl import kubectl
 from lib.node import GPULET
 
 NAME = "nvidia-device-plugin-daemonset"
-# NVIDIA's static manifest, on no node here, with a mistake that its plugin passes over.
+# NVIDIA's static manifest, on no node here, with a mistake that its plugin ignores.
 MANIFEST = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": NAME, "namespace": "kube-system"}, "spec": {
     "selector": {"matchLabels": {"name": NAME}}, "template": {"metadata": {"labels": {"name": NAME}}, "spec": {
         "nodeSelector": {"gpulet.io/no-node": "true"},

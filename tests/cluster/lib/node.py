@@ -1,4 +1,4 @@
-"""One node of the testbed: its simulated driver, its agent as a plain process, and what really runs on it."""
+"""One node of the testbed: its simulated driver, its agent as a process, and its real processes."""
 import json
 import os
 import pathlib
@@ -23,10 +23,10 @@ class Node:
     def __init__(self, state, number, machine):
         self.state, self.number, self.name, self.machine = state, number, f"n{number}", machine
         self.sim = state / "sim" / self.name
-        self.config = state / f"{self.name}.yaml"  # for an agent that is started with it
-        self.kept = state / "gpulet" / self.name  # what its agent remembers
+        self.config = state / f"{self.name}.yaml"  # for an agent started with it
+        self.kept = state / "gpulet" / self.name  # the agent's state directory
         self.agent = None
-        self.gpus = {}  # UUID → what NVML says
+        self.gpus = {}  # UUID → NVML's facts
         self.resources = PodResources(state / self.name / "var/lib/kubelet/pod-resources/kubelet.sock")
         self.namespace = (state / f"{self.name}.ns").read_text().strip()
         self.sim.mkdir(parents=True)
@@ -51,11 +51,11 @@ class Node:
         self.nvml("gpus")
 
     def nvml(self, *arguments):
-        """Does it by NVML (nvml.py), and takes the GPUs as they are then."""
+        """Runs nvml.py and stores the resulting GPUs."""
         library = next(pathlib.Path(self.sim).rglob("libnvidia-ml.so.1"))
-        told = self.run(sys.executable, ROOT / "tests/cluster/lib/nvml.py", *arguments, env={
+        reported = self.run(sys.executable, ROOT / "tests/cluster/lib/nvml.py", *arguments, env={
             "LD_LIBRARY_PATH": str(pathlib.Path(DRIVER_ROOT) / library.parent.relative_to(self.sim))})
-        self.gpus = {gpu["uuid"]: gpu for gpu in json.loads(told)}
+        self.gpus = {gpu["uuid"]: gpu for gpu in json.loads(reported)}
         return self.gpus
 
     def gpu(self, index):
@@ -69,7 +69,7 @@ class Node:
     def start_agent(self, program=GPULET, arguments=(), env=None):
         env = {**os.environ, "NODE_NAME": self.name, "KUBECONFIG": str(self.state / "kubeconfig"), "FAIL_ON_INIT_ERROR": "false",
                "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "PASS_DEVICE_SPECS": "true",
-               # Each node's own: /var/lib and /run are the machine's, and so is the kernel's log.
+               # Separate for each node: /var/lib, /run and the kernel log belong to the machine.
                "GPULET_STATE_DIR": str(self.kept), "GPULET_HEALTH_FILE": str(self.kept / "health.json"), "GPULET_SOCKET": "", "GPULET_KERNEL_LOG": "", **(env or {})}
         with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
             self.agent = subprocess.Popen(self.enter(program, "agent", *arguments), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -89,11 +89,11 @@ class Node:
         return status, time.monotonic() - started
 
     def end(self):
-        """Whatever a run that failed has left."""
+        """Removes leftovers of a failed run."""
         if self.agent:
             self.stop_agent(signal.SIGKILL)
 
-    # What runs.
+    # Running processes.
     def processes(self):
         """Pids of everything in the node's Pods."""
         pids = set()
@@ -141,6 +141,6 @@ class Node:
         self.testbed("kubelet", self.number, "start")
 
     def wait_allocatable(self, kube, count, limit_s=30, resource="nvidia.com/gpu"):
-        """By the kubelet's own word, which admits Pods, and by the Node, which lags behind it."""
+        """Waits for the kubelet, which admits Pods, and for the Node, which lags behind."""
         until(f"{self.name} has {count} {resource}", lambda: len(self.resources.allocatable(resource)) == count and
               kube.allocatable(self.name, resource) == count, limit_s)

@@ -1,4 +1,4 @@
-"""What NVIDIA's chart makes of its values, as much as a node sees of it: names, programs, variables and mounts, with any image.
+"""NVIDIA's chart as a node sees it: names, programs, variables and mounts, with any image.
 
 Of our own writing by those names (k8s-device-plugin 0.17 to 0.20): three DaemonSets, each with config-manager before and beside its
 program, a ConfigMap of configs, and the rights. On n1 alone.
@@ -19,7 +19,7 @@ FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"
 LIMIT_S = 60
 
 
-def mps_folder(node):
+def mps_directory(node):
     """What a node has at MPS_ROOT: its own, as the nodes have one /run."""
     return node.state / node.name / "mps-of-chart"
 
@@ -32,7 +32,7 @@ def env(**variables):
 class NvidiaChart:
     def __init__(self, checks, node, image):
         self.checks, self.kube, self.node, self.image = checks, checks.kube, node, image
-        self.mps_folder, self.features = mps_folder(node), node.state / node.name / "features.d"
+        self.mps_directory, self.features = mps_directory(node), node.state / node.name / "features.d"
 
     def manager(self, process, once):
         """config-manager, as an init container and as a sidecar."""
@@ -60,7 +60,7 @@ class NvidiaChart:
     def objects(self, programs):
         """Those of every release, and the DaemonSets of these programs."""
         driver, shm = ("/driver-root", DRIVER_ROOT), ("/dev/shm", f"{MPS_ROOT}/shm")
-        # By `auto` NVIDIA's plugin looks for the driver in its own image, where their runtime would put it.
+        # With `auto`, NVIDIA's plugin searches the driver in its own image, where NVIDIA's runtime would inject it.
         ctr_root = {"CONTAINER_DRIVER_ROOT": "/driver-root", "DEVICE_DISCOVERY_STRATEGY": "nvml"}
         kubelet, cdi = (("/var/lib/kubelet/device-plugins",) * 2), (("/var/run/cdi",) * 2)
         found = {
@@ -85,7 +85,7 @@ class NvidiaChart:
             *(found[program](program) for program in programs)]
 
     def apply(self, programs):
-        (self.mps_folder / "shm").mkdir(exist_ok=True)
+        (self.mps_directory / "shm").mkdir(exist_ok=True)
         self.features.mkdir(exist_ok=True)
         self.items = self.objects(programs)
         kubectl("apply", "-f", "-", items=self.items)
@@ -107,7 +107,7 @@ class NvidiaChart:
             self.node.wait_allocatable(self.kube, 16, LIMIT_S)
             self.features_say({"gpu.replicas": "2", "gpu.product": f"{MODEL}-SHARED", "gpu.sharing-strategy": "mps", "mps.capable": "true"})
             looks = PartitionChecks(self.checks)
-            looks.mps_root = self.mps_folder
+            looks.mps_root = self.mps_directory
             self.checks.run_pod("by-names", 1, self.node.name, script=LOOK_MPS)
             _, environment = self.node.environments()["by-names"]
             assert environment["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{GPU}/pipe", environment

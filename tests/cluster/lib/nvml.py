@@ -63,7 +63,7 @@ def cut(device, places):
     for place in places:
         slices, start = map(int, place.split("@"))
         profile = profile_of(device, slices)
-        # Memory slices of a place: the profile's own possible places say how many.
+        # Memory slices of a placement, from the profile's possible placements.
         count = n.c_uint(0)
         n.nvmlDeviceGetGpuInstancePossiblePlacements(device, profile.id, None, n.byref(count))
         possible = (n.c_nvmlGpuInstancePlacement_t * count.value)()

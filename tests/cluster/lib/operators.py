@@ -1,4 +1,4 @@
-"""Other people's operators, as they are: the examples made for them, and the chart's objects for the one of Prometheus."""
+"""Unmodified third-party operators: the examples for them, and the chart's objects for the Prometheus operator."""
 import base64
 import gzip
 import json
@@ -25,17 +25,17 @@ CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".c
 MONITORING = "monitoring"  # Prometheus' own and its operator's
 LIMIT_S = 120.0
 SAY_ENV = SAY + "env | grep -E '^(PET_|WORLD_SIZE|TF_CONFIG)'; true"
-# What tells a launcher of MPI that the test has seen its workers.
+# Signals the MPI launcher that the test has seen its workers.
 GO = "/tmp/go"
 LAUNCH = f"{SAY}cat $OMPI_MCA_orte_default_hostfile; until [ -e {GO} ]; do sleep 0.2; done"
-# The operator's own has each worker wait for the master's name, and there is no DNS here.
+# The operator's default makes workers wait for the master's DNS name, and there is no DNS here.
 NO_WAIT = "- name: init-pytorch\n  image: localhost/busybox:1\n  imagePullPolicy: Never\n  command: ['true']\n"
 NOTEBOOK = ("kubeflow/notebook.yaml is left to a stand-in of its kind: the notebook controller's Go module has no release, and Go's checksum "
             "database did not know the commit that was asked for")
 
 
 def module(operator):
-    """The folder of its source, as it was built."""
+    """The directory of its built source."""
     return pathlib.Path(subprocess.run([TESTBED, "module", operator], check=True, capture_output=True, text=True).stdout.strip())
 
 
@@ -50,8 +50,8 @@ def make_image(tar):
         for place, path in files.items():
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path.resolve(), place)
-        for folder in ("tmp", "etc", "proc", "sys", "dev"):
-            (root / folder).mkdir(exist_ok=True)
+        for directory in ("tmp", "etc", "proc", "sys", "dev"):
+            (root / directory).mkdir(exist_ok=True)
         image = f"{work}/oci:1"
         for command in (["init", "--layout", f"{work}/oci"], ["new", "--image", image], ["insert", "--image", image, root, "/"],
                         ["config", "--image", image, "--config.entrypoint", "/bin/prometheus", "--config.env", "PATH=/bin"]):
@@ -60,7 +60,7 @@ def make_image(tar):
 
 
 def differs(ours, real, path=""):
-    """Where our schema of a kind has a field, a type or a word that the real one has not."""
+    """Differences of the test's CRD schema from the real one."""
     if real.get("x-kubernetes-preserve-unknown-fields") and "properties" not in real:
         return
     if ours.get("type") != real.get("type"):
@@ -76,7 +76,7 @@ def differs(ours, real, path=""):
 
 
 def discovered(pod):
-    """What Prometheus' discovery says of a Pod of ours, and of the headless Service that has all of its labels."""
+    """Prometheus' discovered labels of a gpulet Pod and of its headless Service."""
     meta = pod["metadata"]
     port = next(port for port in pod["spec"]["containers"][0]["ports"] if port["name"] == "http")
     words = {"namespace": meta["namespace"], "pod_name": meta["name"], "pod_node_name": pod["spec"]["nodeName"], "pod_phase": pod["status"]["phase"],
@@ -90,11 +90,11 @@ def discovered(pod):
 
 
 class Prometheus:
-    """A process of Debian's with one configuration; `with` begins and ends it."""
+    """Debian's Prometheus with one configuration; a context manager."""
 
     def __init__(self, config):
-        self.folder = tempfile.TemporaryDirectory()
-        path = pathlib.Path(self.folder.name)
+        self.directory = tempfile.TemporaryDirectory()
+        path = pathlib.Path(self.directory.name)
         (path / "config.yaml").write_text(yaml.safe_dump(config))
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -111,10 +111,10 @@ class Prometheus:
         self.process.kill()
         self.process.wait()
         self.log.close()
-        self.folder.cleanup()
+        self.directory.cleanup()
 
     def ready(self):
-        assert self.process.poll() is None, (pathlib.Path(self.folder.name) / "log").read_text()[-2000:]
+        assert self.process.poll() is None, (pathlib.Path(self.directory.name) / "log").read_text()[-2000:]
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/-/ready", timeout=5):
                 return True
@@ -134,9 +134,9 @@ class OperatorsChecks:
     def run(self):
         return [
             ("images of the agent and of the operators", self.images),
-            ("the operators take up their work", self.begin),
-            ("our stand-ins of their kinds say nothing that theirs do not", self.stand_ins),
-            ("the chart's rules: accepted, and evaluated without a mistake", self.rules),
+            ("the operators start", self.begin),
+            ("the stand-in CRDs match the real ones", self.stand_ins),
+            ("the chart's rules: accepted, and evaluated without an error", self.rules),
             ("the chart with a PodMonitor: accepted, and each node scraped", lambda: self.scraped("podMonitor")),
             ("the chart with a ServiceMonitor: accepted, and each node scraped", lambda: self.scraped("serviceMonitor")),
             ("kubeflow/pytorchjob.yaml", self.pytorch),
@@ -145,9 +145,9 @@ class OperatorsChecks:
             ("an example with a container by another name is refused", self.refused),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def apply_operator(self, items, command, *arguments, volumes=()):
-        """Their objects, with the program in our image and without the wait of their probes."""
+        """The operator's objects, with the program in the test's image and without probes."""
         for item in items:
             if item["kind"] != "Deployment":
                 continue
@@ -178,7 +178,7 @@ class OperatorsChecks:
     def begin(self):
         self.checks.cdi.hooks.mkdir(exist_ok=True)
         print(f"   {NOTEBOOK}", flush=True)
-        # Its own MPIJob is of an older version than mpi-operator's, under the same name: one cluster has one of both.
+        # Its MPIJob has the same name as mpi-operator's, in an older version: a cluster can have only one.
         training = [item for item in self.kustomized("training-operator") if item["metadata"]["name"] != "mpijobs.kubeflow.org"]
         template = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "init-container", "namespace": "kubeflow"},
                     "data": {"initContainer.yaml": NO_WAIT}}
@@ -200,7 +200,7 @@ class OperatorsChecks:
 
     @staticmethod
     def prometheus(source):
-        """A Prometheus that takes every monitor and rule, with the rights of their example."""
+        """A Prometheus that selects every monitor and rule, with the permissions of the operator's example."""
         role = yaml.safe_load((source / "rbac/prometheus/prometheus-cluster-role.yaml").read_text())
         spec = {"serviceAccountName": "prometheus", "image": IMAGE, "version": "v2.42.0", "scrapeInterval": "2s", "evaluationInterval": "2s",
                 "securityContext": {"runAsUser": 65534, "runAsNonRoot": True, "fsGroup": 65534},
@@ -226,19 +226,19 @@ class OperatorsChecks:
         assert not wrong, wrong
 
     def rules(self):
-        """By the Prometheus that the operator made. Debian's has no discovery by Kubernetes, so it takes rules alone."""
+        """Checks rules in the operator's Prometheus. Debian's build has no Kubernetes discovery, so it reads rules only."""
         self.chart.apply(["install"], self.chart.testbeds(self.tag, crds={"install": True}, prometheusRule={"enabled": True}))
         self.chart.wait_agents(self.tag)
         wanted = yaml.safe_load((self.checks.root / "deploy/prometheus/prometheusrule.yaml").read_text())["spec"]["groups"]
 
         def all_evaluated():
             try:
-                told = self.kube.get(f"/api/v1/namespaces/{MONITORING}/pods/prometheus-all-0:9090/proxy/api/v1/rules")["data"]
+                reported = self.kube.get(f"/api/v1/namespaces/{MONITORING}/pods/prometheus-all-0:9090/proxy/api/v1/rules")["data"]
             except ApiError as error:
                 if error.status not in (404, 503):  # its Pod starts
                     raise
                 return False
-            groups = {group["name"]: group["rules"] for group in told["groups"]}
+            groups = {group["name"]: group["rules"] for group in reported["groups"]}
             rules = [rule for group in wanted for rule in groups.get(group["name"], [])]
             wrong = [(rule["name"], rule.get("lastError")) for rule in rules if rule["health"] == "err"]
             assert not wrong, wrong
@@ -246,7 +246,7 @@ class OperatorsChecks:
         until("each rule is evaluated", all_evaluated, LIMIT_S)
 
     def scraped(self, monitor):
-        """By this kind of monitor alone: the operator's job for it, run over the agents as a discovery would name them."""
+        """Scrapes with the operator's job of this monitor, over the agents as discovery would name them."""
         values = self.chart.testbeds(self.tag, crds={"install": True}, prometheusRule={"enabled": True}, **{monitor: {"enabled": True, "interval": "2s"}})
         self.chart.apply(["upgrade"], values)
         name = f"{monitor}/{NAMESPACE}/gpulet/0"
@@ -257,7 +257,7 @@ class OperatorsChecks:
             jobs = {job["job_name"]: job for job in yaml.safe_load(config)["scrape_configs"]}
             return jobs[name] if set(jobs) == {name} else None
         job = until(f"the operator's Secret has the job {name} alone", generated, LIMIT_S)
-        assert job["scrape_interval"] == "2s" and "scrape_timeout" not in job, job  # one that is longer is refused
+        assert job["scrape_interval"] == "2s" and "scrape_timeout" not in job, job  # a longer one is refused
         [discovery] = job.pop("kubernetes_sd_configs")
         assert discovery["namespaces"]["names"] == [NAMESPACE], discovery
         job["static_configs"] = [{"targets": [f"{pod['status']['podIP']}:9400"], "labels": discovered(pod)} for pod in self.kube.pods(NAMESPACE).values()]
@@ -304,8 +304,8 @@ class OperatorsChecks:
         assert names == ["pytorch-two-nodes-master-0", "pytorch-two-nodes-worker-0"], names
         for rank, name in enumerate(names):
             said = dict(line.partition("=")[::2] for line in self.said(name).splitlines() if line.startswith("PET_"))
-            told = {key: said.get(f"PET_{key}") for key in ("NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR")}
-            assert told == {"NPROC_PER_NODE": "2", "NNODES": "2", "NODE_RANK": str(rank), "MASTER_ADDR": names[0]}, f"torchrun of {name} is told {said}"
+            reported = {key: said.get(f"PET_{key}") for key in ("NPROC_PER_NODE", "NNODES", "NODE_RANK", "MASTER_ADDR")}
+            assert reported == {"NPROC_PER_NODE": "2", "NNODES": "2", "NODE_RANK": str(rank), "MASTER_ADDR": names[0]}, f"torchrun of {name} is reported {said}"
         self.examples.take_away(items)
 
     def tensorflow(self):

@@ -1,4 +1,4 @@
-"""GPUs of one node shared and cut: by time, by MPS, by MIG, all at once, under a config that changes as the agent runs."""
+"""GPUs of one node shared by time-slicing, MPS and MIG, all at once, while the config changes."""
 import pathlib
 import re
 import subprocess
@@ -12,7 +12,7 @@ SLICED = "nvidia.com/gpu.sliced"
 SHARED = "nvidia.com/gpu.shared"
 COMPUTE_MODE_DEFAULT, COMPUTE_MODE_EXCLUSIVE_PROCESS = 0, 3  # NVML_COMPUTEMODE_*
 LIVE_S = 1.0  # from a changed config file until the kubelet has it
-# Says what the container has of MPS, then stays.
+# Prints the container's MPS environment, then sleeps.
 LOOK_MPS = """
 env | sed -n 's/^CUDA_MPS_/mps &/p'
 grep -E ' (/mps/[^ ]*|/dev/shm) ' /proc/self/mountinfo | while read -r _ _ _ root place _; do echo "mount $place $root"; done
@@ -25,7 +25,7 @@ trap 'exit 0' TERM; sleep 100000 & wait
 class PartitionChecks:
     def __init__(self, checks):
         self.checks, self.kube, self.node = checks, checks.kube, checks.n1
-        # Below the node's own folder, as the nodes have one /run: a daemon belongs to one of them.
+        # Below the node's directory, because the nodes share /run.
         self.mps_root = self.node.state / self.node.name / "mps"
 
     def run(self):
@@ -34,16 +34,16 @@ class PartitionChecks:
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),
             ("MPS: 60/40, limits in the containers", self.unequal_shares),
-            ("whole, sliced, MPS and MIG: each to its limit", self.mixed),
-            ("whole GPUs again, and no trace of a daemon", self.whole_again),
+            ("exclusive, time-sliced, MPS and MIG: each to its limit", self.mixed),
+            ("sharing off, and no trace of a daemon", self.whole_again),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def config(self, *lines):
         self.node.write_config("\n".join(["version: v1", f"flags: {{mpsRoot: {self.mps_root}}}", *lines]) + "\n")
 
     def offered(self, **resources):
-        """Waits for so many of each `nvidia.com/<name>`, as the scheduler sees them."""
+        """Waits for these counts of `nvidia.com/<name>`, as the scheduler sees them."""
         for name, count in resources.items():
             self.node.wait_allocatable(self.kube, count, resource=name)
 
@@ -56,7 +56,7 @@ class PartitionChecks:
             self.checks.wait_running(name)
 
     def assert_nothing_twice(self, names):
-        """Returns Pod → the one device that its kubelet says it holds."""
+        """Returns Pod → its device by the kubelet."""
         held = {pod: ids for pod, ids in self.node.resources.held().items() if pod in names}
         every = [device for ids in held.values() for device in ids]
         assert sorted(held) == sorted(names) and len(set(every)) == len(every) == len(names), f"the kubelet gave {held}"
@@ -67,7 +67,7 @@ class PartitionChecks:
         nodes = {line[1]: line[2] for line in self.checks.look(name) if line[0] == "node"}
         return {path: number for path, number in nodes.items() if re.fullmatch(r"/dev/nvidia(\d+|-caps/.*)", path)}
 
-    # One GPU in turns.
+    # Time-slicing.
     def slices(self, replicas):
         self.config("sharing:", "  timeSlicing:", "    resources:",
                     f"      - {{name: gpu, rename: {SLICED}, devices: [0], replicas: {replicas}}}")
@@ -111,13 +111,13 @@ class PartitionChecks:
         assert {name: after.get(name) for name in names} == {name: seen[name] for name in names}, f"{seen}, now {after}"
         self.checks.remove_pods()
 
-    # One GPU at once.
-    def ask_daemon(self, folder, command):
-        """By the control program in the driver root, as a person does."""
+    # MPS.
+    def ask_daemon(self, directory, command):
+        """Runs the control program of the driver root."""
         program = pathlib.Path(DRIVER_ROOT) / "usr/bin/nvidia-cuda-mps-control"
-        return self.node.run("/bin/sh", "-c", f"echo {command} | {program}", env={"CUDA_MPS_PIPE_DIRECTORY": str(folder)}).strip()
+        return self.node.run("/bin/sh", "-c", f"echo {command} | {program}", env={"CUDA_MPS_PIPE_DIRECTORY": str(directory)}).strip()
 
-    def daemon_folder(self, environment):
+    def daemon_directory(self, environment):
         """The pipe directory on the host, of a container with this environment."""
         inside = pathlib.Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
         assert inside.parts[:2] == ("/", "mps"), inside
@@ -128,21 +128,21 @@ class PartitionChecks:
         assert ["pipe", "there"] in lines, f"{name} has no daemon's pipe: {lines}"
         mounts = {line[1]: line[2] for line in lines if line[0] == "mount"}
         assert set(mounts) == {environment["CUDA_MPS_PIPE_DIRECTORY"], "/dev/shm"}, f"{name} has mounts {mounts}"
-        real = (self.daemon_folder(environment)).stat()
+        real = (self.daemon_directory(environment)).stat()
         seen = pathlib.Path(f"/proc/{self.node.environments()[name][0]}/root{environment['CUDA_MPS_PIPE_DIRECTORY']}").stat()
-        assert (seen.st_dev, seen.st_ino) == (real.st_dev, real.st_ino), f"{name} has another folder than the daemon's"
+        assert (seen.st_dev, seen.st_ino) == (real.st_dev, real.st_ino), f"{name} has another directory than the daemon's"
 
     def cuda_client(self, name, expected):
-        """A CUDA process with the container's environment, through the container's own mount: what it may use."""
+        """Starts a CUDA client with the container's environment and mount. Returns its limits."""
         pid, environment = self.node.environments()[name]
         mps = {key: value for key, value in environment.items() if key.startswith("CUDA_MPS_")}
-        folder = self.daemon_folder(environment)
+        directory = self.daemon_directory(environment)
         with subprocess.Popen([GPULET_SIM, "mps", "client", f"/proc/{pid}/root{mps['CUDA_MPS_PIPE_DIRECTORY']}"], env=mps,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as client:
             try:
                 said = client.stdout.readline().strip()
                 assert said == expected, f"{name}'s CUDA process may use {said!r}, not {expected!r}"
-                listed = self.ask_daemon(folder, "ps")
+                listed = self.ask_daemon(directory, "ps")
                 assert str(client.pid) in listed.split(), f"{client.pid} is no client of the daemon: {listed}"
             finally:
                 client.kill()
@@ -169,21 +169,21 @@ class PartitionChecks:
             _, environment = self.node.environments()[name]
             assert environment["NVIDIA_VISIBLE_DEVICES"] == gpu["uuid"], environment
             self.assert_mounted(name, environment)
-            folder = self.daemon_folder(environment)
-            assert self.ask_daemon(folder, "get_default_active_thread_percentage") == "25.0"
-            self.assert_memory_limit(folder, limit)
+            directory = self.daemon_directory(environment)
+            assert self.ask_daemon(directory, "get_default_active_thread_percentage") == "25.0"
+            self.assert_memory_limit(directory, limit)
             self.cuda_client(name, f"threads 25.0 memory 0={limit}M")
 
-    def assert_memory_limit(self, folder, mebibytes):
+    def assert_memory_limit(self, directory, mebibytes):
         """The daemon shows whole GiB, rounded down."""
-        said = self.ask_daemon(folder, "get_default_device_pinned_mem_limit 0")
+        said = self.ask_daemon(directory, "get_default_device_pinned_mem_limit 0")
         assert said == f"{mebibytes >> 10}G", f"the daemon's limit is {said!r}, and a share is {mebibytes} MiB"
 
     def unequal_shares(self):
         names = ["mps-60", "mps-40"]
         self.running(names)
         self.assert_nothing_twice(names)
-        folders = set()
+        directories = set()
         for name, percent in zip(names, (60, 40)):
             _, environment = self.node.environments()[name]
             assert environment["NVIDIA_VISIBLE_DEVICES"] == self.node.gpu(2)["uuid"], environment
@@ -191,11 +191,11 @@ class PartitionChecks:
             limit = f"0={self.mebibytes(2, percent)}M"
             assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == limit, environment
             self.assert_mounted(name, environment)
-            folders.add(self.daemon_folder(environment))
+            directories.add(self.daemon_directory(environment))
             self.cuda_client(name, f"threads {percent}.0 memory {limit}")
-        assert len(folders) == 1, f"one GPU, daemons {folders}"
-        self.assert_memory_limit(*folders, self.mebibytes(2, 60))
-        assert self.ask_daemon(*folders, "get_default_active_thread_percentage") == "60.0"
+        assert len(directories) == 1, f"one GPU, daemons {directories}"
+        self.assert_memory_limit(*directories, self.mebibytes(2, 60))
+        assert self.ask_daemon(*directories, "get_default_active_thread_percentage") == "60.0"
         self.checks.remove_pods()
 
     # All of it on one node.
@@ -230,7 +230,7 @@ class PartitionChecks:
         self.checks.remove_pods()
 
     def assert_by_rule(self, given):
-        """Resource → what its Pods see, each device as often as it is seen."""
+        """Returns resource → devices seen by its Pods, with repetitions."""
         def uuids(indices, times=1):
             return sorted([self.node.gpu(index)["uuid"] for index in indices] * times)
         wanted = {GPU: uuids(range(4)), SHARED: uuids((4, 5), 4), f"{GPU}.mps-60": uuids((6,)), f"{GPU}.mps-40": uuids((6,))}
@@ -239,7 +239,7 @@ class PartitionChecks:
         assert given == {resource: sorted(ids) for resource, ids in wanted.items()}, f"wanted {wanted}, given {given}"
 
     def assert_mig_nodes(self, name, mig):
-        """Its GPU's node, and the capabilities of its own two instances and of no other."""
+        """Checks its GPU's node and exactly the capabilities of its two instances."""
         minor = self.node.gpu(7)["minor"]
         numbers = dict(line.split() for line in (self.node.sim / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines())
         caps = [numbers[f"gpu{minor}/gi{mig['gi']}/{what}access"] for what in ("", f"ci{mig['ci']}/")]

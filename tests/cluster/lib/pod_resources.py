@@ -1,4 +1,4 @@
-"""The kubelet's PodResources API v1, by NVIDIA-free means: grpcio, and as much of protobuf's wire format as it takes."""
+"""The kubelet's PodResources API v1, without NVIDIA's code: grpcio and a minimal protobuf decoder."""
 import grpc
 
 
@@ -58,7 +58,7 @@ class PodResources:
             raise
 
     def held(self):
-        """Pod → ids of the devices that the kubelet says it holds, a device as often as it is held."""
+        """Pod → ids of its devices by the kubelet, with repetitions."""
         held = {}
         for pod in every(self.call("List"), 1):
             for container in every(pod, 3):

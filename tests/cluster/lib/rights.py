@@ -1,4 +1,4 @@
-"""Each right of the agent taken away in turn: it says so at its start, and the rest works."""
+"""Removes each permission of the agent in turn: it reports that at its start, and the rest works."""
 import json
 
 from lib.kube import ApiError, until
@@ -8,7 +8,7 @@ from lib.node import ROOT
 NAME = "gpulet-rights"
 ROLES = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
 COUNT = "nvidia.com/gpu.count"
-# Without these the labels do not come back.
+# Without these permissions the labels do not come back.
 LABELLING = {("get", "nodes"), ("patch", "nodes")}
 
 
@@ -20,13 +20,13 @@ class RightsChecks:
 
     def run(self):
         return [
-            ("with the manifest's rights none is missing", self.all_there),
-            ("each right taken away in turn is named, and the rest works", self.each_in_turn),
+            ("the manifest's permissions are complete", self.all_there),
+            ("each missing permission is named, and the rest works", self.each_in_turn),
         ]
 
     @staticmethod
     def manifest_rules():
-        """What the manifests give the agent: the role of its own, and that of publishing."""
+        """The manifests' roles for the agent and for publishing."""
         rules = []
         for name in ("gpulet.yaml", "scheduler.yaml"):
             for item in manifest(ROOT / "deploy/static" / name):
@@ -66,16 +66,16 @@ class RightsChecks:
 
     def missing(self):
         return [line.split('right="')[1].split('"')[0] for line in self.log.read_text(errors="replace")[self.from_here:].splitlines()
-                if "a right is missing" in line]
+                if "missing RBAC permission" in line]
 
     def begin(self):
-        """Starts the agent with these rights, and waits until it offers its GPUs."""
+        """Starts the agent with these permissions and waits until it offers its GPUs."""
         self.from_here = self.log.stat().st_size if self.log.exists() else 0
         self.node.start_agent(env={"KUBECONFIG": str(self.kubeconfig)})
         self.node.wait_allocatable(self.kube, 8)
 
     def labelled_anew(self):
-        """The labels come back after somebody has taken them away while no agent ran."""
+        """Labels that were removed while no agent ran come back."""
         until("the node is labelled", lambda: self.kube.get(f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"].get(COUNT) == "8")
 
     def end(self):
@@ -103,9 +103,9 @@ class RightsChecks:
             self.give([other for other in self.rights if other != right])
             self.begin()
             name = f"{verb} on {resource}" + (f".{group}" if group else "")
-            told = until(f"the agent says that it has no {name}", self.missing)
+            reported = until(f"the agent reports the missing permission {name}", self.missing)
             if (verb, resource) not in LABELLING:
                 self.labelled_anew()
-            assert self.missing() == [name], f"without {name} it named {told}"
+            assert self.missing() == [name], f"without {name} it named {reported}"
             assert self.node.agent.poll() is None, f"without {name} it ended"
             self.end()

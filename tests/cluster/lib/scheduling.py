@@ -1,4 +1,4 @@
-"""gpulet scheduler as the extender of the real kube-scheduler: links, faults, replicas that die, and that what it assumes is so."""
+"""gpulet scheduler as extender of the real kube-scheduler: links, faults, dying replicas, and the accuracy of its predictions."""
 import json
 import os
 import random
@@ -20,8 +20,8 @@ PORTS = (9411, 9412)
 SERVICE_PORT = 9410
 ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by hand
 LOAD_PODS = 24
-AWAY_S = 1.0  # from a fault until no new Pod goes there
-BUSY_S = 30.0  # for what others do in their own time
+AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
+BUSY_S = 30.0  # for asynchronous effects
 CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 clientConnection: {{kubeconfig: {kubeconfig}}}
@@ -42,7 +42,7 @@ extenders:
 
 
 class Service(threading.Thread):
-    """Stands for the cluster's Service: each connection goes to a replica that takes it."""
+    """In place of the cluster's Service: each connection goes to a replica that accepts it."""
 
     def __init__(self, port, replicas):
         super().__init__(daemon=True)
@@ -96,20 +96,20 @@ class SchedulingChecks:
 
     def run(self):
         return [
-            ("the kind is installed, and each agent publishes its node", self.publish),
+            ("the CRD is installed, and each agent publishes its node", self.publish),
             ("two replicas serve kube-scheduler", self.begin),
             ("four linked GPUs are on one node, though the other is emptier", self.linked),
-            ("a Pod that fits nowhere is told why", self.told),
-            ("a malformed annotation is told, and the default used", self.malformed),
+            ("a Pod that fits nowhere gets the reason", self.reported),
+            ("a malformed annotation is reported, and the default used", self.malformed),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
             ("a fault moves new Pods away", self.fault),
             (f"one replica killed under {LOAD_PODS} Pods", self.killed),
             ("gpulet explain, with and without an extender", self.explained),
-            ("kube-scheduler is as before", self.end),
+            ("kube-scheduler is restored", self.end),
         ]
 
-    # What the checks have in common.
+    # Helpers of the checks.
     def pod(self, name, gpus, annotations=None, **more):
         pod = gpu_pod(name, gpus, **more)
         pod["metadata"]["annotations"] = annotations or {}
@@ -124,14 +124,14 @@ class SchedulingChecks:
             return json.load(answer)
 
     def answers(self, name, port=PORTS[0]):
-        """Node → what is said of it."""
+        """Node → its message."""
         return {node["node"]: node for node in self.explain(name, port)["nodes"]}
 
     def wait_event(self, name, reason, *parts):
-        def told():
+        def reported():
             return next((event["message"] for event in self.kube.events() if event["involvedObject"]["name"] == name and
                          event["reason"] == reason and all(part in event.get("message", "") for part in parts)), None)
-        return until(f"an event {reason} about {name} with {parts}", told, BUSY_S)
+        return until(f"an event {reason} about {name} with {parts}", reported, BUSY_S)
 
     def remove(self, *names):
         for name in names:
@@ -139,7 +139,7 @@ class SchedulingChecks:
         until("they have gone", lambda: not set(names) & set(self.kube.pods()), BUSY_S)
 
     def wait_free(self, **counts):
-        """Until both replicas count so many GPUs of each node as free, by a Pod that asks for more than there are."""
+        """Waits until both replicas count these free GPUs per node, by a Pod that requests too many."""
         for port in PORTS:
             if port not in self.replicas:
                 continue
@@ -153,7 +153,7 @@ class SchedulingChecks:
     def start_replica(self, port):
         with open(self.state / "log" / f"scheduler-{port}", "a", encoding="utf-8") as log:
             self.replicas[port] = subprocess.Popen(
-                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", "--leave-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
 
     def is_ready(self, port):
@@ -204,7 +204,7 @@ class SchedulingChecks:
         configuration.write_text(CONFIGURATION.format(kubeconfig=self.state / "kubeconfig", port=SERVICE_PORT))
         self.scheduler = self.start_scheduler(f"--config={configuration}")
         pid.write_text(str(self.scheduler.pid))
-        # Asks for more than any node has, and so is always there to be explained.
+        # Requests more than any node has, so it stays pending.
         self.kube.create_pod(self.pod("too-many", 16))
         self.wait_free(n1=8, n2=8)
 
@@ -219,10 +219,10 @@ class SchedulingChecks:
         held = self.n1.resources.held()
         assert len(held["linked"]) == 4 and not set(held["linked"]) & set(held["holder"]), held
 
-    def told(self):
-        """n1 is full, so that kube-scheduler asks about n2 alone."""
+    def reported(self):
+        """n1 is full, so that kube-scheduler asks only about n2."""
         self.kube.create_pod(self.pod("waits", 4, {LINKS: "NV"}))
-        message = self.wait_event("waits", "GpuUnschedulable", "none of 1 node: n2: 0/8 held, 8 free but no 4 linked by NV")
+        message = self.wait_event("waits", "GpuUnschedulable", "no node of 1 fits: n2: 0/8 held, 8 free but no 4 linked by NV")
         print(f"   {message}", flush=True)
         hints = self.explain("waits")["hints"]
         assert any(LINKS in hint and "n2" in hint for hint in hints), hints
@@ -269,15 +269,15 @@ class SchedulingChecks:
         self.wait_free(n1=8, n2=8)
 
     def hot(self):
-        """Half of each node is held, and busy on one of the two: new Pods go to the other, whichever that is."""
+        """Half of each node is in use, and busy on one: new Pods go to the other."""
         for hot, cool in ((self.n1, self.n2), (self.n2, self.n1)):
             for node in (hot, cool):
                 self.kube.create_pod(self.pod(f"half-{node.name}", 4, node=node.name))
                 self.checks.wait_running(f"half-{node.name}")
             for uuid in hot.resources.held()[f"half-{hot.name}"]:
                 hot.run(GPULET_SIM, "load", hot.gpus[uuid]["index"], 100, "--root", DRIVER_ROOT)
-            # What there was of the hour began idle: its mean rises as the seconds go.
-            until(f"{hot.name} says that it is hot", lambda hot=hot: self.peak_after_a_nudge(hot) > 50, BUSY_S)
+            # The hour began idle: its mean rises with time.
+            until(f"{hot.name} publishes a high load", lambda hot=hot: self.peak_after_a_nudge(hot) > 50, BUSY_S)
             peak = self.peak(cool)
             assert peak < 10, f"{cool.name} says {peak} %"
             self.wait_free(**{hot.name: 4, cool.name: 4})
@@ -292,12 +292,12 @@ class SchedulingChecks:
             self.wait_free(n1=8, n2=8)
 
     def peak(self, node):
-        """The busiest part of the day, in percent, that the node's object expects of any of its GPUs."""
+        """The highest expected load of the day, in percent, of any GPU in the node's object."""
         loads = [gpu.get("load", "") for gpu in self.kube.get(f"{GPU_NODES}/{node.name}")["spec"]["gpus"]]
         return max((part for load in loads for part in bytes.fromhex(load[:16])), default=0)
 
     def peak_after_a_nudge(self, node):
-        """Loads alone are written once a minute; with a Pod that comes they are written at once."""
+        """Loads alone are written once a minute; a new Pod triggers a write."""
         self.nudges += 1
         name = f"nudge-{self.nudges}"
         self.kube.create_pod(self.pod(name, 1, node=node.name))
@@ -323,7 +323,7 @@ class SchedulingChecks:
             until(f"nothing goes there by the replica on port {port}",
                   lambda port=port: not self.answers("eight", port)["n1"]["fits"], AWAY_S, 0.02)
         reason = self.answers("eight")["n1"]["reason"]
-        assert reason == "0/8 held, 1 lost (XID 79), 7 free of 8 wanted", reason
+        assert reason == "0/8 held, 1 lost (XID 79), 7 free of 8 requested", reason
         self.remove("eight")
         self.kube.create_pod(self.pod("seven", 7, {LINKS: "NV"}))
         assert self.node_of("seven") == "n1"
@@ -353,7 +353,7 @@ class SchedulingChecks:
         until("a new replica knows all", lambda: self.is_ready(PORTS[0]), BUSY_S)
 
     def explained(self):
-        """Without a Service of that name it is worked out by the command itself, by the same code."""
+        """Without that Service, the command computes the explanation itself, with the same code."""
         words = [str(GPULET), "explain", "too-many", "--kubeconfig", str(self.state / "kubeconfig"), "-o", "json"]
         alone = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
         asked = self.explain("too-many", PORTS[1])

@@ -1,4 +1,4 @@
-"""The load of tests/cluster/soak.py, what is measured under it, and the judgement."""
+"""The load of tests/cluster/soak.py, its measurements and their evaluation."""
 import collections
 import concurrent.futures
 import json
@@ -21,44 +21,44 @@ from lib.storm import Storm
 
 SHARED = "nvidia.com/gpu.shared"
 PORT = 9400
-STEPS = 25        # of a round, before it comes to rest
+STEPS = 25        # of a round, before it settles
 MOST_BROKEN = 3   # GPUs of a node at once
 MOST_VISITORS = 6
-TIMELINE, EVENTS = 200, 100  # lines of the node page that are kept (src/agent/node_page.h)
+TIMELINE, EVENTS = 200, 100  # lines of the node page that are kept (src/agent/observe/page_json.h)
 SAMPLE_S = 2.0
 REST_SAMPLES, REST_S = 5, 0.4
 ANONYMOUS_KIB = 256       # more, from the second quarter to the last
 IN_USE_KIB_A_MINUTE = 16  # in the last half
 ROWS = (10, 25, 50, 75, 100)  # per cent of the time
-# Where a GPU is broken or the kubelet does not know it yet, a Pod that is bound already is refused: the scheduler looks at the Node.
+# A bound Pod is refused if its GPU is broken or not yet known to the kubelet: the scheduler only sees the Node.
 REFUSALS = {"UnexpectedAdmissionError", "OutOfnvidia.com/gpu", "TopologyAffinityError"}
-# What is done to a GPU by its index: one of each way in which a fault is found, and applications' errors, which are none.
+# Faults by GPU index: one per way of detection, and application errors, which are not faults.
 FAULTS = [*(("xid", code) for code in (13, 31, 48, 62, 74, 79, 94, 95)), ("lost", "--event"), ("hang",), ("fail", 999), ("fail", 15),
           ("slow", 20000), ("ecc", "threshold"), ("remap", "pending"), ("nvlink", 0, "down")]
 CONFIG = """version: v1
 gpulet:
   driverCallTimeout: 300ms
-  health: {{aliveInterval: 1s, pollInterval: 1s, suspectInterval: 200ms, driverWordDelay: 500ms, hold: 500ms, growth: 1}}
+  health: {{livenessInterval: 1s, pollInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 500ms, holdGrowthFactor: 1}}
   metrics: {{interval: {metrics_s}s}}
-  faults: {{podNotes: true, moving: {{enabled: true, barePods: true, rate: 1000, quarantined: evict, lost: evict}}}}
+  faults: {{podAnnotations: true, eviction: {{enabled: true, barePods: true, maxEvictions: 1000, quarantined: evict, lost: evict}}}}
 """
 SHARING = "sharing: {{timeSlicing: {{renameByDefault: true, resources: [{{name: nvidia.com/gpu, replicas: {}}}]}}}}\n"
 BAD_CONFIG = "version: v1\ngpulet: {metricks: {interval: 1s}}\n"
 
 
 class SoakStorm(Storm):
-    """With GPUs that break under the Pods, and Pods that are evicted from them."""
+    """With GPU faults under the Pods, and evictions."""
 
     def mistake(self, node):
-        """One that has ended, or that its kubelet refused, holds nothing either."""
+        """A Pod that ended, or that its kubelet refused, holds nothing."""
         pods = self.kube.pods()
         self.leaving |= {name for name, pod in pods.items() if "deletionTimestamp" in pod["metadata"]}
-        told = self.leaving
-        self.leaving = told | {name for name, pod in pods.items() if pod["status"]["phase"] in ("Failed", "Succeeded")}
+        reported = self.leaving
+        self.leaving = reported | {name for name, pod in pods.items() if pod["status"]["phase"] in ("Failed", "Succeeded")}
         try:
             found = super().mistake(node)
         finally:
-            self.leaving = told
+            self.leaving = reported
         if not found:
             return None
         return f"{found} (with containers: {sorted(node.containers())}; {[(name, pod['status']) for name, pod in pods.items() if name in found]})"
@@ -73,7 +73,7 @@ class SoakStorm(Storm):
 
 
 class Sampler(threading.Thread):
-    """Samples of each process as the load runs, for the peaks."""
+    """Samples each process during the load, for the peaks."""
 
     def __init__(self, watched):
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ class Sampler(threading.Thread):
                 try:
                     self.seen[who].append(Sample(pid))
                 except (OSError, TypeError):
-                    pass  # it has ended: the loop says so
+                    pass  # it has ended: the loop reports that
 
 
 class Soak:
@@ -94,8 +94,8 @@ class Soak:
         self.state, self.kube, self.dice = state, Kube(state), random.Random(seed)
         self.nodes = [Node(state, 1, "hgx-h100"), Node(state, 2, "l40s")]
         self.storm = SoakStorm(self.kube, self.nodes, seed)
-        self.broken = {node.name: {} for node in self.nodes}  # index → what was done to it
-        self.visitors = []                                    # sockets and processes that look on
+        self.broken = {node.name: {} for node in self.nodes}  # index → its fault
+        self.visitors = []                                    # sockets and processes of clients
         self.jobs = set()
         self.counts = collections.Counter()
         self.watched, self.at_rest, self.kinds, self.first = {}, {}, {}, {}
@@ -103,7 +103,7 @@ class Soak:
         if re.search(r"^  doctor\b", subprocess.run([GPULET, "--help"], capture_output=True, text=True, check=True).stdout, re.M):
             self.commands.append(["doctor"])
 
-    # The node's agent and those who ask it.
+    # The node's agent and its clients.
     def environment(self, node):
         return {"NODE_NAME": node.name, "KUBECONFIG": str(self.state / "kubeconfig"), "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
                 "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "GPULET_STATE_DIR": str(node.kept), "GPULET_HEALTH_FILE": str(node.kept / "health.json"),
@@ -131,7 +131,7 @@ class Soak:
         self.kinds = {who: descriptors(pid) for who, pid in self.watched.items()}
 
     def fill(self, node):
-        """Until the node page has as many lines of the past as it keeps: from then on a new one takes an old one's place."""
+        """Fills the history of the node page to its limit."""
         def full():
             page = json.loads(self.fetch(node, "/api/node"))
             if len(page["timeline"]) == TIMELINE and len(page["events"]) == EVENTS:
@@ -143,7 +143,7 @@ class Soak:
         until(f"{node.name}'s page has all its lines", full, 300, 0)
 
     def settled(self):
-        """Whether the nodes are well and as they were when this was last asked."""
+        """Returns whether the nodes are healthy and unchanged since the last call."""
         before, self.first = self.first, {node.name: self.state_of(node) for node in self.nodes}
         return self.first == before and all(set(state["health"].values()) == {"healthy"} and state["condition"] == "True"
                                             for state in self.first.values())
@@ -171,20 +171,20 @@ class Soak:
         return json.loads(self.command(node, "health", "-o", "json"))["devices"]
 
     def state_of(self, node):
-        """What must be again as it was once nothing is broken and nothing runs."""
-        told = self.kube.get(f"/api/v1/nodes/{node.name}")
+        """State that must be restored once there is no fault and no Pod."""
+        reported = self.kube.get(f"/api/v1/nodes/{node.name}")
         return {
             "kubelet": {name: sorted(ids) for name, ids in node.resources.every_allocatable().items() if name.startswith("nvidia.com/")},
-            "node": {name: count for name, count in told["status"]["allocatable"].items() if name.startswith("nvidia.com/") and count != "0"},
-            "labels": {key: value for key, value in told["metadata"]["labels"].items() if key != "nvidia.com/gfd.timestamp"},
-            "taints": told["spec"].get("taints", []),
-            "condition": next((one["status"] for one in told["status"]["conditions"] if one["type"] == "GpuHealthy"), None),
+            "node": {name: count for name, count in reported["status"]["allocatable"].items() if name.startswith("nvidia.com/") and count != "0"},
+            "labels": {key: value for key, value in reported["metadata"]["labels"].items() if key != "nvidia.com/gfd.timestamp"},
+            "taints": reported["spec"].get("taints", []),
+            "condition": next((one["status"] for one in reported["status"]["conditions"] if one["type"] == "GpuHealthy"), None),
             "health": {device["uuid"]: device["state"] for device in self.health(node)},
             "kept": sorted(str(path.relative_to(node.kept)) for path in node.kept.rglob("*")),
             "containers": node.containers(),
         }
 
-    # What happens beside the Pods.
+    # Events beside the Pods.
     def break_gpu(self, node):
         whole = [index for index in range(8) if index not in self.broken[node.name]]
         if len(whole) <= 8 - MOST_BROKEN:
@@ -204,7 +204,7 @@ class Soak:
             self.counts["healed"] += 1
 
     def hang_driver(self, node):
-        """Until the agent has noticed, or for a moment longer than it lets a call take."""
+        """Until the agent has noticed, or slightly longer than its call timeout."""
         self.sim(node, "hang", "all")
         try:
             until(f"{node.name}'s agent sees calls that hang", lambda: self.metric(node, "gpulet_driver_calls_hanging") > 0)
@@ -249,11 +249,11 @@ class Soak:
         self.jobs &= set(pods)
 
     def ask(self, node):
-        # Those that call the driver themselves wait with it.
+        # Programs that call the driver hang with it.
         hangs = "hang" in self.broken[node.name].values()
         words = self.dice.choice([words for words in self.commands if not hangs or words[0] in ("health", "top")])
         said = self.command(node, *words)
-        assert said, f"gpulet {' '.join(words)} says nothing"
+        assert said, f"gpulet {' '.join(words)} prints nothing"
         self.counts[f"gpulet {words[0]}"] += 1
 
     def scrape(self, node):
@@ -262,7 +262,7 @@ class Soak:
         self.counts["page fetched"] += 1
 
     def visit(self, node):
-        """A browser on the node page, or somebody who follows the health; some leave as others come."""
+        """Opens a browser on the node page or a health watch; some leave as others come."""
         if len(self.visitors) >= MOST_VISITORS or (self.visitors and self.dice.random() < 0.4):
             return self.leave(self.visitors.pop(self.dice.randrange(len(self.visitors))))
         if self.dice.random() < 0.3:
@@ -318,13 +318,13 @@ class Soak:
         until("every job has gone", gone, 60)
 
     def uncordon(self, node):
-        """Whatever is not healthy: a reset or a reboot that its fault waits for is said to be done."""
+        """Uncordons everything unhealthy: a pending reset or reboot counts as done."""
         for device in self.health(node):
             if device["state"] != "healthy":
                 self.command(node, "uncordon", device["index"])
 
     def share(self, node):
-        """Each GPU in turns, then in more of them under the Pods, then whole again."""
+        """Shares each GPU, changes the replicas under the Pods, then removes sharing."""
         self.configure(node, SHARING.format(4))
         names = [f"share-{number}" for number in range(3)]
         for name in names:
@@ -402,7 +402,7 @@ class Soak:
         self.counts["looks for a device with two holders"] = self.storm.checks
         self.counts["Pods"] = self.storm.number + self.counts["job"] + 3 * self.counts["shared and whole again"]
 
-    # The judgement.
+    # The evaluation.
     def table(self):
         print(f"{'at':>5}  {'process':12}" + "".join(f"{heading:>15}" for heading in HEADINGS) +
               "   highest under load: RSS KiB, descriptors, threads")
@@ -416,7 +416,7 @@ class Soak:
                 print(f"{part:>4}%  {who:12}" + "".join(f"{now[heading]:15.0f}" for heading in HEADINGS) + "   " + ", ".join(high))
 
     def judge(self):
-        """(name, what is wrong or nothing) of each comparison."""
+        """Returns (name, error or None) of each comparison."""
         for who, samples in self.at_rest.items():
             quarters = [[], [], [], []]
             for sample in samples:
@@ -428,8 +428,8 @@ class Soak:
             early, late = medians(quarters[1]), medians(quarters[3])
             yield self.judge_anonymous(who, early, late)
             yield self.judge_in_use(who, half)
-            told = f"{early['file KiB']:.0f} → {late['file KiB']:.0f} KiB of {late['mapped KiB']:.0f} KiB that are mapped"
-            yield f"{who}: pages of files {told}", "more than the files have" if late["file KiB"] > late["mapped KiB"] else None
+            reported = f"{early['file KiB']:.0f} → {late['file KiB']:.0f} KiB of {late['mapped KiB']:.0f} KiB that are mapped"
+            yield f"{who}: pages of files {reported}", "more than the mapped files" if late["file KiB"] > late["mapped KiB"] else None
             for heading in COUNTED:
                 wrong = "not equal" if early[heading] != late[heading] else None
                 if wrong and heading == "descriptors":
@@ -440,12 +440,12 @@ class Soak:
     def judge_anonymous(who, early, late):
         lines = late["lines KiB"] - early["lines KiB"]
         more = late["anonymous KiB"] - early["anonymous KiB"] - lines
-        told = f"{early['anonymous KiB']:.0f} → {late['anonymous KiB']:.0f} KiB, {lines:.0f} of them the page's lines"
-        return f"{who}: anonymous memory {told}", f"{more:.0f} KiB more, {ANONYMOUS_KIB} are allowed" if more > ANONYMOUS_KIB else None
+        reported = f"{early['anonymous KiB']:.0f} → {late['anonymous KiB']:.0f} KiB, {lines:.0f} of them the page's lines"
+        return f"{who}: anonymous memory {reported}", f"{more:.0f} KiB more, {ANONYMOUS_KIB} are allowed" if more > ANONYMOUS_KIB else None
 
     @staticmethod
     def judge_in_use(who, samples):
-        # Once a rest: its samples have the same number.
+        # Once per rest: its samples share a number.
         slope = slope_a_minute(samples[::REST_SAMPLES], "in use KiB") - slope_a_minute(samples[::REST_SAMPLES], "lines KiB")
         return (f"{who}: in use of the heap {slope:+.1f} KiB a minute in the last half",
                 f"{IN_USE_KIB_A_MINUTE} KiB are allowed" if slope > IN_USE_KIB_A_MINUTE else None)
@@ -458,7 +458,7 @@ class Soak:
 
 
 def inside(state, minutes, seed):
-    """The whole of it, inside the cluster's network; returns the exit status."""
+    """Runs the soak inside the cluster's network. Returns the exit status."""
     soak = Soak(state, seed)
     results = []
     try:

@@ -1,17 +1,17 @@
-"""Random Pods come and go while the node's programs are restarted; no device may ever be given twice."""
+"""Random Pods come and go while the node's programs restart; no device may be allocated twice."""
 import random
 import time
 
 from lib.kube import ApiError, Timeout, gpu_pod, until
 
 SIZES = [1, 1, 1, 1, 2, 2, 4]
-MAX_WAITING = 8  # Pods that are made and do not run yet
+MAX_WAITING = 8  # Pods that are created and do not run yet
 
 
 class Storm:
     def __init__(self, kube, nodes, seed):
         self.kube, self.nodes, self.random = kube, nodes, random.Random(seed)
-        self.live = {}     # name → GPUs, until the API server says that it has gone
+        self.live = {}     # name → GPUs, until the API server reports its deletion
         self.leaving = set()
         self.number = 0
         self.checks = 0
@@ -19,10 +19,10 @@ class Storm:
         self.made_at = {}
 
     def check(self):
-        """What the kubelets say and what the containers have, at this moment.
+        """Compares the kubelets' allocations with the containers' devices.
 
         Neither is read in one instant: a Pod may end, and its device go to the next one, between the reading of the
-        first and of the second (the kubelet's own List does so too). So a mistake counts when it is there twice.
+        first and of the second (the kubelet's own List does so too). So a mismatch counts only if it is seen twice.
         """
         for node in self.nodes:
             mistake = self.mistake(node)
@@ -31,7 +31,7 @@ class Storm:
             self.checks += 1
 
     def mistake(self, node):
-        """A Pod that was told to go and whose container has ended holds nothing: its device may be another's, while the
+        """A terminating Pod whose container has ended holds nothing: its device may be another's, while the
         kubelet's List still has it, until that has cleaned up after it."""
         containers = node.containers()
         held = {pod: ids for pod, ids in node.resources.held().items()
@@ -85,7 +85,7 @@ class Storm:
                 raise
 
     def refused(self, name, pod):
-        """A Pod that failed: nobody's fault only where restricted Topology Manager refuses it, or its kubelet was
+        """A failed Pod is acceptable only if the restricted Topology Manager refused it, or its kubelet was
         stopped meanwhile (between admission and registration, or in the middle of starting the container)."""
         reason = pod["status"].get("reason")
         ends = [status.get("state", {}).get("terminated", {}) for status in pod["status"].get("containerStatuses", [])]

@@ -1,6 +1,6 @@
 {{/*
-The variables of the agent: NVIDIA's names. Those of devicePlugin.containers.main.env, extraEnv and the pool's take the
-place of the chart's own. (dict "root" . "pool" POOL)
+The agent's environment variables, with NVIDIA's names. Those of devicePlugin.containers.main.env, extraEnv and the pool
+override the chart's own. (dict "root" . "pool" POOL)
 */}}
 {{- define "gpulet.env" -}}
 {{- $ := .root -}}{{- $v := .root.Values -}}
@@ -42,7 +42,7 @@ place of the chart's own. (dict "root" . "pool" POOL)
 {{- toYaml $all -}}
 {{- end -}}
 
-{{/* `affinity`, and for all but a pool: not on the nodes of pools. */}}
+{{/* `affinity`; outside pools it also excludes the nodes of pools. */}}
 {{- define "gpulet.affinity" -}}
 {{- $affinity := deepCopy (.root.Values.affinity | default dict) -}}
 {{- if and .root.Values.pools (not .pool) -}}
@@ -115,8 +115,8 @@ spec:
       {{- end }}
       terminationGracePeriodSeconds: {{ $v.terminationGracePeriodSeconds }}
       {{- if or $v.hostPID (and $mps $v.mps.enableHostPID) }}
-      # The driver names processes as the host counts them: without it a GPU that several Pods share has one series for
-      # all of them, and nothing else changes. docs/SECURITY.md says what it allows.
+      # The driver reports host PIDs. Without this, a GPU shared by several Pods has one series for all of them; nothing else
+      # changes. docs/SECURITY.md says what it allows.
       hostPID: true
       {{- end }}
       {{- if or $v.devicePlugin.enableHostNetwork $v.gfd.enableHostNetwork $v.mps.enableHostNetwork }}
@@ -171,7 +171,7 @@ spec:
             {{- if $v.securityContext }}
             {{- toYaml $v.securityContext | nindent 12 }}
             {{- else if include "gpulet.privileged" $ }}
-            privileged: true # for the driver's device nodes, and to hand the mount of the MPS root on
+            privileged: true # for the driver's device nodes, and to propagate the mount in the MPS root
             readOnlyRootFilesystem: true
             {{- else }}
             readOnlyRootFilesystem: true
@@ -180,7 +180,7 @@ spec:
               type: RuntimeDefault
             capabilities:
               drop: [ALL]
-              add: # the listener child gives up root with SETUID and SETGID
+              add: # the listener child needs SETUID and SETGID to give up root
                 {{- toYaml $v.capabilities | nindent 16 }}
             {{- end }}
           volumeMounts:
@@ -191,18 +191,18 @@ spec:
             - name: driver-root
               mountPath: /driver-root
               readOnly: true
-              mountPropagation: HostToContainer # a driver that comes later is seen
+              mountPropagation: HostToContainer # to see a driver installed later
             - name: cdi
               mountPath: {{ $v.cdi.specDir }}
-            - name: hook # on the host by the same path, as specs name it; also what is kept over restarts
+            - name: hook # same path as on the host, as in CDI specs; also the persisted state
               mountPath: {{ $v.cdi.hookDir }}
             {{- if ne $v.stateDir $v.cdi.hookDir }}
             - name: state
               mountPath: /var/lib/gpulet
             {{- end }}
-            - name: run # what `gpulet health` reads, here and on the host
+            - name: run # sockets for `gpulet health`, here and on the host
               mountPath: /run/gpulet
-            - name: pod-logs # whose names tell which Pod has which UID; nothing in it is read
+            - name: pod-logs # directory names map Pods to UIDs; no file is read
               mountPath: /var/log/pods
               readOnly: true
             - name: dev
@@ -211,7 +211,7 @@ spec:
               mountPath: /sys
               readOnly: true
             {{- if $mps }}
-            - name: mps-root # a tmpfs for the clients' /dev/shm is mounted in it
+            - name: mps-root # holds the mount of a tmpfs for the clients' /dev/shm
               mountPath: {{ $v.mps.root }}
               mountPropagation: Bidirectional
             {{- end }}

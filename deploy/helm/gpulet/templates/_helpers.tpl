@@ -26,7 +26,7 @@
 {{- printf "%s:%s" .Values.image.repository (toString (default .Chart.AppVersion .Values.image.tag)) -}}
 {{- end -}}
 
-{{/* What selects the Pods of a part ("" is the agent): (list . "scheduler"). */}}
+{{/* Selector labels of a component's Pods ("" is the agent): (list . "scheduler"). */}}
 {{- define "gpulet.selector" -}}
 {{- $root := index . 0 -}}{{- $part := index . 1 -}}
 app.kubernetes.io/name: {{ include "gpulet.name" $root }}{{ with $part }}-{{ . }}{{ end }}
@@ -35,7 +35,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 {{- end }}
 {{- end -}}
 
-{{/* The labels of an object of a part. */}}
+{{/* Labels of a component's object. */}}
 {{- define "gpulet.labels" -}}
 {{- $root := index . 0 -}}
 {{- include "gpulet.selector" . }}
@@ -47,8 +47,8 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{- end -}}
 
 {{/*
-The agent's configs, as JSON: key → what the config says, with what the values put into each. One that says nothing where
-there is none. A ConfigMap of the operator's is looked up, which `helm template` cannot: then nothing is known of it.
+The agent's configs as JSON: key → config, merged with the values; an empty one if there is none. The operator's own
+ConfigMap is looked up, which `helm template` cannot do; its content is then unknown.
 */}}
 {{- define "gpulet.overlay" -}}
 {{- $overlay := dict -}}
@@ -77,7 +77,7 @@ there is none. A ConfigMap of the operator's is looked up, which `helm template`
 {{- toJson $configs -}}
 {{- end -}}
 
-{{/* "true" where any config has the setting of `gpulet:` on: (list . "faults.moving.enabled" DEFAULT). */}}
+{{/* "true" if any config enables this setting of `gpulet:`: (list . "faults.eviction.enabled" DEFAULT). */}}
 {{- define "gpulet.wants" -}}
 {{- $path := splitList "." (index . 1) -}}{{- $default := index . 2 -}}{{- $found := false -}}
 {{- range $key, $config := include "gpulet.configs" (index . 0) | fromJson -}}
@@ -90,7 +90,7 @@ there is none. A ConfigMap of the operator's is looked up, which `helm template`
 {{- if $found }}true{{ end -}}
 {{- end -}}
 
-{{/* "true" where labels may go there: "node" or "node-feature". */}}
+{{/* "true" if labels may be written to that output: "node" or "node-feature". */}}
 {{- define "gpulet.labelsTo" -}}
 {{- $output := index . 1 -}}{{- $found := false -}}
 {{- range $key, $config := include "gpulet.configs" (index . 0) | fromJson -}}
@@ -109,7 +109,7 @@ there is none. A ConfigMap of the operator's is looked up, which `helm template`
 {{- if $found }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether the agent is to run MPS daemons. */}}
+{{/* Whether the agent runs MPS daemons. */}}
 {{- define "gpulet.mps" -}}
 {{- $found := false -}}
 {{- range $key, $config := include "gpulet.configs" . | fromJson -}}
@@ -130,10 +130,10 @@ there is none. A ConfigMap of the operator's is looked up, which `helm template`
 {{- end -}}
 {{- end -}}
 
-{{/* A right: as rbac says, or as the configs need it: (list . "eviction" NEEDED). */}}
+{{/* A permission: by rbac, or if the configs need it: (list . "eviction" NEEDED). */}}
 {{- define "gpulet.right" -}}
-{{- $said := get (index . 0).Values.rbac (index . 1) -}}
-{{- if kindIs "bool" $said }}{{ if $said }}true{{ end }}{{ else if index . 2 }}true{{ end -}}
+{{- $value := get (index . 0).Values.rbac (index . 1) -}}
+{{- if kindIs "bool" $value }}{{ if $value }}true{{ end }}{{ else if index . 2 }}true{{ end -}}
 {{- end -}}
 
 {{- define "gpulet.crds" -}}

@@ -1,0 +1,450 @@
+// Field values: many values of one GPU in one call, each with its own result code. Ranges of ids are computed
+// as nvml.h numbers them: counters of links 0 to 5 with their total, later of links 6 to 11, ECC counters in
+// pairs.
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <memory>
+
+#include "sim/driver/call.h"
+#include "sim/state/mig.h"
+
+using namespace gpulet::sim;
+
+namespace {
+
+// The result of one field.
+struct FieldResult {
+  nvmlReturn_t result = NVML_ERROR_NOT_SUPPORTED;
+  nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT;
+  std::uint64_t value = 0;
+};
+
+FieldResult unsigned_result(std::uint64_t value, nvmlValueType_t type = NVML_VALUE_TYPE_UNSIGNED_INT) {
+  return {NVML_SUCCESS, type, value};
+}
+FieldResult counter_result(std::uint64_t value) {
+  return unsigned_result(value, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG);
+}
+FieldResult reported_result(std::int32_t value) {
+  return value == kNotReported ? FieldResult{} : unsigned_result(static_cast<std::uint64_t>(value));
+}
+FieldResult error_result(nvmlReturn_t result) { return {result, NVML_VALUE_TYPE_UNSIGNED_INT, 0}; }
+
+using LinkCounter = std::uint64_t (*)(const NvLink&);
+
+// Link counters: ids of links 0-5, the total and links 6-11.
+struct LinkRange {
+  unsigned int first;
+  unsigned int total;
+  unsigned int second;
+  LinkCounter read;
+};
+constexpr LinkRange kLinkRanges[] = {
+    {NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L0, NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+     NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L6, [](const NvLink& link) { return link.crc_flit_errors; }},
+    {NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L0, NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+     NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L6, [](const NvLink& link) { return link.crc_data_errors; }},
+    {NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L0, NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+     NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L6, [](const NvLink& link) { return link.replay_errors; }},
+    {NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L0, NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+     NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L6, [](const NvLink& link) { return link.recovery_errors; }},
+    {NVML_FI_DEV_NVLINK_SPEED_MBPS_L0, 0, NVML_FI_DEV_NVLINK_SPEED_MBPS_L6,
+     [](const NvLink& link) { return std::uint64_t{link.active != 0 ? link.speed_mbps : 0}; }},
+    {NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L0, NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL,
+     NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_L6, [](const NvLink& link) { return link.ecc_errors; }},
+};
+constexpr unsigned int kLinksInRange = 6;
+constexpr unsigned int kAllLinks = 0xffffffff;
+
+FieldResult link_counter(const Gpu& gpu, unsigned int link, LinkCounter read) {
+  const NvLink* found = nullptr;
+  const nvmlReturn_t missing = find_link(gpu, link, &found);
+  return missing != NVML_SUCCESS ? error_result(NVML_ERROR_NOT_SUPPORTED) : counter_result(read(*found));
+}
+
+FieldResult sum_link_counters(const Gpu& gpu, LinkCounter read) {
+  if (link_count(gpu) == 0) return {};
+  std::uint64_t sum = 0;
+  for (const NvLink& link : gpu.links) sum += link.present != 0 ? read(link) : 0;
+  return counter_result(sum);
+}
+
+// Data over one link, or over all links without a scope.
+bool traffic_field(const Gpu& gpu, unsigned int field, unsigned int scope, FieldResult* answer) {
+  LinkCounter read = nullptr;
+  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
+    read = [](const NvLink& link) { return link.transmitted_kib; };
+  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
+    read = [](const NvLink& link) { return link.received_kib; };
+  if (read == nullptr) return false;
+  *answer = scope == kAllLinks ? sum_link_counters(gpu, read) : link_counter(gpu, scope, read);
+  return true;
+}
+
+// Reads a field of kLinkRanges. Returns false for other fields.
+bool link_field(const Gpu& gpu, unsigned int field, FieldResult* answer) {
+  for (const LinkRange& range : kLinkRanges) {
+    if (field >= range.first && field < range.first + kLinksInRange) {
+      *answer = link_counter(gpu, field - range.first, range.read);
+    } else if (field >= range.second && field < range.second + kLinksInRange) {
+      *answer = link_counter(gpu, field - range.second + kLinksInRange, range.read);
+    } else if (range.total != 0 && field == range.total) {
+      *answer = sum_link_counters(gpu, range.read);
+    } else {
+      continue;
+    }
+    return true;
+  }
+  return false;
+}
+
+// Fields whose scope is a link.
+bool scoped_link_field(const Gpu& gpu, unsigned int field, unsigned int scope, FieldResult* answer) {
+  LinkCounter read = nullptr;
+  switch (field) {
+    case NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID:
+      read = [](const NvLink& l) { return std::uint64_t{l.remote_link}; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY:
+      read = [](const NvLink& l) { return l.replay_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY:
+      read = [](const NvLink& l) { return l.recovery_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_ERROR_DL_CRC:
+      read = [](const NvLink& l) { return l.crc_flit_errors + l.crc_data_errors; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_SPEED:
+      read = [](const NvLink& l) { return std::uint64_t{l.active != 0 ? l.speed_mbps : 0}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_STATE:
+      read = [](const NvLink& l) { return std::uint64_t{l.active}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_VERSION:
+      read = [](const NvLink& l) { return std::uint64_t{l.version}; };
+      break;
+    case NVML_FI_DEV_NVLINK_GET_POWER_STATE:
+      read = [](const NvLink&) { return std::uint64_t{0}; };
+      break;
+    default:
+      return false;
+  }
+  const NvLink* found = nullptr;
+  const nvmlReturn_t missing = find_link(gpu, scope, &found);
+  *answer = missing != NVML_SUCCESS ? error_result(missing) : unsigned_result(read(*found));
+  return true;
+}
+
+bool ecc_field(const Gpu& gpu, unsigned int field, FieldResult* answer) {
+  if (field < NVML_FI_DEV_ECC_CURRENT || field > NVML_FI_DEV_ECC_DBE_AGG_CBU) return false;
+  *answer = {};
+  if (gpu.ecc_supported == 0) return true;
+  if (field == NVML_FI_DEV_ECC_CURRENT) *answer = unsigned_result(gpu.ecc_current);
+  if (field == NVML_FI_DEV_ECC_PENDING) *answer = unsigned_result(gpu.ecc_pending);
+  if (field <= NVML_FI_DEV_ECC_PENDING || gpu.ecc_current == 0) return true;
+  if (field <= NVML_FI_DEV_ECC_DBE_AGG_TOTAL) {
+    const unsigned int offset = field - NVML_FI_DEV_ECC_SBE_VOL_TOTAL;
+    *answer = counter_result(ecc_total(gpu, offset % 2, offset / 2));
+    return true;
+  }
+  if (field == NVML_FI_DEV_ECC_DBE_VOL_CBU || field == NVML_FI_DEV_ECC_DBE_AGG_CBU) {
+    const unsigned int life = field == NVML_FI_DEV_ECC_DBE_AGG_CBU ? 1 : 0;
+    *answer = counter_result(gpu.ecc[1][life].by_location[NVML_MEMORY_LOCATION_CBU]);
+    return true;
+  }
+  // Pairs of single and double bit errors: L1, L2, memory, registers, texture; volatile, then aggregate.
+  const bool aggregate = field >= NVML_FI_DEV_ECC_SBE_AGG_L1;
+  const unsigned int offset = field - (aggregate ? NVML_FI_DEV_ECC_SBE_AGG_L1 : NVML_FI_DEV_ECC_SBE_VOL_L1);
+  *answer = counter_result(gpu.ecc[offset % 2][aggregate ? 1 : 0].by_location[offset / 2]);
+  return true;
+}
+
+FieldResult retired_or_remapped(const Gpu& gpu, unsigned int field) {
+  const RemappedRows& rows = gpu.remapped_rows;
+  const bool remaps = field >= NVML_FI_DEV_REMAPPED_COR && field <= NVML_FI_DEV_REMAPPED_FAILURE;
+  if (remaps ? rows.supported == 0 : gpu.retired_pages_supported == 0) return {};
+  switch (field) {
+    case NVML_FI_DEV_RETIRED_SBE:
+      return counter_result(retired_page_count(gpu, 0));
+    case NVML_FI_DEV_RETIRED_DBE:
+      return counter_result(retired_page_count(gpu, 1));
+    case NVML_FI_DEV_RETIRED_PENDING:
+    case NVML_FI_DEV_RETIRED_PENDING_DBE:
+      return counter_result(gpu.retired_pages_pending != 0 ? 1 : 0);
+    case NVML_FI_DEV_RETIRED_PENDING_SBE:
+      return counter_result(0);
+    case NVML_FI_DEV_REMAPPED_COR:
+      return unsigned_result(rows.correctable);
+    case NVML_FI_DEV_REMAPPED_UNC:
+      return unsigned_result(rows.uncorrectable);
+    case NVML_FI_DEV_REMAPPED_PENDING:
+      return unsigned_result(rows.pending);
+    case NVML_FI_DEV_REMAPPED_FAILURE:
+      return unsigned_result(rows.failed);
+    default:
+      return {};
+  }
+}
+
+std::uint32_t switch_links(const Gpu& gpu) {
+  std::uint32_t count = 0;
+  for (const NvLink& link : gpu.links)
+    count += link.present != 0 && link.active != 0 && link.remote == kRemoteSwitch ? 1 : 0;
+  return count;
+}
+
+FieldResult power_or_limit(const Gpu& gpu, unsigned int field) {
+  switch (field) {
+    case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
+    case NVML_FI_DEV_ENERGY:
+      return gpu.power_usage_mw == kNotReported ? FieldResult{}
+                                                : counter_result(energy_millijoules(gpu, monotonic_ns()));
+    case NVML_FI_DEV_POWER_AVERAGE:
+    case NVML_FI_DEV_POWER_INSTANT:
+      return reported_result(gpu.power_usage_mw);
+    case NVML_FI_DEV_POWER_MIN_LIMIT:
+      return reported_result(gpu.power_limit_min_mw);
+    case NVML_FI_DEV_POWER_MAX_LIMIT:
+      return reported_result(gpu.power_limit_max_mw);
+    case NVML_FI_DEV_POWER_DEFAULT_LIMIT:
+      return reported_result(gpu.power_limit_default_mw);
+    case NVML_FI_DEV_POWER_CURRENT_LIMIT:
+    case NVML_FI_DEV_POWER_REQUESTED_LIMIT:
+      return reported_result(gpu.power_limit_mw);
+    case NVML_FI_DEV_PERF_POLICY_POWER:
+      return counter_result(gpu.violation_power_ns);
+    case NVML_FI_DEV_PERF_POLICY_THERMAL:
+      return counter_result(gpu.violation_thermal_ns);
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN:
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN:
+      return counter_result(gpu.violation_thermal_ns);
+    case NVML_FI_DEV_PERF_POLICY_SYNC_BOOST:
+    case NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT:
+    case NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION:
+    case NVML_FI_DEV_PERF_POLICY_RELIABILITY:
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN:
+      return counter_result(0);
+    default:
+      return {};
+  }
+}
+
+FieldResult read_field(const Gpu& gpu, unsigned int field, unsigned int scope) {
+  FieldResult answer;
+  if (ecc_field(gpu, field, &answer) || link_field(gpu, field, &answer) ||
+      scoped_link_field(gpu, field, scope, &answer) || traffic_field(gpu, field, scope, &answer))
+    return answer;
+  switch (field) {
+    case NVML_FI_DEV_MEMORY_TEMP:
+      return reported_result(gpu.memory_temperature);
+    case NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON: {
+      for (const NvLink& link : gpu.links) {
+        if (link.present != 0 && link.active != 0) return unsigned_result(link.speed_mbps);
+      }
+      return {};
+    }
+    case NVML_FI_DEV_NVLINK_LINK_COUNT:
+      return unsigned_result(link_count(gpu));
+    case NVML_FI_DEV_NVSWITCH_CONNECTED_LINK_COUNT:
+      return link_count(gpu) == 0 ? FieldResult{} : unsigned_result(switch_links(gpu));
+    case NVML_FI_DEV_PCIE_REPLAY_COUNTER:
+      return unsigned_result(gpu.pcie_replays);
+    case NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER:
+    case NVML_FI_DEV_PCIE_COUNT_CORRECTABLE_ERRORS:
+    case NVML_FI_DEV_PCIE_COUNT_NON_FATAL_ERROR:
+    case NVML_FI_DEV_PCIE_COUNT_FATAL_ERROR:
+      return unsigned_result(0);
+    case NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED:
+      return unsigned_result(gpu.mig.capable != 0 && gpu.mig.mode_needs_reset == 0 ? 1 : 0);
+    case NVML_FI_DEV_IS_MIG_MODE_INDEPENDENT_MIG_QUERY_CAPABLE:
+      return unsigned_result(gpu.mig.capable);
+    case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+      return unsigned_result(gpu.recovery_action);
+    default:
+      break;
+  }
+  answer = retired_or_remapped(gpu, field);
+  return answer.result == NVML_SUCCESS ? answer : power_or_limit(gpu, field);
+}
+
+void store_result(const FieldResult& answer, nvmlFieldValue_t* field) {
+  field->nvmlReturn = answer.result;
+  field->latencyUsec = 0;
+  field->valueType = answer.type;
+  field->value.ullVal = answer.value;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  field->timestamp = std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+}  // namespace
+
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(values)) return error;
+  if (count <= 0) return NVML_ERROR_INVALID_ARGUMENT;
+  for (int i = 0; i < count; ++i) {
+    nvmlFieldValue_t& field = values[i];
+    const bool known = field.fieldId != 0 && field.fieldId < NVML_FI_MAX;
+    store_result(known ? read_field(call.gpu_state(), field.fieldId, field.scopeId)
+                       : error_result(NVML_ERROR_INVALID_ARGUMENT),
+                 &field);
+  }
+  return NVML_SUCCESS;
+}
+
+// GPU performance monitoring (GPM). Real monitors count cycles between two samples; here a sample stores the
+// current load, and a metric is the mean of its two samples.
+
+// The target of a sample handle.
+struct nvmlGpmSample_st {
+  bool taken;
+  bool of_instance;
+  std::uint64_t when_ns;
+  double busy;                             // percent of the time, of the GPU or the GPU instance
+  double memory;                           // percent of the bandwidth
+  double transmitted_kbps, received_kbps;  // PCIe
+  std::uint64_t nvlink_transmitted_kib, nvlink_received_kib;
+};
+
+namespace {
+
+constexpr double kKilobyte = 1000;
+constexpr double kMebibyte = 1 << 20;
+constexpr double kNanosecondsInSecond = 1e9;
+
+// The load of a training job: the share of busy time for each part of the GPU.
+struct MetricShare {
+  unsigned int metric;
+  double share;
+};
+constexpr MetricShare kParts[] = {
+    {NVML_GPM_METRIC_GRAPHICS_UTIL, 1},      {NVML_GPM_METRIC_SM_UTIL, 0.9},
+    {NVML_GPM_METRIC_SM_OCCUPANCY, 0.5},     {NVML_GPM_METRIC_INTEGER_UTIL, 0.2},
+    {NVML_GPM_METRIC_ANY_TENSOR_UTIL, 0.6},  {NVML_GPM_METRIC_DFMA_TENSOR_UTIL, 0},
+    {NVML_GPM_METRIC_HMMA_TENSOR_UTIL, 0.6}, {NVML_GPM_METRIC_DMMA_TENSOR_UTIL, 0},
+    {NVML_GPM_METRIC_IMMA_TENSOR_UTIL, 0},   {NVML_GPM_METRIC_FP64_UTIL, 0},
+    {NVML_GPM_METRIC_FP32_UTIL, 0.25},       {NVML_GPM_METRIC_FP16_UTIL, 0.1},
+};
+
+bool has_monitors(const Gpu& gpu) { return gpu.architecture >= NVML_DEVICE_ARCH_HOPPER; }
+
+void take_sample(const Gpu& gpu, nvmlGpmSample_t sample) {
+  *sample = {};
+  sample->taken = true;
+  sample->when_ns = monotonic_ns();
+  sample->busy = gpu.utilization_gpu;
+  sample->memory = gpu.utilization_memory;
+  sample->transmitted_kbps = gpu.pcie_tx_kbps;
+  sample->received_kbps = gpu.pcie_rx_kbps;
+  for (const NvLink& link : gpu.links) {
+    sample->nvlink_transmitted_kib += link.transmitted_kib;
+    sample->nvlink_received_kib += link.received_kib;
+  }
+}
+
+double mean_share(double first, double second) { return (first + second) / 2; }
+
+// Returns MiB/s from a counter of KiB.
+double counter_rate(std::uint64_t first, std::uint64_t second, double seconds) {
+  if (seconds <= 0 || second < first) return std::numeric_limits<double>::quiet_NaN();
+  return static_cast<double>(second - first) / 1024 / seconds;
+}
+
+nvmlReturn_t compute_metric(const nvmlGpmSample_st& first, const nvmlGpmSample_st& second,
+                            nvmlGpmMetric_t* metric) {
+  const double seconds = second.when_ns < first.when_ns
+                             ? 0
+                             : static_cast<double>(second.when_ns - first.when_ns) / kNanosecondsInSecond;
+  for (const MetricShare& part : kParts) {
+    if (part.metric != metric->metricId) continue;
+    metric->value = mean_share(first.busy, second.busy) * part.share;
+    return NVML_SUCCESS;
+  }
+  if (metric->metricId == NVML_GPM_METRIC_DRAM_BW_UTIL) {
+    metric->value = mean_share(first.memory, second.memory);
+    return NVML_SUCCESS;
+  }
+  // The bus and the links belong to the whole GPU.
+  if (second.of_instance) return NVML_ERROR_NOT_SUPPORTED;
+  switch (metric->metricId) {
+    case NVML_GPM_METRIC_PCIE_TX_PER_SEC:
+      metric->value = mean_share(first.transmitted_kbps, second.transmitted_kbps) * kKilobyte / kMebibyte;
+      return NVML_SUCCESS;
+    case NVML_GPM_METRIC_PCIE_RX_PER_SEC:
+      metric->value = mean_share(first.received_kbps, second.received_kbps) * kKilobyte / kMebibyte;
+      return NVML_SUCCESS;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
+      metric->value = counter_rate(first.nvlink_transmitted_kib, second.nvlink_transmitted_kib, seconds);
+      return NVML_SUCCESS;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC:
+      metric->value = counter_rate(first.nvlink_received_kib, second.nvlink_received_kib, seconds);
+      return NVML_SUCCESS;
+    default:
+      return NVML_ERROR_NOT_SUPPORTED;
+  }
+}
+
+}  // namespace
+
+nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t* support) {
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(support)) return error;
+  if (support->version != NVML_GPM_SUPPORT_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  support->isSupportedDevice = has_monitors(call.gpu_state()) ? 1 : 0;
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t* sample) {
+  if (const auto error = enter_driver()) return error;
+  if (sample == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  *sample = std::make_unique<nvmlGpmSample_st>().release();
+  return NVML_SUCCESS;
+}
+
+// Frees client memory, so it works without a driver.
+nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
+  if (sample == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  const std::unique_ptr<nvmlGpmSample_st> owned(sample);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(sample)) return error;
+  if (!has_monitors(call.gpu_state())) return NVML_ERROR_NOT_SUPPORTED;
+  take_sample(call.gpu_state(), sample);
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample) {
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(sample)) return error;
+  if (!has_monitors(call.gpu_state()) || call.gpu_state().mig.current == 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (find_gpu_instance(call.gpu_state(), gpu_instance) == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+  take_sample(call.gpu_state(), sample);
+  sample->of_instance = true;
+  sample->busy = sample->memory = 0;
+  for (const Process& process : call.gpu_state().processes) {
+    if (process.pid == 0 || process.gpu_instance != gpu_instance) continue;
+    sample->busy = std::min(100.0, sample->busy + process.sm_utilization);
+    sample->memory = std::min(100.0, sample->memory + process.memory_utilization);
+  }
+  return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t* asked) {
+  if (const auto error = enter_driver()) return error;
+  if (asked == nullptr || asked->sample1 == nullptr || asked->sample2 == nullptr)
+    return NVML_ERROR_INVALID_ARGUMENT;
+  if (asked->version != NVML_GPM_METRICS_GET_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (asked->numMetrics == 0 || asked->numMetrics > NVML_GPM_METRIC_MAX) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!asked->sample1->taken || !asked->sample2->taken) return NVML_ERROR_INVALID_ARGUMENT;
+  for (unsigned int i = 0; i < asked->numMetrics; ++i) {
+    nvmlGpmMetric_t* metric = &asked->metrics[i];
+    metric->value = 0;
+    metric->metricInfo = {};
+    metric->nvmlReturn = compute_metric(*asked->sample1, *asked->sample2, metric);
+  }
+  return NVML_SUCCESS;
+}

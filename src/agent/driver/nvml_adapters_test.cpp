@@ -1,0 +1,79 @@
+#include "agent/driver/nvml_adapters.h"
+
+#include <gtest/gtest.h>
+
+#include "nvml/test_loop_thread.h"
+#include "nvml/test_sim_root.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using metrics::Field;
+
+class NvmlSamplerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    thread_.run_on_loop([&] {
+      driver_ =
+          std::make_unique<NvmlDriver>(thread_.loop(), NvmlDriverOptions{.driver_root = root_.sim_root()});
+      sampler_ = std::make_unique<NvmlSampler>(*driver_, 500ms);
+      sampler_->set_fields({Field::kGpuTemp, Field::kGraphicsActive});
+    });
+    const auto opened = thread_.await<Status>([&](auto done) { driver_->open_driver(done); });
+    ASSERT_TRUE(opened && *opened);
+    const auto read =
+        thread_.await<Result<inventory::Snapshot>>([&](auto done) { driver_->read_snapshot(done); });
+    ASSERT_TRUE(read && *read);
+    snapshot_ = std::make_shared<const inventory::Snapshot>(**read);
+  }
+  void TearDown() override {
+    thread_.run_on_loop([&] {
+      sampler_.reset();
+      driver_.reset();
+    });
+  }
+  Result<Sampler::Sampled> sample_and_wait(std::size_t index) {
+    auto sampled = thread_.await<Result<Sampler::Sampled>>(
+        [&](auto done) { sampler_->sample_gpu(snapshot_, index, now_ += 1s, done); });
+    return sampled.value_or(fail(Code::kInternal, "it never returned"));
+  }
+
+  nvml::SimRoot root_{2};
+  nvml::LoopThread thread_;
+  std::unique_ptr<NvmlDriver> driver_;
+  std::unique_ptr<NvmlSampler> sampler_;
+  inventory::SnapshotPtr snapshot_;
+  Time now_{1h};
+};
+
+TEST_F(NvmlSamplerTest, KeepsRatesPerGpu) {
+  for (const std::size_t index : {0, 1}) {
+    const auto first = sample_and_wait(index), second = sample_and_wait(index);
+    ASSERT_TRUE(first && second);
+    EXPECT_EQ(first->gpu.uuid, snapshot_->gpus[index].uuid);
+    EXPECT_TRUE(first->gpu.values.contains(Field::kGpuTemp));
+    EXPECT_FALSE(first->gpu.values.contains(Field::kGraphicsActive));
+    EXPECT_TRUE(second->gpu.values.contains(Field::kGraphicsActive));
+  }
+  thread_.run_on_loop([&] { sampler_->set_fields({Field::kSmClock}); });
+  EXPECT_FALSE(sample_and_wait(0)->gpu.values.contains(Field::kGpuTemp));
+}
+
+TEST_F(NvmlSamplerTest, AHangingGpuDoesNotAffectOthers) {
+  ASSERT_TRUE(sample_and_wait(0));
+  root_.edit_machine()->gpus[0].faults.hang = 1;
+  EXPECT_EQ(sample_and_wait(0).error().code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(sample_and_wait(1));
+  root_.edit_machine()->gpus[0].faults.hang = 0;
+  // The call that hung may still be returning; the next one starts again.
+  Result<Sampler::Sampled> again = sample_and_wait(0);
+  const auto until = std::chrono::steady_clock::now() + nvml::kTestPatience;
+  while (!again && std::chrono::steady_clock::now() < until) again = sample_and_wait(0);
+  ASSERT_TRUE(again) << again.error().full_message();
+  EXPECT_FALSE(again->gpu.values.contains(Field::kGraphicsActive));
+  EXPECT_TRUE(sample_and_wait(0)->gpu.values.contains(Field::kGraphicsActive));
+}
+
+}  // namespace
+}  // namespace gpulet::agent

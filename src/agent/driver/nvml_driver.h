@@ -1,0 +1,122 @@
+// The Driver port over NVML: every call runs on the worker with a deadline, the wait for events has its own
+// thread, and all state is on the loop. A GPU that hangs or is lost does not affect the others.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/driver/driver_events.h"
+#include "agent/node/ports.h"
+#include "base/lifetime.h"
+#include "inventory/snapshot_reader.h"
+#include "nvml/session.h"
+#include "nvml/worker.h"
+
+namespace gpulet::agent {
+
+struct NvmlDriverOptions {
+  std::string driver_root = "/driver-root";  // --driver-root-ctr-path
+  // Directories with a sys/, for the NUMA nodes of PCI devices. Empty: the driver root, then "/".
+  std::vector<std::string> sys_roots{};
+  Duration call_timeout =
+      std::chrono::seconds(10);  // for reading or probing one GPU, and for the initialisation
+  bool events = true;
+};
+
+// How long a reading waits for a GPU before the snapshot has it as unreadable; if it responds later,
+// `changed` is called. The first time, the GPU may have to be woken up, which takes seconds.
+inline constexpr Duration kReadTimeout = std::chrono::seconds(1);
+inline constexpr Duration kFirstReadTimeout = std::chrono::seconds(5);
+// How long an initialisation waits for the event thread to release the previous one.
+inline constexpr std::chrono::milliseconds kReleaseGrace{250};
+
+class NvmlDriver final : public Driver {
+ public:
+  using SessionPtr = std::shared_ptr<const nvml::Session>;
+
+  NvmlDriver(Loop& loop, NvmlDriverOptions options);
+  ~NvmlDriver() override;
+
+  // Errors: kUnavailable: no driver (yet), or it was unloaded; kUnsupported: older than nvml::kOldestDriver;
+  // kDeadlineExceeded, kPermissionDenied. May be retried any number of times.
+  void open_driver(std::function<void(Status)> done) override;
+  void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
+  void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
+  void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;
+  void set_events(Events events) override;
+  // Also gets the XIDs of events, before the handler of set_events().
+  using OnXid = std::function<void(const health::Scope&, std::uint64_t code)>;
+  void set_on_xid(OnXid on_xid) { on_xid_ = std::move(on_xid); }
+
+  // Runs `work` on the driver's thread with the NVML index of a GPU; `what` is for errors: "changing MIG of".
+  // Errors beside those of `work`: kNotFound (not in the last snapshot), kUnavailable, kDeadlineExceeded.
+  template <class T>
+  void run_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
+                  std::function<Result<T>(const SessionPtr&, unsigned)> work,
+                  std::function<void(Result<T>)> done) {
+    const auto* known = last_snapshot_ ? last_snapshot_->find(gpu) : nullptr;
+    if (known == nullptr || !session_) {
+      loop_.post([alive = lifetime_.watch(), done = std::move(done), gpu] {
+        if (alive) done(fail(Code::kNotFound, "the driver no longer lists this GPU", gpu.str()));
+      });
+      return;
+    }
+    auto call = make_gpu_call(what, known->index);
+    call.deadline = limit;
+    worker_.run_call<T>(
+        std::move(call),
+        [session = std::weak_ptr(session_), index = known->index, work = std::move(work)]() -> Result<T> {
+          const auto held = session.lock();
+          if (!held) return fail(Code::kUnavailable, "the driver is being initialised");
+          return work(held, index);
+        },
+        std::move(done));
+  }
+
+  void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
+  std::size_t hanging_calls() const { return worker_.abandoned(); }
+  const nvml::Worker& worker() const { return worker_; }  // for its counts
+
+ private:
+  using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
+  struct Reading;
+
+  struct ProbeResult;
+  using Probe = std::function<Evidence(const nvml::Session&, nvml::Device)>;
+  // Probes the GPU or MIG device of `scope`, and checks whether the GPU's MIG layout has changed.
+  void run_probe(const health::Scope& scope, Probe question, std::function<void(Evidence)> done);
+
+  nvml::Call make_gpu_call(const std::string& what, unsigned index) const;
+  void on_machine(const Result<inventory::DriverSummary>& machine);
+  void read_one(unsigned index);
+  void on_gpu(const std::shared_ptr<Reading>& reading, unsigned index, Result<inventory::Gpu> gpu);
+  void on_reading_timeout();
+  void read_missing_distances();
+  void finish_reading();
+  void end_reading(Result<inventory::Snapshot> result);
+  bool has_read_gpu(unsigned index) const;
+  void notify_changed();
+
+  Loop& loop_;
+  NvmlDriverOptions options_;
+  SessionPtr session_;
+  std::uint64_t generation_ = 0;
+  std::optional<inventory::Snapshot> last_snapshot_;
+  inventory::DistanceCache distances_;
+  std::shared_ptr<Reading> reading_;
+  std::deque<ReadDone> waiting_reads_;
+  OnXid on_xid_;
+  Lifetime lifetime_;
+  nvml::Worker worker_;  // destroyed before what its results use
+  DriverEvents events_;
+};
+
+// Opens the driver, reads one snapshot and closes it: for commands without an agent. Errors: those of
+// open_driver() and read_snapshot().
+Result<inventory::Snapshot> read_snapshot_once(NvmlDriverOptions options);
+
+}  // namespace gpulet::agent

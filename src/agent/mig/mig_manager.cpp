@@ -1,0 +1,294 @@
+#include "agent/mig/mig_manager.h"
+
+#include <algorithm>
+
+#include "mig/layout_file.h"
+#include "partition/rules.h"
+
+namespace gpulet::agent {
+
+ConfiguredMigHooks::ConfiguredMigHooks(Loop& loop, std::function<config::MigSettings()> settings,
+                                       Duration limit)
+    : loop_(loop), settings_(std::move(settings)), runner_(loop, limit) {}
+
+bool ConfiguredMigHooks::are_configured() const { return !settings_().hooks_file.empty(); }
+
+void ConfiguredMigHooks::run_hooks(mig::HookPoint point, const HookSubject& about,
+                                   std::function<void(Status)> done) {
+  const auto settings = settings_();
+  const bool first = point == mig::HookPoint::kApplyStart;
+  if (first) file_.reset();
+  // apply-exit may be retried long after its round: the file may have been fixed by then.
+  if (first || (file_ && point == mig::HookPoint::kApplyExit)) {
+    auto file = mig::load_hooks_file(settings.hooks_file);
+    if (file) {
+      file_ = std::move(*file);
+    } else if (first) {
+      return loop_.post([done = std::move(done), error = file.error()] { done(fail(error)); });
+    }
+  }
+  if (!file_) return loop_.post([done = std::move(done)] { done({}); });
+  std::string gpus;
+  for (const auto& gpu : about.gpus) gpus += (gpus.empty() ? "" : ",") + gpu.str();
+  runner_.run_hooks(*file_, point,
+                    {{"MIG_PARTED_CONFIG_FILE", settings.config_file},
+                     {"MIG_PARTED_HOOKS_FILE", settings.hooks_file},
+                     {"MIG_PARTED_SELECTED_CONFIG", about.layout},
+                     {"MIG_PARTED_MODE_CHANGE_ONLY", "false"},
+                     {"MIG_PARTED_SKIP_RESET", "true"},
+                     {"GPULET_HOOK", std::string(mig::hook_point_name(point))},
+                     {"GPULET_GPU", gpus}},
+                    std::move(done));
+}
+
+namespace {
+
+using Severity = Reporter::Severity;
+
+// The fingerprint of a round: the targets and what is on their GPUs.
+std::string subject_of(const std::vector<MigTarget>& wishes, const inventory::Snapshot& snapshot) {
+  std::string subject;
+  for (const auto& wish : wishes) {
+    subject += wish.gpu.str() + "=" + (wish.exact ? mig::layout_text(*wish.exact) : wish.layout) + " " +
+               wish.source + "|";
+    const auto* gpu = snapshot.find(wish.gpu);
+    if (gpu == nullptr) continue;
+    subject += gpu->mig_enabled ? "on" : "off";
+    if (gpu->mig_pending) subject += *gpu->mig_pending ? ">on" : ">off";
+    for (const auto& device : gpu->mig_devices) {
+      subject += " " + device.profile + "@" + std::to_string(device.placement_start);
+    }
+    subject += "\n";
+  }
+  return subject;
+}
+
+}  // namespace
+
+MigManager::MigManager(MigPorts ports, std::uint64_t seed)
+    : ports_(std::move(ports)),
+      round_{.ports = ports_,
+             .history = history_,
+             .seed = seed,
+             .report = [this](Severity severity, std::string_view reason,
+                              const std::string& message) { report_event(severity, reason, message); },
+             .begin = [this](std::function<void(Status)> done) { run_start_hooks(std::move(done)); },
+             .is_cancelled = [this] { return run_again_; }},
+      backoff_(kMigBackoff, seed) {}
+
+void MigManager::set_targets(std::vector<MigTarget> wishes, const inventory::SnapshotPtr& snapshot) {
+  snapshot_ = snapshot;
+  const bool other_wishes = wishes != targets_;
+  targets_ = std::move(wishes);
+  if (other_wishes) history_ = {};
+  if (!snapshot_) return;
+  if (busy_) {
+    if (other_wishes) run_again_ = true;
+    if (change_) change_->on_new_snapshot(snapshot_);
+    return;
+  }
+  if (subject_of(targets_, *snapshot_) == done_for_) return;
+  if (other_wishes) backoff_.reset();
+  if (other_wishes || !timer_) start_round();
+}
+
+void MigManager::start_round() {
+  timer_.reset();
+  busy_ = true;
+  run_again_ = refused_ = failed_ = waiting_ = false;
+  from_label_ = std::ranges::any_of(targets_, &MigTarget::from_label);
+  read_.clear();
+  jobs_.clear();
+  reporting_.clear();
+  begun_.reset();
+  read_next(0);
+}
+
+void MigManager::read_next(std::size_t next) {
+  while (next < targets_.size() && (snapshot_->find(targets_[next].gpu) == nullptr ||
+                                    snapshot_->find(targets_[next].gpu)->unreadable)) {
+    ++next;
+  }
+  if (next == targets_.size()) return evaluate_round();
+  const auto wish = targets_[next];
+  ports_.hardware.read_mig_state(
+      wish.gpu, [this, wish, next, alive = lifetime_.watch()](Result<mig::State> state) {
+        if (!alive) return;
+        // If the targets have changed, this round stops and another follows.
+        if (run_again_) return abort_round();
+        if (state) {
+          read_.emplace_back(wish, std::move(*state));
+        } else {
+          waiting_ = true;
+          report_event(Severity::kWarning, "MigFailed",
+                       "GPU " + wish.gpu.str() + ": " + state.error().full_message());
+        }
+        read_next(next + 1);
+      });
+}
+
+// Everything is planned before anything is touched: one impossible GPU refuses the layout for all GPUs of the
+// same source.
+void MigManager::evaluate_round() {
+  const auto same = [](const auto& a, const auto& b) {
+    return a.first.source == b.first.source && a.first.layout == b.first.layout;
+  };
+  for (auto from = read_.begin(); from != read_.end();) {
+    auto to = from;
+    while (to != read_.end() && same(*from, *to)) ++to;
+    evaluate_targets({from, to});
+    from = to;
+  }
+  read_.clear();
+  if (!jobs_.empty()) {
+    hook_subject_ = {{}, jobs_.front().target.layout};
+    for (const auto& job : jobs_) hook_subject_.gpus.push_back(job.target.gpu);
+    if (from_label_) ports_.publish_state(kMigPending);
+  }
+  next_job();
+}
+
+void MigManager::evaluate_targets(std::span<const std::pair<MigTarget, mig::State>> alike) {
+  std::vector<mig::State> states;
+  for (const auto& [wish, state] : alike) states.push_back(state);
+  const auto& first = alike.front().first;
+  auto layouts = first.exact ? Result<std::vector<std::optional<mig::Layout>>>(
+                                   std::vector<std::optional<mig::Layout>>(states.size(), first.exact))
+                             : ports_.layouts(first.layout, states);
+  std::vector<MigJob> jobs;
+  std::vector<Error> errors;
+  if (!layouts) errors.push_back(layouts.error());
+  for (std::size_t i = 0; layouts && i < states.size(); ++i) {
+    const auto& layout = (*layouts)[i];
+    if (!layout) continue;
+    const auto plan = mig::make_plan(states[i], *layout);
+    if (!plan) {
+      errors.push_back(plan.error());
+    } else if (!plan->is_noop()) {
+      jobs.push_back({alike[i].first, *layout, false});
+    }
+  }
+  for (const auto& error : errors) {
+    refused_ = true;
+    report_event(Severity::kWarning, "MigRefused",
+                 first.source + ": " + error.full_message() + "; nothing was changed");
+  }
+  if (errors.empty()) std::ranges::move(jobs, std::back_inserter(jobs_));
+}
+
+void MigManager::next_job() {
+  if (jobs_.empty() || run_again_) return abort_round();
+  change_ = std::make_unique<MigChange>(round_, jobs_.front(), snapshot_,
+                                        [this](MigChange::Outcome outcome) { on_change_done(outcome); });
+  change_->start_change();
+}
+
+void MigManager::on_change_done(MigChange::Outcome outcome) {
+  change_.reset();
+  MigJob job = std::move(jobs_.front());
+  jobs_.pop_front();
+  switch (outcome) {
+    case MigChange::Outcome::kDone:
+      break;
+    case MigChange::Outcome::kWaiting:
+      waiting_ = true;
+      break;
+    case MigChange::Outcome::kFailed:
+      failed_ = true;
+      break;
+    case MigChange::Outcome::kDrainLater:
+      job.may_drain = true;
+      jobs_.push_back(std::move(job));
+      break;
+  }
+  if (begun_ && !*begun_) jobs_.clear();
+  next_job();
+}
+
+void MigManager::run_start_hooks(std::function<void(Status)> done) {
+  if (begun_) return ports_.loop.post([done = std::move(done), status = *begun_] { done(status); });
+  exit_pending_ = true;
+  ports_.hooks->run_hooks(mig::HookPoint::kApplyStart, hook_subject_,
+                          [this, done = std::move(done), alive = lifetime_.watch()](const Status& status) {
+                            if (!alive) return;
+                            begun_ = status;
+                            if (!status)
+                              report_event(Severity::kWarning, "MigHookFailed",
+                                           status.error().full_message() + "; nothing was changed");
+                            done(status);
+                          });
+}
+
+void MigManager::abort_round() {
+  jobs_.clear();
+  if (!exit_pending_ || !ports_.hooks->are_configured()) return end_round();
+  ports_.hooks->run_hooks(
+      mig::HookPoint::kApplyExit, hook_subject_, [this, alive = lifetime_.watch()](const Status& status) {
+        if (!alive) return;
+        exit_pending_ = !status;
+        if (!status) {
+          failed_ = true;
+          report_event(Severity::kWarning, "MigHookFailed", status.error().full_message() + "; tried again");
+        }
+        end_round();
+      });
+}
+
+void MigManager::end_round() {
+  timer_.reset();
+  busy_ = false;
+  reported_ = std::move(reporting_);
+  if (run_again_) return start_round();
+  done_for_ = subject_of(targets_, *snapshot_);
+  if (from_label_) {
+    ports_.publish_state(refused_ || failed_ ? kMigFailed : waiting_ ? kMigPending : kMigSuccess);
+  }
+  if (failed_ || waiting_) {
+    timer_ = ports_.loop.after(backoff_.next_delay(), [this] { start_round(); });
+  } else {
+    backoff_.reset();
+  }
+}
+
+void MigManager::report_event(Severity severity, std::string_view reason, const std::string& message) {
+  if (!reported_.contains(message) && !reporting_.contains(message))
+    ports_.reporter.report_event(severity, reason, message);
+  reporting_.insert(message);
+}
+
+std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const config::Config& config,
+                                   const std::map<std::string, std::string>& labels) {
+  std::vector<MigTarget> wishes;
+  if (!config.gpulet.mig.manage) return wishes;
+  for (const auto& desired : partition::desired_mig(snapshot, config, labels)) {
+    MigTarget wish{desired.uuid, desired.layout, std::nullopt, desired.position, false};
+    if (!desired.enabled || desired.layout.empty())
+      wish.exact = mig::Layout{desired.enabled, desired.devices};
+    wishes.push_back(std::move(wish));
+  }
+  const auto label = labels.find(kMigConfigLabel);
+  if (label == labels.end() || label->second.empty()) return wishes;
+  const std::size_t ruled = wishes.size();
+  for (const auto& gpu : snapshot.gpus) {
+    if (!gpu.mig_capable || gpu.unreadable) continue;
+    const auto first = wishes.begin();
+    if (std::ranges::count(first, first + static_cast<std::ptrdiff_t>(ruled), gpu.uuid, &MigTarget::gpu) != 0)
+      continue;
+    wishes.push_back({gpu.uuid, label->second, std::nullopt,
+                      "the label " + std::string(kMigConfigLabel) + "=" + label->second, true});
+  }
+  return wishes;
+}
+
+Result<std::vector<std::optional<mig::Layout>>> mig_layouts(const config::Config& config,
+                                                            const std::string& name,
+                                                            std::span<const mig::State> gpus) {
+  GPULET_TRY_ASSIGN(auto named, mig::named_layouts(config.gpulet.mig.config_file, name, gpus));
+  std::vector<std::optional<mig::Layout>> layouts(named.size());
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    if (named[i]) layouts[i] = std::move(named[i]->layout);
+  }
+  return layouts;
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,181 @@
+#include "agent/node/devices.h"
+
+#include <random>
+#include <utility>
+
+#include "agent/observe/node_metrics.h"
+#include "base/log.h"
+
+namespace gpulet::agent {
+namespace {
+
+std::string health_state_path(const config::Config& config) {
+  const auto& directory = config.gpulet.state_dir;
+  return directory.empty() ? std::string() : directory + "/" + kHealthStateFile;
+}
+
+}  // namespace
+
+Devices::Endpoints::Endpoints(const config::Config& config)
+    : device_plugin_dir(config.device_plugin_dir()),
+      kubelet_socket(config.kubelet_socket.value_or(device_plugin_dir + "/kubelet.sock")),
+      driver_root(config.flags.container_driver_root),
+      driver_call_timeout(config.gpulet.driver_call_timeout) {}
+
+Devices::Devices(Node& node, MpsController& mps, CdiController& cdi)
+    : node_(node), mps_(mps), cdi_(cdi), health_file_(node.loop, {}) {
+  node_.devices = this;
+}
+
+Devices::~Devices() { node_.devices = nullptr; }
+
+void Devices::start() {
+  if (!node_.is_config_pending) build();
+}
+
+void Devices::apply_config() {
+  if (is_closed_) return;
+  if (!agent_) return build();
+  if (*endpoints_ != Endpoints(node_.config)) return rebuild();
+  health_file_.change_path(health_state_path(node_.config));
+  agent_->reconfigure(node_.config);
+  watch_kernel_log();
+}
+
+void Devices::build() {
+  endpoints_.emplace(node_.config);
+  driver_ = std::make_unique<NvmlDriver>(node_.loop,
+                                         NvmlDriverOptions{.driver_root = endpoints_->driver_root,
+                                                           .call_timeout = endpoints_->driver_call_timeout});
+  host_ = device_plugin::make_plugin_host(
+      node_.loop, node_.grpc,
+      {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
+  pod_resources_ = device_plugin::make_pod_resources(
+      node_.loop, node_.grpc, node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock");
+  health_file_.change_path(health_state_path(node_.config));
+  agent_.emplace(make_ports(), node_.config, std::random_device{}(),
+                 [this](const Error& error) { node_.fail_with(error); });
+  agent_->set_facts(facts_);
+  node_.components.for_each_reversed([](Component& component) { component.attach_devices(); });
+  watch_kernel_log();
+  agent_->start_agent();
+}
+
+void Devices::rebuild() {
+  node_.components.for_each_reversed([](Component& component) { component.detach_devices(); });
+  agent_.reset();
+  host_.reset();
+  driver_.reset();
+  build();
+  node_.reporter->report_event(Reporter::Severity::kNormal, "ConfigReloaded",
+                               "the new configuration is in force");
+}
+
+AgentPorts Devices::make_ports() {
+  return {
+      .loop = node_.loop,
+      .driver = *driver_,
+      .host = *host_,
+      .reporter = *node_.reporter,
+      .list_pods =
+          [this](auto done) {
+            list_holders([done = std::move(done)](Result<Holders> holders) {
+              if (!holders) log::warning("cannot list the Pods that hold a device", holders.error());
+              done(holders ? std::move(*holders) : Holders());
+            });
+          },
+      .read_files = read_driver_files,
+      .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
+      .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
+      .changed = [this] { node_.notify_state_changed(); },
+      .health_store = &health_file_,
+      .health_changed =
+          [this](const auto& view, const auto& changes) {
+            node_.components.for_each_reversed(
+                [&](Component& component) { component.on_health_changed(view, changes); });
+          },
+      .allocated =
+          [this] {
+            node_.components.for_each_reversed([](Component& component) { component.on_allocated(); });
+          },
+  };
+}
+
+// One that cannot be read is logged once, and is part of each GPU's health.
+void Devices::watch_kernel_log() {
+  const auto& path = node_.config.gpulet.kernel_log;
+  if (kernel_log_ && kernel_log_path_ == path) return agent_->set_kernel_log_status(std::nullopt);
+  kernel_log_.reset();
+  const bool is_logged = std::exchange(kernel_log_path_, path) == path;
+  if (path.empty()) return agent_->set_kernel_log_status("gpulet.kernelLog is empty");
+  auto log =
+      KernelLog::start_kernel_log(node_.loop, path,
+                                  {.line =
+                                       [this](const auto& line) {
+                                         if (agent_) agent_->submit_evidence(line);
+                                       },
+                                   .ended =
+                                       [this](const Error& error) {
+                                         log::warning("the kernel's log is no longer read", error);
+                                         kernel_log_path_.reset();  // the next configuration tries again
+                                         if (agent_) agent_->set_kernel_log_status(error.full_message());
+                                       }});
+  if (!log && !is_logged) log::info("the kernel's log is not read", {{"error", log.error().full_message()}});
+  agent_->set_kernel_log_status(log ? std::nullopt : std::optional(log.error().full_message()));
+  if (log) kernel_log_ = std::move(*log);
+}
+
+void Devices::on_node_labels() {
+  facts_.labels = node_.labels;
+  if (agent_) agent_->set_facts(facts_);
+}
+
+void Devices::set_withdrawn(std::map<DeviceUuid, std::string> gpus) {
+  facts_.withdrawn = std::move(gpus);
+  if (agent_) agent_->set_facts(facts_);
+}
+
+void Devices::reject_config(const Error& error) {
+  if (is_closed_) return;
+  if (!agent_) build();
+  agent_->reject_config(error);
+}
+
+void Devices::submit_evidence(const health::Evidence& evidence) {
+  if (agent_) agent_->submit_evidence(evidence);
+}
+
+void Devices::replan() {
+  if (agent_) agent_->replan();
+}
+
+void Devices::request_reading() {
+  if (agent_) agent_->request_reading();
+}
+
+void Devices::add_counts(NodeCounts& counts) const {
+  if (host_) counts.kubelet = host_->call_counts();
+}
+
+// Before the node's label has chosen the config, the socket of the kubelet is not known.
+void Devices::list_containers(std::function<void(Result<Containers>)> done) {
+  if (pod_resources_) return pod_resources_->list_containers(std::move(done));
+  node_.loop.post([done = std::move(done)] {
+    done(fail(Code::kUnavailable, "the node's configuration has not been chosen yet"));
+  });
+}
+
+void Devices::list_holders(std::function<void(Result<Holders>)> done) {
+  list_containers([done = std::move(done)](const Result<Containers>& containers) {
+    if (!containers) return done(fail(containers.error()));
+    done(device_plugin::pods_by_device(*containers));
+  });
+}
+
+void Devices::close() {
+  is_closed_ = true;
+  agent_.reset();
+  host_.reset();
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,93 @@
+// The devices of the node and who serves them: the driver, the kubelet's sockets, its PodResources client,
+// the kernel's log, and the Agent that joins them. They are replaced together where a setting of where they
+// are changes: a new configuration never needs a new process.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agent/driver/kernel_log.h"
+#include "agent/driver/nvml_driver.h"
+#include "agent/health/health_controller.h"
+#include "agent/node/agent.h"
+#include "agent/node/component.h"
+#include "agent/node/node.h"
+#include "agent/resources/cdi_controller.h"
+#include "agent/resources/mps_controller.h"
+#include "device_plugin/plugin_host.h"
+#include "device_plugin/pod_resources.h"
+
+namespace gpulet::agent {
+
+// Loop's thread only.
+class Devices final : public Component {
+ public:
+  // `mps` and `cdi` outlive it.
+  Devices(Node& node, MpsController& mps, CdiController& cdi);
+  ~Devices() override;
+
+  void start() override;
+  void apply_config() override;
+  void on_node_labels() override;
+  void add_counts(NodeCounts& counts) const override;
+
+  // Null before the node's config is known, and once the devices are closed.
+  const Agent* agent() const { return agent_ ? &*agent_ : nullptr; }
+  NvmlDriver* driver() { return driver_.get(); }
+  // Preconditions: attach_devices() was called after the last detach_devices().
+  device_plugin::PodResources& pod_resources() { return *pod_resources_; }
+
+  // Each does nothing while there is no agent.
+  void submit_evidence(const health::Evidence& evidence);
+  void replan();
+  void request_reading();
+
+  // GPUs that are offered to nobody for a while, each with the reason.
+  void set_withdrawn(std::map<DeviceUuid, std::string> gpus);
+  // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
+  void reject_config(const Error& error);
+
+  using Containers = std::vector<ContainerDevices>;
+  using Holders = std::map<DeviceId, std::string>;
+  // Which containers hold devices, from the kubelet; `done` comes from the loop.
+  void list_containers(std::function<void(Result<Containers>)> done);
+  // Which Pod holds each device.
+  void list_holders(std::function<void(Result<Holders>)> done);
+
+  // The kubelet's sockets close, for good.
+  void close();
+
+ private:
+  // Settings that say where the node's parts are: a change of one replaces them.
+  struct Endpoints {
+    explicit Endpoints(const config::Config& config);
+    std::string device_plugin_dir, kubelet_socket, driver_root;
+    std::chrono::milliseconds driver_call_timeout;
+    friend bool operator==(const Endpoints&, const Endpoints&) = default;
+  };
+
+  void build();
+  void rebuild();
+  AgentPorts make_ports();
+  void watch_kernel_log();
+
+  Node& node_;
+  MpsController& mps_;
+  CdiController& cdi_;
+  bool is_closed_ = false;
+  partition::NodeFacts facts_;
+  std::optional<Endpoints> endpoints_;
+  HealthFileStore health_file_;
+  std::optional<std::string> kernel_log_path_;  // as last tried
+  std::unique_ptr<KernelLog> kernel_log_;
+  std::unique_ptr<NvmlDriver> driver_;
+  std::unique_ptr<device_plugin::PluginHost> host_;
+  std::unique_ptr<device_plugin::PodResources> pod_resources_;
+  std::optional<Agent> agent_;  // goes first: it uses those above
+};
+
+}  // namespace gpulet::agent

@@ -1,0 +1,64 @@
+// One node's agent: what its components share, and run_node(), which assembles and runs them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/node/component.h"
+#include "agent/node/ports.h"
+#include "base/loop.h"
+#include "base/result.h"
+#include "config/load.h"
+#include "k8s/client_config.h"
+
+namespace gpulet::device_plugin {
+class GrpcThread;
+}
+
+namespace gpulet::agent {
+
+class Devices;
+
+// What the components of one node share, and how one reaches the others. Outlives them. Loop's thread only.
+class Node {
+ public:
+  Node(config::Sources sources, config::LoadedConfig loaded, std::string version);
+  Node(const Node&) = delete;
+
+  EpollLoop loop;
+  config::Sources sources;
+  const std::string version;
+  config::Config config;  // in force; the text is config::print_yaml of what was loaded
+  std::string config_text;
+  // The node's label chooses the config (config.node_config), and has not been read yet: no device is
+  // offered.
+  bool is_config_pending;
+  std::unique_ptr<NodeReporter> reporter;
+  std::shared_ptr<device_plugin::GrpcThread> grpc;  // never destroyed: its thread ends with the process
+  std::optional<k8s::ClientConfig> client_config;   // nullopt outside a cluster
+  std::map<std::string, std::string> labels;        // of the Node
+  Devices* devices = nullptr;                       // set by its constructor
+  ComponentList components;
+
+  // Whether the agent runs in a Pod, rather than as a service of its host.
+  bool is_in_pod() const;
+  // Calls on_state_changed() of every component, once in the next turn of the loop.
+  void notify_state_changed();
+  // Ends the loop; run_node() returns the error.
+  void fail_with(const Error& error);
+  const Status& result() const { return result_; }
+
+ private:
+  Status result_;
+  bool is_state_change_posted_ = false;
+};
+
+// Runs until SIGTERM, SIGINT or SIGQUIT, and returns within 50 ms of it where nothing has to be announced to
+// a cluster. SIGHUP, and a change of the config file, load `sources` again. The caller must leave by _exit: a
+// thread may still be in a driver call that never returns. Errors: why the agent cannot go on: kUnavailable
+// or kUnsupported where there is no driver and failOnInitError is true.
+Status run_node(config::Sources sources, config::LoadedConfig loaded, const std::string& version);
+
+}  // namespace gpulet::agent

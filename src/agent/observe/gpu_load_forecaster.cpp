@@ -1,0 +1,106 @@
+#include "agent/observe/gpu_load_forecaster.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace gpulet::agent {
+namespace {
+
+using metrics::Field;
+
+// Of a GPU, in percent.
+struct PodUse {
+  double busy = 0;
+  double memory = 0;
+};
+using UseByPod = std::map<PodName, PodUse>;
+
+// In percent. The driver has no use of a GPU in MIG mode; its instances have, with GPM.
+std::optional<double> busy_percent(const metrics::GpuSample& gpu) {
+  if (!gpu.mig) return numeric_field(gpu.values, Field::kGpuUtil);
+  double sum = 0;
+  unsigned slices = 0;
+  for (const auto& instance : gpu.instances) {
+    const auto active = numeric_field(instance.values, Field::kGraphicsActive);
+    if (!active) return std::nullopt;
+    // "2g.20gb"
+    const unsigned size = instance.profile.empty() ? 1 : static_cast<unsigned>(instance.profile[0] - '0');
+    sum += *active * 100 * size;
+    slices += size;
+  }
+  if (slices == 0) return std::nullopt;
+  return sum / std::max(slices, 7u);
+}
+
+std::optional<double> memory_percent(const metrics::GpuSample& gpu) {
+  const auto used = numeric_field(gpu.values, Field::kFbUsed),
+             free = numeric_field(gpu.values, Field::kFbFree);
+  if (!used || !free || *used + *free <= 0) return std::nullopt;
+  return *used / (*used + *free) * 100;
+}
+
+// What of `whole` is each holder's: by the processes of each where they are known, the rest in equal parts.
+UseByPod use_by_pod(const metrics::GpuSample& gpu, const metrics::Attribution& uses, const PodUse& whole) {
+  UseByPod parts;
+  PodUse rest = whole;
+  const auto add = [&](const DeviceUuid& device, bool times) {
+    const auto found = uses.devices.find(device);
+    if (found == uses.devices.end()) return;
+    for (const auto& pod : found->second.pods) {
+      PodUse& part = parts[pod.holder.pod];
+      if (!times || !found->second.is_busy_known) continue;
+      const double busy = std::clamp(pod.busy, 0.0, rest.busy);
+      part.busy += busy;
+      rest.busy -= busy;
+    }
+  };
+  add(gpu.uuid, !gpu.mig);
+  for (const auto& instance : gpu.instances) {
+    for (const auto& device : instance.devices) add(device.uuid, false);
+  }
+  for (auto& [pod, part] : parts) {
+    part.busy += rest.busy / static_cast<double>(parts.size());
+    part.memory = rest.memory / static_cast<double>(parts.size());
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::set<metrics::Field> load_sample_fields() {
+  return {Field::kGpuUtil, Field::kGraphicsActive, Field::kFbUsed, Field::kFbFree};
+}
+
+void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const metrics::Attribution& uses,
+                                        WallTime now) {
+  std::set<DeviceUuid> there;
+  for (const auto& gpu : sample.gpus) {
+    there.insert(gpu.uuid);
+    if (gpu.error) continue;
+    const auto percent = busy_percent(gpu);
+    const UseByPod found = use_by_pod(gpu, uses, {percent.value_or(0), memory_percent(gpu).value_or(0)});
+    if (found.empty()) {
+      gpus_.erase(gpu.uuid);
+      continue;
+    }
+    Pods& pods = gpus_[gpu.uuid];
+    std::erase_if(pods, [&](const auto& pod) { return !found.contains(pod.first); });
+    for (const auto& [pod, part] : found) {
+      const auto [known, fresh] = pods.try_emplace(pod);
+      if (percent) known->second.add_load_sample(now, part.busy, part.memory);
+    }
+  }
+  std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
+}
+
+std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now) const {
+  std::map<DeviceUuid, std::string> curves;
+  for (const auto& [gpu, pods] : gpus_) {
+    scheduler::LoadCurve sum;
+    for (const auto& [pod, forecast] : pods) sum = sum + forecast.daily_curve(now);
+    curves[gpu] = scheduler::encode_curve(sum);
+  }
+  return curves;
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,38 @@
+// Forecasts the load of each GPU from the samples of the metrics: published with the node, for schedulers
+// that place by load (scheduler/load/forecast.h). Pure: samples and time are arguments.
+//
+// Each Pod on a GPU has a forecast, learned from its part of the GPU's use (metrics/attribution.h); the GPU's
+// forecast is their sum, so that a Pod that leaves takes its part with it. Unattributed use is divided
+// equally among the Pods. A GPU that no Pod holds has no forecast. The use of a GPU in MIG mode is the mean
+// over its GPU instances, weighted by compute slices.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "base/loop.h"
+#include "base/types.h"
+#include "metrics/aggregator.h"
+#include "scheduler/load/forecast.h"
+
+namespace gpulet::agent {
+
+// The fields to sample for forecasts.
+std::set<metrics::Field> load_sample_fields();
+
+class GpuLoadForecaster {
+ public:
+  // Learns from a sample and its attribution. A GPU that failed keeps its forecast; one that is no longer in
+  // the sample loses it. Cost: a microsecond and sizeof(Forecast) for each Pod on a GPU.
+  void add_load_sample(const metrics::Sample& sample, const metrics::Attribution& uses, WallTime now);
+
+  // The coming day of each GPU that Pods hold, as encoded by the scheduler.
+  std::map<DeviceUuid, std::string> encoded_curves(WallTime now) const;
+
+ private:
+  using Pods = std::map<PodName, scheduler::Forecast>;
+  std::map<DeviceUuid, Pods> gpus_;
+};
+
+}  // namespace gpulet::agent

@@ -1,0 +1,121 @@
+#include "agent/observe/gpu_load_forecaster.h"
+
+#include <gtest/gtest.h>
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using metrics::Field;
+
+const DeviceUuid kGpu("GPU-1"), kMigDevice("MIG-1");
+const WallTime kMonday(std::chrono::seconds(1'767'571'200));  // 2026-01-05T00:00:00Z
+
+metrics::GpuSample gpu_sample(std::uint64_t util) {
+  metrics::GpuSample one;
+  one.uuid = kGpu;
+  one.values = {{Field::kGpuUtil, util},
+                {Field::kFbUsed, std::uint64_t{20'000}},
+                {Field::kFbFree, std::uint64_t{60'000}}};
+  return one;
+}
+metrics::Attribution held_by(const std::string& pod, const DeviceUuid& device = kGpu) {
+  metrics::Attribution uses;
+  if (pod.empty()) return uses;
+  metrics::PodShare use;
+  use.holder.pod = {"team", pod};
+  uses.devices[device].pods.push_back(use);
+  return uses;
+}
+scheduler::LoadCurve curve(const GpuLoadForecaster& loads, WallTime now) {
+  const auto curves = loads.encoded_curves(now);
+  const auto found = curves.find(kGpu);
+  return found == curves.end() ? scheduler::LoadCurve{} : scheduler::decode_curve(found->second).value();
+}
+
+TEST(GpuLoadForecaster, ForecastsADailyPattern) {
+  GpuLoadForecaster loads;
+  WallTime now = kMonday;
+  for (; now < kMonday + 96h; now += 5min) {
+    const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
+    loads.add_load_sample({{}, {gpu_sample(hour >= 9 && hour < 18 ? 90 : 5)}}, held_by("serve"), now);
+  }
+  const auto day = curve(loads, now);
+  EXPECT_GE(day.busy[4], 80) << "12 to 15 h";
+  EXPECT_LE(day.busy[0], 20) << "0 to 3 h";
+  EXPECT_EQ(day.memory, 25);
+}
+
+TEST(GpuLoadForecaster, HasNoForecastForAGpuWithoutPods) {
+  GpuLoadForecaster loads;
+  loads.add_load_sample({{}, {gpu_sample(90)}}, held_by("serve"), kMonday);
+  EXPECT_EQ(loads.encoded_curves(kMonday).size(), 1u);
+  loads.add_load_sample({{}, {gpu_sample(0)}}, held_by(""), kMonday + 1min);
+  EXPECT_TRUE(loads.encoded_curves(kMonday + 1min).empty());
+}
+
+TEST(GpuLoadForecaster, KeepsAGpuThatFailsAndForgetsOneThatIsGone) {
+  GpuLoadForecaster loads;
+  loads.add_load_sample({{}, {gpu_sample(90)}}, held_by("serve"), kMonday);
+  const auto before = loads.encoded_curves(kMonday);
+  auto silent = gpu_sample(0);
+  silent.error = Error(Code::kDeadlineExceeded, "the driver did not respond");
+  loads.add_load_sample({{}, {silent}}, held_by("serve"), kMonday);
+  EXPECT_EQ(loads.encoded_curves(kMonday), before);
+  loads.add_load_sample({}, {}, kMonday);
+  EXPECT_TRUE(loads.encoded_curves(kMonday).empty());
+}
+
+// Two Pods on one GPU: "day" is busy from 9 to 18 h, "steady" always a little.
+metrics::Attribution shared(double day, double steady, bool known = true) {
+  metrics::Attribution uses = held_by("day");
+  auto& shares = uses.devices[kGpu];
+  shares.pods.push_back(held_by("steady").devices[kGpu].pods.front());
+  shares.pods[0].busy = day;
+  shares.pods[1].busy = steady;
+  shares.is_busy_known = known;
+  return uses;
+}
+
+TEST(GpuLoadForecaster, APodThatLeavesTakesItsPartWithIt) {
+  GpuLoadForecaster loads;
+  WallTime now = kMonday;
+  for (; now < kMonday + 96h; now += 5min) {
+    const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
+    const double day = hour >= 9 && hour < 18 ? 70 : 0;
+    loads.add_load_sample({{}, {gpu_sample(static_cast<std::uint64_t>(day) + 20)}}, shared(day, 20), now);
+  }
+  const auto both = curve(loads, now);
+  EXPECT_NEAR(both.busy[4], 90, 5) << "12 to 15 h";
+  EXPECT_NEAR(both.busy[0], 20, 5) << "0 to 3 h";
+  loads.add_load_sample({{}, {gpu_sample(20)}}, held_by("steady"), now);
+  for (const auto part : curve(loads, now).busy) EXPECT_NEAR(part, 20, 5);
+  loads.add_load_sample({{}, {gpu_sample(60)}}, held_by("other"), now + 5min);
+  for (const auto part : curve(loads, now + 5min).busy) EXPECT_NEAR(part, 60, 5) << "nothing of the last one";
+}
+
+TEST(GpuLoadForecaster, TheSumOverPodsIsTheUseOfTheGpu) {
+  for (const bool known : {true, false}) {
+    GpuLoadForecaster loads;
+    loads.add_load_sample({{}, {gpu_sample(80)}}, shared(30, 10, known), kMonday);
+    for (const auto part : curve(loads, kMonday).busy) EXPECT_NEAR(part, 80, 2) << known;
+    EXPECT_NEAR(curve(loads, kMonday).memory, 25, 2);
+  }
+}
+
+TEST(GpuLoadForecaster, WeightsMigInstancesBySlices) {
+  GpuLoadForecaster loads;
+  auto cut = gpu_sample(0);
+  cut.values.erase(Field::kGpuUtil);
+  cut.mig = true;
+  metrics::InstanceSample instance;
+  instance.profile = "3g.40gb";
+  instance.values = {{Field::kGraphicsActive, 0.7}};
+  instance.devices.push_back({kMigDevice, 0, {}});
+  cut.instances.push_back(instance);
+  loads.add_load_sample({{}, {cut}}, held_by("serve", kMigDevice), kMonday + 13h);
+  EXPECT_EQ(curve(loads, kMonday + 13h).busy[4], 30);
+}
+
+}  // namespace
+}  // namespace gpulet::agent

@@ -1,0 +1,414 @@
+#include "agent/observe/page_json.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "topology/topology.h"
+
+namespace gpulet::agent {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Converts a time of the loop to wall time, to the second: the clocks drift by less, so that an otherwise
+// unchanged document stays the same.
+WallTime to_wall_time(Time at, const health::ClockPair& clock) {
+  return std::chrono::round<std::chrono::seconds>(
+      clock.wall - std::chrono::duration_cast<WallTime::duration>(clock.now - at));
+}
+
+std::string dump_json(const Json& document) {
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string cuda_version_text(unsigned version) {
+  if (version == 0) return {};
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// Memory slices of a GPU with MIG: eight, four for an A30, or more if a device lies beyond them.
+constexpr unsigned kFewSlices = 4, kSlices = 8;
+unsigned memory_slices(const inventory::Gpu& gpu) {
+  unsigned last = 0;
+  for (const auto& device : gpu.mig_devices)
+    last = std::max(last, device.placement_start + device.placement_size);
+  const bool few = gpu.model.find("A30") != std::string::npos;
+  return std::max(last, few ? kFewSlices : kSlices);
+}
+
+// The device of a share: "GPU-…" of "GPU-…::3".
+DeviceUuid device_of_share(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
+
+class NodeDocument {
+ public:
+  explicit NodeDocument(const NodePageInput& input) : input_(input) {
+    for (const auto& [resource, ids] : input.devices) {
+      for (const auto& id : ids) shares_[device_of_share(id)].emplace_back(&resource, &id);
+    }
+    for (const auto& container : input.containers) {
+      for (const auto& [resource, ids] : container.devices) {
+        for (const auto& id : ids) holders_[device_of_share(id)].push_back({&container, &resource, &id});
+      }
+    }
+  }
+
+  // Timeline and events become text line by line: one JSON tree would take several times the memory of the
+  // whole document.
+  std::string json_text() const {
+    Json head = {{"name", input_.node_name},    {"version", input_.version}, {"driver", driver_json()},
+                 {"problems", input_.problems}, {"gpus", Json::array()},     {"links", Json::array()}};
+    if (input_.snapshot) {
+      for (const auto& gpu : input_.snapshot->gpus) head["gpus"].push_back(gpu_json(gpu));
+      head["links"] = links_json();
+    }
+    std::string text = dump_json(head);
+    text.pop_back();  // the brace that ends it
+    text += ",\"timeline\":[";
+    if (input_.moments != nullptr) append_entries(text, input_.moments->entries(), moment_json);
+    text += "],\"events\":[";
+    if (input_.events != nullptr) append_entries(text, input_.events->entries(), event_json);
+    return text + "],\"config\":" + dump_json(input_.config) + "}";
+  }
+
+ private:
+  struct Holder {
+    const ContainerDevices* container;
+    const ResourceName* resource;
+    const DeviceId* id;
+  };
+
+  Json driver_json() const {
+    if (!input_.snapshot) return {{"version", ""}, {"cuda", ""}};
+    return {{"version", input_.snapshot->driver.version},
+            {"cuda", cuda_version_text(input_.snapshot->driver.cuda_version)}};
+  }
+
+  Json links_json() const {
+    const auto topology = topology::build_topology(*input_.snapshot);
+    Json rows = Json::array();
+    for (std::size_t a = 0; a < topology.size; ++a) {
+      Json row = Json::array();
+      for (std::size_t b = 0; b < topology.size; ++b)
+        row.push_back(a == b ? "X" : topology::pair_label(topology.pair_between(a, b)));
+      rows.push_back(std::move(row));
+    }
+    return rows;
+  }
+
+  const health::DeviceView* find_view(const health::Scope& scope) const {
+    return input_.health ? input_.health->find(scope) : nullptr;
+  }
+
+  // The health in the snapshot, if there is no view of the device.
+  static void put_plain_health(Json& object, const inventory::Health& health) {
+    object["state"] =
+        enum_name(health.healthy ? health::DeviceState::kHealthy : health::DeviceState::kQuarantined);
+    object["reason"] = health.reason;
+  }
+
+  void put_health(Json& object, const inventory::Gpu& gpu) const {
+    const auto* view = find_view({.gpu = gpu.uuid});
+    object.update({{"state", nullptr},
+                   {"offered", gpu.health.healthy},
+                   {"since", nullptr},
+                   {"reason", ""},
+                   {"comes_back", ""},
+                   {"due", nullptr},
+                   {"relapses", 0},
+                   {"faults", Json::array()}});
+    if (view == nullptr) return put_plain_health(object, gpu.health);
+    const auto& standing = view->status;
+    const auto& clock = input_.health->at;
+    object["state"] = enum_name(standing.state);
+    object["offered"] = is_allocatable(standing.state);
+    object["since"] = unix_milliseconds(to_wall_time(standing.since, clock));
+    object["reason"] = standing.reason;
+    object["comes_back"] = standing.recovery_text;
+    if (standing.due) object["due"] = unix_milliseconds(to_wall_time(*standing.due, clock));
+    object["relapses"] = standing.relapses;
+    for (const auto& fault : standing.faults) {
+      object["faults"].push_back({{"text", fault.fault_text()},
+                                  {"effect", enum_name(fault.effect)},
+                                  {"count", fault.count},
+                                  {"opened", unix_milliseconds(to_wall_time(fault.opened, clock))},
+                                  {"last", unix_milliseconds(to_wall_time(fault.last_seen, clock))},
+                                  {"detail", fault.detail}});
+    }
+  }
+
+  Json mig_json(const inventory::Gpu& gpu) const {
+    if (!gpu.mig_enabled) return nullptr;
+    Json mig = {{"slices", memory_slices(gpu)}, {"devices", Json::array()}};
+    for (const auto& device : gpu.mig_devices) {
+      Json object = {{"index", device.index},         {"uuid", device.uuid.str()},
+                     {"profile", device.profile},     {"start", device.placement_start},
+                     {"size", device.placement_size}, {"memory", device.memory.value}};
+      const auto* view = find_view({gpu.uuid, device.gpu_instance, device.compute_instance});
+      if (view != nullptr) {
+        object["state"] = enum_name(view->status.state);
+        object["reason"] = view->status.reason;
+      } else {
+        put_plain_health(object, device.health);
+      }
+      mig["devices"].push_back(std::move(object));
+    }
+    return mig;
+  }
+
+  void put_shares(Json& object, const DeviceUuid& device) const {
+    const auto found = shares_.find(device);
+    if (found == shares_.end()) return;
+    for (const auto& [resource, id] : found->second) {
+      object["resource"] = resource->str();
+      object["shares"].push_back(id->str());
+    }
+  }
+
+  void put_holders(Json& object, const DeviceUuid& device) const {
+    const auto found = holders_.find(device);
+    if (found == holders_.end()) return;
+    for (const auto& holder : found->second) {
+      object["holders"].push_back({{"device", holder.id->str()},
+                                   {"uuid", device.str()},
+                                   {"namespace", holder.container->pod.name_space},
+                                   {"pod", holder.container->pod.name},
+                                   {"container", holder.container->container},
+                                   {"resource", holder.resource->str()}});
+    }
+  }
+
+  Json gpu_json(const inventory::Gpu& gpu) const {
+    Json object = {{"index", gpu.index},
+                   {"uuid", gpu.uuid.str()},
+                   {"model", gpu.model},
+                   {"architecture", gpu.architecture},
+                   {"slot", gpu.pci.sysfs_text()},
+                   {"numa", nullptr},
+                   {"memory", gpu.memory.value},
+                   {"nvswitch_links", std::ranges::count(gpu.nvlinks, inventory::NvLinkRemote::kSwitch,
+                                                         &inventory::NvLink::kind)}};
+    if (gpu.numa_node) object["numa"] = *gpu.numa_node;
+    put_health(object, gpu);
+    object.update(
+        {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_json(gpu)}});
+    put_shares(object, gpu.uuid);
+    put_holders(object, gpu.uuid);
+    for (const auto& device : gpu.mig_devices) put_holders(object, device.uuid);
+    return object;
+  }
+
+  static Json moment_json(const HealthMoment& moment) {
+    return {{"at", unix_milliseconds(moment.at)}, {"uuid", moment.gpu.str()},      {"device", moment.device},
+            {"from", enum_name(moment.before)},   {"to", enum_name(moment.after)}, {"reason", moment.reason}};
+  }
+
+  static Json event_json(const RecentEvent& event) {
+    return {{"at", unix_milliseconds(event.at)},
+            {"severity", event.warning ? "warning" : "normal"},
+            {"reason", event.reason},
+            {"message", event.message}};
+  }
+
+  template <class Entries, class Object>
+  static void append_entries(std::string& text, const Entries& entries, Object object_of) {
+    for (const auto& entry : entries) {
+      if (text.back() != '[') text += ',';
+      text += dump_json(object_of(entry));
+    }
+  }
+
+  const NodePageInput& input_;
+  std::map<DeviceUuid, std::vector<std::pair<const ResourceName*, const DeviceId*>>> shares_;
+  std::map<DeviceUuid, std::vector<Holder>> holders_;
+};
+
+// One decimal is all that is displayed, and the document is sent each second.
+Json round_to_tenth(double value) {
+  if (!std::isfinite(value)) return nullptr;
+  const double rounded = std::round(value * 10) / 10;
+  if (rounded == std::floor(rounded) && std::abs(rounded) < 1e15) return static_cast<std::int64_t>(rounded);
+  return rounded;
+}
+
+// The numbers of a GPU: their key, and the factor from the field's unit.
+constexpr double kMib = 1024 * 1024;
+struct NowNumber {
+  const char* key;
+  metrics::Field field;
+  double factor = 1;
+};
+constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
+                                     {"sm", metrics::Field::kSmActive, 100},
+                                     {"memory_util", metrics::Field::kMemCopyUtil},
+                                     {"memory", metrics::Field::kFbUsed, kMib},
+                                     {"temperature", metrics::Field::kGpuTemp},
+                                     {"memory_temperature", metrics::Field::kMemoryTemp},
+                                     {"power", metrics::Field::kPower},
+                                     {"power_limit", metrics::Field::kPowerLimitEnforced},
+                                     {"sm_clock", metrics::Field::kSmClock},
+                                     {"memory_clock", metrics::Field::kMemoryClock}};
+constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
+                                     {"sm", metrics::Field::kSmActive, 100},
+                                     {"memory", metrics::Field::kFbUsed, kMib}};
+
+Json numbers_json(std::span<const NowNumber> numbers, const metrics::Values& values) {
+  Json object = Json::object();
+  for (const auto& one : numbers) {
+    if (const auto value = numeric_field(values, one.field))
+      object[one.key] = round_to_tenth(*value * one.factor);
+  }
+  return object;
+}
+
+Json pods_json(const metrics::PodShares& shares) {
+  Json pods = Json::array();
+  for (const auto& use : shares.pods) {
+    Json pod = {{"namespace", use.holder.pod.name_space},
+                {"pod", use.holder.pod.name},
+                {"containers", use.holder.containers},
+                {"shares", use.holder.shares.size()}};
+    if (shares.is_known) pod["memory"] = use.memory.value;
+    if (shares.is_known && shares.is_busy_known) pod["busy"] = round_to_tenth(use.busy);
+    pods.push_back(std::move(pod));
+  }
+  return pods;
+}
+
+Json processes_json(const std::vector<metrics::ProcessSample>& samples, const metrics::PodByPid& pods) {
+  Json processes = Json::array();
+  for (const auto& sample : samples) {
+    Json process = {{"pid", sample.pid}, {"name", sample.name}};
+    if (sample.memory) process["memory"] = sample.memory->value;
+    process["sm"] = round_to_tenth(sample.sm);
+    if (const auto pod = pods.find(sample.pid); pod != pods.end()) {
+      process["namespace"] = pod->second.name_space;
+      process["pod"] = pod->second.name;
+    }
+    processes.push_back(std::move(process));
+  }
+  return processes;
+}
+
+}  // namespace
+
+HealthMoment health_moment(const health::StatusChange& change, const health::HealthView& view) {
+  const auto* device = view.find(change.device);
+  return {.at = to_wall_time(change.after.since, view.at),
+          .gpu = change.device.gpu,
+          .device = device != nullptr ? health::describe_device(*device) : "GPU " + change.device.gpu.str(),
+          .before = change.before.state,
+          .after = change.after.state,
+          .reason = change.after.reason};
+}
+
+std::string node_json(const NodePageInput& input) { return NodeDocument(input).json_text(); }
+
+std::set<metrics::Field> now_json_fields() {
+  std::set<metrics::Field> fields;
+  for (const auto& one : kGpuNumbers) fields.insert(one.field);
+  for (const auto& one : kMigNumbers) fields.insert(one.field);
+  return fields;
+}
+
+std::string now_json(const metrics::Sample& sample, WallTime at) {
+  Json document = {{"at", unix_milliseconds(at)}, {"gpus", Json::object()}};
+  Json mig = Json::object();
+  for (const auto& gpu : sample.gpus) {
+    if (gpu.error) continue;
+    document["gpus"][gpu.uuid.str()] = numbers_json(kGpuNumbers, gpu.values);
+    for (const auto& instance : gpu.instances) {
+      for (const auto& device : instance.devices)
+        mig[device.uuid.str()] = numbers_json(kMigNumbers, instance.values);
+    }
+  }
+  if (!mig.empty()) document["mig"] = std::move(mig);
+  return dump_json(document);
+}
+
+std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,
+                     const metrics::PodByPid& pods, WallTime at) {
+  Json document = {{"at", unix_milliseconds(at)}, {"devices", Json::object()}};
+  const auto add = [&](const DeviceUuid& uuid, const std::vector<metrics::ProcessSample>& processes) {
+    const auto shares = devices.find(uuid);
+    const bool held = shares != devices.end() && !shares->second.pods.empty();
+    if (!held && processes.empty()) return;
+    Json device = Json::object();
+    device["pods"] = held ? pods_json(shares->second) : Json::array();
+    if (shares != devices.end()) {
+      device["rest"] = {{"memory", shares->second.unattributed_memory.value},
+                        {"busy", round_to_tenth(shares->second.unattributed_busy)}};
+    }
+    device["processes"] = processes_json(processes, pods);
+    document["devices"][uuid.str()] = std::move(device);
+  };
+  for (const auto& gpu : sample.gpus) {
+    if (gpu.error) continue;
+    if (!gpu.mig) add(gpu.uuid, gpu.processes);
+    for (const auto& instance : gpu.instances) {
+      for (const auto& device : instance.devices) add(device.uuid, device.processes);
+    }
+  }
+  return dump_json(document);
+}
+
+PageState::PageState(std::string node_name, std::string version) {
+  input_.node_name = std::move(node_name);
+  input_.version = std::move(version);
+  input_.moments = &moments_;
+  input_.events = &events_;
+}
+
+template <class Value>
+void PageState::assign_if_changed(Value& mine, Value now) {
+  if (mine == now) return;
+  mine = std::move(now);
+  changed_ = true;
+}
+
+void PageState::set_snapshot(inventory::SnapshotPtr snapshot) {
+  assign_if_changed(input_.snapshot, std::move(snapshot));
+}
+void PageState::set_problems(std::vector<std::string> problems) {
+  assign_if_changed(input_.problems, std::move(problems));
+}
+void PageState::set_devices(device_plugin::DevicesByResource offered) {
+  assign_if_changed(input_.devices, std::move(offered));
+}
+void PageState::set_containers(std::vector<ContainerDevices> containers) {
+  assign_if_changed(input_.containers, std::move(containers));
+}
+void PageState::set_config_text(std::string text) { assign_if_changed(input_.config, std::move(text)); }
+
+void PageState::record_health(health::HealthViewPtr view, const std::vector<health::StatusChange>& changes) {
+  for (const auto& change : changes) {
+    if (change.before.state != change.after.state) moments_.add_entry(health_moment(change, *view));
+  }
+  assign_if_changed(input_.health, std::move(view));
+}
+
+void PageState::record_event(bool warning, std::string reason, std::string message, WallTime at) {
+  events_.add_entry({at, warning, std::move(reason), std::move(message)});
+  changed_ = true;
+}
+
+void PageState::set_sample(const metrics::Aggregator& meter, WallTime at) {
+  now_ = now_json(meter.last_sample(), at);
+  use_ = use_json(meter.last_sample(), meter.attribution().devices, meter.pods_by_pid(), at);
+}
+
+void PageState::write_pages(web::Pages& pages) {
+  if (std::exchange(changed_, false)) {
+    node_ = node_json(input_);
+    node_.shrink_to_fit();  // it stays in memory; growing has doubled its capacity
+  }
+  pages.node = node_;
+  pages.now = now_;
+  pages.use = use_;
+}
+
+}  // namespace gpulet::agent

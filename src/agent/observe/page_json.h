@@ -1,0 +1,136 @@
+// The three documents that the node page and `gpulet top` display, as JSON of one line each, built from plain
+// values. Pure: the same input gives the same bytes. They contain only what is named here: no environment, no
+// annotation, no argument of a Pod.
+//
+// node_json, what changes rarely:
+//   name, version, driver {version, cuda}, problems [text]
+//   gpus [{index, uuid, model, architecture, slot, numa, memory (bytes), nvswitch_links,
+//          state, offered, since, reason, comes_back, due, relapses, faults [{text, effect, count, opened,
+//          last, detail}], resource, shares [device id], holders [{device, uuid, namespace, pod, container,
+//          resource}], mig null or {slices, devices [{index, uuid, profile, start, size, memory, state,
+//          reason}]}}]
+//   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
+//   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
+//   config: the config in force as text
+// now_json, the numbers of one sample:
+//   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
+//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz)}}, mig {uuid: {util, sm, memory}}
+// use_json, the usage of each device in that sample that a Pod holds or a process uses:
+//   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
+//   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,
+//   sm, namespace, pod}]}}
+// Times are milliseconds since 1970. Unknown values are null in node_json and absent from the others.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/types.h"
+#include "device_plugin/pod_resources.h"
+#include "health/report/node_health.h"
+#include "inventory/snapshot.h"
+#include "metrics/aggregator.h"
+#include "metrics/attribution.h"
+#include "metrics/fields.h"
+#include "web/listener.h"
+
+namespace gpulet::agent {
+
+// A device's change of state, and a reported event: each is a line of the page.
+struct HealthMoment {
+  WallTime at;
+  DeviceUuid gpu;
+  std::string device;  // health::describe
+  health::DeviceState before = health::DeviceState::kHealthy, after = health::DeviceState::kHealthy;
+  std::string reason;
+};
+struct RecentEvent {
+  WallTime at;
+  bool warning = false;
+  std::string reason;   // "GPUUnhealthy"
+  std::string message;  // one line
+};
+
+// The newest entries of a list, oldest first.
+template <class Entry, std::size_t kMost>
+class RecentEntries {
+ public:
+  void add_entry(Entry entry) {
+    entries_.push_back(std::move(entry));
+    if (entries_.size() > kMost) entries_.pop_front();
+  }
+  const std::deque<Entry>& entries() const { return entries_; }
+
+ private:
+  std::deque<Entry> entries_;
+};
+using RecentMoments = RecentEntries<HealthMoment, 200>;
+using RecentEvents = RecentEntries<RecentEvent, 100>;
+
+// A health change as a line of the timeline. `view` is the one after the change; its clock gives `at`.
+HealthMoment health_moment(const health::StatusChange& change, const health::HealthView& view);
+
+struct NodePageInput {
+  std::string node_name, version;
+  std::vector<std::string> problems;         // AgentStatus::problems()
+  inventory::SnapshotPtr snapshot;           // null before the first
+  health::HealthViewPtr health;              // null before the first
+  device_plugin::DevicesByResource devices;  // every device of every resource that is served
+  std::vector<ContainerDevices> containers;  // device holders, from the kubelet
+  std::string config;                        // config::print_yaml
+  const RecentMoments* moments = nullptr;
+  const RecentEvents* events = nullptr;
+};
+
+// The fields of a sample that are in now_json.
+std::set<metrics::Field> now_json_fields();
+
+// Invalid UTF-8 becomes U+FFFD. Cost: linear in devices, holders and lines.
+std::string node_json(const NodePageInput& input);
+// Without GPUs that failed. A MIG device has the values of its GPU instance.
+std::string now_json(const metrics::Sample& sample, WallTime at);
+
+// Pods as in `devices`, without memory and busy time where they are not known for each Pod; processes by pid,
+// with the Pod where it is known.
+std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,
+                     const metrics::PodByPid& pods, WallTime at);
+
+// The state of the node page while the agent runs: keeps recent events and the health timeline, and builds a
+// document only after a change, so that an idle node costs nothing. Loop's thread only.
+
+class PageState {
+ public:
+  PageState(std::string node_name, std::string version);
+
+  // Equal values change nothing.
+  void set_snapshot(inventory::SnapshotPtr snapshot);
+  void record_health(health::HealthViewPtr view, const std::vector<health::StatusChange>& changes);
+  void set_problems(std::vector<std::string> problems);        // AgentStatus::problems()
+  void set_devices(device_plugin::DevicesByResource offered);  // of every resource that is served
+  void set_containers(std::vector<ContainerDevices> containers);
+  void set_config_text(std::string text);  // config::print_yaml
+  // See Reporter::report_event().
+  void record_event(bool warning, std::string reason, std::string message, WallTime at);
+  void set_sample(const metrics::Aggregator& meter, WallTime at);  // its last sample
+
+  // Writes the current documents into `pages`.
+  void write_pages(web::Pages& pages);
+
+ private:
+  template <class Value>
+  void assign_if_changed(Value& mine, Value now);
+
+  NodePageInput input_;
+  RecentMoments moments_;
+  RecentEvents events_;
+  bool changed_ = true;
+  std::string node_, now_, use_;
+};
+
+}  // namespace gpulet::agent

@@ -1,0 +1,201 @@
+#include "agent/plugin/offers.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "inventory/host_files.h"
+
+namespace gpulet::agent {
+namespace {
+
+constexpr const char* kControlNodes[] = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
+                                         "/dev/nvidia-modeset"};
+constexpr const char* kMigMinors = "/proc/driver/nvidia-caps/mig-minors";
+
+device_plugin::DeviceAccess device_access(const partition::Device& device,
+                                          const inventory::Snapshot& snapshot,
+                                          const inventory::MigMinors& minors) {
+  const auto& gpu = snapshot.gpus[device.gpu];
+  device_plugin::DeviceAccess access;
+  access.uuid = gpu.uuid.str();
+  access.index = std::to_string(gpu.index);
+  access.device_nodes = {"/dev/nvidia" + std::to_string(gpu.minor)};
+  if (device.mig) {
+    const auto& mig = gpu.mig_devices[*device.mig];
+    access.uuid = mig.uuid.str();
+    access.index += ":" + std::to_string(mig.index);
+    for (auto& node :
+         inventory::mig_device_nodes(minors, gpu.minor, mig.gpu_instance, mig.compute_instance)) {
+      access.device_nodes.push_back(std::move(node));
+    }
+  }
+  return access;
+}
+
+device_plugin::AllocationRules allocation_rules(const config::Config& config, const DriverFiles& files,
+                                                const partition::Resource& resource) {
+  const auto& flags = config.flags;
+  device_plugin::AllocationRules rules;
+  rules.strategies = flags.device_list_strategy;
+  rules.ids = flags.device_id_strategy;
+  rules.pass_device_specs = flags.pass_device_specs;
+  rules.dev_root = flags.nvidia_dev_root;
+  rules.control_nodes = files.control_nodes;
+  rules.cdi_annotation_prefix = flags.cdi_annotation_prefix;
+  for (const unsigned channel : config.imex.channel_ids) {
+    if (std::ranges::count(files.imex_channels, channel) != 0) rules.imex_channels.push_back(channel);
+  }
+  rules.gds = flags.gds_enabled;
+  rules.mofed = flags.mofed_enabled;
+  rules.gdrcopy = flags.gdrcopy_enabled;
+  if (resource.sharing == config::SharingStrategy::kMps) rules.mps_root = flags.mps_root;
+  return rules;
+}
+
+// The daemons of a resource. Its devices take the health of a daemon that is not healthy.
+std::vector<mps::DaemonSpec> assign_daemons(partition::Resource& resource,
+                                            const std::vector<mps::DaemonSpec>& all,
+                                            const std::map<std::string, inventory::Health>& healths) {
+  std::vector<mps::DaemonSpec> daemons;
+  for (const auto& spec : all) {
+    if (std::ranges::count(spec.resources, resource.name) != 0) daemons.push_back(spec);
+  }
+  for (auto& device : resource.devices) {
+    const auto* daemon = mps::find_daemon_spec(daemons, resource.name, device.id);
+    const auto health = daemon == nullptr ? healths.end() : healths.find(daemon->name);
+    if (device.health.healthy && health != healths.end()) device.health = health->second;
+  }
+  return daemons;
+}
+
+// A container gets by CDI what is named, and only names on disk can be resolved.
+void apply_cdi_names(device_plugin::Offer& offer, const std::set<std::string>& names) {
+  auto& rules = offer.rules;
+  const auto is_written = [&](const std::string& device) {
+    return names.contains(rules.cdi_vendor + "/" + device);
+  };
+  rules.gds_cdi = rules.gds && is_written("gds=all");
+  rules.mofed_cdi = rules.mofed && is_written("mofed=all");
+  rules.gdrcopy_cdi = rules.gdrcopy && is_written("gdrcopy=all");
+  for (std::size_t i = 0; i < offer.access.size(); ++i) {
+    auto& health = offer.resource.devices[i].health;
+    const auto& access = offer.access[i];
+    const auto& name = rules.ids == config::DeviceIdStrategy::kUuid ? access.uuid : access.index;
+    if (health.healthy && !is_written("gpu=" + name)) health = {false, "its CDI spec is not written yet"};
+  }
+}
+
+bool same_offer(const device_plugin::Offer& a, const device_plugin::Offer& b) {
+  return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
+         a.daemons == b.daemons;
+}
+
+}  // namespace
+
+placement::Rules placement_rules(const config::Config& config) {
+  placement::Rules rules;
+  rules.policy = config.gpulet.placement_policy == config::PlacementPolicy::kTightest
+                     ? placement::Policy::kTightest
+                     : placement::Policy::kBestEffort;
+  rules.shared =
+      config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
+          ? placement::SharedPolicy::kPacked
+          : placement::SharedPolicy::kDistributed;
+  return rules;
+}
+
+std::vector<placement::Device> placement_devices(const partition::Resource& resource,
+                                                 const inventory::Snapshot& snapshot) {
+  std::vector<placement::Device> devices;
+  for (const auto& device : resource.devices) {
+    const unsigned slice =
+        device.mig ? snapshot.gpus[device.gpu].mig_devices[*device.mig].placement_start : 0;
+    devices.push_back({device.id, device.gpu, device.is_shared(), slice});
+  }
+  return devices;
+}
+
+DriverFiles read_driver_files(const config::Config& config) {
+  DriverFiles files;
+  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
+    const auto root = RootDirectory::open_root(path);
+    if (!root || !root->exists("/dev/nvidiactl")) continue;
+    for (const char* node : kControlNodes) {
+      if (root->exists(node)) files.control_nodes.emplace_back(node);
+    }
+    for (const unsigned channel : config.imex.channel_ids) {
+      if (root->exists("/dev/nvidia-caps-imex-channels/channel" + std::to_string(channel))) {
+        files.imex_channels.push_back(channel);
+      }
+    }
+    break;
+  }
+  // A driver root with a /proc tree of its own comes before procfs.
+  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
+    if (const auto root = RootDirectory::open_root(path)) {
+      if (auto text = root->read_text_file(kMigMinors)) {
+        files.mig_minors = std::move(*text);
+        break;
+      }
+    }
+  }
+  return files;
+}
+
+Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const config::Config& config,
+                                  const PlanInputs& surroundings) {
+  const auto& files = surroundings.files;
+  auto plan = partition::plan_resources(snapshot, config, surroundings.facts);
+  Offers result;
+  result.notes = std::move(plan.notes);
+  for (const unsigned channel : config.imex.channel_ids) {
+    if (!config.imex.required || std::ranges::count(files.imex_channels, channel) != 0) continue;
+    result.notes.push_back({"requested IMEX channel channel" + std::to_string(channel) +
+                            " does not exist: no GPU is offered until it exists (imex.required is true)"});
+    cache_.clear();
+    return result;
+  }
+  const auto topology = topology::build_topology(snapshot);
+  inventory::MigMinors minors;
+  if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
+  const auto daemons = mps::plan_daemons(plan.resources, snapshot);
+  std::map<std::string, inventory::Health> healths;
+  if (surroundings.mps_health) healths = surroundings.mps_health(daemons);
+  std::optional<std::set<std::string>> cdi_names;
+  if (surroundings.cdi_names) cdi_names = surroundings.cdi_names(snapshot);
+  std::map<ResourceName, CachedOffer> next;
+  for (auto& resource : plan.resources) {
+    CachedOffer cached;
+    cached.topology = topology;
+    for (const auto& device : resource.devices) cached.devices.emplace_back(device.id, device.gpu);
+    cached.policy = config.gpulet.placement_policy;
+    cached.shared = config.flags.shared_devices_allocation_policy;
+
+    auto offer = std::make_shared<device_plugin::Offer>();
+    offer->daemons = assign_daemons(resource, daemons, healths);
+    for (const auto& device : resource.devices)
+      offer->access.push_back(device_access(device, snapshot, minors));
+    offer->rules = allocation_rules(config, files, resource);
+    const auto before = cache_.find(resource.name);
+    if (before != cache_.end() && before->second.topology == cached.topology &&
+        before->second.devices == cached.devices && before->second.policy == cached.policy &&
+        before->second.shared == cached.shared) {
+      offer->chooser = before->second.offer->chooser;
+    } else {
+      offer->chooser = placement::Chooser::build_chooser(topology, placement_devices(resource, snapshot),
+                                                         placement_rules(config));
+    }
+    const ResourceName name = resource.name;
+    offer->resource = std::move(resource);
+    if (cdi_names) apply_cdi_names(*offer, *cdi_names);
+    cached.offer =
+        before != cache_.end() && same_offer(*before->second.offer, *offer) ? before->second.offer : offer;
+    result.offers.push_back(cached.offer);
+    next.emplace(name, std::move(cached));
+  }
+  cache_ = std::move(next);
+  return result;
+}
+
+}  // namespace gpulet::agent

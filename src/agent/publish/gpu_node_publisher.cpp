@@ -1,0 +1,211 @@
+#include "agent/publish/gpu_node_publisher.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "topology/topology.h"
+
+namespace gpulet::agent {
+namespace {
+
+using scheduler::GpuNode;
+using scheduler::NodeResource;
+using scheduler::ResourceUnit;
+
+scheduler::Sharing sharing_of(config::SharingStrategy strategy) {
+  switch (strategy) {
+    case config::SharingStrategy::kNone:
+      return scheduler::Sharing::kNone;
+    case config::SharingStrategy::kTimeSlicing:
+      return scheduler::Sharing::kTimeSlicing;
+    case config::SharingStrategy::kMps:
+      return scheduler::Sharing::kMps;
+  }
+  return scheduler::Sharing::kNone;
+}
+
+void add_gpus_to_node(const inventory::Snapshot& snapshot, const health::HealthView* view,
+                      const std::map<DeviceUuid, std::string>& loads, GpuNode& node) {
+  for (const auto& gpu : snapshot.gpus) {
+    const scheduler::GpuModel model{.name = gpu.model,
+                                    .architecture = gpu.architecture,
+                                    .compute_major = gpu.compute_major,
+                                    .compute_minor = gpu.compute_minor,
+                                    .memory_mib = gpu.memory.mebibytes()};
+    auto known = std::ranges::find(node.models, model);
+    if (known == node.models.end()) known = node.models.insert(node.models.end(), model);
+    scheduler::NodeGpu one;
+    one.uuid = gpu.uuid.str();
+    one.model = static_cast<std::size_t>(known - node.models.begin());
+    one.numa = gpu.numa_node;
+    const auto* const device = view != nullptr ? view->find({.gpu = gpu.uuid}) : nullptr;
+    if (device != nullptr) {
+      one.state = device->status.state;
+      one.reason = device->status.reason;
+    } else if (!gpu.health.healthy) {
+      one.state = health::DeviceState::kQuarantined;
+      one.reason = gpu.health.reason;
+    }
+    if (const auto load = loads.find(gpu.uuid); load != loads.end()) one.load = load->second;
+    node.gpus.push_back(std::move(one));
+  }
+}
+
+// The memory limit of one share under MPS; 0: no limit.
+std::uint64_t share_mib(const partition::Resource& resource, const partition::Device& device,
+                        std::uint64_t unit_mib) {
+  if (resource.sharing != config::SharingStrategy::kMps) return 0;
+  if (device.share) return unit_mib * device.share->memory / 100;
+  return unit_mib / std::max(resource.replicas, 1U);
+}
+
+// Resource and unit by device id.
+using DevicePlaces = std::unordered_map<std::string, std::pair<std::size_t, std::size_t>>;
+
+void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+                          GpuNode& node, DevicePlaces& places) {
+  NodeResource one{.name = resource.name, .sharing = sharing_of(resource.sharing), .units = {}};
+  std::map<std::pair<std::size_t, std::optional<std::size_t>>, std::size_t> unit_of;
+  for (const auto& device : resource.devices) {
+    const auto [at, is_new] = unit_of.try_emplace({device.gpu, device.mig}, one.units.size());
+    const auto& gpu = snapshot.gpus[device.gpu];
+    if (is_new) {
+      ResourceUnit unit;
+      unit.gpu = device.gpu;
+      unit.shares = 0;
+      if (device.mig) {
+        const auto& mig = gpu.mig_devices[*device.mig];
+        unit.profile = mig.profile;
+        unit.memory_mib = mig.memory.mebibytes();
+        unit.slice = mig.placement_start;
+      }
+      unit.share_mib =
+          share_mib(resource, device, unit.memory_mib != 0 ? unit.memory_mib : gpu.memory.mebibytes());
+      one.units.push_back(std::move(unit));
+    }
+    ResourceUnit& unit = one.units[at->second];
+    ++unit.shares;
+    if (!device.health.healthy) {
+      ++unit.unavailable;
+      // The GPU's own reason is not repeated.
+      if (unit.unavailable_reason.empty() && device.health.reason != node.gpus[device.gpu].reason)
+        unit.unavailable_reason = device.health.reason;
+    }
+    places[device.id.str()] = {node.resources.size(), at->second};
+  }
+  node.resources.push_back(std::move(one));
+}
+
+}  // namespace
+
+GpuNode build_gpu_node(const inventory::Snapshot& snapshot, std::span<const device_plugin::OfferPtr> offers,
+                       const config::Config& config, const health::HealthView* view,
+                       std::span<const ContainerDevices> holders,
+                       const std::map<DeviceUuid, std::string>& loads) {
+  GpuNode node;
+  node.driver = snapshot.driver.version;
+  node.cuda_version = snapshot.driver.cuda_version;
+  node.rules = placement_rules(config);
+  add_gpus_to_node(snapshot, view, loads, node);
+  node.pairs = topology::build_topology(snapshot).pairs;
+  DevicePlaces places;
+  for (const auto& offer : offers) {
+    // Skip an offer of an older snapshot: the next round has both.
+    const auto known = [&](const partition::Device& device) {
+      return device.gpu < snapshot.gpus.size() &&
+             (!device.mig || *device.mig < snapshot.gpus[device.gpu].mig_devices.size());
+    };
+    if (std::ranges::all_of(offer->resource.devices, known))
+      add_resource_to_node(snapshot, offer->resource, node, places);
+  }
+  std::map<std::string, std::map<std::pair<std::size_t, std::size_t>, unsigned>> held;
+  for (const auto& container : holders) {
+    for (const auto& [resource, ids] : container.devices) {
+      for (const auto& id : ids) {
+        const auto place = places.find(id.str());
+        if (place != places.end()) ++held[container.pod.name_space + "/" + container.pod.name][place->second];
+      }
+    }
+  }
+  for (const auto& [pod, parts] : held) {
+    scheduler::PodAllocation holding{.pod = pod, .parts = {}};
+    for (const auto& [place, shares] : parts) {
+      const auto& unit = node.resources[place.first].units[place.second];
+      holding.parts.push_back({place.first, place.second, std::min(shares, unit.shares)});
+    }
+    node.allocations.push_back(std::move(holding));
+  }
+  return node;
+}
+
+namespace {
+
+using scheduler::GpuNode;
+
+GpuNode without_loads(GpuNode node) {
+  for (auto& gpu : node.gpus) gpu.load.clear();
+  return node;
+}
+
+GpuNode without_holders(GpuNode node) {
+  node.allocations.clear();
+  return node;
+}
+
+}  // namespace
+
+GpuNodePublisher::GpuNodePublisher(GpuNodePorts ports, GpuNodeTiming timing)
+    : ports_(std::move(ports)), timing_(timing) {
+  refresh_after(Duration::zero());
+}
+
+// The earlier time wins.
+void GpuNodePublisher::refresh_after(Duration delay) {
+  const Time due = ports_.loop.now() + delay;
+  if (next_ && *due_ <= due) return;
+  due_ = due;
+  next_ = ports_.loop.after(delay, [this] {
+    next_.reset();
+    refresh_holders();
+  });
+}
+
+void GpuNodePublisher::refresh_holders() {
+  if (refreshing_) {
+    refresh_again_ = true;
+    return;
+  }
+  refreshing_ = true;
+  ports_.holders([this, alive = lifetime_.watch()](Result<std::vector<ContainerDevices>> holders) {
+    if (!alive) return;
+    refreshing_ = false;
+    // While the kubelet is unavailable the last known holders stay.
+    if (holders) holders_ = std::move(*holders);
+    publish_if_changed();
+    refresh_after(std::exchange(refresh_again_, false) ? timing_.settle : timing_.refresh_every);
+  });
+}
+
+void GpuNodePublisher::publish_if_changed() {
+  later_.reset();
+  auto node = ports_.node(holders_);
+  if (!node || (written_ && *node == *written_)) return;
+  Duration every = timing_.load_every;
+  if (!written_ || without_holders(without_loads(*node)) != without_holders(without_loads(*written_))) {
+    every = Duration::zero();
+  } else if (node->allocations != written_->allocations) {
+    every = timing_.holders_every;
+  }
+  const Time now = ports_.loop.now();
+  if (written_at_ && now < *written_at_ + every) {
+    later_ = ports_.loop.after(*written_at_ + every - now, [this] { publish_if_changed(); });
+    return;
+  }
+  ++writes_;
+  written_at_ = now;
+  ports_.write(scheduler::encode_spec(*node));
+  written_ = std::move(node);
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,153 @@
+#include "agent/publish/rbac_check.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "config/load.h"
+#include "k8s/test_api.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using k8s::Received;
+using nlohmann::json;
+
+config::Config config_with(const std::string& yaml) {
+  config::Sources sources;
+  sources.file_path = "node.yaml";
+  sources.file_content = "version: v1\n" + yaml;
+  auto loaded = config::load(sources);
+  EXPECT_TRUE(loaded) << loaded.error().full_message();
+  return loaded ? std::move(loaded->config) : config::Config();
+}
+
+std::set<std::string> permission_names(const std::string& yaml, bool in_pod = false) {
+  const auto wanted = required_permissions(
+      config_with(yaml), {.host = "h", .node_name = "node-1", .pod_namespace = "gpulet"}, in_pod);
+  std::set<std::string> names;
+  for (const auto& one : wanted) {
+    EXPECT_FALSE(one.consequence.empty());
+    names.insert(one.permission.permission_text());
+  }
+  return names;
+}
+
+const std::set<std::string> kDefault = {"create on events",
+                                        "patch on events",
+                                        "list on nodes",
+                                        "watch on nodes",
+                                        "get on nodes",
+                                        "patch on nodes",
+                                        "patch on nodes/status",
+                                        "get on pods",
+                                        "create on gpunodes.gpulet.io",
+                                        "patch on gpunodes.gpulet.io"};
+
+TEST(RequiredPermissions, OfTheDefaults) { EXPECT_EQ(permission_names(""), kDefault); }
+
+// Each setting with the rights that it adds to those of the defaults.
+TEST(RequiredPermissions, EachSettingAddsItsOwn) {
+  const std::pair<const char*, std::set<std::string>> settings[] = {
+      {"gpulet: {faults: {eviction: {enabled: true}}}", {"create on pods/eviction", "get on namespaces"}},
+      {"gpulet: {faults: {eviction: {enabled: true, maxUnhealthyNodesPercent: 5}}}",
+       {"create on pods/eviction", "get on namespaces", "list on nodes"}},
+      {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
+      {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
+      {"gpulet: {mig: {drain: true}}", {"create on pods/eviction"}},
+      {"gpulet: {metrics: {podLabels: true}}", {}},
+      {"gpulet: {metrics: {countersConfigMap: 'monitoring:counters'}}",
+       {"list on configmaps in monitoring", "watch on configmaps in monitoring"}},
+      {"gpulet: {labels: {outputs: [node-feature]}}",
+       {"get on nodefeatures.nfd.k8s-sigs.io in gpulet", "create on nodefeatures.nfd.k8s-sigs.io in gpulet",
+        "update on nodefeatures.nfd.k8s-sigs.io in gpulet"}},
+  };
+  for (const auto& [yaml, more] : settings) {
+    auto wanted = kDefault;
+    wanted.insert(more.begin(), more.end());
+    EXPECT_EQ(permission_names(yaml), wanted) << yaml;
+  }
+}
+
+TEST(RequiredPermissions, DisabledFeaturesNeedNone) {
+  EXPECT_EQ(
+      permission_names("gpulet: {publishGpuNode: false, labels: {outputs: [none]}, "
+                       "faults: {condition: false, label: false, podEvents: false}}"),
+      (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
+}
+
+TEST(RequiredPermissions, InAPodItAnnouncesItsShutdown) {
+  const auto wanted = permission_names(
+      "gpulet: {publishGpuNode: false, labels: {outputs: [none]}, "
+      "faults: {condition: false, label: false, podEvents: false}}",
+      true);
+  EXPECT_EQ(wanted, (std::set<std::string>{"create on events", "patch on events", "list on nodes",
+                                           "watch on nodes", "get on nodes", "patch on nodes/status"}));
+}
+
+// docs/SECURITY.md has these rights and no other: rows as "| `get`, `list` on `pods` | …".
+TEST(RequiredPermissions, MatchTheDocs) {
+  const auto page = read_file("docs/SECURITY.md").value_or("");
+  const auto begin = page.find("| right of the agent |"), end = page.find("| right of `gpulet scheduler` |");
+  ASSERT_LT(begin, end);
+  ASSERT_NE(end, std::string::npos);
+  std::set<std::string> told;
+  for (const auto& line : text::split(std::string_view(page).substr(begin, end - begin), '\n')) {
+    std::vector<std::string> words;  // of the first column, those in `…`
+    const auto column = line.starts_with("| `") ? line.substr(0, line.find('|', 1)) : "";
+    const auto parts = text::split(column, '`');
+    for (std::size_t i = 1; i < parts.size(); i += 2) words.emplace_back(parts[i]);
+    for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
+  }
+  const std::string all =
+      "gpulet: {faults: {podAnnotations: true, eviction: {enabled: true, maxUnhealthyNodesPercent: 5}, "
+      "taints: {lost: "
+      "NoSchedule}}, "
+      "mig: {drain: true}, labels: {outputs: [node, node-feature]}, "
+      "metrics: {podLabels: true, countersConfigMap: 'monitoring:counters'}}";
+  std::set<std::string> wanted;
+  for (const auto& name : permission_names(all)) wanted.insert(name.substr(0, name.find(" in ")));
+  EXPECT_EQ(told, wanted);
+}
+
+class RbacCheckTest : public k8s::ApiTest {
+ protected:
+  void release_source() override { care_.reset(); }
+  std::optional<std::size_t> wait_missing() {
+    std::optional<std::size_t> missing;
+    call_on_loop([&] { missing = care_->missing_permissions(); });
+    return missing;
+  }
+  std::atomic<bool> refuses_pods_ = true;
+  std::optional<RbacCheck> care_;
+};
+
+TEST_F(RbacCheckTest, NoticesALaterGrantAndSkipsTheSameConfig) {
+  start_server([this](const Received& request) {
+    const bool pods = request.body.find(R"("resource":"pods")") != std::string::npos;
+    return Reply{201, json{{"status", {{"allowed", !(pods && refuses_pods_)}}}}.dump()};
+  });
+  const auto config = config_with("");
+  call_on_loop([&] {
+    care_.emplace(loop_, client_config(), true, 5ms);
+    EXPECT_FALSE(care_->missing_permissions());
+    care_->check_config(config);
+    care_->check_config(config);
+  });
+  ASSERT_TRUE(k8s::eventually([&] { return wait_missing() == 1U; }));
+  refuses_pods_ = false;
+  ASSERT_TRUE(k8s::eventually([&] { return wait_missing() == 0U; }));
+  const auto asked = server_->received_requests().size();
+  call_on_loop([&] { care_->check_config(config); });
+  call_on_loop([] {});
+  EXPECT_EQ(server_->received_requests().size(), asked) << "nothing is missing, and nothing has changed";
+}
+
+}  // namespace
+}  // namespace gpulet::agent

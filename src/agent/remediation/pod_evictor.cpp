@@ -1,0 +1,185 @@
+#include "agent/remediation/pod_evictor.h"
+
+#include <algorithm>
+#include <set>
+
+namespace gpulet::agent {
+namespace {
+
+using health::EvictionDecision;
+using Act = EvictionDecision::Act;
+using Kind = k8s::EvictionUpdate::Kind;
+
+PodRef ref_of(const EvictionDecision& decision) { return {decision.name_space, decision.name, decision.uid}; }
+
+}  // namespace
+
+void PodEvictor::update_evictions(health::HealthViewPtr view, std::vector<HeldPod> pods,
+                                  const PodEvictorPolicy& policy) {
+  // A dry run does not count towards the limits of a real one.
+  if (policy_.node.dry_run && !policy.node.dry_run) {
+    log_ = {};
+    pending_.clear();
+  }
+  view_ = std::move(view);
+  policy_ = policy;
+  pods_.clear();
+  // Pods with missing data are skipped until it is known.
+  for (auto& held : pods) {
+    if (held.is_current) pods_.push_back(std::move(held.pod));
+  }
+  decide_and_act();
+}
+
+health::EvictionInputs PodEvictor::eviction_inputs() const {
+  health::EvictionInputs node;
+  for (const auto& device : view_->devices) {
+    node.devices.push_back({device.scope, device.status});
+    if (device.scope.is_whole_gpu()) ++node.gpus;
+  }
+  return node;
+}
+
+void PodEvictor::decide_and_act() {
+  if (!view_) return;
+  next_.reset();
+  const Time now = ports_.loop.now();
+  for (const auto& [uid, asking] : pending_) {
+    if (!asking.finished) log_.retract_eviction(uid);
+  }
+  log_.prune(pods_, policy_.node, now);
+  auto decisions = health::decide_evictions(eviction_inputs(), pods_, policy_.node, log_, now);
+  const bool any =
+      std::ranges::any_of(decisions, [](const EvictionDecision& one) { return one.act == Act::kEvict; });
+  if (any && policy_.max_unhealthy_nodes_percent > 0) {
+    auto held = eviction_inputs();
+    held.blocked_reason = cluster_block_reason();
+    if (share_requested_) return;  // decide when the answer is here
+    decisions = health::decide_evictions(held, pods_, policy_.node, log_, now);
+  }
+  std::set<std::string> asked, concerned;
+  for (const auto& decision : decisions) {
+    concerned.insert(decision.uid);
+    if (decision.act == Act::kEvict) asked.insert(decision.uid);
+  }
+  std::erase_if(pending_,
+                [&](const auto& entry) { return !entry.second.finished && !asked.contains(entry.first); });
+  std::erase_if(notified_, [&](const auto& entry) { return !concerned.contains(entry.first); });
+  for (const auto& decision : decisions) act_on(decision);
+  prune_state();
+  schedule_next(decisions);
+}
+
+// Why the cluster's state forbids evictions; requests that state if it is unknown.
+std::string PodEvictor::cluster_block_reason() {
+  if (!share_ || ports_.loop.now() - share_->first >= kClusterShareTtl) {
+    request_cluster_share();
+    return {};
+  }
+  const auto& share = share_->second;
+  if (!share) return "cannot count the nodes with unhealthy GPUs: " + share.error().full_message();
+  const auto allowed =
+      std::max<std::size_t>(1, share->nodes * std::min(policy_.max_unhealthy_nodes_percent, 100u) / 100);
+  if (share->broken <= allowed) return {};
+  return std::to_string(share->broken) + " of " + std::to_string(share->nodes) +
+         " nodes have unhealthy GPUs, more than " + std::to_string(allowed) +
+         ": the cause is not a single GPU";
+}
+
+void PodEvictor::request_cluster_share() {
+  if (share_requested_) return;
+  share_requested_ = true;
+  ports_.share([this, alive = lifetime_.watch()](Result<ClusterShare> share) {
+    if (!alive) return;
+    share_requested_ = false;
+    share_.emplace(ports_.loop.now(), std::move(share));
+    decide_and_act();
+  });
+}
+
+void PodEvictor::act_on(const EvictionDecision& decision) {
+  const std::string dry = decision.dry_run ? " (dry run)" : "";
+  switch (decision.act) {
+    case Act::kNotify:
+    case Act::kFinish:
+      if (policy_.node.enabled) notify_pod(decision, "GpuFaultStays", "is not evicted: " + decision.reason);
+      return;
+    case Act::kEvictAt:
+      return notify_pod(decision, "GpuFaultEvictionPlanned",
+                        "will be evicted unless its device recovers first: " + decision.reason + dry);
+    case Act::kBlocked:
+      return notify_pod(decision, "GpuFaultEvictionHeld", "eviction is blocked: " + decision.reason + dry);
+    case Act::kEvict:
+      return evict_pod(decision);
+    case Act::kTerminating:
+      return;
+  }
+}
+
+void PodEvictor::evict_pod(const EvictionDecision& decision) {
+  log_.record_eviction(decision, ports_.loop.now());
+  auto [found, is_new] = pending_.try_emplace(decision.uid);
+  if (!is_new) return;
+  if (decision.dry_run) {
+    found->second.finished = true;
+    ++evicted_;
+    return notify_pod(decision, "GpuFaultEviction", "would be evicted (dry run): " + decision.reason);
+  }
+  notify_pod(decision, "GpuFaultEviction", "eviction requested: " + decision.reason);
+  found->second.eviction = ports_.evict(
+      ref_of(decision), [this, decision](const auto& news) { on_eviction_event(decision, news); });
+  if (found->second.eviction) return;
+  found->second.finished = true;
+  notify_pod(decision, "GpuFaultEvictionRefused", "cannot be evicted: no API server is configured");
+}
+
+void PodEvictor::on_eviction_event(const EvictionDecision& decision, const k8s::EvictionUpdate& news) {
+  const auto found = pending_.find(decision.uid);
+  if (found == pending_.end()) return;
+  switch (news.kind) {
+    case Kind::kTerminating:
+    case Kind::kGone:
+      found->second.finished = true;
+      ++evicted_;
+      break;
+    case Kind::kRefused:
+      found->second.finished = true;
+      notify_pod(decision, "GpuFaultEvictionRefused", "cannot be evicted: " + news.reason);
+      break;
+    case Kind::kWaiting:
+      notify_pod(decision, "GpuFaultEvictionWaits", "is not evicted yet: " + news.reason + "; tried again");
+      break;
+  }
+}
+
+// Once for each change of a Pod's reason or message.
+void PodEvictor::notify_pod(const EvictionDecision& decision, std::string reason, std::string message) {
+  EvictionEvent news{ref_of(decision), std::move(reason), std::move(message)};
+  auto& last = notified_[decision.uid];
+  if (last == news) return;
+  last = news;
+  ports_.notify(news);
+}
+
+// Schedules the next decision: the earliest `at`, or the retry of a blocked one.
+void PodEvictor::schedule_next(const std::vector<EvictionDecision>& decisions) {
+  std::optional<Time> at;
+  const Time now = ports_.loop.now();
+  for (const auto& decision : decisions) {
+    std::optional<Time> when = decision.at;
+    if (decision.act == Act::kBlocked) when = now + kBlockedRetryInterval;
+    if (when && (!at || *when < *at)) at = when;
+  }
+  if (!at) return;
+  next_ = ports_.loop.after(std::max(*at - now, Duration::zero()), [this] { decide_and_act(); });
+}
+
+// Forgets Pods that are gone; EvictionLog keeps what the limits count.
+void PodEvictor::prune_state() {
+  std::erase_if(pending_, [&](const auto& entry) {
+    return entry.second.finished &&
+           std::ranges::find(pods_, entry.first, &health::PodOnDevice::uid) == pods_.end();
+  });
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,292 @@
+#include "agent/remediation/pod_evictor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "agent/remediation/test_faults.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using health::FaultClass;
+using k8s::EvictionUpdate;
+
+class PodEvictorTest : public testing::Test {
+ protected:
+  // One that a test answers for; it is away from `asking_` once it is destroyed.
+  class Asking final : public k8s::Eviction {
+   public:
+    Asking(std::map<std::string, k8s::Eviction::UpdateCallback>& all, std::string pod,
+           k8s::Eviction::UpdateCallback news)
+        : all_(all), pod_(std::move(pod)) {
+      all_[pod_] = std::move(news);
+    }
+    ~Asking() override { all_.erase(pod_); }
+
+   private:
+    std::map<std::string, k8s::Eviction::UpdateCallback>& all_;
+    std::string pod_;
+  };
+
+  PodEvictorTest() { policy_.node.enabled = true; }
+
+  HeldPod held_pod(const std::string& name, unsigned on, const std::string& owner = "ReplicaSet") {
+    HeldPod held;
+    held.pod = health::pod_on_devices(name, {gpu_scope(on)}, owner);
+    held.is_current = true;
+    return held;
+  }
+  void update_evictor() {
+    moving_.update_evictions(std::make_shared<const health::HealthView>(view_with(8, broken_, opened_)),
+                             pods_, policy_);
+    loop_.run_ready();
+  }
+  void answer_eviction(const std::string& pod, EvictionUpdate::Kind kind, const std::string& why = "") {
+    ASSERT_TRUE(asking_.contains(pod));
+    const auto news = asking_.at(pod);
+    news({"default/" + pod, kind, why});
+  }
+  std::string pending_pods() const {
+    std::string out;
+    for (const auto& [pod, news] : asking_) out += (out.empty() ? "" : " ") + pod;
+    return out;
+  }
+  // The reasons told of a Pod, in order.
+  std::vector<std::string> notified_reasons(const std::string& pod) const {
+    std::vector<std::string> reasons;
+    for (const auto& news : news_) {
+      if (news.pod.name == pod) reasons.push_back(news.reason);
+    }
+    return reasons;
+  }
+
+  ManualLoop loop_;
+  std::map<unsigned, FaultClass> broken_;
+  Time opened_{};
+  std::vector<HeldPod> pods_;
+  PodEvictorPolicy policy_;
+  std::map<std::string, k8s::Eviction::UpdateCallback> asking_;
+  int started_ = 0, shares_asked_ = 0;
+  Result<ClusterShare> share_ = ClusterShare{100, 1};
+  std::vector<EvictionEvent> news_;
+  PodEvictor moving_{{.loop = loop_,
+                      .evict = [this](const PodRef& pod, auto news) -> std::unique_ptr<k8s::Eviction> {
+                        EXPECT_EQ(pod.uid, "uid-" + pod.name);
+                        ++started_;
+                        return std::make_unique<Asking>(asking_, pod.name, std::move(news));
+                      },
+                      .share =
+                          [this](auto done) {
+                            ++shares_asked_;
+                            loop_.post([this, done = std::move(done)] { done(share_); });
+                          },
+                      .notify = [this](const EvictionEvent& news) { news_.push_back(news); }}};
+};
+
+TEST_F(PodEvictorTest, OffByDefault) {
+  policy_ = {};
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(started_, 0);
+  EXPECT_TRUE(news_.empty());
+}
+
+TEST_F(PodEvictorTest, EvictsOnlyHoldersOfTheFaultyDevice) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("infer", 4), held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_EQ(news_[0].reason, "GpuFaultEviction");
+  EXPECT_EQ(news_[0].pod.uid, "uid-train");
+  update_evictor();
+  EXPECT_EQ(started_, 1);
+  EXPECT_EQ(news_.size(), 1u);
+  answer_eviction("train", EvictionUpdate::Kind::kTerminating);
+  EXPECT_EQ(moving_.evicted(), 1u);
+  update_evictor();
+  EXPECT_EQ(started_, 1);
+}
+
+TEST_F(PodEvictorTest, AnExemptPodIsNotifiedOnce) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("daemon", 3, "DaemonSet"), held_pod("static", 3)};
+  pods_[1].pod.mirror = true;
+  for (int i = 0; i < 3; ++i) update_evictor();
+  EXPECT_EQ(started_, 0);
+  EXPECT_EQ(notified_reasons("daemon"), (std::vector<std::string>{"GpuFaultStays"}));
+  EXPECT_EQ(notified_reasons("static"), (std::vector<std::string>{"GpuFaultStays"}));
+}
+
+TEST_F(PodEvictorTest, ADisruptionBudgetIsReportedOnceAndRetried) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  for (int i = 0; i < 3; ++i) {
+    answer_eviction("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
+    update_evictor();
+  }
+  EXPECT_EQ(pending_pods(), "train");
+  EXPECT_EQ(started_, 1);
+  EXPECT_EQ(notified_reasons("train"),
+            (std::vector<std::string>{"GpuFaultEviction", "GpuFaultEvictionWaits"}));
+  answer_eviction("train", EvictionUpdate::Kind::kTerminating);
+  EXPECT_EQ(moving_.evicted(), 1u);
+}
+
+TEST_F(PodEvictorTest, ARecoveryCancelsPendingEvictions) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  answer_eviction("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
+  broken_.clear();
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "");
+  // It was not moved: when its device breaks again it is asked again.
+  broken_ = {{3, FaultClass::kLost}};
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+  EXPECT_EQ(started_, 2);
+  EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEviction");
+}
+
+TEST_F(PodEvictorTest, AnAnnotationCancelsAPendingEviction) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  pods_[0].pod.annotation = "stay";
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "");
+  EXPECT_EQ(notified_reasons("train").back(), "GpuFaultStays");
+}
+
+TEST_F(PodEvictorTest, APodWithMissingDataIsNotEvicted) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  pods_[0].is_current = false;
+  update_evictor();
+  EXPECT_EQ(started_, 0);
+}
+
+TEST_F(PodEvictorTest, EvictsWhenTheGraceEnds) {
+  broken_ = {{3, FaultClass::kXidReset}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(notified_reasons("train"), (std::vector<std::string>{"GpuFaultEvictionPlanned"}));
+  loop_.advance(5min - 1s);
+  EXPECT_EQ(started_, 0);
+  loop_.advance(1s);
+  EXPECT_EQ(pending_pods(), "train");
+}
+
+TEST_F(PodEvictorTest, TheRateLimitsAndOthersFollow) {
+  policy_.node.max_evictions = 2;
+  policy_.node.max_evictions_window = 1min;
+  broken_ = {{3, FaultClass::kLost}};
+  for (const auto* name : {"a", "b", "c"}) pods_.push_back(held_pod(name, 3));
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "a b");
+  for (const auto* name : {"a", "b"}) answer_eviction(name, EvictionUpdate::Kind::kTerminating);
+  EXPECT_EQ(notified_reasons("c"), (std::vector<std::string>{"GpuFaultEvictionPlanned"}));
+  loop_.advance(1min);
+  EXPECT_TRUE(asking_.contains("c"));
+}
+
+TEST_F(PodEvictorTest, TooManyUnhealthyGpusBlockEvictions) {
+  pods_ = {held_pod("train", 0)};
+  for (unsigned i = 0; i < 4; ++i) broken_[i] = FaultClass::kLost;
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+  broken_[4] = FaultClass::kLost;  // before the API server has taken it
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "");
+  EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEvictionHeld");
+  broken_.erase(4);
+  loop_.advance(kBlockedRetryInterval);  // still held: what it knows is of before
+  EXPECT_EQ(pending_pods(), "");
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+}
+
+TEST_F(PodEvictorTest, ADryRunOnlyReports) {
+  policy_.node.dry_run = true;
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  for (int i = 0; i < 3; ++i) update_evictor();
+  EXPECT_EQ(started_, 0);
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_EQ(news_[0].reason, "GpuFaultEviction");
+  EXPECT_NE(news_[0].message.find("(dry run)"), std::string::npos);
+  policy_.node.dry_run = false;
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+}
+
+TEST_F(PodEvictorTest, ChecksTheClusterFirst) {
+  policy_.max_unhealthy_nodes_percent = 5;
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(shares_asked_, 1);
+  EXPECT_EQ(pending_pods(), "train");
+  update_evictor();
+  EXPECT_EQ(shares_asked_, 1);
+}
+
+TEST_F(PodEvictorTest, TooManyUnhealthyNodesBlockAndAreRechecked) {
+  policy_.max_unhealthy_nodes_percent = 5;
+  share_ = ClusterShare{100, 6};
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(started_, 0);
+  ASSERT_EQ(notified_reasons("train"), (std::vector<std::string>{"GpuFaultEvictionHeld"}));
+  EXPECT_NE(news_[0].message.find("6 of 100 nodes have unhealthy GPUs, more than 5"), std::string::npos);
+  share_ = ClusterShare{100, 5};
+  loop_.advance(kBlockedRetryInterval);
+  EXPECT_EQ(pending_pods(), "train");
+}
+
+TEST_F(PodEvictorTest, AnUnknownShareBlocks) {
+  policy_.max_unhealthy_nodes_percent = 5;
+  share_ = fail(Code::kUnavailable, "the API server is away");
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(started_, 0);
+  EXPECT_EQ(notified_reasons("train"), (std::vector<std::string>{"GpuFaultEvictionHeld"}));
+}
+
+TEST_F(PodEvictorTest, OneNodeIsAlwaysAllowed) {
+  policy_.max_unhealthy_nodes_percent = 5;
+  share_ = ClusterShare{2, 1};
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+}
+
+TEST_F(PodEvictorTest, ARefusalIsReportedAndNotRetried) {
+  broken_ = {{3, FaultClass::kLost}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  answer_eviction("train", EvictionUpdate::Kind::kRefused, "no such subresource");
+  update_evictor();
+  EXPECT_EQ(started_, 1);
+  EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEvictionRefused");
+  EXPECT_EQ(moving_.evicted(), 0u);
+}
+
+TEST_F(PodEvictorTest, ADegradedDeviceEvictsNothing) {
+  broken_ = {{3, FaultClass::kRowRemapPending}};
+  pods_ = {held_pod("train", 3)};
+  update_evictor();
+  EXPECT_EQ(started_, 0);
+  EXPECT_TRUE(news_.empty());
+}
+
+}  // namespace
+}  // namespace gpulet::agent

@@ -1,0 +1,113 @@
+#include "agent/resources/mps_controller.h"
+
+#include <sys/stat.h>
+
+#include "mps/manager.h"
+
+namespace gpulet::agent {
+namespace {
+
+bool is_directory(const char* path) {
+  struct stat status{};
+  return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+}  // namespace
+
+MpsController::MpsController(Loop& loop, Reporter& reporter, std::function<NvmlDriver*()> driver,
+                             std::function<void()> changed)
+    : loop_(loop), reporter_(reporter), driver_(std::move(driver)), changed_(std::move(changed)) {}
+
+std::map<std::string, inventory::Health> MpsController::apply_daemons(
+    const std::vector<mps::DaemonSpec>& specs, const config::Config& config) {
+  const bool ours = config.gpulet.mps.manage;
+  const std::string root = is_directory(kMpsMount) ? kMpsMount : config.flags.mps_root;
+  // Without daemons there is something to do only if a previous agent left its shared memory.
+  if (!manager_ && (!ours || (specs.empty() && !mps::shm_is_mounted(root)))) return {};
+  const auto& driver_root = config.flags.container_driver_root;
+  if (manager_ && (!ours || root != root_ || driver_root != driver_root_)) {
+    // The daemons of the previous root stop; until then the new ones wait for their GPUs.
+    stopping_.push_back(std::move(manager_));
+    stopping_.back()->stop_all([this, manager = stopping_.back().get(), alive = lifetime_.watch()] {
+      loop_.post([this, manager, alive] {
+        if (alive) std::erase_if(stopping_, [&](const auto& one) { return one.get() == manager; });
+      });
+    });
+    daemon_health_.clear();
+    unmount_shared_memory(root_);
+    if (!ours) return {};
+  }
+  if (!manager_) {
+    root_ = root;
+    driver_root_ = driver_root;
+    const auto set_mode = [driver = driver_](const DeviceUuid& gpu, mps::ComputeMode mode,
+                                             std::function<void(Status)> done) {
+      auto* nvml = driver();
+      if (nvml == nullptr) return done(fail(Code::kUnavailable, "the driver is being initialised"));
+      nvml->run_on_gpu<bool>(
+          gpu, "setting the compute mode of", std::chrono::seconds(10),
+          [mode](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
+            GPULET_TRY_ASSIGN(const auto device, session->device(index));
+            GPULET_TRY(session->set_compute_mode(device, mode == mps::ComputeMode::kExclusiveProcess
+                                                             ? nvml::ComputeMode::kExclusiveProcess
+                                                             : nvml::ComputeMode::kDefault));
+            return true;
+          },
+          [done = std::move(done)](const Result<bool>& set) {
+            done(set ? Status{} : Status(fail(set.error())));
+          });
+    };
+    manager_ = std::make_unique<mps::DaemonManager>(
+        loop_, mps::DaemonOptions{.root = root, .driver_root = driver_root}, set_mode,
+        [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
+  }
+  specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);
+  manager_->apply_specs(specs);
+  std::map<std::string, inventory::Health> healths;
+  for (const auto& spec : specs) {
+    healths[spec.name] = manager_->daemon_health(spec.name).value_or(
+        inventory::Health{false, "its MPS control daemon is starting"});
+  }
+  return healths;
+}
+
+void MpsController::stop_daemons(std::function<void()> done) {
+  if (!manager_) return done();
+  manager_->stop_all([this, done = std::move(done)] {
+    unmount_shared_memory(root_);
+    done();
+  });
+}
+
+void MpsController::mount_shared_memory(const std::string& root) {
+  if (mps::shm_is_mounted(root)) return;
+  if (const auto mounted = mps::mount_shm(root); !mounted) {
+    reporter_.report_event(
+        Reporter::Severity::kWarning, "MpsSharedMemory",
+        mounted.error().full_message() + "; MPS clients share the memory of the directory's file system");
+  }
+}
+
+void MpsController::unmount_shared_memory(const std::string& root) {
+  if (const auto cleared = mps::unmount_shm(root); !cleared) {
+    reporter_.report_event(Reporter::Severity::kWarning, "MpsSharedMemory", cleared.error().full_message());
+  }
+}
+
+void MpsController::on_daemon_health(const std::string& name, const inventory::Health& health) {
+  const auto before = daemon_health_.find(name);
+  if (before != daemon_health_.end() && before->second == health) return;
+  const bool was_healthy = before == daemon_health_.end() || before->second.healthy;
+  if (health.healthy) {
+    reporter_.report_event(Reporter::Severity::kNormal, "MpsDaemonReady",
+                           name + ": its MPS control daemon is ready");
+  } else if (was_healthy && before != daemon_health_.end()) {
+    reporter_.report_event(Reporter::Severity::kWarning, "MpsDaemonUnhealthy", name + ": " + health.reason);
+  }
+  daemon_health_[name] = health;
+  loop_.post([this, alive = lifetime_.watch()] {
+    if (alive) changed_();
+  });
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,53 @@
+// Runs the node's MPS control daemons: the plan decides which, and gets their health. Loop's thread only.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "agent/driver/nvml_driver.h"
+#include "agent/node/ports.h"
+#include "base/lifetime.h"
+#include "config/config.h"
+#include "mps/manager.h"
+
+namespace gpulet::agent {
+
+// Where NVIDIA's chart mounts the MPS root in a container; an agent on the host uses the root itself.
+inline constexpr const char* kMpsMount = "/mps";
+
+class MpsController {
+ public:
+  // `driver` is called for each operation; null while there is none. `changed` is called when a daemon's
+  // health differs, never from inside apply_daemons().
+  MpsController(Loop& loop, Reporter& reporter, std::function<NvmlDriver*()> driver,
+                std::function<void()> changed);
+
+  // Starts and stops daemons as `specs` says; returns the health of each. Empty if the config leaves them to
+  // another program.
+  std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
+                                                         const config::Config& config);
+
+  // Stops all and restores compute modes, then calls `done` from the loop; at once if there are none.
+  void stop_daemons(std::function<void()> done);
+
+ private:
+  // The shared memory of the daemons below `root`.
+  void mount_shared_memory(const std::string& root);
+  void unmount_shared_memory(const std::string& root);
+  void on_daemon_health(const std::string& name, const inventory::Health& health);
+
+  Loop& loop_;
+  Reporter& reporter_;
+  std::function<NvmlDriver*()> driver_;
+  std::function<void()> changed_;
+  std::string root_, driver_root_;
+  std::unique_ptr<mps::DaemonManager> manager_;
+  std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots
+  std::map<std::string, inventory::Health> daemon_health_;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpulet::agent

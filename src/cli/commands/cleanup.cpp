@@ -1,0 +1,292 @@
+#include "cli/commands/cleanup.h"
+
+#include <signal.h>
+
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "agent/health/operator_interface.h"
+#include "agent/mig/mig_manager.h"
+#include "base/duration.h"
+#include "base/loop.h"
+#include "base/process.h"
+#include "cli/main/command_line.h"
+#include "config/load.h"
+#include "config/values.h"
+#include "health/report/node_health.h"
+#include "k8s/api_client.h"
+#include "k8s/client_config.h"
+#include "k8s/node_labels.h"
+#include "k8s/object_applier.h"
+#include "k8s/objects.h"
+#include "mps/daemon.h"
+#include "mps/manager.h"
+#include "scheduler/model/gpu_node.h"
+
+namespace gpulet::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Polled: not every file system reports that another process released the agent's lock.
+constexpr BackoffLimits kAgentBackoff{20ms, 500ms};
+constexpr BackoffLimits kDaemonSetBackoff{200ms, 2s};
+constexpr Duration kRequestLimit = 10s;
+
+std::optional<Duration> parse_limit(const std::string& text) {
+  const auto limit = parse_duration(text);
+  if (limit && *limit > Duration::zero()) return limit;
+  print_error("gpulet cleanup", "--limit: invalid duration '" + text + "'; expected for example 2m");
+  return std::nullopt;
+}
+
+k8s::NodeLeftovers node_traces(const std::string& node) {
+  return {.field_manager = k8s::kLabelFieldManager,
+          .labels = {health::kHealthLabel, agent::kMigStateLabel},
+          .taints = {health::kFaultTaint},
+          .conditions = {health::kCondition},
+          .objects = {scheduler::kGpuNodesPath + ("/" + node)}};
+}
+
+// Runs the steps one after the other on its own loop.
+class Cleanup {
+ public:
+  Cleanup(CleanupOptions options, std::optional<k8s::ClientConfig> access)
+      : options_(std::move(options)), access_(std::move(access)) {}
+
+  int run_steps(Duration limit) {
+    const auto end = loop_.after(limit, [this] {
+      report_failure("timed out after " + format_duration(limit_) + " while " + step_ + last_error());
+      loop_.stop_loop();
+    });
+    limit_ = limit;
+    wait_for_agent_exit();
+    loop_.run_loop();
+    return failed_ ? kFailed : 0;
+  }
+
+ private:
+  void wait_for_agent_exit() {
+    step_ = "waiting for the agent to exit";
+    if (options_.directories.state_dir.empty()) return stop_mps_daemons();
+    auto held = ProcessLock::acquire_lock(agent::presence_path(options_.directories.state_dir));
+    if (held) {
+      presence_.emplace(std::move(*held));
+      return stop_mps_daemons();
+    }
+    if (held.error().code() != Code::kFailedPrecondition) {
+      report_failure(held.error().full_message());
+      return stop_mps_daemons();
+    }
+    next_ = loop_.after(backoff_.next_delay(), [this] { wait_for_agent_exit(); });
+  }
+
+  void stop_mps_daemons() {
+    step_ = "stopping the MPS control daemons";
+    if (options_.mps_root.empty()) return remove_files();
+    daemons_.emplace(
+        loop_,
+        mps::DaemonOptions{
+            .root = options_.mps_root, .driver_root = options_.driver_root, .seed = std::random_device{}()},
+        mps::nvidia_smi_compute_mode(loop_, options_.driver_root),
+        [](const std::string&, const inventory::Health&) {});
+    daemons_->apply_specs({});  // an empty list stops those that an agent left
+    daemons_->stop_all([this] { remove_mps_directories(); });
+  }
+
+  void remove_mps_directories() {
+    const auto removed = mps::remove_leftovers(options_.mps_root);
+    removed ? print_removed(*removed) : report_failure(removed.error().full_message());
+    remove_files();
+  }
+
+  void remove_files() {
+    const auto removed = agent::remove_node_files(options_.directories);
+    print_removed(removed.paths);
+    for (const auto& error : removed.errors) report_failure(error.full_message());
+    step_ = "removing what the agent wrote to the Node";
+    if (!access_) {
+      std::cout << "no cluster is configured: no Node was changed\n";
+      return loop_.stop_loop();
+    }
+    const auto node = access_->node_name;
+    node_ = k8s::NodeCleanup::start_cleanup(loop_, *access_, node_traces(node), [this, node] {
+      std::cout << "removed the labels, taints, condition and GpuNode of " << node << '\n';
+      loop_.stop_loop();
+    });
+  }
+
+  static void print_removed(const std::vector<std::string>& paths) {
+    for (const auto& path : paths) std::cout << "removed " << path << '\n';
+  }
+
+  std::string last_error() const {
+    const auto trouble = node_ ? node_->cleanup_status().error : std::string();
+    return trouble.empty() ? trouble : ": " + trouble;
+  }
+
+  void report_failure(const std::string& why) {
+    failed_ = true;
+    std::cerr << "gpulet cleanup: " << why << '\n';
+  }
+
+  CleanupOptions options_;
+  std::optional<k8s::ClientConfig> access_;
+  EpollLoop loop_;
+  Duration limit_{};
+  Backoff backoff_{kAgentBackoff, std::random_device{}()};
+  std::string step_;
+  bool failed_ = false;
+  std::optional<ProcessLock> presence_;
+  std::optional<mps::DaemonManager> daemons_;
+  std::unique_ptr<k8s::NodeCleanup> node_;
+  Subscription next_;
+};
+
+// The status of a DaemonSet.
+struct Progress {
+  std::int64_t ready = 0, desired = 0;
+  bool done = false;
+};
+
+Progress parse_progress(const std::string& body) {
+  const auto object = nlohmann::json::parse(body, nullptr, false);
+  const auto number = [](const nlohmann::json& of, const char* name) {
+    const auto& value = k8s::json_member(of, name);
+    return value.is_number_integer() ? value.get<std::int64_t>() : 0;
+  };
+  const auto& status = k8s::json_member(object, "status");
+  Progress progress{number(status, "numberReady"), number(status, "desiredNumberScheduled")};
+  const bool seen =
+      number(status, "observedGeneration") >= number(k8s::json_member(object, "metadata"), "generation") &&
+      status.contains("observedGeneration");
+  progress.done = seen && progress.ready >= progress.desired;
+  return progress;
+}
+
+}  // namespace
+
+int run_cleanup(const CleanupOptions& options) {
+  const auto limit = parse_limit(options.limit);
+  if (!limit) return kWrongCommand;
+  auto access = k8s::find_client_config(config::process_environment());
+  if (!access) {
+    return print_error("gpulet cleanup", access.error().full_message());
+  }
+  auto where = options;
+  if (where.directories.device_plugin_dir.empty())
+    where.directories.device_plugin_dir = where.kubelet_dir + "/device-plugins";
+  return Cleanup(std::move(where), std::move(*access)).run_steps(*limit);
+}
+
+int wait_for_daemon_set(const std::string& daemon_set, const std::string& limit_text) {
+  const auto limit = parse_limit(limit_text);
+  if (!limit) return kWrongCommand;
+  const auto slash = daemon_set.find('/');
+  const auto name_space = daemon_set.substr(0, slash);
+  const auto name = slash == std::string::npos ? "" : daemon_set.substr(slash + 1);
+  if (!k8s::is_dns_name(name_space) || !k8s::is_dns_name(name)) {
+    return print_error("gpulet cleanup",
+                       "--await-daemonset: expected NAMESPACE/NAME, found '" + daemon_set + "'",
+                       kWrongCommand);
+  }
+  auto access = k8s::find_client_config(config::process_environment(), k8s::NodeNamePolicy::kOptional);
+  if (!access || !*access) {
+    std::cerr << "gpulet cleanup: " << (access ? "no cluster is configured" : access.error().full_message())
+              << '\n';
+    return kFailed;
+  }
+  EpollLoop loop;
+  k8s::ApiClient client(loop, **access, kRequestLimit);
+  Backoff backoff(kDaemonSetBackoff, std::random_device{}());
+  Subscription next;
+  std::string last = "no status yet";
+  bool done = false;
+  std::function<void()> poll = [&] {
+    const auto path = "/apis/apps/v1/namespaces/" + name_space + "/daemonsets/" + name;
+    client.send_request({.method = "GET", .path = path}, [&](const Result<http::ClientResponse>& answer) {
+      if (answer && answer->status == 200) {
+        const auto progress = parse_progress(answer->body);
+        done = progress.done;
+        last =
+            std::to_string(progress.ready) + " of " + std::to_string(progress.desired) + " nodes are ready";
+      } else {
+        last = answer ? "the API server returned " + std::to_string(answer->status)
+                      : answer.error().full_message();
+      }
+      if (done) return loop.stop_loop();
+      next = loop.after(backoff.next_delay(), poll);
+    });
+  };
+  poll();
+  const auto end = loop.after(*limit, [&] { loop.stop_loop(); });
+  loop.run_loop();
+  (done ? std::cout : std::cerr) << (done ? "" : "gpulet cleanup: timed out after " + limit_text + ": ")
+                                 << daemon_set << ": " << last << '\n';
+  return done ? 0 : kFailed;
+}
+
+int wait_for_termination() {
+  EpollLoop loop;
+  const auto signals = SignalWatcher::watch_signals(loop, {SIGTERM, SIGINT}, [&](int) { loop.stop_loop(); });
+  if (!signals) {
+    return print_error("gpulet cleanup", signals.error().full_message());
+  }
+  loop.run_loop();
+  return 0;
+}
+
+void add_cleanup(CLI::App& app, Run& run) {
+  auto& command =
+      add_command(app, {.name = "cleanup",
+                        .summary = "Remove everything gpulet left on this node (run after uninstall)",
+                        .details = "Waits for the agent to exit, stops its MPS control daemons, removes its "
+                                   "files and what it wrote to the\n"
+                                   "Node. Can be repeated. The chart runs it on each node on uninstall."});
+  struct Given {
+    CleanupOptions options;
+    std::string daemon_set;
+    bool idle = false;
+  };
+  const auto given = std::make_shared<Given>();
+  auto& o = given->options;
+  o.directories.device_plugin_dir.clear();  // below the kubelet's
+  command
+      .add_option("--cdi-spec-dir", o.directories.spec_dir, "directory of CDI specs (default /var/run/cdi)")
+      ->envname("GPULET_CDI_SPEC_DIR");
+  command
+      .add_option("--cdi-hook-dir", o.directories.hook_dir, "directory of the hook (default /var/lib/gpulet)")
+      ->envname("GPULET_CDI_HOOK_DIR");
+  command
+      .add_option("--state-dir", o.directories.state_dir,
+                  "the agent's state directory (default /var/lib/gpulet)")
+      ->envname("GPULET_STATE_DIR");
+  command.add_option("--run-dir", o.directories.run_dir,
+                     "directory of its report and socket (default /run/gpulet)");
+  command
+      .add_option("--kubelet-dir", o.kubelet_dir, "root directory of the kubelet (default /var/lib/kubelet)")
+      ->envname("GPULET_KUBELET_DIR");
+  command.add_option("--mps-root", o.mps_root, "MPS root whose control daemons to stop")->envname("MPS_ROOT");
+  command
+      .add_option("--driver-root", o.driver_root,
+                  "root directory of the driver's files (default /driver-root)")
+      ->envname("DRIVER_ROOT_CTR_PATH");
+  command.add_option("--limit", o.limit, "time limit of the whole command (default 1m)");
+  command.add_option("--await-daemonset", given->daemon_set,
+                     "remove nothing; wait until the DaemonSet NAMESPACE/NAME is ready on each of its nodes");
+  command.add_flag("--idle", given->idle, "remove nothing; wait for SIGTERM");
+  command.callback([given, &run] {
+    run = [given] {
+      if (given->idle) return wait_for_termination();
+      if (!given->daemon_set.empty()) return wait_for_daemon_set(given->daemon_set, given->options.limit);
+      return run_cleanup(given->options);
+    };
+  });
+}
+
+}  // namespace gpulet::cli

@@ -1,0 +1,33 @@
+// `gpulet cleanup`: removes what agents left on this node, once none runs there: docs/INSTALL.md lists it.
+// The chart runs it on each node as a DaemonSet.
+#pragma once
+
+#include <string>
+
+#include "agent/node/file_cleanup.h"
+#include "base/loop.h"
+
+namespace gpulet::cli {
+
+struct CleanupOptions {
+  agent::NodeDirectories directories;
+  std::string kubelet_dir = "/var/lib/kubelet";
+  std::string mps_root;                      // empty: do not look for MPS control daemons
+  std::string driver_root = "/driver-root";  // whose programs stop them
+  std::string limit = "1m";                  // of the whole command, with waiting for the agent
+};
+
+// Waits for the agent to exit, stops its MPS control daemons, removes their directories and mount, the
+// agent's files and, in a cluster, what it wrote to the Node. Prints one line of standard output for each
+// removal and one line of standard error for each failure. Can be repeated. Exit code: 0; 1 if something
+// remains; 2 for an invalid limit.
+int run_cleanup(const CleanupOptions& options);
+
+// Waits until `daemon_set` ("namespace/name") has a ready Pod on each of its nodes. Needs permission to get
+// it. Exit code: 0; 1 at the limit, after one line with the progress; 2 for invalid arguments.
+int wait_for_daemon_set(const std::string& daemon_set, const std::string& limit);
+
+// Waits for SIGTERM or SIGINT, as the container of a DaemonSet must once its work is done. Exit code: 0.
+int wait_for_termination();
+
+}  // namespace gpulet::cli

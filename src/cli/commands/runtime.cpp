@@ -1,0 +1,213 @@
+#include "cli/commands/runtime.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include <CLI/CLI.hpp>
+#include "base/text_table.h"
+#include "cli/main/command_line.h"
+#include "runtimes/configure.h"
+
+namespace gpulet::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using runtimes::Engine;
+
+int print_failure(const char* command, const Error& error) {
+  return print_error(std::string("gpulet runtime ") + command, error.full_message(),
+                     error.code() == Code::kInvalidArgument ? kWrongCommand : kFailed);
+}
+
+// A path may contain any byte: invalid UTF-8 is replaced.
+void print_json_document(const Json& json) {
+  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+Result<runtimes::Host> open_host(const std::string& root) {
+  // "/host/" and "/host" are the same; "" comes from an unset shell variable.
+  std::string path = root;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  if (!path.starts_with('/')) {
+    return fail(Code::kInvalidArgument, "not an absolute path; expected the mount point of the host's /",
+                "--host-root '" + root + "'");
+  }
+  return runtimes::Host::open_host({.root = path, .is_own_root = path == "/"});
+}
+
+struct ConfigureResult {
+  runtimes::ConfigureOutcome outcome;
+  bool restarted = false;
+  std::optional<Error> restart_error;
+};
+
+const char* change_verb(const runtimes::Change& change, bool dry_run) {
+  if (!change.text) return dry_run ? "would remove" : "removed";
+  return dry_run ? "would write" : "wrote";
+}
+
+std::string restart_line(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
+  if (!done.outcome.restart_needed) return {};
+  const auto unit = runtimes::engine_facts(engine).unit;
+  if (done.restarted) return "restarted " + std::string(unit);
+  std::string line = options.dry_run ? "a restart would be needed: " : "a restart is needed: ";
+  line += "`" + runtimes::Host::restart_command(unit) + "`";
+  if (engine == Engine::kDocker) line += " (it stops containers unless live-restore is on)";
+  return line;
+}
+
+void print_text(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
+  const auto& outcome = done.outcome;
+  if (outcome.changes.empty()) {
+    std::cout << "nothing to do" << (outcome.message.empty() ? "" : ": " + outcome.message) << '\n';
+    return;
+  }
+  for (const auto& change : outcome.changes) {
+    std::cout << change_verb(change, options.dry_run) << ' ' << change.path << '\n';
+    if (!options.dry_run || !change.text) continue;
+    std::cout << *change.text << (change.text->ends_with('\n') ? "" : "\n") << "---\n";
+  }
+  const std::string line = restart_line(options, done, engine);
+  if (!line.empty()) std::cout << line << '\n';
+}
+
+void print_json(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
+  const auto& outcome = done.outcome;
+  Json changes = Json::array();
+  for (const auto& change : outcome.changes) {
+    Json json{{"path", change.path}, {"action", change.text ? "write" : "remove"}};
+    if (change.text) json["content"] = *change.text;
+    changes.push_back(std::move(json));
+  }
+  print_json_document(Json{{"runtime", runtimes::engine_facts(engine).name},
+                           {"version", outcome.version ? Json(outcome.version->str()) : Json()},
+                           {"dryRun", options.dry_run},
+                           {"changed", !options.dry_run && !outcome.changes.empty()},
+                           {"changes", std::move(changes)},
+                           {"message", outcome.message},
+                           {"restartNeeded", outcome.restart_needed && !done.restarted},
+                           {"restarted", done.restarted}});
+}
+
+void print_text(const std::vector<runtimes::EngineReport>& reports) {
+  for (const auto& report : reports) {
+    const auto& facts = runtimes::engine_facts(report.engine);
+    std::cout << facts.title << (report.distribution.empty() ? "" : " of " + report.distribution)
+              << (report.version ? " " + report.version->str() : "") << ": "
+              << (report.is_ready() ? "ready" : "not ready") << '\n';
+    std::vector<std::vector<std::string>> rows;
+    rows.push_back({"  ", "program", report.program.value_or("not in the usual directories")});
+    rows.push_back({"  ", "socket",
+                    report.socket.value_or(
+                        report.distribution.empty() ? "none at " + std::string(facts.socket) : "none")});
+    rows.push_back({"  ", "config", report.config + (report.has_config ? "" : ", not found")});
+    for (const auto& finding : report.findings) {
+      rows.push_back({finding.is_met ? "ok" : "!!", finding.subject, finding.detail});
+      if (!finding.is_met && !finding.advice.empty()) rows.push_back({"", "", "→ " + finding.advice});
+    }
+    std::cout << render_table(rows);
+  }
+}
+
+void print_json(const std::vector<runtimes::EngineReport>& reports) {
+  const auto or_null = [](const std::optional<std::string>& text) { return text ? Json(*text) : Json(); };
+  Json engines = Json::array();
+  for (const auto& report : reports) {
+    Json findings = Json::array();
+    for (const auto& finding : report.findings) {
+      Json json{{"what", finding.subject}, {"fit", finding.is_met}, {"found", finding.detail}};
+      if (!finding.is_met) json["remedy"] = finding.advice;
+      findings.push_back(std::move(json));
+    }
+    engines.push_back({{"runtime", runtimes::engine_facts(report.engine).name},
+                       {"distribution", report.distribution},
+                       {"fit", report.is_ready()},
+                       {"version", report.version ? Json(report.version->str()) : Json()},
+                       {"program", or_null(report.program)},
+                       {"socket", or_null(report.socket)},
+                       {"config", report.config},
+                       {"configExists", report.has_config},
+                       {"findings", std::move(findings)}});
+  }
+  print_json_document(Json{{"engines", std::move(engines)}});
+}
+
+}  // namespace
+
+int run_runtime_configure(const RuntimeConfigureOptions& options) {
+  const auto engine = runtimes::engine_by_name(options.runtime);
+  if (!engine) {
+    return print_failure("configure",
+                         Error(Code::kInvalidArgument, "expected containerd, crio, docker or podman",
+                               "--runtime '" + options.runtime + "'"));
+  }
+  const auto host = open_host(options.host_root);
+  if (!host) return print_failure("configure", host.error());
+  auto outcome = runtimes::configure_engine(*host, {.engine = *engine,
+                                                    .remove = options.remove,
+                                                    .dry_run = options.dry_run,
+                                                    .config = options.config,
+                                                    .drop_in = options.drop_in});
+  if (!outcome) return print_failure("configure", outcome.error());
+  ConfigureResult done{.outcome = std::move(*outcome), .restarted = false, .restart_error = {}};
+  if (options.restart && done.outcome.restart_needed && !options.dry_run) {
+    const auto restarted = host->restart_unit(runtimes::engine_facts(*engine).unit);
+    done.restarted = restarted.has_value();
+    if (!restarted) done.restart_error = restarted.error();
+  }
+  options.output == "json" ? print_json(options, done, *engine) : print_text(options, done, *engine);
+  return done.restart_error ? print_failure("configure", *done.restart_error) : 0;
+}
+
+int run_runtime_check(const RuntimeCheckOptions& options) {
+  const auto host = open_host(options.host_root);
+  if (!host) return print_failure("check", host.error());
+  const auto reports = runtimes::check_engines(*host);
+  options.output == "json" ? print_json(reports) : print_text(reports);
+  if (reports.empty()) {
+    return print_failure(
+        "check", Error(Code::kNotFound, "no container engine found: containerd, CRI-O, Docker or Podman",
+                       options.host_root));
+  }
+  return std::ranges::all_of(reports, &runtimes::EngineReport::is_ready) ? 0 : 1;
+}
+
+void add_runtime(CLI::App& app, Run& run) {
+  auto& command = add_command(
+      app, {.name = "runtime", .summary = "Check or configure CDI in containerd, CRI-O, Docker, Podman"});
+  command.require_subcommand(1);
+  const auto add_common = [](CLI::App& made, std::string& host_root, std::string& output) {
+    made.add_option("--host-root", host_root, "mount point of the host's / (default /)");
+    add_output_option(made, output, {"text", "json"});
+  };
+
+  auto& configure =
+      add_command(command, {.name = "configure",
+                            .summary = "Enable CDI in a container engine, or undo that",
+                            .examples = "  gpulet runtime configure --runtime containerd --restart\n"
+                                        "  gpulet runtime configure --runtime docker --dry-run\n"
+                                        "  gpulet runtime configure --runtime containerd --remove"});
+  const auto options = std::make_shared<RuntimeConfigureOptions>();
+  configure.add_option("--runtime", options->runtime, "containerd, crio, docker or podman")
+      ->required()
+      ->check(CLI::IsMember({"containerd", "crio", "docker", "podman"}));
+  configure.add_flag("--dry-run", options->dry_run, "show the changes and make none");
+  configure.add_flag("--remove", options->remove, "undo the changes of an earlier call");
+  configure.add_flag("--restart", options->restart, "restart the engine if needed");
+  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host");
+  configure.add_option("--drop-in-config", options->drop_in,
+                       "gpulet's own config file, as a path on the host");
+  add_common(configure, options->host_root, options->output);
+  configure.callback([options, &run] { run = [options] { return run_runtime_configure(*options); }; });
+
+  auto& check = add_command(command, {.name = "check",
+                                      .summary = "Check that the container engines of this node support CDI",
+                                      .details = "Exits with 1 if an engine is not ready or none is found."});
+  const auto checked = std::make_shared<RuntimeCheckOptions>();
+  add_common(check, checked->host_root, checked->output);
+  check.callback([checked, &run] { run = [checked] { return run_runtime_check(*checked); }; });
+}
+
+}  // namespace gpulet::cli

@@ -1,0 +1,123 @@
+#include "cli/commands/runtime.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "cli/main/test_output.h"
+#include "runtimes/test_root.h"
+
+namespace gpulet::cli {
+namespace {
+
+CommandOutput configure_captured(const RuntimeConfigureOptions& options) {
+  return run_captured([&] { return run_runtime_configure(options); });
+}
+
+const std::string kOff = "version = 3\n[plugins.'io.containerd.cri.v1.runtime']\nenable_cdi = false\n";
+
+class RuntimeCommand : public ::testing::Test {
+ protected:
+  RuntimeConfigureOptions containerd_options() const {
+    return {.runtime = "containerd", .host_root = root_.host_root()};
+  }
+  runtimes::TestRoot root_;
+};
+
+TEST_F(RuntimeCommand, PrintsChangesAndTheNeededRestart) {
+  root_.add_file("/etc/containerd/config.toml", kOff);
+  const CommandOutput first = configure_captured(containerd_options());
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.out,
+            "wrote /etc/containerd/conf.d/99-gpulet.toml\nwrote /etc/containerd/config.toml\n"
+            "a restart is needed: `systemctl restart containerd.service`\n");
+  const auto main = root_.read_text("/etc/containerd/config.toml");
+  EXPECT_EQ(configure_captured(containerd_options()).out, "nothing to do\n");
+  EXPECT_EQ(root_.read_text("/etc/containerd/config.toml"), main);
+  auto back = containerd_options();
+  back.remove = true;
+  EXPECT_EQ(configure_captured(back).exit_code, 0);
+  EXPECT_EQ(root_.read_text("/etc/containerd/config.toml"), kOff);
+  EXPECT_EQ(configure_captured(back).out, "nothing to do\n");
+}
+
+TEST_F(RuntimeCommand, DryRunPrintsTheFilesAndChangesNone) {
+  root_.add_file("/etc/containerd/config.toml", kOff);
+  auto options = containerd_options();
+  options.dry_run = true;
+  options.restart = true;
+  const CommandOutput said = configure_captured(options);
+  EXPECT_EQ(said.exit_code, 0);
+  EXPECT_NE(said.out.find("would write /etc/containerd/conf.d/99-gpulet.toml\n"), std::string::npos);
+  EXPECT_NE(said.out.find("enable_cdi = true\n"), std::string::npos);
+  EXPECT_NE(said.out.find("a restart would be needed"), std::string::npos);
+  EXPECT_EQ(root_.read_text("/etc/containerd/config.toml"), kOff);
+  EXPECT_FALSE(root_.has_file("/etc/containerd/conf.d"));
+}
+
+TEST_F(RuntimeCommand, AsJson) {
+  root_.add_file("/etc/containerd/config.toml", kOff);
+  auto options = containerd_options();
+  options.output = "json";
+  const auto json = nlohmann::json::parse(configure_captured(options).out);
+  EXPECT_EQ(json["runtime"], "containerd");
+  EXPECT_EQ(json["changed"], true);
+  EXPECT_EQ(json["restartNeeded"], true);
+  ASSERT_EQ(json["changes"].size(), 2u);
+  EXPECT_EQ(json["changes"][1]["path"], "/etc/containerd/config.toml");
+  const auto again = nlohmann::json::parse(configure_captured(options).out);
+  EXPECT_EQ(again["changed"], false);
+  EXPECT_EQ(again["restartNeeded"], false);
+}
+
+TEST_F(RuntimeCommand, ReportsARestartThatIsImpossibleHere) {
+  root_.add_file("/etc/containerd/config.toml", kOff);
+  auto options = containerd_options();
+  options.restart = true;
+  const CommandOutput said = configure_captured(options);
+  EXPECT_EQ(said.exit_code, 1);
+  EXPECT_NE(said.err.find("nsenter --target 1 --mount -- systemctl restart containerd.service"),
+            std::string::npos);
+  EXPECT_TRUE(root_.has_file("/etc/containerd/conf.d/99-gpulet.toml"));  // configured all the same
+}
+
+TEST_F(RuntimeCommand, InvalidInputGivesOneLineAndExitCode2) {
+  root_.add_file("/etc/containerd/config.toml", "version = 3\na = [\n");
+  CommandOutput said = configure_captured(containerd_options());
+  EXPECT_EQ(said.exit_code, 2);
+  EXPECT_EQ(said.err, "gpulet runtime configure: /etc/containerd/config.toml:3: expected `]`\n");
+  auto options = containerd_options();
+  options.runtime = "lxc";
+  EXPECT_EQ(configure_captured(options).exit_code, 2);
+  options = containerd_options();
+  options.host_root = "relative";
+  EXPECT_EQ(configure_captured(options).exit_code, 2);
+  options.host_root = root_.at("/none");
+  EXPECT_EQ(configure_captured(options).exit_code, 1);
+}
+
+TEST_F(RuntimeCommand, CheckExitsWith1IfAnEngineIsNotReady) {
+  const RuntimeCheckOptions options{.host_root = root_.host_root()};
+  const auto check = [&](const std::string& output) {
+    auto with = options;
+    with.output = output;
+    return run_captured([&] { return run_runtime_check(with); });
+  };
+  EXPECT_EQ(check("text").exit_code, 1);  // none at all
+  root_.add_file("/etc/containerd/config.toml", kOff);
+  const CommandOutput unfit = check("text");
+  EXPECT_EQ(unfit.exit_code, 1);
+  EXPECT_NE(unfit.out.find("containerd: not ready\n"), std::string::npos) << unfit.out;
+  EXPECT_NE(unfit.out.find("off (/etc/containerd/config.toml:3)"), std::string::npos) << unfit.out;
+  EXPECT_NE(unfit.out.find("gpulet runtime configure --runtime containerd"), std::string::npos);
+  configure_captured(containerd_options());
+  EXPECT_EQ(check("text").exit_code, 0);
+  const auto json = nlohmann::json::parse(check("json").out);
+  ASSERT_EQ(json["engines"].size(), 1u);
+  EXPECT_EQ(json["engines"][0]["fit"], true);
+  EXPECT_EQ(json["engines"][0]["version"], nullptr);
+}
+
+}  // namespace
+}  // namespace gpulet::cli

@@ -1,0 +1,190 @@
+#include "cli/main/command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+
+#include "base/text.h"
+#include "config/load.h"
+#include "config/schema.h"
+
+namespace gpulet::cli {
+namespace {
+
+constexpr std::size_t kHelpColumn = 34;
+
+// kubectl's order: summary, details, examples, arguments and options, usage. CLI11 keeps details and examples
+// as the footer.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(kHelpColumn); }
+
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
+    std::string text = make_description(app);
+    if (!app->get_footer().empty()) text += "\n" + app->get_footer();
+    text += make_positionals(app) + make_groups(app, mode) + make_subcommands(app, mode);
+    return text + "\n" + make_usage(app, std::move(name));
+  }
+};
+
+std::string help_footer(std::string_view details, std::string_view examples) {
+  std::string text(details);
+  if (!text.empty()) text += "\n";
+  if (!examples.empty())
+    text += (text.empty() ? "" : "\n") + std::string("Examples:\n") + std::string(examples) + "\n";
+  return text;
+}
+
+std::string flag_names(const config::Setting& setting) {
+  std::string names = "--" + std::string(setting.flag);
+  for (const auto alias : setting.flag_aliases) {
+    names += (alias.size() == 1 ? ",-" : ",--") + std::string(alias);
+  }
+  return names;
+}
+
+std::string flag_help(const config::Setting& setting) {
+  std::string help(setting.help);
+  if (setting.default_text && setting.kind == config::Kind::kBool) {
+    help += " (default " + std::string(*setting.default_text) + ")";
+  }
+  for (const auto variable : setting.environment) help += " [$" + std::string(variable) + "]";
+  return help;
+}
+
+// Arguments as CLI11 takes them: the last first.
+std::vector<std::string> normalize_arguments(int argc, char** argv, bool go_forms) {
+  std::vector<std::string> arguments;
+  for (int i = 1; i < argc; ++i) {
+    std::string argument = argv[i];
+    if (go_forms && argument.size() > 2 && argument[0] == '-' && argument.find_first_not_of('-') <= 2) {
+      const auto name = argument.substr(argument.find_first_not_of('-'));
+      const auto end = std::min(name.find('='), name.size());
+      argument = (end == 1 ? "-" : "--") + name;
+      if (end == 1 && name.size() > 1) {  // "-o=FILE"
+        arguments.push_back("-" + name.substr(0, 1));
+        argument = name.substr(2);
+      }
+    }
+    const auto equals = argument.find('=');
+    if (argument.starts_with("--") && equals == argument.size() - 1) {
+      arguments.push_back(argument.substr(0, equals));
+      arguments.emplace_back();
+    } else {
+      arguments.push_back(std::move(argument));
+    }
+  }
+  std::reverse(arguments.begin(), arguments.end());
+  return arguments;
+}
+
+// Runs the program of the kubeconfig now, so that no request's time limit includes it.
+Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig,
+                                             std::map<std::string, std::string, std::less<>> environment) {
+  const k8s::ExecPolicy programs{.allowed = true, .environment = std::move(environment)};
+  GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig, programs));
+  if (access.credential) GPULET_TRY(access.credential());
+  return access;
+}
+
+}  // namespace
+
+int print_output(const CommandOutput& output) {
+  std::cerr << output.err << std::flush;
+  std::cout << output.out << std::flush;
+  return output.exit_code;
+}
+
+CommandOutput error_output(std::string_view program, std::string_view message, int exit_code) {
+  return {exit_code, {}, std::string(program) + ": " + std::string(message) + "\n"};
+}
+
+int print_error(std::string_view program, std::string_view message, int exit_code) {
+  return print_output(error_output(program, message, exit_code));
+}
+
+int print_report(std::string_view program, const Result<std::string>& report, int exit_code) {
+  if (!report) return print_error(program, report.error().full_message(), exit_code);
+  return print_output({0, *report, {}});
+}
+
+void set_help(CLI::App& program, const char* details, const char* examples) {
+  program.formatter(std::make_shared<HelpFormatter>());
+  program.footer(help_footer(details, examples));
+}
+
+CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
+  auto* command = parent.add_subcommand(help.name, help.summary);
+  command->footer(help_footer(help.details, help.examples));
+  return *command;
+}
+
+void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats) {
+  const std::vector<std::string> names(formats.begin(), formats.end());
+  command
+      .add_option("-o,--output", value,
+                  "output format: " + text::join(names, ", ") + " (default " + names.front() + ")")
+      ->check(CLI::IsMember(names));
+}
+
+void add_driver_root_option(CLI::App& command, std::string& value) {
+  command.add_option("--driver-root", value, "root directory of the driver's files (default /)")
+      ->envname("DRIVER_ROOT_CTR_PATH");
+}
+
+void add_kubeconfig_option(CLI::App& command, std::string& value) {
+  command.add_option("--kubeconfig", value, "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)");
+}
+
+void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery) {
+  for (const auto& setting : config::settings()) {
+    if (setting.flag.empty() || (setting.discovery_only && !discovery)) continue;
+    auto* option = command.add_option_function<std::vector<std::string>>(
+        flag_names(setting),
+        [&given, flag = std::string(setting.flag)](const std::vector<std::string>& values) {
+          given[flag] = values;
+        },
+        flag_help(setting));
+    option->expected(setting.kind == config::Kind::kBool ? 0 : 1, 1);
+    option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    // CLI11 uses a default as the value of an option without one: "--gds-enabled" would be false.
+    if (setting.default_text && setting.kind != config::Kind::kBool) {
+      option->default_str(std::string(*setting.default_text));
+    }
+  }
+}
+
+std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms) {
+  try {
+    app.parse(normalize_arguments(argc, argv, go_forms));
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);
+    return print_error(app.get_name(), std::string(error.what()) + " (see --help)", kWrongCommand);
+  }
+}
+
+Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig) {
+  auto environment = config::process_environment();
+  if (!kubeconfig.empty()) return interactive_access(kubeconfig, std::move(environment));
+  if (!environment["KUBECONFIG"].empty()) {
+    const auto first = text::split(environment["KUBECONFIG"], ':').front();
+    return interactive_access(first, std::move(environment));
+  }
+  const std::string file = environment["HOME"] + "/.kube/config";
+  if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, std::move(environment));
+  GPULET_TRY_ASSIGN(auto inside, k8s::load_in_cluster_config(environment, k8s::kServiceAccountDirectory,
+                                                             k8s::NodeNamePolicy::kOptional));
+  if (inside) return *inside;
+  return fail(Code::kFailedPrecondition,
+              "no kubeconfig found; name one with --kubeconfig FILE or the variable KUBECONFIG");
+}
+
+std::string version() { return GPULET_VERSION; }
+
+}  // namespace gpulet::cli

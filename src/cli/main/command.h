@@ -1,0 +1,85 @@
+// What every command builds on: how it is put on the command line, its exit codes and output, and the options
+// that several commands share. CLI11 is seen by the .cpp files of src/cli alone.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "k8s/client_config.h"
+
+namespace CLI {
+class App;
+}
+
+namespace gpulet::cli {
+
+// Exit codes. 0: done, and nothing is wrong.
+inline constexpr int kFailed = 1;  // not done, or something is wrong; standard error or the report says what
+inline constexpr int kWrongCommand = 2;  // an option or argument is invalid
+inline constexpr int kNeedsAction = 3;   // done, and the report has something for the operator to act on
+
+// What a command prints, and its exit code.
+struct CommandOutput {
+  int exit_code = 0;
+  std::string out, err;  // with their newlines
+};
+
+// Prints standard error first. Returns the exit code.
+int print_output(const CommandOutput& output);
+
+// "PROGRAM: ERROR" as one line of standard error. `program` as typed: "gpulet mig plan".
+CommandOutput error_output(std::string_view program, std::string_view message, int exit_code = kFailed);
+int print_error(std::string_view program, std::string_view message, int exit_code = kFailed);
+
+// Prints the report, or one line with the error. Returns 0, or `exit_code` after an error.
+int print_report(std::string_view program, const Result<std::string>& report, int exit_code = kFailed);
+
+// What the command line has selected: runs it and returns the exit code.
+using Run = std::function<int()>;
+
+// Help, as kubectl has it: an imperative line, then details, then examples. Lines of the last two are printed
+// as they are, examples indented by two.
+struct CommandHelp {
+  const char* name;
+  const char* summary;
+  const char* details = "";
+  const char* examples = "";
+};
+CLI::App& add_command(CLI::App& parent, const CommandHelp& help);
+// For the program itself; its subcommands inherit the form of the help.
+void set_help(CLI::App& program, const char* details, const char* examples);
+
+// Options that several commands have. The first format of `formats` is the default, which `value` already
+// holds.
+void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats);
+void add_driver_root_option(CLI::App& command, std::string& value);
+void add_kubeconfig_option(CLI::App& command, std::string& value);
+using SettingFlags = std::map<std::string, std::vector<std::string>, std::less<>>;
+// One option for each setting with a flag, in the order of config/schema.h. `discovery`: also those of
+// gpu-feature-discovery alone.
+void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery = false);
+
+// Parses `arguments` (argv[0] included). Go's forms, which NVIDIA's programs accept, are "-name" for "--name"
+// and
+// "--name=" for an empty value. Returns nullopt when the command may run; else the exit code: 0 after help or
+// the version, kWrongCommand after one line on standard error.
+std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms);
+
+// Where the API server is, for a command that a person runs: `kubeconfig`, else the first file of KUBECONFIG,
+// else
+// ~/.kube/config, else the Pod's service account. A program that the file names (`exec`) runs here with this
+// process' environment, within the limits of k8s/exec_plugin.h, and may ask the person at the terminal;
+// services use k8s::find_client_config, which runs nothing. Errors: those of k8s/client_config.h and of the
+// program; kFailedPrecondition if there is none of the files.
+Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig);
+
+// The version that CMake knows: "0.1.0".
+std::string version();
+
+}  // namespace gpulet::cli

@@ -1,0 +1,86 @@
+#include "cli/main/command_line.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "cli/dropin/programs.h"
+#include "web/listener.h"
+
+namespace gpulet::cli {
+namespace {
+
+void print_version_json() {
+  const nlohmann::ordered_json json{{"version", version()},
+                                    {"compiler", __VERSION__},
+                                    {"devicePlugin", "v1beta1"},
+                                    {"podResources", "v1"},
+                                    {"config", "v1"}};
+  std::cout << json.dump(2) << '\n';
+}
+
+void print_version() {
+  std::cout << "gpulet " << version() << " (device plugin v1beta1, PodResources v1, config v1; compiler "
+            << __VERSION__ << ")\n";
+}
+
+// An error for a first argument that is no command, with the nearest command.
+std::optional<std::string> unknown_command(const CLI::App& app, const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+  }
+  if (std::ranges::count(names, name) != 0) return std::nullopt;
+  const auto near = text::nearest(name, names);
+  return "unknown command '" + name + "'" +
+         (near ? "; did you mean " + *near + "?" : "; commands: " + text::join(names, ", "));
+}
+
+int run_gpulet(int argc, char** argv) {
+  Run run;
+  {
+    // An agent runs for months: the options, a quarter of a MiB, end with this block.
+    CLI::App app{"Run and inspect the NVIDIA GPU agent of a Kubernetes node", "gpulet"};
+    set_help(app, "", "  gpulet list\n  gpulet health\n  gpulet doctor");
+    app.require_subcommand(1);
+    app.set_version_flag("--version", version());
+    for (const auto add : kCommands) add(app, run);
+    if (argc > 1 && argv[1][0] != '-') {
+      if (const auto error = unknown_command(app, argv[1]))
+        return print_error("gpulet", *error, kWrongCommand);
+    }
+    if (const auto code = parse_arguments(app, argc, argv, false)) return *code;
+  }
+  return run();
+}
+
+}  // namespace
+
+void add_version(CLI::App& app, Run& run) {
+  auto& command = add_command(app, {.name = "version", .summary = "Print version and build information"});
+  const auto json = std::make_shared<bool>(false);
+  command.add_flag("--json", *json, "print JSON");
+  command.callback([json, &run] {
+    run = [json] {
+      *json ? print_version_json() : print_version();
+      return 0;
+    };
+  });
+}
+
+int main(int argc, char** argv) {
+  const std::string_view name = text::base_name(argc > 0 ? argv[0] : "gpulet");
+  if (name == "gpulet-listener") web::run_listener_child();
+  if (name == "nvidia-device-plugin") return device_plugin_main(argc, argv);
+  if (name == "mps-control-daemon") return mps_control_main(argc, argv);
+  if (name == "config-manager") return config_manager_main(argc, argv);
+  if (name == "gpu-feature-discovery") return feature_discovery_main(argc, argv);
+  return run_gpulet(argc, argv);
+}
+
+}  // namespace gpulet::cli

@@ -1,0 +1,195 @@
+#include "cli/top/documents.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace gpulet::cli {
+namespace {
+
+using Document = nlohmann::json;
+
+constexpr std::size_t kMaxText = 512;  // longer texts are not shown
+constexpr double kLargest = 1e18;      // larger numbers are not measurements
+
+std::string printable_ascii(const std::string& text) {
+  std::string shown = text.substr(0, kMaxText);
+  for (char& byte : shown) {
+    if (byte < ' ' || byte > '~') byte = '?';
+  }
+  return shown;
+}
+
+const Document& json_field(const Document& object, const char* key) {
+  static const Document kNone;
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  return object.is_object() && found != object.end() ? *found : kNone;
+}
+
+std::string text_field(const Document& object, const char* key) {
+  const auto* text = json_field(object, key).get_ptr<const std::string*>();
+  return text != nullptr ? printable_ascii(*text) : std::string();
+}
+
+std::optional<double> as_number(const Document& value) {
+  if (!value.is_number()) return std::nullopt;
+  const auto number = value.get<double>();
+  if (!std::isfinite(number) || std::abs(number) > kLargest) return std::nullopt;
+  return number;
+}
+std::optional<double> number_field(const Document& object, const char* key) {
+  return as_number(json_field(object, key));
+}
+
+unsigned count_field(const Document& object, const char* key) {
+  const auto number = number_field(object, key);
+  return number && *number >= 0 && *number < 1e9 ? static_cast<unsigned>(*number) : 0;
+}
+
+std::vector<std::string> text_fields(const Document& object, const char* key) {
+  std::vector<std::string> texts;
+  const Document& list = json_field(object, key);
+  if (!list.is_array()) return texts;
+  for (const auto& one : list) {
+    if (const auto* text = one.get_ptr<const std::string*>()) texts.push_back(printable_ascii(*text));
+  }
+  return texts;
+}
+
+// Calls `each(entry)` for the objects in the list `key`.
+template <class Each>
+void for_each_object(const Document& object, const char* key, Each each) {
+  const Document& list = json_field(object, key);
+  if (!list.is_array()) return;
+  for (const auto& one : list) {
+    if (one.is_object()) each(one);
+  }
+}
+
+// Calls `each(name, entry)` for the objects in the object `key`.
+template <class Each>
+void for_each_named(const Document& object, const char* key, Each each) {
+  const Document& named = json_field(object, key);
+  if (!named.is_object()) return;
+  for (const auto& [name, one] : named.items()) {
+    if (one.is_object()) each(printable_ascii(name), one);
+  }
+}
+
+// `member` must be a list or an object: it identifies the document.
+Result<Document> parse_agent_document(std::string_view text, const char* about, const char* member) {
+  auto document = Document::parse(text, nullptr, false);
+  if (!document.is_object() || !json_field(document, member).is_structured())
+    return fail(Code::kInvalidArgument, "not a document of a gpulet agent", about);
+  return document;
+}
+
+TopDevice parse_device(const Document& object, std::string index) {
+  TopDevice device;
+  device.index = std::move(index);
+  device.uuid = text_field(object, "uuid");
+  device.state = text_field(object, "state");
+  device.reason = text_field(object, "reason");
+  device.memory_total = number_field(object, "memory");
+  return device;
+}
+
+TopGpu parse_gpu(const Document& object) {
+  TopGpu gpu;
+  const std::string index = std::to_string(count_field(object, "index"));
+  static_cast<TopDevice&>(gpu) = parse_device(object, index);
+  gpu.name = text_field(object, "model");
+  gpu.mig = json_field(object, "mig").is_object();
+  for_each_object(json_field(object, "mig"), "devices", [&](const Document& slice) {
+    auto device = parse_device(slice, index + ":" + std::to_string(count_field(slice, "index")));
+    device.name = text_field(slice, "profile") + " @" + std::to_string(count_field(slice, "start")) + "+" +
+                  std::to_string(count_field(slice, "size"));
+    gpu.slices.push_back(std::move(device));
+  });
+  return gpu;
+}
+
+TopMetrics parse_metrics(const Document& object) {
+  return {.util = number_field(object, "util"),
+          .sm = number_field(object, "sm"),
+          .memory_util = number_field(object, "memory_util"),
+          .memory = number_field(object, "memory"),
+          .temperature = number_field(object, "temperature"),
+          .power = number_field(object, "power"),
+          .power_limit = number_field(object, "power_limit"),
+          .sm_clock = number_field(object, "sm_clock"),
+          .memory_clock = number_field(object, "memory_clock")};
+}
+
+std::optional<TopSample> parse_sample(const Document& document) {
+  const auto when = number_field(document, "at");
+  if (!when || !json_field(document, "gpus").is_object()) return std::nullopt;
+  TopSample now{.at = static_cast<std::int64_t>(*when), .gpus = {}, .mig = {}};
+  for_each_named(document, "gpus",
+                 [&](auto uuid, const Document& gpu) { now.gpus[std::move(uuid)] = parse_metrics(gpu); });
+  for_each_named(document, "mig",
+                 [&](auto uuid, const Document& slice) { now.mig[std::move(uuid)] = parse_metrics(slice); });
+  return now;
+}
+
+TopPodName parse_pod_name(const Document& object) {
+  return {text_field(object, "namespace"), text_field(object, "pod")};
+}
+
+}  // namespace
+
+Result<TopNode> parse_top_node(std::string_view text) {
+  GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/node", "gpus"));
+  TopNode node;
+  node.name = text_field(document, "name");
+  node.driver = text_field(json_field(document, "driver"), "version");
+  node.cuda = text_field(json_field(document, "driver"), "cuda");
+  node.problems = text_fields(document, "problems");
+  for_each_object(document, "gpus", [&](const Document& object) {
+    node.gpus.push_back(parse_gpu(object));
+    for_each_object(object, "holders", [&](const Document& holder) {
+      const std::string uuid = text_field(holder, "uuid");
+      node.holders.push_back({uuid, parse_pod_name(holder), text_field(holder, "container"),
+                              text_field(holder, "device") != uuid});
+    });
+  });
+  return node;
+}
+
+Result<TopSample> parse_top_sample(std::string_view text) {
+  GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/now", "gpus"));
+  auto now = parse_sample(document);
+  if (!now) return fail(Code::kInvalidArgument, "says no time", "/api/now");
+  return std::move(*now);
+}
+
+Result<TopUsage> parse_top_usage(std::string_view text) {
+  GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/use", "devices"));
+  TopUsage use;
+  for_each_named(document, "devices", [&](const std::string& uuid, const Document& device) {
+    for_each_object(device, "pods", [&](const Document& pod) {
+      use.pods[{uuid, parse_pod_name(pod)}] = {number_field(pod, "memory"), number_field(pod, "busy")};
+    });
+    for_each_object(device, "processes", [&](const Document& one) {
+      TopProcess process{.pid = count_field(one, "pid"),
+                         .uuid = uuid,
+                         .name = text_field(one, "name"),
+                         .pod = std::nullopt,
+                         .used = {number_field(one, "memory"), number_field(one, "sm")}};
+      if (json_field(one, "pod").is_string()) process.pod = parse_pod_name(one);
+      use.processes.push_back(std::move(process));
+    });
+  });
+  return use;
+}
+
+Result<std::vector<TopSample>> parse_top_history(std::string_view text) {
+  GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/history", "samples"));
+  std::vector<TopSample> samples;
+  for_each_object(document, "samples", [&](const Document& sample) {
+    if (auto now = parse_sample(sample)) samples.push_back(std::move(*now));
+  });
+  return samples;
+}
+
+}  // namespace gpulet::cli

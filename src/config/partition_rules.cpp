@@ -1,0 +1,329 @@
+#include "config/partition_rules.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "config/field_reader.h"
+#include "config/values.h"
+
+namespace gpulet::config {
+namespace {
+
+using NodeKind = yaml::Node::Kind;
+using yaml::Node;
+
+std::string item_path(const std::string& list, std::size_t index) {
+  return list + "[" + std::to_string(index) + "]";
+}
+
+std::optional<std::uint64_t> plain_number(const Node& node) {
+  return node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
+}
+
+// 1 to `most`, with what it is of: "percent".
+std::optional<unsigned> read_number(const Node& node, const std::string& field, unsigned most,
+                                    const char* what, Problems& problems) {
+  const auto number = plain_number(node);
+  if (number && *number >= 1 && *number <= most) return static_cast<unsigned>(*number);
+  const std::string wanted = std::string(what) + " between 1 and " + std::to_string(most);
+  problems.add_error(node.position, field, expected_but_found(wanted, node));
+  return std::nullopt;
+}
+
+// "3", "0-3", "GPU-…".
+std::optional<GpuRef> parse_gpu_ref(const std::string& text) {
+  GpuRef ref;
+  if (text::starts_with(text, "GPU-")) {
+    if (!is_hexadecimal_uuid(text.substr(4))) return std::nullopt;
+    ref.uuid = DeviceUuid(text);
+    return ref;
+  }
+  const auto dash = text.find('-');
+  const auto first = text::parse_unsigned(text.substr(0, dash));
+  const auto last = dash == std::string::npos ? first : text::parse_unsigned(text.substr(dash + 1));
+  if (!first || !last || *last > kMaxGpuIndex || *first > *last) return std::nullopt;
+  ref.first = static_cast<unsigned>(*first);
+  ref.last = static_cast<unsigned>(*last);
+  return ref;
+}
+
+std::optional<GpuSelection> read_gpu_list(const Node& node, const std::string& field, Problems& problems) {
+  GpuRefs refs;
+  for (const auto& item : node.items) {
+    const auto ref = item.kind == NodeKind::kScalar ? parse_gpu_ref(item.scalar) : std::nullopt;
+    if (!ref) {
+      const bool mig = item.kind == NodeKind::kScalar &&
+                       (text::starts_with(item.scalar, "MIG-") || item.scalar.find(':') != std::string::npos);
+      problems.add_error(item.position, field,
+                         mig ? "a rule selects whole GPUs, not a MIG device: " + item.scalar.substr(0, 64)
+                             : expected_but_found("an index, a range such as 0-3, or GPU-…", item));
+      return std::nullopt;
+    }
+    refs.push_back(*ref);
+  }
+  if (refs.empty()) {
+    problems.add_error(node.position, field, "an empty list of devices; omit devices or list at least one");
+    return std::nullopt;
+  }
+  return refs;
+}
+
+std::optional<GpuSelection> read_gpu_selection(const Node& node, const std::string& field,
+                                               Problems& problems) {
+  if (node.kind == NodeKind::kSequence) return read_gpu_list(node, field, problems);
+  if (node.kind == NodeKind::kScalar && node.scalar == "all") return AllDevices{};
+  const auto count = plain_number(node);
+  if (count && *count >= 1 && *count <= kMaxGpuIndex + 1) return DeviceCount{static_cast<unsigned>(*count)};
+  if (node.kind == NodeKind::kScalar && !count && parse_gpu_ref(node.scalar)) {
+    problems.add_error(node.position, field, "expected a list: [" + node.scalar + "]");
+  } else {
+    problems.add_error(node.position, field,
+                       expected_but_found("all, a count of GPUs (at least 1) or a list", node));
+  }
+  return std::nullopt;
+}
+
+class RuleReader {
+ public:
+  RuleReader(const Node& node, const std::string& path, Problems& problems)
+      : node_(node),
+        fields_(node, path, {"devices", "model", "nodeLabel", "whole", "timeSlicing", "mps", "mig"},
+                problems),
+        path_(path),
+        problems_(problems) {}
+
+  PartitionRule read_rule() {
+    PartitionRule rule;
+    rule.position = yaml::position_text(problems_.file_path(), node_.position);
+    if (const auto* node = fields_["devices"]) {
+      if (auto devices = read_gpu_selection(*node, fields_.field_path("devices"), problems_))
+        rule.devices = std::move(*devices);
+    }
+    if (const auto* node = fields_["model"])
+      rule.model = read_text(*node, fields_.field_path("model"), problems_);
+    if (const auto* node = fields_["nodeLabel"]) read_label(*node, rule);
+    read_mode(rule);
+    return rule;
+  }
+
+ private:
+  void add_rule_error(const Node& node, const std::string& field, const std::string& message) {
+    problems_.add_error(node.position, field, message);
+  }
+
+  void read_label(const Node& node, PartitionRule& rule) {
+    const auto text = read_text(node, fields_.field_path("nodeLabel"), problems_);
+    if (!text) return;
+    rule.node_label = parse_node_label(*text);
+    if (!rule.node_label) {
+      add_rule_error(node, fields_.field_path("nodeLabel"),
+                     "'" + text->substr(0, 64) + "' is not a label; expected key or key=value");
+    }
+  }
+
+  void read_mode(PartitionRule& rule) {
+    // `whole:` with nothing behind it means what `whole: {}` means.
+    std::vector<const yaml::Entry*> given;
+    for (const auto& entry : node_.entries) {
+      for (const auto* key : {"whole", "timeSlicing", "mps", "mig"}) {
+        if (entry.key == key) given.push_back(&entry);
+      }
+    }
+    if (given.empty()) return add_rule_error(node_, path_, "expected one of whole, timeSlicing, mps and mig");
+    if (given.size() > 1) {
+      return problems_.add_error(
+          given[1]->position, path_,
+          given[1]->key + " beside " + given[0]->key + ": a rule has exactly one of them");
+    }
+    const auto& [key, position, node] = *given.front();
+    const std::string field = fields_.field_path(key);
+    if (node.kind == NodeKind::kNull && key != "whole") {
+      problems_.add_error(position, field, "no value");
+    } else if (node.kind == NodeKind::kNull ||
+               expect_kind(NodeKind::kMapping, "a mapping", node, field, problems_)) {
+      if (key == "whole") read_whole(node, field, rule);
+      if (key == "timeSlicing") read_slicing(node, field, rule);
+      if (key == "mps") read_mps(node, field, rule);
+      if (key == "mig") read_mig(node, field, rule);
+    }
+  }
+
+  std::optional<ResourceName> name_in(const MappingReader& fields) {
+    const auto* node = fields["name"];
+    return node ? read_name(*node, fields.field_path("name"), problems_) : std::nullopt;
+  }
+
+  void read_whole(const Node& node, const std::string& field, PartitionRule& rule) {
+    const MappingReader fields(node, field, {"name"}, problems_);
+    rule.mode = Whole{name_in(fields)};
+  }
+
+  void read_slicing(const Node& node, const std::string& field, PartitionRule& rule) {
+    const MappingReader fields(node, field, {"name", "replicas", "failRequestsGreaterThanOne"}, problems_);
+    TimeSlicing slicing;
+    slicing.name = name_in(fields);
+    if (const auto* replicas = fields["replicas"]) {
+      slicing.replicas = read_replicas(*replicas, fields.field_path("replicas"), problems_).value_or(0);
+    } else {
+      add_rule_error(node, field, "no replicas specified");
+    }
+    if (const auto* value = fields["failRequestsGreaterThanOne"]) {
+      slicing.fail_requests_greater_than_one =
+          read_bool(*value, fields.field_path("failRequestsGreaterThanOne"), problems_).value_or(false);
+    }
+    rule.mode = std::move(slicing);
+  }
+
+  void read_mps(const Node& node, const std::string& field, PartitionRule& rule) {
+    const MappingReader fields(node, field, {"name", "replicas", "shares", "failRequestsGreaterThanOne"},
+                               problems_);
+    Mps mps;
+    mps.name = name_in(fields);
+    const auto* replicas = fields["replicas"];
+    const auto* shares = fields["shares"];
+    if (!replicas == !shares) {
+      add_rule_error(node, field,
+                     replicas ? "both replicas and shares are set; shares implies the number"
+                              : "expected one of replicas and shares");
+    } else if (shares) {
+      read_shares(*shares, fields.field_path("shares"), mps);
+    } else if (const auto count = read_replicas(*replicas, fields.field_path("replicas"), problems_)) {
+      mps.replicas = *count;
+      check_clients(*replicas, fields.field_path("replicas"), *count);
+    }
+    if (const auto* value = fields["failRequestsGreaterThanOne"]) {
+      mps.fail_requests_greater_than_one =
+          read_bool(*value, fields.field_path("failRequestsGreaterThanOne"), problems_).value_or(true);
+    }
+    rule.mode = std::move(mps);
+  }
+
+  void check_clients(const Node& node, const std::string& field, std::size_t count) {
+    if (count <= kMaxMpsClients) return;
+    add_rule_error(node, field,
+                   "MPS serves at most " + std::to_string(kMaxMpsClients) + " clients on a GPU, not " +
+                       std::to_string(count));
+  }
+
+  void read_shares(const Node& node, const std::string& field, Mps& mps) {
+    if (!expect_kind(NodeKind::kSequence, "a list of percentages", node, field, problems_)) return;
+    if (node.items.empty()) return add_rule_error(node, field, "an empty list of shares");
+    check_clients(node, field, node.items.size());
+    bool good = true;
+    unsigned memory = 0;
+    for (std::size_t i = 0; i < node.items.size(); ++i) {
+      const auto share = read_share(node.items[i], item_path(field, i));
+      good = good && share;
+      if (!share) continue;
+      memory += share->size.memory;
+      mps.shares.push_back(*share);
+    }
+    if (good && memory > 100) {
+      add_rule_error(node, field,
+                     "the memory of the shares adds up to " + std::to_string(memory) +
+                         " percent of a GPU; the maximum is 100");
+    }
+  }
+
+  std::optional<NamedMpsShare> read_share(const Node& node, const std::string& field) {
+    NamedMpsShare share;
+    if (node.kind != NodeKind::kMapping) {
+      const auto percent = read_number(node, field, 100, "a percentage", problems_);
+      if (!percent) return std::nullopt;
+      share.size = {*percent, *percent};
+      return share;
+    }
+    const MappingReader fields(node, field, {"memory", "threads", "name"}, problems_);
+    if (!fields["memory"]) {
+      add_rule_error(node, field, "no memory specified (percent of the GPU's)");
+      return std::nullopt;
+    }
+    const auto memory =
+        read_number(*fields["memory"], fields.field_path("memory"), 100, "a percentage", problems_);
+    auto threads = memory;
+    if (const auto* value = fields["threads"]) {
+      threads = read_number(*value, fields.field_path("threads"), 100, "a percentage", problems_);
+    }
+    share.name = name_in(fields);
+    if (!memory || !threads) return std::nullopt;
+    share.size = {*memory, *threads};
+    return share;
+  }
+
+  void read_mig(const Node& node, const std::string& field, PartitionRule& rule) {
+    const MappingReader fields(node, field, {"name", "layout", "devices", "strategy"}, problems_);
+    Mig mig;
+    mig.name = name_in(fields);
+    const auto* layout = fields["layout"];
+    const auto* devices = fields["devices"];
+    if (!layout == !devices) {
+      add_rule_error(node, field,
+                     layout ? "both layout and devices are set" : "expected one of layout and devices");
+    } else if (layout) {
+      mig.layout = read_text(*layout, fields.field_path("layout"), problems_).value_or("-");
+      if (mig.layout.empty()) add_rule_error(*layout, fields.field_path("layout"), "expected a layout name");
+    } else {
+      read_profiles(*devices, fields.field_path("devices"), mig);
+    }
+    if (const auto* value = fields["strategy"]) {
+      const auto text = read_text(*value, fields.field_path("strategy"), problems_);
+      if (text && *text != "mixed" && *text != "single") {
+        add_rule_error(*value, fields.field_path("strategy"),
+                       "unknown MIG strategy: " + text->substr(0, 64) + " (expected mixed or single)");
+      }
+      if (text && *text == "single") mig.strategy = MigStrategy::kSingle;
+    }
+    const auto profiles = std::ranges::count_if(mig.devices, [](const auto& d) { return d.second > 0; });
+    if (profiles > 1 && (mig.name || mig.strategy == MigStrategy::kSingle)) {
+      add_rule_error(*devices, fields.field_path("devices"),
+                     "more than one profile for one resource; use strategy mixed without a name");
+    }
+    rule.mode = std::move(mig);
+  }
+
+  void read_profiles(const Node& node, const std::string& field, Mig& mig) {
+    if (!expect_kind(NodeKind::kMapping, "a mapping of profiles to counts", node, field, problems_)) return;
+    constexpr unsigned kMost = 64;  // more than any GPU has slices
+    unsigned sum = 0;
+    for (const auto& [profile, position, value] : node.entries) {
+      if (!is_mig_profile_name(profile)) {
+        problems_.add_error(
+            position, field,
+            "'" + profile.substr(0, 64) + "' is not a MIG profile such as 1g.10gb, 1g.10gb+me or 1c.2g.20gb");
+        return;
+      }
+      const auto count = plain_number(value);
+      if (!count || *count > kMost) {
+        return add_rule_error(value, field + "." + profile,
+                              expected_but_found("a count of at most " + std::to_string(kMost), value));
+      }
+      mig.devices[profile] = static_cast<unsigned>(*count);
+      sum += mig.devices[profile];
+    }
+    if (sum == 0) add_rule_error(node, field, "no MIG device requested; expected at least one");
+  }
+
+  const Node& node_;
+  MappingReader fields_;
+  std::string path_;
+  Problems& problems_;
+};
+
+}  // namespace
+
+std::vector<PartitionRule> read_partition(const Node& node, Problems& problems) {
+  const std::string section = "gpulet.partition";
+  std::vector<PartitionRule> rules;
+  if (node.kind == NodeKind::kNull ||
+      !expect_kind(NodeKind::kSequence, "a list of rules", node, section, problems)) {
+    return rules;
+  }
+  for (std::size_t i = 0; i < node.items.size(); ++i) {
+    const std::string path = item_path(section, i);
+    if (!expect_kind(NodeKind::kMapping, "a rule", node.items[i], path, problems)) continue;
+    rules.push_back(RuleReader(node.items[i], path, problems).read_rule());
+  }
+  return rules;
+}
+
+}  // namespace gpulet::config

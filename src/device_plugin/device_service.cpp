@@ -1,0 +1,346 @@
+#include "device_plugin/device_service.h"
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/async_stream.h>
+#include <grpcpp/support/async_unary_call.h>
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <type_traits>
+
+#include "base/text.h"
+#include "device_plugin/allocation.h"
+#include "device_plugin/plugin_host.h"
+#include "device_plugin/rpc_core.h"
+#include "proto/deviceplugin_v1beta1.grpc.pb.h"
+
+namespace gpulet::device_plugin {
+namespace {
+
+using AsyncService = v1beta1::DevicePlugin::AsyncService;
+using ListPtr = std::shared_ptr<const v1beta1::ListAndWatchResponse>;
+
+struct Stream;
+
+// One resource as requests see it. A slot that was removed keeps its name and no offer.
+struct Slot {
+  ResourceName name;
+  OfferPtr offer;
+  ListPtr list;
+  std::uint64_t version = 0;  // of `list`
+  std::set<Stream*> streams;
+  ResourceCalls calls;
+};
+using SlotPtr = std::shared_ptr<Slot>;
+
+// How a call is answered, under the API's name of it.
+template <class Request, class Response>
+struct Compute {
+  std::string_view name;
+  Status (*answer)(const Offer&, const Request&, Response&, std::optional<std::int64_t>& score);
+};
+
+bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWatchResponse& b) {
+  return a.SerializeAsString() == b.SerializeAsString();  // no maps inside: equal messages have equal bytes
+}
+
+}  // namespace
+
+// The lock covers every field and the beginning of every operation: an operation that began before stop() is
+// drained, and none begins after it. It is held for microseconds, never while a request is computed.
+struct DeviceService::Impl {
+  AsyncService service;
+  std::mutex mutex;
+  grpc::ServerCompletionQueue* queue = nullptr;
+  bool stopped = false;
+  std::function<void(const ResourceName&, bool)> watched;
+  std::function<void()> allocated;
+  std::map<ResourceName, SlotPtr> slots;
+  struct Connection {
+    std::uint64_t serial;
+    SlotPtr slot;
+  };
+  std::map<int, Connection> connections;
+
+  // With the lock. None for a connection that is gone.
+  SlotPtr slot_of(const grpc::ServerContext& context) const {
+    const std::string peer = context.peer();
+    if (!text::starts_with(peer, "fd:")) return nullptr;
+    const auto number = text::parse_unsigned(std::string_view(peer).substr(3));
+    const auto it = number ? connections.find(static_cast<int>(*number)) : connections.end();
+    return it == connections.end() ? nullptr : it->second.slot;
+  }
+
+  template <class Request, class Response>
+  void accept_call(void (AsyncService::*method)(grpc::ServerContext*, Request*,
+                                                grpc::ServerAsyncResponseWriter<Response>*,
+                                                grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
+                   Compute<Request, Response> compute);
+  void accept_stream();
+  void send_newest_list(Stream& stream);
+  void on_stream_opened(Stream& stream);
+  void on_stream_closed(Stream& stream);
+};
+
+namespace {
+
+grpc::Status not_offered(const SlotPtr& slot) {
+  return {grpc::StatusCode::UNAVAILABLE,
+          slot ? "\"" + slot->name.str() + "\" is no longer offered" : "this connection is closing"};
+}
+
+template <class Request, class Response>
+struct Unary {
+  grpc::ServerContext context;
+  Request request;
+  grpc::ServerAsyncResponseWriter<Response> writer{&context};
+  Tag taken, finished;
+};
+
+// A ListAndWatch: at most one Write at a time, of the newest list.
+struct Stream {
+  grpc::ServerContext context;
+  v1beta1::Empty request;
+  grpc::ServerAsyncWriter<v1beta1::ListAndWatchResponse> writer{&context};
+  Tag started, over, wrote;
+  SlotPtr slot;
+  std::uint64_t sent = 0;  // version
+  bool writing = false;
+  bool ended = false;  // Finish was begun, or the call is over
+  int operations = 0;  // under way; at zero after `over`, the stream is deleted
+};
+
+}  // namespace
+
+template <class Request, class Response>
+void DeviceService::Impl::accept_call(void (AsyncService::*method)(grpc::ServerContext*, Request*,
+                                                                   grpc::ServerAsyncResponseWriter<Response>*,
+                                                                   grpc::CompletionQueue*,
+                                                                   grpc::ServerCompletionQueue*, void*),
+                                      Compute<Request, Response> compute) {
+  if (stopped) return;
+  auto* call = new Unary<Request, Response>;
+  call->finished.on_complete = [call](bool) { delete call; };
+  call->taken.on_complete = [this, call, method, compute](bool ok) {
+    if (!ok) {
+      delete call;
+      return;
+    }
+    SlotPtr slot;
+    OfferPtr offer;
+    {
+      std::lock_guard lock(mutex);
+      accept_call(method, compute);
+      slot = slot_of(call->context);
+      if (slot) offer = slot->offer;
+    }
+    Response response;
+    std::optional<std::int64_t> score;
+    const auto began = std::chrono::steady_clock::now();
+    const Status status = offer ? compute.answer(*offer, call->request, response, score) : Status();
+    const auto took = std::chrono::steady_clock::now() - began;
+    std::lock_guard lock(mutex);
+    if (offer) {
+      auto& count = slot->calls.calls[compute.name];
+      ++(status ? count.answered : count.refused);
+      count.time += took;
+      if (score) slot->calls.score = score;
+    }
+    if (stopped) {
+      delete call;
+      return;
+    }
+    if (!offer) {
+      call->writer.FinishWithError(not_offered(slot), &call->finished);
+    } else if (!status) {
+      call->writer.FinishWithError(to_grpc(status.error()), &call->finished);
+    } else {
+      call->writer.Finish(response, grpc::Status::OK, &call->finished);
+      if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
+        if (allocated) allocated();
+      }
+    }
+  };
+  (service.*method)(&call->context, &call->request, &call->writer, queue, queue, &call->taken);
+}
+
+void DeviceService::Impl::accept_stream() {
+  if (stopped) return;
+  auto* stream = new Stream;
+  stream->started.on_complete = [this, stream](bool ok) {
+    std::lock_guard lock(mutex);
+    if (!ok) {
+      delete stream;
+      return;
+    }
+    accept_stream();
+    on_stream_opened(*stream);
+  };
+  stream->over.on_complete = [this, stream](bool) {
+    std::lock_guard lock(mutex);
+    stream->ended = true;
+    on_stream_closed(*stream);
+    if (--stream->operations == 0) delete stream;
+  };
+  stream->wrote.on_complete = [this, stream](bool ok) {
+    std::lock_guard lock(mutex);
+    stream->writing = false;
+    if (ok && !stopped) send_newest_list(*stream);
+    if (--stream->operations == 0) delete stream;
+  };
+  stream->operations = 1;  // `over`
+  stream->context.AsyncNotifyWhenDone(&stream->over);
+  service.RequestListAndWatch(&stream->context, &stream->request, &stream->writer, queue, queue,
+                              &stream->started);
+}
+
+void DeviceService::Impl::on_stream_opened(Stream& stream) {
+  const auto slot = slot_of(stream.context);
+  if (stopped || stream.ended) return;
+  if (!slot || !slot->offer || slot->streams.size() >= kMaxStreams) {
+    stream.ended = true;
+    ++stream.operations;
+    const bool full = slot && slot->offer;
+    stream.writer.Finish(
+        full ? grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many ListAndWatch streams")
+             : not_offered(slot),
+        &stream.wrote);
+    return;
+  }
+  stream.slot = slot;
+  slot->streams.insert(&stream);
+  if (slot->streams.size() == 1 && watched) watched(slot->name, true);
+  send_newest_list(stream);
+}
+
+// Sends the newest list, if this stream has not got it yet.
+void DeviceService::Impl::send_newest_list(Stream& stream) {
+  if (stream.writing || stream.ended || !stream.slot) return;
+  if (!stream.slot->offer) {  // withdrawn
+    stream.ended = true;
+    ++stream.operations;
+    stream.writer.Finish(not_offered(stream.slot), &stream.wrote);
+    return;
+  }
+  if (stream.sent == stream.slot->version) return;
+  stream.sent = stream.slot->version;
+  stream.writing = true;
+  ++stream.operations;
+  stream.writer.Write(*stream.slot->list, &stream.wrote);
+}
+
+void DeviceService::Impl::on_stream_closed(Stream& stream) {
+  if (!stream.slot || stream.slot->streams.erase(&stream) == 0) return;
+  if (stream.slot->streams.empty() && stream.slot->offer && watched) watched(stream.slot->name, false);
+}
+
+DeviceService::DeviceService() : impl_(std::make_unique<Impl>()) {}
+DeviceService::~DeviceService() = default;
+
+grpc::Service& DeviceService::service() { return impl_->service; }
+
+void DeviceService::start_serving(grpc::ServerCompletionQueue& queue) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->queue = &queue;
+  using Score = std::optional<std::int64_t>;
+  impl_->accept_call<v1beta1::Empty, v1beta1::DevicePluginOptions>(
+      &AsyncService::RequestGetDevicePluginOptions,
+      {"GetDevicePluginOptions",
+       [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options, Score&) -> Status {
+         options.set_get_preferred_allocation_available(true);
+         return {};
+       }});
+  impl_->accept_call<v1beta1::AllocateRequest, v1beta1::AllocateResponse>(
+      &AsyncService::RequestAllocate,
+      {"Allocate",
+       [](const Offer& offer, const v1beta1::AllocateRequest& request, v1beta1::AllocateResponse& response,
+          Score&) { return fill_response(offer, request, response); }});
+  impl_->accept_call<v1beta1::PreferredAllocationRequest, v1beta1::PreferredAllocationResponse>(
+      &AsyncService::RequestGetPreferredAllocation,
+      {"GetPreferredAllocation",
+       [](const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
+          v1beta1::PreferredAllocationResponse& response, Score& score) -> Status {
+         std::int64_t sum = 0;
+         GPULET_TRY(fill_response(offer, request, response, &sum));
+         score = sum;
+         return {};
+       }});
+  impl_->accept_call<v1beta1::PreStartContainerRequest, v1beta1::PreStartContainerResponse>(
+      &AsyncService::RequestPreStartContainer,
+      {"PreStartContainer",
+       [](const Offer&, const v1beta1::PreStartContainerRequest&, v1beta1::PreStartContainerResponse&,
+          Score&) -> Status { return {}; }});
+  impl_->accept_stream();
+}
+
+void DeviceService::stop_serving() {
+  std::lock_guard lock(impl_->mutex);
+  impl_->stopped = true;
+  impl_->watched = nullptr;
+  impl_->allocated = nullptr;
+}
+
+void DeviceService::set_allocation_callback(std::function<void()> allocated) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->allocated = std::move(allocated);
+}
+
+void DeviceService::set_watch_callback(std::function<void(const ResourceName&, bool)> watched) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->watched = std::move(watched);
+}
+
+void DeviceService::set_offer(OfferPtr offer) {
+  auto list = std::make_shared<const v1beta1::ListAndWatchResponse>(make_device_list(*offer));
+  std::lock_guard lock(impl_->mutex);
+  auto& slot = impl_->slots[offer->resource.name];
+  if (!slot) {
+    slot = std::make_shared<Slot>();
+    slot->name = offer->resource.name;
+  }
+  slot->offer = std::move(offer);
+  if (slot->list && same_list(*slot->list, *list)) return;
+  slot->list = std::move(list);
+  ++slot->version;
+  if (impl_->stopped) return;
+  for (Stream* stream : slot->streams) impl_->send_newest_list(*stream);
+}
+
+void DeviceService::remove_offer(const ResourceName& resource) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->slots.find(resource);
+  if (it == impl_->slots.end()) return;
+  const SlotPtr slot = it->second;
+  impl_->slots.erase(it);
+  slot->offer = nullptr;
+  if (impl_->stopped) return;
+  for (Stream* stream : slot->streams) {
+    if (stream->writing) {
+      stream->context.TryCancel();  // a reader that does not read must not hold this up
+    } else {
+      impl_->send_newest_list(*stream);
+    }
+  }
+}
+
+std::map<ResourceName, ResourceCalls> DeviceService::call_counts() const {
+  std::lock_guard lock(impl_->mutex);
+  std::map<ResourceName, ResourceCalls> all;
+  for (const auto& [name, slot] : impl_->slots) all[name] = slot->calls;
+  return all;
+}
+
+void DeviceService::add_connection(int fd, std::uint64_t serial, const ResourceName& resource) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->slots.find(resource);
+  if (it != impl_->slots.end()) impl_->connections[fd] = {serial, it->second};
+}
+
+void DeviceService::remove_connection(int fd, std::uint64_t serial) {
+  std::lock_guard lock(impl_->mutex);
+  const auto it = impl_->connections.find(fd);
+  if (it != impl_->connections.end() && it->second.serial == serial) impl_->connections.erase(it);
+}
+
+}  // namespace gpulet::device_plugin

@@ -1,0 +1,56 @@
+// The DevicePlugin service for every resource at once, on one completion queue. Which resource a request is
+// for is told by the connection that it came over.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "base/types.h"
+#include "device_plugin/allocation.h"
+
+namespace grpc {
+class ServerCompletionQueue;
+class Service;
+}  // namespace grpc
+
+namespace gpulet::device_plugin {
+
+// Any thread may call any member.
+class DeviceService {
+ public:
+  DeviceService();
+  ~DeviceService();
+
+  grpc::Service& service();
+  // Begins to take requests. `queue` lives until after stop() and until it is drained.
+  void start_serving(grpc::ServerCompletionQueue& queue);
+  // No new operation is begun after this.
+  void stop_serving();
+
+  // Told, under the service's lock, when a resource's first stream opens and its last one ends.
+  void set_watch_callback(std::function<void(const ResourceName&, bool)> watched);
+  // Told, under the service's lock, when a container was given devices.
+  void set_allocation_callback(std::function<void()> allocated);
+
+  // What the resource's requests are answered from, from now on. Its streams are sent the device list if it
+  // differs.
+  void set_offer(OfferPtr offer);
+  // Ends the resource's streams; its requests are answered UNAVAILABLE.
+  void remove_offer(const ResourceName& resource);
+
+  // Requests of peer "fd:<fd>" are for `resource`, until the connection of this serial is gone.
+  void add_connection(int fd, std::uint64_t serial, const ResourceName& resource);
+  void remove_connection(int fd, std::uint64_t serial);
+
+  // Since the start, of the resources that are there.
+  std::map<ResourceName, ResourceCalls> call_counts() const;
+
+  struct Impl;
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gpulet::device_plugin

@@ -1,0 +1,115 @@
+// The kubelet's device plugin API as the agent sees it: the real one is device_plugin/plugin_host.h; the
+// seeded simulation puts another in its place.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/file_watch.h"
+#include "base/loop.h"
+#include "base/result.h"
+#include "base/types.h"
+#include "device_plugin/allocation.h"
+#include "device_plugin/pod_resources.h"
+
+namespace gpulet::device_plugin {
+
+// One try of a Register ends within this, answered or not.
+inline constexpr Duration kRegisterTimeout = std::chrono::seconds(5);
+
+// Serves any number of resources. Loop's thread only; no member blocks, and no callback comes after
+// destruction.
+class PluginHost {
+ public:
+  virtual ~PluginHost() = default;
+  // Serves `offer` on the resource's own socket: opens it where it is not yet, or no longer, else hands every
+  // stream the change. Unchanged device lists are not sent again. Errors: as of the file system (the folder
+  // is not there, not writable); kInvalidArgument for a path too long.
+  virtual Status serve_offer(OfferPtr offer) = 0;
+  // Closes the resource's socket and removes it.
+  virtual void withdraw(const ResourceName& resource) = 0;
+  // Tells the kubelet of the resource's socket. `done` comes once, within `kRegisterTimeout`, never from
+  // inside this call. A newer call for the same resource takes over: the older one's `done` then comes with
+  // kUnavailable.
+  virtual void register_resource(const ResourceName& resource, std::function<void(Status)> done) = 0;
+
+  // What was asked of each resource that is served, since the start.
+  virtual std::map<ResourceName, ResourceCalls> call_counts() const { return {}; }
+
+  struct Events {
+    std::function<void()> kubelet_started;          // its socket was created
+    std::function<void(ResourceName)> socket_lost;  // somebody removed or replaced our socket
+    std::function<void(ResourceName, bool)>
+        watched;                                // the kubelet opened its first ListAndWatch, or left its last
+    std::function<void()> allocated = nullptr;  // a container was given devices
+  };
+  virtual void set_events(Events events) = 0;
+};
+
+}  // namespace gpulet::device_plugin
+
+namespace gpulet::device_plugin {
+
+// One folder's entries, also before the folder exists and after it was removed and made anew: while it is not
+// there, the nearest ancestor that is there is watched until it comes.
+
+// Loop's thread only.
+class DirectoryWatcher {
+ public:
+  struct Events {
+    // `name` came to be (created, or moved here) or went away.
+    std::function<void(const std::string& name, bool created)> changed;
+    // The folder came, went or events were lost: look at all of it.
+    std::function<void()> rescan;
+  };
+  // Neither callback comes from inside open(). Errors: as InotifyWatcher::open.
+  static Result<std::unique_ptr<DirectoryWatcher>> open_watcher(Loop& loop, std::string directory,
+                                                                Events events);
+
+ private:
+  DirectoryWatcher(std::string directory, Events events, std::unique_ptr<InotifyWatcher> inotify);
+  // Watches the folder or else its nearest ancestor. True when it is the folder itself.
+  bool attach_watch();
+  void on_entry(const std::string& name, std::uint32_t mask);
+  void on_ancestor(std::uint32_t mask);
+  void on_watch_lost();
+
+  std::string directory_;
+  Events events_;
+  std::unique_ptr<InotifyWatcher> inotify_;
+  Subscription watch_;
+};
+
+}  // namespace gpulet::device_plugin
+
+namespace gpulet::device_plugin {
+
+// The real PluginHost: device plugin API v1beta1 on `<folder>/nvidia-<name>.sock`, one socket a resource.
+//
+// Requests are answered on the gRPC thread from the resource's newest Offer, an atomic pointer: neither waits
+// for the loop. Each ListAndWatch stream gets the list at once and then every change; one that reads slowly
+// skips to the newest. The kubelet's socket and our own are watched by inotify, in folders that may not be
+// there yet. gRPC statuses: docs/ERRORS.md. Source: facts/device-plugin 2; the kubelet's device manager
+// (Kubernetes 1.36).
+
+struct PluginHostSettings {
+  std::string directory;  // ours: "/var/lib/kubelet/device-plugins"
+  std::string
+      kubelet_socket;  // the kubelet's, usually <folder>/kubelet.sock; empty: register_resource always fails
+};
+
+// Connections to one resource's socket (a kubelet keeps one); one more is closed at once.
+inline constexpr std::size_t kMaxConnections = 16;
+// Streams of one resource; one more is answered RESOURCE_EXHAUSTED.
+inline constexpr std::size_t kMaxStreams = 32;
+inline constexpr int kMaxRequestBytes = 4 << 20;
+
+std::unique_ptr<PluginHost> make_plugin_host(Loop& loop, std::shared_ptr<GrpcThread> rpc,
+                                             PluginHostSettings settings);
+
+// "nvidia.com/gpu.shared" → "nvidia-gpu.shared.sock": the name that NVIDIA's plugin gives it.
+std::string socket_name(const ResourceName& resource);
+
+}  // namespace gpulet::device_plugin

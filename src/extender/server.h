@@ -1,0 +1,142 @@
+// `gpulet scheduler`: the extender's Events, HTTP interface and process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "extender/cluster_watcher.h"
+#include "extender/metrics.h"
+#include "http/message.h"
+#include "k8s/event_recorder.h"
+#include "scheduler/core/decision.h"
+#include "scheduler/core/explain.h"
+#include "scheduler/core/extender_json.h"
+#include "scheduler/model/pod_request.h"
+
+namespace gpulet::extender {
+
+// Reports problems to a Pod's owner as Events: an annotation is malformed, or the Pod fits nowhere, and why.
+// kube-scheduler asks about a pending Pod again and again: the same message repeats every kRepeatSame, a
+// different one every kRepeatOther. Pure but for the clock that is passed in.
+
+inline constexpr Duration kRepeatSame = std::chrono::minutes(10);
+inline constexpr Duration kRepeatOther = std::chrono::minutes(1);
+inline constexpr std::size_t kMaxSentEvents = 4096;  // by Pod and reason
+
+inline constexpr const char* kMalformedReason = "GpuRequestMalformed";
+inline constexpr const char* kUnschedulableReason = "GpuUnschedulable";
+
+class PodEventReporter {
+ public:
+  explicit PodEventReporter(std::function<void(k8s::Event)> send) : send_(std::move(send)) {}
+
+  void report_malformed(const scheduler::PodRequest& pod, Time now);
+  // No candidate node passes.
+  void report_unschedulable(const scheduler::PodRequest& pod, const scheduler::ExtenderArgs& args,
+                            std::span<const scheduler::ExtenderArgs::FailedNode> failed, Time now);
+
+  std::uint64_t sent_count() const { return sent_; }
+
+ private:
+  void send_event(const scheduler::PodRequest& pod, const char* reason, std::string message, Time now);
+
+  struct SentEvent {
+    std::string message;
+    Time at;
+  };
+  std::function<void(k8s::Event)> send_;
+  std::map<std::pair<std::string, std::string>, SentEvent> sent_events_;  // by Pod UID and reason
+  std::uint64_t sent_ = 0;
+};
+
+// "no node of 5 fits: n1 and 2 more: …": the reasons, most frequent first, each with a count and one node.
+std::string unschedulable_message(const scheduler::ExtenderArgs& args,
+                                  std::span<const scheduler::ExtenderArgs::FailedNode> failed);
+
+// The extender's HTTP interface, for kube-scheduler and for people:
+//
+//   POST /filter, /prioritize   extender v1 (scheduler/core/extender_json.h)
+//   GET  /explain?namespace=&pod=[&format=json]
+//   GET  /metrics, /healthz, /readyz
+//
+// Responses come from the cached cluster state at once; only /explain of an unbound Pod fetches it from the
+// API server.
+
+// Whole Nodes of 5,000 nodes are some 100 MB, and no one sends them who can send names; bodies with names
+// are below 1 MiB.
+inline constexpr std::size_t kMaxBodyBytes = 64u << 20;
+
+struct ServiceDependencies {
+  Loop& loop;
+  scheduler::ClusterState& cluster;
+  ClusterWatcher& watcher;
+  std::function<void(k8s::Event)> send_event;  // for a Pod; may be empty
+};
+
+// Loop thread only.
+class ExtenderService final : public http::RequestHandler {
+ public:
+  // `policy`: for Pods without one of their own or their namespace. `nodes_to_score`: if more nodes pass,
+  // only that many of the best are returned, and kube-scheduler scores those alone: most of an extender's
+  // cost is reading and writing node names. 0 returns all, as for a Pod with node preferences.
+  ExtenderService(ServiceDependencies ports, std::string policy,
+                  std::size_t nodes_to_score = scheduler::kNodesToScore);
+
+  void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
+  // From now on /readyz reports not ready.
+  void begin_shutdown() { shutting_down_ = true; }
+
+  const ExtenderMetrics& metric_values() const { return metrics_; }
+
+ private:
+  http::Response handle_filter(const http::Request& request);
+  http::Response handle_prioritize(const http::Request& request);
+  void handle_explain(const http::Request& request, const http::ResponseCallback& reply);
+  http::Response explain_pod(const scheduler::PodRequest& pod, bool json);
+  http::Response handle_readyz() const;
+  http::Response handle_metrics();
+
+  // Those of `passed` that kube-scheduler should score.
+  std::vector<std::size_t> select_best_nodes(const scheduler::ExtenderArgs& args,
+                                             const scheduler::PodRequest& pod, std::string_view policy,
+                                             std::vector<std::size_t> passed);
+
+  // The Pod's policy, its namespace's, or the default; a malformed one is added to the Pod's malformed
+  // annotations.
+  scheduler::SelectedPolicy select_policy(scheduler::PodRequest& pod) const;
+
+  ServiceDependencies dependencies_;
+  const std::string policy_;
+  const std::size_t nodes_to_score_;
+  scheduler::Scorer scorer_;
+  PodEventReporter events_;
+  ExtenderMetrics metrics_;
+  bool shutting_down_ = false;
+};
+
+// The process `gpulet scheduler`: one loop with the watches, the listening socket and the signals.
+
+struct ExtenderOptions {
+  std::string listen = "0.0.0.0:9410";
+  std::string policy = "default";  // for Pods without a policy of their own or their namespace
+  // See ExtenderService.
+  std::size_t nodes_to_score = scheduler::kNodesToScore;
+  // PEM files, reloaded when they change; empty: plain HTTP. With CAs, clients must present a certificate
+  // that they signed.
+  std::string certificate_file{}, key_file{}, client_authorities_file{};
+  unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
+};
+
+// Runs until SIGTERM, SIGINT or SIGQUIT. `environment` locates the API server (k8s::find_client_config).
+// Errors: kInvalidArgument for an unknown policy, a bad address or certificate; kFailedPrecondition without
+// an API server; kIo and kPermissionDenied of listening.
+Status run_extender(const ExtenderOptions& options,
+                    std::map<std::string, std::string, std::less<>> environment);
+
+}  // namespace gpulet::extender

@@ -1,0 +1,45 @@
+// The HealthView as JSON: the file that the agent writes for `gpulet health` and other programs, and the
+// output of `gpulet health -o json`; with the recommended action for each fault.
+//
+//   {"version": 1, "at": "2026-01-31T12:00:00.123Z", "devices": [
+//     {"name": "GPU 3 (GPU-5a…)", "uuid": "GPU-5a…", "gpu": "GPU-5a…", "gpuInstance": null,
+//      "computeInstance": null, "index": 3, "migIndex": null, "model": "…", "slot": "0000:3b:00.0",
+//      "state": "quarantined", "offered": false, "since": "…", "reason": "XID 95: …", "comesBack": "…",
+//      "due": null, "relapses": 0, "next": "End all workloads on it, then …",
+//      "faults": [{"class": "xid-reset", "code": 95, "gpuInstance": null, "computeInstance": null,
+//                  "effect": "quarantine", "opened": "…", "lastSeen": "…", "count": 1, "detail": "",
+//                  "linked": true, "proved": null, "due": null, "text": "XID 95: …", "next": "…"}],
+//      "absences": [{"source": "gpu-program", "why": "…"}]}]}
+//
+// offered: whether it is allocatable. comesBack: what ends the worst fault. proved: when the recovery
+// condition was met. absences: unavailable sources. The others are as in node_health.h and device_status.h.
+// Times are wall-clock (base/wall_time.h). name, offered, next and text are derived and not read back;
+// unknown members are ignored. Pure: any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "health/report/node_health.h"
+
+namespace gpulet::health {
+
+// What an operator does next about a fault of the device: one sentence by class and, for XIDs, by NVIDIA's
+// action. The runbook in docs/health.md says more. Names the GPU as `nvidia-smi -i` takes it. Never empty.
+std::string recommended_action(const Fault& fault, const DeviceView& device);
+
+// The next step for the device: that of its worst fault, or to wait for its checks. Empty for a healthy one.
+std::string next_step(const DeviceView& device);
+
+inline constexpr std::size_t kMaxReportBytes = 16u << 20;
+inline constexpr std::size_t kMaxReportDevices = 4096;
+
+// Indented by two, with a newline at the end; the same view gives the same bytes. Invalid UTF-8 is replaced.
+std::string format_report(const HealthView& view);
+// Its Times count from 1970, like wall-clock times. Errors: kInvalidArgument in one line with the place.
+Result<HealthView> parse_report(std::string_view text);
+// Errors: those of read_file (kNotFound: no agent has written a report) and parse_report.
+Result<HealthView> read_report(const std::string& path);
+
+}  // namespace gpulet::health

@@ -1,0 +1,40 @@
+// Certificates and private keys as PEM texts, read and made with OpenSSL. Nothing here opens a file or asks
+// for a password on the terminal.
+#pragma once
+
+#include <openssl/evp.h>
+#include <openssl/x509.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "base/types.h"
+
+namespace gpulet::http {
+
+using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
+using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
+
+// The text of OpenSSL's oldest queued error; clears the queue.
+std::string openssl_error();
+
+// Every certificate of a PEM text, in order; empty where it holds none.
+std::vector<CertificatePtr> parse_certificates(const std::string& pem);
+// Null where `pem` holds no private key, or one with a password.
+KeyPtr parse_private_key(const std::string& pem);
+
+struct KeyPair {
+  std::string certificate, key;  // PEM
+};
+
+// A self-signed certificate for the DNS name `name`, on the curve P-256. It is valid from an hour before
+// `now`, because clocks differ, until `validity` after it. Clients get encryption but cannot verify the
+// server. Errors: kInternal when OpenSSL fails.
+Result<KeyPair> make_self_signed_certificate(const std::string& name, WallTime now,
+                                             std::chrono::hours validity);
+
+}  // namespace gpulet::http

@@ -1,0 +1,115 @@
+// Requests and responses of a server: texts with a compressed form, content negotiation, subscribers of
+// event streams, and the interface of whoever handles requests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/loop.h"
+
+namespace gpulet::http {
+
+using SharedText = std::shared_ptr<const std::string>;
+
+// Compresses to RFC 1952 with zlib; empty when out of memory.
+std::string gzip(std::string_view text);
+// The inverse; empty for incomplete or invalid data, and for a text larger than `limit`.
+std::string gunzip(std::string_view packed, std::size_t limit);
+
+// A text shared by the connections that send it, and its compressed form, made on first use. One thread.
+class Document {
+ public:
+  Document() : Document(std::string()) {}
+  explicit Document(std::string text) : plain_(std::make_shared<const std::string>(std::move(text))) {}
+
+  const SharedText& plain_text() const { return plain_; }
+  // Null if it would not be smaller.
+  const SharedText& gzipped() const;
+
+ private:
+  SharedText plain_;
+  mutable SharedText gzipped_;
+  mutable bool tried_ = false;
+};
+
+// What a client would take, by its Accept and Accept-Encoding fields (RFC 9110, sections 12.4.2 and 12.5).
+// Pure.
+
+// Whether OpenMetrics 1.0 is preferred to Prometheus' text format 0.0.4: it is asked for by name, in
+// that version or in none, and text/plain is not wanted more.
+bool prefers_open_metrics(std::string_view accept);
+
+// Whether the response may be compressed with gzip.
+bool accepts_gzip(std::string_view accept_encoding);
+
+// The connections that receive each event as it comes. Their number is bounded; each connection bounds its
+// own queue (server.h). One thread.
+class Subscribers {
+ public:
+  using EventCallback = std::function<void(const SharedText&)>;
+
+  // Calls `tell` with each text from now on, until the Subscription is gone, also when that happens inside
+  // a call. Empty where there are `most` already. This object must live longer.
+  Subscription subscribe(EventCallback tell, std::size_t most);
+  void publish_event(const SharedText& text);
+  std::size_t subscriber_count() const { return callbacks_.size(); }
+
+  // Called after the number changed; set before the first joins.
+  std::function<void()> on_count_changed;
+
+ private:
+  std::uint64_t next_ = 0;
+  std::map<std::uint64_t, EventCallback> callbacks_;
+};
+
+using Field = std::pair<std::string_view, std::string_view>;
+
+// A request; missing fields are empty.
+struct Request {
+  std::string_view method, target;
+  std::string_view accept = {}, accept_encoding = {};
+  // The last common name of the certificate that the client showed and that was verified; empty without
+  // one.
+  std::string_view client = {};
+  std::vector<Field> fields = {};  // all, in order, names as sent
+  std::string_view body = {};      // complete; empty where the server accepts none (server.h)
+};
+
+struct Response {
+  int status = 200;
+  std::string_view content_type = "text/plain; charset=utf-8";
+  SharedText body;                 // shared: slow connections do not copy a page
+  bool gzipped = false;            // the body is
+  bool varies_by_accept = false;   // by the request's Accept fields
+  bool is_event_stream = false;    // the body is the first of the events that follow
+  bool requests_password = false;  // a browser prompts its user
+};
+
+// Called at most once, on the loop. It is no error if the client is gone by then.
+using ResponseCallback = std::function<void(Response)>;
+
+// Loop's thread only.
+class RequestHandler {
+ public:
+  virtual ~RequestHandler() = default;
+  // Answers by `reply`, from inside this call or later; one that comes too late (server.h) finds the
+  // connection closed. What `request` views is gone after either.
+  virtual void handle_request(const Request& request, Time now, const ResponseCallback& reply) = 0;
+  // Who tells on after an answer with `events`; null where no answer has them.
+  virtual Subscribers* event_subscribers() { return nullptr; }
+};
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+// The head of an answer, to the empty line; `keep_alive` says whether the connection stays open after it.
+// `headers` come in place of ours of the same name.
+std::string response_head(const Response& answer, bool keep_alive, const Headers& headers = {});
+
+}  // namespace gpulet::http

@@ -1,0 +1,142 @@
+// A small HTTP/1.1 server on the loop. It opens no file, and every wait and every buffer has a limit. Beast
+// parses the requests.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/file.h"
+#include "base/lifetime.h"
+#include "base/loop.h"
+#include "http/access_gate.h"
+#include "http/message.h"
+#include "http/transport.h"
+
+namespace gpulet::http {
+
+// Limits of event subscribers, and of further ones over the node's own socket, so that the network cannot
+// keep those out.
+inline constexpr std::size_t kMaxSubscribers = 16;
+inline constexpr std::size_t kMaxLocalSubscribers = 4;
+
+// A newer connection replaces the one that has been idle longest; subscribers stay.
+inline constexpr std::size_t kMaxConnections = 128 + kMaxSubscribers;
+
+struct ServerLimits {
+  // For each of: receiving a whole request, making the response, sending the response.
+  Duration exchange = std::chrono::seconds(10);
+  Duration idle = std::chrono::seconds(10);  // between two requests of one connection
+  std::size_t head_bytes = 8192;             // of a request: its line and its fields
+  std::size_t body_bytes = 0;  // of a request; 0: a request with a body is rejected, and the body not read
+  std::size_t connections = kMaxConnections;
+  std::size_t subscribers = kMaxSubscribers;  // of the site, whichever server they came through
+};
+
+// Over the node's own socket, in addition to its subscribers.
+inline constexpr std::size_t kMaxLocalConnections = 16 + kMaxLocalSubscribers;
+
+// Of the node's own socket, so that the network cannot keep its users out.
+inline constexpr ServerLimits kLocalLimits{.connections = kMaxLocalConnections,
+                                           .subscribers = kMaxSubscribers + kMaxLocalSubscribers};
+
+class ServerConnection;
+
+class Server {
+ public:
+  // `listening`: a listening, non-blocking stream socket that outlives the server.
+  Server(Loop& loop, int listening, RequestHandler& service, AccessGate& door,
+         const ServerLimits& limits = {});
+  ~Server();
+  Server(const Server&) = delete;
+
+  std::size_t connection_count() const { return connections_.size(); }
+  // Closes the connections of subscribers, after the access rules have changed.
+  void drop_subscribers();
+
+ private:
+  void watch_listening_socket();
+  void accept_all();
+  void close_idlest();
+  void remove_connection(std::uint64_t id);
+
+  Loop& loop_;
+  int listening_;
+  RequestHandler& service_;
+  AccessGate& door_;
+  const ServerLimits limits_;
+  std::uint64_t next_id_ = 0;
+  std::map<std::uint64_t, std::unique_ptr<ServerConnection>> connections_;  // by age, oldest first
+  Subscription accepting_, again_;
+};
+
+// How far a subscriber may fall behind. Beyond, it is disconnected; it can reconnect and gets the newest
+// state.
+inline constexpr std::size_t kMaxQueuedEvents = 8;  // texts
+inline constexpr std::size_t kMaxQueuedEventBytes = 1u << 20;
+
+// One client's connection: reads requests and writes responses, and events once it is subscribed.
+class ServerConnection {
+ public:
+  // Calls `closed` from the loop, once, when the connection is over; it destroys this object.
+  ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service, AccessGate& door,
+                   const ServerLimits& limits, std::function<void()> closed);
+  ~ServerConnection();
+
+  // Serves what has arrived already. False when the connection is over.
+  bool serve_requests();
+  bool is_subscribed() const { return static_cast<bool>(subscription_); }
+
+ private:
+  struct Parser;  // Beast's, behind a pointer: its headers are heavy
+
+  void on_ready();
+  // Plain or TLS, by the gate and the client's first byte. False when the connection is over. Sets no
+  // transport until the client has sent a byte.
+  bool choose_transport();
+  // Reads once. kTransferred also for bytes that are discarded.
+  Transport::Outcome read_more();
+  // Parses the buffer. False when the connection is over.
+  bool parse_request();
+  // Passes the request to the handler, which responds now or later by on_handler_response().
+  void dispatch_request(bool head_only, bool keep_alive);
+  void on_handler_response(Response answer, bool head_only, bool keep_alive);
+  // Whether the access rules are still those of when it was accepted.
+  bool has_current_rules() const { return generation_ == door_.generation(); }
+  void subscribe();
+  void on_event(const SharedText& text);
+  void send_response(Response answer, bool head_only, bool keep_alive);
+  bool flush();
+  void await_events(std::uint32_t events);
+  void start_limit(Duration limit);
+  void close_connection();
+
+  Loop& loop_;
+  FileDescriptor socket_;
+  RequestHandler& service_;
+  AccessGate& door_;
+  std::uint64_t generation_;  // of the gate when this connection was accepted
+  const ServerLimits& limits_;
+  std::function<void()> closed_;
+
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Parser> parser_;
+  std::string buffer_;  // grows to limits_.head_bytes
+  std::size_t filled_ = 0;
+
+  std::deque<SharedText> out_;
+  std::size_t sent_ = 0;  // of the first of them
+  bool keep_alive_ = false, lingering_ = false;
+  bool asking_ = false, answering_ = false;  // inside the handler's call; until it has responded
+  std::size_t drained_ = 0;
+  Subscription subscription_;
+
+  std::uint32_t awaited_ = 0;
+  Subscription ready_, timeout_;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpulet::http

@@ -1,0 +1,248 @@
+#include "http/message.h"
+
+#include <gtest/gtest.h>
+
+#include <signal.h>
+
+#include <deque>
+#include <future>
+#include <thread>
+
+#include "http/server.h"
+#include "http/socket.h"
+#include "http/test_client.h"
+
+namespace gpulet::http {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Answers when the test says so.
+class SlowHandler final : public RequestHandler {
+ public:
+  void handle_request(const Request& request, Time, const ResponseCallback& reply) override {
+    std::lock_guard lock(mutex_);
+    std::string what(request.target);
+    for (const auto& [name, value] : request.fields)
+      what += " " + std::string(name) + "=" + std::string(value);
+    if (!request.body.empty()) what += " with " + std::to_string(request.body.size()) + request.body.back();
+    asked_.push_back({what + " by " + std::string(request.client), reply});
+    some_.notify_all();
+  }
+  // The next that was asked, once there is one.
+  std::pair<std::string, ResponseCallback> next_request() {
+    std::unique_lock lock(mutex_);
+    if (!some_.wait_for(lock, 20s, [this] { return !asked_.empty(); })) return {"nothing", [](Response) {}};
+    auto first = std::move(asked_.front());
+    asked_.pop_front();
+    return first;
+  }
+  std::size_t waiting() {
+    std::lock_guard lock(mutex_);
+    return asked_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable some_;
+  std::deque<std::pair<std::string, ResponseCallback>> asked_;
+};
+
+Response text_response(const std::string& body) {
+  return {.body = std::make_shared<const std::string>(body)};
+}
+
+class ServerTest : public testing::Test {
+ protected:
+  void start_on_loop(const ServerLimits& limits, const AccessRules& access = {}) {
+    ::signal(SIGPIPE, SIG_IGN);
+    const auto set = door_.set_rules(access);
+    ASSERT_TRUE(set) << set.error().full_message();
+    auto listening = listen_tcp("127.0.0.1:0");
+    ASSERT_TRUE(listening) << listening.error().full_message();
+    listening_ = std::move(*listening);
+    port_ = socket_port(listening_.get());
+    server_ = std::make_unique<Server>(loop_, listening_.get(), service_, door_, limits);
+    thread_ = std::thread([this] { loop_.run_loop(); });
+  }
+  void TearDown() override {
+    loop_.stop_loop();
+    if (thread_.joinable()) thread_.join();
+    server_.reset();
+  }
+  void on_loop(const std::function<void()>& task) {
+    std::promise<void> done;
+    loop_.post([&] {
+      task();
+      done.set_value();
+    });
+    done.get_future().wait();
+  }
+  void answer_next(const std::string& wanted, const std::string& body) {
+    const auto [asked, reply] = service_.next_request();
+    EXPECT_EQ(asked, wanted);
+    on_loop([&reply = reply, &body] { reply(text_response(body)); });
+  }
+  std::size_t connections() {
+    std::size_t count = 0;
+    on_loop([&] { count = server_->connection_count(); });
+    return count;
+  }
+
+  EpollLoop loop_;
+  SlowHandler service_;
+  AccessGate door_;
+  FileDescriptor listening_;
+  std::unique_ptr<Server> server_;
+  std::thread thread_;
+  std::uint16_t port_ = 0;
+};
+
+TEST_F(ServerTest, AnswersThatComeLaterKeepTheirOrder) {
+  start_on_loop({});
+  TestClient client(port_);
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\nA: b\r\nA: c\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
+  ASSERT_TRUE(client.send_bytes("HEAD /3 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 A=b A=c by ", "first");
+  EXPECT_EQ(response_body(client.read_response()), "first");
+  answer_next("/2 by ", "second");
+  EXPECT_EQ(response_body(client.read_response()), "second");
+  answer_next("/3 by ", "third");
+  EXPECT_EQ(status_code(client.read_response(false)), 200);
+}
+
+TEST_F(ServerTest, OneIsAskedAfterTheOther) {
+  start_on_loop({});
+  TestClient client(port_), other(port_);
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
+  const auto [asked, reply] = service_.next_request();
+  EXPECT_EQ(asked, "/1 by ");
+  // Another's is asked meanwhile, and the second of this one is not.
+  ASSERT_TRUE(other.send_bytes("GET /other HTTP/1.1\r\n\r\n"));
+  answer_next("/other by ", "x");
+  EXPECT_EQ(service_.waiting(), 0u);
+  on_loop([&reply = reply] { reply(text_response("first")); });
+  answer_next("/2 by ", "second");
+  EXPECT_EQ(response_body(client.read_response()), "first");
+  EXPECT_EQ(response_body(client.read_response()), "second");
+}
+
+TEST_F(ServerTest, AnAnswerToAClientThatHasGoneIsNoError) {
+  start_on_loop({});
+  {
+    TestClient client(port_);
+    ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+    const auto [asked, reply] = service_.next_request();
+    on_loop([this] { server_.reset(); });  // its connections with it
+    on_loop([&reply = reply] { reply(text_response("late")); });
+    EXPECT_TRUE(client.wait_closed());
+  }
+}
+
+TEST_F(ServerTest, WhatIsNotAnsweredInTimeIsClosed) {
+  start_on_loop({.exchange = 50ms, .idle = 1h});
+  TestClient client(port_);
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+  const auto [asked, reply] = service_.next_request();
+  EXPECT_TRUE(client.wait_closed());
+  on_loop([&reply = reply] { reply(text_response("late")); });
+  EXPECT_EQ(connections(), 0u);
+}
+
+TEST_F(ServerTest, AnIdleConnectionHasALimitOfItsOwn) {
+  start_on_loop({.exchange = 1h, .idle = 50ms});
+  TestClient client(port_);
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 by ", "first");
+  EXPECT_EQ(response_body(client.read_response()), "first");
+  EXPECT_TRUE(client.wait_closed());
+}
+
+TEST_F(ServerTest, AHeadHasTheLimitThatItIsGiven) {
+  start_on_loop({.head_bytes = 64u << 10});
+  TestClient client(port_);
+  const std::string big(60'000, 'x');
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\nA: " + big + "\r\n\r\n"));
+  answer_next("/1 A=" + big + " by ", "taken");
+  EXPECT_EQ(response_body(client.read_response()), "taken");
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\nA: " + big + big + "\r\n\r\n"));
+  const std::string refused = client.read_response();
+  EXPECT_EQ(status_code(refused), 431);
+  EXPECT_EQ(response_body(refused), "the request's head is larger than 65536 bytes\n");
+}
+
+TEST_F(ServerTest, ABodyIsReadWholeUpToItsLimit) {
+  start_on_loop({.body_bytes = 1u << 20});
+  TestClient client(port_);
+  const std::string big((1u << 20) - 1, 'x');
+  ASSERT_TRUE(client.send_bytes("POST /1 HTTP/1.1\r\nContent-Length: " + std::to_string(big.size() + 1) +
+                                "\r\n\r\n" + big));
+  ASSERT_TRUE(client.send_bytes("yGET /2 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 Content-Length=1048576 with 1048576y by ", "first");
+  EXPECT_EQ(response_body(client.read_response()), "first");
+  answer_next("/2 by ", "second");
+  EXPECT_EQ(response_body(client.read_response()), "second");
+  ASSERT_TRUE(client.send_bytes("POST /3 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel"));
+  ASSERT_TRUE(client.send_bytes("lo\r\n1\r\n!\r\n0\r\n\r\n"));
+  answer_next("/3 Transfer-Encoding=chunked with 6! by ", "third");
+  EXPECT_EQ(response_body(client.read_response()), "third");
+  ASSERT_TRUE(client.send_bytes("POST /4 HTTP/1.1\r\nContent-Length: 0\r\n\r\n"));
+  answer_next("/4 Content-Length=0 by ", "fourth");
+  EXPECT_EQ(response_body(client.read_response()), "fourth");
+}
+
+TEST_F(ServerTest, ABodyAboveTheLimitIsRefused) {
+  start_on_loop({.body_bytes = 1000});
+  const std::string heads[] = {
+      "POST /1 HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
+      "POST /1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n7d0\r\n" + std::string(2000, 'x'),
+      "POST /1 HTTP/1.1\r\nContent-Length: 99999999999999\r\n\r\n"};
+  for (const auto& head : heads) {
+    TestClient client(port_);
+    ASSERT_TRUE(client.send_bytes(head));
+    const std::string refused = client.read_response();
+    EXPECT_EQ(status_code(refused), 413) << head.substr(0, 60);
+    EXPECT_EQ(response_body(refused), "the request's body is larger than 1000 bytes\n");
+    EXPECT_TRUE(client.wait_closed());
+  }
+  EXPECT_EQ(service_.waiting(), 0u);
+}
+
+TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
+  const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
+  const auto authority = Certificate::make_certificate("authority", nullptr, "");
+  const auto client = Certificate::make_certificate("front-proxy-client", &authority, "");
+  const auto stranger = Certificate::make_certificate("front-proxy-client", nullptr, "");
+  start_on_loop({}, {.tls = TlsServerConfig{.certificate = ours.pem(),
+                                            .key = ours.key_pem(),
+                                            .client_authorities = authority.pem(),
+                                            .clients = ClientAuthType::kVerifyIfGiven}});
+  TestClient known(port_), nobody(port_), other(port_);
+  ASSERT_TRUE(known.encrypt(&client));
+  ASSERT_TRUE(known.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 by front-proxy-client", "x");
+  ASSERT_TRUE(nobody.encrypt());
+  ASSERT_TRUE(nobody.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 by ", "x");
+  // TLS 1.3 tells it after the handshake.
+  if (other.encrypt(&stranger)) {
+    other.send_bytes("GET /1 HTTP/1.1\r\n\r\n");
+    EXPECT_TRUE(other.wait_closed());
+  }
+  EXPECT_EQ(service_.waiting(), 0u);
+}
+
+TEST_F(ServerTest, ACertificateThatIsOnlyAskedForSaysNothing) {
+  const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
+  const auto stranger = Certificate::make_certificate("front-proxy-client", nullptr, "");
+  start_on_loop(
+      {}, {.tls = TlsServerConfig{
+               .certificate = ours.pem(), .key = ours.key_pem(), .clients = ClientAuthType::kRequireAny}});
+  TestClient client(port_);
+  ASSERT_TRUE(client.encrypt(&stranger));
+  ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
+  answer_next("/1 by ", "x");
+}
+
+}  // namespace
+}  // namespace gpulet::http

@@ -1,0 +1,364 @@
+#include "inventory/snapshot_reader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "inventory/host_files.h"
+#include "nvml/session.h"
+#include "nvml/usage.h"
+
+namespace gpulet::inventory {
+namespace {
+
+using nvml::Session;
+
+// A value that a GPU may lack: kUnsupported leaves the default, every other error is the GPU's.
+template <class T, class U>
+Status optional_value(Result<T> value, U& into) {
+  if (value) {
+    into = std::move(*value);
+    return {};
+  }
+  if (value.error().code() == Code::kUnsupported) return {};
+  return fail(value.error());
+}
+
+PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
+
+// A file of the device's folder in sysfs, from the first root that has it; empty where none has.
+std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots) {
+  for (const auto& root : sys_roots) {
+    if (auto content = read_file(root + "/sys/bus/pci/devices/" + pci.sysfs_text() + "/" + name))
+      return *content;
+  }
+  return {};
+}
+
+std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::string>& sys_roots) {
+  // The kernel writes -1 where the firmware told it nothing.
+  const auto node = text::parse_unsigned(text::trim(read_sys(pci, "numa_node", sys_roots)));
+  return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
+}
+
+// Data goes with both edges of the memory's clock.
+Status read_bandwidth(const Session& session, nvml::Device device, Gpu& gpu) {
+  const nvml::Usage usage(session, device);
+  unsigned bits = 0, mhz = 0;
+  GPULET_TRY(optional_value(usage.memory_bus_width(), bits));
+  GPULET_TRY(optional_value(usage.max_clock(nvml::Clock::kMemory), mhz));
+  gpu.memory_bandwidth = std::uint64_t{bits} / 8 * mhz * 2 * 1'000'000;
+  return {};
+}
+
+Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
+  for (unsigned link = 0; link < nvml::kMaxNvLinks; ++link) {
+    const auto active = session.nvlink_active(device, link);
+    if (!active && active.error().code() == Code::kInvalidArgument) break;  // beyond the last
+    if (!active && active.error().code() == Code::kUnsupported) {
+      if (link == 0) break;
+      continue;
+    }
+    if (!active) return fail(active.error());
+    if (!*active) continue;
+    NvLink found;
+    found.index = link;
+    nvml::LinkRemote remote = nvml::LinkRemote::kOther;
+    GPULET_TRY(optional_value(session.nvlink_remote_type(device, link), remote));
+    found.kind = remote == nvml::LinkRemote::kGpu      ? NvLinkRemote::kGpu
+                 : remote == nvml::LinkRemote::kSwitch ? NvLinkRemote::kSwitch
+                                                       : NvLinkRemote::kOther;
+    nvml::PciInfo pci;
+    GPULET_TRY(optional_value(session.nvlink_remote(device, link), pci));
+    found.remote = to_address(pci);
+    gpu.nvlinks.push_back(found);
+  }
+  return {};
+}
+
+// By its numbers where the driver has no profile in the name.
+void set_profile_name(const std::string& name, const Gpu& gpu, MigDevice& mig) {
+  mig.profile = mig_profile_of_name(name);
+  if (mig.profile.empty()) {
+    mig.profile = mig_profile_of_slices(mig.compute_slices, mig.gpu_slices, mig.memory, gpu.memory);
+  }
+}
+
+Status read_mig_device(const Session& session, nvml::Device device, nvml::Device parent, const Gpu& gpu,
+                       MigDevice& mig) {
+  GPULET_TRY_ASSIGN(mig.uuid, session.device_uuid(device));
+  GPULET_TRY_ASSIGN(mig.gpu_instance, session.gpu_instance_id(device));
+  GPULET_TRY_ASSIGN(mig.compute_instance, session.compute_instance_id(device));
+  GPULET_TRY_ASSIGN(const auto attributes, session.attributes(device));
+  mig.gpu_slices = attributes.gpu_slices;
+  mig.compute_slices = attributes.compute_slices;
+  mig.memory = mebibytes(attributes.memory_mib);
+  mig.multiprocessors = attributes.multiprocessors;
+  mig.copy_engines = attributes.copy_engines;
+  mig.decoders = attributes.decoders;
+  mig.encoders = attributes.encoders;
+  mig.jpegs = attributes.jpegs;
+  mig.ofas = attributes.ofas;
+  std::string name;
+  GPULET_TRY(optional_value(session.product_name(device), name));
+  set_profile_name(name, gpu, mig);
+  // Only a privileged process is told the placement; the rest does not depend on it.
+  if (const auto placement = session.placement(parent, mig.gpu_instance)) {
+    mig.placement_start = placement->start;
+    mig.placement_size = placement->size;
+  } else if (placement.error().code() == Code::kDeviceLost) {
+    return fail(placement.error());
+  }
+  return {};
+}
+
+// An instance that goes away while it is read is not there.
+bool is_gone(const Error& error) {
+  return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
+}
+
+Status read_mig_devices(const Session& session, nvml::Device device, Gpu& gpu) {
+  const auto mode = session.mig_mode(device);
+  if (!mode && mode.error().code() == Code::kUnsupported) return {};
+  if (!mode) return fail(mode.error());
+  gpu.mig_capable = true;
+  gpu.mig_enabled = mode->current;
+  if (mode->pending != mode->current) gpu.mig_pending = mode->pending;
+  if (!mode->current) return {};
+  GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(device));
+  for (unsigned i = 0; i < count; ++i) {
+    const auto handle = session.mig_device(device, i);
+    if (!handle && is_gone(handle.error())) continue;
+    if (!handle) return fail(handle.error());
+    MigDevice mig;
+    mig.index = i;
+    const auto status = read_mig_device(session, *handle, device, gpu, mig);
+    if (!status && is_gone(status.error())) continue;
+    if (!status) return fail(status.error());
+    gpu.mig_devices.push_back(std::move(mig));
+  }
+  return {};
+}
+
+Status read_fabric(const Session& session, nvml::Device device, Gpu& gpu) {
+  nvml::FabricInfo fabric;
+  GPULET_TRY(optional_value(session.fabric_info(device), fabric));
+  if (fabric.completed && !fabric.cluster_uuid.empty())
+    gpu.fabric = Fabric{fabric.cluster_uuid, fabric.clique_id};
+  return {};
+}
+
+Status read_details(const Session& session, const std::vector<std::string>& sys_roots, Gpu& gpu) {
+  GPULET_TRY_ASSIGN(const auto device, session.device(gpu.index));
+  // Who it is comes first: a GPU that fails further on is still known.
+  GPULET_TRY_ASSIGN(gpu.uuid, session.device_uuid(device));
+  GPULET_TRY_ASSIGN(const auto pci, session.pci(device));
+  gpu.pci = to_address(pci);
+  gpu.pci_device_id = pci.device_id;
+  gpu.pci_subsystem_id = pci.subsystem_id;
+  gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
+  gpu.pci_class = parse_pci_class(read_sys(gpu.pci, "class", sys_roots));
+  gpu.vgpu = parse_vgpu_host(read_sys(gpu.pci, "config", sys_roots));
+  GPULET_TRY_ASSIGN(gpu.model, session.product_name(device));
+  GPULET_TRY(optional_value(session.product_brand(device), gpu.brand));
+  GPULET_TRY(optional_value(session.serial(device), gpu.serial));
+  GPULET_TRY(optional_value(session.minor_number(device), gpu.minor));
+  nvml::ComputeCapability compute;
+  GPULET_TRY(optional_value(session.compute_capability(device), compute));
+  gpu.compute_major = compute.major;
+  gpu.compute_minor = compute.minor;
+  gpu.architecture = architecture_name(compute.major, compute.minor);
+  GPULET_TRY(optional_value(session.memory_total(device), gpu.memory));
+  GPULET_TRY(read_bandwidth(session, device, gpu));
+  GPULET_TRY(read_mig_devices(session, device, gpu));
+  GPULET_TRY(read_links(session, device, gpu));
+  return read_fabric(session, device, gpu);
+}
+
+PcieDistance to_distance(nvml::Ancestor ancestor) {
+  switch (ancestor) {
+    case nvml::Ancestor::kInternal:
+      return PcieDistance::kInternal;
+    case nvml::Ancestor::kSingle:
+      return PcieDistance::kSingle;
+    case nvml::Ancestor::kMultiple:
+      return PcieDistance::kMultiple;
+    case nvml::Ancestor::kHostBridge:
+      return PcieDistance::kHostBridge;
+    case nvml::Ancestor::kNode:
+      return PcieDistance::kNode;
+    case nvml::Ancestor::kSystem:
+      return PcieDistance::kSystem;
+  }
+  return PcieDistance::kUnknown;
+}
+
+}  // namespace
+
+Result<DriverSummary> read_driver_summary(const Session& session) {
+  DriverSummary machine;
+  machine.driver.version = session.driver_version();
+  GPULET_TRY_ASSIGN(machine.gpu_count, session.device_count());
+  GPULET_TRY(optional_value(session.cuda_version(), machine.driver.cuda_version));
+  return machine;
+}
+
+Gpu read_gpu(const Session& session, unsigned index, const std::vector<std::string>& sys_roots) {
+  Gpu gpu;
+  gpu.index = index;
+  if (const auto status = read_details(session, sys_roots, gpu); !status) {
+    gpu.unreadable = Error(status.error().code(), status.error().message(), gpu.uuid.str());
+  }
+  return gpu;
+}
+
+bool is_display_only(const Gpu& gpu) {
+  return gpu.model == "DGX Display" || gpu.model == "NVIDIA DGX Display";
+}
+
+Result<std::string> mig_layout_text(const Session& session, unsigned index) {
+  GPULET_TRY_ASSIGN(const auto device, session.device(index));
+  Gpu gpu;
+  const auto mode = session.mig_mode(device);
+  if (!mode && mode.error().code() == Code::kUnsupported) return mig_layout_text(gpu);
+  if (!mode) return fail(mode.error());
+  gpu.mig_enabled = mode->current;
+  if (mode->pending != mode->current) gpu.mig_pending = mode->pending;
+  if (!mode->current) return mig_layout_text(gpu);
+  GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(device));
+  for (unsigned i = 0; i < count; ++i) {
+    const auto handle = session.mig_device(device, i);
+    if (!handle) continue;
+    MigDevice mig;
+    mig.index = i;
+    if (auto uuid = session.device_uuid(*handle)) mig.uuid = std::move(*uuid);
+    gpu.mig_devices.push_back(std::move(mig));
+  }
+  return mig_layout_text(gpu);
+}
+
+std::string mig_layout_text(const Gpu& gpu) {
+  std::string layout = gpu.mig_enabled ? "on" : "off";
+  if (gpu.mig_pending) layout += *gpu.mig_pending ? ">on" : ">off";
+  for (const auto& mig : gpu.mig_devices) layout += " " + std::to_string(mig.index) + "=" + mig.uuid.str();
+  return layout;
+}
+
+void fill_from_previous(std::vector<Gpu>& read, const Snapshot& previous) {
+  const auto taken = [&](const DeviceUuid& uuid) {
+    return std::ranges::any_of(read, [&](const Gpu& gpu) { return gpu.uuid == uuid; });
+  };
+  for (auto& gpu : read) {
+    if (!gpu.unreadable) continue;
+    const Gpu* known = nullptr;
+    for (const auto& candidate : previous.gpus) {
+      if (candidate.uuid.empty()) continue;
+      const bool same = !gpu.uuid.empty() ? candidate.uuid == gpu.uuid
+                                          : candidate.index == gpu.index && !taken(candidate.uuid);
+      if (same) known = &candidate;
+    }
+    if (known == nullptr) continue;
+    Gpu kept = *known;
+    kept.index = gpu.index;
+    kept.unreadable = std::move(gpu.unreadable);
+    kept.health = {};
+    gpu = std::move(kept);
+  }
+}
+
+std::vector<std::size_t> DistanceCache::missing_from(const std::vector<Gpu>& gpus, std::size_t from) const {
+  std::vector<std::size_t> places;
+  if (gpus[from].unreadable) return places;
+  for (std::size_t to = from + 1; to < gpus.size(); ++to) {
+    if (gpus[to].unreadable) continue;
+    if (!distances_.contains(std::minmax(gpus[from].pci, gpus[to].pci))) places.push_back(to);
+  }
+  return places;
+}
+
+void DistanceCache::add_distance(const PciAddress& a, const PciAddress& b, PcieDistance distance) {
+  distances_[std::minmax(a, b)] = distance;
+}
+
+std::vector<PcieDistance> DistanceCache::distance_matrix(const std::vector<Gpu>& gpus) const {
+  std::vector<PcieDistance> all(gpus.size() * gpus.size(), PcieDistance::kUnknown);
+  for (std::size_t a = 0; a < gpus.size(); ++a) {
+    all[a * gpus.size() + a] = PcieDistance::kInternal;
+    for (std::size_t b = a + 1; b < gpus.size(); ++b) {
+      const auto known = distances_.find(std::minmax(gpus[a].pci, gpus[b].pci));
+      if (known != distances_.end()) all[a * gpus.size() + b] = all[b * gpus.size() + a] = known->second;
+    }
+  }
+  return all;
+}
+
+std::vector<std::optional<PcieDistance>> read_distances(const Session& session, unsigned from,
+                                                        const std::vector<unsigned>& to) {
+  std::vector<std::optional<PcieDistance>> distances(to.size());
+  const auto first = session.device(from);
+  if (!first) return distances;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const auto second = session.device(to[i]);
+    if (!second) continue;
+    const auto ancestor = session.common_ancestor(*first, *second);
+    if (ancestor) distances[i] = to_distance(*ancestor);
+    // It will say no more the next time.
+    if (!ancestor && ancestor.error().code() == Code::kUnsupported) distances[i] = PcieDistance::kUnknown;
+  }
+  return distances;
+}
+
+std::string architecture_name(unsigned major, unsigned minor) {
+  switch (major) {
+    case 1:
+      return "tesla";
+    case 2:
+      return "fermi";
+    case 3:
+      return "kepler";
+    case 5:
+      return "maxwell";
+    case 6:
+      return "pascal";
+    case 7:
+      return minor < 5 ? "volta" : "turing";
+    case 8:
+      return minor < 9 ? "ampere" : "ada-lovelace";
+    case 9:
+      return "hopper";
+    case 10:
+    case 12:
+      return "blackwell";
+    case 13:
+      return "rubin";
+    default:
+      return "undefined";
+  }
+}
+
+std::string mig_profile_of_name(const std::string& name) {
+  constexpr std::string_view kMark = " MIG ";
+  const auto at = name.rfind(kMark);
+  if (at == std::string::npos) return {};
+  std::string profile(text::trim(std::string_view(name).substr(at + kMark.size())));
+  const bool shaped = !profile.empty() && profile.front() >= '0' && profile.front() <= '9' &&
+                      profile.find(' ') == std::string::npos && profile.find("g.") != std::string::npos;
+  return shaped ? profile : std::string();
+}
+
+std::string mig_profile_of_slices(unsigned compute_slices, unsigned gpu_slices, Bytes memory, Bytes total) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  double gb = std::round(static_cast<double>(memory.value) / kGib);
+  if (total.value != 0) {
+    const double eighths =
+        std::ceil(static_cast<double>(memory.value) / static_cast<double>(total.value) * 8);
+    gb = std::round(eighths / 8 * std::ceil(static_cast<double>(total.value) / kGib));
+  }
+  std::string profile =
+      std::to_string(gpu_slices) + "g." + std::to_string(static_cast<std::uint64_t>(gb)) + "gb";
+  if (compute_slices != gpu_slices) profile.insert(0, std::to_string(compute_slices) + "c.");
+  return profile;
+}
+
+}  // namespace gpulet::inventory

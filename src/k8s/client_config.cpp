@@ -1,0 +1,334 @@
+#include "k8s/client_config.h"
+
+#include <limits.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include <openssl/evp.h>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "config/yaml.h"
+#include "k8s/exec_plugin.h"
+#include "k8s/objects.h"
+
+namespace gpulet::k8s {
+Result<std::optional<ClientConfig>> load_in_cluster_config(
+    const std::map<std::string, std::string, std::less<>>& environment, const std::string& service_account,
+    NodeNamePolicy of_node) {
+  auto value = [&](std::string_view name) {
+    const auto it = environment.find(name);
+    return it == environment.end() ? std::string() : it->second;
+  };
+  ClientConfig access;
+  access.host = value("KUBERNETES_SERVICE_HOST");
+  if (access.host.empty()) return std::nullopt;
+  if (const std::string port = value("KUBERNETES_SERVICE_PORT"); !port.empty()) {
+    const auto number = text::parse_unsigned(port);
+    if (!number || *number == 0 || *number > 65'535) {
+      return fail(Code::kFailedPrecondition, "\"" + port + "\" is not a port", "KUBERNETES_SERVICE_PORT");
+    }
+    access.port = static_cast<std::uint16_t>(*number);
+  }
+  access.node_name = value("NODE_NAME");
+  if (access.node_name.empty() && of_node == NodeNamePolicy::kRequired) {
+    return fail(Code::kFailedPrecondition, "not set; the Pod's manifest must set it from spec.nodeName",
+                "NODE_NAME");
+  }
+  access.ca_file = service_account + "/ca.crt";
+  access.token_file = service_account + "/token";
+  for (const std::string& file : {access.ca_file, access.token_file}) {
+    if (::access(file.c_str(), R_OK) != 0) {
+      return fail(Code::kFailedPrecondition,
+                  "cannot be read; does the Pod have automountServiceAccountToken?", file);
+    }
+  }
+  if (const auto name_space = read_file(service_account + "/namespace")) {
+    if (const auto trimmed = text::trim(*name_space); !trimmed.empty()) access.pod_namespace = trimmed;
+  }
+  return access;
+}
+
+Result<std::optional<ClientConfig>> find_client_config(
+    const std::map<std::string, std::string, std::less<>>& environment, NodeNamePolicy of_node) {
+  GPULET_TRY_ASSIGN(auto inside, load_in_cluster_config(environment, kServiceAccountDirectory, of_node));
+  if (inside) return inside;
+  const auto file = environment.find("KUBECONFIG");
+  if (file == environment.end() || file->second.empty()) return std::nullopt;
+  GPULET_TRY_ASSIGN(ClientConfig access, load_kubeconfig(text::split(file->second, ':').front()));
+  if (of_node == NodeNamePolicy::kOptional) return access;
+  const auto node = environment.find("NODE_NAME");
+  if (node != environment.end() && !node->second.empty()) {
+    access.node_name = node->second;
+    return access;
+  }
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0)
+    return fail(errno_error("cannot ask", errno, "hostname"));
+  access.node_name = text::lower(name.data());
+  return access;
+}
+
+// load_kubeconfig of access.h.
+
+namespace {
+
+using config::yaml::Node;
+constexpr std::size_t kMaxBytes = 1u << 20;
+constexpr std::string_view kExecExtension = "client.authentication.k8s.io/exec";  // what a cluster has for it
+
+// As YAML means it: what is not in quotes and looks like a number or a boolean is one.
+nlohmann::json yaml_to_json(const Node& node) {
+  using nlohmann::json;
+  switch (node.kind) {
+    case Node::Kind::kNull:
+      return nullptr;
+    case Node::Kind::kScalar: {
+      const auto value = node.plain ? json::parse(node.scalar, nullptr, false) : json();
+      return value.is_number() || value.is_boolean() ? value : json(node.scalar);
+    }
+    case Node::Kind::kSequence: {
+      json list = json::array();
+      for (const auto& item : node.items) list.push_back(yaml_to_json(item));
+      return list;
+    }
+    case Node::Kind::kMapping: {
+      json object = json::object();
+      for (const auto& [key, position, value] : node.entries) object[key] = yaml_to_json(value);
+      return object;
+    }
+  }
+  return nullptr;
+}
+
+// Reads one file; knows its name for errors and its folder for the paths in it.
+class KubeconfigReader {
+ public:
+  KubeconfigReader(std::string path, const ExecPolicy& programs)
+      : path_(std::move(path)), programs_(programs) {}
+
+  Result<ClientConfig> read_config() {
+    GPULET_TRY_ASSIGN(const std::string text, read_file(path_, kMaxBytes));
+    GPULET_TRY_ASSIGN(const auto document, config::yaml::parse_yaml(text, path_));
+    const Node& root = document.root;
+    GPULET_TRY_ASSIGN(const std::string current, required_value(root, "current-context"));
+    GPULET_TRY_ASSIGN(const Node* context, find_named_entry(root, "contexts", "context", current));
+    GPULET_TRY_ASSIGN(const std::string cluster_name, required_value(*context, "cluster"));
+    GPULET_TRY_ASSIGN(const Node* cluster, find_named_entry(root, "clusters", "cluster", cluster_name));
+    ClientConfig access;
+    GPULET_TRY(read_cluster(*cluster, access));
+    if (const std::string name_space = text_value(*context, "namespace"); !name_space.empty()) {
+      access.pod_namespace = name_space;
+    }
+    if (const std::string user_name = text_value(*context, "user"); !user_name.empty()) {
+      GPULET_TRY_ASSIGN(const Node* user, find_named_entry(root, "users", "user", user_name));
+      GPULET_TRY(read_user(*user, access));
+      if (const Node* exec = find_key(*user, "exec");
+          exec != nullptr && access.token.empty() && access.token_file.empty())
+        GPULET_TRY(read_exec(*exec, user_name, *cluster, access));
+    }
+    return access;
+  }
+
+ private:
+  static const Node* find_key(const Node& mapping, std::string_view key) {
+    const Node* found = nullptr;
+    for (const auto& entry : mapping.entries) {
+      if (entry.key == key && entry.value.kind != Node::Kind::kNull) found = &entry.value;
+    }
+    return found;
+  }
+  // Empty where there is none.
+  static std::string text_value(const Node& mapping, std::string_view key) {
+    const Node* found = find_key(mapping, key);
+    return found == nullptr ? std::string() : found->scalar;
+  }
+  tl::unexpected<Error> invalid_value(const Node& node, std::string message,
+                                      Code code = Code::kInvalidArgument) const {
+    return fail(code, std::move(message), config::yaml::position_text(path_, node.position));
+  }
+
+  Result<std::string> required_value(const Node& mapping, const std::string& key) const {
+    std::string text = text_value(mapping, key);
+    if (text.empty()) return invalid_value(mapping, key + " is missing");
+    return text;
+  }
+
+  // The entry of a list of {name, <member>} that has this name.
+  Result<const Node*> find_named_entry(const Node& root, const std::string& list, const char* member,
+                                       const std::string& name) const {
+    const Node* entries = find_key(root, list);
+    if (entries != nullptr) {
+      for (const Node& entry : entries->items) {
+        if (text_value(entry, "name") != name) continue;
+        if (const Node* found = find_key(entry, member)) return found;
+      }
+    }
+    return invalid_value(entries != nullptr ? *entries : root,
+                         list + " has none that is called \"" + name + "\"");
+  }
+
+  // Neither is a way that we go; better said than left out.
+  Status refuse_keys(const Node& mapping, std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) {
+      const Node* found = find_key(mapping, key);
+      if (found == nullptr || found->scalar == "false") continue;
+      return invalid_value(*found, std::string(key) + " is not supported", Code::kUnsupported);
+    }
+    return {};
+  }
+
+  std::string resolve_path(const Node& mapping, std::string_view key) const {
+    const std::string file = text_value(mapping, key);
+    if (file.empty()) return file;
+    return (std::filesystem::path(path_).parent_path() / file).lexically_normal().string();
+  }
+
+  Status read_data(const Node& mapping, const std::string& key, std::string& into) const {
+    const Node* found = find_key(mapping, key);
+    if (found == nullptr || found->scalar.empty()) return {};
+    std::string digits = found->scalar;
+    std::erase_if(digits, [](char c) { return c == '\n' || c == '\r' || c == ' '; });
+    into = text::decode_base64(digits);
+    if (into.empty()) return invalid_value(*found, key + " is not base64");
+    return {};
+  }
+
+  Status read_cluster(const Node& cluster, ClientConfig& access) const {
+    GPULET_TRY(refuse_keys(cluster, {"insecure-skip-tls-verify", "proxy-url"}));
+    GPULET_TRY_ASSIGN(const std::string server, required_value(cluster, "server"));
+    GPULET_TRY(read_server(*find_key(cluster, "server"), server, access));
+    access.tls_server_name = text_value(cluster, "tls-server-name");
+    access.ca_file = resolve_path(cluster, "certificate-authority");
+    return read_data(cluster, "certificate-authority-data", access.ca_data);
+  }
+
+  // "https://host:port/path", the host of IPv6 in brackets.
+  Status read_server(const Node& where, std::string_view server, ClientConfig& access) const {
+    constexpr std::string_view kScheme = "https://";
+    if (!text::starts_with(server, kScheme))
+      return invalid_value(where, "the server must begin with https://");
+    server.remove_prefix(kScheme.size());
+    if (server.find_first_of(" \t\r\n?#@") != std::string_view::npos)
+      return invalid_value(where, "the server must be https://host:port/path without query or user");
+    const auto slash = std::min(server.find('/'), server.size());
+    access.base_path = server.substr(slash);
+    while (access.base_path.ends_with('/')) access.base_path.pop_back();
+    server = server.substr(0, slash);
+    std::string_view port;
+    if (const auto bracket = server.find(']');
+        text::starts_with(server, "[") && bracket != std::string_view::npos) {
+      access.host = server.substr(1, bracket - 1);
+      port = server.substr(bracket + 1);
+    } else {
+      const auto colon = std::min(server.find(':'), server.size());
+      access.host = server.substr(0, colon);
+      port = server.substr(colon);
+    }
+    if (access.host.empty()) return invalid_value(where, "the server has no host");
+    if (port.empty()) return {};
+    const auto number = text::parse_unsigned(port.substr(1));
+    if (port.front() != ':' || !number || *number == 0 || *number > 65'535) {
+      return invalid_value(where, "the server's port is invalid");
+    }
+    access.port = static_cast<std::uint16_t>(*number);
+    return {};
+  }
+
+  Status read_user(const Node& user, ClientConfig& access) const {
+    GPULET_TRY(refuse_keys(
+        user, {"auth-provider", "username", "password", "as", "as-uid", "as-groups", "as-user-extra"}));
+    access.token = text_value(user, "token");
+    if (access.token.find_first_of("\r\n") != std::string::npos)
+      return invalid_value(user, "the token is more than one line");
+    access.token_file = resolve_path(user, "tokenFile");
+    access.certificate_file = resolve_path(user, "client-certificate");
+    access.key_file = resolve_path(user, "client-key");
+    GPULET_TRY(read_data(user, "client-certificate-data", access.certificate_data));
+    GPULET_TRY(read_data(user, "client-key-data", access.key_data));
+    const bool certificate = !access.certificate_data.empty() || !access.certificate_file.empty();
+    const bool key = !access.key_data.empty() || !access.key_file.empty();
+    if (certificate != key)
+      return invalid_value(user, "a client certificate needs its key, and a key its certificate");
+    return {};
+  }
+
+  // Whoever is not a person's own command must not run what a file names.
+  Status read_exec(const Node& exec, const std::string& user, const Node& cluster,
+                   ClientConfig& access) const {
+    if (!programs_.allowed) {
+      return invalid_value(
+          exec,
+          "exec names a program, which services never run, only commands that a person starts: "
+          "give this user a token, a tokenFile or a client certificate",
+          Code::kUnsupported);
+    }
+    ExecPlugin plugin;
+    plugin.source = path_ + ", user \"" + user + "\"";
+    GPULET_TRY_ASSIGN(plugin.command, required_value(exec, "command"));
+    // With a slash it is a file, from this file's own folder on.
+    if (plugin.command.find('/') != std::string::npos) plugin.command = resolve_path(exec, "command");
+    GPULET_TRY_ASSIGN(plugin.api_version, required_value(exec, "apiVersion"));
+    if (std::ranges::find(kExecVersions, plugin.api_version) == std::end(kExecVersions)) {
+      return invalid_value(*find_key(exec, "apiVersion"),
+                           "the apiVersion must be " + std::string(kExecVersions[0]) + " or " +
+                               kExecVersions[1] + "; a newer " + plugin.command + " writes such a kubeconfig",
+                           Code::kUnsupported);
+    }
+    if (const Node* args = find_key(exec, "args")) {
+      for (const auto& argument : args->items) plugin.arguments.push_back(argument.scalar);
+    }
+    if (const Node* env = find_key(exec, "env")) {
+      for (const auto& variable : env->items)
+        plugin.environment.emplace_back(text_value(variable, "name"), text_value(variable, "value"));
+    }
+    plugin.install_hint = text_value(exec, "installHint");
+    GPULET_TRY_ASSIGN(plugin.interactive, read_interactive(exec));
+    if (text_value(exec, "provideClusterInfo") == "true") {
+      GPULET_TRY_ASSIGN(plugin.cluster, cluster_info(cluster, access));
+    }
+    access.credential = cache_exec_credential(std::move(plugin), programs_);
+    return {};
+  }
+
+  Result<ExecPlugin::Interactive> read_interactive(const Node& exec) const {
+    const Node* mode = find_key(exec, "interactiveMode");
+    if (mode == nullptr || mode->scalar == "IfAvailable") return ExecPlugin::Interactive::kIfAvailable;
+    if (mode->scalar == "Never") return ExecPlugin::Interactive::kNever;
+    if (mode->scalar == "Always") return ExecPlugin::Interactive::kAlways;
+    return invalid_value(*mode, "interactiveMode must be Never, IfAvailable or Always");
+  }
+
+  Result<std::string> cluster_info(const Node& cluster, const ClientConfig& access) const {
+    nlohmann::json info{{"server", text_value(cluster, "server")}};
+    std::string authority = access.ca_data;
+    if (authority.empty() && !access.ca_file.empty()) {
+      GPULET_TRY_ASSIGN(authority, read_file(access.ca_file, kMaxBytes));
+    }
+    if (!authority.empty()) info["certificate-authority-data"] = text::encode_base64(authority);
+    if (!access.tls_server_name.empty()) info["tls-server-name"] = access.tls_server_name;
+    if (const Node* extensions = find_key(cluster, "extensions")) {
+      for (const auto& extension : extensions->items) {
+        const Node* config = find_key(extension, "extension");
+        if (text_value(extension, "name") == kExecExtension && config != nullptr)
+          info["config"] = yaml_to_json(*config);
+      }
+    }
+    return serialize_json(info);
+  }
+
+  std::string path_;
+  const ExecPolicy& programs_;
+};
+
+}  // namespace
+
+Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs) {
+  return KubeconfigReader(path, programs).read_config();
+}
+
+}  // namespace gpulet::k8s

@@ -1,0 +1,80 @@
+// How to reach and authenticate to the API server: from a Pod's environment and service account, or from a
+// kubeconfig file. Source: Kubernetes "Authenticating", kubeconfig v1.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "base/loop.h"
+#include "base/result.h"
+
+namespace gpulet::k8s {
+
+// What a credential plugin prints: a token, a certificate with its key (PEM), or both.
+struct Credential {
+  std::string token, certificate, key;
+  std::optional<WallTime> expires;
+};
+
+struct ClientConfig {
+  std::string host;  // a numeric address, or a name, looked up for each connection
+  std::uint16_t port = 443;
+  std::string ca_file{};
+  std::string token_file{};  // read for each request: the kubelet rotates it
+  std::string node_name{};
+  std::string pod_namespace = "default";
+
+  // From a kubeconfig only. Data takes precedence over the file; files are read for each connection.
+  // Without ca_data and ca_file the system's authorities are trusted.
+  std::string base_path{};        // before each path, without a trailing slash
+  std::string tls_server_name{};  // expected in the server's certificate instead of `host`
+  std::string ca_data{};          // PEM, as all below
+  std::string token{};            // neither token nor token_file: the client certificate authenticates
+  std::string certificate_data{}, certificate_file{};
+  std::string key_data{}, key_file{};
+
+  // A credential plugin: called before each request, takes precedence over token, certificate_data and
+  // key_data. May block while the program runs, so only commands that a person starts have it (ExecPolicy).
+  std::function<Result<Credential>()> credential{};
+};
+
+inline constexpr const char* kServiceAccountDirectory = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+// Whether the node's name must be known; programs that are not part of a node do not need it.
+enum class NodeNamePolicy { kRequired, kOptional };
+
+// From `environment` (KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT, NODE_NAME) and the directory's
+// ca.crt, token and namespace. nullopt outside a cluster: no KUBERNETES_SERVICE_HOST. Errors:
+// kFailedPrecondition when something is missing inside a cluster, with what to set.
+Result<std::optional<ClientConfig>> load_in_cluster_config(
+    const std::map<std::string, std::string, std::less<>>& environment,
+    const std::string& service_account = kServiceAccountDirectory,
+    NodeNamePolicy of_node = NodeNamePolicy::kRequired);
+
+// Whether a kubeconfig may name a credential plugin (`exec`). The author of the file can then run any
+// program with the caller's rights, so only commands that a person starts allow it, as kubectl does;
+// services never do.
+struct ExecPolicy {
+  bool allowed = false;
+  std::map<std::string, std::string, std::less<>> environment{};  // of the programs; its PATH finds them
+  Duration limit = std::chrono::seconds(30);                      // of one run without a prompt
+};
+
+// From the current context of a kubeconfig file; relative paths are relative to the file. `node_name` stays
+// empty. Supported: server, authorities, token and client certificate, each as data or file, and `exec`
+// where `programs` allows it, which is not run here (ClientConfig::credential). Not supported: username and
+// password, auth-provider, a server without TLS or without verification, a proxy. Errors: those of reading
+// the file; kInvalidArgument about "file:line:column"; kUnsupported.
+Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs = {});
+
+// load_in_cluster_config, or else the file that KUBECONFIG names (the first of a list), for an agent that
+// is a service of its host. The node is NODE_NAME, or else the host's name in lower case, as the kubelet
+// registers itself. nullopt with neither. Errors: those of the two.
+Result<std::optional<ClientConfig>> find_client_config(
+    const std::map<std::string, std::string, std::less<>>& environment,
+    NodeNamePolicy of_node = NodeNamePolicy::kRequired);
+
+}  // namespace gpulet::k8s

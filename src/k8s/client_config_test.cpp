@@ -1,0 +1,216 @@
+#include <stdlib.h>
+
+#include <filesystem>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "k8s/client_config.h"
+
+namespace gpulet::k8s {
+namespace {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+class AccessTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "access.XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    folder_ = path;
+    for (const char* name : {"ca.crt", "token"}) ASSERT_TRUE(write_file_atomic(folder_ + "/" + name, "x"));
+    ASSERT_TRUE(write_file_atomic(folder_ + "/namespace", "gpu-operator\n"));
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  Environment environment_ = {
+      {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"KUBERNETES_SERVICE_PORT", "6443"}, {"NODE_NAME", "node-1"}};
+};
+
+TEST_F(AccessTest, OutsideAClusterThereIsNone) {
+  const auto access = load_in_cluster_config({{"NODE_NAME", "x"}}, folder_);
+  ASSERT_TRUE(access);
+  EXPECT_FALSE(*access);
+}
+
+TEST_F(AccessTest, InsideItIsWhatKubernetesSays) {
+  const auto access = load_in_cluster_config(environment_, folder_);
+  ASSERT_TRUE(access && *access);
+  EXPECT_EQ((*access)->host, "10.96.0.1");
+  EXPECT_EQ((*access)->port, 6443);
+  EXPECT_EQ((*access)->node_name, "node-1");
+  EXPECT_EQ((*access)->pod_namespace, "gpu-operator");
+  EXPECT_EQ((*access)->ca_file, folder_ + "/ca.crt");
+  environment_.erase("KUBERNETES_SERVICE_PORT");
+  environment_["KUBERNETES_SERVICE_HOST"] = "fd00::1";
+  std::filesystem::remove(folder_ + "/namespace");
+  const auto six = load_in_cluster_config(environment_, folder_);
+  ASSERT_TRUE(six && *six);
+  EXPECT_EQ((*six)->port, 443);
+  EXPECT_EQ((*six)->pod_namespace, "default");
+}
+
+TEST_F(AccessTest, WhatIsMissingIsNamed) {
+  auto about = [&](const Environment& environment) {
+    const auto access = load_in_cluster_config(environment, folder_);
+    return access ? std::string("no error") : access.error().subject();
+  };
+  auto changed = [&](const std::string& name, const std::string& value) {
+    Environment environment = environment_;
+    environment[name] = value;
+    return environment;
+  };
+  EXPECT_EQ(about(changed("NODE_NAME", "")), "NODE_NAME");
+  EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "https")), "KUBERNETES_SERVICE_PORT");
+  EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "0")), "KUBERNETES_SERVICE_PORT");
+  std::filesystem::remove(folder_ + "/token");
+  EXPECT_EQ(about(environment_), folder_ + "/token");
+}
+
+TEST_F(AccessTest, WhatIsNoPartOfANodeNeedsNoName) {
+  environment_.erase("NODE_NAME");
+  EXPECT_FALSE(load_in_cluster_config(environment_, folder_));
+  const auto access = load_in_cluster_config(environment_, folder_, NodeNamePolicy::kOptional);
+  ASSERT_TRUE(access && *access);
+  EXPECT_EQ((*access)->host, "10.96.0.1");
+  EXPECT_EQ((*access)->node_name, "");
+}
+
+TEST_F(AccessTest, OfAServiceOfTheHostItIsTheFileThatKubeconfigNames) {
+  const std::string file = folder_ + "/config";
+  ASSERT_TRUE(write_file_atomic(file,
+                                "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+                                "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+                                "clusters: [{name: k, cluster: {server: 'https://10.0.0.9:6443'}}]\n"
+                                "users: [{name: u, user: {token: secret}}]\n"));
+  const auto named = find_client_config({{"KUBECONFIG", file + ":/another"}, {"NODE_NAME", "node-1"}});
+  ASSERT_TRUE(named && *named) << named.error().full_message();
+  EXPECT_EQ((*named)->host, "10.0.0.9");
+  EXPECT_EQ((*named)->node_name, "node-1");
+  const auto by_host = find_client_config({{"KUBECONFIG", file}});
+  ASSERT_TRUE(by_host && *by_host);
+  EXPECT_FALSE((*by_host)->node_name.empty());
+  const auto missing = find_client_config({{"KUBECONFIG", folder_ + "/none"}});
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().subject(), folder_ + "/none");
+  const auto none = find_client_config({{"KUBECONFIG", ""}});
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(*none);
+}
+
+}  // namespace
+
+namespace {
+
+class KubeconfigTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "kubeconfig.XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    folder_ = path;
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  Result<ClientConfig> load_config(const std::string& text) {
+    EXPECT_TRUE(write_file_atomic(folder_ + "/config", text));
+    return load_kubeconfig(folder_ + "/config");
+  }
+  // With these lines in the cluster and in the user, or the error about them.
+  Result<ClientConfig> config_with(const std::string& cluster, const std::string& user) {
+    return load_config("apiVersion: v1\nkind: Config\ncurrent-context: here\ncontexts:\n" +
+                       std::string("- name: other\n  context: {cluster: no, user: no}\n") +
+                       "- {name: here, context: {cluster: home, user: me, namespace: team}}\n" +
+                       "clusters:\n- name: home\n  cluster: {" + cluster +
+                       "}\nusers:\n- name: me\n  user: {" + user + "}\n");
+  }
+  std::string load_error(const std::string& cluster, const std::string& user) {
+    const auto access = config_with(cluster, user);
+    return access ? std::string("accepted") : access.error().message();
+  }
+
+  std::string folder_;
+};
+
+TEST_F(KubeconfigTest, WhatKubeadmWrites) {
+  const auto access = config_with("certificate-authority-data: aGVsbG8=, server: 'https://10.0.0.1:6443'",
+                                  "client-certificate-data: Y2VydA==, client-key-data: a2V5IQ==");
+  ASSERT_TRUE(access) << access.error().full_message();
+  EXPECT_EQ(access->host, "10.0.0.1");
+  EXPECT_EQ(access->port, 6443);
+  EXPECT_EQ(access->ca_data, "hello");
+  EXPECT_EQ(access->certificate_data, "cert");
+  EXPECT_EQ(access->key_data, "key!");
+  EXPECT_EQ(access->pod_namespace, "team");
+  EXPECT_EQ(access->node_name, "");
+}
+
+TEST_F(KubeconfigTest, FilesAreTakenFromItsFolderAndServersMayHaveANameAndAPath) {
+  const auto access = config_with(
+      "certificate-authority: pki/ca.crt, server: 'https://rancher.example.com/k8s/clusters/c-1/', "
+      "tls-server-name: inside",
+      "tokenFile: /var/token, client-certificate: ./me.crt, client-key: me.key");
+  ASSERT_TRUE(access) << access.error().full_message();
+  EXPECT_EQ(access->host, "rancher.example.com");
+  EXPECT_EQ(access->port, 443);
+  EXPECT_EQ(access->base_path, "/k8s/clusters/c-1");
+  EXPECT_EQ(access->tls_server_name, "inside");
+  EXPECT_EQ(access->ca_file, folder_ + "/pki/ca.crt");
+  EXPECT_EQ(access->token_file, "/var/token");
+  EXPECT_EQ(access->certificate_file, folder_ + "/me.crt");
+  EXPECT_EQ(access->key_file, folder_ + "/me.key");
+}
+
+TEST_F(KubeconfigTest, IPv6AndATokenOnly) {
+  const auto access = config_with("server: 'https://[fd00::1]:8443'", "token: abc");
+  ASSERT_TRUE(access) << access.error().full_message();
+  EXPECT_EQ(access->host, "fd00::1");
+  EXPECT_EQ(access->port, 8443);
+  EXPECT_EQ(access->token, "abc");
+  EXPECT_EQ(access->ca_data + access->ca_file, "");
+  EXPECT_EQ(config_with("server: 'https://[fd00::1]'", "token: abc")->port, 443);
+}
+
+TEST_F(KubeconfigTest, WhatIsWrongOrWouldBeLeftOutIsSaid) {
+  EXPECT_EQ(load_error("server: 'http://10.0.0.1'", ""), "the server must begin with https://");
+  EXPECT_EQ(load_error("server: 'https://'", ""), "the server has no host");
+  EXPECT_EQ(load_error("server: 'https://a:0'", ""), "the server's port is invalid");
+  EXPECT_EQ(load_error("server: 'https://a:x'", ""), "the server's port is invalid");
+  EXPECT_EQ(load_error("server: 'https://[::1]6443'", ""), "the server's port is invalid");
+  EXPECT_EQ(load_error("server: \"https://a\\r\\nEvil: b\"", ""),
+            "the server must be https://host:port/path without query or user");
+  EXPECT_EQ(load_error("", ""), "server is missing");
+  const std::string server = "server: 'https://a'";
+  EXPECT_EQ(load_error(server + ", insecure-skip-tls-verify: true", ""),
+            "insecure-skip-tls-verify is not supported");
+  EXPECT_EQ(load_error(server + ", insecure-skip-tls-verify: false", "token: x"), "accepted");
+  EXPECT_EQ(load_error(server + ", proxy-url: 'http://p'", ""), "proxy-url is not supported");
+  EXPECT_EQ(load_error(server, "username: me"), "username is not supported");
+  EXPECT_EQ(load_error(server, "token: \"a\\r\\nEvil: b\""), "the token is more than one line");
+  EXPECT_EQ(load_error(server, "client-certificate: x"),
+            "a client certificate needs its key, and a key its certificate");
+  for (const char* bad : {"a", "a===", "=abc", "ab=c", "a-bc", "!!!!"}) {
+    EXPECT_EQ(load_error(server + ", certificate-authority-data: '" + bad + "'", ""),
+              "certificate-authority-data is not base64")
+        << bad;
+  }
+  EXPECT_EQ(config_with(server, "username: me").error().subject(), folder_ + "/config:13:20");
+  EXPECT_EQ(config_with(server, "username: me").error().code(), Code::kUnsupported);
+}
+
+TEST_F(KubeconfigTest, WhatDoesNotHangTogetherIsNamed) {
+  auto message = [&](const std::string& text) { return load_config(text).error().message(); };
+  EXPECT_EQ(message(""), "current-context is missing");
+  EXPECT_EQ(message("current-context: a"), "contexts has none that is called \"a\"");
+  EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]"),
+            "clusters has none that is called \"b\"");
+  EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n"
+                    "clusters: [{name: b, cluster: {server: 'https://x'}}]"),
+            "users has none that is called \"c\"");
+  EXPECT_EQ(message("contexts: 3\ncurrent-context: {a: b}"), "current-context is missing");
+  EXPECT_EQ(load_config("{").error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(load_kubeconfig(folder_ + "/none").error().code(), Code::kNotFound);
+}
+
+}  // namespace
+}  // namespace gpulet::k8s

@@ -1,0 +1,328 @@
+#include "k8s/node_status.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+#include "k8s/objects.h"
+
+namespace gpulet::k8s {
+namespace {
+
+using nlohmann::json;
+using Outcome = RetryingSender::Outcome;
+
+const char* condition_status_name(Condition::Status status) {
+  switch (status) {
+    case Condition::Status::kTrue:
+      return "True";
+    case Condition::Status::kFalse:
+      return "False";
+    case Condition::Status::kUnknown:
+      return "Unknown";
+  }
+  return "Unknown";
+}
+
+// What the API server has of one of ours.
+struct PublishedCondition {
+  std::string status, reason, message, since;
+  bool has_same_content(const Condition& condition) const {
+    return status == condition_status_name(condition.status) && reason == condition.reason &&
+           message == condition.message;
+  }
+};
+
+class ConditionWriter final : public NodeConditions {
+ public:
+  ConditionWriter(Loop& loop, ClientConfig access, NodeConditionsTiming timing)
+      : loop_(loop),
+        path_("/api/v1/nodes/" + access.node_name),
+        heartbeat_(timing.heartbeat),
+        sending_(loop, std::move(access), timing.sending, "the node's conditions",
+                 [this] { update_conditions(); }) {}
+
+  void set_condition(Condition condition) override {
+    condition.message = truncate_utf8(std::move(condition.message), kMaxConditionBytes);
+    Entry& entry = find_or_add_entry(condition.type);
+    if (entry.desired == condition) return;
+    if (!entry.desired || entry.desired->status != condition.status)
+      entry.since = format_rfc3339(loop_.wall_now());
+    entry.desired = std::move(condition);
+    sending_.wake();
+  }
+
+  void remove_condition(const std::string& type) override {
+    find_or_add_entry(type).desired.reset();
+    sending_.wake();
+  }
+
+  SendStatus condition_status() const override {
+    SendStatus delivery = sending_.send_status();
+    delivery.pending =
+        std::ranges::any_of(entries_, [](const auto& entry) { return !entry.second.is_settled(); });
+    return delivery;
+  }
+
+ private:
+  struct Entry {
+    std::optional<Condition> desired;  // nullopt: to be taken away
+    std::string since;                 // when `wanted` came to its status
+    std::optional<PublishedCondition> published;
+    bool is_settled() const { return desired && published && published->has_same_content(*desired); }
+  };
+
+  // What is there of a new one is to be read.
+  Entry& find_or_add_entry(const std::string& type) {
+    const auto [entry, is_new] = entries_.try_emplace(type);
+    if (is_new) known_ = false;
+    return entry->second;
+  }
+
+  using Sent = std::map<std::string, std::optional<PublishedCondition>>;
+
+  void update_conditions() {
+    if (entries_.empty()) return sending_.idle();
+    if (!known_) return read_conditions();
+    json conditions = json::array();
+    Sent sent;
+    const std::string now = format_rfc3339(loop_.wall_now());
+    for (const auto& [type, entry] : entries_) {
+      if (!entry.desired) {
+        if (entry.published) conditions.push_back({{"$patch", "delete"}, {"type", type}});
+        sent[type] = std::nullopt;
+        continue;
+      }
+      if (entry.is_settled() && !beat_) continue;
+      const Condition& wanted = *entry.desired;
+      const bool same = entry.published && entry.published->status == condition_status_name(wanted.status) &&
+                        !entry.published->since.empty();
+      const PublishedCondition there{condition_status_name(wanted.status), wanted.reason, wanted.message,
+                                     same ? entry.published->since : entry.since};
+      conditions.push_back({{"type", type},
+                            {"status", there.status},
+                            {"reason", there.reason},
+                            {"message", there.message},
+                            {"lastTransitionTime", there.since},
+                            {"lastHeartbeatTime", now}});
+      sent[type] = there;
+    }
+    beat_ = false;
+    if (!conditions.empty()) return send_conditions(conditions, std::move(sent));
+    std::erase_if(entries_, [](const auto& entry) { return !entry.second.desired; });
+    sending_.idle();
+    if (!entries_.empty() && !next_beat_) schedule_heartbeat();
+  }
+
+  void read_conditions() {
+    sending_.send_request(
+        {.method = "GET", .path = path_}, "get on nodes", [this](const http::ClientResponse& response) {
+          if (response.status != 200) return Outcome::kError;
+          const auto node = json::parse(response.body, nullptr, false);
+          for (auto& [type, entry] : entries_) entry.published.reset();
+          const auto& conditions = json_member(json_member(node, "status"), "conditions");
+          for (const auto& one : conditions.is_array() ? conditions : json::array()) {
+            const auto entry = entries_.find(json_text(json_member(one, "type")));
+            if (entry == entries_.end()) continue;
+            entry->second.published = PublishedCondition{
+                json_text(json_member(one, "status")), json_text(json_member(one, "reason")),
+                json_text(json_member(one, "message")), json_text(json_member(one, "lastTransitionTime"))};
+          }
+          known_ = true;
+          return Outcome::kNext;
+        });
+  }
+
+  void send_conditions(const json& conditions, Sent sent) {
+    next_beat_.reset();
+    sending_.send_request({.method = "PATCH",
+                           .path = path_ + "/status",
+                           .content_type = "application/strategic-merge-patch+json",
+                           .body = serialize_json({{"status", {{"conditions", conditions}}}}),
+                           .accept = kMetadataOnly},
+                          "patch on nodes/status",
+                          [this, sent = std::move(sent)](const http::ClientResponse& response) {
+                            if (response.status == 200) return on_conditions_written(sent);
+                            if (response.status == 404) known_ = false;  // another Node, when there is one
+                            return response.status == 409 ? Outcome::kRetry : Outcome::kError;
+                          });
+  }
+
+  Outcome on_conditions_written(const Sent& sent) {
+    for (const auto& [type, there] : sent) {
+      const auto entry = entries_.find(type);
+      if (entry != entries_.end()) entry->second.published = there;
+    }
+    schedule_heartbeat();
+    return Outcome::kDone;
+  }
+
+  void schedule_heartbeat() {
+    next_beat_ = loop_.after(heartbeat_, [this] {
+      next_beat_.reset();
+      beat_ = true;
+      sending_.wake();
+    });
+  }
+
+  Loop& loop_;
+  const std::string path_;
+  const Duration heartbeat_;
+  RetryingSender sending_;
+  std::map<std::string, Entry> entries_;
+  bool known_ = false;  // `there` is what the API server has
+  bool beat_ = false;
+  Subscription next_beat_;
+};
+
+}  // namespace
+
+std::unique_ptr<NodeConditions> NodeConditions::start_conditions(Loop& loop, ClientConfig access,
+                                                                 NodeConditionsTiming timing) {
+  return std::make_unique<ConditionWriter>(loop, std::move(access), timing);
+}
+
+namespace {
+
+using nlohmann::json;
+using Outcome = RetryingSender::Outcome;
+
+constexpr std::array<std::string_view, 3> kEffects = {"NoSchedule", "PreferNoSchedule", "NoExecute"};
+
+bool is_same(const json& there, const Taint& taint) {
+  return json_text(json_member(there, "key")) == taint.key &&
+         json_text(json_member(there, "value")) == taint.value &&
+         json_text(json_member(there, "effect")) == taint.effect;
+}
+
+class TaintWriter final : public NodeTaints {
+ public:
+  TaintWriter(Loop& loop, ClientConfig access, std::set<std::string> keys, NodeTaintsTiming timing)
+      : loop_(loop),
+        path_("/api/v1/nodes/" + access.node_name),
+        keys_(std::move(keys)),
+        check_(timing.check),
+        sending_(loop, std::move(access), timing.sending, "the node's taints", [this] { update_taints(); }) {}
+
+  Status set_taints(std::vector<Taint> taints) override {
+    std::ranges::sort(taints);
+    for (std::size_t i = 0; i < taints.size(); ++i) {
+      const auto& [key, value, effect] = taints[i];
+      if (!keys_.contains(key))
+        return fail(Code::kInvalidArgument, "is not a taint key that gpulet owns", key);
+      if (std::ranges::find(kEffects, effect) == kEffects.end()) {
+        return fail(Code::kInvalidArgument, "unknown effect of a taint: \"" + effect + "\"", key);
+      }
+      const auto rest = std::span(taints).subspan(i + 1);
+      if (std::ranges::any_of(rest, [&](const Taint& o) { return o.key == key && o.effect == effect; })) {
+        return fail(Code::kInvalidArgument, "two taints with the effect " + effect, key);
+      }
+    }
+    if (wanted_ == taints) return {};
+    wanted_ = std::move(taints);
+    settled_ = false;
+    sending_.wake();
+    return {};
+  }
+
+  SendStatus taint_status() const override {
+    SendStatus delivery = sending_.send_status();
+    delivery.pending = wanted_ && !settled_;
+    return delivery;
+  }
+
+ private:
+  struct TaintedNode {
+    json taints;
+    std::string version;
+  };
+
+  void update_taints() {
+    if (!wanted_ || settled_) return sending_.idle();
+    next_check_.reset();
+    if (!node_) return read_taints();
+    const TaintedNode node = std::move(*std::exchange(node_, std::nullopt));
+    const json taints = merge_taints(node.taints);
+    if (taints == node.taints) return finish_taint_write();
+    sending_.send_request({.method = "PATCH",
+                           .path = path_,
+                           .content_type = "application/merge-patch+json",
+                           .body = serialize_json({{"metadata", {{"resourceVersion", node.version}}},
+                                                   {"spec", {{"taints", taints}}}})},
+                          "patch on nodes", [this, sent = *wanted_](const http::ClientResponse& response) {
+                            if (response.status == 409) return Outcome::kRetry;
+                            if (response.status != 200) return Outcome::kError;
+                            if (wanted_ == sent) finish_taint_write();
+                            return Outcome::kDone;
+                          });
+  }
+
+  void read_taints() {
+    sending_.send_request(
+        {.method = "GET", .path = path_}, "get on nodes", [this](const http::ClientResponse& response) {
+          if (response.status != 200) return Outcome::kError;
+          const auto object = json::parse(response.body, nullptr, false);
+          TaintedNode node{json_member(json_member(object, "spec"), "taints"),
+                           json_text(json_member(json_member(object, "metadata"), "resourceVersion"))};
+          // Without a version it would be written over what somebody else writes.
+          if (node.version.empty()) return Outcome::kError;
+          if (!node.taints.is_array()) node.taints = json::array();
+          node_ = std::move(node);
+          return Outcome::kNext;
+        });
+  }
+
+  // Those that are as wanted stay as they are, with the time that a NoExecute has.
+  json merge_taints(const json& there) const {
+    json taints = json::array();
+    std::vector<Taint> missing = *wanted_;
+    for (const auto& taint : there) {
+      if (keys_.contains(json_text(json_member(taint, "key")))) {
+        const auto same =
+            std::ranges::find_if(missing, [&](const Taint& one) { return is_same(taint, one); });
+        if (same == missing.end()) continue;
+        missing.erase(same);
+      }
+      taints.push_back(taint);
+    }
+    for (const auto& [key, value, effect] : missing) {
+      json taint = {{"key", key}, {"effect", effect}};
+      if (!value.empty()) taint["value"] = value;
+      taints.push_back(std::move(taint));
+    }
+    return taints;
+  }
+
+  void finish_taint_write() {
+    settled_ = true;
+    sending_.wake();
+    if (wanted_->empty()) return;
+    next_check_ = loop_.after(check_, [this] {
+      next_check_.reset();
+      settled_ = false;
+      sending_.wake();
+    });
+  }
+
+  Loop& loop_;
+  const std::string path_;
+  const std::set<std::string> keys_;
+  const Duration check_;
+  RetryingSender sending_;
+  std::optional<std::vector<Taint>> wanted_;
+  std::optional<TaintedNode> node_;  // as just read
+  bool settled_ = true;
+  Subscription next_check_;
+};
+
+}  // namespace
+
+std::unique_ptr<NodeTaints> NodeTaints::start_taints(Loop& loop, ClientConfig access,
+                                                     std::set<std::string> keys, NodeTaintsTiming timing) {
+  return std::make_unique<TaintWriter>(loop, std::move(access), std::move(keys), timing);
+}
+
+}  // namespace gpulet::k8s

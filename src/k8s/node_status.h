@@ -1,0 +1,83 @@
+// Publishes conditions and taints of this node. Source: Kubernetes API core/v1 NodeCondition, Taint;
+// strategic merge patch; API concepts, "Resource versions".
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "k8s/api_client.h"
+
+namespace gpulet::k8s {
+
+struct Condition {
+  enum class Status { kTrue, kFalse, kUnknown };
+  std::string type;  // CamelCase: "GpuHealthy"
+  Status status = Status::kUnknown;
+  std::string reason;   // CamelCase
+  std::string message;  // longer than kMaxConditionBytes is cut
+  friend bool operator==(const Condition&, const Condition&) = default;
+};
+
+inline constexpr std::size_t kMaxConditionBytes = 4096;
+
+struct NodeConditionsTiming {
+  SendTiming sending;
+  // How often an unchanged condition is written again with a new lastHeartbeatTime, which also restores a
+  // removed one. One write per node, as often as the kubelet's own.
+  Duration heartbeat = std::chrono::minutes(5);
+};
+
+// Writes conditions of the Node, which `kubectl describe node` shows and repair controllers watch.
+// Conditions are merged by type, so others' are never touched. lastTransitionTime is read from the Node
+// first, so a restart of the agent does not reset it. Needs get on nodes and patch on nodes/status. Loop's
+// thread only.
+class NodeConditions {
+ public:
+  static std::unique_ptr<NodeConditions> start_conditions(Loop& loop, ClientConfig access,
+                                                          NodeConditionsTiming timing = {});
+  virtual ~NodeConditions() = default;
+
+  // Never blocks. The newest condition of a type wins. All set in one turn of the loop are one request,
+  // which is retried until the API server accepts it. Unchanged ones are sent again at the heartbeat.
+  virtual void set_condition(Condition condition) = 0;
+  virtual void remove_condition(const std::string& type) = 0;
+
+  virtual SendStatus condition_status() const = 0;
+};
+
+struct Taint {
+  std::string key;     // "gpulet.io/gpu-fault"
+  std::string value;   // may be empty
+  std::string effect;  // "NoSchedule", "PreferNoSchedule" or "NoExecute"
+  friend auto operator<=>(const Taint&, const Taint&) = default;
+};
+
+struct NodeTaintsTiming {
+  SendTiming sending;
+  // How often the taints are read, while there are any, and restored: a Node that was created again has
+  // none.
+  Duration check = std::chrono::minutes(5);
+};
+
+// Owns the taints of some keys on the Node. The Node's taints are one list: it is read, the owned ones are
+// replaced, others stay in their order, and it is written only if the Node's resourceVersion has not
+// changed. Needs get and patch on nodes. Loop's thread only.
+class NodeTaints {
+ public:
+  // Owns every taint with one of `keys`, also those of a previous run.
+  static std::unique_ptr<NodeTaints> start_taints(Loop& loop, ClientConfig access, std::set<std::string> keys,
+                                                  NodeTaintsTiming timing = {});
+  virtual ~NodeTaints() = default;
+
+  // Replaces the owned taints. Never blocks; the newest call wins and is retried until it is written.
+  // Nothing is written before the first call. Errors: kInvalidArgument for a key that is not owned, an
+  // unknown effect, and two taints with the same key and effect.
+  virtual Status set_taints(std::vector<Taint> taints) = 0;
+
+  virtual SendStatus taint_status() const = 0;
+};
+
+}  // namespace gpulet::k8s

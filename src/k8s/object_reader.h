@@ -1,0 +1,88 @@
+// Reads single objects of the API server, counts nodes, and reviews the agent's permissions. Source:
+// Kubernetes API concepts, "Receiving resources as Tables"; authorization.k8s.io/v1
+// SelfSubjectAccessReview.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "k8s/api_client.h"
+#include "k8s/client_config.h"
+#include "k8s/objects.h"
+
+namespace gpulet::k8s {
+
+inline constexpr std::size_t kMaxReads = 1024;  // that are queued
+inline constexpr std::size_t kCountPage = 500;  // nodes per request
+inline constexpr std::size_t kMaxCounted = 100 * kCountPage;
+
+using Annotations = std::map<std::string, std::string>;
+
+struct PodMetadata {
+  PodRef pod;
+  std::string owner;         // the kind of its controller: "ReplicaSet"; empty without one
+  bool mirror = false;       // a static Pod
+  bool terminating = false;  // it is being deleted
+  Annotations annotations;
+  std::map<std::string, std::string> labels;
+};
+
+// Reads one object at a time, without retries: the caller knows for how long the result matters. Needs get
+// on pods, get on namespaces and list on nodes, each only where it is called. Loop's thread only. Each
+// callback comes once, from the loop, never from inside the call or after destruction. Errors:
+// kPermissionDenied, about the missing permission; kUnavailable, kIo and others of the connection;
+// kUnavailable when more than kMaxReads are queued.
+class ObjectReader {
+ public:
+  static std::unique_ptr<ObjectReader> start_reader(Loop& loop, ClientConfig access,
+                                                    Duration request_limit = std::chrono::seconds(10));
+  virtual ~ObjectReader() = default;
+
+  // nullopt: there is no Pod of that name on this node.
+  virtual void read_pod(const std::string& name_space, const std::string& name,
+                        std::function<void(Result<std::optional<PodMetadata>>)> done) = 0;
+  // Empty for a namespace that does not exist.
+  virtual void read_namespace_annotations(const std::string& name_space,
+                                          std::function<void(Result<Annotations>)> done) = 0;
+  // The number of nodes that a label selector matches, at most kMaxCounted: "gpulet.io/gpu-health in
+  // (lost,withdrawn)". Only table rows are transferred.
+  virtual void count_nodes(const std::string& selector, std::function<void(Result<std::size_t>)> done) = 0;
+};
+
+// One permission in RBAC's terms: for one object if it has a name, in all namespaces if it has no
+// namespace.
+struct Permission {
+  std::string verb, resource;  // "patch", "nodes/status"
+  std::string group{}, name_space{}, name{};
+  // "patch on nodes/status"; "create on gpunodes.gpulet.io"; "get on configmaps in monitoring".
+  std::string permission_text() const;
+  friend bool operator==(const Permission&, const Permission&) = default;
+};
+
+// The path and body of a SelfSubjectAccessReview.
+inline constexpr const char* kReviewPath = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+std::string make_access_review(const Permission& permission);
+
+// Asks the API server which permissions are missing, without using them, so that it is known before a GPU
+// fails. Every authenticated client may do so (ClusterRole system:basic-user). Loop's thread only.
+class AccessReview {
+ public:
+  // Calls `done` with the refused ones of the newest permissions, in their order, once per review. Retries
+  // with backoff while the API server is unreachable.
+  static std::unique_ptr<AccessReview> start_review(Loop& loop, ClientConfig access,
+                                                    std::function<void(std::vector<Permission> refused)> done,
+                                                    SendTiming timing = {});
+  virtual ~AccessReview() = default;
+
+  // Replaces a review in progress.
+  virtual void review_permissions(std::vector<Permission> permissions) = 0;
+};
+
+}  // namespace gpulet::k8s

@@ -1,0 +1,274 @@
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "k8s/object_reader.h"
+#include "k8s/test_api.h"
+
+namespace gpulet::k8s {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+class ObjectReaderTest : public ApiTest {
+ protected:
+  void release_source() override { reader_.reset(); }
+  void begin(TestApiServer::Handler handler, Duration limit = 10s) {
+    start_server(std::move(handler));
+    call_on_loop([&] { reader_ = ObjectReader::start_reader(loop_, client_config(), limit); });
+  }
+  template <class Value>
+  Result<Value> read_on_loop(const std::function<void(std::function<void(Result<Value>)>)>& how) {
+    auto answer = std::make_shared<std::promise<Result<Value>>>();
+    auto told = answer->get_future();
+    call_on_loop([&] { how([answer](Result<Value> value) { answer->set_value(std::move(value)); }); });
+    return told.get();
+  }
+  Result<std::optional<PodMetadata>> read_pod_on_loop(const std::string& name) {
+    return read_on_loop<std::optional<PodMetadata>>(
+        [&](auto done) { reader_->read_pod("team-a", name, std::move(done)); });
+  }
+  Result<Annotations> annotations(const std::string& name) {
+    return read_on_loop<Annotations>(
+        [&](auto done) { reader_->read_namespace_annotations(name, std::move(done)); });
+  }
+  Result<std::size_t> count_on_loop(const std::string& selector) {
+    return read_on_loop<std::size_t>([&](auto done) { reader_->count_nodes(selector, std::move(done)); });
+  }
+  static json pod_object(json metadata, const std::string& node = "node-1") {
+    metadata["namespace"] = "team-a";
+    metadata["name"] = "train";
+    metadata["uid"] = "u-1";
+    return {{"kind", "Pod"}, {"metadata", metadata}, {"spec", {{"nodeName", node}}}};
+  }
+
+  std::unique_ptr<ObjectReader> reader_;
+};
+
+TEST_F(ObjectReaderTest, ThePodAsItIs) {
+  const json metadata = {
+      {"ownerReferences", {{{"kind", "Other"}}, {{"kind", "ReplicaSet"}, {"controller", true}}}},
+      {"annotations", {{"a", "b"}, {"odd", 3}}},
+      {"labels", {{"app", "bert"}}}};
+  begin([&](const Received& request) {
+    EXPECT_EQ(request.line(), "GET /api/v1/namespaces/team-a/pods/train");
+    return Reply{200, pod_object(metadata).dump()};
+  });
+  const auto facts = read_pod_on_loop("train");
+  ASSERT_TRUE(facts && *facts) << (facts ? "" : facts.error().full_message());
+  EXPECT_EQ((*facts)->pod, (PodRef{"team-a", "train", "u-1"}));
+  EXPECT_EQ((*facts)->owner, "ReplicaSet");
+  EXPECT_FALSE((*facts)->mirror);
+  EXPECT_FALSE((*facts)->terminating);
+  EXPECT_EQ((*facts)->annotations, (Annotations{{"a", "b"}, {"odd", ""}}));
+  EXPECT_EQ((*facts)->labels, (std::map<std::string, std::string>{{"app", "bert"}}));
+}
+
+TEST_F(ObjectReaderTest, AStaticPodAndOneThatLeaves) {
+  begin([&](const Received&) {
+    return Reply{200, pod_object({{"annotations", {{"kubernetes.io/config.mirror", "x"}}},
+                                  {"deletionTimestamp", "2026-01-01T00:00:00Z"}})
+                          .dump()};
+  });
+  const auto facts = read_pod_on_loop("train");
+  ASSERT_TRUE(facts && *facts);
+  EXPECT_TRUE((*facts)->mirror);
+  EXPECT_TRUE((*facts)->terminating);
+  EXPECT_EQ((*facts)->owner, "");
+}
+
+TEST_F(ObjectReaderTest, OneThatIsGoneOrOnAnotherNodeIsNone) {
+  begin([&](const Received& request) {
+    if (request.line().ends_with("/gone")) return Reply{404, "{}"};
+    return Reply{200, pod_object({}, "node-2").dump()};
+  });
+  for (const auto* name : {"gone", "train"}) {
+    const auto facts = read_pod_on_loop(name);
+    ASSERT_TRUE(facts);
+    EXPECT_FALSE(*facts);
+  }
+}
+
+TEST_F(ObjectReaderTest, ARightThatIsMissingIsNamed) {
+  begin([&](const Received& request) {
+    if (request.line().find("/pods/") != std::string::npos) return Reply{200, "[]"};
+    return Reply{403, R"({"message": "no"})"};
+  });
+  const auto refused = annotations("team-a");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(refused.error().full_message(),
+            "get on namespaces: permission denied: the API server answered 403: no");
+  EXPECT_EQ(count_on_loop("a").error().code(), Code::kPermissionDenied);
+  EXPECT_EQ(read_pod_on_loop("train").error().code(), Code::kIo);  // what is no Pod
+}
+
+TEST_F(ObjectReaderTest, NamespacesTellTheirAnnotations) {
+  begin([&](const Received& request) {
+    if (request.line() == "GET /api/v1/namespaces/gone") return Reply{404, "{}"};
+    EXPECT_NE(request.head.find("as=PartialObjectMetadata"), std::string::npos);
+    return Reply{200, R"({"metadata": {"annotations": {"gpulet.io/on-gpu-fault": "stay"}}})"};
+  });
+  EXPECT_EQ(*annotations("team-a"), (Annotations{{"gpulet.io/on-gpu-fault", "stay"}}));
+  EXPECT_EQ(*annotations("gone"), Annotations());
+}
+
+TEST_F(ObjectReaderTest, NodesAreCountedByPages) {
+  begin([&](const Received& request) {
+    EXPECT_NE(request.head.find("Accept: application/json;as=Table"), std::string::npos);
+    EXPECT_NE(
+        request.line().find("includeObject=None&labelSelector=gpulet.io%2Fgpu-health%20in%20%28lost%29"),
+        std::string::npos)
+        << request.line();
+    const bool second = request.line().ends_with("&continue=a%3D");
+    return Reply{200, second ? R"({"kind": "Table", "metadata": {}, "rows": [{}]})"
+                             : R"({"kind": "Table", "metadata": {"continue": "a="}, "rows": [{}, {}]})"};
+  });
+  EXPECT_EQ(*count_on_loop("gpulet.io/gpu-health in (lost)"), 3u);
+  EXPECT_EQ(server_->received_requests().size(), 2u);
+}
+
+TEST_F(ObjectReaderTest, AServerThatKnowsNoTablesIsNotCounted) {
+  begin([](const Received&) { return Reply{200, R"({"kind": "NodeList", "items": []})"}; });
+  EXPECT_EQ(count_on_loop("a").error().code(), Code::kIo);
+}
+
+TEST_F(ObjectReaderTest, OneThatNeverAnswersHoldsTheNextUpNoLonger) {
+  begin(
+      [](const Received& request) {
+        if (request.line().ends_with("/hangs")) return Reply{.act = Act::kHang};
+        return Reply{404, "{}"};
+      },
+      100ms);
+  EXPECT_EQ(read_pod_on_loop("hangs").error().code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(read_pod_on_loop("gone"));
+}
+
+TEST_F(ObjectReaderTest, WhatWouldLeadElsewhereAndWhatIsTooMuchIsNotAsked) {
+  std::promise<void> go_on;
+  auto held = go_on.get_future().share();
+  begin([&](const Received&) {
+    held.wait();
+    return Reply{404, "{}"};
+  });
+  EXPECT_EQ(read_pod_on_loop("../secrets").error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(annotations("a/b").error().code(), Code::kInvalidArgument);
+  std::atomic<std::size_t> refused = 0, answered = 0;
+  call_on_loop([&] {
+    for (std::size_t i = 0; i < kMaxReads + 10; ++i) {
+      reader_->read_pod("team-a", "train", [&](const auto& facts) { ++(facts ? answered : refused); });
+    }
+  });
+  EXPECT_TRUE(eventually([&] { return refused == 10; }));
+  EXPECT_EQ(answered, 0u);
+  go_on.set_value();
+  EXPECT_TRUE(eventually([&] { return answered == kMaxReads; }));
+}
+
+TEST_F(ObjectReaderTest, WhoIsAnsweredMayEndIt) {
+  begin([](const Received&) { return Reply{404, "{}"}; });
+  std::promise<void> ended;
+  call_on_loop([&] {
+    reader_->read_pod("team-a", "train", [&](const auto&) {
+      reader_.reset();
+      ended.set_value();
+    });
+    reader_->read_pod("team-a", "train", [](const auto&) { ADD_FAILURE() << "answered after its end"; });
+  });
+  ended.get_future().wait();
+}
+
+}  // namespace
+
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+const Permission kEvents{.verb = "create", .resource = "events"};
+const Permission kStatus{.verb = "patch", .resource = "nodes/status", .name = "node-1"};
+const Permission kMap{
+    .verb = "get", .resource = "configmaps", .name_space = "monitoring", .name = "counters"};
+const Permission kNodes{.verb = "create", .resource = "gpunodes", .group = "gpulet.io", .name = "node-1"};
+
+// An API server that lets everything but what a test names.
+class AccessReviewTest : public ApiTest {
+ protected:
+  void release_source() override { review_.reset(); }
+  void begin() {
+    start_server([this](const Received& request) {
+      EXPECT_EQ(request.line(), "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews");
+      if (away_ > 0) return --away_, Reply{503, R"({"message":"later"})"};
+      const auto review = json::parse(request.body);
+      EXPECT_EQ(review["kind"], "SelfSubjectAccessReview");
+      const auto& wanted = review["spec"]["resourceAttributes"];
+      std::lock_guard lock(mutex_);
+      const bool allowed = !refused_.contains(wanted.dump());
+      return Reply{201, json{{"status", {{"allowed", allowed}}}}.dump()};
+    });
+    call_on_loop([&] {
+      review_ = AccessReview::start_review(loop_, client_config(),
+                                           [this](std::vector<Permission> refused) {
+                                             std::lock_guard lock(mutex_);
+                                             answers_.push_back(std::move(refused));
+                                           },
+                                           {.request_limit = 10s, .backoff = {1ms, 5ms}});
+    });
+  }
+  void deny_permission(const json& attributes) {
+    std::lock_guard lock(mutex_);
+    refused_.insert(attributes.dump());
+  }
+  std::vector<std::vector<Permission>> reviews_done(std::size_t count) {
+    EXPECT_TRUE(eventually([&] {
+      std::lock_guard lock(mutex_);
+      return answers_.size() >= count;
+    }));
+    std::lock_guard lock(mutex_);
+    return answers_;
+  }
+
+  std::mutex mutex_;
+  std::set<std::string> refused_;
+  std::atomic<int> away_ = 0;
+  std::vector<std::vector<Permission>> answers_;
+  std::unique_ptr<AccessReview> review_;
+};
+
+TEST_F(AccessReviewTest, WhatIsRefusedIsNamedInTheOrderAsked) {
+  deny_permission({{"verb", "patch"}, {"resource", "nodes"}, {"subresource", "status"}, {"name", "node-1"}});
+  deny_permission(
+      {{"verb", "get"}, {"resource", "configmaps"}, {"namespace", "monitoring"}, {"name", "counters"}});
+  begin();
+  call_on_loop([&] { review_->review_permissions({kMap, kEvents, kStatus, kNodes}); });
+  EXPECT_EQ(reviews_done(1), (std::vector<std::vector<Permission>>{{kMap, kStatus}}));
+  EXPECT_EQ(kMap.permission_text(), "get on configmaps in monitoring");
+  EXPECT_EQ(kStatus.permission_text(), "patch on nodes/status");
+  EXPECT_EQ(kNodes.permission_text(), "create on gpunodes.gpulet.io");
+}
+
+TEST_F(AccessReviewTest, AnApiServerThatIsAwayIsAskedAgain) {
+  away_ = 3;
+  begin();
+  call_on_loop([&] { review_->review_permissions({kEvents}); });
+  EXPECT_EQ(reviews_done(1), (std::vector<std::vector<Permission>>{{}}));
+  EXPECT_EQ(server_->received_requests().size(), 4U);
+}
+
+TEST_F(AccessReviewTest, TheNewestQuestionIsTheOneThatIsAnswered) {
+  deny_permission({{"verb", "create"}, {"resource", "events"}});
+  begin();
+  call_on_loop([&] {
+    review_->review_permissions({kStatus, kMap, kEvents});
+    review_->review_permissions({kEvents, kStatus});
+  });
+  EXPECT_EQ(reviews_done(1), (std::vector<std::vector<Permission>>{{kEvents}}));
+  call_on_loop([&] { review_->review_permissions({}); });
+  EXPECT_EQ(reviews_done(2).back(), std::vector<Permission>{});
+}
+
+}  // namespace
+}  // namespace gpulet::k8s

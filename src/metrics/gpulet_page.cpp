@@ -1,0 +1,272 @@
+#include "metrics/gpulet_page.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace gpulet::metrics {
+namespace {
+
+using enum Exposition::Type;
+using Named = std::vector<std::pair<std::string, std::string>>;
+
+constexpr double kMillijoules = 1000;
+
+// Indices of kMetrics.
+enum class Metric {
+  kDeviceAllocated,
+  kPodMemory,
+  kPodEnergy,
+  kPodBusy,
+  kMigInstance,
+  kDeviceState,
+  kDeviceOffered,
+  kDeviceFaults,
+  kDeviceRelapses,
+  kDeviceQuarantine,
+  kDriverCalls,
+  kDriverCallTime,
+  kDriverCallsHanging,
+  kSnapshotAge,
+  kSampleAge,
+  kPodResourcesAge,
+  kPodResourcesTime,
+  kPodResourcesErrors,
+  kSnapshotGeneration,
+  kKubeletCalls,
+  kKubeletCallTime,
+  kPlacementScore,
+  kRightsMissing,
+  kPodsMoved,
+  kCount,
+};
+
+// The device labels stand before those of the first ten.
+constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
+    {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
+     "1 for each container that holds the device or a share of it."},
+    {"gpulet_pod_gpu_memory_bytes", kGauge, "namespace, pod",
+     "Device memory in use, by Pod; without a Pod the unattributed rest."},
+    {"gpulet_pod_gpu_energy_joules_total", kCounter, "namespace, pod",
+     "Energy that the device used since the agent started, by Pod; without a Pod the unattributed rest."},
+    {"gpulet_pod_gpu_busy_seconds_total", kCounter, "namespace, pod",
+     "Busy time of the device since the agent started, by Pod; without a Pod the unattributed rest."},
+    {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
+    {"gpulet_device_state", kGauge, "state", "1 for the state of the device."},
+    {"gpulet_device_offered", kGauge, "", "Whether the device is offered to the kubelet."},
+    {"gpulet_device_faults", kGauge, "class", "Open faults of the device, by class."},
+    {"gpulet_device_relapses", kGauge, "",
+     "How often the GPU failed again soon after it returned to service."},
+    {"gpulet_device_quarantine_seconds", kGauge, "",
+     "Time since the device was withdrawn; absent while it is offered."},
+    {"gpulet_driver_calls_total", kCounter, "", "Driver calls."},
+    {"gpulet_driver_call_seconds_total", kCounter, "", "Time spent in driver calls."},
+    {"gpulet_driver_calls_hanging", kGauge, "", "Driver calls that have not returned in time."},
+    {"gpulet_snapshot_age_seconds", kGauge, "", "Age of the GPU snapshot."},
+    {"gpulet_sample_age_seconds", kGauge, "", "Time since a GPU last answered a sample."},
+    {"gpulet_pod_resources_age_seconds", kGauge, "", "Age of the kubelet's last PodResources response."},
+    {"gpulet_pod_resources_seconds", kGauge, "", "Duration of the last PodResources call."},
+    {"gpulet_pod_resources_errors_total", kCounter, "", "Failed PodResources calls."},
+    {"gpulet_snapshot_generation", kGauge, "", "Number of GPU snapshots."},
+    {"gpulet_kubelet_calls_total", kCounter, "resource, call, result",
+     "Device plugin calls of the kubelet, by result: answered or refused."},
+    {"gpulet_kubelet_call_seconds_total", kCounter, "resource, call", "Time spent in these calls."},
+    {"gpulet_placement_score", kGauge, "resource", "Score of the last preferred allocation."},
+    {"gpulet_rights_missing", kGauge, "",
+     "Permissions that the configuration requires and the API server denies."},
+    {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
+}};
+
+template <class Number>
+void add_metric(Exposition& page, Metric metric, const Exposition::Labels& labels, Number value) {
+  const auto& info = kMetrics[static_cast<std::size_t>(metric)];
+  page.add_sample(info.name, info.type, info.help, labels, value);
+}
+
+Exposition::Labels make_labels(const Named& all) {
+  std::vector<Exposition::Label> views;
+  for (const auto& [name, value] : all) views.emplace_back(name, value);
+  return Exposition::Labels(views);
+}
+
+Named concat_labels(Named all, const Named& more) {
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+Named pod_labels(const PodName& pod) { return {{"namespace", pod.name_space}, {"pod", pod.name}}; }
+
+double seconds_of(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+
+Named labels_of(const inventory::Gpu& gpu) {
+  return {{"gpu", std::to_string(gpu.index)},
+          {"UUID", gpu.uuid.str()},
+          {"device", "nvidia" + std::to_string(gpu.index)},
+          {"modelName", gpu.model}};
+}
+
+Named labels_of(const inventory::Gpu& gpu, const inventory::MigDevice& mig) {
+  Named all = concat_labels(labels_of(gpu), {{"GPU_I_PROFILE", instance_profile(mig.profile)},
+                                             {"GPU_I_ID", std::to_string(mig.gpu_instance)}});
+  const auto same = std::count_if(gpu.mig_devices.begin(), gpu.mig_devices.end(),
+                                  [&](const auto& other) { return other.gpu_instance == mig.gpu_instance; });
+  if (same > 1) all.emplace_back("GPU_C_ID", std::to_string(mig.compute_instance));
+  return all;
+}
+
+class DevicesPage {
+ public:
+  DevicesPage(Exposition& page, const Holders& holders, const Attribution& attribution,
+              const UsageAccounting& accounting)
+      : page_(page), holders_(holders), attribution_(attribution), accounting_(accounting) {}
+
+  void add_snapshot(const inventory::Snapshot& snapshot) {
+    for (const auto& gpu : snapshot.gpus) {
+      // In MIG mode the MIG devices have the busy time. The driver reports energy for GPUs only.
+      add_device(gpu.uuid, labels_of(gpu), true, !gpu.mig_enabled);
+      for (const auto& mig : gpu.mig_devices) {
+        const Named device = labels_of(gpu, mig);
+        add_metric(page_, Metric::kMigInstance,
+                   make_labels(concat_labels(device, {{"start", std::to_string(mig.placement_start)},
+                                                      {"size", std::to_string(mig.placement_size)}})),
+                   1);
+        add_device(mig.uuid, device, false, true);
+      }
+    }
+  }
+
+ private:
+  void add_device(const DeviceUuid& device, const Named& device_labels, bool energy, bool busy) {
+    add_holders(device, device_labels);
+    add_memory(device, device_labels);
+    const auto found = accounting_.usage_by_device().find(device);
+    if (found == accounting_.usage_by_device().end()) return;
+    const auto add_usage = [&](const PodName& pod, const UsageAmount& usage) {
+      const auto labels = make_labels(concat_labels(device_labels, pod_labels(pod)));
+      if (energy) {
+        add_metric(page_, Metric::kPodEnergy, labels, static_cast<double>(usage.millijoules) / kMillijoules);
+      }
+      if (busy) add_metric(page_, Metric::kPodBusy, labels, seconds_of(usage.busy));
+    };
+    for (const auto& [pod, usage] : found->second.pods) add_usage(pod, usage);
+    add_usage({}, found->second.unattributed);
+  }
+
+  void add_holders(const DeviceUuid& device, const Named& device_labels) {
+    const auto found = holders_.find(device);
+    if (found == holders_.end()) return;
+    for (const auto& holder : found->second) {
+      for (const auto& held : holder.held_shares) {
+        Named labels =
+            concat_labels(device_labels, {{"resource", held.resource.str()}, {"share", held.share}});
+        labels = concat_labels(std::move(labels), pod_labels(holder.pod));
+        labels.emplace_back("container", held.container);
+        add_metric(page_, Metric::kDeviceAllocated, make_labels(labels), 1);
+      }
+    }
+  }
+
+  void add_memory(const DeviceUuid& device, const Named& device_labels) {
+    const auto found = attribution_.devices.find(device);
+    if (found == attribution_.devices.end() || !found->second.is_known) return;
+    const auto add_pod_memory = [&](const PodName& pod, Bytes bytes) {
+      add_metric(page_, Metric::kPodMemory, make_labels(concat_labels(device_labels, pod_labels(pod))),
+                 bytes.value);
+    };
+    for (const auto& pod : found->second.pods) add_pod_memory(pod.holder.pod, pod.memory);
+    add_pod_memory({}, found->second.unattributed_memory);
+  }
+
+  Exposition& page_;
+  const Holders& holders_;
+  const Attribution& attribution_;
+  const UsageAccounting& accounting_;
+};
+
+Named labels_of(const health::DeviceView& device, const inventory::Snapshot& snapshot) {
+  const auto* gpu = snapshot.find(device.scope.gpu);
+  if (gpu == nullptr)
+    return {{"gpu", ""}, {"UUID", device.scope.gpu.str()}, {"device", ""}, {"modelName", ""}};
+  for (const auto& mig : gpu->mig_devices) {
+    if (mig.gpu_instance == device.scope.gpu_instance &&
+        mig.compute_instance == device.scope.compute_instance)
+      return labels_of(*gpu, mig);
+  }
+  return labels_of(*gpu);
+}
+
+// The first of the faults that withdraw the device, or the beginning of its state.
+Time withdrawn_since(const health::DeviceStatus& status) {
+  Time since = status.since;
+  for (const auto& fault : status.faults) {
+    if (fault.effect >= health::Effect::kDrain) since = std::min(since, fault.opened);
+  }
+  return since;
+}
+
+}  // namespace
+
+std::span<const MetricInfo> gpulet_metrics() { return kMetrics; }
+
+void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
+                        const Attribution& attribution, const UsageAccounting& accounting) {
+  DevicesPage(page, holders, attribution, accounting).add_snapshot(snapshot);
+}
+
+void add_health_metrics(Exposition& page, const health::HealthView& view,
+                        const inventory::Snapshot& snapshot) {
+  for (const auto& device : view.devices) {
+    // A MIG device that left with its GPU has no label that identifies it.
+    if (!device.scope.is_whole_gpu() && snapshot.find(device.scope.gpu) == nullptr) continue;
+    const Named labels = labels_of(device, snapshot);
+    const auto& status = device.status;
+    const bool offered = health::is_allocatable(status.state);
+    add_metric(page, Metric::kDeviceState,
+               make_labels(concat_labels(labels, {{"state", std::string(health::enum_name(status.state))}})),
+               1);
+    add_metric(page, Metric::kDeviceOffered, make_labels(labels), offered ? 1 : 0);
+    add_metric(page, Metric::kDeviceRelapses, make_labels(labels), status.relapses);
+    std::map<std::string, std::uint64_t> classes;
+    for (const auto& fault : status.faults)
+      ++classes[std::string(health::fault_rule(fault.fault_class).name)];
+    for (const auto& [fault_class, count] : classes) {
+      add_metric(page, Metric::kDeviceFaults, make_labels(concat_labels(labels, {{"class", fault_class}})),
+                 count);
+    }
+    if (offered) continue;
+    add_metric(page, Metric::kDeviceQuarantine, make_labels(labels),
+               seconds_of(view.at.now - withdrawn_since(status)));
+  }
+}
+
+void add_agent_metrics(Exposition& page, const AgentStats& stats) {
+  const auto add_seconds = [&](Metric metric, const std::optional<std::chrono::nanoseconds>& value) {
+    if (value) add_metric(page, metric, {}, seconds_of(*value));
+  };
+  add_metric(page, Metric::kDriverCalls, {}, stats.driver_calls);
+  add_metric(page, Metric::kDriverCallTime, {}, seconds_of(stats.driver_time));
+  add_metric(page, Metric::kDriverCallsHanging, {}, stats.driver_hanging);
+  add_seconds(Metric::kSnapshotAge, stats.snapshot_age);
+  add_seconds(Metric::kSampleAge, stats.sample_age);
+  add_seconds(Metric::kPodResourcesAge, stats.pod_resources_age);
+  add_seconds(Metric::kPodResourcesTime, stats.pod_resources_time);
+  add_metric(page, Metric::kPodResourcesErrors, {}, stats.pod_resources_errors);
+  add_metric(page, Metric::kSnapshotGeneration, {}, stats.snapshot_generation);
+  add_metric(page, Metric::kPodsMoved, {}, stats.pods_evicted);
+  if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);
+  for (const auto& call : stats.kubelet_calls) {
+    const auto add_calls = [&](const char* result, std::uint64_t count) {
+      add_metric(page, Metric::kKubeletCalls,
+                 {{"resource", call.resource}, {"call", call.call}, {"result", result}}, count);
+    };
+    add_calls("answered", call.succeeded);
+    add_calls("refused", call.failed);
+    add_metric(page, Metric::kKubeletCallTime, {{"resource", call.resource}, {"call", call.call}},
+               seconds_of(call.time));
+  }
+  for (const auto& [resource, score] : stats.placement_scores) {
+    add_metric(page, Metric::kPlacementScore, {{"resource", resource}}, static_cast<double>(score));
+  }
+}
+
+}  // namespace gpulet::metrics

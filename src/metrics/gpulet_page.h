@@ -1,0 +1,68 @@
+// gpulet's own metrics: allocation and usage of each device by Pod, MIG layout, device health, and the agent
+// itself.
+//
+// Device labels: gpu, UUID, device and modelName as DCGM; MIG devices also have GPU_I_PROFILE and GPU_I_ID of
+// their GPU instance, and GPU_C_ID if the instance has several.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "health/report/node_health.h"
+#include "inventory/snapshot.h"
+#include "metrics/attribution.h"
+#include "metrics/dcgm_page.h"
+#include "metrics/exposition.h"
+#include "metrics/usage_accounting.h"
+
+namespace gpulet::metrics {
+
+// A row of the table of these metrics, which docs/metrics.md shows.
+struct MetricInfo {
+  std::string_view name;
+  Exposition::Type type;
+  std::string_view
+      labels;  // for the documentation: "namespace, pod"; of a device's metric, beside the device labels
+  std::string_view help;
+};
+std::span<const MetricInfo> gpulet_metrics();
+
+// Allocation, usage and MIG layout of the snapshot's devices. Unknown values have no series.
+void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
+                        const Attribution& attribution, const UsageAccounting& accounting);
+
+// State, open faults and relapses of every monitored device. A device that has left the node has only its
+// UUID.
+void add_health_metrics(Exposition& page, const health::HealthView& view,
+                        const inventory::Snapshot& snapshot);
+
+// The agent's counts of itself. nullopt: no series.
+struct AgentStats {
+  std::uint64_t driver_calls = 0;
+  std::chrono::nanoseconds driver_time{};
+  std::uint64_t driver_hanging = 0;
+  std::optional<std::chrono::nanoseconds> snapshot_age{}, sample_age{};
+  std::optional<std::chrono::nanoseconds> pod_resources_age{};  // of the kubelet's last response
+  std::uint64_t pod_resources_errors = 0;
+  std::optional<std::chrono::nanoseconds> pod_resources_time{};  // duration of the last call
+  std::uint64_t snapshot_generation = 0;                         // 0: none yet
+  std::uint64_t pods_evicted = 0;
+  std::optional<std::size_t> permissions_missing{};
+  // The kubelet's device plugin calls, by resource and call.
+  struct Call {
+    std::string resource, call;
+    std::uint64_t succeeded = 0, failed = 0;
+    std::chrono::nanoseconds time{};
+  };
+  std::vector<Call> kubelet_calls{};
+  std::map<std::string, std::int64_t> placement_scores{};  // of the last preferred allocation, by resource
+};
+void add_agent_metrics(Exposition& page, const AgentStats& stats);
+
+}  // namespace gpulet::metrics

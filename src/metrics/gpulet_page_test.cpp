@@ -1,0 +1,158 @@
+#include "metrics/gpulet_page.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "health/state/test_feed.h"
+#include "metrics/test_pods.h"
+#include "metrics/test_promtool.h"
+
+namespace gpulet::metrics {
+namespace {
+
+using namespace std::chrono_literals;
+
+const DeviceUuid kGpu("GPU-0");
+const ResourceName kResource("nvidia.com/gpu");
+
+// Of all that is on a page: the checker is content, and the documentation names it.
+void expect_right(const Exposition& page) {
+  auto said = complaints(page.text_format());
+  said.erase(kCapitals);
+  EXPECT_EQ(said, std::set<std::string>());
+  const auto docs = read_file("docs/metrics.md").value_or("");
+  for (const auto& line : lines(page.text_format(), "# TYPE ")) {
+    const auto words = text::split(line, ' ');
+    EXPECT_NE(docs.find("| `" + words[2] + "` | " + words[3] + " |"), std::string::npos) << line;
+  }
+}
+
+TEST(OwnPage, SharedGpu) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].model = "NVIDIA H100";
+  Holders holders;
+  holders[kGpu] = {{kServe, {"main"}, {"1"}, {{kResource, "main", "1"}}},
+                   {kTrain, {"a", "b"}, {"0", "2"}, {{kResource, "a", "0"}, {kResource, "b", "2"}}}};
+  PodShares shares;
+  shares.pods = {{holders[kGpu][0], Bytes{100}, 20}, {holders[kGpu][1], Bytes{200}, 60}};
+  shares.unattributed_memory = Bytes{50};
+  shares.unattributed_busy = 20;
+  Attribution uses;
+  uses.devices[kGpu] = shares;
+  UsageAccounting accounts;
+  accounts.add_usage(kGpu, {1000, 500ms}, shares);
+  Exposition page;
+  add_device_metrics(page, snapshot, holders, uses, accounts);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100",)";
+  const std::string train = R"(namespace="default",pod="train")", serve = R"(namespace="prod",pod="serve")",
+                    nobody = R"(namespace="",pod="")";
+  const auto series = [&](const std::string& name, const std::string& rest) { return name + gpu + rest; };
+  EXPECT_EQ(
+      lines(page.text_format(), "gpulet_"),
+      (std::vector<std::string>{series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="0",)" +
+                                                                      train + R"(,container="a"} 1)"),
+                                series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="1",)" +
+                                                                      serve + R"(,container="main"} 1)"),
+                                series("gpulet_device_allocated", R"(resource="nvidia.com/gpu",share="2",)" +
+                                                                      train + R"(,container="b"} 1)"),
+                                series("gpulet_pod_gpu_busy_seconds_total", nobody + "} 0.1"),
+                                series("gpulet_pod_gpu_busy_seconds_total", train + "} 0.3"),
+                                series("gpulet_pod_gpu_busy_seconds_total", serve + "} 0.1"),
+                                series("gpulet_pod_gpu_energy_joules_total", nobody + "} 0.2"),
+                                series("gpulet_pod_gpu_energy_joules_total", train + "} 0.6"),
+                                series("gpulet_pod_gpu_energy_joules_total", serve + "} 0.2"),
+                                series("gpulet_pod_gpu_memory_bytes", nobody + "} 50"),
+                                series("gpulet_pod_gpu_memory_bytes", train + "} 200"),
+                                series("gpulet_pod_gpu_memory_bytes", serve + "} 100")}));
+  expect_right(page);
+}
+
+TEST(OwnPage, MigDevices) {
+  auto snapshot = health::two_gpu_snapshot();
+  auto& migs = snapshot.gpus[1].mig_devices;
+  for (std::size_t i = 0; i < migs.size(); ++i) {
+    migs[i].uuid = DeviceUuid("MIG-" + std::to_string(i));
+    migs[i].profile = migs[i].gpu_instance == 1 ? "1c.2g.20gb" : "3g.40gb";
+    migs[i].placement_start = i < 2 ? 0 : 4;
+    migs[i].placement_size = i < 2 ? 2 : 4;
+  }
+  Exposition page;
+  UsageAccounting accounts;
+  accounts.add_usage(migs[2].uuid, {0, 500ms}, {});
+  accounts.add_usage(DeviceUuid("GPU-1"), {700, 0ms}, {});
+  add_device_metrics(page, snapshot, {}, {}, accounts);
+  const std::string gpu = R"({gpu="1",UUID="GPU-1",device="nvidia1",modelName="",)";
+  EXPECT_EQ(lines(page.text_format(), "gpulet_"),
+            (std::vector<std::string>{
+                "gpulet_mig_instance" + gpu +
+                    R"(GPU_I_PROFILE="2g.20gb",GPU_I_ID="1",GPU_C_ID="0",start="0",size="2"} 1)",
+                "gpulet_mig_instance" + gpu +
+                    R"(GPU_I_PROFILE="2g.20gb",GPU_I_ID="1",GPU_C_ID="1",start="0",size="2"} 1)",
+                "gpulet_mig_instance" + gpu + R"(GPU_I_PROFILE="3g.40gb",GPU_I_ID="2",start="4",size="4"} 1)",
+                "gpulet_pod_gpu_busy_seconds_total" + gpu +
+                    R"(GPU_I_PROFILE="3g.40gb",GPU_I_ID="2",namespace="",pod=""} 0.5)",
+                "gpulet_pod_gpu_energy_joules_total" + gpu + R"(namespace="",pod=""} 0.7)"}))
+      << "the GPU has energy, its parts have time";
+  expect_right(page);
+}
+
+TEST(OwnPage, HowDevicesStand) {
+  health::HealthFeed feed;
+  feed.add_xid({kGpu}, 95);
+  feed.pass_time(10s);
+  const auto page_of = [&] {
+    Exposition page;
+    add_health_metrics(page, health::build_health_view(feed.machine, feed.there, {feed.now, {}}), feed.there);
+    return page;
+  };
+  const auto page = page_of();
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="")";
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_state" + gpu),
+            std::vector<std::string>{"gpulet_device_state" + gpu + R"(,state="quarantined"} 1)"});
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_offered" + gpu),
+            std::vector<std::string>{"gpulet_device_offered" + gpu + "} 0"});
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_faults"),
+            std::vector<std::string>{"gpulet_device_faults" + gpu + R"(,class="xid-reset"} 1)"});
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_quarantine_seconds"),
+            std::vector<std::string>{"gpulet_device_quarantine_seconds" + gpu + "} 10"});
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_state").size(), 5u) << "GPUs and MIG devices";
+  EXPECT_EQ(lines(page.text_format(), R"(gpulet_device_offered{gpu="1")").size(), 4u);
+  expect_right(page);
+}
+
+TEST(OwnPage, TheAgentItself) {
+  AgentStats numbers{.driver_calls = 7,
+                     .driver_time = 1500ms,
+                     .driver_hanging = 1,
+                     .snapshot_age = 2s,
+                     .pod_resources_age = 30s,
+                     .pod_resources_errors = 4,
+                     .pod_resources_time = 20ms,
+                     .snapshot_generation = 5,
+                     .pods_evicted = 2,
+                     .permissions_missing = 0,
+                     .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
+                     .placement_scores = {{"nvidia.com/gpu", 18}}};
+  Exposition page;
+  add_agent_metrics(page, numbers);
+  EXPECT_EQ(
+      lines(page.text_format(), "gpulet_"),
+      (std::vector<std::string>{
+          "gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
+          "gpulet_driver_calls_total 7",
+          R"(gpulet_kubelet_call_seconds_total{resource="nvidia.com/gpu",call="Allocate"} 0.002)",
+          R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="answered"} 3)",
+          R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",
+          R"(gpulet_placement_score{resource="nvidia.com/gpu"} 18)", "gpulet_pod_resources_age_seconds 30",
+          "gpulet_pod_resources_errors_total 4", "gpulet_pod_resources_seconds 0.02",
+          "gpulet_pods_moved_total 2", "gpulet_rights_missing 0", "gpulet_snapshot_age_seconds 2",
+          "gpulet_snapshot_generation 5"}));
+  numbers.sample_age = 1s;
+  add_agent_metrics(page, numbers);
+  expect_right(page);
+}
+
+}  // namespace
+}  // namespace gpulet::metrics

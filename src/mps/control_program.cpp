@@ -1,0 +1,201 @@
+#include "mps/control_program.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <limits>
+
+#include "base/file.h"
+#include "base/text.h"
+
+namespace gpulet::mps {
+namespace {
+
+constexpr std::string_view kProgramDirectories[] = {
+    "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
+    "/bin",     "/sbin",     "/opt/bin",       "/usr/local/nvidia/bin"};
+constexpr std::string_view kLibraryDirectories[] = {"/usr/lib64", "/usr/lib/x86_64-linux-gnu",
+                                                    "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64"};
+
+std::string below(const std::string& root, std::string_view path) {
+  return (root == "/" ? std::string() : root) + std::string(path);
+}
+
+Result<std::pair<FileDescriptor, FileDescriptor>> make_pipe() {
+  std::array<int, 2> ends;
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("pipe", errno));
+  return std::pair(FileDescriptor(ends[0]), FileDescriptor(ends[1]));
+}
+
+// The first line, which has the cause.
+std::string first_line(const std::string& text) {
+  return std::string(text::trim(std::string_view(text).substr(0, text.find('\n'))));
+}
+
+}  // namespace
+
+Result<std::string> find_driver_program(const std::string& driver_root, std::string_view name) {
+  for (const auto& root_path : {driver_root, std::string("/")}) {
+    const auto root = RootDirectory::open_root(root_path);
+    if (!root) continue;
+    for (const auto directory : kProgramDirectories) {
+      const auto inside = root->resolve(std::string(directory) + "/" + std::string(name));
+      if (!inside) continue;
+      std::string path = below(root_path, *inside);
+      if (::access(path.c_str(), X_OK) == 0) return path;
+    }
+  }
+  return fail(Code::kNotFound, "is in no bin directory below " + driver_root + " or /", std::string(name));
+}
+
+std::vector<std::string> driver_environment(const std::string& driver_root) {
+  std::vector<std::string> programs, libraries;
+  for (const auto directory : kProgramDirectories) programs.push_back(below(driver_root, directory));
+  if (driver_root != "/") {
+    programs.insert(programs.end(), {"/usr/bin", "/bin"});
+    for (const auto directory : kLibraryDirectories) libraries.push_back(below(driver_root, directory));
+  }
+  std::vector<std::string> environment{"PATH=" + text::join(programs, ":")};
+  if (!libraries.empty()) environment.push_back("LD_LIBRARY_PATH=" + text::join(libraries, ":"));
+  return environment;
+}
+
+Result<std::unique_ptr<ProgramCall>> ProgramCall::start_call(Loop& loop, const Request& request,
+                                                             Duration limit,
+                                                             std::function<void(Result<std::string>)> done) {
+  GPULET_TRY_ASSIGN(auto input, make_pipe());
+  GPULET_TRY_ASSIGN(auto output, make_pipe());
+  // A few commands are far less than a pipe holds, so this write does not block.
+  ::fcntl(input.second.get(), F_SETFL, O_NONBLOCK);
+  const auto written = ::write(input.second.get(), request.input.data(), request.input.size());
+  if (written != static_cast<ssize_t>(request.input.size())) {
+    return fail(errno_error("cannot send commands to it", errno, request.program));
+  }
+  input.second.reset();
+  ::fcntl(output.first.get(), F_SETFL, O_NONBLOCK);
+  std::vector<std::string> arguments{std::string(text::base_name(request.program))};
+  arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
+  GPULET_TRY_ASSIGN(
+      auto process,
+      Process::spawn(
+          {.program = request.program,
+           .arguments = arguments,
+           .environment = request.environment,
+           .descriptors = {{input.first.get(), 0}, {output.second.get(), 1}, {output.second.get(), 2}},
+           .dies_with_parent = !request.spawns_daemon}));
+  std::unique_ptr<ProgramCall> call(new ProgramCall);
+  call->done_ = std::move(done);
+  call->name_ = arguments.front();
+  call->output_ = std::move(output.first);
+  call->process_ = std::move(process);
+  ProgramCall* const self = call.get();
+  call->reading_ =
+      loop.watch_descriptor(self->output_.get(), EPOLLIN, [self](std::uint32_t) { self->read_output(); });
+  call->limit_ = loop.after(limit, [self, limit] {
+    const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+    self->end(fail(Code::kDeadlineExceeded, "did not answer in " + std::to_string(milliseconds) + " ms",
+                   self->name_));
+  });
+  // Waits for the exit, not for the end of the output, which a daemon left behind may keep open.
+  call->process_->on_exit(loop, [self](const ProcessExit& exit) {
+    self->read_output();
+    if (exit.succeeded()) return self->end(std::move(self->output_text_));
+    const std::string message = first_line(self->output_text_);
+    self->end(fail(Code::kUnavailable,
+                   message.empty() ? exit.exit_text() : message + " (" + exit.exit_text() + ")",
+                   self->name_));
+  });
+  return call;
+}
+
+void ProgramCall::read_output() {
+  char buffer[4096];
+  for (;;) {
+    const ssize_t got = ::read(output_.get(), buffer, sizeof buffer);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return;
+    if (got <= 0) return reading_.reset();
+    const auto remaining = kMaxOutputBytes - std::min(kMaxOutputBytes, output_text_.size());
+    output_text_.append(buffer, std::min(remaining, static_cast<std::size_t>(got)));
+  }
+}
+
+void ProgramCall::end(Result<std::string> result) {
+  reading_.reset();
+  limit_.reset();
+  process_.reset();
+  const auto done = std::move(done_);
+  done(std::move(result));  // which may destroy this object
+}
+
+namespace {
+
+constexpr std::string_view kPidFile = "/nvidia-cuda-mps-control.pid";
+constexpr std::string_view kDeleted = " (deleted)";  // after a driver update
+
+bool runs_control_program(const std::string& process) {
+  char link[PATH_MAX];
+  const ssize_t length = ::readlink((process + "/exe").c_str(), link, sizeof link);
+  if (length <= 0) return false;
+  std::string_view path(link, static_cast<std::size_t>(length));
+  if (path.ends_with(kDeleted)) path.remove_suffix(kDeleted.size());
+  return text::base_name(path) == kControlProgram;
+}
+
+bool was_started_for(const std::string& process, const std::string& pipe_directory) {
+  const auto environment = read_file(process + "/environ");
+  if (!environment) return false;
+  for (const auto& variable : text::split(*environment, '\0')) {
+    if (variable == "CUDA_MPS_PIPE_DIRECTORY=" + pipe_directory) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const std::string& pipe_directory) {
+  const std::string path = pipe_directory + std::string(kPidFile);
+  // A container may have put anything there: do not follow a link or block on a FIFO.
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!file.is_open()) return fail(errno_error("open", errno, path));
+  GPULET_TRY_ASSIGN(const std::string text, read_all(file.get(), path, 64));
+  const auto number = text::parse_unsigned(text::trim(text));
+  if (!number || *number == 0 || *number > std::numeric_limits<pid_t>::max()) {
+    return fail(Code::kNotFound, "contains no process id", path);
+  }
+  const auto id = static_cast<pid_t>(*number);
+  // Open the pidfd first, then check: the number cannot become another process's in between.
+  FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
+  if (!pidfd.is_open()) return fail(Code::kNotFound, "no process " + std::to_string(id), path);
+  const std::string process = "/proc/" + std::to_string(id);
+  if (!runs_control_program(process) || !was_started_for(process, pipe_directory)) {
+    return fail(Code::kNotFound, "process " + std::to_string(id) + " is not its control daemon", path);
+  }
+  return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, std::move(pidfd)));
+}
+
+void DaemonProcess::on_end(Loop& loop, std::function<void()> ended) {
+  watching_.reset();
+  watching_ = loop.watch_descriptor(pidfd_.get(), EPOLLIN, [this, ended = std::move(ended)](std::uint32_t) {
+    watching_.reset();
+    // If this process is PID 1 of the container, it must reap the daemon.
+    siginfo_t info{};
+    static_cast<void>(::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG) == 0);
+    const auto tell = ended;
+    tell();
+  });
+}
+
+void DaemonProcess::kill() {
+  static_cast<void>(::syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0u) == 0);
+}
+
+}  // namespace gpulet::mps

@@ -1,0 +1,368 @@
+#include "scheduler/core/decision.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "base/text.h"
+
+namespace gpulet::scheduler {
+namespace {
+
+using Kind = ContainerRequest::Kind;
+
+std::string cuda_version_text(unsigned version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+DeviceAttributes device_attributes(const GpuNode& node, const NodeResource& resource,
+                                   const ResourceUnit& unit) {
+  const auto& model = node.unit_model(unit);
+  return {.model = model.name,
+          .architecture = model.architecture,
+          .memory_mib = node.unit_memory_mib(unit),
+          .compute = std::to_string(model.compute_major) + "." + std::to_string(model.compute_minor),
+          .driver = node.driver,
+          .cuda = cuda_version_text(node.cuda_version),
+          .mig_profile = unit.profile,
+          .shares = resource.sharing == Sharing::kNone ? 1 : unit.shares,
+          .numa = node.gpus[unit.gpu].numa.value_or(-1)};
+}
+
+// "XID 79" from "XID 79: GPU has fallen off the bus".
+std::string short_reason(const std::string& reason) { return reason.substr(0, reason.find(':')); }
+
+std::string format_mib(std::uint64_t mib) {
+  return mib % 1024 == 0 ? std::to_string(mib / 1024) + "Gi" : std::to_string(mib) + "Mi";
+}
+
+unsigned total_shares(const Shares& shares) { return std::accumulate(shares.begin(), shares.end(), 0U); }
+
+std::vector<Shares> offered_shares(const ClusterNode& node) {
+  std::vector<Shares> free;
+  for (const auto& resource : node.node.resources) {
+    free.emplace_back();
+    for (const auto& unit : resource.units)
+      free.back().push_back(static_cast<std::uint16_t>(unit.shares - unit.unavailable));
+  }
+  return free;
+}
+
+}  // namespace
+
+std::string_view reject_reason_name(RejectReason reject_reason) {
+  switch (reject_reason) {
+    case RejectReason::kNone:
+      return "none";
+    case RejectReason::kTooFew:
+      return "too_few";
+    case RejectReason::kDriver:
+      return "driver";
+    case RejectReason::kModel:
+      return "model";
+    case RejectReason::kMemory:
+      return "memory";
+    case RejectReason::kCompute:
+      return "compute";
+    case RejectReason::kSelector:
+      return "selector";
+    case RejectReason::kLinks:
+      return "links";
+  }
+  return "none";
+}
+
+// As kube-scheduler counts: an init container needs its devices in addition to the sidecars before it.
+Filter::Filter(const PodRequest& request) : request_(request) {
+  std::map<ResourceName, std::pair<unsigned, unsigned>> counts;  // of containers that keep running; the
+                                                                 // maximum at once
+  for (const auto& container : request.containers) {
+    for (const auto& device : container.devices) {
+      auto& [staying, most] = counts[device.resource];
+      if (container.kind != Kind::kInit) staying += device.count;
+      most = std::max(most, container.kind == Kind::kInit ? staying + device.count : staying);
+    }
+  }
+  for (const auto& [resource, count] : counts) needs_.push_back({resource, count.second});
+}
+
+RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resource,
+                                const ResourceUnit& unit) const {
+  const Constraints& constraints = request_.constraints;
+  const auto& model = node.unit_model(unit);
+  if (!constraints.models.empty() && std::ranges::none_of(constraints.models, [&](const auto& wanted) {
+        return matches_model_name(wanted, model.name);
+      })) {
+    return RejectReason::kModel;
+  }
+  const auto memory = unit.share_mib != 0 ? unit.share_mib : node.unit_memory_mib(unit);
+  if (constraints.memory_mib > memory) return RejectReason::kMemory;
+  if (constraints.compute > std::pair(model.compute_major, model.compute_minor))
+    return RejectReason::kCompute;
+  if (!constraints.selector.empty()) {
+    const auto attributes = device_attributes(node, resource, unit);
+    for (const auto& expression : constraints.selector) {
+      if (!matches_expression(expression, attributes)) return RejectReason::kSelector;
+    }
+  }
+  return RejectReason::kNone;
+}
+
+std::string Filter::describe_constraint(RejectReason reject_reason) const {
+  const Constraints& constraints = request_.constraints;
+  switch (reject_reason) {
+    case RejectReason::kModel:
+      return text::join(constraints.models, " or ");
+    case RejectReason::kMemory:
+      return format_mib(constraints.memory_mib) + " of memory";
+    case RejectReason::kCompute:
+      return "compute capability " + std::to_string(constraints.compute.first) + "." +
+             std::to_string(constraints.compute.second);
+    case RejectReason::kSelector: {
+      std::string text;
+      for (const auto& one : constraints.selector)
+        text.append(text.empty() ? "" : ", ").append(one.expression_text());
+      return text;
+    }
+    default:
+      return {};
+  }
+}
+
+FilterResult Filter::check_node(const ClusterNode& node) const {
+  const Constraints& constraints = request_.constraints;
+  bool published = false;
+  std::optional<Rejection> failed;
+  for (const auto& need : needs_) {
+    const auto resource = node.find_resource(need.resource);
+    if (!resource) continue;
+    published = true;
+    if (node.free_total[*resource] < need.count && !failed) {
+      failed =
+          Rejection{RejectReason::kTooFew, " of " + std::to_string(need.count) + " requested", *resource};
+    }
+  }
+  if (!published) return {};
+  const auto& driver = node.node.driver;
+  if (!constraints.driver.empty() && compare_versions(driver, constraints.driver) < 0) {
+    return {RejectReason::kDriver, false, "driver " + driver + ", " + constraints.driver + " required"};
+  }
+  if (!constraints.cuda.empty()) {
+    const auto cuda = cuda_version_text(node.node.cuda_version);
+    if (compare_versions(cuda, constraints.cuda) < 0) {
+      return {RejectReason::kDriver, false,
+              "the driver's CUDA " + cuda + ", " + constraints.cuda + " required"};
+    }
+  }
+  if (!failed && constraints.has_any()) failed = try_allocate(node, node.free, true);
+  if (!failed) return {};
+  // Checked again without other Pods: what still fails cannot be resolved by preemption.
+  auto alone = try_allocate(node, offered_shares(node), false);
+  if (alone) failed = std::move(alone);
+  return {failed->reason, !alone, describe_counts(node, failed->resource) + failed->detail};
+}
+
+std::optional<Filter::Rejection> Filter::try_allocate(const ClusterNode& node, std::vector<Shares> free,
+                                                      bool occupied) const {
+  for (const auto& need : needs_) {
+    const auto resource = node.find_resource(need.resource);
+    if (resource && total_shares(free[*resource]) < need.count) {
+      return Rejection{RejectReason::kTooFew, " of " + std::to_string(need.count) + " requested", *resource};
+    }
+  }
+  if (!request_.constraints.has_any()) return std::nullopt;
+  const auto given = allocate_devices(node, request_, free);
+  if (!given) return Rejection{RejectReason::kTooFew, ", too few for all containers", 0};
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    if (auto failed = check_container(node, request_.containers[i], (*given)[i], occupied)) return failed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node,
+                                                         const ContainerRequest& container,
+                                                         const ContainerAllocation& given,
+                                                         bool occupied) const {
+  for (const auto& [index, shares] : given) {
+    const auto& resource = node.node.resources[index];
+    for (std::size_t unit = 0; unit < shares.size(); ++unit) {
+      if (shares[unit] == 0) continue;
+      const auto& one = resource.units[unit];
+      const auto gpu = [&] { return " but GPU " + std::to_string(one.gpu); };
+      if (const auto reject_reason = check_unit(node.node, resource, one);
+          reject_reason != RejectReason::kNone) {
+        return Rejection{reject_reason,
+                         gpu() + " (" + node.node.unit_model(one).name + ") would be allocated, " +
+                             describe_constraint(reject_reason) + " required",
+                         index};
+      }
+      if (!occupied || request_.constraints.memory_mib == 0 || one.shares == 1) continue;
+      const auto spoken_for = node.requested_mib[index][unit];
+      if (spoken_for + request_.constraints.memory_mib * shares[unit] > node.node.unit_memory_mib(one)) {
+        const auto left =
+            node.node.unit_memory_mib(one) - std::min(spoken_for, node.node.unit_memory_mib(one));
+        return Rejection{RejectReason::kMemory,
+                         gpu() + " would be allocated, with " + format_mib(left) + " unreserved, " +
+                             format_mib(request_.constraints.memory_mib * shares[unit]) + " required",
+                         index};
+      }
+    }
+  }
+  if (!request_.constraints.links) return std::nullopt;
+  auto failed = check_links(node, given);
+  if (failed && request_.containers.size() > 1) failed->detail += " for container " + container.name;
+  return failed;
+}
+
+std::optional<Filter::Rejection> Filter::check_links(const ClusterNode& node,
+                                                     const ContainerAllocation& given) const {
+  std::uint64_t gpus = 0;  // one bit per GPU, kMaxNodeGpus of them
+  for (const auto& [index, shares] : given) {
+    for (std::size_t unit = 0; unit < shares.size(); ++unit) {
+      if (shares[unit] != 0) gpus |= std::uint64_t{1} << node.node.resources[index].units[unit].gpu;
+    }
+  }
+  const auto size = node.node.gpus.size();
+  for (std::size_t a = 0; a < size; ++a) {
+    if ((gpus >> a & 1) == 0) continue;
+    for (std::size_t b = a + 1; b < size; ++b) {
+      if ((gpus >> b & 1) == 0 || satisfies_links(node.node.pairs[a * size + b], *request_.constraints.links))
+        continue;
+      return Rejection{
+          RejectReason::kLinks,
+          " but no " + std::to_string(std::popcount(gpus)) + " linked by " + request_.constraints.links->text,
+          given.front().first};
+    }
+  }
+  return std::nullopt;
+}
+
+std::string Filter::describe_counts(const ClusterNode& node, std::size_t index) const {
+  const auto& resource = node.node.resources[index];
+  unsigned total = 0;
+  std::map<std::string, unsigned> out;  // by reason
+  for (const auto& unit : resource.units) {
+    total += unit.shares;
+    if (unit.unavailable == 0) continue;
+    const auto& gpu = node.node.gpus[unit.gpu];
+    const std::string why =
+        short_reason(unit.unavailable_reason.empty() ? gpu.reason : unit.unavailable_reason);
+    std::string words(health::is_allocatable(gpu.state) ? "unhealthy" : health::enum_name(gpu.state));
+    if (!why.empty()) words += " (" + why + ")";
+    out[words] += unit.unavailable;
+  }
+  std::string text = needs_.size() > 1 ? resource.name.str() + ": " : "";
+  text += std::to_string(total_shares(node.held[index])) + "/" + std::to_string(total);
+  text += resource.sharing == Sharing::kNone ? " held" : " shares held";
+  for (const auto& [words, count] : out)
+    text.append(", ").append(std::to_string(count)).append(" ").append(words);
+  return text + ", " + std::to_string(node.free_total[index]) + " free";
+}
+
+namespace {
+
+constexpr const char* kDefaultPolicy = "default";
+
+}  // namespace
+
+std::optional<Task> task_for_node(const ClusterNode& node, const PodRequest& request) {
+  Task task;
+  unsigned whole = 0, milli = 0;
+  bool published = false;
+  for (const auto& container : request.containers) {
+    if (container.kind == ContainerRequest::Kind::kInit) continue;
+    for (const auto& device : container.devices) {
+      const auto resource = node.find_resource(device.resource);
+      if (!resource || node.node.resources[*resource].units.empty()) continue;
+      published = true;
+      const auto& unit = node.node.resources[*resource].units.front();
+      const unsigned one = unit_milli(node, *resource, 0) / unit.shares;
+      if (one >= kWhole) {
+        whole += device.count;
+      } else {
+        milli += one * device.count;
+      }
+    }
+  }
+  if (!published) return std::nullopt;
+  task.gpus = static_cast<std::uint16_t>(whole != 0 ? std::min<unsigned>(whole, kMaxGpus) : 1);
+  task.gpu_milli = static_cast<std::uint16_t>(whole != 0 ? kWhole : std::clamp(milli, 1U, kWhole));
+  return task;
+}
+
+const std::shared_ptr<Policy>& Scorer::find_policy(std::string_view name) {
+  const auto known = policies_.find(name);
+  if (known != policies_.end()) return known->second;
+  const auto names = policy_names();
+  const std::string wanted(std::ranges::find(names, name) != names.end() ? name : kDefaultPolicy);
+  auto& slot = policies_[wanted];
+  if (!slot) {
+    if (auto made = make_policy(wanted, context_)) slot = std::move(*made);
+  }
+  return slot;
+}
+
+std::vector<std::size_t> select_best(std::span<const int> scores, std::size_t most) {
+  std::vector<std::size_t> places(scores.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  if (places.size() <= most) return places;
+  std::ranges::nth_element(
+      places, places.begin() + static_cast<std::ptrdiff_t>(most),
+      [&](std::size_t a, std::size_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+  places.resize(most);
+  std::ranges::sort(places);
+  return places;
+}
+
+std::optional<Choice> Scorer::choose_on_node(ClusterState& view, const PodRequest& request,
+                                             std::string_view policy, const ClusterNode& node) {
+  const auto task = task_for_node(node, request);
+  const auto& made = find_policy(policy);
+  if (!task || !made) return std::nullopt;
+  auto& table = view.node_table();
+  return table.choose_on_node(table.find_query(made, *task), node.table_node);
+}
+
+std::vector<int> Scorer::score_nodes(ClusterState& view, const PodRequest& request, std::string_view policy,
+                                     std::span<const std::string_view> nodes) {
+  constexpr double kNothing = -std::numeric_limits<double>::infinity();
+  std::vector<int> scores(nodes.size(), 0);
+  const auto& made = find_policy(policy);
+  if (!made) return scores;
+  auto& table = view.node_table();
+  // Nodes with equally partitioned GPUs share one query.
+  NodeTable::Query* question = nullptr;
+  std::optional<Task> asked;
+  std::vector<double> found(nodes.size(), kNothing);
+  std::vector<char> published(nodes.size(), 0);
+  double best = kNothing, worst = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const auto* const node = view.find_node(nodes[i]);
+    const auto task = node != nullptr ? task_for_node(*node, request) : std::nullopt;
+    if (!task) continue;
+    published[i] = 1;
+    if (!asked || !asked->is_same_class(*task)) {
+      question = &table.find_query(made, *task);
+      asked = task;
+    }
+    const auto choice = table.choose_on_node(*question, node->table_node);
+    if (!choice) continue;
+    found[i] = choice->score;
+    best = std::max(best, choice->score);
+    worst = std::min(worst, choice->score);
+  }
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (published[i] == 0) continue;
+    // A node that passed the filter but that the policy rejects scores lowest among known nodes.
+    scores[i] = 1;
+    if (found[i] == kNothing) continue;
+    const double part = best > worst ? (found[i] - worst) / (best - worst) : 1;
+    scores[i] = 1 + static_cast<int>(std::lround(part * (kMaxScore - 1)));
+  }
+  return scores;
+}
+
+}  // namespace gpulet::scheduler

@@ -1,0 +1,273 @@
+#include "scheduler/core/explain.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/text.h"
+#include "scheduler/core/decision.h"
+
+namespace gpulet::scheduler {
+namespace {
+
+constexpr std::size_t kMaxNamed = 3;  // nodes or Pods in one hint
+
+std::string describe_gpus(const GpuNode& node, const std::set<std::size_t>& gpus) {
+  std::string text;
+  for (const auto gpu : gpus) text.append(text.empty() ? "GPU " : ", ").append(std::to_string(gpu));
+  std::set<std::string> links;
+  for (const auto a : gpus) {
+    for (const auto b : gpus) {
+      if (a < b) links.insert(topology::pair_label(node.pairs[a * node.gpus.size() + b]));
+    }
+  }
+  if (links.empty()) return text;
+  return text + ", linked by " + text::join(std::vector<std::string>(links.begin(), links.end()), " and ");
+}
+
+std::string describe_devices(const ClusterNode& node, const PodRequest& request) {
+  auto free = node.free;
+  const auto given = allocate_devices(node, request, free);
+  if (!given) return {};
+  std::set<std::size_t> gpus;
+  for (const auto& container : *given) {
+    for (const auto& [resource, shares] : container) {
+      for (std::size_t unit = 0; unit < shares.size(); ++unit) {
+        if (shares[unit] != 0) gpus.insert(node.node.resources[resource].units[unit].gpu);
+      }
+    }
+  }
+  return describe_gpus(node.node, gpus);
+}
+
+std::string describe_devices(const ClusterNode& node, const std::string& pod) {
+  const auto claim = std::ranges::find(node.claims, pod, &PodClaim::pod);
+  if (claim == node.claims.end()) return {};
+  std::set<std::size_t> gpus;
+  for (const auto& part : claim->parts) gpus.insert(node.node.resources[part.resource].units[part.unit].gpu);
+  return describe_gpus(node.node, gpus) +
+         (claim->assumed ? " (assumed: not reported by the kubelet yet)" : "");
+}
+
+// The request without one of its constraints, for each constraint, with its annotation.
+std::vector<std::pair<std::string, PodRequest>> without_each_constraint(const PodRequest& request) {
+  std::vector<std::pair<std::string, PodRequest>> all;
+  const auto add = [&](const char* annotation, bool there, auto drop) {
+    if (!there) return;
+    PodRequest less = request;
+    drop(less.constraints);
+    all.emplace_back(std::string("gpulet.io/") + annotation, std::move(less));
+  };
+  const Constraints& constraints = request.constraints;
+  add("gpu-links", constraints.links.has_value(), [](Constraints& w) { w.links.reset(); });
+  add("gpu-model", !constraints.models.empty(), [](Constraints& w) { w.models.clear(); });
+  add("gpu-memory", constraints.memory_mib != 0, [](Constraints& w) { w.memory_mib = 0; });
+  add("gpu-compute", constraints.compute != std::pair(0U, 0U), [](Constraints& w) { w.compute = {}; });
+  add("gpu-driver", !constraints.driver.empty(), [](Constraints& w) { w.driver.clear(); });
+  add("gpu-cuda", !constraints.cuda.empty(), [](Constraints& w) { w.cuda.clear(); });
+  add("gpu-selector", !constraints.selector.empty(), [](Constraints& w) { w.selector.clear(); });
+  return all;
+}
+
+void add_constraint_hints(ClusterState& view, const PodRequest& request,
+                          const std::vector<std::string>& names, std::vector<std::string>& hints) {
+  for (const auto& [annotation, less] : without_each_constraint(request)) {
+    const Filter filter(less);
+    std::vector<std::string> fit;
+    for (const auto& name : names) {
+      if (filter.check_node(*view.find_node(name)).fits()) fit.push_back(name);
+    }
+    if (!fit.empty())
+      hints.push_back("without the annotation " + annotation + " it fits on " +
+                      text::join_limited(fit, kMaxNamed));
+  }
+}
+
+// For each resource: the node that is closest to fitting, who holds its devices, and which are broken.
+void add_count_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
+                     std::vector<std::string>& hints) {
+  std::map<ResourceName, unsigned> counts;
+  for (const auto& container : request.containers) {
+    if (container.kind == ContainerRequest::Kind::kInit) continue;
+    for (const auto& device : container.devices) counts[device.resource] += device.count;
+  }
+  for (const auto& [resource, count] : counts) {
+    const ClusterNode* nearest = nullptr;
+    unsigned most_free = 0, largest = 0;
+    std::size_t index = 0;
+    for (const auto& name : names) {
+      const auto* const node = view.find_node(name);
+      const auto at = node->find_resource(resource);
+      if (!at) continue;
+      unsigned total = 0;
+      for (const auto& unit : node->node.resources[*at].units) total += unit.shares;
+      largest = std::max(largest, total);
+      if (nearest != nullptr && node->free_total[*at] <= most_free) continue;
+      nearest = node;
+      most_free = node->free_total[*at];
+      index = *at;
+    }
+    if (nearest == nullptr) {
+      hints.push_back("no node publishes " + resource.str());
+      continue;
+    }
+    if (largest < count) {
+      hints.push_back("no node has " + std::to_string(count) + " of " + resource.str() +
+                      ": the largest has " + std::to_string(largest));
+      continue;
+    }
+    if (most_free >= count) continue;
+    std::vector<std::string> holders, broken;
+    for (const auto& claim : nearest->claims) {
+      unsigned shares = 0;
+      for (const auto& part : claim.parts) shares += part.resource == index ? part.shares : 0;
+      if (shares != 0) holders.push_back(claim.pod + " (" + std::to_string(shares) + ")");
+    }
+    for (const auto& unit : nearest->node.resources[index].units) {
+      const auto& gpu = nearest->node.gpus[unit.gpu];
+      if (unit.unavailable != 0)
+        broken.push_back("GPU " + std::to_string(unit.gpu) + " (" + gpu.reason + ")");
+    }
+    std::string hint = nearest->name + " lacks " + std::to_string(count - most_free) + " " + resource.str();
+    if (!holders.empty()) hint += "; held by " + text::join_limited(holders, kMaxNamed);
+    if (!broken.empty()) hint += "; not offered: " + text::join_limited(broken, kMaxNamed);
+    hints.push_back(std::move(hint));
+  }
+}
+
+}  // namespace
+
+std::string describe_request(const PodRequest& request) {
+  std::map<ResourceName, unsigned> counts;
+  for (const auto& container : request.containers) {
+    for (const auto& device : container.devices) counts[device.resource] += device.count;
+  }
+  std::string text;
+  for (const auto& [resource, count] : counts) {
+    text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(" ").append(resource.str());
+  }
+  const Constraints& constraints = request.constraints;
+  if (!constraints.models.empty()) text += ", of " + text::join(constraints.models, " or ");
+  if (constraints.memory_mib != 0) text += ", with " + std::to_string(constraints.memory_mib) + "Mi each";
+  if (constraints.compute != std::pair(0U, 0U)) {
+    text += ", compute capability " + std::to_string(constraints.compute.first) + "." +
+            std::to_string(constraints.compute.second);
+  }
+  if (!constraints.driver.empty()) text += ", driver " + constraints.driver;
+  if (!constraints.cuda.empty()) text += ", CUDA " + constraints.cuda;
+  if (constraints.links) text += ", linked by " + constraints.links->text;
+  for (const auto& expression : constraints.selector) text += ", " + expression.expression_text();
+  return text.empty() ? "no device" : text;
+}
+
+Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodRequest& request,
+                              const SelectedPolicy& policy) {
+  Explanation result{.pod = request.pod_key(),
+                     .requests = describe_request(request),
+                     .policy = policy.name + " (" + policy.source + ")",
+                     .node = request.node,
+                     .devices = {},
+                     .malformed = {},
+                     .nodes = {},
+                     .hints = {}};
+  for (const auto& one : request.malformed) result.malformed.push_back(one.message());
+  const auto names = view.node_names();
+  const Filter filter(request);
+  if (!filter.requests_devices()) return result;
+  std::vector<std::string_view> fit;
+  for (const auto& name : names) {
+    const auto* const node = view.find_node(name);
+    NodeExplanation entry{.node = name,
+                          .summary = gpu_node_summary(node->node),
+                          .fits = false,
+                          .reason = {},
+                          .score = 0,
+                          .policy_score = std::nullopt,
+                          .devices = {}};
+    if (name == request.node) {
+      result.devices = describe_devices(*node, result.pod);
+      continue;
+    }
+    auto verdict = filter.check_node(*node);
+    entry.fits = verdict.fits();
+    entry.reason = std::move(verdict.reason);
+    if (entry.fits) {
+      fit.push_back(name);
+      entry.devices = describe_devices(*node, request);
+      if (const auto choice = scorer.choose_on_node(view, request, policy.name, *node))
+        entry.policy_score = choice->score;
+    }
+    result.nodes.push_back(std::move(entry));
+  }
+  const auto scores = scorer.score_nodes(view, request, policy.name, fit);
+  for (std::size_t i = 0, next = 0; i < result.nodes.size(); ++i) {
+    if (result.nodes[i].fits) result.nodes[i].score = scores[next++];
+  }
+  std::ranges::stable_sort(result.nodes, [](const auto& a, const auto& b) {
+    return std::tuple(!a.fits, -a.score, -a.policy_score.value_or(0)) <
+           std::tuple(!b.fits, -b.score, -b.policy_score.value_or(0));
+  });
+  if (fit.empty() && request.node.empty()) {
+    add_constraint_hints(view, request, names, result.hints);
+    add_count_hints(view, request, names, result.hints);
+  }
+  return result;
+}
+
+std::string explanation_text(const Explanation& explanation, std::size_t limit) {
+  std::string text =
+      explanation.pod + " requests " + explanation.requests + "; scored by " + explanation.policy + "\n";
+  for (const auto& one : explanation.malformed) text += "  ! " + one + "\n";
+  if (!explanation.node.empty()) {
+    text += "Bound to " + explanation.node;
+    text += explanation.devices.empty() ? "\n" : " with " + explanation.devices + "\n";
+  }
+  std::size_t fitting = 0, refused = 0;
+  for (const auto& node : explanation.nodes) (node.fits ? fitting : refused) += 1;
+  if (fitting != 0) {
+    text += explanation.node.empty() ? "Fits on " : "Would now also fit on ";
+    text += std::to_string(fitting) + (fitting == 1 ? " node:\n" : " nodes:\n");
+  } else if (explanation.node.empty()) {
+    text += "Fits on no node.\n";
+  }
+  std::size_t shown = 0;
+  for (const auto& node : explanation.nodes) {
+    if (!node.fits || shown++ >= limit) continue;
+    text += "  " + node.node + "  score " + std::to_string(node.score) + "/" + std::to_string(kMaxScore);
+    if (!node.devices.empty()) text += "  " + node.devices;
+    text += "  (" + node.summary + ")\n";
+  }
+  if (fitting > limit) text += "  and " + std::to_string(fitting - limit) + " more\n";
+  if (refused != 0) text += "Rejected:\n";
+  shown = 0;
+  for (const auto& node : explanation.nodes) {
+    if (!node.fits && shown++ < limit) text += "  " + node.node + "  " + node.reason + "\n";
+  }
+  if (refused > limit) text += "  and " + std::to_string(refused - limit) + " more\n";
+  if (!explanation.hints.empty()) text += "Hints:\n";
+  for (const auto& hint : explanation.hints) text += "  " + hint + "\n";
+  return text;
+}
+
+std::string explanation_json(const Explanation& explanation) {
+  nlohmann::json nodes = nlohmann::json::array();
+  for (const auto& node : explanation.nodes) {
+    nlohmann::json one = {{"node", node.node}, {"gpus", node.summary}, {"fits", node.fits}};
+    if (node.fits) {
+      one["score"] = node.score;
+      one["devices"] = node.devices;
+      if (node.policy_score) one["policyScore"] = *node.policy_score;
+    } else {
+      one["reason"] = node.reason;
+    }
+    nodes.push_back(std::move(one));
+  }
+  const nlohmann::json object = {{"pod", explanation.pod},         {"asks", explanation.requests},
+                                 {"policy", explanation.policy},   {"node", explanation.node},
+                                 {"devices", explanation.devices}, {"malformed", explanation.malformed},
+                                 {"nodes", std::move(nodes)},      {"hints", explanation.hints}};
+  return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace gpulet::scheduler

@@ -1,0 +1,95 @@
+#include "scheduler/core/explain.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "scheduler/model/test_nodes.h"
+
+namespace gpulet::scheduler {
+namespace {
+
+class ExplainTest : public testing::Test {
+ protected:
+  ExplainTest() {
+    GpuNode split = test_node(8, 4), broken = test_node(8, 8);
+    hold_units(split, "team/one", {0, 1});
+    hold_units(split, "team/two", {4, 5});
+    for (const std::size_t gpu : {1, 2, 3, 4, 5})
+      quarantine_gpu(broken, gpu, "XID 79: GPU has fallen off the bus");
+    view_.set_node("n1", split);
+    view_.set_node("n2", broken);
+  }
+  Explanation ask(PodRequest pod) {
+    return explain_placement(view_, scorer_, pod, {"topology", "from the Pod"});
+  }
+
+  ClusterState view_;
+  Scorer scorer_;
+};
+
+TEST_F(ExplainTest, NamesReasonsAndHints) {
+  auto pod = test_pod("p", 4);
+  apply_annotation("gpulet.io/gpu-links", "NV", pod);
+  apply_annotation("gpulet.io/gpu-memory", "lots", pod);
+  EXPECT_EQ(
+      explanation_text(ask(pod)),
+      "default/p requests 4 nvidia.com/gpu, linked by NV; scored by topology (from the Pod)\n"
+      "  ! annotation gpulet.io/gpu-memory is \"lots\": expected a whole-number quantity, as 40Gi; ignored\n"
+      "Fits on no node.\n"
+      "Rejected:\n"
+      "  n1  4/8 held, 4 free but no 4 linked by NV\n"
+      "  n2  0/8 held, 5 quarantined (XID 79), 3 free of 4 requested\n"
+      "Hints:\n"
+      "  without the annotation gpulet.io/gpu-links it fits on n1\n");
+}
+
+TEST_F(ExplainTest, NamesHoldersOfMissingDevices) {
+  const auto hints = ask(test_pod("p", 5)).hints;
+  ASSERT_EQ(hints.size(), 1U);
+  EXPECT_EQ(hints[0], "n1 lacks 1 nvidia.com/gpu; held by team/one (2), team/two (2)");
+  EXPECT_EQ(ask(test_pod("p", 9)).hints[0], "no node has 9 of nvidia.com/gpu: the largest has 8");
+  auto other = test_pod("p", 1);
+  other.containers[0].devices[0].resource = ResourceName("example.com/fpga");
+  EXPECT_TRUE(ask(other).hints.empty()) << "nothing that is ours refuses it";
+}
+
+TEST_F(ExplainTest, ListsFittingNodesWithDevices) {
+  const auto result = ask(test_pod("p", 2));
+  ASSERT_EQ(result.nodes.size(), 2U);
+  EXPECT_TRUE(result.nodes[0].fits);
+  EXPECT_EQ(result.nodes[0].score, kMaxScore);
+  EXPECT_NE(result.nodes[0].devices.find("linked by NV4"), std::string::npos) << result.nodes[0].devices;
+  EXPECT_TRUE(result.hints.empty());
+}
+
+TEST_F(ExplainTest, ShowsDevicesOfABoundPod) {
+  auto pod = test_pod("one", 2, "n1");
+  pod.name_space = "team";
+  auto result = ask(pod);
+  EXPECT_EQ(result.node, "n1");
+  EXPECT_EQ(result.devices, "GPU 0, 1, linked by NV4");
+  pod.name = "new";
+  view_.set_pod(pod);
+  result = ask(pod);
+  EXPECT_NE(result.devices.find("assumed"), std::string::npos) << result.devices;
+  const auto json = nlohmann::json::parse(explanation_json(result));
+  EXPECT_EQ(json["pod"], "team/new");
+  EXPECT_EQ(json["nodes"].size(), 1U);
+}
+
+TEST_F(ExplainTest, CountsNodesBeyondTheLimit) {
+  for (int i = 0; i < 40; ++i) view_.set_node("m" + std::to_string(i), test_node(2, 2));
+  const auto text = explanation_text(ask(test_pod("p", 6)), 5);
+  EXPECT_NE(text.find("  and 37 more\n"), std::string::npos) << text;
+}
+
+TEST_F(ExplainTest, IgnoresPodsWithoutDevices) {
+  PodRequest pod;
+  pod.name = "web";
+  EXPECT_EQ(ask(pod).requests, "no device");
+  EXPECT_TRUE(ask(pod).nodes.empty());
+}
+
+}  // namespace
+}  // namespace gpulet::scheduler

@@ -1,0 +1,58 @@
+// The JSON that kube-scheduler sends to an extender and receives from it, and Pod objects of the API server.
+// Pure. Source: k8s.io/kube-scheduler/extender/v1, ExtenderArgs, ExtenderFilterResult, HostPriorityList; Go's
+// JSON decoder matches field names in any case. Kubernetes API v1, Pod.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "scheduler/model/pod_request.h"
+
+namespace gpulet::scheduler {
+
+// Parses a Pod object of the API server. Errors: kInvalidArgument for invalid JSON or a missing name.
+Result<PodRequest> parse_pod(std::string_view json);
+
+inline constexpr std::size_t kMaxCandidateNodes = 100'000;
+
+// One request of kube-scheduler. Names are views into the owned body.
+class ExtenderArgs {
+ public:
+  // Parses the body. With nodeCacheCapable it has names only, else whole Nodes, which are returned
+  // unchanged. Cost: 5,000 names in about 1 ms. Errors: kInvalidArgument for anything else.
+  static Result<ExtenderArgs> parse_body(std::string body);
+  ExtenderArgs(ExtenderArgs&&) noexcept;
+  ExtenderArgs& operator=(ExtenderArgs&&) noexcept;
+  ~ExtenderArgs();
+
+  const PodRequest& pod_request() const { return pod_; }
+  std::span<const std::string_view> node_names() const { return nodes_; }
+  bool has_node_objects() const { return node_objects_; }
+
+  // The ExtenderFilterResult: the nodes at these indices of node_names() pass, the others failed.
+  // `resolvable`: a Pod that leaves could change it.
+  struct FailedNode {
+    std::size_t node = 0;
+    bool resolvable = true;
+    std::string reason;
+  };
+  std::string filter_result_json(std::span<const std::size_t> passed,
+                                 std::span<const FailedNode> failed) const;
+  // The HostPriorityList: a score for each of node_names().
+  std::string priorities_json(std::span<const int> scores) const;
+
+ private:
+  struct Parsed;
+  ExtenderArgs();
+  std::unique_ptr<Parsed> parsed_;
+  PodRequest pod_;
+  std::vector<std::string_view> nodes_;
+  bool node_objects_ = false;
+};
+
+}  // namespace gpulet::scheduler

@@ -1,0 +1,84 @@
+#include "scheduler/core/extender_json.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace gpulet::scheduler {
+namespace {
+
+using nlohmann::json;
+
+const json kPod = {{"metadata", {{"namespace", "a"}, {"name", "b"}}},
+                   {"spec", {{"containers", {{{"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}}}}}}};
+
+TEST(ExtenderJson, ParsesNodeNames) {
+  const auto args = ExtenderArgs::parse_body(
+      json{{"Pod", kPod}, {"Nodes", nullptr}, {"NodeNames", {"n1", "n2", "n3"}}}.dump());
+  ASSERT_TRUE(args.has_value()) << args.error().full_message();
+  EXPECT_FALSE(args->has_node_objects());
+  EXPECT_EQ(args->pod_request().pod_key(), "a/b");
+  EXPECT_EQ(std::vector<std::string_view>(args->node_names().begin(), args->node_names().end()),
+            (std::vector<std::string_view>{"n1", "n2", "n3"}));
+  const std::vector<std::size_t> passed = {1};
+  const std::vector<ExtenderArgs::FailedNode> failed = {{0, true, "1/1 \"held\""},
+                                                        {2, false, "no such driver"}};
+  EXPECT_EQ(json::parse(args->filter_result_json(passed, failed)),
+            (json{{"NodeNames", {"n2"}},
+                  {"FailedNodes", {{"n1", "1/1 \"held\""}}},
+                  {"FailedAndUnresolvableNodes", {{"n3", "no such driver"}}},
+                  {"Error", ""}}));
+  EXPECT_EQ(
+      json::parse(args->priorities_json(std::vector{0, 5, 10})),
+      (json{
+          {{"Host", "n1"}, {"Score", 0}}, {{"Host", "n2"}, {"Score", 5}}, {{"Host", "n3"}, {"Score", 10}}}));
+}
+
+TEST(ExtenderJson, ReturnsNodeObjectsUnchanged) {
+  const json one = {{"metadata", {{"name", "n1"}, {"labels", {{"a", "ü\n"}}}}},
+                    {"status", {{"x", {1, 2.5, nullptr}}}}};
+  const json two = {{"metadata", {{"name", "n2"}}}};
+  const auto args = ExtenderArgs::parse_body(json{{"pod", kPod}, {"nodes", {{"items", {one, two}}}}}.dump());
+  ASSERT_TRUE(args.has_value()) << args.error().full_message();
+  EXPECT_TRUE(args->has_node_objects());
+  const std::vector<std::size_t> passed = {0};
+  const auto result = json::parse(args->filter_result_json(passed, {}));
+  EXPECT_EQ(result["Nodes"]["items"], json::array({one}));
+  EXPECT_FALSE(result.contains("NodeNames"));
+}
+
+TEST(ExtenderJson, AcceptsEmptyNodeLists) {
+  EXPECT_TRUE(ExtenderArgs::parse_body(json{{"Pod", kPod}, {"NodeNames", json::array()}}.dump()).has_value());
+  EXPECT_TRUE(
+      ExtenderArgs::parse_body(json{{"Pod", kPod}, {"Nodes", {{"items", nullptr}}}}.dump()).has_value());
+}
+
+TEST(ExtenderJson, RejectsInvalidRequests) {
+  const std::pair<std::string, const char*> kWrong[] = {
+      {"", "the body is not valid JSON"},
+      {"{", "the body is not valid JSON"},
+      {std::string(100'000, '['), "the body is not valid JSON"},
+      {"[]", "the body has no Pod"},
+      {json{{"NodeNames", {"n1"}}}.dump(), "the body has no Pod"},
+      {json{{"Pod", 7}, {"NodeNames", {"n1"}}}.dump(), "not a Pod: metadata.name is missing"},
+      {json{{"Pod", kPod}}.dump(), "the body has neither NodeNames nor Nodes"},
+      {json{{"Pod", kPod}, {"NodeNames", "n1"}}.dump(), "NodeNames is not a list of at most 100000 names"},
+      {json{{"Pod", kPod}, {"Nodes", {{"items", 7}}}}.dump(),
+       "Nodes.items is not a list of at most 100000 Nodes"},
+  };
+  for (const auto& [body, error] : kWrong) {
+    const auto args = ExtenderArgs::parse_body(body);
+    ASSERT_FALSE(args.has_value()) << body.substr(0, 100);
+    EXPECT_EQ(args.error().full_message(), error);
+  }
+}
+
+TEST(ExtenderJson, InvalidNamesAreUnknownNodes) {
+  const auto args = ExtenderArgs::parse_body(json{{"Pod", kPod}, {"NodeNames", {7, nullptr, "n1"}}}.dump());
+  ASSERT_TRUE(args.has_value());
+  EXPECT_EQ(args->node_names()[0], "");
+  EXPECT_EQ(args->node_names()[2], "n1");
+}
+
+}  // namespace
+}  // namespace gpulet::scheduler

@@ -1,0 +1,281 @@
+#include "web/listener_child.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <linux/capability.h>
+#include <malloc.h>
+#include <sched.h>
+#include <seccomp.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "base/process.h"
+#include "http/access_gate.h"
+#include "http/server.h"
+#include "web/ipc_messages.h"
+#include "web/listener.h"
+#include "web/router.h"
+
+namespace gpulet::web {
+namespace {
+
+constexpr int kLastCapability = 63;  // the kernel's masks have no more
+
+// A root of our own with nothing in it: an empty, read-only tmpfs in a mount namespace of its own. It is
+// mounted over /proc, a folder that is everywhere; nothing outside this process sees it.
+bool empty_root() {
+  if (::unshare(CLONE_NEWNS) != 0) return false;
+  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
+  constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
+  if (::mount("none", "/proc", "tmpfs", kFlags, "size=4k,nr_inodes=1,mode=555") != 0) return false;
+  if (::chdir("/proc") != 0) return false;
+  // pivot_root onto itself, then the old root below is let go: nothing but the empty one is left.
+  if (::syscall(SYS_pivot_root, ".", ".") == 0) {
+    ::umount2(".", MNT_DETACH);
+    return ::chdir("/") == 0;
+  }
+  return ::chroot(".") == 0 && ::chdir("/") == 0;
+}
+
+Status limit_resources(unsigned descriptors) {
+  auto set = [](int resource, rlim_t value) -> Status {
+    const rlimit limit{value, value};
+    if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0)
+      return fail(errno_error("setrlimit", errno));
+    return {};
+  };
+  GPULET_TRY(set(RLIMIT_NOFILE, descriptors));
+  GPULET_TRY(set(RLIMIT_CORE, 0));
+  GPULET_TRY(set(RLIMIT_FSIZE, 0));
+  return set(RLIMIT_NPROC, 0);
+}
+
+Status drop_user() {
+  if (::geteuid() != 0) return {};
+  if (::setgroups(0, nullptr) != 0) return fail(errno_error("setgroups", errno));
+  if (::setresgid(kListenerUser, kListenerUser, kListenerUser) != 0)
+    return fail(errno_error("setresgid", errno));
+  if (::setresuid(kListenerUser, kListenerUser, kListenerUser) != 0)
+    return fail(errno_error("setresuid", errno));
+  return {};
+}
+
+void drop_bounding_set() {
+  // Where CAP_SETPCAP is missing this fails, and no_new_privs keeps the set from ever mattering.
+  for (int capability = 0; capability <= kLastCapability; ++capability)
+    ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+}
+
+Status drop_capabilities() {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> none{};
+  if (::syscall(SYS_capset, &header, none.data()) != 0) return fail(errno_error("capset", errno));
+  return {};
+}
+
+// What an epoll loop on open sockets, TLS, malloc and the end of a process need.
+constexpr std::initializer_list<int> kAllowed = {
+    SCMP_SYS(accept4),   SCMP_SYS(recvfrom),      SCMP_SYS(close),      SCMP_SYS(read),
+    SCMP_SYS(write),     SCMP_SYS(epoll_ctl),     SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
+    SCMP_SYS(brk),       SCMP_SYS(munmap),        SCMP_SYS(mremap),     SCMP_SYS(madvise),
+    SCMP_SYS(futex),     SCMP_SYS(exit),          SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn),
+    SCMP_SYS(getrandom), SCMP_SYS(clock_gettime), SCMP_SYS(getpid),     SCMP_SYS(restart_syscall),
+    SCMP_SYS(sysinfo),  // glibc's qsort asks how much memory there is
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+// A sanitizer's runtime has a life of its own, on the same rights. No release is built with one.
+constexpr std::initializer_list<int> kSanitizer = {
+    SCMP_SYS(mmap),      SCMP_SYS(mprotect),          SCMP_SYS(sched_yield),    SCMP_SYS(gettid),
+    SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep),   SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
+    SCMP_SYS(getrusage), SCMP_SYS(sched_getaffinity), SCMP_SYS(prctl),          SCMP_SYS(pipe),
+    SCMP_SYS(pipe2),
+};
+#else
+constexpr std::initializer_list<int> kSanitizer = {};
+#endif
+
+Status install_seccomp_filter() {
+  const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(::seccomp_init(SCMP_ACT_KILL_PROCESS),
+                                                                ::seccomp_release);
+  if (!filter) return fail(Code::kInternal, "libseccomp makes no filter");
+  auto checked = [](int result) -> Status {
+    if (result < 0) return fail(errno_error("cannot set the seccomp filter", -result));
+    return {};
+  };
+  // Every thread there is, also one that a library may have started before main().
+  GPULET_TRY(checked(::seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)));
+  for (const auto& list : {kAllowed, kSanitizer}) {
+    for (const int call : list)
+      GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0)));
+  }
+  // Sending to whom it is connected, never by connecting: not to an address, and not by TCP fast open, with
+  // which a socket that was shut down reaches anybody. Nothing can be shut down but the way out of a
+  // connection.
+  GPULET_TRY(
+      checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(sendto), 2,
+                                 SCMP_A3(SCMP_CMP_MASKED_EQ, MSG_FASTOPEN, 0), SCMP_A4(SCMP_CMP_EQ, 0))));
+  GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(sendmsg), 1,
+                                        SCMP_A2(SCMP_CMP_MASKED_EQ, MSG_FASTOPEN, 0))));
+  GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(shutdown), 1,
+                                        SCMP_A1(SCMP_CMP_EQ, SHUT_WR))));
+  if (kSanitizer.size() == 0) {
+    // Memory for malloc: never executable, never a file's.
+    GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2,
+                                          SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0),
+                                          SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS))));
+  }
+  return checked(::seccomp_load(filter.get()));
+}
+
+}  // namespace
+
+Status enter_sandbox(pid_t parent, unsigned descriptors) {
+  static_cast<void>(empty_root());
+  drop_bounding_set();
+  GPULET_TRY(limit_resources(descriptors));
+  GPULET_TRY(drop_user());
+  GPULET_TRY(drop_capabilities());
+  // A change of user clears the wish to die with the parent.
+  if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) {
+    return fail(errno_error("prctl", errno));
+  }
+  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has gone");
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(errno_error("no_new_privs", errno));
+  return install_seccomp_filter();
+}
+
+// The child's side of listener.h.
+
+namespace {
+
+constexpr int kListeningFd = 3;
+constexpr int kAgentSocketFd = 4;
+constexpr int kLocalSocketFd = 5;
+// Standard ones, the three above, the loop's two, and for each server one that is accepted before an older
+// connection makes room.
+constexpr unsigned kMaxDescriptors = 10 + http::kMaxConnections + http::kMaxLocalConnections;
+
+// A proxy or a load balancer ends what is silent for a minute, some for half of one.
+constexpr Duration kHeartbeat = std::chrono::seconds(15);
+constexpr Duration kReportDelay = std::chrono::milliseconds(50);
+
+[[noreturn]] void exit_with_error(const Error& error) {
+  const std::string text = error.full_message();
+  static_cast<void>(::send(kAgentSocketFd, text.data(), text.size(), MSG_NOSIGNAL));
+  ::_exit(1);
+}
+
+bool is_listening(int fd) {
+  int yes = 0;
+  socklen_t size = sizeof yes;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes != 0;
+}
+
+// Takes what the agent says, and tells it how many watch; ends this process with it.
+class AgentMessages {
+ public:
+  AgentMessages(Loop& loop, Router& site, bool network, bool local)
+      : loop_(loop), site_(site), network_(network), local_(local) {
+    site_.subscribers().on_count_changed = [this] { report_subscribers(); };
+    reading_ = loop_.watch_descriptor(kAgentSocketFd, EPOLLIN, [this](std::uint32_t) { read_messages(); });
+    send_heartbeat();
+  }
+
+ private:
+  void read_messages() {
+    std::array<char, 65'536> buffer;
+    const ssize_t got = ::recv(kAgentSocketFd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) ::_exit(0);
+    reader_.append_bytes({buffer.data(), static_cast<std::size_t>(got)});
+    for (;;) {
+      auto message = reader_.next_message();
+      if (!message) exit_with_error(message.error());
+      if (!*message) return;
+      if (auto* frame = std::get_if<PagesMessage>(&**message)) {
+        site_.publish_message(std::move(*frame), loop_.now());
+      } else {
+        start_servers(std::move(std::get<http::AccessRules>(**message)));
+      }
+    }
+  }
+
+  // Nobody is let in before the agent has said who may.
+  void start_servers(http::AccessRules access) {
+    if (const auto set = door_.set_rules(std::move(access)); !set) exit_with_error(set.error());
+    if (server_) server_->drop_subscribers();
+    if (!server_ && network_) server_.emplace(loop_, kListeningFd, site_, door_);
+    if (!local_server_ && local_)
+      local_server_.emplace(loop_, kLocalSocketFd, site_, open_door_, http::kLocalLimits);
+  }
+
+  // Soon, so that a watcher that comes and goes costs nothing; again when the agent takes nothing now.
+  void report_subscribers() {
+    if (saying_) return;
+    saying_ = loop_.after(kReportDelay, [this] {
+      saying_.reset();
+      const char byte = encode_subscriber_count(site_.subscribers().subscriber_count());
+      if (::send(kAgentSocketFd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EAGAIN)
+        report_subscribers();
+    });
+  }
+
+  void send_heartbeat() {
+    beating_ = loop_.after(kHeartbeat, [this] {
+      site_.subscribers().publish_event(Router::heartbeat_event());
+      send_heartbeat();
+    });
+  }
+
+  Loop& loop_;
+  Router& site_;
+  bool network_, local_;
+  http::AccessGate door_, open_door_;
+  std::optional<http::Server> server_, local_server_;
+  MessageReader reader_;
+  Subscription reading_, saying_, beating_;
+};
+
+// Documents of tens of KiB come and go between the small ones of the history, which stay for minutes and
+// would hold the heap apart where those were: each of them gets pages of its own, which go back with it.
+// Source: mallopt(3), M_MMAP_THRESHOLD.
+void keep_documents_out_of_the_heap() {
+  constexpr int kDocumentBytes = 16 << 10;
+  ::mallopt(M_MMAP_THRESHOLD, kDocumentBytes);
+}
+
+}  // namespace
+
+void run_listener_child() {
+  ::prctl(PR_SET_NAME, kListenerName);
+  keep_documents_out_of_the_heap();
+  close_from(kLocalSocketFd + 1);
+  const bool network = is_listening(kListeningFd), local = is_listening(kLocalSocketFd);
+  ::signal(SIGPIPE, SIG_IGN);  // TLS writes to sockets that their clients have left
+  const pid_t parent = ::getppid();
+  EpollLoop loop;
+  if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) exit_with_error(entered.error());
+  Router site;
+  const AgentMessages news(loop, site, network, local);
+  loop.run_loop();
+  ::_exit(0);
+}
+
+}  // namespace gpulet::web

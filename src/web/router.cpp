@@ -1,0 +1,199 @@
+#include "web/router.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/text.h"
+#include "http/message.h"
+
+namespace gpulet::web {
+
+void SampleHistory::drop_sample(std::size_t index) {
+  bytes_ -= samples_[index].text->size();
+  samples_.erase(samples_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
+void SampleHistory::add_document(http::SharedText now_document, Time now) {
+  if (now_document->size() > kMaxHistoryBytes / 2) return;
+  bytes_ += now_document->size();
+  samples_.push_back({now, std::move(now_document)});
+  while (now - samples_.front().at > kHistoryLength) {
+    drop_sample(0);
+    if (thinned_ > 0) --thinned_;
+  }
+  // Those that have grown old enough, each against the last of the thinned ones.
+  while (thinned_ + 1 < samples_.size() && now - samples_[thinned_].at > kFullHistoryLength) {
+    if (thinned_ > 0 && samples_[thinned_].at - samples_[thinned_ - 1].at < kThinnedInterval) {
+      drop_sample(thinned_);
+    } else {
+      ++thinned_;
+    }
+  }
+  if (bytes_ <= kMaxHistoryBytes) return;
+  for (std::size_t i = 1; i + 1 < samples_.size(); ++i) drop_sample(i);
+  thinned_ = 0;
+}
+
+std::string SampleHistory::history_json() const {
+  std::string text = "{\"samples\":[";
+  text.reserve(bytes_ + samples_.size() + 16);
+  for (std::size_t i = 0; i < samples_.size(); ++i) {
+    if (i > 0) text += ',';
+    text += *samples_[i].text;
+  }
+  text += "]}\n";
+  return text;
+}
+
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+// A browser that lost the connection comes again after so long.
+constexpr std::string_view kRetry = "retry: 2000\n\n";
+
+http::Response text_response(int status, std::string body) {
+  if (body.empty() || body.back() != '\n') body += '\n';
+  return {.status = status, .body = std::make_shared<const std::string>(std::move(body))};
+}
+
+http::Response document_body_response(const http::Document& document, std::string_view content_type,
+                                      const http::Request& request) {
+  http::Response answer{
+      .content_type = content_type, .body = document.plain_text(), .varies_by_accept = true};
+  if (http::accepts_gzip(request.accept_encoding) && document.gzipped()) {
+    answer.body = document.gzipped();
+    answer.gzipped = true;
+  }
+  return answer;
+}
+
+// A JSON document has no line breaks of its own but perhaps one at its end; each line of it is a data field.
+std::string make_event(std::string_view name, std::uint64_t id, std::string_view document) {
+  std::string event = "event: " + std::string(name) + "\nid: " + std::to_string(id) + "\n";
+  for (const auto& line : text::split(text::trim(document), '\n')) event += "data: " + line + "\n";
+  return event + "\n";
+}
+
+const http::Document* page_file_response(std::string_view path, std::string_view& content_type) {
+  // Made at the first request, and compressed once in a child's life.
+  static const std::array<http::Document, 4> documents = {
+      http::Document(std::string(page::html())), http::Document(std::string(page::css())),
+      http::Document(std::string(page::js())), http::Document(std::string(page::icon()))};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPaths = {{
+      {"/", "text/html; charset=utf-8"},
+      {"/page.css", "text/css; charset=utf-8"},
+      {"/page.js", "text/javascript; charset=utf-8"},
+      {"/icon.svg", "image/svg+xml"},
+  }};
+  for (std::size_t i = 0; i < kPaths.size(); ++i) {
+    if (path != kPaths[i].first) continue;
+    content_type = kPaths[i].second;
+    return &documents[i];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void Router::publish_message(PagesMessage frame, Time now) {
+  published_ = true;
+  healthy_ = frame.healthy;
+  ready_ = frame.ready;
+  when_ = now;
+  fresh_ = frame.valid_for;
+  if (auto& text = frame[PageText::kHealth]) health_text_ = std::move(*text);
+  if (auto& text = frame[PageText::kReady]) ready_text_ = std::move(*text);
+  if (auto& text = frame[PageText::kMetrics]) metrics_ = http::Document(std::move(*text));
+  if (auto& text = frame[PageText::kOpenMetrics]) open_metrics_ = http::Document(std::move(*text));
+  std::string news;
+  if (auto& text = frame[PageText::kNode]) {
+    node_ = http::Document(std::move(*text));
+    if (!node_.plain_text()->empty()) news += make_event("node", ++event_, *node_.plain_text());
+  }
+  if (auto& text = frame[PageText::kNow]) {
+    now_ = http::Document(std::move(*text));
+    if (!now_.plain_text()->empty()) {
+      history_.add_document(now_.plain_text(), now);
+      history_document_.reset();
+      news += make_event("now", ++event_, *now_.plain_text());
+    }
+  }
+  if (auto& text = frame[PageText::kUse]) {
+    use_ = http::Document(std::move(*text));
+    if (!use_.plain_text()->empty()) news += make_event("use", ++event_, *use_.plain_text());
+  }
+  if (!news.empty() && subscribers_.subscriber_count() > 0)
+    subscribers_.publish_event(std::make_shared<const std::string>(std::move(news)));
+}
+
+std::string Router::staleness_reason(Time now) const {
+  if (!published_) return "the agent has not said anything yet";
+  const Duration age = now - when_;
+  if (age <= fresh_) return {};
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
+  return "no news from the agent for " + std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) +
+         " s";
+}
+
+http::SharedText Router::heartbeat_event() {
+  static const auto text = std::make_shared<const std::string>(":\n\n");
+  return text;
+}
+
+http::Response Router::metrics_response(const http::Request& request) const {
+  if (!open_metrics_.plain_text()->empty() && http::prefers_open_metrics(request.accept)) {
+    return document_body_response(open_metrics_, "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                                  request);
+  }
+  return document_body_response(metrics_, "text/plain; version=0.0.4; charset=utf-8", request);
+}
+
+http::Response Router::events_response() const {
+  std::string first(kRetry);
+  if (!node_.plain_text()->empty()) first += make_event("node", event_, *node_.plain_text());
+  if (!now_.plain_text()->empty()) first += make_event("now", event_, *now_.plain_text());
+  if (!use_.plain_text()->empty()) first += make_event("use", event_, *use_.plain_text());
+  return {.content_type = "text/event-stream",
+          .body = std::make_shared<const std::string>(std::move(first)),
+          .is_event_stream = true};
+}
+
+http::Response Router::document_response(std::string_view path, const http::Request& request) const {
+  if (path == "/api/history") {
+    if (!history_document_)
+      history_document_ = std::make_shared<const http::Document>(history_.history_json());
+    return document_body_response(*history_document_, kJson, request);
+  }
+  if (path == "/api/events") return events_response();
+  const http::Document& document = path == "/api/node" ? node_ : path == "/api/now" ? now_ : use_;
+  if (document.plain_text()->empty()) return text_response(503, "the agent has not said anything of it yet");
+  return document_body_response(document, kJson, request);
+}
+
+http::Response Router::route_request(const http::Request& request, Time now) const {
+  if (request.method != "GET" && request.method != "HEAD") return text_response(405, "only GET and HEAD");
+  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  std::string_view content_type;
+  if (const http::Document* page = page_file_response(path, content_type))
+    return document_body_response(*page, content_type, request);
+  static constexpr std::string_view kApi[] = {"/api/node", "/api/now", "/api/use", "/api/history",
+                                              "/api/events"};
+  const bool api = std::ranges::find(kApi, path) != std::end(kApi);
+  if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
+    return text_response(
+        404,
+        "no such page; there are / /healthz /readyz /metrics /api/node /api/now /api/use /api/history "
+        "/api/events");
+  }
+  // Those who watch stay, and see by the samples' times that none come.
+  if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")
+    return text_response(503, std::move(stale));
+  if (api) return document_response(path, request);
+  if (path == "/metrics") return metrics_response(request);
+  const bool good = path == "/healthz" ? healthy_ : ready_;
+  const std::string& what = path == "/healthz" ? health_text_ : ready_text_;
+  if (good) return text_response(200, what.empty() ? "ok" : what);
+  return text_response(503, what.empty() ? (path == "/healthz" ? "not healthy" : "not ready") : what);
+}
+
+}  // namespace gpulet::web

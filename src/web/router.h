@@ -1,0 +1,101 @@
+// Routes the listener's requests: the node page, which is src/web/page/ compiled into this program and
+// loads nothing from elsewhere, and the pages that the agent published last. Pure: the caller passes the
+// time.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/loop.h"
+#include "http/message.h"
+#include "web/ipc_messages.h"
+
+namespace gpulet::web::page {
+
+std::string_view html();
+std::string_view css();
+std::string_view js();
+std::string_view icon();  // SVG
+
+}  // namespace gpulet::web::page
+
+namespace gpulet::web {
+
+inline constexpr Duration kHistoryLength = std::chrono::minutes(15);
+// Younger documents are all kept, older ones at most one per kThinnedInterval.
+inline constexpr Duration kFullHistoryLength = std::chrono::minutes(2);
+inline constexpr Duration kThinnedInterval = std::chrono::seconds(5);
+// Of all documents; beyond, every other one is dropped.
+inline constexpr std::size_t kMaxHistoryBytes = 1u << 20;
+
+// The `now` documents of the last 15 minutes, thinned with age, for the charts of the node page. They are
+// JSON texts that are joined, never parsed.
+class SampleHistory {
+ public:
+  void add_document(http::SharedText now_document, Time now);
+  // {"samples":[…]}, oldest first.
+  std::string history_json() const;
+  std::size_t size() const { return samples_.size(); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  struct Sample {
+    Time at;
+    http::SharedText text;
+  };
+  void drop_sample(std::size_t index);
+
+  std::deque<Sample> samples_;  // by time
+  std::size_t thinned_ = 0;     // number of the oldest that are thinned already
+  std::size_t bytes_ = 0;
+};
+
+//
+//   /            the node page, with /page.css, /page.js and /icon.svg
+//   /healthz /readyz   200, or 503 with the reasons
+//   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
+//   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample
+//   /api/use     JSON: usage by owner in it
+//   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
+//   /api/events  server-sent events `node`, `now` and `use`, each with such a document; all of them on
+//   connecting
+class Router final : public http::RequestHandler {
+ public:
+  // Stores the texts of the message, and publishes what changed to the subscribers.
+  void publish_message(PagesMessage frame, Time now);
+
+  // Ignores the query of the target. 200 or 503 by the pages, 404 for other paths, 405 for methods other
+  // than GET and HEAD.
+  http::Response route_request(const http::Request& request, Time now) const;
+
+  void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override {
+    reply(route_request(request, now));
+  }
+  http::Subscribers* event_subscribers() override { return &subscribers_; }
+
+  http::Subscribers& subscribers() const { return subscribers_; }
+  // Keeps proxies from ending what is silent: told now and then, and means nothing.
+  static http::SharedText heartbeat_event();
+
+ private:
+  http::Response document_response(std::string_view path, const http::Request& request) const;
+  http::Response metrics_response(const http::Request& request) const;
+  http::Response events_response() const;
+  // Why the pages cannot be believed; empty when they can.
+  std::string staleness_reason(Time now) const;
+
+  bool published_ = false;
+  bool healthy_ = false, ready_ = false;
+  std::string health_text_, ready_text_;
+  http::Document metrics_, open_metrics_, node_, now_, use_;
+  SampleHistory history_;
+  mutable std::shared_ptr<const http::Document> history_document_;  // null until asked for after a change
+  std::uint64_t event_ = 0;
+  Time when_{};
+  Duration fresh_{};
+  mutable http::Subscribers subscribers_;
+};
+
+}  // namespace gpulet::web

@@ -69,7 +69,7 @@ function(gpulet_library NAME)
   if(tests)
     add_executable(${NAME}_test ${tests})
     target_link_libraries(${NAME}_test PRIVATE gpulet_${NAME} ${test_links} GTest::gtest GTest::gmock GTest::gtest_main rapidcheck)
-    target_compile_options(${NAME}_test PRIVATE -Wno-conversion -Wno-shadow)
+    target_compile_options(${NAME}_test PRIVATE -Wno-conversion -Wno-shadow ${GPULET_TEST_OPTIONS})
     gtest_discover_tests(${NAME}_test WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_MODE PRE_TEST
                          DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300 LABELS ${NAME})
   endif()

@@ -45,7 +45,9 @@ def make_glibc_image(tar):
         source = pathlib.Path(work) / "probe.c"
         source.write_text(PROBE)
         probe = root / "usr/bin/probe"
-        subprocess.run(["gcc", "-O1", "-o", probe, source], check=True)
+        # The real driver's libraries need these parts of glibc too.
+        parts = ("-Wl,--no-as-needed", "-lm", "-ldl", "-lpthread", "-lrt")
+        subprocess.run(["gcc", "-O1", "-o", probe, source, *parts], check=True)
         for library in libraries_of(probe):
             place = root / library.relative_to("/").parent
             place.mkdir(parents=True, exist_ok=True)

@@ -34,9 +34,13 @@ void add_version(CLI::App& app, Run& run);
 
 // In the order of `gpulet --help`.
 using AddCommand = void (*)(CLI::App& app, Run& run);
+#ifdef GPULET_AGENT_ONLY  // CMakeLists.txt
+inline constexpr AddCommand kCommands[] = {add_agent, add_version};
+#else
 inline constexpr AddCommand kCommands[] = {
     add_agent,     add_list,     add_topo,        add_place,   add_labels,  add_top,    add_health,
     add_cordon,    add_uncordon, add_doctor,      add_config,  add_mig,     add_cdi,    add_runtime,
     add_scheduler, add_explain,  add_metrics_api, add_migrate, add_cleanup, add_version};
+#endif
 
 }  // namespace gpulet::cli

@@ -16,14 +16,14 @@ struct Unit {
   std::int64_t nanoseconds;
 };
 // Longer names first: "ms" is not "m".
-constexpr std::array<Unit, 8> kUnits = {{{"ns", 1},
-                                         {"us", 1'000},
-                                         {"\xc2\xb5s", 1'000},  // U+00B5
-                                         {"\xce\xbcs", 1'000},  // U+03BC
-                                         {"ms", 1'000'000},
-                                         {"s", 1'000'000'000},
-                                         {"m", 60'000'000'000},
-                                         {"h", 3'600'000'000'000}}};
+constexpr std::array<Unit, 8> kDurationUnits = {{{"ns", 1},
+                                                 {"us", 1'000},
+                                                 {"\xc2\xb5s", 1'000},  // U+00B5
+                                                 {"\xce\xbcs", 1'000},  // U+03BC
+                                                 {"ms", 1'000'000},
+                                                 {"s", 1'000'000'000},
+                                                 {"m", 60'000'000'000},
+                                                 {"h", 3'600'000'000'000}}};
 
 // Removes one "<number><unit>" from the front of `rest` and returns it in nanoseconds.
 std::optional<std::int64_t> take_part(std::string_view& rest) {
@@ -43,7 +43,7 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
     }
   }
   if (!any) return std::nullopt;
-  for (const auto& unit : kUnits) {
+  for (const auto& unit : kDurationUnits) {
     if (!text::starts_with(rest, unit.name)) continue;
     const auto after = rest.substr(unit.name.size());
     if (!after.empty() && !text::is_digit(after.front()) && after.front() != '.') continue;
@@ -57,12 +57,6 @@ std::optional<std::int64_t> take_part(std::string_view& rest) {
     return full + part;
   }
   return std::nullopt;
-}
-
-// "3h2m", or "3h" if the smaller count is zero.
-std::string two_units(std::int64_t count, char unit, std::int64_t rest, char rest_unit) {
-  const std::string text = std::to_string(count) + unit;
-  return rest == 0 ? text : text + std::to_string(rest) + rest_unit;
 }
 
 }  // namespace
@@ -91,26 +85,13 @@ std::string format_duration(std::chrono::nanoseconds duration) {
   // The most negative count has no opposite; one nanosecond less is near enough.
   constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
   if (rest < 0) rest = rest == kLeast ? std::numeric_limits<std::int64_t>::max() : -rest;
-  for (const auto& [name, size] : {kUnits[7], kUnits[6], kUnits[5], kUnits[4], kUnits[1], kUnits[0]}) {
+  for (const auto& [name, size] : {kDurationUnits[7], kDurationUnits[6], kDurationUnits[5], kDurationUnits[4],
+                                   kDurationUnits[1], kDurationUnits[0]}) {
     if (rest < size) continue;
     out += std::to_string(rest / size) + std::string(name);
     rest %= size;
   }
   return out;
-}
-
-std::string format_age(std::chrono::nanoseconds age) {
-  const auto seconds = std::max<std::int64_t>(0, std::chrono::floor<std::chrono::seconds>(age).count());
-  const auto minutes = seconds / 60, hours = minutes / 60, days = hours / 24, years = days / 365;
-  if (seconds < 120) return two_units(seconds, 's', 0, ' ');
-  if (minutes < 10) return two_units(minutes, 'm', seconds % 60, 's');
-  if (minutes < 180) return two_units(minutes, 'm', 0, ' ');
-  if (hours < 8) return two_units(hours, 'h', minutes % 60, 'm');
-  if (hours < 48) return two_units(hours, 'h', 0, ' ');
-  if (days < 8) return two_units(days, 'd', hours % 24, 'h');
-  if (years < 2) return two_units(days, 'd', 0, ' ');
-  if (years < 8) return two_units(years, 'y', days % 365, 'd');
-  return two_units(years, 'y', 0, ' ');
 }
 
 }  // namespace gpulet

@@ -1,5 +1,4 @@
-// Durations as text: Go's form for settings and whatever a program reads back, kubectl's short form for
-// people.
+// Durations as text, in Go's form.
 #pragma once
 
 #include <chrono>
@@ -15,10 +14,5 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
 
 // "1m30s", "500ms", "0s": the shortest text that parse_duration reads back.
 std::string format_duration(std::chrono::nanoseconds duration);
-
-// "45s", "9m59s", "3h2m", "47h", "5d4h": at most two units, rounded down, "0s" for a negative duration. For
-// ages in tables and messages; cannot be parsed back. Source: k8s.io/apimachinery, util/duration
-// HumanDuration.
-std::string format_age(std::chrono::nanoseconds age);
 
 }  // namespace gpulet

@@ -44,20 +44,5 @@ TEST(FormatDuration, IsShortAndParsesBack) {
   });
 }
 
-TEST(FormatAge, HasTheFormOfKubectl) {
-  const std::pair<std::chrono::nanoseconds, const char*> kAges[] = {
-      {-5s, "0s"},       {0s, "0s"},
-      {1999ms, "1s"},    {119s, "119s"},
-      {120s, "2m"},      {9min + 59s, "9m59s"},
-      {10min, "10m"},    {179min, "179m"},
-      {180min, "3h"},    {7h + 59min, "7h59m"},
-      {8h, "8h"},        {47h, "47h"},
-      {48h, "2d"},       {7 * 24h + 23h, "7d23h"},
-      {8 * 24h, "8d"},   {729 * 24h, "729d"},
-      {730 * 24h, "2y"}, {800 * 24h, "2y70d"},
-      {3000 * 24h, "8y"}};
-  for (const auto& [age, text] : kAges) EXPECT_EQ(format_age(age), text);
-}
-
 }  // namespace
 }  // namespace gpulet

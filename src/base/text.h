@@ -14,6 +14,11 @@ namespace gpulet::text {
 
 // The part after the last '/': "b" of "/a/b"; the whole path without a '/'.
 constexpr std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+// The part before it: "/a" of "/a/b"; "/" for "/b" and without a '/'.
+constexpr std::string_view parent_directory(std::string_view path) {
+  const auto slash = path.rfind('/');
+  return slash == 0 || slash == std::string_view::npos ? "/" : path.substr(0, slash);
+}
 constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // "a,b,,c" split at ',' → {"a","b","","c"}; an empty text gives {}.

@@ -10,7 +10,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/hash.h"
 #include "base/text.h"
 #include "sim/kubelet/kubelet_impl.h"
 

@@ -10,7 +10,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "scheduler/core/policy.h"
 #include "sim/schedule/load_simulator.h"
 #include "sim/schedule/trace.h"

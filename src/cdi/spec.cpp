@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/text.h"
 #include "base/yaml_writer.h"
 #include "cdi/root.h"

@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/text.h"
 #include "cdi/spec_parser.h"
 

@@ -5,7 +5,6 @@
 #include <deque>
 #include <string>
 
-#include "base/duration.h"
 #include "base/text.h"
 #include "config/config.h"
 #include "config/schema.h"

@@ -2,7 +2,6 @@
 
 #include <array>
 
-#include "base/duration.h"
 #include "base/text.h"
 #include "config/config.h"
 #include "config/schema.h"

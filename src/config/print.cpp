@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/duration.h"
 #include "base/text.h"
 #include "base/yaml_writer.h"
 

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/lifetime.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
 

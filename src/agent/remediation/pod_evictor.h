@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "agent/remediation/pod_device_index.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "health/policy/eviction_policy.h"
 #include "health/report/node_health.h"

@@ -12,9 +12,9 @@
 
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
-#include "base/duration.h"
 #include "base/loop.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"

@@ -11,7 +11,6 @@
 #include "agent/health/operator_interface.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "cli/commands/cordon.h"
 #include "cli/main/command_line.h"
 #include "health/report/health_report.h"

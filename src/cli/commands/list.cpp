@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include "agent/driver/nvml_driver.h"
-#include "base/text_table.h"
+#include "base/text.h"
 #include "base/yaml_writer.h"
 #include "cli/main/command_line.h"
 #include "topology/topology.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "base/text_table.h"
+#include "base/text.h"
 #include "cli/commands/list.h"
 
 namespace gpulet::cli {

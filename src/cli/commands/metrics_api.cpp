@@ -7,10 +7,10 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/duration.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"

@@ -10,7 +10,6 @@
 #include "agent/driver/nvml_driver.h"
 #include "agent/plugin/offers.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "cli/main/command_line.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"

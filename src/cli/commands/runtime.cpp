@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
-#include "base/text_table.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "runtimes/configure.h"
 

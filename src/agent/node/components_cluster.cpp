@@ -1,4 +1,4 @@
-#include "agent/node/cluster_components.h"
+#include "agent/node/components.h"
 
 #include <optional>
 #include <random>

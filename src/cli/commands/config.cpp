@@ -1,9 +1,10 @@
-#include "cli/commands/config.h"
+#include "cli/commands/commands.h"
 
 #include <iostream>
 #include <memory>
 
 #include <CLI/CLI.hpp>
+
 #include "cli/main/command_line.h"
 #include "config/print.h"
 

@@ -11,7 +11,7 @@
 #include "agent/health/operator_interface.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "cli/commands/cordon.h"
+#include "cli/commands/commands.h"
 #include "cli/main/command_line.h"
 #include "health/report/health_report.h"
 #include "health/report/node_health.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/list.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
+
 #include "agent/driver/nvml_driver.h"
 #include "base/text.h"
 #include "base/yaml_writer.h"

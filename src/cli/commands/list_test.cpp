@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "cli/commands/list.h"
+#include "cli/commands/commands.h"
 
 namespace gpulet::cli {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/commands/migrate.h"
+#include "cli/commands/commands.h"
 
 #include <signal.h>
 

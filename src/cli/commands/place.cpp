@@ -1,4 +1,4 @@
-#include "cli/commands/place.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
+
 #include "agent/driver/nvml_driver.h"
 #include "agent/plugin/offers.h"
 #include "base/text.h"

@@ -9,7 +9,7 @@
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
 #include "base/log.h"
-#include "config/print.h"
+#include "config/load.h"
 #include "k8s/node_labels.h"
 
 namespace gpulet::agent {

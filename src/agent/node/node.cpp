@@ -6,7 +6,7 @@
 #include "agent/node/devices.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "config/print.h"
+#include "config/load.h"
 #include "device_plugin/pod_resources.h"
 #include "k8s/shutdown_announcer.h"
 

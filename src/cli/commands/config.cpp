@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/main/command_line.h"
-#include "config/print.h"
+#include "config/load.h"
 
 namespace gpulet::cli {
 namespace {

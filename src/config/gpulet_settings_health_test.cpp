@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "config/load.h"
-#include "config/print.h"
 #include "config/test_sources.h"
 
 namespace gpulet::config {

@@ -1,4 +1,4 @@
-#include "config/health_settings.h"
+#include "config/gpulet_settings.h"
 
 #include <array>
 #include <cctype>

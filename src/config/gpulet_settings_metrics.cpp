@@ -1,4 +1,4 @@
-#include "config/metrics_settings.h"
+#include "config/gpulet_settings.h"
 
 #include <array>
 

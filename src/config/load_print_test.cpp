@@ -1,4 +1,4 @@
-#include "config/print.h"
+#include "config/load.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include "base/process.h"
 #include "config/load.h"
 #include "device_plugin/pod_resources.h"
-#include "k8s/shutdown_announcer.h"
+#include "k8s/node_status.h"
 
 namespace gpulet::agent {
 namespace {

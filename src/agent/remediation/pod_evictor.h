@@ -17,7 +17,7 @@
 #include "base/loop.h"
 #include "health/policy/eviction_policy.h"
 #include "health/report/node_health.h"
-#include "k8s/eviction.h"
+#include "k8s/pods.h"
 
 namespace gpulet::agent {
 

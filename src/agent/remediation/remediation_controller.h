@@ -22,7 +22,7 @@
 #include "k8s/node_labels.h"
 #include "k8s/node_status.h"
 #include "k8s/object_reader.h"
-#include "k8s/pod_annotations.h"
+#include "k8s/pods.h"
 
 namespace gpulet::agent {
 

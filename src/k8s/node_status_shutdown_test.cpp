@@ -1,4 +1,4 @@
-#include "k8s/shutdown_announcer.h"
+#include "k8s/node_status.h"
 
 #include <atomic>
 #include <nlohmann/json.hpp>

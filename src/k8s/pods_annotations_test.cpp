@@ -1,4 +1,4 @@
-#include "k8s/pod_annotations.h"
+#include "k8s/pods.h"
 
 #include <atomic>
 #include <map>

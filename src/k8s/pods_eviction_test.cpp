@@ -1,4 +1,4 @@
-#include "k8s/eviction.h"
+#include "k8s/pods.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "k8s/exec_plugin.h"
+#include "k8s/client_config.h"
 
 #include <fcntl.h>
 #include <signal.h>

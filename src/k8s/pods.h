@@ -19,8 +19,8 @@ namespace gpulet::k8s {
 // grace period. No Pod is ever deleted.
 //
 // Every Pod is read first. If one of them cannot be evicted (a static Pod, which the kubelet runs from a
-// file), none is.
-// Needs get on pods and create on pods/eviction. Source: Kubernetes, API-initiated Eviction; policy/v1.
+// file), none is. Needs get on pods and create on pods/eviction. Source: Kubernetes, API-initiated Eviction;
+// policy/v1.
 
 struct EvictionTiming {
   Duration request_limit = std::chrono::seconds(10);

@@ -1,4 +1,5 @@
-// Facts from the node's daemons: the driver, the agent, the kubelet and MPS control daemons.
+// Facts from the node's daemons (probe_node.cpp: the driver, the agent, the kubelet and MPS control daemons)
+// and from the API server (probe_cluster.cpp).
 #pragma once
 
 #include <functional>
@@ -75,5 +76,19 @@ KubeletFacts probe_kubelet(Prober& prober, const ProbeTargets& targets, const Ho
 // Connects to each MPS control daemon below `root` and runs a query on it.
 Result<std::vector<MpsDaemon>> probe_mps_daemons(Prober& prober, const HostTrees& trees,
                                                  const std::string& root);
+
+// Facts from the API server, and explanations of pending Pods.
+
+// Our user, the API server's clock, the agent's permissions, MIG state and pending Pods, within
+// kClusterTimeout. The clock comes from the creation timestamp of a SelfSubjectReview, which every user may
+// create. Errors: without access, without a response, or with rejected credentials; other errors are part of
+// the facts. Source: Kubernetes API, authentication.k8s.io/v1, authorization.k8s.io/v1.
+Result<ClusterFacts> probe_cluster(Prober& prober, const ProbeTargets& targets);
+
+// Explains the first kMaxExplained pending Pods within kExplainTimeout, as `gpulet explain` does: by the
+// extender, or locally without one.
+void explain_pending_pods(Prober& prober, const ProbeTargets& targets, std::vector<PendingPod>& pods);
+// Parses the JSON of `gpulet explain`; `node` comes first. Errors: kInvalidArgument for another document.
+Result<PodExplanation> parse_explanation(const std::string& document, const std::string& node);
 
 }  // namespace gpulet::doctor

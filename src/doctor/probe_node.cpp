@@ -1,4 +1,4 @@
-#include "doctor/node_probe.h"
+#include "doctor/probe.h"
 
 #include <sys/socket.h>
 
@@ -382,13 +382,12 @@ KubeletFacts probe_kubelet(Prober& prober, const ProbeTargets& targets, const Ho
     });
   });
   kubelet.held = prober.run_on_loop<Counts>("the kubelet", kProbeTimeout, [&](auto done) {
-    resources->list_containers(
-        [done](const Result<std::vector<ContainerDevices>>& containers) {
-          if (!containers) return done(fail(containers.error()));
-          Counts counts;
-          for (const auto& container : *containers) count_devices(container.devices, counts);
-          done(std::move(counts));
-        });
+    resources->list_containers([done](const Result<std::vector<ContainerDevices>>& containers) {
+      if (!containers) return done(fail(containers.error()));
+      Counts counts;
+      for (const auto& container : *containers) count_devices(container.devices, counts);
+      done(std::move(counts));
+    });
   });
   return kubelet;
 }

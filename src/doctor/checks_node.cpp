@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "base/text.h"
-#include "doctor/node_checks.h"
+#include "doctor/checks.h"
 #include "runtimes/engine.h"
 
 namespace gpulet::doctor {

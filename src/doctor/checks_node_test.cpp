@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "doctor/checks.h"
-#include "doctor/cluster_probe.h"
+#include "doctor/probe.h"
 #include "doctor/test_facts.h"
 
 namespace gpulet::doctor {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "doctor/node_probe.h"
+#include "doctor/probe.h"
 
 namespace gpulet::doctor {
 namespace {

@@ -1,4 +1,4 @@
-#include "doctor/cluster_probe.h"
+#include "doctor/probe.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "doctor/gpu_checks.h"
+#include "doctor/checks.h"
 
 #include <algorithm>
 

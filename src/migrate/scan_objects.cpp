@@ -1,4 +1,4 @@
-#include "migrate/objects.h"
+#include "migrate/scan.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "migrate/settings.h"
+#include "migrate/report.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "migrate/objects.h"
+#include "migrate/scan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 
 namespace gpulet::cdi {
 namespace {

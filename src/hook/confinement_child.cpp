@@ -1,4 +1,4 @@
-#include "hook/confined_child.h"
+#include "hook/confinement.h"
 
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -21,7 +21,6 @@
 #include <utility>
 
 #include "base/file.h"
-#include "hook/confinement.h"
 
 namespace gpulet::hook {
 namespace {

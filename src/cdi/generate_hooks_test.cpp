@@ -1,4 +1,4 @@
-#include "cdi/hooks.h"
+#include "cdi/generate.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

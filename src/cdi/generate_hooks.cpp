@@ -1,4 +1,4 @@
-#include "cdi/hooks.h"
+#include "cdi/generate.h"
 
 #include <algorithm>
 #include <array>

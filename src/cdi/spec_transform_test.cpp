@@ -1,4 +1,4 @@
-#include "cdi/transform_root.h"
+#include "cdi/spec.h"
 
 #include <gtest/gtest.h>
 

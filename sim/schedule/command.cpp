@@ -13,7 +13,6 @@
 #include "scheduler/core/policy.h"
 #include "sim/schedule/load_simulator.h"
 #include "sim/schedule/trace.h"
-#include "sim/schedule/trace_simulator.h"
 
 namespace gpulet::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/demo/simulated_node.h"
+#include "sim/demo/demo.h"
 
 #include <fcntl.h>
 #include <signal.h>

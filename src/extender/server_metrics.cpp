@@ -1,4 +1,4 @@
-#include "extender/metrics.h"
+#include "extender/server.h"
 
 #include <charconv>
 

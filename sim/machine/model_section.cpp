@@ -1,4 +1,4 @@
-#include "sim/machine/section.h"
+#include "sim/machine/model.h"
 
 #include <algorithm>
 #include <charconv>

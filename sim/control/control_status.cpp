@@ -1,4 +1,4 @@
-#include "sim/control/status.h"
+#include "sim/control/control.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>

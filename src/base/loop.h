@@ -198,7 +198,6 @@ class Backoff {
 //
 // The last member of its class where callbacks use the other members. Copied and dropped by any thread, asked
 // by the one that destroys the object.
-
 class Lifetime {
  public:
   class Watch {

@@ -1,8 +1,9 @@
+#include "doctor/checks.h"
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "base/text.h"
-#include "doctor/checks.h"
 #include "runtimes/engine.h"
 
 namespace gpulet::doctor {

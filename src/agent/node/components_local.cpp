@@ -1,3 +1,5 @@
+#include "agent/node/components.h"
+
 #include <unistd.h>
 
 #include <random>
@@ -6,7 +8,6 @@
 #include "agent/driver/nvml_adapters.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
-#include "agent/node/components.h"
 #include "agent/node/devices.h"
 #include "base/log.h"
 #include "config/load.h"

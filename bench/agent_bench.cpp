@@ -14,7 +14,6 @@
 
 #include "base/file.h"
 #include "sim/demo/demo.h"
-#include "sim/demo/simulated_node.h"
 #include "sim/state/state.h"
 
 namespace gpulet::bench {

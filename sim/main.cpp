@@ -11,7 +11,6 @@
 
 #include "base/text.h"
 #include "sim/control/control.h"
-#include "sim/control/status.h"
 #include "sim/demo/demo.h"
 #include "sim/machine/machine.h"
 #include "sim/mps/daemon.h"

@@ -118,4 +118,11 @@ Status edit_gpu(const StateFile& state, std::uint32_t gpu, Change change) {
 // Keeps the more severe action. Posts the event.
 void raise_recovery_action(Machine& machine, std::uint32_t gpu, std::uint32_t action);
 
+// The status of a running machine as text and as JSON, in control_status.cpp.
+
+// One line for the driver, one for each GPU with its faults.
+std::string status_table(const Machine& machine);
+// With more fields than the table.
+std::string status_json(const Machine& machine);
+
 }  // namespace gpulet::sim::control

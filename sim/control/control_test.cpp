@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 
 #include "sim/control/control.h"
-#include "sim/control/status.h"
 #include "sim/machine/machine.h"
 #include "sim/state/mig.h"
 

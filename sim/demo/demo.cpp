@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "sim/demo/simulated_node.h"
 
 namespace gpulet::sim {
 namespace {

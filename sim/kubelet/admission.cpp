@@ -10,7 +10,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/hash.h"
 #include "base/text.h"
 #include "sim/kubelet/kubelet_impl.h"
 
@@ -300,38 +299,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-std::string to_base64(std::string_view bytes) {
-  std::string out;
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
-    for (std::size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0u);
-    }
-    for (std::size_t j = 0; j < 4; ++j) out += j <= count ? kDigits[group >> (18 - 6 * j) & 63u] : '=';
-  }
-  return out;
-}
-
-std::string from_base64(std::string_view text) {
-  std::string out;
-  std::uint32_t group = 0;
-  int bits = 0;
-  for (const char character : text) {
-    const auto digit = kDigits.find(character);
-    if (digit == std::string_view::npos) break;
-    group = (group << 6 | static_cast<std::uint32_t>(digit)) & 0xffffffu;
-    bits += 6;
-    if (bits >= 8) {
-      bits -= 8;
-      out += static_cast<char>(group >> bits & 0xffu);
-    }
-  }
-  return out;
-}
-
 std::uint64_t checksum_of(const Json& data) { return fnv1a_32(data.dump()); }
 
 }  // namespace
@@ -345,7 +312,7 @@ std::string write_checkpoint(const Checkpoint& checkpoint) {
                        {"ContainerName", entry.container},
                        {"ResourceName", entry.resource},
                        {"DeviceIDs", std::move(devices)},
-                       {"AllocResp", to_base64(entry.allocate_response)}});
+                       {"AllocResp", text::encode_base64(entry.allocate_response)}});
   }
   Json registered = Json::object();
   for (const auto& [resource, ids] : checkpoint.registered) registered[resource] = ids;
@@ -370,7 +337,7 @@ Result<Checkpoint> read_checkpoint(const std::string& text) {
         if (!number) return fail(Code::kInvalidArgument, "the checkpoint has a NUMA node '" + node + "'");
         out.devices[known ? static_cast<std::int64_t>(*number) : -1] = ids.get<std::vector<std::string>>();
       }
-      out.allocate_response = from_base64(entry.at("AllocResp").get<std::string>());
+      out.allocate_response = text::decode_base64(entry.at("AllocResp").get<std::string>());
       checkpoint.entries.push_back(std::move(out));
     }
     for (const auto& [resource, ids] : data.at("RegisteredDevices").items()) {

@@ -10,11 +10,9 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "scheduler/core/policy.h"
 #include "sim/schedule/load_simulator.h"
 #include "sim/schedule/trace.h"
-#include "sim/schedule/trace_simulator.h"
 
 namespace gpulet::sim {
 namespace {

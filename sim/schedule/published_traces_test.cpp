@@ -9,7 +9,7 @@
 #include <iostream>
 
 #include "base/file.h"
-#include "sim/schedule/trace_simulator.h"
+#include "sim/schedule/trace.h"
 
 namespace gpulet::scheduler {
 namespace {

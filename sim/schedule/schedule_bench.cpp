@@ -2,7 +2,7 @@
 #include <benchmark/benchmark.h>
 
 #include "sim/schedule/test_generated_trace.h"
-#include "sim/schedule/trace_simulator.h"
+#include "sim/schedule/trace.h"
 
 namespace gpulet::scheduler {
 namespace {

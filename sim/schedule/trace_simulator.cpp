@@ -1,4 +1,4 @@
-#include "sim/schedule/trace_simulator.h"
+#include "sim/schedule/trace.h"
 
 #include <algorithm>
 #include <array>

@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "sim/schedule/test_generated_trace.h"
-#include "sim/schedule/trace_simulator.h"
+#include "sim/schedule/trace.h"
 
 namespace gpulet::scheduler {
 namespace {

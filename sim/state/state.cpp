@@ -18,7 +18,7 @@
 #include <new>
 
 #include "base/file.h"
-#include "base/hash.h"
+#include "base/text.h"
 
 namespace gpulet::sim {
 namespace {

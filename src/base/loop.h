@@ -1,6 +1,6 @@
 // The event loop: one thread that owns all mutable state of a process and provides time and readiness. Tests
 // drive the same code with a ManualLoop and its manual clock. Also here: detached threads and their relay to
-// the loop, and backoff.
+// the loop, backoff, and the lifetime of objects that have callbacks.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "base/result.h"
-
 namespace gpulet {
 
 using Duration = std::chrono::nanoseconds;
@@ -189,6 +188,37 @@ class Backoff {
   BackoffLimits limits_;
   Duration next_;
   std::uint64_t random_;
+};
+
+// Whether an object is still there, for callbacks that may come after it has gone:
+//
+//   loop_.post([this, alive = lifetime_.watch()] {
+//     if (alive) finish();
+//   });
+//
+// The last member of its class where callbacks use the other members. Copied and dropped by any thread, asked
+// by the one that destroys the object.
+class Lifetime {
+ public:
+  class Watch {
+   public:
+    explicit operator bool() const { return !token_.expired(); }
+
+   private:
+    friend class Lifetime;
+    explicit Watch(std::weak_ptr<const void> token) : token_(std::move(token)) {}
+    std::weak_ptr<const void> token_;
+  };
+
+  Lifetime() = default;
+  // A copy would outlive its object.
+  Lifetime(const Lifetime&) = delete;
+  Lifetime& operator=(const Lifetime&) = delete;
+
+  Watch watch() const { return Watch(token_); }
+
+ private:
+  std::shared_ptr<const char> token_ = std::make_shared<const char>('\0');
 };
 
 }  // namespace gpulet

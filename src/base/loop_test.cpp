@@ -1,16 +1,16 @@
+#include "base/loop.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <array>
+#include <functional>
+#include <optional>
 #include <set>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
-
-#include "base/loop.h"
-
 namespace gpulet {
 namespace {
 
@@ -145,4 +145,45 @@ TEST(BackoffWaits, OfAStepOfOneNanosecondOrNoneAreNotLonger) {
 }
 
 }  // namespace
+
+namespace {
+
+TEST(Lifetime, WatchIsTrueUntilTheObjectIsDestroyed) {
+  std::optional<Lifetime> lifetime(std::in_place);
+  const auto alive = lifetime->watch();
+  const auto copy = alive;
+  EXPECT_TRUE(alive);
+  lifetime.reset();
+  EXPECT_FALSE(alive);
+  EXPECT_FALSE(copy);
+}
+
+TEST(Lifetime, CallbackOfADestroyedObjectDoesNothing) {
+  struct Owner {
+    int calls = 0;
+    std::function<void()> make_callback() {
+      return [this, alive = lifetime.watch()] {
+        if (alive) ++calls;
+      };
+    }
+    Lifetime lifetime;
+  };
+  auto owner = std::make_optional<Owner>();
+  const auto callback = owner->make_callback();
+  callback();
+  EXPECT_EQ(owner->calls, 1);
+  owner.reset();
+  callback();
+}
+
+TEST(Lifetime, EachObjectHasItsOwn) {
+  std::optional<Lifetime> first(std::in_place);
+  const Lifetime second;
+  const auto alive = second.watch();
+  first.reset();
+  EXPECT_TRUE(alive);
+}
+
+}  // namespace
+
 }  // namespace gpulet

@@ -1,6 +1,7 @@
-#include <gtest/gtest.h>
-
 #include "base/text.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 namespace gpulet::text {
 namespace {
@@ -92,6 +93,48 @@ TEST(WallTimeText, NothingElseIsRead) {
         "2026-01-31T12:00:00.123Z ", "+026-01-31T12:00:00.123Z"}) {
     EXPECT_FALSE(parse_wall_time(text)) << text;
   }
+}
+
+}  // namespace
+
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::nanoseconds;
+
+TEST(ParseDuration, TakesTheFormOfGo) {
+  const std::pair<const char*, std::int64_t> good[] = {{"10s", 10'000'000'000},
+                                                       {"500ms", 500'000'000},
+                                                       {"1m30s", 90'000'000'000},
+                                                       {"1h", 3'600'000'000'000},
+                                                       {"1.5s", 1'500'000'000},
+                                                       {".5s", 500'000'000},
+                                                       {"1.s", 1'000'000'000},
+                                                       {"0", 0},
+                                                       {"-2ms", -2'000'000},
+                                                       {"+2ms", 2'000'000},
+                                                       {"3us", 3'000},
+                                                       {"3\xc2\xb5s", 3'000},
+                                                       {"7ns", 7},
+                                                       {"1h1m1s1ms1us1ns", 3'661'001'001'001},
+                                                       {"9223372036854775807ns", 9'223'372'036'854'775'807}};
+  for (const auto& [text, count] : good) EXPECT_EQ(parse_duration(text), nanoseconds(count)) << text;
+  for (const auto* bad :
+       {"", "10", "s", "10 s", "ten", "1x", "-", ".", ".s", "1.2.3s", "99999999999999999999s", "9999999999h",
+        "9223372036854775808ns", "9223372036.9s", "1d"}) {
+    EXPECT_FALSE(parse_duration(bad)) << bad;
+  }
+}
+
+TEST(FormatDuration, IsShortAndParsesBack) {
+  EXPECT_EQ(format_duration(std::chrono::seconds(90)), "1m30s");
+  EXPECT_EQ(format_duration(std::chrono::milliseconds(500)), "500ms");
+  EXPECT_EQ(format_duration(nanoseconds(0)), "0s");
+  EXPECT_EQ(format_duration(nanoseconds(-1)), "-1ns");
+  rc::check("parse_duration(format_duration(d)) == d", [](std::int32_t count) {
+    const nanoseconds duration(std::int64_t{count} * 1'000'003);
+    RC_ASSERT(parse_duration(format_duration(duration)) == duration);
+  });
 }
 
 }  // namespace

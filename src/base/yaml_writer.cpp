@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/hash.h"
 #include "base/text.h"
 
 namespace gpulet {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/hash.h"
+#include "base/text.h"
 
 namespace gpulet {
 namespace {

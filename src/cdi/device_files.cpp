@@ -30,7 +30,7 @@ const Directory* DeviceFiles::find_directory(std::string_view path) {
   auto known = directories_.find(path);
   if (known == directories_.end()) {
     std::optional<Directory> listed;
-    const Directory* above = path == kDev ? nullptr : find_directory(parent_directory(path));
+    const Directory* above = path == kDev ? nullptr : find_directory(text::parent_directory(path));
     if (path == kDev || (above != nullptr && above->contains_entry(text::base_name(path)))) {
       if (auto directory = roots_->dev.list_directory(path)) {
         listed = std::move(*directory);
@@ -109,7 +109,7 @@ std::vector<DeviceNode> DeviceFiles::mig_nodes(unsigned gpu_minor, unsigned gpu_
     warn("no MIG capability of gpu" + std::to_string(gpu_minor) + "/gi" + std::to_string(gpu_instance) +
          "/ci" + std::to_string(compute_instance) + " in mig-minors");
   for (const std::string& path : paths) {
-    if (auto found = device_node(parent_directory(path), text::base_name(path)))
+    if (auto found = device_node(text::parent_directory(path), text::base_name(path)))
       nodes.push_back(std::move(*found));
   }
   return nodes;

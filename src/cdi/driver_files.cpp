@@ -85,7 +85,7 @@ constexpr Config kConfigs[] = {
 void find_config(DriverSearch& search, const Config& config, const Paths& paths) {
   for (const std::string& path : paths) {
     const std::string full = join_path(path, config.path);
-    const Directory* directory = search.directories.get(parent_directory(full));
+    const Directory* directory = search.directories.get(text::parent_directory(full));
     if (directory == nullptr || !directory->contains_entry(text::base_name(full))) continue;
     if (search.add_mount(search.found.configs, *directory, text::base_name(full),
                          join_path(config.container, config.path)))

@@ -34,12 +34,6 @@ std::string join_path(std::string_view directory, std::string_view name) {
   return path.append("/").append(name);
 }
 
-std::string_view parent_directory(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string_view::npos || slash == 0) return "/";
-  return path.substr(0, slash);
-}
-
 std::string_view library_stem(std::string_view library) {
   const std::size_t end = library.find(".so");
   return end == std::string_view::npos ? std::string_view{} : library.substr(0, end);
@@ -128,8 +122,8 @@ Paths ld_cache_directories(DriverSearch& search) {
     for (const LdCacheEntry& entry : *entries) {
       if (!text::starts_with(entry.name, "libcuda.so") && !text::starts_with(entry.name, "libnvidia-ml.so"))
         continue;
-      add(parent_directory(entry.path));
-      if (const auto real = search.root.resolve_path(entry.path)) add(parent_directory(*real));
+      add(text::parent_directory(entry.path));
+      if (const auto real = search.root.resolve_path(entry.path)) add(text::parent_directory(*real));
     }
   }
   return paths;
@@ -221,7 +215,7 @@ void note_prefixes(DriverSearch& search) {
   for (const Directory* directory : search.driver_directories) {
     const std::string_view name = text::base_name(directory->resolved_path());
     if (name != "lib64" && name != "lib") continue;
-    std::string prefix(parent_directory(directory->resolved_path()));
+    std::string prefix(text::parent_directory(directory->resolved_path()));
     if (prefix == "/") prefix.clear();
     if (prefix != "/usr") search.prefixes.push_back(std::move(prefix));
   }
@@ -307,7 +301,7 @@ bool has_link_beside(DriverSearch& search, const Directory& directory, std::stri
   if (!resolved || resolved->status.type != FileType::kRegular) return false;
   std::string& real = resolved->path;
   if (!text::base_name(real).ends_with(".so." + search.found.version)) return false;
-  const std::string_view place = parent_directory(real);
+  const std::string_view place = text::parent_directory(real);
   const bool selected = std::ranges::any_of(
       search.driver_directories, [&](const Directory* other) { return other->resolved_path() == place; });
   if (!selected) return false;
@@ -382,8 +376,9 @@ class LinkReader {
     if (!says) return {};
     if (says->find('/') == std::string::npos) return std::move(*says);
     const auto real = root_.resolve_path(join_path(directory_.resolved_path(), name));
-    return real && parent_directory(*real) == directory_.resolved_path() ? std::string(text::base_name(*real))
-                                                                         : std::string{};
+    return real && text::parent_directory(*real) == directory_.resolved_path()
+               ? std::string(text::base_name(*real))
+               : std::string{};
   }
 
   const Root& root_;
@@ -467,7 +462,7 @@ void find_libraries(DriverSearch& search) {
     LinkReader links(search.root, *directory);
     std::vector<std::string> stems;  // there may be two versions of a library
     for (const FileMount& library : std::vector(search.found.libraries)) {
-      if (parent_directory(library.container_path) != directory->resolved_path()) continue;
+      if (text::parent_directory(library.container_path) != directory->resolved_path()) continue;
       const std::string name(text::base_name(library.container_path));
       if (std::ranges::find(stems, library_stem(name)) != stems.end()) continue;
       stems.emplace_back(library_stem(name));

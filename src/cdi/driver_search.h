@@ -52,7 +52,6 @@ struct DriverSearch {
 };
 
 std::string join_path(std::string_view directory, std::string_view name);
-std::string_view parent_directory(std::string_view path);  // "/usr/lib/x" → "/usr/lib", "/x" → "/"
 // "libcuda.so.570.124.06" → "libcuda", empty when there is no ".so".
 std::string_view library_stem(std::string_view library);
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 #include "cdi/test_driver_root.h"
 #include "cdi/test_node.h"
 

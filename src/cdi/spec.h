@@ -1,6 +1,6 @@
 // A CDI document as plain values: what a container engine adds to a container for each device.
 // Fields and their order are those of CDI's own types (cncf-tags/container-device-interface,
-// specs-go, 1.1.0). An empty text, list or option is not written.
+// specs-go, 1.1.0). An empty text, list or option is not written. The parser is in spec_parser.cpp.
 #pragma once
 
 #include <compare>
@@ -10,6 +10,9 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/result.h"
+#include "config/yaml.h"
 
 namespace gpulet::cdi {
 
@@ -113,5 +116,53 @@ void canonicalize_spec(Spec& spec);
 // make.
 std::string to_json(const Spec& spec);
 std::string to_yaml(const Spec& spec);
+
+// Parses CDI documents strictly and reports every problem with line and field. The rules are those
+// of CDI's schema (schema.json, defs.json) and Go library, which every engine uses: names, kinds,
+// versions and what each needs, types of all fields, no unknown fields.
+
+// The characters of a CDI name: "nvidia.com/gpu=0" is vendor/class=device. Source: CDI's parser.go.
+// Vendor and class: letters, digits, '_', '-' and '.'; a letter first, and a letter or digit last. Errors:
+// kInvalidArgument.
+Status check_vendor(std::string_view vendor);
+Status check_class(std::string_view device_class);
+// Device: letters, digits, '_', '-', '.' and ':'; a letter or digit first and last. Errors: kInvalidArgument.
+Status check_device_name(std::string_view name);
+
+// "nvidia.com/gpu=0".
+std::string qualified_name(std::string_view kind, std::string_view device);
+
+struct SpecProblem {
+  std::string file;
+  config::yaml::Position position;  // line 0: the whole file
+  std::string field;                // "devices[0].containerEdits.deviceNodes[1].path"
+  std::string message;
+  // "nvidia.yaml:12:7: devices[0].name: …".
+  std::string problem_text() const;
+};
+
+struct ReadSpec {
+  std::optional<Spec> spec;  // if there is no problem
+  std::vector<SpecProblem> problems;
+};
+
+// JSON or YAML, at most config::yaml::kMaxTextBytes.
+ReadSpec read_spec(std::string_view text, const std::string& file);
+
+// Rewrites the paths of a document for another root, like nvidia-ctk's `cdi transform root` and its
+// library (nvcdi/transform/root), whose rules these are.
+
+// Which paths change: the host's files, or what the container sees.
+enum class PathSide { kHost, kContainer };
+// "host" or "container". Errors: kInvalidArgument.
+Result<PathSide> parse_path_side(std::string_view text);
+
+// Replaces the directory `from` by `to` in every path of that side that is `from` or below it
+// ("/run/driver2" is not below "/run/driver"). Host: mounts, nodes (which get a host path if it now
+// differs), programs of hooks, and arguments of hooks that run outside the container. Container:
+// mounts, nodes, arguments of hooks inside. A hook's ldconfig is the host's wherever the hook runs.
+// Raises the version if the document needs it. Errors: kInvalidArgument if `from` or `to` is not
+// absolute.
+Status transform_root(Spec& spec, const std::string& from, const std::string& to, PathSide side);
 
 }  // namespace gpulet::cdi

@@ -14,9 +14,8 @@
 #include <utility>
 
 #include "base/file.h"
-#include "base/hash.h"
 #include "base/text.h"
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 
 namespace gpulet::cdi {
 namespace {

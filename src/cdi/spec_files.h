@@ -12,7 +12,6 @@
 
 #include "base/result.h"
 #include "cdi/spec.h"
-#include "cdi/spec_parser.h"
 
 namespace gpulet::cdi {
 

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "base/file.h"
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 #include "cdi/test_driver_root.h"
 
 namespace gpulet::cdi {

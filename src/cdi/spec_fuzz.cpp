@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::cdi;

@@ -1,4 +1,4 @@
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "cdi/generate.h"
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 
 namespace gpulet::cdi {
 namespace {

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 
-#include "cdi/spec_parser.h"
-
 namespace gpulet::cdi {
 namespace {
 

@@ -11,7 +11,6 @@
 
 #include "base/types.h"
 #include "config/gpulet_settings.h"
-#include "config/metrics_settings.h"
 #include "config/partition_rules.h"
 
 namespace gpulet::config {

@@ -2,7 +2,6 @@
 #include <cstdlib>
 
 #include "config/load.h"
-#include "config/print.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include "base/duration.h"
 #include "base/test_page.h"
 #include "base/text.h"
 #include "config/schema.h"

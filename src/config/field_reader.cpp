@@ -5,7 +5,6 @@
 #include <chrono>
 #include <set>
 
-#include "base/duration.h"
 #include "base/text.h"
 #include "config/schema.h"
 #include "config/sections.h"

@@ -1,20 +1,83 @@
-// The settings below the key `gpulet:` that have no section of their own, and those that choose the config
-// file. NVIDIA's plugin has none of them. Each setting is a field here and a row of the tables in
-// gpulet_settings.cpp.
+// The settings below the key `gpulet:`, `flags.gfd`, and those that choose the config file. NVIDIA's plugin
+// has none of those below `gpulet:`. Each setting is a field here and a row of the tables in
+// gpulet_settings.cpp, gpulet_settings_health.cpp (`gpulet.health`, `gpulet.faults`) and
+// gpulet_settings_metrics.cpp (`gpulet.metrics`, `gpulet.labels`, `flags.gfd`). The fields of `gpulet.health`
+// are health::Policy.
 #pragma once
 
 #include <chrono>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "config/health_settings.h"
-#include "config/metrics_settings.h"
 #include "config/partition_rules.h"
+#include "health/policy/eviction_policy.h"
 #include "health/policy/health_policy.h"
+#include "health/report/node_health.h"
 
 namespace gpulet::config {
 
 struct Setting;
+
+// `gpulet.faults`. The agent's remediation_controller.h applies them.
+struct FaultSettings {
+  bool condition = true;         // publish the Node condition GpuHealthy
+  bool label = true;             // publish the Node label gpulet.io/gpu-health
+  bool pod_events = true;        // send Events about the Pods that hold the device
+  bool pod_annotations = false;  // annotate those Pods; needs patch on pods
+  // The effect of the Node taint gpulet.io/gpu-fault by severity; no entry: no taint.
+  std::map<health::Severity, std::string> taints;
+  health::EvictionPolicy eviction;
+  unsigned max_unhealthy_nodes_percent = 0;  // applied by agent/remediation/pod_evictor.h; 0: not checked
+};
+
+enum class HostLabel { kNone, kLower, kUpper };  // no label, "hostname", "Hostname"
+
+// `gpulet.metrics`. The agent's metrics_collector.h and metrics/ apply them.
+struct MetricsSettings {
+  bool enabled = true;
+  std::chrono::milliseconds interval{15'000};
+  std::string counters_file;        // empty: dcgm-exporter's defaults
+  std::string counters_config_map;  // "namespace:name" of a ConfigMap with such a file in its key `metrics`;
+                                    // empty: none
+  std::string devices = "f";        // metrics::DeviceFilter
+  std::chrono::milliseconds xid_window{300'000}, clock_events_window{300'000};
+  HostLabel host_label = HostLabel::kLower;
+  bool old_namespace = false;                   // uuid, pod_name, pod_namespace, container_name
+  bool replace_blanks = false;                  // dashes in the model's name
+  bool virtual_gpus = false;                    // repeat a GPU's series for each share
+  bool pod_uid = false;                         // a label pod_uid
+  bool pod_labels = false;                      // the Pods' own labels
+  std::vector<std::string> pod_label_patterns;  // one must match in a label's key; empty: all
+  std::string pod_logs_dir = "/var/log/pods";
+};
+
+enum class LabelOutput {
+  kNode,         // the Node itself
+  kFile,         // flags.gfd.outputFile, which NFD's worker reads
+  kNodeFeature,  // an object of NFD, which its master reads
+};
+
+// `gpulet.labels`. labels/ and the agent's label_controller.h apply them.
+struct LabelSettings {
+  // Default: the Node for `gpulet agent`, none for `nvidia-device-plugin`, by flags.useNodeFeatureAPI for
+  // `gpu-feature-discovery`.
+  std::vector<LabelOutput> outputs;
+  bool extended = true;  // also publish gpulet.io/…
+  friend bool operator==(const LabelSettings&, const LabelSettings&) = default;
+};
+
+// `flags.gfd`, with NVIDIA's defaults.
+struct FeatureDiscovery {
+  bool oneshot = false;
+  bool no_timestamp = false;
+  std::optional<std::chrono::nanoseconds> sleep_interval = std::chrono::seconds(60);  // nullopt: infinite
+  std::string output_file =
+      "/etc/kubernetes/node-feature-discovery/features.d/gfd";  // empty: standard output
+  std::string machine_type_file = "/sys/class/dmi/id/product_name";
+  friend bool operator==(const FeatureDiscovery&, const FeatureDiscovery&) = default;
+};
 
 // `gpulet.mig`.
 struct MigSettings {
@@ -88,5 +151,20 @@ struct GpuletSettings {
 std::vector<Setting> gpulet_settings();
 std::vector<Setting> partition_settings();
 std::vector<Setting> node_config_settings();
+
+// A row for each of health::policy_settings(): `gpulet.health.pollInterval` in the file,
+// --health-poll-interval, GPULET_HEALTH_POLL_INTERVAL. In the file only: `classes.CLASS.effect` and
+// `classes.CLASS.recoveryHold` of each fault class.
+std::vector<Setting> health_settings();
+
+// `gpulet.faults`. In the file only: `eviction.classes.CLASS` of each fault class.
+std::vector<Setting> faults_settings();
+
+// The rows of config/schema.h's table. dcgm-exporter's variables count where it has the same setting.
+// Sources: dcgm-exporter, pkg/cmd/app.go; k8s-device-plugin v0.20.0, cmd/gpu-feature-discovery/main.go.
+std::vector<Setting> metrics_settings();
+std::vector<Setting> labels_settings();
+// `flags.gfd`: flags of `gpu-feature-discovery` only.
+std::vector<Setting> feature_discovery_settings();
 
 }  // namespace gpulet::config

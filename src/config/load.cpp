@@ -7,7 +7,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "config/field_reader.h"
-#include "config/partition_check.h"
 #include "config/partition_rules.h"
 #include "config/sections.h"
 #include "config/yaml.h"

@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/duration.h"
+#include "base/text.h"
 
 namespace gpulet::config {
 

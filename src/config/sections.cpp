@@ -1,6 +1,8 @@
 #include "config/sections.h"
 
 #include <algorithm>
+#include <span>
+#include <tuple>
 
 #include "base/text.h"
 #include "config/values.h"
@@ -195,6 +197,226 @@ Sharing read_sharing(const Node& node, Problems& problems) {
     sharing = read_replication(*value, SharingStrategy::kMps, "sharing.mps", problems);
   }
   return sharing;
+}
+
+namespace {
+
+// What is compared pair by pair stays small whatever a file holds.
+constexpr std::size_t kMaxRules = 256, kMaxRefs = 4096;
+
+// A resource that a rule or `sharing` makes, and how what is in it is cut and shared.
+struct MadeResource {
+  std::string name, position, summary;  // `about`: "timeSlicing ×4"
+  enum class SharingMode { kWhole, kTimeSlicing, kMps, kMig } mode = SharingMode::kWhole;
+  unsigned replicas = 1;
+  bool fail_requests_greater_than_one = false;
+  std::optional<MpsShare> share;
+  std::string daemon;
+  std::map<std::string, unsigned> mig_devices;
+  const PartitionRule* rule = nullptr;  // null for `sharing`
+
+  auto kind() const {
+    return std::tuple(mode, replicas, fail_requests_greater_than_one, share, daemon, mig_devices);
+  }
+};
+
+// Two rules of which no node follows both.
+bool exclusive(const PartitionRule& a, const PartitionRule& b) {
+  return a.node_label && b.node_label && a.node_label->key == b.node_label->key && a.node_label->value &&
+         b.node_label->value && *a.node_label->value != *b.node_label->value;
+}
+
+// Whether `earlier` applies wherever `later` does, as far as model and label go.
+bool covers(const PartitionRule& earlier, const PartitionRule& later) {
+  return (!earlier.model || earlier.model == later.model) &&
+         (!earlier.node_label || earlier.node_label == later.node_label);
+}
+
+std::optional<std::string> common(std::span<const GpuRef> a, std::span<const GpuRef> b) {
+  for (const auto& one : a) {
+    for (const auto& other : b) {
+      if (one.uuid != other.uuid) continue;
+      if (!one.uuid.empty()) return one.uuid.str();
+      const auto first = std::max(one.first, other.first);
+      if (first <= std::min(one.last, other.last)) return std::to_string(first);
+    }
+  }
+  return std::nullopt;
+}
+
+void check_duplicates(const PartitionRule& rule, Problems& problems) {
+  const auto* refs = std::get_if<GpuRefs>(&rule.devices);
+  for (std::size_t i = 0; refs && i < refs->size(); ++i) {
+    const std::span all(*refs);
+    if (const auto gpu = common(all.first(i), all.subspan(i, 1))) {
+      problems.add_error(rule.position, "gpulet.partition: GPU " + *gpu + " is listed twice");
+      return;
+    }
+  }
+}
+
+void check_overlap(const PartitionRule& earlier, const PartitionRule& later, Problems& problems) {
+  if (exclusive(earlier, later) || !covers(earlier, later)) return;
+  if (std::holds_alternative<AllDevices>(earlier.devices)) {
+    problems.add_warning(later.position + ": gpulet.partition: this rule can never apply: the rule at " +
+                         earlier.position + " selects all its GPUs");
+    return;
+  }
+  const auto* a = std::get_if<GpuRefs>(&earlier.devices);
+  const auto* b = std::get_if<GpuRefs>(&later.devices);
+  const auto gpu = a && b ? common(*a, *b) : std::nullopt;
+  if (gpu) {
+    problems.add_error(later.position,
+                       "gpulet.partition: GPU " + *gpu + " already has a rule at " + earlier.position);
+  }
+}
+
+class ResourceNameCheck {
+ public:
+  ResourceNameCheck(const Config& config, Problems& problems) : config_(config), problems_(problems) {}
+
+  void add_rule(const PartitionRule& rule) {
+    rule_ = &rule;
+    std::visit([&](const auto& how) { add_resources_of(how); }, rule.mode);
+  }
+
+  void add_sharing(const std::string& place) {
+    for (const auto& entry : config_.sharing.resources) {
+      MadeResource made;
+      made.name = entry.rename.value_or(entry.name).str();
+      made.position = place;
+      made.replicas = entry.replicas;
+      made.fail_requests_greater_than_one = config_.sharing.fail_requests_greater_than_one;
+      const bool mps = config_.sharing.strategy == SharingStrategy::kMps;
+      made.mode = mps ? MadeResource::SharingMode::kMps : MadeResource::SharingMode::kTimeSlicing;
+      if (mps) made.daemon = made.name;
+      made.summary = std::string("sharing.") + (mps ? "mps" : "timeSlicing");
+      made_.push_back(std::move(made));
+    }
+  }
+
+ private:
+  // `given`, or what the rule's GPUs are called whole with the suffix; nullopt where that depends on the
+  // model, or is too long to be a name.
+  std::optional<std::string> resource_name(const std::optional<ResourceName>& given,
+                                           std::string_view suffix) {
+    if (given) return given->str();
+    if (config_.gpu_resources.size() > 1) return std::nullopt;
+    auto name = parse_resource_name(config_.gpu_resources.front().name.str() + std::string(suffix));
+    return name ? std::optional(name->str()) : std::nullopt;
+  }
+
+  void add_resource(MadeResource made) {
+    made.rule = rule_;
+    made.position = rule_->position;
+    for (const auto& other : made_) {
+      if (other.name != made.name || other.kind() == made.kind()) continue;
+      if (other.rule && exclusive(*other.rule, *rule_)) continue;
+      problems_.add_error(rule_->position, "gpulet.partition: " + made.name + " of " + made.summary +
+                                               " conflicts with " + other.summary + " at " + other.position +
+                                               ": set a name");
+      return;
+    }
+    made_.push_back(std::move(made));
+  }
+
+  void add_resources_of(const Whole& whole) {
+    if (const auto name = resource_name(whole.name, "")) {
+      MadeResource made;
+      made.name = *name;
+      made.summary = "whole GPUs";
+      add_resource(std::move(made));
+    }
+  }
+
+  void add_resources_of(const TimeSlicing& slicing) {
+    const auto name = resource_name(slicing.name, kSharedSuffix);
+    if (!name) return;
+    MadeResource made;
+    made.name = *name;
+    made.summary = "timeSlicing with " + std::to_string(slicing.replicas) + " replicas";
+    made.mode = MadeResource::SharingMode::kTimeSlicing;
+    made.replicas = slicing.replicas;
+    made.fail_requests_greater_than_one = slicing.fail_requests_greater_than_one;
+    add_resource(std::move(made));
+  }
+
+  void add_resources_of(const Mps& mps) {
+    const bool equal = has_equal_shares(mps);
+    const auto daemon = resource_name(mps.name, equal ? kSharedSuffix : kMpsSuffix);
+    MadeResource made;
+    made.mode = MadeResource::SharingMode::kMps;
+    made.fail_requests_greater_than_one = mps.fail_requests_greater_than_one;
+    made.daemon = daemon.value_or("");
+    if (mps.shares.empty()) {
+      if (!daemon) return;
+      made.name = *daemon;
+      made.replicas = mps.replicas;
+      made.summary = "mps with " + std::to_string(mps.replicas) + " replicas";
+      return add_resource(std::move(made));
+    }
+    std::map<std::pair<std::string, MpsShare>, unsigned> count;
+    for (const auto& share : mps.shares) {
+      std::string name = daemon ? *daemon + (equal ? "" : share_suffix(share.size)) : "";
+      if (share.name) name = share.name->str();
+      if (name.size() > kMaxResourceNameLength) {
+        problems_.add_error(rule_->position,
+                            "gpulet.partition: " + name + " is too long for a resource: set a name");
+        return;
+      }
+      if (!name.empty()) ++count[{name, share.size}];
+    }
+    for (const auto& [key, replicas] : count) {
+      made.name = key.first;
+      made.share = key.second;
+      made.replicas = replicas;
+      made.summary = "an mps share of " + share_suffix(key.second).substr(1) + " percent";
+      add_resource(made);
+    }
+  }
+
+  void add_resources_of(const Mig& mig) {
+    // With strategy mixed and no name, the driver's profiles name the resources.
+    if (!mig.name && mig.strategy != MigStrategy::kSingle) return;
+    MadeResource made;
+    made.name = mig.name ? mig.name->str() : kGpu;
+    if (!mig.name && !config_.mig_resources.empty()) return;
+    made.mode = MadeResource::SharingMode::kMig;
+    for (const auto& [profile, count] : mig.devices) {
+      if (count > 0) made.mig_devices[profile] = 1;  // the profile counts, not how many a GPU has
+    }
+    made.summary = "MIG devices";
+    add_resource(std::move(made));
+  }
+
+  static constexpr const char* kGpu = "nvidia.com/gpu";
+  const Config& config_;
+  Problems& problems_;
+  const PartitionRule* rule_ = nullptr;
+  std::vector<MadeResource> made_;
+};
+
+}  // namespace
+
+void check_partition(const Config& config, const std::string& sharing_origin, Problems& problems) {
+  const auto& rules = config.gpulet.partition;
+  std::size_t refs = 0;
+  for (const auto& rule : rules) {
+    if (const auto* list = std::get_if<GpuRefs>(&rule.devices)) refs += list->size();
+  }
+  if (rules.size() > kMaxRules || refs > kMaxRefs) {
+    problems.add_error(rules.front().position, "gpulet.partition: more than " + std::to_string(kMaxRules) +
+                                                   " rules, or " + std::to_string(kMaxRefs) +
+                                                   " devices in them");
+    return;
+  }
+  for (std::size_t i = 0; i < rules.size(); ++i) {
+    check_duplicates(rules[i], problems);
+    for (std::size_t j = 0; j < i; ++j) check_overlap(rules[j], rules[i], problems);
+  }
+  ResourceNameCheck names(config, problems);
+  names.add_sharing(text::starts_with(sharing_origin, "file ") ? sharing_origin.substr(5) : sharing_origin);
+  for (const auto& rule : rules) names.add_rule(rule);
 }
 
 }  // namespace gpulet::config

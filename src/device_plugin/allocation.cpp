@@ -6,7 +6,6 @@
 #include <set>
 #include <string_view>
 
-#include "base/hash.h"
 #include "base/text.h"
 #include "proto/deviceplugin_v1beta1.pb.h"
 

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/text.h"
 #include "device_plugin/rpc_core.h"
 
 namespace gpulet::device_plugin {
@@ -167,11 +168,6 @@ class GrpcPluginHost final : public PluginHost {
   std::uint64_t next_serial_ = 1;
 };
 
-std::string parent_directory(const std::string& path) {
-  return std::filesystem::path(path).parent_path().string();
-}
-std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
-
 GrpcPluginHost::GrpcPluginHost(Loop& loop, std::shared_ptr<GrpcThread> rpc, PluginHostSettings settings)
     : loop_(loop),
       rpc_(std::move(rpc)),
@@ -282,8 +278,8 @@ void GrpcPluginHost::withdraw(const ResourceName& resource) {
 void GrpcPluginHost::open_watches() {
   std::vector<std::string> folders{settings_.directory};
   if (!settings_.kubelet_socket.empty() &&
-      parent_directory(settings_.kubelet_socket) != settings_.directory) {
-    folders.push_back(parent_directory(settings_.kubelet_socket));
+      text::parent_directory(settings_.kubelet_socket) != settings_.directory) {
+    folders.emplace_back(text::parent_directory(settings_.kubelet_socket));
   }
   for (const auto& folder : folders) {
     auto watch = DirectoryWatcher::open_watcher(
@@ -300,7 +296,8 @@ void GrpcPluginHost::open_watches() {
 }
 
 void GrpcPluginHost::on_changed(const std::string& folder, const std::string& name, bool created) {
-  if (folder == parent_directory(settings_.kubelet_socket) && name == file_name(settings_.kubelet_socket)) {
+  if (folder == text::parent_directory(settings_.kubelet_socket) &&
+      name == text::base_name(settings_.kubelet_socket)) {
     check_kubelet(created);
     return;
   }

@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "doctor/gpu_checks.h"
-#include "doctor/node_checks.h"
 
 namespace gpulet::doctor {
 namespace {

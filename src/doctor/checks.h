@@ -1,7 +1,8 @@
 // The checks of `gpulet doctor`, each judging Facts. Pure: any thread.
 //
 // They run in the order in which faults keep a Pod from a GPU. A check that depends on a failed one is
-// skipped, so that each fault is reported once, by its own check.
+// skipped, so that each fault is reported once, by its own check. checks.cpp has their table; the functions
+// of the checks are in checks_gpu.cpp and checks_node.cpp.
 #pragma once
 
 #include <array>
@@ -77,5 +78,63 @@ std::string text_report(std::span<const Finding> findings);
 std::string json_report(std::span<const Finding> findings);
 // The overall verdict: fail, else warn, else pass.
 Verdict overall_verdict(std::span<const Finding> findings);
+
+// The checks for "GPU not found" (from the slot to a responding driver) and "GPU broken" (faults of GPUs and
+// of their links). Pure: facts in, a result out.
+
+// GPUs on the PCI bus, and whether they are assigned to virtual machines.
+CheckResult check_pci_bus(const Facts& facts);
+// Nouveau, bound to a GPU or loaded.
+CheckResult check_nouveau(const Facts& facts);
+// The loaded kernel module.
+CheckResult check_driver_module(const Facts& facts);
+// libnvidia-ml below the driver root.
+CheckResult check_driver_library(const Facts& facts);
+// Versions of the libraries and of the module.
+CheckResult check_driver_version(const Facts& facts);
+// Presence and major numbers of the device nodes.
+CheckResult check_device_nodes(const Facts& facts);
+// Permissions of the device nodes, and their links in /dev/char.
+CheckResult check_device_permissions(const Facts& facts);
+// Whether NVML responds with all GPUs that are bound to the driver.
+CheckResult check_driver_response(const Facts& facts);
+
+// The health of each device according to the agent, else according to NVML.
+CheckResult check_gpu_health(const Facts& facts);
+// MIG mode and instances, and the node label mig.config.state.
+CheckResult check_mig(const Facts& facts);
+// Whether each MPS control daemon responds.
+CheckResult check_mps_daemons(const Facts& facts);
+// GPUs throttled by heat or power.
+CheckResult check_throttling(const Facts& facts);
+// ACS and the IOMMU between GPUs.
+CheckResult check_iommu(const Facts& facts);
+// PCIe lanes in use.
+CheckResult check_pcie_width(const Facts& facts);
+// The NVLink fabric and its manager.
+CheckResult check_nvlink_fabric(const Facts& facts);
+
+// The checks for "Pod cannot be allocated": from the kubelet to the scheduler. Pure: facts in, a result out.
+
+// Whether the kubelet accepts registrations.
+CheckResult check_kubelet(const Facts& facts);
+// Whether a device plugin for NVIDIA GPUs responds.
+CheckResult check_device_plugin(const Facts& facts);
+// Whether the agent is ready.
+CheckResult check_agent(const Facts& facts);
+// Whether the kubelet's container engine can inject devices by CDI, or uses NVIDIA's runtime.
+CheckResult check_container_runtime(const Facts& facts);
+// Whether CDI specs exist and match the driver, if the agent uses CDI.
+CheckResult check_cdi_specs(const Facts& facts);
+// Devices that the kubelet can allocate, and how many are held.
+CheckResult check_allocatable(const Facts& facts);
+// Pods that request NVIDIA's resources and do not run, with their reasons.
+CheckResult check_pending_pods(const Facts& facts);
+// More than one device plugin.
+CheckResult check_plugin_conflict(const Facts& facts);
+// Permissions of the agent at the API server.
+CheckResult check_permissions(const Facts& facts);
+// This node's clock against the API server's.
+CheckResult check_clock(const Facts& facts);
 
 }  // namespace gpulet::doctor

@@ -2,7 +2,7 @@
 
 #include <sys/timex.h>
 
-#include "doctor/cluster_probe.h"
+#include "doctor/probe.h"
 
 namespace gpulet::doctor {
 namespace {

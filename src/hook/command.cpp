@@ -11,7 +11,7 @@
 #include <functional>
 
 #include "base/text.h"
-#include "hook/container_files.h"
+#include "hook/container.h"
 #include "hook/ldcache.h"
 
 namespace gpulet::hook {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "hook/container_files.h"
+#include "hook/container.h"
 #include "hook/cuda_compat.h"
 #include "hook/requirements.h"
 

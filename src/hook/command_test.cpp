@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "hook/container_files.h"
+#include "hook/container.h"
 #include "hook/test_image.h"
 
 namespace gpulet::hook {

@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "hook/command.h"
-#include "hook/confined_child.h"
 
 namespace gpulet::hook {
 namespace {

@@ -10,7 +10,6 @@
 #include <string>
 
 #include "base/file.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "http/access_gate.h"
 #include "http/message.h"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/file.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "base/result.h"
 

@@ -13,7 +13,6 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "config/yaml.h"
-#include "k8s/exec_plugin.h"
 #include "k8s/objects.h"
 
 namespace gpulet::k8s {

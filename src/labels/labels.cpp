@@ -5,7 +5,6 @@
 #include <set>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/text.h"
 #include "labels/models.h"
 #include "topology/topology.h"

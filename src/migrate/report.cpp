@@ -6,7 +6,6 @@
 
 #include "base/text.h"
 #include "migrate/components.h"
-#include "migrate/settings.h"
 
 namespace gpulet::migrate {
 namespace {

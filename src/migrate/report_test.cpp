@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "migrate/components.h"
-#include "migrate/objects.h"
+#include "migrate/scan.h"
 #include "migrate/test_objects.h"
 
 namespace gpulet::migrate {

@@ -14,7 +14,6 @@
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
 #include "migrate/components.h"
-#include "migrate/objects.h"
 #include "runtimes/configure.h"
 #include "runtimes/docker.h"
 #include "runtimes/toml.h"

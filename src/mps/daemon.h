@@ -11,7 +11,6 @@
 #include <memory>
 #include <string>
 
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "inventory/snapshot.h"
 #include "mps/control_program.h"

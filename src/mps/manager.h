@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/lifetime.h"
+#include "base/loop.h"
 #include "base/result.h"
 #include "mps/daemon.h"
 

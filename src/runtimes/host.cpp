@@ -22,11 +22,6 @@ constexpr Duration kVersionLimit = 5s;
 constexpr Duration kRestartLimit = 120s;
 constexpr const char* kLabel = "security.selinux";
 
-std::string parent_directory(const std::string& path) {
-  const auto slash = path.rfind('/');
-  return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
-}
-
 std::string base_name(const std::string& path) { return std::string(text::base_name(path)); }
 
 Status write_all(int fd, std::string_view text, const std::string& about) {
@@ -110,7 +105,8 @@ std::vector<std::string> Host::glob(const std::string& pattern) const {
 Result<FileDescriptor> Host::open_directory(const std::string& path, bool create) const {
   auto opened = root_.open_file(path, O_RDONLY | O_DIRECTORY);
   if (opened || !create || opened.error().code() != Code::kNotFound || path == "/") return opened;
-  GPULET_TRY_ASSIGN(const FileDescriptor above, open_directory(parent_directory(path), true));
+  GPULET_TRY_ASSIGN(const FileDescriptor above,
+                    open_directory(std::string(text::parent_directory(path)), true));
   if (::mkdirat(above.get(), base_name(path).c_str(), 0755) != 0 && errno != EEXIST) {
     return fail(errno_error("cannot create the directory", errno, path));
   }
@@ -120,7 +116,8 @@ Result<FileDescriptor> Host::open_directory(const std::string& path, bool create
 Status Host::replace_file(const std::string& path, const std::string& text) const {
   // Resolve a link inside the root; the path itself if nothing exists.
   const std::string target = root_.resolve(path).value_or(path);
-  GPULET_TRY_ASSIGN(const FileDescriptor above, open_directory(parent_directory(target), true));
+  GPULET_TRY_ASSIGN(const FileDescriptor above,
+                    open_directory(std::string(text::parent_directory(target)), true));
   // Engines ignore this name: their drop-ins end in .toml or .conf.
   const std::string name = "." + base_name(target) + ".gpulet-" + std::to_string(::getpid());
   const FileDescriptor fd(
@@ -146,10 +143,12 @@ Status Host::replace_file(const std::string& path, const std::string& text) cons
 Status Host::remove_file(const std::string& path) const {
   // Remove the link before its target: engines reject a dangling link.
   const auto target = root_.resolve(path);
-  GPULET_TRY_ASSIGN(const std::string real_directory, root_.resolve(parent_directory(path)));
+  GPULET_TRY_ASSIGN(const std::string real_directory,
+                    root_.resolve(std::string(text::parent_directory(path))));
   const std::string entry = (real_directory == "/" ? "" : real_directory) + "/" + base_name(path);
   for (const auto& each : {entry, target ? *target : entry}) {
-    GPULET_TRY_ASSIGN(const FileDescriptor above, open_directory(parent_directory(each), false));
+    GPULET_TRY_ASSIGN(const FileDescriptor above,
+                      open_directory(std::string(text::parent_directory(each)), false));
     if (::unlinkat(above.get(), base_name(each).c_str(), 0) != 0 && errno != ENOENT) {
       return fail(errno_error("cannot remove", errno, each));
     }

@@ -2,8 +2,11 @@
 // so nothing of the agent's memory is in it; it drops to a user of its own without capabilities, and runs
 // under a seccomp filter with no file but its listening sockets and one end of a socket pair, through which
 // the agent pushes who may connect and what it may say. It can be killed at any time: the agent starts
-// another and nothing else notices but who watches, and the history of the last minutes.
+// another and nothing else notices but who watches, and the history of the last minutes. The child is
+// listener_child.cpp.
 #pragma once
+
+#include <sys/types.h>
 
 #include <functional>
 #include <memory>
@@ -76,5 +79,20 @@ class Listener {
 // The child's main: never returns. Its descriptors are 4 (socket pair), and 3 (the address's listening
 // socket) and 5 (the node's own), of which one may be missing.
 [[noreturn]] void run_listener_child();
+
+// Gives up for good every right that the listener child does not need: user, groups, capabilities, the view
+// of the file system, further descriptors and processes, and all system calls but those that serve an open
+// socket.
+
+// The child's user and group when the agent is root: its own, so that no other unprivileged process may
+// signal it.
+inline constexpr uid_t kListenerUser = 65'533;
+
+// From here on: no privilege can be gained, no capability is held, the file system is empty where the
+// kernel lets us have one of our own, at most `descriptors` are open at a time, and a system call outside
+// the list kills the process. Dies with `parent`. A process that is not root keeps its user. Errors:
+// whatever the kernel refuses, except the empty file system, which is done without (nothing can be opened
+// anyway).
+Status enter_sandbox(pid_t parent, unsigned descriptors);
 
 }  // namespace gpulet::web

@@ -1,4 +1,4 @@
-#include "web/listener_child.h"
+#include "web/listener.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -28,7 +28,6 @@
 #include "http/access_gate.h"
 #include "http/server.h"
 #include "web/ipc_messages.h"
-#include "web/listener.h"
 #include "web/router.h"
 
 namespace gpulet::web {

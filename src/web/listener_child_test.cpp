@@ -1,4 +1,4 @@
-#include "web/listener_child.h"
+#include "web/listener.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

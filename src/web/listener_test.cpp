@@ -14,7 +14,6 @@
 #include "base/process.h"
 #include "http/server.h"
 #include "http/test_client.h"
-#include "web/listener_child.h"
 
 namespace gpulet::web {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "sim/control/control.h"
-#include "sim/demo/simulated_node.h"
+#include "sim/demo/demo.h"
 #include "sim/kubelet/kubelet.h"
 #include "sim/state/mig.h"
 #include "sim/state/state.h"

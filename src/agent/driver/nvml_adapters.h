@@ -8,7 +8,7 @@
 #include "agent/driver/nvml_driver.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/observe/metrics_collector.h"
-#include "base/lifetime.h"
+#include "base/loop.h"
 #include "metrics/gpu_reader.h"
 
 namespace gpulet::agent {

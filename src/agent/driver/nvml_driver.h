@@ -11,7 +11,7 @@
 
 #include "agent/driver/driver_events.h"
 #include "agent/node/ports.h"
-#include "base/lifetime.h"
+#include "base/loop.h"
 #include "inventory/snapshot_reader.h"
 #include "nvml/session.h"
 #include "nvml/worker.h"

@@ -17,7 +17,6 @@
 #include "agent/health/health_poller.h"
 #include "agent/health/health_store.h"
 #include "agent/node/ports.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "config/config.h"

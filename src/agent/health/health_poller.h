@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "agent/node/ports.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "health/policy/health_policy.h"
 #include "inventory/snapshot.h"

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "health/state/persisted_state.h"

@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "agent/mig/mig_ports.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 
 namespace gpulet::agent {

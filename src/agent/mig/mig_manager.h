@@ -20,7 +20,6 @@
 
 #include "agent/mig/mig_change.h"
 #include "agent/mig/mig_ports.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "config/config.h"
 #include "config/gpulet_settings.h"

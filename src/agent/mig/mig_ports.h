@@ -12,7 +12,7 @@
 
 #include "agent/node/ports.h"
 #include "base/loop.h"
-#include "k8s/eviction.h"
+#include "k8s/pods.h"
 #include "mig/hardware.h"
 #include "mig/hooks.h"
 #include "mig/layout.h"

@@ -19,7 +19,6 @@
 #include "agent/node/ports.h"
 #include "agent/plugin/offers.h"
 #include "agent/plugin/registration.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "config/config.h"
 #include "device_plugin/pod_resources.h"

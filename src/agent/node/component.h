@@ -1,5 +1,6 @@
 // One part of what a node's agent runs: the device stack, MPS daemons, labels, the node page, ... The agent
-// is a list of them (node/assembly.h), started in order and stopped in reverse order by ComponentList.
+// is a list of them (assemble_node in node/node.cpp), started in order and stopped in reverse order by
+// ComponentList.
 //
 // A component comes after those that it uses. Everything after the start goes from the last to the first, so
 // that a consumer has a new policy, or is gone, before its source acts on it. Loop's thread only.
@@ -49,7 +50,7 @@ class ComponentList {
  public:
   ComponentList() = default;
   // Destroys them from the last to the first.
-  ~ComponentList();
+  ~ComponentList() { destroy_all(); }
   ComponentList(const ComponentList&) = delete;
 
   void add(std::unique_ptr<Component> component) { components_.push_back(std::move(component)); }
@@ -61,18 +62,25 @@ class ComponentList {
     return added;
   }
 
-  void start_all();
+  void start_all() {
+    for (const auto& component : components_) component->start();
+  }
   // `notify(component)` for each, from the last to the first.
   template <class Notify>
   void for_each_reversed(Notify notify) const {
     for (auto it = components_.rbegin(); it != components_.rend(); ++it) notify(**it);
   }
   // stop() of each, one after the other from the last to the first, then `done`.
-  void stop_all(std::function<void()> done);
-  void destroy_all();
+  void stop_all(std::function<void()> done) { stop_next(components_.size(), std::move(done)); }
+  void destroy_all() {
+    while (!components_.empty()) components_.pop_back();
+  }
 
  private:
-  void stop_next(std::size_t left, std::function<void()> done);
+  void stop_next(std::size_t left, std::function<void()> done) {
+    if (left == 0) return done();
+    components_[left - 1]->stop([this, left, done = std::move(done)] { stop_next(left - 1, done); });
+  }
 
   std::vector<std::unique_ptr<Component>> components_;
 };

@@ -2,13 +2,13 @@
 
 #include <signal.h>
 
-#include "agent/node/assembly.h"
-#include "agent/node/config_reloader.h"
-#include "agent/node/shutdown.h"
+#include "agent/node/components.h"
+#include "agent/node/devices.h"
 #include "base/log.h"
 #include "base/process.h"
-#include "config/print.h"
+#include "config/load.h"
 #include "device_plugin/pod_resources.h"
+#include "k8s/node_status.h"
 
 namespace gpulet::agent {
 namespace {
@@ -17,6 +17,68 @@ namespace {
 std::optional<k8s::ClientConfig> client_config_of(const config::Sources& sources) {
   auto found = k8s::find_client_config(sources.environment);
   return found ? std::move(*found) : std::nullopt;
+}
+
+// The components in their order. A new one is one line here. The reloader is one of them.
+ConfigReloader& assemble_node(Node& node) {
+  auto& list = node.components;
+  auto& mps = list.emplace<MpsComponent>(node);
+  auto& cdi = list.emplace<CdiComponent>(node);
+  auto& reloader = list.emplace<ConfigReloader>(node);
+  list.emplace<Devices>(node, mps.controller(), cdi.controller());
+  list.add(make_operator_component(node));
+  list.add(make_mig_component(node));
+  list.add(make_remediation_component(node));
+  list.add(make_label_component(node));
+  list.add(make_rbac_component(node));
+  auto& pages = list.emplace<PagesComponent>(node);
+  list.add(make_gpu_node_component(node, pages.pages()));
+  list.add(make_node_label_component(node));
+  return reloader;
+}
+
+// Components stop within it, or are ended with us: less than the grace period of deploy/static.
+constexpr Duration kStopLimit = std::chrono::seconds(3);
+
+// The end of a node's agent, in order: where a Pod is replaced, the Node first says that none of its devices
+// is allocatable; then components that take time to stop do so; then the loop ends.
+class Shutdown {
+ public:
+  explicit Shutdown(Node& node) : node_(node) {}
+
+  // Also skips the announcement when it is called again.
+  void begin();
+
+ private:
+  bool announce();
+  void stop_components();
+
+  Node& node_;
+  std::unique_ptr<k8s::ShutdownAnnouncer> announcer_;
+  Subscription limit_;
+};
+
+void Shutdown::begin() {
+  if (!announce()) stop_components();
+}
+
+// A Pod is deleted because another one replaces it: no Pod must be bound to the node in between. A second
+// signal, and a service of a host, do not wait.
+bool Shutdown::announce() {
+  const auto* agent = node_.devices->agent();
+  if (announcer_ || !node_.is_in_pod() || !node_.client_config || agent == nullptr) return false;
+  std::vector<std::string> resources;
+  for (const auto& offer : agent->offers()) resources.push_back(offer->resource.name.str());
+  if (resources.empty()) return false;
+  announcer_ = k8s::ShutdownAnnouncer::announce_shutdown(
+      node_.loop, *node_.client_config, resources, [this] { node_.devices->close(); },
+      [this] { stop_components(); });
+  return true;
+}
+
+void Shutdown::stop_components() {
+  limit_ = node_.loop.after(kStopLimit, [this] { node_.loop.stop_loop(); });
+  node_.components.stop_all([this] { node_.loop.stop_loop(); });
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include <set>
 #include <string>
 
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "device_plugin/pod_resources.h"
 #include "inventory/snapshot.h"

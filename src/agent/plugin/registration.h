@@ -12,7 +12,6 @@
 #include <string>
 
 #include "agent/node/ports.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 
 namespace gpulet::agent {

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "agent/plugin/offers.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "device_plugin/pod_resources.h"

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "config/config.h"
 #include "inventory/snapshot.h"

@@ -24,7 +24,7 @@ struct RequiredPermission {
 };
 
 // Each permission once; for the node's own objects only for those. `in_pod`: the agent is replaced like a Pod
-// and announces its shutdown (k8s/shutdown_announcer.h). Pure.
+// and announces its shutdown (k8s/node_status.h). Pure.
 std::vector<RequiredPermission> required_permissions(const config::Config& config,
                                                      const k8s::ClientConfig& access, bool in_pod);
 

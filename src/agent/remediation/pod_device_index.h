@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "device_plugin/pod_resources.h"
 #include "health/policy/eviction_policy.h"

@@ -14,11 +14,10 @@
 #include <vector>
 
 #include "agent/remediation/pod_device_index.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "health/policy/eviction_policy.h"
 #include "health/report/node_health.h"
-#include "k8s/eviction.h"
+#include "k8s/pods.h"
 
 namespace gpulet::agent {
 

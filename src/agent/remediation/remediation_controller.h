@@ -15,14 +15,14 @@
 #include "agent/remediation/pod_device_index.h"
 #include "agent/remediation/pod_evictor.h"
 #include "base/loop.h"
-#include "config/health_settings.h"
+#include "config/gpulet_settings.h"
 #include "health/report/node_health.h"
 #include "k8s/client_config.h"
 #include "k8s/event_recorder.h"
 #include "k8s/node_labels.h"
 #include "k8s/node_status.h"
 #include "k8s/object_reader.h"
-#include "k8s/pod_annotations.h"
+#include "k8s/pods.h"
 
 namespace gpulet::agent {
 

@@ -12,7 +12,6 @@
 
 #include "agent/node/ports.h"
 #include "base/file_watch.h"
-#include "base/lifetime.h"
 #include "base/loop.h"
 #include "config/config.h"
 #include "inventory/snapshot.h"

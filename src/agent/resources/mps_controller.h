@@ -9,7 +9,7 @@
 
 #include "agent/driver/nvml_driver.h"
 #include "agent/node/ports.h"
-#include "base/lifetime.h"
+#include "base/loop.h"
 #include "config/config.h"
 #include "mps/manager.h"
 

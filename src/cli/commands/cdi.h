@@ -64,7 +64,7 @@ CommandOutput cdi_list_output(const CdiListOptions& options);
 // Exit code: 0; 1 after every mistake, one a line, with file, line and field.
 CommandOutput cdi_validate_output(const CdiValidateOptions& options);
 // `transform root`. Exit code: 0; 1 if the document is invalid or cannot be read or written; 2 for invalid
-// options. The format is that of the output's name, else YAML. cdi/transform_root.h has the rules.
+// options. The format is that of the output's name, else YAML. cdi/spec.h has the rules.
 CommandOutput cdi_transform_output(const CdiTransformOptions& options);
 
 // Print the outputs. Return the exit code.

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "cdi/spec_parser.h"
+#include "cdi/spec.h"
 #include "cdi/test_driver_root.h"
 
 namespace gpulet::cli {

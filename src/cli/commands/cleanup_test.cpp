@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 
 #include "agent/health/operator_interface.h"
 #include "base/file.h"
 #include "base/process.h"
+#include "cdi/spec_files.h"
 
 namespace gpulet::cli {
 namespace {
@@ -75,4 +77,111 @@ TEST_F(CleanupCommandTest, RejectsInvalidArguments) {
 }
 
 }  // namespace
+
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::UnorderedElementsAre;
+
+class FileCleanupTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string path = testing::TempDir() + "node_files.XXXXXX";
+    ASSERT_NE(::mkdtemp(path.data()), nullptr);
+    root_ = path;
+    directories_ = {.spec_dir = root_ + "/cdi",
+                    .hook_dir = root_ + "/lib",
+                    .state_dir = root_ + "/lib",
+                    .run_dir = root_ + "/run",
+                    .device_plugin_dir = root_ + "/plugins"};
+    for (const char* directory : {"lib", "run", "plugins"})
+      ASSERT_TRUE(make_directories(root_ + "/" + directory));
+  }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  void put_file(const std::string& path) { ASSERT_TRUE(write_file_atomic(root_ + "/" + path, "x")) << path; }
+  // Files below the root, without directories.
+  std::vector<std::string> remaining_files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(root_)) {
+      if (!entry.is_directory()) names.push_back(entry.path().string().substr(root_.size() + 1));
+    }
+    return names;
+  }
+
+  std::string root_;
+  NodeDirectories directories_;
+};
+
+cdi::Spec spec_of(const std::string& kind) {
+  cdi::Spec spec;
+  spec.kind = kind;
+  spec.devices.push_back({.name = "0", .edits = {.env = {"A=b"}}});
+  return spec;
+}
+
+TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
+  ASSERT_TRUE(cdi::SpecDirectory(directories_.spec_dir)
+                  .write_specs({spec_of("vendor.com/gpu"), spec_of("vendor.com/gds")}));
+  for (const char* path : {"lib/gpulet-hook", "lib/health-state", "lib/cordons", "lib/cordons.lock",
+                           "run/health.json", "run/agent.sock"})
+    put_file(path);
+  ASSERT_TRUE(ProcessLock::acquire_lock(agent::presence_path(directories_.state_dir)));
+  {
+    const auto dead = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
+    ASSERT_TRUE(dead);
+  }
+
+  const auto removed = remove_node_files(directories_);
+  EXPECT_THAT(removed.errors, IsEmpty());
+  EXPECT_EQ(removed.paths.size(), 10u);
+  EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
+      << "the lock keeps an agent away until then";
+  EXPECT_THAT(remaining_files(), IsEmpty());
+
+  const auto again = remove_node_files(directories_);
+  EXPECT_THAT(again.paths, IsEmpty());
+  EXPECT_THAT(again.errors, IsEmpty());
+}
+
+TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
+  ASSERT_TRUE(cdi::SpecDirectory(directories_.spec_dir)
+                  .write_specs({spec_of("vendor.com/gpu"), spec_of("vendor.com/gds")}));
+  put_file("cdi/vendor.com-gpu.json");  // changed by an operator
+  put_file("cdi/other.json");
+  put_file("lib/notes");
+  put_file("run/other.sock");
+  put_file("plugins/kubelet_internal_checkpoint");
+  const auto served = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
+  ASSERT_TRUE(served);
+  ASSERT_TRUE(start_listening(*served, "nvidia-gpu.sock"));
+
+  const auto removed = remove_node_files(directories_);
+  EXPECT_THAT(removed.errors, IsEmpty());
+  EXPECT_THAT(removed.paths, ElementsAre(root_ + "/cdi/vendor.com-gds.json"));
+  EXPECT_THAT(remaining_files(),
+              UnorderedElementsAre("cdi/vendor.com-gpu.json", "cdi/other.json", "lib/notes", "run/other.sock",
+                                   "plugins/kubelet_internal_checkpoint", "plugins/nvidia-gpu.sock"));
+}
+
+TEST_F(FileCleanupTest, CreatesNoMissingDirectories) {
+  std::filesystem::remove_all(root_);
+  const auto removed = remove_node_files(directories_);
+  EXPECT_THAT(removed.paths, IsEmpty());
+  EXPECT_THAT(removed.errors, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(root_));
+}
+
+TEST_F(FileCleanupTest, ReportsWhatItCannotRemoveAndRemovesTheRest) {
+  ASSERT_TRUE(make_directories(root_ + "/lib/gpulet-hook"));
+  put_file("run/health.json");
+  const auto removed = remove_node_files(directories_);
+  ASSERT_EQ(removed.errors.size(), 1u);
+  EXPECT_THAT(removed.errors[0].full_message(), testing::HasSubstr("gpulet-hook"));
+  EXPECT_THAT(removed.paths, ElementsAre(root_ + "/run/health.json"));
+}
+
+}  // namespace
+
 }  // namespace gpulet::cli

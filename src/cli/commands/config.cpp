@@ -1,11 +1,12 @@
-#include "cli/commands/config.h"
+#include "cli/commands/commands.h"
 
 #include <iostream>
 #include <memory>
 
 #include <CLI/CLI.hpp>
+
 #include "cli/main/command_line.h"
-#include "config/print.h"
+#include "config/load.h"
 
 namespace gpulet::cli {
 namespace {

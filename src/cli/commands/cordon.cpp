@@ -1,4 +1,4 @@
-#include "cli/commands/cordon.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -6,6 +6,7 @@
 #include <optional>
 
 #include <CLI/CLI.hpp>
+
 #include "agent/driver/nvml_driver.h"
 #include "agent/health/operator_interface.h"
 #include "base/process.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/cordon.h"
+#include "cli/commands/commands.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "cli/commands/labels.h"
+#include "cli/commands/commands.h"
 
 #include <gtest/gtest.h>
 

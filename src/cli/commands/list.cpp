@@ -1,4 +1,4 @@
-#include "cli/commands/list.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
+
 #include "agent/driver/nvml_driver.h"
-#include "base/text_table.h"
+#include "base/text.h"
 #include "base/yaml_writer.h"
 #include "cli/main/command_line.h"
 #include "topology/topology.h"

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "base/text_table.h"
-#include "cli/commands/list.h"
+#include "base/text.h"
+#include "cli/commands/commands.h"
 
 namespace gpulet::cli {
 namespace {

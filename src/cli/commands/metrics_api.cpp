@@ -1,4 +1,4 @@
-#include "cli/commands/metrics_api.h"
+#include "cli/commands/commands.h"
 
 #include <signal.h>
 
@@ -7,13 +7,15 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/duration.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/process.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"
+#include "k8s/client_config.h"
+#include "metrics_api/server.h"
 
 namespace gpulet::cli {
 namespace {

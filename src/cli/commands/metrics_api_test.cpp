@@ -1,6 +1,9 @@
-#include "cli/commands/metrics_api.h"
+#include "cli/commands/commands.h"
 
 #include <gtest/gtest.h>
+
+#include "k8s/client_config.h"
+#include "metrics_api/server.h"
 
 namespace gpulet::cli {
 namespace {

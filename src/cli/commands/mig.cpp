@@ -6,8 +6,8 @@
 #include <set>
 
 #include <CLI/CLI.hpp>
+
 #include "base/text.h"
-#include "cli/commands/mig_gpus.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/mig_gpus.h"
+#include "cli/commands/mig.h"
 
 #include <filesystem>
 #include <future>

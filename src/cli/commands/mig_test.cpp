@@ -286,8 +286,8 @@ TEST_F(MigCommand, AGpuWithoutMig) {
   write_file("  c:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {}\n");
   const auto refused = run_mig_command(MigVerb::kApply, "c", {"0"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_EQ(refused.err,
-            "gpulet mig apply: " + file_ + ":4:7: GPU 0 (Tesla T4) does not support MIG; nothing was changed\n");
+  EXPECT_EQ(refused.err, "gpulet mig apply: " + file_ +
+                             ":4:7: GPU 0 (Tesla T4) does not support MIG; nothing was changed\n");
   write_file(
       "  c:\n    - {devices: all, mig-enabled: false}\n  d:\n    - {devices: [99], mig-enabled: true, "
       "mig-devices: {}}\n");

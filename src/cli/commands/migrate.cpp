@@ -1,4 +1,4 @@
-#include "cli/commands/migrate.h"
+#include "cli/commands/commands.h"
 
 #include <signal.h>
 
@@ -9,7 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "base/text_table.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "migrate/components.h"
 #include "migrate/report.h"

@@ -1,4 +1,4 @@
-#include "cli/commands/migrate.h"
+#include "cli/commands/commands.h"
 
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 
 #include "cli/main/test_output.h"
 #include "k8s/test_api.h"
+#include "migrate/report.h"
 #include "migrate/test_objects.h"
 #include "runtimes/test_root.h"
 

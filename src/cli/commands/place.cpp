@@ -1,4 +1,4 @@
-#include "cli/commands/place.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
+
 #include "agent/driver/nvml_driver.h"
 #include "agent/plugin/offers.h"
 #include "base/text.h"
-#include "base/text_table.h"
 #include "cli/main/command_line.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/commands/place.h"
+#include "cli/commands/commands.h"
 
 namespace gpulet::cli {
 namespace {

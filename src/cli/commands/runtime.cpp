@@ -1,4 +1,4 @@
-#include "cli/commands/runtime.h"
+#include "cli/commands/commands.h"
 
 #include <algorithm>
 #include <iostream>
@@ -6,7 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include <CLI/CLI.hpp>
-#include "base/text_table.h"
+
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "runtimes/configure.h"
 

@@ -1,4 +1,4 @@
-#include "cli/commands/runtime.h"
+#include "cli/commands/commands.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/text_table.h"
+#include "base/text.h"
 
 namespace gpulet::cli {
 namespace {

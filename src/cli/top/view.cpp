@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
-#include "base/text_table.h"
 #include "cli/top/tables.h"
 
 namespace gpulet::cli {

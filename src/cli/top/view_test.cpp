@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/text_table.h"
+#include "base/text.h"
 #include "cli/top/tables.h"
 #include "cli/top/test_top.h"
 

@@ -1,0 +1,100 @@
+// The components of a node's agent (node/component.h). Those that work on the node itself are in
+// components_local.cpp: the config, MPS daemons, CDI specs, the operator's commands, MIG layouts, and the
+// pages that the node serves. Those that publish the node to the cluster and follow its object there are in
+// components_cluster.cpp.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "agent/node/component.h"
+#include "agent/node/node.h"
+#include "agent/observe/node_pages.h"
+#include "agent/resources/cdi_controller.h"
+#include "agent/resources/mps_controller.h"
+#include "base/file_watch.h"
+#include "config/config_directory.h"
+
+namespace gpulet::agent {
+
+class MpsComponent final : public Component {
+ public:
+  explicit MpsComponent(Node& node);
+  MpsController& controller() { return controller_; }
+  void stop(std::function<void()> done) override;
+
+ private:
+  Node& node_;
+  MpsController controller_;
+};
+
+class CdiComponent final : public Component {
+ public:
+  explicit CdiComponent(Node& node);
+  CdiController& controller() { return controller_; }
+
+ private:
+  CdiController controller_;
+};
+
+class PagesComponent final : public Component {
+ public:
+  explicit PagesComponent(Node& node);
+  const NodePages& pages() const { return pages_; }
+  void start() override;
+  void apply_config() override;
+  void detach_devices() override;
+  void attach_devices() override;
+  void on_state_changed() override;
+  void on_health_changed(const health::HealthViewPtr& view,
+                         const std::vector<health::StatusChange>& changes) override;
+
+ private:
+  Node& node_;
+  NodePages pages_;
+};
+
+// `gpulet health` and `gpulet cordon` on the node.
+std::unique_ptr<Component> make_operator_component(Node& node);
+std::unique_ptr<Component> make_mig_component(Node& node);
+
+// Components that publish the node to the cluster and follow its object there. Outside a cluster
+// only the label component has something to do.
+
+// Reports permissions that the agent lacks.
+std::unique_ptr<Component> make_rbac_component(Node& node);
+// Follows the Node's labels (Node::labels).
+std::unique_ptr<Component> make_node_label_component(Node& node);
+// Publishes health on the Node and to Pods, and evicts Pods from broken GPUs.
+std::unique_ptr<Component> make_remediation_component(Node& node);
+// Publishes the node's labels, also into a file outside a cluster.
+std::unique_ptr<Component> make_label_component(Node& node);
+// Publishes the GpuNode for schedulers, with the load forecasts of `pages`.
+std::unique_ptr<Component> make_gpu_node_component(Node& node, const NodePages& pages);
+
+// The config in force: follows the config file, or a directory of them from which the node's label chooses,
+// and SIGHUP. A config that cannot be loaded leaves the one before it in force.
+
+// Loop's thread only.
+class ConfigReloader final : public Component {
+ public:
+  explicit ConfigReloader(Node& node) : node_(node) {}
+
+  void start() override;
+  void on_node_labels() override;
+  // Loads the sources again, and applies them where they differ.
+  void reload_config();
+
+ private:
+  void watch_directory();
+  void watch_file();
+
+  Node& node_;
+  std::optional<std::string> last_content_;
+  std::unique_ptr<config::ConfigDirectoryWatcher> directory_;
+  Subscription label_timeout_;
+  std::unique_ptr<FileWatcher> file_watch_;
+};
+
+}  // namespace gpulet::agent

@@ -1,0 +1,183 @@
+#include "agent/node/components.h"
+
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "agent/node/devices.h"
+#include "agent/publish/gpu_node_publisher.h"
+#include "agent/publish/label_controller.h"
+#include "agent/publish/rbac_check.h"
+#include "agent/remediation/remediation_controller.h"
+#include "k8s/object_applier.h"
+#include "k8s/watcher.h"
+
+namespace gpulet::agent {
+namespace {
+
+class RbacComponent final : public Component {
+ public:
+  explicit RbacComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    if (!node_.client_config) return;
+    check_.emplace(node_.loop, *node_.client_config, node_.is_in_pod());
+    check_->check_config(node_.config);
+  }
+  void apply_config() override {
+    if (check_) check_->check_config(node_.config);
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (check_) counts.permissions_missing = check_->missing_permissions();
+  }
+
+ private:
+  Node& node_;
+  std::optional<RbacCheck> check_;
+};
+
+class NodeLabelComponent final : public Component {
+ public:
+  explicit NodeLabelComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    if (!node_.client_config) return set_labels({});
+    watcher_ = k8s::NodeLabelWatcher::watch_node_labels(node_.loop, *node_.client_config, {},
+                                                        [this](const auto& labels) { set_labels(labels); });
+  }
+
+ private:
+  void set_labels(const k8s::Labels& labels) {
+    node_.labels = labels;
+    node_.components.for_each_reversed([](Component& component) { component.on_node_labels(); });
+    node_.notify_state_changed();
+  }
+
+  Node& node_;
+  std::unique_ptr<k8s::NodeLabelWatcher> watcher_;
+};
+
+class RemediationComponent final : public Component {
+ public:
+  explicit RemediationComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    if (!node_.client_config) return;
+    controller_.emplace(
+        RemediationPorts{.loop = node_.loop,
+                         .access = *node_.client_config,
+                         .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); }},
+        node_.config.gpulet.faults, std::random_device{}());
+  }
+  void apply_config() override {
+    if (controller_) controller_->apply_settings(node_.config.gpulet.faults);
+  }
+  void on_health_changed(const health::HealthViewPtr& view,
+                         const std::vector<health::StatusChange>&) override {
+    if (controller_) controller_->on_health_view(view);
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (controller_) counts.pods_evicted = controller_->evictor().evicted();
+  }
+
+ private:
+  Node& node_;
+  std::optional<RemediationController> controller_;
+};
+
+class LabelComponent final : public Component {
+ public:
+  explicit LabelComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    LabelControllerPorts ports{.loop = node_.loop,
+                               .access = node_.client_config,
+                               .feature = {},
+                               .print = nullptr,
+                               .settled = nullptr};
+    if (ports.access) ports.feature.name_space = ports.access->pod_namespace;
+    const auto pod = node_.sources.environment.find("POD_NAME");
+    if (pod != node_.sources.environment.end()) ports.feature.pod = pod->second;
+    controller_.emplace(std::move(ports), node_.config);
+    node_.notify_state_changed();
+  }
+  void apply_config() override { controller_->apply_label_config(node_.config); }
+  void on_state_changed() override {
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr) return;
+    const auto status = agent->status();
+    controller_->on_node_changed(status.snapshot, status.driver_answers, node_.labels);
+  }
+
+ private:
+  Node& node_;
+  std::optional<LabelController> controller_;
+};
+
+class GpuNodeComponent final : public Component {
+ public:
+  GpuNodeComponent(Node& node, const NodePages& pages) : node_(node), pages_(pages) {}
+
+  void start() override { follow_config(); }
+  void apply_config() override { on_state_changed(); }
+  // Its pending request goes with the kubelet's client.
+  void detach_devices() override { publisher_.reset(); }
+  void on_state_changed() override {
+    follow_config();
+    if (publisher_) publisher_->on_node_changed();
+  }
+  void on_allocated() override {
+    if (publisher_) publisher_->on_allocated();
+  }
+
+ private:
+  void follow_config() {
+    if (!node_.config.gpulet.publish_gpu_node || !node_.client_config) {
+      publisher_.reset();
+      applier_.reset();
+      return;
+    }
+    if (publisher_) return;
+    applier_ = k8s::ObjectApplier::start_applier(
+        node_.loop, *node_.client_config,
+        {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath});
+    publisher_.emplace(
+        GpuNodePorts{.loop = node_.loop,
+                     .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
+                     .node = [this](const auto& holders) { return build_node(holders); },
+                     .write = [this](std::string spec) { applier_->set_spec(std::move(spec)); }});
+  }
+
+  std::optional<scheduler::GpuNode> build_node(const std::vector<ContainerDevices>& holders) const {
+    const auto* agent = node_.devices->agent();
+    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+    if (!snapshot) return std::nullopt;
+    return build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), holders,
+                          pages_.load_forecasts().encoded_curves(node_.loop.wall_now()));
+  }
+
+  Node& node_;
+  const NodePages& pages_;
+  std::unique_ptr<k8s::ObjectApplier> applier_;
+  std::optional<GpuNodePublisher> publisher_;
+};
+
+}  // namespace
+
+std::unique_ptr<Component> make_rbac_component(Node& node) { return std::make_unique<RbacComponent>(node); }
+
+std::unique_ptr<Component> make_node_label_component(Node& node) {
+  return std::make_unique<NodeLabelComponent>(node);
+}
+
+std::unique_ptr<Component> make_remediation_component(Node& node) {
+  return std::make_unique<RemediationComponent>(node);
+}
+
+std::unique_ptr<Component> make_label_component(Node& node) { return std::make_unique<LabelComponent>(node); }
+
+std::unique_ptr<Component> make_gpu_node_component(Node& node, const NodePages& pages) {
+  return std::make_unique<GpuNodeComponent>(node, pages);
+}
+
+}  // namespace gpulet::agent

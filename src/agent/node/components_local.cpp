@@ -1,0 +1,219 @@
+#include "agent/node/components.h"
+
+#include <unistd.h>
+
+#include <random>
+#include <utility>
+
+#include "agent/driver/nvml_adapters.h"
+#include "agent/health/operator_interface.h"
+#include "agent/mig/mig_manager.h"
+#include "agent/node/devices.h"
+#include "base/log.h"
+#include "config/load.h"
+#include "k8s/node_labels.h"
+
+namespace gpulet::agent {
+namespace {
+
+NvmlDriver* driver_of(const Node& node) { return node.devices->driver(); }
+
+class OperatorComponent final : public Component {
+ public:
+  explicit OperatorComponent(Node& node)
+      : node_(node),
+        operator_(
+            node.loop, *node.reporter,
+            [this](const health::Evidence& evidence) { node_.devices->submit_evidence(evidence); },
+            std::random_device{}()) {}
+
+  void apply_config() override { set_paths(); }
+  void attach_devices() override { set_paths(); }
+  void on_health_changed(const health::HealthViewPtr& view,
+                         const std::vector<health::StatusChange>&) override {
+    operator_.on_health_view(view);
+  }
+
+ private:
+  void set_paths() { operator_.set_paths(node_.config.gpulet.state_dir, node_.config.gpulet.health_file); }
+
+  Node& node_;
+  OperatorInterface operator_;
+};
+
+class MigComponent final : public Component {
+ public:
+  explicit MigComponent(Node& node)
+      : node_(node),
+        hardware_(node.loop, [this] { return driver_of(node_); }),
+        hooks_(node.loop, [this] { return node_.config.gpulet.mig; }),
+        manager_(make_ports(), std::random_device{}()) {}
+
+  void start() override {
+    if (node_.client_config)
+      labels_ = k8s::NodeLabelPatcher::start_label_patcher(node_.loop, *node_.client_config);
+  }
+
+  void on_state_changed() override {
+    const auto* agent = node_.devices->agent();
+    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+    if (snapshot) manager_.set_targets(mig_targets(*snapshot, node_.config, node_.labels), snapshot);
+  }
+
+ private:
+  MigPorts make_ports() {
+    return {
+        .loop = node_.loop,
+        .hardware = hardware_,
+        .reporter = *node_.reporter,
+        .pods = [this](auto done) { node_.devices->list_holders(std::move(done)); },
+        .layouts = [this](const auto& name, auto gpus) { return mig_layouts(node_.config, name, gpus); },
+        .withdraw = [this](auto gpus) { node_.devices->set_withdrawn(std::move(gpus)); },
+        .request_snapshot = [this] { node_.devices->request_reading(); },
+        .publish_state =
+            [this](std::string_view state) {
+              if (labels_) labels_->set_label(kMigStateLabel, std::string(state));
+            },
+        .hooks = &hooks_,
+        .is_drain_enabled = [this] { return node_.config.gpulet.mig.drain; },
+        .evict = [this](auto pods, auto on_update) -> std::unique_ptr<k8s::Eviction> {
+          if (!node_.client_config) return nullptr;
+          return k8s::Eviction::start_eviction(node_.loop, *node_.client_config, std::move(pods),
+                                               std::move(on_update));
+        },
+    };
+  }
+
+  Node& node_;
+  NvmlMigHardware hardware_;
+  ConfiguredMigHooks hooks_;
+  std::unique_ptr<k8s::NodeLabelPatcher> labels_;
+  MigManager manager_;
+};
+
+}  // namespace
+
+MpsComponent::MpsComponent(Node& node)
+    : node_(node),
+      controller_(
+          node.loop, *node.reporter, [&node] { return driver_of(node); },
+          [&node] { node.devices->replan(); }) {}
+
+// MPS daemons go on for the next agent to take over. A container ends them with itself: by its first process,
+// and where that is not the agent (hostPID) by its cgroup, all of which its runtime kills. There they are
+// stopped in order, for which the manifest's grace period has time.
+void MpsComponent::stop(std::function<void()> done) {
+  if (::getpid() != 1 && !node_.is_in_pod()) return done();
+  controller_.stop_daemons(std::move(done));
+}
+
+CdiComponent::CdiComponent(Node& node)
+    : controller_(node.loop, *node.reporter, [&node] { node.devices->replan(); }, make_cdi_writer()) {}
+
+PagesComponent::PagesComponent(Node& node)
+    : node_(node),
+      pages_(
+          node.loop, *node.reporter, [&node] { return node.devices->agent(); },
+          [&node] {
+            NodeCounts counts;
+            node.components.for_each_reversed(
+                [&](const Component& component) { component.add_counts(counts); });
+            return counts;
+          },
+          node.sources.environment, node.version) {
+  pages_.set_config_text(node.config_text);
+}
+
+void PagesComponent::start() {
+  if (node_.client_config) pages_.set_access(*node_.client_config);
+  pages_.start_listening(node_.config);
+  pages_.publish_pages();
+}
+
+void PagesComponent::apply_config() {
+  pages_.set_config_text(node_.config_text);
+  pages_.apply_pages_config(node_.config);
+}
+
+void PagesComponent::detach_devices() { pages_.detach_driver(); }
+
+void PagesComponent::attach_devices() {
+  pages_.attach_driver(*node_.devices->driver(), node_.devices->pod_resources(), node_.config);
+}
+
+void PagesComponent::on_state_changed() { pages_.publish_pages(); }
+
+void PagesComponent::on_health_changed(const health::HealthViewPtr& view,
+                                       const std::vector<health::StatusChange>& changes) {
+  pages_.record_health(view, changes);
+}
+
+std::unique_ptr<Component> make_operator_component(Node& node) {
+  return std::make_unique<OperatorComponent>(node);
+}
+
+std::unique_ptr<Component> make_mig_component(Node& node) { return std::make_unique<MigComponent>(node); }
+
+namespace {
+
+// How long a node waits for the label that chooses its config before it goes on as a node without a label.
+constexpr Duration kLabelTimeout = std::chrono::seconds(5);
+
+}  // namespace
+
+void ConfigReloader::start() {
+  if (node_.is_config_pending) return watch_directory();
+  watch_file();
+}
+
+void ConfigReloader::watch_file() {
+  if (node_.config.config_file.empty()) return;
+  auto watch = FileWatcher::watch_path(node_.loop, node_.config.config_file, [this] { reload_config(); });
+  if (!watch) return log::warning("cannot watch the config file; send SIGHUP to reload it", watch.error());
+  file_watch_ = std::move(*watch);
+}
+
+// Nothing is offered before it is known which config is this node's.
+void ConfigReloader::watch_directory() {
+  auto watcher = config::ConfigDirectoryWatcher::watch_directory(
+      node_.loop, node_.config.node_config,
+      [this](const std::string& path, const std::optional<std::string>& problem) {
+        if (problem) node_.reporter->report_event(Reporter::Severity::kWarning, "NodeConfig", *problem);
+        node_.sources.flags["config-file"] = {path};
+        reload_config();
+      });
+  if (!watcher) {
+    node_.reporter->report_event(Reporter::Severity::kWarning, "NodeConfig", watcher.error().full_message());
+    node_.is_config_pending = false;
+    return watch_file();
+  }
+  directory_ = std::move(*watcher);
+  label_timeout_ = node_.loop.after(kLabelTimeout, [this] {
+    if (node_.is_config_pending) directory_->set_label(std::nullopt);
+  });
+}
+
+void ConfigReloader::on_node_labels() {
+  if (!directory_) return;
+  const auto label = node_.labels.find(node_.config.node_config.label);
+  directory_->set_label(label == node_.labels.end() ? std::nullopt : std::optional(label->second));
+}
+
+void ConfigReloader::reload_config() {
+  auto sources = node_.sources;
+  node_.is_config_pending = false;
+  if (const auto read = config::read_config_file(sources); !read)
+    return node_.devices->reject_config(read.error());
+  const auto* agent = node_.devices->agent();
+  if (agent != nullptr && last_content_ == sources.file_content && !agent->status().config_error) return;
+  auto loaded = config::load(sources);
+  last_content_ = sources.file_content;
+  if (!loaded) return node_.devices->reject_config(loaded.error());
+  for (const auto& warning : loaded->warnings) log::warning(warning);
+  node_.config_text = config::print_yaml(*loaded);
+  node_.config = std::move(loaded->config);
+  configure_log(node_.config.gpulet);
+  node_.components.for_each_reversed([](Component& component) { component.apply_config(); });
+}
+
+}  // namespace gpulet::agent

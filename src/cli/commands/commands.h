@@ -1,0 +1,204 @@
+// What commands do, apart from their command line: the options of each, and a function that runs it or
+// renders its output. A command is in the source of its name: list.cpp (with topo), place.cpp, labels.cpp,
+// cordon.cpp (with uncordon), config.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp. Those with more to them
+// have a header of their own: cdi.h, cleanup.h, health.h, mig.h. cli/main/command_line.h lists all commands.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "cli/main/command.h"
+#include "config/load.h"
+#include "health/evidence/evidence.h"
+#include "inventory/snapshot.h"
+#include "labels/labels.h"
+
+namespace gpulet::k8s {
+struct ClientConfig;
+}
+namespace gpulet::metrics_api {
+struct ServerOptions;
+}
+namespace gpulet::migrate {
+struct Report;
+}
+
+namespace gpulet::cli {
+
+// `gpulet list`: the node's GPUs and MIG devices. `gpulet topo`: their links, as `nvidia-smi topo -m` shows
+// them, and the scores that placement adds up. Both read the driver and need no agent.
+
+struct ListOptions {
+  std::string output = "table";  // "table", "wide", "json", "yaml"
+  std::string driver_root = "/";
+};
+
+// MIG devices follow their GPU, errors of unreadable GPUs come last. Pure. Errors: kInvalidArgument for an
+// unknown output.
+Result<std::string> list_report(const inventory::Snapshot& snapshot, const std::string& output);
+
+// Exit code: 0; 1 after one line on standard error if there is no driver; 2 for an unknown output.
+int run_list(const ListOptions& options);
+
+struct TopoOptions {
+  std::string output = "table";  // or "json"
+  std::string driver_root = "/";
+};
+
+// Pure. Errors: kInvalidArgument for an unknown output.
+Result<std::string> topo_report(const inventory::Snapshot& snapshot, const std::string& output);
+
+// As run_list().
+int run_topo(const TopoOptions& options);
+
+// `gpulet place`: which devices a container would get on this node now, with their score and the reason.
+
+struct PlaceOptions {
+  std::size_t size = 0;
+  // By index ("3", MIG devices "3:0"), UUID or device ID ("<uuid>::2"); empty `available`: all healthy ones.
+  // An index or UUID means every share of that device in `available`, and its first free share in `require`.
+  std::vector<std::string> available;
+  std::vector<std::string> require;
+  std::string policy;           // "best-effort", "tightest", "distributed", "packed"; empty: as configured
+  std::string resource;         // "nvidia.com/gpu"; empty: the only one, or nvidia.com/gpu
+  std::string output = "text";  // or "json"
+  std::string driver_root = "/";
+  config::Sources sources;  // settings that determine the resources; none: the defaults
+};
+
+// Pure. Errors: kInvalidArgument for an unknown name, resource or policy, and as placement::Chooser;
+// kFailedPrecondition if the node has no allocatable device.
+Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
+                                 const PlaceOptions& options);
+
+// Reads the driver and prints the report. Exit code: 0; 1 after one line on standard error.
+int run_place(const PlaceOptions& options);
+
+// `gpulet labels`: the labels of this node by what its driver reports now, and the reason for each. Needs no
+// agent and no cluster.
+
+struct LabelsOptions {
+  bool explain = false;
+  std::string output = "text";  // "text" or "json"
+  std::string driver_root = "/";
+  config::Sources sources;  // the agent's settings, which determine how GPUs are advertised
+};
+
+// "key=value" lines; with `explain`, below each its rule, source and subject, and the value before it was
+// truncated or cleaned. Pure. Errors: kInvalidArgument for an unknown output.
+Result<std::string> labels_report(const labels::Labels& labels, bool explain, const std::string& output);
+
+// Exit code: 0, also for a node without GPUs; 1 after one line on standard error if there is no driver or the
+// settings are invalid.
+int run_labels(LabelsOptions options);
+
+// `gpulet cordon` and `gpulet uncordon`: take a GPU or MIG device out of service by hand, and return it. Both
+// write the node's cordons file (health/state/cordons.h), which the agent watches; without an agent they take
+// effect when one starts.
+
+struct CordonOptions {
+  std::string device;  // index, UUID or UUID prefix (health/report/node_health.h)
+  std::string reason;  // one line, at most health::kMaxCordonReason bytes
+  // The agent's report and its state directory.
+  std::string health_file = "/run/gpulet/health.json";
+  std::string state_dir = "/var/lib/gpulet";
+  std::string driver_root = "/";
+};
+
+// Exit code: 0 if the device is cordoned (uncordoned) now, whether or not it was before; 1 if there is no
+// such device, it is ambiguous, or the file cannot be written; 2 if the reason is too long or there is no
+// state directory. `device` is resolved by the report of a running agent, else by `read_driver`, as an index
+// may mean another GPU now. A full UUID needs neither.
+CommandOutput cordon_output(health::OperatorAction action, const CordonOptions& options, WallTime now,
+                            const std::function<Result<inventory::Snapshot>()>& read_driver);
+
+// Prints cordon_output().
+int run_cordon(health::OperatorAction action, const CordonOptions& options);
+
+// `gpulet config`: checks a config file, and prints the effective settings with their sources.
+
+struct ConfigCheckOptions {
+  std::string file;
+  bool drop_in = false;  // read it as NVIDIA's plugin does
+};
+// Prints each error as a line of standard error, "file:line:column: key: what is wrong", or "FILE: ok" on
+// standard output. Warnings go to standard error. Exit code: 0 if the file can be used, else 1.
+int run_config_check(const ConfigCheckOptions& options);
+
+struct ConfigPrintOptions {
+  config::Sources sources;      // flags and environment, which name the file
+  std::string output = "yaml";  // or "json"
+};
+// Exit code: 0; 1 after the errors if the config is invalid; 2 for an unknown output.
+int run_config_print(const ConfigPrintOptions& options);
+
+// `gpulet runtime configure` and `gpulet runtime check`: enable and check CDI in container engines.
+
+struct RuntimeConfigureOptions {
+  std::string runtime;          // containerd, crio, docker or podman
+  bool dry_run = false;         // print the changes and make none
+  bool remove = false;          // undo earlier changes
+  bool restart = false;         // restart the engine if needed
+  std::string config{};         // its main config file, on the host; empty: the usual one
+  std::string drop_in{};        // gpulet's config file, on the host; empty: the usual place
+  std::string host_root = "/";  // mount point of the host's /
+  std::string output = "text";  // text or json
+};
+
+struct RuntimeCheckOptions {
+  std::string host_root = "/";
+  std::string output = "text";
+};
+
+// Exit code: 0 if the engine is configured now (with dry_run: would be); 1 if it is not, or a requested
+// restart failed; 2 for an invalid argument or a file that the engine would refuse. One line of standard
+// error has the reason.
+int run_runtime_configure(const RuntimeConfigureOptions& options);
+
+// Exit code: 0 if every engine found is ready, 1 if one is not or none is found.
+int run_runtime_check(const RuntimeCheckOptions& options);
+
+// `gpulet migrate check`: which of NVIDIA's programs run on a node or in a cluster, and what a migration
+// changes.
+
+struct MigrateCheckOptions {
+  bool cluster = false;         // inspect a cluster by its API server, else a node by its files
+  std::string root = "/";       // mount point of the node's /
+  std::string kubeconfig{};     // empty: as kubectl finds one
+  std::string output = "text";  // text or json
+};
+
+// Exit code: 0 if nothing needs a decision, also if nothing of NVIDIA's was found; kNeedsAction if something
+// does or could not be read; 1, after one line on standard error, if nothing could be read.
+int run_migrate_check(const MigrateCheckOptions& options);
+
+// The report as text, without control characters of what was found, and as JSON.
+std::string migrate_text(const migrate::Report& report);
+std::string migrate_json(const migrate::Report& report);
+
+// `gpulet metrics-api`: the custom metrics API of a cluster (src/metrics_api), for HorizontalPodAutoscalers.
+
+// Flags and their environment variables; empty is the default.
+struct MetricsApiOptions {
+  std::string listen{}, tls_cert_file{}, tls_private_key_file{};
+  std::string kubeconfig{};  // empty: the service account of the Pod
+  std::string agent_namespace{}, agent_selector{};
+  std::string agent_scheme = "http";  // or https
+  std::uint16_t agent_port = 9400;
+  std::string agent_ca_file{}, agent_server_name{}, agent_token_file{}, agent_basic_auth_file{};
+  std::string agent_timeout{}, interval{}, oldest{};  // Go's durations
+};
+
+// The agents' namespace defaults to that of `access`. Errors: kInvalidArgument about the flag.
+Result<metrics_api::ServerOptions> parse_metrics_api_options(const MetricsApiOptions& options,
+                                                             const k8s::ClientConfig& access);
+
+// Serves until SIGTERM or SIGINT. Exit code: 0; 1 after one line on standard error.
+int run_metrics_api(const MetricsApiOptions& options,
+                    const std::map<std::string, std::string, std::less<>>& environment);
+
+}  // namespace gpulet::cli

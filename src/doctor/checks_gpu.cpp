@@ -1,0 +1,394 @@
+#include "doctor/checks.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "nvml/usage.h"
+
+namespace gpulet::doctor {
+namespace {
+
+constexpr const char *kDriver = "nvidia", *kNouveau = "nouveau";
+constexpr const char* kReload =
+    "reboot; or, with nothing on the GPUs, `modprobe -r nvidia_uvm nvidia_drm nvidia_modeset nvidia && "
+    "modprobe nvidia`";
+
+std::vector<std::string> gpus_bound_to(const PciBus& bus, std::string_view driver) {
+  std::vector<std::string> addresses;
+  for (const auto& gpu : bus.gpus) {
+    if (gpu.driver == driver) addresses.push_back(gpu.address);
+  }
+  return addresses;
+}
+
+// A driver that responds is loaded, even if its module is not visible: in a container, or simulated.
+bool is_driver_loaded(const Facts& facts) {
+  return facts.installed.module.has_value() || facts.driver.has_value();
+}
+
+std::vector<std::string> paths_with_error(const DeviceNodes& nodes, Code code) {
+  std::vector<std::string> paths;
+  for (const auto& node : nodes.needed) {
+    if (node.error && node.error->code() == code) paths.push_back(node.path);
+  }
+  return paths;
+}
+
+}  // namespace
+
+CheckResult check_pci_bus(const Facts& facts) {
+  if (!facts.bus) return unknown_result(facts.bus.error());
+  const auto& gpus = facts.bus->gpus;
+  if (gpus.empty() && facts.driver && !facts.driver->gpus.empty())
+    return skip_result("no PCI bus visible here; the driver reports " +
+                       text::count_text(facts.driver->gpus.size(), "GPU"));
+  if (gpus.empty()) {
+    return fail_result("no NVIDIA GPU on the PCI bus",
+                       "see `lspci -d 10de:`; reseat the card, enable its slot in the firmware, or pass it "
+                       "through to this virtual machine");
+  }
+  const auto away = gpus_bound_to(*facts.bus, "vfio-pci");
+  if (away.size() == gpus.size()) {
+    return fail_result(
+        "all of " + text::count_text(gpus.size(), "GPU") + " are assigned to virtual machines (vfio-pci)",
+        "remove this node from the pool, or release them: `driverctl unset-override " + away.front() + "`");
+  }
+  std::string found = text::count_text(gpus.size(), "NVIDIA GPU") + " on the PCI bus";
+  if (!away.empty()) found += ", " + std::to_string(away.size()) + " of them assigned to virtual machines";
+  return pass_result(std::move(found));
+}
+
+CheckResult check_nouveau(const Facts& facts) {
+  if (!facts.bus) return unknown_result(facts.bus.error());
+  const std::string fix =
+      "`printf 'blacklist nouveau\\noptions nouveau modeset=0\\n' > /etc/modprobe.d/blacklist-nouveau.conf`, "
+      "rebuild the initramfs (`update-initramfs -u` or `dracut --force`) and reboot";
+  const auto held = gpus_bound_to(*facts.bus, kNouveau);
+  if (!held.empty()) return fail_result("Nouveau is bound to " + text::join_limited(held), fix);
+  if (!facts.bus->nouveau) return pass_result("Nouveau is not loaded");
+  if (is_driver_loaded(facts)) return warn_result("Nouveau is loaded next to the NVIDIA driver", fix);
+  return fail_result("Nouveau is loaded, and the NVIDIA driver is not", fix);
+}
+
+CheckResult check_driver_module(const Facts& facts) {
+  const auto& module = facts.installed.module;
+  if (module) return pass_result("the kernel module " + *module + " is loaded");
+  if (module.error().code() != Code::kNotFound) return unknown_result(module.error());
+  if (is_driver_loaded(facts))
+    return pass_result("the kernel module is not visible here, but driver " + facts.driver->version +
+                       " responds");
+  if (facts.installed.libraries.empty()) {
+    return fail_result(
+        "no NVIDIA driver: the kernel module is not loaded and there are no libraries below " +
+            facts.driver_root,
+        "install the driver (`apt-get install nvidia-driver`, or NVIDIA's own package), then reboot");
+  }
+  return fail_result("the NVIDIA kernel module is not loaded",
+                     "`modprobe nvidia`; if that fails, see `dmesg` (Secure Boot rejects an unsigned module; "
+                     "a new kernel needs it rebuilt: `dkms autoinstall`)");
+}
+
+CheckResult check_driver_library(const Facts& facts) {
+  const auto& libraries = facts.installed.libraries;
+  if (!libraries.empty()) return pass_result("libnvidia-ml " + text::join(libraries, ", "));
+  return fail_result("libnvidia-ml.so.1 is not below " + facts.driver_root,
+                     "install the driver's libraries (`apt-get install libnvidia-ml1 libcuda1`), or set "
+                     "--driver-root (/run/nvidia/driver for a driver container)");
+}
+
+CheckResult check_driver_version(const Facts& facts) {
+  const auto& installed = facts.installed;
+  if (!installed.module && facts.driver)
+    return pass_result("driver " + facts.driver->version + " responds to its library");
+  if (!installed.module) return unknown_result(installed.module.error());
+  const auto& libraries = installed.libraries;
+  if (std::ranges::find(libraries, *installed.module) != libraries.end()) {
+    if (libraries.size() == 1)
+      return pass_result("libraries and kernel module are both " + *installed.module);
+    return warn_result("libraries of several versions are installed: " + text::join(libraries, ", "),
+                       "remove those that are not " + *installed.module);
+  }
+  return fail_result("the libraries are " + text::join(libraries, ", ") + ", the loaded kernel module is " +
+                         *installed.module,
+                     kReload);
+}
+
+CheckResult check_device_nodes(const Facts& facts) {
+  if (!facts.nodes) return unknown_result(facts.nodes.error());
+  const auto missing = paths_with_error(*facts.nodes, Code::kNotFound);
+  if (!missing.empty()) {
+    return fail_result("missing: " + text::join_limited(missing, 4),
+                       "`nvidia-modprobe -c 0 -u`, or run nvidia-persistenced, which keeps them; in a "
+                       "container, mount the host's /dev");
+  }
+  const auto wrong = paths_with_error(*facts.nodes, Code::kFailedPrecondition);
+  if (!wrong.empty()) {
+    for (const auto& node : facts.nodes->needed) {
+      if (node.path == wrong.front())
+        return fail_result(node.path + ": " + node.error->message(),
+                           "`rm " + node.path + " && nvidia-modprobe -c 0 -u`");
+    }
+  }
+  return pass_result(text::count_text(facts.nodes->needed.size(), "device node") + " present and correct");
+}
+
+CheckResult check_device_permissions(const Facts& facts) {
+  if (!facts.nodes) return unknown_result(facts.nodes.error());
+  const auto refused = paths_with_error(*facts.nodes, Code::kPermissionDenied);
+  if (!refused.empty()) {
+    return fail_result("cannot be opened: " + text::join_limited(refused),
+                       "run this as root; if root cannot open them either, the device cgroup or a nodev "
+                       "mount denies it: give the container these devices, or `privileged: true`");
+  }
+  std::vector<std::string> closed;
+  for (const auto& node : facts.nodes->needed) {
+    if (!node.world_accessible) closed.push_back(node.path);
+  }
+  if (!closed.empty()) {
+    return warn_result(
+        "not every user can open " + text::join_limited(closed) + ", so containers of other users see no GPU",
+        "set NVreg_DeviceFileMode=0666 (`options nvidia …` in /etc/modprobe.d), or `chmod 0666` them");
+  }
+  if (!facts.nodes->without_char_link_nodes.empty()) {
+    return warn_result("no link in /dev/char points to " +
+                           text::join_limited(facts.nodes->without_char_link_nodes) +
+                           ": after `systemctl daemon-reload`, running containers lose their GPUs",
+                       "`for d in /dev/nvidia*; do [ -c $d ] && ln -sf $d /dev/char/$((0x$(stat -c %t "
+                       "$d))):$((0x$(stat -c %T "
+                       "$d))); done`, from a udev rule");
+  }
+  return pass_result("every user can open them");
+}
+
+CheckResult check_driver_response(const Facts& facts) {
+  if (!facts.driver) {
+    const auto& error = facts.driver.error();
+    if (error.code() == Code::kPermissionDenied)
+      return fail_result("the driver denies access: " + error.full_message(),
+                         "run this as root, with the GPUs' device nodes");
+    if (error.full_message().find("version mismatch") != std::string::npos)
+      return fail_result("the driver does not respond: " + error.full_message(), kReload);
+    return fail_result("the driver does not respond: " + error.full_message(),
+                       "see `dmesg | grep -e NVRM -e Xid`; reboot if the driver hangs");
+  }
+  const std::size_t seen = facts.driver->gpus.size();
+  const std::size_t here = facts.bus ? gpus_bound_to(*facts.bus, kDriver).size() : seen;
+  if (seen < here) {
+    return fail_result(
+        "the driver reports " + std::to_string(seen) + " of the " + text::count_text(here, "GPU") +
+            " bound to it",
+        "`dmesg | grep -e NVRM -e Xid`; reboot if a GPU fell off the bus, and check its power and seat");
+  }
+  if (seen == 0)
+    return fail_result("the driver responds but reports no GPU",
+                       "see `dmesg | grep NVRM` for why it rejects them");
+  return pass_result("driver " + facts.driver->version + " reports " + text::count_text(seen, "GPU"));
+}
+
+// Checks for "GPU broken": faults of GPUs and of their links.
+
+namespace {
+
+std::string gpu_label(const GpuFacts& gpu) { return "GPU " + std::to_string(gpu.index); }
+
+// A fault reported by the driver itself; empty if none.
+std::string driver_fault(const GpuFacts& gpu) {
+  if (gpu.unreadable) return gpu.unreadable->message();
+  if (gpu.recovery_action != 0)
+    return "the driver requests: " + std::string(health::recovery_action_text(gpu.recovery_action));
+  if (gpu.rows_failed) return "a memory row could not be remapped";
+  if (gpu.sram_threshold) return "too many SRAM errors";
+  return {};
+}
+std::string driver_warning(const GpuFacts& gpu) {
+  if (gpu.rows_pending) return "remapped rows wait for a reset";
+  if (gpu.pages_pending) return "retired pages wait for a reset";
+  if (!gpu.inforom_valid) return "its InfoROM is corrupted";
+  return {};
+}
+
+std::string fault_fix(const GpuFacts& gpu) {
+  const std::string reset =
+      "stop its workloads, then `nvidia-smi --gpu-reset -i " + std::to_string(gpu.index) + "`";
+  if (!gpu.unreadable) return gpu.rows_failed ? "replace the card" : reset;
+  if (gpu.unreadable->code() == Code::kDeviceLost)
+    return "reboot the node; if it happens again, check seat and power, then replace the card";
+  return "`dmesg | grep -e NVRM -e Xid`; " + reset + ", else reboot";
+}
+
+CheckResult check_gpus_by_driver(const Facts& facts) {
+  if (!facts.driver) return unknown_result(facts.driver.error());
+  for (const auto& gpu : facts.driver->gpus) {
+    if (const auto fault = driver_fault(gpu); !fault.empty())
+      return fail_result(gpu_label(gpu) + ": " + fault, fault_fix(gpu));
+  }
+  for (const auto& gpu : facts.driver->gpus) {
+    if (const auto flaw = driver_warning(gpu); !flaw.empty())
+      return warn_result(gpu_label(gpu) + ": " + flaw, fault_fix(gpu));
+  }
+  return pass_result("the driver reports no fault of " + text::count_text(facts.driver->gpus.size(), "GPU") +
+                     " (past XIDs are unknown without an agent)");
+}
+
+std::string device_line(const AgentDevice& device) {
+  return device.name + " is " + device.state + (device.reason.empty() ? "" : ": " + device.reason);
+}
+
+// A line for each GPU for which `describe` returns text: "GPU 3 (…)".
+template <class Says>
+std::vector<std::string> describe_gpus_with(const DriverFacts& driver, const Says& describe) {
+  std::vector<std::string> lines;
+  for (const auto& gpu : driver.gpus) {
+    if (gpu.unreadable) continue;
+    if (const std::string what = describe(gpu); !what.empty()) lines.push_back(gpu_label(gpu) + " " + what);
+  }
+  return lines;
+}
+
+std::string throttle_reason(const GpuFacts& gpu) {
+  const auto at = gpu.temperature == 0 ? std::string() : " at " + std::to_string(gpu.temperature) + " °C";
+  const auto has = [&](std::uint64_t bit) { return (gpu.clock_events & bit) != 0; };
+  if (has(nvml::kClocksHwThermal) || has(nvml::kClocksSwThermal)) return "is too hot" + at;
+  if (has(nvml::kClocksHwPowerBrake)) return "is throttled by its power supply (power brake)";
+  if (has(nvml::kClocksHwSlowdown)) return "is slowed down by hardware";
+  return {};
+}
+
+CheckResult check_mig_configuration(const MigFacts& mig, const GpuFacts& gpu) {
+  const std::string index = std::to_string(gpu.index);
+  if (mig.pending) {
+    return fail_result(gpu_label(gpu) + ": MIG is " + (mig.enabled ? "on" : "off") + ", and " +
+                           (*mig.pending ? "on" : "off") + " after the next reset",
+                       "stop its workloads, then `nvidia-smi --gpu-reset -i " + index + "`");
+  }
+  if (mig.enabled && mig.instances == 0) {
+    return fail_result(gpu_label(gpu) + ": MIG is on without instances, so none of it is offered",
+                       "`gpulet mig apply --gpu " + index +
+                           " -f FILE -c CONFIG`, or turn MIG off: `nvidia-smi -i " + index + " -mig 0`");
+  }
+  if (mig.empty_instances > 0) {
+    return fail_result(gpu_label(gpu) + ": " + text::count_text(mig.empty_instances, "GPU instance") +
+                           " without a compute instance",
+                       "`gpulet mig apply --gpu " + index + " -f FILE -c CONFIG`, or `nvidia-smi mig -i " +
+                           index + " -cci`");
+  }
+  return pass_result({});
+}
+
+}  // namespace
+
+CheckResult check_gpu_health(const Facts& facts) {
+  if (!facts.agent) return check_gpus_by_driver(facts);
+  const AgentDevice *worst = nullptr, *flagged = nullptr;
+  std::size_t withdrawn = 0;
+  for (const auto& device : facts.agent->devices) {
+    withdrawn += device.offered ? 0 : 1;
+    if (!device.offered && worst == nullptr) worst = &device;
+    if (device.offered && device.state == "degraded" && flagged == nullptr) flagged = &device;
+  }
+  const auto fix = [](const AgentDevice& device) {
+    return "`gpulet health " + device.uuid + "` shows the next step";
+  };
+  if (worst != nullptr) {
+    const std::string others = withdrawn > 1 ? " (and " + std::to_string(withdrawn - 1) + " more)" : "";
+    return fail_result(device_line(*worst) + others, fix(*worst));
+  }
+  if (flagged != nullptr) return warn_result(device_line(*flagged), fix(*flagged));
+  return pass_result("the agent reports " + text::count_text(facts.agent->devices.size(), "device") +
+                     " as healthy");
+}
+
+CheckResult check_mig(const Facts& facts) {
+  if (facts.cluster && facts.cluster->mig_state == "failed") {
+    return fail_result("the node's label nvidia.com/mig.config.state is failed",
+                       "see the agent's log; `gpulet mig plan` shows what blocks the layout");
+  }
+  if (!facts.driver) return unknown_result(facts.driver.error());
+  std::size_t on = 0;
+  for (const auto& gpu : facts.driver->gpus) {
+    if (gpu.unreadable) continue;
+    if (auto result = check_mig_configuration(gpu.mig, gpu); result.verdict != Verdict::kPass) return result;
+    on += gpu.mig.enabled ? 1 : 0;
+  }
+  return pass_result(on == 0 ? "MIG is off" : "MIG is on and partitioned on " + text::count_text(on, "GPU"));
+}
+
+CheckResult check_mps_daemons(const Facts& facts) {
+  if (!facts.mps) return unknown_result(facts.mps.error());
+  for (const auto& daemon : *facts.mps) {
+    if (!daemon.error) continue;
+    return fail_result(
+        "the MPS control daemon of " + daemon.name + " does not respond: " + daemon.error->message(),
+        "the agent restarts it automatically; if it cannot, see its log; restart containers that use it");
+  }
+  if (facts.mps->empty()) return pass_result("no GPU is shared by MPS");
+  return pass_result(text::count_text(facts.mps->size(), "MPS control daemon") +
+                     (facts.mps->size() == 1 ? " responds" : " respond"));
+}
+
+CheckResult check_throttling(const Facts& facts) {
+  if (!facts.driver) return unknown_result(facts.driver.error());
+  const auto slow = describe_gpus_with(*facts.driver, throttle_reason);
+  if (slow.empty()) return pass_result("no GPU is throttled");
+  return warn_result(text::join_limited(slow),
+                     "check fans, filters, room temperature and power supply; to limit power for now: "
+                     "`nvidia-smi -pl WATTS`");
+}
+
+CheckResult check_iommu(const Facts& facts) {
+  if (!facts.bus) return unknown_result(facts.bus.error());
+  if (facts.bus->gpus.size() < 2) return skip_result("not applicable: only one GPU");
+  if (!facts.bus->redirecting_bridges.empty()) {
+    return warn_result("ACS routes GPU-to-GPU traffic through the CPU at " +
+                           text::join_limited(facts.bus->redirecting_bridges),
+                       "on bare metal turn ACS off in the firmware, or `setpci -s " +
+                           facts.bus->redirecting_bridges.front() + " ECAP_ACS+0x6.w=0000`");
+  }
+  if (!facts.bus->translated_gpus.empty()) {
+    return warn_result("the IOMMU translates the DMA of " + text::join_limited(facts.bus->translated_gpus) +
+                           ": GPU-to-GPU transfers are slow, or hang",
+                       "on bare metal boot with `iommu=pt`, or turn the IOMMU off in the firmware");
+  }
+  if (facts.bus->bridges_hidden)
+    return unknown_result("only root can read the bridges' settings", "run this as root");
+  return pass_result("neither ACS nor the IOMMU affects GPU-to-GPU traffic");
+}
+
+CheckResult check_pcie_width(const Facts& facts) {
+  if (!facts.driver) return unknown_result(facts.driver.error());
+  const auto narrow = describe_gpus_with(*facts.driver, [](const GpuFacts& gpu) {
+    if (gpu.width == 0 || gpu.width >= gpu.full_width) return std::string();
+    return "has " + std::to_string(gpu.width) + " of " + std::to_string(gpu.full_width) + " lanes";
+  });
+  if (narrow.empty()) return pass_result("every GPU has all of its PCIe lanes");
+  return warn_result(text::join_limited(narrow),
+                     "reseat the card or its riser; `lspci -vv` shows LnkSta beside LnkCap");
+}
+
+CheckResult check_nvlink_fabric(const Facts& facts) {
+  const std::string fix =
+      "`systemctl status nvidia-fabricmanager`; its version must be the driver's: `apt-get install "
+      "nvidia-fabricmanager-BRANCH`, then `systemctl enable --now nvidia-fabricmanager`";
+  if (!facts.driver) return unknown_result(facts.driver.error());
+  const auto in_state = [&](health::FabricState state, const char* describe) {
+    return describe_gpus_with(*facts.driver, [&](const GpuFacts& gpu) {
+      return gpu.fabric == state ? std::string(describe) : std::string();
+    });
+  };
+  const auto failed = in_state(health::FabricState::kFailed, "was rejected by its NVLink fabric");
+  if (!failed.empty()) return fail_result(text::join_limited(failed) + ": CUDA does not start there", fix);
+  const auto joining = in_state(health::FabricState::kJoining, "has not joined its NVLink fabric");
+  if (!joining.empty()) return fail_result(text::join_limited(joining) + ": CUDA does not start there", fix);
+  const auto slow = in_state(health::FabricState::kDegraded, "has reduced NVLink fabric bandwidth");
+  if (!slow.empty()) return warn_result(text::join_limited(slow), fix);
+  if (!in_state(health::FabricState::kHealthy, "is in").empty())
+    return pass_result("every GPU has joined its NVLink fabric");
+  if (!facts.bus) return unknown_result(facts.bus.error());
+  if (facts.bus->switches == 0) return skip_result("not applicable: no NVSwitch on this node");
+  // GPUs before Hopper do not report their registration.
+  if (!facts.programs) return unknown_result(facts.programs.error());
+  if (facts.programs->fabric_manager) return pass_result("the fabric manager runs");
+  return fail_result("this node has NVSwitches but no fabric manager: CUDA does not start (error 802)", fix);
+}
+
+}  // namespace gpulet::doctor

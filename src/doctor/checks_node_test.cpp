@@ -1,0 +1,83 @@
+// Which container engine is checked, and how a pending Pod is explained.
+#include <gtest/gtest.h>
+
+#include "doctor/checks.h"
+#include "doctor/probe.h"
+#include "doctor/test_facts.h"
+
+namespace gpulet::doctor {
+namespace {
+
+TEST(Checks, SuggestsTheDistributionsUnit) {
+  auto facts = healthy_facts();
+  facts.kubelet.socket = fail(Code::kUnavailable, "refused");
+  EXPECT_NE(result_of(facts, "kubelet").fix.find("`systemctl status kubelet`"), std::string::npos);
+  facts.engines->all = {distribution_engine("RKE2", "/run/k3s/containerd/containerd.sock", true)};
+  EXPECT_NE(result_of(facts, "kubelet").fix.find("`systemctl status 'rke2-*'`"), std::string::npos)
+      << result_of(facts, "kubelet").fix;
+}
+
+TEST(Checks, ChecksOnlyTheKubeletsEngine) {
+  const std::string k3s = "/run/k3s/containerd/containerd.sock";
+  auto facts = healthy_facts();
+  // Docker's containerd is installed next to that of k3s.
+  facts.engines = Engines{.all = {test_containerd(false), distribution_engine("k3s", k3s, true)},
+                          .endpoint = runtimes::KubeletEndpoint{k3s, "k3s server", "/usr/local/bin/k3s"}};
+  auto judgement = result_of(facts, "runtime");
+  EXPECT_EQ(judgement.verdict, Verdict::kPass);
+  EXPECT_EQ(judgement.found, "containerd 1.7.20 of k3s injects devices by CDI");
+  EXPECT_EQ(judgement.details,
+            (std::vector<std::string>{"the kubelet uses the engine at " + k3s + " (k3s server)",
+                                      "read: /var/lib/rancher/k3s/config.toml"}));
+  facts.engines->endpoint =
+      runtimes::KubeletEndpoint{"/run/containerd/containerd.sock", "kubelet", "/usr/bin/kubelet"};
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "runtime");
+  facts.engines->endpoint = runtimes::KubeletEndpoint{"/run/cri-dockerd.sock", "kubelet", "/usr/bin/kubelet"};
+  judgement = result_of(facts, "runtime");
+  EXPECT_EQ(judgement.verdict, Verdict::kUnknown);
+  EXPECT_NE(judgement.found.find("/run/cri-dockerd.sock"), std::string::npos) << judgement.found;
+  // Unknown: the engine whose socket exists.
+  facts.engines->endpoint.reset();
+  facts.engines->all[1].report.socket = k3s;
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "");
+  // k3s and RKE2 share a socket path.
+  facts.engines =
+      Engines{.all = {distribution_engine("k3s", k3s, true), distribution_engine("RKE2", k3s, false)},
+              .endpoint = runtimes::KubeletEndpoint{k3s, "the command line",
+                                                    "/var/lib/rancher/rke2/data/bin/kubelet"}};
+  EXPECT_EQ(result_of(facts, "runtime").found, "containerd 1.7.20 of RKE2 is not ready for CDI: off");
+}
+
+TEST(Checks, ExplainsPendingPodsByNode) {
+  auto facts = healthy_facts();
+  PodExplanation explained =
+      parse_explanation(
+          R"({"asks":"9 nvidia.com/gpu","nodes":[{"node":"a","fits":true},{"node":"b","fits":false,"reason":"8 free"},)"
+          R"({"node":"n","fits":false,"reason":"0 free"}],"hints":["n lacks 1","x","y","z"]})",
+          "n")
+          .value();
+  explained.by_extender = true;
+  PendingPod waits{"team/train", "0/3 nodes", false, explained};
+  PendingPod unknown{"team/more", "0/3 nodes", false, fail(Code::kUnavailable, "nobody is there")};
+  facts.cluster->pods = {waits, unknown, PendingPod{"team/third", "0/3", false, std::nullopt}};
+  const auto findings = run_checks(facts);
+  const auto& judgement = most_severe(findings)->result;
+  EXPECT_EQ(judgement.found, "team/train (and 2 more): 0/3 nodes");
+  EXPECT_EQ(judgement.details,
+            (std::vector<std::string>{
+                "team/train requests 9 nvidia.com/gpu; according to gpulet's extender:",
+                "  enough GPUs are free on a: something else prevents it (see the message above)",
+                "  not on n: 0 free", "  not on b: 8 free", "  hint: n lacks 1", "  hint: x", "  hint: y",
+                "team/more could not be explained: nobody is there"}));
+  EXPECT_NE(text_report(findings).find("    not on n: 0 free\n"), std::string::npos) << text_report(findings);
+  EXPECT_NE(json_report(findings).find("\"  not on n: 0 free\""), std::string::npos);
+  EXPECT_FALSE(parse_explanation("[]", "n"));
+  EXPECT_FALSE(parse_explanation("{}", "n"));
+  std::string many = R"({"asks":"1","nodes":[{"node":"x"})";
+  for (int i = 0; i < 14; ++i) many += R"(,{"node":"y","reason":"r"})";
+  EXPECT_EQ(parse_explanation(many + "]}", "y")->nodes.size(), kMaxReasons);
+  EXPECT_EQ(parse_explanation(many + "]}", "y")->left_out, 5u);
+}
+
+}  // namespace
+}  // namespace gpulet::doctor

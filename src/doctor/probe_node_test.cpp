@@ -1,0 +1,49 @@
+#include <gtest/gtest.h>
+
+#include "doctor/probe.h"
+
+namespace gpulet::doctor {
+namespace {
+
+TEST(AgentProbe, ParsesKnownFields) {
+  std::string config;
+  const auto agent =
+      parse_agent_page(R"({"version":"0.1.0","problems":["driver: away"],"config":"version: v1\n","gpus":[
+    {"index":0,"uuid":"GPU-a","state":"lost","offered":false,"reason":"XID 79","mig":null},
+    {"index":1,"uuid":"GPU-b","state":null,"offered":true,"reason":"","mig":{"devices":[
+      {"index":3,"uuid":"MIG-c","state":"quarantined","reason":"XID 95"},{"index":4,"state":"healthy"}]}},
+    7],
+    "events":[{"message":"labels: the API server answered 403: nodes is forbidden"},
+              {"message":"labels: the API server answered 403: nodes is forbidden"},{"message":"GPU 0"},"x"]})",
+                       config);
+  ASSERT_TRUE(agent) << agent.error().full_message();
+  EXPECT_EQ(config, "version: v1\n");
+  EXPECT_EQ(agent->problems, std::vector<std::string>{"driver: away"});
+  EXPECT_EQ(agent->refusals.size(), 1u);
+  ASSERT_EQ(agent->devices.size(), 5u);
+  EXPECT_EQ(agent->devices[0].name, "GPU 0");
+  EXPECT_FALSE(agent->devices[0].offered);
+  EXPECT_EQ(agent->devices[2].name, "MIG 1:3");
+  EXPECT_FALSE(agent->devices[2].offered);
+  EXPECT_TRUE(agent->devices[3].offered);
+}
+
+TEST(AgentProbe, RejectsOtherDocuments) {
+  std::string config;
+  for (const char* text : {"", "x", "[]", "{}", R"({"gpus":{}})"})
+    EXPECT_FALSE(parse_agent_page(text, config)) << text;
+}
+
+TEST(AgentSettings, ComeFromTheAgentOrAFile) {
+  ProbeTargets targets;
+  EXPECT_FALSE(agent_settings(fail(Code::kNotFound, "none"), "", targets));
+  const auto of_agent = agent_settings(
+      AgentFacts{}, "version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n", targets);
+  ASSERT_TRUE(of_agent) << of_agent.error().full_message();
+  EXPECT_TRUE(of_agent->cdi);
+  targets.config_file = "/nonexistent/config.yaml";
+  EXPECT_FALSE(agent_settings(fail(Code::kNotFound, "none"), "", targets));
+}
+
+}  // namespace
+}  // namespace gpulet::doctor

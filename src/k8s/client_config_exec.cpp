@@ -1,0 +1,249 @@
+#include "k8s/client_config.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/process.h"
+#include "base/text.h"
+#include "k8s/objects.h"
+
+namespace gpulet::k8s {
+namespace {
+
+using nlohmann::json;
+using SteadyTime = std::chrono::steady_clock::time_point;
+
+constexpr std::size_t kMaxStderrBytes = 16u << 10;  // of standard error, for the line that we tell
+constexpr std::size_t kMaxErrorTextBytes = 300;
+
+// One end for us, which does not block, and one for the program.
+struct Pipe {
+  FileDescriptor our_end, child_end;
+};
+Result<Pipe> make_pipe(const std::string& about) {
+  std::array<int, 2> ends;
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("cannot make a pipe", errno, about));
+  Pipe pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  if (::fcntl(ends[0], F_SETFL, O_NONBLOCK) != 0)
+    return fail(errno_error("cannot set up a pipe", errno, about));
+  return pipe;
+}
+
+bool is_executable(const std::string& path) {
+  struct stat status{};
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
+}
+
+// A name without a slash in PATH's folders, those that are no full path left out: what lies in the folder
+// where somebody happens to stand is not run.
+Result<std::string> find_in_path(const ExecPlugin& plugin, const ExecPolicy& programs) {
+  const std::string hint = plugin.install_hint.empty() ? "" : "; " + truncate_utf8(plugin.install_hint, 1000);
+  if (plugin.command.find('/') != std::string::npos) {
+    if (is_executable(plugin.command)) return plugin.command;
+    return fail(Code::kNotFound, "program not found: " + plugin.command + hint, plugin.source);
+  }
+  const auto path = programs.environment.find("PATH");
+  if (path != programs.environment.end()) {
+    for (const auto& folder : text::split(path->second, ':')) {
+      std::string file = folder + "/" + plugin.command;
+      if (folder.starts_with('/') && is_executable(file)) return file;
+    }
+  }
+  return fail(Code::kNotFound, "program not found: " + plugin.command + " in PATH" + hint, plugin.source);
+}
+
+std::vector<std::string> make_child_environment(const ExecPlugin& plugin, const ExecPolicy& programs,
+                                                bool interactive) {
+  auto all = programs.environment;
+  for (const auto& [name, value] : plugin.environment) all[name] = value;
+  json spec{{"interactive", interactive}};
+  if (!plugin.cluster.empty()) spec["cluster"] = json::parse(plugin.cluster, nullptr, false);
+  all["KUBERNETES_EXEC_INFO"] =
+      serialize_json({{"apiVersion", plugin.api_version}, {"kind", "ExecCredential"}, {"spec", spec}});
+  std::vector<std::string> result;
+  for (const auto& [name, value] : all) result.push_back(name + "=" + value);
+  return result;
+}
+
+// The first line that says something, fit for a screen.
+std::string first_line(const std::string& said) {
+  for (const auto& line : text::split(said, '\n')) {
+    std::string told(text::trim(line));
+    std::ranges::replace_if(
+        told, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
+    if (!told.empty()) return truncate_utf8(std::move(told), kMaxErrorTextBytes);
+  }
+  return {};
+}
+
+// What the program says, read until it ends.
+class PluginOutput {
+ public:
+  PluginOutput(const ExecPlugin& plugin, FileDescriptor answer, FileDescriptor errors, bool passed_on)
+      : plugin_(plugin), answer_(std::move(answer)), errors_(std::move(errors)), passed_on_(passed_on) {}
+
+  Result<ProcessExit> read_until_end(Process& process, SteadyTime deadline) {
+    for (;;) {
+      GPULET_TRY(read_both());
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) return fail(Code::kDeadlineExceeded, "", plugin_.source);
+      std::array<pollfd, 3> waiting{pollfd{answer_.get(), POLLIN, 0}, pollfd{errors_.get(), POLLIN, 0},
+                                    pollfd{process.descriptor(), POLLIN, 0}};
+      ::poll(waiting.data(), waiting.size(),
+             static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
+      // What it left running may hold the pipes: its own end is the end.
+      if (waiting[2].revents == 0) continue;
+      GPULET_TRY(read_both());
+      return process.wait_for_exit(std::chrono::seconds(1));
+    }
+  }
+
+  const std::string& standard_output() const { return answer_text_; }
+  const std::string& standard_error() const { return error_text_; }
+
+ private:
+  Status read_both() {
+    GPULET_TRY(read_pipe(answer_, [this](std::string_view piece) {
+      answer_text_ += piece;
+      return answer_text_.size() <= kMaxExecOutputBytes;
+    }));
+    return read_pipe(errors_, [this](std::string_view piece) {
+      if (passed_on_) {
+        [[maybe_unused]] const auto written = ::write(STDERR_FILENO, piece.data(), piece.size());
+      }
+      if (error_text_.size() < kMaxStderrBytes) error_text_ += piece;
+      return true;
+    });
+  }
+
+  template <class Take>
+  Status read_pipe(FileDescriptor& from, Take take) {
+    std::array<char, 16'384> buffer;
+    while (from.is_open()) {
+      const ssize_t got = ::read(from.get(), buffer.data(), buffer.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return {};
+      if (got <= 0) {
+        from.reset();  // poll passes over it
+      } else if (!take(std::string_view(buffer.data(), static_cast<std::size_t>(got)))) {
+        return fail(Code::kInvalidArgument, plugin_.command + " answers more than 1 MiB", plugin_.source);
+      }
+    }
+    return {};
+  }
+
+  const ExecPlugin& plugin_;
+  FileDescriptor answer_, errors_;
+  const bool passed_on_;
+  std::string answer_text_, error_text_;
+};
+
+// "2026-01-31T12:00:00Z", with parts of a second or an offset of "+02:00" as well.
+std::optional<WallTime> parse_time(const std::string& text) {
+  constexpr std::size_t kSeconds = 19;
+  if (text.size() <= kSeconds) return std::nullopt;
+  const auto time = parse_wall_time(text.substr(0, kSeconds) + ".000Z");
+  std::string zone = text.substr(kSeconds);
+  if (zone.front() == '.') zone.erase(0, std::min(zone.find_first_not_of("0123456789", 1), zone.size()));
+  if (!time || zone == "Z") return time;
+  if (zone.size() != 6 || zone[3] != ':' || (zone[0] != '+' && zone[0] != '-')) return std::nullopt;
+  const auto hours = text::parse_unsigned(zone.substr(1, 2)), minutes = text::parse_unsigned(zone.substr(4));
+  if (!hours || !minutes || *hours > 23 || *minutes > 59) return std::nullopt;
+  const auto ahead = std::chrono::minutes(*hours * 60 + *minutes);
+  return zone[0] == '+' ? *time - ahead : *time + ahead;
+}
+
+}  // namespace
+
+Result<Credential> parse_exec_credential(const std::string& answer, const std::string& version) {
+  const auto wrong = [](const std::string& message) { return fail(Code::kInvalidArgument, message); };
+  const auto object = json::parse(answer, nullptr, false);
+  if (!object.is_object()) return wrong(answer.empty() ? "printed nothing" : "did not print a JSON object");
+  if (json_text(json_member(object, "kind")) != "ExecCredential")
+    return wrong("did not print an ExecCredential");
+  if (const auto said = json_text(json_member(object, "apiVersion")); said != version)
+    return wrong("printed the apiVersion \"" + truncate_utf8(said, 100) +
+                 "\", and the kubeconfig has apiVersion: " + version);
+  const auto& status = json_member(object, "status");
+  Credential credential{.token = json_text(json_member(status, "token")),
+                        .certificate = json_text(json_member(status, "clientCertificateData")),
+                        .key = json_text(json_member(status, "clientKeyData")),
+                        .expires = {}};
+  if (credential.certificate.empty() != credential.key.empty())
+    return wrong("printed a certificate without its key, or a key without its certificate");
+  if (credential.token.empty() && credential.certificate.empty())
+    return wrong("printed neither a token nor a certificate");
+  if (credential.token.find_first_of("\r\n") != std::string::npos)
+    return wrong("printed a token of more than one line");
+  if (const auto expires = json_text(json_member(status, "expirationTimestamp")); !expires.empty()) {
+    credential.expires = parse_time(expires);
+    if (!credential.expires)
+      return wrong("printed the expirationTimestamp \"" + truncate_utf8(expires, 100) +
+                   "\", which is no time");
+  }
+  return credential;
+}
+
+Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& programs) {
+  const bool terminal = ::isatty(STDIN_FILENO) == 1;
+  const bool interactive = terminal && plugin.interactive != ExecPlugin::Interactive::kNever;
+  if (!interactive && plugin.interactive == ExecPlugin::Interactive::kAlways) {
+    return fail(
+        Code::kFailedPrecondition,
+        plugin.command + " must ask something (interactiveMode: Always), and standard input is no terminal",
+        plugin.source);
+  }
+  GPULET_TRY_ASSIGN(const std::string program, find_in_path(plugin, programs));
+  GPULET_TRY_ASSIGN(Pipe answer, make_pipe(plugin.source));
+  GPULET_TRY_ASSIGN(Pipe errors, make_pipe(plugin.source));
+  ProcessOptions options{.program = program,
+                         .arguments = {plugin.command},
+                         .environment = make_child_environment(plugin, programs, interactive),
+                         .descriptors = {{answer.child_end.get(), 1}, {errors.child_end.get(), 2}}};
+  options.arguments.insert(options.arguments.end(), plugin.arguments.begin(), plugin.arguments.end());
+  if (interactive) options.descriptors.emplace_back(STDIN_FILENO, 0);
+  options.own_group = !interactive;  // in another group than ours it could not read from the terminal
+  const auto process = Process::spawn(options);
+  if (!process) return fail(process.error().code(), process.error().full_message(), plugin.source);
+  answer.child_end.reset();
+  errors.child_end.reset();
+  const Duration limit = interactive ? std::max(programs.limit, kExecLimitAtTerminal) : programs.limit;
+  PluginOutput listening(plugin, std::move(answer.our_end), std::move(errors.our_end), interactive);
+  const auto ended = listening.read_until_end(**process, std::chrono::steady_clock::now() + limit);
+  const auto said = first_line(listening.standard_error());
+  const std::string why = said.empty() ? "" : ": " + said;
+  if (!ended && ended.error().code() == Code::kDeadlineExceeded) {
+    return fail(Code::kDeadlineExceeded,
+                plugin.command + " did not end within " +
+                    std::to_string(std::chrono::ceil<std::chrono::seconds>(limit).count()) + " s" + why,
+                plugin.source);
+  }
+  if (!ended) return fail(ended.error());
+  if (!ended->succeeded())
+    return fail(Code::kUnavailable, plugin.command + " ended with " + ended->exit_text() + why,
+                plugin.source);
+  auto credential = parse_exec_credential(listening.standard_output(), plugin.api_version);
+  if (credential) return credential;
+  return fail(credential.error().code(), plugin.command + " " + credential.error().message(), plugin.source);
+}
+
+std::function<Result<Credential>()> cache_exec_credential(ExecPlugin plugin, ExecPolicy programs) {
+  // One for all copies of an Access: a program is not asked once for each of them.
+  const auto last = std::make_shared<std::optional<Credential>>();
+  return [plugin = std::move(plugin), programs = std::move(programs), last]() -> Result<Credential> {
+    const bool valid = *last && (!(*last)->expires || *(*last)->expires > std::chrono::system_clock::now());
+    if (!valid) {
+      GPULET_TRY_ASSIGN(*last, run_exec_plugin(plugin, programs));
+    }
+    return **last;
+  };
+}
+
+}  // namespace gpulet::k8s

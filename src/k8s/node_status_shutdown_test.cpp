@@ -1,0 +1,76 @@
+#include "k8s/node_status.h"
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+
+#include "k8s/test_api.h"
+
+namespace gpulet::k8s {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+
+constexpr const char* kPatchStatus = "PATCH /api/v1/nodes/node-1/status";
+constexpr const char* kReadNode = "GET /api/v1/nodes/node-1";
+
+class ShutdownAnnouncerTest : public ApiTest {
+ protected:
+  void release_source() override { leaving_.reset(); }
+  void begin(TestApiServer::Handler handler, ShutdownTiming timing = {.limit = 10s, .settle_time = 1ms}) {
+    start_server(std::move(handler));
+    call_on_loop([&] {
+      leaving_ = ShutdownAnnouncer::announce_shutdown(
+          loop_, client_config(), {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"},
+          [this] { closed_after_ = server_->received_requests().size(); }, [this] { ++done_; }, timing);
+    });
+  }
+  bool is_finished() {
+    return eventually([&] { return done_ > 0; });
+  }
+  static Reply node_json(const char* gpus) {
+    return {200, json{{"status", {{"allocatable", {{"cpu", "8"}, {"nvidia.com/gpu", gpus}}}}}}.dump()};
+  }
+
+  std::atomic<int> done_ = 0;
+  std::atomic<std::size_t> closed_after_ = 0;  // requests
+  std::unique_ptr<ShutdownAnnouncer> leaving_;
+};
+
+TEST_F(ShutdownAnnouncerTest, SaysThatThereIsNothingAndLooksWhetherItIsSo) {
+  begin([](const Received& request) { return request.line() == kReadNode ? node_json("0") : Reply{200}; });
+  ASSERT_TRUE(is_finished());
+  EXPECT_EQ(closed_after_, 2u) << "what was bound before is served until then";
+  EXPECT_EQ(request_count(kPatchStatus), 2) << "once more, as the kubelet may have been writing";
+  EXPECT_EQ(request_count(kReadNode), 2);
+  EXPECT_EQ(
+      json::parse(server_->received_requests()[0].body),
+      (json{{"status", {{"allocatable", {{"nvidia.com/gpu", "0"}, {"nvidia.com/mig-1g.10gb", "0"}}}}}}));
+}
+
+TEST_F(ShutdownAnnouncerTest, TheKubeletsOwnWordInBetweenIsAnsweredOnceMore) {
+  std::atomic<int> looks = 0;
+  begin([&](const Received& request) {
+    if (request.line() == kPatchStatus) return Reply{200};
+    return node_json(looks++ == 0 ? "8" : "0");
+  });
+  ASSERT_TRUE(is_finished());
+  EXPECT_EQ(request_count(kPatchStatus), 3);
+  EXPECT_EQ(closed_after_, 4u);
+  EXPECT_EQ(done_, 1);
+}
+
+TEST_F(ShutdownAnnouncerTest, ARefusalOrAServerThatIsAwayKeepsNobody) {
+  begin([](const Received&) { return Reply{403}; }, {.limit = 1h, .settle_time = 1h});
+  ASSERT_TRUE(is_finished());
+  EXPECT_EQ(closed_after_, 1u);
+  EXPECT_EQ(request_count(kPatchStatus), 1);
+}
+
+TEST_F(ShutdownAnnouncerTest, AServerThatHangsKeepsNobodyBeyondTheLimit) {
+  begin([](const Received&) { return Reply{.act = Act::kHang}; }, {.limit = 20ms, .settle_time = 1ms});
+  ASSERT_TRUE(is_finished());
+}
+
+}  // namespace
+}  // namespace gpulet::k8s

@@ -66,7 +66,7 @@ void must(const Status& status) {
   std::exit(1);
 }
 void must(bool happened, const char* what) {
-  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("this did not happen: ") + what)));
+  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("check failed: ") + what)));
 }
 
 struct Usage {

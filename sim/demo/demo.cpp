@@ -61,7 +61,7 @@ class DemoPrinter {
 };
 
 tl::unexpected<Error> claim_failed(const std::string& claim) {
-  return fail(Code::kInternal, "this did not happen: " + claim);
+  return fail(Code::kInternal, "check failed: " + claim);
 }
 
 std::chrono::nanoseconds elapsed_since(std::chrono::steady_clock::time_point start) {

@@ -61,7 +61,7 @@ TEST_F(FileTest, LinksNeverLeadOutOfARoot) {
 
 }  // namespace
 
-// Without openat2 a path must lead where it leads with it, in trees and by paths that a seed makes up.
+// Without openat2 a path must resolve as with it, in random trees and for random paths from a seed.
 
 namespace {
 

@@ -31,7 +31,7 @@ class Inotify : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void touch(const std::string& name) { ASSERT_TRUE(write_file_atomic(directory_ + "/" + name, "x")); }
-  // Until `stop` is called by a callback; fails the test instead of waiting for ever.
+  // Runs until a callback calls `stop`; fails the test after a limit.
   void run() {
     auto late = loop_.after(10s, [&] {
       ADD_FAILURE() << "no event came";
@@ -117,7 +117,7 @@ TEST_F(Inotify, AnOverflowIsToldToEveryWatchOnce) {
     ++elsewhere;
     loop_.stop_loop();
   });
-  // Alternating, since the kernel merges equal neighbours.
+  // Alternating, because the kernel merges equal consecutive events.
   const std::string file = directory_ + "/a";
   for (int i = 0; i < events; ++i) ::chmod((i % 2 == 0 ? file : inner).c_str(), 0700);
   run();
@@ -155,12 +155,12 @@ class FileWatchTest : public testing::Test {
     watch_ = std::move(*started);
     runner_ = std::thread([this] { loop_.run_loop(); });
   }
-  // Waits until the file was told of more often than expect_told has counted.
+  // Waits for one more report than expect_told has counted.
   bool told_within(Duration limit) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit, [this] { return told_ > counted_; });
   }
-  // Told of what was done before. A second time would be for a change that came while the first was told.
+  // Reports the change before. A second report is possible only for a change during the first.
   void expect_told() {
     EXPECT_TRUE(told_within(std::chrono::seconds(10)));
     while (told_within(kWatchDebounce * 3)) {
@@ -191,7 +191,7 @@ TEST_F(FileWatchTest, ABurstIsToldOnce) {
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 50; ++i) write(directory_ / "c.yaml", std::to_string(i));
   expect_told();
-  // At most once each time that the debounce passed meanwhile.
+  // At most one report per debounce interval.
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_LE(counted_, took / kWatchDebounce + 1);
 }
@@ -255,7 +255,7 @@ TEST_F(FileWatchTest, ConfigMapSwapped) {
   }
 }
 
-// As NVIDIA's config-manager does: a link elsewhere, that is itself part of a ConfigMap.
+// As with NVIDIA's config-manager: a link to a file in a mounted ConfigMap.
 TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
   fs::create_directories(directory_ / "available");
   fs::create_directories(directory_ / "config");

@@ -123,7 +123,8 @@ RC_GTEST_PROP(BackoffWaits, AreAboveHalfOfAStepThatDoublesUpToTheLongest, (std::
 }
 
 RC_GTEST_PROP(BackoffWaits, OfNeighbouringSeedsFillTheirRangeEvenly, (std::uint64_t seed)) {
-  // 1000 that begin at once: in each tenth of the range some 100, which is 9.5 deviations from 10 or 190.
+  // 1000 backoffs that start together: about 100 in each tenth of the range; 10 or 190 are 9.5 deviations
+  // away.
   constexpr int kStarting = 1000, kTenths = 10;
   std::array<int, kTenths> counts{};
   for (int i = 0; i < kStarting; ++i) {

@@ -56,7 +56,7 @@ TEST(Process, AProgramThatIsNotThereIsAnErrorAtOnce) {
 
 TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
   Pipe output = make_pipe();
-  // Neither close-on-exec nor handed over: it must not arrive.
+  // Neither close-on-exec nor passed on: the child must not have it.
   const FileDescriptor leaking(::open("/dev/zero", O_RDONLY));
   auto options = shell(
       "env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=; "
@@ -140,7 +140,7 @@ TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
   char started = 0;
   ASSERT_EQ(::read(output.read.get(), &started, 1), 1);
   (*process)->send_signal(SIGKILL);
-  // Its end comes only once both have let go of it.
+  // End of file is read only once both have closed it.
   EXPECT_TRUE(read_all(output.read.get(), "pipe"));
   const auto exit = (*process)->wait_for_exit(10s);
   ASSERT_TRUE(exit);
@@ -174,7 +174,7 @@ TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
   // NOLINTNEXTLINE(cert-err34-c): two numbers in one known form; a mask that overflows fails below
   ASSERT_EQ(std::sscanf(said.c_str(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2) << said;
   EXPECT_EQ(blocked, 0u) << said;
-  // Signals 32 and 33 are glibc's own, which it lets nobody set; make's children inherit 32 as ignored.
+  // Signals 32 and 33 are glibc's own, which cannot be set; make's children inherit 32 as ignored.
   EXPECT_EQ(ignored & ~0x1'8000'0000ull, 0u) << said;
   ::signal(SIGUSR2, before);
 }

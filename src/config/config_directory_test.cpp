@@ -26,7 +26,7 @@ struct Case {
   std::vector<std::string> names;
   ChoiceKind kind;
   std::string name;
-  std::string problem;  // empty: none
+  std::string problem;  // empty: no problem
 };
 
 const std::string kLabel = "the label nvidia.com/device-plugin.config=";
@@ -256,7 +256,7 @@ class Directory : public testing::Test {
   void label(std::optional<std::string> value) {
     loop_.post([this, value = std::move(value)] { watcher_->set_label(value); });
   }
-  // Waits until the newest of what was told is this.
+  // Waits until this is the last reported choice.
   testing::AssertionResult comes(const std::string& name, const std::string& text,
                                  const std::string& problem = "", Duration limit = std::chrono::seconds(10)) {
     const std::string path = name.empty() ? "" : at(name).string();
@@ -275,7 +275,7 @@ class Directory : public testing::Test {
     const std::lock_guard lock(mutex_);
     return told_.size();
   }
-  // Runs the loop for so long that what has happened is told, and returns how often anything was told since.
+  // Runs the loop long enough for pending changes to be reported, and returns the number of reports.
   std::size_t told_more_after(std::size_t before) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kWatchDebounce * 8, [&] { return told_.size() > before; });

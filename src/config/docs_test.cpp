@@ -1,4 +1,4 @@
-// Holds the tables of docs/config.md to the table of settings.
+// Checks the tables of docs/config.md against the table of settings.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -20,7 +20,7 @@ constexpr std::array<Names, 3> kTrust = {"linked", "always", "never"};
 constexpr std::array<Names, 5> kEffects = {"ignore", "flag", "drain", "quarantine", "lose"};
 constexpr std::uint64_t kMillisecondsADay = 86'400'000;
 
-// Rows refer to their texts, so texts made here live for ever.
+// Rows refer to their texts, so these texts are never freed.
 std::string_view intern_text(std::string text) {
   static std::deque<std::string> texts;
   return texts.emplace_back(std::move(text));

@@ -103,7 +103,7 @@ TEST(HealthSettings, TrustAndClasses) {
   }
 }
 
-// What is printed is read back as the same, and names no class of which nothing was said.
+// The printed config reads back as the same, and names only classes that were set.
 TEST(HealthSettings, ArePrinted) {
   const auto loaded =
       load(file_source("gpulet: {health: {pollInterval: 5m, applicationErrorThreshold: 7, classes: {power: "

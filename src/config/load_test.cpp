@@ -361,7 +361,7 @@ TEST(Load, DropInMindsNoMoreThanNvidias) {
       true));
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
-  EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a doubled key
+  EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a duplicate key
   EXPECT_EQ(loaded->warnings.size(), 3u);
   const auto other = load(file_source("flags: {migStrategie: mixed, FailOnInitError: false}", true));
   ASSERT_TRUE(other);
@@ -369,7 +369,7 @@ TEST(Load, DropInMindsNoMoreThanNvidias) {
   EXPECT_EQ(other->warnings, (std::vector<std::string>{
                                  "x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
                                  "x.yaml:1:30: flags: 'FailOnInitError' is read as failOnInitError"}));
-  // A wrong value is wrong for both.
+  // Both reject an invalid value.
   EXPECT_FALSE(load(file_source("flags: {migStrategy: all}", true)));
   EXPECT_EQ(load_error(file_source("version: v1\nversion: v1\n")),
             "x.yaml:2:1: 'version' is already set at line 1");

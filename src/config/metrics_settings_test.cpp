@@ -120,7 +120,7 @@ TEST(LabelSettings, WhereTheyGoDependsOnWhoWeAre) {
   EXPECT_EQ(loaded("", true, true)->config.gpulet.labels.outputs, Outputs{LabelOutput::kNodeFeature});
   EXPECT_EQ(loaded("flags: {useNodeFeatureAPI: false}", true, true)->config.gpulet.labels.outputs,
             Outputs{LabelOutput::kFile});
-  // Given, it counts for everybody.
+  // If set, it applies to every program.
   const std::string both = "gpulet: {labels: {outputs: [file, node]}}";
   for (const bool discovery : {false, true}) {
     EXPECT_EQ(loaded(both, discovery, discovery)->config.gpulet.labels.outputs,
@@ -165,7 +165,7 @@ TEST(LabelSettings, FeatureDiscoveryHasVariablesOfItsOwn) {
   EXPECT_EQ(loaded("", true, false, environment)->config.flags.mig_strategy, MigStrategy::kMixed);
 }
 
-// It runs no MPS daemon, so it need not know where they are.
+// It runs no MPS daemon, so it needs no MPS root.
 TEST(LabelSettings, OnlyThePluginNeedsMpsRoot) {
   const std::string mps = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}";
   EXPECT_TRUE(loaded(mps, true, true));

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kUuid = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-// A file whose rules these are, the first on line 3.
+// A file with these rules, the first on line 3.
 Sources rules(const std::string& lines, const std::string& before = "") {
   std::string content = before + "gpulet:\n  partition:\n";
   std::string line;
@@ -80,7 +80,7 @@ TEST(Partition, TheNodeOfTheDocumentation) {
   EXPECT_EQ(read[6].node_label, (NodeLabel{"example.com/pool", std::nullopt}));
   EXPECT_EQ(std::get<Mps>(read[6].mode).replicas, 4u);
   EXPECT_TRUE(good(file_source("gpulet: {partition: }")).empty());
-  EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // nothing behind it is as {}
+  EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // no value means {}
 }
 
 TEST(Partition, ThePageOnRulesIsRight) {
@@ -148,7 +148,7 @@ TEST(Partition, ReplicasAndShares) {
   EXPECT_EQ(only_error_of(rules("- mps: {shares: [60, 50]}")),
             "x.yaml:3:19: gpulet.partition[0].mps.shares: the memory of the shares adds up to 110 percent of "
             "a GPU; the maximum is 100");
-  // Threads may be promised twice: MPS gives each client its share of them when both want them at once.
+  // Threads may be overcommitted: MPS divides them between clients that run at the same time.
   EXPECT_EQ(good(rules("- mps: {shares: [{memory: 60, threads: 100}, {memory: 40, threads: 100}]}")).size(),
             1u);
   for (const auto* share : {"101", "0", "fifty", "\"50\"", "{memory: 101}", "{memory: 50, threads: 101}",
@@ -231,7 +231,7 @@ TEST(Partition, OverlapNamesBothPlaces) {
       "x.yaml:5:5: gpulet.partition: GPU " + uuid + " already has a rule at x.yaml:3:5");
   EXPECT_EQ(only_error_of(rules("- devices: [1, 0-3]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition: GPU 1 is listed twice");
-  // The first wins where a condition, a count or a pattern decides.
+  // The first rule wins if a condition, a count or a pattern distinguishes them.
   for (const auto* legal :
        {"- devices: [0]\n  model: \"*H100*\"\n  whole: {}\n- devices: [0]\n  whole: {name: b}",
         "- devices: [0]\n  nodeLabel: a=1\n  whole: {}\n- devices: [0]\n  nodeLabel: a=2\n  timeSlicing: "
@@ -284,7 +284,7 @@ TEST(Partition, OneNameMeansOneThing) {
       only_error_of(two("whole: {}", "timeSlicing: {replicas: 2}", sharing)),
       "x.yaml:6:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 2 replicas conflicts with "
       "sharing.timeSlicing at x.yaml:1:10: set a name");
-  // The same twice is one resource; and where models name the GPUs, only the plan can tell.
+  // Two equal resources are one; if models name the GPUs, only the plan can decide.
   for (const auto& legal :
        {two("timeSlicing: {replicas: 2}", "timeSlicing: {replicas: 2}"),
         two("mps: {shares: [60, 40]}", "mps: {shares: [60, 20, 20]}"),
@@ -294,7 +294,7 @@ TEST(Partition, OneNameMeansOneThing) {
             "resources: {gpus: [{pattern: \"*T4\", name: t4}]}\n")}) {
     EXPECT_EQ(good(legal).size(), 2u);
   }
-  const std::string longest(51, 'a');  // with nvidia.com/ one short of the most
+  const std::string longest(51, 'a');  // with nvidia.com/ one below the limit
   EXPECT_EQ(
       only_error_of(rules("- mps: {shares: [60, 40], name: " + longest + "}")),
       "x.yaml:3:5: gpulet.partition: nvidia.com/" + longest + "-60 is too long for a resource: set a name");
@@ -332,7 +332,7 @@ TEST(Partition, WhoManagesAndFromWhichFiles) {
                                                     "a100",
                                                     {FallbackStrategy::kNamed, FallbackStrategy::kSingle}}));
   EXPECT_EQ(own->config.node_config.label, "nvidia.com/device-plugin.config");
-  sources.environment["FALLBACK_STRATEGIES"] = "";  // what NVIDIA's chart sets when it has none
+  sources.environment["FALLBACK_STRATEGIES"] = "";  // as NVIDIA's chart sets it without fallback strategies
   EXPECT_TRUE(load(sources)->config.node_config.fallbacks.empty());
   sources.environment["FALLBACK_STRATEGIES"] = "first";
   EXPECT_EQ(only_error_of(sources),

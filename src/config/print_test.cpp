@@ -76,7 +76,7 @@ TEST(Print, Everything) {
   expect_golden("everything.json", print_json(loaded));
 }
 
-// What is printed is a file of the same form, that comes to the same.
+// The output is a file of the same form that loads to the same config.
 TEST(Print, IsReadBack) {
   for (const Sources& sources : {Sources{}, everything()}) {
     const auto first = loaded_from(sources);

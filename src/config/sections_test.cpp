@@ -14,7 +14,7 @@ Sharing time_slicing(const std::string& rest) {
   return loaded ? loaded->config.sharing : Sharing{};
 }
 
-// One resource of time-slicing with these fields, beginning at 1:39.
+// One time-sliced resource with these fields, which begin at 1:39.
 std::string resource_error(const std::string& fields) {
   return load_error("sharing: {timeSlicing: {resources: [{" + fields + "}]}}");
 }
@@ -94,7 +94,7 @@ TEST(Sharing, DevicesAreAllACountOrAList) {
                         "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3/0"}));
 }
 
-// NVIDIA's rules in NVIDIA's words, each with its place.
+// NVIDIA's rules with NVIDIA's error texts, each with its position.
 TEST(Sharing, Errors) {
   const std::string prefix = "x.yaml:1:37: " + std::string(kField);
   EXPECT_EQ(load_error("sharing: {timeSlicing: {}}"),

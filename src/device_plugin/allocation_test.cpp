@@ -62,7 +62,7 @@ TEST(Allocate, CdiCriNamesDevicesThenClasses) {
   offer.rules.imex_channels = {0};
   offer.rules.gds = offer.rules.mofed = offer.rules.gdrcopy = true;
   offer.rules.gds_cdi = offer.rules.mofed_cdi = offer.rules.gdrcopy_cdi = true;
-  offer.rules.pass_device_specs = true;  // not where every strategy is CDI
+  offer.rules.pass_device_specs = true;  // no effect if every strategy is CDI
   const auto got = get(offer, {gpu_id(4)});
   const std::string vendor = "k8s.device-plugin.nvidia.com/";
   EXPECT_EQ(got.cdi_devices,

@@ -14,15 +14,15 @@ namespace {
 using namespace std::chrono_literals;
 using offers::gpu_uuid;
 
-// Above gRPC's own 4 MiB. ThreadSanitizer suspects each byte of what the library hands over: there, less.
+// Above gRPC's own 4 MiB. Less under ThreadSanitizer, which checks each byte that the library passes on.
 #ifdef __SANITIZE_THREAD__
 constexpr std::size_t kPaddingBytes = 1u << 10;
 #else
 constexpr std::size_t kPaddingBytes = 5u << 20;
 #endif
 
-// It would grow by a node for each address that a mutex of gRPC ever had; and it tells of cycles, as of this
-// one.
+// It would grow by a node for each address that a gRPC mutex ever had. If enabled, it would report this
+// cycle.
 TEST(Rpc, NoGraphIsKeptOfWhichMutexWasTakenAfterWhich) {
   const auto rpc = start_grpc_thread();
   absl::Mutex a, b;
@@ -101,7 +101,7 @@ TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
     ASSERT_TRUE(all) << all.error().full_message();
     ASSERT_EQ(all->at(gpu).size(), 7u);
     EXPECT_EQ(all->at(gpu).front().str(), gpu_uuid(1));
-    ASSERT_TRUE(kubelet->restart_kubelet());  // the connection that was kept is broken now
+    ASSERT_TRUE(kubelet->restart_kubelet());  // which breaks the kept connection
     ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu", 7, kPatience));
   }
 }

@@ -26,7 +26,7 @@ class ApiClientTest : public ApiTest {
     });
     return answer.get_future().get();
   }
-  // What came in pieces is in `heard_`.
+  // Received pieces are in `heard_`.
   Result<http::ClientResponse> stream(Duration whole = 30s,
                                       std::function<Status(std::string_view)> piece = {}) {
     std::promise<Result<http::ClientResponse>> answer;
@@ -55,7 +55,7 @@ TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
                    for (const char c : text) out.chunk(std::string(1, c));
-                   // Also in the middle of a chunk's head.
+                   // Also in the middle of a chunk header.
                    for (const char c : std::string("5\r\nhello\r\n")) out.raw(std::string(1, c));
                    return out.chunk(text);
                  }};
@@ -68,7 +68,7 @@ TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
     EXPECT_EQ(answer->body, "");
     EXPECT_EQ(heard_, text + "hello" + text);
   }
-  EXPECT_EQ(server_->connections(), 1);  // a stream that ended properly leaves it open
+  EXPECT_EQ(server_->connections(), 1);  // a stream that ends properly keeps it open
 }
 
 TEST_F(ApiClientTest, APieceIsHeardBeforeTheStreamEnds) {
@@ -227,7 +227,7 @@ TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
   ASSERT_TRUE(answer) << answer.error().full_message();
   EXPECT_EQ(answer->body, "admin");
 
-  ASSERT_TRUE(write_file_atomic(by_file.key_file, people.key_pem()));  // another's
+  ASSERT_TRUE(write_file_atomic(by_file.key_file, people.key_pem()));  // the key of another certificate
   make_client(by_file);
   answer = get();
   ASSERT_FALSE(answer);
@@ -256,7 +256,7 @@ TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
   ASSERT_TRUE(answer) << answer.error().full_message();
   EXPECT_NE(server_->received_requests().at(0).head.find("\r\nHost: localhost:"), std::string::npos);
 
-  make_client(client_config());  // not for 127.0.0.1
+  make_client(client_config());  // the certificate is not for 127.0.0.1
   answer = get();
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), Code::kPermissionDenied);
@@ -287,7 +287,7 @@ TEST_F(ApiClientTest, AnotherNameIsLookedUpOnAThreadAndEveryAddressGetsItsTurn) 
   ASSERT_TRUE(addresses) << addresses.error().full_message();
   EXPECT_FALSE(addresses->empty());
   EXPECT_EQ(dropped, 0);
-  // Gone before its answer: the thread ends by itself.
+  // Destroyed before the result: the thread ends by itself.
   call_on_loop([&] {
     resolver = std::make_unique<http::Resolver>(loop_, host, 1);
     resolver->resolve([&](const Result<http::SocketAddresses>&) { ++dropped; });

@@ -116,7 +116,7 @@ class KubeconfigTest : public testing::Test {
     EXPECT_TRUE(write_file_atomic(folder_ + "/config", text));
     return load_kubeconfig(folder_ + "/config");
   }
-  // With these lines in the cluster and in the user, or the error about them.
+  // Reads a kubeconfig with these lines in the cluster and in the user; returns the error if there is one.
   Result<ClientConfig> config_with(const std::string& cluster, const std::string& user) {
     return load_config("apiVersion: v1\nkind: Config\ncurrent-context: here\ncontexts:\n" +
                        std::string("- name: other\n  context: {cluster: no, user: no}\n") +

@@ -21,7 +21,7 @@ using nlohmann::json;
 using Act = TestApiServer::Act;
 using Reply = TestApiServer::Reply;
 
-// The agent's side on a loop in a thread of its own; the server in another.
+// The agent's side runs on a loop in its own thread, the server in another.
 class EventRecorderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -229,7 +229,7 @@ TEST_F(EventRecorderTest, OfManyEventsOnlyTheLastAreRemembered) {
   start_recorder();
   for (std::size_t i = 0; i < kMaxRemembered; ++i) record_event("A", std::to_string(i));
   ASSERT_TRUE(wait_for_sent([&] { return sent() == kMaxRemembered; }));
-  record_event("A", "0");  // newer than 1 now
+  record_event("A", "0");  // more recent than 1 now
   record_event("A", "one more");
   ASSERT_TRUE(wait_for_sent([&] { return sent() == kMaxRemembered + 2; }));
   call_on_loop([&] { EXPECT_EQ(sender_->remembered_count(), kMaxRemembered); });
@@ -263,7 +263,7 @@ TEST_F(EventRecorderTest, AnOldTokenIsReadAnew) {
   std::atomic<int> refused = 0;
   start_server([&](const Received& request) {
     if (request.head.find("Bearer second\r\n") != std::string::npos) return Reply{};
-    // The kubelet writes the new one just now.
+    // The kubelet is writing the new token at this moment.
     EXPECT_TRUE(write_file_atomic(folder_ + "/token", "second"));
     ++refused;
     return Reply{401};
@@ -364,7 +364,7 @@ TEST_F(EventRecorderTest, AServerWithAnotherAuthorityOrNameIsRefused) {
     const auto answer = received_request();
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().code(), Code::kPermissionDenied) << answer.error().full_message();
-    EXPECT_TRUE(server_->received_requests().empty());  // neither token nor event were told
+    EXPECT_TRUE(server_->received_requests().empty());  // neither token nor event was sent
     call_on_loop([&] { client_.reset(); });
   }
 }

@@ -18,7 +18,7 @@ constexpr int kNotFound = 404, kConflict = 409, kTooManyRequests = 429;
 
 class SequentialEviction final : public Eviction {
  public:
-  // Of one of whom any will do, the uid is empty.
+  // An empty uid matches any Pod of that name.
   struct Target {
     std::string pod, uid;
   };
@@ -44,12 +44,12 @@ class SequentialEviction final : public Eviction {
     std::string pod, target;
     Backoff backoff;
     State state = State::kUnread;
-    std::string uid;  // of the one that was seen
+    std::string uid;  // of the Pod as read
     std::optional<EvictionUpdate> reported;
     Subscription retry;
   };
 
-  // One request at a time. All are seen before any is asked.
+  // One request at a time. All Pods are read before the first eviction.
   void send_next_request() {
     if (busy_) return;
     if (ready_.empty()) return client_.close_connection();
@@ -91,7 +91,7 @@ class SequentialEviction final : public Eviction {
     const auto& metadata = json_member(pod, "metadata");
     asked.uid = json_text(json_member(metadata, "uid"));
     if (asked.uid.empty()) return retry_later(asked, "the API server returned something that is not a Pod");
-    // The name is another's by now.
+    // Another Pod has the name by now.
     if (!asked.target.empty() && asked.uid != asked.target) return queue_update(asked, Kind::kGone);
     if (json_text(json_member(json_member(pod, "spec"), "nodeName")) != node_)
       return queue_update(asked, Kind::kGone);
@@ -112,7 +112,7 @@ class SequentialEviction final : public Eviction {
     const int status = response->status;
     if (status / 100 == 2) return queue_update(asked, Kind::kTerminating);
     if (status == kNotFound) return queue_update(asked, Kind::kGone);
-    if (status == kConflict) asked.state = State::kUnread;  // the name may be another's: looked at anew
+    if (status == kConflict) asked.state = State::kUnread;  // another Pod may have the name: read again
     const bool may_change = status >= 500 || status == 401 || status == 403 || status == 408 ||
                             status == kConflict || status == kTooManyRequests;
     if (!may_change) return queue_update(asked, Kind::kRefused, describe_response(*response));
@@ -143,7 +143,7 @@ class SequentialEviction final : public Eviction {
 
   void queue_update(PodState& asked, Kind kind, std::string why = {}) {
     if (kind != Kind::kWaiting) asked.state = State::kFinished;
-    // One that cannot leave makes the others' leaving useless.
+    // If one Pod cannot be evicted, evicting the others is useless.
     if (kind == Kind::kRefused) {
       ready_.clear();
       for (const auto& one : asked_) {
@@ -160,7 +160,7 @@ class SequentialEviction final : public Eviction {
     tell_ = loop_.after(Duration::zero(), [this] { deliver_next_update(); });
   }
 
-  // From a turn of its own, and nothing after it: who is told may end this, and with it the client.
+  // In its own turn of the loop, and as the last action: the callback may destroy this object and the client.
   void deliver_next_update() {
     const EvictionUpdate news = std::move(untold_.front());
     untold_.pop_front();

@@ -30,7 +30,7 @@ class EvictionTest : public ApiTest {
     if (!cause.empty()) body["details"]["causes"] = {{{"reason", "DisruptionBudget"}, {"message", cause}}};
     return {.status = code, .body = body.dump()};
   }
-  // Answers by the request's line; the last of several stays.
+  // Responses by request line; the last of several is repeated.
   void respond(const std::string& line, std::vector<Reply> replies) { replies_[line] = std::move(replies); }
   void begin(std::vector<std::string> pods) {
     start_server([this](const Received& request) {
@@ -121,7 +121,7 @@ TEST_F(EvictionTest, OneThatWentMeanwhileIsGone) {
 }
 
 TEST_F(EvictionTest, AnotherOfTheSameNameIsLeftAlone) {
-  // A StatefulSet's Pod came back elsewhere, between our look and our asking.
+  // A StatefulSet's Pod was recreated on another node between the read and the eviction.
   respond(kReadPod,
           {{.status = 200, .body = pod_json("u-1")}, {.status = 200, .body = pod_json("u-2", {}, "node-2")}});
   respond(kEvictPod,
@@ -148,7 +148,7 @@ TEST_F(EvictionTest, AStaticPodIsSkippedAndNoOtherAskedForNothing) {
   begin({"default/train", "kube-system/dcgm-node-1"});
   ASSERT_TRUE(eventually([&] { return heard("kube-system/dcgm-node-1", Kind::kRefused); }));
   EXPECT_NE(update_text().back().reason.find("static Pod"), std::string::npos);
-  // Whatever else it would do, it would do before this comes.
+  // Any further request would arrive before this one.
   call_on_loop([] {});
   EXPECT_EQ(std::ranges::count(update_lines(), kEvictPod), 0);
 }

@@ -23,7 +23,7 @@ std::string answer_of(const json& status, const std::string& version = kVersion)
   return json{{"apiVersion", version}, {"kind", "ExecCredential"}, {"status", status}}.dump();
 }
 
-// A kubeconfig whose user is a program, which is a script.
+// A kubeconfig with an exec user that runs a script.
 class ExecPluginTest : public ApiTest {
  protected:
   void release_source() override { client_.reset(); }
@@ -31,7 +31,7 @@ class ExecPluginTest : public ApiTest {
   void script(const std::string& text) {
     ASSERT_TRUE(write_file_atomic(directory_ + "/plugin", "#!/bin/sh\n" + text + "\n", 0755));
   }
-  // That says `answer`.
+  // A program that prints `answer`.
   void says(const std::string& answer) { script("cat <<'END'\n" + answer + "\nEND"); }
 
   Result<ClientConfig> read_plugin_config(const std::string& exec, bool allowed = true,
@@ -47,7 +47,7 @@ class ExecPluginTest : public ApiTest {
         directory_ + "/config",
         {.allowed = allowed, .environment = {{"PATH", "bin:/usr/bin:/bin"}, {"MINE", "1"}}, .limit = limit});
   }
-  // Of a program that is run.
+  // The access after the program has run.
   Result<Credential> credential(const std::string& exec = "command: ./plugin", Duration limit = 20s) {
     const auto access = read_plugin_config(exec, true, "", limit);
     if (!access) return fail(access.error());
@@ -84,7 +84,7 @@ TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
       ", tls-server-name: inside, extensions: [{name: client.authentication.k8s.io/exec, "
       "extension: {audience: a, number: 7, text: '7', on: true, list: [x]}}]");
   ASSERT_TRUE(access) << access.error().full_message();
-  EXPECT_EQ(config_file("told"), "none");  // reading runs nothing
+  EXPECT_EQ(config_file("told"), "none");  // reading the kubeconfig runs nothing
   const auto said = access->credential();
   ASSERT_TRUE(said) << said.error().full_message();
   EXPECT_EQ(said->token, "abc");
@@ -129,7 +129,7 @@ TEST_F(ExecPluginTest, TheTokenGoesToTheApiServerAndIsRememberedUntilItExpires) 
     tokens += request.head[at + 11];
   }
   EXPECT_EQ(tokens, "12333");                       // the first two had expired
-  EXPECT_EQ(access->credential()->token, "run-3");  // one memory for every copy
+  EXPECT_EQ(access->credential()->token, "run-3");  // every copy shares one cache
 }
 
 TEST_F(ExecPluginTest, ACertificateIsShownAndANewOneTakesANewConnection) {
@@ -207,7 +207,7 @@ TEST_F(ExecPluginTest, OneThatLeavesSomethingRunningEnds) {
 TEST_F(ExecPluginTest, WhatItAnswersIsBounded) {
   script("yes '{\"token\"' ");
   EXPECT_EQ(refusal(), directory_ + "/plugin answers more than 1 MiB");
-  // Errors are read to their end and not kept.
+  // Standard error is read to its end and discarded.
   script("head -c 3000000 /dev/zero | tr '\\0' e >&2\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
   EXPECT_EQ(credential().value().token, "abc");
@@ -258,7 +258,7 @@ TEST_F(ExecPluginTest, WhatTheKubeconfigMustSay) {
   EXPECT_EQ(message("command: a, apiVersion: client.authentication.k8s.io/v1beta1"), "accepted");
 }
 
-// Standard input is a terminal while this lives.
+// Standard input is a terminal during the lifetime of this object.
 class Terminal {
  public:
   Terminal() : mine_(::posix_openpt(O_RDWR | O_NOCTTY)), saved_(::dup(STDIN_FILENO)) {
@@ -287,7 +287,7 @@ TEST_F(ExecPluginTest, ItMayAskAPersonWhereThereIsOne) {
     terminal.type("sesame\n");
     EXPECT_EQ(credential("command: ./plugin, interactiveMode: Always").value().token, "sesame");
     EXPECT_EQ(json::parse(config_file("told"))["spec"]["interactive"], true);
-    // Never: it reads from nothing.
+    // Never: standard input is empty.
     terminal.type("sesame\n");
     EXPECT_EQ(refusal("command: ./plugin, interactiveMode: Never"),
               directory_ + "/plugin printed neither a token nor a certificate");

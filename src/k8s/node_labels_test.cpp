@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr const char* kReadLabels = "GET /api/v1/nodes/node-1";
 constexpr const char* kWriteLabels = "PATCH /api/v1/nodes/node-1?fieldManager=gpulet-labels&force=true";
 
-// An API server that keeps a Node's labels, and which of them are whose, as server-side apply does.
+// An API server that stores a Node's labels and their field managers, as server-side apply does.
 class NodeLabelsTest : public ApiTest {
  protected:
   using Labels = std::map<std::string, std::string>;
@@ -161,7 +161,7 @@ TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
 TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
   std::atomic<int> races = 2;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // since it was read
+    if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // changed since it was read
     return std::nullopt;
   });
   set_and_wait({{"a", "1"}});
@@ -204,7 +204,7 @@ using nlohmann::json;
 const std::string kList = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpu/nodefeatures";
 const std::string kObject = kList + "/nvidia-features-for-node-1";
 
-// An API server that keeps the object, and knows the Pod that makes it.
+// An API server that stores the object and has the agent's Pod.
 class NodeFeatureTest : public ApiTest {
  protected:
   void release_source() override { feature_.reset(); }
@@ -299,7 +299,7 @@ TEST_F(NodeFeatureTest, IsWrittenOnlyWhereItDiffers) {
   ASSERT_TRUE(wait_settled());
   EXPECT_EQ(stored_labels()["spec"]["labels"], json({{"a", "2"}}));
   EXPECT_EQ(writes(), 2);
-  // Somebody else has been at it.
+  // Another client changed it.
   {
     std::lock_guard lock(mutex_);
     auto other = there_;

@@ -27,7 +27,7 @@ const char* condition_status_name(Condition::Status status) {
   return "Unknown";
 }
 
-// What the API server has of one of ours.
+// One of the agent's conditions as the API server has it.
 struct PublishedCondition {
   std::string status, reason, message, since;
   bool has_same_content(const Condition& condition) const {
@@ -69,13 +69,13 @@ class ConditionWriter final : public NodeConditions {
 
  private:
   struct Entry {
-    std::optional<Condition> desired;  // nullopt: to be taken away
-    std::string since;                 // when `wanted` came to its status
+    std::optional<Condition> desired;  // nullopt: to be removed
+    std::string since;                 // last transition time of the desired status
     std::optional<PublishedCondition> published;
     bool is_settled() const { return desired && published && published->has_same_content(*desired); }
   };
 
-  // What is there of a new one is to be read.
+  // The published state of a new entry must be read first.
   Entry& find_or_add_entry(const std::string& type) {
     const auto [entry, is_new] = entries_.try_emplace(type);
     if (is_new) known_ = false;
@@ -146,7 +146,8 @@ class ConditionWriter final : public NodeConditions {
                           "patch on nodes/status",
                           [this, sent = std::move(sent)](const http::ClientResponse& response) {
                             if (response.status == 200) return on_conditions_written(sent);
-                            if (response.status == 404) known_ = false;  // another Node, when there is one
+                            if (response.status == 404)
+                              known_ = false;  // a Node created later is another one
                             return response.status == 409 ? Outcome::kRetry : Outcome::kError;
                           });
   }
@@ -173,7 +174,7 @@ class ConditionWriter final : public NodeConditions {
   const Duration heartbeat_;
   RetryingSender sending_;
   std::map<std::string, Entry> entries_;
-  bool known_ = false;  // `there` is what the API server has
+  bool known_ = false;  // `published` is the state of the API server
   bool beat_ = false;
   Subscription next_beat_;
 };
@@ -267,7 +268,7 @@ class TaintWriter final : public NodeTaints {
           const auto object = json::parse(response.body, nullptr, false);
           TaintedNode node{json_member(json_member(object, "spec"), "taints"),
                            json_text(json_member(json_member(object, "metadata"), "resourceVersion"))};
-          // Without a version it would be written over what somebody else writes.
+          // Without a resource version, a concurrent write would be overwritten.
           if (node.version.empty()) return Outcome::kError;
           if (!node.taints.is_array()) node.taints = json::array();
           node_ = std::move(node);
@@ -275,7 +276,7 @@ class TaintWriter final : public NodeTaints {
         });
   }
 
-  // Those that are as wanted stay as they are, with the time that a NoExecute has.
+  // Taints that already match stay unchanged, with the time added of a NoExecute taint.
   json merge_taints(const json& there) const {
     json taints = json::array();
     std::vector<Taint> missing = *wanted_;

@@ -203,7 +203,7 @@ TEST_F(NodeConditionsTest, TheHeartbeatBringsBackWhatWasTakenAway) {
   timing.heartbeat = 20ms;
   begin(
       [&](const Received& request) -> std::optional<Reply> {
-        if (request.line() == kWrite && lose.exchange(false)) return Reply{200, "{}"};  // and it is not there
+        if (request.line() == kWrite && lose.exchange(false)) return Reply{200, "{}"};  // the write is lost
         return std::nullopt;
       },
       timing);
@@ -257,7 +257,7 @@ constexpr const char* kReadTaints = "GET /api/v1/nodes/node-1";
 constexpr const char* kWriteTaints = "PATCH /api/v1/nodes/node-1";
 const Taint kOurs{"gpulet.io/gpu-fault", "reset", "NoSchedule"};
 
-// An API server that keeps a Node and its version.
+// An API server that stores a Node and its version.
 class NodeTaintsTest : public ApiTest {
  protected:
   void release_source() override { taints_.reset(); }
@@ -391,7 +391,7 @@ TEST_F(NodeTaintsTest, WhatAnotherWritesInBetweenIsKept) {
   EXPECT_EQ(all[0]["key"], "other/2");
   EXPECT_EQ(all[2]["key"], "other/0");
   EXPECT_EQ(all[3], ours_);
-  EXPECT_EQ(status_now().warnings, 0u);  // a race is no trouble
+  EXPECT_EQ(status_now().warnings, 0u);  // a race is not logged
   EXPECT_EQ(status_now().accepted, 1u);
 }
 

@@ -135,7 +135,7 @@ class NodeCleanupTest : public ApiTest {
   bool is_finished() {
     return eventually([&] { return done_ > 0; });
   }
-  // Method and path of all requests, without queries.
+  // Method and path of all requests, without query strings.
   std::vector<std::string> all_asked() {
     std::vector<std::string> lines;
     for (const auto& one : server_->received_requests())

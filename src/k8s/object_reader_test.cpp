@@ -103,7 +103,7 @@ TEST_F(ObjectReaderTest, ARightThatIsMissingIsNamed) {
   EXPECT_EQ(refused.error().full_message(),
             "get on namespaces: permission denied: the API server answered 403: no");
   EXPECT_EQ(count_on_loop("a").error().code(), Code::kPermissionDenied);
-  EXPECT_EQ(read_pod_on_loop("train").error().code(), Code::kIo);  // what is no Pod
+  EXPECT_EQ(read_pod_on_loop("train").error().code(), Code::kIo);  // not a Pod
 }
 
 TEST_F(ObjectReaderTest, NamespacesTellTheirAnnotations) {
@@ -194,7 +194,7 @@ const Permission kMap{
     .verb = "get", .resource = "configmaps", .name_space = "monitoring", .name = "counters"};
 const Permission kNodes{.verb = "create", .resource = "gpunodes", .group = "gpulet.io", .name = "node-1"};
 
-// An API server that lets everything but what a test names.
+// An API server that allows everything except the permissions that a test names.
 class AccessReviewTest : public ApiTest {
  protected:
   void release_source() override { review_.reset(); }

@@ -66,7 +66,7 @@ TEST(JsonMembers, AMemberByItsName) {
   EXPECT_EQ(metadata_string("nothing", "name"), "");
 }
 
-// However the bytes are cut, the items are those of a whole parser.
+// However the bytes are split, the items equal those of a parser for the whole text.
 RC_GTEST_PROP(JsonMembers, ItemsAreThoseOfAParser, (const std::vector<std::string>& texts)) {
   json list = {{"kind", "L"}, {"items", json::array()}, {"metadata", {{"resourceVersion", "1"}}}};
   for (const auto& text : texts) list["items"].push_back({{"t", text}, {"o", {{"l", {text, 1, nullptr}}}}});

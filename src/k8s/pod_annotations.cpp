@@ -127,7 +127,7 @@ class AnnotationWriter final : public PodAnnotations {
       if (!noted->is_settled()) queue_pod(noted);
       return Outcome::kDone;
     }
-    // Gone, or another Pod by that name has another uid, which no patch can change.
+    // Deleted, or another Pod of that name: a patch cannot change its uid.
     if (response.status == 404 || response.status == 422) {
       if (response.status == 422) {
         log::info("cannot annotate a Pod", {{"pod", noted->pod.name}, {"why", describe_response(response)}});
@@ -151,7 +151,7 @@ class AnnotationWriter final : public PodAnnotations {
   RetryingSender sending_;
   Pods pods_;
   std::deque<AnnotatedPodPtr> ready_;
-  AnnotatedPodPtr under_way_;  // comes first again when no answer came
+  AnnotatedPodPtr under_way_;  // retried first if no response arrives
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string line_of(const PodRef& pod) {
   return "PATCH /api/v1/namespaces/" + pod.name_space + "/pods/" + pod.name;
 }
 
-// An API server that keeps what is noted, by the request's line.
+// An API server that stores the annotations by request line.
 class PodAnnotationsTest : public ApiTest {
  protected:
   void release_source() override { notes_.reset(); }
@@ -206,7 +206,7 @@ TEST_F(PodAnnotationsTest, MemoryIsBounded) {
       EXPECT_TRUE(notes_->set_annotation({"default", "pod-" + std::to_string(i), "u"}, kNote, "x"));
     }
     EXPECT_EQ(notes_->pod_count(), kMaxAnnotatedPods);
-    notes_->forget_pod({"default", "pod-50", "u"});  // was forgotten already
+    notes_->forget_pod({"default", "pod-50", "u"});  // already dropped
     EXPECT_EQ(notes_->pod_count(), kMaxAnnotatedPods);
   });
 }

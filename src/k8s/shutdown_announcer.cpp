@@ -31,7 +31,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
 
  private:
   void patch_allocatable() {
-    if (!done_) return;  // the limit was first
+    if (!done_) return;  // the time limit has passed
     json allocatable = json::object();
     for (const auto& resource : resources_) allocatable[resource] = "0";
     client_.send_request({.method = "PATCH",
@@ -57,7 +57,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            });
                            if (!none) return patch_allocatable();
                            if (!close_) return finish_announcement();
-                           // On the next turn, as closing takes whatever else is on the loop with it.
+                           // In the next turn, because closing destroys other users of the loop.
                            loop_.post([this, alive = lifetime_.watch()] {
                              if (!alive) return;
                              if (auto close = std::exchange(close_, nullptr)) close();

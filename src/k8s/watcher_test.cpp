@@ -125,7 +125,7 @@ class NodeLabelWatcherTest : public ApiTest {
     const std::lock_guard lock(mutex_);
     return index < asked_.size() ? asked_[index] : "";
   }
-  // Lists answer with "one"; the n-th watch streams `scripts[n]`, later ones stay silent.
+  // Lists return "one"; the n-th watch streams `scripts[n]`, later ones stay silent.
   void serve_watches(std::vector<std::function<void(Stream&)>> scripts) {
     start_server([this, scripts = std::move(scripts),
                   next = std::make_shared<std::size_t>(0)](const auto& request) {
@@ -153,7 +153,7 @@ class NodeLabelWatcherTest : public ApiTest {
 TEST_F(NodeLabelWatcherTest, TellsTheListThenEachChange) {
   serve_watches({[](Stream& stream) {
     stream.chunk(
-        event("MODIFIED", labelled_node_json("11", "one")));  // another label or the status: no difference
+        event("MODIFIED", labelled_node_json("11", "one")));  // another label or the status: no report
     stream.chunk(event("BOOKMARK", labelled_node_json("12", "")) +
                  event("MODIFIED", labelled_node_json("13", "two")));
     stream.wait_open(60'000);
@@ -287,7 +287,7 @@ class CollectionWatcherTest : public ApiTest {
            .on_list_end = [this] { append_note("listed"); }});
     });
   }
-  // Overridden by what a test puts there.
+  // Responses that a test sets override these.
   Reply respond(const std::string& line) {
     if (line.find("watch=true") != std::string::npos) {
       const auto script = watches_.empty() ? hang() : watches_.front();
@@ -304,7 +304,7 @@ class CollectionWatcherTest : public ApiTest {
   static TestApiServer::Script event_lines(std::vector<std::string> lines, bool stay = true) {
     return [lines, stay](Stream& stream) {
       for (const auto& line : lines) {
-        // In pieces, as a slow network has it.
+        // In pieces, as over a slow network.
         stream.chunk(line.substr(0, line.size() / 2));
         stream.chunk(line.substr(line.size() / 2) + "\n");
       }

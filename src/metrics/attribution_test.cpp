@@ -177,7 +177,7 @@ World any_world() {
   for (unsigned pid = *rc::gen::inRange(0u, 12u); pid > 0; --pid) {
     world.device.processes.push_back(process(pid, bytes(), *rc::gen::inRange(0, 101)));
     if (*rc::gen::inRange(0, 3) == 0) world.device.processes.back().memory.reset();
-    // Pods beyond the holders' too, and processes of none.
+    // Also Pods that are not holders, and processes without a Pod.
     const int pod = *rc::gen::inRange(0, 9);
     if (pod > 0) world.pods[pid] = {"n", "p" + std::to_string(pod)};
   }

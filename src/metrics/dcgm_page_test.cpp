@@ -13,7 +13,7 @@
 namespace gpulet::metrics {
 namespace {
 
-// The lines of a page that begin so.
+// The lines of a page with this prefix.
 Sample one_gpu() {
   Sample sample;
   GpuSample gpu;
@@ -267,7 +267,7 @@ TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
                 "\n");
 }
 
-// The names are DCGM's: what the checker says of them is known, and nothing else is said.
+// The names are DCGM's: the checker reports only the known complaints about them.
 TEST(DcgmPage, TheCheckerHasNothingButTheNames) {
   auto sample = one_gpu();
   Counters counters;

@@ -1,4 +1,4 @@
-// Holds the tables of docs/metrics.md to the code.
+// Checks the tables of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
 #include "base/test_page.h"

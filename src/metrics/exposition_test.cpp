@@ -46,7 +46,7 @@ TEST(Exposition, TheCheckerIsNotBlind) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n
 
 TEST(Exposition, WhatIsNoUtf8IsReplaced) {
   Exposition page;
-  // A byte alone, a surrogate half, an overlong slash, the end of a character missing; then what is right.
+  // A byte alone, a surrogate half, an overlong slash, a truncated character; then valid text.
   page.add_sample("gpulet_values", kGauge, "Values.",
                   {{"a", "\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"}, {"b", "\xe2\x82\xac"}}, 1);
   const std::string_view bad = "\xEF\xBF\xBD";

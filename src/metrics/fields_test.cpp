@@ -16,7 +16,7 @@ struct Theirs {
   const char* help;
 };
 
-// What dcgm-exporter serves by default: its etc/default-counters.csv, with DCGM's ids.
+// dcgm-exporter's default metrics: its etc/default-counters.csv, with DCGM's ids.
 constexpr Theirs kDefaults[] = {
     {"DCGM_FI_DRIVER_VERSION", 1, "label", "Driver Version"},
     {"DCGM_FI_DEV_SM_CLOCK", 100, "gauge", "SM clock frequency (in MHz)."},
@@ -54,7 +54,7 @@ constexpr Theirs kDefaults[] = {
      "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in "
      "bytes per second."},
 };
-// What its files have in comments.
+// The metrics that its files have in comments.
 constexpr Theirs kCommented[] = {
     {"DCGM_FI_NVML_VERSION", 2, "label", "NVML Version"},
     {"DCGM_FI_DEV_BRAND", 51, "label", "Device Brand"},

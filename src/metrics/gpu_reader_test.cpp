@@ -20,7 +20,7 @@ nvml::ProcessUtilization sample(unsigned pid, std::uint64_t after_us, unsigned s
 }
 
 TEST(ProcessTimes, TheMeanOfThePeriods) {
-  // Each process has its own instant of the same period.
+  // Each process has its own time within the same period.
   EXPECT_EQ(mean_utilization(std::vector{sample(1, kSecondUs, 60), sample(1, 2 * kSecondUs, 80),
                                          sample(2, kSecondUs + 7, 10), sample(2, 2 * kSecondUs + 9, 20)},
                              kStartUs),
@@ -75,7 +75,7 @@ class ReadTest : public testing::Test {
     session_ = *opened;
     look();
   }
-  // The snapshot is what is there now.
+  // Takes a snapshot of the current state.
   void look() {
     snapshot_.gpus.clear();
     snapshot_.driver = inventory::read_driver_summary(*session_)->driver;
@@ -182,7 +182,7 @@ TEST_F(ReadTest, EveryFieldThatTheGpuHas) {
   for (const Field field : {Field::kFan, Field::kRetiredSbe, Field::kInforomPower, Field::kXid})
     EXPECT_FALSE(sample.values.contains(field)) << field_info(field).name << ": this GPU does not have it";
   EXPECT_EQ(sample.peers, (std::map<unsigned, std::string>{{1, "OK"}}));
-  // All that the table has and this machine can show is there: what is missing is known.
+  // Every field of the table that this machine supports is present: the missing ones are known.
   std::set<std::string_view> missing;
   for (const auto& field : fields()) {
     if (!sample.values.contains(field.field)) missing.insert(field.name);
@@ -216,7 +216,7 @@ TEST_F(ReadTest, RatesBeginAnewWithAnotherSession) {
   session_ = *nvml::Session::open_session(root_.sim_root());
   EXPECT_FALSE(has_rates(read()));
   EXPECT_TRUE(has_rates(read()));
-  // The driver was loaded anew: counters are less than before.
+  // The driver was reloaded: counters are lower than before.
   set([](sim::Gpu& gpu) { gpu.links[0].transmitted_kib = 1000; });
   read();
   set([](sim::Gpu& gpu) { gpu.links[0].transmitted_kib = 0; });
@@ -287,7 +287,7 @@ TEST_F(ReadTest, GpuInstances) {
   EXPECT_TRUE(three.devices[0].processes.empty());
   EXPECT_EQ(three.devices[1].processes, (std::vector<ProcessSample>{{5, mebibytes(700), 0}}));
   EXPECT_EQ(three.devices[1].compute_instance, 1u);
-  // One is destroyed: the snapshot will follow.
+  // One is destroyed: a later snapshot reflects it.
   set([](sim::Gpu& gpu) {
     for (auto& instance : gpu.mig.instances) {
       if (instance.used != 0 && instance.length == 1) instance = {};

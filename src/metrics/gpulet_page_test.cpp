@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 const DeviceUuid kGpu("GPU-0");
 const ResourceName kResource("nvidia.com/gpu");
 
-// Of all that is on a page: the checker is content, and the documentation names it.
+// Checks that every metric of a page is valid and documented.
 void expect_right(const Exposition& page) {
   auto said = complaints(page.text_format());
   said.erase(kCapitals);

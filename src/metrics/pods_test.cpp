@@ -34,7 +34,7 @@ TEST(Cgroups, VersionTwoByEngineAndDriver) {
                "kubelet-kubepods-burstable-pod" +
                kUnderscored + ".slice/cri-containerd-" + kContainer + ".scope"),
             Uids{kUid});
-  // As seen out of the agent's own cgroup namespace.
+  // As seen from the agent's own cgroup namespace.
   EXPECT_EQ(of("/../../../kubepods-burstable-pod" + kUnderscored + ".slice/cri-containerd-1.scope"),
             Uids{kUid});
 }
@@ -47,7 +47,7 @@ TEST(Cgroups, VersionOneHasItOnEachLine) {
 }
 
 TEST(Cgroups, ThePodOfThisNodeIsTheOutermost) {
-  // A kubelet within a Pod, or one that lies.
+  // A kubelet in a Pod, or a Pod with forged cgroup names.
   EXPECT_EQ(
       pod_uids("0::/kubepods/pod" + kUid + "/" + kContainer + "/kubepods/burstable/pod" + kOtherUid + "/x"),
       (Uids{kUid, kOtherUid}));

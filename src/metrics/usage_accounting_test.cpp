@@ -46,7 +46,7 @@ TEST(UsageAccounting, APodThatHasGoneIsFormer) {
   const auto& account = accounts.usage_by_device().at(kCharged);
   EXPECT_EQ(account.pods.size(), 1u);
   EXPECT_EQ(account.departed, (UsageAmount{100, 10ms}));
-  // It comes again: another Pod of that name begins at nothing.
+  // Another Pod of that name starts at zero.
   accounts.add_usage(kCharged, {100, 10ms}, shares({{kTrain, 50}}, 0));
   EXPECT_EQ(account.pods.at(kTrain), (UsageAmount{100, 10ms}));
   EXPECT_EQ(account.departed, (UsageAmount{200, 20ms}));
@@ -87,7 +87,7 @@ RC_GTEST_PROP(UsageAccountingProperties, TheSumIsTheDevices, ()) {
     for (const auto& [pod, charge] : account.pods) {
       sum.millijoules += charge.millijoules;
       sum.busy += charge.busy;
-      // Counters only rise.
+      // Counters only increase.
       if (!before.contains(kCharged) || !before.at(kCharged).pods.contains(pod)) continue;
       RC_ASSERT(charge.millijoules >= before.at(kCharged).pods.at(pod).millijoules);
       RC_ASSERT(charge.busy >= before.at(kCharged).pods.at(pod).busy);

@@ -24,7 +24,7 @@ bool same(const PagesMessage& a, const PagesMessage& b) {
   return a.healthy == b.healthy && a.ready == b.ready && a.valid_for == b.valid_for && a.texts == b.texts;
 }
 
-// The messages of `bytes`, given in random steps.
+// The messages of `bytes`, appended in random pieces.
 std::vector<Message> read_in_pieces(const std::string& bytes) {
   MessageReader reader;
   std::vector<Message> messages;

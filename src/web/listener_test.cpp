@@ -31,7 +31,7 @@ std::string status_line(pid_t pid, const std::string& key) {
 
 Pages good_pages() { return {.healthy = true, .ready = true, .metrics = "gpulet_up 1\n"}; }
 
-// The agent's side on a loop in a thread of its own; clients block in the test's.
+// The agent's side runs on a loop in its own thread; clients block in the test's thread.
 class ListenerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +50,7 @@ class ListenerTest : public testing::Test {
       ASSERT_NE(listener_->listening_port(), 0);
     });
   }
-  // Runs `task` on the loop and waits for its end.
+  // Runs `task` on the loop and waits until it is done.
   void call_on_loop(const std::function<void()>& task) {
     std::promise<void> done;
     loop_.post([&] {
@@ -77,7 +77,7 @@ class ListenerTest : public testing::Test {
     return id;
   }
   std::uint16_t port_on_loop() const { return listener_->listening_port(); }
-  // The child is in its sandbox once it answers.
+  // The child is in its sandbox once it responds.
   pid_t serving_child() {
     publish_on_loop(good_pages());
     EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -91,7 +91,7 @@ class ListenerTest : public testing::Test {
 
 TEST_F(ListenerTest, ServesWhatWasPublishedLast) {
   begin();
-  EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);  // nothing said yet
+  EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);  // nothing published yet
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
   EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/readyz")), 200);
@@ -215,12 +215,12 @@ TEST_F(ListenerTest, KilledItIsBackAndNoConnectionIsRefused) {
     const pid_t first = serving_child();
     ASSERT_EQ(::kill(first, SIGKILL), 0);
     const auto answer =
-        http::get(port_on_loop(), "/metrics");  // may be the last of the old one's connections, cut off
+        http::get(port_on_loop(), "/metrics");  // may still use a connection of the old child, which breaks
     if (!answer.empty()) {
       EXPECT_EQ(http::response_body(answer), "gpulet_up 1\n");
     }
     ASSERT_TRUE(wait_until([&] { return child_on_loop() != first && child_on_loop() != 0; }));
-    // What was published before is served again without a new publish.
+    // The last published pages are served again without a new publish.
     EXPECT_TRUE(wait_until(
         [&] { return http::response_body(http::get(port_on_loop(), "/metrics")) == "gpulet_up 1\n"; }));
   }
@@ -264,7 +264,7 @@ TEST_F(ListenerTest, TheChildHasNoRights) {
     EXPECT_EQ(status_line(pid, set), "0000000000000000") << set;
   const std::string proc = "/proc/" + std::to_string(pid);
   if (::geteuid() != 0) {
-    // Its user is ours, and even so nobody but root may look into it.
+    // It has the same user as the test, and still only root may inspect it.
     std::error_code error;
     std::filesystem::directory_iterator listing(proc + "/fd", error);
     EXPECT_EQ(error, std::errc::permission_denied);
@@ -283,9 +283,9 @@ TEST_F(ListenerTest, TheChildHasNoRights) {
   }
   EXPECT_EQ(open.count("/dev/null"), 3u);
   EXPECT_EQ(open.count("anon_inode"), 2u);  // epoll and eventfd
-  EXPECT_LE(open.count("socket"), 3u);      // listening, pair, and perhaps the last request's
+  EXPECT_LE(open.count("socket"), 3u);      // listening, pair, and possibly the last request's
   EXPECT_LE(open.size(), 8u);
-  // A namespace of its own whose root is empty.
+  // Its own namespace with an empty root.
   EXPECT_TRUE(std::filesystem::is_empty(proc + "/root"));
   EXPECT_EQ(read_file(proc + "/environ"), "");
   const auto limits = read_file(proc + "/limits").value_or("");
@@ -339,7 +339,7 @@ TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
   EXPECT_TRUE(wait_until([&] { return watched == 2; }));
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   EXPECT_TRUE(wait_until([&] { return watched == 0; }));
-  // The next child has the last sample, and tells who comes back.
+  // The next child has the last sample, and reports subscribers that reconnect.
   http::TestClient again(port_on_loop());
   ASSERT_TRUE(again.send_bytes("GET /api/events HTTP/1.1\r\n\r\n"));
   EXPECT_FALSE(again.read_until("data: {\"at\":4}\n\n").empty());
@@ -387,14 +387,14 @@ TEST_F(ListenerTest, TlsAndPasswordsWorkWithoutRightsAndAreChangedWhileItServes)
   call_on_loop([&] { EXPECT_TRUE(listener_->set_access_rules(access_of("two"))); });
   EXPECT_TRUE(wait_until([&] { return status(alice, &name) == 200 && name == "two"; }));
   EXPECT_EQ(child_on_loop(), first);
-  // A child that is started anew lets nobody in by other terms, not for a moment.
+  // A restarted child never accepts connections under other access rules.
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   ASSERT_TRUE(wait_until([&] { return child_on_loop() != first; }));
   EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 400);
   EXPECT_TRUE(wait_until([&] { return status(alice, &name) == 200 && name == "two"; }));
 }
 
-// This program under another name, under which main() acts as a hijacked child.
+// This program under another name, which makes main() act as a compromised child.
 class HijackedChild {
  public:
   explicit HijackedChild(const std::string& how) : folder_(testing::TempDir() + "taken_over_" + how) {
@@ -418,7 +418,7 @@ TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
   std::uint64_t turns = 0;
   const auto before = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - before < 1s) {
-    call_on_loop([] {});  // the loop is free for others
+    call_on_loop([] {});  // the loop is not blocked
     ++turns;
   }
   EXPECT_GT(turns, 200u);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server on a loop in a thread of its own; clients block in the test's.
+// A server on a loop in its own thread; clients block in the test's thread.
 class RouterServerTest : public testing::Test {
  protected:
   void start_on_loop(Duration limit = 10s, std::string metrics = "m 1\n",
@@ -173,7 +173,7 @@ TEST_F(RouterServerTest, AClientThatDoesNotTakeItsAnswerIsClosedAndOthersAreServ
   ASSERT_TRUE(slow.send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
   EXPECT_EQ(http::response_body(http::get(port_, "/metrics")).size(),
-            32u << 20);                                 // one that reads gets it whole
+            32u << 20);                                 // a client that reads gets all of it
   while (connections() > 0) std::this_thread::yield();  // bounded by the test's own time limit
   EXPECT_EQ(slow.read_response(), "");
 }
@@ -202,7 +202,7 @@ TEST_F(RouterServerTest, TenMegabytesOfHeaderAreRefusedAndNotKept) {
   const std::string piece(65536, 'x');
   std::size_t sent = 0;
   while (sent < 10u << 20 && client.send_bytes(piece)) sent += piece.size();
-  EXPECT_LT(sent, 10u << 20);  // it is cut off long before
+  EXPECT_LT(sent, 10u << 20);  // the server closes it long before
   EXPECT_TRUE(client.wait_closed());
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
 }
@@ -214,7 +214,7 @@ TEST_F(RouterServerTest, AHundredScrapersAtOnce) {
     scrapers.push_back(std::make_unique<http::TestClient>(port_));
     ASSERT_TRUE(scrapers.back()->send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
   }
-  for (int round = 0; round < 2; ++round) {  // and again on the same connections
+  for (int round = 0; round < 2; ++round) {  // and once more on the same connections
     for (auto& scraper : scrapers) {
       EXPECT_EQ(http::response_body(scraper->read_response()).size(), 1u << 20);
       ASSERT_TRUE(scraper->send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
@@ -329,7 +329,7 @@ TEST_F(RouterServerTest, AnotherCertificateTakesItsPlaceWhileItServes) {
   EXPECT_EQ(after.server_name(), "two");
   ASSERT_TRUE(before.send_bytes("GET /healthz HTTP/1.1\r\n\r\n"));
   EXPECT_NE(before.read_response().find("Connection: close\r\n"),
-            std::string::npos);  // served, and then let go
+            std::string::npos);  // served, then closed
 
   http::AccessRules bad = other;
   bad.tls->key = Certificate::make_certificate("three", nullptr, "127.0.0.1").key_pem();
@@ -352,7 +352,7 @@ TEST_F(RouterServerTest, OnlyClientsWithTheRightCertificate) {
   start_on_loop(10s, "m 1\n", access);
   auto served = [&](const Certificate* certificate) {
     http::TestClient client(port_);
-    // With TLS 1.3 a client learns only by reading that it is refused.
+    // With TLS 1.3 a client detects the refusal only when it reads.
     return client.encrypt(certificate) && client.send_bytes("GET /metrics HTTP/1.1\r\n\r\n") &&
            http::status_code(client.read_response()) == 200;
   };

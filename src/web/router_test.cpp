@@ -155,8 +155,8 @@ TEST(Site, CompressedOnceAPublishAndOnlyWhenTaken) {
   EXPECT_EQ(get(site, "/api/node", now, "", "br, gzip").body, packed.body);
   EXPECT_FALSE(get(site, "/api/node", now, "", "gzip;q=0").gzipped);
   EXPECT_EQ(get(site, "/api/node", now).body->size(), kLong.size() + 14);
-  EXPECT_FALSE(get(site, "/metrics", now, "", "gzip").gzipped);  // too short to win by it
-  // A page in which nothing changed keeps what was made of it.
+  EXPECT_FALSE(get(site, "/metrics", now, "", "gzip").gzipped);  // too short to benefit
+  // An unchanged page keeps its compressed form.
   PagesMessage unchanged{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
   site.publish_message(unchanged, now + 1s);
   EXPECT_EQ(get(site, "/api/node", now + 1s, "", "gzip").body, packed.body);

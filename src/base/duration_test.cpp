@@ -9,7 +9,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
-TEST(ParseDuration, TakesTheFormOfGo) {
+TEST(ParseDuration, ParsesGoDurations) {
   const std::pair<const char*, std::int64_t> good[] = {{"10s", 10'000'000'000},
                                                        {"500ms", 500'000'000},
                                                        {"1m30s", 90'000'000'000},
@@ -44,7 +44,7 @@ TEST(FormatDuration, IsShortAndParsesBack) {
   });
 }
 
-TEST(FormatAge, HasTheFormOfKubectl) {
+TEST(FormatAge, MatchesKubectlAge) {
   const std::pair<std::chrono::nanoseconds, const char*> kAges[] = {
       {-5s, "0s"},       {0s, "0s"},
       {1999ms, "1s"},    {119s, "119s"},

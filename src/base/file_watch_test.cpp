@@ -45,7 +45,7 @@ class Inotify : public testing::Test {
   std::unique_ptr<InotifyWatcher> watch_;
 };
 
-TEST_F(Inotify, TellsTheNameAndOnlyWhatWasAskedFor) {
+TEST_F(Inotify, ReportsTheNameAndOnlyRequestedEvents) {
   std::vector<std::string> created, removed;
   auto first = watch_->add_watch(directory_, IN_MOVED_TO, [&](const std::string& name, std::uint32_t mask) {
     EXPECT_EQ(mask & IN_MOVED_TO, IN_MOVED_TO);
@@ -64,7 +64,7 @@ TEST_F(Inotify, TellsTheNameAndOnlyWhatWasAskedFor) {
   EXPECT_EQ(removed, (std::vector<std::string>{"a"}));
 }
 
-TEST_F(Inotify, AWatchMayEndItselfAndItsNeighbourInsideACallback) {
+TEST_F(Inotify, CallbackMayRemoveItsOwnAndOtherWatches) {
   int calls = 0;
   Subscription one, two;
   auto end_both = [&](const std::string&, std::uint32_t) {
@@ -81,7 +81,7 @@ TEST_F(Inotify, AWatchMayEndItselfAndItsNeighbourInsideACallback) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(Inotify, AFolderThatGoesEndsItsWatchAndANewOneWorks) {
+TEST_F(Inotify, RemovedDirectoryEndsItsWatchAndANewWatchWorks) {
   const std::string inner = directory_ + "/inner";
   ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
   std::uint32_t seen = 0;
@@ -99,7 +99,7 @@ TEST_F(Inotify, AFolderThatGoesEndsItsWatchAndANewOneWorks) {
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
 }
 
-TEST_F(Inotify, AnOverflowIsToldToEveryWatchOnce) {
+TEST_F(Inotify, OverflowIsReportedToEveryWatchOnce) {
   const auto limit = read_file("/proc/sys/fs/inotify/max_queued_events");
   ASSERT_TRUE(limit);
   const int events = std::stoi(*limit) + 100;
@@ -185,7 +185,7 @@ TEST_F(FileWatchTest, WrittenInPlace) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, ABurstIsToldOnce) {
+TEST_F(FileWatchTest, BurstIsReportedOnce) {
   write(directory_ / "c.yaml", "a");
   watch(directory_ / "c.yaml");
   const auto begin = std::chrono::steady_clock::now();
@@ -206,7 +206,7 @@ TEST_F(FileWatchTest, RenamedOver) {
   }
 }
 
-TEST_F(FileWatchTest, DeletedAndBack) {
+TEST_F(FileWatchTest, DeletedAndRecreated) {
   write(directory_ / "c.yaml", "a");
   watch(directory_ / "c.yaml");
   fs::remove(directory_ / "c.yaml");
@@ -215,7 +215,7 @@ TEST_F(FileWatchTest, DeletedAndBack) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, FolderDeletedAndBack) {
+TEST_F(FileWatchTest, DirectoryDeletedAndRecreated) {
   fs::create_directories(directory_ / "a/b");
   write(directory_ / "a/b/c.yaml", "a");
   watch(directory_ / "a/b/c.yaml");
@@ -228,7 +228,7 @@ TEST_F(FileWatchTest, FolderDeletedAndBack) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, NotThereYet) {
+TEST_F(FileWatchTest, FileCreatedLater) {
   watch(directory_ / "x/y/c.yaml");
   fs::create_directories(directory_ / "x/y");
   expect_told();
@@ -256,7 +256,7 @@ TEST_F(FileWatchTest, ConfigMapSwapped) {
 }
 
 // As with NVIDIA's config-manager: a link to a file in a mounted ConfigMap.
-TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
+TEST_F(FileWatchTest, LinkSwappedToAnotherDirectoryAndItsTargetWritten) {
   fs::create_directories(directory_ / "available");
   fs::create_directories(directory_ / "config");
   write(directory_ / "available/one", "a");
@@ -274,7 +274,7 @@ TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, OtherFilesAndLinksInACircleAreNothing) {
+TEST_F(FileWatchTest, OtherFilesAndLinkLoopsAreIgnored) {
   fs::create_symlink("b", directory_ / "a");
   fs::create_symlink("a", directory_ / "b");
   watch(directory_ / "a");

@@ -36,7 +36,7 @@ TEST(Lifetime, CallbackOfADestroyedObjectDoesNothing) {
   callback();
 }
 
-TEST(Lifetime, EachObjectHasItsOwn) {
+TEST(Lifetime, WatchesAreIndependentPerObject) {
   std::optional<Lifetime> first(std::in_place);
   const Lifetime second;
   const auto alive = second.watch();

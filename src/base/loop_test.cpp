@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
+TEST(EpollLoop, RunsTasksPostedByOtherThreadsInOrder) {
   EpollLoop loop;
   std::vector<int> seen;
   std::thread other([&] {
@@ -29,7 +29,7 @@ TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
 }
 
-TEST(EpollLoop, TimersFireInOrderAndACancelledOneNever) {
+TEST(EpollLoop, TimersFireInOrderUnlessCancelled) {
   EpollLoop loop;
   std::vector<int> seen;
   auto late = loop.after(20ms, [&] {
@@ -43,7 +43,7 @@ TEST(EpollLoop, TimersFireInOrderAndACancelledOneNever) {
   EXPECT_EQ(seen, (std::vector{1, 2}));
 }
 
-TEST(EpollLoop, AWatchMayEndItselfFromItsOwnCallback) {
+TEST(EpollLoop, WatchMayEndItselfInItsCallback) {
   EpollLoop loop;
   int pipe_fds[2];
   ASSERT_EQ(::pipe(pipe_fds), 0);
@@ -61,7 +61,7 @@ TEST(EpollLoop, AWatchMayEndItselfFromItsOwnCallback) {
   ::close(pipe_fds[1]);
 }
 
-TEST(EpollLoop, ASubscriptionMayOutliveTheLoop) {
+TEST(EpollLoop, SubscriptionMayOutliveTheLoop) {
   Subscription timer;
   {
     EpollLoop loop;
@@ -137,7 +137,7 @@ RC_GTEST_PROP(BackoffWaits, OfNeighbouringSeedsFillTheirRangeEvenly, (std::uint6
   }
 }
 
-TEST(BackoffWaits, OfAStepOfOneNanosecondOrNoneAreNotLonger) {
+TEST(BackoffWaits, TinyStepsAreNotExceeded) {
   Backoff one({1ns, 1ns}, 1), none({0ns, 0ns}, 1);
   for (int i = 0; i < 5; ++i) {
     EXPECT_LE(one.next_delay(), 1ns);

@@ -47,7 +47,7 @@ void expect_choices(std::span<const Case> cases) {
   }
 }
 
-TEST(Choose, TheLabelThenTheDefaultThenFallbacks) {
+TEST(Choose, LabelThenDefaultThenFallbacks) {
   const std::string none =
       "the node has no label nvidia.com/device-plugin.config"
       ", there is no default config, and no fallback strategy finds one in /f; ";
@@ -73,7 +73,7 @@ TEST(Choose, TheLabelThenTheDefaultThenFallbacks) {
   expect_choices(cases);
 }
 
-TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
+TEST(Choose, MissingConfigIsReportedAndSkipped) {
   const Case cases[] = {
       {"an unknown label: the default config",
        "x",
@@ -128,7 +128,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
   expect_choices(cases);
 }
 
-TEST(Choose, NoNamesButPlainOnes) {
+TEST(Choose, AcceptsOnlyPlainFileNames) {
   const Case cases[] = {
       {"a directory of none, even with empty",
        "x",
@@ -175,7 +175,7 @@ TEST(Choose, NoNamesButPlainOnes) {
   expect_choices(cases);
 }
 
-TEST(Choose, ManyNamesAreNotAllTold) {
+TEST(Choose, ListsOnlySomeOfManyNames) {
   NodeConfig node;
   node.directory = "/f";
   std::vector<std::string> names;
@@ -293,7 +293,7 @@ class Directory : public testing::Test {
   int version_ = 0;
 };
 
-TEST_F(Directory, NamesAreFilesAndWhatLeadsToOne) {
+TEST_F(Directory, NamesAreFilesAndLinksToFiles) {
   publish({{"a", "1"}, {"b", "2"}});
   fs::create_directory(at("directory"));
   fs::create_symlink("nowhere", at("dangling"));
@@ -306,7 +306,7 @@ TEST_F(Directory, NamesAreFilesAndWhatLeadsToOne) {
   EXPECT_EQ(none.error().code(), Code::kNotFound);
 }
 
-TEST_F(Directory, TheLabelChooses) {
+TEST_F(Directory, LabelSelectsTheConfig) {
   publish({{"a", "1"}, {"b", "2"}});
   node_.default_config = "a";
   start();
@@ -321,7 +321,7 @@ TEST_F(Directory, TheLabelChooses) {
   EXPECT_TRUE(comes("a", "1"));
 }
 
-TEST_F(Directory, AConfigMapSwappedIsSeenInUnderASecond) {
+TEST_F(Directory, SwappedConfigMapIsDetectedWithinASecond) {
   publish({{"a", "1"}, {"b", "2"}});
   start();
   label("a");
@@ -333,7 +333,7 @@ TEST_F(Directory, AConfigMapSwappedIsSeenInUnderASecond) {
   }
 }
 
-TEST_F(Directory, AFileThatComesAndGoesChangesTheChoice) {
+TEST_F(Directory, CreatedOrRemovedFileChangesTheChoice) {
   publish({{"a", "1"}});
   node_.fallbacks = {kNamed, kSingle};
   start();
@@ -349,7 +349,7 @@ TEST_F(Directory, AFileThatComesAndGoesChangesTheChoice) {
   EXPECT_TRUE(comes("", "", "the label"));
 }
 
-TEST_F(Directory, OtherFilesAreNothing) {
+TEST_F(Directory, OtherFilesAreIgnored) {
   fs::create_directories(node_.directory);
   write(at("a"), "1");
   start();
@@ -363,7 +363,7 @@ TEST_F(Directory, OtherFilesAreNothing) {
   EXPECT_TRUE(comes("a", "3"));
 }
 
-TEST_F(Directory, TheFolderItselfComesGoesAndComesBack) {
+TEST_F(Directory, DirectoryMayBeCreatedRemovedAndRecreated) {
   node_.fallbacks = {kEmpty};
   start();
   label("a");

@@ -118,7 +118,7 @@ std::string tables() {
   return page + "\n`CLASS` is one of " + text::join(classes, ", ") + ".\n\n";
 }
 
-TEST(Docs, TheTablesOfSettingsMatch) { expect_in_document(kPage, "settings", tables()); }
+TEST(Docs, SettingsTablesMatch) { expect_in_document(kPage, "settings", tables()); }
 
 }  // namespace
 }  // namespace gpulet::config

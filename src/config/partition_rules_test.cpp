@@ -39,7 +39,7 @@ std::vector<PartitionRule> good(const Sources& sources) {
   return loaded ? loaded->config.gpulet.partition : std::vector<PartitionRule>{};
 }
 
-TEST(Partition, TheNodeOfTheDocumentation) {
+TEST(Partition, LoadsTheDocumentedExample) {
   const auto read = good(rules(R"(- devices: [0-3]
   model: "*H100*"
   nodeLabel: pool=inference
@@ -83,7 +83,7 @@ TEST(Partition, TheNodeOfTheDocumentation) {
   EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // no value means {}
 }
 
-TEST(Partition, ThePageOnRulesIsRight) {
+TEST(Partition, DocumentationExamplesAreValid) {
   const auto page = read_file("docs/partition.md");
   ASSERT_TRUE(page) << page.error().full_message();
   const std::string open = "```yaml\n";
@@ -93,7 +93,7 @@ TEST(Partition, ThePageOnRulesIsRight) {
   EXPECT_EQ(std::get<Mig>(read[3].mode).layout, "all-balanced");
 }
 
-TEST(Partition, ARuleDoesOneThing) {
+TEST(Partition, RuleHasOneAction) {
   EXPECT_EQ(only_error_of(rules("- devices: [0]")),
             "x.yaml:3:5: gpulet.partition[0]: expected one of whole, timeSlicing, mps and mig");
   EXPECT_EQ(only_error_of(rules("- whole: {}\n  mig: {layout: all}")),
@@ -118,7 +118,7 @@ TEST(Partition, ARuleDoesOneThing) {
             "x.yaml:3:5: gpulet.partition[0]: expected a rule, found 'whole'");
 }
 
-TEST(Partition, UnknownKeysNameTheNearest) {
+TEST(Partition, UnknownKeysSuggestTheNearest) {
   EXPECT_EQ(only_error_of(rules("- device: [0]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition[0]: unknown key 'device'; did you mean devices?");
   EXPECT_EQ(only_error_of(rules("- timeSlicing: {replicas: 2, rename: x}")),
@@ -221,7 +221,7 @@ TEST(Partition, MigProfiles) {
             "x.yaml:3:19: gpulet.partition[0].mig.layout: expected a layout name");
 }
 
-TEST(Partition, OverlapNamesBothPlaces) {
+TEST(Partition, OverlapReportsBothPositions) {
   EXPECT_EQ(only_error_of(
                 rules("- devices: [0-3]\n  whole: {}\n- devices: [5, 2-4]\n  timeSlicing: {replicas: 2}")),
             "x.yaml:5:5: gpulet.partition: GPU 2 already has a rule at x.yaml:3:5");
@@ -248,7 +248,7 @@ TEST(Partition, OverlapNamesBothPlaces) {
                                      "x.yaml:3:5 selects all its GPUs"});
 }
 
-TEST(Partition, OneNameMeansOneThing) {
+TEST(Partition, ResourceNameIsUnambiguous) {
   const auto two = [](const std::string& a, const std::string& b, const std::string& before = "") {
     return rules("- devices: [0]\n  " + a + "\n- devices: [1]\n  " + b, before);
   };
@@ -300,7 +300,7 @@ TEST(Partition, OneNameMeansOneThing) {
       "x.yaml:3:5: gpulet.partition: nvidia.com/" + longest + "-60 is too long for a resource: set a name");
 }
 
-TEST(Partition, WhatIsComparedIsBounded) {
+TEST(Partition, ComparisonIsBounded) {
   std::string many, list;
   for (int i = 0; i < 300; ++i) many += "- {devices: 1, whole: {}}\n";
   for (int i = 0; i < 5000; ++i) list += std::string(kUuid) + ", ";
@@ -309,7 +309,7 @@ TEST(Partition, WhatIsComparedIsBounded) {
             std::string::npos);
 }
 
-TEST(Partition, WhoManagesAndFromWhichFiles) {
+TEST(Partition, ManagerAndLayoutFiles) {
   const auto own = load({});
   EXPECT_TRUE(own->config.gpulet.mig.manage && own->config.gpulet.mps.manage);
   EXPECT_FALSE(own->config.gpulet.mig.drain);
@@ -339,7 +339,7 @@ TEST(Partition, WhoManagesAndFromWhichFiles) {
             "env FALLBACK_STRATEGIES: invalid value: first (expected named, single or empty)");
 }
 
-TEST(Partition, RulesWithMpsNeedNoRoot) {
+TEST(Partition, RulesWithMpsNeedNoMpsRoot) {
   EXPECT_EQ(load(rules("- mps: {replicas: 2}"))->config.flags.mps_root, "/run/nvidia/mps");
   EXPECT_EQ(load(rules("- mps: {replicas: 2}", "flags: {mpsRoot: /mine}\n"))->config.flags.mps_root, "/mine");
   EXPECT_EQ(load(rules("- whole: {}"))->config.flags.mps_root, "");

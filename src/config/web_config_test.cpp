@@ -21,7 +21,7 @@ WebConfigResult reading_of(const std::string& text, std::map<std::string, std::s
   });
 }
 
-TEST(WebConfig, ReadsWhatPrometheusReads) {
+TEST(WebConfig, ReadsPrometheusFormat) {
   const auto reading = reading_of(R"(
 tls_server_config:
   cert_file: tls.crt
@@ -65,7 +65,7 @@ basic_auth_users:
                                                      "/etc/gpulet/ca.crt"}));
 }
 
-TEST(WebConfig, AnEmptyFileIsOpenToAllAndTextsMayStandInIt) {
+TEST(WebConfig, EmptyFileAllowsEverybodyAndInlinePemWorks) {
   EXPECT_EQ(*reading_of("").config, WebConfig{});
   EXPECT_EQ(*reading_of("# nothing\n").config, WebConfig{});
   const auto inside = reading_of("tls_server_config: {cert: |\n  A\n, key: B}").config;
@@ -75,7 +75,7 @@ TEST(WebConfig, AnEmptyFileIsOpenToAllAndTextsMayStandInIt) {
   EXPECT_EQ(both->tls->certificate, (PemText{"A", "tls_server_config.cert"}));
 }
 
-TEST(WebConfig, WhatIsWrongIsOneLineWithWhatWouldDo) {
+TEST(WebConfig, ErrorsAreOneLineWithTheExpectedValue) {
   const std::string tls = "tls_server_config:\n  cert_file: tls.crt\n  key_file: /secret/tls.key\n";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"tls_server_confg: {}",

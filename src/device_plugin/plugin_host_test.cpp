@@ -103,7 +103,7 @@ class Watcher {
   bool ended_ = false;
 };
 
-TEST_F(PluginHostTest, RegistersListsAndServesAPod) {
+TEST_F(PluginHostTest, RegistersListsAndAllocates) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -160,7 +160,7 @@ TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
   EXPECT_EQ(second.lists(), 11);
 }
 
-TEST_F(PluginHostTest, WatchedIsToldOfTheFirstStreamAndTheLast) {
+TEST_F(PluginHostTest, WatchedReportsTheFirstAndTheLastStream) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -238,7 +238,7 @@ TEST_F(PluginHostTest, SurvivesKubeletRestarts) {
             "nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected");
 }
 
-TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
+TEST_F(PluginHostTest, DeletedOrReplacedSocketIsRestoredImmediately) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -272,7 +272,7 @@ TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
 }
 
 // As a kubelet that clears its directory while the plugin restarts.
-TEST_F(PluginHostTest, OwnSocketDeletedWhileItIsOpenedIsBackToo) {
+TEST_F(PluginHostTest, SocketDeletedDuringStartIsRestored) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -289,7 +289,7 @@ TEST_F(PluginHostTest, OwnSocketDeletedWhileItIsOpenedIsBackToo) {
   }
 }
 
-TEST_F(PluginHostTest, WaitsForFoldersThatAreNotThereYet) {
+TEST_F(PluginHostTest, WaitsForMissingDirectories) {
   const std::string later = folder_.directory_path() + "/var/lib/kubelet";
   TestNode node(later);
   const auto status = node.serve_offer(offers::make_offer());
@@ -318,7 +318,7 @@ TEST_F(PluginHostTest, KubeletThatBindsLongBeforeItListens) {
   EXPECT_EQ(node.last_error, "") << "it took more than one try";
 }
 
-TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
+TEST_F(PluginHostTest, KubeletThatRefusesOrRespondsLateOrNever) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   kubelet->set_register_behavior(sim::RegisterBehavior::kRefuse);
@@ -348,7 +348,7 @@ TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
   EXPECT_EQ(status.error().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(PluginHostTest, NoKubeletNoSocketNoName) {
+TEST_F(PluginHostTest, RegistrationFailuresHaveTheirCodes) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -369,7 +369,7 @@ TEST_F(PluginHostTest, NoKubeletNoSocketNoName) {
   EXPECT_EQ(socket_name(ResourceName("nvidia.com/mig-1g.10gb.me")), "nvidia-mig-1g.10gb.me.sock");
 }
 
-TEST_F(PluginHostTest, GoesQuicklyWithEverythingOpenAndLeavesNothing) {
+TEST_F(PluginHostTest, StopsQuicklyWithOpenStreamsAndRemovesItsSockets) {
   const auto kubelet = start_kubelet(settings());
   auto fastest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 3; ++round) {
@@ -390,7 +390,7 @@ TEST_F(PluginHostTest, GoesQuicklyWithEverythingOpenAndLeavesNothing) {
   EXPECT_LT(fastest, 50ms * kSlowdown);
 }
 
-TEST_F(PluginHostTest, AddsFewThreadsHoweverManyResources) {
+TEST_F(PluginHostTest, ThreadCountDoesNotGrowWithResources) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   const auto before = threads_now();
   TestNode node(folder_.directory_path());  // one thread for its loop
@@ -435,7 +435,7 @@ TEST_F(PluginHostTest, TopologyManagerGetsAlignedDevices) {
             "requested: 1, used: 0, capacity: 0");
 }
 
-TEST_F(PluginHostTest, PodsComeAndGoAndNoDeviceIsGivenTwice) {
+TEST_F(PluginHostTest, NoDeviceIsAllocatedTwiceWhilePodsChange) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));

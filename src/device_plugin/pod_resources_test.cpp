@@ -23,7 +23,7 @@ constexpr std::size_t kPaddingBytes = 5u << 20;
 
 // It would grow by a node for each address that a gRPC mutex ever had. If enabled, it would report this
 // cycle.
-TEST(Rpc, NoGraphIsKeptOfWhichMutexWasTakenAfterWhich) {
+TEST(Rpc, AbseilDeadlockDetectionIsOff) {
   const auto rpc = start_grpc_thread();
   absl::Mutex a, b;
   testing::internal::CaptureStderr();
@@ -64,7 +64,7 @@ class PodResourcesTest : public testing::Test {
   LoopThread thread_;
 };
 
-TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
+TEST_F(PodResourcesTest, ListsAllocationsAcrossARestart) {
   sim::KubeletSettings settings;
   settings.dir = folder_.directory_path();
   settings.pod_resources_padding_bytes = kPaddingBytes;
@@ -106,7 +106,7 @@ TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
   }
 }
 
-TEST_F(PodResourcesTest, NobodyThereIsUnavailable) {
+TEST_F(PodResourcesTest, MissingKubeletIsUnavailable) {
   open_client();
   const auto absent = list_on_loop();
   ASSERT_FALSE(absent);
@@ -119,7 +119,7 @@ TEST_F(PodResourcesTest, NobodyThereIsUnavailable) {
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
 }
 
-TEST_F(PodResourcesTest, OneThatNeverAnswersIsGivenUp) {
+TEST_F(PodResourcesTest, SilentKubeletTimesOut) {
   ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
   const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);
@@ -131,7 +131,7 @@ TEST_F(PodResourcesTest, OneThatNeverAnswersIsGivenUp) {
   EXPECT_EQ(late.error().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(PodResourcesTest, NoCallbackComesAfterItsEnd) {
+TEST_F(PodResourcesTest, NoCallbackAfterDestruction) {
   ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
   const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);

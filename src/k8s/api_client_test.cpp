@@ -50,7 +50,7 @@ class ApiClientTest : public ApiTest {
   std::atomic<int> pieces_ = 0;
 };
 
-TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
+TEST_F(ApiClientTest, StreamIsDeliveredAcrossChunkBoundaries) {
   const std::string text = "{\"a\":1}\n{\"b\":\"\xC3\xA9\"}\nlast\n";
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
@@ -71,7 +71,7 @@ TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
   EXPECT_EQ(server_->connections(), 1);  // a stream that ends properly keeps it open
 }
 
-TEST_F(ApiClientTest, APieceIsHeardBeforeTheStreamEnds) {
+TEST_F(ApiClientTest, PiecesAreDeliveredBeforeTheStreamEnds) {
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
                    out.chunk("one");
@@ -87,7 +87,7 @@ TEST_F(ApiClientTest, APieceIsHeardBeforeTheStreamEnds) {
   EXPECT_EQ(pieces_, 2);
 }
 
-TEST_F(ApiClientTest, AStreamOfAnySizeKeepsNothing) {
+TEST_F(ApiClientTest, LargeStreamIsNotBuffered) {
   const std::string megabyte(1u << 20, 'x');
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
@@ -105,7 +105,7 @@ TEST_F(ApiClientTest, AStreamOfAnySizeKeepsNothing) {
   EXPECT_EQ(total, 20u << 20);
 }
 
-TEST_F(ApiClientTest, ARefusedStreamIsAWholeAnswer) {
+TEST_F(ApiClientTest, RefusedStreamIsACompleteResponse) {
   std::atomic<int> requests = 0;
   start_server([&](const Received&) {
     if (requests++ == 0) return Reply{410, "{\"kind\":\"Status\"}"};
@@ -125,7 +125,7 @@ TEST_F(ApiClientTest, ARefusedStreamIsAWholeAnswer) {
   EXPECT_EQ(huge.error().code(), Code::kIo);
 }
 
-TEST_F(ApiClientTest, AStreamThatBreaksOffIsAnErrorAfterWhatWasHeard) {
+TEST_F(ApiClientTest, BrokenStreamIsAnErrorAfterTheDeliveredPieces) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    out.chunk("half a li");
@@ -139,7 +139,7 @@ TEST_F(ApiClientTest, AStreamThatBreaksOffIsAnErrorAfterWhatWasHeard) {
   EXPECT_EQ(heard_, "half a li");
 }
 
-TEST_F(ApiClientTest, AStreamMayBeQuietLongerThanTheLimitButNotWithoutEnd) {
+TEST_F(ApiClientTest, StreamMayBeIdleLongerThanTheRequestLimit) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    while (out.wait_open(100)) {
@@ -155,7 +155,7 @@ TEST_F(ApiClientTest, AStreamMayBeQuietLongerThanTheLimitButNotWithoutEnd) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, 4s);
 }
 
-TEST_F(ApiClientTest, WhoHearsMayEndTheStream) {
+TEST_F(ApiClientTest, CallbackMayEndTheStream) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    while (out.chunk("no JSON\n")) {
@@ -169,7 +169,7 @@ TEST_F(ApiClientTest, WhoHearsMayEndTheStream) {
   EXPECT_EQ(answer.error().message(), "enough");
 }
 
-TEST_F(ApiClientTest, ClosedWithinAStreamItSaysNothingMore) {
+TEST_F(ApiClientTest, NoCallbackAfterCloseDuringAStream) {
   start_server([](const Received& request) {
     if (request.line() != "GET /watch") return Reply{200, "fine"};
     return Reply{.status = 200, .script = [](Stream& out) {
@@ -198,7 +198,7 @@ TEST_F(ApiClientTest, ClosedWithinAStreamItSaysNothingMore) {
   EXPECT_FALSE(told);
 }
 
-TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
+TEST_F(ApiClientTest, ClientCertificateAuthenticates) {
   const Certificate people = Certificate::make_certificate("people", nullptr, "");
   const Certificate admin = Certificate::make_certificate("admin", &people, "");
   server_ = std::make_unique<TestApiServer>(
@@ -235,7 +235,7 @@ TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
   EXPECT_EQ(answer.error().subject(), by_file.key_file);
 }
 
-TEST_F(ApiClientTest, AnEmptyAuthorityIsNotTheSystems) {
+TEST_F(ApiClientTest, EmptyCaFileDoesNotTrustSystemCas) {
   start_server([](const Received&) { return Reply{200}; });
   ASSERT_TRUE(write_file_atomic(directory_ + "/ca.crt", ""));
   make_client(client_config());
@@ -245,7 +245,7 @@ TEST_F(ApiClientTest, AnEmptyAuthorityIsNotTheSystems) {
   EXPECT_EQ(answer.error().subject(), directory_ + "/ca.crt");
 }
 
-TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
+TEST_F(ApiClientTest, ServerNameIsVerifiedAgainstTheCertificate) {
   server_ =
       std::make_unique<TestApiServer>(Certificate::make_certificate("apiserver", &authority_, "localhost"),
                                       [](const Received&) { return Reply{200}; });
@@ -267,7 +267,7 @@ TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
   EXPECT_TRUE(get());
 }
 
-TEST_F(ApiClientTest, AnotherNameIsLookedUpOnAThreadAndEveryAddressGetsItsTurn) {
+TEST_F(ApiClientTest, NamesAreResolvedOnAThreadAndEveryAddressIsTried) {
   char host[256] = "";
   ASSERT_EQ(::gethostname(host, sizeof host - 1), 0);
   addrinfo* found = nullptr;

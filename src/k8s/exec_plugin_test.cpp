@@ -73,7 +73,7 @@ class ExecPluginTest : public ApiTest {
   std::unique_ptr<ApiClient> client_;
 };
 
-TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
+TEST_F(ExecPluginTest, ProgramGetsExecInfoAndReturnsCredentials) {
   script("printf '%s|%s|%s|%s|%s' \"$KUBERNETES_EXEC_INFO\" \"$1\" \"$2\" \"$MINE\" \"$REGION\" >" +
          directory_ + "/told; cat >>" + directory_ + "/told\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
@@ -105,14 +105,14 @@ TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
             (json{{"audience", "a"}, {"number", 7}, {"text", "7"}, {"on", true}, {"list", {"x"}}}));
 }
 
-TEST_F(ExecPluginTest, WithoutBeingAskedForItTheClusterIsNotTold) {
+TEST_F(ExecPluginTest, ClusterInfoIsPassedOnlyOnRequest) {
   script("printf '%s' \"$KUBERNETES_EXEC_INFO\" >" + directory_ + "/told\ncat <<'END'\n" +
          answer_of({{"token", "abc"}}) + "\nEND");
   ASSERT_TRUE(credential());
   EXPECT_FALSE(json::parse(config_file("told"))["spec"].contains("cluster"));
 }
 
-TEST_F(ExecPluginTest, TheTokenGoesToTheApiServerAndIsRememberedUntilItExpires) {
+TEST_F(ExecPluginTest, TokenIsSentAndCachedUntilItExpires) {
   start_server([](const Received&) { return Reply{200, "{}"}; });
   script("echo x >>" + directory_ + "/runs\nn=$(wc -l <" + directory_ + "/runs)\n" +
          "test \"$n\" -gt 2 && exp=2100-01-01T00:00:00Z || exp=2020-01-01T00:00:00+02:00\n"
@@ -132,7 +132,7 @@ TEST_F(ExecPluginTest, TheTokenGoesToTheApiServerAndIsRememberedUntilItExpires) 
   EXPECT_EQ(access->credential()->token, "run-3");  // every copy shares one cache
 }
 
-TEST_F(ExecPluginTest, ACertificateIsShownAndANewOneTakesANewConnection) {
+TEST_F(ExecPluginTest, CertificateIsUsedAndARenewedOneOpensANewConnection) {
   start_server([](const Received&) { return Reply{200, "{}"}; });
   server_.reset();
   server_ = std::make_unique<TestApiServer>(
@@ -158,7 +158,7 @@ TEST_F(ExecPluginTest, ACertificateIsShownAndANewOneTakesANewConnection) {
   EXPECT_EQ(received[0].head.find("Authorization"), std::string::npos);
 }
 
-TEST_F(ExecPluginTest, AServiceRunsNothing) {
+TEST_F(ExecPluginTest, ServicesRunNoProgram) {
   says(answer_of({{"token", "abc"}}));
   const auto access = read_plugin_config("command: ./plugin", false);
   ASSERT_FALSE(access);
@@ -170,14 +170,14 @@ TEST_F(ExecPluginTest, AServiceRunsNothing) {
             Code::kUnsupported);
 }
 
-TEST_F(ExecPluginTest, WhatItSaysWhenItFailsIsOneLine) {
+TEST_F(ExecPluginTest, FailureIsReportedInOneLine) {
   script("printf '\\n\\033[31mUnable to locate credentials\\nmore\\n' >&2; echo secret; exit 255");
   EXPECT_EQ(refusal(), directory_ + "/plugin ended with exit code 255:  [31mUnable to locate credentials");
   script("kill -TERM $$");
   EXPECT_EQ(refusal(), directory_ + "/plugin ended with signal 15 (Terminated)");
 }
 
-TEST_F(ExecPluginTest, AMissingProgramIsNamedWithItsHint) {
+TEST_F(ExecPluginTest, MissingProgramIsReportedWithItsInstallHint) {
   EXPECT_EQ(refusal("command: no-such-plugin, installHint: install it"),
             "program not found: no-such-plugin in PATH; install it");
   EXPECT_EQ(credential("command: no-such-plugin").error().code(), Code::kNotFound);
@@ -186,7 +186,7 @@ TEST_F(ExecPluginTest, AMissingProgramIsNamedWithItsHint) {
   EXPECT_EQ(refusal(), directory_ + "/plugin: cannot start: Exec format error");
 }
 
-TEST_F(ExecPluginTest, OneThatHangsIsKilledWithWhatItStarted) {
+TEST_F(ExecPluginTest, HangingProgramIsKilledWithItsChildren) {
   script("sleep 1000 & echo $! >" + directory_ + "/child; echo waiting >&2; sleep 1000");
   EXPECT_EQ(refusal("command: ./plugin", 1s), directory_ + "/plugin did not end within 1 s: waiting");
   const auto child = text::parse_unsigned(text::trim(config_file("child")));
@@ -197,14 +197,14 @@ TEST_F(ExecPluginTest, OneThatHangsIsKilledWithWhatItStarted) {
   }));
 }
 
-TEST_F(ExecPluginTest, OneThatLeavesSomethingRunningEnds) {
+TEST_F(ExecPluginTest, ProgramWithRunningChildrenEnds) {
   script("sleep 1000 &\necho $! >" + directory_ + "/child\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
   EXPECT_EQ(credential("command: ./plugin", 30s).value().token, "abc");
   ::kill(static_cast<pid_t>(*text::parse_unsigned(text::trim(config_file("child")))), SIGKILL);
 }
 
-TEST_F(ExecPluginTest, WhatItAnswersIsBounded) {
+TEST_F(ExecPluginTest, OutputIsBounded) {
   script("yes '{\"token\"' ");
   EXPECT_EQ(refusal(), directory_ + "/plugin answers more than 1 MiB");
   // Standard error is read to its end and discarded.
@@ -213,7 +213,7 @@ TEST_F(ExecPluginTest, WhatItAnswersIsBounded) {
   EXPECT_EQ(credential().value().token, "abc");
 }
 
-TEST_F(ExecPluginTest, AnAnswerThatIsNoneIsRefusedAndNotRepeated) {
+TEST_F(ExecPluginTest, InvalidOutputIsRefusedAndNotPrinted) {
   const auto message = [](const std::string& answer) {
     const auto parsed = parse_exec_credential(answer, kVersion);
     return parsed ? "accepted" : parsed.error().message();
@@ -243,7 +243,7 @@ TEST_F(ExecPluginTest, AnAnswerThatIsNoneIsRefusedAndNotRepeated) {
   EXPECT_EQ(refusal(), directory_ + "/plugin did not print a JSON object");
 }
 
-TEST_F(ExecPluginTest, WhatTheKubeconfigMustSay) {
+TEST_F(ExecPluginTest, KubeconfigFieldsAreValidated) {
   const auto message = [&](const std::string& exec) {
     const auto access = read_plugin_config(exec);
     return access ? "accepted" : access.error().message();
@@ -276,7 +276,7 @@ class Terminal {
   FileDescriptor mine_, saved_;
 };
 
-TEST_F(ExecPluginTest, ItMayAskAPersonWhereThereIsOne) {
+TEST_F(ExecPluginTest, InteractiveModeFollowsTheTerminal) {
   script(
       "read word; echo "
       "'{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":"

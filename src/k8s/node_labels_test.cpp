@@ -82,7 +82,7 @@ class NodeLabelsTest : public ApiTest {
   std::unique_ptr<NodeLabels> labels_;
 };
 
-TEST_F(NodeLabelsTest, OursComeAndGoAmongTheOthers) {
+TEST_F(NodeLabelsTest, SetsAndRemovesOnlyItsOwnLabels) {
   begin();
   set_and_wait({{"nvidia.com/gpu.count", "8"}, {"nvidia.com/gpu.family", "hopper"}});
   ASSERT_TRUE(wait_settled());
@@ -101,7 +101,7 @@ TEST_F(NodeLabelsTest, OursComeAndGoAmongTheOthers) {
   EXPECT_TRUE(eventually([&] { return settled_ == 3; }));
 }
 
-TEST_F(NodeLabelsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
+TEST_F(NodeLabelsTest, RemovesObsoleteLabelsOfAnEarlierRun) {
   there_["nvidia.com/mig-1g.10gb.count"] = "7";
   ours_ = {"nvidia.com/mig-1g.10gb.count"};
   begin();
@@ -112,7 +112,7 @@ TEST_F(NodeLabelsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
   EXPECT_EQ(stored_labels(), wanted);
 }
 
-TEST_F(NodeLabelsTest, NothingIsTouchedBeforeTheFirstCallNorTwice) {
+TEST_F(NodeLabelsTest, WritesNothingBeforeTheFirstCallOrTwice) {
   begin();
   EXPECT_FALSE(status_now().pending);
   EXPECT_TRUE(server_->received_requests().empty());
@@ -123,7 +123,7 @@ TEST_F(NodeLabelsTest, NothingIsTouchedBeforeTheFirstCallNorTwice) {
   EXPECT_EQ(request_count(kWriteLabels), 1);
 }
 
-TEST_F(NodeLabelsTest, ANodeThatIsNotThereIsNotMade) {
+TEST_F(NodeLabelsTest, MissingNodeIsNotCreated) {
   uid_.clear();
   begin();
   set_and_wait({{"a", "1"}});
@@ -139,7 +139,7 @@ TEST_F(NodeLabelsTest, ANodeThatIsNotThereIsNotMade) {
   EXPECT_EQ(stored_labels().at("a"), "1");
 }
 
-TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
+TEST_F(NodeLabelsTest, RecreatedNodeIsLabelledAgain) {
   begin();
   set_and_wait({{"a", "1"}});
   ASSERT_TRUE(wait_settled());
@@ -158,7 +158,7 @@ TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
   EXPECT_EQ(request_count(kWriteLabels), 2);
 }
 
-TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
+TEST_F(NodeLabelsTest, NodeReplacedMeanwhileIsReadAgain) {
   std::atomic<int> races = 2;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // changed since it was read
@@ -170,7 +170,7 @@ TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
   EXPECT_EQ(status_now().warnings, 0u) << "no trouble";
 }
 
-TEST_F(NodeLabelsTest, AServerThatIsAwayOrRefusesIsSaidOnce) {
+TEST_F(NodeLabelsTest, ServerFailureIsLoggedOnce) {
   std::atomic<int> failures = 4;
   begin([&](const Received&) -> std::optional<Reply> {
     const int left = failures--;
@@ -271,7 +271,7 @@ class NodeFeatureTest : public ApiTest {
   std::unique_ptr<NodeFeature> feature_;
 };
 
-TEST_F(NodeFeatureTest, IsMadeAsNvidiasProgramMakesIt) {
+TEST_F(NodeFeatureTest, MatchesTheObjectOfNvidiasProgram) {
   begin();
   set_and_wait({{"nvidia.com/gpu.count", "8"}});
   ASSERT_TRUE(wait_settled());
@@ -311,7 +311,7 @@ TEST_F(NodeFeatureTest, IsWrittenOnlyWhereItDiffers) {
   EXPECT_EQ(stored_labels()["spec"]["labels"], json({{"a", "2"}}));
 }
 
-TEST_F(NodeFeatureTest, AfterARunBeforeThisNothingIsWritten) {
+TEST_F(NodeFeatureTest, UnchangedObjectOfAnEarlierRunIsNotWritten) {
   begin();
   set_and_wait({{"a", "1"}});
   ASSERT_TRUE(wait_settled());
@@ -324,7 +324,7 @@ TEST_F(NodeFeatureTest, AfterARunBeforeThisNothingIsWritten) {
   EXPECT_EQ(writes(), 1);
 }
 
-TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotMade) {
+TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotCreated) {
   begin("");
   set_and_wait({});
   ASSERT_TRUE(wait_settled());
@@ -338,7 +338,7 @@ TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotMade) {
   EXPECT_EQ(writes(), 2);
 }
 
-TEST_F(NodeFeatureTest, WithoutTheRightToReadPodsItHasNoOwner) {
+TEST_F(NodeFeatureTest, WithoutPermissionToReadPodsItHasNoOwner) {
   may_read_pods_ = false;
   begin();
   set_and_wait({{"a", "1"}});

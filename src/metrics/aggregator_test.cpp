@@ -45,7 +45,7 @@ Sample filled(EventWindows& windows, Time now, Sample sample = sample_of()) {
   return sample;
 }
 
-TEST(Windows, TheLastXidStaysAndItsCountGoes) {
+TEST(Windows, LastXidStaysAndItsCountExpires) {
   EventWindows windows = of_a_minute();
   EXPECT_EQ(filled(windows, kStart).gpus[0].xid, (LastXid{0, "No Error"}));
   windows.record_xid(kFirst, {}, 31, "page fault", kStart + 1s);
@@ -65,14 +65,14 @@ TEST(Windows, TheLastXidStaysAndItsCountGoes) {
   EXPECT_EQ(sample.gpus[0].xid, (LastXid{13, "exception"}));
 }
 
-TEST(Windows, AStormIsCountedWhole) {
+TEST(Windows, EveryEventOfAStormIsCounted) {
   EventWindows windows = of_a_minute();
   for (int i = 0; i < 100'000; ++i)
     windows.record_xid(kFirst, {}, 31, "x", kStart + std::chrono::microseconds(i));
   EXPECT_EQ(filled(windows, kStart + 1s).gpus[0].counts.xids.at(31), 100'000u);
 }
 
-TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpus) {
+TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpusEvents) {
   EventWindows windows = of_a_minute();
   windows.record_xid(kFirst, {}, 79, "off the bus", kStart);
   windows.record_xid(kFirst, 3, 31, "page fault", kStart);
@@ -100,7 +100,7 @@ TEST(Windows, SamplesWithAClockEvent) {
             (std::map<std::string, std::uint64_t>{{"power_cap", 1}, {"sw_thermal", 1}}));
 }
 
-TEST(Windows, XidsAndClocksHaveTheirOwn) {
+TEST(Windows, XidsAndClocksHaveSeparateWindows) {
   EventWindows windows;
   windows.set_window_sizes({10s, 60s});
   windows.record_xid(kFirst, {}, 31, "page fault", kStart);
@@ -112,7 +112,7 @@ TEST(Windows, XidsAndClocksHaveTheirOwn) {
   EXPECT_EQ(sample.windows.clock_events, 60s);
 }
 
-TEST(Windows, AGpuThatIsGoneIsForgotten) {
+TEST(Windows, RemovedGpuIsDropped) {
   EventWindows windows = of_a_minute();
   windows.record_xid(kFirst, {}, 31, "x", kStart);
   Sample other;
@@ -274,7 +274,7 @@ TEST(Meter, MigDevices) {
   expect_golden("hgx-h100-mig", page_of(made));
 }
 
-TEST(Meter, WhatIsAddedUpIsTheCards) {
+TEST(Meter, PodValuesAddUpToTheDevice) {
   SimWorld world("hgx-h100");
   auto made = meter();
   const DeviceUuid gpu(world.uuid(0));
@@ -297,7 +297,7 @@ TEST(Meter, WhatIsAddedUpIsTheCards) {
 
 TEST(Meter, NothingBeforeTheFirstSample) { EXPECT_EQ(page_of(meter()), ""); }
 
-TEST(Meter, SeriesOfWhatIsGoneAreGone) {
+TEST(Meter, SeriesEndWithTheirPodOrDevice) {
   SimWorld world("hgx-h100");
   auto made = meter();
   const std::string gpu = world.uuid(0);

@@ -48,11 +48,11 @@ std::string gpulet_table() {
   return table;
 }
 
-TEST(Docs, TheTableOfFieldsMatches) { expect_in_document(kPage, "fields", fields_table()); }
+TEST(Docs, FieldsTableMatches) { expect_in_document(kPage, "fields", fields_table()); }
 
-TEST(Docs, TheTableOfGpuletMetricsMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
+TEST(Docs, GpuletMetricsTableMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
 
-TEST(Docs, TheTableOfUnservedFieldsMatches) { expect_in_document(kPage, "absent", absent_table()); }
+TEST(Docs, UnsupportedFieldsTableMatches) { expect_in_document(kPage, "absent", absent_table()); }
 
 }  // namespace
 }  // namespace gpulet::metrics

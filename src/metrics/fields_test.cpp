@@ -104,7 +104,7 @@ void expect_same(const Theirs& theirs) {
   EXPECT_EQ(ours->help, theirs.help) << theirs.name;
 }
 
-TEST(Fields, AreTheExportersByNameIdTypeAndHelp) {
+TEST(Fields, MatchTheExportersNamesIdsTypesAndHelp) {
   std::set<std::string_view> theirs, ours;
   for (const auto& one : kDefaults) {
     expect_same(one);
@@ -120,7 +120,7 @@ TEST(Fields, AreTheExportersByNameIdTypeAndHelp) {
   }
 }
 
-TEST(Fields, OtherNamesLeadToThem) {
+TEST(Fields, AliasesResolve) {
   EXPECT_EQ(find_field("dcgm_power_usage")->field, Field::kPower);
   EXPECT_EQ(find_field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")->field, Field::kClockEvents);
   EXPECT_EQ(find_field("DCGM_FI_PROF_TENSOR_UTIL_RATIO")->field, Field::kTensorActive);
@@ -134,7 +134,7 @@ TEST(Fields, OtherNamesLeadToThem) {
   }
 }
 
-TEST(Fields, WhatIsAbsentHasAReason) {
+TEST(Fields, AbsentFieldsHaveAReason) {
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVSWITCH_LINK_ID"), "NVSwitches are not NVML's");
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), "single links: only their totals are served");
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), std::nullopt) << "served";

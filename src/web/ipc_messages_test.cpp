@@ -96,13 +96,13 @@ RC_GTEST_PROP(PagesMessage, NoBytesWhateverHarmIt,
   for (auto next = other.next_message(); next && *next; next = other.next_message()) continue;
 }
 
-TEST(Frame, BytesThatAreNoneAreRefused) {
+TEST(Frame, InvalidBytesAreRejected) {
   MessageReader reader;
   reader.append_bytes(std::string(64, '\xff'));
   EXPECT_EQ(reader.next_message().error().code(), Code::kInvalidArgument);
 }
 
-TEST(Frame, OnlySmallNumbersAreWatchers) {
+TEST(Frame, OnlySmallNumbersAreSubscriberCounts) {
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(0)), 0u);
   constexpr auto kMost = http::kMaxSubscribers + http::kMaxLocalSubscribers;
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(kMost)), kMost);

@@ -30,7 +30,7 @@ template <class Attempt>
   ::_exit(0);
 }
 
-TEST(Sandbox, ServingOnOpenSocketsWorksInIt) {
+TEST(Sandbox, ServesOnOpenSockets) {
   EXPECT_EXIT(
       {
         int pair[2];
@@ -46,7 +46,7 @@ TEST(Sandbox, ServingOnOpenSocketsWorksInIt) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(Sandbox, EverythingElseEndsTheProcess) {
+TEST(Sandbox, OtherActionsKillTheProcess) {
   static constexpr sockaddr kNowhere{};
   const auto killed = testing::KilledBySignal(SIGSYS);
   EXPECT_EXIT(inside([] { ::open("/etc/passwd", O_RDONLY); }), killed, "");
@@ -70,7 +70,7 @@ TEST(Sandbox, EverythingElseEndsTheProcess) {
 }
 
 // An attacker in this process has only its open connections.
-TEST(Sandbox, NoOtherSocketIsReachedThroughTheOnesItHas) {
+TEST(Sandbox, NoOtherSocketIsReachable) {
   static constexpr sockaddr_in kSomewhere{
       .sin_family = AF_INET, .sin_port = 80, .sin_addr = {}, .sin_zero = {}};
   static const auto* kAddress = reinterpret_cast<const sockaddr*>(&kSomewhere);
@@ -95,7 +95,7 @@ TEST(Sandbox, NoOtherSocketIsReachedThroughTheOnesItHas) {
 }
 
 // Nothing can be reached through a listening Unix socket either.
-TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
+TEST(Sandbox, LocalSocketReachesNothing) {
   std::string folder = testing::TempDir() + "sandbox_XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const auto listen_at = [&](const std::string& name) {
@@ -139,7 +139,7 @@ TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
 }
 
 // Every system call number of the kernel, with arguments that are harmless if the call is allowed.
-TEST(Sandbox, OnlyTheListedCallsReachTheKernel) {
+TEST(Sandbox, OnlyListedSystemCallsAreAllowed) {
   constexpr long kLast = 470, kX32 = 0x40000000;
   std::set<long> allowed = {SYS_accept4,   SYS_recvfrom,      SYS_close,      SYS_read,
                             SYS_write,     SYS_epoll_ctl,     SYS_epoll_wait, SYS_epoll_pwait,
@@ -173,7 +173,7 @@ TEST(Sandbox, OnlyTheListedCallsReachTheKernel) {
   }
 }
 
-TEST(Sandbox, AChildWhoseAgentIsGoneDoesNotGoOn) {
+TEST(Sandbox, ExitsIfTheAgentHasExited) {
   EXPECT_EXIT(::_exit(enter_sandbox(::getppid() + 1, 80) ? 0 : 7), testing::ExitedWithCode(7), "");
 }
 

@@ -89,7 +89,7 @@ class ListenerTest : public testing::Test {
   std::thread thread_;
 };
 
-TEST_F(ListenerTest, ServesWhatWasPublishedLast) {
+TEST_F(ListenerTest, ServesTheLastPublishedPages) {
   begin();
   EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);  // nothing published yet
   publish_on_loop(good_pages());
@@ -107,7 +107,7 @@ TEST_F(ListenerTest, ServesWhatWasPublishedLast) {
   EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/metrics")), "");
 }
 
-TEST_F(ListenerTest, LargePagesArriveWholeAndTooLargeOnesDoNotHarm) {
+TEST_F(ListenerTest, LargePagesAreServedAndTooLargeOnesAreHarmless) {
   begin();
   Pages pages = good_pages();
   pages.metrics = std::string(8u << 20, 'x') + "\n";
@@ -144,7 +144,7 @@ class LocalListenerTest : public ListenerTest {
   std::shared_ptr<const http::LocalSocket> local_;
 };
 
-TEST_F(LocalListenerTest, ServesTheSameThereWithoutTlsAndPasswords) {
+TEST_F(LocalListenerTest, ServesTheSamePagesWithoutTlsAndPasswords) {
   const auto certificate = Certificate::make_certificate("one", nullptr, "127.0.0.1");
   http::AccessRules access;
   access.tls.emplace();
@@ -162,7 +162,7 @@ TEST_F(LocalListenerTest, ServesTheSameThereWithoutTlsAndPasswords) {
   EXPECT_EQ(http::status_code(http::get(socket_path(), "/healthz")), 200);
 }
 
-TEST_F(LocalListenerTest, ItMayBeAllThereIs) {
+TEST_F(LocalListenerTest, MayBeTheOnlyListener) {
   call_on_loop([&] {
     auto started = Listener::start_listener(loop_, "", {.local = local_});
     ASSERT_TRUE(started) << started.error().full_message();
@@ -176,7 +176,7 @@ TEST_F(LocalListenerTest, ItMayBeAllThereIs) {
   EXPECT_EQ(status_line(pid, "CapEff"), "0000000000000000");
 }
 
-TEST_F(LocalListenerTest, TheNetworkCannotKeepItsUsersOut) {
+TEST_F(LocalListenerTest, NetworkClientsCannotExhaustLocalConnections) {
   begin("127.0.0.1:0", {.local = local_});
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -198,7 +198,7 @@ TEST_F(LocalListenerTest, TheNetworkCannotKeepItsUsersOut) {
   EXPECT_EQ(listener_->restarts(), 0u);
 }
 
-TEST_F(ListenerTest, AnAgentThatSaysNothingIsNotHealthy) {
+TEST_F(ListenerTest, SilentAgentIsUnhealthy) {
   begin("127.0.0.1:0", {.max_age = 300ms});
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -209,7 +209,7 @@ TEST_F(ListenerTest, AnAgentThatSaysNothingIsNotHealthy) {
   EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
 }
 
-TEST_F(ListenerTest, KilledItIsBackAndNoConnectionIsRefused) {
+TEST_F(ListenerTest, KilledChildRestartsWithoutRefusedConnections) {
   begin();
   for (int round = 0; round < 3; ++round) {
     const pid_t first = serving_child();
@@ -227,7 +227,7 @@ TEST_F(ListenerTest, KilledItIsBackAndNoConnectionIsRefused) {
   EXPECT_EQ(listener_->restarts(), 3u);
 }
 
-TEST_F(ListenerTest, AConnectionMadeWhileThereIsNoChildWaitsForTheNext) {
+TEST_F(ListenerTest, ConnectionWaitsForTheNextChild) {
   begin();
   const pid_t first = serving_child();
   const auto before = std::chrono::steady_clock::now();
@@ -237,7 +237,7 @@ TEST_F(ListenerTest, AConnectionMadeWhileThereIsNoChildWaitsForTheNext) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
 }
 
-TEST_F(ListenerTest, AChildThatIsStoppedNeverBlocksTheAgent) {
+TEST_F(ListenerTest, StoppedChildNeverBlocksTheAgent) {
   begin();
   const pid_t first = serving_child();
   ASSERT_EQ(::kill(first, SIGSTOP), 0);
@@ -254,7 +254,7 @@ TEST_F(ListenerTest, AChildThatIsStoppedNeverBlocksTheAgent) {
   EXPECT_EQ(child_on_loop(), first);
 }
 
-TEST_F(ListenerTest, TheChildHasNoRights) {
+TEST_F(ListenerTest, ChildIsUnprivileged) {
   begin();
   const pid_t pid = serving_child();
   EXPECT_EQ(status_line(pid, "Name"), kListenerName);
@@ -292,7 +292,7 @@ TEST_F(ListenerTest, TheChildHasNoRights) {
   EXPECT_NE(limits.find("Max processes             0                    0"), std::string::npos) << limits;
 }
 
-TEST_F(ListenerTest, ItsMemoryIsSmallAlsoAfterAThousandSlowConnections) {
+TEST_F(ListenerTest, MemoryIsSmallAfterAThousandSlowConnections) {
   begin();
   const pid_t pid = serving_child();
   std::vector<std::unique_ptr<http::TestClient>> slow;
@@ -310,14 +310,14 @@ TEST_F(ListenerTest, ItsMemoryIsSmallAlsoAfterAThousandSlowConnections) {
 #endif
 }
 
-TEST_F(ListenerTest, ItEndsWithTheAgent) {
+TEST_F(ListenerTest, ChildEndsWithTheAgent) {
   begin();
   const pid_t pid = serving_child();
   call_on_loop([this] { listener_.reset(); });
   EXPECT_EQ(::kill(pid, 0), -1);
 }
 
-TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
+TEST_F(ListenerTest, SubscriberCountIsReportedToTheAgent) {
   std::atomic<int> watched = -1;
   begin("127.0.0.1:0", {.on_subscribers = [&](unsigned count) { watched = static_cast<int>(count); }});
   const pid_t first = serving_child();
@@ -346,7 +346,7 @@ TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
   EXPECT_TRUE(wait_until([&] { return watched == 1; }));
 }
 
-TEST_F(ListenerTest, TlsAndPasswordsWorkWithoutRightsAndAreChangedWhileItServes) {
+TEST_F(ListenerTest, TlsAndPasswordsCanChangeWhileServing) {
   auto access_of = [&](const char* name) {
     const auto certificate = Certificate::make_certificate(name, nullptr, "127.0.0.1");
     http::AccessRules access;
@@ -409,7 +409,7 @@ class HijackedChild {
   std::string folder_;
 };
 
-TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
+TEST_F(ListenerTest, FloodingChildIsReadAtALimitedRate) {
   const HijackedChild flood("flood");
   std::atomic<int> heard = 0;
   begin("127.0.0.1:0",
@@ -425,7 +425,7 @@ TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
   EXPECT_LE(heard, 4 + 20);
 }
 
-TEST_F(ListenerTest, AChildThatSaysAnythingElseIsEnded) {
+TEST_F(ListenerTest, ChildWithInvalidOutputIsKilled) {
   const HijackedChild words("words");
   begin("127.0.0.1:0", {.program = words.program_path("words")});
   EXPECT_TRUE(wait_until([&] {
@@ -435,7 +435,7 @@ TEST_F(ListenerTest, AChildThatSaysAnythingElseIsEnded) {
   }));
 }
 
-TEST_F(ListenerTest, AChildThatCannotBeStartedIsAnError) {
+TEST_F(ListenerTest, FailureToStartTheChildIsAnError) {
   call_on_loop([&] {
     const auto started = Listener::start_listener(loop_, "127.0.0.1:0", {.program = "/nonexistent"});
     ASSERT_FALSE(started);
@@ -443,7 +443,7 @@ TEST_F(ListenerTest, AChildThatCannotBeStartedIsAnError) {
   });
 }
 
-TEST_F(ListenerTest, AChildThatDiesAtOnceIsTriedAgainWithBackoff) {
+TEST_F(ListenerTest, CrashingChildIsRestartedWithBackoff) {
   begin("127.0.0.1:0", {.program = "/bin/false"});
   const auto before = std::chrono::steady_clock::now();
   EXPECT_TRUE(wait_until([&] {

@@ -254,7 +254,7 @@ std::vector<Setting> eviction_limit_settings() {
        .path = "gpulet.faults.eviction.maxUnhealthyGpusPercent",
        .kind = Kind::kUnsigned,
        .default_text = "50",
-       .help = "evict nobody while more of the node's GPUs are unhealthy; one GPU never counts as too many",
+       .help = "evict no Pod while more of the node's GPUs are unhealthy; one GPU never counts as too many",
        .bounds = Setting::Bounds{0, 100},
        .assign =
            [](Config& c, const Value& v) {
@@ -274,7 +274,7 @@ std::vector<Setting> eviction_limit_settings() {
        .path = "gpulet.faults.eviction.maxUnhealthyNodesPercent",
        .kind = Kind::kUnsigned,
        .default_text = "0",
-       .help = "evict nobody while more of the cluster's nodes have unhealthy GPUs; 0: not checked; needs "
+       .help = "evict no Pod while more of the cluster's nodes have unhealthy GPUs; 0: not checked; needs "
                "faults.label",
        .bounds = Setting::Bounds{0, 100},
        .assign = [](Config& c,

@@ -133,7 +133,7 @@ class RuleReader {
     if (given.size() > 1) {
       return problems_.add_error(
           given[1]->position, path_,
-          given[1]->key + " beside " + given[0]->key + ": a rule has exactly one of them");
+          given[1]->key + " together with " + given[0]->key + ": a rule has exactly one of them");
     }
     const auto& [key, position, node] = *given.front();
     const std::string field = fields_.field_path(key);

@@ -97,7 +97,7 @@ TEST(Partition, RuleHasOneAction) {
   EXPECT_EQ(only_error_of(rules("- devices: [0]")),
             "x.yaml:3:5: gpulet.partition[0]: expected one of whole, timeSlicing, mps and mig");
   EXPECT_EQ(only_error_of(rules("- whole: {}\n  mig: {layout: all}")),
-            "x.yaml:4:5: gpulet.partition[0]: mig beside whole: a rule has exactly one of them");
+            "x.yaml:4:5: gpulet.partition[0]: mig together with whole: a rule has exactly one of them");
   EXPECT_EQ(only_error_of(rules("- mps: {}")),
             "x.yaml:3:10: gpulet.partition[0].mps: expected one of replicas and shares");
   EXPECT_EQ(only_error_of(rules("- mps:")), "x.yaml:3:5: gpulet.partition[0].mps: no value");

@@ -43,7 +43,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto position = position_of(mark);
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) throw Refusal{position, "an alias inside the value that it stands for"};
+    if (found == anchors_.end()) throw Refusal{position, "an alias inside its own anchor"};
     charge(position, found->second.nodes, found->second.bytes);
     if (stack_.size() + found->second.depth > kMaxDepth) throw too_deep(position);
     add_node(found->second.node);

@@ -75,7 +75,7 @@ TEST(Yaml, ErrorsAreOneLineWithThePosition) {
   EXPECT_EQ(syntax_error_of("a: [1, 2\n").substr(0, 2), "f:");
   EXPECT_EQ(syntax_error_of("a: *b\n").substr(0, 6), "f:1:4:");
   EXPECT_EQ(syntax_error_of("? [a]\n: b\n"), "f:1:3: a key must be a text");
-  EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside the value that it stands for");
+  EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside its own anchor");
   EXPECT_EQ(syntax_error_of(std::string("a: 1\nb\0: 2\n", 11)), "f:2:2: a control character (code 0)");
   EXPECT_EQ(syntax_error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
   EXPECT_NE(syntax_error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),

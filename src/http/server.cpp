@@ -294,8 +294,8 @@ void ServerConnection::on_handler_response(Response answer, bool head_only, bool
   const bool events = answer.is_event_stream && !head_only;
   if (events) subscribe();
   if (events && !subscription_)
-    answer =
-        error_response(503, "as many watch already as may: " + std::to_string(limits_.subscribers) + "\n");
+    answer = error_response(
+        503, "the maximum number of subscribers is connected: " + std::to_string(limits_.subscribers) + "\n");
   const bool stays = keep_alive && !answer.is_event_stream && has_current_rules();
   send_response(std::move(answer), head_only, stays);
   if (!asking_) on_ready();

@@ -169,8 +169,7 @@ class KubeconfigReader {
         if (const Node* found = find_key(entry, member)) return found;
       }
     }
-    return invalid_value(entries != nullptr ? *entries : root,
-                         list + " has none that is called \"" + name + "\"");
+    return invalid_value(entries != nullptr ? *entries : root, list + " has no entry named \"" + name + "\"");
   }
 
   // Unsupported keys are an error instead of being ignored.

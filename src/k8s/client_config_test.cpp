@@ -201,12 +201,12 @@ TEST_F(KubeconfigTest, InvalidAndUnsupportedFieldsAreErrors) {
 TEST_F(KubeconfigTest, InconsistentFieldsAreErrors) {
   auto message = [&](const std::string& text) { return load_config(text).error().message(); };
   EXPECT_EQ(message(""), "current-context is missing");
-  EXPECT_EQ(message("current-context: a"), "contexts has none that is called \"a\"");
+  EXPECT_EQ(message("current-context: a"), "contexts has no entry named \"a\"");
   EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]"),
-            "clusters has none that is called \"b\"");
+            "clusters has no entry named \"b\"");
   EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n"
                     "clusters: [{name: b, cluster: {server: 'https://x'}}]"),
-            "users has none that is called \"c\"");
+            "users has no entry named \"c\"");
   EXPECT_EQ(message("contexts: 3\ncurrent-context: {a: b}"), "current-context is missing");
   EXPECT_EQ(load_config("{").error().code(), Code::kInvalidArgument);
   EXPECT_EQ(load_kubeconfig(folder_ + "/none").error().code(), Code::kNotFound);

@@ -133,7 +133,7 @@ class PluginOutput {
       if (got <= 0) {
         from.reset();  // poll ignores it
       } else if (!take(std::string_view(buffer.data(), static_cast<std::size_t>(got)))) {
-        return fail(Code::kInvalidArgument, plugin_.command + " answers more than 1 MiB", plugin_.source);
+        return fail(Code::kInvalidArgument, plugin_.command + " printed more than 1 MiB", plugin_.source);
       }
     }
     return {};
@@ -186,7 +186,7 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
     credential.expires = parse_time(expires);
     if (!credential.expires)
       return wrong("printed the expirationTimestamp \"" + truncate_utf8(expires, 100) +
-                   "\", which is no time");
+                   "\", which is not a time");
   }
   return credential;
 }
@@ -197,7 +197,7 @@ Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& p
   if (!interactive && plugin.interactive == ExecPlugin::Interactive::kAlways) {
     return fail(
         Code::kFailedPrecondition,
-        plugin.command + " must ask something (interactiveMode: Always), and standard input is no terminal",
+        plugin.command + " requires a terminal (interactiveMode: Always), and standard input is not one",
         plugin.source);
   }
   GPULET_TRY_ASSIGN(const std::string program, find_in_path(plugin, programs));

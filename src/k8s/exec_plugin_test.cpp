@@ -206,7 +206,7 @@ TEST_F(ExecPluginTest, ProgramWithRunningChildrenEnds) {
 
 TEST_F(ExecPluginTest, OutputIsBounded) {
   script("yes '{\"token\"' ");
-  EXPECT_EQ(refusal(), directory_ + "/plugin answers more than 1 MiB");
+  EXPECT_EQ(refusal(), directory_ + "/plugin printed more than 1 MiB");
   // Standard error is read to its end and discarded.
   script("head -c 3000000 /dev/zero | tr '\\0' e >&2\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
@@ -234,7 +234,7 @@ TEST_F(ExecPluginTest, InvalidOutputIsRefusedAndNotPrinted) {
   for (const char* bad : {"tomorrow", "2026-01-31", "2026-01-31T12:00:00", "2026-01-31T12:00:00+2:00",
                           "2026-01-31T12:00:00.", "2026-13-31T12:00:00Z"}) {
     EXPECT_EQ(message(answer_of({{"token", "a"}, {"expirationTimestamp", bad}})),
-              "printed the expirationTimestamp \"" + std::string(bad) + "\", which is no time");
+              "printed the expirationTimestamp \"" + std::string(bad) + "\", which is not a time");
   }
   const auto zone = parse_exec_credential(
       answer_of({{"token", "a"}, {"expirationTimestamp", "2026-01-31T12:00:00.123456-01:30"}}), kVersion);
@@ -296,7 +296,7 @@ TEST_F(ExecPluginTest, InteractiveModeFollowsTheTerminal) {
   ::dup2(null.get(), STDIN_FILENO);
   EXPECT_EQ(
       refusal("command: ./plugin, interactiveMode: Always"),
-      directory_ + "/plugin must ask something (interactiveMode: Always), and standard input is no terminal");
+      directory_ + "/plugin requires a terminal (interactiveMode: Always), and standard input is not one");
   ::dup2(saved.get(), STDIN_FILENO);
 }
 

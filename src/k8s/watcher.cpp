@@ -119,7 +119,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
     if (!told_refusal_) {
       const auto answer = parse_object(body);
       log::warning(
-          "the API server refuses " + what_.description + "; needed are get, list and watch on " +
+          "the API server refuses " + what_.description + "; it requires get, list and watch on " +
               what_.resource,
           {{"status", status}, {"message", answer ? json_text(json_member(*answer, "message")) : ""}});
     }

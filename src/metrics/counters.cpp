@@ -156,7 +156,7 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
     }
     const auto near = nearest_name(name);
     if (!near.empty() || !(name.starts_with("DCGM_FI_") || name.starts_with("DCGM_EXP_")))
-      return quoted_excerpt(name) + " is no field of DCGM" + near;
+      return quoted_excerpt(name) + " is not a DCGM field" + near;
     left_out("not served: NVML does not have it, or gpulet does not know it");
     return "";
   }

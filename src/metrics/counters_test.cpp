@@ -107,10 +107,10 @@ TEST(Counters, FieldsThatNvmlLacksAreOmittedAndReported) {
 
 TEST(Counters, InvalidRowReportsTheExpectedValue) {
   EXPECT_EQ(error_of("#\n\nDCGM_FI_DEV_GPU_TEMPS, gauge, x"),
-            "counters.csv: line 3: \"DCGM_FI_DEV_GPU_TEMPS\" is no field of DCGM: did you mean "
+            "counters.csv: line 3: \"DCGM_FI_DEV_GPU_TEMPS\" is not a DCGM field: did you mean "
             "DCGM_FI_DEV_GPU_TEMP?");
   EXPECT_EQ(error_of("node_cpu_seconds, gauge, x"),
-            "counters.csv: line 1: \"node_cpu_seconds\" is no field of DCGM");
+            "counters.csv: line 1: \"node_cpu_seconds\" is not a DCGM field");
   EXPECT_EQ(error_of("DCGM_FI_DEV_GPU_TEMP, gauge"),
             "counters.csv: line 1: 2 columns, expected 3: FIELD, TYPE, HELP");
   EXPECT_EQ(

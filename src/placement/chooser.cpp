@@ -77,7 +77,7 @@ class TopologyChooser final : public Chooser {
     Request ask;
     ask.size = size;
     ask.policy = rules_.policy;
-    if (size == 0) return fail(Code::kInvalidArgument, "0 devices asked for; ask for at least 1");
+    if (size == 0) return fail(Code::kInvalidArgument, "0 devices requested; request at least 1");
     GPULET_TRY_ASSIGN(ask.available, positions(available, "available"));
     GPULET_TRY_ASSIGN(ask.required, positions(required, "required"));
     for (const Position position : ask.required) {
@@ -87,12 +87,12 @@ class TopologyChooser final : public Chooser {
       }
     }
     if (size > ask.available.size()) {
-      return fail(Code::kInvalidArgument, std::to_string(size) + " devices asked for, " +
+      return fail(Code::kInvalidArgument, std::to_string(size) + " devices requested, " +
                                               std::to_string(ask.available.size()) + " available");
     }
     if (ask.required.size() > size) {
       return fail(Code::kInvalidArgument, std::to_string(ask.required.size()) + " devices required, only " +
-                                              std::to_string(size) + " asked for");
+                                              std::to_string(size) + " requested");
     }
     return ask;
   }

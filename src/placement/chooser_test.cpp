@@ -157,15 +157,15 @@ TEST(Chooser, BadRequestsHaveOneClearLine) {
   const Machine machine(machines::nvswitch(4, 18));
   const std::vector<DeviceId> all = machine.named({0, 1, 2, 3});
   const std::string id1 = all[1].str();
-  EXPECT_EQ(machine.error(all, {}, 0), "0 devices asked for; ask for at least 1");
-  EXPECT_EQ(machine.error(all, {}, 5), "5 devices asked for, 4 available");
-  EXPECT_EQ(machine.error({}, {}, 1), "1 devices asked for, 0 available");
+  EXPECT_EQ(machine.error(all, {}, 0), "0 devices requested; request at least 1");
+  EXPECT_EQ(machine.error(all, {}, 5), "5 devices requested, 4 available");
+  EXPECT_EQ(machine.error({}, {}, 1), "1 devices requested, 0 available");
   EXPECT_EQ(machine.error({all[0], DeviceId("GPU-x")}, {}, 1), "unknown device: GPU-x");
   EXPECT_EQ(machine.error(all, {DeviceId("GPU-y")}, 1), "unknown device: GPU-y");
   EXPECT_EQ(machine.error({all[0], all[1], all[1]}, {}, 1), "device named twice as available: " + id1);
   EXPECT_EQ(machine.error(all, {all[1], all[1]}, 2), "device named twice as required: " + id1);
   EXPECT_EQ(machine.error({all[0], all[2]}, {all[1]}, 1), "required device is not available: " + id1);
-  EXPECT_EQ(machine.error(all, {all[0], all[1]}, 1), "2 devices required, only 1 asked for");
+  EXPECT_EQ(machine.error(all, {all[0], all[1]}, 1), "2 devices required, only 1 requested");
 }
 
 TEST(Chooser, RequiredOnesAreAlwaysInIt) {
@@ -189,7 +189,7 @@ TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
 
 TEST(Chooser, NoDevicesAtAll) {
   const auto chooser = Chooser::build_chooser(machines::blank(0), {}, {});
-  EXPECT_EQ(chooser->choose_devices({}, {}, 1).error().full_message(), "1 devices asked for, 0 available");
+  EXPECT_EQ(chooser->choose_devices({}, {}, 1).error().full_message(), "1 devices requested, 0 available");
 }
 
 // 24 GPUs that are all different: all of them are too many for tables, ten of them are not.

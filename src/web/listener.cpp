@@ -125,7 +125,7 @@ class ChildListener final : public Listener {
     }
     if (!stuck_) {
       stuck_ = loop_.after(kWriteTimeout, [this] {
-        log::warning("the listener child takes nothing any more: killed", {{"pid", child_->pid()}});
+        log::warning("the listener child does not read its socket; killing it", {{"pid", child_->pid()}});
         child_->send_signal(SIGKILL);
       });
     }

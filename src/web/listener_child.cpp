@@ -114,7 +114,7 @@ constexpr std::initializer_list<int> kSanitizer = {};
 Status install_seccomp_filter() {
   const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(::seccomp_init(SCMP_ACT_KILL_PROCESS),
                                                                 ::seccomp_release);
-  if (!filter) return fail(Code::kInternal, "libseccomp makes no filter");
+  if (!filter) return fail(Code::kInternal, "cannot create a seccomp filter");
   auto checked = [](int result) -> Status {
     if (result < 0) return fail(errno_error("cannot set the seccomp filter", -result));
     return {};
@@ -155,7 +155,7 @@ Status enter_sandbox(pid_t parent, unsigned descriptors) {
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) {
     return fail(errno_error("prctl", errno));
   }
-  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has gone");
+  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has exited");
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(errno_error("no_new_privs", errno));
   return install_seccomp_filter();
 }

@@ -189,10 +189,10 @@ TEST_F(LocalListenerTest, NetworkClientsCannotExhaustLocalConnections) {
   };
   for (std::size_t i = 0; i < http::kMaxSubscribers; ++i) ASSERT_TRUE(watch(port_on_loop())) << i;
   EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/api/events")),
-            "as many watch already as may: 16\n");
+            "the maximum number of subscribers is connected: 16\n");
   for (std::size_t i = 0; i < http::kMaxLocalSubscribers; ++i) ASSERT_TRUE(watch(socket_path())) << i;
   EXPECT_EQ(http::response_body(http::get(socket_path(), "/api/events")),
-            "as many watch already as may: 20\n");
+            "the maximum number of subscribers is connected: 20\n");
   for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<http::TestClient>(port_on_loop()));
   EXPECT_EQ(http::status_code(http::get(socket_path(), "/healthz")), 200);
   EXPECT_EQ(listener_->restarts(), 0u);

@@ -127,7 +127,7 @@ void Router::publish_message(PagesMessage frame, Time now) {
 }
 
 std::string Router::staleness_reason(Time now) const {
-  if (!published_) return "the agent has not said anything yet";
+  if (!published_) return "the agent has not published anything yet";
   const Duration age = now - when_;
   if (age <= fresh_) return {};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
@@ -166,7 +166,7 @@ http::Response Router::document_response(std::string_view path, const http::Requ
   }
   if (path == "/api/events") return events_response();
   const http::Document& document = path == "/api/node" ? node_ : path == "/api/now" ? now_ : use_;
-  if (document.plain_text()->empty()) return text_response(503, "the agent has not said anything of it yet");
+  if (document.plain_text()->empty()) return text_response(503, "the agent has not published it yet");
   return document_body_response(document, kJson, request);
 }
 

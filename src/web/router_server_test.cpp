@@ -257,7 +257,7 @@ TEST_F(RouterServerTest, SixteenSubscribersKeepTheirConnections) {
   }
   const auto refused = http::get(port_, "/api/events");
   EXPECT_EQ(http::status_code(refused), 503);
-  EXPECT_EQ(http::response_body(refused), "as many watch already as may: 16\n");
+  EXPECT_EQ(http::response_body(refused), "the maximum number of subscribers is connected: 16\n");
   std::vector<std::unique_ptr<http::TestClient>> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(std::make_unique<http::TestClient>(port_));
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);

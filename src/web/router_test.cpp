@@ -169,7 +169,7 @@ TEST(Site, StaleOrMissingPagesAreUnavailable) {
                                      "/api/now", "/api/use", "/api/history"};
   for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start).status, 503);
-    EXPECT_EQ(*get(site, path, start).body, "the agent has not said anything yet\n");
+    EXPECT_EQ(*get(site, path, start).body, "the agent has not published anything yet\n");
   }
   site.publish_message(frame(true, true), start);
   for (const auto path : kPaths) {

@@ -72,7 +72,7 @@ void PodDeviceIndex::refresh_pods() {
 
 void PodDeviceIndex::on_holders(const Result<std::vector<ContainerDevices>>& holders) {
   if (!holders) {
-    on_failure(holders.error().with_context("cannot ask the kubelet which Pods hold which devices"));
+    on_failure(holders.error().with_context("cannot read the device allocations from the kubelet"));
     return finish_refresh();
   }
   std::map<Name, std::set<health::Scope>> held;

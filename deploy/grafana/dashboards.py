@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes gpulet's Grafana dashboards cluster.json and node.json beside itself; --check compares them.
+"""Writes gpulet's Grafana dashboards cluster.json and node.json into its own directory; --check compares them.
 
 Each panel is one line here; Grafana's boilerplate is in one place. For Grafana 10 and later; the queries need the
 rules of deploy/prometheus/recording.yaml.

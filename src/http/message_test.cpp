@@ -8,7 +8,7 @@
 namespace gpulet::http {
 namespace {
 
-TEST(Accept, OpenMetricsOnlyWhenItIsAskedFor) {
+TEST(Accept, OpenMetricsOnlyOnRequest) {
   const std::vector<std::pair<std::string, bool>> cases = {
       {"", false},
       {"*/*", false},
@@ -43,7 +43,7 @@ TEST(Accept, OpenMetricsOnlyWhenItIsAskedFor) {
   for (const auto& [field, wanted] : cases) EXPECT_EQ(prefers_open_metrics(field), wanted) << field;
 }
 
-TEST(Accept, GzipOnlyWhereItIsTaken) {
+TEST(Accept, GzipOnlyIfAccepted) {
   const std::vector<std::pair<std::string, bool>> cases = {
       {"", false},
       {"gzip", true},

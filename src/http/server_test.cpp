@@ -98,7 +98,7 @@ class ServerTest : public testing::Test {
   std::uint16_t port_ = 0;
 };
 
-TEST_F(ServerTest, AnswersThatComeLaterKeepTheirOrder) {
+TEST_F(ServerTest, LateResponsesKeepTheirOrder) {
   start_on_loop({});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\nA: b\r\nA: c\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
@@ -111,7 +111,7 @@ TEST_F(ServerTest, AnswersThatComeLaterKeepTheirOrder) {
   EXPECT_EQ(status_code(client.read_response(false)), 200);
 }
 
-TEST_F(ServerTest, OneIsAskedAfterTheOther) {
+TEST_F(ServerTest, RequestsOfAConnectionAreHandledOneByOne) {
   start_on_loop({});
   TestClient client(port_), other(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
@@ -127,7 +127,7 @@ TEST_F(ServerTest, OneIsAskedAfterTheOther) {
   EXPECT_EQ(response_body(client.read_response()), "second");
 }
 
-TEST_F(ServerTest, AnAnswerToAClientThatHasGoneIsNoError) {
+TEST_F(ServerTest, ResponseToADisconnectedClientIsNoError) {
   start_on_loop({});
   {
     TestClient client(port_);
@@ -139,7 +139,7 @@ TEST_F(ServerTest, AnAnswerToAClientThatHasGoneIsNoError) {
   }
 }
 
-TEST_F(ServerTest, WhatIsNotAnsweredInTimeIsClosed) {
+TEST_F(ServerTest, UnansweredRequestIsClosedAtTheLimit) {
   start_on_loop({.exchange = 50ms, .idle = 1h});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
@@ -149,7 +149,7 @@ TEST_F(ServerTest, WhatIsNotAnsweredInTimeIsClosed) {
   EXPECT_EQ(connections(), 0u);
 }
 
-TEST_F(ServerTest, AnIdleConnectionHasALimitOfItsOwn) {
+TEST_F(ServerTest, IdleConnectionHasItsOwnLimit) {
   start_on_loop({.exchange = 1h, .idle = 50ms});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
@@ -158,7 +158,7 @@ TEST_F(ServerTest, AnIdleConnectionHasALimitOfItsOwn) {
   EXPECT_TRUE(client.wait_closed());
 }
 
-TEST_F(ServerTest, AHeadHasTheLimitThatItIsGiven) {
+TEST_F(ServerTest, HeaderHasAConfigurableLimit) {
   start_on_loop({.head_bytes = 64u << 10});
   TestClient client(port_);
   const std::string big(60'000, 'x');
@@ -171,7 +171,7 @@ TEST_F(ServerTest, AHeadHasTheLimitThatItIsGiven) {
   EXPECT_EQ(response_body(refused), "the request's head is larger than 65536 bytes\n");
 }
 
-TEST_F(ServerTest, ABodyIsReadWholeUpToItsLimit) {
+TEST_F(ServerTest, BodyIsReadUpToItsLimit) {
   start_on_loop({.body_bytes = 1u << 20});
   TestClient client(port_);
   const std::string big((1u << 20) - 1, 'x');
@@ -191,7 +191,7 @@ TEST_F(ServerTest, ABodyIsReadWholeUpToItsLimit) {
   EXPECT_EQ(response_body(client.read_response()), "fourth");
 }
 
-TEST_F(ServerTest, ABodyAboveTheLimitIsRefused) {
+TEST_F(ServerTest, OversizedBodyIsRefused) {
   start_on_loop({.body_bytes = 1000});
   const std::string heads[] = {
       "POST /1 HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
@@ -208,7 +208,7 @@ TEST_F(ServerTest, ABodyAboveTheLimitIsRefused) {
   EXPECT_EQ(service_.waiting(), 0u);
 }
 
-TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
+TEST_F(ServerTest, ReportsTheClientCertificatesSubject) {
   const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
   const auto authority = Certificate::make_certificate("authority", nullptr, "");
   const auto client = Certificate::make_certificate("front-proxy-client", &authority, "");
@@ -232,7 +232,7 @@ TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
   EXPECT_EQ(service_.waiting(), 0u);
 }
 
-TEST_F(ServerTest, ACertificateThatIsOnlyAskedForSaysNothing) {
+TEST_F(ServerTest, UnverifiedCertificateReportsNoSubject) {
   const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
   const auto stranger = Certificate::make_certificate("front-proxy-client", nullptr, "");
   start_on_loop(

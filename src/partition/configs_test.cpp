@@ -51,7 +51,7 @@ std::string how(const Resource& resource) {
   return "mps " + std::to_string(first.share ? first.share->memory : resource.replicas);
 }
 
-TEST(Configs, EachOffersWhatItSays) {
+TEST(Configs, EachOffersItsResources) {
   ASSERT_EQ(test_configs().size(), 12u);
   for (const auto& config : test_configs()) {
     const auto made = plan_of(config);

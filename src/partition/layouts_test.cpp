@@ -124,7 +124,7 @@ std::string counted(std::map<std::string, unsigned> counts) {
   return out;
 }
 
-TEST(Layouts, UniformOnes) {
+TEST(Layouts, UniformLayouts) {
   for (const auto& board : boards()) {
     for (const auto& [profile, count] : board.uniform) {
       const std::vector<std::string> one(count, profile);
@@ -145,7 +145,7 @@ TEST(Layouts, UniformOnes) {
   }
 }
 
-TEST(Layouts, BalancedOnes) {
+TEST(Layouts, BalancedLayouts) {
   for (const auto& board : boards()) {
     const auto cut_up =
         node({cut_as(0, board.balanced, board.model), cut_as(1, board.balanced, board.model)});
@@ -161,7 +161,7 @@ TEST(Layouts, BalancedOnes) {
 
 // Two boards on one node, every pair: mixed offers both side by side; single, where NVIDIA's plugin exits,
 // the first of two kinds of one GPU each, and names the other.
-TEST(Layouts, OfDifferentBoardsOnOneNode) {
+TEST(Layouts, DifferentBoardsOnOneNode) {
   for (const auto& first : boards()) {
     for (const auto& second : boards()) {
       const auto& a = first.uniform.front();

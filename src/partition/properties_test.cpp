@@ -146,7 +146,7 @@ bool noted(const Plan& plan, const std::string& uuid) {
   });
 }
 
-TEST(Properties, NothingIsOfferedTwiceAndAllIsOfferedOrNamed) {
+TEST(Properties, EveryDeviceIsOfferedOnceOrNamedInANote) {
   rc::check("ids are unique and in order; shares are numbered from 0; what is not offered is named", [] {
     const auto snapshot = any_node();
     const auto config = any_config();
@@ -189,7 +189,7 @@ TEST(Properties, NothingIsOfferedTwiceAndAllIsOfferedOrNamed) {
   });
 }
 
-TEST(Properties, TheSameInputGivesTheSamePlan) {
+TEST(Properties, SameInputGivesTheSamePlan) {
   rc::check("a plan is a value of its input; a snapshot's generation is no part of it", [] {
     auto snapshot = any_node();
     const auto config = any_config();
@@ -200,7 +200,7 @@ TEST(Properties, TheSameInputGivesTheSamePlan) {
   });
 }
 
-TEST(Properties, AnotherGpusFaultChangesNoId) {
+TEST(Properties, FaultsOfOtherGpusChangeNoId) {
   rc::check("when one GPU breaks or cannot be read, every id stays in its resource", [] {
     auto snapshot = any_node();
     RC_PRE(!snapshot.gpus.empty());
@@ -263,7 +263,7 @@ Config steady_config(const Snapshot& snapshot) {
   return config;
 }
 
-TEST(Properties, AnIdDoesNotDependOnTheOrderOfGpus) {
+TEST(Properties, IdsDoNotDependOnGpuOrder) {
   rc::check("the same GPUs counted in another order are offered as the same ids in the same resources", [] {
     const auto snapshot = any_node();
     const auto config = steady_config(snapshot);
@@ -278,7 +278,7 @@ TEST(Properties, AnIdDoesNotDependOnTheOrderOfGpus) {
   });
 }
 
-TEST(Properties, ARuleOfOneGpuIsNoOthersBusiness) {
+TEST(Properties, RuleForOneGpuDoesNotAffectOthers) {
   rc::check("another rule for one GPU, or its withdrawal, leaves all others as they are", [] {
     const auto snapshot = any_node();
     RC_PRE(!snapshot.gpus.empty());

@@ -38,7 +38,7 @@ constexpr const char* kMixedRules =
     "  - {devices: [6], mps: {shares: [60, 40]}}\n"
     "  - {devices: [7], mig: {layout: all-balanced}}\n";
 
-TEST(Rules, OneNodeWithFourWays) {
+TEST(Rules, FourModesOnOneNode) {
   const auto made = plan_resources(eight(), rules(kMixedRules));
   EXPECT_EQ(summary(made),
             "gpu=4 gpu.mps-40=1 gpu.mps-60=1 gpu.shared=8 mig-1g.10gb=2 mig-2g.20gb=1 mig-3g.40gb=1");
@@ -62,7 +62,7 @@ TEST(Rules, OneNodeWithFourWays) {
   }
 }
 
-TEST(Rules, WhatNoRuleSelectsFollowsTheRestOfTheFile) {
+TEST(Rules, UnselectedGpusFollowTheRestOfTheFile) {
   const auto made =
       plan_resources(eight(), rules("  - {devices: [0], whole: {name: big}}\n",
                                     "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: "
@@ -103,7 +103,7 @@ TEST(Rules, SelectByIndexUuidModelCountAndLabel) {
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "");
 }
 
-TEST(Rules, SayWhatTheNodeDoesNotHave) {
+TEST(Rules, MissingDevicesAreReported) {
   EXPECT_EQ(notes(plan_resources(node({gpu(0), gpu(1)}), rules("  - {devices: [0-3, 9], whole: {}}\n"
                                                                "  - {devices: 2, whole: {}}\n"))),
             (Notes{"x.yaml:3:5: the node does not have all of GPUs 0-3", "x.yaml:3:5: the node has no GPU 9",
@@ -146,7 +146,7 @@ TEST(Rules, MpsShares) {
       Notes{"x.yaml:3:5: GPU 0 (GPU-0): MPS serves at most 16 clients on it, not 17: it is not offered"});
 }
 
-TEST(Rules, ModelsNameWhatRulesMake) {
+TEST(Rules, ModelPatternsNameRuleResources) {
   const std::string names = "resources: {gpus: [{pattern: \"*T4*\", name: t4}]}\n";
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4")});
   EXPECT_EQ(summary(plan_resources(snapshot, rules("  - timeSlicing: {replicas: 2}\n", names))),
@@ -157,7 +157,7 @@ TEST(Rules, ModelsNameWhatRulesMake) {
   EXPECT_EQ(summary(plan_resources(snapshot, rules("  - whole: {name: any}\n", names))), "any=2");
 }
 
-TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
+TEST(Rules, GpuThatDiffersFromItsRuleIsOmitted) {
   const auto said = [](const Gpu& gpu, const std::string& rule) {
     const auto made = plan_resources(node({gpu}), rules("  - " + rule + "\n"));
     EXPECT_EQ(summary(made), "") << rule;
@@ -197,7 +197,7 @@ TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
   EXPECT_EQ(notes(made), Notes{"GPU 1 (GPU-1) is being cut up: it is not offered"});
 }
 
-TEST(Rules, ANameTakenInAnotherWayIsLeftToWhoHasIt) {
+TEST(Rules, ConflictingResourceNameStaysWithItsFirstUser) {
   const std::string names =
       "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that no check can tell
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4"), gpu(2)});
@@ -232,7 +232,7 @@ TEST(Rules, DesiredMig) {
   EXPECT_TRUE(desired_mig(snapshot, rules("  - {nodeLabel: a, mig: {layout: b}}\n"), {}).empty());
 }
 
-TEST(Rules, SharingByTheFileKnowsItsDaemon) {
+TEST(Rules, SharingSectionSetsTheMpsDaemon) {
   const auto made = plan_resources(
       node({gpu(0)}),
       sharing({replicated("gpu", 4, config::AllDevices{}, "gpu.shared")}, config::SharingStrategy::kMps));

@@ -78,7 +78,7 @@ TEST(Chooser, CubeMeshGivesDoubleLinkedPairsAndQuads) {
   EXPECT_THAT(dgx1.gpus(first(8), {}, 8), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TEST(Chooser, OneGpuDoesNotBreakAPair) {
+TEST(Chooser, SingleGpuDoesNotBreakAPair) {
   const Machine dgx1(machines::dgx1());
   // 0-3 has two links; 0-1 and 1-3 have one.
   EXPECT_THAT(dgx1.gpus({0, 1, 3}, {}, 1), ElementsAre(1));
@@ -88,7 +88,7 @@ TEST(Chooser, OneGpuDoesNotBreakAPair) {
   EXPECT_THAT(pcie.gpus({0, 1, 2, 4, 5, 6, 7}, {}, 1), ElementsAre(2));
 }
 
-TEST(Chooser, TwoOfASwitchedNodeStayOnOneNumaNode) {
+TEST(Chooser, PairOnASwitchedNodeIsOnOneNumaNode) {
   const Machine h100(machines::nvswitch(8, 18));
   EXPECT_THAT(h100.gpus({3, 4, 5}, {}, 2), ElementsAre(4, 5));
   EXPECT_THAT(h100.gpus({2, 3, 4, 5, 6, 7}, {}, 2), ElementsAre(2, 3));  // leaves the quad 4-7
@@ -103,7 +103,7 @@ TEST(Chooser, TwoOfASwitchedNodeStayOnOneNumaNode) {
       "total 7280");
 }
 
-TEST(Chooser, EightOfSixteenKeepsTheOtherBoardWhole) {
+TEST(Chooser, EightOfSixteenKeepTheOtherBoardFree) {
   const Machine dgx2(machines::nvswitch(16, 6, true));
   EXPECT_THAT(dgx2.gpus(first(16), {}, 8), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(dgx2.gpus(first(16), {9}, 8), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
@@ -113,7 +113,7 @@ TEST(Chooser, EightOfSixteenKeepsTheOtherBoardWhole) {
 }
 
 // 0=1≡2=3: the middle pair is the best one, but with it gone 0 and 3 have no link.
-TEST(Chooser, TightestTakesTheBestSetAndBestEffortTheBestSplit) {
+TEST(Chooser, TightestChoosesTheBestSetAndBestEffortTheBestPartition) {
   topology::Topology chain = machines::pcie(4, 4, false);
   const auto link = [&](std::size_t a, std::size_t b, unsigned links) {
     machines::set_pair(chain, a, b, {inventory::PcieDistance::kNode, links, 0});
@@ -130,7 +130,7 @@ TEST(Chooser, TightestTakesTheBestSetAndBestEffortTheBestSplit) {
 }
 
 // NVIDIA's answer to this is a set with a hole in it: its remainder set {0, 1} beats the full one.
-TEST(Chooser, TheRemainderSetIsNeverTheAnswer) {
+TEST(Chooser, RemainderSetIsNeverChosen) {
   topology::Topology topology = machines::pcie(5, 5, false);
   machines::set_pair(topology, 0, 1, {inventory::PcieDistance::kNode, 12, 0});
   const Machine machine(topology);
@@ -139,7 +139,7 @@ TEST(Chooser, TheRemainderSetIsNeverTheAnswer) {
   EXPECT_EQ(choice.partition_score, 3 * 20 + 1220);
 }
 
-TEST(Chooser, OrderOfTheQuestionDoesNotMatter) {
+TEST(Chooser, RequestOrderDoesNotMatter) {
   std::mt19937 random(3);
   const Machine dgx1(machines::shuffled(machines::dgx1(), random));
   for (std::size_t size = 1; size <= 7; ++size) {
@@ -153,7 +153,7 @@ TEST(Chooser, OrderOfTheQuestionDoesNotMatter) {
   }
 }
 
-TEST(Chooser, BadRequestsHaveOneClearLine) {
+TEST(Chooser, InvalidRequestsFailWithOneLine) {
   const Machine machine(machines::nvswitch(4, 18));
   const std::vector<DeviceId> all = machine.named({0, 1, 2, 3});
   const std::string id1 = all[1].str();
@@ -168,7 +168,7 @@ TEST(Chooser, BadRequestsHaveOneClearLine) {
   EXPECT_EQ(machine.error(all, {all[0], all[1]}, 1), "2 devices required, only 1 requested");
 }
 
-TEST(Chooser, RequiredOnesAreAlwaysInIt) {
+TEST(Chooser, RequiredDevicesAreAlwaysChosen) {
   const Machine h100(machines::nvswitch(8, 18));
   EXPECT_THAT(h100.gpus(first(8), {5}, 1), ElementsAre(5));
   EXPECT_THAT(h100.gpus(first(8), {6}, 2), ElementsAre(4, 6));
@@ -176,7 +176,7 @@ TEST(Chooser, RequiredOnesAreAlwaysInIt) {
   EXPECT_THAT(h100.choose(first(8), {1, 6}, 2).reason, HasSubstr("all of them required"));
 }
 
-TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
+TEST(Chooser, UnknownDevicesHaveNoLinks) {
   const auto chooser = Chooser::build_chooser(machines::blank(0), machines::devices(3), {});
   const std::vector<DeviceId> all = machines::ids(machines::devices(3));
   const Result<Choice> choice = chooser->choose_devices(all, {}, 2);
@@ -193,7 +193,7 @@ TEST(Chooser, NoDevicesAtAll) {
 }
 
 // 24 GPUs that are all different: all of them are too many for tables, ten of them are not.
-TEST(Chooser, BeyondTheTablesItSaysSo) {
+TEST(Chooser, ReportsThatTheChoiceIsBounded) {
   std::mt19937 random(17);
   const Machine machine(machines::random(24, 400, random));
   const Choice whole = machine.choose(first(24), {20}, 4);
@@ -204,7 +204,7 @@ TEST(Chooser, BeyondTheTablesItSaysSo) {
   EXPECT_EQ(machine.choose(first(24), {}, 1).devices.size(), 1u);
 }
 
-TEST(Chooser, MoreThan64GpusThatAreAlikeAreExact) {
+TEST(Chooser, MoreThan64EqualGpusAreExact) {
   const Machine big(machines::nvswitch(128, 18));
   const Choice choice = big.choose(first(128), {100}, 64);
   EXPECT_EQ(choice.method, Method::kExactByClasses);

@@ -259,7 +259,7 @@ TEST(ExactPlacement, EveryAvailableSetOfTheCubeMesh) {
   }
 }
 
-TEST(ExactPlacement, CollapsesWhatIsAlike) {
+TEST(ExactPlacement, CollapsesEqualDevices) {
   const auto build = [](const topology::Topology& topology) {
     return ExactSolver::build_tables(make_problem(topology, machines::devices(topology.size)), Budget{});
   };

@@ -51,7 +51,7 @@ class Shares {
   Choice choice_;
 };
 
-TEST(SharedPlacement, OfAGpusMigDevicesTheLowestOnItComesFirst) {
+TEST(SharedPlacement, MigDevicesAreChosenByTheLowestSlice) {
   // As NVML lists seven 1g.10gb of an H100: those of the upper half first.
   std::vector<Device> devices;
   for (const unsigned slice : {4u, 5u, 6u, 0u, 1u, 2u, 3u}) {
@@ -87,7 +87,7 @@ TEST(SharedPlacement, PackedTakesTheMostUsedFirst) {
   EXPECT_THAT(shares.choose(shares.free({4, 3, 0, 0}), 2), ElementsAre(0, 1, 1, 0));
 }
 
-TEST(SharedPlacement, RequiredSharesCountAsTaken) {
+TEST(SharedPlacement, RequiredSharesCountAsUsed) {
   Shares distributed(SharedPolicy::kDistributed);
   const auto all = distributed.free({0, 0, 0, 0});
   EXPECT_THAT(distributed.choose(all, 4, {distributed.share(0, 2), distributed.share(2, 1)}),
@@ -106,7 +106,7 @@ TEST(SharedPlacement, TiesGoToTheBestLinked) {
   EXPECT_EQ(shares.last().score, 220);
 }
 
-TEST(SharedPlacement, AnswerIsInResourceOrderAndSaysWhy) {
+TEST(SharedPlacement, ChoiceIsInResourceOrderWithAReason) {
   Shares shares(SharedPolicy::kDistributed);
   shares.choose(shares.free({1, 0, 2, 0}), 3);
   EXPECT_THAT(shares.last().devices, ElementsAre(shares.share(0, 1), shares.share(1, 0), shares.share(3, 0)));
@@ -154,7 +154,7 @@ TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
 }
 
 // Share by share, as the words of the policy say, over random loads, with as many as the kubelet may have.
-TEST(SharedPlacement, AgreesWithTakingOneShareAtATime) {
+TEST(SharedPlacement, AgreesWithChoosingShareByShare) {
   std::mt19937 random(41);
   for (int round = 0; round < 200; ++round) {
     const std::size_t gpus = 1 + random() % 6;

@@ -54,9 +54,10 @@ TEST(Passwords, GuessingIsRateLimitedAndKnownClientsStayAllowed) {
   }
   EXPECT_GT(checked, 0);
   EXPECT_GT(put_off, 1000);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 10s);  // unbounded, these take half a minute and more
+  EXPECT_LT(std::chrono::steady_clock::now() - before,
+            10s);  // without a limit, these take at least half a minute
   EXPECT_EQ(passwords.check_password(kRight, now), Verdict::kAccepted);
-  // The same wrong one again costs nothing, and a minute later new ones are checked.
+  // A repeated wrong password costs nothing, and a minute later new ones are checked.
   EXPECT_EQ(passwords.check_password("Basic " + encoded("alice:guess0"), now), Verdict::kRejected);
   EXPECT_EQ(passwords.check_password("Basic " + encoded("alice:another"), now + 1min), Verdict::kRejected);
 }

@@ -121,7 +121,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server that answers one connection with these bytes, whatever is asked, and closes it.
+// A server that sends these bytes on one connection, whatever the request, and closes it.
 class HttpGetTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -170,7 +170,7 @@ class HttpGetTest : public testing::Test {
                                            }});
     EXPECT_TRUE(started);
     if (started) loop.run_loop();
-    started = fail(Code::kInternal, "over");  // a server that still sends must not wait for us
+    started = fail(Code::kInternal, "over");  // a server that is still sending must not block
     server.join();
     return outcome;
   }

@@ -22,8 +22,7 @@ TEST(Accept, OpenMetricsOnlyOnRequest) {
       {"application/openmetrics-text; version=0.0.1, text/plain", false},
       {"application/openmetrics-text;q=0", false},
       {"application/openmetrics-text;q=0.5,text/plain;q=0.6", false},
-      {"application/openmetrics-text;q=0.5,text/plain;version=1.0.0;q=0.6",
-       true},  // a version that we do not have
+      {"application/openmetrics-text;q=0.5,text/plain;version=1.0.0;q=0.6", true},  // an unsupported version
       {"application/openmetrics-text;q=0.5, text/plain;q=0.5", true},
       {"application/openmetrics-text;q=0.5,*/*;q=0.4", true},
       {"application/openmetrics-text;q=0.2,text/*;q=0.4,text/plain;q=0.1", true},

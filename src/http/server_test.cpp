@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Answers when the test says so.
+// Responds when the test triggers it.
 class SlowHandler final : public RequestHandler {
  public:
   void handle_request(const Request& request, Time, const ResponseCallback& reply) override {
@@ -29,7 +29,7 @@ class SlowHandler final : public RequestHandler {
     asked_.push_back({what + " by " + std::string(request.client), reply});
     some_.notify_all();
   }
-  // The next that was asked, once there is one.
+  // Waits for the next request.
   std::pair<std::string, ResponseCallback> next_request() {
     std::unique_lock lock(mutex_);
     if (!some_.wait_for(lock, 20s, [this] { return !asked_.empty(); })) return {"nothing", [](Response) {}};
@@ -117,7 +117,7 @@ TEST_F(ServerTest, RequestsOfAConnectionAreHandledOneByOne) {
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
   const auto [asked, reply] = service_.next_request();
   EXPECT_EQ(asked, "/1 by ");
-  // Another's is asked meanwhile, and the second of this one is not.
+  // A request of another connection is handled meanwhile, the second of this one is not.
   ASSERT_TRUE(other.send_bytes("GET /other HTTP/1.1\r\n\r\n"));
   answer_next("/other by ", "x");
   EXPECT_EQ(service_.waiting(), 0u);
@@ -133,7 +133,7 @@ TEST_F(ServerTest, ResponseToADisconnectedClientIsNoError) {
     TestClient client(port_);
     ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
     const auto [asked, reply] = service_.next_request();
-    on_loop([this] { server_.reset(); });  // its connections with it
+    on_loop([this] { server_.reset(); });  // closes its connections
     on_loop([&reply = reply] { reply(text_response("late")); });
     EXPECT_TRUE(client.wait_closed());
   }
@@ -224,7 +224,7 @@ TEST_F(ServerTest, ReportsTheClientCertificatesSubject) {
   ASSERT_TRUE(nobody.encrypt());
   ASSERT_TRUE(nobody.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
   answer_next("/1 by ", "x");
-  // TLS 1.3 tells it after the handshake.
+  // TLS 1.3 reports it after the handshake.
   if (other.encrypt(&stranger)) {
     other.send_bytes("GET /1 HTTP/1.1\r\n\r\n");
     EXPECT_TRUE(other.wait_closed());

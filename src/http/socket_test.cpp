@@ -55,12 +55,12 @@ TEST_F(LocalSocketTest, ListensWithItsModeAndIsRemoved) {
 
 TEST_F(LocalSocketTest, ReplacesAStaleSocket) {
   fs::create_directory(socket_path("run"));
-  ASSERT_TRUE(bind_unix_socket(socket_path()));  // nobody listens there any more
+  ASSERT_TRUE(bind_unix_socket(socket_path()));  // nothing listens there any more
   auto made = LocalSocket::listen_unix(socket_path(), 0600);
   ASSERT_TRUE(made) << made.error().full_message();
   EXPECT_TRUE(connect_unix_socket(socket_path()));
   EXPECT_EQ(mode_of(socket_path()), 0600u);
-  // One that goes on running does not take another's away.
+  // An older listener does not remove the socket of a newer one.
   auto other = LocalSocket::listen_unix(socket_path(), 0660);
   ASSERT_TRUE(other);
   made->reset();
@@ -108,7 +108,7 @@ TEST_F(LocalSocketTest, InvalidPathsAreRefused) {
   }
   EXPECT_NE(listen_error(socket_path("run/" + std::string(kMaxSocketPath, 'x'))).find("at most 107 bytes"),
             std::string::npos);
-  // As long as a client can reach is long enough for us.
+  // The longest path that a client can use is accepted.
   const std::string longest = socket_path("run/");
   EXPECT_EQ(listen_error(longest + std::string(kMaxSocketPath - longest.size(), 'x')), "");
 }

@@ -109,7 +109,7 @@ TEST(PciConfig, InvalidSpacesHaveNone) {
   auto beyond = space("");
   beyond[0x61] = static_cast<char>(0xff);
   EXPECT_FALSE(parse_vgpu_host(beyond));
-  // Said to be longer than the space is.
+  // Its length exceeds the space.
   auto at_end = std::string(256, '\0');
   at_end[0x06] = 0x10;
   at_end[0x34] = static_cast<char>(0xf0);

@@ -86,7 +86,7 @@ TEST(SnapshotReader, NumaNodeZeroIsValidAndMinusOneIsNone) {
   EXPECT_EQ(machine.read_first_gpu(0).numa_node, std::optional(0));
   EXPECT_EQ(machine.read_first_gpu(1).numa_node, std::nullopt);
   EXPECT_EQ(machine.read_first_gpu(2).numa_node, std::optional(1));
-  // The first root that has the device tells.
+  // The first root that has the device is used.
   EXPECT_EQ(read_gpu(*machine.session, 2, {"/nowhere", machine.root.sim_root()}).numa_node, std::optional(1));
 }
 
@@ -203,7 +203,7 @@ TEST(SnapshotReader, DistancesAreReadOnceForReadableGpus) {
   EXPECT_EQ(matrix[2 * 4 + 1], PcieDistance::kSystem);
   EXPECT_EQ(matrix[2 * 4 + 2], PcieDistance::kInternal);
 
-  // A new card elsewhere is asked about, a lost one is not; what is known of it stays.
+  // A new card is read, a lost one is not; its known data stays.
   gpus[3].pci.bus = 0x99;
   gpus[1].unreadable = Error(Code::kDeviceLost, "lost");
   EXPECT_EQ(distances.missing_from(gpus, 0), (std::vector<std::size_t>{3}));
@@ -248,7 +248,7 @@ TEST(FillFromPrevious, IdentityOfAnotherGpuIsNotUsed) {
   std::vector<Gpu> read{known_gpu(0, "GPU-b"), silent};
   fill_from_previous(read, previous);
   EXPECT_TRUE(read[1].uuid.empty());
-  // It said who it is before it failed: that counts, not its index.
+  // Its identity was read before it failed: that counts, not its index.
   silent.uuid = DeviceUuid("GPU-a");
   read = {known_gpu(0, "GPU-b"), silent};
   fill_from_previous(read, previous);

@@ -1,4 +1,4 @@
-// docs/labels.md shows the table of labels: that it is this one.
+// Checks that docs/labels.md has the table of labels of the code.
 #include <gtest/gtest.h>
 
 #include <set>

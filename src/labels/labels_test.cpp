@@ -136,7 +136,7 @@ TEST(Labels, ModelWithTheMostGpusIsDescribed) {
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.count"), "2");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.memory"), "46068");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-H100-80GB-HBM3.memory-bandwidth"), "3300");
-  // Of as many the larger one; a model that is not all cut up comes first.
+  // With equal counts the larger model; a model with unpartitioned GPUs comes first.
   EXPECT_EQ(value(labels_with(node({gpu(kL40S, 46068), gpu(kH100)}), ""), "nvidia.com/gpu.product"),
             "NVIDIA-H100-80GB-HBM3");
   EXPECT_EQ(
@@ -200,7 +200,7 @@ TEST(Labels, MixedHasEachProfile) {
             "0");
 }
 
-// What gpulet.partition makes of a node is what its labels say.
+// The labels describe the result of gpulet.partition.
 TEST(Labels, FollowPartitionRules) {
   const std::string rules =
       "gpulet:\n  partition:\n"
@@ -258,7 +258,7 @@ TEST(Labels, Features) {
   EXPECT_EQ(features_text({}), "");
 }
 
-// A node of anything, whose names may be anything.
+// A random node with random names.
 Snapshot any_node() {
   const std::vector<std::string> names = {
       kH100, kL40S, "NVIDIA A100 (TM)", std::string(70, 'n'), "\xff", *rc::gen::arbitrary<std::string>()};
@@ -311,7 +311,7 @@ RC_GTEST_PROP(LabelProperties, TheOrderOfTheGpusIsNothing, ()) {
 
 namespace {
 
-// Kubernetes' own words for it.
+// The expressions of Kubernetes.
 bool as_kubernetes(const std::string& value) {
   static const std::regex form("(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?");
   return value.size() <= 63 && std::regex_match(value, form);
@@ -360,7 +360,7 @@ TEST(Sanitise, Keys) {
   EXPECT_FALSE(is_valid_key("n.io/" + std::string(64, 'a')));
 }
 
-// Of what names are made of, and of anything else.
+// From characters of names, and from any others.
 rc::Gen<std::string> anything() {
   return rc::gen::oneOf(rc::gen::arbitrary<std::string>(),
                         rc::gen::container<std::string>(rc::gen::elementOf(std::string("aZ09-_. /\n+(é"))));

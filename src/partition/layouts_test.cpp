@@ -1,6 +1,6 @@
-// Every layout of mig-parted's newest default config, on a node of its own and beside others: NVIDIA's names
-// and counts. Source: mig-parted v0.15.0, deployments/systemd/config-default.yaml; k8s-device-plugin v0.20.0,
-// internal/rm.
+// Every layout of mig-parted's newest default config, alone on a node and together with others: NVIDIA's
+// names and counts. Source: mig-parted v0.15.0, deployments/systemd/config-default.yaml; k8s-device-plugin
+// v0.20.0, internal/rm.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -135,7 +135,8 @@ TEST(Layouts, UniformLayouts) {
       const auto mixed = plan_resources(alike, with(MigStrategy::kMixed));
       EXPECT_EQ(summary(mixed), counted({{resource_of(profile), 2 * count}}));
       EXPECT_TRUE(mixed.notes.empty());
-      // Beside a whole GPU, where NVIDIA's plugin exits under single: the larger kind, whole on a tie.
+      // Together with a whole GPU, where NVIDIA's plugin exits under single: offers the larger kind, whole
+      // GPUs on a tie.
       const auto half = node({cut_as(0, one, board.model), gpu(1, board.model)});
       EXPECT_EQ(summary(plan_resources(half, with(MigStrategy::kSingle))), "gpu=1") << profile;
       EXPECT_EQ(plan_resources(half, with(MigStrategy::kSingle)).notes.size(), 1u) << profile;
@@ -159,8 +160,8 @@ TEST(Layouts, BalancedLayouts) {
   }
 }
 
-// Two boards on one node, every pair: mixed offers both side by side; single, where NVIDIA's plugin exits,
-// the first of two kinds of one GPU each, and names the other.
+// Every pair of boards on one node: mixed offers both. Single, where NVIDIA's plugin exits, offers the first
+// of two kinds of one GPU each and reports the other.
 TEST(Layouts, DifferentBoardsOnOneNode) {
   for (const auto& first : boards()) {
     for (const auto& second : boards()) {
@@ -182,7 +183,7 @@ TEST(Layouts, DifferentBoardsOnOneNode) {
 }
 
 // Compute instances smaller than their GPU instance: no name of their own with mixed, as in NVIDIA's plugin
-// (which skips them without a word); single offers them alike; a pattern names them.
+// (which skips them silently); single offers them like others; a pattern names them.
 TEST(Layouts, ComputeInstancesOfAShare) {
   auto share = cut_as(0, {"1c.3g.40gb", "2c.3g.40gb", "3g.40gb"});
   for (auto& device : share.mig_devices) device.gpu_slices = 3;

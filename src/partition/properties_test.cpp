@@ -1,4 +1,4 @@
-// What holds for every node and every config.
+// Properties of every node and every config.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -225,7 +225,7 @@ TEST(Properties, FaultsOfOtherGpusChangeNoId) {
   });
 }
 
-// How each id is offered, apart from where its GPU stands in the snapshot.
+// How each id is offered, without the position of its GPU in the snapshot.
 using How = std::tuple<std::string, config::SharingStrategy, unsigned, bool, std::string,
                        std::optional<config::MpsShare>>;
 std::map<std::string, How> offered(const Plan& plan, const Snapshot& snapshot,
@@ -242,7 +242,7 @@ std::map<std::string, How> offered(const Plan& plan, const Snapshot& snapshot,
   return out;
 }
 
-// Rules for some GPUs by UUID, none of which depends on where a GPU stands or takes a name from another's.
+// Rules for some GPUs by UUID that neither depend on positions nor use the resource name of another rule.
 Config steady_config(const Snapshot& snapshot) {
   Config config = with(*rc::gen::element(MigStrategy::kNone, MigStrategy::kMixed));
   if (*rc::gen::arbitrary<bool>()) {
@@ -291,12 +291,11 @@ TEST(Properties, RuleForOneGpuDoesNotAffectOthers) {
     const auto before = plan_resources(snapshot, config, facts);
     auto rule = any_rule(99);
     rule.devices = config::GpuRefs{{0, 0, changed.uuid}};
-    config.gpulet.partition.push_back(
-        rule);  // the last: whatever it is called, others have their names first
+    config.gpulet.partition.push_back(rule);  // the last rule: the names of earlier rules take precedence
     if (*rc::gen::arbitrary<bool>()) facts.withdrawn[changed.uuid] = "is being cut up";
     const auto after = plan_resources(snapshot, config, facts);
     RC_ASSERT(offered(before, snapshot, changed.uuid) == offered(after, snapshot, changed.uuid));
-    // Resources that the GPU is in neither before nor after are equal values: nothing of them is sent again.
+    // Resources without the GPU before and after are equal, so they are not sent again.
     for (const auto& resource : before.resources) {
       const auto same = std::ranges::find(after.resources, resource.name, &Resource::name);
       const auto of_changed = [&](const Device& device) {

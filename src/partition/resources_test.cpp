@@ -151,11 +151,11 @@ TEST(Plan, HealthComesFromTheSnapshot) {
   EXPECT_EQ(devices[1].health.reason, "XID 79: GPU has fallen off the bus");
   EXPECT_EQ(devices[2].health.reason, "cannot be read: GPU is lost");
   EXPECT_EQ(devices[3].health.reason,
-            "XID 94: contained memory error");  // whole, but cut up: a part is the whole
+            "XID 94: contained memory error");  // offered whole but partitioned: a fault of a part counts
   const auto mixed = plan_resources(node({gpu(0), part}), with(MigStrategy::kMixed));
   EXPECT_TRUE(mixed.resources[1].devices[0].health.healthy);
   EXPECT_FALSE(mixed.resources[1].devices[1].health.healthy);
-  // Never read, so that nobody knows whether it is cut up: it does not count as whole.
+  // Never read, so its partitioning is unknown: it does not count as whole.
   const auto single = plan_resources(node({cut(0, 7), unreadable}), with(MigStrategy::kSingle));
   EXPECT_EQ(summary(single), "gpu=8");
   EXPECT_TRUE(single.notes.empty());

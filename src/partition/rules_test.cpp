@@ -1,4 +1,4 @@
-// gpulet.partition's rules applied: what is offered, what is desired of MIG, what is said.
+// The rules of gpulet.partition applied: offered devices, desired MIG layouts, notes.
 #include <gtest/gtest.h>
 
 #include "config/load.h"
@@ -98,7 +98,7 @@ TEST(Rules, SelectByIndexUuidModelCountAndLabel) {
                               .mode = config::Whole{ResourceName("nvidia.com/e")},
                               .position = "x.yaml:3:5"}};
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "GPU-4");
-  EXPECT_EQ(ids(plan_resources(snapshot, config), "e"), "");  // the label is not there
+  EXPECT_EQ(ids(plan_resources(snapshot, config), "e"), "");  // the label is missing
   config.gpulet.partition[0].model = "*T4*";                  // all conditions must hold
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "");
 }
@@ -187,7 +187,7 @@ TEST(Rules, GpuThatDiffersFromItsRuleIsOmitted) {
   lost.unreadable = Error(Code::kDeviceLost, "GPU is lost");
   EXPECT_EQ(said(lost, "mig: {layout: a}"),
             "x.yaml:3:5: GPU 0 (GPU-0) cannot be read, and its rule wants MIG layout a: it is not offered");
-  // As wanted, it is offered; whoever changes it withdraws it, and only it.
+  // A matching GPU is offered; the MIG manager withdraws only the GPU that it changes.
   const auto both = node({cut(0, 3), cut(1, 3)});
   const auto config = rules("  - mig: {devices: {1g.5gb: 3}, strategy: single}\n");
   EXPECT_EQ(summary(plan_resources(both, config)), "gpu=6");
@@ -199,7 +199,7 @@ TEST(Rules, GpuThatDiffersFromItsRuleIsOmitted) {
 
 TEST(Rules, ConflictingResourceNameStaysWithItsFirstUser) {
   const std::string names =
-      "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that no check can tell
+      "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that the config check cannot detect it
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4"), gpu(2)});
   const auto made = plan_resources(snapshot, rules("  - {devices: [1], timeSlicing: {replicas: 2}}\n"
                                                    "  - {devices: [2], timeSlicing: {replicas: 4}}\n",
@@ -208,7 +208,7 @@ TEST(Rules, ConflictingResourceNameStaysWithItsFirstUser) {
   EXPECT_EQ(notes(made),
             Notes{"x.yaml:5:5: GPU 2 (GPU-2): nvidia.com/gpu.shared is taken by devices cut or shared in "
                   "another way; set a name: it is not offered"});
-  // GPUs that no rule selects have theirs first.
+  // GPUs without a rule have precedence for their name.
   EXPECT_EQ(ids(plan_resources(node({gpu(0), cut(1, 2)}),
                                rules("  - {devices: [1], mig: {layout: a, strategy: single}}\n")),
                 "gpu"),

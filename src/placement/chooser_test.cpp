@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A chooser of whole GPUs that is asked, and answers, by GPU index.
+// A chooser of whole GPUs with requests and results by GPU index.
 class Machine {
  public:
   explicit Machine(topology::Topology topology, Rules rules = {})
@@ -82,7 +82,7 @@ TEST(Chooser, SingleGpuDoesNotBreakAPair) {
   const Machine dgx1(machines::dgx1());
   // 0-3 has two links; 0-1 and 1-3 have one.
   EXPECT_THAT(dgx1.gpus({0, 1, 3}, {}, 1), ElementsAre(1));
-  // A whole quad and one of the other: the one goes.
+  // A whole quad and one GPU of the other: the single one is chosen.
   EXPECT_THAT(dgx1.gpus({0, 1, 2, 3, 6}, {}, 1), ElementsAre(6));
   const Machine pcie(machines::pcie(8, 4, true));
   EXPECT_THAT(pcie.gpus({0, 1, 2, 4, 5, 6, 7}, {}, 1), ElementsAre(2));
@@ -129,7 +129,7 @@ TEST(Chooser, TightestChoosesTheBestSetAndBestEffortTheBestPartition) {
   EXPECT_THAT(tightest.choose(first(4), {}, 2).reason, HasSubstr("the best linked set of the 4 available"));
 }
 
-// NVIDIA's answer to this is a set with a hole in it: its remainder set {0, 1} beats the full one.
+// NVIDIA returns an incomplete set here: its remainder set {0, 1} beats the full one.
 TEST(Chooser, RemainderSetIsNeverChosen) {
   topology::Topology topology = machines::pcie(5, 5, false);
   machines::set_pair(topology, 0, 1, {inventory::PcieDistance::kNode, 12, 0});

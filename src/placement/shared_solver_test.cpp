@@ -12,14 +12,14 @@ namespace {
 
 using testing::ElementsAre;
 
-// Four GPUs in four shares each, alike in their links; asked by what is taken of each GPU.
+// Four GPUs with four shares each and equal links; requests are given by the used shares of each GPU.
 class Shares {
  public:
   explicit Shares(SharedPolicy policy, const topology::Topology& topology = machines::pcie(4, 4, false))
       : devices_(machines::devices(topology.size, 4)),
         chooser_(Chooser::build_chooser(topology, devices_, {Policy::kBestEffort, policy})) {}
 
-  // Shares free when the first `in_use[gpu]` of each GPU are taken.
+  // The free shares if the first `in_use[gpu]` of each GPU are used.
   std::vector<DeviceId> free(const std::vector<std::size_t>& in_use) const {
     std::vector<DeviceId> list;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -138,8 +138,7 @@ TEST(SharedPlacement, ReplicasOfMigDevicesAreSpreadInsideTheirGpu) {
   EXPECT_THAT(packed->choose_devices(all, {}, 4)->devices, ElementsAre(all[0], all[1], all[2], all[3]));
 }
 
-// A resource may hold whole GPUs and shares of others: what decides is what is available, as in NVIDIA's
-// plugin.
+// A resource may hold whole GPUs and shares of others: the available devices decide, as in NVIDIA's plugin.
 TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
   std::vector<Device> devices = machines::devices(4);
   for (std::size_t n = 0; n < 2; ++n) {
@@ -153,7 +152,8 @@ TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
   EXPECT_EQ(chooser->choose_devices(all, {}, 2)->method, Method::kShared);
 }
 
-// Share by share, as the words of the policy say, over random loads, with as many as the kubelet may have.
+// Share by share by the definition of the policy, over random loads, with as many shares as the kubelet
+// allows.
 TEST(SharedPlacement, AgreesWithChoosingShareByShare) {
   std::mt19937 random(41);
   for (int round = 0; round < 200; ++round) {

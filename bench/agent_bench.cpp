@@ -1,7 +1,7 @@
-// `make bench`: the agent as a process on the simulated driver, asked by the embedded kubelet over the real
-// protocol. One table; what each row means and its bar stand in bench/README.md.
+// `make bench`: the agent as a process on the simulated driver, called by the embedded kubelet over the real
+// protocol. Prints one table; bench/README.md explains each row and its limit.
 //
-//   agent_bench BIN    BIN: the folder of gpulet and gpulet-sim, as `make build` leaves them
+//   agent_bench BIN    BIN: the directory of gpulet and gpulet-sim, as built by `make build`
 #include <dirent.h>
 #include <unistd.h>
 

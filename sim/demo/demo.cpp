@@ -107,7 +107,7 @@ class Demo {
     printer_.print_heading("The agent registers the GPUs with a kubelet");
     printer_.print_command("gpulet agent");
     const auto start = std::chrono::steady_clock::now();
-    // Shorter than the default, which nobody wants to wait for here.
+    // Shorter than the default, to keep the demo short.
     GPULET_TRY(node_.start_agent({.arguments = {"--health-recovery-hold=1s"}}));
     if (!node_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); },
                                   kWaitLimit)) {

@@ -329,7 +329,7 @@ std::optional<std::string_view> text_at(std::string_view bytes, std::uint32_t of
   return bytes.substr(offset, end - offset);
 }
 
-// Where the current format begins: at once, or behind the older one, aligned to eight bytes.
+// The start of the current format: the start of the file, or after the older format, aligned to eight bytes.
 std::string_view newer_part(std::string_view bytes) {
   if (!text::starts_with(bytes, kOldMagic)) return bytes;
   const auto count = read_word_at(bytes, kOldHeader - sizeof(std::uint32_t));

@@ -333,8 +333,8 @@ class ResourcePlanner {
   }
 
   // Strategy single means one kind of device on the whole node. Where GPUs differ, the kind that most of them
-  // have is offered (whole GPUs, then the lowest index, where as many have each), so that one GPU that
-  // somebody cut up does not take the node away, and no Pod gets a slice for a GPU or the other way round.
+  // have is offered (whole GPUs, then the lowest index, where as many have each), so that one manually
+  // partitioned GPU does not withdraw the node, and no Pod gets a slice instead of a GPU or vice versa.
   std::vector<std::size_t> keep_uniform_kind(std::vector<std::size_t> gpus) {
     std::map<std::string, std::size_t> count;
     std::vector<std::string> order = {""};

@@ -218,7 +218,7 @@ TEST_F(HealthControllerTest, AGpuReturnsOnlyAfterRecoveryActionAndChecks) {
   EXPECT_EQ(state_of_device({kFirst}), DeviceState::kHealthy);
 }
 
-// The kubelet has nothing to hear, but `gpulet health` shows it.
+// The kubelet gets no change, but `gpulet health` shows it.
 TEST_F(HealthControllerTest, ACordonOfAWithdrawnGpuIsPublished) {
   start_controller();
   driver_.action[kFirst] = 1;
@@ -385,7 +385,7 @@ TEST_F(HealthControllerTest, FaultsSurviveTheProcess) {
   EXPECT_EQ(changes_[0].device, Scope{kFirst});
 }
 
-// Events are followed before the reading that they belong to is told.
+// Events are applied before the reading that they belong to is reported.
 TEST_F(HealthControllerTest, EvidenceBeforeTheFirstReadingIsPublishedWithIt) {
   HealthControllerPorts ports{
       .loop = loop_,

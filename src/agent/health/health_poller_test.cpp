@@ -69,7 +69,7 @@ TEST_F(HealthPollerTest, AWithdrawnGpuIsPolledAtItsRecoveryTime) {
   EXPECT_EQ(polls_of(kAsked), 0u);
   loop_.advance(1ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
-  // What is not over then is looked at when its turn comes.
+  // Reads that are not finished by then are checked in their turn.
   loop_.advance(9999ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
   loop_.advance(1ms);
@@ -94,7 +94,7 @@ TEST_F(HealthPollerTest, PollSoonPollsOnceAtOnce) {
   polls_.poll_soon(DeviceUuid("GPU-unknown"));
   loop_.advance(1ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
-  // While an answer is out it waits for that.
+  // While a call is outstanding, it waits for the result.
   driver_.hangs[kAsked] = true;
   polls_.poll_soon(kAsked);
   loop_.advance(1ms);

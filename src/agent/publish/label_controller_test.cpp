@@ -55,7 +55,7 @@ config::Config config_of(const std::string& yaml) {
 constexpr const char* kToPrint =
     "flags: {migStrategy: mixed, useNodeFeatureAPI: false, gfd: {outputFile: '', noTimestamp: true}}\n";
 
-// On a clock of its own, with standard output as the only output.
+// With a manual clock, and standard output as the only output.
 class LabelControllerTest : public testing::Test {
  protected:
   LabelControllerTest() : controller_(ports(), config_of(kToPrint)) {}
@@ -314,7 +314,7 @@ TEST_F(LabelOutputTest, RestoresLabelsRemovedFromTheNode) {
   ASSERT_TRUE(wait_settled());
   {
     std::lock_guard lock(mutex_);
-    on_node_ = json::object();  // a Node made anew
+    on_node_ = json::object();  // a recreated Node
   }
   update_controller(one_gpu_snapshot(4), true, bare);
   ASSERT_TRUE(wait_settled());
@@ -322,7 +322,7 @@ TEST_F(LabelOutputTest, RestoresLabelsRemovedFromTheNode) {
 }
 
 TEST_F(LabelOutputTest, RetriesAFailedFileWrite) {
-  std::filesystem::create_directories(label_path());  // a folder in its place
+  std::filesystem::create_directories(label_path());  // a directory in its place
   begin("file");
   update_controller(one_gpu_snapshot(4));
   std::string trouble;

@@ -111,7 +111,7 @@ bool PodDeviceIndex::is_fresh(const std::optional<Time>& read, Duration than) co
 }
 
 void PodDeviceIndex::read_pods() {
-  ++reading_;  // so that no answer ends the round before all are requested
+  ++reading_;  // so that no response ends the round before all requests are sent
   for (auto& [name, known] : pods_) {
     if (!is_relevant(known)) continue;
     if (options_.namespaces) read_namespace(name.first);
@@ -169,7 +169,7 @@ void PodDeviceIndex::on_failure(const Error& error) {
   log::warning("cannot determine which Pods hold a faulty device; retrying", error);
 }
 
-// Ends the round when all requests are answered.
+// Ends the round once all requests have a response.
 void PodDeviceIndex::finish_refresh() {
   if (refreshing_ || reading_ > 0) return;
   if (!round_failed_) {

@@ -1,4 +1,4 @@
-// The commands on the simulated driver; tests/sim/mig_command_test.cpp has them beside a kubelet with Pods.
+// The commands on the simulated driver; tests/sim/mig_command_test.cpp tests them with a kubelet and Pods.
 #include "cli/commands/mig.h"
 
 #include <gtest/gtest.h>
@@ -248,7 +248,7 @@ TEST_F(MigCommand, RejectsInvalidLayoutsInOneLineWithoutAChange) {
        "4g.40gb, 3g.40gb, 2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me; 7 more GPUs do not support theirs; nothing "
        "was "
        "changed"},
-      // GPU 0 could have what it is to have.
+      // GPU 0 could have its layout.
       {"  c:\n    - {devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}\n    - {devices: [1], "
        "mig-enabled: true, mig-devices: {1g.10gb: 6, 2g.20gb: 1}}\n",
        "c",
@@ -286,8 +286,8 @@ TEST_F(MigCommand, AGpuWithoutMig) {
   write_file("  c:\n    - devices: all\n      mig-enabled: true\n      mig-devices: {}\n");
   const auto refused = run_mig_command(MigVerb::kApply, "c", {"0"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_EQ(refused.err,
-            "gpulet mig apply: " + file_ + ":4:7: GPU 0 (Tesla T4) does not support MIG; nothing was changed\n");
+  EXPECT_EQ(refused.err, "gpulet mig apply: " + file_ +
+                             ":4:7: GPU 0 (Tesla T4) does not support MIG; nothing was changed\n");
   write_file(
       "  c:\n    - {devices: all, mig-enabled: false}\n  d:\n    - {devices: [99], mig-enabled: true, "
       "mig-devices: {}}\n");

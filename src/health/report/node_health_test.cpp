@@ -91,7 +91,7 @@ TEST_F(NodeConditionTest, AFaultIsFalseWithReasonAndRecovery) {
   ASSERT_FALSE(comes_back.empty());
   EXPECT_EQ(lost.message, "GPU 0 (GPU-0) is lost: " + feed.reason_of_device(make_scope("GPU-0")) +
                               "; recovers " + comes_back);
-  // The same again is the same news: no count and no time is told.
+  // A repeated fault has the same text: it contains no count and no time.
   feed.pass_time(seconds(5));
   feed.add_xid(make_scope("GPU-0"), 79);
   EXPECT_EQ(summary_now().message, lost.message);

@@ -159,7 +159,7 @@ class Bench {
     }
     row("start → Register (8 GPUs)", to_register, "≤ 8 ms");
     row("Register → first list", calls(*stage, "FirstList"), "");
-    row("SIGTERM → gone", ends, "< 50 ms");
+    row("SIGTERM → exit", ends, "< 50 ms");
   }
 
   static std::uint64_t registrations_in(const sim::KubeletState& state) {
@@ -229,7 +229,7 @@ class Bench {
       back.push_back(Clock::now() - start);
     }
     row("XID event → Unhealthy at the kubelet", withdrawn, "milliseconds");
-    row("fault gone → Healthy at the kubelet", back, "");
+    row("fault cleared → Healthy at the kubelet", back, "");
   }
 
   static void idle(sim::SimulatedNode& stage) {

@@ -376,7 +376,7 @@ RC_GTEST_PROP(Sanitise, EveryValueIsOneThatKubernetesTakes, ()) {
   RC_ASSERT(sanitise_value(value) == value);
 }
 
-RC_GTEST_PROP(Sanitise, WhatIsValidIsLeftAlone, ()) {
+RC_GTEST_PROP(Sanitise, ValidTextIsUnchanged, ()) {
   const auto raw = *anything();
   RC_ASSERT(is_valid_value(raw) == as_kubernetes(raw));
   if (is_valid_value(raw)) RC_ASSERT(sanitise_value(raw) == raw);

@@ -42,7 +42,7 @@ std::vector<Message> read_in_pieces(const std::string& bytes) {
   return messages;
 }
 
-RC_GTEST_PROP(PagesMessage, ComesBackHoweverItsBytesAreCut, (bool healthy, bool ready)) {
+RC_GTEST_PROP(PagesMessage, RoundTripsInAnyPieces, (bool healthy, bool ready)) {
   const auto texts =
       *rc::gen::container<std::vector<std::string>>(kPageTexts, rc::gen::arbitrary<std::string>());
   const Pages pages = pages_of(healthy, ready, texts);
@@ -55,7 +55,7 @@ RC_GTEST_PROP(PagesMessage, ComesBackHoweverItsBytesAreCut, (bool healthy, bool 
   RC_ASSERT(std::get<http::AccessRules>(messages[1]) == http::AccessRules{});
 }
 
-RC_GTEST_PROP(PagesMessage, OnlyWhatDiffersIsSent, ()) {
+RC_GTEST_PROP(PagesMessage, OnlyChangedTextsAreSent, ()) {
   const auto text = rc::gen::element<std::string>("", "a", "b");
   const auto before = *rc::gen::container<std::vector<std::string>>(kPageTexts, text);
   const auto after = *rc::gen::container<std::vector<std::string>>(kPageTexts, text);
@@ -68,7 +68,7 @@ RC_GTEST_PROP(PagesMessage, OnlyWhatDiffersIsSent, ()) {
   }
 }
 
-RC_GTEST_PROP(PagesMessage, AnAccessComesBack,
+RC_GTEST_PROP(PagesMessage, AccessRulesRoundTrip,
               (const std::string& one, const std::string& two, bool prefer)) {
   http::AccessRules access;
   access.users = {{one, two}, {two, one}};
@@ -83,7 +83,7 @@ RC_GTEST_PROP(PagesMessage, AnAccessComesBack,
   RC_ASSERT(messages.size() == 1u && std::get<http::AccessRules>(messages[0]) == access);
 }
 
-RC_GTEST_PROP(PagesMessage, NoBytesWhateverHarmIt,
+RC_GTEST_PROP(PagesMessage, ArbitraryBytesAreHarmless,
               (const std::string& bytes, std::uint8_t at, std::uint8_t value)) {
   MessageReader reader;
   reader.append_bytes(bytes);

@@ -47,7 +47,7 @@ class HealthReportWriterTest : public testing::Test {
   std::string folder_, path_;
 };
 
-TEST_F(HealthReportWriterTest, WritesAtOnceAndInAStormOnlyTheNewest) {
+TEST_F(HealthReportWriterTest, WritesImmediatelyAndInAStormOnlyTheNewest) {
   HealthReportWriter report(loop_, told_, path_, 1);
   report.update_report(view_with_state("a"));
   loop_.advance(0s);

@@ -97,7 +97,7 @@ TEST_F(LabelControllerTest, UnchangedLabelsAreNotPublished) {
   EXPECT_EQ(printed_.size(), 1u);
 }
 
-TEST_F(LabelControllerTest, AMigChangeIsPublishedAtOnce) {
+TEST_F(LabelControllerTest, MigChangeIsPublishedImmediately) {
   controller_.on_node_changed(one_gpu_snapshot(2), true, {});
   loop_.advance(1s);
   EXPECT_EQ(printed("nvidia.com/mig-1g.10gb.count"), "(absent)");

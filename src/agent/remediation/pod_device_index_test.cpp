@@ -159,7 +159,7 @@ TEST_F(PodDeviceIndexTest, RetriesAnUnavailableKubelet) {
   EXPECT_EQ(pod_names(), "train");
 }
 
-TEST_F(PodDeviceIndexTest, ALostAnswerTimesOut) {
+TEST_F(PodDeviceIndexTest, LostResponseTimesOut) {
   reader_.add_pod("train");
   answers_ = false;
   update_index_with({{3, FaultClass::kLost}});
@@ -244,7 +244,7 @@ TEST_F(PodLabelCacheTest, RereadsOldLabels) {
   EXPECT_EQ(last().at({"default", "train"}).at("app"), "gpt");
 }
 
-TEST_F(PodLabelCacheTest, ForgetsAPodThatIsGone) {
+TEST_F(PodLabelCacheTest, DropsADeletedPod) {
   see(both_);
   see({});
   EXPECT_TRUE(last().empty());
@@ -261,7 +261,7 @@ TEST_F(PodLabelCacheTest, RetriesAFailedRead) {
   EXPECT_EQ(last().size(), 1u);
 }
 
-TEST_F(PodLabelCacheTest, DropsAnAnswerForAGonePod) {
+TEST_F(PodLabelCacheTest, DropsAResponseForADeletedPod) {
   labels_.on_containers(both_);
   labels_.on_containers({});
   loop_.run_ready();

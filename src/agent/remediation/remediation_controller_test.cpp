@@ -330,7 +330,7 @@ TEST_F(RemediationTest, ANamespaceAnnotationKeepsItsPods) {
   EXPECT_TRUE(evicted_.empty());
 }
 
-TEST_F(RemediationTest, ThePodAnnotationComesAndGoes) {
+TEST_F(RemediationTest, PodAnnotationIsSetAndRemoved) {
   config::FaultSettings settings;
   settings.pod_annotations = true;
   begin(settings);

@@ -338,7 +338,7 @@ TEST_F(MigCommand, AnUnreadableGpuDoesNotBlockOthers) {
   EXPECT_NE(exported.out.find("- devices: [2, 3, 4, 5, 6, 7]"), std::string::npos);
 }
 
-TEST_F(MigCommand, WithoutTheKubeletsAnswerNothingIsChanged) {
+TEST_F(MigCommand, ChangesNothingWithoutTheKubeletsResponse) {
   root_->add_root_file("kubelet/pod-resources/kubelet.sock", "no socket");
   const auto planned = run_mig_command(MigVerb::kPlan, "all-balanced", {"0"});
   EXPECT_EQ(planned.exit_code, 0);

@@ -97,7 +97,7 @@ TEST_F(NodeConditionTest, AFaultIsFalseWithReasonAndRecovery) {
   EXPECT_EQ(summary_now().message, lost.message);
 }
 
-TEST_F(NodeConditionTest, TheWorstDecidesAndComesFirst) {
+TEST_F(NodeConditionTest, WorstDeviceDecidesAndIsListedFirst) {
   feed.add_xid(make_scope("GPU-0"), 95);
   feed.add_xid(make_scope("GPU-1"), 79);
   const auto both = summary_now();

@@ -1,5 +1,5 @@
-// Parses any bytes as a cordons file: it is refused in one line, or written and parsed as the same, and a state
-// machine that applies it reports these cordons.
+// Parses any bytes as a cordons file: it is refused in one line, or written and parsed as the same, and a
+// state machine that applies it reports these cordons.
 #include <algorithm>
 #include <cstdlib>
 

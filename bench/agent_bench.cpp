@@ -1,7 +1,7 @@
-// `make bench`: the agent as a process on the simulated driver, asked by the embedded kubelet over the real
-// protocol. One table; what each row means and its bar stand in bench/README.md.
+// `make bench`: the agent as a process on the simulated driver, called by the embedded kubelet over the real
+// protocol. Prints one table; bench/README.md explains each row and its limit.
 //
-//   agent_bench BIN    BIN: the folder of gpulet and gpulet-sim, as `make build` leaves them
+//   agent_bench BIN    BIN: the directory of gpulet and gpulet-sim, as built by `make build`
 #include <dirent.h>
 #include <unistd.h>
 
@@ -65,7 +65,7 @@ void must(const Status& status) {
   std::exit(1);
 }
 void must(bool happened, const char* what) {
-  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("this did not happen: ") + what)));
+  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("check failed: ") + what)));
 }
 
 struct Usage {
@@ -158,7 +158,7 @@ class Bench {
     }
     row("start → Register (8 GPUs)", to_register, "≤ 8 ms");
     row("Register → first list", calls(*stage, "FirstList"), "");
-    row("SIGTERM → gone", ends, "< 50 ms");
+    row("SIGTERM → exit", ends, "< 50 ms");
   }
 
   static std::uint64_t registrations_in(const sim::KubeletState& state) {
@@ -228,7 +228,7 @@ class Bench {
       back.push_back(Clock::now() - start);
     }
     row("XID event → Unhealthy at the kubelet", withdrawn, "milliseconds");
-    row("fault gone → Healthy at the kubelet", back, "");
+    row("fault cleared → Healthy at the kubelet", back, "");
   }
 
   static void idle(sim::SimulatedNode& stage) {

@@ -1,7 +1,7 @@
 """Runs the GoogleTest programs of a build tree, many tests in one process, and collects each test's outcome.
 
 A process for each of some thousand sanitized tests spends more time starting than testing. Tests run in chunks, as many
-at once as there are cores. A test that ends its process fails; the rest of its chunk runs in another process.
+in parallel as there are cores. A test that ends its process fails; the rest of its chunk runs in another process.
 """
 import concurrent.futures
 import os
@@ -25,7 +25,7 @@ class Failure:
 
 
 def programs(directory):
-    """The test programs that CTest knows, as CMake's gtest_discover_tests leaves them."""
+    """The test programs that CTest knows, from the files of CMake's gtest_discover_tests."""
     found = (path.parent / path.name.removesuffix("[1]_include.cmake") for path in directory.rglob("*_test[[]1[]]_include.cmake"))
     return sorted(path for path in found if path.exists())
 
@@ -44,7 +44,7 @@ def list_tests(program, root, env):
 
 
 def run_process(program, tests, report, root, env):
-    """(exit status, output). Kills the whole process group where it runs over its limit."""
+    """(exit status, output). Kills the whole process group if it exceeds its time limit."""
     command = [program, f"--gtest_filter={':'.join(tests)}", f"--gtest_output=xml:{report}"]
     process = subprocess.Popen(command, cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
@@ -75,7 +75,7 @@ def run_chunk(program, tests, report, root, env):
                     why = [line for failure in case.iter("failure") for line in (failure.text or "").splitlines()]
                     failures.append(Failure(name, why or [f"did not run: {case.get('result')}"]))
             failures += [Failure(name, ["did not run"]) for name in left if name not in ran]
-            if status != 0 and not failures:  # what a sanitizer finds when the process ends, as LeakSanitizer does
+            if status != 0 and not failures:  # a sanitizer's finding at process exit, as from LeakSanitizer
                 failures.append(Failure(f"{program.name} after {tests[0]} and {len(tests) - 1} more", output.splitlines()))
             break
         started = [name for name in RAN.findall(output) if name in left]

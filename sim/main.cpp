@@ -1,5 +1,5 @@
-// gpulet-sim: makes a simulated machine and acts on it. CLI11 is seen here alone; sim/control and sim/root do
-// the work.
+// gpulet-sim: creates a simulated machine and changes it. Only this file uses CLI11; sim/control and sim/root
+// do the work.
 #include <poll.h>
 
 #include <CLI/CLI.hpp>
@@ -40,7 +40,7 @@ struct Arguments {
   bool no_device_nodes = false, event = false;
 };
 
-// A command on the running machine: `act(state)`, then the root's files follow.
+// Runs `act` on the running machine, then updates the files of the driver root.
 Status on_machine(const Arguments& arguments, const std::function<Status(const StateFile&)>& act) {
   GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
   GPULET_TRY(act(state));
@@ -113,7 +113,7 @@ Status reload_driver(const Arguments& arguments) {
                     [&](const StateFile& now) { return control::load_driver(now, arguments.version); });
 }
 
-// With the limits of this process's environment, as a CUDA process has them.
+// Takes its limits from this process's environment, as a CUDA process does.
 Status run_mps_client(const std::string& pipe_directory) {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);
@@ -126,7 +126,7 @@ Status run_mps_client(const std::string& pipe_directory) {
   std::fflush(stdout);
   pollfd daemon{attached.connection.get(), POLLIN, 0};
   poll(&daemon, 1, -1);
-  return fail(Code::kUnavailable, "the MPS control daemon has gone");
+  return fail(Code::kUnavailable, "the MPS control daemon closed the connection");
 }
 
 class CommandLine {
@@ -160,7 +160,7 @@ class CommandLine {
   CLI::App* add_root_command(const std::string& name, const std::string& help,
                              std::function<Status()> action) {
     CLI::App* sub = add_command(name, help, std::move(action));
-    sub->add_option("--root", arguments_.root, "the driver root that `up` made")
+    sub->add_option("--root", arguments_.root, "directory of the driver root")
         ->required()
         ->envname("GPULET_SIM_ROOT");
     return sub;
@@ -168,14 +168,14 @@ class CommandLine {
   CLI::App* add_gpu_command(const std::string& name, const std::string& help, GpuAction act) {
     CLI::App* sub =
         add_root_command(name, help, [this, act = std::move(act)] { return on_gpu(arguments_, act); });
-    sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address")->required();
+    sub->add_option("GPU", arguments_.gpu, "index, UUID or PCI address")->required();
     return sub;
   }
   CLI::App* add_optional_gpu_command(const std::string& name, const std::string& help,
                                      OptionalGpuAction act) {
     CLI::App* sub = add_root_command(
         name, help, [this, act = std::move(act)] { return on_gpu_or_driver(arguments_, act); });
-    sub->add_option("GPU", arguments_.gpu, "its index, UUID or PCI address, or `all`");
+    sub->add_option("GPU", arguments_.gpu, "index, UUID or PCI address, or `all`");
     return sub;
   }
   void add_instance(CLI::App* sub) {
@@ -184,21 +184,23 @@ class CommandLine {
   }
 
   void add_machine_commands() {
-    CLI::App* sub = add_command("machines", "list the built-in machines, or print one as YAML",
+    CLI::App* sub = add_command("machines", "List the built-in machines, or print one as YAML",
                                 [this] { return list_machines(arguments_); });
     sub->add_option("MACHINE", arguments_.machine, "print this one");
-    sub = add_root_command("up", "lay out a driver root and start the machine",
+    sub = add_root_command("up", "Create a driver root and start the machine",
                            [this] { return bring_up(arguments_); });
     sub->add_option("MACHINE", arguments_.machine, "a built-in machine or a YAML file")->required();
-    sub->add_option("--seed", arguments_.seed, "seed of the GPUs' UUIDs, to make them unique among nodes");
-    sub->add_option("--library", arguments_.library, "the simulated libnvidia-ml.so.1");
-    sub->add_option("--nvidia-smi", arguments_.nvidia_smi, "the stand-in for nvidia-smi");
-    sub->add_option("--mps-control", arguments_.mps_control, "the stand-in for nvidia-cuda-mps-control");
-    sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "make no device nodes");
-    add_root_command("down", "stop the machine and remove all that `up` made",
+    sub->add_option("--seed", arguments_.seed, "seed of the GPU UUIDs; set one per node to keep them unique");
+    sub->add_option("--library", arguments_.library,
+                    "libnvidia-ml.so.1 to install (default: the simulated one)");
+    sub->add_option("--nvidia-smi", arguments_.nvidia_smi,
+                    "nvidia-smi to install (default: the simulated one)");
+    sub->add_option("--mps-control", arguments_.mps_control,
+                    "nvidia-cuda-mps-control to install (default: the simulated one)");
+    sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "create no device nodes (needs no root)");
+    add_root_command("down", "Stop the machine and remove everything that `up` created",
                      [this] { return remove_driver_root(arguments_.root); });
-    sub = add_root_command("status", "what runs and what is broken",
-                           [this] { return show_status(arguments_); });
+    sub = add_root_command("status", "Show processes and faults", [this] { return show_status(arguments_); });
     sub->add_option("-o,--output", arguments_.output, "table or json")
         ->check(CLI::IsMember({"table", "json"}));
   }
@@ -206,22 +208,22 @@ class CommandLine {
   void add_load_and_faults() {
     const Arguments& a = arguments_;
     CLI::App* sub = add_gpu_command(
-        "load", "keep a GPU busy (0 ends it)", [&a](const StateFile& state, std::uint32_t gpu) {
+        "load", "Run a simulated process on a GPU", [&a](const StateFile& state, std::uint32_t gpu) {
           return control::set_load(state, gpu,
                                    {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance});
         });
-    sub->add_option("PERCENT", arguments_.percent, "0 to 100")->required();
-    sub->add_option("--memory", arguments_.memory_mib, "MiB that the process holds");
-    sub->add_option("--pid", arguments_.pid, "the process");
+    sub->add_option("PERCENT", arguments_.percent, "utilization, 0 to 100; 0 ends the process")->required();
+    sub->add_option("--memory", arguments_.memory_mib, "memory of the process in MiB");
+    sub->add_option("--pid", arguments_.pid, "process id");
     add_instance(sub);
 
-    sub = add_gpu_command("xid", "post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
+    sub = add_gpu_command("xid", "Post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
       return control::post_xid(state, gpu, a.xid, a.gpu_instance, a.compute_instance);
     });
-    sub->add_option("CODE", arguments_.xid, "as in NVIDIA's catalogue")->required();
+    sub->add_option("CODE", arguments_.xid, "XID, as in NVIDIA's catalogue")->required();
     add_instance(sub);
 
-    sub = add_gpu_command("thermal", "set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
+    sub = add_gpu_command("thermal", "Set the temperature", [&a](const StateFile& state, std::uint32_t gpu) {
       return control::set_temperature(state, gpu, a.celsius);
     });
     sub->add_option("CELSIUS", arguments_.celsius, "0 to 200")->required();
@@ -231,33 +233,34 @@ class CommandLine {
         {"uncorrectable", control::Remap::kUncorrectable},
         {"pending", control::Remap::kPending},
         {"failed", control::Remap::kFailed}};
-    sub = add_gpu_command("remap", "remap a row", [&a](const StateFile& state, std::uint32_t gpu) {
+    sub = add_gpu_command("remap", "Remap a memory row", [&a](const StateFile& state, std::uint32_t gpu) {
       return control::remap_row(state, gpu, kRemaps.at(a.kind.empty() ? "pending" : a.kind));
     });
-    sub->add_option("KIND", arguments_.kind, "correctable, uncorrectable, pending (the default) or failed")
+    sub->add_option("KIND", arguments_.kind,
+                    "correctable, uncorrectable, pending or failed (default pending)")
         ->check(CLI::IsMember(kRemaps));
 
     static const std::map<std::string, control::LinkChange> kChanges = {
         {"up", control::LinkChange::kUp},
         {"down", control::LinkChange::kDown},
         {"errors", control::LinkChange::kErrors}};
-    sub = add_gpu_command("nvlink", "take an NVLink down or up, or count errors on it",
+    sub = add_gpu_command("nvlink", "Take an NVLink down or up, or add errors to it",
                           [&a](const StateFile& state, std::uint32_t gpu) {
                             return control::change_nvlink(state, gpu, a.link, kChanges.at(a.kind), a.count);
                           });
-    sub->add_option("LINK", arguments_.link, "its number")->required();
+    sub->add_option("LINK", arguments_.link, "link number")->required();
     sub->add_option("CHANGE", arguments_.kind, "up, down or errors")
         ->required()
         ->check(CLI::IsMember(kChanges));
-    sub->add_option("COUNT", arguments_.count, "errors added");
+    sub->add_option("COUNT", arguments_.count, "number of errors to add (default 1)");
 
     sub = add_gpu_command(
-        "lost", "let a GPU fall off the bus",
+        "lost", "Make calls on a GPU return GPU_IS_LOST",
         [&a](const StateFile& state, std::uint32_t gpu) { return control::lose_gpu(state, gpu, a.event); });
-    sub->add_flag("--event", arguments_.event, "post XID 79 too");
+    sub->add_flag("--event", arguments_.event, "also post XID 79");
   }
 
-  // A command with a KIND, which is one of `kinds`, and a number that is `count` of what `says` says.
+  // Adds a command with the argument KIND, one of `kinds`.
   template <class Kind>
   CLI::App* add_kind_command(const std::string& name, const std::string& help,
                              const std::map<std::string, Kind>& kinds,
@@ -280,69 +283,71 @@ class CommandLine {
         {"cbu", EccLocation::kCbu},          {"sram", EccLocation::kSram}};
     static const std::map<std::string, int> kEcc = {{"corrected", 0}, {"uncorrected", 1}, {"threshold", 2}};
     CLI::App* sub = add_kind_command<int>(
-        "ecc", "count memory errors, or say that SRAM has too many", kEcc,
+        "ecc", "Add memory errors, or exceed the threshold of SRAM errors", kEcc,
         [&a](const StateFile& state, std::uint32_t gpu, int kind) {
           if (kind == 2) return control::exceed_sram_threshold(state, gpu);
           const auto place = a.location.empty() ? EccLocation::kDram : kPlaces.at(a.location);
           return control::count_ecc_errors(
               state, gpu, kind == 0 ? control::Ecc::kCorrected : control::Ecc::kUncorrected, a.count, place);
         });
-    sub->add_option("COUNT", arguments_.count, "errors added");
-    sub->add_option("--place", arguments_.location, "where; dram by default")->check(CLI::IsMember(kPlaces));
+    sub->add_option("COUNT", arguments_.count, "number of errors to add (default 1)");
+    sub->add_option("--place", arguments_.location, "location of the errors (default dram)")
+        ->check(CLI::IsMember(kPlaces));
 
     static const std::map<std::string, control::Retire> kCauses = {
         {"single-bit", control::Retire::kSingleBit}, {"double-bit", control::Retire::kDoubleBit}};
     sub = add_kind_command<control::Retire>(
-        "retire", "retire memory pages", kCauses,
+        "retire", "Retire memory pages", kCauses,
         [&a](const StateFile& state, std::uint32_t gpu, control::Retire cause) {
           return control::retire_pages(state, gpu, cause, a.number);
         });
-    sub->add_option("COUNT", arguments_.number, "pages added");
+    sub->add_option("COUNT", arguments_.number, "number of pages to retire (default 1)");
 
     static const std::map<std::string, bool> kPcie = {{"replays", false}, {"width", true}};
-    sub = add_kind_command<bool>("pcie", "count PCIe replays, or narrow the link", kPcie,
+    sub = add_kind_command<bool>("pcie", "Add PCIe replays, or reduce the link width", kPcie,
                                  [&a](const StateFile& state, std::uint32_t gpu, bool width) {
                                    return width ? control::set_pcie_width(state, gpu, a.number)
                                                 : control::add_pcie_replays(state, gpu, a.number);
                                  });
-    sub->add_option("NUMBER", arguments_.number, "replays added, or lanes left")->required();
+    sub->add_option("NUMBER", arguments_.number, "number of replays to add, or of lanes to keep")->required();
 
     static const std::map<std::string, control::Violation> kViolations = {
         {"thermal", control::Violation::kThermal}, {"power", control::Violation::kPower}};
     sub = add_kind_command<control::Violation>(
-        "violation", "say that clocks were held down", kViolations,
+        "violation", "Add time throttled by temperature or power", kViolations,
         [&a](const StateFile& state, std::uint32_t gpu, control::Violation kind) {
           return control::add_violation(state, gpu, kind, a.number);
         });
-    sub->add_option("MILLISECONDS", arguments_.number, "time added")->required();
+    sub->add_option("MILLISECONDS", arguments_.number, "time to add")->required();
 
     static const std::map<std::string, control::FabricChange> kFabric = {
         {"healthy", control::FabricChange::kHealthy},
         {"degraded", control::FabricChange::kDegraded},
         {"joining", control::FabricChange::kJoining},
         {"failed", control::FabricChange::kFailed}};
-    add_kind_command<control::FabricChange>("fabric", "change its registration with the NVLink fabric",
-                                            kFabric, control::change_fabric);
-    add_gpu_command("inforom", "corrupt its InfoROM", control::corrupt_inforom);
+    add_kind_command<control::FabricChange>("fabric", "Set the registration with the NVLink fabric", kFabric,
+                                            control::change_fabric);
+    add_gpu_command("inforom", "Corrupt the InfoROM", control::corrupt_inforom);
   }
 
   void add_failing_calls() {
     const Arguments& a = arguments_;
-    add_optional_gpu_command("hang", "calls do not return: of one GPU or of the driver", control::hang_calls);
-    CLI::App* sub = add_optional_gpu_command("slow", "calls take longer",
+    add_optional_gpu_command("hang", "Block calls on a GPU, or on all, until healed", control::hang_calls);
+    CLI::App* sub = add_optional_gpu_command("slow", "Delay calls on a GPU, or on all",
                                              [&a](const StateFile& state, std::optional<std::uint32_t> gpu) {
                                                return control::slow_calls(state, gpu, a.delay_us);
                                              });
     sub->get_option("GPU")->required();
-    sub->add_option("MICROSECONDS", arguments_.delay_us, "before each call; 0 ends it")->required();
-    sub = add_root_command("fail", "calls return an error: of one GPU, of nvmlInit, of event waits",
+    sub->add_option("MICROSECONDS", arguments_.delay_us, "delay of each call; 0 ends it")->required();
+    sub = add_root_command("fail", "Make calls on a GPU, nvmlInit or event waits return an error",
                            [this] { return fail_calls(); });
     sub->add_option("WHAT", arguments_.gpu, "a GPU, `init` or `events`")->required();
     sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
     sub =
-        add_gpu_command("mig-fault", "a call that changes MIG fails, or hangs",
+        add_gpu_command("mig-fault", "Make a MIG change fail or hang",
                         [&a](const StateFile& state, std::uint32_t gpu) { return fail_mig(a, state, gpu); });
-    sub->add_option("CODE", arguments_.kind, "nvmlReturn_t (19 in use, 23 no room; 0 ends it) or `hang`")
+    sub->add_option("CODE", arguments_.kind,
+                    "nvmlReturn_t (19 in use, 23 insufficient resources; 0 ends it) or `hang`")
         ->required();
     sub->add_option("--after", arguments_.skip, "fail the call after N successful ones");
   }
@@ -366,41 +371,43 @@ class CommandLine {
   }
 
   void add_repairs() {
-    add_gpu_command("reset", "reset an idle GPU", control::reset_gpu);
-    add_gpu_command("replace", "put another card in its slot", control::replace_gpu);
-    add_optional_gpu_command("heal", "end all faults of a GPU, or of all and the driver",
+    add_gpu_command("reset", "Reset an idle GPU", control::reset_gpu);
+    add_gpu_command("replace", "Replace the card by another with a new UUID", control::replace_gpu);
+    add_optional_gpu_command("heal", "End all faults of a GPU, or of all GPUs and the driver",
                              control::heal_faults);
-    CLI::App* sub = add_root_command("driver-reload", "unload and load the driver",
+    CLI::App* sub = add_root_command("driver-reload", "Unload the driver and load it again",
                                      [this] { return reload_driver(arguments_); });
-    sub->add_option("--version", arguments_.version, "come back as this version");
-    sub->add_option("--down-ms", arguments_.down_ms, "stay away so long")->check(CLI::Range(0U, 600'000U));
+    sub->add_option("--version", arguments_.version, "driver version to load");
+    sub->add_option("--down-ms", arguments_.down_ms, "time without a driver, in milliseconds")
+        ->check(CLI::Range(0U, 600'000U));
   }
 
   void add_mps() {
-    CLI::App* group = app_.add_subcommand("mps", "act on a control daemon, by its pipe directory");
+    CLI::App* group =
+        app_.add_subcommand("mps", "Control an MPS control daemon, selected by its pipe directory");
     group->require_subcommand(1);
     const auto add = [this, group](const std::string& name, const std::string& help,
                                    std::function<Status()> act) {
       CLI::App* sub = group->add_subcommand(name, help);
-      sub->add_option("PIPE_DIR", arguments_.pipe_directory, "its CUDA_MPS_PIPE_DIRECTORY")
+      sub->add_option("PIPE_DIR", arguments_.pipe_directory, "CUDA_MPS_PIPE_DIRECTORY of the daemon")
           ->required()
           ->envname("CUDA_MPS_PIPE_DIRECTORY");
       sub->callback([this, act = std::move(act)] { action_ = act; });
       return sub;
     };
-    add("die", "it crashes", [this] { return mps::crash_daemon(arguments_.pipe_directory); });
-    add("hang", "it answers nobody, until heal",
+    add("die", "Crash the daemon", [this] { return mps::crash_daemon(arguments_.pipe_directory); });
+    add("hang", "Accept connections without responding, until healed",
         [this] { return mps::hang_daemon(arguments_.pipe_directory); });
-    add("slow", "its answers come later",
+    add("slow", "Delay responses",
         [this] { return mps::delay_daemon(arguments_.pipe_directory, arguments_.delay_ms); })
-        ->add_option("MILLISECONDS", arguments_.delay_ms, "before each answer; 0 ends it")
+        ->add_option("MILLISECONDS", arguments_.delay_ms, "delay of each response; 0 ends it")
         ->required();
-    add("heal", "ends hang and slow", [this] { return mps::restore_daemon(arguments_.pipe_directory); });
-    add("client", "act as a CUDA process: print what it may use and wait for a signal",
+    add("heal", "End hang and slow", [this] { return mps::restore_daemon(arguments_.pipe_directory); });
+    add("client", "Act as a CUDA client: print its limits and wait for a signal",
         [this] { return run_mps_client(arguments_.pipe_directory); });
   }
 
-  // What the demo prints on failure is one line of its own.
+  // run_demo() prints its own error, so its exit code is used as it is.
   void add_demo() {
     CLI::App* sub = app_.add_subcommand(
         "demo", "Show gpulet on a simulated node: discovery, Pods, a failing GPU and its return");
@@ -413,10 +420,11 @@ class CommandLine {
         add_command("schedule", "Simulate scheduling policies on a cluster's tasks and plot the allocation",
                     [this] { return run_schedule(schedule_); });
     ScheduleOptions& o = schedule_;
-    sub->add_option("--nodes", o.nodes, "the cluster, a CSV file with cpu_milli, memory_mib, gpu, model");
+    sub->add_option("--nodes", o.nodes,
+                    "nodes of the cluster, a CSV file with cpu_milli, memory_mib, gpu, model");
     sub->add_option(
         "--pods", o.pods,
-        "its tasks, a CSV file with cpu_milli, memory_mib, num_gpu, gpu_milli and optionally gpu_spec");
+        "tasks to place, a CSV file with cpu_milli, memory_mib, num_gpu, gpu_milli and optionally gpu_spec");
     sub->add_option(
            "--policy", o.policies,
            "policies, separated by commas, or all (default: default; with --load spread,load,default)")
@@ -437,7 +445,7 @@ class CommandLine {
         ->check(CLI::IsMember({"table", "json"}));
   }
 
-  CLI::App app_{"A simulated NVIDIA driver and what one does to it", "gpulet-sim"};
+  CLI::App app_{"Create a simulated NVIDIA driver, and change its state", "gpulet-sim"};
   Arguments arguments_;
   std::string demo_machine_ = "hgx-h100";
   ScheduleOptions schedule_;

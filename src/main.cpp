@@ -6,8 +6,8 @@
 
 namespace {
 
-// An agent runs for months beside the node's workload. By default glibc gives each thread its own heap, and
-// after each freed large block keeps more free memory: unused pages stay resident. Source: mallopt(3),
+// An agent runs for months on a node with other workloads. By default glibc gives each thread its own heap,
+// and after each freed large block keeps more free memory: unused pages stay resident. Source: mallopt(3),
 // M_ARENA_MAX, and "dynamic mmap threshold".
 void limit_heap_retention() {
   constexpr int kHeaps = 2, kLargeBytes = 128 << 10;

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes gpulet's Grafana dashboards cluster.json and node.json beside itself; --check compares them.
+"""Writes gpulet's Grafana dashboards cluster.json and node.json into its own directory; --check compares them.
 
 Each panel is one line here; Grafana's boilerplate is in one place. For Grafana 10 and later; the queries need the
 rules of deploy/prometheus/recording.yaml.
@@ -158,10 +158,10 @@ def cluster():
     board.stat("Allocated", "GPUs with at least one share allocated to a Pod.", f"sum(node:gpulet_gpus_held:count{{{NODES}}}) or vector(0)")
     board.stat("Utilization", "Share of time that a kernel ran, averaged over the nodes.",
                f"avg(node:gpulet_utilization:avg{{{NODES}}})", unit="percentunit")
-    board.stat("Memory used", "Of what Pods can use.",
+    board.stat("Memory used", "Share of the memory that Pods can use.",
                f"sum(node:gpulet_memory_used:bytes{{{NODES}}}) / sum(node:gpulet_memory_usable:bytes{{{NODES}}})", unit="percentunit", steps=PERCENT)
     board.stat("Power", "Power draw of all GPUs.", f"sum(node:gpulet_power:watts{{{NODES}}})", unit="watt")
-    board.table("Firing alerts", "docs/monitoring.md says what to do about each.",
+    board.table("Firing alerts", "docs/monitoring.md has a runbook for each.",
                 [('ALERTS{alertname=~"Gpulet.*",alertstate="firing",node=~"$node|"}', "")],
                 {"alertname": ("Alert", None, None), "severity": ("Severity", None, None), "node": ("Node", None, None),
                  "gpu": ("GPU", None, None), "GPU_I_ID": ("GPU instance", None, None), "class": ("Fault", None, None),
@@ -181,7 +181,7 @@ def cluster():
                 (f"sum(node:gpulet_gpus_held:count{{{NODES}}})", "allocated"), (f"sum(pod:gpulet_busy:rate5m{{{NODES}}})", "busy"), min=0)
     board.graph("Utilization of each node", "Average over its GPUs.", (f"node:gpulet_utilization:avg{{{NODES}}}", "{{node}}"),
                 unit="percentunit", min=0, max=1)
-    board.graph("Memory used of each node", "Of what Pods can use.",
+    board.graph("Memory used of each node", "Share of the memory that Pods can use.",
                 (f"node:gpulet_memory_used:bytes{{{NODES}}} / node:gpulet_memory_usable:bytes{{{NODES}}}", "{{node}}"),
                 unit="percentunit", min=0, max=1, steps=PERCENT)
     board.graph("Power of each node", "", (f"node:gpulet_power:watts{{{NODES}}}", "{{node}}"), unit="watt", stack=True, min=0)
@@ -262,7 +262,7 @@ def node():
     board.row("Load")
     board.graph("Utilization", "Share of time that a kernel ran; in MIG mode that of the instances, from Hopper on.",
                 (f"gpu:gpulet_utilization:ratio{{{gpus}}}", legend), unit="percentunit", min=0, max=1)
-    board.graph("Memory used", "Of what Pods can use.", (f"gpu:gpulet_memory_used:ratio{{{gpus}}}", legend), unit="percentunit", min=0, max=1, steps=PERCENT)
+    board.graph("Memory used", "Share of the memory that Pods can use.", (f"gpu:gpulet_memory_used:ratio{{{gpus}}}", legend), unit="percentunit", min=0, max=1, steps=PERCENT)
     for title, metric, description in (
             ("Tensor cores", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Hopper and later."), ("Memory interface", "DCGM_FI_PROF_DRAM_ACTIVE", "Hopper and later.")):
         board.graph(title, "Share of active cycles. " + description,
@@ -280,8 +280,8 @@ def node():
     board.graph("Power", "By Pod; sums to the GPUs' power draw.",
                 (f"sum by (namespace, pod) (rate(gpulet_pod_gpu_energy_joules_total{{{pods}}}[$__rate_interval]))", "{{namespace}}/{{pod}}"),
                 (f'sum(rate(gpulet_pod_gpu_energy_joules_total{{{gpus},pod=""}}[$__rate_interval]))', "unattributed"), unit="watt", stack=True, min=0)
-    board.row("Heat and power")
-    board.graph("Temperature", "Dashed: where data centre GPUs start to throttle.", (f"gpu:gpulet_temperature:celsius{{{gpus}}}", "GPU {{gpu}}"),
+    board.row("Temperature and power")
+    board.graph("Temperature", "Dashed: thermal throttling limit of data centre GPUs.", (f"gpu:gpulet_temperature:celsius{{{gpus}}}", "GPU {{gpu}}"),
                 unit="celsius", steps=[(None, GREEN), (80, ORANGE), (87, RED)])
     board.graph("Power draw", "", (f"gpu:gpulet_power:watts{{{gpus}}}", "GPU {{gpu}}"), unit="watt", min=0)
     board.row("Health")

@@ -139,8 +139,7 @@ Status set_load(const StateFile& state, std::uint32_t gpu, const Load& load) {
       process.memory_utilization = static_cast<std::uint8_t>(load.percent / 2);
       process.memory_bytes = std::min(wanted, room);
       if (load.pid == 0) set_text(process.name, "gpulet-sim load");
-      if (!add_process(one, process))
-        return fail(Code::kFailedPrecondition, "no room for one more process", one.uuid);
+      if (!add_process(one, process)) return fail(Code::kFailedPrecondition, "too many processes", one.uuid);
     }
     update_load_metrics(machine, gpu);
     return {};

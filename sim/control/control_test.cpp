@@ -143,7 +143,7 @@ TEST_F(ControlTest, RowsRemapUntilAReset) {
   EXPECT_EQ(reset_gpu(state_, 0).error().code(), Code::kFailedPrecondition) << "in use";
 }
 
-TEST_F(ControlTest, ALinkGoesDownAtBothEnds) {
+TEST_F(ControlTest, LinkIsDownAtBothEnds) {
   start_machine("dgx1-v100");
   const NvLink link = read_gpu(0).links[0];
   ASSERT_EQ(link.remote, kRemoteGpu);
@@ -208,7 +208,7 @@ TEST_F(ControlTest, ReplaceIsAnotherCard) {
   EXPECT_STREQ(read_gpu(5).uuid, (*load_machine("hgx-h100"))->gpus[5].uuid);
 }
 
-TEST_F(ControlTest, TheDriverComesBackInAnotherVersion) {
+TEST_F(ControlTest, DriverReloadsInAnotherVersion) {
   const std::uint32_t generation = state_.lock_for_read()->driver.generation;
   const std::string uuid = read_gpu(0).uuid;
   ASSERT_TRUE(unload_driver(state_));
@@ -332,7 +332,7 @@ TEST_F(ConditionTest, AResetClearsItsCounters) {
   }
 }
 
-TEST_F(ConditionTest, AGpuLeavesItsFabricAndComesBack) {
+TEST_F(ConditionTest, GpuLeavesAndRejoinsItsFabric) {
   start_machine("gb200");
   const Fabric before = read_gpu(0).fabric;
   ASSERT_TRUE(change_fabric(state_, 0, FabricChange::kJoining));

@@ -60,7 +60,7 @@ class DemoPrinter {
 };
 
 tl::unexpected<Error> claim_failed(const std::string& claim) {
-  return fail(Code::kInternal, "this did not happen: " + claim);
+  return fail(Code::kInternal, "check failed: " + claim);
 }
 
 std::chrono::nanoseconds elapsed_since(std::chrono::steady_clock::time_point start) {
@@ -106,7 +106,7 @@ class Demo {
     printer_.print_heading("The agent registers the GPUs with a kubelet");
     printer_.print_command("gpulet agent");
     const auto start = std::chrono::steady_clock::now();
-    // Shorter than the default, which nobody wants to wait for here.
+    // Shorter than the default, to keep the demo short.
     GPULET_TRY(node_.start_agent({.arguments = {"--health-recovery-hold=1s"}}));
     if (!node_.kubelet().wait_for([](const auto& state) { return state.resources.contains(kGpu); },
                                   kWaitLimit)) {

@@ -258,7 +258,7 @@ Status Kubelet::Impl::apply_register_behavior(const std::function<bool()>& cance
   }
   while (mood_then == RegisterBehavior::kIgnore && state.running && !cancelled())
     changed.wait_for(lock, kCancelPoll);
-  if (!state.running || cancelled()) return fail(Code::kUnavailable, "nobody waits for the answer");
+  if (!state.running || cancelled()) return fail(Code::kUnavailable, "the caller has cancelled the call");
   return {};
 }
 

@@ -247,7 +247,7 @@ Result<StateFile> create_driver_root(const Machine& machine, RootOptions options
   if (options.nvidia_smi.empty()) options.nvidia_smi = installed.nvidia_smi;
   if (options.mps_control.empty()) options.mps_control = installed.mps_control;
   if (options.nvml_library.empty()) {
-    return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 beside this program: pass --library");
+    return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 next to this program: pass --library");
   }
   if (access((options.root + "/" + std::string(kListPath)).c_str(), F_OK) == 0) {
     return fail(Code::kFailedPrecondition, "a machine is already up here: run gpulet-sim down first",

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kCurveStep = 0.01;
 
-// Tasks in random order, each once before any comes twice.
+// Tasks in random order, each once before any is repeated.
 class TaskSampler {
  public:
   TaskSampler(std::size_t count, std::mt19937_64& random) : order_(count), random_(random) {

@@ -23,10 +23,10 @@
 namespace gpulet {
 namespace {
 
-constexpr int kMostLinks = 40;     // as the kernel
-constexpr int kMostAttempts = 17;  // at a path that something keeps renaming
+constexpr int kMostLinks = 40;     // the kernel's limit
+constexpr int kMostAttempts = 17;  // for a path that is renamed during the walk
 
-// The components still to walk, and the directories that lead to where we are: the root first.
+// The components still to walk, and the open directories from the root to the current one.
 class PathWalk {
  public:
   PathWalk(int root, const std::string& path, int flags, std::uint64_t resolve)
@@ -51,8 +51,8 @@ class PathWalk {
  private:
   int here() const { return passed_.empty() ? root_ : passed_.back().get(); }
 
-  // What comes before a "." or a slash at the end must be a directory, and a link there is followed: so a "."
-  // stays.
+  // A path before a trailing "." or slash must be a directory, and a link there is followed: hence "." is
+  // kept.
   void prepend(const std::string& path) {
     if (path.ends_with("/")) left_.emplace_front(".");
     const auto parts = text::split(path, '/');
@@ -125,12 +125,12 @@ int open_in_root(int root, const std::string& path, int flags, std::uint64_t mor
   open_how how{};
   how.flags = static_cast<std::uint64_t>(flags | O_CLOEXEC);
   how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | more_resolve;
-  // EAGAIN: something was renamed while the kernel passed a ".." and so cannot vouch for the way.
+  // EAGAIN: a rename while the kernel resolved a "..": it cannot prove that the path stayed inside the root.
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     const long fd = ::syscall(SYS_openat2, root, path.c_str(), &how, sizeof how);
     if (fd >= 0 || (errno != EAGAIN && errno != ENOSYS && errno != EPERM)) return static_cast<int>(fd);
     if (errno == EAGAIN) continue;
-    // An old seccomp profile says EPERM to a system call that it does not know.
+    // An old seccomp profile returns EPERM for an unknown system call.
     refused = errno == ENOSYS;
     return open_in_root_by_steps(root, path, flags, more_resolve);
   }

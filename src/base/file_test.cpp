@@ -26,7 +26,7 @@ class FileTest : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(FileTest, AnAtomicWriteLeavesNothingElseBehind) {
+TEST_F(FileTest, AtomicWriteLeavesNoTemporaryFile) {
   const std::string path = directory_ + "/a/b/file";
   ASSERT_TRUE(write_file_atomic(path, "one"));
   ASSERT_TRUE(write_file_atomic(path, "two", 0600));
@@ -38,14 +38,14 @@ TEST_F(FileTest, AnAtomicWriteLeavesNothingElseBehind) {
             (std::vector<std::string>{"file"}));
 }
 
-TEST_F(FileTest, AReadStopsAtItsLimit) {
+TEST_F(FileTest, ReadStopsAtItsLimit) {
   std::ofstream(directory_ + "/big") << std::string(100, 'x');
   EXPECT_EQ(read_file(directory_ + "/big", 99).error().code(), Code::kInvalidArgument);
   EXPECT_TRUE(read_file(directory_ + "/big", 100));
   EXPECT_EQ(read_file(directory_ + "/none").error().code(), Code::kNotFound);
 }
 
-TEST_F(FileTest, LinksNeverLeadOutOfARoot) {
+TEST_F(FileTest, LinksNeverEscapeTheRoot) {
   std::filesystem::create_directories(directory_ + "/root/etc");
   std::ofstream(directory_ + "/outside") << "outside";
   std::ofstream(directory_ + "/root/etc/inside") << "inside";
@@ -61,7 +61,7 @@ TEST_F(FileTest, LinksNeverLeadOutOfARoot) {
 
 }  // namespace
 
-// Without openat2 a path must lead where it leads with it, in trees and by paths that a seed makes up.
+// Without openat2 a path must resolve as with it, in random trees and for random paths from a seed.
 
 namespace {
 
@@ -106,7 +106,7 @@ class OpenInRootTest : public testing::Test {
   FileDescriptor root_;
 };
 
-TEST_F(OpenInRootTest, ByStepsAsByTheKernel) {
+TEST_F(OpenInRootTest, StepwiseWalkMatchesOpenat2) {
   if (!kernel_has_openat2()) GTEST_SKIP() << "this kernel has no openat2 to compare with";
   const bool held = rc::check([this] {
     const auto part =
@@ -136,7 +136,7 @@ TEST_F(OpenInRootTest, ByStepsAsByTheKernel) {
   EXPECT_TRUE(held);
 }
 
-TEST_F(OpenInRootTest, StepsStayInside) {
+TEST_F(OpenInRootTest, StepwiseWalkStaysInsideTheRoot) {
   fs::create_symlink(directory_ / "secret", directory_ / "root/absolute");
   fs::create_symlink("../../../../../../../../.." + (directory_ / "secret").string(),
                      directory_ / "root/a/up");

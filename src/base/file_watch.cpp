@@ -17,10 +17,10 @@
 namespace gpulet {
 namespace {
 
-// Bits of add() that steer the watch; the kernel never reports them.
+// Flags of inotify_add_watch; the kernel never reports them.
 constexpr std::uint32_t kSteering =
     IN_ONLYDIR | IN_DONT_FOLLOW | IN_EXCL_UNLINK | IN_ONESHOT | IN_MASK_ADD | IN_MASK_CREATE;
-// Told to every callback of a watch, whatever it asked for.
+// Reported to every callback of a watch, whatever its mask.
 constexpr std::uint32_t kAlways = IN_IGNORED | IN_Q_OVERFLOW | IN_UNMOUNT;
 
 }  // namespace
@@ -37,8 +37,7 @@ struct InotifyWatcher::State {
   std::map<std::uint64_t, Watcher> watchers;
   Subscription reading;
 
-  // Whom an event is for, by id: a callback may end any watch, its own too, or add one, before the next is
-  // called.
+  // Receivers by id: a callback may remove any watch, also its own, or add one, before the next is called.
   std::vector<std::uint64_t> ids_of(int descriptor) const {
     std::vector<std::uint64_t> ids;
     for (const auto& [id, watcher] : watchers) {
@@ -84,7 +83,7 @@ struct InotifyWatcher::State {
     }
   }
 
-  // The kernel has ended this descriptor and may give its number away again.
+  // The kernel has removed this descriptor and may reuse its number.
   void drop_watch(int descriptor) {
     for (auto& [id, watcher] : watchers) {
       if (watcher.descriptor == descriptor) watcher.descriptor = kEnded;
@@ -125,8 +124,8 @@ namespace {
 
 constexpr std::uint32_t kEvents = IN_CLOSE_WRITE | IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO |
                                   IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
-constexpr int kMostLinksWatched = 16;  // on the way to one file
-constexpr int kMostWatchAttempts = 4;  // to watch a way that changes meanwhile
+constexpr int kMostLinksWatched = 16;  // on the path to one file
+constexpr int kMostWatchAttempts = 4;  // to watch a path that changes meanwhile
 
 std::deque<std::string> segments_of(const std::string& path) {
   std::deque<std::string> segments;
@@ -144,8 +143,8 @@ std::string link_target(const std::string& path) {
 
 }  // namespace
 
-// Walks the path by hand: each link on it, the first thing that is missing and the file itself are names to
-// watch for in the directory where they are.
+// Walks the path by hand. Each link on it, the first missing component and the file itself are watched by
+// name in their directory.
 FileWatcher::NamesByDirectory FileWatcher::names_to_watch(const std::string& path) {
   NamesByDirectory places;
   std::string directory = "/";
@@ -197,8 +196,7 @@ Result<std::unique_ptr<FileWatcher>> FileWatcher::watch_path(Loop& loop, std::st
   return watch;
 }
 
-// Watches the directories on the way to the file. What changes while they are being watched is seen by
-// looking again.
+// Watches the directories on the path to the file, and walks it again to detect changes made meanwhile.
 Status FileWatcher::add_watches() {
   for (int attempt = 0; attempt < kMostWatchAttempts; ++attempt) {
     NamesByDirectory places = names_to_watch(path_);
@@ -232,7 +230,7 @@ void FileWatcher::on_event(const std::string& directory, const std::string& name
 
 void FileWatcher::on_settled() {
   settling_.reset();
-  // Watched anew before it is read: a change from here on is an event of its own.
+  // The watches are renewed before the file is read: a later change causes another event.
   if (const auto armed = add_watches(); !armed)
     log::warning("changes of a file are no longer seen", armed.error());
   changed_();

@@ -31,7 +31,7 @@ class Inotify : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void touch(const std::string& name) { ASSERT_TRUE(write_file_atomic(directory_ + "/" + name, "x")); }
-  // Until `stop` is called by a callback; fails the test instead of waiting for ever.
+  // Runs until a callback calls `stop`; fails the test after a limit.
   void run() {
     auto late = loop_.after(10s, [&] {
       ADD_FAILURE() << "no event came";
@@ -45,7 +45,7 @@ class Inotify : public testing::Test {
   std::unique_ptr<InotifyWatcher> watch_;
 };
 
-TEST_F(Inotify, TellsTheNameAndOnlyWhatWasAskedFor) {
+TEST_F(Inotify, ReportsTheNameAndOnlyRequestedEvents) {
   std::vector<std::string> created, removed;
   auto first = watch_->add_watch(directory_, IN_MOVED_TO, [&](const std::string& name, std::uint32_t mask) {
     EXPECT_EQ(mask & IN_MOVED_TO, IN_MOVED_TO);
@@ -64,7 +64,7 @@ TEST_F(Inotify, TellsTheNameAndOnlyWhatWasAskedFor) {
   EXPECT_EQ(removed, (std::vector<std::string>{"a"}));
 }
 
-TEST_F(Inotify, AWatchMayEndItselfAndItsNeighbourInsideACallback) {
+TEST_F(Inotify, CallbackMayRemoveItsOwnAndOtherWatches) {
   int calls = 0;
   Subscription one, two;
   auto end_both = [&](const std::string&, std::uint32_t) {
@@ -81,7 +81,7 @@ TEST_F(Inotify, AWatchMayEndItselfAndItsNeighbourInsideACallback) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST_F(Inotify, AFolderThatGoesEndsItsWatchAndANewOneWorks) {
+TEST_F(Inotify, RemovedDirectoryEndsItsWatchAndANewWatchWorks) {
   const std::string inner = directory_ + "/inner";
   ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
   std::uint32_t seen = 0;
@@ -99,7 +99,7 @@ TEST_F(Inotify, AFolderThatGoesEndsItsWatchAndANewOneWorks) {
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
 }
 
-TEST_F(Inotify, AnOverflowIsToldToEveryWatchOnce) {
+TEST_F(Inotify, OverflowIsReportedToEveryWatchOnce) {
   const auto limit = read_file("/proc/sys/fs/inotify/max_queued_events");
   ASSERT_TRUE(limit);
   const int events = std::stoi(*limit) + 100;
@@ -117,7 +117,7 @@ TEST_F(Inotify, AnOverflowIsToldToEveryWatchOnce) {
     ++elsewhere;
     loop_.stop_loop();
   });
-  // Alternating, since the kernel merges equal neighbours.
+  // Alternating, because the kernel merges equal consecutive events.
   const std::string file = directory_ + "/a";
   for (int i = 0; i < events; ++i) ::chmod((i % 2 == 0 ? file : inner).c_str(), 0700);
   run();
@@ -155,12 +155,12 @@ class FileWatchTest : public testing::Test {
     watch_ = std::move(*started);
     runner_ = std::thread([this] { loop_.run_loop(); });
   }
-  // Waits until the file was told of more often than expect_told has counted.
+  // Waits for one more report than expect_told has counted.
   bool told_within(Duration limit) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, limit, [this] { return told_ > counted_; });
   }
-  // Told of what was done before. A second time would be for a change that came while the first was told.
+  // Reports the change before. A second report is possible only for a change during the first.
   void expect_told() {
     EXPECT_TRUE(told_within(std::chrono::seconds(10)));
     while (told_within(kWatchDebounce * 3)) {
@@ -185,13 +185,13 @@ TEST_F(FileWatchTest, WrittenInPlace) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, ABurstIsToldOnce) {
+TEST_F(FileWatchTest, BurstIsReportedOnce) {
   write(directory_ / "c.yaml", "a");
   watch(directory_ / "c.yaml");
   const auto begin = std::chrono::steady_clock::now();
   for (int i = 0; i < 50; ++i) write(directory_ / "c.yaml", std::to_string(i));
   expect_told();
-  // At most once each time that the debounce passed meanwhile.
+  // At most one report per debounce interval.
   const auto took = std::chrono::steady_clock::now() - begin;
   EXPECT_LE(counted_, took / kWatchDebounce + 1);
 }
@@ -206,7 +206,7 @@ TEST_F(FileWatchTest, RenamedOver) {
   }
 }
 
-TEST_F(FileWatchTest, DeletedAndBack) {
+TEST_F(FileWatchTest, DeletedAndRecreated) {
   write(directory_ / "c.yaml", "a");
   watch(directory_ / "c.yaml");
   fs::remove(directory_ / "c.yaml");
@@ -215,7 +215,7 @@ TEST_F(FileWatchTest, DeletedAndBack) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, FolderDeletedAndBack) {
+TEST_F(FileWatchTest, DirectoryDeletedAndRecreated) {
   fs::create_directories(directory_ / "a/b");
   write(directory_ / "a/b/c.yaml", "a");
   watch(directory_ / "a/b/c.yaml");
@@ -228,7 +228,7 @@ TEST_F(FileWatchTest, FolderDeletedAndBack) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, NotThereYet) {
+TEST_F(FileWatchTest, FileCreatedLater) {
   watch(directory_ / "x/y/c.yaml");
   fs::create_directories(directory_ / "x/y");
   expect_told();
@@ -255,8 +255,8 @@ TEST_F(FileWatchTest, ConfigMapSwapped) {
   }
 }
 
-// As NVIDIA's config-manager does: a link elsewhere, that is itself part of a ConfigMap.
-TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
+// As with NVIDIA's config-manager: a link to a file in a mounted ConfigMap.
+TEST_F(FileWatchTest, LinkSwappedToAnotherDirectoryAndItsTargetWritten) {
   fs::create_directories(directory_ / "available");
   fs::create_directories(directory_ / "config");
   write(directory_ / "available/one", "a");
@@ -274,7 +274,7 @@ TEST_F(FileWatchTest, LinkToAnotherFolderSwappedAndItsTargetWritten) {
   expect_told();
 }
 
-TEST_F(FileWatchTest, OtherFilesAndLinksInACircleAreNothing) {
+TEST_F(FileWatchTest, OtherFilesAndLinkLoopsAreIgnored) {
   fs::create_symlink("b", directory_ / "a");
   fs::create_symlink("a", directory_ / "b");
   watch(directory_ / "a");

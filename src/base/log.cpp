@@ -43,7 +43,7 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::info;
 }
 
-// JSON's own quoting also serves the text form: one line whatever a driver or a user put into the value.
+// JSON quoting also for the text form: one line, whatever a driver or a user put into the value.
 std::string quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

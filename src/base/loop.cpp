@@ -56,7 +56,7 @@ struct EpollLoop::State {
     if (timers.empty()) return -1;
     const auto wait = timers.begin()->first.first - now;
     if (wait <= Duration::zero()) return 0;
-    // Rounded up, else the last millisecond before a timer would be spent spinning.
+    // Rounded up, else the loop would spin during the last millisecond before a timer.
     const auto ms = std::chrono::ceil<std::chrono::milliseconds>(wait).count();
     return static_cast<int>(std::min<std::int64_t>(ms, 3'600'000));
   }

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
+TEST(EpollLoop, RunsTasksPostedByOtherThreadsInOrder) {
   EpollLoop loop;
   std::vector<int> seen;
   std::thread other([&] {
@@ -29,7 +29,7 @@ TEST(EpollLoop, RunsPostsOfOtherThreadsInOrder) {
   EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
 }
 
-TEST(EpollLoop, TimersFireInOrderAndACancelledOneNever) {
+TEST(EpollLoop, TimersFireInOrderUnlessCancelled) {
   EpollLoop loop;
   std::vector<int> seen;
   auto late = loop.after(20ms, [&] {
@@ -43,7 +43,7 @@ TEST(EpollLoop, TimersFireInOrderAndACancelledOneNever) {
   EXPECT_EQ(seen, (std::vector{1, 2}));
 }
 
-TEST(EpollLoop, AWatchMayEndItselfFromItsOwnCallback) {
+TEST(EpollLoop, WatchMayEndItselfInItsCallback) {
   EpollLoop loop;
   int pipe_fds[2];
   ASSERT_EQ(::pipe(pipe_fds), 0);
@@ -61,7 +61,7 @@ TEST(EpollLoop, AWatchMayEndItselfFromItsOwnCallback) {
   ::close(pipe_fds[1]);
 }
 
-TEST(EpollLoop, ASubscriptionMayOutliveTheLoop) {
+TEST(EpollLoop, SubscriptionMayOutliveTheLoop) {
   Subscription timer;
   {
     EpollLoop loop;
@@ -123,7 +123,8 @@ RC_GTEST_PROP(BackoffWaits, AreAboveHalfOfAStepThatDoublesUpToTheLongest, (std::
 }
 
 RC_GTEST_PROP(BackoffWaits, OfNeighbouringSeedsFillTheirRangeEvenly, (std::uint64_t seed)) {
-  // 1000 that begin at once: in each tenth of the range some 100, which is 9.5 deviations from 10 or 190.
+  // 1000 backoffs that start together: about 100 in each tenth of the range; 10 or 190 are 9.5 deviations
+  // away.
   constexpr int kStarting = 1000, kTenths = 10;
   std::array<int, kTenths> counts{};
   for (int i = 0; i < kStarting; ++i) {
@@ -136,7 +137,7 @@ RC_GTEST_PROP(BackoffWaits, OfNeighbouringSeedsFillTheirRangeEvenly, (std::uint6
   }
 }
 
-TEST(BackoffWaits, OfAStepOfOneNanosecondOrNoneAreNotLonger) {
+TEST(BackoffWaits, TinyStepsAreNotExceeded) {
   Backoff one({1ns, 1ns}, 1), none({0ns, 0ns}, 1);
   for (int i = 0; i < 5; ++i) {
     EXPECT_LE(one.next_delay(), 1ns);
@@ -176,7 +177,7 @@ TEST(Lifetime, CallbackOfADestroyedObjectDoesNothing) {
   callback();
 }
 
-TEST(Lifetime, EachObjectHasItsOwn) {
+TEST(Lifetime, WatchesAreIndependentPerObject) {
   std::optional<Lifetime> first(std::in_place);
   const Lifetime second;
   const auto alive = second.watch();

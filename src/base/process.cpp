@@ -28,23 +28,23 @@ int highest_descriptor() {
   return static_cast<int>(limit.rlim_cur);
 }
 
-// What the child needs between fork and exec, made before: there it may not allocate.
+// The child's data between fork and exec, prepared before because the child must not allocate.
 struct SpawnPlan {
   std::vector<char*> arguments, environment;
   std::vector<std::pair<int, int>> descriptors;
   const char* program;
-  const char* root;               // nullptr for ours
-  const char* working_directory;  // null: ours
+  const char* root;               // nullptr: the parent's
+  const char* working_directory;  // nullptr: the parent's
   pid_t parent;
   bool dies_with_parent, own_group;
   int null_device;
-  int failure;  // the pipe that tells a Failure
+  int failure;  // the pipe that reports a Failure
 };
 
-// Why the child gave up; an errno of 0 when it did not.
+// Why the child failed before exec; errno 0 if it did not.
 struct Failure {
   int error = 0;
-  bool in_working_directory = false;  // it could not be entered
+  bool in_working_directory = false;  // entering the directory failed
 };
 
 [[noreturn]] void report_spawn_failure(const SpawnPlan& plan, bool directory = false) {
@@ -71,13 +71,13 @@ void mark_all_close_on_exec() {
 [[noreturn]] void exec_program(SpawnPlan& plan) {
   if (plan.dies_with_parent) {
     if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) report_spawn_failure(plan);
-    if (::getppid() != plan.parent) ::_exit(127);  // it went before we could ask to follow
+    if (::getppid() != plan.parent) ::_exit(127);  // the parent exited before PR_SET_PDEATHSIG
   }
   if (plan.own_group && ::setpgid(0, 0) != 0) report_spawn_failure(plan);
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0)
     report_spawn_failure(plan, true);
   reset_signals();
-  // First above every wanted number, so that no dup2 overwrites one that is still to be placed.
+  // First duplicated above every target number, so that no dup2 overwrites a source that is still needed.
   int above = 3;
   for (const auto& [ours, its] : plan.descriptors) above = std::max(above, its + 1);
   for (auto& [ours, its] : plan.descriptors) {
@@ -105,7 +105,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// None once the program runs: exec closed the pipe.
+// No data once the program runs: exec closed the pipe.
 Failure failure_of(int pipe) {
   Failure failure;
   ssize_t got;
@@ -151,7 +151,7 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
   if (id < 0) return fail(errno_error("cannot fork", errno, options.program));
   if (id == 0) exec_program(plan);
   tells.reset();
-  // Nobody else reaps it, so the number is still its own.
+  // Only this object reaps it, so the process id cannot have been reused.
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   const int pidfd_error = errno;
   const auto [error, directory] = failure_of(told.get());
@@ -169,7 +169,7 @@ Process::~Process() {
   watching_.reset();
   if (exit_) return;
   send_signal(SIGKILL);
-  // Bounded: one that hangs in the kernel stays behind until we end.
+  // Bounded: a process that hangs in the kernel remains until gpulet exits.
   static_cast<void>(wait_for_exit(kReapLimit));
 }
 
@@ -178,14 +178,14 @@ void Process::on_exit(Loop& loop, std::function<void(const ProcessExit&)> ended)
     const auto exit = reap();
     if (!exit) return;
     watching_.reset();
-    const auto keep = ended;  // which may destroy this object, and with it the closure
+    const auto keep = ended;  // the callback may destroy this object and its own closure
     keep(*exit);
   });
 }
 
 void Process::send_signal(int signal) {
   if (exit_) return;
-  // Not reaped yet, so the number still stands for its group and no other.
+  // Not reaped yet, so the id still belongs to its process group.
   if (group_) {
     ::kill(-pid_, signal);
   } else {
@@ -243,8 +243,8 @@ Result<std::unique_ptr<SignalWatcher>> SignalWatcher::watch_signals(Loop& loop,
   watch->reading_ = loop.watch_descriptor(
       watch->fd_.get(), EPOLLIN, [raw = watch->fd_.get(), received = std::move(received)](std::uint32_t) {
         signalfd_siginfo info;
-        // One a turn: `received` may destroy the watch, and the descriptor stays
-        // readable while there are more.
+        // One signal per turn: `received` may destroy the watch, and the descriptor stays readable while
+        // there are more.
         if (::read(raw, &info, sizeof info) == sizeof info) received(static_cast<int>(info.ssi_signo));
       });
   return watch;

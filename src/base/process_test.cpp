@@ -31,7 +31,7 @@ ProcessOptions shell(const std::string& script) {
   return {.program = "/bin/sh", .arguments = {"sh", "-c", script}};
 }
 
-TEST(Process, ExitCodeAndSignalComeBack) {
+TEST(Process, ReturnsExitCodeAndSignal) {
   auto process = Process::spawn(shell("exit 7"));
   ASSERT_TRUE(process) << process.error().full_message();
   auto exit = (*process)->wait_for_exit(10s);
@@ -47,16 +47,16 @@ TEST(Process, ExitCodeAndSignalComeBack) {
   EXPECT_EQ(exit->signal, SIGTERM);
 }
 
-TEST(Process, AProgramThatIsNotThereIsAnErrorAtOnce) {
+TEST(Process, MissingProgramFailsImmediately) {
   const auto process = Process::spawn({.program = "/nonexistent/program", .arguments = {"x"}});
   ASSERT_FALSE(process);
   EXPECT_EQ(process.error().code(), Code::kNotFound);
   EXPECT_EQ(process.error().subject(), "/nonexistent/program");
 }
 
-TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
+TEST(Process, InheritsOnlyTheGivenEnvironmentAndDescriptors) {
   Pipe output = make_pipe();
-  // Neither close-on-exec nor handed over: it must not arrive.
+  // Neither close-on-exec nor passed on: the child must not have it.
   const FileDescriptor leaking(::open("/dev/zero", O_RDONLY));
   auto options = shell(
       "env | grep -v -e ^PWD= -e ^_= -e ^SHLVL= -e ^OLDPWD=; "
@@ -77,7 +77,7 @@ TEST(Process, GetsOnlyTheEnvironmentAndDescriptorsThatItIsGiven) {
   ASSERT_TRUE((*process)->wait_for_exit(10s));
 }
 
-TEST(Process, DescriptorsMaySwapTheirNumbers) {
+TEST(Process, DescriptorsMaySwapNumbers) {
   Pipe one = make_pipe(), two = make_pipe();
   auto options =
       shell("echo a >&" + std::to_string(one.write.get()) + "; echo b >&" + std::to_string(two.write.get()));
@@ -91,7 +91,7 @@ TEST(Process, DescriptorsMaySwapTheirNumbers) {
   EXPECT_EQ(read_all(two.read.get(), "two"), "a\n");
 }
 
-TEST(Process, ItsEndIsAnEventAndItMayBeDestroyedThere) {
+TEST(Process, ExitIsAnEventWhoseCallbackMayDestroyTheProcess) {
   EpollLoop loop;
   Pipe gate = make_pipe();
   auto options = shell("read line");
@@ -112,7 +112,7 @@ TEST(Process, ItsEndIsAnEventAndItMayBeDestroyedThere) {
   EXPECT_EQ(code, 0);
 }
 
-TEST(Process, RunsInItsFolder) {
+TEST(Process, RunsInTheWorkingDirectory) {
   Pipe output = make_pipe();
   auto options = shell("pwd");
   options.working_directory = "/usr";
@@ -128,7 +128,7 @@ TEST(Process, RunsInItsFolder) {
   EXPECT_EQ(nowhere.error().full_message(), "/nonexistent: cannot enter: No such file or directory");
 }
 
-TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
+TEST(Process, KillingTheGroupKillsItsChildren) {
   Pipe output = make_pipe();
   auto options = shell("sleep 1000 & echo started; wait");
   options.environment = {"PATH=/usr/bin:/bin"};
@@ -140,14 +140,14 @@ TEST(Process, AKilledGroupTakesWhatItStartedAlong) {
   char started = 0;
   ASSERT_EQ(::read(output.read.get(), &started, 1), 1);
   (*process)->send_signal(SIGKILL);
-  // Its end comes only once both have let go of it.
+  // End of file is read only once both have closed it.
   EXPECT_TRUE(read_all(output.read.get(), "pipe"));
   const auto exit = (*process)->wait_for_exit(10s);
   ASSERT_TRUE(exit);
   EXPECT_EQ(exit->signal, SIGKILL);
 }
 
-TEST(Process, DestroyingItKillsIt) {
+TEST(Process, DestructorKillsTheProcess) {
   auto process = Process::spawn(shell("exec sleep 1000"));
   ASSERT_TRUE(process);
   const pid_t id = (*process)->pid();
@@ -157,7 +157,7 @@ TEST(Process, DestroyingItKillsIt) {
   EXPECT_EQ(errno, ESRCH);
 }
 
-TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
+TEST(Process, SignalMaskAndDispositionsAreResetInTheChild) {
   EpollLoop loop;
   auto signals = SignalWatcher::watch_signals(loop, {SIGTERM, SIGUSR1}, [](int) {});
   ASSERT_TRUE(signals);
@@ -174,12 +174,12 @@ TEST(Process, BlockedAndIgnoredSignalsOfOursAreNormalInIt) {
   // NOLINTNEXTLINE(cert-err34-c): two numbers in one known form; a mask that overflows fails below
   ASSERT_EQ(std::sscanf(said.c_str(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2) << said;
   EXPECT_EQ(blocked, 0u) << said;
-  // Signals 32 and 33 are glibc's own, which it lets nobody set; make's children inherit 32 as ignored.
+  // Signals 32 and 33 are glibc's own, which cannot be set; make's children inherit 32 as ignored.
   EXPECT_EQ(ignored & ~0x1'8000'0000ull, 0u) << said;
   ::signal(SIGUSR2, before);
 }
 
-TEST(SignalWatch, SignalsComeThroughTheLoopAndAreUnblockedAfterwards) {
+TEST(SignalWatch, DeliversSignalsOnTheLoopAndUnblocksThemAfterwards) {
   EpollLoop loop;
   std::vector<int> seen;
   std::unique_ptr<SignalWatcher> watch;
@@ -225,7 +225,7 @@ class PresenceTest : public testing::Test {
   std::string directory_, path_;
 };
 
-TEST_F(PresenceTest, IsHeldAsLongAsItsObjectLives) {
+TEST_F(PresenceTest, LockIsHeldUntilTheObjectIsDestroyed) {
   EXPECT_FALSE(held()) << "there is no such file";
   {
     auto first = ProcessLock::acquire_lock(path_);
@@ -242,7 +242,7 @@ TEST_F(PresenceTest, IsHeldAsLongAsItsObjectLives) {
   EXPECT_TRUE(ProcessLock::acquire_lock(path_)) << "what is left behind is in nobody's way";
 }
 
-TEST_F(PresenceTest, EndsWithAProcessThatIsKilledAndAWatchIsTold) {
+TEST_F(PresenceTest, KilledProcessReleasesTheLockAndNotifiesWatches) {
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
@@ -275,7 +275,7 @@ TEST_F(PresenceTest, EndsWithAProcessThatIsKilledAndAWatchIsTold) {
   ::close(ready[1]);
 }
 
-TEST_F(PresenceTest, FollowsNoLinkAndSaysWhatIsWrong) {
+TEST_F(PresenceTest, FollowsNoLinkAndReportsErrors) {
   std::filesystem::create_directories(directory_ + "/deep");
   std::filesystem::create_symlink("/etc/passwd", path_);
   const auto presence = ProcessLock::acquire_lock(path_);

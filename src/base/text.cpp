@@ -293,7 +293,7 @@ std::string format_duration(std::chrono::nanoseconds duration) {
 }
 
 std::size_t display_width(const std::string& text) {
-  // UTF-8's continuation bytes take no column.
+  // UTF-8 continuation bytes have no width.
   return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
 }
 

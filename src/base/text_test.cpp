@@ -27,12 +27,12 @@ TEST(Text, DecodesPercentEscapes) {
     EXPECT_EQ(decode_percent(bad, true), std::nullopt) << bad;
 }
 
-TEST(Text, TrimOfBlanksIsEmpty) {
+TEST(Text, TrimOfWhitespaceIsEmpty) {
   EXPECT_EQ(trim(" \t\n"), "");
   EXPECT_EQ(trim(" a b\n"), "a b");
 }
 
-TEST(Text, ParseUnsignedTakesOnlyAWholeNumber) {
+TEST(Text, ParseUnsignedAcceptsOnlyAWholeNumber) {
   EXPECT_EQ(parse_unsigned("0"), 0u);
   EXPECT_EQ(parse_unsigned("18446744073709551615"), 18446744073709551615u);
   for (const char* bad : {"", "-1", "+1", " 1", "1 ", "1x", "18446744073709551616"}) {
@@ -40,7 +40,7 @@ TEST(Text, ParseUnsignedTakesOnlyAWholeNumber) {
   }
 }
 
-TEST(Text, NearestOffersATypoAndNoStranger) {
+TEST(Text, NearestSuggestsOnlySimilarWords) {
   const std::vector<std::string> keys{"migStrategy", "failOnInitError", "mpsRoot"};
   EXPECT_EQ(nearest("migStrategie", keys), "migStrategy");
   EXPECT_EQ(nearest("MIGSTRATEGY", keys), "migStrategy");
@@ -76,7 +76,7 @@ TEST(WallTimeText, IsRfc3339WithMilliseconds) {
   EXPECT_EQ(format_wall_time(WallTime::max()), format_wall_time(kLastWallTime));
 }
 
-TEST(WallTimeText, IsReadBackTheSame) {
+TEST(WallTimeText, ParsesItsOwnFormat) {
   for (const auto wall : {kFirstWallTime, WallTime(milliseconds(951'782'400'007)), kLastWallTime}) {
     const auto back = parse_wall_time(format_wall_time(wall));
     ASSERT_TRUE(back) << format_wall_time(wall);
@@ -85,7 +85,7 @@ TEST(WallTimeText, IsReadBackTheSame) {
   EXPECT_TRUE(parse_wall_time("2024-02-29T23:59:59.999Z"));
 }
 
-TEST(WallTimeText, NothingElseIsRead) {
+TEST(WallTimeText, RejectsOtherFormats) {
   for (const auto* text :
        {"", "2026-01-31", "2026-01-31T12:00:00Z", "2026-01-31T12:00:00.123+", "2026-02-29T12:00:00.123Z",
         "2026-13-01T12:00:00.123Z", "2026-01-31T24:00:00.123Z", "2026-01-31T12:60:00.123Z",
@@ -102,7 +102,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
-TEST(ParseDuration, TakesTheFormOfGo) {
+TEST(ParseDuration, ParsesGoDurations) {
   const std::pair<const char*, std::int64_t> good[] = {{"10s", 10'000'000'000},
                                                        {"500ms", 500'000'000},
                                                        {"1m30s", 90'000'000'000},

@@ -60,7 +60,7 @@ class Writer {
  public:
   Writer(std::size_t width, std::string& out) : width_(width), out_(out) {}
 
-  // `in_item`: the first line has begun already, behind a dash.
+  // `in_item`: the first line already has a dash.
   void write_block(const YamlNode& node, std::size_t margin, bool in_item) {
     for (const auto& [key, member] : node.members) {
       if (!in_item) out_.append(margin, ' ');
@@ -81,7 +81,7 @@ class Writer {
   }
 
  private:
-  // What stands behind "key:" or "-".
+  // Writes the value after "key:" or "-".
   void write_value(const YamlNode& value, std::size_t margin) {
     if (value.is_scalar()) {
       out_ += " " + scalar_text(value, false) + comment_text(value);

@@ -7,7 +7,7 @@
 namespace gpulet {
 namespace {
 
-TEST(YamlScalar, IsBareOnlyIfEveryReaderTakesItAsText) {
+TEST(YamlScalar, IsUnquotedOnlyIfEveryReaderParsesAString) {
   for (const auto* text : {"v1", "1g.10gb", "0.0.0.0:9400", "5m", "/run/x", "a b", "0.5.0", "GPU-0:1"})
     EXPECT_EQ(yaml_scalar(text), text);
   for (const auto* text : {"",  "no",  "True", "~",    "1",  "0660", "1.5", "0x1f", "1:30",   "2026-01-31",

@@ -329,7 +329,7 @@ std::optional<std::string_view> text_at(std::string_view bytes, std::uint32_t of
   return bytes.substr(offset, end - offset);
 }
 
-// Where the current format begins: at once, or behind the older one, aligned to eight bytes.
+// The start of the current format: the start of the file, or after the older format, aligned to eight bytes.
 std::string_view newer_part(std::string_view bytes) {
   if (!text::starts_with(bytes, kOldMagic)) return bytes;
   const auto count = read_word_at(bytes, kOldHeader - sizeof(std::uint32_t));
@@ -394,7 +394,7 @@ Result<DriverFiles> find_wsl_files(const Roots& roots) {
 Result<std::vector<LdCacheEntry>> parse_ld_cache(std::string_view bytes) {
   const std::string_view cache = newer_part(bytes);
   if (!text::starts_with(cache, kMagic) || cache.size() < kHeader)
-    return fail(Code::kInvalidArgument, "is no ld.so.cache of format 1.1");
+    return fail(Code::kInvalidArgument, "is not an ld.so.cache of format 1.1");
   const std::uint32_t count = read_word_at(cache, kCountAt).value_or(0);
   if ((cache.size() - kHeader) / kEntry < count)
     return fail(Code::kInvalidArgument,

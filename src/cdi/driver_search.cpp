@@ -256,7 +256,7 @@ Status choose_library_directories(DriverSearch& search, const std::string& versi
   return {};
 }
 
-// The libraries and the links beside them.
+// The libraries and the links in their directories.
 namespace {
 
 constexpr int kMaxLinkChain = 8;
@@ -429,7 +429,7 @@ void add_known_links(DriverSearch& search, const Directory& directory, std::stri
     search.found.links.push_back(
         {std::string(known.target.empty() ? library : known.target), std::move(path)});
   }
-  // Debian keeps the driver's libraries apart, but the loader of GBM backends looks beside libgbm.
+  // Debian keeps the driver's libraries apart, but the loader of GBM backends searches libgbm's directory.
   constexpr std::string_view kApart = "/nvidia/current";
   if (library_stem(library) == "libnvidia-allocator" && directory.resolved_path().ends_with(kApart)) {
     const std::string_view above = std::string_view(directory.resolved_path())

@@ -155,7 +155,7 @@ TEST(Generate, DevicesById) {
   EXPECT_THAT(device_names(with({"1"})->spec), ElementsAre("1", "all"));
   EXPECT_THAT(device_names(with({"GPU-00000002", "gpu1", "2"})->spec), ElementsAre("1", "2", "all"));
   EXPECT_THAT(device_names(with({"0:3", "MIG-0-4"})->spec), ElementsAre("0:3", "0:4", "all"));
-  EXPECT_EQ(with({"0"})->spec.devices.size(), 8u);  // a MIG parent stands for its MIG devices
+  EXPECT_EQ(with({"0"})->spec.devices.size(), 8u);  // a MIG parent selects its MIG devices
   EXPECT_EQ(with({"7"}).error().code(), Code::kNotFound);
   const auto none = with({"none"});
   EXPECT_THAT(device_names(none->spec), ElementsAre("none"));

@@ -204,7 +204,7 @@ Result<Roots> open_roots(const RootPaths& paths) {
   return Roots{std::move(driver), std::move(dev), std::move(proc), std::move(sys)};
 }
 
-// Directory: the names stand one behind the other in one text, sorted by an index.
+// Directory: the names are concatenated in one text and sorted by an index.
 
 namespace {
 

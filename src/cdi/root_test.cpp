@@ -130,7 +130,7 @@ TEST(RootTest, Patterns) {
   EXPECT_TRUE(matches_glob("a*b*c", "aXbYbZc"));
   EXPECT_FALSE(matches_glob("a*b*c", "aXbYbZ"));
   EXPECT_FALSE(matches_glob("", "a"));
-  // Many stars over a long run still return at once.
+  // Many stars over a long run still return quickly.
   EXPECT_FALSE(matches_glob("*a*a*a*a*a*a*a*a*a*b", std::string(5000, 'a')));
   EXPECT_EQ(normalize_path("//a/./b/../../../c/"), "/c");
   EXPECT_EQ(normalize_path(""), "/");

@@ -55,7 +55,7 @@ bool needs_1_1(const Spec& spec) {
   });
 }
 
-// Keeps the first of equal items where it stands.
+// Keeps the first of equal items in its place.
 template <class T>
 void drop_repeated(std::vector<T>& values) {
   std::vector<T> kept;

@@ -26,7 +26,7 @@ struct Case {
   std::vector<std::string> names;
   ChoiceKind kind;
   std::string name;
-  std::string problem;  // empty: none
+  std::string problem;  // empty: no problem
 };
 
 const std::string kLabel = "the label nvidia.com/device-plugin.config=";
@@ -47,7 +47,7 @@ void expect_choices(std::span<const Case> cases) {
   }
 }
 
-TEST(Choose, TheLabelThenTheDefaultThenFallbacks) {
+TEST(Choose, LabelThenDefaultThenFallbacks) {
   const std::string none =
       "the node has no label nvidia.com/device-plugin.config"
       ", there is no default config, and no fallback strategy finds one in /f; ";
@@ -73,7 +73,7 @@ TEST(Choose, TheLabelThenTheDefaultThenFallbacks) {
   expect_choices(cases);
 }
 
-TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
+TEST(Choose, MissingConfigIsReportedAndSkipped) {
   const Case cases[] = {
       {"an unknown label: the default config",
        "x",
@@ -128,7 +128,7 @@ TEST(Choose, WhatIsNotThereIsSaidAndPassedOver) {
   expect_choices(cases);
 }
 
-TEST(Choose, NoNamesButPlainOnes) {
+TEST(Choose, AcceptsOnlyPlainFileNames) {
   const Case cases[] = {
       {"a directory of none, even with empty",
        "x",
@@ -175,7 +175,7 @@ TEST(Choose, NoNamesButPlainOnes) {
   expect_choices(cases);
 }
 
-TEST(Choose, ManyNamesAreNotAllTold) {
+TEST(Choose, ListsOnlySomeOfManyNames) {
   NodeConfig node;
   node.directory = "/f";
   std::vector<std::string> names;
@@ -256,7 +256,7 @@ class Directory : public testing::Test {
   void label(std::optional<std::string> value) {
     loop_.post([this, value = std::move(value)] { watcher_->set_label(value); });
   }
-  // Waits until the newest of what was told is this.
+  // Waits until this is the last reported choice.
   testing::AssertionResult comes(const std::string& name, const std::string& text,
                                  const std::string& problem = "", Duration limit = std::chrono::seconds(10)) {
     const std::string path = name.empty() ? "" : at(name).string();
@@ -275,7 +275,7 @@ class Directory : public testing::Test {
     const std::lock_guard lock(mutex_);
     return told_.size();
   }
-  // Runs the loop for so long that what has happened is told, and returns how often anything was told since.
+  // Runs the loop long enough for pending changes to be reported, and returns the number of reports.
   std::size_t told_more_after(std::size_t before) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kWatchDebounce * 8, [&] { return told_.size() > before; });
@@ -293,7 +293,7 @@ class Directory : public testing::Test {
   int version_ = 0;
 };
 
-TEST_F(Directory, NamesAreFilesAndWhatLeadsToOne) {
+TEST_F(Directory, NamesAreFilesAndLinksToFiles) {
   publish({{"a", "1"}, {"b", "2"}});
   fs::create_directory(at("directory"));
   fs::create_symlink("nowhere", at("dangling"));
@@ -306,7 +306,7 @@ TEST_F(Directory, NamesAreFilesAndWhatLeadsToOne) {
   EXPECT_EQ(none.error().code(), Code::kNotFound);
 }
 
-TEST_F(Directory, TheLabelChooses) {
+TEST_F(Directory, LabelSelectsTheConfig) {
   publish({{"a", "1"}, {"b", "2"}});
   node_.default_config = "a";
   start();
@@ -321,7 +321,7 @@ TEST_F(Directory, TheLabelChooses) {
   EXPECT_TRUE(comes("a", "1"));
 }
 
-TEST_F(Directory, AConfigMapSwappedIsSeenInUnderASecond) {
+TEST_F(Directory, SwappedConfigMapIsDetectedWithinASecond) {
   publish({{"a", "1"}, {"b", "2"}});
   start();
   label("a");
@@ -333,7 +333,7 @@ TEST_F(Directory, AConfigMapSwappedIsSeenInUnderASecond) {
   }
 }
 
-TEST_F(Directory, AFileThatComesAndGoesChangesTheChoice) {
+TEST_F(Directory, CreatedOrRemovedFileChangesTheChoice) {
   publish({{"a", "1"}});
   node_.fallbacks = {kNamed, kSingle};
   start();
@@ -349,7 +349,7 @@ TEST_F(Directory, AFileThatComesAndGoesChangesTheChoice) {
   EXPECT_TRUE(comes("", "", "the label"));
 }
 
-TEST_F(Directory, OtherFilesAreNothing) {
+TEST_F(Directory, OtherFilesAreIgnored) {
   fs::create_directories(node_.directory);
   write(at("a"), "1");
   start();
@@ -363,7 +363,7 @@ TEST_F(Directory, OtherFilesAreNothing) {
   EXPECT_TRUE(comes("a", "3"));
 }
 
-TEST_F(Directory, TheFolderItselfComesGoesAndComesBack) {
+TEST_F(Directory, DirectoryMayBeCreatedRemovedAndRecreated) {
   node_.fallbacks = {kEmpty};
   start();
   label("a");

@@ -1,4 +1,5 @@
-// The configuration file from anywhere: the first byte's lowest bit says drop-in, the rest is the file.
+// Loads any bytes as a config file: the lowest bit of the first byte selects drop-in mode, the rest is the
+// file.
 #include <cstdlib>
 
 #include "config/load.h"
@@ -11,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   sources.file_content.assign(reinterpret_cast<const char*>(data) + 1, size - 1);
   const auto checked = gpulet::config::check_config(sources);
   if (!checked.errors.empty()) return 0;
-  // What is valid prints to a file that is valid, and prints the same but for the origins.
+  // A valid config is printed as a valid file, which prints the same except for origins.
   gpulet::config::Sources again;
   again.file_path = "f";
   again.file_content = gpulet::config::print_yaml(checked.loaded);

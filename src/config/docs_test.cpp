@@ -1,4 +1,4 @@
-// Holds the tables of docs/config.md to the table of settings.
+// Checks the tables of docs/config.md against the table of settings.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ std::string tables() {
   return page + "\n`CLASS` is one of " + text::join(classes, ", ") + ".\n\n";
 }
 
-TEST(Docs, TheTablesOfSettingsMatch) { expect_in_document(kPage, "settings", tables()); }
+TEST(Docs, SettingsTablesMatch) { expect_in_document(kPage, "settings", tables()); }
 
 }  // namespace
 }  // namespace gpulet::config

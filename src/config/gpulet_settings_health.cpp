@@ -19,7 +19,7 @@ constexpr std::array<Names, 3> kTrust = {"linked", "always", "never"};
 constexpr std::array<Names, 5> kEffects = {"ignore", "flag", "drain", "quarantine", "lose"};
 constexpr std::uint64_t kMillisecondsADay = 86'400'000;
 
-// Rows refer to their texts, so texts made here live for ever.
+// Rows refer to their texts, so these texts are never freed.
 std::string_view intern_text(std::string text) {
   static std::deque<std::string> texts;
   return texts.emplace_back(std::move(text));
@@ -253,7 +253,7 @@ std::vector<Setting> eviction_limit_settings() {
        .path = "gpulet.faults.eviction.maxUnhealthyGpusPercent",
        .kind = Kind::kUnsigned,
        .default_text = "50",
-       .help = "evict nobody while more of the node's GPUs are unhealthy; one GPU never counts as too many",
+       .help = "evict no Pod while more of the node's GPUs are unhealthy; one GPU never counts as too many",
        .bounds = Setting::Bounds{0, 100},
        .assign =
            [](Config& c, const Value& v) {
@@ -273,7 +273,7 @@ std::vector<Setting> eviction_limit_settings() {
        .path = "gpulet.faults.eviction.maxUnhealthyNodesPercent",
        .kind = Kind::kUnsigned,
        .default_text = "0",
-       .help = "evict nobody while more of the cluster's nodes have unhealthy GPUs; 0: not checked; needs "
+       .help = "evict no Pod while more of the cluster's nodes have unhealthy GPUs; 0: not checked; needs "
                "faults.label",
        .bounds = Setting::Bounds{0, 100},
        .assign = [](Config& c,

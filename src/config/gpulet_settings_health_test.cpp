@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 using health::Effect;
 using health::FaultClass;
 
-TEST(HealthSettings, EveryOneHasAFlagAVariableAndAPlaceInTheFile) {
+TEST(HealthSettings, EachHasFlagVariableAndFileKey) {
   for (const auto& setting : health::policy_settings()) {
     const auto* row = find_setting_by_flag("health-" + std::string(setting.key));
     ASSERT_NE(row, nullptr) << setting.key;
@@ -26,7 +26,7 @@ TEST(HealthSettings, EveryOneHasAFlagAVariableAndAPlaceInTheFile) {
   EXPECT_EQ(find_setting_by_flag("health-poll-interval")->environment[0], "GPULET_HEALTH_POLL_INTERVAL");
 }
 
-TEST(HealthSettings, EachOneIsReadFromEachPlaceWithinItsBounds) {
+TEST(HealthSettings, EachIsReadFromEachSourceWithinItsBounds) {
   for (const auto& setting : health::policy_settings()) {
     const auto* row = find_setting_by_flag("health-" + std::string(setting.key));
     const bool duration = row->kind == Kind::kDuration;
@@ -56,7 +56,7 @@ TEST(HealthSettings, EachOneIsReadFromEachPlaceWithinItsBounds) {
   }
 }
 
-TEST(HealthSettings, WhatIsNoNumberIsNone) {
+TEST(HealthSettings, RejectsInvalidNumbers) {
   EXPECT_NE(
       load_error(file_source("gpulet: {health: {holdGrowthFactor: two}}")).find("is not a whole number"),
       std::string::npos);
@@ -102,7 +102,7 @@ TEST(HealthSettings, TrustAndClasses) {
   }
 }
 
-// What is printed is read back as the same, and names no class of which nothing was said.
+// The printed config reads back as the same, and names only classes that were set.
 TEST(HealthSettings, ArePrinted) {
   const auto loaded =
       load(file_source("gpulet: {health: {pollInterval: 5m, applicationErrorThreshold: 7, classes: {power: "
@@ -141,7 +141,7 @@ std::string faults_error_of(const std::string& text) {
   return loaded ? "" : loaded.error().full_message();
 }
 
-TEST(FaultsSettings, ByDefaultTheNodeSpeaksAndNobodyIsTaintedOrMoved) {
+TEST(FaultsSettings, DefaultsReportOnTheNodeWithoutTaintsAndEviction) {
   const auto loaded = from_file("");
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& faults = loaded->config.gpulet.faults;
@@ -165,7 +165,7 @@ TEST(FaultsSettings, ByDefaultTheNodeSpeaksAndNobodyIsTaintedOrMoved) {
   EXPECT_EQ(faults.max_unhealthy_nodes_percent, standard.max_unhealthy_nodes_percent);
 }
 
-TEST(FaultsSettings, AllOfThemFromTheFile) {
+TEST(FaultsSettings, AllAreReadFromTheFile) {
   const auto loaded = from_file(R"(
 gpulet:
   faults:
@@ -212,7 +212,7 @@ gpulet:
                                          {FaultClass::kDriverAway, {Grace::Kind::kFinish, minutes(60)}}}));
 }
 
-TEST(FaultsSettings, FlagsAndVariablesGoBeforeTheFile) {
+TEST(FaultsSettings, FlagsAndVariablesOverrideTheFile) {
   Sources sources;
   sources.file_path = "node.yaml";
   sources.file_content = "gpulet:\n  faults:\n    eviction:\n      enabled: false\n      lost: stay\n";
@@ -227,7 +227,7 @@ TEST(FaultsSettings, FlagsAndVariablesGoBeforeTheFile) {
   EXPECT_EQ(faults.taints.at(Severity::kLost), "NoSchedule");
 }
 
-TEST(FaultsSettings, WhatIsWrongIsSaidAtItsPlace) {
+TEST(FaultsSettings, ErrorsHavePositions) {
   const std::string eviction = "gpulet:\n  faults:\n    eviction:\n      ";
   EXPECT_NE(
       faults_error_of(eviction + "lost: soon\n").find("'soon': expected stay, finish, evict or finish=TIME"),

@@ -180,7 +180,7 @@ std::vector<Setting> metrics_settings() {
 namespace {
 
 constexpr std::string_view kNone = "none";
-// The first is for none of them; then in the order of LabelOutput.
+// The first is for no output; then in the order of LabelOutput.
 constexpr std::array<std::string_view, 4> kOutputs = {kNone, "node", "file", "node-feature"};
 constexpr std::string_view kInfinite = "infinite";
 

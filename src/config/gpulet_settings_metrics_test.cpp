@@ -16,7 +16,7 @@ Result<LoadedConfig> from(const std::string& text,
   return load(sources);
 }
 
-TEST(MetricsSettings, ByDefaultAllIsMeasuredEveryFifteenSeconds) {
+TEST(MetricsSettings, DefaultsSampleEverythingEveryFifteenSeconds) {
   const auto loaded = from("", {});
   ASSERT_TRUE(loaded);
   const auto& metrics = loaded->config.gpulet.metrics;
@@ -56,7 +56,7 @@ TEST(MetricsSettings, AreReadFromTheFile) {
   EXPECT_EQ(metrics.pod_label_patterns, (std::vector<std::string>{"^app$", "team"}));
 }
 
-TEST(MetricsSettings, AreDcgmExportersVariablesToo) {
+TEST(MetricsSettings, DcgmExportersVariablesWork) {
   const auto loaded = from("", {{"DCGM_EXPORTER_INTERVAL", "30000"},
                                 {"DCGM_EXPORTER_COLLECTORS", "/etc/dcgm-exporter/default-counters.csv"},
                                 {"DCGM_EXPORTER_LISTEN", ":9401"},
@@ -87,7 +87,7 @@ TEST(MetricsSettings, AreDcgmExportersVariablesToo) {
   EXPECT_TRUE(metrics.old_namespace && metrics.replace_blanks && metrics.pod_uid && metrics.virtual_gpus);
 }
 
-TEST(MetricsSettings, AnIntervalIsWithinItsBounds) {
+TEST(MetricsSettings, IntervalIsWithinItsBounds) {
   for (const char* interval : {"100ms", "2h", "0", "often"}) {
     EXPECT_FALSE(from(std::string("version: v1\ngpulet: {metrics: {interval: ") + interval + "}}\n", {}))
         << interval;
@@ -114,13 +114,13 @@ Result<LoadedConfig> loaded(const std::string& yaml, bool drop_in, bool discover
 
 using Outputs = std::vector<LabelOutput>;
 
-TEST(LabelSettings, WhereTheyGoDependsOnWhoWeAre) {
+TEST(LabelSettings, DefaultOutputDependsOnTheProgram) {
   EXPECT_EQ(loaded("", false, false)->config.gpulet.labels.outputs, Outputs{LabelOutput::kNode});
   EXPECT_EQ(loaded("", true, false)->config.gpulet.labels.outputs, Outputs{});
   EXPECT_EQ(loaded("", true, true)->config.gpulet.labels.outputs, Outputs{LabelOutput::kNodeFeature});
   EXPECT_EQ(loaded("flags: {useNodeFeatureAPI: false}", true, true)->config.gpulet.labels.outputs,
             Outputs{LabelOutput::kFile});
-  // Given, it counts for everybody.
+  // If set, it applies to every program.
   const std::string both = "gpulet: {labels: {outputs: [file, node]}}";
   for (const bool discovery : {false, true}) {
     EXPECT_EQ(loaded(both, discovery, discovery)->config.gpulet.labels.outputs,
@@ -131,7 +131,7 @@ TEST(LabelSettings, WhereTheyGoDependsOnWhoWeAre) {
   EXPECT_FALSE(loaded("gpulet: {labels: {outputs: [pod]}}", false, false));
 }
 
-TEST(LabelSettings, NvidiasDefaults) {
+TEST(LabelSettings, HaveNvidiasDefaults) {
   const auto config = loaded("", true, true)->config;
   EXPECT_EQ(config.gfd, FeatureDiscovery());
   EXPECT_EQ(config.gfd.output_file, "/etc/kubernetes/node-feature-discovery/features.d/gfd");
@@ -139,7 +139,7 @@ TEST(LabelSettings, NvidiasDefaults) {
   EXPECT_TRUE(config.gpulet.labels.extended);
 }
 
-TEST(LabelSettings, FromTheFile) {
+TEST(LabelSettings, AreReadFromTheFile) {
   const auto gfd = loaded(
                        "flags: {gfd: {oneshot: true, noTimestamp: true, sleepInterval: infinite, "
                        "outputFile: '', machineTypeFile: /m}}",
@@ -151,7 +151,7 @@ TEST(LabelSettings, FromTheFile) {
   EXPECT_EQ(gfd.machine_type_file, "/m");
 }
 
-TEST(LabelSettings, FeatureDiscoveryHasVariablesOfItsOwn) {
+TEST(LabelSettings, FeatureDiscoveryHasItsOwnVariables) {
   const std::map<std::string, std::string, std::less<>> environment = {{"GFD_MIG_STRATEGY", "single"},
                                                                        {"MIG_STRATEGY", "mixed"},
                                                                        {"GFD_USE_NODE_FEATURE_API", "false"},
@@ -165,14 +165,14 @@ TEST(LabelSettings, FeatureDiscoveryHasVariablesOfItsOwn) {
   EXPECT_EQ(loaded("", true, false, environment)->config.flags.mig_strategy, MigStrategy::kMixed);
 }
 
-// It runs no MPS daemon, so it need not know where they are.
+// It runs no MPS daemon, so it needs no MPS root.
 TEST(LabelSettings, OnlyThePluginNeedsMpsRoot) {
   const std::string mps = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}";
   EXPECT_TRUE(loaded(mps, true, true));
   EXPECT_FALSE(loaded(mps, true, false));
 }
 
-TEST(LabelSettings, StandardOutputIsForFeatureDiscovery) {
+TEST(LabelSettings, StandardOutputIsOnlyForFeatureDiscovery) {
   const std::string to_file = "flags: {gfd: {outputFile: ''}}\ngpulet: {labels: {outputs: file}}";
   EXPECT_TRUE(loaded(to_file, true, true));
   const auto agent = loaded(to_file, false, false);

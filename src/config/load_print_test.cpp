@@ -76,8 +76,8 @@ TEST(Print, Everything) {
   expect_golden("everything.json", print_json(loaded));
 }
 
-// What is printed is a file of the same form, that comes to the same.
-TEST(Print, IsReadBack) {
+// The output is a file of the same form that loads to the same config.
+TEST(Print, LoadsItsOwnOutput) {
   for (const Sources& sources : {Sources{}, everything()}) {
     const auto first = loaded_from(sources);
     Sources again;
@@ -106,7 +106,7 @@ TEST(Print, IsReadBack) {
   }
 }
 
-TEST(Print, QuotesWhatCouldBeReadAsSomethingElse) {
+TEST(Print, QuotesAmbiguousStrings) {
   Sources sources;
   sources.environment = {
       {"MPS_ROOT", "yes"}, {"NVIDIA_CTK_PATH", "a: \"b\" # \n\\"}, {"NVIDIA_DRIVER_ROOT", "007"}};

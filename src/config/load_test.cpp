@@ -47,7 +47,7 @@ TEST(Schema, NamesAreUnique) {
 }
 
 // Every flag of NVIDIA's plugin with its alias, its variables and its place in the file.
-TEST(Schema, HasAllOfNvidias) {
+TEST(Schema, HasEveryNvidiaSetting) {
   struct Row {
     const char *flag, *alias, *variable, *second_variable, *path;
   };
@@ -93,7 +93,7 @@ TEST(Schema, HasAllOfNvidias) {
   EXPECT_EQ(find_setting_by_flag(""), nullptr);
 }
 
-TEST(Load, OfNothingIsTheDefaults) {
+TEST(Load, EmptySourcesGiveTheDefaults) {
   const auto loaded = load({});
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& c = loaded->config;
@@ -184,7 +184,7 @@ TEST(Load, DevRootFollowsTheDriverRoot) {
       "/a");
 }
 
-TEST(Load, BooleansAsGoAndAsYaml) {
+TEST(Load, BooleansInGoAndYamlForm) {
   EXPECT_TRUE(load(env("PASS_DEVICE_SPECS", "T"))->config.flags.pass_device_specs);
   EXPECT_TRUE(load(env("PASS_DEVICE_SPECS", "1"))->config.flags.pass_device_specs);
   EXPECT_FALSE(load(env("FAIL_ON_INIT_ERROR", ""))->config.flags.fail_on_init_error);
@@ -200,7 +200,7 @@ TEST(Load, BooleansAsGoAndAsYaml) {
             "x.yaml:1:21: flags.gdsEnabled: expected true or false, found '1'");
 }
 
-TEST(Load, DeviceListStrategyIsATextOrAList) {
+TEST(Load, DeviceListStrategyIsAStringOrAList) {
   using enum DeviceListStrategy;
   const auto strategies = [](const Sources& s) { return load(s)->config.flags.device_list_strategy; };
   EXPECT_EQ(strategies(file_source("flags: {plugin: {deviceListStrategy: volume-mounts}}")),
@@ -222,7 +222,7 @@ TEST(Load, DeviceListStrategyIsATextOrAList) {
       std::string::npos);
 }
 
-TEST(Load, RefusesUnknownChoicesInNvidiasWords) {
+TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
   EXPECT_EQ(load_error(env("MIG_STRATEGY", "all")),
             "env MIG_STRATEGY: unknown MIG strategy: all (expected none, single or mixed)");
   EXPECT_EQ(load_error(flag("device-id-strategy", {"name"})),
@@ -239,7 +239,7 @@ TEST(Load, RefusesUnknownChoicesInNvidiasWords) {
             "x.yaml:1:22: flags.migStrategy: expected a string, found a list");
 }
 
-TEST(Load, ImexChannelsAreNoneOrZero) {
+TEST(Load, ImexChannelsAreEmptyOrZero) {
   EXPECT_EQ(load(file_source("imex: {channelIDs: [0], required: true}"))->config.imex.channel_ids,
             std::vector{0u});
   EXPECT_TRUE(load(file_source("imex: {channelIDs: [], required: true}"))->config.imex.required);
@@ -282,7 +282,7 @@ TEST(Load, EmptyAndNullFilesAreTheDefaults) {
   EXPECT_EQ(load_error(file_source("flags: 3")), "x.yaml:1:8: flags: expected a mapping, found '3'");
 }
 
-TEST(Load, OtherProgramsFieldsAreTakenAndCheckedForTheirType) {
+TEST(Load, OtherProgramsFieldsAreAcceptedAndTypeChecked) {
   const auto loaded =
       load(file_source("flags:\n  useNodeFeatureAPI: true\n  gfd: {oneshot: false, noTimestamp: true, "
                        "sleepInterval: 5, outputFile: /o, machineTypeFile: /m}\n"));
@@ -342,7 +342,7 @@ TEST(Load, OwnSettings) {
             std::string::npos);
 }
 
-TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
+TEST(Load, UnknownKeysReportPositionAndNearestKey) {
   EXPECT_EQ(load_error(file_source("version: v1\nflags:\n  migStrategie: mixed\n")),
             "x.yaml:3:3: flags: unknown key 'migStrategie'; did you mean migStrategy?");
   EXPECT_EQ(load_error(file_source("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
@@ -354,14 +354,14 @@ TEST(Load, UnknownKeysNameTheirPlaceAndTheNearest) {
             "x.yaml:1:8: imex: unknown key 'something'; expected one of: channelIDs, required");
 }
 
-TEST(Load, DropInMindsNoMoreThanNvidias) {
+TEST(Load, DropInIsAsLenientAsNvidias) {
   const auto loaded = load(file_source(
       "flags:\n  migStrategie: mixed\n  FailOnInitError: false\nhealth: {}\nflags:\n  gdsEnabled: true\n"
       "---\nmore: 1\n",
       true));
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_EQ(loaded->config.flags.mig_strategy, MigStrategy::kNone);
-  EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a doubled key
+  EXPECT_TRUE(loaded->config.flags.gds_enabled);  // the last of a duplicate key
   EXPECT_EQ(loaded->warnings.size(), 3u);
   const auto other = load(file_source("flags: {migStrategie: mixed, FailOnInitError: false}", true));
   ASSERT_TRUE(other);
@@ -369,7 +369,7 @@ TEST(Load, DropInMindsNoMoreThanNvidias) {
   EXPECT_EQ(other->warnings, (std::vector<std::string>{
                                  "x.yaml:1:9: flags: unknown key 'migStrategie'; did you mean migStrategy?",
                                  "x.yaml:1:30: flags: 'FailOnInitError' is read as failOnInitError"}));
-  // A wrong value is wrong for both.
+  // Both reject an invalid value.
   EXPECT_FALSE(load(file_source("flags: {migStrategy: all}", true)));
   EXPECT_EQ(load_error(file_source("version: v1\nversion: v1\n")),
             "x.yaml:2:1: 'version' is already set at line 1");
@@ -377,13 +377,13 @@ TEST(Load, DropInMindsNoMoreThanNvidias) {
             std::string::npos);
 }
 
-TEST(Load, SaysHowManyMoreErrorsThereAre) {
+TEST(Load, ReportsTheNumberOfFurtherErrors) {
   const auto sources = file_source("a1: 1\nflags: {migStrategy: x, gdsEnabled: 7}\n");
   EXPECT_EQ(check_config(sources).errors.size(), 3u);
   EXPECT_NE(load_error(sources).find("(and 2 more: gpulet config check)"), std::string::npos);
 }
 
-TEST(Load, ReadsTheFileThatFlagOrEnvironmentNames) {
+TEST(Load, ReadsTheFileOfFlagOrEnvironment) {
   std::string pattern = std::filesystem::temp_directory_path() / "gpulet-load-XXXXXX";
   ASSERT_NE(mkdtemp(pattern.data()), nullptr);
   const std::string& directory = pattern;

@@ -20,7 +20,7 @@ std::optional<std::uint64_t> plain_number(const Node& node) {
   return node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
 }
 
-// 1 to `most`, with what it is of: "percent".
+// A number from 1 to `most`, with its unit: "percent".
 std::optional<unsigned> read_number(const Node& node, const std::string& field, unsigned most,
                                     const char* what, Problems& problems) {
   const auto number = plain_number(node);
@@ -122,7 +122,7 @@ class RuleReader {
   }
 
   void read_mode(PartitionRule& rule) {
-    // `whole:` with nothing behind it means what `whole: {}` means.
+    // `whole:` without a value means `whole: {}`.
     std::vector<const yaml::Entry*> given;
     for (const auto& entry : node_.entries) {
       for (const auto* key : {"whole", "timeSlicing", "mps", "mig"}) {
@@ -133,7 +133,7 @@ class RuleReader {
     if (given.size() > 1) {
       return problems_.add_error(
           given[1]->position, path_,
-          given[1]->key + " beside " + given[0]->key + ": a rule has exactly one of them");
+          given[1]->key + " together with " + given[0]->key + ": a rule has exactly one of them");
     }
     const auto& [key, position, node] = *given.front();
     const std::string field = fields_.field_path(key);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kUuid = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
 
-// A file whose rules these are, the first on line 3.
+// A file with these rules, the first on line 3.
 Sources rules(const std::string& lines, const std::string& before = "") {
   std::string content = before + "gpulet:\n  partition:\n";
   std::string line;
@@ -39,7 +39,7 @@ std::vector<PartitionRule> good(const Sources& sources) {
   return loaded ? loaded->config.gpulet.partition : std::vector<PartitionRule>{};
 }
 
-TEST(Partition, TheNodeOfTheDocumentation) {
+TEST(Partition, LoadsTheDocumentedExample) {
   const auto read = good(rules(R"(- devices: [0-3]
   model: "*H100*"
   nodeLabel: pool=inference
@@ -80,10 +80,10 @@ TEST(Partition, TheNodeOfTheDocumentation) {
   EXPECT_EQ(read[6].node_label, (NodeLabel{"example.com/pool", std::nullopt}));
   EXPECT_EQ(std::get<Mps>(read[6].mode).replicas, 4u);
   EXPECT_TRUE(good(file_source("gpulet: {partition: }")).empty());
-  EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // nothing behind it is as {}
+  EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // no value means {}
 }
 
-TEST(Partition, ThePageOnRulesIsRight) {
+TEST(Partition, DocumentationExamplesAreValid) {
   const auto page = read_file("docs/partition.md");
   ASSERT_TRUE(page) << page.error().full_message();
   const std::string open = "```yaml\n";
@@ -93,11 +93,11 @@ TEST(Partition, ThePageOnRulesIsRight) {
   EXPECT_EQ(std::get<Mig>(read[3].mode).layout, "all-balanced");
 }
 
-TEST(Partition, ARuleDoesOneThing) {
+TEST(Partition, RuleHasOneAction) {
   EXPECT_EQ(only_error_of(rules("- devices: [0]")),
             "x.yaml:3:5: gpulet.partition[0]: expected one of whole, timeSlicing, mps and mig");
   EXPECT_EQ(only_error_of(rules("- whole: {}\n  mig: {layout: all}")),
-            "x.yaml:4:5: gpulet.partition[0]: mig beside whole: a rule has exactly one of them");
+            "x.yaml:4:5: gpulet.partition[0]: mig together with whole: a rule has exactly one of them");
   EXPECT_EQ(only_error_of(rules("- mps: {}")),
             "x.yaml:3:10: gpulet.partition[0].mps: expected one of replicas and shares");
   EXPECT_EQ(only_error_of(rules("- mps:")), "x.yaml:3:5: gpulet.partition[0].mps: no value");
@@ -118,7 +118,7 @@ TEST(Partition, ARuleDoesOneThing) {
             "x.yaml:3:5: gpulet.partition[0]: expected a rule, found 'whole'");
 }
 
-TEST(Partition, UnknownKeysNameTheNearest) {
+TEST(Partition, UnknownKeysSuggestTheNearest) {
   EXPECT_EQ(only_error_of(rules("- device: [0]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition[0]: unknown key 'device'; did you mean devices?");
   EXPECT_EQ(only_error_of(rules("- timeSlicing: {replicas: 2, rename: x}")),
@@ -148,7 +148,7 @@ TEST(Partition, ReplicasAndShares) {
   EXPECT_EQ(only_error_of(rules("- mps: {shares: [60, 50]}")),
             "x.yaml:3:19: gpulet.partition[0].mps.shares: the memory of the shares adds up to 110 percent of "
             "a GPU; the maximum is 100");
-  // Threads may be promised twice: MPS gives each client its share of them when both want them at once.
+  // Threads may be overcommitted: MPS divides them between clients that run at the same time.
   EXPECT_EQ(good(rules("- mps: {shares: [{memory: 60, threads: 100}, {memory: 40, threads: 100}]}")).size(),
             1u);
   for (const auto* share : {"101", "0", "fifty", "\"50\"", "{memory: 101}", "{memory: 50, threads: 101}",
@@ -221,7 +221,7 @@ TEST(Partition, MigProfiles) {
             "x.yaml:3:19: gpulet.partition[0].mig.layout: expected a layout name");
 }
 
-TEST(Partition, OverlapNamesBothPlaces) {
+TEST(Partition, OverlapReportsBothPositions) {
   EXPECT_EQ(only_error_of(
                 rules("- devices: [0-3]\n  whole: {}\n- devices: [5, 2-4]\n  timeSlicing: {replicas: 2}")),
             "x.yaml:5:5: gpulet.partition: GPU 2 already has a rule at x.yaml:3:5");
@@ -231,7 +231,7 @@ TEST(Partition, OverlapNamesBothPlaces) {
       "x.yaml:5:5: gpulet.partition: GPU " + uuid + " already has a rule at x.yaml:3:5");
   EXPECT_EQ(only_error_of(rules("- devices: [1, 0-3]\n  whole: {}")),
             "x.yaml:3:5: gpulet.partition: GPU 1 is listed twice");
-  // The first wins where a condition, a count or a pattern decides.
+  // The first rule wins if a condition, a count or a pattern distinguishes them.
   for (const auto* legal :
        {"- devices: [0]\n  model: \"*H100*\"\n  whole: {}\n- devices: [0]\n  whole: {name: b}",
         "- devices: [0]\n  nodeLabel: a=1\n  whole: {}\n- devices: [0]\n  nodeLabel: a=2\n  timeSlicing: "
@@ -248,7 +248,7 @@ TEST(Partition, OverlapNamesBothPlaces) {
                                      "x.yaml:3:5 selects all its GPUs"});
 }
 
-TEST(Partition, OneNameMeansOneThing) {
+TEST(Partition, ResourceNameIsUnambiguous) {
   const auto two = [](const std::string& a, const std::string& b, const std::string& before = "") {
     return rules("- devices: [0]\n  " + a + "\n- devices: [1]\n  " + b, before);
   };
@@ -284,7 +284,7 @@ TEST(Partition, OneNameMeansOneThing) {
       only_error_of(two("whole: {}", "timeSlicing: {replicas: 2}", sharing)),
       "x.yaml:6:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 2 replicas conflicts with "
       "sharing.timeSlicing at x.yaml:1:10: set a name");
-  // The same twice is one resource; and where models name the GPUs, only the plan can tell.
+  // Two equal resources are one; if models name the GPUs, only the plan can decide.
   for (const auto& legal :
        {two("timeSlicing: {replicas: 2}", "timeSlicing: {replicas: 2}"),
         two("mps: {shares: [60, 40]}", "mps: {shares: [60, 20, 20]}"),
@@ -294,13 +294,13 @@ TEST(Partition, OneNameMeansOneThing) {
             "resources: {gpus: [{pattern: \"*T4\", name: t4}]}\n")}) {
     EXPECT_EQ(good(legal).size(), 2u);
   }
-  const std::string longest(51, 'a');  // with nvidia.com/ one short of the most
+  const std::string longest(51, 'a');  // with nvidia.com/ one below the limit
   EXPECT_EQ(
       only_error_of(rules("- mps: {shares: [60, 40], name: " + longest + "}")),
       "x.yaml:3:5: gpulet.partition: nvidia.com/" + longest + "-60 is too long for a resource: set a name");
 }
 
-TEST(Partition, WhatIsComparedIsBounded) {
+TEST(Partition, ComparisonIsBounded) {
   std::string many, list;
   for (int i = 0; i < 300; ++i) many += "- {devices: 1, whole: {}}\n";
   for (int i = 0; i < 5000; ++i) list += std::string(kUuid) + ", ";
@@ -309,7 +309,7 @@ TEST(Partition, WhatIsComparedIsBounded) {
             std::string::npos);
 }
 
-TEST(Partition, WhoManagesAndFromWhichFiles) {
+TEST(Partition, ManagerAndLayoutFiles) {
   const auto own = load({});
   EXPECT_TRUE(own->config.gpulet.mig.manage && own->config.gpulet.mps.manage);
   EXPECT_FALSE(own->config.gpulet.mig.drain);
@@ -332,14 +332,14 @@ TEST(Partition, WhoManagesAndFromWhichFiles) {
                                                     "a100",
                                                     {FallbackStrategy::kNamed, FallbackStrategy::kSingle}}));
   EXPECT_EQ(own->config.node_config.label, "nvidia.com/device-plugin.config");
-  sources.environment["FALLBACK_STRATEGIES"] = "";  // what NVIDIA's chart sets when it has none
+  sources.environment["FALLBACK_STRATEGIES"] = "";  // as NVIDIA's chart sets it without fallback strategies
   EXPECT_TRUE(load(sources)->config.node_config.fallbacks.empty());
   sources.environment["FALLBACK_STRATEGIES"] = "first";
   EXPECT_EQ(only_error_of(sources),
             "env FALLBACK_STRATEGIES: invalid value: first (expected named, single or empty)");
 }
 
-TEST(Partition, RulesWithMpsNeedNoRoot) {
+TEST(Partition, RulesWithMpsNeedNoMpsRoot) {
   EXPECT_EQ(load(rules("- mps: {replicas: 2}"))->config.flags.mps_root, "/run/nvidia/mps");
   EXPECT_EQ(load(rules("- mps: {replicas: 2}", "flags: {mpsRoot: /mine}\n"))->config.flags.mps_root, "/mine");
   EXPECT_EQ(load(rules("- whole: {}"))->config.flags.mps_root, "");

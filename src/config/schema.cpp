@@ -198,7 +198,8 @@ std::vector<Setting> imex_flags() {
   };
 }
 
-// What NVIDIA's plugin takes from flags or environment alone; the file has room for it under `gpulet:`.
+// Settings that NVIDIA's plugin takes only from flags or the environment; here also below `gpulet:` in the
+// file.
 std::vector<Setting> fileless_flags() {
   return {
       {.flag = "config-file",

@@ -201,12 +201,12 @@ Sharing read_sharing(const Node& node, Problems& problems) {
 
 namespace {
 
-// What is compared pair by pair stays small whatever a file holds.
+// Bounds the pairwise comparison for any file.
 constexpr std::size_t kMaxRules = 256, kMaxRefs = 4096;
 
-// A resource that a rule or `sharing` makes, and how what is in it is cut and shared.
+// A resource that a rule or `sharing` creates, with its partitioning and sharing.
 struct MadeResource {
-  std::string name, position, summary;  // `about`: "timeSlicing ×4"
+  std::string name, position, summary;  // `summary`: "timeSlicing ×4"
   enum class SharingMode { kWhole, kTimeSlicing, kMps, kMig } mode = SharingMode::kWhole;
   unsigned replicas = 1;
   bool fail_requests_greater_than_one = false;
@@ -220,7 +220,7 @@ struct MadeResource {
   }
 };
 
-// Two rules of which no node follows both.
+// Two rules that never apply to the same node.
 bool exclusive(const PartitionRule& a, const PartitionRule& b) {
   return a.node_label && b.node_label && a.node_label->key == b.node_label->key && a.node_label->value &&
          b.node_label->value && *a.node_label->value != *b.node_label->value;
@@ -296,8 +296,8 @@ class ResourceNameCheck {
   }
 
  private:
-  // `given`, or what the rule's GPUs are called whole with the suffix; nullopt where that depends on the
-  // model, or is too long to be a name.
+  // `given`, else the name of the rule's whole GPUs plus the suffix; nullopt if that depends on the model or
+  // is too long.
   std::optional<std::string> resource_name(const std::optional<ResourceName>& given,
                                            std::string_view suffix) {
     if (given) return given->str();

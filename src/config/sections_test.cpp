@@ -14,7 +14,7 @@ Sharing time_slicing(const std::string& rest) {
   return loaded ? loaded->config.sharing : Sharing{};
 }
 
-// One resource of time-slicing with these fields, beginning at 1:39.
+// One time-sliced resource with these fields, which begin at 1:39.
 std::string resource_error(const std::string& fields) {
   return load_error("sharing: {timeSlicing: {resources: [{" + fields + "}]}}");
 }
@@ -31,7 +31,7 @@ TEST(Sharing, TimeSlicingDefaults) {
   EXPECT_EQ(sharing.resources[0].replicas, 4u);
 }
 
-TEST(Sharing, MpsDefaultsAndNeeds) {
+TEST(Sharing, MpsDefaultsAndRequirements) {
   const std::string mps = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n";
   auto sources = file_source(mps);
   sources.environment["MPS_ROOT"] = "/run/nvidia/mps";
@@ -53,7 +53,7 @@ TEST(Sharing, MpsDefaultsAndNeeds) {
   EXPECT_FALSE(relaxed->config.sharing.fail_requests_greater_than_one);
 }
 
-TEST(Sharing, MpsCountsWhereBothAreGiven) {
+TEST(Sharing, MpsWinsIfBothAreGiven) {
   const auto loaded = load(
       file_source("flags: {mpsRoot: /m}\nsharing:\n  timeSlicing: {resources: [{name: gpu, replicas: 2}]}\n"
                   "  mps: {resources: [{name: gpu, replicas: 3}]}\n"));
@@ -78,7 +78,7 @@ TEST(Sharing, RenameAndRenameByDefault) {
             std::string::npos);
 }
 
-TEST(Sharing, DevicesAreAllACountOrAList) {
+TEST(Sharing, DevicesAreAllOrACountOrAList) {
   const auto devices = [](const std::string& text) {
     return time_slicing("    resources: [{name: gpu, replicas: 2, devices: " + text + "}]\n")
         .resources.at(0)
@@ -94,7 +94,7 @@ TEST(Sharing, DevicesAreAllACountOrAList) {
                         "MIG-GPU-b1028956-cfa2-0990-bf4a-5da9abb51763/3/0"}));
 }
 
-// NVIDIA's rules in NVIDIA's words, each with its place.
+// NVIDIA's rules with NVIDIA's error texts, each with its position.
 TEST(Sharing, Errors) {
   const std::string prefix = "x.yaml:1:37: " + std::string(kField);
   EXPECT_EQ(load_error("sharing: {timeSlicing: {}}"),
@@ -144,7 +144,7 @@ TEST(Sharing, Errors) {
             "x.yaml:1:49: " + std::string(kField) + ": unknown key 'replica'; did you mean replicas?");
 }
 
-TEST(Resources, PatternsNameInTheirOrderBeforeTheDefault) {
+TEST(Resources, PatternsMatchInOrderBeforeTheDefault) {
   const auto loaded = load(file_source(
       "resources:\n  gpus:\n  - {pattern: \"*A100*\", name: a100}\n  - {pattern: T4, name: nvidia.com/t4}\n"
       "  mig:\n  - {pattern: 1g.5gb, name: mig-small}\n"));

@@ -27,7 +27,7 @@ constexpr std::array<std::pair<std::string_view, ClientAuth>, 5> kClientAuth = {
 }};
 constexpr std::array<std::pair<std::string_view, int>, 4> kVersions = {
     {{"TLS10", 0x0301}, {"TLS11", 0x0302}, {"TLS12", 0x0303}, {"TLS13", 0x0304}}};
-// Go's names and OpenSSL's. Those of TLS 1.3 cannot be chosen, as in Go: they are all there.
+// Go's names and OpenSSL's. As in Go, those of TLS 1.3 cannot be selected: all are enabled.
 constexpr std::array<Named, 25> kCiphers = {{
     {"TLS_AES_128_GCM_SHA256", ""},
     {"TLS_AES_256_GCM_SHA384", ""},
@@ -57,7 +57,7 @@ constexpr std::array<Named, 25> kCiphers = {{
 }};
 constexpr std::array<Named, 4> kCurves = {
     {{"CurveP256", "P-256"}, {"CurveP384", "P-384"}, {"CurveP521", "P-521"}, {"X25519", "X25519"}}};
-// The headers that may be set, and their values where not all will do ("|" between).
+// The headers that may be set, with the allowed values where they are restricted (separated by "|").
 constexpr std::array<Named, 5> kHeaders = {{
     {"Content-Security-Policy", ""},
     {"X-Frame-Options", "deny|sameorigin"},
@@ -136,7 +136,7 @@ class WebConfigReader {
     return config;
   }
 
-  // The PEM text of KEY_file or of KEY itself; empty where there is neither.
+  // The PEM text of KEY_file or of KEY itself; empty if neither is set.
   PemText read_pem(const MappingReader& fields, const std::string& key, const Node& section) {
     const Node* file = fields[key + "_file"];
     const Node* inside = fields[key];

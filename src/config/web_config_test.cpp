@@ -21,7 +21,7 @@ WebConfigResult reading_of(const std::string& text, std::map<std::string, std::s
   });
 }
 
-TEST(WebConfig, ReadsWhatPrometheusReads) {
+TEST(WebConfig, ReadsPrometheusFormat) {
   const auto reading = reading_of(R"(
 tls_server_config:
   cert_file: tls.crt
@@ -65,17 +65,17 @@ basic_auth_users:
                                                      "/etc/gpulet/ca.crt"}));
 }
 
-TEST(WebConfig, AnEmptyFileIsOpenToAllAndTextsMayStandInIt) {
+TEST(WebConfig, EmptyFileAllowsEverybodyAndInlinePemWorks) {
   EXPECT_EQ(*reading_of("").config, WebConfig{});
   EXPECT_EQ(*reading_of("# nothing\n").config, WebConfig{});
   const auto inside = reading_of("tls_server_config: {cert: |\n  A\n, key: B}").config;
-  EXPECT_FALSE(inside);  // a block text cannot stand in a flow mapping
+  EXPECT_FALSE(inside);  // a block scalar is not allowed in a flow mapping
   const auto both = reading_of("tls_server_config:\n  cert: A\n  key: B\n").config;
   ASSERT_TRUE(both);
   EXPECT_EQ(both->tls->certificate, (PemText{"A", "tls_server_config.cert"}));
 }
 
-TEST(WebConfig, WhatIsWrongIsOneLineWithWhatWouldDo) {
+TEST(WebConfig, ErrorsAreOneLineWithTheExpectedValue) {
   const std::string tls = "tls_server_config:\n  cert_file: tls.crt\n  key_file: /secret/tls.key\n";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"tls_server_confg: {}",
@@ -125,7 +125,7 @@ TEST(WebConfig, WhatIsWrongIsOneLineWithWhatWouldDo) {
     EXPECT_EQ(reading.config.error().full_message(), message) << text;
     EXPECT_EQ(reading.files.front(), kFile);
   }
-  // Also the file that is not there yet is worth watching.
+  // A missing file is watched too.
   EXPECT_EQ(reading_of("tls_server_config: {cert_file: away.crt}").files.back(), "/etc/gpulet/away.crt");
 }
 

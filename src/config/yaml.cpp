@@ -23,7 +23,8 @@ struct Refusal {
   std::string message;
 };
 
-// Builds the tree from yaml-cpp's events: its own Node would hide doubled keys and unfold without a bound.
+// Builds the tree from yaml-cpp's events: its own Node would hide duplicate keys and expand aliases without a
+// limit.
 class TreeBuilder : public YAML::EventHandler {
  public:
   explicit TreeBuilder(Document& document) : document_(document) {}
@@ -42,7 +43,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto position = position_of(mark);
     const auto found = anchors_.find(anchor);
-    if (found == anchors_.end()) throw Refusal{position, "an alias inside the value that it stands for"};
+    if (found == anchors_.end()) throw Refusal{position, "an alias inside its own anchor"};
     charge(position, found->second.nodes, found->second.bytes);
     if (stack_.size() + found->second.depth > kMaxDepth) throw too_deep(position);
     add_node(found->second.node);
@@ -77,7 +78,7 @@ class TreeBuilder : public YAML::EventHandler {
     YAML::anchor_t anchor = 0;
     std::optional<Entry> key;          // a key that waits for its value
     std::vector<Node> merged;          // values of "<<"
-    std::size_t nodes = 0, bytes = 0;  // spent before it
+    std::size_t nodes = 0, bytes = 0;  // used before it
     std::size_t depth = 1;
   };
   struct Anchored {
@@ -175,7 +176,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::size_t nodes_ = 0, bytes_ = 0;
 };
 
-// Only notes that there is another document.
+// Only records that there is another document.
 class SecondDocumentFinder : public YAML::EventHandler {
  public:
   std::optional<Position> position;
@@ -206,7 +207,7 @@ std::optional<Position> second_document(YAML::Parser& parser) {
     parser.HandleNextDocument(second);
   } catch (const Refusal&) {
   } catch (const YAML::Exception&) {
-    // Broken or not, it is not ours to read.
+    // Valid or not, it is not read.
   }
   return second.position;
 }
@@ -215,7 +216,7 @@ Error parse_error(const std::string& file, Position position, std::string messag
   return Error(Code::kInvalidArgument, std::move(message), position_text(file, position));
 }
 
-// What yaml-cpp would take for an end of input or for nothing at all.
+// Bytes that yaml-cpp would treat as the end of input or ignore.
 std::optional<Error> control_character(std::string_view text, const std::string& file) {
   Position position{1, 1};
   for (const char c : text) {

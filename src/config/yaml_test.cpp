@@ -10,7 +10,7 @@ std::string syntax_error_of(const std::string& text) {
   return document ? "no error" : document.error().full_message();
 }
 
-TEST(Yaml, KnowsWhereThingsAre) {
+TEST(Yaml, NodesHavePositions) {
   const auto document = parse_yaml("a: 1\nb:\n  - x\n  - {c: \"q\"}\n", "f");
   ASSERT_TRUE(document);
   const auto& root = document->root;
@@ -27,7 +27,7 @@ TEST(Yaml, KnowsWhereThingsAre) {
   EXPECT_FALSE(quoted.plain);
 }
 
-TEST(Yaml, AnEmptyTextIsNull) {
+TEST(Yaml, EmptyTextIsNull) {
   for (const auto* text : {"", "\n\n", "# nothing\n", "---\n", "null\n"}) {
     const auto document = parse_yaml(text, "f");
     ASSERT_TRUE(document) << text;
@@ -43,7 +43,7 @@ TEST(Yaml, ReadsJson) {
   EXPECT_EQ(document->root.entries[1].value.entries[0].value.kind, Node::Kind::kNull);
 }
 
-TEST(Yaml, TellsOfDoubledKeysAndKeepsTheLast) {
+TEST(Yaml, ReportsDuplicateKeysAndKeepsTheLast) {
   const auto document = parse_yaml("a: 1\nb: 2\na: 3\n", "f");
   ASSERT_TRUE(document);
   ASSERT_EQ(document->duplicates.size(), 1u);
@@ -53,7 +53,7 @@ TEST(Yaml, TellsOfDoubledKeysAndKeepsTheLast) {
   EXPECT_EQ(document->root.entries[0].value.scalar, "3");
 }
 
-TEST(Yaml, UnfoldsAliasesAndMergesMappings) {
+TEST(Yaml, ExpandsAliasesAndMergesMappings) {
   const auto document = parse_yaml("x: &x {a: 1, b: 2}\ny: {<<: *x, b: 3}\nz: *x\n", "f");
   ASSERT_TRUE(document);
   const auto& merged = document->root.entries[1].value;
@@ -64,18 +64,18 @@ TEST(Yaml, UnfoldsAliasesAndMergesMappings) {
   EXPECT_EQ(document->root.entries[2].value.entries[1].value.scalar, "2");
 }
 
-TEST(Yaml, SaysThatASecondDocumentBegins) {
+TEST(Yaml, ReportsASecondDocument) {
   const auto document = parse_yaml("a: 1\n---\nb: 2\n", "f");
   ASSERT_TRUE(document);
   ASSERT_TRUE(document->second);
   EXPECT_EQ(document->root.entries.size(), 1u);
 }
 
-TEST(Yaml, RefusesInOneLineWithThePlace) {
+TEST(Yaml, ErrorsAreOneLineWithThePosition) {
   EXPECT_EQ(syntax_error_of("a: [1, 2\n").substr(0, 2), "f:");
   EXPECT_EQ(syntax_error_of("a: *b\n").substr(0, 6), "f:1:4:");
   EXPECT_EQ(syntax_error_of("? [a]\n: b\n"), "f:1:3: a key must be a text");
-  EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside the value that it stands for");
+  EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside its own anchor");
   EXPECT_EQ(syntax_error_of(std::string("a: 1\nb\0: 2\n", 11)), "f:2:2: a control character (code 0)");
   EXPECT_EQ(syntax_error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
   EXPECT_NE(syntax_error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),
@@ -84,7 +84,7 @@ TEST(Yaml, RefusesInOneLineWithThePlace) {
 }
 
 // Nine levels of ten aliases each would be a billion values.
-TEST(Yaml, BoundsWhatAliasesUnfoldTo) {
+TEST(Yaml, BoundsAliasExpansion) {
   std::string text = "l0: &l0 [x, x, x, x, x, x, x, x, x, x]\n";
   for (int level = 1; level < 9; ++level) {
     const std::string alias = "*l" + std::to_string(level - 1);

@@ -1,4 +1,4 @@
-// What Allocate and GetPreferredAllocation say, apart from the protocol.
+// The logic of Allocate and GetPreferredAllocation, without the protocol.
 #include "device_plugin/allocation.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
   return found;
 }
 
-// One access per GPU or MIG device, however many of its shares were asked for; order of the request.
+// One access per GPU or MIG device, however many of its shares were requested, in the order of the request.
 std::vector<const DeviceAccess*> distinct(const Offer& offer, const std::vector<std::size_t>& found) {
   std::vector<const DeviceAccess*> result;
   for (const std::size_t index : found) {
@@ -76,10 +76,10 @@ bool all_cdi(const AllocationRules& rules) {
   });
 }
 
-// Unique within a container: another resource or other devices give another key. A hash, so that the same
-// allocation has the same bytes (NVIDIA's plugin draws a random UUID).
+// Unique within a container: it differs by resource and devices. A hash, so that the same allocation has the
+// same bytes (NVIDIA's plugin draws a random UUID).
 std::string annotation_suffix(const Offer& offer, std::span<const DeviceId> ids) {
-  constexpr std::string_view kEnd = "\xff";  // in no name
+  constexpr std::string_view kEnd = "\xff";  // occurs in no name
   auto hash = fnv1a_64(kEnd, fnv1a_64(offer.resource.name.str()));
   for (const auto& id : ids) hash = fnv1a_64(kEnd, fnv1a_64(id.str(), hash));
   return hex_text(hash);
@@ -98,7 +98,7 @@ std::vector<std::string> cdi_names(const AllocationRules& rules, const std::vect
   return qualified;
 }
 
-// A CUDA process is the client of one daemon: that of the first device asked for.
+// A CUDA process is the client of one daemon: that of the first requested device.
 void add_mps(const Offer& offer, const std::vector<std::size_t>& found, ContainerAllocation& result) {
   const auto& devices = offer.resource.devices;
   const auto* daemon = mps::find_daemon_spec(offer.daemons, offer.resource.name, devices[found.front()].id);
@@ -168,7 +168,7 @@ Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceI
     for (const unsigned channel : rules.imex_channels) channels.push_back(std::to_string(channel));
     if (!channels.empty()) result.envs["NVIDIA_IMEX_CHANNELS"] = text::join(channels, ",");
   }
-  // With both, the mounts are what the container runtime reads: its variable wins.
+  // With both, the container runtime reads the mounts: their variable wins.
   if (uses(rules, DeviceListStrategy::kVolumeMounts)) add_volume_mounts(rules, names, result);
   if (rules.pass_device_specs) add_device_specs(rules, devices, result);
   return result;

@@ -1,6 +1,6 @@
-// What the kubelet may ask of the plugin, whatever is in it: the first byte chooses the call, the rest is its
-// request. Anything may be refused; what is answered must be whole: a set of the size that was asked for, out
-// of what was there.
+// Sends any bytes as a kubelet request: the first byte selects the call, the rest is its message. Every
+// request may be refused; a successful response must have the requested number of devices, all of them
+// available.
 #include <cstdlib>
 #include <set>
 

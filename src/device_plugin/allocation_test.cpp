@@ -30,14 +30,14 @@ TEST(Allocate, EnvvarKeepsTheOrderOfTheRequest) {
   EXPECT_TRUE(got.cdi_devices.empty());
 }
 
-TEST(Allocate, IndexNamesGpusAndMigDevicesByNumber) {
+TEST(Allocate, IndexStrategyNumbersGpusAndMigDevices) {
   Offer offer = offers::make_offer();
   offer.rules.ids = DeviceIdStrategy::kIndex;
   offer.access[3].index = "3:1";
   EXPECT_EQ(get(offer, {gpu_id(3), gpu_id(0)}).envs.at("NVIDIA_VISIBLE_DEVICES"), "3:1,0");
 }
 
-TEST(Allocate, SharesOfOneGpuNameItOnce) {
+TEST(Allocate, SharesOfOneGpuListItOnce) {
   const Offer offer = offers::make_offer("nvidia.com/gpu", 4, 3);
   const auto got = get(offer, {share_id(2, 1), share_id(0, 0), share_id(2, 0)});
   EXPECT_EQ(got.envs.at("NVIDIA_VISIBLE_DEVICES"), gpu_uuid(2) + "," + gpu_uuid(0));
@@ -62,7 +62,7 @@ TEST(Allocate, CdiCriNamesDevicesThenClasses) {
   offer.rules.imex_channels = {0};
   offer.rules.gds = offer.rules.mofed = offer.rules.gdrcopy = true;
   offer.rules.gds_cdi = offer.rules.mofed_cdi = offer.rules.gdrcopy_cdi = true;
-  offer.rules.pass_device_specs = true;  // not where every strategy is CDI
+  offer.rules.pass_device_specs = true;  // no effect if every strategy is CDI
   const auto got = get(offer, {gpu_id(4)});
   const std::string vendor = "k8s.device-plugin.nvidia.com/";
   EXPECT_EQ(got.cdi_devices,
@@ -74,7 +74,7 @@ TEST(Allocate, CdiCriNamesDevicesThenClasses) {
   EXPECT_TRUE(got.mounts.empty());
 }
 
-TEST(Allocate, CdiAnnotationHasAKeyOfItsOwnAndTheSameBytesEachTime) {
+TEST(Allocate, CdiAnnotationHasAUniqueAndStableKey) {
   Offer offer = offers::make_offer();
   offer.rules.strategies = {DeviceListStrategy::kCdiAnnotations};
   const auto first = get(offer, {gpu_id(1), gpu_id(2)}).annotations;
@@ -90,7 +90,7 @@ TEST(Allocate, CdiAnnotationHasAKeyOfItsOwnAndTheSameBytesEachTime) {
   EXPECT_NE(get(offer, {gpu_id(1), gpu_id(2)}).annotations.begin()->first, key);
 }
 
-TEST(Allocate, DeviceSpecsOnceEachBelowTheDevRoot) {
+TEST(Allocate, DeviceSpecsAreUniqueBelowTheDevRoot) {
   Offer offer = offers::make_offer("nvidia.com/mig-1g.10gb", 2);
   offer.rules.pass_device_specs = true;
   offer.rules.dev_root = "/run/nvidia/driver";
@@ -114,7 +114,7 @@ TEST(Allocate, DeviceSpecsOnceEachBelowTheDevRoot) {
   EXPECT_EQ(get(offer, {gpu_id(0)}).devices[0].host_path, "/dev/nvidiactl");
 }
 
-TEST(Allocate, MpsGivesPipeAndSharedMemory) {
+TEST(Allocate, MpsSetsPipeDirectoryAndSharedMemory) {
   Offer offer = offers::make_offer("nvidia.com/gpu", 2, 4);
   offer.rules.mps_root = "/run/nvidia/mps";
   offer.resource.sharing = config::SharingStrategy::kMps;
@@ -143,7 +143,7 @@ struct Refused {
   std::string message;
 };
 
-TEST(Allocate, RefusesWithOneClearLine) {
+TEST(Allocate, RefusesInvalidRequestsWithOneLine) {
   Offer strict = offers::make_offer("nvidia.com/gpu", 2, 2);
   strict.resource.fail_requests_greater_than_one = true;
   const std::string prefix = "invalid allocation request for \"nvidia.com/gpu\": ";
@@ -179,7 +179,7 @@ TEST(Allocate, RefusesWithOneClearLine) {
   EXPECT_TRUE(allocate(strict, std::vector{share_id(0, 1)}));
 }
 
-TEST(Preferred, AnswersFromTheTablesAndNamesTheResourceInErrors) {
+TEST(Preferred, UsesTheTablesAndNamesTheResourceInErrors) {
   const Offer offer = offers::make_offer();
   const auto choice = preferred_allocation(offer, std::vector{gpu_id(0), gpu_id(1), gpu_id(2), gpu_id(3)},
                                            std::vector{gpu_id(0)}, 2);
@@ -191,7 +191,7 @@ TEST(Preferred, AnswersFromTheTablesAndNamesTheResourceInErrors) {
   EXPECT_NE(refused.error().full_message().find("\"nvidia.com/gpu\""), std::string::npos);
 }
 
-TEST(Answers, ListSendsNumaNodeZeroAndLeavesOutTheUnknown) {
+TEST(Answers, ListHasNumaNodeZeroAndOmitsUnknownNodes) {
   Offer offer = offers::with_unhealthy(offers::make_offer(), 1);
   offer.resource.devices[2].numa_node.reset();
   const auto list = make_device_list(offer);
@@ -219,7 +219,7 @@ TEST(Answers, OneDeviceForTwoContainersIsRefused) {
   EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
 }
 
-TEST(Answers, NoContainersIsAnEmptyAnswerAndTooManyAreRefused) {
+TEST(Answers, NoContainersGiveAnEmptyResponseAndTooManyAreRefused) {
   v1beta1::AllocateRequest request;
   v1beta1::AllocateResponse response;
   EXPECT_TRUE(fill_response(offers::make_offer(), request, response));
@@ -230,7 +230,7 @@ TEST(Answers, NoContainersIsAnEmptyAnswerAndTooManyAreRefused) {
   EXPECT_FALSE(fill_response(offers::make_offer(), many, preferred_response));
 }
 
-TEST(Answers, SizesThatAreNotPositiveAreRefused) {
+TEST(Answers, NonPositiveSizesAreRefused) {
   for (const int size : {0, -1, std::numeric_limits<int>::min()}) {
     v1beta1::PreferredAllocationRequest request;
     auto& container = *request.add_container_requests();

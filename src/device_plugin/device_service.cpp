@@ -34,7 +34,7 @@ struct Slot {
 };
 using SlotPtr = std::shared_ptr<Slot>;
 
-// How a call is answered, under the API's name of it.
+// The handlers, under the API's names.
 template <class Request, class Response>
 struct Compute {
   std::string_view name;
@@ -48,7 +48,7 @@ bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWat
 }  // namespace
 
 // The lock covers every field and the beginning of every operation: an operation that began before stop() is
-// drained, and none begins after it. It is held for microseconds, never while a request is computed.
+// completed, and none begins after it. It is held for microseconds, never while a request is computed.
 struct DeviceService::Impl {
   AsyncService service;
   std::mutex mutex;
@@ -63,7 +63,7 @@ struct DeviceService::Impl {
   };
   std::map<int, Connection> connections;
 
-  // With the lock. None for a connection that is gone.
+  // Requires the lock. Returns none for a closed connection.
   SlotPtr slot_of(const grpc::ServerContext& context) const {
     const std::string peer = context.peer();
     if (!text::starts_with(peer, "fd:")) return nullptr;
@@ -107,8 +107,8 @@ struct Stream {
   SlotPtr slot;
   std::uint64_t sent = 0;  // version
   bool writing = false;
-  bool ended = false;  // Finish was begun, or the call is over
-  int operations = 0;  // under way; at zero after `over`, the stream is deleted
+  bool ended = false;  // Finish was called, or the call has ended
+  int operations = 0;  // in progress; the stream is deleted at zero after `over`
 };
 
 }  // namespace
@@ -214,7 +214,7 @@ void DeviceService::Impl::on_stream_opened(Stream& stream) {
   send_newest_list(stream);
 }
 
-// Sends the newest list, if this stream has not got it yet.
+// Sends the newest list unless this stream already has it.
 void DeviceService::Impl::send_newest_list(Stream& stream) {
   if (stream.writing || stream.ended || !stream.slot) return;
   if (!stream.slot->offer) {  // withdrawn
@@ -317,7 +317,7 @@ void DeviceService::remove_offer(const ResourceName& resource) {
   if (impl_->stopped) return;
   for (Stream* stream : slot->streams) {
     if (stream->writing) {
-      stream->context.TryCancel();  // a reader that does not read must not hold this up
+      stream->context.TryCancel();  // a client that does not read must not delay this
     } else {
       impl_->send_newest_list(*stream);
     }

@@ -41,8 +41,7 @@ bool DirectoryWatcher::attach_watch() {
   watch_.reset();
   const auto on_folder = [this](const std::string& name, std::uint32_t mask) { on_entry(name, mask); };
   const auto on_above = [this](const std::string&, std::uint32_t mask) { on_ancestor(mask); };
-  // Each round ends with a watch, unless the ancestor vanished between two system calls: bounded all the
-  // same.
+  // Each round ends with a watch, unless the ancestor vanished between two system calls: hence the limit.
   for (int round = 0; round < 64; ++round) {
     if (auto watch =
             inotify_->add_watch(directory_, kCreated | kRemoved | kDirectoryItself | IN_ONLYDIR, on_folder)) {
@@ -59,7 +58,7 @@ bool DirectoryWatcher::attach_watch() {
     auto watch = inotify_->add_watch(ancestor.string(), kCreated | kDirectoryItself | IN_ONLYDIR, on_above);
     if (!watch) continue;
     watch_ = std::move(*watch);
-    // It may have come before the watch was there.
+    // It may have been created before the watch.
     if (!std::filesystem::exists(below, ignored)) return false;
   }
   return false;
@@ -89,11 +88,11 @@ void DirectoryWatcher::on_watch_lost() {
 namespace gpulet::device_plugin {
 namespace {
 
-// The kubelet binds before it listens: that long a refused connect is asked again, from 1 ms on.
+// The kubelet binds before it listens: a refused connect is retried for this long, from 1 ms on.
 constexpr Duration kListenWait = std::chrono::seconds(1);
 constexpr Duration kFirstConnectWait = std::chrono::milliseconds(1);
 constexpr Duration kLongestConnectWait = std::chrono::milliseconds(20);
-// Somebody else who serves the same path would take it back at once: two such must not fight at full speed.
+// Another process that serves the same path may replace the socket each time: retries must not spin.
 constexpr BackoffLimits kReplacedBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 constexpr Duration kReplacedResetAfter = std::chrono::seconds(30);
 
@@ -112,7 +111,7 @@ class GrpcPluginHost final : public PluginHost {
 
  private:
   struct Connection {
-    FileDescriptor socket;  // our own descriptor of what gRPC serves: to end it, and to hear that it ended
+    FileDescriptor socket;  // a duplicate of gRPC's descriptor, to close the connection and to detect its end
     Subscription ended;
     int fd = -1;  // gRPC's
   };
@@ -129,7 +128,7 @@ class GrpcPluginHost final : public PluginHost {
   struct PendingRegistration {
     std::function<void(Status)> done;
     std::uint64_t serial = 0;
-    std::uint64_t generation = 0;  // of our listener when the call was made
+    std::uint64_t generation = 0;  // of the listener when the call was sent
     std::optional<FileIdentity> kubelet;
     Time give_up_connecting{};
     Duration wait = kFirstConnectWait;
@@ -273,7 +272,7 @@ void GrpcPluginHost::withdraw(const ResourceName& resource) {
   served_.erase(it);
 }
 
-// --- what happens in the folders ---
+// --- events in the directories ---
 
 void GrpcPluginHost::open_watches() {
   std::vector<std::string> folders{settings_.directory};
@@ -316,8 +315,7 @@ void GrpcPluginHost::rescan() {
   check_kubelet(false);
 }
 
-// Every creation counts, even where it left the same inode; without one, only a socket that was not there
-// before.
+// Every creation counts, also with the same inode; without a creation event, only a new socket does.
 void GrpcPluginHost::check_kubelet(bool created) {
   if (settings_.kubelet_socket.empty()) return;
   const auto now = file_identity(settings_.kubelet_socket);
@@ -331,10 +329,10 @@ void GrpcPluginHost::check_socket(const ResourceName& resource) {
   if (it == served_.end() || !it->second.listener.is_open()) return;
   auto& served = it->second;
   const auto now = file_identity(socket_path(resource));
-  // Without an identity of ours it was removed before we could look at it: that there is none now is no
-  // comfort.
+  // Without a recorded identity, the socket was removed before it could be inspected: then no socket is not
+  // the expected state.
   if (now && now == served.identity) return;
-  close_listener(served);  // streams that are open go on: the kubelet that holds them has lost nothing yet
+  close_listener(served);  // open streams continue: the kubelet still has them
   if (loop_.now() - served.last_lost > kReplacedResetAfter) served.replaced.reset();
   served.last_lost = loop_.now();
   if (!now) {
@@ -365,7 +363,7 @@ void GrpcPluginHost::register_resource(const ResourceName& resource, std::functi
     auto& before = it->second;
     post_done(std::exchange(before.done, std::move(done)),
               fail(Code::kUnavailable, "a newer registration took over", resource.str()));
-    // The same kubelet is being told of the same listener: its answer will do.
+    // A registration of the same listener with the same kubelet is in progress: its result is used.
     if (before.call.is_open() && before.generation == served->second.generation &&
         before.kubelet == file_identity(settings_.kubelet_socket)) {
       return;
@@ -395,7 +393,7 @@ void GrpcPluginHost::connect_to_kubelet(const ResourceName& resource) {
     return;
   }
   if (!socket) {
-    // Its creation, when it comes, is told as kubelet_started.
+    // Its creation is reported as kubelet_started.
     const bool absent = socket.error().code() == Code::kNotFound;
     const Error error(absent ? Code::kUnavailable : socket.error().code(), socket.error().message(),
                       socket.error().subject());

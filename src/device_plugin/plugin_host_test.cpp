@@ -1,4 +1,4 @@
-// The real PluginHost against the embedded kubelet, each over real sockets in a folder of its own.
+// The real PluginHost against the embedded kubelet, each over real sockets in its own directory.
 #include "device_plugin/plugin_host.h"
 
 #include <dirent.h>
@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using offers::gpu_uuid;
 
-// A sanitizer's; bounds on time hold without one.
+// Slower under a sanitizer; time limits apply without one.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kSlowdown = 10;
 #else
@@ -58,7 +58,7 @@ class PluginHostTest : public testing::Test {
   TemporaryDirectory folder_;
 };
 
-// One ListAndWatch stream's newest list, and how many came.
+// The newest list of one ListAndWatch stream, and the number of lists.
 class Watcher {
  public:
   explicit Watcher(std::shared_ptr<sim::PluginClient> client) : client_(std::move(client)) {
@@ -103,7 +103,7 @@ class Watcher {
   bool ended_ = false;
 };
 
-TEST_F(PluginHostTest, RegistersListsAndServesAPod) {
+TEST_F(PluginHostTest, RegistersListsAndAllocates) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -147,8 +147,7 @@ TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
     ASSERT_TRUE(first.wait_healthy(8));
     ASSERT_TRUE(second.wait_healthy(8));
   }
-  // An offer that differs in what the list does not say sends nothing, and is what Allocate answers from at
-  // once.
+  // An offer that differs only in data outside the list sends nothing, and Allocate uses it immediately.
   Offer other = offers::make_offer();
   other.rules.gds = true;
   ASSERT_TRUE(node.serve_offer(std::move(other)));
@@ -161,7 +160,7 @@ TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
   EXPECT_EQ(second.lists(), 11);
 }
 
-TEST_F(PluginHostTest, WatchedIsToldOfTheFirstStreamAndTheLast) {
+TEST_F(PluginHostTest, WatchedReportsTheFirstAndTheLastStream) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -202,8 +201,9 @@ TEST_F(PluginHostTest, BadRequestsGetTheirStatus) {
   EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0)}, {}, 0)), invalid);  // none
   EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0)}, {gpu_uuid(1)}, 1)),
             invalid);  // required outside available
-  EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0), "GPU-x"}, {}, 1)), invalid);      // unknown
-  EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0), gpu_uuid(0)}, {}, 1)), invalid);  // doubled
+  EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0), "GPU-x"}, {}, 1)), invalid);  // unknown
+  EXPECT_EQ(starts(client->get_preferred_allocation({gpu_uuid(0), gpu_uuid(0)}, {}, 1)),
+            invalid);  // duplicate
   EXPECT_TRUE(client->call_allocate({gpu_uuid(0)})) << "a bad request costs the connection nothing";
 }
 
@@ -238,7 +238,7 @@ TEST_F(PluginHostTest, SurvivesKubeletRestarts) {
             "nvidia.com/gpu. Requested: 1, Available: 0, which is unexpected");
 }
 
-TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
+TEST_F(PluginHostTest, DeletedOrReplacedSocketIsRestoredImmediately) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -258,7 +258,7 @@ TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
     ASSERT_TRUE(node.wait_until([&] { return node.sockets_lost == round; }));
   }
   EXPECT_LT(fastest, 100ms * kSlowdown);
-  // Somebody else's socket in its place.
+  // Another process' socket in its place.
   const auto before = kubelet->kubelet_state().resources.at(kGpu).registrations;
   const auto theirs = bind_unix_socket(socket("theirs.sock"));
   ASSERT_TRUE(theirs);
@@ -271,8 +271,8 @@ TEST_F(PluginHostTest, OwnSocketDeletedOrReplacedIsBackAtOnce) {
   EXPECT_TRUE(connect_client()->call_allocate({gpu_uuid(0)}));
 }
 
-// As a kubelet does that clears its folder while the plugin comes back.
-TEST_F(PluginHostTest, OwnSocketDeletedWhileItIsOpenedIsBackToo) {
+// As a kubelet that clears its directory while the plugin restarts.
+TEST_F(PluginHostTest, SocketDeletedDuringStartIsRestored) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -282,14 +282,14 @@ TEST_F(PluginHostTest, OwnSocketDeletedWhileItIsOpenedIsBackToo) {
     for (int removed = 0; removed < 20 && std::chrono::steady_clock::now() < deadline;) {
       removed += ::unlink(path.c_str()) == 0 ? 1 : 0;
     }
-    // The kubelet dials the path before it answers.
+    // The kubelet connects to the path before it responds.
     Status registered = node.register_once(kGpu);
     while (!registered && std::chrono::steady_clock::now() < deadline) registered = node.register_once(kGpu);
     ASSERT_TRUE(registered) << "round " << round << ": " << registered.error().full_message();
   }
 }
 
-TEST_F(PluginHostTest, WaitsForFoldersThatAreNotThereYet) {
+TEST_F(PluginHostTest, WaitsForMissingDirectories) {
   const std::string later = folder_.directory_path() + "/var/lib/kubelet";
   TestNode node(later);
   const auto status = node.serve_offer(offers::make_offer());
@@ -299,7 +299,7 @@ TEST_F(PluginHostTest, WaitsForFoldersThatAreNotThereYet) {
   late.dir = later;
   const auto kubelet = start_kubelet(late);
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
-  // The whole folder goes and comes again, as with a kubelet that is installed anew.
+  // The whole directory is removed and created again, as when a kubelet is reinstalled.
   kubelet->stop_kubelet();
   std::filesystem::remove_all(folder_.directory_path() + "/var");
   ASSERT_TRUE(node.wait_until([&] { return node.sockets_lost >= 1; }));
@@ -318,7 +318,7 @@ TEST_F(PluginHostTest, KubeletThatBindsLongBeforeItListens) {
   EXPECT_EQ(node.last_error, "") << "it took more than one try";
 }
 
-TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
+TEST_F(PluginHostTest, KubeletThatRefusesOrRespondsLateOrNever) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   kubelet->set_register_behavior(sim::RegisterBehavior::kRefuse);
@@ -331,7 +331,7 @@ TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
   kubelet->set_register_behavior(sim::RegisterBehavior::kDelay);
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   ASSERT_TRUE(node.wait_until([&] { return node.registered == 1; }));
-  // Every try gets its one answer by kRegisterTimeout, and the loop does other things meanwhile.
+  // Every attempt ends within kRegisterTimeout, and the loop is not blocked meanwhile.
   kubelet->set_register_behavior(sim::RegisterBehavior::kIgnore);
   const auto began = std::chrono::steady_clock::now();
   AsyncResult<Status> silent;
@@ -348,7 +348,7 @@ TEST_F(PluginHostTest, KubeletThatRefusesAnswersLateOrNever) {
   EXPECT_EQ(status.error().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(PluginHostTest, NoKubeletNoSocketNoName) {
+TEST_F(PluginHostTest, RegistrationFailuresHaveTheirCodes) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
@@ -369,7 +369,7 @@ TEST_F(PluginHostTest, NoKubeletNoSocketNoName) {
   EXPECT_EQ(socket_name(ResourceName("nvidia.com/mig-1g.10gb.me")), "nvidia-mig-1g.10gb.me.sock");
 }
 
-TEST_F(PluginHostTest, GoesQuicklyWithEverythingOpenAndLeavesNothing) {
+TEST_F(PluginHostTest, StopsQuicklyWithOpenStreamsAndRemovesItsSockets) {
   const auto kubelet = start_kubelet(settings());
   auto fastest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 3; ++round) {
@@ -390,15 +390,15 @@ TEST_F(PluginHostTest, GoesQuicklyWithEverythingOpenAndLeavesNothing) {
   EXPECT_LT(fastest, 50ms * kSlowdown);
 }
 
-TEST_F(PluginHostTest, AddsFewThreadsHoweverManyResources) {
+TEST_F(PluginHostTest, ThreadCountDoesNotGrowWithResources) {
   std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
   const auto before = threads_now();
-  TestNode node(folder_.directory_path());  // one for its loop
+  TestNode node(folder_.directory_path());  // one thread for its loop
   for (int i = 0; i < 20; ++i)
     ASSERT_TRUE(node.serve_offer(offers::make_offer("nvidia.com/r" + std::to_string(i), 2)));
   const auto with_host = threads_now();
-  // Ours, and gRPC's own idle ones: two executors, a timer thread, the event engine's two or three and their
-  // timer.
+  // gpulet's, and gRPC's idle threads: two executors, a timer thread, the event engine's two or three and
+  // their timer.
   EXPECT_LE(with_host - before, 1u + 1u + 7u);
 }
 
@@ -435,7 +435,7 @@ TEST_F(PluginHostTest, TopologyManagerGetsAlignedDevices) {
             "requested: 1, used: 0, capacity: 0");
 }
 
-TEST_F(PluginHostTest, PodsComeAndGoAndNoDeviceIsGivenTwice) {
+TEST_F(PluginHostTest, NoDeviceIsAllocatedTwiceWhilePodsChange) {
   const auto kubelet = start_kubelet(settings());
   TestNode node(folder_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));

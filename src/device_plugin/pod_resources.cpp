@@ -83,7 +83,7 @@ class GrpcPodResources final : public PodResources {
     const std::uint64_t id = next_++;
     auto& open = calls_[id];
     open.timer = loop_.after(timeout_, [this, id, done] {
-      calls_.erase(id);  // and so cancelled
+      calls_.erase(id);  // which cancels it
       channel_.reset();
       done(fail(Code::kDeadlineExceeded, "the kubelet did not answer in time", socket_));
     });
@@ -96,7 +96,7 @@ class GrpcPodResources final : public PodResources {
             return;
           }
           channel_.reset();
-          // A connection kept from before breaks when the kubelet restarts: that is no answer yet.
+          // A kept connection breaks when the kubelet restarts: the call is retried on a new one.
           if (!fresh && try_again && status.error_code() == grpc::StatusCode::UNAVAILABLE) {
             start_call<Request, Response>(method, done, false);
             return;

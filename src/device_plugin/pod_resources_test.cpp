@@ -14,16 +14,16 @@ namespace {
 using namespace std::chrono_literals;
 using offers::gpu_uuid;
 
-// Above gRPC's own 4 MiB. ThreadSanitizer suspects each byte of what the library hands over: there, less.
+// Above gRPC's own 4 MiB. Less under ThreadSanitizer, which checks each byte that the library passes on.
 #ifdef __SANITIZE_THREAD__
 constexpr std::size_t kPaddingBytes = 1u << 10;
 #else
 constexpr std::size_t kPaddingBytes = 5u << 20;
 #endif
 
-// It would grow by a node for each address that a mutex of gRPC ever had; and it tells of cycles, as of this
-// one.
-TEST(Rpc, NoGraphIsKeptOfWhichMutexWasTakenAfterWhich) {
+// It would grow by a node for each address that a gRPC mutex ever had. If enabled, it would report this
+// cycle.
+TEST(Rpc, AbseilDeadlockDetectionIsOff) {
   const auto rpc = start_grpc_thread();
   absl::Mutex a, b;
   testing::internal::CaptureStderr();
@@ -64,7 +64,7 @@ class PodResourcesTest : public testing::Test {
   LoopThread thread_;
 };
 
-TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
+TEST_F(PodResourcesTest, ListsAllocationsAcrossARestart) {
   sim::KubeletSettings settings;
   settings.dir = folder_.directory_path();
   settings.pod_resources_padding_bytes = kPaddingBytes;
@@ -101,12 +101,12 @@ TEST_F(PodResourcesTest, ListsWhoHoldsWhatAcrossARestart) {
     ASSERT_TRUE(all) << all.error().full_message();
     ASSERT_EQ(all->at(gpu).size(), 7u);
     EXPECT_EQ(all->at(gpu).front().str(), gpu_uuid(1));
-    ASSERT_TRUE(kubelet->restart_kubelet());  // the connection that was kept is broken now
+    ASSERT_TRUE(kubelet->restart_kubelet());  // which breaks the kept connection
     ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu", 7, kPatience));
   }
 }
 
-TEST_F(PodResourcesTest, NobodyThereIsUnavailable) {
+TEST_F(PodResourcesTest, MissingKubeletIsUnavailable) {
   open_client();
   const auto absent = list_on_loop();
   ASSERT_FALSE(absent);
@@ -119,7 +119,7 @@ TEST_F(PodResourcesTest, NobodyThereIsUnavailable) {
   EXPECT_EQ(refused.error().code(), Code::kUnavailable);
 }
 
-TEST_F(PodResourcesTest, OneThatNeverAnswersIsGivenUp) {
+TEST_F(PodResourcesTest, SilentKubeletTimesOut) {
   ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
   const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);
@@ -131,7 +131,7 @@ TEST_F(PodResourcesTest, OneThatNeverAnswersIsGivenUp) {
   EXPECT_EQ(late.error().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(PodResourcesTest, NoCallbackComesAfterItsEnd) {
+TEST_F(PodResourcesTest, NoCallbackAfterDestruction) {
   ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
   const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);

@@ -13,21 +13,20 @@
 #include "device_plugin/pod_resources.h"
 #include "proto/deviceplugin_v1beta1.grpc.pb.h"
 
-// gRPC asks these two for the size of its pools and of its tables per core (32 threads on a host of 32 cores
-// or more), and has no setting for it. They are all that their object file in libgpr.a has, so that these
-// take its place.
+// gRPC sizes its pools and per-core tables by these two functions (32 threads on a host of 32 cores or more)
+// and has no setting for it. Their object file in libgpr.a has nothing else, so these definitions replace it.
 unsigned gpr_cpu_num_cores() { return 1; }
 unsigned gpr_cpu_current_cpu() { return 0; }
 
 namespace gpulet::device_plugin {
 namespace {
 
-// Buffers of all connections together; gRPC refuses what would need more.
+// Limit of the buffers of all connections together; gRPC refuses requests beyond it.
 constexpr std::size_t kQuotaBytes = 32u << 20;
 
 // Debian builds Abseil without NDEBUG, so each of gRPC's mutexes becomes a node of 512 bytes in a graph that
-// looks for deadlocks, at every lock. gRPC frees many of them with the memory that they are in, never ending
-// them: their nodes stay, one for each address that ever held a mutex.
+// looks for deadlocks, at every lock. gRPC frees many of them without destroying them, so their nodes remain,
+// one for each address that ever held a mutex.
 void disable_mutex_graph() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore); }
 
 }  // namespace

@@ -362,7 +362,7 @@ CheckResult check_pcie_width(const Facts& facts) {
   });
   if (narrow.empty()) return pass_result("every GPU has all of its PCIe lanes");
   return warn_result(text::join_limited(narrow),
-                     "reseat the card or its riser; `lspci -vv` shows LnkSta beside LnkCap");
+                     "reseat the card or its riser; `lspci -vv` shows LnkSta and LnkCap");
 }
 
 CheckResult check_nvlink_fabric(const Facts& facts) {

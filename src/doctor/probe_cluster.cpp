@@ -252,7 +252,7 @@ void explain_pending_pods(Prober& prober, const ProbeTargets& targets, std::vect
     if (pod.refused) continue;
     ++count;
     pod.explanation = fetch_pod_explanation(targets, pod, std::min<Duration>(left, kProbeTimeout));
-    // A Pod that is gone says nothing about the next one; other errors would repeat.
+    // A deleted Pod does not affect the next one; other errors would repeat.
     if (!*pod.explanation && pod.explanation->error().code() != Code::kNotFound) return;
   }
 }

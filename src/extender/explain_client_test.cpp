@@ -44,7 +44,7 @@ class ExplainClientTest : public k8s::ApiTest {
   }
 };
 
-TEST_F(ExplainClientTest, AsksTheExtenderThroughTheApiServer) {
+TEST_F(ExplainClientTest, QueriesTheExtenderThroughTheApiServer) {
   const std::string large(3u << 20, 'x');  // as for thousands of nodes
   begin(200, large);
   const auto explanation = fetch("p").value();

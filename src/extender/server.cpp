@@ -79,7 +79,7 @@ void PodEventReporter::send_event(const scheduler::PodRequest& pod, const char* 
   if (known == sent_events_.end() && sent_events_.size() >= kMaxSentEvents) {
     std::erase_if(sent_events_, [&](const auto& entry) { return now >= entry.second.at + kRepeatSame; });
     if (sent_events_.size() >= kMaxSentEvents)
-      return;  // so many Pods are waiting that nobody reads each
+      return;  // too many Pods are pending for anybody to read each
                // event
   }
   sent_events_[key] = {message, now};

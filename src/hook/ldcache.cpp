@@ -241,7 +241,7 @@ constexpr std::array<std::string_view, 2> kPlainDirectories{"/lib", "/usr/lib"};
 constexpr std::string_view kIncludeAll = "include /etc/ld.so.conf.d/*.conf\n";
 constexpr std::size_t kMaxArgumentBytes = 1u << 20;
 
-// Goes on where the container does not let us write, and remembers the first such place.
+// Continues after a place in the container that is not writable, and records the first one.
 class WriteResults {
  public:
   Status record_result(Status done) {

@@ -187,7 +187,7 @@ TEST(LdcacheAttack, ProcIsALink) {
   expect_untouched(image);
 }
 
-// A Pod with the host's /proc, and an image whose links go through it.
+// A Pod with the host's /proc, and an image with links through it.
 TEST(LdcacheAttack, RemovesAProcfsFromTheSandbox) {
   SKIP_WITHOUT_LDCACHE_RIGHTS();
   EXPECT_EQ(

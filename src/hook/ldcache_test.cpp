@@ -235,7 +235,7 @@ TEST(Ldcache, WritesAPathFileForAlpine) {
   // musl's loader reads no cache.
   EXPECT_FALSE(std::filesystem::exists(image.root_directory() / "etc/ld.so.cache"));
   EXPECT_FALSE(std::filesystem::exists(image.root_directory() / "etc/ld.so.conf"));
-  // With glibc's loader beside it, both are written.
+  // With glibc's loader as well, both are written.
   image.add_file(kTestLoader);
   expect_clean(run_update_ldcache(image, {"/usr/lib64"}));
   EXPECT_EQ(cached_path(image, "libcuda.so.1"), "/usr/lib64/libcuda.so.1");
@@ -325,7 +325,7 @@ TEST(Ldcache, RequiresAStaticHostLdconfig) {
   EXPECT_THAT(refused("/bin/sh"), HasSubstr("dynamically linked"));
   EXPECT_THAT(refused("/nonexistent"), HasSubstr("cannot open"));
   EXPECT_THAT(refused("/dev/zero"), HasSubstr("not a regular file"));
-  // As on Ubuntu: the program is beside the script.
+  // As on Ubuntu: the program is in the script's directory.
   std::filesystem::copy_file(std::filesystem::canonical("/sbin/ldconfig"), script + ".real");
   add_driver_library(image, "opt/driver");
   expect_clean(image.run_hook({"update-ldcache", "--folder=/opt/driver", "--ldconfig-path=@" + script}));

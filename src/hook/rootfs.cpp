@@ -18,7 +18,7 @@
 namespace gpulet::hook {
 namespace {
 
-// The kernel gives up on a path whose parts are renamed meanwhile. This bounds an endless race.
+// The kernel fails if a part of the path is renamed meanwhile. This limit ends an endless race.
 constexpr int kMaxRaces = 64;
 constexpr int kMaxTemporaryNames = 16;
 constexpr int kMaxDepth = 128;

@@ -94,7 +94,7 @@ PasswordChecker::Verdict PasswordChecker::check_password(std::string_view author
       std::find_if(users_.begin(), users_.end(), [&](const auto& entry) { return entry.first == user; });
   const bool right =
       verify_password(found != users_.end() ? &found->second : nullptr, both.substr(colon + 1), now);
-  // Rejected ones are dropped first: there are many of them while somebody guesses.
+  // Rejected ones are dropped first: a guessing client causes many of them.
   if (known_.size() >= kMaxRememberedResults)
     std::erase_if(known_, [](const auto& entry) { return !entry.second; });
   if (known_.size() >= kMaxRememberedResults) known_.clear();

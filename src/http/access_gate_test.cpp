@@ -12,11 +12,11 @@ using Verdict = PasswordChecker::Verdict;
 
 constexpr const char* kRight = "Basic YWxpY2U6c2VjcmV0";  // alice:secret
 
-TEST(Passwords, EverybodyIsRightWithoutUsers) {
+TEST(Passwords, EverybodyIsAllowedWithoutUsers) {
   EXPECT_EQ(PasswordChecker({}).check_password("", Time{}), Verdict::kAccepted);
 }
 
-TEST(Passwords, OnlyThoseOfTheFile) {
+TEST(Passwords, OnlyUsersOfTheFileAreAllowed) {
   PasswordChecker passwords({{"alice", secret_hash()}});
   const Time now{};
   EXPECT_EQ(passwords.check_password(kRight, now), Verdict::kAccepted);
@@ -41,7 +41,7 @@ std::string encoded(const std::string& text) {
   return out;
 }
 
-TEST(Passwords, GuessingTakesLittleOfTheTimeAndLocksNobodyOutWhoIsKnown) {
+TEST(Passwords, GuessingIsRateLimitedAndKnownClientsStayAllowed) {
   PasswordChecker passwords({{"alice", secret_hash("08")}});
   const Time now{};
   ASSERT_EQ(passwords.check_password(kRight, now), Verdict::kAccepted);
@@ -54,14 +54,15 @@ TEST(Passwords, GuessingTakesLittleOfTheTimeAndLocksNobodyOutWhoIsKnown) {
   }
   EXPECT_GT(checked, 0);
   EXPECT_GT(put_off, 1000);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, 10s);  // unbounded, these take half a minute and more
+  EXPECT_LT(std::chrono::steady_clock::now() - before,
+            10s);  // without a limit, these take at least half a minute
   EXPECT_EQ(passwords.check_password(kRight, now), Verdict::kAccepted);
-  // The same wrong one again costs nothing, and a minute later new ones are checked.
+  // A repeated wrong password costs nothing, and a minute later new ones are checked.
   EXPECT_EQ(passwords.check_password("Basic " + encoded("alice:guess0"), now), Verdict::kRejected);
   EXPECT_EQ(passwords.check_password("Basic " + encoded("alice:another"), now + 1min), Verdict::kRejected);
 }
 
-TEST(Passwords, HashesThatAreNoneOrTakeTooLongAreRefused) {
+TEST(Passwords, InvalidAndTooExpensiveHashesAreRefused) {
   EXPECT_TRUE(check_bcrypt_hash("alice", secret_hash()));
   EXPECT_TRUE(check_bcrypt_hash("alice", "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"));
   for (const char* bad : {"", "secret", "$1$abc$def", "$2y$10$short",

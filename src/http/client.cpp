@@ -30,7 +30,7 @@ void enable_keep_alive(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 30'000);
 }
 
-// Starts connecting; the socket becomes writable when that has ended.
+// Starts connecting; the socket becomes writable when the attempt has ended.
 Result<FileDescriptor> connect_to(const SocketAddress& address) {
   const bool local = address.storage.ss_family == AF_UNIX;
   FileDescriptor fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -75,7 +75,7 @@ class SocketConnection final : public ClientConnection {
     receiver_ = std::move(receiver);
     streaming_ = cut_ = false;
     parser_.emplace();
-    // Beast 1.74 takes boost::none for less than every length where a head ends the bytes so far.
+    // Beast 1.74 treats boost::none as less than any length if the bytes so far end with the header.
     parser_->body_limit(receiver_.on_piece ? std::numeric_limits<std::uint64_t>::max() : kMaxResponseBytes);
     parser_->eager(true);
     buffer_.clear();
@@ -104,8 +104,8 @@ class SocketConnection final : public ClientConnection {
     advance();
   }
 
-  // As far as possible without waiting. What the server has sent is read first: it may have refused the
-  // request and closed the connection before the rest of it is written.
+  // Reads and writes as far as possible without blocking. Received bytes are read first: the server may have
+  // refused the request and closed the connection before all of it is written.
   void advance() {
     wants_write_ = false;
     if (auto read = read_available(); !read) return end_request(fail(read.error()));
@@ -119,7 +119,7 @@ class SocketConnection final : public ClientConnection {
 
   Status read_available() {
     std::array<char, 16'384> bytes;
-    // After that many reads other connections have their turn; the socket stays readable.
+    // After this number of reads, other connections are served; the socket stays readable.
     for (int i = 0; i < kMaxReadsPerTurn && !ended_; ++i) {
       const auto read = transport_->read_some(bytes.data(), bytes.size());
       switch (read.outcome) {
@@ -164,7 +164,7 @@ class SocketConnection final : public ClientConnection {
 
   Status parse_bytes(std::string_view bytes) {
     if (!parser_) {
-      ended_ = true;  // bytes without a request: not to be trusted with another one
+      ended_ = true;  // bytes without a request: the connection is not reused
       return {};
     }
     buffer_ += bytes;
@@ -176,7 +176,7 @@ class SocketConnection final : public ClientConnection {
         return fail(Code::kIo, "not an HTTP response: " + error.message());
       }
       GPULET_TRY(deliver_body());
-      // An eager parser of Beast 1.74 forgets its own limit for a body of known length.
+      // An eager parser of Beast 1.74 ignores its limit for a body of known length.
       const auto length = parser_->is_header_done() ? parser_->content_length() : boost::none;
       if (!streaming_ && !receiver_.error_body_limit && length && *length > kMaxResponseBytes)
         return fail(too_large());
@@ -198,7 +198,7 @@ class SocketConnection final : public ClientConnection {
 
   Error too_large() const { return Error(Code::kIo, peer_ + "'s response is too large"); }
 
-  // Hands on the body of a successful response. The parser of a streamed response has no limit of its own,
+  // Passes on the body of a successful response. The parser of a streamed response has no limit of its own,
   // so the body of an unsuccessful one is limited here.
   Status deliver_body() {
     if (!receiver_.on_piece || !parser_->is_header_done()) return {};
@@ -239,7 +239,7 @@ class SocketConnection final : public ClientConnection {
   Done done_;
   BodyReceiver receiver_;
   bool connected_ = false, ended_ = false, wants_write_ = false;
-  bool streaming_ = false, cut_ = false;  // of the response that arrives
+  bool streaming_ = false, cut_ = false;  // of the current response
   std::string outgoing_, buffer_;
   std::optional<beast::response_parser<beast::string_body>> parser_;
   std::uint32_t awaited_ = 0;
@@ -279,7 +279,7 @@ class ConnectionGet final : public HttpGet {
     });
   }
 
-  // On a turn of its own: the connection, which calls this, may then be closed.
+  // In a later turn of the loop: only then may the connection, which calls this, be closed.
   void on_response(const Result<ClientResponse>& response) {
     timer_ = loop_.after(Duration::zero(),
                          [this, outcome = response ? response_outcome(*response)

@@ -95,7 +95,7 @@ Heard hear(const std::string& text, std::size_t cut, bool streams) {
   return heard;
 }
 
-TEST(Connection, AResponseMayBeCutAnywhere) {
+TEST(Connection, ResponseMayBeSplitAnywhere) {
   for (const int status : {200, 401}) {
     const std::string body = "0123456789";
     const std::string text =
@@ -121,7 +121,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server that answers one connection with these bytes, whatever is asked, and closes it.
+// A server that sends these bytes on one connection, whatever the request, and closes it.
 class HttpGetTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -170,7 +170,7 @@ class HttpGetTest : public testing::Test {
                                            }});
     EXPECT_TRUE(started);
     if (started) loop.run_loop();
-    started = fail(Code::kInternal, "over");  // a server that still sends must not wait for us
+    started = fail(Code::kInternal, "over");  // a server that is still sending must not block
     server.join();
     return outcome;
   }
@@ -178,7 +178,7 @@ class HttpGetTest : public testing::Test {
   std::string folder_, request_;
 };
 
-TEST_F(HttpGetTest, BodiesOfEachFramingInWhateverPieces) {
+TEST_F(HttpGetTest, ReadsBodiesOfEveryFramingInAnyPieces) {
   const std::string chunked =
       "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n7;x=y\r\n, world\r\n0\r\n\r\n";
   const std::string counted = "HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello, world";
@@ -195,7 +195,7 @@ TEST_F(HttpGetTest, BodiesOfEachFramingInWhateverPieces) {
   EXPECT_TRUE(request_.starts_with("GET /api/x HTTP/1.1\r\nHost: localhost\r\n")) << request_;
 }
 
-TEST_F(HttpGetTest, WhatIsRefusedSaysWhy) {
+TEST_F(HttpGetTest, RefusalHasTheReason) {
   const auto refused = fetch("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 8\r\n\r\ntoo \x1bmany");
   EXPECT_FALSE(refused.begun);
   EXPECT_EQ(refused.body, "");
@@ -206,7 +206,7 @@ TEST_F(HttpGetTest, WhatIsRefusedSaysWhy) {
             kMaxErrorBodyBytes);
 }
 
-TEST_F(HttpGetTest, WhatBreaksOffSaysSo) {
+TEST_F(HttpGetTest, BrokenResponseIsAnError) {
   EXPECT_EQ(fetch("").error_text(), "the agent closed the connection");
   EXPECT_EQ(fetch("HTTP/1.1 200 OK\r\nContent-").error_text(), "the agent closed the connection");
   const auto half = fetch("HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nhello");
@@ -216,7 +216,7 @@ TEST_F(HttpGetTest, WhatBreaksOffSaysSo) {
   EXPECT_EQ(fetch("HTTP/1.1 200 OK\r\n\r\nSTOP").error_text(), "enough");
 }
 
-TEST_F(HttpGetTest, ASocketThatTakesNobody) {
+TEST_F(HttpGetTest, SocketThatRefusesConnectionsIsAnError) {
   EpollLoop loop;
   const auto code_of = [&](const std::string& at) {
     const auto started = HttpGet::start_get(loop, *unix_address(at), "localhost", "/",
@@ -232,7 +232,7 @@ TEST_F(HttpGetTest, ASocketThatTakesNobody) {
   EXPECT_FALSE(unix_address(""));
 }
 
-TEST_F(HttpGetTest, SilenceHasALimit) {
+TEST_F(HttpGetTest, SilentServerTimesOut) {
   const auto listening = LocalSocket::listen_unix(socket_path(), 0600);
   ASSERT_TRUE(listening);
   ManualLoop loop;
@@ -259,13 +259,13 @@ std::vector<ServerSentEvent> all_of(std::string_view text) {
   return events ? *events : std::vector<ServerSentEvent>{};
 }
 
-TEST(EventParser, WhatTheListenerSends) {
+TEST(EventParser, ParsesTheListenersEvents) {
   EXPECT_EQ(
       all_of("retry: 2000\n\nevent: node\nid: 7\ndata: {\"a\":1}\n\n:\n\nevent: now\nid: 8\ndata: {}\n\n"),
       (std::vector<ServerSentEvent>{{"node", "{\"a\":1}"}, {"now", "{}"}}));
 }
 
-TEST(EventParser, TheStandardsForms) {
+TEST(EventParser, ParsesEveryFormOfTheStandard) {
   EXPECT_EQ(all_of("data: a\ndata:b\ndata:  c\n\n"), (std::vector<ServerSentEvent>{{"message", "a\nb\n c"}}));
   EXPECT_EQ(all_of("data\n\ndata\ndata\n\ndata:"),
             (std::vector<ServerSentEvent>{{"message", ""}, {"message", "\n"}}));
@@ -281,7 +281,7 @@ TEST(EventParser, TheStandardsForms) {
   EXPECT_TRUE(all_of("").empty());
 }
 
-TEST(EventParser, InWhateverPieces) {
+TEST(EventParser, AcceptsAnyPieces) {
   const std::string text =
       "\xEF\xBB\xBFretry: 2000\r\n\r\nevent: node\r\nid: 1\r\ndata: {\"x\":\r\ndata: 2}\r\n\r\n:\n\n"
       "event: now\rdata: {}\r\rdata: last\n\n";
@@ -313,7 +313,7 @@ TEST(EventParser, InWhateverPieces) {
   EXPECT_EQ(events, whole);
 }
 
-TEST(EventParser, WhatNeverEndsIsGivenUp) {
+TEST(EventParser, EndlessEventIsAnError) {
   const std::string piece(1u << 20, 'x');
   for (const std::string head : {"data: ", ": "}) {
     EventStreamParser parser;

@@ -13,10 +13,10 @@
 namespace gpulet::http {
 namespace {
 
-constexpr std::size_t kMinGzipBytes = 256;  // below, the answer's head is larger than what is won
-// A page of metrics is a third larger than at the best level, and made in a fifth of the time.
+constexpr std::size_t kMinGzipBytes = 256;  // below, the larger header outweighs the compression
+// A metrics page is a third larger than at the best level, but takes a fifth of the time.
 constexpr int kLevel = 3;
-constexpr int kGzipWindow = 15 + 16;  // zlib's way to say gzip's form
+constexpr int kGzipWindow = 15 + 16;  // selects gzip's format in zlib
 
 }  // namespace
 
@@ -71,7 +71,7 @@ namespace {
 
 constexpr std::size_t kMaxChoices = 64;  // of a field; a browser sends eight
 
-// q as thousandths: "0.5" is 500. nullopt for what is no weight.
+// q as thousandths: "0.5" is 500. nullopt if it is not a valid weight.
 std::optional<int> weight(std::string_view text) {
   if (text.empty() || text.size() > 5 || (text[0] != '0' && text[0] != '1')) return std::nullopt;
   if (text.size() > 1 && text[1] != '.') return std::nullopt;
@@ -90,7 +90,7 @@ struct Choice {
   int weight = 1000;
 };
 
-// Calls `each(choice)`; one whose weight is none counts as not wanted.
+// Calls `each(choice)`; a choice with an invalid weight counts as refused.
 template <class Each>
 void each_choice(std::string_view field, Each each) {
   std::size_t count = 0;
@@ -160,15 +160,15 @@ void Subscribers::publish_event(const SharedText& text) {
   ids.reserve(callbacks_.size());
   for (const auto& [id, told] : callbacks_) ids.push_back(id);
   for (const std::uint64_t id : ids) {
-    // One that was told may have left, and taken its function with it.
+    // A notified subscriber may have left and removed its callback.
     if (const auto found = callbacks_.find(id); found != callbacks_.end()) EventCallback(found->second)(text);
   }
 }
 
 namespace {
 
-// What a browser must not do with our pages. They load nothing from elsewhere, run no script but their own
-// file, are shown in no frame and want nothing of the device.
+// Restricts the browser: pages load nothing from other hosts, run only their own script file, are not shown
+// in frames and use no device features.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kHeaders = {{
     {"Cache-Control", "no-store"},
     {"Content-Security-Policy",

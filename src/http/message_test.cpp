@@ -8,7 +8,7 @@
 namespace gpulet::http {
 namespace {
 
-TEST(Accept, OpenMetricsOnlyWhenItIsAskedFor) {
+TEST(Accept, OpenMetricsOnlyOnRequest) {
   const std::vector<std::pair<std::string, bool>> cases = {
       {"", false},
       {"*/*", false},
@@ -22,8 +22,7 @@ TEST(Accept, OpenMetricsOnlyWhenItIsAskedFor) {
       {"application/openmetrics-text; version=0.0.1, text/plain", false},
       {"application/openmetrics-text;q=0", false},
       {"application/openmetrics-text;q=0.5,text/plain;q=0.6", false},
-      {"application/openmetrics-text;q=0.5,text/plain;version=1.0.0;q=0.6",
-       true},  // a version that we do not have
+      {"application/openmetrics-text;q=0.5,text/plain;version=1.0.0;q=0.6", true},  // an unsupported version
       {"application/openmetrics-text;q=0.5, text/plain;q=0.5", true},
       {"application/openmetrics-text;q=0.5,*/*;q=0.4", true},
       {"application/openmetrics-text;q=0.2,text/*;q=0.4,text/plain;q=0.1", true},
@@ -43,7 +42,7 @@ TEST(Accept, OpenMetricsOnlyWhenItIsAskedFor) {
   for (const auto& [field, wanted] : cases) EXPECT_EQ(prefers_open_metrics(field), wanted) << field;
 }
 
-TEST(Accept, GzipOnlyWhereItIsTaken) {
+TEST(Accept, GzipOnlyIfAccepted) {
   const std::vector<std::pair<std::string, bool>> cases = {
       {"", false},
       {"gzip", true},

@@ -16,8 +16,7 @@
 namespace gpulet::http {
 namespace {
 
-// Accepted in one turn of the loop, so that a flood of connections does not keep those that wait from being
-// served.
+// Limit of connections accepted in one turn of the loop, so that a flood does not block the existing ones.
 constexpr int kMaxAccepts = 32;
 // Without a free descriptor or memory in the kernel, the socket would stay ready and the loop would spin.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
@@ -51,8 +50,7 @@ void Server::accept_all() {
     auto& connection = connections_[id];
     connection = std::make_unique<ServerConnection>(loop_, std::move(socket), service_, door_, limits_,
                                                     [this, id] { remove_connection(id); });
-    // Most requests are there with the connection: those are answered before a newer one can take their
-    // place.
+    // Most requests arrive with the connection: those are handled before a newer connection can replace it.
     if (!connection->serve_requests()) remove_connection(id);
   }
 }
@@ -73,11 +71,11 @@ namespace {
 
 namespace beast = boost::beast::http;
 
-// What a client may still send after an answer that ends the connection: closing before it is read would
-// reset the connection, and the client might lose the answer.
+// Bytes that a client may still send after a response that ends the connection: closing before they are read
+// would reset the connection, and the client might lose the response.
 constexpr std::size_t kMaxDrainBytes = 256u << 10;
 constexpr std::size_t kFirstBuffer = 1024;  // most requests are smaller
-constexpr char kTlsHandshake = 0x16;        // the first byte of whoever speaks TLS
+constexpr char kTlsHandshake = 0x16;        // the first byte of a TLS client
 constexpr std::size_t kMaxParts = 4;        // written at once
 
 Response error_response(int status, std::string why) {
@@ -222,7 +220,7 @@ bool ServerConnection::parse_request() {
     start_limit(limits_.exchange);
   }
   boost::beast::error_code error;
-  // The head first, then as much of a body as is there.
+  // The header first, then as much of the body as has arrived.
   for (std::size_t used = 1; used != 0 && !error && filled_ > 0 && !parser_->is_done();) {
     used = parser_->put(boost::asio::buffer(buffer_.data(), filled_), error);
     filled_ -= used;
@@ -285,7 +283,7 @@ void ServerConnection::dispatch_request(bool head_only, bool keep_alive) {
                             if (alive) on_handler_response(std::move(answer), head_only, keep_alive);
                           });
   asking_ = false;
-  // What comes of further requests waits in the socket.
+  // Further requests wait in the socket.
   if (answering_) ready_.reset();
 }
 
@@ -294,8 +292,8 @@ void ServerConnection::on_handler_response(Response answer, bool head_only, bool
   const bool events = answer.is_event_stream && !head_only;
   if (events) subscribe();
   if (events && !subscription_)
-    answer =
-        error_response(503, "as many watch already as may: " + std::to_string(limits_.subscribers) + "\n");
+    answer = error_response(
+        503, "the maximum number of subscribers is connected: " + std::to_string(limits_.subscribers) + "\n");
   const bool stays = keep_alive && !answer.is_event_stream && has_current_rules();
   send_response(std::move(answer), head_only, stays);
   if (!asking_) on_ready();
@@ -325,8 +323,8 @@ void ServerConnection::send_response(Response answer, bool head_only, bool keep_
   start_limit(limits_.exchange);
 }
 
-// Writes what is left. False when the connection is over; something is left when the socket takes no more
-// now.
+// Writes the remaining bytes. Returns false if the connection has ended; bytes remain if the socket accepts
+// no more now.
 bool ServerConnection::flush() {
   while (!out_.empty()) {
     std::array<iovec, kMaxParts> parts{};
@@ -355,7 +353,7 @@ bool ServerConnection::flush() {
     }
   }
   if (subscription_) {
-    timeout_.reset();  // the next heartbeat shows whether it is there
+    timeout_.reset();  // the next heartbeat shows whether the client is still connected
     await_events(EPOLLIN);
     return true;
   }

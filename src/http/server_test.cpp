@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Answers when the test says so.
+// Responds when the test triggers it.
 class SlowHandler final : public RequestHandler {
  public:
   void handle_request(const Request& request, Time, const ResponseCallback& reply) override {
@@ -29,7 +29,7 @@ class SlowHandler final : public RequestHandler {
     asked_.push_back({what + " by " + std::string(request.client), reply});
     some_.notify_all();
   }
-  // The next that was asked, once there is one.
+  // Waits for the next request.
   std::pair<std::string, ResponseCallback> next_request() {
     std::unique_lock lock(mutex_);
     if (!some_.wait_for(lock, 20s, [this] { return !asked_.empty(); })) return {"nothing", [](Response) {}};
@@ -98,7 +98,7 @@ class ServerTest : public testing::Test {
   std::uint16_t port_ = 0;
 };
 
-TEST_F(ServerTest, AnswersThatComeLaterKeepTheirOrder) {
+TEST_F(ServerTest, LateResponsesKeepTheirOrder) {
   start_on_loop({});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\nA: b\r\nA: c\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
@@ -111,13 +111,13 @@ TEST_F(ServerTest, AnswersThatComeLaterKeepTheirOrder) {
   EXPECT_EQ(status_code(client.read_response(false)), 200);
 }
 
-TEST_F(ServerTest, OneIsAskedAfterTheOther) {
+TEST_F(ServerTest, RequestsOfAConnectionAreHandledOneByOne) {
   start_on_loop({});
   TestClient client(port_), other(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\nGET /2 HTTP/1.1\r\n\r\n"));
   const auto [asked, reply] = service_.next_request();
   EXPECT_EQ(asked, "/1 by ");
-  // Another's is asked meanwhile, and the second of this one is not.
+  // A request of another connection is handled meanwhile, the second of this one is not.
   ASSERT_TRUE(other.send_bytes("GET /other HTTP/1.1\r\n\r\n"));
   answer_next("/other by ", "x");
   EXPECT_EQ(service_.waiting(), 0u);
@@ -127,19 +127,19 @@ TEST_F(ServerTest, OneIsAskedAfterTheOther) {
   EXPECT_EQ(response_body(client.read_response()), "second");
 }
 
-TEST_F(ServerTest, AnAnswerToAClientThatHasGoneIsNoError) {
+TEST_F(ServerTest, ResponseToADisconnectedClientIsNoError) {
   start_on_loop({});
   {
     TestClient client(port_);
     ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
     const auto [asked, reply] = service_.next_request();
-    on_loop([this] { server_.reset(); });  // its connections with it
+    on_loop([this] { server_.reset(); });  // closes its connections
     on_loop([&reply = reply] { reply(text_response("late")); });
     EXPECT_TRUE(client.wait_closed());
   }
 }
 
-TEST_F(ServerTest, WhatIsNotAnsweredInTimeIsClosed) {
+TEST_F(ServerTest, UnansweredRequestIsClosedAtTheLimit) {
   start_on_loop({.exchange = 50ms, .idle = 1h});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
@@ -149,7 +149,7 @@ TEST_F(ServerTest, WhatIsNotAnsweredInTimeIsClosed) {
   EXPECT_EQ(connections(), 0u);
 }
 
-TEST_F(ServerTest, AnIdleConnectionHasALimitOfItsOwn) {
+TEST_F(ServerTest, IdleConnectionHasItsOwnLimit) {
   start_on_loop({.exchange = 1h, .idle = 50ms});
   TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
@@ -158,7 +158,7 @@ TEST_F(ServerTest, AnIdleConnectionHasALimitOfItsOwn) {
   EXPECT_TRUE(client.wait_closed());
 }
 
-TEST_F(ServerTest, AHeadHasTheLimitThatItIsGiven) {
+TEST_F(ServerTest, HeaderHasAConfigurableLimit) {
   start_on_loop({.head_bytes = 64u << 10});
   TestClient client(port_);
   const std::string big(60'000, 'x');
@@ -171,7 +171,7 @@ TEST_F(ServerTest, AHeadHasTheLimitThatItIsGiven) {
   EXPECT_EQ(response_body(refused), "the request's head is larger than 65536 bytes\n");
 }
 
-TEST_F(ServerTest, ABodyIsReadWholeUpToItsLimit) {
+TEST_F(ServerTest, BodyIsReadUpToItsLimit) {
   start_on_loop({.body_bytes = 1u << 20});
   TestClient client(port_);
   const std::string big((1u << 20) - 1, 'x');
@@ -191,7 +191,7 @@ TEST_F(ServerTest, ABodyIsReadWholeUpToItsLimit) {
   EXPECT_EQ(response_body(client.read_response()), "fourth");
 }
 
-TEST_F(ServerTest, ABodyAboveTheLimitIsRefused) {
+TEST_F(ServerTest, OversizedBodyIsRefused) {
   start_on_loop({.body_bytes = 1000});
   const std::string heads[] = {
       "POST /1 HTTP/1.1\r\nContent-Length: 1001\r\n\r\n",
@@ -208,7 +208,7 @@ TEST_F(ServerTest, ABodyAboveTheLimitIsRefused) {
   EXPECT_EQ(service_.waiting(), 0u);
 }
 
-TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
+TEST_F(ServerTest, ReportsTheClientCertificatesSubject) {
   const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
   const auto authority = Certificate::make_certificate("authority", nullptr, "");
   const auto client = Certificate::make_certificate("front-proxy-client", &authority, "");
@@ -224,7 +224,7 @@ TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
   ASSERT_TRUE(nobody.encrypt());
   ASSERT_TRUE(nobody.send_bytes("GET /1 HTTP/1.1\r\n\r\n"));
   answer_next("/1 by ", "x");
-  // TLS 1.3 tells it after the handshake.
+  // TLS 1.3 reports it after the handshake.
   if (other.encrypt(&stranger)) {
     other.send_bytes("GET /1 HTTP/1.1\r\n\r\n");
     EXPECT_TRUE(other.wait_closed());
@@ -232,7 +232,7 @@ TEST_F(ServerTest, SaysWhoseCertificateWasShown) {
   EXPECT_EQ(service_.waiting(), 0u);
 }
 
-TEST_F(ServerTest, ACertificateThatIsOnlyAskedForSaysNothing) {
+TEST_F(ServerTest, UnverifiedCertificateReportsNoSubject) {
   const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
   const auto stranger = Certificate::make_certificate("front-proxy-client", nullptr, "");
   start_on_loop(

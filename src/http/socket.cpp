@@ -188,7 +188,7 @@ Result<FileDescriptor> open_directory(const std::string& directory) {
   return fd;
 }
 
-// Fails where the path holds something that must not be replaced.
+// Fails if the path exists and must not be replaced.
 Status check_directory(int directory, const std::string& name, const std::string& path) {
   struct stat found{};
   if (::fstatat(directory, name.c_str(), &found, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -218,7 +218,7 @@ Result<std::unique_ptr<LocalSocket>> LocalSocket::listen_unix(const std::string&
   made->socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const int socket = made->socket_.get();
   if (socket < 0) return fail(errno_error("cannot make a socket", errno, path));
-  // First under another name, so that it appears with its mode and listening.
+  // Created under another name first, so that it appears with its mode set and already listening.
   const std::string before = ".gpulet-" + std::to_string(::getpid());
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

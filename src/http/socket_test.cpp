@@ -41,7 +41,7 @@ class LocalSocketTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(LocalSocketTest, ListensWithItsModeAndIsTakenAway) {
+TEST_F(LocalSocketTest, ListensWithItsModeAndIsRemoved) {
   const mode_t before = ::umask(0077);
   auto made = LocalSocket::listen_unix(socket_path(), 0664);
   ::umask(before);
@@ -53,21 +53,21 @@ TEST_F(LocalSocketTest, ListensWithItsModeAndIsTakenAway) {
   EXPECT_EQ(entries(), 0u);
 }
 
-TEST_F(LocalSocketTest, TakesThePlaceOfOneThatWasLeft) {
+TEST_F(LocalSocketTest, ReplacesAStaleSocket) {
   fs::create_directory(socket_path("run"));
-  ASSERT_TRUE(bind_unix_socket(socket_path()));  // nobody listens there any more
+  ASSERT_TRUE(bind_unix_socket(socket_path()));  // nothing listens there any more
   auto made = LocalSocket::listen_unix(socket_path(), 0600);
   ASSERT_TRUE(made) << made.error().full_message();
   EXPECT_TRUE(connect_unix_socket(socket_path()));
   EXPECT_EQ(mode_of(socket_path()), 0600u);
-  // One that goes on running does not take another's away.
+  // An older listener does not remove the socket of a newer one.
   auto other = LocalSocket::listen_unix(socket_path(), 0660);
   ASSERT_TRUE(other);
   made->reset();
   EXPECT_TRUE(connect_unix_socket(socket_path()));
 }
 
-TEST_F(LocalSocketTest, NothingElseIsTouchedAndNoLinkFollowed) {
+TEST_F(LocalSocketTest, TouchesNoOtherFileAndFollowsNoLink) {
   fs::create_directory(socket_path("run"));
   std::ofstream(socket_path()) << "precious";
   EXPECT_EQ(listen_error(socket_path()), socket_path() + ": exists and is not a socket");
@@ -83,7 +83,7 @@ TEST_F(LocalSocketTest, NothingElseIsTouchedAndNoLinkFollowed) {
   EXPECT_EQ(entries(), 1u);
 }
 
-TEST_F(LocalSocketTest, AFolderInWhichOthersWriteIsRefused) {
+TEST_F(LocalSocketTest, DirectoryWritableByOthersIsRefused) {
   fs::create_directory(socket_path("run"));
   for (const mode_t mode : {0775u, 0757u, 01777u}) {
     ASSERT_EQ(::chmod(socket_path("run").c_str(), mode), 0);
@@ -100,7 +100,7 @@ TEST_F(LocalSocketTest, AFolderInWhichOthersWriteIsRefused) {
   EXPECT_EQ(entries(), 0u);
 }
 
-TEST_F(LocalSocketTest, PathsThatCannotBe) {
+TEST_F(LocalSocketTest, InvalidPathsAreRefused) {
   for (const std::string bad : {"", "agent.sock", "/run/", "/"}) {
     const auto made = LocalSocket::listen_unix(bad, 0660);
     ASSERT_FALSE(made) << bad;
@@ -108,7 +108,7 @@ TEST_F(LocalSocketTest, PathsThatCannotBe) {
   }
   EXPECT_NE(listen_error(socket_path("run/" + std::string(kMaxSocketPath, 'x'))).find("at most 107 bytes"),
             std::string::npos);
-  // As long as a client can reach is long enough for us.
+  // The longest path that a client can use is accepted.
   const std::string longest = socket_path("run/");
   EXPECT_EQ(listen_error(longest + std::string(kMaxSocketPath - longest.size(), 'x')), "");
 }

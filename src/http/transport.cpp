@@ -114,7 +114,7 @@ BIO* make_socket_bio(Socket& socket) {
   return bio;
 }
 
-// The last common name, as Go has it. Empty where there is none, or it is no text.
+// The last common name, as in Go. Empty if there is none or it is not text.
 std::string common_name_of(const X509* certificate) {
   const X509_NAME* subject = ::X509_get_subject_name(certificate);
   int last = -1;
@@ -131,12 +131,12 @@ std::string common_name_of(const X509* certificate) {
 
 class TlsTransport final : public Transport {
  public:
-  // `rules`: what the handshake refers to, kept alive by this object.
+  // `rules`: used by the handshake and kept alive by this object.
   TlsTransport(SslPtr ssl, int socket, std::shared_ptr<const void> rules)
       : rules_(std::move(rules)), socket_(socket), ssl_(std::move(ssl)) {}
   TlsTransport(const TlsTransport&) = delete;
 
-  // False when out of memory.
+  // False if out of memory.
   bool attach() {
     BIO* bio = make_socket_bio(socket_);
     if (bio != nullptr) ::SSL_set_bio(ssl_.get(), bio, bio);
@@ -223,7 +223,7 @@ Status load_authorities(SSL_CTX* context, const TlsClientOptions& options) {
   return {};
 }
 
-// The certificate with its chain, and the key. `mismatch`: what to say of a key of another certificate.
+// The certificate with its chain, and the key. `mismatch`: error text for a key of another certificate.
 Status load_identity(SSL_CTX* context, const std::vector<CertificatePtr>& chain, const KeyPtr& key,
                      const std::string& certificate_source, const std::string& mismatch,
                      const std::string& key_source) {

@@ -16,7 +16,7 @@ namespace gpulet::http {
 namespace {
 
 // The rules change while a client is in the middle of its handshake.
-TEST(TlsContext, AConnectionGoesByItsOwnRulesToItsEnd) {
+TEST(TlsContext, ConnectionKeepsTheRulesOfItsStart) {
   const auto ours = Certificate::make_certificate("server", nullptr, "127.0.0.1");
   const auto authority = Certificate::make_certificate("authority", nullptr, "");
   const auto shown = Certificate::make_certificate("client", &authority, "");

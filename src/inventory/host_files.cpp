@@ -114,7 +114,7 @@ constexpr std::size_t kText = 10;  // the version, and then the branch, filled u
 
 unsigned byte(std::string_view bytes, std::size_t at) { return static_cast<unsigned char>(bytes[at]); }
 
-// The vendor's capability, as long as it says; empty without one.
+// The vendor capability with its stated length; empty if there is none.
 std::string_view vendor_capability(std::string_view config) {
   if (config.size() < kWhole || (byte(config, kStatus) & kHasList) == 0) return {};
   std::array<bool, kWhole> seen{};

@@ -80,7 +80,7 @@ std::string vendor(const std::string& records, const std::string& signature = "V
 
 const std::string kHost = record(0, padded("460.16") + padded("r460_00"));
 
-TEST(PciConfig, AVirtualGpuHasItsHostsDriver) {
+TEST(PciConfig, VirtualGpuHasItsHostDriver) {
   const VgpuHost host{"460.16", "r460_00"};
   EXPECT_EQ(parse_vgpu_host(space(vendor(kHost))), host);
   EXPECT_EQ(parse_vgpu_host(space(vendor(record(7, "abc") + kHost))), host) << "behind another record";
@@ -88,7 +88,7 @@ TEST(PciConfig, AVirtualGpuHasItsHostsDriver) {
   EXPECT_EQ(parse_vgpu_host(space(vendor(full))), (VgpuHost{"1234567890", "abcdefghij"}));
 }
 
-TEST(PciConfig, OthersHaveNone) {
+TEST(PciConfig, PhysicalGpusHaveNone) {
   EXPECT_FALSE(parse_vgpu_host(""));
   EXPECT_FALSE(parse_vgpu_host(space(vendor(kHost)).substr(0, 64))) << "all that an unprivileged reader gets";
   EXPECT_FALSE(parse_vgpu_host(space(vendor(kHost, "XY"))));
@@ -109,7 +109,7 @@ TEST(PciConfig, InvalidSpacesHaveNone) {
   auto beyond = space("");
   beyond[0x61] = static_cast<char>(0xff);
   EXPECT_FALSE(parse_vgpu_host(beyond));
-  // Said to be longer than the space is.
+  // Its length exceeds the space.
   auto at_end = std::string(256, '\0');
   at_end[0x06] = 0x10;
   at_end[0x34] = static_cast<char>(0xf0);

@@ -1,4 +1,4 @@
-// The driver's mig-minors file, whatever is in it.
+// Parses any bytes as the driver's mig-minors file.
 #include <cstdlib>
 
 #include "inventory/host_files.h"

@@ -1,4 +1,4 @@
-// A GPU's configuration space, whatever is in it: no byte outside it is looked at.
+// Parses any bytes as a GPU's configuration space, without reading outside it.
 #include <cstdlib>
 
 #include "inventory/host_files.h"

@@ -38,7 +38,7 @@ Result<PciAddress> PciAddress::from_text(const std::string& text) {
       address.device < 32 && address.function < 8) {
     return address;
   }
-  return fail(Code::kInvalidArgument, "'" + text.substr(0, 64) + "' is no PCI address (0000:1b:00.0)");
+  return fail(Code::kInvalidArgument, "'" + text.substr(0, 64) + "' is not a PCI address (0000:1b:00.0)");
 }
 
 const Gpu* Snapshot::find(const DeviceUuid& uuid) const {

@@ -14,7 +14,7 @@ namespace {
 
 using nvml::Session;
 
-// A value that a GPU may lack: kUnsupported leaves the default, every other error is the GPU's.
+// A value that a GPU may lack: kUnsupported leaves the default, any other error makes the GPU unreadable.
 template <class T, class U>
 Status optional_value(Result<T> value, U& into) {
   if (value) {
@@ -27,7 +27,7 @@ Status optional_value(Result<T> value, U& into) {
 
 PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
 
-// A file of the device's folder in sysfs, from the first root that has it; empty where none has.
+// A file of the device's directory in sysfs, from the first root that has it; empty if none has.
 std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots) {
   for (const auto& root : sys_roots) {
     if (auto content = read_file(root + "/sys/bus/pci/devices/" + pci.sysfs_text() + "/" + name))
@@ -37,12 +37,12 @@ std::string read_sys(const PciAddress& pci, const char* name, const std::vector<
 }
 
 std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::string>& sys_roots) {
-  // The kernel writes -1 where the firmware told it nothing.
+  // The kernel reports -1 if the firmware has no value.
   const auto node = text::parse_unsigned(text::trim(read_sys(pci, "numa_node", sys_roots)));
   return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
 }
 
-// Data goes with both edges of the memory's clock.
+// Data is transferred on both edges of the memory clock.
 Status read_bandwidth(const Session& session, nvml::Device device, Gpu& gpu) {
   const nvml::Usage usage(session, device);
   unsigned bits = 0, mhz = 0;
@@ -77,7 +77,7 @@ Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
   return {};
 }
 
-// By its numbers where the driver has no profile in the name.
+// By its slices if the driver's name has no profile.
 void set_profile_name(const std::string& name, const Gpu& gpu, MigDevice& mig) {
   mig.profile = mig_profile_of_name(name);
   if (mig.profile.empty()) {
@@ -103,7 +103,7 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   std::string name;
   GPULET_TRY(optional_value(session.product_name(device), name));
   set_profile_name(name, gpu, mig);
-  // Only a privileged process is told the placement; the rest does not depend on it.
+  // The driver reports the placement only to privileged processes; nothing else depends on it.
   if (const auto placement = session.placement(parent, mig.gpu_instance)) {
     mig.placement_start = placement->start;
     mig.placement_size = placement->size;
@@ -113,7 +113,7 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   return {};
 }
 
-// An instance that goes away while it is read is not there.
+// An instance that is destroyed while it is read is omitted.
 bool is_gone(const Error& error) {
   return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
 }
@@ -151,7 +151,7 @@ Status read_fabric(const Session& session, nvml::Device device, Gpu& gpu) {
 
 Status read_details(const Session& session, const std::vector<std::string>& sys_roots, Gpu& gpu) {
   GPULET_TRY_ASSIGN(const auto device, session.device(gpu.index));
-  // Who it is comes first: a GPU that fails further on is still known.
+  // Identity first: a GPU that fails later is still identified.
   GPULET_TRY_ASSIGN(gpu.uuid, session.device_uuid(device));
   GPULET_TRY_ASSIGN(const auto pci, session.pci(device));
   gpu.pci = to_address(pci);
@@ -303,7 +303,7 @@ std::vector<std::optional<PcieDistance>> read_distances(const Session& session, 
     if (!second) continue;
     const auto ancestor = session.common_ancestor(*first, *second);
     if (ancestor) distances[i] = to_distance(*ancestor);
-    // It will say no more the next time.
+    // The next read would return no more.
     if (!ancestor && ancestor.error().code() == Code::kUnsupported) distances[i] = PcieDistance::kUnknown;
   }
   return distances;

@@ -28,7 +28,7 @@ struct FakeDriver {
   std::shared_ptr<const nvml::Session> session;
 };
 
-TEST(SnapshotReader, AWholeH100) {
+TEST(SnapshotReader, ReadsAnH100) {
   FakeDriver machine("hgx-h100");
   const auto found = read_driver_summary(*machine.session);
   ASSERT_TRUE(found);
@@ -86,11 +86,11 @@ TEST(SnapshotReader, NumaNodeZeroIsValidAndMinusOneIsNone) {
   EXPECT_EQ(machine.read_first_gpu(0).numa_node, std::optional(0));
   EXPECT_EQ(machine.read_first_gpu(1).numa_node, std::nullopt);
   EXPECT_EQ(machine.read_first_gpu(2).numa_node, std::optional(1));
-  // The first root that has the device tells.
+  // The first root that has the device is used.
   EXPECT_EQ(read_gpu(*machine.session, 2, {"/nowhere", machine.root.sim_root()}).numa_node, std::optional(1));
 }
 
-TEST(SnapshotReader, ThePciClassIsThatOfSysfs) {
+TEST(SnapshotReader, PciClassIsReadFromSysfs) {
   FakeDriver machine(2u);
   machine.root.add_root_file("sys/bus/pci/devices/" + machine.read_first_gpu(0).pci.sysfs_text() + "/class",
                              "0x030200\n");
@@ -158,7 +158,7 @@ TEST(SnapshotReader, MigDevicesHaveNvidiasNames) {
   EXPECT_NE(media.gpu_instance, shared.gpu_instance);
 }
 
-TEST(SnapshotReader, TheMigLayoutTextMatchesTheSnapshot) {
+TEST(SnapshotReader, MigLayoutTextMatchesTheSnapshot) {
   FakeDriver machine(2u);
   const std::string off = mig_layout_text(machine.read_first_gpu(0));
   EXPECT_EQ(*mig_layout_text(*machine.session, 0), off);
@@ -172,7 +172,7 @@ TEST(SnapshotReader, TheMigLayoutTextMatchesTheSnapshot) {
   EXPECT_EQ(*mig_layout_text(*machine.session, 1), off);
 }
 
-TEST(SnapshotReader, ALostGpuIsUnreadableAndOthersAreComplete) {
+TEST(SnapshotReader, LostGpuIsUnreadableAndOthersAreComplete) {
   FakeDriver machine(3u);
   machine.root.edit_machine()->gpus[1].faults.lost = 1;
   const Gpu lost = machine.read_first_gpu(1);
@@ -203,7 +203,7 @@ TEST(SnapshotReader, DistancesAreReadOnceForReadableGpus) {
   EXPECT_EQ(matrix[2 * 4 + 1], PcieDistance::kSystem);
   EXPECT_EQ(matrix[2 * 4 + 2], PcieDistance::kInternal);
 
-  // A new card elsewhere is asked about, a lost one is not; what is known of it stays.
+  // A new card is read, a lost one is not; its known data stays.
   gpus[3].pci.bus = 0x99;
   gpus[1].unreadable = Error(Code::kDeviceLost, "lost");
   EXPECT_EQ(distances.missing_from(gpus, 0), (std::vector<std::size_t>{3}));
@@ -221,7 +221,7 @@ Gpu known_gpu(unsigned index, const char* uuid) {
   return gpu;
 }
 
-TEST(FillFromPrevious, AnUnreadableGpuKeepsItsData) {
+TEST(FillFromPrevious, UnreadableGpuKeepsItsData) {
   Snapshot previous;
   previous.gpus = {known_gpu(0, "GPU-a"), known_gpu(1, "GPU-b"), known_gpu(2, "GPU-c")};
   previous.gpus[1].health = {false, "XID 79"};
@@ -238,7 +238,7 @@ TEST(FillFromPrevious, AnUnreadableGpuKeepsItsData) {
   EXPECT_TRUE(read[1].health.healthy) << "a judgement is health/'s to make anew";
 }
 
-TEST(FillFromPrevious, AnotherGpusIdentityIsNotUsed) {
+TEST(FillFromPrevious, IdentityOfAnotherGpuIsNotUsed) {
   Snapshot previous;
   previous.gpus = {known_gpu(0, "GPU-a"), known_gpu(1, "GPU-b")};
   Gpu silent;
@@ -248,7 +248,7 @@ TEST(FillFromPrevious, AnotherGpusIdentityIsNotUsed) {
   std::vector<Gpu> read{known_gpu(0, "GPU-b"), silent};
   fill_from_previous(read, previous);
   EXPECT_TRUE(read[1].uuid.empty());
-  // It said who it is before it failed: that counts, not its index.
+  // Its identity was read before it failed: that counts, not its index.
   silent.uuid = DeviceUuid("GPU-a");
   read = {known_gpu(0, "GPU-b"), silent};
   fill_from_previous(read, previous);
@@ -293,7 +293,7 @@ TEST(DeviceNames, Architectures) {
   for (const auto& row : rows) EXPECT_EQ(architecture_name(row.major, row.minor), row.name);
 }
 
-TEST(DeviceNames, ADisplayIsNoGpu) {
+TEST(DeviceNames, DisplayAdapterIsNoGpu) {
   Gpu gpu;
   gpu.model = "NVIDIA DGX Display";
   EXPECT_TRUE(is_display_only(gpu));

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kMaxTokenBytes = 1u << 16;
 constexpr std::size_t kMaxPemBytes = 1u << 20;
 
-// Empty where a client certificate authenticates.
+// Empty if a client certificate authenticates.
 Result<std::string> read_token(const ClientConfig& config) {
   if (config.token_file.empty()) return config.token;
   GPULET_TRY_ASSIGN(const std::string token, read_file(config.token_file, kMaxTokenBytes));
@@ -44,7 +44,7 @@ Result<http::TlsClientOptions> make_tls_options(const ClientConfig& config) {
   GPULET_TRY_ASSIGN(options.authorities, read_pem(config.ca_data, config.ca_file));
   GPULET_TRY_ASSIGN(options.certificate, read_pem(config.certificate_data, config.certificate_file));
   GPULET_TRY_ASSIGN(options.key, read_pem(config.key_data, config.key_file));
-  // With an empty file the system's authorities must not become trusted.
+  // An empty file must not cause the system's authorities to be trusted.
   if (options.authorities.empty() && !config.ca_file.empty()) {
     return fail(Code::kInvalidArgument, "holds no certificate", config.ca_file);
   }
@@ -125,7 +125,7 @@ Result<std::unique_ptr<http::ClientConnection>> ApiClient::open_tls_connection(
   GPULET_TRY_ASSIGN(const auto transport, http::tls_client(options));
   return http::ClientConnection::open_connection(loop_, transport, address, options.peer,
                                                  [this](Result<http::ClientResponse> result) {
-                                                   // The next connection tries another address.
+                                                   // The next connection uses another address.
                                                    if (!result && !connection_->is_connected()) ++attempt_;
                                                    finish_request(std::move(result));
                                                  });
@@ -134,7 +134,7 @@ Result<std::unique_ptr<http::ClientConnection>> ApiClient::open_tls_connection(
 void ApiClient::finish_request(Result<http::ClientResponse> result) {
   pending_.reset();
   timeout_.reset();
-  // On a turn of its own: the connection, which calls this, may then be closed.
+  // In a later turn of the loop: only then may the connection, which calls this, be closed.
   finish_timer_ = loop_.after(Duration::zero(), [this, result = std::move(result)]() mutable {
     if (!result) connection_.reset();
     const Done done = std::move(done_);

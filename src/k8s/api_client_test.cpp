@@ -26,7 +26,7 @@ class ApiClientTest : public ApiTest {
     });
     return answer.get_future().get();
   }
-  // What came in pieces is in `heard_`.
+  // Received pieces are in `heard_`.
   Result<http::ClientResponse> stream(Duration whole = 30s,
                                       std::function<Status(std::string_view)> piece = {}) {
     std::promise<Result<http::ClientResponse>> answer;
@@ -50,12 +50,12 @@ class ApiClientTest : public ApiTest {
   std::atomic<int> pieces_ = 0;
 };
 
-TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
+TEST_F(ApiClientTest, StreamIsDeliveredAcrossChunkBoundaries) {
   const std::string text = "{\"a\":1}\n{\"b\":\"\xC3\xA9\"}\nlast\n";
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
                    for (const char c : text) out.chunk(std::string(1, c));
-                   // Also in the middle of a chunk's head.
+                   // Also in the middle of a chunk header.
                    for (const char c : std::string("5\r\nhello\r\n")) out.raw(std::string(1, c));
                    return out.chunk(text);
                  }};
@@ -68,10 +68,10 @@ TEST_F(ApiClientTest, AStreamComesAsItIsSentWhereverItsChunksEnd) {
     EXPECT_EQ(answer->body, "");
     EXPECT_EQ(heard_, text + "hello" + text);
   }
-  EXPECT_EQ(server_->connections(), 1);  // a stream that ended properly leaves it open
+  EXPECT_EQ(server_->connections(), 1);  // a stream that ends properly keeps it open
 }
 
-TEST_F(ApiClientTest, APieceIsHeardBeforeTheStreamEnds) {
+TEST_F(ApiClientTest, PiecesAreDeliveredBeforeTheStreamEnds) {
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
                    out.chunk("one");
@@ -87,7 +87,7 @@ TEST_F(ApiClientTest, APieceIsHeardBeforeTheStreamEnds) {
   EXPECT_EQ(pieces_, 2);
 }
 
-TEST_F(ApiClientTest, AStreamOfAnySizeKeepsNothing) {
+TEST_F(ApiClientTest, LargeStreamIsNotBuffered) {
   const std::string megabyte(1u << 20, 'x');
   start_server([&](const Received&) {
     return Reply{.status = 200, .script = [&](Stream& out) {
@@ -105,7 +105,7 @@ TEST_F(ApiClientTest, AStreamOfAnySizeKeepsNothing) {
   EXPECT_EQ(total, 20u << 20);
 }
 
-TEST_F(ApiClientTest, ARefusedStreamIsAWholeAnswer) {
+TEST_F(ApiClientTest, RefusedStreamIsACompleteResponse) {
   std::atomic<int> requests = 0;
   start_server([&](const Received&) {
     if (requests++ == 0) return Reply{410, "{\"kind\":\"Status\"}"};
@@ -125,7 +125,7 @@ TEST_F(ApiClientTest, ARefusedStreamIsAWholeAnswer) {
   EXPECT_EQ(huge.error().code(), Code::kIo);
 }
 
-TEST_F(ApiClientTest, AStreamThatBreaksOffIsAnErrorAfterWhatWasHeard) {
+TEST_F(ApiClientTest, BrokenStreamIsAnErrorAfterTheDeliveredPieces) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    out.chunk("half a li");
@@ -139,7 +139,7 @@ TEST_F(ApiClientTest, AStreamThatBreaksOffIsAnErrorAfterWhatWasHeard) {
   EXPECT_EQ(heard_, "half a li");
 }
 
-TEST_F(ApiClientTest, AStreamMayBeQuietLongerThanTheLimitButNotWithoutEnd) {
+TEST_F(ApiClientTest, StreamMayBeIdleLongerThanTheRequestLimit) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    while (out.wait_open(100)) {
@@ -155,7 +155,7 @@ TEST_F(ApiClientTest, AStreamMayBeQuietLongerThanTheLimitButNotWithoutEnd) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, 4s);
 }
 
-TEST_F(ApiClientTest, WhoHearsMayEndTheStream) {
+TEST_F(ApiClientTest, CallbackMayEndTheStream) {
   start_server([](const Received&) {
     return Reply{.status = 200, .script = [](Stream& out) {
                    while (out.chunk("no JSON\n")) {
@@ -169,7 +169,7 @@ TEST_F(ApiClientTest, WhoHearsMayEndTheStream) {
   EXPECT_EQ(answer.error().message(), "enough");
 }
 
-TEST_F(ApiClientTest, ClosedWithinAStreamItSaysNothingMore) {
+TEST_F(ApiClientTest, NoCallbackAfterCloseDuringAStream) {
   start_server([](const Received& request) {
     if (request.line() != "GET /watch") return Reply{200, "fine"};
     return Reply{.status = 200, .script = [](Stream& out) {
@@ -198,7 +198,7 @@ TEST_F(ApiClientTest, ClosedWithinAStreamItSaysNothingMore) {
   EXPECT_FALSE(told);
 }
 
-TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
+TEST_F(ApiClientTest, ClientCertificateAuthenticates) {
   const Certificate people = Certificate::make_certificate("people", nullptr, "");
   const Certificate admin = Certificate::make_certificate("admin", &people, "");
   server_ = std::make_unique<TestApiServer>(
@@ -227,7 +227,7 @@ TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
   ASSERT_TRUE(answer) << answer.error().full_message();
   EXPECT_EQ(answer->body, "admin");
 
-  ASSERT_TRUE(write_file_atomic(by_file.key_file, people.key_pem()));  // another's
+  ASSERT_TRUE(write_file_atomic(by_file.key_file, people.key_pem()));  // the key of another certificate
   make_client(by_file);
   answer = get();
   ASSERT_FALSE(answer);
@@ -235,7 +235,7 @@ TEST_F(ApiClientTest, AClientCertificateSaysWhoWeAre) {
   EXPECT_EQ(answer.error().subject(), by_file.key_file);
 }
 
-TEST_F(ApiClientTest, AnEmptyAuthorityIsNotTheSystems) {
+TEST_F(ApiClientTest, EmptyCaFileDoesNotTrustSystemCas) {
   start_server([](const Received&) { return Reply{200}; });
   ASSERT_TRUE(write_file_atomic(directory_ + "/ca.crt", ""));
   make_client(client_config());
@@ -245,7 +245,7 @@ TEST_F(ApiClientTest, AnEmptyAuthorityIsNotTheSystems) {
   EXPECT_EQ(answer.error().subject(), directory_ + "/ca.crt");
 }
 
-TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
+TEST_F(ApiClientTest, ServerNameIsVerifiedAgainstTheCertificate) {
   server_ =
       std::make_unique<TestApiServer>(Certificate::make_certificate("apiserver", &authority_, "localhost"),
                                       [](const Received&) { return Reply{200}; });
@@ -256,7 +256,7 @@ TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
   ASSERT_TRUE(answer) << answer.error().full_message();
   EXPECT_NE(server_->received_requests().at(0).head.find("\r\nHost: localhost:"), std::string::npos);
 
-  make_client(client_config());  // not for 127.0.0.1
+  make_client(client_config());  // the certificate is not for 127.0.0.1
   answer = get();
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), Code::kPermissionDenied);
@@ -267,7 +267,7 @@ TEST_F(ApiClientTest, AHostMayBeANameThatTheCertificateIsFor) {
   EXPECT_TRUE(get());
 }
 
-TEST_F(ApiClientTest, AnotherNameIsLookedUpOnAThreadAndEveryAddressGetsItsTurn) {
+TEST_F(ApiClientTest, NamesAreResolvedOnAThreadAndEveryAddressIsTried) {
   char host[256] = "";
   ASSERT_EQ(::gethostname(host, sizeof host - 1), 0);
   addrinfo* found = nullptr;
@@ -287,7 +287,7 @@ TEST_F(ApiClientTest, AnotherNameIsLookedUpOnAThreadAndEveryAddressGetsItsTurn) 
   ASSERT_TRUE(addresses) << addresses.error().full_message();
   EXPECT_FALSE(addresses->empty());
   EXPECT_EQ(dropped, 0);
-  // Gone before its answer: the thread ends by itself.
+  // Destroyed before the result: the thread ends by itself.
   call_on_loop([&] {
     resolver = std::make_unique<http::Resolver>(loop_, host, 1);
     resolver->resolve([&](const Result<http::SocketAddresses>&) { ++dropped; });

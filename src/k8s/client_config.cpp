@@ -72,15 +72,16 @@ Result<std::optional<ClientConfig>> find_client_config(
   return access;
 }
 
-// load_kubeconfig of access.h.
+// load_kubeconfig() of client_config.h.
 
 namespace {
 
 using config::yaml::Node;
 constexpr std::size_t kMaxBytes = 1u << 20;
-constexpr std::string_view kExecExtension = "client.authentication.k8s.io/exec";  // what a cluster has for it
+constexpr std::string_view kExecExtension =
+    "client.authentication.k8s.io/exec";  // the extension with a cluster's exec settings
 
-// As YAML means it: what is not in quotes and looks like a number or a boolean is one.
+// As in YAML: an unquoted number or boolean has that type.
 nlohmann::json yaml_to_json(const Node& node) {
   using nlohmann::json;
   switch (node.kind) {
@@ -104,7 +105,7 @@ nlohmann::json yaml_to_json(const Node& node) {
   return nullptr;
 }
 
-// Reads one file; knows its name for errors and its folder for the paths in it.
+// Reads one file, with its name for errors and its directory for relative paths.
 class KubeconfigReader {
  public:
   KubeconfigReader(std::string path, const ExecPolicy& programs)
@@ -141,7 +142,7 @@ class KubeconfigReader {
     }
     return found;
   }
-  // Empty where there is none.
+  // Empty if there is none.
   static std::string text_value(const Node& mapping, std::string_view key) {
     const Node* found = find_key(mapping, key);
     return found == nullptr ? std::string() : found->scalar;
@@ -157,7 +158,7 @@ class KubeconfigReader {
     return text;
   }
 
-  // The entry of a list of {name, <member>} that has this name.
+  // The entry with this name in a list of {name, <member>}.
   Result<const Node*> find_named_entry(const Node& root, const std::string& list, const char* member,
                                        const std::string& name) const {
     const Node* entries = find_key(root, list);
@@ -167,11 +168,10 @@ class KubeconfigReader {
         if (const Node* found = find_key(entry, member)) return found;
       }
     }
-    return invalid_value(entries != nullptr ? *entries : root,
-                         list + " has none that is called \"" + name + "\"");
+    return invalid_value(entries != nullptr ? *entries : root, list + " has no entry named \"" + name + "\"");
   }
 
-  // Neither is a way that we go; better said than left out.
+  // Unsupported keys are an error instead of being ignored.
   Status refuse_keys(const Node& mapping, std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       const Node* found = find_key(mapping, key);
@@ -256,7 +256,7 @@ class KubeconfigReader {
     return {};
   }
 
-  // Whoever is not a person's own command must not run what a file names.
+  // Only commands that a person starts may run the program that a file names.
   Status read_exec(const Node& exec, const std::string& user, const Node& cluster,
                    ClientConfig& access) const {
     if (!programs_.allowed) {
@@ -269,7 +269,7 @@ class KubeconfigReader {
     ExecPlugin plugin;
     plugin.source = path_ + ", user \"" + user + "\"";
     GPULET_TRY_ASSIGN(plugin.command, required_value(exec, "command"));
-    // With a slash it is a file, from this file's own folder on.
+    // A command with a slash is a path relative to this file's directory.
     if (plugin.command.find('/') != std::string::npos) plugin.command = resolve_path(exec, "command");
     GPULET_TRY_ASSIGN(plugin.api_version, required_value(exec, "apiVersion"));
     if (std::ranges::find(kExecVersions, plugin.api_version) == std::end(kExecVersions)) {

@@ -19,10 +19,10 @@ namespace {
 using nlohmann::json;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-constexpr std::size_t kMaxStderrBytes = 16u << 10;  // of standard error, for the line that we tell
+constexpr std::size_t kMaxStderrBytes = 16u << 10;  // of standard error, for the error message
 constexpr std::size_t kMaxErrorTextBytes = 300;
 
-// One end for us, which does not block, and one for the program.
+// A non-blocking end for gpulet and an end for the program.
 struct Pipe {
   FileDescriptor our_end, child_end;
 };
@@ -40,8 +40,8 @@ bool is_executable(const std::string& path) {
   return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) && ::access(path.c_str(), X_OK) == 0;
 }
 
-// A name without a slash in PATH's folders, those that are no full path left out: what lies in the folder
-// where somebody happens to stand is not run.
+// Finds a name without a slash in the absolute directories of PATH: a program in the working directory must
+// not be run by accident.
 Result<std::string> find_in_path(const ExecPlugin& plugin, const ExecPolicy& programs) {
   const std::string hint = plugin.install_hint.empty() ? "" : "; " + truncate_utf8(plugin.install_hint, 1000);
   if (plugin.command.find('/') != std::string::npos) {
@@ -71,7 +71,7 @@ std::vector<std::string> make_child_environment(const ExecPlugin& plugin, const 
   return result;
 }
 
-// The first line that says something, fit for a screen.
+// The first non-empty line, safe for a terminal.
 std::string first_line(const std::string& said) {
   for (const auto& line : text::split(said, '\n')) {
     std::string told(text::trim(line));
@@ -82,7 +82,7 @@ std::string first_line(const std::string& said) {
   return {};
 }
 
-// What the program says, read until it ends.
+// The output of the program, read until it exits.
 class PluginOutput {
  public:
   PluginOutput(const ExecPlugin& plugin, FileDescriptor answer, FileDescriptor errors, bool passed_on)
@@ -98,7 +98,7 @@ class PluginOutput {
                                     pollfd{process.descriptor(), POLLIN, 0}};
       ::poll(waiting.data(), waiting.size(),
              static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
-      // What it left running may hold the pipes: its own end is the end.
+      // Its child processes may keep the pipes open, so its own exit ends the read.
       if (waiting[2].revents == 0) continue;
       GPULET_TRY(read_both());
       return process.wait_for_exit(std::chrono::seconds(1));
@@ -131,9 +131,9 @@ class PluginOutput {
       if (got < 0 && errno == EINTR) continue;
       if (got < 0 && errno == EAGAIN) return {};
       if (got <= 0) {
-        from.reset();  // poll passes over it
+        from.reset();  // poll ignores it
       } else if (!take(std::string_view(buffer.data(), static_cast<std::size_t>(got)))) {
-        return fail(Code::kInvalidArgument, plugin_.command + " answers more than 1 MiB", plugin_.source);
+        return fail(Code::kInvalidArgument, plugin_.command + " printed more than 1 MiB", plugin_.source);
       }
     }
     return {};
@@ -145,7 +145,7 @@ class PluginOutput {
   std::string answer_text_, error_text_;
 };
 
-// "2026-01-31T12:00:00Z", with parts of a second or an offset of "+02:00" as well.
+// "2026-01-31T12:00:00Z", also with fractions of a second or an offset of "+02:00".
 std::optional<WallTime> parse_time(const std::string& text) {
   constexpr std::size_t kSeconds = 19;
   if (text.size() <= kSeconds) return std::nullopt;
@@ -186,7 +186,7 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
     credential.expires = parse_time(expires);
     if (!credential.expires)
       return wrong("printed the expirationTimestamp \"" + truncate_utf8(expires, 100) +
-                   "\", which is no time");
+                   "\", which is not a time");
   }
   return credential;
 }
@@ -197,7 +197,7 @@ Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& p
   if (!interactive && plugin.interactive == ExecPlugin::Interactive::kAlways) {
     return fail(
         Code::kFailedPrecondition,
-        plugin.command + " must ask something (interactiveMode: Always), and standard input is no terminal",
+        plugin.command + " requires a terminal (interactiveMode: Always), and standard input is not one",
         plugin.source);
   }
   GPULET_TRY_ASSIGN(const std::string program, find_in_path(plugin, programs));
@@ -209,7 +209,7 @@ Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& p
                          .descriptors = {{answer.child_end.get(), 1}, {errors.child_end.get(), 2}}};
   options.arguments.insert(options.arguments.end(), plugin.arguments.begin(), plugin.arguments.end());
   if (interactive) options.descriptors.emplace_back(STDIN_FILENO, 0);
-  options.own_group = !interactive;  // in another group than ours it could not read from the terminal
+  options.own_group = !interactive;  // in another process group it could not read from the terminal
   const auto process = Process::spawn(options);
   if (!process) return fail(process.error().code(), process.error().full_message(), plugin.source);
   answer.child_end.reset();
@@ -235,7 +235,7 @@ Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& p
 }
 
 std::function<Result<Credential>()> cache_exec_credential(ExecPlugin plugin, ExecPolicy programs) {
-  // One for all copies of an Access: a program is not asked once for each of them.
+  // Shared by all copies of a ClientConfig, so that the program does not run once for each.
   const auto last = std::make_shared<std::optional<Credential>>();
   return [plugin = std::move(plugin), programs = std::move(programs), last]() -> Result<Credential> {
     const bool valid = *last && (!(*last)->expires || *(*last)->expires > std::chrono::system_clock::now());

@@ -23,7 +23,7 @@ std::string answer_of(const json& status, const std::string& version = kVersion)
   return json{{"apiVersion", version}, {"kind", "ExecCredential"}, {"status", status}}.dump();
 }
 
-// A kubeconfig whose user is a program, which is a script.
+// A kubeconfig with an exec user that runs a script.
 class ExecPluginTest : public ApiTest {
  protected:
   void release_source() override { client_.reset(); }
@@ -31,7 +31,7 @@ class ExecPluginTest : public ApiTest {
   void script(const std::string& text) {
     ASSERT_TRUE(write_file_atomic(directory_ + "/plugin", "#!/bin/sh\n" + text + "\n", 0755));
   }
-  // That says `answer`.
+  // A program that prints `answer`.
   void says(const std::string& answer) { script("cat <<'END'\n" + answer + "\nEND"); }
 
   Result<ClientConfig> read_plugin_config(const std::string& exec, bool allowed = true,
@@ -47,7 +47,7 @@ class ExecPluginTest : public ApiTest {
         directory_ + "/config",
         {.allowed = allowed, .environment = {{"PATH", "bin:/usr/bin:/bin"}, {"MINE", "1"}}, .limit = limit});
   }
-  // Of a program that is run.
+  // The access after the program has run.
   Result<Credential> credential(const std::string& exec = "command: ./plugin", Duration limit = 20s) {
     const auto access = read_plugin_config(exec, true, "", limit);
     if (!access) return fail(access.error());
@@ -73,7 +73,7 @@ class ExecPluginTest : public ApiTest {
   std::unique_ptr<ApiClient> client_;
 };
 
-TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
+TEST_F(ExecPluginTest, ProgramGetsExecInfoAndReturnsCredentials) {
   script("printf '%s|%s|%s|%s|%s' \"$KUBERNETES_EXEC_INFO\" \"$1\" \"$2\" \"$MINE\" \"$REGION\" >" +
          directory_ + "/told; cat >>" + directory_ + "/told\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
@@ -84,7 +84,7 @@ TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
       ", tls-server-name: inside, extensions: [{name: client.authentication.k8s.io/exec, "
       "extension: {audience: a, number: 7, text: '7', on: true, list: [x]}}]");
   ASSERT_TRUE(access) << access.error().full_message();
-  EXPECT_EQ(config_file("told"), "none");  // reading runs nothing
+  EXPECT_EQ(config_file("told"), "none");  // reading the kubeconfig runs nothing
   const auto said = access->credential();
   ASSERT_TRUE(said) << said.error().full_message();
   EXPECT_EQ(said->token, "abc");
@@ -105,14 +105,14 @@ TEST_F(ExecPluginTest, AProgramSaysWhoWeAreAndIsToldWhatItMayKnow) {
             (json{{"audience", "a"}, {"number", 7}, {"text", "7"}, {"on", true}, {"list", {"x"}}}));
 }
 
-TEST_F(ExecPluginTest, WithoutBeingAskedForItTheClusterIsNotTold) {
+TEST_F(ExecPluginTest, ClusterInfoIsPassedOnlyOnRequest) {
   script("printf '%s' \"$KUBERNETES_EXEC_INFO\" >" + directory_ + "/told\ncat <<'END'\n" +
          answer_of({{"token", "abc"}}) + "\nEND");
   ASSERT_TRUE(credential());
   EXPECT_FALSE(json::parse(config_file("told"))["spec"].contains("cluster"));
 }
 
-TEST_F(ExecPluginTest, TheTokenGoesToTheApiServerAndIsRememberedUntilItExpires) {
+TEST_F(ExecPluginTest, TokenIsSentAndCachedUntilItExpires) {
   start_server([](const Received&) { return Reply{200, "{}"}; });
   script("echo x >>" + directory_ + "/runs\nn=$(wc -l <" + directory_ + "/runs)\n" +
          "test \"$n\" -gt 2 && exp=2100-01-01T00:00:00Z || exp=2020-01-01T00:00:00+02:00\n"
@@ -129,10 +129,10 @@ TEST_F(ExecPluginTest, TheTokenGoesToTheApiServerAndIsRememberedUntilItExpires) 
     tokens += request.head[at + 11];
   }
   EXPECT_EQ(tokens, "12333");                       // the first two had expired
-  EXPECT_EQ(access->credential()->token, "run-3");  // one memory for every copy
+  EXPECT_EQ(access->credential()->token, "run-3");  // every copy shares one cache
 }
 
-TEST_F(ExecPluginTest, ACertificateIsShownAndANewOneTakesANewConnection) {
+TEST_F(ExecPluginTest, CertificateIsUsedAndARenewedOneOpensANewConnection) {
   start_server([](const Received&) { return Reply{200, "{}"}; });
   server_.reset();
   server_ = std::make_unique<TestApiServer>(
@@ -158,7 +158,7 @@ TEST_F(ExecPluginTest, ACertificateIsShownAndANewOneTakesANewConnection) {
   EXPECT_EQ(received[0].head.find("Authorization"), std::string::npos);
 }
 
-TEST_F(ExecPluginTest, AServiceRunsNothing) {
+TEST_F(ExecPluginTest, ServicesRunNoProgram) {
   says(answer_of({{"token", "abc"}}));
   const auto access = read_plugin_config("command: ./plugin", false);
   ASSERT_FALSE(access);
@@ -170,14 +170,14 @@ TEST_F(ExecPluginTest, AServiceRunsNothing) {
             Code::kUnsupported);
 }
 
-TEST_F(ExecPluginTest, WhatItSaysWhenItFailsIsOneLine) {
+TEST_F(ExecPluginTest, FailureIsReportedInOneLine) {
   script("printf '\\n\\033[31mUnable to locate credentials\\nmore\\n' >&2; echo secret; exit 255");
   EXPECT_EQ(refusal(), directory_ + "/plugin ended with exit code 255:  [31mUnable to locate credentials");
   script("kill -TERM $$");
   EXPECT_EQ(refusal(), directory_ + "/plugin ended with signal 15 (Terminated)");
 }
 
-TEST_F(ExecPluginTest, AMissingProgramIsNamedWithItsHint) {
+TEST_F(ExecPluginTest, MissingProgramIsReportedWithItsInstallHint) {
   EXPECT_EQ(refusal("command: no-such-plugin, installHint: install it"),
             "program not found: no-such-plugin in PATH; install it");
   EXPECT_EQ(credential("command: no-such-plugin").error().code(), Code::kNotFound);
@@ -186,7 +186,7 @@ TEST_F(ExecPluginTest, AMissingProgramIsNamedWithItsHint) {
   EXPECT_EQ(refusal(), directory_ + "/plugin: cannot start: Exec format error");
 }
 
-TEST_F(ExecPluginTest, OneThatHangsIsKilledWithWhatItStarted) {
+TEST_F(ExecPluginTest, HangingProgramIsKilledWithItsChildren) {
   script("sleep 1000 & echo $! >" + directory_ + "/child; echo waiting >&2; sleep 1000");
   EXPECT_EQ(refusal("command: ./plugin", 1s), directory_ + "/plugin did not end within 1 s: waiting");
   const auto child = text::parse_unsigned(text::trim(config_file("child")));
@@ -197,23 +197,23 @@ TEST_F(ExecPluginTest, OneThatHangsIsKilledWithWhatItStarted) {
   }));
 }
 
-TEST_F(ExecPluginTest, OneThatLeavesSomethingRunningEnds) {
+TEST_F(ExecPluginTest, ProgramWithRunningChildrenEnds) {
   script("sleep 1000 &\necho $! >" + directory_ + "/child\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
   EXPECT_EQ(credential("command: ./plugin", 30s).value().token, "abc");
   ::kill(static_cast<pid_t>(*text::parse_unsigned(text::trim(config_file("child")))), SIGKILL);
 }
 
-TEST_F(ExecPluginTest, WhatItAnswersIsBounded) {
+TEST_F(ExecPluginTest, OutputIsBounded) {
   script("yes '{\"token\"' ");
-  EXPECT_EQ(refusal(), directory_ + "/plugin answers more than 1 MiB");
-  // Errors are read to their end and not kept.
+  EXPECT_EQ(refusal(), directory_ + "/plugin printed more than 1 MiB");
+  // Standard error is read to its end and discarded.
   script("head -c 3000000 /dev/zero | tr '\\0' e >&2\ncat <<'END'\n" + answer_of({{"token", "abc"}}) +
          "\nEND");
   EXPECT_EQ(credential().value().token, "abc");
 }
 
-TEST_F(ExecPluginTest, AnAnswerThatIsNoneIsRefusedAndNotRepeated) {
+TEST_F(ExecPluginTest, InvalidOutputIsRefusedAndNotPrinted) {
   const auto message = [](const std::string& answer) {
     const auto parsed = parse_exec_credential(answer, kVersion);
     return parsed ? "accepted" : parsed.error().message();
@@ -234,7 +234,7 @@ TEST_F(ExecPluginTest, AnAnswerThatIsNoneIsRefusedAndNotRepeated) {
   for (const char* bad : {"tomorrow", "2026-01-31", "2026-01-31T12:00:00", "2026-01-31T12:00:00+2:00",
                           "2026-01-31T12:00:00.", "2026-13-31T12:00:00Z"}) {
     EXPECT_EQ(message(answer_of({{"token", "a"}, {"expirationTimestamp", bad}})),
-              "printed the expirationTimestamp \"" + std::string(bad) + "\", which is no time");
+              "printed the expirationTimestamp \"" + std::string(bad) + "\", which is not a time");
   }
   const auto zone = parse_exec_credential(
       answer_of({{"token", "a"}, {"expirationTimestamp", "2026-01-31T12:00:00.123456-01:30"}}), kVersion);
@@ -243,7 +243,7 @@ TEST_F(ExecPluginTest, AnAnswerThatIsNoneIsRefusedAndNotRepeated) {
   EXPECT_EQ(refusal(), directory_ + "/plugin did not print a JSON object");
 }
 
-TEST_F(ExecPluginTest, WhatTheKubeconfigMustSay) {
+TEST_F(ExecPluginTest, KubeconfigFieldsAreValidated) {
   const auto message = [&](const std::string& exec) {
     const auto access = read_plugin_config(exec);
     return access ? "accepted" : access.error().message();
@@ -258,7 +258,7 @@ TEST_F(ExecPluginTest, WhatTheKubeconfigMustSay) {
   EXPECT_EQ(message("command: a, apiVersion: client.authentication.k8s.io/v1beta1"), "accepted");
 }
 
-// Standard input is a terminal while this lives.
+// Standard input is a terminal during the lifetime of this object.
 class Terminal {
  public:
   Terminal() : mine_(::posix_openpt(O_RDWR | O_NOCTTY)), saved_(::dup(STDIN_FILENO)) {
@@ -276,7 +276,7 @@ class Terminal {
   FileDescriptor mine_, saved_;
 };
 
-TEST_F(ExecPluginTest, ItMayAskAPersonWhereThereIsOne) {
+TEST_F(ExecPluginTest, InteractiveModeFollowsTheTerminal) {
   script(
       "read word; echo "
       "'{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\"status\":"
@@ -287,7 +287,7 @@ TEST_F(ExecPluginTest, ItMayAskAPersonWhereThereIsOne) {
     terminal.type("sesame\n");
     EXPECT_EQ(credential("command: ./plugin, interactiveMode: Always").value().token, "sesame");
     EXPECT_EQ(json::parse(config_file("told"))["spec"]["interactive"], true);
-    // Never: it reads from nothing.
+    // Never: standard input is empty.
     terminal.type("sesame\n");
     EXPECT_EQ(refusal("command: ./plugin, interactiveMode: Never"),
               directory_ + "/plugin printed neither a token nor a certificate");
@@ -296,7 +296,7 @@ TEST_F(ExecPluginTest, ItMayAskAPersonWhereThereIsOne) {
   ::dup2(null.get(), STDIN_FILENO);
   EXPECT_EQ(
       refusal("command: ./plugin, interactiveMode: Always"),
-      directory_ + "/plugin must ask something (interactiveMode: Always), and standard input is no terminal");
+      directory_ + "/plugin requires a terminal (interactiveMode: Always), and standard input is not one");
   ::dup2(saved.get(), STDIN_FILENO);
 }
 

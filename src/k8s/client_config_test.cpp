@@ -28,13 +28,13 @@ class AccessTest : public testing::Test {
       {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"KUBERNETES_SERVICE_PORT", "6443"}, {"NODE_NAME", "node-1"}};
 };
 
-TEST_F(AccessTest, OutsideAClusterThereIsNone) {
+TEST_F(AccessTest, NoneOutsideACluster) {
   const auto access = load_in_cluster_config({{"NODE_NAME", "x"}}, folder_);
   ASSERT_TRUE(access);
   EXPECT_FALSE(*access);
 }
 
-TEST_F(AccessTest, InsideItIsWhatKubernetesSays) {
+TEST_F(AccessTest, ReadsTheServiceAccountInACluster) {
   const auto access = load_in_cluster_config(environment_, folder_);
   ASSERT_TRUE(access && *access);
   EXPECT_EQ((*access)->host, "10.96.0.1");
@@ -51,7 +51,7 @@ TEST_F(AccessTest, InsideItIsWhatKubernetesSays) {
   EXPECT_EQ((*six)->pod_namespace, "default");
 }
 
-TEST_F(AccessTest, WhatIsMissingIsNamed) {
+TEST_F(AccessTest, ErrorNamesWhatIsMissing) {
   auto about = [&](const Environment& environment) {
     const auto access = load_in_cluster_config(environment, folder_);
     return access ? std::string("no error") : access.error().subject();
@@ -68,7 +68,7 @@ TEST_F(AccessTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(about(environment_), folder_ + "/token");
 }
 
-TEST_F(AccessTest, WhatIsNoPartOfANodeNeedsNoName) {
+TEST_F(AccessTest, NodeNameIsOptionalForClusterServices) {
   environment_.erase("NODE_NAME");
   EXPECT_FALSE(load_in_cluster_config(environment_, folder_));
   const auto access = load_in_cluster_config(environment_, folder_, NodeNamePolicy::kOptional);
@@ -77,7 +77,7 @@ TEST_F(AccessTest, WhatIsNoPartOfANodeNeedsNoName) {
   EXPECT_EQ((*access)->node_name, "");
 }
 
-TEST_F(AccessTest, OfAServiceOfTheHostItIsTheFileThatKubeconfigNames) {
+TEST_F(AccessTest, HostServiceUsesKubeconfigVariable) {
   const std::string file = folder_ + "/config";
   ASSERT_TRUE(write_file_atomic(file,
                                 "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
@@ -116,7 +116,7 @@ class KubeconfigTest : public testing::Test {
     EXPECT_TRUE(write_file_atomic(folder_ + "/config", text));
     return load_kubeconfig(folder_ + "/config");
   }
-  // With these lines in the cluster and in the user, or the error about them.
+  // Reads a kubeconfig with these lines in the cluster and in the user; returns the error if there is one.
   Result<ClientConfig> config_with(const std::string& cluster, const std::string& user) {
     return load_config("apiVersion: v1\nkind: Config\ncurrent-context: here\ncontexts:\n" +
                        std::string("- name: other\n  context: {cluster: no, user: no}\n") +
@@ -132,7 +132,7 @@ class KubeconfigTest : public testing::Test {
   std::string folder_;
 };
 
-TEST_F(KubeconfigTest, WhatKubeadmWrites) {
+TEST_F(KubeconfigTest, ReadsKubeadmFiles) {
   const auto access = config_with("certificate-authority-data: aGVsbG8=, server: 'https://10.0.0.1:6443'",
                                   "client-certificate-data: Y2VydA==, client-key-data: a2V5IQ==");
   ASSERT_TRUE(access) << access.error().full_message();
@@ -145,7 +145,7 @@ TEST_F(KubeconfigTest, WhatKubeadmWrites) {
   EXPECT_EQ(access->node_name, "");
 }
 
-TEST_F(KubeconfigTest, FilesAreTakenFromItsFolderAndServersMayHaveANameAndAPath) {
+TEST_F(KubeconfigTest, PathsAreRelativeToTheFileAndServersMayHaveNameAndPath) {
   const auto access = config_with(
       "certificate-authority: pki/ca.crt, server: 'https://rancher.example.com/k8s/clusters/c-1/', "
       "tls-server-name: inside",
@@ -171,7 +171,7 @@ TEST_F(KubeconfigTest, IPv6AndATokenOnly) {
   EXPECT_EQ(config_with("server: 'https://[fd00::1]'", "token: abc")->port, 443);
 }
 
-TEST_F(KubeconfigTest, WhatIsWrongOrWouldBeLeftOutIsSaid) {
+TEST_F(KubeconfigTest, InvalidAndUnsupportedFieldsAreErrors) {
   EXPECT_EQ(load_error("server: 'http://10.0.0.1'", ""), "the server must begin with https://");
   EXPECT_EQ(load_error("server: 'https://'", ""), "the server has no host");
   EXPECT_EQ(load_error("server: 'https://a:0'", ""), "the server's port is invalid");
@@ -198,15 +198,15 @@ TEST_F(KubeconfigTest, WhatIsWrongOrWouldBeLeftOutIsSaid) {
   EXPECT_EQ(config_with(server, "username: me").error().code(), Code::kUnsupported);
 }
 
-TEST_F(KubeconfigTest, WhatDoesNotHangTogetherIsNamed) {
+TEST_F(KubeconfigTest, InconsistentFieldsAreErrors) {
   auto message = [&](const std::string& text) { return load_config(text).error().message(); };
   EXPECT_EQ(message(""), "current-context is missing");
-  EXPECT_EQ(message("current-context: a"), "contexts has none that is called \"a\"");
+  EXPECT_EQ(message("current-context: a"), "contexts has no entry named \"a\"");
   EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b}}]"),
-            "clusters has none that is called \"b\"");
+            "clusters has no entry named \"b\"");
   EXPECT_EQ(message("current-context: a\ncontexts: [{name: a, context: {cluster: b, user: c}}]\n"
                     "clusters: [{name: b, cluster: {server: 'https://x'}}]"),
-            "users has none that is called \"c\"");
+            "users has no entry named \"c\"");
   EXPECT_EQ(message("contexts: 3\ncurrent-context: {a: b}"), "current-context is missing");
   EXPECT_EQ(load_config("{").error().code(), Code::kInvalidArgument);
   EXPECT_EQ(load_kubeconfig(folder_ + "/none").error().code(), Code::kNotFound);

@@ -1,4 +1,4 @@
-// The sender of events.h: a bounded queue of records, one request at a time.
+// Sends the events of events.h: a bounded queue of records, one request at a time.
 #include <algorithm>
 #include <deque>
 #include <nlohmann/json.hpp>
@@ -16,9 +16,10 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kRequiredPermission = " (the agent needs create and patch on events)";
-constexpr std::size_t kMaxNameBytes = 253 - 17;  // of an object, before what tells its events apart
+constexpr std::size_t kMaxNameBytes =
+    253 - 17;  // of an object's name, before the suffix that makes event names unique
 
-// One Event object of the API server, and the repeats that it stands for.
+// One Event object of the API server, with the number of repeats.
 struct Record {
   Event event;
   std::uint64_t count = 1;
@@ -27,11 +28,11 @@ struct Record {
   std::string name;      // the object's
   bool created = false;  // the API server has it: repeats are patches
   bool queued = false;
-  Subscription delay;  // until a burst of repeats is told
+  Subscription delay;  // until a burst of repeats is sent
 };
 using RecordPtr = std::shared_ptr<Record>;
 
-// By what makes two events the same one.
+// Orders events by the fields that make two events equal.
 struct EventOrder {
   using is_transparent = void;
   static const Event& event(const Event& event) { return event; }
@@ -61,7 +62,7 @@ class QueueingEventRecorder final : public EventRecorder {
   void record_event(Event event) override {
     event.message = truncate_utf8(std::move(event.message), kMaxMessageBytes);
     if (event.pod && (!is_dns_name(event.pod->name_space) || !is_dns_name(event.pod->name))) {
-      ++dropped_;  // it would lead elsewhere
+      ++dropped_;  // the name would change the request's path
       return;
     }
     const Time now = loop_.now();
@@ -100,7 +101,7 @@ class QueueingEventRecorder final : public EventRecorder {
   }
 
   void schedule_repeat(const RecordPtr& record) {
-    if (record->queued || record->delay) return;  // what waits will tell this one too
+    if (record->queued || record->delay) return;  // the pending request will include this repeat
     record->delay = loop_.after(timing_.repeat_delay, [this, weak = std::weak_ptr(record)] {
       const auto due = weak.lock();
       if (!due) return;
@@ -109,10 +110,10 @@ class QueueingEventRecorder final : public EventRecorder {
     });
   }
 
-  // Whether something is still to be told of it: its queue or its timer holds it.
+  // Whether a request for it is queued or scheduled.
   static bool is_pending(const Record& record) { return record.delay || record.queued; }
 
-  // Those that nothing repeated within the window, also where no event comes any more.
+  // Drops records without a repeat within the window, also if no further event arrives.
   void drop_expired() {
     const Time now = loop_.now();
     std::optional<Time> next;
@@ -153,7 +154,7 @@ class QueueingEventRecorder final : public EventRecorder {
   void drop_event(const RecordPtr& record) {
     record->queued = false;
     dropped_ += 1;
-    // A later one like it starts anew.
+    // A later equal event becomes a new record.
     if (const auto it = records_.find(record->event); it != records_.end()) records_.erase(it);
   }
 
@@ -162,7 +163,7 @@ class QueueingEventRecorder final : public EventRecorder {
     if (queue_.empty()) return client_.close_connection();
     under_way_ = queue_.front();
     queue_.pop_front();
-    under_way_->queued = false;  // a repeat from here on is told by a request of its own
+    under_way_->queued = false;  // a later repeat causes its own request
     warned_ = under_way_->count;
     client_.send_request(
         under_way_->created ? make_patch(*under_way_) : make_post(*under_way_),
@@ -210,12 +211,13 @@ class QueueingEventRecorder final : public EventRecorder {
     under_way_.reset();
     if (!response) return schedule_retry(record, response.error());
     const int status = response->status;
-    if (status / 100 == 2 || (status == 409 && !record->created)) {  // 409: an answer of before was lost
+    if (status / 100 == 2 ||
+        (status == 409 && !record->created)) {  // 409: an earlier request succeeded but its response was lost
       record->created = true;
       ++sent_;
       backoff_.reset();
       told_trouble_.clear();
-      // Repeats that came while it was under way.
+      // Repeats during the request.
       if (record->count > warned_) schedule_repeat(record);
       return send_next_event();
     }
@@ -228,7 +230,7 @@ class QueueingEventRecorder final : public EventRecorder {
     }
     const Error refused(Code::kUnavailable,
                         describe_response(*response) + (status == 403 ? kRequiredPermission : ""));
-    // A namespace that is being taken away refuses all that is new, and would hold back all others' events.
+    // A terminating namespace refuses new objects, and a retry would delay all other events.
     const bool ending = has_cause(*response, "NamespaceTerminating");
     const bool worth_another_try =
         !ending && (status >= 500 || status == 401 || status == 403 || status == 408 || status == 429);
@@ -238,8 +240,8 @@ class QueueingEventRecorder final : public EventRecorder {
     send_next_event();
   }
 
-  // First in the queue again, after a while. Said once for one kind of trouble; a right that is missing is
-  // missing for all, whatever the words.
+  // Queues the record first again, after a delay. Each kind of failure is logged once; a missing permission
+  // is one kind, whatever the message.
   void schedule_retry(const RecordPtr& record, const Error& error) {
     const bool right = error.message().ends_with(kRequiredPermission);
     const std::string kind = right ? kRequiredPermission : error.full_message();

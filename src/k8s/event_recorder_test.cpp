@@ -21,7 +21,7 @@ using nlohmann::json;
 using Act = TestApiServer::Act;
 using Reply = TestApiServer::Reply;
 
-// The agent's side on a loop in a thread of its own; the server in another.
+// The agent's side runs on a loop in its own thread, the server in another.
 class EventRecorderTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -106,7 +106,7 @@ class EventRecorderTest : public testing::Test {
   std::thread thread_;
 };
 
-TEST_F(EventRecorderTest, AnEventIsWhatKubectlDescribeNodeLooksFor) {
+TEST_F(EventRecorderTest, NodeEventIsFoundByKubectlDescribe) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder();
   record_event("GPUUnhealthy", "GPU 3 is withdrawn: \"XID 79\"\n\xff");
@@ -132,7 +132,7 @@ TEST_F(EventRecorderTest, AnEventIsWhatKubectlDescribeNodeLooksFor) {
   EXPECT_EQ(event["firstTimestamp"].get<std::string>().size(), std::string("2026-01-01T00:00:00Z").size());
 }
 
-TEST_F(EventRecorderTest, AnEventAboutAPodIsInItsNamespace) {
+TEST_F(EventRecorderTest, PodEventIsInThePodsNamespace) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder();
   const std::string pod = std::string(230, 'p') + ".worker-0";
@@ -162,7 +162,7 @@ TEST_F(EventRecorderTest, AnEventAboutAPodIsInItsNamespace) {
   EXPECT_EQ(json::parse(got[3].body)["count"], 2);
 }
 
-TEST_F(EventRecorderTest, ANamespaceThatIsTakenAwayHoldsNoOthersEventsBack) {
+TEST_F(EventRecorderTest, TerminatingNamespaceDoesNotDelayOtherEvents) {
   const std::string ending = R"({"message": "forbidden", "details": {"causes": [
       {"reason": "NamespaceTerminating", "message": "namespace team-a is being terminated"}]}})";
   start_server([&](const Received& request) {
@@ -209,7 +209,7 @@ TEST_F(EventRecorderTest, EqualEventsBecomeOneWithACount) {
   EXPECT_NE(patch.find("\r\nContent-Type: application/merge-patch+json\r\n"), std::string::npos);
 }
 
-TEST_F(EventRecorderTest, ARepeatOfWhatTheServerHasForgottenIsANewEvent) {
+TEST_F(EventRecorderTest, RepeatOfAnExpiredEventIsANewEvent) {
   start_server(
       [](const Received& request) { return Reply{request.head.rfind("PATCH", 0) == 0 ? 404 : 201}; });
   start_recorder();
@@ -224,12 +224,12 @@ TEST_F(EventRecorderTest, ARepeatOfWhatTheServerHasForgottenIsANewEvent) {
   EXPECT_EQ(second["count"], 2);
 }
 
-TEST_F(EventRecorderTest, OfManyEventsOnlyTheLastAreRemembered) {
+TEST_F(EventRecorderTest, OnlyTheNewestEventsAreKeptForRepeats) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder();
   for (std::size_t i = 0; i < kMaxRemembered; ++i) record_event("A", std::to_string(i));
   ASSERT_TRUE(wait_for_sent([&] { return sent() == kMaxRemembered; }));
-  record_event("A", "0");  // newer than 1 now
+  record_event("A", "0");  // more recent than 1 now
   record_event("A", "one more");
   ASSERT_TRUE(wait_for_sent([&] { return sent() == kMaxRemembered + 2; }));
   call_on_loop([&] { EXPECT_EQ(sender_->remembered_count(), kMaxRemembered); });
@@ -247,7 +247,7 @@ TEST_F(EventRecorderTest, OfManyEventsOnlyTheLastAreRemembered) {
   EXPECT_EQ(patches, (std::map<std::string, int>{{"2", 1}, {"3", 1}}));
 }
 
-TEST_F(EventRecorderTest, WhatNothingRepeatsIsForgottenWithoutAnotherEvent) {
+TEST_F(EventRecorderTest, RecordsExpireWithoutAnotherEvent) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder({.repeat_window = 30ms, .repeat_delay = 1ms, .backoff = {10ms, 50ms}, .request_limit = 5s});
   for (int i = 0; i < 10; ++i) record_event("A", std::to_string(i));
@@ -259,11 +259,11 @@ TEST_F(EventRecorderTest, WhatNothingRepeatsIsForgottenWithoutAnotherEvent) {
   EXPECT_EQ(server_->received_requests().size(), 10u);  // none was lost
 }
 
-TEST_F(EventRecorderTest, AnOldTokenIsReadAnew) {
+TEST_F(EventRecorderTest, ExpiredTokenIsReadAgain) {
   std::atomic<int> refused = 0;
   start_server([&](const Received& request) {
     if (request.head.find("Bearer second\r\n") != std::string::npos) return Reply{};
-    // The kubelet writes the new one just now.
+    // The kubelet is writing the new token at this moment.
     EXPECT_TRUE(write_file_atomic(folder_ + "/token", "second"));
     ++refused;
     return Reply{401};
@@ -274,7 +274,7 @@ TEST_F(EventRecorderTest, AnOldTokenIsReadAnew) {
   EXPECT_EQ(refused, 1);
 }
 
-TEST_F(EventRecorderTest, TriesAgainWhileTheServerIsInTroubleAndKeepsTheOrder) {
+TEST_F(EventRecorderTest, RetriesOnServerErrorsAndKeepsTheOrder) {
   std::atomic<int> requests = 0;
   start_server([&](const Received&) {
     switch (requests++) {
@@ -300,7 +300,7 @@ TEST_F(EventRecorderTest, TriesAgainWhileTheServerIsInTroubleAndKeepsTheOrder) {
   EXPECT_EQ(json::parse(got[5].body)["reason"], "Second");
 }
 
-TEST_F(EventRecorderTest, WhatTheServerWillNeverTakeIsDroppedAndCounted) {
+TEST_F(EventRecorderTest, RejectedEventsAreDroppedAndCounted) {
   start_server([](const Received& request) {
     return Reply{json::parse(request.body)["reason"] == "Bad" ? 422 : 201};
   });
@@ -314,7 +314,7 @@ TEST_F(EventRecorderTest, WhatTheServerWillNeverTakeIsDroppedAndCounted) {
   });
 }
 
-TEST_F(EventRecorderTest, AnAnswerThatWasLostDoesNotMakeASecondEvent) {
+TEST_F(EventRecorderTest, LostResponseCausesNoDuplicateEvent) {
   std::atomic<int> requests = 0;
   start_server([&](const Received&) { return requests++ == 0 ? Reply{.act = Act::kClose} : Reply{409}; });
   start_recorder();
@@ -324,7 +324,7 @@ TEST_F(EventRecorderTest, AnAnswerThatWasLostDoesNotMakeASecondEvent) {
   EXPECT_EQ(json::parse(got[0].body)["metadata"]["name"], json::parse(got[1].body)["metadata"]["name"]);
 }
 
-TEST_F(EventRecorderTest, AServerThatIsNotThereCostsABoundedQueueAndNoBlocking) {
+TEST_F(EventRecorderTest, UnreachableServerBoundsTheQueueAndNeverBlocks) {
   port_ = 1;
   start_recorder();
   const auto before = std::chrono::steady_clock::now();
@@ -337,7 +337,7 @@ TEST_F(EventRecorderTest, AServerThatIsNotThereCostsABoundedQueueAndNoBlocking) 
   });
 }
 
-TEST_F(EventRecorderTest, ALongMessageIsCutBetweenCharacters) {
+TEST_F(EventRecorderTest, LongMessageIsTruncatedBetweenCharacters) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder();
   std::string message(kMaxMessageBytes - 1, 'x');
@@ -346,7 +346,7 @@ TEST_F(EventRecorderTest, ALongMessageIsCutBetweenCharacters) {
   EXPECT_EQ(json::parse(server_->received_requests().at(0).body)["message"], message);
 }
 
-TEST_F(EventRecorderTest, ABurstUsesOneConnection) {
+TEST_F(EventRecorderTest, BurstUsesOneConnection) {
   start_server([](const Received&) { return Reply{}; });
   start_recorder();
   call_on_loop([&] {
@@ -356,7 +356,7 @@ TEST_F(EventRecorderTest, ABurstUsesOneConnection) {
   EXPECT_EQ(server_->connections(), 1);
 }
 
-TEST_F(EventRecorderTest, AServerWithAnotherAuthorityOrNameIsRefused) {
+TEST_F(EventRecorderTest, ServerWithAnotherCaOrNameIsRejected) {
   const Certificate stranger = Certificate::make_certificate("stranger", nullptr, "");
   for (const Certificate& wrong : {Certificate::make_certificate("apiserver", &stranger, "127.0.0.1"),
                                    Certificate::make_certificate("apiserver", &authority_, "127.0.0.2")}) {
@@ -364,19 +364,19 @@ TEST_F(EventRecorderTest, AServerWithAnotherAuthorityOrNameIsRefused) {
     const auto answer = received_request();
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().code(), Code::kPermissionDenied) << answer.error().full_message();
-    EXPECT_TRUE(server_->received_requests().empty());  // neither token nor event were told
+    EXPECT_TRUE(server_->received_requests().empty());  // neither token nor event was sent
     call_on_loop([&] { client_.reset(); });
   }
 }
 
-TEST_F(EventRecorderTest, AServerThatNeverAnswersCostsNoMoreThanTheLimit) {
+TEST_F(EventRecorderTest, UnresponsiveServerTimesOut) {
   start_server([](const Received&) { return Reply{.act = Act::kHang}; });
   const auto answer = received_request(50ms);
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), Code::kDeadlineExceeded);
 }
 
-TEST_F(EventRecorderTest, AnAnswerMayEndWithTheConnectionAndMayBeLarge) {
+TEST_F(EventRecorderTest, ResponseMayEndWithTheConnectionAndBeLarge) {
   start_server([](const Received& request) {
     EXPECT_EQ(request.body, "hello");
     return Reply{200, std::string(300'000, 'y'), Act::kNoLength};
@@ -389,14 +389,14 @@ TEST_F(EventRecorderTest, AnAnswerMayEndWithTheConnectionAndMayBeLarge) {
   }
 }
 
-TEST_F(EventRecorderTest, AnAnswerBeyondTheLimitIsAnError) {
+TEST_F(EventRecorderTest, OversizedResponseIsAnError) {
   start_server([](const Received&) { return Reply{200, std::string(http::kMaxResponseBytes + 1, 'y')}; });
   const auto answer = received_request();
   ASSERT_FALSE(answer);
   EXPECT_EQ(answer.error().code(), Code::kIo);
 }
 
-TEST_F(EventRecorderTest, MissingTokenAndAuthorityAreErrors) {
+TEST_F(EventRecorderTest, MissingTokenAndCaAreErrors) {
   start_server([](const Received&) { return Reply{}; });
   std::filesystem::remove(folder_ + "/token");
   EXPECT_EQ(received_request().error().code(), Code::kNotFound);

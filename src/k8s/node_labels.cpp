@@ -79,7 +79,7 @@ class NodeLabelWriter final : public NodeLabels {
                            .body = serialize_json(body),
                            .accept = kMetadataOnly},
                           "patch on nodes", [this, sent = *wanted_](const http::ClientResponse& response) {
-                            // Gone, or another one of its name, since it was read.
+                            // Deleted, or replaced by another Node of that name, since it was read.
                             if (response.status == 409) return Outcome::kRetry;
                             if (response.status != 200) return Outcome::kError;
                             on_labels_written(sent);
@@ -259,9 +259,9 @@ class NodeFeatureWriter final : public NodeFeature {
          .body = serialize_json(object)},
         make ? "create on nodefeatures.nfd.k8s-sigs.io" : "update on nodefeatures.nfd.k8s-sigs.io",
         [this, make, sent = *wanted_](const http::ClientResponse& response) {
-          // Somebody was first, with making it or with writing it.
+          // Another client created or changed it first.
           if (response.status == 409) return Outcome::kRetry;
-          // For making it too: then there is no such kind of object, as NFD is not installed.
+          // On creation: the kind does not exist because NFD is not installed.
           if (response.status == 404) return make ? Outcome::kError : Outcome::kRetry;
           if (response.status != 200 && response.status != 201) return Outcome::kError;
           on_feature_written(sent);
@@ -269,7 +269,7 @@ class NodeFeatureWriter final : public NodeFeature {
         });
   }
 
-  // The API server leaves empty things out.
+  // The API server omits empty objects.
   static bool has_same_labels(const json& there, const json& wanted) {
     const auto labels = [](const json& object) {
       const auto& given = json_member(json_member(object, "spec"), "labels");
@@ -297,7 +297,7 @@ class NodeFeatureWriter final : public NodeFeature {
                           });
   }
 
-  // Our Pod's owners and the Pod: the object stays while the Pod is replaced.
+  // The owners of the agent's Pod, and the Pod: the object stays while the Pod is replaced.
   void read_owners() {
     sending_.send_request(
         {.method = "GET", .path = pod_path_}, "get on pods", [this](const http::ClientResponse& response) {

@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr const char* kReadLabels = "GET /api/v1/nodes/node-1";
 constexpr const char* kWriteLabels = "PATCH /api/v1/nodes/node-1?fieldManager=gpulet-labels&force=true";
 
-// An API server that keeps a Node's labels, and which of them are whose, as server-side apply does.
+// An API server that stores a Node's labels and their field managers, as server-side apply does.
 class NodeLabelsTest : public ApiTest {
  protected:
   using Labels = std::map<std::string, std::string>;
@@ -82,7 +82,7 @@ class NodeLabelsTest : public ApiTest {
   std::unique_ptr<NodeLabels> labels_;
 };
 
-TEST_F(NodeLabelsTest, OursComeAndGoAmongTheOthers) {
+TEST_F(NodeLabelsTest, SetsAndRemovesOnlyItsOwnLabels) {
   begin();
   set_and_wait({{"nvidia.com/gpu.count", "8"}, {"nvidia.com/gpu.family", "hopper"}});
   ASSERT_TRUE(wait_settled());
@@ -101,7 +101,7 @@ TEST_F(NodeLabelsTest, OursComeAndGoAmongTheOthers) {
   EXPECT_TRUE(eventually([&] { return settled_ == 3; }));
 }
 
-TEST_F(NodeLabelsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
+TEST_F(NodeLabelsTest, RemovesObsoleteLabelsOfAnEarlierRun) {
   there_["nvidia.com/mig-1g.10gb.count"] = "7";
   ours_ = {"nvidia.com/mig-1g.10gb.count"};
   begin();
@@ -112,7 +112,7 @@ TEST_F(NodeLabelsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
   EXPECT_EQ(stored_labels(), wanted);
 }
 
-TEST_F(NodeLabelsTest, NothingIsTouchedBeforeTheFirstCallNorTwice) {
+TEST_F(NodeLabelsTest, WritesNothingBeforeTheFirstCallOrTwice) {
   begin();
   EXPECT_FALSE(status_now().pending);
   EXPECT_TRUE(server_->received_requests().empty());
@@ -123,7 +123,7 @@ TEST_F(NodeLabelsTest, NothingIsTouchedBeforeTheFirstCallNorTwice) {
   EXPECT_EQ(request_count(kWriteLabels), 1);
 }
 
-TEST_F(NodeLabelsTest, ANodeThatIsNotThereIsNotMade) {
+TEST_F(NodeLabelsTest, MissingNodeIsNotCreated) {
   uid_.clear();
   begin();
   set_and_wait({{"a", "1"}});
@@ -139,7 +139,7 @@ TEST_F(NodeLabelsTest, ANodeThatIsNotThereIsNotMade) {
   EXPECT_EQ(stored_labels().at("a"), "1");
 }
 
-TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
+TEST_F(NodeLabelsTest, RecreatedNodeIsLabelledAgain) {
   begin();
   set_and_wait({{"a", "1"}});
   ASSERT_TRUE(wait_settled());
@@ -158,10 +158,10 @@ TEST_F(NodeLabelsTest, ANodeThatWasMadeAnewIsLabelledAgain) {
   EXPECT_EQ(request_count(kWriteLabels), 2);
 }
 
-TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
+TEST_F(NodeLabelsTest, NodeReplacedMeanwhileIsReadAgain) {
   std::atomic<int> races = 2;
   begin([&](const Received& request) -> std::optional<Reply> {
-    if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // since it was read
+    if (request.line() == kWriteLabels && races-- > 0) uid_ += "x";  // changed since it was read
     return std::nullopt;
   });
   set_and_wait({{"a", "1"}});
@@ -170,7 +170,7 @@ TEST_F(NodeLabelsTest, AnotherNodeInBetweenIsReadAnew) {
   EXPECT_EQ(status_now().warnings, 0u) << "no trouble";
 }
 
-TEST_F(NodeLabelsTest, AServerThatIsAwayOrRefusesIsSaidOnce) {
+TEST_F(NodeLabelsTest, ServerFailureIsLoggedOnce) {
   std::atomic<int> failures = 4;
   begin([&](const Received&) -> std::optional<Reply> {
     const int left = failures--;
@@ -204,7 +204,7 @@ using nlohmann::json;
 const std::string kList = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpu/nodefeatures";
 const std::string kObject = kList + "/nvidia-features-for-node-1";
 
-// An API server that keeps the object, and knows the Pod that makes it.
+// An API server that stores the object and has the agent's Pod.
 class NodeFeatureTest : public ApiTest {
  protected:
   void release_source() override { feature_.reset(); }
@@ -271,7 +271,7 @@ class NodeFeatureTest : public ApiTest {
   std::unique_ptr<NodeFeature> feature_;
 };
 
-TEST_F(NodeFeatureTest, IsMadeAsNvidiasProgramMakesIt) {
+TEST_F(NodeFeatureTest, MatchesTheObjectOfNvidiasProgram) {
   begin();
   set_and_wait({{"nvidia.com/gpu.count", "8"}});
   ASSERT_TRUE(wait_settled());
@@ -299,7 +299,7 @@ TEST_F(NodeFeatureTest, IsWrittenOnlyWhereItDiffers) {
   ASSERT_TRUE(wait_settled());
   EXPECT_EQ(stored_labels()["spec"]["labels"], json({{"a", "2"}}));
   EXPECT_EQ(writes(), 2);
-  // Somebody else has been at it.
+  // Another client changed it.
   {
     std::lock_guard lock(mutex_);
     auto other = there_;
@@ -311,7 +311,7 @@ TEST_F(NodeFeatureTest, IsWrittenOnlyWhereItDiffers) {
   EXPECT_EQ(stored_labels()["spec"]["labels"], json({{"a", "2"}}));
 }
 
-TEST_F(NodeFeatureTest, AfterARunBeforeThisNothingIsWritten) {
+TEST_F(NodeFeatureTest, UnchangedObjectOfAnEarlierRunIsNotWritten) {
   begin();
   set_and_wait({{"a", "1"}});
   ASSERT_TRUE(wait_settled());
@@ -324,7 +324,7 @@ TEST_F(NodeFeatureTest, AfterARunBeforeThisNothingIsWritten) {
   EXPECT_EQ(writes(), 1);
 }
 
-TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotMade) {
+TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotCreated) {
   begin("");
   set_and_wait({});
   ASSERT_TRUE(wait_settled());
@@ -338,7 +338,7 @@ TEST_F(NodeFeatureTest, WithoutLabelsItIsEmptyOrNotMade) {
   EXPECT_EQ(writes(), 2);
 }
 
-TEST_F(NodeFeatureTest, WithoutTheRightToReadPodsItHasNoOwner) {
+TEST_F(NodeFeatureTest, WithoutPermissionToReadPodsItHasNoOwner) {
   may_read_pods_ = false;
   begin();
   set_and_wait({{"a", "1"}});

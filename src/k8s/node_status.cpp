@@ -30,7 +30,7 @@ const char* condition_status_name(Condition::Status status) {
   return "Unknown";
 }
 
-// What the API server has of one of ours.
+// One of the agent's conditions as the API server has it.
 struct PublishedCondition {
   std::string status, reason, message, since;
   bool has_same_content(const Condition& condition) const {
@@ -72,13 +72,13 @@ class ConditionWriter final : public NodeConditions {
 
  private:
   struct Entry {
-    std::optional<Condition> desired;  // nullopt: to be taken away
-    std::string since;                 // when `wanted` came to its status
+    std::optional<Condition> desired;  // nullopt: to be removed
+    std::string since;                 // last transition time of the desired status
     std::optional<PublishedCondition> published;
     bool is_settled() const { return desired && published && published->has_same_content(*desired); }
   };
 
-  // What is there of a new one is to be read.
+  // The published state of a new entry must be read first.
   Entry& find_or_add_entry(const std::string& type) {
     const auto [entry, is_new] = entries_.try_emplace(type);
     if (is_new) known_ = false;
@@ -149,7 +149,8 @@ class ConditionWriter final : public NodeConditions {
                           "patch on nodes/status",
                           [this, sent = std::move(sent)](const http::ClientResponse& response) {
                             if (response.status == 200) return on_conditions_written(sent);
-                            if (response.status == 404) known_ = false;  // another Node, when there is one
+                            if (response.status == 404)
+                              known_ = false;  // a Node created later is another one
                             return response.status == 409 ? Outcome::kRetry : Outcome::kError;
                           });
   }
@@ -176,7 +177,7 @@ class ConditionWriter final : public NodeConditions {
   const Duration heartbeat_;
   RetryingSender sending_;
   std::map<std::string, Entry> entries_;
-  bool known_ = false;  // `there` is what the API server has
+  bool known_ = false;  // `published` is the state of the API server
   bool beat_ = false;
   Subscription next_beat_;
 };
@@ -270,7 +271,7 @@ class TaintWriter final : public NodeTaints {
           const auto object = json::parse(response.body, nullptr, false);
           TaintedNode node{json_member(json_member(object, "spec"), "taints"),
                            json_text(json_member(json_member(object, "metadata"), "resourceVersion"))};
-          // Without a version it would be written over what somebody else writes.
+          // Without a resource version, a concurrent write would be overwritten.
           if (node.version.empty()) return Outcome::kError;
           if (!node.taints.is_array()) node.taints = json::array();
           node_ = std::move(node);
@@ -278,7 +279,7 @@ class TaintWriter final : public NodeTaints {
         });
   }
 
-  // Those that are as wanted stay as they are, with the time that a NoExecute has.
+  // Taints that already match stay unchanged, with the time added of a NoExecute taint.
   json merge_taints(const json& there) const {
     json taints = json::array();
     std::vector<Taint> missing = *wanted_;
@@ -349,7 +350,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
 
  private:
   void patch_allocatable() {
-    if (!done_) return;  // the limit was first
+    if (!done_) return;  // the time limit has passed
     json allocatable = json::object();
     for (const auto& resource : resources_) allocatable[resource] = "0";
     client_.send_request({.method = "PATCH",
@@ -375,7 +376,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            });
                            if (!none) return patch_allocatable();
                            if (!close_) return finish_announcement();
-                           // On the next turn, as closing takes whatever else is on the loop with it.
+                           // In the next turn, because closing destroys other users of the loop.
                            loop_.post([this, alive = lifetime_.watch()] {
                              if (!alive) return;
                              if (auto close = std::exchange(close_, nullptr)) close();

@@ -37,7 +37,7 @@ class ShutdownAnnouncerTest : public ApiTest {
   std::unique_ptr<ShutdownAnnouncer> leaving_;
 };
 
-TEST_F(ShutdownAnnouncerTest, SaysThatThereIsNothingAndLooksWhetherItIsSo) {
+TEST_F(ShutdownAnnouncerTest, WritesZeroAllocatableAndVerifiesIt) {
   begin([](const Received& request) { return request.line() == kReadNode ? node_json("0") : Reply{200}; });
   ASSERT_TRUE(is_finished());
   EXPECT_EQ(closed_after_, 2u) << "what was bound before is served until then";
@@ -48,7 +48,7 @@ TEST_F(ShutdownAnnouncerTest, SaysThatThereIsNothingAndLooksWhetherItIsSo) {
       (json{{"status", {{"allocatable", {{"nvidia.com/gpu", "0"}, {"nvidia.com/mig-1g.10gb", "0"}}}}}}));
 }
 
-TEST_F(ShutdownAnnouncerTest, TheKubeletsOwnWordInBetweenIsAnsweredOnceMore) {
+TEST_F(ShutdownAnnouncerTest, WritesAgainAfterAKubeletOverwrite) {
   std::atomic<int> looks = 0;
   begin([&](const Received& request) {
     if (request.line() == kPatchStatus) return Reply{200};
@@ -60,14 +60,14 @@ TEST_F(ShutdownAnnouncerTest, TheKubeletsOwnWordInBetweenIsAnsweredOnceMore) {
   EXPECT_EQ(done_, 1);
 }
 
-TEST_F(ShutdownAnnouncerTest, ARefusalOrAServerThatIsAwayKeepsNobody) {
+TEST_F(ShutdownAnnouncerTest, RefusalOrOutageDoesNotDelayTheExit) {
   begin([](const Received&) { return Reply{403}; }, {.limit = 1h, .settle_time = 1h});
   ASSERT_TRUE(is_finished());
   EXPECT_EQ(closed_after_, 1u);
   EXPECT_EQ(request_count(kPatchStatus), 1);
 }
 
-TEST_F(ShutdownAnnouncerTest, AServerThatHangsKeepsNobodyBeyondTheLimit) {
+TEST_F(ShutdownAnnouncerTest, HangingServerDelaysTheExitOnlyByTheLimit) {
   begin([](const Received&) { return Reply{.act = Act::kHang}; }, {.limit = 20ms, .settle_time = 1ms});
   ASSERT_TRUE(is_finished());
 }

@@ -81,7 +81,7 @@ class NodeConditionsTest : public ApiTest {
   std::unique_ptr<NodeConditions> status_;
 };
 
-TEST_F(NodeConditionsTest, AConditionIsMergedAmongTheOthers) {
+TEST_F(NodeConditionsTest, ConditionIsMergedWithOthers) {
   begin();
   set_and_wait(ConditionStatus::kFalse, "GPU 3: XID 79\xff");
   ASSERT_TRUE(wait_until_settled());
@@ -95,7 +95,7 @@ TEST_F(NodeConditionsTest, AConditionIsMergedAmongTheOthers) {
   EXPECT_EQ(status_now().accepted, 1u);
 }
 
-TEST_F(NodeConditionsTest, TheTransitionIsThatOfTheStatusAndOutlivesARestart) {
+TEST_F(NodeConditionsTest, TransitionTimeFollowsTheStatusAndSurvivesARestart) {
   merge_patch({{"type", "GpuHealthy"}, {"status", "False"}, {"lastTransitionTime", "2026-01-02T03:04:05Z"}});
   begin();
   set_and_wait(ConditionStatus::kFalse, "another message");
@@ -110,7 +110,7 @@ TEST_F(NodeConditionsTest, TheTransitionIsThatOfTheStatusAndOutlivesARestart) {
   EXPECT_GT(stored_condition()["lastTransitionTime"], "2026-01-02T03:04:05Z");
 }
 
-TEST_F(NodeConditionsTest, WhatTheServerHasIsNotSent) {
+TEST_F(NodeConditionsTest, UnchangedConditionIsNotSent) {
   merge_patch({{"type", "GpuHealthy"}, {"status", "True"}, {"reason", "Reason"}, {"message", ""}});
   begin();
   set_and_wait(ConditionStatus::kTrue);
@@ -123,7 +123,7 @@ TEST_F(NodeConditionsTest, WhatTheServerHasIsNotSent) {
   EXPECT_EQ(writes(), 1);
 }
 
-TEST_F(NodeConditionsTest, AllOfOneTurnIsOneRequestWithTheNewest) {
+TEST_F(NodeConditionsTest, ChangesOfOneTurnAreOneRequest) {
   begin();
   call_on_loop([&] {
     for (int i = 0; i < 100; ++i)
@@ -136,7 +136,7 @@ TEST_F(NodeConditionsTest, AllOfOneTurnIsOneRequestWithTheNewest) {
   EXPECT_EQ(stored_condition("GpuFabric")["status"], "True");
 }
 
-TEST_F(NodeConditionsTest, ASlowServerIsToldTheNewestNext) {
+TEST_F(NodeConditionsTest, SlowServerGetsTheNewestNext) {
   std::atomic<bool> asked = false, go_on = false;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kWrite && !asked.exchange(true)) {
@@ -154,7 +154,7 @@ TEST_F(NodeConditionsTest, ASlowServerIsToldTheNewestNext) {
   EXPECT_EQ(stored_condition()["message"], "99");
 }
 
-TEST_F(NodeConditionsTest, AServerThatIsAwayIsToldOnceItIsBack) {
+TEST_F(NodeConditionsTest, RetriesUntilTheServerIsBack) {
   std::atomic<int> requests = 0;
   begin([&](const Received&) -> std::optional<Reply> {
     switch (requests++) {
@@ -177,7 +177,7 @@ TEST_F(NodeConditionsTest, AServerThatIsAwayIsToldOnceItIsBack) {
   EXPECT_EQ(status_now().accepted, 1u);
 }
 
-TEST_F(NodeConditionsTest, ARightThatIsMissingIsSaidOnce) {
+TEST_F(NodeConditionsTest, MissingPermissionIsLoggedOnce) {
   std::atomic<int> refused = 0;
   std::atomic<bool> allowed = false;
   begin([&](const Received& request) -> std::optional<Reply> {
@@ -197,13 +197,13 @@ TEST_F(NodeConditionsTest, ARightThatIsMissingIsSaidOnce) {
   EXPECT_EQ(status_now().warnings, 1u);
 }
 
-TEST_F(NodeConditionsTest, TheHeartbeatBringsBackWhatWasTakenAway) {
+TEST_F(NodeConditionsTest, HeartbeatRestoresARemovedCondition) {
   std::atomic<bool> lose = true;
   NodeConditionsTiming timing = kFast;
   timing.heartbeat = 20ms;
   begin(
       [&](const Received& request) -> std::optional<Reply> {
-        if (request.line() == kWrite && lose.exchange(false)) return Reply{200, "{}"};  // and it is not there
+        if (request.line() == kWrite && lose.exchange(false)) return Reply{200, "{}"};  // the write is lost
         return std::nullopt;
       },
       timing);
@@ -213,7 +213,7 @@ TEST_F(NodeConditionsTest, TheHeartbeatBringsBackWhatWasTakenAway) {
   EXPECT_EQ(stored_condition()["message"], "x");
 }
 
-TEST_F(NodeConditionsTest, IsTakenAwayAlsoWhenARunBeforeThisSetIt) {
+TEST_F(NodeConditionsTest, RemovesAConditionOfAnEarlierRun) {
   merge_patch({{"type", "GpuHealthy"}, {"status", "False"}});
   begin();
   call_on_loop([&] {
@@ -226,7 +226,7 @@ TEST_F(NodeConditionsTest, IsTakenAwayAlsoWhenARunBeforeThisSetIt) {
   EXPECT_EQ(writes(), 1);
 }
 
-TEST_F(NodeConditionsTest, ANodeThatIsMadeAnewIsReadAnew) {
+TEST_F(NodeConditionsTest, RecreatedNodeIsReadAgain) {
   std::atomic<bool> away = true;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kWrite && away.exchange(false)) return Reply{404};
@@ -239,7 +239,7 @@ TEST_F(NodeConditionsTest, ANodeThatIsMadeAnewIsReadAnew) {
   EXPECT_EQ(stored_condition()["message"], "x");
 }
 
-TEST_F(NodeConditionsTest, ALongMessageIsCut) {
+TEST_F(NodeConditionsTest, LongMessageIsTruncated) {
   begin();
   set_and_wait(ConditionStatus::kFalse, std::string(kMaxConditionBytes + 10, 'x'));
   ASSERT_TRUE(wait_until_settled());
@@ -257,7 +257,7 @@ constexpr const char* kReadTaints = "GET /api/v1/nodes/node-1";
 constexpr const char* kWriteTaints = "PATCH /api/v1/nodes/node-1";
 const Taint kOurs{"gpulet.io/gpu-fault", "reset", "NoSchedule"};
 
-// An API server that keeps a Node and its version.
+// An API server that stores a Node and its version.
 class NodeTaintsTest : public ApiTest {
  protected:
   void release_source() override { taints_.reset(); }
@@ -319,7 +319,7 @@ class NodeTaintsTest : public ApiTest {
   std::unique_ptr<NodeTaints> taints_;
 };
 
-TEST_F(NodeTaintsTest, OursComeAndGoAmongTheOthers) {
+TEST_F(NodeTaintsTest, SetsAndRemovesOnlyItsOwnTaints) {
   there_ = others_;
   begin();
   ASSERT_TRUE(set_and_wait({kOurs}));
@@ -332,7 +332,7 @@ TEST_F(NodeTaintsTest, OursComeAndGoAmongTheOthers) {
   EXPECT_EQ(stored_taints(), others_);
 }
 
-TEST_F(NodeTaintsTest, ANodeWithoutAnyGetsItsFirstAndLosesItsLast) {
+TEST_F(NodeTaintsTest, AddsTheFirstAndRemovesTheLastTaint) {
   begin();
   ASSERT_TRUE(set_and_wait({{"gpulet.io/driver", "", "NoExecute"}}));
   ASSERT_TRUE(wait_until_settled());
@@ -342,7 +342,7 @@ TEST_F(NodeTaintsTest, ANodeWithoutAnyGetsItsFirstAndLosesItsLast) {
   EXPECT_EQ(stored_taints(), json::array());
 }
 
-TEST_F(NodeTaintsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
+TEST_F(NodeTaintsTest, RemovesObsoleteTaintsOfAnEarlierRun) {
   there_ = json::parse(R"([
       {"key": "gpulet.io/driver", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"},
       {"key": "gpulet.io/gpu-fault", "value": "old", "effect": "NoSchedule"},
@@ -356,7 +356,7 @@ TEST_F(NodeTaintsTest, OfARunBeforeThisOnlyWhatIsWantedStays) {
   EXPECT_EQ(stored_taints(), wanted);
 }
 
-TEST_F(NodeTaintsTest, WhatIsThereIsNotWritten) {
+TEST_F(NodeTaintsTest, ExistingTaintIsNotWritten) {
   there_ = json::array({ours_});
   begin();
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(set_and_wait({kOurs}));
@@ -367,14 +367,14 @@ TEST_F(NodeTaintsTest, WhatIsThereIsNotWritten) {
   EXPECT_EQ(request_count(kReadTaints), 1);
 }
 
-TEST_F(NodeTaintsTest, NothingIsTouchedBeforeTheFirstCall) {
+TEST_F(NodeTaintsTest, WritesNothingBeforeTheFirstCall) {
   there_ = json::array({ours_});
   begin();
   EXPECT_FALSE(status_now().pending);
   EXPECT_TRUE(server_->received_requests().empty());
 }
 
-TEST_F(NodeTaintsTest, WhatAnotherWritesInBetweenIsKept) {
+TEST_F(NodeTaintsTest, KeepsConcurrentWritesOfOthers) {
   std::atomic<int> races = 3;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kWriteTaints && races-- > 0) {
@@ -391,11 +391,11 @@ TEST_F(NodeTaintsTest, WhatAnotherWritesInBetweenIsKept) {
   EXPECT_EQ(all[0]["key"], "other/2");
   EXPECT_EQ(all[2]["key"], "other/0");
   EXPECT_EQ(all[3], ours_);
-  EXPECT_EQ(status_now().warnings, 0u);  // a race is no trouble
+  EXPECT_EQ(status_now().warnings, 0u);  // a race is not logged
   EXPECT_EQ(status_now().accepted, 1u);
 }
 
-TEST_F(NodeTaintsTest, ANewWishWhileTheServerIsSlowWins) {
+TEST_F(NodeTaintsTest, NewestTaintsWinWhileTheServerIsSlow) {
   std::atomic<bool> asked_once = false, go_on = false;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kWriteTaints && !asked_once.exchange(true)) {
@@ -414,7 +414,7 @@ TEST_F(NodeTaintsTest, ANewWishWhileTheServerIsSlowWins) {
   EXPECT_EQ(request_count(kWriteTaints), 2);
 }
 
-TEST_F(NodeTaintsTest, ServerAwayThenARightThatIsMissingThenDone) {
+TEST_F(NodeTaintsTest, RecoversFromOutageAndMissingPermission) {
   std::atomic<int> requests = 0;
   std::atomic<bool> allowed = false;
   begin([&](const Received& request) -> std::optional<Reply> {
@@ -434,7 +434,7 @@ TEST_F(NodeTaintsTest, ServerAwayThenARightThatIsMissingThenDone) {
   EXPECT_TRUE(eventually([&] { return status_now().error.empty(); }));
 }
 
-TEST_F(NodeTaintsTest, ANodeWithoutItsVersionIsNotWrittenOver) {
+TEST_F(NodeTaintsTest, NodeWithoutResourceVersionIsNotOverwritten) {
   std::atomic<int> reads = 0;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() == kReadTaints && reads++ < 3) return Reply{200, reads == 1 ? "[]" : "{\"spec\": {}}"};
@@ -446,7 +446,7 @@ TEST_F(NodeTaintsTest, ANodeWithoutItsVersionIsNotWrittenOver) {
   EXPECT_EQ(request_count(kWriteTaints), 1);
 }
 
-TEST_F(NodeTaintsTest, ComesBackWhenTheNodeWasMadeAnew) {
+TEST_F(NodeTaintsTest, RecreatedNodeIsTaintedAgain) {
   std::atomic<bool> anew = false;
   begin(
       [&](const Received& request) -> std::optional<Reply> {
@@ -462,7 +462,7 @@ TEST_F(NodeTaintsTest, ComesBackWhenTheNodeWasMadeAnew) {
   EXPECT_EQ(stored_taints(), json::array({ours_}));
 }
 
-TEST_F(NodeTaintsTest, OnlyWhatCanBeATaintOfOurs) {
+TEST_F(NodeTaintsTest, RejectsInvalidTaints) {
   begin();
   EXPECT_EQ(set_and_wait({{"other/key", "", "NoSchedule"}}).error().code(), Code::kInvalidArgument);
   EXPECT_EQ(set_and_wait({{"gpulet.io/driver", "", "Nothing"}}).error().code(), Code::kInvalidArgument);

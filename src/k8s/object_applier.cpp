@@ -54,7 +54,7 @@ class SpecApplier final : public ObjectApplier {
   }
 
   void apply_spec() {
-    // By hand: the spec is JSON already, and is not to be parsed for this.
+    // Composed as text: the spec is already JSON and need not be parsed.
     const json metadata = {
         {"name", node_},
         {"ownerReferences", {{{"apiVersion", "v1"}, {"kind", "Node"}, {"name", node_}, {"uid", uid_}}}}};
@@ -148,7 +148,7 @@ class NodeCleanupSteps final : public NodeCleanup {
     if (auto done = std::exchange(done_, nullptr)) done();
   }
 
-  // Its uid goes with what is applied: a set for a Node that is not there would make one.
+  // The patch contains the Node's uid: without it, applying to a deleted Node would create one.
   void read_node_state() {
     sending_.send_request({.method = "GET", .path = path_, .accept = kMetadataOnly}, "get on nodes",
                           [this](const http::ClientResponse& response) {

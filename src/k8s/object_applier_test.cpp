@@ -54,7 +54,7 @@ class ObjectApplierTest : public ApiTest {
   std::atomic<int> uid_ = 1, refusals_ = 0;
 };
 
-TEST_F(ObjectApplierTest, TheObjectHasTheNodesNameAndGoesWithIt) {
+TEST_F(ObjectApplierTest, ObjectHasTheNodesNameAndOwner) {
   begin();
   set_spec_on_loop(R"({"gpus":8})");
   ASSERT_TRUE(eventually([&] { return status_on_loop().accepted == 1; }));
@@ -75,7 +75,7 @@ TEST_F(ObjectApplierTest, TheObjectHasTheNodesNameAndGoesWithIt) {
   }
 }
 
-TEST_F(ObjectApplierTest, WhatTheServerHasIsNotSentAgainAndTheNodeIsReadOnce) {
+TEST_F(ObjectApplierTest, UnchangedObjectIsNotSentAndTheNodeIsReadOnce) {
   begin();
   set_spec_on_loop("{}");
   ASSERT_TRUE(eventually([&] { return status_on_loop().accepted == 1; }));
@@ -87,7 +87,7 @@ TEST_F(ObjectApplierTest, WhatTheServerHasIsNotSentAgainAndTheNodeIsReadOnce) {
   EXPECT_EQ(server_->received_requests().size(), 3U);
 }
 
-TEST_F(ObjectApplierTest, AKindThatIsNotInstalledYetIsTriedAgain) {
+TEST_F(ObjectApplierTest, RetriesUntilTheKindIsInstalled) {
   refusals_ = 3;
   begin();
   set_spec_on_loop("{}");
@@ -96,7 +96,7 @@ TEST_F(ObjectApplierTest, AKindThatIsNotInstalledYetIsTriedAgain) {
   EXPECT_EQ(status_on_loop().warnings, 1U);
 }
 
-TEST_F(ObjectApplierTest, ItIsWrittenAgainForANodeThatWasMadeAnew) {
+TEST_F(ObjectApplierTest, RecreatedNodeGetsTheObjectAgain) {
   begin(20ms);
   set_spec_on_loop("{}");
   ASSERT_TRUE(eventually([&] { return status_on_loop().accepted >= 1; }));
@@ -135,7 +135,7 @@ class NodeCleanupTest : public ApiTest {
   bool is_finished() {
     return eventually([&] { return done_ > 0; });
   }
-  // Method and path of all requests, without queries.
+  // Method and path of all requests, without query strings.
   std::vector<std::string> all_asked() {
     std::vector<std::string> lines;
     for (const auto& one : server_->received_requests())
@@ -148,7 +148,7 @@ class NodeCleanupTest : public ApiTest {
   std::unique_ptr<NodeCleanup> cleanup_;
 };
 
-TEST_F(NodeCleanupTest, TakesWhatIsOurs) {
+TEST_F(NodeCleanupTest, RemovesTheAgentsLabelsTaintsAndConditions) {
   begin([](const Received& request) { return request.line().starts_with("GET") ? node_json() : Reply{200}; });
   ASSERT_TRUE(is_finished());
   const auto all = server_->received_requests();
@@ -169,14 +169,14 @@ TEST_F(NodeCleanupTest, TakesWhatIsOurs) {
   EXPECT_EQ(done_, 1);
 }
 
-TEST_F(NodeCleanupTest, ANodeThatHasGoneLeavesItsObject) {
+TEST_F(NodeCleanupTest, MissingNodeStillDeletesTheGpuNode) {
   begin([](const Received& request) { return request.line().starts_with("GET") ? Reply{404} : Reply{200}; });
   ASSERT_TRUE(is_finished());
   EXPECT_EQ(all_asked(),
             (std::vector<std::string>{std::string("GET ") + kNode, std::string("DELETE ") + kGpuNode}));
 }
 
-TEST_F(NodeCleanupTest, AKindThatIsNotInstalledIsNoTrouble) {
+TEST_F(NodeCleanupTest, MissingKindIsNoError) {
   begin([](const Received& request) {
     if (request.line().starts_with("DELETE")) return Reply{404};
     return request.line().starts_with("GET") ? node_json() : Reply{200};
@@ -184,7 +184,7 @@ TEST_F(NodeCleanupTest, AKindThatIsNotInstalledIsNoTrouble) {
   ASSERT_TRUE(is_finished());
 }
 
-TEST_F(NodeCleanupTest, ARefusalIsSaidAndTriedAgain) {
+TEST_F(NodeCleanupTest, RefusalIsLoggedAndRetried) {
   std::atomic<int> refused = 0;
   begin([&](const Received& request) {
     if (request.line().starts_with("GET")) return node_json();
@@ -195,7 +195,7 @@ TEST_F(NodeCleanupTest, ARefusalIsSaidAndTriedAgain) {
   EXPECT_EQ(refused, 4);
 }
 
-TEST_F(NodeCleanupTest, ANodeMadeAnewIsReadAgain) {
+TEST_F(NodeCleanupTest, RecreatedNodeIsReadAgain) {
   std::atomic<int> conflicts = 0;
   begin([&](const Received& request) {
     if (request.line().starts_with("GET")) return node_json();

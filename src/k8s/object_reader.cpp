@@ -25,7 +25,7 @@ std::string controller_kind(const json& metadata) {
   return {};
 }
 
-// The Pod, if it is one of this node.
+// The Pod, if it is on this node.
 Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std::string& node) {
   const auto& metadata = json_member(pod, "metadata");
   PodMetadata facts{
@@ -84,9 +84,9 @@ class QueueingObjectReader final : public ObjectReader {
 
  private:
   struct QueuedRead {
-    std::string path;  // empty: it would lead elsewhere
+    std::string path;  // empty: the name is not valid in a path
     std::string accept, right;
-    // A response is 200 or 404.
+    // Gets only responses with status 200 or 404.
     std::function<void(const Result<http::ClientResponse>&)> answered;
   };
 
@@ -122,7 +122,7 @@ class QueueingObjectReader final : public ObjectReader {
     if (!next_) next_ = loop_.after(Duration::zero(), [this] { send_next_read(); });
   }
 
-  // From a turn of its own: who is answered may end this.
+  // In its own turn of the loop: the callback may destroy this object.
   void send_next_read() {
     next_.reset();
     if (!answers_.empty()) {
@@ -159,7 +159,7 @@ class QueueingObjectReader final : public ObjectReader {
   Loop& loop_;
   const std::string node_;
   ApiClient client_;
-  std::deque<QueuedRead> reads_;  // the first is under way while busy_
+  std::deque<QueuedRead> reads_;  // the first is in progress while busy_
   bool busy_ = false;
   std::deque<std::function<void()>> answers_;
   Subscription next_;

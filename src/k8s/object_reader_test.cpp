@@ -48,7 +48,7 @@ class ObjectReaderTest : public ApiTest {
   std::unique_ptr<ObjectReader> reader_;
 };
 
-TEST_F(ObjectReaderTest, ThePodAsItIs) {
+TEST_F(ObjectReaderTest, ReadsAPod) {
   const json metadata = {
       {"ownerReferences", {{{"kind", "Other"}}, {{"kind", "ReplicaSet"}, {"controller", true}}}},
       {"annotations", {{"a", "b"}, {"odd", 3}}},
@@ -67,7 +67,7 @@ TEST_F(ObjectReaderTest, ThePodAsItIs) {
   EXPECT_EQ((*facts)->labels, (std::map<std::string, std::string>{{"app", "bert"}}));
 }
 
-TEST_F(ObjectReaderTest, AStaticPodAndOneThatLeaves) {
+TEST_F(ObjectReaderTest, ReadsStaticAndTerminatingPods) {
   begin([&](const Received&) {
     return Reply{200, pod_object({{"annotations", {{"kubernetes.io/config.mirror", "x"}}},
                                   {"deletionTimestamp", "2026-01-01T00:00:00Z"}})
@@ -80,7 +80,7 @@ TEST_F(ObjectReaderTest, AStaticPodAndOneThatLeaves) {
   EXPECT_EQ((*facts)->owner, "");
 }
 
-TEST_F(ObjectReaderTest, OneThatIsGoneOrOnAnotherNodeIsNone) {
+TEST_F(ObjectReaderTest, MissingOrForeignPodIsNone) {
   begin([&](const Received& request) {
     if (request.line().ends_with("/gone")) return Reply{404, "{}"};
     return Reply{200, pod_object({}, "node-2").dump()};
@@ -92,7 +92,7 @@ TEST_F(ObjectReaderTest, OneThatIsGoneOrOnAnotherNodeIsNone) {
   }
 }
 
-TEST_F(ObjectReaderTest, ARightThatIsMissingIsNamed) {
+TEST_F(ObjectReaderTest, MissingPermissionIsNamed) {
   begin([&](const Received& request) {
     if (request.line().find("/pods/") != std::string::npos) return Reply{200, "[]"};
     return Reply{403, R"({"message": "no"})"};
@@ -103,10 +103,10 @@ TEST_F(ObjectReaderTest, ARightThatIsMissingIsNamed) {
   EXPECT_EQ(refused.error().full_message(),
             "get on namespaces: permission denied: the API server answered 403: no");
   EXPECT_EQ(count_on_loop("a").error().code(), Code::kPermissionDenied);
-  EXPECT_EQ(read_pod_on_loop("train").error().code(), Code::kIo);  // what is no Pod
+  EXPECT_EQ(read_pod_on_loop("train").error().code(), Code::kIo);  // not a Pod
 }
 
-TEST_F(ObjectReaderTest, NamespacesTellTheirAnnotations) {
+TEST_F(ObjectReaderTest, ReadsNamespaceAnnotations) {
   begin([&](const Received& request) {
     if (request.line() == "GET /api/v1/namespaces/gone") return Reply{404, "{}"};
     EXPECT_NE(request.head.find("as=PartialObjectMetadata"), std::string::npos);
@@ -116,7 +116,7 @@ TEST_F(ObjectReaderTest, NamespacesTellTheirAnnotations) {
   EXPECT_EQ(*annotations("gone"), Annotations());
 }
 
-TEST_F(ObjectReaderTest, NodesAreCountedByPages) {
+TEST_F(ObjectReaderTest, CountsNodesByPages) {
   begin([&](const Received& request) {
     EXPECT_NE(request.head.find("Accept: application/json;as=Table"), std::string::npos);
     EXPECT_NE(
@@ -131,12 +131,12 @@ TEST_F(ObjectReaderTest, NodesAreCountedByPages) {
   EXPECT_EQ(server_->received_requests().size(), 2u);
 }
 
-TEST_F(ObjectReaderTest, AServerThatKnowsNoTablesIsNotCounted) {
+TEST_F(ObjectReaderTest, ServerWithoutTablesIsNotCounted) {
   begin([](const Received&) { return Reply{200, R"({"kind": "NodeList", "items": []})"}; });
   EXPECT_EQ(count_on_loop("a").error().code(), Code::kIo);
 }
 
-TEST_F(ObjectReaderTest, OneThatNeverAnswersHoldsTheNextUpNoLonger) {
+TEST_F(ObjectReaderTest, UnansweredReadDelaysTheNextOnlyByTheLimit) {
   begin(
       [](const Received& request) {
         if (request.line().ends_with("/hangs")) return Reply{.act = Act::kHang};
@@ -147,7 +147,7 @@ TEST_F(ObjectReaderTest, OneThatNeverAnswersHoldsTheNextUpNoLonger) {
   EXPECT_TRUE(read_pod_on_loop("gone"));
 }
 
-TEST_F(ObjectReaderTest, WhatWouldLeadElsewhereAndWhatIsTooMuchIsNotAsked) {
+TEST_F(ObjectReaderTest, InvalidNamesAndExcessReadsAreRefused) {
   std::promise<void> go_on;
   auto held = go_on.get_future().share();
   begin([&](const Received&) {
@@ -168,7 +168,7 @@ TEST_F(ObjectReaderTest, WhatWouldLeadElsewhereAndWhatIsTooMuchIsNotAsked) {
   EXPECT_TRUE(eventually([&] { return answered == kMaxReads; }));
 }
 
-TEST_F(ObjectReaderTest, WhoIsAnsweredMayEndIt) {
+TEST_F(ObjectReaderTest, CallbackMayDestroyTheReader) {
   begin([](const Received&) { return Reply{404, "{}"}; });
   std::promise<void> ended;
   call_on_loop([&] {
@@ -194,7 +194,7 @@ const Permission kMap{
     .verb = "get", .resource = "configmaps", .name_space = "monitoring", .name = "counters"};
 const Permission kNodes{.verb = "create", .resource = "gpunodes", .group = "gpulet.io", .name = "node-1"};
 
-// An API server that lets everything but what a test names.
+// An API server that allows everything except the permissions that a test names.
 class AccessReviewTest : public ApiTest {
  protected:
   void release_source() override { review_.reset(); }
@@ -238,7 +238,7 @@ class AccessReviewTest : public ApiTest {
   std::unique_ptr<AccessReview> review_;
 };
 
-TEST_F(AccessReviewTest, WhatIsRefusedIsNamedInTheOrderAsked) {
+TEST_F(AccessReviewTest, ReportsMissingPermissionsInRequestOrder) {
   deny_permission({{"verb", "patch"}, {"resource", "nodes"}, {"subresource", "status"}, {"name", "node-1"}});
   deny_permission(
       {{"verb", "get"}, {"resource", "configmaps"}, {"namespace", "monitoring"}, {"name", "counters"}});
@@ -250,7 +250,7 @@ TEST_F(AccessReviewTest, WhatIsRefusedIsNamedInTheOrderAsked) {
   EXPECT_EQ(kNodes.permission_text(), "create on gpunodes.gpulet.io");
 }
 
-TEST_F(AccessReviewTest, AnApiServerThatIsAwayIsAskedAgain) {
+TEST_F(AccessReviewTest, RetriesWhileTheApiServerIsUnavailable) {
   away_ = 3;
   begin();
   call_on_loop([&] { review_->review_permissions({kEvents}); });
@@ -258,7 +258,7 @@ TEST_F(AccessReviewTest, AnApiServerThatIsAwayIsAskedAgain) {
   EXPECT_EQ(server_->received_requests().size(), 4U);
 }
 
-TEST_F(AccessReviewTest, TheNewestQuestionIsTheOneThatIsAnswered) {
+TEST_F(AccessReviewTest, OnlyTheNewestReviewIsReported) {
   deny_permission({{"verb", "create"}, {"resource", "events"}});
   begin();
   call_on_loop([&] {

@@ -74,7 +74,7 @@ std::string serialize_json(const json& object) {
 std::string describe_response(const http::ClientResponse& response) {
   const auto status = json::parse(response.body, nullptr, false);
   std::string message = json_text(json_member(status, "message"));
-  // Where a budget is behind it, its name is in the cause.
+  // If a PodDisruptionBudget is the reason, the cause has its name.
   const auto& causes = json_member(json_member(status, "details"), "causes");
   if (causes.is_array() && !causes.empty()) {
     const std::string cause = json_text(json_member(causes.front(), "message"));
@@ -119,7 +119,7 @@ Status JsonStream::feed(std::string_view bytes) {
   return {};
 }
 
-// To the end of the text, or of the bytes.
+// Reads to the end of the string, or of the bytes.
 Status JsonStream::consume_string(std::string_view bytes, std::size_t& at) {
   const std::size_t from = at;
   bool ended = false;
@@ -176,7 +176,7 @@ Status JsonStream::consume_char(char c) {
     case ']':
       return end_value();
     default:
-      // A number, a word or a blank; before and after the object there are blanks only.
+      // A number, a literal or whitespace; only whitespace may surround the object.
       return depth_ == 0 && static_cast<unsigned char>(c) > ' ' ? Status(fail(not_json())) : Status();
   }
 }

@@ -29,7 +29,7 @@ Found parse_members(const std::string& text, std::size_t piece, std::size_t limi
   return found;
 }
 
-TEST(JsonMembers, AListComesApart) {
+TEST(JsonMembers, SplitsAListIntoItems) {
   const std::string list =
       R"( {"kind":"PodList","metadata":{"resourceVersion":"7","continue":"a\"b}"},"n":[{"no":1}],)"
       R"("items":[{"a":{"b":["}]",{}]}}, {"c":"\\"},3],"last":true}
@@ -45,20 +45,20 @@ TEST(JsonMembers, AListComesApart) {
   }
 }
 
-TEST(JsonMembers, WhatIsNoObjectIsRefused) {
+TEST(JsonMembers, RejectsNonObjects) {
   for (const char* text : {"[]", "7", "x{}", "}", "{}{", "\"a\"", "{}]"}) {
     EXPECT_FALSE(parse_members(text, 1).status) << text;
   }
   EXPECT_FALSE(parse_members("{\"a\":{}", 3).done);
 }
 
-TEST(JsonMembers, NothingGrowsWithoutLimit) {
+TEST(JsonMembers, BufferIsBounded) {
   EXPECT_FALSE(parse_members(R"({"items":[{"a":")" + std::string(2000, 'x'), 100, 1000).status);
   EXPECT_FALSE(parse_members("{\"" + std::string(2000, 'x'), 100).status);
   EXPECT_TRUE(parse_members(R"({"skipped":[")" + std::string(100'000, 'x') + "\"]}", 100, 1000).status);
 }
 
-TEST(JsonMembers, AMemberByItsName) {
+TEST(JsonMembers, FindsAMemberByName) {
   const std::string object = R"({"metadata":{"name":"a","x":{"name":"b"}},"name":"c","n":7})";
   EXPECT_EQ(metadata_string(object, "name"), "a");
   EXPECT_EQ(string_member(object, "name"), "c");
@@ -66,7 +66,7 @@ TEST(JsonMembers, AMemberByItsName) {
   EXPECT_EQ(metadata_string("nothing", "name"), "");
 }
 
-// However the bytes are cut, the items are those of a whole parser.
+// However the bytes are split, the items equal those of a parser for the whole text.
 RC_GTEST_PROP(JsonMembers, ItemsAreThoseOfAParser, (const std::vector<std::string>& texts)) {
   json list = {{"kind", "L"}, {"items", json::array()}, {"metadata", {{"resourceVersion", "1"}}}};
   for (const auto& text : texts) list["items"].push_back({{"t", text}, {"o", {{"l", {text, 1, nullptr}}}}});

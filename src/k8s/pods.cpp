@@ -20,7 +20,7 @@ constexpr int kNotFound = 404, kConflict = 409, kTooManyRequests = 429;
 
 class SequentialEviction final : public Eviction {
  public:
-  // Of one of whom any will do, the uid is empty.
+  // An empty uid matches any Pod of that name.
   struct Target {
     std::string pod, uid;
   };
@@ -46,12 +46,12 @@ class SequentialEviction final : public Eviction {
     std::string pod, target;
     Backoff backoff;
     State state = State::kUnread;
-    std::string uid;  // of the one that was seen
+    std::string uid;  // of the Pod as read
     std::optional<EvictionUpdate> reported;
     Subscription retry;
   };
 
-  // One request at a time. All are seen before any is asked.
+  // One request at a time. All Pods are read before the first eviction.
   void send_next_request() {
     if (busy_) return;
     if (ready_.empty()) return client_.close_connection();
@@ -93,7 +93,7 @@ class SequentialEviction final : public Eviction {
     const auto& metadata = json_member(pod, "metadata");
     asked.uid = json_text(json_member(metadata, "uid"));
     if (asked.uid.empty()) return retry_later(asked, "the API server returned something that is not a Pod");
-    // The name is another's by now.
+    // Another Pod has the name by now.
     if (!asked.target.empty() && asked.uid != asked.target) return queue_update(asked, Kind::kGone);
     if (json_text(json_member(json_member(pod, "spec"), "nodeName")) != node_)
       return queue_update(asked, Kind::kGone);
@@ -114,7 +114,7 @@ class SequentialEviction final : public Eviction {
     const int status = response->status;
     if (status / 100 == 2) return queue_update(asked, Kind::kTerminating);
     if (status == kNotFound) return queue_update(asked, Kind::kGone);
-    if (status == kConflict) asked.state = State::kUnread;  // the name may be another's: looked at anew
+    if (status == kConflict) asked.state = State::kUnread;  // another Pod may have the name: read again
     const bool may_change = status >= 500 || status == 401 || status == 403 || status == 408 ||
                             status == kConflict || status == kTooManyRequests;
     if (!may_change) return queue_update(asked, Kind::kRefused, describe_response(*response));
@@ -145,7 +145,7 @@ class SequentialEviction final : public Eviction {
 
   void queue_update(PodState& asked, Kind kind, std::string why = {}) {
     if (kind != Kind::kWaiting) asked.state = State::kFinished;
-    // One that cannot leave makes the others' leaving useless.
+    // If one Pod cannot be evicted, evicting the others is useless.
     if (kind == Kind::kRefused) {
       ready_.clear();
       for (const auto& one : asked_) {
@@ -162,7 +162,7 @@ class SequentialEviction final : public Eviction {
     tell_ = loop_.after(Duration::zero(), [this] { deliver_next_update(); });
   }
 
-  // From a turn of its own, and nothing after it: who is told may end this, and with it the client.
+  // In its own turn of the loop, and as the last action: the callback may destroy this object and the client.
   void deliver_next_update() {
     const EvictionUpdate news = std::move(untold_.front());
     untold_.pop_front();
@@ -319,7 +319,7 @@ class AnnotationWriter final : public PodAnnotations {
       if (!noted->is_settled()) queue_pod(noted);
       return Outcome::kDone;
     }
-    // Gone, or another Pod by that name has another uid, which no patch can change.
+    // Deleted, or another Pod of that name: a patch cannot change its uid.
     if (response.status == 404 || response.status == 422) {
       if (response.status == 422) {
         log::info("cannot annotate a Pod", {{"pod", noted->pod.name}, {"why", describe_response(response)}});
@@ -343,7 +343,7 @@ class AnnotationWriter final : public PodAnnotations {
   RetryingSender sending_;
   Pods pods_;
   std::deque<AnnotatedPodPtr> ready_;
-  AnnotatedPodPtr under_way_;  // comes first again when no answer came
+  AnnotatedPodPtr under_way_;  // retried first if no response arrives
 };
 
 }  // namespace

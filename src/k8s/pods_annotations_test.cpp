@@ -20,7 +20,7 @@ std::string line_of(const PodRef& pod) {
   return "PATCH /api/v1/namespaces/" + pod.name_space + "/pods/" + pod.name;
 }
 
-// An API server that keeps what is noted, by the request's line.
+// An API server that stores the annotations by request line.
 class PodAnnotationsTest : public ApiTest {
  protected:
   void release_source() override { notes_.reset(); }
@@ -69,7 +69,7 @@ class PodAnnotationsTest : public ApiTest {
   std::unique_ptr<PodAnnotations> notes_;
 };
 
-TEST_F(PodAnnotationsTest, ANoteComesAndGoesForTheVeryPod) {
+TEST_F(PodAnnotationsTest, SetsAndRemovesTheAnnotationOfThatPod) {
   begin();
   ASSERT_TRUE(set_on_loop(kTrain, "GPU-3: XID 79\xff"));
   ASSERT_TRUE(settled_on_loop());
@@ -81,7 +81,7 @@ TEST_F(PodAnnotationsTest, ANoteComesAndGoesForTheVeryPod) {
   EXPECT_EQ(status_on_loop().accepted, 2u);
 }
 
-TEST_F(PodAnnotationsTest, AllOfOneTurnIsOneRequestAndWhatItHasIsNotSent) {
+TEST_F(PodAnnotationsTest, ChangesOfOneTurnAreOneRequest) {
   begin();
   call_on_loop([&] {
     for (int i = 0; i < 100; ++i) EXPECT_TRUE(notes_->set_annotation(kTrain, kNote, std::to_string(i)));
@@ -102,7 +102,7 @@ TEST_F(PodAnnotationsTest, AllOfOneTurnIsOneRequestAndWhatItHasIsNotSent) {
             (json{{kNote, "100"}}));
 }
 
-TEST_F(PodAnnotationsTest, ASlowServerGetsTheNewestNext) {
+TEST_F(PodAnnotationsTest, SlowServerGetsTheNewestNext) {
   std::atomic<bool> asked = false, go_on = false;
   begin([&](const Received&) -> std::optional<Reply> {
     if (!asked.exchange(true)) {
@@ -119,7 +119,7 @@ TEST_F(PodAnnotationsTest, ASlowServerGetsTheNewestNext) {
   EXPECT_EQ(server_->received_requests().size(), 2u);
 }
 
-TEST_F(PodAnnotationsTest, AServerThatIsAwayOrNeverAnswersIsAskedAgain) {
+TEST_F(PodAnnotationsTest, RetriesWhileTheServerIsUnavailableOrSilent) {
   std::atomic<int> requests = 0;
   begin(
       [&](const Received&) -> std::optional<Reply> {
@@ -145,7 +145,7 @@ TEST_F(PodAnnotationsTest, AServerThatIsAwayOrNeverAnswersIsAskedAgain) {
   EXPECT_TRUE(eventually([&] { return status_on_loop().error.empty(); }));
 }
 
-TEST_F(PodAnnotationsTest, ARefusedPodHoldsNoOtherBackAndIsSaidOnce) {
+TEST_F(PodAnnotationsTest, RefusedPodDelaysNoOtherAndIsLoggedOnce) {
   std::atomic<int> refused = 0;
   std::atomic<bool> allowed = false;
   begin([&](const Received& request) -> std::optional<Reply> {
@@ -169,7 +169,7 @@ TEST_F(PodAnnotationsTest, ARefusedPodHoldsNoOtherBackAndIsSaidOnce) {
   EXPECT_EQ(stored_annotation(kTrain), "x");
 }
 
-TEST_F(PodAnnotationsTest, APodThatIsGoneOrAnotherByNowIsForgotten) {
+TEST_F(PodAnnotationsTest, DeletedOrReplacedPodIsDropped) {
   begin([&](const Received& request) -> std::optional<Reply> {
     return Reply{request.line() == line_of(kTrain) ? 404 : 422, R"({"message": "uid is immutable"})"};
   });
@@ -180,7 +180,7 @@ TEST_F(PodAnnotationsTest, APodThatIsGoneOrAnotherByNowIsForgotten) {
   EXPECT_EQ(status_on_loop().warnings, 0u);
 }
 
-TEST_F(PodAnnotationsTest, WhatIsForgottenIsNotSent) {
+TEST_F(PodAnnotationsTest, DroppedPodIsNotSent) {
   std::atomic<int> refused = 0;
   begin([&](const Received& request) -> std::optional<Reply> {
     if (request.line() != line_of(kTrain)) return std::nullopt;
@@ -206,12 +206,12 @@ TEST_F(PodAnnotationsTest, MemoryIsBounded) {
       EXPECT_TRUE(notes_->set_annotation({"default", "pod-" + std::to_string(i), "u"}, kNote, "x"));
     }
     EXPECT_EQ(notes_->pod_count(), kMaxAnnotatedPods);
-    notes_->forget_pod({"default", "pod-50", "u"});  // was forgotten already
+    notes_->forget_pod({"default", "pod-50", "u"});  // already dropped
     EXPECT_EQ(notes_->pod_count(), kMaxAnnotatedPods);
   });
 }
 
-TEST_F(PodAnnotationsTest, ANameThatLeadsElsewhereIsRefused) {
+TEST_F(PodAnnotationsTest, InvalidNameIsRefused) {
   begin();
   for (const PodRef& bad : {PodRef{"default", "../secrets", "u"}, PodRef{"a/b", "x", "u"},
                             PodRef{"", "x", "u"}, PodRef{"default", "x", ""}}) {

@@ -30,7 +30,7 @@ class EvictionTest : public ApiTest {
     if (!cause.empty()) body["details"]["causes"] = {{{"reason", "DisruptionBudget"}, {"message", cause}}};
     return {.status = code, .body = body.dump()};
   }
-  // Answers by the request's line; the last of several stays.
+  // Responses by request line; the last of several is repeated.
   void respond(const std::string& line, std::vector<Reply> replies) { replies_[line] = std::move(replies); }
   void begin(std::vector<std::string> pods) {
     start_server([this](const Received& request) {
@@ -75,7 +75,7 @@ class EvictionTest : public ApiTest {
 constexpr const char* kReadPod = "GET /api/v1/namespaces/default/pods/train";
 constexpr const char* kEvictPod = "POST /api/v1/namespaces/default/pods/train/eviction";
 
-TEST_F(EvictionTest, ThePodThatWasSeenIsAskedToLeave) {
+TEST_F(EvictionTest, EvictsThePodThatWasRead) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond(kEvictPod, {{.status = 201}});
   begin({"default/train"});
@@ -89,7 +89,7 @@ TEST_F(EvictionTest, ThePodThatWasSeenIsAskedToLeave) {
   EXPECT_NE(server_->received_requests()[1].head.find("Content-Type: application/json"), std::string::npos);
 }
 
-TEST_F(EvictionTest, ABudgetIsWaitedForAndSaidOnce) {
+TEST_F(EvictionTest, RetriesOnDisruptionBudgetAndReportsOnce) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   const auto no = status_json(429, "Cannot evict pod as it would violate the pod's disruption budget.",
                               "The disruption budget web needs 2 healthy pods and has 2 currently");
@@ -106,22 +106,22 @@ TEST_F(EvictionTest, ABudgetIsWaitedForAndSaidOnce) {
   EXPECT_EQ(std::ranges::count(update_lines(), kEvictPod), 4);
 }
 
-TEST_F(EvictionTest, OneThatIsNotThereIsGone) {
+TEST_F(EvictionTest, MissingPodIsGone) {
   respond(kReadPod, {status_json(404, "not found")});
   begin({"default/train"});
   ASSERT_TRUE(eventually([&] { return heard("default/train", Kind::kGone); }));
   EXPECT_EQ(update_lines(), std::vector<std::string>{kReadPod});
 }
 
-TEST_F(EvictionTest, OneThatWentMeanwhileIsGone) {
+TEST_F(EvictionTest, PodDeletedMeanwhileIsGone) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond(kEvictPod, {status_json(404, "not found")});
   begin({"default/train"});
   ASSERT_TRUE(eventually([&] { return heard("default/train", Kind::kGone); }));
 }
 
-TEST_F(EvictionTest, AnotherOfTheSameNameIsLeftAlone) {
-  // A StatefulSet's Pod came back elsewhere, between our look and our asking.
+TEST_F(EvictionTest, AnotherPodOfTheNameIsNotEvicted) {
+  // A StatefulSet's Pod was recreated on another node between the read and the eviction.
   respond(kReadPod,
           {{.status = 200, .body = pod_json("u-1")}, {.status = 200, .body = pod_json("u-2", {}, "node-2")}});
   respond(kEvictPod,
@@ -131,7 +131,7 @@ TEST_F(EvictionTest, AnotherOfTheSameNameIsLeftAlone) {
   EXPECT_EQ(update_lines(), (std::vector<std::string>{kReadPod, kEvictPod, kReadPod}));
 }
 
-TEST_F(EvictionTest, OneThatLeavesAlreadyIsNotAskedAgain) {
+TEST_F(EvictionTest, TerminatingPodIsNotEvictedAgain) {
   respond(kReadPod,
           {{.status = 200, .body = pod_json("u-1", {{"deletionTimestamp", "2026-01-01T00:00:00Z"}})}});
   begin({"default/train"});
@@ -139,7 +139,7 @@ TEST_F(EvictionTest, OneThatLeavesAlreadyIsNotAskedAgain) {
   EXPECT_EQ(update_lines(), std::vector<std::string>{kReadPod});
 }
 
-TEST_F(EvictionTest, AStaticPodIsSkippedAndNoOtherAskedForNothing) {
+TEST_F(EvictionTest, StaticPodIsRefusedAndNoOtherIsEvicted) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond("GET /api/v1/namespaces/kube-system/pods/dcgm-node-1",
           {{.status = 200,
@@ -148,12 +148,12 @@ TEST_F(EvictionTest, AStaticPodIsSkippedAndNoOtherAskedForNothing) {
   begin({"default/train", "kube-system/dcgm-node-1"});
   ASSERT_TRUE(eventually([&] { return heard("kube-system/dcgm-node-1", Kind::kRefused); }));
   EXPECT_NE(update_text().back().reason.find("static Pod"), std::string::npos);
-  // Whatever else it would do, it would do before this comes.
+  // Any further request would arrive before this one.
   call_on_loop([] {});
   EXPECT_EQ(std::ranges::count(update_lines(), kEvictPod), 0);
 }
 
-TEST_F(EvictionTest, SeveralAreAskedOneWaitingHoldsNoOtherBack) {
+TEST_F(EvictionTest, WaitingPodDoesNotDelayOthers) {
   const std::string other = "/api/v1/namespaces/other/pods/infer";
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond("GET " + other, {{.status = 200, .body = pod_json("u-2")}});
@@ -164,7 +164,7 @@ TEST_F(EvictionTest, SeveralAreAskedOneWaitingHoldsNoOtherBack) {
   EXPECT_TRUE(heard("default/train", Kind::kWaiting));
 }
 
-TEST_F(EvictionTest, WhatMayChangeIsTriedAgainWithTheRightThatIsMissing) {
+TEST_F(EvictionTest, TemporaryErrorsAreRetriedAndNameTheMissingPermission) {
   respond(kReadPod, {status_json(403, "pods \"train\" is forbidden"),
                      {.status = 500},
                      {.act = Act::kClose},
@@ -188,7 +188,7 @@ TEST_F(EvictionTest, WhatMayChangeIsTriedAgainWithTheRightThatIsMissing) {
   EXPECT_TRUE(told("not a Pod"));
 }
 
-TEST_F(EvictionTest, WhatIsRefusedForGoodIsNotTriedAgain) {
+TEST_F(EvictionTest, PermanentErrorsAreNotRetried) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond(kEvictPod, {status_json(422, "no such kind")});
   begin({"default/train"});
@@ -197,7 +197,7 @@ TEST_F(EvictionTest, WhatIsRefusedForGoodIsNotTriedAgain) {
   EXPECT_EQ(std::ranges::count(update_lines(), kEvictPod), 1);
 }
 
-TEST_F(EvictionTest, ANameThatLeadsElsewhereIsRefused) {
+TEST_F(EvictionTest, InvalidNameIsRefused) {
   for (const char* bad : {"default/../secrets", "default", "a/b/c", "default/Train", "/train", "default/"}) {
     news_.clear();
     begin({bad});
@@ -207,7 +207,7 @@ TEST_F(EvictionTest, ANameThatLeadsElsewhereIsRefused) {
   }
 }
 
-TEST_F(EvictionTest, MayBeEndedByWhoIsTold) {
+TEST_F(EvictionTest, CallbackMayDestroyTheEviction) {
   end_at_ = Kind::kWaiting;
   respond(kReadPod, {{.status = 200, .body = pod_json("u-1")}});
   respond(kEvictPod, {status_json(429, "budget")});
@@ -218,7 +218,7 @@ TEST_F(EvictionTest, MayBeEndedByWhoIsTold) {
   EXPECT_TRUE(ended);
 }
 
-TEST_F(EvictionTest, AnotherPodOfTheNameIsLeftAlone) {
+TEST_F(EvictionTest, PodWithAnotherUidIsNotEvicted) {
   respond(kReadPod, {{.status = 200, .body = pod_json("u-2")}});
   respond(kEvictPod, {{.status = 201}});
   begin({});

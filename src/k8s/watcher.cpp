@@ -57,7 +57,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
     gone_ = false;
     const std::string path = path_ + "&watch=true&allowWatchBookmarks=true&timeoutSeconds=" +
                              std::to_string(timing_.watch_for.count()) + "&resourceVersion=" + version_;
-    // The server ends it; what is silent for longer than that is a connection that has gone.
+    // The server ends the watch; a connection that is silent for longer is broken.
     const Duration whole = timing_.watch_for + timing_.request_limit;
     client_.stream_response(
         {.method = "GET", .path = path}, whole,
@@ -107,7 +107,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
 
   void on_object(json object) {
     object_ = std::move(object);
-    // From the loop and not from inside the client, which `changed` may end.
+    // In its own turn of the loop, because `changed` may destroy the client.
     tell_ = loop_.after(Duration::zero(), [this] { changed_(object_); });
   }
 
@@ -119,7 +119,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
     if (!told_refusal_) {
       const auto answer = parse_object(body);
       log::warning(
-          "the API server refuses " + what_.description + "; needed are get, list and watch on " +
+          "the API server refuses " + what_.description + "; it requires get, list and watch on " +
               what_.resource,
           {{"status", status}, {"message", answer ? json_text(json_member(*answer, "message")) : ""}});
     }
@@ -127,7 +127,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
     next_ = loop_.after(timing_.backoff.max, [this] { list_object(); });
   }
 
-  // From where it was, once there is a list to go on from.
+  // Continues the watch from the last version; without one, lists first.
   void retry_list_or_watch(const Error& error) {
     log::debug("a watch ended", {{"what", what_.description}, {"error", error.full_message()}});
     next_ =
@@ -141,9 +141,9 @@ class SingleObjectWatcher final : public ObjectWatcher {
   std::function<void(const json&)> changed_;
   ApiClient client_;
   Backoff backoff_;
-  std::string version_;  // of the last that was seen
-  std::string line_;     // of the watch, as far as it has come
-  bool gone_ = false;    // the version is too old to go on from
+  std::string version_;  // of the last object seen
+  std::string line_;     // the incomplete last line of the watch
+  bool gone_ = false;    // the version is too old to continue from
   bool told_refusal_ = false;
   json object_;
   Subscription next_, tell_;
@@ -261,7 +261,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
     if (!response) return retry_collection(response.error());
     if (response->status == kStatusGone)
       return schedule_step(&PagedCollectionWatcher::list_objects,
-                           backoff_.next_delay());  // a page came too late
+                           backoff_.next_delay());  // a page arrived too late
     if (response->status != 200) return on_collection_refused(*response);
     if (!members_->is_done() || version_.empty()) {
       return retry_collection({Code::kIo, "the API server returned something that is not a list"});
@@ -277,7 +277,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
   void watch_collection_changes() {
     line_.clear();
     version_expired_ = false;
-    // The server ends it; what is silent for longer than that is a connection that has gone.
+    // The server ends the watch; a connection that is silent for longer is broken.
     const Duration whole = timing_.watch_for + timing_.request_limit;
     client_.stream_response(
         {.method = "GET",
@@ -352,7 +352,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
     warned_ = false;
   }
 
-  // What the server does not give: the right, or the kind, is missing.
+  // A refusal of the server: the permission or the kind is missing.
   void on_collection_refused(const http::ClientResponse& response) {
     error_ = describe_response(response);
     if (response.status == 401 || response.status == 403 || response.status == 404) {
@@ -362,7 +362,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
     schedule_step(&PagedCollectionWatcher::list_objects, backoff_.next_delay());
   }
 
-  // From where it was, once there is a list to go on from.
+  // Continues the watch from the last version; without one, lists first.
   void retry_collection(const Error& error) {
     if (listing_) {
       error_ = error.full_message();
@@ -386,12 +386,12 @@ class PagedCollectionWatcher final : public CollectionWatcher {
   const CollectionEvents events_;
   ApiClient client_;
   Backoff backoff_;
-  std::optional<JsonStream> members_;  // of the page that comes
-  std::string version_;                // of the list, or of the last that was seen
-  std::string continue_;               // where the next page begins
-  std::string line_;                   // of the watch, as far as it has come
-  bool listing_ = true;                // the list is not whole yet
-  bool version_expired_ = false;       // the version is too old to go on from
+  std::optional<JsonStream> members_;  // of the current page
+  std::string version_;                // of the list, or of the last object seen
+  std::string continue_;               // token of the next page
+  std::string line_;                   // the incomplete last line of the watch
+  bool listing_ = true;                // the list is not complete yet
+  bool version_expired_ = false;       // the version is too old to continue from
   bool warned_ = false;
   std::uint64_t lists_ = 0;
   std::string error_;

@@ -49,7 +49,7 @@ class ObjectWatcherTest : public ApiTest {
   std::unique_ptr<ObjectWatcher> watch_;
 };
 
-TEST_F(ObjectWatcherTest, TellsOfEachChangeAndNotOfItsEnd) {
+TEST_F(ObjectWatcherTest, ReportsEachChangeAndNotItsOwnEnd) {
   start_server([](const Received& request) {
     if (request.line().find("watch=true") == std::string::npos)
       return Reply{200, list_of(config_map("9", "one")), {}, {}};
@@ -67,7 +67,7 @@ TEST_F(ObjectWatcherTest, TellsOfEachChangeAndNotOfItsEnd) {
             "GET /api/v1/namespaces/kube-system/configmaps?fieldSelector=metadata.name%3Dsettings");
 }
 
-TEST_F(ObjectWatcherTest, OneThatIsNotThereYetIsNull) {
+TEST_F(ObjectWatcherTest, MissingObjectIsNull) {
   start_server([](const Received& request) {
     if (request.line().find("watch=true") == std::string::npos) return Reply{200, list_of(""), {}, {}};
     return Reply{200, "", {}, [](Stream& stream) {
@@ -125,7 +125,7 @@ class NodeLabelWatcherTest : public ApiTest {
     const std::lock_guard lock(mutex_);
     return index < asked_.size() ? asked_[index] : "";
   }
-  // Lists answer with "one"; the n-th watch streams `scripts[n]`, later ones stay silent.
+  // Lists return "one"; the n-th watch streams `scripts[n]`, later ones stay silent.
   void serve_watches(std::vector<std::function<void(Stream&)>> scripts) {
     start_server([this, scripts = std::move(scripts),
                   next = std::make_shared<std::size_t>(0)](const auto& request) {
@@ -150,10 +150,10 @@ class NodeLabelWatcherTest : public ApiTest {
   std::vector<std::string> told_, asked_;
 };
 
-TEST_F(NodeLabelWatcherTest, TellsTheListThenEachChange) {
+TEST_F(NodeLabelWatcherTest, ReportsTheListThenEachChange) {
   serve_watches({[](Stream& stream) {
     stream.chunk(
-        event("MODIFIED", labelled_node_json("11", "one")));  // another label or the status: no difference
+        event("MODIFIED", labelled_node_json("11", "one")));  // another label or the status: no report
     stream.chunk(event("BOOKMARK", labelled_node_json("12", "")) +
                  event("MODIFIED", labelled_node_json("13", "two")));
     stream.wait_open(60'000);
@@ -175,7 +175,7 @@ TEST_F(NodeLabelWatcherTest, ChunksMayEndAnywhere) {
   EXPECT_TRUE(eventually([&] { return !received_labels().empty() && received_labels().back() == "three"; }));
 }
 
-TEST_F(NodeLabelWatcherTest, GoesOnFromWhereItWas) {
+TEST_F(NodeLabelWatcherTest, ContinuesFromTheLastVersion) {
   serve_watches({[](Stream& stream) { stream.chunk(event("MODIFIED", labelled_node_json("17", "two"))); },
                  [](Stream& stream) { stream.raw("cut"); },
                  [](Stream& stream) {
@@ -188,7 +188,7 @@ TEST_F(NodeLabelWatcherTest, GoesOnFromWhereItWas) {
   EXPECT_NE(requests_so_far(2).find("resourceVersion=17"), std::string::npos);
 }
 
-TEST_F(NodeLabelWatcherTest, AVersionThatIsGoneIsListedAnew) {
+TEST_F(NodeLabelWatcherTest, ExpiredVersionCausesANewList) {
   serve_watches({[](Stream& stream) {
     stream.chunk(event("ERROR", R"({"kind":"Status","code":410,"message":"too old resource version"})"));
     stream.wait_open(60'000);
@@ -199,7 +199,7 @@ TEST_F(NodeLabelWatcherTest, AVersionThatIsGoneIsListedAnew) {
   EXPECT_EQ(received_labels(), std::vector<std::string>{"one"});
 }
 
-TEST_F(NodeLabelWatcherTest, NonsenseIsAnErrorAndNoEnd) {
+TEST_F(NodeLabelWatcherTest, InvalidDataIsAnErrorAndTheWatchContinues) {
   serve_watches({[](Stream& stream) { stream.chunk("[1, 2\n"); }, [](Stream& stream) { stream.chunk("7\n"); },
                  [](Stream& stream) {
                    stream.chunk(R"({"type":7,"object":[]})"
@@ -214,7 +214,7 @@ TEST_F(NodeLabelWatcherTest, NonsenseIsAnErrorAndNoEnd) {
   EXPECT_TRUE(eventually([&] { return received_labels() == std::vector<std::string>{"one", "two"}; }));
 }
 
-TEST_F(NodeLabelWatcherTest, ARefusalIsTriedAgain) {
+TEST_F(NodeLabelWatcherTest, RefusalIsRetried) {
   start_server([this](const auto& request) {
     const std::lock_guard lock(mutex_);
     asked_.push_back(request.line());
@@ -227,7 +227,7 @@ TEST_F(NodeLabelWatcherTest, ARefusalIsTriedAgain) {
   EXPECT_TRUE(eventually([&] { return received_labels() == std::vector<std::string>{"one"}; }));
 }
 
-TEST_F(NodeLabelWatcherTest, LabelsAreSentTogetherOnceAndUntilTaken) {
+TEST_F(NodeLabelWatcherTest, LabelPatchIsSentOnceAndRetriedUntilAccepted) {
   std::vector<std::string> bodies;
   start_server([&](const auto& request) {
     const std::lock_guard lock(mutex_);
@@ -287,7 +287,7 @@ class CollectionWatcherTest : public ApiTest {
            .on_list_end = [this] { append_note("listed"); }});
     });
   }
-  // Overridden by what a test puts there.
+  // Responses that a test sets override these.
   Reply respond(const std::string& line) {
     if (line.find("watch=true") != std::string::npos) {
       const auto script = watches_.empty() ? hang() : watches_.front();
@@ -304,7 +304,7 @@ class CollectionWatcherTest : public ApiTest {
   static TestApiServer::Script event_lines(std::vector<std::string> lines, bool stay = true) {
     return [lines, stay](Stream& stream) {
       for (const auto& line : lines) {
-        // In pieces, as a slow network has it.
+        // In pieces, as over a slow network.
         stream.chunk(line.substr(0, line.size() / 2));
         stream.chunk(line.substr(line.size() / 2) + "\n");
       }
@@ -343,7 +343,7 @@ class CollectionWatcherTest : public ApiTest {
   std::unique_ptr<CollectionWatcher> watch_;
 };
 
-TEST_F(CollectionWatcherTest, AListInPagesThenWhatChanges) {
+TEST_F(CollectionWatcherTest, ListsInPagesThenReportsChanges) {
   pages_ = {{200, list_page({pod_json("a", "1"), pod_json("b", "2")}, "7", "more/")},
             {200, list_page({pod_json("c", "3")}, "7")}};
   watches_ = {event_lines({R"({"type":"ADDED","object":)" + pod_json("d", "8") + "}",
@@ -361,7 +361,7 @@ TEST_F(CollectionWatcherTest, AListInPagesThenWhatChanges) {
             "pods?fieldSelector=x&watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=7");
 }
 
-TEST_F(CollectionWatcherTest, AWatchThatEndsGoesOnFromWhereItWas) {
+TEST_F(CollectionWatcherTest, EndedWatchContinuesFromTheLastVersion) {
   pages_ = {{200, list_page({}, "7")}};
   watches_ = {event_lines({R"({"type":"BOOKMARK","object":)" + pod_json("", "9") + "}"}, false),
               event_lines({R"({"type":"ADDED","object":)" + pod_json("a", "10") + "}"})};
@@ -371,7 +371,7 @@ TEST_F(CollectionWatcherTest, AWatchThatEndsGoesOnFromWhereItWas) {
   EXPECT_NE(asked_[2].find("resourceVersion=9"), std::string::npos) << asked_[2];
 }
 
-TEST_F(CollectionWatcherTest, AVersionThatIsTooOldIsAListAgain) {
+TEST_F(CollectionWatcherTest, ExpiredVersionCausesANewList) {
   pages_ = {{200, list_page({pod_json("a", "1")}, "7")}, {200, list_page({pod_json("b", "2")}, "20")}};
   watches_ = {event_lines({R"({"type":"ERROR","object":{"code":410,"message":"too old resource version"}})"}),
               event_lines({R"({"type":"ADDED","object":)" + pod_json("c", "21") + "}"})};
@@ -379,7 +379,7 @@ TEST_F(CollectionWatcherTest, AVersionThatIsTooOldIsAListAgain) {
   EXPECT_TRUE(sees({"listing", "+a", "listed", "listing", "+b", "listed", "+c"}));
 }
 
-TEST_F(CollectionWatcherTest, APageThatComesTooLateBeginsTheListAnew) {
+TEST_F(CollectionWatcherTest, ExpiredPageRestartsTheList) {
   pages_ = {{200, list_page({pod_json("a", "1")}, "7", "more")},
             {410, "{}"},
             {200, list_page({pod_json("b", "2")}, "8")}};
@@ -387,7 +387,7 @@ TEST_F(CollectionWatcherTest, APageThatComesTooLateBeginsTheListAnew) {
   EXPECT_TRUE(sees({"listing", "+a", "listing", "+b", "listed"}));
 }
 
-TEST_F(CollectionWatcherTest, AListThatBreaksOffIsNotWhole) {
+TEST_F(CollectionWatcherTest, BrokenListIsIncomplete) {
   const auto text = list_page({pod_json("a", "1"), pod_json("b", "2")}, "7");
   pages_ = {{.status = 200,
              .script =
@@ -400,7 +400,7 @@ TEST_F(CollectionWatcherTest, AListThatBreaksOffIsNotWhole) {
   EXPECT_TRUE(sees({"listing", "+a", "listing", "+b", "listed"}));
 }
 
-TEST_F(CollectionWatcherTest, ARightThatIsMissingIsSaidAndTriedAgain) {
+TEST_F(CollectionWatcherTest, MissingPermissionIsLoggedAndRetried) {
   pages_ = {{403, R"({"message":"pods is forbidden"})"}, {404, "{}"}, {200, list_page({}, "7")}};
   begin();
   EXPECT_TRUE(sees({"listing", "listing", "listing", "listed"}));
@@ -410,7 +410,7 @@ TEST_F(CollectionWatcherTest, ARightThatIsMissingIsSaidAndTriedAgain) {
   });
 }
 
-TEST_F(CollectionWatcherTest, TroubleNamesTheRight) {
+TEST_F(CollectionWatcherTest, ErrorNamesThePermission) {
   pages_ = {{403, R"({"message":"pods is forbidden"})"}};
   begin({.backoff = {1h, 1h}});
   EXPECT_TRUE(eventually([&] {

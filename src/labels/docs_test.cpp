@@ -1,4 +1,4 @@
-// docs/labels.md shows the table of labels: that it is this one.
+// Checks that docs/labels.md has the table of labels of the code.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -23,7 +23,7 @@ std::string table() {
   return text;
 }
 
-TEST(Docs, TheTableOfLabelsMatches) { expect_in_document(kPage, "rules", table()); }
+TEST(Docs, LabelsTableMatches) { expect_in_document(kPage, "rules", table()); }
 
 TEST(Rules, KeysAreUnique) {
   std::set<std::string_view> keys;
@@ -33,7 +33,7 @@ TEST(Rules, KeysAreUnique) {
   }
 }
 
-TEST(Rules, APartInBracketsIsVariable) {
+TEST(Rules, BracketedPartIsVariable) {
   EXPECT_EQ(find_rule("nvidia.com/mig-1g.10gb.count")->key, "nvidia.com/mig-<profile>.count");
   EXPECT_EQ(find_rule("nvidia.com/mig-1g.10gb.me.engines.copy")->key,
             "nvidia.com/mig-<profile>.engines.copy");

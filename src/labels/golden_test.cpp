@@ -1,4 +1,4 @@
-// Every simulated machine, in every MIG strategy and sharing mode: what NFD would read.
+// The labels of every simulated machine in every MIG strategy and sharing mode, as NFD would read them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ struct Mode {
   const char* name;
   const char* yaml;
 };
-// What the resource of whole GPUs and that of the strategy's MIG devices are shared as.
+// How whole GPUs and the strategy's MIG devices are shared.
 std::vector<Mode> sharing_modes() {
   return {
       {"unshared", ""},

@@ -62,9 +62,9 @@ Snapshot node(std::vector<Gpu> gpus) {
 constexpr const char* kH100 = "NVIDIA H100 80GB HBM3";
 constexpr const char* kL40S = "NVIDIA L40S";
 
-TEST(Labels, ANodeWithoutGpusHasNone) { EXPECT_TRUE(labels_with(node({}), "").empty()); }
+TEST(Labels, NodeWithoutGpusHasNone) { EXPECT_TRUE(labels_with(node({}), "").empty()); }
 
-TEST(Labels, WhatTheDriverCannotSayIsLeftOut) {
+TEST(Labels, UnknownValuesAreOmitted) {
   auto snapshot = node({Gpu{}, gpu(kH100, 0)});
   snapshot.gpus[1].compute_major = 0;
   snapshot.gpus[1].memory_bandwidth = 0;
@@ -90,7 +90,7 @@ TEST(Labels, DriverVersions) {
   EXPECT_EQ(value(labels, "nvidia.com/cuda.driver.major"), "(absent)");
 }
 
-TEST(Labels, TheMachine) {
+TEST(Labels, MachineType) {
   const auto snapshot = node({gpu(kH100)});
   const config::Config config = test::config_of("");
   EXPECT_EQ(value(labels_with(snapshot, config, " DGX  H100 (rev A)\n"), "nvidia.com/gpu.machine"),
@@ -99,7 +99,7 @@ TEST(Labels, TheMachine) {
   EXPECT_EQ(value(labels_with(snapshot, config, "\n"), "nvidia.com/gpu.machine"), "");
 }
 
-TEST(Labels, TheModeIsThatOfAll) {
+TEST(Labels, ModeRequiresAllGpusToAgree) {
   auto snapshot = node({gpu(kH100), gpu(kH100)});
   EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/gpu.mode"), "compute");
   snapshot.gpus[1].pci_class = 0x030000;
@@ -108,7 +108,7 @@ TEST(Labels, TheModeIsThatOfAll) {
   EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/gpu.mode"), "graphics");
 }
 
-TEST(Labels, TheCliqueIsThatOfAllInOne) {
+TEST(Labels, CliqueRequiresAllGpusInOneClique) {
   auto snapshot = node({gpu(kH100), gpu(kH100), gpu(kH100)});
   snapshot.gpus[0].fabric = snapshot.gpus[2].fabric = inventory::Fabric{"9c6f-5af3", 4026};
   EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/gpu.clique"), "9c6f-5af3.4026");
@@ -116,7 +116,7 @@ TEST(Labels, TheCliqueIsThatOfAllInOne) {
   EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/gpu.clique"), "(absent)");
 }
 
-TEST(Labels, AVirtualGpuNamesItsHost) {
+TEST(Labels, VirtualGpuHasItsHostDriver) {
   auto snapshot = node({gpu(kH100), gpu(kH100)});
   snapshot.gpus[1].vgpu = inventory::VgpuHost{"460.16", "r460_00"};
   const auto labels = labels_with(snapshot, "");
@@ -125,7 +125,7 @@ TEST(Labels, AVirtualGpuNamesItsHost) {
   EXPECT_EQ(value(labels, "nvidia.com/vgpu.host-driver-branch"), "r460_00");
 }
 
-TEST(Labels, OfTwoModelsTheOneOfMostGpusIsSpokenOf) {
+TEST(Labels, ModelWithTheMostGpusIsDescribed) {
   const auto labels = labels_with(node({gpu(kL40S, 46068), gpu(kH100), gpu(kL40S, 46068)}), "");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), "NVIDIA-L40S");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), "2");
@@ -136,7 +136,7 @@ TEST(Labels, OfTwoModelsTheOneOfMostGpusIsSpokenOf) {
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.count"), "2");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.memory"), "46068");
   EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-H100-80GB-HBM3.memory-bandwidth"), "3300");
-  // Of as many the larger one; a model that is not all cut up comes first.
+  // With equal counts the larger model; a model with unpartitioned GPUs comes first.
   EXPECT_EQ(value(labels_with(node({gpu(kL40S, 46068), gpu(kH100)}), ""), "nvidia.com/gpu.product"),
             "NVIDIA-H100-80GB-HBM3");
   EXPECT_EQ(
@@ -145,13 +145,13 @@ TEST(Labels, OfTwoModelsTheOneOfMostGpusIsSpokenOf) {
       "NVIDIA-L40S");
 }
 
-TEST(Labels, ExtendedOnesCanBeLeftOut) {
+TEST(Labels, ExtendedLabelsCanBeDisabled) {
   for (const auto& [key, label] : labels_with(node({gpu(kH100)}), "gpulet: {labels: {extended: false}}")) {
     EXPECT_FALSE(key.starts_with(kGpuletPrefix)) << key;
   }
 }
 
-TEST(Labels, ALongNameKeepsItsEnd) {
+TEST(Labels, LongNameKeepsItsEnd) {
   const std::string name = "NVIDIA " + std::string(60, 'X');
   const auto labels =
       labels_with(node({gpu(name)}), "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}");
@@ -161,7 +161,7 @@ TEST(Labels, ALongNameKeepsItsEnd) {
   for (const auto& [key, label] : labels) EXPECT_TRUE(is_valid_key(key)) << key;
 }
 
-TEST(Labels, SingleNeedsAllAlike) {
+TEST(Labels, SingleRequiresEqualDevices) {
   const std::string yaml = "flags: {migStrategy: single}";
   const std::pair<Snapshot, const char*> invalid[] = {
       {node({cut(kH100, {"1g.10gb"}), gpu(kH100)}), "GPU 1 not cut up"},
@@ -200,8 +200,8 @@ TEST(Labels, MixedHasEachProfile) {
             "0");
 }
 
-// What gpulet.partition makes of a node is what its labels say.
-TEST(Labels, RulesOfPartition) {
+// The labels describe the result of gpulet.partition.
+TEST(Labels, FollowPartitionRules) {
   const std::string rules =
       "gpulet:\n  partition:\n"
       "  - {devices: [0], timeSlicing: {replicas: 4, name: gpu.sliced}}\n"
@@ -221,7 +221,7 @@ TEST(Labels, RulesOfPartition) {
   EXPECT_EQ(value(single, "nvidia.com/gpu.product"), "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb");
 }
 
-TEST(Labels, ADomainIsAllThatNvlinkJoins) {
+TEST(Labels, DomainIsEveryGpuJoinedByNvlink) {
   auto snapshot = node({gpu(kH100), gpu(kH100), gpu(kH100), gpu(kH100), gpu(kH100)});
   for (unsigned i = 0; i < 5; ++i) snapshot.gpus[i].pci = {0, i + 1, 0, 0};
   EXPECT_EQ(value(labels_with(snapshot, ""), "gpulet.io/gpu.nvlink-domain"), "1");
@@ -245,7 +245,7 @@ TEST(Labels, Classes) {
   }
 }
 
-TEST(Labels, TheTimestampIsGiven) {
+TEST(Labels, TimestampIsAnInput) {
   const auto snapshot = node({gpu(kH100)});
   const auto config = test::config_of("");
   const std::map<std::string, std::string> none;
@@ -258,7 +258,7 @@ TEST(Labels, Features) {
   EXPECT_EQ(features_text({}), "");
 }
 
-// A node of anything, whose names may be anything.
+// A random node with random names.
 Snapshot any_node() {
   const std::vector<std::string> names = {
       kH100, kL40S, "NVIDIA A100 (TM)", std::string(70, 'n'), "\xff", *rc::gen::arbitrary<std::string>()};
@@ -311,13 +311,13 @@ RC_GTEST_PROP(LabelProperties, TheOrderOfTheGpusIsNothing, ()) {
 
 namespace {
 
-// Kubernetes' own words for it.
+// The expressions of Kubernetes.
 bool as_kubernetes(const std::string& value) {
   static const std::regex form("(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?");
   return value.size() <= 63 && std::regex_match(value, form);
 }
 
-TEST(Sanitise, NamesAsNvidiaHasThem) {
+TEST(Sanitise, MatchesNvidiasNames) {
   EXPECT_EQ(sanitise_value("NVIDIA H100 80GB HBM3"), "NVIDIA-H100-80GB-HBM3");
   EXPECT_EQ(sanitise_value("Tesla V100-SXM2-32GB"), "Tesla-V100-SXM2-32GB");
   EXPECT_EQ(sanitise_value("GeForce  RTX (TM)  2080"), "GeForce-RTX-TM-2080");
@@ -325,7 +325,7 @@ TEST(Sanitise, NamesAsNvidiaHasThem) {
   EXPECT_EQ(sanitise_value(""), "");
 }
 
-TEST(Sanitise, WhatNvidiaWouldGetRefused) {
+TEST(Sanitise, FixesValuesThatKubernetesRefuses) {
   EXPECT_EQ(sanitise_value("(R) NVIDIA."), "R-NVIDIA");
   EXPECT_EQ(sanitise_value("-.x._"), "x");
   EXPECT_EQ(sanitise_value("\xc2\xae", "-SHARED"), "SHARED");
@@ -360,7 +360,7 @@ TEST(Sanitise, Keys) {
   EXPECT_FALSE(is_valid_key("n.io/" + std::string(64, 'a')));
 }
 
-// Of what names are made of, and of anything else.
+// From characters of names, and from any others.
 rc::Gen<std::string> anything() {
   return rc::gen::oneOf(rc::gen::arbitrary<std::string>(),
                         rc::gen::container<std::string>(rc::gen::elementOf(std::string("aZ09-_. /\n+(é"))));
@@ -376,7 +376,7 @@ RC_GTEST_PROP(Sanitise, EveryValueIsOneThatKubernetesTakes, ()) {
   RC_ASSERT(sanitise_value(value) == value);
 }
 
-RC_GTEST_PROP(Sanitise, WhatIsValidIsLeftAlone, ()) {
+RC_GTEST_PROP(Sanitise, ValidTextIsUnchanged, ()) {
   const auto raw = *anything();
   RC_ASSERT(is_valid_value(raw) == as_kubernetes(raw));
   if (is_valid_value(raw)) RC_ASSERT(sanitise_value(raw) == raw);

@@ -129,7 +129,7 @@ namespace {
 
 using inventory::Gpu;
 
-// The name without sharing. A GPU with MIG by rule counts as mixed without a strategy of its own.
+// The name without sharing. A GPU with MIG by rule counts as mixed unless the rule has a strategy.
 ResourceName unshared_name(const Gpu& gpu, const std::optional<std::size_t>& mig,
                            const config::Config& config) {
   if (!mig) return partition::gpu_resource_name(gpu, config);

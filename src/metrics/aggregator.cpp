@@ -83,7 +83,7 @@ void EventWindows::fill_counts(Sample& sample, Time now) {
     };
     fill_counts(part(std::nullopt), gpu.xid, gpu.counts, begin);
     for (auto& instance : gpu.instances) {
-      // An XID of the whole GPU is each of its parts'.
+      // An XID of the whole GPU counts for each of its instances.
       fill_counts(part(part(instance.id) == nullptr ? std::nullopt : std::optional(instance.id)),
                   instance.xid, instance.counts, begin);
     }
@@ -109,7 +109,7 @@ void Aggregator::ingest_sample(inventory::SnapshotPtr snapshot, Sample sample, P
   attribution_ = {attribute_sample(sample, pods_.holders, pods_.processes), pods_.details};
   const auto since = snapshot_ ? now - when_ : Duration{};
   for (const auto& [device, charge] : usage_since_last_sample(sample, since, energy_)) {
-    // A GPU in MIG mode is used by its parts: its energy is nobody's.
+    // A GPU in MIG mode is used by its instances: its energy is unattributed.
     const auto shares = attribution_.devices.find(device);
     usage_accounting_.add_usage(device, charge,
                                 shares == attribution_.devices.end() ? PodShares{} : shares->second);

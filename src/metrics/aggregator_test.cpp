@@ -45,7 +45,7 @@ Sample filled(EventWindows& windows, Time now, Sample sample = sample_of()) {
   return sample;
 }
 
-TEST(Windows, TheLastXidStaysAndItsCountGoes) {
+TEST(Windows, LastXidStaysAndItsCountExpires) {
   EventWindows windows = of_a_minute();
   EXPECT_EQ(filled(windows, kStart).gpus[0].xid, (LastXid{0, "No Error"}));
   windows.record_xid(kFirst, {}, 31, "page fault", kStart + 1s);
@@ -65,14 +65,14 @@ TEST(Windows, TheLastXidStaysAndItsCountGoes) {
   EXPECT_EQ(sample.gpus[0].xid, (LastXid{13, "exception"}));
 }
 
-TEST(Windows, AStormIsCountedWhole) {
+TEST(Windows, EveryEventOfAStormIsCounted) {
   EventWindows windows = of_a_minute();
   for (int i = 0; i < 100'000; ++i)
     windows.record_xid(kFirst, {}, 31, "x", kStart + std::chrono::microseconds(i));
   EXPECT_EQ(filled(windows, kStart + 1s).gpus[0].counts.xids.at(31), 100'000u);
 }
 
-TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpus) {
+TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpusEvents) {
   EventWindows windows = of_a_minute();
   windows.record_xid(kFirst, {}, 79, "off the bus", kStart);
   windows.record_xid(kFirst, 3, 31, "page fault", kStart);
@@ -80,7 +80,7 @@ TEST(Windows, GpuInstancesHaveTheirOwnAndTheGpus) {
   EXPECT_EQ(sample.gpus[0].instances[0].xid.code, 31u);
   EXPECT_EQ(sample.gpus[0].instances[1].xid.code, 79u);
   EXPECT_EQ(sample.gpus[0].instances[0].counts.xids, (std::map<std::uint64_t, std::uint64_t>{{31, 1}}));
-  // Destroyed and made again: another one.
+  // Destroyed and created again: another instance.
   filled(windows, kStart + 2s, sample_of(0, {4}));
   EXPECT_EQ(filled(windows, kStart + 3s, sample_of(0, {3, 4})).gpus[0].instances[0].xid.code, 79u);
 }
@@ -100,7 +100,7 @@ TEST(Windows, SamplesWithAClockEvent) {
             (std::map<std::string, std::uint64_t>{{"power_cap", 1}, {"sw_thermal", 1}}));
 }
 
-TEST(Windows, XidsAndClocksHaveTheirOwn) {
+TEST(Windows, XidsAndClocksHaveSeparateWindows) {
   EventWindows windows;
   windows.set_window_sizes({10s, 60s});
   windows.record_xid(kFirst, {}, 31, "page fault", kStart);
@@ -112,7 +112,7 @@ TEST(Windows, XidsAndClocksHaveTheirOwn) {
   EXPECT_EQ(sample.windows.clock_events, 60s);
 }
 
-TEST(Windows, AGpuThatIsGoneIsForgotten) {
+TEST(Windows, RemovedGpuIsDropped) {
   EventWindows windows = of_a_minute();
   windows.record_xid(kFirst, {}, 31, "x", kStart);
   Sample other;
@@ -122,7 +122,7 @@ TEST(Windows, AGpuThatIsGoneIsForgotten) {
 
 }  // namespace
 
-// From the driver to the page: the expositions of the simulated machines, held by goldens.
+// From the driver to the page: the expositions of the simulated machines, compared with goldens.
 
 namespace {
 
@@ -146,7 +146,7 @@ void run(sim::Gpu& gpu, std::uint32_t pid, std::uint64_t mib, std::uint8_t sm,
 class SimWorld {
  public:
   explicit SimWorld(const std::string& machine) : root_(**sim::load_machine(machine)) {
-    // Counters of time stand still.
+    // Time counters do not advance.
     auto state = root_.edit_machine();
     for (auto& gpu : state->gpus) {
       gpu.energy_mj = 1000;
@@ -215,7 +215,7 @@ void expect_golden(const std::string& name, const std::string& text) {
                                    "metric name should not include type 'counter'"}));
 }
 
-// Every machine: its first GPU shared by two Pods that work and one that does not, its second by one.
+// Every machine: two busy Pods and an idle one share the first GPU; one Pod has the second.
 class MeterGolden : public testing::TestWithParam<const char*> {};
 
 TEST_P(MeterGolden, SharedAndWhole) {
@@ -262,7 +262,7 @@ TEST(Meter, MigDevices) {
       ASSERT_EQ(sim::create_gpu_instance(gpu, profile, start, &instance), sim::MigOutcome::kOk);
       ASSERT_EQ(sim::create_compute_instance(gpu, *instance, profile == 9 ? 2 : 0, {}, &compute),
                 sim::MigOutcome::kOk);
-      // Theirs are made anew for each instance.
+      // They are created for each instance.
       sim::set_text(compute->uuid, "MIG-" + std::to_string(profile));
       if (profile == 9) run(gpu, 100, 3000, 60, instance->id);
     }
@@ -274,7 +274,7 @@ TEST(Meter, MigDevices) {
   expect_golden("hgx-h100-mig", page_of(made));
 }
 
-TEST(Meter, WhatIsAddedUpIsTheCards) {
+TEST(Meter, PodValuesAddUpToTheDevice) {
   SimWorld world("hgx-h100");
   auto made = meter();
   const DeviceUuid gpu(world.uuid(0));
@@ -283,7 +283,7 @@ TEST(Meter, WhatIsAddedUpIsTheCards) {
       auto state = world.edit();
       state->gpus[0].utilization_gpu = 50;
       state->gpus[0].energy_mj += 1000;
-      // It does not answer for a while.
+      // It does not respond for a while.
       state->gpus[0].faults.lost = round == 2 ? 1 : 0;
     }
     world.sample(made, {container(round < 4 ? kTrain : kServe, "main", {gpu.str()})});
@@ -297,7 +297,7 @@ TEST(Meter, WhatIsAddedUpIsTheCards) {
 
 TEST(Meter, NothingBeforeTheFirstSample) { EXPECT_EQ(page_of(meter()), ""); }
 
-TEST(Meter, SeriesOfWhatIsGoneAreGone) {
+TEST(Meter, SeriesEndWithTheirPodOrDevice) {
   SimWorld world("hgx-h100");
   auto made = meter();
   const std::string gpu = world.uuid(0);

@@ -21,7 +21,7 @@ std::optional<unsigned> number_after(std::string_view text, std::string_view pre
   return value && *value <= 0xffff ? std::optional(static_cast<unsigned>(*value)) : std::nullopt;
 }
 
-// The first MIG device of that GPU instance, or of that compute instance of it.
+// The first MIG device of the GPU instance, or that of the compute instance.
 const MigDevice* mig_of(const Gpu& gpu, unsigned gpu_instance, std::optional<unsigned> compute_instance) {
   for (const auto& mig : gpu.mig_devices) {
     if (mig.gpu_instance == gpu_instance &&
@@ -88,7 +88,7 @@ Holder& add_holder(std::vector<Holder>& holders, const ContainerDevices& contain
   return *at;
 }
 
-// `parts` scaled so that they do not exceed `whole`, in proportion: nothing stays nothing.
+// Scales `parts` in proportion so that their sum does not exceed `whole`. Zero stays zero.
 void fit(std::vector<std::uint64_t>& parts, std::uint64_t whole) {
   long double sum = 0;
   for (const auto part : parts) sum += static_cast<long double>(part);
@@ -102,7 +102,7 @@ void fit(std::vector<std::uint64_t>& parts, std::uint64_t whole) {
     part = std::min(static_cast<std::uint64_t>(scaled), left);
     left -= part;
   }
-  // Rounding took less than one of each.
+  // Rounding lost less than one of each.
   for (std::size_t i = 0; left > 0 && i < some.size(); ++i, --left) ++*some[i];
 }
 
@@ -173,7 +173,7 @@ std::optional<PodName> find_pod(std::span<const std::string> uids, const PodByUi
 }
 
 PodShares attribute(const DeviceActivity& device, std::span<const Holder> holders, const PodByPid& pods) {
-  // What the processes of each holder have; last what those of other known Pods have.
+  // Usage by the processes of each holder; the last element is that of other known Pods.
   std::vector<std::uint64_t> memory(holders.size() + 1);
   std::vector<double> busy(holders.size() + 1);
   bool any_known = false;

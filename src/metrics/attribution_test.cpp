@@ -47,7 +47,7 @@ std::string place(const std::string& id) {
   return found ? found->device.str() + "|" + found->share : "none";
 }
 
-TEST(DeviceIds, EveryForm) {
+TEST(DeviceIds, ResolvesEveryForm) {
   EXPECT_EQ(place("GPU-1"), "GPU-1|");
   EXPECT_EQ(place("GPU-1::7"), "GPU-1|7");
   EXPECT_EQ(place("MIG-b"), "MIG-b|");
@@ -60,7 +60,7 @@ TEST(DeviceIds, EveryForm) {
   EXPECT_EQ(place("nvidia6/gi3/vgpu1"), "MIG-a|1");
 }
 
-TEST(DeviceIds, WhatNamesNothingHere) {
+TEST(DeviceIds, UnknownIdsResolveToNothing) {
   for (const std::string& id : std::vector<std::string>{
            "", "GPU-9", "GPU-1::", "MIG-", "MIG-GPU-2/5/7", "MIG-GPU-2/5", "MIG-GPU-2/5/1/1", "MIG-GPU-9/5/1",
            "nvidia", "nvidia0", "nvidia4/gi3", "nvidia6/gi4", "nvidia6/gi", "nvidia6/gi3/x", "nvidia-1", "0",
@@ -91,7 +91,7 @@ TEST(Holders, ByDeviceAndPodWithTheirContainersAndShares) {
   EXPECT_EQ(holders, wanted);
 }
 
-TEST(Attribution, OnePodHasAllButWhatAnotherIsKnownToDo) {
+TEST(Attribution, OnlyHolderGetsEverythingExceptKnownUseOfOthers) {
   const std::vector<Holder> holders = {holder(kTrain)};
   DeviceActivity device{
       Bytes{1000}, 80, true, {process(1, 300, 50), process(2, 200, 10), process(3, 100, 5)}};
@@ -106,7 +106,7 @@ TEST(Attribution, OnePodHasAllButWhatAnotherIsKnownToDo) {
       << "without a single process known too";
 }
 
-TEST(Attribution, ManyPodsHaveTheirOwnAndTheIdleNothing) {
+TEST(Attribution, PodsGetTheirOwnUseAndIdlePodsZero) {
   const std::vector<Holder> holders = {holder({"a", "idle"}), holder(kServe), holder(kTrain)};
   const DeviceActivity device{
       Bytes{1000},
@@ -125,7 +125,7 @@ TEST(Attribution, ManyPodsHaveTheirOwnAndTheIdleNothing) {
   EXPECT_DOUBLE_EQ(shares.unattributed_busy, 15);
 }
 
-TEST(Attribution, MoreThanTheDeviceHasIsScaledDown) {
+TEST(Attribution, ExcessIsScaledDownToTheDevice) {
   const std::vector<Holder> holders = {holder(kServe), holder(kTrain)};
   const DeviceActivity device{Bytes{100}, 90, true, {process(1, 300, 100), process(2, 100, 80)}};
   const auto shares = attribute(device, holders, {{1, kServe}, {2, kTrain}});
@@ -136,7 +136,7 @@ TEST(Attribution, MoreThanTheDeviceHasIsScaledDown) {
   EXPECT_EQ(shares.unattributed_memory, Bytes{0});
 }
 
-TEST(Attribution, WhatNobodyKnowsIsSaid) {
+TEST(Attribution, UnattributableUseIsReported) {
   const std::vector<Holder> two = {holder(kServe), holder(kTrain)};
   DeviceActivity device{Bytes{100}, 90, true, {process(1, 50, 40)}};
   EXPECT_FALSE(attribute(device, two, {}).is_known);
@@ -151,7 +151,7 @@ TEST(Attribution, WhatNobodyKnowsIsSaid) {
   EXPECT_TRUE(attribute(device, {two.data(), 1}, {}).is_busy_known);
 }
 
-TEST(Attribution, ThePodIsTheFirstThatIsKnown) {
+TEST(Attribution, FirstKnownPodOfTheCgroupsCounts) {
   const PodByUid known = {{"u1", kTrain}, {"u2", kServe}};
   const std::vector<std::string> nested = {"u0", "u2", "u1"};
   EXPECT_EQ(find_pod(nested, known), kServe);
@@ -177,7 +177,7 @@ World any_world() {
   for (unsigned pid = *rc::gen::inRange(0u, 12u); pid > 0; --pid) {
     world.device.processes.push_back(process(pid, bytes(), *rc::gen::inRange(0, 101)));
     if (*rc::gen::inRange(0, 3) == 0) world.device.processes.back().memory.reset();
-    // Pods beyond the holders' too, and processes of none.
+    // Also Pods that are not holders, and processes without a Pod.
     const int pod = *rc::gen::inRange(0, 9);
     if (pod > 0) world.pods[pid] = {"n", "p" + std::to_string(pod)};
   }
@@ -249,7 +249,7 @@ class ProcessesTest : public testing::Test {
   std::string directory_;
 };
 
-TEST_F(ProcessesTest, FromTheirCgroupsToTheirPods) {
+TEST_F(ProcessesTest, MapsProcessesToPodsByCgroup) {
   std::filesystem::create_directories(directory_ + "/logs/default_train_" + kHolderUid);
   std::filesystem::create_directories(directory_ + "/logs/something-else");
   const auto known = read_pod_uids(directory_ + "/logs");
@@ -276,7 +276,7 @@ TEST_F(ProcessesTest, FromTheirCgroupsToTheirPods) {
   EXPECT_EQ(pods, (PodByPid{{1, train}, {3, train}}));
 }
 
-TEST_F(ProcessesTest, AFolderThatIsNotThereSaysSo) {
+TEST_F(ProcessesTest, MissingDirectoryIsReported) {
   const auto missing = read_pod_uids(directory_ + "/nothing");
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), Code::kNotFound);

@@ -78,7 +78,7 @@ bool DeviceFilter::includes_instance(unsigned id) const {
 namespace {
 
 constexpr std::size_t kColumns = 3;
-constexpr std::size_t kMostShown = 80;  // of a bad value, in the error
+constexpr std::size_t kMostShown = 80;  // of an invalid value, in the error
 
 std::string quoted_excerpt(std::string_view text) {
   std::string result = "\"";
@@ -86,7 +86,7 @@ std::string quoted_excerpt(std::string_view text) {
   return result + (text.size() > kMostShown ? "…\"" : "\"");
 }
 
-// The columns of a row; nullopt when a quote is not closed.
+// The columns of a row; nullopt if a quote is not closed.
 std::optional<std::vector<std::string>> columns_of(std::string_view row) {
   std::vector<std::string> columns;
   while (true) {
@@ -135,7 +135,8 @@ std::optional<Type> type_of(std::string_view text) {
   return std::nullopt;
 }
 
-// What is wrong with a row, and what would do; else nothing, and `counters` has it or says why not.
+// Returns the error of a row with the expected value. If there is none, `counters` has the row or the reason
+// why it is left out.
 std::string read_row(std::string_view row, std::size_t line, Counters& counters) {
   const auto columns = columns_of(row);
   if (!columns) return "a quote is not closed";
@@ -155,7 +156,7 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
     }
     const auto near = nearest_name(name);
     if (!near.empty() || !(name.starts_with("DCGM_FI_") || name.starts_with("DCGM_EXP_")))
-      return quoted_excerpt(name) + " is no field of DCGM" + near;
+      return quoted_excerpt(name) + " is not a DCGM field" + near;
     left_out("not served: NVML does not have it, or gpulet does not know it");
     return "";
   }

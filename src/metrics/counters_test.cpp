@@ -11,7 +11,7 @@ DeviceFilter shown(std::string_view text) {
   return parsed.value_or(DeviceFilter());
 }
 
-TEST(Shown, ByDefaultAGpuOrItsInstances) {
+TEST(Shown, DefaultIsTheGpuOrItsInstances) {
   EXPECT_EQ(shown("f"), DeviceFilter());
   EXPECT_TRUE(DeviceFilter().includes_gpu(3, false));
   EXPECT_FALSE(DeviceFilter().includes_gpu(3, true));
@@ -36,7 +36,7 @@ TEST(Shown, InstancesAlone) {
   EXPECT_FALSE(some.includes_instance(2) || some.includes_instance(6));
 }
 
-TEST(Shown, WhatIsNoneIsSaid) {
+TEST(Shown, InvalidSelectionIsAnError) {
   for (const char* text :
        {"", "x", "F", "f:0", "g:", "g0", "g:0,", "g:a", "g:3-1", "g:1-2-3", "i:-1", "g:99999", "g+i"})
     EXPECT_FALSE(DeviceFilter::parse_filter(text, "--metrics-devices")) << text;
@@ -60,7 +60,7 @@ Counters parsed(const std::string& text) {
   return counters.value_or(Counters{});
 }
 
-TEST(Counters, AFileAsTheExporterShipsIt) {
+TEST(Counters, ReadsTheExportersFile) {
   const auto counters = parsed(
       "# Format,,\n"
       "\n"
@@ -76,7 +76,7 @@ TEST(Counters, AFileAsTheExporterShipsIt) {
   EXPECT_TRUE(counters.unserved.empty());
 }
 
-TEST(Counters, TheFilesTypesNamesAndHelpStand) {
+TEST(Counters, FileOverridesTypeNameAndHelp) {
   const auto counters = parsed(
       "dcgm_gpu_temp, counter, \"Temperature, in \"\"C\"\"\" \n"
       "DCGM_FI_DEV_GPU_TEMP, label, x\n"
@@ -88,7 +88,7 @@ TEST(Counters, TheFilesTypesNamesAndHelpStand) {
   EXPECT_EQ(counters.all, wanted);
 }
 
-TEST(Counters, WhatNvmlDoesNotHaveIsLeftOutAndSaid) {
+TEST(Counters, FieldsThatNvmlLacksAreOmittedAndReported) {
   const auto counters = parsed(
       "DCGM_FI_DEV_NVSWITCH_POWER_VDD, gauge, x\n"
       "DCGM_FI_DEV_GPU_TEMP, gauge, first\n"
@@ -105,12 +105,12 @@ TEST(Counters, WhatNvmlDoesNotHaveIsLeftOutAndSaid) {
   EXPECT_TRUE(parsed("DCGM_FI_DEV_DIAG_STATUS, gauge, x").all.empty());
 }
 
-TEST(Counters, ABadRowSaysWhatWouldDo) {
+TEST(Counters, InvalidRowReportsTheExpectedValue) {
   EXPECT_EQ(error_of("#\n\nDCGM_FI_DEV_GPU_TEMPS, gauge, x"),
-            "counters.csv: line 3: \"DCGM_FI_DEV_GPU_TEMPS\" is no field of DCGM: did you mean "
+            "counters.csv: line 3: \"DCGM_FI_DEV_GPU_TEMPS\" is not a DCGM field: did you mean "
             "DCGM_FI_DEV_GPU_TEMP?");
   EXPECT_EQ(error_of("node_cpu_seconds, gauge, x"),
-            "counters.csv: line 1: \"node_cpu_seconds\" is no field of DCGM");
+            "counters.csv: line 1: \"node_cpu_seconds\" is not a DCGM field");
   EXPECT_EQ(error_of("DCGM_FI_DEV_GPU_TEMP, gauge"),
             "counters.csv: line 1: 2 columns, expected 3: FIELD, TYPE, HELP");
   EXPECT_EQ(
@@ -130,7 +130,7 @@ TEST(Counters, ABadRowSaysWhatWouldDo) {
   EXPECT_EQ(error_of("\x01\xff" + std::string(200, 'a') + ", gauge, x").find('\x01'), std::string::npos);
 }
 
-TEST(Counters, TheDefaultsAreAFileToo) {
+TEST(Counters, DefaultsRoundTripThroughAFile) {
   std::string file;
   for (const auto& counter : default_counters().all) {
     file += counter.name + ", " + std::string(type_name(counter.type)) + ", " + counter.help + "\n";

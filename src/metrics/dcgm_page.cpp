@@ -10,7 +10,7 @@ namespace {
 
 using Named = std::vector<std::pair<std::string, std::string>>;
 
-constexpr double kRoundingError = 1e-9;  // of percents that add up
+constexpr double kRoundingError = 1e-9;  // of a sum of percentages
 
 std::string number_text(double value) {
   std::array<char, 32> digits;
@@ -29,7 +29,7 @@ double number_of(const Value& value) {
   return number == nullptr ? 0 : *number;
 }
 
-// One GPU, or one GPU instance of it.
+// A GPU, or one of its GPU instances.
 struct Entity {
   const GpuSample& gpu;
   const InstanceSample* instance = nullptr;
@@ -38,7 +38,7 @@ struct Entity {
     if (instance != nullptr) {
       const auto own = instance->values.find(field);
       if (own != instance->values.end()) return &own->second;
-      // What each instance has for itself is not the GPU's.
+      // A value per instance is not the GPU's.
       if (field_info(field).of_instance) return nullptr;
     }
     const auto found = gpu.values.find(field);
@@ -48,9 +48,9 @@ struct Entity {
   const EventCounts& event_counts() const { return instance == nullptr ? gpu.counts : instance->counts; }
 };
 
-// A Pod of an entity, and which of its shares the series is for.
+// A Pod of an entity, and the share of the series.
 struct Viewer {
-  const PodShare* use = nullptr;  // null: nobody
+  const PodShare* use = nullptr;  // null: no Pod
   std::string share;
 };
 
@@ -112,7 +112,7 @@ class DcgmPage {
     const Named device = device_labels(entity);
     const Named texts = text_labels(entity);
     const bool shared = use.pods.size() > 1;
-    // Who sees what is the device's as a whole.
+    // The Pods of series that describe the whole device.
     std::vector<Viewer> whole = {{}};
     if (use.pods.size() == 1) whole[0].use = &use.pods[0];
     if (shared && options_.virtual_gpus) {
@@ -143,7 +143,7 @@ class DcgmPage {
     }
   }
 
-  // Counters whose series have labels of their own. False for others.
+  // Adds counters with additional labels. Returns false for other counters.
   template <class LabelsOf>
   bool add_events(const Entity& entity, const Counter& counter, const std::vector<Viewer>& whole,
                   const LabelsOf& labels) {
@@ -175,7 +175,7 @@ class DcgmPage {
     }
   }
 
-  // Each Pod its own; what is left has no Pod.
+  // One series per Pod; the rest has no Pod.
   template <class LabelsOf>
   void add_divided(const Counter& counter, const Value& value, const EntityUse& use, const LabelsOf& labels) {
     if (counter.field == Field::kFbUsed) {
@@ -225,7 +225,7 @@ class DcgmPage {
     return labels;
   }
 
-  // The counters that are labels.
+  // Counters of type label.
   Named text_labels(const Entity& entity) const {
     Named labels;
     for (const auto& counter : counters_.all) {
@@ -241,7 +241,7 @@ class DcgmPage {
     if (viewer.use == nullptr) return attributes;
     const auto& holder = viewer.use->holder;
     const bool old = options_.old_namespace;
-    // Which of several containers it is cannot be said.
+    // With several containers, the container is unknown.
     if (holder.containers.size() == 1)
       attributes.emplace_back(old ? "container_name" : "container", holder.containers[0]);
     attributes.emplace_back(old ? "pod_namespace" : "namespace", holder.pod.name_space);
@@ -262,7 +262,7 @@ class DcgmPage {
     labels.insert(labels.end(), own_labels.begin(), own_labels.end());
     const auto facts = viewer.use == nullptr ? uses_.pods.end() : uses_.pods.find(viewer.use->holder.pod);
     if (facts != uses_.pods.end()) {
-      // A Pod's label is not to hide one of the metric's.
+      // A Pod's label must not hide one of the metric's.
       const auto taken = [&](const std::string& name) {
         const auto same = [&](const auto& label) { return label.first == name; };
         return std::any_of(device.begin(), device.end(), same) ||

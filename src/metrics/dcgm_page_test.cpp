@@ -13,7 +13,7 @@
 namespace gpulet::metrics {
 namespace {
 
-// The lines of a page that begin so.
+// The lines of a page with this prefix.
 Sample one_gpu() {
   Sample sample;
   GpuSample gpu;
@@ -63,7 +63,7 @@ Exposition page_of(const Sample& sample, const Attribution& uses = {}, const Pag
 const std::string kGpu3 =
     R"({gpu="3",UUID="GPU-3",pci_bus_id="00000000:1B:00.0",device="nvidia3",modelName="NVIDIA H100 80GB HBM3")";
 
-TEST(DcgmPage, OneGpuThatNobodyHolds) {
+TEST(DcgmPage, UnallocatedGpu) {
   PageOptions options;
   options.hostname = "node-1";
   const auto page = page_of(one_gpu(), {}, options);
@@ -111,7 +111,7 @@ TEST(DcgmPage, OneGpuThatNobodyHolds) {
                 kGpu3 + rest + " 0.79\n");
 }
 
-TEST(DcgmPage, HostAndModelAndTheOldNames) {
+TEST(DcgmPage, HostAndModelLabelsAndOldNames) {
   PageOptions options;
   options.hostname = "node-1";
   options.host_label = HostLabel::kUpper;
@@ -127,7 +127,7 @@ TEST(DcgmPage, HostAndModelAndTheOldNames) {
   EXPECT_EQ(page_of(one_gpu(), uses, options).text_format().find("node-1"), std::string::npos);
 }
 
-TEST(DcgmPage, ThePodThatHoldsItIsOnEverySeries) {
+TEST(DcgmPage, EverySeriesHasTheHoldingPod) {
   Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] = held_by({{{kTrain, {"main"}, {}}, mebibytes(900), 70}});
   uses.pods[kTrain] = {"uid-1", {{"app", "x"}, {"gpu", "hidden"}, {"pod", "hidden"}}};
@@ -148,7 +148,7 @@ TEST(DcgmPage, ThePodThatHoldsItIsOnEverySeries) {
       << "the device's, not its processes'";
 }
 
-TEST(DcgmPage, ManyPodsHaveTheirOwnMemoryAndTime) {
+TEST(DcgmPage, PodsHaveTheirOwnMemoryAndTime) {
   Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] =
       held_by({{{kTrain, {"a", "b"}, {"0", "4"}}, Bytes{(600u << 20) + 5}, 50},
@@ -220,7 +220,7 @@ TEST(DcgmPage, TwoMigDevicesOfOneInstance) {
   EXPECT_EQ(values, (std::vector<std::string>{"40", "20", "40"})) << "train, serve, nobody";
 }
 
-TEST(DcgmPage, EventsWithTheirOwnLabels) {
+TEST(DcgmPage, EventsHaveTheirOwnLabels) {
   auto sample = one_gpu();
   sample.windows = {std::chrono::milliseconds(60'000), std::chrono::milliseconds(90'000)};
   sample.gpus[0].xid = {79, "GPU has \"fallen\" off"};
@@ -243,7 +243,7 @@ TEST(DcgmPage, EventsWithTheirOwnLabels) {
           "DCGM_FI_DEV_XID_ERRORS" + kGpu3 + R"(,err_code="79",err_msg="GPU has \"fallen\" off"} 79)"}));
 }
 
-TEST(DcgmPage, AGpuThatDoesNotAnswerCostsOnlyItself) {
+TEST(DcgmPage, UnresponsiveGpuAffectsOnlyItself) {
   auto sample = one_gpu();
   sample.gpus.push_back(sample.gpus[0]);
   sample.gpus[1].index = 4;
@@ -254,7 +254,7 @@ TEST(DcgmPage, AGpuThatDoesNotAnswerCostsOnlyItself) {
   EXPECT_EQ(page.text_format().find("GPU-3"), std::string::npos);
 }
 
-TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
+TEST(DcgmPage, FileTypesAndNumericLabels) {
   auto sample = one_gpu();
   sample.gpus[0].values[Field::kSmActive] = std::numeric_limits<double>::quiet_NaN();
   const auto counters = *parse_counters(
@@ -267,8 +267,8 @@ TEST(DcgmPage, TypesOfTheFileAndNumbersAsLabels) {
                 "\n");
 }
 
-// The names are DCGM's: what the checker says of them is known, and nothing else is said.
-TEST(DcgmPage, TheCheckerHasNothingButTheNames) {
+// The names are DCGM's: the checker reports only the known complaints about them.
+TEST(DcgmPage, LinterComplainsOnlyAboutNames) {
   auto sample = one_gpu();
   Counters counters;
   for (const auto& field : fields()) {

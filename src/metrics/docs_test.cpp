@@ -1,4 +1,4 @@
-// Holds the tables of docs/metrics.md to the code.
+// Checks the tables of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
 #include "base/test_page.h"
@@ -48,11 +48,11 @@ std::string gpulet_table() {
   return table;
 }
 
-TEST(Docs, TheTableOfFieldsMatches) { expect_in_document(kPage, "fields", fields_table()); }
+TEST(Docs, FieldsTableMatches) { expect_in_document(kPage, "fields", fields_table()); }
 
-TEST(Docs, TheTableOfGpuletMetricsMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
+TEST(Docs, GpuletMetricsTableMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
 
-TEST(Docs, TheTableOfUnservedFieldsMatches) { expect_in_document(kPage, "absent", absent_table()); }
+TEST(Docs, UnsupportedFieldsTableMatches) { expect_in_document(kPage, "absent", absent_table()); }
 
 }  // namespace
 }  // namespace gpulet::metrics

@@ -11,7 +11,7 @@ namespace {
 constexpr std::string_view kTotal = "_total";
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// The length of the UTF-8 character that `text` begins with; 0 when it begins with none.
+// The length of the UTF-8 character at the start of `text`; 0 if there is none.
 std::size_t character(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);

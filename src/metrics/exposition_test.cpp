@@ -12,7 +12,7 @@ namespace {
 
 using enum Exposition::Type;
 
-TEST(Exposition, OneFamilyHasItsHelpOnceAndASteadyOrder) {
+TEST(Exposition, FamilyHasOneHelpAndAStableOrder) {
   Exposition page;
   page.add_sample("gpulet_events_total", kCounter, "Events by reason.", {{"reason", "GPUUnhealthy"}}, 3u);
   page.add_sample("gpulet_devices", kGauge, "Devices offered.", {}, 8);
@@ -42,11 +42,11 @@ TEST(Exposition, PrometheusReadsEveryValueAndLabel) {
   EXPECT_EQ(promtool(page.text_format()), "");
 }
 
-TEST(Exposition, TheCheckerIsNotBlind) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n"), ""); }
+TEST(Exposition, LinterFindsErrors) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n"), ""); }
 
-TEST(Exposition, WhatIsNoUtf8IsReplaced) {
+TEST(Exposition, InvalidUtf8IsReplaced) {
   Exposition page;
-  // A byte alone, a surrogate half, an overlong slash, the end of a character missing; then what is right.
+  // A byte alone, a surrogate half, an overlong slash, a truncated character; then valid text.
   page.add_sample("gpulet_values", kGauge, "Values.",
                   {{"a", "\xff|\xed\xa0\x80|\xc0\xaf|\xe2\x82"}, {"b", "\xe2\x82\xac"}}, 1);
   const std::string_view bad = "\xEF\xBF\xBD";

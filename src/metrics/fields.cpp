@@ -292,7 +292,7 @@ constexpr OtherName kOtherNames[] = {
     {"dcgm_xid_errors", Field::kXid},
 };
 
-// The first that fits counts.
+// The first match applies.
 constexpr UnservedField kAbsent[] = {
     {"DCGM_EXP_GPU_HEALTH_STATUS", "DCGM's health watches: gpulet judges health itself"},
     {"DCGM_FI_DEV_ACCOUNTING", "accounting of single processes"},

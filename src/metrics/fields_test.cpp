@@ -16,7 +16,7 @@ struct Theirs {
   const char* help;
 };
 
-// What dcgm-exporter serves by default: its etc/default-counters.csv, with DCGM's ids.
+// dcgm-exporter's default metrics: its etc/default-counters.csv, with DCGM's ids.
 constexpr Theirs kDefaults[] = {
     {"DCGM_FI_DRIVER_VERSION", 1, "label", "Driver Version"},
     {"DCGM_FI_DEV_SM_CLOCK", 100, "gauge", "SM clock frequency (in MHz)."},
@@ -54,7 +54,7 @@ constexpr Theirs kDefaults[] = {
      "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in "
      "bytes per second."},
 };
-// What its files have in comments.
+// The metrics that its files have in comments.
 constexpr Theirs kCommented[] = {
     {"DCGM_FI_NVML_VERSION", 2, "label", "NVML Version"},
     {"DCGM_FI_DEV_BRAND", 51, "label", "Device Brand"},
@@ -104,7 +104,7 @@ void expect_same(const Theirs& theirs) {
   EXPECT_EQ(ours->help, theirs.help) << theirs.name;
 }
 
-TEST(Fields, AreTheExportersByNameIdTypeAndHelp) {
+TEST(Fields, MatchTheExportersNamesIdsTypesAndHelp) {
   std::set<std::string_view> theirs, ours;
   for (const auto& one : kDefaults) {
     expect_same(one);
@@ -120,7 +120,7 @@ TEST(Fields, AreTheExportersByNameIdTypeAndHelp) {
   }
 }
 
-TEST(Fields, OtherNamesLeadToThem) {
+TEST(Fields, AliasesResolve) {
   EXPECT_EQ(find_field("dcgm_power_usage")->field, Field::kPower);
   EXPECT_EQ(find_field("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")->field, Field::kClockEvents);
   EXPECT_EQ(find_field("DCGM_FI_PROF_TENSOR_UTIL_RATIO")->field, Field::kTensorActive);
@@ -134,7 +134,7 @@ TEST(Fields, OtherNamesLeadToThem) {
   }
 }
 
-TEST(Fields, WhatIsAbsentHasAReason) {
+TEST(Fields, AbsentFieldsHaveAReason) {
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVSWITCH_LINK_ID"), "NVSwitches are not NVML's");
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), "single links: only their totals are served");
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), std::nullopt) << "served";

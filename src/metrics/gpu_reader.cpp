@@ -8,7 +8,7 @@
 namespace gpulet::metrics {
 namespace {
 
-// Of the driver's utilisation samples: from a sixth of a second to a second.
+// Period of the driver's utilisation samples: from a sixth of a second to a second.
 constexpr std::uint64_t kShortestPeriodUs = 10'000;
 constexpr std::uint64_t kLongestPeriodUs = 1'000'000;
 
@@ -28,7 +28,7 @@ std::map<unsigned, double> mean_utilization(std::span<const nvml::ProcessUtiliza
     before = &sample;
   }
   if (since_us == 0) {
-    // What the driver still keeps from before the first read is long past.
+    // At the first read, older samples of the driver's buffer are ignored.
     for (const auto& sample : samples) {
       if (newest - sample.when_us < kLongestPeriodUs) times[sample.pid] = sample.sm;
     }
@@ -51,7 +51,7 @@ constexpr double kMiB = 1 << 20;
 constexpr double kMilli = 1000;
 constexpr double kPercent = 100;
 
-// Fields that one call of nvmlDeviceGetFieldValues gives.
+// Fields that one call of nvmlDeviceGetFieldValues returns.
 struct ByField {
   Field field;
   FieldId id;
@@ -86,7 +86,7 @@ constexpr ByField kByField[] = {
     {Field::kNvLinkRecovery, FieldId::kNvLinkRecovery},
 };
 
-// Fields that GPM gives: what it says times `scale`.
+// Fields from GPM: its value times `scale`.
 struct ByGpm {
   Field field;
   GpmMetric metric;
@@ -111,7 +111,7 @@ constexpr ByGpm kByGpm[] = {
     {Field::kIntegerActive, GpmMetric::kInteger, 1 / kPercent},
 };
 
-// dcgm-exporter's words for nvmlGpuP2PStatus_t.
+// dcgm-exporter's names for nvmlGpuP2PStatus_t.
 const char* peer_status_text(nvml::PeerToPeer status) {
   switch (status) {
     case nvml::PeerToPeer::kOk:
@@ -132,12 +132,12 @@ const char* peer_status_text(nvml::PeerToPeer status) {
   return "Unknown";
 }
 
-// No later call would be answered otherwise.
+// Every later call would fail in the same way.
 bool ends_round(const Error& error) {
   return error.code() == Code::kDeviceLost || error.code() == Code::kUnavailable ||
          error.code() == Code::kFailedPrecondition;
 }
-// The driver has answered, if only that it has no such thing.
+// The driver responded, possibly that the value does not exist.
 bool is_driver_answer(const Error& error) {
   return error.code() == Code::kUnsupported || error.code() == Code::kNotFound ||
          error.code() == Code::kInvalidArgument || error.code() == Code::kPermissionDenied;
@@ -165,9 +165,9 @@ struct GpuReader::Round {
   nvml::Device device{};
   GpuSample sample{};
   bool answered = false;
-  std::optional<Error> first_failure{};  // the first call that was not answered
+  std::optional<Error> first_failure{};  // of the first call without a response
 
-  // Hands over what was answered.
+  // Passes a successful result to `use` and records failures.
   template <class T, class Use>
   void store_result(const Result<T>& reading, Use use) {
     if (sample.error) return;
@@ -183,7 +183,7 @@ struct GpuReader::Round {
     }
   }
   void set_field(Field field, Value value) { sample.values[field] = std::move(value); }
-  // `ask` is only called for what is wanted and while the GPU answers.
+  // `ask` is called only for wanted fields and while the GPU responds.
   template <class Ask>
   void read_number(const GpuReader& reader, Field field, Ask ask) {
     if (sample.error || !reader.is_wanted(field)) return;
@@ -263,7 +263,7 @@ void GpuReader::read_texts(Round& round) {
   for (const auto& [field, value] : texts_) {
     if (is_wanted(field)) round.set_field(field, value);
   }
-  if (round.sample.error) texts_.clear();  // the rest is asked for again
+  if (round.sample.error) texts_.clear();  // all are read again
   if (is_wanted(Field::kMigMode)) round.set_field(Field::kMigMode, std::uint64_t{gpu.mig_enabled ? 1u : 0u});
 }
 
@@ -367,7 +367,7 @@ void GpuReader::read_fields(Round& round) {
     const Traffic traffic{out->second + in->second, round.now};
     const auto before = std::exchange(nvlink_, traffic);
     if (!before || traffic.when <= before->when || traffic.kib < before->kib) return;
-    // As DCGM: thousands of KiB a second.
+    // As in DCGM: thousands of KiB per second.
     const double seconds = std::chrono::duration<double>(traffic.when - before->when).count();
     round.set_field(
         Field::kNvLinkBandwidth,
@@ -382,7 +382,7 @@ void GpuReader::read_peers(Round& round) {
     if (other.index == round.gpu.index || other.unreadable || round.sample.error) continue;
     const auto device = round.session.device(other.index);
     if (!device) continue;
-    // What is wrong with the other says nothing of this one.
+    // An error of the other GPU does not concern this one.
     const auto status = usage.peer_to_peer(*device);
     if (status) round.sample.peers[other.index] = peer_status_text(*status);
   }
@@ -406,7 +406,7 @@ void GpuReader::read_gpm(Round& round, std::optional<unsigned> gpu_instance, Val
   for (const auto& one : kByGpm) {
     if (is_wanted(one.field)) metrics.insert(one.metric);
   }
-  // How busy an instance is, nothing else tells.
+  // The only source of an instance's utilisation.
   if (gpu_instance) metrics.insert(GpmMetric::kGraphics);
   if (metrics.empty() || round.sample.error) return;
   const nvml::Gpm gpm(round.session, round.device);
@@ -450,7 +450,7 @@ void GpuReader::read_instances(Round& round) {
   for (const auto& mig : round.gpu.mig_devices) {
     const auto device = round.session.mig_device(round.device, mig.index);
     const auto uuid = device ? round.session.device_uuid(*device) : Result<DeviceUuid>(fail(device.error()));
-    // Made or destroyed since the snapshot: the next one has it.
+    // Created or destroyed since the snapshot: the next snapshot has it.
     if (!uuid || *uuid != mig.uuid) continue;
     auto& instance = instances[mig.gpu_instance];
     if (instance.devices.empty()) {

@@ -19,8 +19,8 @@ nvml::ProcessUtilization sample(unsigned pid, std::uint64_t after_us, unsigned s
   return {pid, kStartUs + after_us, sm, 0, 0, 0};
 }
 
-TEST(ProcessTimes, TheMeanOfThePeriods) {
-  // Each process has its own instant of the same period.
+TEST(ProcessTimes, AveragesThePeriods) {
+  // Each process has its own time within the same period.
   EXPECT_EQ(mean_utilization(std::vector{sample(1, kSecondUs, 60), sample(1, 2 * kSecondUs, 80),
                                          sample(2, kSecondUs + 7, 10), sample(2, 2 * kSecondUs + 9, 20)},
                              kStartUs),
@@ -30,7 +30,7 @@ TEST(ProcessTimes, TheMeanOfThePeriods) {
   EXPECT_EQ(mean_utilization({}, kStartUs), Times{});
 }
 
-TEST(ProcessTimes, PeriodsInWhichAProcessDidNothing) {
+TEST(ProcessTimes, IdlePeriodsCount) {
   // Ten periods: one process in all of them, one in two.
   std::vector<nvml::ProcessUtilization> samples;
   for (unsigned i = 1; i <= 10; ++i) samples.push_back(sample(1, i * kSecondUs, 50));
@@ -43,14 +43,14 @@ TEST(ProcessTimes, PeriodsInWhichAProcessDidNothing) {
       (Times{{1, 20}}));
 }
 
-TEST(ProcessTimes, AtFirstOnlyWhatIsNew) {
+TEST(ProcessTimes, FirstReadUsesOnlyRecentSamples) {
   EXPECT_EQ(mean_utilization(std::vector{sample(1, 0, 90), sample(1, 10 * kSecondUs, 40),
                                          sample(2, 3 * kSecondUs, 70), sample(3, 10 * kSecondUs - 9, 30)},
                              0),
             (Times{{1, 40}, {3, 30}}));
 }
 
-TEST(ProcessTimes, SamplesThatAreTooNearAreNoPeriod) {
+TEST(ProcessTimes, CloseSamplesAreOnePeriod) {
   EXPECT_EQ(mean_utilization(std::vector{sample(1, kSecondUs, 60), sample(1, kSecondUs + 1, 40)}, kStartUs),
             (Times{{1, 50}}));
 }
@@ -75,7 +75,7 @@ class ReadTest : public testing::Test {
     session_ = *opened;
     look();
   }
-  // The snapshot is what is there now.
+  // Takes a snapshot of the current state.
   void look() {
     snapshot_.gpus.clear();
     snapshot_.driver = inventory::read_driver_summary(*session_)->driver;
@@ -98,7 +98,7 @@ class ReadTest : public testing::Test {
 
 Value number(std::uint64_t value) { return value; }
 
-TEST_F(ReadTest, EveryFieldThatTheGpuHas) {
+TEST_F(ReadTest, ReadsEverySupportedField) {
   set([](sim::Gpu& gpu) {
     gpu.utilization_gpu = 80;
     gpu.utilization_memory = 30;
@@ -182,7 +182,7 @@ TEST_F(ReadTest, EveryFieldThatTheGpuHas) {
   for (const Field field : {Field::kFan, Field::kRetiredSbe, Field::kInforomPower, Field::kXid})
     EXPECT_FALSE(sample.values.contains(field)) << field_info(field).name << ": this GPU does not have it";
   EXPECT_EQ(sample.peers, (std::map<unsigned, std::string>{{1, "OK"}}));
-  // All that the table has and this machine can show is there: what is missing is known.
+  // Every field of the table that this machine supports is present: the missing ones are known.
   std::set<std::string_view> missing;
   for (const auto& field : fields()) {
     if (!sample.values.contains(field.field)) missing.insert(field.name);
@@ -194,7 +194,7 @@ TEST_F(ReadTest, EveryFieldThatTheGpuHas) {
                          "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_P2P_STATUS"}));
 }
 
-TEST_F(ReadTest, NothingElseIsAskedFor) {
+TEST_F(ReadTest, ReadsOnlyWantedFields) {
   reader_ = GpuReader({Field::kGpuTemp});
   read();
   std::set<Field> found;
@@ -204,7 +204,7 @@ TEST_F(ReadTest, NothingElseIsAskedFor) {
                                     Field::kFbUsedPercent}));
 }
 
-TEST_F(ReadTest, RatesBeginAnewWithAnotherSession) {
+TEST_F(ReadTest, RatesRestartWithAnotherSession) {
   const auto has_rates = [](const GpuSample& sample) {
     return sample.values.contains(Field::kNvLinkBandwidth) || sample.values.contains(Field::kGraphicsActive);
   };
@@ -216,14 +216,14 @@ TEST_F(ReadTest, RatesBeginAnewWithAnotherSession) {
   session_ = *nvml::Session::open_session(root_.sim_root());
   EXPECT_FALSE(has_rates(read()));
   EXPECT_TRUE(has_rates(read()));
-  // The driver was loaded anew: counters are less than before.
+  // The driver was reloaded: counters are lower than before.
   set([](sim::Gpu& gpu) { gpu.links[0].transmitted_kib = 1000; });
   read();
   set([](sim::Gpu& gpu) { gpu.links[0].transmitted_kib = 0; });
   EXPECT_FALSE(read().values.contains(Field::kNvLinkBandwidth));
 }
 
-TEST_F(ReadTest, ProcessesWithTheirTime) {
+TEST_F(ReadTest, ReadsProcessTimes) {
   set([](sim::Gpu& gpu) {
     for (const auto& [pid, sm] : {std::pair{20u, 60}, std::pair{10u, 20}}) {
       sim::Process process{};
@@ -287,7 +287,7 @@ TEST_F(ReadTest, GpuInstances) {
   EXPECT_TRUE(three.devices[0].processes.empty());
   EXPECT_EQ(three.devices[1].processes, (std::vector<ProcessSample>{{5, mebibytes(700), 0}}));
   EXPECT_EQ(three.devices[1].compute_instance, 1u);
-  // One is destroyed: the snapshot will follow.
+  // One is destroyed: a later snapshot reflects it.
   set([](sim::Gpu& gpu) {
     for (auto& instance : gpu.mig.instances) {
       if (instance.used != 0 && instance.length == 1) instance = {};
@@ -296,7 +296,7 @@ TEST_F(ReadTest, GpuInstances) {
   EXPECT_EQ(read().instances.size(), 1u);
 }
 
-TEST_F(ReadTest, AGpuThatDoesNotAnswerSaysWhy) {
+TEST_F(ReadTest, UnresponsiveGpuHasAReason) {
   set([](sim::Gpu& gpu) { gpu.faults.lost = 1; });
   const auto lost = read();
   ASSERT_TRUE(lost.error);
@@ -321,7 +321,7 @@ TEST_F(ReadTest, AGpuThatDoesNotAnswerSaysWhy) {
   EXPECT_EQ(read().error->code(), Code::kUnavailable);
 }
 
-TEST_F(ReadTest, BeforeHopperThereAreNoMonitors) {
+TEST_F(ReadTest, GpmIsAbsentBeforeHopper) {
   set([](sim::Gpu& gpu) { gpu.architecture = 8; });
   read();
   const auto sample = read();

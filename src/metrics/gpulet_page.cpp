@@ -41,7 +41,7 @@ enum class Metric {
   kCount,
 };
 
-// The device labels stand before those of the first ten.
+// The first ten have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 const DeviceUuid kGpu("GPU-0");
 const ResourceName kResource("nvidia.com/gpu");
 
-// Of all that is on a page: the checker is content, and the documentation names it.
+// Checks that every metric of a page is valid and documented.
 void expect_right(const Exposition& page) {
   auto said = complaints(page.text_format());
   said.erase(kCapitals);
@@ -98,7 +98,7 @@ TEST(OwnPage, MigDevices) {
   expect_right(page);
 }
 
-TEST(OwnPage, HowDevicesStand) {
+TEST(OwnPage, DeviceStates) {
   health::HealthFeed feed;
   feed.add_xid({kGpu}, 95);
   feed.pass_time(10s);
@@ -122,7 +122,7 @@ TEST(OwnPage, HowDevicesStand) {
   expect_right(page);
 }
 
-TEST(OwnPage, TheAgentItself) {
+TEST(OwnPage, AgentMetrics) {
   AgentStats numbers{.driver_calls = 7,
                      .driver_time = 1500ms,
                      .driver_hanging = 1,

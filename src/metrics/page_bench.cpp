@@ -1,5 +1,5 @@
-// What a page costs: of 8 GPUs that 30 Pods share 2 ms, of 56 MIG devices that 56 Pods hold 5 ms at most.
-// Prometheus is answered from the page that is there: it is made once for each sample.
+// Cost of a page: at most 2 ms for 8 GPUs shared by 30 Pods, 5 ms for 56 MIG devices held by 56 Pods. A page
+// is rendered once per sample, and scrapes are served from it.
 #include <benchmark/benchmark.h>
 
 #include "metrics/aggregator.h"

@@ -19,7 +19,7 @@ bool is_dash_at(std::size_t i) {
   return std::find(std::begin(kDashes), std::end(kDashes), i) != std::end(kDashes);
 }
 
-// A UID with dashes from one with dashes or underscores; empty when it is none.
+// A UID with dashes from one with dashes or underscores; empty if it is not a UID.
 std::string to_uid(std::string_view text) {
   std::string uid;
   if (text.size() != kUid && text.size() != kStaticUid) return uid;
@@ -77,7 +77,7 @@ std::optional<PodLogDirectory> parse_log_directory(std::string_view directory) {
 
 namespace {
 
-// A key has at most 253 + 1 + 63 characters; a longer one is none, and would cost the matcher its stack.
+// A key has at most 253 + 1 + 63 characters; a longer one is invalid and could overflow the matcher's stack.
 constexpr std::size_t kLongestKey = 317;
 constexpr std::size_t kLongestPattern = 1024;
 
@@ -87,7 +87,7 @@ std::string to_name(const std::string& key) {
   std::string name;
   for (const char c : key) name += is_letter(c) || text::is_digit(c) ? c : '_';
   if (name.empty() || text::is_digit(name.front())) name.insert(name.begin(), '_');
-  // Two underscores at the beginning are Prometheus' own.
+  // A leading double underscore is reserved by Prometheus.
   while (name.starts_with("__")) name.erase(name.begin());
   return name;
 }

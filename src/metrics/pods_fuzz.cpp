@@ -1,4 +1,4 @@
-// /proc/PID/cgroup of any process, which may call its cgroups as it likes: what comes out of it are UIDs.
+// /proc/PID/cgroup of any process, which can name its cgroups freely: the results must be valid UIDs.
 #include <cstdlib>
 
 #include "metrics/pods.h"

@@ -13,7 +13,7 @@ const std::string kOtherUid = "ffffffff-4d5e-4f60-8172-93a4b5c6d7e8";
 const std::string kStatic = "d0a1b2c3d4e5f60718293a4b5c6d7e8f";
 const std::string kContainer = std::string(64, 'c');
 
-TEST(Cgroups, VersionTwoByEngineAndDriver) {
+TEST(Cgroups, V2PathsByEngineAndDriver) {
   const auto of = [](const std::string& path) { return pod_uids("0::" + path + "\n"); };
   for (const std::string& qos : Uids{"kubepods-besteffort-pod", "kubepods-burstable-pod", "kubepods-pod"}) {
     const std::string slice = "/kubepods.slice/x.slice/" + qos + kUnderscored + ".slice/";
@@ -34,26 +34,26 @@ TEST(Cgroups, VersionTwoByEngineAndDriver) {
                "kubelet-kubepods-burstable-pod" +
                kUnderscored + ".slice/cri-containerd-" + kContainer + ".scope"),
             Uids{kUid});
-  // As seen out of the agent's own cgroup namespace.
+  // As seen from the agent's own cgroup namespace.
   EXPECT_EQ(of("/../../../kubepods-burstable-pod" + kUnderscored + ".slice/cri-containerd-1.scope"),
             Uids{kUid});
 }
 
-TEST(Cgroups, VersionOneHasItOnEachLine) {
+TEST(Cgroups, V1HasThePodOnEachLine) {
   EXPECT_EQ(pod_uids("12:pids:/kubepods/burstable/pod" + kUid + "/" + kContainer +
                      "\n11:cpu,cpuacct:/kubepods/burstable/pod" + kUid + "/" + kContainer +
                      "\n1:name=systemd:/kubepods/burstable/pod" + kUid + "/" + kContainer + "\n0::/\n"),
             Uids{kUid});
 }
 
-TEST(Cgroups, ThePodOfThisNodeIsTheOutermost) {
-  // A kubelet within a Pod, or one that lies.
+TEST(Cgroups, OutermostKnownPodCounts) {
+  // A kubelet in a Pod, or a Pod with forged cgroup names.
   EXPECT_EQ(
       pod_uids("0::/kubepods/pod" + kUid + "/" + kContainer + "/kubepods/burstable/pod" + kOtherUid + "/x"),
       (Uids{kUid, kOtherUid}));
 }
 
-TEST(Cgroups, WhatIsNoPod) {
+TEST(Cgroups, OtherPathsAreNoPod) {
   const std::vector<std::string> paths = {"/",
                                           "/user.slice/user-1000.slice/session-2.scope",
                                           "/machine.slice/libpod-" + kContainer + ".scope",
@@ -71,7 +71,7 @@ TEST(Cgroups, WhatIsNoPod) {
   EXPECT_EQ(pod_uids(std::string(kMaxCgroupBytes, '\n') + "0::/kubepods/pod" + kUid), Uids{});
 }
 
-TEST(Cgroups, FoldersOfLogsNamePods) {
+TEST(Cgroups, LogDirectoriesNamePods) {
   EXPECT_EQ(parse_log_directory("kube-system_gpu-test-0_" + kUid),
             (PodLogDirectory{{"kube-system", "gpu-test-0"}, kUid}));
   EXPECT_EQ(parse_log_directory("a_b_" + kStatic), (PodLogDirectory{{"a", "b"}, kStatic}));
@@ -92,14 +92,14 @@ PodLabelPatterns patterns(const std::vector<std::string>& texts) {
   return parsed.value_or(PodLabelPatterns());
 }
 
-TEST(PodLabels, NamesThatPrometheusTakes) {
+TEST(PodLabels, NamesAreValidInPrometheus) {
   EXPECT_EQ(pod_metric_labels(
                 {{"app.kubernetes.io/name", "x"}, {"team-a", "y"}, {"0day", "z"}, {"__meta", "w"}}, {}),
             (Labels{{"_0day", "z"}, {"_meta", "w"}, {"app_kubernetes_io_name", "x"}, {"team_a", "y"}}));
   EXPECT_EQ(pod_metric_labels({{"a-b", "first"}, {"a.b", "second"}}, {}), (Labels{{"a_b", "first"}}));
 }
 
-TEST(PodLabels, OnlyWhatAPatternAllows) {
+TEST(PodLabels, OnlyMatchingLabelsAreKept) {
   const std::map<std::string, std::string> labels = {{"app", "x"}, {"application", "y"}, {"team", "z"}};
   EXPECT_EQ(pod_metric_labels(labels, patterns({"^app$", "tea"})), (Labels{{"app", "x"}, {"team", "z"}}));
   EXPECT_EQ(pod_metric_labels(labels, patterns({"nothing"})), Labels{});
@@ -107,7 +107,7 @@ TEST(PodLabels, OnlyWhatAPatternAllows) {
   EXPECT_EQ(pod_metric_labels({{std::string(400, 'a'), "x"}}, patterns({".*"})), Labels{});
 }
 
-TEST(PodLabels, ABadPatternIsNamed) {
+TEST(PodLabels, InvalidPatternIsReported) {
   const auto bad = PodLabelPatterns::compile_patterns({"^app$", "(unclosed"}, "podLabels");
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().code(), Code::kInvalidArgument);

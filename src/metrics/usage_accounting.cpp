@@ -12,7 +12,7 @@ void move(UsageAmount& from, UsageAmount& to, const UsageAmount& what) {
   to.busy += what.busy;
 }
 
-// That part of it, of what is left at most.
+// The fraction of `whole`, at most `left`.
 UsageAmount part_of(const UsageAmount& whole, double fraction, const UsageAmount& left) {
   const auto part = [&](std::uint64_t all, std::uint64_t most) {
     return std::min(most,
@@ -119,7 +119,7 @@ std::map<DeviceUuid, UsageAmount> usage_since_last_sample(const Sample& sample,
     auto& charge = all[gpu.uuid];
     if (const auto energy = unsigned_field(gpu.values, Field::kEnergy)) {
       const auto before = counters.find(gpu.uuid);
-      // Less than before: the driver was loaded anew.
+      // Lower than before: the driver was reloaded.
       if (before != counters.end() && *energy >= before->second)
         charge.millijoules = *energy - before->second;
       counters[gpu.uuid] = *energy;

@@ -28,7 +28,7 @@ TEST(UsageAccounting, EnergyFollowsBusyTime) {
   EXPECT_EQ(account.total, (UsageAmount{1000, 800ms}));
 }
 
-TEST(UsageAccounting, AnIdleDeviceIsItsHoldersAlone) {
+TEST(UsageAccounting, IdleTimeIsChargedToTheOnlyHolder) {
   UsageAccounting accounts;
   accounts.add_usage(kCharged, {100, 0ms}, shares({{kTrain, 0}}, 0));
   EXPECT_EQ(accounts.usage_by_device().at(kCharged).pods.at(kTrain), (UsageAmount{100, 0ms}));
@@ -39,20 +39,20 @@ TEST(UsageAccounting, AnIdleDeviceIsItsHoldersAlone) {
   EXPECT_EQ(accounts.usage_by_device().at(kCharged).unattributed, (UsageAmount{200, 0ms}));
 }
 
-TEST(UsageAccounting, APodThatHasGoneIsFormer) {
+TEST(UsageAccounting, EndedPodMovesToDeparted) {
   UsageAccounting accounts;
   accounts.add_usage(kCharged, {100, 10ms}, shares({{kTrain, 50}}, 0));
   accounts.add_usage(kCharged, {100, 10ms}, shares({{kServe, 50}}, 0));
   const auto& account = accounts.usage_by_device().at(kCharged);
   EXPECT_EQ(account.pods.size(), 1u);
   EXPECT_EQ(account.departed, (UsageAmount{100, 10ms}));
-  // It comes again: another Pod of that name begins at nothing.
+  // Another Pod of that name starts at zero.
   accounts.add_usage(kCharged, {100, 10ms}, shares({{kTrain, 50}}, 0));
   EXPECT_EQ(account.pods.at(kTrain), (UsageAmount{100, 10ms}));
   EXPECT_EQ(account.departed, (UsageAmount{200, 20ms}));
 }
 
-TEST(UsageAccounting, WhatIsNotKnownIsNobodys) {
+TEST(UsageAccounting, UnknownUseIsUnattributed) {
   UsageAccounting accounts;
   auto unknown = shares({{kServe, 10}, {kTrain, 20}}, 30);
   unknown.is_busy_known = false;
@@ -87,7 +87,7 @@ RC_GTEST_PROP(UsageAccountingProperties, TheSumIsTheDevices, ()) {
     for (const auto& [pod, charge] : account.pods) {
       sum.millijoules += charge.millijoules;
       sum.busy += charge.busy;
-      // Counters only rise.
+      // Counters only increase.
       if (!before.contains(kCharged) || !before.at(kCharged).pods.contains(pod)) continue;
       RC_ASSERT(charge.millijoules >= before.at(kCharged).pods.at(pod).millijoules);
       RC_ASSERT(charge.busy >= before.at(kCharged).pods.at(pod).busy);
@@ -140,7 +140,7 @@ Holders holders(const DeviceUuid& device, const std::vector<PodName>& pods) {
   return all;
 }
 
-TEST(Usage, SharesOfASharedGpu) {
+TEST(Usage, AttributesSharesOfASharedGpu) {
   const auto shares =
       attribute_sample(shared_gpu(), holders(kUsedGpu, {kServe, kTrain}), {{1, kTrain}, {2, kServe}});
   ASSERT_EQ(shares.size(), 1u);
@@ -155,7 +155,7 @@ TEST(Usage, SharesOfASharedGpu) {
   EXPECT_TRUE(attribute_sample(failed, {}, {}).empty());
 }
 
-TEST(Usage, SharesOfMigDevices) {
+TEST(Usage, AttributesSharesOfMigDevices) {
   auto all = holders(kOne, {kTrain});
   all[kTwo] = {{kServe, {"main"}, {}}};
   const auto shares = attribute_sample(cut_gpu(), all, {{1, kTrain}, {2, kServe}});
@@ -167,7 +167,7 @@ TEST(Usage, SharesOfMigDevices) {
   EXPECT_EQ(shares.at(kThree).unattributed_memory, Bytes{0});
 }
 
-TEST(Usage, WhatWasUsedBetweenTwoSamples) {
+TEST(Usage, ComputesUseBetweenTwoSamples) {
   EnergyCounters counters;
   EXPECT_EQ(usage_since_last_sample(shared_gpu(), 10s, counters).at(kUsedGpu), (UsageAmount{0, 5s}))
       << "the first sample";

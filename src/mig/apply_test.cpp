@@ -61,7 +61,7 @@ TEST(Apply, ReportsItsSteps) {
             "done");
 }
 
-TEST(Apply, ChangesTheModeAtOnceOrAfterAReset) {
+TEST(Apply, ChangesTheModeImmediatelyOrAfterAReset) {
   SimHardware hopper("hgx-h100", false);
   const auto target = enabled_layout({{"7g.80gb", 1}});
   EXPECT_EQ(hopper.plan_and_apply(target).outcome, Outcome::kDone);

@@ -273,7 +273,7 @@ TEST_F(HooksTest, LeavesBackgroundProcessesAlone) {
   EXPECT_EQ(wrote("alive"), "");
 }
 
-TEST_F(HooksTest, DestroyingTheRunnerKillsWhatRuns) {
+TEST_F(HooksTest, DestroyingTheRunnerKillsItsProcess) {
   HooksFile file;
   file.hooks[0] = {shell("echo $$ >" + directory_ + "/id.part; mv " + directory_ + "/id.part " + directory_ +
                          "/id; exec sleep 1000")};

@@ -166,8 +166,8 @@ void DaemonManager::stop_former_daemons() {
 void DaemonManager::await_stop(std::unique_ptr<Daemon> daemon) {
   Daemon* const raw = daemon.get();
   stopping_.push_back(std::move(daemon));
-  // Posted, because `done` may be called at once, and the daemon must not be destroyed inside its
-  // own call.
+  // Posted, because `done` may be called immediately, and the daemon must not be destroyed inside its own
+  // call.
   raw->stop_daemon([this, raw, alive = lifetime_.watch()] {
     loop_.post([this, raw, alive] {
       if (!alive) return;

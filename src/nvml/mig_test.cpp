@@ -162,7 +162,7 @@ TEST_F(MigTest, ReportsProcessesOutsideMigWithoutAnInstance) {
   EXPECT_EQ(all->front(), (Process{100, std::nullopt, std::nullopt}));
 }
 
-TEST_F(MigTest, ChangesTheModeAtOnceOrAfterAReset) {
+TEST_F(MigTest, ChangesTheModeImmediatelyOrAfterAReset) {
   const Mig other(*session_, *session_->device(1));
   const auto at_once = other.set_mig_mode(true);
   ASSERT_TRUE(at_once) << at_once.error().full_message();

@@ -151,7 +151,7 @@ TEST(Session, AReloadEndsASessionAndTheNextOneWorks) {
 }
 
 // Installs another library version under the same name while a hanging call holds the old one.
-TEST(Session, LoadsANewLibraryBesideAnOldOne) {
+TEST(Session, LoadsANewLibraryWhileAnOldOneIsLoaded) {
   SimRoot root(1);
   const auto held = open_driver(root);
   root.install(GPULET_SIM_LIBRARY, "580.10");

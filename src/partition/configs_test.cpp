@@ -1,4 +1,5 @@
-// From any of twelve configs to any other: what vanishes, what appears, and that nothing else differs.
+// Switches from any of twelve configs to any other: checks the removed and added devices, and that nothing
+// else differs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -51,7 +52,7 @@ std::string how(const Resource& resource) {
   return "mps " + std::to_string(first.share ? first.share->memory : resource.replicas);
 }
 
-TEST(Configs, EachOffersWhatItSays) {
+TEST(Configs, EachOffersItsResources) {
   ASSERT_EQ(test_configs().size(), 12u);
   for (const auto& config : test_configs()) {
     const auto made = plan_of(config);
@@ -63,7 +64,7 @@ TEST(Configs, EachOffersWhatItSays) {
       EXPECT_EQ(is, config.resources[i])
           << config.name << ": " << is.name << " " << is.devices << " " << is.how << " " << is.of;
     }
-    // Only single leaves anything out: what is cut up.
+    // Only strategy single omits devices: partitioned ones.
     EXPECT_EQ(made.notes.size(), config.name == "single" ? 2u : 0u) << config.name;
   }
 }
@@ -87,7 +88,7 @@ TEST(Configs, FromAnyToAnyOther) {
         if (!later) continue;
         EXPECT_EQ(*resource == *later, old == *now) << from.name << " to " << to.name << ": " << old.name;
         kept += *resource == *later ? 1 : 0;
-        // Where only other devices came or went, those that stay are the same values under the same ids.
+        // If only other devices are added or removed, the remaining ones are equal under the same ids.
         if (old.how != now->how) continue;
         for (const auto& device : later->devices) {
           const auto same = std::ranges::find(resource->devices, device.id, &Device::id);
@@ -99,7 +100,7 @@ TEST(Configs, FromAnyToAnyOther) {
     }
   }
   EXPECT_EQ(pairs, 132u);
-  EXPECT_EQ(vanished, appeared);  // every pair is there in both directions
+  EXPECT_EQ(vanished, appeared);  // every pair occurs in both directions
   EXPECT_GT(kept, 0u);
   EXPECT_GT(vanished, 0u);
 }

@@ -1,6 +1,6 @@
-// Every layout of mig-parted's newest default config, on a node of its own and beside others: NVIDIA's names
-// and counts. Source: mig-parted v0.15.0, deployments/systemd/config-default.yaml; k8s-device-plugin v0.20.0,
-// internal/rm.
+// Every layout of mig-parted's newest default config, alone on a node and together with others: NVIDIA's
+// names and counts. Source: mig-parted v0.15.0, deployments/systemd/config-default.yaml; k8s-device-plugin
+// v0.20.0, internal/rm.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -124,7 +124,7 @@ std::string counted(std::map<std::string, unsigned> counts) {
   return out;
 }
 
-TEST(Layouts, UniformOnes) {
+TEST(Layouts, UniformLayouts) {
   for (const auto& board : boards()) {
     for (const auto& [profile, count] : board.uniform) {
       const std::vector<std::string> one(count, profile);
@@ -135,7 +135,8 @@ TEST(Layouts, UniformOnes) {
       const auto mixed = plan_resources(alike, with(MigStrategy::kMixed));
       EXPECT_EQ(summary(mixed), counted({{resource_of(profile), 2 * count}}));
       EXPECT_TRUE(mixed.notes.empty());
-      // Beside a whole GPU, where NVIDIA's plugin exits under single: the larger kind, whole on a tie.
+      // Together with a whole GPU, where NVIDIA's plugin exits under single: offers the larger kind, whole
+      // GPUs on a tie.
       const auto half = node({cut_as(0, one, board.model), gpu(1, board.model)});
       EXPECT_EQ(summary(plan_resources(half, with(MigStrategy::kSingle))), "gpu=1") << profile;
       EXPECT_EQ(plan_resources(half, with(MigStrategy::kSingle)).notes.size(), 1u) << profile;
@@ -145,7 +146,7 @@ TEST(Layouts, UniformOnes) {
   }
 }
 
-TEST(Layouts, BalancedOnes) {
+TEST(Layouts, BalancedLayouts) {
   for (const auto& board : boards()) {
     const auto cut_up =
         node({cut_as(0, board.balanced, board.model), cut_as(1, board.balanced, board.model)});
@@ -159,9 +160,9 @@ TEST(Layouts, BalancedOnes) {
   }
 }
 
-// Two boards on one node, every pair: mixed offers both side by side; single, where NVIDIA's plugin exits,
-// the first of two kinds of one GPU each, and names the other.
-TEST(Layouts, OfDifferentBoardsOnOneNode) {
+// Every pair of boards on one node: mixed offers both. Single, where NVIDIA's plugin exits, offers the first
+// of two kinds of one GPU each and reports the other.
+TEST(Layouts, DifferentBoardsOnOneNode) {
   for (const auto& first : boards()) {
     for (const auto& second : boards()) {
       const auto& a = first.uniform.front();
@@ -182,7 +183,7 @@ TEST(Layouts, OfDifferentBoardsOnOneNode) {
 }
 
 // Compute instances smaller than their GPU instance: no name of their own with mixed, as in NVIDIA's plugin
-// (which skips them without a word); single offers them alike; a pattern names them.
+// (which skips them silently); single offers them like others; a pattern names them.
 TEST(Layouts, ComputeInstancesOfAShare) {
   auto share = cut_as(0, {"1c.3g.40gb", "2c.3g.40gb", "3g.40gb"});
   for (auto& device : share.mig_devices) device.gpu_slices = 3;

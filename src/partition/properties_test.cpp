@@ -1,4 +1,4 @@
-// What holds for every node and every config.
+// Properties of every node and every config.
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
@@ -146,7 +146,7 @@ bool noted(const Plan& plan, const std::string& uuid) {
   });
 }
 
-TEST(Properties, NothingIsOfferedTwiceAndAllIsOfferedOrNamed) {
+TEST(Properties, EveryDeviceIsOfferedOnceOrNamedInANote) {
   rc::check("ids are unique and in order; shares are numbered from 0; what is not offered is named", [] {
     const auto snapshot = any_node();
     const auto config = any_config();
@@ -189,7 +189,7 @@ TEST(Properties, NothingIsOfferedTwiceAndAllIsOfferedOrNamed) {
   });
 }
 
-TEST(Properties, TheSameInputGivesTheSamePlan) {
+TEST(Properties, SameInputGivesTheSamePlan) {
   rc::check("a plan is a value of its input; a snapshot's generation is no part of it", [] {
     auto snapshot = any_node();
     const auto config = any_config();
@@ -200,7 +200,7 @@ TEST(Properties, TheSameInputGivesTheSamePlan) {
   });
 }
 
-TEST(Properties, AnotherGpusFaultChangesNoId) {
+TEST(Properties, FaultsOfOtherGpusChangeNoId) {
   rc::check("when one GPU breaks or cannot be read, every id stays in its resource", [] {
     auto snapshot = any_node();
     RC_PRE(!snapshot.gpus.empty());
@@ -225,7 +225,7 @@ TEST(Properties, AnotherGpusFaultChangesNoId) {
   });
 }
 
-// How each id is offered, apart from where its GPU stands in the snapshot.
+// How each id is offered, without the position of its GPU in the snapshot.
 using How = std::tuple<std::string, config::SharingStrategy, unsigned, bool, std::string,
                        std::optional<config::MpsShare>>;
 std::map<std::string, How> offered(const Plan& plan, const Snapshot& snapshot,
@@ -242,7 +242,7 @@ std::map<std::string, How> offered(const Plan& plan, const Snapshot& snapshot,
   return out;
 }
 
-// Rules for some GPUs by UUID, none of which depends on where a GPU stands or takes a name from another's.
+// Rules for some GPUs by UUID that neither depend on positions nor use the resource name of another rule.
 Config steady_config(const Snapshot& snapshot) {
   Config config = with(*rc::gen::element(MigStrategy::kNone, MigStrategy::kMixed));
   if (*rc::gen::arbitrary<bool>()) {
@@ -263,7 +263,7 @@ Config steady_config(const Snapshot& snapshot) {
   return config;
 }
 
-TEST(Properties, AnIdDoesNotDependOnTheOrderOfGpus) {
+TEST(Properties, IdsDoNotDependOnGpuOrder) {
   rc::check("the same GPUs counted in another order are offered as the same ids in the same resources", [] {
     const auto snapshot = any_node();
     const auto config = steady_config(snapshot);
@@ -278,7 +278,7 @@ TEST(Properties, AnIdDoesNotDependOnTheOrderOfGpus) {
   });
 }
 
-TEST(Properties, ARuleOfOneGpuIsNoOthersBusiness) {
+TEST(Properties, RuleForOneGpuDoesNotAffectOthers) {
   rc::check("another rule for one GPU, or its withdrawal, leaves all others as they are", [] {
     const auto snapshot = any_node();
     RC_PRE(!snapshot.gpus.empty());
@@ -291,12 +291,11 @@ TEST(Properties, ARuleOfOneGpuIsNoOthersBusiness) {
     const auto before = plan_resources(snapshot, config, facts);
     auto rule = any_rule(99);
     rule.devices = config::GpuRefs{{0, 0, changed.uuid}};
-    config.gpulet.partition.push_back(
-        rule);  // the last: whatever it is called, others have their names first
+    config.gpulet.partition.push_back(rule);  // the last rule: the names of earlier rules take precedence
     if (*rc::gen::arbitrary<bool>()) facts.withdrawn[changed.uuid] = "is being cut up";
     const auto after = plan_resources(snapshot, config, facts);
     RC_ASSERT(offered(before, snapshot, changed.uuid) == offered(after, snapshot, changed.uuid));
-    // Resources that the GPU is in neither before nor after are equal values: nothing of them is sent again.
+    // Resources without the GPU before and after are equal, so they are not sent again.
     for (const auto& resource : before.resources) {
       const auto same = std::ranges::find(after.resources, resource.name, &Resource::name);
       const auto of_changed = [&](const Device& device) {

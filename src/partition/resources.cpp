@@ -26,7 +26,8 @@ const config::ResourcePattern* first_match(std::span<const config::ResourcePatte
 
 bool matches_pattern(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0;
-  // Where to go on from when what followed the last '*' did not fit: let that '*' take one character more.
+  // Where to continue if the text after the last '*' did not match: that '*' then consumes one more
+  // character.
   std::size_t star = std::string_view::npos, taken = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {
@@ -90,7 +91,7 @@ Device make_gpu_device(const inventory::Snapshot& snapshot, std::size_t index) {
   device.gpu = index;
   device.numa_node = gpu.numa_node;
   device.health = health_of(gpu);
-  // Offered whole although it is cut up (strategy none): what breaks a part of it breaks it.
+  // Offered whole although it is partitioned (strategy none): a fault of a part is a fault of the GPU.
   for (const auto& mig : gpu.mig_devices) {
     if (device.health.healthy && gpu.mig_enabled && !mig.health.healthy) device.health = mig.health;
   }
@@ -163,12 +164,12 @@ std::vector<std::size_t> select(const config::ReplicatedResource& entry, const s
   return chosen;
 }
 
-// Why a device cannot be shared in this way; empty when it can.
+// Why a device cannot be shared in this way; empty if it can.
 std::string obstacle(const Device& device, const config::ReplicatedResource& entry, SharingStrategy strategy,
                      const inventory::Snapshot& snapshot) {
   if (strategy != SharingStrategy::kMps) return {};
   const auto& gpu = snapshot.gpus[device.gpu];
-  if (!device.mig && gpu.compute_major == 0) return {};  // nobody knows: the daemon will tell
+  if (!device.mig && gpu.compute_major == 0) return {};  // unknown: the daemon will report it
   const unsigned most = device.mig ? max_mps_replicas(gpu.mig_devices[*device.mig]) : max_mps_replicas(gpu);
   if (entry.replicas <= most) return {};
   return "MPS serves at most " + std::to_string(most) + " clients on it, not " +
@@ -256,7 +257,8 @@ using config::MigStrategy;
 using inventory::Gpu;
 using inventory::Snapshot;
 
-// What a GPU is cut into, as strategy single compares it: "" whole, a profile, nullopt for several profiles.
+// The partitioning of a GPU, as strategy single compares it: "" whole, a profile, nullopt for several
+// profiles.
 std::optional<std::string> uniform_kind(const Gpu& gpu) {
   if (!gpu.mig_enabled) return "";
   const std::string& first = gpu.mig_devices.front().profile;
@@ -288,7 +290,7 @@ class ResourcePlanner {
     for (auto& resource : share_devices(snapshot_, config_, std::move(unshared_), notes_)) {
       resources.emplace(resource.name, std::move(resource));
     }
-    // By rule, then by GPU: a name is the earlier rule's.
+    // By rule, then by GPU: the earlier rule has precedence for a name.
     std::ranges::stable_sort(ruled, {}, [&](auto i) { return *selection_.rule[i]; });
     for (const std::size_t index : ruled) {
       const auto& rule = config_.gpulet.partition[*selection_.rule[index]];
@@ -305,7 +307,7 @@ class ResourcePlanner {
  private:
   void add_note(std::string message) { notes_.push_back({std::move(message)}); }
 
-  // GPUs that can be offered as something at all, by index.
+  // GPUs that can be offered, by index.
   std::vector<std::size_t> usable_gpus() {
     std::vector<std::size_t> gpus;
     std::set<DeviceUuid> seen;
@@ -331,8 +333,8 @@ class ResourcePlanner {
   }
 
   // Strategy single means one kind of device on the whole node. Where GPUs differ, the kind that most of them
-  // have is offered (whole GPUs, then the lowest index, where as many have each), so that one GPU that
-  // somebody cut up does not take the node away, and no Pod gets a slice for a GPU or the other way round.
+  // have is offered (whole GPUs, then the lowest index, where as many have each), so that one manually
+  // partitioned GPU does not withdraw the node, and no Pod gets a slice instead of a GPU or vice versa.
   std::vector<std::size_t> keep_uniform_kind(std::vector<std::size_t> gpus) {
     std::map<std::string, std::size_t> count;
     std::vector<std::string> order = {""};

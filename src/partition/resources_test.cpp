@@ -13,7 +13,7 @@ using inventory::Snapshot;
 
 using namespace test;
 
-TEST(Names, PatternsStandForTheWholeText) {
+TEST(Names, PatternsMatchTheWholeText) {
   EXPECT_TRUE(matches_pattern("*", ""));
   EXPECT_TRUE(matches_pattern("*A100*", "NVIDIA A100-SXM4-40GB"));
   EXPECT_TRUE(matches_pattern("NVIDIA*40GB", "NVIDIA A100-SXM4-40GB"));
@@ -28,7 +28,7 @@ TEST(Names, PatternsStandForTheWholeText) {
   EXPECT_FALSE(matches_pattern("*a*a*a*a*a*a*a*a*a*a*b", std::string(5000, 'a')));
 }
 
-TEST(Names, MixedNamesAreTheProfiles) {
+TEST(Names, MixedNamesAreProfiles) {
   const Config config = with(MigStrategy::kMixed);
   const std::pair<const char*, const char*> rows[] = {
       {"1g.5gb", "mig-1g.5gb"},           {"1g.5gb+me", "mig-1g.5gb.me"},
@@ -44,7 +44,7 @@ TEST(Names, MixedNamesAreTheProfiles) {
             "nvidia.com/gpu");
 }
 
-TEST(Names, TheFirstPatternCounts) {
+TEST(Names, FirstMatchingPatternApplies) {
   Config config = with(MigStrategy::kMixed);
   config.gpu_resources.insert(config.gpu_resources.begin(), {{"*A100*", ResourceName("nvidia.com/a100")},
                                                              {"*", ResourceName("nvidia.com/other")}});
@@ -88,7 +88,7 @@ TEST(Mig, StrategiesByNode) {
   }
 }
 
-TEST(Mig, NotesSayWhatAndWhy) {
+TEST(Mig, NotesNameDeviceAndReason) {
   using enum MigStrategy;
   EXPECT_EQ(notes(plan_resources(node({cut(3, 0)}), with(kMixed))),
             Notes{"GPU 3 (GPU-3) has MIG on and no instance: it is not offered"});
@@ -106,7 +106,7 @@ TEST(Mig, NotesSayWhatAndWhy) {
                   "not offered"});
 }
 
-TEST(Plan, DevicesCarryWhereTheyAre) {
+TEST(Plan, DevicesHaveTheirLocation) {
   const auto made = plan_resources(node({gpu(0), cut(1, 2)}), with(MigStrategy::kMixed));
   ASSERT_EQ(made.resources.size(), 2u);
   const auto& whole = made.resources[0].devices[0];
@@ -123,7 +123,7 @@ TEST(Plan, DevicesCarryWhereTheyAre) {
   EXPECT_EQ(made.resources[0].replicas, 1u);
 }
 
-TEST(Plan, LeavesOutWhatHasNoIdentityAndDisplayAdapters) {
+TEST(Plan, OmitsDevicesWithoutUuidAndDisplayAdapters) {
   auto nameless = gpu(2);
   nameless.uuid = {};
   nameless.unreadable = Error(Code::kDeviceLost, "GPU is lost");
@@ -151,11 +151,11 @@ TEST(Plan, HealthComesFromTheSnapshot) {
   EXPECT_EQ(devices[1].health.reason, "XID 79: GPU has fallen off the bus");
   EXPECT_EQ(devices[2].health.reason, "cannot be read: GPU is lost");
   EXPECT_EQ(devices[3].health.reason,
-            "XID 94: contained memory error");  // whole, but cut up: a part is the whole
+            "XID 94: contained memory error");  // offered whole but partitioned: a fault of a part counts
   const auto mixed = plan_resources(node({gpu(0), part}), with(MigStrategy::kMixed));
   EXPECT_TRUE(mixed.resources[1].devices[0].health.healthy);
   EXPECT_FALSE(mixed.resources[1].devices[1].health.healthy);
-  // Never read, so that nobody knows whether it is cut up: it does not count as whole.
+  // Never read, so its partitioning is unknown: it does not count as whole.
   const auto single = plan_resources(node({cut(0, 7), unreadable}), with(MigStrategy::kSingle));
   EXPECT_EQ(summary(single), "gpu=8");
   EXPECT_TRUE(single.notes.empty());
@@ -174,7 +174,7 @@ TEST(Sharing, AllDevicesUnderTheSameName) {
   EXPECT_TRUE(resource.devices[3].is_shared());
 }
 
-TEST(Sharing, RenameMovesOnlyWhatIsShared) {
+TEST(Sharing, RenameAffectsOnlySharedDevices) {
   auto made = plan_resources(node({gpu(0), gpu(1), gpu(2)}),
                              sharing({replicated("gpu", 2, config::DeviceRefs{"1"}, "gpu.shared")}));
   EXPECT_EQ(ids(made, "gpu"), "GPU-0 GPU-2");
@@ -219,7 +219,7 @@ TEST(Sharing, SeveralEntriesOfOneName) {
   EXPECT_EQ(ids(made, "gpu"), "GPU-2");
 }
 
-TEST(Sharing, MpsTakesNoMoreClientsThanItServes) {
+TEST(Sharing, MpsReplicasAreLimitedToItsClients) {
   Config config = with(MigStrategy::kSingle);
   config.sharing.strategy = config::SharingStrategy::kMps;
   config.sharing.resources = {replicated("gpu", 4)};

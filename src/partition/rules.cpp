@@ -18,7 +18,7 @@ bool index_list(const GpuRef& ref, const Gpu& gpu) {
   return ref.uuid.empty() ? ref.first <= gpu.index && gpu.index <= ref.last : ref.uuid == gpu.uuid;
 }
 
-// What of an explicit list is not on the node, as the list writes it.
+// The entries of an explicit list that are not on the node, as written.
 void note_missing(const PartitionRule& rule, const inventory::Snapshot& snapshot, std::vector<Note>& notes) {
   const auto* refs = std::get_if<config::GpuRefs>(&rule.devices);
   if (!refs) return;
@@ -131,7 +131,8 @@ class RulePlanner {
     return made;
   }
 
-  // `given`, or what resources.gpus calls the GPU with `suffix`; nullopt, with a note, when that is no name.
+  // `given`, else the GPU's name by resources.gpus plus `suffix`; nullopt with a note if that is not a valid
+  // name.
   std::optional<ResourceName> resource_name(const std::optional<ResourceName>& given,
                                             const std::string& suffix) {
     if (given && suffix.empty()) return given;
@@ -142,7 +143,7 @@ class RulePlanner {
     return std::nullopt;
   }
 
-  // A GPU that its rule wants whole or shared must not be cut up.
+  // A GPU whose rule is whole or shared must not be partitioned.
   bool is_whole(const char* wanted) {
     if (!selected_gpu().mig_enabled) return true;
     add_rule_note(display_name(selected_gpu()) + " has MIG on, and its rule wants it " + wanted +
@@ -201,8 +202,8 @@ class RulePlanner {
     }
   }
 
-  // Whether the GPU is cut up as the rule wants it, as far as that can be told here: what a layout's name
-  // means is told by who changes the GPU (NodeFacts::withdrawn).
+  // Whether the GPU is partitioned as the rule requires, as far as it is known here: the MIG manager, which
+  // resolves layout names, reports the rest (NodeFacts::withdrawn).
   bool is_cut(const config::Mig& mig) {
     if (is_unknown(selected_gpu())) {
       add_rule_note(display_name(selected_gpu()) + " cannot be read, and its rule wants " + target_of(mig));
@@ -256,7 +257,7 @@ std::string profile_of(const Device& device, const inventory::Snapshot& snapshot
   return device.mig ? snapshot.gpus[device.gpu].mig_devices[*device.mig].profile : "";
 }
 
-// Whether all devices of both are the same kind of thing to who gets one.
+// Whether all devices of both are equivalent to a container.
 bool same_kind(const Resource& a, const Resource& b, const inventory::Snapshot& snapshot) {
   if (a.sharing != b.sharing || a.replicas != b.replicas || a.mps_daemon != b.mps_daemon ||
       a.fail_requests_greater_than_one != b.fail_requests_greater_than_one) {

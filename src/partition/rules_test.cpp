@@ -1,4 +1,4 @@
-// gpulet.partition's rules applied: what is offered, what is desired of MIG, what is said.
+// The rules of gpulet.partition applied: offered devices, desired MIG layouts, notes.
 #include <gtest/gtest.h>
 
 #include "config/load.h"
@@ -38,7 +38,7 @@ constexpr const char* kMixedRules =
     "  - {devices: [6], mps: {shares: [60, 40]}}\n"
     "  - {devices: [7], mig: {layout: all-balanced}}\n";
 
-TEST(Rules, OneNodeWithFourWays) {
+TEST(Rules, FourModesOnOneNode) {
   const auto made = plan_resources(eight(), rules(kMixedRules));
   EXPECT_EQ(summary(made),
             "gpu=4 gpu.mps-40=1 gpu.mps-60=1 gpu.shared=8 mig-1g.10gb=2 mig-2g.20gb=1 mig-3g.40gb=1");
@@ -62,7 +62,7 @@ TEST(Rules, OneNodeWithFourWays) {
   }
 }
 
-TEST(Rules, WhatNoRuleSelectsFollowsTheRestOfTheFile) {
+TEST(Rules, UnselectedGpusFollowTheRestOfTheFile) {
   const auto made =
       plan_resources(eight(), rules("  - {devices: [0], whole: {name: big}}\n",
                                     "flags: {migStrategy: mixed}\nsharing: {timeSlicing: {resources: "
@@ -98,12 +98,12 @@ TEST(Rules, SelectByIndexUuidModelCountAndLabel) {
                               .mode = config::Whole{ResourceName("nvidia.com/e")},
                               .position = "x.yaml:3:5"}};
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "GPU-4");
-  EXPECT_EQ(ids(plan_resources(snapshot, config), "e"), "");  // the label is not there
+  EXPECT_EQ(ids(plan_resources(snapshot, config), "e"), "");  // the label is missing
   config.gpulet.partition[0].model = "*T4*";                  // all conditions must hold
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "");
 }
 
-TEST(Rules, SayWhatTheNodeDoesNotHave) {
+TEST(Rules, MissingDevicesAreReported) {
   EXPECT_EQ(notes(plan_resources(node({gpu(0), gpu(1)}), rules("  - {devices: [0-3, 9], whole: {}}\n"
                                                                "  - {devices: 2, whole: {}}\n"))),
             (Notes{"x.yaml:3:5: the node does not have all of GPUs 0-3", "x.yaml:3:5: the node has no GPU 9",
@@ -146,7 +146,7 @@ TEST(Rules, MpsShares) {
       Notes{"x.yaml:3:5: GPU 0 (GPU-0): MPS serves at most 16 clients on it, not 17: it is not offered"});
 }
 
-TEST(Rules, ModelsNameWhatRulesMake) {
+TEST(Rules, ModelPatternsNameRuleResources) {
   const std::string names = "resources: {gpus: [{pattern: \"*T4*\", name: t4}]}\n";
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4")});
   EXPECT_EQ(summary(plan_resources(snapshot, rules("  - timeSlicing: {replicas: 2}\n", names))),
@@ -157,7 +157,7 @@ TEST(Rules, ModelsNameWhatRulesMake) {
   EXPECT_EQ(summary(plan_resources(snapshot, rules("  - whole: {name: any}\n", names))), "any=2");
 }
 
-TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
+TEST(Rules, GpuThatDiffersFromItsRuleIsOmitted) {
   const auto said = [](const Gpu& gpu, const std::string& rule) {
     const auto made = plan_resources(node({gpu}), rules("  - " + rule + "\n"));
     EXPECT_EQ(summary(made), "") << rule;
@@ -187,7 +187,7 @@ TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
   lost.unreadable = Error(Code::kDeviceLost, "GPU is lost");
   EXPECT_EQ(said(lost, "mig: {layout: a}"),
             "x.yaml:3:5: GPU 0 (GPU-0) cannot be read, and its rule wants MIG layout a: it is not offered");
-  // As wanted, it is offered; whoever changes it withdraws it, and only it.
+  // A matching GPU is offered; the MIG manager withdraws only the GPU that it changes.
   const auto both = node({cut(0, 3), cut(1, 3)});
   const auto config = rules("  - mig: {devices: {1g.5gb: 3}, strategy: single}\n");
   EXPECT_EQ(summary(plan_resources(both, config)), "gpu=6");
@@ -197,9 +197,9 @@ TEST(Rules, AGpuThatIsNotAsItsRuleWantsIsLeftOut) {
   EXPECT_EQ(notes(made), Notes{"GPU 1 (GPU-1) is being cut up: it is not offered"});
 }
 
-TEST(Rules, ANameTakenInAnotherWayIsLeftToWhoHasIt) {
+TEST(Rules, ConflictingResourceNameStaysWithItsFirstUser) {
   const std::string names =
-      "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that no check can tell
+      "resources: {gpus: [{pattern: \"*T4*\", name: gpu}]}\n";  // so that the config check cannot detect it
   const auto snapshot = node({gpu(0), gpu(1, "Tesla T4"), gpu(2)});
   const auto made = plan_resources(snapshot, rules("  - {devices: [1], timeSlicing: {replicas: 2}}\n"
                                                    "  - {devices: [2], timeSlicing: {replicas: 4}}\n",
@@ -208,7 +208,7 @@ TEST(Rules, ANameTakenInAnotherWayIsLeftToWhoHasIt) {
   EXPECT_EQ(notes(made),
             Notes{"x.yaml:5:5: GPU 2 (GPU-2): nvidia.com/gpu.shared is taken by devices cut or shared in "
                   "another way; set a name: it is not offered"});
-  // GPUs that no rule selects have theirs first.
+  // GPUs without a rule have precedence for their name.
   EXPECT_EQ(ids(plan_resources(node({gpu(0), cut(1, 2)}),
                                rules("  - {devices: [1], mig: {layout: a, strategy: single}}\n")),
                 "gpu"),
@@ -232,7 +232,7 @@ TEST(Rules, DesiredMig) {
   EXPECT_TRUE(desired_mig(snapshot, rules("  - {nodeLabel: a, mig: {layout: b}}\n"), {}).empty());
 }
 
-TEST(Rules, SharingByTheFileKnowsItsDaemon) {
+TEST(Rules, SharingSectionSetsTheMpsDaemon) {
   const auto made = plan_resources(
       node({gpu(0)}),
       sharing({replicated("gpu", 4, config::AllDevices{}, "gpu.shared")}, config::SharingStrategy::kMps));

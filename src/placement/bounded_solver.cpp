@@ -9,7 +9,7 @@ namespace gpulet::placement {
 
 namespace {
 
-// Far above any score that hardware has (18 links: 1860), and low enough that sums stay exact.
+// Far above any score of hardware (18 links: 1860), and low enough that sums stay exact.
 constexpr std::int64_t kMaxPairScore = 1'000'000;
 
 }  // namespace
@@ -59,12 +59,12 @@ std::int64_t set_score(const Problem& problem, const std::vector<Position>& set)
 
 namespace {
 
-// Pairs looked at, ~2 ns each when optimised, over all rounds of swapping and over all seeds.
+// Limit of examined pairs (about 2 ns each when optimised) over all rounds of swapping and all seeds.
 constexpr std::size_t kSwapSteps = 150'000;
 constexpr std::size_t kSeedSteps = 100'000;
 
-// A partition of the available devices under change. Set 0 holds the required ones and stays at the size
-// asked for; for tightest everything else is one set whose pairs do not count.
+// A partition of the available devices under change. Set 0 holds the required ones and keeps the requested
+// size; for tightest everything else is one set whose pairs do not count.
 class BoundedSplit {
  public:
   BoundedSplit(const Problem& problem, const Request& ask) : problem_(problem), ask_(ask) {
@@ -234,7 +234,7 @@ class BoundedSplit {
   std::vector<std::int64_t> gains_;
 };
 
-// The one whose links to the others are worth least.
+// The device with the least total link score to the others.
 Solution choose_one(const Problem& problem, const Request& ask) {
   if (!ask.required.empty()) return {ask.required, 0, 0};
   Position best = ask.available.front();

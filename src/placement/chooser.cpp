@@ -13,7 +13,7 @@ namespace gpulet::placement {
 
 namespace {
 
-// For tables made inside a request, of the available devices alone: what fits 1 ms.
+// Limit of tables built during a request, from the available devices only, so that it takes at most 1 ms.
 constexpr Budget kRequestBudget{std::size_t{1} << 13, std::size_t{1} << 20, 160e3};
 
 class TopologyChooser final : public Chooser {
@@ -25,7 +25,7 @@ class TopologyChooser final : public Chooser {
       position_.emplace(devices_[position].id.str(), static_cast<Position>(position));
       of_gpu.push_back(devices_[position].gpu);
     }
-    // Two devices on one GPU share it, whatever they are called.
+    // Two devices on one GPU share it, whatever their names.
     std::sort(of_gpu.begin(), of_gpu.end());
     std::set<std::size_t> doubled;
     for (std::size_t i = 1; i < of_gpu.size(); ++i) {
@@ -77,7 +77,7 @@ class TopologyChooser final : public Chooser {
     Request ask;
     ask.size = size;
     ask.policy = rules_.policy;
-    if (size == 0) return fail(Code::kInvalidArgument, "0 devices asked for; ask for at least 1");
+    if (size == 0) return fail(Code::kInvalidArgument, "0 devices requested; request at least 1");
     GPULET_TRY_ASSIGN(ask.available, positions(available, "available"));
     GPULET_TRY_ASSIGN(ask.required, positions(required, "required"));
     for (const Position position : ask.required) {
@@ -87,12 +87,12 @@ class TopologyChooser final : public Chooser {
       }
     }
     if (size > ask.available.size()) {
-      return fail(Code::kInvalidArgument, std::to_string(size) + " devices asked for, " +
+      return fail(Code::kInvalidArgument, std::to_string(size) + " devices requested, " +
                                               std::to_string(ask.available.size()) + " available");
     }
     if (ask.required.size() > size) {
       return fail(Code::kInvalidArgument, std::to_string(ask.required.size()) + " devices required, only " +
-                                              std::to_string(size) + " asked for");
+                                              std::to_string(size) + " requested");
     }
     return ask;
   }
@@ -133,7 +133,7 @@ class TopologyChooser final : public Chooser {
       method = exact(*tables_);
       return tables_->best_set(ask);
     }
-    // The available ones alone may be few, or alike enough, for tables of their own.
+    // The available devices alone may be few or similar enough for their own tables.
     if (const auto tables =
             ExactSolver::build_tables(restrict_to(problem_, ask.available), kRequestBudget, ask.size)) {
       method = exact(*tables);

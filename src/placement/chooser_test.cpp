@@ -13,7 +13,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A chooser of whole GPUs that is asked, and answers, by GPU index.
+// A chooser of whole GPUs with requests and results by GPU index.
 class Machine {
  public:
   explicit Machine(topology::Topology topology, Rules rules = {})
@@ -78,17 +78,17 @@ TEST(Chooser, CubeMeshGivesDoubleLinkedPairsAndQuads) {
   EXPECT_THAT(dgx1.gpus(first(8), {}, 8), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-TEST(Chooser, OneGpuDoesNotBreakAPair) {
+TEST(Chooser, SingleGpuDoesNotBreakAPair) {
   const Machine dgx1(machines::dgx1());
   // 0-3 has two links; 0-1 and 1-3 have one.
   EXPECT_THAT(dgx1.gpus({0, 1, 3}, {}, 1), ElementsAre(1));
-  // A whole quad and one of the other: the one goes.
+  // A whole quad and one GPU of the other: the single one is chosen.
   EXPECT_THAT(dgx1.gpus({0, 1, 2, 3, 6}, {}, 1), ElementsAre(6));
   const Machine pcie(machines::pcie(8, 4, true));
   EXPECT_THAT(pcie.gpus({0, 1, 2, 4, 5, 6, 7}, {}, 1), ElementsAre(2));
 }
 
-TEST(Chooser, TwoOfASwitchedNodeStayOnOneNumaNode) {
+TEST(Chooser, PairOnASwitchedNodeIsOnOneNumaNode) {
   const Machine h100(machines::nvswitch(8, 18));
   EXPECT_THAT(h100.gpus({3, 4, 5}, {}, 2), ElementsAre(4, 5));
   EXPECT_THAT(h100.gpus({2, 3, 4, 5, 6, 7}, {}, 2), ElementsAre(2, 3));  // leaves the quad 4-7
@@ -103,7 +103,7 @@ TEST(Chooser, TwoOfASwitchedNodeStayOnOneNumaNode) {
       "total 7280");
 }
 
-TEST(Chooser, EightOfSixteenKeepsTheOtherBoardWhole) {
+TEST(Chooser, EightOfSixteenKeepTheOtherBoardFree) {
   const Machine dgx2(machines::nvswitch(16, 6, true));
   EXPECT_THAT(dgx2.gpus(first(16), {}, 8), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(dgx2.gpus(first(16), {9}, 8), ElementsAre(8, 9, 10, 11, 12, 13, 14, 15));
@@ -113,7 +113,7 @@ TEST(Chooser, EightOfSixteenKeepsTheOtherBoardWhole) {
 }
 
 // 0=1≡2=3: the middle pair is the best one, but with it gone 0 and 3 have no link.
-TEST(Chooser, TightestTakesTheBestSetAndBestEffortTheBestSplit) {
+TEST(Chooser, TightestChoosesTheBestSetAndBestEffortTheBestPartition) {
   topology::Topology chain = machines::pcie(4, 4, false);
   const auto link = [&](std::size_t a, std::size_t b, unsigned links) {
     machines::set_pair(chain, a, b, {inventory::PcieDistance::kNode, links, 0});
@@ -129,8 +129,8 @@ TEST(Chooser, TightestTakesTheBestSetAndBestEffortTheBestSplit) {
   EXPECT_THAT(tightest.choose(first(4), {}, 2).reason, HasSubstr("the best linked set of the 4 available"));
 }
 
-// NVIDIA's answer to this is a set with a hole in it: its remainder set {0, 1} beats the full one.
-TEST(Chooser, TheRemainderSetIsNeverTheAnswer) {
+// NVIDIA returns an incomplete set here: its remainder set {0, 1} beats the full one.
+TEST(Chooser, RemainderSetIsNeverChosen) {
   topology::Topology topology = machines::pcie(5, 5, false);
   machines::set_pair(topology, 0, 1, {inventory::PcieDistance::kNode, 12, 0});
   const Machine machine(topology);
@@ -139,7 +139,7 @@ TEST(Chooser, TheRemainderSetIsNeverTheAnswer) {
   EXPECT_EQ(choice.partition_score, 3 * 20 + 1220);
 }
 
-TEST(Chooser, OrderOfTheQuestionDoesNotMatter) {
+TEST(Chooser, RequestOrderDoesNotMatter) {
   std::mt19937 random(3);
   const Machine dgx1(machines::shuffled(machines::dgx1(), random));
   for (std::size_t size = 1; size <= 7; ++size) {
@@ -153,22 +153,22 @@ TEST(Chooser, OrderOfTheQuestionDoesNotMatter) {
   }
 }
 
-TEST(Chooser, BadRequestsHaveOneClearLine) {
+TEST(Chooser, InvalidRequestsFailWithOneLine) {
   const Machine machine(machines::nvswitch(4, 18));
   const std::vector<DeviceId> all = machine.named({0, 1, 2, 3});
   const std::string id1 = all[1].str();
-  EXPECT_EQ(machine.error(all, {}, 0), "0 devices asked for; ask for at least 1");
-  EXPECT_EQ(machine.error(all, {}, 5), "5 devices asked for, 4 available");
-  EXPECT_EQ(machine.error({}, {}, 1), "1 devices asked for, 0 available");
+  EXPECT_EQ(machine.error(all, {}, 0), "0 devices requested; request at least 1");
+  EXPECT_EQ(machine.error(all, {}, 5), "5 devices requested, 4 available");
+  EXPECT_EQ(machine.error({}, {}, 1), "1 devices requested, 0 available");
   EXPECT_EQ(machine.error({all[0], DeviceId("GPU-x")}, {}, 1), "unknown device: GPU-x");
   EXPECT_EQ(machine.error(all, {DeviceId("GPU-y")}, 1), "unknown device: GPU-y");
   EXPECT_EQ(machine.error({all[0], all[1], all[1]}, {}, 1), "device named twice as available: " + id1);
   EXPECT_EQ(machine.error(all, {all[1], all[1]}, 2), "device named twice as required: " + id1);
   EXPECT_EQ(machine.error({all[0], all[2]}, {all[1]}, 1), "required device is not available: " + id1);
-  EXPECT_EQ(machine.error(all, {all[0], all[1]}, 1), "2 devices required, only 1 asked for");
+  EXPECT_EQ(machine.error(all, {all[0], all[1]}, 1), "2 devices required, only 1 requested");
 }
 
-TEST(Chooser, RequiredOnesAreAlwaysInIt) {
+TEST(Chooser, RequiredDevicesAreAlwaysChosen) {
   const Machine h100(machines::nvswitch(8, 18));
   EXPECT_THAT(h100.gpus(first(8), {5}, 1), ElementsAre(5));
   EXPECT_THAT(h100.gpus(first(8), {6}, 2), ElementsAre(4, 6));
@@ -176,7 +176,7 @@ TEST(Chooser, RequiredOnesAreAlwaysInIt) {
   EXPECT_THAT(h100.choose(first(8), {1, 6}, 2).reason, HasSubstr("all of them required"));
 }
 
-TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
+TEST(Chooser, UnknownDevicesHaveNoLinks) {
   const auto chooser = Chooser::build_chooser(machines::blank(0), machines::devices(3), {});
   const std::vector<DeviceId> all = machines::ids(machines::devices(3));
   const Result<Choice> choice = chooser->choose_devices(all, {}, 2);
@@ -189,11 +189,11 @@ TEST(Chooser, DevicesThatTheTopologyDoesNotKnowHaveNoLinks) {
 
 TEST(Chooser, NoDevicesAtAll) {
   const auto chooser = Chooser::build_chooser(machines::blank(0), {}, {});
-  EXPECT_EQ(chooser->choose_devices({}, {}, 1).error().full_message(), "1 devices asked for, 0 available");
+  EXPECT_EQ(chooser->choose_devices({}, {}, 1).error().full_message(), "1 devices requested, 0 available");
 }
 
 // 24 GPUs that are all different: all of them are too many for tables, ten of them are not.
-TEST(Chooser, BeyondTheTablesItSaysSo) {
+TEST(Chooser, ReportsThatTheChoiceIsBounded) {
   std::mt19937 random(17);
   const Machine machine(machines::random(24, 400, random));
   const Choice whole = machine.choose(first(24), {20}, 4);
@@ -204,7 +204,7 @@ TEST(Chooser, BeyondTheTablesItSaysSo) {
   EXPECT_EQ(machine.choose(first(24), {}, 1).devices.size(), 1u);
 }
 
-TEST(Chooser, MoreThan64GpusThatAreAlikeAreExact) {
+TEST(Chooser, MoreThan64EqualGpusAreExact) {
   const Machine big(machines::nvswitch(128, 18));
   const Choice choice = big.choose(first(128), {100}, 64);
   EXPECT_EQ(choice.method, Method::kExactByClasses);

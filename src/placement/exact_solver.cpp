@@ -9,7 +9,7 @@ namespace gpulet::placement {
 
 namespace {
 
-// What a set leaves is judged by what these requests would get next, in this order.
+// The rest that a set leaves is rated by the results of these next requests, in this order.
 constexpr std::array<std::size_t, 3> kNextSizes = {8, 4, 2};
 
 bool twins(const Problem& problem, Position a, Position b) {
@@ -20,7 +20,7 @@ bool twins(const Problem& problem, Position a, Position b) {
   return true;
 }
 
-// The classes that a state has something of: what one build step may take from.
+// The classes with devices left in a state, from which a build step may take.
 struct Part {
   std::size_t stride;
   std::size_t count;
@@ -140,7 +140,7 @@ void ExactSolver::fill_scores(const Problem& problem) {
     std::size_t top = 0;  // the odometer's digit that moves
     while (count[top] == members_[top].size()) count[top++] = 0;
     ++count[top];
-    // One device of class `top` joins what is there without it.
+    // One device of class `top` is added to the state without it.
     Score gain = 0;
     for (std::size_t other = top; other < classes; ++other) {
       const std::size_t there = count[other] - (other == top ? 1 : 0);
@@ -185,7 +185,7 @@ void ExactSolver::fill_partition(std::size_t size) {
     const Splits splits{score_.data(), table.data(), state};
     const Part* end = parts.data() + parts.size();
     if (const std::size_t remainder = devices % size; remainder != 0) {
-      // Whatever the remainder set is, what is left of it splits evenly.
+      // Whatever the remainder set is, the other devices split evenly.
       table[state] = splits.best_split(parts.data(), end, remainder, 0);
     } else {
       // One device of the last class is in some set.
@@ -344,7 +344,7 @@ class ExactSearch {
 
   const ExactSolver& tables_;
   const Request& ask_;
-  std::vector<Class> classes_;  // those with something available, by first free position
+  std::vector<Class> classes_;  // those with available devices, by first free position
   std::vector<std::size_t> next_;
   std::size_t whole_ = 0;
   std::size_t forced_ = 0;

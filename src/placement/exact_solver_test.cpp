@@ -1,5 +1,5 @@
-// Both policies against a brute force that follows the words of the objective: it lists every partition,
-// takes no bound, no table and no class. The whole answer must agree, ties included.
+// Compares both policies with a brute-force search by the definition of the objective: it lists every
+// partition, without bounds, tables or classes. The whole result must agree, ties included.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -168,7 +168,7 @@ void compare_all_sizes(const topology::Topology& topology, Mask available, std::
         ASSERT_EQ(ours.chosen, theirs.chosen);
         ASSERT_EQ(ours.score, theirs.score);
         ASSERT_EQ(ours.partition_score, theirs.partition_score);
-        // What is built inside a request, for the available ones and this size only, says the same.
+        // Tables built during a request, for the available devices and this size only, give the same result.
         const std::optional<ExactSolver> within =
             ExactSolver::build_tables(restrict_to(problem, ask.available), Budget{}, size);
         Request renumbered = ask;
@@ -241,8 +241,7 @@ TEST(ExactPlacement, RealMachinesAgreeWithBruteForce) {
   }
 }
 
-// Every available set of a cube mesh, every size: nothing is left to chance on the one board that has no
-// twins.
+// Every available set of a cube mesh, every size: exhaustive, because this board has no twins.
 TEST(ExactPlacement, EveryAvailableSetOfTheCubeMesh) {
   const Problem problem = make_problem(machines::dgx1(), machines::devices(8));
   const ExactSolver tables = *ExactSolver::build_tables(problem, Budget{});
@@ -259,7 +258,7 @@ TEST(ExactPlacement, EveryAvailableSetOfTheCubeMesh) {
   }
 }
 
-TEST(ExactPlacement, CollapsesWhatIsAlike) {
+TEST(ExactPlacement, CollapsesEqualDevices) {
   const auto build = [](const topology::Topology& topology) {
     return ExactSolver::build_tables(make_problem(topology, machines::devices(topology.size)), Budget{});
   };

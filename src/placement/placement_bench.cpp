@@ -1,5 +1,5 @@
-// What one GetPreferredAllocation costs in here, by size, and what a chooser costs to make. Bars: 0.3 ms for
-// 8 GPUs, 1 ms for 16 at the worst size, 50 ms to make (docs/placement.md has the figures).
+// Cost of one GetPreferredAllocation by size, and of building a chooser. Limits: 0.3 ms for 8 GPUs, 1 ms for
+// 16 at the worst size, 50 ms to build (docs/placement.md has the figures).
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -77,8 +77,8 @@ void every_size(benchmark::internal::Benchmark* bench) {
 BENCHMARK(best_effort)->Apply(every_size);
 BENCHMARK(tightest)->Apply(every_size);
 
-// `range(0)` available of twice as many that are all different: tables made inside the request while they
-// fit.
+// `range(0)` available of twice as many that are all different: tables are built during the request while
+// they fit.
 void partly(benchmark::State& state) {
   std::mt19937 random(1);
   const auto count = static_cast<std::size_t>(state.range(0));
@@ -105,7 +105,7 @@ void make(benchmark::State& state) {
 }
 BENCHMARK(make)->DenseRange(kDirect8, kAllDifferent64)->Unit(benchmark::kMicrosecond);
 
-// 8 GPUs (16 for 4096) in shares: all available, `range(1)` asked for.
+// 8 GPUs (16 for 4096) in shares: all available, `range(1)` requested.
 void shares(benchmark::State& state) {
   const auto total = static_cast<std::size_t>(state.range(0));
   const std::size_t gpus = total > 1024 ? 16 : 8;

@@ -16,14 +16,14 @@ std::string_view unit_name(const DeviceId& id) {
   return text.substr(0, text.find("::"));
 }
 
-// What one GPU, or one MIG device, is like in the middle of a choice.
+// The state of one GPU or MIG device during a choice.
 struct Load {
   std::size_t allocated = 0;
   std::size_t picked = 0;
   std::size_t free = 0;
 };
 
-// Whether `a` is to be taken from before `b`, and whether neither is.
+// Whether `a` is preferred to `b`, and whether they are equal.
 int compare(const Load& a, const Load& b, SharedPolicy policy) {
   if (a.allocated != b.allocated) {
     const bool first =
@@ -69,7 +69,7 @@ SharedSolver::SharedSolver(const topology::Topology& topology, const std::vector
 Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) const {
   std::vector<Load> gpus(gpus_.size());
   std::vector<Load> units(units_.size());
-  std::vector<std::vector<Position>> free(units_.size());  // last to be given first
+  std::vector<std::vector<Position>> free(units_.size());  // the last is allocated first
   for (std::size_t i = 0; i < gpus_.size(); ++i) gpus[i].allocated = gpus_[i].total;
   for (std::size_t i = 0; i < units_.size(); ++i) units[i].allocated = units_[i].total;
   for (std::size_t i = ask.available.size(), left = ask.required.size(); i-- > 0;) {
@@ -77,7 +77,7 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     const std::uint32_t unit = unit_of_[position];
     Load& of_unit = units[unit];
     Load& of_gpu = gpus[units_[unit].gpu];
-    if (left > 0 && ask.required[left - 1] == position) {  // allocated in all but name
+    if (left > 0 && ask.required[left - 1] == position) {  // counts as allocated
       --left;
       ++of_unit.picked;
       ++of_gpu.picked;
@@ -142,7 +142,7 @@ std::vector<SharedSolver::Use> SharedSolver::uses(const Request& ask,
 
 namespace {
 
-constexpr std::size_t kMaxNamed = 16;  // a line stays a line
+constexpr std::size_t kMaxNamed = 16;  // keeps the reason short
 
 std::string index_list(const std::vector<std::string>& words) {
   std::string text;

@@ -12,14 +12,14 @@ namespace {
 
 using testing::ElementsAre;
 
-// Four GPUs in four shares each, alike in their links; asked by what is taken of each GPU.
+// Four GPUs with four shares each and equal links; requests are given by the used shares of each GPU.
 class Shares {
  public:
   explicit Shares(SharedPolicy policy, const topology::Topology& topology = machines::pcie(4, 4, false))
       : devices_(machines::devices(topology.size, 4)),
         chooser_(Chooser::build_chooser(topology, devices_, {Policy::kBestEffort, policy})) {}
 
-  // Shares free when the first `in_use[gpu]` of each GPU are taken.
+  // The free shares if the first `in_use[gpu]` of each GPU are used.
   std::vector<DeviceId> free(const std::vector<std::size_t>& in_use) const {
     std::vector<DeviceId> list;
     for (std::size_t i = 0; i < devices_.size(); ++i) {
@@ -51,7 +51,7 @@ class Shares {
   Choice choice_;
 };
 
-TEST(SharedPlacement, OfAGpusMigDevicesTheLowestOnItComesFirst) {
+TEST(SharedPlacement, MigDevicesAreChosenByTheLowestSlice) {
   // As NVML lists seven 1g.10gb of an H100: those of the upper half first.
   std::vector<Device> devices;
   for (const unsigned slice : {4u, 5u, 6u, 0u, 1u, 2u, 3u}) {
@@ -87,7 +87,7 @@ TEST(SharedPlacement, PackedTakesTheMostUsedFirst) {
   EXPECT_THAT(shares.choose(shares.free({4, 3, 0, 0}), 2), ElementsAre(0, 1, 1, 0));
 }
 
-TEST(SharedPlacement, RequiredSharesCountAsTaken) {
+TEST(SharedPlacement, RequiredSharesCountAsUsed) {
   Shares distributed(SharedPolicy::kDistributed);
   const auto all = distributed.free({0, 0, 0, 0});
   EXPECT_THAT(distributed.choose(all, 4, {distributed.share(0, 2), distributed.share(2, 1)}),
@@ -106,7 +106,7 @@ TEST(SharedPlacement, TiesGoToTheBestLinked) {
   EXPECT_EQ(shares.last().score, 220);
 }
 
-TEST(SharedPlacement, AnswerIsInResourceOrderAndSaysWhy) {
+TEST(SharedPlacement, ChoiceIsInResourceOrderWithAReason) {
   Shares shares(SharedPolicy::kDistributed);
   shares.choose(shares.free({1, 0, 2, 0}), 3);
   EXPECT_THAT(shares.last().devices, ElementsAre(shares.share(0, 1), shares.share(1, 0), shares.share(3, 0)));
@@ -138,8 +138,7 @@ TEST(SharedPlacement, ReplicasOfMigDevicesAreSpreadInsideTheirGpu) {
   EXPECT_THAT(packed->choose_devices(all, {}, 4)->devices, ElementsAre(all[0], all[1], all[2], all[3]));
 }
 
-// A resource may hold whole GPUs and shares of others: what decides is what is available, as in NVIDIA's
-// plugin.
+// A resource may hold whole GPUs and shares of others: the available devices decide, as in NVIDIA's plugin.
 TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
   std::vector<Device> devices = machines::devices(4);
   for (std::size_t n = 0; n < 2; ++n) {
@@ -153,8 +152,9 @@ TEST(SharedPlacement, WholeGpusAmongSharesAreChosenByLinks) {
   EXPECT_EQ(chooser->choose_devices(all, {}, 2)->method, Method::kShared);
 }
 
-// Share by share, as the words of the policy say, over random loads, with as many as the kubelet may have.
-TEST(SharedPlacement, AgreesWithTakingOneShareAtATime) {
+// Share by share by the definition of the policy, over random loads, with as many shares as the kubelet
+// allows.
+TEST(SharedPlacement, AgreesWithChoosingShareByShare) {
   std::mt19937 random(41);
   for (int round = 0; round < 200; ++round) {
     const std::size_t gpus = 1 + random() % 6;

@@ -322,7 +322,7 @@ Result<long long> drop_in_version(const Target& target, const EffectiveConfig& c
   if (target.version && target.version->major < 2 && config.version > 2) {
     return fail(Code::kInvalidArgument,
                 "config version " + std::to_string(config.version) + " is not supported: containerd " +
-                    target.version->str() + " reads none above 2",
+                    target.version->str() + " reads none newer than 2",
                 target.config);
   }
   return config.version;

@@ -281,7 +281,8 @@ TEST(Containerd, RefusesUnsupportedConfigs) {
   EXPECT_EQ(setup_error({{{kMain, "version = 3\n[a\n"}}}, k2), std::string(kMain) + ":2: expected `]`");
   EXPECT_EQ(setup_error({{{kMain, "version = 9\n"}}}, k2),
             std::string(kMain) + ":1: unknown config version: expected 2, 3 or 4");
-  EXPECT_NE(setup_error({{{kMain, "version = 3\n"}}}, k17).find("reads none above 2"), std::string::npos);
+  EXPECT_NE(setup_error({{{kMain, "version = 3\n"}}}, k17).find("reads none newer than 2"),
+            std::string::npos);
   EXPECT_NE(setup_error({{{kMain, "[plugins.cri]\nx = 1\n"}}}, k17).find("containerd config migrate"),
             std::string::npos);
   EXPECT_NE(setup_error({{{kMain, "disabled_plugins = ['cri']\n"}}}, k17).find("the CRI plugin is disabled"),

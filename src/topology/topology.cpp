@@ -11,7 +11,7 @@ using inventory::PcieDistance;
 
 unsigned links_to_gpu(const Gpu& from, const Gpu& to) {
   return static_cast<unsigned>(std::ranges::count_if(from.nvlinks, [&](const auto& link) {
-    // A driver too old to say what is at the other end still gives its address.
+    // A driver too old to report the remote device type still reports its address.
     return link.kind != NvLinkRemote::kSwitch && link.remote == to.pci &&
            link.remote != inventory::PciAddress{};
   }));
@@ -22,15 +22,15 @@ unsigned links_to_switches(const Gpu& gpu) {
       gpu.nvlinks, [](const auto& link) { return link.kind == NvLinkRemote::kSwitch; }));
 }
 
-// Links that both ends report. A GPU that cannot be read now still says what it last reported, while the
-// other end of its links may be down with it: that it is gone for a moment must not make another topology.
+// Links that both ends report. An unreadable GPU keeps its last reported links, while the other end may
+// report them as down: a short outage must not change the topology.
 unsigned both_ends(const Gpu& a, unsigned at_a, const Gpu& b, unsigned at_b) {
   if (a.unreadable && !b.unreadable) return at_a;
   if (b.unreadable && !a.unreadable) return at_b;
   return std::min(at_a, at_b);
 }
 
-// The switches of one node are one fabric, unless the fabric's manager has told them apart.
+// The switches of one node are one fabric, unless the fabric manager distinguishes them.
 bool same_fabric(const Gpu& a, const Gpu& b) { return !a.fabric || !b.fabric || *a.fabric == *b.fabric; }
 
 std::int64_t pcie_score(PcieDistance distance) {

@@ -15,7 +15,7 @@ using inventory::Snapshot;
 
 PciAddress address(std::size_t gpu) { return {0, static_cast<std::uint32_t>(0x10 + gpu), 0, 0}; }
 
-// `count` GPUs of which the first half is on one NUMA node, as far apart over PCIe as that says.
+// `count` GPUs, the first half on one NUMA node, with PCIe distances to match.
 Snapshot snapshot_of_gpus(std::size_t count) {
   Snapshot snapshot;
   snapshot.gpus.resize(count);

@@ -11,7 +11,7 @@ enum class Kind : std::uint8_t { kPages = 1, kAccess = 2 };
 struct MessageHead {
   Kind kind;
   std::uint8_t healthy, ready;
-  std::uint8_t present;  // a bit for each text
+  std::uint8_t present;  // one bit per text
   std::uint32_t fresh_ms;
   std::array<std::uint32_t, kPageTexts> lengths;
 };
@@ -54,7 +54,7 @@ class RulesReader {
     left_.remove_prefix(size);
     return text;
   }
-  // How many entries follow; each takes at least four bytes.
+  // The number of entries that follow, each of at least four bytes.
   std::uint32_t read_count() {
     const std::uint32_t count = read_number();
     return count > left_.size() / 4 ? fail_with(0u) : count;
@@ -118,7 +118,7 @@ Result<http::AccessRules> decode_access_rules(std::string_view bytes) {
   return rules;
 }
 
-// Of all texts; nullopt for a head that encode() does not make.
+// The size of all texts; nullopt for a header that encode() does not produce.
 std::optional<std::size_t> size_after(const MessageHead& head) {
   const auto sum = std::accumulate(head.lengths.begin(), head.lengths.end(), std::uint64_t{0});
   if (head.kind == Kind::kAccess)

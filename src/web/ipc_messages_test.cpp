@@ -24,7 +24,7 @@ bool same(const PagesMessage& a, const PagesMessage& b) {
   return a.healthy == b.healthy && a.ready == b.ready && a.valid_for == b.valid_for && a.texts == b.texts;
 }
 
-// The messages of `bytes`, given in random steps.
+// The messages of `bytes`, appended in random pieces.
 std::vector<Message> read_in_pieces(const std::string& bytes) {
   MessageReader reader;
   std::vector<Message> messages;
@@ -42,7 +42,7 @@ std::vector<Message> read_in_pieces(const std::string& bytes) {
   return messages;
 }
 
-RC_GTEST_PROP(PagesMessage, ComesBackHoweverItsBytesAreCut, (bool healthy, bool ready)) {
+RC_GTEST_PROP(PagesMessage, RoundTripsInAnyPieces, (bool healthy, bool ready)) {
   const auto texts =
       *rc::gen::container<std::vector<std::string>>(kPageTexts, rc::gen::arbitrary<std::string>());
   const Pages pages = pages_of(healthy, ready, texts);
@@ -55,7 +55,7 @@ RC_GTEST_PROP(PagesMessage, ComesBackHoweverItsBytesAreCut, (bool healthy, bool 
   RC_ASSERT(std::get<http::AccessRules>(messages[1]) == http::AccessRules{});
 }
 
-RC_GTEST_PROP(PagesMessage, OnlyWhatDiffersIsSent, ()) {
+RC_GTEST_PROP(PagesMessage, OnlyChangedTextsAreSent, ()) {
   const auto text = rc::gen::element<std::string>("", "a", "b");
   const auto before = *rc::gen::container<std::vector<std::string>>(kPageTexts, text);
   const auto after = *rc::gen::container<std::vector<std::string>>(kPageTexts, text);
@@ -68,7 +68,7 @@ RC_GTEST_PROP(PagesMessage, OnlyWhatDiffersIsSent, ()) {
   }
 }
 
-RC_GTEST_PROP(PagesMessage, AnAccessComesBack,
+RC_GTEST_PROP(PagesMessage, AccessRulesRoundTrip,
               (const std::string& one, const std::string& two, bool prefer)) {
   http::AccessRules access;
   access.users = {{one, two}, {two, one}};
@@ -83,7 +83,7 @@ RC_GTEST_PROP(PagesMessage, AnAccessComesBack,
   RC_ASSERT(messages.size() == 1u && std::get<http::AccessRules>(messages[0]) == access);
 }
 
-RC_GTEST_PROP(PagesMessage, NoBytesWhateverHarmIt,
+RC_GTEST_PROP(PagesMessage, ArbitraryBytesAreHarmless,
               (const std::string& bytes, std::uint8_t at, std::uint8_t value)) {
   MessageReader reader;
   reader.append_bytes(bytes);
@@ -96,13 +96,13 @@ RC_GTEST_PROP(PagesMessage, NoBytesWhateverHarmIt,
   for (auto next = other.next_message(); next && *next; next = other.next_message()) continue;
 }
 
-TEST(Frame, BytesThatAreNoneAreRefused) {
+TEST(Frame, InvalidBytesAreRejected) {
   MessageReader reader;
   reader.append_bytes(std::string(64, '\xff'));
   EXPECT_EQ(reader.next_message().error().code(), Code::kInvalidArgument);
 }
 
-TEST(Frame, OnlySmallNumbersAreWatchers) {
+TEST(Frame, OnlySmallNumbersAreSubscriberCounts) {
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(0)), 0u);
   constexpr auto kMost = http::kMaxSubscribers + http::kMaxLocalSubscribers;
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(kMost)), kMost);

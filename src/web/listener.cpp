@@ -19,11 +19,11 @@ namespace gpulet::web {
 namespace {
 
 constexpr BackoffLimits kRestartBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
-constexpr Duration kStableLifetime = std::chrono::seconds(30);  // then its next death starts the backoff anew
+constexpr Duration kStableLifetime = std::chrono::seconds(30);  // after this lifetime the backoff is reset
 constexpr Duration kWriteTimeout = std::chrono::seconds(10);
-constexpr std::size_t kMaxChildBytes = 1024;                          // of what the child says, at a time
-constexpr Duration kReadChildDelay = std::chrono::milliseconds(200);  // and no oftener
-constexpr Duration kMaxErrorTextBytes = std::chrono::seconds(1);      // after these it is gone, or ended
+constexpr std::size_t kMaxChildBytes = 1024;                          // read from the child at a time
+constexpr Duration kReadChildDelay = std::chrono::milliseconds(200);  // between reads
+constexpr Duration kMaxErrorTextBytes = std::chrono::seconds(1);  // until the child has exited or is killed
 class ChildListener final : public Listener {
  public:
   ChildListener(Loop& loop, FileDescriptor listening, ListenerOptions options)
@@ -86,7 +86,7 @@ class ChildListener final : public Listener {
   std::uint64_t restarts() const override { return restarts_; }
 
  private:
-  // The next that the child must hear; empty when it knows all. Who may connect comes before any page.
+  // The next message for the child; empty if it is up to date. Access rules precede any page.
   std::string next_message() {
     if (std::exchange(access_is_new_, false)) return encode_access_message(options_.access_rules);
     if (!std::exchange(fresh_, false)) return {};
@@ -96,12 +96,12 @@ class ChildListener final : public Listener {
     return frame;
   }
 
-  // Writes as much as the child takes now; what was published meanwhile is only ever the newest.
+  // Writes as much as the child accepts; of pages published meanwhile, only the newest are sent.
   void flush() {
     for (;;) {
       if (sent_ == sending_.size()) {
         std::string next = next_message();
-        sending_.swap(next);  // and not moved into: an empty one would leave it the room of the last
+        sending_.swap(next);  // not moved: a move from an empty string would keep the old capacity
         sent_ = 0;
         if (sending_.empty()) break;
       }
@@ -109,7 +109,7 @@ class ChildListener final : public Listener {
           ::send(pair_.get(), sending_.data() + sent_, sending_.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
       if (put < 0 && errno == EINTR) continue;
       if (put < 0 && errno == EAGAIN) return await_child();
-      if (put < 0) break;  // it is dying: its end is an event of its own
+      if (put < 0) break;  // the child is exiting, which is an event of its own
       sent_ += static_cast<std::size_t>(put);
       stuck_.reset();
     }
@@ -120,12 +120,12 @@ class ChildListener final : public Listener {
 
   void await_child() {
     if (!writable_) {
-      readable_.reset();  // one descriptor, one watch: it is heard again once it has taken what there is
+      readable_.reset();  // one watch per descriptor: reading resumes once the child has accepted the message
       writable_ = loop_.watch_descriptor(pair_.get(), EPOLLOUT, [this](std::uint32_t) { flush(); });
     }
     if (!stuck_) {
       stuck_ = loop_.after(kWriteTimeout, [this] {
-        log::warning("the listener child takes nothing any more: killed", {{"pid", child_->pid()}});
+        log::warning("the listener child does not read its socket; killing it", {{"pid", child_->pid()}});
         child_->send_signal(SIGKILL);
       });
     }
@@ -137,12 +137,12 @@ class ChildListener final : public Listener {
     }
   }
 
-  // What the child says is not trusted: little of it is read, and seldom.
+  // The child's output is not trusted: its size and rate are limited.
   void read_child() {
     std::array<char, kMaxChildBytes> said;
     const ssize_t got = ::recv(pair_.get(), said.data(), said.size(), MSG_DONTWAIT);
     readable_.reset();
-    if (got <= 0) return;  // its end is an event of its own
+    if (got <= 0) return;  // its exit is an event of its own
     const std::string_view bytes(said.data(), static_cast<std::size_t>(got));
     for (const char byte : bytes) {
       if (!decode_subscriber_count(byte)) return log_child_error(bytes);
@@ -154,7 +154,7 @@ class ChildListener final : public Listener {
     set_subscriber_count(*decode_subscriber_count(bytes.back()));
   }
 
-  // Only one that gives up says anything else, and then it is gone at once.
+  // Only a child that fails sends any other text, and then it exits.
   void log_child_error(std::string_view words) {
     last_words_ = words;
     deaf_ = loop_.after(kMaxErrorTextBytes, [this] { child_->send_signal(SIGKILL); });
@@ -189,7 +189,7 @@ class ChildListener final : public Listener {
 
   Loop& loop_;
   ListenerOptions options_;
-  FileDescriptor listening_;  // none without an address
+  FileDescriptor listening_;  // not open without an address
   std::uint16_t port_;
   Backoff backoff_;
   std::uint64_t restarts_ = 0;
@@ -197,11 +197,11 @@ class ChildListener final : public Listener {
   FileDescriptor pair_;
   std::unique_ptr<Process> child_;
   Time started_{}, published_{};
-  std::shared_ptr<const Pages> latest_;  // what was published last
-  std::shared_ptr<const Pages> told_;    // what this child has been told last
-  bool fresh_ = false;                   // latest_ is still to be told
-  bool access_is_new_ = false;           // and so is who may connect
-  std::string sending_;                  // a frame that is being written
+  std::shared_ptr<const Pages> latest_;  // the last published pages
+  std::shared_ptr<const Pages> told_;    // the last pages sent to this child
+  bool fresh_ = false;                   // latest_ has not been sent
+  bool access_is_new_ = false;           // nor have the access rules
+  std::string sending_;                  // the message that is being written
   std::size_t sent_ = 0;
   unsigned watchers_ = 0;
   std::string last_words_;

@@ -33,17 +33,17 @@
 namespace gpulet::web {
 namespace {
 
-constexpr int kLastCapability = 63;  // the kernel's masks have no more
+constexpr int kLastCapability = 63;  // the highest bit of the kernel's masks
 
-// A root of our own with nothing in it: an empty, read-only tmpfs in a mount namespace of its own. It is
-// mounted over /proc, a folder that is everywhere; nothing outside this process sees it.
+// Enters an empty root: a read-only tmpfs in its own mount namespace, mounted over /proc, which exists
+// everywhere. It is not visible outside this process.
 bool empty_root() {
   if (::unshare(CLONE_NEWNS) != 0) return false;
   if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
   constexpr unsigned long kFlags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY;
   if (::mount("none", "/proc", "tmpfs", kFlags, "size=4k,nr_inodes=1,mode=555") != 0) return false;
   if (::chdir("/proc") != 0) return false;
-  // pivot_root onto itself, then the old root below is let go: nothing but the empty one is left.
+  // pivot_root onto itself, then detach the old root below: only the empty one remains.
   if (::syscall(SYS_pivot_root, ".", ".") == 0) {
     ::umount2(".", MNT_DETACH);
     return ::chdir("/") == 0;
@@ -75,7 +75,7 @@ Status drop_user() {
 }
 
 void drop_bounding_set() {
-  // Where CAP_SETPCAP is missing this fails, and no_new_privs keeps the set from ever mattering.
+  // This fails without CAP_SETPCAP, and no_new_privs makes the set ineffective anyway.
   for (int capability = 0; capability <= kLastCapability; ++capability)
     ::prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
@@ -88,18 +88,18 @@ Status drop_capabilities() {
   return {};
 }
 
-// What an epoll loop on open sockets, TLS, malloc and the end of a process need.
+// The calls of an epoll loop on open sockets, TLS, malloc and process exit.
 constexpr std::initializer_list<int> kAllowed = {
     SCMP_SYS(accept4),   SCMP_SYS(recvfrom),      SCMP_SYS(close),      SCMP_SYS(read),
     SCMP_SYS(write),     SCMP_SYS(epoll_ctl),     SCMP_SYS(epoll_wait), SCMP_SYS(epoll_pwait),
     SCMP_SYS(brk),       SCMP_SYS(munmap),        SCMP_SYS(mremap),     SCMP_SYS(madvise),
     SCMP_SYS(futex),     SCMP_SYS(exit),          SCMP_SYS(exit_group), SCMP_SYS(rt_sigreturn),
     SCMP_SYS(getrandom), SCMP_SYS(clock_gettime), SCMP_SYS(getpid),     SCMP_SYS(restart_syscall),
-    SCMP_SYS(sysinfo),  // glibc's qsort asks how much memory there is
+    SCMP_SYS(sysinfo),  // glibc's qsort reads the memory size
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// A sanitizer's runtime has a life of its own, on the same rights. No release is built with one.
+// The calls of a sanitizer's runtime. No release is built with one.
 constexpr std::initializer_list<int> kSanitizer = {
     SCMP_SYS(mmap),      SCMP_SYS(mprotect),          SCMP_SYS(sched_yield),    SCMP_SYS(gettid),
     SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep),   SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
@@ -113,20 +113,19 @@ constexpr std::initializer_list<int> kSanitizer = {};
 Status install_seccomp_filter() {
   const std::unique_ptr<void, void (*)(scmp_filter_ctx)> filter(::seccomp_init(SCMP_ACT_KILL_PROCESS),
                                                                 ::seccomp_release);
-  if (!filter) return fail(Code::kInternal, "libseccomp makes no filter");
+  if (!filter) return fail(Code::kInternal, "cannot create a seccomp filter");
   auto checked = [](int result) -> Status {
     if (result < 0) return fail(errno_error("cannot set the seccomp filter", -result));
     return {};
   };
-  // Every thread there is, also one that a library may have started before main().
+  // For every thread, also those that a library may have started before main().
   GPULET_TRY(checked(::seccomp_attr_set(filter.get(), SCMP_FLTATR_CTL_TSYNC, 1)));
   for (const auto& list : {kAllowed, kSanitizer}) {
     for (const int call : list)
       GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0)));
   }
-  // Sending to whom it is connected, never by connecting: not to an address, and not by TCP fast open, with
-  // which a socket that was shut down reaches anybody. Nothing can be shut down but the way out of a
-  // connection.
+  // Sending is allowed only on existing connections: not to an address, and not by TCP fast open, with which
+  // a socket that was shut down could connect anywhere. Only the write side of a connection can be shut down.
   GPULET_TRY(
       checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(sendto), 2,
                                  SCMP_A3(SCMP_CMP_MASKED_EQ, MSG_FASTOPEN, 0), SCMP_A4(SCMP_CMP_EQ, 0))));
@@ -135,7 +134,7 @@ Status install_seccomp_filter() {
   GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(shutdown), 1,
                                         SCMP_A1(SCMP_CMP_EQ, SHUT_WR))));
   if (kSanitizer.size() == 0) {
-    // Memory for malloc: never executable, never a file's.
+    // Memory for malloc: never executable, never file-backed.
     GPULET_TRY(checked(::seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, SCMP_SYS(mmap), 2,
                                           SCMP_A2(SCMP_CMP_MASKED_EQ, PROT_EXEC, 0),
                                           SCMP_A3(SCMP_CMP_MASKED_EQ, MAP_ANONYMOUS, MAP_ANONYMOUS))));
@@ -151,11 +150,11 @@ Status enter_sandbox(pid_t parent, unsigned descriptors) {
   GPULET_TRY(limit_resources(descriptors));
   GPULET_TRY(drop_user());
   GPULET_TRY(drop_capabilities());
-  // A change of user clears the wish to die with the parent.
+  // A change of user clears PR_SET_PDEATHSIG.
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || ::prctl(PR_SET_DUMPABLE, 0) != 0) {
     return fail(errno_error("prctl", errno));
   }
-  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has gone");
+  if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has exited");
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(errno_error("no_new_privs", errno));
   return install_seccomp_filter();
 }
@@ -167,11 +166,11 @@ namespace {
 constexpr int kListeningFd = 3;
 constexpr int kAgentSocketFd = 4;
 constexpr int kLocalSocketFd = 5;
-// Standard ones, the three above, the loop's two, and for each server one that is accepted before an older
-// connection makes room.
+// The standard ones, the three above, the loop's two, and for each server one connection that is accepted
+// before an older one is closed.
 constexpr unsigned kMaxDescriptors = 10 + http::kMaxConnections + http::kMaxLocalConnections;
 
-// A proxy or a load balancer ends what is silent for a minute, some for half of one.
+// Proxies and load balancers close connections that are silent for a minute, some for half a minute.
 constexpr Duration kHeartbeat = std::chrono::seconds(15);
 constexpr Duration kReportDelay = std::chrono::milliseconds(50);
 
@@ -187,7 +186,7 @@ bool is_listening(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &yes, &size) == 0 && yes != 0;
 }
 
-// Takes what the agent says, and tells it how many watch; ends this process with it.
+// Reads the agent's messages, reports the number of subscribers, and exits with the agent.
 class AgentMessages {
  public:
   AgentMessages(Loop& loop, Router& site, bool network, bool local)
@@ -216,7 +215,7 @@ class AgentMessages {
     }
   }
 
-  // Nobody is let in before the agent has said who may.
+  // No connection is accepted before the agent has sent the access rules.
   void start_servers(http::AccessRules access) {
     if (const auto set = door_.set_rules(std::move(access)); !set) exit_with_error(set.error());
     if (server_) server_->drop_subscribers();
@@ -225,7 +224,7 @@ class AgentMessages {
       local_server_.emplace(loop_, kLocalSocketFd, site_, open_door_, http::kLocalLimits);
   }
 
-  // Soon, so that a watcher that comes and goes costs nothing; again when the agent takes nothing now.
+  // After a short delay, so that short-lived subscribers cost nothing; again if the agent does not read now.
   void report_subscribers() {
     if (saying_) return;
     saying_ = loop_.after(kReportDelay, [this] {
@@ -252,9 +251,9 @@ class AgentMessages {
   Subscription reading_, saying_, beating_;
 };
 
-// Documents of tens of KiB come and go between the small ones of the history, which stay for minutes and
-// would hold the heap apart where those were: each of them gets pages of its own, which go back with it.
-// Source: mallopt(3), M_MMAP_THRESHOLD.
+// Documents of tens of KiB are freed between the small ones of the history, which stay for minutes and would
+// fragment the heap. Each large document therefore gets its own pages, which are returned to the kernel with
+// it. Source: mallopt(3), M_MMAP_THRESHOLD.
 void keep_documents_out_of_the_heap() {
   constexpr int kDocumentBytes = 16 << 10;
   ::mallopt(M_MMAP_THRESHOLD, kDocumentBytes);

@@ -20,8 +20,8 @@
 namespace gpulet::web {
 namespace {
 
-// In a process of its own, as a death test is: enters the sandbox, does `attempt`, and ends well if it still
-// lives.
+// In a child process, as a death test: enters the sandbox, runs `attempt`, and exits with 0 if it is still
+// alive.
 template <class Attempt>
 [[noreturn]] void inside(Attempt attempt) {
   const auto entered = enter_sandbox(::getppid(), 80);
@@ -30,14 +30,14 @@ template <class Attempt>
   ::_exit(0);
 }
 
-TEST(Sandbox, ServingOnOpenSocketsWorksInIt) {
+TEST(Sandbox, ServesOnOpenSockets) {
   EXPECT_EXIT(
       {
         int pair[2];
         if (::socketpair(AF_UNIX, SOCK_STREAM, 0, pair) != 0) ::_exit(4);
         inside([&] {
           std::vector<std::string> texts;
-          for (int i = 0; i < 1000; ++i) texts.emplace_back(10'000, 'x');  // beyond what malloc maps at once
+          for (int i = 0; i < 1000; ++i) texts.emplace_back(10'000, 'x');  // more than malloc maps at a time
           char byte = 0;
           if (::send(pair[0], "x", 1, MSG_NOSIGNAL) != 1 || ::recv(pair[1], &byte, 1, 0) != 1) ::_exit(5);
           if (byte != 'x') ::_exit(6);
@@ -46,7 +46,7 @@ TEST(Sandbox, ServingOnOpenSocketsWorksInIt) {
       testing::ExitedWithCode(0), "");
 }
 
-TEST(Sandbox, EverythingElseEndsTheProcess) {
+TEST(Sandbox, OtherActionsKillTheProcess) {
   static constexpr sockaddr kNowhere{};
   const auto killed = testing::KilledBySignal(SIGSYS);
   EXPECT_EXIT(inside([] { ::open("/etc/passwd", O_RDONLY); }), killed, "");
@@ -69,8 +69,8 @@ TEST(Sandbox, EverythingElseEndsTheProcess) {
 #endif
 }
 
-// What is left to whoever takes the process over: the connections that it has.
-TEST(Sandbox, NoOtherSocketIsReachedThroughTheOnesItHas) {
+// An attacker in this process has only its open connections.
+TEST(Sandbox, NoOtherSocketIsReachable) {
   static constexpr sockaddr_in kSomewhere{
       .sin_family = AF_INET, .sin_port = 80, .sin_addr = {}, .sin_zero = {}};
   static const auto* kAddress = reinterpret_cast<const sockaddr*>(&kSomewhere);
@@ -94,8 +94,8 @@ TEST(Sandbox, NoOtherSocketIsReachedThroughTheOnesItHas) {
   ::close(fd);
 }
 
-// Through a listening Unix socket, which anybody's path could lead to, nobody is reached either.
-TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
+// Nothing can be reached through a listening Unix socket either.
+TEST(Sandbox, LocalSocketReachesNothing) {
   std::string folder = testing::TempDir() + "sandbox_XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const auto listen_at = [&](const std::string& name) {
@@ -119,7 +119,7 @@ TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
                 msghdr message{};
                 message.msg_iov = &part;
                 message.msg_iovlen = 1;
-                ::recvmsg(ours, &message, 0);  // with which it could be given a descriptor
+                ::recvmsg(ours, &message, 0);  // recvmsg could receive a descriptor
               }),
               killed, "");
   EXPECT_EXIT(inside([&] {
@@ -138,8 +138,8 @@ TEST(Sandbox, TheNodesOwnSocketLeadsNowhere) {
   std::filesystem::remove_all(folder);
 }
 
-// Every system call that this kernel could have, with arguments that do no harm where it is let through.
-TEST(Sandbox, OnlyTheListedCallsReachTheKernel) {
+// Every system call number of the kernel, with arguments that are harmless if the call is allowed.
+TEST(Sandbox, OnlyListedSystemCallsAreAllowed) {
   constexpr long kLast = 470, kX32 = 0x40000000;
   std::set<long> allowed = {SYS_accept4,   SYS_recvfrom,      SYS_close,      SYS_read,
                             SYS_write,     SYS_epoll_ctl,     SYS_epoll_wait, SYS_epoll_pwait,
@@ -154,8 +154,7 @@ TEST(Sandbox, OnlyTheListedCallsReachTheKernel) {
 #endif
   std::vector<long> calls = {kX32 + SYS_write, kX32 + SYS_open};
   for (long call = 0; call <= kLast; ++call) {
-    // The kernel keeps its uprobes' own two calls (335, 336) from every filter; they do nothing for anybody
-    // else.
+    // The kernel exempts the two calls of uprobes (335, 336) from filters; they have no effect for others.
     if (allowed.count(call) == 0 && call != 335 && call != 336) calls.push_back(call);
   }
   for (const long call : calls) {
@@ -174,7 +173,7 @@ TEST(Sandbox, OnlyTheListedCallsReachTheKernel) {
   }
 }
 
-TEST(Sandbox, AChildWhoseAgentIsGoneDoesNotGoOn) {
+TEST(Sandbox, ExitsIfTheAgentHasExited) {
   EXPECT_EXIT(::_exit(enter_sandbox(::getppid() + 1, 80) ? 0 : 7), testing::ExitedWithCode(7), "");
 }
 

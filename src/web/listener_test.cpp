@@ -30,7 +30,7 @@ std::string status_line(pid_t pid, const std::string& key) {
 
 Pages good_pages() { return {.healthy = true, .ready = true, .metrics = "gpulet_up 1\n"}; }
 
-// The agent's side on a loop in a thread of its own; clients block in the test's.
+// The agent's side runs on a loop in its own thread; clients block in the test's thread.
 class ListenerTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -49,7 +49,7 @@ class ListenerTest : public testing::Test {
       ASSERT_NE(listener_->listening_port(), 0);
     });
   }
-  // Runs `task` on the loop and waits for its end.
+  // Runs `task` on the loop and waits until it is done.
   void call_on_loop(const std::function<void()>& task) {
     std::promise<void> done;
     loop_.post([&] {
@@ -76,7 +76,7 @@ class ListenerTest : public testing::Test {
     return id;
   }
   std::uint16_t port_on_loop() const { return listener_->listening_port(); }
-  // The child is in its sandbox once it answers.
+  // The child is in its sandbox once it responds.
   pid_t serving_child() {
     publish_on_loop(good_pages());
     EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -88,9 +88,9 @@ class ListenerTest : public testing::Test {
   std::thread thread_;
 };
 
-TEST_F(ListenerTest, ServesWhatWasPublishedLast) {
+TEST_F(ListenerTest, ServesTheLastPublishedPages) {
   begin();
-  EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);  // nothing said yet
+  EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);  // nothing published yet
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
   EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/readyz")), 200);
@@ -106,7 +106,7 @@ TEST_F(ListenerTest, ServesWhatWasPublishedLast) {
   EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/metrics")), "");
 }
 
-TEST_F(ListenerTest, LargePagesArriveWholeAndTooLargeOnesDoNotHarm) {
+TEST_F(ListenerTest, LargePagesAreServedAndTooLargeOnesAreHarmless) {
   begin();
   Pages pages = good_pages();
   pages.metrics = std::string(8u << 20, 'x') + "\n";
@@ -143,7 +143,7 @@ class LocalListenerTest : public ListenerTest {
   std::shared_ptr<const http::LocalSocket> local_;
 };
 
-TEST_F(LocalListenerTest, ServesTheSameThereWithoutTlsAndPasswords) {
+TEST_F(LocalListenerTest, ServesTheSamePagesWithoutTlsAndPasswords) {
   const auto certificate = Certificate::make_certificate("one", nullptr, "127.0.0.1");
   http::AccessRules access;
   access.tls.emplace();
@@ -161,7 +161,7 @@ TEST_F(LocalListenerTest, ServesTheSameThereWithoutTlsAndPasswords) {
   EXPECT_EQ(http::status_code(http::get(socket_path(), "/healthz")), 200);
 }
 
-TEST_F(LocalListenerTest, ItMayBeAllThereIs) {
+TEST_F(LocalListenerTest, MayBeTheOnlyListener) {
   call_on_loop([&] {
     auto started = Listener::start_listener(loop_, "", {.local = local_});
     ASSERT_TRUE(started) << started.error().full_message();
@@ -175,7 +175,7 @@ TEST_F(LocalListenerTest, ItMayBeAllThereIs) {
   EXPECT_EQ(status_line(pid, "CapEff"), "0000000000000000");
 }
 
-TEST_F(LocalListenerTest, TheNetworkCannotKeepItsUsersOut) {
+TEST_F(LocalListenerTest, NetworkClientsCannotExhaustLocalConnections) {
   begin("127.0.0.1:0", {.local = local_});
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -188,16 +188,16 @@ TEST_F(LocalListenerTest, TheNetworkCannotKeepItsUsersOut) {
   };
   for (std::size_t i = 0; i < http::kMaxSubscribers; ++i) ASSERT_TRUE(watch(port_on_loop())) << i;
   EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/api/events")),
-            "as many watch already as may: 16\n");
+            "the maximum number of subscribers is connected: 16\n");
   for (std::size_t i = 0; i < http::kMaxLocalSubscribers; ++i) ASSERT_TRUE(watch(socket_path())) << i;
   EXPECT_EQ(http::response_body(http::get(socket_path(), "/api/events")),
-            "as many watch already as may: 20\n");
+            "the maximum number of subscribers is connected: 20\n");
   for (int i = 0; i < 300; ++i) clients.push_back(std::make_unique<http::TestClient>(port_on_loop()));
   EXPECT_EQ(http::status_code(http::get(socket_path(), "/healthz")), 200);
   EXPECT_EQ(listener_->restarts(), 0u);
 }
 
-TEST_F(ListenerTest, AnAgentThatSaysNothingIsNotHealthy) {
+TEST_F(ListenerTest, SilentAgentIsUnhealthy) {
   begin("127.0.0.1:0", {.max_age = 300ms});
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -208,25 +208,25 @@ TEST_F(ListenerTest, AnAgentThatSaysNothingIsNotHealthy) {
   EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
 }
 
-TEST_F(ListenerTest, KilledItIsBackAndNoConnectionIsRefused) {
+TEST_F(ListenerTest, KilledChildRestartsWithoutRefusedConnections) {
   begin();
   for (int round = 0; round < 3; ++round) {
     const pid_t first = serving_child();
     ASSERT_EQ(::kill(first, SIGKILL), 0);
     const auto answer =
-        http::get(port_on_loop(), "/metrics");  // may be the last of the old one's connections, cut off
+        http::get(port_on_loop(), "/metrics");  // may still use a connection of the old child, which breaks
     if (!answer.empty()) {
       EXPECT_EQ(http::response_body(answer), "gpulet_up 1\n");
     }
     ASSERT_TRUE(wait_until([&] { return child_on_loop() != first && child_on_loop() != 0; }));
-    // What was published before is served again without a new publish.
+    // The last published pages are served again without a new publish.
     EXPECT_TRUE(wait_until(
         [&] { return http::response_body(http::get(port_on_loop(), "/metrics")) == "gpulet_up 1\n"; }));
   }
   EXPECT_EQ(listener_->restarts(), 3u);
 }
 
-TEST_F(ListenerTest, AConnectionMadeWhileThereIsNoChildWaitsForTheNext) {
+TEST_F(ListenerTest, ConnectionWaitsForTheNextChild) {
   begin();
   const pid_t first = serving_child();
   const auto before = std::chrono::steady_clock::now();
@@ -236,7 +236,7 @@ TEST_F(ListenerTest, AConnectionMadeWhileThereIsNoChildWaitsForTheNext) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, 5s);
 }
 
-TEST_F(ListenerTest, AChildThatIsStoppedNeverBlocksTheAgent) {
+TEST_F(ListenerTest, StoppedChildNeverBlocksTheAgent) {
   begin();
   const pid_t first = serving_child();
   ASSERT_EQ(::kill(first, SIGSTOP), 0);
@@ -253,7 +253,7 @@ TEST_F(ListenerTest, AChildThatIsStoppedNeverBlocksTheAgent) {
   EXPECT_EQ(child_on_loop(), first);
 }
 
-TEST_F(ListenerTest, TheChildHasNoRights) {
+TEST_F(ListenerTest, ChildIsUnprivileged) {
   begin();
   const pid_t pid = serving_child();
   EXPECT_EQ(status_line(pid, "Name"), kListenerName);
@@ -263,7 +263,7 @@ TEST_F(ListenerTest, TheChildHasNoRights) {
     EXPECT_EQ(status_line(pid, set), "0000000000000000") << set;
   const std::string proc = "/proc/" + std::to_string(pid);
   if (::geteuid() != 0) {
-    // Its user is ours, and even so nobody but root may look into it.
+    // It has the same user as the test, and still only root may inspect it.
     std::error_code error;
     std::filesystem::directory_iterator listing(proc + "/fd", error);
     EXPECT_EQ(error, std::errc::permission_denied);
@@ -282,16 +282,16 @@ TEST_F(ListenerTest, TheChildHasNoRights) {
   }
   EXPECT_EQ(open.count("/dev/null"), 3u);
   EXPECT_EQ(open.count("anon_inode"), 2u);  // epoll and eventfd
-  EXPECT_LE(open.count("socket"), 3u);      // listening, pair, and perhaps the last request's
+  EXPECT_LE(open.count("socket"), 3u);      // listening, pair, and possibly the last request's
   EXPECT_LE(open.size(), 8u);
-  // A namespace of its own whose root is empty.
+  // Its own namespace with an empty root.
   EXPECT_TRUE(std::filesystem::is_empty(proc + "/root"));
   EXPECT_EQ(read_file(proc + "/environ"), "");
   const auto limits = read_file(proc + "/limits").value_or("");
   EXPECT_NE(limits.find("Max processes             0                    0"), std::string::npos) << limits;
 }
 
-TEST_F(ListenerTest, ItsMemoryIsSmallAlsoAfterAThousandSlowConnections) {
+TEST_F(ListenerTest, MemoryIsSmallAfterAThousandSlowConnections) {
   begin();
   const pid_t pid = serving_child();
   std::vector<std::unique_ptr<http::TestClient>> slow;
@@ -309,14 +309,14 @@ TEST_F(ListenerTest, ItsMemoryIsSmallAlsoAfterAThousandSlowConnections) {
 #endif
 }
 
-TEST_F(ListenerTest, ItEndsWithTheAgent) {
+TEST_F(ListenerTest, ChildEndsWithTheAgent) {
   begin();
   const pid_t pid = serving_child();
   call_on_loop([this] { listener_.reset(); });
   EXPECT_EQ(::kill(pid, 0), -1);
 }
 
-TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
+TEST_F(ListenerTest, SubscriberCountIsReportedToTheAgent) {
   std::atomic<int> watched = -1;
   begin("127.0.0.1:0", {.on_subscribers = [&](unsigned count) { watched = static_cast<int>(count); }});
   const pid_t first = serving_child();
@@ -338,14 +338,14 @@ TEST_F(ListenerTest, TheAgentHearsHowManyWatch) {
   EXPECT_TRUE(wait_until([&] { return watched == 2; }));
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   EXPECT_TRUE(wait_until([&] { return watched == 0; }));
-  // The next child has the last sample, and tells who comes back.
+  // The next child has the last sample, and reports subscribers that reconnect.
   http::TestClient again(port_on_loop());
   ASSERT_TRUE(again.send_bytes("GET /api/events HTTP/1.1\r\n\r\n"));
   EXPECT_FALSE(again.read_until("data: {\"at\":4}\n\n").empty());
   EXPECT_TRUE(wait_until([&] { return watched == 1; }));
 }
 
-TEST_F(ListenerTest, TlsAndPasswordsWorkWithoutRightsAndAreChangedWhileItServes) {
+TEST_F(ListenerTest, TlsAndPasswordsCanChangeWhileServing) {
   auto access_of = [&](const char* name) {
     const auto certificate = Certificate::make_certificate(name, nullptr, "127.0.0.1");
     http::AccessRules access;
@@ -386,14 +386,14 @@ TEST_F(ListenerTest, TlsAndPasswordsWorkWithoutRightsAndAreChangedWhileItServes)
   call_on_loop([&] { EXPECT_TRUE(listener_->set_access_rules(access_of("two"))); });
   EXPECT_TRUE(wait_until([&] { return status(alice, &name) == 200 && name == "two"; }));
   EXPECT_EQ(child_on_loop(), first);
-  // A child that is started anew lets nobody in by other terms, not for a moment.
+  // A restarted child never accepts connections under other access rules.
   ASSERT_EQ(::kill(first, SIGKILL), 0);
   ASSERT_TRUE(wait_until([&] { return child_on_loop() != first; }));
   EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 400);
   EXPECT_TRUE(wait_until([&] { return status(alice, &name) == 200 && name == "two"; }));
 }
 
-// This program under another name, under which main() acts as a hijacked child.
+// This program under another name, which makes main() act as a compromised child.
 class HijackedChild {
  public:
   explicit HijackedChild(const std::string& how) : folder_(testing::TempDir() + "taken_over_" + how) {
@@ -408,7 +408,7 @@ class HijackedChild {
   std::string folder_;
 };
 
-TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
+TEST_F(ListenerTest, FloodingChildIsReadAtALimitedRate) {
   const HijackedChild flood("flood");
   std::atomic<int> heard = 0;
   begin("127.0.0.1:0",
@@ -417,14 +417,14 @@ TEST_F(ListenerTest, AChildThatFloodsTheAgentIsHeardSeldom) {
   std::uint64_t turns = 0;
   const auto before = std::chrono::steady_clock::now();
   while (std::chrono::steady_clock::now() - before < 1s) {
-    call_on_loop([] {});  // the loop is free for others
+    call_on_loop([] {});  // the loop is not blocked
     ++turns;
   }
   EXPECT_GT(turns, 200u);
   EXPECT_LE(heard, 4 + 20);
 }
 
-TEST_F(ListenerTest, AChildThatSaysAnythingElseIsEnded) {
+TEST_F(ListenerTest, ChildWithInvalidOutputIsKilled) {
   const HijackedChild words("words");
   begin("127.0.0.1:0", {.program = words.program_path("words")});
   EXPECT_TRUE(wait_until([&] {
@@ -434,7 +434,7 @@ TEST_F(ListenerTest, AChildThatSaysAnythingElseIsEnded) {
   }));
 }
 
-TEST_F(ListenerTest, AChildThatCannotBeStartedIsAnError) {
+TEST_F(ListenerTest, FailureToStartTheChildIsAnError) {
   call_on_loop([&] {
     const auto started = Listener::start_listener(loop_, "127.0.0.1:0", {.program = "/nonexistent"});
     ASSERT_FALSE(started);
@@ -442,7 +442,7 @@ TEST_F(ListenerTest, AChildThatCannotBeStartedIsAnError) {
   });
 }
 
-TEST_F(ListenerTest, AChildThatDiesAtOnceIsTriedAgainWithBackoff) {
+TEST_F(ListenerTest, CrashingChildIsRestartedWithBackoff) {
   begin("127.0.0.1:0", {.program = "/bin/false"});
   const auto before = std::chrono::steady_clock::now();
   EXPECT_TRUE(wait_until([&] {

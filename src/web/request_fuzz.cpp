@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   MessageReader reader;
   reader.append_bytes(input);
   for (auto next = reader.next_message(); next && *next; next = reader.next_message()) {
-    // Encoding the decoded rules gives them back.
+    // Encoding the decoded rules gives the same bytes.
     if (const auto* access = std::get_if<AccessRules>(&**next)) {
       MessageReader other;
       other.append_bytes(encode_access_message(*access));
@@ -26,7 +26,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
 
   if (text::decode_base64(input).size() > input.size()) std::abort();
-  // No password makes this hash: it is too short.
+  // No password has this hash: it is too short.
   const PasswordChecker::Users users = {{"alice", "$2b$04$abcdefghijklmnopqrstuu"}};
   PasswordChecker passwords(users);
   if (passwords.check_password(input, Time{}) == PasswordChecker::Verdict::kAccepted) std::abort();

@@ -21,7 +21,7 @@ void SampleHistory::add_document(http::SharedText now_document, Time now) {
     drop_sample(0);
     if (thinned_ > 0) --thinned_;
   }
-  // Those that have grown old enough, each against the last of the thinned ones.
+  // Thins samples that are old enough, each compared with the last kept one.
   while (thinned_ + 1 < samples_.size() && now - samples_[thinned_].at > kFullHistoryLength) {
     if (thinned_ > 0 && samples_[thinned_].at - samples_[thinned_ - 1].at < kThinnedInterval) {
       drop_sample(thinned_);
@@ -48,7 +48,7 @@ std::string SampleHistory::history_json() const {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
-// A browser that lost the connection comes again after so long.
+// A browser that lost the connection reconnects after this time.
 constexpr std::string_view kRetry = "retry: 2000\n\n";
 
 http::Response text_response(int status, std::string body) {
@@ -67,7 +67,7 @@ http::Response document_body_response(const http::Document& document, std::strin
   return answer;
 }
 
-// A JSON document has no line breaks of its own but perhaps one at its end; each line of it is a data field.
+// A JSON document has at most one line break, at its end; each line becomes a data field.
 std::string make_event(std::string_view name, std::uint64_t id, std::string_view document) {
   std::string event = "event: " + std::string(name) + "\nid: " + std::to_string(id) + "\n";
   for (const auto& line : text::split(text::trim(document), '\n')) event += "data: " + line + "\n";
@@ -75,7 +75,7 @@ std::string make_event(std::string_view name, std::uint64_t id, std::string_view
 }
 
 const http::Document* page_file_response(std::string_view path, std::string_view& content_type) {
-  // Made at the first request, and compressed once in a child's life.
+  // Created at the first request and compressed once per child.
   static const std::array<http::Document, 4> documents = {
       http::Document(std::string(page::html())), http::Document(std::string(page::css())),
       http::Document(std::string(page::js())), http::Document(std::string(page::icon()))};
@@ -127,7 +127,7 @@ void Router::publish_message(PagesMessage frame, Time now) {
 }
 
 std::string Router::staleness_reason(Time now) const {
-  if (!published_) return "the agent has not said anything yet";
+  if (!published_) return "the agent has not published anything yet";
   const Duration age = now - when_;
   if (age <= fresh_) return {};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
@@ -166,7 +166,7 @@ http::Response Router::document_response(std::string_view path, const http::Requ
   }
   if (path == "/api/events") return events_response();
   const http::Document& document = path == "/api/node" ? node_ : path == "/api/now" ? now_ : use_;
-  if (document.plain_text()->empty()) return text_response(503, "the agent has not said anything of it yet");
+  if (document.plain_text()->empty()) return text_response(503, "the agent has not published it yet");
   return document_body_response(document, kJson, request);
 }
 
@@ -185,7 +185,7 @@ http::Response Router::route_request(const http::Request& request, Time now) con
         "no such page; there are / /healthz /readyz /metrics /api/node /api/now /api/use /api/history "
         "/api/events");
   }
-  // Those who watch stay, and see by the samples' times that none come.
+  // Subscribers stay connected and see from the sample times that no new ones arrive.
   if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")
     return text_response(503, std::move(stale));
   if (api) return document_response(path, request);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A server on a loop in a thread of its own; clients block in the test's.
+// A server on a loop in its own thread; clients block in the test's thread.
 class RouterServerTest : public testing::Test {
  protected:
   void start_on_loop(Duration limit = 10s, std::string metrics = "m 1\n",
@@ -94,7 +94,7 @@ TEST_F(RouterServerTest, OneConnectionServesManyRequestsAlsoPipelined) {
   EXPECT_EQ(http::status_code(client.read_response()), 404);
 }
 
-TEST_F(RouterServerTest, ARequestMayComeByteByByte) {
+TEST_F(RouterServerTest, RequestMayArriveByteByByte) {
   start_on_loop();
   http::TestClient client(port_);
   for (const char c : std::string("GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: some more\r\n\r\n")) {
@@ -103,7 +103,7 @@ TEST_F(RouterServerTest, ARequestMayComeByteByByte) {
   EXPECT_EQ(http::status_code(client.read_response()), 200);
 }
 
-TEST_F(RouterServerTest, OldClientsAndThoseThatSaySoAreClosed) {
+TEST_F(RouterServerTest, Http10AndConnectionCloseAreClosed) {
   start_on_loop();
   for (const char* request :
        {"GET /healthz HTTP/1.0\r\n\r\n", "GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n"}) {
@@ -114,7 +114,7 @@ TEST_F(RouterServerTest, OldClientsAndThoseThatSaySoAreClosed) {
   }
 }
 
-TEST_F(RouterServerTest, RefusesWhatItDoesNotServe) {
+TEST_F(RouterServerTest, RefusesUnsupportedRequests) {
   start_on_loop();
   const std::vector<std::pair<std::string, int>> cases = {
       {"junk\r\n\r\n", 400},
@@ -138,7 +138,7 @@ TEST_F(RouterServerTest, RefusesWhatItDoesNotServe) {
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
 }
 
-TEST_F(RouterServerTest, NoBytesWhateverHarmIt) {
+TEST_F(RouterServerTest, ArbitraryBytesAreHarmless) {
   start_on_loop();
   std::mt19937_64 random(7);
   const std::string model =
@@ -155,7 +155,7 @@ TEST_F(RouterServerTest, NoBytesWhateverHarmIt) {
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
 }
 
-TEST_F(RouterServerTest, ClientsThatAreSlowToAskOrIdleAreClosed) {
+TEST_F(RouterServerTest, SlowAndIdleClientsAreClosed) {
   start_on_loop(50ms);
   http::TestClient silent(port_), partial(port_), idle(port_);
   ASSERT_TRUE(partial.send_bytes("GET /healthz HT"));
@@ -167,18 +167,18 @@ TEST_F(RouterServerTest, ClientsThatAreSlowToAskOrIdleAreClosed) {
   EXPECT_EQ(connections(), 0u);
 }
 
-TEST_F(RouterServerTest, AClientThatDoesNotTakeItsAnswerIsClosedAndOthersAreServed) {
+TEST_F(RouterServerTest, ClientThatDoesNotReadIsClosedAndOthersAreServed) {
   start_on_loop(2s, std::string(32u << 20, 'x'));
   http::TestClient slow(port_);
   ASSERT_TRUE(slow.send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
   EXPECT_EQ(http::response_body(http::get(port_, "/metrics")).size(),
-            32u << 20);                                 // one that reads gets it whole
+            32u << 20);                                 // a client that reads gets all of it
   while (connections() > 0) std::this_thread::yield();  // bounded by the test's own time limit
   EXPECT_EQ(slow.read_response(), "");
 }
 
-TEST_F(RouterServerTest, AThousandSlowConnectionsDoNotKeepARequestFromItsAnswer) {
+TEST_F(RouterServerTest, ThousandSlowConnectionsDoNotBlockARequest) {
   start_on_loop();
   std::vector<std::unique_ptr<http::TestClient>> slow;
   for (int i = 0; i < 1000; ++i) {
@@ -195,26 +195,26 @@ TEST_F(RouterServerTest, AThousandSlowConnectionsDoNotKeepARequestFromItsAnswer)
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
 }
 
-TEST_F(RouterServerTest, TenMegabytesOfHeaderAreRefusedAndNotKept) {
+TEST_F(RouterServerTest, OversizedHeaderIsRefusedAndNotBuffered) {
   start_on_loop();
   http::TestClient client(port_);
   ASSERT_TRUE(client.send_bytes("GET / HTTP/1.1\r\nX: "));
   const std::string piece(65536, 'x');
   std::size_t sent = 0;
   while (sent < 10u << 20 && client.send_bytes(piece)) sent += piece.size();
-  EXPECT_LT(sent, 10u << 20);  // it is cut off long before
+  EXPECT_LT(sent, 10u << 20);  // the server closes it long before
   EXPECT_TRUE(client.wait_closed());
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
 }
 
-TEST_F(RouterServerTest, AHundredScrapersAtOnce) {
+TEST_F(RouterServerTest, ServesAHundredConcurrentScrapers) {
   start_on_loop(10s, std::string(1u << 20, 'x'));
   std::vector<std::unique_ptr<http::TestClient>> scrapers;
   for (int i = 0; i < 100; ++i) {
     scrapers.push_back(std::make_unique<http::TestClient>(port_));
     ASSERT_TRUE(scrapers.back()->send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
   }
-  for (int round = 0; round < 2; ++round) {  // and again on the same connections
+  for (int round = 0; round < 2; ++round) {  // and once more on the same connections
     for (auto& scraper : scrapers) {
       EXPECT_EQ(http::response_body(scraper->read_response()).size(), 1u << 20);
       ASSERT_TRUE(scraper->send_bytes("GET /metrics HTTP/1.1\r\n\r\n"));
@@ -224,7 +224,7 @@ TEST_F(RouterServerTest, AHundredScrapersAtOnce) {
 
 constexpr const char* kWatch = "GET /api/events HTTP/1.1\r\nHost: x\r\n\r\n";
 
-TEST_F(RouterServerTest, WhoWatchesIsToldOfEachChange) {
+TEST_F(RouterServerTest, SubscribersGetEachChange) {
   start_on_loop();
   http::TestClient client(port_);
   ASSERT_TRUE(client.send_bytes(kWatch));
@@ -247,7 +247,7 @@ TEST_F(RouterServerTest, WhoWatchesIsToldOfEachChange) {
   EXPECT_EQ(watchers(), 0u);
 }
 
-TEST_F(RouterServerTest, SixteenMayWatchAndNobodyTakesTheirPlace) {
+TEST_F(RouterServerTest, SixteenSubscribersKeepTheirConnections) {
   start_on_loop();
   std::vector<std::unique_ptr<http::TestClient>> watching;
   for (std::size_t i = 0; i < http::kMaxSubscribers; ++i) {
@@ -257,7 +257,7 @@ TEST_F(RouterServerTest, SixteenMayWatchAndNobodyTakesTheirPlace) {
   }
   const auto refused = http::get(port_, "/api/events");
   EXPECT_EQ(http::status_code(refused), 503);
-  EXPECT_EQ(http::response_body(refused), "as many watch already as may: 16\n");
+  EXPECT_EQ(http::response_body(refused), "the maximum number of subscribers is connected: 16\n");
   std::vector<std::unique_ptr<http::TestClient>> idle;
   for (int i = 0; i < 300; ++i) idle.push_back(std::make_unique<http::TestClient>(port_));
   EXPECT_EQ(http::status_code(http::get(port_, "/healthz")), 200);
@@ -266,7 +266,7 @@ TEST_F(RouterServerTest, SixteenMayWatchAndNobodyTakesTheirPlace) {
   for (auto& client : watching) EXPECT_FALSE(client->read_until("\"now\":7}\n\n").empty());
 }
 
-TEST_F(RouterServerTest, AWatcherThatDoesNotReadIsDroppedAndTheOthersAreTold) {
+TEST_F(RouterServerTest, SlowSubscriberIsDroppedAndOthersGetEvents) {
   start_on_loop(2s);
   http::TestClient slow(port_), quick(port_);
   for (auto* client : {&slow, &quick}) {
@@ -293,7 +293,7 @@ http::AccessRules encrypted(const Certificate& certificate) {
   return access;
 }
 
-TEST_F(RouterServerTest, ThroughTlsAllIsAsWithoutIt) {
+TEST_F(RouterServerTest, TlsServesTheSame) {
   const auto certificate = Certificate::make_certificate("one", nullptr, "127.0.0.1");
   start_on_loop(10s, std::string(8u << 20, 'x'), encrypted(certificate));
   http::TestClient client(port_);
@@ -318,7 +318,7 @@ TEST_F(RouterServerTest, ThroughTlsAllIsAsWithoutIt) {
   EXPECT_TRUE(half.wait_closed());
 }
 
-TEST_F(RouterServerTest, AnotherCertificateTakesItsPlaceWhileItServes) {
+TEST_F(RouterServerTest, CertificateCanBeReplacedWhileServing) {
   start_on_loop(10s, "m 1\n", encrypted(Certificate::make_certificate("one", nullptr, "127.0.0.1")));
   http::TestClient before(port_);
   ASSERT_TRUE(before.encrypt());
@@ -329,7 +329,7 @@ TEST_F(RouterServerTest, AnotherCertificateTakesItsPlaceWhileItServes) {
   EXPECT_EQ(after.server_name(), "two");
   ASSERT_TRUE(before.send_bytes("GET /healthz HTTP/1.1\r\n\r\n"));
   EXPECT_NE(before.read_response().find("Connection: close\r\n"),
-            std::string::npos);  // served, and then let go
+            std::string::npos);  // served, then closed
 
   http::AccessRules bad = other;
   bad.tls->key = Certificate::make_certificate("three", nullptr, "127.0.0.1").key_pem();
@@ -340,7 +340,7 @@ TEST_F(RouterServerTest, AnotherCertificateTakesItsPlaceWhileItServes) {
   EXPECT_EQ(still.server_name(), "two");
 }
 
-TEST_F(RouterServerTest, OnlyClientsWithTheRightCertificate) {
+TEST_F(RouterServerTest, RequiresATrustedClientCertificate) {
   const auto authority = Certificate::make_certificate("authority", nullptr, "");
   const auto scraper = Certificate::make_certificate("scraper", &authority, "prometheus.monitoring.svc");
   const auto other = Certificate::make_certificate("other", &authority, "other.svc");
@@ -352,7 +352,7 @@ TEST_F(RouterServerTest, OnlyClientsWithTheRightCertificate) {
   start_on_loop(10s, "m 1\n", access);
   auto served = [&](const Certificate* certificate) {
     http::TestClient client(port_);
-    // With TLS 1.3 a client learns only by reading that it is refused.
+    // With TLS 1.3 a client detects the refusal only when it reads.
     return client.encrypt(certificate) && client.send_bytes("GET /metrics HTTP/1.1\r\n\r\n") &&
            http::status_code(client.read_response()) == 200;
   };
@@ -362,7 +362,7 @@ TEST_F(RouterServerTest, OnlyClientsWithTheRightCertificate) {
   EXPECT_FALSE(served(nullptr));
 }
 
-TEST_F(RouterServerTest, UsersNeedTheirPasswords) {
+TEST_F(RouterServerTest, RequiresPasswords) {
   http::AccessRules access;
   access.users = {{"alice", http::secret_hash()}};
   access.headers = {{"X-Frame-Options", "SAMEORIGIN"}};

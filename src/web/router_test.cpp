@@ -24,7 +24,7 @@ std::string unpacked(const std::string& packed, std::size_t size) {
   return text;
 }
 
-TEST(Document, IsCompressedOnceAndOnlyWhereThatHelps) {
+TEST(Document, IsCompressedOnceIfThatSavesBytes) {
   std::string metrics;
   for (int i = 0; i < 2000; ++i) metrics += "gpulet_metric{gpu=\"" + std::to_string(i) + "\"} 1\n";
   const http::Document document(metrics);
@@ -42,7 +42,7 @@ http::SharedText sample_document(int number, std::size_t size = 0) {
                                              "}");
 }
 
-TEST(History, KeepsTheNewestWholeAndThinsWhatIsOlder) {
+TEST(History, KeepsNewSamplesAndThinsOlderOnes) {
   SampleHistory history;
   EXPECT_EQ(history.history_json(), "{\"samples\":[]}\n");
   for (int second = 0; second < 3600; ++second)
@@ -57,13 +57,13 @@ TEST(History, KeepsTheNewestWholeAndThinsWhatIsOlder) {
   EXPECT_LT(text.find("{\"n\":3500}"), text.find("{\"n\":3501}"));
 }
 
-TEST(History, SamplesThatComeSeldomAllStay) {
+TEST(History, KeepsAllInfrequentSamples) {
   SampleHistory history;
   for (int i = 0; i < 200; ++i) history.add_document(sample_document(i), Time{} + i * 15s);
   EXPECT_EQ(history.size(), 61u);
 }
 
-TEST(History, ItsBytesAreBounded) {
+TEST(History, SizeIsBounded) {
   SampleHistory history;
   for (int i = 0; i < 2000; ++i) {
     history.add_document(sample_document(i, 60'000), Time{} + i * 1s);
@@ -76,7 +76,7 @@ TEST(History, ItsBytesAreBounded) {
   EXPECT_EQ(history.size(), before);
 }
 
-TEST(Document, WhatWasPackedIsUnpackedWithinALimit) {
+TEST(Document, DecompressionIsBounded) {
   const std::string text = std::string(100'000, 'a') + "end";
   const std::string packed = http::gzip(text);
   EXPECT_EQ(http::gunzip(packed, text.size()), text);
@@ -113,7 +113,7 @@ http::Response get(const Router& site, std::string_view target, Time now, std::s
       {.method = "GET", .target = target, .accept = accept, .accept_encoding = encoding}, now);
 }
 
-TEST(Site, SaysWhatIsWrong) {
+TEST(Site, ReportsProblems) {
   Router site;
   const Time now{};
   site.publish_message(frame(false, false), now);
@@ -127,7 +127,7 @@ TEST(Site, SaysWhatIsWrong) {
   EXPECT_EQ(site.route_request({.method = "HEAD", .target = "/readyz"}, now).status, 200);
 }
 
-TEST(Site, MetricsComeAsTheScraperWantsThem) {
+TEST(Site, MetricsFormatFollowsTheAcceptHeader) {
   Router site;
   const Time now{};
   site.publish_message(frame(true, true), now);
@@ -144,7 +144,7 @@ TEST(Site, MetricsComeAsTheScraperWantsThem) {
   EXPECT_EQ(*get(site, "/metrics", now, "application/openmetrics-text").body, "m 1\n");
 }
 
-TEST(Site, CompressedOnceAPublishAndOnlyWhenTaken) {
+TEST(Site, CompressesOncePerPublishAndOnlyOnRequest) {
   Router site;
   const Time now{};
   site.publish_message(frame(true, true), now);
@@ -155,21 +155,21 @@ TEST(Site, CompressedOnceAPublishAndOnlyWhenTaken) {
   EXPECT_EQ(get(site, "/api/node", now, "", "br, gzip").body, packed.body);
   EXPECT_FALSE(get(site, "/api/node", now, "", "gzip;q=0").gzipped);
   EXPECT_EQ(get(site, "/api/node", now).body->size(), kLong.size() + 14);
-  EXPECT_FALSE(get(site, "/metrics", now, "", "gzip").gzipped);  // too short to win by it
-  // A page in which nothing changed keeps what was made of it.
+  EXPECT_FALSE(get(site, "/metrics", now, "", "gzip").gzipped);  // too short to benefit
+  // An unchanged page keeps its compressed form.
   PagesMessage unchanged{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
   site.publish_message(unchanged, now + 1s);
   EXPECT_EQ(get(site, "/api/node", now + 1s, "", "gzip").body, packed.body);
 }
 
-TEST(Site, OldPagesAndNoPagesAreNotBelieved) {
+TEST(Site, StaleOrMissingPagesAreUnavailable) {
   Router site;
   const Time start{};
   const std::string_view kPaths[] = {"/healthz", "/readyz",  "/metrics",    "/api/node",
                                      "/api/now", "/api/use", "/api/history"};
   for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start).status, 503);
-    EXPECT_EQ(*get(site, path, start).body, "the agent has not said anything yet\n");
+    EXPECT_EQ(*get(site, path, start).body, "the agent has not published anything yet\n");
   }
   site.publish_message(frame(true, true), start);
   for (const auto path : kPaths) {
@@ -194,7 +194,7 @@ TEST(Site, HistoryHasEachSampleOnce) {
   EXPECT_EQ(get(site, "/api/history", Time{} + 2s).body, get(site, "/api/history", Time{} + 3s).body);
 }
 
-TEST(Site, WatchersHearWhatChanged) {
+TEST(Site, SubscribersGetChanges) {
   Router site;
   Pages published = pages(true, true);
   published.node = "{\"a\":1}";
@@ -233,14 +233,14 @@ TEST(Site, WatchersHearWhatChanged) {
   EXPECT_EQ(counted, 2u);
 }
 
-TEST(Site, WhoUsesWhatIsInNoHistory) {
+TEST(Site, UsageIsNotInTheHistory) {
   Router site;
   site.publish_message(frame(true, true), Time{});
   EXPECT_EQ(*get(site, "/api/use", Time{}).body, "{\"at\":1,\"devices\":{}}\n");
   EXPECT_EQ(*get(site, "/api/history", Time{}).body, "{\"samples\":[{\"at\":1}\n]}\n");
 }
 
-TEST(Site, AWatcherMayLeaveWhileItIsTold) {
+TEST(Site, SubscriberMayLeaveDuringAnEvent) {
   http::Subscribers watchers;
   std::vector<Subscription> all(3);
   int told = 0;
@@ -257,7 +257,7 @@ TEST(Site, AWatcherMayLeaveWhileItIsTold) {
   EXPECT_EQ(watchers.subscriber_count(), 0u);
 }
 
-TEST(Site, ThePageComesWithItsPartsAndTellsTheBrowserToTrustNothingElse) {
+TEST(Site, PageIsServedWithARestrictiveContentSecurityPolicy) {
   const Router site;
   const std::vector<std::pair<const char*, const char*>> parts = {
       {"/", "text/html; charset=utf-8"},
@@ -285,7 +285,7 @@ TEST(Site, ThePageComesWithItsPartsAndTellsTheBrowserToTrustNothingElse) {
   EXPECT_EQ(html.find("https:"), std::string::npos);
 }
 
-TEST(Site, HeadersOfTheConfigTakeThePlaceOfOurs) {
+TEST(Site, ConfiguredHeadersReplaceTheDefaults) {
   const std::string head =
       http::response_head({.body = Router::heartbeat_event()}, true,
                           {{"x-frame-options", "SAMEORIGIN"}, {"Strict-Transport-Security", "max-age=1"}});

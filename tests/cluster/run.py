@@ -1,18 +1,27 @@
 #!/usr/bin/python3
-"""gpulet on a real Kubernetes of two nodes, n1 an HGX H100 and n2 an L40S box with two NUMA nodes.
+"""Tests gpulet on a real Kubernetes of two nodes: n1 is an HGX H100, n2 an L40S server with two NUMA nodes.
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
                                                printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
                                                `examples`, `scheduling`, `chart`, `autoscaling` or `operators`
 
-First the agent runs as a process of each node, then as a process of n1 whose GPUs are shared and cut in all ways, by its
-config and by labels of the node, then with each of its rights taken away, then on both nodes while GPUs break under a
-Deployment, then with containers that get their GPUs by CDI, then with the examples, then with `gpulet scheduler` behind
-kube-scheduler, then as the chart installs them from the image, then with a
-HorizontalPodAutoscaler that goes by its metrics. Each check is one function; a run
-stops at its first failure, for what comes after stands on it, and says how many were not reached (they fail too). `operators`
-runs only where it is asked for, by `make operators`: Kubeflow's and Prometheus' operators, which take minutes to build the
-first time, and the examples and monitors that are for them.
+The runs, in this order:
+
+  process      the agent as a process of each node
+  partition    n1's GPUs shared and partitioned in every way by the config
+  labels       MIG layouts and configs selected by Node labels
+  rights       the agent without each of its permissions in turn
+  health       GPU faults under a Deployment, on both nodes
+  cdi          containers that get their GPUs by CDI
+  examples     the example workloads
+  scheduling   `gpulet scheduler` as an extender of kube-scheduler
+  chart        the agents as the chart installs them from the image
+  autoscaling  a HorizontalPodAutoscaler on GPU metrics
+  operators    Kubeflow's and Prometheus' operators with their examples and monitors. Only on request (`make operators`),
+               because building them takes minutes the first time
+
+Each check is one function. A run stops at its first failure, because later checks depend on it, and reports how many were not
+reached (they fail too).
 """
 import os
 import pathlib

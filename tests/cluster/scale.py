@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""The extender at scale: the real API server and kube-scheduler, nodes by kwok, each with 8 GPUs and a GpuNode object.
+"""Measures the extender at scale: the real API server and kube-scheduler, nodes by kwok, each with 8 GPUs and a GpuNode object.
 
   tests/cluster/scale.py [--nodes 500,1000,2500,5000] [--pods N] [--limited] [--plot FILE.svg]
 
-For each count of nodes: Pods (two for each node, or N; of 1, 2, 4 or 8 GPUs, seeded) are scheduled by kube-scheduler alone, with
-`gpulet scheduler` behind it, and with one that lets only its best node pass. Then one client asks filter with the names of all nodes,
-and prioritize with those that pass. A table of rows, one for each count: Pods a second each way, what a decision took as the extender
-counted it while kube-scheduler asked and as the client saw it for all nodes, resident memory. kube-scheduler's limit of requests to the
-API server (50 a second as it ships) is lifted, but with --limited. Takes many minutes; the machine should do nothing else.
+For each node count, Pods (two per node, or N; of 1, 2, 4 or 8 GPUs, seeded) are scheduled in three ways: by kube-scheduler alone,
+with `gpulet scheduler`, and with an extender that passes only its best node. Then one client calls filter with the names of all
+nodes, and prioritize with the passing ones. Prints one table row per node count: Pods per second for each way, the time of a decision
+(by the extender's histogram during scheduling, and at the client for all nodes), and resident memory. kube-scheduler's default limit
+of 50 API requests per second is lifted unless --limited is given. Takes many minutes on an otherwise idle machine.
 """
 import argparse
 import http.client

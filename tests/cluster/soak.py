@@ -3,24 +3,23 @@
 
   tests/cluster/soak.py [--minutes 20] [--seed N]   ends in `N passed, N failed`
 
-The agents run as a process of each node, their listeners beside them, under the real kubelet, scheduler and API server. A seeded loop, as
-fast as the cluster allows: Pods and jobs come and go, GPUs break in many ways and heal, configs change and are refused, kubelets restart,
-the programs of the command line ask, metrics are scraped, and browsers look at the node page. Each round ends at rest: no Pod, no fault,
-no visitor, and the node as at the start; what is measured there is compared. The first quarter of the time is a warm-up; between the
-medians of the second and of the last:
+The agents run as a process of each node, with their listeners, under the real kubelet, scheduler and API server. A seeded loop runs as
+fast as the cluster allows: Pods and jobs start and end, GPUs fail in many ways and recover, configs change and are rejected, kubelets
+restart, commands query the agent, metrics are scraped, and browsers open the node page. Each round ends at rest: no Pod, no fault, no
+client, and the node as at the start. The usage at rest is compared. The first quarter of the time is a warm-up. Between the medians of
+the second and the last quarter:
 
-- descriptors, threads, child processes and the size of all files that are mapped must be equal;
-- anonymous memory, which is what the program asked for and nobody can take back, no more than 256 KiB higher. It is measured with what
-  the allocator keeps between two blocks: that comes and goes in steps of 128 KiB, and more exactly it cannot be judged;
-- pages of files come in as code runs for the first time, and the node takes them back as it likes: they are shown, and can be no more
-  than is mapped.
+- descriptors, threads, child processes and the size of all mapped files must be equal;
+- anonymous memory, which the node cannot reclaim, may grow by at most 256 KiB. It includes free memory that the allocator keeps, which
+  varies in steps of 128 KiB, so a tighter limit is not possible;
+- file-backed pages are shown only: code is paged in at its first use, and the node reclaims pages at any time. They cannot exceed the
+  mapped size.
 
-In the last half what is in use of the heap, free blocks left out, may rise by no more than 16 KiB a minute, by a line fitted through all
-rests. What fills up by design is full by then: the lines of the node page's past are from the start on (200 and 100,
-src/agent/observe/page_json.h), and the events that a repeat may join after ten minutes (src/k8s/event_recorder.h), though more of them come as the
-machine is faster, so that less than 20 minutes judge too little. Only a listener's samples for the lines of the page fill for
-15 minutes (src/web/router.h): as many bytes as /api/history has are left out of both. With 100 bytes that were never freed at each
-Allocate and at each change of who holds what, 20 minutes ended in a failure: 400 KiB more anonymous memory.
+In the last half, the used part of the heap may grow by at most 16 KiB per minute, by a line fitted through all rests. Bounded buffers are
+full by then: the node page's history from the start on (200 and 100 entries, src/agent/observe/page_json.h), and the events that repeats
+may join after ten minutes (src/k8s/event_recorder.h). A faster machine causes more of them, so a run under 20 minutes proves too little.
+Only a listener's samples fill for 15 minutes (src/web/router.h): the size of /api/history is subtracted from both. As a check of this
+test, leaking 100 bytes at each Allocate and at each change of holders failed after 20 minutes with 400 KiB more anonymous memory.
 """
 import argparse
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The docs site as `make docs` builds it: strict, so that each link, heading and page of the navigation is there; nothing from
-elsewhere; READMEs in two languages that say the same. Ends in `N passed, N failed`.
+"""Builds the docs site as `make docs` does, in strict mode: every link, heading and page of the navigation must exist, no page may
+fetch from other hosts, and the two READMEs must agree. Ends in `N passed, N failed`.
 
   tests/docs/run.py             builds into out/docs
 """

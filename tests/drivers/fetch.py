@@ -3,10 +3,10 @@
 
   tests/drivers/fetch.py OUT    makes OUT/debian, OUT/rhel, OUT/gke and OUT/driver-container, and prints the version
 
-The packages (packages.txt, pinned by sha256) come from the mirror that this machine's own apt is configured with, into
-$GPULET_CACHE/drivers (default ~/.cache/gpulet/drivers), and are never part of the project. Nothing of them is run: what
-their installation would link by update-alternatives is read from their scripts. Exit status 3, with the reason, when
-they cannot be had here; 1 when something is wrong.
+The packages (packages.txt, pinned by sha256) are downloaded from the mirror in this machine's apt configuration into
+$GPULET_CACHE/drivers (default ~/.cache/gpulet/drivers), and are never part of the project. Nothing of them is run: the
+links that update-alternatives would create are read from their scripts. Exits with 3 and the reason if the packages are
+not available here, with 1 on any other error.
 """
 import argparse
 import hashlib
@@ -47,7 +47,7 @@ def cached(package):
 
 
 def mirror():
-    """Where this machine gets bookworm's packages from."""
+    """The mirror of bookworm's packages in this machine's apt configuration."""
     try:
         listed = subprocess.run(["apt-get", "indextargets", "--format", "$(REPO_URI)|$(CODENAME)|$(COMPONENT)",
                                  "Created-By: Packages"], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -128,7 +128,7 @@ def merged_usr(root):
 
 
 def slaves(script):
-    """(link, name, file) of each alternative that a package's postinst would make on this architecture."""
+    """(link, name, file) of each alternative that a package's postinst would create on this architecture."""
     for line in re.findall(r"\$\((add_(?:multiarch_)?slave [^()$]*)\)", script):
         function, *words = shlex.split(line)
         if function == "add_slave":
@@ -182,7 +182,7 @@ class Files:
 
 
 def put(source, target):
-    """A link as it is, a file as a second name of it."""
+    """Copies a link, and hard-links a file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() or target.is_symlink():
         return

@@ -3,8 +3,8 @@
 
   tests/drivers/run.py --program BUILD/tests/drivers_test
 
-Ends in `N passed, N failed`. Where the packages cannot be had (fetch.py says why) nothing is counted: the stub roots of
-cdi_test stand for them.
+Ends in `N passed, N failed`. If the packages are not available (fetch.py prints the reason), nothing is counted: the
+stub roots of cdi_test cover the layouts.
 """
 import argparse
 import os

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Judges that we did not write, on every simulated machine: nvidia-ml-py, gpustat, nvitop, NVIDIA's header, the CDI's
-schema and library.
+"""Checks every simulated machine with third-party judges: nvidia-ml-py, gpustat, nvitop, NVIDIA's header, and the CDI
+project's schema and library.
 
   tests/judges/run.py [--bin out/bin] [--lib out/lib] [--machine NAME...]
 
-A line `ok NAME` or `FAIL NAME: why` for each check, at the end `N passed, N failed`.
+Prints a line `ok NAME` or `FAIL NAME: why` per check, and ends in `N passed, N failed`.
 """
 import argparse
 import json

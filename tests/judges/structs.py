@@ -12,8 +12,8 @@ from judge import check
 
 INCLUDE = pathlib.Path(os.environ["JUDGE_NVML_INCLUDE"])
 HEADER = (INCLUDE / "nvml.h").read_text()
-# Where nvidia-ml-py 13.615.71 itself is not what this header says: names of an earlier version of a struct, structs that
-# it lays out in its own way, and constants that grew since.
+# Known differences of nvidia-ml-py 13.615.71 from this header: names of an earlier version of a struct, structs with a
+# different layout, and constants with other values.
 OWN_SIZES = {"nvmlGpuFabricInfoV_t", "nvmlGridLicensableFeature_t", "nvmlGridLicensableFeatures_t", "nvmlVgpuMetadata_t",
              "nvmlVgpuPgpuMetadata_t"}
 OWN_CONSTANTS = {"NVML_FI_MAX", "nvmlC2cModeInfo_v1", "nvmlClocksEventReasonAll"}

@@ -83,7 +83,7 @@ def queries(**variables):
 
 
 def names(expression):
-    """The metrics that a query names. Quoted texts are no metrics, but for regular expressions over names, which we do not use."""
+    """The metrics that a query names. Quoted texts are not metrics (regular expressions over names could be, but are not used)."""
     return set(NAME.findall(re.sub(r'"[^"]*"', '""', expression)))
 
 

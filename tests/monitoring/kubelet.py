@@ -1,6 +1,6 @@
-"""As much of a kubelet as the metrics need: it takes registrations, says which Pod holds what, and asks for a preferred
-allocation. gRPC over HTTP/2 without a library: what is sent is encoded in the plainest form, what comes is read only as
-far as it must be.
+"""A minimal kubelet for the metrics tests: it accepts registrations, reports which Pod holds which device, and requests a
+preferred allocation. It implements gRPC over HTTP/2 without a library: messages are sent in the simplest encoding, and only the
+needed parts of received ones are decoded.
 
 Source: RFC 9113 (frames), RFC 7541 (literal headers without indexing), gRPC over HTTP2, proto/*.proto.
 """
@@ -38,7 +38,7 @@ def varint(number):
 
 
 def field(number, value):
-    """A protobuf field: a whole number, a text, or an encoded message."""
+    """Encodes a protobuf field: an integer, a string, or an encoded message."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     value = value.encode() if isinstance(value, str) else value
@@ -46,7 +46,7 @@ def field(number, value):
 
 
 def fields(encoded, number):
-    """What one field has, in a message that has only fields of lengths and whole numbers."""
+    """The values of one field, in a message of length-delimited and varint fields only."""
     found, at = [], 0
 
     def read():
@@ -125,7 +125,7 @@ class Plugin:
                 if kind == GOAWAY or stream == 1 and kind in (DATA, HEADERS) and flags & END_STREAM:
                     return
         except OSError:
-            return  # it has gone
+            return  # the client has disconnected
         finally:
             self.connection.close()
 
@@ -217,7 +217,7 @@ class Kubelet:
             for (namespace, pod), (resource, devices) in self.pods.items())
 
     def prefer(self, resource, devices, size):
-        """Asks the plugin which of the devices it would take; returns them."""
+        """Calls GetPreferredAllocation of the plugin; returns the devices."""
         with self.changed:
             if not self.changed.wait_for(lambda: resource in self.plugins, LIMIT_S):
                 raise TimeoutError(f"{resource} was not registered")

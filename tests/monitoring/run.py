@@ -3,8 +3,8 @@
 
   tests/monitoring/run.py [--only static|live] [--bin out/bin]     ends in `N passed, N failed`
 
-static: promtool's checks and unit tests, names, dashboards. live: two nodes with the simulated driver, whose faults let every
-alert fire and resolve; every query of the dashboards has data.
+static: promtool's checks and unit tests, names, dashboards. live: two nodes with the simulated driver; its faults make every
+alert fire and resolve, and every query of the dashboards has data.
 """
 import argparse
 import contextlib

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
-"""The image for arm64 by an emulator, on a simulated node with four GB200. What `make image-arm64` ends with; as root. Ends in
-`N passed, N failed`. The agent runs with nothing to listen on, which is a setting of its own: the emulator knows no seccomp, and
-without that the child process that listens does not start."""
+"""Runs the arm64 image in an emulator, on a simulated node with four GB200. The last step of `make image-arm64`; as root. Ends in
+`N passed, N failed`. The agent runs with `listen: ""`, because the listener child needs seccomp, which the emulator lacks."""
 import os
 import pathlib
 import re

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""The image of deploy/image/Dockerfile, built by Podman from the newest commit, against out/image/gpulet.tar, which `make image` made
-of the same commit: the same files, byte for byte, and the same settings. As root; takes as long as a whole build.
+"""Compares the image of deploy/image/Dockerfile, built by Podman from the newest commit, with out/image/gpulet.tar, which `make image`
+built from the same commit: the files must be equal byte for byte, and so must the settings. As root; takes as long as a whole build.
 Ends in `N passed, N failed`.
 
   tests/packaging/dockerfile.py [OPTION...]     options of `podman build`, for example --build-arg BASE=IMAGE
 
-The base image must have Debian's packages in the versions of this machine: what differs is named, and so is the package.
+The base image must have Debian's packages in the versions of this machine: each difference is reported with its package.
 """
 import gzip
 import hashlib

@@ -183,7 +183,7 @@ def check_trust():
         (image().root / "kubeconfig").write_text(json.dumps(kubeconfig))
         def explain():
             return image().start("gpulet", "explain", "--kubeconfig", "/kubeconfig", "--service", "", "a-pod")
-        with explain() as stranger:  # it would retry for ever
+        with explain() as stranger:  # it would retry forever
             complaint = stranger.stderr.readline()
             stranger.kill()
         if asked.is_set() or "not trusted" not in complaint:

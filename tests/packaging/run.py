@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""What `make build` and `make image` leave: names, links, hardening, what the programs need of a host, the image's contents.
+"""Checks the results of `make build` and `make image`: names, links, hardening, requirements on the host, the image's contents.
 As root. Ends in `N passed, N failed`."""
 import pathlib
 import re
@@ -73,7 +73,7 @@ def check_is_position_independent_executable(path):
 
 
 def check_static(path):
-    """The hook runs as root beside a hostile image: it has no interpreter or library, and all hardening of a static program."""
+    """The hook runs as root on a hostile image's files: it has no interpreter or library, and all hardening of a static program."""
     elf = Elf(path)
     checks = {
         "no interpreter": "INTERP" not in elf.headers,

@@ -236,7 +236,7 @@ class StormNode {
     return line;
   }
 
-  // Always the same application's error: it withdraws nothing, however often it comes.
+  // Errors of a single application: they withdraw nothing, however often they occur.
   void application_error(const inventory::Gpu& gpu) {
     const auto code = kApplications[random_number(std::size(kApplications))];
     driver_.emit_evidence({gpu.uuid}, health::XidReport{.code = code});
@@ -269,7 +269,7 @@ class StormNode {
       std::erase_if(wounds, [](const InjectedFault& wound) { return wound.code == 0; });
   }
 
-  // What the kubelet sees.
+  // The devices as the kubelet sees them.
 
   bool any_unavailable(const DeviceUuid& gpu) const {
     return std::ranges::any_of(kubelet_.devices_of(), [&](const auto& device) {

@@ -204,7 +204,7 @@ class FakeNode {
     }
   }
 
-  // A GPU with an XID is withdrawn at once; one that is lost or hangs, within kLossNoticed.
+  // A GPU with an XID is withdrawn immediately, a lost or hanging one within kLossNoticed.
   void check_faults() {
     for (std::size_t i = 0; i < driver_.gpus.size(); ++i) {
       const auto& gpu = driver_.gpus[i];

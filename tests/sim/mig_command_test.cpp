@@ -1,5 +1,5 @@
-// `gpulet mig` beside the agent and the kubelet: Pods count as users like processes, and the agent offers the
-// new instances.
+// `gpulet mig` together with the agent and the kubelet: Pods count as users like processes, and the agent
+// offers the new instances.
 #include <dlfcn.h>
 
 #include "cli/commands/mig.h"

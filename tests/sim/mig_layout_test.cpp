@@ -60,7 +60,7 @@ TEST_F(SimMigLayout, AppliesALayoutAroundAPod) {
       << "the whole GPUs heard nothing of it";
 }
 
-TEST_F(SimMigLayout, AppliesALayoutOnceThePodHasGone) {
+TEST_F(SimMigLayout, AppliesALayoutOnceThePodHasEnded) {
   serve_rules("  - {devices: [0-6], whole: {}}\n");
   ASSERT_TRUE(becomes_allocatable(8));
   const auto grant = admit_pod("holder", 8);

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: what the site has besides the pages of docs/ that mkdocs.yml names."""
+"""A hook of mkdocs that adds pages to those of docs/ in mkdocs.yml."""
 import pathlib
 import re
 
@@ -8,7 +8,7 @@ FROM_THE_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md"]
 
 
 def on_config(config):
-    """The decisions follow the other pages in the navigation, in their order."""
+    """Appends the decisions to the navigation, in their order."""
     directory = pathlib.Path(config.docs_dir)
     pages = [directory / "adr" / "README.md", *sorted((directory / "adr").glob("0*.md"))]
     config.nav.append({"Decisions": [str(page.relative_to(directory)) for page in pages]})
@@ -16,7 +16,7 @@ def on_config(config):
 
 
 def on_files(files, config):
-    """Pages that lie beside docs/, with links as from inside it; the examples as they are."""
+    """Adds pages from outside docs/, with links adjusted, and the examples unchanged."""
     root = pathlib.Path(config.docs_dir).parent
     for example in sorted(path for path in (root / "examples").rglob("*") if path.suffix in (".md", ".yaml")):
         files.append(File.generated(config, str(example.relative_to(root)), content=example.read_text(encoding="utf-8")))

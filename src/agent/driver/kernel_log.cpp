@@ -42,7 +42,7 @@ bool KernelLog::watch_file() {
 }
 
 void KernelLog::on_ready() {
-  // Lines that follow at once are read together.
+  // Lines that follow immediately are read together.
   watch_.reset();
   batch_timer_ = loop_.after(kLogBatchDelay, [this] { watch_file(); });
   read_lines();
@@ -60,7 +60,7 @@ void KernelLog::read_lines() {
     if (errno == EAGAIN) return;
     if (errno == EINTR || errno == EINVAL) continue;  // EINVAL: a record longer than any that matters
     if (errno != EPIPE) return close_log(errno_error("reading the kernel's log", errno, path_));
-    // Overwritten before they were read. Polls find what is still wrong.
+    // Lines were overwritten before they were read. Polls find faults that persist.
     if (overruns_++ == 0) log::warning("kernel log lines were overwritten before they could be read");
   }
 }

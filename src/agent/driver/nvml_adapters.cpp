@@ -29,7 +29,7 @@ void NvmlSampler::sample_gpu(inventory::SnapshotPtr snapshot, std::size_t index,
       },
       [this, alive = lifetime_.watch(), uuid, reader, done = std::move(done)](Result<Sampled> sampled) {
         if (!alive) return;
-        // Of a call that was given up the reader may be in use for ever.
+        // An abandoned call may use its reader forever.
         const bool back = sampled || sampled.error().code() != Code::kDeadlineExceeded;
         if (const auto at = readers_.find(uuid); back && at != readers_.end()) at->second = reader;
         done(std::move(sampled));

@@ -271,7 +271,7 @@ void NvmlDriver::finish_reading() {
 void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {
   const auto ended = std::exchange(reading_, nullptr);
   std::deque<ReadDone> waiting;
-  // Requests that came while this one ran may be about a later change: they share one new reading.
+  // Requests during this one may concern a later change: they share one new reading.
   if (result) {
     waiting.swap(waiting_reads_);
     if (!waiting.empty()) {

@@ -177,7 +177,7 @@ TEST_F(NvmlDriverTest, AHangingGpuDoesNotAffectOthers) {
   EXPECT_EQ(during.pcie, before.pcie);
   for (const std::size_t i : {0, 2, 3}) EXPECT_FALSE(during.gpus[i].unreadable);
 
-  // It is not called again, so the result comes at once; the others are still read.
+  // It is not called again, so the result is immediate; the others are still read.
   const auto start = std::chrono::steady_clock::now();
   EXPECT_FALSE(is_reachable(before.gpus[1].uuid));
   EXPECT_TRUE(is_reachable(before.gpus[2].uuid));
@@ -425,7 +425,7 @@ TEST_F(NvmlDriverTest, ReportsAFailingEventWaitOnceAndRetries) {
   EXPECT_EQ(failures_.wait_for_values(1)[0].code(), Code::kIo);
   const auto uuid = read_successfully().gpus[0].uuid;
   EXPECT_EQ(has_events(uuid), false);
-  // Reading goes on meanwhile, and reports nothing more.
+  // Reading continues meanwhile and reports nothing more.
   for (int i = 0; i < 20; ++i) EXPECT_EQ(read_successfully().gpus.size(), 4u);
   failures_.wait_for_values(2, 700ms);  // several attempts
   EXPECT_EQ(failures_.size(), 1u);

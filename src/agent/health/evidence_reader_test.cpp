@@ -317,7 +317,7 @@ TEST_F(EvidenceReaderTest, PolledFaultsWithdrawAGpuUntilPollsClearThem) {
   EXPECT_EQ(after(seconds(1)), health::DeviceState::kLost);
 }
 
-// As the agent asks: on the driver's thread, where one GPU may hang and the others answer.
+// As in the agent: on the driver's thread, where one GPU may hang while the others respond.
 TEST(EvidenceReaderOnDriverThread, AHangingGpuDelaysNoOther) {
   using Answered = Result<std::vector<Evidence>>;
   SimRoot root(2);

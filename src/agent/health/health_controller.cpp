@@ -124,7 +124,7 @@ void merge_changes(HealthChanges& changes) {
   changes = std::move(merged);
 }
 
-// Whether to poll the driver at once.
+// Whether to poll the driver immediately.
 bool needs_poll(const health::EvidenceBody& body) {
   const auto* notice = std::get_if<health::DriverNotice>(&body);
   if (notice == nullptr) return std::holds_alternative<health::ResetDone>(body);
@@ -237,7 +237,7 @@ bool HealthController::end_round(HealthChanges changes, bool always_publish) {
     pending_changes_ = std::move(changes);
     return false;
   }
-  // Also changes that leave all states as they are: faults beside the worst, recovery times.
+  // Also changes that do not affect any state: faults other than the worst, recovery times.
   const auto revision = machine_.revision();
   const auto due = machine_.next_recovery_time();
   const bool differs = revision != std::exchange(published_revision_, revision) || due != published_due_;

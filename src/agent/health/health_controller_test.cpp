@@ -218,7 +218,7 @@ TEST_F(HealthControllerTest, AGpuReturnsOnlyAfterRecoveryActionAndChecks) {
   EXPECT_EQ(state_of_device({kFirst}), DeviceState::kHealthy);
 }
 
-// The kubelet has nothing to hear, but `gpulet health` shows it.
+// The kubelet gets no change, but `gpulet health` shows it.
 TEST_F(HealthControllerTest, ACordonOfAWithdrawnGpuIsPublished) {
   start_controller();
   driver_.action[kFirst] = 1;
@@ -284,7 +284,7 @@ TEST_F(HealthControllerTest, AHangingGpuDelaysNoOther) {
   EXPECT_EQ(driver_.most_out, 1u);
 }
 
-TEST_F(HealthControllerTest, ARecoveryEventIsPolledAtOnce) {
+TEST_F(HealthControllerTest, RecoveryEventIsPolledImmediately) {
   start_controller();
   driver_.action[kFirst] = 2;
   controller_->add_evidence({{kFirst}, loop_.now(), health::DriverNotice{health::Notice::kRecoveryChanged}});
@@ -347,7 +347,7 @@ TEST_F(HealthControllerTest, WithoutADriverNothingIsPolledOrForgotten) {
   EXPECT_FALSE(is_allocatable_now(kSecond));
 }
 
-TEST_F(HealthControllerTest, ANewConfigAppliesAtOnce) {
+TEST_F(HealthControllerTest, NewConfigAppliesImmediately) {
   start_controller();
   config_.gpulet.health.recovery_hold = 0s;
   config_.flags.disable_healthchecks = "95";
@@ -385,7 +385,7 @@ TEST_F(HealthControllerTest, FaultsSurviveTheProcess) {
   EXPECT_EQ(changes_[0].device, Scope{kFirst});
 }
 
-// Events are followed before the reading that they belong to is told.
+// Events are applied before the reading that they belong to is reported.
 TEST_F(HealthControllerTest, EvidenceBeforeTheFirstReadingIsPublishedWithIt) {
   HealthControllerPorts ports{
       .loop = loop_,

@@ -50,7 +50,7 @@ void HealthPoller::poll_soon(const DeviceUuid& gpu) {
 
 void HealthPoller::schedule_polls(const health::Policy& policy, bool liveness_only,
                                   const std::vector<DeviceUuid>& withdrawn_gpus, std::optional<Time> due) {
-  // A shorter interval applies at once.
+  // A shorter interval applies immediately.
   next_liveness_check_ = std::min(next_liveness_check_, loop_.now() + policy.liveness_interval);
   next_poll_ = std::min(next_poll_, loop_.now() + policy.poll_interval);
   policy_ = policy;

@@ -31,7 +31,7 @@ class HealthPollerTest : public testing::Test {
   HealthPoller polls_{loop_, driver_, [this](const auto&) { ++answers_; }};
 };
 
-TEST_F(HealthPollerTest, PollsAllAtOnceThenAtTheirIntervals) {
+TEST_F(HealthPollerTest, PollsAllImmediatelyThenAtTheirIntervals) {
   EXPECT_EQ(answers_, 2u) << "a new GPU is polled at once";
   loop_.advance(10s);
   EXPECT_EQ(driver_.asked[kAsked], 1u);
@@ -69,7 +69,7 @@ TEST_F(HealthPollerTest, AWithdrawnGpuIsPolledAtItsRecoveryTime) {
   EXPECT_EQ(polls_of(kAsked), 0u);
   loop_.advance(1ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
-  // What is not over then is looked at when its turn comes.
+  // Reads that are not finished by then are checked in their turn.
   loop_.advance(9999ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
   loop_.advance(1ms);
@@ -88,13 +88,13 @@ TEST_F(HealthPollerTest, AHangingGpuHasOneCallAndDelaysNoOther) {
   EXPECT_EQ(polls_of(kAsked), 2u) << "its turn has long come";
 }
 
-TEST_F(HealthPollerTest, PollSoonPollsOnceAtOnce) {
+TEST_F(HealthPollerTest, PollSoonPollsOnceImmediately) {
   polls_.poll_soon(kAsked);
   polls_.poll_soon(kAsked);
   polls_.poll_soon(DeviceUuid("GPU-unknown"));
   loop_.advance(1ms);
   EXPECT_EQ(polls_of(kAsked), 1u);
-  // While an answer is out it waits for that.
+  // While a call is outstanding, it waits for the result.
   driver_.hangs[kAsked] = true;
   polls_.poll_soon(kAsked);
   loop_.advance(1ms);
@@ -138,7 +138,7 @@ TEST_F(HealthPollerTest, WithChecksDisabledOnlyLivenessIsPolled) {
   EXPECT_EQ(driver_.asked[kOther], 1u + 6u);
 }
 
-TEST_F(HealthPollerTest, AShorterIntervalAppliesAtOnce) {
+TEST_F(HealthPollerTest, ShorterIntervalAppliesImmediately) {
   policy_.liveness_interval = 1s;
   schedule();
   loop_.advance(3s);

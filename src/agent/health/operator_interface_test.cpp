@@ -47,7 +47,7 @@ class HealthReportWriterTest : public testing::Test {
   std::string folder_, path_;
 };
 
-TEST_F(HealthReportWriterTest, WritesAtOnceAndInAStormOnlyTheNewest) {
+TEST_F(HealthReportWriterTest, WritesImmediatelyAndInAStormOnlyTheNewest) {
   HealthReportWriter report(loop_, told_, path_, 1);
   report.update_report(view_with_state("a"));
   loop_.advance(0s);
@@ -66,7 +66,7 @@ TEST_F(HealthReportWriterTest, WritesAtOnceAndInAStormOnlyTheNewest) {
 }
 
 TEST_F(HealthReportWriterTest, AFailedWriteIsReportedOnceAndRetried) {
-  std::ofstream(folder_ + "/run").flush();  // a file where the folder should be
+  std::ofstream(folder_ + "/run").flush();  // a file in place of the directory
   HealthReportWriter report(loop_, told_, path_, 1);
   report.update_report(view_with_state("a"));
   loop_.advance(10min);

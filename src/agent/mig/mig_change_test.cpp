@@ -29,7 +29,7 @@ TEST(MigDrainPlan, BlockingPodsAreThoseOfTheKubelet) {
   EXPECT_EQ(blocking_pods(blocked({"process 7 (python3), on the GPU"}), pods), MigProfiles{});
 }
 
-TEST(MigDrainPlan, AProcessBesideAPodCountsAsItsOwn) {
+TEST(MigDrainPlan, ExtraProcessOfAPodsInstanceCountsAsThePods) {
   EXPECT_TRUE(can_drain(blocked({"process 7 (a, on b), on 1g.10gb at 0", "Pod d/t, on 1g.10gb at 0"})));
   EXPECT_FALSE(can_drain(blocked({"process 7 (python3), on 1g.10gb at 0", "Pod d/t, on 1g.10gb at 1"})));
   EXPECT_FALSE(can_drain(blocked({"process 7 (python3), on the GPU"})));

@@ -45,7 +45,7 @@ namespace {
 
 using Severity = Reporter::Severity;
 
-// The fingerprint of a round: the targets and what is on their GPUs.
+// The fingerprint of a round: the targets and the state of their GPUs.
 std::string subject_of(const std::vector<MigTarget>& wishes, const inventory::Snapshot& snapshot) {
   std::string subject;
   for (const auto& wish : wishes) {

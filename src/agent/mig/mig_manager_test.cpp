@@ -37,7 +37,7 @@ TEST_F(MigManagerTest, AMatchingGpuIsNotTouched) {
   EXPECT_EQ(states_, std::vector<std::string>{"success"});
 }
 
-TEST_F(MigManagerTest, AHeldGpuStaysAllocatableAndOthersChange) {
+TEST_F(MigManagerTest, GpuInUseStaysAllocatableAndOthersChange) {
   holders_ =
       std::map<DeviceId, std::string>{{DeviceId(hardware_.mig_state(0).uuid.str() + "::1"), "default/train"}};
   set_label("all-1g.10gb");

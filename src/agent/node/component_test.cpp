@@ -64,7 +64,7 @@ TEST(ComponentList, StopsOneAfterTheOther) {
   EXPECT_EQ(log, Log({"stop labels", "stop daemons", "stop driver", "done"}));
 }
 
-TEST(ComponentList, AnEmptyListStopsAtOnce) {
+TEST(ComponentList, EmptyListStopsImmediately) {
   ComponentList list;
   bool done = false;
   list.stop_all([&] { done = true; });

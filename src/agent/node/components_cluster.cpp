@@ -120,7 +120,7 @@ class GpuNodeComponent final : public Component {
 
   void start() override { follow_config(); }
   void apply_config() override { on_state_changed(); }
-  // Its pending request goes with the kubelet's client.
+  // Its pending request ends with the kubelet's client.
   void detach_devices() override { publisher_.reset(); }
   void on_state_changed() override {
     follow_config();

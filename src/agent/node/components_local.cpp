@@ -156,7 +156,8 @@ std::unique_ptr<Component> make_mig_component(Node& node) { return std::make_uni
 
 namespace {
 
-// How long a node waits for the label that chooses its config before it goes on as a node without a label.
+// How long to wait for the Node label that selects the config before using the config for nodes without a
+// label.
 constexpr Duration kLabelTimeout = std::chrono::seconds(5);
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace gpulet::agent {
 namespace {
 
-// What is wrong with the access has been logged by make_reporter(), which uses the same.
+// make_reporter(), which uses the same access, has logged its errors.
 std::optional<k8s::ClientConfig> client_config_of(const config::Sources& sources) {
   auto found = k8s::find_client_config(sources.environment);
   return found ? std::move(*found) : std::nullopt;
@@ -127,7 +127,7 @@ Status run_node(config::Sources sources, config::LoadedConfig loaded, const std:
   reloader = &assemble_node(node);
   node.components.start_all();
   node.loop.run_loop();
-  // What the kubelet sees of us goes at once; threads in a driver call are left to the exit.
+  // The plugin's sockets are closed immediately; threads in a driver call end with the process.
   node.components.destroy_all();
   return node.result();
 }

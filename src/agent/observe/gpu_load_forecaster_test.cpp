@@ -54,7 +54,7 @@ TEST(GpuLoadForecaster, HasNoForecastForAGpuWithoutPods) {
   EXPECT_TRUE(loads.encoded_curves(kMonday + 1min).empty());
 }
 
-TEST(GpuLoadForecaster, KeepsAGpuThatFailsAndForgetsOneThatIsGone) {
+TEST(GpuLoadForecaster, KeepsAFailingGpuAndDropsARemovedOne) {
   GpuLoadForecaster loads;
   loads.add_load_sample({{}, {gpu_sample(90)}}, held_by("serve"), kMonday);
   const auto before = loads.encoded_curves(kMonday);

@@ -107,7 +107,7 @@ class MetricsCollectorTest : public testing::Test {
   MetricsCollector collector_{loop_, {sampler_, pods_, [this] { return uids_; }, [this] { ++sampled_; }}};
 };
 
-TEST_F(MetricsCollectorTest, SamplesAtOnceAndThenAtItsInterval) {
+TEST_F(MetricsCollectorTest, SamplesImmediatelyAndThenAtItsInterval) {
   loop_.advance(1min);
   EXPECT_TRUE(sampler_.requests.empty()) << "nothing is there to be sampled";
   collector_.set_snapshot(gpu_node(2));

@@ -80,7 +80,7 @@ void CountersSource::watch_config_map() {
              "gpulet.metrics.countersConfigMap '" + config_map_ + "'"),
         about);
   }
-  if (!access_) return;  // set_access() comes later, or make_reporter() has logged why not
+  if (!access_) return;  // set_access() follows, or make_reporter() has logged the reason
   config_map_watch_ =
       k8s::ObjectWatcher::watch_object(loop_, *access_,
                                        {.collection = "/api/v1/namespaces/" + parts[0] + "/configmaps",
@@ -193,7 +193,7 @@ void NodeMetrics::set_snapshot(const inventory::SnapshotPtr& snapshot) {
   if (collector_) collector_->set_snapshot(snapshot);
 }
 
-// One that is bad leaves what is in force.
+// An invalid one changes nothing.
 template <class Value>
 void NodeMetrics::replace_if_valid(Value& mine, Result<Value> now, std::string& reported) {
   const std::string error = now ? std::string() : now.error().full_message();

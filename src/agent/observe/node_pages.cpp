@@ -184,7 +184,7 @@ std::string node_name_of(const std::map<std::string, std::string, std::less<>>& 
   return name.data();
 }
 
-// Sampled beside the fields of the page of metrics.
+// Sampled in addition to the fields of the metrics page.
 std::set<metrics::Field> sampled_fields() {
   auto fields = now_json_fields();
   fields.merge(load_sample_fields());

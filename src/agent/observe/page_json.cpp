@@ -31,7 +31,7 @@ std::string cuda_version_text(unsigned version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Memory slices of a GPU with MIG: eight, four for an A30, or more if a device lies beyond them.
+// Memory slices of a GPU with MIG: eight, four for an A30, or more if a device uses higher ones.
 constexpr unsigned kFewSlices = 4, kSlices = 8;
 unsigned memory_slices(const inventory::Gpu& gpu) {
   unsigned last = 0;

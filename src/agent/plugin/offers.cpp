@@ -69,7 +69,7 @@ std::vector<mps::DaemonSpec> assign_daemons(partition::Resource& resource,
   return daemons;
 }
 
-// A container gets by CDI what is named, and only names on disk can be resolved.
+// CDI gives a container the named devices, and only names on disk can be resolved.
 void apply_cdi_names(device_plugin::Offer& offer, const std::set<std::string>& names) {
   auto& rules = offer.rules;
   const auto is_written = [&](const std::string& device) {
@@ -131,7 +131,7 @@ DriverFiles read_driver_files(const config::Config& config) {
     }
     break;
   }
-  // A driver root with a /proc tree of its own comes before procfs.
+  // A /proc tree below the driver root takes precedence over procfs.
   for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
     if (const auto root = RootDirectory::open_root(path)) {
       if (auto text = root->read_text_file(kMigMinors)) {

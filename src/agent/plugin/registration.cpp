@@ -19,8 +19,7 @@ void Registration::register_now() {
 void Registration::attempt() {
   timer_.reset();
   in_flight_ = true;
-  // A result of an earlier attempt belongs to a kubelet or a socket that is gone: it may be late, or never
-  // come.
+  // The result of an earlier attempt belongs to a previous kubelet or socket: it may arrive late or never.
   host_.register_resource(resource_,
                           [this, alive = lifetime_.watch(), attempt = ++attempts_](const Status& status) {
                             if (alive && attempt == attempts_) on_finished(status);

@@ -53,7 +53,7 @@ Result<std::optional<k8s::ClientConfig>> find_cluster_access(const FeatureDiscov
   environment["NODE_NAME"] = options.node_name;
   GPULET_TRY_ASSIGN(auto access, k8s::load_in_cluster_config(environment));
   if (access) return access;
-  return fail(Code::kFailedPrecondition, "not set, so this is no Pod: name a file with --kubeconfig",
+  return fail(Code::kFailedPrecondition, "not set, so this is not a Pod: name a file with --kubeconfig",
               "KUBERNETES_SERVICE_HOST");
 }
 

@@ -142,7 +142,7 @@ void LabelController::on_node_changed(inventory::SnapshotPtr snapshot, bool driv
   if (snapshot_ && driver_answers) publish_soon();
 }
 
-// Whether one of our labels was removed from the Node. Unknown before the watch's first answer.
+// Whether one of the agent's labels was removed from the Node. Unknown before the watch's first list.
 bool LabelController::are_missing_on_node(const Labels& node_labels) const {
   if (node_labels == node_labels_ || node_labels.empty() || !labels_ || node_->label_status().pending)
     return false;

@@ -55,7 +55,7 @@ config::Config config_of(const std::string& yaml) {
 constexpr const char* kToPrint =
     "flags: {migStrategy: mixed, useNodeFeatureAPI: false, gfd: {outputFile: '', noTimestamp: true}}\n";
 
-// On a clock of its own, with standard output as the only output.
+// With a manual clock, and standard output as the only output.
 class LabelControllerTest : public testing::Test {
  protected:
   LabelControllerTest() : controller_(ports(), config_of(kToPrint)) {}
@@ -97,7 +97,7 @@ TEST_F(LabelControllerTest, UnchangedLabelsAreNotPublished) {
   EXPECT_EQ(printed_.size(), 1u);
 }
 
-TEST_F(LabelControllerTest, AMigChangeIsPublishedAtOnce) {
+TEST_F(LabelControllerTest, MigChangeIsPublishedImmediately) {
   controller_.on_node_changed(one_gpu_snapshot(2), true, {});
   loop_.advance(1s);
   EXPECT_EQ(printed("nvidia.com/mig-1g.10gb.count"), "(absent)");
@@ -314,7 +314,7 @@ TEST_F(LabelOutputTest, RestoresLabelsRemovedFromTheNode) {
   ASSERT_TRUE(wait_settled());
   {
     std::lock_guard lock(mutex_);
-    on_node_ = json::object();  // a Node made anew
+    on_node_ = json::object();  // a recreated Node
   }
   update_controller(one_gpu_snapshot(4), true, bare);
   ASSERT_TRUE(wait_settled());
@@ -322,7 +322,7 @@ TEST_F(LabelOutputTest, RestoresLabelsRemovedFromTheNode) {
 }
 
 TEST_F(LabelOutputTest, RetriesAFailedFileWrite) {
-  std::filesystem::create_directories(label_path());  // a folder in its place
+  std::filesystem::create_directories(label_path());  // a directory in its place
   begin("file");
   update_controller(one_gpu_snapshot(4));
   std::string trouble;

@@ -72,7 +72,7 @@ void PodDeviceIndex::refresh_pods() {
 
 void PodDeviceIndex::on_holders(const Result<std::vector<ContainerDevices>>& holders) {
   if (!holders) {
-    on_failure(holders.error().with_context("cannot ask the kubelet which Pods hold which devices"));
+    on_failure(holders.error().with_context("cannot read the device allocations from the kubelet"));
     return finish_refresh();
   }
   std::map<Name, std::set<health::Scope>> held;
@@ -111,7 +111,7 @@ bool PodDeviceIndex::is_fresh(const std::optional<Time>& read, Duration than) co
 }
 
 void PodDeviceIndex::read_pods() {
-  ++reading_;  // so that no answer ends the round before all are requested
+  ++reading_;  // so that no response ends the round before all requests are sent
   for (auto& [name, known] : pods_) {
     if (!is_relevant(known)) continue;
     if (options_.namespaces) read_namespace(name.first);
@@ -169,7 +169,7 @@ void PodDeviceIndex::on_failure(const Error& error) {
   log::warning("cannot determine which Pods hold a faulty device; retrying", error);
 }
 
-// Ends the round when all requests are answered.
+// Ends the round once all requests have a response.
 void PodDeviceIndex::finish_refresh() {
   if (refreshing_ || reading_ > 0) return;
   if (!round_failed_) {

@@ -62,7 +62,7 @@ TEST_F(PodDeviceIndexTest, ReadsOnlyHoldersOfFaultyDevices) {
   EXPECT_EQ(held.pod.annotation, "stay");
   EXPECT_EQ(held.annotation, "old");
   EXPECT_EQ(held.pod.devices, (std::vector<health::Scope>{gpu_scope(3)}));
-  EXPECT_TRUE(held.is_current);  // its own word goes before its namespace's
+  EXPECT_TRUE(held.is_current);  // its own annotation overrides its namespace's
   EXPECT_EQ(reader_.asked, (std::vector<std::string>{"default/train"}));
   EXPECT_EQ(rounds_, 1);
 }
@@ -71,7 +71,7 @@ TEST_F(PodDeviceIndexTest, AReplicaMapsToItsDevice) {
   reader_.add_pod("infer");
   update_index_with({{4, FaultClass::kLost}});
   EXPECT_EQ(pod_names(), "infer");
-  EXPECT_FALSE(pods_.held_pods().front().is_current);  // nobody asked its namespace
+  EXPECT_FALSE(pods_.held_pods().front().is_current);  // its namespace was not read
 }
 
 TEST_F(PodDeviceIndexTest, ReadsANamespaceOnceForAllItsPods) {
@@ -135,7 +135,7 @@ TEST_F(PodDeviceIndexTest, ExpiredDataIsNotUsed) {
   reader_.add_pod("train");
   update_index_with({{3, FaultClass::kLost}});
   update_index_with({});
-  EXPECT_EQ(pod_names(), "train");  // it is to hear that its device is well
+  EXPECT_EQ(pod_names(), "train");  // it must get the event that its device is healthy
   loop_.advance(1h);
   answers_ = false;
   pods_.update_index(view_with(8, {{3, FaultClass::kLost}}), {});
@@ -159,7 +159,7 @@ TEST_F(PodDeviceIndexTest, RetriesAnUnavailableKubelet) {
   EXPECT_EQ(pod_names(), "train");
 }
 
-TEST_F(PodDeviceIndexTest, ALostAnswerTimesOut) {
+TEST_F(PodDeviceIndexTest, LostResponseTimesOut) {
   reader_.add_pod("train");
   answers_ = false;
   update_index_with({{3, FaultClass::kLost}});
@@ -244,7 +244,7 @@ TEST_F(PodLabelCacheTest, RereadsOldLabels) {
   EXPECT_EQ(last().at({"default", "train"}).at("app"), "gpt");
 }
 
-TEST_F(PodLabelCacheTest, ForgetsAPodThatIsGone) {
+TEST_F(PodLabelCacheTest, DropsADeletedPod) {
   see(both_);
   see({});
   EXPECT_TRUE(last().empty());
@@ -261,7 +261,7 @@ TEST_F(PodLabelCacheTest, RetriesAFailedRead) {
   EXPECT_EQ(last().size(), 1u);
 }
 
-TEST_F(PodLabelCacheTest, DropsAnAnswerForAGonePod) {
+TEST_F(PodLabelCacheTest, DropsAResponseForADeletedPod) {
   labels_.on_containers(both_);
   labels_.on_containers({});
   loop_.run_ready();

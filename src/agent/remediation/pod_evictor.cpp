@@ -54,7 +54,7 @@ void PodEvictor::decide_and_act() {
   if (any && policy_.max_unhealthy_nodes_percent > 0) {
     auto held = eviction_inputs();
     held.blocked_reason = cluster_block_reason();
-    if (share_requested_) return;  // decide when the answer is here
+    if (share_requested_) return;  // decide once the response has arrived
     decisions = health::decide_evictions(held, pods_, policy_.node, log_, now);
   }
   std::set<std::string> asked, concerned;
@@ -174,7 +174,7 @@ void PodEvictor::schedule_next(const std::vector<EvictionDecision>& decisions) {
   next_ = ports_.loop.after(std::max(*at - now, Duration::zero()), [this] { decide_and_act(); });
 }
 
-// Forgets Pods that are gone; EvictionLog keeps what the limits count.
+// Drops deleted Pods; EvictionLog keeps those that the limits count.
 void PodEvictor::prune_state() {
   std::erase_if(pending_, [&](const auto& entry) {
     return entry.second.finished &&

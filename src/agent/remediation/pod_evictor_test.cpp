@@ -15,7 +15,7 @@ using k8s::EvictionUpdate;
 
 class PodEvictorTest : public testing::Test {
  protected:
-  // One that a test answers for; it is away from `asking_` once it is destroyed.
+  // An eviction whose result a test sets; it is removed from `asking_` on destruction.
   class Asking final : public k8s::Eviction {
    public:
     Asking(std::map<std::string, k8s::Eviction::UpdateCallback>& all, std::string pod,
@@ -53,7 +53,7 @@ class PodEvictorTest : public testing::Test {
     for (const auto& [pod, news] : asking_) out += (out.empty() ? "" : " ") + pod;
     return out;
   }
-  // The reasons told of a Pod, in order.
+  // The reasons reported about a Pod, in order.
   std::vector<std::string> notified_reasons(const std::string& pod) const {
     std::vector<std::string> reasons;
     for (const auto& news : news_) {
@@ -145,7 +145,7 @@ TEST_F(PodEvictorTest, ARecoveryCancelsPendingEvictions) {
   broken_.clear();
   update_evictor();
   EXPECT_EQ(pending_pods(), "");
-  // It was not moved: when its device breaks again it is asked again.
+  // It was not evicted: when its device fails again, it is requested again.
   broken_ = {{3, FaultClass::kLost}};
   update_evictor();
   EXPECT_EQ(pending_pods(), "train");
@@ -205,7 +205,7 @@ TEST_F(PodEvictorTest, TooManyUnhealthyGpusBlockEvictions) {
   EXPECT_EQ(pending_pods(), "");
   EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEvictionHeld");
   broken_.erase(4);
-  loop_.advance(kBlockedRetryInterval);  // still held: what it knows is of before
+  loop_.advance(kBlockedRetryInterval);  // still held: its data is outdated
   EXPECT_EQ(pending_pods(), "");
   update_evictor();
   EXPECT_EQ(pending_pods(), "train");

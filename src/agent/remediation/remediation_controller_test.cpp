@@ -113,7 +113,7 @@ TEST_F(PodNotifierTest, DisabledNotificationsAreNotSent) {
   update_notifier(view, {pod_holding("train", {2})}, {.events = false, .annotations = true});
   EXPECT_TRUE(events_.empty());
   EXPECT_EQ(notes_.size(), 1u);
-  // Wanted no more: what was noted goes.
+  // No longer configured: the annotation is removed.
   update_notifier(view, {pod_holding("train", {2})}, {.events = false, .annotations = false});
   ASSERT_EQ(notes_.size(), 1u);
   EXPECT_EQ(notes_[0].second, std::nullopt);
@@ -149,7 +149,7 @@ using nlohmann::json;
 
 constexpr BackoffLimits kQuick{1ms, 5ms};
 
-// An API server with one node and two Pods on it, which merges what it is told as the real one does.
+// An API server with one node and two Pods on it, which merges patches as the real one does.
 class RemediationTest : public k8s::ApiTest {
  protected:
   RemediationTest() {
@@ -197,7 +197,7 @@ class RemediationTest : public k8s::ApiTest {
     });
   }
 
-  // What the server refuses or hangs on: a part of the request's line, its end where it ends with '$'.
+  // Requests that the server refuses or hangs on: a part of the request line, or its end if it ends with '$'.
   void refuse_requests(const std::string& part, Reply reply) {
     std::lock_guard lock(mutex_);
     refused_[part] = std::move(reply);
@@ -330,7 +330,7 @@ TEST_F(RemediationTest, ANamespaceAnnotationKeepsItsPods) {
   EXPECT_TRUE(evicted_.empty());
 }
 
-TEST_F(RemediationTest, ThePodAnnotationComesAndGoes) {
+TEST_F(RemediationTest, PodAnnotationIsSetAndRemoved) {
   config::FaultSettings settings;
   settings.pod_annotations = true;
   begin(settings);
@@ -379,7 +379,7 @@ TEST_F(RemediationTest, DisabledOutputsAreRemoved) {
 
 struct Right {
   const char* part;
-  bool condition, label, event, eviction;  // what is done all the same
+  bool condition, label, event, eviction;  // done all the same
 };
 class MissingPermission : public RemediationTest, public testing::WithParamInterface<Right> {};
 
@@ -400,7 +400,7 @@ TEST_P(MissingPermission, AffectsNothingElse) {
     EXPECT_TRUE(right.eviction || evicted_.empty());
     refused_.clear();
   }
-  // What was refused comes once the right is there, within the longest wait.
+  // Refused requests succeed once the permission is granted, within the longest backoff.
   EXPECT_TRUE(sees([&] {
     return told_of("False") && labelled("lost") && has_event("train", "GpuFault") && !evicted_.empty();
   }));

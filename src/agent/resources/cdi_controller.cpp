@@ -159,8 +159,8 @@ cdi::RootPaths root_paths(const config::Flags& flags) {
   return paths;
 }
 
-// Puts the hook that lies beside this program into `directory`; its path there. Running containers keep the
-// one that they were started with.
+// Copies the hook from this program's directory into `directory`; returns its path. Running containers keep
+// the one that they were started with.
 Result<std::string> install_hook(const std::string& directory) {
   const std::string path = directory + "/" + std::string(kHook);
   const std::string source = program_directory() + "/" + std::string(kHook);
@@ -174,7 +174,7 @@ Result<std::string> install_hook(const std::string& directory) {
 
 struct DriverLibraries {
   bool cuda = false;
-  // Where libcuda and libnvidia-ml are: a package that is upgraded puts the new ones beside them.
+  // The directories of libcuda and libnvidia-ml: a package upgrade puts the new versions there.
   std::vector<std::string> directories;
 };
 
@@ -237,7 +237,7 @@ CdiWriteResult write_node_specs(const inventory::Snapshot& snapshot, const confi
   result.warnings.insert(result.warnings.end(), made.warnings.begin(), made.warnings.end());
   auto libraries = driver_libraries(made.specs, roots->driver);
   result.directories = std::move(libraries.directories);
-  // A driver that is half way through an upgrade: what is on disk stays for containers that run.
+  // A driver in the middle of an upgrade: the specs on disk stay for running containers.
   if (!snapshot.gpus.empty()) {
     result.error = made.no_gpus;
     if (!made.no_gpus && !libraries.cuda) {

@@ -16,7 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using NameSet = std::set<std::string>;
 
-// The disk: what the newest write was for, and its result.
+// The disk: the input of the newest write, and its result.
 struct Disk {
   std::mutex mutex;
   unsigned write_count = 0;

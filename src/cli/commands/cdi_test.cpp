@@ -140,7 +140,7 @@ TEST_F(CdiCommand, ListsDevicesOfAnEngine) {
   tree.make_file("/run/cdi/a.yaml", spec("v.com/gpu", "0"));  // before /etc/cdi's
   tree.make_file("/run/cdi/b.json", spec("v.com/gpu", "1"));
   tree.make_file("/run/cdi/c.yaml", spec("v.com/gpu", "2"));
-  tree.make_file("/run/cdi/d.yaml", spec("v.com/gpu", "2"));  // nobody's
+  tree.make_file("/run/cdi/d.yaml", spec("v.com/gpu", "2"));  // without an owner
   CdiListOptions listing{
       {tree.tree_path() + "/etc/cdi", tree.tree_path() + "/run/cdi", tree.tree_path() + "/none"}, {}};
   const auto answer = cdi_list_output(listing);

@@ -69,7 +69,7 @@ class TimeFormatter {
   std::optional<WallTime> now_;
 };
 
-// "3", "  3:1"; a dash for a device that is gone.
+// "3", "  3:1"; a dash for a removed device.
 std::string device_index_text(const DeviceView& device) {
   if (!device.gpu_index) return kDash;
   auto index = std::to_string(*device.gpu_index);

@@ -227,7 +227,7 @@ TEST_F(HealthCommand, WatchPrintsEachDifferenceOnce) {
     loop.stop_loop();
   });
   ASSERT_TRUE(watch) << watch.error().full_message();
-  // Until there is one more; false when none comes.
+  // Waits for one more; false if none arrives.
   const auto next = [&] {
     const auto before = shown.size();
     const auto late = loop.after(20s, [&] { loop.stop_loop(); });

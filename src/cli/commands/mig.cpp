@@ -363,7 +363,8 @@ void add_mig(CLI::App& app, Run& run) {
   const auto add_pods = [&](CLI::App& made) {
     made.add_option("--kubelet-dir", options->kubelet_dir,
                     "root directory of the kubelet (default /var/lib/kubelet)");
-    made.add_flag("--ignore-pods", options->ignore_pods, "do not ask the kubelet which Pods use a device");
+    made.add_flag("--ignore-pods", options->ignore_pods,
+                  "do not query the kubelet for the Pods that use a device");
   };
   auto* plan =
       add({.name = "plan",

@@ -1,4 +1,4 @@
-// The commands on the simulated driver; tests/sim/mig_command_test.cpp has them beside a kubelet with Pods.
+// The commands on the simulated driver; tests/sim/mig_command_test.cpp tests them with a kubelet and Pods.
 #include "cli/commands/mig.h"
 
 #include <gtest/gtest.h>
@@ -248,7 +248,7 @@ TEST_F(MigCommand, RejectsInvalidLayoutsInOneLineWithoutAChange) {
        "4g.40gb, 3g.40gb, 2g.20gb, 1g.20gb, 1g.10gb, 1g.10gb+me; 7 more GPUs do not support theirs; nothing "
        "was "
        "changed"},
-      // GPU 0 could have what it is to have.
+      // GPU 0 could have its layout.
       {"  c:\n    - {devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}\n    - {devices: [1], "
        "mig-enabled: true, mig-devices: {1g.10gb: 6, 2g.20gb: 1}}\n",
        "c",
@@ -338,7 +338,7 @@ TEST_F(MigCommand, AnUnreadableGpuDoesNotBlockOthers) {
   EXPECT_NE(exported.out.find("- devices: [2, 3, 4, 5, 6, 7]"), std::string::npos);
 }
 
-TEST_F(MigCommand, WithoutTheKubeletsAnswerNothingIsChanged) {
+TEST_F(MigCommand, ChangesNothingWithoutTheKubeletsResponse) {
   root_->add_root_file("kubelet/pod-resources/kubelet.sock", "no socket");
   const auto planned = run_mig_command(MigVerb::kPlan, "all-balanced", {"0"});
   EXPECT_EQ(planned.exit_code, 0);

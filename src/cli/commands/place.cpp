@@ -218,7 +218,7 @@ void add_place(CLI::App& app, Run& run) {
       app,
       {.name = "place",
        .summary = "Show which GPUs a container would get, and why",
-       .details = "Makes the choice that the agent makes when the kubelet asks for a preferred allocation.",
+       .details = "Makes the choice that the agent makes when the kubelet requests a preferred allocation.",
        .examples = "  gpulet place --size 2\n"
                    "  gpulet place --size 2 --available 0,1,4,5 --require 4\n"
                    "  gpulet place --size 4 --policy tightest -o json"});

@@ -128,7 +128,7 @@ TEST(PlaceReport, SharesAreNamedByTheirGpuOrTheirOwnId) {
 TEST(PlaceReport, RejectsInvalidInput) {
   PlaceOptions options;
   options.size = 5;
-  EXPECT_EQ(place_report_of(options), "error: 5 devices asked for, 4 available");
+  EXPECT_EQ(place_report_of(options), "error: 5 devices requested, 4 available");
   options.size = 1;
   options.available = {"7"};
   EXPECT_EQ(place_report_of(options), "error: nvidia.com/gpu has no device 7");

@@ -28,7 +28,7 @@ void print_json_document(const Json& json) {
 }
 
 Result<runtimes::Host> open_host(const std::string& root) {
-  // "/host/" and "/host" are the same; "" comes from an unset shell variable.
+  // "/host/" and "/host" are the same; "" is the value of an unset shell variable.
   std::string path = root;
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   if (!path.starts_with('/')) {

@@ -89,7 +89,7 @@ void add_scheduler(CLI::App& app, Run& run) {
 void add_explain(CLI::App& app, Run& run) {
   auto& command = add_command(app, {.name = "explain",
                                     .summary = "Explain why a Pod is on its node, or why it is not scheduled",
-                                    .details = "Asks the scheduler extender through the API server; with "
+                                    .details = "Queries the scheduler extender through the API server; with "
                                                "--service '' the answer is computed here.",
                                     .examples = "  gpulet explain train-0 -n team-a\n"
                                                 "  gpulet explain train-0 --service ''"});

@@ -145,7 +145,7 @@ class Manager : public testing::Test {
     ASSERT_TRUE(started) << started.error().full_message();
     manager_ = std::move(*started);
   }
-  // Runs the loop until so many more attempts were made.
+  // Runs the loop until N more attempts were made.
   void run_until_attempts(int attempts = 1) {
     awaited_ = attempts_ + attempts;
     const auto limit = loop_.after(10s, [this] {
@@ -316,7 +316,7 @@ TEST_F(Manager, OneshotWithoutAConfigFails) {
   options_.oneshot = true;
   EXPECT_EQ(run_config_manager(options_, labelled("x")), 1);
   EXPECT_FALSE(fs::is_symlink(options_.config_file_dst));
-  options_.config_file_dst = directory_.path_of("available");  // a folder
+  options_.config_file_dst = directory_.path_of("available");  // a directory
   EXPECT_EQ(run_config_manager(options_, labelled("a")), 1);
 }
 

@@ -29,7 +29,7 @@ TEST(TopClient, Urls) {
             std::string::npos);
 }
 
-// Where there is none, it says so, and tries again later and later; never when it is gone.
+// Without an agent, it reports that and retries with backoff; a destroyed client never retries.
 TEST(TopClient, Reconnects) {
   EpollLoop loop;
   std::vector<Time> tries;

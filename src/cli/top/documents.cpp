@@ -159,7 +159,7 @@ Result<TopNode> parse_top_node(std::string_view text) {
 Result<TopSample> parse_top_sample(std::string_view text) {
   GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/now", "gpus"));
   auto now = parse_sample(document);
-  if (!now) return fail(Code::kInvalidArgument, "says no time", "/api/now");
+  if (!now) return fail(Code::kInvalidArgument, "has no timestamp", "/api/now");
   return std::move(*now);
 }
 

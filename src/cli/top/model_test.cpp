@@ -96,7 +96,7 @@ TEST(TopModel, PodsSumTheirDevices) {
   EXPECT_EQ(by_name[0].pod, "team-a/infer-0");
   EXPECT_EQ(by_name[0].shares, 2u);
   EXPECT_EQ(by_name[0].used.memory, 1'073'741'824);
-  // Not told of each: not known, and no zero.
+  // Not reported for each: unknown, not zero.
   const auto infer2 = model.pod_rows({TopColumn::kPod, false, "infer-2"});
   EXPECT_FALSE(infer2[0].used.memory || infer2[0].used.busy);
 }
@@ -146,12 +146,12 @@ TEST(TopModel, HistoryHasTheLast15Minutes) {
   EXPECT_NEAR(*points.back().memory, 12.555, 0.001);
   EXPECT_TRUE(model.gpu_history(top_uuid(2)).empty());
   EXPECT_TRUE(model.gpu_history("no such").empty());
-  // The same again changes nothing; what comes pushes the oldest out.
+  // A repeated sample changes nothing; a new one displaces the oldest.
   ASSERT_TRUE(model.apply_history_document("{\"samples\":[" + samples + "]}"));
   ASSERT_TRUE(model.apply_sample_document(sample_document_text(kTopAt + 1000)));
   EXPECT_EQ(model.gpu_history(top_uuid(1)).size(), 61u);
   EXPECT_EQ(model.gpu_history(top_uuid(1)).front().at, kTopAt - kTopHistoryMs + 15'000);
-  // A clock that was set back begins anew.
+  // A clock that was set back restarts the history.
   ASSERT_TRUE(model.apply_sample_document(sample_document_text(kTopAt - 3'600'000)));
   EXPECT_EQ(model.gpu_history(top_uuid(1)).size(), 1u);
 }

@@ -178,7 +178,7 @@ TEST(TopView, LinesOverTime) {
   EXPECT_EQ(line({{kNow, 100, {}}}), "         #");
   EXPECT_EQ(line({{kNow - kTopHistoryMs, 100, {}}}), "          ");  // too old
   EXPECT_EQ(line({{kNow - kTopHistoryMs + 1, 100, {}}}),
-            "##        ");  // and goes on for a minute and a half
+            "##        ");  // and lasts for a minute and a half
   EXPECT_EQ(line({{kNow - kColumn - 2, 100, {}}, {kNow - kColumn - 1, 0, {}}, {kNow, 0, {}}}), "        #_");
   EXPECT_EQ(line({{kNow, std::nullopt, 5.0}}), "          ");
   EXPECT_EQ(line({{kNow + 1, 100, {}}}), "          ");

@@ -19,7 +19,7 @@ struct Row {
   std::vector<EvidenceBody> said;  // a minute and a half apart
   DeviceState state;
   const char* reason;
-  std::vector<EvidenceBody> over;  // said every ten seconds, it ends
+  std::vector<EvidenceBody> over;  // reported every ten seconds, it ends
   seconds within;                  // and after so long; 0: never in an hour
 };
 
@@ -274,7 +274,7 @@ TEST(EvidenceRules, EverySourceOpensAndEndsItsFaults) {
     const Time start = feed.now;
     while (feed.state_of_device(kGpu) != DeviceState::kHealthy && feed.now - start < minutes(60)) {
       feed.pass_time(seconds(10));
-      // The check's own source says what the row wants it to.
+      // The check's source reports the value of the row.
       std::set<Source> spoken;
       for (const auto& body : row.over) spoken.insert(source_of(body));
       const EvidenceBody others[] = {HandleReading{},          RecoveryActionReading{},

@@ -47,7 +47,7 @@ Node any_faulty_node() {
   return made;
 }
 
-// Faults come and go on the four GPUs.
+// Faults open and end on the four GPUs.
 void break_some(EvictionInputs& node, Time now) {
   node.devices.clear();
   for (int i = 0; i < 4; ++i) {

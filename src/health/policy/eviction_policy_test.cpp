@@ -135,7 +135,7 @@ TEST(EvictionPolicy, TheStrictestOfSeveralFaultsDecides) {
   const auto decided = decide_one(pod_on_devices("a", {gpu}), device);
   EXPECT_EQ(decided.act, Act::kEvictAt);
   EXPECT_EQ(decided.at, kStart + minutes(3));
-  // Proved, and every check passes: it is back before anybody could have moved.
+  // Repair proved and every check passes: it returns before any Pod could be evicted.
   for (auto& fault : device.status.faults) fault.due = kStart + seconds(30);
   const auto one = pod_on_devices("a", {gpu});
   EXPECT_TRUE(decide_evictions({{device}, 8, ""}, std::span(&one, 1), enabled_policy(), {}, kStart).empty());
@@ -187,7 +187,7 @@ TEST(EvictionPolicy, PodAnnotationOverridesNamespaceOverridesPolicy) {
     const auto decided = decide_one(one, faulty_device(gpu, kLost));
     EXPECT_EQ(enum_name(decided.act), enum_name(act)) << says;
     EXPECT_NE(decided.reason.find(says), std::string::npos) << decided.reason;
-    // It is about faults: not an operator's cordon, nor the driver's being away.
+    // Annotations apply to faults, not to an operator's cordon or an unavailable driver.
     EXPECT_EQ(decide_one(one, faulty_device(gpu, kCordoned)).act, Act::kFinish);
     EXPECT_EQ(decide_one(one, faulty_device(gpu, kDriverAway)).act, Act::kNotify);
   }

@@ -122,7 +122,7 @@ std::vector<std::string> trimmed(std::vector<std::string> cells) {
   return cells;
 }
 
-// First cell, without marks → the row's cells, of every table of the page; one that comes twice fails.
+// First cell without markup → the row's cells, of every table of the page; a duplicate fails.
 std::map<std::string, std::vector<std::string>> rows_of(const std::vector<std::string>& lines) {
   std::map<std::string, std::vector<std::string>> rows;
   for (const auto& line : lines) {

@@ -91,13 +91,13 @@ TEST_F(NodeConditionTest, AFaultIsFalseWithReasonAndRecovery) {
   ASSERT_FALSE(comes_back.empty());
   EXPECT_EQ(lost.message, "GPU 0 (GPU-0) is lost: " + feed.reason_of_device(make_scope("GPU-0")) +
                               "; recovers " + comes_back);
-  // The same again is the same news: no count and no time is told.
+  // A repeated fault has the same text: it contains no count and no time.
   feed.pass_time(seconds(5));
   feed.add_xid(make_scope("GPU-0"), 79);
   EXPECT_EQ(summary_now().message, lost.message);
 }
 
-TEST_F(NodeConditionTest, TheWorstDecidesAndComesFirst) {
+TEST_F(NodeConditionTest, WorstDeviceDecidesAndIsListedFirst) {
   feed.add_xid(make_scope("GPU-0"), 95);
   feed.add_xid(make_scope("GPU-1"), 79);
   const auto both = summary_now();

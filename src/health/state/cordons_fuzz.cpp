@@ -1,5 +1,5 @@
-// A cordons file from anywhere: it is refused in one line, or it is written and read back the same, and a
-// machine that is told of it stands as it says.
+// Parses any bytes as a cordons file: it is refused in one line, or written and parsed as the same, and a
+// state machine that applies it reports these cordons.
 #include <algorithm>
 #include <cstdlib>
 

@@ -122,7 +122,7 @@ TEST_F(CordonsFile, ConcurrentUpdatesAreAllKept) {
   EXPECT_EQ(read_cordons(path_)->size(), kThreads * kEach);
 }
 
-// The machine, told what the words ask for until they ask for nothing more.
+// The state machine, updated from the cordons until they require no more changes.
 class PendingCommands : public testing::Test {
  protected:
   ClockPair clocks_now() const {

@@ -119,7 +119,7 @@ TEST_F(StateFileOnDisk, ReadsTheBootId) {
 
 }  // namespace
 
-// What outlives the process, and what a reboot or another card makes of it.
+// The state that outlives the process, and the effect of a reboot or of another card on it.
 
 namespace {
 
@@ -158,7 +158,7 @@ TEST(RestoredState, ARebootMeetsResetConditions) {
   const auto machine = restarted(feed, "boot-2", two_gpu_snapshot());
   EXPECT_EQ(machine.device_status(kGpu)->state, DeviceState::kRecovering);
   EXPECT_EQ(machine.device_status(make_scope("GPU-1"))->state,
-            DeviceState::kDraining);  // an operator's word stands
+            DeviceState::kDraining);  // an operator's cordon stays
 }
 
 TEST(RestoredState, RelapsesAreKept) {

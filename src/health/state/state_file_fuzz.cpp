@@ -1,4 +1,5 @@
-// A state file from anywhere: what is read writes and reads back the same, and a machine lives with it.
+// Parses any bytes as a state file: a parsed state is written and parsed as the same, and a state machine
+// accepts it.
 #include <cstdlib>
 
 #include "health/state/persisted_state.h"

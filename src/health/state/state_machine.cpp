@@ -142,7 +142,7 @@ void HealthStateMachine::refresh_statuses(GpuRecord& record, std::vector<StatusC
   }
   for (auto it = record.faults.begin(); it != record.faults.end();) {
     auto& [key, fault] = *it;
-    // The earliest time counts, in whatever order the evidence came.
+    // The earliest time counts, in whatever order the evidence arrives.
     const auto proof = recovery_condition_met_at(record, key, fault, policy_);
     if (proof) fault.condition_met_at = std::min(fault.condition_met_at.value_or(*proof), *proof);
     const auto due = recovery_due(record, key, fault, policy_);

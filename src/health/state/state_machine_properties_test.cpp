@@ -20,7 +20,7 @@ const std::array<Scope, 6> kScopes = {make_scope("GPU-0"),       make_scope("GPU
 const std::array<Duration, 8> kSteps = {Duration::zero(), milliseconds(300), seconds(1),  seconds(3),
                                         seconds(10),      seconds(16),       seconds(31), minutes(11)};
 
-// A world that says whatever the numbers want, and keeps the log.
+// An environment with random evidence from a seed, which keeps the log.
 class World {
  public:
   explicit World(bool with_cordons = false) : with_cordons_(with_cordons) {}
@@ -188,7 +188,7 @@ RC_GTEST_PROP(StateMachineProperty, NoDeviceReturnsBeforeItsRecoveryConditionAnd
   World world;
   Log log;
   const auto start = world.feed.now;
-  for (const auto* gpu : {"GPU-0", "GPU-1"}) {  // what the feed has sent in the beginning
+  for (const auto* gpu : {"GPU-0", "GPU-1"}) {  // the evidence sent at the start
     const EvidenceBody bodies[] = {HandleReading{}, RecoveryActionReading{}, EccReading{}, RowRemapReading{}};
     for (const auto& body : bodies) log.add_entry({make_scope(gpu), start - seconds(1), body});
   }
@@ -252,7 +252,7 @@ RC_GTEST_PROP(StateMachineProperty, TimeNeverGoesBack,
   std::map<Scope, Time> since;
   for (const auto& [number, late] : numbers) {
     auto evidence = world.next_evidence(number);
-    evidence.at -= milliseconds(100) * (late % 50);  // some of it comes late
+    evidence.at -= milliseconds(100) * (late % 50);  // some evidence arrives late
     for (const auto& change : world.feed.machine.add_evidence(evidence)) {
       RC_ASSERT(change.after.since >= change.before.since);
     }

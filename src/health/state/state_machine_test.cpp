@@ -23,7 +23,7 @@ TEST(Scope, IsThatOfTheEvidence) {
       {make_scope("GPU-1", 1, 1), 95, "...q."},  // one compute instance
       {make_scope("GPU-1", 2, 0), 95, "....q"},
       {make_scope("GPU-1", kNoInstance, 0), 95, ".qqqq"},
-      {make_scope("GPU-1", 7, 0), 95, "....."},  // an instance that is gone
+      {make_scope("GPU-1", 7, 0), 95, "....."},  // a destroyed instance
       {make_scope("GPU-1", 2, 0), 79, ".llll"},  // no part of a GPU falls off the bus alone
       {make_scope("GPU-0", 1, 0), 95, "q...."},  // an instance of a GPU that is not cut up
       {make_scope("GPU-1", 1, 1), 13, "....."},  // an application's
@@ -74,7 +74,7 @@ TEST(Recovery, ByTheRecoveryActionForLinkedXids) {
   EXPECT_EQ(feed.reason_of_device(kGpu), "XID 79: GPU has fallen off the bus");
   feed.pass_time(seconds(1));
   feed.add_good_readings(kGpu);
-  EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kLost);  // said too early to count
+  EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kLost);  // reported too early to count
   feed.pass_time(seconds(1));
   const auto changes = feed.add_good_readings(kGpu);
   ASSERT_EQ(changes.size(), 1u);
@@ -314,7 +314,7 @@ TEST(Filter, SelectsXids) {
     DeviceState state;
   };
   const Row rows[] = {
-      {"", "", 109, DeviceState::kQuarantined},  // NVIDIA's own list says nothing; its catalogue does
+      {"", "", 109, DeviceState::kQuarantined},  // missing in NVIDIA's list, present in its catalogue
       {"109", "", 109, DeviceState::kHealthy},    {"xids", "", 79, DeviceState::kHealthy},
       {"all", "", 79, DeviceState::kUnmonitored}, {"all", "79", 79, DeviceState::kLost},
       {"all", "79", 95, DeviceState::kHealthy},   {"", "13", 13, DeviceState::kRecovering},
@@ -372,7 +372,7 @@ TEST(Node, UnreadableAndRemovedGpusAreNotAllocatable) {
     EXPECT_EQ(feed.machine.annotate_health(snapshot).gpus[0].health.reason, "cannot be read: what happened");
     EXPECT_EQ(feed.state_of_device(kMigGpu), DeviceState::kHealthy);
   }
-  // One that nobody has told the machine of.
+  // A GPU that the state machine does not know.
   auto snapshot = two_gpu_snapshot();
   snapshot.gpus[0].unreadable = Error(Code::kIo, "what happened");
   const auto judged = HealthStateMachine({}, XidFilter("", "")).annotate_health(snapshot);

@@ -7,7 +7,7 @@
 namespace gpulet::health {
 namespace {
 
-// Where intrInfo says that an error takes the second of its two actions: moved with R575.
+// The bits of intrInfo that select the second of an error's two actions: moved in R575.
 constexpr std::uint32_t kSecondActionBefore575 = 1u << 10;
 constexpr std::uint32_t kSecondAction = 1u << 7;
 constexpr unsigned kNewIntrInfo = 575;

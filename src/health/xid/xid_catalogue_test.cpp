@@ -15,7 +15,7 @@
 namespace gpulet::health {
 namespace {
 
-// The lines of a table beside this file, without its head: cells by row.
+// The rows of a table in this file's directory, without its header, as cells.
 std::vector<std::vector<std::string>> read_table(const std::string& name) {
   const auto content = read_file("src/health/xid/" + name);
   EXPECT_TRUE(content) << (content ? "" : content.error().full_message());
@@ -169,7 +169,7 @@ TEST(NvLink5, DecodesByUnitStatusAndSubcode) {
       {145, detail("RLW_REMAP", 0, 0x80), 570, kReset},
       {145, detail("RLW_REMAP", 0, 0x1), 570, kFollowDriver},
       {145, detail("RLW_REMAP", 0, 0x20), 570, kFollowDriver},
-      {145, detail("RLW_REMAP", 0, 0x41), 570, kReset},  // two at once: the worse
+      {145, detail("RLW_REMAP", 0, 0x41), 570, kReset},  // two together: the worse
       {145, detail("RLW_REMAP", 0, 0x100), 570, kIgnore},
       {145, detail("RLW_RSPCOL", 0, 0x2), 570, kReset},
       {145, detail("RLW_RSPCOL", 0, 0x1), 570, kIgnore},
@@ -284,7 +284,7 @@ std::vector<TableRow> catalogue() {
   return rows;
 }
 
-// What NVIDIA's action makes of a GPU. An XID of NVLink 5, or 159, is the driver's to tell.
+// The effect of NVIDIA's action on a GPU. For XIDs of NVLink 5 and 159, the driver decides.
 DeviceState truth(const TableRow& row) {
   if (row.action == "RESTART_BM") return DeviceState::kLost;
   for (const auto* away : {"RESET_GPU", "RESTART_VM", "WORKFLOW_XID_48", "WORKFLOW_NVLINK_ERR"}) {

@@ -65,9 +65,9 @@ class ChartChecks:
             return self.helm(*command, RELEASE, self.chart, *more, "--values", file.name)
 
     def testbeds(self, tag, **values):
-        """What the testbed has otherwise than a node: its image, where its driver is and that its state may be written, one hook for
-        both nodes, a kubelet that tells of its devices each second; and devices handed on and named by environment, so that tests can
-        ask any container what it was given."""
+        """Values by which the testbed differs from a node: image, driver root with a writable state, one hook for both nodes, a kubelet
+        that reports its devices each second; and device nodes passed on and listed in the environment, so that tests can read a
+        container's devices."""
         state = {"name": "sim-state", "mountPath": "/driver-root/run/gpulet-sim"}
         return {"image": {"tag": tag, "pullPolicy": "Never"}, "nvidiaDriverRoot": DRIVER_ROOT, "deviceListStrategy": "envvar", "compatWithCPUManager": True,
                 "cdi": {"hookDir": str(self.checks.cdi.hooks)}, "extraVolumeMounts": [state], "minReadySeconds": 2,

@@ -105,8 +105,8 @@ class Checks:
         subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
 
     def apply_manifest(self, tag):
-        """The shipped manifest with six things of the testbed: image, driver root, its state writable, the hook's directory, device
-        nodes handed on, and by environment which, so that tests can ask any container what it was given."""
+        """Applies the shipped manifest with six changes for the testbed: image, driver root, its writable state, the hook's directory,
+        device nodes passed on and listed in the environment, so that tests can read a container's devices."""
         items = manifest(self.root / "deploy/static/gpulet.yaml")
         for item in items:
             if item["kind"] != "DaemonSet":

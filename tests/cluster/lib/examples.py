@@ -42,7 +42,7 @@ OPERATORS = [
 
 
 def templates(item):
-    """(name, Pod template, Pods of it) of an object of any kind; a Job's and a Deployment's controllers make those themselves."""
+    """(name, Pod template, Pods of it) of an object of any kind; the controllers of Jobs and Deployments create those themselves."""
     spec = item.get("spec") or {}
     if item["kind"] == "Pod":
         return [("", item, 1)]
@@ -55,7 +55,7 @@ def templates(item):
 
 
 def with_stand_in(items):
-    """Deep copies, with containers that say their devices; a Job's end then, all others stay. NFS is a directory of the node."""
+    """Deep copies with containers that print their devices; a Job's then exit, all others keep running. NFS becomes a directory of the node."""
     items = copy.deepcopy(items)
     for item in items:
         for _, template, _ in templates(item):

@@ -39,11 +39,10 @@ def mapped_files(pid):
 
 
 def heap_in_use(pid):
-    """Bytes of what was allocated and not freed in the main heap, and of those of threads (a small part) all that they take; None while
-    it changes.
+    """Allocated bytes of the main heap, plus the whole size of the threads' heaps (a small part); None if the heap changes meanwhile.
 
-    The main heap is a row of chunks, each with its length in its second word, and in the lowest bit of that whether the one before is in
-    use. The last one is what is left over. Source: glibc 2.36, malloc/malloc.c, "chunk" in its head comment; malloc/arena.c.
+    The main heap is a sequence of chunks. The second word of a chunk is its length; the lowest bit shows whether the previous chunk is in
+    use. The last chunk is the unused top. Source: glibc 2.36, malloc/malloc.c, "chunk" in its head comment; malloc/arena.c.
     """
     here = list(mappings(pid))
     first, last = next((first, last) for first, last, _, name in here if name == "[heap]")
@@ -79,7 +78,7 @@ def children(pid):
 
 
 def descriptors(pid):
-    """The targets of descriptors, without the numbers that differ between two of a kind."""
+    """The targets of descriptors, without the numbers that distinguish descriptors of one kind."""
     found = collections.Counter()
     for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:

@@ -130,7 +130,7 @@ class HealthChecks:
         return asked - started, moved - started
 
     def heal(self, node, gpu, least_s):
-        """The GPU is offered again, not before its checks have passed for that long."""
+        """The GPU is offered again, but not before its checks have passed for the hold time."""
         started = time.monotonic()
         self.sim(node, "heal", gpu)
         until(f"{gpu} is offered again", lambda: self.offered() == self.all_but(), least_s + RETURN_SLACK_S + OWN_S, 0.02)
@@ -222,7 +222,7 @@ class HealthChecks:
         self.heal(self.n2, gpu, HOLD_S)
 
     def moves_from_hanging(self, victim, gpu):
-        """No event reports it: the next probe finds it after the driver call's timeout."""
+        """No event reports it: the next poll detects it after the driver call's timeout."""
         names = set(self.kube.pods())
         before = self.checks.facts(names - {victim})
         started = time.monotonic()

@@ -124,7 +124,7 @@ class LabelChecks:
         print(f"   the Node said so {(time.monotonic() - started) * 1000:.0f} ms after the kubelet", flush=True)
 
     def described_for_good(self):
-        """The agent has ended."""
+        """After the agent has ended, the labels stay."""
         self.says(*self.whole)
 
     def cut_again(self):
@@ -205,7 +205,7 @@ class LabelChecks:
             entry.symlink_to("..data/sliced")
 
     def within_a_second(self, wanted):
-        """From now on."""
+        """Measures from now on."""
         started = time.monotonic()
         until(f"the kubelet has {wanted}", lambda: self.offered() == wanted, LIVE_S, 0.02)
         print(f"   the kubelet had {wanted} after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)

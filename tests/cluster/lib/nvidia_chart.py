@@ -1,7 +1,7 @@
 """NVIDIA's chart as a node sees it: names, programs, variables and mounts, with any image.
 
-Of our own writing by those names (k8s-device-plugin 0.17 to 0.20): three DaemonSets, each with config-manager before and beside its
-program, a ConfigMap of configs, and the rights. On n1 alone.
+Written for this test with the names of k8s-device-plugin 0.17 to 0.20: three DaemonSets, each with config-manager as an init container
+and as a sidecar, a ConfigMap of configs, and the permissions. On n1 only.
 """
 
 from lib.kube import until
@@ -20,7 +20,7 @@ LIMIT_S = 60
 
 
 def mps_directory(node):
-    """What a node has at MPS_ROOT: its own, as the nodes have one /run."""
+    """The host directory at MPS_ROOT: one per node, because the nodes share /run."""
     return node.state / node.name / "mps-of-chart"
 
 
@@ -43,7 +43,7 @@ class NvidiaChart:
                 "volumeMounts": [{"name": "available-configs", "mountPath": "/available-configs"}, {"name": "config", "mountPath": "/config"}]}
 
     def daemon_set(self, name, program, variables, host, init=(), signal_to=None, **pod):
-        """`host`: (path in the container, on the node, and perhaps how mounts go between them)."""
+        """`host`: (path in the container, path on the node, optionally the mount propagation)."""
         mounts = [{"name": f"host-{at}", "mountPath": place[0], **({"mountPropagation": place[2]} if place[2:] else {})} for at, place in enumerate(host)]
         volumes = [{"name": f"host-{at}", "hostPath": {"path": place[1]}} for at, place in enumerate(host)]
         configs = [{"name": "available-configs", "configMap": {"name": "nvdp-configs"}}, {"name": "config", "emptyDir": {}}]
@@ -58,7 +58,7 @@ class NvidiaChart:
                 "initContainers": [*more, self.manager(program, True)], "containers": [self.manager(signal_to or program, False), container]}}}}
 
     def objects(self, programs):
-        """Those of every release, and the DaemonSets of these programs."""
+        """The objects of every release, and the DaemonSets of these programs."""
         driver, shm = ("/driver-root", DRIVER_ROOT), ("/dev/shm", f"{MPS_ROOT}/shm")
         # With `auto`, NVIDIA's plugin searches the driver in its own image, where NVIDIA's runtime would inject it.
         ctr_root = {"CONTAINER_DRIVER_ROOT": "/driver-root", "DEVICE_DISCOVERY_STRATEGY": "nvml"}
@@ -98,7 +98,7 @@ class NvidiaChart:
         self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {NODE_CONFIG: config}}})
 
     def with_ours(self):
-        """Every program of the chart out of gpulet's image: configs by label reach all three, and a Pod gets its share of MPS."""
+        """Runs every program of the chart from gpulet's image: a config by label reaches all three, and a Pod gets its MPS share."""
         self.apply(["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon"])
         try:
             self.node.wait_allocatable(self.kube, 8, LIMIT_S)

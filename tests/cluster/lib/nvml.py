@@ -1,10 +1,10 @@
-"""What NVIDIA's own bindings say of a machine, and its MIG cut by them; run where the machine's driver is loaded.
+"""Reads a machine by NVIDIA's own bindings and changes its MIG layout; runs where the machine's driver is loaded.
 
-  nvml.py gpus                     nothing is changed: the truth that the tests compare with
-  nvml.py cut GPU SLICES@START...  MIG on, with one instance of so many slices at each place, and all of it computing
-  nvml.py whole GPU                its instances destroyed, MIG off
+  nvml.py gpus                     change nothing: the reference that the tests compare with
+  nvml.py cut GPU SLICES@START...  turn MIG on, with one GPU instance of that many slices at each start, and a compute instance in each
+  nvml.py whole GPU                destroy its instances and turn MIG off
 
-Each prints every GPU as it then is.
+Each prints the resulting state of every GPU.
 """
 import json
 import sys
@@ -52,7 +52,7 @@ def gpus():
 
 
 def profile_of(device, slices):
-    """The GPU instance profile of so many slices and no extras: NVML's enumeration goes by slices."""
+    """The GPU instance profile of that many slices without extras: NVML enumerates profiles by slices."""
     kind = {1: n.NVML_GPU_INSTANCE_PROFILE_1_SLICE, 2: n.NVML_GPU_INSTANCE_PROFILE_2_SLICE,
             3: n.NVML_GPU_INSTANCE_PROFILE_3_SLICE}[slices]
     return n.nvmlDeviceGetGpuInstanceProfileInfo(device, kind)

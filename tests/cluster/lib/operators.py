@@ -22,7 +22,7 @@ from lib.node import TESTBED
 
 IMAGE = "localhost/operators:1"
 CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
-MONITORING = "monitoring"  # Prometheus' own and its operator's
+MONITORING = "monitoring"  # of Prometheus and its operator
 LIMIT_S = 120.0
 SAY_ENV = SAY + "env | grep -E '^(PET_|WORLD_SIZE|TF_CONFIG)'; true"
 # Signals the MPI launcher that the test has seen its workers.
@@ -40,7 +40,7 @@ def module(operator):
 
 
 def make_image(tar):
-    """The programs, and Debian's Prometheus with its libraries and their loader."""
+    """Builds an image of the programs and of Debian's Prometheus with its libraries and loader."""
     programs = pathlib.Path(subprocess.run([TESTBED, "bin", "operators"], check=True, capture_output=True, text=True).stdout.strip())
     prometheus = CACHE / "bin" / "prometheus"
     with tempfile.TemporaryDirectory() as work:
@@ -277,7 +277,7 @@ class OperatorsChecks:
             until("eight GPUs of each node in Prometheus", per_node, LIMIT_S)
 
     def job(self, name, scripts):
-        """The example with `scripts` for its roles' programs, applied strictly: (its objects, their Pods), each Pod's devices judged."""
+        """Applies the example strictly with `scripts` for its roles' programs and checks each Pod's devices. Returns (objects, Pods)."""
         items = with_stand_in(self.examples.read(name))
         for item in items:
             for role, template, _ in templates(item):

@@ -1,4 +1,4 @@
-"""GPUs of one node shared by time-slicing, MPS and MIG, all at once, while the config changes."""
+"""GPUs of one node shared by time-slicing, MPS and MIG at the same time, while the config changes."""
 import pathlib
 import re
 import subprocess
@@ -63,7 +63,7 @@ class PartitionChecks:
         return {pod: ids[0] for pod, ids in held.items()}
 
     def device_nodes(self, name):
-        """The GPU's and MIG's own, that a Pod running LOOK has."""
+        """The device nodes of the GPU and of MIG in a Pod that runs LOOK."""
         nodes = {line[1]: line[2] for line in self.checks.look(name) if line[0] == "node"}
         return {path: number for path, number in nodes.items() if re.fullmatch(r"/dev/nvidia(\d+|-caps/.*)", path)}
 
@@ -118,7 +118,7 @@ class PartitionChecks:
         return self.node.run("/bin/sh", "-c", f"echo {command} | {program}", env={"CUDA_MPS_PIPE_DIRECTORY": str(directory)}).strip()
 
     def daemon_directory(self, environment):
-        """The pipe directory on the host, of a container with this environment."""
+        """The host's pipe directory of a container with this environment."""
         inside = pathlib.Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
         assert inside.parts[:2] == ("/", "mps"), inside
         return self.mps_root / inside.relative_to("/mps")

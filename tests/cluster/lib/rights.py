@@ -36,7 +36,7 @@ class RightsChecks:
 
     @staticmethod
     def rights_of(rules):
-        """(verb, group, resource) of each; an event is one, whichever of its groups writes it."""
+        """(verb, group, resource) of each; events count once, whichever API group they are written in."""
         return sorted({(verb, "" if resource == "events" else group, resource)
                        for rule in rules for verb in rule["verbs"] for group in rule["apiGroups"] for resource in rule["resources"]})
 
@@ -75,7 +75,7 @@ class RightsChecks:
         self.node.wait_allocatable(self.kube, 8)
 
     def labelled_anew(self):
-        """Labels that were removed while no agent ran come back."""
+        """Labels that were removed while no agent ran are restored."""
         until("the node is labelled", lambda: self.kube.get(f"/api/v1/nodes/{self.node.name}")["metadata"]["labels"].get(COUNT) == "8")
 
     def end(self):

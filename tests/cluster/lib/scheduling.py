@@ -220,13 +220,13 @@ class SchedulingChecks:
         assert len(held["linked"]) == 4 and not set(held["linked"]) & set(held["holder"]), held
 
     def reported(self):
-        """n1 is full, so that kube-scheduler asks only about n2."""
+        """n1 is full, so that kube-scheduler sends only n2."""
         self.kube.create_pod(self.pod("waits", 4, {LINKS: "NV"}))
         message = self.wait_event("waits", "GpuUnschedulable", "no node of 1 fits: n2: 0/8 held, 8 free but no 4 linked by NV")
         print(f"   {message}", flush=True)
         hints = self.explain("waits")["hints"]
         assert any(LINKS in hint and "n2" in hint for hint in hints), hints
-        self.remove("holder")  # what it waits for
+        self.remove("holder")  # the Pod waits for it
         assert self.node_of("waits") == "n1"
         self.checks.wait_running("waits")
         self.remove("linked", "waits")
@@ -241,8 +241,8 @@ class SchedulingChecks:
         self.wait_free(n1=8, n2=8)
 
     def agreement(self):
-        """Each Pod is held back by a gate until the extender has said what it would get; then it gets it. On n1, as n2's Topology
-        Manager narrows what a node's own placement is asked about."""
+        """A scheduling gate delays each Pod until the extender has predicted its devices; then the Pod must get them. On n1 only, because
+        n2's Topology Manager restricts the devices that the agent can choose from."""
         alive, free = [], 8
         for number in range(ADMISSIONS):
             name, gpus = f"agree-{number}", self.random.choice((1, 1, 2, 4))

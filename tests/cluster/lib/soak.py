@@ -204,7 +204,7 @@ class Soak:
             self.counts["healed"] += 1
 
     def hang_driver(self, node):
-        """Until the agent has noticed, or slightly longer than its call timeout."""
+        """Hangs the driver until the agent detects it, or slightly longer than its call timeout."""
         self.sim(node, "hang", "all")
         try:
             until(f"{node.name}'s agent sees calls that hang", lambda: self.metric(node, "gpulet_driver_calls_hanging") > 0)
@@ -235,7 +235,7 @@ class Soak:
         self.counts["kubelet restarted"] += 1
 
     def job(self, node):
-        """One that ends by itself."""
+        """A Pod that ends by itself."""
         name = f"job-{self.counts['job']}"
         self.kube.create_pod(gpu_pod(name, 1, node.name, script="sleep 0.5"))
         self.jobs.add(name)
@@ -262,7 +262,7 @@ class Soak:
         self.counts["page fetched"] += 1
 
     def visit(self, node):
-        """Opens a browser on the node page or a health watch; some leave as others come."""
+        """Opens the node page or a health watch; some close while others open."""
         if len(self.visitors) >= MOST_VISITORS or (self.visitors and self.dice.random() < 0.4):
             return self.leave(self.visitors.pop(self.dice.randrange(len(self.visitors))))
         if self.dice.random() < 0.3:
@@ -341,7 +341,7 @@ class Soak:
         self.counts["shared and whole again"] += 1
 
     def restore(self):
-        """Until each node is as at the start."""
+        """Restores each node to its initial state."""
         for node in self.nodes:
             self.uncordon(node)
             tried, different = time.monotonic(), {}
@@ -361,8 +361,8 @@ class Soak:
         self.alive()
 
     def rest(self):
-        """What the processes have, looked at a few times: some threads, connections and documents live for a moment longer than their
-        work. Of what the heap has in use the least counts."""
+        """The usage of the processes, sampled a few times, because some threads, connections and documents outlive their work for a
+        moment. Of the used heap, the least sample counts."""
         self.restore()
         time.sleep(REST_S)
         now = {who: [] for who in self.watched}

@@ -1,4 +1,4 @@
-"""Random Pods come and go while the node's programs restart; no device may be allocated twice."""
+"""Random Pods start and end while the node's programs restart; no device may be allocated twice."""
 import random
 import time
 
@@ -31,8 +31,8 @@ class Storm:
             self.checks += 1
 
     def mistake(self, node):
-        """A terminating Pod whose container has ended holds nothing: its device may be another's, while the
-        kubelet's List still has it, until that has cleaned up after it."""
+        """A terminating Pod whose container has ended holds no device: another Pod may have it, while the
+        kubelet's List still names the old one until its cleanup."""
         containers = node.containers()
         held = {pod: ids for pod, ids in node.resources.held().items()
                 if pod in containers or (pod in self.live and pod not in self.leaving)}
@@ -103,7 +103,7 @@ class Storm:
         self.shaken[-1] = (start, time.monotonic() + 2)
 
     def run(self, steps, disturbances):
-        """`disturbances`: step → what happens then."""
+        """`disturbances`: step → action at that step."""
         for number in range(steps):
             if number in disturbances:
                 self.disturb(disturbances[number])

@@ -116,7 +116,7 @@ spec:
       terminationGracePeriodSeconds: {{ $v.terminationGracePeriodSeconds }}
       {{- if or $v.hostPID (and $mps $v.mps.enableHostPID) }}
       # The driver reports host PIDs. Without this, a GPU shared by several Pods has one series for all of them; nothing else
-      # changes. docs/SECURITY.md says what it allows.
+      # changes. docs/SECURITY.md lists what it permits.
       hostPID: true
       {{- end }}
       {{- if or $v.devicePlugin.enableHostNetwork $v.gfd.enableHostNetwork $v.mps.enableHostNetwork }}

@@ -1,4 +1,5 @@
 """A running `gpulet agent` outside Kubernetes: no kubelet, no API server, a listener on a free port."""
+import contextlib
 import json
 import os
 import pathlib
@@ -13,6 +14,13 @@ from report import wait_until
 READY_S, STOP_S = 30, 10
 SAMPLE = re.compile(r'^(\w+)(?:\{(.*)\})? (\S+)$')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def link_target(link):
+    try:
+        return os.readlink(link)
+    except OSError:  # closed meanwhile
+        return ""
 
 
 class Agent:
@@ -83,11 +91,12 @@ class Agent:
         """Resident megabytes of the agent, of its mapping of libnvidia-ml, and of its listener child."""
         library = 0
         inside = False
-        for line in pathlib.Path(f"/proc/{self.pid}/smaps").read_text().splitlines():
-            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                inside = "libnvidia-ml" in line
-            elif inside and line.startswith("Rss:"):
-                library += int(line.split()[1])
+        with contextlib.suppress(PermissionError):
+            for line in pathlib.Path(f"/proc/{self.pid}/smaps").read_text().splitlines():
+                if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                    inside = "libnvidia-ml" in line
+                elif inside and line.startswith("Rss:"):
+                    library += int(line.split()[1])
         def resident(pid):
             return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return {"agent": round(resident(self.pid) / 1e6, 1), "of it libnvidia-ml": round(library / 1e3, 1),
@@ -97,13 +106,10 @@ class Agent:
         """{device node: how often it is open}"""
         found = {}
         for pid in self.processes():
-            for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
-                try:
-                    target = os.readlink(link)
-                except OSError:
-                    continue
-                if target.startswith("/dev/nvidia"):
-                    found[target] = found.get(target, 0) + 1
+            with contextlib.suppress(PermissionError):  # a process that gave up its rights, seen without root
+                for target in map(link_target, pathlib.Path(f"/proc/{pid}/fd").iterdir()):
+                    if target.startswith("/dev/nvidia"):
+                        found[target] = found.get(target, 0) + 1
         return found
 
     def stop(self):

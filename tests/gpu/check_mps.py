@@ -39,7 +39,8 @@ def check_agent_mps(report, machine, allowed):
         config.write_text(json.dumps({"version": "v1", "flags": {"mpsRoot": str(root)}, "sharing": {"mps": {"resources": [
             {"name": "gpu", "replicas": 4}]}}}))
         agent = Agent(machine, "mps", flags=("--config-file", config))
-        pipe = wait_until(lambda: next(root.rglob("control"), None), 20, "the daemon's socket", 0.05).parent
+        # The agent writes .started once the daemon has its limits; before that, nobody could end it for the agent.
+        pipe = wait_until(lambda: next(root.rglob(".started"), None), 20, "the daemon is ready", 0.05).parent / "pipe"
         same(compute_mode(machine), 3, "compute mode with the daemon")
         client = machine.mps_client(pipe, {})
         report.figure("mps.agent_client", {key: value for key, value in client.line().items() if key != "pid"})

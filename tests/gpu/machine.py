@@ -68,6 +68,7 @@ class Client:
 class Machine:
     """What both kinds have. `root` is the driver root; `stop()` ends everything that was started."""
     simulated = False
+    has_nodes = True  # device nodes, which a simulated driver has only as root
 
     def __init__(self, programs, directory):
         self.bin, self.directory = programs / "bin", directory
@@ -148,7 +149,8 @@ class SimulatedMachine(Machine):
         self.gpulet_env = {"DRIVER_ROOT_CTR_PATH": self.root}
         self.agent_flags = ("--driver-root-ctr-path", self.root)
         libraries = next(f for f in (programs / "lib" / "gpulet" / "sim", programs / "lib") if f.is_dir())
-        nodes = [] if os.geteuid() == 0 else ["--no-device-nodes"]
+        self.has_nodes = os.geteuid() == 0
+        nodes = [] if self.has_nodes else ["--no-device-nodes"]
         run(self.simulator, "up", SIMULATED, "--root", self.root, "--library", libraries / "libnvidia-ml.so.1",
             "--nvidia-smi", libraries / "nvidia-smi", *nodes)
         self.library = str(next(pathlib.Path(self.root).glob("usr/lib/*-linux-gnu/libnvidia-ml.so.1")))

@@ -61,7 +61,7 @@ def check_faults(report, machine):
             for kind, xid in FAULTS:
                 check_fault(report, machine, agent, kernel, watcher, uuid, kind, xid)
             check_service(report, machine, agent, uuid)
-            check_third(report, machine, agent, uuid)
+            check_third(report, machine, agent, kernel, uuid)
             watcher.close()
     finally:
         kernel.close()
@@ -114,11 +114,11 @@ def state_of(agent, uuid):
     return next(device for device in agent.health() if device["uuid"] == uuid)
 
 
-def check_third(report, machine, agent, uuid):
+def check_third(report, machine, agent, kernel, uuid):
     """The third failing application within the window withdraws the GPU; it returns once its checks pass."""
     with report.check("the third failing application withdraws the GPU, which returns by itself"):
-        if not machine.kernel_log or not os.access(machine.kernel_log, os.R_OK):
-            raise Skip("processes are told apart by the kernel log, which cannot be read here")
+        if kernel.file is None:
+            raise Skip("processes are distinguished by the kernel log, which cannot be read here")
         fault = machine.fault(THIRD, 13)
         withdrawn = wait_until(lambda: not (now := state_of(agent, uuid))["offered"] and now, EVENT_S, "the GPU is withdrawn", 0.002)
         since = datetime.datetime.fromisoformat(withdrawn["since"].replace("Z", "+00:00")).timestamp()

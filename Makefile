@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint fuzz bench scale soak operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale soak operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -29,6 +29,9 @@ demo: bootstrap-demo ## run a simulated node with 8 H100: discovery, placement, 
 
 test: bootstrap-test ## run all tests, as .ci/run does; ends in `N passed, N failed`
 	@scripts/test
+
+test-gpu: ## check gpulet and the driver on this machine's GPU, with the programs of `make build`; RESULTS=DIR, CHANGES=1
+	@tests/gpu/run.py $(if $(RESULTS),--results $(RESULTS)) $(if $(CHANGES),--allow-changes)
 
 lint: bootstrap-test ## check the style rules, then run clang-tidy
 	@tools/tidy/check

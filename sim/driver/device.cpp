@@ -394,3 +394,11 @@ extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDevi
   if (wanted) post_event(call.machine(), call.gpu_index(), kEventGpuRecoveryAction, 0);
   return publish_instances(call, NVML_SUCCESS);
 }
+
+// Without vGPU there is nothing to license.
+nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t device, nvmlGridLicensableFeatures_t* features) {
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(features)) return error;
+  *features = {};
+  return NVML_SUCCESS;
+}

@@ -296,8 +296,7 @@ nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, nvm
                                     nvmlGpuP2PStatus_t* status) {
   const GpuPair pair(first, second, status);
   if (pair.entry_error) return pair.entry_error;
-  if (pair.other == pair.call.gpu_index() || index >= NVML_P2P_CAPS_INDEX_UNKNOWN)
-    return NVML_ERROR_INVALID_ARGUMENT;
+  if (index >= NVML_P2P_CAPS_INDEX_UNKNOWN) return NVML_ERROR_INVALID_ARGUMENT;
   const Gpu& from = pair.call.gpu_state();
   const Gpu& to = pair.call.machine().gpus[pair.other];
   *status = NVML_P2P_STATUS_OK;

@@ -223,6 +223,8 @@ FieldResult power_or_limit(const Gpu& gpu, unsigned int field) {
     case NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT:
     case NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION:
     case NVML_FI_DEV_PERF_POLICY_RELIABILITY:
+    case NVML_FI_DEV_PERF_POLICY_TOTAL_APP_CLOCKS:
+    case NVML_FI_DEV_PERF_POLICY_TOTAL_BASE_CLOCKS:
     case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN:
       return counter_result(0);
     default:
@@ -327,6 +329,13 @@ constexpr MetricShare kParts[] = {
     {NVML_GPM_METRIC_FP32_UTIL, 0.25},       {NVML_GPM_METRIC_FP16_UTIL, 0.1},
 };
 
+// One of eight decoders and eight JPEG engines, or the optical flow engine.
+bool is_video_engine(unsigned int metric) {
+  return (metric >= NVML_GPM_METRIC_NVDEC_0_UTIL && metric <= NVML_GPM_METRIC_NVDEC_7_UTIL) ||
+         (metric >= NVML_GPM_METRIC_NVJPG_0_UTIL && metric <= NVML_GPM_METRIC_NVJPG_7_UTIL) ||
+         metric == NVML_GPM_METRIC_NVOFA_0_UTIL;
+}
+
 bool has_monitors(const Gpu& gpu) { return gpu.architecture >= NVML_DEVICE_ARCH_HOPPER; }
 
 void take_sample(const Gpu& gpu, nvmlGpmSample_t sample) {
@@ -365,6 +374,7 @@ nvmlReturn_t compute_metric(const nvmlGpmSample_st& first, const nvmlGpmSample_s
     metric->value = mean_share(first.memory, second.memory);
     return NVML_SUCCESS;
   }
+  if (is_video_engine(metric->metricId)) return NVML_SUCCESS;  // idle
   // The bus and the links belong to the whole GPU.
   if (second.of_instance) return NVML_ERROR_NOT_SUPPORTED;
   switch (metric->metricId) {

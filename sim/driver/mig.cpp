@@ -58,7 +58,7 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int* is_m
 nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int* id) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(id)) return error;
-  if (!call.is_mig()) return NVML_ERROR_NOT_SUPPORTED;
+  if (!call.is_mig()) return NVML_ERROR_INVALID_ARGUMENT;
   *id = call.gpu_instance().id;
   return NVML_SUCCESS;
 }
@@ -66,7 +66,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned int* id) {
 nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned int* id) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(id)) return error;
-  if (!call.is_mig()) return NVML_ERROR_NOT_SUPPORTED;
+  if (!call.is_mig()) return NVML_ERROR_INVALID_ARGUMENT;
   *id = call.compute_instance().id;
   return NVML_SUCCESS;
 }
@@ -259,7 +259,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvm
   const GpuCall call(device);
   if (const auto error = call.entry_error(instances, count)) return error;
   const MigProfile* profile = nullptr;
-  if (const auto missing = find_by_id(call.gpu_state(), id, true, &profile)) return missing;
+  // With MIG off, there are none.
+  if (const auto missing = find_by_id(call.gpu_state(), id, false, &profile)) return missing;
   *count = 0;
   for (const GpuInstance& instance : call.gpu_state().mig.instances) {
     if (instance.used != 0 && &call.gpu_state().mig.profiles[instance.profile] == profile) {
@@ -272,7 +273,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvm
 nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t* instance) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(instance)) return error;
-  if (call.gpu_state().mig.current == 0) return NVML_ERROR_NOT_SUPPORTED;
+  if (call.gpu_state().mig.capable == 0) return NVML_ERROR_NOT_SUPPORTED;
   const GpuInstance* found = find_gpu_instance(call.gpu_state(), id);
   if (found == nullptr) return NVML_ERROR_NOT_FOUND;
   *instance = call.gpu_instance_handle(*found);

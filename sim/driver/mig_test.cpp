@@ -85,6 +85,12 @@ TEST_F(MigTest, IsNotSupportedWithMigOff) {
   EXPECT_EQ(count, 0u);
   EXPECT_EQ(nvmlDeviceGetMaxMigDeviceCount(gpu_device(0), &count), NVML_SUCCESS);
   EXPECT_EQ(count, 7u);
+  nvmlGpuInstance_t instances[8];
+  EXPECT_EQ(nvmlDeviceGetGpuInstances(gpu_device(1), k1g, instances, &count), NVML_SUCCESS);
+  EXPECT_EQ(count, 0u);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceById(gpu_device(1), 0, &instance), NVML_ERROR_NOT_FOUND);
+  EXPECT_EQ(nvmlDeviceGetGpuInstanceId(gpu_device(1), &count), NVML_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(nvmlDeviceGetComputeInstanceId(gpu_device(1), &count), NVML_ERROR_INVALID_ARGUMENT);
   edit_machine()->gpus[2].mig.capable = 0;
   EXPECT_EQ(nvmlDeviceGetMigMode(gpu_device(2), &count, &count), NVML_ERROR_NOT_SUPPORTED);
 }

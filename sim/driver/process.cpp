@@ -15,6 +15,9 @@ constexpr std::uint8_t kGraphics = 1;
 constexpr std::uint8_t kMps = 2;
 constexpr std::uint8_t kAnyKind = 0xff;
 
+// Room that nvmlDeviceGetProcessUtilization asks for at least, with processes or without (driver 580 on H100).
+constexpr unsigned int kSampleBuffer = 72;
+
 bool is_on_device(const GpuCall& call, const Process& process, std::uint8_t kind) {
   if (process.pid == 0 || (kind != kAnyKind && process.kind != kind)) return false;
   if (!call.is_mig()) return true;
@@ -127,12 +130,12 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
   const unsigned long long now = now_us();
   const unsigned int total = count_processes(call, kAnyKind);
   const unsigned int room = *count;
-  if (total == 0 || now <= last_seen) {
-    *count = 0;
-    return NVML_ERROR_NOT_FOUND;
+  if (samples == nullptr || room < std::max(total, kSampleBuffer)) {
+    *count = std::max(total, kSampleBuffer);
+    return NVML_ERROR_INSUFFICIENT_SIZE;
   }
+  if (total == 0 || now <= last_seen) return NVML_ERROR_NOT_FOUND;
   *count = total;
-  if (samples == nullptr || room < total) return NVML_ERROR_INSUFFICIENT_SIZE;
   unsigned int next = 0;
   for (const Process& process : call.gpu_state().processes) {
     if (is_on_device(call, process, kAnyKind))

@@ -54,6 +54,10 @@ nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, nvmlClockTy
   return read_clock(device, type, clock, [](const Clocks& clocks) { return clocks.max; });
 }
 nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, nvmlClockType_t type, unsigned int* clock) {
+  if (type == NVML_CLOCK_VIDEO) {
+    const auto error = GpuCall(device).entry_error(clock);
+    return error != NVML_SUCCESS ? error : NVML_ERROR_NOT_SUPPORTED;
+  }
   return read_clock(device, type, clock, [](const Clocks& clocks) { return clocks.application; });
 }
 nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, nvmlClockType_t type,

@@ -493,7 +493,7 @@ void complete_gpu(Gpu& gpu) {
   if (gpu.ecc_supported != 0) gpu.supported_events |= kEventSingleBitEcc | kEventDoubleBitEcc;
   if (gpu.architecture >= kAmpere) gpu.supported_events |= kEventGpuUnavailable | kEventGpuRecoveryAction;
   if (gpu.mig.profile_count != 0) gpu.supported_events |= kEventMigConfig;
-  if (gpu.architecture >= kHopper) gpu.supported_events |= kEventDramRetirement | kEventDramRetirementFailure;
+  if (gpu.architecture >= kHopper) gpu.supported_events |= kEventsSinceHopper;
 }
 
 }  // namespace gpulet::sim

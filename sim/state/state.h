@@ -58,6 +58,9 @@ enum EventType : std::uint64_t {
   kEventGpuUnavailable = 0x4000,
   kEventGpuRecoveryAction = 0x8000,
 };
+inline constexpr std::uint64_t kEventsSinceHopper = kEventPowerSource | kEventSingleBitEccStorm |
+                                                    kEventDramRetirement | kEventDramRetirementFailure |
+                                                    kEventNonFatalPoison | kEventFatalPoison;
 
 // The connection of two GPUs: nvmlGpuTopologyLevel_t.
 enum TopologyLevel : std::uint8_t {

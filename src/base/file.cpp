@@ -165,6 +165,18 @@ Result<std::string> read_all(int fd, const std::string& about, std::size_t max_b
   }
 }
 
+Result<std::string> read_prefix(const std::string& path, std::size_t bytes) {
+  const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));
+  std::string content(bytes, '\0');
+  ssize_t got = -1;
+  do got = ::read(fd.get(), content.data(), content.size());
+  while (got < 0 && errno == EINTR);
+  if (got < 0) return fail(errno_error("cannot read", errno, path));
+  content.resize(static_cast<std::size_t>(got));
+  return content;
+}
+
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
   const FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));

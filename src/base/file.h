@@ -36,6 +36,9 @@ inline constexpr std::size_t kMaxFileBytes = 16u << 20;
 
 // The whole content of `path`. Errors: errno_error's; kInvalidArgument if it is larger than `max_bytes`.
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes = kMaxFileBytes);
+// The first `bytes` bytes of `path`, fewer if it is shorter, in one read(2): for files of which each byte costs, such
+// as a device's PCI configuration space. Errors: errno_error's.
+Result<std::string> read_prefix(const std::string& path, std::size_t bytes);
 // From an open descriptor, from its offset on.
 Result<std::string> read_all(int fd, const std::string& about, std::size_t max_bytes = kMaxFileBytes);
 

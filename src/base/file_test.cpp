@@ -45,6 +45,15 @@ TEST_F(FileTest, ReadStopsAtItsLimit) {
   EXPECT_EQ(read_file(directory_ + "/none").error().code(), Code::kNotFound);
 }
 
+TEST_F(FileTest, PrefixHasAtMostTheGivenLength) {
+  const std::string path = directory_ + "/prefix";
+  ASSERT_TRUE(write_file_atomic(path, "0123456789"));
+  EXPECT_EQ(read_prefix(path, 4).value(), "0123");
+  EXPECT_EQ(read_prefix(path, 100).value(), "0123456789");
+  EXPECT_EQ(read_prefix(directory_ + "/none", 4).error().code(), Code::kNotFound);
+  EXPECT_FALSE(read_prefix(directory_, 4)) << "a directory";
+}
+
 TEST_F(FileTest, LinksNeverEscapeTheRoot) {
   std::filesystem::create_directories(directory_ + "/root/etc");
   std::ofstream(directory_ + "/outside") << "outside";

@@ -248,12 +248,14 @@ Result<DeviceNodes> read_device_nodes(const HostTrees& trees) {
   return nodes;
 }
 
+// The host's own process namespace has kernel threads; that of a node in a container begins with an init system.
 Result<ProcessFacts> read_processes(const HostTrees& trees) {
   constexpr std::string_view kFirstPrograms[] = {"systemd", "init",      "openrc-init",
                                                  "runit",   "s6-svscan", "tini"};
   GPULET_TRY_ASSIGN(const auto proc, RootDirectory::open_root(trees.proc));
   const auto first = trimmed_text(proc.read_text_file("/1/comm"));
-  if (std::ranges::find(kFirstPrograms, first) == std::end(kFirstPrograms))
+  const bool has_kernel_threads = trimmed_text(proc.read_text_file("/2/comm")) == "kthreadd";
+  if (!has_kernel_threads && std::ranges::find(kFirstPrograms, first) == std::end(kFirstPrograms))
     return fail(Code::kUnavailable, "the host's processes are not visible (needs hostPID)");
   ProcessFacts programs;
   for (const auto& entry : proc.list_directory("/").value_or(std::vector<std::string>())) {

@@ -1,7 +1,11 @@
 #include "doctor/host_files.h"
 
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 
 namespace gpulet::doctor {
@@ -36,6 +40,41 @@ TEST(Acs, MissingCapabilityDoesNotRedirect) {
   std::string circle(4096, '\0');
   write_little_endian(circle, 0x100, 0x100u << 20 | 0x0001, 4);
   EXPECT_FALSE(acs_redirects(circle));
+}
+
+// A /proc with the names of processes by their ids.
+class ProcTree {
+ public:
+  explicit ProcTree(const std::map<int, std::string>& names) : directory_(make_temporary_directory()) {
+    for (const auto& [pid, name] : names) {
+      const std::string process = directory_ + "/" + std::to_string(pid);
+      std::filesystem::create_directories(process);
+      std::ofstream(process + "/comm") << name << "\n";
+      std::ofstream(process + "/cmdline") << "/usr/bin/" << name;
+    }
+  }
+  ~ProcTree() { std::filesystem::remove_all(directory_); }
+  HostTrees trees() const {
+    HostTrees trees;
+    trees.proc = directory_;
+    return trees;
+  }
+
+ private:
+  static std::string make_temporary_directory() {
+    std::string path = (std::filesystem::temp_directory_path() / "gpulet-proc-XXXXXX").string();
+    return ::mkdtemp(path.data());
+  }
+  std::string directory_;
+};
+
+TEST(HostProcesses, AreVisibleWhereKernelThreadsOrAnInitSystemAre) {
+  EXPECT_TRUE(read_processes(ProcTree({{1, "systemd"}}).trees())) << "a node in a container";
+  EXPECT_TRUE(read_processes(ProcTree({{1, "own-init"}, {2, "kthreadd"}}).trees()));
+  const auto plugin = read_processes(ProcTree({{1, "own-init"}, {2, "kthreadd"}, {9, "nvidia-device-plugin"}}).trees());
+  ASSERT_TRUE(plugin);
+  EXPECT_EQ(plugin->device_plugins.size(), 1u);
+  EXPECT_EQ(read_processes(ProcTree({{1, "gpulet"}, {2, "sh"}}).trees()).error().code(), Code::kUnavailable);
 }
 
 }  // namespace

@@ -104,7 +104,6 @@ std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_
 
 namespace {
 
-constexpr std::size_t kWhole = 256;  // bytes that hold every capability of the list
 constexpr std::size_t kStatus = 0x06, kFirst = 0x34;
 constexpr unsigned kHasList = 0x10, kVendor = 0x09;
 // Of the capability: id, next, its length, "VF", then records, each with its id and its length.
@@ -116,13 +115,13 @@ unsigned byte(std::string_view bytes, std::size_t at) { return static_cast<unsig
 
 // The vendor capability with its stated length; empty if there is none.
 std::string_view vendor_capability(std::string_view config) {
-  if (config.size() < kWhole || (byte(config, kStatus) & kHasList) == 0) return {};
-  std::array<bool, kWhole> seen{};
-  for (std::size_t at = byte(config, kFirst); at != 0 && at + kLength < kWhole && !seen[at];
+  if (config.size() < kPciHeaderBytes || (byte(config, kStatus) & kHasList) == 0) return {};
+  std::array<bool, kPciHeaderBytes> seen{};
+  for (std::size_t at = byte(config, kFirst); at != 0 && at + kLength < kPciHeaderBytes && !seen[at];
        at = byte(config, at + 1)) {
     seen[at] = true;
     if (byte(config, at) == kVendor)
-      return config.substr(at, byte(config, at + kLength)).substr(0, kWhole - at);
+      return config.substr(at, byte(config, at + kLength)).substr(0, kPciHeaderBytes - at);
   }
   return {};
 }

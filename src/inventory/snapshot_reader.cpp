@@ -27,10 +27,14 @@ Status optional_value(Result<T> value, U& into) {
 
 PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
 
-// A file of the device's directory in sysfs, from the first root that has it; empty if none has.
-std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots) {
+constexpr std::size_t kSysfsPage = 4096;  // the maximum size of a text file in sysfs
+
+// The first `bytes` of a file of the device's directory in sysfs, from the first root that has it; empty if
+// none has.
+std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots,
+                     std::size_t bytes = kSysfsPage) {
   for (const auto& root : sys_roots) {
-    if (auto content = read_file(root + "/sys/bus/pci/devices/" + pci.sysfs_text() + "/" + name))
+    if (auto content = read_prefix(root + "/sys/bus/pci/devices/" + pci.sysfs_text() + "/" + name, bytes))
       return *content;
   }
   return {};
@@ -159,7 +163,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.pci_subsystem_id = pci.subsystem_id;
   gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
   gpu.pci_class = parse_pci_class(read_sys(gpu.pci, "class", sys_roots));
-  gpu.vgpu = parse_vgpu_host(read_sys(gpu.pci, "config", sys_roots));
+  gpu.vgpu = parse_vgpu_host(read_sys(gpu.pci, "config", sys_roots, kPciHeaderBytes));
   GPULET_TRY_ASSIGN(gpu.model, session.product_name(device));
   GPULET_TRY(optional_value(session.product_brand(device), gpu.brand));
   GPULET_TRY(optional_value(session.serial(device), gpu.serial));

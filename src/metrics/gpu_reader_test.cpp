@@ -190,7 +190,6 @@ TEST_F(ReadTest, ReadsEverySupportedField) {
   EXPECT_EQ(missing, (std::set<std::string_view>{
                          "DCGM_FI_DEV_POWER_INFOROM_VER", "DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_DEV_XID_ERRORS",
                          "DCGM_FI_DEV_RETIRED_SBE", "DCGM_FI_DEV_RETIRED_DBE", "DCGM_FI_DEV_RETIRED_PENDING",
-                         "DCGM_FI_DEV_TOTAL_APP_CLOCKS_VIOLATION", "DCGM_FI_DEV_TOTAL_BASE_CLOCKS_VIOLATION",
                          "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT", "DCGM_EXP_P2P_STATUS"}));
 }
 

@@ -35,6 +35,7 @@ static_assert(static_cast<int>(Clock::kVideo) == NVML_CLOCK_VIDEO);
 static_assert(static_cast<int>(TemperatureLimit::kGpuMax) == NVML_TEMPERATURE_THRESHOLD_GPU_MAX);
 
 constexpr unsigned kAllLinks = 0xFFFFFFFF;      // scope of per-link fields that means all links
+constexpr unsigned kUsualProcessSamples = 128;  // driver 580 asks for 72 even if no process has run
 constexpr unsigned kMaxProcessSamples = 16384;  // process utilisation samples; the driver keeps far fewer
 constexpr unsigned kHottest = 200;              // Celsius; a higher value is not a temperature
 
@@ -313,7 +314,7 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
   constexpr const char* kName = "nvmlDeviceGetProcessUtilization";
   if (api.nvmlDeviceGetProcessUtilization == nullptr)
     return fail(Code::kUnsupported, std::string(kName) + ": this driver has no such function");
-  std::vector<nvmlProcessUtilizationSample_t> samples(64);
+  std::vector<nvmlProcessUtilizationSample_t> samples(kUsualProcessSamples);
   while (true) {
     auto count = static_cast<unsigned>(samples.size());
     const auto result = api.nvmlDeviceGetProcessUtilization(raw(device_), samples.data(), &count, since_us);

@@ -138,7 +138,7 @@ class Usage {
   Result<PcieThroughput> pcie_throughput() const;
   // Whether a licence of NVIDIA's vGPU software is active; false if there is nothing to license.
   Result<bool> licensed() const;
-  // Whether this GPU can read the other GPU's memory. kInvalidArgument for the same GPU.
+  // Whether this GPU can read the other GPU's memory. kOk for the same GPU.
   Result<PeerToPeer> peer_to_peer(Device other) const;
 
   // kUnsupported if the card does not have the text.

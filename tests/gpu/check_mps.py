@@ -1,0 +1,118 @@
+"""MPS: a control daemon in private directories, two clients with limits, and its end."""
+import json
+import os
+import subprocess
+
+import nvml
+from agent import Agent
+from machine import run
+from report import Skip, between, same, wait_until
+
+LIMITS = (("25", 512), ("50", 1024))  # active threads in percent, pinned memory in MiB
+
+
+def check_mps(report, machine):
+    with report.check("MPS: a daemon, and two clients with their limits"):
+        control = machine.mps_control()
+        daemon = MpsDaemon(machine, control)
+        try:
+            daemon.start()
+            figures = [daemon.client(threads, mib) for threads, mib in LIMITS]
+            report.figure("mps.clients", figures)
+            for (_, mib), found in zip(LIMITS, figures):
+                between(found["got_mib"], mib * 0.2, mib, f"MiB of a client limited to {mib}")
+            report.figure("mps.servers", len(daemon.ask("get_server_list").split()))
+        finally:
+            daemon.quit()
+    with report.check("MPS: the daemon ends on `quit`"):
+        same(daemon.left(), False, "its control socket is left")
+
+
+def check_agent_mps(report, machine, allowed):
+    """gpulet's own daemon. It puts the GPU into the compute mode EXCLUSIVE_PROCESS and back."""
+    with report.check("MPS: the agent's daemon, a client with its share, and the compute mode after it"):
+        if not allowed:
+            raise Skip("the agent sets the compute mode EXCLUSIVE_PROCESS; not without --allow-changes")
+        machine.mps_control()
+        root, config = machine.directory / "mps", machine.directory / "mps.json"
+        root.mkdir()
+        config.write_text(json.dumps({"version": "v1", "flags": {"mpsRoot": str(root)}, "sharing": {"mps": {"resources": [
+            {"name": "gpu", "replicas": 4}]}}}))
+        agent = Agent(machine, "mps", flags=("--config-file", config))
+        # The agent writes .started once the daemon has its limits; before that, nobody could end it for the agent.
+        pipe = wait_until(lambda: next(root.rglob(".started"), None), 20, "the daemon is ready", 0.05).parent / "pipe"
+        same(compute_mode(machine), 3, "compute mode with the daemon")
+        client = machine.mps_client(pipe, {})
+        report.figure("mps.agent_client", {key: value for key, value in client.line().items() if key != "pid"})
+        client.stop()
+        agent.stop()  # on a host, the daemons stay for the next agent: `gpulet cleanup` ends them
+        said = cleanup(machine, root)
+        same(compute_mode(machine), 0, f"compute mode after `gpulet cleanup`, which says: {said}")
+
+
+def cleanup(machine, root):
+    place = machine.directory / "cleanup"
+    flags = [word for name in ("cdi-spec-dir", "cdi-hook-dir", "state-dir", "run-dir", "kubelet-dir")
+             for word in (f"--{name}", place / name)]
+    for path in flags[1::2]:
+        path.mkdir(parents=True)
+    done = run(machine.gpulet, "cleanup", "--mps-root", root, "--driver-root", machine.root, *flags)
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def compute_mode(machine):
+    with nvml.Nvml(machine.library) as library:
+        return library.number("nvmlDeviceGetComputeMode", library.devices()[0])
+
+
+class MpsDaemon:
+    def __init__(self, machine, control):
+        self.machine, self.control = machine, control
+        self.pipe, self.log = machine.directory / "mps-pipe", machine.directory / "mps-log"
+        for directory in (self.pipe, self.log):
+            directory.mkdir()
+        self.env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
+        self.process = None
+
+    def start(self):
+        self.process = subprocess.Popen([str(self.control), "-f"], env={**os.environ, **self.env}, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        self.machine.keep(self)
+        wait_until(lambda: (self.pipe / "control").exists() or self.process.poll() is not None, 10, "the daemon's socket")
+        if self.process.poll() is not None:
+            raise AssertionError(f"{self.control} -f ended with {self.process.returncode}: {self.said()}")
+        wait_until(lambda: "Timeout" not in self.ask("get_default_active_thread_percentage"), 10, "the daemon's answer", 0.1)
+
+    def said(self):
+        return " ".join(path.read_text(errors="replace")[-500:] for path in self.log.glob("*.log"))
+
+    def ask(self, command):
+        return run(self.control, env=self.env, stdin=command + "\n", check=False).stdout.strip()
+
+    def client(self, threads, mib):
+        client = self.machine.mps_client(self.pipe, {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": threads,
+                                                     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"})
+        try:
+            found = client.line()
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the daemon's log: {self.said()}") from None
+        finally:
+            client.stop()
+        return {"threads_percent": threads, "limit_mib": mib, **{key: value for key, value in found.items() if key != "pid"}}
+
+    def quit(self):
+        if self.process and self.process.poll() is None:
+            self.ask("quit")
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.ask("quit -t 1")
+                self.process.terminate()
+                self.process.wait(timeout=10)
+
+    stop = quit
+
+    def left(self):
+        if self.process is None:
+            raise Skip("no daemon was started")
+        return self.process.poll() is None

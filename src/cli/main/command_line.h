@@ -34,8 +34,8 @@ void add_version(CLI::App& app, Run& run);
 
 // In the order of `gpulet --help`.
 using AddCommand = void (*)(CLI::App& app, Run& run);
-#ifdef GPULET_AGENT_ONLY  // CMakeLists.txt
-inline constexpr AddCommand kCommands[] = {add_agent, add_version};
+#ifdef GPULET_DEMO  // only what `make demo` runs, which a newcomer waits for
+inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
 #else
 inline constexpr AddCommand kCommands[] = {
     add_agent,     add_list,     add_topo,        add_place,   add_labels,  add_top,    add_health,

@@ -9,7 +9,7 @@ namespace {
 constexpr int kXids = 200;
 // Allowed growth of resident memory. AddressSanitizer quarantines up to 256 MiB.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::size_t kMoreBytes = 512u << 20;
+constexpr std::size_t kMaxGrowthBytes = 512u << 20;
 #else
 constexpr std::size_t kMaxGrowthBytes = 32u << 20;
 #endif

@@ -171,7 +171,7 @@ class LabelChecks:
         assert self.kube.pod("evicted")["status"]["phase"] == "Running"
         self.kube.call("DELETE", f"{budgets}/hold")
         until("it has left, and its GPU is cut too", lambda: self.offered() == {mig("1g.10gb"): 56}, MIG_LIMIT_S)
-        assert "evicted" not in self.kube.pods()
+        until("the Pod has gone", lambda: "evicted" not in self.kube.pods())
         until("success is reported", lambda: self.labels()[MIG_STATE] == "success")
 
     def whole_again(self):

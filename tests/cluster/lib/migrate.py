@@ -39,7 +39,7 @@ class MigrateChecks:
             fates = {setting["name"]: setting["fate"] for setting in report["settings"]}
             assert fates["FAIL_ON_INIT_ERROR"] == "carries" and fates["flags.migStrategy"] == "carries", fates
             self.run(report["next"], "Change only the image")
-            assert "gpulet by that name" in self.report(0)["found"][0]["what"]
+            assert "gpulet under that name" in self.report(0)["found"][0]["what"]
             self.run(report["back"], "rollout undo")
             assert "k8s-device-plugin:v0.17.1" in self.report(0)["found"][0]["what"]
         finally:

@@ -235,7 +235,7 @@ class SchedulingChecks:
     def malformed(self):
         self.kube.create_pod(self.pod("odd", 1, {LINKS: "fast", "gpulet.io/policy": "bestest"}))
         self.node_of("odd")
-        self.wait_event("odd", "GpuRequestMalformed", f'{LINKS} is "fast"', 'gpulet.io/policy is "bestest"', "accepted")
+        self.wait_event("odd", "GpuRequestMalformed", f'{LINKS} is "fast"', 'gpulet.io/policy is "bestest"', "expected")
         self.checks.wait_running("odd")
         self.remove("odd")
         self.wait_free(n1=8, n2=8)

@@ -209,7 +209,7 @@ class ChartChecks:
         values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
         self.label_pool("gpu")
         reported = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")
-        assert "nfd.*" in reported and "not used" in reported, reported
+        assert "nfd.*" in reported and "have no effect" in reported, reported
         self.wait_agents(self.images[1])
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)

@@ -36,17 +36,19 @@ TEST_F(GpmTest, ComputesMetricsBetweenTwoSamples) {
     machine->gpus[0].links[2].transmitted_kib = 1 << 30;
   }
   const auto later = sample_gpu();
-  const auto found =
-      gpm().compute_metrics(earlier, later,
-                            {GpmMetric::kGraphics, GpmMetric::kDram, GpmMetric::kPcieTransmitted,
-                             GpmMetric::kNvLinkTransmitted, GpmMetric::kNvLinkReceived, GpmMetric::kJpeg0});
+  constexpr auto kUnknownMetric = static_cast<GpmMetric>(59);  // no metric of nvml.h
+  const auto found = gpm().compute_metrics(
+      earlier, later,
+      {GpmMetric::kGraphics, GpmMetric::kDram, GpmMetric::kPcieTransmitted, GpmMetric::kNvLinkTransmitted,
+       GpmMetric::kNvLinkReceived, GpmMetric::kJpeg0, kUnknownMetric});
   ASSERT_TRUE(found) << found.error().full_message();
   EXPECT_DOUBLE_EQ(found->at(GpmMetric::kGraphics), 40);
   EXPECT_DOUBLE_EQ(found->at(GpmMetric::kDram), 20);
   EXPECT_DOUBLE_EQ(found->at(GpmMetric::kPcieTransmitted), 1000);
   EXPECT_GT(found->at(GpmMetric::kNvLinkTransmitted), 0);
   EXPECT_DOUBLE_EQ(found->at(GpmMetric::kNvLinkReceived), 0);
-  EXPECT_FALSE(found->contains(GpmMetric::kJpeg0)) << "this driver does not have it";
+  EXPECT_DOUBLE_EQ(found->at(GpmMetric::kJpeg0), 0);
+  EXPECT_FALSE(found->contains(kUnknownMetric)) << "the driver does not support it";
   // Reversed samples have no time between them, so a rate is not a number.
   const auto backwards =
       gpm().compute_metrics(later, earlier, {GpmMetric::kNvLinkTransmitted, GpmMetric::kSm});

@@ -1,6 +1,16 @@
-"""Output of a check runner: scripts/test reads its lines `FAIL name: why` and `N passed, N failed`."""
+"""Assertions and output of check runners: scripts/test reads the lines `FAIL name: why` and `N passed, N failed`."""
 import time
 import traceback
+
+
+def same(found, wanted, what=""):
+    if found != wanted:
+        raise AssertionError(f"{what + ': ' if what else ''}{found!r}, not {wanted!r}")
+
+
+def between(found, low, high, what=""):
+    if not low <= found <= high:
+        raise AssertionError(f"{what + ': ' if what else ''}{found!r} is not from {low!r} to {high!r}")
 
 
 def report_checks(checks):

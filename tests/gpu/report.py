@@ -1,7 +1,12 @@
 """Results of the checks: one line each, figures for the result file, and the totals."""
 import contextlib
+import pathlib
+import sys
 import time
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from outcome import between, same  # noqa: E402, F401
 
 
 class Skip(Exception):
@@ -55,16 +60,6 @@ class Report:
 
     def totals(self):
         return f"{self.passed} passed, {self.failed} failed, {self.skipped} skipped"
-
-
-def same(found, wanted, what=""):
-    if found != wanted:
-        raise AssertionError(f"{what + ': ' if what else ''}{found!r}, not {wanted!r}")
-
-
-def between(found, low, high, what=""):
-    if not low <= found <= high:
-        raise AssertionError(f"{what + ': ' if what else ''}{found!r} is not from {low!r} to {high!r}")
 
 
 def wait_until(condition, limit_s, what, interval_s=0.02):

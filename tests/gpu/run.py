@@ -7,7 +7,7 @@
 A line `ok NAME`, `SKIP NAME: reason` or `FAIL NAME: why` for each check, at the end
 `N passed, N failed, N skipped`. The return codes of the driver's calls, timings and readings go to
 RESULTS/GPU-DRIVER.json, without serial numbers and UUIDs. Needs Python's standard library, the driver and
-gpulet's programs; no network. Leaves the machine as it was. Takes some 3 minutes.
+gpulet's programs; no network. Leaves the machine as it was. Takes about 80 seconds.
 """
 import argparse
 import json
@@ -32,7 +32,7 @@ import nvml  # noqa: E402
 from machine import RealMachine, SimulatedMachine  # noqa: E402
 from report import Report  # noqa: E402
 
-# What only --allow-changes may do, and this program does not do at all yet.
+# Checks that need --allow-changes and are not written yet.
 NOT_DONE = {
     "GPU reset": "it ends every process on the GPU",
     "MIG mode change": "it changes the machine, and may need a reset",

@@ -2,8 +2,12 @@
 import functools
 import json
 import os
+import pathlib
 import sys
 import traceback
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from outcome import between, same  # noqa: E402, F401
 
 CHECKS = []
 
@@ -12,16 +16,6 @@ def check(function):
     """Registers a check: a function without arguments that raises on an error."""
     CHECKS.append(function)
     return function
-
-
-def same(found, wanted, what=""):
-    if found != wanted:
-        raise AssertionError(f"{what + ': ' if what else ''}{found!r}, not {wanted!r}")
-
-
-def between(found, low, high, what=""):
-    if not low <= found <= high:
-        raise AssertionError(f"{what + ': ' if what else ''}{found!r} is not from {low!r} to {high!r}")
 
 
 @functools.cache

@@ -16,9 +16,9 @@ class ControlTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(directory_); }
   void start_machine(const std::string& machine) {
     if (directory_.empty()) {
-      char folder[] = "/tmp/gpulet-control-XXXXXX";
-      ASSERT_NE(mkdtemp(folder), nullptr);
-      directory_ = folder;
+      char pattern[] = "/tmp/gpulet-control-XXXXXX";
+      ASSERT_NE(mkdtemp(pattern), nullptr);
+      directory_ = pattern;
     }
     auto made = StateFile::create_state(directory_ + "/state", **load_machine(machine));
     ASSERT_TRUE(made) << made.error().full_message();
@@ -242,9 +242,9 @@ class ConditionTest : public testing::Test {
   }
   void start_machine(const std::string& machine) {
     if (directory_.empty()) {
-      char folder[] = "/tmp/gpulet-condition-XXXXXX";
-      ASSERT_NE(mkdtemp(folder), nullptr);
-      directory_ = folder;
+      char pattern[] = "/tmp/gpulet-condition-XXXXXX";
+      ASSERT_NE(mkdtemp(pattern), nullptr);
+      directory_ = pattern;
     }
     auto loaded = load_machine(machine);
     ASSERT_TRUE(loaded) << loaded.error().full_message();

@@ -1,10 +1,10 @@
-# Writes OUT: the YAML files of FOLDER (machines) and FOLDER/models as texts in the program, so that it needs no files.
-function(gpulet_embed_machines FOLDER OUT)
+# Writes OUT: the YAML files of DIRECTORY (machines) and DIRECTORY/models as texts in the program, so that it needs no files.
+function(gpulet_embed_machines DIRECTORY OUT)
   set(code "#include \"sim/machine/machine.h\"\n\nnamespace gpulet::sim {\nnamespace {\n")
   foreach(kind machines models)
-    set(pattern ${FOLDER}/*.yaml)
+    set(pattern ${DIRECTORY}/*.yaml)
     if(kind STREQUAL models)
-      set(pattern ${FOLDER}/models/*.yaml)
+      set(pattern ${DIRECTORY}/models/*.yaml)
     endif()
     file(GLOB files CONFIGURE_DEPENDS ${pattern})
     string(APPEND code "constexpr BuiltIn k_${kind}[] = {\n")

@@ -188,10 +188,10 @@ class DaemonServer {
     return false;
   }
 
-  bool accept_client(Connection& connection, const std::string& wishes) {
+  bool accept_client(Connection& connection, const std::string& request) {
     const ucred peer = peer_credentials(connection.socket.get());
     Client client{peer.pid, {}};
-    const auto words = text::split(wishes, ' ');
+    const auto words = text::split(request, ' ');
     if (const auto percentage = parse_percentage(words.empty() ? "" : words[0])) {
       client.limits.threads = *percentage;
     }

@@ -61,7 +61,7 @@ TEST_P(PublishedTraces, AreReproducedAndBeaten) {
   const auto pods = read_file(pods_file);
   if (!nodes && nodes.error().code() == Code::kNotFound && std::getenv("GPULET_TRACES") == nullptr) {
     std::cout << "NOT COMPARED with published figures: no traces in " << traces_directory()
-              << " (GPULET_TRACES names another folder)\n";
+              << " (GPULET_TRACES names another directory)\n";
     SUCCEED();
     return;
   }

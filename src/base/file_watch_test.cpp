@@ -148,7 +148,7 @@ class FileWatchTest : public testing::Test {
   void watch(const fs::path& path) {
     auto started = FileWatcher::watch_path(loop_, path, [this] {
       const std::lock_guard lock(mutex_);
-      ++told_;
+      ++changes_seen_;
       changed_.notify_all();
     });
     ASSERT_TRUE(started) << started.error().full_message();
@@ -156,16 +156,16 @@ class FileWatchTest : public testing::Test {
     runner_ = std::thread([this] { loop_.run_loop(); });
   }
   // Waits for one more report than expect_told has counted.
-  bool told_within(Duration limit) {
+  bool changed_within(Duration limit) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, limit, [this] { return told_ > counted_; });
+    return changed_.wait_for(lock, limit, [this] { return changes_seen_ > counted_; });
   }
   // Reports the change before. A second report is possible only for a change during the first.
   void expect_told() {
-    EXPECT_TRUE(told_within(std::chrono::seconds(10)));
-    while (told_within(kWatchDebounce * 3)) {
+    EXPECT_TRUE(changed_within(std::chrono::seconds(10)));
+    while (changed_within(kWatchDebounce * 3)) {
       const std::lock_guard lock(mutex_);
-      counted_ = told_;
+      counted_ = changes_seen_;
     }
   }
 
@@ -175,7 +175,7 @@ class FileWatchTest : public testing::Test {
   std::thread runner_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  int told_ = 0, counted_ = 0;
+  int changes_seen_ = 0, counted_ = 0;
 };
 
 TEST_F(FileWatchTest, WrittenInPlace) {
@@ -269,7 +269,7 @@ TEST_F(FileWatchTest, LinkSwappedToAnotherDirectoryAndItsTargetWritten) {
   fs::create_symlink(directory_ / "available/two", directory_ / "config/config.yaml");
   expect_told();
   write(directory_ / "available/one", "d");
-  EXPECT_FALSE(told_within(kWatchDebounce * 3));
+  EXPECT_FALSE(changed_within(kWatchDebounce * 3));
   write(directory_ / "available/two", "e");
   expect_told();
 }
@@ -279,7 +279,7 @@ TEST_F(FileWatchTest, OtherFilesAndLinkLoopsAreIgnored) {
   fs::create_symlink("a", directory_ / "b");
   watch(directory_ / "a");
   write(directory_ / "other.yaml", "x");
-  EXPECT_FALSE(told_within(kWatchDebounce * 3));
+  EXPECT_FALSE(changed_within(kWatchDebounce * 3));
   fs::remove(directory_ / "a");
   write(directory_ / "a", "x");
   expect_told();

@@ -133,7 +133,7 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
     return fail(errno_error("cannot make a pipe", errno, options.program));
-  const FileDescriptor told(ends[0]);
+  const FileDescriptor reader(ends[0]);
   FileDescriptor tells(ends[1]);
   SpawnPlan plan{
       .arguments = pointers(options.arguments),
@@ -154,7 +154,7 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
   // Only this object reaps it, so the process id cannot have been reused.
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   const int pidfd_error = errno;
-  const auto [error, directory] = failure_of(told.get());
+  const auto [error, directory] = failure_of(reader.get());
   if (error != 0 || !pidfd.is_open()) {
     ::kill(id, SIGKILL);
     ::waitpid(id, nullptr, 0);

@@ -169,13 +169,14 @@ TEST(Process, SignalMaskAndDispositionsAreResetInTheChild) {
   auto process = Process::spawn(options);
   ASSERT_TRUE(process);
   output.write.reset();
-  const std::string said = read_all(output.read.get(), "pipe").value_or("");
+  const std::string dispositions = read_all(output.read.get(), "pipe").value_or("");
   unsigned long long blocked = ~0ull, ignored = ~0ull;
   // NOLINTNEXTLINE(cert-err34-c): two numbers in one known form; a mask that overflows fails below
-  ASSERT_EQ(std::sscanf(said.c_str(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2) << said;
-  EXPECT_EQ(blocked, 0u) << said;
+  ASSERT_EQ(std::sscanf(dispositions.c_str(), "SigBlk: %llx SigIgn: %llx", &blocked, &ignored), 2)
+      << dispositions;
+  EXPECT_EQ(blocked, 0u) << dispositions;
   // Signals 32 and 33 are glibc's own, which cannot be set; make's children inherit 32 as ignored.
-  EXPECT_EQ(ignored & ~0x1'8000'0000ull, 0u) << said;
+  EXPECT_EQ(ignored & ~0x1'8000'0000ull, 0u) << dispositions;
   ::signal(SIGUSR2, before);
 }
 

@@ -64,7 +64,7 @@ struct PodName {
   friend auto operator<=>(const PodName&, const PodName&) = default;
 };
 
-// One Pod. The uid tells it from another Pod of the same name.
+// One Pod. The uid differs from that of another Pod of the same name.
 struct PodRef {
   std::string name_space, name, uid;
   friend auto operator<=>(const PodRef&, const PodRef&) = default;

@@ -413,13 +413,13 @@ class Transform {
 
   void transform_paths(HookEdit& hook) const {
     const bool runs_inside = hook.hook_name == "startContainer";
-    const bool told_inside = runs_inside || hook.hook_name == "createContainer";
+    const bool named_inside = runs_inside || hook.hook_name == "createContainer";
     if (runs_inside != transform_host_path()) replace_prefix(hook.path);
     bool of_ldconfig = false;  // this argument is that flag's value
     for (std::size_t i = 1; i < hook.args.size(); ++i) {
       auto& argument = hook.args[i];
       const bool on_host =
-          of_ldconfig || !told_inside || text::starts_with(argument, std::string(kLdconfigFlag) + "=");
+          of_ldconfig || !named_inside || text::starts_with(argument, std::string(kLdconfigFlag) + "=");
       of_ldconfig = argument == kLdconfigFlag;
       if (on_host == transform_host_path()) replace_argument(argument);
     }

@@ -28,9 +28,9 @@ std::string available_names_text(const std::vector<std::string>& names) {
   if (names.empty()) return "there is none";
   if (names.size() == 1) return "there is " + names.front();
   const auto count = std::min(names.size(), kMaxNamesListed);
-  std::string told_names = "there are " + text::join(std::span(names).first(count), ", ");
-  if (count < names.size()) told_names += " and " + std::to_string(names.size() - count) + " more";
-  return told_names;
+  std::string text = "there are " + text::join(std::span(names).first(count), ", ");
+  if (count < names.size()) text += " and " + std::to_string(names.size() - count) + " more";
+  return text;
 }
 
 struct ConfigNames {

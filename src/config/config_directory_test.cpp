@@ -198,7 +198,7 @@ TEST(Choose, Strategies) {
 
 class Directory : public testing::Test {
  protected:
-  struct Told {
+  struct Change {
     std::string path;
     std::optional<std::string> problem;
     std::string content;
@@ -246,7 +246,7 @@ class Directory : public testing::Test {
     auto started = ConfigDirectoryWatcher::watch_directory(
         loop_, node_, [this](const std::string& path, const std::optional<std::string>& problem) {
           const std::lock_guard lock(mutex_);
-          told_.push_back({path, problem, path.empty() ? "" : content(path)});
+          changes_.push_back({path, problem, path.empty() ? "" : content(path)});
           changed_.notify_all();
         });
     ASSERT_TRUE(started) << started.error().full_message();
@@ -262,24 +262,24 @@ class Directory : public testing::Test {
     const std::string path = name.empty() ? "" : at(name).string();
     std::unique_lock lock(mutex_);
     const bool came = changed_.wait_for(lock, limit, [&] {
-      return !told_.empty() && told_.back().path == path && told_.back().content == text &&
-             told_.back().problem.value_or("").starts_with(problem) &&
-             told_.back().problem.has_value() == !problem.empty();
+      return !changes_.empty() && changes_.back().path == path && changes_.back().content == text &&
+             changes_.back().problem.value_or("").starts_with(problem) &&
+             changes_.back().problem.has_value() == !problem.empty();
     });
     if (came) return testing::AssertionSuccess();
-    if (told_.empty()) return testing::AssertionFailure() << "nothing was told";
-    return testing::AssertionFailure() << told_.back().path << " with " << told_.back().content << ": "
-                                       << told_.back().problem.value_or("no problem");
+    if (changes_.empty()) return testing::AssertionFailure() << "nothing was reported";
+    return testing::AssertionFailure() << changes_.back().path << " with " << changes_.back().content << ": "
+                                       << changes_.back().problem.value_or("no problem");
   }
-  std::size_t told() {
+  std::size_t change_count() {
     const std::lock_guard lock(mutex_);
-    return told_.size();
+    return changes_.size();
   }
   // Runs the loop long enough for pending changes to be reported, and returns the number of reports.
-  std::size_t told_more_after(std::size_t before) {
+  std::size_t changes_after(std::size_t before) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, kWatchDebounce * 8, [&] { return told_.size() > before; });
-    return told_.size() - before;
+    changed_.wait_for(lock, kWatchDebounce * 8, [&] { return changes_.size() > before; });
+    return changes_.size() - before;
   }
 
   EpollLoop loop_;
@@ -289,7 +289,7 @@ class Directory : public testing::Test {
   std::thread runner_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<Told> told_;
+  std::vector<Change> changes_;
   int version_ = 0;
 };
 
@@ -310,11 +310,11 @@ TEST_F(Directory, LabelSelectsTheConfig) {
   publish({{"a", "1"}, {"b", "2"}});
   node_.default_config = "a";
   start();
-  EXPECT_EQ(told_more_after(0), 0u) << "told before the label was known";
+  EXPECT_EQ(changes_after(0), 0u) << "reported before the label was known";
   label("b");
   EXPECT_TRUE(comes("b", "2"));
   label("b");
-  EXPECT_EQ(told_more_after(1), 0u);
+  EXPECT_EQ(changes_after(1), 0u);
   label("x");
   EXPECT_TRUE(comes("a", "1", "the label nvidia.com/device-plugin.config=x names no config in"));
   label(std::nullopt);
@@ -355,10 +355,10 @@ TEST_F(Directory, OtherFilesAreIgnored) {
   start();
   label("a");
   ASSERT_TRUE(comes("a", "1"));
-  const auto before = told();
+  const auto before = change_count();
   write(at("b"), "2");
   fs::remove(at("b"));
-  EXPECT_EQ(told_more_after(before), 0u);
+  EXPECT_EQ(changes_after(before), 0u);
   write(at("a"), "3");
   EXPECT_TRUE(comes("a", "3"));
 }

@@ -31,7 +31,7 @@ struct DeviceAccess {
   friend bool operator==(const DeviceAccess&, const DeviceAccess&) = default;
 };
 
-// How a container is told of its devices, the same for every device of the resource.
+// How a container learns of its devices: the same for every device of the resource.
 struct AllocationRules {
   std::vector<config::DeviceListStrategy> strategies;
   config::DeviceIdStrategy ids = config::DeviceIdStrategy::kUuid;
@@ -43,7 +43,7 @@ struct AllocationRules {
   std::vector<unsigned> imex_channels;  // present and wanted
   bool gds = false, mofed = false, gdrcopy = false;
   bool gds_cdi = false, mofed_cdi = false, gdrcopy_cdi = false;  // a spec for `<class>=all` is there
-  std::string mps_root;                                          // host folder of the MPS pipes
+  std::string mps_root;                                          // host directory of the MPS pipes
   friend bool operator==(const AllocationRules&, const AllocationRules&) = default;
 };
 

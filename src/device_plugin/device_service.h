@@ -1,5 +1,5 @@
-// The DevicePlugin service for every resource at once, on one completion queue. Which resource a request is
-// for is told by the connection that it came over.
+// The DevicePlugin service for every resource at once, on one completion queue. The connection that a request
+// came over tells its resource.
 #pragma once
 
 #include <cstdint>
@@ -29,9 +29,9 @@ class DeviceService {
   // No new operation is begun after this.
   void stop_serving();
 
-  // Told, under the service's lock, when a resource's first stream opens and its last one ends.
+  // Called under the service's lock when a resource's first stream opens and its last one ends.
   void set_watch_callback(std::function<void(const ResourceName&, bool)> watched);
-  // Told, under the service's lock, when a container was given devices.
+  // Called under the service's lock after a container was given devices.
   void set_allocation_callback(std::function<void()> allocated);
 
   // What the resource's requests are answered from, from now on. Its streams are sent the device list if it

@@ -145,7 +145,7 @@ class GrpcPluginHost final : public PluginHost {
   void drop_connections(ServedResource& served);
 
   void open_watches();
-  void on_changed(const std::string& folder, const std::string& name, bool created);
+  void on_changed(const std::string& directory, const std::string& name, bool created);
   void rescan();
   void check_kubelet(bool created);
   void check_socket(const ResourceName& resource);
@@ -275,16 +275,16 @@ void GrpcPluginHost::withdraw(const ResourceName& resource) {
 // --- events in the directories ---
 
 void GrpcPluginHost::open_watches() {
-  std::vector<std::string> folders{settings_.directory};
+  std::vector<std::string> directories{settings_.directory};
   if (!settings_.kubelet_socket.empty() &&
       text::parent_directory(settings_.kubelet_socket) != settings_.directory) {
-    folders.emplace_back(text::parent_directory(settings_.kubelet_socket));
+    directories.emplace_back(text::parent_directory(settings_.kubelet_socket));
   }
-  for (const auto& folder : folders) {
+  for (const auto& directory : directories) {
     auto watch = DirectoryWatcher::open_watcher(
-        loop_, folder,
-        {.changed = [this, folder](const std::string& name,
-                                   bool created) { on_changed(folder, name, created); },
+        loop_, directory,
+        {.changed = [this, directory](const std::string& name,
+                                      bool created) { on_changed(directory, name, created); },
          .rescan = [this] { rescan(); }});
     if (watch) {
       watches_.push_back(std::move(*watch));
@@ -294,13 +294,13 @@ void GrpcPluginHost::open_watches() {
   }
 }
 
-void GrpcPluginHost::on_changed(const std::string& folder, const std::string& name, bool created) {
-  if (folder == text::parent_directory(settings_.kubelet_socket) &&
+void GrpcPluginHost::on_changed(const std::string& directory, const std::string& name, bool created) {
+  if (directory == text::parent_directory(settings_.kubelet_socket) &&
       name == text::base_name(settings_.kubelet_socket)) {
     check_kubelet(created);
     return;
   }
-  if (folder != settings_.directory) return;
+  if (directory != settings_.directory) return;
   for (const auto& [resource, served] : served_) {
     if (socket_name(resource) != name) continue;
     check_socket(ResourceName(resource));  // a copy: the event may change the map

@@ -25,8 +25,8 @@ class PluginHost {
  public:
   virtual ~PluginHost() = default;
   // Serves `offer` on the resource's own socket: opens it where it is not yet, or no longer, else hands every
-  // stream the change. Unchanged device lists are not sent again. Errors: as of the file system (the folder
-  // is not there, not writable); kInvalidArgument for a path too long.
+  // stream the change. Unchanged device lists are not sent again. Errors: as of the file system (the
+  // directory is not there, not writable); kInvalidArgument for a path too long.
   virtual Status serve_offer(OfferPtr offer) = 0;
   // Closes the resource's socket and removes it.
   virtual void withdraw(const ResourceName& resource) = 0;
@@ -52,16 +52,14 @@ class PluginHost {
 
 namespace gpulet::device_plugin {
 
-// One folder's entries, also before the folder exists and after it was removed and made anew: while it is not
-// there, the nearest ancestor that is there is watched until it comes.
-
-// Loop's thread only.
+// Watches the entries of a directory that may be absent, removed and created again: while it is absent, its
+// nearest existing ancestor is watched. Loop's thread only.
 class DirectoryWatcher {
  public:
   struct Events {
-    // `name` came to be (created, or moved here) or went away.
+    // `name` was created or moved here, or it was removed.
     std::function<void(const std::string& name, bool created)> changed;
-    // The folder came, went or events were lost: look at all of it.
+    // The directory appeared or disappeared, or events were lost: read all of it again.
     std::function<void()> rescan;
   };
   // Neither callback comes from inside open(). Errors: as InotifyWatcher::open.
@@ -70,7 +68,7 @@ class DirectoryWatcher {
 
  private:
   DirectoryWatcher(std::string directory, Events events, std::unique_ptr<InotifyWatcher> inotify);
-  // Watches the folder or else its nearest ancestor. True when it is the folder itself.
+  // Watches the directory or else its nearest ancestor. True when it is the directory itself.
   bool attach_watch();
   void on_entry(const std::string& name, std::uint32_t mask);
   void on_ancestor(std::uint32_t mask);
@@ -86,18 +84,18 @@ class DirectoryWatcher {
 
 namespace gpulet::device_plugin {
 
-// The real PluginHost: device plugin API v1beta1 on `<folder>/nvidia-<name>.sock`, one socket a resource.
+// The real PluginHost: device plugin API v1beta1 on `<directory>/nvidia-<name>.sock`, one socket a resource.
 //
 // Requests are answered on the gRPC thread from the resource's newest Offer, an atomic pointer: neither waits
 // for the loop. Each ListAndWatch stream gets the list at once and then every change; one that reads slowly
-// skips to the newest. The kubelet's socket and our own are watched by inotify, in folders that may not be
-// there yet. gRPC statuses: docs/ERRORS.md. Source: facts/device-plugin 2; the kubelet's device manager
+// skips to the newest. The kubelet's socket and our own are watched by inotify, in directories that may not
+// be there yet. gRPC statuses: docs/ERRORS.md. Source: facts/device-plugin 2; the kubelet's device manager
 // (Kubernetes 1.36).
 
 struct PluginHostSettings {
-  std::string directory;  // ours: "/var/lib/kubelet/device-plugins"
-  std::string
-      kubelet_socket;  // the kubelet's, usually <folder>/kubelet.sock; empty: register_resource always fails
+  std::string directory;       // ours: "/var/lib/kubelet/device-plugins"
+  std::string kubelet_socket;  // the kubelet's, usually <directory>/kubelet.sock; empty: register_resource
+                               // always fails
 };
 
 // Connections to one resource's socket (a kubelet keeps one); one more is closed at once.

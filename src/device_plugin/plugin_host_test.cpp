@@ -32,21 +32,21 @@ sim::PodRequest pod_json(const std::string& name, unsigned gpus) {
 
 std::size_t threads_now() {
   std::size_t count = 0;
-  DIR* folder = ::opendir("/proc/self/task");
-  if (folder == nullptr) return 0;
-  while (const auto* entry = ::readdir(folder)) count += entry->d_name[0] != '.' ? 1u : 0u;
-  ::closedir(folder);
+  DIR* directory = ::opendir("/proc/self/task");
+  if (directory == nullptr) return 0;
+  while (const auto* entry = ::readdir(directory)) count += entry->d_name[0] != '.' ? 1u : 0u;
+  ::closedir(directory);
   return count;
 }
 
 class PluginHostTest : public testing::Test {
  protected:
   std::string socket(const std::string& name = "nvidia-gpu.sock") const {
-    return folder_.directory_path() + "/device-plugins/" + name;
+    return directory_.directory_path() + "/device-plugins/" + name;
   }
   sim::KubeletSettings settings() const {
     sim::KubeletSettings settings;
-    settings.dir = folder_.directory_path();
+    settings.dir = directory_.directory_path();
     return settings;
   }
   // A client of the plugin that is not the kubelet.
@@ -55,7 +55,7 @@ class PluginHostTest : public testing::Test {
     EXPECT_TRUE(client) << client.error().full_message();
     return client ? *client : nullptr;
   }
-  TemporaryDirectory folder_;
+  TemporaryDirectory directory_;
 };
 
 // The newest list of one ListAndWatch stream, and the number of lists.
@@ -105,7 +105,7 @@ class Watcher {
 
 TEST_F(PluginHostTest, RegistersListsAndAllocates) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   ASSERT_TRUE(node.wait_watched(kGpu, true));
@@ -133,8 +133,8 @@ TEST_F(PluginHostTest, RegistersListsAndAllocates) {
 }
 
 TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
-  TestNode node(folder_.directory_path());
-  std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
+  TestNode node(directory_.directory_path());
+  std::filesystem::create_directories(directory_.directory_path() + "/device-plugins");
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   Watcher first(connect_client()), second(connect_client());
   ASSERT_TRUE(first.wait_healthy(8));
@@ -161,8 +161,8 @@ TEST_F(PluginHostTest, EveryStreamGetsEveryChangeAndOnlyChanges) {
 }
 
 TEST_F(PluginHostTest, WatchedReportsTheFirstAndTheLastStream) {
-  std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
-  TestNode node(folder_.directory_path());
+  std::filesystem::create_directories(directory_.directory_path() + "/device-plugins");
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   auto first = std::make_unique<Watcher>(connect_client());
   ASSERT_TRUE(node.wait_watched(kGpu, true));
@@ -178,8 +178,8 @@ TEST_F(PluginHostTest, WatchedReportsTheFirstAndTheLastStream) {
 }
 
 TEST_F(PluginHostTest, BadRequestsGetTheirStatus) {
-  std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
-  TestNode node(folder_.directory_path());
+  std::filesystem::create_directories(directory_.directory_path() + "/device-plugins");
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::with_unhealthy(offers::make_offer(), 5)));
   const auto client = connect_client();
   const auto text = [](const auto& result) {
@@ -209,7 +209,7 @@ TEST_F(PluginHostTest, BadRequestsGetTheirStatus) {
 
 TEST_F(PluginHostTest, SurvivesKubeletRestarts) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(node.serve_offer(offers::make_offer("nvidia.com/mig-1g.10gb", 2)));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
@@ -240,7 +240,7 @@ TEST_F(PluginHostTest, SurvivesKubeletRestarts) {
 
 TEST_F(PluginHostTest, DeletedOrReplacedSocketIsRestoredImmediately) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   auto fastest = std::chrono::nanoseconds::max();
@@ -274,7 +274,7 @@ TEST_F(PluginHostTest, DeletedOrReplacedSocketIsRestoredImmediately) {
 // As a kubelet that clears its directory while the plugin restarts.
 TEST_F(PluginHostTest, SocketDeletedDuringStartIsRestored) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   for (int round = 0; round < 20; ++round) {
     const std::string path = socket();
@@ -290,7 +290,7 @@ TEST_F(PluginHostTest, SocketDeletedDuringStartIsRestored) {
 }
 
 TEST_F(PluginHostTest, WaitsForMissingDirectories) {
-  const std::string later = folder_.directory_path() + "/var/lib/kubelet";
+  const std::string later = directory_.directory_path() + "/var/lib/kubelet";
   TestNode node(later);
   const auto status = node.serve_offer(offers::make_offer());
   ASSERT_FALSE(status);
@@ -301,7 +301,7 @@ TEST_F(PluginHostTest, WaitsForMissingDirectories) {
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   // The whole directory is removed and created again, as when a kubelet is reinstalled.
   kubelet->stop_kubelet();
-  std::filesystem::remove_all(folder_.directory_path() + "/var");
+  std::filesystem::remove_all(directory_.directory_path() + "/var");
   ASSERT_TRUE(node.wait_until([&] { return node.sockets_lost >= 1; }));
   ASSERT_TRUE(kubelet->resume_kubelet());
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
@@ -311,7 +311,7 @@ TEST_F(PluginHostTest, KubeletThatBindsLongBeforeItListens) {
   auto slow = settings();
   slow.listen_delay = 50ms;
   const auto kubelet = start_kubelet(slow);
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   ASSERT_TRUE(node.wait_until([&] { return node.registered == 1; }));
@@ -320,7 +320,7 @@ TEST_F(PluginHostTest, KubeletThatBindsLongBeforeItListens) {
 
 TEST_F(PluginHostTest, KubeletThatRefusesOrRespondsLateOrNever) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   kubelet->set_register_behavior(sim::RegisterBehavior::kRefuse);
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(
@@ -349,8 +349,8 @@ TEST_F(PluginHostTest, KubeletThatRefusesOrRespondsLateOrNever) {
 }
 
 TEST_F(PluginHostTest, RegistrationFailuresHaveTheirCodes) {
-  std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
-  TestNode node(folder_.directory_path());
+  std::filesystem::create_directories(directory_.directory_path() + "/device-plugins");
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   const auto absent = node.register_once(kGpu);
   ASSERT_FALSE(absent);
@@ -362,7 +362,7 @@ TEST_F(PluginHostTest, RegistrationFailuresHaveTheirCodes) {
   const auto file = node.serve_offer(offers::make_offer("nvidia.com/file", 1));
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().code(), Code::kFailedPrecondition);
-  TestNode unregistered(folder_.directory_path(), "");
+  TestNode unregistered(directory_.directory_path(), "");
   const auto off = unregistered.register_once(kGpu);
   ASSERT_FALSE(off);
   EXPECT_EQ(off.error().code(), Code::kFailedPrecondition);
@@ -373,7 +373,7 @@ TEST_F(PluginHostTest, StopsQuicklyWithOpenStreamsAndRemovesItsSockets) {
   const auto kubelet = start_kubelet(settings());
   auto fastest = std::chrono::nanoseconds::max();
   for (int round = 0; round < 3; ++round) {
-    TestNode node(folder_.directory_path());
+    TestNode node(directory_.directory_path());
     ASSERT_TRUE(node.serve_offer(offers::make_offer()));
     ASSERT_TRUE(node.serve_offer(offers::make_offer("nvidia.com/gpu.shared", 8, 8)));
     ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
@@ -391,9 +391,9 @@ TEST_F(PluginHostTest, StopsQuicklyWithOpenStreamsAndRemovesItsSockets) {
 }
 
 TEST_F(PluginHostTest, ThreadCountDoesNotGrowWithResources) {
-  std::filesystem::create_directories(folder_.directory_path() + "/device-plugins");
+  std::filesystem::create_directories(directory_.directory_path() + "/device-plugins");
   const auto before = threads_now();
-  TestNode node(folder_.directory_path());  // one thread for its loop
+  TestNode node(directory_.directory_path());  // one thread for its loop
   for (int i = 0; i < 20; ++i)
     ASSERT_TRUE(node.serve_offer(offers::make_offer("nvidia.com/r" + std::to_string(i), 2)));
   const auto with_host = threads_now();
@@ -406,7 +406,7 @@ TEST_F(PluginHostTest, TopologyManagerGetsAlignedDevices) {
   auto strict = settings();
   strict.topology = sim::TopologyPolicy::kRestricted;
   const auto kubelet = start_kubelet(strict);
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   std::set<std::string> given;
@@ -437,7 +437,7 @@ TEST_F(PluginHostTest, TopologyManagerGetsAlignedDevices) {
 
 TEST_F(PluginHostTest, NoDeviceIsAllocatedTwiceWhilePodsChange) {
   const auto kubelet = start_kubelet(settings());
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::make_offer()));
   ASSERT_TRUE(kubelet->wait_for_allocatable(kGpu, 8, kPatience));
   std::mt19937_64 random(7);

@@ -48,7 +48,7 @@ class PodResources {
 };
 
 // `socket`: "<kubelet dir>/pod-resources/kubelet.sock". Nothing is opened before the first call; the
-// connection is kept between calls and made anew when it broke.
+// connection is kept between calls and opened again when it broke.
 std::unique_ptr<PodResources> make_pod_resources(Loop& loop, std::shared_ptr<GrpcThread> rpc,
                                                  std::string socket, Duration timeout = kPodResourcesTimeout);
 

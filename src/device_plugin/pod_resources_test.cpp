@@ -41,7 +41,7 @@ class PodResourcesTest : public testing::Test {
   void open_client(Duration timeout = kPodResourcesTimeout) {
     thread_.run_on_loop([&] {
       client_ = make_pod_resources(thread_.loop(), start_grpc_thread(),
-                                   folder_.directory_path() + "/pod-resources/kubelet.sock", timeout);
+                                   directory_.directory_path() + "/pod-resources/kubelet.sock", timeout);
     });
   }
   void TearDown() override {
@@ -59,17 +59,17 @@ class PodResourcesTest : public testing::Test {
         [&] { client_->list_allocatable([&](auto result) { answer.set(std::move(result)); }); });
     return answer.get();
   }
-  TemporaryDirectory folder_;
+  TemporaryDirectory directory_;
   std::unique_ptr<PodResources> client_;
   LoopThread thread_;
 };
 
 TEST_F(PodResourcesTest, ListsAllocationsAcrossARestart) {
   sim::KubeletSettings settings;
-  settings.dir = folder_.directory_path();
+  settings.dir = directory_.directory_path();
   settings.pod_resources_padding_bytes = kPaddingBytes;
   const auto kubelet = start_kubelet(settings);
-  TestNode node(folder_.directory_path());
+  TestNode node(directory_.directory_path());
   ASSERT_TRUE(node.serve_offer(offers::with_unhealthy(offers::make_offer(), 0)));
   ASSERT_TRUE(kubelet->wait_for_allocatable("nvidia.com/gpu", 7, kPatience));
   open_client();
@@ -111,8 +111,8 @@ TEST_F(PodResourcesTest, MissingKubeletIsUnavailable) {
   const auto absent = list_on_loop();
   ASSERT_FALSE(absent);
   EXPECT_EQ(absent.error().code(), Code::kUnavailable);
-  ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
-  const auto bound = bind_unix_socket(folder_.directory_path() + "/pod-resources/kubelet.sock");
+  ASSERT_TRUE(make_directories(directory_.directory_path() + "/pod-resources"));
+  const auto bound = bind_unix_socket(directory_.directory_path() + "/pod-resources/kubelet.sock");
   ASSERT_TRUE(bound);
   const auto refused = allocatable();
   ASSERT_FALSE(refused);
@@ -120,8 +120,8 @@ TEST_F(PodResourcesTest, MissingKubeletIsUnavailable) {
 }
 
 TEST_F(PodResourcesTest, SilentKubeletTimesOut) {
-  ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
-  const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
+  ASSERT_TRUE(make_directories(directory_.directory_path() + "/pod-resources"));
+  const std::string path = directory_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);
   ASSERT_TRUE(silent);
   ASSERT_TRUE(start_listening(*silent, path));
@@ -132,8 +132,8 @@ TEST_F(PodResourcesTest, SilentKubeletTimesOut) {
 }
 
 TEST_F(PodResourcesTest, NoCallbackAfterDestruction) {
-  ASSERT_TRUE(make_directories(folder_.directory_path() + "/pod-resources"));
-  const std::string path = folder_.directory_path() + "/pod-resources/kubelet.sock";
+  ASSERT_TRUE(make_directories(directory_.directory_path() + "/pod-resources"));
+  const std::string path = directory_.directory_path() + "/pod-resources/kubelet.sock";
   const auto silent = bind_unix_socket(path);
   ASSERT_TRUE(silent);
   ASSERT_TRUE(start_listening(*silent, path));

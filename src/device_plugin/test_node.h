@@ -1,6 +1,6 @@
-// A node for this library's tests: a temporary kubelet directory, the real PluginHost on a loop thread, and an
-// owner that does the least an agent does: registers, serves anew when a socket is lost, tries either again
-// when it fails.
+// A node for this library's tests: a temporary kubelet directory, the real PluginHost on a loop thread, and
+// an owner that does the least an agent does: registers, serves again when a socket is lost, tries either
+// again when it fails.
 #pragma once
 
 #include <gtest/gtest.h>

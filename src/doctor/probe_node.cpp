@@ -309,9 +309,9 @@ bool is_plugin_socket(const std::string& name) {
   return name.starts_with("nvidia") && name.ends_with(".sock");
 }
 
-PluginSocket probe_plugin(const std::string& folder, const std::string& name) {
+PluginSocket probe_plugin(const std::string& directory, const std::string& name) {
   PluginSocket plugin{.name = name, .error = {}, .pid = 0};
-  const auto socket = connect_unix_socket(folder + "/" + name);
+  const auto socket = connect_unix_socket(directory + "/" + name);
   if (!socket) {
     plugin.error = socket.error();
     return plugin;
@@ -324,10 +324,10 @@ PluginSocket probe_plugin(const std::string& folder, const std::string& name) {
 
 // A missing directory contains no sockets.
 Status probe_plugins(const std::string& path, std::vector<PluginSocket>& plugins) {
-  const auto folder = RootDirectory::open_root(path);
-  if (!folder && folder.error().code() == Code::kNotFound) return {};
-  if (!folder) return fail(folder.error());
-  GPULET_TRY_ASSIGN(const auto names, folder->list_directory("/"));
+  const auto directory = RootDirectory::open_root(path);
+  if (!directory && directory.error().code() == Code::kNotFound) return {};
+  if (!directory) return fail(directory.error());
+  GPULET_TRY_ASSIGN(const auto names, directory->list_directory("/"));
   for (const auto& name : names) {
     if (is_plugin_socket(name)) plugins.push_back(probe_plugin(path, name));
   }

@@ -143,9 +143,10 @@ Status check_exit_status(int status, const std::string& complaints) {
   const std::string why = WIFSIGNALED(status)
                               ? std::string("was ended by signal ") + ::strsignal(WTERMSIG(status))
                               : "failed with status " + std::to_string(WEXITSTATUS(status));
-  const std::string said = complaints.substr(0, complaints.find('\n'));
+  const std::string first_line = complaints.substr(0, complaints.find('\n'));
   return fail(Code::kFailedPrecondition,
-              "the host's ldconfig " + why + (said.empty() ? "" : ": " + printable_text(said, kMaxQuoted)));
+              "the host's ldconfig " + why +
+                  (first_line.empty() ? "" : ": " + printable_text(first_line, kMaxQuoted)));
 }
 
 // Returns why the child could not start the program, if so.

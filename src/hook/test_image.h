@@ -120,7 +120,7 @@ class TestImage {
                               const std::vector<std::string>& variables = {},
                               const std::string& called = "gpulet-hook") const {
     const auto input = base_ / "state.json";
-    const auto output = base_ / "told";
+    const auto output = base_ / "output";
     std::ofstream(input) << state;
     std::vector<std::string> texts{called};
     texts.insert(texts.end(), arguments.begin(), arguments.end());

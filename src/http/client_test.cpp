@@ -127,10 +127,10 @@ class HttpGetTest : public testing::Test {
   void SetUp() override {
     std::string pattern = testing::TempDir() + "fetch_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    directory_ = pattern;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string socket_path() const { return folder_ + "/s"; }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string socket_path() const { return directory_ + "/s"; }
 
   struct Outcome {
     bool begun = false;
@@ -175,7 +175,7 @@ class HttpGetTest : public testing::Test {
     return outcome;
   }
 
-  std::string folder_, request_;
+  std::string directory_, request_;
 };
 
 TEST_F(HttpGetTest, ReadsBodiesOfEveryFramingInAnyPieces) {

@@ -144,10 +144,10 @@ bool accepts_gzip(std::string_view accept_encoding) {
   return (gzip ? *gzip : anything.value_or(0)) > 0;
 }
 
-Subscription Subscribers::subscribe(EventCallback tell, std::size_t most) {
+Subscription Subscribers::subscribe(EventCallback callback, std::size_t most) {
   if (callbacks_.size() >= most) return {};
   const std::uint64_t id = next_++;
-  callbacks_.emplace(id, std::move(tell));
+  callbacks_.emplace(id, std::move(callback));
   if (on_count_changed) on_count_changed();
   return Subscription([this, id] {
     callbacks_.erase(id);
@@ -158,7 +158,7 @@ Subscription Subscribers::subscribe(EventCallback tell, std::size_t most) {
 void Subscribers::publish_event(const SharedText& text) {
   std::vector<std::uint64_t> ids;
   ids.reserve(callbacks_.size());
-  for (const auto& [id, told] : callbacks_) ids.push_back(id);
+  for (const auto& [id, callback] : callbacks_) ids.push_back(id);
   for (const std::uint64_t id : ids) {
     // A notified subscriber may have left and removed its callback.
     if (const auto found = callbacks_.find(id); found != callbacks_.end()) EventCallback(found->second)(text);

@@ -56,9 +56,9 @@ class Subscribers {
  public:
   using EventCallback = std::function<void(const SharedText&)>;
 
-  // Calls `tell` with each text from now on, until the Subscription is gone, also when that happens inside
-  // a call. Empty where there are `most` already. This object must live longer.
-  Subscription subscribe(EventCallback tell, std::size_t most);
+  // Calls `callback` with each text from now on, until the Subscription is gone, also when that happens
+  // inside a call. Empty where there are `most` already. This object must live longer.
+  Subscription subscribe(EventCallback callback, std::size_t most);
   void publish_event(const SharedText& text);
   std::size_t subscriber_count() const { return callbacks_.size(); }
 
@@ -103,12 +103,12 @@ class RequestHandler {
   // Answers by `reply`, from inside this call or later; one that comes too late (server.h) finds the
   // connection closed. What `request` views is gone after either.
   virtual void handle_request(const Request& request, Time now, const ResponseCallback& reply) = 0;
-  // Who tells on after an answer with `events`; null where no answer has them.
+  // Sends further events after a response with `events`; null where no response has them.
   virtual Subscribers* event_subscribers() { return nullptr; }
 };
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
-// The head of an answer, to the empty line; `keep_alive` says whether the connection stays open after it.
+// The head of a response, to the empty line; `keep_alive` says whether the connection stays open after it.
 // `headers` come in place of ours of the same name.
 std::string response_head(const Response& answer, bool keep_alive, const Headers& headers = {});
 

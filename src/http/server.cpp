@@ -23,9 +23,9 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-Server::Server(Loop& loop, int listening, RequestHandler& service, AccessGate& door,
+Server::Server(Loop& loop, int listening, RequestHandler& service, AccessGate& gate,
                const ServerLimits& limits)
-    : loop_(loop), listening_(listening), service_(service), door_(door), limits_(limits) {
+    : loop_(loop), listening_(listening), service_(service), gate_(gate), limits_(limits) {
   watch_listening_socket();
 }
 
@@ -48,7 +48,7 @@ void Server::accept_all() {
     if (connections_.size() >= limits_.connections) close_idlest();
     const std::uint64_t id = next_id_++;
     auto& connection = connections_[id];
-    connection = std::make_unique<ServerConnection>(loop_, std::move(socket), service_, door_, limits_,
+    connection = std::make_unique<ServerConnection>(loop_, std::move(socket), service_, gate_, limits_,
                                                     [this, id] { remove_connection(id); });
     // Most requests arrive with the connection: those are handled before a newer connection can replace it.
     if (!connection->serve_requests()) remove_connection(id);
@@ -115,12 +115,12 @@ struct ServerConnection::Parser : beast::request_parser<beast::string_body> {
 };
 
 ServerConnection::ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service,
-                                   AccessGate& door, const ServerLimits& limits, std::function<void()> closed)
+                                   AccessGate& gate, const ServerLimits& limits, std::function<void()> closed)
     : loop_(loop),
       socket_(std::move(socket)),
       service_(service),
-      door_(door),
-      generation_(door.generation()),
+      gate_(gate),
+      generation_(gate.generation()),
       limits_(limits),
       closed_(std::move(closed)) {
   start_limit(limits_.exchange);
@@ -179,7 +179,7 @@ bool ServerConnection::serve_requests() {
 }
 
 bool ServerConnection::choose_transport() {
-  if (!door_.is_encrypted()) {
+  if (!gate_.is_encrypted()) {
     transport_ = make_plain_transport(socket_.get());
     return true;
   }
@@ -191,7 +191,7 @@ bool ServerConnection::choose_transport() {
   }
   if (seen <= 0) return false;
   if (first == kTlsHandshake) {
-    transport_ = door_.accept_tls(socket_.get());
+    transport_ = gate_.accept_tls(socket_.get());
     return transport_ != nullptr;
   }
   transport_ = make_plain_transport(socket_.get());
@@ -252,7 +252,7 @@ bool ServerConnection::parse_request() {
 }
 
 void ServerConnection::dispatch_request(bool head_only, bool keep_alive) {
-  switch (door_.check_credentials(parser_->field(beast::field::authorization), loop_.now())) {
+  switch (gate_.check_credentials(parser_->field(beast::field::authorization), loop_.now())) {
     case PasswordChecker::Verdict::kAccepted:
       break;
     case PasswordChecker::Verdict::kRejected: {
@@ -277,12 +277,12 @@ void ServerConnection::dispatch_request(bool head_only, bool keep_alive) {
   for (const auto& field : parsed)
     request.fields.emplace_back(view(field.name_string()), view(field.value()));
   start_limit(limits_.exchange);
-  answering_ = asking_ = true;
+  answering_ = handling_ = true;
   service_.handle_request(request, loop_.now(),
                           [this, alive = lifetime_.watch(), head_only, keep_alive](Response answer) {
                             if (alive) on_handler_response(std::move(answer), head_only, keep_alive);
                           });
-  asking_ = false;
+  handling_ = false;
   // Further requests wait in the socket.
   if (answering_) ready_.reset();
 }
@@ -296,7 +296,7 @@ void ServerConnection::on_handler_response(Response answer, bool head_only, bool
         503, "the maximum number of subscribers is connected: " + std::to_string(limits_.subscribers) + "\n");
   const bool stays = keep_alive && !answer.is_event_stream && has_current_rules();
   send_response(std::move(answer), head_only, stays);
-  if (!asking_) on_ready();
+  if (!handling_) on_ready();
 }
 
 void ServerConnection::subscribe() {
@@ -315,7 +315,7 @@ void ServerConnection::on_event(const SharedText& text) {
 }
 
 void ServerConnection::send_response(Response answer, bool head_only, bool keep_alive) {
-  out_.push_back(std::make_shared<const std::string>(response_head(answer, keep_alive, door_.headers())));
+  out_.push_back(std::make_shared<const std::string>(response_head(answer, keep_alive, gate_.headers())));
   if (!head_only && !answer.body->empty()) out_.push_back(std::move(answer.body));
   sent_ = 0;
   keep_alive_ = keep_alive;

@@ -47,7 +47,7 @@ class ServerConnection;
 class Server {
  public:
   // `listening`: a listening, non-blocking stream socket that outlives the server.
-  Server(Loop& loop, int listening, RequestHandler& service, AccessGate& door,
+  Server(Loop& loop, int listening, RequestHandler& service, AccessGate& gate,
          const ServerLimits& limits = {});
   ~Server();
   Server(const Server&) = delete;
@@ -65,7 +65,7 @@ class Server {
   Loop& loop_;
   int listening_;
   RequestHandler& service_;
-  AccessGate& door_;
+  AccessGate& gate_;
   const ServerLimits limits_;
   std::uint64_t next_id_ = 0;
   std::map<std::uint64_t, std::unique_ptr<ServerConnection>> connections_;  // by age, oldest first
@@ -81,7 +81,7 @@ inline constexpr std::size_t kMaxQueuedEventBytes = 1u << 20;
 class ServerConnection {
  public:
   // Calls `closed` from the loop, once, when the connection is over; it destroys this object.
-  ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service, AccessGate& door,
+  ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service, AccessGate& gate,
                    const ServerLimits& limits, std::function<void()> closed);
   ~ServerConnection();
 
@@ -104,7 +104,7 @@ class ServerConnection {
   void dispatch_request(bool head_only, bool keep_alive);
   void on_handler_response(Response answer, bool head_only, bool keep_alive);
   // Whether the access rules are still those of when it was accepted.
-  bool has_current_rules() const { return generation_ == door_.generation(); }
+  bool has_current_rules() const { return generation_ == gate_.generation(); }
   void subscribe();
   void on_event(const SharedText& text);
   void send_response(Response answer, bool head_only, bool keep_alive);
@@ -116,7 +116,7 @@ class ServerConnection {
   Loop& loop_;
   FileDescriptor socket_;
   RequestHandler& service_;
-  AccessGate& door_;
+  AccessGate& gate_;
   std::uint64_t generation_;  // of the gate when this connection was accepted
   const ServerLimits& limits_;
   std::function<void()> closed_;
@@ -129,7 +129,7 @@ class ServerConnection {
   std::deque<SharedText> out_;
   std::size_t sent_ = 0;  // of the first of them
   bool keep_alive_ = false, lingering_ = false;
-  bool asking_ = false, answering_ = false;  // inside the handler's call; until it has responded
+  bool handling_ = false, answering_ = false;  // inside the handler's call; until it has responded
   std::size_t drained_ = 0;
   Subscription subscription_;
 

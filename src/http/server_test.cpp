@@ -56,13 +56,13 @@ class ServerTest : public testing::Test {
  protected:
   void start_on_loop(const ServerLimits& limits, const AccessRules& access = {}) {
     ::signal(SIGPIPE, SIG_IGN);
-    const auto set = door_.set_rules(access);
+    const auto set = gate_.set_rules(access);
     ASSERT_TRUE(set) << set.error().full_message();
     auto listening = listen_tcp("127.0.0.1:0");
     ASSERT_TRUE(listening) << listening.error().full_message();
     listening_ = std::move(*listening);
     port_ = socket_port(listening_.get());
-    server_ = std::make_unique<Server>(loop_, listening_.get(), service_, door_, limits);
+    server_ = std::make_unique<Server>(loop_, listening_.get(), service_, gate_, limits);
     thread_ = std::thread([this] { loop_.run_loop(); });
   }
   void TearDown() override {
@@ -91,7 +91,7 @@ class ServerTest : public testing::Test {
 
   EpollLoop loop_;
   SlowHandler service_;
-  AccessGate door_;
+  AccessGate gate_;
   FileDescriptor listening_;
   std::unique_ptr<Server> server_;
   std::thread thread_;

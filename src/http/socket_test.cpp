@@ -22,10 +22,12 @@ class LocalSocketTest : public testing::Test {
   void SetUp() override {
     std::string pattern = testing::TempDir() + "local_socket_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    directory_ = pattern;
   }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string socket_path(const std::string& name = "run/agent.sock") const { return folder_ + "/" + name; }
+  void TearDown() override { fs::remove_all(directory_); }
+  std::string socket_path(const std::string& name = "run/agent.sock") const {
+    return directory_ + "/" + name;
+  }
   std::size_t entries() const {
     return static_cast<std::size_t>(std::distance(fs::directory_iterator(socket_path("run")), {}));
   }
@@ -38,7 +40,7 @@ class LocalSocketTest : public testing::Test {
     return made ? "" : made.error().full_message();
   }
 
-  std::string folder_;
+  std::string directory_;
 };
 
 TEST_F(LocalSocketTest, ListensWithItsModeAndIsRemoved) {

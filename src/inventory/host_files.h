@@ -43,7 +43,7 @@ Result<MigMinors> parse_mig_minors(std::string_view text);
 std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi,
                                           unsigned ci);
 
-// What a GPU's folder in sysfs says of it: its PCI class, and, in a virtual machine, the driver of the
+// What a GPU's directory in sysfs says of it: its PCI class, and, in a virtual machine, the driver of the
 // hypervisor. Pure. Source: PCI Local Bus 3.0, 6.1 and 6.7 (the list of capabilities); facts of
 // k8s-device-plugin v0.20.0, internal/vgpu: NVIDIA's virtual GPUs have a vendor's capability "VF" whose
 // record 0 names the host's driver and its branch.
@@ -55,8 +55,8 @@ std::uint32_t parse_pci_class(std::string_view text);
 // space that was not given whole (the kernel gives 64 bytes to who has not CAP_SYS_ADMIN), and for one that
 // is not well-formed.
 std::optional<VgpuHost> parse_vgpu_host(std::string_view config);
-// The bytes of "config" that parse_vgpu_host needs: those that hold every capability of the list. The kernel reads
-// the device for each, so all 4,096 take a virtual machine 19 ms.
+// The bytes of "config" that parse_vgpu_host needs: those that hold every capability of the list. The kernel
+// reads the device for each, so all 4,096 take a virtual machine 19 ms.
 inline constexpr std::size_t kPciHeaderBytes = 256;
 
 }  // namespace gpulet::inventory

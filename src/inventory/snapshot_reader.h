@@ -24,7 +24,7 @@ struct DriverSummary {
 Result<DriverSummary> read_driver_summary(const nvml::Session& session);
 
 // GPU `index`, whole, or with `unreadable` set and what was learned until then. What a GPU does not have (a
-// serial number, MIG, a fabric) is left at its default. `sys_roots`: folders below which
+// serial number, MIG, a fabric) is left at its default. `sys_roots`: directories below which
 // "sys/bus/pci/devices" is looked for, in order; they tell the NUMA node, the PCI class and the host of a
 // virtual GPU.
 Gpu read_gpu(const nvml::Session& session, unsigned index, const std::vector<std::string>& sys_roots);

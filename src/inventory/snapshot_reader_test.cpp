@@ -235,7 +235,7 @@ TEST(FillFromPrevious, UnreadableGpuKeepsItsData) {
   EXPECT_EQ(read[1].numa_node, std::optional(0));
   ASSERT_TRUE(read[1].unreadable);
   EXPECT_EQ(read[1].unreadable->code(), Code::kDeviceLost);
-  EXPECT_TRUE(read[1].health.healthy) << "a judgement is health/'s to make anew";
+  EXPECT_TRUE(read[1].health.healthy) << "a judgement is computed by health/";
 }
 
 TEST(FillFromPrevious, IdentityOfAnotherGpuIsNotUsed) {

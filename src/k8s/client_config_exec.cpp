@@ -50,9 +50,9 @@ Result<std::string> find_in_path(const ExecPlugin& plugin, const ExecPolicy& pro
   }
   const auto path = programs.environment.find("PATH");
   if (path != programs.environment.end()) {
-    for (const auto& folder : text::split(path->second, ':')) {
-      std::string file = folder + "/" + plugin.command;
-      if (folder.starts_with('/') && is_executable(file)) return file;
+    for (const auto& directory : text::split(path->second, ':')) {
+      std::string file = directory + "/" + plugin.command;
+      if (directory.starts_with('/') && is_executable(file)) return file;
     }
   }
   return fail(Code::kNotFound, "program not found: " + plugin.command + " in PATH" + hint, plugin.source);
@@ -72,12 +72,12 @@ std::vector<std::string> make_child_environment(const ExecPlugin& plugin, const 
 }
 
 // The first non-empty line, safe for a terminal.
-std::string first_line(const std::string& said) {
-  for (const auto& line : text::split(said, '\n')) {
-    std::string told(text::trim(line));
+std::string first_line(const std::string& output) {
+  for (const auto& line : text::split(output, '\n')) {
+    std::string text(text::trim(line));
     std::ranges::replace_if(
-        told, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
-    if (!told.empty()) return truncate_utf8(std::move(told), kMaxErrorTextBytes);
+        text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
+    if (!text.empty()) return truncate_utf8(std::move(text), kMaxErrorTextBytes);
   }
   return {};
 }
@@ -168,8 +168,8 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
   if (!object.is_object()) return wrong(answer.empty() ? "printed nothing" : "did not print a JSON object");
   if (json_text(json_member(object, "kind")) != "ExecCredential")
     return wrong("did not print an ExecCredential");
-  if (const auto said = json_text(json_member(object, "apiVersion")); said != version)
-    return wrong("printed the apiVersion \"" + truncate_utf8(said, 100) +
+  if (const auto printed = json_text(json_member(object, "apiVersion")); printed != version)
+    return wrong("printed the apiVersion \"" + truncate_utf8(printed, 100) +
                  "\", and the kubeconfig has apiVersion: " + version);
   const auto& status = json_member(object, "status");
   Credential credential{.token = json_text(json_member(status, "token")),
@@ -217,8 +217,8 @@ Result<Credential> run_exec_plugin(const ExecPlugin& plugin, const ExecPolicy& p
   const Duration limit = interactive ? std::max(programs.limit, kExecLimitAtTerminal) : programs.limit;
   PluginOutput listening(plugin, std::move(answer.our_end), std::move(errors.our_end), interactive);
   const auto ended = listening.read_until_end(**process, std::chrono::steady_clock::now() + limit);
-  const auto said = first_line(listening.standard_error());
-  const std::string why = said.empty() ? "" : ": " + said;
+  const auto error_line = first_line(listening.standard_error());
+  const std::string why = error_line.empty() ? "" : ": " + error_line;
   if (!ended && ended.error().code() == Code::kDeadlineExceeded) {
     return fail(Code::kDeadlineExceeded,
                 plugin.command + " did not end within " +

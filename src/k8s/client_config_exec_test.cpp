@@ -85,9 +85,9 @@ TEST_F(ExecPluginTest, ProgramGetsExecInfoAndReturnsCredentials) {
       "extension: {audience: a, number: 7, text: '7', on: true, list: [x]}}]");
   ASSERT_TRUE(access) << access.error().full_message();
   EXPECT_EQ(config_file("told"), "none");  // reading the kubeconfig runs nothing
-  const auto said = access->credential();
-  ASSERT_TRUE(said) << said.error().full_message();
-  EXPECT_EQ(said->token, "abc");
+  const auto credential = access->credential();
+  ASSERT_TRUE(credential) << credential.error().full_message();
+  EXPECT_EQ(credential->token, "abc");
   const auto told = text::split(config_file("told"), '|');
   ASSERT_EQ(told.size(), 5u);
   EXPECT_EQ(told[1] + "|" + told[2] + "|" + told[3] + "|" + told[4], "get-token|two words|1|eu");

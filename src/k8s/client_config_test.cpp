@@ -17,35 +17,35 @@ class AccessTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "access.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
-    for (const char* name : {"ca.crt", "token"}) ASSERT_TRUE(write_file_atomic(folder_ + "/" + name, "x"));
-    ASSERT_TRUE(write_file_atomic(folder_ + "/namespace", "gpu-operator\n"));
+    directory_ = path;
+    for (const char* name : {"ca.crt", "token"}) ASSERT_TRUE(write_file_atomic(directory_ + "/" + name, "x"));
+    ASSERT_TRUE(write_file_atomic(directory_ + "/namespace", "gpu-operator\n"));
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  std::string folder_;
+  std::string directory_;
   Environment environment_ = {
       {"KUBERNETES_SERVICE_HOST", "10.96.0.1"}, {"KUBERNETES_SERVICE_PORT", "6443"}, {"NODE_NAME", "node-1"}};
 };
 
 TEST_F(AccessTest, NoneOutsideACluster) {
-  const auto access = load_in_cluster_config({{"NODE_NAME", "x"}}, folder_);
+  const auto access = load_in_cluster_config({{"NODE_NAME", "x"}}, directory_);
   ASSERT_TRUE(access);
   EXPECT_FALSE(*access);
 }
 
 TEST_F(AccessTest, ReadsTheServiceAccountInACluster) {
-  const auto access = load_in_cluster_config(environment_, folder_);
+  const auto access = load_in_cluster_config(environment_, directory_);
   ASSERT_TRUE(access && *access);
   EXPECT_EQ((*access)->host, "10.96.0.1");
   EXPECT_EQ((*access)->port, 6443);
   EXPECT_EQ((*access)->node_name, "node-1");
   EXPECT_EQ((*access)->pod_namespace, "gpu-operator");
-  EXPECT_EQ((*access)->ca_file, folder_ + "/ca.crt");
+  EXPECT_EQ((*access)->ca_file, directory_ + "/ca.crt");
   environment_.erase("KUBERNETES_SERVICE_PORT");
   environment_["KUBERNETES_SERVICE_HOST"] = "fd00::1";
-  std::filesystem::remove(folder_ + "/namespace");
-  const auto six = load_in_cluster_config(environment_, folder_);
+  std::filesystem::remove(directory_ + "/namespace");
+  const auto six = load_in_cluster_config(environment_, directory_);
   ASSERT_TRUE(six && *six);
   EXPECT_EQ((*six)->port, 443);
   EXPECT_EQ((*six)->pod_namespace, "default");
@@ -53,7 +53,7 @@ TEST_F(AccessTest, ReadsTheServiceAccountInACluster) {
 
 TEST_F(AccessTest, ErrorNamesWhatIsMissing) {
   auto about = [&](const Environment& environment) {
-    const auto access = load_in_cluster_config(environment, folder_);
+    const auto access = load_in_cluster_config(environment, directory_);
     return access ? std::string("no error") : access.error().subject();
   };
   auto changed = [&](const std::string& name, const std::string& value) {
@@ -64,21 +64,21 @@ TEST_F(AccessTest, ErrorNamesWhatIsMissing) {
   EXPECT_EQ(about(changed("NODE_NAME", "")), "NODE_NAME");
   EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "https")), "KUBERNETES_SERVICE_PORT");
   EXPECT_EQ(about(changed("KUBERNETES_SERVICE_PORT", "0")), "KUBERNETES_SERVICE_PORT");
-  std::filesystem::remove(folder_ + "/token");
-  EXPECT_EQ(about(environment_), folder_ + "/token");
+  std::filesystem::remove(directory_ + "/token");
+  EXPECT_EQ(about(environment_), directory_ + "/token");
 }
 
 TEST_F(AccessTest, NodeNameIsOptionalForClusterServices) {
   environment_.erase("NODE_NAME");
-  EXPECT_FALSE(load_in_cluster_config(environment_, folder_));
-  const auto access = load_in_cluster_config(environment_, folder_, NodeNamePolicy::kOptional);
+  EXPECT_FALSE(load_in_cluster_config(environment_, directory_));
+  const auto access = load_in_cluster_config(environment_, directory_, NodeNamePolicy::kOptional);
   ASSERT_TRUE(access && *access);
   EXPECT_EQ((*access)->host, "10.96.0.1");
   EXPECT_EQ((*access)->node_name, "");
 }
 
 TEST_F(AccessTest, HostServiceUsesKubeconfigVariable) {
-  const std::string file = folder_ + "/config";
+  const std::string file = directory_ + "/config";
   ASSERT_TRUE(write_file_atomic(file,
                                 "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
                                 "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
@@ -91,9 +91,9 @@ TEST_F(AccessTest, HostServiceUsesKubeconfigVariable) {
   const auto by_host = find_client_config({{"KUBECONFIG", file}});
   ASSERT_TRUE(by_host && *by_host);
   EXPECT_FALSE((*by_host)->node_name.empty());
-  const auto missing = find_client_config({{"KUBECONFIG", folder_ + "/none"}});
+  const auto missing = find_client_config({{"KUBECONFIG", directory_ + "/none"}});
   ASSERT_FALSE(missing);
-  EXPECT_EQ(missing.error().subject(), folder_ + "/none");
+  EXPECT_EQ(missing.error().subject(), directory_ + "/none");
   const auto none = find_client_config({{"KUBECONFIG", ""}});
   ASSERT_TRUE(none);
   EXPECT_FALSE(*none);
@@ -108,13 +108,13 @@ class KubeconfigTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "kubeconfig.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
+    directory_ = path;
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   Result<ClientConfig> load_config(const std::string& text) {
-    EXPECT_TRUE(write_file_atomic(folder_ + "/config", text));
-    return load_kubeconfig(folder_ + "/config");
+    EXPECT_TRUE(write_file_atomic(directory_ + "/config", text));
+    return load_kubeconfig(directory_ + "/config");
   }
   // Reads a kubeconfig with these lines in the cluster and in the user; returns the error if there is one.
   Result<ClientConfig> config_with(const std::string& cluster, const std::string& user) {
@@ -129,7 +129,7 @@ class KubeconfigTest : public testing::Test {
     return access ? std::string("accepted") : access.error().message();
   }
 
-  std::string folder_;
+  std::string directory_;
 };
 
 TEST_F(KubeconfigTest, ReadsKubeadmFiles) {
@@ -155,10 +155,10 @@ TEST_F(KubeconfigTest, PathsAreRelativeToTheFileAndServersMayHaveNameAndPath) {
   EXPECT_EQ(access->port, 443);
   EXPECT_EQ(access->base_path, "/k8s/clusters/c-1");
   EXPECT_EQ(access->tls_server_name, "inside");
-  EXPECT_EQ(access->ca_file, folder_ + "/pki/ca.crt");
+  EXPECT_EQ(access->ca_file, directory_ + "/pki/ca.crt");
   EXPECT_EQ(access->token_file, "/var/token");
-  EXPECT_EQ(access->certificate_file, folder_ + "/me.crt");
-  EXPECT_EQ(access->key_file, folder_ + "/me.key");
+  EXPECT_EQ(access->certificate_file, directory_ + "/me.crt");
+  EXPECT_EQ(access->key_file, directory_ + "/me.key");
 }
 
 TEST_F(KubeconfigTest, IPv6AndATokenOnly) {
@@ -194,7 +194,7 @@ TEST_F(KubeconfigTest, InvalidAndUnsupportedFieldsAreErrors) {
               "certificate-authority-data is not base64")
         << bad;
   }
-  EXPECT_EQ(config_with(server, "username: me").error().subject(), folder_ + "/config:13:20");
+  EXPECT_EQ(config_with(server, "username: me").error().subject(), directory_ + "/config:13:20");
   EXPECT_EQ(config_with(server, "username: me").error().code(), Code::kUnsupported);
 }
 
@@ -209,7 +209,7 @@ TEST_F(KubeconfigTest, InconsistentFieldsAreErrors) {
             "users has no entry named \"c\"");
   EXPECT_EQ(message("contexts: 3\ncurrent-context: {a: b}"), "current-context is missing");
   EXPECT_EQ(load_config("{").error().code(), Code::kInvalidArgument);
-  EXPECT_EQ(load_kubeconfig(folder_ + "/none").error().code(), Code::kNotFound);
+  EXPECT_EQ(load_kubeconfig(directory_ + "/none").error().code(), Code::kNotFound);
 }
 
 }  // namespace

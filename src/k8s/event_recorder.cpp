@@ -216,7 +216,7 @@ class QueueingEventRecorder final : public EventRecorder {
       record->created = true;
       ++sent_;
       backoff_.reset();
-      told_trouble_.clear();
+      logged_error_.clear();
       // Repeats during the request.
       if (record->count > warned_) schedule_repeat(record);
       return send_next_event();
@@ -245,8 +245,8 @@ class QueueingEventRecorder final : public EventRecorder {
   void schedule_retry(const RecordPtr& record, const Error& error) {
     const bool right = error.message().ends_with(kRequiredPermission);
     const std::string kind = right ? kRequiredPermission : error.full_message();
-    if (told_trouble_ != kind) {
-      told_trouble_ = kind;
+    if (logged_error_ != kind) {
+      logged_error_ = kind;
       log::warning("cannot send events to the API server; retrying", error);
     }
     record->queued = true;
@@ -273,7 +273,7 @@ class QueueingEventRecorder final : public EventRecorder {
   std::set<RecordPtr, EventOrder> records_;
   std::deque<RecordPtr> queue_;
   RecordPtr under_way_;
-  std::string told_trouble_;
+  std::string logged_error_;
   Subscription retry_, forget_;
 };
 

@@ -27,11 +27,11 @@ class EventRecorderTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "cluster.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
+    directory_ = path;
     authority_ = Certificate::make_certificate("kubernetes", nullptr, "");
     certificate_ = Certificate::make_certificate("apiserver", &authority_, "127.0.0.1");
-    ASSERT_TRUE(write_file_atomic(folder_ + "/ca.crt", authority_.pem()));
-    ASSERT_TRUE(write_file_atomic(folder_ + "/token", "first\n"));
+    ASSERT_TRUE(write_file_atomic(directory_ + "/ca.crt", authority_.pem()));
+    ASSERT_TRUE(write_file_atomic(directory_ + "/token", "first\n"));
     thread_ = std::thread([this] { loop_.run_loop(); });
   }
   void TearDown() override {
@@ -42,7 +42,7 @@ class EventRecorderTest : public testing::Test {
     loop_.stop_loop();
     thread_.join();
     server_.reset();
-    std::filesystem::remove_all(folder_);
+    std::filesystem::remove_all(directory_);
   }
   void call_on_loop(const std::function<void()>& task) {
     std::promise<void> done;
@@ -65,8 +65,8 @@ class EventRecorderTest : public testing::Test {
   ClientConfig client_config() const {
     return {.host = "127.0.0.1",
             .port = server_ ? server_->port() : port_,
-            .ca_file = folder_ + "/ca.crt",
-            .token_file = folder_ + "/token",
+            .ca_file = directory_ + "/ca.crt",
+            .token_file = directory_ + "/token",
             .node_name = "node-1"};
   }
   void start_server(TestApiServer::Handler handler) {
@@ -97,7 +97,7 @@ class EventRecorderTest : public testing::Test {
   }
 
   EpollLoop loop_;
-  std::string folder_;
+  std::string directory_;
   Certificate authority_, certificate_;
   std::uint16_t port_ = 0;
   std::unique_ptr<TestApiServer> server_;
@@ -264,7 +264,7 @@ TEST_F(EventRecorderTest, ExpiredTokenIsReadAgain) {
   start_server([&](const Received& request) {
     if (request.head.find("Bearer second\r\n") != std::string::npos) return Reply{};
     // The kubelet is writing the new token at this moment.
-    EXPECT_TRUE(write_file_atomic(folder_ + "/token", "second"));
+    EXPECT_TRUE(write_file_atomic(directory_ + "/token", "second"));
     ++refused;
     return Reply{401};
   });
@@ -398,10 +398,10 @@ TEST_F(EventRecorderTest, OversizedResponseIsAnError) {
 
 TEST_F(EventRecorderTest, MissingTokenAndCaAreErrors) {
   start_server([](const Received&) { return Reply{}; });
-  std::filesystem::remove(folder_ + "/token");
+  std::filesystem::remove(directory_ + "/token");
   EXPECT_EQ(received_request().error().code(), Code::kNotFound);
-  ASSERT_TRUE(write_file_atomic(folder_ + "/token", "x"));
-  ASSERT_TRUE(write_file_atomic(folder_ + "/ca.crt", "no certificate"));
+  ASSERT_TRUE(write_file_atomic(directory_ + "/token", "x"));
+  ASSERT_TRUE(write_file_atomic(directory_ + "/ca.crt", "no certificate"));
   EXPECT_EQ(received_request().error().code(), Code::kInvalidArgument);
 }
 

@@ -155,13 +155,13 @@ class LabelPatchQueue final : public NodeLabelPatcher {
     const auto sent = std::move(*sending_);
     sending_.reset();
     if (response && response->status == 200) {
-      told_ = false;
+      logged_ = false;
       backoff_.reset();
       for (const auto& [key, value] : sent) taken_[key] = value;
       next_ = loop_.after(Duration::zero(), [this] { send_label_patch(); });
       return;
     }
-    if (!told_) {
+    if (!logged_) {
       if (response) {
         log::warning("cannot write this node's labels; the agent needs patch on nodes",
                      {{"status", response->status}});
@@ -169,7 +169,7 @@ class LabelPatchQueue final : public NodeLabelPatcher {
         log::warning("cannot write this node's labels", response.error());
       }
     }
-    told_ = true;
+    logged_ = true;
     next_ = loop_.after(backoff_.next_delay(), [this] { send_label_patch(); });
   }
 
@@ -179,7 +179,7 @@ class LabelPatchQueue final : public NodeLabelPatcher {
   Backoff backoff_;
   Values wanted_, taken_;
   std::optional<Values> sending_;
-  bool told_ = false;
+  bool logged_ = false;
   Subscription next_;
 };
 

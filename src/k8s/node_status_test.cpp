@@ -447,10 +447,10 @@ TEST_F(NodeTaintsTest, NodeWithoutResourceVersionIsNotOverwritten) {
 }
 
 TEST_F(NodeTaintsTest, RecreatedNodeIsTaintedAgain) {
-  std::atomic<bool> anew = false;
+  std::atomic<bool> retried = false;
   begin(
       [&](const Received& request) -> std::optional<Reply> {
-        if (request.line() == kReadTaints && version_ == 8 && !anew.exchange(true))
+        if (request.line() == kReadTaints && version_ == 8 && !retried.exchange(true))
           replace_taints(json::array());
         return std::nullopt;
       },
@@ -458,7 +458,7 @@ TEST_F(NodeTaintsTest, RecreatedNodeIsTaintedAgain) {
   ASSERT_TRUE(set_and_wait({kOurs}));
   ASSERT_TRUE(eventually([&] { return status_now().accepted == 2; }));
   call_on_loop([&] { taints_.reset(); });
-  EXPECT_TRUE(anew);
+  EXPECT_TRUE(retried);
   EXPECT_EQ(stored_taints(), json::array({ours_}));
 }
 

@@ -49,13 +49,13 @@ class Eviction {
  public:
   using UpdateCallback = std::function<void(const EvictionUpdate&)>;
 
-  // `pods` as "namespace/name". `news` is called from the loop.
+  // `pods` as "namespace/name". `on_update` is called from the loop.
   static std::unique_ptr<Eviction> start_eviction(Loop& loop, ClientConfig access,
-                                                  std::vector<std::string> pods, UpdateCallback news,
+                                                  std::vector<std::string> pods, UpdateCallback on_update,
                                                   EvictionTiming timing = {});
   // With uids: another Pod of the same name counts as gone.
   static std::unique_ptr<Eviction> start_eviction(Loop& loop, ClientConfig access, std::vector<PodRef> pods,
-                                                  UpdateCallback news, EvictionTiming timing = {});
+                                                  UpdateCallback on_update, EvictionTiming timing = {});
   virtual ~Eviction() = default;
 };
 

@@ -43,17 +43,17 @@ class EvictionTest : public ApiTest {
     call_on_loop([&] {
       eviction_ = Eviction::start_eviction(
           loop_, client_config(), std::move(pods),
-          [this](const EvictionUpdate& news) {
+          [this](const EvictionUpdate& update) {
             std::lock_guard lock(mutex_);
-            news_.push_back(news);
-            if (end_at_ && news.kind == *end_at_) eviction_.reset();
+            updates_.push_back(update);
+            if (end_at_ && update.kind == *end_at_) eviction_.reset();
           },
           kFast);
     });
   }
   std::vector<EvictionUpdate> update_text() {
     std::lock_guard lock(mutex_);
-    return news_;
+    return updates_;
   }
   bool heard(const std::string& pod, Kind kind) {
     const auto all = update_text();
@@ -68,7 +68,7 @@ class EvictionTest : public ApiTest {
   std::map<std::string, std::vector<Reply>> replies_;
   std::unique_ptr<Eviction> eviction_;
   std::mutex mutex_;
-  std::vector<EvictionUpdate> news_;
+  std::vector<EvictionUpdate> updates_;
   std::optional<Kind> end_at_;
 };
 
@@ -199,7 +199,7 @@ TEST_F(EvictionTest, PermanentErrorsAreNotRetried) {
 
 TEST_F(EvictionTest, InvalidNameIsRefused) {
   for (const char* bad : {"default/../secrets", "default", "a/b/c", "default/Train", "/train", "default/"}) {
-    news_.clear();
+    updates_.clear();
     begin({bad});
     ASSERT_TRUE(eventually([&] { return heard(bad, Kind::kRefused); })) << bad;
     EXPECT_TRUE(server_->received_requests().empty()) << bad;
@@ -225,9 +225,9 @@ TEST_F(EvictionTest, PodWithAnotherUidIsNotEvicted) {
   call_on_loop([&] {
     eviction_ = Eviction::start_eviction(
         loop_, client_config(), std::vector<PodRef>{{"default", "train", "u-1"}},
-        [this](const EvictionUpdate& news) {
+        [this](const EvictionUpdate& update) {
           std::lock_guard lock(mutex_);
-          news_.push_back(news);
+          updates_.push_back(update);
         },
         kFast);
   });

@@ -1,5 +1,5 @@
-// For tests against a TestApiServer: a folder with certificates and a token, a loop in a thread of its own,
-// and waiting.
+// For tests against a TestApiServer: a directory with certificates and a token, a loop in a thread of its
+// own, and waiting.
 #pragma once
 
 #include <gtest/gtest.h>

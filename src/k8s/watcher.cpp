@@ -45,7 +45,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
           const auto& items = json_member(*list, "items");
           if (version_.empty() || !items.is_array())
             return retry_list_or_watch({Code::kIo, "the API server returned something that is not a list"});
-          told_refusal_ = false;
+          logged_refusal_ = false;
           backoff_.reset();
           on_object(items.empty() ? json() : items.front());
           next_ = loop_.after(Duration::zero(), [this] { watch_changes(); });
@@ -108,7 +108,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
   void on_object(json object) {
     object_ = std::move(object);
     // In its own turn of the loop, because `changed` may destroy the client.
-    tell_ = loop_.after(Duration::zero(), [this] { changed_(object_); });
+    notification_ = loop_.after(Duration::zero(), [this] { changed_(object_); });
   }
 
   void on_list_refused(int status, const std::string& body) {
@@ -116,14 +116,14 @@ class SingleObjectWatcher final : public ObjectWatcher {
       next_ = loop_.after(backoff_.next_delay(), [this] { list_object(); });
       return;
     }
-    if (!told_refusal_) {
+    if (!logged_refusal_) {
       const auto answer = parse_object(body);
       log::warning(
           "the API server refuses " + what_.description + "; it requires get, list and watch on " +
               what_.resource,
           {{"status", status}, {"message", answer ? json_text(json_member(*answer, "message")) : ""}});
     }
-    told_refusal_ = true;
+    logged_refusal_ = true;
     next_ = loop_.after(timing_.backoff.max, [this] { list_object(); });
   }
 
@@ -144,9 +144,9 @@ class SingleObjectWatcher final : public ObjectWatcher {
   std::string version_;  // of the last object seen
   std::string line_;     // the incomplete last line of the watch
   bool gone_ = false;    // the version is too old to continue from
-  bool told_refusal_ = false;
+  bool logged_refusal_ = false;
   json object_;
-  Subscription next_, tell_;
+  Subscription next_, notification_;
 };
 
 }  // namespace

@@ -35,17 +35,17 @@ class ObjectWatcherTest : public ApiTest {
            .resource = "configmaps"},
           {.backoff = {5ms, 20ms}}, [this](const nlohmann::json& object) {
             const std::lock_guard lock(mutex_);
-            told_.push_back(object.is_null() ? "null" : json_text(object["data"]["key"]));
+            changes_.push_back(object.is_null() ? "null" : json_text(object["data"]["key"]));
           });
     });
   }
   std::vector<std::string> received_objects() {
     const std::lock_guard lock(mutex_);
-    return told_;
+    return changes_;
   }
 
   std::mutex mutex_;
-  std::vector<std::string> told_;
+  std::vector<std::string> changes_;
   std::unique_ptr<ObjectWatcher> watch_;
 };
 
@@ -113,24 +113,24 @@ class NodeLabelWatcherTest : public ApiTest {
       watch_ = NodeLabelWatcher::watch_node_labels(
           loop_, client_config(), {.backoff = {5ms, 20ms}}, [this](const Labels& labels) {
             const std::lock_guard lock(mutex_);
-            told_.push_back(labels.contains(kLayout) ? labels.at(kLayout) : "none");
+            changes_.push_back(labels.contains(kLayout) ? labels.at(kLayout) : "none");
           });
     });
   }
   std::vector<std::string> received_labels() {
     const std::lock_guard lock(mutex_);
-    return told_;
+    return changes_;
   }
   std::string requests_so_far(std::size_t index) {
     const std::lock_guard lock(mutex_);
-    return index < asked_.size() ? asked_[index] : "";
+    return index < requests_.size() ? requests_[index] : "";
   }
   // Lists return "one"; the n-th watch streams `scripts[n]`, later ones stay silent.
   void serve_watches(std::vector<std::function<void(Stream&)>> scripts) {
     start_server([this, scripts = std::move(scripts),
                   next = std::make_shared<std::size_t>(0)](const auto& request) {
       const std::lock_guard lock(mutex_);
-      asked_.push_back(request.line());
+      requests_.push_back(request.line());
       if (request.line().find("watch=true") == std::string::npos)
         return Reply{200, node_list_json("10", "one"), {}, {}};
       const std::size_t index = (*next)++;
@@ -147,7 +147,7 @@ class NodeLabelWatcherTest : public ApiTest {
   std::unique_ptr<NodeLabelWatcher> watch_;
   std::unique_ptr<NodeLabelPatcher> patch_;
   std::mutex mutex_;
-  std::vector<std::string> told_, asked_;
+  std::vector<std::string> changes_, requests_;
 };
 
 TEST_F(NodeLabelWatcherTest, ReportsTheListThenEachChange) {
@@ -217,8 +217,8 @@ TEST_F(NodeLabelWatcherTest, InvalidDataIsAnErrorAndTheWatchContinues) {
 TEST_F(NodeLabelWatcherTest, RefusalIsRetried) {
   start_server([this](const auto& request) {
     const std::lock_guard lock(mutex_);
-    asked_.push_back(request.line());
-    if (asked_.size() < 3) return Reply{403, R"({"message":"nodes is forbidden"})", {}, {}};
+    requests_.push_back(request.line());
+    if (requests_.size() < 3) return Reply{403, R"({"message":"nodes is forbidden"})", {}, {}};
     if (request.line().find("watch=true") == std::string::npos)
       return Reply{200, node_list_json("10", "one"), {}, {}};
     return Reply{200, "", {}, [](Stream& stream) { return stream.wait_open(60'000); }};
@@ -273,7 +273,7 @@ class CollectionWatcherTest : public ApiTest {
   void begin(CollectionTiming timing = {.backoff = {1ms, 5ms}}) {
     start_server([this](const Received& request) {
       std::lock_guard lock(mutex_);
-      asked_.push_back(request.line());
+      requests_.push_back(request.line());
       return respond(request.line());
     });
     call_on_loop([&] {
@@ -339,7 +339,7 @@ class CollectionWatcherTest : public ApiTest {
   std::mutex mutex_;
   std::vector<Reply> pages_;
   std::vector<TestApiServer::Script> watches_;
-  std::vector<std::string> asked_, notes_;
+  std::vector<std::string> requests_, notes_;
   std::unique_ptr<CollectionWatcher> watch_;
 };
 
@@ -353,9 +353,9 @@ TEST_F(CollectionWatcherTest, ListsInPagesThenReportsChanges) {
   begin({.backoff = {1ms, 5ms}, .page = 2});
   EXPECT_TRUE(sees({"listing", "+a", "+b", "+c", "listed", "+d", "+a", "-b"}));
   std::lock_guard lock(mutex_);
-  EXPECT_EQ(asked_[0], "GET /api/v1/pods?fieldSelector=x&limit=2");
-  EXPECT_EQ(asked_[1], "GET /api/v1/pods?fieldSelector=x&limit=2&continue=more%2F");
-  EXPECT_EQ(asked_[2],
+  EXPECT_EQ(requests_[0], "GET /api/v1/pods?fieldSelector=x&limit=2");
+  EXPECT_EQ(requests_[1], "GET /api/v1/pods?fieldSelector=x&limit=2&continue=more%2F");
+  EXPECT_EQ(requests_[2],
             "GET "
             "/api/v1/"
             "pods?fieldSelector=x&watch=true&allowWatchBookmarks=true&timeoutSeconds=300&resourceVersion=7");
@@ -368,7 +368,7 @@ TEST_F(CollectionWatcherTest, EndedWatchContinuesFromTheLastVersion) {
   begin();
   EXPECT_TRUE(sees({"listing", "listed", "+a"}));
   std::lock_guard lock(mutex_);
-  EXPECT_NE(asked_[2].find("resourceVersion=9"), std::string::npos) << asked_[2];
+  EXPECT_NE(requests_[2].find("resourceVersion=9"), std::string::npos) << requests_[2];
 }
 
 TEST_F(CollectionWatcherTest, ExpiredVersionCausesANewList) {

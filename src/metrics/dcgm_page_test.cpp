@@ -184,7 +184,7 @@ TEST(DcgmPage, PodsHaveTheirOwnMemoryAndTime) {
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 3u);
   shares.is_known = false;
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 1u)
-      << "nothing is said rather than zeros";
+      << "the metric is absent, not zero";
 }
 
 TEST(DcgmPage, GpuInstancesWithTheirOwnAndTheGpusValues) {

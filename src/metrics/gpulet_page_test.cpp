@@ -18,9 +18,9 @@ const ResourceName kResource("nvidia.com/gpu");
 
 // Checks that every metric of a page is valid and documented.
 void expect_right(const Exposition& page) {
-  auto said = complaints(page.text_format());
-  said.erase(kCapitals);
-  EXPECT_EQ(said, std::set<std::string>());
+  auto problems = complaints(page.text_format());
+  problems.erase(kCapitals);
+  EXPECT_EQ(problems, std::set<std::string>());
   const auto docs = read_file("docs/metrics.md").value_or("");
   for (const auto& line : lines(page.text_format(), "# TYPE ")) {
     const auto words = text::split(line, ' ');

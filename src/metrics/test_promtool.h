@@ -27,23 +27,23 @@ inline std::string promtool(const std::string& page) {
   out_write.reset();
   EXPECT_EQ(::write(in_write.get(), page.data(), page.size()), static_cast<ssize_t>(page.size()));
   in_write.reset();
-  const auto said = read_all(out_read.get(), "promtool");
+  const auto problems = read_all(out_read.get(), "promtool");
   const auto exit = (*process)->wait_for_exit(std::chrono::seconds(30));
   if (!exit) return exit.error().full_message();
-  return exit->succeeded() ? *said : exit->exit_text() + ": " + *said;
+  return exit->succeeded() ? *problems : exit->exit_text() + ": " + *problems;
 }
 
 // What it says of names and style, each once, without the metric's name; what it says else is in it whole.
 inline std::set<std::string> complaints(const std::string& page) {
-  std::set<std::string> said;
+  std::set<std::string> problems;
   for (auto line : text::split(promtool(page), '\n')) {
     constexpr std::string_view kExit = "exit code 3: ";  // of what it calls bad style
     if (line.starts_with(kExit)) line = line.substr(kExit.size());
     if (line.empty()) continue;
     const bool named = line.starts_with("DCGM_") || line.starts_with("gpulet_");
-    said.insert(named ? line.substr(line.find(' ') + 1) : line);
+    problems.insert(named ? line.substr(line.find(' ') + 1) : line);
   }
-  return said;
+  return problems;
 }
 
 // DCGM's labels have capitals.

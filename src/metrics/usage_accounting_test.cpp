@@ -179,7 +179,7 @@ TEST(Usage, ComputesUseBetweenTwoSamples) {
   EXPECT_EQ(usage_since_last_sample(later, 10s, counters).at(kUsedGpu), (UsageAmount{700, 5s}))
       << "nothing is lost of the time between";
   EXPECT_EQ(usage_since_last_sample(shared_gpu(), 10s, counters).at(kUsedGpu).millijoules, 0u)
-      << "the counter began anew";
+      << "the counter began again";
   EXPECT_EQ(usage_since_last_sample(later, 10s, counters).at(kUsedGpu).millijoules, 700u);
   const auto mig = usage_since_last_sample(cut_gpu(), 8s, counters);
   EXPECT_EQ(mig.at(kOne), (UsageAmount{0, 2s}));

@@ -308,7 +308,7 @@ TEST_F(MetricsServerTest, FailedAgentAffectsOnlyItsOwnPods) {
   EXPECT_EQ(values(), "a=80 b=20");
   two_->set_page(500, "");
   one_->set_page(200, agent_metrics_page("a", 81));
-  EXPECT_EQ(values(), "a=81 b=20") << "what it said last is not too old";
+  EXPECT_EQ(values(), "a=81 b=20") << "its last answer is not too old";
   EXPECT_EQ(request_count("/namespaces/gpulet/pods").size(), 1u)
       << "the agents are listed at most every five seconds";
 }

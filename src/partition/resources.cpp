@@ -186,15 +186,15 @@ class DeviceSharer {
     for (const auto& entry : config_.sharing.resources) {
       if (entry.name != name || config_.sharing.strategy == SharingStrategy::kNone || entry.replicas < 2)
         continue;
-      std::string told;
+      std::string last;
       for (const std::size_t i : select(entry, devices, snapshot_, notes_)) {
         if (entry_of[i]) continue;
         const std::string why = obstacle(devices[i], entry, config_.sharing.strategy, snapshot_);
         if (why.empty()) entry_of[i] = &entry;
-        if (!why.empty() && why != told)
+        if (!why.empty() && why != last)
           notes_.push_back(
               {devices[i].id.str() + " of " + name.str() + ": " + why + "; it is offered unshared"});
-        told = why;
+        last = why;
       }
     }
     for (std::size_t i = 0; i < devices.size(); ++i) {

@@ -158,34 +158,34 @@ TEST(Rules, ModelPatternsNameRuleResources) {
 }
 
 TEST(Rules, GpuThatDiffersFromItsRuleIsOmitted) {
-  const auto said = [](const Gpu& gpu, const std::string& rule) {
+  const auto notes_text = [](const Gpu& gpu, const std::string& rule) {
     const auto made = plan_resources(node({gpu}), rules("  - " + rule + "\n"));
     EXPECT_EQ(summary(made), "") << rule;
     EXPECT_EQ(made.notes.size(), 1u) << rule;
     return made.notes.empty() ? "" : made.notes[0].message;
   };
   EXPECT_EQ(
-      said(gpu(0, "Tesla T4"), "mig: {layout: all-1g.5gb}"),
+      notes_text(gpu(0, "Tesla T4"), "mig: {layout: all-1g.5gb}"),
       "x.yaml:3:5: GPU 0 (GPU-0) has no MIG, and its rule wants MIG layout all-1g.5gb: it is not offered");
-  EXPECT_EQ(said(gpu(0), "mig: {devices: {1g.5gb: 7}}"),
+  EXPECT_EQ(notes_text(gpu(0), "mig: {devices: {1g.5gb: 7}}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has MIG off, and its rule wants 7 x 1g.5gb: it is not offered");
-  EXPECT_EQ(said(cut(0, 0), "mig: {layout: a}"),
+  EXPECT_EQ(notes_text(cut(0, 0), "mig: {layout: a}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has no MIG instance yet, and its rule wants MIG layout a: it is not "
             "offered");
-  EXPECT_EQ(said(cut(0, 2), "mig: {devices: {1g.5gb: 3, 2g.10gb: 0}}"),
+  EXPECT_EQ(notes_text(cut(0, 2), "mig: {devices: {1g.5gb: 3, 2g.10gb: 0}}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has 2 x 1g.5gb, and its rule wants 3 x 1g.5gb: it is not offered");
-  EXPECT_EQ(said(cut_as(0, {"3g.20gb", "1g.5gb"}), "mig: {layout: a, strategy: single}"),
+  EXPECT_EQ(notes_text(cut_as(0, {"3g.20gb", "1g.5gb"}), "mig: {layout: a, strategy: single}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has 1 x 1g.5gb, 1 x 3g.20gb, more than one profile for one resource "
             "(use strategy mixed without a name): it is not offered");
-  EXPECT_EQ(said(cut(0, 2), "whole: {}"),
+  EXPECT_EQ(notes_text(cut(0, 2), "whole: {}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has MIG on, and its rule wants it whole: it is not offered");
-  EXPECT_EQ(said(cut(0, 2), "timeSlicing: {replicas: 2}"),
+  EXPECT_EQ(notes_text(cut(0, 2), "timeSlicing: {replicas: 2}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has MIG on, and its rule wants it time-sliced: it is not offered");
-  EXPECT_EQ(said(cut(0, 2), "mps: {replicas: 2}"),
+  EXPECT_EQ(notes_text(cut(0, 2), "mps: {replicas: 2}"),
             "x.yaml:3:5: GPU 0 (GPU-0) has MIG on, and its rule wants it shared with MPS: it is not offered");
   auto lost = gpu(0, "");
   lost.unreadable = Error(Code::kDeviceLost, "GPU is lost");
-  EXPECT_EQ(said(lost, "mig: {layout: a}"),
+  EXPECT_EQ(notes_text(lost, "mig: {layout: a}"),
             "x.yaml:3:5: GPU 0 (GPU-0) cannot be read, and its rule wants MIG layout a: it is not offered");
   // A matching GPU is offered; the MIG manager withdraws only the GPU that it changes.
   const auto both = node({cut(0, 3), cut(1, 3)});

@@ -251,7 +251,7 @@ std::optional<KubeletEndpoint> find_kubelet_endpoint(const Host& host,
                                                      std::span<const CommandLine> kubelets) {
   for (const auto& command : kubelets) {
     if (!is_kubelet(command)) continue;
-    if (auto said = endpoint_of_command(host, command)) return said;
+    if (auto endpoint = endpoint_of_command(host, command)) return endpoint;
   }
   for (const char* file : kFiles) {
     const auto socket = endpoint_in_file(host, file);

@@ -9,8 +9,8 @@ namespace gpulet::runtimes {
 namespace {
 
 std::string found_endpoint(const TestRoot& root, const std::vector<CommandLine>& kubelets = {}) {
-  const auto said = find_kubelet_endpoint(Host::open_host({.root = root.host_root()}).value(), kubelets);
-  return said ? said->socket + " by " + said->source : "unknown";
+  const auto endpoint = find_kubelet_endpoint(Host::open_host({.root = root.host_root()}).value(), kubelets);
+  return endpoint ? endpoint->socket + " by " + endpoint->source : "unknown";
 }
 
 TEST(KubeletEndpoint, UsesTheKubeletsCommandLine) {

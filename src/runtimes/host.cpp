@@ -193,7 +193,7 @@ Result<Host::ProgramResult> Host::run_program(const std::string& program, std::v
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
     return fail(errno_error("cannot make a pipe", errno, program));
-  const FileDescriptor told(ends[0]);
+  const FileDescriptor reader(ends[0]);
   FileDescriptor tells(ends[1]);
   // In the own root the host's path would work too, but a test's root is elsewhere.
   GPULET_TRY_ASSIGN(const std::string inside, root_.resolve(program));
@@ -210,7 +210,7 @@ Result<Host::ProgramResult> Host::run_program(const std::string& program, std::v
                     process->wait_for_exit(with_errors ? kRestartLimit : kVersionLimit));
   // The output is in the pipe, which is larger than these programs' output; the rest is dropped.
   std::array<char, 4096> buffer;
-  const ssize_t got = ::read(told.get(), buffer.data(), buffer.size());
+  const ssize_t got = ::read(reader.get(), buffer.data(), buffer.size());
   return ProgramResult{exit.signal != 0 ? 128 + exit.signal : exit.code,
                        std::string(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)))};
 }
@@ -237,9 +237,9 @@ Status Host::restart_unit(std::string_view unit) const {
   GPULET_TRY_ASSIGN(const ProgramResult ran,
                     run_program(*systemctl, {"systemctl", "restart", std::string(unit)}, true));
   if (ran.code == 0) return {};
-  std::string said(text::trim(ran.output));
-  std::ranges::replace(said, '\n', ' ');
-  return fail(Code::kUnavailable, "`" + command + "` failed: " + (said.empty() ? "no output" : said),
+  std::string output(text::trim(ran.output));
+  std::ranges::replace(output, '\n', ' ');
+  return fail(Code::kUnavailable, "`" + command + "` failed: " + (output.empty() ? "no output" : output),
               std::string(unit));
 }
 

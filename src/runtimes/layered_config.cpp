@@ -10,12 +10,12 @@ namespace {
 
 struct SpecDirs {
   std::vector<std::string> dirs;
-  std::string said;  // FILE:LINE; empty for the default
+  std::string place;  // FILE:LINE; empty for the default
 };
 
 // A Podman list that ends in {append=true} extends the previous value.
 Result<bool> merge_spec_dirs(SpecDirs& dirs, const toml::Entry& entry, const std::string& place) {
-  std::vector<std::string> said;
+  std::vector<std::string> listed;
   bool right = entry.value.kind == toml::Kind::kArray;
   bool append = false;
   for (const auto& item : entry.value.items) {
@@ -23,13 +23,13 @@ Result<bool> merge_spec_dirs(SpecDirs& dirs, const toml::Entry& entry, const std
       append = true;
     } else {
       right = right && item.kind == toml::Kind::kString;
-      said.push_back(item.text);
+      listed.push_back(item.text);
     }
   }
   if (!right) return fail(Code::kInvalidArgument, "cdi_spec_dirs is not a list of directories", place);
   if (!append) dirs.dirs.clear();
-  dirs.dirs.insert(dirs.dirs.end(), said.begin(), said.end());
-  dirs.said = place;
+  dirs.dirs.insert(dirs.dirs.end(), listed.begin(), listed.end());
+  dirs.place = place;
   return true;
 }
 
@@ -82,7 +82,7 @@ Result<Plan> plan_layered_setup(const LayeredConfig& setting, const Target& targ
   if (!has_required_spec_dirs(after.dirs)) {
     return fail(Code::kFailedPrecondition,
                 "read after gpulet's drop-in and omits a spec directory: add /etc/cdi and /var/run/cdi",
-                after.said);
+                after.place);
   }
   Plan plan;
   if (own != text) plan.changes.push_back({target.drop_in, text});
@@ -113,7 +113,7 @@ Result<std::vector<Finding>> layered_findings(const LayeredConfig& setting, cons
       {.subject = "spec dirs",
        .is_met = right,
        .detail = setting.is_setting_read ? text::join(dirs.dirs, ", ") +
-                                               (dirs.said.empty() ? " (default)" : " (" + dirs.said + ")")
+                                               (dirs.place.empty() ? " (default)" : " (" + dirs.place + ")")
                                          : text::join(required_spec_dirs(), ", ") + " (built in)",
        .advice = right ? "" : configure_command(setting.engine)}};
 }

@@ -23,7 +23,7 @@ constexpr Duration kStableLifetime = std::chrono::seconds(30);  // after this li
 constexpr Duration kWriteTimeout = std::chrono::seconds(10);
 constexpr std::size_t kMaxChildBytes = 1024;                          // read from the child at a time
 constexpr Duration kReadChildDelay = std::chrono::milliseconds(200);  // between reads
-constexpr Duration kMaxErrorTextBytes = std::chrono::seconds(1);  // until the child has exited or is killed
+constexpr Duration kChildExitTimeout = std::chrono::seconds(1);  // until the child has exited or is killed
 class ChildListener final : public Listener {
  public:
   ChildListener(Loop& loop, FileDescriptor listening, ListenerOptions options)
@@ -50,7 +50,7 @@ class ChildListener final : public Listener {
     child_->on_exit(loop_, [this](const ProcessExit& exit) { on_exit(exit); });
     sending_.clear();
     sent_ = 0;
-    told_.reset();
+    sent_pages_.reset();
     access_is_new_ = true;
     fresh_ = latest_ && started_ - published_ < options_.max_age;
     flush();
@@ -60,12 +60,12 @@ class ChildListener final : public Listener {
   void publish_pages(const Pages& pages) override {
     const std::size_t size = total_page_bytes(pages);
     if (size > kMaxPagesBytes) {
-      if (!std::exchange(told_too_large_, true)) {
+      if (!std::exchange(logged_too_large_, true)) {
         log::error("the pages are too large to be served", {{"bytes", size}, {"limit", kMaxPagesBytes}});
       }
       return;
     }
-    told_too_large_ = false;
+    logged_too_large_ = false;
     latest_ = std::make_shared<const Pages>(pages);
     fresh_ = true;
     published_ = loop_.now();
@@ -91,8 +91,8 @@ class ChildListener final : public Listener {
     if (std::exchange(access_is_new_, false)) return encode_access_message(options_.access_rules);
     if (!std::exchange(fresh_, false)) return {};
     const auto fresh = std::chrono::duration_cast<std::chrono::milliseconds>(options_.max_age);
-    std::string frame = encode_pages(*latest_, fresh, told_.get());
-    told_ = latest_;
+    std::string frame = encode_pages(*latest_, fresh, sent_pages_.get());
+    sent_pages_ = latest_;
     return frame;
   }
 
@@ -132,23 +132,23 @@ class ChildListener final : public Listener {
   }
 
   void watch_child_socket() {
-    if (!readable_ && !writable_ && !deaf_ && pair_.is_open()) {
+    if (!readable_ && !writable_ && !read_delay_ && pair_.is_open()) {
       readable_ = loop_.watch_descriptor(pair_.get(), EPOLLIN, [this](std::uint32_t) { read_child(); });
     }
   }
 
   // The child's output is not trusted: its size and rate are limited.
   void read_child() {
-    std::array<char, kMaxChildBytes> said;
-    const ssize_t got = ::recv(pair_.get(), said.data(), said.size(), MSG_DONTWAIT);
+    std::array<char, kMaxChildBytes> buffer;
+    const ssize_t got = ::recv(pair_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     readable_.reset();
     if (got <= 0) return;  // its exit is an event of its own
-    const std::string_view bytes(said.data(), static_cast<std::size_t>(got));
+    const std::string_view bytes(buffer.data(), static_cast<std::size_t>(got));
     for (const char byte : bytes) {
       if (!decode_subscriber_count(byte)) return log_child_error(bytes);
     }
-    deaf_ = loop_.after(kReadChildDelay, [this] {
-      deaf_.reset();
+    read_delay_ = loop_.after(kReadChildDelay, [this] {
+      read_delay_.reset();
       watch_child_socket();
     });
     set_subscriber_count(*decode_subscriber_count(bytes.back()));
@@ -156,24 +156,25 @@ class ChildListener final : public Listener {
 
   // Only a child that fails sends any other text, and then it exits.
   void log_child_error(std::string_view words) {
-    last_words_ = words;
-    deaf_ = loop_.after(kMaxErrorTextBytes, [this] { child_->send_signal(SIGKILL); });
+    child_error_ = words;
+    read_delay_ = loop_.after(kChildExitTimeout, [this] { child_->send_signal(SIGKILL); });
   }
 
   void set_subscriber_count(unsigned count) {
-    if (std::exchange(watchers_, count) != count && options_.on_subscribers) options_.on_subscribers(count);
+    if (std::exchange(subscriber_count_, count) != count && options_.on_subscribers)
+      options_.on_subscribers(count);
   }
 
   void on_exit(const ProcessExit& exit) {
     std::array<char, kMaxChildBytes> rest;
     const ssize_t got = ::recv(pair_.get(), rest.data(), rest.size(), MSG_DONTWAIT);
-    if (got > 0 && last_words_.empty()) last_words_.assign(rest.data(), static_cast<std::size_t>(got));
-    std::erase_if(last_words_, [](char byte) { return static_cast<unsigned char>(byte) < ' '; });
-    for (auto* watch : {&writable_, &readable_, &stuck_, &deaf_}) watch->reset();
+    if (got > 0 && child_error_.empty()) child_error_.assign(rest.data(), static_cast<std::size_t>(got));
+    std::erase_if(child_error_, [](char byte) { return static_cast<unsigned char>(byte) < ' '; });
+    for (auto* watch : {&writable_, &readable_, &stuck_, &read_delay_}) watch->reset();
     pair_.reset();
     child_.reset();
     if (loop_.now() - started_ > kStableLifetime) backoff_.reset();
-    const std::string why = std::exchange(last_words_, {});
+    const std::string why = std::exchange(child_error_, {});
     schedule_restart({{"ended", exit.exit_text()}, {"reason", why}});
     set_subscriber_count(0);
   }
@@ -197,16 +198,16 @@ class ChildListener final : public Listener {
   FileDescriptor pair_;
   std::unique_ptr<Process> child_;
   Time started_{}, published_{};
-  std::shared_ptr<const Pages> latest_;  // the last published pages
-  std::shared_ptr<const Pages> told_;    // the last pages sent to this child
-  bool fresh_ = false;                   // latest_ has not been sent
-  bool access_is_new_ = false;           // nor have the access rules
-  std::string sending_;                  // the message that is being written
+  std::shared_ptr<const Pages> latest_;      // the last published pages
+  std::shared_ptr<const Pages> sent_pages_;  // the last pages sent to this child
+  bool fresh_ = false;                       // latest_ has not been sent
+  bool access_is_new_ = false;               // nor have the access rules
+  std::string sending_;                      // the message that is being written
   std::size_t sent_ = 0;
-  unsigned watchers_ = 0;
-  std::string last_words_;
-  bool told_too_large_ = false;
-  Subscription writable_, readable_, stuck_, deaf_, restart_;
+  unsigned subscriber_count_ = 0;
+  std::string child_error_;
+  bool logged_too_large_ = false;
+  Subscription writable_, readable_, stuck_, read_delay_, restart_;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The listener child: the only process of ours that the network can reach. It is this program started anew,
+// The listener child: the only process of ours that the network can reach. It is this program started again,
 // so nothing of the agent's memory is in it; it drops to a user of its own without capabilities, and runs
 // under a seccomp filter with no file but its listening sockets and one end of a socket pair, through which
 // the agent pushes who may connect and what it may say. It can be killed at any time: the agent starts
@@ -28,7 +28,7 @@ struct Pages {
   std::string metrics{};       // /metrics, Prometheus text format 0.0.4
   std::string open_metrics{};  // the same as OpenMetrics 1.0, for who asks for it; empty: there is none
   // JSON of one line each for the node page: what changes rarely, the numbers of one sample, and who used
-  // what in it. Empty: nothing is known yet. One that differs from the one before is told to all who watch.
+  // what in it. Empty: nothing is known yet. A change is sent to all subscribers.
   std::string node{};
   std::string now{};
   std::string use{};

@@ -189,9 +189,9 @@ bool is_listening(int fd) {
 // Reads the agent's messages, reports the number of subscribers, and exits with the agent.
 class AgentMessages {
  public:
-  AgentMessages(Loop& loop, Router& site, bool network, bool local)
-      : loop_(loop), site_(site), network_(network), local_(local) {
-    site_.subscribers().on_count_changed = [this] { report_subscribers(); };
+  AgentMessages(Loop& loop, Router& router, bool network, bool local)
+      : loop_(loop), router_(router), network_(network), local_(local) {
+    router_.subscribers().on_count_changed = [this] { report_subscribers(); };
     reading_ = loop_.watch_descriptor(kAgentSocketFd, EPOLLIN, [this](std::uint32_t) { read_messages(); });
     send_heartbeat();
   }
@@ -208,7 +208,7 @@ class AgentMessages {
       if (!message) exit_with_error(message.error());
       if (!*message) return;
       if (auto* frame = std::get_if<PagesMessage>(&**message)) {
-        site_.publish_message(std::move(*frame), loop_.now());
+        router_.publish_message(std::move(*frame), loop_.now());
       } else {
         start_servers(std::move(std::get<http::AccessRules>(**message)));
       }
@@ -217,19 +217,19 @@ class AgentMessages {
 
   // No connection is accepted before the agent has sent the access rules.
   void start_servers(http::AccessRules access) {
-    if (const auto set = door_.set_rules(std::move(access)); !set) exit_with_error(set.error());
+    if (const auto set = gate_.set_rules(std::move(access)); !set) exit_with_error(set.error());
     if (server_) server_->drop_subscribers();
-    if (!server_ && network_) server_.emplace(loop_, kListeningFd, site_, door_);
+    if (!server_ && network_) server_.emplace(loop_, kListeningFd, router_, gate_);
     if (!local_server_ && local_)
-      local_server_.emplace(loop_, kLocalSocketFd, site_, open_door_, http::kLocalLimits);
+      local_server_.emplace(loop_, kLocalSocketFd, router_, open_gate_, http::kLocalLimits);
   }
 
   // After a short delay, so that short-lived subscribers cost nothing; again if the agent does not read now.
   void report_subscribers() {
-    if (saying_) return;
-    saying_ = loop_.after(kReportDelay, [this] {
-      saying_.reset();
-      const char byte = encode_subscriber_count(site_.subscribers().subscriber_count());
+    if (error_lines_) return;
+    error_lines_ = loop_.after(kReportDelay, [this] {
+      error_lines_.reset();
+      const char byte = encode_subscriber_count(router_.subscribers().subscriber_count());
       if (::send(kAgentSocketFd, &byte, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EAGAIN)
         report_subscribers();
     });
@@ -237,18 +237,18 @@ class AgentMessages {
 
   void send_heartbeat() {
     beating_ = loop_.after(kHeartbeat, [this] {
-      site_.subscribers().publish_event(Router::heartbeat_event());
+      router_.subscribers().publish_event(Router::heartbeat_event());
       send_heartbeat();
     });
   }
 
   Loop& loop_;
-  Router& site_;
+  Router& router_;
   bool network_, local_;
-  http::AccessGate door_, open_door_;
+  http::AccessGate gate_, open_gate_;
   std::optional<http::Server> server_, local_server_;
   MessageReader reader_;
-  Subscription reading_, saying_, beating_;
+  Subscription reading_, error_lines_, beating_;
 };
 
 // Documents of tens of KiB are freed between the small ones of the history, which stay for minutes and would
@@ -270,8 +270,8 @@ void run_listener_child() {
   const pid_t parent = ::getppid();
   EpollLoop loop;
   if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) exit_with_error(entered.error());
-  Router site;
-  const AgentMessages news(loop, site, network, local);
+  Router router;
+  const AgentMessages messages(loop, router, network, local);
   loop.run_loop();
   ::_exit(0);
 }

@@ -96,12 +96,12 @@ TEST(Sandbox, NoOtherSocketIsReachable) {
 
 // Nothing can be reached through a listening Unix socket either.
 TEST(Sandbox, LocalSocketReachesNothing) {
-  std::string folder = testing::TempDir() + "sandbox_XXXXXX";
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::string directory = testing::TempDir() + "sandbox_XXXXXX";
+  ASSERT_NE(::mkdtemp(directory.data()), nullptr);
   const auto listen_at = [&](const std::string& name) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    (folder + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
+    (directory + "/" + name).copy(address.sun_path, sizeof address.sun_path - 1);
     const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     EXPECT_EQ(::bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     EXPECT_EQ(::listen(fd, 1), 0);
@@ -135,7 +135,7 @@ TEST(Sandbox, LocalSocketReachesNothing) {
   EXPECT_EQ(::accept(other, nullptr, nullptr), -1);
   ::close(ours);
   ::close(other);
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(directory);
 }
 
 // Every system call number of the kernel, with arguments that are harmless if the call is allowed.

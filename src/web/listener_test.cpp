@@ -127,7 +127,7 @@ class LocalListenerTest : public ListenerTest {
     ListenerTest::SetUp();
     std::string pattern = testing::TempDir() + "listener_XXXXXX";
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
+    directory_ = pattern;
     auto made = http::LocalSocket::listen_unix(socket_path(), 0600);
     ASSERT_TRUE(made) << made.error().full_message();
     local_ = std::move(*made);
@@ -135,11 +135,11 @@ class LocalListenerTest : public ListenerTest {
   void TearDown() override {
     ListenerTest::TearDown();
     local_.reset();
-    std::filesystem::remove_all(folder_);
+    std::filesystem::remove_all(directory_);
   }
-  std::string socket_path() const { return folder_ + "/agent.sock"; }
+  std::string socket_path() const { return directory_ + "/agent.sock"; }
 
-  std::string folder_;
+  std::string directory_;
   std::shared_ptr<const http::LocalSocket> local_;
 };
 
@@ -202,7 +202,7 @@ TEST_F(ListenerTest, SilentAgentIsUnhealthy) {
   publish_on_loop(good_pages());
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
   ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 503; }));
-  EXPECT_NE(http::response_body(http::get(port_on_loop(), "/healthz")).find("no news from the agent for "),
+  EXPECT_NE(http::response_body(http::get(port_on_loop(), "/healthz")).find("no data from the agent for "),
             std::string::npos);
   publish_on_loop(good_pages());
   EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
@@ -396,16 +396,16 @@ TEST_F(ListenerTest, TlsAndPasswordsCanChangeWhileServing) {
 // This program under another name, which makes main() act as a compromised child.
 class HijackedChild {
  public:
-  explicit HijackedChild(const std::string& how) : folder_(testing::TempDir() + "taken_over_" + how) {
-    std::filesystem::create_directories(folder_);
+  explicit HijackedChild(const std::string& how) : directory_(testing::TempDir() + "taken_over_" + how) {
+    std::filesystem::create_directories(directory_);
     std::filesystem::copy_file("/proc/self/exe", program_path(how),
                                std::filesystem::copy_options::overwrite_existing);
   }
-  ~HijackedChild() { std::filesystem::remove_all(folder_); }
-  std::string program_path(const std::string& how) const { return folder_ + "/" + how; }
+  ~HijackedChild() { std::filesystem::remove_all(directory_); }
+  std::string program_path(const std::string& how) const { return directory_ + "/" + how; }
 
  private:
-  std::string folder_;
+  std::string directory_;
 };
 
 TEST_F(ListenerTest, FloodingChildIsReadAtALimitedRate) {

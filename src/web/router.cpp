@@ -105,25 +105,25 @@ void Router::publish_message(PagesMessage frame, Time now) {
   if (auto& text = frame[PageText::kReady]) ready_text_ = std::move(*text);
   if (auto& text = frame[PageText::kMetrics]) metrics_ = http::Document(std::move(*text));
   if (auto& text = frame[PageText::kOpenMetrics]) open_metrics_ = http::Document(std::move(*text));
-  std::string news;
+  std::string events;
   if (auto& text = frame[PageText::kNode]) {
     node_ = http::Document(std::move(*text));
-    if (!node_.plain_text()->empty()) news += make_event("node", ++event_, *node_.plain_text());
+    if (!node_.plain_text()->empty()) events += make_event("node", ++event_, *node_.plain_text());
   }
   if (auto& text = frame[PageText::kNow]) {
     now_ = http::Document(std::move(*text));
     if (!now_.plain_text()->empty()) {
       history_.add_document(now_.plain_text(), now);
       history_document_.reset();
-      news += make_event("now", ++event_, *now_.plain_text());
+      events += make_event("now", ++event_, *now_.plain_text());
     }
   }
   if (auto& text = frame[PageText::kUse]) {
     use_ = http::Document(std::move(*text));
-    if (!use_.plain_text()->empty()) news += make_event("use", ++event_, *use_.plain_text());
+    if (!use_.plain_text()->empty()) events += make_event("use", ++event_, *use_.plain_text());
   }
-  if (!news.empty() && subscribers_.subscriber_count() > 0)
-    subscribers_.publish_event(std::make_shared<const std::string>(std::move(news)));
+  if (!events.empty() && subscribers_.subscriber_count() > 0)
+    subscribers_.publish_event(std::make_shared<const std::string>(std::move(events)));
 }
 
 std::string Router::staleness_reason(Time now) const {
@@ -131,7 +131,7 @@ std::string Router::staleness_reason(Time now) const {
   const Duration age = now - when_;
   if (age <= fresh_) return {};
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(age).count();
-  return "no news from the agent for " + std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) +
+  return "no data from the agent for " + std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) +
          " s";
 }
 

@@ -76,7 +76,7 @@ class Router final : public http::RequestHandler {
   http::Subscribers* event_subscribers() override { return &subscribers_; }
 
   http::Subscribers& subscribers() const { return subscribers_; }
-  // Keeps proxies from ending what is silent: told now and then, and means nothing.
+  // An empty event sent at an interval, so that proxies do not close a silent connection.
   static http::SharedText heartbeat_event();
 
  private:

@@ -22,7 +22,7 @@ class RouterServerTest : public testing::Test {
   void start_on_loop(Duration limit = 10s, std::string metrics = "m 1\n",
                      const http::AccessRules& access = {}) {
     ::signal(SIGPIPE, SIG_IGN);
-    const auto set = door_.set_rules(access);
+    const auto set = gate_.set_rules(access);
     ASSERT_TRUE(set) << set.error().full_message();
     listening_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
@@ -34,8 +34,8 @@ class RouterServerTest : public testing::Test {
     ASSERT_EQ(::getsockname(listening_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
     port_ = ntohs(address.sin_port);
     pages_ = {.ready = true, .metrics = std::move(metrics), .node = "{\"node\":1}", .now = "{\"now\":0}"};
-    site_.publish_message(make_pages_message(pages_, 1h), loop_.now());
-    server_ = std::make_unique<http::Server>(loop_, listening_.get(), site_, door_,
+    router_.publish_message(make_pages_message(pages_, 1h), loop_.now());
+    server_ = std::make_unique<http::Server>(loop_, listening_.get(), router_, gate_,
                                              http::ServerLimits{.exchange = limit, .idle = limit});
     thread_ = std::thread([this] { loop_.run_loop(); });
   }
@@ -55,13 +55,13 @@ class RouterServerTest : public testing::Test {
     return on_loop([this] { return server_->connection_count(); });
   }
   std::size_t watchers() {
-    return on_loop([this] { return site_.subscribers().subscriber_count(); });
+    return on_loop([this] { return router_.subscribers().subscriber_count(); });
   }
   void publish_now(const std::string& now) {
     on_loop([&] {
       PagesMessage frame{.healthy = true, .ready = true, .valid_for = 1h, .texts = {}};
       frame[PageText::kNow] = now;
-      site_.publish_message(std::move(frame), loop_.now());
+      router_.publish_message(std::move(frame), loop_.now());
       return true;
     });
   }
@@ -69,8 +69,8 @@ class RouterServerTest : public testing::Test {
   EpollLoop loop_;
   FileDescriptor listening_;
   Pages pages_;
-  Router site_;
-  http::AccessGate door_;
+  Router router_;
+  http::AccessGate gate_;
   std::unique_ptr<http::Server> server_;
   std::thread thread_;
   std::uint16_t port_ = 0;
@@ -323,7 +323,7 @@ TEST_F(RouterServerTest, CertificateCanBeReplacedWhileServing) {
   http::TestClient before(port_);
   ASSERT_TRUE(before.encrypt());
   const auto other = encrypted(Certificate::make_certificate("two", nullptr, "127.0.0.1"));
-  EXPECT_TRUE(on_loop([&] { return door_.set_rules(other).has_value(); }));
+  EXPECT_TRUE(on_loop([&] { return gate_.set_rules(other).has_value(); }));
   http::TestClient after(port_);
   ASSERT_TRUE(after.encrypt());
   EXPECT_EQ(after.server_name(), "two");
@@ -333,7 +333,7 @@ TEST_F(RouterServerTest, CertificateCanBeReplacedWhileServing) {
 
   http::AccessRules bad = other;
   bad.tls->key = Certificate::make_certificate("three", nullptr, "127.0.0.1").key_pem();
-  EXPECT_EQ(on_loop([&] { return door_.set_rules(bad).error().full_message(); }),
+  EXPECT_EQ(on_loop([&] { return gate_.set_rules(bad).error().full_message(); }),
             "/tls/tls.key: not the key of the certificate in /tls/tls.crt");
   http::TestClient still(port_);
   ASSERT_TRUE(still.encrypt());

@@ -175,7 +175,7 @@ TEST(Site, StaleOrMissingPagesAreUnavailable) {
   for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start + 10s).status, 200);
     EXPECT_EQ(get(site, path, start + 10s + 1ns).status, 503);
-    EXPECT_EQ(*get(site, path, start + 12300ms).body, "no news from the agent for 12.3 s\n");
+    EXPECT_EQ(*get(site, path, start + 12300ms).body, "no data from the agent for 12.3 s\n");
   }
   EXPECT_EQ(get(site, "/", start + 1h).status, 200);
   site.publish_message(frame(true, true), start + 1h);

@@ -163,7 +163,7 @@ def fault_and_heal_show_within_a_second(bench):
     text = view.card(2).inner_text()
     assert "XID 79: GPU has fallen off the bus" in text and "Comes back: when the node was rebooted" in text, text
     assert view.card(2).get_attribute("data-tone") == "bad"
-    assert view.page.locator("#said").inner_text().startswith("GPU 2 is lost: XID 79")
+    assert view.page.locator("#announcements").inner_text().startswith("GPU 2 is lost: XID 79")
     assert "healthy → lost" in view.page.locator("#timeline").inner_text()
     assert "GPUUnhealthy" in view.page.locator("#events li").first.inner_text()
     assert view.card(1).locator(".badge").inner_text() == "healthy"

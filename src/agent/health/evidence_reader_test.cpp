@@ -90,8 +90,8 @@ TEST_F(EvidenceReaderTest, EverySourceReportsOnceOrIsUnavailable) {
   ASSERT_TRUE(std::holds_alternative<health::HandleReading>(all[0].body)) << "the handle comes first";
   EXPECT_EQ(std::get<health::HandleReading>(all[0].body).reachability, Reachability::kReachable);
   for (const auto source : kPolled) {
-    const auto said = [source](const Evidence& e) { return health::source_of(e.body) == source; };
-    EXPECT_EQ(std::ranges::count_if(all, said), 1) << health::enum_name(source);
+    const auto from_source = [source](const Evidence& e) { return health::source_of(e.body) == source; };
+    EXPECT_EQ(std::ranges::count_if(all, from_source), 1) << health::enum_name(source);
     EXPECT_EQ(absence(all, source).has_value(), source == Source::kRetiredPages) << health::enum_name(source);
   }
   EXPECT_EQ(all.size(), std::size(kPolled) + 1);

@@ -77,19 +77,19 @@ std::optional<HealthEvent> allocatable_event(const std::string& device, const St
 
 std::vector<HealthEvent> health_events(const health::HealthView& view,
                                        const std::vector<StatusChange>& changes) {
-  std::vector<HealthEvent> news;
+  std::vector<HealthEvent> events;
   for (const auto& change : changes) {
     const auto* device = view.find(change.device);
     if (device == nullptr || !device->gpu_index || is_covered_by_gpu(change, changes)) continue;
     const auto words = describe_device(*device);
     if (!is_allocatable(change.after.state)) {
       if (is_only_reason_change(change)) continue;
-      news.push_back(withdrawn_event(words, change));
-    } else if (auto said = allocatable_event(words, change)) {
-      news.push_back(std::move(*said));
+      events.push_back(withdrawn_event(words, change));
+    } else if (auto event = allocatable_event(words, change)) {
+      events.push_back(std::move(*event));
     }
   }
-  return news;
+  return events;
 }
 
 namespace {
@@ -172,9 +172,9 @@ void HealthController::add_evidence(const Evidence& evidence) {
   const auto before =
       source ? machine_.unavailable_sources(evidence.scope.gpu) : std::vector<health::UnavailableSource>();
   auto changes = machine_.add_evidence(evidence);
-  const bool wish = std::holds_alternative<health::OperatorCommand>(evidence.body);
+  const bool command = std::holds_alternative<health::OperatorCommand>(evidence.body);
   end_round(std::move(changes),
-            wish || (source && machine_.unavailable_sources(evidence.scope.gpu) != before));
+            command || (source && machine_.unavailable_sources(evidence.scope.gpu) != before));
 }
 
 void HealthController::add_evidence(const health::FaultLine& line) {

@@ -46,11 +46,11 @@ StatusChange make_change(Scope device, DeviceState before, DeviceState after,
   return change;
 }
 
-std::string event_texts(const std::vector<HealthEvent>& news) {
+std::string event_texts(const std::vector<HealthEvent>& events) {
   std::string out;
-  for (const auto& one : news) {
-    out += (out.empty() ? "" : "\n") + std::string(one.severity == Severity::kWarning ? "! " : "  ") +
-           std::string(one.reason) + (one.names_pods ? "+: " : ": ") + one.message;
+  for (const auto& event : events) {
+    out += (out.empty() ? "" : "\n") + std::string(event.severity == Severity::kWarning ? "! " : "  ") +
+           std::string(event.reason) + (event.names_pods ? "+: " : ": ") + event.message;
   }
   return out;
 }

@@ -90,8 +90,8 @@ TEST_F(HealthStateSaverTest, WithoutAStoreNothingIsSaved) {
 
 class HealthFileStoreTest : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_NE(::mkdtemp(folder_.data()), nullptr); }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { ASSERT_NE(::mkdtemp(directory_.data()), nullptr); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
   static health::PersistedState something() {
     return {"boot-1", {{DeviceUuid("GPU-7"), "", 3, WallTime(5s), {}}}};
   }
@@ -100,12 +100,12 @@ class HealthFileStoreTest : public testing::Test {
         .value_or(fail(Code::kInternal, "never"));
   }
 
-  std::string folder_ = std::filesystem::temp_directory_path().string() + "/gpulet-memory-XXXXXX";
+  std::string directory_ = std::filesystem::temp_directory_path().string() + "/gpulet-memory-XXXXXX";
   nvml::LoopThread thread_;
 };
 
 TEST_F(HealthFileStoreTest, IsReadByTheNextProcess) {
-  const auto path = folder_ + "/deep/health-state";
+  const auto path = directory_ + "/deep/health-state";
   HealthFileStore file(thread_.loop(), path);
   EXPECT_TRUE(file.load_state()->gpus.empty()) << "none is there yet";
   ASSERT_TRUE(write_and_wait(file, something()));
@@ -121,14 +121,14 @@ TEST_F(HealthFileStoreTest, WithoutAPathItIsKeptInMemory) {
   EXPECT_TRUE(file.load_state()->gpus.empty());
   ASSERT_TRUE(write_and_wait(file, something()));
   EXPECT_EQ(*file.load_state(), something());
-  file.change_path(folder_ + "/state");
+  file.change_path(directory_ + "/state");
   EXPECT_EQ(*file.load_state(), something());
   ASSERT_TRUE(write_and_wait(file, something()));
-  EXPECT_TRUE(read_file(folder_ + "/state"));
+  EXPECT_TRUE(read_file(directory_ + "/state"));
 }
 
 TEST_F(HealthFileStoreTest, ReadAndWriteErrors) {
-  const auto path = folder_ + "/file";
+  const auto path = directory_ + "/file";
   ASSERT_TRUE(write_file_atomic(path, "something else"));
   HealthFileStore below(thread_.loop(), path + "/state");
   EXPECT_FALSE(write_and_wait(below, something()));

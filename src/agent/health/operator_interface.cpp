@@ -86,14 +86,14 @@ void CordonWatcher::apply_cordons_soon() {
 void CordonWatcher::apply_cordons() {
   apply_timer_.reset();
   if (!view_ || !cordons_) return;
-  const auto wishes = health::pending_operator_commands(*view_, *cordons_, {loop_.now(), loop_.wall_now()});
-  std::vector<SentCommand> saying;
-  for (const auto& wish : wishes)
-    saying.emplace_back(wish.scope, std::get<health::OperatorCommand>(wish.body).action);
+  const auto commands = health::pending_operator_commands(*view_, *cordons_, {loop_.now(), loop_.wall_now()});
+  std::vector<SentCommand> reported;
+  for (const auto& command : commands)
+    reported.emplace_back(command.scope, std::get<health::OperatorCommand>(command.body).action);
   // Commands without effect (cordons that a policy ignores) are not repeated.
-  if (saying == sent_commands_) return;
-  sent_commands_ = std::move(saying);
-  for (const auto& wish : wishes) send_evidence_(wish);
+  if (reported == sent_commands_) return;
+  sent_commands_ = std::move(reported);
+  for (const auto& command : commands) send_evidence_(command);
 }
 
 OperatorInterface::OperatorInterface(Loop& loop, Reporter& reporter,

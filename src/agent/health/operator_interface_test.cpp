@@ -23,10 +23,10 @@ class HealthReportWriterTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "health_report.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
-    path_ = folder_ + "/run/health.json";
+    directory_ = path;
+    path_ = directory_ + "/run/health.json";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   static health::HealthViewPtr view_with_state(const std::string& model) {
     health::HealthView view;
@@ -43,12 +43,12 @@ class HealthReportWriterTest : public testing::Test {
   }
 
   ManualLoop loop_;
-  RecordingReporter told_;
-  std::string folder_, path_;
+  RecordingReporter reporter_;
+  std::string directory_, path_;
 };
 
 TEST_F(HealthReportWriterTest, WritesImmediatelyAndInAStormOnlyTheNewest) {
-  HealthReportWriter report(loop_, told_, path_, 1);
+  HealthReportWriter report(loop_, reporter_, path_, 1);
   report.update_report(view_with_state("a"));
   loop_.advance(0s);
   EXPECT_EQ(written_view(), "a");
@@ -66,23 +66,23 @@ TEST_F(HealthReportWriterTest, WritesImmediatelyAndInAStormOnlyTheNewest) {
 }
 
 TEST_F(HealthReportWriterTest, AFailedWriteIsReportedOnceAndRetried) {
-  std::ofstream(folder_ + "/run").flush();  // a file in place of the directory
-  HealthReportWriter report(loop_, told_, path_, 1);
+  std::ofstream(directory_ + "/run").flush();  // a file in place of the directory
+  HealthReportWriter report(loop_, reporter_, path_, 1);
   report.update_report(view_with_state("a"));
   loop_.advance(10min);
   report.update_report(view_with_state("b"));
   loop_.advance(10min);
-  EXPECT_EQ(told_.reasons(), std::vector<std::string>{"HealthReportNotWritten"});
-  std::filesystem::remove(folder_ + "/run");
+  EXPECT_EQ(reporter_.reasons(), std::vector<std::string>{"HealthReportNotWritten"});
+  std::filesystem::remove(directory_ + "/run");
   loop_.advance(kReportBackoff.max);
   EXPECT_EQ(written_view(), "b");
-  EXPECT_EQ(told_.reasons().size(), 2u);
-  EXPECT_EQ(told_.reasons().back(), "HealthReportWritten");
+  EXPECT_EQ(reporter_.reasons().size(), 2u);
+  EXPECT_EQ(reporter_.reasons().back(), "HealthReportWritten");
 }
 
 TEST_F(HealthReportWriterTest, WritesThePendingReportAtTheEnd) {
   {
-    HealthReportWriter report(loop_, told_, path_, 1);
+    HealthReportWriter report(loop_, reporter_, path_, 1);
     report.update_report(view_with_state("a"));
     loop_.advance(0s);
     report.update_report(view_with_state("b"));
@@ -91,10 +91,10 @@ TEST_F(HealthReportWriterTest, WritesThePendingReportAtTheEnd) {
 }
 
 TEST_F(HealthReportWriterTest, NoPathNoFile) {
-  HealthReportWriter report(loop_, told_, "", 1);
+  HealthReportWriter report(loop_, reporter_, "", 1);
   report.update_report(view_with_state("a"));
   loop_.advance(1h);
-  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+  EXPECT_TRUE(std::filesystem::is_empty(directory_));
 }
 
 }  // namespace
@@ -112,8 +112,8 @@ class CordonWatcherTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "cordon_care.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
-    path_ = cordons_path(folder_ + "/state");
+    directory_ = path;
+    path_ = cordons_path(directory_ + "/state");
     for (unsigned i = 0; i < 2; ++i) {
       inventory::Gpu gpu;
       gpu.index = i;
@@ -122,15 +122,15 @@ class CordonWatcherTest : public testing::Test {
       node_.gpus.push_back(gpu);
     }
     machine_.apply_snapshot(node_, loop_.now());
-    told_.changed = [this] { wait_for_state(); };
+    reporter_.changed = [this] { wait_for_state(); };
   }
   void TearDown() override {
-    care_.reset();
-    std::filesystem::remove_all(folder_);
+    watcher_.reset();
+    std::filesystem::remove_all(directory_);
   }
 
   void start_watcher() {
-    care_.emplace(loop_, told_, path_, [this](const health::Evidence& evidence) {
+    watcher_.emplace(loop_, reporter_, path_, [this](const health::Evidence& evidence) {
       ++taken_;
       machine_.add_evidence(evidence);
       machine_.advance_to(loop_.now());
@@ -140,13 +140,13 @@ class CordonWatcherTest : public testing::Test {
     publish_view();
   }
   void publish_view() {
-    care_->on_health_view(std::make_shared<const health::HealthView>(
+    watcher_->on_health_view(std::make_shared<const health::HealthView>(
         build_health_view(machine_, node_, {loop_.now(), loop_.wall_now()})));
   }
-  void write_cordon(const std::string& gpu, OperatorAction wish, const std::string& words = {}) {
+  void write_cordon(const std::string& gpu, OperatorAction action, const std::string& reason = {}) {
     const auto status = health::update_cordons(path_, loop_.wall_now(), [&](health::Cordons& cordons) {
-      cordons[DeviceUuid(gpu)] = {wish, std::chrono::floor<std::chrono::milliseconds>(loop_.wall_now()),
-                                  words};
+      cordons[DeviceUuid(gpu)] = {action, std::chrono::floor<std::chrono::milliseconds>(loop_.wall_now()),
+                                  reason};
     });
     ASSERT_TRUE(status) << status.error().full_message();
   }
@@ -167,11 +167,11 @@ class CordonWatcherTest : public testing::Test {
   }
 
   EpollLoop loop_;
-  std::string folder_, path_;
-  RecordingReporter told_;
+  std::string directory_, path_;
+  RecordingReporter reporter_;
   inventory::Snapshot node_;
   health::HealthStateMachine machine_{{}, health::XidFilter("", "")};
-  std::optional<CordonWatcher> care_;
+  std::optional<CordonWatcher> watcher_;
   std::function<bool()> awaited_;
   std::size_t taken_ = 0;
 };
@@ -185,7 +185,7 @@ TEST_F(CordonWatcherTest, FollowsTheFile) {
   write_cordon("GPU-1", OperatorAction::kUncordon);
   ASSERT_TRUE(comes([&] { return is_allocatable(state_of_gpu("GPU-1")); }));
   EXPECT_EQ(taken_, 2u);
-  EXPECT_TRUE(told_.reported_texts().empty());
+  EXPECT_TRUE(reporter_.reported_texts().empty());
 }
 
 TEST_F(CordonWatcherTest, AppliesEntriesFromBeforeItsStartAndTheGpus) {
@@ -204,17 +204,17 @@ TEST_F(CordonWatcherTest, ADamagedFileIsReportedOnceAndChangesNothing) {
   start_watcher();
   ASSERT_TRUE(comes([&] { return state_of_gpu("GPU-0") == DeviceState::kDraining; }));
   ASSERT_TRUE(write_file_atomic(path_, "nonsense\n"));
-  ASSERT_TRUE(comes([&] { return !told_.reported_texts().empty(); }));
-  EXPECT_EQ(told_.reasons()[0], "CordonsUnreadable");
+  ASSERT_TRUE(comes([&] { return !reporter_.reported_texts().empty(); }));
+  EXPECT_EQ(reporter_.reasons()[0], "CordonsUnreadable");
   EXPECT_EQ(
-      told_.reported_texts()[0],
+      reporter_.reported_texts()[0],
       "CordonsUnreadable: " + path_ + ": line 1 is not 'gpulet-cordons 1'; existing cordons stay in effect");
   ASSERT_TRUE(write_file_atomic(path_, "nonsense!\n"));
   publish_view();
   std::filesystem::remove(path_);
   ASSERT_TRUE(comes([&] { return is_allocatable(state_of_gpu("GPU-0")); }))
       << "without the file no cordon is left";
-  EXPECT_EQ(told_.reported_texts().size(), 1u);
+  EXPECT_EQ(reporter_.reported_texts().size(), 1u);
 }
 
 TEST_F(CordonWatcherTest, AnIneffectiveCommandIsNotRepeated) {
@@ -246,12 +246,13 @@ class OperatorInterfaceTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "operator_care.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
-    care_.emplace(loop_, told_, [this](const health::Evidence& evidence) { taken_.push_back(evidence); }, 1);
+    directory_ = path;
+    interface_.emplace(
+        loop_, reporter_, [this](const health::Evidence& evidence) { taken_.push_back(evidence); }, 1);
   }
   void TearDown() override {
-    care_.reset();
-    std::filesystem::remove_all(folder_);
+    interface_.reset();
+    std::filesystem::remove_all(directory_);
   }
   static health::HealthViewPtr view() {
     health::HealthView view;
@@ -260,62 +261,62 @@ class OperatorInterfaceTest : public testing::Test {
     view.devices.push_back(device);
     return std::make_shared<const health::HealthView>(std::move(view));
   }
-  bool lives(const std::string& folder) const {
-    return ProcessLock::is_locked(presence_path(folder)).value_or(false);
+  bool lives(const std::string& directory) const {
+    return ProcessLock::is_locked(presence_path(directory)).value_or(false);
   }
 
   ManualLoop loop_;
-  RecordingReporter told_;
-  std::string folder_;
+  RecordingReporter reporter_;
+  std::string directory_;
   std::vector<health::Evidence> taken_;
-  std::optional<OperatorInterface> care_;
+  std::optional<OperatorInterface> interface_;
 };
 
 TEST_F(OperatorInterfaceTest, FollowsTheConfiguredPaths) {
-  const auto one = folder_ + "/one", two = folder_ + "/two";
-  care_->on_health_view(view());
-  care_->set_paths(one, one + "/health.json");
+  const auto one = directory_ + "/one", two = directory_ + "/two";
+  interface_->on_health_view(view());
+  interface_->set_paths(one, one + "/health.json");
   loop_.advance(0s);
   EXPECT_TRUE(lives(one));
   EXPECT_TRUE(health::read_report(one + "/health.json")) << "what was known before is written";
   ASSERT_TRUE(health::update_cordons(cordons_path(two), {}, [](health::Cordons& cordons) {
     cordons[DeviceUuid("GPU-0")] = {health::OperatorAction::kCordon, {}, "why"};
   }));
-  care_->set_paths(two, two + "/health.json");
+  interface_->set_paths(two, two + "/health.json");
   loop_.advance(0s);
   EXPECT_FALSE(lives(one));
   EXPECT_TRUE(lives(two));
   EXPECT_TRUE(health::read_report(two + "/health.json"));
   ASSERT_EQ(taken_.size(), 1u);
   EXPECT_EQ(std::get<health::OperatorCommand>(taken_[0].body).reason, "why");
-  care_->set_paths("", "");
-  care_->on_health_view(view());
+  interface_->set_paths("", "");
+  interface_->on_health_view(view());
   loop_.advance(1min);
   EXPECT_FALSE(lives(two));
   EXPECT_EQ(taken_.size(), 1u);
-  EXPECT_TRUE(told_.reasons().empty());
+  EXPECT_TRUE(reporter_.reasons().empty());
 }
 
 TEST_F(OperatorInterfaceTest, AnotherAgentIsReportedOnceAndReplaced) {
-  auto other = ProcessLock::acquire_lock(presence_path(folder_));
+  auto other = ProcessLock::acquire_lock(presence_path(directory_));
   ASSERT_TRUE(other);
-  care_->set_paths(folder_, "");
+  interface_->set_paths(directory_, "");
   loop_.advance(5min);
-  EXPECT_EQ(told_.reasons(), std::vector<std::string>{"AnotherAgent"});
+  EXPECT_EQ(reporter_.reasons(), std::vector<std::string>{"AnotherAgent"});
   {
     const ProcessLock ended = std::move(*other);
   }
-  EXPECT_FALSE(lives(folder_));
+  EXPECT_FALSE(lives(directory_));
   loop_.advance(kPresenceBackoff.max);
-  EXPECT_TRUE(lives(folder_));
+  EXPECT_TRUE(lives(directory_));
   EXPECT_EQ(loop_.pending_timers(), 0u);
 }
 
 TEST_F(OperatorInterfaceTest, AnUnusableDirectoryIsReportedOnce) {
-  std::ofstream(folder_ + "/file").flush();
-  care_->set_paths(folder_ + "/file", "");
+  std::ofstream(directory_ + "/file").flush();
+  interface_->set_paths(directory_ + "/file", "");
   loop_.advance(5min);
-  EXPECT_EQ(std::ranges::count(told_.reasons(), "AgentLockFailed"), 1);
+  EXPECT_EQ(std::ranges::count(reporter_.reasons(), "AgentLockFailed"), 1);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class FakeHealthDriver final : public Driver {
     ++polled[scope];
     send_evidence(scope, std::move(done));
   }
-  void set_events(Events events) override { events = std::move(events); }
+  void set_events(Events handlers) override { events = std::move(handlers); }
 
   // GPU-0, GPU-1, …; with `mig` the last has two MIG devices.
   static inventory::Snapshot snapshot_of_gpus(unsigned count, bool mig = false) {

@@ -81,9 +81,9 @@ std::optional<std::string> MigDrain::advance_drain(const std::vector<std::string
 void MigDrain::evict_pods(std::vector<std::string> pods) {
   requested_.insert(pods.begin(), pods.end());
   const std::string names = text::join(pods, ", ");
-  auto eviction = ports_.evict
-                      ? ports_.evict(std::move(pods), [this](const auto& news) { on_eviction_event(news); })
-                      : nullptr;
+  auto eviction =
+      ports_.evict ? ports_.evict(std::move(pods), [this](const auto& update) { on_eviction_event(update); })
+                   : nullptr;
   if (!eviction) {
     failure_ = "no API server is configured to evict " + names;
     return;
@@ -92,13 +92,13 @@ void MigDrain::evict_pods(std::vector<std::string> pods) {
   report_(Severity::kNormal, "MigDraining", gpu_ + ": evicting " + names + " (" + reason_ + ")");
 }
 
-void MigDrain::on_eviction_event(const k8s::EvictionUpdate& news) {
-  waiting_.erase(news.pod);
-  if (news.kind == Kind::kRefused) failure_ = "Pod " + news.pod + " cannot be evicted: " + news.reason;
-  if (news.kind != Kind::kWaiting) return;
-  waiting_[news.pod] = news.reason;
+void MigDrain::on_eviction_event(const k8s::EvictionUpdate& update) {
+  waiting_.erase(update.pod);
+  if (update.kind == Kind::kRefused) failure_ = "Pod " + update.pod + " cannot be evicted: " + update.reason;
+  if (update.kind != Kind::kWaiting) return;
+  waiting_[update.pod] = update.reason;
   report_(Severity::kWarning, "MigDrainWaits",
-          gpu_ + ": Pod " + news.pod + " is not evicted yet: " + news.reason + "; tried again");
+          gpu_ + ": Pod " + update.pod + " is not evicted yet: " + update.reason + "; tried again");
 }
 
 namespace {

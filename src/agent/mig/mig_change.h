@@ -48,7 +48,7 @@ class MigDrain {
 
  private:
   void evict_pods(std::vector<std::string> pods);
-  void on_eviction_event(const k8s::EvictionUpdate& news);
+  void on_eviction_event(const k8s::EvictionUpdate& update);
 
   const MigPorts& ports_;
   const std::string gpu_, reason_;

@@ -46,12 +46,12 @@ namespace {
 using Severity = Reporter::Severity;
 
 // The fingerprint of a round: the targets and the state of their GPUs.
-std::string subject_of(const std::vector<MigTarget>& wishes, const inventory::Snapshot& snapshot) {
+std::string subject_of(const std::vector<MigTarget>& targets, const inventory::Snapshot& snapshot) {
   std::string subject;
-  for (const auto& wish : wishes) {
-    subject += wish.gpu.str() + "=" + (wish.exact ? mig::layout_text(*wish.exact) : wish.layout) + " " +
-               wish.source + "|";
-    const auto* gpu = snapshot.find(wish.gpu);
+  for (const auto& target : targets) {
+    subject += target.gpu.str() + "=" + (target.exact ? mig::layout_text(*target.exact) : target.layout) +
+               " " + target.source + "|";
+    const auto* gpu = snapshot.find(target.gpu);
     if (gpu == nullptr) continue;
     subject += gpu->mig_enabled ? "on" : "off";
     if (gpu->mig_pending) subject += *gpu->mig_pending ? ">on" : ">off";
@@ -76,20 +76,20 @@ MigManager::MigManager(MigPorts ports, std::uint64_t seed)
              .is_cancelled = [this] { return run_again_; }},
       backoff_(kMigBackoff, seed) {}
 
-void MigManager::set_targets(std::vector<MigTarget> wishes, const inventory::SnapshotPtr& snapshot) {
+void MigManager::set_targets(std::vector<MigTarget> targets, const inventory::SnapshotPtr& snapshot) {
   snapshot_ = snapshot;
-  const bool other_wishes = wishes != targets_;
-  targets_ = std::move(wishes);
-  if (other_wishes) history_ = {};
+  const bool changed = targets != targets_;
+  targets_ = std::move(targets);
+  if (changed) history_ = {};
   if (!snapshot_) return;
   if (busy_) {
-    if (other_wishes) run_again_ = true;
+    if (changed) run_again_ = true;
     if (change_) change_->on_new_snapshot(snapshot_);
     return;
   }
   if (subject_of(targets_, *snapshot_) == done_for_) return;
-  if (other_wishes) backoff_.reset();
-  if (other_wishes || !timer_) start_round();
+  if (changed) backoff_.reset();
+  if (changed || !timer_) start_round();
 }
 
 void MigManager::start_round() {
@@ -110,18 +110,18 @@ void MigManager::read_next(std::size_t next) {
     ++next;
   }
   if (next == targets_.size()) return evaluate_round();
-  const auto wish = targets_[next];
+  const auto target = targets_[next];
   ports_.hardware.read_mig_state(
-      wish.gpu, [this, wish, next, alive = lifetime_.watch()](Result<mig::State> state) {
+      target.gpu, [this, target, next, alive = lifetime_.watch()](Result<mig::State> state) {
         if (!alive) return;
         // If the targets have changed, this round stops and another follows.
         if (run_again_) return abort_round();
         if (state) {
-          read_.emplace_back(wish, std::move(*state));
+          read_.emplace_back(target, std::move(*state));
         } else {
           waiting_ = true;
           report_event(Severity::kWarning, "MigFailed",
-                       "GPU " + wish.gpu.str() + ": " + state.error().full_message());
+                       "GPU " + target.gpu.str() + ": " + state.error().full_message());
         }
         read_next(next + 1);
       });
@@ -150,7 +150,7 @@ void MigManager::evaluate_round() {
 
 void MigManager::evaluate_targets(std::span<const std::pair<MigTarget, mig::State>> alike) {
   std::vector<mig::State> states;
-  for (const auto& [wish, state] : alike) states.push_back(state);
+  for (const auto& [target, state] : alike) states.push_back(state);
   const auto& first = alike.front().first;
   auto layouts = first.exact ? Result<std::vector<std::optional<mig::Layout>>>(
                                    std::vector<std::optional<mig::Layout>>(states.size(), first.exact))
@@ -258,26 +258,26 @@ void MigManager::report_event(Severity severity, std::string_view reason, const 
 
 std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const config::Config& config,
                                    const std::map<std::string, std::string>& labels) {
-  std::vector<MigTarget> wishes;
-  if (!config.gpulet.mig.manage) return wishes;
+  std::vector<MigTarget> targets;
+  if (!config.gpulet.mig.manage) return targets;
   for (const auto& desired : partition::desired_mig(snapshot, config, labels)) {
-    MigTarget wish{desired.uuid, desired.layout, std::nullopt, desired.position, false};
+    MigTarget target{desired.uuid, desired.layout, std::nullopt, desired.position, false};
     if (!desired.enabled || desired.layout.empty())
-      wish.exact = mig::Layout{desired.enabled, desired.devices};
-    wishes.push_back(std::move(wish));
+      target.exact = mig::Layout{desired.enabled, desired.devices};
+    targets.push_back(std::move(target));
   }
   const auto label = labels.find(kMigConfigLabel);
-  if (label == labels.end() || label->second.empty()) return wishes;
-  const std::size_t ruled = wishes.size();
+  if (label == labels.end() || label->second.empty()) return targets;
+  const std::size_t ruled = targets.size();
   for (const auto& gpu : snapshot.gpus) {
     if (!gpu.mig_capable || gpu.unreadable) continue;
-    const auto first = wishes.begin();
+    const auto first = targets.begin();
     if (std::ranges::count(first, first + static_cast<std::ptrdiff_t>(ruled), gpu.uuid, &MigTarget::gpu) != 0)
       continue;
-    wishes.push_back({gpu.uuid, label->second, std::nullopt,
-                      "the label " + std::string(kMigConfigLabel) + "=" + label->second, true});
+    targets.push_back({gpu.uuid, label->second, std::nullopt,
+                       "the label " + std::string(kMigConfigLabel) + "=" + label->second, true});
   }
-  return wishes;
+  return targets;
 }
 
 Result<std::vector<std::optional<mig::Layout>>> mig_layouts(const config::Config& config,

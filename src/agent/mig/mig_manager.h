@@ -67,7 +67,7 @@ class MigManager {
 
   // The targets of all GPUs and the current snapshot. Call it after every change of either; unchanged input
   // does nothing.
-  void set_targets(std::vector<MigTarget> wishes, const inventory::SnapshotPtr& snapshot);
+  void set_targets(std::vector<MigTarget> targets, const inventory::SnapshotPtr& snapshot);
 
   bool is_busy() const { return busy_; }
 

@@ -46,7 +46,7 @@ TEST_F(MigManagerTest, GpuInUseStaysAllocatableAndOthersChange) {
   EXPECT_EQ(hardware_.mig_state(1).instances.size(), 7u);
   EXPECT_EQ(ever_withdrawn_.size(), 1u);
   EXPECT_EQ(states_.back(), "pending");
-  EXPECT_EQ(events_.count_events("MigBlocked"), 1u) << "said once, however often it is tried";
+  EXPECT_EQ(events_.count_events("MigBlocked"), 1u) << "reported once, however often it is tried";
   EXPECT_NE(events_.recorded.front().second.find("default/train"), std::string::npos);
 
   holders_ = std::map<DeviceId, std::string>{};
@@ -321,11 +321,11 @@ class ConfiguredHooksTest : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "mig_hooks.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
+    directory_ = path;
     settings_.config_file = "/etc/mig.yaml";
-    settings_.hooks_file = folder_ + "/hooks.yaml";
+    settings_.hooks_file = directory_ + "/hooks.yaml";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
 
   void hooks(const std::string& text) {
     ASSERT_TRUE(write_file_atomic(settings_.hooks_file, "version: v1\nhooks:\n" + text));
@@ -340,10 +340,10 @@ class ConfiguredHooksTest : public testing::Test {
     loop_.run_loop();
     return result;
   }
-  std::string wrote() const { return read_file(folder_ + "/out").value_or("nothing"); }
+  std::string wrote() const { return read_file(directory_ + "/out").value_or("nothing"); }
 
   EpollLoop loop_;
-  std::string folder_;
+  std::string directory_;
   config::MigSettings settings_;
   ConfiguredMigHooks hooks_{loop_, [this] { return settings_; }};
 };
@@ -352,7 +352,7 @@ TEST_F(ConfiguredHooksTest, CommandsGetTheirVariables) {
   hooks(
       "  pre-apply-mode:\n    - command: /bin/sh\n      args: [-c, 'env | grep -e ^MIG_ -e ^GPULET_ | sort "
       ">" +
-      folder_ + "/out']\n      envs: {PATH: /usr/bin:/bin}\n");
+      directory_ + "/out']\n      envs: {PATH: /usr/bin:/bin}\n");
   EXPECT_TRUE(hooks_.are_configured());
   ASSERT_TRUE(run_point(HookPoint::kApplyStart));
   EXPECT_EQ(wrote(), "nothing");
@@ -372,7 +372,7 @@ TEST_F(ConfiguredHooksTest, AnInvalidFileFailsApplyStart) {
   EXPECT_EQ(
       status.error().full_message(),
       settings_.hooks_file + ":4:16: hooks.apply-exit[0].command: expected an absolute path, found 'touch'");
-  hooks("  apply-exit:\n    - {command: /bin/touch, args: [" + folder_ + "/out]}\n");
+  hooks("  apply-exit:\n    - {command: /bin/touch, args: [" + directory_ + "/out]}\n");
   EXPECT_TRUE(run_point(HookPoint::kApplyExit));
   EXPECT_EQ(wrote(), "nothing") << "what never started has no end";
 }
@@ -389,7 +389,7 @@ TEST_F(ConfiguredHooksTest, AFixedExitHookIsUsed) {
   EXPECT_FALSE(run_point(HookPoint::kApplyExit));
   ASSERT_TRUE(write_file_atomic(settings_.hooks_file, "half a fi"));
   EXPECT_FALSE(run_point(HookPoint::kApplyExit)) << "the one that is known, as long as there is no other";
-  hooks("  apply-exit:\n    - {command: /bin/touch, args: [" + folder_ + "/out]}\n");
+  hooks("  apply-exit:\n    - {command: /bin/touch, args: [" + directory_ + "/out]}\n");
   EXPECT_TRUE(run_point(HookPoint::kApplyExit));
   EXPECT_EQ(wrote(), "");
 }

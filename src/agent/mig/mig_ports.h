@@ -82,7 +82,7 @@ struct MigPorts {
   std::function<bool()> is_drain_enabled{};
   // Starts their eviction; null without an API server.
   std::function<std::unique_ptr<k8s::Eviction>(std::vector<std::string> pods,
-                                               k8s::Eviction::UpdateCallback news)>
+                                               k8s::Eviction::UpdateCallback on_update)>
       evict{};
 };
 

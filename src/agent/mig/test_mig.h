@@ -130,13 +130,14 @@ class FakeHooks final : public MigHooks {
 // The API server's side of a drain: the Pods whose evictions are pending.
 class FakeApi {
  public:
-  std::unique_ptr<k8s::Eviction> evict(std::vector<std::string> pods, k8s::Eviction::UpdateCallback news) {
+  std::unique_ptr<k8s::Eviction> evict(std::vector<std::string> pods,
+                                       k8s::Eviction::UpdateCallback on_update) {
     if (!reachable) return nullptr;
     requested.insert(requested.end(), pods.begin(), pods.end());
-    return std::make_unique<FakeEviction>(*this, std::move(news));
+    return std::make_unique<FakeEviction>(*this, std::move(on_update));
   }
-  void send_event(const k8s::EvictionUpdate& news) {
-    for (const auto* asking : pending_) asking->news(news);
+  void send_event(const k8s::EvictionUpdate& update) {
+    for (const auto* asking : pending_) asking->on_update(update);
   }
   std::size_t under_way() const { return pending_.size(); }
 
@@ -145,12 +146,13 @@ class FakeApi {
 
  private:
   struct FakeEviction final : k8s::Eviction {
-    FakeEviction(FakeApi& its_api, UpdateCallback its_news) : api(its_api), news(std::move(its_news)) {
+    FakeEviction(FakeApi& its_api, UpdateCallback its_on_update)
+        : api(its_api), on_update(std::move(its_on_update)) {
       api.pending_.insert(this);
     }
     ~FakeEviction() override { api.pending_.erase(this); }
     FakeApi& api;
-    UpdateCallback news;
+    UpdateCallback on_update;
   };
   std::set<const FakeEviction*> pending_;
 };
@@ -173,7 +175,8 @@ class MigManagerTest : public testing::Test {
              .publish_state = [this](auto state) { states_.emplace_back(state); },
              .hooks = &hooks_,
              .is_drain_enabled = [this] { return drains_; },
-             .evict = [this](auto pods, auto news) { return api_.evict(std::move(pods), std::move(news)); }},
+             .evict = [this](auto pods,
+                             auto on_update) { return api_.evict(std::move(pods), std::move(on_update)); }},
             1) {}
 
   void set_label(const std::string& layout) {

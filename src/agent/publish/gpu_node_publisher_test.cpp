@@ -94,25 +94,25 @@ using namespace std::chrono_literals;
 class GpuNodePublisherTest : public testing::Test {
  protected:
   GpuNodePublisherTest()
-      : care_({.loop = loop_,
-               .holders =
-                   [this](auto done) {
-                     ++asked_;
-                     loop_.post([this, done = std::move(done)] {
-                       if (silent_) return done(fail(Code::kUnavailable, "away"));
-                       done(std::vector<ContainerDevices>(holders_));
-                     });
-                   },
-               .node =
-                   [this](const auto& holders) {
-                     auto node = node_;
-                     if (node) {
-                       for (std::size_t i = 0; i < holders.size(); ++i)
-                         scheduler::hold_units(*node, holders[i].pod.name, {i});
-                     }
-                     return node;
-                   },
-               .write = [this](std::string spec) { written_.push_back(std::move(spec)); }}) {}
+      : publisher_({.loop = loop_,
+                    .holders =
+                        [this](auto done) {
+                          ++asked_;
+                          loop_.post([this, done = std::move(done)] {
+                            if (silent_) return done(fail(Code::kUnavailable, "away"));
+                            done(std::vector<ContainerDevices>(holders_));
+                          });
+                        },
+                    .node =
+                        [this](const auto& holders) {
+                          auto node = node_;
+                          if (node) {
+                            for (std::size_t i = 0; i < holders.size(); ++i)
+                              scheduler::hold_units(*node, holders[i].pod.name, {i});
+                          }
+                          return node;
+                        },
+                    .write = [this](std::string spec) { written_.push_back(std::move(spec)); }}) {}
 
   void holders_named(std::vector<std::string> pods) {
     holders_.clear();
@@ -125,7 +125,7 @@ class GpuNodePublisherTest : public testing::Test {
   bool silent_ = false;
   int asked_ = 0;
   std::vector<std::string> written_;
-  GpuNodePublisher care_;
+  GpuNodePublisher publisher_;
 };
 
 TEST_F(GpuNodePublisherTest, WritesNothingWithoutDataOrChanges) {
@@ -133,7 +133,7 @@ TEST_F(GpuNodePublisherTest, WritesNothingWithoutDataOrChanges) {
   loop_.advance(30s);
   EXPECT_TRUE(written_.empty());
   node_ = scheduler::test_node(8, 4);
-  care_.on_node_changed();
+  publisher_.on_node_changed();
   loop_.advance(1s);
   EXPECT_EQ(written_.size(), 1U);
   loop_.advance(1h);
@@ -144,7 +144,7 @@ TEST_F(GpuNodePublisherTest, AFaultIsWrittenSoonAndABurstOnce) {
   loop_.advance(1s);
   for (std::size_t gpu = 0; gpu < 8; ++gpu) {
     scheduler::quarantine_gpu(*node_, gpu, "XID 79: GPU has fallen off the bus");
-    care_.on_node_changed();
+    publisher_.on_node_changed();
     loop_.advance(10ms);
   }
   loop_.advance(200ms);
@@ -155,7 +155,7 @@ TEST_F(GpuNodePublisherTest, AFaultIsWrittenSoonAndABurstOnce) {
 TEST_F(GpuNodePublisherTest, WaitsForAllocationsAndBatchesMany) {
   loop_.advance(10s);
   holders_named({"p0"});
-  care_.on_allocated();
+  publisher_.on_allocated();
   loop_.advance(499ms);
   EXPECT_EQ(written_.size(), 1U);
   loop_.advance(1ms);
@@ -164,7 +164,7 @@ TEST_F(GpuNodePublisherTest, WaitsForAllocationsAndBatchesMany) {
     auto pods = std::vector<std::string>{};
     for (int p = 0; p <= i; ++p) pods.push_back("p" + std::to_string(p));
     holders_named(std::move(pods));
-    care_.on_allocated();
+    publisher_.on_allocated();
     loop_.advance(100ms);
   }
   loop_.advance(5s);
@@ -185,7 +185,7 @@ TEST_F(GpuNodePublisherTest, LoadsAloneAreWrittenOncePerMinute) {
   loop_.advance(1s);
   for (int second = 0; second < 180; ++second) {
     node_->gpus[0].load = std::string(16, '0') + (second % 2 == 0 ? "01" : "02");
-    care_.on_node_changed();
+    publisher_.on_node_changed();
     loop_.advance(1s);
   }
   EXPECT_GE(written_.size(), 3U);
@@ -199,7 +199,7 @@ TEST_F(GpuNodePublisherTest, AnUnavailableKubeletKeepsTheHolders) {
   loop_.advance(1min);
   EXPECT_EQ(written_.size(), 1U);
   scheduler::quarantine_gpu(*node_, 3, "XID 79: GPU has fallen off the bus");
-  care_.on_node_changed();
+  publisher_.on_node_changed();
   loop_.advance(1s);
   ASSERT_EQ(written_.size(), 2U);
   EXPECT_NE(written_[1].find("p0"), std::string::npos);

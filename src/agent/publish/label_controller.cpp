@@ -134,7 +134,7 @@ void LabelController::on_node_changed(inventory::SnapshotPtr snapshot, bool driv
       publish_soon();
     });
   }
-  // Our own labels are no news, but a missing one is.
+  // Our own labels change nothing; a missing one does.
   if (node_ && are_missing_on_node(node_labels)) node_->recheck_labels();
   if (snapshot == snapshot_ && node_labels == node_labels_) return;
   snapshot_ = std::move(snapshot);

@@ -122,14 +122,14 @@ TEST_F(LabelControllerTest, AChangedConfigIsPublished) {
 TEST_F(LabelControllerTest, TheTimestampIsThatOfTheConfig) {
   const std::string yaml = "flags: {useNodeFeatureAPI: false, gfd: {outputFile: ''}}";
   loop_.advance(100s);
-  LabelController care(ports(), config_of(yaml));
-  care.on_node_changed(one_gpu_snapshot(1), true, {});
+  LabelController controller(ports(), config_of(yaml));
+  controller.on_node_changed(one_gpu_snapshot(1), true, {});
   loop_.advance(10s);
   EXPECT_EQ(printed("nvidia.com/gfd.timestamp"), "100");
-  care.on_node_changed(one_gpu_snapshot(2), true, {});
+  controller.on_node_changed(one_gpu_snapshot(2), true, {});
   loop_.advance(10s);
   EXPECT_EQ(printed("nvidia.com/gfd.timestamp"), "100") << "once for each";
-  care.apply_label_config(config_of(yaml));
+  controller.apply_label_config(config_of(yaml));
   loop_.advance(1s);
   EXPECT_EQ(printed("nvidia.com/gfd.timestamp"), "120");
 }

@@ -118,14 +118,14 @@ TEST(RequiredPermissions, MatchTheDocs) {
 
 class RbacCheckTest : public k8s::ApiTest {
  protected:
-  void release_source() override { care_.reset(); }
+  void release_source() override { check_.reset(); }
   std::optional<std::size_t> wait_missing() {
     std::optional<std::size_t> missing;
-    call_on_loop([&] { missing = care_->missing_permissions(); });
+    call_on_loop([&] { missing = check_->missing_permissions(); });
     return missing;
   }
   std::atomic<bool> refuses_pods_ = true;
-  std::optional<RbacCheck> care_;
+  std::optional<RbacCheck> check_;
 };
 
 TEST_F(RbacCheckTest, NoticesALaterGrantAndSkipsTheSameConfig) {
@@ -135,16 +135,16 @@ TEST_F(RbacCheckTest, NoticesALaterGrantAndSkipsTheSameConfig) {
   });
   const auto config = config_with("");
   call_on_loop([&] {
-    care_.emplace(loop_, client_config(), true, 5ms);
-    EXPECT_FALSE(care_->missing_permissions());
-    care_->check_config(config);
-    care_->check_config(config);
+    check_.emplace(loop_, client_config(), true, 5ms);
+    EXPECT_FALSE(check_->missing_permissions());
+    check_->check_config(config);
+    check_->check_config(config);
   });
   ASSERT_TRUE(k8s::eventually([&] { return wait_missing() == 1U; }));
   refuses_pods_ = false;
   ASSERT_TRUE(k8s::eventually([&] { return wait_missing() == 0U; }));
   const auto asked = server_->received_requests().size();
-  call_on_loop([&] { care_->check_config(config); });
+  call_on_loop([&] { check_->check_config(config); });
   call_on_loop([] {});
   EXPECT_EQ(server_->received_requests().size(), asked) << "nothing is missing, and nothing has changed";
 }

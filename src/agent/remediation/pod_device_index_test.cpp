@@ -218,12 +218,12 @@ class PodLabelCacheTest : public testing::Test {
     labels_.on_containers(containers);
     loop_.run_ready();
   }
-  PodLabelCache::Labels last() const { return told_.empty() ? PodLabelCache::Labels() : told_.back(); }
+  PodLabelCache::Labels last() const { return changes_.empty() ? PodLabelCache::Labels() : changes_.back(); }
 
   ManualLoop loop_;
   FakeReader reader_{loop_};
-  std::vector<PodLabelCache::Labels> told_;
-  PodLabelCache labels_{loop_, reader_, [this](const auto& labels) { told_.push_back(labels); }};
+  std::vector<PodLabelCache::Labels> changes_;
+  PodLabelCache labels_{loop_, reader_, [this](const auto& labels) { changes_.push_back(labels); }};
   const std::vector<ContainerDevices> both_ = {container_with_devices("train", {"GPU-0"}),
                                                container_with_devices("bare", {"GPU-1"})};
 };
@@ -231,7 +231,7 @@ class PodLabelCacheTest : public testing::Test {
 TEST_F(PodLabelCacheTest, ReadsEachPodOnce) {
   for (int i = 0; i < 3; ++i) see(both_);
   EXPECT_EQ(reader_.asked, (std::vector<std::string>{"default/bare", "default/train"}));
-  EXPECT_EQ(told_.size(), 1u);
+  EXPECT_EQ(changes_.size(), 1u);
   EXPECT_EQ(last(), (PodLabelCache::Labels{{{"default", "train"}, {{"app", "bert"}}}}));
 }
 
@@ -255,7 +255,7 @@ TEST_F(PodLabelCacheTest, DropsADeletedPod) {
 TEST_F(PodLabelCacheTest, RetriesAFailedRead) {
   reader_.error = Error(Code::kUnavailable, "the API server is away");
   see(both_);
-  EXPECT_TRUE(told_.empty());
+  EXPECT_TRUE(changes_.empty());
   reader_.error.reset();
   see(both_);
   EXPECT_EQ(last().size(), 1u);
@@ -265,7 +265,7 @@ TEST_F(PodLabelCacheTest, DropsAResponseForADeletedPod) {
   labels_.on_containers(both_);
   labels_.on_containers({});
   loop_.run_ready();
-  EXPECT_TRUE(told_.empty());
+  EXPECT_TRUE(changes_.empty());
 }
 
 }  // namespace

@@ -127,16 +127,16 @@ void PodEvictor::evict_pod(const EvictionDecision& decision) {
   }
   notify_pod(decision, "GpuFaultEviction", "eviction requested: " + decision.reason);
   found->second.eviction = ports_.evict(
-      ref_of(decision), [this, decision](const auto& news) { on_eviction_event(decision, news); });
+      ref_of(decision), [this, decision](const auto& update) { on_eviction_event(decision, update); });
   if (found->second.eviction) return;
   found->second.finished = true;
   notify_pod(decision, "GpuFaultEvictionRefused", "cannot be evicted: no API server is configured");
 }
 
-void PodEvictor::on_eviction_event(const EvictionDecision& decision, const k8s::EvictionUpdate& news) {
+void PodEvictor::on_eviction_event(const EvictionDecision& decision, const k8s::EvictionUpdate& update) {
   const auto found = pending_.find(decision.uid);
   if (found == pending_.end()) return;
-  switch (news.kind) {
+  switch (update.kind) {
     case Kind::kTerminating:
     case Kind::kGone:
       found->second.finished = true;
@@ -144,21 +144,21 @@ void PodEvictor::on_eviction_event(const EvictionDecision& decision, const k8s::
       break;
     case Kind::kRefused:
       found->second.finished = true;
-      notify_pod(decision, "GpuFaultEvictionRefused", "cannot be evicted: " + news.reason);
+      notify_pod(decision, "GpuFaultEvictionRefused", "cannot be evicted: " + update.reason);
       break;
     case Kind::kWaiting:
-      notify_pod(decision, "GpuFaultEvictionWaits", "is not evicted yet: " + news.reason + "; tried again");
+      notify_pod(decision, "GpuFaultEvictionWaits", "is not evicted yet: " + update.reason + "; tried again");
       break;
   }
 }
 
 // Once for each change of a Pod's reason or message.
 void PodEvictor::notify_pod(const EvictionDecision& decision, std::string reason, std::string message) {
-  EvictionEvent news{ref_of(decision), std::move(reason), std::move(message)};
+  EvictionEvent event{ref_of(decision), std::move(reason), std::move(message)};
   auto& last = notified_[decision.uid];
-  if (last == news) return;
-  last = news;
-  ports_.notify(news);
+  if (last == event) return;
+  last = event;
+  ports_.notify(event);
 }
 
 // Schedules the next decision: the earliest `at`, or the retry of a blocked one.

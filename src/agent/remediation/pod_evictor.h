@@ -41,7 +41,8 @@ struct EvictionEvent {
 struct PodEvictorPorts {
   Loop& loop;
   // Starts the eviction of one Pod; null without an API server.
-  std::function<std::unique_ptr<k8s::Eviction>(const PodRef& pod, k8s::Eviction::UpdateCallback news)> evict;
+  std::function<std::unique_ptr<k8s::Eviction>(const PodRef& pod, k8s::Eviction::UpdateCallback on_update)>
+      evict;
   std::function<void(std::function<void(Result<ClusterShare>)>)> share;
   std::function<void(const EvictionEvent&)> notify;
 };
@@ -77,7 +78,7 @@ class PodEvictor {
   void request_cluster_share();
   void act_on(const health::EvictionDecision& decision);
   void evict_pod(const health::EvictionDecision& decision);
-  void on_eviction_event(const health::EvictionDecision& decision, const k8s::EvictionUpdate& news);
+  void on_eviction_event(const health::EvictionDecision& decision, const k8s::EvictionUpdate& update);
   void notify_pod(const health::EvictionDecision& decision, std::string reason, std::string message);
   void schedule_next(const std::vector<health::EvictionDecision>& decisions);
   void prune_state();

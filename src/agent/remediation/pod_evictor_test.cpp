@@ -19,9 +19,9 @@ class PodEvictorTest : public testing::Test {
   class Asking final : public k8s::Eviction {
    public:
     Asking(std::map<std::string, k8s::Eviction::UpdateCallback>& all, std::string pod,
-           k8s::Eviction::UpdateCallback news)
+           k8s::Eviction::UpdateCallback on_update)
         : all_(all), pod_(std::move(pod)) {
-      all_[pod_] = std::move(news);
+      all_[pod_] = std::move(on_update);
     }
     ~Asking() override { all_.erase(pod_); }
 
@@ -45,19 +45,19 @@ class PodEvictorTest : public testing::Test {
   }
   void answer_eviction(const std::string& pod, EvictionUpdate::Kind kind, const std::string& why = "") {
     ASSERT_TRUE(asking_.contains(pod));
-    const auto news = asking_.at(pod);
-    news({"default/" + pod, kind, why});
+    const auto on_update = asking_.at(pod);
+    on_update({"default/" + pod, kind, why});
   }
   std::string pending_pods() const {
     std::string out;
-    for (const auto& [pod, news] : asking_) out += (out.empty() ? "" : " ") + pod;
+    for (const auto& [pod, on_update] : asking_) out += (out.empty() ? "" : " ") + pod;
     return out;
   }
   // The reasons reported about a Pod, in order.
   std::vector<std::string> notified_reasons(const std::string& pod) const {
     std::vector<std::string> reasons;
-    for (const auto& news : news_) {
-      if (news.pod.name == pod) reasons.push_back(news.reason);
+    for (const auto& event : events_) {
+      if (event.pod.name == pod) reasons.push_back(event.reason);
     }
     return reasons;
   }
@@ -70,19 +70,19 @@ class PodEvictorTest : public testing::Test {
   std::map<std::string, k8s::Eviction::UpdateCallback> asking_;
   int started_ = 0, shares_asked_ = 0;
   Result<ClusterShare> share_ = ClusterShare{100, 1};
-  std::vector<EvictionEvent> news_;
+  std::vector<EvictionEvent> events_;
   PodEvictor moving_{{.loop = loop_,
-                      .evict = [this](const PodRef& pod, auto news) -> std::unique_ptr<k8s::Eviction> {
+                      .evict = [this](const PodRef& pod, auto on_update) -> std::unique_ptr<k8s::Eviction> {
                         EXPECT_EQ(pod.uid, "uid-" + pod.name);
                         ++started_;
-                        return std::make_unique<Asking>(asking_, pod.name, std::move(news));
+                        return std::make_unique<Asking>(asking_, pod.name, std::move(on_update));
                       },
                       .share =
                           [this](auto done) {
                             ++shares_asked_;
                             loop_.post([this, done = std::move(done)] { done(share_); });
                           },
-                      .notify = [this](const EvictionEvent& news) { news_.push_back(news); }}};
+                      .notify = [this](const EvictionEvent& event) { events_.push_back(event); }}};
 };
 
 TEST_F(PodEvictorTest, OffByDefault) {
@@ -91,7 +91,7 @@ TEST_F(PodEvictorTest, OffByDefault) {
   pods_ = {held_pod("train", 3)};
   update_evictor();
   EXPECT_EQ(started_, 0);
-  EXPECT_TRUE(news_.empty());
+  EXPECT_TRUE(events_.empty());
 }
 
 TEST_F(PodEvictorTest, EvictsOnlyHoldersOfTheFaultyDevice) {
@@ -99,12 +99,12 @@ TEST_F(PodEvictorTest, EvictsOnlyHoldersOfTheFaultyDevice) {
   pods_ = {held_pod("infer", 4), held_pod("train", 3)};
   update_evictor();
   EXPECT_EQ(pending_pods(), "train");
-  ASSERT_EQ(news_.size(), 1u);
-  EXPECT_EQ(news_[0].reason, "GpuFaultEviction");
-  EXPECT_EQ(news_[0].pod.uid, "uid-train");
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].reason, "GpuFaultEviction");
+  EXPECT_EQ(events_[0].pod.uid, "uid-train");
   update_evictor();
   EXPECT_EQ(started_, 1);
-  EXPECT_EQ(news_.size(), 1u);
+  EXPECT_EQ(events_.size(), 1u);
   answer_eviction("train", EvictionUpdate::Kind::kTerminating);
   EXPECT_EQ(moving_.evicted(), 1u);
   update_evictor();
@@ -217,9 +217,9 @@ TEST_F(PodEvictorTest, ADryRunOnlyReports) {
   pods_ = {held_pod("train", 3)};
   for (int i = 0; i < 3; ++i) update_evictor();
   EXPECT_EQ(started_, 0);
-  ASSERT_EQ(news_.size(), 1u);
-  EXPECT_EQ(news_[0].reason, "GpuFaultEviction");
-  EXPECT_NE(news_[0].message.find("(dry run)"), std::string::npos);
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].reason, "GpuFaultEviction");
+  EXPECT_NE(events_[0].message.find("(dry run)"), std::string::npos);
   policy_.node.dry_run = false;
   update_evictor();
   EXPECT_EQ(pending_pods(), "train");
@@ -244,7 +244,7 @@ TEST_F(PodEvictorTest, TooManyUnhealthyNodesBlockAndAreRechecked) {
   update_evictor();
   EXPECT_EQ(started_, 0);
   ASSERT_EQ(notified_reasons("train"), (std::vector<std::string>{"GpuFaultEvictionHeld"}));
-  EXPECT_NE(news_[0].message.find("6 of 100 nodes have unhealthy GPUs, more than 5"), std::string::npos);
+  EXPECT_NE(events_[0].message.find("6 of 100 nodes have unhealthy GPUs, more than 5"), std::string::npos);
   share_ = ClusterShare{100, 5};
   loop_.advance(kBlockedRetryInterval);
   EXPECT_EQ(pending_pods(), "train");
@@ -285,7 +285,7 @@ TEST_F(PodEvictorTest, ADegradedDeviceEvictsNothing) {
   pods_ = {held_pod("train", 3)};
   update_evictor();
   EXPECT_EQ(started_, 0);
-  EXPECT_TRUE(news_.empty());
+  EXPECT_TRUE(events_.empty());
 }
 
 }  // namespace

@@ -25,18 +25,18 @@ NodeConditionWriter::NodeConditionWriter(Loop& loop, const k8s::ClientConfig& ac
       taints_(k8s::NodeTaints::start_taints(loop, access, {health::kFaultTaint}, timing.taints)) {}
 
 void NodeConditionWriter::update_node(const health::HealthView& view, const config::FaultSettings& settings) {
-  const auto news = health::summarize_node_health(view);
-  const std::string severity(health::enum_name(news.severity));
+  const auto summary = health::summarize_node_health(view);
+  const std::string severity(health::enum_name(summary.severity));
   if (settings.condition) {
     status_->set_condition(
-        {health::kCondition, condition_status_of(news.healthy), news.reason, news.message});
+        {health::kCondition, condition_status_of(summary.healthy), summary.reason, summary.message});
   } else if (condition_ != false) {
     status_->remove_condition(health::kCondition);
   }
   condition_ = settings.condition;
   patch_->set_label(health::kHealthLabel, settings.label ? std::optional(severity) : std::nullopt);
   std::vector<k8s::Taint> taints;
-  const auto effect = settings.taints.find(news.severity);
+  const auto effect = settings.taints.find(summary.severity);
   if (effect != settings.taints.end()) taints.push_back({health::kFaultTaint, severity, effect->second});
   if (const auto set = taints_->set_taints(std::move(taints)); !set) {
     log::warning("cannot set the node's taint", set.error());
@@ -85,14 +85,14 @@ void PodNotifier::notify_pod(const PodRef& pod, const health::HealthView& view, 
   const auto devices = faulty(view, held);
   const bool known = notified_.contains(pod);
   if (devices.empty() && !known && !held.annotation) return;
-  Notified& told = notified_[pod];
-  if (!known) told.annotation = held.annotation;
+  Notified& notified = notified_[pod];
+  if (!known) notified.annotation = held.annotation;
   std::map<health::Scope, std::string> now;
   for (const auto* device : devices) {
     const std::string text = health::device_health_text(*device);
     now[device->scope] = text;
-    const auto before = told.devices.find(device->scope);
-    const bool same = before != told.devices.end() && before->second == text;
+    const auto before = notified.devices.find(device->scope);
+    const bool same = before != notified.devices.end() && before->second == text;
     if (!same && wants.events) {
       ports_.send_event({.warning = true,
                          .reason = reason_of(health::severity_of(device->status)),
@@ -100,7 +100,7 @@ void PodNotifier::notify_pod(const PodRef& pod, const health::HealthView& view, 
                          .pod = pod});
     }
   }
-  for (const auto& [scope, text] : told.devices) {
+  for (const auto& [scope, text] : notified.devices) {
     const auto* device = now.contains(scope) ? nullptr : health::find_device_or_gpu(view, scope);
     if (device && wants.events) {
       ports_.send_event({.warning = false,
@@ -109,15 +109,15 @@ void PodNotifier::notify_pod(const PodRef& pod, const health::HealthView& view, 
                          .pod = pod});
     }
   }
-  told.devices = std::move(now);
+  notified.devices = std::move(now);
   std::optional<std::string> note;
   if (wants.annotations && !devices.empty()) note = health::devices_health_text(devices);
-  if (told.annotation != note) {
+  if (notified.annotation != note) {
     annotated_.insert(pod);
     ports_.annotate(pod, note);
   }
-  told.annotation = std::move(note);
-  if (told.devices.empty() && !told.annotation) notified_.erase(pod);
+  notified.annotation = std::move(note);
+  if (notified.devices.empty() && !notified.annotation) notified_.erase(pod);
 }
 
 namespace {
@@ -181,18 +181,18 @@ void RemediationController::on_pods_changed() {
 PodEvictorPorts RemediationController::evictor_ports() {
   return {.loop = ports_.loop,
           .evict =
-              [this](const PodRef& pod, k8s::Eviction::UpdateCallback news) {
+              [this](const PodRef& pod, k8s::Eviction::UpdateCallback on_update) {
                 return k8s::Eviction::start_eviction(ports_.loop, ports_.access, std::vector{pod},
-                                                     std::move(news), timing_.eviction);
+                                                     std::move(on_update), timing_.eviction);
               },
           .share = [this](auto done) { count_broken_nodes(std::move(done)); },
           .notify =
-              [this](const EvictionEvent& news) {
-                log::warning("Pod on a faulty device", {{"pod", news.pod.name_space + "/" + news.pod.name},
-                                                        {"reason", news.reason},
-                                                        {"message", news.message}});
+              [this](const EvictionEvent& event) {
+                log::warning("Pod on a faulty device", {{"pod", event.pod.name_space + "/" + event.pod.name},
+                                                        {"reason", event.reason},
+                                                        {"message", event.message}});
                 events_->record_event(
-                    {.warning = true, .reason = news.reason, .message = news.message, .pod = news.pod});
+                    {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
               }};
 }
 

@@ -28,17 +28,17 @@ class PodNotifierTest : public testing::Test {
     events_.clear();
     notes_.clear();
     gone_.clear();
-    news_.notify_pods(view, pods, wants);
+    notifier_.notify_pods(view, pods, wants);
   }
 
   std::vector<k8s::Event> events_;
   std::vector<std::pair<std::string, std::optional<std::string>>> notes_;
   std::vector<std::string> gone_;
-  PodNotifier news_{{[this](k8s::Event event) { events_.push_back(std::move(event)); },
-                     [this](const PodRef& pod, std::optional<std::string> note) {
-                       notes_.emplace_back(pod.name, std::move(note));
-                     },
-                     [this](const PodRef& pod) { gone_.push_back(pod.name); }}};
+  PodNotifier notifier_{{[this](k8s::Event event) { events_.push_back(std::move(event)); },
+                         [this](const PodRef& pod, std::optional<std::string> note) {
+                           notes_.emplace_back(pod.name, std::move(note));
+                         },
+                         [this](const PodRef& pod) { gone_.push_back(pod.name); }}};
 };
 
 TEST_F(PodNotifierTest, ForgetsAnAnnotatedPodOnce) {
@@ -254,7 +254,7 @@ class RemediationTest : public k8s::ApiTest {
              about["namespace"] == "team-a" && about["uid"] == "uid-" + pod;
     });
   }
-  bool told_of(const std::string& status) const { return condition_.value("status", "") == status; }
+  bool condition_is(const std::string& status) const { return condition_.value("status", "") == status; }
   bool labelled(const std::string& value) const {
     return node_["metadata"]["labels"].value(health::kHealthLabel, json()) == value;
   }
@@ -283,7 +283,7 @@ class RemediationTest : public k8s::ApiTest {
 TEST_F(RemediationTest, AHealthyNodePublishesAndReadsNoPod) {
   begin();
   set_health({});
-  ASSERT_TRUE(sees([&] { return told_of("True") && labelled("healthy"); }));
+  ASSERT_TRUE(sees([&] { return condition_is("True") && labelled("healthy"); }));
   for (const auto& request : server_->received_requests()) {
     EXPECT_EQ(request.line().find("/pods/"), std::string::npos) << request.line();
   }
@@ -295,7 +295,7 @@ TEST_F(RemediationTest, AFaultAndItsEndReachTheNodeAndThePod) {
   begin();
   set_health({});
   set_health({{3, FaultClass::kLost}});
-  ASSERT_TRUE(sees([&] { return told_of("False") && labelled("lost"); }));
+  ASSERT_TRUE(sees([&] { return condition_is("False") && labelled("lost"); }));
   ASSERT_TRUE(sees([&] { return has_event("train", "GpuFault"); }));
   {
     std::lock_guard lock(mutex_);
@@ -308,7 +308,7 @@ TEST_F(RemediationTest, AFaultAndItsEndReachTheNodeAndThePod) {
     EXPECT_FALSE(node_["spec"].contains("taints"));  // and taints
   }
   set_health({});
-  ASSERT_TRUE(sees([&] { return told_of("True") && labelled("healthy"); }));
+  ASSERT_TRUE(sees([&] { return condition_is("True") && labelled("healthy"); }));
   ASSERT_TRUE(sees([&] { return has_event("train", "GpuRecovered"); }));
 }
 
@@ -370,7 +370,7 @@ TEST_F(RemediationTest, TheTaintFollowsTheSeverityIfConfigured) {
 TEST_F(RemediationTest, DisabledOutputsAreRemoved) {
   begin();
   set_health({{3, FaultClass::kLost}});
-  ASSERT_TRUE(sees([&] { return told_of("False") && labelled("lost"); }));
+  ASSERT_TRUE(sees([&] { return condition_is("False") && labelled("lost"); }));
   config::FaultSettings none;
   none.condition = none.label = none.pod_events = false;
   call_on_loop([&] { controller_->apply_settings(none); });
@@ -389,12 +389,13 @@ TEST_P(MissingPermission, AffectsNothingElse) {
   begin(moves());
   set_health({{3, FaultClass::kLost}});
   ASSERT_TRUE(sees([&] {
-    return refusals_ > 1 && (!right.condition || told_of("False")) && (!right.label || labelled("lost")) &&
-           (!right.event || has_event("train", "GpuFault")) && (!right.eviction || !evicted_.empty());
+    return refusals_ > 1 && (!right.condition || condition_is("False")) &&
+           (!right.label || labelled("lost")) && (!right.event || has_event("train", "GpuFault")) &&
+           (!right.eviction || !evicted_.empty());
   }));
   {
     std::lock_guard lock(mutex_);
-    EXPECT_EQ(told_of("False"), right.condition);
+    EXPECT_EQ(condition_is("False"), right.condition);
     EXPECT_EQ(labelled("lost"), right.label);
     EXPECT_EQ(has_event("train", "GpuFault"), right.event);
     EXPECT_TRUE(right.eviction || evicted_.empty());
@@ -402,7 +403,7 @@ TEST_P(MissingPermission, AffectsNothingElse) {
   }
   // Refused requests succeed once the permission is granted, within the longest backoff.
   EXPECT_TRUE(sees([&] {
-    return told_of("False") && labelled("lost") && has_event("train", "GpuFault") && !evicted_.empty();
+    return condition_is("False") && labelled("lost") && has_event("train", "GpuFault") && !evicted_.empty();
   }));
 }
 
@@ -422,7 +423,7 @@ TEST_F(RemediationTest, AHangingServerBlocksNothing) {
   for (unsigned i = 0; i < 200; ++i) set_health({{i % 8, FaultClass::kLost}});
   set_health({{3, FaultClass::kLost}});
   allow_all();
-  ASSERT_TRUE(sees([&] { return told_of("False") && labelled("lost"); }));
+  ASSERT_TRUE(sees([&] { return condition_is("False") && labelled("lost"); }));
   ASSERT_TRUE(sees([&] { return !evicted_.empty() && evicted_.back() == "train"; }));
   std::lock_guard lock(mutex_);
   EXPECT_NE(condition_["message"].get<std::string>().find("GPU 3"), std::string::npos);
@@ -434,7 +435,7 @@ TEST_F(RemediationTest, AnUnavailableServerIsUpdatedWhenItReturns) {
   set_health({{3, FaultClass::kLost}});
   ASSERT_TRUE(k8s::eventually([&] { return server_->received_requests().size() > 5; }));
   allow_all();
-  ASSERT_TRUE(sees([&] { return told_of("False") && !evicted_.empty(); }));
+  ASSERT_TRUE(sees([&] { return condition_is("False") && !evicted_.empty(); }));
 }
 
 }  // namespace

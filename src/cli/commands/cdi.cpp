@@ -75,13 +75,13 @@ std::string program_directory() {
 
 std::string find_program(const std::string& name, const CdiEnvironment& environment) {
   if (name.find('/') != std::string::npos) return name;
-  std::vector<std::string> folders;
-  if (name == "gpulet-hook") folders.push_back(program_directory());
-  for (const auto& folder : text::split(environment_value(environment, "PATH"), ':'))
-    folders.push_back(folder);
-  for (const auto& folder : folders) {
-    const std::string path = folder + "/" + name;
-    if (folder.starts_with('/') && ::access(path.c_str(), X_OK) == 0) return path;
+  std::vector<std::string> directories;
+  if (name == "gpulet-hook") directories.push_back(program_directory());
+  for (const auto& directory : text::split(environment_value(environment, "PATH"), ':'))
+    directories.push_back(directory);
+  for (const auto& directory : directories) {
+    const std::string path = directory + "/" + name;
+    if (directory.starts_with('/') && ::access(path.c_str(), X_OK) == 0) return path;
   }
   return "/usr/bin/" + name;
 }

@@ -63,12 +63,12 @@ class CordonCommand : public testing::Test {
     const auto view = build_health_view(machine, mig_node(), {Time(3s), kNow});
     ASSERT_TRUE(write_file_atomic(options_.health_file, health::format_report(view)));
   }
-  CommandOutput run_cordon_command(OperatorAction wish, const std::string& device,
+  CommandOutput run_cordon_command(OperatorAction action, const std::string& device,
                                    const std::string& reason = {}) {
     options_.device = device;
     options_.reason = reason;
     now_ += 1s;
-    return cordon_output(wish, options_, now_, [this]() -> Result<inventory::Snapshot> {
+    return cordon_output(action, options_, now_, [this]() -> Result<inventory::Snapshot> {
       ++driver_reads_;
       if (!driver_) return fail(Code::kUnavailable, "no driver here");
       return mig_node();

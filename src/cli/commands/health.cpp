@@ -98,9 +98,9 @@ std::string device_table(const HealthView& view, const Wanted& wanted) {
     if (!wanted(device)) continue;
     rows.push_back(device_row(device, times));
     const auto* gpu = view.find({device.scope.gpu});
-    const bool said =
+    const bool shown =
         !device.scope.is_whole_gpu() && gpu != nullptr && gpu->status.reason == device.status.reason;
-    const auto what = said ? std::string() : health::next_step(device);
+    const auto what = shown ? std::string() : health::next_step(device);
     if (!what.empty()) next += describe_device(device) + ": " + what + "\n";
   }
   return render_table(rows) + (next.empty() ? "" : "\n" + next);

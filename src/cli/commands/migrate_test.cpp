@@ -46,21 +46,23 @@ class MigrateCheck : public k8s::ApiTest {
 };
 
 TEST_F(MigrateCheck, AClusterWhereAllCarriesOver) {
-  const auto said = check_captured({.cluster = true, .kubeconfig = api_with(migrate::test::static_plugin())});
-  EXPECT_EQ(said.exit_code, 0) << said.err;
-  EXPECT_NE(said.out.find("carries over  FAIL_ON_INIT_ERROR=false  flags.failOnInitError"), std::string::npos)
-      << said.out;
-  EXPECT_NE(said.out.find("docs/adr/0004-withdraw-the-whole-gpu-on-a-fault.md"), std::string::npos);
-  EXPECT_EQ(said.out.find("Decisions needed"), std::string::npos);
+  const auto result =
+      check_captured({.cluster = true, .kubeconfig = api_with(migrate::test::static_plugin())});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("carries over  FAIL_ON_INIT_ERROR=false  flags.failOnInitError"),
+            std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("docs/adr/0004-withdraw-the-whole-gpu-on-a-fault.md"), std::string::npos);
+  EXPECT_EQ(result.out.find("Decisions needed"), std::string::npos);
 }
 
 TEST_F(MigrateCheck, DecisionsHaveTheirOwnExitCode) {
   auto plugin = migrate::test::static_plugin();
   plugin["spec"]["template"]["spec"]["containers"][0]["args"] = {"--mig-strategy=many"};
   const auto file = api_with(plugin);
-  const auto said = check_captured({.cluster = true, .kubeconfig = file, .output = "json"});
-  EXPECT_EQ(said.exit_code, 3) << said.err;
-  const auto report = json::parse(said.out);
+  const auto result = check_captured({.cluster = true, .kubeconfig = file, .output = "json"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  const auto report = json::parse(result.out);
   EXPECT_FALSE(report["clear"].get<bool>());
   EXPECT_EQ(report["settings"][0]["fate"], "wrong");
   EXPECT_EQ(report["found"][0]["part"], "device-plugin");
@@ -85,8 +87,8 @@ TEST_F(MigrateCheck, AKubeconfigProgramProvidesTheCredential) {
                                         .dump() +
                                     "'\n",
                                 0755));
-  const auto said = check_captured({.cluster = true, .kubeconfig = file});
-  EXPECT_EQ(said.exit_code, 0) << said.err;
+  const auto result = check_captured({.cluster = true, .kubeconfig = file});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto received = server_->received_requests();
   ASSERT_FALSE(received.empty());
   for (const auto& request : received)
@@ -101,20 +103,20 @@ TEST_F(MigrateCheck, AKubeconfigProgramProvidesTheCredential) {
 }
 
 TEST_F(MigrateCheck, AClusterThatCannotBeReachedIsOneLine) {
-  const auto said = check_captured({.cluster = true, .kubeconfig = directory_ + "/none"});
+  const auto result = check_captured({.cluster = true, .kubeconfig = directory_ + "/none"});
   start_server([](const Received&) -> Reply { return {}; });
-  EXPECT_EQ(said.exit_code, 1);
-  EXPECT_TRUE(said.err.starts_with("gpulet migrate check: ")) << said.err;
-  EXPECT_EQ(std::ranges::count(said.err, '\n'), 1);
-  EXPECT_EQ(said.out, "");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_TRUE(result.err.starts_with("gpulet migrate check: ")) << result.err;
+  EXPECT_EQ(std::ranges::count(result.err, '\n'), 1);
+  EXPECT_EQ(result.out, "");
 }
 
 TEST(MigrateNode, AnEmptyRootHasNothing) {
   runtimes::TestRoot root;
   root.make_directory("/proc");
-  const auto said = check_captured({.root = root.host_root()});
-  EXPECT_EQ(said.exit_code, 0);
-  EXPECT_EQ(said.out, "No component of NVIDIA's stack found at " + root.host_root() + ".\n");
+  const auto result = check_captured({.root = root.host_root()});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "No component of NVIDIA's stack found at " + root.host_root() + ".\n");
 }
 
 TEST(MigrateReport, ControlCharactersAreRemoved) {

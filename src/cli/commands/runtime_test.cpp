@@ -47,11 +47,11 @@ TEST_F(RuntimeCommand, DryRunPrintsTheFilesAndChangesNone) {
   auto options = containerd_options();
   options.dry_run = true;
   options.restart = true;
-  const CommandOutput said = configure_captured(options);
-  EXPECT_EQ(said.exit_code, 0);
-  EXPECT_NE(said.out.find("would write /etc/containerd/conf.d/99-gpulet.toml\n"), std::string::npos);
-  EXPECT_NE(said.out.find("enable_cdi = true\n"), std::string::npos);
-  EXPECT_NE(said.out.find("a restart would be needed"), std::string::npos);
+  const CommandOutput result = configure_captured(options);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out.find("would write /etc/containerd/conf.d/99-gpulet.toml\n"), std::string::npos);
+  EXPECT_NE(result.out.find("enable_cdi = true\n"), std::string::npos);
+  EXPECT_NE(result.out.find("a restart would be needed"), std::string::npos);
   EXPECT_EQ(root_.read_text("/etc/containerd/config.toml"), kOff);
   EXPECT_FALSE(root_.has_file("/etc/containerd/conf.d"));
 }
@@ -75,18 +75,18 @@ TEST_F(RuntimeCommand, ReportsARestartThatIsImpossibleHere) {
   root_.add_file("/etc/containerd/config.toml", kOff);
   auto options = containerd_options();
   options.restart = true;
-  const CommandOutput said = configure_captured(options);
-  EXPECT_EQ(said.exit_code, 1);
-  EXPECT_NE(said.err.find("nsenter --target 1 --mount -- systemctl restart containerd.service"),
+  const CommandOutput result = configure_captured(options);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("nsenter --target 1 --mount -- systemctl restart containerd.service"),
             std::string::npos);
   EXPECT_TRUE(root_.has_file("/etc/containerd/conf.d/99-gpulet.toml"));  // configured all the same
 }
 
 TEST_F(RuntimeCommand, InvalidInputGivesOneLineAndExitCode2) {
   root_.add_file("/etc/containerd/config.toml", "version = 3\na = [\n");
-  CommandOutput said = configure_captured(containerd_options());
-  EXPECT_EQ(said.exit_code, 2);
-  EXPECT_EQ(said.err, "gpulet runtime configure: /etc/containerd/config.toml:3: expected `]`\n");
+  CommandOutput result = configure_captured(containerd_options());
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "gpulet runtime configure: /etc/containerd/config.toml:3: expected `]`\n");
   auto options = containerd_options();
   options.runtime = "lxc";
   EXPECT_EQ(configure_captured(options).exit_code, 2);

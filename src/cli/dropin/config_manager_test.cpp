@@ -33,9 +33,10 @@ class TemporaryDirectory {
     fs::create_directories(fs::path(path_of(name)).parent_path());
     std::ofstream(path_of(name)) << text;
   }
-  std::vector<std::string> file_names(const std::string& folder) const {
+  std::vector<std::string> file_names(const std::string& directory) const {
     std::vector<std::string> all;
-    for (const auto& entry : fs::directory_iterator(path_of(folder))) all.push_back(entry.path().filename());
+    for (const auto& entry : fs::directory_iterator(path_of(directory)))
+      all.push_back(entry.path().filename());
     return all;
   }
 
@@ -53,8 +54,8 @@ std::unique_ptr<Process> start_process(const std::string& name) {
 std::string unique_name(const std::string& name) { return name + "-" + std::to_string(::getpid()); }
 
 TEST(PointLink, CreatesMovesAndKeepsTheLink) {
-  const TemporaryDirectory folder;
-  const std::string link = folder.path_of("made/on/the/way/config.yaml");
+  const TemporaryDirectory directory;
+  const std::string link = directory.path_of("made/on/the/way/config.yaml");
   EXPECT_EQ(point_link(link, "/srv/a"), true);
   EXPECT_EQ(fs::read_symlink(link), "/srv/a");
   struct stat before{}, after{};
@@ -64,28 +65,28 @@ TEST(PointLink, CreatesMovesAndKeepsTheLink) {
   EXPECT_EQ(before.st_ino, after.st_ino);
   EXPECT_EQ(point_link(link, "/dev/null"), true);
   EXPECT_EQ(fs::read_symlink(link), "/dev/null");
-  EXPECT_EQ(folder.file_names("made/on/the/way"), (std::vector<std::string>{"config.yaml"}));
+  EXPECT_EQ(directory.file_names("made/on/the/way"), (std::vector<std::string>{"config.yaml"}));
 }
 
 TEST(PointLink, ReplacesAFileButNotADirectory) {
-  const TemporaryDirectory folder;
-  folder.write_text("file", "x");
-  EXPECT_EQ(point_link(folder.path_of("file"), "/dev/null"), true);
-  EXPECT_TRUE(fs::is_symlink(folder.path_of("file")));
-  fs::create_directory(folder.path_of("folder"));
-  const auto refused = point_link(folder.path_of("folder"), "/dev/null");
+  const TemporaryDirectory directory;
+  directory.write_text("file", "x");
+  EXPECT_EQ(point_link(directory.path_of("file"), "/dev/null"), true);
+  EXPECT_TRUE(fs::is_symlink(directory.path_of("file")));
+  fs::create_directory(directory.path_of("directory"));
+  const auto refused = point_link(directory.path_of("directory"), "/dev/null");
   ASSERT_FALSE(refused);
-  EXPECT_TRUE(fs::is_directory(folder.path_of("folder")));
-  EXPECT_EQ(folder.file_names(".").size(), 2u) << "a temporary link is left";
+  EXPECT_TRUE(fs::is_directory(directory.path_of("directory")));
+  EXPECT_EQ(directory.file_names(".").size(), 2u) << "a temporary link is left";
 }
 
 // A reader sees one content or the other at every moment.
 TEST(PointLink, NeverMissing) {
-  const TemporaryDirectory folder;
-  folder.write_text("a", "a");
-  folder.write_text("b", "b");
-  const std::string link = folder.path_of("link");
-  ASSERT_TRUE(point_link(link, folder.path_of("a")));
+  const TemporaryDirectory directory;
+  directory.write_text("a", "a");
+  directory.write_text("b", "b");
+  const std::string link = directory.path_of("link");
+  ASSERT_TRUE(point_link(link, directory.path_of("a")));
   std::atomic<bool> done = false;
   int missing = 0, reads = 0;
   std::thread reader([&] {
@@ -95,7 +96,7 @@ TEST(PointLink, NeverMissing) {
       ++reads;
     }
   });
-  for (int i = 0; i < 500; ++i) EXPECT_EQ(point_link(link, folder.path_of(i % 2 == 0 ? "b" : "a")), true);
+  for (int i = 0; i < 500; ++i) EXPECT_EQ(point_link(link, directory.path_of(i % 2 == 0 ? "b" : "a")), true);
   done = true;
   reader.join();
   EXPECT_EQ(missing, 0) << "of " << reads;

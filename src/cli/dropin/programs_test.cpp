@@ -16,27 +16,27 @@ using namespace std::chrono_literals;
 class MpsCommand : public testing::Test {
  protected:
   MpsCommand() {
-    care_.root.install_program("nvidia-smi", GPULET_SIM_SMI);
+    mps_node_.root.install_program("nvidia-smi", GPULET_SIM_SMI);
     install_driver();
     write_config(4);
-    options_.root = care_.root.mps_root();
+    options_.root = mps_node_.root.mps_root();
     options_.sources.drop_in = true;
     options_.sources.flags["config-file"] = {config_file()};
-    options_.sources.environment["CONTAINER_DRIVER_ROOT"] = care_.root.driver_root();
+    options_.sources.environment["CONTAINER_DRIVER_ROOT"] = mps_node_.root.driver_root();
   }
   ~MpsCommand() override {
     if (child_ > 0) stop_program(SIGKILL);
   }
 
   std::string library_path() const {
-    return care_.root.driver_root() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1";
+    return mps_node_.root.driver_root() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1";
   }
   void install_driver() const {
     std::filesystem::create_directories(std::filesystem::path(library_path()).parent_path());
     std::filesystem::copy_file(GPULET_SIM_LIBRARY, library_path(),
                                std::filesystem::copy_options::overwrite_existing);
   }
-  std::string config_file() const { return care_.root.driver_root() + "/../config.yaml"; }
+  std::string config_file() const { return mps_node_.root.driver_root() + "/../config.yaml"; }
   void write_config(unsigned replicas) const {
     const auto written = write_file_atomic(
         config_file(),
@@ -55,10 +55,10 @@ class MpsCommand : public testing::Test {
     return status;
   }
   bool wait_until_ready() {
-    return care_.wait_until([&] { return std::filesystem::exists(mps::ready_file(options_.root)); });
+    return mps_node_.wait_until([&] { return std::filesystem::exists(mps::ready_file(options_.root)); });
   }
 
-  mps::TestMpsNode care_;
+  mps::TestMpsNode mps_node_;
   MpsOptions options_;
   pid_t child_ = -1;
 };
@@ -66,31 +66,31 @@ class MpsCommand : public testing::Test {
 TEST_F(MpsCommand, RunsTheDaemonsOfTheConfigUntilASignal) {
   start_program();
   ASSERT_TRUE(wait_until_ready());
-  EXPECT_EQ(care_.send_command("get_default_active_thread_percentage"), "25.0\n");
-  EXPECT_EQ(care_.modes(), (std::vector<unsigned>{3, 3, 3, 3}));
-  const auto daemon = care_.pid();
+  EXPECT_EQ(mps_node_.send_command("get_default_active_thread_percentage"), "25.0\n");
+  EXPECT_EQ(mps_node_.modes(), (std::vector<unsigned>{3, 3, 3, 3}));
+  const auto daemon = mps_node_.pid();
   write_config(2);
-  ASSERT_TRUE(care_.wait_until(
-      [&] { return care_.send_command("get_default_active_thread_percentage") == "50.0\n"; }));
-  EXPECT_EQ(care_.pid(), daemon);
+  ASSERT_TRUE(mps_node_.wait_until(
+      [&] { return mps_node_.send_command("get_default_active_thread_percentage") == "50.0\n"; }));
+  EXPECT_EQ(mps_node_.pid(), daemon);
   ASSERT_TRUE(write_file_atomic(config_file(), "version: v1\nsharing: {mps: {resources: []}}\n"));
   ::kill(child_, SIGHUP);
   EXPECT_EQ(stop_program(SIGTERM), 0);
-  EXPECT_EQ(care_.send_command("get_server_list"), "gone");
-  EXPECT_EQ(care_.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
+  EXPECT_EQ(mps_node_.send_command("get_server_list"), "gone");
+  EXPECT_EQ(mps_node_.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
   EXPECT_FALSE(std::filesystem::exists(mps::ready_file(options_.root)));
 }
 
 TEST_F(MpsCommand, ARestartAfterAKillAdoptsTheDaemon) {
   start_program();
   ASSERT_TRUE(wait_until_ready());
-  const auto daemon = care_.pid();
+  const auto daemon = mps_node_.pid();
   EXPECT_TRUE(WIFSIGNALED(stop_program(SIGKILL)));
-  EXPECT_EQ(care_.pid(), daemon);
+  EXPECT_EQ(mps_node_.pid(), daemon);
   std::filesystem::remove(mps::ready_file(options_.root));
   start_program();
   ASSERT_TRUE(wait_until_ready());
-  EXPECT_EQ(care_.pid(), daemon);
+  EXPECT_EQ(mps_node_.pid(), daemon);
   EXPECT_EQ(stop_program(SIGTERM), 0);
 }
 
@@ -98,7 +98,7 @@ TEST_F(MpsCommand, WaitsForADriver) {
   // One that is only being installed.
   ASSERT_TRUE(write_file_atomic(library_path(), ""));
   start_program();
-  care_.run_for(100ms);
+  mps_node_.run_for(100ms);
   EXPECT_FALSE(std::filesystem::exists(mps::ready_file(options_.root)));
   install_driver();
   ASSERT_TRUE(wait_until_ready());

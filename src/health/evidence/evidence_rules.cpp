@@ -34,7 +34,7 @@ class EvidenceApplier {
   void operator()(const EnergyReading& reading);
   void operator()(const ProbeReading& reading);
   void operator()(const ResetDone&) { raise_to_now(record_.reset_at); }
-  void operator()(const OperatorCommand& wish);
+  void operator()(const OperatorCommand& command);
   void operator()(const SourceNotice&) {}
 
   bool opened_fault() const { return opened_fault_; }
@@ -360,9 +360,9 @@ void EvidenceApplier::operator()(const ProbeReading& reading) {
   apply_reading(FaultClass::kProbeFailed, 0, !reading.passed, reading.error);
 }
 
-void EvidenceApplier::operator()(const OperatorCommand& wish) {
-  if (wish.action == OperatorAction::kCordon)
-    return open_fault(FaultClass::kCordoned, 0, {.detail = wish.reason});
+void EvidenceApplier::operator()(const OperatorCommand& command) {
+  if (command.action == OperatorAction::kCordon)
+    return open_fault(FaultClass::kCordoned, 0, {.detail = command.reason});
   for (auto& [key, fault] : record_.faults) {
     if (!scope_.covers(key.scope) || fault.condition_met_at) continue;
     // It vouches for repairs of earlier faults, and ends a cordon.
@@ -379,24 +379,25 @@ void EvidenceApplier::operator()(const OperatorCommand& wish) {
 EvidenceEffect apply_evidence(GpuRecord& record, const Evidence& evidence, const RuleInputs& rules) {
   const auto source = source_of(evidence.body);
   auto& track = record.sources[static_cast<std::size_t>(source)];
-  const bool told = source == Source::kDriverEvents || source == Source::kKernelLog ||
-                    source == Source::kOperator || source == Source::kProcesses;
+  const bool is_pushed = source == Source::kDriverEvents || source == Source::kKernelLog ||
+                         source == Source::kOperator || source == Source::kProcesses;
   const auto* notice = std::get_if<SourceNotice>(&evidence.body);
   // Drop a reading that was overtaken by a newer one.
-  if (!told && track.reported && evidence.at < track.last) return {.changes_no_status = true};
+  if (!is_pushed && track.reported && evidence.at < track.last) return {.changes_no_status = true};
   if (notice != nullptr) {
     track.unavailable = notice->unavailable;
     track.reported = track.reported || !notice->unavailable;
     return {};
   }
   const bool known = record.has_source_reported(source);
-  EvidenceApplier taker(record, {normalize_scope(evidence.scope), evidence.at, {}}, rules);
-  std::visit(taker, evidence.body);
+  EvidenceApplier applier(record, {normalize_scope(evidence.scope), evidence.at, {}}, rules);
+  std::visit(applier, evidence.body);
   track.unavailable.reset();
   track.reported = true;
   track.last = std::max(track.last, evidence.at);
-  const bool told_again = source == Source::kDriverEvents || source == Source::kKernelLog;
-  return {taker.opened_fault(), told_again && known && !taker.opened_fault() && !taker.renewed_fault()};
+  const bool is_repeated = source == Source::kDriverEvents || source == Source::kKernelLog;
+  return {applier.opened_fault(),
+          is_repeated && known && !applier.opened_fault() && !applier.renewed_fault()};
 }
 
 }  // namespace gpulet::health

@@ -16,7 +16,7 @@ EccReading ecc(std::uint64_t dram, std::uint64_t sram = 0, bool threshold = fals
 
 struct Row {
   const char* what;
-  std::vector<EvidenceBody> said;  // a minute and a half apart
+  std::vector<EvidenceBody> evidence;  // a minute and a half apart
   DeviceState state;
   const char* reason;
   std::vector<EvidenceBody> over;  // reported every ten seconds, it ends
@@ -263,7 +263,7 @@ const Row kRows[] = {
 TEST(EvidenceRules, EverySourceOpensAndEndsItsFaults) {
   for (const auto& row : kRows) {
     HealthFeed feed;
-    for (const auto& body : row.said) {
+    for (const auto& body : row.evidence) {
       feed.pass_time(seconds(90));
       feed.feed(kGpu, body);
     }

@@ -52,10 +52,10 @@ struct PodPreference {
 
 PodPreference pod_preference(const PodOnDevice& pod) {
   const bool own = pod.annotation.has_value();
-  const auto& said = own ? pod.annotation : pod.namespace_annotation;
-  if (!said) return {};
+  const auto& annotation = own ? pod.annotation : pod.namespace_annotation;
+  if (!annotation) return {};
   const std::string whose = own ? "its annotation" : "its namespace's annotation";
-  const auto grace = parse_grace(*said);
+  const auto grace = parse_grace(*annotation);
   // A value that cannot be parsed was meant to differ from the policy: the safe reading is to stay.
   if (!grace) return {Grace{}, whose + " " + kGraceAnnotation + " cannot be parsed, so the Pod stays"};
   return {*grace, whose + " says " + grace_text(*grace)};

@@ -288,14 +288,14 @@ TEST(EvictionPolicy, TheLimitCountsEvictedGpusButNoCordons) {
   EXPECT_EQ(act(kLost, kStart + minutes(1)), Act::kBlocked);
   EXPECT_EQ(act(kCordoned, kStart + minutes(1)), Act::kEvict);
   EXPECT_EQ(act(kLost, kStart + minutes(5)), Act::kEvict);
-  EvictionLog wishes;
+  EvictionLog evictions;
   moved.fault_class = kCordoned;
   for (int i = 0; i < 8; ++i) {
     moved.uid = "gone-" + std::to_string(i);
     moved.device = make_scope("GPU-" + std::to_string(i));
-    wishes.record_eviction(moved, kStart);
+    evictions.record_eviction(moved, kStart);
   }
-  log = wishes;
+  log = evictions;
   EXPECT_EQ(act(kLost, kStart), Act::kEvict);
 }
 

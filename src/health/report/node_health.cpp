@@ -176,24 +176,24 @@ std::string devices_health_text(std::span<const DeviceView* const> devices) {
 
 NodeHealthSummary summarize_node_health(const HealthView& view) {
   if (view.devices.empty()) return {Severity::kUnmonitored, std::nullopt, "NoGpu", "no GPU is known"};
-  NodeHealthSummary news;
+  NodeHealthSummary summary;
   std::vector<const DeviceView*> worst_first;
   std::size_t count = 0;
   for (const auto& device : view.devices) {
     if (device.scope.is_whole_gpu()) ++count;
-    news.severity = std::max(news.severity, severity_of(device.status));
+    summary.severity = std::max(summary.severity, severity_of(device.status));
     if (has_reportable_fault(device) && !has_status_of_its_gpu(view, device)) worst_first.push_back(&device);
   }
   std::ranges::stable_sort(worst_first, std::greater(),
                            [](const DeviceView* device) { return severity_of(device->status); });
-  news.healthy = condition_status(news.severity);
-  news.reason = kReasons[static_cast<std::size_t>(news.severity)];
-  news.message = devices_health_text(worst_first);
-  if (news.severity == Severity::kHealthy) news.message = gpu_count_text(count) + " without a fault";
-  if (news.severity == Severity::kUnmonitored) {
-    news.message = "no source would report a fault of some of " + gpu_count_text(count);
+  summary.healthy = condition_status(summary.severity);
+  summary.reason = kReasons[static_cast<std::size_t>(summary.severity)];
+  summary.message = devices_health_text(worst_first);
+  if (summary.severity == Severity::kHealthy) summary.message = gpu_count_text(count) + " without a fault";
+  if (summary.severity == Severity::kUnmonitored) {
+    summary.message = "no source would report a fault of some of " + gpu_count_text(count);
   }
-  return news;
+  return summary;
 }
 
 const DeviceView* find_device_or_gpu(const HealthView& view, const Scope& held) {

@@ -25,9 +25,9 @@ bool is_uuid(std::string_view text) {
 
 std::string_view next_cordon_field(std::string_view& line) {
   const auto end = line.find(' ');
-  const auto word = line.substr(0, end);
+  const auto entry = line.substr(0, end);
   line.remove_prefix(end == std::string_view::npos ? line.size() : end + 1);
-  return word;
+  return entry;
 }
 
 // Whether the line is valid; adds it to `cordons`.
@@ -38,10 +38,10 @@ bool parse_cordon_line(std::string_view line, Cordons& cordons) {
   constexpr auto kLatest =
       static_cast<std::uint64_t>(std::chrono::floor<milliseconds>(kLastWallTime).time_since_epoch().count());
   if ((kind != kCordonWord && kind != kUncordonWord) || !is_uuid(uuid) || !at || *at > kLatest) return false;
-  CordonEntry word{kind == kCordonWord ? OperatorAction::kCordon : OperatorAction::kUncordon,
-                   WallTime(milliseconds(*at)), std::string(line)};
-  if (word.reason != sanitize_cordon_reason(word.reason)) return false;
-  return cordons.emplace(std::string(uuid), std::move(word)).second;
+  CordonEntry entry{kind == kCordonWord ? OperatorAction::kCordon : OperatorAction::kUncordon,
+                    WallTime(milliseconds(*at)), std::string(line)};
+  if (entry.reason != sanitize_cordon_reason(entry.reason)) return false;
+  return cordons.emplace(std::string(uuid), std::move(entry)).second;
 }
 
 Result<FileDescriptor> lock_cordons_file(const std::string& path) {
@@ -70,11 +70,11 @@ std::string sanitize_cordon_reason(std::string_view text) {
 
 std::string format_cordons(const Cordons& cordons) {
   std::string out = std::string(kCordonsHead) + "\n";
-  for (const auto& [uuid, word] : cordons) {
-    const auto at = std::chrono::floor<milliseconds>(std::clamp(word.at, kFirstWallTime, kLastWallTime));
-    out += std::string(word.action == OperatorAction::kCordon ? kCordonWord : kUncordonWord) + " " +
+  for (const auto& [uuid, entry] : cordons) {
+    const auto at = std::chrono::floor<milliseconds>(std::clamp(entry.at, kFirstWallTime, kLastWallTime));
+    out += std::string(entry.action == OperatorAction::kCordon ? kCordonWord : kUncordonWord) + " " +
            uuid.str() + " " + std::to_string(at.time_since_epoch().count());
-    if (const auto words = sanitize_cordon_reason(word.reason); !words.empty()) out += " " + words;
+    if (const auto words = sanitize_cordon_reason(entry.reason); !words.empty()) out += " " + words;
     out += "\n";
   }
   return out;
@@ -125,37 +125,38 @@ Status update_cordons(const std::string& path, WallTime now, const std::function
 
 std::vector<Evidence> pending_operator_commands(const HealthView& view, const Cordons& cordons,
                                                 const ClockPair& now) {
-  std::vector<Evidence> wishes;
+  std::vector<Evidence> commands;
   for (const auto& device : view.devices) {
     const auto& faults = device.status.faults;
-    const auto stands = std::ranges::find_if(faults, [&](const Fault& fault) {
+    const auto fault = std::ranges::find_if(faults, [&](const Fault& fault) {
       return fault.fault_class == FaultClass::kCordoned && fault.scope == device.scope;
     });
-    const Fault* cordon = stands == faults.end() ? nullptr : &*stands;
+    const Fault* cordon = fault == faults.end() ? nullptr : &*fault;
     const auto found = device.uuid.empty() ? cordons.end() : cordons.find(device.uuid);
-    const CordonEntry* word = found == cordons.end() ? nullptr : &found->second;
+    const CordonEntry* entry = found == cordons.end() ? nullptr : &found->second;
     // An entry from the future (the clock was set back since) counts as now.
-    const Time said =
-        word == nullptr ? Time() : now.now - std::max<Duration>(now.wall - word->at, Duration::zero());
-    if (word != nullptr && word->action == OperatorAction::kCordon) {
-      const bool anew = cordon != nullptr && said > cordon->last_seen &&
-                        (cordon->condition_met_at || cordon->detail != word->reason);
-      if (cordon == nullptr || anew)
-        wishes.push_back({device.scope, said, OperatorCommand{OperatorAction::kCordon, word->reason}});
+    const Time entered_at =
+        entry == nullptr ? Time() : now.now - std::max<Duration>(now.wall - entry->at, Duration::zero());
+    if (entry != nullptr && entry->action == OperatorAction::kCordon) {
+      const bool renewed = cordon != nullptr && entered_at > cordon->last_seen &&
+                           (cordon->condition_met_at || cordon->detail != entry->reason);
+      if (cordon == nullptr || renewed)
+        commands.push_back(
+            {device.scope, entered_at, OperatorCommand{OperatorAction::kCordon, entry->reason}});
       continue;
     }
     std::optional<Time> over;
     if (cordon != nullptr && !cordon->condition_met_at) over = cordon->last_seen;
     // It vouches for earlier faults that no reading ends, as in apply_evidence.
-    const bool vouches = word != nullptr && std::ranges::any_of(faults, [&](const Fault& fault) {
+    const bool vouches = entry != nullptr && std::ranges::any_of(faults, [&](const Fault& fault) {
                            return device.scope.covers(fault.scope) && !fault.condition_met_at &&
-                                  fault.last_seen < said &&
+                                  fault.last_seen < entered_at &&
                                   fault_rule(fault.fault_class).condition != RecoveryCondition::kReadingClear;
                          });
-    if (vouches) over = std::max(over.value_or(said), said);
-    if (over) wishes.push_back({device.scope, *over, OperatorCommand{OperatorAction::kUncordon, {}}});
+    if (vouches) over = std::max(over.value_or(entered_at), entered_at);
+    if (over) commands.push_back({device.scope, *over, OperatorCommand{OperatorAction::kUncordon, {}}});
   }
-  return wishes;
+  return commands;
 }
 
 }  // namespace gpulet::health

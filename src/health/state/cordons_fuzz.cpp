@@ -28,9 +28,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   HealthStateMachine machine({}, XidFilter("", ""));
   const ClockPair clock{Time(std::chrono::hours(1)), WallTime(std::chrono::hours(500'000))};
   machine.apply_snapshot(node, clock.now);
-  for (const auto& wish :
+  for (const auto& command :
        pending_operator_commands(build_health_view(machine, node, clock), *cordons, clock)) {
-    machine.add_evidence(wish);
+    machine.add_evidence(command);
   }
   const auto view = build_health_view(machine, node, clock);
   if (!pending_operator_commands(view, *cordons, clock).empty()) std::abort();

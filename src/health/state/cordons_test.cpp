@@ -16,8 +16,8 @@ namespace {
 
 const DeviceUuid kUuid("GPU-0");
 
-CordonEntry cordon_entry(OperatorAction wish, std::int64_t at_ms, std::string words = {}) {
-  return {wish, WallTime(milliseconds(at_ms)), std::move(words)};
+CordonEntry cordon_entry(OperatorAction action, std::int64_t at_ms, std::string reason = {}) {
+  return {action, WallTime(milliseconds(at_ms)), std::move(reason)};
 }
 
 TEST(Cordons, HaveOneLinePerDevice) {
@@ -69,11 +69,11 @@ class CordonsFile : public testing::Test {
   void SetUp() override {
     std::string path = testing::TempDir() + "cordons.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
-    folder_ = path;
-    path_ = folder_ + "/state/cordons";
+    directory_ = path;
+    path_ = directory_ + "/state/cordons";
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string folder_, path_;
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+  std::string directory_, path_;
 };
 
 TEST_F(CordonsFile, IsUpdatedAndReadBack) {
@@ -130,13 +130,13 @@ class PendingCommands : public testing::Test {
   }
   WallTime wall_time() const { return std::chrono::floor<milliseconds>(clocks_now().wall); }
   HealthView view_now() const { return build_health_view(feed_.machine, feed_.there, clocks_now()); }
-  // How many wishes there were.
+  // Returns the number of commands.
   std::size_t apply_pending() {
-    const auto wishes = pending_operator_commands(view_now(), cordons_, clocks_now());
-    for (const auto& wish : wishes) feed_.machine.add_evidence(wish);
+    const auto commands = pending_operator_commands(view_now(), cordons_, clocks_now());
+    for (const auto& command : commands) feed_.machine.add_evidence(command);
     feed_.machine.advance_to(feed_.now);
-    EXPECT_TRUE(pending_operator_commands(view_now(), cordons_, clocks_now()).empty()) << "said once";
-    return wishes.size();
+    EXPECT_TRUE(pending_operator_commands(view_now(), cordons_, clocks_now()).empty()) << "issued once";
+    return commands.size();
   }
   void restart_machine() {
     const auto saved = feed_.machine.to_persisted_state(clocks_now(), "boot");
@@ -180,7 +180,7 @@ TEST_F(PendingCommands, SurviveARestart) {
   EXPECT_EQ(apply_pending(), 0u) << "the state file has it";
   cordons_[kUuid] = {OperatorAction::kUncordon, wall_time(), {}};
   restart_machine();
-  EXPECT_EQ(apply_pending(), 1u) << "said while no agent ran";
+  EXPECT_EQ(apply_pending(), 1u) << "entered while no agent ran";
   EXPECT_EQ(feed_.state_of_device(kGpu), DeviceState::kHealthy);
 }
 

@@ -83,14 +83,14 @@ class StateFileOnDisk : public ::testing::Test {
  protected:
   StateFileOnDisk() {
     char name[] = "/tmp/gpulet-state-XXXXXX";
-    folder_ = mkdtemp(name);
+    directory_ = mkdtemp(name);
   }
-  ~StateFileOnDisk() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  ~StateFileOnDisk() override { std::filesystem::remove_all(directory_); }
+  std::string directory_;
 };
 
 TEST_F(StateFileOnDisk, IsWrittenAtomically) {
-  const auto path = folder_ + "/a/state";
+  const auto path = directory_ + "/a/state";
   const auto missing = read_persisted_state(path);
   ASSERT_TRUE(missing) << missing.error().full_message();
   EXPECT_TRUE(missing->gpus.empty());
@@ -104,7 +104,7 @@ TEST_F(StateFileOnDisk, IsWrittenAtomically) {
 }
 
 TEST_F(StateFileOnDisk, ErrorsHaveThePath) {
-  const auto path = folder_ + "/state";
+  const auto path = directory_ + "/state";
   ASSERT_TRUE(write_file_atomic(path, "nonsense"));
   const auto read = read_persisted_state(path);
   ASSERT_FALSE(read);
@@ -112,9 +112,9 @@ TEST_F(StateFileOnDisk, ErrorsHaveThePath) {
 }
 
 TEST_F(StateFileOnDisk, ReadsTheBootId) {
-  ASSERT_TRUE(write_file_atomic(folder_ + "/boot_id", "0123-4567\n"));
-  EXPECT_EQ(read_boot_id(folder_ + "/boot_id").value_or("?"), "0123-4567");
-  EXPECT_FALSE(read_boot_id(folder_ + "/none"));
+  ASSERT_TRUE(write_file_atomic(directory_ + "/boot_id", "0123-4567\n"));
+  EXPECT_EQ(read_boot_id(directory_ + "/boot_id").value_or("?"), "0123-4567");
+  EXPECT_FALSE(read_boot_id(directory_ + "/none"));
 }
 
 }  // namespace

@@ -172,10 +172,10 @@ void HealthStateMachine::refresh_statuses(GpuRecord& record, std::vector<StatusC
     // A restored fault is as old as it was.
     if (fresh && !after.faults.empty()) after.since = std::min(now_, after.faults.front().opened);
     if (fresh) before.since = after.since;
-    const bool told = fresh ? !is_allocatable(after.state) || after.state == DeviceState::kDegraded
-                            : after.state != before.state || after.reason != before.reason;
+    const bool is_change = fresh ? !is_allocatable(after.state) || after.state == DeviceState::kDegraded
+                                 : after.state != before.state || after.reason != before.reason;
     kept->second = after;
-    if (told) changes.push_back({device, std::move(before), std::move(after)});
+    if (is_change) changes.push_back({device, std::move(before), std::move(after)});
   }
 }
 

@@ -1,4 +1,4 @@
-// The node page, live: /api/events says what changed, and only that is drawn anew.
+// The node page, live: /api/events says what changed, and only that is drawn again.
 'use strict';
 
 const HISTORY_MS = 15 * 60 * 1000;
@@ -340,7 +340,7 @@ const watcher = 'IntersectionObserver' in window ? new IntersectionObserver((ent
 function takeNode(next) {
   const before = new Map((node ? node.gpus : []).map((gpu) => [gpu.uuid, gpu.state]));
   node = next;
-  const said = [];
+  const announcements = [];
   document.title = `${node.name} · GPUs · gpulet`;
   setText(byId('title'), `GPUs of ${node.name}`);
   setText(byId('facts'), [`${node.gpus.length} GPUs`, node.driver.version && `driver ${node.driver.version}`,
@@ -362,7 +362,7 @@ function takeNode(next) {
     }
     card.update(gpu);
     if (before.has(gpu.uuid) && before.get(gpu.uuid) !== gpu.state) {
-      said.push(`GPU ${gpu.index} is ${gpu.state}${gpu.reason ? `: ${gpu.reason}` : ''}`);
+      announcements.push(`GPU ${gpu.index} is ${gpu.state}${gpu.reason ? `: ${gpu.reason}` : ''}`);
     }
   }
   for (const [uuid, card] of cards) {
@@ -386,7 +386,7 @@ function takeNode(next) {
   redraw(byId('strips'), [node.timeline, Math.floor(Date.now() / 60000)], () => strips(Date.now()));
   redraw(byId('events'), node.events, eventItems);
   setText(byId('config'), node.config || '');
-  if (said.length > 0) setText(byId('said'), said.join('. '));
+  if (announcements.length > 0) setText(byId('announcements'), announcements.join('. '));
 }
 
 let sampled = 0;  // when the last sample came, by this page's clock
@@ -416,7 +416,7 @@ async function takeHistory() {
     if (live) remember(live);
     if (latest) show();
   } catch {
-    // The events' own trouble is told; the lines begin with what comes.
+    // Shows why the events cannot be read; the lines begin with the next event.
   }
 }
 
@@ -435,7 +435,7 @@ function tellLink() {
 
 function setLink(state) {
   if ((link === 'lost') !== (state === 'lost')) {
-    setText(byId('said'), state === 'lost' ? 'The connection to the node is lost' : state === 'live' ? 'Connected again' : '');
+    setText(byId('announcements'), state === 'lost' ? 'The connection to the node is lost' : state === 'live' ? 'Connected again' : '');
   }
   link = state;
   tellLink();

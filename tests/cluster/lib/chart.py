@@ -93,7 +93,8 @@ class ChartChecks:
                 "taints": reported["spec"].get("taints", []),
                 "conditions": sorted(condition["type"] for condition in reported["status"]["conditions"]),
                 "files": sorted(node.run("find", "/var/run/cdi", "/etc/cdi", "/var/lib/gpulet", "/run/gpulet", "/var/lib/kubelet/device-plugins",
-                                         self.checks.cdi.hooks, "-not", "-type", "d", "-not", "-name", "kubelet*").split()),
+                                         self.checks.cdi.hooks, "-not", "-type", "d", "-not", "-name", "kubelet*",
+                                         "-not", "-name", ".[0-9]*").split()),  # the kubelet's checkpoint while it is written
                 "agents": node.agents(),
                 "mps": [*node.run("find", MPS_ROOT, "-mindepth", "1").split(), *self.daemons(node)],
                 "mounts": [line.split()[4] for line in node.run("cat", "/proc/self/mountinfo").splitlines() if f" {MPS_ROOT}/" in line],

@@ -31,7 +31,7 @@ int print_error(const Error& error) {
 
 struct Arguments {
   std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, location,
-      pipe_directory;
+      pipe_directory, call;
   std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
                 skip = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
@@ -343,6 +343,17 @@ class CommandLine {
                            [this] { return fail_calls(); });
     sub->add_option("WHAT", arguments_.gpu, "a GPU, `init` or `events`")->required();
     sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
+    sub = add_root_command("answer", "Make one NVML function return an error", [&a] {
+      return on_gpu_or_driver(a, [&a](const StateFile& state, std::optional<std::uint32_t> gpu) {
+        return control::set_answer(state, a.call, gpu, a.code);
+      });
+    });
+    sub->add_option(
+           "CALL", arguments_.call,
+           "its exported name, such as nvmlDeviceGetMemoryInfo_v2; `*`: all but those that find GPUs")
+        ->required();
+    sub->add_option("CODE", arguments_.code, "nvmlReturn_t; 0 ends it")->required();
+    sub->add_option("GPU", arguments_.gpu, "index, UUID or PCI address, or `all` (default all)");
     sub =
         add_gpu_command("mig-fault", "Make a MIG change fail or hang",
                         [&a](const StateFile& state, std::uint32_t gpu) { return fail_mig(a, state, gpu); });

@@ -42,6 +42,27 @@ TEST_F(ControlTest, FindsAGpuByIndexUuidOrAddress) {
   EXPECT_EQ(post_xid(state_, 8, 79).error().code(), Code::kNotFound);
 }
 
+TEST_F(ControlTest, AnswersAreSetReplacedAndEnded) {
+  const auto count = [this] { return state_.lock_for_read()->answer_count; };
+  ASSERT_TRUE(set_answer(state_, "nvmlDeviceGetName", 1, 27));
+  ASSERT_TRUE(set_answer(state_, "nvmlDeviceGetName", std::nullopt, 4));
+  ASSERT_TRUE(set_answer(state_, "nvmlDeviceGetName", 1, 19));
+  ASSERT_EQ(count(), 2u);
+  EXPECT_EQ(state_.lock_for_read()->answers[0].nvml_return, 19u);
+  ASSERT_TRUE(heal_faults(state_, 1));
+  ASSERT_EQ(count(), 1u);
+  EXPECT_EQ(state_.lock_for_read()->answers[0].gpu, kMaxGpus);
+  ASSERT_TRUE(set_answer(state_, "nvmlDeviceGetName", std::nullopt, 0));
+  EXPECT_EQ(count(), 0u);
+  EXPECT_EQ(set_answer(state_, "nvmlDeviceGetName", 8, 4).error().code(), Code::kNotFound);
+  EXPECT_EQ(set_answer(state_, std::string(64, 'x'), 0, 4).error().code(), Code::kInvalidArgument);
+  for (std::size_t i = 0; i < kMaxAnswers; ++i)
+    ASSERT_TRUE(set_answer(state_, "call" + std::to_string(i), 0, 4));
+  EXPECT_EQ(set_answer(state_, "nvmlDeviceGetName", 0, 4).error().code(), Code::kInvalidArgument);
+  ASSERT_TRUE(heal_faults(state_, std::nullopt));
+  EXPECT_EQ(count(), 0u);
+}
+
 TEST_F(ControlTest, LoadRisesAndEnds) {
   const Gpu idle = read_gpu(1);
   ASSERT_TRUE(set_load(state_, 1, {80, 40'000, 1234}));

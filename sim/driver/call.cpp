@@ -138,6 +138,37 @@ nvmlReturn_t wait_out_driver_faults() {
   return NVML_SUCCESS;
 }
 
+namespace {
+
+bool starts_with_any(std::string_view text, std::initializer_list<std::string_view> prefixes) {
+  return std::ranges::any_of(prefixes, [&](auto prefix) { return text.starts_with(prefix); });
+}
+
+// Of kAnyOptionalCall.
+bool is_optional_call(std::string_view function) {
+  return !starts_with_any(function, {"nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount",
+                                     "nvmlDeviceGetHandleBy", "nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo",
+                                     "nvmlSystemGetDriverVersion", "nvmlDeviceGetMigDeviceHandleByIndex"});
+}
+
+}  // namespace
+
+nvmlReturn_t configured_answer(const char* function, const void* handle) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (state == nullptr || session().users.load() == 0) return NVML_SUCCESS;
+  const ReadGuard machine = state->lock_for_read();
+  if (machine->answer_count == 0 || driver_ready(*machine) != NVML_SUCCESS) return NVML_SUCCESS;
+  const auto decoded = decode_handle(handle);
+  for (std::uint32_t i = 0; i < machine->answer_count; ++i) {
+    const Answer& answer = machine->answers[i];
+    const bool of_gpu = answer.gpu == kMaxGpus || (decoded && decoded->gpu == answer.gpu);
+    const bool of_call = answer.call == kAnyOptionalCall ? is_optional_call(function)
+                                                         : std::string_view(answer.call) == function;
+    if (of_gpu && of_call) return static_cast<nvmlReturn_t>(answer.nvml_return);
+  }
+  return NVML_SUCCESS;
+}
+
 nvmlReturn_t enter_driver() {
   if (const nvmlReturn_t error = wait_out_driver_faults(); error != NVML_SUCCESS) return error;
   return driver_ready(*session().state.load(std::memory_order_acquire)->lock_for_read());

@@ -60,6 +60,11 @@ nvmlReturn_t wait_out_driver_faults();
 // Both of the above, for calls about no GPU.
 nvmlReturn_t enter_driver();
 
+// The answer that `gpulet-sim answer` has set for this function and the GPU of `handle` (a device, a GPU
+// instance or a compute instance; null for calls about no GPU); NVML_SUCCESS without one, or while the driver
+// is away.
+nvmlReturn_t configured_answer(const char* function, const void* handle);
+
 // Handles are opaque to clients and never dereferenced: they encode indexes and generations, so that a stale
 // one is detected.
 enum class HandleKind : std::uint8_t { kGpu = 1, kMigDevice = 2, kGpuInstance = 3, kComputeInstance = 4 };

@@ -31,6 +31,38 @@ TEST_F(DriverTest, ALostGpuDoesNotAffectOthers) {
   EXPECT_EQ(nvmlDeviceGetPowerUsage(lost, &value), NVML_SUCCESS);
 }
 
+void set_answer(Machine& machine, const char* call, std::uint32_t gpu, std::uint32_t nvml_return) {
+  Answer& answer = machine.answers[machine.answer_count++];
+  std::snprintf(answer.call, sizeof answer.call, "%s", call);
+  answer.gpu = gpu;
+  answer.nvml_return = nvml_return;
+}
+
+TEST_F(DriverTest, AnAnswerReplacesOneFunctionOfOneGpu) {
+  set_answer(*edit_machine(), "nvmlDeviceGetPowerUsage", 1, NVML_ERROR_NOT_READY);
+  unsigned value = 0;
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(1), &value), NVML_ERROR_NOT_READY);
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(0), &value), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetMinorNumber(gpu_device(1), &value), NVML_SUCCESS);
+  edit_machine()->answer_count = 0;
+  EXPECT_EQ(nvmlDeviceGetPowerUsage(gpu_device(1), &value), NVML_SUCCESS);
+}
+
+TEST_F(DriverTest, AnAnswerToAnyOptionalCallLeavesGpusFindable) {
+  set_answer(*edit_machine(), "*", kMaxGpus, NVML_ERROR_UNKNOWN);
+  unsigned value = 0;
+  char text[96];
+  nvmlPciInfo_t pci{};
+  EXPECT_EQ(nvmlDeviceGetCount_v2(&value), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetUUID(gpu_device(0), text, sizeof text), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetPciInfo_v3(gpu_device(0), &pci), NVML_SUCCESS);
+  EXPECT_EQ(nvmlSystemGetDriverVersion(text, sizeof text), NVML_SUCCESS);
+  EXPECT_EQ(nvmlDeviceGetName(gpu_device(0), text, sizeof text), NVML_ERROR_UNKNOWN);
+  EXPECT_EQ(nvmlSystemGetCudaDriverVersion_v2(reinterpret_cast<int*>(&value)), NVML_ERROR_UNKNOWN);
+  // A function that this driver does not have answers too.
+  EXPECT_EQ(nvmlDeviceGetSupportedVgpus(gpu_device(0), &value, nullptr), NVML_ERROR_UNKNOWN);
+}
+
 TEST_F(DriverTest, AHangingGpuBlocksOnlyItsOwnCalls) {
   const nvmlDevice_t hanging = gpu_device(2);
   edit_machine()->gpus[2].faults.hang = 1;

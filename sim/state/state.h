@@ -22,7 +22,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 5;
+inline constexpr std::uint32_t kLayoutVersion = 6;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -34,6 +34,7 @@ inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
 inline constexpr std::size_t kMaxEvents = 1024;         // stored; a waiter further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
 inline constexpr std::size_t kMaxEncodedClocks = 16;
+inline constexpr std::size_t kMaxAnswers = 16;
 inline constexpr std::size_t kMaxCpuWords = 16;  // of 64 CPUs
 inline constexpr std::int32_t kNotReported = -1;
 inline constexpr std::uint32_t kNoInstance = 0xffffffff;  // GPU or compute instance outside MIG
@@ -357,11 +358,22 @@ struct Event {
   std::uint32_t padding;
 };
 
+// What one function of the C ABI returns instead of its result.
+struct Answer {
+  char call[64];      // "nvmlDeviceGetMemoryInfo_v2"; kAnyOptionalCall
+  std::uint32_t gpu;  // index; kMaxGpus: every GPU, and calls about none
+  std::uint32_t nvml_return;
+};
+// Every call but those that find and identify GPUs: init and shutdown, counts, handles, UUID, PCI address and
+// the driver's version.
+inline constexpr std::string_view kAnyOptionalCall = "*";
+
 struct Machine {
   char name[64];     // "hgx-h100"
   char product[64];  // DMI product name
   std::uint32_t gpu_count;
-  std::uint32_t padding;
+  std::uint32_t answer_count;
+  Answer answers[kMaxAnswers];
   Driver driver;
   Gpu gpus[kMaxGpus];
   std::uint64_t last_event;  // sequence of the newest, 0: none yet

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/text.h"
+#include "sim/control/answers.h"
 #include "sim/control/control.h"
 #include "sim/demo/demo.h"
 #include "sim/machine/machine.h"

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/text.h"
+#include "sim/control/answers.h"
 #include "sim/root/driver_files.h"
 #include "sim/state/mig.h"
 
@@ -235,34 +236,6 @@ Status hang_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t skip) {
   });
 }
 
-Status set_answer(const StateFile& state, const std::string& call, std::optional<std::uint32_t> gpu,
-                  std::uint32_t nvml_return) {
-  const EditGuard machine = state.lock_for_edit();
-  if (gpu && *gpu >= machine->gpu_count) return fail(Code::kNotFound, "no GPU " + std::to_string(*gpu));
-  Answer wanted{};
-  if (call.empty() || call.size() >= sizeof wanted.call)
-    return fail(Code::kInvalidArgument, "not the name of an NVML function", call);
-  call.copy(wanted.call, sizeof wanted.call - 1);
-  wanted.gpu = gpu.value_or(kMaxGpus);
-  wanted.nvml_return = nvml_return;
-  auto* const end = machine->answers + machine->answer_count;
-  auto* found = std::find_if(machine->answers, end, [&](const Answer& answer) {
-    return answer.gpu == wanted.gpu && std::string_view(answer.call) == call;
-  });
-  if (nvml_return == 0) {
-    if (found == end) return {};
-    *found = *(end - 1);
-    --machine->answer_count;
-    return {};
-  }
-  if (found == end && machine->answer_count == kMaxAnswers)
-    return fail(Code::kInvalidArgument,
-                "there are " + std::to_string(kMaxAnswers) + " answers already, the maximum");
-  if (found == end) ++machine->answer_count;
-  *found = wanted;
-  return {};
-}
-
 Status fail_init(const StateFile& state, std::uint32_t nvml_return) {
   return edit_driver(state, &Driver::init_error, nvml_return);
 }
@@ -299,16 +272,14 @@ Status heal_faults(const StateFile& state, std::optional<std::uint32_t> gpu) {
   if (gpu) {
     return edit_gpu(state, *gpu, [&](Machine& machine, Gpu&) -> Status {
       heal_one(machine, *gpu);
-      auto* const end = std::remove_if(machine.answers, machine.answers + machine.answer_count,
-                                       [&](const Answer& answer) { return answer.gpu == *gpu; });
-      machine.answer_count = static_cast<std::uint32_t>(end - machine.answers);
+      clear_answers(machine, gpu);
       return {};
     });
   }
   const EditGuard machine = state.lock_for_edit();
   Driver& driver = machine->driver;
   driver.hang = 0;
-  machine->answer_count = 0;
+  clear_answers(*machine, std::nullopt);
   driver.delay_us = driver.init_error = driver.event_wait_error = 0;
   for (std::uint32_t i = 0; i < machine->gpu_count; ++i) heal_one(*machine, i);
   return {};

@@ -84,11 +84,6 @@ Status fail_gpu(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_re
 // nvmlReturn_t without an effect, or hangs until healed. Other calls succeed. 0 ends that.
 Status fail_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t nvml_return, std::uint32_t skip = 0);
 Status hang_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t skip = 0);
-// A function of the C ABI returns this nvmlReturn_t instead of its result: on one GPU, or on every GPU and
-// for calls about none. `call`: "nvmlDeviceGetMemoryInfo_v2", or kAnyOptionalCall. 0 ends that.
-// kInvalidArgument for more than kMaxAnswers, or for a name that is too long.
-Status set_answer(const StateFile& state, const std::string& call, std::optional<std::uint32_t> gpu,
-                  std::uint32_t nvml_return);
 Status fail_init(const StateFile& state, std::uint32_t nvml_return);
 Status fail_event_wait(const StateFile& state, std::uint32_t nvml_return);
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "sim/control/answers.h"
 #include "sim/control/control.h"
 #include "sim/machine/machine.h"
 #include "sim/state/mig.h"

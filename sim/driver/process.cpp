@@ -15,7 +15,8 @@ constexpr std::uint8_t kGraphics = 1;
 constexpr std::uint8_t kMps = 2;
 constexpr std::uint8_t kAnyKind = 0xff;
 
-// Room that nvmlDeviceGetProcessUtilization asks for at least, with processes or without (driver 580 on H100).
+// Room that nvmlDeviceGetProcessUtilization asks for at least, with processes or without (driver 580 on
+// H100).
 constexpr unsigned int kSampleBuffer = 72;
 
 bool is_on_device(const GpuCall& call, const Process& process, std::uint8_t kind) {
@@ -58,6 +59,20 @@ nvmlReturn_t list_processes(nvmlDevice_t device, std::uint8_t kind, unsigned int
   return NVML_SUCCESS;
 }
 
+// Drivers 535.43 to 535.54.03 write entries of 32 bytes through _v3, whose struct has 24.
+struct LargeProcessInfo : nvmlProcessInfo_t {
+  unsigned long long protected_memory;
+};
+constexpr std::string_view kDriverWithLargeEntries = "535.54.03";
+
+nvmlReturn_t list_processes_v3(nvmlDevice_t device, std::uint8_t kind, unsigned int* count,
+                               nvmlProcessInfo_t* infos) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  if (state != nullptr && state->lock_for_read()->driver.version == kDriverWithLargeEntries)
+    return list_processes(device, kind, count, static_cast<LargeProcessInfo*>(infos));
+  return list_processes(device, kind, count, infos);
+}
+
 unsigned long long now_us() {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<unsigned long long>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
@@ -75,7 +90,7 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
 }
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                      nvmlProcessInfo_t* infos) {
-  return list_processes(device, kCompute, count, infos);
+  return list_processes_v3(device, kCompute, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses(nvmlDevice_t device, unsigned int* count,
                                                    nvmlProcessInfo_v1_t* infos) {
@@ -87,7 +102,7 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, unsig
 }
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                       nvmlProcessInfo_t* infos) {
-  return list_processes(device, kGraphics, count, infos);
+  return list_processes_v3(device, kGraphics, count, infos);
 }
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses(nvmlDevice_t device, unsigned int* count,
                                                      nvmlProcessInfo_v1_t* infos) {
@@ -99,7 +114,7 @@ nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v2(nvmlDevice_t device, uns
 }
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                         nvmlProcessInfo_t* infos) {
-  return list_processes(device, kMps, count, infos);
+  return list_processes_v3(device, kMps, count, infos);
 }
 
 nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t* details) {

@@ -23,6 +23,8 @@ std::string_view code_name(Code code) {
       return "deadline_exceeded";
     case Code::kDeviceLost:
       return "device_lost";
+    case Code::kResetRequired:
+      return "reset_required";
     case Code::kIo:
       return "io";
     case Code::kInternal:

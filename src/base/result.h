@@ -21,6 +21,7 @@ enum class Code {
   kUnavailable,         // a peer (driver, kubelet, API server) is not available; retry later
   kDeadlineExceeded,    // a peer did not answer in time
   kDeviceLost,          // the GPU has fallen off the bus, according to the driver
+  kResetRequired,       // the GPU must be reset, according to the driver
   kIo,                  // a file or a socket failed
   kInternal,            // an invariant of gpulet is violated
 };

@@ -86,6 +86,7 @@ grpc::Status to_grpc(const Error& error) {
     case Code::kInvalidArgument:
       return {grpc::StatusCode::INVALID_ARGUMENT, error.full_message()};
     case Code::kFailedPrecondition:
+    case Code::kResetRequired:
       return {grpc::StatusCode::FAILED_PRECONDITION, error.full_message()};
     case Code::kNotFound:
       return {grpc::StatusCode::NOT_FOUND, error.full_message()};

@@ -19,6 +19,7 @@
 #include "mig/hardware.h"
 #include "mps/control_program.h"
 #include "nvml/health.h"
+#include "nvml/return_codes.h"
 #include "nvml/usage.h"
 
 namespace gpulet::doctor {
@@ -68,7 +69,7 @@ Result<GpuFacts> read_gpu_facts(const nvml::Session& session, GpuFacts facts) {
   read_mig_facts(session, facts);
   // Failed readings above are left out, but a lost GPU must be reported.
   const auto memory = session.memory_total(device);
-  if (!memory && memory.error().code() != Code::kUnsupported) facts.unreadable = memory.error();
+  if (!memory && nvml::is_device_fault(memory.error())) facts.unreadable = memory.error();
   return facts;
 }
 

@@ -1,6 +1,6 @@
-// What the driver reports about a node's GPUs, as one immutable value. Every library above reads it and none asks
-// the driver. inventory/snapshot_reader.h makes one; health/ fills in the judgements; the agent publishes it
-// by one atomic pointer.
+// What the driver reports about a node's GPUs, as one immutable value. Every library above reads it and none
+// asks the driver. inventory/snapshot_reader.h makes one; health/ fills in the judgements; the agent
+// publishes it by one atomic pointer.
 //
 // A GPU that cannot be read is in it all the same, with `unreadable` set and whatever was learned of it
 // before: the others are whole.
@@ -9,6 +9,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,10 +94,28 @@ struct MigDevice {
   friend bool operator==(const MigDevice&, const MigDevice&) = default;
 };
 
+// Values of a GPU that the driver may not return for a while, or never. Only its handle, UUID and PCI address
+// are needed to offer it.
+enum class GpuValue {
+  kModel,
+  kBrand,
+  kSerial,
+  kMinor,
+  kCompute,
+  kMemory,
+  kBandwidth,
+  kMig,
+  kMigAttributes,
+  kNvLinks,
+  kFabric
+};
+
 struct Gpu {
   unsigned index = 0;  // as NVML counts
   DeviceUuid uuid;
   std::optional<Error> unreadable;  // why the driver could not be asked about it
+  // Why the driver returned no such value: the member has that of the previous snapshot, or its default.
+  std::map<GpuValue, Error> not_read{};
   Health health;
 
   std::string model;         // "NVIDIA H100 80GB HBM3"

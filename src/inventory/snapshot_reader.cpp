@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "inventory/host_files.h"
+#include "nvml/return_codes.h"
 #include "nvml/session.h"
 #include "nvml/usage.h"
 
@@ -14,20 +15,22 @@ namespace {
 
 using nvml::Session;
 
-// A value that a GPU may lack: kUnsupported leaves the default, any other error makes the GPU unreadable.
+// Stores a value, or why the driver did not return it. Errors: only those that concern the whole GPU.
 template <class T, class U>
-Status optional_value(Result<T> value, U& into) {
+Status store_value(Gpu& gpu, GpuValue name, Result<T> value, U& into) {
   if (value) {
     into = std::move(*value);
     return {};
   }
-  if (value.error().code() == Code::kUnsupported) return {};
-  return fail(value.error());
+  if (nvml::is_device_fault(value.error())) return fail(value.error());
+  gpu.not_read.emplace(name, value.error());
+  return {};
 }
 
 PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
 
-constexpr std::size_t kSysfsPage = 4096;  // the maximum size of a text file in sysfs
+constexpr std::size_t kSysfsPage = 4096;            // the maximum size of a text file in sysfs
+constexpr std::uint64_t kMaxDeviceMinor = 0xFFFFF;  // of any device node
 
 // The first `bytes` of a file of the device's directory in sysfs, from the first root that has it; empty if
 // none has.
@@ -46,12 +49,32 @@ std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::
   return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
 }
 
+// From NVML, else from the driver's file in /proc: "Device Minor: \t 0".
+Result<unsigned> minor_number(const Session& session, nvml::Device device, const PciAddress& pci,
+                              const std::vector<std::string>& sys_roots) {
+  auto minor = session.minor_number(device);
+  if (minor || nvml::is_device_fault(minor.error())) return minor;
+  for (const auto& root : sys_roots) {
+    const auto content =
+        read_prefix(root + "/proc/driver/nvidia/gpus/" + pci.sysfs_text() + "/information", kSysfsPage);
+    if (!content) continue;
+    for (const auto& line : text::split(*content, '\n')) {
+      constexpr std::string_view kKey = "Device Minor:";
+      const auto number = line.starts_with(kKey)
+                              ? text::parse_unsigned(text::trim(std::string_view(line).substr(kKey.size())))
+                              : std::nullopt;
+      if (number && *number <= kMaxDeviceMinor) return static_cast<unsigned>(*number);
+    }
+  }
+  return minor;
+}
+
 // Data is transferred on both edges of the memory clock.
 Status read_bandwidth(const Session& session, nvml::Device device, Gpu& gpu) {
   const nvml::Usage usage(session, device);
   unsigned bits = 0, mhz = 0;
-  GPULET_TRY(optional_value(usage.memory_bus_width(), bits));
-  GPULET_TRY(optional_value(usage.max_clock(nvml::Clock::kMemory), mhz));
+  GPULET_TRY(store_value(gpu, GpuValue::kBandwidth, usage.memory_bus_width(), bits));
+  GPULET_TRY(store_value(gpu, GpuValue::kBandwidth, usage.max_clock(nvml::Clock::kMemory), mhz));
   gpu.memory_bandwidth = std::uint64_t{bits} / 8 * mhz * 2 * 1'000'000;
   return {};
 }
@@ -60,21 +83,19 @@ Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
   for (unsigned link = 0; link < nvml::kMaxNvLinks; ++link) {
     const auto active = session.nvlink_active(device, link);
     if (!active && active.error().code() == Code::kInvalidArgument) break;  // beyond the last
-    if (!active && active.error().code() == Code::kUnsupported) {
-      if (link == 0) break;
-      continue;
-    }
-    if (!active) return fail(active.error());
-    if (!*active) continue;
+    bool is_active = false;
+    GPULET_TRY(store_value(gpu, GpuValue::kNvLinks, active, is_active));
+    if (!active && link == 0) break;
+    if (!is_active) continue;
     NvLink found;
     found.index = link;
     nvml::LinkRemote remote = nvml::LinkRemote::kOther;
-    GPULET_TRY(optional_value(session.nvlink_remote_type(device, link), remote));
+    GPULET_TRY(store_value(gpu, GpuValue::kNvLinks, session.nvlink_remote_type(device, link), remote));
     found.kind = remote == nvml::LinkRemote::kGpu      ? NvLinkRemote::kGpu
                  : remote == nvml::LinkRemote::kSwitch ? NvLinkRemote::kSwitch
                                                        : NvLinkRemote::kOther;
     nvml::PciInfo pci;
-    GPULET_TRY(optional_value(session.nvlink_remote(device, link), pci));
+    GPULET_TRY(store_value(gpu, GpuValue::kNvLinks, session.nvlink_remote(device, link), pci));
     found.remote = to_address(pci);
     gpu.nvlinks.push_back(found);
   }
@@ -84,17 +105,18 @@ Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
 // By its slices if the driver's name has no profile.
 void set_profile_name(const std::string& name, const Gpu& gpu, MigDevice& mig) {
   mig.profile = mig_profile_of_name(name);
-  if (mig.profile.empty()) {
+  if (mig.profile.empty() && mig.gpu_slices != 0)
     mig.profile = mig_profile_of_slices(mig.compute_slices, mig.gpu_slices, mig.memory, gpu.memory);
-  }
 }
 
-Status read_mig_device(const Session& session, nvml::Device device, nvml::Device parent, const Gpu& gpu,
+// Errors: those of the calls without which it cannot be offered, and those of the whole GPU.
+Status read_mig_device(const Session& session, nvml::Device device, nvml::Device parent, Gpu& gpu,
                        MigDevice& mig) {
   GPULET_TRY_ASSIGN(mig.uuid, session.device_uuid(device));
   GPULET_TRY_ASSIGN(mig.gpu_instance, session.gpu_instance_id(device));
   GPULET_TRY_ASSIGN(mig.compute_instance, session.compute_instance_id(device));
-  GPULET_TRY_ASSIGN(const auto attributes, session.attributes(device));
+  nvml::Attributes attributes;
+  GPULET_TRY(store_value(gpu, GpuValue::kMigAttributes, session.attributes(device), attributes));
   mig.gpu_slices = attributes.gpu_slices;
   mig.compute_slices = attributes.compute_slices;
   mig.memory = mebibytes(attributes.memory_mib);
@@ -105,13 +127,13 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   mig.jpegs = attributes.jpegs;
   mig.ofas = attributes.ofas;
   std::string name;
-  GPULET_TRY(optional_value(session.product_name(device), name));
+  GPULET_TRY(store_value(gpu, GpuValue::kMigAttributes, session.product_name(device), name));
   set_profile_name(name, gpu, mig);
   // The driver reports the placement only to privileged processes; nothing else depends on it.
   if (const auto placement = session.placement(parent, mig.gpu_instance)) {
     mig.placement_start = placement->start;
     mig.placement_size = placement->size;
-  } else if (placement.error().code() == Code::kDeviceLost) {
+  } else if (nvml::is_device_fault(placement.error())) {
     return fail(placement.error());
   }
   return {};
@@ -122,32 +144,53 @@ bool is_gone(const Error& error) {
   return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
 }
 
-Status read_mig_devices(const Session& session, nvml::Device device, Gpu& gpu) {
-  const auto mode = session.mig_mode(device);
-  if (!mode && mode.error().code() == Code::kUnsupported) return {};
-  if (!mode) return fail(mode.error());
-  gpu.mig_capable = true;
-  gpu.mig_enabled = mode->current;
-  if (mode->pending != mode->current) gpu.mig_pending = mode->pending;
-  if (!mode->current) return {};
-  GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(device));
+// Where the driver does not return the maximum: more than any GPU has.
+constexpr unsigned kMostMigDevices = 16;
+
+Status read_mig_list(const Session& session, nvml::Device device, Gpu& gpu) {
+  unsigned count = kMostMigDevices;
+  if (const auto maximum = session.max_mig_devices(device)) {
+    count = *maximum;
+  } else if (nvml::is_device_fault(maximum.error())) {
+    return fail(maximum.error());
+  }
   for (unsigned i = 0; i < count; ++i) {
     const auto handle = session.mig_device(device, i);
     if (!handle && is_gone(handle.error())) continue;
-    if (!handle) return fail(handle.error());
     MigDevice mig;
     mig.index = i;
-    const auto status = read_mig_device(session, *handle, device, gpu, mig);
-    if (!status && is_gone(status.error())) continue;
-    if (!status) return fail(status.error());
-    gpu.mig_devices.push_back(std::move(mig));
+    const auto status = handle ? read_mig_device(session, *handle, device, gpu, mig) : fail(handle.error());
+    if (status) {
+      gpu.mig_devices.push_back(std::move(mig));
+    } else if (nvml::is_device_fault(status.error())) {
+      return status;
+    } else if (!handle || !is_gone(status.error())) {
+      gpu.not_read.emplace(GpuValue::kMig, status.error());
+    }
   }
+  return {};
+}
+
+Status read_mig(const Session& session, nvml::Device device, Gpu& gpu) {
+  const auto mode = session.mig_mode(device);
+  if (!mode && nvml::is_device_fault(mode.error())) return fail(mode.error());
+  if (mode) {
+    gpu.mig_capable = true;
+    gpu.mig_enabled = mode->current;
+    if (mode->pending != mode->current) gpu.mig_pending = mode->pending;
+    return mode->current ? read_mig_list(session, device, gpu) : Status();
+  }
+  gpu.not_read.emplace(GpuValue::kMig, mode.error());
+  if (mode.error().code() == Code::kUnsupported) return {};
+  // MIG devices prove that the mode is on.
+  GPULET_TRY(read_mig_list(session, device, gpu));
+  gpu.mig_capable = gpu.mig_enabled = !gpu.mig_devices.empty();
   return {};
 }
 
 Status read_fabric(const Session& session, nvml::Device device, Gpu& gpu) {
   nvml::FabricInfo fabric;
-  GPULET_TRY(optional_value(session.fabric_info(device), fabric));
+  GPULET_TRY(store_value(gpu, GpuValue::kFabric, session.fabric_info(device), fabric));
   if (fabric.completed && !fabric.cluster_uuid.empty())
     gpu.fabric = Fabric{fabric.cluster_uuid, fabric.clique_id};
   return {};
@@ -164,18 +207,19 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
   gpu.pci_class = parse_pci_class(read_sys(gpu.pci, "class", sys_roots));
   gpu.vgpu = parse_vgpu_host(read_sys(gpu.pci, "config", sys_roots, kPciHeaderBytes));
-  GPULET_TRY_ASSIGN(gpu.model, session.product_name(device));
-  GPULET_TRY(optional_value(session.product_brand(device), gpu.brand));
-  GPULET_TRY(optional_value(session.serial(device), gpu.serial));
-  GPULET_TRY(optional_value(session.minor_number(device), gpu.minor));
+  GPULET_TRY(store_value(gpu, GpuValue::kModel, session.product_name(device), gpu.model));
+  GPULET_TRY(store_value(gpu, GpuValue::kBrand, session.product_brand(device), gpu.brand));
+  GPULET_TRY(store_value(gpu, GpuValue::kSerial, session.serial(device), gpu.serial));
+  GPULET_TRY(
+      store_value(gpu, GpuValue::kMinor, minor_number(session, device, gpu.pci, sys_roots), gpu.minor));
   nvml::ComputeCapability compute;
-  GPULET_TRY(optional_value(session.compute_capability(device), compute));
+  GPULET_TRY(store_value(gpu, GpuValue::kCompute, session.compute_capability(device), compute));
   gpu.compute_major = compute.major;
   gpu.compute_minor = compute.minor;
   gpu.architecture = architecture_name(compute.major, compute.minor);
-  GPULET_TRY(optional_value(session.memory_total(device), gpu.memory));
+  GPULET_TRY(store_value(gpu, GpuValue::kMemory, session.memory_total(device), gpu.memory));
   GPULET_TRY(read_bandwidth(session, device, gpu));
-  GPULET_TRY(read_mig_devices(session, device, gpu));
+  GPULET_TRY(read_mig(session, device, gpu));
   GPULET_TRY(read_links(session, device, gpu));
   return read_fabric(session, device, gpu);
 }
@@ -204,7 +248,7 @@ Result<DriverSummary> read_driver_summary(const Session& session) {
   DriverSummary machine;
   machine.driver.version = session.driver_version();
   GPULET_TRY_ASSIGN(machine.gpu_count, session.device_count());
-  GPULET_TRY(optional_value(session.cuda_version(), machine.driver.cuda_version));
+  machine.driver.cuda_version = session.cuda_version().value_or(0);
   return machine;
 }
 
@@ -233,10 +277,14 @@ Result<std::string> mig_layout_text(const Session& session, unsigned index) {
   GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(device));
   for (unsigned i = 0; i < count; ++i) {
     const auto handle = session.mig_device(device, i);
-    if (!handle) continue;
+    if (!handle && is_gone(handle.error())) continue;
+    if (!handle) return fail(handle.error());
     MigDevice mig;
     mig.index = i;
-    if (auto uuid = session.device_uuid(*handle)) mig.uuid = std::move(*uuid);
+    auto uuid = session.device_uuid(*handle);
+    if (!uuid && is_gone(uuid.error())) continue;
+    if (!uuid) return fail(uuid.error());
+    mig.uuid = std::move(*uuid);
     gpu.mig_devices.push_back(std::move(mig));
   }
   return mig_layout_text(gpu);
@@ -249,12 +297,49 @@ std::string mig_layout_text(const Gpu& gpu) {
   return layout;
 }
 
+namespace {
+
+void fill_attributes(MigDevice& mig, const std::vector<MigDevice>& previous) {
+  const auto known = std::ranges::find(previous, mig.uuid, &MigDevice::uuid);
+  if (known == previous.end()) return;
+  const unsigned index = mig.index;
+  mig = *known;
+  mig.index = index;
+}
+
+void fill_values(Gpu& gpu, const Gpu& previous) {
+  const auto fill = [&](GpuValue name, auto... members) {
+    if (gpu.not_read.contains(name)) ((gpu.*members = previous.*members), ...);
+  };
+  fill(GpuValue::kModel, &Gpu::model);
+  fill(GpuValue::kBrand, &Gpu::brand);
+  fill(GpuValue::kSerial, &Gpu::serial);
+  fill(GpuValue::kMinor, &Gpu::minor);
+  fill(GpuValue::kCompute, &Gpu::compute_major, &Gpu::compute_minor, &Gpu::architecture);
+  fill(GpuValue::kMemory, &Gpu::memory);
+  fill(GpuValue::kBandwidth, &Gpu::memory_bandwidth);
+  fill(GpuValue::kMig, &Gpu::mig_capable, &Gpu::mig_enabled, &Gpu::mig_pending, &Gpu::mig_devices);
+  fill(GpuValue::kNvLinks, &Gpu::nvlinks);
+  fill(GpuValue::kFabric, &Gpu::fabric);
+  if (!gpu.not_read.contains(GpuValue::kMigAttributes)) return;
+  for (auto& mig : gpu.mig_devices) fill_attributes(mig, previous.mig_devices);
+}
+
+// Where neither NVML, /proc nor the previous snapshot has it, the device node could be another GPU's.
+void require_minor(Gpu& gpu, bool known) {
+  const auto missing = gpu.not_read.find(GpuValue::kMinor);
+  if (known || gpu.unreadable || missing == gpu.not_read.end()) return;
+  if (missing->second.code() == Code::kUnsupported) return;  // a platform without device nodes
+  gpu.unreadable = missing->second.with_context("the number of its device node is unknown");
+}
+
+}  // namespace
+
 void fill_from_previous(std::vector<Gpu>& read, const Snapshot& previous) {
   const auto taken = [&](const DeviceUuid& uuid) {
     return std::ranges::any_of(read, [&](const Gpu& gpu) { return gpu.uuid == uuid; });
   };
   for (auto& gpu : read) {
-    if (!gpu.unreadable) continue;
     const Gpu* known = nullptr;
     for (const auto& candidate : previous.gpus) {
       if (candidate.uuid.empty()) continue;
@@ -262,7 +347,10 @@ void fill_from_previous(std::vector<Gpu>& read, const Snapshot& previous) {
                                           : candidate.index == gpu.index && !taken(candidate.uuid);
       if (same) known = &candidate;
     }
-    if (known == nullptr) continue;
+    if (known != nullptr && !gpu.unreadable) fill_values(gpu, *known);
+    require_minor(gpu,
+                  known != nullptr && !(known->unreadable && known->not_read.contains(GpuValue::kMinor)));
+    if (known == nullptr || !gpu.unreadable) continue;
     Gpu kept = *known;
     kept.index = gpu.index;
     kept.unreadable = std::move(gpu.unreadable);

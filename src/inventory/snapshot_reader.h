@@ -23,10 +23,12 @@ struct DriverSummary {
 // What there is to read. An error means that the driver as a whole does not answer.
 Result<DriverSummary> read_driver_summary(const nvml::Session& session);
 
-// GPU `index`, whole, or with `unreadable` set and what was learned until then. What a GPU does not have (a
-// serial number, MIG, a fabric) is left at its default. `sys_roots`: directories below which
-// "sys/bus/pci/devices" is looked for, in order; they tell the NUMA node, the PCI class and the host of a
-// virtual GPU.
+// GPU `index`, with `unreadable` set if its handle, UUID or PCI address cannot be read, if any call reports
+// that it is lost or needs a reset, or if the number of its device node is unknown. Another value that the
+// driver does not return is left at its default and listed in `not_read`: see nvml/return_codes.h.
+// `sys_roots`: directories below which sys/bus/pci/devices is looked for, in order, for the NUMA node, the
+// PCI class and the host of a virtual GPU, and proc/driver/nvidia/gpus for the device node's number if NVML
+// does not return it.
 Gpu read_gpu(const nvml::Session& session, unsigned index, const std::vector<std::string>& sys_roots);
 
 // One that a DGX Station has for its screen: not offered by NVIDIA's plugin either. Source:
@@ -34,12 +36,13 @@ Gpu read_gpu(const nvml::Session& session, unsigned index, const std::vector<std
 bool is_display_only(const Gpu& gpu);
 
 // The MIG mode and MIG devices' UUIDs of a GPU in one text: whether they changed, for the price of a few
-// calls.
+// calls. Errors: those of the Session, also where one device's state is unknown.
 Result<std::string> mig_layout_text(const nvml::Session& session, unsigned index);
 std::string mig_layout_text(const Gpu& gpu);
 
-// Fills in what `previous` knew of an unreadable GPU: the one at the same PCI address, or, where not even
-// that is known, at the same index, unless another of `read` turned out to be it.
+// Fills in what `previous` knew of an unreadable GPU (the one with the same UUID, or, where not even that is
+// known, at the same index, unless another of `read` turned out to be it), and the values of `not_read` of a
+// GPU with the same UUID.
 void fill_from_previous(std::vector<Gpu>& read, const Snapshot& previous);
 
 // Distances between GPUs, by their PCI addresses: asked once, as where a card sits does not change without a

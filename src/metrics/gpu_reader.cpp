@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "nvml/health.h"
+#include "nvml/return_codes.h"
 #include "nvml/usage.h"
 
 namespace gpulet::metrics {
@@ -132,17 +133,6 @@ const char* peer_status_text(nvml::PeerToPeer status) {
   return "Unknown";
 }
 
-// Every later call would fail in the same way.
-bool ends_round(const Error& error) {
-  return error.code() == Code::kDeviceLost || error.code() == Code::kUnavailable ||
-         error.code() == Code::kFailedPrecondition;
-}
-// The driver responded, possibly that the value does not exist.
-bool is_driver_answer(const Error& error) {
-  return error.code() == Code::kUnsupported || error.code() == Code::kNotFound ||
-         error.code() == Code::kInvalidArgument || error.code() == Code::kPermissionDenied;
-}
-
 double watts(MilliWatts power) { return power.value / kMilli; }
 
 std::vector<ProcessSample> to_samples(const std::vector<nvml::ProcessMemory>& processes,
@@ -164,22 +154,15 @@ struct GpuReader::Round {
   std::chrono::nanoseconds now;
   nvml::Device device{};
   GpuSample sample{};
-  bool answered = false;
-  std::optional<Error> first_failure{};  // of the first call without a response
 
-  // Passes a successful result to `use` and records failures.
+  // Passes a successful result to `use`. Every later call on a lost GPU would fail alike.
   template <class T, class Use>
   void store_result(const Result<T>& reading, Use use) {
     if (sample.error) return;
     if (reading) {
-      answered = true;
       use(*reading);
-    } else if (ends_round(reading.error())) {
+    } else if (nvml::is_device_fault(reading.error())) {
       sample.error = reading.error();
-    } else if (is_driver_answer(reading.error())) {
-      answered = true;
-    } else if (!first_failure) {
-      first_failure = reading.error();
     }
   }
   void set_field(Field field, Value value) { sample.values[field] = std::move(value); }
@@ -202,21 +185,21 @@ GpuSample GpuReader::sample_gpu(const nvml::Session& session, const inventory::S
   sample.model = gpu.model;
   sample.mig = gpu.mig_enabled;
   sample.xid.text = "No Error";
-  round.store_result(session.device(gpu.index), [&](nvml::Device device) { round.device = device; });
-  if (!sample.error && !round.answered) sample.error = round.first_failure;
-  if (!sample.error) {
-    round.store_result(session.device_uuid(round.device), [&](const DeviceUuid& uuid) {
-      if (uuid != gpu.uuid)
-        sample.error = Error(Code::kDeviceLost, "another GPU is in its place: " + uuid.str());
-    });
+  const auto identified = [&]() -> Status {
+    GPULET_TRY_ASSIGN(round.device, session.device(gpu.index));
+    GPULET_TRY_ASSIGN(const DeviceUuid uuid, session.device_uuid(round.device));
+    if (uuid != gpu.uuid) return fail(Code::kDeviceLost, "another GPU is in its place: " + uuid.str());
+    return {};
+  }();
+  if (!identified) {
+    sample.error = identified.error();
+    return std::move(sample);
   }
-  if (sample.error) return std::move(sample);
   if (generation_ != session.generation() || uuid_ != gpu.uuid) {
     *this = GpuReader(std::move(wanted_));
     generation_ = session.generation();
     uuid_ = gpu.uuid;
   }
-  round.answered = false;
   for (const auto part : {&GpuReader::read_texts, &GpuReader::read_numbers, &GpuReader::read_power,
                           &GpuReader::read_limits, &GpuReader::read_bus, &GpuReader::read_fields,
                           &GpuReader::read_peers, &GpuReader::read_processes, &GpuReader::read_instances}) {
@@ -226,7 +209,6 @@ GpuSample GpuReader::sample_gpu(const nvml::Session& session, const inventory::S
     read_memory(round, round.device, sample.values);
     read_gpm(round, std::nullopt, sample.values);
   }
-  if (!sample.error && !round.answered) sample.error = round.first_failure;
   if (sample.error) {
     sample.values.clear();
     sample.processes.clear();

@@ -27,6 +27,7 @@ enum class Metric {
   kDriverCalls,
   kDriverCallTime,
   kDriverCallsHanging,
+  kNvmlErrors,
   kSnapshotAge,
   kSampleAge,
   kPodResourcesAge,
@@ -62,6 +63,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_driver_calls_total", kCounter, "", "Driver calls."},
     {"gpulet_driver_call_seconds_total", kCounter, "", "Time spent in driver calls."},
     {"gpulet_driver_calls_hanging", kGauge, "", "Driver calls that have not returned in time."},
+    {"gpulet_nvml_errors_total", kCounter, "function, code",
+     "NVML calls that returned no value, by function and return code."},
     {"gpulet_snapshot_age_seconds", kGauge, "", "Age of the GPU snapshot."},
     {"gpulet_sample_age_seconds", kGauge, "", "Time since a GPU last answered a sample."},
     {"gpulet_pod_resources_age_seconds", kGauge, "", "Age of the kubelet's last PodResources response."},
@@ -246,6 +249,8 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   add_metric(page, Metric::kDriverCalls, {}, stats.driver_calls);
   add_metric(page, Metric::kDriverCallTime, {}, seconds_of(stats.driver_time));
   add_metric(page, Metric::kDriverCallsHanging, {}, stats.driver_hanging);
+  for (const auto& error : stats.nvml_errors)
+    add_metric(page, Metric::kNvmlErrors, {{"function", error.function}, {"code", error.code}}, error.count);
   add_seconds(Metric::kSnapshotAge, stats.snapshot_age);
   add_seconds(Metric::kSampleAge, stats.sample_age);
   add_seconds(Metric::kPodResourcesAge, stats.pod_resources_age);

@@ -47,6 +47,12 @@ struct AgentStats {
   std::uint64_t driver_calls = 0;
   std::chrono::nanoseconds driver_time{};
   std::uint64_t driver_hanging = 0;
+  // Driver calls that returned no value, by function and return code (nvml/return_codes.h).
+  struct NvmlError {
+    std::string function, code;
+    std::uint64_t count = 0;
+  };
+  std::vector<NvmlError> nvml_errors{};
   std::optional<std::chrono::nanoseconds> snapshot_age{}, sample_age{};
   std::optional<std::chrono::nanoseconds> pod_resources_age{};  // of the kubelet's last response
   std::uint64_t pod_resources_errors = 0;

@@ -154,7 +154,7 @@ Result<State> read_mig_state(const nvml::Session& session, unsigned index, const
   state.index = index;
   GPULET_TRY_ASSIGN(const auto device, session.device(index));
   GPULET_TRY_ASSIGN(state.uuid, session.device_uuid(device));
-  GPULET_TRY_ASSIGN(state.model, session.product_name(device));
+  state.model = session.product_name(device).value_or("");
   GPULET_TRY_ASSIGN(const auto pci, session.pci(device));
   state.pci_device_id = pci.device_id;
   state.pci_subsystem_id = pci.subsystem_id;

@@ -10,6 +10,7 @@
 namespace gpulet::nvml {
 namespace {
 
+// Whether a reading goes on without this value: any error does not say that the GPU is lost or needs a reset.
 bool absent(const Error& error) { return error.code() == Code::kUnsupported; }
 
 // Turns kUnsupported into nullopt; other errors stay errors.
@@ -102,8 +103,9 @@ Result<std::uint64_t> Health::count_retired_pages(unsigned cause) const {
   if (api.nvmlDeviceGetRetiredPages == nullptr)
     return fail(Code::kUnsupported, "nvmlDeviceGetRetiredPages: this driver has no such function");
   unsigned count = 0;
-  const auto result = api.nvmlDeviceGetRetiredPages(raw(gpu_), static_cast<nvmlPageRetirementCause_t>(cause),
-                                                    &count, nullptr);
+  const auto result = call_counted(api.nvmlDeviceGetRetiredPages, "nvmlDeviceGetRetiredPages", raw(gpu_),
+                                   static_cast<nvmlPageRetirementCause_t>(cause), &count,
+                                   static_cast<unsigned long long*>(nullptr));
   // Without a buffer for the addresses, any page gives "insufficient size".
   if (result != NVML_ERROR_INSUFFICIENT_SIZE) GPULET_TRY(to_status(api, result, "nvmlDeviceGetRetiredPages"));
   return count;
@@ -251,7 +253,7 @@ Result<bool> Health::inforom_valid() const {
   const Api& api = session_.library_->api();
   if (api.nvmlDeviceValidateInforom == nullptr)
     return fail(Code::kUnsupported, "nvmlDeviceValidateInforom: this driver has no such function");
-  const auto result = api.nvmlDeviceValidateInforom(raw(gpu_));
+  const auto result = call_counted(api.nvmlDeviceValidateInforom, "nvmlDeviceValidateInforom", raw(gpu_));
   if (result == NVML_ERROR_CORRUPTED_INFOROM) return false;
   GPULET_TRY(to_status(api, result, "nvmlDeviceValidateInforom"));
   return true;

@@ -65,48 +65,18 @@ Result<std::shared_ptr<const Library>> Library::load_library(const std::string& 
   return std::shared_ptr<const Library>(new Library(handle, path));
 }
 
-Code to_code(nvmlReturn_t result) {
-  switch (result) {
-    case NVML_ERROR_INVALID_ARGUMENT:
-    case NVML_ERROR_INSUFFICIENT_SIZE:
-      return Code::kInvalidArgument;
-    case NVML_ERROR_NOT_SUPPORTED:
-    case NVML_ERROR_FUNCTION_NOT_FOUND:
-    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
-    case NVML_ERROR_DEPRECATED:
-      return Code::kUnsupported;
-    case NVML_ERROR_NO_PERMISSION:
-      return Code::kPermissionDenied;
-    case NVML_ERROR_NOT_FOUND:
-      return Code::kNotFound;
-    case NVML_ERROR_TIMEOUT:
-      return Code::kDeadlineExceeded;
-    case NVML_ERROR_GPU_IS_LOST:
-    case NVML_ERROR_GPU_NOT_FOUND:
-      return Code::kDeviceLost;
-    case NVML_ERROR_RESET_REQUIRED:
-    case NVML_ERROR_IN_USE:
-    case NVML_ERROR_INSUFFICIENT_RESOURCES:
-    case NVML_ERROR_NOT_READY:
-    case NVML_ERROR_INVALID_STATE:
-      return Code::kFailedPrecondition;
-    // The driver is gone or its library was replaced: the caller must open a new Session.
-    case NVML_ERROR_UNINITIALIZED:
-    case NVML_ERROR_DRIVER_NOT_LOADED:
-    case NVML_ERROR_LIBRARY_NOT_FOUND:
-    case NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-      return Code::kUnavailable;
-    default:
-      return Code::kIo;
-  }
-}
-
 Status to_status(const Api& api, nvmlReturn_t result, const char* function) {
   if (result == NVML_SUCCESS) return {};
+  const auto& row = find_return_code(result);
   const char* message = api.nvmlErrorString != nullptr ? api.nvmlErrorString(result) : nullptr;
-  return fail(to_code(result),
-              std::string(function) + ": " +
-                  (message != nullptr ? std::string(message) : "NVML error " + std::to_string(result)));
+  std::string text = std::string(function) + ": ";
+  if (message != nullptr) {
+    text += message;
+  } else {
+    text += "NVML error " + (row.nvml_return == result ? std::string(row.name) : std::to_string(result));
+  }
+  if (row.meaning == Meaning::kNeedsRight) text += "; it needs " + std::string(needed_right(function));
+  return fail(row.code, std::move(text));
 }
 
 }  // namespace gpulet::nvml

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "nvml/return_codes.h"
 #include "nvml/session.h"
 
 namespace gpulet::nvml {
@@ -158,17 +159,22 @@ class Library {
   std::unique_ptr<const Api> api_;
 };
 
-// The error code of an nvmlReturn_t. Precondition: `result` is not NVML_SUCCESS.
-Code to_code(nvmlReturn_t result);
-
-// An error like "nvmlDeviceGetName: GPU is lost".
+// An error like "nvmlDeviceGetName: GPU is lost", with the code of find_return_code().
 Status to_status(const Api& api, nvmlReturn_t result, const char* function);
+
+// Calls a function that the driver has, and counts the call. `name` must have static storage.
+template <class Function, class... Arguments>
+nvmlReturn_t call_counted(Function function, const char* name, Arguments... arguments) {
+  const nvmlReturn_t result = function(arguments...);
+  count_call(name, result);
+  return result;
+}
 
 template <class Function, class... Arguments>
 Status call_nvml(const Api& api, Function function, const char* name, Arguments... arguments) {
   if (function == nullptr)
     return fail(Code::kUnsupported, std::string(name) + ": this driver has no such function");
-  return to_status(api, function(arguments...), name);
+  return to_status(api, call_counted(function, name, arguments...), name);
 }
 
 // A device as the driver's functions take it.

@@ -113,20 +113,20 @@ Result<std::optional<GpuInstanceProfile>> Mig::profile_at(unsigned index) const 
   if (api.nvmlDeviceGetGpuInstanceProfileInfoV != nullptr) {
     nvmlGpuInstanceProfileInfo_v3_t third{};
     third.version = nvmlGpuInstanceProfileInfo_v3;
-    result = api.nvmlDeviceGetGpuInstanceProfileInfoV(
-        device, index, reinterpret_cast<nvmlGpuInstanceProfileInfo_v2_t*>(&third));
+    result = call_counted(api.nvmlDeviceGetGpuInstanceProfileInfoV, function_name, device, index,
+                          reinterpret_cast<nvmlGpuInstanceProfileInfo_v2_t*>(&third));
     if (result == NVML_SUCCESS) return to_profile(third, index);
     if (too_old(result)) {
       nvmlGpuInstanceProfileInfo_v2_t second{};
       second.version = nvmlGpuInstanceProfileInfo_v2;
-      result = api.nvmlDeviceGetGpuInstanceProfileInfoV(device, index, &second);
+      result = call_counted(api.nvmlDeviceGetGpuInstanceProfileInfoV, function_name, device, index, &second);
       if (result == NVML_SUCCESS) return to_profile(second, index);
     }
   }
   if (too_old(result) && api.nvmlDeviceGetGpuInstanceProfileInfo != nullptr) {
     function_name = "nvmlDeviceGetGpuInstanceProfileInfo";
     nvmlGpuInstanceProfileInfo_t first{};
-    result = api.nvmlDeviceGetGpuInstanceProfileInfo(device, index, &first);
+    result = call_counted(api.nvmlDeviceGetGpuInstanceProfileInfo, function_name, device, index, &first);
     if (result == NVML_SUCCESS) return to_profile(first, index);
   }
   // An index unknown to the driver is a profile that it does not have.

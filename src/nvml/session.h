@@ -6,10 +6,8 @@
 // unloaded during a call. The destructor calls the driver too; on a loop's thread it runs on a
 // separate thread. Any number of threads may call.
 //
-// Errors of every call: kUnavailable (the driver is gone or was reloaded, or the handle belongs to
-// an earlier Session: open a new one), kDeviceLost, kUnsupported (by this GPU or this driver),
-// kDeadlineExceeded, kPermissionDenied, kNotFound, kInvalidArgument, kFailedPrecondition (in use,
-// needs a reset), kIo for the rest. Source: nvml.h, nvmlReturn_t.
+// Errors of every call: those of the table in return_codes.h; kUnavailable also where the handle
+// belongs to an earlier Session, kUnsupported also where the driver lacks the function.
 #pragma once
 
 #include <chrono>

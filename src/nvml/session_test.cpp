@@ -123,7 +123,7 @@ TEST(Session, ReturnsTypedErrors) {
   root.edit_machine()->gpus[1].faults.lost = 0;
   EXPECT_EQ(session->device(7).error().code(), Code::kInvalidArgument);
   const std::pair<std::uint32_t, Code> codes[] = {
-      {4, Code::kPermissionDenied}, {10, Code::kDeadlineExceeded}, {16, Code::kFailedPrecondition},
+      {4, Code::kPermissionDenied}, {10, Code::kDeadlineExceeded}, {16, Code::kResetRequired},
       {3, Code::kUnsupported},      {6, Code::kNotFound},          {999, Code::kIo},
       {18, Code::kUnavailable},     {1, Code::kUnavailable},
   };

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
+#include <span>
 #include <tuple>
 
 #include "nvml/library.h"
@@ -78,24 +80,58 @@ constexpr unsigned long long kMemoryUnknown = ~0ULL;  // NVML_VALUE_NOT_AVAILABL
 // A process may have contexts of several kinds. Each list then has it with its total memory.
 using ProcessesFound = std::map<Process, std::optional<std::uint64_t>>;
 
+// An entry as drivers 535.43 to 535.54.03 write it through nvmlDeviceGet*RunningProcesses_v3, whose struct is
+// smaller. Source: docs/real-hardware.md.
+struct LargeProcessInfo {
+  nvmlProcessInfo_t info;
+  unsigned long long protected_memory;
+};
+
+// Room for entries of either size. What the driver does not write keeps the fill byte, which tells the size.
+class ProcessBuffer {
+ public:
+  explicit ProcessBuffer(std::size_t entries)
+      : entries_(entries), bytes_(entries * sizeof(LargeProcessInfo)) {
+    std::ranges::fill(bytes_, kFill);
+  }
+  nvmlProcessInfo_t* entries() { return reinterpret_cast<nvmlProcessInfo_t*>(bytes_.data()); }
+  std::size_t size() const { return entries_; }
+  std::vector<nvmlProcessInfo_t> read_entries(std::size_t count) const {
+    count = std::min(count, entries_);
+    const auto rest = std::span(bytes_).subspan(
+        count * sizeof(nvmlProcessInfo_t), count * (sizeof(LargeProcessInfo) - sizeof(nvmlProcessInfo_t)));
+    const bool large = std::ranges::any_of(rest, [](unsigned char byte) { return byte != kFill; });
+    const std::size_t stride = large ? sizeof(LargeProcessInfo) : sizeof(nvmlProcessInfo_t);
+    std::vector<nvmlProcessInfo_t> all(count);
+    for (std::size_t i = 0; i < count; ++i)
+      std::memcpy(&all[i], bytes_.data() + i * stride, sizeof(nvmlProcessInfo_t));
+    return all;
+  }
+
+ private:
+  static constexpr unsigned char kFill = 0xA5;
+  std::size_t entries_;
+  std::vector<unsigned char> bytes_;
+};
+
 // Processes of one kind. A driver or GPU that does not report that kind has none.
 template <class Function>
 Status collect(const Api& api, Function function, const char* name, nvmlDevice_t device,
                ProcessesFound& all) {
-  std::vector<nvmlProcessInfo_t> infos(kUsualProcesses);
+  std::size_t entries = kUsualProcesses;
   while (true) {
-    auto count = static_cast<unsigned>(infos.size());
+    ProcessBuffer buffer(entries);
+    auto count = static_cast<unsigned>(entries);
     if (function == nullptr) return {};
-    const nvmlReturn_t result = function(device, &count, infos.data());
-    if (result == NVML_ERROR_INSUFFICIENT_SIZE && infos.size() < kMaxProcesses) {
+    const nvmlReturn_t result = call_counted(function, name, device, &count, buffer.entries());
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE && entries < kMaxProcesses) {
       // Between two calls the number may grow.
-      infos.resize(std::min(std::max<std::size_t>(count, infos.size()) * 2, std::size_t{kMaxProcesses}));
+      entries = std::min(std::max<std::size_t>(count, entries) * 2, std::size_t{kMaxProcesses});
       continue;
     }
     if (result == NVML_ERROR_NOT_SUPPORTED) return {};
     GPULET_TRY(to_status(api, result, name));
-    infos.resize(std::min<std::size_t>(count, infos.size()));
-    for (const auto& info : infos) {
+    for (const auto& info : buffer.read_entries(count)) {
       auto& memory = all[{info.pid, instance_of(info.gpuInstanceId), instance_of(info.computeInstanceId)}];
       if (info.usedGpuMemory != kMemoryUnknown)
         memory = std::max<std::uint64_t>(memory.value_or(0), info.usedGpuMemory);
@@ -317,7 +353,8 @@ Result<std::vector<ProcessUtilization>> Usage::process_utilization(std::uint64_t
   std::vector<nvmlProcessUtilizationSample_t> samples(kUsualProcessSamples);
   while (true) {
     auto count = static_cast<unsigned>(samples.size());
-    const auto result = api.nvmlDeviceGetProcessUtilization(raw(device_), samples.data(), &count, since_us);
+    const auto result = call_counted(api.nvmlDeviceGetProcessUtilization, kName, raw(device_), samples.data(),
+                                     &count, static_cast<unsigned long long>(since_us));
     // No process has run since.
     if (result == NVML_ERROR_NOT_FOUND) return std::vector<ProcessUtilization>();
     if (result == NVML_ERROR_INSUFFICIENT_SIZE && samples.size() < kMaxProcessSamples) {

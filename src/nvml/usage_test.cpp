@@ -282,6 +282,29 @@ TEST_F(UsageTest, DistinguishesErrorsFromUnsupported) {
   EXPECT_EQ(usage_reader().peer_to_peer(stale).error().code(), Code::kUnavailable);
 }
 
+// Driver 535.54.03 writes entries of 32 bytes through the function whose entries have 24.
+TEST_F(UsageTest, LargeProcessEntriesOfOneDriverAreRead) {
+  const auto processes_with = [&](unsigned count, const std::string& version) {
+    {
+      const auto machine = root_.edit_machine();
+      std::snprintf(machine->driver.version, sizeof machine->driver.version, "%s", version.c_str());
+      std::ranges::fill(machine->gpus[0].processes, sim::Process{});
+      for (unsigned i = 0; i < count; ++i)
+        machine->gpus[0].processes[i] = process_memory_of(1000 + i, 0, i + 1);
+    }
+    std::vector<std::pair<unsigned, std::uint64_t>> found;
+    const auto all = usage_reader().process_memory().value();
+    for (const auto& one : all) found.emplace_back(one.process.pid, one.memory.value_or(Bytes{0}).value);
+    return found;
+  };
+  for (const unsigned count : {0u, 1u, 2u, 60u}) {
+    std::vector<std::pair<unsigned, std::uint64_t>> expected;
+    for (unsigned i = 0; i < count; ++i) expected.emplace_back(1000 + i, std::uint64_t{i + 1} << 20);
+    EXPECT_EQ(processes_with(count, "535.54.03"), expected) << count;
+    EXPECT_EQ(processes_with(count, "535.86.05"), expected) << count;
+  }
+}
+
 TEST(UsageOfBareDriver, ReturnsUnsupportedForEverything) {
   const SimRoot root(*sim::small_machine(1), GPULET_BARE_DRIVER);
   const auto session = Session::open_session(root.sim_root());

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "sim/control/answers.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -125,6 +126,20 @@ class SimHostile : public NodeTest {
   std::size_t resident_ = 0;
   std::size_t log_size_ = 0;
 };
+
+// Each of these codes from every optional call once withdrew all GPUs of a node.
+TEST_F(SimHostile, OddReturnCodesOfAllOptionalCallsWithdrawNothing) {
+  start_node("hgx-h100", fast_options());
+  begin_measurement();
+  for (const std::uint32_t code : {2u, 4u, 6u, 19u, 21u, 23u, 27u, 29u, kUnknownError}) {
+    ASSERT_TRUE(control::set_answer(machine_state(), "*", std::nullopt, code));
+    others_stay_allocatable({}, 600ms);
+    ASSERT_FALSE(HasFatalFailure()) << "return code " << code;
+  }
+  ASSERT_TRUE(control::set_answer(machine_state(), "*", std::nullopt, 0));
+  admit_pod("all", gpu_count());
+  for (const auto& line : lines_since()) EXPECT_EQ(line.find("Unhealthy"), std::string::npos) << line;
+}
 
 TEST_F(SimHostile, ACallThatNeverReturns) {
   break_one_gpu(

@@ -208,6 +208,7 @@ void DriverEvents::emit_source_status(const DeviceUuid& gpu, std::optional<std::
 
 void DriverEvents::on_wait_recovered() {
   backoff_.reset();
+  unload_reported_ = false;
   if (!std::exchange(failing_, false)) return;
   log::info("driver events are received again");
   if (handlers_.changed) handlers_.changed();  // events in between were missed
@@ -216,7 +217,8 @@ void DriverEvents::on_wait_recovered() {
 void DriverEvents::on_ended(const Error& error) {
   // The waiter's thread has released the driver; the rest must go too before it can be opened again.
   waiter_.reset();
-  if (error.code() == Code::kUnavailable) {
+  // A wait that fails again before it has ever returned is not evidence of another unload.
+  if (error.code() == Code::kUnavailable && !std::exchange(unload_reported_, true)) {
     log::warning("the driver was unloaded", error);
     const auto settling = std::exchange(settled_callbacks_, {});
     stop_events();

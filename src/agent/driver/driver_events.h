@@ -79,6 +79,7 @@ class DriverEvents {
   std::uint64_t round_ = 0;  // results of an earlier round, before stop_events(), are ignored
 
   bool failing_ = false;
+  bool unload_reported_ = false;  // since a wait last succeeded
   Backoff backoff_;
   Subscription retry_;
 };

@@ -73,7 +73,7 @@ void KernelLog::parse_records(std::string_view text) {
     const auto record = health::parse_kmsg_record(std::string_view(text_).substr(from, end - from));
     from = end + 1;
     if (!record) continue;
-    if (const auto line = health::parse_kmsg_line(record->text)) handlers_.line(*line);
+    if (const auto line = lines_.parse_line(record->text)) handlers_.line(*line);
   }
   text_.erase(0, from);
   if (text_.size() > kMaxRecord) text_.clear();

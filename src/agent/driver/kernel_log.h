@@ -50,6 +50,7 @@ class KernelLog {
   std::string path_;
   Handlers handlers_;
   std::string text_;  // of an incomplete record
+  health::KmsgLineParser lines_;
   std::uint64_t overruns_ = 0;
   Subscription watch_, batch_timer_;
 };

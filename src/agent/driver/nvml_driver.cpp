@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agent/health/evidence_reader.h"
+#include "nvml/return_codes.h"
 #include "nvml/session.h"
 
 namespace gpulet::agent {
@@ -87,6 +88,7 @@ void NvmlDriver::open_driver(std::function<void(Status)> done) {
           return;
         }
         session_ = std::move(*session);
+        valid_inforoms_.clear();
         worker_.readmit_subjects();
         done({});
       });
@@ -95,6 +97,7 @@ void NvmlDriver::open_driver(std::function<void(Status)> done) {
 void NvmlDriver::set_events(Events events) {
   events.evidence = [this, evidence = std::move(events.evidence)](health::Evidence one) {
     const auto* xid = std::get_if<health::XidReport>(&one.body);
+    if (xid != nullptr) valid_inforoms_.erase(one.scope.gpu);
     if (xid != nullptr && on_xid_) on_xid_(one.scope, xid->code);
     if (evidence) evidence(std::move(one));
   };
@@ -212,7 +215,7 @@ void NvmlDriver::read_missing_distances() {
     }
     if (!inventory::is_display_only(*gpu)) reading.settled.push_back(std::move(*gpu));
   }
-  if (last_snapshot_) inventory::fill_from_previous(reading.settled, *last_snapshot_);
+  inventory::fill_from_previous(reading.settled, last_snapshot_.value_or(inventory::Snapshot{}));
 
   reading.outstanding = 0;
   for (std::size_t from = 0; from < reading.settled.size(); ++from) {
@@ -321,15 +324,17 @@ void NvmlDriver::run_probe(const health::Scope& scope, Probe question, std::func
         GPULET_TRY_ASSIGN(const auto device, find_device_in_scope(*held, scope, index));
         ProbeResult answered{question(*held, device), {}};
         if (!scope.is_whole_gpu() || !driver_responds(answered.evidence)) return answered;
-        GPULET_TRY_ASSIGN(answered.mig_layout, inventory::mig_layout_text(*held, index));
+        // An unknown layout stays empty: the next round reads it again.
+        if (auto layout = inventory::mig_layout_text(*held, index)) answered.mig_layout = std::move(*layout);
         return answered;
       },
       [this, scope, now, done = std::move(done)](const Result<ProbeResult>& answered) {
-        const bool gone_device =
-            !answered && !scope.is_whole_gpu() && answered.error().code() == Code::kNotFound;
+        // A MIG device that is gone or cannot be found says nothing about its GPU.
+        const bool of_instance =
+            !answered && !scope.is_whole_gpu() && !nvml::is_device_fault(answered.error());
         if (answered) {
           done(answered->evidence);
-        } else if (gone_device) {
+        } else if (of_instance) {
           done({});
         } else {
           done({{{scope.gpu}, now, handle_reading_of_error(answered.error())}});
@@ -353,12 +358,24 @@ void NvmlDriver::probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) {
 }
 
 void NvmlDriver::poll_device(health::Scope scope, std::function<void(Evidence)> done) {
+  // Reading the flash memory is slow: once after the driver was opened, and after each fault.
+  const bool with_inforom = !valid_inforoms_.contains(scope.gpu);
   run_probe(
       scope,
-      [scope, now = loop_.now()](const nvml::Session& session, nvml::Device device) {
-        return read_health_evidence(session, device, scope, now);
+      [scope, with_inforom, now = loop_.now()](const nvml::Session& session, nvml::Device device) {
+        return read_health_evidence(session, device, scope, now, with_inforom);
       },
-      std::move(done));
+      [this, gpu = scope.gpu, done = std::move(done)](Evidence evidence) {
+        for (const auto& one : evidence) {
+          const auto* inforom = std::get_if<health::InforomReading>(&one.body);
+          const auto* notice = std::get_if<health::SourceNotice>(&one.body);
+          const bool absent =
+              notice != nullptr && notice->source == health::Source::kInforom && !notice->transient;
+          if ((inforom != nullptr && inforom->valid) || absent) valid_inforoms_.insert(gpu);
+        }
+        if (!driver_responds(evidence)) valid_inforoms_.erase(gpu);
+        done(std::move(evidence));
+      });
 }
 
 Result<inventory::Snapshot> read_snapshot_once(NvmlDriverOptions options) {

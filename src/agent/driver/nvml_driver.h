@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,7 @@ class NvmlDriver final : public Driver {
   inventory::DistanceCache distances_;
   std::shared_ptr<Reading> reading_;
   std::deque<ReadDone> waiting_reads_;
+  std::set<DeviceUuid> valid_inforoms_;  // or absent ones, since the driver was opened and the last fault
   OnXid on_xid_;
   Lifetime lifetime_;
   nvml::Worker worker_;  // destroyed before what its results use

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "nvml/return_codes.h"
+
 namespace gpulet::agent {
 namespace {
 
@@ -27,20 +29,20 @@ static_assert(kLocations[static_cast<std::size_t>(MemoryLocation::kSram)] == Ecc
 health::EccReading to_reading(const nvml::UncorrectedEcc& ecc) {
   health::EccReading reading;
   for (std::size_t i = 0; i < kLocations.size(); ++i)
-    reading.uncorrected[static_cast<std::size_t>(kLocations[i])] = ecc.at[i].value_or(0);
+    reading.uncorrected[static_cast<std::size_t>(kLocations[i])] = ecc.at[i];
   reading.sram_threshold_exceeded = ecc.sram_threshold_exceeded.value_or(false);
   return reading;
 }
 
 health::NvLinkReading to_reading(const std::vector<nvml::NvLinkHealth>& links) {
   health::NvLinkReading reading;
-  for (const auto& link : links) reading.links.push_back({link.index, link.up, link.errors.value_or(0)});
+  for (const auto& link : links) reading.links.push_back({link.index, link.up, link.errors});
   return reading;
 }
 
 health::PcieReading to_reading(const nvml::PcieHealth& pcie) {
   health::PcieReading reading;
-  reading.replays = pcie.replays.value_or(0);
+  reading.replays = pcie.replays;
   // Both or none.
   if (pcie.width && pcie.full_width) {
     reading.width = *pcie.width;
@@ -49,18 +51,17 @@ health::PcieReading to_reading(const nvml::PcieHealth& pcie) {
   return reading;
 }
 
-// What an error means for the whole GPU; nullopt: nothing. No call here requires an idle GPU, so a failed
-// precondition is a required reset.
-std::optional<Reachability> reading_outcome(const Error& error) {
-  switch (error.code()) {
-    case Code::kDeviceLost:
+// What an error of a call that finds or identifies the GPU means for all of it.
+Reachability identity_outcome(const Error& error) {
+  switch (nvml::meaning_of(error)) {
+    case nvml::Meaning::kLost:
       return Reachability::kLost;
-    case Code::kFailedPrecondition:
+    case nvml::Meaning::kNeedsReset:
       return Reachability::kResetRequired;
-    case Code::kUnavailable:
+    case nvml::Meaning::kDriverGone:
       return Reachability::kDriverAway;
     default:
-      return std::nullopt;
+      return Reachability::kSilent;
   }
 }
 
@@ -75,7 +76,6 @@ class PollRound {
     const auto reading = ask();
     if (reading) {
       add_evidence(make(*reading));
-      any_answered_ = true;
       return;
     }
     add_unavailable(source, reading.error());
@@ -85,8 +85,6 @@ class PollRound {
   }
 
   std::vector<Evidence> finish_round() {
-    // Every call failed.
-    if (!over_ && !any_answered_ && failure_) end_early(Reachability::kSilent, *failure_);
     if (over_) return {{scope_, now_, *over_}};
     evidence_.insert(evidence_.begin(), {scope_, now_, health::HandleReading{}});
     return std::move(evidence_);
@@ -95,20 +93,16 @@ class PollRound {
  private:
   void add_evidence(health::EvidenceBody body) { evidence_.push_back({scope_, now_, std::move(body)}); }
   void add_unavailable(Source source, const Error& error) {
-    if (const auto answer = reading_outcome(error)) return end_early(*answer, error.full_message());
-    if (error.code() == Code::kUnsupported || error.code() == Code::kPermissionDenied) {
-      add_evidence(health::SourceNotice{source, error.full_message()});
-    } else if (!failure_) {
-      failure_ = error.full_message();
-    }
+    if (nvml::is_device_fault(error)) return end_early(identity_outcome(error), error.full_message());
+    const auto meaning = nvml::meaning_of(error);
+    const bool lasting = meaning == nvml::Meaning::kNoSuchValue || meaning == nvml::Meaning::kNeedsRight;
+    add_evidence(health::SourceNotice{source, error.full_message(), !lasting});
   }
 
   health::Scope scope_;
   Time now_;
   std::vector<Evidence> evidence_;
   std::optional<health::HandleReading> over_;
-  std::optional<std::string> failure_;
-  bool any_answered_ = false;
 };
 
 void read_memory_health(PollRound& round, const nvml::Health& gpu) {
@@ -141,9 +135,6 @@ void read_links_and_power(PollRound& round, const nvml::Health& gpu) {
       Source::kFabric, [&] { return gpu.fabric_health(); },
       [](const nvml::FabricHealth& fabric) { return health::FabricReading{fabric_state_of(fabric)}; });
   round.add_reading(
-      Source::kInforom, [&] { return gpu.inforom_valid(); },
-      [](bool valid) { return health::InforomReading{valid}; });
-  round.add_reading(
       Source::kEnergy, [&] { return gpu.energy_consumption(); },
       [](std::uint64_t millijoules) { return health::EnergyReading{millijoules}; });
 }
@@ -168,9 +159,8 @@ std::vector<Evidence> poll_mig_device(const nvml::Session& session, nvml::Device
                                       const health::Scope& scope, Time now) {
   const auto processes = session.running_processes(device);
   if (processes) return {{scope, now, health::ProcessReading{static_cast<unsigned>(processes->size())}}};
-  const auto answer = reading_outcome(processes.error());
-  if (!answer) return {};
-  return {{{scope.gpu}, now, health::HandleReading{*answer, processes.error().full_message()}}};
+  if (!nvml::is_device_fault(processes.error())) return {};
+  return {{{scope.gpu}, now, handle_reading_of_error(processes.error())}};
 }
 
 }  // namespace
@@ -198,13 +188,18 @@ FabricState fabric_state_of(const nvml::FabricHealth& fabric) {
 }
 
 std::vector<Evidence> read_health_evidence(const nvml::Session& session, nvml::Device device,
-                                           const health::Scope& scope, Time now) {
+                                           const health::Scope& scope, Time now, bool with_inforom) {
   if (!scope.is_whole_gpu()) return poll_mig_device(session, device, scope, now);
   PollRound round(scope, now);
   if (!read_identity(round, session, device, scope.gpu)) return round.finish_round();
   const nvml::Health gpu(session, device);
   read_memory_health(round, gpu);
   read_links_and_power(round, gpu);
+  if (with_inforom) {
+    round.add_reading(
+        Source::kInforom, [&] { return gpu.inforom_valid(); },
+        [](bool valid) { return health::InforomReading{valid}; });
+  }
   round.add_reading(
       Source::kProcesses, [&] { return session.running_processes(device); },
       [](const std::vector<nvml::Process>& all) {
@@ -219,7 +214,7 @@ std::vector<Evidence> read_liveness_evidence(const nvml::Session& session, nvml:
   if (!read_identity(round, session, device, gpu)) return round.finish_round();
   // Drivers answer some calls from memory: this one reaches the GPU.
   const auto memory = session.memory_total(device);
-  if (!memory && memory.error().code() != Code::kUnsupported) {
+  if (!memory && nvml::is_device_fault(memory.error())) {
     const auto handle = handle_reading_of_error(memory.error());
     round.end_early(handle.reachability, handle.error);
   }
@@ -227,7 +222,7 @@ std::vector<Evidence> read_liveness_evidence(const nvml::Session& session, nvml:
 }
 
 health::HandleReading handle_reading_of_error(const Error& error) {
-  return {reading_outcome(error).value_or(Reachability::kSilent), error.full_message()};
+  return {identity_outcome(error), error.full_message()};
 }
 
 }  // namespace gpulet::agent

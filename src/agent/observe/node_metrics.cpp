@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "health/xid/xid_catalogue.h"
 #include "k8s/objects.h"
+#include "nvml/return_codes.h"
 
 namespace gpulet::agent {
 namespace {
@@ -252,6 +253,10 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   numbers.driver_calls = driver_->worker().completed_calls();
   numbers.driver_time = driver_->worker().driver_time();
   numbers.driver_hanging = driver_->worker().abandoned();
+  for (auto& call : nvml::call_counts()) {
+    if (call.code != "SUCCESS")
+      numbers.nvml_errors.push_back({std::move(call.function), std::move(call.code), call.count});
+  }
   if (snapshot_at_) numbers.snapshot_age = loop_.now() - *snapshot_at_;
   if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
   numbers.pods_evicted = counts.pods_evicted;

@@ -127,22 +127,25 @@ struct RetiredPagesReading {
 enum class EccLocation { kDram, kL1Cache, kL2Cache, kRegisters, kTexture, kSharedMemory, kCbu, kSram };
 inline constexpr std::size_t kEccLocationCount = static_cast<std::size_t>(EccLocation::kSram) + 1;
 std::string_view enum_name(EccLocation location);  // "l2-cache"
+// nullopt where the driver reports no value.
 struct EccReading {
-  std::array<std::uint64_t, kEccLocationCount> uncorrected{};
+  using Counts = std::array<std::optional<std::uint64_t>, kEccLocationCount>;
+  static constexpr Counts zeros() { return {0, 0, 0, 0, 0, 0, 0, 0}; }
+  Counts uncorrected = zeros();
   bool sram_threshold_exceeded = false;
 };
 struct NvLinkReading {
   struct Link {
     unsigned index = 0;
     bool up = false;
-    std::uint64_t errors = 0;  // CRC, replay and recovery errors since the driver was loaded
+    std::optional<std::uint64_t> errors = 0;  // CRC, replay and recovery errors since the driver was loaded
   };
-  std::vector<Link> links;  // by index
+  std::vector<Link> links;  // by index; those of which the driver reports no state are missing
 };
 struct PcieReading {
-  std::uint64_t replays = 0;  // since the driver was loaded
-  unsigned width = 0;         // current lanes
-  unsigned full_width = 0;    // lanes that both GPU and slot support
+  std::optional<std::uint64_t> replays = 0;  // since the driver was loaded
+  unsigned width = 0;                        // current lanes
+  unsigned full_width = 0;  // lanes that both GPU and slot support; 0: neither width is known
 };
 // Time throttled, since the driver was loaded.
 struct ViolationReading {
@@ -152,7 +155,7 @@ enum class FabricState {
   kNone,  // not part of a fabric
   kHealthy,
   kDegraded,  // less bandwidth, or accesses that time out
-  kJoining,   // not registered yet: CUDA does not start
+  kJoining,   // registration in progress: on most machines CUDA does not start yet
   kFailed,    // registration failed, or routes are unhealthy
 };
 struct FabricReading {
@@ -186,6 +189,7 @@ struct OperatorCommand {
 struct SourceNotice {
   Source source = Source::kDriverEvents;
   std::optional<std::string> unavailable;  // why it cannot be read; nullopt: it can
+  bool transient = false;                  // a later reading may succeed: it is waited for
 };
 
 using EvidenceBody =

@@ -273,51 +273,60 @@ void EvidenceApplier::operator()(const RetiredPagesReading& reading) {
 void EvidenceApplier::operator()(const EccReading& reading) {
   std::string where;
   for (std::size_t i = 0; record_.ecc && i < kEccLocationCount; ++i) {
-    if (reading.uncorrected[i] <= record_.ecc->uncorrected[i]) continue;
+    const auto &count = reading.uncorrected[i], &before = record_.ecc->uncorrected[i];
+    if (!count || !before || *count <= *before) continue;
     where += (where.empty() ? "" : ", ") + std::string(enum_name(static_cast<EccLocation>(i)));
   }
   record_check(kCheckEcc, where.empty());
   apply_reading(FaultClass::kEccGrowth, 0, !where.empty(), where);
   apply_reading(FaultClass::kSramThreshold, 0, reading.sram_threshold_exceeded);
-  record_.ecc = reading;
+  const auto before = std::exchange(record_.ecc, reading);
+  for (std::size_t i = 0; before && i < kEccLocationCount; ++i) {
+    if (!reading.uncorrected[i]) record_.ecc->uncorrected[i] = before->uncorrected[i];
+  }
 }
 
 void EvidenceApplier::operator()(const NvLinkReading& reading) {
   bool good = true;
-  std::set<unsigned> seen;
-  const auto judge_link = [&](unsigned index, bool up, bool noisy) {
-    good = good && up && !noisy;
-    apply_reading(FaultClass::kNvLinkDown, index, !up, std::to_string(index));
-    apply_reading(FaultClass::kNvLinkErrors, index, noisy, std::to_string(index));
-  };
+  const std::size_t known_before = record_.links.size();
+  std::size_t seen = 0;
   for (const auto& link : reading.links) {
-    seen.insert(link.index);
     const auto known = record_.links.find(link.index);
     if (known == record_.links.end()) {
       // A link that never was up is not connected.
-      if (link.up) record_.links[link.index] = {true, {at_, link.errors}};
+      if (link.up) record_.links[link.index] = {true, {at_, link.errors.value_or(0)}};
       continue;
     }
+    ++seen;
     known->second.up = link.up;
+    good = good && link.up;
+    const std::string name = std::to_string(link.index);
+    apply_reading(FaultClass::kNvLinkDown, link.index, !link.up, name);
+    if (!link.errors) continue;
     const bool noisy =
-        exceeds_rate(known->second.errors, link.errors, rules_.policy.nvlink_errors_per_minute);
-    judge_link(link.index, link.up, noisy);
+        exceeds_rate(known->second.errors, *link.errors, rules_.policy.nvlink_errors_per_minute);
+    good = good && !noisy;
+    apply_reading(FaultClass::kNvLinkErrors, link.index, noisy, name);
   }
-  for (const auto& [index, track] : record_.links) {
-    if (!seen.contains(index)) judge_link(index, false, false);
-  }
-  record_check(kCheckNvLink, good);
+  // The state of a link that is missing is unknown: neither a fault nor evidence of health.
+  if (!good || seen >= known_before) record_check(kCheckNvLink, good);
 }
 
 void EvidenceApplier::operator()(const PcieReading& reading) {
   const auto& old = record_.pcie;
-  if (!old) record_.replays = {at_, reading.replays};
-  if (old && reading.replays < old->replays) raise_to_now(record_.reset_at);
-  apply_reading(FaultClass::kPcieReplays, 0,
-                exceeds_rate(record_.replays, reading.replays, rules_.policy.pcie_replays_per_minute));
-  apply_reading(FaultClass::kPcieWidth, 0, reading.width < reading.full_width,
-                std::to_string(reading.width) + " of " + std::to_string(reading.full_width));
+  const auto before = old ? old->replays : std::nullopt;
+  if (reading.replays) {
+    if (!before) record_.replays = {at_, *reading.replays};
+    if (before && *reading.replays < *before) raise_to_now(record_.reset_at);
+    apply_reading(FaultClass::kPcieReplays, 0,
+                  exceeds_rate(record_.replays, *reading.replays, rules_.policy.pcie_replays_per_minute));
+  }
+  if (reading.full_width != 0) {
+    apply_reading(FaultClass::kPcieWidth, 0, reading.width < reading.full_width,
+                  std::to_string(reading.width) + " of " + std::to_string(reading.full_width));
+  }
   record_.pcie = reading;
+  if (!reading.replays) record_.pcie->replays = before;
 }
 
 void EvidenceApplier::operator()(const ViolationReading& reading) {
@@ -342,11 +351,14 @@ void EvidenceApplier::operator()(const ViolationReading& reading) {
 }
 
 void EvidenceApplier::operator()(const FabricReading& reading) {
+  // Registration in progress is no fault: it takes minutes after boot, and a single GPU of an HGX board in a
+  // virtual machine works without it. It is no evidence of health either.
   const bool joining = reading.state == FabricState::kJoining;
-  const bool out = joining || reading.state == FabricState::kFailed;
   record_check(kCheckFabric, reading.state == FabricState::kNone || reading.state == FabricState::kHealthy);
-  apply_reading(FaultClass::kFabric, 0, out, joining ? "registration is in progress" : "registration failed");
-  apply_reading(FaultClass::kFabricDegraded, 0, reading.state == FabricState::kDegraded);
+  if (!joining)
+    apply_reading(FaultClass::kFabric, 0, reading.state == FabricState::kFailed, "registration failed");
+  apply_reading(FaultClass::kFabricDegraded, 0, joining || reading.state == FabricState::kDegraded,
+                joining ? "registration is in progress" : "less bandwidth, or accesses that time out");
 }
 
 void EvidenceApplier::operator()(const EnergyReading& reading) {
@@ -385,7 +397,10 @@ EvidenceEffect apply_evidence(GpuRecord& record, const Evidence& evidence, const
   // Drop a reading that was overtaken by a newer one.
   if (!is_pushed && track.reported && evidence.at < track.last) return {.changes_no_status = true};
   if (notice != nullptr) {
+    if (!track.unavailable) track.unavailable_since = evidence.at;
     track.unavailable = notice->unavailable;
+    track.awaited = notice->unavailable && notice->transient && track.reported &&
+                    evidence.at - track.unavailable_since < kTransientLimit;
     track.reported = track.reported || !notice->unavailable;
     return {};
   }
@@ -393,6 +408,7 @@ EvidenceEffect apply_evidence(GpuRecord& record, const Evidence& evidence, const
   EvidenceApplier applier(record, {normalize_scope(evidence.scope), evidence.at, {}}, rules);
   std::visit(applier, evidence.body);
   track.unavailable.reset();
+  track.awaited = false;
   track.reported = true;
   track.last = std::max(track.last, evidence.at);
   const bool is_repeated = source == Source::kDriverEvents || source == Source::kKernelLog;

@@ -43,10 +43,15 @@ struct CheckTrack {
   bool reported = false, passing = false;
   Time since{}, last{};  // passing since; last reading
 };
+// How long a source that has reported is waited for while its readings fail for a reason that may pass.
+inline constexpr Duration kTransientLimit = std::chrono::minutes(10);
+
 struct SourceTrack {
   bool reported = false;
   Time last{};
   std::optional<std::string> unavailable;
+  Time unavailable_since{};
+  bool awaited = false;  // unavailable, but a later reading may succeed
 };
 
 // One application error. An event and a log line at about the same time with the same code are the same
@@ -112,11 +117,12 @@ struct GpuRecord {
   std::map<Scope, DeviceStatus> statuses;
 
   bool is_source_unavailable(Source source) const {
-    return sources[static_cast<std::size_t>(source)].unavailable.has_value();
+    const auto& track = sources[static_cast<std::size_t>(source)];
+    return track.unavailable && !track.awaited;
   }
   bool has_source_reported(Source source) const {
     const auto& track = sources[static_cast<std::size_t>(source)];
-    return track.reported && !track.unavailable;
+    return track.reported && (!track.unavailable || track.awaited);
   }
 };
 

@@ -242,6 +242,24 @@ std::optional<FaultLine> parse_kmsg_line(std::string_view line) {
   return std::nullopt;
 }
 
+std::optional<FaultLine> KmsgLineParser::parse_line(std::string_view line) {
+  constexpr unsigned kMessageLines = 4;
+  if (auto fault = parse_kmsg_line(line)) return fault;
+  LineReader reader(line.substr(0, kMaxKmsgLine));
+  if (!reader.read_until("NVRM: ")) return std::nullopt;
+  if (reader.skip_prefix("The NVIDIA GPU ")) {
+    const auto rest = reader.remaining();
+    announced_ = parse_kernel_pci_address(rest.substr(0, rest.find(' ')));
+    lines_left_ = kMessageLines;
+    return std::nullopt;
+  }
+  if (!announced_) return std::nullopt;
+  if (reader.remaining().find("fallen off the bus") != std::string_view::npos)
+    return FallenOffLine{*std::exchange(announced_, std::nullopt)};
+  if (--lines_left_ == 0) announced_.reset();
+  return std::nullopt;
+}
+
 std::vector<Evidence> kmsg_line_evidence(const FaultLine& line, const inventory::Snapshot& snapshot,
                                          Time at) {
   std::vector<Evidence> evidence;

@@ -52,6 +52,18 @@ std::optional<KmsgRecord> parse_kmsg_record(std::string_view record);
 std::optional<FaultLine> parse_kmsg_line(std::string_view line);
 inline constexpr std::size_t kMaxKmsgLine = 4096;
 
+// Parses consecutive lines. Some drivers report a GPU that has fallen off the bus in three: "NVRM: The NVIDIA
+// GPU 0000:5a:00.0", "NVRM: (PCI ID: 10de:2330) installed in this system has", "NVRM: fallen off the bus and
+// is not responding to commands."
+class KmsgLineParser {
+ public:
+  std::optional<FaultLine> parse_line(std::string_view line);
+
+ private:
+  std::optional<inventory::PciAddress> announced_;
+  unsigned lines_left_ = 0;  // in which the announced GPU's message may end
+};
+
 // The evidence in a line for the GPUs of the snapshot; none for other devices. A switch's line is evidence
 // for each GPU with a link to that switch.
 std::vector<Evidence> kmsg_line_evidence(const FaultLine& line, const inventory::Snapshot& snapshot, Time at);

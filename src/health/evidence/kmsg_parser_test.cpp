@@ -162,6 +162,25 @@ TEST(FallenOffLine, InTheFormOfEachDriver) {
   }
 }
 
+TEST(FallenOffLine, InSeveralLines) {
+  const char* const first = "NVRM: The NVIDIA GPU 0000:5a:00.0";
+  const char* const second = "NVRM: (PCI ID: 10de:2330) installed in this system has";
+  const char* const last = "NVRM: fallen off the bus and is not responding to commands.";
+  KmsgLineParser parser;
+  EXPECT_FALSE(parser.parse_line(last)) << "of an unknown GPU";
+  EXPECT_FALSE(parser.parse_line(first));
+  EXPECT_FALSE(parser.parse_line(second));
+  EXPECT_FALSE(parser.parse_line("usb 1-1: new device")) << "another driver's line may be in between";
+  const auto fallen = parser.parse_line(last);
+  ASSERT_TRUE(fallen);
+  EXPECT_EQ(std::get<FallenOffLine>(*fallen).gpu, (PciAddress{0, 0x5a, 0, 0}));
+  EXPECT_FALSE(parser.parse_line(last)) << "reported once";
+  EXPECT_FALSE(parser.parse_line(first));
+  for (int i = 0; i < 4; ++i) EXPECT_FALSE(parser.parse_line("NVRM: another message"));
+  EXPECT_FALSE(parser.parse_line(last)) << "too long after its first line";
+  EXPECT_TRUE(parser.parse_line("NVRM: Xid (PCI:0000:3b:00): 79, pid=1")) << "other faults as before";
+}
+
 TEST(FaultLine, OtherLinesAreIgnored) {
   for (const auto* text :
        {"", "NVRM: ", "NVRM: loading NVIDIA UNIX x86_64 Kernel Module", "Xid (PCI:0000:3b:00): 79",

@@ -77,7 +77,7 @@ constexpr FaultRule kRules[] = {
     {kFabric, "fabric", kQuarantine, kReadingClear, kBasicChecks | kCheckFabric, Source::kFabric, kPolicyHold,
      true, true, "not registered with its NVLink fabric:", "once it is registered with the fabric"},
     {kFabricDegraded, "fabric-degraded", kFlag, kReadingClear, 0, Source::kFabric, kPolicyHold, false, true,
-     "its NVLink fabric is degraded", "once the fabric is healthy"},
+     "its NVLink fabric is degraded:", "once the fabric is healthy"},
     {kInforom, "inforom", kFlag, kReadingClear, 0, Source::kInforom, kPolicyHold, false, true,
      "its InfoROM is corrupted", "once its InfoROM is valid; contact NVIDIA support"},
     {kSwitch, "switch", kQuarantine, kReset, kFabricChecks, kNoSource, kPolicyHold, true, true,

@@ -12,11 +12,27 @@ HandleReading handle_reading_of(const inventory::Gpu& gpu) {
   switch (gpu.unreadable->code()) {
     case Code::kDeviceLost:
       return {Reachability::kLost, gpu.unreadable->message()};
+    case Code::kResetRequired:
+      return {Reachability::kResetRequired, gpu.unreadable->message()};
     case Code::kUnavailable:
       return {Reachability::kDriverAway, gpu.unreadable->message()};
     default:
       return {Reachability::kSilent, gpu.unreadable->message()};
   }
+}
+
+// The scope of an XID, or the whole GPU where it names an instance that the GPU does not have: some drivers
+// send zeros for a whole GPU in MIG mode. Source: docs/real-hardware.md.
+Scope scope_of_known_devices(const GpuRecord& record, const Evidence& evidence) {
+  const Scope scope = normalize_scope(evidence.scope);
+  if (scope.is_whole_gpu() || !std::holds_alternative<XidReport>(evidence.body)) return scope;
+  const Scope instance{scope.gpu, scope.gpu_instance};
+  const auto covers_any = [&](const Scope& wanted) {
+    return std::ranges::any_of(
+        record.devices, [&](const Scope& device) { return !device.is_whole_gpu() && wanted.covers(device); });
+  };
+  if (covers_any(scope)) return scope;
+  return covers_any(instance) ? instance : Scope{scope.gpu};
 }
 
 bool withdraws_device(const FaultKey& key, const Policy& policy) {
@@ -49,7 +65,8 @@ bool HealthStateMachine::apply_to_record(GpuRecord& record, const Evidence& evid
                         std::holds_alternative<SourceNotice>(evidence.body);
     if (!stands) return false;
   }
-  const auto taken = apply_evidence(record, evidence, {policy_, filter_});
+  const auto taken = apply_evidence(
+      record, {scope_of_known_devices(record, evidence), evidence.at, evidence.body}, {policy_, filter_});
   if (taken.changes_persisted_state) ++revision_;
   return !taken.changes_no_status;
 }

@@ -72,7 +72,7 @@ class World {
         return RecoveryActionReading{bad ? 1u : 0u};
       case 13:
       case 14:
-        if (bad) ++ecc.uncorrected[0];
+        if (bad) ++*ecc.uncorrected[0];
         return ecc;
       case 15:
       case 16:
@@ -175,7 +175,7 @@ class Log {
     if (const auto* action = std::get_if<RecoveryActionReading>(&body)) return action->action == 0;
     if (const auto* remap = std::get_if<RowRemapReading>(&body)) return !remap->failed;
     const auto& ecc = std::get<EccReading>(body);
-    return ecc.uncorrected[0] <= std::exchange(errors, ecc.uncorrected[0]);
+    return *ecc.uncorrected[0] <= std::exchange(errors, *ecc.uncorrected[0]);
   }
 
   std::vector<Evidence> all_;

@@ -23,7 +23,7 @@ TEST(Scope, IsThatOfTheEvidence) {
       {make_scope("GPU-1", 1, 1), 95, "...q."},  // one compute instance
       {make_scope("GPU-1", 2, 0), 95, "....q"},
       {make_scope("GPU-1", kNoInstance, 0), 95, ".qqqq"},
-      {make_scope("GPU-1", 7, 0), 95, "....."},  // a destroyed instance
+      {make_scope("GPU-1", 7, 0), 95, ".qqqq"},  // an instance that it does not have: all of it
       {make_scope("GPU-1", 2, 0), 79, ".llll"},  // no part of a GPU falls off the bus alone
       {make_scope("GPU-0", 1, 0), 95, "q...."},  // an instance of a GPU that is not cut up
       {make_scope("GPU-1", 1, 1), 13, "....."},  // an application's
@@ -140,7 +140,7 @@ TEST(Recovery, OldDriversHaveNoRecoveryAction) {
 }
 
 TEST(Recovery, EachCheckMustPassWithoutABreak) {
-  EccReading grown, threshold;
+  EccReading grown;
   grown.uncorrected[0] = 1;
   const std::pair<const char*, EvidenceBody> breaks[] = {
       {"handle", HandleReading{Reachability::kSilent, "no answer"}},

@@ -33,6 +33,7 @@ constexpr Xid kXids[] = {
     {45, "PREEMPTIVE_REMOVAL", "channels of a process were cleaned up early",
      kDecode, kInformation, 0b1111, kNeverLinked},
     {46, "GPU_TIMEOUT_ERROR", "GPU timed out", kResetGpu, kGpuReset, 0b1111, kNeverLinked},
+    {47, "NVENC0_ERROR", "video encoder 0 error", kRestartApp, kApplication, 0b0000, kNeverLinked},
     {48, "GPU_ECC_DBE", "double-bit ECC error", kDecode, kEcc, 0b1111, 565},
     {54, "PWR_REDUCED_CLOCKING", "auxiliary power is not connected",
      kContactSupport, kSupport, 0b0111, kNeverLinked},
@@ -44,6 +45,7 @@ constexpr Xid kXids[] = {
      kNone, kIgnore, 0b1111, 565},
     {64, "INFOROM_DRAM_RETIREMENT_FAILURE", "row remapping or page retirement failed",
      kResetGpu, kGpuReset, 0b1111, 565},
+    {65, "NVENC1_ERROR", "video encoder 1 error", kRestartApp, kApplication, 0b0000, kNeverLinked},
     {66, "FECS_ERR_REG_ACCESS_VIOLATION", "illegal register access by the driver",
      kNone, kIgnore, 0b1111, kNeverLinked},
     {67, "FECS_ERR_VERIF_VIOLATION", "illegal access by the driver", kNone, kIgnore, 0b1111, kNeverLinked},
@@ -52,6 +54,7 @@ constexpr Xid kXids[] = {
     {70, "CE3_ERROR", "copy engine 3 exception", kRestartApp, kApplication, 0b1111, kNeverLinked},
     {71, "CE4_ERROR", "copy engine 4 exception", kRestartApp, kApplication, 0b1111, kNeverLinked},
     {72, "CE5_ERROR", "copy engine 5 exception", kRestartApp, kApplication, 0b1111, kNeverLinked},
+    {73, "NVENC2_ERROR", "video encoder 2 error", kRestartApp, kApplication, 0b0000, kNeverLinked},
     {74, "NVLINK_ERROR", "NVLink error", kDecode, kNvLink, 0b0011, 565},
     {75, "CE6_ERROR", "copy engine 6 exception", kRestartApp, kApplication, 0b1111, kNeverLinked},
     {76, "CE7_ERROR", "copy engine 7 exception", kRestartApp, kApplication, 0b1111, kNeverLinked},
@@ -150,6 +153,14 @@ constexpr Xid kXids[] = {
      kNone, kInformation, 0b1100, kNeverLinked},
     {171, "UNCORRECTABLE_DRAM_ERROR", "uncorrectable DRAM error", kNone, kInformation, 0b1111, kNeverLinked},
     {172, "UNCORRECTABLE_SRAM_ERROR", "uncorrectable SRAM error", kNone, kInformation, 0b1111, kNeverLinked},
+    {173, "UNKNOWN_173", "not in NVIDIA's catalogue; drivers from 595 report it",
+     kContactSupport, kUnclassified, 0b0000, kNeverLinked},
+    {174, "UNKNOWN_174", "not in NVIDIA's catalogue; drivers from 595 report it",
+     kContactSupport, kUnclassified, 0b0000, kNeverLinked},
+    {175, "UNKNOWN_175", "not in NVIDIA's catalogue; drivers from 595 report it",
+     kContactSupport, kUnclassified, 0b0000, kNeverLinked},
+    {176, "UNKNOWN_176", "not in NVIDIA's catalogue; drivers from 595 report it",
+     kContactSupport, kUnclassified, 0b0000, kNeverLinked},
 };
 
 constexpr NvLink5Row kNvLink5Rows[] = {

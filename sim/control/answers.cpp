@@ -1,0 +1,41 @@
+#include "sim/control/answers.h"
+
+#include <algorithm>
+
+namespace gpulet::sim::control {
+
+Status set_answer(const StateFile& state, const std::string& call, std::optional<std::uint32_t> gpu,
+                  std::uint32_t nvml_return) {
+  const EditGuard machine = state.lock_for_edit();
+  if (gpu && *gpu >= machine->gpu_count) return fail(Code::kNotFound, "no GPU " + std::to_string(*gpu));
+  Answer wanted{};
+  if (call.empty() || call.size() >= sizeof wanted.call)
+    return fail(Code::kInvalidArgument, "not the name of an NVML function", call);
+  call.copy(wanted.call, sizeof wanted.call - 1);
+  wanted.gpu = gpu.value_or(kMaxGpus);
+  wanted.nvml_return = nvml_return;
+  auto* const end = machine->answers + machine->answer_count;
+  auto* found = std::find_if(machine->answers, end, [&](const Answer& answer) {
+    return answer.gpu == wanted.gpu && std::string_view(answer.call) == call;
+  });
+  if (nvml_return == 0) {
+    if (found == end) return {};
+    *found = *(end - 1);
+    --machine->answer_count;
+    return {};
+  }
+  if (found == end && machine->answer_count == kMaxAnswers)
+    return fail(Code::kInvalidArgument,
+                "there are " + std::to_string(kMaxAnswers) + " answers already, the maximum");
+  if (found == end) ++machine->answer_count;
+  *found = wanted;
+  return {};
+}
+
+void clear_answers(Machine& machine, std::optional<std::uint32_t> gpu) {
+  auto* const end = std::remove_if(machine.answers, machine.answers + machine.answer_count,
+                                   [&](const Answer& answer) { return !gpu || answer.gpu == *gpu; });
+  machine.answer_count = static_cast<std::uint32_t>(end - machine.answers);
+}
+
+}  // namespace gpulet::sim::control

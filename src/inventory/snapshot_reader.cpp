@@ -82,7 +82,7 @@ Status read_bandwidth(const Session& session, nvml::Device device, Gpu& gpu) {
 Status read_links(const Session& session, nvml::Device device, Gpu& gpu) {
   for (unsigned link = 0; link < nvml::kMaxNvLinks; ++link) {
     const auto active = session.nvlink_active(device, link);
-    if (!active && active.error().code() == Code::kInvalidArgument) break;  // beyond the last
+    if (!active && active.error().code() == Code::kInvalidArgument && link != 0) break;  // beyond the last
     bool is_active = false;
     GPULET_TRY(store_value(gpu, GpuValue::kNvLinks, active, is_active));
     if (!active && link == 0) break;

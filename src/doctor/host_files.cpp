@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/driver_root.h"
 #include "base/text.h"
 #include "cdi/spec_files.h"
 #include "inventory/host_files.h"
@@ -52,16 +53,7 @@ constexpr std::size_t kUnprivilegedConfigBytes = 64;  // bytes of a configuratio
                                                       // without CAP_SYS_ADMIN
 constexpr std::string_view kLibrary = "libnvidia-ml.so.";
 constexpr std::uint32_t kDisplay = 0x03, kNvSwitch = 0x068000;
-constexpr const char* kLibraryFolders[] = {"/usr/lib64",
-                                           "/usr/lib/x86_64-linux-gnu",
-                                           "/usr/lib/aarch64-linux-gnu",
-                                           "/usr/lib/x86_64-linux-gnu/nvidia/current",
-                                           "/usr/lib/aarch64-linux-gnu/nvidia/current",
-                                           "/lib64",
-                                           "/lib/x86_64-linux-gnu",
-                                           "/lib/aarch64-linux-gnu",
-                                           "/usr/local/nvidia/lib64",
-                                           "/usr/lib"};
+
 
 std::string trimmed_text(const Result<std::string>& text) {
   return text ? std::string(text::trim(*text)) : std::string();
@@ -206,7 +198,7 @@ DriverFiles read_driver_files(const HostTrees& trees) {
   }
   std::set<std::string> versions;
   const auto root = RootDirectory::open_root(trees.driver);
-  for (const char* directory : kLibraryFolders) {
+  for (const auto directory : library_directories()) {
     if (!root) break;
     for (const auto& name : root->list_directory(directory).value_or(std::vector<std::string>())) {
       if (name.starts_with(kLibrary) && is_dotted_version(name.substr(kLibrary.size())))

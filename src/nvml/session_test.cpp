@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "nvml/events.h"
@@ -50,6 +51,19 @@ TEST(Session, LoadsTheResolvedPath) {
   EXPECT_EQ(session->library_path(),
             root.sim_root() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06");
   EXPECT_EQ(session->driver_version(), "570.124.06");
+}
+
+TEST(Session, FindsTheLibraryWhereDistributionsPutIt) {
+  for (const std::string directory : {"/usr/lib64", "/usr/local/glibc/usr/lib", "/run/opengl-driver/lib",
+                                      "/home/kubernetes/bin/nvidia/lib64"}) {
+    const SimRoot root(1);
+    const std::string place = root.sim_root() + directory;
+    std::filesystem::create_directories(std::filesystem::path(place).parent_path());
+    std::filesystem::rename(root.sim_root() + "/usr/lib/x86_64-linux-gnu", place);
+    const auto session = open_driver(root);
+    ASSERT_NE(session, nullptr) << directory;
+    EXPECT_EQ(session->library_path(), place + "/libnvidia-ml.so.570.124.06");
+  }
 }
 
 TEST(Session, RefusesATooOldDriver) {

@@ -56,13 +56,12 @@ TEST(Session, LoadsTheResolvedPath) {
 TEST(Session, FindsTheLibraryWhereDistributionsPutIt) {
   for (const std::string directory : {"/usr/lib64", "/usr/local/glibc/usr/lib", "/run/opengl-driver/lib",
                                       "/home/kubernetes/bin/nvidia/lib64"}) {
-    const SimRoot root(1);
-    const std::string place = root.sim_root() + directory;
-    std::filesystem::create_directories(std::filesystem::path(place).parent_path());
-    std::filesystem::rename(root.sim_root() + "/usr/lib/x86_64-linux-gnu", place);
+    SimRoot root(1);
+    std::filesystem::remove_all(root.sim_root() + "/usr");
+    root.install(GPULET_SIM_LIBRARY, "570.124.06", directory);
     const auto session = open_driver(root);
     ASSERT_NE(session, nullptr) << directory;
-    EXPECT_EQ(session->library_path(), place + "/libnvidia-ml.so.570.124.06");
+    EXPECT_EQ(session->library_path(), root.sim_root() + directory + "/libnvidia-ml.so.570.124.06");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/node/devices.h"
+#include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "config/load.h"
 #include "k8s/node_labels.h"
@@ -91,7 +92,37 @@ class MigComponent final : public Component {
   MigManager manager_;
 };
 
+class DeviceNodeComponent final : public Component {
+ public:
+  DeviceNodeComponent(Node& node, CdiController& cdi)
+      : node_(node), cdi_(cdi), watcher_(node.loop, [this] { on_nodes_changed(); }) {}
+
+  void start() override { follow_nodes(); }
+  void apply_config() override { follow_nodes(); }
+  // A mount may have replaced a directory.
+  void on_state_changed() override { follow_nodes(); }
+
+ private:
+  void follow_nodes() { watcher_.watch_roots(driver_roots(node_.config)); }
+
+  // A GPU whose nodes are gone is withdrawn at once; one whose nodes are there is offered once its spec has
+  // them.
+  void on_nodes_changed() {
+    const bool rewrites = cdi_.rewrite_specs(node_.config);
+    const auto root = find_device_root(node_.config);
+    if (!rewrites || !root || !find_compute_problem(*root).empty()) node_.devices->replan();
+  }
+
+  Node& node_;
+  CdiController& cdi_;
+  DeviceNodeWatcher watcher_;
+};
+
 }  // namespace
+
+std::unique_ptr<Component> make_device_node_component(Node& node, CdiController& cdi) {
+  return std::make_unique<DeviceNodeComponent>(node, cdi);
+}
 
 MpsComponent::MpsComponent(Node& node)
     : node_(node),

@@ -1,6 +1,10 @@
-// Device nodes that come late, go, or never come: specs and offers follow them.
+// Device nodes that come late, go, or never come: specs and offers follow them, and the agent creates what it
+// may.
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/file.h"
@@ -10,6 +14,7 @@ namespace gpulet::tests {
 namespace {
 
 constexpr const char* kSpecFile = "/k8s.device-plugin.nvidia.com-gpu.json";
+constexpr const char* kNotCreated = "--create-device-nodes=false";
 
 class SimDeviceNodes : public NodeTest {
  protected:
@@ -21,6 +26,10 @@ class SimDeviceNodes : public NodeTest {
   bool is_in_spec(const std::string& path) const {
     const auto text = read_file(spec_directory() + kSpecFile);
     return text && text->find("\"" + path + "\"") != std::string::npos;
+  }
+  bool has_node(const std::string& path) {
+    struct stat status{};
+    return ::stat((sim_node().driver_root() + path).c_str(), &status) == 0 && S_ISCHR(status.st_mode);
   }
   void change(std::vector<std::string> command) {
     const auto done = sim_node().run_gpulet_sim(std::move(command));
@@ -55,10 +64,40 @@ TEST_F(SimDeviceNodes, NoGpuIsOfferedWithoutUvm) {
 
 TEST_F(SimDeviceNodes, OffersFollowWithoutCdiToo) {
   change({"uvm", "unload"});
-  start_agent();
+  start_agent({.arguments = {kNotCreated}});
   ASSERT_TRUE(becomes_withdrawn()) << agent_log();
   change({"uvm", "load"});
   ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
+}
+
+TEST_F(SimDeviceNodes, CreatesTheNodesOfALoadedUvm) {
+  change({"uvm", "unload"});
+  change({"uvm", "load", "--without-nodes"});
+  serve_by_cdi();
+  ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(has_node("/dev/nvidia-uvm"));
+  EXPECT_TRUE(has_node("/dev/nvidia-uvm-tools"));
+  change({"device-node", "remove", "nvidia-uvm"});
+  EXPECT_TRUE(becomes_true([&] { return has_node("/dev/nvidia-uvm"); })) << agent_log();
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+}
+
+TEST_F(SimDeviceNodes, CreatesTheNodesOfMigDevices) {
+  serve_by_cdi({"--health-liveness-interval=1s"});
+  ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
+  create_mig_devices(7, {"3g.40gb@4"});
+  ASSERT_TRUE(becomes_allocatable(1, kLarge)) << agent_log();
+  const std::string caps = "/dev/nvidia-caps/nvidia-cap";
+  const unsigned minor = sim::gpu_instance_minor(
+      machine_state().lock_for_read()->gpus[7].minor,
+      std::ranges::find_if(machine_state().lock_for_read()->gpus[7].mig.instances, [](const auto& one) {
+        return one.used != 0;
+      })->id);
+  const std::string node = caps + std::to_string(minor);
+  ASSERT_TRUE(has_node(node));
+  ASSERT_TRUE(std::filesystem::remove(sim_node().driver_root() + node));
+  EXPECT_TRUE(becomes_true([&] { return has_node(node) && is_in_spec(sim_node().driver_root() + node); }))
+      << agent_log();
 }
 
 }  // namespace

@@ -1,19 +1,29 @@
 #include "agent/resources/device_nodes.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 
+#include "base/driver_root.h"
 #include "base/log.h"
+#include "base/process.h"
 #include "base/text.h"
+#include "inventory/host_files.h"
 
 namespace gpulet::agent {
 namespace {
 
 constexpr const char* kControlNode = "/dev/nvidiactl";
+constexpr const char* kUvmToolsNode = "/dev/nvidia-uvm-tools";
+constexpr std::string_view kUvmDriver = "nvidia-uvm", kCapsDriver = "nvidia-caps";
+constexpr const char* kMinorsBelowProc = "/driver/nvidia-caps/mig-minors";
+constexpr mode_t kUvmMode = 0666, kCapabilityMode = 0444;
 constexpr std::string_view kNodePrefix = "nvidia";
 constexpr const char* kNodeDirectories[] = {"/dev", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"};
+constexpr Duration kModprobeLimit = std::chrono::seconds(30);
 // nvidia-modprobe creates several nodes and then sets their modes.
 constexpr Duration kNodesSettle = std::chrono::milliseconds(50);
 constexpr std::uint32_t kNodeEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
@@ -21,6 +31,13 @@ constexpr std::uint32_t kNodeEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN
 
 std::string path_in(const std::string& root, const std::string& path) {
   return root == "/" ? path : root + path;
+}
+
+// The directory that holds driver/nvidia: below the driver root where that has its own, as a driver
+// container's and the simulator's, else /proc.
+Result<RootDirectory> open_proc(const RootDirectory& root) {
+  if (root.exists("/proc/driver/nvidia")) return RootDirectory::open_root(path_in(root.root_path(), "/proc"));
+  return RootDirectory::open_root("/proc");
 }
 
 // One line for each node of the driver: equal texts, equal nodes.
@@ -82,6 +99,31 @@ bool has_all_device_nodes(const RootDirectory& root) {
 std::string find_compute_problem(const RootDirectory& root) {
   if (root.exists(kUvmNode) || !has_all_device_nodes(root)) return {};
   return std::string(kUvmNode) + " is missing: load nvidia-uvm, for example with `nvidia-modprobe -u -c 0`";
+}
+
+std::vector<DeviceNodeSpec> required_device_nodes(std::string_view proc_devices, std::string_view mig_minors,
+                                                  const inventory::Snapshot* snapshot) {
+  const auto majors = inventory::parse_device_majors(proc_devices);
+  std::vector<DeviceNodeSpec> nodes;
+  if (const auto uvm = majors.find(kUvmDriver); uvm != majors.end()) {
+    nodes.push_back({kUvmNode, makedev(uvm->second, 0), kUvmMode});
+    nodes.push_back({kUvmToolsNode, makedev(uvm->second, 1), kUvmMode});
+  }
+  const auto caps = majors.find(kCapsDriver);
+  const auto minors = inventory::parse_mig_minors(mig_minors);
+  if (snapshot == nullptr || caps == majors.end() || !minors) return nodes;
+  std::set<unsigned> needed;
+  for (const auto& gpu : snapshot->gpus) {
+    for (const auto& mig : gpu.mig_devices) {
+      const auto gi = minors->gpu_instance_minor(gpu.minor, mig.gpu_instance);
+      const auto ci = minors->compute_instance_minor(gpu.minor, mig.gpu_instance, mig.compute_instance);
+      if (gi && ci) needed.insert({*gi, *ci});
+    }
+  }
+  for (const unsigned minor : needed) {
+    nodes.push_back({inventory::capability_node(minor), makedev(caps->second, minor), kCapabilityMode});
+  }
+  return nodes;
 }
 
 DeviceNodeWatcher::DeviceNodeWatcher(Loop& loop, std::function<void()> changed)
@@ -146,6 +188,70 @@ void DeviceNodeWatcher::on_settled() {
   if (nodes == nodes_seen_) return;
   nodes_seen_ = std::move(nodes);
   changed_();
+}
+
+bool DeviceNodeCreator::create_missing_nodes(const config::Config& config,
+                                             const inventory::Snapshot* snapshot) {
+  if (!config.gpulet.create_device_nodes) return false;
+  const auto root = find_device_root(config);
+  if (!root || !has_all_device_nodes(*root)) return false;
+  const auto proc = open_proc(*root);
+  if (!proc) return false;
+  const auto devices = proc->read_text_file("/devices");
+  if (!devices) return false;
+  const bool has_mig =
+      snapshot != nullptr &&
+      std::ranges::any_of(snapshot->gpus, [](const inventory::Gpu& gpu) { return !gpu.mig_devices.empty(); });
+  const std::string minors =
+      has_mig ? proc->read_text_file(kMinorsBelowProc).value_or(std::string()) : std::string();
+  const auto required = required_device_nodes(*devices, minors, snapshot);
+  if (root->exists(kUvmNode)) load_tried_ = false;
+  if (!root->exists(kUvmNode) &&
+      std::ranges::find(required, kUvmNode, &DeviceNodeSpec::path) == required.end())
+    load_uvm(config.flags.container_driver_root);
+  bool created_any = false;
+  for (const auto& node : required) {
+    if (root->exists(node.path)) continue;
+    const auto created = root->create_character_device(node.path, node.device, node.mode);
+    if (!created && created.error().code() == Code::kFailedPrecondition) continue;
+    if (!created) {
+      report_failure(created.error().full_message() +
+                     (created.error().code() == Code::kPermissionDenied
+                          ? "; the agent needs CAP_MKNOD and a writable /dev in the driver root, or "
+                            "gpulet.createDeviceNodes: false"
+                          : ""));
+      return created_any;
+    }
+    created_any = true;
+    log::info("created a device node",
+              {{"path", path_in(root->root_path(), node.path)},
+               {"number", std::to_string(major(node.device)) + ":" + std::to_string(minor(node.device))}});
+  }
+  if (created_any) reported_.clear();
+  return created_any;
+}
+
+// Its nodes appear in /dev, where the watcher sees them.
+void DeviceNodeCreator::load_uvm(const std::string& driver_root) {
+  if (load_tried_ || modprobe_ || !has_capability(CAP_SYS_MODULE)) return;
+  auto program = find_driver_program(driver_root, "nvidia-modprobe");
+  if (!program) return;
+  load_tried_ = true;
+  auto call = mps::ProgramCall::start_call(
+      loop_, {.program = std::move(*program), .arguments = {"-u", "-c", "0"}}, kModprobeLimit,
+      [this](const Result<std::string>& output) {
+        const auto ended = std::move(modprobe_);
+        if (!output) return report_failure("cannot load nvidia-uvm: " + output.error().full_message());
+        log::info("loaded nvidia-uvm with nvidia-modprobe");
+      });
+  if (!call) return report_failure("cannot load nvidia-uvm: " + call.error().full_message());
+  modprobe_ = std::move(*call);
+}
+
+void DeviceNodeCreator::report_failure(const std::string& message) {
+  if (message == reported_) return;
+  reported_ = message;
+  reporter_.report_event(Reporter::Severity::kWarning, "DeviceNodeNotCreated", message);
 }
 
 }  // namespace gpulet::agent

@@ -1,15 +1,52 @@
 #include "agent/resources/device_nodes.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <filesystem>
+
+#include "agent/node/test_reporter.h"
+#include "base/process.h"
 
 namespace gpulet::agent {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr const char* kDevices = "Character devices:\n195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n";
+constexpr const char* kMinors = "config 1\nmonitor 2\ngpu2/gi1/access 30\ngpu2/gi1/ci0/access 31\n";
+
+inventory::Snapshot mig_snapshot() {
+  inventory::Snapshot snapshot;
+  inventory::Gpu gpu;
+  gpu.minor = 2;
+  gpu.mig_enabled = true;
+  inventory::MigDevice mig;
+  mig.gpu_instance = 1;
+  gpu.mig_devices = {mig, mig};  // of one GPU instance
+  snapshot.gpus = {gpu};
+  return snapshot;
+}
+
+TEST(DeviceNodes, RequiresUvmAndTheCapabilitiesOfMigDevices) {
+  const auto snapshot = mig_snapshot();
+  EXPECT_THAT(required_device_nodes(kDevices, kMinors, &snapshot),
+              ElementsAre(DeviceNodeSpec{"/dev/nvidia-uvm", makedev(505, 0), 0666},
+                          DeviceNodeSpec{"/dev/nvidia-uvm-tools", makedev(505, 1), 0666},
+                          DeviceNodeSpec{"/dev/nvidia-caps/nvidia-cap30", makedev(506, 30), 0444},
+                          DeviceNodeSpec{"/dev/nvidia-caps/nvidia-cap31", makedev(506, 31), 0444}));
+  EXPECT_EQ(required_device_nodes(kDevices, kMinors, nullptr).size(), 2u);
+  EXPECT_EQ(required_device_nodes(kDevices, "", &snapshot).size(), 2u);
+  EXPECT_THAT(required_device_nodes("Character devices:\n195 nvidia\n", kMinors, &snapshot), IsEmpty());
+}
 
 TEST(DeviceNodes, TrustsOnlyTheKernelsOwnDev) {
   const std::string container =
@@ -28,12 +65,16 @@ class DeviceNodeTest : public testing::Test {
     config_.flags.container_driver_root = root_;
     std::filesystem::create_directories(root_ + "/dev");
     write("/dev/nvidiactl", "");
+    write("/proc/driver/nvidia/version", "");
+    write("/proc/devices", kDevices);
+    write("/proc/driver/nvidia-caps/mig-minors", kMinors);
   }
   ~DeviceNodeTest() override { std::filesystem::remove_all(root_); }
 
   void write(const std::string& path, const std::string& text) const {
     ASSERT_TRUE(write_file_atomic(root_ + path, text));
   }
+  bool exists(const std::string& path) const { return std::filesystem::exists(root_ + path); }
   // Runs the loop until the watcher reports a change.
   void wait_for_change() {
     const auto limit = loop_.after(20s, [this] {
@@ -44,6 +85,7 @@ class DeviceNodeTest : public testing::Test {
   }
 
   EpollLoop loop_;
+  RecordingReporter reporter_;
   config::Config config_;
   std::string root_;
 };
@@ -91,6 +133,53 @@ TEST_F(DeviceNodeTest, WatcherIgnoresOtherFiles) {
   const auto end = loop_.after(200ms, [this] { loop_.stop_loop(); });
   loop_.run_loop();
   EXPECT_FALSE(changed);
+}
+
+TEST_F(DeviceNodeTest, CreatesMissingNodes) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs CAP_MKNOD";
+  DeviceNodeCreator creator(loop_, reporter_);
+  const auto snapshot = mig_snapshot();
+  config_.gpulet.create_device_nodes = false;
+  EXPECT_FALSE(creator.create_missing_nodes(config_, &snapshot));
+  EXPECT_FALSE(exists("/dev/nvidia-uvm"));
+  config_.gpulet.create_device_nodes = true;
+  EXPECT_TRUE(creator.create_missing_nodes(config_, &snapshot));
+  EXPECT_FALSE(creator.create_missing_nodes(config_, &snapshot));
+  const auto root = find_device_root(config_);
+  EXPECT_EQ(root->character_device("/dev/nvidia-uvm").value(), makedev(505, 0));
+  EXPECT_EQ(root->character_device("/dev/nvidia-uvm-tools").value(), makedev(505, 1));
+  EXPECT_EQ(root->character_device("/dev/nvidia-caps/nvidia-cap31").value(), makedev(506, 31));
+  EXPECT_THAT(reporter_.reported_texts(), IsEmpty());
+}
+
+TEST_F(DeviceNodeTest, LoadsUvmWithTheDriversProgram) {
+  if (!has_capability(CAP_SYS_MODULE)) GTEST_SKIP() << "needs CAP_SYS_MODULE";
+  write("/proc/devices", "Character devices:\n195 nvidia\n");
+  const std::string uvm = root_ + "/dev/nvidia-uvm";
+  ASSERT_TRUE(write_file_atomic(root_ + "/usr/bin/nvidia-modprobe",
+                                "#!/bin/sh\necho \"$@\" >> " + root_ + "/calls\n: > " + uvm + "\n", 0755));
+  DeviceNodeCreator creator(loop_, reporter_);
+  DeviceNodeWatcher watcher(loop_, [&] { loop_.stop_loop(); });
+  watcher.watch_roots({root_});
+  creator.create_missing_nodes(config_, nullptr);
+  creator.create_missing_nodes(config_, nullptr);
+  wait_for_change();
+  EXPECT_TRUE(exists("/dev/nvidia-uvm"));
+  EXPECT_EQ(read_file(root_ + "/calls").value(), "-u -c 0\n");
+}
+
+TEST_F(DeviceNodeTest, ReportsAFailureOnce) {
+  DeviceNodeCreator creator(loop_, reporter_);
+  // A dangling link: it is neither followed nor replaced.
+  std::filesystem::remove_all(root_ + "/dev/nvidia-caps");
+  std::filesystem::create_directory_symlink(root_ + "/elsewhere", root_ + "/dev/nvidia-caps");
+  write("/dev/nvidia-uvm", "");
+  write("/dev/nvidia-uvm-tools", "");
+  const auto snapshot = mig_snapshot();
+  creator.create_missing_nodes(config_, &snapshot);
+  creator.create_missing_nodes(config_, &snapshot);
+  EXPECT_THAT(reporter_.reported_texts(), ElementsAre(HasSubstr("DeviceNodeNotCreated")));
+  EXPECT_FALSE(exists("/elsewhere"));
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ struct Arguments {
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
   std::uint64_t memory_mib = 0, count = 1, xid = 0;
   std::int32_t celsius = 0;
-  bool no_device_nodes = false, event = false;
+  bool no_device_nodes = false, without_uvm = false, without_nodes = false, event = false;
 };
 
 // Runs `act` on the running machine, then updates the files of the driver root.
@@ -68,6 +68,7 @@ Status bring_up(const Arguments& arguments) {
   RootOptions options;
   options.root = arguments.root;
   options.device_nodes = !arguments.no_device_nodes;
+  options.uvm = !arguments.without_uvm;
   options.nvml_library = arguments.library;
   options.nvidia_smi = arguments.nvidia_smi;
   options.mps_control = arguments.mps_control;
@@ -134,6 +135,7 @@ class CommandLine {
  public:
   int parse_and_run(int argc, char** argv) {
     add_machine_commands();
+    add_device_nodes();
     add_load_and_faults();
     add_conditions();
     add_failing_calls();
@@ -199,11 +201,34 @@ class CommandLine {
     sub->add_option("--mps-control", arguments_.mps_control,
                     "nvidia-cuda-mps-control to install (default: the simulated one)");
     sub->add_flag("--no-device-nodes", arguments_.no_device_nodes, "create no device nodes (needs no root)");
+    sub->add_flag("--without-uvm", arguments_.without_uvm,
+                  "start without the module nvidia-uvm; see `gpulet-sim uvm`");
     add_root_command("down", "Stop the machine and remove everything that `up` created",
                      [this] { return remove_driver_root(arguments_.root); });
     sub = add_root_command("status", "Show processes and faults", [this] { return show_status(arguments_); });
     sub->add_option("-o,--output", arguments_.output, "table or json")
         ->check(CLI::IsMember({"table", "json"}));
+  }
+
+  void add_device_nodes() {
+    CLI::App* sub = add_root_command("device-node", "Remove a device node, or make it again", [this] {
+      return arguments_.kind == "add" ? add_device_node(arguments_.root, arguments_.location)
+                                      : remove_device_node(arguments_.root, arguments_.location);
+    });
+    sub->add_option("CHANGE", arguments_.kind, "add or remove")
+        ->required()
+        ->check(CLI::IsMember({"add", "remove"}));
+    sub->add_option("NAME", arguments_.location, "name below /dev, such as nvidia0 or nvidia-uvm")
+        ->required();
+    sub = add_root_command("uvm", "Load or unload the module nvidia-uvm", [this] {
+      return arguments_.kind == "load" ? load_uvm(arguments_.root, !arguments_.without_nodes)
+                                       : unload_uvm(arguments_.root);
+    });
+    sub->add_option("CHANGE", arguments_.kind, "load or unload")
+        ->required()
+        ->check(CLI::IsMember({"load", "unload"}));
+    sub->add_flag("--without-nodes", arguments_.without_nodes,
+                  "load it as modprobe does, which makes no device nodes");
   }
 
   void add_load_and_faults() {

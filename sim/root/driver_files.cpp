@@ -269,11 +269,11 @@ std::string proc_params_text() {
          "RmMsg: \"\"\nGpuBlacklist: \"\"\nTemporaryFilePath: \"\"\nExcludedGpus: \"\"\n";
 }
 
-std::string proc_devices_text() {
+std::string proc_devices_text(bool uvm) {
   return "Character devices:\n" + device_line(1, "mem") + device_line(5, "/dev/tty") +
          device_line(10, "misc") + device_line(kNvidiaMajor, "nvidia") +
          device_line(kNvidiaMajor, "nvidia-modeset") + device_line(kNvidiaMajor, "nvidiactl") +
-         device_line(kDrmMajor, "drm") + device_line(kUvmMajor, "nvidia-uvm") +
+         device_line(kDrmMajor, "drm") + (uvm ? device_line(kUvmMajor, "nvidia-uvm") : "") +
          device_line(kCapsMajor, "nvidia-caps") + device_line(kImexMajor, "nvidia-caps-imex-channels") +
          device_line(kSwitchMajor, "nvidia-nvswitch") + "\nBlock devices:\n" + device_line(259, "blkext");
 }

@@ -58,40 +58,55 @@ std::map<std::string, std::uint32_t> find_switches(const Machine& machine) {
   return found;
 }
 
-Status add_device_nodes(FileTree& tree, const Machine& machine) {
-  GPULET_TRY(tree.add_device_node("dev/nvidiactl", kNvidiaMajor, kControlMinor));
-  GPULET_TRY(tree.add_device_node("dev/nvidia-modeset", kNvidiaMajor, kModesetMinor));
-  GPULET_TRY(tree.add_device_node("dev/nvidia-uvm", kUvmMajor, 0));
-  GPULET_TRY(tree.add_device_node("dev/nvidia-uvm-tools", kUvmMajor, 1));
+struct MachineNode {
+  std::string path;  // relative to the root
+  unsigned major = 0, minor = 0;
+  mode_t mode = 0666;
+};
+
+// Without the capabilities of MIG devices, which sync_capabilities makes.
+std::vector<MachineNode> device_nodes(const Machine& machine) {
+  std::vector<MachineNode> nodes{{"dev/nvidiactl", kNvidiaMajor, kControlMinor},
+                                 {"dev/nvidia-modeset", kNvidiaMajor, kModesetMinor},
+                                 {"dev/nvidia-uvm", kUvmMajor, 0},
+                                 {"dev/nvidia-uvm-tools", kUvmMajor, 1}};
   bool mig = false;
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
     const Gpu& gpu = machine.gpus[i];
     mig = mig || gpu.mig.capable != 0;
-    GPULET_TRY(tree.add_device_node("dev/nvidia" + std::to_string(gpu.minor), kNvidiaMajor, gpu.minor));
+    nodes.push_back({"dev/nvidia" + std::to_string(gpu.minor), kNvidiaMajor, gpu.minor});
     if (gpu.render_minor == 0) continue;
-    GPULET_TRY(tree.add_device_node("dev/dri/card" + std::to_string(i), kDrmMajor, i));
-    GPULET_TRY(tree.add_device_node("dev/dri/renderD" + std::to_string(gpu.render_minor), kDrmMajor,
-                                    gpu.render_minor));
+    nodes.push_back({"dev/dri/card" + std::to_string(i), kDrmMajor, i});
+    nodes.push_back({"dev/dri/renderD" + std::to_string(gpu.render_minor), kDrmMajor, gpu.render_minor});
   }
   if (mig) {
-    GPULET_TRY(tree.add_device_node(std::string(kCapsDirectory) + "/nvidia-cap1", kCapsMajor, kConfigMinor,
-                                    kConfigMode));
-    GPULET_TRY(tree.add_device_node(std::string(kCapsDirectory) + "/nvidia-cap2", kCapsMajor, kMonitorMinor,
-                                    kMonitorMode));
+    const std::string caps(kCapsDirectory);
+    nodes.push_back({caps + "/nvidia-cap1", kCapsMajor, kConfigMinor, kConfigMode});
+    nodes.push_back({caps + "/nvidia-cap2", kCapsMajor, kMonitorMinor, kMonitorMode});
   }
-  if (has_fabric_domain(machine))
-    GPULET_TRY(tree.add_device_node("dev/nvidia-caps-imex-channels/channel0", kImexMajor, 0));
+  if (has_fabric_domain(machine)) nodes.push_back({"dev/nvidia-caps-imex-channels/channel0", kImexMajor, 0});
   unsigned number = 0;
   for (const auto& entry : find_switches(machine)) {
     if (entry.second == 0) continue;
-    GPULET_TRY(tree.add_device_node("dev/nvidia-nvswitch" + std::to_string(number), kSwitchMajor, number));
+    nodes.push_back({"dev/nvidia-nvswitch" + std::to_string(number), kSwitchMajor, number});
     ++number;
   }
-  return number == 0 ? Status{} : tree.add_device_node("dev/nvidia-nvswitchctl", kSwitchMajor, kControlMinor);
+  if (number != 0) nodes.push_back({"dev/nvidia-nvswitchctl", kSwitchMajor, kControlMinor});
+  return nodes;
 }
 
-Status add_proc(FileTree& tree, const Machine& machine) {
-  GPULET_TRY(tree.add_file("proc/devices", proc_devices_text(), 0444));
+bool belongs_to_uvm(const MachineNode& node) { return node.major == kUvmMajor; }
+
+Status add_device_nodes(FileTree& tree, const Machine& machine, bool uvm) {
+  for (const MachineNode& node : device_nodes(machine)) {
+    if (!uvm && belongs_to_uvm(node)) continue;
+    GPULET_TRY(tree.add_device_node(node.path, node.major, node.minor, node.mode));
+  }
+  return {};
+}
+
+Status add_proc(FileTree& tree, const Machine& machine, bool uvm) {
+  GPULET_TRY(tree.add_file("proc/devices", proc_devices_text(uvm), 0444));
   GPULET_TRY(tree.add_file("proc/driver/nvidia/version", proc_version_text(machine), 0444));
   GPULET_TRY(tree.add_file("proc/driver/nvidia/params", proc_params_text(), 0444));
   GPULET_TRY(tree.add_file("proc/driver/nvidia-caps/mig-minors", mig_minors_text(), 0444));
@@ -172,7 +187,7 @@ Status add_sys(FileTree& tree, const Machine& machine) {
 
 Result<StateFile> build_root(FileTree& tree, const Machine& machine, const RootOptions& options) {
   if (options.device_nodes) {
-    if (auto made = add_device_nodes(tree, machine); !made) {
+    if (auto made = add_device_nodes(tree, machine, options.uvm); !made) {
       const Error& error = made.error();
       if (error.code() != Code::kPermissionDenied) return fail(error);
       return fail(Code::kPermissionDenied,
@@ -180,7 +195,7 @@ Result<StateFile> build_root(FileTree& tree, const Machine& machine, const RootO
                   options.root);
     }
   }
-  GPULET_TRY(add_proc(tree, machine));
+  GPULET_TRY(add_proc(tree, machine, options.uvm));
   GPULET_TRY(add_sys(tree, machine));
   GPULET_TRY(add_driver_files(
       tree, {machine.driver.version, options.nvml_library, options.nvidia_smi, options.mps_control}));
@@ -279,6 +294,68 @@ Result<StateFile> open_driver_state(const std::string& root) {
                 root);
   }
   return state;
+}
+
+namespace {
+
+// Kept in the list of created files while it is removed, so that `down` removes whoever's comes after it.
+Status make_node(const std::string& root, const MachineNode& node) {
+  GPULET_TRY_ASSIGN(FileTree tree, FileTree::load_list(root, kListPath));
+  const auto& listed = tree.created_paths();
+  if (std::ranges::find(listed, node.path) != listed.end())
+    return FileTree(root).add_device_node(node.path, node.major, node.minor, node.mode);
+  GPULET_TRY(tree.add_device_node(node.path, node.major, node.minor, node.mode));
+  return tree.save_list(kListPath);
+}
+
+Status remove_node(const std::string& root, const std::string& path) {
+  const std::string there = root + "/" + path;
+  if (unlink(there.c_str()) != 0) return fail(errno_error("remove", errno, there));
+  return {};
+}
+
+Result<MachineNode> find_device_node(const std::string& root, const std::string& name) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(root));
+  const auto nodes = device_nodes(*state.lock_for_read());
+  const auto found = std::ranges::find(nodes, "dev/" + name, &MachineNode::path);
+  if (found == nodes.end()) return fail(Code::kNotFound, "the machine has no such device node", name);
+  return *found;
+}
+
+}  // namespace
+
+Status add_device_node(const std::string& root, const std::string& name) {
+  GPULET_TRY_ASSIGN(const MachineNode node, find_device_node(root, name));
+  return make_node(root, node);
+}
+
+Status remove_device_node(const std::string& root, const std::string& name) {
+  GPULET_TRY_ASSIGN(const MachineNode node, find_device_node(root, name));
+  return remove_node(root, node.path);
+}
+
+Status load_uvm(const std::string& root, bool with_nodes) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(root));
+  GPULET_TRY(rewrite_file(root + "/proc/devices", proc_devices_text(true)));
+  const auto nodes = device_nodes(*state.lock_for_read());
+  for (const MachineNode& node : nodes) {
+    if (!with_nodes || !belongs_to_uvm(node)) continue;
+    if (const auto made = make_node(root, node); !made && made.error().code() != Code::kFailedPrecondition)
+      return made;
+  }
+  return {};
+}
+
+Status unload_uvm(const std::string& root) {
+  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(root));
+  const auto nodes = device_nodes(*state.lock_for_read());
+  for (const MachineNode& node : nodes) {
+    if (!belongs_to_uvm(node)) continue;
+    if (const auto removed = remove_node(root, node.path);
+        !removed && removed.error().code() != Code::kNotFound)
+      return removed;
+  }
+  return rewrite_file(root + "/proc/devices", proc_devices_text(false));
 }
 
 Status refresh_driver_root(const std::string& root, const Machine& machine) {

@@ -142,6 +142,39 @@ TEST_F(RootTest, MakesDeviceNodes) {
   EXPECT_FALSE(fs::exists(root_path() + "/dev/nvidia4"));
 }
 
+TEST_F(RootTest, DeviceNodesComeLateAndGo) {
+  if (!may_make_nodes_) GTEST_SKIP() << "needs CAP_MKNOD";
+  machine_ = *load_machine("t4");
+  RootOptions without_uvm = root_options();
+  without_uvm.uvm = false;
+  ASSERT_TRUE(create_driver_root(*machine_, without_uvm));
+  const std::string uvm = root_path() + "/dev/nvidia-uvm";
+  const auto uvm_loaded = [&] {
+    return read_whole(root_path() + "/proc/devices").find("505 nvidia-uvm\n") != std::string::npos;
+  };
+  EXPECT_FALSE(fs::exists(uvm));
+  EXPECT_FALSE(uvm_loaded());
+  ASSERT_TRUE(load_uvm(root_path(), false));
+  EXPECT_FALSE(fs::exists(uvm));
+  EXPECT_TRUE(uvm_loaded());
+  ASSERT_TRUE(load_uvm(root_path(), true));
+  expect_node("dev/nvidia-uvm", kUvmMajor, 0, 0666);
+  expect_node("dev/nvidia-uvm-tools", kUvmMajor, 1, 0666);
+  ASSERT_TRUE(unload_uvm(root_path()));
+  EXPECT_FALSE(fs::exists(uvm));
+  EXPECT_FALSE(uvm_loaded());
+
+  ASSERT_TRUE(remove_device_node(root_path(), "nvidia0"));
+  EXPECT_EQ(remove_device_node(root_path(), "nvidia0").error().code(), Code::kNotFound);
+  EXPECT_EQ(add_device_node(root_path(), "nvidia9").error().code(), Code::kNotFound);
+  ASSERT_TRUE(add_device_node(root_path(), "nvidia0"));
+  expect_node("dev/nvidia0", 195, 0, 0666);
+  EXPECT_EQ(add_device_node(root_path(), "nvidia0").error().code(), Code::kFailedPrecondition);
+  ASSERT_TRUE(load_uvm(root_path(), true));
+  ASSERT_TRUE(remove_driver_root(root_path()));
+  EXPECT_FALSE(fs::exists(root_path() + "/dev"));
+}
+
 TEST_F(RootTest, LibrariesHaveTheirNames) {
   bring_up("l40s");
   const fs::path libraries = root_path() + "/" + std::string(kLibraryDirectory);

@@ -285,6 +285,37 @@ Result<dev_t> RootDirectory::character_device(std::string_view path) const {
   return status.st_rdev;
 }
 
+Status RootDirectory::create_character_device(std::string_view path, dev_t device, mode_t mode) const {
+  const auto slash = path.rfind('/');
+  const std::string_view directory = slash == std::string_view::npos ? "" : path.substr(0, slash);
+  const std::string name(slash == std::string_view::npos ? path : path.substr(slash + 1));
+  constexpr int kDirectoryFlags = O_PATH | O_DIRECTORY;
+  auto parent = open_file(directory, kDirectoryFlags, RESOLVE_NO_SYMLINKS);
+  if (!parent && parent.error().code() == Code::kNotFound && directory.rfind('/') != std::string_view::npos) {
+    const auto split = directory.rfind('/');
+    GPULET_TRY_ASSIGN(const FileDescriptor above,
+                      open_file(directory.substr(0, split), kDirectoryFlags, RESOLVE_NO_SYMLINKS));
+    if (::mkdirat(above.get(), std::string(directory.substr(split + 1)).c_str(), 0755) != 0 &&
+        errno != EEXIST)
+      return fail(errno_error("cannot create directory", errno, std::string(directory)));
+    parent = open_file(directory, kDirectoryFlags, RESOLVE_NO_SYMLINKS);
+  }
+  if (!parent) return fail(parent.error());
+  if (::mknodat(parent->get(), name.c_str(), S_IFCHR | mode, device) != 0) {
+    if (errno == EEXIST) return fail(Code::kFailedPrecondition, "exists already", std::string(path));
+    return fail(errno_error("cannot create device node", errno, std::string(path)));
+  }
+  // The umask may have removed bits. Only the node itself, whoever replaced it meanwhile.
+  const FileDescriptor node(::openat(parent->get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status{};
+  if (!node.is_open() || ::fstat(node.get(), &status) != 0 || !S_ISCHR(status.st_mode) ||
+      status.st_rdev != device)
+    return fail(Code::kIo, "was replaced while it was created", std::string(path));
+  if (::chmod(("/proc/self/fd/" + std::to_string(node.get())).c_str(), mode) != 0)
+    return fail(errno_error("cannot set the mode", errno, std::string(path)));
+  return {};
+}
+
 namespace {
 
 constexpr int kBacklog = 64;

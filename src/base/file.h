@@ -36,8 +36,8 @@ inline constexpr std::size_t kMaxFileBytes = 16u << 20;
 
 // The whole content of `path`. Errors: errno_error's; kInvalidArgument if it is larger than `max_bytes`.
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes = kMaxFileBytes);
-// The first `bytes` bytes of `path`, fewer if it is shorter, in one read(2): for files of which each byte costs, such
-// as a device's PCI configuration space. Errors: errno_error's.
+// The first `bytes` bytes of `path`, fewer if it is shorter, in one read(2): for files of which each byte
+// costs, such as a device's PCI configuration space. Errors: errno_error's.
 Result<std::string> read_prefix(const std::string& path, std::size_t bytes);
 // From an open descriptor, from its offset on.
 Result<std::string> read_all(int fd, const std::string& about, std::size_t max_bytes = kMaxFileBytes);
@@ -70,6 +70,10 @@ class RootDirectory {
   Result<std::string> resolve(std::string_view path) const;
   // The major and minor number of a character device. kFailedPrecondition if it is anything else.
   Result<dev_t> character_device(std::string_view path) const;
+  // Creates a character device with exactly this mode, and its directory (0755) if only that is missing.
+  // Follows no link below the root. Errors: kFailedPrecondition if the path exists; kNotFound without the
+  // parents of the directory; kPermissionDenied without CAP_MKNOD or on a read-only file system; kIo.
+  Status create_character_device(std::string_view path, dev_t device, mode_t mode) const;
 
  private:
   RootDirectory(std::string path, FileDescriptor fd) : path_(std::move(path)), fd_(std::move(fd)) {}

@@ -2,6 +2,7 @@
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -52,6 +53,31 @@ TEST_F(FileTest, PrefixHasAtMostTheGivenLength) {
   EXPECT_EQ(read_prefix(path, 100).value(), "0123456789");
   EXPECT_EQ(read_prefix(directory_ + "/none", 4).error().code(), Code::kNotFound);
   EXPECT_FALSE(read_prefix(directory_, 4)) << "a directory";
+}
+
+TEST_F(FileTest, CreatesACharacterDeviceBelowTheRoot) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs CAP_MKNOD";
+  std::filesystem::create_directories(directory_ + "/dev");
+  const auto root = RootDirectory::open_root(directory_);
+  const mode_t before = ::umask(077);
+  const auto made = root->create_character_device("/dev/nvidia-caps/nvidia-cap1", makedev(1, 3), 0444);
+  ::umask(before);
+  ASSERT_TRUE(made) << made.error().full_message();
+  EXPECT_EQ(root->character_device("/dev/nvidia-caps/nvidia-cap1").value(), makedev(1, 3));
+  struct stat status{};
+  ASSERT_EQ(::stat((directory_ + "/dev/nvidia-caps/nvidia-cap1").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0444u);
+  const auto code_of = [&](const std::string& path) {
+    return root->create_character_device(path, makedev(1, 3), 0666).error().code();
+  };
+  EXPECT_EQ(code_of("/dev/nvidia-caps/nvidia-cap1"), Code::kFailedPrecondition);
+  EXPECT_EQ(code_of("/none/at/all"), Code::kNotFound);
+  std::filesystem::create_directory_symlink(directory_ + "/dev", directory_ + "/link");
+  std::filesystem::create_symlink("/dev/elsewhere", directory_ + "/dev/nvidia-uvm");
+  EXPECT_NE(code_of("/link/nvidia0"), Code::kFailedPrecondition);
+  EXPECT_EQ(code_of("/dev/nvidia-uvm"), Code::kFailedPrecondition);
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/dev/nvidia0"));
+  EXPECT_FALSE(std::filesystem::exists(directory_ + "/dev/elsewhere"));
 }
 
 TEST_F(FileTest, LinksNeverEscapeTheRoot) {

@@ -1,10 +1,13 @@
 #include "base/process.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -32,6 +35,7 @@ int highest_descriptor() {
 struct SpawnPlan {
   std::vector<char*> arguments, environment;
   std::vector<std::pair<int, int>> descriptors;
+  std::vector<std::pair<const char*, const char*>> bind_mounts;
   const char* program;
   const char* root;               // nullptr: the parent's
   const char* working_directory;  // nullptr: the parent's
@@ -42,13 +46,14 @@ struct SpawnPlan {
 };
 
 // Why the child failed before exec; errno 0 if it did not.
+enum class SpawnStep { kProgram, kWorkingDirectory, kMounts };
 struct Failure {
   int error = 0;
-  bool in_working_directory = false;  // entering the directory failed
+  SpawnStep step = SpawnStep::kProgram;
 };
 
-[[noreturn]] void report_spawn_failure(const SpawnPlan& plan, bool directory = false) {
-  const Failure failure{errno, directory};
+[[noreturn]] void report_spawn_failure(const SpawnPlan& plan, SpawnStep step = SpawnStep::kProgram) {
+  const Failure failure{errno, step};
   [[maybe_unused]] auto written = ::write(plan.failure, &failure, sizeof failure);
   ::_exit(127);
 }
@@ -67,6 +72,17 @@ void mark_all_close_on_exec() {
   for (int fd = 3, end = highest_descriptor(); fd < end; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
 }
 
+// The mounts of the child go with it: none reaches the parent's namespace.
+bool add_bind_mounts(const SpawnPlan& plan) {
+  if (plan.bind_mounts.empty()) return true;
+  if (::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return false;
+  for (const auto& [directory, where] : plan.bind_mounts) {
+    if (::mount(directory, where, nullptr, MS_BIND | MS_REC, nullptr) != 0) return false;
+  }
+  return true;
+}
+
 // Runs in the child: async-signal-safe calls only.
 [[noreturn]] void exec_program(SpawnPlan& plan) {
   if (plan.dies_with_parent) {
@@ -75,7 +91,7 @@ void mark_all_close_on_exec() {
   }
   if (plan.own_group && ::setpgid(0, 0) != 0) report_spawn_failure(plan);
   if (plan.working_directory != nullptr && ::chdir(plan.working_directory) != 0)
-    report_spawn_failure(plan, true);
+    report_spawn_failure(plan, SpawnStep::kWorkingDirectory);
   reset_signals();
   // First duplicated above every target number, so that no dup2 overwrites a source that is still needed.
   int above = 3;
@@ -93,6 +109,7 @@ void mark_all_close_on_exec() {
   for (const auto& [ours, its] : plan.descriptors) {
     if (::dup2(ours, its) < 0) report_spawn_failure(plan);
   }
+  if (!add_bind_mounts(plan)) report_spawn_failure(plan, SpawnStep::kMounts);
   if (plan.root != nullptr && (::chroot(plan.root) != 0 || ::chdir("/") != 0)) report_spawn_failure(plan);
   ::execve(plan.program, plan.arguments.data(), plan.environment.data());
   report_spawn_failure(plan);
@@ -139,6 +156,7 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
       .arguments = pointers(options.arguments),
       .environment = pointers(options.environment),
       .descriptors = options.descriptors,
+      .bind_mounts = {},
       .program = options.program.c_str(),
       .root = options.root.empty() ? nullptr : options.root.c_str(),
       .working_directory = options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
@@ -147,6 +165,8 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
       .own_group = options.own_group,
       .null_device = null_device.get(),
       .failure = tells.get()};
+  for (const auto& [directory, where] : options.bind_mounts)
+    plan.bind_mounts.emplace_back(directory.c_str(), where.c_str());
   const pid_t id = ::fork();
   if (id < 0) return fail(errno_error("cannot fork", errno, options.program));
   if (id == 0) exec_program(plan);
@@ -154,11 +174,14 @@ Result<std::unique_ptr<Process>> Process::spawn(const ProcessOptions& options) {
   // Only this object reaps it, so the process id cannot have been reused.
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   const int pidfd_error = errno;
-  const auto [error, directory] = failure_of(reader.get());
+  const auto [error, step] = failure_of(reader.get());
   if (error != 0 || !pidfd.is_open()) {
     ::kill(id, SIGKILL);
     ::waitpid(id, nullptr, 0);
-    if (directory) return fail(errno_error("cannot enter", error, options.working_directory));
+    if (step == SpawnStep::kWorkingDirectory)
+      return fail(errno_error("cannot enter", error, options.working_directory));
+    if (step == SpawnStep::kMounts)
+      return fail(errno_error("cannot mount in " + options.root + " for", error, options.program));
     if (error != 0) return fail(errno_error("cannot start", error, options.program));
     return fail(errno_error("cannot watch the process (pidfd_open)", pidfd_error, options.program));
   }
@@ -217,6 +240,13 @@ Result<ProcessExit> Process::wait_for_exit(Duration limit) {
     pollfd waiting{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, static_cast<int>(std::min<std::int64_t>(left.count(), 3'600'000)));
   }
+}
+
+bool has_capability(int capability) {
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {};
+  if (::syscall(SYS_capget, &header, data) != 0) return false;
+  return (data[CAP_TO_INDEX(capability)].effective & CAP_TO_MASK(capability)) != 0;
 }
 
 std::string program_directory() {

@@ -25,6 +25,9 @@ struct ProcessOptions {
   std::vector<std::string> environment{};  // "NAME=value"; nothing is inherited
   // {ours, the child's}. Every other descriptor is closed; 0, 1 and 2 default to /dev/null.
   std::vector<std::pair<int, int>> descriptors{};
+  // {directory, where} as this process sees them: bind mounts, in this order, in a mount namespace of the
+  // child's own. Need CAP_SYS_ADMIN.
+  std::vector<std::pair<std::string, std::string>> bind_mounts{};
   std::string root{};               // chroot to this directory if set; needs CAP_SYS_CHROOT
   bool dies_with_parent = true;     // SIGKILL when the thread that started it ends
   std::string working_directory{};  // empty: inherited
@@ -38,14 +41,17 @@ struct ProcessExit {
   std::string exit_text() const;  // "exit code 1", "signal 9 (Killed)"
 };
 
+// Whether this thread has the capability in effect: CAP_SYS_CHROOT… of <linux/capability.h>.
+bool has_capability(int capability);
+
 // The directory of this program's file: "/usr/bin".
 std::string program_directory();
 
 class Process {
  public:
   // Starts the program with all signals unblocked and at their default action, and returns once exec has
-  // succeeded. Errors: kNotFound, kPermissionDenied, kIo, about the program or its working directory. Any
-  // thread.
+  // succeeded. Errors: kNotFound, kPermissionDenied, kIo, about the program, its working directory or its
+  // mounts. Any thread.
   static Result<std::unique_ptr<Process>> spawn(const ProcessOptions& options);
 
   // Kills the process if it still runs.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <span>
 
 #include "base/text.h"
 
@@ -85,23 +86,8 @@ using Paths = std::vector<std::string>;
 
 constexpr std::size_t kMaxCacheDirectories = 16;
 
-// Debian, Ubuntu, RHEL, SUSE, Arch, Amazon Linux; and GKE or a driver container as the root itself.
-Paths default_library_directories() {
-  const std::string triplet(kTriplet);
-  return {"/usr/lib64", "/usr/lib/" + triplet, "/usr/lib/" + triplet + "/nvidia/current",
-          "/lib64",     "/lib/" + triplet,     "/lib/" + triplet + "/nvidia/current"};
-}
-
-// GKE and Talos below the host's own root, NixOS, and roots with a single library directory.
-Paths vendor_library_directories() {
-  return {"/home/kubernetes/bin/nvidia/lib64",
-          "/usr/local/nvidia/lib64",
-          "/usr/local/glibc/usr/lib",
-          "/usr/local/glibc/lib",
-          "/usr/local/glibc/lib64",
-          "/usr/local/lib",
-          "/run/opengl-driver/lib",
-          "/usr/lib"};
+Paths paths_of(std::span<const std::string_view> directories) {
+  return {directories.begin(), directories.end()};
 }
 
 // The directories of the driver's libraries in the loader's cache, and of their link targets.
@@ -247,9 +233,11 @@ Status choose_library_directories(DriverSearch& search, const std::string& versi
       paths.push_back(search.root.from_host(path).value_or(path));
     chosen = choose_driver_directories(search, paths, version_hint, other_version);
   } else {
-    chosen = choose_driver_directories(search, default_library_directories(), version_hint, other_version) ||
+    chosen = choose_driver_directories(search, paths_of(distribution_library_directories()), version_hint,
+                                       other_version) ||
              choose_driver_directories(search, ld_cache_directories(search), version_hint, other_version) ||
-             choose_driver_directories(search, vendor_library_directories(), version_hint, other_version);
+             choose_driver_directories(search, paths_of(vendor_library_directories()), version_hint,
+                                       other_version);
   }
   if (!chosen) return fail(no_library_error(search, version_hint, other_version));
   note_prefixes(search);

@@ -7,16 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "base/driver_root.h"
 #include "cdi/driver_files.h"
 #include "cdi/root.h"
 
 namespace gpulet::cdi {
 
 #if defined(__aarch64__)
-inline constexpr std::string_view kTriplet = "aarch64-linux-gnu";
 inline constexpr std::string_view kMachine = "aarch64";
 #else
-inline constexpr std::string_view kTriplet = "x86_64-linux-gnu";
 inline constexpr std::string_view kMachine = "x86_64";
 #endif
 

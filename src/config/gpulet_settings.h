@@ -136,6 +136,8 @@ struct GpuletSettings {
   // Directory of persistent state (health, cordons); empty: not persisted.
   std::string state_dir = "/var/lib/gpulet";
   bool publish_gpu_node = true;  // publish the GpuNode object
+  // Create missing device nodes of the driver in the driver root's /dev, if the agent may.
+  bool create_device_nodes = true;
   // Read for XIDs and NVSwitch faults; empty: not read.
   std::string kernel_log = "/dev/kmsg";
   // For `gpulet health`, written at each change; empty: not written.

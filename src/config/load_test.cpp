@@ -303,7 +303,7 @@ TEST(Load, OwnSettings) {
   const auto loaded = load(file_source(
       "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"
       "  logLevel: debug\n  driverCallTimeout: 500ms\n  stateDir: /s\n  kernelLog: \"\"\n  healthFile: /h\n"
-      "  socket: /s/a.sock\n  socketMode: 0666\n"
+      "  createDeviceNodes: false\n  socket: /s/a.sock\n  socketMode: 0666\n"
       "  disableHealthChecks: \"94, 95\"\n  enableHealthChecks: 109\n"));
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   const auto& own = loaded->config.gpulet;
@@ -316,6 +316,7 @@ TEST(Load, OwnSettings) {
   EXPECT_EQ(own.state_dir, "/s");
   EXPECT_EQ(own.kernel_log, "");
   EXPECT_EQ(own.health_file, "/h");
+  EXPECT_FALSE(own.create_device_nodes);
   EXPECT_EQ(own.socket, "/s/a.sock");
   EXPECT_EQ(own.socket_mode, 0666u);
   EXPECT_EQ(loaded->config.flags.disable_healthchecks, "94, 95");

@@ -117,9 +117,12 @@ CheckResult check_device_nodes(const Facts& facts) {
   if (!facts.nodes) return unknown_result(facts.nodes.error());
   const auto missing = paths_with_error(*facts.nodes, Code::kNotFound);
   if (!missing.empty()) {
-    return fail_result("missing: " + text::join_limited(missing, 4),
-                       "`nvidia-modprobe -c 0 -u`, or run nvidia-persistenced, which keeps them; in a "
-                       "container, mount the host's /dev");
+    const bool only_uvm = missing == std::vector<std::string>{"/dev/nvidia-uvm"};
+    return fail_result(
+        "missing: " + text::join_limited(missing, 4) +
+            (only_uvm ? ", without which no container can use CUDA and the agent offers no GPU" : ""),
+        "`nvidia-modprobe -c 0 -u`, or run nvidia-persistenced, which keeps them; in a "
+        "container, mount the host's /dev");
   }
   const auto wrong = paths_with_error(*facts.nodes, Code::kFailedPrecondition);
   if (!wrong.empty()) {

@@ -68,7 +68,7 @@ const std::vector<Fault> kFaults{
     {"two libraries", [](Facts& f) { f.installed.libraries.emplace_back("575.57.08"); }, "driver-version",
      Verdict::kWarn, "several"},
     {"no node", [](Facts& f) { f.nodes->needed[1].error = Error(Code::kNotFound, "no"); }, "device-nodes",
-     Verdict::kFail, "missing: /dev/nvidia-uvm"},
+     Verdict::kFail, "missing: /dev/nvidia-uvm, without which no container can use CUDA"},
     {"a node of before",
      [](Facts& f) { f.nodes->needed[1].error = Error(Code::kFailedPrecondition, "has the major number 5"); },
      "device-nodes", Verdict::kFail, "/dev/nvidia-uvm: has the major number 5"},

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/driver_root.h"
 #include "base/text.h"
 #include "cdi/spec_files.h"
 #include "inventory/host_files.h"
@@ -52,16 +53,6 @@ constexpr std::size_t kUnprivilegedConfigBytes = 64;  // bytes of a configuratio
                                                       // without CAP_SYS_ADMIN
 constexpr std::string_view kLibrary = "libnvidia-ml.so.";
 constexpr std::uint32_t kDisplay = 0x03, kNvSwitch = 0x068000;
-constexpr const char* kLibraryFolders[] = {"/usr/lib64",
-                                           "/usr/lib/x86_64-linux-gnu",
-                                           "/usr/lib/aarch64-linux-gnu",
-                                           "/usr/lib/x86_64-linux-gnu/nvidia/current",
-                                           "/usr/lib/aarch64-linux-gnu/nvidia/current",
-                                           "/lib64",
-                                           "/lib/x86_64-linux-gnu",
-                                           "/lib/aarch64-linux-gnu",
-                                           "/usr/local/nvidia/lib64",
-                                           "/usr/lib"};
 
 std::string trimmed_text(const Result<std::string>& text) {
   return text ? std::string(text::trim(*text)) : std::string();
@@ -109,20 +100,6 @@ std::string find_version(const std::string& text) {
   return {};
 }
 
-// Major numbers of character devices by name. Source: /proc/devices.
-std::map<std::string, unsigned> read_device_majors(const RootDirectory& proc) {
-  std::map<std::string, unsigned> majors;
-  const auto text = proc.read_text_file("/devices").value_or(std::string());
-  for (const auto& line : text::split(text.substr(0, text.find("Block devices")), '\n')) {
-    const auto trimmed = text::trim(line);
-    const auto blank = trimmed.find(' ');
-    if (blank == std::string_view::npos) continue;
-    if (const auto major = text::parse_unsigned(trimmed.substr(0, blank)))
-      majors[std::string(trimmed.substr(blank + 1))] = static_cast<unsigned>(*major);
-  }
-  return majors;
-}
-
 // The driver names of a node in /proc/devices; drivers before 545 have one for all but UVM.
 std::vector<std::string> driver_names(const std::string& path) {
   if (path == "/dev/nvidia-uvm") return {"nvidia-uvm"};
@@ -131,7 +108,7 @@ std::vector<std::string> driver_names(const std::string& path) {
 }
 
 std::optional<Error> device_node_error(const RootDirectory& dev, const std::string& path,
-                                       const std::map<std::string, unsigned>& majors) {
+                                       const std::map<std::string, unsigned, std::less<>>& majors) {
   const auto found = dev.character_device(path);
   if (!found) return found.error();
   for (const auto& driver : driver_names(path)) {
@@ -206,7 +183,7 @@ DriverFiles read_driver_files(const HostTrees& trees) {
   }
   std::set<std::string> versions;
   const auto root = RootDirectory::open_root(trees.driver);
-  for (const char* directory : kLibraryFolders) {
+  for (const auto directory : library_directories()) {
     if (!root) break;
     for (const auto& name : root->list_directory(directory).value_or(std::vector<std::string>())) {
       if (name.starts_with(kLibrary) && is_dotted_version(name.substr(kLibrary.size())))
@@ -232,7 +209,7 @@ Result<DeviceNodes> read_device_nodes(const HostTrees& trees) {
       paths.push_back("/dev/nvidia" + std::string(text::trim(std::string_view(line).substr(kMinor.size()))));
     }
   }
-  const auto majors = read_device_majors(proc);
+  const auto majors = inventory::parse_device_majors(proc.read_text_file("/devices").value_or(std::string()));
   const bool links = dev.exists("/dev/char");
   DeviceNodes nodes;
   for (const auto& path : paths) {
@@ -248,7 +225,8 @@ Result<DeviceNodes> read_device_nodes(const HostTrees& trees) {
   return nodes;
 }
 
-// The host's own process namespace has kernel threads; that of a node in a container begins with an init system.
+// The host's own process namespace has kernel threads; that of a node in a container begins with an init
+// system.
 Result<ProcessFacts> read_processes(const HostTrees& trees) {
   constexpr std::string_view kFirstPrograms[] = {"systemd", "init",      "openrc-init",
                                                  "runit",   "s6-svscan", "tini"};

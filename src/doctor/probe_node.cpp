@@ -402,22 +402,21 @@ Result<std::vector<MpsDaemon>> probe_mps_daemons(Prober& prober, const HostTrees
                     }));
   std::vector<MpsDaemon> daemons;
   if (pipes.empty()) return daemons;
-  const auto program = mps::find_driver_program(trees.driver, mps::kControlProgram);
+  const auto found = mps::find_control_program(trees.driver, path_below(trees.host, root), root);
   for (const auto& [name, pipe] : pipes) {
     MpsDaemon daemon{.name = name, .error = {}};
     const auto connected = connect_unix_socket(pipe + "/control");
     if (!connected) daemon.error = connected.error();
-    if (connected && program) {
-      auto environment = mps::driver_environment(trees.driver);
-      environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + pipe);
+    if (connected && found) {
       std::unique_ptr<mps::ProgramCall> call;
       const auto response =
           prober.run_on_loop<std::string>("the daemon", kMpsTimeout + kProbeTimeout, [&](auto done) {
-            auto started = mps::ProgramCall::start_call(prober.loop(),
-                                                        {.program = *program,
-                                                         .environment = std::move(environment),
-                                                         .input = "get_default_active_thread_percentage\n"},
-                                                        kMpsTimeout, done);
+            auto started = mps::ProgramCall::start_call(
+                prober.loop(),
+                {.program = found->program,
+                 .environment = {"CUDA_MPS_PIPE_DIRECTORY=" + mps::pipe_directory(found->root, name)},
+                 .input = "get_default_active_thread_percentage\n"},
+                kMpsTimeout, done);
             if (!started) return done(fail(started.error()));
             call = std::move(*started);
           });

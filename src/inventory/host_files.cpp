@@ -38,8 +38,6 @@ std::optional<std::uint64_t> minor_key_of_name(std::string_view name) {
   return ci ? std::optional(minor_key(*gpu, *gi + 1, *ci + 1)) : std::nullopt;
 }
 
-std::string node_path(unsigned minor) { return "/dev/nvidia-caps/nvidia-cap" + std::to_string(minor); }
-
 }  // namespace
 
 std::optional<unsigned> MigMinors::find_minor(std::uint64_t key) const {
@@ -94,12 +92,26 @@ Result<MigMinors> parse_mig_minors(std::string_view text) {
   return result;
 }
 
+std::map<std::string, unsigned, std::less<>> parse_device_majors(std::string_view text) {
+  std::map<std::string, unsigned, std::less<>> majors;
+  for (const auto& line : text::split(text.substr(0, text.find("Block devices")), '\n')) {
+    const auto trimmed = text::trim(line);
+    const auto blank = trimmed.find(' ');
+    if (blank == std::string_view::npos) continue;
+    if (const auto major = text::parse_unsigned(trimmed.substr(0, blank)))
+      majors[std::string(trimmed.substr(blank + 1))] = static_cast<unsigned>(*major);
+  }
+  return majors;
+}
+
+std::string capability_node(unsigned minor) { return "/dev/nvidia-caps/nvidia-cap" + std::to_string(minor); }
+
 std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi,
                                           unsigned ci) {
   const auto gpu_instance = minors.gpu_instance_minor(gpu_minor, gi);
   const auto compute_instance = minors.compute_instance_minor(gpu_minor, gi, ci);
   if (!gpu_instance || !compute_instance) return {};
-  return {node_path(*gpu_instance), node_path(*compute_instance)};
+  return {capability_node(*gpu_instance), capability_node(*compute_instance)};
 }
 
 namespace {

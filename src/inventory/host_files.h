@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,11 +39,17 @@ class MigMinors {
 // minors.
 Result<MigMinors> parse_mig_minors(std::string_view text);
 
+// "/dev/nvidia-caps/nvidia-capN".
+std::string capability_node(unsigned minor);
 // The two device nodes that a MIG device needs beside its GPU's: its GPU instance's and its compute
 // instance's
 // "/dev/nvidia-caps/nvidia-capN". Empty unless both are known.
 std::vector<std::string> mig_device_nodes(const MigMinors& minors, unsigned gpu_minor, unsigned gi,
                                           unsigned ci);
+
+// The major numbers of character devices by driver name, from the text of /proc/devices: "nvidia-uvm" → 505.
+// A driver with several majors keeps the last. Lines of another form and block devices are left out.
+std::map<std::string, unsigned, std::less<>> parse_device_majors(std::string_view text);
 
 // What a GPU's directory in sysfs says of it: its PCI class, and, in a virtual machine, the driver of the
 // hypervisor. Pure. Source: PCI Local Bus 3.0, 6.1 and 6.7 (the list of capabilities); facts of

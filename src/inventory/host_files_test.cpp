@@ -80,6 +80,16 @@ std::string vendor(const std::string& records, const std::string& signature = "V
 
 const std::string kHost = record(0, padded("460.16") + padded("r460_00"));
 
+TEST(DeviceMajors, ParsesCharacterDevices) {
+  const auto majors = parse_device_majors(
+      "Character devices:\n  1 mem\n195 nvidia\n505 nvidia-uvm\n506 nvidia-caps\n\nBlock devices:\n  7 "
+      "loop\n");
+  EXPECT_EQ(majors.size(), 4u);
+  EXPECT_EQ(majors.at("nvidia-uvm"), 505u);
+  EXPECT_FALSE(majors.contains("loop"));
+  EXPECT_TRUE(parse_device_majors("nonsense\n").empty());
+}
+
 TEST(PciConfig, VirtualGpuHasItsHostDriver) {
   const VgpuHost host{"460.16", "r460_00"};
   EXPECT_EQ(parse_vgpu_host(space(vendor(kHost))), host);

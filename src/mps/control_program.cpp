@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/syscall.h>
@@ -15,19 +16,10 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "mps/manager.h"
 
 namespace gpulet::mps {
 namespace {
-
-constexpr std::string_view kProgramDirectories[] = {
-    "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin",
-    "/bin",     "/sbin",     "/opt/bin",       "/usr/local/nvidia/bin"};
-constexpr std::string_view kLibraryDirectories[] = {"/usr/lib64", "/usr/lib/x86_64-linux-gnu",
-                                                    "/usr/lib/aarch64-linux-gnu", "/usr/local/nvidia/lib64"};
-
-std::string below(const std::string& root, std::string_view path) {
-  return (root == "/" ? std::string() : root) + std::string(path);
-}
 
 Result<std::pair<FileDescriptor, FileDescriptor>> make_pipe() {
   std::array<int, 2> ends;
@@ -42,30 +34,29 @@ std::string first_line(const std::string& text) {
 
 }  // namespace
 
-Result<std::string> find_driver_program(const std::string& driver_root, std::string_view name) {
-  for (const auto& root_path : {driver_root, std::string("/")}) {
-    const auto root = RootDirectory::open_root(root_path);
-    if (!root) continue;
-    for (const auto directory : kProgramDirectories) {
-      const auto inside = root->resolve(std::string(directory) + "/" + std::string(name));
-      if (!inside) continue;
-      std::string path = below(root_path, *inside);
-      if (::access(path.c_str(), X_OK) == 0) return path;
-    }
+Result<ControlProgram> find_control_program(const std::string& driver_root, const std::string& root,
+                                            const std::string& host_root) {
+  GPULET_TRY_ASSIGN(DriverProgram found, find_driver_program(driver_root, kControlProgram));
+  if (found.root.empty()) return ControlProgram{std::move(found), root};
+  GPULET_TRY_ASSIGN(const RootDirectory there, RootDirectory::open_root(found.root));
+  std::vector<std::string> candidates{root};
+  if (!host_root.empty() && host_root != root) candidates.push_back(host_root);
+  auto inside = find_path_in_root(found.root, root, candidates);
+  const bool may_mount = has_capability(CAP_SYS_ADMIN);
+  const auto mount_over = [&](const std::string& directory, const std::string& path) {
+    const auto where = there.resolve(path);
+    if (where) found.bind_mounts.emplace_back(directory, found.root + *where);
+    return where.has_value();
+  };
+  for (const auto& candidate : candidates) {
+    if (!inside && may_mount && mount_over(root, candidate)) inside = candidate;
   }
-  return fail(Code::kNotFound, "is in no bin directory below " + driver_root + " or /", std::string(name));
-}
-
-std::vector<std::string> driver_environment(const std::string& driver_root) {
-  std::vector<std::string> programs, libraries;
-  for (const auto directory : kProgramDirectories) programs.push_back(below(driver_root, directory));
-  if (driver_root != "/") {
-    programs.insert(programs.end(), {"/usr/bin", "/bin"});
-    for (const auto directory : kLibraryDirectories) libraries.push_back(below(driver_root, directory));
+  if (!inside) {
+    GPULET_TRY_ASSIGN(found, find_driver_program(driver_root, kControlProgram, ChrootRule::kNever));
+    return ControlProgram{std::move(found), root};
   }
-  std::vector<std::string> environment{"PATH=" + text::join(programs, ":")};
-  if (!libraries.empty()) environment.push_back("LD_LIBRARY_PATH=" + text::join(libraries, ":"));
-  return environment;
+  if (may_mount && shm_is_mounted(root)) mount_over(shm_directory(root), "/dev/shm");
+  return ControlProgram{std::move(found), *inside};
 }
 
 Result<std::unique_ptr<ProgramCall>> ProgramCall::start_call(Loop& loop, const Request& request,
@@ -77,23 +68,27 @@ Result<std::unique_ptr<ProgramCall>> ProgramCall::start_call(Loop& loop, const R
   ::fcntl(input.second.get(), F_SETFL, O_NONBLOCK);
   const auto written = ::write(input.second.get(), request.input.data(), request.input.size());
   if (written != static_cast<ssize_t>(request.input.size())) {
-    return fail(errno_error("cannot send commands to it", errno, request.program));
+    return fail(errno_error("cannot send commands to it", errno, request.program.path));
   }
   input.second.reset();
   ::fcntl(output.first.get(), F_SETFL, O_NONBLOCK);
-  std::vector<std::string> arguments{std::string(text::base_name(request.program))};
+  std::vector<std::string> arguments = request.program.arguments;
   arguments.insert(arguments.end(), request.arguments.begin(), request.arguments.end());
+  std::vector<std::string> environment = request.program.environment;
+  environment.insert(environment.end(), request.environment.begin(), request.environment.end());
   GPULET_TRY_ASSIGN(
       auto process,
       Process::spawn(
-          {.program = request.program,
+          {.program = request.program.program,
            .arguments = arguments,
-           .environment = request.environment,
+           .environment = environment,
            .descriptors = {{input.first.get(), 0}, {output.second.get(), 1}, {output.second.get(), 2}},
+           .bind_mounts = request.program.bind_mounts,
+           .root = request.program.root,
            .dies_with_parent = !request.spawns_daemon}));
   std::unique_ptr<ProgramCall> call(new ProgramCall);
   call->done_ = std::move(done);
-  call->name_ = arguments.front();
+  call->name_ = text::base_name(request.program.path);
   call->output_ = std::move(output.first);
   call->process_ = std::move(process);
   ProgramCall* const self = call.get();
@@ -141,13 +136,22 @@ namespace {
 constexpr std::string_view kPidFile = "/nvidia-cuda-mps-control.pid";
 constexpr std::string_view kDeleted = " (deleted)";  // after a driver update
 
+// Of a program that was started by its loader, the loader is the process' file.
+bool loads_control_program(const std::string& process) {
+  const auto command = read_file(process + "/cmdline");
+  return command && std::ranges::any_of(text::split(*command, '\0'), [](const std::string& argument) {
+           return text::base_name(argument) == kControlProgram;
+         });
+}
+
 bool runs_control_program(const std::string& process) {
   char link[PATH_MAX];
   const ssize_t length = ::readlink((process + "/exe").c_str(), link, sizeof link);
   if (length <= 0) return false;
   std::string_view path(link, static_cast<std::size_t>(length));
   if (path.ends_with(kDeleted)) path.remove_suffix(kDeleted.size());
-  return text::base_name(path) == kControlProgram;
+  const auto name = text::base_name(path);
+  return name == kControlProgram || (name.starts_with("ld-") && loads_control_program(process));
 }
 
 bool was_started_for(const std::string& process, const std::string& pipe_directory) {
@@ -161,7 +165,8 @@ bool was_started_for(const std::string& process, const std::string& pipe_directo
 
 }  // namespace
 
-Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const std::string& pipe_directory) {
+Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const std::string& pipe_directory,
+                                                                          const std::string& own_name) {
   const std::string path = pipe_directory + std::string(kPidFile);
   // A container may have put anything there: do not follow a link or block on a FIFO.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -176,7 +181,9 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const 
   FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
   if (!pidfd.is_open()) return fail(Code::kNotFound, "no process " + std::to_string(id), path);
   const std::string process = "/proc/" + std::to_string(id);
-  if (!runs_control_program(process) || !was_started_for(process, pipe_directory)) {
+  const bool ours =
+      was_started_for(process, pipe_directory) || (!own_name.empty() && was_started_for(process, own_name));
+  if (!ours || !runs_control_program(process)) {
     return fail(Code::kNotFound, "process " + std::to_string(id) + " is not its control daemon", path);
   }
   return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, std::move(pidfd)));

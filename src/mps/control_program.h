@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/driver_root.h"
 #include "base/file.h"
 #include "base/loop.h"
 #include "base/process.h"
@@ -19,23 +20,27 @@ namespace gpulet::mps {
 inline constexpr std::string_view kControlProgram = "nvidia-cuda-mps-control";
 inline constexpr std::size_t kMaxOutputBytes = 64u << 10;
 
-// The path of a program of the driver: in the bin directories below `driver_root`, else in the
-// system's own (where the container toolkit puts it). Links are resolved inside the root. Errors:
-// kNotFound, with the directories searched.
-Result<std::string> find_driver_program(const std::string& driver_root, std::string_view name);
-
-// PATH and LD_LIBRARY_PATH for programs of the driver. Nothing else is inherited.
-std::vector<std::string> driver_environment(const std::string& driver_root);
+// The control program of the daemons below one MPS root, and the path by which it knows that root.
+struct ControlProgram {
+  DriverProgram program;
+  std::string root;  // in the environment of the program: "/run/nvidia/mps"
+};
+// A program that starts by chroot gets the MPS root at a path of the driver root that leads to the same
+// directory, or a mount over such a path, and the clients' shared memory as its /dev/shm, where that is
+// mounted. Without such a path it starts by the driver root's loader. `root`: the MPS root as this process
+// sees it; `host_root`: as the host does, may be empty. Errors: those of find_driver_program.
+Result<ControlProgram> find_control_program(const std::string& driver_root, const std::string& root,
+                                            const std::string& host_root);
 
 // One run of a program.
 class ProgramCall {
  public:
   struct Request {
-    std::string program;
-    std::vector<std::string> arguments{};  // after the program's name
-    std::vector<std::string> environment{};
-    std::string input{};         // its complete standard input
-    bool spawns_daemon = false;  // child processes survive this one
+    DriverProgram program;
+    std::vector<std::string> arguments{};    // after the program's name
+    std::vector<std::string> environment{};  // beside the program's own
+    std::string input{};                     // its complete standard input
+    bool spawns_daemon = false;              // child processes survive this one
   };
   // `done` is called once from the loop with the program's output if it exits with 0. Destroying
   // this object kills the program, and `done` is not called. `done` may destroy this object.
@@ -63,8 +68,10 @@ class ProgramCall {
 // only if the process runs this program and was started for this directory.
 class DaemonProcess {
  public:
-  // Errors: kNotFound if there is no such process; otherwise the error of reading the file.
-  static Result<std::unique_ptr<DaemonProcess>> find_daemon_process(const std::string& pipe_directory);
+  // `own_name`: the directory as the daemon knows it; empty: the same. Errors: kNotFound if there is no such
+  // process; otherwise the error of reading the file.
+  static Result<std::unique_ptr<DaemonProcess>> find_daemon_process(const std::string& pipe_directory,
+                                                                    const std::string& own_name = {});
 
   pid_t id() const { return id_; }
   // Calls `ended` from the loop, once; it may destroy this object. A later call replaces an earlier

@@ -96,12 +96,12 @@ void Daemon::start_daemon() {
 void Daemon::begin_start() {
   state_ = State::kStarting;
   timer_.reset();
-  auto program = find_driver_program(options_.driver_root, kControlProgram);
-  if (!program) return on_failure(program.error());
-  program_ = *program;
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
   }
+  auto program = find_control_program(options_.driver_root, options_.root, options_.host_root);
+  if (!program) return on_failure(program.error());
+  program_ = std::move(*program);
   label_for_containers(pipes());
   set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::stop_former_process);
 }
@@ -126,7 +126,7 @@ void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
 
 // A daemon of an earlier agent may exist: adopt it or stop it.
 void Daemon::stop_former_process() {
-  auto former = DaemonProcess::find_daemon_process(pipes());
+  auto former = find_process();
   if (!former) return launch();
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit();
@@ -229,8 +229,13 @@ void Daemon::on_running() {
   limits_changed_ ? send_limits() : schedule_check();
 }
 
+Result<std::unique_ptr<DaemonProcess>> Daemon::find_process() const {
+  return DaemonProcess::find_daemon_process(
+      pipes(), program_ ? pipe_directory(program_->root, spec_.name) : std::string());
+}
+
 void Daemon::watch_process() {
-  auto found = DaemonProcess::find_daemon_process(pipes());
+  auto found = find_process();
   if (found) {
     process_ = std::move(*found);
   } else {
@@ -302,7 +307,10 @@ void Daemon::stop_daemon(std::function<void()> done) {
   state_ = State::kStopping;
   // An adopted daemon's GPUs were set to exclusive mode too.
   modes_changed_ = modes_changed_ || ::access(started_file(options_.root, spec_.name).c_str(), F_OK) == 0;
-  if (program_.empty()) program_ = find_driver_program(options_.driver_root, kControlProgram).value_or("");
+  if (!program_) {
+    auto program = find_control_program(options_.driver_root, options_.root, options_.host_root);
+    if (program) program_ = std::move(*program);
+  }
   // A daemon that is still starting would appear after the stop.
   if (launching_) return;
   call_.reset();
@@ -311,7 +319,7 @@ void Daemon::stop_daemon(std::function<void()> done) {
 
 void Daemon::quit() {
   if (!process_) {
-    if (auto found = DaemonProcess::find_daemon_process(pipes())) process_ = std::move(*found);
+    if (auto found = find_process()) process_ = std::move(*found);
   }
   if (!process_) return clean_up();
   process_->on_end(loop_, [this] {
@@ -324,7 +332,7 @@ void Daemon::quit() {
     log::warning("killing an MPS control daemon that does not quit", {{"daemon", spec_.name}});
     process_->kill();
   });
-  if (program_.empty()) return process_->kill();
+  if (!program_) return process_->kill();
   run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
 }
 
@@ -344,15 +352,15 @@ void Daemon::on_stopped() {
 void Daemon::run_command(std::vector<std::string> arguments, std::string input, Duration limit,
                          Completion done) {
   if (state_ == State::kRunning) timer_.reset();  // only one control command at a time
-  auto environment = driver_environment(options_.driver_root);
-  environment.push_back("CUDA_MPS_PIPE_DIRECTORY=" + pipes());
-  environment.push_back("CUDA_MPS_LOG_DIRECTORY=" + log_directory(options_.root, spec_.name));
+  std::vector<std::string> environment{
+      "CUDA_MPS_PIPE_DIRECTORY=" + pipe_directory(program_->root, spec_.name),
+      "CUDA_MPS_LOG_DIRECTORY=" + log_directory(program_->root, spec_.name)};
   std::vector<std::string> visible;
   for (const auto& uuid : spec_.visible_devices) visible.push_back(uuid.str());
   if (!visible.empty()) environment.push_back("CUDA_VISIBLE_DEVICES=" + text::join(visible, ","));
   const bool daemon = !arguments.empty();
   auto call = ProgramCall::start_call(loop_,
-                                      {.program = program_,
+                                      {.program = program_->program,
                                        .arguments = std::move(arguments),
                                        .environment = std::move(environment),
                                        .input = std::move(input),
@@ -373,7 +381,7 @@ bool Daemon::may_adopt() const {
 // Content of .started. The limits come last: a daemon that differs only in them can be updated.
 std::string Daemon::fingerprint(pid_t pid, bool with_limits) const {
   std::string text =
-      std::string(kStartedHeader) + std::to_string(pid) + "\nprogram " + program_ + "\nvisible";
+      std::string(kStartedHeader) + std::to_string(pid) + "\nprogram " + program_->program.path + "\nvisible";
   for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
   text += "\ndevices";
   for (const auto& device : spec_.devices) text += " " + device.uuid.str();
@@ -422,14 +430,12 @@ class NvidiaSmi {
     const auto program = find_driver_program(driver_root_, "nvidia-smi");
     if (!program) return end(request, fail(program.error()));
     const std::string mode = request.mode == ComputeMode::kDefault ? "DEFAULT" : "EXCLUSIVE_PROCESS";
-    auto call = ProgramCall::start_call(loop_,
-                                        {.program = *program,
-                                         .arguments = {"-i", request.gpu.str(), "-c", mode},
-                                         .environment = driver_environment(driver_root_)},
-                                        limit_, [this, request](const Result<std::string>& output) {
-                                          const auto ended = std::move(call_);
-                                          end(request, output ? Status() : fail(output.error()));
-                                        });
+    auto call = ProgramCall::start_call(
+        loop_, {.program = *program, .arguments = {"-i", request.gpu.str(), "-c", mode}}, limit_,
+        [this, request](const Result<std::string>& output) {
+          const auto ended = std::move(call_);
+          end(request, output ? Status() : fail(output.error()));
+        });
     if (!call) return end(request, fail(call.error()));
     call_ = std::move(*call);
   }

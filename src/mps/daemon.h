@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/loop.h"
@@ -26,6 +27,7 @@ using SetComputeMode = std::function<void(const DeviceUuid&, ComputeMode, std::f
 struct DaemonOptions {
   std::string root = "/mps";                 // the MPS root, as this process sees it
   std::string driver_root = "/driver-root";  // as this process sees it
+  std::string host_root{};                   // the MPS root, as the host sees it; empty: as `root`
   Duration start_limit = std::chrono::seconds(15);
   Duration response_limit = std::chrono::seconds(5);
   Duration check_interval = std::chrono::seconds(10);  // between two liveness checks
@@ -94,6 +96,8 @@ class Daemon {
   std::string limit_commands() const;
   void set_health(inventory::Health health);
   std::string pipes() const { return pipe_directory(options_.root, spec_.name); }
+  // The process of the pid file in pipes().
+  Result<std::unique_ptr<DaemonProcess>> find_process() const;
 
   Loop& loop_;
   DaemonSpec spec_;
@@ -109,7 +113,7 @@ class Daemon {
   bool limits_changed_ = false;  // and not sent yet
   bool modes_changed_ = false;   // and not restored yet
   unsigned unanswered_ = 0;
-  std::string program_;
+  std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown
   std::unique_ptr<ProgramCall> call_;
   Subscription timer_;

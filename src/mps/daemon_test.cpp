@@ -2,13 +2,16 @@
 #include "mps/daemon.h"
 
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fcntl.h>
+#include <algorithm>
 #include <array>
 
+#include "base/test_foreign_root.h"
 #include "mps/test_mps_node.h"
 
 namespace gpulet::mps {
@@ -38,6 +41,92 @@ TEST(MpsDaemon, StartsWithItsLimitsAndRestoresEverythingAtStop) {
   EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
   EXPECT_FALSE(std::filesystem::exists(directory + "/.started"));
   EXPECT_FALSE(std::filesystem::exists(directory + "/log"));
+}
+
+// The driver root is a whole root with a glibc of its own; the MPS root is one of its directories.
+class ForeignMpsRoot {
+ public:
+  ForeignMpsRoot() : foreign_(node.root.driver_root()) {
+    std::filesystem::remove(node.root.control_program());
+    foreign_.install_program(GPULET_SIM_MPS_CONTROL, "/usr/bin/nvidia-cuda-mps-control");
+    node.options.root = node.root.driver_root() + "/run/nvidia/mps";
+    node.options.host_root = "/run/nvidia/mps";
+  }
+  // The variable of the daemon's environment.
+  std::string daemon_variable(const std::string& name) const {
+    const auto text = read_file("/proc/" + std::to_string(node.pid()) + "/environ");
+    for (const auto& variable : text::split(text.value_or(""), '\0')) {
+      if (variable.starts_with(name + "=")) return variable.substr(name.size() + 1);
+    }
+    return "none";
+  }
+
+  TestMpsNode node;
+
+ private:
+  ForeignRoot foreign_;
+};
+
+TEST(MpsDaemon, RunsInADriverRootOfAnotherGlibc) {
+  if (!has_capability(CAP_SYS_CHROOT)) GTEST_SKIP() << "needs CAP_SYS_CHROOT";
+  ForeignMpsRoot root;
+  auto& node = root.node;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  EXPECT_EQ(root.daemon_variable("CUDA_MPS_PIPE_DIRECTORY"), "/run/nvidia/mps/nvidia.com/gpu/pipe");
+  const auto first = node.pid();
+  ASSERT_GT(first, 0);
+  daemon = node.make_daemon(node.make_spec(1));  // of the next agent
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  EXPECT_EQ(node.pid(), first);
+  bool stopped = false;
+  daemon->stop_daemon([&] { stopped = true; });
+  ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+  EXPECT_EQ(node.send_command("get_server_list"), "gone");
+}
+
+TEST(MpsDaemon, RunsByTheRootsLoaderWithoutACommonDirectory) {
+  ForeignMpsRoot root;
+  auto& node = root.node;
+  node.options.root = node.root.mps_root();  // outside the driver root, which has no such directory
+  node.options.host_root.clear();
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  EXPECT_EQ(root.daemon_variable("CUDA_MPS_PIPE_DIRECTORY"), node.pipes());
+  bool stopped = false;
+  daemon->stop_daemon([&] { stopped = true; });
+  ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+  EXPECT_EQ(node.send_command("get_server_list"), "gone");
+}
+
+TEST(MpsDaemon, FindsTheMpsRootInTheDriverRoot) {
+  if (!has_capability(CAP_SYS_ADMIN)) GTEST_SKIP() << "needs CAP_SYS_ADMIN";
+  ForeignMpsRoot root;
+  auto& node = root.node;
+  ASSERT_TRUE(make_directories(node.options.root));
+  const std::string& driver = node.root.driver_root();
+  auto same = find_control_program(driver, node.options.root, "/run/nvidia/mps");
+  ASSERT_TRUE(same) << same.error().full_message();
+  EXPECT_EQ(same->root, "/run/nvidia/mps");
+  // Another directory of that name there: ours is mounted over it.
+  ASSERT_TRUE(make_directories(node.root.mps_root()));
+  const auto mounted = find_control_program(driver, node.root.mps_root(), "/run/nvidia/mps");
+  ASSERT_TRUE(mounted);
+  EXPECT_EQ(mounted->root, "/run/nvidia/mps");
+  EXPECT_EQ(
+      std::ranges::count(mounted->program.bind_mounts, std::pair<std::string, std::string>(
+                                                           node.root.mps_root(), driver + "/run/nvidia/mps")),
+      1);
+  const auto none = find_control_program(driver, node.root.mps_root(), "/none");
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->root, node.root.mps_root());
+  EXPECT_EQ(none->program.root, "");
 }
 
 TEST(MpsDaemon, RestartsADeadDaemonAndReportsItsHealth) {

@@ -2,25 +2,19 @@
 
 #include <dlfcn.h>
 
+#include "base/driver_root.h"
 #include "base/file.h"
 
 namespace gpulet::nvml {
 namespace {
 
-// In NVIDIA's order. Source: k8s-device-plugin, cmd/nvidia-device-plugin/root.go.
-constexpr std::string_view kDirectories[] = {
-    "/usr/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
-    "/lib64",     "/lib/x86_64-linux-gnu",     "/lib/aarch64-linux-gnu",
-};
-
 // The library's resolved path below `driver_root`, or empty.
 std::string find_below(const std::string& driver_root, const std::string& name) {
   const auto root = RootDirectory::open_root(driver_root);
   if (!root) return {};
-  for (const auto directory : kDirectories) {
+  for (const auto directory : library_directories()) {
     const auto inside = root->resolve(std::string(directory) + "/" + name);
-    if (!inside) continue;
-    return (driver_root == "/" ? std::string() : driver_root) + *inside;
+    if (inside) return (driver_root == "/" ? std::string() : driver_root) + *inside;
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Finds and loads the driver's library libnvidia-ml.so.1 as NVIDIA's plugin does: from six
-// directories below the container's driver root, else by the loader's own search. And calls its C
+// Finds and loads the driver's library libnvidia-ml.so.1: from the library directories of
+// base/driver_root.h below the container's driver root, else by the loader's own search. And calls its C
 // functions, any of which a driver may lack. Only .cpp files of src/nvml include this file, and with
 // it nvml.h.
 #pragma once

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <thread>
 
 #include "nvml/events.h"
@@ -50,6 +51,18 @@ TEST(Session, LoadsTheResolvedPath) {
   EXPECT_EQ(session->library_path(),
             root.sim_root() + "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.570.124.06");
   EXPECT_EQ(session->driver_version(), "570.124.06");
+}
+
+TEST(Session, FindsTheLibraryWhereDistributionsPutIt) {
+  for (const std::string directory : {"/usr/lib64", "/usr/local/glibc/usr/lib", "/run/opengl-driver/lib",
+                                      "/home/kubernetes/bin/nvidia/lib64"}) {
+    SimRoot root(1);
+    std::filesystem::remove_all(root.sim_root() + "/usr");
+    root.install(GPULET_SIM_LIBRARY, "570.124.06", directory);
+    const auto session = open_driver(root);
+    ASSERT_NE(session, nullptr) << directory;
+    EXPECT_EQ(session->library_path(), root.sim_root() + directory + "/libnvidia-ml.so.570.124.06");
+  }
 }
 
 TEST(Session, RefusesATooOldDriver) {

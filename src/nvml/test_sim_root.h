@@ -53,8 +53,9 @@ class SimRoot {
   const std::string& sim_root() const { return path_; }
   sim::EditGuard edit_machine() { return state_.lock_for_edit(); }
 
-  void install(const char* library, const std::string& version) {
-    const std::string directory = path_ + "/usr/lib/x86_64-linux-gnu";
+  void install(const char* library, const std::string& version,
+               const std::string& inside = "/usr/lib/x86_64-linux-gnu") {
+    const std::string directory = path_ + inside;
     std::filesystem::create_directories(directory);
     const std::string name = "libnvidia-ml.so." + version;
     std::filesystem::copy_file(library, directory + "/" + name);

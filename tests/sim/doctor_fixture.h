@@ -54,7 +54,10 @@ class SimDoctor : public NodeTest {
     std::filesystem::rename(host_path(path) + ".away", host_path(path));
   }
   void serve_by_cdi() {
-    write_config("version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\n");
+    // Tests remove device nodes, which stay away.
+    write_config(
+        "version: v1\nflags: {plugin: {deviceListStrategy: [cdi-cri]}}\ngpulet: {createDeviceNodes: "
+        "false}\n");
     start_agent({.arguments = {"--config-file=" + config_path(),
                                "--cdi-spec-dir=" + sim_node().directory() + "/cdi"}});
     ASSERT_TRUE(becomes_allocatable(gpu_count())) << agent_log();

@@ -89,6 +89,7 @@ TEST_F(SimDoctor, ChecksDeviceNodesAndTheirAccess) {
   ASSERT_EQ(::mknod(host_path("/dev/nvidia-uvm").c_str(), S_IFCHR | 0666, makedev(499, 0)), 0);
   expect_finding("fail", "device-nodes", "has the major number 499");
   move_back("/dev/nvidia-uvm");
+  ASSERT_TRUE(becomes_allocatable(gpu_count())) << agent_log();
   ASSERT_EQ(::chmod(host_path("/dev/nvidiactl").c_str(), 0600), 0);
   expect_finding("warn", "device-rights", "not every user can open /dev/nvidiactl");
   ASSERT_EQ(::chmod(host_path("/dev/nvidiactl").c_str(), 0666), 0);

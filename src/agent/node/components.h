@@ -58,6 +58,8 @@ class PagesComponent final : public Component {
 // `gpulet health` and `gpulet cordon` on the node.
 std::unique_ptr<Component> make_operator_component(Node& node);
 std::unique_ptr<Component> make_mig_component(Node& node);
+// Follows the driver's device nodes: creates missing ones, and has specs and offers follow them.
+std::unique_ptr<Component> make_device_node_component(Node& node, CdiController& cdi);
 
 // Components that publish the node to the cluster and follow its object there. Outside a cluster
 // only the label component has something to do.

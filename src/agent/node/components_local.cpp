@@ -9,6 +9,7 @@
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/node/devices.h"
+#include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "config/load.h"
 #include "k8s/node_labels.h"
@@ -91,7 +92,66 @@ class MigComponent final : public Component {
   MigManager manager_;
 };
 
+// Between two rounds that create nodes: another program may remove them each time.
+constexpr Duration kCreationPause = std::chrono::milliseconds(500);
+
+class DeviceNodeComponent final : public Component {
+ public:
+  DeviceNodeComponent(Node& node, CdiController& cdi)
+      : node_(node),
+        cdi_(cdi),
+        watcher_(node.loop, [this] { on_nodes_changed(); }),
+        creator_(node.loop, *node.reporter) {}
+
+  void start() override { follow_nodes(); }
+  void apply_config() override { follow_nodes(); }
+  // A new snapshot may have MIG devices without nodes.
+  void on_state_changed() override {
+    const auto generation = snapshot() ? snapshot()->generation : 0;
+    if (std::exchange(generation_, generation) != generation) follow_nodes();
+  }
+
+ private:
+  inventory::SnapshotPtr snapshot() const {
+    const auto* agent = node_.devices->agent();
+    return agent != nullptr ? agent->status().snapshot : nullptr;
+  }
+
+  void follow_nodes() {
+    watcher_.watch_roots(driver_roots(node_.config));
+    if (creation_pause_) {
+      is_creation_due_ = true;
+    } else if (creator_.create_missing_nodes(node_.config, snapshot().get())) {
+      creation_pause_ = node_.loop.after(kCreationPause, [this] {
+        creation_pause_.reset();
+        if (std::exchange(is_creation_due_, false)) follow_nodes();
+      });
+    }
+  }
+
+  // A GPU whose nodes are gone is withdrawn at once; one whose nodes are there is offered once its spec has
+  // them.
+  void on_nodes_changed() {
+    follow_nodes();
+    const bool rewrites = cdi_.rewrite_specs(node_.config);
+    const auto root = find_device_root(node_.config);
+    if (!rewrites || !root || !find_compute_problem(*root).empty()) node_.devices->replan();
+  }
+
+  Node& node_;
+  CdiController& cdi_;
+  DeviceNodeWatcher watcher_;
+  DeviceNodeCreator creator_;
+  std::uint64_t generation_ = 0;  // of the snapshot last seen
+  Subscription creation_pause_;
+  bool is_creation_due_ = false;
+};
+
 }  // namespace
+
+std::unique_ptr<Component> make_device_node_component(Node& node, CdiController& cdi) {
+  return std::make_unique<DeviceNodeComponent>(node, cdi);
+}
 
 MpsComponent::MpsComponent(Node& node)
     : node_(node),

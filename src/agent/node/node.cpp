@@ -26,6 +26,7 @@ ConfigReloader& assemble_node(Node& node) {
   auto& cdi = list.emplace<CdiComponent>(node);
   auto& reloader = list.emplace<ConfigReloader>(node);
   list.emplace<Devices>(node, mps.controller(), cdi.controller());
+  list.add(make_device_node_component(node, cdi.controller()));
   list.add(make_operator_component(node));
   list.add(make_mig_component(node));
   list.add(make_remediation_component(node));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/resources/device_nodes.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "inventory/host_files.h"
@@ -86,6 +87,14 @@ void apply_cdi_names(device_plugin::Offer& offer, const std::set<std::string>& n
   }
 }
 
+// Every resource here is one for compute.
+void apply_compute_problem(partition::Resource& resource, const std::string& problem) {
+  if (problem.empty()) return;
+  for (auto& device : resource.devices) {
+    if (device.health.healthy) device.health = {false, problem};
+  }
+}
+
 bool same_offer(const device_plugin::Offer& a, const device_plugin::Offer& b) {
   return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
          a.daemons == b.daemons;
@@ -118,21 +127,19 @@ std::vector<placement::Device> placement_devices(const partition::Resource& reso
 
 DriverFiles read_driver_files(const config::Config& config) {
   DriverFiles files;
-  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
-    const auto root = RootDirectory::open_root(path);
-    if (!root || !root->exists("/dev/nvidiactl")) continue;
+  if (const auto root = find_device_root(config)) {
     for (const char* node : kControlNodes) {
       if (root->exists(node)) files.control_nodes.emplace_back(node);
     }
+    files.compute_problem = find_compute_problem(*root);
     for (const unsigned channel : config.imex.channel_ids) {
       if (root->exists("/dev/nvidia-caps-imex-channels/channel" + std::to_string(channel))) {
         files.imex_channels.push_back(channel);
       }
     }
-    break;
   }
   // A /proc tree below the driver root takes precedence over procfs.
-  for (const auto& path : {config.flags.container_driver_root, std::string("/")}) {
+  for (const auto& path : driver_roots(config)) {
     if (const auto root = RootDirectory::open_root(path)) {
       if (auto text = root->read_text_file(kMigMinors)) {
         files.mig_minors = std::move(*text);
@@ -156,6 +163,8 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     cache_.clear();
     return result;
   }
+  if (!files.compute_problem.empty() && !plan.resources.empty())
+    result.notes.push_back({"no GPU can be used for compute: " + files.compute_problem});
   const auto topology = topology::build_topology(snapshot);
   inventory::MigMinors minors;
   if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
@@ -173,6 +182,7 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     cached.shared = config.flags.shared_devices_allocation_policy;
 
     auto offer = std::make_shared<device_plugin::Offer>();
+    apply_compute_problem(resource, files.compute_problem);
     offer->daemons = assign_daemons(resource, daemons, healths);
     for (const auto& device : resource.devices)
       offer->access.push_back(device_access(device, snapshot, minors));

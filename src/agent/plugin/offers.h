@@ -20,8 +20,9 @@ namespace gpulet::agent {
 // The driver's files on the node: read for each plan (read_driver_files), injected in tests.
 struct DriverFiles {
   std::vector<std::string> control_nodes;  // "/dev/nvidiactl"…, those that exist
-  std::string mig_minors;                  // /proc/driver/nvidia-caps/mig-minors; empty if there is none
-  std::vector<unsigned> imex_channels;     // channels that exist
+  std::string compute_problem = {};  // why no container can use CUDA (resources/device_nodes.h); empty: none
+  std::string mig_minors;            // /proc/driver/nvidia-caps/mig-minors; empty if there is none
+  std::vector<unsigned> imex_channels;  // channels that exist
 };
 
 // Reads what `config` needs. Device nodes are taken from the driver root as the agent sees it, or else from

@@ -81,6 +81,13 @@ std::optional<std::set<std::string>> CdiController::update_specs(const inventory
   return names_;
 }
 
+bool CdiController::rewrite_specs(const config::Config& config) {
+  if (!uses_cdi(config) || !snapshot_) return false;
+  notify_after_write_ = true;
+  start_writing();
+  return true;
+}
+
 void CdiController::start_writing() {
   write_timer_.reset();
   if (writing_) {
@@ -106,13 +113,15 @@ void CdiController::on_written(CdiWriteResult result) {
     reported_error_ = error;
     if (result.error) reporter_.report_event(Reporter::Severity::kWarning, "CdiSpecFailed", error);
   }
+  bool notify = false;
   if (std::exchange(write_again_, false)) {
     start_writing();
-  } else if (result.error) {
-    write_timer_ = loop_.after(kSpecWriteRetry, [this] { start_writing(); });
+  } else {
+    notify = std::exchange(notify_after_write_, false);
+    if (result.error) write_timer_ = loop_.after(kSpecWriteRetry, [this] { start_writing(); });
   }
   watch_directories(result.directories);
-  if (result.names == names_) return;
+  if (result.names == names_ && !notify) return;
   names_ = std::move(result.names);
   changed_();
 }

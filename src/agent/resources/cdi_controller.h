@@ -43,6 +43,10 @@ class CdiController {
   std::optional<std::set<std::string>> update_specs(const inventory::Snapshot& snapshot,
                                                     const config::Config& config);
 
+  // Writes the specs again because device nodes have changed, then calls `changed` even if the names are the
+  // same. Returns false, and does nothing, if CDI is not used or nothing has been written yet.
+  bool rewrite_specs(const config::Config& config);
+
  private:
   void start_writing();
   void on_written(CdiWriteResult result);
@@ -58,6 +62,7 @@ class CdiController {
   std::shared_ptr<const config::Config> config_;
   std::string requested_key_;  // spec_inputs_key of the newest write
   bool writing_ = false, write_again_ = false;
+  bool notify_after_write_ = false;  // whatever the names are
   std::set<std::string> names_;
   std::string reported_error_;
   std::unique_ptr<InotifyWatcher> inotify_;

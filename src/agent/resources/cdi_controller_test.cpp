@@ -137,6 +137,19 @@ TEST_F(CdiControllerTest, WritesAgainWhenDriverFilesChange) {
   std::filesystem::remove_all(directory);
 }
 
+TEST_F(CdiControllerTest, WritesAgainWhenDeviceNodesChange) {
+  EXPECT_FALSE(controller_.rewrite_specs(config_)) << "nothing has been written yet";
+  controller_.update_specs(snapshot_, config_);
+  EXPECT_TRUE(controller_.rewrite_specs(config_)) << "during a write";
+  run_until([this] { return changes_ == 2; });
+  EXPECT_EQ(write_count(), 2u);
+  EXPECT_TRUE(controller_.rewrite_specs(config_));
+  run_until([this] { return changes_ == 3; });  // the names are the same
+  EXPECT_EQ(write_count(), 3u);
+  config_.flags.device_list_strategy = {config::DeviceListStrategy::kEnvvar};
+  EXPECT_FALSE(controller_.rewrite_specs(config_));
+}
+
 TEST_F(CdiControllerTest, CanBeDestroyedDuringAWrite) {
   auto controller = std::make_unique<CdiController>(
       loop_, reporter_, [this] { ++changes_; },

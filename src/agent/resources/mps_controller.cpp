@@ -25,7 +25,8 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
   // Without daemons there is something to do only if a previous agent left its shared memory.
   if (!manager_ && (!ours || (specs.empty() && !mps::shm_is_mounted(root)))) return {};
   const auto& driver_root = config.flags.container_driver_root;
-  if (manager_ && (!ours || root != root_ || driver_root != driver_root_)) {
+  const auto& host_root = config.flags.mps_root;
+  if (manager_ && (!ours || root != root_ || driver_root != driver_root_ || host_root != host_root_)) {
     // The daemons of the previous root stop; until then the new ones wait for their GPUs.
     stopping_.push_back(std::move(manager_));
     stopping_.back()->stop_all([this, manager = stopping_.back().get(), alive = lifetime_.watch()] {
@@ -40,6 +41,7 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
   if (!manager_) {
     root_ = root;
     driver_root_ = driver_root;
+    host_root_ = host_root;
     const auto set_mode = [driver = driver_](const DeviceUuid& gpu, mps::ComputeMode mode,
                                              std::function<void(Status)> done) {
       auto* nvml = driver();
@@ -58,7 +60,7 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
           });
     };
     manager_ = std::make_unique<mps::DaemonManager>(
-        loop_, mps::DaemonOptions{.root = root, .driver_root = driver_root}, set_mode,
+        loop_, mps::DaemonOptions{.root = root, .driver_root = driver_root, .host_root = host_root}, set_mode,
         [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
   }
   specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);

@@ -43,7 +43,7 @@ class MpsController {
   Reporter& reporter_;
   std::function<NvmlDriver*()> driver_;
   std::function<void()> changed_;
-  std::string root_, driver_root_;
+  std::string root_, driver_root_, host_root_;
   std::unique_ptr<mps::DaemonManager> manager_;
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots
   std::map<std::string, inventory::Health> daemon_health_;

@@ -74,6 +74,7 @@ class MpsDaemonRunner {
         manager_(loop_,
                  {.root = options.root,
                   .driver_root = config_.flags.container_driver_root,
+                  .host_root = config_.flags.mps_root,
                   .seed = std::random_device{}()},
                  mps::nvidia_smi_compute_mode(loop_, config_.flags.container_driver_root),
                  [](const std::string& name, const inventory::Health& health) {

@@ -22,7 +22,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 5;
+inline constexpr std::uint32_t kLayoutVersion = 6;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -31,6 +31,7 @@ inline constexpr std::size_t kMaxPlacements = 8;
 inline constexpr std::size_t kMaxGpuInstances = 8;
 inline constexpr std::size_t kMaxComputeInstances = 8;  // of one GPU instance
 inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
+inline constexpr std::size_t kMaxClients = 256;         // further ones are not counted
 inline constexpr std::size_t kMaxEvents = 1024;         // stored; a waiter further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
 inline constexpr std::size_t kMaxEncodedClocks = 16;
@@ -347,6 +348,14 @@ struct Driver {
   std::uint32_t event_wait_error;  // nvmlReturn_t of event waits when not 0
 };
 
+// A process with NVML initialised, see sim/state/clients.h.
+struct Client {
+  std::uint32_t pid;         // 0: never used
+  std::uint32_t generation;  // the driver's when it initialised NVML
+  std::uint64_t gpus;        // a bit for each GPU index that it holds
+  char name[16];             // as in /proc/PID/comm
+};
+
 struct Event {
   std::uint64_t sequence;  // counts from 1
   std::uint64_t type;
@@ -364,6 +373,7 @@ struct Machine {
   std::uint32_t padding;
   Driver driver;
   Gpu gpus[kMaxGpus];
+  Client clients[kMaxClients];
   std::uint64_t last_event;  // sequence of the newest, 0: none yet
   Event events[kMaxEvents];  // of sequence s at s % kMaxEvents
 };

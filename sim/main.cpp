@@ -38,7 +38,8 @@ struct Arguments {
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
   std::uint64_t memory_mib = 0, count = 1, xid = 0;
   std::int32_t celsius = 0;
-  bool no_device_nodes = false, without_uvm = false, without_nodes = false, event = false;
+  bool no_device_nodes = false, without_uvm = false, without_nodes = false, event = false, force = false;
+  control::Clients clients() const { return force ? control::Clients::kIgnore : control::Clients::kRefuse; }
 };
 
 // Runs `act` on the running machine, then updates the files of the driver root.
@@ -109,7 +110,7 @@ Status show_status(const Arguments& arguments) {
 
 Status reload_driver(const Arguments& arguments) {
   GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
-  GPULET_TRY(control::unload_driver(state));
+  GPULET_TRY(control::unload_driver(state, arguments.clients()));
   poll(nullptr, 0, static_cast<int>(arguments.down_ms));
   return on_machine(arguments,
                     [&](const StateFile& now) { return control::load_driver(now, arguments.version); });
@@ -184,6 +185,10 @@ class CommandLine {
   void add_instance(CLI::App* sub) {
     sub->add_option("--gi", arguments_.gpu_instance, "GPU instance id, with MIG");
     sub->add_option("--ci", arguments_.compute_instance, "compute instance id, with --gi");
+  }
+
+  void add_force(CLI::App* sub) {
+    sub->add_flag("--force", arguments_.force, "also while a process holds it, which hardware refuses");
   }
 
   void add_machine_commands() {
@@ -408,15 +413,27 @@ class CommandLine {
   }
 
   void add_repairs() {
-    add_gpu_command("reset", "Reset an idle GPU", control::reset_gpu);
+    const Arguments& a = arguments_;
+    add_force(add_gpu_command("reset", "Reset an idle GPU", [&a](const StateFile& state, std::uint32_t gpu) {
+      return control::reset_gpu(state, gpu, a.clients());
+    }));
     add_gpu_command("replace", "Replace the card by another with a new UUID", control::replace_gpu);
     add_optional_gpu_command("heal", "End all faults of a GPU, or of all GPUs and the driver",
                              control::heal_faults);
     CLI::App* sub = add_root_command("driver-reload", "Unload the driver and load it again",
                                      [this] { return reload_driver(arguments_); });
+    add_force(sub);
     sub->add_option("--version", arguments_.version, "driver version to load");
     sub->add_option("--down-ms", arguments_.down_ms, "time without a driver, in milliseconds")
         ->check(CLI::Range(0U, 600'000U));
+    add_force(add_root_command("driver-unload", "Unload the driver", [&a] {
+      return on_machine(a,
+                        [&a](const StateFile& state) { return control::unload_driver(state, a.clients()); });
+    }));
+    sub = add_root_command("driver-load", "Load an unloaded driver", [&a] {
+      return on_machine(a, [&a](const StateFile& state) { return control::load_driver(state, a.version); });
+    });
+    sub->add_option("--version", arguments_.version, "driver version to load");
   }
 
   void add_mps() {

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "sim/control/answers.h"
 #include "sim/root/driver_files.h"
+#include "sim/state/clients.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim::control {
@@ -244,8 +245,9 @@ Status fail_event_wait(const StateFile& state, std::uint32_t nvml_return) {
   return edit_driver(state, &Driver::event_wait_error, nvml_return);
 }
 
-Status reset_gpu(const StateFile& state, std::uint32_t gpu) {
+Status reset_gpu(const StateFile& state, std::uint32_t gpu, Clients clients) {
   return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
+    if (clients == Clients::kRefuse) GPULET_TRY(check_unused(state, machine, gpu));
     const std::uint32_t before = one.recovery_action;
     GPULET_TRY(reset_gpu(machine, gpu));
     if (before != kNone) post_event(machine, gpu, kEventGpuRecoveryAction, kNone);
@@ -285,8 +287,10 @@ Status heal_faults(const StateFile& state, std::optional<std::uint32_t> gpu) {
   return {};
 }
 
-Status unload_driver(const StateFile& state) {
-  sim::unload_driver(*state.lock_for_edit());
+Status unload_driver(const StateFile& state, Clients clients) {
+  const EditGuard machine = state.lock_for_edit();
+  if (clients == Clients::kRefuse) GPULET_TRY(check_unused(state, *machine, std::nullopt));
+  sim::unload_driver(*machine);
   return {};
 }
 

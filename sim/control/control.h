@@ -87,15 +87,20 @@ Status hang_mig(const StateFile& state, std::uint32_t gpu, std::uint32_t skip = 
 Status fail_init(const StateFile& state, std::uint32_t nvml_return);
 Status fail_event_wait(const StateFile& state, std::uint32_t nvml_return);
 
-// As `nvidia-smi -r`: requires an idle GPU.
-Status reset_gpu(const StateFile& state, std::uint32_t gpu);
+// Whether clients of the driver (sim/state/clients.h) prevent an action, as on hardware, or it surprises
+// them.
+enum class Clients { kRefuse, kIgnore };
+// As `nvidia-smi -r`: requires an idle GPU. kFailedPrecondition "in use by: …" for processes with a load, and
+// with kRefuse for clients.
+Status reset_gpu(const StateFile& state, std::uint32_t gpu, Clients clients = Clients::kIgnore);
 // Puts another card, with another UUID, into its slot.
 Status replace_gpu(const StateFile& state, std::uint32_t gpu);
 // Clears faults and recovery actions of one GPU, or of all and the driver. UUIDs stay.
 Status heal_faults(const StateFile& state, std::optional<std::uint32_t> gpu);
 
-// Unloads the driver; load_driver loads it again, as `version` ("" keeps it).
-Status unload_driver(const StateFile& state);
+// Unloads the driver; load_driver loads it again, as `version` ("" keeps it). With kRefuse it returns
+// kFailedPrecondition "in use by: …" for clients and for processes with a load.
+Status unload_driver(const StateFile& state, Clients clients = Clients::kIgnore);
 Status load_driver(const StateFile& state, const std::string& version = {});
 
 // nvmlDeviceGpuRecoveryAction_t.

@@ -6,6 +6,7 @@
 #include "sim/control/answers.h"
 #include "sim/control/control.h"
 #include "sim/machine/machine.h"
+#include "sim/state/clients.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim::control {
@@ -241,6 +242,22 @@ TEST_F(ControlTest, DriverReloadsInAnotherVersion) {
   EXPECT_GT(state_.lock_for_read()->driver.generation, generation);
   EXPECT_STREQ(state_.lock_for_read()->driver.version, "580.95.05");
   EXPECT_EQ(read_gpu(0).uuid, uuid);
+}
+
+TEST_F(ControlTest, ResetAndUnloadAreRefusedWhileAClientHoldsTheDriver) {
+  auto client = ClientEntry::add_client(state_, *state_.lock_for_edit(), 0b1);
+  ASSERT_TRUE(client) << client.error().full_message();
+  for (const auto& refused :
+       {reset_gpu(state_, 0, Clients::kRefuse), unload_driver(state_, Clients::kRefuse)}) {
+    EXPECT_EQ(refused.error().code(), Code::kFailedPrecondition);
+    EXPECT_EQ(refused.error().message(), "in use by: " + std::to_string(getpid()) + " sim_control_tes");
+  }
+  EXPECT_EQ(state_.lock_for_read()->driver.loaded, 1);
+  EXPECT_TRUE(reset_gpu(state_, 1, Clients::kRefuse)) << "it holds GPU 0 only";
+  EXPECT_TRUE(reset_gpu(state_, 0, Clients::kIgnore));
+  client = fail(Code::kInternal, "closed");
+  EXPECT_TRUE(reset_gpu(state_, 0, Clients::kRefuse));
+  EXPECT_TRUE(unload_driver(state_, Clients::kRefuse));
 }
 
 TEST_F(ControlTest, StatusListsFaults) {

@@ -86,7 +86,7 @@ void wait_out_hang_and_delay(const StateFile& state) {
   if (delay_us != 0) usleep(delay_us);
 }
 
-nvmlReturn_t initialise() {
+nvmlReturn_t initialise(bool attaches_gpus) {
   Session& current = session();
   const StateFile* state = nullptr;
   {
@@ -98,7 +98,7 @@ nvmlReturn_t initialise() {
   const std::uint64_t hidden = without_device_node(*state);
 
   const std::lock_guard lock(current.mutex);
-  const ReadGuard machine = state->lock_for_read();
+  const EditGuard machine = state->lock_for_edit();
   if (machine->driver.loaded == 0) return NVML_ERROR_DRIVER_NOT_LOADED;
   if (machine->driver.init_error != 0) return static_cast<nvmlReturn_t>(machine->driver.init_error);
   const bool stale = current.generation.load() != machine->driver.generation;
@@ -106,6 +106,11 @@ nvmlReturn_t initialise() {
   current.users.store(stale ? 1 : current.users.load() + 1);
   current.generation.store(machine->driver.generation);
   current.hidden.store(hidden);
+  if (stale || !current.entry) {
+    current.entry.reset();
+    auto added = ClientEntry::add_client(*state, *machine, attaches_gpus ? ~hidden : 0);
+    if (added) current.entry = std::move(*added);
+  }
   return NVML_SUCCESS;
 }
 
@@ -122,6 +127,11 @@ std::uint32_t nth_visible(const Machine& machine, std::uint32_t n) {
     if (!is_hidden(gpu) && n-- == 0) break;
   }
   return gpu;
+}
+
+Status check_unused_by_others(const Machine& machine, unsigned int gpu) {
+  if (!session().entry || std::getenv("GPULET_SIM_FORCE") != nullptr) return {};
+  return check_unused(machine, session().entry->descriptor(), gpu);
 }
 
 nvmlReturn_t driver_ready(const Machine& machine) {
@@ -178,19 +188,20 @@ nvmlReturn_t enter_driver() {
 
 using namespace gpulet::sim;
 
-nvmlReturn_t nvmlInit_v2(void) { return initialise(); }
-nvmlReturn_t nvmlInit(void) { return initialise(); }
+nvmlReturn_t nvmlInit_v2(void) { return initialise(true); }
+nvmlReturn_t nvmlInit(void) { return initialise(true); }
 
 nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
   if ((flags & ~static_cast<unsigned>(NVML_INIT_FLAG_NO_GPUS | NVML_INIT_FLAG_NO_ATTACH)) != 0)
     return NVML_ERROR_INVALID_ARGUMENT;
-  return initialise();
+  return initialise((flags & NVML_INIT_FLAG_NO_ATTACH) == 0);
 }
 
 nvmlReturn_t nvmlShutdown(void) {
   const std::lock_guard lock(session().mutex);
   if (session().users.load() == 0) return NVML_ERROR_UNINITIALIZED;
-  session().users.fetch_sub(1);
+  const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();
+  if (session().users.fetch_sub(1) == 1) session().entry.reset();
   return NVML_SUCCESS;
 }
 

@@ -18,6 +18,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/state/clients.h"
 #include "sim/state/state.h"
 
 // nvml.h with every declared function exported and none redirected to a newer version: this library defines
@@ -41,6 +42,7 @@ struct Session {
   std::atomic<std::uint64_t> hidden{0};
   std::uint64_t device = 0;  // of the mapped file, to detect a replacement
   std::uint64_t inode = 0;
+  std::optional<ClientEntry> entry;  // while NVML is initialised; guarded by the machine's lock
 };
 
 // Returns the session, which is never destroyed.
@@ -49,6 +51,10 @@ Session& session();
 inline bool is_hidden(std::uint32_t gpu) { return (session().hidden.load() >> gpu & 1) != 0; }
 // Returns the index of the `n`th GPU that this process sees; gpu_count if there is none.
 std::uint32_t nth_visible(const Machine& machine, std::uint32_t n);
+
+// As check_unused(), for clients other than this process; ok where GPULET_SIM_FORCE is set, which makes the
+// simulated driver ignore clients. Precondition: `machine` is locked.
+Status check_unused_by_others(const Machine& machine, unsigned int gpu);
 
 // Returns NVML_SUCCESS if a call may proceed, else NVML_ERROR_UNINITIALIZED or NVML_ERROR_DRIVER_NOT_LOADED.
 nvmlReturn_t driver_ready(const Machine& machine);

@@ -383,20 +383,27 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
 }
 
 // Resets a GPU. NVML has no reset: NVIDIA's `nvidia-smi -r` uses the kernel module, the simulated one calls
-// this.
+// this. `reason` gets the reason of IN_USE: "in use by: 1234 dcgm-exporter".
 
-extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device) {
+extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device,
+                                                                                        char* reason,
+                                                                                        unsigned int length) {
   const GpuEdit call(device);
-  if (const auto error = call.entry_error()) return error;
+  if (const auto error = call.entry_error(reason)) return error;
   const bool wanted = call.gpu_state().recovery_action != 0;
-  const auto done = reset_gpu(call.machine(), call.gpu_index());
-  if (!done) return NVML_ERROR_IN_USE;
+  auto done = check_unused_by_others(call.machine(), call.gpu_index());
+  if (done) done = reset_gpu(call.machine(), call.gpu_index());
+  if (!done) {
+    put_text(done.error().message().substr(0, length - 1).c_str(), reason, length);
+    return NVML_ERROR_IN_USE;
+  }
   if (wanted) post_event(call.machine(), call.gpu_index(), kEventGpuRecoveryAction, 0);
   return publish_instances(call, NVML_SUCCESS);
 }
 
 // Without vGPU there is nothing to license.
-nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t device, nvmlGridLicensableFeatures_t* features) {
+nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t device,
+                                                    nvmlGridLicensableFeatures_t* features) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(features)) return error;
   *features = {};

@@ -136,6 +136,29 @@ TEST_F(DriverTest, AReloadRequiresInit) {
   EXPECT_EQ(nvmlShutdown(), NVML_ERROR_UNINITIALIZED) << "users of the driver before do not count";
 }
 
+TEST_F(DriverTest, HoldsItsGpusWhileInitialised) {
+  const auto is_held = [this](unsigned gpu) { return !check_unused(state_, *state_.lock_for_read(), gpu); };
+  EXPECT_TRUE(is_held(0));
+  ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
+  ASSERT_EQ(nvmlShutdown(), NVML_SUCCESS);
+  EXPECT_TRUE(is_held(0)) << "of two users, one is left";
+  ASSERT_EQ(nvmlShutdown(), NVML_SUCCESS);
+  EXPECT_FALSE(is_held(0));
+
+  ASSERT_EQ(nvmlInitWithFlags(NVML_INIT_FLAG_NO_ATTACH), NVML_SUCCESS);
+  EXPECT_FALSE(is_held(0));
+  EXPECT_FALSE(check_unused(state_, *state_.lock_for_read(), std::nullopt)) << "the module is in use";
+  ASSERT_EQ(nvmlShutdown(), NVML_SUCCESS);
+  EXPECT_TRUE(check_unused(state_, *state_.lock_for_read(), std::nullopt));
+
+  ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
+  unload_driver(*edit_machine());
+  load_driver(*edit_machine());
+  EXPECT_FALSE(is_held(0)) << "it has not initialised the new driver";
+  ASSERT_EQ(nvmlInit_v2(), NVML_SUCCESS);
+  EXPECT_TRUE(is_held(0));
+}
+
 TEST_F(DriverTest, FindsANewMachineAtTheSamePath) {
   auto next = StateFile::create_state(state_.file_path(), *small_machine(2));
   ASSERT_TRUE(next) << next.error().full_message();

@@ -32,7 +32,9 @@ nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlRe
   const MigEdit call(device);
   if (const auto error = call.entry_error(activation)) return error;
   if (mode > NVML_DEVICE_MIG_ENABLE) return NVML_ERROR_INVALID_ARGUMENT;
-  const nvmlReturn_t result = to_nvml(set_mig_mode(call.gpu_state(), mode == NVML_DEVICE_MIG_ENABLE));
+  const bool is_held = !check_unused_by_others(call.machine(), call.gpu_index());
+  const nvmlReturn_t result =
+      to_nvml(set_mig_mode(call.gpu_state(), mode == NVML_DEVICE_MIG_ENABLE, is_held));
   if (result == NVML_ERROR_NOT_SUPPORTED) return result;
   // Sets the pending mode; `activation` returns whether it took effect.
   *activation = result;

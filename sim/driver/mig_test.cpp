@@ -42,6 +42,25 @@ class MigTest : public DriverTest {
   }
 };
 
+TEST_F(MigTest, TheModeStaysPendingWhileAnotherProcessHoldsTheGpu) {
+  auto other = ClientEntry::add_client(state_, *edit_machine(), 0b10);
+  ASSERT_TRUE(other) << other.error().full_message();
+  unsigned current = 0;
+  unsigned pending = 0;
+  nvmlReturn_t activation = NVML_SUCCESS;
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  EXPECT_EQ(activation, NVML_ERROR_IN_USE);
+  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(1), &current, &pending), NVML_SUCCESS);
+  EXPECT_EQ(current, 0u);
+  EXPECT_EQ(pending, 1u);
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(2), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  EXPECT_EQ(activation, NVML_SUCCESS) << "it does not hold this one";
+
+  other = fail(Code::kInternal, "closed");
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  EXPECT_EQ(activation, NVML_SUCCESS);
+}
+
 TEST_F(MigTest, ModeIsImmediateOnHopperAndPendingOnAmpere) {
   unsigned current = 0;
   unsigned pending = 0;

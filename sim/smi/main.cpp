@@ -263,10 +263,16 @@ int set_mig_mode(const std::vector<Gpu>& gpus, unsigned mode) {
 
 // NVML has no reset: NVIDIA's program uses the kernel module. The simulated library has a private call.
 int reset_gpus(const std::vector<Gpu>& gpus) {
-  using Reset = nvmlReturn_t (*)(nvmlDevice_t);
+  using Reset = nvmlReturn_t (*)(nvmlDevice_t, char*, unsigned);
   auto* function = reinterpret_cast<Reset>(dlsym(library, "nvmlSimulatedDeviceReset"));
   for (const Gpu& gpu : gpus) {
-    const nvmlReturn_t result = function == nullptr ? NVML_ERROR_NOT_SUPPORTED : function(gpu.device);
+    char reason[512] = "";
+    const nvmlReturn_t result =
+        function == nullptr ? NVML_ERROR_NOT_SUPPORTED : function(gpu.device, reason, sizeof(reason));
+    if (result == NVML_ERROR_IN_USE) {
+      std::printf("GPU %u could not be reset: %s\n", gpu.index, reason);
+      return static_cast<int>(result);
+    }
     if (result != NVML_SUCCESS)
       return print_failure(result, ("GPU " + std::to_string(gpu.index) + " could not be reset").c_str());
     std::printf("GPU %u was successfully reset.\n", gpu.index);

@@ -165,13 +165,13 @@ void derive_compute_profiles(MigProfile& profile) {
   }
 }
 
-MigOutcome set_mig_mode(Gpu& gpu, bool enabled) {
+MigOutcome set_mig_mode(Gpu& gpu, bool enabled, bool is_held) {
   Mig& mig = gpu.mig;
   if (mig.capable == 0) return MigOutcome::kNotSupported;
   const std::uint8_t mode = enabled ? 1 : 0;
   mig.pending = mode;
   if (mig.current == mode) return MigOutcome::kOk;
-  if (has_processes(gpu) || occupied_slices(gpu) != 0) return MigOutcome::kInUse;
+  if (is_held || has_processes(gpu) || occupied_slices(gpu) != 0) return MigOutcome::kInUse;
   if (mig.mode_needs_reset != 0) return MigOutcome::kResetRequired;
   mig.current = mode;
   return MigOutcome::kOk;

@@ -24,9 +24,9 @@ enum class MigOutcome {
 // Sets a profile's compute profiles to those of hardware for its slices: 1, 2, 3, 4 and all.
 void derive_compute_profiles(MigProfile& profile);
 
-// Sets the mode. kInUse while processes run or instances exist; it stays pending then and with
-// kResetRequired.
-MigOutcome set_mig_mode(Gpu& gpu, bool enabled);
+// Sets the mode. kInUse while processes run, instances exist or others hold the GPU (`is_held`); it stays
+// pending then and with kResetRequired.
+MigOutcome set_mig_mode(Gpu& gpu, bool enabled, bool is_held = false);
 
 const MigProfile* find_profile(const Gpu& gpu, std::uint32_t id);  // by the hardware's id
 // Finds a profile by its NVML_GPU_INSTANCE_PROFILE_* index.

@@ -31,6 +31,7 @@ inline constexpr std::size_t kMaxPlacements = 8;
 inline constexpr std::size_t kMaxGpuInstances = 8;
 inline constexpr std::size_t kMaxComputeInstances = 8;  // of one GPU instance
 inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
+inline constexpr std::size_t kMaxClients = 256;         // further ones are not counted
 inline constexpr std::size_t kMaxEvents = 1024;         // stored; a waiter further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
 inline constexpr std::size_t kMaxEncodedClocks = 16;
@@ -348,6 +349,14 @@ struct Driver {
   std::uint32_t event_wait_error;  // nvmlReturn_t of event waits when not 0
 };
 
+// A process with NVML initialised, see sim/state/clients.h.
+struct Client {
+  std::uint32_t pid;         // 0: never used
+  std::uint32_t generation;  // the driver's when it initialised NVML
+  std::uint64_t gpus;        // a bit for each GPU index that it holds
+  char name[16];             // as in /proc/PID/comm
+};
+
 struct Event {
   std::uint64_t sequence;  // counts from 1
   std::uint64_t type;
@@ -376,6 +385,7 @@ struct Machine {
   Answer answers[kMaxAnswers];
   Driver driver;
   Gpu gpus[kMaxGpus];
+  Client clients[kMaxClients];
   std::uint64_t last_event;  // sequence of the newest, 0: none yet
   Event events[kMaxEvents];  // of sequence s at s % kMaxEvents
 };

@@ -127,7 +127,7 @@ def a_replaced_gpu_is_another():
 @check
 def a_reloaded_driver_wants_initialising_again():
     before = [uuid(index) for index in range(len(machine()["gpus"]))]
-    control("driver-reload", "--version", "580.95.05")
+    control("driver-reload", "--force", "--version", "580.95.05")
     refuses(nvml.NVMLError_Uninitialized, nvml.nvmlDeviceGetCount)
     nvml.nvmlInit()
     same(nvml.nvmlSystemGetDriverVersion(), "580.95.05")

@@ -43,13 +43,22 @@ def refused(error, function, *arguments):
     raise AssertionError(f"{function.__name__} is not refused")
 
 
+def reset():
+    """As on hardware, `nvidia-smi -r` requires that no other process holds the GPU."""
+    arguments = (os.P_WAIT, ROOT / "usr/bin/nvidia-smi", "nvidia-smi", "-i", "0", "-r")
+    same(os.spawnl(*arguments), nvml.NVML_ERROR_IN_USE)
+    nvml.nvmlShutdown()
+    same(os.spawnl(*arguments), 0)
+    nvml.nvmlInit()
+
+
 @check
 def mode():
     activation = nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_ENABLE)
     same(activation, nvml.NVML_ERROR_RESET_REQUIRED if NEEDS_RESET else nvml.NVML_SUCCESS)
     if NEEDS_RESET:
         same(nvml.nvmlDeviceGetMigMode(device()), [0, 1])
-        same(os.spawnl(os.P_WAIT, ROOT / "usr/bin/nvidia-smi", "nvidia-smi", "-i", "0", "-r"), 0)
+        reset()
     same(nvml.nvmlDeviceGetMigMode(device()), [1, 1])
     same(nvml.nvmlDeviceGetMaxMigDeviceCount(device()), 7)
 
@@ -121,7 +130,7 @@ def places_where_it_is_told():
 def mode_off_again():
     nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_DISABLE)
     if NEEDS_RESET:
-        os.spawnl(os.P_WAIT, ROOT / "usr/bin/nvidia-smi", "nvidia-smi", "-i", "0", "-r")
+        reset()
     same(nvml.nvmlDeviceGetMigMode(device()), [0, 0])
 
 

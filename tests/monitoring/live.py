@@ -183,7 +183,7 @@ class Live:
             node.sim("xid", "0", "95")
             self.prometheus.wait_for('gpulet_device_offered{node="n1",gpu="0"} == 0', FIRE_S)
             node.sim("heal", "0")
-            node.sim("reset", "0")
+            node.sim("reset", "0", "--force")
             self.prometheus.wait_for('gpulet_device_offered{node="n1",gpu="0"} == 1', FIRE_S)
 
     def refuse(self):
@@ -214,7 +214,7 @@ class Live:
         yield "NVIDIA's dashboard has data", self.nvidia_dashboard
         yield from self.phase(FAULTS, [("names are on the pages", self.names), ("dashboards are asked", self.look_at_dashboards)])
         yield "nothing fires after the faults", self.all_is_well
-        yield from self.simple("GpuletDriverDown", "n1", lambda: n1.sim_meanwhile("driver-reload", "--down-ms", "15000"), lambda: None)
+        yield from self.simple("GpuletDriverDown", "n1", lambda: n1.sim_meanwhile("driver-reload", "--force", "--down-ms", "15000"), lambda: None)
         yield from self.phase(HANG)
         yield from self.simple("GpuletDeviceRelapsing", "n1", self.relapse, lambda: None)
         yield from self.simple("GpuletConfigRefused", "n2", self.refuse, lambda: n2.configure(CONFIG))

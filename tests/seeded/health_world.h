@@ -23,6 +23,9 @@ class FaultyDriver final : public agent::Driver {
   explicit FaultyDriver(ManualLoop& loop);
 
   void open_driver(std::function<void(Status)> done) override;
+  void close_driver(std::function<void(Status)> done) override {
+    later(kAnswerTime, [done = std::move(done)] { done({}); });
+  }
   void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
   void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
   void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;

@@ -58,7 +58,7 @@ class FakeNode {
 
   void random_step() {
     const std::size_t gpu = random_() % driver_.gpus.size();
-    switch (random_() % 16) {
+    switch (random_() % 17) {
       case 0:
         driver_.gpus[gpu].lost = true;
         break;
@@ -111,6 +111,9 @@ class FakeNode {
       case 15:
         agent_->reject_config(Error(Code::kInvalidArgument, "bad file"));
         break;
+      case 16:
+        set_released(!released_);
+        break;
     }
   }
 
@@ -128,6 +131,7 @@ class FakeNode {
       driver_.gpus[i].slow = {};
     }
     driver_.reload_ends();
+    set_released(false);
     kubelet_.set_behaviour(FakeKubelet::Behaviour::kAnswers);
     if (!kubelet_.running()) kubelet_.start_kubelet();
   }
@@ -165,6 +169,24 @@ class FakeNode {
     marked_.erase(driver_.gpus[gpu].uuid);
   }
 
+  void set_released(bool released) {
+    released_ = released;
+    agent_->set_driver_release(released ? std::optional<std::string>("driver upgrade") : std::nullopt);
+    calls_when_closed_.reset();
+  }
+
+  // A driver that the agent has closed on request is not called, and no device is allocatable.
+  void check_release() {
+    if (!released_) return;
+    for (const auto& [name, endpoint] : kubelet_.endpoints()) {
+      for (const auto& device : endpoint.offer->resource.devices)
+        EXPECT_FALSE(device.health.healthy) << device.id.str();
+    }
+    if (!driver_.closed) return;
+    if (!calls_when_closed_) calls_when_closed_ = driver_.calls;
+    EXPECT_EQ(driver_.calls, *calls_when_closed_);
+  }
+
   ResourceName any_resource() const {
     return kubelet_.endpoints().empty() ? ResourceName("nvidia.com/gpu")
                                         : kubelet_.endpoints().begin()->first;
@@ -184,6 +206,7 @@ class FakeNode {
   void check_invariants() {
     check_devices();
     check_faults();
+    check_release();
     check_registered();
     for (const auto& [gpu, out] : driver_.out) EXPECT_LE(out, 1u) << gpu.str() << " is called twice at once";
     EXPECT_LT(loop_.pending_timers(), 400u);
@@ -244,6 +267,8 @@ class FakeNode {
   FakeReporter reporter_;
   config::Config config_;
   unsigned replicas_ = 1;
+  bool released_ = false;
+  std::optional<std::size_t> calls_when_closed_;
   std::optional<agent::Agent> agent_;
   std::set<DeviceUuid> marked_;
   std::set<std::string> ever_;

@@ -17,8 +17,19 @@ void FakeDriver::later(Duration delay, std::function<void()> task) {
 
 void FakeDriver::open_driver(std::function<void(Status)> done) {
   ++calls;
+  closed = false;
   later(kReadTime, [this, done = std::move(done)] {
     done(loaded ? Status() : fail(Code::kUnavailable, "the driver is not loaded"));
+  });
+}
+
+void FakeDriver::close_driver(std::function<void(Status)> done) {
+  ++calls;
+  for (auto& [number, read] : std::exchange(reads_, {}))
+    later({}, [read = std::move(read)] { read(fail(Code::kUnavailable, "the driver is being closed")); });
+  later(kReadTime, [this, done = std::move(done)] {
+    closed = true;
+    done({});
   });
 }
 
@@ -43,15 +54,22 @@ void FakeDriver::read_snapshot(std::function<void(Result<inventory::Snapshot>)> 
   for (const auto& gpu : gpus) time += gpu.slow;
   if (std::ranges::any_of(gpus, [](const auto& gpu) { return gpu.hangs; }))
     time = std::max(time, kCallTimeout);
-  later(time, [this, done = std::move(done)] {
-    if (!loaded) return done(fail(Code::kUnavailable, "the driver is not loaded"));
-    inventory::Snapshot snapshot;
-    snapshot.generation = ++generation_;
-    snapshot.driver = {"570.124.06", 12080};
-    for (std::size_t i = 0; i < gpus.size(); ++i) snapshot.gpus.push_back(gpu_of(i));
-    snapshot.pcie.assign(gpus.size() * gpus.size(), inventory::PcieDistance::kNode);
-    done(std::move(snapshot));
+  const auto number = ++next_read_;
+  reads_[number] = std::move(done);
+  later(time, [this, number] {
+    auto read = reads_.extract(number);
+    if (!read.empty()) read.mapped()(snapshot_now());
   });
+}
+
+Result<inventory::Snapshot> FakeDriver::snapshot_now() {
+  if (!loaded) return fail(Code::kUnavailable, "the driver is not loaded");
+  inventory::Snapshot snapshot;
+  snapshot.generation = ++generation_;
+  snapshot.driver = {"570.124.06", 12080};
+  for (std::size_t i = 0; i < gpus.size(); ++i) snapshot.gpus.push_back(gpu_of(i));
+  snapshot.pcie.assign(gpus.size() * gpus.size(), inventory::PcieDistance::kNode);
+  return snapshot;
 }
 
 agent::Driver::Evidence FakeDriver::complete_probe(const DeviceUuid& uuid, Time started_at) const {

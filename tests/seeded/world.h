@@ -28,6 +28,7 @@ class FakeDriver final : public agent::Driver {
   FakeDriver(ManualLoop& loop, std::size_t gpus);
 
   void open_driver(std::function<void(Status)> done) override;
+  void close_driver(std::function<void(Status)> done) override;
   void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
   void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
   void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;
@@ -42,6 +43,7 @@ class FakeDriver final : public agent::Driver {
   };
   std::vector<FakeGpu> gpus;
   bool loaded = true;
+  bool closed = false;  // by close_driver()
 
   // Sent as an event; none for a GPU that is gone.
   void raise_xid(std::size_t gpu, std::uint64_t code);
@@ -62,7 +64,11 @@ class FakeDriver final : public agent::Driver {
   std::uint64_t generation_ = 0;
   std::uint64_t next_uuid_ = 0;
   std::vector<Subscription> pending_;
+  using ReadDone = std::function<void(Result<inventory::Snapshot>)>;
+  std::map<std::uint64_t, ReadDone> reads_;  // in progress, by number
+  std::uint64_t next_read_ = 0;
   void later(Duration delay, std::function<void()> task);
+  Result<inventory::Snapshot> snapshot_now();
 };
 
 class FakeKubelet final : public agent::PluginHost {

@@ -64,7 +64,7 @@ TEST_F(SimCdi, UpdatesSpecsBeforeOfferingGpusAfterAnUpgrade) {
   ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
   const std::string before = machine_state().lock_for_read()->driver.version;
   EXPECT_NE(read_spec().find("libcuda.so." + before), std::string::npos);
-  ASSERT_TRUE(sim_node().run_gpulet_sim({"driver-reload", "--version", "575.57.08"}));
+  ASSERT_TRUE(sim_node().run_gpulet_sim({"driver-reload", "--force", "--version", "575.57.08"}));
   ASSERT_TRUE(becomes_true([&] { return read_spec().find("libcuda.so.575.57.08") != std::string::npos; }))
       << agent_log();
   EXPECT_EQ(read_spec().find(".so." + before), std::string::npos);

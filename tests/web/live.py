@@ -1,4 +1,5 @@
 """The page of the shipped agent on a simulated node: it shows changes of a GPU within a second."""
+import os
 import pathlib
 import shutil
 import subprocess
@@ -71,7 +72,7 @@ def a_fault_and_its_end(agent):
     assert "XID 95" in view.card(2).inner_text(), view.card(2).inner_text()
     assert view.card(1).locator(".badge").inner_text() == "healthy"
     agent.node.sim("heal", "2")
-    agent.node.sim("reset", "2")
+    agent.node.sim("reset", "2", "--force")
     view.waits(BADGE, LIMIT_MS, [2, "healthy"])
     assert "quarantined" in view.page.locator("#timeline").inner_text()
 
@@ -81,7 +82,8 @@ def a_mig_layout_that_changes(agent):
     layout = agent.directory / "layout.yaml"
     layout.write_text(LAYOUT)
     subprocess.run([agent.node.programs / "gpulet", "mig", "apply", "--driver-root", agent.node.root, "--ignore-pods", "-f", layout, "-c", "cut"],
-                   capture_output=True, timeout=monitored.LIMIT_S, check=True)
+                   capture_output=True, timeout=monitored.LIMIT_S, check=True,
+                   env={**os.environ, "GPULET_SIM_FORCE": "1"})  # the agent holds the GPU
     view.waits("() => document.querySelectorAll('.card')[7].querySelectorAll('.slices li').length === 3")
 
 

@@ -94,6 +94,23 @@ void NvmlDriver::open_driver(std::function<void(Status)> done) {
       });
 }
 
+void NvmlDriver::close_driver(std::function<void(Status)> done) {
+  events_.stop_events();
+  end_reading(fail(session_closed_error()));
+  if (session_) closing_ = session_;
+  worker_.run_call<bool>(
+      {"closing the driver", "driver", kCloseGrace + kReleaseGrace},
+      [last = std::exchange(session_, nullptr), closing = closing_]() mutable -> Result<bool> {
+        auto session = std::exchange(last, nullptr);
+        if (!session) session = closing.lock();
+        if (nvml::Session::shut_down(std::move(session), kCloseGrace)) return true;
+        return fail(Code::kDeadlineExceeded, "a call that has not returned still holds the driver");
+      },
+      [done = std::move(done)](const Result<bool>& closed) {
+        done(closed ? Status() : fail(closed.error()));
+      });
+}
+
 void NvmlDriver::set_events(Events events) {
   events.evidence = [this, evidence = std::move(events.evidence)](health::Evidence one) {
     const auto* xid = std::get_if<health::XidReport>(&one.body);

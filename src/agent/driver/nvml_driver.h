@@ -14,6 +14,7 @@
 #include "agent/node/ports.h"
 #include "base/loop.h"
 #include "inventory/snapshot_reader.h"
+#include "nvml/events.h"
 #include "nvml/session.h"
 #include "nvml/worker.h"
 
@@ -35,6 +36,9 @@ inline constexpr Duration kFirstReadTimeout = std::chrono::seconds(5);
 // How long an initialisation waits for the event thread to release the previous one.
 inline constexpr std::chrono::milliseconds kReleaseGrace{250};
 
+// How long close_driver() waits for calls in progress: one is the wait for events, which nothing ends early.
+inline constexpr std::chrono::milliseconds kCloseGrace = nvml::kEventWaitTimeout + std::chrono::seconds(1);
+
 class NvmlDriver final : public Driver {
  public:
   using SessionPtr = std::shared_ptr<const nvml::Session>;
@@ -45,6 +49,7 @@ class NvmlDriver final : public Driver {
   // Errors: kUnavailable: no driver (yet), or it was unloaded; kUnsupported: older than nvml::kOldestDriver;
   // kDeadlineExceeded, kPermissionDenied. May be retried any number of times.
   void open_driver(std::function<void(Status)> done) override;
+  void close_driver(std::function<void(Status)> done) override;
   void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override;
   void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override;
   void poll_device(health::Scope scope, std::function<void(Evidence)> done) override;
@@ -105,6 +110,7 @@ class NvmlDriver final : public Driver {
   Loop& loop_;
   NvmlDriverOptions options_;
   SessionPtr session_;
+  std::weak_ptr<const nvml::Session> closing_;  // of a close_driver() that has not succeeded yet
   std::uint64_t generation_ = 0;
   std::optional<inventory::Snapshot> last_snapshot_;
   inventory::DistanceCache distances_;

@@ -166,6 +166,13 @@ bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
 
 void HealthController::on_driver_unavailable() { poller_.pause_polling(); }
 
+void HealthController::set_driver_release(std::optional<health::DriverRelease> release) {
+  if (release == release_) return;
+  release_ = std::move(release);
+  // Whoever requested it waits for it, also where no GPU was ever read.
+  has_snapshot_ ? static_cast<void>(end_round({}, true)) : publish_view({});
+}
+
 void HealthController::add_evidence(const Evidence& evidence) {
   if (needs_poll(evidence.body)) poller_.poll_soon(evidence.scope.gpu);
   const bool source = std::holds_alternative<health::SourceNotice>(evidence.body);
@@ -202,7 +209,7 @@ HealthChanges HealthController::report_event_sources(const DeviceUuid& gpu) {
 }
 
 void HealthController::on_poll_result(const Driver::Evidence& evidence) {
-  if (evidence.empty()) return;
+  if (evidence.empty() || release_) return;
   const auto& gpu = evidence.front().scope.gpu;
   const auto before = machine_.unavailable_sources(gpu);
   HealthChanges changes;
@@ -244,10 +251,15 @@ bool HealthController::end_round(HealthChanges changes, bool always_publish) {
   published_due_ = due;
   if (changes.empty() && !differs && !always_publish) return false;
   const bool first = view_ == nullptr;
-  view_ = std::make_shared<const health::HealthView>(
-      build_health_view(machine_, snapshot_, {ports_.loop.now(), ports_.loop.wall_now()}));
-  if (ports_.on_changed) ports_.on_changed(view_, changes);
+  publish_view(changes);
   return first || !changes.empty();
+}
+
+void HealthController::publish_view(const HealthChanges& changes) {
+  auto view = build_health_view(machine_, snapshot_, {ports_.loop.now(), ports_.loop.wall_now()});
+  view.release = release_;
+  view_ = std::make_shared<const health::HealthView>(std::move(view));
+  if (ports_.on_changed) ports_.on_changed(view_, changes);
 }
 
 }  // namespace gpulet::agent

@@ -73,6 +73,9 @@ class HealthController {
   bool on_new_snapshot(const inventory::Snapshot& snapshot);
   // Pauses polling until the next snapshot.
   void on_driver_unavailable();
+  // The driver is closed on request, or about to be; nullopt: not, or no longer. Published at once, also
+  // before the first snapshot. Meanwhile results of earlier polls are dropped.
+  void set_driver_release(std::optional<health::DriverRelease> release);
 
   // A driver event, an operator's command or ResetDone.
   void add_evidence(const health::Evidence& evidence);
@@ -95,6 +98,7 @@ class HealthController {
   void compare_with_snapshot(const DeviceUuid& gpu, const health::HandleReading& handle);
   // Returns as on_new_snapshot.
   bool end_round(HealthChanges changes, bool always_publish = false);
+  void publish_view(const HealthChanges& changes);
 
   HealthControllerPorts ports_;
   health::XidFilter filter_;
@@ -106,6 +110,7 @@ class HealthController {
   HealthChanges pending_changes_;         // from before the first snapshot
   std::map<DeviceUuid, bool> reachable_;  // by the last poll of each GPU
   std::optional<health::SourceNotice> kernel_log_;
+  std::optional<health::DriverRelease> release_;
   health::HealthViewPtr view_;
   std::uint64_t published_revision_ = 0;  // of the machine at the last publication
   std::optional<Time> published_due_;

@@ -17,6 +17,7 @@ class FakeHealthDriver final : public Driver {
   explicit FakeHealthDriver(Loop& loop) : loop_(loop) {}
 
   void open_driver(std::function<void(Status)> done) override { done({}); }
+  void close_driver(std::function<void(Status)> done) override { done({}); }
   void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) override { done(current); }
   void probe_gpu(DeviceUuid gpu, std::function<void(Evidence)> done) override {
     ++asked[gpu];

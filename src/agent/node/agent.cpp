@@ -60,18 +60,81 @@ void Agent::start_agent() {
       .watched = [this](const ResourceName& name, bool watched) { on_watched(name, watched); },
       .allocated = ports_.allocated,
   });
-  open_driver();
+  started_ = true;
+  release_ ? close_driver() : open_driver();
 }
 
 void Agent::open_driver() {
-  if (opening_) return;
+  if (opening_ || closing_) return;
   opening_ = true;
+  closed_ = false;
   driver_timer_.reset();
   ports_.driver.open_driver([this, alive = lifetime_.watch()](const Status& status) {
     if (!alive) return;
     opening_ = false;
-    on_driver_opened(status);
+    release_ ? close_driver() : on_driver_opened(status);
   });
+}
+
+void Agent::set_driver_release(std::optional<std::string> reason) {
+  if (reason == release_) return;
+  const bool was_released = release_.has_value();
+  release_ = std::move(reason);
+  if (!started_) return;
+  if (!release_) {
+    driver_backoff_.reset();
+    open_driver();
+  } else if (was_released) {
+    mark_released();
+  } else {
+    close_driver();
+  }
+}
+
+void Agent::close_driver() {
+  mark_released();
+  if (opening_ || closing_) return;  // their ends go on
+  closing_ = true;
+  driver_timer_.reset();
+  read_timer_.reset();
+  recheck_timer_.reset();
+  auto close = [this, alive = lifetime_.watch()] {
+    if (!alive) return;
+    ports_.driver.close_driver([this, alive](const Status& status) {
+      if (!alive) return;
+      closing_ = false;
+      on_driver_closed(status);
+    });
+  };
+  ports_.prepare_close ? ports_.prepare_close(std::move(close)) : close();
+}
+
+void Agent::mark_released() {
+  const Error error(Code::kUnavailable, std::string(health::kDriverReleased) + ": " + *release_);
+  driver_answers_ = false;
+  driver_error_ = error;
+  health_controller_.set_driver_release(health::DriverRelease{*release_, closed_});
+  mark_gpus_unreadable(error);
+  notify_changed();
+}
+
+void Agent::on_driver_closed(const Status& status) {
+  if (!release_) return open_driver();
+  if (!status) {
+    if (!std::exchange(close_failure_reported_, true)) {
+      ports_.reporter.report_event(Reporter::Severity::kWarning, "DriverNotReleased",
+                                   status.error().full_message() + "; retrying");
+    }
+    driver_timer_ = ports_.loop.after(driver_backoff_.next_delay(), [this] { close_driver(); });
+    return;
+  }
+  close_failure_reported_ = false;
+  driver_backoff_.reset();
+  opened_once_ = true;  // from here on a missing driver is waited for
+  closed_ = true;
+  ports_.reporter.report_event(Reporter::Severity::kNormal, "DriverReleased",
+                               std::string(health::kDriverReleased) + ": " + *release_);
+  mark_released();
 }
 
 void Agent::on_driver_opened(const Status& status) {
@@ -95,24 +158,28 @@ void Agent::driver_failed(const Error& error) {
   driver_answers_ = false;
   driver_error_ = error;
   recheck_timer_.reset();
-  // The kubelet keeps the devices, as unhealthy: running Pods keep theirs, new ones wait.
-  if (reading_) {
-    for (auto& gpu : reading_->gpus) gpu.unreadable = error;
-    if (!health_controller_.on_new_snapshot(*reading_)) update_offers();
-    health_controller_.on_driver_unavailable();
-  }
+  health_controller_.set_driver_release(std::nullopt);
+  mark_gpus_unreadable(error);
   driver_timer_ = ports_.loop.after(driver_backoff_.next_delay(), [this] { open_driver(); });
   notify_changed();
 }
 
+// The kubelet keeps the devices, as unhealthy: running Pods keep theirs, new ones wait.
+void Agent::mark_gpus_unreadable(const Error& error) {
+  if (!reading_) return;
+  for (auto& gpu : reading_->gpus) gpu.unreadable = error;
+  if (!health_controller_.on_new_snapshot(*reading_)) update_offers();
+  health_controller_.on_driver_unavailable();
+}
+
 void Agent::schedule_reading(Duration delay) {
-  if (read_timer_) return;
+  if (read_timer_ || release_) return;
   read_timer_ = ports_.loop.after(delay, [this] { start_reading(); });
 }
 
 void Agent::start_reading() {
   read_timer_.reset();
-  if (opening_) return;  // its end reads
+  if (opening_ || closing_ || release_) return;  // the end of opening reads
   if (reading_in_progress_) {
     reading_requested_ = true;
     return;
@@ -121,6 +188,7 @@ void Agent::start_reading() {
   ports_.driver.read_snapshot([this, alive = lifetime_.watch()](Result<inventory::Snapshot> snapshot) {
     if (!alive) return;
     reading_in_progress_ = false;
+    if (release_ || closing_) return;  // of before the release
     on_reading(std::move(snapshot));
     if (reading_requested_) {
       reading_requested_ = false;
@@ -143,6 +211,7 @@ void Agent::on_reading(Result<inventory::Snapshot> snapshot) {
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
   if (!health_controller_.on_new_snapshot(*reading_)) update_offers();
+  health_controller_.set_driver_release(std::nullopt);
   schedule_recheck();
 }
 

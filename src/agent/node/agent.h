@@ -75,6 +75,9 @@ struct AgentPorts {
       nullptr;
   // The kubelet allocated devices to a container: PodResources will list it soon. May be empty.
   std::function<void()> allocated = nullptr;
+  // Stops what else holds the driver before set_driver_release() closes it, then calls `done`, once. May be
+  // empty.
+  std::function<void(std::function<void()> done)> prepare_close = nullptr;
 };
 
 class Agent {
@@ -90,6 +93,11 @@ class Agent {
   void reconfigure(config::Config config);
   // Reports that the config on disk is invalid; the one in force stays.
   void reject_config(const Error& error);
+
+  // Closes the driver and keeps it closed; its devices stay served, as unhealthy with this reason. nullopt
+  // opens it again, which makes healthy devices allocatable at once. Before start_agent() too: then the
+  // driver is not opened at all. The HealthView says when it is closed (HealthView::release).
+  void set_driver_release(std::optional<std::string> reason);
 
   // Sets the node's labels and the GPUs withdrawn for a while; plans again if they differ.
   void set_facts(partition::NodeFacts facts);
@@ -128,6 +136,10 @@ class Agent {
   void open_driver();
   void on_driver_opened(const Status& status);
   void driver_failed(const Error& error);
+  void mark_gpus_unreadable(const Error& error);
+  void mark_released();
+  void close_driver();
+  void on_driver_closed(const Status& status);
   void schedule_reading(Duration delay = kReadDelay);
   void start_reading();
   void on_reading(Result<inventory::Snapshot> snapshot);
@@ -165,7 +177,11 @@ class Agent {
   bool driver_answers_ = false;
   std::optional<Error> driver_error_;
   Backoff driver_backoff_;
-  bool opening_ = false;
+  bool started_ = false;
+  bool opening_ = false, closing_ = false;
+  std::optional<std::string> release_;  // why the driver is to be closed
+  bool closed_ = false;                 // since then
+  bool close_failure_reported_ = false;
   bool reading_in_progress_ = false;
   bool reading_requested_ = false;
   Subscription driver_timer_, read_timer_, recheck_timer_;

@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/driver/driver_release.h"
 #include "agent/driver/nvml_adapters.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
@@ -40,6 +41,38 @@ class OperatorComponent final : public Component {
 
   Node& node_;
   OperatorInterface operator_;
+};
+
+class ReleaseComponent final : public Component {
+ public:
+  explicit ReleaseComponent(Node& node) : node_(node) {}
+
+  void apply_config() override { follow_state_dir(); }
+  // Before the agent opens the driver: a release of before a restart applies from the start.
+  void attach_devices() override { follow_state_dir(); }
+  void on_node_labels() override { update_release(); }
+
+ private:
+  void follow_state_dir() {
+    const auto& state_dir = node_.config.gpulet.state_dir;
+    if (state_dir_ == state_dir) return;
+    state_dir_ = state_dir;
+    watcher_.reset();
+    request_.reset();
+    if (!state_dir.empty()) {
+      watcher_.emplace(node_.loop, *node_.reporter, release_path(state_dir), [this](const auto& request) {
+        request_ = request;
+        update_release();
+      });
+    }
+    update_release();
+  }
+  void update_release() { node_.devices->set_driver_release(release_reason(request_, node_.labels)); }
+
+  Node& node_;
+  std::optional<std::string> state_dir_;  // as applied
+  std::optional<ReleaseRequest> request_;
+  std::optional<ReleaseWatcher> watcher_;
 };
 
 class MigComponent final : public Component {
@@ -210,6 +243,10 @@ void PagesComponent::on_health_changed(const health::HealthViewPtr& view,
 
 std::unique_ptr<Component> make_operator_component(Node& node) {
   return std::make_unique<OperatorComponent>(node);
+}
+
+std::unique_ptr<Component> make_release_component(Node& node) {
+  return std::make_unique<ReleaseComponent>(node);
 }
 
 std::unique_ptr<Component> make_mig_component(Node& node) { return std::make_unique<MigComponent>(node); }

@@ -56,6 +56,7 @@ void Devices::build() {
   agent_.emplace(make_ports(), node_.config, std::random_device{}(),
                  [this](const Error& error) { node_.fail_with(error); });
   agent_->set_facts(facts_);
+  agent_->set_driver_release(release_);
   node_.components.for_each_reversed([](Component& component) { component.attach_devices(); });
   watch_kernel_log();
   agent_->start_agent();
@@ -98,6 +99,7 @@ AgentPorts Devices::make_ports() {
           [this] {
             node_.components.for_each_reversed([](Component& component) { component.on_allocated(); });
           },
+      .prepare_close = [this](auto done) { pause_mps(std::move(done)); },
   };
 }
 
@@ -133,6 +135,22 @@ void Devices::on_node_labels() {
 void Devices::set_withdrawn(std::map<DeviceUuid, std::string> gpus) {
   facts_.withdrawn = std::move(gpus);
   if (agent_) agent_->set_facts(facts_);
+}
+
+void Devices::set_driver_release(std::optional<std::string> reason) {
+  release_ = std::move(reason);
+  if (!release_) mps_.resume_daemons();
+  if (agent_) agent_->set_driver_release(release_);
+}
+
+void Devices::pause_mps(std::function<void()> done) {
+  if (!mps_.has_daemons()) return done();
+  list_containers([this, done = std::move(done)](const Result<Containers>& containers) {
+    if (!release_) return done();  // acquired again meanwhile
+    if (containers) return mps_.pause_daemons(*containers, done);
+    log::warning("MPS control daemons keep running: cannot list the Pods that use them", containers.error());
+    done();
+  });
 }
 
 void Devices::reject_config(const Error& error) {

@@ -46,6 +46,9 @@ class Devices final : public Component {
   void replan();
   void request_reading();
 
+  // Agent::set_driver_release(). MPS control daemons are stopped too, unless a container uses one of them.
+  void set_driver_release(std::optional<std::string> reason);
+
   // GPUs that are offered to nobody for a while, each with the reason.
   void set_withdrawn(std::map<DeviceUuid, std::string> gpus);
   // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
@@ -74,12 +77,14 @@ class Devices final : public Component {
   void rebuild();
   AgentPorts make_ports();
   void watch_kernel_log();
+  void pause_mps(std::function<void()> done);
 
   Node& node_;
   MpsController& mps_;
   CdiController& cdi_;
   bool is_closed_ = false;
   partition::NodeFacts facts_;
+  std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;
   HealthFileStore health_file_;
   std::optional<std::string> kernel_log_path_;  // as last tried

@@ -29,6 +29,10 @@ class Driver {
   virtual ~Driver() = default;
   // Loads and initialises the driver, or initialises it again after a reload. One call at a time.
   virtual void open_driver(std::function<void(Status)> done) = 0;
+  // Closes the driver: no session, no event wait, no open device node. Other calls fail with kUnavailable
+  // until open_driver(). Not during open_driver(). Errors: kDeadlineExceeded while a call that has not
+  // returned still holds the driver: close it again later.
+  virtual void close_driver(std::function<void(Status)> done) = 0;
   // Reads all GPUs. One that fails or hangs is in the snapshot as unreadable. An error means that the driver
   // as a whole does not respond.
   virtual void read_snapshot(std::function<void(Result<inventory::Snapshot>)> done) = 0;

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+
 #include "mps/manager.h"
 
 namespace gpulet::agent {
@@ -20,6 +22,12 @@ MpsController::MpsController(Loop& loop, Reporter& reporter, std::function<NvmlD
 
 std::map<std::string, inventory::Health> MpsController::apply_daemons(
     const std::vector<mps::DaemonSpec>& specs, const config::Config& config) {
+  if (paused_) {
+    std::map<std::string, inventory::Health> stopped;
+    for (const auto& spec : specs)
+      stopped[spec.name] = {false, "its MPS control daemon is stopped: the driver is released"};
+    return stopped;
+  }
   const bool ours = config.gpulet.mps.manage;
   const std::string root = is_directory(kMpsMount) ? kMpsMount : config.flags.mps_root;
   // Without daemons there is something to do only if a previous agent left its shared memory.
@@ -71,6 +79,26 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
         inventory::Health{false, "its MPS control daemon is starting"});
   }
   return healths;
+}
+
+void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,
+                                  std::function<void()> done) {
+  if (!has_daemons()) return done();
+  for (const auto& container : containers) {
+    for (const auto& [resource, devices] : container.devices) {
+      const bool shared = std::ranges::any_of(manager_->specs(), [&](const mps::DaemonSpec& spec) {
+        return std::ranges::count(spec.resources, resource) != 0;
+      });
+      if (!shared || devices.empty()) continue;
+      reporter_.report_event(
+          Reporter::Severity::kWarning, "MpsDaemonsInUse",
+          "MPS control daemons keep running while the driver is released: " + container.pod.name_space + "/" +
+              container.pod.name + " uses " + resource.str());
+      return done();
+    }
+  }
+  paused_ = true;
+  stop_daemons(std::move(done));
 }
 
 void MpsController::stop_daemons(std::function<void()> done) {

@@ -30,6 +30,12 @@ class MpsController {
   std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                          const config::Config& config);
 
+  bool has_daemons() const { return manager_ && !manager_->specs().empty(); }
+  // Before the driver is released: stops all unless one of `containers` holds a device of a daemon, then
+  // calls `done`. Until resume_daemons(), apply_daemons() changes nothing.
+  void pause_daemons(const std::vector<ContainerDevices>& containers, std::function<void()> done);
+  void resume_daemons() { paused_ = false; }
+
   // Stops all and restores compute modes, then calls `done` from the loop; at once if there are none.
   void stop_daemons(std::function<void()> done);
 
@@ -43,6 +49,7 @@ class MpsController {
   Reporter& reporter_;
   std::function<NvmlDriver*()> driver_;
   std::function<void()> changed_;
+  bool paused_ = false;
   std::string root_, driver_root_, host_root_;
   std::unique_ptr<mps::DaemonManager> manager_;
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots

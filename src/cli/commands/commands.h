@@ -1,7 +1,8 @@
 // What commands do, apart from their command line: the options of each, and a function that runs it or
 // renders its output. A command is in the source of its name: list.cpp (with topo), place.cpp, labels.cpp,
-// cordon.cpp (with uncordon), config.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp. Those with more to them
-// have a header of their own: cdi.h, cleanup.h, health.h, mig.h. cli/main/command_line.h lists all commands.
+// cordon.cpp (with uncordon), driver.cpp, config.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp. Those with
+// more to them have a header of their own: cdi.h, cleanup.h, health.h, mig.h. cli/main/command_line.h lists
+// all commands.
 #pragma once
 
 #include <functional>
@@ -118,6 +119,24 @@ CommandOutput cordon_output(health::OperatorAction action, const CordonOptions& 
 
 // Prints cordon_output().
 int run_cordon(health::OperatorAction action, const CordonOptions& options);
+
+// `gpulet driver`: makes the node's agent close the driver and open it again (agent/driver/driver_release.h).
+// The request is a file, which the agent watches; without an agent it takes effect when one starts.
+
+enum class DriverVerb { kRelease, kAcquire, kStatus };
+struct DriverOptions {
+  std::string reason;                           // one line, at most agent::kMaxReleaseReason bytes
+  Duration timeout = std::chrono::seconds(30);  // of release and acquire
+  // The agent's report and its state directory.
+  std::string health_file = "/run/gpulet/health.json";
+  std::string state_dir = "/var/lib/gpulet";
+};
+
+// Waits until the agent's report says that the request is done; at once if no agent is running. Exit code: 0
+// if it is done; 1 if it is not within the timeout, a node label keeps the driver released, or a file cannot
+// be read or written; 2 for an invalid option. kStatus: 0 if the agent holds the driver or does not run,
+// kNeedsAction if the driver is released or missing.
+CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallTime now);
 
 // `gpulet config`: checks a config file, and prints the effective settings with their sources.
 

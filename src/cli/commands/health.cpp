@@ -129,6 +129,7 @@ std::string fault_table(const DeviceView& device, const TimeFormatter& times) {
 }  // namespace
 
 HealthView replace_control_characters(HealthView view) {
+  if (view.release) replace_controls(view.release->reason);
   for (auto& device : view.devices) {
     replace_controls(device.uuid);
     replace_controls(device.scope.gpu);

@@ -20,6 +20,7 @@ void add_top(CLI::App& app, Run& run);
 void add_health(CLI::App& app, Run& run);
 void add_cordon(CLI::App& app, Run& run);
 void add_uncordon(CLI::App& app, Run& run);
+void add_driver(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_config(CLI::App& app, Run& run);
 void add_mig(CLI::App& app, Run& run);
@@ -38,9 +39,9 @@ using AddCommand = void (*)(CLI::App& app, Run& run);
 inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
 #else
 inline constexpr AddCommand kCommands[] = {
-    add_agent,     add_list,     add_topo,        add_place,   add_labels,  add_top,    add_health,
-    add_cordon,    add_uncordon, add_doctor,      add_config,  add_mig,     add_cdi,    add_runtime,
-    add_scheduler, add_explain,  add_metrics_api, add_migrate, add_cleanup, add_version};
+    add_agent,   add_list,      add_topo,    add_place,       add_labels,  add_top,     add_health,
+    add_cordon,  add_uncordon,  add_driver,  add_doctor,      add_config,  add_mig,     add_cdi,
+    add_runtime, add_scheduler, add_explain, add_metrics_api, add_migrate, add_cleanup, add_version};
 #endif
 
 }  // namespace gpulet::cli

@@ -108,6 +108,8 @@ enum class Reachability {
   kSilent,         // no answer in time, or an invalid one
   kDriverAway,     // no driver to call: says nothing about the GPU
 };
+// How the error of kDriverAway begins while the agent keeps the driver closed on request.
+inline constexpr std::string_view kDriverReleased = "the driver is released";
 struct HandleReading {
   Reachability reachability = Reachability::kReachable;
   std::string error{};  // one line, empty when reachable

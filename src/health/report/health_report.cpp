@@ -117,6 +117,8 @@ std::string_view action_template(const Fault& fault) {
 }  // namespace
 
 std::string recommended_action(const Fault& fault, const DeviceView& device) {
+  if (fault.fault_class == FaultClass::kDriverAway && fault.detail.starts_with(kDriverReleased))
+    return "Wait until the node label is gone, or run gpulet driver acquire";
   return fill_placeholders(action_template(fault), device);
 }
 
@@ -242,6 +244,11 @@ class MemberReader {
     if (find_member(name).is_null()) return std::nullopt;
     return time_member(name);
   }
+  std::optional<MemberReader> optional_object_member(const char* name) {
+    const auto& value = find_member(name);
+    if (value.is_null()) return std::nullopt;
+    return MemberReader(value, at(name), error_);
+  }
   Scope scope_member(const DeviceUuid& gpu) {
     return normalize_scope({gpu, index_member("gpuInstance").value_or(kNoInstance),
                             index_member("computeInstance").value_or(kNoInstance)});
@@ -342,6 +349,8 @@ std::string format_report(const HealthView& view) {
   Json json{{"version", kVersion}, {"at", format_wall_time(view.at.wall)}, {"devices", Json::array()}};
   const ReportWriter writer(view.at);
   for (const auto& device : view.devices) json["devices"].push_back(writer.device_json(device));
+  if (view.release)
+    json["driverRelease"] = {{"reason", view.release->reason}, {"closed", view.release->closed}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -361,6 +370,8 @@ Result<HealthView> parse_report(std::string_view text) {
   members.for_each_element("devices", kMaxReportDevices, [&](MemberReader one) {
     view.devices.push_back(parse_report_device(std::move(one)));
   });
+  if (auto release = members.optional_object_member("driverRelease"))
+    view.release = {release->text_member("reason"), release->bool_member("closed")};
   if (!wrong.empty()) return fail(Code::kInvalidArgument, "is not a gpulet health report: " + wrong);
   return view;
 }

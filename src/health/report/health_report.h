@@ -9,12 +9,14 @@
 //      "faults": [{"class": "xid-reset", "code": 95, "gpuInstance": null, "computeInstance": null,
 //                  "effect": "quarantine", "opened": "…", "lastSeen": "…", "count": 1, "detail": "",
 //                  "linked": true, "proved": null, "due": null, "text": "XID 95: …", "next": "…"}],
-//      "absences": [{"source": "gpu-program", "why": "…"}]}]}
+//      "absences": [{"source": "gpu-program", "why": "…"}]}],
+//    "driverRelease": {"reason": "driver upgrade", "closed": true}}
 //
 // offered: whether it is allocatable. comesBack: what ends the worst fault. proved: when the recovery
-// condition was met. absences: unavailable sources. The others are as in node_health.h and device_status.h.
-// Times are wall-clock (base/wall_time.h). name, offered, next and text are derived and not read back;
-// unknown members are ignored. Pure: any thread.
+// condition was met. absences: unavailable sources. driverRelease: while the agent closes the driver on
+// request, else absent; closed: no session is open any more. The others are as in node_health.h and
+// device_status.h. Times are wall-clock (base/wall_time.h). name, offered, next and text are derived and not
+// read back; unknown members are ignored. Pure: any thread.
 #pragma once
 
 #include <string>

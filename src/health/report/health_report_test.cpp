@@ -85,6 +85,21 @@ TEST(HealthReport, ParsesWhatItFormats) {
   EXPECT_EQ(back->find(make_scope("GPU-1", 2, 0))->uuid.str(), "MIG-2");
 }
 
+TEST(HealthReport, HasADriverReleaseWhileThereIsOne) {
+  auto view = example_view(busy());
+  EXPECT_EQ(format_report(view).find("driverRelease"), std::string::npos);
+  for (const bool closed : {false, true}) {
+    view.release = {"driver \"upgrade\"", closed};
+    const auto parsed = parse_report(format_report(view));
+    ASSERT_TRUE(parsed) << parsed.error().full_message();
+    EXPECT_EQ(parsed->release, view.release);
+  }
+  auto json = nlohmann::json::parse(format_report(view));
+  json["driverRelease"]["closed"] = 1;
+  EXPECT_EQ(parse_report(json.dump()).error().message(),
+            "is not a gpulet health report: driverRelease.closed is not a boolean");
+}
+
 TEST(HealthReport, KeepsARemovedGpu) {
   auto feed = busy();
   feed.there.gpus.erase(feed.there.gpus.begin());
@@ -186,6 +201,12 @@ TEST(RecommendedAction, OfSingleXids) {
   EXPECT_NE(of(FaultClass::kXidReset, 95).find("-i GPU-0"), std::string::npos) << "it has no index";
   EXPECT_EQ(of(FaultClass::kXidSupport, 54), "Check its power cables");
   EXPECT_NE(of(FaultClass::kXidSupport, 78).find("Update"), std::string::npos);
+}
+
+TEST(RecommendedAction, OfAReleasedDriver) {
+  HealthFeed feed({}, XidFilter("", ""), reported_node());
+  feed.feed(kGpu, HandleReading{Reachability::kDriverAway, std::string(kDriverReleased) + ": riser"});
+  EXPECT_NE(next_step(example_view(feed).devices[0]).find("gpulet driver acquire"), std::string::npos);
 }
 
 TEST(RecommendedAction, TheNextStepFollowsTheState) {

@@ -174,7 +174,43 @@ std::string devices_health_text(std::span<const DeviceView* const> devices) {
   return text;
 }
 
+namespace {
+
+// Without the fault that the driver's release causes.
+Severity severity_before_release(DeviceStatus status) {
+  std::erase_if(status.faults,
+                [](const Fault& fault) { return fault.fault_class == FaultClass::kDriverAway; });
+  const auto has_effect = [&](Effect least) {
+    return std::ranges::any_of(status.faults, [&](const Fault& fault) { return fault.effect >= least; });
+  };
+  if (has_effect(Effect::kDrain)) return severity_of(status);
+  return has_effect(Effect::kFlag) ? Severity::kDegraded : Severity::kUnmonitored;
+}
+
+NodeHealthSummary summarize_released_node(const HealthView& view) {
+  NodeHealthSummary summary;
+  summary.severity = Severity::kUnmonitored;
+  std::vector<const DeviceView*> faulty;
+  for (const auto& device : view.devices) {
+    const auto severity = severity_before_release(device.status);
+    summary.severity = std::max(summary.severity, severity);
+    if (severity >= Severity::kDegraded && !has_status_of_its_gpu(view, device)) faulty.push_back(&device);
+  }
+  summary.healthy = condition_status(summary.severity);
+  summary.reason = summary.severity == Severity::kUnmonitored
+                       ? "DriverReleased"
+                       : kReasons[static_cast<std::size_t>(summary.severity)];
+  summary.message = std::string(kDriverReleased) + ": " + view.release->reason;
+  if (!faulty.empty()) summary.message += ". " + devices_health_text(faulty);
+  // Degraded GPUs work, but nothing shows that they do now.
+  if (summary.severity < Severity::kWithdrawn) summary.healthy.reset();
+  return summary;
+}
+
+}  // namespace
+
 NodeHealthSummary summarize_node_health(const HealthView& view) {
+  if (view.release) return summarize_released_node(view);
   if (view.devices.empty()) return {Severity::kUnmonitored, std::nullopt, "NoGpu", "no GPU is known"};
   NodeHealthSummary summary;
   std::vector<const DeviceView*> worst_first;

@@ -34,10 +34,18 @@ struct DeviceView {
   std::vector<UnavailableSource> unavailable_sources;  // of a GPU
 };
 
+// The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.
+struct DriverRelease {
+  std::string reason;   // one line
+  bool closed = false;  // no session is open any more
+  friend bool operator==(const DriverRelease&, const DriverRelease&) = default;
+};
+
 // Immutable once published.
 struct HealthView {
   ClockPair at;                     // the times of the statuses count from `now`
   std::vector<DeviceView> devices;  // by GPU index, removed ones last; each GPU before its MIG devices
+  std::optional<DriverRelease> release{};
   const DeviceView* find(const Scope& scope) const;
 };
 using HealthViewPtr = std::shared_ptr<const HealthView>;
@@ -83,7 +91,8 @@ struct NodeHealthSummary {
   std::string reason;           // CamelCase: "GpuWithdrawn"
   std::string message;
 };
-// A node without a device is unmonitored.
+// A node without a device is unmonitored, and so are GPUs whose driver is released, but for the faults that
+// were known before: the condition is Unknown with the reason DriverReleased.
 NodeHealthSummary summarize_node_health(const HealthView& view);
 
 // "GPU 3 (GPU-5a…) is quarantined: XID 95: …; recovers after a reset of the GPU"; "GPU 3 (GPU-5a…) is

@@ -137,6 +137,32 @@ TEST_F(NodeConditionTest, ACordonIsNoFault) {
   EXPECT_EQ(summary_now().healthy, false);
 }
 
+TEST_F(NodeConditionTest, AReleasedDriverIsUnknownButForEarlierFaults) {
+  const HandleReading released{Reachability::kDriverAway, std::string(kDriverReleased) + ": driver upgrade"};
+  for (const char* gpu : {"GPU-0", "GPU-1"}) feed.feed(make_scope(gpu), released);
+  EXPECT_EQ(summary_now().healthy, false) << "a missing driver";
+  auto view = view_now();
+  EXPECT_FALSE(is_allocatable(view.devices[0].status.state));
+  EXPECT_EQ(view.devices[0].status.reason, "cannot be read: the driver is released: driver upgrade");
+  view.release = {"driver upgrade", true};
+  auto summary = summarize_node_health(view);
+  EXPECT_EQ(summary.severity, Severity::kUnmonitored);
+  EXPECT_EQ(summary.healthy, std::nullopt);
+  EXPECT_EQ(summary.reason, "DriverReleased");
+  EXPECT_EQ(summary.message, "the driver is released: driver upgrade");
+  view.devices.clear();
+  EXPECT_EQ(summarize_node_health(view).reason, "DriverReleased");
+
+  feed.add_xid(make_scope("GPU-0"), 95);
+  view = view_now();
+  view.release = {"driver upgrade", false};
+  summary = summarize_node_health(view);
+  EXPECT_EQ(summary.severity, Severity::kWithdrawn);
+  EXPECT_EQ(summary.healthy, false);
+  EXPECT_NE(summary.message.find("GPU 0 (GPU-0) is quarantined"), std::string::npos) << summary.message;
+  EXPECT_EQ(summary.message.find("GPU 1"), std::string::npos) << summary.message;
+}
+
 TEST_F(NodeConditionTest, ALongListIsTruncated) {
   HealthView view;
   for (unsigned i = 0; i < kMaxListedDevices + 4; ++i) {

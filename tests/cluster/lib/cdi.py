@@ -214,7 +214,7 @@ class CdiChecks:
         before = self.version()
         assert before != newer and f".so.{before}" in self.spec_file().read_text()
         started = time.monotonic()
-        self.node.run(GPULET_SIM, "driver-reload", "--version", newer, "--root", DRIVER_ROOT)
+        self.node.run(GPULET_SIM, "driver-reload", "--force", "--version", newer, "--root", DRIVER_ROOT)
         until("the specs name the new driver", lambda: f"libcuda.so.{newer}" in self.spec_file().read_text(), 5, 0.02)
         took = time.monotonic() - started
         print(f"   the specs had it after {took * 1000:.0f} ms", flush=True)

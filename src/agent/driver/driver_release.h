@@ -1,0 +1,79 @@
+// Why gpulet lets go of the driver: `gpulet driver release`, and the labels with which the GPU operator
+// pauses clients of the driver. Released, the agent has no NVML session and no open device node, so that the
+// driver can be unloaded, GPUs reset and MIG modes changed by others; devices stay registered and unhealthy.
+//
+// `gpulet driver release` writes a file in gpulet.stateDir, which the agent follows: a release survives
+// restarts and reboots, and can be requested while no agent runs. Text, two lines:
+//
+//   gpulet-driver-release 1
+//   1763712000123 firmware update
+//
+// The second line has the time (wall-clock milliseconds since 1970) and optionally the reason.
+// `gpulet driver acquire` removes the file.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "agent/node/ports.h"
+#include "base/file_watch.h"
+#include "base/loop.h"
+#include "base/result.h"
+
+namespace gpulet::agent {
+
+inline constexpr std::size_t kMaxReleaseReason = 256;  // bytes
+inline constexpr std::size_t kMaxReleaseBytes = 4096;  // of the file
+
+inline std::string release_path(const std::string& state_dir) { return state_dir + "/driver-release"; }
+
+// An operator's request.
+struct ReleaseRequest {
+  WallTime at{};       // whole milliseconds
+  std::string reason;  // one line, at most kMaxReleaseReason bytes, or empty
+  friend bool operator==(const ReleaseRequest&, const ReleaseRequest&) = default;
+};
+
+// Pure. The reason is cut to one line of kMaxReleaseReason bytes.
+std::string format_release(const ReleaseRequest& request);
+// Pure. Errors: kInvalidArgument with the line number.
+Result<ReleaseRequest> parse_release(std::string_view text);
+
+// nullopt for a file that does not exist. Errors: those of read_file and parse_release.
+Result<std::optional<ReleaseRequest>> read_release(const std::string& path);
+// Atomic, 0644; creates directories. Errors: those of write_file_atomic.
+Status write_release(const std::string& path, const ReleaseRequest& request);
+// Returns whether there was one. Errors: those of errno_error.
+Result<bool> remove_release(const std::string& path);
+
+// Why the driver has to be released now, in one line; nullopt: it has not. Labels count whose key begins with
+// "nvidia.com/gpu.deploy." and whose value begins with "paused-for-": "driver upgrade (node label
+// nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade)". Pure.
+// Source: k8s-driver-manager v0.12.0 and mig-parted v0.15.0 (mig-manager), maybeSetPaused.
+std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request,
+                                          const std::map<std::string, std::string>& labels);
+
+// Follows the file. Loop's thread only.
+class ReleaseWatcher {
+ public:
+  // Calls `changed` with the request, from here and after each change of the file. A file that cannot be read
+  // or watched is reported once; the last known request stays. `loop` and `reporter` outlive it.
+  using Changed = std::function<void(const std::optional<ReleaseRequest>&)>;
+  ReleaseWatcher(Loop& loop, Reporter& reporter, std::string path, Changed changed);
+  ReleaseWatcher(const ReleaseWatcher&) = delete;
+
+ private:
+  void read_request();
+
+  Reporter& reporter_;
+  std::string path_;
+  Changed changed_;
+  std::unique_ptr<FileWatcher> watch_;
+  std::string reported_error_;
+};
+
+}  // namespace gpulet::agent

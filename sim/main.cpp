@@ -1,7 +1,5 @@
 // gpulet-sim: creates a simulated machine and changes it. Only this file uses CLI11; sim/control and sim/root
 // do the work.
-#include <poll.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
@@ -10,10 +8,10 @@
 #include <string>
 
 #include "base/text.h"
+#include "sim/control/commands.h"
 #include "sim/control/answers.h"
 #include "sim/control/control.h"
 #include "sim/demo/demo.h"
-#include "sim/machine/machine.h"
 #include "sim/mps/daemon.h"
 #include "sim/root/driver_root.h"
 #include "sim/schedule/command.h"
@@ -28,108 +26,6 @@ constexpr std::uint32_t kMaxReturnCode = 999;  // NVML_ERROR_UNKNOWN
 int print_error(const Error& error) {
   std::fprintf(stderr, "gpulet-sim: %s\n", error.full_message().c_str());
   return error.code() == Code::kInvalidArgument ? kUsageError : kFailed;
-}
-
-struct Arguments {
-  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, location,
-      pipe_directory, call;
-  std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
-                skip = 0;
-  std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;
-  std::uint64_t memory_mib = 0, count = 1, xid = 0;
-  std::int32_t celsius = 0;
-  bool no_device_nodes = false, without_uvm = false, without_nodes = false, event = false, force = false;
-  control::Clients clients() const { return force ? control::Clients::kIgnore : control::Clients::kRefuse; }
-};
-
-// Runs `act` on the running machine, then updates the files of the driver root.
-Status on_machine(const Arguments& arguments, const std::function<Status(const StateFile&)>& act) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
-  GPULET_TRY(act(state));
-  const auto machine = std::make_unique<Machine>(*state.lock_for_read());
-  return refresh_driver_root(arguments.root, *machine);
-}
-
-using GpuAction = std::function<Status(const StateFile&, std::uint32_t)>;
-Status on_gpu(const Arguments& arguments, const GpuAction& act) {
-  return on_machine(arguments, [&](const StateFile& state) -> Status {
-    GPULET_TRY_ASSIGN(const std::uint32_t gpu, control::find_gpu(state, arguments.gpu));
-    return act(state, gpu);
-  });
-}
-
-using OptionalGpuAction = std::function<Status(const StateFile&, std::optional<std::uint32_t>)>;
-Status on_gpu_or_driver(const Arguments& arguments, const OptionalGpuAction& act) {
-  if (!arguments.gpu.empty() && arguments.gpu != "all") return on_gpu(arguments, act);
-  return on_machine(arguments, [&](const StateFile& state) { return act(state, std::nullopt); });
-}
-
-Status bring_up(const Arguments& arguments) {
-  GPULET_TRY_ASSIGN(const auto machine, load_machine(arguments.machine, {arguments.seed}));
-  RootOptions options;
-  options.root = arguments.root;
-  options.device_nodes = !arguments.no_device_nodes;
-  options.uvm = !arguments.without_uvm;
-  options.nvml_library = arguments.library;
-  options.nvidia_smi = arguments.nvidia_smi;
-  options.mps_control = arguments.mps_control;
-  if (const char* library = std::getenv("GPULET_SIM_LIBRARY");
-      library != nullptr && options.nvml_library.empty()) {
-    options.nvml_library = library;
-  }
-  GPULET_TRY_ASSIGN(const StateFile state, create_driver_root(*machine, options));
-  std::printf("%s is up: %u GPUs, driver root %s\n", machine->name, machine->gpu_count,
-              arguments.root.c_str());
-  return {};
-}
-
-Status list_machines(const Arguments& arguments) {
-  if (!arguments.machine.empty()) {
-    for (const BuiltIn& machine : built_in_machines()) {
-      if (machine.name != arguments.machine) continue;
-      std::printf("%.*s", static_cast<int>(machine.text.size()), machine.text.data());
-      return {};
-    }
-    return fail(load_machine(arguments.machine).error());
-  }
-  for (const BuiltIn& built_in : built_in_machines()) {
-    GPULET_TRY_ASSIGN(const auto machine, load_machine(std::string(built_in.name)));
-    std::printf("%-10s  %2u x %s\n", machine->name, machine->gpu_count, machine->gpus[0].name);
-  }
-  return {};
-}
-
-Status show_status(const Arguments& arguments) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
-  const auto machine = std::make_unique<Machine>(*state.lock_for_read());
-  const std::string text =
-      arguments.output == "json" ? control::status_json(*machine) : control::status_table(*machine);
-  std::fputs(text.c_str(), stdout);
-  return {};
-}
-
-Status reload_driver(const Arguments& arguments) {
-  GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
-  GPULET_TRY(control::unload_driver(state, arguments.clients()));
-  poll(nullptr, 0, static_cast<int>(arguments.down_ms));
-  return on_machine(arguments,
-                    [&](const StateFile& now) { return control::load_driver(now, arguments.version); });
-}
-
-// Takes its limits from this process's environment, as a CUDA process does.
-Status run_mps_client(const std::string& pipe_directory) {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  GPULET_TRY_ASSIGN(const mps::AttachedClient attached,
-                    mps::attach_client(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-                                       variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")));
-  std::printf("%s\n", attached.limits_text.c_str());
-  std::fflush(stdout);
-  pollfd daemon{attached.connection.get(), POLLIN, 0};
-  poll(&daemon, 1, -1);
-  return fail(Code::kUnavailable, "the MPS control daemon closed the connection");
 }
 
 class CommandLine {

@@ -164,7 +164,8 @@ Status read_mig_list(const Session& session, nvml::Device device, Gpu& gpu) {
       gpu.mig_devices.push_back(std::move(mig));
     } else if (nvml::is_device_fault(status.error())) {
       return status;
-    } else if (!handle || !is_gone(status.error())) {
+    } else if (!handle || !is_gone(status.error()) || session.device_uuid(*handle)) {
+      // It exists: only what is needed to offer it is missing.
       gpu.not_read.emplace(GpuValue::kMig, status.error());
     }
   }

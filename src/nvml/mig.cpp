@@ -96,10 +96,20 @@ Result<bool> Mig::set_mig_mode(bool enabled) const {
                   static_cast<unsigned>(enabled ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE),
                   &activation),
       "the GPU is not idle"));
-  if (activation == NVML_ERROR_RESET_REQUIRED) return false;
+  if (activation == NVML_SUCCESS) return true;
+  if (activation == NVML_ERROR_RESET_REQUIRED || waits_for_reset(enabled)) return false;
   GPULET_TRY(explain_mig_error(to_status(session_.library_->api(), activation, "nvmlDeviceSetMigMode"),
                                "a process, a monitor or an instance holds the GPU"));
   return true;
+}
+
+// Ampere changes its mode only at a reset: while something holds the GPU, the activation returns IN_USE and
+// the mode is pending all the same.
+bool Mig::waits_for_reset(bool enabled) const {
+  constexpr unsigned kAmpere = 8;
+  const auto compute = session_.compute_capability(gpu_);
+  const auto mode = session_.mig_mode(gpu_);
+  return compute && compute->major == kAmpere && mode && mode->pending == enabled && mode->current != enabled;
 }
 
 // NOT_SUPPORTED means that the GPU does not have the profile, so only other errors lead to an older

@@ -47,8 +47,9 @@ class Mig {
   // `session` must outlive this object.
   Mig(const Session& session, Device gpu) : session_(session), gpu_(gpu) {}
 
-  // Turns MIG on or off. Returns false if the mode changes only at the next GPU reset.
-  // kFailedPrecondition while the GPU is in use; the mode is then pending as well.
+  // Turns MIG on or off. Returns false if the mode is pending until the next GPU reset: on Ampere always,
+  // also while the GPU is in use. Elsewhere kFailedPrecondition while the GPU is in use; the mode is then
+  // pending as well. Source: docs/real-hardware.md.
   Result<bool> set_mig_mode(bool enabled) const;
 
   // The GPU's profiles, by index. Empty for a GPU without MIG.
@@ -79,6 +80,7 @@ class Mig {
  private:
   template <class Function, class... Arguments>
   Status invoke(Function function, const char* name, Arguments... arguments) const;
+  bool waits_for_reset(bool enabled) const;
   // The driver's handle of a GPU instance.
   Result<void*> gpu_instance_handle(unsigned id) const;
   Result<std::optional<GpuInstanceProfile>> profile_at(unsigned index) const;

@@ -182,6 +182,28 @@ TEST_F(MigTest, ChangesTheModeImmediatelyOrAfterAReset) {
   EXPECT_NE(busy.error().message().find("holds the GPU"), std::string::npos) << busy.error().full_message();
 }
 
+// A100: "pending, activation IN_USE" is not a failure.
+TEST_F(MigTest, OnAmpereAModeIsPendingWhileTheGpuIsInUse) {
+  const Mig other(*session_, *session_->device(1));
+  {
+    auto machine = root_.edit_machine();
+    auto& gpu = machine->gpus[1];
+    gpu.compute_major = 8;
+    gpu.mig.mode_needs_reset = 1;
+    gpu.processes[0].pid = 4242;
+    gpu.processes[0].gpu_instance = gpu.processes[0].compute_instance = sim::kNoInstance;
+  }
+  const auto pending = other.set_mig_mode(true);
+  ASSERT_TRUE(pending) << pending.error().full_message();
+  EXPECT_FALSE(*pending);
+  const auto mode = session_->mig_mode(*session_->device(1));
+  EXPECT_FALSE(mode->current);
+  EXPECT_TRUE(mode->pending);
+  const auto back = other.set_mig_mode(false);
+  ASSERT_TRUE(back) << back.error().full_message();
+  EXPECT_TRUE(*back);
+}
+
 TEST_F(MigTest, ComputeModeIsSetAndRead) {
   const Device other = *session_->device(1);
   EXPECT_EQ(*session_->compute_mode(other), ComputeMode::kDefault);

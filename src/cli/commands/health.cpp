@@ -146,8 +146,12 @@ HealthView replace_control_characters(HealthView view) {
 }
 
 std::string health_table(const HealthView& view) {
-  if (view.devices.empty()) return "no GPU on this node\n";
-  return device_table(view, [](const DeviceView&) { return true; });
+  // An agent that started with the driver released knows no GPU yet.
+  const std::string released =
+      view.release ? std::string(health::kDriverReleased) + ": " + view.release->reason + "\n" : "";
+  if (view.devices.empty()) return released.empty() ? "no GPU on this node\n" : released;
+  return device_table(view, [](const DeviceView&) { return true; }) +
+         (released.empty() ? "" : "\n" + released);
 }
 
 std::string health_details(const HealthView& view, const DeviceView& device, std::optional<WallTime> now) {
@@ -220,7 +224,7 @@ CommandOutput health_output(const HealthOptions& options, WallTime now) {
 
   const bool all_offered =
       std::ranges::all_of(shown.devices, [](const auto& one) { return is_allocatable(one.status.state); });
-  answer.exit_code = all_offered ? 0 : kNeedsAction;
+  answer.exit_code = all_offered && !view.release ? 0 : kNeedsAction;
   const auto presence = presence_path(options);
   const auto runs = presence.empty() ? Result<bool>(true) : ProcessLock::is_locked(presence);
   if (!runs) {

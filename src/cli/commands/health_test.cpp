@@ -179,6 +179,21 @@ TEST_F(HealthCommand, ExitCodeShowsWhetherPrintedDevicesAreInService) {
   EXPECT_EQ(run_health_command("0").out.find(" ago)"), std::string::npos);
 }
 
+TEST_F(HealthCommand, AReleasedDriverNeedsAction) {
+  health::HealthView view;
+  view.at = {Time(1h), kAt};
+  view.release = {"driver\x1b upgrade", true};
+  write_report(view);
+  hold_agent_lock();
+  const auto started_released = run_health_command();
+  EXPECT_EQ(started_released.exit_code, 3);
+  EXPECT_EQ(started_released.out, "the driver is released: driver? upgrade\n");
+  view.devices = {device(0, "GPU-aa")};
+  write_report(view);
+  EXPECT_TRUE(run_health_command().out.ends_with("\n\nthe driver is released: driver? upgrade\n"))
+      << run_health_command().out;
+}
+
 TEST_F(HealthCommand, JsonIsTheReportOrPartOfIt) {
   write_report(broken_node());
   hold_agent_lock();

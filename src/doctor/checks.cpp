@@ -109,7 +109,7 @@ constexpr Check kChecks[] = {
      "devices that the kubelet can allocate, and held ones",
      "none, with the reason; or all are held",
      "`gpulet health`; more nodes or sharing",
-     {"kubelet", "plugin"},
+     {"kubelet", "plugin", "device-nodes"},
      check_allocatable},
     {"gpus",
      kBroken,

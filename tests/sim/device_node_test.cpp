@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "base/file.h"
 #include "tests/sim/node_fixture.h"
@@ -87,13 +88,12 @@ TEST_F(SimDeviceNodes, CreatesTheNodesOfMigDevices) {
   ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
   create_mig_devices(7, {"3g.40gb@4"});
   ASSERT_TRUE(becomes_allocatable(1, kLarge)) << agent_log();
-  const std::string caps = "/dev/nvidia-caps/nvidia-cap";
-  const unsigned minor = sim::gpu_instance_minor(
-      machine_state().lock_for_read()->gpus[7].minor,
-      std::ranges::find_if(machine_state().lock_for_read()->gpus[7].mig.instances, [](const auto& one) {
-        return one.used != 0;
-      })->id);
-  const std::string node = caps + std::to_string(minor);
+  const auto machine = std::make_unique<sim::Machine>(*machine_state().lock_for_read());
+  const auto& gpu = machine->gpus[7];
+  const auto instance =
+      std::ranges::find_if(gpu.mig.instances, [](const auto& candidate) { return candidate.used != 0; });
+  const std::string node =
+      "/dev/nvidia-caps/nvidia-cap" + std::to_string(sim::gpu_instance_minor(gpu.minor, instance->id));
   ASSERT_TRUE(has_node(node));
   ASSERT_TRUE(std::filesystem::remove(sim_node().driver_root() + node));
   EXPECT_TRUE(becomes_true([&] { return has_node(node) && is_in_spec(sim_node().driver_root() + node); }))

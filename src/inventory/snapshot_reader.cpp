@@ -129,13 +129,12 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   std::string name;
   GPULET_TRY(store_value(gpu, GpuValue::kMigAttributes, session.product_name(device), name));
   set_profile_name(name, gpu, mig);
-  // The driver reports the placement only to privileged processes; nothing else depends on it.
-  if (const auto placement = session.placement(parent, mig.gpu_instance)) {
-    mig.placement_start = placement->start;
-    mig.placement_size = placement->size;
-  } else if (nvml::is_device_fault(placement.error())) {
-    return fail(placement.error());
-  }
+  // The driver reports it only to privileged processes; nothing else depends on it.
+  nvml::Placement placement;
+  GPULET_TRY(
+      store_value(gpu, GpuValue::kMigAttributes, session.placement(parent, mig.gpu_instance), placement));
+  mig.placement_start = placement.start;
+  mig.placement_size = placement.size;
   return {};
 }
 
@@ -300,7 +299,7 @@ std::string mig_layout_text(const Gpu& gpu) {
 
 namespace {
 
-void fill_attributes(MigDevice& mig, const std::vector<MigDevice>& previous) {
+void fill_mig_device(MigDevice& mig, const std::vector<MigDevice>& previous) {
   const auto known = std::ranges::find(previous, mig.uuid, &MigDevice::uuid);
   if (known == previous.end()) return;
   const unsigned index = mig.index;
@@ -323,7 +322,7 @@ void fill_values(Gpu& gpu, const Gpu& previous) {
   fill(GpuValue::kNvLinks, &Gpu::nvlinks);
   fill(GpuValue::kFabric, &Gpu::fabric);
   if (!gpu.not_read.contains(GpuValue::kMigAttributes)) return;
-  for (auto& mig : gpu.mig_devices) fill_attributes(mig, previous.mig_devices);
+  for (auto& mig : gpu.mig_devices) fill_mig_device(mig, previous.mig_devices);
 }
 
 // Where neither NVML, /proc nor the previous snapshot has it, the device node could be another GPU's.

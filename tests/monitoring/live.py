@@ -42,15 +42,15 @@ class Case:
 
 # The rows of a phase run together: each on another GPU, or after an earlier row.
 FAULTS = [
-    Case("GpuletDeviceQuarantined", "n1", {"gpu": "0"}, ["xid 0 95"], ["heal 0", "reset 0"]),
+    Case("GpuletDeviceQuarantined", "n1", {"gpu": "0"}, ["xid 0 95"], ["heal 0", "reset 0 --force"]),
     Case("GpuletDeviceFault", "n1", {"gpu": "0", "class": "xid-reset"}),
     Case("GpuletDeviceWithdrawnLong", "n1", {"gpu": "0"}),
     Case("GpuletDeviceLost", "n1", {"gpu": "1"}, ["lost 1"], ["heal 1"]),
     Case("GpuletGpuHot", "n1", {"gpu": "2"}, ["thermal 2 95"], ["heal 2"]),
     Case("GpuletGpuThrottledByHeat", "n1", {"gpu": "3"}, ["violation 3 thermal 600000"]),
-    Case("GpuletMemoryErrors", "n1", {"gpu": "4"}, ["ecc 4 uncorrected 2", "ecc 4 threshold"], ["heal 4", "reset 4"]),
+    Case("GpuletMemoryErrors", "n1", {"gpu": "4"}, ["ecc 4 uncorrected 2", "ecc 4 threshold"], ["heal 4", "reset 4 --force"]),
     Case("GpuletEccErrorsGrow", "n1", {"gpu": "4"}),
-    Case("GpuletRowsRemapped", "n1", {"gpu": "5"}, ["remap 5 uncorrectable"], ["heal 5", "reset 5"]),
+    Case("GpuletRowsRemapped", "n1", {"gpu": "5"}, ["remap 5 uncorrectable"], ["heal 5", "reset 5 --force"]),
     Case("GpuletCorrectableRowsRemapped", "n1", {"gpu": "5"}, ["remap 5 correctable"] * 8),
     Case("GpuletRowRemapPending", "n1", {"gpu": "5"}, ["remap 5 pending"]),
     Case("GpuletRowRemapFailed", "n1", {"gpu": "6"}, ["remap 6 failed"], ["heal 6"]),

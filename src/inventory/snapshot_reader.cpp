@@ -138,11 +138,6 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   return {};
 }
 
-// An instance that is destroyed while it is read is omitted.
-bool is_gone(const Error& error) {
-  return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
-}
-
 // Where the driver does not return the maximum: more than any GPU has.
 constexpr unsigned kMostMigDevices = 16;
 
@@ -155,7 +150,8 @@ Status read_mig_list(const Session& session, nvml::Device device, Gpu& gpu) {
   }
   for (unsigned i = 0; i < count; ++i) {
     const auto handle = session.mig_device(device, i);
-    if (!handle && is_gone(handle.error())) continue;
+    // An instance that is destroyed while it is read is omitted.
+    if (!handle && nvml::is_gone(handle.error())) continue;
     MigDevice mig;
     mig.index = i;
     const auto status = handle ? read_mig_device(session, *handle, device, gpu, mig) : fail(handle.error());
@@ -163,7 +159,7 @@ Status read_mig_list(const Session& session, nvml::Device device, Gpu& gpu) {
       gpu.mig_devices.push_back(std::move(mig));
     } else if (nvml::is_device_fault(status.error())) {
       return status;
-    } else if (!handle || !is_gone(status.error()) || session.device_uuid(*handle)) {
+    } else if (!handle || !nvml::is_gone(status.error()) || session.device_uuid(*handle)) {
       // It exists: only what is needed to offer it is missing.
       gpu.not_read.emplace(GpuValue::kMig, status.error());
     }
@@ -277,12 +273,12 @@ Result<std::string> mig_layout_text(const Session& session, unsigned index) {
   GPULET_TRY_ASSIGN(const unsigned count, session.max_mig_devices(device));
   for (unsigned i = 0; i < count; ++i) {
     const auto handle = session.mig_device(device, i);
-    if (!handle && is_gone(handle.error())) continue;
+    if (!handle && nvml::is_gone(handle.error())) continue;
     if (!handle) return fail(handle.error());
     MigDevice mig;
     mig.index = i;
     auto uuid = session.device_uuid(*handle);
-    if (!uuid && is_gone(uuid.error())) continue;
+    if (!uuid && nvml::is_gone(uuid.error())) continue;
     if (!uuid) return fail(uuid.error());
     mig.uuid = std::move(*uuid);
     gpu.mig_devices.push_back(std::move(mig));

@@ -7,17 +7,13 @@
 #include "inventory/snapshot_reader.h"
 #include "mig/apply.h"
 #include "nvml/mig.h"
+#include "nvml/return_codes.h"
 #include "nvml/session.h"
 
 namespace gpulet::mig {
 namespace {
 
 constexpr std::size_t kMostComm = 64;  // the kernel's limit is 16
-
-// An instance that is destroyed during the read is left out.
-bool is_gone(const Error& error) {
-  return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
-}
 
 // Values that an old driver does not report are left out.
 template <class T>
@@ -119,7 +115,7 @@ Status read_instances(const nvml::Mig& mig, State& state) {
     GPULET_TRY_ASSIGN(const auto listed, mig.gpu_instances(profile.id));
     for (const auto& from : listed) {
       auto instance = read_instance(mig, from, profile);
-      if (!instance && is_gone(instance.error())) continue;
+      if (!instance && nvml::is_gone(instance.error())) continue;
       if (!instance) return fail(instance.error());
       state.instances.push_back(std::move(*instance));
     }

@@ -10,7 +10,7 @@
 namespace gpulet::nvml {
 namespace {
 
-// Whether a reading goes on without this value: any error does not say that the GPU is lost or needs a reset.
+// This GPU or driver never has the value. With any other error the whole reading has no value now.
 bool absent(const Error& error) { return error.code() == Code::kUnsupported; }
 
 // Turns kUnsupported into nullopt; other errors stay errors.

@@ -89,6 +89,10 @@ bool is_device_fault(const Error& error) {
   return error.code() == Code::kDeviceLost || error.code() == Code::kResetRequired;
 }
 
+bool is_gone(const Error& error) {
+  return error.code() == Code::kNotFound || error.code() == Code::kInvalidArgument;
+}
+
 std::string_view needed_right(std::string_view function) {
   const auto contains = [&](std::string_view part) { return function.find(part) != std::string_view::npos; };
   if (contains("Create") || contains("Destroy") || contains("SetMigMode"))

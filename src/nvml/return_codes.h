@@ -43,6 +43,9 @@ Meaning meaning_of(const Error& error);
 // Of errors that say something about the whole GPU: kNeedsReset and kLost.
 bool is_device_fault(const Error& error);
 
+// Of a call about a MIG device or an instance: it no longer exists.
+bool is_gone(const Error& error);
+
 // What a caller without permission for that function needs: "CAP_SYS_ADMIN or the MIG monitor right
 // (NVIDIA_MIG_MONITOR_DEVICES)". Source: docs/real-hardware.md, rights.
 std::string_view needed_right(std::string_view function);

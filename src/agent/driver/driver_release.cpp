@@ -85,31 +85,14 @@ std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& r
   return text::join(reasons, "; ");
 }
 
-ReleaseWatcher::ReleaseWatcher(Loop& loop, Reporter& reporter, std::string path, Changed changed)
-    : reporter_(reporter), path_(std::move(path)), changed_(std::move(changed)) {
-  // Watch before reading: a change in between is an event.
-  auto watch = FileWatcher::watch_path(loop, path_, [this] { read_request(); });
-  if (watch) {
-    watch_ = std::move(*watch);
-  } else {
-    reporter_.report_event(
-        Reporter::Severity::kWarning, "DriverReleaseNotWatched",
-        watch.error().full_message() + "; `gpulet driver release` takes effect after a restart of the agent");
-  }
-  read_request();
-}
-
-void ReleaseWatcher::read_request() {
-  const auto request = read_release(path_);
-  if (request) {
-    reported_error_.clear();
-    changed_(*request);
-    return;
-  }
-  const auto wrong = request.error().full_message();
-  if (wrong == std::exchange(reported_error_, wrong)) return;
-  reporter_.report_event(Reporter::Severity::kWarning, "DriverReleaseUnreadable",
-                         wrong + "; the driver stays as it is");
-}
+ReleaseWatcher::ReleaseWatcher(Loop& loop, Reporter& reporter, const std::string& path, Changed changed)
+    : file_(loop, reporter, path,
+            {"DriverReleaseNotWatched", "`gpulet driver release` takes effect after a restart of the agent",
+             "DriverReleaseUnreadable", "the driver stays as it is"},
+            [path, changed = std::move(changed)]() -> Status {
+              GPULET_TRY_ASSIGN(const auto request, read_release(path));
+              changed(request);
+              return {};
+            }) {}
 
 }  // namespace gpulet::agent

@@ -20,7 +20,7 @@
 #include <string_view>
 
 #include "agent/node/ports.h"
-#include "base/file_watch.h"
+#include "agent/node/state_file_watcher.h"
 #include "base/loop.h"
 #include "base/result.h"
 
@@ -63,17 +63,10 @@ class ReleaseWatcher {
   // Calls `changed` with the request, from here and after each change of the file. A file that cannot be read
   // or watched is reported once; the last known request stays. `loop` and `reporter` outlive it.
   using Changed = std::function<void(const std::optional<ReleaseRequest>&)>;
-  ReleaseWatcher(Loop& loop, Reporter& reporter, std::string path, Changed changed);
-  ReleaseWatcher(const ReleaseWatcher&) = delete;
+  ReleaseWatcher(Loop& loop, Reporter& reporter, const std::string& path, Changed changed);
 
  private:
-  void read_request();
-
-  Reporter& reporter_;
-  std::string path_;
-  Changed changed_;
-  std::unique_ptr<FileWatcher> watch_;
-  std::string reported_error_;
+  StateFileWatcher file_;
 };
 
 }  // namespace gpulet::agent

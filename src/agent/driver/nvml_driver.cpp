@@ -232,7 +232,8 @@ void NvmlDriver::read_missing_distances() {
     }
     if (!inventory::is_display_only(*gpu)) reading.settled.push_back(std::move(*gpu));
   }
-  inventory::fill_from_previous(reading.settled, last_snapshot_.value_or(inventory::Snapshot{}));
+  const inventory::Snapshot none;
+  inventory::fill_from_previous(reading.settled, last_snapshot_ ? *last_snapshot_ : none);
 
   reading.outstanding = 0;
   for (std::size_t from = 0; from < reading.settled.size(); ++from) {

@@ -51,20 +51,6 @@ health::PcieReading to_reading(const nvml::PcieHealth& pcie) {
   return reading;
 }
 
-// What an error of a call that finds or identifies the GPU means for all of it.
-Reachability identity_outcome(const Error& error) {
-  switch (nvml::meaning_of(error)) {
-    case nvml::Meaning::kLost:
-      return Reachability::kLost;
-    case nvml::Meaning::kNeedsReset:
-      return Reachability::kResetRequired;
-    case nvml::Meaning::kDriverGone:
-      return Reachability::kDriverAway;
-    default:
-      return Reachability::kSilent;
-  }
-}
-
 class PollRound {
  public:
   PollRound(const health::Scope& scope, Time now) : scope_(scope), now_(now) {}
@@ -93,7 +79,7 @@ class PollRound {
  private:
   void add_evidence(health::EvidenceBody body) { evidence_.push_back({scope_, now_, std::move(body)}); }
   void add_unavailable(Source source, const Error& error) {
-    if (nvml::is_device_fault(error)) return end_early(identity_outcome(error), error.full_message());
+    if (nvml::is_device_fault(error)) return end_early(health::reachability_of(error), error.full_message());
     const auto meaning = nvml::meaning_of(error);
     const bool lasting = meaning == nvml::Meaning::kNoSuchValue || meaning == nvml::Meaning::kNeedsRight;
     add_evidence(health::SourceNotice{source, error.full_message(), !lasting});
@@ -222,7 +208,7 @@ std::vector<Evidence> read_liveness_evidence(const nvml::Session& session, nvml:
 }
 
 health::HandleReading handle_reading_of_error(const Error& error) {
-  return {identity_outcome(error), error.full_message()};
+  return {health::reachability_of(error), error.full_message()};
 }
 
 }  // namespace gpulet::agent

@@ -42,35 +42,21 @@ void HealthReportWriter::write_report() {
 
 CordonWatcher::CordonWatcher(Loop& loop, Reporter& reporter, std::string path,
                              std::function<void(const health::Evidence&)> send_evidence)
-    : loop_(loop), reporter_(reporter), path_(std::move(path)), send_evidence_(std::move(send_evidence)) {
-  // Watch before reading: a change in between is an event.
-  auto watch = FileWatcher::watch_path(loop_, path_, [this] { read_cordons_file(); });
-  if (watch) {
-    watch_ = std::move(*watch);
-  } else {
-    reporter_.report_event(
-        Reporter::Severity::kWarning, "CordonsNotWatched",
-        watch.error().full_message() + "; new cordons take effect after a restart of the agent");
-  }
-  read_cordons_file();
-}
+    : loop_(loop),
+      path_(std::move(path)),
+      send_evidence_(std::move(send_evidence)),
+      file_(loop, reporter, path_,
+            {"CordonsNotWatched", "new cordons take effect after a restart of the agent", "CordonsUnreadable",
+             "existing cordons stay in effect"},
+            [this] { return read_cordons_file(); }) {}
 
 CordonWatcher::~CordonWatcher() = default;
 
-void CordonWatcher::read_cordons_file() {
-  auto cordons = health::read_cordons(path_);
-  if (!cordons) return report_file_error(cordons.error().full_message());
-  reported_error_.clear();
-  cordons_ = std::move(*cordons);
+Status CordonWatcher::read_cordons_file() {
+  GPULET_TRY_ASSIGN(cordons_, health::read_cordons(path_));
   sent_commands_.clear();
   apply_cordons_soon();
-}
-
-void CordonWatcher::report_file_error(const std::string& wrong) {
-  if (wrong == reported_error_) return;
-  reported_error_ = wrong;
-  reporter_.report_event(Reporter::Severity::kWarning, "CordonsUnreadable",
-                         wrong + "; existing cordons stay in effect");
+  return {};
 }
 
 void CordonWatcher::on_health_view(const health::HealthViewPtr& view) {

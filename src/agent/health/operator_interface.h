@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "agent/node/ports.h"
-#include "base/file_watch.h"
+#include "agent/node/state_file_watcher.h"
 #include "base/loop.h"
 #include "base/process.h"
 #include "health/report/node_health.h"
@@ -44,14 +44,13 @@ class HealthReportWriter {
   Subscription next_;  // the next write, or the pause after the last one
 };
 
-// Follows the cordons file: sends what `gpulet cordon` and `uncordon` write to the agent, also after a start,
-// until the devices match it.
-
 // Files in gpulet.stateDir that the operator's commands share with the agent.
 inline std::string cordons_path(const std::string& state_dir) { return state_dir + "/cordons"; }
 // Locked (base/process.h) by the agent that follows the cordons of this directory.
 inline std::string presence_path(const std::string& state_dir) { return state_dir + "/agent.lock"; }
 
+// Follows the cordons file: sends what `gpulet cordon` and `uncordon` write to the agent, also after a start,
+// until the devices match it.
 class CordonWatcher {
  public:
   // `send_evidence` passes a command to the agent. A file that cannot be read or watched is reported once;
@@ -64,22 +63,19 @@ class CordonWatcher {
   void on_health_view(const health::HealthViewPtr& view);
 
  private:
-  void read_cordons_file();
+  Status read_cordons_file();
   void apply_cordons_soon();
   void apply_cordons();
-  void report_file_error(const std::string& wrong);
 
   Loop& loop_;
-  Reporter& reporter_;
   std::string path_;
   std::function<void(const health::Evidence&)> send_evidence_;
-  std::unique_ptr<FileWatcher> watch_;
   std::optional<health::Cordons> cordons_;  // as last read; nullopt until the file could be read
   health::HealthViewPtr view_;
-  std::string reported_error_;
   using SentCommand = std::pair<health::Scope, health::OperatorAction>;
   std::vector<SentCommand> sent_commands_;  // by the last apply_cordons()
   Subscription apply_timer_;
+  StateFileWatcher file_;  // last: it reads the file when it is made
 };
 
 // Retry of the agent's lock.

@@ -68,4 +68,17 @@ std::string_view recovery_action_text(unsigned action) {
   }
 }
 
+Reachability reachability_of(const Error& error) {
+  switch (error.code()) {
+    case Code::kDeviceLost:
+      return Reachability::kLost;
+    case Code::kResetRequired:
+      return Reachability::kResetRequired;
+    case Code::kUnavailable:
+      return Reachability::kDriverAway;
+    default:
+      return Reachability::kSilent;
+  }
+}
+
 }  // namespace gpulet::health

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/loop.h"
+#include "base/result.h"
 #include "base/types.h"
 #include "health/xid/xid_catalogue.h"
 
@@ -110,6 +111,8 @@ enum class Reachability {
 };
 // How the error of kDriverAway begins while the agent keeps the driver closed on request.
 inline constexpr std::string_view kDriverReleased = "the driver is released";
+// What an error of a call that finds or identifies a GPU says about it.
+Reachability reachability_of(const Error& error);
 struct HandleReading {
   Reachability reachability = Reachability::kReachable;
   std::string error{};  // one line, empty when reachable

@@ -9,16 +9,7 @@ namespace {
 
 HandleReading handle_reading_of(const inventory::Gpu& gpu) {
   if (!gpu.unreadable) return {};
-  switch (gpu.unreadable->code()) {
-    case Code::kDeviceLost:
-      return {Reachability::kLost, gpu.unreadable->message()};
-    case Code::kResetRequired:
-      return {Reachability::kResetRequired, gpu.unreadable->message()};
-    case Code::kUnavailable:
-      return {Reachability::kDriverAway, gpu.unreadable->message()};
-    default:
-      return {Reachability::kSilent, gpu.unreadable->message()};
-  }
+  return {reachability_of(*gpu.unreadable), gpu.unreadable->message()};
 }
 
 // The scope of an XID, or the whole GPU where it names an instance that the GPU does not have: some drivers

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/dns_name.h"
 #include "base/text.h"
 
 namespace gpulet::config {
@@ -10,18 +11,6 @@ namespace {
 constexpr std::string_view kPrefix = "nvidia.com/";
 
 bool label_character(char c) { return (c >= 'a' && c <= 'z') || text::is_digit(c); }
-
-bool dns_subdomain(std::string_view name) {
-  if (name.empty()) return false;
-  for (const auto& label : text::split(name, '.')) {
-    if (label.empty() || label.size() > 63 || !label_character(label.front()) ||
-        !label_character(label.back())) {
-      return false;
-    }
-    if (!std::ranges::all_of(label, [](char c) { return label_character(c) || c == '-'; })) return false;
-  }
-  return true;
-}
 
 // Removes "12g" from the front of `rest` and returns 12.
 std::optional<std::uint64_t> take_count(std::string_view& rest, std::string_view unit) {
@@ -75,8 +64,7 @@ std::optional<NodeLabel> parse_node_label(std::string_view text) {
   if (equals != std::string_view::npos) label.value = std::string(text.substr(equals + 1));
   const auto slash = label.key.find('/');
   const std::string_view key(label.key);
-  if (slash != std::string::npos && (slash > 253 || !dns_subdomain(key.substr(0, slash))))
-    return std::nullopt;
+  if (slash != std::string::npos && !is_dns_subdomain(key.substr(0, slash))) return std::nullopt;
   if (!label_name(slash == std::string::npos ? key : key.substr(slash + 1))) return std::nullopt;
   if (label.value && !label.value->empty() && !label_name(*label.value)) return std::nullopt;
   return label;
@@ -122,7 +110,7 @@ Result<ResourceName> parse_resource_name(std::string_view given) {
                 "fully-qualified resource name must be " + std::to_string(kMaxResourceNameLength) +
                     " characters or less: " + full.substr(0, 80) + " has " + std::to_string(full.size()));
   }
-  if (!dns_subdomain(std::string_view(full).substr(kPrefix.size()))) {
+  if (!is_dns_subdomain(std::string_view(full).substr(kPrefix.size()))) {
     return fail(Code::kInvalidArgument,
                 "incorrect format for resource name '" + full +
                     "': after nvidia.com/ come lower case letters, digits, '-' and '.', "

@@ -9,6 +9,8 @@
 #include <map>
 #include <sstream>
 
+#include "base/json.h"
+
 namespace gpulet::config::yaml {
 namespace {
 
@@ -45,7 +47,7 @@ class TreeBuilder : public YAML::EventHandler {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) throw Refusal{position, "an alias inside its own anchor"};
     charge(position, found->second.nodes, found->second.bytes);
-    if (stack_.size() + found->second.depth > kMaxDepth) throw too_deep(position);
+    if (stack_.size() + found->second.depth > kMaxNesting) throw too_deep(position);
     add_node(found->second.node);
   }
 
@@ -87,7 +89,7 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   static Refusal too_deep(Position position) {
-    return {position, "nested deeper than " + std::to_string(kMaxDepth) + " levels"};
+    return {position, "nested deeper than " + std::to_string(kMaxNesting) + " levels"};
   }
 
   void charge(Position position, std::size_t nodes, std::size_t bytes) {
@@ -104,7 +106,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void begin(const YAML::Mark& mark, Node::Kind kind, YAML::anchor_t anchor) {
     const auto position = position_of(mark);
-    if (stack_.size() >= kMaxDepth) throw too_deep(position);
+    if (stack_.size() >= kMaxNesting) throw too_deep(position);
     Frame frame;
     frame.node.kind = kind;
     frame.node.position = position;

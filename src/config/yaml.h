@@ -1,5 +1,5 @@
 // Parses YAML or JSON into a tree with the line and column of every node. Only yaml.cpp uses yaml-cpp. The
-// text is untrusted: size, depth and the expansion of aliases are limited.
+// text is untrusted: size, nesting (base/json.h) and the expansion of aliases are limited.
 #pragma once
 
 #include <optional>
@@ -11,8 +11,7 @@
 
 namespace gpulet::config::yaml {
 
-inline constexpr std::size_t kMaxTextBytes = 1u << 20;  // the limit of a ConfigMap
-inline constexpr std::size_t kMaxDepth = 32;
+inline constexpr std::size_t kMaxTextBytes = 1u << 20;             // the limit of a ConfigMap
 inline constexpr std::size_t kMaxNodes = 50'000;                   // each use of an alias counts
 inline constexpr std::size_t kMaxScalarBytes = 4 * kMaxTextBytes;  // likewise
 

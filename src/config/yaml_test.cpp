@@ -78,7 +78,7 @@ TEST(Yaml, ErrorsAreOneLineWithThePosition) {
   EXPECT_EQ(syntax_error_of("a: &a [*a]\n"), "f:1:8: an alias inside its own anchor");
   EXPECT_EQ(syntax_error_of(std::string("a: 1\nb\0: 2\n", 11)), "f:2:2: a control character (code 0)");
   EXPECT_EQ(syntax_error_of(std::string(kMaxTextBytes + 1, ' ')), "f: larger than 1048576 bytes");
-  EXPECT_NE(syntax_error_of(std::string(40, '[') + std::string(40, ']')).find("nested deeper than 32 levels"),
+  EXPECT_NE(syntax_error_of(std::string(80, '[') + std::string(80, ']')).find("nested deeper than 64 levels"),
             std::string::npos);
   EXPECT_NE(syntax_error_of(std::string(100'000, '[')), "no error");
 }

@@ -10,12 +10,24 @@
 #include <openssl/evp.h>
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "config/yaml.h"
 #include "k8s/objects.h"
 
 namespace gpulet::k8s {
+namespace {
+
+// It becomes part of paths.
+Status check_node_name(const std::string& name) {
+  if (name.empty() || is_dns_subdomain(name)) return {};
+  return fail(Code::kFailedPrecondition, "\"" + name + "\" is not the name of a node", "NODE_NAME");
+}
+
+}  // namespace
+
 Result<std::optional<ClientConfig>> load_in_cluster_config(
     const std::map<std::string, std::string, std::less<>>& environment, const std::string& service_account,
     NodeNamePolicy of_node) {
@@ -38,6 +50,7 @@ Result<std::optional<ClientConfig>> load_in_cluster_config(
     return fail(Code::kFailedPrecondition, "not set; the Pod's manifest must set it from spec.nodeName",
                 "NODE_NAME");
   }
+  GPULET_TRY(check_node_name(access.node_name));
   access.ca_file = service_account + "/ca.crt";
   access.token_file = service_account + "/token";
   for (const std::string& file : {access.ca_file, access.token_file}) {
@@ -63,12 +76,14 @@ Result<std::optional<ClientConfig>> find_client_config(
   const auto node = environment.find("NODE_NAME");
   if (node != environment.end() && !node->second.empty()) {
     access.node_name = node->second;
+    GPULET_TRY(check_node_name(access.node_name));
     return access;
   }
   std::array<char, HOST_NAME_MAX + 1> name{};
   if (::gethostname(name.data(), name.size() - 1) != 0)
     return fail(errno_error("cannot ask", errno, "hostname"));
   access.node_name = text::lower(name.data());
+  GPULET_TRY(check_node_name(access.node_name));
   return access;
 }
 
@@ -88,7 +103,7 @@ nlohmann::json yaml_to_json(const Node& node) {
     case Node::Kind::kNull:
       return nullptr;
     case Node::Kind::kScalar: {
-      const auto value = node.plain ? json::parse(node.scalar, nullptr, false) : json();
+      const auto value = node.plain ? parse_json(node.scalar) : json();
       return value.is_number() || value.is_boolean() ? value : json(node.scalar);
     }
     case Node::Kind::kSequence: {

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "k8s/client_config.h"
 
 #include <fcntl.h>
@@ -63,7 +64,7 @@ std::vector<std::string> make_child_environment(const ExecPlugin& plugin, const 
   auto all = programs.environment;
   for (const auto& [name, value] : plugin.environment) all[name] = value;
   json spec{{"interactive", interactive}};
-  if (!plugin.cluster.empty()) spec["cluster"] = json::parse(plugin.cluster, nullptr, false);
+  if (!plugin.cluster.empty()) spec["cluster"] = parse_json(plugin.cluster);
   all["KUBERNETES_EXEC_INFO"] =
       serialize_json({{"apiVersion", plugin.api_version}, {"kind", "ExecCredential"}, {"spec", spec}});
   std::vector<std::string> result;
@@ -164,7 +165,7 @@ std::optional<WallTime> parse_time(const std::string& text) {
 
 Result<Credential> parse_exec_credential(const std::string& answer, const std::string& version) {
   const auto wrong = [](const std::string& message) { return fail(Code::kInvalidArgument, message); };
-  const auto object = json::parse(answer, nullptr, false);
+  const auto object = parse_json(answer);
   if (!object.is_object()) return wrong(answer.empty() ? "printed nothing" : "did not print a JSON object");
   if (json_text(json_member(object, "kind")) != "ExecCredential")
     return wrong("did not print an ExecCredential");

@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/dns_name.h"
 #include "base/log.h"
 #include "k8s/api_client.h"
 #include "k8s/event_recorder.h"
@@ -61,7 +62,7 @@ class QueueingEventRecorder final : public EventRecorder {
 
   void record_event(Event event) override {
     event.message = truncate_utf8(std::move(event.message), kMaxMessageBytes);
-    if (event.pod && (!is_dns_name(event.pod->name_space) || !is_dns_name(event.pod->name))) {
+    if (event.pod && (!is_dns_label(event.pod->name_space) || !is_dns_subdomain(event.pod->name))) {
       ++dropped_;  // the name would change the request's path
       return;
     }

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
@@ -59,7 +61,7 @@ class NodeLabelWriter final : public NodeLabels {
     sending_.send_request({.method = "GET", .path = path_, .accept = kMetadataOnly}, "get on nodes",
                           [this](const http::ClientResponse& response) {
                             if (response.status != 200) return Outcome::kError;
-                            const auto object = json::parse(response.body, nullptr, false);
+                            const auto object = parse_json(response.body);
                             const auto& metadata = json_member(object, "metadata");
                             LabelledNode node{json_member(metadata, "labels"),
                                               json_text(json_member(metadata, "uid"))};
@@ -209,7 +211,7 @@ class NodeFeatureWriter final : public NodeFeature {
         path_("/apis/" + std::string(kNodeFeatureApi) + "/namespaces/" + place.name_space + "/nodefeatures"),
         settled_(std::move(settled)),
         sending_(loop, std::move(access), timing, "the NodeFeature", [this] { update_feature(); }) {
-    if (place.pod.empty()) owners_ = json::array();
+    if (!is_dns_subdomain(place.pod)) owners_ = json::array();
   }
 
   void set_feature_labels(Labels labels) override {
@@ -290,7 +292,7 @@ class NodeFeatureWriter final : public NodeFeature {
                               there_ = json();
                               return Outcome::kNext;
                             }
-                            auto object = json::parse(response.body, nullptr, false);
+                            auto object = parse_json(response.body);
                             if (response.status != 200 || !object.is_object()) return Outcome::kError;
                             there_ = std::move(object);
                             return Outcome::kNext;
@@ -304,7 +306,7 @@ class NodeFeatureWriter final : public NodeFeature {
           const bool answered = response.status == 200 || response.status == 403 || response.status == 404;
           if (!answered) return Outcome::kError;
           owners_ = json::array();
-          const auto pod = json::parse(response.body, nullptr, false);
+          const auto pod = parse_json(response.body);
           const auto& metadata = json_member(pod, "metadata");
           const auto uid = json_text(json_member(metadata, "uid"));
           if (response.status != 200 || uid.empty()) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "k8s/api_client.h"
@@ -124,7 +125,7 @@ class ConditionWriter final : public NodeConditions {
     sending_.send_request(
         {.method = "GET", .path = path_}, "get on nodes", [this](const http::ClientResponse& response) {
           if (response.status != 200) return Outcome::kError;
-          const auto node = json::parse(response.body, nullptr, false);
+          const auto node = parse_json(response.body);
           for (auto& [type, entry] : entries_) entry.published.reset();
           const auto& conditions = json_member(json_member(node, "status"), "conditions");
           for (const auto& one : conditions.is_array() ? conditions : json::array()) {
@@ -268,7 +269,7 @@ class TaintWriter final : public NodeTaints {
     sending_.send_request(
         {.method = "GET", .path = path_}, "get on nodes", [this](const http::ClientResponse& response) {
           if (response.status != 200) return Outcome::kError;
-          const auto object = json::parse(response.body, nullptr, false);
+          const auto object = parse_json(response.body);
           TaintedNode node{json_member(json_member(object, "spec"), "taints"),
                            json_text(json_member(json_member(object, "metadata"), "resourceVersion"))};
           // Without a resource version, a concurrent write would be overwritten.
@@ -368,7 +369,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
     client_.send_request({.method = "GET", .path = path_},
                          [this](const Result<http::ClientResponse>& response) {
                            if (!is_accepted(response)) return finish_announcement();
-                           const auto node = json::parse(response->body, nullptr, false);
+                           const auto node = parse_json(response->body);
                            const auto& allocatable = json_member(json_member(node, "status"), "allocatable");
                            const bool none = std::ranges::all_of(resources_, [&](const auto& resource) {
                              const auto count = json_text(json_member(allocatable, resource.c_str()));

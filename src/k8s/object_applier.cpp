@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "k8s/objects.h"
 
 namespace gpulet::k8s {
@@ -47,7 +48,7 @@ class SpecApplier final : public ObjectApplier {
     sending_.send_request({.method = "GET", .path = "/api/v1/nodes/" + node_, .accept = kMetadataOnly},
                           "get on nodes", [this](const http::ClientResponse& response) {
                             if (response.status != 200) return Outcome::kError;
-                            const auto node = json::parse(response.body, nullptr, false);
+                            const auto node = parse_json(response.body);
                             uid_ = json_text(json_member(json_member(node, "metadata"), "uid"));
                             return uid_.empty() ? Outcome::kError : Outcome::kNext;
                           });
@@ -153,7 +154,7 @@ class NodeCleanupSteps final : public NodeCleanup {
     sending_.send_request({.method = "GET", .path = path_, .accept = kMetadataOnly}, "get on nodes",
                           [this](const http::ClientResponse& response) {
                             if (response.status == 404) return continue_with(Step::kObjects);
-                            const auto object = json::parse(response.body, nullptr, false);
+                            const auto object = parse_json(response.body);
                             uid_ = json_text(json_member(json_member(object, "metadata"), "uid"));
                             return response.status == 200 && !uid_.empty() ? continue_with(Step::kApplied)
                                                                            : Outcome::kError;

@@ -6,6 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
+#include "base/json.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
 
@@ -49,25 +51,25 @@ class QueueingObjectReader final : public ObjectReader {
 
   void read_pod(const std::string& name_space, const std::string& name,
                 std::function<void(Result<std::optional<PodMetadata>>)> done) override {
-    const std::string path = is_dns_name(name_space) && is_dns_name(name)
+    const std::string path = is_dns_label(name_space) && is_dns_subdomain(name)
                                  ? "/api/v1/namespaces/" + name_space + "/pods/" + name
                                  : "";
     queue_read(
         {path, "application/json", "get on pods", [this, done](const Result<http::ClientResponse>& response) {
            if (!response) return done(fail(response.error()));
            if (response->status == 404) return done(std::nullopt);
-           done(parse_pod_metadata(json::parse(response->body, nullptr, false), node_));
+           done(parse_pod_metadata(parse_json(response->body), node_));
          }});
   }
 
   void read_namespace_annotations(const std::string& name_space,
                                   std::function<void(Result<Annotations>)> done) override {
-    const std::string path = is_dns_name(name_space) ? "/api/v1/namespaces/" + name_space : "";
+    const std::string path = is_dns_label(name_space) ? "/api/v1/namespaces/" + name_space : "";
     queue_read(
         {path, kMetadataOnly, "get on namespaces", [done](const Result<http::ClientResponse>& response) {
            if (!response) return done(fail(response.error()));
            if (response->status == 404) return done(Annotations());
-           const auto object = json::parse(response->body, nullptr, false);
+           const auto object = parse_json(response->body);
            const auto& metadata = json_member(object, "metadata");
            if (!metadata.is_object()) {
              return done(fail(Code::kIo, "the API server returned something that is not a namespace"));
@@ -95,7 +97,7 @@ class QueueingObjectReader final : public ObjectReader {
     queue_read({path + (from.empty() ? "" : "&continue=" + encode_query_value(from)), kTable, "list on nodes",
                 [this, path, sum, done = std::move(done)](const Result<http::ClientResponse>& response) {
                   if (!response) return done(fail(response.error()));
-                  const auto table = json::parse(response->body, nullptr, false);
+                  const auto table = parse_json(response->body);
                   if (json_text(json_member(table, "kind")) != "Table")
                     return done(fail(Code::kIo, "the API server returned something that is not a table"));
                   const auto& rows = json_member(table, "rows");
@@ -215,7 +217,7 @@ class SequentialReview final : public AccessReview {
   Outcome on_review_response(const http::ClientResponse& response, unsigned round) {
     if (round != round_) return Outcome::kNext;
     if (response.status != 200 && response.status != 201) return Outcome::kError;
-    const auto review = json::parse(response.body, nullptr, false);
+    const auto review = parse_json(response.body);
     const auto& allowed = json_member(json_member(review, "status"), "allowed");
     if (!allowed.is_boolean()) return Outcome::kError;
     if (!allowed.get<bool>()) refused_.push_back(rights_[next_]);

@@ -7,15 +7,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace gpulet::k8s {
 
 using nlohmann::json;
-
-bool is_dns_name(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
-  });
-}
 
 std::string encode_query_value(std::string_view text) {
   constexpr const char* kHex = "0123456789ABCDEF";
@@ -72,7 +68,7 @@ std::string serialize_json(const json& object) {
 }
 
 std::string describe_response(const http::ClientResponse& response) {
-  const auto status = json::parse(response.body, nullptr, false);
+  const auto status = parse_json(response.body);
   std::string message = json_text(json_member(status, "message"));
   // If a PodDisruptionBudget is the reason, the cause has its name.
   const auto& causes = json_member(json_member(status, "details"), "causes");
@@ -85,7 +81,7 @@ std::string describe_response(const http::ClientResponse& response) {
 }
 
 bool has_cause(const http::ClientResponse& response, std::string_view reason) {
-  const auto status = json::parse(response.body, nullptr, false);
+  const auto status = parse_json(response.body);
   const auto& causes = json_member(json_member(status, "details"), "causes");
   return causes.is_array() && std::ranges::any_of(causes, [&](const json& cause) {
            return json_text(json_member(cause, "reason")) == reason;

@@ -18,9 +18,6 @@
 
 namespace gpulet::k8s {
 
-// Whether the text has only the characters of a DNS name, as namespaces and Pods do, and is safe in a path.
-bool is_dns_name(std::string_view text);
-
 // The field Accept where only metadata or the status is read.
 inline constexpr const char* kMetadataOnly =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";

@@ -5,6 +5,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "k8s/api_client.h"
@@ -58,7 +60,7 @@ class SequentialEviction final : public Eviction {
     PodState& eviction = *ready_.front();
     ready_.pop_front();
     const auto name = text::split(eviction.pod, '/');
-    if (name.size() != 2 || !is_dns_name(name[0]) || !is_dns_name(name[1]))
+    if (name.size() != 2 || !is_dns_label(name[0]) || !is_dns_subdomain(name[1]))
       return queue_update(eviction, Kind::kRefused, "not the name of a Pod");
     busy_ = true;
     const std::string path = "/api/v1/namespaces/" + name[0] + "/pods/" + name[1];
@@ -90,7 +92,7 @@ class SequentialEviction final : public Eviction {
     if (response->status != 200)
       return retry_later(eviction,
                          describe_response(*response) + missing_permission(*response, "get on pods"));
-    const auto pod = json::parse(response->body, nullptr, false);
+    const auto pod = parse_json(response->body);
     const auto& metadata = json_member(pod, "metadata");
     eviction.uid = json_text(json_member(metadata, "uid"));
     if (eviction.uid.empty())
@@ -221,7 +223,7 @@ class AnnotationWriter final : public PodAnnotations {
 
   Status set_annotation(const PodRef& pod, const std::string& key,
                         std::optional<std::string> value) override {
-    if (!is_dns_name(pod.name_space) || !is_dns_name(pod.name) || pod.uid.empty()) {
+    if (!is_dns_label(pod.name_space) || !is_dns_subdomain(pod.name) || pod.uid.empty()) {
       return fail(Code::kInvalidArgument, "not the name of a Pod", pod.name_space + "/" + pod.name);
     }
     if (value) value = truncate_utf8(std::move(*value), kMaxAnnotationBytes);

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
@@ -14,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 Result<json> parse_object(std::string_view text) {
-  auto value = json::parse(text, nullptr, false);
+  auto value = parse_json(text);
   if (value.is_discarded()) return fail(Code::kIo, "the API server returned something that is not JSON");
   return value;
 }
@@ -339,7 +340,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
   }
 
   Status on_error_event(const std::string& object) {
-    const auto status = nlohmann::json::parse(object, nullptr, false);
+    const auto status = parse_json(object);
     const auto& code = json_member(status, "code");
     version_expired_ = code.is_number_integer() && code.get<std::int64_t>() == kStatusGone;
     return fail(Code::kUnavailable,

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 
+#include "base/dns_name.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "k8s/api_client.h"
@@ -102,7 +103,7 @@ class ClusterScanner {
     for (const auto& program : facts_.programs)
       needed.insert(program.config_maps.begin(), program.config_maps.end());
     for (const auto& map : needed) {
-      if (!k8s::is_dns_name(map.name_space) || !k8s::is_dns_name(map.name)) continue;
+      if (!is_dns_label(map.name_space) || !is_dns_subdomain(map.name)) continue;
       const std::string name = map.name_space + "/" + map.name;
       std::string object;
       const auto read =
@@ -132,7 +133,7 @@ class ClusterScanner {
         needed.emplace(program.release_namespace, program.release);
     }
     for (const auto& [name_space, name] : needed) {
-      if (!k8s::is_dns_name(name_space) || !k8s::is_dns_name(name)) continue;
+      if (!is_dns_label(name_space) || !is_dns_subdomain(name)) continue;
       const auto listed = list_objects("/api/v1/namespaces/" + name_space + "/secrets?labelSelector=" +
                                            k8s::encode_query_value("owner=helm,status=deployed,name=" + name),
                                        "list on secrets in " + name_space, [&](std::string_view secret) {

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "migrate/scan.h"
 
 #include <algorithm>
@@ -186,7 +187,7 @@ Program workload_program(const json& object, const std::string& kind) {
 }  // namespace
 
 std::vector<Program> parse_workload(std::string_view text, const std::string& kind) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = parse_json(text);
   const json& pod = json_member(json_member(json_member(object, "spec"), "template"), "spec");
   const Program common = workload_program(object, kind);
   std::vector<Program> programs;
@@ -230,7 +231,7 @@ std::vector<Program> parse_workload(std::string_view text, const std::string& ki
 }
 
 std::optional<ClusterPolicy> parse_cluster_policy(std::string_view text) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = parse_json(text);
   ClusterPolicy policy{.name = json_text(json_member(json_member(object, "metadata"), "name")), .fields = {}};
   if (policy.name.empty()) return std::nullopt;
   for (const char* field : kPolicyFields) {
@@ -243,7 +244,7 @@ std::optional<ClusterPolicy> parse_cluster_policy(std::string_view text) {
 }
 
 std::optional<NodeFacts> parse_node(std::string_view text) {
-  const json object = json::parse(text, nullptr, false);
+  const json object = parse_json(text);
   NodeFacts node{
       .name = json_text(json_member(json_member(object, "metadata"), "name")), .labels = {}, .resources = {}};
   const auto labels = k8s::json_text_map(json_member(object, "metadata"), "labels");
@@ -261,7 +262,7 @@ std::optional<NodeFacts> parse_node(std::string_view text) {
 }
 
 std::map<std::string, std::string> config_map_data(std::string_view text) {
-  return k8s::json_text_map(json::parse(text, nullptr, false), "data");
+  return k8s::json_text_map(parse_json(text), "data");
 }
 
 void attach_config_map(std::vector<Program>& programs, const ConfigMapRef& map,
@@ -345,7 +346,7 @@ void collect_helm_values(const json& values, const std::string& path, HelmReleas
 }  // namespace
 
 Result<HelmRelease> parse_helm_release(std::string_view secret) {
-  const json object = json::parse(secret, nullptr, false);
+  const json object = parse_json(secret);
   const auto no_release = [](const char* why) { return fail(Code::kInvalidArgument, why); };
   if (json_text(json_member(object, "type")) != "helm.sh/release.v1")
     return no_release("is not a Helm release");
@@ -353,7 +354,7 @@ Result<HelmRelease> parse_helm_release(std::string_view secret) {
       text::decode_base64(json_text(json_member(json_member(object, "data"), "release"))));
   const std::string text = http::gunzip(packed, kMaxReleaseBytes);
   if (text.empty()) return no_release("is not gzip, or exceeds 32 MiB unpacked");
-  const json release = json::parse(text, nullptr, false);
+  const json release = parse_json(text);
   const json& chart = json_member(json_member(release, "chart"), "metadata");
   HelmRelease made{.name = json_text(json_member(release, "name")),
                    .name_space = json_text(json_member(release, "namespace")),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/json.h"
 #include "base/text.h"
 
 namespace gpulet::runtimes::json {
@@ -36,8 +37,8 @@ class JsonTextParser {
       ++at_;
   }
 
-  Result<Value> parse_value(int depth) {
-    if (depth > kMaxDepth) return syntax_error("nested deeper than " + std::to_string(kMaxDepth));
+  Result<Value> parse_value(std::size_t depth) {
+    if (depth > kMaxNesting) return syntax_error("nested deeper than " + std::to_string(kMaxNesting));
     Value result;
     result.begin = result.key_begin = at_;
     result.line = line_number();
@@ -90,7 +91,7 @@ class JsonTextParser {
     return {};
   }
 
-  Status parse_children(Value& result, int depth) {
+  Status parse_children(Value& result, std::size_t depth) {
     const bool object = result.kind == Kind::kObject;
     const char close = object ? '}' : ']';
     std::set<std::string> keys;

@@ -35,9 +35,7 @@ struct Value {
   const Value* find(std::string_view member) const;
 };
 
-inline constexpr int kMaxDepth = 64;
-
-// Errors: kInvalidArgument about "FILE:LINE".
+// Nested at most kMaxNesting levels (base/json.h). Errors: kInvalidArgument about "FILE:LINE".
 Result<Value> parse_json_text(std::string_view text, std::string_view file);
 
 // Returns `text` with a member or item appended to `parent`, an array or object of its document, formatted

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "base/json.h"
 #include "base/text.h"
 
 namespace gpulet::runtimes::toml {
@@ -153,7 +154,7 @@ class TomlParser {
 
   Status parse_entry() { return parse_key_and_value(document_.tables.back().path, false, 0); }
 
-  Status parse_key_and_value(Path path, bool in_line, int depth) {
+  Status parse_key_and_value(Path path, bool in_line, std::size_t depth) {
     const std::size_t begin = at_;
     const std::size_t at_line = line_number();
     GPULET_TRY_ASSIGN(const Path own, parse_key());
@@ -192,8 +193,8 @@ class TomlParser {
     }
   }
 
-  Result<Value> parse_value(const Path& path, int depth) {
-    if (depth > kMaxDepth) return syntax_error("nested deeper than " + std::to_string(kMaxDepth));
+  Result<Value> parse_value(const Path& path, std::size_t depth) {
+    if (depth > kMaxNesting) return syntax_error("nested deeper than " + std::to_string(kMaxNesting));
     Value result;
     result.begin = at_;
     if (peek_char() == '"' || peek_char() == '\'') {
@@ -212,7 +213,7 @@ class TomlParser {
     return result;
   }
 
-  Status parse_array(Value& result, const Path& path, int depth) {
+  Status parse_array(Value& result, const Path& path, std::size_t depth) {
     ++at_;
     for (;;) {
       skip_blank_lines();
@@ -232,7 +233,7 @@ class TomlParser {
     }
   }
 
-  Status parse_inline_table(const Path& path, int depth) {
+  Status parse_inline_table(const Path& path, std::size_t depth) {
     ++at_;
     skip_spaces();
     if (peek_char() == '}') return ++at_, Status{};

@@ -53,10 +53,7 @@ struct Document {
   const Entry* find(const Path& path) const;
 };
 
-// Limit of nested values.
-inline constexpr int kMaxDepth = 64;
-
-// Errors: kInvalidArgument about "FILE:LINE".
+// Nested at most kMaxNesting levels (base/json.h). Errors: kInvalidArgument about "FILE:LINE".
 Result<Document> parse_toml(std::string_view text, std::string_view file);
 
 // Returns whether `path` begins with `prefix`.

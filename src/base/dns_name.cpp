@@ -1,0 +1,32 @@
+#include "base/dns_name.h"
+
+#include <algorithm>
+
+namespace gpulet {
+namespace {
+
+constexpr std::size_t kMaxLabel = 63, kMaxSubdomain = 253;
+
+constexpr bool is_alphanumeric(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
+
+// A label of any length.
+bool has_label_form(std::string_view text) {
+  return !text.empty() && is_alphanumeric(text.front()) && is_alphanumeric(text.back()) &&
+         std::ranges::all_of(text, [](char c) { return is_alphanumeric(c) || c == '-'; });
+}
+
+}  // namespace
+
+bool is_dns_label(std::string_view text) { return text.size() <= kMaxLabel && has_label_form(text); }
+
+bool is_dns_subdomain(std::string_view text) {
+  if (text.size() > kMaxSubdomain) return false;
+  for (;;) {
+    const auto dot = text.find('.');
+    if (!has_label_form(text.substr(0, dot))) return false;
+    if (dot == std::string_view::npos) return true;
+    text.remove_prefix(dot + 1);
+  }
+}
+
+}  // namespace gpulet

@@ -1,0 +1,17 @@
+// The one check of names of Kubernetes objects, before they become part of a path, a query or a file name.
+// Source: Kubernetes, "Object Names and IDs"; k8s.io/apimachinery/pkg/util/validation, IsDNS1123Subdomain.
+#pragma once
+
+#include <string_view>
+
+namespace gpulet {
+
+// A label: at most 63 lower case letters, digits and '-', with a letter or digit at both ends. Namespaces and
+// Services have such names.
+bool is_dns_label(std::string_view text);
+
+// A subdomain: labels joined by '.', at most 253 characters, each label of any length. Pods, nodes and most
+// other objects have such names. Neither "." nor "..", nor anything with a '/' or a '%', is one.
+bool is_dns_subdomain(std::string_view text);
+
+}  // namespace gpulet

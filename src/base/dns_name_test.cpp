@@ -1,0 +1,34 @@
+#include "base/dns_name.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace gpulet {
+namespace {
+
+TEST(DnsName, LabelsAreNamesOfNamespaces) {
+  for (const auto& text : std::vector<std::string>{"a", "0", "team-1", "1-team", std::string(63, 'x')})
+    EXPECT_TRUE(is_dns_label(text)) << text;
+  for (const auto& text : std::vector<std::string>{"", "-a", "a-", "A", "a.b", "a_b", "ä", "a/b", "..", "a b",
+                                                   "a%2e", std::string(64, 'x'), std::string("a\0", 2)})
+    EXPECT_FALSE(is_dns_label(text)) << text;
+}
+
+TEST(DnsName, SubdomainsAreNamesOfPodsAndNodes) {
+  std::string longest = std::string(61, 'x');
+  while (longest.size() < 253) longest = "ab." + longest;
+  longest.resize(253, 'y');
+  for (const auto& text : std::vector<std::string>{"a", "node-1.example.com", "10.0.0.1", "a.b-c.d"})
+    EXPECT_TRUE(is_dns_subdomain(text)) << text;
+  EXPECT_TRUE(is_dns_subdomain(longest));
+  EXPECT_TRUE(is_dns_subdomain(std::string(230, 'p') + ".worker-0"));  // unlike in DNS itself
+  EXPECT_FALSE(is_dns_subdomain("ab." + longest));
+  for (const std::string text :
+       {"", ".", "..", "a..b", ".a", "a.", "a/..", "../a", "a.-b", "a-.b", "A.b", "a%2fb", "a?b", "a b"})
+    EXPECT_FALSE(is_dns_subdomain(text)) << text;
+}
+
+}  // namespace
+}  // namespace gpulet

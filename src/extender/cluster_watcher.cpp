@@ -1,5 +1,6 @@
 #include "extender/cluster_watcher.h"
 
+#include "base/dns_name.h"
 #include "base/log.h"
 #include "k8s/objects.h"
 #include "scheduler/core/extender_json.h"
@@ -162,8 +163,8 @@ std::string ClusterWatcher::apply_namespace(std::string_view object) {
 
 void ClusterWatcher::fetch_pod(const std::string& name_space, const std::string& name,
                                std::function<void(Result<scheduler::PodRequest>)> done) {
-  if (fetches_.size() >= kMaxFetches || !k8s::is_dns_name(name_space) || !k8s::is_dns_name(name)) {
-    const bool named = k8s::is_dns_name(name_space) && k8s::is_dns_name(name);
+  if (fetches_.size() >= kMaxFetches || !is_dns_label(name_space) || !is_dns_subdomain(name)) {
+    const bool named = is_dns_label(name_space) && is_dns_subdomain(name);
     return done(named ? fail(Code::kUnavailable, "too many Pod requests in flight; retry later")
                       : fail(Code::kInvalidArgument, "not a valid Pod name: " + name_space + "/" + name));
   }

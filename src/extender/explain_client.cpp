@@ -1,7 +1,9 @@
 #include "extender/explain_client.h"
 
+#include <algorithm>
 #include <optional>
 
+#include "base/dns_name.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "extender/server.h"
@@ -130,8 +132,9 @@ class ExplainClient {
     const auto slash = query_.service.find('/');
     const std::string name_space = query_.service.substr(0, slash);
     const std::string service = slash == std::string::npos ? "" : query_.service.substr(slash + 1);
-    const auto name = service.substr(0, service.find(':'));
-    if (!k8s::is_dns_name(name_space) || !k8s::is_dns_name(name)) {
+    const auto parts = text::split(service, ':');  // of "https:name:port"
+    if (!is_dns_label(name_space) || service.ends_with(':') || parts.empty() || parts.size() > 3 ||
+        !std::ranges::all_of(parts, is_dns_label)) {
       return fail_later({Code::kInvalidArgument,
                          "expected a Service such as " + std::string(kDefaultService) + " is one",
                          query_.service});
@@ -214,7 +217,7 @@ class ExplainClient {
 }  // namespace
 
 Result<ExplainAnswer> fetch_explanation(const ExplainQuery& query, const k8s::ClientConfig& access) {
-  if (!k8s::is_dns_name(query.name_space) || !k8s::is_dns_name(query.pod)) {
+  if (!is_dns_label(query.name_space) || !is_dns_subdomain(query.pod)) {
     return fail(Code::kInvalidArgument, "is not a valid Pod name", query.name_space + "/" + query.pod);
   }
   return ExplainClient(query, access).run_query();

@@ -1,5 +1,6 @@
 #include "extender/server.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/dns_name.h"
 #include "base/file.h"
 #include "base/file_watch.h"
 #include "base/log.h"
@@ -161,7 +163,7 @@ scheduler::SelectedPolicy ExtenderService::select_policy(scheduler::PodRequest& 
 }
 
 http::Response ExtenderService::handle_filter(const http::Request& request) {
-  auto args = ExtenderArgs::parse_body(std::string(request.body));
+  auto args = ExtenderArgs::parse_body(request.body);
   if (!args) return text_response(400, args.error().full_message() + "\n");
   auto pod = args->pod_request();
   const auto policy = select_policy(pod);
@@ -215,7 +217,7 @@ std::vector<std::size_t> ExtenderService::select_best_nodes(const ExtenderArgs& 
 }
 
 http::Response ExtenderService::handle_prioritize(const http::Request& request) {
-  auto args = ExtenderArgs::parse_body(std::string(request.body));
+  auto args = ExtenderArgs::parse_body(request.body);
   if (!args) return text_response(400, args.error().full_message() + "\n");
   auto pod = args->pod_request();
   const auto policy = select_policy(pod);
@@ -324,8 +326,11 @@ class ExtenderProcess {
             .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); }},
         options_.policy, options_.nodes_to_score);
     server_.emplace(loop_, listener_.get(), *service_, access_gate_,
-                    http::ServerLimits{
-                        .exchange = 30s, .idle = 5min, .head_bytes = 16u << 10, .body_bytes = kMaxBodyBytes});
+                    http::ServerLimits{.exchange = 30s,
+                                       .idle = 5min,
+                                       .head_bytes = 16u << 10,
+                                       .body_bytes = kMaxBodyBytes,
+                                       .body_budget = kBodyBudget});
     log::info("serving kube-scheduler", {{"listen", options_.listen},
                                          {"port", http::socket_port(listener_.get())},
                                          {"tls", access_gate_.is_encrypted()},
@@ -384,10 +389,14 @@ class ExtenderProcess {
 
 // The reporter name in Events: the Pod's, or else the host's.
 std::string reporter_name(const std::map<std::string, std::string, std::less<>>& environment) {
-  const auto name = environment.find("HOSTNAME");
-  if (name != environment.end() && !name->second.empty()) return name->second;
+  std::string name = "gpulet-scheduler";
   std::array<char, 256> host{};
-  return ::gethostname(host.data(), host.size() - 1) == 0 ? std::string(host.data()) : "gpulet-scheduler";
+  if (const auto pod = environment.find("HOSTNAME"); pod != environment.end() && !pod->second.empty()) {
+    name = pod->second;
+  } else if (::gethostname(host.data(), host.size() - 1) == 0) {
+    name = host.data();
+  }
+  return is_dns_subdomain(name) ? name : "gpulet-scheduler";
 }
 
 }  // namespace
@@ -404,6 +413,8 @@ Status run_extender(const ExtenderOptions& options,
     return fail(Code::kFailedPrecondition, "no API server found: run in a cluster, or set KUBECONFIG");
   }
   ::signal(SIGPIPE, SIG_IGN);
+  // Bodies get pages of their own, which return to the kernel with them. Source: mallopt(3).
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
   return ExtenderProcess(options, std::move(*access)).run_process();
 }
 

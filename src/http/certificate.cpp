@@ -4,10 +4,13 @@
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/rand.h>
+#include <openssl/sha.h>
+#include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
 #include <array>
 #include <cstdint>
+#include <ctime>
 
 namespace gpulet::http {
 namespace {
@@ -63,6 +66,19 @@ std::string bio_content(BIO* bio) {
 
 }  // namespace
 
+Status initialize_openssl() {
+  static const bool complete = [] {
+    if (::OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr) != 1) return false;
+    ::tzset();  // gmtime_r reads the time zone at its first call, which compares a certificate's dates
+    // The generators that a server draws from, and the digest of remembered passwords.
+    std::array<unsigned char, SHA256_DIGEST_LENGTH> bytes;
+    return ::RAND_bytes(bytes.data(), 1) == 1 && ::RAND_priv_bytes(bytes.data(), 1) == 1 &&
+           ::SHA256(bytes.data(), 1, bytes.data()) != nullptr;
+  }();
+  if (complete) return {};
+  return fail(Code::kInternal, "cannot initialize OpenSSL: " + openssl_error());
+}
+
 std::string openssl_error() {
   const unsigned long code = ::ERR_get_error();
   ::ERR_clear_error();
@@ -92,6 +108,7 @@ KeyPtr parse_private_key(const std::string& pem) {
 
 Result<KeyPair> make_self_signed_certificate(const std::string& name, WallTime now,
                                              std::chrono::hours validity) {
+  GPULET_TRY(initialize_openssl());
   const KeyPtr key(EVP_EC_gen("P-256"));
   const CertificatePtr certificate(::X509_new());
   const BioPtr certificate_out(::BIO_new(::BIO_s_mem())), key_out(::BIO_new(::BIO_s_mem()));

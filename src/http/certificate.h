@@ -19,6 +19,12 @@ namespace gpulet::http {
 using CertificatePtr = std::unique_ptr<X509, Deleter<::X509_free>>;
 using KeyPtr = std::unique_ptr<EVP_PKEY, Deleter<::EVP_PKEY_free>>;
 
+// Does everything that OpenSSL does at its first use in a process, such as opening files and seeding its
+// random numbers, so that a sandbox may be entered afterwards. Leaves out the host's openssl.cnf, which may
+// name modules to load into a root process, and the handler at the end of the process. Repeated calls do
+// nothing. Errors: kInternal when there is no randomness.
+Status initialize_openssl();
+
 // The text of OpenSSL's oldest queued error; clears the queue.
 std::string openssl_error();
 

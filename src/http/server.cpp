@@ -1,5 +1,6 @@
 #include "http/server.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -21,6 +22,15 @@ constexpr int kMaxAccepts = 32;
 // Without a free descriptor or memory in the kernel, the socket would stay ready and the loop would spin.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
+PeerAddress peer_address(const sockaddr_storage& peer) {
+  const auto bytes = [](const auto& address) {
+    return PeerAddress(reinterpret_cast<const char*>(&address), sizeof address);
+  };
+  if (peer.ss_family == AF_INET) return bytes(reinterpret_cast<const sockaddr_in&>(peer).sin_addr);
+  if (peer.ss_family == AF_INET6) return bytes(reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr);
+  return {};
+}
+
 }  // namespace
 
 Server::Server(Loop& loop, int listening, RequestHandler& service, AccessGate& gate,
@@ -37,7 +47,10 @@ void Server::watch_listening_socket() {
 
 void Server::accept_all() {
   for (int accepted = 0; accepted < kMaxAccepts; ++accepted) {
-    FileDescriptor socket(::accept4(listening_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage peer{};
+    socklen_t size = sizeof peer;
+    FileDescriptor socket(
+        ::accept4(listening_, reinterpret_cast<sockaddr*>(&peer), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.is_open()) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) return;
@@ -45,20 +58,68 @@ void Server::accept_all() {
       again_ = loop_.after(kAcceptPause, [this] { watch_listening_socket(); });
       return;
     }
-    if (connections_.size() >= limits_.connections) close_idlest();
+    if (connections_.size() >= limits_.connections) close_oldest();
     const std::uint64_t id = next_id_++;
     auto& connection = connections_[id];
-    connection = std::make_unique<ServerConnection>(loop_, std::move(socket), service_, gate_, limits_,
-                                                    [this, id] { remove_connection(id); });
+    connection = std::make_unique<ServerConnection>(*this, id, std::move(socket), peer_address(peer));
     // Most requests arrive with the connection: those are handled before a newer connection can replace it.
     if (!connection->serve_requests()) remove_connection(id);
   }
 }
 
-void Server::close_idlest() {
-  const auto waits = [](const auto& entry) { return !entry.second->is_subscribed(); };
-  const auto oldest = std::find_if(connections_.begin(), connections_.end(), waits);
-  if (oldest != connections_.end()) connections_.erase(oldest);
+// One client cannot close the connections of others by opening more.
+void Server::close_oldest() {
+  std::map<std::string_view, std::size_t> counts;
+  for (const auto& [id, connection] : connections_) {
+    if (!connection->is_subscribed()) ++counts[connection->address()];
+  }
+  auto chosen = connections_.end();
+  std::size_t most = 0;
+  for (auto one = connections_.begin(); one != connections_.end(); ++one) {
+    if (one->second->is_subscribed() || counts[one->second->address()] <= most) continue;
+    most = counts[one->second->address()];
+    chosen = one;
+  }
+  if (chosen != connections_.end()) connections_.erase(chosen);
+}
+
+bool Server::make_body_room(std::uint64_t id, std::size_t bytes) {
+  if (limits_.body_budget == 0) return true;
+  for (;;) {
+    std::size_t total = bytes;
+    auto idlest = connections_.end();
+    for (auto one = connections_.begin(); one != connections_.end(); ++one) {
+      const auto held = one->second->body_bytes();
+      total += held;
+      if (one->first == id || held == 0) continue;
+      if (idlest == connections_.end() || one->second->last_progress() < idlest->second->last_progress())
+        idlest = one;
+    }
+    if (total <= limits_.body_budget) return true;
+    if (idlest == connections_.end()) return false;
+    connections_.erase(idlest);
+  }
+}
+
+void Server::make_subscriber_room(const PeerAddress& address) {
+  const auto* subscribers = service_.event_subscribers();
+  if (subscribers == nullptr || subscribers->subscriber_count() < limits_.subscribers) return;
+  std::map<std::string_view, std::size_t> counts;
+  auto stalled = connections_.end();
+  for (auto one = connections_.begin(); one != connections_.end(); ++one) {
+    if (!one->second->is_subscribed()) continue;
+    ++counts[one->second->address()];
+    if (stalled == connections_.end() && one->second->is_stalled()) stalled = one;
+  }
+  if (stalled != connections_.end()) return static_cast<void>(connections_.erase(stalled));
+  auto chosen = connections_.end();
+  std::size_t most = counts[address] + 1;
+  for (auto one = connections_.begin(); one != connections_.end(); ++one) {
+    if (!one->second->is_subscribed() || counts[one->second->address()] <= most) continue;
+    most = counts[one->second->address()];
+    chosen = one;
+  }
+  if (chosen != connections_.end()) connections_.erase(chosen);
 }
 
 void Server::drop_subscribers() {
@@ -66,6 +127,23 @@ void Server::drop_subscribers() {
 }
 
 void Server::remove_connection(std::uint64_t id) { connections_.erase(id); }
+
+void Server::delay_connection(std::uint64_t id) {
+  delayed_.push_back(id);
+  if (!next_turn_) next_turn_ = loop_.after(Duration::zero(), [this] { serve_delayed(); });
+}
+
+void Server::serve_delayed() {
+  next_turn_.reset();
+  for (std::size_t count = std::min(delayed_.size(), kMaxDelayedRequests); count > 0; --count) {
+    const std::uint64_t id = delayed_.front();
+    delayed_.pop_front();
+    const auto found = connections_.find(id);
+    if (found != connections_.end() && !found->second->serve_requests()) remove_connection(id);
+  }
+  if (!delayed_.empty() && !next_turn_)
+    next_turn_ = loop_.after(Duration::zero(), [this] { serve_delayed(); });
+}
 
 namespace {
 
@@ -77,6 +155,8 @@ constexpr std::size_t kMaxDrainBytes = 256u << 10;
 constexpr std::size_t kFirstBuffer = 1024;  // most requests are smaller
 constexpr char kTlsHandshake = 0x16;        // the first byte of a TLS client
 constexpr std::size_t kMaxParts = 4;        // written at once
+// A client that sends or reads less than this at a time is as idle as one that does nothing.
+constexpr std::size_t kProgressBytes = 64u << 10;
 
 Response error_response(int status, std::string why) {
   return {.status = status, .body = std::make_shared<const std::string>(std::move(why))};
@@ -114,15 +194,18 @@ struct ServerConnection::Parser : beast::request_parser<beast::string_body> {
   }
 };
 
-ServerConnection::ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service,
-                                   AccessGate& gate, const ServerLimits& limits, std::function<void()> closed)
-    : loop_(loop),
+ServerConnection::ServerConnection(Server& server, std::uint64_t id, FileDescriptor socket,
+                                   PeerAddress address)
+    : server_(server),
+      id_(id),
+      loop_(server.loop_),
       socket_(std::move(socket)),
-      service_(service),
-      gate_(gate),
-      generation_(gate.generation()),
-      limits_(limits),
-      closed_(std::move(closed)) {
+      address_(std::move(address)),
+      service_(server.service_),
+      gate_(server.gate_),
+      generation_(gate_.generation()),
+      limits_(server.limits_),
+      progressed_at_(loop_.now()) {
   start_limit(limits_.exchange);
 }
 
@@ -143,9 +226,19 @@ void ServerConnection::on_ready() {
   if (!serve_requests()) close_connection();
 }
 
-void ServerConnection::close_connection() {
-  const auto closed = closed_;  // a copy: it destroys this object
-  closed();
+void ServerConnection::close_connection() { server_.remove_connection(id_); }
+
+std::size_t ServerConnection::body_bytes() const {
+  std::size_t bytes = parser_ ? parser_->get().body().size() : 0;
+  for (const auto& text : out_) bytes += text->size();
+  return bytes - std::min(bytes, sent_);
+}
+
+void ServerConnection::record_progress(std::size_t bytes) {
+  progressed_ += bytes;
+  if (progressed_ < kProgressBytes) return;
+  progressed_ = 0;
+  progressed_at_ = loop_.now();
 }
 
 bool ServerConnection::serve_requests() {
@@ -153,18 +246,23 @@ bool ServerConnection::serve_requests() {
     if (!choose_transport()) return false;
     if (!transport_) return true;
   }
-  for (;;) {
+  bool responded = false;
+  for (std::size_t read = 0; read <= kMaxTurnBytes;) {
     if (!out_.empty()) {
       if (!flush()) return false;
       if (!out_.empty()) return true;  // the socket takes no more now
     }
     if (filled_ > 0 && !lingering_ && !subscription_) {
+      if (responded) break;
       if (!parse_request()) return false;
       if (answering_) return true;
-      if (!out_.empty()) continue;
+      responded = !out_.empty();
+      if (responded) continue;
     }
-    switch (read_more()) {
+    const auto moved = read_more();
+    switch (moved.outcome) {
       case Transport::Outcome::kTransferred:
+        read += moved.bytes;
         break;
       case Transport::Outcome::kWantsRead:
         await_events(EPOLLIN);
@@ -176,6 +274,14 @@ bool ServerConnection::serve_requests() {
         return false;
     }
   }
+  end_turn();
+  return true;
+}
+
+// What remains may be in the buffer or in the transport, of which the socket shows nothing.
+void ServerConnection::end_turn() {
+  ready_.reset();
+  server_.delay_connection(id_);
 }
 
 bool ServerConnection::choose_transport() {
@@ -199,24 +305,26 @@ bool ServerConnection::choose_transport() {
   return true;
 }
 
-Transport::Outcome ServerConnection::read_more() {
+Transport::IoResult ServerConnection::read_more() {
   if (filled_ == buffer_.size()) {
     buffer_.resize(std::min(limits_.head_bytes, std::max(kFirstBuffer, buffer_.size() * 2)));
   }
   const auto moved = transport_->read_some(buffer_.data() + filled_, buffer_.size() - filled_);
-  if (moved.outcome != Transport::Outcome::kTransferred) return moved.outcome;
+  if (moved.outcome != Transport::Outcome::kTransferred) return moved;
   if (!lingering_ && !subscription_) {
     filled_ += moved.bytes;
-    return moved.outcome;
+    record_progress(moved.bytes);
+    return moved;
   }
   filled_ = 0;
   drained_ += moved.bytes;
-  return drained_ <= kMaxDrainBytes ? Transport::Outcome::kTransferred : Transport::Outcome::kEnded;
+  return drained_ <= kMaxDrainBytes ? moved : Transport::IoResult{Transport::Outcome::kEnded};
 }
 
 bool ServerConnection::parse_request() {
   if (!parser_) {
     parser_ = std::make_unique<Parser>(limits_);
+    progressed_at_ = loop_.now();
     start_limit(limits_.exchange);
   }
   boost::beast::error_code error;
@@ -240,6 +348,10 @@ bool ServerConnection::parse_request() {
     return true;
   }
   if (!parser_->is_header_done()) return true;
+  if (!server_.make_body_room(id_, 0)) {
+    send_response(error_response(503, "too many bodies are in flight; later\n"), false, false);
+    return true;
+  }
   const auto& request = parser_->get();
   const auto length = parser_->content_length();
   if (limits_.body_bytes == 0 && (parser_->chunked() || (length && *length > 0))) {
@@ -252,7 +364,7 @@ bool ServerConnection::parse_request() {
 }
 
 void ServerConnection::dispatch_request(bool head_only, bool keep_alive) {
-  switch (gate_.check_credentials(parser_->field(beast::field::authorization), loop_.now())) {
+  switch (gate_.check_credentials(parser_->field(beast::field::authorization), address_, loop_.now())) {
     case PasswordChecker::Verdict::kAccepted:
       break;
     case PasswordChecker::Verdict::kRejected: {
@@ -277,6 +389,8 @@ void ServerConnection::dispatch_request(bool head_only, bool keep_alive) {
   for (const auto& field : parsed)
     request.fields.emplace_back(view(field.name_string()), view(field.value()));
   start_limit(limits_.exchange);
+  // A response may be as large as its request.
+  if (!request.body.empty()) static_cast<void>(server_.make_body_room(id_, request.body.size()));
   answering_ = handling_ = true;
   service_.handle_request(request, loop_.now(),
                           [this, alive = lifetime_.watch(), head_only, keep_alive](Response answer) {
@@ -300,6 +414,7 @@ void ServerConnection::on_handler_response(Response answer, bool head_only, bool
 }
 
 void ServerConnection::subscribe() {
+  server_.make_subscriber_room(address_);
   subscription_ = service_.event_subscribers()->subscribe([this](const SharedText& text) { on_event(text); },
                                                           limits_.subscribers);
 }
@@ -320,13 +435,19 @@ void ServerConnection::send_response(Response answer, bool head_only, bool keep_
   sent_ = 0;
   keep_alive_ = keep_alive;
   parser_.reset();
+  static_cast<void>(server_.make_body_room(id_, 0));
   start_limit(limits_.exchange);
 }
 
 // Writes the remaining bytes. Returns false if the connection has ended; bytes remain if the socket accepts
-// no more now.
+// no more now, or the turn is over.
 bool ServerConnection::flush() {
+  std::size_t written = 0;
   while (!out_.empty()) {
+    if (written > kMaxTurnBytes) {
+      await_events(EPOLLOUT);
+      return true;
+    }
     std::array<iovec, kMaxParts> parts{};
     std::size_t count = 0;
     for (; count < std::min(out_.size(), kMaxParts); ++count) {
@@ -346,6 +467,8 @@ bool ServerConnection::flush() {
       case Transport::Outcome::kEnded:
         return false;
     }
+    written += moved.bytes;
+    record_progress(moved.bytes);
     sent_ += moved.bytes;
     while (!out_.empty() && sent_ >= out_.front()->size()) {
       sent_ -= out_.front()->size();

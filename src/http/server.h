@@ -22,7 +22,7 @@ namespace gpulet::http {
 inline constexpr std::size_t kMaxSubscribers = 16;
 inline constexpr std::size_t kMaxLocalSubscribers = 4;
 
-// A newer connection replaces the one that has been idle longest; subscribers stay.
+// A newer connection replaces the oldest one of the address that has the most; subscribers stay.
 inline constexpr std::size_t kMaxConnections = 128 + kMaxSubscribers;
 
 struct ServerLimits {
@@ -31,6 +31,10 @@ struct ServerLimits {
   Duration idle = std::chrono::seconds(10);  // between two requests of one connection
   std::size_t head_bytes = 8192;             // of a request: its line and its fields
   std::size_t body_bytes = 0;  // of a request; 0: a request with a body is rejected, and the body not read
+  // Of all connections together: bodies of requests as far as they have arrived, and of responses as far as
+  // they have not been sent. The connections that have not moved for longest are closed for others. At least
+  // twice body_bytes; 0: no limit, for a server whose responses are shared texts.
+  std::size_t body_budget = 0;
   std::size_t connections = kMaxConnections;
   std::size_t subscribers = kMaxSubscribers;  // of the site, whichever server they came through
 };
@@ -41,6 +45,13 @@ inline constexpr std::size_t kMaxLocalConnections = 16 + kMaxLocalSubscribers;
 // Of the node's own socket, so that the network cannot keep its users out.
 inline constexpr ServerLimits kLocalLimits{.connections = kMaxLocalConnections,
                                            .subscribers = kMaxSubscribers + kMaxLocalSubscribers};
+
+// What one connection may do before all others have had their turn: a client that pipelines requests or sends
+// a large body without a pause delays nobody.
+inline constexpr std::size_t kMaxTurnBytes = 256u << 10;  // each way, and one request
+// Requests per turn of the loop that had to wait for it. New connections, other descriptors of the loop and
+// requests of a client that awaits each response come first.
+inline constexpr std::size_t kMaxDelayedRequests = 32;
 
 class ServerConnection;
 
@@ -57,10 +68,21 @@ class Server {
   void drop_subscribers();
 
  private:
+  friend class ServerConnection;
   void watch_listening_socket();
   void accept_all();
-  void close_idlest();
+  void close_oldest();
+  void serve_delayed();
+
+  // ---- for its connections, by their ids ----
   void remove_connection(std::uint64_t id);
+  // The connection has had its turn, and has more to read.
+  void delay_connection(std::uint64_t id);
+  // Closes others until `bytes` more fit into the budget of bodies. False if they do not.
+  bool make_body_room(std::uint64_t id, std::size_t bytes);
+  // Where all slots of event streams are taken: takes one for a new subscriber at `address`, of a client that
+  // does not read, or else the oldest of the address that has the most, if that has two more than this one.
+  void make_subscriber_room(const PeerAddress& address);
 
   Loop& loop_;
   int listening_;
@@ -69,7 +91,8 @@ class Server {
   const ServerLimits limits_;
   std::uint64_t next_id_ = 0;
   std::map<std::uint64_t, std::unique_ptr<ServerConnection>> connections_;  // by age, oldest first
-  Subscription accepting_, again_;
+  std::deque<std::uint64_t> delayed_;
+  Subscription accepting_, again_, next_turn_;
 };
 
 // How far a subscriber may fall behind. Beyond, it is disconnected; it can reconnect and gets the newest
@@ -80,14 +103,18 @@ inline constexpr std::size_t kMaxQueuedEventBytes = 1u << 20;
 // One client's connection: reads requests and writes responses, and events once it is subscribed.
 class ServerConnection {
  public:
-  // Calls `closed` from the loop, once, when the connection is over; it destroys this object.
-  ServerConnection(Loop& loop, FileDescriptor socket, RequestHandler& service, AccessGate& gate,
-                   const ServerLimits& limits, std::function<void()> closed);
+  ServerConnection(Server& server, std::uint64_t id, FileDescriptor socket, PeerAddress address);
   ~ServerConnection();
 
-  // Serves what has arrived already. False when the connection is over.
+  // Serves what has arrived already, within one turn. False when the connection is over.
   bool serve_requests();
   bool is_subscribed() const { return static_cast<bool>(subscription_); }
+  const PeerAddress& address() const { return address_; }
+  // Events wait because the client does not read.
+  bool is_stalled() const { return !out_.empty(); }
+  std::size_t body_bytes() const;  // see ServerLimits::body_budget
+  // When bytes last moved; few bytes count only together.
+  Time last_progress() const { return progressed_at_; }
 
  private:
   struct Parser;  // Beast's, behind a pointer: its headers are heavy
@@ -97,7 +124,9 @@ class ServerConnection {
   // transport until the client has sent a byte.
   bool choose_transport();
   // Reads once. kTransferred also for bytes that are discarded.
-  Transport::Outcome read_more();
+  Transport::IoResult read_more();
+  void end_turn();
+  void record_progress(std::size_t bytes);
   // Parses the buffer. False when the connection is over.
   bool parse_request();
   // Passes the request to the handler, which responds now or later by on_handler_response().
@@ -113,13 +142,15 @@ class ServerConnection {
   void start_limit(Duration limit);
   void close_connection();
 
+  Server& server_;  // destroys this object by remove_connection()
+  const std::uint64_t id_;
   Loop& loop_;
   FileDescriptor socket_;
+  const PeerAddress address_;
   RequestHandler& service_;
   AccessGate& gate_;
   std::uint64_t generation_;  // of the gate when this connection was accepted
   const ServerLimits& limits_;
-  std::function<void()> closed_;
 
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Parser> parser_;
@@ -131,6 +162,8 @@ class ServerConnection {
   bool keep_alive_ = false, lingering_ = false;
   bool handling_ = false, answering_ = false;  // inside the handler's call; until it has responded
   std::size_t drained_ = 0;
+  Time progressed_at_;
+  std::size_t progressed_ = 0;  // bytes since then
   Subscription subscription_;
 
   std::uint32_t awaited_ = 0;

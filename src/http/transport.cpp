@@ -412,9 +412,7 @@ TlsServerContext::TlsServerContext(std::shared_ptr<State> state) : state_(std::m
 TlsServerContext::~TlsServerContext() = default;
 
 Result<std::shared_ptr<TlsServerContext>> TlsServerContext::create_context(const TlsServerConfig& config) {
-  // Without the host's openssl.cnf, and without a handler at the end of the process, which never ends by
-  // itself.
-  ::OPENSSL_init_ssl(OPENSSL_INIT_NO_LOAD_CONFIG | OPENSSL_INIT_NO_ATEXIT, nullptr);
+  GPULET_TRY(initialize_openssl());
   ::ERR_clear_error();
   auto state = std::make_shared<State>();
   state->context.reset(::SSL_CTX_new(::TLS_server_method()));

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "k8s/objects.h"
 #include "metrics_api/responses.h"
@@ -18,7 +19,7 @@ Result<std::vector<std::string>> parse_string_list(const json& data, const char*
   const json& value = k8s::json_member(data, key);
   std::vector<std::string> texts;
   if (value.is_null()) return texts;
-  const auto list = json::parse(k8s::json_text(value), nullptr, false);
+  const auto list = parse_json(k8s::json_text(value));
   if (!list.is_array()) return fail(Code::kInvalidArgument, "must be a JSON list of strings", key);
   for (const auto& one : list) {
     if (!one.is_string()) return fail(Code::kInvalidArgument, "must be a JSON list of strings", key);
@@ -168,7 +169,7 @@ Result<json> review_status(const Result<http::ClientResponse>& response, const c
                                         k8s::describe_response(*response));
   }
   if (response->status / 100 != 2) return fail(Code::kUnavailable, k8s::describe_response(*response));
-  return json_member(json::parse(response->body, nullptr, false), "status");
+  return json_member(parse_json(response->body), "status");
 }
 
 }  // namespace

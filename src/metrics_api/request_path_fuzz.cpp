@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "base/dns_name.h"
 #include "k8s/objects.h"
 #include "metrics_api/agent_scraper.h"
 #include "metrics_api/authentication.h"
@@ -17,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto target = parse_request_target(input);
   if (const auto* metric = target ? std::get_if<PodMetricRequest>(&*target) : nullptr) {
     // They become parts of an API server path.
-    if (!k8s::is_dns_name(metric->name_space) || !(metric->selects_all() || k8s::is_dns_name(metric->pod)))
+    if (!is_dns_label(metric->name_space) || !(metric->selects_all() || is_dns_subdomain(metric->pod)))
       std::abort();
     if (!nlohmann::json::accept(metric_values_json(*metric, {{"pod", 1, {}}}))) std::abort();
   }

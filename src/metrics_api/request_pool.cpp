@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "k8s/objects.h"
 
 namespace gpulet::metrics_api {
@@ -134,7 +135,7 @@ void request_page(const std::shared_ptr<PodListing>& listing, const std::string&
       std::move(request), [listing](const Result<http::ClientResponse>& response) {
         if (!response) return listing->done(fail(response.error()));
         if (response->status != 200) return listing->done(fail(list_error(*response)));
-        const json table = json::parse(response->body, nullptr, false);
+        const json table = parse_json(response->body);
         if (const auto added = add_table_rows(table, listing->pods); !added)
           return listing->done(fail(added.error()));
         const std::string more = json_text(json_member(json_member(table, "metadata"), "continue"));

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
 #include "base/text.h"
 #include "k8s/objects.h"
 #include "metrics_api/agent_scraper.h"
@@ -34,10 +35,10 @@ bool is_served_version(std::string_view text) {
 Result<RequestTarget> parse_pod_metric(const std::vector<std::string>& parts, std::string_view target) {
   PodMetricRequest request{
       .version = parts[2], .name_space = parts[4], .pod = parts[6], .metric = parts[7], .selector = {}};
-  if (!k8s::is_dns_name(request.name_space)) {
+  if (!is_dns_label(request.name_space)) {
     return fail(Code::kInvalidArgument, "not a valid namespace name");
   }
-  if (!request.selects_all() && !k8s::is_dns_name(request.pod)) {
+  if (!request.selects_all() && !is_dns_subdomain(request.pod)) {
     return fail(Code::kInvalidArgument, "not a valid Pod name");
   }
   GPULET_TRY_ASSIGN(auto query, parse_query(target));

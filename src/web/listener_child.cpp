@@ -26,6 +26,7 @@
 
 #include "base/process.h"
 #include "http/access_gate.h"
+#include "http/certificate.h"
 #include "http/server.h"
 #include "web/ipc_messages.h"
 #include "web/router.h"
@@ -172,6 +173,7 @@ constexpr unsigned kMaxDescriptors = 10 + http::kMaxConnections + http::kMaxLoca
 
 // Proxies and load balancers close connections that are silent for a minute, some for half a minute.
 constexpr Duration kHeartbeat = std::chrono::seconds(15);
+constexpr std::size_t kMaxTurnBytes = 1u << 20;  // read from the agent in one turn of the loop
 constexpr Duration kReportDelay = std::chrono::milliseconds(50);
 
 [[noreturn]] void exit_with_error(const Error& error) {
@@ -197,12 +199,21 @@ class AgentMessages {
   }
 
  private:
+  // Until the agent has no more, within a limit: however many clients there are, its pages arrive.
   void read_messages() {
     std::array<char, 65'536> buffer;
-    const ssize_t got = ::recv(kAgentSocketFd, buffer.data(), buffer.size(), MSG_DONTWAIT);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (got <= 0) ::_exit(0);
-    reader_.append_bytes({buffer.data(), static_cast<std::size_t>(got)});
+    for (std::size_t turn_bytes = 0; turn_bytes < kMaxTurnBytes;) {
+      const ssize_t got = ::recv(kAgentSocketFd, buffer.data(), buffer.size(), MSG_DONTWAIT);
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno == EAGAIN) return;
+      if (got <= 0) ::_exit(0);
+      turn_bytes += static_cast<std::size_t>(got);
+      reader_.append_bytes({buffer.data(), static_cast<std::size_t>(got)});
+      handle_messages();
+    }
+  }
+
+  void handle_messages() {
     for (;;) {
       auto message = reader_.next_message();
       if (!message) exit_with_error(message.error());
@@ -269,6 +280,8 @@ void run_listener_child() {
   ::signal(SIGPIPE, SIG_IGN);  // TLS writes to sockets that their clients have left
   const pid_t parent = ::getppid();
   EpollLoop loop;
+  // The access rules, and with them the first use of OpenSSL, come when no file can be opened any more.
+  if (const auto ready = http::initialize_openssl(); !ready) exit_with_error(ready.error());
   if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) exit_with_error(entered.error());
   Router router;
   const AgentMessages messages(loop, router, network, local);

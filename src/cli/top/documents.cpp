@@ -4,6 +4,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
+
 namespace gpulet::cli {
 namespace {
 
@@ -78,7 +80,7 @@ void for_each_named(const Document& object, const char* key, Each each) {
 
 // `member` must be a list or an object: it identifies the document.
 Result<Document> parse_agent_document(std::string_view text, const char* about, const char* member) {
-  auto document = Document::parse(text, nullptr, false);
+  auto document = parse_json(text);
   if (!document.is_object() || !json_field(document, member).is_structured())
     return fail(Code::kInvalidArgument, "not a document of a gpulet agent", about);
   return document;

@@ -9,7 +9,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpulet::scheduler;
-  const auto args = ExtenderArgs::parse_body(std::string(reinterpret_cast<const char*>(data), size));
+  const auto args = ExtenderArgs::parse_body(std::string_view(reinterpret_cast<const char*>(data), size));
   if (!args) {
     if (args.error().message().empty()) std::abort();
     return 0;

@@ -1,10 +1,9 @@
 #include "scheduler/core/extender_json.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <rapidjson/document.h>
-#include <rapidjson/stringbuffer.h>
-#include <rapidjson/writer.h>
 
 #include "base/text.h"
 
@@ -131,6 +130,8 @@ Result<PodRequest> parse_pod_object(const Value& pod) {
 }  // namespace
 
 Result<PodRequest> parse_pod(std::string_view json) {
+  if (json.size() > kMaxPodBytes) return fail(Code::kInvalidArgument, "not a Pod: larger than 4 MiB");
+  if (exceeds_nesting(json)) return fail(Code::kInvalidArgument, "not a Pod: nested too deep");
   rapidjson::Document document;
   document.Parse<rapidjson::kParseIterativeFlag>(json.data(), json.size());
   if (document.HasParseError()) return fail(Code::kInvalidArgument, "not a Pod: invalid JSON");
@@ -139,132 +140,153 @@ Result<PodRequest> parse_pod(std::string_view json) {
 
 namespace {
 
-using rapidjson::Document;
-using rapidjson::Value;
-using Writer = rapidjson::Writer<rapidjson::StringBuffer>;
-
-// Case-insensitive, as Go's JSON decoder.
-const Value* find_field(const Value& object, std::string_view name) {
-  if (!object.IsObject()) return nullptr;
-  for (const auto& [key, value] : object.GetObject()) {
-    const std::string_view found(key.GetString(), key.GetStringLength());
-    if (found.size() == name.size() && text::lower(found) == name && !value.IsNull()) return &value;
-  }
-  return nullptr;
+Error invalid_names() { return {Code::kInvalidArgument, "NodeNames is not a list of at most 100000 names"}; }
+Error invalid_nodes() {
+  return {Code::kInvalidArgument, "Nodes.items is not a list of at most 100000 Nodes"};
 }
 
-std::string_view string_or_empty(const Value* value) {
-  if (value == nullptr || !value->IsString()) return {};
-  return {value->GetString(), value->GetStringLength()};
-}
-
-void write_string(Writer& writer, std::string_view text) {
-  writer.String(text.data(), static_cast<rapidjson::SizeType>(text.size()));
-}
-void write_key(Writer& writer, std::string_view text) {
-  writer.Key(text.data(), static_cast<rapidjson::SizeType>(text.size()));
+// Case-insensitive, as Go's JSON decoder. `name` is in lower case.
+bool is_field(std::string_view key, std::string_view name) {
+  return key.size() == name.size() && text::lower(key) == name;
 }
 
 }  // namespace
 
-struct ExtenderArgs::Parsed {
-  std::string body;  // parsed in place: the document points into it
-  Document document;
-  const Value* items = nullptr;  // Node objects
-};
+// Of a string; empty for any other value.
+std::string_view ExtenderArgs::text_of(std::string_view value) {
+  if (value.size() < 2 || value.front() != '"') return {};
+  if (value.find('\\') == std::string_view::npos) return value.substr(1, value.size() - 2);
+  return unescaped_.emplace_back(unescape_json_string(value));
+}
 
-ExtenderArgs::ExtenderArgs() : parsed_(std::make_unique<Parsed>()) {}
-ExtenderArgs::ExtenderArgs(ExtenderArgs&&) noexcept = default;
-ExtenderArgs& ExtenderArgs::operator=(ExtenderArgs&&) noexcept = default;
-ExtenderArgs::~ExtenderArgs() = default;
+Status ExtenderArgs::read_names(JsonReader& reader) {
+  if (!reader.enter_array()) return fail(invalid_names());
+  while (reader.next_item()) {
+    if (nodes_.size() == kMaxCandidateNodes) return fail(invalid_names());
+    nodes_.push_back(text_of(reader.skip_value()));
+  }
+  return {};
+}
 
-Result<ExtenderArgs> ExtenderArgs::parse_body(std::string body) {
-  ExtenderArgs args;
-  auto& parsed = *args.parsed_;
-  parsed.body = std::move(body);
-  // Iterative parsing: deep nesting does not grow the stack.
-  parsed.document.ParseInsitu<rapidjson::kParseIterativeFlag>(parsed.body.data());
-  if (parsed.document.HasParseError()) return fail(Code::kInvalidArgument, "the body is not valid JSON");
-  const auto* const pod = find_field(parsed.document, "pod");
-  if (pod == nullptr) return fail(Code::kInvalidArgument, "the body has no Pod");
-  GPULET_TRY_ASSIGN(args.pod_, parse_pod_object(*pod));
-  if (const auto* const names = find_field(parsed.document, "nodenames"); names != nullptr) {
-    if (!names->IsArray() || names->Size() > kMaxCandidateNodes) {
-      return fail(Code::kInvalidArgument, "NodeNames is not a list of at most 100000 names");
+// metadata.name of the Node that comes next.
+std::string_view ExtenderArgs::read_node_name(JsonReader& reader) {
+  std::string_view name;
+  if (!reader.enter_object()) {
+    reader.skip_value();
+    return name;
+  }
+  for (std::string_view key, field; reader.next_member(key);) {
+    if (!is_field(key, "metadata") || !reader.enter_object()) {
+      reader.skip_value();
+      continue;
     }
-    args.nodes_.reserve(names->Size());
-    for (const auto& name : names->GetArray()) args.nodes_.push_back(string_or_empty(&name));
-    return args;
+    while (reader.next_member(field)) {
+      const auto value = reader.skip_value();
+      if (name.empty() && is_field(field, "name")) name = text_of(value);
+    }
   }
-  const auto* const nodes = find_field(parsed.document, "nodes");
-  const auto* const items = nodes == nullptr ? nullptr : find_field(*nodes, "items");
-  if (nodes == nullptr) return fail(Code::kInvalidArgument, "the body has neither NodeNames nor Nodes");
-  args.node_objects_ = true;
-  if (items == nullptr) return args;
-  if (!items->IsArray() || items->Size() > kMaxCandidateNodes) {
-    return fail(Code::kInvalidArgument, "Nodes.items is not a list of at most 100000 Nodes");
+  return name;
+}
+
+Status ExtenderArgs::read_nodes(JsonReader& reader, std::string_view body) {
+  if (!reader.enter_object()) return fail(invalid_nodes());
+  for (std::string_view key; reader.next_member(key);) {
+    if (reader.skip_null()) continue;
+    if (!is_field(key, "items")) {
+      reader.skip_value();
+      continue;
+    }
+    if (!reader.enter_array()) return fail(invalid_nodes());
+    while (reader.next_item()) {
+      if (nodes_.size() == kMaxCandidateNodes) return fail(invalid_nodes());
+      const auto begin = reader.position();
+      nodes_.push_back(read_node_name(reader));
+      objects_.push_back(body.substr(begin, reader.position() - begin));
+    }
   }
-  parsed.items = items;
-  for (const auto& node : items->GetArray()) {
-    const auto* const metadata = find_field(node, "metadata");
-    args.nodes_.push_back(metadata == nullptr ? std::string_view()
-                                              : string_or_empty(find_field(*metadata, "name")));
+  return {};
+}
+
+Result<ExtenderArgs> ExtenderArgs::parse_body(std::string_view body) {
+  ExtenderArgs args;
+  std::string_view pod;
+  bool has_names = false;
+  JsonReader reader(body);
+  const bool object = reader.enter_object();
+  if (!object) reader.skip_value();
+  for (std::string_view key; object && reader.next_member(key);) {
+    if (reader.skip_null()) continue;
+    if (is_field(key, "pod") && pod.empty()) {
+      pod = reader.skip_value();
+    } else if (is_field(key, "nodenames") && !has_names) {
+      has_names = true;
+      args.nodes_.clear();  // names win over Nodes
+      GPULET_TRY(args.read_names(reader));
+    } else if (is_field(key, "nodes") && !has_names && !args.node_objects_) {
+      args.node_objects_ = true;
+      GPULET_TRY(args.read_nodes(reader, body));
+    } else {
+      reader.skip_value();
+    }
   }
+  if (const auto whole = reader.finish(); !whole)
+    return fail(Code::kInvalidArgument, "the body is " + whole.error().message());
+  if (pod.empty()) return fail(Code::kInvalidArgument, "the body has no Pod");
+  GPULET_TRY_ASSIGN(args.pod_, parse_pod(pod));
+  if (!has_names && !args.node_objects_)
+    return fail(Code::kInvalidArgument, "the body has neither NodeNames nor Nodes");
+  if (has_names) args.node_objects_ = false;
   return args;
 }
 
 std::string ExtenderArgs::filter_result_json(std::span<const std::size_t> passed,
                                              std::span<const FailedNode> failed) const {
-  rapidjson::StringBuffer buffer;
-  Writer writer(buffer);
-  writer.StartObject();
-  if (node_objects_) {
-    write_key(writer, "Nodes");
-    writer.StartObject();
-    write_key(writer, "metadata");
-    writer.StartObject();
-    writer.EndObject();
-    write_key(writer, "items");
-    writer.StartArray();
-    for (const auto node : passed) (*parsed_->items)[static_cast<rapidjson::SizeType>(node)].Accept(writer);
-    writer.EndArray();
-    writer.EndObject();
-  } else {
-    write_key(writer, "NodeNames");
-    writer.StartArray();
-    for (const auto node : passed) write_string(writer, nodes_[node]);
-    writer.EndArray();
+  // Allocated at once: as large as the body where whole Nodes were sent.
+  constexpr std::size_t kFrame = 128, kSeparators = 8;
+  std::size_t size = kFrame;
+  for (const auto node : passed) size += (node_objects_ ? objects_[node] : nodes_[node]).size() + kSeparators;
+  for (const auto& one : failed) size += nodes_[one.node].size() + one.reason.size() + kSeparators;
+  std::string out;
+  out.reserve(size);
+  out += node_objects_ ? R"({"Nodes":{"metadata":{},"items":[)" : R"({"NodeNames":[)";
+  bool first = true;
+  const auto separate = [&] {
+    if (!std::exchange(first, false)) out += ',';
+  };
+  for (const auto node : passed) {
+    separate();
+    if (node_objects_) {
+      out += objects_[node];
+    } else {
+      append_json_string(out, nodes_[node]);
+    }
   }
+  out += node_objects_ ? "]}" : "]";
   for (const bool resolvable : {true, false}) {
-    write_key(writer, resolvable ? "FailedNodes" : "FailedAndUnresolvableNodes");
-    writer.StartObject();
+    out += resolvable ? R"(,"FailedNodes":{)" : R"(,"FailedAndUnresolvableNodes":{)";
+    first = true;
     for (const auto& one : failed) {
       if (one.resolvable != resolvable) continue;
-      write_key(writer, nodes_[one.node]);
-      write_string(writer, one.reason);
+      separate();
+      append_json_string(out, nodes_[one.node]);
+      out += ':';
+      append_json_string(out, one.reason);
     }
-    writer.EndObject();
+    out += '}';
   }
-  write_key(writer, "Error");
-  write_string(writer, "");
-  writer.EndObject();
-  return {buffer.GetString(), buffer.GetSize()};
+  out += R"(,"Error":""})";
+  return out;  // not the result of +=, which would be copied
 }
 
 std::string ExtenderArgs::priorities_json(std::span<const int> scores) const {
-  rapidjson::StringBuffer buffer;
-  Writer writer(buffer);
-  writer.StartArray();
+  std::string out = "[";
   for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    writer.StartObject();
-    write_key(writer, "Host");
-    write_string(writer, nodes_[i]);
-    write_key(writer, "Score");
-    writer.Int(scores[i]);
-    writer.EndObject();
+    out += i == 0 ? R"({"Host":)" : R"(,{"Host":)";
+    append_json_string(out, nodes_[i]);
+    out.append(R"(,"Score":)").append(std::to_string(scores[i])) += '}';
   }
-  writer.EndArray();
-  return {buffer.GetString(), buffer.GetSize()};
+  out += ']';
+  return out;
 }
 
 }  // namespace gpulet::scheduler

@@ -13,8 +13,8 @@ const json kPod = {{"metadata", {{"namespace", "a"}, {"name", "b"}}},
                    {"spec", {{"containers", {{{"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}}}}}}};
 
 TEST(ExtenderJson, ParsesNodeNames) {
-  const auto args = ExtenderArgs::parse_body(
-      json{{"Pod", kPod}, {"Nodes", nullptr}, {"NodeNames", {"n1", "n2", "n3"}}}.dump());
+  const std::string body = json{{"Pod", kPod}, {"Nodes", nullptr}, {"NodeNames", {"n1", "n2", "n3"}}}.dump();
+  const auto args = ExtenderArgs::parse_body(body);
   ASSERT_TRUE(args.has_value()) << args.error().full_message();
   EXPECT_FALSE(args->has_node_objects());
   EXPECT_EQ(args->pod_request().pod_key(), "a/b");
@@ -38,7 +38,8 @@ TEST(ExtenderJson, ReturnsNodeObjectsUnchanged) {
   const json one = {{"metadata", {{"name", "n1"}, {"labels", {{"a", "ü\n"}}}}},
                     {"status", {{"x", {1, 2.5, nullptr}}}}};
   const json two = {{"metadata", {{"name", "n2"}}}};
-  const auto args = ExtenderArgs::parse_body(json{{"pod", kPod}, {"nodes", {{"items", {one, two}}}}}.dump());
+  const std::string body = json{{"pod", kPod}, {"nodes", {{"items", {one, two}}}}}.dump();
+  const auto args = ExtenderArgs::parse_body(body);
   ASSERT_TRUE(args.has_value()) << args.error().full_message();
   EXPECT_TRUE(args->has_node_objects());
   const std::vector<std::size_t> passed = {0};
@@ -48,16 +49,20 @@ TEST(ExtenderJson, ReturnsNodeObjectsUnchanged) {
 }
 
 TEST(ExtenderJson, AcceptsEmptyNodeLists) {
-  EXPECT_TRUE(ExtenderArgs::parse_body(json{{"Pod", kPod}, {"NodeNames", json::array()}}.dump()).has_value());
-  EXPECT_TRUE(
-      ExtenderArgs::parse_body(json{{"Pod", kPod}, {"Nodes", {{"items", nullptr}}}}.dump()).has_value());
+  for (const json& lists : {json{{"NodeNames", json::array()}}, json{{"Nodes", {{"items", nullptr}}}},
+                            json{{"Nodes", json::object()}}}) {
+    json all = lists;
+    all["Pod"] = kPod;
+    const std::string body = all.dump();
+    EXPECT_TRUE(ExtenderArgs::parse_body(body).has_value()) << body;
+  }
 }
 
 TEST(ExtenderJson, RejectsInvalidRequests) {
   const std::pair<std::string, const char*> kWrong[] = {
-      {"", "the body is not valid JSON"},
-      {"{", "the body is not valid JSON"},
-      {std::string(100'000, '['), "the body is not valid JSON"},
+      {"", "the body is not valid JSON, at byte 0"},
+      {"{", "the body is not valid JSON, at byte 1"},
+      {std::string(100'000, '['), "the body is nested deeper than 64 levels, at byte 64"},
       {"[]", "the body has no Pod"},
       {json{{"NodeNames", {"n1"}}}.dump(), "the body has no Pod"},
       {json{{"Pod", 7}, {"NodeNames", {"n1"}}}.dump(), "not a Pod: metadata.name is missing"},
@@ -65,6 +70,9 @@ TEST(ExtenderJson, RejectsInvalidRequests) {
       {json{{"Pod", kPod}, {"NodeNames", "n1"}}.dump(), "NodeNames is not a list of at most 100000 names"},
       {json{{"Pod", kPod}, {"Nodes", {{"items", 7}}}}.dump(),
        "Nodes.items is not a list of at most 100000 Nodes"},
+      {json{{"Pod", {{"metadata", {{"name", std::string(kMaxPodBytes, 'x')}}}}}, {"NodeNames", {"n1"}}}
+           .dump(),
+       "not a Pod: larger than 4 MiB"},
   };
   for (const auto& [body, error] : kWrong) {
     const auto args = ExtenderArgs::parse_body(body);
@@ -74,9 +82,11 @@ TEST(ExtenderJson, RejectsInvalidRequests) {
 }
 
 TEST(ExtenderJson, InvalidNamesAreUnknownNodes) {
-  const auto args = ExtenderArgs::parse_body(json{{"Pod", kPod}, {"NodeNames", {7, nullptr, "n1"}}}.dump());
+  const std::string body = R"({"NodeNames": [7, null, "n\u0031"], "Pod": )" + kPod.dump() + "}";
+  const auto args = ExtenderArgs::parse_body(body);
   ASSERT_TRUE(args.has_value());
   EXPECT_EQ(args->node_names()[0], "");
+  EXPECT_EQ(args->node_names()[1], "");
   EXPECT_EQ(args->node_names()[2], "n1");
 }
 

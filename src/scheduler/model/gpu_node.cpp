@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "scheduler/model/links.h"
 
 namespace gpulet::scheduler {
@@ -370,7 +371,7 @@ Result<NamedGpuNode> decode_gpu_node(std::string_view object) {
     return fail(Code::kInvalidArgument,
                 "a GpuNode is larger than " + std::to_string(kMaxGpuNodeBytes) + " bytes");
   }
-  const auto value = json::parse(object, nullptr, false);
+  const auto value = parse_json(object);
   std::optional<Error> wrong;
   FieldReader top(value, "", wrong);
   if (wrong) return fail(Code::kInvalidArgument, "not a GpuNode: not a JSON object");

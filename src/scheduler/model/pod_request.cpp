@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "base/text.h"
 #include "scheduler/core/policy.h"
 
@@ -167,7 +168,7 @@ Result<std::vector<Expression>> parse_selector(std::string_view text) {
   if (text.size() > kMaxSelectorBytes) {
     return fail(Code::kInvalidArgument, "longer than " + std::to_string(kMaxSelectorBytes) + " bytes");
   }
-  const auto object = json::parse(text, nullptr, false);
+  const auto object = parse_json(text);
   if (!object.is_object() || object.empty()) {
     return fail(Code::kInvalidArgument,
                 "expected a JSON object of attributes, each with \"op\" and \"value\"");

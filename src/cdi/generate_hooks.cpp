@@ -21,6 +21,10 @@ constexpr std::array kSteps{kCheckRequirements, kLinks, kCudaCompat, kLdcache, k
 
 std::string hook_program(const HookOptions& options) { return std::string(text::base_name(options.path)); }
 
+// Seconds, after which the runtime kills the hook and the container does not start. gpulet-hook ends by
+// itself long before that (hook/supervisor.h). Every version of CDI has the field.
+constexpr std::int64_t kHookTimeoutSeconds = 10;
+
 bool is_ours(const HookOptions& options) { return hook_program(options) == "gpulet-hook"; }
 
 bool is_off(const HookOptions& options, std::string_view name) {
@@ -33,6 +37,7 @@ HookEdit make_hook(const HookOptions& options, const char* name, const std::vect
   if (edit.args.front() == "nvidia-ctk") edit.args.emplace_back("hook");
   edit.args.emplace_back(name);
   edit.args.insert(edit.args.end(), arguments.begin(), arguments.end());
+  if (is_ours(options)) edit.timeout = kHookTimeoutSeconds;
   edit.env = {is_ours(options) ? "GPULET_HOOK=1" : "NVIDIA_CTK_DEBUG=false"};
   return edit;
 }

@@ -34,6 +34,7 @@ TEST(Hooks, WritesOneProcessForGpuletHook) {
                   "--host-arch", "9.0", "--host-brand", "tesla")));
   EXPECT_EQ(hooks[0].path, "/opt/gpulet/gpulet-hook");
   EXPECT_THAT(hooks[0].env, ElementsAre("GPULET_HOOK=1"));
+  EXPECT_EQ(hooks[0].timeout, 10);  // seconds, as in CDI
 }
 
 TEST(Hooks, ListsWhatIsDisabled) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -266,6 +267,29 @@ TEST(Attack, PrintsOneCleanLine) {
   EXPECT_EQ(ran.status, 1);
   EXPECT_EQ(std::count(ran.error_output.begin(), ran.error_output.end(), '\n'), 1);
   EXPECT_EQ(ran.error_output.find('\x1b'), std::string::npos);
+}
+
+// A runtime that never sends the state: nothing has been checked, so the container must not start.
+TEST(Attack, EndsWithoutAState) {
+  int input[2];
+  ASSERT_EQ(::pipe2(input, O_CLOEXEC), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::dup2(input[0], 0);
+    const char* const arguments[] = {"gpulet-hook", "create-container", nullptr};
+    const char* const none[] = {nullptr};
+    ::alarm(30);
+    ::execve(GPULET_HOOK_PROGRAM, const_cast<char**>(arguments), const_cast<char**>(none));
+    ::_exit(122);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  ::close(input[0]);
+  ::close(input[1]);
 }
 
 TEST(Attack, ClosesStrayDescriptorsFirst) {

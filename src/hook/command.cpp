@@ -13,12 +13,13 @@
 #include "base/text.h"
 #include "hook/container.h"
 #include "hook/ldcache.h"
+#include "hook/supervisor.h"
 
 namespace gpulet::hook {
 namespace {
 
-constexpr std::array kAllSteps{Step::kCheckRequirements, Step::kLinks,        Step::kCudaCompat,
-                               Step::kLdcache,           Step::kDeviceParams, Step::kAppProfile};
+constexpr std::array kAllSteps{Step::kCheckRequirements, Step::kDeviceParams, Step::kLinks,
+                               Step::kCudaCompat,        Step::kAppProfile,   Step::kLdcache};
 constexpr const char* kDirectoryOption = "folder";  // tidy: word because it is nvidia-cdi-hook's option
 constexpr std::size_t kMaxArguments = 8192;
 
@@ -113,9 +114,9 @@ bool choose_steps(HookCommand& command, std::string_view hook) {
     command.steps.assign(kAllSteps.begin(), kAllSteps.end());
     return true;
   }
-  for (const Step step : {Step::kCheckRequirements, Step::kLinks, Step::kCudaCompat, Step::kLdcache,
-                          Step::kDeviceParams, Step::kAppProfile, Step::kChmod})
+  for (const Step step : kAllSteps)
     if (step_name(step) == hook) command.steps = {step};
+  if (step_name(Step::kChmod) == hook) command.steps = {Step::kChmod};
   return !command.steps.empty();
 }
 
@@ -140,6 +141,8 @@ std::string_view step_name(Step step) {
   }
   return "";
 }
+
+bool is_required(Step step) { return step == Step::kCheckRequirements || step == Step::kDeviceParams; }
 
 Result<HookCommand> parse_command(const std::vector<std::string>& arguments) {
   if (arguments.size() > kMaxArguments) return usage_error("more than 8192 arguments");
@@ -180,12 +183,12 @@ gpulet-hook is an OCI createContainer hook: it reads the container's state from 
 
   gpulet-hook create-container [OPTION...]   all of the following except chmod, in this order
   gpulet-hook check-requirements             NVIDIA_REQUIRE_*: refuse an image that needs a newer driver
+  gpulet-hook disable-device-node-modification
   gpulet-hook create-symlinks                --link
   gpulet-hook enable-cuda-compat             prefer the image's newer libcuda if it works with this driver
+  gpulet-hook update-application-profile
   gpulet-hook update-ldcache                 --)") +
          kDirectoryOption + R"(, --ldconfig-path
-  gpulet-hook disable-device-node-modification
-  gpulet-hook update-application-profile
   gpulet-hook chmod                          --mode, --path
 
   --link TARGET::LINK                create the symbolic link LINK to TARGET (repeatable)
@@ -252,17 +255,38 @@ Result<Container> read_state(const std::string& path) {
 
 }  // namespace
 
-Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn) {
+Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn,
+                   const std::function<void(std::size_t)>& begin_step) {
   GPULET_TRY_ASSIGN(const Container container, read_state(command.state_path));
-  for (const Step step : command.steps) {
+  for (std::size_t i = 0; i < command.steps.size(); ++i) {
+    const Step step = command.steps[i];
+    begin_step(i);
     const Status done = run_step(step, command, container);
     if (done) continue;
-    const Error error(done.error().code(), std::string(step_name(step)) + ": " + done.error().full_message());
-    // Read-only root, a mount in the way, or missing permission: the container runs without this step.
-    if (done.error().code() != Code::kPermissionDenied || step == Step::kDeviceParams) return fail(error);
+    const Code code = done.error().code();
+    const Error error(code, std::string(step_name(step)) + ": " + done.error().full_message());
+    // Read-only root, a mount in the way, missing permission, or no time: the container runs without this
+    // step.
+    const bool may_miss = code == Code::kPermissionDenied || code == Code::kDeadlineExceeded;
+    if (is_required(step) || !may_miss) return fail(error);
     warn(error);
   }
   return {};
+}
+
+Overrun describe_overrun(const HookCommand& command, std::size_t begun) {
+  const std::size_t unfinished = begun == 0 ? 0 : begun - 1;
+  const bool may_start = begun > 0 && begun <= command.steps.size() &&
+                         std::none_of(command.steps.begin() + static_cast<std::ptrdiff_t>(unfinished),
+                                      command.steps.end(), is_required);
+  const std::string where =
+      begun == 0 ? std::string("reading the container's state")
+                 : std::string(step_name(command.steps[std::min(unfinished, command.steps.size() - 1)]));
+  return {Error(Code::kDeadlineExceeded,
+                where + ": ended at the limit of " +
+                    std::to_string(std::chrono::duration_cast<std::chrono::seconds>(kHookTimeLimit).count()) +
+                    " s" + (may_start ? "; the container starts without it and what follows it" : "")),
+          may_start};
 }
 
 }  // namespace gpulet::hook

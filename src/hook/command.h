@@ -2,6 +2,7 @@
 // nvidia-cdi-hook, so that NVIDIA's CDI specs work with only the program replaced.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,17 +15,20 @@
 
 namespace gpulet::hook {
 
-// Steps under nvidia-cdi-hook's names, in the order in which create-container runs them.
+// Steps under nvidia-cdi-hook's names, in the order in which create-container runs them: first those without
+// which no container may start, last the one that reads most of the image.
 enum class Step {
   kCheckRequirements,  // check-requirements
+  kDeviceParams,       // disable-device-node-modification
   kLinks,              // create-symlinks
   kCudaCompat,         // enable-cuda-compat
-  kLdcache,            // update-ldcache
-  kDeviceParams,       // disable-device-node-modification
   kAppProfile,         // update-application-profile
+  kLdcache,            // update-ldcache
   kChmod,              // chmod; never part of create-container
 };
 std::string_view step_name(Step step);
+// Whether no container may start without the step: it refuses an image, or takes a right away.
+bool is_required(Step step);
 
 struct HookCommand {
   enum class Kind { kRun, kHelp, kVersion, kUnknownHook };
@@ -49,9 +53,20 @@ struct HookCommand {
 // Errors: kInvalidArgument.
 Result<HookCommand> parse_command(const std::vector<std::string>& arguments);
 
-// Runs the steps of `command`. If the image or its mounts prevent a write, calls `warn` and continues: a
-// container with a read-only root still starts.
-Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn);
+// Runs the steps of `command`, and calls `begin_step` with the index of each before it. If the image or its
+// mounts prevent a write, or ldconfig takes too long, calls `warn` and continues: a container with a
+// read-only root still starts.
+Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn,
+                   const std::function<void(std::size_t)>& begin_step);
+
+// What became of a command that was killed at its time limit: kDeadlineExceeded with the step that it was in.
+// `begun` is the number of steps that it had begun. `may_start`: no required step is left or unfinished, so
+// the container starts without the others.
+struct Overrun {
+  Error error;
+  bool may_start = false;
+};
+Overrun describe_overrun(const HookCommand& command, std::size_t begun);
 
 std::string help_text();
 

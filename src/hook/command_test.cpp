@@ -23,8 +23,8 @@ TEST(HookCommand, CreateContainerRunsAllStepsInOrder) {
       {"gpulet-hook", "create-container", "--link", "a::/b", "--link=c::/d", "--folder=/usr/lib", "--folder",
        "/lib", "--ldconfig-path", "@/sbin/ldconfig.real", "--host-driver-version=550.54.14",
        "--host-cuda-version", "12.4", "--host-arch=9.0", "--host-brand=nvidia"});
-  EXPECT_THAT(command.steps, ElementsAre(Step::kCheckRequirements, Step::kLinks, Step::kCudaCompat,
-                                         Step::kLdcache, Step::kDeviceParams, Step::kAppProfile));
+  EXPECT_THAT(command.steps, ElementsAre(Step::kCheckRequirements, Step::kDeviceParams, Step::kLinks,
+                                         Step::kCudaCompat, Step::kAppProfile, Step::kLdcache));
   ASSERT_EQ(command.links.size(), 2u);
   EXPECT_EQ(command.links[1].target, "c");
   EXPECT_EQ(command.links[1].path, "/d");
@@ -40,6 +40,22 @@ TEST(HookCommand, DisablesStepsByName) {
                   .steps,
               ElementsAre(Step::kCheckRequirements, Step::kCudaCompat, Step::kAppProfile));
   EXPECT_THAT(parse_arguments({"h", "create-container", "--disable=all"}).steps, IsEmpty());
+}
+
+// A container starts without a cache, but not without a check or with a right that it must not have.
+TEST(HookCommand, StartsAfterAnOverrunOnlyIfNoRequiredStepIsLeft) {
+  const HookCommand all = parse_arguments({"h", "create-container"});
+  EXPECT_FALSE(describe_overrun(all, 0).may_start);
+  EXPECT_THAT(describe_overrun(all, 0).error.message(),
+              HasSubstr("the container's state: ended at the limit"));
+  EXPECT_FALSE(describe_overrun(all, 1).may_start);
+  EXPECT_FALSE(describe_overrun(all, 2).may_start);
+  for (std::size_t begun = 3; begun <= all.steps.size(); ++begun)
+    EXPECT_TRUE(describe_overrun(all, begun).may_start) << begun;
+  EXPECT_TRUE(describe_overrun(parse_arguments({"h", "update-ldcache"}), 1).may_start);
+  EXPECT_FALSE(describe_overrun(parse_arguments({"h", "update-ldcache"}), 0).may_start);
+  EXPECT_FALSE(describe_overrun(parse_arguments({"h", "disable-device-node-modification"}), 1).may_start);
+  EXPECT_FALSE(describe_overrun(parse_arguments({"h", "create-container", "--disable=all"}), 0).may_start);
 }
 
 TEST(HookCommand, AcceptsNvidiasCommandLines) {

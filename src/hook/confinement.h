@@ -27,7 +27,7 @@ struct ConfinedProgram {
   std::vector<std::string> arguments;  // argv, program name first
   std::string scratch;                 // the directory of the root (no link) that the output tmpfs covers
   std::vector<std::string> hidden;     // more directories to cover, where they exist
-  std::chrono::milliseconds time_limit{20'000};
+  std::chrono::milliseconds time_limit{1'500};
 };
 
 struct ConfinedRun {

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "hook/ldcache.h"
+#include "hook/ld_config.h"
 
 namespace {
 
@@ -64,13 +64,13 @@ std::string line_of(std::string_view& text) {
 void compare_matching(std::string_view text) {
   const std::string pattern = line_of(text);
   const std::string name = line_of(text);
-  constexpr std::size_t kMost = 64;  // glibc's is exponential
+  constexpr std::size_t kMost = 64;  // glibc's matching is exponential
   if (pattern.size() > kMost || name.size() > kMost ||
       pattern.find_first_of(std::string_view("[\0", 2)) != std::string::npos)
     return;
   if (name.empty() || name.find('\0') != std::string::npos) return;
   const bool matches = ::fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD | FNM_NOESCAPE) == 0;
-  if (gpulet::hook::matches_pattern(pattern, name) != matches) std::abort();
+  if (gpulet::hook::NamePattern(pattern).matches(name) != matches) std::abort();
 }
 
 }  // namespace

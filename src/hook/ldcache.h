@@ -12,40 +12,10 @@
 
 #include "base/result.h"
 #include "hook/container.h"
+#include "hook/ld_config.h"
 #include "hook/rootfs.h"
 
 namespace gpulet::hook {
-
-// Parses /etc/ld.so.conf of a container: the directories that its ldconfig searches, in order. The hook reads
-// it below the root's descriptor and within limits, so that the host's ldconfig gets directories as arguments
-// and reads no configuration of the image.
-//
-// Source: glibc 2.36, ldconfig(8) and elf/ldconfig.c: a line is a directory, "include PATTERN…", "hwcap …"
-// (obsolete) or a comment; '=' in a directory's line starts an obsolete library type. Patterns have '*' and
-// '?'.
-
-inline constexpr std::string_view kLdConfig = "/etc/ld.so.conf";
-inline constexpr std::string_view kLdConfigDirectory = "/etc/ld.so.conf.d";
-
-inline constexpr std::size_t kMaxLdConfigFiles = 1024;
-inline constexpr std::size_t kMaxLdConfigBytes = 256u << 10;  // of one file
-inline constexpr std::size_t kMaxLdConfigEntries = 4096;      // in a directory that a pattern names
-inline constexpr std::size_t kMaxLdDirectories = 1024;
-inline constexpr int kMaxIncludeDepth = 16;
-
-struct LdDirectory {
-  std::string path;  // absolute, as in the file
-  std::string file;  // the file that names it
-  bool operator==(const LdDirectory&) const = default;
-};
-
-// Returns the directories in ldconfig's order, each once. Skips missing files, other file types and files
-// already read, as ldconfig does. Errors: kInvalidArgument if a limit is exceeded.
-Result<std::vector<LdDirectory>> read_ld_config(const Rootfs& root);
-
-// Returns whether a name matches a pattern of '*' and '?'. Linear in both for each '*'. A leading '.' must be
-// matched explicitly.
-bool matches_pattern(std::string_view pattern, std::string_view name);
 
 // musl's equivalent of ld.so.conf: /etc/ld-musl-<arch>.path, the list of directories that its loader
 // searches.

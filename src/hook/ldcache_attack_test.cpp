@@ -1,5 +1,6 @@
 // Images and Pods that attack the update of the ld cache. Nothing outside the root directory changes, and the
 // hook terminates.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/sysmacros.h>
 
@@ -92,6 +93,63 @@ TEST(LdcacheAttack, RefusesEndlessConfiguration) {
   EXPECT_THAT(ran.error_output, HasSubstr("/etc/ld.so.conf.d: holds more than 4096 files"));
   EXPECT_FALSE(std::filesystem::exists(image.root_directory() / "etc/ld.so.cache"));
   expect_untouched(image);
+}
+
+// 1,000 include patterns of many stars in a directory of 1,000 names that nearly match each.
+TEST(LdcacheAttack, RefusesIncludePatternsThatTakeManySteps) {
+  SKIP_WITHOUT_LDCACHE_RIGHTS();
+  const TestImage image;
+  make_debian(image);
+  add_driver_library(image, "opt/driver");
+  image.make_directory("x");
+  for (int i = 0; i < 1000; ++i) {
+    const std::string name = std::string(240, 'a') + std::to_string(i);
+    ASSERT_EQ(::mknod((image.root_directory() / "x" / name).c_str(), S_IFREG | 0644, 0), 0);
+  }
+  std::string pattern = "/x/";
+  for (int i = 0; i < 100; ++i) pattern += "a*";
+  std::string config;
+  for (int i = 0; i < 1000; ++i) config += "include " + pattern + "b" + std::to_string(i) + "\n";
+  image.add_file("etc/ld.so.conf", config);
+  const auto begin = std::chrono::steady_clock::now();
+  const HookRun ran = run_update_ldcache(image, {"/opt/driver"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  EXPECT_EQ(ran.status, 1);
+  EXPECT_THAT(ran.error_output, HasSubstr("/etc/ld.so.conf: takes too many steps to read"));
+  expect_untouched(image);
+}
+
+// A volume whose file system never answers. Only a fatal signal ends a process that waits for it.
+TEST(LdcacheAttack, AFileSystemThatNeverAnswers) {
+  SKIP_WITHOUT_LDCACHE_RIGHTS();
+  if (::access("/dev/fuse", R_OK | W_OK) != 0) GTEST_SKIP() << "this machine has no /dev/fuse";
+  EXPECT_EQ(
+      run_with_private_mounts([]() -> std::string {
+        const TestImage image;
+        make_debian(image);
+        add_driver_library(image, "opt/driver");
+        image.make_directory("volume");
+        image.add_file("etc/ld.so.conf", "include /volume/*.conf\n");
+        const FileDescriptor fuse(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
+        const std::string options =
+            "fd=" + std::to_string(fuse.get()) + ",rootmode=40000,user_id=0,group_id=0";
+        const std::string volume = image.root_directory() / "volume";
+        if (::mount("fuse", volume.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0)
+          return "cannot mount";
+        const auto begin = std::chrono::steady_clock::now();
+        const HookRun ran = image.run_hook(
+            {"create-container", "--folder=/opt/driver", "--link=libcuda.so.1::/opt/driver/libcuda.so"});
+        const auto took = std::chrono::steady_clock::now() - begin;
+        ::umount2(volume.c_str(), MNT_DETACH);
+        if (ran.status != 0) return "not started: " + ran.error_output;
+        if (took > std::chrono::seconds(4)) return "too late";
+        if (ran.error_output.find("warning: update-ldcache: ended at the limit of 2 s") == std::string::npos)
+          return "says " + ran.error_output;
+        return std::filesystem::is_symlink(image.root_directory() / "opt/driver/libcuda.so")
+                   ? ""
+                   : "the other steps are missing";
+      }),
+      "");
 }
 
 TEST(LdcacheAttack, BoundsIncludeLoops) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "hook/test_image.h"
+#include "hook/test_ldcache.h"
 
 namespace gpulet::hook {
 namespace {
@@ -77,6 +78,51 @@ TEST(HookMounts, DoesNotWriteToAVolume) {
             }),
             "");
   EXPECT_TRUE(image.outside_is_untouched());
+}
+
+// A Pod that mounts a file or a directory (a subPath, an emptyDir) over a name that the hook writes.
+TEST(HookMounts, StartsWithMountsOverItsFiles) {
+  SKIP_WITHOUT_LDCACHE_RIGHTS();
+  for (const char* covered :
+       {"etc/ld.so.cache", "etc/ld.so.conf.d/00-gpulet.conf", "etc/ld.so.conf.d/00-compat-gpulet.conf",
+        "etc/ld.so.conf", "usr/lib/libcuda.so", "opt/driver/libcuda.so.1",
+        "etc/nvidia/nvidia-application-profiles-rc.d/10-container.conf"}) {
+    for (const bool directory : {false, true}) {
+      SCOPED_TRACE(std::string(covered) + (directory ? ": a directory" : ": a file"));
+      const TestImage image;
+      EXPECT_EQ(run_with_private_mounts([&]() -> std::string {
+                  make_debian(image);
+                  add_driver_library(image, "opt/driver");
+                  if (!mount_tmpfs(image.root_directory() / "dev")) return "no tmpfs";
+                  image.add_file("dev/nvidia0");
+                  if (!bind_mount("/dev/null", image.root_directory() / "dev/nvidia0")) return "no node";
+                  if (directory) {
+                    std::filesystem::remove(image.root_directory() / covered);
+                    image.make_directory(covered);
+                  } else {
+                    image.add_file(covered, "the image's");
+                  }
+                  const std::string before = image.snapshot();
+                  if (!bind_mount(image.outside_directory() / (directory ? "directory" : "secret"),
+                                  image.root_directory() / covered))
+                    return "no bind";
+                  const HookRun ran =
+                      image.run_hook({"create-container", "--folder=/opt/driver", "--folder=/usr/lib",
+                                      "--link=libcuda.so.1::/usr/lib/libcuda.so"});
+                  if (ran.status != 0) return "not started: " + ran.error_output;
+                  // A library's own name is left alone, whatever is there, as by ldconfig.
+                  const bool kept = std::string_view(covered) == "opt/driver/libcuda.so.1" ||
+                                    std::string_view(covered) == "etc/ld.so.conf";
+                  const bool reported =
+                      ran.error_output.find(std::string("/") + covered + ": ") != std::string::npos &&
+                      ran.error_output.find("a mount is in its place") != std::string::npos;
+                  if (!kept && !reported) return "says " + ran.error_output;
+                  if (!image.leftover_files().empty()) return "left " + image.leftover_files().front();
+                  return image.snapshot() == before ? "" : "changed the mounted file";
+                }),
+                "");
+    }
+  }
 }
 
 // Links of an image into kernel file systems are not followed for reading or writing.

@@ -99,13 +99,27 @@ std::string temporary_name() {
   return ".gpulet-" + std::to_string(::getpid()) + "-" + std::to_string(counter++);
 }
 
+// An entry that cannot be replaced or removed. A mount of the Pod in its place is like a read-only place:
+// EBUSY for a file, EISDIR for a directory.
+Error entry_error(std::string_view what, int error_number, int directory, const std::string& name,
+                  std::string_view path) {
+  const auto is_mount = [&] {
+    const FileDescriptor entry(
+        open_at(directory, name, O_PATH | O_NOFOLLOW, RESOLVE_BENEATH | RESOLVE_NO_XDEV));
+    return entry.get() == -EXDEV;
+  };
+  if (error_number == EBUSY || (error_number == EISDIR && is_mount()))
+    return Error(Code::kPermissionDenied, std::string(what) + ": a mount is in its place", std::string(path));
+  return path_error(what, error_number, path);
+}
+
 // Renames `temporary` to `name`, or removes it.
 Status rename_into_place(int directory, const std::string& temporary, const std::string& name,
                          std::string_view path) {
   if (::renameat(directory, temporary.c_str(), directory, name.c_str()) == 0) return {};
   const int why = errno;
   ::unlinkat(directory, temporary.c_str(), 0);
-  return fail(path_error("cannot replace", why, path));
+  return fail(entry_error("cannot replace", why, directory, name, path));
 }
 
 Result<FileDescriptor> make_directories_at(int root, std::string_view path, int depth) {
@@ -276,7 +290,7 @@ Status Rootfs::remove_file(std::string_view path) const {
   if (::fstatat(directory.get(), split.name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT)
     return {};
   if (::unlinkat(directory.get(), split.name.c_str(), 0) != 0 && errno != ENOENT)
-    return fail(path_error("cannot remove", errno, path));
+    return fail(entry_error("cannot remove", errno, directory.get(), split.name, path));
   return {};
 }
 

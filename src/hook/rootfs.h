@@ -6,9 +6,9 @@
 // or /sys is refused. Exception: below /dev, a fresh tmpfs of the runtime, paths are resolved inside that
 // mount.
 //
-// Needs Linux 5.6 (openat2). Errors: kNotFound, kPermissionDenied (a read-only root too: EROFS),
-// kFailedPrecondition (another file type, or another mount), kInvalidArgument (larger than the limit),
-// kUnsupported (the kernel), kIo.
+// Needs Linux 5.6 (openat2). Errors: kNotFound, kPermissionDenied (also a read-only root, EROFS, and a mount
+// in place of what is written, EBUSY), kFailedPrecondition (another file type, or another mount),
+// kInvalidArgument (larger than the limit), kUnsupported (the kernel), kIo.
 #pragma once
 
 #include <sys/types.h>

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hook/command.h"
+#include "hook/supervisor.h"
 
 namespace {
 
@@ -47,6 +48,32 @@ bool reset_process_state() {
   return true;
 }
 
+int run_within_limit(const gpulet::hook::HookCommand& command) {
+  using gpulet::hook::WorkerResult;
+  constexpr int kSignalled = 128;  // plus the signal, as in a shell
+  const auto ended =
+      gpulet::hook::run_supervised(gpulet::hook::kHookTimeLimit, [&](const auto& reach_milestone) {
+        const auto done = gpulet::hook::run_command(
+            command, [](const Error& error) { print_error("warning: ", error); },
+            [&](std::size_t step) { reach_milestone(static_cast<int>(step) + 1); });
+        if (done) return EXIT_SUCCESS;
+        print_error("", done.error());
+        return EXIT_FAILURE;
+      });
+  if (!ended) {
+    print_error("", ended.error());
+    return EXIT_FAILURE;
+  }
+  if (ended->end == WorkerResult::End::kExited) return ended->value;
+  if (ended->end == WorkerResult::End::kSignalled) {
+    write_text(STDERR_FILENO, "gpulet-hook: ended by signal " + std::to_string(ended->value) + "\n");
+    return kSignalled + ended->value;
+  }
+  const auto overrun = gpulet::hook::describe_overrun(command, static_cast<std::size_t>(ended->milestone));
+  print_error(overrun.may_start ? "warning: " : "", overrun.error);
+  return overrun.may_start ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 }  // namespace
 
 int main(int count, char** values) {
@@ -75,9 +102,5 @@ int main(int count, char** values) {
     case HookCommand::Kind::kRun:
       break;
   }
-  const auto done =
-      gpulet::hook::run_command(*command, [](const Error& error) { print_error("warning: ", error); });
-  if (done) return EXIT_SUCCESS;
-  print_error("", done.error());
-  return EXIT_FAILURE;
+  return run_within_limit(*command);
 }

@@ -96,6 +96,8 @@ CheckResult check_driver_version(const Facts& facts);
 CheckResult check_device_nodes(const Facts& facts);
 // Permissions of the device nodes, and their links in /dev/char.
 CheckResult check_device_permissions(const Facts& facts);
+// Rights at the driver that the agent lacks.
+CheckResult check_driver_rights(const Facts& facts);
 // Whether NVML responds with all GPUs that are bound to the driver.
 CheckResult check_driver_response(const Facts& facts);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "health/report/health_report.h"
 #include "nvml/usage.h"
 
 namespace gpulet::doctor {
@@ -163,6 +164,15 @@ CheckResult check_device_permissions(const Facts& facts) {
   return pass_result("every user can open them");
 }
 
+CheckResult check_driver_rights(const Facts& facts) {
+  if (!facts.agent) return unknown_result(facts.agent.error());
+  const auto& missing = facts.agent->missing_driver_rights;
+  if (missing.empty()) return pass_result("the agent reports no missing right");
+  return warn_result(
+      "the agent has " + text::join_limited(missing),
+      "give its container the capability or the device node (docs/health.md), then restart it");
+}
+
 CheckResult check_driver_response(const Facts& facts) {
   if (!facts.driver) {
     const auto& error = facts.driver.error();
@@ -210,9 +220,12 @@ std::string driver_warning(const GpuFacts& gpu) {
   return {};
 }
 
+std::string reset_fix(const std::string& gpu) {
+  return "stop its workloads, then `" + health::reset_command(gpu) + "`";
+}
+
 std::string fault_fix(const GpuFacts& gpu) {
-  const std::string reset =
-      "stop its workloads, then `nvidia-smi --gpu-reset -i " + std::to_string(gpu.index) + "`";
+  const std::string reset = reset_fix(std::to_string(gpu.index));
   if (!gpu.unreadable) return gpu.rows_failed ? "replace the card" : reset;
   if (gpu.unreadable->code() == Code::kDeviceLost)
     return "reboot the node; if it happens again, check seat and power, then replace the card";
@@ -262,7 +275,7 @@ CheckResult check_mig_configuration(const MigFacts& mig, const GpuFacts& gpu) {
   if (mig.pending) {
     return fail_result(gpu_label(gpu) + ": MIG is " + (mig.enabled ? "on" : "off") + ", and " +
                            (*mig.pending ? "on" : "off") + " after the next reset",
-                       "stop its workloads, then `nvidia-smi --gpu-reset -i " + index + "`");
+                       reset_fix(index));
   }
   if (mig.enabled && mig.instances == 0) {
     return fail_result(gpu_label(gpu) + ": MIG is on without instances, so none of it is offered",

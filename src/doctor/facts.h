@@ -122,6 +122,8 @@ struct AgentFacts {
   std::vector<std::string> problems;  // why it is not ready, one line each
   std::vector<AgentDevice> devices;
   std::vector<std::string> refusals;  // Events about requests that the API server denied
+  // Events about rights at the driver that the agent lacks
+  std::vector<std::string> missing_driver_rights{};
 };
 
 struct AgentSettings {

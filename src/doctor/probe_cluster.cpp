@@ -1,3 +1,5 @@
+#include "base/dns_name.h"
+#include "base/json.h"
 #include "doctor/probe.h"
 
 #include <algorithm>
@@ -110,7 +112,7 @@ class ClusterClient {
     cluster.user = "the user of these credentials";
     if (response->status == 401)
       return fail(Code::kPermissionDenied, "the API server rejects these credentials (401)");
-    const auto review = json::parse(response->body, nullptr, false);
+    const auto review = parse_json(response->body);
     if (const auto user =
             json_text(json_member(json_member(json_member(review, "status"), "userInfo"), "username"));
         !user.empty())
@@ -135,7 +137,7 @@ class ClusterClient {
   }
 
   std::string read_mig_state() {
-    if (node_.empty() || !k8s::is_dns_name(node_)) return {};
+    if (node_.empty() || !is_dns_subdomain(node_)) return {};
     const auto node = get_json("/api/v1/nodes/" + node_);
     if (!node) return {};
     return k8s::json_text_map(json_member(*node, "metadata"), "labels")["nvidia.com/mig.config.state"];
@@ -149,7 +151,7 @@ class ClusterClient {
       const auto message = unschedulable_message(pod);
       if (!message.empty() && requests_gpu(pod)) found.push_back({pod_full_name(pod), message});
     }
-    if (node_.empty() || !k8s::is_dns_name(node_)) return found;
+    if (node_.empty() || !is_dns_subdomain(node_)) return found;
     GPULET_TRY_ASSIGN(const auto failed, list_json("/api/v1/pods?limit=500&fieldSelector=spec.nodeName%3D" +
                                                    node_ + ",status.phase%3DFailed"));
     for (const auto& pod : json_member(failed, "items")) {
@@ -167,7 +169,7 @@ class ClusterClient {
       const bool refused = response->status == 401 || response->status == 403;
       return fail(refused ? Code::kPermissionDenied : Code::kUnavailable, k8s::describe_response(*response));
     }
-    auto object = json::parse(response->body, nullptr, false);
+    auto object = parse_json(response->body);
     if (!object.is_object()) return fail(Code::kIo, "the API server's response is not a JSON object");
     return object;
   }
@@ -218,7 +220,7 @@ Result<PodExplanation> fetch_pod_explanation(const ProbeTargets& targets, const 
 }  // namespace
 
 Result<PodExplanation> parse_explanation(const std::string& document, const std::string& node) {
-  const auto object = json::parse(document, nullptr, false);
+  const auto object = parse_json(document);
   if (!object.is_object() || !json_member(object, "nodes").is_array())
     return fail(Code::kInvalidArgument, "the response is not from a gpulet extender");
   PodExplanation explanation;

@@ -1,3 +1,4 @@
+#include "base/json.h"
 #include "doctor/probe.h"
 
 #include <sys/socket.h>
@@ -6,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "agent/driver/driver_rights.h"
 #include "agent/driver/nvml_driver.h"
 #include "agent/health/evidence_reader.h"
 #include "agent/resources/cdi_controller.h"
@@ -232,7 +234,7 @@ class AgentClient {
 }  // namespace
 
 Result<AgentFacts> parse_agent_page(const std::string& document, std::string& config) {
-  const auto node = json::parse(document, nullptr, false);
+  const auto node = parse_json(document);
   if (!node.is_object() || !json_member(node, "gpus").is_array())
     return fail(Code::kInvalidArgument, "the response is not from a gpulet agent");
   AgentFacts agent;
@@ -251,6 +253,9 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
     const bool refused = message.find("answered 403") != std::string::npos;
     if (refused && std::ranges::find(agent.refusals, message) == agent.refusals.end())
       agent.refusals.push_back(message);
+    auto& rights = agent.missing_driver_rights;
+    const bool lacks_right = json_text(json_member(event, "reason")) == agent::kMissingRightReason;
+    if (lacks_right && std::ranges::find(rights, message) == rights.end()) rights.push_back(message);
   }
   return agent;
 }

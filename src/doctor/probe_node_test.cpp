@@ -14,12 +14,14 @@ TEST(AgentProbe, ParsesKnownFields) {
       {"index":3,"uuid":"MIG-c","state":"quarantined","reason":"XID 95"},{"index":4,"state":"healthy"}]}},
     7],
     "events":[{"message":"labels: the API server answered 403: nodes is forbidden"},
-              {"message":"labels: the API server answered 403: nodes is forbidden"},{"message":"GPU 0"},"x"]})",
+              {"message":"labels: the API server answered 403: nodes is forbidden"},{"message":"GPU 0"},"x",
+              {"reason":"MissingDriverRight","message":"no CAP_SYS_ADMIN: no XIDs"}]})",
                        config);
   ASSERT_TRUE(agent) << agent.error().full_message();
   EXPECT_EQ(config, "version: v1\n");
   EXPECT_EQ(agent->problems, std::vector<std::string>{"driver: away"});
   EXPECT_EQ(agent->refusals.size(), 1u);
+  EXPECT_EQ(agent->missing_driver_rights, std::vector<std::string>{"no CAP_SYS_ADMIN: no XIDs"});
   ASSERT_EQ(agent->devices.size(), 5u);
   EXPECT_EQ(agent->devices[0].name, "GPU 0");
   EXPECT_FALSE(agent->devices[0].offered);

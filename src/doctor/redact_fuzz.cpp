@@ -4,12 +4,21 @@
 #include <cstdlib>
 #include <string>
 
-#include "doctor/support_archive.h"
+#include "doctor/redact.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using gpulet::doctor::redact_secrets;
+  using gpulet::doctor::kRedacted;
+  using gpulet::doctor::redact_file;
+  using gpulet::doctor::redact_text;
   const std::string text(reinterpret_cast<const char*>(data), size);
-  static_cast<void>(redact_secrets(text));
+  for (const char* name : {"a.json", "a.yaml", "a.toml", "a.env", "a", "kernel.txt"}) {
+    const std::string clean = redact_file(name, text);
+    // What is written as a format can be read as that format. Lines of NAME=value may lose a quote.
+    const std::string_view format(name);
+    const bool strict = format == "a.json" || format == "a.yaml" || format == "a.toml";
+    if (strict && !clean.starts_with(kRedacted) && redact_file(name, clean).starts_with(kRedacted))
+      std::abort();
+  }
 
   std::string secret;
   for (const char c : text) {
@@ -20,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
        {"{\"token\":\"" + secret + "\"}", "password: " + secret, "DB_PASSWORD=" + secret,
         "--auth-token " + secret, "- name: API_KEY\n  value: " + secret, "https://u:" + secret + "@host/",
         "Bearer " + secret, "secretData: |\n  " + secret + "\n  " + secret}) {
-    if (redact_secrets(line + "\n").find(secret) != std::string::npos) std::abort();
+    if (redact_text(line + "\n").find(secret) != std::string::npos) std::abort();
   }
   return 0;
 }

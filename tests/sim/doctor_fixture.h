@@ -39,7 +39,7 @@ class SimDoctor : public NodeTest {
   }
   void run_program(std::vector<std::string> command) {
     command[0] = GPULET_PROGRAMS + command[0];
-    const auto done = sim::program_output(std::move(command), {kNoLeaks});
+    const auto done = sim::program_output(std::move(command));
     ASSERT_TRUE(done) << done.error().full_message();
   }
   std::string host_path(const std::string& path) { return sim_node().driver_root() + path; }

@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <filesystem>
 #include <limits>
 
 #include "base/file.h"
@@ -154,6 +156,13 @@ bool runs_control_program(const std::string& process) {
   return name == kControlProgram || (name.starts_with("ld-") && loads_control_program(process));
 }
 
+// A container's process looks like a daemon as it likes, but not in this process's namespace.
+bool shares_pid_namespace(const std::string& process) {
+  struct stat own{}, other{};
+  return ::stat("/proc/self/ns/pid", &own) == 0 && ::stat((process + "/ns/pid").c_str(), &other) == 0 &&
+         own.st_ino == other.st_ino && own.st_dev == other.st_dev;
+}
+
 bool was_started_for(const std::string& process, const std::string& pipe_directory) {
   const auto environment = read_file(process + "/environ");
   if (!environment) return false;
@@ -163,11 +172,24 @@ bool was_started_for(const std::string& process, const std::string& pipe_directo
   return false;
 }
 
-}  // namespace
+// Started as a daemon, not to send a command, and in this process's cgroups: by it, or by the agent before it
+// in the same container or unit. A daemon of another container may have the same name and directory.
+bool is_daemon_beside_this_process(const std::string& process) {
+  const auto command = read_file(process + "/cmdline");
+  const auto cgroups = read_file(process + "/cgroup"), own = read_file("/proc/self/cgroup");
+  if (!command || !cgroups || !own || *cgroups != *own) return false;
+  const auto arguments = text::split(*command, '\0');
+  return std::ranges::any_of(arguments, [](const auto& one) { return one == "-d" || one == "-f"; });
+}
 
-Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const std::string& pipe_directory,
-                                                                          const std::string& own_name) {
-  const std::string path = pipe_directory + std::string(kPidFile);
+bool is_daemon_of(const std::string& process, const std::string& pipe_directory,
+                  const std::string& own_name) {
+  const bool ours =
+      was_started_for(process, pipe_directory) || (!own_name.empty() && was_started_for(process, own_name));
+  return ours && runs_control_program(process) && shares_pid_namespace(process);
+}
+
+Result<pid_t> read_pid_file(const std::string& path) {
   // A container may have put anything there: do not follow a link or block on a FIFO.
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.is_open()) return fail(errno_error("open", errno, path));
@@ -176,17 +198,37 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const 
   if (!number || *number == 0 || *number > std::numeric_limits<pid_t>::max()) {
     return fail(Code::kNotFound, "contains no process id", path);
   }
-  const auto id = static_cast<pid_t>(*number);
-  // Open the pidfd first, then check: the number cannot become another process's in between.
-  FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
-  if (!pidfd.is_open()) return fail(Code::kNotFound, "no process " + std::to_string(id), path);
-  const std::string process = "/proc/" + std::to_string(id);
-  const bool ours =
-      was_started_for(process, pipe_directory) || (!own_name.empty() && was_started_for(process, own_name));
-  if (!ours || !runs_control_program(process)) {
-    return fail(Code::kNotFound, "process " + std::to_string(id) + " is not its control daemon", path);
+  return static_cast<pid_t>(*number);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const std::string& pipe_directory,
+                                                                          const std::string& own_name) {
+  using Found = Result<std::unique_ptr<DaemonProcess>>;
+  const auto open_process = [&](pid_t id) -> Found {
+    // Open the pidfd first, then check: the number cannot become another process's in between.
+    FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
+    if (!pidfd.is_open()) return fail(Code::kNotFound, "no process " + std::to_string(id), pipe_directory);
+    if (!is_daemon_of("/proc/" + std::to_string(id), pipe_directory, own_name)) {
+      return fail(Code::kNotFound, "process " + std::to_string(id) + " is not its control daemon",
+                  pipe_directory);
+    }
+    return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, std::move(pidfd)));
+  };
+  const auto id = read_pid_file(pipe_directory + std::string(kPidFile));
+  auto found = id ? open_process(*id) : Found(fail(id.error()));
+  if (found) return found;
+  // The file is gone, or a container has replaced it.
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string process = at->path().string();
+    const auto number = text::parse_unsigned(at->path().filename().string());
+    if (!number || !runs_control_program(process) || !is_daemon_beside_this_process(process)) continue;
+    if (auto other = open_process(static_cast<pid_t>(*number))) return other;
   }
-  return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, std::move(pidfd)));
+  return found;
 }
 
 void DaemonProcess::on_end(Loop& loop, std::function<void()> ended) {

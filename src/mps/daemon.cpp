@@ -42,6 +42,13 @@ double percentage_of(const std::string& line) {
   return end != line.c_str() && *end == '\0' ? value : -1;
 }
 
+// Whether the record is of a daemon that had its limits and differs from `devices` in the pid only.
+bool ran_with(std::string_view record, std::string_view devices) {
+  for (auto* text : {&record, &devices})
+    text->remove_prefix(std::min(text->find('\n', kStartedHeader.size()), text->size()));
+  return record.starts_with(devices) && record.size() > devices.size();
+}
+
 // With SELinux, containers can only access files with their label. Source: mps/daemon.go.
 void label_for_containers(const std::string& directory) {
   constexpr std::string_view kLabel = "system_u:object_r:container_file_t:s0";
@@ -103,6 +110,11 @@ void Daemon::begin_start() {
   if (!program) return on_failure(program.error());
   program_ = std::move(*program);
   label_for_containers(pipes());
+  // Before anything changes: an agent that starts after this one was killed restores the compute modes. The
+  // record of a daemon that may be adopted stays.
+  if (::access(started_file(options_.root, spec_.name).c_str(), F_OK) != 0) {
+    if (const auto written = write_record(0, false); !written) return on_failure(written.error());
+  }
   set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::stop_former_process);
 }
 
@@ -127,7 +139,18 @@ void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
 // A daemon of an earlier agent may exist: adopt it or stop it.
 void Daemon::stop_former_process() {
   auto former = find_process();
-  if (!former) return launch();
+  if (!former) {
+    std::error_code ignored;
+    if (!std::filesystem::exists(pipes() + "/control", ignored)) return launch();
+    // Something may listen there that /proc does not show. It goes on if it ran with these devices.
+    const auto quit_and_launch = [this](const Result<std::string>&) { launch(); };
+    return run_command({}, std::string(kAlive), options_.response_limit,
+                       [this, quit_and_launch](const Result<std::string>& output) {
+                         const auto saved = read_file(started_file(options_.root, spec_.name));
+                         if (output && saved && ran_with(*saved, fingerprint(0, false))) return send_limits();
+                         run_command({}, "quit\n", options_.quit_grace, quit_and_launch);
+                       });
+  }
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit();
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
@@ -155,17 +178,25 @@ void Daemon::await_former_exit() {
 }
 
 void Daemon::launch() {
+  if (const auto written = write_record(0, false); !written) return on_failure(written.error());
   launching_ = true;
   run_command({"-d"}, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
-    started ? send_limits()
-            : on_failure(started.error().with_context("the MPS control daemon does not start"));
+    if (!started) return on_failure(started.error().with_context("the MPS control daemon does not start"));
+    // Ended if it refuses its first command.
+    if (auto found = find_process()) process_ = std::move(*found);
+    send_limits();
   });
 }
 
 void Daemon::send_limits() {
   limits_changed_ = false;
+  // Memory limits cannot be read back: killed in between, the next agent must send its own.
+  if (process_) {
+    if (const auto written = write_record(process_->id(), false); !written)
+      return on_failure(written.error());
+  }
   run_command({}, limit_commands() + std::string(kAlive), options_.response_limit,
               [this](const Result<std::string>& output) {
                 if (output) return on_limits(*output);
@@ -220,9 +251,8 @@ void Daemon::on_running() {
   if (process_) {
     process_->on_end(loop_, [this] { on_died(); });
   }
-  const auto written = write_file_atomic(started_file(options_.root, spec_.name),
-                                         fingerprint(process_ ? process_->id() : 0, true));
-  if (!written) return on_failure(written.error());
+  if (const auto written = write_record(process_ ? process_->id() : 0, true); !written)
+    return on_failure(written.error());
   state_ = State::kRunning;
   unanswered_ = 0;
   set_health({});
@@ -281,7 +311,8 @@ void Daemon::on_failure(const Error& error) {
   call_.reset();
   if (process_) process_->kill();
   process_.reset();
-  ::unlink(started_file(options_.root, spec_.name).c_str());
+  // The compute modes are still set.
+  if (program_) static_cast<void>(write_record(0, false).has_value());
   state_ = State::kWaiting;
   if (health_.healthy || health_.reason != error.full_message()) {
     log::error("the MPS control daemon failed", error, {{"daemon", spec_.name}});
@@ -376,6 +407,10 @@ void Daemon::run_command(std::vector<std::string> arguments, std::string input, 
 bool Daemon::may_adopt() const {
   const auto saved = read_file(started_file(options_.root, spec_.name));
   return saved && saved->starts_with(fingerprint(process_->id(), false));
+}
+
+Status Daemon::write_record(pid_t pid, bool with_limits) const {
+  return write_file_atomic(started_file(options_.root, spec_.name), fingerprint(pid, with_limits));
 }
 
 // Content of .started. The limits come last: a daemon that differs only in them can be updated.

@@ -4,7 +4,8 @@
 // The daemon is a separate process that survives the agent, though not always the agent's
 // container. After a crash of the agent its clients go on, and the next agent adopts the daemon if
 // it serves the same devices. The record for that is `<root>/<name>/.started`, which no container
-// can write.
+// can write. It exists from before the first change until everything is restored, and has the
+// limits only while the daemon is known to have them.
 #pragma once
 
 #include <functional>
@@ -93,6 +94,8 @@ class Daemon {
   bool may_adopt() const;
   void watch_process();
   std::string fingerprint(pid_t pid, bool with_limits) const;
+  // Pid 0: none that may be adopted.
+  Status write_record(pid_t pid, bool with_limits) const;
   std::string limit_commands() const;
   void set_health(inventory::Health health);
   std::string pipes() const { return pipe_directory(options_.root, spec_.name); }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <array>
 
 #include "base/test_foreign_root.h"
+#include "mps/manager.h"
 #include "mps/test_mps_node.h"
 
 namespace gpulet::mps {
@@ -316,6 +319,136 @@ TEST(MpsDaemon, LeavesNothingIfStoppedDuringStart) {
     EXPECT_EQ(node.send_command("get_server_list"), "gone");
     EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
     EXPECT_FALSE(std::filesystem::exists(node.root.mps_root() + "/nvidia.com/gpu/.started"));
+  }
+}
+
+// Killed at any time, the agent leaves a record by which the next one ends the daemon and restores the modes.
+TEST(MpsDaemon, AKilledStartIsCleanedUpByTheNextAgent) {
+  for (const auto delay : {0ms, 1ms, 2ms, 4ms, 8ms, 16ms, 32ms}) {
+    TestMpsNode node;
+    const pid_t agent = ::fork();
+    if (agent == 0) {
+      auto daemon = node.make_daemon(node.make_spec(2));
+      daemon->start_daemon();
+      node.run_for(delay);
+      ::kill(::getpid(), SIGKILL);
+    }
+    ASSERT_EQ(::waitpid(agent, nullptr, 0), agent);
+    DaemonManager manager(node.loop, node.options, node.set_compute_mode(), [](const auto&, const auto&) {});
+    manager.apply_specs({});
+    const std::string record = node.root.mps_root() + "/nvidia.com/gpu/.started";
+    EXPECT_TRUE(node.wait_until([&] { return !std::filesystem::exists(record); }));
+    EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0})) << delay.count() << " ms";
+  }
+}
+
+TEST(MpsDaemon, NewLimitsAreOnRecordOnlyOnceTheyAreSet) {
+  TestMpsNode node;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  const std::string path = node.root.mps_root() + "/nvidia.com/gpu/.started";
+  const auto before = read_file(path);
+  ASSERT_TRUE(before);
+  EXPECT_NE(before->find("set_default_active_thread_percentage 25"), std::string::npos);
+  auto more = node.make_spec(1);
+  more.thread_percentage = 50;
+  daemon->update_spec(more);
+  const auto during = read_file(path);
+  ASSERT_TRUE(during);
+  EXPECT_EQ(during->find("set_default"), std::string::npos) << *during;
+  EXPECT_TRUE(node.wait_until([&] {
+    return read_file(path).value_or("").find("set_default_active_thread_percentage 50") != std::string::npos;
+  }));
+}
+
+// "An instance of this daemon is already running", and nothing says which.
+TEST(MpsDaemon, ReplacesADaemonThatItDidNotStart) {
+  TestMpsNode node;
+  std::filesystem::create_directories(node.pipes());
+  const std::string program = node.root.control_program();
+  const std::string variable = "CUDA_MPS_PIPE_DIRECTORY=" + node.pipes() + "/.";
+  const pid_t other = ::fork();
+  if (other == 0) {
+    ::execle(program.c_str(), program.c_str(), "-f", nullptr,
+             std::array<const char*, 2>{variable.c_str(), nullptr}.data());
+    ::_exit(2);
+  }
+  ASSERT_TRUE(node.wait_until([&] { return node.send_command("get_server_list") != "gone"; }));
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  EXPECT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
+  ::kill(other, SIGKILL);
+  ASSERT_EQ(::waitpid(other, nullptr, 0), other);
+  EXPECT_NE(node.pid(), other);
+  bool stopped = false;
+  daemon->stop_daemon([&] { stopped = true; });
+  EXPECT_TRUE(node.wait_until([&] { return stopped; }));
+}
+
+TEST(MpsDaemon, FindsItsDaemonWithoutThePidFile) {
+  for (const bool hangs : {false, true}) {
+    TestMpsNode node;
+    node.options.response_limit = node.options.quit_grace = 200ms;
+    auto daemon = node.make_daemon(node.make_spec(1));
+    daemon->start_daemon();
+    ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+    const auto first = node.pid();
+    daemon.reset();
+    std::filesystem::remove(node.pipes() + "/nvidia-cuda-mps-control.pid");
+    if (hangs) {
+      ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+    }
+    daemon = node.make_daemon(node.make_spec(1));
+    daemon->start_daemon();
+    ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+        << daemon->daemon_health().reason;
+    EXPECT_EQ(node.pid() == first, !hangs) << "adopted if it answers, else replaced";
+    bool stopped = false;
+    daemon->stop_daemon([&] { stopped = true; });
+    EXPECT_TRUE(node.wait_until([&] { return stopped; }));
+  }
+}
+
+// The name and the variable of a daemon, as a container's process may have them.
+TEST(MpsDaemonProcess, IgnoresALookAlikeInAnotherPidNamespace) {
+  if (!has_capability(CAP_SYS_ADMIN)) GTEST_SKIP() << "needs CAP_SYS_ADMIN";
+  TestMpsNode node;
+  const std::string program = node.root.mps_root() + "/nvidia-cuda-mps-control";
+  std::filesystem::create_directories(node.root.mps_root());
+  std::filesystem::copy_file("/bin/sleep", program);
+  const std::string variable = "CUDA_MPS_PIPE_DIRECTORY=" + node.pipes();
+  std::filesystem::create_directories(node.pipes());
+  for (const bool contained : {false, true}) {
+    std::array<int, 2> ends;
+    ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+    const pid_t engine = ::fork();
+    if (engine == 0) {
+      if (contained && ::unshare(CLONE_NEWPID) != 0) ::_exit(2);
+      const pid_t process = ::fork();
+      if (process == 0) {
+        ::execle(program.c_str(), program.c_str(), "1000", nullptr,
+                 std::array<const char*, 2>{variable.c_str(), nullptr}.data());
+        ::_exit(2);
+      }
+      static_cast<void>(::write(ends[1], &process, sizeof process) < 0);
+      ::waitpid(process, nullptr, 0);
+      ::_exit(0);
+    }
+    pid_t process = 0;
+    ASSERT_EQ(::read(ends[0], &process, sizeof process), static_cast<ssize_t>(sizeof process));
+    const std::string link = "/proc/" + std::to_string(process) + "/exe";
+    std::error_code ignored;
+    ASSERT_TRUE(
+        node.wait_until([&] { return std::filesystem::read_symlink(link, ignored).string() == program; }));
+    EXPECT_TRUE(write_file_atomic(node.pipes() + "/nvidia-cuda-mps-control.pid", std::to_string(process)));
+    EXPECT_EQ(DaemonProcess::find_daemon_process(node.pipes()).has_value(), !contained);
+    ::kill(process, SIGKILL);
+    ::waitpid(engine, nullptr, 0);
+    ::close(ends[0]);
+    ::close(ends[1]);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "sim/demo/demo.h"
 
 #include <fcntl.h>
+#include <linux/capability.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/process.h"
 #include "base/text.h"
 
 namespace gpulet::sim {
@@ -58,7 +60,7 @@ Result<std::unique_ptr<SimulatedNode>> SimulatedNode::start_node(const std::stri
   node->gpulet_program_ = bin + "/gpulet";
   node->sim_program_ = bin + "/gpulet-sim";
   std::vector<std::string> up{"up", machine};
-  if (::geteuid() != 0) up.emplace_back("--no-device-nodes");
+  if (!has_capability(CAP_SYS_ADMIN)) up.emplace_back("--no-device-nodes");
   GPULET_TRY(node->run_gpulet_sim(up));
   node->up_ = true;
   if (::mkfifo(node->kernel_log().c_str(), 0600) != 0) {

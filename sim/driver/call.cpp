@@ -13,6 +13,8 @@
 #include <numeric>
 #include <string>
 
+#include "sim/driver/rights.h"
+
 namespace gpulet::sim {
 namespace {
 
@@ -53,23 +55,6 @@ StateFile* find_state(Session& current) {
   return fresh;
 }
 
-bool is_device(const std::string& path) {
-  struct stat info{};
-  return stat(path.c_str(), &info) == 0 && S_ISCHR(info.st_mode);
-}
-
-// Like the real library, counts the GPUs that it can open, but only if the driver root is this process's
-// root: elsewhere /dev belongs to another machine.
-std::uint64_t without_device_node(const StateFile& state) {
-  if (state.file_path() != "/" + std::string(kStatePathInRoot) || !is_device("/dev/nvidiactl")) return 0;
-  const ReadGuard machine = state.lock_for_read();
-  std::uint64_t hidden = 0;
-  for (std::uint32_t i = 0; i < machine->gpu_count; ++i) {
-    if (!is_device("/dev/nvidia" + std::to_string(machine->gpus[i].minor))) hidden |= std::uint64_t{1} << i;
-  }
-  return hidden;
-}
-
 void wait_out_hang_and_delay(const StateFile& state) {
   std::uint32_t delay_us = 0;
   while (true) {
@@ -86,6 +71,14 @@ void wait_out_hang_and_delay(const StateFile& state) {
   if (delay_us != 0) usleep(delay_us);
 }
 
+void store_rights(Session& current, const NodeAccess& access) {
+  current.hidden.store(access.hidden_gpus);
+  current.is_owner.store(access.is_owner);
+  current.has_nodes.store(access.has_nodes);
+  current.monitors_mig.store(access.monitor || is_administrator());
+  current.configures_mig.store(access.config);
+}
+
 nvmlReturn_t initialise(bool attaches_gpus) {
   Session& current = session();
   const StateFile* state = nullptr;
@@ -95,7 +88,8 @@ nvmlReturn_t initialise(bool attaches_gpus) {
   }
   if (state == nullptr) return NVML_ERROR_DRIVER_NOT_LOADED;
   wait_out_hang_and_delay(*state);
-  const std::uint64_t hidden = without_device_node(*state);
+  const NodeAccess access = open_device_nodes(*state);
+  if (access.control != NVML_SUCCESS) return access.control;
 
   const std::lock_guard lock(current.mutex);
   const EditGuard machine = state->lock_for_edit();
@@ -105,10 +99,10 @@ nvmlReturn_t initialise(bool attaches_gpus) {
   // After a driver reload, initialisation restarts with one user.
   current.users.store(stale ? 1 : current.users.load() + 1);
   current.generation.store(machine->driver.generation);
-  current.hidden.store(hidden);
+  store_rights(current, access);
   if (stale || !current.entry) {
     current.entry.reset();
-    auto added = ClientEntry::add_client(*state, *machine, attaches_gpus ? ~hidden : 0);
+    auto added = ClientEntry::add_client(*state, *machine, attaches_gpus ? ~access.hidden_gpus : 0);
     if (added) current.entry = std::move(*added);
   }
   return NVML_SUCCESS;

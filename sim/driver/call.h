@@ -40,6 +40,11 @@ struct Session {
   std::atomic<std::uint32_t> generation{0};  // the driver's at initialisation
   // Bit per GPU index: this process has no device node for it. A container sees only its own GPUs.
   std::atomic<std::uint64_t> hidden{0};
+  // Rights at initialisation, see sim/driver/rights.h.
+  std::atomic<bool> monitors_mig{false};
+  std::atomic<bool> configures_mig{false};
+  std::atomic<bool> is_owner{false};
+  std::atomic<bool> has_nodes{false};
   std::uint64_t device = 0;  // of the mapped file, to detect a replacement
   std::uint64_t inode = 0;
   std::optional<ClientEntry> entry;  // while NVML is initialised; guarded by the machine's lock
@@ -136,11 +141,16 @@ class BasicGpuCall {
   int compute_instance_slot_ = -1;
 };
 
-using GpuCall = BasicGpuCall<const Machine>;
-using GpuEdit = BasicGpuCall<Machine>;
+using GpuCall = BasicGpuCall<const Machine>;  // a call that changes the GPU is a GpuEdit: rights.h
 
 // Returns the handle of a GPU by index. Precondition: the machine is locked.
 nvmlDevice_t gpu_handle(const Machine& machine, unsigned int index);
+
+// The driver's branch, from which on its answers differ: 615 of "615.78.08". Sources: NVML's change log
+// (docs.nvidia.com/deploy/nvml-api, "Changes between NVML v610 and v615"), nvml.h 13.5.
+unsigned driver_branch(const Machine& machine);
+inline constexpr unsigned kBranch580 = 580;
+inline constexpr unsigned kBranch615 = 615;
 
 // Copies a NUL-terminated string. INSUFFICIENT_SIZE if it does not fit.
 nvmlReturn_t put_text(const char* text, char* buffer, unsigned int length);

@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
-#include "sim/driver/call.h"
 #include "sim/driver/mig.h"
+#include "sim/driver/rights.h"
 #include "sim/state/mig.h"
 
 using namespace gpulet::sim;
@@ -58,7 +58,7 @@ bool is_mig_device(const Gpu& gpu, const MigDevice& device, std::string_view uui
 
 std::optional<MigDevice> find_mig_device(const Gpu& gpu, std::string_view uuid) {
   for (std::uint32_t i = 0;; ++i) {
-    const auto device = mig_device(gpu, i);
+    const auto device = visible_mig_device(gpu, i);
     if (!device || is_mig_device(gpu, *device, uuid)) return device;
   }
 }
@@ -160,7 +160,7 @@ nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned int* index) {
     return NVML_SUCCESS;
   }
   for (std::uint32_t i = 0;; ++i) {
-    const auto found = mig_device(call.gpu_state(), i);
+    const auto found = visible_mig_device(call.gpu_state(), i);
     if (!found) return NVML_ERROR_NOT_FOUND;
     if (found->compute_instance != &call.compute_instance()) continue;
     *index = i;
@@ -288,8 +288,13 @@ nvmlReturn_t nvmlDeviceGetPowerSource(nvmlDevice_t device, nvmlPowerSource_t* so
 nvmlReturn_t nvmlDeviceGetBusType(nvmlDevice_t device, nvmlBusType_t* type) {
   return get(device, type, [](const Gpu&) { return NVML_BUS_TYPE_PCIE; });
 }
+// nvidia-smi 580 shows "Requested functionality has been deprecated": forums.developer.nvidia.com, 341249.
 nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
-  return report_disabled(device, mode);
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(mode)) return error;
+  if (driver_branch(call.machine()) >= kBranch580) return NVML_ERROR_DEPRECATED;
+  *mode = NVML_FEATURE_DISABLED;
+  return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t* active) {
   return report_disabled(device, active);

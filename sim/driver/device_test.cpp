@@ -3,6 +3,7 @@
 #include <fstream>
 #include <set>
 #include <sstream>
+#include <tuple>
 #include <vector>
 
 #include "sim/driver/driver_test.h"
@@ -133,6 +134,24 @@ TEST_F(DriverTest, MemoryIncludesProcessesAndReservations) {
   EXPECT_EQ(first[1].pid, 77u) << "the smaller struct of the first version must be kept to";
   EXPECT_EQ(nvmlDeviceGetGraphicsRunningProcesses_v3(gpu_device(0), &count, nullptr), NVML_SUCCESS);
   EXPECT_EQ(count, 0u);
+}
+
+TEST_F(DriverTest, AnswersFollowTheBranchOfTheDriver) {
+  const auto answers = [this](const char* version) {
+    set_text(edit_machine()->driver.version, version);
+    nvmlEnableState_t mode = NVML_FEATURE_DISABLED;
+    unsigned long long reasons = 0;
+    nvmlTemperature_t temperature{};
+    temperature.version = nvmlTemperature_v1;
+    temperature.sensorType = NVML_TEMPERATURE_GPU_MAX;
+    const auto display = nvmlDeviceGetDisplayMode(gpu_device(0), &mode);
+    const auto hottest = nvmlDeviceGetTemperatureV(gpu_device(0), &temperature);
+    EXPECT_EQ(nvmlDeviceGetSupportedClocksEventReasons(gpu_device(0), &reasons), NVML_SUCCESS);
+    return std::tuple{display, hottest, (reasons & nvmlClocksEventReasonReliability) != 0};
+  };
+  EXPECT_EQ(answers("570.124.06"), (std::tuple{NVML_SUCCESS, NVML_ERROR_INVALID_ARGUMENT, false}));
+  EXPECT_EQ(answers("580.159.04"), (std::tuple{NVML_ERROR_DEPRECATED, NVML_ERROR_INVALID_ARGUMENT, false}));
+  EXPECT_EQ(answers("615.78.08"), (std::tuple{NVML_ERROR_DEPRECATED, NVML_SUCCESS, true}));
 }
 
 TEST_F(DriverTest, FieldsHaveTheirOwnResults) {

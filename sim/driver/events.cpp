@@ -7,7 +7,7 @@
 #include <mutex>
 #include <new>
 
-#include "sim/driver/call.h"
+#include "sim/driver/rights.h"
 
 using namespace gpulet::sim;
 
@@ -64,6 +64,7 @@ bool next_event(EventSet& set, const Machine& machine, nvmlEventData_t* data) {
     set.cursor = next;
     const Event& event = machine.events[next % kMaxEvents];
     if (!is_registered(set, event)) continue;
+    if (event.gpu_instance != kNoInstance && !may_monitor_mig()) continue;
     data->device = gpu_handle(machine, event.gpu);
     data->eventType = event.type;
     data->eventData = event.data;

@@ -109,7 +109,7 @@ nvmlReturn_t remote_pci(nvmlDevice_t device, unsigned int index, nvmlPciInfo_t* 
 }
 
 nvmlReturn_t edit_link_errors(nvmlDevice_t device, unsigned int index) {
-  const GpuEdit call(device);
+  const BasicGpuCall<Machine> call(device);  // nvml.h names no right
   if (const auto error = call.entry_error()) return error;
   const NvLink* found = nullptr;
   if (const auto missing = find_link(call.gpu_state(), index, &found)) return missing;

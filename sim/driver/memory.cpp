@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "sim/driver/call.h"
+#include "sim/driver/rights.h"
 #include "sim/state/mig.h"
 
 using namespace gpulet::sim;
@@ -67,6 +67,7 @@ std::int64_t utilization_sample(const Gpu& gpu, nvmlSamplingType_t type) {
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(memory)) return error;
+  if (const auto refused = check_mig_monitor(call)) return refused;
   const MemoryUse found = memory_use(call);
   // Version 1 has no member for reserved memory: it counts as used.
   *memory = {found.total, found.free_bytes(), found.total - found.free_bytes()};
@@ -76,6 +77,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(memory)) return error;
+  if (const auto refused = check_mig_monitor(call)) return refused;
   if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   const MemoryUse found = memory_use(call);
   memory->total = found.total;
@@ -88,6 +90,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
 nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t* memory) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(memory)) return error;
+  if (const auto refused = check_mig_monitor(call)) return refused;
   const Gpu& gpu = call.gpu_state();
   *memory = {gpu.bar1_total, gpu.bar1_total - std::min(gpu.bar1_total, gpu.bar1_used), gpu.bar1_used};
   return NVML_SUCCESS;

@@ -32,6 +32,8 @@ nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned int mode, nvmlRe
   const MigEdit call(device);
   if (const auto error = call.entry_error(activation)) return error;
   if (mode > NVML_DEVICE_MIG_ENABLE) return NVML_ERROR_INVALID_ARGUMENT;
+  // The right to configure MIG covers instances only.
+  if (!is_administrator()) return NVML_ERROR_NO_PERMISSION;
   const bool is_held = !check_unused_by_others(call.machine(), call.gpu_index());
   const nvmlReturn_t result =
       to_nvml(set_mig_mode(call.gpu_state(), mode == NVML_DEVICE_MIG_ENABLE, is_held));
@@ -87,7 +89,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
   const GpuCall call(device);
   if (const auto error = call.entry_error(mig)) return error;
   if (call.gpu_state().mig.capable == 0) return NVML_ERROR_NOT_SUPPORTED;
-  const auto found = mig_device(call.gpu_state(), index);
+  const auto found = visible_mig_device(call.gpu_state(), index);
   if (!found) return NVML_ERROR_NOT_FOUND;
   *mig = call.mig_handle(*found->gpu_instance, *found->compute_instance);
   return NVML_SUCCESS;
@@ -230,6 +232,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstanceRemainingCapacity(nvmlDevice_t device, unsi
                                                        unsigned int* count) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(count)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const MigProfile* profile = nullptr;
   if (const auto missing = find_by_id(call.gpu_state(), id, true, &profile)) return missing;
   *count = remaining_capacity(call.gpu_state(), *profile);
@@ -260,6 +263,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvm
                                        unsigned int* count) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(instances, count)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const MigProfile* profile = nullptr;
   // With MIG off, there are none.
   if (const auto missing = find_by_id(call.gpu_state(), id, false, &profile)) return missing;
@@ -275,6 +279,7 @@ nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned int id, nvm
 nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned int id, nvmlGpuInstance_t* instance) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(instance)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   if (call.gpu_state().mig.capable == 0) return NVML_ERROR_NOT_SUPPORTED;
   const GpuInstance* found = find_gpu_instance(call.gpu_state(), id);
   if (found == nullptr) return NVML_ERROR_NOT_FOUND;
@@ -398,6 +403,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_
                                                                 unsigned int* count) {
   const GpuCall call(instance);
   if (const auto error = call.entry_error(count)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const ComputeProfile* profile = nullptr;
   if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = remaining_capacity(call.gpu_state(), call.gpu_instance(), *profile);
@@ -409,6 +415,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstancePossiblePlacements(nvmlGpuInstance
                                                                  unsigned int* count) {
   const GpuCall call(instance);
   if (const auto error = call.entry_error(count)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const ComputeProfile* profile = nullptr;
   if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = profile->max_instances;
@@ -444,6 +451,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsi
                                                 nvmlComputeInstance_t* instances, unsigned int* count) {
   const GpuCall call(instance);
   if (const auto error = call.entry_error(instances, count)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const ComputeProfile* profile = nullptr;
   if (const auto missing = find_compute_by_id(call, id, &profile)) return missing;
   *count = 0;
@@ -459,6 +467,7 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, u
                                                    nvmlComputeInstance_t* result) {
   const GpuCall call(instance);
   if (const auto error = call.entry_error(result)) return error;
+  if (const auto refused = check_mig_config(call)) return refused;
   const ComputeInstance* found = find_compute_instance(call.gpu_instance(), id);
   if (found == nullptr) return NVML_ERROR_NOT_FOUND;
   *result = call.compute_instance_handle(call.gpu_instance(), *found);

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "sim/driver/call.h"
+#include "sim/driver/rights.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim {
@@ -47,14 +47,15 @@ Pointer wait_out_mig_hang(Pointer handle) {
 }
 
 // A call that changes MIG, with the faults of such calls.
-class MigEdit : public GpuEdit {
+class MigEdit : public BasicGpuCall<Machine> {
  public:
   template <class Pointer>
-  explicit MigEdit(Pointer handle) : GpuEdit(wait_out_mig_hang(handle)) {}
+  explicit MigEdit(Pointer handle) : BasicGpuCall(wait_out_mig_hang(handle)) {}
 
   template <class... Pointers>
   nvmlReturn_t entry_error(const Pointers*... results) const {
-    if (const auto error = GpuEdit::entry_error(results...)) return error;
+    if (const auto error = BasicGpuCall::entry_error(results...)) return error;
+    if (!may_configure_mig()) return NVML_ERROR_NO_PERMISSION;
     Faults& faults = gpu_state().faults;
     if (faults.mig_error == 0 && faults.mig_hang == 0) return NVML_SUCCESS;
     if (faults.mig_skip != 0) {
@@ -67,7 +68,7 @@ class MigEdit : public GpuEdit {
 
 // After a successful change, updates /proc and /dev of the driver root, as the kernel module and
 // nvidia-modprobe do. Returns `outcome`.
-inline nvmlReturn_t publish_instances(const GpuEdit& call, nvmlReturn_t outcome) {
+inline nvmlReturn_t publish_instances(const BasicGpuCall<Machine>& call, nvmlReturn_t outcome) {
   const StateFile* state = session().state.load(std::memory_order_acquire);
   if (outcome == NVML_SUCCESS) sync_capabilities(driver_root_of_state(state->file_path()), call.gpu_state());
   return outcome;

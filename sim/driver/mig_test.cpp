@@ -61,12 +61,30 @@ TEST_F(MigTest, TheModeStaysPendingWhileAnotherProcessHoldsTheGpu) {
   EXPECT_EQ(activation, NVML_SUCCESS);
 }
 
-TEST_F(MigTest, ModeIsImmediateOnHopperAndPendingOnAmpere) {
+TEST_F(MigTest, TheDriverResetsAnIdleAmpereGpuForItsMode) {
   unsigned current = 0;
   unsigned pending = 0;
-  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(0), &current, &pending), NVML_SUCCESS);
+  {
+    auto machine = edit_machine();
+    machine->gpus[1].mig.mode_needs_reset = 1;
+    machine->gpus[1].pcie_replays = 7;
+  }
+  nvmlReturn_t activation = NVML_ERROR_UNKNOWN;
+  ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
+  EXPECT_EQ(activation, NVML_SUCCESS);
+  ASSERT_EQ(nvmlDeviceGetMigMode(gpu_device(1), &current, &pending), NVML_SUCCESS);
   EXPECT_EQ(current, 1u);
-  edit_machine()->gpus[1].mig.mode_needs_reset = 1;
+  EXPECT_EQ(edit_machine()->gpus[1].pcie_replays, 0u) << "it was reset";
+}
+
+TEST_F(MigTest, TheModeOfAnAmpereGpuIsPendingWithPassThrough) {
+  unsigned current = 0;
+  unsigned pending = 0;
+  {
+    auto machine = edit_machine();
+    machine->gpus[1].mig.mode_needs_reset = 1;
+    machine->gpus[1].mig.passthrough = 1;
+  }
   nvmlReturn_t activation = NVML_SUCCESS;
   ASSERT_EQ(nvmlDeviceSetMigMode(gpu_device(1), NVML_DEVICE_MIG_ENABLE, &activation), NVML_SUCCESS);
   EXPECT_EQ(activation, NVML_ERROR_RESET_REQUIRED);

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <type_traits>
 
-#include "sim/driver/call.h"
+#include "sim/driver/rights.h"
 
 using namespace gpulet::sim;
 
@@ -48,6 +48,7 @@ template <class Info>
 nvmlReturn_t list_processes(nvmlDevice_t device, std::uint8_t kind, unsigned int* count, Info* infos) {
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(count)) return error;
+  if (const auto refused = check_mig_monitor(call)) return refused;
   const unsigned int room = *count;
   *count = count_processes(call, kind);
   if (*count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
@@ -121,6 +122,7 @@ nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProc
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(details)) return error;
   if (details->version != nvmlProcessDetailList_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (const auto refused = check_mig_monitor(call)) return refused;
   if (details->mode > NVML_PROCESS_MODE_ALL) return NVML_ERROR_INVALID_ARGUMENT;
   if (call.gpu_state().architecture < NVML_DEVICE_ARCH_HOPPER) return NVML_ERROR_NOT_SUPPORTED;
   // NVML_PROCESS_MODE_* number the kinds as Process::kind does.

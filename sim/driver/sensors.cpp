@@ -1,7 +1,7 @@
 // Clocks and performance states.
 #include <algorithm>
 
-#include "sim/driver/call.h"
+#include "sim/driver/rights.h"
 
 using namespace gpulet::sim;
 
@@ -25,7 +25,12 @@ nvmlReturn_t event_reasons(nvmlDevice_t device, unsigned long long* reasons) {
   return get(device, reasons, [](const Gpu& gpu) { return gpu.clock_event_reasons; });
 }
 nvmlReturn_t supported_reasons(nvmlDevice_t device, unsigned long long* reasons) {
-  return get(device, reasons, [](const Gpu&) { return kSupportedReasons; });
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(reasons)) return error;
+  *reasons = kSupportedReasons;
+  if (driver_branch(call.machine()) >= kBranch615)
+    *reasons |= nvmlClocksEventReasonBoardLimit | nvmlClocksEventReasonReliability;
+  return NVML_SUCCESS;
 }
 nvmlReturn_t performance_state(nvmlDevice_t device, nvmlPstates_t* state) {
   return get(device, state, [](const Gpu& gpu) { return gpu.performance_state; });
@@ -222,6 +227,11 @@ std::int32_t temperature_threshold(const Gpu& gpu, nvmlTemperatureThresholds_t t
   }
 }
 
+bool has_sensor(const Machine& machine, nvmlTemperatureSensors_t sensor) {
+  if (sensor == NVML_TEMPERATURE_GPU_MAX) return driver_branch(machine) >= kBranch615;
+  return sensor == NVML_TEMPERATURE_GPU;
+}
+
 nvmlReturn_t fan_speed(nvmlDevice_t device, unsigned int fan, unsigned int* speed) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(speed)) return error;
@@ -282,7 +292,7 @@ nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensor
                                       unsigned int* temperature) {
   const GpuCall call(device);
   if (const auto error = call.entry_error(temperature)) return error;
-  if (sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!has_sensor(call.machine(), sensor)) return NVML_ERROR_INVALID_ARGUMENT;
   return put_reported(call.gpu_state().temperature, temperature);
 }
 
@@ -290,7 +300,7 @@ nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_t* t
   const GpuCall call(device);
   if (const auto error = call.entry_error(temperature)) return error;
   if (temperature->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  if (temperature->sensorType != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!has_sensor(call.machine(), temperature->sensorType)) return NVML_ERROR_INVALID_ARGUMENT;
   return put_reported(call.gpu_state().temperature, &temperature->temperature);
 }
 

@@ -1,5 +1,6 @@
 // Calls about the driver and the node: versions, process names, units that this machine does not have.
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include "base/file.h"
@@ -39,6 +40,10 @@ std::string process_command(unsigned int pid) {
 }
 
 }  // namespace
+
+unsigned gpulet::sim::driver_branch(const Machine& machine) {
+  return static_cast<unsigned>(std::strtoul(machine.driver.version, nullptr, 10));
+}
 
 const char* nvmlErrorString(nvmlReturn_t result) {
   switch (result) {

@@ -356,6 +356,7 @@ void read_mig(FirstError& problem, Section& model, Gpu& gpu) {
   mig.memory_slices = 8;
   section.integer_key("memory_slices", mig.memory_slices, {1, 8});
   section.flag_key("mode_needs_reset", mig.mode_needs_reset);
+  section.flag_key("passthrough", mig.passthrough);
   section.flag_key("enabled", mig.current);
   mig.pending = mig.current;
   const Node* list = section.require_key("profiles");

@@ -1,13 +1,16 @@
 #include "sim/root/driver_root.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "base/file.h"
@@ -185,13 +188,25 @@ Status add_sys(FileTree& tree, const Machine& machine) {
   return {};
 }
 
+// A device cgroup may allow to make nodes that nobody can open.
+Status check_nodes_open(const FileTree& tree) {
+  const std::string control = tree.root_path() + "/dev/nvidiactl";
+  const FileDescriptor fd(::open(control.c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.is_open() && (errno == EPERM || errno == EACCES))
+    return fail(Code::kPermissionDenied, "cannot be opened", control);
+  return {};
+}
+
 Result<StateFile> build_root(FileTree& tree, const Machine& machine, const RootOptions& options) {
   if (options.device_nodes) {
-    if (auto made = add_device_nodes(tree, machine, options.uvm); !made) {
+    auto made = add_device_nodes(tree, machine, options.uvm);
+    if (made) made = check_nodes_open(tree);
+    if (!made) {
       const Error& error = made.error();
       if (error.code() != Code::kPermissionDenied) return fail(error);
       return fail(Code::kPermissionDenied,
-                  "device nodes are refused: run as root with CAP_MKNOD, or pass --no-device-nodes",
+                  "device nodes are refused: run as root with CAP_MKNOD and access to devices, or pass "
+                  "--no-device-nodes",
                   options.root);
     }
   }
@@ -202,7 +217,9 @@ Result<StateFile> build_root(FileTree& tree, const Machine& machine, const RootO
   GPULET_TRY(tree.add_directory("run/gpulet-sim"));
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) sync_capabilities(options.root, machine.gpus[i]);
   GPULET_TRY(tree.save_list(kListPath));
-  return StateFile::create_state(state_path(options.root), machine);
+  const auto initial = std::make_unique<Machine>(machine);
+  initial->driver.has_device_nodes = options.device_nodes ? 1 : 0;
+  return StateFile::create_state(state_path(options.root), *initial);
 }
 
 // Removes what the library created there since.

@@ -172,8 +172,12 @@ MigOutcome set_mig_mode(Gpu& gpu, bool enabled, bool is_held) {
   mig.pending = mode;
   if (mig.current == mode) return MigOutcome::kOk;
   if (is_held || has_processes(gpu) || occupied_slices(gpu) != 0) return MigOutcome::kInUse;
-  if (mig.mode_needs_reset != 0) return MigOutcome::kResetRequired;
-  mig.current = mode;
+  if (mig.mode_needs_reset == 0) {
+    mig.current = mode;
+    return MigOutcome::kOk;
+  }
+  if (mig.passthrough != 0) return MigOutcome::kResetRequired;
+  reset_idle_gpu(gpu);
   return MigOutcome::kOk;
 }
 

@@ -25,7 +25,8 @@ enum class MigOutcome {
 void derive_compute_profiles(MigProfile& profile);
 
 // Sets the mode. kInUse while processes run, instances exist or others hold the GPU (`is_held`); it stays
-// pending then and with kResetRequired.
+// pending then. On Ampere the driver resets the idle GPU, except in a VM with pass-through: kResetRequired,
+// and the mode stays pending. Source: nvml.h, nvmlDeviceSetMigMode; MIG User Guide, "Enable MIG Mode".
 MigOutcome set_mig_mode(Gpu& gpu, bool enabled, bool is_held = false);
 
 const MigProfile* find_profile(const Gpu& gpu, std::uint32_t id);  // by the hardware's id

@@ -232,7 +232,9 @@ void load_driver(Machine& machine) {
     for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
       Gpu& gpu = machine.gpus[i];
       restart_counters(gpu);
-      // Instances are stored in the driver; so is the mode since Hopper, before that on the card.
+      // Instances exist in the driver only. Since Hopper so does the mode; Ampere has it on the card, where a
+      // pending mode waits for a reset: loading the driver is none. Source: MIG User Guide, "Deployment
+      // Considerations" (persistent across reboots on Ampere) and "Enable MIG Mode".
       clear_instances(gpu.mig);
       if (gpu.mig.mode_needs_reset == 0) gpu.mig.current = gpu.mig.pending = 0;
     }
@@ -248,6 +250,11 @@ Status reset_gpu(Machine& machine, std::uint32_t index) {
     if (process.pid != 0)
       return fail(Code::kFailedPrecondition, "in use by process " + std::to_string(process.pid), gpu.uuid);
   }
+  reset_idle_gpu(gpu);
+  return {};
+}
+
+void reset_idle_gpu(Gpu& gpu) {
   restart_counters(gpu);
   clear_instances(gpu.mig);
   gpu.mig.current = gpu.mig.pending;
@@ -256,7 +263,15 @@ Status reset_gpu(Machine& machine, std::uint32_t index) {
   gpu.retired_pages_pending = 0;
   gpu.recovery_action = 0;
   train_links(gpu);
-  return {};
+}
+
+void reboot(Machine& machine) {
+  unload_driver(machine);
+  for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
+    for (Process& process : machine.gpus[i].processes) process = {};
+    reset_idle_gpu(machine.gpus[i]);
+  }
+  load_driver(machine);
 }
 
 void heal_gpu(Gpu& gpu) {

@@ -22,7 +22,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 6;
+inline constexpr std::uint32_t kLayoutVersion = 7;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -180,7 +180,8 @@ struct Mig {
   std::uint8_t capable;
   std::uint8_t current;  // mode: 0 disabled, 1 enabled
   std::uint8_t pending;
-  std::uint8_t mode_needs_reset;  // Ampere: a new mode stays pending until reset_gpu
+  std::uint8_t mode_needs_reset;  // Ampere: a new mode needs a reset, and stays on the card (set_mig_mode)
+  std::uint8_t passthrough;       // a VM, where the driver cannot reset the GPU for its mode
   std::uint32_t memory_slices;    // 8, or 4 on A30
   std::uint32_t creations;        // GPU and compute instances ever created
   std::uint32_t profile_count;
@@ -341,8 +342,9 @@ struct Driver {
   char nvml_version[32];      // "12.570.124.06"
   std::int32_t cuda_version;  // 12080 for 12.8
   std::uint8_t loaded;
-  std::uint8_t hang;  // every call of every GPU, and nvmlInit
-  std::uint8_t padding[2];
+  std::uint8_t hang;              // every call of every GPU, and nvmlInit
+  std::uint8_t has_device_nodes;  // below the driver root; clients then need access to them
+  std::uint8_t padding;
   std::uint32_t generation;        // increased by each reload: clients must initialise again
   std::uint32_t delay_us;          // before each call
   std::uint32_t init_error;        // nvmlReturn_t of nvmlInit when not 0
@@ -442,10 +444,9 @@ class StateFile {
   ReadGuard lock_for_read() const { return ReadGuard(shared_); }
   EditGuard lock_for_edit() const { return EditGuard(shared_); }
 
-  // The change counter. Read it before the machine, and pass it to wait_for_change.
+  // Read it before the machine, and pass it to wait_for_change.
   std::uint32_t change_count() const { return shared_->changes.load(std::memory_order_acquire); }
-  // Sleeps until change_count() differs from `seen` or for `timeout_ms` (negative: no limit). May return
-  // early.
+  // Until change_count() differs from `seen`, at most `timeout_ms` (negative: no limit); may return early.
   void wait_for_change(std::uint32_t seen, std::int64_t timeout_ms) const;
 
  private:
@@ -475,13 +476,13 @@ void load_driver(Machine& machine);
 // Resets an idle GPU: applies pending modes, remaps rows, restarts counters at 0, clears the recovery action
 // and retrains links. kFailedPrecondition while processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
+void reset_idle_gpu(Gpu& gpu);  // without that check
+void reboot(Machine& machine);  // ends processes, resets GPUs, loads the driver; GPU faults stay
 
-// Removes all faults and the recovery action; restores links, PCIe lanes, fabric and temperature. Counters
-// stay.
+// Removes faults and the recovery action; restores links, PCIe lanes, fabric and temperature, no counters.
 void heal_gpu(Gpu& gpu);
 
-// Replaces the card by another of the same model: new UUID and serial number, no history.
-void replace_gpu(Machine& machine, std::uint32_t gpu);
+void replace_gpu(Machine& machine, std::uint32_t gpu);  // by another card: new UUID and serial, no history
 
 // Energy used since the driver was loaded, in mJ, `now_ns` on CLOCK_MONOTONIC.
 std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns);

@@ -129,6 +129,44 @@ TEST(Reset, NeedsAnIdleGpuAndAppliesPendingModes) {
   EXPECT_EQ(gpu.links[3].active, 1);
 }
 
+// What becomes of MIG on Hopper (`needs_reset` false) and Ampere. "current>pending, instances".
+std::string mig_after(bool needs_reset, std::uint8_t current, std::uint8_t pending, void (*end)(Machine&)) {
+  auto machine = small_machine(1);
+  Gpu& gpu = machine->gpus[0];
+  gpu.mig.mode_needs_reset = needs_reset ? 1 : 0;
+  gpu.mig.current = gpu.mig.pending = current;
+  if (current != 0) {
+    GpuInstance* made = nullptr;
+    EXPECT_EQ(create_gpu_instance(gpu, gpu.mig.profiles[0].id, std::nullopt, &made), MigOutcome::kOk);
+  }
+  gpu.mig.pending = pending;
+  end(*machine);
+  const auto instances =
+      std::ranges::count_if(gpu.mig.instances, [](const auto& one) { return one.used != 0; });
+  return std::to_string(gpu.mig.current) + ">" + std::to_string(gpu.mig.pending) + ", " +
+         std::to_string(instances);
+}
+
+TEST(Mig, AmpereKeepsItsModeAndAResetActivatesIt) {
+  const auto reset = [](Machine& machine) { EXPECT_TRUE(reset_gpu(machine, 0)); };
+  const auto reload = [](Machine& machine) {
+    unload_driver(machine);
+    load_driver(machine);
+  };
+  EXPECT_EQ(mig_after(true, 1, 1, reset), "1>1, 0");
+  EXPECT_EQ(mig_after(true, 0, 1, reset), "1>1, 0");
+  EXPECT_EQ(mig_after(true, 1, 0, reset), "0>0, 0");
+  EXPECT_EQ(mig_after(true, 1, 1, reload), "1>1, 0");
+  EXPECT_EQ(mig_after(true, 0, 1, reload), "0>1, 0");
+  EXPECT_EQ(mig_after(true, 1, 0, reload), "1>0, 0");
+  EXPECT_EQ(mig_after(true, 1, 1, reboot), "1>1, 0");
+  EXPECT_EQ(mig_after(true, 0, 1, reboot), "1>1, 0");
+  EXPECT_EQ(mig_after(true, 1, 0, reboot), "0>0, 0");
+  EXPECT_EQ(mig_after(false, 1, 1, reset), "1>1, 0");
+  EXPECT_EQ(mig_after(false, 1, 1, reload), "0>0, 0");
+  EXPECT_EQ(mig_after(false, 1, 1, reboot), "0>0, 0");
+}
+
 // For any sequence of creations and destructions, instances never overlap, ids and UUIDs are unique, and the
 // reported capacity is correct.
 TEST(Mig, KeepsInvariantsInAnySequence) {

@@ -89,22 +89,23 @@ Result<void*> Mig::gpu_instance_handle(unsigned id) const {
   return static_cast<void*>(handle);
 }
 
-Result<bool> Mig::set_mig_mode(bool enabled) const {
+Result<MigActivation> Mig::set_mig_mode(bool enabled) const {
   nvmlReturn_t activation = NVML_ERROR_UNKNOWN;
   GPULET_TRY(explain_mig_error(
       GPULET_NVML(nvmlDeviceSetMigMode, static_cast<nvmlDevice_t>(gpu_.raw),
                   static_cast<unsigned>(enabled ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE),
                   &activation),
       "the GPU is not idle"));
-  if (activation == NVML_SUCCESS) return true;
-  if (activation == NVML_ERROR_RESET_REQUIRED || waits_for_reset(enabled)) return false;
+  if (activation == NVML_SUCCESS) return MigActivation::kActive;
+  if (activation == NVML_ERROR_RESET_REQUIRED) return MigActivation::kResetRequired;
+  if (waits_for_reset(enabled)) return MigActivation::kInUse;
   GPULET_TRY(explain_mig_error(to_status(session_.library_->api(), activation, "nvmlDeviceSetMigMode"),
                                "a process, a monitor or an instance holds the GPU"));
-  return true;
+  return MigActivation::kActive;
 }
 
-// Ampere changes its mode only at a reset: while something holds the GPU, the activation returns IN_USE and
-// the mode is pending all the same.
+// Ampere changes its mode by a reset: while something holds the GPU, the activation returns IN_USE and the
+// mode is pending all the same.
 bool Mig::waits_for_reset(bool enabled) const {
   constexpr unsigned kAmpere = 8;
   const auto compute = session_.compute_capability(gpu_);

@@ -42,15 +42,23 @@ struct Instance {
   Placement placement;   // a compute instance's is in compute slices; size 0 if the driver does not report it
 };
 
+// What a change of the MIG mode led to. The last two leave the mode pending; call again when the cause is
+// gone.
+enum class MigActivation {
+  kActive,
+  kInUse,          // Ampere: a process, a monitor or an instance holds the GPU, so the driver cannot reset it
+  kResetRequired,  // the driver cannot reset the GPU itself, as in a VM with pass-through
+};
+
 class Mig {
  public:
   // `session` must outlive this object.
   Mig(const Session& session, Device gpu) : session_(session), gpu_(gpu) {}
 
-  // Turns MIG on or off. Returns false if the mode is pending until the next GPU reset: on Ampere always,
-  // also while the GPU is in use. Elsewhere kFailedPrecondition while the GPU is in use; the mode is then
-  // pending as well. Source: docs/real-hardware.md.
-  Result<bool> set_mig_mode(bool enabled) const;
+  // Turns MIG on or off. On Ampere the driver resets the idle GPU for it. On later GPUs kFailedPrecondition
+  // while the GPU is in use; the mode is then pending as well. Source: nvml.h, nvmlDeviceSetMigMode;
+  // docs/real-hardware.md.
+  Result<MigActivation> set_mig_mode(bool enabled) const;
 
   // The GPU's profiles, by index. Empty for a GPU without MIG.
   Result<std::vector<GpuInstanceProfile>> gpu_instance_profiles() const;

@@ -166,11 +166,14 @@ TEST_F(MigTest, ChangesTheModeImmediatelyOrAfterAReset) {
   const Mig other(*session_, *session_->device(1));
   const auto at_once = other.set_mig_mode(true);
   ASSERT_TRUE(at_once) << at_once.error().full_message();
-  EXPECT_TRUE(*at_once);
-  root_.edit_machine()->gpus[1].mig.mode_needs_reset = 1;
+  EXPECT_EQ(*at_once, MigActivation::kActive);
+  {
+    auto machine = root_.edit_machine();
+    machine->gpus[1].mig.mode_needs_reset = machine->gpus[1].mig.passthrough = 1;
+  }
   const auto later = other.set_mig_mode(false);
   ASSERT_TRUE(later);
-  EXPECT_FALSE(*later);
+  EXPECT_EQ(*later, MigActivation::kResetRequired);
   const auto mode = session_->mig_mode(*session_->device(1));
   ASSERT_TRUE(mode);
   EXPECT_TRUE(mode->current);
@@ -195,13 +198,15 @@ TEST_F(MigTest, OnAmpereAModeIsPendingWhileTheGpuIsInUse) {
   }
   const auto pending = other.set_mig_mode(true);
   ASSERT_TRUE(pending) << pending.error().full_message();
-  EXPECT_FALSE(*pending);
+  EXPECT_EQ(*pending, MigActivation::kInUse);
   const auto mode = session_->mig_mode(*session_->device(1));
   EXPECT_FALSE(mode->current);
   EXPECT_TRUE(mode->pending);
   const auto back = other.set_mig_mode(false);
   ASSERT_TRUE(back) << back.error().full_message();
-  EXPECT_TRUE(*back);
+  EXPECT_EQ(*back, MigActivation::kActive);
+  root_.edit_machine()->gpus[1].processes[0] = {};
+  EXPECT_EQ(*other.set_mig_mode(true), MigActivation::kActive) << "the driver resets the idle GPU";
 }
 
 TEST_F(MigTest, ComputeModeIsSetAndRead) {

@@ -95,9 +95,10 @@ bool is_gone(const Error& error) {
 
 std::string_view needed_right(std::string_view function) {
   const auto contains = [&](std::string_view part) { return function.find(part) != std::string_view::npos; };
-  if (contains("Create") || contains("Destroy") || contains("SetMigMode"))
+  if (contains("Create") || contains("Destroy") || contains("GpuInstances") || contains("GpuInstanceById") ||
+      contains("ComputeInstances") || contains("ComputeInstanceById") || contains("RemainingCapacity"))
     return "CAP_SYS_ADMIN or the MIG config right (NVIDIA_MIG_CONFIG_DEVICES)";
-  if (function.starts_with("nvmlDeviceSet")) return "root";
+  if (function.starts_with("nvmlDeviceSet")) return "CAP_SYS_ADMIN";
   return "CAP_SYS_ADMIN or the MIG monitor right (NVIDIA_MIG_MONITOR_DEVICES)";
 }
 

@@ -47,7 +47,9 @@ bool is_device_fault(const Error& error);
 bool is_gone(const Error& error);
 
 // What a caller without permission for that function needs: "CAP_SYS_ADMIN or the MIG monitor right
-// (NVIDIA_MIG_MONITOR_DEVICES)". Source: docs/real-hardware.md, rights.
+// (NVIDIA_MIG_MONITOR_DEVICES)". Sources: nvml.h; NVIDIA's MIG user guide, "Device Nodes and Capabilities";
+// the open kernel modules: listing the instances of a GPU needs the config right
+// (subdeviceCtrlCmdGpuGetPartitions), setting a mode CAP_SYS_ADMIN (osIsAdministrator).
 std::string_view needed_right(std::string_view function);
 
 // The driver's functions that this program calls: "nvmlDeviceGetMemoryInfo_v2".

@@ -60,7 +60,10 @@ TEST(ReturnCodes, APermissionErrorNamesTheRight) {
       "(NVIDIA_MIG_MONITOR_DEVICES)");
   EXPECT_NE(needed_right("nvmlDeviceCreateGpuInstanceWithPlacement").find("NVIDIA_MIG_CONFIG_DEVICES"),
             std::string_view::npos);
-  EXPECT_EQ(needed_right("nvmlDeviceSetComputeMode"), "root");
+  EXPECT_NE(needed_right("nvmlDeviceGetGpuInstanceById").find("NVIDIA_MIG_CONFIG_DEVICES"),
+            std::string_view::npos);
+  for (const char* const setter : {"nvmlDeviceSetComputeMode", "nvmlDeviceSetMigMode"})
+    EXPECT_EQ(needed_right(setter), "CAP_SYS_ADMIN") << setter;
 }
 
 TEST(ReturnCodes, CallsAreCountedByFunctionAndCode) {

@@ -1,14 +1,36 @@
 // A driver library with almost no functions, which the simulator cannot imitate: one GPU, with a
-// name, a UUID and an address only.
+// name, a UUID and an address only. Like every library, it cannot be called after its static objects are
+// destroyed; a shutdown takes long enough to see that.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #pragma GCC visibility push(default)
 #include <nvml.h>
 #pragma GCC visibility pop
 
+#include <poll.h>
+
+#include <atomic>
 #include <cstdio>
+#include <cstdlib>
+
+namespace {
+
+constexpr int kShutdownMilliseconds = 20;
+std::atomic<bool> destroyed = false;
+struct StaticObject {
+  ~StaticObject() {
+    destroyed = true;
+    ::poll(nullptr, 0, 2 * kShutdownMilliseconds);
+  }
+} static_object;
+
+}  // namespace
 
 nvmlReturn_t nvmlInit_v2() { return NVML_SUCCESS; }
-nvmlReturn_t nvmlShutdown() { return NVML_SUCCESS; }
+nvmlReturn_t nvmlShutdown() {
+  ::poll(nullptr, 0, kShutdownMilliseconds);
+  if (destroyed) std::abort();
+  return NVML_SUCCESS;
+}
 
 nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {
   std::snprintf(version, length, "418.81.07");

@@ -20,5 +20,5 @@ void limit_heap_retention() {
 
 int main(int argc, char** argv) {
   limit_heap_retention();
-  return gpulet::cli::main(argc, argv);
+  gpulet::cli::main(argc, argv);
 }

@@ -13,6 +13,7 @@ namespace {
 using Names = std::string_view;
 // In the order of the enumerations in gpulet_settings.h.
 constexpr std::array<Names, 2> kPlacement = {"best-effort", "tightest"};
+constexpr std::array<Names, 2> kDriverHolds = {"always", "on-demand"};
 constexpr std::array<Names, 2> kLogFormats = {"text", "json"};
 constexpr std::array<Names, 4> kLogLevels = {"debug", "info", "warning", "error"};
 constexpr std::array<Names, 3> kFallbacks = {"named", "single", "empty"};
@@ -144,6 +145,17 @@ std::vector<Setting> gpulet_settings() {
 
 std::vector<Setting> partition_settings() {
   return {
+      {.flag = "driver-hold",
+       .environment = {"GPULET_DRIVER_HOLD"},
+       .path = "gpulet.driver.hold",
+       .kind = Kind::kChoice,
+       .choices = kDriverHolds,
+       .default_text = "always",
+       .help = "hold NVML always, or on-demand: only while GPUs are read (no XID events of the driver)",
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.driver_hold = enum_value<DriverHold>(text_value(v), kDriverHolds);
+           }},
       {.flag = "mig-manage",
        .environment = {"GPULET_MIG_MANAGE"},
        .path = "gpulet.mig.manage",

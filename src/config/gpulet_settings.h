@@ -115,6 +115,8 @@ struct NodeConfig {
 };
 
 enum class PlacementPolicy { kBestEffort, kTightest };
+// How long the agent holds NVML (agent/driver/session_holder.h): for life, or only while it reads the GPUs.
+enum class DriverHold { kAlways, kOnDemand };
 enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 struct GpuletSettings {
@@ -129,6 +131,7 @@ struct GpuletSettings {
   LogFormat log_format = LogFormat::kText;
   LogLevel log_level = LogLevel::kInfo;
   std::chrono::milliseconds driver_call_timeout{10'000};
+  DriverHold driver_hold = DriverHold::kAlways;
   health::Policy health;
   FaultSettings faults;
   MetricsSettings metrics;
@@ -148,7 +151,8 @@ struct GpuletSettings {
   CdiSettings cdi;
 };
 
-// The rows of config/schema.h's table for `gpulet.*`, for `gpulet.mig`, `gpulet.mps` and `gpulet.cdi`, and
+// The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,
+// `gpulet.mps` and `gpulet.cdi`, and
 // for NodeConfig.
 std::vector<Setting> gpulet_settings();
 std::vector<Setting> partition_settings();

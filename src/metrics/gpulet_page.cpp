@@ -27,6 +27,7 @@ enum class Metric {
   kDriverCalls,
   kDriverCallTime,
   kDriverCallsHanging,
+  kDriverReleased,
   kNvmlErrors,
   kSnapshotAge,
   kSampleAge,
@@ -63,6 +64,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_driver_calls_total", kCounter, "", "Driver calls."},
     {"gpulet_driver_call_seconds_total", kCounter, "", "Time spent in driver calls."},
     {"gpulet_driver_calls_hanging", kGauge, "", "Driver calls that have not returned in time."},
+    {"gpulet_driver_released", kGauge, "",
+     "Whether the driver is closed on request: by gpulet driver release, gpulet mig apply or a node label."},
     {"gpulet_nvml_errors_total", kCounter, "function, code",
      "NVML calls that returned no value, by function and return code."},
     {"gpulet_snapshot_age_seconds", kGauge, "", "Age of the GPU snapshot."},
@@ -249,6 +252,7 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   add_metric(page, Metric::kDriverCalls, {}, stats.driver_calls);
   add_metric(page, Metric::kDriverCallTime, {}, seconds_of(stats.driver_time));
   add_metric(page, Metric::kDriverCallsHanging, {}, stats.driver_hanging);
+  add_metric(page, Metric::kDriverReleased, {}, stats.driver_released ? 1 : 0);
   for (const auto& error : stats.nvml_errors)
     add_metric(page, Metric::kNvmlErrors, {{"function", error.function}, {"code", error.code}}, error.count);
   add_seconds(Metric::kSnapshotAge, stats.snapshot_age);

@@ -47,6 +47,7 @@ struct AgentStats {
   std::uint64_t driver_calls = 0;
   std::chrono::nanoseconds driver_time{};
   std::uint64_t driver_hanging = 0;
+  bool driver_released = false;  // closed on request, or about to be
   // Driver calls that returned no value, by function and return code (nvml/return_codes.h).
   struct NvmlError {
     std::string function, code;

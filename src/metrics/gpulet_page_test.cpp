@@ -126,6 +126,7 @@ TEST(OwnPage, AgentMetrics) {
   AgentStats numbers{.driver_calls = 7,
                      .driver_time = 1500ms,
                      .driver_hanging = 1,
+                     .driver_released = true,
                      .nvml_errors = {{"nvmlDeviceGetMemoryInfo", "NO_PERMISSION", 3}},
                      .snapshot_age = 2s,
                      .pod_resources_age = 30s,
@@ -142,7 +143,7 @@ TEST(OwnPage, AgentMetrics) {
       lines(page.text_format(), "gpulet_"),
       (std::vector<std::string>{
           "gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
-          "gpulet_driver_calls_total 7",
+          "gpulet_driver_calls_total 7", "gpulet_driver_released 1",
           R"(gpulet_kubelet_call_seconds_total{resource="nvidia.com/gpu",call="Allocate"} 0.002)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="answered"} 3)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",

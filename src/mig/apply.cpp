@@ -8,6 +8,8 @@
 namespace gpulet::mig {
 namespace {
 
+using nvml::MigActivation;
+
 const GpuInstance* find_same(const std::vector<GpuInstance>& instances, const GpuInstance& target) {
   const auto found = std::ranges::find_if(instances, [&](const GpuInstance& one) {
     return one.profile == target.profile && one.placement == target.placement;
@@ -121,9 +123,9 @@ class Rollback {
     // A pending mode returns to the previous one; otherwise the current mode changes back.
     const bool mode = now.enabled == before_.enabled ? waited : before_.enabled;
     const std::string what = mode ? "MIG mode on" : "MIG mode off";
-    const auto needs_reset = hardware_.set_mode(mode);
-    if (!needs_reset) return record_failure(needs_reset.error().with_context(what));
-    if (*needs_reset && mode == before_.enabled) {
+    const auto activation = hardware_.set_mode(mode);
+    if (!activation) return record_failure(activation.error().with_context(what));
+    if (*activation != MigActivation::kActive && mode == before_.enabled) {
       return record_failure(Error(Code::kFailedPrecondition, what + " again: the GPU must be reset"));
     }
     report_.steps_undone.push_back("set " + what);
@@ -280,12 +282,14 @@ class PlanRunner {
   }
 
   Result<bool> apply_mode() {
-    if (!plan_.set_mode) return !plan_.needs_reset;
+    if (!plan_.set_mode) return true;
     const std::string what = *plan_.set_mode ? "MIG mode on" : "MIG mode off";
     if (before_.enabled != *plan_.set_mode) GPULET_TRY(check_unused(std::nullopt, what));
-    const auto needs_reset = hardware_.set_mode(*plan_.set_mode);
-    GPULET_TRY(record_step("set", what, needs_reset ? Status{} : fail(needs_reset.error())));
-    return !*needs_reset;
+    const auto activation = hardware_.set_mode(*plan_.set_mode);
+    GPULET_TRY(record_step("set", what, activation ? Status{} : fail(activation.error())));
+    report_.in_use = *activation == MigActivation::kInUse;
+    if (report_.in_use) report_.holders = hardware_.device_holders();
+    return *activation == MigActivation::kActive;
   }
 
   Status create_step(unsigned instance, const NewCompute& compute) {
@@ -350,9 +354,17 @@ Report apply_plan(Hardware& hardware, const Plan& plan) {
   return report;
 }
 
+std::string pending_mode_reason(bool in_use, const std::vector<DeviceHolder>& holders) {
+  if (!in_use) return "the GPU must be reset";
+  std::string names;
+  for (const auto& holder : holders) names += (names.empty() ? "" : ", ") + holder.name;
+  return "in use by " + (names.empty() ? "a process or a monitor" : names);
+}
+
 std::string describe_report(const Report& report) {
   std::string text(outcome_name(report.outcome));
   if (!report.steps_done.empty()) text += ": " + text::join(report.steps_done, "; ");
+  if (report.in_use) text += "; " + pending_mode_reason(report.in_use, report.holders);
   if (report.error) text += "; failed: " + report.error->full_message();
   if (!report.steps_undone.empty()) text += "; rolled back: " + text::join(report.steps_undone, "; ");
   if (report.rollback_error) text += "; rollback failed: " + report.rollback_error->full_message();

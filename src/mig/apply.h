@@ -17,7 +17,7 @@ namespace gpulet::mig {
 
 enum class Outcome {
   kDone,        // the GPU has the layout
-  kNeedsReset,  // the new mode is pending; reset the GPU and plan again
+  kNeedsReset,  // the new mode is pending: `in_use` says why; plan again when that is over
   kAsBefore,    // `error` has the cause; the GPU is unchanged
   kInBetween,   // `error`, and the rollback failed too: `rollback_error`
 };
@@ -32,11 +32,19 @@ struct Report {
   // room, or the GPU no longer matches the plan (plan again).
   std::optional<Error> error;
   std::optional<Error> rollback_error;  // the first failure of the rollback
+  // kNeedsReset: a process, a monitor or an instance holds the GPU, which the driver resets once it is idle
+  // and the mode is set again. Otherwise somebody else must reset it.
+  bool in_use = false;
+  std::vector<DeviceHolder> holders;  // with `in_use`: those that are known
 };
 
 // Refuses a blocked plan, and one that does not match the GPU's current state, before any change.
 // Checks the holders again before each step that destroys something.
 Report apply_plan(Hardware& hardware, const Plan& plan);
+
+// Why a mode is pending: "in use by process 812 (nv-hostengine)", "in use by a process or a monitor", "the
+// GPU must be reset".
+std::string pending_mode_reason(bool in_use, const std::vector<DeviceHolder>& holders);
 
 // One line: "done: destroyed 1g.10gb at 0; created 2g.20gb at 0-1".
 std::string describe_report(const Report& report);

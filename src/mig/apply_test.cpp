@@ -10,10 +10,9 @@ namespace gpulet::mig {
 namespace {
 
 using states::enabled_layout;
+using states::kOff;
 
 using How = FailingHardware::How;
-
-const Layout kOff{false, {}};
 
 // Layouts for any board: the maximum of each profile, nothing, and a mix of the smallest, a smaller
 // compute instance and half of the GPU.
@@ -61,27 +60,15 @@ TEST(Apply, ReportsItsSteps) {
             "done");
 }
 
-TEST(Apply, ChangesTheModeImmediatelyOrAfterAReset) {
-  SimHardware hopper("hgx-h100", false);
-  const auto target = enabled_layout({{"7g.80gb", 1}});
-  EXPECT_EQ(hopper.plan_and_apply(target).outcome, Outcome::kDone);
-  EXPECT_EQ(current_layout(hopper.current_state()), target);
-  EXPECT_EQ(hopper.plan_and_apply(kOff).outcome, Outcome::kDone);
-  EXPECT_EQ(current_layout(hopper.current_state()), kOff);
-
-  SimHardware ampere("a30", false);
-  const auto small = enabled_layout({{"1g.6gb", 4}});
-  const Report report = ampere.plan_and_apply(small);
-  EXPECT_EQ(describe_report(report), "needs-reset: set MIG mode on");
-  EXPECT_FALSE(report.error);
-  // A second attempt still waits, and creates nothing.
-  EXPECT_EQ(ampere.plan_and_apply(small).outcome, Outcome::kNeedsReset);
-  EXPECT_TRUE(sim::reset_gpu(*ampere.edit_machine(), 0));
-  EXPECT_EQ(ampere.plan_and_apply(small).outcome, Outcome::kDone);
-  EXPECT_EQ(current_layout(ampere.current_state()), small);
-  EXPECT_EQ(ampere.plan_and_apply(kOff).outcome, Outcome::kNeedsReset);
-  EXPECT_TRUE(sim::reset_gpu(*ampere.edit_machine(), 0));
-  EXPECT_EQ(current_layout(ampere.current_state()), kOff);
+TEST(Apply, ChangesTheMode) {
+  for (const auto& [machine, profile] : {std::pair("hgx-h100", "7g.80gb"), std::pair("a30", "4g.24gb")}) {
+    SimHardware sim_gpu(machine, false);
+    const auto target = enabled_layout({{profile, 1}});
+    EXPECT_EQ(sim_gpu.plan_and_apply(target).outcome, Outcome::kDone) << machine;
+    EXPECT_EQ(current_layout(sim_gpu.current_state()), target) << machine;
+    EXPECT_EQ(sim_gpu.plan_and_apply(kOff).outcome, Outcome::kDone) << machine;
+    EXPECT_EQ(current_layout(sim_gpu.current_state()), kOff) << machine;
+  }
 }
 
 TEST(Apply, RollsBackAModeChangeOfABusyGpu) {
@@ -175,6 +162,8 @@ const std::vector<Case>& cases() {
        enabled_layout({{"1g.24gb", 1}, {"1g.24gb-me", 1}, {"2g.48gb", 1}})},
       {"hgx-h200", kOff, enabled_layout({{"1g.18gb", 1}, {"3g.71gb", 1}})},
       {"hgx-h200", enabled_layout({{"1g.18gb", 1}, {"3g.71gb", 1}}), kOff},
+      {"dgx-a100", kOff, enabled_layout({{"1g.10gb", 1}, {"3g.40gb", 1}})},
+      {"a30", enabled_layout({{"1g.6gb", 2}, {"2g.12gb", 1}}), kOff},
   };
   return all;
 }

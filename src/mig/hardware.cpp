@@ -13,8 +13,6 @@
 namespace gpulet::mig {
 namespace {
 
-constexpr std::size_t kMostComm = 64;  // the kernel's limit is 16
-
 // Values that an old driver does not report are left out.
 template <class T>
 Status optional_list(Result<std::vector<T>> list, std::vector<T>& into) {
@@ -33,19 +31,6 @@ std::vector<Placement> to_placements(const std::vector<nvml::Placement>& from) {
   return all;
 }
 
-std::string holder_of(unsigned pid, const std::string& proc_root) {
-  std::string text = "process " + std::to_string(pid);
-  const auto comm = read_file(proc_root + "/" + std::to_string(pid) + "/comm", kMostComm);
-  if (!comm) return text;
-  std::string name(text::trim(*comm));
-  if (name.empty()) return text;
-  // The process chose the name, so it may contain anything.
-  for (char& c : name) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text + " (" + name + ")";
-}
-
 Result<std::vector<nvml::Process>> processes_of(const nvml::Session& session, nvml::Device device) {
   std::vector<nvml::Process> all;
   GPULET_TRY(optional_list(session.running_processes(device), all));
@@ -60,7 +45,7 @@ std::vector<std::string> holders_of(const std::vector<nvml::Process>& processes,
   for (const auto& process : processes) {
     if (process.gpu_instance != instance || last == process.pid) continue;
     last = process.pid;
-    holders.push_back(holder_of(process.pid, proc_root));
+    holders.push_back(process_text(process.pid, proc_root));
   }
   return holders;
 }
@@ -199,10 +184,14 @@ class DriverHardware : public Hardware {
     GPULET_TRY(open_gpu());
     return read_holders(*session_, index_, instance, proc_root_);
   }
-  Result<bool> set_mode(bool enabled) override {
+  Result<nvml::MigActivation> set_mode(bool enabled) override {
     GPULET_TRY_ASSIGN(const auto device, open_gpu());
-    GPULET_TRY_ASSIGN(const bool in_force, nvml::Mig(*session_, device).set_mig_mode(enabled));
-    return !in_force;
+    return nvml::Mig(*session_, device).set_mig_mode(enabled);
+  }
+  std::vector<DeviceHolder> device_holders() override {
+    const auto device = open_gpu();
+    const auto minor = device ? session_->minor_number(*device) : Result<unsigned>(fail(device.error()));
+    return minor ? find_device_holders(*minor, proc_root_) : std::vector<DeviceHolder>{};
   }
   Status destroy_compute_instance(unsigned instance, unsigned compute) override {
     GPULET_TRY_ASSIGN(const auto device, open_gpu());
@@ -292,7 +281,8 @@ class PodAwareHardware final : public Hardware {
     }
     return holders;
   }
-  Result<bool> set_mode(bool enabled) override { return hardware_.set_mode(enabled); }
+  Result<nvml::MigActivation> set_mode(bool enabled) override { return hardware_.set_mode(enabled); }
+  std::vector<DeviceHolder> device_holders() override { return hardware_.device_holders(); }
   Status destroy_compute_instance(unsigned instance, unsigned compute) override {
     return hardware_.destroy_compute_instance(instance, compute);
   }

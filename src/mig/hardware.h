@@ -14,12 +14,10 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "mig/device_holders.h"
 #include "mig/layout.h"
 #include "mig/plan.h"
-
-namespace gpulet::nvml {
-class Session;
-}
+#include "nvml/mig.h"
 
 namespace gpulet::mig {
 
@@ -45,8 +43,10 @@ class Hardware {
   // Processes and Pods that hold the GPU instance of that id, or the GPU outside MIG for nullopt;
   // in the form of State.
   virtual Result<std::vector<std::string>> holders(std::optional<unsigned> instance) = 0;
-  // Returns true if the mode is pending and only a GPU reset activates it.
-  virtual Result<bool> set_mode(bool enabled) = 0;
+  // As nvml::Mig::set_mig_mode.
+  virtual Result<nvml::MigActivation> set_mode(bool enabled) = 0;
+  // Of the whole GPU, also those that NVML does not list: why the mode is pending with kInUse.
+  virtual std::vector<DeviceHolder> device_holders() = 0;
   virtual Status destroy_compute_instance(unsigned instance, unsigned compute) = 0;
   virtual Status destroy_gpu_instance(unsigned instance) = 0;
   // Return the new ids. A compute instance without a profile id is found by its slices, because the

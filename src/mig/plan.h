@@ -77,8 +77,8 @@ struct Plan {
   std::vector<DestroyCompute> destroy_compute;
   std::vector<Destroy> destroy;
   std::optional<bool> set_mode;
-  // The mode was set before and waits for a reset. Setting it again is harmless, and enough if it
-  // only waited for an idle GPU.
+  // The mode was set before and waits for a reset. `set_mode` sets it again: the driver resets a GPU that
+  // only waited to be idle.
   bool needs_reset = false;
   std::vector<CreateCompute> create_compute;
   std::vector<Create> create;

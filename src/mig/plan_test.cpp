@@ -180,7 +180,7 @@ TEST(Plan, ChangesTheMode) {
                    "GPU 0: blocked by process 7 (train), on the GPU"}));
   EXPECT_EQ(plan_text(state, {}), Lines{"GPU 0: nothing to do"});
 
-  ASSERT_EQ(sim::set_mig_mode(off.board_gpu(), true), sim::MigOutcome::kResetRequired);
+  ASSERT_EQ(sim::set_mig_mode(off.board_gpu(), true, true), sim::MigOutcome::kInUse);
   const auto waiting = make_plan(off.board_state(), enabled_layout({}));
   ASSERT_TRUE(waiting);
   EXPECT_TRUE(waiting->needs_reset);

@@ -15,6 +15,7 @@
 #include "mig/test_states.h"
 #include "nvml/session.h"
 #include "nvml/test_sim_root.h"
+#include "sim/state/clients.h"
 
 namespace gpulet::mig {
 
@@ -24,10 +25,7 @@ class SimHardware {
   explicit SimHardware(const std::string& machine, bool enabled = true)
       : root_(*states::test_machine(machine)) {
     states::set_mig_mode(root_.edit_machine()->gpus[0], enabled);
-    auto opened = nvml::Session::open_session(root_.sim_root());
-    EXPECT_TRUE(opened) << opened.error().full_message();
-    session_ = *opened;
-    hardware_ = make_hardware(session_, 0, DeviceUuid(root_.edit_machine()->gpus[0].uuid));
+    open_gpu();
   }
 
   const nvml::Session& session() { return *session_; }
@@ -70,6 +68,21 @@ class SimHardware {
     process.compute_instance = compute;
     on_gpu([&](sim::Gpu& gpu) { EXPECT_TRUE(sim::add_process(gpu, process)); });
   }
+  // Another process has the driver open, as monitors have: the driver lists no process for it.
+  void add_monitor() {
+    auto state = sim::StateFile::open_state(root_.sim_root() + "/" + std::string(sim::kStatePathInRoot));
+    ASSERT_TRUE(state) << state.error().full_message();
+    auto added = sim::ClientEntry::add_client(*state, *root_.edit_machine(), sim::kAllGpus);
+    ASSERT_TRUE(added) << added.error().full_message();
+    monitor_.emplace(std::move(*added));
+  }
+  void remove_monitor() { monitor_.reset(); }
+  // A power cut and the next start.
+  void reboot() {
+    monitor_.reset();
+    sim::reboot(*root_.edit_machine());
+    open_gpu();
+  }
   Plan plan_for(const Layout& layout) {
     auto made = make_plan(current_state(), layout);
     EXPECT_TRUE(made) << made.error().full_message();
@@ -78,7 +91,17 @@ class SimHardware {
   Report plan_and_apply(const Layout& layout) { return apply_plan(*hardware_, plan_for(layout)); }
 
  private:
+  void open_gpu() {
+    hardware_.reset();
+    session_.reset();
+    auto opened = nvml::Session::open_session(root_.sim_root());
+    ASSERT_TRUE(opened) << opened.error().full_message();
+    session_ = *opened;
+    hardware_ = make_hardware(session_, 0, DeviceUuid(root_.edit_machine()->gpus[0].uuid));
+  }
+
   nvml::SimRoot root_;
+  std::optional<sim::ClientEntry> monitor_;
   std::shared_ptr<const nvml::Session> session_;
   std::unique_ptr<Hardware> hardware_;
 };
@@ -100,9 +123,10 @@ class FailingHardware : public Hardware {
     if (before_holders) before_holders();
     return real_.holders(instance);
   }
-  Result<bool> set_mode(bool enabled) override {
-    return run_change<Result<bool>>([&] { return real_.set_mode(enabled); });
+  Result<nvml::MigActivation> set_mode(bool enabled) override {
+    return run_change<Result<nvml::MigActivation>>([&] { return real_.set_mode(enabled); });
   }
+  std::vector<DeviceHolder> device_holders() override { return real_.device_holders(); }
   Status destroy_compute_instance(unsigned instance, unsigned compute) override {
     return run_change<Status>([&] { return real_.destroy_compute_instance(instance, compute); });
   }

@@ -20,6 +20,7 @@ name: a30
 gpus:
   - model: h100-sxm5-80gb
     name: NVIDIA A30
+    compute_capability: "8.0"
     device_id: 0x20B710DE
     pci: "0000:17:00.0"
     numa: 0
@@ -226,6 +227,8 @@ inline sim::GpuInstance* add_instance(sim::Gpu& gpu, const std::string& profile,
 inline void set_mig_mode(sim::Gpu& gpu, bool enabled = true) {
   gpu.mig.current = gpu.mig.pending = enabled ? 1 : 0;
 }
+
+inline const Layout kOff{false, {}};
 
 // A layout with MIG enabled and these devices: the count of each profile.
 inline Layout enabled_layout(std::map<std::string, unsigned> devices) { return {true, std::move(devices)}; }

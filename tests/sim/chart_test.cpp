@@ -1,36 +1,19 @@
 // NVIDIA's own chart with only the image changed: its programs side by side, started as its Pods start them
 // (command and environment of k8s-device-plugin v0.17 to v0.20, with configs by node label). Only the paths
 // of the simulated node and the API server differ.
-#include <atomic>
-#include <map>
-
 #include "base/file.h"
-#include "k8s/test_api_server.h"
+#include "tests/sim/node_api.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
 namespace {
-
-using k8s::Received;
-using k8s::TestApiServer;
 
 // An API server with one node, whose label selects its config, and with NFD's objects.
 class SimChart : public NodeTest {
  protected:
   void SetUp() override {
     bring_up_node();
-    authority_ = Certificate::make_certificate("kubernetes", nullptr, "");
-    certificate_ = Certificate::make_certificate("apiserver", &authority_, "127.0.0.1");
-    api_ = std::make_unique<TestApiServer>(certificate_,
-                                           [this](const Received& request) { return api_reply(request); });
-    const std::string directory = sim_node().directory();
-    ASSERT_TRUE(write_file_atomic(directory + "/ca.crt", authority_.pem()));
-    ASSERT_TRUE(write_file_atomic(
-        kubeconfig(),
-        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], clusters: [{name: k, "
-        "cluster: {server: 'https://127.0.0.1:" +
-            std::to_string(api_->port()) + "', certificate-authority: " + directory +
-            "/ca.crt}}], users: [{name: u, user: {token: t}}]}"));
+    api_ = std::make_unique<NodeApi>(sim_node().directory(), &nfd_reply);
     ASSERT_TRUE(
         write_file_atomic(configs_directory() + "/default", "version: v1\nflags: {migStrategy: none}\n"));
     ASSERT_TRUE(write_file_atomic(
@@ -45,12 +28,8 @@ class SimChart : public NodeTest {
 
   std::string configs_directory() { return sim_node().directory() + "/available-configs"; }
   std::string config_file() { return sim_node().directory() + "/config/config.yaml"; }
-  std::string kubeconfig() { return sim_node().directory() + "/kubeconfig"; }
-  void set_node_label(const std::string& value) {
-    ++version_;
-    const std::lock_guard lock(mutex_);
-    label_ = value;
-  }
+  std::string kubeconfig() { return api_->kubeconfig(); }
+  void set_node_label(const std::string& value) { api_->set_label("nvidia.com/device-plugin.config", value); }
 
   // Environment of the chart's init container and sidecar.
   std::vector<std::string> manager_command(bool once, const std::string& process) {
@@ -94,50 +73,19 @@ class SimChart : public NodeTest {
                          "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"}});
   }
   std::vector<std::string> chart_files(const std::string& method) {
-    std::vector<std::string> found;
-    for (const auto& request : api_->received_requests()) {
-      if (request.line().starts_with(method +
-                                     " /apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpu/nodefeatures")) {
-        found.push_back(request.body);
-      }
-    }
-    return found;
+    return api_->request_bodies(method + " /apis/nfd.k8s-sigs.io/v1alpha1/namespaces/gpu/nodefeatures");
   }
 
  private:
-  std::string node_object() {
-    const std::lock_guard lock(mutex_);
-    const std::string labels = label_.empty() ? "" : R"("nvidia.com/device-plugin.config":")" + label_ + "\"";
-    return R"({"metadata":{"name":"node-1","resourceVersion":")" + std::to_string(version_) +
-           R"(","labels":{)" + labels + "}}}";
-  }
-  TestApiServer::Reply api_reply(const Received& request) {
+  static std::optional<k8s::TestApiServer::Reply> nfd_reply(const k8s::Received& request) {
     const std::string line = request.line();
-    if (line.find("/nodefeatures") != std::string::npos) {
-      if (line.starts_with("GET ")) return {404, R"({"kind":"Status"})"};
-      return {201, request.body};
-    }
-    if (line.find("/nodes?") == std::string::npos) return {404, R"({"kind":"Status"})"};
-    if (line.find("watch=true") == std::string::npos) {
-      return {200, R"({"metadata":{"resourceVersion":")" + std::to_string(version_) + R"("},"items":[)" +
-                       node_object() + "]}"};
-    }
-    return {.status = 200, .script = [this, seen = version_.load()](TestApiServer::Stream& stream) mutable {
-              while (stream.wait_open(5)) {
-                if (version_ == seen) continue;
-                seen = version_;
-                stream.chunk(R"({"type":"MODIFIED","object":)" + node_object() + "}\n");
-              }
-              return false;
-            }};
+    if (line.find("/nodefeatures") == std::string::npos) return std::nullopt;
+    if (line.starts_with("GET ")) return k8s::TestApiServer::Reply{404, R"({"kind":"Status"})"};
+    return k8s::TestApiServer::Reply{201, request.body};
   }
 
-  Certificate authority_, certificate_;
-  std::unique_ptr<TestApiServer> api_;
+  std::unique_ptr<NodeApi> api_;
   std::vector<std::unique_ptr<Process>> programs_;
-  std::atomic<int> version_{1};
-  std::mutex mutex_;
-  std::string label_;
 };
 
 TEST_F(SimChart, ThePluginPodFollowsTheNodeLabel) {
@@ -156,11 +104,10 @@ TEST_F(SimChart, ThePluginPodFollowsTheNodeLabel) {
 
 TEST_F(SimChart, FeatureDiscoveryWritesItsNfdObject) {
   run_init_container();
-  start_program(
-      "gpu-feature-discovery",
-      {"NODE_NAME=node-1", "NAMESPACE=gpu", "POD_NAME=", "KUBECONFIG=" + kubeconfig(), "MIG_STRATEGY=none",
-       "FAIL_ON_INIT_ERROR=true", "CONFIG_FILE=" + config_file(), "DEVICE_DISCOVERY_STRATEGY=auto",
-       "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root(), kNoLeaks});
+  start_program("gpu-feature-discovery",
+                {"NODE_NAME=node-1", "NAMESPACE=gpu", "POD_NAME=", "KUBECONFIG=" + kubeconfig(),
+                 "MIG_STRATEGY=none", "FAIL_ON_INIT_ERROR=true", "CONFIG_FILE=" + config_file(),
+                 "DEVICE_DISCOVERY_STRATEGY=auto", "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root()});
   ASSERT_TRUE(becomes_true([this] { return !chart_files("POST").empty(); }));
   const auto told = chart_files("POST").front();
   EXPECT_NE(told.find("\"nvidia-features-for-node-1\""), std::string::npos) << told;
@@ -169,13 +116,12 @@ TEST_F(SimChart, FeatureDiscoveryWritesItsNfdObject) {
 
 TEST_F(SimChart, TheMpsPodIsIdleWithoutSharing) {
   run_init_container();
-  auto* daemon =
-      start_program("mps-control-daemon",
-                    {"NODE_NAME=node-1", "MIG_STRATEGY=none", "CONFIG_FILE=" + config_file(),
-                     "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-                     "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root(), kNoLeaks},
-                    // The chart mounts it at /mps of a container; this process uses the machine's root.
-                    {"--root=" + sim_node().mps_root()});
+  auto* daemon = start_program(
+      "mps-control-daemon",
+      {"NODE_NAME=node-1", "MIG_STRATEGY=none", "CONFIG_FILE=" + config_file(), "NVIDIA_VISIBLE_DEVICES=all",
+       "NVIDIA_DRIVER_CAPABILITIES=compute,utility", "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root()},
+      // The chart mounts it at /mps of a container; this process uses the machine's root.
+      {"--root=" + sim_node().mps_root()});
   ASSERT_NE(daemon, nullptr);
   // Its signal handlers are installed once the driver's library is mapped.
   ASSERT_TRUE(becomes_true([&] {

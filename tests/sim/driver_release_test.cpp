@@ -1,146 +1,17 @@
 // The agent lets go of the driver: by the node labels of NVIDIA's GPU operator and by `gpulet driver
-// release`. The simulated driver refuses an unload and a reset while any process has an NVML session, as a
-// real one does.
-#include <algorithm>
-#include <atomic>
-#include <charconv>
+// release`.
 #include <filesystem>
-#include <mutex>
 
-#include "base/file.h"
-#include "health/report/health_report.h"
-#include "k8s/test_api_server.h"
-#include "sim/state/clients.h"
-#include "tests/sim/node_fixture.h"
-#include "tests/sim/running_command.h"
+#include "tests/sim/release_fixture.h"
 
 namespace gpulet::tests {
 namespace {
 
-namespace control = sim::control;
-using k8s::Received;
-using k8s::TestApiServer;
-
-constexpr const char* kUpgrade = "paused-for-driver-upgrade";
-constexpr const char* kUpgradeReason =
-    "driver upgrade (node label nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade)";
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
 constexpr std::chrono::seconds kMaxReturn{5};
 #else
 constexpr std::chrono::seconds kMaxReturn{1};
 #endif
-
-class SimRelease : public NodeTest {
- protected:
-  std::string run_gpulet(int code, std::vector<std::string> arguments) {
-    RunningCommand running(std::move(arguments),
-                           {"GPULET_STATE_DIR=" + sim_node().state_dir(),
-                            "GPULET_HEALTH_FILE=" + sim_node().health_file(), kNoLeaks});
-    EXPECT_EQ(running.exit_code(), code) << running.output_text() << agent_log();
-    return running.output_text();
-  }
-  bool is_driver_held() { return !sim::check_unused(machine_state(), *machine_state().lock_for_read(), {}); }
-  std::string sim_error(std::vector<std::string> arguments) {
-    const auto output = sim_node().run_gpulet_sim(std::move(arguments));
-    return output ? "" : output.error().full_message();
-  }
-  std::optional<health::DriverRelease> reported_release() {
-    const auto report = health::read_report(sim_node().health_file());
-    return report ? report->release : std::nullopt;
-  }
-  bool becomes_released() {
-    return becomes_true([this] {
-      const auto release = reported_release();
-      return release && release->closed;
-    });
-  }
-  // All devices stay listed, none is allocatable.
-  bool lists_unhealthy_devices(std::size_t count) {
-    return wait_for_kubelet([count](const auto& state) {
-      const auto* resource = find_resource(state, kGpu);
-      return resource != nullptr && resource->allocatable() == 0 && unhealthy_ids(*resource).size() == count;
-    });
-  }
-};
-
-// With an API server that has the node's labels.
-class SimReleaseByLabel : public SimRelease {
- protected:
-  void SetUp() override {
-    bring_up_node();
-    authority_ = Certificate::make_certificate("kubernetes", nullptr, "");
-    certificate_ = Certificate::make_certificate("apiserver", &authority_, "127.0.0.1");
-    api_ = std::make_unique<TestApiServer>(certificate_,
-                                           [this](const Received& request) { return api_reply(request); });
-    const std::string directory = sim_node().directory();
-    ASSERT_TRUE(write_file_atomic(directory + "/ca.crt", authority_.pem()));
-    ASSERT_TRUE(write_file_atomic(
-        directory + "/kubeconfig",
-        "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}], clusters: [{name: k, "
-        "cluster: {server: 'https://127.0.0.1:" +
-            std::to_string(api_->port()) + "', certificate-authority: " + directory +
-            "/ca.crt}}], users: [{name: u, user: {token: t}}]}"));
-    start_agent({.environment = {"KUBECONFIG=" + directory + "/kubeconfig", "NODE_NAME=node-1",
-                                 "GPULET_FAULTS_EVICTION=true", "GPULET_FAULTS_EVICTION_QUARANTINED=evict",
-                                 "GPULET_FAULTS_EVICTION_MAX_UNHEALTHY_GPUS_PERCENT=100"}});
-    ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
-  }
-  void TearDown() override {
-    NodeTest::TearDown();
-    api_.reset();
-  }
-
-  void set_deploy_label(const std::string& value) {
-    const std::lock_guard lock(mutex_);
-    ++version_;
-    label_ = value;
-  }
-  // The bodies of requests whose line contains `part`.
-  std::vector<std::string> request_bodies(const std::string& part) {
-    std::vector<std::string> found;
-    for (const auto& request : api_->received_requests()) {
-      if (request.line().find(part) != std::string::npos) found.push_back(request.body);
-    }
-    return found;
-  }
-
- private:
-  std::string node_object() {
-    const std::lock_guard lock(mutex_);
-    return R"({"metadata":{"name":"node-1","resourceVersion":")" + std::to_string(version_) +
-           R"(","labels":{"nvidia.com/gpu.deploy.device-plugin":")" + label_ +
-           R"("}},"spec":{"taints":[]},"status":{"conditions":[]}})";
-  }
-  TestApiServer::Reply api_reply(const Received& request) {
-    const std::string line = request.line();
-    if (line.find("/nodes") == std::string::npos) return {404, R"({"kind":"Status"})"};
-    if (line.find("/nodes?") == std::string::npos) return {200, node_object()};
-    if (line.find("watch=true") == std::string::npos) {
-      return {200, R"({"metadata":{"resourceVersion":")" + std::to_string(version_) + R"("},"items":[)" +
-                       node_object() + "]}"};
-    }
-    // The watch begins at the version of the list: a change in between is an event.
-    constexpr std::string_view kFrom = "resourceVersion=";
-    const auto from = line.find(kFrom);
-    int listed = 0;
-    if (from != std::string::npos)
-      std::from_chars(line.data() + from + kFrom.size(), line.data() + line.size(), listed);
-    return {.status = 200, .script = [this, seen = listed](TestApiServer::Stream& stream) mutable {
-              while (stream.wait_open(5)) {
-                if (version_ == seen) continue;
-                seen = version_;
-                stream.chunk(R"({"type":"MODIFIED","object":)" + node_object() + "}\n");
-              }
-              return false;
-            }};
-  }
-
-  Certificate authority_, certificate_;
-  std::unique_ptr<TestApiServer> api_;
-  std::mutex mutex_;
-  std::atomic<int> version_{1};
-  std::string label_ = "true";
-};
 
 TEST_F(SimReleaseByLabel, ADriverUpgradeWithPodsThatKeepTheirDevices) {
   const auto grant = admit_pod("trainer", 2);
@@ -164,10 +35,11 @@ TEST_F(SimReleaseByLabel, ADriverUpgradeWithPodsThatKeepTheirDevices) {
   EXPECT_FALSE(is_driver_held()) << "it stays released";
   EXPECT_TRUE(lists_unhealthy_devices(8));
 
-  const auto start = std::chrono::steady_clock::now();
-  set_deploy_label("true");
-  ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, kMaxReturn);
+  const auto took = print_time("devices back after the label", [this] {
+    set_deploy_label("true");
+    ASSERT_TRUE(becomes_allocatable(8)) << agent_log();
+  });
+  EXPECT_LT(took, kMaxReturn);
   EXPECT_TRUE(becomes_true([this] { return !reported_release(); }));
   EXPECT_EQ(registration_count(), 1u);
   EXPECT_EQ(granted_ids(sim_kubelet().kubelet_state().grants.at("trainer")), granted_ids(grant));
@@ -197,18 +69,23 @@ TEST_F(SimReleaseByLabel, AcquireIsRefusedWhileALabelPauses) {
 
 TEST_F(SimRelease, AResetBetweenReleaseAndAcquire) {
   start_node();
+  const auto grant = admit_pod("trainer", 2);
   EXPECT_EQ(run_gpulet(0, {"driver", "status"}), "acquired\n");
-  EXPECT_NE(sim_error({"reset", "3"}).find("in use by: "), std::string::npos);
-  EXPECT_EQ(run_gpulet(0, {"driver", "release", "--reason", "firmware update"}),
-            "released: firmware update\n");
+  EXPECT_NE(smi_error({"-r", "-i", "3"}).find("in use by: "), std::string::npos);
+  print_time("gpulet driver release", [this] {
+    EXPECT_EQ(run_gpulet(0, {"driver", "release", "--reason", "firmware update"}),
+              "released: firmware update\n");
+  });
   EXPECT_FALSE(is_driver_held());
   EXPECT_TRUE(lists_unhealthy_devices(8));
-  EXPECT_EQ(sim_error({"reset", "3"}), "");
+  EXPECT_EQ(smi_error({"-r", "-i", "3"}), "");
   EXPECT_EQ(run_gpulet(3, {"driver", "status"}), "released: firmware update\n");
-  EXPECT_EQ(run_gpulet(0, {"driver", "acquire"}), "acquired\n");
-  EXPECT_TRUE(becomes_allocatable(8));
+  print_time("gpulet driver acquire",
+             [this] { EXPECT_EQ(run_gpulet(0, {"driver", "acquire"}), "acquired\n"); });
+  print_time("devices back after it", [this] { EXPECT_TRUE(becomes_allocatable(8)); });
   EXPECT_TRUE(is_driver_held());
   EXPECT_EQ(registration_count(), 1u);
+  EXPECT_EQ(granted_ids(sim_kubelet().kubelet_state().grants.at("trainer")), granted_ids(grant));
 }
 
 TEST_F(SimRelease, OutlastsARestartOfTheAgent) {
@@ -254,6 +131,26 @@ TEST_F(SimRelease, AHangingCallDelaysTheRelease) {
   EXPECT_FALSE(is_driver_held());
   EXPECT_EQ(run_gpulet(0, {"driver", "acquire"}), "acquired\n");
   EXPECT_TRUE(becomes_allocatable(8));
+}
+
+// Devices are allocatable while nobody holds the driver, and others may reset a GPU at any time.
+TEST_F(SimRelease, OnDemandTheDriverIsHeldOnlyWhileItIsRead) {
+  start_node("hgx-h100",
+             {.environment = {"GPULET_DRIVER_HOLD=on-demand", "GPULET_METRICS_INTERVAL=1h",
+                              "GPULET_HEALTH_LIVENESS_INTERVAL=10m", "GPULET_HEALTH_POLL_INTERVAL=10m"}});
+  ASSERT_TRUE(becomes_true([this] { return !is_driver_held(); })) << agent_log();
+  admit_pod("trainer", 8);
+  EXPECT_FALSE(is_driver_held());
+  EXPECT_EQ(run_gpulet(0, {"driver", "status"}), "acquired\n");
+  EXPECT_TRUE(becomes_true([this] {
+    const auto page = http_get(sim_node().socket(), "/metrics").body;
+    return page.find("DCGM_FI_DEV_GPU_TEMP{") != std::string::npos;
+  })) << "the last sample";
+  EXPECT_EQ(smi_error({"-r", "-i", "3"}), "");
+  EXPECT_EQ(run_gpulet(0, {"driver", "release"}), "released: gpulet driver release\n");
+  EXPECT_EQ(run_gpulet(0, {"driver", "acquire"}), "acquired\n");
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_true([this] { return !is_driver_held(); })) << agent_log();
 }
 
 TEST_F(SimRelease, StopsUnusedMpsDaemons) {

@@ -60,8 +60,7 @@ TEST_F(SimLabels, TheAgentFollowsMigChanges) {
 
   // `gpulet labels` prints the same, except for the timestamp and host name.
   const auto said = sim::program_output({std::string(GPULET_PROGRAMS) + "/gpulet", "labels", "--mig-strategy",
-                                         "mixed", "--driver-root", sim_node().driver_root()},
-                                        {kNoLeaks});
+                                         "mixed", "--driver-root", sim_node().driver_root()});
   ASSERT_TRUE(said) << said.error().full_message();
   const auto without = [](const std::string& text) {
     std::vector<std::string> lines;

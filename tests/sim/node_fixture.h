@@ -46,9 +46,6 @@ std::vector<std::string> granted_ids(const sim::PodGrant& grant, const std::stri
 // Returns the sanitizer options of this process, for programs that it starts.
 std::vector<std::string> sanitizer_options();
 
-// For a command that unloads the driver before it exits: the simulated driver's memory is not a leak.
-inline constexpr const char* kNoLeaks = "ASAN_OPTIONS=detect_leaks=0";
-
 class NodeTest : public testing::Test {
  public:
   static void SetUpTestSuite();

@@ -16,7 +16,6 @@ class SimOperator : public NodeTest {
     std::vector<std::string> environment{"GPULET_STATE_DIR=" + sim_node().state_dir(),
                                          "GPULET_HEALTH_FILE=" + sim_node().health_file(),
                                          "DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root()};
-    environment.emplace_back(kNoLeaks);
     return {std::move(arguments), std::move(environment)};
   }
   // Returns the whole output. The exit code must match.

@@ -17,10 +17,12 @@
 
 namespace gpulet::tests {
 
-// A running gpulet command and its output.
+// A running gpulet command and what it prints; only its standard error if the output goes to the file
+// `output`.
 class RunningCommand {
  public:
-  RunningCommand(std::vector<std::string> arguments, std::vector<std::string> environment) {
+  RunningCommand(std::vector<std::string> arguments, std::vector<std::string> environment,
+                 const char* output = nullptr) {
     int out[2];
     if (::pipe2(out, O_CLOEXEC) != 0) return;
     out_ = FileDescriptor(out[0]);
@@ -29,7 +31,11 @@ class RunningCommand {
                            .arguments = {"gpulet"},
                            .environment = std::move(environment)};
     options.arguments.insert(options.arguments.end(), arguments.begin(), arguments.end());
-    options.descriptors = {{write_end.get(), STDOUT_FILENO}, {write_end.get(), STDERR_FILENO}};
+    for (auto& option : sanitizer_options()) options.environment.push_back(std::move(option));
+    const FileDescriptor file(output == nullptr ? -1 : ::open(output, O_WRONLY | O_CLOEXEC));
+    EXPECT_TRUE(output == nullptr || file.is_open()) << output;
+    options.descriptors = {{(output == nullptr ? write_end : file).get(), STDOUT_FILENO},
+                           {write_end.get(), STDERR_FILENO}};
     auto process = Process::spawn(options);
     EXPECT_TRUE(process) << process.error().full_message();
     if (process) process_ = std::move(*process);

@@ -1,5 +1,7 @@
 #include "agent/driver/driver_release.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -69,10 +71,19 @@ Result<bool> remove_release(const std::string& path) {
   return fail(errno_error("cannot remove", errno, path));
 }
 
-std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request,
+Result<ProcessLock> lock_release(const std::string& path) {
+  GPULET_TRY_ASSIGN(auto lock, ProcessLock::acquire_lock(path));
+  // A lock alone is no event of a file that exists already.
+  if (::utimensat(AT_FDCWD, path.c_str(), nullptr, AT_SYMLINK_NOFOLLOW) != 0)
+    return fail(errno_error("cannot touch", errno, path));
+  return lock;
+}
+
+std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request, bool mig_apply_works,
                                           const std::map<std::string, std::string>& labels) {
   std::vector<std::string> reasons;
   if (request) reasons.push_back(request->reason.empty() ? "gpulet driver release" : request->reason);
+  if (mig_apply_works) reasons.emplace_back(kMigApplyReason);
   const auto paused = std::ranges::find_if(labels, [](const auto& label) {
     return label.first.starts_with(kDeployPrefix) && label.second.starts_with(kPausedPrefix);
   });
@@ -94,5 +105,24 @@ ReleaseWatcher::ReleaseWatcher(Loop& loop, Reporter& reporter, const std::string
               changed(request);
               return {};
             }) {}
+
+ReleaseLockWatcher::ReleaseLockWatcher(Loop& loop, Reporter& reporter, std::string path, Changed changed)
+    : loop_(loop),
+      path_(std::move(path)),
+      changed_(std::move(changed)),
+      file_(loop, reporter, path_,
+            {"DriverReleaseNotWatched", "`gpulet mig apply` waits in vain until a restart of the agent",
+             "DriverReleaseUnreadable", "the driver stays as it is"},
+            [this] { return read_lock(); }) {}
+
+Status ReleaseLockWatcher::read_lock() {
+  check_.reset();
+  const auto locked = ProcessLock::is_locked(path_);
+  if (locked ? *locked : locked_.value_or(false))
+    check_ = loop_.after(kReleaseLockCheck, [this] { static_cast<void>(read_lock()); });
+  if (!locked) return fail(locked.error());
+  if (locked_ != *locked) changed_(*(locked_ = *locked));
+  return {};
+}
 
 }  // namespace gpulet::agent

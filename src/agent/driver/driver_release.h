@@ -10,6 +10,9 @@
 //
 // The second line has the time (wall-clock milliseconds since 1970) and optionally the reason.
 // `gpulet driver acquire` removes the file.
+//
+// `gpulet mig apply` holds a lock on a second file, and with it the release, for as long as it works: the
+// kernel drops the lock when the command ends in any way, so a killed one leaves nothing released.
 #pragma once
 
 #include <functional>
@@ -22,6 +25,7 @@
 #include "agent/node/ports.h"
 #include "agent/node/state_file_watcher.h"
 #include "base/loop.h"
+#include "base/process.h"
 #include "base/result.h"
 
 namespace gpulet::agent {
@@ -50,11 +54,20 @@ Status write_release(const std::string& path, const ReleaseRequest& request);
 // Returns whether there was one. Errors: those of errno_error.
 Result<bool> remove_release(const std::string& path);
 
+// The second file. Empty; only its lock counts.
+inline std::string mig_apply_lock_path(const std::string& state_dir) {
+  return state_dir + "/driver-release.mig-apply";
+}
+inline constexpr std::string_view kMigApplyReason = "gpulet mig apply";
+// Requests the release until the result is destroyed. Errors: those of ProcessLock::acquire_lock;
+// kFailedPrecondition: another command works.
+Result<ProcessLock> lock_release(const std::string& path);
+
 // Why the driver has to be released now, in one line; nullopt: it has not. Labels count whose key begins with
 // "nvidia.com/gpu.deploy." and whose value begins with "paused-for-": "driver upgrade (node label
 // nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade)". Pure.
 // Source: k8s-driver-manager v0.12.0 and mig-parted v0.15.0 (mig-manager), maybeSetPaused.
-std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request,
+std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request, bool mig_apply_works,
                                           const std::map<std::string, std::string>& labels);
 
 // Follows the file. Loop's thread only.
@@ -67,6 +80,27 @@ class ReleaseWatcher {
 
  private:
   StateFileWatcher file_;
+};
+
+// While the lock is held it is also checked this often: not every file system reports the end of a lock.
+inline constexpr Duration kReleaseLockCheck = std::chrono::seconds(1);
+
+// Follows the lock. Loop's thread only.
+class ReleaseLockWatcher {
+ public:
+  // Calls `changed` from here, and after each change; otherwise as ReleaseWatcher.
+  using Changed = std::function<void(bool locked)>;
+  ReleaseLockWatcher(Loop& loop, Reporter& reporter, std::string path, Changed changed);
+
+ private:
+  Status read_lock();
+
+  Loop& loop_;
+  std::string path_;
+  Changed changed_;
+  std::optional<bool> locked_;
+  Subscription check_;
+  StateFileWatcher file_;  // last: it reads the file when it is made
 };
 
 }  // namespace gpulet::agent

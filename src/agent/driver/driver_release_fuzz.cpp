@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   const auto again = parse_release(format_release(*request));
   if (!again || *again != *request) std::abort();
-  const auto reason = release_reason(*request, {});
+  const auto reason = release_reason(*request, false, {});
   if (!reason || reason->find('\n') != std::string::npos) std::abort();
   return 0;
 }

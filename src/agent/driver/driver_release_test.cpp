@@ -38,16 +38,18 @@ TEST(DriverRelease, TheReasonNamesRequestAndLabel) {
   const std::map<std::string, std::string> running = {{"nvidia.com/gpu.deploy.device-plugin", "true"},
                                                       {"nvidia.com/gpu.deploy.dcgm-exporter", "false"},
                                                       {"nvidia.com/gpu.present", "paused-for-nothing"}};
-  EXPECT_EQ(release_reason({}, running), std::nullopt);
-  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, "new riser"}, running), "new riser");
-  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, {}}, {}), "gpulet driver release");
+  EXPECT_EQ(release_reason({}, false, running), std::nullopt);
+  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, "new riser"}, false, running), "new riser");
+  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, {}}, false, {}), "gpulet driver release");
   auto paused = running;
   paused["nvidia.com/gpu.deploy.operator-validator"] = "paused-for-driver-upgrade";
-  EXPECT_EQ(release_reason({}, paused),
+  EXPECT_EQ(release_reason({}, false, paused),
             "driver upgrade (node label nvidia.com/gpu.deploy.operator-validator=paused-for-driver-upgrade)");
   paused["nvidia.com/gpu.deploy.client"] = "paused-for-mig-change";
-  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, "new riser"}, paused),
-            "new riser; mig change (node label nvidia.com/gpu.deploy.client=paused-for-mig-change)");
+  EXPECT_EQ(release_reason({}, true, {}), "gpulet mig apply");
+  EXPECT_EQ(release_reason(ReleaseRequest{kReleasedAt, "new riser"}, true, paused),
+            "new riser; gpulet mig apply; mig change (node label "
+            "nvidia.com/gpu.deploy.client=paused-for-mig-change)");
 }
 
 class ReleaseFile : public testing::Test {
@@ -104,6 +106,27 @@ TEST_F(ReleaseFile, AnInvalidFileIsReportedOnceAndChangesNothing) {
   run_until_reported(1);
   EXPECT_EQ(seen_.back(), (ReleaseRequest{kReleasedAt, {}}));
   EXPECT_EQ(reporter_.reasons().size(), 1u);
+}
+
+TEST_F(ReleaseFile, TheLockOfACommandThatEndsIsNoRequest) {
+  const auto path = mig_apply_lock_path(directory_ + "/state");
+  std::vector<bool> seen;
+  ReleaseLockWatcher watcher(loop_, reporter_, path, [&](bool locked) {
+    if (!seen.empty()) loop_.stop_loop();
+    seen.push_back(locked);
+  });
+  const auto limit = loop_.after(std::chrono::seconds(20), [this] { loop_.stop_loop(); });
+  for (int round = 0; round < 2; ++round) {  // the second time the file exists already
+    auto lock = lock_release(path);
+    ASSERT_TRUE(lock) << lock.error().full_message();
+    EXPECT_EQ(lock_release(path).error().code(), Code::kFailedPrecondition);
+    loop_.run_loop();
+    EXPECT_TRUE(seen.back());
+    lock = fail(Code::kNotFound, "the command has ended");
+    loop_.run_loop();
+    EXPECT_FALSE(seen.back());
+  }
+  EXPECT_EQ(seen, (std::vector<bool>{false, true, false, true, false}));
 }
 
 }  // namespace

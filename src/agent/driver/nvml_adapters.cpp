@@ -36,21 +36,39 @@ void NvmlSampler::sample_gpu(inventory::SnapshotPtr snapshot, std::size_t index,
       });
 }
 
-template <class T>
-void NvmlMigHardware::run_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
-                                 std::function<Result<T>(const NvmlDriver::SessionPtr&, unsigned)> work,
-                                 std::function<void(Result<T>)> done) {
-  auto* driver = driver_();
-  if (driver == nullptr) {
-    loop_.post(
-        [done = std::move(done)] { done(fail(Code::kUnavailable, "the driver is being initialised")); });
-    return;
+namespace {
+
+Result<MigApplied> apply_plan_to(const NvmlDriver::SessionPtr& session, unsigned index, const DeviceUuid& gpu,
+                                 const mig::Plan& plan) {
+  const auto hardware = mig::make_hardware(session, index, gpu);
+  const auto report = mig::apply_plan(*hardware, plan);
+  switch (report.outcome) {
+    case mig::Outcome::kDone:
+      return MigApplied{};
+    case mig::Outcome::kNeedsReset:
+      return MigApplied{.needs_reset = true, .in_use = report.in_use, .holders = report.holders};
+    case mig::Outcome::kAsBefore:
+    case mig::Outcome::kInBetween:
+      break;
   }
-  driver->run_on_gpu<T>(gpu, what, limit, std::move(work), std::move(done));
+  const Code code = report.error ? report.error->code() : Code::kInternal;
+  return fail(code, mig::describe_report(report));
+}
+
+}  // namespace
+
+template <class Done>
+NvmlDriver* NvmlMigHardware::find_driver(const Done& done) {
+  auto* driver = driver_();
+  if (driver == nullptr)
+    loop_.post([done] { done(fail(Code::kUnavailable, "the driver is being initialised")); });
+  return driver;
 }
 
 void NvmlMigHardware::read_mig_state(const DeviceUuid& gpu, std::function<void(Result<mig::State>)> done) {
-  run_on_gpu<mig::State>(
+  auto* driver = find_driver(done);
+  if (driver == nullptr) return;
+  driver->run_on_gpu<mig::State>(
       gpu, "reading MIG of", std::chrono::seconds(30),
       [](const NvmlDriver::SessionPtr& session, unsigned index) {
         return mig::read_mig_state(*session, index);
@@ -60,24 +78,17 @@ void NvmlMigHardware::read_mig_state(const DeviceUuid& gpu, std::function<void(R
 
 void NvmlMigHardware::apply_mig_plan(const DeviceUuid& gpu, const mig::Plan& plan,
                                      std::function<void(Result<MigApplied>)> done) {
-  run_on_gpu<MigApplied>(
-      gpu, "changing MIG of", kMigLimit,
-      [gpu, plan](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<MigApplied> {
-        const auto hardware = mig::make_hardware(session, index, gpu);
-        const auto report = mig::apply_plan(*hardware, plan);
-        switch (report.outcome) {
-          case mig::Outcome::kDone:
-            return MigApplied{};
-          case mig::Outcome::kNeedsReset:
-            return MigApplied{.needs_reset = true};
-          case mig::Outcome::kAsBefore:
-          case mig::Outcome::kInBetween:
-            break;
-        }
-        const Code code = report.error ? report.error->code() : Code::kInternal;
-        return fail(code, mig::describe_report(report));
-      },
-      std::move(done));
+  auto* driver = find_driver(done);
+  if (driver == nullptr) return;
+  const auto apply = [gpu, plan](const NvmlDriver::SessionPtr& session, unsigned index) {
+    return apply_plan_to(session, index, gpu, plan);
+  };
+  const std::string what = "changing MIG of";
+  if (plan.set_mode || plan.needs_reset) {
+    driver->run_alone_on_gpu<MigApplied>(gpu, what, kMigLimit, apply, std::move(done));
+  } else {
+    driver->run_on_gpu<MigApplied>(gpu, what, kMigLimit, apply, std::move(done));
+  }
 }
 
 }  // namespace gpulet::agent

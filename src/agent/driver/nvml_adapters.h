@@ -32,7 +32,8 @@ class NvmlSampler final : public Sampler {
   Lifetime lifetime_;
 };
 
-// MIG of the node's GPUs over the driver's thread, for the MigManager.
+// MIG of the node's GPUs over the driver's thread, for the MigManager. A change of the MIG mode is made while
+// the agent has no other session, as the driver activates it only on a GPU that no other client holds.
 
 // Creating or destroying an instance takes seconds on some boards, and a plan has up to twenty such steps.
 // After this limit the GPU counts as hanging.
@@ -49,10 +50,9 @@ class NvmlMigHardware final : public MigHardware {
                       std::function<void(Result<MigApplied>)> done) override;
 
  private:
-  template <class T>
-  void run_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
-                  std::function<Result<T>(const NvmlDriver::SessionPtr&, unsigned)> work,
-                  std::function<void(Result<T>)> done);
+  // Null: `done` gets an error.
+  template <class Done>
+  NvmlDriver* find_driver(const Done& done);
   Loop& loop_;
   std::function<NvmlDriver*()> driver_;
 };

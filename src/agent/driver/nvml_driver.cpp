@@ -45,6 +45,7 @@ bool driver_responds(const Driver::Evidence& evidence) {
 // One reading in progress, with one place for each GPU. Late results are not part of it.
 struct NvmlDriver::Reading {
   WeakSession session;
+  SessionHolder::Use use;
   ReadDone done;
   inventory::DriverInfo driver;
   std::vector<std::optional<Gpu>> gpus;         // by NVML index
@@ -56,7 +57,13 @@ struct NvmlDriver::Reading {
 };
 
 NvmlDriver::NvmlDriver(Loop& loop, NvmlDriverOptions options)
-    : loop_(loop), options_(std::move(options)), worker_(loop), events_(loop, worker_) {
+    : loop_(loop),
+      options_(std::move(options)),
+      worker_(loop),
+      holder_(loop, worker_, {options_.driver_root, options_.call_timeout, options_.hold},
+              [this] { notify_changed(); }),
+      events_(loop, worker_) {
+  if (holder_.is_on_demand()) options_.events = false;
   if (options_.sys_roots.empty()) options_.sys_roots = {options_.driver_root, "/"};
 }
 
@@ -71,44 +78,32 @@ void NvmlDriver::notify_changed() {
   if (events_.handlers().changed) events_.handlers().changed();
 }
 
+Result<std::pair<nvml::Call, unsigned>> NvmlDriver::find_gpu_call(const DeviceUuid& gpu,
+                                                                  const std::string& what,
+                                                                  Duration limit) const {
+  const auto* known = last_snapshot_ ? last_snapshot_->find(gpu) : nullptr;
+  if (known == nullptr) return fail(Code::kNotFound, "the driver no longer lists this GPU", gpu.str());
+  auto call = make_gpu_call(what, known->index);
+  call.deadline = limit;
+  return std::pair(std::move(call), known->index);
+}
+
 void NvmlDriver::open_driver(std::function<void(Status)> done) {
   events_.stop_events();
   end_reading(fail(session_closed_error()));
-  // A hanging call holds the Session indefinitely: waiting for it is useless.
-  const auto patience = worker_.abandoned() == 0 ? kReleaseGrace : std::chrono::milliseconds(0);
-  worker_.run_call<SessionPtr>(
-      {"initialising the driver", "driver", options_.call_timeout + kReleaseGrace},
-      [old = std::exchange(session_, nullptr), root = options_.driver_root, patience]() mutable {
-        nvml::Session::shut_down(std::exchange(old, nullptr), patience);
-        return nvml::Session::open_session(root);
-      },
-      [this, done = std::move(done)](Result<SessionPtr> session) {
-        if (!session) {
-          done(fail(session.error()));
-          return;
-        }
-        session_ = std::move(*session);
-        valid_inforoms_.clear();
-        worker_.readmit_subjects();
-        done({});
-      });
+  holder_.open_session([this, done = std::move(done)](const Status& opened) {
+    if (opened) {
+      valid_inforoms_.clear();
+      worker_.readmit_subjects();
+    }
+    done(opened);
+  });
 }
 
 void NvmlDriver::close_driver(std::function<void(Status)> done) {
   events_.stop_events();
   end_reading(fail(session_closed_error()));
-  if (session_) closing_ = session_;
-  worker_.run_call<bool>(
-      {"closing the driver", "driver", kCloseGrace + kReleaseGrace},
-      [last = std::exchange(session_, nullptr), closing = closing_]() mutable -> Result<bool> {
-        auto session = std::exchange(last, nullptr);
-        if (!session) session = closing.lock();
-        if (nvml::Session::shut_down(std::move(session), kCloseGrace)) return true;
-        return fail(Code::kDeadlineExceeded, "a call that has not returned still holds the driver");
-      },
-      [done = std::move(done)](const Result<bool>& closed) {
-        done(closed ? Status() : fail(closed.error()));
-      });
+  holder_.close_session(std::move(done));
 }
 
 void NvmlDriver::set_events(Events events) {
@@ -122,9 +117,19 @@ void NvmlDriver::set_events(Events events) {
 }
 
 void NvmlDriver::read_snapshot(ReadDone done) {
-  if (!session_) {
-    loop_.post([alive = lifetime_.watch(), done = std::move(done)] {
-      if (alive) done(fail(Code::kUnavailable, "the driver is not initialised"));
+  if (reading_) {
+    waiting_reads_.push_back(std::move(done));
+    return;
+  }
+  holder_.use_session([this, done = std::move(done)](const auto& session, const auto& use) mutable {
+    start_reading(session, use, std::move(done));
+  });
+}
+
+void NvmlDriver::start_reading(const SessionPtr& session, const SessionHolder::Use& use, ReadDone done) {
+  if (!session) {
+    loop_.post([alive = lifetime_.watch(), done = std::move(done), error = holder_.closed_error()] {
+      if (alive) done(fail(error));
     });
     return;
   }
@@ -133,7 +138,8 @@ void NvmlDriver::read_snapshot(ReadDone done) {
     return;
   }
   reading_ = std::make_shared<Reading>();
-  reading_->session = session_;
+  reading_->session = session;
+  reading_->use = use;
   reading_->done = std::move(done);
   worker_.run_call<inventory::DriverSummary>(
       {"counting GPUs", "machine", options_.call_timeout},
@@ -163,7 +169,7 @@ void NvmlDriver::on_machine(const Result<inventory::DriverSummary>& machine) {
   reading_->outstanding = machine->gpu_count;
   Duration patience = kReadTimeout;
   for (unsigned index = 0; index < machine->gpu_count; ++index) {
-    if (!has_read_gpu(index)) patience = kFirstReadTimeout;
+    if (holder_.is_on_demand() || !has_read_gpu(index)) patience = kFirstReadTimeout;
     read_one(index);
   }
   if (machine->gpu_count == 0) {
@@ -187,7 +193,7 @@ void NvmlDriver::read_one(unsigned index) {
 void NvmlDriver::on_gpu(const std::shared_ptr<Reading>& reading, unsigned index, Result<Gpu> gpu) {
   if (reading != reading_ || reading->gpus[index]) {
     // It responded after the timeout: read again.
-    if (session_ && !reading->session.expired() && gpu && !gpu->unreadable) notify_changed();
+    if (holder_.is_open() && !reading->session.expired() && gpu && !gpu->unreadable) notify_changed();
     return;
   }
   if (!gpu) {
@@ -276,17 +282,27 @@ void NvmlDriver::finish_reading() {
   snapshot.pcie = distances_.distance_matrix(snapshot.gpus);
   last_snapshot_ = snapshot;
   if (!options_.events) {
+    if (holder_.is_on_demand()) report_no_events(snapshot.gpus);
     end_reading(std::move(snapshot));
     return;
   }
   // Returned once the events of all its GPUs are received: an XID in between would be lost.
   reading_->finished = std::move(snapshot);
   reading_->timeout = loop_.after(kReadTimeout, [this] { on_reading_timeout(); });
-  events_.watch_gpus(session_, reading_->finished->gpus, options_.call_timeout,
+  events_.watch_gpus(reading_->session.lock(), reading_->finished->gpus, options_.call_timeout,
                      [this, reading = std::weak_ptr(reading_)] {
                        if (const auto held = reading.lock(); held && held == reading_)
                          end_reading(std::move(*held->finished));
                      });
+}
+
+void NvmlDriver::report_no_events(const std::vector<Gpu>& gpus) {
+  if (!events_.handlers().evidence) return;
+  for (const auto& gpu : gpus) {
+    if (gpu.unreadable) continue;
+    const health::SourceNotice absent{health::Source::kDriverEvents, "gpulet.driver.hold is on-demand"};
+    events_.handlers().evidence({{gpu.uuid}, loop_.now(), absent});
+  }
 }
 
 void NvmlDriver::end_reading(Result<inventory::Snapshot> result) {
@@ -320,12 +336,20 @@ struct NvmlDriver::ProbeResult {
 };
 
 void NvmlDriver::run_probe(const health::Scope& scope, Probe question, std::function<void(Evidence)> done) {
+  holder_.use_session([this, scope, question = std::move(question), done = std::move(done)](
+                          const auto& session, const auto& use) mutable {
+    probe_with_session(session, use, scope, std::move(question), std::move(done));
+  });
+}
+
+void NvmlDriver::probe_with_session(const SessionPtr& session, const SessionHolder::Use& use,
+                                    const health::Scope& scope, Probe question,
+                                    std::function<void(Evidence)> done) {
   const Time now = loop_.now();
   const Gpu* known = last_snapshot_ ? last_snapshot_->find(scope.gpu) : nullptr;
-  if (known == nullptr || !session_) {
-    const auto reading = session_
-                             ? health::HandleReading{health::Reachability::kLost, "no longer in the node"}
-                             : handle_reading_of_error(session_closed_error());
+  if (known == nullptr || !session) {
+    const auto reading = session ? health::HandleReading{health::Reachability::kLost, "no longer in the node"}
+                                 : handle_reading_of_error(holder_.closed_error());
     loop_.post([alive = lifetime_.watch(), done = std::move(done),
                 evidence = Evidence{{{scope.gpu}, now, reading}}] {
       if (alive) done(evidence);
@@ -335,7 +359,7 @@ void NvmlDriver::run_probe(const health::Scope& scope, Probe question, std::func
   const unsigned index = known->index;
   worker_.run_call<ProbeResult>(
       make_gpu_call("asking", index),
-      [session = WeakSession(session_), scope, index,
+      [session = WeakSession(session), scope, index,
        question = std::move(question)]() -> Result<ProbeResult> {
         const auto held = session.lock();
         if (!held) return fail(session_closed_error());
@@ -346,7 +370,7 @@ void NvmlDriver::run_probe(const health::Scope& scope, Probe question, std::func
         if (auto layout = inventory::mig_layout_text(*held, index)) answered.mig_layout = std::move(*layout);
         return answered;
       },
-      [this, scope, now, done = std::move(done)](const Result<ProbeResult>& answered) {
+      [this, use, scope, now, done = std::move(done)](const Result<ProbeResult>& answered) {
         // A MIG device that is gone or cannot be found says nothing about its GPU.
         const bool of_instance =
             !answered && !scope.is_whole_gpu() && !nvml::is_device_fault(answered.error());

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/driver/driver_events.h"
+#include "agent/driver/session_holder.h"
 #include "agent/node/ports.h"
 #include "base/loop.h"
 #include "inventory/snapshot_reader.h"
@@ -26,22 +27,17 @@ struct NvmlDriverOptions {
   std::vector<std::string> sys_roots{};
   Duration call_timeout =
       std::chrono::seconds(10);  // for reading or probing one GPU, and for the initialisation
-  bool events = true;
+  bool events = true;            // false with DriverHold::kOnDemand: nothing waits for events then
+  config::DriverHold hold = config::DriverHold::kAlways;
 };
 
 // How long a reading waits for a GPU before the snapshot has it as unreadable; if it responds later,
 // `changed` is called. The first time, the GPU may have to be woken up, which takes seconds.
 inline constexpr Duration kReadTimeout = std::chrono::seconds(1);
 inline constexpr Duration kFirstReadTimeout = std::chrono::seconds(5);
-// How long an initialisation waits for the event thread to release the previous one.
-inline constexpr std::chrono::milliseconds kReleaseGrace{250};
-
-// How long close_driver() waits for calls in progress: one is the wait for events, which nothing ends early.
-inline constexpr std::chrono::milliseconds kCloseGrace = nvml::kEventWaitTimeout + std::chrono::seconds(1);
-
 class NvmlDriver final : public Driver {
  public:
-  using SessionPtr = std::shared_ptr<const nvml::Session>;
+  using SessionPtr = SessionHolder::SessionPtr;
 
   NvmlDriver(Loop& loop, NvmlDriverOptions options);
   ~NvmlDriver() override;
@@ -64,23 +60,48 @@ class NvmlDriver final : public Driver {
   void run_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
                   std::function<Result<T>(const SessionPtr&, unsigned)> work,
                   std::function<void(Result<T>)> done) {
-    const auto* known = last_snapshot_ ? last_snapshot_->find(gpu) : nullptr;
-    if (known == nullptr || !session_) {
-      loop_.post([alive = lifetime_.watch(), done = std::move(done), gpu] {
-        if (alive) done(fail(Code::kNotFound, "the driver no longer lists this GPU", gpu.str()));
+    holder_.use_session([=, this, work = std::move(work), done = std::move(done)](const SessionPtr& session,
+                                                                                  const auto& use) mutable {
+      auto call = find_gpu_call(gpu, what, limit);
+      if (!session || !call) {
+        const auto error = session ? call.error() : holder_.closed_error();
+        return loop_.post([alive = lifetime_.watch(), done = std::move(done), error] {
+          if (alive) done(fail(error));
+        });
+      }
+      worker_.run_call<T>(
+          std::move(call->first),
+          [session = std::weak_ptr(session), index = call->second, work = std::move(work)]() -> Result<T> {
+            const auto held = session.lock();
+            if (!held) return fail(Code::kUnavailable, "the driver is being initialised");
+            return work(held, index);
+          },
+          [use, done = std::move(done)](Result<T> result) { done(std::move(result)); });
+    });
+  }
+
+  // The same while the agent has no other session, for what the driver refuses while any client holds the
+  // GPU: calls for all GPUs wait meanwhile, so that none looks unreadable. Events of that time are lost; the
+  // handler `changed` is called after it.
+  template <class T>
+  void run_alone_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
+                        std::function<Result<T>(const SessionPtr&, unsigned)> work,
+                        std::function<void(Result<T>)> done) {
+    auto call = find_gpu_call(gpu, what, limit);
+    if (!call) {
+      return loop_.post([alive = lifetime_.watch(), done = std::move(done), error = call.error()] {
+        if (alive) done(fail(error));
       });
-      return;
     }
-    auto call = make_gpu_call(what, known->index);
-    call.deadline = limit;
-    worker_.run_call<T>(
-        std::move(call),
-        [session = std::weak_ptr(session_), index = known->index, work = std::move(work)]() -> Result<T> {
-          const auto held = session.lock();
-          if (!held) return fail(Code::kUnavailable, "the driver is being initialised");
-          return work(held, index);
+    holder_.run_alone<T>(
+        std::move(call->first), [this] { events_.stop_events(); },
+        [index = call->second, work = std::move(work)](const SessionPtr& session) {
+          return work(session, index);
         },
-        std::move(done));
+        [this, done = std::move(done)](Result<T> result) {
+          notify_changed();
+          done(std::move(result));
+        });
   }
 
   void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
@@ -96,7 +117,14 @@ class NvmlDriver final : public Driver {
   // Probes the GPU or MIG device of `scope`, and checks whether the GPU's MIG layout has changed.
   void run_probe(const health::Scope& scope, Probe question, std::function<void(Evidence)> done);
 
+  // With the GPU's index. Errors: kNotFound.
+  Result<std::pair<nvml::Call, unsigned>> find_gpu_call(const DeviceUuid& gpu, const std::string& what,
+                                                        Duration limit) const;
   nvml::Call make_gpu_call(const std::string& what, unsigned index) const;
+  void start_reading(const SessionPtr& session, const SessionHolder::Use& use, ReadDone done);
+  void probe_with_session(const SessionPtr& session, const SessionHolder::Use& use,
+                          const health::Scope& scope, Probe question, std::function<void(Evidence)> done);
+  void report_no_events(const std::vector<inventory::Gpu>& gpus);
   void on_machine(const Result<inventory::DriverSummary>& machine);
   void read_one(unsigned index);
   void on_gpu(const std::shared_ptr<Reading>& reading, unsigned index, Result<inventory::Gpu> gpu);
@@ -109,8 +137,6 @@ class NvmlDriver final : public Driver {
 
   Loop& loop_;
   NvmlDriverOptions options_;
-  SessionPtr session_;
-  std::weak_ptr<const nvml::Session> closing_;  // of a close_driver() that has not succeeded yet
   std::uint64_t generation_ = 0;
   std::optional<inventory::Snapshot> last_snapshot_;
   inventory::DistanceCache distances_;
@@ -120,6 +146,7 @@ class NvmlDriver final : public Driver {
   OnXid on_xid_;
   Lifetime lifetime_;
   nvml::Worker worker_;  // destroyed before what its results use
+  SessionHolder holder_;
   DriverEvents events_;
 };
 

@@ -1,5 +1,8 @@
-// Closing the driver leaves no client of it, and it can be opened again.
+// Closing the driver leaves no client of it, and it can be opened again: on request, around work that needs
+// the driver alone, and on demand.
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "agent/driver/nvml_driver.h"
 #include "nvml/test_loop_thread.h"
@@ -15,10 +18,10 @@ class NvmlDriverCloseTest : public testing::Test {
     auto state = sim::StateFile::open_state(root_.sim_root() + "/" + std::string(sim::kStatePathInRoot));
     ASSERT_TRUE(state) << state.error().full_message();
     state_ = std::move(*state);
-    thread_.run_on_loop([&] {
-      driver_ = std::make_unique<NvmlDriver>(
-          thread_.loop(), NvmlDriverOptions{.driver_root = root_.sim_root(), .events = false});
-    });
+    make_driver({.driver_root = root_.sim_root(), .events = false});
+  }
+  void make_driver(NvmlDriverOptions options) {
+    thread_.run_on_loop([&] { driver_ = std::make_unique<NvmlDriver>(thread_.loop(), std::move(options)); });
   }
   void TearDown() override {
     thread_.run_on_loop([&] { driver_.reset(); });
@@ -35,6 +38,29 @@ class NvmlDriverCloseTest : public testing::Test {
     return thread_.await<Result<inventory::Snapshot>>([&](auto done) { driver_->read_snapshot(done); })
         .value_or(fail(Code::kInternal, "read_snapshot() never returned"));
   }
+  using WeakSession = std::weak_ptr<const nvml::Session>;
+  // The session that calls for GPU 0 get.
+  Result<WeakSession> session_of_calls(const DeviceUuid& gpu) {
+    return thread_
+        .await<Result<WeakSession>>([&](auto done) {
+          driver_->run_on_gpu<WeakSession>(
+              gpu, "asking", kLimit,
+              [](const NvmlDriver::SessionPtr& session, unsigned) { return WeakSession(session); }, done);
+        })
+        .value_or(fail(Code::kInternal, "run_on_gpu() never returned"));
+  }
+  health::Reachability probe_and_wait(const DeviceUuid& gpu) {
+    const auto evidence = thread_.await<Driver::Evidence>([&](auto done) { driver_->probe_gpu(gpu, done); });
+    EXPECT_TRUE(evidence);
+    return std::get<health::HandleReading>(evidence->at(0).body).reachability;
+  }
+  bool becomes_unheld() {
+    const auto limit = std::chrono::steady_clock::now() + nvml::kTestPatience;
+    while (is_held() && std::chrono::steady_clock::now() < limit)
+      state_.wait_for_change(state_.change_count(), 10);
+    return !is_held();
+  }
+  static constexpr Duration kLimit = std::chrono::seconds(10);
   bool is_held() { return !sim::check_unused(state_, *state_.lock_for_read(), std::nullopt); }
 
   nvml::SimRoot root_{4};
@@ -77,6 +103,167 @@ TEST_F(NvmlDriverCloseTest, AReadingInProgressEndsWithTheDriver) {
     ASSERT_TRUE(read);
     EXPECT_EQ(read->error().code(), Code::kUnavailable);
   });
+}
+
+TEST_F(NvmlDriverCloseTest, WorksAloneWhileCallsWait) {
+  make_driver({.driver_root = root_.sim_root()});
+  nvml::Collected<std::string> seen;
+  thread_.run_on_loop([&] {
+    driver_->set_events({.evidence =
+                             [&](const health::Evidence& one) {
+                               if (std::holds_alternative<health::XidReport>(one.body))
+                                 seen.push_value("xid");
+                             },
+                         .changed = [&] { seen.push_value("changed"); },
+                         .wait_failed = {}});
+  });
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  const DeviceUuid gpu = snapshot->gpus[1].uuid;
+  const auto before = session_of_calls(gpu);
+  ASSERT_TRUE(before);
+
+  nvml::Collected<std::string> answers;
+  const auto alone = thread_.await<Result<bool>>([&](auto done) {
+    driver_->run_alone_on_gpu<bool>(
+        gpu, "changing", kLimit,
+        [&](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
+          answers.push_value("alone");
+          return before->expired() && session && index == 1;
+        },
+        [&, done](const Result<bool>& result) {
+          answers.push_value("done");
+          done(result);
+        });
+    // These come in the order of the calls, after it.
+    driver_->probe_gpu(snapshot->gpus[0].uuid, [&](const Driver::Evidence& evidence) {
+      const auto* handle = std::get_if<health::HandleReading>(&evidence.at(0).body);
+      answers.push_value(handle != nullptr && handle->reachability == health::Reachability::kReachable
+                             ? "reachable"
+                             : "unreachable");
+    });
+    driver_->read_snapshot([&](const Result<inventory::Snapshot>& read) {
+      answers.push_value(read && read->gpus.size() == 4 && !read->gpus[0].unreadable ? "read" : "unread");
+    });
+    driver_->close_driver([&](const Status& closed) { answers.push_value(closed ? "closed" : "refused"); });
+  });
+  ASSERT_TRUE(alone && *alone);
+  EXPECT_TRUE(**alone) << "the session of before was closed first";
+  auto order = answers.wait_for_values(5);
+  ASSERT_EQ(order.size(), 5u);
+  EXPECT_EQ(std::ranges::count(order, "refused"), 1);
+  std::erase(order, "refused");
+  EXPECT_EQ(order, (std::vector<std::string>{"alone", "done", "reachable", "read"}));
+  EXPECT_TRUE(before->expired());
+  EXPECT_EQ(seen.wait_for_values(1), std::vector<std::string>{"changed"});
+  // The reading after it waits for events again.
+  ASSERT_TRUE(read_and_wait());
+  sim::post_event(*root_.edit_machine(), 2, sim::kEventXid, 13);
+  EXPECT_EQ(seen.wait_for_values(2).back(), "xid");
+  EXPECT_TRUE(close_and_wait());
+  EXPECT_FALSE(is_held());
+}
+
+TEST_F(NvmlDriverCloseTest, WorkAloneNeedsAnOpenDriver) {
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  ASSERT_TRUE(close_and_wait());
+  const auto alone = thread_.await<Result<bool>>([&](auto done) {
+    driver_->run_alone_on_gpu<bool>(
+        snapshot->gpus[0].uuid, "changing", kLimit,
+        [](const NvmlDriver::SessionPtr&, unsigned) -> Result<bool> { return true; }, done);
+  });
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->error().message(), "the driver is released");
+  const auto called = session_of_calls(snapshot->gpus[0].uuid);
+  EXPECT_EQ(called.error().message(), "the driver is released");
+  EXPECT_EQ(called.error().code(), Code::kUnavailable);
+  EXPECT_FALSE(is_held());
+}
+
+TEST_F(NvmlDriverCloseTest, AMissingDriverAfterWorkAloneIsReported) {
+  nvml::Collected<std::string> seen;
+  thread_.run_on_loop([&] {
+    driver_->set_events({.evidence = {}, .changed = [&] { seen.push_value("changed"); }, .wait_failed = {}});
+  });
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  const auto alone = thread_.await<Result<bool>>([&](auto done) {
+    driver_->run_alone_on_gpu<bool>(
+        snapshot->gpus[0].uuid, "changing", kLimit,
+        [&](const NvmlDriver::SessionPtr&, unsigned) -> Result<bool> {
+          sim::unload_driver(*root_.edit_machine());
+          return true;
+        },
+        done);
+  });
+  ASSERT_TRUE(alone && *alone && **alone);
+  EXPECT_EQ(seen.wait_for_values(2).size(), 2u) << "of the work, and of the missing session";
+  EXPECT_EQ(probe_and_wait(snapshot->gpus[0].uuid), health::Reachability::kDriverAway);
+  sim::load_driver(*root_.edit_machine());
+  ASSERT_TRUE(open_and_wait());
+  EXPECT_EQ(probe_and_wait(snapshot->gpus[0].uuid), health::Reachability::kReachable);
+}
+
+TEST_F(NvmlDriverCloseTest, OnDemandClosesBetweenUses) {
+  make_driver({.driver_root = root_.sim_root(), .hold = config::DriverHold::kOnDemand});
+  nvml::Collected<std::string> absent;
+  thread_.run_on_loop([&] {
+    driver_->set_events({.evidence =
+                             [&](const health::Evidence& one) {
+                               const auto* notice = std::get_if<health::SourceNotice>(&one.body);
+                               if (notice != nullptr)
+                                 absent.push_value(notice->unavailable.value_or("present"));
+                             },
+                         .changed = {},
+                         .wait_failed = {}});
+  });
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  EXPECT_EQ(absent.wait_for_values(4), std::vector<std::string>(4, "gpulet.driver.hold is on-demand"))
+      << "no events";
+  const DeviceUuid gpu = snapshot->gpus[0].uuid;
+  for (int round = 0; round < 2; ++round) {
+    ASSERT_TRUE(becomes_unheld());
+    EXPECT_EQ(probe_and_wait(gpu), health::Reachability::kReachable);
+    EXPECT_TRUE(is_held());
+  }
+  ASSERT_TRUE(becomes_unheld());
+  const auto alone = thread_.await<Result<bool>>([&](auto done) {
+    driver_->run_alone_on_gpu<bool>(
+        gpu, "changing", kLimit, [](const auto&, unsigned) -> Result<bool> { return true; }, done);
+  });
+  ASSERT_TRUE(alone && *alone);
+  ASSERT_TRUE(becomes_unheld());
+  // A release is a release.
+  ASSERT_TRUE(close_and_wait());
+  EXPECT_EQ(probe_and_wait(gpu), health::Reachability::kDriverAway);
+  EXPECT_FALSE(is_held());
+  ASSERT_TRUE(open_and_wait());
+  EXPECT_EQ(probe_and_wait(gpu), health::Reachability::kReachable);
+}
+
+TEST_F(NvmlDriverCloseTest, OnDemandReportsADriverThatIsGone) {
+  make_driver({.driver_root = root_.sim_root(), .hold = config::DriverHold::kOnDemand});
+  nvml::Collected<std::string> seen;
+  thread_.run_on_loop([&] {
+    driver_->set_events({.evidence = {}, .changed = [&] { seen.push_value("changed"); }, .wait_failed = {}});
+  });
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  ASSERT_TRUE(becomes_unheld());
+  sim::unload_driver(*root_.edit_machine());
+  EXPECT_EQ(probe_and_wait(snapshot->gpus[0].uuid), health::Reachability::kDriverAway);
+  EXPECT_EQ(seen.wait_for_values(1).size(), 1u);
+  EXPECT_EQ(read_and_wait().error().code(), Code::kUnavailable);
+  sim::load_driver(*root_.edit_machine());
+  ASSERT_TRUE(open_and_wait());
+  EXPECT_TRUE(read_and_wait());
 }
 
 }  // namespace

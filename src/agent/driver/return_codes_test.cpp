@@ -5,6 +5,7 @@
 
 #include "agent/driver/nvml_driver.h"
 #include "agent/health/evidence_reader.h"
+#include "base/test_capabilities.h"
 #include "health/state/state_machine.h"
 #include "nvml/return_codes.h"
 #include "nvml/test_loop_thread.h"
@@ -71,6 +72,7 @@ class PolledNode {
       root_.add_root_file("proc/driver/nvidia/gpus/" + gpu.pci.sysfs_text() + "/information",
                           "Model: \t\t NVIDIA H100\nDevice Minor: \t " + std::to_string(gpu.minor) + "\n");
   }
+  sim::EditGuard edit_machine() { return root_.edit_machine(); }
   // As if the agent had just started.
   void forget_snapshot() { previous_ = {}; }
 
@@ -193,6 +195,42 @@ TEST(OddAnswersOfAWholeGpu, LostAndResetRequiredWithdrawIt) {
     ASSERT_EQ(node.count_healthy_devices(), 2u);
     node.set_answer("nvmlDeviceGetTotalEnergyConsumption", code);
     EXPECT_EQ(node.count_healthy_devices(), 0u) << code;
+  }
+}
+
+// The driver withholds a GPU's memory from a process that may not monitor MIG: sim/driver/rights.h.
+TEST(MissingRights, WithoutTheRightToMonitorMigEveryDeviceStays) {
+  run_without_capability(CAP_SYS_ADMIN, [] {
+    PolledNode node(*machine_with(2, true));
+    EXPECT_EQ(node.count_healthy_devices(), 8u);
+    const auto counts = nvml::call_counts();
+    EXPECT_TRUE(std::ranges::any_of(counts, [](const nvml::CallCount& one) {
+      return one.function.starts_with("nvmlDeviceGetMemoryInfo") && one.code == "NO_PERMISSION";
+    }));
+  });
+}
+
+// What driver 615 answers that 570 does not: NVML's change log, "Changes between NVML v610 and v615".
+TEST(Driver615, HasEveryDevice) {
+  for (const bool mig : {false, true}) {
+    const auto machine = machine_with(2, mig);
+    sim::set_text(machine->driver.version, "615.78.08");
+    sim::set_text(machine->driver.nvml_version, "13.615.78.08");
+    machine->driver.cuda_version = 13050;
+    constexpr std::uint64_t kBoardLimitAndReliability = 0x600;
+    for (auto& gpu : machine->gpus) gpu.clock_event_reasons |= kBoardLimitAndReliability;
+    PolledNode node(*machine);
+    EXPECT_EQ(node.count_healthy_devices(), mig ? 8u : 2u);
+  }
+}
+
+TEST(Driver615, ItsRecoveryActionsWithdrawAGpu) {
+  constexpr std::uint32_t kBusReset = 6, kSystemReboot = 7;
+  for (const auto action : {kBusReset, kSystemReboot}) {
+    PolledNode node(*machine_with(2, false));
+    ASSERT_EQ(node.count_healthy_devices(), 2u);
+    node.edit_machine()->gpus[0].recovery_action = action;
+    EXPECT_EQ(node.count_healthy_devices(), 1u) << action;
   }
 }
 

@@ -152,16 +152,34 @@ bool HealthController::apply_health_config(const config::Config& config) {
   return end_round(machine_.advance_to(ports_.loop.now()));
 }
 
+namespace {
+
+std::map<DeviceUuid, bool> pending_modes(const inventory::Snapshot& snapshot) {
+  std::map<DeviceUuid, bool> modes;
+  for (const auto& gpu : snapshot.gpus) {
+    if (gpu.mig_pending) modes[gpu.uuid] = *gpu.mig_pending;
+  }
+  return modes;
+}
+
+}  // namespace
+
 bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
+  const bool modes_differ = pending_modes(snapshot) != pending_modes(snapshot_);
   snapshot_ = snapshot;
   auto changes = machine_.apply_snapshot(snapshot, ports_.loop.now());
+  const auto without_mig_events = without_mig_events_;
   for (const auto& gpu : snapshot.gpus) {
     reachable_[gpu.uuid] = !gpu.unreadable;
     append_changes(changes, report_event_sources(gpu.uuid));
   }
+  const auto is_gone = [&](const DeviceUuid& gpu) { return snapshot.find(gpu) == nullptr; };
+  std::erase_if(without_mig_events_, is_gone);
+  std::erase_if(polled_, is_gone);
   std::erase_if(reachable_, [&](const auto& known) { return snapshot.find(known.first) == nullptr; });
   poller_.set_gpus(snapshot);
-  return end_round(std::move(changes), !std::exchange(has_snapshot_, true));
+  const bool first = !std::exchange(has_snapshot_, true);
+  return end_round(std::move(changes), first || modes_differ || without_mig_events_ != without_mig_events);
 }
 
 void HealthController::on_driver_unavailable() { poller_.pause_polling(); }
@@ -174,6 +192,14 @@ void HealthController::set_driver_release(std::optional<health::DriverRelease> r
 }
 
 void HealthController::add_evidence(const Evidence& evidence) {
+  // Registered events include none of the instances.
+  const auto* registered = std::get_if<health::SourceNotice>(&evidence.body);
+  if (registered != nullptr && registered->source == health::Source::kDriverEvents &&
+      !registered->unavailable && lacks_mig_events(evidence.scope.gpu)) {
+    without_mig_events_.insert(evidence.scope.gpu);
+    return add_evidence({evidence.scope, evidence.at,
+                         health::SourceNotice{health::Source::kDriverEvents, mig_events_absent_}});
+  }
   if (needs_poll(evidence.body)) poller_.poll_soon(evidence.scope.gpu);
   const bool source = std::holds_alternative<health::SourceNotice>(evidence.body);
   const auto before =
@@ -199,12 +225,43 @@ void HealthController::set_kernel_log_source(std::optional<std::string> absent) 
   end_round(std::move(changes), true);
 }
 
-// Sources with the same availability for every GPU.
+void HealthController::set_mig_event_source(std::optional<std::string> absent) {
+  if (absent == mig_events_absent_) return;
+  mig_events_absent_ = std::move(absent);
+  HealthChanges changes;
+  for (const auto& gpu : snapshot_.gpus) append_changes(changes, report_event_sources(gpu.uuid));
+  end_round(std::move(changes), true);
+}
+
+bool HealthController::lacks_mig_events(const DeviceUuid& gpu) const {
+  const auto* found = snapshot_.find(gpu);
+  return mig_events_absent_ && found != nullptr && found->mig_enabled && polled_.contains(gpu);
+}
+
+HealthChanges HealthController::report_mig_events(const DeviceUuid& gpu) {
+  const bool lacks = lacks_mig_events(gpu);
+  if (lacks ? !has_driver_events(gpu) : without_mig_events_.erase(gpu) == 0) return {};
+  if (lacks) without_mig_events_.insert(gpu);
+  const auto reason = lacks ? mig_events_absent_ : std::nullopt;
+  return machine_.add_evidence(
+      {{gpu}, ports_.loop.now(), health::SourceNotice{health::Source::kDriverEvents, reason}});
+}
+
+// Whether the driver's events are received but for those of instances.
+bool HealthController::has_driver_events(const DeviceUuid& gpu) const {
+  const auto absent = machine_.unavailable_sources(gpu);
+  return without_mig_events_.contains(gpu) ||
+         std::ranges::find(absent, health::Source::kDriverEvents, &health::UnavailableSource::source) ==
+             absent.end();
+}
+
+// Sources with the same availability for every GPU, or every GPU in MIG mode.
 HealthChanges HealthController::report_event_sources(const DeviceUuid& gpu) {
   const auto now = ports_.loop.now();
   auto changes = machine_.add_evidence(
       {{gpu}, now, health::SourceNotice{health::Source::kProbe, "this version has no test program"}});
   if (kernel_log_) append_changes(changes, machine_.add_evidence({{gpu}, now, *kernel_log_}));
+  append_changes(changes, report_mig_events(gpu));
   return changes;
 }
 
@@ -218,6 +275,8 @@ void HealthController::on_poll_result(const Driver::Evidence& evidence) {
       compare_with_snapshot(one.scope.gpu, *handle);
     append_changes(changes, machine_.add_evidence(one));
   }
+  polled_.insert(gpu);
+  append_changes(changes, report_mig_events(gpu));
   append_changes(changes, machine_.advance_to(ports_.loop.now()));
   end_round(std::move(changes), machine_.unavailable_sources(gpu) != before);
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,6 +84,9 @@ class HealthController {
   void add_evidence(const health::FaultLine& line);
   // Whether the kernel log can be read: nullopt, or why not.
   void set_kernel_log_source(std::optional<std::string> absent);
+  // Whether the driver gives the events of MIG instances: nullopt, or why not. Driver events count as
+  // unavailable on each GPU in MIG mode then, although those of the whole GPU arrive.
+  void set_mig_event_source(std::optional<std::string> absent);
 
   // The snapshot with each device's Health set.
   inventory::Snapshot annotate_snapshot(inventory::Snapshot snapshot) const {
@@ -94,6 +98,9 @@ class HealthController {
 
  private:
   HealthChanges report_event_sources(const DeviceUuid& gpu);
+  HealthChanges report_mig_events(const DeviceUuid& gpu);
+  bool lacks_mig_events(const DeviceUuid& gpu) const;
+  bool has_driver_events(const DeviceUuid& gpu) const;
   void on_poll_result(const Driver::Evidence& evidence);
   void compare_with_snapshot(const DeviceUuid& gpu, const health::HandleReading& handle);
   // Returns as on_new_snapshot.
@@ -110,6 +117,11 @@ class HealthController {
   HealthChanges pending_changes_;         // from before the first snapshot
   std::map<DeviceUuid, bool> reachable_;  // by the last poll of each GPU
   std::optional<health::SourceNotice> kernel_log_;
+  std::optional<std::string> mig_events_absent_;  // why; nullopt: they are received
+  std::set<DeviceUuid> without_mig_events_;       // GPUs whose driver events lack those of instances
+  // At least once: before, driver events may be the only source that has reported, and the GPU would count
+  // as unmonitored.
+  std::set<DeviceUuid> polled_;
   std::optional<health::DriverRelease> release_;
   health::HealthViewPtr view_;
   std::uint64_t published_revision_ = 0;  // of the machine at the last publication

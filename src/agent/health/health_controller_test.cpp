@@ -317,6 +317,41 @@ TEST_F(HealthControllerTest, TheKernelLogIsEvidenceOrUnavailable) {
   EXPECT_TRUE(is_allocatable_now(kSecond));
 }
 
+TEST_F(HealthControllerTest, WithheldEventsOfMigInstancesAreASourceOfThoseGpus) {
+  start_controller();
+  const auto register_events = [&](const DeviceUuid& gpu, std::optional<std::string> absent) {
+    controller_->add_evidence(
+        {{gpu}, loop_.now(), health::SourceNotice{health::Source::kDriverEvents, std::move(absent)}});
+  };
+  const auto reason = [&](const DeviceUuid& gpu) {
+    return unavailable_reason(gpu, health::Source::kDriverEvents);
+  };
+  const auto set_mig = [&](const DeviceUuid& gpu, bool enabled) {
+    std::ranges::find(there_.gpus, gpu, &inventory::Gpu::uuid)->mig_enabled = enabled;
+  };
+  loop_.advance(1s);  // a poll
+  set_mig(kSecond, false);
+  controller_->on_new_snapshot(there_);
+  controller_->set_mig_event_source("of MIG instances: no right");
+  EXPECT_FALSE(reason(kFirst)) << "no GPU is in MIG mode";
+  set_mig(kFirst, true);
+  controller_->on_new_snapshot(there_);
+  EXPECT_TRUE(reason(kFirst));
+  EXPECT_FALSE(reason(kSecond));
+  register_events(kFirst, std::nullopt);
+  register_events(kSecond, std::nullopt);
+  EXPECT_TRUE(reason(kFirst)) << "those of the whole GPU are not all";
+  EXPECT_FALSE(reason(kSecond));
+  set_mig(kFirst, false);
+  controller_->on_new_snapshot(there_);
+  EXPECT_FALSE(reason(kFirst));
+  register_events(kSecond, "this GPU has no events");
+  set_mig(kSecond, true);
+  controller_->on_new_snapshot(there_);
+  controller_->set_mig_event_source(std::nullopt);
+  EXPECT_TRUE(reason(kSecond)) << "the driver's own reason stays";
+}
+
 TEST_F(HealthControllerTest, ALaterGpuHasTheSourcesToo) {
   start_controller(FakeHealthDriver::snapshot_of_gpus(1));
   controller_->set_kernel_log_source("permission denied");

@@ -4,6 +4,8 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "health/report/health_report.h"
+#include "mig/apply.h"
 
 namespace gpulet::agent {
 namespace {
@@ -211,8 +213,7 @@ void MigChange::drain_gpu(const mig::Plan& plan, const std::vector<std::string>&
 }
 
 void MigChange::proceed(const mig::Plan& plan, const mig::State& state) {
-  // Hooks already ran when the mode was set.
-  const bool with_hooks = hooks_have_run() && !plan.needs_reset;
+  const bool with_hooks = hooks_have_run();
   if (stage_ == Stage::kAllocatable) return begin_touching(with_hooks);
   if (stage_ == Stage::kWithdrawn && with_hooks) {
     return run_hooks(changes_mode(plan, state, job_.layout), changes_instances(plan, state, job_.layout));
@@ -267,19 +268,41 @@ void MigChange::on_applied(const mig::Plan& plan, const Result<MigApplied>& appl
   const std::string steps = text::join(mig::describe_plan(plan), "; ");
   if (!applied) {
     outcome_ = Outcome::kFailed;
-    round_.report(Severity::kWarning, "MigFailed",
-                  steps + ": " + applied.error().full_message() + " (" + job_.target.source + ")");
+    const std::string message =
+        steps + ": " + applied.error().full_message() + " (" + job_.target.source + ")";
+    round_.report(Severity::kWarning, "MigFailed", message);
+    if (plan.set_mode && applied.error().code() == Code::kFailedPrecondition)
+      refuse_mode({.in_use = true}, "MigFailed", message);
   } else if (applied->needs_reset) {
-    outcome_ = Outcome::kWaiting;
     const std::string gpu = std::to_string(plan.gpu);
-    round_.report(Severity::kWarning, "MigNeedsReset",
-                  "GPU " + gpu +
-                      ": its MIG mode takes effect after a reset of the GPU: `nvidia-smi --gpu-reset -i " +
-                      gpu + "`, or a reboot");
+    std::string message = "GPU " + gpu + ": its MIG mode is pending: ";
+    message += applied->in_use ? mig::pending_mode_reason(true, applied->holders) +
+                                     "; it takes effect when nothing holds the GPU any more"
+                               : "it takes effect after a reset of the GPU: `" + health::reset_command(gpu) +
+                                     "`, or a reboot";
+    message += " (" + job_.target.source + ")";
+    round_.report(Severity::kWarning, "MigNeedsReset", message);
+    refuse_mode(*applied, "MigNeedsReset", message);
   } else {
+    round_.history.refused_modes.erase(job_.target.gpu);
     ports_.reporter.report_event(Severity::kNormal, "MigApplied", steps + " (" + job_.target.source + ")");
   }
   await_verification();
+}
+
+void MigChange::refuse_mode(const MigApplied& applied, std::string_view event_reason,
+                            const std::string& message) {
+  outcome_ = Outcome::kModeRefused;
+  auto& refused = round_.history.refused_modes
+                      .try_emplace(job_.target.gpu,
+                                   MigHistory::RefusedMode{.backoff = Backoff(kMigModeBackoff, round_.seed)})
+                      .first->second;
+  refused.not_before = applied.in_use ? ports_.loop.now() + refused.backoff.next_delay() : Time::max();
+  refused.is_due = false;
+  refused.pending = applied.needs_reset;
+  refused.holders = applied.holders;
+  refused.event_reason = event_reason;
+  refused.message = message;
 }
 
 // Withdrawn until a snapshot shows the new layout, so that the kubelet is offered what exists.

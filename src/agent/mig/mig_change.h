@@ -67,6 +67,10 @@ inline constexpr Duration kMigSettleTime = std::chrono::milliseconds(250);
 // The longest time that a changed GPU stays withdrawn until a snapshot shows its new layout.
 inline constexpr Duration kMigVerifyTimeout = std::chrono::seconds(5);
 
+// Retry of a mode change that the driver refused because the GPU is in use: the agent closes the driver for
+// it.
+inline constexpr BackoffLimits kMigModeBackoff{std::chrono::minutes(1), std::chrono::minutes(30)};
+
 // What is remembered about the GPUs while the targets are the same.
 struct MigHistory {
   // GPUs that processes still blocked after their hooks ran: the hooks are not run again.
@@ -76,6 +80,17 @@ struct MigHistory {
     Time not_before;
   };
   std::map<DeviceUuid, Drain> drains;  // failed ones
+  // A mode change that did not take effect.
+  struct RefusedMode {
+    Backoff backoff;
+    Time not_before{};     // max(): until the GPU's mode changes
+    bool is_due = false;   // not_before has passed, and nothing has been tried since
+    bool pending = false;  // the GPU has the mode pending; else the change was rolled back
+    std::vector<mig::DeviceHolder> holders{};
+    std::string_view event_reason{};
+    std::string message{};
+  };
+  std::map<DeviceUuid, RefusedMode> refused_modes;
 };
 
 // Shared by the changes of one round.
@@ -98,7 +113,8 @@ struct MigJob {
 
 class MigChange {
  public:
-  enum class Outcome { kDone, kWaiting, kFailed, kDrainLater };
+  // kModeRefused: see MigHistory::refused_modes.
+  enum class Outcome { kDone, kWaiting, kFailed, kDrainLater, kModeRefused };
 
   // `done` is called once, from the loop, and may destroy this. `round` outlives it.
   MigChange(const MigRound& round, MigJob job, inventory::SnapshotPtr snapshot,
@@ -123,6 +139,7 @@ class MigChange {
   void on_hook(const Status& status, bool more);
   void apply_plan(const mig::Plan& plan);
   void on_applied(const mig::Plan& plan, const Result<MigApplied>& applied);
+  void refuse_mode(const MigApplied& applied, std::string_view event_reason, const std::string& message);
   void await_verification();
   bool is_verified() const;
   bool hooks_have_run() const;

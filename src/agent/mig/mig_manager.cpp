@@ -1,6 +1,13 @@
 #include "agent/mig/mig_manager.h"
 
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <utility>
+
+#include "base/file.h"
 
 #include "mig/layout_file.h"
 #include "partition/rules.h"
@@ -80,7 +87,10 @@ void MigManager::set_targets(std::vector<MigTarget> targets, const inventory::Sn
   snapshot_ = snapshot;
   const bool changed = targets != targets_;
   targets_ = std::move(targets);
-  if (changed) history_ = {};
+  if (changed) {
+    history_ = {};
+    holders_.clear();
+  }
   if (!snapshot_) return;
   if (busy_) {
     if (changed) run_again_ = true;
@@ -89,13 +99,29 @@ void MigManager::set_targets(std::vector<MigTarget> targets, const inventory::Sn
   }
   if (subject_of(targets_, *snapshot_) == done_for_) return;
   if (changed) backoff_.reset();
-  if (changed || !timer_) start_round();
+  if (changed || !timer_ || !history_.refused_modes.empty()) start_round();
+}
+
+void MigManager::set_driver_open(bool open) {
+  if (std::exchange(driver_open_, open) == open || !open) return;
+  for (auto& [gpu, refused] : history_.refused_modes) refused.not_before = ports_.loop.now();
+  if (busy_ || !snapshot_) return;
+  if (is_round_due_ || !history_.refused_modes.empty()) start_round();
 }
 
 void MigManager::start_round() {
   timer_.reset();
+  mode_timer_.reset();
+  is_round_due_ = !driver_open_;
+  if (is_round_due_) return;
+  // Due until it is tried: a Pod may hold the GPU by now.
+  for (auto& [gpu, refused] : history_.refused_modes) {
+    if (ports_.loop.now() < refused.not_before) continue;
+    refused.is_due = true;
+    refused.not_before = Time::max();
+  }
   busy_ = true;
-  run_again_ = refused_ = failed_ = waiting_ = false;
+  run_again_ = refused_ = failed_ = waiting_ = mode_pending_ = mode_failed_ = false;
   from_label_ = std::ranges::any_of(targets_, &MigTarget::from_label);
   read_.clear();
   jobs_.clear();
@@ -164,7 +190,7 @@ void MigManager::evaluate_targets(std::span<const std::pair<MigTarget, mig::Stat
     const auto plan = mig::make_plan(states[i], *layout);
     if (!plan) {
       errors.push_back(plan.error());
-    } else if (!plan->is_noop()) {
+    } else if (!plan->is_noop() && !waits_for_mode(states[i].uuid, *plan)) {
       jobs.push_back({alike[i].first, *layout, false});
     }
   }
@@ -174,6 +200,55 @@ void MigManager::evaluate_targets(std::span<const std::pair<MigTarget, mig::Stat
                  first.source + ": " + error.full_message() + "; nothing was changed");
   }
   if (errors.empty()) std::ranges::move(jobs, std::back_inserter(jobs_));
+}
+
+bool MigManager::waits_for_mode(const DeviceUuid& gpu, const mig::Plan& plan) {
+  const auto found = history_.refused_modes.find(gpu);
+  if (found == history_.refused_modes.end() || plan.is_blocked()) return false;
+  const auto& refused = found->second;
+  // Somebody has reset the GPU, or cancelled the pending mode.
+  if (!plan.set_mode || refused.pending != plan.needs_reset) {
+    history_.refused_modes.erase(found);
+    holders_.erase(gpu);
+    return false;
+  }
+  if (refused.is_due) return false;
+  (refused.pending ? mode_pending_ : mode_failed_) = true;
+  report_event(Severity::kWarning, refused.event_reason, refused.message);
+  return true;
+}
+
+void MigManager::on_mode_refused(const DeviceUuid& gpu) {
+  const auto refused = history_.refused_modes.find(gpu);
+  if (refused == history_.refused_modes.end()) return;  // the targets have changed since
+  (refused->second.pending ? mode_pending_ : mode_failed_) = true;
+  auto& watched = holders_[gpu];
+  watched.clear();
+  for (const auto& holder : refused->second.holders) {
+    if (!ports_.watch_exit) break;
+    auto watch = ports_.watch_exit(holder.pid, [this, gpu, pid = holder.pid] {
+      auto& rest = holders_[gpu];
+      rest.erase(pid);
+      if (rest.empty()) retry_mode(gpu);
+    });
+    if (watch) watched.emplace(holder.pid, std::move(watch));
+  }
+}
+
+void MigManager::retry_mode(const DeviceUuid& gpu) {
+  const auto found = history_.refused_modes.find(gpu);
+  if (found == history_.refused_modes.end()) return;
+  found->second.not_before = ports_.loop.now();
+  if (!busy_) schedule_mode_retry();
+}
+
+void MigManager::schedule_mode_retry() {
+  Time due = Time::max();
+  for (const auto& [gpu, refused] : history_.refused_modes) due = std::min(due, refused.not_before);
+  mode_timer_.reset();
+  if (due == Time::max()) return;
+  mode_timer_ =
+      ports_.loop.after(std::max(Duration::zero(), due - ports_.loop.now()), [this] { start_round(); });
 }
 
 void MigManager::next_job() {
@@ -195,6 +270,9 @@ void MigManager::on_change_done(MigChange::Outcome outcome) {
       break;
     case MigChange::Outcome::kFailed:
       failed_ = true;
+      break;
+    case MigChange::Outcome::kModeRefused:
+      on_mode_refused(job.target.gpu);
       break;
     case MigChange::Outcome::kDrainLater:
       job.may_drain = true;
@@ -241,8 +319,11 @@ void MigManager::end_round() {
   if (run_again_) return start_round();
   done_for_ = subject_of(targets_, *snapshot_);
   if (from_label_) {
-    ports_.publish_state(refused_ || failed_ ? kMigFailed : waiting_ ? kMigPending : kMigSuccess);
+    ports_.publish_state(refused_ || failed_ || mode_failed_ ? kMigFailed
+                         : waiting_ || mode_pending_         ? kMigPending
+                                                             : kMigSuccess);
   }
+  schedule_mode_retry();
   if (failed_ || waiting_) {
     timer_ = ports_.loop.after(backoff_.next_delay(), [this] { start_round(); });
   } else {
@@ -254,6 +335,19 @@ void MigManager::report_event(Severity severity, std::string_view reason, const 
   if (!reported_.contains(message) && !reporting_.contains(message))
     ports_.reporter.report_event(severity, reason, message);
   reporting_.insert(message);
+}
+
+Subscription watch_process_exit(Loop& loop, unsigned pid, std::function<void()> ended) {
+  const auto process = std::make_shared<FileDescriptor>(
+      static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0u)));
+  if (!process->is_open()) return {};
+  // The callback may end the watch, and with it itself.
+  auto watch = std::make_shared<Subscription>(
+      loop.watch_descriptor(process->get(), EPOLLIN, [ended = std::move(ended)](std::uint32_t) {
+        const auto keep = ended;
+        keep();
+      }));
+  return Subscription([process, watch] { watch->reset(); });
 }
 
 std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const config::Config& config,

@@ -3,9 +3,11 @@
 //
 // Before a GPU is touched it is withdrawn, so that no Pod gets a device that is about to go. Then the plan is
 // made again with the current holders: an instance that a Pod or process holds is never destroyed. A blocked
-// GPU stays as it is, allocatable, and is retried. Nothing is kept over a restart. Around each round the
-// operator's hooks run: apply-start before the first GPU is touched, apply-exit at the end in any case, and
-// again until it succeeds. Loop's thread only.
+// GPU stays as it is, allocatable, and is retried. A mode that the driver leaves pending (Ampere) is set
+// again when the processes that hold the GPU have ended, when the driver is acquired, when the GPU's MIG
+// changes, and otherwise rarely (kMigModeBackoff). Nothing is kept over a restart: the label and the GPU say
+// all. Around each round the operator's hooks run: apply-start before the first GPU is touched, apply-exit at
+// the end in any case, and again until it succeeds. Loop's thread only.
 #pragma once
 
 #include <deque>
@@ -68,6 +70,8 @@ class MigManager {
   // The targets of all GPUs and the current snapshot. Call it after every change of either; unchanged input
   // does nothing.
   void set_targets(std::vector<MigTarget> targets, const inventory::SnapshotPtr& snapshot);
+  // Whether the agent has the driver. No round starts without it, and refused modes are retried with it.
+  void set_driver_open(bool open);
 
   bool is_busy() const { return busy_; }
 
@@ -76,6 +80,10 @@ class MigManager {
   void read_next(std::size_t next);
   void evaluate_round();
   void evaluate_targets(std::span<const std::pair<MigTarget, mig::State>> alike);
+  bool waits_for_mode(const DeviceUuid& gpu, const mig::Plan& plan);
+  void on_mode_refused(const DeviceUuid& gpu);
+  void retry_mode(const DeviceUuid& gpu);
+  void schedule_mode_retry();
   void next_job();
   void on_change_done(MigChange::Outcome outcome);
   void run_start_hooks(std::function<void(Status)> done);
@@ -95,14 +103,20 @@ class MigManager {
   std::deque<MigJob> jobs_;
   std::unique_ptr<MigChange> change_;
   bool from_label_ = false, refused_ = false, failed_ = false, waiting_ = false;
+  bool mode_pending_ = false, mode_failed_ = false;  // a mode change that is not due yet
+  bool driver_open_ = true, is_round_due_ = false;
   std::optional<Status> begun_;  // result of apply-start in this round
   bool exit_pending_ = false;    // it ran, and apply-exit did not succeed since
   MigHooks::HookSubject hook_subject_;
   std::set<std::string> reported_, reporting_;
   Backoff backoff_;
-  Subscription timer_;
+  Subscription timer_, mode_timer_;
+  std::map<DeviceUuid, std::map<unsigned, Subscription>> holders_;  // of refused modes, by pid
   Lifetime lifetime_;
 };
+
+// Calls `ended` once, from the loop, when that process has ended. Empty if it is gone or cannot be watched.
+Subscription watch_process_exit(Loop& loop, unsigned pid, std::function<void()> ended);
 
 // The labels of mig-parted's manager: the requested layout, and the outcome.
 inline constexpr const char* kMigConfigLabel = "nvidia.com/mig.config";

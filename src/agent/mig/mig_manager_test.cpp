@@ -279,7 +279,8 @@ TEST_F(MigManagerHooksTest, HooksAreNotRepeatedForAModeThatWaitsForAReset) {
   mig::states::set_mig_mode(hardware_.sim_gpu(0));
   mig::states::set_mig_mode(hardware_.sim_gpu(1));
   hooks_.log.clear();
-  loop_.advance(kMigBackoff.max);
+  update_manager();
+  loop_.advance(std::chrono::seconds(2));
   EXPECT_EQ(hooks_.log, (Lines{"apply-start 0 1 all-balanced", "pre-apply-config 0 all-balanced", "apply 0",
                                "pre-apply-config 1 all-balanced", "apply 1", "apply-exit 0 1 all-balanced"}));
 }

@@ -31,7 +31,10 @@ struct MigTarget {
 };
 
 struct MigApplied {
-  bool needs_reset = false;  // the mode is set and takes effect at the GPU's next reset
+  bool needs_reset = false;  // the mode is set and pending
+  // With needs_reset: the driver resets the GPU when the mode is set again and nobody holds it (mig::Report).
+  bool in_use = false;
+  std::vector<mig::DeviceHolder> holders{};
 };
 
 // Nothing here blocks; `done` is called once, from the loop, never from inside the call.
@@ -84,6 +87,9 @@ struct MigPorts {
   std::function<std::unique_ptr<k8s::Eviction>(std::vector<std::string> pods,
                                                k8s::Eviction::UpdateCallback on_update)>
       evict{};
+  // Calls back once, from the loop, when the process has ended. Returns an empty Subscription if it cannot be
+  // watched.
+  std::function<Subscription(unsigned pid, std::function<void()> ended)> watch_exit{};
 };
 
 }  // namespace gpulet::agent

@@ -42,9 +42,12 @@ class FakeHardware final : public MigHardware {
         return done(fail(Code::kFailedPrecondition, "in use"));
       }
       auto& there = machine_->gpus[index_of_gpu(gpu)];
-      if (plan.set_mode && modes_need_reset) {
+      const bool changes_mode = plan.set_mode && *plan.set_mode != (there.mig.current != 0);
+      if (changes_mode && (modes_need_reset || monitors)) {
         there.mig.pending = *plan.set_mode ? 1 : 0;
-        return done(MigApplied{.needs_reset = true});
+        return done(MigApplied{.needs_reset = true,
+                               .in_use = !modes_need_reset,
+                               .holders = monitors.value_or(std::vector<mig::DeviceHolder>{})});
       }
       if (plan.set_mode) mig::states::set_mig_mode(there, *plan.set_mode);
       EXPECT_EQ(mig::states::carry_out(there, plan), "");
@@ -64,6 +67,7 @@ class FakeHardware final : public MigHardware {
       one.uuid = now.uuid;
       one.mig_capable = true;
       one.mig_enabled = now.enabled;
+      one.mig_pending = now.pending;
       for (const auto& instance : now.instances) {
         for (const auto& compute : instance.compute) {
           inventory::MigDevice device;
@@ -80,6 +84,8 @@ class FakeHardware final : public MigHardware {
 
   std::vector<std::size_t> applied;
   bool fail_next = false, modes_need_reset = false;
+  // Clients of the driver that keep a mode pending: those that are known.
+  std::optional<std::vector<mig::DeviceHolder>> monitors;
   std::map<std::size_t, std::string> processes;  // on all of a GPU
   std::function<void(std::size_t gpu)> on_apply;
 
@@ -159,25 +165,37 @@ class FakeApi {
 
 class MigManagerTest : public testing::Test {
  protected:
-  MigManagerTest()
-      : manager_(
-            {.loop = loop_,
-             .hardware = hardware_,
-             .reporter = events_,
-             .pods = [this](auto done) { loop_.post([this, done = std::move(done)] { done(holders_); }); },
-             .layouts = [](const auto& name, auto gpus) { return mig::derived_layouts(name, gpus); },
-             .withdraw =
-                 [this](auto gpus) {
-                   withdrawn_ = std::move(gpus);
-                   ever_withdrawn_.merge(std::map(withdrawn_));
-                 },
-             .request_snapshot = [this] { update_manager(); },
-             .publish_state = [this](auto state) { states_.emplace_back(state); },
-             .hooks = &hooks_,
-             .is_drain_enabled = [this] { return drains_; },
-             .evict = [this](auto pods,
-                             auto on_update) { return api_.evict(std::move(pods), std::move(on_update)); }},
-            1) {}
+  MigManagerTest() { manager_.emplace(make_ports(), 1); }
+
+  MigPorts make_ports() {
+    return {.loop = loop_,
+            .hardware = hardware_,
+            .reporter = events_,
+            .pods = [this](auto done) { loop_.post([this, done = std::move(done)] { done(holders_); }); },
+            .layouts = [](const auto& name, auto gpus) { return mig::derived_layouts(name, gpus); },
+            .withdraw =
+                [this](auto gpus) {
+                  withdrawn_ = std::move(gpus);
+                  ever_withdrawn_.merge(std::map(withdrawn_));
+                },
+            .request_snapshot = [this] { update_manager(); },
+            .publish_state = [this](auto state) { states_.emplace_back(state); },
+            .hooks = &hooks_,
+            .is_drain_enabled = [this] { return drains_; },
+            .evict = [this](auto pods,
+                            auto on_update) { return api_.evict(std::move(pods), std::move(on_update)); },
+            .watch_exit = [this](unsigned pid, auto ended) -> Subscription {
+              if (!watchable_) return {};
+              const auto added = exits_.emplace(pid, std::move(ended));
+              return Subscription([this, added] { exits_.erase(added); });
+            }};
+  }
+  void end_process(unsigned pid) {
+    std::vector<std::function<void()>> ended;
+    const auto [from, to] = exits_.equal_range(pid);
+    for (auto one = from; one != to; ++one) ended.push_back(one->second);
+    for (const auto& callback : ended) callback();
+  }
 
   void set_label(const std::string& layout) {
     targets_.clear();
@@ -187,7 +205,13 @@ class MigManagerTest : public testing::Test {
     }
     update_manager();
   }
-  void update_manager() { manager_.set_targets(targets_, hardware_.make_snapshot()); }
+  void update_manager() { manager_->set_targets(targets_, hardware_.make_snapshot()); }
+  // Another agent after this one was killed.
+  void restart_manager() {
+    manager_.emplace(make_ports(), 2);
+    withdrawn_.clear();
+    update_manager();
+  }
   std::string layout_text(std::size_t gpu) const {
     return mig::layout_text(mig::current_layout(hardware_.mig_state(gpu)));
   }
@@ -204,12 +228,13 @@ class MigManagerTest : public testing::Test {
   RecordedEvents events_;
   FakeHooks hooks_{loop_};
   FakeApi api_;
-  bool drains_ = false;
+  bool drains_ = false, watchable_ = true;
+  std::multimap<unsigned, std::function<void()>> exits_;  // of watched processes
   Result<mig::PodsByDevice> holders_ = mig::PodsByDevice{};
   std::map<DeviceUuid, std::string> withdrawn_, ever_withdrawn_;
   std::vector<std::string> states_;
   std::vector<MigTarget> targets_;
-  MigManager manager_;
+  std::optional<MigManager> manager_;
 };
 
 }  // namespace gpulet::agent

@@ -116,6 +116,10 @@ class Agent {
   void set_kernel_log_status(std::optional<std::string> absent) {
     health_controller_.set_kernel_log_source(std::move(absent));
   }
+  // `absent`: why the driver withholds the events of MIG instances; nullopt if it does not.
+  void set_mig_event_status(std::optional<std::string> absent) {
+    health_controller_.set_mig_event_source(std::move(absent));
+  }
 
   AgentStatus status() const;
   // Every device of every resource that is served.

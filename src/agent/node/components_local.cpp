@@ -1,15 +1,19 @@
 #include "agent/node/components.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
 #include "agent/driver/driver_release.h"
+#include "agent/driver/driver_rights.h"
 #include "agent/driver/nvml_adapters.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/node/devices.h"
+#include "agent/resources/device_access.h"
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "config/load.h"
@@ -57,22 +61,36 @@ class ReleaseComponent final : public Component {
     const auto& state_dir = node_.config.gpulet.state_dir;
     if (state_dir_ == state_dir) return;
     state_dir_ = state_dir;
+    reads_all_ = false;
     watcher_.reset();
     request_.reset();
+    lock_watcher_.reset();
+    mig_apply_works_ = false;
     if (!state_dir.empty()) {
+      lock_watcher_.emplace(node_.loop, *node_.reporter, mig_apply_lock_path(state_dir), [this](bool locked) {
+        mig_apply_works_ = locked;
+        update_release();
+      });
       watcher_.emplace(node_.loop, *node_.reporter, release_path(state_dir), [this](const auto& request) {
         request_ = request;
         update_release();
       });
     }
+    reads_all_ = true;
     update_release();
   }
-  void update_release() { node_.devices->set_driver_release(release_reason(request_, node_.labels)); }
+  void update_release() {
+    if (!reads_all_) return;
+    node_.devices->set_driver_release(release_reason(request_, mig_apply_works_, node_.labels));
+  }
 
   Node& node_;
   std::optional<std::string> state_dir_;  // as applied
   std::optional<ReleaseRequest> request_;
+  bool reads_all_ = true;  // false: a file of the state directory has not been read yet
+  bool mig_apply_works_ = false;
   std::optional<ReleaseWatcher> watcher_;
+  std::optional<ReleaseLockWatcher> lock_watcher_;
 };
 
 class MigComponent final : public Component {
@@ -91,6 +109,7 @@ class MigComponent final : public Component {
   void on_state_changed() override {
     const auto* agent = node_.devices->agent();
     const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+    if (agent != nullptr) manager_.set_driver_open(agent->status().driver_answers);
     if (snapshot) manager_.set_targets(mig_targets(*snapshot, node_.config, node_.labels), snapshot);
   }
 
@@ -115,6 +134,8 @@ class MigComponent final : public Component {
           return k8s::Eviction::start_eviction(node_.loop, *node_.client_config, std::move(pods),
                                                std::move(on_update));
         },
+        .watch_exit = [this](unsigned pid,
+                             auto ended) { return watch_process_exit(node_.loop, pid, std::move(ended)); },
     };
   }
 
@@ -123,6 +144,55 @@ class MigComponent final : public Component {
   ConfiguredMigHooks hooks_;
   std::unique_ptr<k8s::NodeLabelPatcher> labels_;
   MigManager manager_;
+};
+
+class DriverRightsComponent final : public Component {
+ public:
+  explicit DriverRightsComponent(Node& node) : node_(node) {}
+
+  void attach_devices() override { report_source(); }
+  void apply_config() override { check_rights(); }
+  void on_node_labels() override { check_rights(); }
+  void on_state_changed() override {
+    const auto seen = snapshot();
+    if (seen && std::exchange(generation_, seen->generation) != seen->generation) check_rights();
+  }
+
+ private:
+  inventory::SnapshotPtr snapshot() const {
+    const auto* agent = node_.devices->agent();
+    return agent != nullptr ? agent->status().snapshot : nullptr;
+  }
+
+  void check_rights() {
+    const auto seen = snapshot();
+    if (!seen) return;
+    const bool changes_mig = !mig_targets(*seen, node_.config, node_.labels).empty();
+    const auto before = std::exchange(missing_, missing_rights(collect_rights_evidence(node_.config, *seen),
+                                                               node_.config, *seen, changes_mig));
+    for (const auto& one : missing_) {
+      if (std::ranges::find(before, one.right, &MissingRight::right) == before.end())
+        node_.reporter->report_event(Reporter::Severity::kWarning, kMissingRightReason, one.message());
+    }
+    for (const auto& one : before) {
+      if (std::ranges::find(missing_, one.right, &MissingRight::right) == missing_.end())
+        log::info("a right at the driver is there, or no longer needed", {{"right", one.needed}});
+    }
+    report_source();
+  }
+
+  // XIDs of MIG instances are a source of each GPU in MIG mode.
+  void report_source() {
+    const auto monitor = std::ranges::find(missing_, DriverRight::kMigMonitor, &MissingRight::right);
+    node_.devices->set_mig_event_status(
+        monitor == missing_.end()
+            ? std::nullopt
+            : std::optional("of MIG instances: " + monitor->evidence + "; it needs " + monitor->needed));
+  }
+
+  Node& node_;
+  std::vector<MissingRight> missing_;
+  std::uint64_t generation_ = 0;  // of the snapshot last seen
 };
 
 // Between two rounds that create nodes: another program may remove them each time.
@@ -134,17 +204,31 @@ class DeviceNodeComponent final : public Component {
       : node_(node),
         cdi_(cdi),
         watcher_(node.loop, [this] { on_nodes_changed(); }),
-        creator_(node.loop, *node.reporter) {}
+        creator_(node.loop, *node.reporter),
+        access_(
+            node.loop, *node.reporter, [&node] { return find_denied_nodes(driver_roots(node.config)); },
+            restart_function(node)) {}
 
-  void start() override { follow_nodes(); }
+  void start() override {
+    access_.check_access();
+    follow_nodes();
+  }
   void apply_config() override { follow_nodes(); }
   // A new snapshot may have MIG devices without nodes.
   void on_state_changed() override {
     const auto generation = snapshot() ? snapshot()->generation : 0;
     if (std::exchange(generation_, generation) != generation) follow_nodes();
+    const auto* agent = node_.devices->agent();
+    if (agent != nullptr && !agent->status().driver_answers) access_.check_access();
   }
 
  private:
+  // The kubelet starts the container of a Pod again: as at a SIGTERM, so that no Pod comes in between.
+  static std::function<void()> restart_function(const Node& node) {
+    if (!node.is_in_pod()) return {};
+    return [] { ::kill(::getpid(), SIGTERM); };
+  }
+
   inventory::SnapshotPtr snapshot() const {
     const auto* agent = node_.devices->agent();
     return agent != nullptr ? agent->status().snapshot : nullptr;
@@ -165,6 +249,7 @@ class DeviceNodeComponent final : public Component {
   // A GPU whose nodes are gone is withdrawn at once; one whose nodes are there is offered once its spec has
   // them.
   void on_nodes_changed() {
+    access_.check_access();
     follow_nodes();
     const bool rewrites = cdi_.rewrite_specs(node_.config);
     const auto root = find_device_root(node_.config);
@@ -175,12 +260,17 @@ class DeviceNodeComponent final : public Component {
   CdiController& cdi_;
   DeviceNodeWatcher watcher_;
   DeviceNodeCreator creator_;
+  DeviceAccessWatcher access_;
   std::uint64_t generation_ = 0;  // of the snapshot last seen
   Subscription creation_pause_;
   bool is_creation_due_ = false;
 };
 
 }  // namespace
+
+std::unique_ptr<Component> make_driver_rights_component(Node& node) {
+  return std::make_unique<DriverRightsComponent>(node);
+}
 
 std::unique_ptr<Component> make_device_node_component(Node& node, CdiController& cdi) {
   return std::make_unique<DeviceNodeComponent>(node, cdi);

@@ -20,7 +20,8 @@ Devices::Endpoints::Endpoints(const config::Config& config)
     : device_plugin_dir(config.device_plugin_dir()),
       kubelet_socket(config.kubelet_socket.value_or(device_plugin_dir + "/kubelet.sock")),
       driver_root(config.flags.container_driver_root),
-      driver_call_timeout(config.gpulet.driver_call_timeout) {}
+      driver_call_timeout(config.gpulet.driver_call_timeout),
+      driver_hold(config.gpulet.driver_hold) {}
 
 Devices::Devices(Node& node, MpsController& mps, CdiController& cdi)
     : node_(node), mps_(mps), cdi_(cdi), health_file_(node.loop, {}) {
@@ -46,7 +47,8 @@ void Devices::build() {
   endpoints_.emplace(node_.config);
   driver_ = std::make_unique<NvmlDriver>(node_.loop,
                                          NvmlDriverOptions{.driver_root = endpoints_->driver_root,
-                                                           .call_timeout = endpoints_->driver_call_timeout});
+                                                           .call_timeout = endpoints_->driver_call_timeout,
+                                                           .hold = endpoints_->driver_hold});
   host_ = device_plugin::make_plugin_host(
       node_.loop, node_.grpc,
       {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
@@ -165,6 +167,10 @@ void Devices::submit_evidence(const health::Evidence& evidence) {
 
 void Devices::replan() {
   if (agent_) agent_->replan();
+}
+
+void Devices::set_mig_event_status(std::optional<std::string> absent) {
+  if (agent_) agent_->set_mig_event_status(std::move(absent));
 }
 
 void Devices::request_reading() {

@@ -45,6 +45,8 @@ class Devices final : public Component {
   void submit_evidence(const health::Evidence& evidence);
   void replan();
   void request_reading();
+  // As Agent::set_mig_event_status().
+  void set_mig_event_status(std::optional<std::string> absent);
 
   // Agent::set_driver_release(). MPS control daemons are stopped too, unless a container uses one of them.
   void set_driver_release(std::optional<std::string> reason);
@@ -70,6 +72,7 @@ class Devices final : public Component {
     explicit Endpoints(const config::Config& config);
     std::string device_plugin_dir, kubelet_socket, driver_root;
     std::chrono::milliseconds driver_call_timeout;
+    config::DriverHold driver_hold;
     friend bool operator==(const Endpoints&, const Endpoints&) = default;
   };
 

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -75,7 +76,7 @@ void CountersSource::reread_file() {
 void CountersSource::watch_config_map() {
   const auto parts = text::split(config_map_, ':');
   const std::string about = "ConfigMap " + config_map_;
-  if (parts.size() != 2 || !k8s::is_dns_name(parts[0]) || !k8s::is_dns_name(parts[1])) {
+  if (parts.size() != 2 || !is_dns_label(parts[0]) || !is_dns_subdomain(parts[1])) {
     return use_counters(
         fail(Code::kInvalidArgument, "expected NAMESPACE:NAME, such as monitoring:gpu-counters",
              "gpulet.metrics.countersConfigMap '" + config_map_ + "'"),
@@ -253,6 +254,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   numbers.driver_calls = driver_->worker().completed_calls();
   numbers.driver_time = driver_->worker().driver_time();
   numbers.driver_hanging = driver_->worker().abandoned();
+  numbers.driver_released = view && view->release;
   for (auto& call : nvml::call_counts()) {
     if (call.code != "SUCCESS")
       numbers.nvml_errors.push_back({std::move(call.function), std::move(call.code), call.count});

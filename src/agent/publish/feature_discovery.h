@@ -23,7 +23,7 @@ struct FeatureDiscoveryOptions {
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT, or with oneshot until the labels are published; SIGHUP reloads
-// `sources`. Labels stay after the end. The caller must leave by _exit: a thread may still be in a driver
+// `sources`. Labels stay after the end. The process must end with _exit: a thread may still be in a driver
 // call. Errors: those of the settings; kFailedPrecondition for a missing cluster; kUnavailable and
 // kUnsupported without a driver if failOnInitError is true; kDeadlineExceeded for a oneshot that no output
 // accepted.

@@ -19,7 +19,6 @@ namespace {
 constexpr const char* kControlNode = "/dev/nvidiactl";
 constexpr const char* kUvmToolsNode = "/dev/nvidia-uvm-tools";
 constexpr std::string_view kUvmDriver = "nvidia-uvm", kCapsDriver = "nvidia-caps";
-constexpr const char* kMinorsBelowProc = "/driver/nvidia-caps/mig-minors";
 constexpr mode_t kUvmMode = 0666, kCapabilityMode = 0444;
 constexpr std::string_view kNodePrefix = "nvidia";
 constexpr const char* kNodeDirectories[] = {"/dev", "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels"};
@@ -31,13 +30,6 @@ constexpr std::uint32_t kNodeEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN
 
 std::string path_in(const std::string& root, const std::string& path) {
   return root == "/" ? path : root + path;
-}
-
-// The directory that holds driver/nvidia: below the driver root where that has its own, as a driver
-// container's and the simulator's, else /proc.
-Result<RootDirectory> open_proc(const RootDirectory& root) {
-  if (root.exists("/proc/driver/nvidia")) return RootDirectory::open_root(path_in(root.root_path(), "/proc"));
-  return RootDirectory::open_root("/proc");
 }
 
 // One line for each node of the driver: equal texts, equal nodes.
@@ -90,6 +82,11 @@ bool mounts_devtmpfs(std::string_view mountinfo) {
   return found;
 }
 
+Result<RootDirectory> open_driver_proc(const RootDirectory& root) {
+  if (root.exists("/proc/driver/nvidia")) return RootDirectory::open_root(path_in(root.root_path(), "/proc"));
+  return RootDirectory::open_root("/proc");
+}
+
 bool has_all_device_nodes(const RootDirectory& root) {
   if (root.root_path() != "/") return true;
   const auto mounts = read_file("/proc/self/mountinfo");
@@ -114,6 +111,7 @@ std::vector<DeviceNodeSpec> required_device_nodes(std::string_view proc_devices,
   if (snapshot == nullptr || caps == majors.end() || !minors) return nodes;
   std::set<unsigned> needed;
   for (const auto& gpu : snapshot->gpus) {
+    if (gpu.mig_enabled && minors->monitor_minor()) needed.insert(*minors->monitor_minor());
     for (const auto& mig : gpu.mig_devices) {
       const auto gi = minors->gpu_instance_minor(gpu.minor, mig.gpu_instance);
       const auto ci = minors->compute_instance_minor(gpu.minor, mig.gpu_instance, mig.compute_instance);
@@ -195,15 +193,16 @@ bool DeviceNodeCreator::create_missing_nodes(const config::Config& config,
   if (!config.gpulet.create_device_nodes) return false;
   const auto root = find_device_root(config);
   if (!root || !has_all_device_nodes(*root)) return false;
-  const auto proc = open_proc(*root);
+  const auto proc = open_driver_proc(*root);
   if (!proc) return false;
   const auto devices = proc->read_text_file("/devices");
   if (!devices) return false;
   const bool has_mig =
-      snapshot != nullptr &&
-      std::ranges::any_of(snapshot->gpus, [](const inventory::Gpu& gpu) { return !gpu.mig_devices.empty(); });
+      snapshot != nullptr && std::ranges::any_of(snapshot->gpus, [](const inventory::Gpu& gpu) {
+        return gpu.mig_enabled || !gpu.mig_devices.empty();
+      });
   const std::string minors =
-      has_mig ? proc->read_text_file(kMinorsBelowProc).value_or(std::string()) : std::string();
+      has_mig ? proc->read_text_file(kMigMinorsBelowProc).value_or(std::string()) : std::string();
   const auto required = required_device_nodes(*devices, minors, snapshot);
   if (root->exists(kUvmNode)) load_tried_ = false;
   if (!root->exists(kUvmNode) &&

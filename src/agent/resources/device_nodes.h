@@ -33,6 +33,12 @@ std::vector<std::string> driver_roots(const config::Config& config);
 // The first of driver_roots() whose dev/ has nvidiactl; nullopt if none has.
 std::optional<RootDirectory> find_device_root(const config::Config& config);
 
+// The proc/ that has driver/nvidia: that of the root where it has one, as a driver container's and the
+// simulator's, else /proc. Errors: those of RootDirectory::open_root.
+Result<RootDirectory> open_driver_proc(const RootDirectory& root);
+// Below it: the minors of the nodes in /dev/nvidia-caps (inventory/host_files.h).
+inline constexpr const char* kMigMinorsBelowProc = "/driver/nvidia-caps/mig-minors";
+
 // Whether a node that is missing in this root's dev/ is missing on the node: true for the driver root; for
 // "/" only if /dev is the kernel's devtmpfs, because a container's own /dev has only what its engine put
 // there.
@@ -51,7 +57,8 @@ struct DeviceNodeSpec {
   friend bool operator==(const DeviceNodeSpec&, const DeviceNodeSpec&) = default;
 };
 
-// The nodes of nvidia-uvm, where that module is loaded, and of the snapshot's MIG devices. Pure.
+// The nodes of nvidia-uvm, where that module is loaded, of the snapshot's MIG devices, and, where MIG is on,
+// the one of the right to monitor them, which the agent itself needs unless it has CAP_SYS_ADMIN. Pure.
 // `proc_devices`: the text of /proc/devices; `mig_minors`: of /proc/driver/nvidia-caps/mig-minors.
 // Modes are those of nvidia-modprobe: 0666, and 0444 for capabilities.
 std::vector<DeviceNodeSpec> required_device_nodes(std::string_view proc_devices, std::string_view mig_minors,

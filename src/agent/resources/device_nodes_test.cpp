@@ -41,6 +41,7 @@ TEST(DeviceNodes, RequiresUvmAndTheCapabilitiesOfMigDevices) {
   EXPECT_THAT(required_device_nodes(kDevices, kMinors, &snapshot),
               ElementsAre(DeviceNodeSpec{"/dev/nvidia-uvm", makedev(505, 0), 0666},
                           DeviceNodeSpec{"/dev/nvidia-uvm-tools", makedev(505, 1), 0666},
+                          DeviceNodeSpec{"/dev/nvidia-caps/nvidia-cap2", makedev(506, 2), 0444},
                           DeviceNodeSpec{"/dev/nvidia-caps/nvidia-cap30", makedev(506, 30), 0444},
                           DeviceNodeSpec{"/dev/nvidia-caps/nvidia-cap31", makedev(506, 31), 0444}));
   EXPECT_EQ(required_device_nodes(kDevices, kMinors, nullptr).size(), 2u);
@@ -148,6 +149,7 @@ TEST_F(DeviceNodeTest, CreatesMissingNodes) {
   const auto root = find_device_root(config_);
   EXPECT_EQ(root->character_device("/dev/nvidia-uvm").value(), makedev(505, 0));
   EXPECT_EQ(root->character_device("/dev/nvidia-uvm-tools").value(), makedev(505, 1));
+  EXPECT_EQ(root->character_device("/dev/nvidia-caps/nvidia-cap2").value(), makedev(506, 2));
   EXPECT_EQ(root->character_device("/dev/nvidia-caps/nvidia-cap31").value(), makedev(506, 31));
   EXPECT_THAT(reporter_.reported_texts(), IsEmpty());
 }

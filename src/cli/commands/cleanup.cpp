@@ -16,7 +16,9 @@
 #include "agent/health/health_controller.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
+#include "base/dns_name.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/loop.h"
 #include "base/process.h"
 #include "base/text.h"
@@ -223,7 +225,7 @@ struct Progress {
 };
 
 Progress parse_progress(const std::string& body) {
-  const auto object = nlohmann::json::parse(body, nullptr, false);
+  const auto object = parse_json(body);
   const auto number = [](const nlohmann::json& of, const char* name) {
     const auto& value = k8s::json_member(of, name);
     return value.is_number_integer() ? value.get<std::int64_t>() : 0;
@@ -258,7 +260,7 @@ int wait_for_daemon_set(const std::string& daemon_set, const std::string& limit_
   const auto slash = daemon_set.find('/');
   const auto name_space = daemon_set.substr(0, slash);
   const auto name = slash == std::string::npos ? "" : daemon_set.substr(slash + 1);
-  if (!k8s::is_dns_name(name_space) || !k8s::is_dns_name(name)) {
+  if (!is_dns_label(name_space) || !is_dns_subdomain(name)) {
     return print_error("gpulet cleanup",
                        "--await-daemonset: expected NAMESPACE/NAME, found '" + daemon_set + "'",
                        kWrongCommand);

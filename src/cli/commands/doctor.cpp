@@ -5,7 +5,6 @@
 
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <memory>
 
@@ -19,6 +18,7 @@
 #include "config/load.h"
 #include "doctor/checks.h"
 #include "doctor/collect.h"
+#include "doctor/redact.h"
 #include "doctor/support_archive.h"
 #include "http/message.h"
 
@@ -39,18 +39,6 @@ struct DoctorOptions {
 
 constexpr const char* kArchiveDirectory = "gpulet-doctor/";
 constexpr const char* kContainerDriverRoot = "/driver-root";  // where the DaemonSet mounts it
-
-// A thread may still wait in a driver call or on a hanging mount: run no destructors.
-[[noreturn]] void exit_without_destructors(int code) {
-  std::cout.flush();
-  std::cerr.flush();
-  ::_exit(code);
-}
-
-[[noreturn]] void exit_with_error(int code, const Error& error) {
-  std::cerr << "gpulet doctor: " << error.full_message() << '\n';
-  exit_without_destructors(code);
-}
 
 std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
@@ -96,29 +84,29 @@ Status write_bundle(const std::string& file, const std::vector<doctor::Finding>&
                                {"report.json", doctor::json_report(findings)},
                                {"version.txt", version() + "\n"}});
   for (auto& one : files) {
+    one.content = doctor::redact_file(one.name, one.content);
     one.name = kArchiveDirectory + one.name;
-    one.content = doctor::redact_secrets(one.content);
   }
   GPULET_TRY_ASSIGN(auto archive, doctor::make_tar(files, std::chrono::system_clock::now()));
   if (is_gzip(file)) archive = http::gzip(archive);
   return write_file_atomic(file, archive, 0600);
 }
 
-// Prints the report, writes the archive and exits: 0 if every check passes, warns or is skipped; 1 if one
-// fails or the archive cannot be written; 2 for invalid options.
-[[noreturn]] void run_doctor(const DoctorOptions& options) {
+// Prints the report and writes the archive. Returns the exit code: 0 if every check passes, warns or is
+// skipped; 1 if one fails or the archive cannot be written; 2 for invalid options.
+int run_doctor(const DoctorOptions& options) {
   log::configure_logging(log::Level::kError, log::Format::kText);  // the report has the failures
   auto places = gather_places(options);
-  if (!places) exit_with_error(kWrongCommand, places.error());
+  if (!places) return print_error("gpulet doctor", places.error().full_message(), kWrongCommand);
   auto gathered = doctor::collect_facts(std::move(*places));
   const auto findings = doctor::run_checks(gathered.facts);
   std::cout << (options.output == "json" ? doctor::json_report(findings) : doctor::text_report(findings));
   if (!options.bundle.empty()) {
     const auto written = write_bundle(options.bundle, findings, std::move(gathered.files));
-    if (!written) exit_with_error(kFailed, written.error());
+    if (!written) return print_error("gpulet doctor", written.error().full_message());
     std::cerr << "gpulet doctor: wrote " << options.bundle << "; review it before you share it\n";
   }
-  exit_without_destructors(doctor::overall_verdict(findings) == doctor::Verdict::kFail ? kFailed : 0);
+  return doctor::overall_verdict(findings) == doctor::Verdict::kFail ? kFailed : 0;
 }
 
 }  // namespace
@@ -163,7 +151,7 @@ void add_doctor(CLI::App& app, Run& run) {
       .add_option("--node-name", options->node_name,
                   "name of this node in the cluster (default: the host name)")
       ->envname("NODE_NAME");
-  command.callback([options, &run] { run = [options]() -> int { run_doctor(*options); }; });
+  command.callback([options, &run] { run = [options] { return run_doctor(*options); }; });
 }
 
 }  // namespace gpulet::cli

@@ -5,10 +5,7 @@
 #include <CLI/CLI.hpp>
 
 #include "agent/driver/driver_release.h"
-#include "agent/health/operator_interface.h"
-#include "base/file_watch.h"
-#include "base/process.h"
-#include "base/text.h"
+#include "cli/commands/agent_driver.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/health.h"
 #include "cli/main/command_line.h"
@@ -30,19 +27,10 @@ std::string driver_verb_name(DriverVerb verb) {
   return "status";
 }
 
-// What is wrong with the driver that the agent has acquired: the reason of the first GPU that it cannot read.
-std::optional<std::string> missing_driver(const health::HealthView& view) {
-  for (const auto& device : view.devices) {
-    for (const auto& fault : device.status.faults) {
-      if (fault.fault_class == health::FaultClass::kDriverAway) return fault.fault_text();
-    }
-  }
-  return std::nullopt;
-}
-
 class DriverCommand {
  public:
-  DriverCommand(DriverVerb verb, const DriverOptions& options) : verb_(verb), options_(options) {}
+  DriverCommand(DriverVerb verb, const DriverOptions& options)
+      : verb_(verb), options_(options), agent_(options.health_file, options.state_dir) {}
 
   CommandOutput run_verb(WallTime now) {
     if (options_.state_dir.empty()) return failed("no state directory (--state-dir)", kWrongCommand);
@@ -55,7 +43,7 @@ class DriverCommand {
     }
     if (verb_ == DriverVerb::kStatus) return status();
     const auto path = agent::release_path(options_.state_dir);
-    if (const auto report = read_view()) before_ = report->release;
+    if (const auto report = agent_.read_view()) before_ = report->release;
     if (verb_ == DriverVerb::kRelease) {
       const auto written =
           agent::write_release(path, {std::chrono::floor<std::chrono::milliseconds>(now), options_.reason});
@@ -72,23 +60,18 @@ class DriverCommand {
   CommandOutput failed(const std::string& why, int code = kFailed) const {
     return error_output("gpulet driver " + driver_verb_name(verb_), why, code);
   }
-  Result<health::HealthView> read_view() const {
-    GPULET_TRY_ASSIGN(auto view, health::read_report(options_.health_file));
-    return replace_control_characters(std::move(view));
-  }
-  std::string presence() const { return agent::presence_path(options_.state_dir); }
 
   CommandOutput status() const {
-    const auto runs = ProcessLock::is_locked(presence());
+    const auto runs = agent_.is_agent_running();
     if (!runs) return failed(runs.error().full_message());
     if (!*runs) {
       const auto request = agent::read_release(agent::release_path(options_.state_dir));
       if (!request) return failed(request.error().full_message());
-      const auto reason = agent::release_reason(*request, {});
+      const auto reason = agent::release_reason(*request, false, {});
       const std::string next = reason ? "; it will start released: " + *reason : "";
       return {reason ? kNeedsAction : 0, "no agent is running on this node" + next + "\n", {}};
     }
-    const auto view = read_view();
+    const auto view = agent_.read_view();
     if (!view) return failed(view.error().full_message());
     if (view->release) {
       const std::string state = view->release->closed ? "released: " : "being released or acquired: ";
@@ -101,7 +84,7 @@ class DriverCommand {
 
   // Whether the agent has done what was requested, by its report and its lock; nullopt: not yet.
   std::optional<CommandOutput> result() const {
-    const auto runs = ProcessLock::is_locked(presence());
+    const auto runs = agent_.is_agent_running();
     if (!runs) return failed(runs.error().full_message());
     if (!*runs) {
       return CommandOutput{0,
@@ -110,12 +93,12 @@ class DriverCommand {
                                : "saved; no agent is running on this node\n",
                            {}};
     }
-    const auto view = read_view();
+    const auto view = agent_.read_view();
     if (!view) return std::nullopt;
     const auto& release = view->release;
     if (verb_ == DriverVerb::kRelease) {
       const auto requested = agent::release_reason(
-          agent::ReleaseRequest{{}, health::sanitize_cordon_reason(options_.reason)}, {});
+          agent::ReleaseRequest{{}, health::sanitize_cordon_reason(options_.reason)}, false, {});
       if (!release || !release->closed || !release->reason.starts_with(*requested)) return std::nullopt;
       return CommandOutput{0, "released: " + release->reason + "\n", {}};
     }
@@ -131,29 +114,24 @@ class DriverCommand {
   }
 
   CommandOutput wait_for_agent() {
-    EpollLoop loop;
     std::optional<CommandOutput> done;
-    const auto check = [&] {
-      if (!done) done = result();
-      if (done) loop.stop_loop();
-    };
-    std::vector<std::unique_ptr<FileWatcher>> watches;
-    for (const auto& path : {options_.health_file, presence()}) {
-      auto watch = FileWatcher::watch_path(loop, path, check);
-      if (!watch) return failed(watch.error().full_message());
-      watches.push_back(std::move(*watch));
-    }
-    const auto first = loop.after(Duration::zero(), check);
-    const auto limit = loop.after(options_.timeout, [&] { loop.stop_loop(); });
-    loop.run_loop();
-    if (done) return *done;
-    return failed("the agent has not done so within " +
-                  format_duration(std::chrono::nanoseconds(options_.timeout)) +
-                  "; the request stays. `gpulet driver status` shows the state, the agent's log the reason");
+    const auto waited = agent_.wait_until(
+        [&] {
+          done = result();
+          return done.has_value();
+        },
+        options_.timeout);
+    if (waited) return *done;
+    const bool late = waited.error().code() == Code::kDeadlineExceeded;
+    return failed(
+        waited.error().full_message() +
+        (late ? "; the request stays. `gpulet driver status` shows the state, the agent's log the reason"
+              : ""));
   }
 
   DriverVerb verb_;
   DriverOptions options_;
+  AgentDriver agent_;
   std::optional<health::DriverRelease> before_;  // as reported before the request
   bool requested_before_ = false;
 };

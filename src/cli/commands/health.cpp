@@ -77,6 +77,12 @@ std::string device_index_text(const DeviceView& device) {
   return "  " + index + ":" + (device.mig_index ? std::to_string(*device.mig_index) : kDash);
 }
 
+// "MIG needs-reset: on"; empty without a pending mode.
+std::string pending_mig_text(const DeviceView& device) {
+  if (!device.mig_pending) return "";
+  return std::string("MIG needs-reset: ") + (*device.mig_pending ? "on" : "off");
+}
+
 std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times) {
   const auto& standing = device.status;
   return {device_index_text(device),
@@ -84,7 +90,7 @@ std::vector<std::string> device_row(const DeviceView& device, const TimeFormatte
           dash_if_empty(device.uuid.empty() ? device.scope.gpu.str() : device.uuid.str()),
           std::string(enum_name(standing.state)),
           times.format_time(standing.since),
-          standing.reason};
+          standing.reason.empty() ? pending_mig_text(device) : standing.reason};
 }
 
 // The devices for which `wanted` is true, and the recommended action of each unhealthy one. MIG devices do
@@ -167,6 +173,7 @@ std::string health_details(const HealthView& view, const DeviceView& device, std
   add("slot", device.slot);
   add("since", times.format_with_age(standing.since));
   add("reason", standing.reason);
+  add("mode", pending_mig_text(device));
   add("returns", standing.recovery_text);
   if (standing.due) add("not before", times.format_with_age(*standing.due));
   if (standing.relapses > 0) add("relapses", std::to_string(standing.relapses));

@@ -86,9 +86,21 @@ TEST(HealthReport, TableHasEveryDeviceAndTheNextStep) {
   1:0  MIG 1g.10gb  MIG-cc    quarantined  2025-11-21 07:56:00  XID 95: uncontained memory error
 -      -            GPU-gone  lost         2025-11-21 07:56:00
 
-GPU 1 (GPU-bb): End all workloads on it, then reset it: nvidia-smi --gpu-reset -i 1
-)");
+GPU 1 (GPU-bb): End all workloads on it, then reset it: )" +
+                health::reset_command("1") + "\n");
   EXPECT_EQ(health_table({}), "no GPU on this node\n");
+}
+
+TEST(HealthReport, APendingMigModeIsShown) {
+  health::HealthView view = broken_node();
+  view.devices = {device(0, "GPU-aa")};
+  view.devices[0].mig_pending = true;
+  EXPECT_EQ(health_table(view),
+            R"(GPU  MODEL  UUID    STATE    SINCE (UTC)          REASON
+0    H100   GPU-aa  healthy  2025-11-21 07:56:00  MIG needs-reset: on
+)");
+  EXPECT_NE(health_details(view, view.devices[0], kAt + 5s).find("  mode   MIG needs-reset: on\n"),
+            std::string::npos);
 }
 
 TEST(HealthReport, DetailsHaveStateEvidenceAndTheNextStep) {
@@ -101,7 +113,8 @@ TEST(HealthReport, DetailsHaveStateEvidenceAndTheNextStep) {
   reason    XID 95: uncontained memory error
   returns   after a reset of the GPU
   relapses  2
-  next      End all workloads on it, then reset it: nvidia-smi --gpu-reset -i 1
+  next      End all workloads on it, then reset it: )" +
+                health::reset_command("1") + R"(
 
 FAULT      SCOPE    EFFECT      FIRST SEEN (UTC)     LAST SEEN (UTC)      COUNT  DETAIL
 xid-reset  the GPU  quarantine  2025-11-21 07:56:00  2025-11-21 07:57:00  7      XID 95: uncontained memory error

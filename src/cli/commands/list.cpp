@@ -35,7 +35,7 @@ std::string nvlink_summary(const Gpu& gpu) {
 std::string mig_mode_text(const Gpu& gpu) {
   if (!gpu.mig_capable) return kDash;
   std::string state = gpu.mig_enabled ? "on" : "off";
-  if (gpu.mig_pending) state += *gpu.mig_pending ? " (on after a reset)" : " (off after a reset)";
+  if (gpu.mig_pending) state += *gpu.mig_pending ? " (needs-reset: on)" : " (needs-reset: off)";
   return state;
 }
 

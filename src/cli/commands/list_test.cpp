@@ -52,10 +52,10 @@ TEST(List, TableIsAlignedAndListsReadErrors) {
   EXPECT_EQ(*list_report(two_gpu_node(), "table"),
             R"(NVIDIA driver 570.124.06, CUDA 12.8, 2 GPUs
 
-GPU    MODEL                  MEMORY    NUMA  PCI           NVLINK      MIG                     STATE        UUID
-0      NVIDIA H100 80GB HBM3  79.6 GiB  0     0000:1b:00.0  2 switched  on (off after a reset)  ok           GPU-aaaa
-  0:0  MIG 1g.10gb            9.6 GiB   -     GI 7 CI 0     -           slices 2-2              ok           MIG-bbbb
-1      -                      -         -     -             -           -                       device_lost  -
+GPU    MODEL                  MEMORY    NUMA  PCI           NVLINK      MIG                    STATE        UUID
+0      NVIDIA H100 80GB HBM3  79.6 GiB  0     0000:1b:00.0  2 switched  on (needs-reset: off)  ok           GPU-aaaa
+  0:0  MIG 1g.10gb            9.6 GiB   -     GI 7 CI 0     -           slices 2-2             ok           MIG-bbbb
+1      -                      -         -     -             -           -                      device_lost  -
 GPU 1 cannot be read: nvmlDeviceGetHandleByIndex_v2: GPU is lost
 )");
 }

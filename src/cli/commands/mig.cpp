@@ -8,6 +8,9 @@
 #include <CLI/CLI.hpp>
 
 #include "base/text.h"
+#include "cli/commands/agent_driver.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/health.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"
@@ -262,7 +265,33 @@ class MigCommandRunner {
     return make_output(mig_assert_text(report_), as_it_says ? 0 : 1);
   }
 
+  bool changes_a_mode() const {
+    return std::ranges::any_of(report_.gpus, [](const MigGpu& gpu) {
+      return gpu.plan && !gpu.plan->is_blocked() && (gpu.plan->set_mode || gpu.plan->needs_reset);
+    });
+  }
+
+  // A mode changes only on a GPU that no other client holds, which the agent is.
   Result<CommandOutput> run_apply() {
+    std::optional<DriverLease> lease;
+    if (changes_a_mode() && !options_.state_dir.empty()) {
+      auto acquired =
+          DriverLease::acquire_lease({options_.health_file, options_.state_dir}, options_.agent_timeout);
+      if (!acquired) {
+        return fail(acquired.error().with_context(
+            "the agent of this node does not release the driver, so nothing was changed"));
+      }
+      lease = std::move(*acquired);
+    }
+    apply_plans();
+    if (lease) {
+      const auto ended = lease->end_lease(options_.agent_timeout);
+      if (!ended) add_note("waiting for the agent to open the driver again: " + ended.error().full_message());
+    }
+    return make_output(mig_apply_text(report_), exit_code());
+  }
+
+  void apply_plans() {
     for (auto& gpu : report_.gpus) {
       if (!gpu.plan || gpu.plan->is_blocked() || gpu.plan->is_noop()) continue;
       const auto planner = [this, wanted = *gpu.target](const mig::State& state) {
@@ -282,7 +311,6 @@ class MigCommandRunner {
         gpu.failed = state.error();
       }
     }
-    return make_output(mig_apply_text(report_), exit_code());
   }
 
   Result<CommandOutput> run_export() {
@@ -375,7 +403,8 @@ void add_mig(CLI::App& app, Run& run) {
   auto* apply =
       add({.name = "apply",
            .summary = "Apply a MIG layout. Instances in use are not touched",
-           .details = "Each GPU is changed on its own. Exits with 2 if a GPU is blocked or needs a reset."},
+           .details = "Each GPU is changed on its own. Exits with 2 if a GPU is blocked or needs a reset.\n"
+                      "If a MIG mode changes, the agent of this node releases the driver meanwhile."},
           MigVerb::kApply);
   auto* check = add({.name = "assert", .summary = "Check that the GPUs match a layout (exit 1 if not)"},
                     MigVerb::kAssert);
@@ -384,6 +413,9 @@ void add_mig(CLI::App& app, Run& run) {
           MigVerb::kExport);
   for (auto* made : {plan, apply, check}) add_layout(*made);
   for (auto* made : {plan, apply}) add_pods(*made);
+  options->health_file = DriverOptions().health_file;
+  options->state_dir = DriverOptions().state_dir;
+  add_agent_path_options(*apply, options->health_file, options->state_dir);
   apply->add_flag("--dry-run", options->dry_run, "show the steps and change nothing");
   check->add_flag("-a,--valid-config", options->valid_config, "check only that the GPUs support the layout");
   write

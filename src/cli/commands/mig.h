@@ -38,11 +38,16 @@ struct MigOptions {
   std::string driver_root = "/";
   std::string kubelet_dir;   // empty: /var/lib/kubelet
   bool ignore_pods = false;  // do not query the kubelet, for a drained node
+  // apply: the agent's report and its state directory, and how long to wait for it. Empty: there is no agent.
+  std::string health_file, state_dir;
+  Duration agent_timeout = std::chrono::seconds(30);
   // MIG_PARTED_CONFIG_FILE, _SELECTED_CONFIG, _MODE_CHANGE_ONLY, _VALID_CONFIG, _OUTPUT_FORMAT, _CONFIG_LABEL
   // and GPULET_KUBELET_DIR, for fields that are not set above.
   std::map<std::string, std::string, std::less<>> environment;
 };
 
+// A change of the MIG mode makes a running agent release the driver meanwhile (agent_driver.h).
+//
 // Exit code:
 //   plan    0: not blocked; 1: the layout is invalid, or a GPU cannot be read; 2: an instance to delete is in
 //   use apply   0: applied; 1: the layout is invalid and nothing was changed, or a step failed; 2: a GPU is

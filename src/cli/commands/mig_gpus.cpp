@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/driver/nvml_adapters.h"
+#include "health/report/health_report.h"
 #include "mig/hardware.h"
 #include "mig/layout.h"
 #include "mig/layout_file.h"
@@ -149,9 +150,11 @@ std::string apply_lines(const MigGpu& gpu) {
            "\n";
   }
   std::string lines = gpu_prefix(gpu) + mig::describe_report(*gpu.report) + "\n";
-  if (gpu.report->outcome == mig::Outcome::kNeedsReset) {
-    lines += gpu_prefix(gpu) + "MIG mode is set and needs a reset: `nvidia-smi --gpu-reset -i " +
-             std::to_string(gpu.index) + "` or a reboot, then apply again\n";
+  if (gpu.report->outcome == mig::Outcome::kNeedsReset && gpu.report->in_use) {
+    lines += gpu_prefix(gpu) + "MIG mode is set and pending: stop what uses the GPU, then apply again\n";
+  } else if (gpu.report->outcome == mig::Outcome::kNeedsReset) {
+    lines += gpu_prefix(gpu) + "MIG mode is set and needs a reset: `" +
+             health::reset_command(std::to_string(gpu.index)) + "` or a reboot, then apply again\n";
   }
   return lines;
 }

@@ -70,7 +70,7 @@ class MigCommand : public testing::Test {
     arguments.insert(arguments.end(), {"--driver-root", root_->sim_root()});
     std::vector<char*> argv;
     for (auto& argument : arguments) argv.push_back(argument.data());
-    return cli::main(static_cast<int>(argv.size()), argv.data());
+    return run_program(static_cast<int>(argv.size()), argv.data());
   }
 
   std::optional<nvml::SimRoot> root_;
@@ -316,10 +316,14 @@ TEST_F(MigCommand, AFailedStepIsRolledBackAndReported) {
 
 TEST_F(MigCommand, AModeThatNeedsAReset) {
   start_machine("dgx-a100");
+  root_->edit_machine()->gpus[0].mig.passthrough = 1;
   const auto applied = run_mig_command(MigVerb::kApply, "all-3g.40gb", {"0"});
   EXPECT_EQ(applied.exit_code, 2);
-  EXPECT_NE(applied.out.find("GPU 0: MIG mode is set and needs a reset: `nvidia-smi --gpu-reset -i 0`"),
-            std::string::npos)
+  EXPECT_NE(
+      applied.out.find(
+          "GPU 0: MIG mode is set and needs a reset: `gpulet driver release && nvidia-smi --gpu-reset -i 0; "
+          "gpulet driver acquire`"),
+      std::string::npos)
       << applied.out;
   EXPECT_NE(applied.out.find("\nGPU 0 has MIG disabled (enabled by the next reset)\n"), std::string::npos);
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "all-3g.40gb", {"0"}).exit_code, 1);

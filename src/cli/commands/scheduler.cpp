@@ -1,5 +1,4 @@
 // `gpulet scheduler`, kube-scheduler's extender, and `gpulet explain`, a client of it.
-#include <unistd.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -37,9 +36,7 @@ struct ExplainOptions {
 int run_scheduler(const extender::ExtenderOptions& options, const std::string& log_format) {
   log::configure_logging(log::Level::kInfo, log_format == "json" ? log::Format::kJson : log::Format::kText);
   const auto status = extender::run_extender(options, cluster_environment());
-  if (!status) std::cerr << "gpulet scheduler: " << status.error().full_message() << "\n";
-  std::cerr.flush();
-  ::_exit(status ? 0 : 1);
+  return status ? 0 : print_error("gpulet scheduler", status.error().full_message());
 }
 
 int run_explain(const ExplainOptions& options) {

@@ -1,7 +1,6 @@
 #include "cli/dropin/programs.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <iostream>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "base/process.h"
 #include "cli/dropin/config_manager.h"
 #include "cli/main/command_line.h"
+#include "cli/main/process_exit.h"
 #include "mps/daemon.h"
 #include "mps/manager.h"
 #include "partition/resources.h"
@@ -36,18 +36,16 @@ int run_agent(config::Sources sources) {
   agent::configure_log(loaded->config.gpulet);
   for (const auto& warning : loaded->warnings) log::warning(warning);
   const auto status = agent::run_node(std::move(sources), std::move(*loaded), version());
-  if (!status) std::cerr << "gpulet: " << status.error().full_message() << std::endl;
-  ::_exit(status ? 0 : 1);
+  return status ? 0 : print_error("gpulet", status.error().full_message());
 }
 
 namespace {
 
-// Labels the node; exits as run_agent() does.
+// Labels the node. Returns the exit code.
 int run_feature_discovery_program(agent::FeatureDiscoveryOptions options) {
   options.print = [](const std::string& text) { std::cout << text << std::flush; };
   const auto status = agent::run_feature_discovery(std::move(options));
-  if (!status) std::cerr << "gpu-feature-discovery: " << status.error().full_message() << std::endl;
-  ::_exit(status ? 0 : 1);
+  return status ? 0 : print_error("gpu-feature-discovery", status.error().full_message());
 }
 
 using namespace std::chrono_literals;
@@ -185,8 +183,9 @@ int run_mps_control_daemon(const MpsOptions& options) {
   for (const auto& warning : loaded->warnings) log::warning(warning);
   MpsDaemonRunner node(options, std::move(loaded->config));
   const auto status = node.run_until_stopped();
-  if (!status) std::cerr << "mps-control-daemon: " << status.error().full_message() << std::endl;
-  ::_exit(status ? 0 : 1);
+  const int code = status ? 0 : print_error("mps-control-daemon", status.error().full_message());
+  // Here, because the destructor of `node` would end the daemons that a second signal leaves running.
+  leave_process("mps-control-daemon", code);
 }
 
 int mount_mps_shm(const std::string& root) {

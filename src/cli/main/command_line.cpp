@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "cli/dropin/programs.h"
+#include "cli/main/process_exit.h"
 #include "web/listener.h"
 
 namespace gpulet::cli {
@@ -59,6 +60,10 @@ int run_gpulet(int argc, char** argv) {
   return run();
 }
 
+std::string_view program_name(int argc, char** argv) {
+  return text::base_name(argc > 0 ? argv[0] : "gpulet");
+}
+
 }  // namespace
 
 void add_version(CLI::App& app, Run& run) {
@@ -73,14 +78,20 @@ void add_version(CLI::App& app, Run& run) {
   });
 }
 
-int main(int argc, char** argv) {
-  const std::string_view name = text::base_name(argc > 0 ? argv[0] : "gpulet");
-  if (name == "gpulet-listener") web::run_listener_child();
+int run_program(int argc, char** argv) {
+  const auto name = program_name(argc, argv);
   if (name == "nvidia-device-plugin") return device_plugin_main(argc, argv);
   if (name == "mps-control-daemon") return mps_control_main(argc, argv);
   if (name == "config-manager") return config_manager_main(argc, argv);
   if (name == "gpu-feature-discovery") return feature_discovery_main(argc, argv);
   return run_gpulet(argc, argv);
+}
+
+void main(int argc, char** argv) {
+  const auto name = program_name(argc, argv);
+  if (name == "gpulet-listener") web::run_listener_child();
+  buffer_standard_output();
+  leave_process(name, run_program(argc, argv));
 }
 
 }  // namespace gpulet::cli

@@ -6,7 +6,9 @@
 namespace gpulet::cli {
 
 // Runs the program that argv[0] names, or the command that argv[1] names. Returns its exit code.
-int main(int argc, char** argv);
+int run_program(int argc, char** argv);
+// The same as a process: leave_process().
+[[noreturn]] void main(int argc, char** argv);
 
 // The commands. Each adds itself to `app`, with its options; parsing it sets `run`, which outlives `app`.
 //

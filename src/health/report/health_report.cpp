@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "health/xid/xid_catalogue.h"
 
@@ -17,12 +18,11 @@ namespace {
 constexpr std::uint64_t kGspTimeout = 119, kGspError = 120;
 constexpr std::uint64_t kPowerCable = 54;
 
-constexpr std::string_view kResetIt =
-    "End all workloads on it, then reset it: nvidia-smi --gpu-reset -i {gpu}";
+constexpr std::string_view kResetIt = "End all workloads on it, then reset it: {reset}";
 
 struct ActionTemplate {
   FaultClass fault_class;
-  std::string_view text;  // {gpu}: as nvidia-smi takes it; {device}: as gpulet does
+  std::string_view text;  // {gpu}: as nvidia-smi takes it; {device}: as gpulet does; {reset}: reset_command()
 };
 using enum FaultClass;
 constexpr ActionTemplate kActionTemplates[] = {
@@ -31,11 +31,9 @@ constexpr ActionTemplate kActionTemplates[] = {
     {kXidVirtualMachine, "Restart the virtual machine"},
     {kXidEcc, kResetIt},
     {kXidNvLink,
-     "Reset all GPUs of its NVLink fabric together (nvidia-smi --gpu-reset) and restart the fabric manager; "
-     "a "
-     "link that fails again is hardware"},
-    {kXidSupport,
-     "Reset it when convenient: nvidia-smi --gpu-reset -i {gpu}; if it returns, contact NVIDIA support"},
+     "Reset all GPUs of its NVLink fabric together ({reset-all}) and restart the fabric manager; a link that "
+     "fails again is hardware"},
+    {kXidSupport, "Reset it when convenient: {reset}; if it returns, contact NVIDIA support"},
     {kXidUnknown,
      "Look up the XID in NVIDIA's catalogue; if it lists no action, watch whether the XID returns"},
     {kXidWatched, "DP_ENABLE_HEALTHCHECKS names this XID: find the application that causes it"},
@@ -43,18 +41,15 @@ constexpr ActionTemplate kActionTemplates[] = {
      "Run a diagnosis once nothing runs on it (dcgmi diag -r 3 -i {gpu}); if it is clean, the applications "
      "share "
      "a bug"},
-    {kRecoveryAction, "Do what the driver recommends; for a reset: nvidia-smi --gpu-reset -i {gpu}"},
-    {kRecoveryDrain,
-     "Let workloads on it finish or evict them, then reset it: nvidia-smi --gpu-reset -i {gpu}"},
+    {kRecoveryAction, "Do what the driver recommends; for a reset: {reset}"},
+    {kRecoveryDrain, "Let workloads on it finish or evict them, then reset it: {reset}"},
     {kResetRequired, kResetIt},
     {kLost, "Check lspci and the kernel log; if it stays lost, reboot the node and check its seating"},
     {kSilent, "Check the kernel log: a driver call hangs; if it persists, reboot the node"},
     {kDriverAway, "Check that the driver is loaded (nvidia-smi, or the driver's container)"},
-    {kRowRemapPending, "Reset it when convenient: nvidia-smi --gpu-reset -i {gpu}"},
+    {kRowRemapPending, "Reset it when convenient: {reset}"},
     {kRowRemapFailed, "Replace it: no spare memory row is left"},
-    {kRetiredPages,
-     "Reset it when convenient: nvidia-smi --gpu-reset -i {gpu}; with more than 60 retired pages, have it "
-     "replaced"},
+    {kRetiredPages, "Reset it when convenient: {reset}; with more than 60 retired pages, have it replaced"},
     {kEccGrowth, "Watch it: if new errors keep occurring, reset it and have it diagnosed (dcgmi diag)"},
     {kSramThreshold, "Have it diagnosed and replaced: its SRAM errors are beyond NVIDIA's limit"},
     {kCorrectableStorm, "Watch it: if storms return, have it diagnosed (dcgmi diag)"},
@@ -81,14 +76,15 @@ std::string fill_placeholders(std::string_view text, const DeviceView& device) {
   const auto gpu = device.gpu_index ? std::to_string(*device.gpu_index) : device.scope.gpu.str();
   std::string own = gpu;
   if (!device.scope.is_whole_gpu()) own = device.uuid.empty() ? gpu : device.uuid.str();
+  const std::pair<std::string_view, std::string> values[] = {
+      {"{gpu}", gpu}, {"{device}", own}, {"{reset}", reset_command(gpu)}, {"{reset-all}", reset_command("")}};
   std::string out;
   while (!text.empty()) {
-    if (text.starts_with("{gpu}")) {
-      out += gpu;
-      text.remove_prefix(5);
-    } else if (text.starts_with("{device}")) {
-      out += own;
-      text.remove_prefix(8);
+    const auto* value =
+        std::ranges::find_if(values, [&](const auto& one) { return text.starts_with(one.first); });
+    if (value != std::end(values)) {
+      out += value->second;
+      text.remove_prefix(value->first.size());
     } else {
       out += text.front();
       text.remove_prefix(1);
@@ -100,21 +96,25 @@ std::string fill_placeholders(std::string_view text, const DeviceView& device) {
 std::string_view action_template(const Fault& fault) {
   const bool xid = fault.fault_class == kXidReset || fault.fault_class == kXidSupport;
   if (xid && (fault.code == kGspTimeout || fault.code == kGspError)) {
-    return "End all workloads on it, then reset it: nvidia-smi --gpu-reset -i {gpu}; if it returns, "
-           "power-cycle "
-           "the "
-           "node and look for a newer driver";
+    return "End all workloads on it, then reset it: {reset}; if it returns, power-cycle the node and look "
+           "for "
+           "a newer driver";
   }
   if (xid && fault.code == kPowerCable) return "Check its power cables";
   if (fault.fault_class == kXidSupport) {
     const auto* known = find_xid(fault.code);
     if (known != nullptr && known->action == XidAction::kUpdateSoftware)
-      return "Update its driver or firmware, then reset it: nvidia-smi --gpu-reset -i {gpu}";
+      return "Update its driver or firmware, then reset it: {reset}";
   }
   return kActionTemplates[static_cast<std::size_t>(fault.fault_class)].text;
 }
 
 }  // namespace
+
+std::string reset_command(const std::string& gpu) {
+  return "gpulet driver release && nvidia-smi --gpu-reset" + (gpu.empty() ? "" : " -i " + gpu) +
+         "; gpulet driver acquire";
+}
 
 std::string recommended_action(const Fault& fault, const DeviceView& device) {
   if (fault.fault_class == FaultClass::kDriverAway && fault.detail.starts_with(kDriverReleased))
@@ -171,6 +171,7 @@ class ReportWriter {
               {"next", next_step(device)},
               {"faults", Json::array()},
               {"absences", Json::array()}};
+    if (device.mig_pending) json["migPending"] = *device.mig_pending;
     for (const auto& one : status.faults) json["faults"].push_back(fault_json(one, device));
     for (const auto& absence : device.unavailable_sources)
       json["absences"].push_back({{"source", enum_name(absence.source)}, {"why", absence.reason}});
@@ -224,6 +225,10 @@ class MemberReader {
     if (value.is_number_unsigned() && value.get<std::uint64_t>() <= most) return value.get<std::uint64_t>();
     set_error(name, "is not a number up to " + std::to_string(most));
     return 0;
+  }
+  std::optional<bool> optional_bool_member(const char* name) {
+    if (find_member(name).is_null()) return std::nullopt;
+    return bool_member(name);
   }
   std::optional<unsigned> index_member(const char* name) {
     if (find_member(name).is_null()) return std::nullopt;
@@ -326,6 +331,7 @@ DeviceView parse_report_device(MemberReader members) {
   device.mig_index = members.index_member("migIndex");
   device.model = members.text_member("model");
   device.slot = members.text_member("slot");
+  device.mig_pending = members.optional_bool_member("migPending");
   auto& status = device.status;
   status.state = members.enum_member<DeviceState>("state", kDeviceStates);
   status.since = members.time_member("since");
@@ -355,7 +361,7 @@ std::string format_report(const HealthView& view) {
 }
 
 Result<HealthView> parse_report(std::string_view text) {
-  const auto json = Json::parse(text, nullptr, false);
+  const auto json = parse_json<Json>(text);
   if (json.is_discarded()) return fail(Code::kInvalidArgument, "is not valid JSON: truncated or damaged");
   std::string wrong;
   MemberReader members(json, {}, wrong);

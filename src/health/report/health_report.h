@@ -9,14 +9,14 @@
 //      "faults": [{"class": "xid-reset", "code": 95, "gpuInstance": null, "computeInstance": null,
 //                  "effect": "quarantine", "opened": "…", "lastSeen": "…", "count": 1, "detail": "",
 //                  "linked": true, "proved": null, "due": null, "text": "XID 95: …", "next": "…"}],
-//      "absences": [{"source": "gpu-program", "why": "…"}]}],
+//      "migPending": true, "absences": [{"source": "gpu-program", "why": "…"}]}],
 //    "driverRelease": {"reason": "driver upgrade", "closed": true}}
 //
 // offered: whether it is allocatable. comesBack: what ends the worst fault. proved: when the recovery
-// condition was met. absences: unavailable sources. driverRelease: while the agent closes the driver on
-// request, else absent; closed: no session is open any more. The others are as in node_health.h and
-// device_status.h. Times are wall-clock (base/wall_time.h). name, offered, next and text are derived and not
-// read back; unknown members are ignored. Pure: any thread.
+// condition was met. migPending: the MIG mode that needs a reset, else absent. absences: unavailable sources.
+// driverRelease: while the agent closes the driver on request, else absent; closed: no session is open any
+// more. The others are as in node_health.h and device_status.h. Times are wall-clock (base/wall_time.h).
+// name, offered, next and text are derived and not read back; unknown members are ignored. Pure: any thread.
 #pragma once
 
 #include <string>
@@ -26,6 +26,10 @@
 #include "health/report/node_health.h"
 
 namespace gpulet::health {
+
+// The shell command that resets a GPU, as `nvidia-smi -i` takes it; empty: all GPUs. A reset is refused while
+// the agent holds the driver.
+std::string reset_command(const std::string& gpu);
 
 // What an operator does next about a fault of the device: one sentence by class and, for XIDs, by NVIDIA's
 // action. The runbook in docs/health.md says more. Names the GPU as `nvidia-smi -i` takes it. Never empty.

@@ -35,7 +35,10 @@ HealthView build_health_view(const HealthStateMachine& machine, const inventory:
     if (const auto* gpu = snapshot.find(scope.gpu)) {
       device.gpu_index = gpu->index;
       device.slot = gpu->pci.sysfs_text();
-      if (scope.is_whole_gpu()) device.model = gpu->model;
+      if (scope.is_whole_gpu()) {
+        device.model = gpu->model;
+        device.mig_pending = gpu->mig_pending;
+      }
       const auto mig = std::ranges::find_if(gpu->mig_devices, [&](const auto& other) {
         return other.gpu_instance == scope.gpu_instance && other.compute_instance == scope.compute_instance;
       });

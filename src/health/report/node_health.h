@@ -32,6 +32,8 @@ struct DeviceView {
   std::string slot;                   // PCI address of the GPU in sysfs form; empty when removed
   DeviceStatus status;
   std::vector<UnavailableSource> unavailable_sources;  // of a GPU
+  std::optional<bool>
+      mig_pending{};  // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
 };
 
 // The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.

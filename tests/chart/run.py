@@ -196,16 +196,15 @@ WITH = {
     "extraEnvFrom": [{"secretRef": {"name": "s"}}], "extraArgs": ["--log-level=debug"], "extraVolumes": [{"name": "a", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}], "podLabels": {"a": "b"}, "kubeletRoot": "/var/snap/kubelet",
     "podLogsDir": "/logs", "stateDir": "/opt/state", "runDir": "/opt/run", "port": 9500, "webConfig.secretName": "s",
-    "webConfig.configMapName": "c", "privileged": True, "capabilities": ["SETUID", "SETGID", "SYSLOG"], "terminationGracePeriodSeconds": 9,
+    "webConfig.configMapName": "c", "privileged": False, "capabilities": ["SETUID", "SETGID", "SYS_ADMIN"], "terminationGracePeriodSeconds": 9,
     "startupProbe": {"periodSeconds": 9}, "livenessProbe": {"periodSeconds": 9}, "readinessProbe": {"periodSeconds": 9},
     "serviceAccount.annotations": {"a": "b"}, "rbac.eviction": True, "rbac.podAnnotations": True, "rbac.nodeFeatures": True,
     "rbac.extraRules": [{"apiGroups": [""], "resources": ["x"], "verbs": ["get"]}], "crds.install": True,
     "crds.keep": (False, SCHEDULER), "cleanup.timeoutSeconds": 9, "podMonitor.labels": ({"a": "b"}, {"podMonitor": {"enabled": True}}),
     "podMonitor.interval": ("1m", {"podMonitor": {"enabled": True}}), "serviceMonitor.labels": ({"a": "b"}, {"serviceMonitor": {"enabled": True}}),
     "serviceMonitor.interval": ("1m", {"serviceMonitor": {"enabled": True}}), "prometheusRule.labels": ({"a": "b"}, {"prometheusRule": {"enabled": True}}),
-    "networkPolicy.from": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}}),
-    "networkPolicy.schedulerFrom": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}, **SCHEDULER}),
-    "networkPolicy.metricsApiFrom": ([{"podSelector": {}}], {"networkPolicy": {"enabled": True}, **METRICS}),
+    "networkPolicy.from": [{"podSelector": {}}], "networkPolicy.schedulerFrom": ([{"podSelector": {}}], SCHEDULER),
+    "networkPolicy.metricsApiFrom": ([{"podSelector": {}}], METRICS),
     "scheduler.extraArgs": ["--x"], "metricsApi.extraArgs": ["--x"], "metricsApi.tlsSecretName": ("s", {"metricsApi": {"caBundle": "eA=="}}),
     "scheduler.kubeScheduler.managedResources": ["nvidia.com/mig-1g.10gb"],
 }
@@ -288,10 +287,74 @@ def check_defaults():
     expect(understood(rendered.env())["flags"]["plugin"]["deviceListStrategy"], ["cdi-cri"])
     expect(rendered.rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
                                ("nodes", "patch"), ("nodes/status", "patch"), ("pods", "get")})
-    context = rendered.agent()["securityContext"]
-    expect(context, {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"},
-                     "capabilities": {"drop": ["ALL"], "add": ["SETUID", "SETGID"]}})
+    # Only a privileged container can open the driver's nodes on an engine without NVIDIA's runtime.
+    expect(access(rendered), ("privileged", ["SETUID", "SETGID", "SYSLOG", "MKNOD"], None, None))
+    expect(rendered.env()["NVIDIA_VISIBLE_DEVICES"], "void")
     assert not any("Scheduler" in name or "CustomResource" in name or "APIService" in name for name in rendered.names()), rendered.names()
+
+
+def access(rendered, name="gpulet"):
+    """(privileged or not, the capabilities that the agent has, NVIDIA_MIG_MONITOR_DEVICES, NVIDIA_MIG_CONFIG_DEVICES)"""
+    context, env = rendered.agent(name)["securityContext"], rendered.env(name)
+    mig = env.get("NVIDIA_MIG_MONITOR_DEVICES"), env.get("NVIDIA_MIG_CONFIG_DEVICES")
+    if context.get("privileged"):
+        expect(context, {"privileged": True, "readOnlyRootFilesystem": True})
+        kept = env.get("GPULET_KEEP_CAPABILITIES")
+        return ("privileged", kept.split(",") if kept else "all", *mig)
+    assert "GPULET_KEEP_CAPABILITIES" not in env, env
+    added = context["capabilities"]["add"]
+    expect(context, {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "seccompProfile": {"type": "RuntimeDefault"},
+                     "capabilities": {"drop": ["ALL"], "add": added}})
+    return ("unprivileged", added, *mig)
+
+
+def check_access_to_the_driver():
+    """Each way to the driver's device nodes, with the rights that each config needs of MIG and no others."""
+    def config(text):
+        return {"config": {"map": {"default": "version: v1\n", "a100": f"version: v1\n{text}"}, "default": "default"}}
+    own, runtime = ["SETUID", "SETGID"], {"runtimeClassName": "nvidia"}
+    kept = [*own, "SYSLOG", "MKNOD"]
+    both, monitor = ("all", "all"), ("all", None)
+    nothing, mixed = {}, {"migStrategy": "mixed"}
+    watched = merged(mixed, {"gpulet": {"mig": {"manage": False}}})
+    for values, wanted in (
+            # A plain engine.
+            (nothing, ("privileged", kept, None, None)),
+            (mixed, ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            (watched, ("privileged", kept, None, None)),
+            ({"gpulet": {"createDeviceNodes": False}}, ("privileged", [*own, "SYSLOG"], None, None)),
+            (config("flags: {migStrategy: single}\n"), ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            (config("gpulet: {partition: [{devices: all, mig: {layout: all-balanced}}]}\n"), ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            (config("gpulet: {mig: {manage: true}}\n"), ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            (config("flags: {migStrategy: none}\n"), ("privileged", kept, None, None)),
+            ({"mps": {"enabled": True}}, ("privileged", "all", None, None)),
+            # NVIDIA's runtime, whose hook refuses NVIDIA_MIG_* without SYS_ADMIN.
+            (runtime, ("unprivileged", own, None, None)),
+            ({"deviceListStrategy": "envvar"}, ("unprivileged", own, None, None)),
+            ({"deviceListStrategy": "volume-mounts,cdi-cri"}, ("unprivileged", own, None, None)),
+            (merged(runtime, mixed), ("unprivileged", [*own, "MKNOD", "SYS_ADMIN"], *both)),
+            (merged(runtime, watched), ("unprivileged", [*own, "MKNOD", "SYS_ADMIN"], *monitor)),
+            (merged(runtime, {"mps": {"enabled": True}}), ("privileged", "all", None, None)),
+            (merged(runtime, {"privileged": True}), ("privileged", kept, None, None)),
+            # Some other way: NVIDIA's runtime as the default, or a plugin of the engine.
+            ({"privileged": False}, ("unprivileged", own, None, None)),
+            (merged(mixed, {"privileged": False}), ("unprivileged", [*own, "MKNOD", "SYS_ADMIN"], *both)),
+            # One more capability is one more.
+            ({"capabilities": [*own, "SYS_ADMIN"]}, ("privileged", [*own, "SYS_ADMIN", "SYSLOG", "MKNOD"], None, None)),
+    ):
+        rendered = Rendered(values)
+        assert access(rendered) == wanted, f"{values}: {access(rendered)}, not {wanted}"
+        by_runtime = wanted[0] == "unprivileged" or "runtimeClassName" in values
+        expect(rendered.env()["NVIDIA_VISIBLE_DEVICES"], "all" if by_runtime else "void")
+    # A security context of one's own is taken as it is.
+    mine = Rendered({"securityContext": {"privileged": True, "runAsUser": 0}})
+    expect(mine.agent()["securityContext"], {"privileged": True, "runAsUser": 0})
+    assert "GPULET_KEEP_CAPABILITIES" not in mine.env()
+    # Nothing but the agent's own container has rights on the node.
+    for item in Rendered(mixed).objects:
+        for container in item.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+            context = container["securityContext"]
+            assert item["metadata"]["name"] == "gpulet" or (not context.get("privileged") and "add" not in context["capabilities"]), item
 
 
 def check_rights_follow_the_config():
@@ -310,6 +373,28 @@ def check_rights_follow_the_config():
     assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()
     assert ("pods/eviction", "create") not in Rendered({"gpulet": {"mig": {"drain": True}}, "rbac": {"eviction": False}}).rights()
     assert "ClusterRole/gpulet" not in Rendered({"rbac": {"create": False}}).names()
+
+
+def check_writes_are_bound_to_the_own_node():
+    rendered = Rendered({}, release="mine", namespace="gpus")
+    policies = [item for item in rendered.objects if item["kind"] == "ValidatingAdmissionPolicy"]
+    bindings = {item["spec"]["policyName"]: item["spec"] for item in rendered.objects if item["kind"] == "ValidatingAdmissionPolicyBinding"}
+    written = {resource for policy in policies for rule in policy["spec"]["matchConstraints"]["resourceRules"] for resource in rule["resources"]}
+    everything = Rendered({"gpulet": {"faults": {"eviction": {"enabled": True}, "podAnnotations": True}, "labels": {"outputs": ["node-feature"]}}})
+    expect(written, {resource for resource, verb in everything.rights() if verb not in ("get", "list", "watch")} | {"gpunodes"})
+    agent = "system:serviceaccount:gpus:" + rendered.pod(name="mine-gpulet")["serviceAccountName"]
+    for policy in policies:
+        expect(policy["spec"]["failurePolicy"], "Fail")
+        expect(policy["spec"]["matchConditions"][0]["expression"], f'request.userInfo.username == "{agent}"')
+        expect(bindings.pop(policy["metadata"]["name"])["validationActions"], ["Deny"])
+    expect(bindings, {})
+    assert not [name for name in Rendered({"rbac": {"admissionPolicies": False}}).names() if name.startswith("ValidatingAdmission")]
+
+
+def check_clients_are_limited():
+    sources = Rendered().one("NetworkPolicy")["spec"]["ingress"][0]["from"]
+    expect(sources, [{"podSelector": {}}, {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}])
+    assert "NetworkPolicy/gpulet" not in Rendered({"networkPolicy": {"enabled": False}}).names()
 
 
 def check_configs():
@@ -410,7 +495,7 @@ def check_monitoring():
 
 
 def check_everything_at_once():
-    rendered = Rendered({"scheduler": {"enabled": True, "tlsSecretName": "s"}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True},
+    rendered = Rendered({"scheduler": {"enabled": True, "tlsSecretName": "s"}, "metricsApi": {"enabled": True},
                          "podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "createNamespace": True})
     names = rendered.names()
     expect(len(names), len(set(names)))
@@ -437,6 +522,7 @@ def check_mistakes_are_refused():
     refused({"pools": {"a": {"nodeSelector": {"a": "b", "c": "d"}}}}, "/pools/a/nodeSelector")
     refused({"gpulet": {"logLevl": "debug"}}, "/gpulet", "logLevl")
     refused({"gpulet": {"faults": {"eviction": {"enable": True}}}}, "/gpulet/faults/eviction", "enable")
+    refused({"capabilities": []}, "/capabilities")
     refused({"namespace": "x"}, "namespace")
     refused({}, "allowDefaultNamespace", namespace="default")
     refused({"config": {"name": "x", "map": {"default": "version: v1\n"}}}, "config.name", "config.map")

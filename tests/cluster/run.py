@@ -3,7 +3,7 @@
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
                                                printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
-                                               `examples`, `scheduling`, `chart`, `autoscaling` or `operators`
+                                               `examples`, `scheduling`, `access`, `chart`, `autoscaling` or `operators`
 
 The runs, in this order:
 
@@ -15,6 +15,7 @@ The runs, in this order:
   cdi          containers that get their GPUs by CDI
   examples     the example workloads
   scheduling   `gpulet scheduler` as an extender of kube-scheduler
+  access       the chart's rights on the node: device nodes, MIG, capabilities
   chart        the agents as the chart installs them from the image
   autoscaling  a HorizontalPodAutoscaler on GPU metrics
   operators    Kubeflow's and Prometheus' operators with their examples and monitors. Only on request (`make operators`),

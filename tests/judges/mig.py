@@ -2,6 +2,8 @@
 import ctypes
 import os
 import pathlib
+import subprocess
+import sys
 
 import judge
 import pynvml as nvml
@@ -44,7 +46,7 @@ def refused(error, function, *arguments):
 
 
 def reset():
-    """As on hardware, `nvidia-smi -r` requires that no other process holds the GPU."""
+    """As on hardware, `nvidia-smi -r` requires that no other process holds the GPU, and activates a pending mode."""
     arguments = (os.P_WAIT, ROOT / "usr/bin/nvidia-smi", "nvidia-smi", "-i", "0", "-r")
     same(os.spawnl(*arguments), nvml.NVML_ERROR_IN_USE)
     nvml.nvmlShutdown()
@@ -52,13 +54,21 @@ def reset():
     nvml.nvmlInit()
 
 
+def set_mode_while_in_use(mode):
+    """Another process has NVML open: the mode is pending."""
+    code = "import pynvml; pynvml.nvmlInit(); print('open', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as monitor:
+        same(monitor.stdout.readline(), b"open\n")
+        same(nvml.nvmlDeviceSetMigMode(device(), mode), nvml.NVML_ERROR_IN_USE)
+        same(nvml.nvmlDeviceGetMigMode(device()), [1 - mode, mode])
+        monitor.communicate(b"\n")
+
+
 @check
 def mode():
-    activation = nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_ENABLE)
-    same(activation, nvml.NVML_ERROR_RESET_REQUIRED if NEEDS_RESET else nvml.NVML_SUCCESS)
-    if NEEDS_RESET:
-        same(nvml.nvmlDeviceGetMigMode(device()), [0, 1])
-        reset()
+    set_mode_while_in_use(nvml.NVML_DEVICE_MIG_ENABLE)
+    # The driver resets an idle Ampere GPU for its mode.
+    same(nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_ENABLE), nvml.NVML_SUCCESS)
     same(nvml.nvmlDeviceGetMigMode(device()), [1, 1])
     same(nvml.nvmlDeviceGetMaxMigDeviceCount(device()), 7)
 
@@ -128,9 +138,11 @@ def places_where_it_is_told():
 
 @check
 def mode_off_again():
-    nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_DISABLE)
+    set_mode_while_in_use(nvml.NVML_DEVICE_MIG_DISABLE)
     if NEEDS_RESET:
         reset()
+    else:
+        same(nvml.nvmlDeviceSetMigMode(device(), nvml.NVML_DEVICE_MIG_DISABLE), nvml.NVML_SUCCESS)
     same(nvml.nvmlDeviceGetMigMode(device()), [0, 0])
 
 

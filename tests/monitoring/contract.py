@@ -26,7 +26,7 @@ OWN = {
     "gpulet_device_allocated": DEVICE | POD | {"resource", "container"},
     "gpulet_pod_gpu_memory_bytes": DEVICE, "gpulet_pod_gpu_busy_seconds_total": DEVICE, "gpulet_pod_gpu_energy_joules_total": DEVICE,
     "gpulet_mig_instance": DEVICE | {"GPU_I_PROFILE", "GPU_I_ID", "start", "size"},
-    "gpulet_driver_calls_total": set(), "gpulet_driver_call_seconds_total": set(), "gpulet_driver_calls_hanging": set(),
+    "gpulet_driver_calls_total": set(), "gpulet_driver_call_seconds_total": set(), "gpulet_driver_calls_hanging": set(), "gpulet_driver_released": set(),
     "gpulet_snapshot_age_seconds": set(), "gpulet_sample_age_seconds": set(), "gpulet_pod_resources_age_seconds": set(),
     "gpulet_pod_resources_errors_total": set(), "gpulet_pod_resources_seconds": set(), "gpulet_snapshot_generation": set(),
     "gpulet_pods_moved_total": set(),

@@ -111,6 +111,12 @@ def check_link(name):
     return None
 
 
+def check_demo_links():
+    """`make demo` compiles a part of the commands: they must not need what is left out."""
+    done = subprocess.run(["ninja", "-C", OUT / "build" / "release", "gpulet_demo"], capture_output=True, text=True)
+    return None if done.returncode == 0 else done.stdout[-2000:]
+
+
 def check_version():
     wanted = re.search(r"VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text().split("project(")[1])[1]
     ran = subprocess.run([PROGRAMS[0], "version"], capture_output=True, text=True, timeout=20)
@@ -137,7 +143,7 @@ def main():
     checks += [("static gpulet-hook", check_static, (HOOK,)), ("gpulet-hook runs", check_hook_runs, ())]
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
-               ("soname", check_soname, ())]
+               ("soname", check_soname, ()), ("the demo links", check_demo_links, ())]
     checks += [(name, check, ()) for name, check in image.CHECKS]
     return outcome.report_checks((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
 

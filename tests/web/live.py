@@ -1,5 +1,4 @@
 """The page of the shipped agent on a simulated node: it shows changes of a GPU within a second."""
-import os
 import pathlib
 import shutil
 import subprocess
@@ -81,9 +80,9 @@ def a_mig_layout_that_changes(agent):
     view = agent.view()
     layout = agent.directory / "layout.yaml"
     layout.write_text(LAYOUT)
-    subprocess.run([agent.node.programs / "gpulet", "mig", "apply", "--driver-root", agent.node.root, "--ignore-pods", "-f", layout, "-c", "cut"],
-                   capture_output=True, timeout=monitored.LIMIT_S, check=True,
-                   env={**os.environ, "GPULET_SIM_FORCE": "1"})  # the agent holds the GPU
+    files = ["--state-dir", agent.node.directory / "state", "--health-file", agent.node.directory / "health.json"]
+    subprocess.run([agent.node.programs / "gpulet", "mig", "apply", "--driver-root", agent.node.root, "--ignore-pods", *files, "-f", layout, "-c", "cut"],
+                   capture_output=True, timeout=monitored.LIMIT_S, check=True)
     view.waits("() => document.querySelectorAll('.card')[7].querySelectorAll('.slices li').length === 3")
 
 

@@ -11,6 +11,7 @@ from lib.kube import Kube, gpu_pod, until
 from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET
 from lib.nvidia_chart import BY_MPS, MPS_ROOT, NvidiaChart, mps_directory
+from lib.own_node import OwnNodeCheck
 from lib.partition import LOOK_MPS, PartitionChecks
 
 GPU = "nvidia.com/gpu"
@@ -40,6 +41,7 @@ class ChartChecks:
             ("a Pod for 2 gets a linked pair and only it", self.checks.linked_pair),
             ("the chart's permissions suffice for MIG by label", self.checks.label_rights),
             ("and to tell of the GPUs' health", HealthChecks(self.checks).reported),
+            ("an agent's token is bound to its own node", OwnNodeCheck(self.kube, *[node.name for node in self.nodes]).run),
             ("kubelet restart", lambda: self.checks.survives(self.checks.restart_kubelets)),
             ("agent killed with -9", lambda: self.checks.survives(self.checks.kill_containers)),
             ("switched values: time-slicing on and off, without a restart", self.switch_values),
@@ -67,9 +69,9 @@ class ChartChecks:
     def testbeds(self, tag, **values):
         """Values by which the testbed differs from a node: image, driver root with a writable state, one hook for both nodes, a kubelet
         that reports its devices each second; and device nodes passed on and listed in the environment, so that tests can read a
-        container's devices."""
+        container's devices: by `envvar`, whose runtime the testbed does not have, hence privileged."""
         state = {"name": "sim-state", "mountPath": "/driver-root/run/gpulet-sim"}
-        return {"image": {"tag": tag, "pullPolicy": "Never"}, "nvidiaDriverRoot": DRIVER_ROOT, "deviceListStrategy": "envvar", "compatWithCPUManager": True,
+        return {"image": {"tag": tag, "pullPolicy": "Never"}, "nvidiaDriverRoot": DRIVER_ROOT, "deviceListStrategy": "envvar", "compatWithCPUManager": True, "privileged": True,
                 "cdi": {"hookDir": str(self.checks.cdi.hooks)}, "extraVolumeMounts": [state], "minReadySeconds": 2,
                 "extraVolumes": [{"name": "sim-state", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}}], **values}
 
@@ -206,7 +208,7 @@ class ChartChecks:
         # MPS has its own check; there is no such runtime class here, and both nodes share one machine.
         values = {"config": {"map": {"shared": "version: v1\n"}}, "runtimeClassName": None, "devicePlugin": {"enableHostNetwork": False}}
         testbeds = self.testbeds(self.images[1])
-        values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds")})
+        values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds", "privileged")})
         values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
         self.label_pool("gpu")
         reported = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import time
 
+from lib.access import AccessChecks
 from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
 from lib.chart import ChartChecks
@@ -56,6 +57,7 @@ class Checks:
         yield "cdi", self.cdi.run()
         yield "examples", ExamplesChecks(self).run()
         yield "scheduling", SchedulingChecks(self).run()
+        yield "access", AccessChecks(self, images[0]).run()
         yield "chart", ChartChecks(self, images, chart_steps).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
         yield "operators", OperatorsChecks(self, images[0]).run()

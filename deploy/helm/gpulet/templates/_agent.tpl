@@ -4,12 +4,19 @@ override the chart's own. (dict "root" . "pool" POOL)
 */}}
 {{- define "gpulet.env" -}}
 {{- $ := .root -}}{{- $v := .root.Values -}}
+{{- $privileged := include "gpulet.privileged" $ -}}{{- $mig := include "gpulet.mig" $ -}}
+{{- /* void: the container starts before the driver is there, whatever the runtime. */ -}}
 {{- $env := list
   (dict "name" "NODE_NAME" "valueFrom" (dict "fieldRef" (dict "fieldPath" "spec.nodeName")))
-  (dict "name" "NVIDIA_VISIBLE_DEVICES" "value" "all")
+  (dict "name" "NVIDIA_VISIBLE_DEVICES" "value" (ternary "void" "all" (and (ne $privileged "") (eq (include "gpulet.nvidiaRuntime" $) ""))))
   (dict "name" "NVIDIA_DRIVER_CAPABILITIES" "value" (default "utility" $v.nvidiaDriverCapabilities))
   (dict "name" "FAIL_ON_INIT_ERROR" "value" (toString (default false $v.failOnInitError)))
   (dict "name" "DEVICE_LIST_STRATEGY" "value" (default "cdi-cri" $v.deviceListStrategy)) -}}
+{{- if and $mig (not $privileged) }}{{ $env = append $env (dict "name" "NVIDIA_MIG_MONITOR_DEVICES" "value" "all") }}{{ end -}}
+{{- if and (eq $mig "manage") (not $privileged) }}{{ $env = append $env (dict "name" "NVIDIA_MIG_CONFIG_DEVICES" "value" "all") }}{{ end -}}
+{{- if and $privileged (not (include "gpulet.mps" $)) (not $v.securityContext) -}}
+{{- $env = append $env (dict "name" "GPULET_KEEP_CAPABILITIES" "value" (include "gpulet.capabilities" $ | fromJsonArray | join ",")) -}}
+{{- end -}}
 {{- range $name, $value := dict
   "MIG_STRATEGY" $v.migStrategy "PASS_DEVICE_SPECS" $v.compatWithCPUManager "DEVICE_ID_STRATEGY" $v.deviceIDStrategy
   "NVIDIA_DRIVER_ROOT" $v.nvidiaDriverRoot "NVIDIA_DEV_ROOT" $v.nvidiaDevRoot "GDRCOPY_ENABLED" $v.gdrcopyEnabled
@@ -171,7 +178,11 @@ spec:
             {{- if $v.securityContext }}
             {{- toYaml $v.securityContext | nindent 12 }}
             {{- else if include "gpulet.privileged" $ }}
+            {{- if $mps }}
             privileged: true # for the driver's device nodes, and to propagate the mount in the MPS root
+            {{- else }}
+            privileged: true # for the driver's device nodes; the agent gives up the capabilities
+            {{- end }}
             readOnlyRootFilesystem: true
             {{- else }}
             readOnlyRootFilesystem: true
@@ -181,7 +192,7 @@ spec:
             capabilities:
               drop: [ALL]
               add: # the listener child needs SETUID and SETGID to give up root
-                {{- toYaml $v.capabilities | nindent 16 }}
+                {{- include "gpulet.capabilities" $ | fromJsonArray | toYaml | nindent 16 }}
             {{- end }}
           volumeMounts:
             - name: device-plugins

@@ -122,12 +122,54 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- if $found }}true{{ end -}}
 {{- end -}}
 
+{{/*
+"true" if NVIDIA's container runtime starts the agent's container, by its runtime class or as the engine's default: NVIDIA's own
+plugin needs that too, unless devices are passed on by CDI.
+*/}}
+{{- define "gpulet.nvidiaRuntime" -}}
+{{- if or .Values.runtimeClassName (regexMatch "envvar|volume-mounts" (toString .Values.deviceListStrategy)) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+How the agent reaches /dev/nvidia*: docs/SECURITY.md. Without NVIDIA's runtime nothing but a privileged container has access: no Pod
+can request CDI devices for itself.
+*/}}
 {{- define "gpulet.privileged" -}}
 {{- if kindIs "bool" .Values.privileged -}}
 {{- if .Values.privileged }}true{{ end -}}
-{{- else -}}
-{{- include "gpulet.mps" . -}}
+{{- else if or (include "gpulet.mps" .) (not (include "gpulet.nvidiaRuntime" .)) -}}
+true
 {{- end -}}
+{{- end -}}
+
+{{/* What the configs need of MIG: "" nothing, "monitor" for MIG devices, "manage" where layouts are applied too. */}}
+{{- define "gpulet.mig" -}}
+{{- $monitor := false -}}{{- $manage := false -}}
+{{- range $key, $config := include "gpulet.configs" . | fromJson -}}
+{{- $own := $config.gpulet | default dict -}}
+{{- $mig := $own.mig | default dict -}}
+{{- $strategy := dig "migStrategy" ($.Values.migStrategy | default "none") ($config.flags | default dict) -}}
+{{- $wanted := or (ne (toString ($strategy | default "none")) "none") $mig.manage $mig.configFile -}}
+{{- range $own.partition | default list }}{{ if hasKey . "mig" }}{{ $wanted = true }}{{ end }}{{ end -}}
+{{- if $wanted }}{{ $monitor = true }}{{ end -}}
+{{- if and $wanted (ne (toString $mig.manage) "false") }}{{ $manage = true }}{{ end -}}
+{{- end -}}
+{{- if $manage }}manage{{ else if $monitor }}monitor{{ end -}}
+{{- end -}}
+
+{{/* The capabilities of the agent as a list in JSON; docs/SECURITY.md has the reason of each. */}}
+{{- define "gpulet.capabilities" -}}
+{{- $mig := include "gpulet.mig" . -}}
+{{- $all := .Values.capabilities -}}
+{{- if include "gpulet.privileged" . -}}
+{{- $all = append $all "SYSLOG" -}}
+{{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
+{{- if eq $mig "manage" }}{{ $all = append $all "SYS_ADMIN" }}{{ end -}}
+{{- else if $mig -}}
+{{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
+{{- $all = append $all "SYS_ADMIN" -}}
+{{- end -}}
+{{- uniq $all | toJson -}}
 {{- end -}}
 
 {{/* A permission: by rbac, or if the configs need it: (list . "eviction" NEEDED). */}}

@@ -37,6 +37,7 @@ CODE = [
     ban("namespace", r"^\s*using namespace (?!std::(chrono|string)_literals)", "name what is used: this reaches every includer",
         r"\.cpp$"),
     ban("random", r"\b(rand|srand|random_shuffle)\s*\(", "a seeded std::mt19937_64 that is handed in"),
+    ban("nesting", r"\bparse\s*\(.*nullptr, false\)", "parse_json of base/json.h, which limits the nesting", r"^src/base/json\.h$|^sim/|" + TESTS),
     ban("clock", r"\b(steady_clock|system_clock)::now\s*\(", "Loop::now, so that a test can turn the clock",
         r"^src/base/|^sim/|^src/nvml/|^src/cli/|^src/http/|^src/web/|^src/k8s/|^src/device_plugin/|" + TESTS),
     ban("unfinished", r"\b(TODO|FIXME|XXX|HACK)\b", "finish it, or open an issue", raw=True),

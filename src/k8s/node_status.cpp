@@ -12,6 +12,7 @@
 #include "base/loop.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
+#include "k8s/watcher.h"
 
 namespace gpulet::k8s {
 namespace {
@@ -344,7 +345,14 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
         close_(std::move(close)),
         done_(std::move(done)),
         timing_(timing),
-        client_(loop, std::move(access), timing.limit),
+        client_(loop, access, timing.limit),
+        watch_(ObjectWatcher::watch_object(loop, access,
+                                           {.collection = "/api/v1/nodes",
+                                            .name = access.node_name,
+                                            .description = "this node's allocatable devices",
+                                            .resource = "nodes"},
+                                           {.request_limit = timing.limit},
+                                           [this](const json& node) { on_node(node); })),
         limit_(loop.after(timing.limit, [this] { finish_announcement(); })) {
     patch_allocatable();
   }
@@ -352,6 +360,8 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
  private:
   void patch_allocatable() {
     if (!done_) return;  // the time limit has passed
+    is_requesting_ = true;
+    is_overwritten_ = false;
     json allocatable = json::object();
     for (const auto& resource : resources_) allocatable[resource] = "0";
     client_.send_request({.method = "PATCH",
@@ -360,22 +370,40 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                           .body = serialize_json({{"status", {{"allocatable", std::move(allocatable)}}}}),
                           .accept = kMetadataOnly},
                          [this](const Result<http::ClientResponse>& response) {
+                           is_requesting_ = false;
                            if (!is_accepted(response)) return finish_announcement();
+                           if (is_overwritten_) return patch_allocatable();
                            quiet_ = loop_.after(timing_.settle_time, [this] { verify_allocatable(); });
                          });
   }
 
+  // The kubelet's own write reaches the scheduler too: it is corrected at once, not after the settle time.
+  void on_node(const json& node) {
+    if (!done_ || !offers_devices(node)) return;
+    if (is_requesting_) {
+      is_overwritten_ = true;
+      return;
+    }
+    quiet_.reset();
+    patch_allocatable();
+  }
+
+  bool offers_devices(const json& node) const {
+    const auto& allocatable = json_member(json_member(node, "status"), "allocatable");
+    return std::ranges::any_of(resources_, [&](const auto& resource) {
+      const auto count = json_text(json_member(allocatable, resource.c_str()));
+      return !count.empty() && count != "0";
+    });
+  }
+
+  // The watch may lag behind, or be refused.
   void verify_allocatable() {
+    is_requesting_ = true;
     client_.send_request({.method = "GET", .path = path_},
                          [this](const Result<http::ClientResponse>& response) {
                            if (!is_accepted(response)) return finish_announcement();
-                           const auto node = parse_json(response->body);
-                           const auto& allocatable = json_member(json_member(node, "status"), "allocatable");
-                           const bool none = std::ranges::all_of(resources_, [&](const auto& resource) {
-                             const auto count = json_text(json_member(allocatable, resource.c_str()));
-                             return count.empty() || count == "0";
-                           });
-                           if (!none) return patch_allocatable();
+                           if (is_overwritten_ || offers_devices(parse_json(response->body)))
+                             return patch_allocatable();
                            if (!close_) return finish_announcement();
                            // In the next turn, because closing destroys other users of the loop.
                            loop_.post([this, alive = lifetime_.watch()] {
@@ -398,6 +426,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   void finish_announcement() {
     limit_.reset();
     quiet_.reset();
+    watch_.reset();
     client_.close_connection();
     if (auto close = std::exchange(close_, nullptr)) loop_.post(std::move(close));
     if (auto done = std::exchange(done_, nullptr)) loop_.post(std::move(done));
@@ -409,6 +438,9 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   std::function<void()> close_, done_;
   const ShutdownTiming timing_;
   ApiClient client_;
+  std::unique_ptr<ObjectWatcher> watch_;
+  bool is_requesting_ = false;
+  bool is_overwritten_ = false;  // since the last patch was sent
   Subscription limit_, quiet_;
   Lifetime lifetime_;
 };

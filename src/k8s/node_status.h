@@ -88,8 +88,9 @@ class NodeTaints {
 // before have been admitted, then closes. After that the kubelet reports the same, until a plugin registers
 // again.
 //
-// The kubelet may overwrite the Node's status in the meantime, so the status is read and patched again.
-// Needs get on nodes and patch on nodes/status. Source: Kubernetes scheduler (allocatable of the Node),
+// The kubelet may overwrite the Node's status in the meantime, so the Node is watched and patched again.
+// Needs get on nodes and patch on nodes/status, and list and watch on nodes to notice an overwrite at once
+// instead of after `settle_time`. Source: Kubernetes scheduler (allocatable of the Node),
 // kubelet device manager (Pods that find no healthy device fail for good), Node status updates.
 
 struct ShutdownTiming {

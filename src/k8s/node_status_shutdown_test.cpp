@@ -22,7 +22,8 @@ class ShutdownAnnouncerTest : public ApiTest {
     call_on_loop([&] {
       leaving_ = ShutdownAnnouncer::announce_shutdown(
           loop_, client_config(), {"nvidia.com/gpu", "nvidia.com/mig-1g.10gb"},
-          [this] { closed_after_ = server_->received_requests().size(); }, [this] { ++done_; }, timing);
+          [this] { closed_after_ = request_count(kPatchStatus) + request_count(kReadNode); },
+          [this] { ++done_; }, timing);
     });
   }
   bool is_finished() {
@@ -33,14 +34,14 @@ class ShutdownAnnouncerTest : public ApiTest {
   }
 
   std::atomic<int> done_ = 0;
-  std::atomic<std::size_t> closed_after_ = 0;  // requests
+  std::atomic<std::ptrdiff_t> closed_after_ = 0;  // patches and reads of the Node
   std::unique_ptr<ShutdownAnnouncer> leaving_;
 };
 
 TEST_F(ShutdownAnnouncerTest, WritesZeroAllocatableAndVerifiesIt) {
   begin([](const Received& request) { return request.line() == kReadNode ? node_json("0") : Reply{200}; });
   ASSERT_TRUE(is_finished());
-  EXPECT_EQ(closed_after_, 2u) << "what was bound before is served until then";
+  EXPECT_EQ(closed_after_, 2) << "what was bound before is served until then";
   EXPECT_EQ(request_count(kPatchStatus), 2) << "once more, as the kubelet may have been writing";
   EXPECT_EQ(request_count(kReadNode), 2);
   EXPECT_EQ(
@@ -52,18 +53,45 @@ TEST_F(ShutdownAnnouncerTest, WritesAgainAfterAKubeletOverwrite) {
   std::atomic<int> looks = 0;
   begin([&](const Received& request) {
     if (request.line() == kPatchStatus) return Reply{200};
+    if (request.line() != kReadNode) return Reply{403};  // the watch
     return node_json(looks++ == 0 ? "8" : "0");
   });
   ASSERT_TRUE(is_finished());
   EXPECT_EQ(request_count(kPatchStatus), 3);
-  EXPECT_EQ(closed_after_, 4u);
+  EXPECT_EQ(closed_after_, 4);
   EXPECT_EQ(done_, 1);
+}
+
+// Pods that are bound in between would fail once the plugin has closed.
+TEST_F(ShutdownAnnouncerTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
+  const auto node = [](const char* version, const char* gpus) {
+    return json{{"metadata", {{"name", "node-1"}, {"resourceVersion", version}}},
+                {"status", {{"allocatable", {{"nvidia.com/gpu", gpus}}}}}};
+  };
+  begin(
+      [&](const Received& request) {
+        if (request.line() == kPatchStatus) return Reply{200};
+        if (request.line().find("watch=true") == std::string::npos)
+          return Reply{
+              200, json{{"metadata", {{"resourceVersion", "10"}}}, {"items", json::array({node("9", "0")})}}
+                       .dump()};
+        return Reply{200, "", {}, [&](Stream& stream) {
+                       if (!eventually([&] { return request_count(kPatchStatus) == 1; })) return false;
+                       stream.chunk(json{{"type", "MODIFIED"}, {"object", node("11", "8")}}.dump() + "\n");
+                       stream.wait_open(60'000);
+                       return false;
+                     }};
+      },
+      {.limit = 1h, .settle_time = 1h});
+  EXPECT_TRUE(eventually([&] { return request_count(kPatchStatus) == 2; }));
+  EXPECT_EQ(request_count(kReadNode), 0);
+  EXPECT_EQ(closed_after_, 0) << "the settle time begins again";
 }
 
 TEST_F(ShutdownAnnouncerTest, RefusalOrOutageDoesNotDelayTheExit) {
   begin([](const Received&) { return Reply{403}; }, {.limit = 1h, .settle_time = 1h});
   ASSERT_TRUE(is_finished());
-  EXPECT_EQ(closed_after_, 1u);
+  EXPECT_EQ(closed_after_, 1);
   EXPECT_EQ(request_count(kPatchStatus), 1);
 }
 

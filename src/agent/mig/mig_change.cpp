@@ -297,7 +297,9 @@ void MigChange::refuse_mode(const MigApplied& applied, std::string_view event_re
                       .try_emplace(job_.target.gpu,
                                    MigHistory::RefusedMode{.backoff = Backoff(kMigModeBackoff, round_.seed)})
                       .first->second;
-  refused.not_before = applied.in_use ? ports_.loop.now() + refused.backoff.next_delay() : Time::max();
+  const Duration delay = std::max(refused.backoff.next_delay(),
+                                  applied.holders.empty() ? Duration::zero() : kMigSeenHolderRetry);
+  refused.not_before = applied.in_use ? ports_.loop.now() + delay : Time::max();
   refused.is_due = false;
   refused.pending = applied.needs_reset;
   refused.holders = applied.holders;

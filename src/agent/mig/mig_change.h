@@ -67,9 +67,11 @@ inline constexpr Duration kMigSettleTime = std::chrono::milliseconds(250);
 // The longest time that a changed GPU stays withdrawn until a snapshot shows its new layout.
 inline constexpr Duration kMigVerifyTimeout = std::chrono::seconds(5);
 
-// Retry of a mode change that the driver refused because the GPU is in use: the agent closes the driver for
-// it.
-inline constexpr BackoffLimits kMigModeBackoff{std::chrono::minutes(1), std::chrono::minutes(30)};
+// Retry of a mode change that the driver refused because the GPU is in use; the agent closes the driver for
+// each. A holder that is not seen may be a command such as nvidia-smi, which ends at once; the end of one
+// that is seen is watched, and the retry is only for what prevents that.
+inline constexpr BackoffLimits kMigModeBackoff{std::chrono::seconds(2), std::chrono::minutes(30)};
+inline constexpr Duration kMigSeenHolderRetry = std::chrono::minutes(1);
 
 // What is remembered about the GPUs while the targets are the same.
 struct MigHistory {

@@ -70,6 +70,17 @@ TEST_F(MigModeTest, IsRetriedRarelyForAnUnknownHolder) {
   expect_applied();
 }
 
+// A command like nvidia-smi has ended before its process is looked for.
+TEST_F(MigModeTest, IsRetriedSoonForAHolderThatIsGone) {
+  hardware_.monitors.emplace();
+  set_label("all-1g.10gb");
+  loop_.advance(std::chrono::seconds(1));
+  ASSERT_EQ(events_.count_events("MigNeedsReset"), 2u);
+  activate_modes();
+  loop_.advance(std::chrono::seconds(5));
+  expect_applied();
+}
+
 TEST_F(MigModeTest, IsRetriedRarelyForAHolderThatCannotBeWatched) {
   watchable_ = false;
   hardware_.monitors = {{812, "process 812"}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -207,7 +208,23 @@ class MigCommandRunner {
     if (states.empty()) return {};
     GPULET_TRY_ASSIGN(auto layouts, mig::named_layouts(file, report_.config, states));
     for (std::size_t i = 0; i < of.size(); ++i) of[i]->target = std::move(layouts[i]);
-    return {};
+    const bool shows_only = verb_ == MigVerb::kPlan || options_.dry_run;
+    if (shows_only || std::ranges::any_of(of, [](const MigGpu* gpu) { return gpu->target.has_value(); }))
+      return {};
+    return fail(Code::kNotFound, "no entry of " + report_.config + " matches " + describe_gpus(states),
+                report_.file);
+  }
+
+  // By what an entry selects GPUs: "GPU 0, 1 (NVIDIA H100 80GB HBM3, 0x233010de)".
+  static std::string describe_gpus(const std::vector<mig::State>& states) {
+    std::map<std::string, std::vector<std::string>> indices;
+    for (const auto& state : states) {
+      indices[state.model + ", 0x" + hex_text(state.pci_device_id, 8)].push_back(
+          std::to_string(state.index));
+    }
+    std::vector<std::string> kinds;
+    for (const auto& [kind, of] : indices) kinds.push_back("GPU " + text::join(of, ", ") + " (" + kind + ")");
+    return text::join(kinds, "; ");
   }
 
   Result<mig::Plan> plan_gpu(const mig::State& state, const mig::LocatedLayout& wanted) const {

@@ -118,11 +118,10 @@ using Json = nlohmann::ordered_json;
 
 std::string gpu_prefix(const MigGpu& gpu) { return "GPU " + std::to_string(gpu.index) + ": "; }
 
-// "2 × 1g.10gb + 1 × 3g.40gb", and the mode after the next reset.
+// "2 × 1g.10gb + 1 × 3g.40gb", and the pending mode as nvidia-smi names it.
 std::string current_layout_text(const mig::State& state) {
   std::string text = mig::layout_text(mig::current_layout(state));
-  if (state.pending)
-    text += *state.pending ? " (enabled by the next reset)" : " (disabled by the next reset)";
+  if (state.pending) text += *state.pending ? " (pending: enabled)" : " (pending: disabled)";
   return text;
 }
 

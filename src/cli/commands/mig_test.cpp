@@ -181,7 +181,7 @@ TEST_F(MigCommand, AssertPrintsGpusThatDiffer) {
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "all-enabled", {"3"}).out,
             "GPU 3: has no instances; all-enabled requires no instances; destroy 2g.20gb at 0-1\n");
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "all-balanced", {"1"}).out,
-            std::string("GPU 1: has ") + kBalanced + " (disabled by the next reset); all-balanced requires " +
+            std::string("GPU 1: has ") + kBalanced + " (pending: disabled); all-balanced requires " +
                 kBalanced + "\n");
   options_.mode_only = true;
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "all-1g.10gb", {"0", "3"}).exit_code, 0);
@@ -294,6 +294,16 @@ TEST_F(MigCommand, AGpuWithoutMig) {
   EXPECT_EQ(run_mig_command(MigVerb::kApply, "c").exit_code, 0);
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "c").exit_code, 0);
   EXPECT_EQ(run_mig_command(MigVerb::kPlan, "d", {"0"}).out, "GPU 0: unchanged: not in the config\n");
+  for (const MigVerb verb : {MigVerb::kApply, MigVerb::kAssert}) {
+    for (const bool valid_config : {false, true}) {
+      options_.valid_config = valid_config;
+      const auto unmatched = run_mig_command(verb, "d", {"0"});
+      EXPECT_EQ(unmatched.exit_code, 1);
+      EXPECT_EQ(unmatched.err, std::string("gpulet mig ") + (verb == MigVerb::kApply ? "apply" : "assert") +
+                                   ": " + file_ + ": no entry of d matches GPU 0 (Tesla T4, 0x1eb810de)\n");
+    }
+  }
+  options_.valid_config = false;
   options_.config_file.clear();
   const auto unknown = run_mig_command(MigVerb::kPlan, "all-1g.10gb");
   EXPECT_EQ(unknown.exit_code, 1);
@@ -325,7 +335,7 @@ TEST_F(MigCommand, AModeThatNeedsAReset) {
           "gpulet driver acquire`"),
       std::string::npos)
       << applied.out;
-  EXPECT_NE(applied.out.find("\nGPU 0 has MIG disabled (enabled by the next reset)\n"), std::string::npos);
+  EXPECT_NE(applied.out.find("\nGPU 0 has MIG disabled (pending: enabled)\n"), std::string::npos);
   EXPECT_EQ(run_mig_command(MigVerb::kAssert, "all-3g.40gb", {"0"}).exit_code, 1);
 }
 

@@ -124,7 +124,7 @@ std::uint32_t nth_visible(const Machine& machine, std::uint32_t n) {
 }
 
 Status check_unused_by_others(const Machine& machine, unsigned int gpu) {
-  if (!session().entry || std::getenv("GPULET_SIM_FORCE") != nullptr) return {};
+  if (!session().entry) return {};
   return check_unused(machine, session().entry->descriptor(), gpu);
 }
 

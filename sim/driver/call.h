@@ -57,8 +57,7 @@ inline bool is_hidden(std::uint32_t gpu) { return (session().hidden.load() >> gp
 // Returns the index of the `n`th GPU that this process sees; gpu_count if there is none.
 std::uint32_t nth_visible(const Machine& machine, std::uint32_t n);
 
-// As check_unused(), for clients other than this process; ok where GPULET_SIM_FORCE is set, which makes the
-// simulated driver ignore clients. Precondition: `machine` is locked.
+// As check_unused(), for clients other than this process. Precondition: `machine` is locked.
 Status check_unused_by_others(const Machine& machine, unsigned int gpu);
 
 // Returns NVML_SUCCESS if a call may proceed, else NVML_ERROR_UNINITIALIZED or NVML_ERROR_DRIVER_NOT_LOADED.

@@ -103,8 +103,9 @@ def inside(state, only=None):
 
 
 def show_logs(state, label):
-    for log in sorted((state / "log").glob("*-agent")):
-        print(f"--- {label}: {log.name}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
+    """The last lines of the agents, as processes and as containers."""
+    for log in sorted([*(state / "log").glob("*-agent"), *state.glob("n*/var/log/pods/gpulet_*/*/*.log")]):
+        print(f"--- {label}: {log.relative_to(state)}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
 
 
 if __name__ == "__main__":

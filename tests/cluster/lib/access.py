@@ -196,4 +196,4 @@ class AccessChecks:
         self.n1.run(GPULET_SIM, "device-node", "add", "nvidia-modeset", "--root", DRIVER_ROOT)
         self.n1.run(GPULET_SIM, "answer", FIELDS, 0, CUT, "--root", DRIVER_ROOT)
         self.n1.run(GPULET_SIM, "heal", CUT, "--root", DRIVER_ROOT)
-        self.n1.nvml("whole", CUT)
+        self.n1.change_mig("whole", CUT)

@@ -218,5 +218,5 @@ class AutoscalingChecks:
         try:
             until(f"{count} replicas run", lambda: self.wanted(total) == count and len(self.held()) == count, SCALED_S, 0.3)
         except AssertionError as error:
-            events = [event["message"] for event in self.kube.events() if event["involvedObject"]["name"] == NAME][-5:]
+            events = [event["message"] for event in self.kube.events_about(NAME)][-5:]
             raise AssertionError(f"{error}; {self.status()}; {events}") from None

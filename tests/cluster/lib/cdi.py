@@ -185,15 +185,14 @@ class CdiChecks:
         self.checks.wait_running("newer-cuda-anyway")
 
         def reported():
-            return [event["message"] for event in self.kube.events()
-                    if event["involvedObject"]["name"] == "newer-cuda" and event["reason"] == "Failed"]
+            return [event["message"] for event in self.kube.events_about("newer-cuda") if event["reason"] == "Failed"]
         message = until("the Pod's Event has the reason", lambda: next((text for text in reported() if "cuda>=99.0" in text), None))
         print(f"   {message[-160:].strip()}", flush=True)
         assert self.version() in message, message
         self.checks.remove_pods()
 
     def mig(self):
-        self.node.nvml("cut", 7, "3@4", "2@0", "1@2", "1@3")
+        self.node.change_mig("cut", 7, "3@4", "2@0", "1@2", "1@3")
         self.node.wait_allocatable(self.kube, 2, resource="nvidia.com/mig-1g.10gb")
         self.start("mig", resource="nvidia.com/mig-1g.10gb")
         uuid = self.node.resources.held()["mig"][0]
@@ -206,7 +205,7 @@ class CdiChecks:
         assert {node for node in nodes if "nvidia-caps" in node} == caps, nodes
         assert {node for node in nodes if re.fullmatch(r"/dev/nvidia\d+", node)} == {f"/dev/nvidia{minor}"}, nodes
         self.checks.remove_pods()
-        self.node.nvml("whole", 7)
+        self.node.change_mig("whole", 7)
         self.node.wait_allocatable(self.kube, 8)
 
     def upgrade(self):

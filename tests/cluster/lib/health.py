@@ -102,8 +102,7 @@ class HealthChecks:
     def wait_event(self, kind, name, *parts):
         """An event about that object whose message has all these parts."""
         def reported():
-            return any(event["involvedObject"].get("kind") == kind and event["involvedObject"]["name"] == name and
-                       all(part in event.get("message", "") for part in parts) for event in self.kube.events())
+            return any(all(part in event.get("message", "") for part in parts) for event in self.kube.events_about(name, kind))
         until(f"an event about {kind} {name} with {parts}", reported, BUSY_S)
 
     def moves(self, node, gpu, victim, break_it):

@@ -95,6 +95,11 @@ class Kube:
     def events(self, namespace="default"):
         return self.get(f"/api/v1/namespaces/{namespace}/events")["items"]
 
+    def events_about(self, name, kind=None):
+        """Some components report about objects without a name."""
+        about = {"name": name, **({"kind": kind} if kind else {})}
+        return [event for event in self.events() if about.items() <= event["involvedObject"].items()]
+
 
 class Watch(threading.Thread):
     """Watches the objects of a list; each change has its time.monotonic(). A context manager."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from lib.kube import until
+from lib.kube import Timeout, until
 from lib.pod_resources import PodResources
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
@@ -57,6 +57,19 @@ class Node:
             "LD_LIBRARY_PATH": str(pathlib.Path(DRIVER_ROOT) / library.parent.relative_to(self.sim))})
         self.gpus = {gpu["uuid"]: gpu for gpu in json.loads(reported)}
         return self.gpus
+
+    def change_mig(self, *arguments):
+        """Changes a GPU's MIG layout by nvml.py, as an administrator does: a driver that another client holds changes no MIG mode."""
+        if not self.agent:
+            return self.nvml(*arguments)
+        self.driver("release")
+        try:
+            return self.nvml(*arguments)
+        finally:
+            self.driver("acquire")
+
+    def driver(self, verb):
+        self.run(GPULET, "driver", verb, "--state-dir", self.kept, "--health-file", self.kept / "health.json")
 
     def gpu(self, index):
         return next(gpu for gpu in self.gpus.values() if gpu["index"] == index)
@@ -142,5 +155,13 @@ class Node:
 
     def wait_allocatable(self, kube, count, limit_s=30, resource="nvidia.com/gpu"):
         """Waits for the kubelet, which admits Pods, and for the Node, which lags behind."""
-        until(f"{self.name} has {count} {resource}", lambda: len(self.resources.allocatable(resource)) == count and
-              kube.allocatable(self.name, resource) == count, limit_s)
+        seen = {}
+
+        def has_count():
+            seen.update(kubelet=len(self.resources.allocatable(resource)), node=kube.allocatable(self.name, resource))
+            return set(seen.values()) == {count}
+        try:
+            until(f"{self.name} has {count} {resource}", has_count, limit_s)
+        except Timeout as error:
+            reported = [f"{event['reason']}: {event.get('message', '')}" for event in kube.events_about(self.name)]
+            raise Timeout(f"{error}; {seen}; events {reported[-5:]}") from None

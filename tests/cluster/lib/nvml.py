@@ -7,7 +7,6 @@
 Each prints the resulting state of every GPU.
 """
 import json
-import os
 import sys
 
 import pynvml as n
@@ -87,8 +86,6 @@ def whole(device):
 
 
 if __name__ == "__main__":
-    # The node's agent holds the GPUs, and must notice changes by others all the same.
-    os.environ["GPULET_SIM_FORCE"] = "1"
     n.nvmlInit()
     if sys.argv[1] == "cut":
         cut(n.nvmlDeviceGetHandleByIndex(int(sys.argv[2])), sys.argv[3:])

@@ -200,7 +200,7 @@ class PartitionChecks:
 
     # All of it on one node.
     def mixed(self):
-        gpus = self.node.nvml("cut", 7, "3@4", "2@0", "1@2", "1@3")
+        gpus = self.node.change_mig("cut", 7, "3@4", "2@0", "1@2", "1@3")
         assert [mig["profile"] for mig in self.node.gpu(7)["mig"]].count("1g.10gb") == 2, gpus
         self.config("gpulet:", "  mig: {manage: false}", "  partition:", "    - {devices: [0-3], whole: {}}",
                     "    - {devices: [4, 5], timeSlicing: {replicas: 4}}", "    - {devices: [6], mps: {shares: [60, 40]}}",
@@ -247,7 +247,7 @@ class PartitionChecks:
         assert set(self.device_nodes(name)) == wanted, f"{name} with {mig} has {self.device_nodes(name)}"
 
     def whole_again(self):
-        self.node.nvml("whole", 7)
+        self.node.change_mig("whole", 7)
         self.config()
         self.offered(**{GPU: 8, SHARED: 0, "nvidia.com/mig-1g.10gb": 0})
         until("every GPU is in the default compute mode",

@@ -129,8 +129,8 @@ class SchedulingChecks:
 
     def wait_event(self, name, reason, *parts):
         def reported():
-            return next((event["message"] for event in self.kube.events() if event["involvedObject"]["name"] == name and
-                         event["reason"] == reason and all(part in event.get("message", "") for part in parts)), None)
+            return next((event["message"] for event in self.kube.events_about(name) if event["reason"] == reason and
+                         all(part in event.get("message", "") for part in parts)), None)
         return until(f"an event {reason} about {name} with {parts}", reported, BUSY_S)
 
     def remove(self, *names):

@@ -98,8 +98,23 @@ def inside(state, only=None):
                 print(f"ok {label}: {name}, {time.monotonic() - started:.1f} s", flush=True)
         for node in nodes:
             node.end()
+            left = undo_partitions(node)
+            if left and not broken:
+                failed += 1
+                print(f"FAIL {label}: leftovers: {left}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def undo_partitions(node):
+    """The next run expects whole GPUs. Returns what this one has left."""
+    try:
+        left = node.partitioned() if node.gpus else []
+        for index in left:
+            node.change_mig("whole", index)
+    except Exception as error:
+        return f"{node.name}: {error}"
+    return f"MIG devices on the GPUs {left} of {node.name}" if left else ""
 
 
 def show_logs(state, label):

@@ -239,6 +239,10 @@ class ExamplesChecks:
         whole["spec"]["containers"][0]["resources"] = {"limits": {GPU: "1"}}
         self.refused("tenant-blue", whole, "exceeded quota")
         self.take_away(items)
+        self.n1.write_config("version: v1\n")
+        for index in self.n1.partitioned():
+            self.n1.change_mig("whole", index)
+        self.n1.wait_allocatable(self.kube, 8)
 
     def shared(self, values, name, count):
         self.config(values, **({"mpsRoot": str(self.n1.state / self.n1.name / "mps")} if values == "mps" else {}))

@@ -68,6 +68,10 @@ class Node:
         finally:
             self.driver("acquire")
 
+    def partitioned(self):
+        """Indices of the GPUs that have MIG devices."""
+        return [gpu["index"] for gpu in self.nvml("gpus").values() if gpu["mig"]]
+
     def driver(self, verb):
         self.run(GPULET, "driver", verb, "--state-dir", self.kept, "--health-file", self.kept / "health.json")
 

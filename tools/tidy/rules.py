@@ -61,4 +61,6 @@ LIBRARIES = [
 HEAVY_IN_HEADERS = re.compile(r"#include <(nlohmann|rapidjson|grpc|boost|yaml-cpp|spdlog|CLI)/")
 THROWING_LIBRARY = re.compile(r"#include <(yaml-cpp|nlohmann|boost|CLI|regex|spdlog)")
 EXCEPTIONS = re.compile(r"\b(throw\b(?!\()|try\s*\{|catch\s*\()")
+ARCHITECTURE = re.compile(r"^\s*#if\s.*\b__(aarch64|x86_64)__")
+DEFINED = re.compile(r"\b(?:constexpr|const)\b[^=;({]*?\b(\w+)\s*(?:=|\{|\[)|^\s*#define\s+(\w+)")
 THREADS = re.compile(r"\bstd::j?thread\b(?!::)|\bpthread_create\s*\(")

@@ -114,6 +114,33 @@ def functions(lines):
     return found
 
 
+def uneven_branches(lines):
+    """Yields (line, names) for #if branches by architecture of which one does not define what another does: only a cross build of
+    that architecture would notice."""
+    branches, start, depth = [], 0, 0
+    for number, line in enumerate(lines, 1):
+        if not branches:
+            if rules.ARCHITECTURE.search(line):
+                branches, start, depth = [set()], number, 0
+            continue
+        directive = line.strip()
+        depth += directive.startswith("#if")
+        if directive.startswith("#endif"):
+            if depth == 0:
+                defined = [names for names in branches if names is not None]
+                uneven = set.union(*defined, set()) - set.intersection(*defined) if defined else set()
+                if uneven:
+                    yield start, sorted(uneven)
+                branches = []
+            depth -= 1
+        elif depth == 0 and directive.startswith(("#elif", "#else")):
+            branches.append(set())
+        elif directive.startswith("#error"):
+            branches[-1] = None
+        elif branches[-1] is not None:
+            branches[-1].update(name for found in rules.DEFINED.findall(line) for name in found if name)
+
+
 class Checker:
     def __init__(self, root, paths):
         self.root, self.paths, self.libraries = root, paths, Libraries(root)
@@ -171,6 +198,8 @@ class Checker:
         for first, count in functions(code):
             if count > rules.MAX_FUNCTION_LINES:
                 report(first, "function-size", f"{count} lines, at most {rules.MAX_FUNCTION_LINES}: name its parts")
+        for first, names in uneven_branches(code):
+            report(first, "architecture", f"{', '.join(names)}: define it in each branch")
         if not path.endswith(".h"):
             return
         if not original[0].startswith("//"):

@@ -70,17 +70,4 @@ std::vector<FileMount> find_gds_files(const Roots& roots);
 // kNotFound without a driver store.
 Result<DriverFiles> find_wsl_files(const Roots& roots);
 
-// Parses the loader's cache, /etc/ld.so.cache, which maps library names to files. Used if a
-// driver's libraries are in none of the known directories (Bottlerocket, Mageia, a custom prefix).
-// Source: glibc's dl-cache.h: the format "glibc-ld.so.cache1.1", alone or behind the older
-// "ld.so-1.7.0".
-struct LdCacheEntry {
-  std::string_view name;  // "libcuda.so.1"
-  std::string_view path;  // "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
-};
-
-// The libraries of this machine's architecture, in the cache's order; the views point into `bytes`.
-// Errors: kInvalidArgument for anything that is not such a cache or has offsets outside itself.
-Result<std::vector<LdCacheEntry>> parse_ld_cache(std::string_view bytes);
-
 }  // namespace gpulet::cdi

@@ -2,9 +2,8 @@
 #include "cdi/driver_files.h"
 
 #include <gmock/gmock.h>
-#include <rapidcheck/gtest.h>
 
-#include "base/file.h"
+#include "base/test_ld_cache.h"
 #include "cdi/driver_search.h"
 #include "cdi/test_driver_root.h"
 
@@ -17,31 +16,11 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 const std::string kVersion = "570.124.06";
+using test::cache_of;
+
 const std::string kLib = "/usr/lib64";
 
 std::string library(const std::string& stem) { return kLib + "/" + stem + ".so." + kVersion; }
-
-void append_word(std::string& bytes, std::uint32_t value) {
-  bytes.append(reinterpret_cast<const char*>(&value), 4);
-}
-
-// A cache of format 1.1 with one name and one path, for this architecture.
-std::string cache_of(const std::string& name, const std::string& path) {
-#if defined(__aarch64__)
-  constexpr std::uint32_t kFlags = 0x0A03;
-#else
-  constexpr std::uint32_t kFlags = 0x0303;
-#endif
-  std::string bytes = "glibc-ld.so.cache1.1";
-  append_word(bytes, 1);
-  bytes.resize(48);
-  const std::uint32_t texts = 48 + 24;
-  append_word(bytes, kFlags);
-  append_word(bytes, texts);
-  append_word(bytes, texts + static_cast<std::uint32_t>(name.size()) + 1);
-  bytes.resize(texts);
-  return bytes + name + '\0' + path + '\0';
-}
 
 TEST(DriverFilesTest, OpensNothingInAHostileRoot) {
   TestTree outside, tree;
@@ -108,41 +87,6 @@ TEST(DriverFilesTest, SkipsABrokenCache) {
   const auto files = find_driver_files(tree.open_tree(), kVersion);
   ASSERT_TRUE(files.has_value());
   EXPECT_THAT(files->warnings, Contains(HasSubstr("/etc/ld.so.cache")));
-}
-
-TEST(LdCacheTest, ReadsThisMachinesOwn) {
-  const auto bytes = read_file("/etc/ld.so.cache");
-  if (!bytes) GTEST_SKIP() << "this machine has no ld.so.cache: " << bytes.error().full_message();
-  const auto entries = parse_ld_cache(*bytes);
-  ASSERT_TRUE(entries.has_value()) << entries.error().full_message();
-  const auto libc = std::ranges::find(*entries, "libc.so.6", &LdCacheEntry::name);
-  ASSERT_NE(libc, entries->end());
-  EXPECT_EQ(::access(std::string(libc->path).c_str(), R_OK), 0) << libc->path;
-}
-
-TEST(LdCacheTest, ReadsTheFormatBehindTheOlderOne) {
-  std::string old = "ld.so-1.7.0";
-  old.resize(12);
-  append_word(old, 1);
-  old.resize(32);  // header, one entry, aligned to eight
-  const std::string bytes = old + cache_of("liba.so.1", "/lib/liba.so.1");
-  const auto entries = parse_ld_cache(bytes);
-  ASSERT_TRUE(entries.has_value()) << entries.error().full_message();
-  ASSERT_EQ(entries->size(), 1u);
-  EXPECT_EQ(entries->front().path, "/lib/liba.so.1");
-}
-
-RC_GTEST_PROP(LdCacheTest, SurvivesDamage, ()) {
-  std::string bytes = cache_of("libcuda.so.1", "/usr/lib64/libcuda.so.1");
-  const auto at = *rc::gen::inRange<std::size_t>(0, bytes.size());
-  bytes[at] = *rc::gen::arbitrary<char>();
-  bytes.resize(*rc::gen::inRange<std::size_t>(at, bytes.size() + 1));
-  const auto entries = parse_ld_cache(bytes);
-  if (!entries) return;
-  for (const LdCacheEntry& entry : *entries) {
-    RC_ASSERT(entry.path.data() >= bytes.data());
-    RC_ASSERT(entry.path.data() + entry.path.size() < bytes.data() + bytes.size());
-  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 
+#include "base/ld_cache.h"
 #include "base/text.h"
 
 namespace gpulet::cdi {
@@ -97,7 +98,7 @@ Paths ld_cache_directories(DriverSearch& search) {
     if (std::ranges::find(paths, directory) == paths.end() && paths.size() < kMaxCacheDirectories)
       paths.emplace_back(directory);
   };
-  for (const char* cache : {"/etc/ld.so.cache", "/usr/local/glibc/etc/ld.so.cache"}) {
+  for (const std::string_view cache : ld_cache_files()) {
     const auto bytes = search.root.read_regular_file(cache);
     if (!bytes) continue;
     const auto entries = parse_ld_cache(*bytes);

@@ -140,11 +140,13 @@ class Library {
   // Loads the library by its resolved path ("…/libnvidia-ml.so.570.124.06"). After a driver update
   // the loader must not return the old library, which may still be loaded under the same name.
   // `driver_root`: "/driver-root", "/", or a path that does not exist.
+  // `directories`: searched first, inside the driver root, with or without its path in front.
   // `name`: only for tests, which must not find the driver of the machine that they run on.
   // Errors: kUnavailable, with the directories searched and the loader's message.
   // Source: k8s-device-plugin, --driver-root-ctr-path.
   static Result<std::shared_ptr<const Library>> load_library(
-      const std::string& driver_root, const std::string& name = std::string(kLibraryName));
+      const std::string& driver_root, const std::vector<std::string>& directories = {},
+      const std::string& name = std::string(kLibraryName));
   ~Library();
   Library(const Library&) = delete;
 

@@ -167,8 +167,9 @@ bool Session::shut_down(std::shared_ptr<const Session> session, std::chrono::mil
   return closed->changed.wait_for(lock, patience, [&] { return closed->done; });
 }
 
-Result<std::shared_ptr<const Session>> Session::open_session(const std::string& driver_root) {
-  GPULET_TRY_ASSIGN(auto library, Library::load_library(driver_root));
+Result<std::shared_ptr<const Session>> Session::open_session(
+    const std::string& driver_root, const std::vector<std::string>& library_directories) {
+  GPULET_TRY_ASSIGN(auto library, Library::load_library(driver_root, library_directories));
   const Api& api = library->api();
   const std::uint64_t generation = next_generation();
   GPULET_TRY(

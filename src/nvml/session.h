@@ -98,7 +98,9 @@ class Session {
  public:
   // Loads and initialises the driver, and reads its version. A failed call leaves nothing loaded.
   // Errors: kUnavailable; kPermissionDenied; kUnsupported for a driver older than kOldestDriver.
-  static Result<std::shared_ptr<const Session>> open_session(const std::string& driver_root);
+  // `library_directories`: as of Library::load_library.
+  static Result<std::shared_ptr<const Session>> open_session(
+      const std::string& driver_root, const std::vector<std::string>& library_directories = {});
   ~Session();
   Session(const Session&) = delete;
 

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "base/test_ld_cache.h"
 #include "nvml/events.h"
 #include "nvml/library.h"
 #include "nvml/test_sim_root.h"
@@ -20,12 +21,13 @@ std::shared_ptr<const Session> open_driver(const SimRoot& root) {
 
 TEST(Library, ReportsTheDirectoriesSearched) {
   const SimRoot root(1);
-  const auto library = Library::load_library(root.sim_root(), "libnvidia-ml-none.so.1");
+  const auto library = Library::load_library(root.sim_root(), {}, "libnvidia-ml-none.so.1");
   ASSERT_FALSE(library);
   EXPECT_EQ(library.error().code(), Code::kUnavailable);
   const std::string expected = "libnvidia-ml-none.so.1 is neither below " + root.sim_root();
   EXPECT_NE(library.error().message().find(expected), std::string::npos);
-  EXPECT_EQ(Library::load_library("/nowhere", "libnvidia-ml-none.so.1").error().code(), Code::kUnavailable);
+  EXPECT_EQ(Library::load_library("/nowhere", {}, "libnvidia-ml-none.so.1").error().code(),
+            Code::kUnavailable);
 }
 
 TEST(Session, OpensOnceADriverIsInstalled) {
@@ -62,6 +64,27 @@ TEST(Session, FindsTheLibraryWhereDistributionsPutIt) {
     const auto session = open_driver(root);
     ASSERT_NE(session, nullptr) << directory;
     EXPECT_EQ(session->library_path(), root.sim_root() + directory + "/libnvidia-ml.so.570.124.06");
+  }
+}
+
+// Bottlerocket, and a driver installed below a prefix of its own.
+TEST(Session, FindsTheLibraryByTheLoadersCache) {
+  SimRoot root(1);
+  std::filesystem::remove_all(root.sim_root() + "/usr");
+  root.install(GPULET_SIM_LIBRARY, "570.124.06", "/opt/driver");
+  root.add_root_file("etc/ld.so.cache", test::cache_of("libnvidia-ml.so.1", "/opt/driver/libnvidia-ml.so.1"));
+  const auto session = open_driver(root);
+  ASSERT_NE(session, nullptr);
+  EXPECT_EQ(session->library_path(), root.sim_root() + "/opt/driver/libnvidia-ml.so.570.124.06");
+}
+
+TEST(Session, FindsTheLibraryInGivenDirectories) {
+  SimRoot root(1);
+  root.install(GPULET_SIM_LIBRARY, "575.57.08", "/opt/driver");
+  for (const std::string& directory : {std::string("/opt/driver"), root.sim_root() + "/opt/driver"}) {
+    const auto session = Session::open_session(root.sim_root(), {"/none", directory});
+    ASSERT_TRUE(session) << session.error().full_message();
+    EXPECT_EQ((*session)->library_path(), root.sim_root() + "/opt/driver/libnvidia-ml.so.575.57.08");
   }
 }
 

@@ -60,7 +60,8 @@ NvmlDriver::NvmlDriver(Loop& loop, NvmlDriverOptions options)
     : loop_(loop),
       options_(std::move(options)),
       worker_(loop),
-      holder_(loop, worker_, {options_.driver_root, options_.call_timeout, options_.hold},
+      holder_(loop, worker_,
+              {options_.driver_root, options_.library_directories, options_.call_timeout, options_.hold},
               [this] { notify_changed(); }),
       events_(loop, worker_) {
   if (holder_.is_on_demand()) options_.events = false;

@@ -23,6 +23,8 @@ namespace gpulet::agent {
 
 struct NvmlDriverOptions {
   std::string driver_root = "/driver-root";  // --driver-root-ctr-path
+  // Of the driver root, where its library is looked for before the known ones.
+  std::vector<std::string> library_directories{};
   // Directories with a sys/, for the NUMA nodes of PCI devices. Empty: the driver root, then "/".
   std::vector<std::string> sys_roots{};
   Duration call_timeout =

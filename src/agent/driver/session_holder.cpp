@@ -1,6 +1,13 @@
 #include "agent/driver/session_holder.h"
 
 namespace gpulet::agent {
+namespace {
+
+auto open_driver(const SessionHolder::Options& options) {
+  return nvml::Session::open_session(options.driver_root, options.library_directories);
+}
+
+}  // namespace
 
 SessionHolder::SessionHolder(Loop& loop, nvml::Worker& worker, Options options, std::function<void()> lost)
     : loop_(loop), worker_(worker), options_(std::move(options)), lost_(std::move(lost)) {}
@@ -16,9 +23,9 @@ void SessionHolder::open_session(std::function<void(Status)> done) {
   const auto patience = worker_.abandoned() == 0 ? kReleaseGrace : std::chrono::milliseconds(0);
   worker_.run_call<SessionPtr>(
       {"initialising the driver", "driver", options_.call_timeout + kReleaseGrace},
-      [old = std::exchange(session_, nullptr), root = options_.driver_root, patience]() mutable {
+      [old = std::exchange(session_, nullptr), options = options_, patience]() mutable {
         nvml::Session::shut_down(std::exchange(old, nullptr), patience);
-        return nvml::Session::open_session(root);
+        return open_driver(options);
       },
       [this, done = std::move(done)](Result<SessionPtr> session) {
         was_released_ = false;
@@ -128,15 +135,15 @@ void SessionHolder::begin_alone() {
   call.deadline += kCloseGrace + 2 * options_.call_timeout;
   worker_.run_call<SessionPtr>(
       std::move(call),
-      [old = std::exchange(session_, nullptr), root = options_.driver_root,
+      [old = std::exchange(session_, nullptr), options = options_,
        work = std::move(work)]() mutable -> Result<SessionPtr> {
         nvml::Session::shut_down(std::exchange(old, nullptr), kCloseGrace);
         {
-          auto alone_session = nvml::Session::open_session(root);
+          auto alone_session = open_driver(options);
           work(alone_session);
           if (alone_session) nvml::Session::shut_down(std::exchange(*alone_session, nullptr), kReleaseGrace);
         }
-        return nvml::Session::open_session(root);
+        return open_driver(options);
       },
       [this, done = std::move(alone.done)](const Result<SessionPtr>& session) {
         on_alone_done(done, session);
@@ -158,7 +165,7 @@ void SessionHolder::reopen() {
   state_ = State::kOpening;
   worker_.run_call<SessionPtr>(
       {"initialising the driver", "driver", options_.call_timeout},
-      [root = options_.driver_root] { return nvml::Session::open_session(root); },
+      [options = options_] { return open_driver(options); },
       [this](Result<SessionPtr> session) {
         state_ = session ? State::kOpen : State::kClosed;
         if (session) session_ = std::move(*session);

@@ -36,7 +36,8 @@ class SessionHolder {
   using SessionPtr = std::shared_ptr<const nvml::Session>;
   struct Options {
     std::string driver_root;
-    Duration call_timeout{};  // of an initialisation
+    std::vector<std::string> library_directories{};  // as of nvml::Library::load_library
+    Duration call_timeout{};                         // of an initialisation
     config::DriverHold hold = config::DriverHold::kAlways;
   };
   // `lost`: a session could not be opened again after it was closed for a moment. `loop` and `worker` outlive

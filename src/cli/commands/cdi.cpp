@@ -166,7 +166,7 @@ Result<cdi::Spec> make_spec(const CdiGenerateOptions& options, GenerateRequest r
 
   inventory::Snapshot snapshot;
   if (mode == Mode::kNvml || mode == Mode::kManagement) {
-    auto answer = read(options.driver_root);
+    auto answer = read(options.driver_root, options.library_search_paths);
     // Management mode lists device nodes and does not need a working driver.
     if (!answer && mode == Mode::kNvml) return fail(answer.error());
     if (answer) snapshot = std::move(*answer);
@@ -272,9 +272,11 @@ CommandOutput cdi_transform_output(const CdiTransformOptions& options) {
 }
 
 int run_cdi_generate(const CdiGenerateOptions& options) {
-  return print_output(cdi_generate_output(options, [](const std::string& driver_root) {
-    return agent::read_snapshot_once({.driver_root = driver_root});
-  }));
+  return print_output(cdi_generate_output(
+      options, [](const std::string& driver_root, const std::vector<std::string>& library_directories) {
+        return agent::read_snapshot_once(
+            {.driver_root = driver_root, .library_directories = library_directories});
+      }));
 }
 
 int run_cdi_list(const CdiListOptions& options) { return print_output(cdi_list_output(options)); }

@@ -53,8 +53,9 @@ struct CdiTransformOptions {
   std::string relative_to = "host";
 };
 
-// Reads the GPUs of a driver root.
-using SnapshotReader = std::function<Result<inventory::Snapshot>(const std::string& driver_root)>;
+// Reads the GPUs of a driver root, whose library may be in these directories of it.
+using SnapshotReader = std::function<Result<inventory::Snapshot>(
+    const std::string& driver_root, const std::vector<std::string>& library_directories)>;
 
 // Exit code: 0; 1 if there is nothing to generate or it cannot be written; 2 for invalid options. Standard
 // error has one line for each device or file that is missing from the spec.

@@ -30,11 +30,13 @@ class CdiCommand : public testing::Test {
     snapshot.gpus[0].compute_major = 9;
   }
   CommandOutput generate() {
-    return cdi_generate_output(options, [&](const std::string& root) -> Result<inventory::Snapshot> {
-      EXPECT_EQ(root, tree.tree_path());
-      if (!driver_answers) return fail(Code::kUnavailable, "there is no driver");
-      return snapshot;
-    });
+    return cdi_generate_output(options,
+                               [&](const auto& root, const auto& directories) -> Result<inventory::Snapshot> {
+                                 EXPECT_EQ(root, tree.tree_path());
+                                 EXPECT_EQ(directories, options.library_search_paths);
+                                 if (!driver_answers) return fail(Code::kUnavailable, "there is no driver");
+                                 return snapshot;
+                               });
   }
 
   cdi::TestTree tree;

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "cdi/driver_files.h"
+#include "base/ld_cache.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto entries = gpulet::cdi::parse_ld_cache(bytes);
+  const auto entries = gpulet::parse_ld_cache(bytes);
   if (!entries) return 0;
   for (const auto& entry : *entries) {
     if (entry.path.data() < bytes.data() ||

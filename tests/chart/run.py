@@ -463,6 +463,8 @@ def check_mounts_follow_the_features():
         writable = {mount["mountPath"] for mount in rendered.agent()["volumeMounts"] if not mount.get("readOnly")}
         return {path: path in writable for path in (mount["mountPath"] for mount in rendered.agent()["volumeMounts"]) if path != "/available-configs"}
 
+    # The engine creates a file there, which a read-only /dev refuses, and a writable one keeps on the host.
+    expect(Rendered().agent()["terminationMessagePath"], "/tmp/termination-log")
     kubelet = {"/var/lib/kubelet/device-plugins": True, "/var/lib/kubelet/pod-resources": False}
     always = {**kubelet, "/var/lib/gpulet": True, "/run/gpulet": True, "/sys": False}
     cdi, pods, driver = {"/var/run/cdi": True}, {"/var/log/pods": False}, {"/driver-root": False}

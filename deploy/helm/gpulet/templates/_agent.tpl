@@ -168,6 +168,7 @@ spec:
           envFrom:
             {{- toYaml . | nindent 12 }}
           {{- end }}
+          terminationMessagePath: /tmp/termination-log # its default is below /dev, which is the host's
           ports:
             - name: http
               containerPort: {{ $v.port }}

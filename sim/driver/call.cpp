@@ -13,6 +13,7 @@
 #include <numeric>
 #include <string>
 
+#include "sim/driver/process_end.h"
 #include "sim/driver/rights.h"
 
 namespace gpulet::sim {
@@ -139,6 +140,7 @@ nvmlReturn_t wait_out_driver_faults() {
   const StateFile* state = session().state.load(std::memory_order_acquire);
   if (state == nullptr || session().users.load() == 0) return NVML_ERROR_UNINITIALIZED;
   wait_out_hang_and_delay(*state);
+  crash_if_destroyed();
   return NVML_SUCCESS;
 }
 
@@ -192,6 +194,8 @@ nvmlReturn_t nvmlInitWithFlags(unsigned int flags) {
 }
 
 nvmlReturn_t nvmlShutdown(void) {
+  linger_in_shutdown();
+  crash_if_destroyed();
   const std::lock_guard lock(session().mutex);
   if (session().users.load() == 0) return NVML_ERROR_UNINITIALIZED;
   const ReadGuard machine = session().state.load(std::memory_order_acquire)->lock_for_read();

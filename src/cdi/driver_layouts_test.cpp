@@ -114,6 +114,45 @@ TEST(DriverLayoutsTest, DebianWithAlternatives) {
   EXPECT_THAT(files.warnings, Contains("not found: nvidia-debugdump"));
 }
 
+// The chart's driverRootPaths: /usr and /etc of the host below a directory of the image, which has a merged
+// root's links (deploy/image/rootfs). Only what is in no other directory is missing.
+TEST(DriverLayoutsTest, NeedsUsrAndEtcOfAMergedRoot) {
+  TestTree whole, parts;
+  for (TestTree* tree : {&whole, &parts}) {
+    make_debian(*tree);
+    tree->make_program("/usr/sbin/nvidia-persistenced");
+    tree->make_file("/etc/OpenCL/vendors/nvidia.icd");
+    tree->make_file("/etc/shadow", "secret", 0600);
+  }
+  whole.make_link("/sbin", "usr/sbin");
+  whole.make_link("/lib64", "usr/lib64");
+  whole.make_socket("/run/nvidia-persistenced/socket");
+  for (const auto& entry : std::filesystem::directory_iterator(parts.tree_path())) {
+    if (entry.path().filename() != "usr" && entry.path().filename() != "etc")
+      std::filesystem::remove_all(entry.path());
+  }
+  for (const std::string name : {"bin", "sbin", "lib", "lib64"}) parts.make_link("/" + name, "usr/" + name);
+  const DriverFiles all = found(whole), some = found(parts);
+  EXPECT_EQ(containers(all.sockets), std::vector<std::string>{"/run/nvidia-persistenced/socket"});
+  EXPECT_THAT(some.sockets, IsEmpty());
+  const auto names = [](const std::string& root, const std::vector<FileMount>& mounts) {
+    std::vector<FileMount> below;
+    for (FileMount each : mounts) {
+      EXPECT_TRUE(each.host_path.starts_with(root)) << each.host_path;
+      each.host_path.erase(0, root.size());
+      below.push_back(std::move(each));
+    }
+    return below;
+  };
+  for (const auto kind :
+       {&DriverFiles::libraries, &DriverFiles::binaries, &DriverFiles::firmware, &DriverFiles::configs}) {
+    EXPECT_THAT(all.*kind, Not(IsEmpty()));
+    EXPECT_EQ(names(parts.tree_path(), some.*kind), names(whole.tree_path(), all.*kind));
+  }
+  EXPECT_EQ(some.links, all.links);
+  EXPECT_EQ(some.library_dirs, all.library_dirs);
+}
+
 TEST(DriverLayoutsTest, KeepsAlternativesForXAndVdpauLinks) {
   TestTree tree;
   const std::string current = kMultiarch + "/nvidia/current";

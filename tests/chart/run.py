@@ -195,7 +195,7 @@ WITH = {
     "gpulet": {"logLevel": "debug"}, "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "extraEnv": [{"name": "A", "value": "b"}],
     "extraEnvFrom": [{"secretRef": {"name": "s"}}], "extraArgs": ["--log-level=debug"], "extraVolumes": [{"name": "a", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}], "podLabels": {"a": "b"}, "kubeletRoot": "/var/snap/kubelet",
-    "podLogsDir": "/logs", "stateDir": "/opt/state", "runDir": "/opt/run", "port": 9500, "webConfig.secretName": "s",
+    "podLogsDir": "/logs", "driverRootPaths": ["/usr"], "stateDir": "/opt/state", "runDir": "/opt/run", "port": 9500, "webConfig.secretName": "s",
     "webConfig.configMapName": "c", "privileged": False, "capabilities": ["SETUID", "SETGID", "SYS_ADMIN"], "terminationGracePeriodSeconds": 9,
     "startupProbe": {"periodSeconds": 9}, "livenessProbe": {"periodSeconds": 9}, "readinessProbe": {"periodSeconds": 9},
     "serviceAccount.annotations": {"a": "b"}, "rbac.eviction": True, "rbac.podAnnotations": True, "rbac.nodeFeatures": True,
@@ -455,6 +455,83 @@ def check_paths():
     expect(mounts["device-plugins"], (f"{kubelet}/device-plugins", "/var/lib/kubelet/device-plugins"))
     expect(mounts["hook"], ("/opt/gpulet",) * 2)
     expect(mounts["state"], (reported["stateDir"], "/opt/state"))
+
+
+def check_mounts_follow_the_features():
+    """Each mount is there for a feature, and writable only where that writes: the table in docs/SECURITY.md."""
+    def paths(rendered):
+        writable = {mount["mountPath"] for mount in rendered.agent()["volumeMounts"] if not mount.get("readOnly")}
+        return {path: path in writable for path in (mount["mountPath"] for mount in rendered.agent()["volumeMounts"]) if path != "/available-configs"}
+
+    # The engine creates a file there, which a read-only /dev refuses, and a writable one keeps on the host.
+    expect(Rendered().agent()["terminationMessagePath"], "/tmp/termination-log")
+    kubelet = {"/var/lib/kubelet/device-plugins": True, "/var/lib/kubelet/pod-resources": False}
+    always = {**kubelet, "/var/lib/gpulet": True, "/run/gpulet": True, "/sys": False}
+    cdi, pods, driver = {"/var/run/cdi": True}, {"/var/log/pods": False}, {"/driver-root": False}
+    expect(paths(Rendered()), {**always, **cdi, **pods, **driver, "/dev": True})
+    # NVIDIA's runtime adds the driver's library and its nodes: nothing else of the host is seen, and nothing that an engine trusts is written.
+    runtime = {"runtimeClassName": "nvidia", "deviceListStrategy": "envvar"}
+    narrow = Rendered({**runtime, "hostPID": False})
+    expect(paths(narrow), {**always, "/dev": False})
+    expect(understood(narrow.env())["flags"]["plugin"]["containerDriverRoot"], "/")
+    assert "DRIVER_ROOT_CTR_PATH" not in Rendered().env()
+    # Each feature adds its own.
+    expect(paths(Rendered(runtime)), {**always, **pods, "/dev": False})
+    expect(paths(Rendered({**runtime, "hostPID": False, "gpulet": {"metrics": {"podUID": True}}})), {**always, **pods, "/dev": False})
+    label = [{"name": "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", "value": "true"}]
+    expect(paths(Rendered({**runtime, "hostPID": False, "extraEnv": label})), {**always, **pods, "/dev": False})
+    expect(paths(Rendered({**runtime, "migStrategy": "mixed"})), {**always, **pods, "/dev": True})
+    expect(paths(Rendered({**runtime, "migStrategy": "mixed", "gpulet": {"createDeviceNodes": False}})),
+           {**always, **pods, "/dev": False})
+    expect(paths(Rendered({**runtime, "nvidiaDriverRoot": "/opt/driver"})), {**always, **pods, **driver, "/dev": False})
+    by_cdi = {**always, **cdi, **pods, **driver, "/dev": False}
+    expect(paths(Rendered({"runtimeClassName": "nvidia"})), by_cdi)
+    for own in ({"extraEnv": [{"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri"}]}, {"extraArgs": ["--device-list-strategy=cdi-cri"]},
+                {"devicePlugin": {"containers": {"main": {"env": [{"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri"}]}}}},
+                {"pools": {"a": {"nodeSelector": {"pool": "a"}, "extraEnv": [{"name": "DEVICE_LIST_STRATEGY", "value": "cdi-cri"}]}}}):
+        expect(paths(Rendered({**runtime, **own})), by_cdi)
+    expect(paths(Rendered({**runtime, "mps": {"enabled": True}}))["/driver-root"], False)
+    # Without CDI the state keeps a mount of its own.
+    expect(narrow.mounts()["state"], ("/var/lib/gpulet",) * 2)
+    expect(Rendered({**runtime, "cdi": {"hookDir": "/opt/gpulet"}}).mounts()["state"], ("/var/lib/gpulet",) * 2)
+
+
+def check_parts_of_the_driver_root():
+    def seen(values):
+        rendered = Rendered(values)
+        volumes = {volume["name"]: volume["hostPath"] for volume in rendered.pod()["volumes"] if volume["name"].startswith("driver-root")}
+        mounts = [mount for mount in rendered.agent()["volumeMounts"] if mount["name"] in volumes]
+        assert all(mount["readOnly"] and mount["mountPropagation"] == "HostToContainer" for mount in mounts), mounts
+        expect(len(mounts), len(volumes))
+        return [(volumes[mount["name"]]["path"], volumes[mount["name"]].get("type"), mount["mountPath"]) for mount in mounts]
+
+    expect(seen({}), [("/", None, "/driver-root")])
+    expect(seen({"driverRootPaths": ["/"]}), [("/", None, "/driver-root")])
+    # A directory that does not exist is an error, and not created.
+    expect(seen({"driverRootPaths": ["/usr", "/etc/OpenCL"]}),
+           [("/usr", "Directory", "/driver-root/usr"), ("/etc/OpenCL", "Directory", "/driver-root/etc/OpenCL")])
+    expect(seen({"driverRootPaths": ["/usr"], "nvidiaDriverRoot": "/run/nvidia/driver"}),
+           [("/run/nvidia/driver/usr", "Directory", "/driver-root/usr")])
+    expect(seen({"driverRootPaths": ["/usr"], "nvidiaDriverRoot": "/"}), [("/usr", "Directory", "/driver-root/usr")])
+    expect(seen({"driverRootPaths": []}), [])
+    expect(Rendered({"driverRootPaths": []}).env()["DRIVER_ROOT_CTR_PATH"], "/")
+    for wrong in (["usr"], ["/usr/"], ["/usr/../etc"], ["/usr/./lib"], ["//usr"], ["/.."], ["/usr", "/usr"]):
+        refused({"driverRootPaths": wrong}, "/driverRootPaths")
+    expect(seen({"driverRootPaths": ["/a.b/.c"]})[0][0], "/a.b/.c")
+    refused({"driverRootPaths": ["/", "/usr"]}, "driverRootPaths")
+    refused({"driverRootPaths": ["/usr"], "mps": {"enabled": True}}, "driverRootPaths", "MPS")
+
+
+def check_tokens_are_mounted_where_they_are_used():
+    """A ServiceAccount gives its token to no Pod that does not ask for it."""
+    rendered = Rendered({"scheduler": {"enabled": True}, "metricsApi": {"enabled": True}, "pools": {"a": {"nodeSelector": {"pool": "a"}}}})
+    accounts = [item for item in rendered.objects if item["kind"] == "ServiceAccount"]
+    expect({item["metadata"]["name"]: item["automountServiceAccountToken"] for item in accounts},
+           dict.fromkeys(("gpulet", "gpulet-scheduler", "gpulet-metrics-api", "gpulet-cleanup"), False))
+    pods = [item["spec"]["template"]["spec"] for item in rendered.objects if "template" in item.get("spec", {})]
+    expect(len(pods), 6)
+    for pod in pods:
+        assert pod["automountServiceAccountToken"] is True, pod["serviceAccountName"]
 
 
 def check_pools():

@@ -18,10 +18,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 ARCHIVE = ROOT / "out" / "image" / "gpulet.tar"
 SBOM = ROOT / "out" / "image" / "gpulet.spdx.json"
 MAX_MB = 25  # packed and unpacked
+MERGED = ("bin", "sbin", "lib", "lib64")  # links of a merged root, for parts of the host's root (driverRootPaths)
 FILES = {
     "usr/bin/gpulet", "usr/bin/gpulet-hook", "usr/bin/nvidia-device-plugin", "usr/bin/gpu-feature-discovery",
     "usr/bin/mps-control-daemon", "usr/bin/config-manager", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt",
     "usr/lib/ssl/cert.pem", "usr/share/sbom/gpulet.spdx.json", "lib64/ld-linux-x86-64.so.2",
+    *(f"driver-root/{name}" for name in MERGED),
     *(f"lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")),
 }
 # Libraries of scripts/packages whose files have another name.
@@ -88,6 +90,9 @@ def check_contents():
     files = {name for name, member in image().members.items() if not member.isdir()}
     if files != FILES:
         return f"lacks {sorted(FILES - files)}, has {sorted(files - FILES)} besides"
+    links = {name: image().members[f"driver-root/{name}"].linkname for name in MERGED}
+    if links != {name: f"usr/{name}" for name in MERGED}:
+        return f"links of the driver root: {links}"
     owned = {name for name, member in image().members.items() if (member.uid, member.gid) != (0, 0)}
     written = {name for name, member in image().members.items() if member.mode & 0o022 and not member.issym() and name != "tmp"}
     return f"not root's: {sorted(owned)}; others may write: {sorted(written)}" if owned or written else None

@@ -45,7 +45,7 @@ class AccessChecks:
             ("the chart's agent has the capabilities of its config, and no others", self.install),
             ("MIG on, with the rights as shipped: seven MIG devices", self.seven),
             ("an XID of one instance withdraws that one only", lambda: self.xid(6)),
-            ("the same without CAP_SYS_ADMIN, where layouts are not managed", self.watched),
+            ("the same without CAP_SYS_ADMIN, where layouts are not managed, and with parts of the driver root", self.watched),
             # A test can take access away only from cgroup v1, where rules are files.
             *([("a container that loses access is replaced once", self.lost)] if DEVICE_CGROUPS.is_dir() else []),
             ("neither privileged nor NVIDIA's runtime: said, and no GPU offered", self.unprivileged),
@@ -160,7 +160,13 @@ class AccessChecks:
         assert not missing, missing
 
     def watched(self):
-        pid = self.upgrade(self.values(WATCHED))
+        """Also without the rest of the driver root, whose proc and sys stand for the node's."""
+        parts = ["/usr", "/proc", "/sys"]
+        pid = self.upgrade(self.values(WATCHED, driverRootPaths=parts))
+        seen = {entry.name: entry for entry in pathlib.Path(f"/proc/{pid}/root/driver-root").iterdir()}
+        # run and dev are the testbed's own mounts; the image has the links of a merged root.
+        assert {name for name, entry in seen.items() if not entry.is_symlink()} == {"usr", "proc", "sys", "run", "dev"}, sorted(seen)
+        assert [entry.name for entry in seen["run"].iterdir()] == ["gpulet-sim"], "the driver root's own run is seen"
         found = self.capabilities(pid)
         assert found == {SETGID, SETUID, SYSLOG, MKNOD}, found
         self.wait_devices(7, 6)

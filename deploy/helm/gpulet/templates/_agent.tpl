@@ -25,6 +25,8 @@ override the chart's own. (dict "root" . "pool" POOL)
 {{- if not (kindIs "invalid" $value) }}{{ $env = append $env (dict "name" $name "value" (toString $value)) }}{{ end -}}
 {{- end -}}
 {{- if not $v.cdi.nvidiaHookPath }}{{ $env = append $env (dict "name" "GPULET_CDI_HOOK_DIR" "value" $v.cdi.hookDir) }}{{ end -}}
+{{- /* The driver's library is then below the container's own root. */ -}}
+{{- if not (include "gpulet.driverRootPaths" $ | fromJsonArray) }}{{ $env = append $env (dict "name" "DRIVER_ROOT_CTR_PATH" "value" "/") }}{{ end -}}
 {{- if include "gpulet.mps" $ }}{{ $env = append $env (dict "name" "MPS_ROOT" "value" $v.mps.root) }}{{ end -}}
 {{- if include "gpulet.configMap" $ -}}
 {{- $env = concat $env (list
@@ -68,7 +70,11 @@ override the chart's own. (dict "root" . "pool" POOL)
 {{/* The DaemonSet of the agent: (dict "root" . "name" NAME "pool" POOL). */}}
 {{- define "gpulet.daemonset" -}}
 {{- $ := .root -}}{{- $v := .root.Values -}}{{- $pool := .pool -}}
-{{- $mps := include "gpulet.mps" $ -}}
+{{- $mps := include "gpulet.mps" $ -}}{{- $cdi := include "gpulet.cdi" $ -}}
+{{- $driverRoot := trimSuffix "/" (default "/" $v.nvidiaDriverRoot) -}}{{- $driverRootPaths := include "gpulet.driverRootPaths" $ | fromJsonArray -}}
+{{- $podLogs := include "gpulet.podUIDs" $ -}}
+{{- /* Device nodes are created with CAP_MKNOD. A read-only mount does not limit what may be read from or written to a device. */ -}}
+{{- $writesDev := or $mps $v.securityContext (has "MKNOD" (include "gpulet.capabilities" $ | fromJsonArray)) -}}
 apiVersion: apps/v1
 kind: DaemonSet
 metadata:
@@ -110,6 +116,7 @@ spec:
       {{- end }}
     spec:
       serviceAccountName: {{ include "gpulet.serviceAccount" $ }}
+      automountServiceAccountToken: true
       {{- with $v.imagePullSecrets }}
       imagePullSecrets:
         {{- toYaml . | nindent 8 }}
@@ -121,7 +128,7 @@ spec:
       runtimeClassName: {{ . }}
       {{- end }}
       terminationGracePeriodSeconds: {{ $v.terminationGracePeriodSeconds }}
-      {{- if or $v.hostPID (and $mps $v.mps.enableHostPID) }}
+      {{- if include "gpulet.hostPID" $ }}
       # The driver reports host PIDs. Without this, a GPU shared by several Pods has one series for all of them; nothing else
       # changes. docs/SECURITY.md lists what it permits.
       hostPID: true
@@ -161,6 +168,7 @@ spec:
           envFrom:
             {{- toYaml . | nindent 12 }}
           {{- end }}
+          terminationMessagePath: /tmp/termination-log # its default is below /dev, which is the host's
           ports:
             - name: http
               containerPort: {{ $v.port }}
@@ -199,25 +207,35 @@ spec:
               mountPath: {{ $v.kubeletRoot }}/device-plugins
             - name: pod-resources
               mountPath: {{ $v.kubeletRoot }}/pod-resources
-            - name: driver-root
-              mountPath: /driver-root
+              readOnly: true # to connect to the socket
+            {{- range $index, $path := $driverRootPaths }}
+            - name: driver-root{{ if ne $path "/" }}-{{ $index }}{{ end }}
+              mountPath: /driver-root{{ if ne $path "/" }}{{ $path }}{{ end }}
               readOnly: true
               mountPropagation: HostToContainer # to see a driver installed later
+            {{- end }}
+            {{- if $cdi }}
             - name: cdi
               mountPath: {{ $v.cdi.specDir }}
             - name: hook # same path as on the host, as in CDI specs; also the persisted state
               mountPath: {{ $v.cdi.hookDir }}
-            {{- if ne $v.stateDir $v.cdi.hookDir }}
+            {{- end }}
+            {{- if not (and $cdi (eq $v.stateDir $v.cdi.hookDir)) }}
             - name: state
               mountPath: /var/lib/gpulet
             {{- end }}
             - name: run # sockets for `gpulet health`, here and on the host
               mountPath: /run/gpulet
+            {{- if $podLogs }}
             - name: pod-logs # directory names map Pods to UIDs; no file is read
               mountPath: /var/log/pods
               readOnly: true
+            {{- end }}
             - name: dev
               mountPath: /dev
+              {{- if not $writesDev }}
+              readOnly: true # no device node is created
+              {{- end }}
             - name: sys
               mountPath: /sys
               readOnly: true
@@ -246,6 +264,7 @@ spec:
         - name: pod-resources
           hostPath:
             path: {{ $v.kubeletRoot }}/pod-resources
+        {{- if $cdi }}
         - name: cdi
           hostPath:
             path: {{ $v.cdi.specDir }}
@@ -254,7 +273,8 @@ spec:
           hostPath:
             path: {{ $v.cdi.hookDir }}
             type: DirectoryOrCreate
-        {{- if ne $v.stateDir $v.cdi.hookDir }}
+        {{- end }}
+        {{- if not (and $cdi (eq $v.stateDir $v.cdi.hookDir)) }}
         - name: state
           hostPath:
             path: {{ $v.stateDir }}
@@ -264,13 +284,20 @@ spec:
           hostPath:
             path: {{ $v.runDir }}
             type: DirectoryOrCreate
-        - name: driver-root
+        {{- range $index, $path := $driverRootPaths }}
+        - name: driver-root{{ if ne $path "/" }}-{{ $index }}{{ end }}
           hostPath:
-            path: {{ default "/" $v.nvidiaDriverRoot }}
+            path: {{ if ne $path "/" }}{{ $driverRoot }}{{ $path }}{{ else }}{{ default "/" $driverRoot }}{{ end }}
+            {{- if ne $path "/" }}
+            type: Directory
+            {{- end }}
+        {{- end }}
+        {{- if $podLogs }}
         - name: pod-logs
           hostPath:
             path: {{ $v.podLogsDir }}
             type: DirectoryOrCreate
+        {{- end }}
         - name: dev
           hostPath:
             path: /dev

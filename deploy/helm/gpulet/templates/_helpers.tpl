@@ -142,6 +142,48 @@ true
 {{- end -}}
 {{- end -}}
 
+{{/*
+"true" if a variable or flag of the agent is set beside the chart's own, where the values do not tell what it is: (list . "DEVICE_LIST_STRATEGY").
+*/}}
+{{- define "gpulet.given" -}}
+{{- $v := (index . 0).Values -}}{{- $name := index . 1 -}}
+{{- $flag := printf "--%s" ($name | lower | replace "_" "-") -}}
+{{- $given := list $v.devicePlugin.containers.main.env $v.extraEnv $v.extraArgs $v.pools | toJson -}}
+{{- if or (contains $name $given) (contains $flag $given) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+What each mount of the agent is for: docs/SECURITY.md. "true" if containers get devices by CDI: the agent then writes specs and their
+hook, which the engine runs as root. The variable precedes the config files.
+*/}}
+{{- define "gpulet.cdi" -}}
+{{- if or (contains "cdi" (toString (default "cdi-cri" .Values.deviceListStrategy))) (include "gpulet.given" (list . "DEVICE_LIST_STRATEGY")) }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if Pods are known by UID: processes of the host are attributed to Pods, or metrics have the label pod_uid. */}}
+{{- define "gpulet.podUIDs" -}}
+{{- if or (include "gpulet.hostPID" .) (include "gpulet.wants" (list . "metrics.podUID" false)) (include "gpulet.given" (list . "POD_UID")) }}true{{ end -}}
+{{- end -}}
+
+{{/* "true" if the agent sees the PIDs of the host. */}}
+{{- define "gpulet.hostPID" -}}
+{{- if or .Values.hostPID (and (include "gpulet.mps" .) .Values.mps.enableHostPID) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+The directories of the driver root that the agent sees, as a list in JSON: "/" is all of it. NVIDIA's runtime adds the driver's libraries
+to the container, so without CDI and MPS none is needed there.
+*/}}
+{{- define "gpulet.driverRootPaths" -}}
+{{- if not (kindIs "invalid" .Values.driverRootPaths) -}}
+{{- toJson .Values.driverRootPaths -}}
+{{- else if and (include "gpulet.nvidiaRuntime" .) (not (include "gpulet.privileged" .)) (not (include "gpulet.cdi" .)) (not .Values.nvidiaDriverRoot) -}}
+[]
+{{- else -}}
+["/"]
+{{- end -}}
+{{- end -}}
+
 {{/* What the configs need of MIG: "" nothing, "monitor" for MIG devices, "manage" where layouts are applied too. */}}
 {{- define "gpulet.mig" -}}
 {{- $monitor := false -}}{{- $manage := false -}}

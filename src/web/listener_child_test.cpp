@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,6 +17,8 @@
 #include <set>
 #include <tuple>
 #include <vector>
+
+#include "http/test_client.h"
 
 namespace gpulet::web {
 namespace {
@@ -67,6 +70,41 @@ TEST(Sandbox, OtherActionsKillTheProcess) {
       killed, "");
   EXPECT_EXIT(inside([] { static_cast<void>(::mprotect(nullptr, 4096, PROT_EXEC)); }), killed, "");
 #endif
+}
+
+// A thread that was started on the way in has no more rights.
+TEST(Sandbox, HoldsForItsThreadsToo) {
+  EpollLoop loop;
+  std::unique_ptr<http::PasswordWorker> worker;
+  const auto run_inside = [&](std::function<bool()> check) {
+    ::mallopt(M_ARENA_MAX, 1);
+    const auto entered = enter_sandbox(::getppid(), 80, [&]() -> Status {
+      GPULET_TRY_ASSIGN(worker, http::PasswordWorker::start_worker(loop));
+      return {};
+    });
+    if (!entered) ::_exit(3);
+    worker->run_check(std::move(check),
+                      [](http::CheckRunner::Outcome outcome) { ::_exit(outcome.right ? 0 : 4); });
+    loop.run_loop();
+  };
+  const auto killed = testing::KilledBySignal(SIGSYS);
+  EXPECT_EXIT(run_inside([] { return ::open("/dev/null", O_RDONLY) < 0; }), killed, "");
+  EXPECT_EXIT(run_inside([] { return ::socket(AF_INET, SOCK_STREAM, 0) < 0; }), killed, "");
+  EXPECT_EXIT(run_inside([] { return ::fork() < 0; }), killed, "");
+  // What it is for: a check needs no call that is missing.
+  EXPECT_EXIT(run_inside([] {
+                http::PasswordChecker passwords({{"alice", http::secret_hash()}});
+                bool right = false;
+                passwords.check_password("Basic YWxpY2U6c2VjcmV0", "here", Time{}, [&](auto verdict) {
+                  right = verdict == http::PasswordChecker::Verdict::kAccepted;
+                });
+                return right;
+              }),
+              testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(
+      ::_exit(enter_sandbox(::getppid(), 80, [] { return Status(fail(Code::kUnavailable, "none")); }) ? 0
+                                                                                                      : 7),
+      testing::ExitedWithCode(7), "");
 }
 
 // An attacker in this process has only its open connections.

@@ -49,6 +49,8 @@ class AccessGate {
   bool is_encrypted() const { return tls_ != nullptr; }
   // The TLS transport of an accepted socket; null when out of memory. Precondition: is_encrypted().
   std::unique_ptr<Transport> accept_tls(int socket) const { return tls_->accept_socket(socket); }
+  // Whether check_credentials() accepts only clients with a password.
+  bool requires_password() const { return passwords_->has_users(); }
   // See PasswordChecker::check_password(). When the rules change, checks that wait are answered kThrottled.
   void check_credentials(std::string_view authorization, const PeerAddress& address, Time now,
                          PasswordChecker::VerdictCallback done) {

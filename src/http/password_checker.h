@@ -87,6 +87,7 @@ class PasswordChecker {
   explicit PasswordChecker(Users users, CheckRunner* runner = nullptr);
   PasswordChecker(const PasswordChecker&) = delete;
 
+  bool has_users() const { return !users_.empty(); }
   enum class Verdict { kAccepted, kRejected, kThrottled };
   using VerdictCallback = std::function<void(Verdict)>;
   // `authorization`: the value of the request's field, empty without one. Calls `done` once, from inside this

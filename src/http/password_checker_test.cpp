@@ -218,10 +218,12 @@ TEST(AccessGate, NewRulesEndTheChecksOfTheFormer) {
   HeldChecks checks;
   AccessGate gate(&checks);
   ASSERT_TRUE(gate.set_rules({.users = {{"alice", secret_hash()}}}));
+  EXPECT_TRUE(gate.requires_password());
   std::vector<Verdict> verdicts;
   gate.check_credentials(kRight, kHere, Time{}, [&](Verdict verdict) { verdicts.push_back(verdict); });
   ASSERT_TRUE(gate.set_rules({}));
   EXPECT_EQ(verdicts, std::vector{Verdict::kThrottled});
+  EXPECT_FALSE(gate.requires_password());
   checks.run_next(1ms);
   EXPECT_EQ(verdicts.size(), 1u);
 }

@@ -134,6 +134,7 @@ class ServerConnection {
   void dispatch_request(bool head_only, bool keep_alive);
   void on_verdict(PasswordChecker::Verdict verdict, bool head_only, bool keep_alive);
   void handle_request(bool head_only, bool keep_alive);
+  bool is_authenticated() const;  // see Request; of a client that check_credentials() has accepted
   void on_handler_response(Response answer, bool head_only, bool keep_alive);
   // Whether the access rules are still those of when it was accepted.
   bool has_current_rules() const { return generation_ == gate_.generation(); }

@@ -268,6 +268,7 @@ void ServerConnection::handle_request(bool head_only, bool keep_alive) {
                   .accept = parser_->field(beast::field::accept),
                   .accept_encoding = parser_->field(beast::field::accept_encoding),
                   .client = client,
+                  .is_authenticated = is_authenticated(),
                   .fields = {},
                   .body = parsed.body()};
   for (const auto& field : parsed)
@@ -296,10 +297,14 @@ void ServerConnection::on_handler_response(Response answer, bool head_only, bool
   if (!handling_) on_ready();
 }
 
+bool ServerConnection::is_authenticated() const {
+  return address_.empty() || gate_.requires_password() || transport_->has_verified_client();
+}
+
 void ServerConnection::subscribe() {
   server_.make_subscriber_room(address_);
   subscription_ = service_.event_subscribers()->subscribe([this](const SharedText& text) { on_event(text); },
-                                                          limits_.subscribers);
+                                                          is_authenticated(), limits_.subscribers);
 }
 
 void ServerConnection::on_event(const SharedText& text) {

@@ -32,7 +32,9 @@ struct Pages {
   std::string node{};
   std::string now{};
   std::string use{};
-};
+  // `node` and `use` without names of processes, for clients that are not authenticated (http::Request). No
+  // other page may have such names.
+  std::string public_node{};
   std::string public_use{};
 };
 

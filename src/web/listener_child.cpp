@@ -246,7 +246,7 @@ class AgentMessages {
 
   void send_heartbeat() {
     beating_ = loop_.after(kHeartbeat, [this] {
-      router_.subscribers().publish_event(Router::heartbeat_event());
+      router_.subscribers().publish_event(Router::heartbeat_event(), Router::heartbeat_event());
       send_heartbeat();
     });
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "k8s/objects.h"
 
 namespace gpulet::doctor {
 namespace {
@@ -253,18 +254,6 @@ std::string pad_right(std::string_view text, std::size_t width) {
   return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
 }
 
-// Keeps foreign text on one line, without control characters.
-std::string sanitize_line(std::string text) {
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // U+0080 to U+009F are control characters too.
-    const bool second_set = byte >= 0x80 && byte < 0xA0 && i > 0 && text[i - 1] == '\xC2';
-    if (second_set) text[i - 1] = ' ';
-    if (second_set || byte < ' ' || byte == 0x7f) text[i] = ' ';
-  }
-  return text;
-}
-
 }  // namespace
 
 Verdict overall_verdict(std::span<const Finding> findings) {
@@ -294,7 +283,7 @@ std::string findings_summary(std::span<const Finding> findings) {
     if (&finding != first && finding.result.verdict == Verdict::kFail)
       also += (also.empty() ? " Also failing: " : ", ") + ("`" + std::string(finding.id) + "`");
   }
-  return sanitize_line(text + (also.empty() ? "" : also + "."));
+  return k8s::sanitize_line(text + (also.empty() ? "" : also + "."));
 }
 
 std::string text_report(std::span<const Finding> findings) {
@@ -303,10 +292,10 @@ std::string text_report(std::span<const Finding> findings) {
   for (const auto& finding : findings) {
     const auto& result = finding.result;
     text += pad_right(display_name(result.verdict), kVerdictWidth) + pad_right(finding.id, kIdWidth) +
-            sanitize_line(result.found) + "\n";
-    if (!result.fix.empty()) text += margin + "→ " + sanitize_line(result.fix) + "\n";
+            k8s::sanitize_line(result.found) + "\n";
+    if (!result.fix.empty()) text += margin + "→ " + k8s::sanitize_line(result.fix) + "\n";
     if (result.verdict == Verdict::kPass) continue;
-    for (const auto& detail : result.details) text += margin + "  " + sanitize_line(detail) + "\n";
+    for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
   return text + "\n" + findings_summary(findings) + "\n";
 }
@@ -318,12 +307,12 @@ std::string json_report(std::span<const Finding> findings) {
             {"checks", Json::array()}};
   for (const auto& finding : findings) {
     Json details = Json::array();
-    for (const auto& detail : finding.result.details) details.push_back(sanitize_line(detail));
+    for (const auto& detail : finding.result.details) details.push_back(k8s::sanitize_line(detail));
     json["checks"].push_back({{"id", finding.id},
                               {"complaint", display_name(finding.symptom)},
                               {"verdict", display_name(finding.result.verdict)},
-                              {"found", sanitize_line(finding.result.found)},
-                              {"fix", sanitize_line(finding.result.fix)},
+                              {"found", k8s::sanitize_line(finding.result.found)},
+                              {"fix", k8s::sanitize_line(finding.result.fix)},
                               {"details", std::move(details)}});
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

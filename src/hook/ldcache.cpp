@@ -57,8 +57,9 @@ bool is_of_32_bits(const Rootfs& root, const std::string& directory) {
 
 bool has_musl(const Rootfs& root) { return root.open_inside(kLoader, O_PATH).has_value(); }
 
-std::string with_musl_directories(std::string_view now, const std::vector<std::string>& directories) {
-  std::string base(now.empty() ? kDefault : now);
+std::string with_musl_directories(const std::optional<std::string>& now,
+                                  const std::vector<std::string>& directories) {
+  std::string base = now ? now->substr(0, now->find('\0')) : std::string(kDefault);
   std::replace(base.begin(), base.end(), '\n', ':');
   const std::vector<std::string> known = text::split(base, ':');
   std::vector<std::string> all;
@@ -79,7 +80,7 @@ Status update_musl_path(const Rootfs& root, const std::vector<std::string>& dire
   std::vector<std::string> wanted;
   for (const std::string& directory : directories)
     if (!is_of_32_bits(root, directory)) wanted.push_back(directory);
-  const std::string content = with_musl_directories(now ? *now : std::string(), wanted);
+  const std::string content = with_musl_directories(now ? std::optional(*now) : std::nullopt, wanted);
   if (content.empty()) return {};
   return root.write_file(kPathFile, content);
 }
@@ -257,7 +258,8 @@ Status make_library_links(const Rootfs& root, const std::vector<std::string>& di
 }
 
 bool is_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos;
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
 
 }  // namespace

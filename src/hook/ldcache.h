@@ -6,6 +6,7 @@
 // not rewritten.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,9 +21,9 @@ namespace gpulet::hook {
 // musl's equivalent of ld.so.conf: /etc/ld-musl-<arch>.path, the list of directories that its loader
 // searches.
 //
-// Source: musl 1.2 ldso/dynlink.c: entries end in ':' or a newline; without the file it is
-// "/lib:/usr/local/lib:/usr/lib". The loader uses the first file of the right name and fails if it has
-// another class (a 32-bit library): such directories are not added.
+// Source: musl 1.2 ldso/dynlink.c: entries end in ':' or a newline, the file at the first NUL; without the
+// file it is "/lib:/usr/local/lib:/usr/lib". The loader uses the first file of the right name and fails if it
+// has another class (a 32-bit library): such directories are not added.
 
 // Returns whether the image has musl's loader.
 bool has_musl(const Rootfs& root);
@@ -30,8 +31,10 @@ bool has_musl(const Rootfs& root);
 // Prepends those of `directories` that the loader does not search yet. Errors: those of Rootfs.
 Status update_musl_path(const Rootfs& root, const std::vector<std::string>& directories);
 
-// Returns the new content, or "" if `now` has all directories. `now` is empty if there is no file. Pure.
-std::string with_musl_directories(std::string_view now, const std::vector<std::string>& directories);
+// Returns the new content, or "" if `now` has all directories. `now`: the file; nullopt if there is none.
+// Pure.
+std::string with_musl_directories(const std::optional<std::string>& now,
+                                  const std::vector<std::string>& directories);
 
 // Lists the driver's directories that the container's configuration lacks. The constant name avoids a second
 // file at the next start of the same root; it sorts after 00-compat-gpulet.conf.

@@ -241,6 +241,15 @@ TEST(Ldcache, WritesAPathFileForAlpine) {
   EXPECT_EQ(cached_path(image, "libcuda.so.1"), "/usr/lib64/libcuda.so.1");
 }
 
+// musl's loader reads the file up to the first NUL, and has no defaults if there is an empty one.
+TEST(Ldcache, AddsMuslDirectoriesThatTheLoaderDoesNotRead) {
+  const std::vector<std::string> drivers{"/usr/lib"};
+  EXPECT_EQ(with_musl_directories(std::nullopt, drivers), "");
+  EXPECT_EQ(with_musl_directories("/lib:/usr/lib\n", drivers), "");
+  EXPECT_EQ(with_musl_directories(std::string("/lib\0:/usr/lib", 14), drivers), "/usr/lib:/lib\n");
+  EXPECT_EQ(with_musl_directories("", drivers), "/usr/lib\n");
+}
+
 TEST(Ldcache, WarnsOfAReadOnlyRoot) {
   SKIP_WITHOUT_LDCACHE_RIGHTS();
   EXPECT_EQ(run_with_private_mounts([]() -> std::string {

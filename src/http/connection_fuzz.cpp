@@ -23,6 +23,10 @@ class Echo final : public RequestHandler {
   }
   Subscribers* event_subscribers() override { return &subscribers_; }
   Subscribers& subscribers() { return subscribers_; }
+  void publish_event(const char* text) {
+    const auto event = std::make_shared<const std::string>(text);
+    subscribers_.publish_event(event, event);
+  }
 
  private:
   Subscribers subscribers_;
@@ -80,8 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (std::size_t at = 1; at < size; at += fragment) {
       ::send(client.get(), data + at, std::min(fragment, size - at), MSG_NOSIGNAL | MSG_DONTWAIT);
       world.run_turn();
-      if ((data[0] & 64) != 0)
-        world.echo.subscribers().publish_event(std::make_shared<const std::string>("data: 1\n\n"));
+      if ((data[0] & 64) != 0) world.echo.publish_event("data: 1\n\n");
       said += received_bytes(client.get());
     }
     if ((data[0] & 128) != 0) ::shutdown(client.get(), SHUT_WR);

@@ -144,24 +144,27 @@ bool accepts_gzip(std::string_view accept_encoding) {
   return (gzip ? *gzip : anything.value_or(0)) > 0;
 }
 
-Subscription Subscribers::subscribe(EventCallback callback, std::size_t most) {
-  if (callbacks_.size() >= most) return {};
+Subscription Subscribers::subscribe(EventCallback callback, bool is_authenticated, std::size_t most) {
+  if (subscribers_.size() >= most) return {};
   const std::uint64_t id = next_++;
-  callbacks_.emplace(id, std::move(callback));
+  subscribers_.emplace(id, Subscriber{std::move(callback), is_authenticated});
   if (on_count_changed) on_count_changed();
   return Subscription([this, id] {
-    callbacks_.erase(id);
+    subscribers_.erase(id);
     if (on_count_changed) on_count_changed();
   });
 }
 
-void Subscribers::publish_event(const SharedText& text) {
+void Subscribers::publish_event(const SharedText& text, const SharedText& public_text) {
   std::vector<std::uint64_t> ids;
-  ids.reserve(callbacks_.size());
-  for (const auto& [id, callback] : callbacks_) ids.push_back(id);
+  ids.reserve(subscribers_.size());
+  for (const auto& [id, subscriber] : subscribers_) ids.push_back(id);
   for (const std::uint64_t id : ids) {
     // A notified subscriber may have left and removed its callback.
-    if (const auto found = callbacks_.find(id); found != callbacks_.end()) EventCallback(found->second)(text);
+    const auto found = subscribers_.find(id);
+    if (found == subscribers_.end()) continue;
+    const auto callback = found->second.callback;
+    callback(found->second.is_authenticated ? text : public_text);
   }
 }
 

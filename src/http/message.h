@@ -57,17 +57,24 @@ class Subscribers {
   using EventCallback = std::function<void(const SharedText&)>;
 
   // Calls `callback` with each text from now on, until the Subscription is gone, also when that happens
-  // inside a call. Empty where there are `most` already. This object must live longer.
-  Subscription subscribe(EventCallback callback, std::size_t most);
-  void publish_event(const SharedText& text);
-  std::size_t subscriber_count() const { return callbacks_.size(); }
+  // inside a call. Empty where there are `most` already. This object must live longer. `is_authenticated`:
+  // see Request.
+  Subscription subscribe(EventCallback callback, bool is_authenticated, std::size_t most);
+  // `text` goes to the authenticated ones, `public_text` to all others.
+  void publish_event(const SharedText& text, const SharedText& public_text);
+  std::size_t subscriber_count() const { return subscribers_.size(); }
 
   // Called after the number changed; set before the first joins.
   std::function<void()> on_count_changed;
 
  private:
+  struct Subscriber {
+    EventCallback callback;
+    bool is_authenticated;
+  };
+
   std::uint64_t next_ = 0;
-  std::map<std::uint64_t, EventCallback> callbacks_;
+  std::map<std::uint64_t, Subscriber> subscribers_;
 };
 
 using Field = std::pair<std::string_view, std::string_view>;
@@ -79,6 +86,9 @@ struct Request {
   // The last common name of the certificate that the client showed and that was verified; empty without
   // one.
   std::string_view client = {};
+  // Whether the server knows the client: by a password, by a certificate of a trusted authority, or by the
+  // mode of a Unix socket's file, through which it connects.
+  bool is_authenticated = false;
   std::vector<Field> fields = {};  // all, in order, names as sent
   std::string_view body = {};      // complete; empty where the server accepts none (server.h)
 };

@@ -129,8 +129,12 @@ class ServerConnection {
   void record_progress(std::size_t bytes);
   // Parses the buffer. False when the connection is over.
   bool parse_request();
-  // Passes the request to the handler, which responds now or later by on_handler_response().
+  // Checks the client's password, now or later, and then passes the request to the handler, which responds
+  // now or later by on_handler_response().
   void dispatch_request(bool head_only, bool keep_alive);
+  void on_verdict(PasswordChecker::Verdict verdict, bool head_only, bool keep_alive);
+  void handle_request(bool head_only, bool keep_alive);
+  bool is_authenticated() const;  // see Request; of a client that check_credentials() has accepted
   void on_handler_response(Response answer, bool head_only, bool keep_alive);
   // Whether the access rules are still those of when it was accepted.
   bool has_current_rules() const { return generation_ == gate_.generation(); }

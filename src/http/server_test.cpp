@@ -48,6 +48,27 @@ class SlowHandler final : public RequestHandler {
   std::deque<std::pair<std::string, ResponseCallback>> asked_;
 };
 
+// Holds the checks of passwords until the test runs them.
+class HeldPasswordChecks final : public CheckRunner {
+ public:
+  void run_check(std::function<bool()> check, std::function<void(Outcome)> done) override {
+    std::lock_guard lock(mutex_);
+    held_ = [check = std::move(check), done = std::move(done)] { done({check(), 1ms}); };
+    some_.notify_all();
+  }
+  // Waits for the next one. Run it on the loop.
+  std::function<void()> next_check() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(some_.wait_for(lock, 20s, [this] { return held_ != nullptr; }));
+    return std::exchange(held_, nullptr);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable some_;
+  std::function<void()> held_;
+};
+
 Response text_response(const std::string& body) {
   return {.body = std::make_shared<const std::string>(body)};
 }
@@ -91,7 +112,8 @@ class ServerTest : public testing::Test {
 
   EpollLoop loop_;
   SlowHandler service_;
-  AccessGate gate_;
+  HeldPasswordChecks checks_;
+  AccessGate gate_{&checks_};
   FileDescriptor listening_;
   std::unique_ptr<Server> server_;
   std::thread thread_;
@@ -125,6 +147,42 @@ TEST_F(ServerTest, RequestsOfAConnectionAreHandledOneByOne) {
   answer_next("/2 by ", "second");
   EXPECT_EQ(response_body(client.read_response()), "first");
   EXPECT_EQ(response_body(client.read_response()), "second");
+}
+
+// Whatever a check of a password takes, requests of others are answered.
+TEST_F(ServerTest, ChecksOfPasswordsDelayNobodyElse) {
+  start_on_loop({}, {.users = {{"alice", secret_hash()}}});
+  TestClient user(port_), guesser(port_), gone(port_);
+  const std::string right = "Authorization: Basic YWxpY2U6c2VjcmV0\r\n\r\n";
+  ASSERT_TRUE(user.send_bytes("GET /1 HTTP/1.1\r\n" + right));
+  on_loop(checks_.next_check());
+  answer_next("/1 Authorization=Basic YWxpY2U6c2VjcmV0 by ", "first");
+  EXPECT_EQ(response_body(user.read_response()), "first");
+
+  ASSERT_TRUE(
+      guesser.send_bytes("GET /2 HTTP/1.1\r\nAuthorization: Basic YWxpY2U6Z3Vlc3M=\r\n\r\n"
+                         "GET /3 HTTP/1.1\r\n" +
+                         right));
+  const auto check = checks_.next_check();
+  ASSERT_TRUE(user.send_bytes("GET /4 HTTP/1.1\r\n" + right));
+  answer_next("/4 Authorization=Basic YWxpY2U6c2VjcmV0 by ", "second");
+  EXPECT_EQ(response_body(user.read_response()), "second");
+  EXPECT_EQ(service_.waiting(), 0u) << "requests behind the check wait for it";
+  on_loop(check);
+  EXPECT_EQ(status_code(guesser.read_response()), 401);
+  answer_next("/3 Authorization=Basic YWxpY2U6c2VjcmV0 by ", "third");
+  EXPECT_EQ(response_body(guesser.read_response()), "third");
+
+  // A connection that closes before its verdict, and one whose rules end.
+  ASSERT_TRUE(gone.send_bytes("GET /5 HTTP/1.1\r\nAuthorization: Basic YWxpY2U6b3RoZXI=\r\n\r\n"));
+  const auto late = checks_.next_check();
+  ASSERT_TRUE(guesser.send_bytes("GET /6 HTTP/1.1\r\nAuthorization: Basic Ym9iOm90aGVy\r\n\r\n"));
+  on_loop([this] { ASSERT_TRUE(gate_.set_rules({})); });
+  EXPECT_EQ(status_code(gone.read_response()), 429);
+  EXPECT_TRUE(gone.wait_closed());
+  on_loop([this] { server_.reset(); });
+  on_loop(late);
+  EXPECT_EQ(service_.waiting(), 0u);
 }
 
 TEST_F(ServerTest, ResponseToADisconnectedClientIsNoError) {

@@ -173,6 +173,10 @@ class TlsTransport final : public Transport {
     const X509* shown = verifies_client_ ? ::SSL_get0_peer_certificate(ssl_.get()) : nullptr;
     return shown == nullptr ? std::string() : common_name_of(shown);
   }
+  bool has_verified_client() const override {
+    return verifies_client_ && ::SSL_get0_peer_certificate(ssl_.get()) != nullptr &&
+           ::SSL_get_verify_result(ssl_.get()) == X509_V_OK;
+  }
 
  private:
   IoResult io_result(int result, std::size_t moved) {

@@ -41,6 +41,8 @@ class Transport {
   // On a server: the last common name of the client's certificate, where it had to be signed by a trusted
   // authority; else empty.
   virtual std::string client_name() const { return {}; }
+  // On a server: whether the client showed a certificate that a trusted authority signed.
+  virtual bool has_verified_client() const { return false; }
 };
 
 std::unique_ptr<Transport> make_plain_transport(int socket);

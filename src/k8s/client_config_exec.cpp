@@ -75,9 +75,7 @@ std::vector<std::string> make_child_environment(const ExecPlugin& plugin, const 
 // The first non-empty line, safe for a terminal.
 std::string first_line(const std::string& output) {
   for (const auto& line : text::split(output, '\n')) {
-    std::string text(text::trim(line));
-    std::ranges::replace_if(
-        text, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }, ' ');
+    std::string text = sanitize_line(std::string(text::trim(line)));
     if (!text.empty()) return truncate_utf8(std::move(text), kMaxErrorTextBytes);
   }
   return {};

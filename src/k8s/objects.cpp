@@ -44,6 +44,16 @@ std::string truncate_utf8(std::string text, std::size_t limit) {
   return text;
 }
 
+std::string sanitize_line(std::string text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool second_set = byte >= 0x80 && byte < 0xA0 && i > 0 && text[i - 1] == '\xC2';
+    if (second_set) text[i - 1] = ' ';
+    if (second_set || byte < ' ' || byte == 0x7f) text[i] = ' ';
+  }
+  return text;
+}
+
 const json& json_member(const json& object, const char* name) {
   static const json none;
   if (!object.is_object()) return none;
@@ -77,7 +87,7 @@ std::string describe_response(const http::ClientResponse& response) {
     if (!cause.empty()) message += (message.empty() ? "" : " ") + cause;
   }
   return "the API server answered " + std::to_string(response.status) +
-         (message.empty() ? "" : ": " + truncate_utf8(std::move(message), 300));
+         (message.empty() ? "" : ": " + sanitize_line(truncate_utf8(std::move(message), 300)));
 }
 
 bool has_cause(const http::ClientResponse& response, std::string_view reason) {

@@ -37,6 +37,10 @@ std::string format_rfc3339(WallTime time);
 // At most `limit` bytes, not cut inside a character.
 std::string truncate_utf8(std::string text, std::size_t limit);
 
+// Text of others as one line for a terminal or a log: each control character, U+0080 to U+009F included,
+// becomes blanks. The size stays.
+std::string sanitize_line(std::string text);
+
 // The member of an object; null where there is none, or `object` is no object.
 const nlohmann::json& json_member(const nlohmann::json& object, const char* name);
 // The text of a JSON string; empty for any other value.
@@ -46,7 +50,7 @@ std::map<std::string, std::string> json_text_map(const nlohmann::json& metadata,
 // As a request body. Invalid UTF-8, which a driver's texts may contain, is replaced.
 std::string serialize_json(const nlohmann::json& object);
 
-// "the API server answered 403: nodes "a" is forbidden", with the cause if the Status has one.
+// "the API server answered 403: nodes "a" is forbidden", with the cause if the Status has one; one line.
 std::string describe_response(const http::ClientResponse& response);
 // Whether the Status in the response has this cause: "NamespaceTerminating".
 bool has_cause(const http::ClientResponse& response, std::string_view reason);

@@ -29,6 +29,22 @@ Found parse_members(const std::string& text, std::size_t piece, std::size_t limi
   return found;
 }
 
+TEST(ObjectTexts, SanitizedLinesHaveNoControlCharacters) {
+  EXPECT_EQ(sanitize_line("plain ä \xC2\xA0€"), "plain ä \xC2\xA0€");
+  EXPECT_EQ(sanitize_line("a\nb\r\tc\x1b[2J\x7f"), "a b  c [2J ");
+  EXPECT_EQ(sanitize_line("a\xC2\x9b"
+                          "31m"),
+            "a  31m");
+  EXPECT_EQ(sanitize_line(std::string("a\0b", 3)), "a b");
+}
+
+TEST(ObjectTexts, ResponsesAreDescribedInOneLine) {
+  EXPECT_EQ(describe_response(
+                {403, R"({"message": "line\none\u001b[2J", "details": {"causes": [{"message": "\r\n"}]}})"}),
+            "the API server answered 403: line one [2J   ");
+  EXPECT_EQ(describe_response({500, "not JSON"}), "the API server answered 500");
+}
+
 TEST(JsonMembers, SplitsAListIntoItems) {
   const std::string list =
       R"( {"kind":"PodList","metadata":{"resourceVersion":"7","continue":"a\"b}"},"n":[{"no":1}],)"

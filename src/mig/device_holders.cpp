@@ -15,12 +15,14 @@ constexpr std::size_t kMostComm = 64;  // the kernel's limit is 16
 // The kernel cuts the name.
 constexpr std::string_view kPersistenced = "nvidia-persiste";
 
+constexpr std::string_view kProcess = "process ";
+
 // The process chose the name, so it may contain anything.
 std::string comm_of(const std::string& process_directory) {
   const auto comm = read_file(process_directory + "/comm", kMostComm);
   std::string name(comm ? text::trim(*comm) : "");
   for (char& c : name) {
-    if (c < ' ' || c > '~') c = '?';
+    if (c < ' ' || c > '~' || c == '(' || c == ')') c = '?';
   }
   return name;
 }
@@ -40,7 +42,25 @@ bool has_open(const std::string& process_directory, const std::string& node) {
 
 std::string process_text(unsigned pid, const std::string& proc_root) {
   const std::string name = comm_of(proc_root + "/" + std::to_string(pid));
-  return "process " + std::to_string(pid) + (name.empty() ? "" : " (" + name + ")");
+  return std::string(kProcess) + std::to_string(pid) + (name.empty() ? "" : " (" + name + ")");
+}
+
+std::string without_process_names(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (;;) {
+    const auto found = text.find(kProcess);
+    if (found == std::string_view::npos) break;
+    auto end = found + kProcess.size();
+    const auto digits = end;
+    while (end < text.size() && text::is_digit(text[end])) ++end;
+    result += text.substr(0, end);
+    text.remove_prefix(end);
+    const auto closing = text.find(')');
+    if (end > digits && text.starts_with(" (") && closing != std::string_view::npos)
+      text.remove_prefix(closing + 1);
+  }
+  return result += text;
 }
 
 std::vector<DeviceHolder> find_device_holders(unsigned minor, const std::string& proc_root) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gpulet::mig {
@@ -16,8 +17,11 @@ struct DeviceHolder {
   friend bool operator==(const DeviceHolder&, const DeviceHolder&) = default;
 };
 
-// "process PID (NAME)", or without the name where `proc_root` does not show it.
+// "process PID (NAME)", or without the name where `proc_root` does not show it. The name is printable ASCII
+// without parentheses.
 std::string process_text(unsigned pid, const std::string& proc_root);
+// `text` with all that process_text() has written into it as "process PID". Pure.
+std::string without_process_names(std::string_view text);
 
 // The holders of /dev/nvidia<minor>, by pid, without this process and nvidia-persistenced, which lets go of a
 // GPU that is reset. Without the host's PID namespace or CAP_SYS_PTRACE other processes are not seen. Reads

@@ -89,6 +89,24 @@ TEST(MigMode, NamesTheProcessesThatHaveTheDeviceNodeOpen) {
   std::filesystem::remove_all(proc);
 }
 
+TEST(MigMode, NamesOfProcessesCanBeRemovedFromATextWhateverTheyAre) {
+  std::string proc = testing::TempDir() + "process_names.XXXXXX";
+  ASSERT_NE(::mkdtemp(proc.data()), nullptr);
+  for (const std::string name :
+       {"python3", "a) b", "((", "process 9 (x)", "x\n\"\\)", ") process 1 (y", ""}) {
+    std::filesystem::create_directories(proc + "/812");
+    ASSERT_TRUE(write_file_atomic(proc + "/812/comm", name + "\n"));
+    const std::string text = process_text(812, proc);
+    EXPECT_EQ(without_process_names("in use by " + text + ", " + text + "; wait"),
+              "in use by process 812, process 812; wait")
+        << text;
+  }
+  for (const std::string text :
+       {"process ", "process 7", "process 7 ", "process x (y)", "process 7 (", "", "(process) 7 (a)"})
+    EXPECT_EQ(without_process_names(text), text);
+  std::filesystem::remove_all(proc);
+}
+
 struct Change {
   std::string machine;
   Layout from, to;

@@ -146,5 +146,15 @@ TEST(Helm, RejectsInvalidReleasesWithoutTheirContent) {
             "is not gzip, or exceeds 32 MiB unpacked");
 }
 
+// A Secret that the API server stores (1 MiB) and that unpacks to more than the limit.
+TEST(Helm, RejectsAReleaseThatUnpacksToMoreThanTheLimit) {
+  const std::string release = R"({"name":"n","chart":{"metadata":{"name":"c"}}})";
+  const std::string padded = release + std::string(kMaxReleaseBytes + 1 - release.size(), ' ');
+  const auto packed = text::encode_base64(text::encode_base64(http::gzip(padded)));
+  const std::string bomb = json{{"type", "helm.sh/release.v1"}, {"data", {{"release", packed}}}}.dump();
+  EXPECT_LT(bomb.size(), 1u << 20);
+  EXPECT_EQ(parse_helm_release(bomb).error().message(), "is not gzip, or exceeds 32 MiB unpacked");
+}
+
 }  // namespace
 }  // namespace gpulet::migrate

@@ -133,6 +133,18 @@ void ProgramCall::end(Result<std::string> result) {
   done(std::move(result));  // which may destroy this object
 }
 
+std::optional<std::uint64_t> process_start_time(pid_t pid) {
+  constexpr std::size_t kMaxStatBytes = 4096;
+  constexpr std::size_t kStartTime = 22 - 3;  // of the fields after the name, the first of which is the third
+  const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat", kMaxStatBytes);
+  if (!stat) return std::nullopt;
+  // The name may contain blanks and parentheses.
+  const auto name_end = stat->rfind(") ");
+  if (name_end == std::string::npos) return std::nullopt;
+  const auto fields = text::split(std::string_view(*stat).substr(name_end + 2), ' ');
+  return fields.size() > kStartTime ? text::parse_unsigned(fields[kStartTime]) : std::nullopt;
+}
+
 namespace {
 
 constexpr std::string_view kPidFile = "/nvidia-cuda-mps-control.pid";
@@ -207,14 +219,17 @@ Result<std::unique_ptr<DaemonProcess>> DaemonProcess::find_daemon_process(const 
                                                                           const std::string& own_name) {
   using Found = Result<std::unique_ptr<DaemonProcess>>;
   const auto open_process = [&](pid_t id) -> Found {
-    // Open the pidfd first, then check: the number cannot become another process's in between.
+    // The pidfd is opened first and its process still exists after the checks: nothing in between was about
+    // another process with this number.
     FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, id, 0u)));
     if (!pidfd.is_open()) return fail(Code::kNotFound, "no process " + std::to_string(id), pipe_directory);
-    if (!is_daemon_of("/proc/" + std::to_string(id), pipe_directory, own_name)) {
+    const auto start_time = process_start_time(id);
+    if (!start_time || !is_daemon_of("/proc/" + std::to_string(id), pipe_directory, own_name) ||
+        ::syscall(SYS_pidfd_send_signal, pidfd.get(), 0, nullptr, 0u) != 0) {
       return fail(Code::kNotFound, "process " + std::to_string(id) + " is not its control daemon",
                   pipe_directory);
     }
-    return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, std::move(pidfd)));
+    return std::unique_ptr<DaemonProcess>(new DaemonProcess(id, *start_time, std::move(pidfd)));
   };
   const auto id = read_pid_file(pipe_directory + std::string(kPidFile));
   auto found = id ? open_process(*id) : Found(fail(id.error()));
@@ -237,7 +252,7 @@ void DaemonProcess::on_end(Loop& loop, std::function<void()> ended) {
     watching_.reset();
     // If this process is PID 1 of the container, it must reap the daemon.
     siginfo_t info{};
-    static_cast<void>(::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOHANG) == 0);
+    static_cast<void>(::waitid(P_PIDFD, static_cast<id_t>(pidfd_.get()), &info, WEXITED | WNOHANG) == 0);
     const auto tell = ended;
     tell();
   });

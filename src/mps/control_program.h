@@ -4,8 +4,10 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,10 @@ class ProgramCall {
   std::unique_ptr<Process> process_;
 };
 
+// When a process of this PID namespace started, in clock ticks since the boot: with its id the identity of a
+// process, because ids are reused. nullopt if there is none. Source: proc_pid_stat(5), starttime.
+std::optional<std::uint64_t> process_start_time(pid_t pid);
+
 // The process of a control daemon that runs in the background: finds it by the pid file of its pipe
 // directory, watches it and kills it. Containers can write to that directory, so the pid counts
 // only if the process runs this program and was started for this directory.
@@ -74,14 +80,19 @@ class DaemonProcess {
                                                                     const std::string& own_name = {});
 
   pid_t id() const { return id_; }
+  // "42 started 123456": its id, and when it started by process_start_time(). No other process has it before
+  // the next boot.
+  std::string identity() const { return std::to_string(id_) + " started " + std::to_string(start_time_); }
   // Calls `ended` from the loop, once; it may destroy this object. A later call replaces an earlier
   // one.
   void on_end(Loop& loop, std::function<void()> ended);
   void kill();
 
  private:
-  DaemonProcess(pid_t id, FileDescriptor pidfd) : id_(id), pidfd_(std::move(pidfd)) {}
+  DaemonProcess(pid_t id, std::uint64_t start_time, FileDescriptor pidfd)
+      : id_(id), start_time_(start_time), pidfd_(std::move(pidfd)) {}
   pid_t id_;
+  std::uint64_t start_time_;
   FileDescriptor pidfd_;
   Subscription watching_;
 };

@@ -42,7 +42,7 @@ double percentage_of(const std::string& line) {
   return end != line.c_str() && *end == '\0' ? value : -1;
 }
 
-// Whether the record is of a daemon that had its limits and differs from `devices` in the pid only.
+// Whether the record is of a daemon that had its limits and differs from `devices` in the process only.
 bool ran_with(std::string_view record, std::string_view devices) {
   for (auto* text : {&record, &devices})
     text->remove_prefix(std::min(text->find('\n', kStartedHeader.size()), text->size()));
@@ -113,7 +113,7 @@ void Daemon::begin_start() {
   // Before anything changes: an agent that starts after this one was killed restores the compute modes. The
   // record of a daemon that may be adopted stays.
   if (::access(started_file(options_.root, spec_.name).c_str(), F_OK) != 0) {
-    if (const auto written = write_record(0, false); !written) return on_failure(written.error());
+    if (const auto written = write_record(nullptr, false); !written) return on_failure(written.error());
   }
   set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::stop_former_process);
 }
@@ -147,7 +147,8 @@ void Daemon::stop_former_process() {
     return run_command({}, std::string(kAlive), options_.response_limit,
                        [this, quit_and_launch](const Result<std::string>& output) {
                          const auto saved = read_file(started_file(options_.root, spec_.name));
-                         if (output && saved && ran_with(*saved, fingerprint(0, false))) return send_limits();
+                         if (output && saved && ran_with(*saved, fingerprint(nullptr, false)))
+                           return send_limits();
                          run_command({}, "quit\n", options_.quit_grace, quit_and_launch);
                        });
   }
@@ -158,7 +159,7 @@ void Daemon::stop_former_process() {
     if (!output) return await_former_exit();
     const auto saved = read_file(started_file(options_.root, spec_.name));
     const auto lines = lines_of(*output);
-    const bool same = saved && *saved == fingerprint(process_->id(), true) && !lines.empty() &&
+    const bool same = saved && *saved == fingerprint(process_.get(), true) && !lines.empty() &&
                       percentage_of(lines.back()) == spec_.thread_percentage;
     same ? on_running() : send_limits();
   });
@@ -178,7 +179,7 @@ void Daemon::await_former_exit() {
 }
 
 void Daemon::launch() {
-  if (const auto written = write_record(0, false); !written) return on_failure(written.error());
+  if (const auto written = write_record(nullptr, false); !written) return on_failure(written.error());
   launching_ = true;
   run_command({"-d"}, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
@@ -194,7 +195,7 @@ void Daemon::send_limits() {
   limits_changed_ = false;
   // Memory limits cannot be read back: killed in between, the next agent must send its own.
   if (process_) {
-    if (const auto written = write_record(process_->id(), false); !written)
+    if (const auto written = write_record(process_.get(), false); !written)
       return on_failure(written.error());
   }
   run_command({}, limit_commands() + std::string(kAlive), options_.response_limit,
@@ -251,8 +252,7 @@ void Daemon::on_running() {
   if (process_) {
     process_->on_end(loop_, [this] { on_died(); });
   }
-  if (const auto written = write_record(process_ ? process_->id() : 0, true); !written)
-    return on_failure(written.error());
+  if (const auto written = write_record(process_.get(), true); !written) return on_failure(written.error());
   state_ = State::kRunning;
   unanswered_ = 0;
   set_health({});
@@ -312,7 +312,7 @@ void Daemon::on_failure(const Error& error) {
   if (process_) process_->kill();
   process_.reset();
   // The compute modes are still set.
-  if (program_) static_cast<void>(write_record(0, false).has_value());
+  if (program_) static_cast<void>(write_record(nullptr, false).has_value());
   state_ = State::kWaiting;
   if (health_.healthy || health_.reason != error.full_message()) {
     log::error("the MPS control daemon failed", error, {{"daemon", spec_.name}});
@@ -406,17 +406,17 @@ void Daemon::run_command(std::vector<std::string> arguments, std::string input, 
 
 bool Daemon::may_adopt() const {
   const auto saved = read_file(started_file(options_.root, spec_.name));
-  return saved && saved->starts_with(fingerprint(process_->id(), false));
+  return saved && saved->starts_with(fingerprint(process_.get(), false));
 }
 
-Status Daemon::write_record(pid_t pid, bool with_limits) const {
-  return write_file_atomic(started_file(options_.root, spec_.name), fingerprint(pid, with_limits));
+Status Daemon::write_record(const DaemonProcess* process, bool with_limits) const {
+  return write_file_atomic(started_file(options_.root, spec_.name), fingerprint(process, with_limits));
 }
 
 // Content of .started. The limits come last: a daemon that differs only in them can be updated.
-std::string Daemon::fingerprint(pid_t pid, bool with_limits) const {
-  std::string text =
-      std::string(kStartedHeader) + std::to_string(pid) + "\nprogram " + program_->program.path + "\nvisible";
+std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) const {
+  std::string text = std::string(kStartedHeader) + (process == nullptr ? "0" : process->identity());
+  text += "\nprogram " + program_->program.path + "\nvisible";
   for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
   text += "\ndevices";
   for (const auto& device : spec_.devices) text += " " + device.uuid.str();

@@ -4,7 +4,8 @@
 // The daemon is a separate process that survives the agent, though not always the agent's
 // container. After a crash of the agent its clients go on, and the next agent adopts the daemon if
 // it serves the same devices. The record for that is `<root>/<name>/.started`, which no container
-// can write. It exists from before the first change until everything is restored, and has the
+// can write. It names the daemon by process id and start time, so that another process with a reused id
+// is never adopted. It exists from before the first change until everything is restored, and has the
 // limits only while the daemon is known to have them.
 #pragma once
 
@@ -93,9 +94,9 @@ class Daemon {
   void run_command(std::vector<std::string> arguments, std::string input, Duration limit, Completion done);
   bool may_adopt() const;
   void watch_process();
-  std::string fingerprint(pid_t pid, bool with_limits) const;
-  // Pid 0: none that may be adopted.
-  Status write_record(pid_t pid, bool with_limits) const;
+  std::string fingerprint(const DaemonProcess* process, bool with_limits) const;
+  // Null: none that may be adopted.
+  Status write_record(const DaemonProcess* process, bool with_limits) const;
   std::string limit_commands() const;
   void set_health(inventory::Health health);
   std::string pipes() const { return pipe_directory(options_.root, spec_.name); }

@@ -2,19 +2,21 @@
 
 #include <cstring>
 #include <numeric>
+#include <type_traits>
 
 namespace gpulet::web {
 namespace {
 
-enum class Kind : std::uint8_t { kPages = 1, kAccess = 2 };
+enum class Kind : std::uint16_t { kPages = 1, kAccess = 2 };
 
 struct MessageHead {
   Kind kind;
   std::uint8_t healthy, ready;
-  std::uint8_t present;  // one bit per text
+  std::uint32_t present;  // one bit per text
   std::uint32_t fresh_ms;
   std::array<std::uint32_t, kPageTexts> lengths;
 };
+static_assert(std::has_unique_object_representations_v<MessageHead>, "padding would be sent");
 
 std::string with_head(const MessageHead& head, std::size_t size) {
   std::string bytes;
@@ -148,9 +150,13 @@ const std::string& page_text(const Pages& pages, PageText text) {
     case PageText::kNow:
       return pages.now;
     case PageText::kUse:
+      return pages.use;
+    case PageText::kPublicNode:
+      return pages.public_node;
+    case PageText::kPublicUse:
       break;
   }
-  return pages.use;
+  return pages.public_use;
 }
 
 std::size_t total_page_bytes(const Pages& pages) {
@@ -176,7 +182,7 @@ std::string encode_pages(const Pages& pages, std::chrono::milliseconds fresh, co
   for (std::size_t i = 0; i < kPageTexts; ++i) {
     const std::string& text = page_text(pages, static_cast<PageText>(i));
     if (before != nullptr && text == page_text(*before, static_cast<PageText>(i))) continue;
-    head.present = static_cast<std::uint8_t>(head.present | 1u << i);
+    head.present |= 1u << i;
     head.lengths[i] = static_cast<std::uint32_t>(text.size());
     size += text.size();
   }

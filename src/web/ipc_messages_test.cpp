@@ -17,7 +17,9 @@ Pages pages_of(bool healthy, bool ready, const std::vector<std::string>& texts) 
           .open_metrics = texts[3],
           .node = texts[4],
           .now = texts[5],
-          .use = texts[6]};
+          .use = texts[6],
+          .public_node = texts[7],
+          .public_use = texts[8]};
 }
 
 bool same(const PagesMessage& a, const PagesMessage& b) {

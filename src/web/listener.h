@@ -32,6 +32,10 @@ struct Pages {
   std::string node{};
   std::string now{};
   std::string use{};
+  // `node` and `use` without names of processes, for clients that are not authenticated (http::Request). No
+  // other page may have such names.
+  std::string public_node{};
+  std::string public_use{};
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.
@@ -92,7 +96,8 @@ inline constexpr uid_t kListenerUser = 65'533;
 // kernel lets us have one of our own, at most `descriptors` are open at a time, and a system call outside
 // the list kills the process. Dies with `parent`. A process that is not root keeps its user. Errors:
 // whatever the kernel refuses, except the empty file system, which is done without (nothing can be opened
-// anyway).
-Status enter_sandbox(pid_t parent, unsigned descriptors);
+// anyway), and those of `start_threads`. That one is called where only the limits on system calls and
+// processes are missing: the threads that it starts are in the sandbox too, and none can be started later.
+Status enter_sandbox(pid_t parent, unsigned descriptors, const std::function<Status()>& start_threads = {});
 
 }  // namespace gpulet::web

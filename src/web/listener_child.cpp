@@ -52,17 +52,11 @@ bool empty_root() {
   return ::chroot(".") == 0 && ::chdir("/") == 0;
 }
 
-Status limit_resources(unsigned descriptors) {
-  auto set = [](int resource, rlim_t value) -> Status {
-    const rlimit limit{value, value};
-    if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0)
-      return fail(errno_error("setrlimit", errno));
-    return {};
-  };
-  GPULET_TRY(set(RLIMIT_NOFILE, descriptors));
-  GPULET_TRY(set(RLIMIT_CORE, 0));
-  GPULET_TRY(set(RLIMIT_FSIZE, 0));
-  return set(RLIMIT_NPROC, 0);
+Status limit_resource(int resource, rlim_t value) {
+  const rlimit limit{value, value};
+  if (::setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0)
+    return fail(errno_error("setrlimit", errno));
+  return {};
 }
 
 Status drop_user() {
@@ -145,10 +139,12 @@ Status install_seccomp_filter() {
 
 }  // namespace
 
-Status enter_sandbox(pid_t parent, unsigned descriptors) {
+Status enter_sandbox(pid_t parent, unsigned descriptors, const std::function<Status()>& start_threads) {
   static_cast<void>(empty_root());
   drop_bounding_set();
-  GPULET_TRY(limit_resources(descriptors));
+  GPULET_TRY(limit_resource(RLIMIT_NOFILE, descriptors));
+  GPULET_TRY(limit_resource(RLIMIT_CORE, 0));
+  GPULET_TRY(limit_resource(RLIMIT_FSIZE, 0));
   GPULET_TRY(drop_user());
   GPULET_TRY(drop_capabilities());
   // A change of user clears PR_SET_PDEATHSIG.
@@ -157,6 +153,8 @@ Status enter_sandbox(pid_t parent, unsigned descriptors) {
   }
   if (::getppid() != parent) return fail(Code::kFailedPrecondition, "the agent has exited");
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fail(errno_error("no_new_privs", errno));
+  if (start_threads) GPULET_TRY(start_threads());
+  GPULET_TRY(limit_resource(RLIMIT_NPROC, 0));
   return install_seccomp_filter();
 }
 
@@ -191,8 +189,8 @@ bool is_listening(int fd) {
 // Reads the agent's messages, reports the number of subscribers, and exits with the agent.
 class AgentMessages {
  public:
-  AgentMessages(Loop& loop, Router& router, bool network, bool local)
-      : loop_(loop), router_(router), network_(network), local_(local) {
+  AgentMessages(Loop& loop, Router& router, http::CheckRunner& passwords, bool network, bool local)
+      : loop_(loop), router_(router), network_(network), local_(local), gate_(&passwords) {
     router_.subscribers().on_count_changed = [this] { report_subscribers(); };
     reading_ = loop_.watch_descriptor(kAgentSocketFd, EPOLLIN, [this](std::uint32_t) { read_messages(); });
     send_heartbeat();
@@ -248,7 +246,7 @@ class AgentMessages {
 
   void send_heartbeat() {
     beating_ = loop_.after(kHeartbeat, [this] {
-      router_.subscribers().publish_event(Router::heartbeat_event());
+      router_.subscribers().publish_event(Router::heartbeat_event(), Router::heartbeat_event());
       send_heartbeat();
     });
   }
@@ -262,6 +260,10 @@ class AgentMessages {
   Subscription reading_, error_lines_, beating_;
 };
 
+// The thread that checks passwords shares the heap: glibc would otherwise give it another, with a system call
+// that the sandbox does not allow. Source: mallopt(3), M_ARENA_MAX.
+void share_the_heap() { ::mallopt(M_ARENA_MAX, 1); }
+
 // Documents of tens of KiB are freed between the small ones of the history, which stay for minutes and would
 // fragment the heap. Each large document therefore gets its own pages, which are returned to the kernel with
 // it. Source: mallopt(3), M_MMAP_THRESHOLD.
@@ -274,6 +276,7 @@ void keep_documents_out_of_the_heap() {
 
 void run_listener_child() {
   ::prctl(PR_SET_NAME, kListenerName);
+  share_the_heap();
   keep_documents_out_of_the_heap();
   close_from(kLocalSocketFd + 1);
   const bool network = is_listening(kListeningFd), local = is_listening(kLocalSocketFd);
@@ -282,9 +285,15 @@ void run_listener_child() {
   EpollLoop loop;
   // The access rules, and with them the first use of OpenSSL, come when no file can be opened any more.
   if (const auto ready = http::initialize_openssl(); !ready) exit_with_error(ready.error());
-  if (const auto entered = enter_sandbox(parent, kMaxDescriptors); !entered) exit_with_error(entered.error());
+  std::unique_ptr<http::PasswordWorker> passwords;
+  const auto start_worker = [&]() -> Status {
+    GPULET_TRY_ASSIGN(passwords, http::PasswordWorker::start_worker(loop));
+    return {};
+  };
+  if (const auto entered = enter_sandbox(parent, kMaxDescriptors, start_worker); !entered)
+    exit_with_error(entered.error());
   Router router;
-  const AgentMessages messages(loop, router, network, local);
+  const AgentMessages messages(loop, router, *passwords, network, local);
   loop.run_loop();
   ::_exit(0);
 }

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -16,6 +17,9 @@
 #include <set>
 #include <tuple>
 #include <vector>
+
+#include "http/certificate.h"
+#include "http/test_client.h"
 
 namespace gpulet::web {
 namespace {
@@ -67,6 +71,45 @@ TEST(Sandbox, OtherActionsKillTheProcess) {
       killed, "");
   EXPECT_EXIT(inside([] { static_cast<void>(::mprotect(nullptr, 4096, PROT_EXEC)); }), killed, "");
 #endif
+}
+
+// The child with its thread: `attempt` runs on the loop's thread and may use the other.
+[[noreturn]] void inside_with_worker(const std::function<void(http::PasswordWorker&)>& attempt) {
+  ::mallopt(M_ARENA_MAX, 1);  // as run_listener_child() does
+  if (!http::initialize_openssl()) ::_exit(5);
+  EpollLoop loop;
+  std::unique_ptr<http::PasswordWorker> worker;
+  const auto entered = enter_sandbox(::getppid(), 80, [&]() -> Status {
+    GPULET_TRY_ASSIGN(worker, http::PasswordWorker::start_worker(loop));
+    return {};
+  });
+  if (!entered) ::_exit(3);
+  attempt(*worker);
+  loop.run_loop();
+  ::_exit(4);
+}
+
+// A thread that was started on the way in has no more rights, and needs none for what it does.
+TEST(Sandbox, HoldsForItsThreadsToo) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process without heaps of earlier threads
+  const auto run_on_thread = [](std::function<bool()> check) {
+    inside_with_worker([&](http::PasswordWorker& worker) {
+      worker.run_check(std::move(check), [](http::CheckRunner::Outcome) { ::_exit(0); });
+    });
+  };
+  const auto killed = testing::KilledBySignal(SIGSYS);
+  EXPECT_EXIT(run_on_thread([] { return ::open("/dev/null", O_RDONLY) < 0; }), killed, "");
+  EXPECT_EXIT(run_on_thread([] { return ::socket(AF_INET, SOCK_STREAM, 0) < 0; }), killed, "");
+  EXPECT_EXIT(run_on_thread([] { return ::fork() < 0; }), killed, "");
+  const auto check_password = [](http::PasswordWorker& worker) {
+    static http::PasswordChecker passwords({{"alice", http::secret_hash()}}, &worker);
+    passwords.check_password("Basic YWxpY2U6c2VjcmV0", "here", Time{}, [](auto verdict) {
+      ::_exit(verdict == http::PasswordChecker::Verdict::kAccepted ? 0 : 6);
+    });
+  };
+  EXPECT_EXIT(inside_with_worker(check_password), testing::ExitedWithCode(0), "");
+  const auto no_thread = [] { return Status(fail(Code::kUnavailable, "none")); };
+  EXPECT_EXIT(::_exit(enter_sandbox(::getppid(), 80, no_thread) ? 0 : 7), testing::ExitedWithCode(7), "");
 }
 
 // An attacker in this process has only its open connections.

@@ -13,7 +13,7 @@
 
 #include "base/process.h"
 #include "http/server.h"
-#include "http/test_client.h"
+#include "web/test_listener.h"
 
 namespace gpulet::web {
 namespace {
@@ -27,66 +27,6 @@ std::string status_line(pid_t pid, const std::string& key) {
   }
   return "(none)";
 }
-
-Pages good_pages() { return {.healthy = true, .ready = true, .metrics = "gpulet_up 1\n"}; }
-
-// The agent's side runs on a loop in its own thread; clients block in the test's thread.
-class ListenerTest : public testing::Test {
- protected:
-  void SetUp() override {
-    thread_ = std::thread([this] { loop_.run_loop(); });
-  }
-  void TearDown() override {
-    call_on_loop([this] { listener_.reset(); });
-    loop_.stop_loop();
-    thread_.join();
-  }
-  void begin(const std::string& address = "127.0.0.1:0", ListenerOptions options = {}) {
-    call_on_loop([&] {
-      auto started = Listener::start_listener(loop_, address, options);
-      ASSERT_TRUE(started) << started.error().full_message();
-      listener_ = std::move(*started);
-      ASSERT_NE(listener_->listening_port(), 0);
-    });
-  }
-  // Runs `task` on the loop and waits until it is done.
-  void call_on_loop(const std::function<void()>& task) {
-    std::promise<void> done;
-    loop_.post([&] {
-      task();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
-  template <class Condition>
-  bool wait_until(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 30s;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      ::poll(nullptr, 0, 2);
-    }
-    return false;
-  }
-  void publish_on_loop(const Pages& pages) {
-    call_on_loop([&] { listener_->publish_pages(pages); });
-  }
-  pid_t child_on_loop() {
-    pid_t id = 0;
-    call_on_loop([&] { id = listener_->child_pid(); });
-    return id;
-  }
-  std::uint16_t port_on_loop() const { return listener_->listening_port(); }
-  // The child is in its sandbox once it responds.
-  pid_t serving_child() {
-    publish_on_loop(good_pages());
-    EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
-    return child_on_loop();
-  }
-
-  EpollLoop loop_;
-  std::unique_ptr<Listener> listener_;
-  std::thread thread_;
-};
 
 TEST_F(ListenerTest, ServesTheLastPublishedPages) {
   begin();
@@ -120,28 +60,6 @@ TEST_F(ListenerTest, LargePagesAreServedAndTooLargeOnesAreHarmless) {
       [&] { return http::response_body(http::get(port_on_loop(), "/metrics")) == "gpulet_up 1\n"; }));
   EXPECT_EQ(listener_->restarts(), 0u);
 }
-
-class LocalListenerTest : public ListenerTest {
- protected:
-  void SetUp() override {
-    ListenerTest::SetUp();
-    std::string pattern = testing::TempDir() + "listener_XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    auto made = http::LocalSocket::listen_unix(socket_path(), 0600);
-    ASSERT_TRUE(made) << made.error().full_message();
-    local_ = std::move(*made);
-  }
-  void TearDown() override {
-    ListenerTest::TearDown();
-    local_.reset();
-    std::filesystem::remove_all(directory_);
-  }
-  std::string socket_path() const { return directory_ + "/agent.sock"; }
-
-  std::string directory_;
-  std::shared_ptr<const http::LocalSocket> local_;
-};
 
 TEST_F(LocalListenerTest, ServesTheSamePagesWithoutTlsAndPasswords) {
   const auto certificate = Certificate::make_certificate("one", nullptr, "127.0.0.1");

@@ -29,7 +29,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // No password has this hash: it is too short.
   const PasswordChecker::Users users = {{"alice", "$2b$04$abcdefghijklmnopqrstuu"}};
   PasswordChecker passwords(users);
-  if (passwords.check_password(input, {}, Time{}) == PasswordChecker::Verdict::kAccepted) std::abort();
+  int verdicts = 0;
+  passwords.check_password(input, {}, Time{}, [&](PasswordChecker::Verdict verdict) {
+    if (verdict == PasswordChecker::Verdict::kAccepted) std::abort();
+    ++verdicts;
+  });
+  if (verdicts != 1) std::abort();
 
   Router site;
   site.publish_message(

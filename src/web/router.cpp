@@ -105,25 +105,32 @@ void Router::publish_message(PagesMessage frame, Time now) {
   if (auto& text = frame[PageText::kReady]) ready_text_ = std::move(*text);
   if (auto& text = frame[PageText::kMetrics]) metrics_ = http::Document(std::move(*text));
   if (auto& text = frame[PageText::kOpenMetrics]) open_metrics_ = http::Document(std::move(*text));
-  std::string events;
-  if (auto& text = frame[PageText::kNode]) {
-    node_ = http::Document(std::move(*text));
-    if (!node_.plain_text()->empty()) events += make_event("node", ++event_, *node_.plain_text());
-  }
+  std::string events, public_events;
+  const auto set_document = [&](const char* name, std::optional<std::string>& text,
+                                std::optional<std::string>& public_text, Documents& documents) {
+    if (public_text) documents.open = http::Document(std::move(*public_text));
+    if (!text) return;
+    documents.all = http::Document(std::move(*text));
+    if (documents.all.plain_text()->empty()) return;
+    ++event_;
+    events += make_event(name, event_, *documents.all.plain_text());
+    public_events += make_event(name, event_, *documents.open.plain_text());
+  };
+  set_document("node", frame[PageText::kNode], frame[PageText::kPublicNode], node_);
   if (auto& text = frame[PageText::kNow]) {
     now_ = http::Document(std::move(*text));
     if (!now_.plain_text()->empty()) {
       history_.add_document(now_.plain_text(), now);
       history_document_.reset();
       events += make_event("now", ++event_, *now_.plain_text());
+      public_events += make_event("now", event_, *now_.plain_text());
     }
   }
-  if (auto& text = frame[PageText::kUse]) {
-    use_ = http::Document(std::move(*text));
-    if (!use_.plain_text()->empty()) events += make_event("use", ++event_, *use_.plain_text());
+  set_document("use", frame[PageText::kUse], frame[PageText::kPublicUse], use_);
+  if (!events.empty() && subscribers_.subscriber_count() > 0) {
+    subscribers_.publish_event(std::make_shared<const std::string>(std::move(events)),
+                               std::make_shared<const std::string>(std::move(public_events)));
   }
-  if (!events.empty() && subscribers_.subscriber_count() > 0)
-    subscribers_.publish_event(std::make_shared<const std::string>(std::move(events)));
 }
 
 std::string Router::staleness_reason(Time now) const {
@@ -148,11 +155,14 @@ http::Response Router::metrics_response(const http::Request& request) const {
   return document_body_response(metrics_, "text/plain; version=0.0.4; charset=utf-8", request);
 }
 
-http::Response Router::events_response() const {
+http::Response Router::events_response(bool is_authenticated) const {
   std::string first(kRetry);
-  if (!node_.plain_text()->empty()) first += make_event("node", event_, *node_.plain_text());
-  if (!now_.plain_text()->empty()) first += make_event("now", event_, *now_.plain_text());
-  if (!use_.plain_text()->empty()) first += make_event("use", event_, *use_.plain_text());
+  const auto add = [&](const char* name, const http::Document& document) {
+    if (!document.plain_text()->empty()) first += make_event(name, event_, *document.plain_text());
+  };
+  add("node", node_.for_client(is_authenticated));
+  add("now", now_);
+  add("use", use_.for_client(is_authenticated));
   return {.content_type = "text/event-stream",
           .body = std::make_shared<const std::string>(std::move(first)),
           .is_event_stream = true};
@@ -164,8 +174,9 @@ http::Response Router::document_response(std::string_view path, const http::Requ
       history_document_ = std::make_shared<const http::Document>(history_.history_json());
     return document_body_response(*history_document_, kJson, request);
   }
-  if (path == "/api/events") return events_response();
-  const http::Document& document = path == "/api/node" ? node_ : path == "/api/now" ? now_ : use_;
+  if (path == "/api/events") return events_response(request.is_authenticated);
+  const http::Document& document =
+      path == "/api/now" ? now_ : (path == "/api/node" ? node_ : use_).for_client(request.is_authenticated);
   if (document.plain_text()->empty()) return text_response(503, "the agent has not published it yet");
   return document_body_response(document, kJson, request);
 }

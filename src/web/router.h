@@ -57,7 +57,7 @@ class SampleHistory {
 //   /healthz /readyz   200, or 503 with the reasons
 //   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample
-//   /api/use     JSON: usage by owner in it
+//   /api/use     JSON: usage by owner in it; names of processes only for authenticated clients, as in `node`
 //   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
 //   /api/events  server-sent events `node`, `now` and `use`, each with such a document; all of them on
 //   connecting
@@ -80,16 +80,23 @@ class Router final : public http::RequestHandler {
   static http::SharedText heartbeat_event();
 
  private:
+  // With and without names of processes.
+  struct Documents {
+    http::Document all, open;
+    const http::Document& for_client(bool is_authenticated) const { return is_authenticated ? all : open; }
+  };
+
   http::Response document_response(std::string_view path, const http::Request& request) const;
   http::Response metrics_response(const http::Request& request) const;
-  http::Response events_response() const;
+  http::Response events_response(bool is_authenticated) const;
   // Why the pages cannot be believed; empty when they can.
   std::string staleness_reason(Time now) const;
 
   bool published_ = false;
   bool healthy_ = false, ready_ = false;
   std::string health_text_, ready_text_;
-  http::Document metrics_, open_metrics_, node_, now_, use_;
+  http::Document metrics_, open_metrics_, now_;
+  Documents node_, use_;
   SampleHistory history_;
   mutable std::shared_ptr<const http::Document> history_document_;  // null until asked for after a change
   std::uint64_t event_ = 0;

@@ -33,7 +33,11 @@ class RouterServerTest : public testing::Test {
     ASSERT_EQ(::listen(listening_.get(), 512), 0);
     ASSERT_EQ(::getsockname(listening_.get(), reinterpret_cast<sockaddr*>(&address), &size), 0);
     port_ = ntohs(address.sin_port);
-    pages_ = {.ready = true, .metrics = std::move(metrics), .node = "{\"node\":1}", .now = "{\"now\":0}"};
+    pages_ = {.ready = true,
+              .metrics = std::move(metrics),
+              .node = "{\"node\":\"for others\"}",
+              .now = "{\"now\":0}",
+              .public_node = "{\"node\":1}"};
     router_.publish_message(make_pages_message(pages_, 1h), loop_.now());
     server_ = std::make_unique<http::Server>(loop_, listening_.get(), router_, gate_,
                                              http::ServerLimits{.exchange = limit, .idle = limit});

@@ -103,14 +103,20 @@ Pages pages(bool healthy, bool ready) {
           .open_metrics = "m 1\n# EOF\n",
           .node = "{\"gpus\":[\"" + kLong + "\"]}\n",
           .now = "{\"at\":1}\n",
-          .use = "{\"at\":1,\"devices\":{}}\n"};
+          .use = "{\"at\":1,\"devices\":{}}\n",
+          .public_node = "{\"gpus\":[\"public\"]}\n",
+          .public_use = "{\"at\":1,\"devices\":\"public\"}\n"};
 }
 PagesMessage frame(bool healthy, bool ready) { return make_pages_message(pages(healthy, ready), 10s); }
 
 http::Response get(const Router& site, std::string_view target, Time now, std::string_view accept = {},
                    std::string_view encoding = {}) {
-  return site.route_request(
-      {.method = "GET", .target = target, .accept = accept, .accept_encoding = encoding}, now);
+  return site.route_request({.method = "GET",
+                             .target = target,
+                             .accept = accept,
+                             .accept_encoding = encoding,
+                             .is_authenticated = true},
+                            now);
 }
 
 TEST(Site, ReportsProblems) {
@@ -211,9 +217,9 @@ TEST(Site, SubscribersGetChanges) {
   unsigned counted = 0;
   site.subscribers().on_count_changed = [&] { ++counted; };
   auto watching =
-      site.subscribers().subscribe([&](const http::SharedText& text) { heard.push_back(*text); }, 1);
+      site.subscribers().subscribe([&](const http::SharedText& text) { heard.push_back(*text); }, true, 1);
   EXPECT_TRUE(watching);
-  EXPECT_FALSE(site.subscribers().subscribe([](const http::SharedText&) {}, 1));
+  EXPECT_FALSE(site.subscribers().subscribe([](const http::SharedText&) {}, true, 1));
   PagesMessage change{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
   site.publish_message(change, Time{} + 1s);
   EXPECT_TRUE(heard.empty());
@@ -228,9 +234,40 @@ TEST(Site, SubscribersGetChanges) {
                                              "event: use\nid: 5\ndata: {\"at\":2}\n\n",
                                              "event: node\nid: 6\ndata: {\"a\":2}\n\n"}));
   watching.reset();
-  site.subscribers().publish_event(Router::heartbeat_event());
+  site.subscribers().publish_event(Router::heartbeat_event(), Router::heartbeat_event());
   EXPECT_EQ(heard.size(), 2u);
   EXPECT_EQ(counted, 2u);
+}
+
+// Documents without names of processes, and the events of each change.
+TEST(Site, ServesOthersTheirOwnDocuments) {
+  Router site;
+  const Time now{};
+  site.publish_message(frame(true, true), now);
+  const auto served = [&](std::string_view target) {
+    return *site.route_request({.method = "GET", .target = target}, now).body;
+  };
+  EXPECT_EQ(served("/api/node"), "{\"gpus\":[\"public\"]}\n");
+  EXPECT_EQ(served("/api/use"), "{\"at\":1,\"devices\":\"public\"}\n");
+  EXPECT_EQ(served("/api/now"), *get(site, "/api/now", now).body);
+  EXPECT_EQ(served("/api/events"),
+            "retry: 2000\n\nevent: node\nid: 3\ndata: {\"gpus\":[\"public\"]}\n\nevent: now\nid: 3\n"
+            "data: {\"at\":1}\n\nevent: use\nid: 3\ndata: {\"at\":1,\"devices\":\"public\"}\n\n");
+  std::string heard, public_heard;
+  auto known = site.subscribers().subscribe([&](const http::SharedText& text) { heard += *text; }, true, 2);
+  auto stranger =
+      site.subscribers().subscribe([&](const http::SharedText& text) { public_heard += *text; }, false, 2);
+  PagesMessage change{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
+  change[PageText::kUse] = "{\"name\":1}";
+  change[PageText::kPublicUse] = "{}";
+  site.publish_message(change, now);
+  EXPECT_EQ(heard, "event: use\nid: 4\ndata: {\"name\":1}\n\n");
+  EXPECT_EQ(public_heard, "event: use\nid: 4\ndata: {}\n\n");
+  // A public document that does not come is not replaced by the other.
+  Router incomplete;
+  change[PageText::kPublicUse].reset();
+  incomplete.publish_message(change, now);
+  EXPECT_EQ(incomplete.route_request({.method = "GET", .target = "/api/use"}, now).status, 503);
 }
 
 TEST(Site, UsageIsNotInTheHistory) {
@@ -250,9 +287,9 @@ TEST(Site, SubscriberMayLeaveDuringAnEvent) {
           ++told;
           for (auto& one : all) one.reset();
         },
-        10);
+        true, 10);
   }
-  watchers.publish_event(Router::heartbeat_event());
+  watchers.publish_event(Router::heartbeat_event(), Router::heartbeat_event());
   EXPECT_EQ(told, 1);
   EXPECT_EQ(watchers.subscriber_count(), 0u);
 }

@@ -2,6 +2,7 @@
 import contextlib
 import itertools
 import json
+import select
 import ssl
 import time
 
@@ -14,6 +15,7 @@ PROBE_LIMIT_S = 1  # the kubelet's default for a probe
 PROBES = 10
 ATTACKER = "127.0.0.2"
 TIMED = 4
+MAX_COST = 14  # of bcrypt: a second for each check
 STREAMS = 16  # all that the network may have
 
 
@@ -128,6 +130,30 @@ def checks(programs, directory, stack):
             same(status_of("secret"), 200, "status for the right user")
     yield "listener: guesses at the user's name keep nobody out", lambda: guessed("scraper")
     yield "listener: guesses at any name keep nobody out", lambda: guessed("scraper", None, None)
+
+    def costly():
+        """A password whose check takes a second: a request without a password and the node's own socket are answered before it."""
+        target.restart_with({"basic_auth_users": {"scraper": client.bcrypt("secret", MAX_COST)}})
+        child = target.child()
+        with client.connect(target.node.port, source=ATTACKER) as guess:
+            guess.sendall(client.request_text("/healthz", client.basic("scraper", "guess")))
+            # Its turn has come where the next request is answered.
+            same(client.exchange(target.node.port, "/healthz")[0], 401, "status without a password")
+            same(target.local("/healthz"), 200, "the local socket")
+            same(select.select([guess], [], [], 0)[0], [], "answers that came before the others")
+            same(int(guess.recv(12).split()[1]), 401, "status for the guess")
+        same(target.child(), child, "the listener child")
+        # While guesses go on, every probe is in time.
+        with client.meanwhile(guess_all, "scraper"):
+            for _ in range(PROBES):
+                same(client.exchange(target.socket, "/healthz", limit_s=PROBE_LIMIT_S)[0], 200, "/healthz")
+        same(target.child(), child, "the listener child after the guesses")
+
+    def guess_all(user):
+        """Wrong passwords from many addresses without TLS."""
+        for i in itertools.count():
+            client.exchange(target.node.port, "/healthz", client.basic(user, f"guess {i}"), source=f"127.0.2.{1 + i % 250}")
+    yield "listener: a password that is costly to check delays nobody else", costly
 
     def timed():
         """The time of a rejection by the user's name, the least of several: the rest is the machine's."""

@@ -19,7 +19,7 @@ void HealthReportWriter::update_report(const health::HealthViewPtr& view) {
 }
 
 void HealthReportWriter::write_report() {
-  const auto status = write_file_atomic(path_, health::format_report(*pending_));
+  const auto status = write_file_atomic(path_, health::format_report(*pending_), kReportMode);
   if (!status) {
     if (!std::exchange(failing_, true)) {
       reporter_.report_event(

@@ -3,6 +3,8 @@
 // The config sets their paths; OperatorInterface moves them when the config changes. Loop's thread only.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +22,8 @@
 namespace gpulet::agent {
 
 inline constexpr Duration kReportInterval = std::chrono::milliseconds(100);
+// Not for everybody: reasons and details may name what runs on the GPUs.
+inline constexpr mode_t kReportMode = 0640;
 inline constexpr BackoffLimits kReportBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
 
 class HealthReportWriter {

@@ -1,4 +1,5 @@
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -46,6 +47,21 @@ class HealthReportWriterTest : public testing::Test {
   RecordingReporter reporter_;
   std::string directory_, path_;
 };
+
+// Whatever the umask, and in place of a file that everybody could read.
+TEST_F(HealthReportWriterTest, IsReadableByItsOwnerAndGroupOnly) {
+  const auto mode = [&] { return std::filesystem::status(path_).permissions(); };
+  ASSERT_TRUE(write_file_atomic(path_, "{}", 0644));
+  for (const mode_t mask : {0, 0022}) {
+    const mode_t before = ::umask(mask);
+    HealthReportWriter report(loop_, reporter_, path_, 1);
+    report.update_report(view_with_state("a"));
+    loop_.advance(0s);
+    ::umask(before);
+    EXPECT_EQ(written_view(), "a");
+    EXPECT_EQ(static_cast<unsigned>(mode()), 0640u) << mask;
+  }
+}
 
 TEST_F(HealthReportWriterTest, WritesImmediatelyAndInAStormOnlyTheNewest) {
   HealthReportWriter report(loop_, reporter_, path_, 1);

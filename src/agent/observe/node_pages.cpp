@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "mig/device_holders.h"
 
 namespace gpulet::agent {
 namespace {
@@ -28,9 +29,10 @@ web::Pages build_status_pages(const AgentStatus& state, const std::map<std::stri
   const auto problems = state.problems();
   web::Pages pages;
   pages.healthy = !state.stuck;
-  if (state.stuck) pages.health_text = join_lines(problems);
+  const std::string text = mig::without_process_names(join_lines(problems));
+  if (state.stuck) pages.health_text = text;
   pages.ready = problems.empty();
-  pages.ready_text = join_lines(problems);
+  pages.ready_text = text;
 
   metrics::Exposition page;
   page.add_sample("gpulet_build_info", Type::kGauge, "Version of the running agent.", {{"version", version}},

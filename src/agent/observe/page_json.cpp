@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "mig/device_holders.h"
 #include "topology/topology.h"
 
 namespace gpulet::agent {
@@ -44,9 +45,15 @@ unsigned memory_slices(const inventory::Gpu& gpu) {
 // The device of a share: "GPU-…" of "GPU-…::3".
 DeviceUuid device_of_share(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
 
+void hide_process_names(Json& value) {
+  if (auto* const text = value.get_ptr<std::string*>()) *text = mig::without_process_names(*text);
+  if (!value.is_structured()) return;
+  for (auto& part : value) hide_process_names(part);
+}
+
 class NodeDocument {
  public:
-  explicit NodeDocument(const NodePageInput& input) : input_(input) {
+  NodeDocument(const NodePageInput& input, ProcessNames names) : input_(input), names_(names) {
     for (const auto& [resource, ids] : input.devices) {
       for (const auto& id : ids) shares_[device_of_share(id)].emplace_back(&resource, &id);
     }
@@ -66,7 +73,7 @@ class NodeDocument {
       for (const auto& gpu : input_.snapshot->gpus) head["gpus"].push_back(gpu_json(gpu));
       head["links"] = links_json();
     }
-    std::string text = dump_json(head);
+    std::string text = dump_shown(std::move(head));
     text.pop_back();  // the brace that ends it
     text += ",\"timeline\":[";
     if (input_.moments != nullptr) append_entries(text, input_.moments->entries(), moment_json);
@@ -215,14 +222,20 @@ class NodeDocument {
   }
 
   template <class Entries, class Object>
-  static void append_entries(std::string& text, const Entries& entries, Object object_of) {
+  void append_entries(std::string& text, const Entries& entries, Object object_of) const {
     for (const auto& entry : entries) {
       if (text.back() != '[') text += ',';
-      text += dump_json(object_of(entry));
+      text += dump_shown(object_of(entry));
     }
   }
 
+  std::string dump_shown(Json part) const {
+    if (names_ == ProcessNames::kHidden) hide_process_names(part);
+    return dump_json(part);
+  }
+
   const NodePageInput& input_;
+  ProcessNames names_;
   std::map<DeviceUuid, std::vector<std::pair<const ResourceName*, const DeviceId*>>> shares_;
   std::map<DeviceUuid, std::vector<Holder>> holders_;
 };
@@ -279,10 +292,12 @@ Json pods_json(const metrics::PodShares& shares) {
   return pods;
 }
 
-Json processes_json(const std::vector<metrics::ProcessSample>& samples, const metrics::PodByPid& pods) {
+Json processes_json(const std::vector<metrics::ProcessSample>& samples, const metrics::PodByPid& pods,
+                    ProcessNames names) {
   Json processes = Json::array();
   for (const auto& sample : samples) {
-    Json process = {{"pid", sample.pid}, {"name", sample.name}};
+    Json process = {{"pid", sample.pid}};
+    if (names == ProcessNames::kShown) process["name"] = sample.name;
     if (sample.memory) process["memory"] = sample.memory->value;
     process["sm"] = round_to_tenth(sample.sm);
     if (const auto pod = pods.find(sample.pid); pod != pods.end()) {
@@ -306,7 +321,9 @@ HealthMoment health_moment(const health::StatusChange& change, const health::Hea
           .reason = change.after.reason};
 }
 
-std::string node_json(const NodePageInput& input) { return NodeDocument(input).json_text(); }
+std::string node_json(const NodePageInput& input, ProcessNames names) {
+  return NodeDocument(input, names).json_text();
+}
 
 std::set<metrics::Field> now_json_fields() {
   std::set<metrics::Field> fields;
@@ -331,7 +348,7 @@ std::string now_json(const metrics::Sample& sample, WallTime at) {
 }
 
 std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,
-                     const metrics::PodByPid& pods, WallTime at) {
+                     const metrics::PodByPid& pods, WallTime at, ProcessNames names) {
   Json document = {{"at", unix_milliseconds(at)}, {"devices", Json::object()}};
   const auto add = [&](const DeviceUuid& uuid, const std::vector<metrics::ProcessSample>& processes) {
     const auto shares = devices.find(uuid);
@@ -343,7 +360,7 @@ std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, m
       device["rest"] = {{"memory", shares->second.unattributed_memory.value},
                         {"busy", round_to_tenth(shares->second.unattributed_busy)}};
     }
-    device["processes"] = processes_json(processes, pods);
+    device["processes"] = processes_json(processes, pods, names);
     document["devices"][uuid.str()] = std::move(device);
   };
   for (const auto& gpu : sample.gpus) {
@@ -398,17 +415,25 @@ void PageState::record_event(bool warning, std::string reason, std::string messa
 
 void PageState::set_sample(const metrics::Aggregator& meter, WallTime at) {
   now_ = now_json(meter.last_sample(), at);
-  use_ = use_json(meter.last_sample(), meter.attribution().devices, meter.pods_by_pid(), at);
+  const auto usage = [&](ProcessNames names) {
+    return use_json(meter.last_sample(), meter.attribution().devices, meter.pods_by_pid(), at, names);
+  };
+  use_ = usage(ProcessNames::kShown);
+  public_use_ = usage(ProcessNames::kHidden);
 }
 
 void PageState::write_pages(web::Pages& pages) {
   if (std::exchange(changed_, false)) {
     node_ = node_json(input_);
     node_.shrink_to_fit();  // it stays in memory; growing has doubled its capacity
+    public_node_ = node_json(input_, ProcessNames::kHidden);
+    public_node_.shrink_to_fit();
   }
   pages.node = node_;
   pages.now = now_;
   pages.use = use_;
+  pages.public_node = public_node_;
+  pages.public_use = public_use_;
 }
 
 }  // namespace gpulet::agent

@@ -91,15 +91,19 @@ struct NodePageInput {
 // The fields of a sample that are in now_json.
 std::set<metrics::Field> now_json_fields();
 
+// Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of
+// use_json, and out of reasons and messages ("process 812 (nv-hostengine)").
+enum class ProcessNames { kShown, kHidden };
+
 // Invalid UTF-8 becomes U+FFFD. Cost: linear in devices, holders and lines.
-std::string node_json(const NodePageInput& input);
+std::string node_json(const NodePageInput& input, ProcessNames names = ProcessNames::kShown);
 // Without GPUs that failed. A MIG device has the values of its GPU instance.
 std::string now_json(const metrics::Sample& sample, WallTime at);
 
 // Pods as in `devices`, without memory and busy time where they are not known for each Pod; processes by pid,
 // with the Pod where it is known.
 std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,
-                     const metrics::PodByPid& pods, WallTime at);
+                     const metrics::PodByPid& pods, WallTime at, ProcessNames names = ProcessNames::kShown);
 
 // The state of the node page while the agent runs: keeps recent events and the health timeline, and builds a
 // document only after a change, so that an idle node costs nothing. Loop's thread only.
@@ -130,7 +134,7 @@ class PageState {
   RecentMoments moments_;
   RecentEvents events_;
   bool changed_ = true;
-  std::string node_, now_, use_;
+  std::string node_, now_, use_, public_node_, public_use_;
 };
 
 }  // namespace gpulet::agent

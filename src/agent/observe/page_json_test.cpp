@@ -284,6 +284,10 @@ TEST(PageJson, HasTheUsageOfEachDevice) {
       R"("sm":0}]},"MIG-a":{"pods":[{"namespace":"team-b","pod":"lab","containers":["lab"],"shares":0,)"
       R"("memory":9}],"rest":{"memory":0,"busy":0},"processes":[]}}})");
   EXPECT_EQ(use_json({}, {}, {}, kWall), R"({"at":1760000000000,"devices":{}})");
+  const auto hidden =
+      nlohmann::json::parse(use_json(sample, devices, {{11, train}}, kWall, ProcessNames::kHidden));
+  EXPECT_EQ(hidden["devices"]["GPU-0"]["processes"].dump(),
+            R"([{"memory":600,"namespace":"team-a","pid":11,"pod":"train","sm":70},{"pid":12,"sm":0}])");
 }
 
 TEST(PageJson, ClockDriftChangesNothing) {
@@ -394,6 +398,26 @@ TEST(PageState, UpdatesTheDocumentWithEachInput) {
   EXPECT_EQ(pages.use, R"({"at":1760000000000,"devices":{"GPU-a":{"pods":[],"rest":{"memory":0,"busy":0},)"
                        R"("processes":[{"pid":7,"name":"python3","memory":1,"sm":2}]}}})");
   EXPECT_EQ(pages.now, R"({"at":1760000000000,"gpus":{"GPU-a":{}}})");
+  EXPECT_EQ(pages.public_use,
+            R"({"at":1760000000000,"devices":{"GPU-a":{"pods":[],"rest":{"memory":0,"busy":0},)"
+            R"("processes":[{"pid":7,"memory":1,"sm":2}]}}})");
+}
+
+// Wherever a text of the page names a process that keeps a GPU from a change.
+TEST(PageState, NamesNoProcessesInThePublicDocuments) {
+  PageState page("node-1", "1.0");
+  page.set_snapshot(one_gpu());
+  page.set_problems({"mig: in use by process 7 (secret-model), process 8"});
+  page.record_event(true, "MigBlocked", "GPU 0: process 812 (secret-model), on the GPU", kStart);
+  page.set_config_text("process 9 (of a config)");
+  web::Pages pages;
+  page.write_pages(pages);
+  EXPECT_NE(pages.node.find("process 812 (secret-model), on"), std::string::npos);
+  EXPECT_EQ(pages.public_node.find("secret-model"), std::string::npos);
+  const auto open = nlohmann::json::parse(pages.public_node);
+  EXPECT_EQ(open["problems"][0], "mig: in use by process 7, process 8");
+  EXPECT_EQ(open["events"][0]["message"], "GPU 0: process 812, on the GPU");
+  EXPECT_EQ(open["gpus"], nlohmann::json::parse(pages.node)["gpus"]);
 }
 
 }  // namespace

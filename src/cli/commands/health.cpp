@@ -212,7 +212,10 @@ CommandOutput health_output(const HealthOptions& options, WallTime now) {
         options.health_file +
         " does not exist: no agent has run on this node since boot, or it writes elsewhere (--health-file)");
   }
-  if (!read) return failed_health_output(read.error().full_message());
+  if (!read) {
+    const bool denied = read.error().code() == Code::kPermissionDenied;
+    return failed_health_output(read.error().full_message() + (denied ? ": run it as root" : ""));
+  }
   const auto view =
       options.output == "json" ? std::move(*read) : replace_control_characters(std::move(*read));
 

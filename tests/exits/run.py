@@ -101,6 +101,10 @@ class Tally:
             self.left -= 1
             return True
 
+    def stop(self):
+        with self.lock:
+            self.left = 0
+
     def add(self, code, why):
         with self.lock:
             self.codes[code] += 1
@@ -132,13 +136,19 @@ def check(nodes, lines, runs):
     started = time.monotonic()
     for worker in workers:
         worker.start()
-    for worker in workers:
-        worker.join()
+    try:
+        for worker in workers:
+            worker.join()
+    finally:  # interrupted: the nodes are removed after the last run has ended
+        left = tally.left
+        tally.stop()
+        for worker in workers:
+            worker.join()
     seconds = time.monotonic() - started
     codes = ", ".join(f"{count:,} with {code}" for code, count in sorted(tally.codes.items()))
     print(f"   {codes}; {seconds:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
     if tally.failures:
-        return f"{len(tally.failures)} of {runs - tally.left:,} runs failed: " + "; ".join(tally.failures[:SHOWN_FAILURES])
+        return f"{len(tally.failures)} of {runs - left:,} runs failed: " + "; ".join(tally.failures[:SHOWN_FAILURES])
     return "" if tally.codes[0] == runs else f"{tally.codes[0]:,} runs instead of {runs:,}"
 
 

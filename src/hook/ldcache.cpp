@@ -275,6 +275,7 @@ std::vector<LibraryLink> library_links(std::string_view output) {
     if (text::starts_with(line, "/")) {
       const auto from = line.find(": (");
       directory = line.substr(0, from == std::string_view::npos ? line.rfind(':') : from);
+      if (directory.find('\0') != std::string::npos) directory.clear();  // no path
       continue;
     }
     const auto arrow = line.find(kArrow);

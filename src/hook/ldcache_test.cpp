@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "hook/ldcache.h"
 #include "hook/test_image.h"
 #include "hook/test_ldcache.h"
@@ -239,6 +241,18 @@ TEST(Ldcache, WritesAPathFileForAlpine) {
   image.add_file(kTestLoader);
   expect_clean(run_update_ldcache(image, {"/usr/lib64"}));
   EXPECT_EQ(cached_path(image, "libcuda.so.1"), "/usr/lib64/libcuda.so.1");
+}
+
+// Names that no file has: a link from or to them would be another one.
+TEST(Ldcache, IgnoresNamesWithANul) {
+  const auto links = [](std::string output) {
+    std::ranges::replace(output, '@', '\0');
+    return library_links(output).size();
+  };
+  EXPECT_EQ(links("/usr/lib: (from x)\n\tliba.so -> liba.so.1\n"), 1u);
+  EXPECT_EQ(links("/usr/lib@/b: (from x)\n\tliba.so -> liba.so.1\n"), 0u);
+  EXPECT_EQ(links("/usr/lib: (from x)\n\tliba@.so -> liba.so.1\n"), 0u);
+  EXPECT_EQ(links("/usr/lib: (from x)\n\tliba.so -> liba.so@.1\n"), 0u);
 }
 
 // musl's loader reads the file up to the first NUL, and has no defaults if there is an empty one.

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale soak exits operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -49,6 +49,11 @@ scale: bootstrap-test build ## measure the extender with 500 to 5,000 kwok nodes
 
 soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads
 	@tests/cluster/soak.py
+
+storm: bootstrap-test build ## as root, inject faults at every step of what an agent does: SEEDS=1000, or one SEED=N
+	@JOBS=$(JOBS) scripts/build asan storm
+	@$(OUT)/build/asan/bin/storm $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),1000)) --operations $(or $(OPERATIONS),1) \
+	  --jobs $(JOBS) --programs $(CURDIR)/$(OUT)/bin
 
 exits: bootstrap-test build ## run list, topo, place, mig plan and mig apply RUNS (100,000) times each and count exit codes (an hour)
 	@nice tests/exits/run.py $(if $(RUNS),--runs $(RUNS))

@@ -1,4 +1,4 @@
-// Certificates for the tests of TLS: made in memory, good for an hour.
+// Certificates for the tests of TLS: made in memory.
 #pragma once
 
 #include <openssl/evp.h>
@@ -16,15 +16,16 @@ struct Certificate {
   std::shared_ptr<X509> certificate;
 
   // Signed by `issuer`, or by itself when that is null; `address` is whom it is for, a numeric one or a name.
+  // Good for `valid_s` seconds, and since as long ago.
   static Certificate make_certificate(const std::string& name, const Certificate* issuer,
-                                      const std::string& address) {
+                                      const std::string& address, long valid_s = 3600) {
     Certificate made{{EVP_EC_gen("P-256"), EVP_PKEY_free}, {X509_new(), X509_free}};
     X509* x = made.certificate.get();
     X509_set_version(x, X509_VERSION_3);
     static long serial = 1;
     ASN1_INTEGER_set(X509_get_serialNumber(x), serial++);
-    X509_gmtime_adj(X509_getm_notBefore(x), -3600);
-    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    X509_gmtime_adj(X509_getm_notBefore(x), -valid_s);
+    X509_gmtime_adj(X509_getm_notAfter(x), valid_s);
     X509_set_pubkey(x, made.key.get());
     X509_NAME* subject = X509_get_subject_name(x);
     const auto* common_name = reinterpret_cast<const unsigned char*>(name.c_str());

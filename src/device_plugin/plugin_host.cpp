@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "base/file.h"
@@ -95,6 +96,8 @@ constexpr Duration kLongestConnectWait = std::chrono::milliseconds(20);
 // Another process that serves the same path may replace the socket each time: retries must not spin.
 constexpr BackoffLimits kReplacedBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 constexpr Duration kReplacedResetAfter = std::chrono::seconds(30);
+// Without a free descriptor the socket stays ready, and the loop would spin.
+constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 class GrpcPluginHost final : public PluginHost {
  public:
@@ -140,6 +143,7 @@ class GrpcPluginHost final : public PluginHost {
     return settings_.directory + "/" + socket_name(resource);
   }
   Status listen_for_kubelet(const ResourceName& resource, ServedResource& served);
+  void watch_listener(const ResourceName& resource, ServedResource& served);
   void accept_all(const ResourceName& resource);
   void close_listener(ServedResource& served);
   void drop_connections(ServedResource& served);
@@ -213,16 +217,26 @@ Status GrpcPluginHost::listen_for_kubelet(const ResourceName& resource, ServedRe
   GPULET_TRY(start_listening(socket, path));
   served.listener = std::move(socket);
   ++served.generation;
+  watch_listener(resource, served);
+  return {};
+}
+
+void GrpcPluginHost::watch_listener(const ResourceName& resource, ServedResource& served) {
   served.accepting = loop_.watch_descriptor(served.listener.get(), EPOLLIN,
                                             [this, resource](std::uint32_t) { accept_all(resource); });
-  return {};
 }
 
 void GrpcPluginHost::accept_all(const ResourceName& resource) {
   auto& served = served_.at(resource);
   for (;;) {
     FileDescriptor socket(::accept4(served.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) return;
+    if (!socket.is_open()) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) return;
+      served.accepting =
+          loop_.after(kAcceptPause, [this, resource] { watch_listener(resource, served_.at(resource)); });
+      return;
+    }
     if (served.connections.size() >= kMaxConnections) continue;
     FileDescriptor ours(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 0));
     if (!ours.is_open()) continue;

@@ -98,7 +98,7 @@ std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& r
 
 ReleaseWatcher::ReleaseWatcher(Loop& loop, Reporter& reporter, const std::string& path, Changed changed)
     : file_(loop, reporter, path,
-            {"DriverReleaseNotWatched", "`gpulet driver release` takes effect after a restart of the agent",
+            {"DriverReleaseNotWatched", "`gpulet driver release` takes effect up to a minute late",
              "DriverReleaseUnreadable", "the driver stays as it is"},
             [path, changed = std::move(changed)]() -> Status {
               GPULET_TRY_ASSIGN(const auto request, read_release(path));
@@ -111,8 +111,8 @@ ReleaseLockWatcher::ReleaseLockWatcher(Loop& loop, Reporter& reporter, std::stri
       path_(std::move(path)),
       changed_(std::move(changed)),
       file_(loop, reporter, path_,
-            {"DriverReleaseNotWatched", "`gpulet mig apply` waits in vain until a restart of the agent",
-             "DriverReleaseUnreadable", "the driver stays as it is"},
+            {"DriverReleaseNotWatched", "`gpulet mig apply` waits up to a minute", "DriverReleaseUnreadable",
+             "the driver stays as it is"},
             [this] { return read_lock(); }) {}
 
 Status ReleaseLockWatcher::read_lock() {

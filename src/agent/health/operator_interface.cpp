@@ -46,7 +46,7 @@ CordonWatcher::CordonWatcher(Loop& loop, Reporter& reporter, std::string path,
       path_(std::move(path)),
       send_evidence_(std::move(send_evidence)),
       file_(loop, reporter, path_,
-            {"CordonsNotWatched", "new cordons take effect after a restart of the agent", "CordonsUnreadable",
+            {"CordonsNotWatched", "new cordons take effect up to a minute late", "CordonsUnreadable",
              "existing cordons stay in effect"},
             [this] { return read_cordons_file(); }) {}
 

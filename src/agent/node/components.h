@@ -85,11 +85,12 @@ std::unique_ptr<Component> make_gpu_node_component(Node& node, const NodePages& 
 // Loop's thread only.
 class ConfigReloader final : public Component {
  public:
-  explicit ConfigReloader(Node& node) : node_(node) {}
+  explicit ConfigReloader(Node& node);
 
   void start() override;
   void on_node_labels() override;
-  // Loads the sources again, and applies them where they differ.
+  // Loads the sources again, and applies them where they differ. After an error kIo it tries again by itself:
+  // no change of the file ends that.
   void reload_config();
 
  private:
@@ -101,6 +102,9 @@ class ConfigReloader final : public Component {
   std::unique_ptr<config::ConfigDirectoryWatcher> directory_;
   Subscription label_timeout_;
   std::unique_ptr<FileWatcher> file_watch_;
+  std::string read_error_;  // as reported
+  Backoff read_backoff_;
+  Subscription read_retry_;
 };
 
 }  // namespace gpulet::agent

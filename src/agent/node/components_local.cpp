@@ -346,8 +346,14 @@ namespace {
 // How long to wait for the Node label that selects the config before using the config for nodes without a
 // label.
 constexpr Duration kLabelTimeout = std::chrono::seconds(5);
+// Between reads of a config file that the kernel could not read.
+constexpr BackoffLimits kConfigReadBackoff{std::chrono::seconds(1), std::chrono::minutes(1)};
+constexpr std::uint64_t kConfigReadSeed = 89;
 
 }  // namespace
+
+ConfigReloader::ConfigReloader(Node& node)
+    : node_(node), read_backoff_(kConfigReadBackoff, kConfigReadSeed) {}
 
 void ConfigReloader::start() {
   if (node_.is_config_pending) return watch_directory();
@@ -390,8 +396,16 @@ void ConfigReloader::on_node_labels() {
 void ConfigReloader::reload_config() {
   auto sources = node_.sources;
   node_.is_config_pending = false;
-  if (const auto read = config::read_config_file(sources); !read)
-    return node_.devices->reject_config(read.error());
+  read_retry_.reset();
+  if (const auto read = config::read_config_file(sources); !read) {
+    const bool can_pass = read.error().code() == Code::kIo;  // out of descriptors, or an I/O error
+    if (can_pass) read_retry_ = node_.loop.after(read_backoff_.next_delay(), [this] { reload_config(); });
+    const auto text = read.error().full_message();
+    if (std::exchange(read_error_, text) != text || !can_pass) node_.devices->reject_config(read.error());
+    return;
+  }
+  read_error_.clear();
+  read_backoff_.reset();
   const auto* agent = node_.devices->agent();
   if (agent != nullptr && last_content_ == sources.file_content && !agent->status().config_error) return;
   auto loaded = config::load(sources);

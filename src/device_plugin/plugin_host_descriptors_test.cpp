@@ -42,10 +42,10 @@ class CountingLoop final : public Loop {
   int ready_count = 0;
 };
 
+// UndefinedBehaviorSanitizer, in the same build as AddressSanitizer, needs a pipe to check an object's type.
+#ifndef __SANITIZE_ADDRESS__
+
 TEST(PluginHostDescriptors, AcceptsOnceOneIsFreeWithoutSpinningUntilThen) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "UndefinedBehaviorSanitizer, in the same build, needs a pipe to check an object's type";
-#endif
   const TemporaryDirectory directory;
   CountingLoop loop;
   const auto host = make_plugin_host(loop, start_grpc_thread(),
@@ -77,6 +77,8 @@ TEST(PluginHostDescriptors, AcceptsOnceOneIsFreeWithoutSpinningUntilThen) {
   while (::poll(&greeting, 1, 0) == 0 && loop.now() < deadline) loop.run_for(10ms);
   EXPECT_EQ(greeting.revents, POLLIN);
 }
+
+#endif
 
 }  // namespace
 }  // namespace gpulet::device_plugin

@@ -67,7 +67,7 @@ class PageServer {
     const auto space = line.find(' ');
     const auto what = line.substr(0, space);
     const std::string text(space == std::string_view::npos ? "" : line.substr(space + 1));
-    if (what == "node") pages_.node = text;
+    if (what == "node") pages_.node = pages_.public_node = text;
     if (what == "now") pages_.now = text;
     if (what == "metrics") pages_.metrics = text + "\n";
     if (what == "kill" && listener_->child_pid() > 0) ::kill(listener_->child_pid(), SIGKILL);

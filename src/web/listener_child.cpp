@@ -94,12 +94,17 @@ constexpr std::initializer_list<int> kAllowed = {
 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-// The calls of a sanitizer's runtime. No release is built with one.
+// The calls of a sanitizer's runtime, and of the thread that it starts beside ours. No release is built with
+// one.
 constexpr std::initializer_list<int> kSanitizer = {
-    SCMP_SYS(mmap),      SCMP_SYS(mprotect),          SCMP_SYS(sched_yield),    SCMP_SYS(gettid),
-    SCMP_SYS(nanosleep), SCMP_SYS(clock_nanosleep),   SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
-    SCMP_SYS(getrusage), SCMP_SYS(sched_getaffinity), SCMP_SYS(prctl),          SCMP_SYS(pipe),
-    SCMP_SYS(pipe2),
+    SCMP_SYS(mmap),           SCMP_SYS(mprotect),
+    SCMP_SYS(sched_yield),    SCMP_SYS(gettid),
+    SCMP_SYS(nanosleep),      SCMP_SYS(clock_nanosleep),
+    SCMP_SYS(rt_sigprocmask), SCMP_SYS(sigaltstack),
+    SCMP_SYS(getrusage),      SCMP_SYS(sched_getaffinity),
+    SCMP_SYS(prctl),          SCMP_SYS(pipe),
+    SCMP_SYS(pipe2),          SCMP_SYS(rseq),
+    SCMP_SYS(gettimeofday),   SCMP_SYS(set_robust_list),
 };
 #else
 constexpr std::initializer_list<int> kSanitizer = {};

@@ -193,7 +193,7 @@ TEST(Sandbox, OnlyListedSystemCallsAreAllowed) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   allowed.insert({SYS_mprotect, SYS_sched_yield, SYS_gettid, SYS_nanosleep, SYS_clock_nanosleep,
                   SYS_rt_sigprocmask, SYS_sigaltstack, SYS_getrusage, SYS_sched_getaffinity, SYS_prctl,
-                  SYS_pipe, SYS_pipe2});
+                  SYS_pipe, SYS_pipe2, SYS_rseq, SYS_gettimeofday, SYS_set_robust_list});
 #endif
   std::vector<long> calls = {kX32 + SYS_write, kX32 + SYS_open};
   for (long call = 0; call <= kLast; ++call) {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/file.h"
@@ -143,6 +144,9 @@ class ServerConnection {
   void send_response(Response answer, bool head_only, bool keep_alive);
   bool flush();
   void await_events(std::uint32_t events);
+  // After a call of the transport: nullopt where bytes moved. Else whether the connection goes on; it then
+  // awaits what the transport wants.
+  std::optional<bool> await_transport(Transport::Outcome outcome);
   void start_limit(Duration limit);
   void close_connection();
 

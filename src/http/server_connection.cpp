@@ -91,6 +91,22 @@ void ServerConnection::await_events(std::uint32_t events) {
   ready_ = loop_.watch_descriptor(socket_.get(), events, [this](std::uint32_t) { on_ready(); });
 }
 
+std::optional<bool> ServerConnection::await_transport(Transport::Outcome outcome) {
+  switch (outcome) {
+    case Transport::Outcome::kTransferred:
+      return std::nullopt;
+    case Transport::Outcome::kWantsRead:
+      await_events(EPOLLIN);
+      return true;
+    case Transport::Outcome::kWantsWrite:
+      await_events(EPOLLOUT);
+      return true;
+    case Transport::Outcome::kEnded:
+      return false;
+  }
+  return false;
+}
+
 void ServerConnection::on_ready() {
   if (!serve_requests()) close_connection();
 }
@@ -129,19 +145,8 @@ bool ServerConnection::serve_requests() {
       if (responded) continue;
     }
     const auto moved = read_more();
-    switch (moved.outcome) {
-      case Transport::Outcome::kTransferred:
-        read += moved.bytes;
-        break;
-      case Transport::Outcome::kWantsRead:
-        await_events(EPOLLIN);
-        return true;
-      case Transport::Outcome::kWantsWrite:
-        await_events(EPOLLOUT);
-        return true;
-      case Transport::Outcome::kEnded:
-        return false;
-    }
+    if (const auto goes_on = await_transport(moved.outcome)) return *goes_on;
+    read += moved.bytes;
   }
   end_turn();
   return true;
@@ -343,18 +348,7 @@ bool ServerConnection::flush() {
       parts[count] = {const_cast<char*>(out_[count]->data()) + from, out_[count]->size() - from};
     }
     const auto moved = transport_->write_some(parts.data(), count);
-    switch (moved.outcome) {
-      case Transport::Outcome::kTransferred:
-        break;
-      case Transport::Outcome::kWantsRead:
-        await_events(EPOLLIN);
-        return true;
-      case Transport::Outcome::kWantsWrite:
-        await_events(EPOLLOUT);
-        return true;
-      case Transport::Outcome::kEnded:
-        return false;
-    }
+    if (const auto goes_on = await_transport(moved.outcome)) return *goes_on;
     written += moved.bytes;
     record_progress(moved.bytes);
     sent_ += moved.bytes;

@@ -5,9 +5,9 @@
 #include <signal.h>
 
 #include <deque>
-#include <future>
 #include <thread>
 
+#include "base/test_loop.h"
 #include "http/server.h"
 #include "http/socket.h"
 #include "http/test_client.h"
@@ -91,14 +91,7 @@ class ServerTest : public testing::Test {
     if (thread_.joinable()) thread_.join();
     server_.reset();
   }
-  void on_loop(const std::function<void()>& task) {
-    std::promise<void> done;
-    loop_.post([&] {
-      task();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void on_loop(const std::function<void()>& task) { test::call_on_loop(loop_, task); }
   void answer_next(const std::string& wanted, const std::string& body) {
     const auto [asked, reply] = service_.next_request();
     EXPECT_EQ(asked, wanted);

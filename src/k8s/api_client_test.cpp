@@ -3,6 +3,7 @@
 #include <netdb.h>
 
 #include <atomic>
+#include <future>
 
 #include "k8s/test_api.h"
 

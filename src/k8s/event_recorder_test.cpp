@@ -1,7 +1,6 @@
 #include "k8s/event_recorder.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <signal.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/test_loop.h"
 #include "k8s/api_client.h"
 #include "k8s/test_api_server.h"
 
@@ -44,22 +44,10 @@ class EventRecorderTest : public testing::Test {
     server_.reset();
     std::filesystem::remove_all(directory_);
   }
-  void call_on_loop(const std::function<void()>& task) {
-    std::promise<void> done;
-    loop_.post([&] {
-      task();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void call_on_loop(const std::function<void()>& task) { test::call_on_loop(loop_, task); }
   template <class Condition>
   bool wait_for_sent(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 30s;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      ::poll(nullptr, 0, 2);
-    }
-    return false;
+    return test::becomes_true(std::move(condition));
   }
 
   ClientConfig client_config() const {

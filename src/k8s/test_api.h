@@ -3,20 +3,19 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
 #include "base/file.h"
 #include "base/loop.h"
+#include "base/test_loop.h"
 #include "k8s/client_config.h"
 #include "k8s/test_api_server.h"
 
@@ -24,12 +23,7 @@ namespace gpulet::k8s {
 
 template <class Condition>
 bool eventually(Condition condition) {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  while (std::chrono::steady_clock::now() < deadline) {
-    if (condition()) return true;
-    ::poll(nullptr, 0, 2);
-  }
-  return false;
+  return test::becomes_true(std::move(condition));
 }
 
 class ApiTest : public testing::Test {
@@ -58,14 +52,7 @@ class ApiTest : public testing::Test {
     std::filesystem::remove_all(directory_);
   }
   // Runs `task` on the loop, and waits for its end.
-  void call_on_loop(const std::function<void()>& task) {
-    std::promise<void> done;
-    loop_.post([&] {
-      task();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void call_on_loop(const std::function<void()>& task) { test::call_on_loop(loop_, task); }
   ClientConfig client_config() const {
     return {.host = "127.0.0.1",
             .port = server_->port(),

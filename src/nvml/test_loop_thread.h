@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/loop.h"
+#include "base/test_loop.h"
 
 namespace gpulet::nvml {
 
@@ -28,16 +29,7 @@ class LoopThread {
   Loop& loop() { return loop_; }
 
   // Runs `task` on the loop and waits until it is done.
-  void run_on_loop(std::function<void()> task) {
-    // Shared, because the setter may still be inside when the waiter continues.
-    auto ended = std::make_shared<std::promise<void>>();
-    auto future = ended->get_future();
-    loop_.post([&task, ended] {
-      task();
-      ended->set_value();
-    });
-    future.wait();
-  }
+  void run_on_loop(const std::function<void()>& task) { test::call_on_loop(loop_, task); }
   // Runs `start(done)` on the loop and returns what `done` is called with; nullopt after
   // kTestPatience.
   template <class T>

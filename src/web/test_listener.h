@@ -3,17 +3,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <stdlib.h>
 
 #include <chrono>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "base/test_loop.h"
 #include "http/test_client.h"
 #include "web/listener.h"
 
@@ -43,22 +42,10 @@ class ListenerTest : public testing::Test {
     });
   }
   // Runs `task` on the loop and waits until it is done.
-  void call_on_loop(const std::function<void()>& task) {
-    std::promise<void> done;
-    loop_.post([&] {
-      task();
-      done.set_value();
-    });
-    done.get_future().wait();
-  }
+  void call_on_loop(const std::function<void()>& task) { test::call_on_loop(loop_, task); }
   template <class Condition>
   bool wait_until(Condition condition) {
-    const auto deadline = std::chrono::steady_clock::now() + 30s;
-    while (std::chrono::steady_clock::now() < deadline) {
-      if (condition()) return true;
-      ::poll(nullptr, 0, 2);
-    }
-    return false;
+    return test::becomes_true(std::move(condition));
   }
   void publish_on_loop(const Pages& pages) {
     call_on_loop([&] { listener_->publish_pages(pages); });

@@ -25,11 +25,12 @@ constexpr std::uint32_t kAlways = IN_IGNORED | IN_Q_OVERFLOW | IN_UNMOUNT;
 
 }  // namespace
 
-struct InotifyWatcher::State {
+// The inotify descriptor of a loop and its watches.
+struct LoopInotify {
   struct Watcher {
     int descriptor;
     std::uint32_t mask;
-    std::shared_ptr<Callback> callback;
+    std::shared_ptr<InotifyCallback> callback;
   };
 
   FileDescriptor fd;
@@ -92,31 +93,35 @@ struct InotifyWatcher::State {
   static constexpr int kEnded = -2;
 };
 
-Result<std::unique_ptr<InotifyWatcher>> InotifyWatcher::create_watcher(Loop& loop) {
-  auto state = std::make_shared<State>();
-  state->fd = FileDescriptor(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
-  if (!state->fd.is_open()) return fail(errno_error("cannot open inotify", errno));
-  state->reading =
-      loop.watch_descriptor(state->fd.get(), EPOLLIN, [weak = std::weak_ptr(state)](std::uint32_t) {
+namespace {
+
+Result<std::shared_ptr<LoopInotify>> open_inotify(Loop& loop) {
+  auto inotify = std::make_shared<LoopInotify>();
+  inotify->fd = FileDescriptor(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
+  if (!inotify->fd.is_open()) return fail(errno_error("cannot open inotify", errno));
+  inotify->reading =
+      loop.watch_descriptor(inotify->fd.get(), EPOLLIN, [weak = std::weak_ptr(inotify)](std::uint32_t) {
         if (const auto strong = weak.lock()) strong->read_events();
       });
-  return std::unique_ptr<InotifyWatcher>(new InotifyWatcher(std::move(state)));
+  return inotify;
 }
 
-InotifyWatcher::~InotifyWatcher() {
-  state_->reading.reset();
-  state_->watchers.clear();
-}
+}  // namespace
 
-Result<Subscription> InotifyWatcher::add_watch(const std::string& path, std::uint32_t mask,
-                                               Callback callback) {
+Result<Subscription> watch_events(Loop& loop, const std::string& path, std::uint32_t mask,
+                                  InotifyCallback callback) {
+  if (!loop.inotify_) {
+    GPULET_TRY_ASSIGN(loop.inotify_, open_inotify(loop));
+  }
+  const auto& inotify = loop.inotify_;
   // IN_MASK_ADD: a second watch of one path must not take events from the first.
-  const int descriptor = ::inotify_add_watch(state_->fd.get(), path.c_str(), mask | IN_MASK_ADD);
+  const int descriptor = ::inotify_add_watch(inotify->fd.get(), path.c_str(), mask | IN_MASK_ADD);
   if (descriptor < 0) return fail(errno_error("cannot watch", errno, path));
-  const std::uint64_t id = state_->next_id++;
-  state_->watchers[id] = {descriptor, mask & ~kSteering, std::make_shared<Callback>(std::move(callback))};
-  return Subscription([weak = std::weak_ptr(state_), id] {
-    if (const auto state = weak.lock()) state->remove_watcher(id);
+  const std::uint64_t id = inotify->next_id++;
+  inotify->watchers[id] = {descriptor, mask & ~kSteering,
+                           std::make_shared<InotifyCallback>(std::move(callback))};
+  return Subscription([weak = std::weak_ptr(inotify), id] {
+    if (const auto strong = weak.lock()) strong->remove_watcher(id);
   });
 }
 
@@ -183,15 +188,12 @@ FileWatcher::NamesByDirectory FileWatcher::names_to_watch(const std::string& pat
   return places;
 }
 
-FileWatcher::FileWatcher(Loop& loop, std::string path, std::function<void()> changed,
-                         std::unique_ptr<InotifyWatcher> inotify)
-    : loop_(loop), path_(std::move(path)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
+FileWatcher::FileWatcher(Loop& loop, std::string path, std::function<void()> changed)
+    : loop_(loop), path_(std::move(path)), changed_(std::move(changed)) {}
 
 Result<std::unique_ptr<FileWatcher>> FileWatcher::watch_path(Loop& loop, std::string path,
                                                              std::function<void()> changed) {
-  GPULET_TRY_ASSIGN(auto inotify, InotifyWatcher::create_watcher(loop));
-  std::unique_ptr<FileWatcher> watch(
-      new FileWatcher(loop, std::move(path), std::move(changed), std::move(inotify)));
+  std::unique_ptr<FileWatcher> watch(new FileWatcher(loop, std::move(path), std::move(changed)));
   GPULET_TRY(watch->add_watches());
   return watch;
 }
@@ -202,10 +204,10 @@ Status FileWatcher::add_watches() {
     NamesByDirectory places = names_to_watch(path_);
     std::vector<Subscription> watches;
     for (const auto& [directory, names] : places) {
-      auto watch = inotify_->add_watch(directory, kEvents,
-                                       [this, directory](const std::string& name, std::uint32_t mask) {
-                                         on_event(directory, name, mask);
-                                       });
+      auto watch = watch_events(loop_, directory, kEvents,
+                                [this, directory](const std::string& name, std::uint32_t mask) {
+                                  on_event(directory, name, mask);
+                                });
       if (watch) {
         watches.push_back(std::move(*watch));
       } else if (watch.error().code() == Code::kIo) {

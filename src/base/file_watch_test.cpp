@@ -24,9 +24,6 @@ class Inotify : public testing::Test {
     std::string path = testing::TempDir() + "inotify.XXXXXX";
     ASSERT_NE(::mkdtemp(path.data()), nullptr);
     directory_ = path;
-    auto opened = InotifyWatcher::create_watcher(loop_);
-    ASSERT_TRUE(opened) << opened.error().full_message();
-    watch_ = std::move(*opened);
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
@@ -42,16 +39,15 @@ class Inotify : public testing::Test {
 
   EpollLoop loop_;
   std::string directory_;
-  std::unique_ptr<InotifyWatcher> watch_;
 };
 
 TEST_F(Inotify, ReportsTheNameAndOnlyRequestedEvents) {
   std::vector<std::string> created, removed;
-  auto first = watch_->add_watch(directory_, IN_MOVED_TO, [&](const std::string& name, std::uint32_t mask) {
+  auto first = watch_events(loop_, directory_, IN_MOVED_TO, [&](const std::string& name, std::uint32_t mask) {
     EXPECT_EQ(mask & IN_MOVED_TO, IN_MOVED_TO);
     created.push_back(name);
   });
-  auto second = watch_->add_watch(directory_, IN_DELETE, [&](const std::string& name, std::uint32_t) {
+  auto second = watch_events(loop_, directory_, IN_DELETE, [&](const std::string& name, std::uint32_t) {
     removed.push_back(name);
     loop_.stop_loop();
   });
@@ -73,8 +69,8 @@ TEST_F(Inotify, CallbackMayRemoveItsOwnAndOtherWatches) {
     two.reset();
     loop_.post([&] { loop_.stop_loop(); });
   };
-  one = std::move(*watch_->add_watch(directory_, IN_MOVED_TO, end_both));
-  two = std::move(*watch_->add_watch(directory_, IN_MOVED_TO, end_both));
+  one = std::move(*watch_events(loop_, directory_, IN_MOVED_TO, end_both));
+  two = std::move(*watch_events(loop_, directory_, IN_MOVED_TO, end_both));
   touch("a");
   touch("b");
   run();
@@ -85,7 +81,7 @@ TEST_F(Inotify, RemovedDirectoryEndsItsWatchAndANewWatchWorks) {
   const std::string inner = directory_ + "/inner";
   ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
   std::uint32_t seen = 0;
-  auto watch = watch_->add_watch(inner, IN_DELETE_SELF, [&](const std::string& name, std::uint32_t mask) {
+  auto watch = watch_events(loop_, inner, IN_DELETE_SELF, [&](const std::string& name, std::uint32_t mask) {
     EXPECT_TRUE(name.empty());
     seen |= mask;
     if ((mask & IN_IGNORED) != 0) loop_.stop_loop();
@@ -94,9 +90,34 @@ TEST_F(Inotify, RemovedDirectoryEndsItsWatchAndANewWatchWorks) {
   ::rmdir(inner.c_str());
   run();
   EXPECT_EQ(seen, static_cast<std::uint32_t>(IN_DELETE_SELF | IN_IGNORED));
-  const auto missing = watch_->add_watch(inner, IN_CREATE, [](const std::string&, std::uint32_t) {});
+  const auto missing = watch_events(loop_, inner, IN_CREATE, [](const std::string&, std::uint32_t) {});
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), Code::kNotFound);
+}
+
+// Closing one takes the kernel many milliseconds, during which the loop would stand.
+TEST_F(Inotify, WatchesOfALoopShareOneDescriptorThatStaysUntilTheLoopEnds) {
+  const auto open_descriptors = [] {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code closed;
+      if (std::filesystem::read_symlink(entry, closed) == "anon_inode:inotify") ++count;
+    }
+    return count;
+  };
+  const auto ignore = [](const std::string&, std::uint32_t) {};
+  const std::size_t before = open_descriptors();
+  {
+    EpollLoop loop;
+    for (int i = 0; i < 3; ++i) {
+      const auto one = watch_events(loop, directory_, IN_CREATE, ignore);
+      const auto two = watch_events(loop, "/", IN_CREATE, ignore);
+      EXPECT_TRUE(one && two);
+      EXPECT_EQ(open_descriptors(), before + 1);
+    }
+    EXPECT_EQ(open_descriptors(), before + 1);
+  }
+  EXPECT_EQ(open_descriptors(), before);
 }
 
 TEST_F(Inotify, OverflowIsReportedToEveryWatchOnce) {
@@ -108,10 +129,10 @@ TEST_F(Inotify, OverflowIsReportedToEveryWatchOnce) {
   ASSERT_EQ(::mkdir(inner.c_str(), 0755), 0);
   touch("a");
   int overflows = 0, elsewhere = 0;
-  auto busy = watch_->add_watch(directory_, IN_ATTRIB, [&](const std::string&, std::uint32_t mask) {
+  auto busy = watch_events(loop_, directory_, IN_ATTRIB, [&](const std::string&, std::uint32_t mask) {
     if ((mask & IN_Q_OVERFLOW) != 0) ++overflows;
   });
-  auto quiet = watch_->add_watch(inner, IN_CREATE, [&](const std::string& name, std::uint32_t mask) {
+  auto quiet = watch_events(loop_, inner, IN_CREATE, [&](const std::string& name, std::uint32_t mask) {
     EXPECT_TRUE(name.empty());
     EXPECT_EQ(mask, static_cast<std::uint32_t>(IN_Q_OVERFLOW));
     ++elsewhere;

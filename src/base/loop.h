@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -46,6 +47,8 @@ class [[nodiscard]] Subscription {
   std::function<void()> cancel_;
 };
 
+struct LoopInotify;
+
 class Loop {
  public:
   virtual ~Loop() = default;
@@ -64,6 +67,11 @@ class Loop {
   // open longer than the Subscription. Precondition: fd is open and not watched yet.
   virtual Subscription watch_descriptor(int fd, std::uint32_t events,
                                         std::function<void(std::uint32_t)> task) = 0;
+
+ private:
+  friend Result<Subscription> watch_events(Loop& loop, const std::string& path, std::uint32_t mask,
+                                           std::function<void(const std::string&, std::uint32_t)> callback);
+  std::shared_ptr<LoopInotify> inotify_;  // base/file_watch.h
 };
 
 // The production loop: epoll, a deadline heap, an eventfd for posts. One thread calls run_loop().

@@ -158,16 +158,14 @@ ConfigChoice choose_config_in_directory(const NodeConfig& node,
   return {.kind = ConfigChoice::Kind::kNothing, .name = {}, .problem = names.error().full_message()};
 }
 
-ConfigDirectoryWatcher::ConfigDirectoryWatcher(Loop& loop, NodeConfig node, Changed changed,
-                                               std::unique_ptr<InotifyWatcher> inotify)
-    : loop_(loop), node_(std::move(node)), changed_(std::move(changed)), inotify_(std::move(inotify)) {}
+ConfigDirectoryWatcher::ConfigDirectoryWatcher(Loop& loop, NodeConfig node, Changed changed)
+    : loop_(loop), node_(std::move(node)), changed_(std::move(changed)) {}
 
 Result<std::unique_ptr<ConfigDirectoryWatcher>> ConfigDirectoryWatcher::watch_directory(Loop& loop,
                                                                                         NodeConfig node,
                                                                                         Changed changed) {
-  GPULET_TRY_ASSIGN(auto inotify, InotifyWatcher::create_watcher(loop));
   std::unique_ptr<ConfigDirectoryWatcher> watcher(
-      new ConfigDirectoryWatcher(loop, std::move(node), std::move(changed), std::move(inotify)));
+      new ConfigDirectoryWatcher(loop, std::move(node), std::move(changed)));
   ConfigDirectoryWatcher* const self = watcher.get();
   GPULET_TRY_ASSIGN(watcher->directory_watch_, FileWatcher::watch_path(loop, self->node_.directory, [self] {
                       self->schedule_reevaluation(Duration::zero());
@@ -178,9 +176,9 @@ Result<std::unique_ptr<ConfigDirectoryWatcher>> ConfigDirectoryWatcher::watch_di
 
 // directory_watch_ reports a missing directory once it appears.
 Status ConfigDirectoryWatcher::watch_entries() {
-  auto entries = inotify_->add_watch(
-      node_.directory, kEntryEvents,
-      [this](const std::string&, std::uint32_t) { schedule_reevaluation(kWatchDebounce); });
+  auto entries =
+      watch_events(loop_, node_.directory, kEntryEvents,
+                   [this](const std::string&, std::uint32_t) { schedule_reevaluation(kWatchDebounce); });
   if (!entries && entries.error().code() == Code::kIo) return fail(entries.error());
   entries_ = entries ? std::move(*entries) : Subscription();
   return {};

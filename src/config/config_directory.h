@@ -70,8 +70,7 @@ class ConfigDirectoryWatcher {
   const ConfigChoice& current_choice() const { return choice_; }
 
  private:
-  ConfigDirectoryWatcher(Loop& loop, NodeConfig node, Changed changed,
-                         std::unique_ptr<InotifyWatcher> inotify);
+  ConfigDirectoryWatcher(Loop& loop, NodeConfig node, Changed changed);
   Status watch_entries();
   void schedule_reevaluation(Duration delay);
   void reevaluate();
@@ -80,7 +79,6 @@ class ConfigDirectoryWatcher {
   Loop& loop_;
   NodeConfig node_;
   Changed changed_;
-  std::unique_ptr<InotifyWatcher> inotify_;
   Subscription entries_;                          // entries of the directory
   std::unique_ptr<FileWatcher> directory_watch_;  // the directory itself and its path
   std::unique_ptr<FileWatcher> file_watch_;       // the chosen file

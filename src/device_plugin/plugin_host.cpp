@@ -27,28 +27,28 @@ constexpr std::uint32_t kDirectoryItself = IN_DELETE_SELF | IN_MOVE_SELF;
 Result<std::unique_ptr<DirectoryWatcher>> DirectoryWatcher::open_watcher(Loop& loop, std::string directory,
                                                                          Events events) {
   while (directory.size() > 1 && directory.back() == '/') directory.pop_back();
-  GPULET_TRY_ASSIGN(auto inotify, InotifyWatcher::create_watcher(loop));
   std::unique_ptr<DirectoryWatcher> watch(
-      new DirectoryWatcher(std::move(directory), std::move(events), std::move(inotify)));
-  watch->attach_watch();
+      new DirectoryWatcher(loop, std::move(directory), std::move(events)));
+  GPULET_TRY(watch->attach_watch());
   return watch;
 }
 
-DirectoryWatcher::DirectoryWatcher(std::string directory, Events events,
-                                   std::unique_ptr<InotifyWatcher> inotify)
-    : directory_(std::move(directory)), events_(std::move(events)), inotify_(std::move(inotify)) {}
+DirectoryWatcher::DirectoryWatcher(Loop& loop, std::string directory, Events events)
+    : loop_(loop), directory_(std::move(directory)), events_(std::move(events)) {}
 
-bool DirectoryWatcher::attach_watch() {
+Result<bool> DirectoryWatcher::attach_watch() {
   watch_.reset();
   const auto on_folder = [this](const std::string& name, std::uint32_t mask) { on_entry(name, mask); };
   const auto on_above = [this](const std::string&, std::uint32_t mask) { on_ancestor(mask); };
   // Each round ends with a watch, unless the ancestor vanished between two system calls: hence the limit.
   for (int round = 0; round < 64; ++round) {
-    if (auto watch =
-            inotify_->add_watch(directory_, kCreated | kRemoved | kDirectoryItself | IN_ONLYDIR, on_folder)) {
+    auto watch =
+        watch_events(loop_, directory_, kCreated | kRemoved | kDirectoryItself | IN_ONLYDIR, on_folder);
+    if (watch) {
       watch_ = std::move(*watch);
       return true;
     }
+    if (watch.error().code() == Code::kIo) return fail(watch.error());
     std::filesystem::path ancestor = std::filesystem::path(directory_).parent_path();
     std::filesystem::path below(directory_);
     std::error_code ignored;
@@ -56,13 +56,20 @@ bool DirectoryWatcher::attach_watch() {
       below = ancestor;
       ancestor = ancestor.parent_path();
     }
-    auto watch = inotify_->add_watch(ancestor.string(), kCreated | kDirectoryItself | IN_ONLYDIR, on_above);
-    if (!watch) continue;
-    watch_ = std::move(*watch);
+    auto above = watch_events(loop_, ancestor.string(), kCreated | kDirectoryItself | IN_ONLYDIR, on_above);
+    if (!above) continue;
+    watch_ = std::move(*above);
     // It may have been created before the watch.
     if (!std::filesystem::exists(below, ignored)) return false;
   }
-  return false;
+  return fail(Code::kIo, "cannot watch: its parent directories keep changing", directory_);
+}
+
+// True when the directory itself is watched again.
+bool DirectoryWatcher::reattach_watch() {
+  const auto attached = attach_watch();
+  if (!attached) log::error("the kubelet's directory is no longer watched", attached.error());
+  return attached && *attached;
 }
 
 void DirectoryWatcher::on_entry(const std::string& name, std::uint32_t mask) {
@@ -76,11 +83,11 @@ void DirectoryWatcher::on_entry(const std::string& name, std::uint32_t mask) {
 }
 
 void DirectoryWatcher::on_ancestor(std::uint32_t) {
-  if (attach_watch()) events_.rescan();
+  if (reattach_watch()) events_.rescan();
 }
 
 void DirectoryWatcher::on_watch_lost() {
-  attach_watch();
+  reattach_watch();
   events_.rescan();
 }
 

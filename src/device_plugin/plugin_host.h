@@ -62,21 +62,23 @@ class DirectoryWatcher {
     // The directory appeared or disappeared, or events were lost: read all of it again.
     std::function<void()> rescan;
   };
-  // Neither callback comes from inside open(). Errors: as InotifyWatcher::open.
+  // Neither callback comes from inside open_watcher(). Errors: kIo as watch_events().
   static Result<std::unique_ptr<DirectoryWatcher>> open_watcher(Loop& loop, std::string directory,
                                                                 Events events);
 
  private:
-  DirectoryWatcher(std::string directory, Events events, std::unique_ptr<InotifyWatcher> inotify);
-  // Watches the directory or else its nearest ancestor. True when it is the directory itself.
-  bool attach_watch();
+  DirectoryWatcher(Loop& loop, std::string directory, Events events);
+  // Watches the directory or else its nearest ancestor. True when it is the directory itself. Errors: kIo as
+  // watch_events().
+  Result<bool> attach_watch();
   void on_entry(const std::string& name, std::uint32_t mask);
   void on_ancestor(std::uint32_t mask);
   void on_watch_lost();
+  bool reattach_watch();
 
+  Loop& loop_;
   std::string directory_;
   Events events_;
-  std::unique_ptr<InotifyWatcher> inotify_;
   Subscription watch_;
 };
 

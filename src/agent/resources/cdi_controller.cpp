@@ -131,18 +131,17 @@ void CdiController::watch_directories(const std::vector<std::string>& directorie
   if (directories == directories_) return;
   directories_ = directories;
   watches_.clear();
-  if (!inotify_) {
-    auto opened = InotifyWatcher::create_watcher(loop_);
-    if (!opened) return log::warning("cannot watch the driver's files", opened.error());
-    inotify_ = std::move(*opened);
-  }
   for (const auto& directory : directories_) {
-    auto watch = inotify_->add_watch(
-        directory, IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ONLYDIR,
+    auto watch = watch_events(
+        loop_, directory, IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_CLOSE_WRITE | IN_ONLYDIR,
         [this](const std::string&, std::uint32_t) {
           if (!write_timer_) write_timer_ = loop_.after(kDriverFilesSettle, [this] { start_writing(); });
         });
-    if (watch) watches_.push_back(std::move(*watch));
+    if (watch) {
+      watches_.push_back(std::move(*watch));
+    } else if (watch.error().code() == Code::kIo) {
+      log::warning("cannot watch the driver's files", watch.error());
+    }
   }
 }
 

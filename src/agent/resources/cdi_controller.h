@@ -65,7 +65,6 @@ class CdiController {
   bool notify_after_write_ = false;  // whatever the names are
   std::set<std::string> names_;
   std::string reported_error_;
-  std::unique_ptr<InotifyWatcher> inotify_;
   std::vector<std::string> directories_;
   std::vector<Subscription> watches_;
   Subscription write_timer_;

@@ -151,16 +151,15 @@ void DeviceNodeWatcher::watch_roots(const std::vector<std::string>& roots) {
 }
 
 void DeviceNodeWatcher::add_watches() {
-  if (!inotify_) {
-    auto opened = InotifyWatcher::create_watcher(loop_);
-    if (!opened) return log::warning("cannot watch the driver's device nodes", opened.error());
-    inotify_ = std::move(*opened);
-  }
   std::vector<Subscription> watches;
   const auto watch = [&](const std::string& directory, std::uint32_t events) {
-    auto added = inotify_->add_watch(
-        directory, events, [this](const std::string& name, std::uint32_t mask) { on_event(name, mask); });
-    if (added) watches.push_back(std::move(*added));
+    auto added = watch_events(loop_, directory, events,
+                              [this](const std::string& name, std::uint32_t mask) { on_event(name, mask); });
+    if (added) {
+      watches.push_back(std::move(*added));
+    } else if (added.error().code() == Code::kIo) {
+      log::warning("cannot watch the driver's device nodes", added.error());
+    }
   };
   for (const auto& root : roots_) {
     if (root != "/") watch(root, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);  // dev itself

@@ -87,7 +87,6 @@ class DeviceNodeWatcher {
   std::vector<std::string> roots_;
   std::string directories_seen_;  // identities of the watched directories
   std::string nodes_seen_;        // names, numbers and modes
-  std::unique_ptr<InotifyWatcher> inotify_;
   std::vector<Subscription> watches_;
   Subscription settling_;
 };

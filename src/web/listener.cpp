@@ -67,6 +67,11 @@ class ChildListener final : public Listener {
     }
     logged_too_large_ = false;
     latest_ = std::make_shared<const Pages>(pages);
+    confirm_pages();
+  }
+
+  void confirm_pages() override {
+    if (!latest_) return;
     fresh_ = true;
     published_ = loop_.now();
     if (child_) flush();

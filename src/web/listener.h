@@ -68,10 +68,12 @@ class Listener {
   // Kills the child.
   virtual ~Listener() = default;
 
-  // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. The agent calls
-  // it at least every second: a child that has heard nothing for kPagesMaxAge answers 503, so that a stuck
-  // agent is seen as such.
+  // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. A child that has
+  // heard nothing for kPagesMaxAge answers 503, so that a stuck agent is seen as such.
   virtual void publish_pages(const Pages& pages) = 0;
+  // Says that the pages last published still hold, for another kPagesMaxAge: a message of a few bytes. Does
+  // nothing before the first publish_pages().
+  virtual void confirm_pages() = 0;
   // Who may connect from now on. Connections made before get one more answer by their old terms.
   // Errors: as web::check; then the one before stays in force.
   virtual Status set_access_rules(http::AccessRules access) = 0;

@@ -126,6 +126,18 @@ TEST_F(ListenerTest, SilentAgentIsUnhealthy) {
   EXPECT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
 }
 
+TEST_F(ListenerTest, ConfirmedPagesAreServedAgain) {
+  begin("127.0.0.1:0", {.max_age = 300ms});
+  call_on_loop([&] { listener_->confirm_pages(); });  // there is nothing to confirm
+  EXPECT_EQ(http::status_code(http::get(port_on_loop(), "/healthz")), 503);
+  publish_on_loop(good_pages());
+  ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
+  ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 503; }));
+  call_on_loop([&] { listener_->confirm_pages(); });
+  ASSERT_TRUE(wait_until(
+      [&] { return http::response_body(http::get(port_on_loop(), "/metrics")) == "gpulet_up 1\n"; }));
+}
+
 TEST_F(ListenerTest, KilledChildRestartsWithoutRefusedConnections) {
   begin();
   for (int round = 0; round < 3; ++round) {

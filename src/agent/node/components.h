@@ -47,6 +47,7 @@ class PagesComponent final : public Component {
   void detach_devices() override;
   void attach_devices() override;
   void on_state_changed() override;
+  void on_allocated() override;
   void on_health_changed(const health::HealthViewPtr& view,
                          const std::vector<health::StatusChange>& changes) override;
 

@@ -326,6 +326,8 @@ void PagesComponent::attach_devices() {
 
 void PagesComponent::on_state_changed() { pages_.publish_pages(); }
 
+void PagesComponent::on_allocated() { pages_.publish_soon(); }
+
 void PagesComponent::on_health_changed(const health::HealthViewPtr& view,
                                        const std::vector<health::StatusChange>& changes) {
   pages_.record_health(view, changes);

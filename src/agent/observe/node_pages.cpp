@@ -175,8 +175,13 @@ void WebConfigWatcher::on_changed() {
 
 namespace {
 
-// Well inside web::kPagesMaxAge, and no oftener than a page may change without an event.
-constexpr Duration kHeartbeat = std::chrono::seconds(2);
+// Between confirmations of the pages: well inside web::kPagesMaxAge.
+constexpr Duration kHeartbeat = std::chrono::seconds(5);
+// From a change of a number to its publication.
+constexpr Duration kSoon = std::chrono::seconds(1);
+// Between publications without an event. Longer than the default interval of samples, each of which
+// publishes.
+constexpr Duration kRefresh = std::chrono::seconds(20);
 
 std::string node_name_of(const std::map<std::string, std::string, std::less<>>& environment) {
   if (const auto node = environment.find("NODE_NAME"); node != environment.end() && !node->second.empty())
@@ -209,6 +214,7 @@ NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Age
       [this](Reporter::Severity severity, std::string_view reason, const std::string& message) {
         page_.record_event(severity == Reporter::Severity::kWarning, std::string(reason), message,
                            loop_.wall_now());
+        publish_soon();
       });
 }
 
@@ -314,11 +320,26 @@ void NodePages::on_sampled() {
   publish_pages();
 }
 
+void NodePages::publish_soon() {
+  if (!soon_) soon_ = loop_.after(kSoon, [this] { publish_pages(); });
+}
+
+// Whether the agent is stuck is the one thing that time alone changes.
+void NodePages::confirm_pages() {
+  heartbeat_ = loop_.after(kHeartbeat, [this] { confirm_pages(); });
+  const auto* agent = agent_();
+  if (agent != nullptr && agent->status().stuck != published_stuck_) return publish_pages();
+  if (listener_) listener_->confirm_pages();
+}
+
 void NodePages::publish_pages() {
-  heartbeat_ = loop_.after(kHeartbeat, [this] { publish_pages(); });
+  soon_.reset();
+  heartbeat_ = loop_.after(kHeartbeat, [this] { confirm_pages(); });
+  refresh_ = loop_.after(kRefresh, [this] { publish_pages(); });
   const auto* agent = agent_();
   if (!agent) return;
   const auto state = agent->status();
+  published_stuck_ = state.stuck;
   metrics_.set_snapshot(state.driver_answers ? state.snapshot : nullptr);
   if (!listener_) return;
   page_.set_snapshot(state.snapshot);

@@ -86,12 +86,17 @@ class NodePages {
   void start_listening(const config::Config& config);
   void record_health(const health::HealthViewPtr& view, const std::vector<health::StatusChange>& changes) {
     page_.record_health(view, changes);
+    publish_soon();
   }
   void set_config_text(std::string text) { page_.set_config_text(std::move(text)); }  // config::print_yaml
   // Load forecasts of the GPUs that Pods hold.
   const GpuLoadForecaster& load_forecasts() const { return load_forecasts_; }
-  // Publishes the current state, and again well within web::kPagesMaxAge.
+  // Publishes the current state. From then on the pages are confirmed well within web::kPagesMaxAge, and
+  // written again after each sample, soon after publish_soon(), and at least every 20 s, which is how old a
+  // number can be that changes without either.
   void publish_pages();
+  // Has a number of the pages that changed published within a second.
+  void publish_soon();
 
  private:
   // Where the listener serves.
@@ -107,6 +112,8 @@ class NodePages {
   std::optional<std::unique_ptr<WebConfigWatcher>> read_access(bool& served);
   void open_socket();
   void on_sampled();
+  void confirm_pages();
+
   Loop& loop_;
   NodeReporter& reporter_;
   std::function<const Agent*()> agent_;
@@ -120,7 +127,8 @@ class NodePages {
   std::unique_ptr<WebConfigWatcher> access_;
   std::unique_ptr<FileWatcher> retry_;  // watches an invalid web config
   std::unique_ptr<web::Listener> listener_;
-  Subscription heartbeat_;
+  bool published_stuck_ = false;  // AgentStatus::stuck, as last published
+  Subscription heartbeat_, soon_, refresh_;
 };
 
 }  // namespace gpulet::agent

@@ -100,5 +100,29 @@ TEST_F(SimDeviceNodes, CreatesTheNodesOfMigDevices) {
       << agent_log();
 }
 
+// The agent also runs on nodes that nobody has labelled: without a GPU it is ready, and quiet.
+TEST_F(SimDeviceNodes, ANodeWithoutAGpuIsReadyUntilOneComes) {
+  namespace fs = std::filesystem;
+  change({"driver-unload"});
+  change({"device-node", "remove", "nvidiactl"});
+  const fs::path bus = sim_node().driver_root() + "/sys/bus/pci/devices",
+                 away = sim_node().directory() + "/bus";
+  fs::rename(bus, away);
+  fs::create_directory(bus);
+  start_agent({.arguments = {"--fail-on-init-error=false"}});
+  EXPECT_TRUE(becomes_true([&] {
+    return http_get(listener_port(), "/readyz").status == 200 &&
+           agent_log().find("this node has no NVIDIA GPU") != std::string::npos;
+  })) << agent_log();
+  EXPECT_EQ(agent_log().find("\"level\":\"warn"), std::string::npos) << agent_log();
+  EXPECT_EQ(agent_log().find("\"level\":\"err"), std::string::npos) << agent_log();
+  EXPECT_EQ(http_get(listener_port(), "/metrics").body.find("gpulet_driver_up"), std::string::npos);
+  fs::remove(bus);
+  fs::rename(away, bus);
+  change({"driver-load"});
+  change({"device-node", "add", "nvidiactl"});
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+}
+
 }  // namespace
 }  // namespace gpulet::tests

@@ -151,16 +151,31 @@ void Agent::on_driver_opened(const Status& status) {
   driver_failed(status.error());
 }
 
-void Agent::driver_failed(const Error& error) {
-  if (driver_answers_ || !driver_error_ || driver_error_->message() != error.message()) {
+void Agent::retry_driver() {
+  if (without_gpu_) open_driver();
+}
+
+void Agent::report_driver_failure(const Error& error) {
+  const bool without_gpu = !opened_once_ && ports_.may_have_gpu && !ports_.may_have_gpu();
+  const bool was_without_gpu = std::exchange(without_gpu_, without_gpu);
+  if (without_gpu) {
+    if (!was_without_gpu)
+      log::info("this node has no NVIDIA GPU: waiting for one", {{"driver", error.full_message()}});
+  } else if (driver_answers_ || !driver_error_ || was_without_gpu ||
+             driver_error_->message() != error.message()) {
     ports_.reporter.report_event(Reporter::Severity::kWarning, "DriverUnavailable", error.full_message());
   }
+}
+
+void Agent::driver_failed(const Error& error) {
+  report_driver_failure(error);
   driver_answers_ = false;
   driver_error_ = error;
   recheck_timer_.reset();
   health_controller_.set_driver_release(std::nullopt);
   mark_gpus_unreadable(error);
-  driver_timer_ = ports_.loop.after(driver_backoff_.next_delay(), [this] { open_driver(); });
+  driver_timer_ =
+      ports_.loop.after(without_gpu_ ? kNoGpuRetry : driver_backoff_.next_delay(), [this] { open_driver(); });
   notify_changed();
 }
 
@@ -207,6 +222,7 @@ void Agent::on_reading(Result<inventory::Snapshot> snapshot) {
               {{"version", snapshot->driver.version}, {"gpus", snapshot->gpus.size()}});
   }
   driver_answers_ = true;
+  without_gpu_ = false;
   driver_error_.reset();
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
@@ -426,6 +442,7 @@ AgentStatus Agent::status() const {
   AgentStatus state;
   state.driver_answers = driver_answers_;
   if (driver_error_) state.driver_error = driver_error_->full_message();
+  state.without_gpu = without_gpu_;
   state.snapshot = published_;
   state.config_error = config_error_;
   state.config_reloads = config_reloads_;
@@ -453,7 +470,8 @@ AgentStatus Agent::status() const {
 
 std::vector<std::string> AgentStatus::problems() const {
   std::vector<std::string> lines;
-  if (!driver_answers) lines.push_back("driver: " + (driver_error.empty() ? "not read yet" : driver_error));
+  if (!driver_answers && !without_gpu)
+    lines.push_back("driver: " + (driver_error.empty() ? "not read yet" : driver_error));
   if (config_error) lines.push_back("config: " + *config_error);
   for (const auto& resource : resources) {
     if (!resource.error.empty()) {

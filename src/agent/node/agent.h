@@ -27,6 +27,8 @@ namespace gpulet::agent {
 
 // How a driver that does not respond, or is not loaded yet, is retried.
 inline constexpr BackoffLimits kDriverBackoff{std::chrono::milliseconds(100), std::chrono::seconds(5)};
+// The same on a node without a GPU, where nobody waits for a driver: a device node of its ends the wait.
+inline constexpr Duration kNoGpuRetry = std::chrono::minutes(10);
 // A burst of changes (a MIG layout, a reload) is read once, this long after the first.
 inline constexpr Duration kReadDelay = std::chrono::milliseconds(20);
 // A resource that cannot be served fails liveness after this long.
@@ -36,6 +38,7 @@ inline constexpr Duration kStuckAfter = std::chrono::minutes(1);
 struct AgentStatus {
   bool driver_answers = false;
   std::string driver_error;  // one line
+  bool without_gpu = false;  // there is no driver because the node has no GPU: nothing is wrong
   inventory::SnapshotPtr snapshot;
   std::optional<std::string> config_error;  // the file on disk is invalid; an older one is in force
   struct Resource {
@@ -64,6 +67,8 @@ struct AgentPorts {
   // PlanInputs::mps_health and PlanInputs::cdi_names; each may be empty.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
+  // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.
+  std::function<bool()> may_have_gpu = nullptr;
   // Called after status() changed; may be empty. Must not call the agent from inside.
   std::function<void()> changed;
   // Where faults are persisted; null: nowhere. Outlives the agent.
@@ -103,6 +108,8 @@ class Agent {
   void set_facts(partition::NodeFacts facts);
   // Plans again after a port has new values.
   void replan() { update_offers(); }
+  // Opens the driver now, on a node that had no GPU until now.
+  void retry_driver();
   // Reads a new snapshot soon.
   void request_reading() { schedule_reading(Duration::zero()); }
 
@@ -140,6 +147,7 @@ class Agent {
   void open_driver();
   void on_driver_opened(const Status& status);
   void driver_failed(const Error& error);
+  void report_driver_failure(const Error& error);
   void mark_gpus_unreadable(const Error& error);
   void mark_released();
   void close_driver();
@@ -178,6 +186,7 @@ class Agent {
   std::set<std::string> reported_notes_;
 
   bool opened_once_ = false;
+  bool without_gpu_ = false;
   bool driver_answers_ = false;
   std::optional<Error> driver_error_;
   Backoff driver_backoff_;

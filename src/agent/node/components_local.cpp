@@ -249,6 +249,7 @@ class DeviceNodeComponent final : public Component {
   // A GPU whose nodes are gone is withdrawn at once; one whose nodes are there is offered once its spec has
   // them.
   void on_nodes_changed() {
+    node_.devices->retry_driver();
     access_.check_access();
     follow_nodes();
     const bool rewrites = cdi_.rewrite_specs(node_.config);

@@ -3,7 +3,9 @@
 #include <random>
 #include <utility>
 
+#include "agent/driver/gpu_presence.h"
 #include "agent/observe/node_metrics.h"
+#include "agent/resources/device_nodes.h"
 #include "base/log.h"
 
 namespace gpulet::agent {
@@ -90,6 +92,7 @@ AgentPorts Devices::make_ports() {
       .read_files = read_driver_files,
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
+      .may_have_gpu = [this] { return may_have_gpu(driver_roots(node_.config)); },
       .changed = [this] { node_.notify_state_changed(); },
       .health_store = &health_file_,
       .health_changed =
@@ -167,6 +170,10 @@ void Devices::submit_evidence(const health::Evidence& evidence) {
 
 void Devices::replan() {
   if (agent_) agent_->replan();
+}
+
+void Devices::retry_driver() {
+  if (agent_) agent_->retry_driver();
 }
 
 void Devices::set_mig_event_status(std::optional<std::string> absent) {

@@ -44,6 +44,7 @@ class Devices final : public Component {
   // Each does nothing while there is no agent.
   void submit_evidence(const health::Evidence& evidence);
   void replan();
+  void retry_driver();
   void request_reading();
   // As Agent::set_mig_event_status().
   void set_mig_event_status(std::optional<std::string> absent);

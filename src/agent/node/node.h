@@ -56,8 +56,8 @@ class Node {
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT, and returns within 50 ms of it where nothing has to be announced to
-// a cluster. SIGHUP, and a change of the config file, load `sources` again. The process must end with _exit: a
-// thread may still be in a driver call that never returns. Errors: why the agent cannot go on: kUnavailable
+// a cluster. SIGHUP, and a change of the config file, load `sources` again. The process must end with _exit:
+// a thread may still be in a driver call that never returns. Errors: why the agent cannot go on: kUnavailable
 // or kUnsupported where there is no driver and failOnInitError is true.
 Status run_node(config::Sources sources, config::LoadedConfig loaded, const std::string& version);
 

@@ -37,8 +37,10 @@ web::Pages build_status_pages(const AgentStatus& state, const std::map<std::stri
   metrics::Exposition page;
   page.add_sample("gpulet_build_info", Type::kGauge, "Version of the running agent.", {{"version", version}},
                   1);
-  page.add_sample("gpulet_driver_up", Type::kGauge, "Whether the NVIDIA driver responds.", {},
-                  state.driver_answers ? 1 : 0);
+  if (!state.without_gpu) {
+    page.add_sample("gpulet_driver_up", Type::kGauge, "Whether the NVIDIA driver responds.", {},
+                    state.driver_answers ? 1 : 0);
+  }
   page.add_sample("gpulet_config_last_reload_successful", Type::kGauge,
                   "0 while the config file is invalid and the previous config is in force.", {},
                   state.config_error ? 0 : 1);

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "base/file.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -49,6 +50,41 @@ TEST_F(SimPages, ReportAMissingDriver) {
   EXPECT_TRUE(replies_with("/metrics", 200, "gpulet_driver_up 0\n"));
   ASSERT_TRUE(sim::control::load_driver(machine_state()));
   EXPECT_TRUE(replies_with("/readyz", 200));
+}
+
+TEST_F(SimPages, AnAgentThatCannotSaveItsStateIsNotReady) {
+  start_node();
+  ASSERT_TRUE(replies_with("/readyz", 200));
+  const std::string file = sim_node().state_dir() + "/health-state";
+  std::filesystem::remove(file);
+  std::filesystem::create_directories(file + "/in-the-way");  // root writes into a read-only directory too
+  ASSERT_TRUE(sim::control::post_xid(machine_state(), 0, kFallenOffTheBus));
+  EXPECT_TRUE(replies_with("/readyz", 503, "health state: "));
+  EXPECT_TRUE(replies_with("/healthz", 200));
+  std::filesystem::remove_all(file);
+  EXPECT_TRUE(replies_with("/readyz", 200));
+}
+
+TEST_F(SimPages, AnAgentWithoutCdiSpecsIsNotReady) {
+  bring_up_node();
+  const std::string specs = sim_node().directory() + "/specs";
+  ASSERT_TRUE(write_file_atomic(specs, "a file in the place of the directory"));
+  start_agent({.arguments = {"--device-list-strategy=cdi-cri", "--cdi-spec-dir=" + specs}});
+  EXPECT_TRUE(replies_with("/readyz", 503, "CDI: "));
+  std::filesystem::remove(specs);
+  EXPECT_TRUE(replies_with("/readyz", 200));
+}
+
+TEST_F(SimPages, AnAgentWhoseMpsDaemonsDoNotStartIsNotReady) {
+  bring_up_node();
+  const std::string control = sim_node().driver_root() + "/usr/bin/nvidia-cuda-mps-control";
+  std::filesystem::rename(control, control + ".away");
+  write_config("version: v1\nflags: {mpsRoot: " + sim_node().mps_root() +
+               "}\nsharing: {mps: {resources: [{name: gpu, replicas: 4}]}}\n");
+  start_agent({.arguments = {"--config-file=" + config_path()}});
+  EXPECT_TRUE(replies_with("/readyz", 503, "MPS: nvidia.com/gpu"));
+  std::filesystem::rename(control + ".away", control);
+  EXPECT_TRUE(replies_with("/readyz", 200)) << agent_log();
 }
 
 TEST_F(SimPages, CountUnhealthyDevices) {

@@ -139,7 +139,7 @@ HealthController::HealthController(HealthControllerPorts ports, const config::Co
       filter_(filter_of(config)),
       machine_(config.gpulet.health, filter_),
       poller_(ports_.loop, ports_.driver, [this](const auto& evidence) { on_poll_result(evidence); }),
-      saver_(ports_.loop, ports_.store, machine_) {
+      saver_(ports_.loop, ports_.store, machine_, ports_.on_save_error) {
   saver_.restore_machine();
 }
 

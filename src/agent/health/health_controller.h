@@ -56,6 +56,8 @@ struct HealthControllerPorts {
   // Called within each round that changed a status. `changes` is empty if only details differ: the first
   // reading, unavailable sources, faults beside the worst, or the recovery time. May be empty.
   std::function<void(const health::HealthViewPtr&, const HealthChanges&)> on_changed;
+  // save_error() is new or has ended; may be empty.
+  std::function<void()> on_save_error = nullptr;
   // The driver's answer contradicts the last snapshot (a GPU was lost or is back): read a new one.
   std::function<void()> request_snapshot;
 };
@@ -95,6 +97,8 @@ class HealthController {
   const health::Policy& health_policy() const { return machine_.health_policy(); }
   // Null before the first snapshot.
   health::HealthViewPtr health_view() const { return view_; }
+  // See HealthStateSaver.
+  const std::optional<Error>& save_error() const { return saver_.save_error(); }
 
  private:
   HealthChanges report_event_sources(const DeviceUuid& gpu);

@@ -42,12 +42,17 @@ Status HealthFileStore::save_state_now(const health::PersistedState& saved) {
 
 std::string HealthFileStore::current_boot_id() { return health::read_boot_id().value_or(""); }
 
-HealthStateSaver::HealthStateSaver(Loop& loop, HealthStore* store, health::HealthStateMachine& machine)
-    : loop_(loop), store_(store), machine_(machine), backoff_(kSaveBackoff, kSaveSeed) {}
+HealthStateSaver::HealthStateSaver(Loop& loop, HealthStore* store, health::HealthStateMachine& machine,
+                                   std::function<void()> changed)
+    : loop_(loop),
+      store_(store),
+      machine_(machine),
+      changed_(std::move(changed)),
+      backoff_(kSaveBackoff, kSaveSeed) {}
 
 HealthStateSaver::~HealthStateSaver() {
   if (store_ == nullptr || machine_.revision() == saved_revision_) return;
-  if (const auto status = store_->save_state_now(state_to_save()); !status && !failing_) {
+  if (const auto status = store_->save_state_now(state_to_save()); !status && !save_error_) {
     log::warning("cannot save the health state", status.error());
   }
 }
@@ -80,11 +85,15 @@ void HealthStateSaver::save_machine() {
     if (status) {
       saved_revision_ = revision;
       backoff_.reset();
-      if (std::exchange(failing_, false)) log::info("the health state is saved again");
+      if (std::exchange(save_error_, std::nullopt)) {
+        log::info("the health state is saved again");
+        if (changed_) changed_();
+      }
       return save_if_changed();
     }
-    if (!std::exchange(failing_, true)) {
+    if (!std::exchange(save_error_, status.error())) {
       log::warning("cannot write the health state file; retrying", status.error());
+      if (changed_) changed_();
     }
     timer_ = loop_.after(backoff_.next_delay(), [this] { save_machine(); });
   });

@@ -61,8 +61,10 @@ class HealthFileStore final : public HealthStore {
 // backoff and logged once.
 class HealthStateSaver {
  public:
-  // `store` may be null: then nothing is persisted. Both outlive it.
-  HealthStateSaver(Loop& loop, HealthStore* store, health::HealthStateMachine& machine);
+  // `store` may be null: then nothing is persisted. Both outlive it. `changed` is called when saving begins
+  // to fail and when it works again; may be empty.
+  HealthStateSaver(Loop& loop, HealthStore* store, health::HealthStateMachine& machine,
+                   std::function<void()> changed = nullptr);
   ~HealthStateSaver();
   HealthStateSaver(const HealthStateSaver&) = delete;
 
@@ -70,6 +72,8 @@ class HealthStateSaver {
   void restore_machine();
   // After each round.
   void save_if_changed();
+  // Why the newest state is not on disk yet; nullopt if nothing has failed.
+  const std::optional<Error>& save_error() const { return save_error_; }
 
  private:
   void save_machine();
@@ -78,9 +82,11 @@ class HealthStateSaver {
   Loop& loop_;
   HealthStore* store_;
   health::HealthStateMachine& machine_;
+  std::function<void()> changed_;
   std::string boot_id_;
   std::uint64_t saved_revision_ = 0;  // the machine's revision on disk
-  bool writing_ = false, failing_ = false;
+  bool writing_ = false;
+  std::optional<Error> save_error_;
   Backoff backoff_;
   Subscription timer_;
   Lifetime lifetime_;

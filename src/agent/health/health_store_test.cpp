@@ -64,16 +64,20 @@ TEST_F(HealthStateSaverTest, RestoresWhatWasSaved) {
 TEST_F(HealthStateSaverTest, AFailedSaveIsRetriedWithBackoff) {
   memory_.failure = Error(Code::kIo, "no space left");
   auto machine = fresh();
-  HealthStateSaver keeper(loop_, &memory_, machine);
+  std::vector<bool> failing;
+  HealthStateSaver keeper(loop_, &memory_, machine,
+                          [&] { failing.push_back(keeper.save_error().has_value()); });
   keeper.restore_machine();
   break_one(machine);
   keeper.save_if_changed();
   loop_.advance(1h);
   EXPECT_GE(memory_.writes, 12u);
   EXPECT_LE(memory_.writes, 60u);
+  EXPECT_EQ(failing, std::vector<bool>{true});
   memory_.failure.reset();
   loop_.advance(kSaveBackoff.max);
   EXPECT_EQ(memory_.saved.gpus.size(), 1u);
+  EXPECT_EQ(failing, (std::vector<bool>{true, false}));
   const auto writes = memory_.writes;
   loop_.advance(1h);
   EXPECT_EQ(memory_.writes, writes);

@@ -34,6 +34,7 @@ Agent::Agent(AgentPorts ports, config::Config config, std::uint64_t seed,
            .driver = ports_.driver,
            .store = ports_.health_store,
            .on_changed = [this](const auto& view, const auto& changes) { on_health_update(view, changes); },
+           .on_save_error = [this] { notify_changed(); },
            .request_snapshot = [this] { schedule_reading(Duration::zero()); }},
           config_),
       driver_backoff_(kDriverBackoff, seed) {}
@@ -445,6 +446,8 @@ AgentStatus Agent::status() const {
   state.without_gpu = without_gpu_;
   state.snapshot = published_;
   state.config_error = config_error_;
+  if (const auto& error = health_controller_.save_error())
+    state.other_problems.push_back("health state: " + error->full_message());
   state.config_reloads = config_reloads_;
   state.config_reload_failures = config_reload_failures_;
   state.registrations = registrations_;
@@ -482,6 +485,7 @@ std::vector<std::string> AgentStatus::problems() const {
       lines.push_back(resource.name.str() + ": registered, but the kubelet does not watch it yet");
     }
   }
+  lines.insert(lines.end(), other_problems.begin(), other_problems.end());
   return lines;
 }
 

@@ -48,7 +48,9 @@ struct AgentStatus {
     std::string error;
   };
   std::vector<Resource> resources;  // by name
-  bool stuck = false;               // liveness: see kStuckAfter
+  // What else keeps the agent from serving: a state that cannot be saved, and what NodeCounts::problems says.
+  std::vector<std::string> other_problems;
+  bool stuck = false;  // liveness: see kStuckAfter
   std::uint64_t config_reloads = 0, config_reload_failures = 0, registrations = 0;
 
   // One line for each problem; empty when the agent is ready.

@@ -39,7 +39,7 @@ class Component {
   virtual void on_node_labels() {}
   // The kubelet got devices for a container.
   virtual void on_allocated() {}
-  // Adds what the component counts for the page of metrics.
+  // Adds what the component counts, and what keeps it from serving, for the pages.
   virtual void add_counts(NodeCounts&) const {}
   // Before the process ends: what takes time to end, ends now; `done` is called once, from here or later.
   // May be called again when the operator is impatient.

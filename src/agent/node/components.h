@@ -22,6 +22,7 @@ class MpsComponent final : public Component {
  public:
   explicit MpsComponent(Node& node);
   MpsController& controller() { return controller_; }
+  void add_counts(NodeCounts& counts) const override;
   void stop(std::function<void()> done) override;
 
  private:
@@ -33,6 +34,7 @@ class CdiComponent final : public Component {
  public:
   explicit CdiComponent(Node& node);
   CdiController& controller() { return controller_; }
+  void add_counts(NodeCounts& counts) const override;
 
  private:
   CdiController controller_;

@@ -283,6 +283,11 @@ MpsComponent::MpsComponent(Node& node)
           node.loop, *node.reporter, [&node] { return driver_of(node); },
           [&node] { node.devices->replan(); }) {}
 
+void MpsComponent::add_counts(NodeCounts& counts) const {
+  if (const auto problem = controller_.problem(); !problem.empty())
+    counts.problems.push_back("MPS: " + problem);
+}
+
 // MPS daemons go on for the next agent to take over. A container ends them with itself: by its first process,
 // and where that is not the agent (hostPID) by its cgroup, all of which its runtime kills. There they are
 // stopped in order, for which the manifest's grace period has time.
@@ -293,6 +298,10 @@ void MpsComponent::stop(std::function<void()> done) {
 
 CdiComponent::CdiComponent(Node& node)
     : controller_(node.loop, *node.reporter, [&node] { node.devices->replan(); }, make_cdi_writer()) {}
+
+void CdiComponent::add_counts(NodeCounts& counts) const {
+  if (!controller_.last_error().empty()) counts.problems.push_back("CDI: " + controller_.last_error());
+}
 
 PagesComponent::PagesComponent(Node& node)
     : node_(node),

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "agent/driver/nvml_adapters.h"
 #include "agent/driver/nvml_driver.h"
@@ -59,11 +60,12 @@ class CountersSource {
 // The sampling interval while a client watches the node live.
 inline constexpr Duration kWatchedInterval = std::chrono::seconds(1);
 
-// What other parts of the agent count, for the page of metrics.
+// What other parts of the agent count and what keeps them from serving, for the pages.
 struct NodeCounts {
   std::map<ResourceName, device_plugin::ResourceCalls> kubelet;
   std::uint64_t pods_evicted = 0;
   std::optional<std::size_t> permissions_missing{};
+  std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
 };
 
 class NodeMetrics {

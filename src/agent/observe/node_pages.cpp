@@ -340,7 +340,9 @@ void NodePages::publish_pages() {
   refresh_ = loop_.after(kRefresh, [this] { publish_pages(); });
   const auto* agent = agent_();
   if (!agent) return;
-  const auto state = agent->status();
+  auto state = agent->status();
+  const auto counts = counts_();
+  state.other_problems.insert(state.other_problems.end(), counts.problems.begin(), counts.problems.end());
   published_stuck_ = state.stuck;
   metrics_.set_snapshot(state.driver_answers ? state.snapshot : nullptr);
   if (!listener_) return;
@@ -348,7 +350,7 @@ void NodePages::publish_pages() {
   page_.set_problems(state.problems());
   page_.set_devices(agent->devices_by_resource());
   auto pages = build_status_pages(state, reporter_.event_counts(), version_, [&](metrics::Exposition& page) {
-    metrics_.add_to(page, state, agent->health_view(), counts_());
+    metrics_.add_to(page, state, agent->health_view(), counts);
   });
   page_.write_pages(pages);
   listener_->publish_pages(pages);

@@ -68,7 +68,10 @@ CdiController::~CdiController() { relay_->close_relay(); }
 
 std::optional<std::set<std::string>> CdiController::update_specs(const inventory::Snapshot& snapshot,
                                                                  const config::Config& config) {
-  if (!uses_cdi(config)) return std::nullopt;
+  if (!uses_cdi(config)) {
+    reported_error_.clear();
+    return std::nullopt;
+  }
   std::string key = spec_inputs_key(snapshot, config);
   if (key != requested_key_) {
     // The names on disk refer to another driver's files.
@@ -109,7 +112,8 @@ void CdiController::on_written(CdiWriteResult result) {
   writing_ = false;
   for (const auto& warning : result.warnings) log::debug(warning);
   const std::string error = result.error ? result.error->full_message() : "";
-  if (error != reported_error_) {
+  const bool error_differs = error != reported_error_;
+  if (error_differs) {
     reported_error_ = error;
     if (result.error) reporter_.report_event(Reporter::Severity::kWarning, "CdiSpecFailed", error);
   }
@@ -121,7 +125,7 @@ void CdiController::on_written(CdiWriteResult result) {
     if (result.error) write_timer_ = loop_.after(kSpecWriteRetry, [this] { start_writing(); });
   }
   watch_directories(result.directories);
-  if (result.names == names_ && !notify) return;
+  if (result.names == names_ && !notify && !error_differs) return;
   names_ = std::move(result.names);
   changed_();
 }

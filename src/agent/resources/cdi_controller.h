@@ -34,7 +34,7 @@ class CdiController {
   // Writes all specs of the config. Blocks on the disk: called on a thread of its own, one call at a time.
   // Never fails as a whole.
   using Writer = std::function<CdiWriteResult(const inventory::Snapshot&, const config::Config&)>;
-  // `changed` is called from the loop when names differ.
+  // `changed` is called from the loop when names or last_error() differ.
   CdiController(Loop& loop, Reporter& reporter, std::function<void()> changed, Writer writer);
   ~CdiController();
   CdiController(const CdiController&) = delete;
@@ -46,6 +46,9 @@ class CdiController {
   // Writes the specs again because device nodes have changed, then calls `changed` even if the names are the
   // same. Returns false, and does nothing, if CDI is not used or nothing has been written yet.
   bool rewrite_specs(const config::Config& config);
+
+  // Why the newest specs are not on disk, one line; empty if they are, or CDI is not used.
+  const std::string& last_error() const { return reported_error_; }
 
  private:
   void start_writing();

@@ -26,8 +26,8 @@ std::set<std::string> find_denied_nodes(
     const std::vector<std::string>& roots,
     const std::function<bool(const std::string& path)>& is_denied = is_access_denied);
 
-// An agent that has just started waits for this long. Repeated restarts, whatever causes them, are slowed down
-// further by the kubelet's back-off.
+// An agent that has just started waits for this long. Repeated restarts, whatever causes them, are slowed
+// down further by the kubelet's back-off.
 inline constexpr Duration kMinimumUptime = std::chrono::seconds(10);
 
 // Loop's thread only.

@@ -81,6 +81,17 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
   return healths;
 }
 
+std::string MpsController::problem() const {
+  std::string problem;
+  if (!manager_ || paused_) return problem;
+  for (const auto& spec : manager_->specs()) {
+    const auto health = manager_->daemon_health(spec.name);
+    if (health && health->healthy) return {};
+    if (problem.empty()) problem = spec.name + ": " + (health ? health->reason : "its daemon is starting");
+  }
+  return problem;
+}
+
 void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,
                                   std::function<void()> done) {
   if (!has_daemons()) return done();

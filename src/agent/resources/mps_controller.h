@@ -30,6 +30,9 @@ class MpsController {
   std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                          const config::Config& config);
 
+  // Why no daemon serves although some are wanted, one line; empty while one serves: a single one may wait
+  // for a faulty GPU.
+  std::string problem() const;
   bool has_daemons() const { return manager_ && !manager_->specs().empty(); }
   // Before the driver is released: stops all unless one of `containers` holds a device of a daemon, then
   // calls `done`. Until resume_daemons(), apply_daemons() changes nothing.

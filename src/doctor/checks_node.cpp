@@ -153,8 +153,10 @@ CheckResult check_device_plugin(const Facts& facts) {
     }
     return pass_result("a device plugin serves " + text::join_limited(names));
   }
-  const std::string fix = "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; " +
-                          std::string(kAgentLog);
+  const std::string fix =
+      "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; if not, mark the node: "
+      "`kubectl label node NODE nvidia.com/gpu.present=true`; if so, " +
+      std::string(kAgentLog);
   if (plugins.empty() && !facts.kubelet.plugins_status)
     return unknown_result(facts.kubelet.plugins_status.error().full_message(), "run this as root");
   if (plugins.empty()) return fail_result("no device plugin for NVIDIA GPUs is registered", fix);

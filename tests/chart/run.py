@@ -543,7 +543,7 @@ def check_pools():
     expect(rendered.env("gpulet-a100")["GPULET_LOG_LEVEL"], "debug")
     expect(rendered.pod("gpulet-a100")["nodeSelector"], {"pool": "a100"})
     terms = rendered.pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    assert len(terms) == 3, terms
+    assert len(terms) == 6, terms
     for term in terms:
         for key, value in (("pool", "a100"), ("edge", "yes")):
             assert {"key": key, "operator": "NotIn", "values": [value]} in term["matchExpressions"], term
@@ -553,6 +553,32 @@ def check_pools():
     bare = Rendered({"affinity": {"nodeAffinity": None}, "pools": {"edge": pools["edge"]}})
     terms = bare.pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     expect(terms, [{"matchExpressions": [{"key": "edge", "operator": "NotIn", "values": ["yes"]}]}])
+
+
+def selects(terms, labels):
+    """Whether a scheduler places a Pod with these nodeSelectorTerms on a node with these labels."""
+    holds = {"In": lambda key, values: labels.get(key) in values, "NotIn": lambda key, values: labels.get(key) not in values,
+             "DoesNotExist": lambda key, _: key not in labels}
+    return any(all(holds[e["operator"]](e["key"], e.get("values")) for e in term["matchExpressions"]) for term in terms)
+
+
+def check_default_nodes():
+    pod = Rendered().pod()
+    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert "nodeSelector" not in pod
+    nfd = {"feature.node.kubernetes.io/kernel-version.full": "6.1.0-30-amd64"}
+    for labels, expected in (
+            ({}, True),  # nobody has looked: the agent does
+            ({"nvidia.com/gpu.present": "false"}, False),
+            ({"nvidia.com/gpu.present": "true"}, True),
+            (nfd, False),
+            ({**nfd, "nvidia.com/gpu.present": "true"}, True),
+            ({**nfd, "feature.node.kubernetes.io/pci-10de.present": "true"}, True),  # as NVIDIA's chart configures NFD
+            ({**nfd, "feature.node.kubernetes.io/pci-0300_10de.present": "true"}, True),
+            ({**nfd, "feature.node.kubernetes.io/pci-0302_10de.present": "true"}, True),
+            ({**nfd, "feature.node.kubernetes.io/pci-0200_15b3.present": "true"}, False),
+            ({**nfd, "feature.node.kubernetes.io/cpu-model.vendor_id": "NVIDIA"}, True)):
+        assert selects(terms, labels) == expected, labels
 
 
 def check_monitoring():

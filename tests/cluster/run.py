@@ -69,8 +69,8 @@ def inside(state, only=None):
     from lib.node import Node
     kube = Kube(state)
     nodes = [Node(state, 1, "hgx-h100"), Node(state, 2, "l40s")]
-    for node in nodes:
-        kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
+    # An administrator has marked one node; the other has no label, and the agent finds its GPUs there by itself.
+    kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
     passed = failed = 0
     checks = Checks(kube, nodes, ROOT)
     for label, run in checks.runs(IMAGES, STEPS_AS_PROCESS, STEPS_WITH_CHART):

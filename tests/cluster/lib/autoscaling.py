@@ -141,14 +141,14 @@ class AutoscalingChecks:
         both = {"on-n1", "on-n2"}
         # Each server scrapes on request: one may be ahead of the other.
         until("values of both, of each server", lambda: all(both <= reported for reported in self.reported_by_each()))
-        self.choose_n2(None)
+        self.choose_n2("false")
 
         def only_one():
             each = self.reported_by_each()
             assert all("on-n1" in reported for reported in each), f"n1's is missing too: {each}"
             return not any("on-n2" in reported for reported in each)
         until("only n1's value is left", only_one, SCALED_S)
-        self.choose_n2("true")
+        self.choose_n2(None)
         until("values of both again", lambda: all(both <= reported for reported in self.reported_by_each()), SCALED_S)
 
     def end(self):

@@ -138,7 +138,8 @@ class ChartChecks:
             node.nvml("gpus")
         self.before = self.seen()
         for node in self.nodes:
-            assert self.before[node.name]["labels"] == {PRESENT: "true"} and not self.before[node.name]["files"], self.before
+            labels = {PRESENT: "true"} if node is self.n1 else {}
+            assert self.before[node.name]["labels"] == labels and not self.before[node.name]["files"], self.before
 
     def dry_runs(self):
         """All options at once, and the static manifests, validated by the API server (names, schemas, defaults)."""
@@ -158,7 +159,9 @@ class ChartChecks:
     def install(self):
         self.kube.create_pod(gpu_pod("first", 1, "n1"))
         started = time.monotonic()
-        self.apply(["install"], self.testbeds(self.images[0], crds={"install": True}))
+        notes = self.apply(["install"], self.testbeds(self.images[0], crds={"install": True}))
+        for line in ("labels announce a GPU: 1 (n1)", "the agent looks:       1 (n2)", "labels announce none:  0"):
+            assert line in notes and "WARNING: by its labels" not in notes, notes
         self.checks.wait_running("first")
         print(f"   helm install to the first GPU Pod running: {time.monotonic() - started:.1f} s", flush=True)
         self.wait_agents(self.images[0])

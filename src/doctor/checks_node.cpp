@@ -154,7 +154,7 @@ CheckResult check_device_plugin(const Facts& facts) {
     return pass_result("a device plugin serves " + text::join_limited(names));
   }
   const std::string fix =
-      "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; if not, mark the node: "
+      "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; if not, mark it: "
       "`kubectl label node NODE nvidia.com/gpu.present=true`; if so, " +
       std::string(kAgentLog);
   if (plugins.empty() && !facts.kubelet.plugins_status)

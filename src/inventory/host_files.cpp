@@ -154,6 +154,13 @@ std::uint32_t parse_pci_class(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? code : 0;
 }
 
+bool may_be_virtual_machine(std::string_view cpuinfo) {
+  const auto flags = cpuinfo.find("\nflags\t");
+  if (flags == std::string_view::npos) return true;
+  return cpuinfo.substr(flags, cpuinfo.find('\n', flags + 1) - flags).find(" hypervisor") !=
+         std::string_view::npos;
+}
+
 std::optional<VgpuHost> parse_vgpu_host(std::string_view config) {
   const auto capability = vendor_capability(config);
   if (capability.size() < kRecords || capability.substr(kSignature, 2) != "VF") return std::nullopt;

@@ -66,5 +66,12 @@ std::optional<VgpuHost> parse_vgpu_host(std::string_view config);
 // The bytes of "config" that parse_vgpu_host needs: those that hold every capability of the list. The kernel
 // reads the device for each, so all 4,096 take a virtual machine 19 ms.
 inline constexpr std::size_t kPciHeaderBytes = 256;
+// What the kernel gives of it without CAP_SYS_ADMIN.
+inline constexpr std::size_t kUnprivilegedPciBytes = 64;
+
+// Of the start of /proc/cpuinfo: x86 processors say whether there is a hypervisor, without which no GPU is
+// virtual. True where it does not say.
+bool may_be_virtual_machine(std::string_view cpuinfo);
+inline constexpr std::size_t kCpuInfoBytes = 4096;  // has the flags of the first processor
 
 }  // namespace gpulet::inventory

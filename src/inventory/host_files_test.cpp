@@ -135,5 +135,12 @@ TEST(PciConfig, Classes) {
   }
 }
 
+TEST(CpuInfo, OnlyAProcessorThatSaysSoHasNoHypervisor) {
+  EXPECT_FALSE(may_be_virtual_machine("processor\t: 0\nflags\t\t: fpu vme sse2\nbugs\t\t: hypervisor\n"));
+  EXPECT_TRUE(may_be_virtual_machine("processor\t: 0\nflags\t\t: fpu vme hypervisor sse2\nbugs\t\t:\n"));
+  EXPECT_TRUE(may_be_virtual_machine("processor\t: 0\nFeatures\t: fp asimd\n")) << "no x86";
+  EXPECT_TRUE(may_be_virtual_machine(""));
+}
+
 }  // namespace
 }  // namespace gpulet::inventory

@@ -202,7 +202,11 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.pci_subsystem_id = pci.subsystem_id;
   gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
   gpu.pci_class = parse_pci_class(read_sys(gpu.pci, "class", sys_roots));
-  gpu.vgpu = parse_vgpu_host(read_sys(gpu.pci, "config", sys_roots, kPciHeaderBytes));
+  const auto pci_config = read_sys(gpu.pci, "config", sys_roots, kPciHeaderBytes);
+  gpu.vgpu = parse_vgpu_host(pci_config);
+  gpu.vgpu_known = pci_config.size() > kUnprivilegedPciBytes ||
+                   (!pci_config.empty() &&
+                    !may_be_virtual_machine(read_prefix("/proc/cpuinfo", kCpuInfoBytes).value_or("")));
   GPULET_TRY(store_value(gpu, GpuValue::kModel, session.product_name(device), gpu.model));
   GPULET_TRY(store_value(gpu, GpuValue::kBrand, session.product_brand(device), gpu.brand));
   GPULET_TRY(store_value(gpu, GpuValue::kSerial, session.serial(device), gpu.serial));

@@ -99,6 +99,16 @@ TEST(SnapshotReader, PciClassIsReadFromSysfs) {
   EXPECT_FALSE(machine.read_first_gpu(0).vgpu);
 }
 
+TEST(SnapshotReader, AVirtualGpuIsKnownFromAWholeConfigurationSpace) {
+  FakeDriver machine(2u);
+  EXPECT_FALSE(machine.read_first_gpu(0).vgpu_known);
+  machine.root.add_root_file("sys/bus/pci/devices/" + machine.read_first_gpu(0).pci.sysfs_text() + "/config",
+                             std::string(256, '\0'));
+  EXPECT_TRUE(machine.read_first_gpu(0).vgpu_known);
+  EXPECT_FALSE(machine.read_first_gpu(0).vgpu);
+  EXPECT_FALSE(machine.read_first_gpu(1).vgpu_known);
+}
+
 TEST(SnapshotReader, FabricOnlyAfterRegistration) {
   FakeDriver machine("gb200");
   const auto fabric = machine.read_first_gpu(0).fabric;

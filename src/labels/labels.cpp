@@ -87,7 +87,8 @@ constexpr LabelRule kRules[] = {
     {"nvidia.com/mig-<profile>.engines.encoder", "video encoders", kAttributes},
     {"nvidia.com/mig-<profile>.engines.jpeg", "JPEG decoders", kAttributes},
     {"nvidia.com/mig-<profile>.engines.ofa", "optical flow accelerators", kAttributes},
-    {"nvidia.com/vgpu.present", "true if a GPU is a vGPU of a hypervisor; else absent", kCapability},
+    {"nvidia.com/vgpu.present", "whether a GPU is a vGPU of a hypervisor; absent where that cannot be read",
+     kCapability},
     {"nvidia.com/vgpu.host-driver-version", "driver version of the hypervisor", kCapability},
     {"nvidia.com/vgpu.host-driver-branch", "driver branch of the hypervisor", kCapability},
     {"gpulet.io/gpu.models", "number of GPU models in the node", kName},
@@ -260,8 +261,9 @@ class LabelBuilder {
     std::set<std::uint32_t> classes;
     std::set<inventory::VgpuHost> hosts;
     std::set<std::pair<std::string, std::uint32_t>> fabrics;
-    bool capable = false;
+    bool capable = false, vgpu_known = true;
     for (const Gpu* gpu : all_gpus()) {
+      vgpu_known = vgpu_known && gpu->vgpu_known;
       capable = capable || gpu->mig_capable;
       classes.insert(gpu->pci_class);
       if (gpu->vgpu) hosts.insert(*gpu->vgpu);
@@ -275,6 +277,8 @@ class LabelBuilder {
       add_label("nvidia.com/vgpu.present", "true");
       add_label("nvidia.com/vgpu.host-driver-version", hosts.begin()->driver_version);
       add_label("nvidia.com/vgpu.host-driver-branch", hosts.begin()->driver_branch);
+    } else if (vgpu_known) {
+      add_label("nvidia.com/vgpu.present", "false");
     }
     if (fabrics.size() == 1) {
       add_label("nvidia.com/gpu.clique",

@@ -125,6 +125,15 @@ TEST(Labels, VirtualGpuHasItsHostDriver) {
   EXPECT_EQ(value(labels, "nvidia.com/vgpu.host-driver-branch"), "r460_00");
 }
 
+TEST(Labels, PhysicalGpusAreSaidToBeNoneOnlyIfAllAreKnown) {
+  auto snapshot = node({gpu(kH100), gpu(kH100)});
+  for (auto& one : snapshot.gpus) one.vgpu_known = true;
+  EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/vgpu.present"), "false");
+  EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/vgpu.host-driver-version"), "(absent)");
+  snapshot.gpus[0].vgpu_known = false;
+  EXPECT_EQ(value(labels_with(snapshot, ""), "nvidia.com/vgpu.present"), "(absent)");
+}
+
 TEST(Labels, ModelWithTheMostGpusIsDescribed) {
   const auto labels = labels_with(node({gpu(kL40S, 46068), gpu(kH100), gpu(kL40S, 46068)}), "");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), "NVIDIA-L40S");

@@ -15,26 +15,15 @@
 namespace gpulet::agent {
 namespace {
 
-// What the kernel gives of a PCI configuration space without CAP_SYS_ADMIN.
-constexpr std::size_t kPciHeaderOnly = 64;
-constexpr std::size_t kCpuInfoBytes = 4096;  // has the flags of the first CPU
-
-// Only a hypervisor gives a GPU the capability that the labels come from. x86 CPUs say whether there is one.
-bool may_be_virtual_machine() {
-  const auto cpu = read_prefix("/proc/cpuinfo", kCpuInfoBytes).value_or("");
-  const auto flags = cpu.find("\nflags\t");
-  if (flags == std::string::npos) return true;
-  return cpu.substr(flags, cpu.find('\n', flags + 1) - flags).find(" hypervisor") != std::string::npos;
-}
-
+// Only a hypervisor gives a GPU the capability that the labels come from.
 std::string find_cut_pci_config(const config::Config& config, const inventory::Snapshot& snapshot) {
   for (const auto& gpu : snapshot.gpus) {
-    if (gpu.unreadable) continue;
+    if (gpu.unreadable || gpu.vgpu_known) continue;
     for (const auto& root : driver_roots(config)) {
       const std::string path =
           (root == "/" ? "" : root) + "/sys/bus/pci/devices/" + gpu.pci.sysfs_text() + "/config";
       const auto size = read_prefix(path, inventory::kPciHeaderBytes).value_or("").size();
-      if (size == kPciHeaderOnly && may_be_virtual_machine()) return path;
+      if (size == inventory::kUnprivilegedPciBytes) return path;
       if (size != 0) break;
     }
   }

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -224,6 +226,7 @@ std::string make_shared_object(std::string_view soname) {
 namespace {
 
 constexpr std::uint32_t kTuring = 6;
+constexpr std::uint32_t kWideBar = 0xc;  // of a BAR: 64 bits, prefetchable
 
 void put_le(std::string& bytes, std::size_t at, std::uint32_t value, std::size_t size) {
   for (std::size_t i = 0; i < size; ++i) bytes[at + i] = static_cast<char>(value >> 8 * i & 0xff);
@@ -303,15 +306,56 @@ std::string cpu_list_text(const Gpu& gpu) {
   return list;
 }
 
-std::string pci_config_bytes(std::uint32_t device_id, std::uint32_t subsystem_id, std::uint32_t class_code) {
+PciBars gpu_bars(const Gpu& gpu, std::uint32_t index) {
+  // Of the addresses that firmware gives, only alignment and distinctness matter to readers.
+  constexpr std::uint64_t kRegistersAt = 0xa0000000, kRegisters = 16u << 20;
+  constexpr std::uint64_t kWindowAt = 1ull << 45, kWindow = 1ull << 40, kThirdOffset = 1ull << 39;
+  constexpr std::uint64_t kThird = 32u << 20;
+  const std::uint64_t window = kWindowAt + index * kWindow;
+  return {PciBar{0, kRegistersAt + index * kRegisters, kRegisters},
+          PciBar{1, window, std::bit_ceil(std::max(gpu.memory_total, kThird))},
+          PciBar{3, window + kThirdOffset, kThird}};
+}
+
+PciBars switch_bars(std::uint32_t index) {
+  constexpr std::uint64_t kRegistersAt = 0xc0000000, kRegisters = 32u << 20;
+  return {PciBar{0, kRegistersAt + index * kRegisters, kRegisters}};
+}
+
+std::string pci_resource_text(const PciBars& bars) {
+  // The flags of the kernel's include/linux/ioport.h; the low bits are the BAR's own.
+  constexpr std::uint64_t kMemory = 0x200, kPrefetch = 0x2000, kSizeAligned = 0x40000, kIs64Bit = 0x100000;
+  constexpr std::uint32_t kLines = 13;  // six BARs, the ROM, six BARs of virtual functions
+  std::string text;
+  for (std::uint32_t number = 0; number < kLines; ++number) {
+    const auto bar = std::ranges::find(bars, number, &PciBar::number);
+    std::uint64_t start = 0, end = 0, flags = 0;
+    if (bar != bars.end()) {
+      start = bar->start;
+      end = bar->start + bar->size - 1;
+      flags = kMemory | kSizeAligned | (number == 0 ? 0 : kIs64Bit | kPrefetch | kWideBar);
+    }
+    char line[64];
+    std::snprintf(line, sizeof(line), "0x%016" PRIx64 " 0x%016" PRIx64 " 0x%016" PRIx64 "\n", start, end,
+                  flags);
+    text += line;
+  }
+  return text;
+}
+
+std::string pci_config_bytes(std::uint32_t device_id, std::uint32_t subsystem_id, std::uint32_t class_code,
+                             const PciBars& bars) {
   std::string bytes(256, '\0');
   put_le(bytes, 0x00, device_id & 0xffff, 2);  // vendor
   put_le(bytes, 0x02, device_id >> 16, 2);
   put_le(bytes, 0x04, 0x0406, 2);                  // command: memory, bus master, no INTx
   put_le(bytes, 0x06, 0x0010, 2);                  // status: has capabilities
   put_le(bytes, 0x08, class_code << 8 | 0xa1, 4);  // class, revision a1
-  put_le(bytes, 0x14, 0x0000000c, 4);              // BAR 1: 64 bits, prefetchable
-  put_le(bytes, 0x1c, 0x0000000c, 4);              // BAR 3: likewise
+  for (const PciBar& bar : bars) {
+    const std::size_t at = 0x10 + 4 * bar.number;
+    put_le(bytes, at, static_cast<std::uint32_t>(bar.start) | (bar.number == 0 ? 0 : kWideBar), 4);
+    if (bar.number != 0) put_le(bytes, at + 4, static_cast<std::uint32_t>(bar.start >> 32), 4);
+  }
   put_le(bytes, 0x2c, subsystem_id & 0xffff, 2);
   put_le(bytes, 0x2e, subsystem_id >> 16, 2);
   // The capability list: each id, then the offset of the next.

@@ -62,9 +62,26 @@ std::string proc_information_text(const Machine& machine, const Gpu& gpu);
 // Returns the GPU's affinity as "0-19,40-59"; "" if there is none.
 std::string cpu_list_text(const Gpu& gpu);
 
+// A memory region of a PCI function. Region 0 is 32 bits wide, the others 64 and prefetchable.
+struct PciBar {
+  std::uint32_t number = 0;           // 0 to 5; a wide one takes the next number too
+  std::uint64_t start = 0, size = 0;  // in bytes; the size is a power of two
+};
+using PciBars = std::vector<PciBar>;
+// Registers (16 MiB), the memory's window (its size, rounded up) and a third region (32 MiB), as of an A100.
+// `index`: of the GPU on its machine, below 32.
+PciBars gpu_bars(const Gpu& gpu, std::uint32_t index);
+// The registers of an NVSwitch (32 MiB). `index`: below 16.
+PciBars switch_bars(std::uint32_t index);
+
+// Returns the file `resource` of a PCI function: for each region "start end flags" in hexadecimal, zeros
+// where there is none. Source: the kernel's drivers/pci/pci-sysfs.c (resource_show), include/linux/ioport.h.
+std::string pci_resource_text(const PciBars& bars);
+
 // Returns the 256 bytes of a PCI function's configuration space: header, then power management, MSI and PCI
 // Express capabilities.
-std::string pci_config_bytes(std::uint32_t device_id, std::uint32_t subsystem_id, std::uint32_t class_code);
+std::string pci_config_bytes(std::uint32_t device_id, std::uint32_t subsystem_id, std::uint32_t class_code,
+                             const PciBars& bars);
 
 inline constexpr unsigned kNvidiaMajor = 195;  // fixed by the driver
 inline constexpr unsigned kControlMinor = 255;

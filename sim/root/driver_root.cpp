@@ -135,6 +135,7 @@ struct PciFunction {
   std::uint32_t class_code;
   std::int32_t numa_node;
   std::string cpus;
+  PciBars bars;
 };
 
 std::string hex_text(std::uint32_t value, int digits) {
@@ -157,9 +158,10 @@ Status add_pci_function(FileTree& tree, const PciFunction& function, std::string
   GPULET_TRY(tree.add_file(directory + "/revision", hex_text(0xa1, 2), 0444));
   GPULET_TRY(tree.add_file(directory + "/numa_node", std::to_string(function.numa_node) + "\n", 0444));
   GPULET_TRY(tree.add_file(directory + "/local_cpulist", function.cpus + "\n", 0444));
-  GPULET_TRY(tree.add_file(directory + "/config",
-                           pci_config_bytes(function.device_id, function.subsystem_id, function.class_code),
-                           0644));
+  GPULET_TRY(tree.add_file(directory + "/resource", pci_resource_text(function.bars), 0444));
+  GPULET_TRY(tree.add_file(
+      directory + "/config",
+      pci_config_bytes(function.device_id, function.subsystem_id, function.class_code, function.bars), 0644));
   return tree.add_symlink("sys/bus/pci/devices/" + function.address, "../../../" + place);
 }
 
@@ -169,8 +171,8 @@ Status add_sys(FileTree& tree, const Machine& machine) {
   GPULET_TRY(tree.add_file("sys/module/nvidia/version", std::string(machine.driver.version) + "\n", 0444));
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
     const Gpu& gpu = machine.gpus[i];
-    const PciFunction function{address_text(gpu.pci), gpu.pci_device_id, gpu.pci_subsystem_id, kGpuClass,
-                               gpu.numa_node,         cpu_list_text(gpu)};
+    const PciFunction function{address_text(gpu.pci), gpu.pci_device_id,  gpu.pci_subsystem_id, kGpuClass,
+                               gpu.numa_node,         cpu_list_text(gpu), gpu_bars(gpu, i)};
     std::string directory;
     GPULET_TRY(add_pci_function(tree, function, directory));
     GPULET_TRY(tree.add_symlink(directory + "/driver", "../../../bus/pci/drivers/nvidia"));
@@ -180,10 +182,13 @@ Status add_sys(FileTree& tree, const Machine& machine) {
     GPULET_TRY(tree.add_directory(directory + "/drm/card" + std::to_string(i)));
     GPULET_TRY(tree.add_directory(directory + "/drm/renderD" + std::to_string(gpu.render_minor)));
   }
+  std::uint32_t switches = 0;
   for (const auto& [address, device_id] : find_switches(machine)) {
     std::string directory;
     GPULET_TRY(add_pci_function(
-        tree, {address, device_id, device_id, kSwitchClass, machine.gpus[0].numa_node, ""}, directory));
+        tree,
+        {address, device_id, device_id, kSwitchClass, machine.gpus[0].numa_node, "", switch_bars(switches++)},
+        directory));
   }
   return {};
 }

@@ -102,6 +102,33 @@ TEST_F(RootTest, LaysOutProcAndSys) {
   EXPECT_EQ(read_whole(root_path() + "/sys/class/dmi/id/product_name"), "HGX H100 8-GPU\n");
 }
 
+// As NVIDIA's go-nvlib reads it: three hexadecimal numbers a line; a device without the file is an error
+// there.
+TEST_F(RootTest, PciResourcesAreAsTheKernelPrintsThem) {
+  bring_up("hgx-h100");
+  const fs::path devices = root_path() + "/sys/bus/pci/devices";
+  const std::string none = "0x0000000000000000 0x0000000000000000 0x0000000000000000\n";
+  std::string zeros;
+  for (int i = 0; i < 9; ++i) zeros += none;
+  EXPECT_EQ(read_whole(devices / "0000:1b:00.0/resource"),
+            "0x00000000a0000000 0x00000000a0ffffff 0x0000000000040200\n"
+            "0x0000200000000000 0x0000201fffffffff 0x000000000014220c\n" +
+                none + "0x0000208000000000 0x0000208001ffffff 0x000000000014220c\n" + zeros);
+  EXPECT_EQ(read_whole(devices / "0000:07:00.0/resource").substr(0, 57),
+            "0x00000000c0000000 0x00000000c1ffffff 0x0000000000040200\n");
+  std::set<std::string> different;
+  for (const auto& device : fs::directory_iterator(devices))
+    EXPECT_TRUE(different.insert(read_whole(device.path() / "resource")).second) << device.path();
+  EXPECT_EQ(different.size(), 12u) << "8 GPUs and 4 NVSwitches";
+  // The configuration space has the same addresses.
+  const std::string config = read_whole(devices / "0000:1b:00.0/config");
+  EXPECT_EQ(config.substr(0x10, 0x18), std::string("\0\0\0\xa0"
+                                                   "\x0c\0\0\0\0\x20\0\0"
+                                                   "\x0c\0\0\0\x80\x20\0\0"
+                                                   "\0\0\0\0",
+                                                   0x18));
+}
+
 TEST_F(RootTest, PciConfigHasHeaderAndCapabilities) {
   bring_up("t4");
   const std::string config = read_whole(root_path() + "/sys/bus/pci/devices/0000:3b:00.0/config");

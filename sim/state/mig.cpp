@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -87,36 +88,35 @@ std::uint32_t engine_capacity(const Gpu& gpu, const MigProfile& profile) {
   return capacity;
 }
 
-// Returns the length of the free buddy block that contains the placement, or a large number if it spans
-// blocks. A slice that no single-slice profile can use never merges with its buddy: so hardware places 1g at
-// 6, 4, 5, 0..3 and 3g at 0, then 4.
-std::uint32_t block_length(Slices free, Slices single, std::uint32_t memory_slices, std::uint32_t start,
-                           std::uint32_t length) {
-  std::uint32_t best = 2 * memory_slices;
-  for (std::uint32_t size = 1; size <= memory_slices; size *= 2) {
-    if (size < length) continue;
-    const std::uint32_t base = start / size * size;
-    if (start + length > base + size) continue;
-    const Slices block = slice_range(base, size);
-    if ((block & ~free) != 0 || (block & ~single) != 0) continue;
-    best = size;
+// Returns how many slices of the largest free buddy block around the placement a one-slice profile can use. A
+// block with a slice that none can use never merges with its buddy: so hardware places 1g at 6, 4, 5, 0..3,
+// 2g at 4, 0, 2 and 3g at 4, 0, and 3g, 2g, 1g, 1g fits in every order that begins with 3g. Source:
+// `nvidia-smi mig -cgi` and `-lgi` on A100 and H100, in NVIDIA's MIG user guide and in reports of users.
+std::uint32_t usable_slices_around(Slices free, Slices single, std::uint32_t start, std::uint32_t length) {
+  std::uint32_t size = 1;
+  while (start / size * size + size < start + length) size *= 2;
+  Slices block = slice_range(start / size * size, size);
+  while ((block & ~single) == 0) {
+    size *= 2;
+    const Slices merged = slice_range(start / size * size, size);
+    if ((merged & ~free) != 0 || (merged & ~single) != 0) break;
+    block = merged;
   }
-  return best;
+  return static_cast<std::uint32_t>(std::popcount(block & single));
 }
 
 std::optional<std::uint32_t> choose_start(const Gpu& gpu, const MigProfile& profile) {
   const Slices free = slice_range(0, gpu.mig.memory_slices) & ~occupied_slices(gpu);
   const Slices single = single_slices(gpu);
   std::optional<std::uint32_t> chosen;
-  std::uint32_t chosen_block = 0;
+  std::uint32_t fewest = 0;
   for (std::uint32_t i = 0; i < profile.placement_count; ++i) {
     const std::uint32_t start = profile.placements[i];
     if ((slice_range(start, profile.memory_slices) & ~free) != 0) continue;
-    const std::uint32_t block =
-        block_length(free, single, gpu.mig.memory_slices, start, profile.memory_slices);
-    if (chosen && block >= chosen_block) continue;
+    const std::uint32_t usable = usable_slices_around(free, single, start, profile.memory_slices);
+    if (chosen && usable >= fewest) continue;
     chosen = start;
-    chosen_block = block;
+    fewest = usable;
   }
   return chosen;
 }

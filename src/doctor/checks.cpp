@@ -214,7 +214,7 @@ std::span<const Check> all_checks() { return kChecks; }
 
 std::vector<Finding> run_checks(const Facts& facts) {
   std::vector<Finding> findings;
-  // The failed check that each failed or skipped check depends on.
+  // The failed check that each check depends on, directly or through others.
   std::map<std::string_view, std::string_view> blocked_by;
   for (const auto& check : all_checks()) {
     std::string_view first;
@@ -222,13 +222,14 @@ std::vector<Finding> run_checks(const Facts& facts) {
       if (const auto found = blocked_by.find(dependency); first.empty() && found != blocked_by.end())
         first = found->second;
     }
-    Finding finding{check.id, check.symptom, {}};
-    if (first.empty()) {
-      finding.result = check.run_check(facts);
-      if (finding.result.verdict == Verdict::kFail) blocked_by[check.id] = check.id;
-    } else {
-      finding.result = skip_result("fix `" + std::string(first) + "` first");
+    Finding finding{check.id, check.symptom, check.run_check(facts)};
+    const auto verdict = finding.result.verdict;
+    if (!first.empty()) {
       blocked_by[check.id] = first;
+      if (verdict == Verdict::kFail || verdict == Verdict::kUnknown)
+        finding.result = skip_result("fix `" + std::string(first) + "` first");
+    } else if (verdict == Verdict::kFail) {
+      blocked_by[check.id] = check.id;
     }
     findings.push_back(std::move(finding));
   }

@@ -1,8 +1,9 @@
 // The checks of `gpulet doctor`, each judging Facts. Pure: any thread.
 //
-// They run in the order in which faults keep a Pod from a GPU. A check that depends on a failed one is
-// skipped, so that each fault is reported once, by its own check. checks.cpp has their table; the functions
-// of the checks are in checks_gpu.cpp and checks_node.cpp.
+// They run in the order in which faults keep a Pod from a GPU. A failure, or missing facts, of a check that
+// depends on a failed one is its consequence: it is skipped, so that each fault is reported once, by its own
+// check. What a check finds in order or worth a warning, it reports whatever failed before. checks.cpp has
+// their table; the functions of the checks are in checks_gpu.cpp and checks_node.cpp.
 #pragma once
 
 #include <array>
@@ -34,8 +35,9 @@ struct CheckResult {
 struct Check {
   std::string_view id;  // "driver-version"
   Symptom symptom;
-  std::string_view looks_at, reports, fix;     // for docs/troubleshooting.md
-  std::array<std::string_view, 5> depends_on;  // earlier checks that must not have failed; "" for none
+  std::string_view looks_at, reports, fix;  // for docs/troubleshooting.md
+  std::array<std::string_view, 5>
+      depends_on;  // earlier checks whose failure explains this one's; "" for none
   CheckResult (*run_check)(const Facts&);
 };
 // In running order.
@@ -58,6 +60,9 @@ inline CheckResult skip_result(std::string why) { return {Verdict::kSkip, std::m
 inline CheckResult unknown_result(std::string why, std::string fix = {}) {
   return {Verdict::kUnknown, std::move(why), std::move(fix)};
 }
+// Whether the agent in this Pod has the driver and offers a device: then what this container cannot see or
+// open is not a fault of the node.
+bool agent_offers_gpus(const Facts& facts);
 inline CheckResult unknown_result(const Error& error) { return unknown_result(error.full_message()); }
 
 // One per check, in running order.

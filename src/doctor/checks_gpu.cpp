@@ -35,7 +35,18 @@ std::vector<std::string> paths_with_error(const DeviceNodes& nodes, Code code) {
   return paths;
 }
 
+// What the agent in this Pod knows although this container does not: `what` is not visible or not open here.
+CheckResult agent_knows_result(const Facts& facts, const std::string& what) {
+  return pass_result("the agent has driver " + facts.agent->driver_version + " and offers its GPUs (" + what +
+                     ")");
+}
+
 }  // namespace
+
+bool agent_offers_gpus(const Facts& facts) {
+  return facts.in_agent_pod && facts.agent && !facts.agent->driver_version.empty() &&
+         std::ranges::any_of(facts.agent->devices, &AgentDevice::offered);
+}
 
 CheckResult check_pci_bus(const Facts& facts) {
   if (!facts.bus) return unknown_result(facts.bus.error());
@@ -43,6 +54,8 @@ CheckResult check_pci_bus(const Facts& facts) {
   if (gpus.empty() && facts.driver && !facts.driver->gpus.empty())
     return skip_result("no PCI bus visible here; the driver reports " +
                        text::count_text(facts.driver->gpus.size(), "GPU"));
+  if (gpus.empty() && agent_offers_gpus(facts))
+    return skip_result("no PCI bus visible here; the agent offers GPUs");
   if (gpus.empty()) {
     return fail_result("no NVIDIA GPU on the PCI bus",
                        "see `lspci -d 10de:`; reseat the card, enable its slot in the firmware, or pass it "
@@ -78,6 +91,7 @@ CheckResult check_driver_module(const Facts& facts) {
   if (is_driver_loaded(facts))
     return pass_result("the kernel module is not visible here, but driver " + facts.driver->version +
                        " responds");
+  if (agent_offers_gpus(facts)) return agent_knows_result(facts, "the kernel module is not visible here");
   if (facts.installed.libraries.empty()) {
     return fail_result(
         "no NVIDIA driver: the kernel module is not loaded and there are no libraries below " +
@@ -91,7 +105,12 @@ CheckResult check_driver_module(const Facts& facts) {
 
 CheckResult check_driver_library(const Facts& facts) {
   const auto& libraries = facts.installed.libraries;
-  if (!libraries.empty()) return pass_result("libnvidia-ml " + text::join(libraries, ", "));
+  if (!libraries.empty()) {
+    return pass_result("libnvidia-ml " + text::join(libraries, ", ") +
+                       (facts.driver_root == "/" ? "" : " below " + facts.driver_root));
+  }
+  if (agent_offers_gpus(facts))
+    return agent_knows_result(facts, "its library is not below " + facts.driver_root + " here");
   return fail_result("libnvidia-ml.so.1 is not below " + facts.driver_root,
                      "install the driver's libraries (`apt-get install libnvidia-ml1 libcuda1`), or set "
                      "--driver-root (/run/nvidia/driver for a driver container)");
@@ -101,6 +120,8 @@ CheckResult check_driver_version(const Facts& facts) {
   const auto& installed = facts.installed;
   if (!installed.module && facts.driver)
     return pass_result("driver " + facts.driver->version + " responds to its library");
+  if (agent_offers_gpus(facts) && (!installed.module || installed.libraries.empty()))
+    return agent_knows_result(facts, "the versions are not visible here");
   if (!installed.module) return unknown_result(installed.module.error());
   const auto& libraries = installed.libraries;
   if (std::ranges::find(libraries, *installed.module) != libraries.end()) {
@@ -117,13 +138,16 @@ CheckResult check_driver_version(const Facts& facts) {
 CheckResult check_device_nodes(const Facts& facts) {
   if (!facts.nodes) return unknown_result(facts.nodes.error());
   const auto missing = paths_with_error(*facts.nodes, Code::kNotFound);
+  if (!missing.empty() && agent_offers_gpus(facts))
+    return agent_knows_result(facts, "not in this container: " + text::join_limited(missing, 4));
   if (!missing.empty()) {
+    const std::string where = facts.nodes->root.empty() ? "" : " below " + facts.nodes->root;
     const bool only_uvm = missing == std::vector<std::string>{"/dev/nvidia-uvm"};
     return fail_result(
-        "missing: " + text::join_limited(missing, 4) +
+        "missing: " + text::join_limited(missing, 4) + where +
             (only_uvm ? ", without which no container can use CUDA and the agent offers no GPU" : ""),
         "`nvidia-modprobe -c 0 -u`, or run nvidia-persistenced, which keeps them; in a "
-        "container, mount the host's /dev");
+        "container, mount the host's /dev; if a driver container has them: --dev-root");
   }
   const auto wrong = paths_with_error(*facts.nodes, Code::kFailedPrecondition);
   if (!wrong.empty()) {
@@ -139,11 +163,16 @@ CheckResult check_device_nodes(const Facts& facts) {
 CheckResult check_device_permissions(const Facts& facts) {
   if (!facts.nodes) return unknown_result(facts.nodes.error());
   const auto refused = paths_with_error(*facts.nodes, Code::kPermissionDenied);
+  if (!refused.empty() && agent_offers_gpus(facts))
+    return agent_knows_result(facts, "not to be opened in this container: " + text::join_limited(refused));
   if (!refused.empty()) {
     return fail_result("cannot be opened: " + text::join_limited(refused),
                        "run this as root; if root cannot open them either, the device cgroup or a nodev "
                        "mount denies it: give the container these devices, or `privileged: true`");
   }
+  const auto missing = paths_with_error(*facts.nodes, Code::kNotFound);
+  if (missing.size() == facts.nodes->needed.size())
+    return unknown_result("no device node of the driver is visible here");
   std::vector<std::string> closed;
   for (const auto& node : facts.nodes->needed) {
     if (!node.world_accessible) closed.push_back(node.path);
@@ -176,6 +205,7 @@ CheckResult check_driver_rights(const Facts& facts) {
 CheckResult check_driver_response(const Facts& facts) {
   if (!facts.driver) {
     const auto& error = facts.driver.error();
+    if (agent_offers_gpus(facts)) return agent_knows_result(facts, "from here: " + error.full_message());
     if (error.code() == Code::kPermissionDenied)
       return fail_result("the driver denies access: " + error.full_message(),
                          "run this as root, with the GPUs' device nodes");

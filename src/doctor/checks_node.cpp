@@ -119,12 +119,28 @@ std::string clock_offset_text(std::chrono::seconds ahead) {
          (ahead.count() > 0 ? " ahead of" : " behind");
 }
 
+std::vector<std::string> offered_resources(const AgentFacts& agent) {
+  std::set<std::string> names;
+  for (const auto& device : agent.devices) {
+    if (device.offered && !device.resource.empty()) names.insert(device.resource);
+  }
+  return {names.begin(), names.end()};
+}
+
+// The agent in this Pod serves the kubelet, whose directory may not be visible here.
+bool is_agent_registered(const Facts& facts) {
+  return agent_offers_gpus(facts) && facts.agent->problems.empty() &&
+         !offered_resources(*facts.agent).empty();
+}
+
 }  // namespace
 
 CheckResult check_kubelet(const Facts& facts) {
   const auto& kubelet = facts.kubelet;
   if (kubelet.socket) return pass_result("the kubelet accepts registrations");
   const auto& error = kubelet.socket.error();
+  if (is_agent_registered(facts))
+    return pass_result("the agent is registered with the kubelet (from here: " + error.full_message() + ")");
   if (error.code() == Code::kPermissionDenied)
     return unknown_result(error.full_message(), "run this as root");
   if (error.code() == Code::kNotFound && !kubelet.other_directories.empty()) {
@@ -153,6 +169,8 @@ CheckResult check_device_plugin(const Facts& facts) {
     }
     return pass_result("a device plugin serves " + text::join_limited(names));
   }
+  if (is_agent_registered(facts))
+    return pass_result("the agent serves " + text::join_limited(offered_resources(*facts.agent)));
   const std::string fix =
       "`kubectl -n gpulet get pods -o wide` shows whether the agent runs on this node; if not, mark it: "
       "`kubectl label node NODE nvidia.com/gpu.present=true`; if so, " +

@@ -229,6 +229,84 @@ TEST(Checks, DependentChecksAreSkipped) {
   EXPECT_EQ(answers->result.found, "fix `driver` first");
 }
 
+TEST(Checks, AFailedCheckHidesNothingThatIsKnown) {
+  auto facts = healthy_facts();
+  facts.nodes->needed[1].error = Error(Code::kNotFound, "no");
+  facts.kubelet.socket = fail(Code::kNotFound, "no");
+  facts.installed.libraries.clear();
+  facts.driver->gpus[1].width = 4;
+  const auto findings = run_checks(facts);
+  EXPECT_EQ(ids_with(findings, Verdict::kFail), "driver-library device-nodes kubelet");
+  EXPECT_EQ(ids_with(findings, Verdict::kSkip), "driver-version") << "only what follows from a failure";
+  EXPECT_EQ(ids_with(findings, Verdict::kWarn), "pcie-width");
+  EXPECT_EQ(ids_with(findings, Verdict::kUnknown), "");
+}
+
+TEST(Checks, DeviceNodesThatAreMissingAreNotOpenToEveryone) {
+  auto facts = healthy_facts();
+  for (auto& node : facts.nodes->needed) node.error = Error(Code::kNotFound, "no");
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "device-nodes");
+  EXPECT_EQ(result_of(facts, "device-rights").found, "fix `device-nodes` first");
+}
+
+// The agent's container may have no kernel files, device nodes or kubelet directory that this process can
+// use.
+Facts facts_of_agent_pod() {
+  auto facts = healthy_facts();
+  facts.in_agent_pod = true;
+  facts.agent->driver_version = kVersion;
+  facts.bus->gpus.clear();
+  facts.installed = {.module = fail(Code::kNotFound, "no"), .libraries = {}};
+  facts.nodes->needed[0].error = Error(Code::kPermissionDenied, "no");
+  facts.nodes->needed[1].error = Error(Code::kNotFound, "no");
+  facts.driver = fail(Code::kPermissionDenied, "cannot open /dev/nvidiactl");
+  facts.kubelet.socket = fail(Code::kNotFound, "no");
+  facts.kubelet.plugins.clear();
+  return facts;
+}
+
+TEST(Checks, InItsPodTheAgentIsBelieved) {
+  const auto findings = run_checks(facts_of_agent_pod());
+  EXPECT_EQ(ids_with(findings, Verdict::kFail) + ids_with(findings, Verdict::kWarn), "");
+  EXPECT_EQ(ids_with(findings, Verdict::kUnknown), "mig clocks pcie-width fabric")
+      << "the agent's page does not have them";
+  const auto facts = facts_of_agent_pod();
+  EXPECT_EQ(result_of(facts, "driver-answers").found,
+            std::string("the agent has driver ") + kVersion +
+                " and offers its GPUs (from here: cannot open /dev/nvidiactl)");
+  EXPECT_EQ(result_of(facts, "device-nodes").found,
+            std::string("the agent has driver ") + kVersion +
+                " and offers its GPUs (not in this container: /dev/nvidia-uvm)");
+  EXPECT_EQ(result_of(facts, "plugin").found, "the agent serves nvidia.com/gpu");
+}
+
+TEST(Checks, AnAgentThatOffersNothingProvesNothing) {
+  auto elsewhere = facts_of_agent_pod();
+  elsewhere.in_agent_pod = false;
+  auto without_driver = facts_of_agent_pod();
+  without_driver.agent->driver_version.clear();
+  auto withdrawn = facts_of_agent_pod();
+  for (auto& device : withdrawn.agent->devices) device.offered = false;
+  for (const auto& facts : {elsewhere, without_driver, withdrawn}) {
+    const auto failed = ids_with(run_checks(facts), Verdict::kFail);
+    EXPECT_NE(failed.find("pci"), std::string::npos) << failed;
+    EXPECT_NE(failed.find("kubelet"), std::string::npos) << failed;
+  }
+  auto unregistered = facts_of_agent_pod();
+  unregistered.agent->problems = {"nvidia.com/gpu: not registered"};
+  EXPECT_EQ(result_of(unregistered, "kubelet").verdict, Verdict::kFail);
+}
+
+TEST(Checks, NamesTheDeviceRootOfMissingNodes) {
+  auto facts = healthy_facts();
+  facts.nodes->root = "/run/nvidia/driver";
+  facts.nodes->needed[2].error = Error(Code::kNotFound, "no");
+  EXPECT_EQ(result_of(facts, "device-nodes").found, "missing: /dev/nvidia0 below /run/nvidia/driver");
+  facts.driver_root = "/run/nvidia/driver";
+  EXPECT_EQ(result_of(facts, "driver-library").found,
+            std::string("libnvidia-ml ") + kVersion + " below /run/nvidia/driver");
+}
+
 // In a container the kernel's files may be hidden although the driver responds.
 TEST(Checks, RespondingDriverCountsAsLoaded) {
   auto facts = healthy_facts();

@@ -25,37 +25,39 @@ CollectedFacts collect_facts(ProbeTargets targets) {
   CollectedFacts gathered;
   Facts& facts = gathered.facts;
   Prober prober;
-  const auto trees = prober.run_on_thread<HostTrees>(
-      "the node's directories", [targets] { return Result<HostTrees>(locate_trees(targets)); });
-  if (!trees) return gathered;
-  facts.driver_root = trees->driver;
-  facts.bus = prober.run_on_thread<PciBus>("the PCI bus", [trees] { return read_pci_bus(*trees); });
+  const HostTrees trees =
+      prober
+          .run_on_thread<HostTrees>("the node's directories",
+                                    [targets] { return Result<HostTrees>(locate_trees(targets)); })
+          .value_or(assumed_trees(targets));
+  facts.driver_root = trees.driver;
+  facts.bus = prober.run_on_thread<PciBus>("the PCI bus", [trees] { return read_pci_bus(trees); });
   const auto installed = prober.run_on_thread<DriverFiles>(
-      "the driver's files", [trees] { return Result<DriverFiles>(read_driver_files(*trees)); });
+      "the driver's files", [trees] { return Result<DriverFiles>(read_driver_files(trees)); });
   facts.installed = installed.value_or(
       DriverFiles{.module = fail(Code::kDeadlineExceeded, "reading files timed out"), .libraries = {}});
   facts.nodes =
-      prober.run_on_thread<DeviceNodes>("device nodes", [trees] { return read_device_nodes(*trees); });
+      prober.run_on_thread<DeviceNodes>("device nodes", [trees] { return read_device_nodes(trees); });
   facts.driver =
-      probe_driver(prober, trees->driver, {trees->sys.substr(0, trees->sys.size() - 4), trees->driver, "/"});
+      probe_driver(prober, trees.driver, {trees.sys.substr(0, trees.sys.size() - 4), trees.driver, "/"});
   if (facts.driver && facts.installed.libraries.empty()) facts.installed.libraries = {facts.driver->version};
 
-  facts.kubelet = probe_kubelet(prober, targets, *trees);
-  facts.programs =
-      prober.run_on_thread<ProcessFacts>("processes", [trees] { return read_processes(*trees); });
+  facts.kubelet = probe_kubelet(prober, targets, trees);
+  facts.programs = prober.run_on_thread<ProcessFacts>("processes", [trees] { return read_processes(trees); });
   std::string config;
   facts.agent = probe_agent(prober, targets, config, gathered.files);
+  facts.in_agent_pod = targets.in_container && targets.agent_host.empty() && facts.agent.has_value();
   facts.settings = agent_settings(facts.agent, config, targets);
   const auto settings = facts.settings.value_or(AgentSettings{});
   const bool inside = targets.host_root == "/";
   const auto kubelets = facts.programs ? facts.programs->kubelets : std::vector<runtimes::CommandLine>();
   facts.engines = prober.run_on_thread<Engines>("container engines",
-                                                [=] { return read_engines(*trees, inside, kubelets); });
+                                                [=] { return read_engines(trees, inside, kubelets); });
   const bool seen = !targets.in_container;
   facts.cdi = prober.run_on_thread<CdiSpecs>("CDI specs", [trees, directory = settings.cdi_directory, seen] {
-    return read_cdi_specs(*trees, directory, seen);
+    return read_cdi_specs(trees, directory, seen);
   });
-  facts.mps = probe_mps_daemons(prober, *trees, settings.mps_root);
+  facts.mps = probe_mps_daemons(prober, trees, settings.mps_root);
   facts.cluster = probe_cluster(prober, targets);
   if (facts.cluster && facts.cluster->pods) explain_pending_pods(prober, targets, *facts.cluster->pods);
   facts.clock_synchronised = is_clock_synchronised();
@@ -68,7 +70,7 @@ CollectedFacts collect_facts(ProbeTargets targets) {
       settings_files.insert(engine.report.files.begin(), engine.report.files.end());
   }
   auto raw = prober.run_on_thread<std::vector<ArchiveFile>>("files for the archive", [=] {
-    return Result<std::vector<ArchiveFile>>(collect_raw_files(*trees, plugins, settings_files));
+    return Result<std::vector<ArchiveFile>>(collect_raw_files(trees, plugins, settings_files));
   });
   if (raw) std::move(raw->begin(), raw->end(), std::back_inserter(gathered.files));
   return gathered;

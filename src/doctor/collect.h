@@ -26,7 +26,8 @@ inline constexpr std::size_t kMaxReasons = 10;                         // nodes 
 
 struct ProbeTargets {
   std::string host_root = "/";  // where the host's / is mounted
-  std::string driver_root{};    // empty: host_root
+  std::string driver_root{};    // empty: host_root, or the driver container's root below it
+  std::string dev_root{};       // holds dev/; empty: driver_root if it has dev/nvidiactl, else host_root
   std::string kubelet_dir{};    // empty: var/lib/kubelet below host_root
   std::string socket{};         // the agent's socket; empty: run/gpulet/agent.sock below host_root
   std::string agent_host{};     // use this address instead of the socket

@@ -54,6 +54,8 @@ struct DeviceNode {
 };
 struct DeviceNodes {
   std::vector<DeviceNode> needed;
+  std::string
+      root{};  // the directory whose dev/ has them, where that is not the host's: "/run/nvidia/driver"
   // Nodes without a link in /dev/char; empty if there is no such directory.
   std::vector<std::string> without_char_link_nodes;
 };
@@ -119,6 +121,7 @@ struct AgentDevice {
 };
 struct AgentFacts {
   std::string version;
+  std::string driver_version{};       // empty: the agent has no driver
   std::vector<std::string> problems;  // why it is not ready, one line each
   std::vector<AgentDevice> devices;
   std::vector<std::string> refusals;  // Events about requests that the API server denied
@@ -197,6 +200,9 @@ struct Facts {
   Result<std::vector<MpsDaemon>> mps = not_collected();
   Result<ClusterFacts> cluster = not_collected();
   Result<bool> clock_synchronised = not_collected();  // according to the kernel
+  // The command runs in the Pod of the agent that responds: what the agent reports counts for more than what
+  // this container cannot see or open.
+  bool in_agent_pod = false;
 };
 
 }  // namespace gpulet::doctor

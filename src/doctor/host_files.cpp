@@ -52,6 +52,7 @@ constexpr std::string_view kNvidia = "0x10de";
 constexpr std::size_t kUnprivilegedConfigBytes = 64;  // bytes of a configuration space that are readable
                                                       // without CAP_SYS_ADMIN
 constexpr std::string_view kLibrary = "libnvidia-ml.so.";
+constexpr const char* kDriverContainerRoot = "/run/nvidia/driver";  // the GPU operator's
 constexpr std::uint32_t kDisplay = 0x03, kNvSwitch = 0x068000;
 
 std::string trimmed_text(const Result<std::string>& text) {
@@ -145,6 +146,39 @@ std::string find_tree(const ProbeTargets& targets, const std::string& name) {
   return name;
 }
 
+// The versions of libnvidia-ml below a driver root, ascending.
+std::vector<std::string> library_versions(const std::string& driver_root) {
+  std::set<std::string> versions;
+  const auto root = RootDirectory::open_root(driver_root);
+  for (const auto directory : library_directories()) {
+    if (!root) break;
+    for (const auto& name : root->list_directory(directory).value_or(std::vector<std::string>())) {
+      if (name.starts_with(kLibrary) && is_dotted_version(name.substr(kLibrary.size())))
+        versions.insert(name.substr(kLibrary.size()));
+    }
+  }
+  return {versions.begin(), versions.end()};
+}
+
+std::string find_driver_root(const ProbeTargets& targets) {
+  if (!targets.driver_root.empty()) return targets.driver_root;
+  const std::string container = path_below(targets.host_root, kDriverContainerRoot);
+  const bool only_container =
+      library_versions(targets.host_root).empty() && !library_versions(container).empty();
+  return only_container ? container : targets.host_root;
+}
+
+bool has_control_node(const std::string& root) {
+  const auto directory = RootDirectory::open_root(root);
+  return directory && directory->exists("/dev/nvidiactl");
+}
+
+// The directory that contains a tree: "/host" of "/host/dev".
+std::string parent_root(const std::string& tree) {
+  const auto parent = tree.substr(0, tree.rfind('/'));
+  return parent.empty() ? "/" : parent;
+}
+
 }  // namespace
 
 std::string path_below(const std::string& root, const std::string& path) {
@@ -152,11 +186,27 @@ std::string path_below(const std::string& root, const std::string& path) {
 }
 
 HostTrees locate_trees(const ProbeTargets& targets) {
-  return {.host = targets.host_root,
-          .driver = targets.driver_root.empty() ? targets.host_root : targets.driver_root,
-          .proc = find_tree(targets, "/proc"),
-          .sys = find_tree(targets, "/sys"),
-          .dev = find_tree(targets, "/dev")};
+  HostTrees trees{.host = targets.host_root,
+                  .driver = find_driver_root(targets),
+                  .proc = find_tree(targets, "/proc"),
+                  .sys = find_tree(targets, "/sys"),
+                  .dev = find_tree(targets, "/dev"),
+                  .dev_root = targets.dev_root};
+  if (!trees.dev_root.empty()) return trees;
+  trees.dev_root = parent_root(trees.dev);
+  const bool own_nodes = targets.in_container && has_control_node(trees.dev_root);
+  if (!own_nodes && has_control_node(trees.driver)) trees.dev_root = trees.driver;
+  return trees;
+}
+
+HostTrees assumed_trees(const ProbeTargets& targets) {
+  const std::string& host = targets.host_root;
+  return {.host = host,
+          .driver = targets.driver_root.empty() ? host : targets.driver_root,
+          .proc = path_below(host, "/proc"),
+          .sys = path_below(host, "/sys"),
+          .dev = path_below(host, "/dev"),
+          .dev_root = targets.dev_root.empty() ? host : targets.dev_root};
 }
 
 Result<PciBus> read_pci_bus(const HostTrees& trees) {
@@ -181,23 +231,12 @@ DriverFiles read_driver_files(const HostTrees& trees) {
     if (const auto text = sys->read_text_file("/module/nvidia/version"))
       installed.module = trimmed_text(text);
   }
-  std::set<std::string> versions;
-  const auto root = RootDirectory::open_root(trees.driver);
-  for (const auto directory : library_directories()) {
-    if (!root) break;
-    for (const auto& name : root->list_directory(directory).value_or(std::vector<std::string>())) {
-      if (name.starts_with(kLibrary) && is_dotted_version(name.substr(kLibrary.size())))
-        versions.insert(name.substr(kLibrary.size()));
-    }
-  }
-  installed.libraries.assign(versions.begin(), versions.end());
+  installed.libraries = library_versions(trees.driver);
   return installed;
 }
 
 Result<DeviceNodes> read_device_nodes(const HostTrees& trees) {
-  GPULET_TRY_ASSIGN(
-      const auto dev,
-      RootDirectory::open_root(trees.dev == "/dev" ? "/" : trees.dev.substr(0, trees.dev.size() - 4)));
+  GPULET_TRY_ASSIGN(const auto dev, RootDirectory::open_root(trees.dev_root));
   GPULET_TRY_ASSIGN(const auto proc, RootDirectory::open_root(trees.proc));
   std::vector<std::string> paths{"/dev/nvidiactl", "/dev/nvidia-uvm"};
   for (const auto& gpu : proc.list_directory("/driver/nvidia/gpus").value_or(std::vector<std::string>())) {
@@ -210,15 +249,18 @@ Result<DeviceNodes> read_device_nodes(const HostTrees& trees) {
     }
   }
   const auto majors = inventory::parse_device_majors(proc.read_text_file("/devices").value_or(std::string()));
-  const bool links = dev.exists("/dev/char");
+  // systemd follows the host's links, wherever the nodes are.
+  const auto host = RootDirectory::open_root(parent_root(trees.dev));
+  const bool links = host && host->exists("/dev/char");
   DeviceNodes nodes;
+  if (trees.dev_root != parent_root(trees.dev)) nodes.root = trees.dev_root;
   for (const auto& path : paths) {
     DeviceNode node{path, device_node_error(dev, path, majors), true};
     if (!node.error) {
       node.world_accessible = is_world_accessible(dev, path);
       const auto number = dev.character_device(path);
       const auto link = "/dev/char/" + std::to_string(major(*number)) + ":" + std::to_string(minor(*number));
-      if (links && !dev.exists(link)) nodes.without_char_link_nodes.push_back(path);
+      if (links && !host->exists(link)) nodes.without_char_link_nodes.push_back(path);
     }
     nodes.needed.push_back(std::move(node));
   }

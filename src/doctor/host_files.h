@@ -19,9 +19,15 @@ inline constexpr std::string_view kNvidiaPrefix = "nvidia.com/";
 // Where the node's directory trees are, as seen by this process.
 struct HostTrees {
   std::string host, driver, proc, sys, dev;
+  std::string dev_root;  // the directory whose dev/ has the driver's nodes
 };
 // Picks /proc, /sys and /dev below the host's or the driver's root if they have entries there, else our own.
+// Where targets name no driver root: the host's, or that of a driver container (/run/nvidia/driver) if only
+// it has the driver's library. Where they name no device root: the driver's if it has dev/nvidiactl, as
+// NVIDIA's tools decide, else the host's. A container's own /dev comes first, because it uses those nodes.
 HostTrees locate_trees(const ProbeTargets& targets);
+// As named by `targets`, without looking: for where looking hangs.
+HostTrees assumed_trees(const ProbeTargets& targets);
 // `path` below `root`: "/host/etc" for "/host" and "/etc".
 std::string path_below(const std::string& root, const std::string& path);
 

@@ -239,6 +239,7 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
     return fail(Code::kInvalidArgument, "the response is not from a gpulet agent");
   AgentFacts agent;
   agent.version = json_text(json_member(node, "version"));
+  agent.driver_version = json_text(json_member(json_member(node, "driver"), "version"));
   config = json_text(json_member(node, "config"));
   for (const auto& problem : json_member(node, "problems")) agent.problems.push_back(json_text(problem));
   for (const auto& gpu : json_member(node, "gpus")) {

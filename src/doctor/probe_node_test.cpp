@@ -7,8 +7,9 @@ namespace {
 
 TEST(AgentProbe, ParsesKnownFields) {
   std::string config;
-  const auto agent =
-      parse_agent_page(R"({"version":"0.1.0","problems":["driver: away"],"config":"version: v1\n","gpus":[
+  const auto agent = parse_agent_page(
+      R"({"version":"0.1.0","driver":{"version":"570.1","cuda":"12.8"},
+    "problems":["driver: away"],"config":"version: v1\n","gpus":[
     {"index":0,"uuid":"GPU-a","state":"lost","offered":false,"reason":"XID 79","mig":null},
     {"index":1,"uuid":"GPU-b","state":null,"offered":true,"reason":"","mig":{"devices":[
       {"index":3,"uuid":"MIG-c","state":"quarantined","reason":"XID 95"},{"index":4,"state":"healthy"}]}},
@@ -16,9 +17,10 @@ TEST(AgentProbe, ParsesKnownFields) {
     "events":[{"message":"labels: the API server answered 403: nodes is forbidden"},
               {"message":"labels: the API server answered 403: nodes is forbidden"},{"message":"GPU 0"},"x",
               {"reason":"MissingDriverRight","message":"no CAP_SYS_ADMIN: no XIDs"}]})",
-                       config);
+      config);
   ASSERT_TRUE(agent) << agent.error().full_message();
   EXPECT_EQ(config, "version: v1\n");
+  EXPECT_EQ(agent->driver_version, "570.1");
   EXPECT_EQ(agent->problems, std::vector<std::string>{"driver: away"});
   EXPECT_EQ(agent->refusals.size(), 1u);
   EXPECT_EQ(agent->missing_driver_rights, std::vector<std::string>{"no CAP_SYS_ADMIN: no XIDs"});

@@ -29,7 +29,8 @@ struct DoctorOptions {
   std::string output = "text";  // or "json"
   std::string bundle;           // a file for the support archive, .tar, .tar.gz or .tgz; empty: none
   std::string host_root = "/";  // where the host's / is seen
-  std::string driver_root;      // empty: the host's
+  std::string driver_root;      // empty: the host's, or a driver container's
+  std::string dev_root;         // empty: the driver root if it has the nodes, else the host's
   std::string kubelet_dir;      // empty: /var/lib/kubelet of the host
   std::string socket, url;      // the agent's; empty: /run/gpulet/agent.sock of the host
   std::string config_file;      // the agent's, used if it is not running
@@ -59,7 +60,11 @@ Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
                 "--bundle '" + options.bundle + "'");
   places.in_container =
       places.host_root == "/" && config::process_environment().contains("KUBERNETES_SERVICE_HOST");
+  if (!options.dev_root.empty() && !options.dev_root.starts_with('/'))
+    return fail(Code::kInvalidArgument, "not an absolute path; expected the directory that contains dev/",
+                "--dev-root '" + options.dev_root + "'");
   places.driver_root = options.driver_root;
+  places.dev_root = options.dev_root;
   if (places.in_container && places.driver_root.empty() && ::access(kContainerDriverRoot, F_OK) == 0)
     places.driver_root = kContainerDriverRoot;
   places.kubelet_dir = options.kubelet_dir;
@@ -129,9 +134,15 @@ void add_doctor(CLI::App& app, Run& run) {
                      "also write a support archive without secrets to this file (.tar, .tar.gz)");
   command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)");
   command
-      .add_option("--driver-root", options->driver_root,
-                  "root directory of the driver's files (default: the host's)")
+      .add_option(
+          "--driver-root", options->driver_root,
+          "root directory of the driver's files (default: the host's, or /run/nvidia/driver of it if a\n"
+          "driver container has the driver)")
       ->envname("DRIVER_ROOT_CTR_PATH");
+  command.add_option(
+      "--dev-root", options->dev_root,
+      "directory that contains dev/ with the driver's nodes (default: the driver root, if it has\n"
+      "them, else the host's)");
   command
       .add_option("--kubelet-dir", options->kubelet_dir,
                   "root directory of the kubelet (default /var/lib/kubelet)")

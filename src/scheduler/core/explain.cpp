@@ -26,6 +26,10 @@ std::string describe_gpus(const GpuNode& node, const std::set<std::size_t>& gpus
   return text + ", linked by " + text::join(std::vector<std::string>(links.begin(), links.end()), " and ");
 }
 
+bool has_fault(const NodeGpu& gpu) {
+  return gpu.state != health::DeviceState::kHealthy && gpu.state != health::DeviceState::kUnmonitored;
+}
+
 std::string describe_devices(const ClusterNode& node, const PodRequest& request) {
   auto free = node.free;
   const auto given = allocate_devices(node, request, free);
@@ -41,13 +45,29 @@ std::string describe_devices(const ClusterNode& node, const PodRequest& request)
   return describe_gpus(node.node, gpus);
 }
 
-std::string describe_devices(const ClusterNode& node, const std::string& pod) {
-  const auto claim = std::ranges::find(node.claims, pod, &PodClaim::pod);
-  if (claim == node.claims.end()) return {};
+// The GPUs that a Pod of this node holds, and those of its devices that have a fault.
+void describe_held_devices(const ClusterNode& node, Explanation& result) {
+  const auto claim = std::ranges::find(node.claims, result.pod, &PodClaim::pod);
+  if (claim == node.claims.end()) return;
   std::set<std::size_t> gpus;
-  for (const auto& part : claim->parts) gpus.insert(node.node.resources[part.resource].units[part.unit].gpu);
-  return describe_gpus(node.node, gpus) +
-         (claim->assumed ? " (assumed: not reported by the kubelet yet)" : "");
+  std::set<std::string> mig_faults;
+  for (const auto& part : claim->parts) {
+    const auto& unit = node.node.resources[part.resource].units[part.unit];
+    gpus.insert(unit.gpu);
+    const bool is_gpu_healthy = !has_fault(node.node.gpus[unit.gpu]);
+    if (is_gpu_healthy && unit.unavailable != 0 && !unit.profile.empty())
+      mig_faults.insert(unit.profile + " of GPU " + std::to_string(unit.gpu) + " is not offered" +
+                        (unit.unavailable_reason.empty() ? "" : ": " + unit.unavailable_reason));
+  }
+  result.devices =
+      describe_gpus(node.node, gpus) + (claim->assumed ? " (assumed: not reported by the kubelet yet)" : "");
+  for (const auto index : gpus) {
+    const auto& gpu = node.node.gpus[index];
+    if (!has_fault(gpu)) continue;
+    result.faults.push_back("GPU " + std::to_string(index) + " is " + std::string(enum_name(gpu.state)) +
+                            (gpu.reason.empty() ? "" : ": " + gpu.reason));
+  }
+  result.faults.insert(result.faults.end(), mig_faults.begin(), mig_faults.end());
 }
 
 // The request without one of its constraints, for each constraint, with its annotation.
@@ -168,6 +188,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                      .policy = policy.name + " (" + policy.source + ")",
                      .node = request.node,
                      .devices = {},
+                     .faults = {},
                      .malformed = {},
                      .nodes = {},
                      .hints = {}};
@@ -186,7 +207,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                           .policy_score = std::nullopt,
                           .devices = {}};
     if (name == request.node) {
-      result.devices = describe_devices(*node, result.pod);
+      describe_held_devices(*node, result);
       continue;
     }
     auto verdict = filter.check_node(*node);
@@ -222,6 +243,7 @@ std::string explanation_text(const Explanation& explanation, std::size_t limit) 
   if (!explanation.node.empty()) {
     text += "Bound to " + explanation.node;
     text += explanation.devices.empty() ? "\n" : " with " + explanation.devices + "\n";
+    for (const auto& fault : explanation.faults) text += "  ! " + fault + "\n";
   }
   std::size_t fitting = 0, refused = 0;
   for (const auto& node : explanation.nodes) (node.fits ? fitting : refused) += 1;
@@ -263,10 +285,15 @@ std::string explanation_json(const Explanation& explanation) {
     }
     nodes.push_back(std::move(one));
   }
-  const nlohmann::json object = {{"pod", explanation.pod},         {"asks", explanation.requests},
-                                 {"policy", explanation.policy},   {"node", explanation.node},
-                                 {"devices", explanation.devices}, {"malformed", explanation.malformed},
-                                 {"nodes", std::move(nodes)},      {"hints", explanation.hints}};
+  const nlohmann::json object = {{"pod", explanation.pod},
+                                 {"asks", explanation.requests},
+                                 {"policy", explanation.policy},
+                                 {"node", explanation.node},
+                                 {"devices", explanation.devices},
+                                 {"faults", explanation.faults},
+                                 {"malformed", explanation.malformed},
+                                 {"nodes", std::move(nodes)},
+                                 {"hints", explanation.hints}};
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

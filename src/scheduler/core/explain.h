@@ -27,6 +27,8 @@ struct Explanation {
   std::string policy;    // with its source: "binpack (from the namespace)"
   std::string node;      // the node it is bound to; empty if none
   std::string devices;   // its devices there
+  // Those of them that are withdrawn or flagged: "GPU 2 is lost: XID 79: GPU has fallen off the bus"
+  std::vector<std::string> faults;
   std::vector<std::string> malformed;
   std::vector<NodeExplanation> nodes;  // best first; rejected nodes last, by name
   std::vector<std::string> hints;      // what would make it fit, if it fits nowhere

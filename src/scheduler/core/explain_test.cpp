@@ -78,6 +78,28 @@ TEST_F(ExplainTest, ShowsDevicesOfABoundPod) {
   EXPECT_EQ(json["nodes"].size(), 1U);
 }
 
+TEST_F(ExplainTest, NamesFaultyGpusOfARunningPod) {
+  auto node = test_node(4, 4);
+  hold_units(node, "team/run", {0, 1, 2});
+  quarantine_gpu(node, 1, "XID 95: uncontained memory error");
+  quarantine_gpu(node, 2, "GPU has fallen off the bus");
+  quarantine_gpu(node, 3, "held by nobody");
+  node.gpus[2].state = health::DeviceState::kLost;
+  view_.set_node("n3", node);
+  auto pod = test_pod("run", 3, "n3");
+  pod.name_space = "team";
+  const auto result = ask(pod);
+  EXPECT_EQ(result.faults, (std::vector<std::string>{"GPU 1 is quarantined: XID 95: uncontained memory error",
+                                                     "GPU 2 is lost: GPU has fallen off the bus"}));
+  EXPECT_NE(explanation_text(result).find("\n  ! GPU 2 is lost: GPU has fallen off the bus\n"),
+            std::string::npos)
+      << explanation_text(result);
+  EXPECT_EQ(nlohmann::json::parse(explanation_json(result))["faults"].size(), 2U);
+  pod.node = "n1";
+  pod.name = "one";
+  EXPECT_TRUE(ask(pod).faults.empty());
+}
+
 TEST_F(ExplainTest, CountsNodesBeyondTheLimit) {
   for (int i = 0; i < 40; ++i) view_.set_node("m" + std::to_string(i), test_node(2, 2));
   const auto text = explanation_text(ask(test_pod("p", 6)), 5);

@@ -1,10 +1,12 @@
 """The checks: one function each, in the order of the runs."""
 import json
 import os
+import pathlib
 import re
 import signal
 import shutil
 import subprocess
+import tempfile
 import time
 
 from lib.access import AccessChecks
@@ -37,6 +39,7 @@ class Checks:
 
     def runs(self, images, process_steps, chart_steps):
         yield "process", [
+            ("every component reports the pinned release, and charts' kubeVersion accepts it", self.versions),
             ("migrate check: NVIDIA's manifest there and back", MigrateChecks().there_and_back),
             ("n1's GPUs are allocatable", self.start_processes),
             ("a late driver", self.late_driver),
@@ -63,6 +66,19 @@ class Checks:
         yield "operators", OperatorsChecks(self, images[0]).run()
 
     # The agents as processes.
+    def versions(self):
+        """As a cluster of released binaries; helm refuses a pre-release such as v0.0.0-master for nearly every constraint."""
+        release = re.search(r"^\tk8s\.io/kubernetes (v[0-9.]+)$", (TESTBED.parent / "kube/go.mod").read_text(), re.M).group(1)
+        server = self.kube.get("/version")
+        assert [server["gitVersion"], server["major"], server["minor"]] == [release, *release[1:].split(".")[:2]], server
+        for node in self.kube.get("/api/v1/nodes")["items"]:
+            assert node["status"]["nodeInfo"]["kubeletVersion"] == release, node["status"]["nodeInfo"]
+        with tempfile.TemporaryDirectory() as chart:
+            (pathlib.Path(chart) / "Chart.yaml").write_text(
+                f'{{"apiVersion": "v2", "name": "versions", "version": "0.1.0", "kubeVersion": ">= {release[1:]}"}}')
+            done = subprocess.run(["helm", "install", "versions", chart, "--dry-run=server"], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+
     def start_processes(self):
         self.n1.driver_up()
         for node in self.nodes:

@@ -36,7 +36,11 @@ KubeconfigWatcher::KubeconfigWatcher(Loop& loop, Environment environment, bool i
     }
   }
   content_ = read_content();
-  if (!is_connected_) check_files();
+  if (is_connected_) return;
+  // make_reporter() has logged this one.
+  const auto access = k8s::find_client_config(environment_);
+  error_ = access ? "" : access.error().full_message();
+  check_files();
 }
 
 std::string KubeconfigWatcher::read_content() const {

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-arm64 image-docker manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -72,6 +72,14 @@ image-arm64: bootstrap-arm64 ## cross-build out/image/gpulet-arm64.tar and run i
 
 image-docker: image ## build deploy/image/Dockerfile with Podman and compare it with out/image/gpulet.tar
 	@tests/packaging/dockerfile.py $(PODMAN_BUILD)
+
+package: build ## build the Debian package out/package/gpulet_VERSION_ARCH.deb, the agent as a service of its host
+	@deploy/package/build
+
+package-arm64: bootstrap-arm64 ## cross-build the Debian package for arm64
+	@JOBS=$(JOBS) scripts/build release-arm64
+	@cmake --install $(OUT)/build/release-arm64 --prefix $(OUT)/arm64 --strip >/dev/null
+	@deploy/package/build --arch arm64
 
 manifests: bootstrap-test ## generate deploy/static and the other manifests from the chart
 	@tests/cluster/testbed/tb build helm

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "config/yaml.h"
+#include "http/certificate.h"
 #include "k8s/objects.h"
 
 namespace gpulet::k8s {
@@ -24,6 +25,23 @@ namespace {
 Status check_node_name(const std::string& name) {
   if (name.empty() || is_dns_subdomain(name)) return {};
   return fail(Code::kFailedPrecondition, "\"" + name + "\" is not the name of a node", "NODE_NAME");
+}
+
+constexpr std::size_t kMaxBytes = 1u << 20;
+
+// Empty if the client certificate is not a node's, or cannot be read: the requests report that.
+std::string node_of_certificate(const ClientConfig& access) {
+  constexpr std::string_view kNodeUser = "system:node:";
+  const auto pem = access.certificate_data.empty()
+                       ? read_file(access.certificate_file, kMaxBytes).value_or("")
+                       : access.certificate_data;
+  const auto certificates = http::parse_certificates(pem);
+  if (certificates.empty()) return {};
+  std::array<char, 512> name{};
+  const int size = ::X509_NAME_get_text_by_NID(::X509_get_subject_name(certificates.front().get()),
+                                               NID_commonName, name.data(), name.size());
+  const std::string_view user(name.data(), static_cast<std::size_t>(std::max(size, 0)));
+  return std::string(text::starts_with(user, kNodeUser) ? user.substr(kNodeUser.size()) : "");
 }
 
 }  // namespace
@@ -65,13 +83,20 @@ Result<std::optional<ClientConfig>> load_in_cluster_config(
   return access;
 }
 
+std::string kubeconfig_path(const std::string& list) {
+  const auto paths = text::split(list, ':');
+  const auto existing =
+      std::ranges::find_if(paths, [](const auto& path) { return ::access(path.c_str(), F_OK) == 0; });
+  return existing != paths.end() ? *existing : paths.empty() ? std::string() : paths.front();
+}
+
 Result<std::optional<ClientConfig>> find_client_config(
     const std::map<std::string, std::string, std::less<>>& environment, NodeNamePolicy of_node) {
   GPULET_TRY_ASSIGN(auto inside, load_in_cluster_config(environment, kServiceAccountDirectory, of_node));
   if (inside) return inside;
   const auto file = environment.find("KUBECONFIG");
   if (file == environment.end() || file->second.empty()) return std::nullopt;
-  GPULET_TRY_ASSIGN(ClientConfig access, load_kubeconfig(text::split(file->second, ':').front()));
+  GPULET_TRY_ASSIGN(ClientConfig access, load_kubeconfig(kubeconfig_path(file->second)));
   if (of_node == NodeNamePolicy::kOptional) return access;
   const auto node = environment.find("NODE_NAME");
   if (node != environment.end() && !node->second.empty()) {
@@ -79,10 +104,13 @@ Result<std::optional<ClientConfig>> find_client_config(
     GPULET_TRY(check_node_name(access.node_name));
     return access;
   }
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0)
-    return fail(errno_error("cannot ask", errno, "hostname"));
-  access.node_name = text::lower(name.data());
+  access.node_name = node_of_certificate(access);
+  if (access.node_name.empty()) {
+    std::array<char, HOST_NAME_MAX + 1> name{};
+    if (::gethostname(name.data(), name.size() - 1) != 0)
+      return fail(errno_error("cannot ask", errno, "hostname"));
+    access.node_name = text::lower(name.data());
+  }
   GPULET_TRY(check_node_name(access.node_name));
   return access;
 }
@@ -92,7 +120,6 @@ Result<std::optional<ClientConfig>> find_client_config(
 namespace {
 
 using config::yaml::Node;
-constexpr std::size_t kMaxBytes = 1u << 20;
 constexpr std::string_view kExecExtension =
     "client.authentication.k8s.io/exec";  // the extension with a cluster's exec settings
 

@@ -72,9 +72,14 @@ struct ExecPolicy {
 // the file; kInvalidArgument about "file:line:column"; kUnsupported.
 Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs = {});
 
-// load_in_cluster_config, or else the file that KUBECONFIG names (the first of a list), for an agent that
-// is a service of its host. The node is NODE_NAME, or else the host's name in lower case, as the kubelet
-// registers itself. nullopt with neither. Errors: those of the two.
+// The kubeconfig of KUBECONFIG's value, a list of paths separated by colons: the first file that exists, or
+// else the first path; empty for an empty list.
+std::string kubeconfig_path(const std::string& list);
+
+// load_in_cluster_config, or else the kubeconfig_path of KUBECONFIG, for an agent that is a service of its
+// host. The node is NODE_NAME, or the node whose identity the kubeconfig's certificate is (common name
+// `system:node:NAME`: a kubelet's own), or else the host's name in lower case, as the kubelet registers
+// itself. nullopt with neither. Errors: those of the two. Source: Kubernetes "Using Node Authorization".
 Result<std::optional<ClientConfig>> find_client_config(
     const std::map<std::string, std::string, std::less<>>& environment,
     NodeNamePolicy of_node = NodeNamePolicy::kRequired);

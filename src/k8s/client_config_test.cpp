@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "base/test_certificate.h"
 #include "k8s/client_config.h"
 
 namespace gpulet::k8s {
@@ -94,9 +95,34 @@ TEST_F(AccessTest, HostServiceUsesKubeconfigVariable) {
   const auto missing = find_client_config({{"KUBECONFIG", directory_ + "/none"}});
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().subject(), directory_ + "/none");
+  const auto second = find_client_config({{"KUBECONFIG", directory_ + "/none:" + file}, {"NODE_NAME", "n"}});
+  ASSERT_TRUE(second && *second) << second.error().full_message();
+  EXPECT_EQ((*second)->host, "10.0.0.9") << "the first that exists, as kubectl skips missing files";
   const auto none = find_client_config({{"KUBECONFIG", ""}});
   ASSERT_TRUE(none);
   EXPECT_FALSE(*none);
+}
+
+TEST_F(AccessTest, HostServiceWithAKubeletsIdentityIsItsNode) {
+  const std::string file = directory_ + "/kubelet.conf";
+  ASSERT_TRUE(write_file_atomic(file,
+                                "apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+                                "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+                                "clusters: [{name: k, cluster: {server: 'https://10.0.0.9:6443'}}]\n"
+                                "users: [{name: u, user: {client-certificate: pem, client-key: pem}}]\n"));
+  const auto node_named = [&](const std::string& user) {
+    const auto certificate = Certificate::make_certificate(user, nullptr, "");
+    EXPECT_TRUE(write_file_atomic(directory_ + "/pem", certificate.pem() + certificate.key_pem()));
+    const auto access = find_client_config({{"KUBECONFIG", file}});
+    return access && *access ? (*access)->node_name : access.error().full_message();
+  };
+  EXPECT_EQ(node_named("system:node:gpu-7.example"), "gpu-7.example");
+  const std::string host = node_named("an-operator");
+  EXPECT_FALSE(host.empty());
+  EXPECT_NE(host, "an-operator") << "not a node: the host's name";
+  EXPECT_EQ(node_named("system:node:a/b"), "NODE_NAME: \"a/b\" is not the name of a node");
+  std::filesystem::remove(directory_ + "/pem");
+  EXPECT_EQ((*find_client_config({{"KUBECONFIG", file}}))->node_name, host);
 }
 
 }  // namespace

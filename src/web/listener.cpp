@@ -200,8 +200,10 @@ class ChildListener final : public Listener {
   Backoff backoff_;
   std::uint64_t restarts_ = 0;
 
-  FileDescriptor pair_;
   std::unique_ptr<Process> child_;
+  // Closed before child_ is awaited, which then exits: without CAP_KILL root may not signal another user's
+  // process.
+  FileDescriptor pair_;
   Time started_{}, published_{};
   std::shared_ptr<const Pages> latest_;      // the last published pages
   std::shared_ptr<const Pages> sent_pages_;  // the last pages sent to this child

@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import pathlib
+import queue
 import re
 import shlex
 import ssl
@@ -149,14 +150,17 @@ def check_bundle():
 
 
 @contextlib.contextmanager
-def api_server(directory):
-    """Serves HTTPS with a self-signed certificate. Returns (certificate, port, event of a request)."""
-    asked = threading.Event()
+def api_server(directory, listener=None):
+    """Serves HTTPS with a self-signed certificate, on a listening socket where one is given: nothing is found. Returns (certificate, port,
+    queue of the requests as "METHOD path")."""
+    requests = queue.Queue()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
-            asked.set()
+            requests.put(f"{self.command} {self.path}")
             self.send_error(404)
+
+        do_DELETE = do_PATCH = do_POST = do_GET
 
         def log_message(self, *_):
             pass
@@ -170,10 +174,13 @@ def api_server(directory):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(directory / "cert", directory / "key")
     server = Server(("127.0.0.1", 0), Handler)
+    if listener:
+        server.socket.close()
+        server.socket, server.server_address = listener, listener.getsockname()
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        yield (directory / "cert").read_text(), server.server_address[1], asked
+        yield (directory / "cert").read_text(), server.server_address[1], requests
     finally:
         server.shutdown()
         server.server_close()
@@ -181,7 +188,7 @@ def api_server(directory):
 
 def check_trust():
     """A program of the image trusts exactly its CA certificates."""
-    with tempfile.TemporaryDirectory() as directory, api_server(pathlib.Path(directory)) as (certificate, port, asked):
+    with tempfile.TemporaryDirectory() as directory, api_server(pathlib.Path(directory)) as (certificate, port, requests):
         kubeconfig = {"clusters": [{"name": "c", "cluster": {"server": f"https://127.0.0.1:{port}"}}],
                       "users": [{"name": "u", "user": {"token": "t"}}],
                       "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
@@ -191,14 +198,16 @@ def check_trust():
         with explain() as stranger:  # it would retry forever
             complaint = stranger.stderr.readline()
             stranger.kill()
-        if asked.is_set() or "not trusted" not in complaint:
+        if not requests.empty() or "not trusted" not in complaint:
             return f"for an untrusted server it reports {complaint!r}"
         with open(image().root / "etc/ssl/certs/ca-certificates.crt", "a", encoding="utf-8") as bundle:
             bundle.write(certificate)
         with explain() as known:
-            asked.wait(20)
+            with contextlib.suppress(queue.Empty):
+                requests.get(timeout=20)
+                return known.kill()
             known.kill()
-            return None if asked.is_set() else f"of a server that the bundle vouches for it says {known.stderr.read()!r}"
+            return f"of a server that the bundle vouches for it says {known.stderr.read()!r}"
 
 
 def check_sbom():

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Checks the results of `make build` and `make image`: names, links, hardening, requirements on the host, the image's contents.
-As root. Ends in `N passed, N failed`."""
+"""Checks the results of `make build`, `make image` and `make package`: names, links, hardening, requirements on the host, the image's
+contents, and the package in a Debian root with its own systemd. As root. Ends in `N passed, N failed`."""
 import pathlib
 import re
 import subprocess
@@ -10,6 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 import image  # noqa: E402
 import outcome  # noqa: E402
+import package  # noqa: E402
 
 OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
@@ -144,7 +145,7 @@ def main():
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ()), ("the demo links", check_demo_links, ())]
-    checks += [(name, check, ()) for name, check in image.CHECKS]
+    checks += [(name, check, ()) for name, check in image.CHECKS + package.CHECKS]
     return outcome.report_checks((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
 
 

@@ -73,6 +73,8 @@ std::unique_ptr<Component> make_device_node_component(Node& node, CdiController&
 
 // Reports permissions that the agent lacks.
 std::unique_ptr<Component> make_rbac_component(Node& node);
+// Ends the agent of a host service when its kubeconfig comes or changes (node/kubeconfig_watcher.h).
+std::unique_ptr<Component> make_kubeconfig_component(Node& node);
 // Follows the Node's labels (Node::labels).
 std::unique_ptr<Component> make_node_label_component(Node& node);
 // Publishes health on the Node and to Pods, and evicts Pods from broken GPUs.

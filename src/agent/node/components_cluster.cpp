@@ -1,10 +1,14 @@
 #include "agent/node/components.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <optional>
 #include <random>
 #include <utility>
 
 #include "agent/node/devices.h"
+#include "agent/node/kubeconfig_watcher.h"
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
 #include "agent/publish/rbac_check.h"
@@ -34,6 +38,22 @@ class RbacComponent final : public Component {
  private:
   Node& node_;
   std::optional<RbacCheck> check_;
+};
+
+// The kubeconfig of a host service may come after it, when the node joins its cluster.
+class KubeconfigComponent final : public Component {
+ public:
+  explicit KubeconfigComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    if (node_.is_in_pod()) return;
+    watcher_.emplace(node_.loop, node_.sources.environment, node_.client_config.has_value(),
+                     [] { ::kill(::getpid(), SIGTERM); });
+  }
+
+ private:
+  Node& node_;
+  std::optional<KubeconfigWatcher> watcher_;
 };
 
 class NodeLabelComponent final : public Component {
@@ -165,6 +185,10 @@ class GpuNodeComponent final : public Component {
 }  // namespace
 
 std::unique_ptr<Component> make_rbac_component(Node& node) { return std::make_unique<RbacComponent>(node); }
+
+std::unique_ptr<Component> make_kubeconfig_component(Node& node) {
+  return std::make_unique<KubeconfigComponent>(node);
+}
 
 std::unique_ptr<Component> make_node_label_component(Node& node) {
   return std::make_unique<NodeLabelComponent>(node);

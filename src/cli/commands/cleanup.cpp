@@ -115,12 +115,14 @@ std::optional<Duration> parse_limit(const std::string& text) {
   return std::nullopt;
 }
 
-k8s::NodeLeftovers node_traces(const std::string& node) {
-  return {.field_manager = k8s::kLabelFieldManager,
-          .labels = {health::kHealthLabel, agent::kMigStateLabel},
-          .taints = {health::kFaultTaint},
-          .conditions = {health::kCondition},
-          .objects = {scheduler::kGpuNodesPath + ("/" + node)}};
+k8s::NodeLeftovers node_traces(const std::string& node, bool gpu_node) {
+  k8s::NodeLeftovers traces{.field_manager = k8s::kLabelFieldManager,
+                            .labels = {health::kHealthLabel, agent::kMigStateLabel},
+                            .taints = {health::kFaultTaint},
+                            .conditions = {health::kCondition},
+                            .objects = {}};
+  if (gpu_node) traces.objects = {scheduler::kGpuNodesPath + ("/" + node)};
+  return traces;
 }
 
 // Runs the steps one after the other on its own loop.
@@ -185,10 +187,13 @@ class Cleanup {
       return loop_.stop_loop();
     }
     const auto node = access_->node_name;
-    node_ = k8s::NodeCleanup::start_cleanup(loop_, *access_, node_traces(node), [this, node] {
-      std::cout << "removed the labels, taints, condition and GpuNode of " << node << '\n';
-      loop_.stop_loop();
-    });
+    node_ =
+        k8s::NodeCleanup::start_cleanup(loop_, *access_, node_traces(node, options_.gpu_node), [this, node] {
+          std::cout << "removed the labels, taints"
+                    << (options_.gpu_node ? ", condition and GpuNode" : " and condition") << " of " << node
+                    << '\n';
+          loop_.stop_loop();
+        });
   }
 
   static void print_removed(const std::vector<std::string>& paths) {
@@ -245,13 +250,12 @@ int run_cleanup(const CleanupOptions& options) {
   const auto limit = parse_limit(options.limit);
   if (!limit) return kWrongCommand;
   auto access = k8s::find_client_config(config::process_environment());
-  if (!access) {
-    return print_error("gpulet cleanup", access.error().full_message());
-  }
   auto where = options;
   if (where.directories.device_plugin_dir.empty())
     where.directories.device_plugin_dir = where.kubelet_dir + "/device-plugins";
-  return Cleanup(std::move(where), std::move(*access)).run_steps(*limit);
+  // An unusable kubeconfig keeps nothing on the node.
+  const int code = Cleanup(std::move(where), access ? *access : std::nullopt).run_steps(*limit);
+  return access ? code : print_error("gpulet cleanup", access.error().full_message());
 }
 
 int wait_for_daemon_set(const std::string& daemon_set, const std::string& limit_text) {
@@ -346,6 +350,10 @@ void add_cleanup(CLI::App& app, Run& run) {
       .add_option("--driver-root", o.driver_root,
                   "root directory of the driver's files (default /driver-root)")
       ->envname("DRIVER_ROOT_CTR_PATH");
+  command
+      .add_option("--publish-gpu-node", o.gpu_node,
+                  "false: delete no GpuNode, which takes rights that a kubelet lacks (default true)")
+      ->envname("GPULET_PUBLISH_GPU_NODE");
   command.add_option("--limit", o.limit, "time limit of the whole command (default 1m)");
   command.add_option("--await-daemonset", given->daemon_set,
                      "remove nothing; wait until the DaemonSet NAMESPACE/NAME is ready on each of its nodes");

@@ -36,6 +36,7 @@ struct CleanupOptions {
   std::string kubelet_dir = "/var/lib/kubelet";
   std::string mps_root;                      // empty: do not look for MPS control daemons
   std::string driver_root = "/driver-root";  // whose programs stop them
+  bool gpu_node = true;                      // whether agents published the node as a GpuNode
   std::string limit = "1m";                  // of the whole command, with waiting for the agent
 };
 

@@ -54,6 +54,13 @@ TEST_F(CleanupCommandTest, PrintsWhatItRemoved) {
   EXPECT_FALSE(std::filesystem::exists(agent::presence_path(root_ + "/lib")));
 }
 
+TEST_F(CleanupCommandTest, AnUnusableKubeconfigKeepsNothingOnTheNode) {
+  ::setenv("KUBECONFIG", (root_ + "/none").c_str(), 1);
+  EXPECT_EQ(run_and_capture(), 1);
+  EXPECT_THAT(err_, HasSubstr(root_ + "/none: cannot open"));
+  EXPECT_FALSE(report_exists());
+}
+
 TEST_F(CleanupCommandTest, TouchesNothingWhileAnAgentRuns) {
   const auto agent = ProcessLock::acquire_lock(agent::presence_path(root_ + "/lib"));
   ASSERT_TRUE(agent);

@@ -173,8 +173,8 @@ Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig) {
   auto environment = config::process_environment();
   if (!kubeconfig.empty()) return interactive_access(kubeconfig, std::move(environment));
   if (!environment["KUBECONFIG"].empty()) {
-    const auto first = text::split(environment["KUBECONFIG"], ':').front();
-    return interactive_access(first, std::move(environment));
+    const auto file = k8s::kubeconfig_path(environment["KUBECONFIG"]);
+    return interactive_access(file, std::move(environment));
   }
   const std::string file = environment["HOME"] + "/.kube/config";
   if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, std::move(environment));

@@ -43,7 +43,7 @@ struct MetricsSettings {
                                     // empty: none
   std::string devices = "f";        // metrics::DeviceFilter
   std::chrono::milliseconds xid_window{300'000}, clock_events_window{300'000};
-  HostLabel host_label = HostLabel::kLower;
+  HostLabel host_label = HostLabel::kUpper;
   bool old_namespace = false;                   // uuid, pod_name, pod_namespace, container_name
   bool replace_blanks = false;                  // dashes in the model's name
   bool virtual_gpus = false;                    // repeat a GPU's series for each share

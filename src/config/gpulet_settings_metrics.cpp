@@ -128,8 +128,9 @@ std::vector<Setting> label_settings() {
        .path = "gpulet.metrics.hostLabel",
        .kind = Kind::kChoice,
        .choices = kHostLabels,
-       .default_text = "hostname",
-       .help = "name of the node label: hostname, Hostname (dcgm-exporter before 4.5) or none",
+       .default_text = "Hostname",
+       .help = "name of the node label: Hostname (all released versions of dcgm-exporter), hostname (its "
+               "main branch) or none",
        .assign =
            [](Config& c, const Value& v) {
              c.gpulet.metrics.host_label = enum_value<HostLabel>(text_value(v), kHostLabels);

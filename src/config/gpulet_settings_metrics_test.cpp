@@ -23,7 +23,7 @@ TEST(MetricsSettings, DefaultsSampleEverythingEveryFifteenSeconds) {
   EXPECT_TRUE(metrics.enabled);
   EXPECT_EQ(metrics.interval, milliseconds(15'000));
   EXPECT_EQ(metrics.counters_file, "");
-  EXPECT_EQ(metrics.host_label, HostLabel::kLower);
+  EXPECT_EQ(metrics.host_label, HostLabel::kUpper);
   EXPECT_FALSE(metrics.old_namespace || metrics.replace_blanks || metrics.virtual_gpus || metrics.pod_uid);
   EXPECT_EQ(metrics.pod_logs_dir, "/var/log/pods");
   EXPECT_EQ(metrics.devices, "f");
@@ -38,7 +38,7 @@ TEST(MetricsSettings, AreReadFromTheFile) {
   const auto loaded = from(
       "version: v1\n"
       "gpulet:\n"
-      "  metrics: {enabled: false, interval: 1m, countersFile: /etc/counters.csv, hostLabel: Hostname,\n"
+      "  metrics: {enabled: false, interval: 1m, countersFile: /etc/counters.csv, hostLabel: hostname,\n"
       "            oldNamespace: true, virtualGPUs: true, podLogsDir: /logs, devices: g, xidWindow: 1m,\n"
       "            podLabels: true, podLabelPatterns: ['^app$', team]}\n",
       {});
@@ -47,7 +47,7 @@ TEST(MetricsSettings, AreReadFromTheFile) {
   EXPECT_FALSE(metrics.enabled);
   EXPECT_EQ(metrics.interval, milliseconds(60'000));
   EXPECT_EQ(metrics.counters_file, "/etc/counters.csv");
-  EXPECT_EQ(metrics.host_label, HostLabel::kUpper);
+  EXPECT_EQ(metrics.host_label, HostLabel::kLower);
   EXPECT_TRUE(metrics.old_namespace && metrics.virtual_gpus);
   EXPECT_EQ(metrics.pod_logs_dir, "/logs");
   EXPECT_EQ(metrics.devices, "g");

@@ -24,10 +24,12 @@
 
 namespace gpulet::metrics {
 
-enum class HostLabel { kNone, kLower, kUpper };  // "hostname" as now, "Hostname" as before
+// No label, "hostname" as on the main branch of dcgm-exporter, "Hostname" as in all of its releases: public
+// dashboards and alerts use the latter. Source: facts/monitoring-and-cdi 1.
+enum class HostLabel { kNone, kLower, kUpper };
 
 struct PageOptions {
-  HostLabel host_label = HostLabel::kLower;
+  HostLabel host_label = HostLabel::kUpper;
   std::string hostname;
   bool old_namespace = false;   // uuid, pod_name, pod_namespace, container_name
   bool replace_blanks = false;  // in the model's name, by dashes

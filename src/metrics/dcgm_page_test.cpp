@@ -67,7 +67,7 @@ TEST(DcgmPage, UnallocatedGpu) {
   PageOptions options;
   options.hostname = "node-1";
   const auto page = page_of(one_gpu(), {}, options);
-  const std::string rest = R"(,hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06"})";
+  const std::string rest = R"(,Hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06"})";
   EXPECT_EQ(page.text_format(),
             "# HELP DCGM_FI_DEV_FB_FREE Framebuffer memory free (in MiB).\n"
             "# TYPE DCGM_FI_DEV_FB_FREE gauge\n"
@@ -114,14 +114,14 @@ TEST(DcgmPage, UnallocatedGpu) {
 TEST(DcgmPage, HostAndModelLabelsAndOldNames) {
   PageOptions options;
   options.hostname = "node-1";
-  options.host_label = HostLabel::kUpper;
+  options.host_label = HostLabel::kLower;
   options.replace_blanks = true;
   options.old_namespace = true;
   Attribution uses;
   uses.devices[DeviceUuid("GPU-3")] = held_by({{{kTrain, {"main"}, {}}, {}, 0}});
   EXPECT_EQ(lines(page_of(one_gpu(), uses, options), "DCGM_FI_DEV_GPU_TEMP")[0],
             R"(DCGM_FI_DEV_GPU_TEMP{gpu="3",uuid="GPU-3",pci_bus_id="00000000:1B:00.0",device="nvidia3",)"
-            R"(modelName="NVIDIA-H100-80GB-HBM3",Hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06",)"
+            R"(modelName="NVIDIA-H100-80GB-HBM3",hostname="node-1",DCGM_FI_DRIVER_VERSION="570.124.06",)"
             R"(container_name="main",pod_name="train",pod_namespace="default"} 41)");
   options.host_label = HostLabel::kNone;
   EXPECT_EQ(page_of(one_gpu(), uses, options).text_format().find("node-1"), std::string::npos);

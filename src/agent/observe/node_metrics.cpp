@@ -115,12 +115,12 @@ metrics::HostLabel host_label(config::HostLabel label) {
   switch (label) {
     case config::HostLabel::kNone:
       return metrics::HostLabel::kNone;
-    case config::HostLabel::kUpper:
-      return metrics::HostLabel::kUpper;
     case config::HostLabel::kLower:
+      return metrics::HostLabel::kLower;
+    case config::HostLabel::kUpper:
       break;
   }
-  return metrics::HostLabel::kLower;
+  return metrics::HostLabel::kUpper;
 }
 
 std::string xid_meaning(std::uint64_t code) {

@@ -198,8 +198,7 @@ TEST(WatchProcessExit, ReportsTheEndOnce) {
   if (child == 0) {
     ::close(pipe_ends[1]);
     char byte;
-    static_cast<void>(::read(pipe_ends[0], &byte, 1));
-    ::_exit(0);
+    ::_exit(::read(pipe_ends[0], &byte, 1) == 0 ? 0 : 1);
   }
   int ended = 0;
   Subscription watch = watch_process_exit(loop, static_cast<unsigned>(child), [&] {

@@ -88,7 +88,7 @@ bool is_hexadecimal_uuid(std::string_view text) {
 
 std::optional<unsigned> read_replicas(const Node& node, const std::string& field, Problems& problems) {
   const auto count =
-      node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
+      node.kind == NodeKind::kScalar && node.plain ? parse_whole_number(node.scalar) : std::nullopt;
   if (count && *count >= 2 && *count <= kMaxReplicas) return static_cast<unsigned>(*count);
   const bool number =
       count || (node.kind == NodeKind::kScalar && node.plain && text::starts_with(node.scalar, "-"));
@@ -301,10 +301,13 @@ Result<Value> value_from_node(const Setting& setting, const yaml::Node& node) {
     }
     case Kind::kUnsigned:
       if (!scalar || !node.plain) return wrong("a whole number");
+      if (const auto number = parse_whole_number(node.scalar)) return Value(std::to_string(*number));
       return Value(node.scalar);
     case Kind::kInterval:
       // NVIDIA writes a bare number of nanoseconds.
-      if (scalar && node.plain && text::parse_unsigned(node.scalar)) return Value(node.scalar + "ns");
+      if (scalar && node.plain) {
+        if (const auto number = parse_whole_number(node.scalar)) return Value(std::to_string(*number) + "ns");
+      }
       [[fallthrough]];
     case Kind::kString:
     case Kind::kChoice:
@@ -321,14 +324,14 @@ Result<Value> value_from_node(const Setting& setting, const yaml::Node& node) {
   if (node.kind != NodeKind::kSequence) return wrong("a list");
   std::vector<std::string> items;
   for (const auto& item : node.items) {
-    const bool number = item.plain && text::parse_unsigned(item.scalar).has_value();
+    const auto number = item.plain ? parse_whole_number(item.scalar) : std::nullopt;
     if (item.kind != NodeKind::kScalar || (setting.kind == Kind::kUnsigneds && !number)) {
       return fail(
           Code::kInvalidArgument,
           expected_but_found(
               setting.kind == Kind::kUnsigneds ? "a list of whole numbers" : "a list of strings", item));
     }
-    items.push_back(item.scalar);
+    items.push_back(setting.kind == Kind::kUnsigneds ? std::to_string(*number) : item.scalar);
   }
   if (setting.kind != Kind::kUnsigneds) remove_duplicates(items);
   return Value(std::move(items));

@@ -17,7 +17,6 @@ namespace {
 using NodeKind = yaml::Node::Kind;
 
 // The directory of NVIDIA's chart.
-constexpr const char* kDefaultMpsRoot = "/run/nvidia/mps";
 
 // The valid keys of a section: the next segment of every path below it.
 std::vector<std::string> keys_below(const std::string& section) {

@@ -13,6 +13,9 @@
 
 namespace gpulet::config {
 
+// flags.mpsRoot where rules share GPUs by MPS and nothing else sets it: the chart's `mps.root`.
+inline constexpr const char* kDefaultMpsRoot = "/run/nvidia/mps";
+
 struct Sources {
   // All values of each flag or alias on the command line, without dashes, in order. A boolean without a value
   // has "" or "true".

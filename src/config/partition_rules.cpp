@@ -17,7 +17,7 @@ std::string item_path(const std::string& list, std::size_t index) {
 }
 
 std::optional<std::uint64_t> plain_number(const Node& node) {
-  return node.kind == NodeKind::kScalar && node.plain ? text::parse_unsigned(node.scalar) : std::nullopt;
+  return node.kind == NodeKind::kScalar && node.plain ? parse_whole_number(node.scalar) : std::nullopt;
 }
 
 // A number from 1 to `most`, with its unit: "percent".

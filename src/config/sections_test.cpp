@@ -29,6 +29,7 @@ TEST(Sharing, TimeSlicingDefaults) {
   EXPECT_FALSE(sharing.resources[0].rename);
   EXPECT_TRUE(std::holds_alternative<AllDevices>(sharing.resources[0].devices));
   EXPECT_EQ(sharing.resources[0].replicas, 4u);
+  EXPECT_EQ(time_slicing("    resources:\n    - name: gpu\n      replicas: 4.0\n").resources[0].replicas, 4u);
 }
 
 TEST(Sharing, MpsDefaultsAndRequirements) {

@@ -1,6 +1,8 @@
 #include "config/values.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "base/dns_name.h"
 #include "base/text.h"
@@ -68,6 +70,18 @@ std::optional<NodeLabel> parse_node_label(std::string_view text) {
   if (!label_name(slash == std::string::npos ? key : key.substr(slash + 1))) return std::nullopt;
   if (label.value && !label.value->empty() && !label_name(*label.value)) return std::nullopt;
   return label;
+}
+
+std::optional<std::uint64_t> parse_whole_number(std::string_view text) {
+  if (const auto digits = text::parse_unsigned(text)) return *digits;
+  constexpr double kExact = 9'007'199'254'740'992;  // 2^53
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  // Not "inf" and "nan", which YAML writes otherwise.
+  const bool plain = !text.empty() && (text::is_digit(text.front()) || text.front() == '.');
+  if (error != std::errc() || end != text.data() + text.size() || !plain) return std::nullopt;
+  if (number > kExact || number != std::floor(number)) return std::nullopt;
+  return static_cast<std::uint64_t>(number);
 }
 
 std::optional<bool> parse_go_bool(std::string_view text) {

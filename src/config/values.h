@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,11 @@ std::optional<bool> parse_go_bool(std::string_view text);
 
 // A plain YAML 1.1 scalar: y yes true on and their opposites, in lower, upper or title case.
 std::optional<bool> parse_yaml_bool(std::string_view text);
+
+// A plain YAML number that is whole, in any notation: "4", and, as NVIDIA's programs take them, "4.0" and
+// "1.5e9". nullopt for another text, a fraction, a negative number, and one beyond 2^53 that is not written
+// as digits. Source: sigs.k8s.io/yaml, which turns YAML into JSON and prints 4.0 as 4.
+std::optional<std::uint64_t> parse_whole_number(std::string_view text);
 
 // "0660": a zero and three octal digits, as for chmod. Without the zero it is rejected, because it may be the
 // decimal form that another program wrote.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace gpulet::config {
 namespace {
 
@@ -9,6 +11,21 @@ TEST(Values, GoBooleans) {
   for (const auto* yes : {"1", "t", "T", "TRUE", "true", "True"}) EXPECT_EQ(parse_go_bool(yes), true) << yes;
   for (const auto* no : {"0", "f", "F", "FALSE", "false", "False"}) EXPECT_EQ(parse_go_bool(no), false) << no;
   for (const auto* none : {"", "yes", "on", "tRUE", "2", " true"}) EXPECT_FALSE(parse_go_bool(none)) << none;
+}
+
+TEST(Values, WholeNumbersInAnyNotation) {
+  for (const auto& [text, number] :
+       std::map<std::string, std::uint64_t>{{"0", 0},
+                                            {"4", 4},
+                                            {"4.0", 4},
+                                            {"4.", 4},
+                                            {"1.5e9", 1'500'000'000},
+                                            {"1E2", 100},
+                                            {"18446744073709551615", 18446744073709551615u}})
+    EXPECT_EQ(parse_whole_number(text), number) << text;
+  for (const char* text :
+       {"", "4.5", "-4", "-4.0", "+4.0", "four", "4.0x", "1e400", "1e19", "inf", "nan", ".", "0x4", "1_000"})
+    EXPECT_FALSE(parse_whole_number(text)) << text;
 }
 
 TEST(Values, YamlBooleans) {

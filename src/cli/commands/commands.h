@@ -142,7 +142,8 @@ CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallT
 
 struct ConfigCheckOptions {
   std::string file;
-  bool drop_in = false;  // read it as NVIDIA's plugin does
+  bool drop_in = false;                            // read it as NVIDIA's plugin does
+  std::string mps_root = config::kDefaultMpsRoot;  // of the agent, which its DaemonSet sets and not the file
 };
 // Prints each error as a line of standard error, "file:line:column: key: what is wrong", or "FILE: ok" on
 // standard output. Warnings go to standard error. Exit code: 0 if the file can be used, else 1.

@@ -25,6 +25,8 @@ int run_config_check(const ConfigCheckOptions& options) {
   sources.drop_in = options.drop_in;
   // As by the flag, so that an unreadable file gives the same error.
   sources.flags["config-file"] = {options.file};
+  // The agent's DaemonSet sets it, not the file.
+  sources.environment["MPS_ROOT"] = options.mps_root;
   if (const auto read = config::read_config_file(sources); !read) {
     std::cerr << read.error().full_message() << "\n";
     return 1;
@@ -67,6 +69,10 @@ void add_config(CLI::App& app, Run& run) {
   const auto checked = std::make_shared<ConfigCheckOptions>();
   check.add_option("FILE", checked->file, "config file")->required();
   check.add_flag("--drop-in", checked->drop_in, "read it as NVIDIA's plugin does: unknown keys are warnings");
+  check
+      .add_option("--mps-root", checked->mps_root,
+                  "MPS root of the agent on the host (default /run/nvidia/mps, the chart's; empty: none)")
+      ->envname("MPS_ROOT");
   check.callback([checked, &run] { run = [checked] { return run_config_check(*checked); }; });
 
   auto& print = add_command(command, {.name = "print",

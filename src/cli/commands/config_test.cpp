@@ -47,6 +47,14 @@ TEST_F(ConfigCommand, CheckPrintsOk) {
   EXPECT_EQ(err_, "");
 }
 
+TEST_F(ConfigCommand, CheckTakesTheMpsRootFromOutsideTheFile) {
+  const auto path =
+      write_config("version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 10}]}}\n");
+  EXPECT_EQ(run_and_capture([&] { return run_config_check({path, true}); }), 0) << err_;
+  EXPECT_EQ(run_and_capture([&] { return run_config_check({path, true, ""}); }), 1);
+  EXPECT_NE(err_.find("requires --mps-root"), std::string::npos) << err_;
+}
+
 TEST_F(ConfigCommand, CheckPrintsEveryErrorOnItsLine) {
   const auto path = write_config("flags:\n  migStrategie: mixed\n  plugin: {deviceIDStrategy: name}\n");
   EXPECT_EQ(run_and_capture([&] { return run_config_check({path, false}); }), 1);

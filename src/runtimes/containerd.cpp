@@ -100,7 +100,7 @@ std::string with_import(const std::string& text, const toml::Document& document,
   }
   const std::string newline = text.find("\r\n") == std::string::npos ? "\n" : "\r\n";
   const std::string line = "imports = [" + toml::quote_toml(pattern) + "]" + std::string(kOurLine) + newline;
-  std::size_t at = 0;
+  std::size_t at = document.tables.front().begin;
   if (const auto* version = document.find({"version"})) {
     at = toml::line_end(text, version->value.end);
     if (text[at - 1] != '\n') at = toml::line_begin(text, version->begin);
@@ -117,7 +117,8 @@ std::string without_import(const std::string& text, const toml::Document& docume
       items, [&](const toml::Value& item) { return item.kind == Kind::kString && item.text == pattern; });
   if (ours == items.end()) return text;
   std::string result = text;
-  const std::size_t line_begin = toml::line_begin(text, entry->begin);
+  const std::size_t line_begin =
+      std::max(toml::line_begin(text, entry->begin), document.tables.front().begin);
   const std::size_t line_end = toml::line_end(text, entry->value.end);
   const std::string_view behind(text.data() + entry->value.end, line_end - entry->value.end);
   if (items.size() == 1 && behind.starts_with(kOurLine))
@@ -156,7 +157,7 @@ struct ConfigFile {
 // The files that containerd reads, in order, and the resulting settings.
 struct EffectiveConfig {
   std::vector<ConfigFile> files;
-  long long version = 0;  // the main file's; 0 if absent
+  long long version = 0;  // the main file's; without one, kNewestNames for containerd 2, else 0
   bool cri_disabled = false;
   std::optional<bool> cdi;  // the last value read
   std::optional<std::vector<std::string>> dirs;
@@ -246,6 +247,10 @@ Status read_disabled_plugins(EffectiveConfig& config, const ConfigFile& file) {
   return {};
 }
 
+// Of a config without `version`, containerd 2 reads the newest names of plugins, those of versions 3 and 4;
+// containerd 1 takes it for version 1. Measured with containerd 2.3.6 (`containerd config dump`).
+constexpr long long kNewestNames = 3;
+
 // Merges the settings of `file` as containerd does.
 Status merge_file(EffectiveConfig& config, std::size_t index, bool whole_plugins) {
   const ConfigFile& file = config.files[index];
@@ -288,9 +293,15 @@ Result<EffectiveConfig> read_config(const Target& target, const Reader& reader,
         return fail(Code::kInvalidArgument, "unknown config version: expected 2, 3 or 4",
                     file_and_line(config.files[0], version->line));
       }
+    } else if (target.version && target.version->major >= 2) {
+      config.version = kNewestNames;
     }
   }
   for (std::size_t i = 0; i < config.files.size(); ++i) {
+    if (config.files[i].document.has_byte_order_mark && target.version && target.version->major >= 2) {
+      return fail(Code::kInvalidArgument, "containerd 2 reads no file with a byte order mark: remove it",
+                  file_and_line(config.files[i], 1));
+    }
     GPULET_TRY(merge_file(config, i, is_containerd_1(target, config)));
   }
   return config;
@@ -317,7 +328,7 @@ Result<long long> drop_in_version(const Target& target, const EffectiveConfig& c
                   "config migrate` prints it)",
                   target.config);
     }
-    return config.version == 0 && target.version && target.version->major >= 2 ? 3 : 2;
+    return 2;
   }
   if (target.version && target.version->major < 2 && config.version > 2) {
     return fail(Code::kInvalidArgument,
@@ -328,21 +339,34 @@ Result<long long> drop_in_version(const Target& target, const EffectiveConfig& c
   return config.version;
 }
 
+// The plugin's settings in `file` that other tables have, by dotted keys or in inline tables: as dotted keys
+// of the plugin's own table.
+std::string dotted_settings(const ConfigFile& file, const toml::Path& cri,
+                            const std::vector<toml::Path>& ours) {
+  const auto& entries = file.document.entries;
+  std::string lines;
+  for (const auto& entry : entries) {
+    if (entry.path == cri || !toml::has_prefix(entry.path, cri) || std::ranges::count(ours, entry.path) != 0)
+      continue;
+    if (toml::has_prefix(file.document.tables[entry.table].path, cri)) continue;
+    const bool has_members = std::ranges::any_of(entries, [&](const toml::Entry& other) {
+      return other.path.size() > entry.path.size() && toml::has_prefix(other.path, entry.path);
+    });
+    if (has_members) continue;  // they follow
+    std::vector<std::string> keys;
+    for (std::size_t i = cri.size(); i < entry.path.size(); ++i)
+      keys.push_back(toml::quote_toml(entry.path[i]));
+    lines += text::join(keys, ".") + " = " +
+             file.text.substr(entry.value.begin, entry.value.end - entry.value.begin) + "\n";
+  }
+  return lines;
+}
+
 // Returns the plugin's tables in `file` without the two keys that gpulet sets, for 1.x.
-Result<std::string> repeated_tables(const ConfigFile& file, const std::string& ours) {
+std::string repeated_tables(const ConfigFile& file, const std::string& ours) {
   const toml::Path cri = plugin_path(kCri2);
   const auto cdi = key_path(cri, "enable_cdi"), dirs = key_path(cri, "cdi_spec_dirs");
-  std::string own_table, others;
-  for (const auto& entry : file.document.entries) {
-    if (!toml::has_prefix(entry.path, cri)) continue;
-    if (toml::has_prefix(file.document.tables[entry.table].path, cri)) continue;
-    return fail(
-        Code::kFailedPrecondition,
-        "containerd 1.x drops this if a drop-in names the plugin, and the drop-in cannot repeat it unless "
-        "it is a table [plugins.\"io.containerd.grpc.v1.cri\"]: rewrite it so, or set enable_cdi = true by "
-        "hand",
-        file_and_line(file, entry.line));
-  }
+  std::string own_table = dotted_settings(file, cri, {cdi, dirs}), others;
   for (std::size_t i = 0; i < file.document.tables.size(); ++i) {
     const auto& table = file.document.tables[i];
     if (!toml::has_prefix(table.path, cri)) continue;
@@ -378,8 +402,7 @@ Result<std::string> drop_in_text(const Target& target, const EffectiveConfig& co
       "[plugins." + toml::quote_toml(name) + "]\n  enable_cdi = true\n  cdi_spec_dirs = " +
       toml::string_array(with_required_spec_dirs(config.dirs.value_or(std::vector<std::string>{}))) + "\n";
   if (!repeat) return text + table;
-  GPULET_TRY_ASSIGN(const std::string tables, repeated_tables(config.files[*config.last_cri_file], table));
-  return text + tables;
+  return text + repeated_tables(config.files[*config.last_cri_file], table);
 }
 
 // Returns the main file if there was none.

@@ -71,12 +71,16 @@ class DefinedKeys {
   std::map<std::string, int> arrays_;
 };
 
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 class TomlParser {
  public:
   TomlParser(std::string_view text, std::string_view file) : text_(text), file_(file) {}
 
   Result<Document> parse_document() {
-    document_.tables.push_back({});
+    document_.has_byte_order_mark = is_next(kByteOrderMark);
+    if (document_.has_byte_order_mark) at_ = kByteOrderMark.size();
+    document_.tables.push_back({.begin = at_});
     while (skip_blank_lines(), !at_end()) {
       const Status line = peek_char() == '[' ? parse_header() : parse_entry();
       if (!line) return fail(line.error());

@@ -1,7 +1,7 @@
 // TOML as text: the offsets of a document's tables, keys and values, so that one can be changed and every
 // other byte kept. It parses the configs of containerd, CRI-O and Podman: TOML 1.0, LF or CRLF, all strings,
-// multi-line arrays, inline tables, dotted keys. It rejects syntax errors and duplicates; of dates and
-// numbers it checks only the characters.
+// multi-line arrays, inline tables, dotted keys, a UTF-8 byte order mark. It rejects syntax errors and
+// duplicates; of dates and numbers it checks only the characters.
 #pragma once
 
 #include <cstddef>
@@ -37,7 +37,8 @@ struct Entry {
   Value value{};
 };
 
-// tables[0] is the root. A table's text goes from its header's line to the next header's line.
+// tables[0] is the root; it begins after a byte order mark. A table's text goes from its header's line to the
+// next header's line.
 struct Table {
   Path path{};
   bool array = false;  // [[...]]
@@ -48,6 +49,7 @@ struct Table {
 struct Document {
   std::vector<Table> tables;
   std::vector<Entry> entries;  // in the order of the text
+  bool has_byte_order_mark = false;
 
   // Returns the last entry of this path, nullptr without one. Not for array tables.
   const Entry* find(const Path& path) const;

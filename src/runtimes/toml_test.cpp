@@ -62,6 +62,18 @@ TEST(Toml, AHashInAStringIsNotAComment) {
   EXPECT_EQ(document.find({"t", "b"})->value.text, "#");
 }
 
+TEST(Toml, AByteOrderMarkComesBeforeTheRootTable) {
+  const auto document = parse_text("\xef\xbb\xbfversion = 2\n");
+  EXPECT_TRUE(document.has_byte_order_mark);
+  EXPECT_EQ(document.tables[0].begin, 3u);
+  EXPECT_EQ(document.find({"version"})->value.number, 2);
+  EXPECT_FALSE(parse_text("version = 2\n").has_byte_order_mark);
+  EXPECT_EQ(parse_error("a = 1\n\xef\xbb\xbf"
+                        "b = 2\n"),
+            "f.toml:2: expected a key")
+      << "only at the start";
+}
+
 TEST(Toml, ReportsErrorsWithTheLine) {
   EXPECT_EQ(parse_error("a = 1\nb = \"x\n"), "f.toml:2: unterminated string");
   EXPECT_EQ(parse_error("a = 1\n\na = 2\n"), "f.toml:3: a is duplicated");
@@ -74,7 +86,6 @@ TEST(Toml, ReportsErrorsWithTheLine) {
   EXPECT_EQ(parse_error("a = \"\\q\"\n"), "f.toml:1: invalid escape");
   EXPECT_EQ(parse_error("a = { b = 1\n}\n"), "f.toml:1: expected `,` or `}` in an inline table");
   EXPECT_EQ(parse_error("a = 1\n[a]\n"), "f.toml:2: [a] is duplicated");
-  EXPECT_EQ(parse_error("\xef\xbb\xbfversion = 2\n"), "f.toml:1: expected a key");
   EXPECT_EQ(parse_error("# a\x01\n"), "f.toml:1: control character in a comment");
   EXPECT_EQ(parse_error("[a\n"), "f.toml:1: expected `]`");
   EXPECT_NE(parse_error("a = " + std::string(1000, '[')).find("nested deeper than 64"), std::string::npos);

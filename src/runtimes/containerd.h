@@ -6,47 +6,18 @@
 //    drop-in that only enabled CDI would drop the node's cgroup driver, registries and runtimes. gpulet's
 //    drop-in therefore repeats the tables of the previous file, and must be renewed when that changes.
 //  - 2.x: tables are merged; the value read last wins, also for lists (#9982).
-//  - A file without `version` has version 1 with short plugin names. 1.x applies the highest version of all
-//    files to all of them, and 2.0 to 2.2 do not convert a 2 beside a 3: the drop-in uses the main file's
-//    version.
+//  - A file without `version` has version 1 with short plugin names for 1.x, the newest names for 2.x
+//  (2.3.6).
+//    1.x applies the highest version of all files to all of them, and 2.0 to 2.2 do not convert a 2 beside a
+//    3: the drop-in uses the main file's version.
+//  - 1.x skips a byte order mark, 2.x refuses the file (2.3.6).
 //  - The plugin is io.containerd.grpc.v1.cri in version 2, io.containerd.cri.v1.runtime in 3 and 4.
 #pragma once
 
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "runtimes/engine.h"
-#include "runtimes/toml.h"
-
-namespace gpulet::runtimes {
-
-// The `imports` of containerd's main file: gpulet adds and removes one entry and changes no other byte.
-//
-// containerd reads imports after the file that names them. A pattern without a match is fine, but a missing
-// path keeps containerd from starting. The entry is therefore a pattern for one file:
-// "/etc/containerd/conf.d/99-gpulet*.toml" for /etc/containerd/conf.d/99-gpulet.toml.
-
-// Returns the pattern for `drop_in`, a path without `*`, `?` and `[`.
-std::string import_pattern(const std::string& drop_in);
-
-// Returns the imports of `document` (from the file `path`) as absolute paths and patterns. Errors:
-// kInvalidArgument if `imports` is not a list of strings.
-Result<std::vector<std::string>> read_imports(const toml::Document& document, const std::string& path);
-
-// As Go's filepath.Match: `*` and `?` do not cross a slash.
-bool import_matches(const std::string& import, const std::string& path);
-
-// Returns `text`, parsed as `document`, with `pattern` as the last import: appended to the list, or as a new
-// line after `version` with a comment that names gpulet.
-std::string with_import(const std::string& text, const toml::Document& document, const std::string& pattern);
-
-// Returns `text` without every entry `pattern`, and without the line that with_import added.
-std::string without_import(const std::string& text, const toml::Document& document,
-                           const std::string& pattern);
-
-}  // namespace gpulet::runtimes
 
 namespace gpulet::runtimes::containerd {
 

@@ -5,6 +5,7 @@
 
 #include "runtimes/containerd.h"
 #include "runtimes/engine.h"
+#include "runtimes/imports.h"
 #include "runtimes/test_root.h"
 #include "runtimes/toml.h"
 

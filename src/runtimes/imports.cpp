@@ -23,6 +23,11 @@ std::string clean_path(const std::string& path) {
   return result;
 }
 
+// Where the line of a key of the root table begins: after a byte order mark.
+std::size_t root_line_begin(std::string_view text, const toml::Document& document, const toml::Entry& entry) {
+  return std::max(toml::line_begin(text, entry.begin), document.tables.front().begin);
+}
+
 bool is_all_blank(std::string_view text) { return text::trim(text).empty(); }
 
 // Returns whether the text is a comma with whitespace only.
@@ -98,7 +103,7 @@ std::string with_import(const std::string& text, const toml::Document& document,
   std::size_t at = document.tables.front().begin;
   if (const auto* version = document.find({"version"})) {
     at = toml::line_end(text, version->value.end);
-    if (text[at - 1] != '\n') at = toml::line_begin(text, version->begin);
+    if (text[at - 1] != '\n') at = root_line_begin(text, document, *version);
   }
   return result.insert(at, line);
 }
@@ -112,8 +117,7 @@ std::string without_import(const std::string& text, const toml::Document& docume
       items, [&](const toml::Value& item) { return item.kind == Kind::kString && item.text == pattern; });
   if (ours == items.end()) return text;
   std::string result = text;
-  const std::size_t line_begin =
-      std::max(toml::line_begin(text, entry->begin), document.tables.front().begin);
+  const std::size_t line_begin = root_line_begin(text, document, *entry);
   const std::size_t line_end = toml::line_end(text, entry->value.end);
   const std::string_view behind(text.data() + entry->value.end, line_end - entry->value.end);
   if (items.size() == 1 && behind.starts_with(kOurLine))

@@ -40,7 +40,7 @@ class SimMetrics : public NodeTest {
 
 TEST_F(SimMetrics, AreThoseOfDcgmForEachGpu) {
   start_node("hgx-h100", every_second({"NODE_NAME=node-7"}));
-  ASSERT_TRUE(has_series("DCGM_FI_DEV_GPU_TEMP", 8, "hostname=\"node-7\""));
+  ASSERT_TRUE(has_series("DCGM_FI_DEV_GPU_TEMP", 8, "Hostname=\"node-7\""));
   for (const char* name : {"DCGM_FI_DEV_SM_CLOCK", "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_GPU_UTIL",
                            "DCGM_FI_DEV_FB_USED", "DCGM_FI_DEV_XID_ERRORS", "gpulet_device_state"}) {
     EXPECT_EQ(series_values(name).size(), 8u) << name;

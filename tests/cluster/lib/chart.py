@@ -213,13 +213,17 @@ class ChartChecks:
         testbeds = self.testbeds(self.images[1])
         values.update({key: testbeds[key] for key in ("image", "nvidiaDriverRoot", "extraVolumes", "extraVolumeMounts", "minReadySeconds", "privileged")})
         values["cdi"] = {"nvidiaHookPath": None, **testbeds["cdi"]}
-        self.label_pool("gpu")
+        # That file selects nodes by these labels.
+        labels = {"pool": "gpu", PRESENT: "true"}
+        for node in self.nodes:
+            self.kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": labels}})
         reported = self.apply(["upgrade"], values, "--values", self.checks.root / "tests/chart/nvidia-values.yaml")
         assert "nfd.*" in reported and "have no effect" in reported, reported
         self.wait_agents(self.images[1])
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
         self.checks.cdi.one_pod("by-nvidias")
+        self.kube.patch("/api/v1/nodes/n2", {"metadata": {"labels": {PRESENT: None}}})
 
     def mps(self):
         """Daemons under the chart's path end with the agent's container; clients then get a new one with the same limits."""
@@ -255,10 +259,6 @@ class ChartChecks:
         works()
         self.checks.remove_pods()
 
-    def label_pool(self, pool):
-        for node in self.nodes:
-            self.kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"pool": pool}}})
-
     def uninstall(self):
         self.kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/mig.config": "all-disabled"}}})
         left = self.seen()
@@ -276,7 +276,8 @@ class ChartChecks:
             assert not objects, f"GpuNodes are left: {[item['metadata']['name'] for item in objects]}"
             kubectl("delete", "crd", "gpunodes.gpulet.io")
             after = self.seen()
-        self.label_pool(None)
+        for node in self.nodes:
+            self.kube.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": {"pool": None}}})
         assert after == self.before, f"left: {json.dumps(after)}; before: {json.dumps(self.before)}"
         things = self.helm_kubectl("get", "all,serviceaccounts,configmaps,roles,rolebindings", "-o", "name").split()
         strange = [name for name in things if "gpulet" in name]

@@ -129,6 +129,10 @@ DriverProgram make_program(const RootDirectory& root, const std::string& inside,
 
 }  // namespace
 
+std::string path_below(const std::string& root, const std::string& path) {
+  return root == "/" ? path : root + path;
+}
+
 std::span<const std::string_view> library_directories() { return kLibraries; }
 
 std::span<const std::string_view> distribution_library_directories() {

@@ -22,6 +22,9 @@ namespace gpulet {
 #endif
 inline constexpr std::string_view kTriplet = GPULET_TRIPLET;
 
+// `path` below `root`: "/host/etc" for "/host" and "/etc". Pure: any thread.
+std::string path_below(const std::string& root, const std::string& path);
+
 // Library directories in search order, relative to the root ("/usr/lib64"). Pure: any thread.
 // Source: k8s-device-plugin v0.20.0, cmd/nvidia-device-plugin/root.go; the distributions' own layouts.
 std::span<const std::string_view> library_directories();

@@ -48,12 +48,11 @@ bool acs_redirects(std::string_view config) {
 
 namespace {
 
-constexpr std::string_view kNvidia = "0x10de";
 constexpr std::size_t kUnprivilegedConfigBytes = 64;  // bytes of a configuration space that are readable
                                                       // without CAP_SYS_ADMIN
 constexpr std::string_view kLibrary = "libnvidia-ml.so.";
 constexpr const char* kDriverContainerRoot = "/run/nvidia/driver";  // the GPU operator's
-constexpr std::uint32_t kDisplay = 0x03, kNvSwitch = 0x068000;
+constexpr std::uint32_t kNvSwitch = 0x068000;
 
 std::string trimmed_text(const Result<std::string>& text) {
   return text ? std::string(text::trim(*text)) : std::string();
@@ -81,11 +80,11 @@ void add_bridges(const RootDirectory& sys, const std::string& device, PciBus& bu
 void add_pci_function(const RootDirectory& sys, const std::string& name, PciBus& bus,
                       std::set<std::string>& redirecting) {
   const auto device = sys.resolve("/bus/pci/devices/" + name);
-  if (!device || trimmed_text(sys.read_text_file(*device + "/vendor")) != kNvidia) return;
+  if (!device || trimmed_text(sys.read_text_file(*device + "/vendor")) != inventory::kPciVendor) return;
   const auto pci_class =
       inventory::parse_pci_class(sys.read_text_file(*device + "/class").value_or(std::string()));
   if (pci_class == kNvSwitch) ++bus.switches;
-  if (pci_class >> 16 != kDisplay) return;
+  if (!inventory::is_display_controller(pci_class)) return;
   const auto driver = sys.resolve(*device + "/driver");
   bus.gpus.push_back({name, driver ? std::string(text::base_name(*driver)) : std::string()});
   const auto type = trimmed_text(sys.read_text_file(*device + "/iommu_group/type"));
@@ -180,10 +179,6 @@ std::string parent_root(const std::string& tree) {
 }
 
 }  // namespace
-
-std::string path_below(const std::string& root, const std::string& path) {
-  return root == "/" ? path : root + path;
-}
 
 HostTrees locate_trees(const ProbeTargets& targets) {
   HostTrees trees{.host = targets.host_root,

@@ -28,8 +28,6 @@ struct HostTrees {
 HostTrees locate_trees(const ProbeTargets& targets);
 // As named by `targets`, without looking: for where looking hangs.
 HostTrees assumed_trees(const ProbeTargets& targets);
-// `path` below `root`: "/host/etc" for "/host" and "/etc".
-std::string path_below(const std::string& root, const std::string& path);
 
 // Errors of all: those of reading directories; kUnavailable where the host's processes are not visible.
 Result<PciBus> read_pci_bus(const HostTrees& trees);

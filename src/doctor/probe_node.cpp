@@ -11,6 +11,7 @@
 #include "agent/driver/nvml_driver.h"
 #include "agent/health/evidence_reader.h"
 #include "agent/resources/cdi_controller.h"
+#include "base/driver_root.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "config/load.h"

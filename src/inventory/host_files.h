@@ -58,6 +58,10 @@ std::map<std::string, unsigned, std::less<>> parse_device_majors(std::string_vie
 
 // Of the file "class": "0x030200\n" → 0x030200; 0 for anything else.
 std::uint32_t parse_pci_class(std::string_view text);
+// Whether that class is a GPU's: base class 03, not an NVSwitch (068000) or an audio function (040300).
+constexpr bool is_display_controller(std::uint32_t pci_class) { return pci_class >> 16 == 0x03; }
+// NVIDIA's, in the file "vendor".
+inline constexpr std::string_view kPciVendor = "0x10de";
 
 // Of the file "config": the configuration space. nullopt for a GPU that is none of a hypervisor's, for a
 // space that was not given whole (the kernel gives 64 bytes to who has not CAP_SYS_ADMIN), and for one that

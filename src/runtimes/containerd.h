@@ -6,11 +6,10 @@
 //    drop-in that only enabled CDI would drop the node's cgroup driver, registries and runtimes. gpulet's
 //    drop-in therefore repeats the tables of the previous file, and must be renewed when that changes.
 //  - 2.x: tables are merged; the value read last wins, also for lists (#9982).
-//  - A file without `version` has version 1 with short plugin names for 1.x, the newest names for 2.x
-//  (2.3.6).
-//    1.x applies the highest version of all files to all of them, and 2.0 to 2.2 do not convert a 2 beside a
-//    3: the drop-in uses the main file's version.
-//  - 1.x skips a byte order mark, 2.x refuses the file (2.3.6).
+//  - A file without `version` has version 1 with short plugin names for 1.x, the newest names for 2.3. 1.x
+//    applies the highest version of all files to all of them, and 2.0 to 2.2 do not convert a 2 beside a 3:
+//    the drop-in uses the main file's version.
+//  - 1.x skips a byte order mark, 2.3 refuses the file.
 //  - The plugin is io.containerd.grpc.v1.cri in version 2, io.containerd.cri.v1.runtime in 3 and 4.
 #pragma once
 

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "agent/resources/device_nodes.h"
+#include "base/driver_root.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "inventory/host_files.h"
@@ -20,8 +21,7 @@ std::string find_cut_pci_config(const config::Config& config, const inventory::S
   for (const auto& gpu : snapshot.gpus) {
     if (gpu.unreadable || gpu.vgpu_known) continue;
     for (const auto& root : driver_roots(config)) {
-      const std::string path =
-          (root == "/" ? "" : root) + "/sys/bus/pci/devices/" + gpu.pci.sysfs_text() + "/config";
+      const std::string path = path_below(root, "/sys/bus/pci/devices/" + gpu.pci.sysfs_text() + "/config");
       const auto size = read_prefix(path, inventory::kPciHeaderBytes).value_or("").size();
       if (size == inventory::kUnprivilegedPciBytes) return path;
       if (size != 0) break;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/driver_root.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "inventory/host_files.h"
@@ -12,24 +13,21 @@
 namespace gpulet::agent {
 namespace {
 
-constexpr std::string_view kNvidia = "0x10de";
-constexpr std::uint32_t kDisplay = 0x03;
 constexpr std::size_t kIdBytes = 16;      // "0x030200\n"
 constexpr std::size_t kTreeBytes = 4096;  // names of a board, most specific first
 constexpr std::string_view kTegra = "nvidia,tegra";
 
-std::string path_in(const std::string& root, const char* path) { return (root == "/" ? "" : root) + path; }
-
 // nullopt where the bus cannot be listed.
 std::optional<bool> has_display_controller(const std::string& root) {
   std::error_code error;
-  std::filesystem::directory_iterator functions(path_in(root, "/sys/bus/pci/devices"), error);
+  std::filesystem::directory_iterator functions(path_below(root, "/sys/bus/pci/devices"), error);
   if (error) return std::nullopt;
   for (; !error && functions != std::filesystem::directory_iterator(); functions.increment(error)) {
     const auto vendor = read_prefix(functions->path().string() + "/vendor", kIdBytes);
     const auto pci_class = read_prefix(functions->path().string() + "/class", kIdBytes);
     if (!vendor || !pci_class) return std::nullopt;
-    if (text::trim(*vendor) == kNvidia && inventory::parse_pci_class(*pci_class) >> 16 == kDisplay)
+    if (text::trim(*vendor) == inventory::kPciVendor &&
+        inventory::is_display_controller(inventory::parse_pci_class(*pci_class)))
       return true;
   }
   return error ? std::nullopt : std::optional(false);
@@ -37,9 +35,9 @@ std::optional<bool> has_display_controller(const std::string& root) {
 
 bool has_other_gpu(const std::string& root) {
   for (const char* node : {"/dev/nvidiactl", "/dev/dxg"}) {
-    if (::access(path_in(root, node).c_str(), F_OK) == 0) return true;
+    if (::access(path_below(root, node).c_str(), F_OK) == 0) return true;
   }
-  const auto boards = read_prefix(path_in(root, "/sys/firmware/devicetree/base/compatible"), kTreeBytes);
+  const auto boards = read_prefix(path_below(root, "/sys/firmware/devicetree/base/compatible"), kTreeBytes);
   return boards && boards->find(kTegra) != std::string::npos;
 }
 

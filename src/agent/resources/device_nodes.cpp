@@ -28,10 +28,6 @@ constexpr Duration kNodesSettle = std::chrono::milliseconds(50);
 constexpr std::uint32_t kNodeEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ATTRIB |
                                       IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR;
 
-std::string path_in(const std::string& root, const std::string& path) {
-  return root == "/" ? path : root + path;
-}
-
 // One line for each node of the driver: equal texts, equal nodes.
 std::string list_nodes(const std::vector<std::string>& roots) {
   std::string text;
@@ -45,7 +41,7 @@ std::string list_nodes(const std::vector<std::string>& roots) {
         if (directory == "/dev" && !name.starts_with(kNodePrefix)) continue;
         struct stat status{};
         if (::fstatat(opened->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-        text += path_in(path, directory) + "/" + name + " " + std::to_string(status.st_mode) + " " +
+        text += path_below(path, directory) + "/" + name + " " + std::to_string(status.st_mode) + " " +
                 std::to_string(status.st_rdev) + " " + std::to_string(status.st_gid) + "\n";
       }
     }
@@ -83,7 +79,8 @@ bool mounts_devtmpfs(std::string_view mountinfo) {
 }
 
 Result<RootDirectory> open_driver_proc(const RootDirectory& root) {
-  if (root.exists("/proc/driver/nvidia")) return RootDirectory::open_root(path_in(root.root_path(), "/proc"));
+  if (root.exists("/proc/driver/nvidia"))
+    return RootDirectory::open_root(path_below(root.root_path(), "/proc"));
   return RootDirectory::open_root("/proc");
 }
 
@@ -131,7 +128,7 @@ void DeviceNodeWatcher::watch_roots(const std::vector<std::string>& roots) {
   std::string directories;
   for (const auto& root : roots) {
     for (const std::string directory : {"/", kNodeDirectories[0], kNodeDirectories[1], kNodeDirectories[2]}) {
-      const auto identity = file_identity(path_in(root, directory));
+      const auto identity = file_identity(path_below(root, directory));
       directories += root + directory;
       if (identity)
         directories += " " + std::to_string(identity->device) + ":" + std::to_string(identity->inode);
@@ -163,7 +160,7 @@ void DeviceNodeWatcher::add_watches() {
   };
   for (const auto& root : roots_) {
     if (root != "/") watch(root, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR);  // dev itself
-    for (const char* directory : kNodeDirectories) watch(path_in(root, directory), kNodeEvents);
+    for (const char* directory : kNodeDirectories) watch(path_below(root, directory), kNodeEvents);
   }
   watches_ = std::move(watches);
 }
@@ -222,7 +219,7 @@ bool DeviceNodeCreator::create_missing_nodes(const config::Config& config,
     }
     created_any = true;
     log::info("created a device node",
-              {{"path", path_in(root->root_path(), node.path)},
+              {{"path", path_below(root->root_path(), node.path)},
                {"number", std::to_string(major(node.device)) + ":" + std::to_string(minor(node.device))}});
   }
   if (created_any) reported_.clear();

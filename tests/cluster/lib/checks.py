@@ -123,8 +123,8 @@ class Checks:
         subprocess.run([self.root / "deploy/image/build"], check=True, capture_output=True, text=True)
 
     def apply_manifest(self, tag):
-        """Applies the shipped manifest with six changes for the testbed: image, driver root, its writable state, the hook's directory,
-        device nodes passed on and listed in the environment, so that tests can read a container's devices."""
+        """Applies the shipped manifest with six changes for the testbed: image, driver root, its writable state, the hook's directory
+        apart from the agent's, device nodes passed on and listed in the environment, so that tests can read a container's devices."""
         items = manifest(self.root / "deploy/static/gpulet.yaml")
         for item in items:
             if item["kind"] != "DaemonSet":
@@ -143,6 +143,8 @@ class Checks:
             volumes = {volume["name"]: volume for volume in pod["volumes"]}
             volumes["driver-root"]["hostPath"]["path"] = DRIVER_ROOT
             volumes["hook"]["hostPath"]["path"] = str(self.cdi.hooks)
+            agent["volumeMounts"].append({"name": "state", "mountPath": "/var/lib/gpulet"})
+            pod["volumes"].append({"name": "state", "hostPath": {"path": "/var/lib/gpulet", "type": "DirectoryOrCreate"}})
         kubectl("apply", "-f", "-", items=items)
         self.wait_ready(tag)
         for node in self.nodes:

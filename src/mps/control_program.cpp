@@ -13,6 +13,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <limits>
 
@@ -35,6 +37,23 @@ std::string first_line(const std::string& text) {
 }
 
 }  // namespace
+
+std::vector<std::string> lines_of_output(const std::string& output) {
+  std::vector<std::string> lines;
+  for (const auto& line : text::split(output, '\n')) {
+    if (const auto trimmed = text::trim(line); !trimmed.empty()) lines.emplace_back(trimmed);
+  }
+  return lines;
+}
+
+bool holds_thread_percentage(const std::string& output, unsigned percentage) {
+  const auto lines = lines_of_output(output);
+  if (lines.empty()) return false;
+  const std::string& last = lines.back();
+  char* end = nullptr;
+  const double held = std::strtod(last.c_str(), &end);
+  return end != last.c_str() && *end == '\0' && std::abs(held - percentage) <= 0.05;
+}
 
 Result<ControlProgram> find_control_program(const std::string& driver_root, const std::string& root,
                                             const std::string& host_root) {

@@ -22,6 +22,14 @@ namespace gpulet::mps {
 inline constexpr std::string_view kControlProgram = "nvidia-cuda-mps-control";
 inline constexpr std::size_t kMaxOutputBytes = 64u << 10;
 
+// The question that every daemon answers, with one number: "50.0". Source: k8s-device-plugin v0.20.0,
+// internal/plugin/mps.go, which asks it before it offers a share.
+inline constexpr std::string_view kThreadPercentageCommand = "get_default_active_thread_percentage\n";
+// Whether the last line of a daemon's output is this percentage, 1 to 100, to a twentieth.
+bool holds_thread_percentage(const std::string& output, unsigned percentage);
+// The lines of a daemon's output without spaces around them; no empty ones.
+std::vector<std::string> lines_of_output(const std::string& output);
+
 // The control program of the daemons below one MPS root, and the path by which it knows that root.
 struct ControlProgram {
   DriverProgram program;

@@ -3,8 +3,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <cmath>
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 
@@ -16,7 +14,6 @@ namespace gpulet::mps {
 namespace {
 
 constexpr std::string_view kStartedHeader = "gpulet 1\npid ";
-constexpr std::string_view kAlive = "get_default_active_thread_percentage\n";
 
 // The daemon's own text for a rejected command.
 bool is_refusal(const std::string& line) {
@@ -25,21 +22,6 @@ bool is_refusal(const std::string& line) {
     if (lower.find(keyword) != std::string::npos) return true;
   }
   return false;
-}
-
-std::vector<std::string> lines_of(const std::string& output) {
-  std::vector<std::string> lines;
-  for (const auto& line : text::split(output, '\n')) {
-    if (const auto trimmed = text::trim(line); !trimmed.empty()) lines.emplace_back(trimmed);
-  }
-  return lines;
-}
-
-// "25.0" → 25; negative for anything else.
-double percentage_of(const std::string& line) {
-  char* end = nullptr;
-  const double value = std::strtod(line.c_str(), &end);
-  return end != line.c_str() && *end == '\0' ? value : -1;
 }
 
 // Whether the record is of a daemon that had its limits and differs from `devices` in the process only.
@@ -144,7 +126,7 @@ void Daemon::stop_former_process() {
     if (!std::filesystem::exists(pipes() + "/control", ignored)) return launch();
     // Something may listen there that /proc does not show. It goes on if it ran with these devices.
     const auto quit_and_launch = [this](const Result<std::string>&) { launch(); };
-    return run_command({}, std::string(kAlive), options_.response_limit,
+    return run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
                        [this, quit_and_launch](const Result<std::string>& output) {
                          const auto saved = read_file(started_file(options_.root, spec_.name));
                          if (output && saved && ran_with(*saved, fingerprint(nullptr, false)))
@@ -155,12 +137,11 @@ void Daemon::stop_former_process() {
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit();
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
-  run_command({}, std::string(kAlive), options_.response_limit, [this](const Result<std::string>& output) {
+  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, [this](const Result<std::string>& output) {
     if (!output) return await_former_exit();
     const auto saved = read_file(started_file(options_.root, spec_.name));
-    const auto lines = lines_of(*output);
-    const bool same = saved && *saved == fingerprint(process_.get(), true) && !lines.empty() &&
-                      percentage_of(lines.back()) == spec_.thread_percentage;
+    const bool same = saved && *saved == fingerprint(process_.get(), true) &&
+                      holds_thread_percentage(*output, spec_.thread_percentage);
     same ? on_running() : send_limits();
   });
 }
@@ -198,7 +179,7 @@ void Daemon::send_limits() {
     if (const auto written = write_record(process_.get(), false); !written)
       return on_failure(written.error());
   }
-  run_command({}, limit_commands() + std::string(kAlive), options_.response_limit,
+  run_command({}, limit_commands() + std::string(kThreadPercentageCommand), options_.response_limit,
               [this](const Result<std::string>& output) {
                 if (output) return on_limits(*output);
                 limits_changed_ = true;
@@ -209,12 +190,12 @@ void Daemon::send_limits() {
 }
 
 void Daemon::on_limits(const std::string& output) {
-  const auto lines = lines_of(output);
+  const auto lines = lines_of_output(output);
   for (const auto& line : lines) {
     if (is_refusal(line))
       return on_failure(Error(Code::kUnavailable, "the MPS control daemon rejects a limit: " + line));
   }
-  if (lines.empty() || std::abs(percentage_of(lines.back()) - spec_.thread_percentage) > 0.05) {
+  if (!holds_thread_percentage(output, spec_.thread_percentage)) {
     return on_failure(
         Error(Code::kUnavailable, "the MPS control daemon does not keep its thread percentage: '" +
                                       (lines.empty() ? std::string() : lines.back()) + "' for " +
@@ -228,7 +209,7 @@ void Daemon::send_server_limits() {
   run_command({}, "get_server_list\n", options_.response_limit, [this](const Result<std::string>& output) {
     if (!output) return on_failure(output.error());
     std::string commands;
-    for (const auto& server : lines_of(*output)) {
+    for (const auto& server : lines_of_output(*output)) {
       if (!text::parse_unsigned(server)) continue;
       for (const auto& limit : spec_.memory_limits) {
         commands += "set_device_pinned_mem_limit " + server + " " + std::to_string(limit.device) + " " +
@@ -279,14 +260,12 @@ void Daemon::schedule_check() {
 }
 
 void Daemon::check_responding() {
-  run_command({}, std::string(kAlive), options_.response_limit, [this](const Result<std::string>& output) {
+  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, [this](const Result<std::string>& output) {
     if (!output) return on_unanswered(output.error());
     unanswered_ = 0;
     backoff_.reset();
     set_health({});
-    const auto lines = lines_of(*output);
-    const bool matches =
-        !lines.empty() && std::abs(percentage_of(lines.back()) - spec_.thread_percentage) <= 0.05;
+    const bool matches = holds_thread_percentage(*output, spec_.thread_percentage);
     if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
     matches && !limits_changed_ ? schedule_check() : send_limits();
   });

@@ -5,6 +5,8 @@
 
 #include "base/text.h"
 #include "runtimes/containerd.h"
+#include "runtimes/imports.h"
+#include "runtimes/toml.h"
 
 namespace gpulet::runtimes {
 namespace {

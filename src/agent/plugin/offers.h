@@ -33,8 +33,8 @@ DriverFiles read_driver_files(const config::Config& config);
 struct PlanInputs {
   DriverFiles files;
   partition::NodeFacts facts;
-  // Runs the MPS daemons that the node needs, and returns the health of each by name. A daemon that is not in
-  // the result is managed by another program and counts as healthy.
+  // Runs the MPS daemons that the node needs, or asks those that another program runs. Returns the health of
+  // each by name.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
   // Updates the CDI specs, and returns the qualified CDI names that are on disk; nullopt if CDI is not used.
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;

@@ -28,49 +28,31 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
       stopped[spec.name] = {false, "its MPS control daemon is stopped: the driver is released"};
     return stopped;
   }
-  const bool ours = config.gpulet.mps.manage;
   const std::string root = is_directory(kMpsMount) ? kMpsMount : config.flags.mps_root;
-  // Without daemons there is something to do only if a previous agent left its shared memory.
-  if (!manager_ && (!ours || (specs.empty() && !mps::shm_is_mounted(root)))) return {};
   const auto& driver_root = config.flags.container_driver_root;
   const auto& host_root = config.flags.mps_root;
-  if (manager_ && (!ours || root != root_ || driver_root != driver_root_ || host_root != host_root_)) {
-    // The daemons of the previous root stop; until then the new ones wait for their GPUs.
-    stopping_.push_back(std::move(manager_));
-    stopping_.back()->stop_all([this, manager = stopping_.back().get(), alive = lifetime_.watch()] {
-      loop_.post([this, manager, alive] {
-        if (alive) std::erase_if(stopping_, [&](const auto& one) { return one.get() == manager; });
-      });
-    });
+  const bool moved = root != root_ || driver_root != driver_root_ || host_root != host_root_;
+  const bool ours = config.gpulet.mps.manage;
+  if (manager_ && (!ours || moved)) give_up_daemons();
+  if (external_ && (ours || moved || specs.empty())) {
+    external_.reset();
     daemon_health_.clear();
-    unmount_shared_memory(root_);
-    if (!ours) return {};
   }
-  if (!manager_) {
-    root_ = root;
-    driver_root_ = driver_root;
-    host_root_ = host_root;
-    const auto set_mode = [driver = driver_](const DeviceUuid& gpu, mps::ComputeMode mode,
-                                             std::function<void(Status)> done) {
-      auto* nvml = driver();
-      if (nvml == nullptr) return done(fail(Code::kUnavailable, "the driver is being initialised"));
-      nvml->run_on_gpu<bool>(
-          gpu, "setting the compute mode of", std::chrono::seconds(10),
-          [mode](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
-            GPULET_TRY_ASSIGN(const auto device, session->device(index));
-            GPULET_TRY(session->set_compute_mode(device, mode == mps::ComputeMode::kExclusiveProcess
-                                                             ? nvml::ComputeMode::kExclusiveProcess
-                                                             : nvml::ComputeMode::kDefault));
-            return true;
-          },
-          [done = std::move(done)](const Result<bool>& set) {
-            done(set ? Status{} : Status(fail(set.error())));
-          });
-    };
-    manager_ = std::make_unique<mps::DaemonManager>(
-        loop_, mps::DaemonOptions{.root = root, .driver_root = driver_root, .host_root = host_root}, set_mode,
-        [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
+  root_ = root;
+  driver_root_ = driver_root;
+  host_root_ = host_root;
+  if (!ours) {
+    if (specs.empty()) return {};
+    if (!external_)
+      external_ = std::make_unique<mps::ExternalDaemons>(
+          loop_, daemon_options(),
+          [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
+    external_->apply_specs(specs);
+    return external_->daemon_healths();
   }
+  // Without daemons there is something to do only if a previous agent left its shared memory.
+  if (!manager_ && specs.empty() && !mps::shm_is_mounted(root)) return {};
+  if (!manager_) manager_ = make_manager();
   specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);
   manager_->apply_specs(specs);
   std::map<std::string, inventory::Health> healths;
@@ -81,15 +63,57 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
   return healths;
 }
 
+mps::DaemonOptions MpsController::daemon_options() const {
+  return {.root = root_, .driver_root = driver_root_, .host_root = host_root_};
+}
+
+std::unique_ptr<mps::DaemonManager> MpsController::make_manager() {
+  const auto set_mode = [driver = driver_](const DeviceUuid& gpu, mps::ComputeMode mode,
+                                           std::function<void(Status)> done) {
+    auto* nvml = driver();
+    if (nvml == nullptr) return done(fail(Code::kUnavailable, "the driver is being initialised"));
+    nvml->run_on_gpu<bool>(
+        gpu, "setting the compute mode of", std::chrono::seconds(10),
+        [mode](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
+          GPULET_TRY_ASSIGN(const auto device, session->device(index));
+          GPULET_TRY(session->set_compute_mode(device, mode == mps::ComputeMode::kExclusiveProcess
+                                                           ? nvml::ComputeMode::kExclusiveProcess
+                                                           : nvml::ComputeMode::kDefault));
+          return true;
+        },
+        [done = std::move(done)](const Result<bool>& set) {
+          done(set ? Status{} : Status(fail(set.error())));
+        });
+  };
+  return std::make_unique<mps::DaemonManager>(
+      loop_, daemon_options(), set_mode,
+      [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
+}
+
+// Those of another root start meanwhile, and wait for their GPUs.
+void MpsController::give_up_daemons() {
+  stopping_.push_back(std::move(manager_));
+  stopping_.back()->stop_all([this, manager = stopping_.back().get(), alive = lifetime_.watch()] {
+    loop_.post([this, manager, alive] {
+      if (alive) std::erase_if(stopping_, [&](const auto& one) { return one.get() == manager; });
+    });
+  });
+  daemon_health_.clear();
+  unmount_shared_memory(root_);
+}
+
 std::string MpsController::problem() const {
-  std::string problem;
-  if (!manager_ || paused_) return problem;
-  for (const auto& spec : manager_->specs()) {
-    const auto health = manager_->daemon_health(spec.name);
-    if (health && health->healthy) return {};
-    if (problem.empty()) problem = spec.name + ": " + (health ? health->reason : "its daemon is starting");
+  if (paused_) return {};
+  std::map<std::string, inventory::Health> healths;
+  if (external_) healths = external_->daemon_healths();
+  if (manager_) {
+    for (const auto& spec : manager_->specs())
+      healths[spec.name] = manager_->daemon_health(spec.name).value_or(
+          inventory::Health{false, "its daemon is starting"});
   }
-  return problem;
+  const auto serves = [](const auto& one) { return one.second.healthy; };
+  if (healths.empty() || std::ranges::any_of(healths, serves)) return {};
+  return healths.begin()->first + ": " + healths.begin()->second.reason;
 }
 
 void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,

@@ -1,4 +1,5 @@
-// Runs the node's MPS control daemons: the plan decides which, and gets their health. Loop's thread only.
+// The node's MPS control daemons: the plan decides which there are, and gets their health. The agent runs
+// them, or asks those that another program runs (gpulet.mps.manage: false). Loop's thread only.
 #pragma once
 
 #include <functional>
@@ -11,6 +12,7 @@
 #include "agent/node/ports.h"
 #include "base/loop.h"
 #include "config/config.h"
+#include "mps/external_daemons.h"
 #include "mps/manager.h"
 
 namespace gpulet::agent {
@@ -25,8 +27,8 @@ class MpsController {
   MpsController(Loop& loop, Reporter& reporter, std::function<NvmlDriver*()> driver,
                 std::function<void()> changed);
 
-  // Starts and stops daemons as `specs` says; returns the health of each. Empty if the config leaves them to
-  // another program.
+  // Starts and stops daemons as `specs` says, or asks those of another program if the config leaves them to
+  // one. Returns the health of each by name.
   std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                          const config::Config& config);
 
@@ -43,6 +45,10 @@ class MpsController {
   void stop_daemons(std::function<void()> done);
 
  private:
+  mps::DaemonOptions daemon_options() const;
+  std::unique_ptr<mps::DaemonManager> make_manager();
+  // Stops the daemons that the agent runs, without waiting.
+  void give_up_daemons();
   // The shared memory of the daemons below `root`.
   void mount_shared_memory(const std::string& root);
   void unmount_shared_memory(const std::string& root);
@@ -54,7 +60,8 @@ class MpsController {
   std::function<void()> changed_;
   bool paused_ = false;
   std::string root_, driver_root_, host_root_;
-  std::unique_ptr<mps::DaemonManager> manager_;
+  std::unique_ptr<mps::DaemonManager> manager_;    // null if another program runs them
+  std::unique_ptr<mps::ExternalDaemons> external_;  // null if the agent does, or there are none
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots
   std::map<std::string, inventory::Health> daemon_health_;
   Lifetime lifetime_;

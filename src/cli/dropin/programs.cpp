@@ -75,8 +75,9 @@ class MpsDaemonRunner {
                   .host_root = config_.flags.mps_root,
                   .seed = std::random_device{}()},
                  mps::nvidia_smi_compute_mode(loop_, config_.flags.container_driver_root),
-                 [](const std::string& name, const inventory::Health& health) {
+                 [this](const std::string& name, const inventory::Health& health) {
                    if (health.healthy) log::info("MPS control daemon is running", {{"daemon", name}});
+                   watch_service();
                  }),
         backoff_(kDriverRetry, std::random_device{}()) {}
 
@@ -85,9 +86,10 @@ class MpsDaemonRunner {
                                                       [this](int signal) { on_signal(signal); });
     if (!signals) return fail(signals.error());
     watch_config();
+    watch_service();
     open_mps_driver();
     loop_.run_loop();
-    return {};
+    return unserved_;
   }
 
  private:
@@ -138,6 +140,33 @@ class MpsDaemonRunner {
     });
   }
 
+  // Why no daemon serves although one is wanted, or may be: one line; nullopt if one serves or none is wanted.
+  std::optional<std::string> problem() const {
+    if (!snapshot_) return failure_.empty() ? "the GPUs are not listed yet" : failure_;
+    std::optional<std::string> problem;
+    for (const auto& spec : manager_.specs()) {
+      const auto health = manager_.daemon_health(spec.name);
+      if (health && health->healthy) return std::nullopt;
+      if (!problem) problem = health ? health->reason : "the MPS control daemon of " + spec.name + " is starting";
+    }
+    return problem;
+  }
+
+  // Ends the process once no daemon has served for serve_limit. One that serves is reason to go on: it has
+  // clients.
+  void watch_service() {
+    if (!problem()) return unserved_limit_.reset();
+    if (unserved_limit_ || stopping_) return;
+    unserved_limit_ = loop_.after(options_.serve_limit, [this] {
+      const auto why = problem();
+      if (!why || stopping_) return;
+      unserved_ = fail(Code::kUnavailable, *why).with_context("no MPS control daemon serves");
+      stopping_ = true;
+      next_.reset();
+      manager_.stop_all([this] { loop_.stop_loop(); });
+    });
+  }
+
   // The daemons keep running.
   void retry_driver(const Error& error) {
     if (stopping_) return;
@@ -155,6 +184,7 @@ class MpsDaemonRunner {
     if (specs.empty() && !logged_idle_) log::info("no devices are configured for MPS sharing");
     logged_idle_ = specs.empty();
     manager_.apply_specs(std::move(specs));
+    watch_service();
   }
 
   MpsOptions options_;
@@ -167,7 +197,8 @@ class MpsDaemonRunner {
   std::set<std::string> logged_notes_;
   std::string failure_;
   Backoff backoff_;
-  Subscription next_;
+  Subscription next_, unserved_limit_;
+  Status unserved_;
   bool logged_idle_ = false;
   bool stopping_ = false;
 };

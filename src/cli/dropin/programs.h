@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "base/loop.h"
 #include "config/load.h"
 
 namespace gpulet::cli {
@@ -23,14 +24,18 @@ struct MpsOptions {
   // Flags (--config-file, --mig-strategy…), environment and mode; the config file is found and read from
   // them.
   config::Sources sources;
+  // How long daemons may be wanted without one that serves.
+  Duration serve_limit = std::chrono::seconds(60);
   // Where this process sees the MPS root. NVIDIA's chart mounts it at /mps, wherever it is on the host.
   std::string root = "/mps";
 };
 
 // mps-control-daemon: runs the MPS control daemons of the node until SIGTERM, SIGINT or SIGQUIT, then stops
 // them; a second signal leaves them running and exits at once. SIGHUP and a changed config file reload the
-// settings; daemons with unchanged settings keep running. Without a driver it retries. Leaves the process with
-// exit code 0; returns 1 after one line on standard error if the settings are invalid at the start.
+// settings; daemons with unchanged settings keep running. Without a driver it retries. Exit code: 0 after a
+// signal; 1 after one line on standard error if the settings are invalid at the start, or if none of the
+// daemons that the settings want serves for serve_limit: NVIDIA's chart has no probe for this Pod, so only an
+// exit shows the kubelet that it does not work. Returns only at invalid settings.
 int run_mps_control_daemon(const MpsOptions& options);
 
 // mps-control-daemon mount-shm: mounts the tmpfs for the clients' /dev/shm. Exit code: 0; 1 after one line on

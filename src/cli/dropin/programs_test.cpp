@@ -1,6 +1,7 @@
 // The command as a process, on the simulated driver.
 #include "cli/dropin/programs.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -102,6 +103,27 @@ TEST_F(MpsCommand, WaitsForADriver) {
   EXPECT_FALSE(std::filesystem::exists(mps::ready_file(options_.root)));
   install_driver();
   ASSERT_TRUE(wait_until_ready());
+  EXPECT_EQ(stop_program(SIGTERM), 0);
+}
+
+TEST_F(MpsCommand, EndsWhenNoDaemonServes) {
+  options_.serve_limit = 200ms;
+  std::filesystem::remove(mps_node_.root.control_program());
+  testing::internal::CaptureStderr();
+  start_program();
+  int status = -1;
+  ::waitpid(std::exchange(child_, -1), &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;
+  const std::string printed = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(printed, testing::HasSubstr("mps-control-daemon: no MPS control daemon serves: "));
+  EXPECT_EQ(mps_node_.modes(), (std::vector<unsigned>{0, 0, 0, 0})) << "compute modes are restored";
+}
+
+TEST_F(MpsCommand, IdlesWithoutMpsSharing) {
+  options_.serve_limit = 200ms;
+  ASSERT_TRUE(write_file_atomic(config_file(), "version: v1\n"));
+  start_program();
+  mps_node_.run_for(1s);
   EXPECT_EQ(stop_program(SIGTERM), 0);
 }
 

@@ -307,7 +307,6 @@ class GpuNodeDecoder {
   }
 
   GpuNode node_;
-  std::size_t units_ = 0;
   std::optional<Error> error_;
 };
 

@@ -22,7 +22,7 @@ MAX_MB = 25  # packed and unpacked
 MERGED = ("bin", "sbin", "lib", "lib64")  # links of a merged root, for parts of the host's root (driverRootPaths)
 FILES = {
     "usr/bin/gpulet", "usr/bin/gpulet-hook", "usr/bin/nvidia-device-plugin", "usr/bin/gpu-feature-discovery",
-    "usr/bin/mps-control-daemon", "usr/bin/config-manager", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt",
+    "usr/bin/mps-control-daemon", "usr/bin/config-manager", "usr/bin/dcgm-exporter", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt",
     "usr/lib/ssl/cert.pem", "usr/share/sbom/gpulet.spdx.json", "lib64/ld-linux-x86-64.so.2",
     *(f"driver-root/{name}" for name in MERGED),
     *(f"lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")),

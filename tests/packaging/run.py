@@ -13,7 +13,7 @@ import outcome  # noqa: E402
 import package  # noqa: E402
 
 OUT = ROOT / "out"
-DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
+DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager", "dcgm-exporter"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"

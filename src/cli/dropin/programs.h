@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "config/load.h"
 
@@ -15,9 +16,10 @@ int mps_control_main(int argc, char** argv);
 int config_manager_main(int argc, char** argv);
 
 // Runs the agent. `sources` has flags, environment and mode; the config file is found and read from them,
-// again on each reload. Exit code: 0 after SIGTERM, SIGINT or SIGQUIT; 1 after one line on standard error if
-// the settings are invalid, or if there is no driver and failOnInitError is true.
-int run_agent(config::Sources sources);
+// again on each reload. `notes` are logged at the start, a line each. Exit code: 0 after SIGTERM, SIGINT or
+// SIGQUIT; 1 after one line on standard error if the settings are invalid, or if there is no driver and
+// failOnInitError is true.
+int run_agent(config::Sources sources, const std::vector<std::string>& notes = {});
 
 struct MpsOptions {
   // Flags (--config-file, --mig-strategy…), environment and mode; the config file is found and read from
@@ -29,8 +31,8 @@ struct MpsOptions {
 
 // mps-control-daemon: runs the MPS control daemons of the node until SIGTERM, SIGINT or SIGQUIT, then stops
 // them; a second signal leaves them running and exits at once. SIGHUP and a changed config file reload the
-// settings; daemons with unchanged settings keep running. Without a driver it retries. Leaves the process with
-// exit code 0; returns 1 after one line on standard error if the settings are invalid at the start.
+// settings; daemons with unchanged settings keep running. Without a driver it retries. Leaves the process
+// with exit code 0; returns 1 after one line on standard error if the settings are invalid at the start.
 int run_mps_control_daemon(const MpsOptions& options);
 
 // mps-control-daemon mount-shm: mounts the tmpfs for the clients' /dev/shm. Exit code: 0; 1 after one line on

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/dropin/exporter.h"
 #include "cli/dropin/programs.h"
 #include "cli/main/process_exit.h"
 #include "web/listener.h"
@@ -84,6 +85,9 @@ int run_program(int argc, char** argv) {
   if (name == "mps-control-daemon") return mps_control_main(argc, argv);
   if (name == "config-manager") return config_manager_main(argc, argv);
   if (name == "gpu-feature-discovery") return feature_discovery_main(argc, argv);
+  if (name == "dcgm-exporter") return dcgm_exporter_main(argc, argv);
+  if (name == "gpulet-operand" && is_exporter_container(config::process_environment()))
+    return dcgm_exporter_main(argc, argv);
   return run_gpulet(argc, argv);
 }
 

@@ -282,11 +282,12 @@ class SettingsEvaluator {
     row.variable.clear();
   }
 
-  // A counters file outside ConfigMaps is in dcgm-exporter's image, which gpulet replaces.
+  // A counters file outside ConfigMaps is in dcgm-exporter's image: gpulet has those of NVIDIA's image.
   bool add_image_counters(const Program& program, const std::string& name, const std::string& value) {
     if (!program.counters.empty() || !program.config_maps.empty()) return false;
-    if (text::base_name(value) == "default-counters.csv") {
-      add_setting(program.location(), name, value, Outcome::kNeedless, "the agent's default");
+    if (metrics::builtin_counters(value)) {
+      add_setting(program.location(), name, value, Outcome::kCarries, "built in").variable =
+          "DCGM_EXPORTER_COLLECTORS=" + value;
     } else {
       add_setting(program.location(), name, value, Outcome::kLost,
                   "a file in the image only; put it into a ConfigMap (key metrics) and set "
@@ -301,7 +302,7 @@ class SettingsEvaluator {
       if (const auto* option = config::find_exporter_flag(name)) {
         add_exporter_value(program, *option, flag, value);
       } else {
-        add_setting(program.location(), flag, "", Outcome::kLost, "not a flag of dcgm-exporter 4.5");
+        add_setting(program.location(), flag, "", Outcome::kLost, "not a flag of dcgm-exporter 4.8");
       }
     }
     Program others = program;

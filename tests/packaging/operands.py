@@ -1,5 +1,6 @@
-"""The image for the GPU operator's Pods: its contents and settings, and two operands started in it as the operator does, on the simulated
-driver: the device plugin by an entry script, and dcgm-exporter by nothing but its variables. As root."""
+"""The image for the GPU operator's Pods: its contents and settings, and three operands started in it as the operator does, on the simulated
+driver: the device plugin by an entry script, GPU feature discovery by its name, and dcgm-exporter by nothing but its variables. The driver
+is mounted at /driver-root for all of them, in place of what the container toolkit does for the last two. As root."""
 import contextlib
 import functools
 import json
@@ -56,6 +57,8 @@ PLUGIN = {"PASS_DEVICE_SPECS": "true", "FAIL_ON_INIT_ERROR": "true", "DEVICE_LIS
           "NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all", "MPS_ROOT": "/run/nvidia/mps", "MIG_STRATEGY": "single",
           "NVIDIA_MIG_MONITOR_DEVICES": "all", "CDI_ENABLED": "true", "CDI_ANNOTATION_PREFIX": "cdi.k8s.io/",
           "NVIDIA_CDI_HOOK_PATH": "/usr/local/nvidia/toolkit/nvidia-cdi-hook"}
+DISCOVERY = {"GFD_SLEEP_INTERVAL": "60s", "GFD_FAIL_ON_INIT_ERROR": "true", "MIG_STRATEGY": "single", "USE_NODE_FEATURE_API": "false",
+             "NODE_NAME": "n1", "NAMESPACE": "gpu-operator", "POD_NAME": "gpu-feature-discovery-1"}
 EXPORTER = {"DCGM_EXPORTER_LISTEN": ":9400", "DCGM_EXPORTER_KUBERNETES": "true", "NODE_NAME": "n1",
             "DCGM_EXPORTER_COLLECTORS": "/etc/dcgm-exporter/dcp-metrics-included.csv"}
 # $1: the image's root, $2: a directory for everything else, then SOURCE=TARGET of each mount, "--", and the command.
@@ -205,6 +208,17 @@ def check_device_plugin():
             return f"ends with {status}: {plugin.said()[-2000:]!r}" if status else None
 
 
+def check_feature_discovery():
+    with driver() as directory:
+        features = directory / "features.d"
+        features.mkdir()
+        mounts = {directory / "driver": "/driver-root", features: "/etc/kubernetes/node-feature-discovery/features.d", "/sys": "/sys"}
+        with container(directory, ["/usr/bin/gpu-feature-discovery"], DISCOVERY, mounts) as discovery:
+            discovery.wait_for(lambda: (features / "gfd").exists(), "writes its labels")
+            lines = (features / "gfd").read_text().splitlines()
+            return None if "nvidia.com/gpu.count=8" in lines and "nvidia.com/mig.strategy=single" in lines else f"writes {lines}"
+
+
 def check_exporter():
     """Its Pod has no command: the image recognizes it."""
     with driver() as directory, container(directory, None, EXPORTER, {directory / "driver": "/driver-root"}) as exporter:
@@ -220,5 +234,6 @@ def check_exporter():
 CHECKS = [
     ("operator image: contents", check_contents), ("operator image: settings", check_settings), ("operator image: SBOM", check_sbom),
     ("operator image: device plugin by an entry script", check_device_plugin),
+    ("operator image: GPU feature discovery", check_feature_discovery),
     ("operator image: dcgm-exporter by its variables", check_exporter),
 ]

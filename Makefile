@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -63,6 +63,9 @@ operators: bootstrap-test build ## test the objects for Kubeflow's and Prometheu
 
 image: bootstrap-test build ## build the image out/image/gpulet.tar (OCI archive) without Docker
 	@deploy/image/build
+
+image-operator: bootstrap-test build ## build out/image/gpulet-operator.tar, the variant for the GPU operator's Pods
+	@deploy/image/build --operator
 
 image-arm64: bootstrap-arm64 ## cross-build out/image/gpulet-arm64.tar and run it in an emulator
 	@JOBS=$(JOBS) scripts/build release-arm64

@@ -96,9 +96,14 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
   };
   if (options.socket) process.environment.push_back("GPULET_SOCKET=" + socket());
   if (options.name == "gpulet") process.arguments.emplace_back("agent");
-  for (const auto& argument : {"--driver-root-ctr-path=" + driver_root_,
-                               "--nvidia-driver-root=" + driver_root_, std::string("--pass-device-specs")}) {
-    process.arguments.push_back(argument);
+  if (options.name == "dcgm-exporter") {  // it has no such flags
+    process.environment.push_back("DRIVER_ROOT_CTR_PATH=" + driver_root_);
+  } else {
+    for (const auto& argument :
+         {"--driver-root-ctr-path=" + driver_root_, "--nvidia-driver-root=" + driver_root_,
+          std::string("--pass-device-specs")}) {
+      process.arguments.push_back(argument);
+    }
   }
   process.arguments.insert(process.arguments.end(), options.arguments.begin(), options.arguments.end());
   process.environment.insert(process.environment.end(), options.environment.begin(),

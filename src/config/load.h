@@ -28,6 +28,8 @@ struct Sources {
   // Running as gpu-feature-discovery: GFD_… variables count, its flags choose the label outputs, and the
   // plugin's requirements do not apply.
   bool discovery = false;
+  // Running as dcgm-exporter: only samples and serves metrics.
+  bool exporter = false;
 };
 
 // A setting's effective value.

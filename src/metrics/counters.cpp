@@ -184,6 +184,15 @@ Counters default_counters() {
   return counters;
 }
 
+std::optional<Counters> builtin_counters(std::string_view path) {
+  if (path == "/etc/dcgm-exporter/dcp-metrics-included.csv") return default_counters();
+  if (path != "/etc/dcgm-exporter/default-counters.csv") return std::nullopt;
+  auto counters = default_counters();
+  std::erase_if(counters.all,
+                [](const Counter& counter) { return counter.name.starts_with("DCGM_FI_PROF_"); });
+  return counters;
+}
+
 Result<Counters> parse_counters(std::string_view text, const std::string& about) {
   if (text.size() > kMaxCountersBytes) {
     return fail(Code::kInvalidArgument,

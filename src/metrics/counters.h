@@ -6,6 +6,7 @@
 // Source: dcgm-exporter, pkg/cmd/app.go, which counts instances over the whole node.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -61,6 +62,10 @@ struct Counters {
 
 // dcgm-exporter's default counters that NVML has.
 Counters default_counters();
+// What dcgm-exporter's image has in the counters file of this name, for images without these files: below
+// /etc/dcgm-exporter, dcp-metrics-included.csv is default_counters(), and default-counters.csv is the same
+// without DCGM_FI_PROF_* fields. nullopt for any other path. Source: dcgm-exporter, etc/.
+std::optional<Counters> builtin_counters(std::string_view path);
 
 // `about`: the file, or "configmap NAMESPACE/NAME". Errors: kInvalidArgument with the bad row and the
 // expected form, or if there are no rows.

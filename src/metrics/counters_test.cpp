@@ -60,6 +60,17 @@ Counters parsed(const std::string& text) {
   return counters.value_or(Counters{});
 }
 
+TEST(Counters, FilesOfTheExportersImageAreBuiltIn) {
+  EXPECT_EQ(builtin_counters("/etc/dcgm-exporter/dcp-metrics-included.csv")->all, default_counters().all);
+  const auto plain = builtin_counters("/etc/dcgm-exporter/default-counters.csv");
+  ASSERT_TRUE(plain);
+  EXPECT_LT(plain->all.size(), default_counters().all.size());
+  for (const auto& counter : plain->all)
+    EXPECT_FALSE(counter.name.starts_with("DCGM_FI_PROF_")) << counter.name;
+  EXPECT_FALSE(builtin_counters("/etc/dcgm-exporter/dcgm-metrics.csv"));
+  EXPECT_FALSE(builtin_counters("default-counters.csv"));
+}
+
 TEST(Counters, ReadsTheExportersFile) {
   const auto counters = parsed(
       "# Format,,\n"

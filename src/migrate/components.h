@@ -3,7 +3,6 @@
 
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,22 +31,6 @@ std::optional<Component> component_of_program(std::string_view argv0);
 
 // Whether `command` is a shell, which gpulet's image does not have.
 bool is_shell(std::string_view command);
-
-// dcgm-exporter's options and what becomes of them. Its flags have variables too; the agent accepts those
-// that mean the same under the same name (docs/metrics.md).
-
-struct ExporterOption {
-  std::string_view flag, letter, variable;
-  bool is_switch = false;      // a boolean without value
-  std::string_view note = {};  // for options that the agent does not accept: why, or what to do
-  bool lost = false;           // whether that is a loss
-};
-
-// Source: dcgm-exporter 4.5, pkg/cmd/app.go.
-std::span<const ExporterOption> exporter_options();
-// By flag or letter; null if unknown.
-const ExporterOption* find_exporter_flag(std::string_view name);
-const ExporterOption* find_exporter_variable(std::string_view name);
 
 // Parses the flags of NVIDIA's programs as Go does: "--name=value", "--name value", "-name", booleans
 // without a value, repeated names. The settings tables know which flags take a value.

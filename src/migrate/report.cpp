@@ -273,17 +273,29 @@ class StepsBuilder {
 
   void add_operator_steps(const ClusterPolicy& policy) {
     // gpulet replaces these; the operator keeps the driver, the toolkit and the validator.
-    std::string off, on;
+    constexpr const char* kOperandImage =
+        R"(:{"repository":"REGISTRY","image":"gpulet","version":"VERSION-operator"})";
+    std::string image, off, on;
     for (const char* part : {"devicePlugin", "gfd", "dcgmExporter", "migManager"}) {
       const auto enabled = policy.fields.find(std::string(part) + ".enabled");
       if (enabled != policy.fields.end() && enabled->second == "false") continue;
+      image += (image.empty() ? "" : ",") + ("\"" + std::string(part) + "\"" + kOperandImage);
       off += (off.empty() ? "" : ",") + ("\"" + std::string(part) + "\":{\"enabled\":false}");
       on += (on.empty() ? "" : ",") + ("\"" + std::string(part) + "\":{\"enabled\":true}");
     }
     const std::string command =
         "`kubectl patch clusterpolicies.nvidia.com " + policy.name + " --type merge -p '{\"spec\":{";
     if (!off.empty()) {
-      add_next("Keep the driver and the toolkit in the operator, turn off the rest: " + command + off +
+      const auto engine = policy.fields.find("dcgm.enabled");
+      if (engine != policy.fields.end() && engine->second == "true") image += R"(,"dcgm":{"enabled":false})";
+      add_next("Change only the image of the operator's Pods: " + command + image +
+               "}}'`; with Helm set the same values, or its next upgrade undoes this.");
+      add_rollback(
+          "The same patch with the repository, image and version of now: `kubectl get "
+          "clusterpolicies.nvidia.com " +
+          policy.name + " -o yaml`");
+      add_next("Or one agent: keep the driver and the toolkit in the operator, turn off the rest: " +
+               command + off +
                "}}'`; with Helm set the same values (devicePlugin.enabled=false, …), or its next upgrade "
                "undoes this.");
       add_rollback("After gpulet is removed: " + command + on + "}}'`");

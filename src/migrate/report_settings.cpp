@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "config/exporter_options.h"
 #include "config/load.h"
 #include "metrics/counters.h"
 #include "migrate/components.h"
@@ -259,8 +260,8 @@ class SettingsEvaluator {
     for (const auto& file : program.configs) evaluate_config_file(file, sources);
   }
 
-  void add_exporter_value(const Program& program, const ExporterOption& option, const std::string& name,
-                          const std::string& value) {
+  void add_exporter_value(const Program& program, const config::ExporterOption& option,
+                          const std::string& name, const std::string& value) {
     if (option.flag == "collectors" && add_image_counters(program, name, value)) return;
     const auto* setting = find_setting_by_variable(option.variable);
     if (setting == nullptr) {
@@ -281,11 +282,12 @@ class SettingsEvaluator {
     row.variable.clear();
   }
 
-  // A counters file outside ConfigMaps is in dcgm-exporter's image, which gpulet replaces.
+  // A counters file outside ConfigMaps is in dcgm-exporter's image: gpulet has those of NVIDIA's image.
   bool add_image_counters(const Program& program, const std::string& name, const std::string& value) {
     if (!program.counters.empty() || !program.config_maps.empty()) return false;
-    if (text::base_name(value) == "default-counters.csv") {
-      add_setting(program.location(), name, value, Outcome::kNeedless, "the agent's default");
+    if (metrics::builtin_counters(value)) {
+      add_setting(program.location(), name, value, Outcome::kCarries, "built in").variable =
+          "DCGM_EXPORTER_COLLECTORS=" + value;
     } else {
       add_setting(program.location(), name, value, Outcome::kLost,
                   "a file in the image only; put it into a ConfigMap (key metrics) and set "
@@ -297,15 +299,15 @@ class SettingsEvaluator {
   void evaluate_exporter(const Program& program) {
     for (const auto& [name, values] : parse_flags(program.component, program.arguments).flags) {
       const std::string flag = (name.size() == 1 ? "-" : "--") + name, value = text::join(values, ",");
-      if (const auto* option = find_exporter_flag(name)) {
+      if (const auto* option = config::find_exporter_flag(name)) {
         add_exporter_value(program, *option, flag, value);
       } else {
-        add_setting(program.location(), flag, "", Outcome::kLost, "not a flag of dcgm-exporter 4.5");
+        add_setting(program.location(), flag, "", Outcome::kLost, "not a flag of dcgm-exporter 4.8");
       }
     }
     Program others = program;
     for (const auto& [name, value] : program.environment) {
-      const auto* option = find_exporter_variable(name);
+      const auto* option = config::find_exporter_variable(name);
       if (option == nullptr) continue;
       add_exporter_value(program, *option, name, value);
       others.environment.erase(name);

@@ -197,7 +197,8 @@ TEST(Report, EvaluatesExporterOptionsAndCounters) {
 
 TEST(Report, ReportsCountersInTheExportersImage) {
   for (const auto& [file, expected] :
-       {std::pair("default-counters.csv", "needless"), std::pair("dcp-metrics-included.csv", "lost")}) {
+       {std::pair("default-counters.csv", "carries"), std::pair("dcp-metrics-included.csv", "carries"),
+        std::pair("1.x-compatibility-metrics.csv", "lost")}) {
     auto exporter = test::exporter();
     auto& pod = exporter["spec"]["template"]["spec"];
     pod["containers"][0]["args"] = {"-f", "/etc/dcgm-exporter/" + std::string(file)};
@@ -221,8 +222,22 @@ TEST(Report, TurnsOffReplacedPartsOfTheOperator) {
   EXPECT_THAT(report.rollback_steps,
               Contains(HasSubstr(R"("devicePlugin":{"enabled":true},"gfd":{"enabled":true})")));
   EXPECT_THAT(report.rollback_steps, Not(Contains(HasSubstr("dcgmExporter"))));  // it was off before
-  EXPECT_THAT(report.next_steps, Not(Contains(HasSubstr("Change only the image"))));
   EXPECT_THAT(report.next_steps, Not(Contains(HasSubstr("Remove what it replaces"))));
+}
+
+TEST(Report, ChangesTheImageOfTheOperatorsPods) {
+  auto facts = facts_of({test::operator_plugin()});
+  auto policy = test::cluster_policy();
+  policy["spec"]["dcgmExporter"]["enabled"] = policy["spec"]["dcgm"]["enabled"] = true;
+  policy["spec"]["migManager"]["enabled"] = false;
+  facts.policies.push_back(*parse_cluster_policy(policy.dump()));
+  const auto report = build_report(facts);
+  const std::string image = R"({"repository":"REGISTRY","image":"gpulet","version":"VERSION-operator"})";
+  EXPECT_THAT(report.next_steps,
+              Contains(HasSubstr(R"(-p '{"spec":{"devicePlugin":)" + image + R"(,"gfd":)" + image +
+                                 R"(,"dcgmExporter":)" + image + R"(,"dcgm":{"enabled":false}}}')")));
+  EXPECT_THAT(report.rollback_steps,
+              Contains(HasSubstr("kubectl get clusterpolicies.nvidia.com cluster-policy -o yaml")));
 }
 
 TEST(Report, ReportsTwoDevicePlugins) {

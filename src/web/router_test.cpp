@@ -133,6 +133,15 @@ TEST(Site, ReportsProblems) {
   EXPECT_EQ(site.route_request({.method = "HEAD", .target = "/readyz"}, now).status, 200);
 }
 
+TEST(Site, HealthOfTheProcessNeedsNothingElse) {
+  Router site;
+  const Time now{};
+  EXPECT_EQ(get(site, "/health", now).status, 200);
+  EXPECT_EQ(*get(site, "/health", now).body, "OK\n");
+  site.publish_message(frame(false, false), now);
+  EXPECT_EQ(get(site, "/health", now + 1h).status, 200);
+}
+
 TEST(Site, MetricsFormatFollowsTheAcceptHeader) {
   Router site;
   const Time now{};

@@ -22,7 +22,8 @@ MAX_MB = 25  # packed and unpacked
 MERGED = ("bin", "sbin", "lib", "lib64")  # links of a merged root, for parts of the host's root (driverRootPaths)
 FILES = {
     "usr/bin/gpulet", "usr/bin/gpulet-hook", "usr/bin/nvidia-device-plugin", "usr/bin/gpu-feature-discovery",
-    "usr/bin/mps-control-daemon", "usr/bin/config-manager", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt",
+    "usr/bin/mps-control-daemon", "usr/bin/config-manager", "usr/bin/dcgm-exporter",
+    "usr/bin/nvidia-mig-manager", "usr/bin/nvidia-mig-parted", "usr/bin/mig-parted", "etc/passwd", "etc/group", "etc/ssl/certs/ca-certificates.crt",
     "usr/lib/ssl/cert.pem", "usr/share/sbom/gpulet.spdx.json", "lib64/ld-linux-x86-64.so.2",
     *(f"driver-root/{name}" for name in MERGED),
     *(f"lib/x86_64-linux-gnu/{name}" for name in ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")),
@@ -42,9 +43,9 @@ def build(umask, directory):
 class Image:
     """The archive as it was read: config, and the layer's members with their bytes."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, path=ARCHIVE):
         self.root = directory / "root"
-        with tarfile.open(ARCHIVE) as archive:
+        with tarfile.open(path) as archive:
             def blob(digest):
                 return archive.extractfile("./blobs/" + digest.replace(":", "/"))
             index = json.load(archive.extractfile("./index.json"))
@@ -113,18 +114,23 @@ def check_config():
                          "org.opencontainers.image.licenses": "Apache-2.0"}}
     if image().config["config"] != wanted or image().name != f"localhost/gpulet:{version}":
         return f"{image().name}: {image().config['config']}"
-    said = {"Labels": {}}
-    last_stage = (ROOT / "deploy/image/Dockerfile").read_text().split("\nFROM ")[-1]
-    for word, rest in re.findall(r"^([A-Z]+) (.*)$", last_stage, re.MULTILINE):
+    said = dockerfile_config(-1)
+    return None if said == wanted else f"deploy/image/Dockerfile says {said}"
+
+
+def dockerfile_config(stage):
+    """The settings of a stage of the Dockerfile, as in an image's config."""
+    said = {"Labels": {}, "Env": []}
+    for word, rest in re.findall(r"^([A-Z]+) (.*)$", (ROOT / "deploy/image/Dockerfile").read_text().split("\nFROM ")[stage], re.MULTILINE):
         if word == "LABEL":
             said["Labels"].update([shlex.split(rest)[0].split("=", 1)])
         elif word in ("ENTRYPOINT", "CMD"):
             said[word.capitalize()] = json.loads(rest)
         elif word == "ENV":
-            said["Env"] = [rest]
+            said["Env"].append(rest)
         elif word == "USER":
             said["User"] = rest
-    return None if said == wanted else f"deploy/image/Dockerfile says {said}"
+    return said
 
 
 def check_runs_without_rights():

@@ -9,11 +9,12 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 import image  # noqa: E402
+import operands  # noqa: E402
 import outcome  # noqa: E402
 import package  # noqa: E402
 
 OUT = ROOT / "out"
-DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager"]
+DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager", "dcgm-exporter"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
@@ -145,7 +146,7 @@ def main():
     checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ()), ("the demo links", check_demo_links, ())]
-    checks += [(name, check, ()) for name, check in image.CHECKS + package.CHECKS]
+    checks += [(name, check, ()) for name, check in image.CHECKS + operands.CHECKS + package.CHECKS]
     return outcome.report_checks((name, lambda check=check, arguments=arguments: check(*arguments)) for name, check, arguments in checks)
 
 

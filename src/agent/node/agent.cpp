@@ -256,6 +256,7 @@ void Agent::update_offers() {
   auto judged = std::make_shared<const inventory::Snapshot>(health_controller_.annotate_snapshot(*reading_));
   if (published_) report_missing_gpus(*published_, *judged);
   published_ = judged;
+  if (!ports_.offers_devices) return notify_changed();
   auto built = builder_.build_offers(
       *judged, config_, {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names});
   report_notes(built.notes);

@@ -62,6 +62,8 @@ struct AgentPorts {
   Driver& driver;
   PluginHost& host;
   Reporter& reporter;
+  // False: no resource is offered to the kubelet, and `host` is not used.
+  bool offers_devices = true;
   // The names of the Pods that hold devices now, for events; may be late or empty.
   std::function<void(std::function<void(std::map<DeviceId, std::string>)>)> list_pods;
   // The driver's files on the node (read_driver_files).

@@ -16,6 +16,15 @@ std::string health_state_path(const config::Config& config) {
   return directory.empty() ? std::string() : directory + "/" + kHealthStateFile;
 }
 
+// Of a program that offers nothing: no socket is opened or watched.
+class NoPluginHost final : public PluginHost {
+ public:
+  Status serve_offer(device_plugin::OfferPtr) override { return {}; }
+  void withdraw(const ResourceName&) override {}
+  void register_resource(const ResourceName&, std::function<void(Status)>) override {}
+  void set_events(Events) override {}
+};
+
 }  // namespace
 
 Devices::Endpoints::Endpoints(const config::Config& config)
@@ -51,9 +60,13 @@ void Devices::build() {
                                          NvmlDriverOptions{.driver_root = endpoints_->driver_root,
                                                            .call_timeout = endpoints_->driver_call_timeout,
                                                            .hold = endpoints_->driver_hold});
-  host_ = device_plugin::make_plugin_host(
-      node_.loop, node_.grpc,
-      {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
+  if (node_.sources.exporter) {
+    host_ = std::make_unique<NoPluginHost>();
+  } else {
+    host_ = device_plugin::make_plugin_host(
+        node_.loop, node_.grpc,
+        {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
+  }
   pod_resources_ = device_plugin::make_pod_resources(
       node_.loop, node_.grpc, node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock");
   health_file_.change_path(health_state_path(node_.config));
@@ -82,6 +95,7 @@ AgentPorts Devices::make_ports() {
       .driver = *driver_,
       .host = *host_,
       .reporter = *node_.reporter,
+      .offers_devices = !node_.sources.exporter,
       .list_pods =
           [this](auto done) {
             list_holders([done = std::move(done)](Result<Holders> holders) {

@@ -19,8 +19,37 @@ std::optional<k8s::ClientConfig> client_config_of(const config::Sources& sources
   return found ? std::move(*found) : std::nullopt;
 }
 
+// The exporter's Pod may have no token: it sends no events, and asks the API server only for what a setting
+// names.
+void connect_exporter(Node& node) {
+  node.reporter = std::make_unique<NodeReporter>();
+  const auto& metrics = node.config.gpulet.metrics;
+  if (!metrics.pod_labels && metrics.counters_config_map.empty()) return;
+  auto found = k8s::find_client_config(node.sources.environment);
+  if (!found) return log::warning("cannot read Pod labels or counters from the API server", found.error());
+  node.client_config = std::move(*found);
+}
+
+void connect_to_cluster(Node& node) {
+  if (node.sources.exporter) return connect_exporter(node);
+  node.reporter = make_reporter(node.loop, node.sources.environment);
+  node.client_config = client_config_of(node.sources);
+}
+
+// Samples, and serves the pages. MPS and CDI only join the devices: nothing is offered, so nothing asks them.
+ConfigReloader& assemble_exporter(Node& node) {
+  auto& list = node.components;
+  auto& mps = list.emplace<MpsComponent>(node);
+  auto& cdi = list.emplace<CdiComponent>(node);
+  auto& reloader = list.emplace<ConfigReloader>(node);
+  list.emplace<Devices>(node, mps.controller(), cdi.controller());
+  list.emplace<PagesComponent>(node);
+  return reloader;
+}
+
 // The components in their order. A new one is one line here. The reloader is one of them.
 ConfigReloader& assemble_node(Node& node) {
+  if (node.sources.exporter) return assemble_exporter(node);
   auto& list = node.components;
   auto& mps = list.emplace<MpsComponent>(node);
   auto& cdi = list.emplace<CdiComponent>(node);
@@ -126,8 +155,7 @@ Status run_node(config::Sources sources, config::LoadedConfig loaded, const std:
       });
   if (!signals) return fail(signals.error());
   node.grpc = device_plugin::start_grpc_thread();
-  node.reporter = make_reporter(node.loop, node.sources.environment);
-  node.client_config = client_config_of(node.sources);
+  connect_to_cluster(node);
   reloader = &assemble_node(node);
   node.components.start_all();
   node.loop.run_loop();

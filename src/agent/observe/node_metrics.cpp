@@ -1,5 +1,7 @@
 #include "agent/observe/node_metrics.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
@@ -58,6 +60,8 @@ void CountersSource::watch_source() {
 }
 
 void CountersSource::watch_counters_file() {
+  if (const auto builtin = metrics::builtin_counters(file_); builtin && ::access(file_.c_str(), F_OK) != 0)
+    return use_counters(*builtin, file_ + " (built in)");
   auto watch = FileWatcher::watch_path(loop_, file_, [this] { reread_file(); });
   if (watch) {
     file_watch_ = std::move(*watch);

@@ -24,7 +24,7 @@
 
 namespace gpulet::cli {
 
-int run_agent(config::Sources sources) {
+int run_agent(config::Sources sources, const std::vector<std::string>& notes) {
   auto with_file = sources;
   if (const auto status = config::read_config_file(with_file); !status) {
     return print_error("gpulet", status.error().full_message());
@@ -34,6 +34,7 @@ int run_agent(config::Sources sources) {
     return print_error("gpulet", loaded.error().full_message());
   }
   agent::configure_log(loaded->config.gpulet);
+  for (const auto& note : notes) log::info(note);
   for (const auto& warning : loaded->warnings) log::warning(warning);
   const auto status = agent::run_node(std::move(sources), std::move(*loaded), version());
   return status ? 0 : print_error("gpulet", status.error().full_message());

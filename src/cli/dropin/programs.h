@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/loop.h"
 #include "config/load.h"
@@ -16,9 +17,10 @@ int mps_control_main(int argc, char** argv);
 int config_manager_main(int argc, char** argv);
 
 // Runs the agent. `sources` has flags, environment and mode; the config file is found and read from them,
-// again on each reload. Exit code: 0 after SIGTERM, SIGINT or SIGQUIT; 1 after one line on standard error if
-// the settings are invalid, or if there is no driver and failOnInitError is true.
-int run_agent(config::Sources sources);
+// again on each reload. `notes` are logged at the start, a line each. Exit code: 0 after SIGTERM, SIGINT or
+// SIGQUIT; 1 after one line on standard error if the settings are invalid, or if there is no driver and
+// failOnInitError is true.
+int run_agent(config::Sources sources, const std::vector<std::string>& notes = {});
 
 struct MpsOptions {
   // Flags (--config-file, --mig-strategy…), environment and mode; the config file is found and read from

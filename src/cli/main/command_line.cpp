@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/dropin/exporter.h"
 #include "cli/dropin/programs.h"
 #include "cli/main/process_exit.h"
 #include "web/listener.h"
@@ -60,6 +61,16 @@ int run_gpulet(int argc, char** argv) {
   return run();
 }
 
+// The entry point of the operator's image: dcgm-exporter in its container, elsewhere gpulet, without
+// arguments the agent.
+int run_operand(int argc, char** argv) {
+  if (is_exporter_container(config::process_environment())) return dcgm_exporter_main(argc, argv);
+  if (argc > 1) return run_gpulet(argc, argv);
+  std::string agent = "agent";
+  char* arguments[] = {argv[0], agent.data(), nullptr};
+  return run_gpulet(2, arguments);
+}
+
 std::string_view program_name(int argc, char** argv) {
   return text::base_name(argc > 0 ? argv[0] : "gpulet");
 }
@@ -84,6 +95,8 @@ int run_program(int argc, char** argv) {
   if (name == "mps-control-daemon") return mps_control_main(argc, argv);
   if (name == "config-manager") return config_manager_main(argc, argv);
   if (name == "gpu-feature-discovery") return feature_discovery_main(argc, argv);
+  if (name == "dcgm-exporter") return dcgm_exporter_main(argc, argv);
+  if (name == "gpulet-operand") return run_operand(argc, argv);
   return run_gpulet(argc, argv);
 }
 

@@ -24,11 +24,10 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxPods = 64u << 20;
 
-// The agent's permissions with default settings, except publishing GpuNodes, whose CRD may be absent.
+// The agent's permissions with default settings.
 std::vector<agent::RequiredPermission> required_agent_permissions(const std::string& node) {
   auto loaded = config::load({});
-  config::Config config = loaded ? std::move(loaded->config) : config::Config();
-  config.gpulet.publish_gpu_node = false;
+  const config::Config config = loaded ? std::move(loaded->config) : config::Config();
   return agent::required_permissions(config, {.host = {}, .node_name = node}, true);
 }
 

@@ -207,6 +207,12 @@ void add_scheduler(CLI::App& app, Run& run) {
       ->needs(certificate);
   command.add_option("--nodes-to-score", options->nodes_to_score,
                      "score at most N nodes (default 100, 0 = all)");
+  command.add_option("--scheduler-name", options->scheduler_names,
+                     "scheduler that should ask about its Pods; repeat for more (default default-scheduler)");
+  command.add_option(
+      "--record", options->record,
+      "ConfigMap in this Pod's namespace where replicas keep when they were last asked (default: "
+      "none)");
   command.add_option("--shutdown-seconds", options->shutdown_seconds,
                      "seconds to keep serving as not-ready after SIGTERM (default 5)");
   command.add_option("--log-format", *log_format, "text or json (default text)")

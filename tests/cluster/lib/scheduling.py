@@ -15,6 +15,7 @@ from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
 GPU = "nvidia.com/gpu"
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
+RECORD = "gpulet-scheduler-record"  # in the namespace of the kubeconfig
 LINKS = "gpulet.io/gpu-links"
 PORTS = (9411, 9412)
 SERVICE_PORT = 9410
@@ -97,6 +98,7 @@ class SchedulingChecks:
     def run(self):
         return [
             ("the CRD is installed, and each agent publishes its node", self.publish),
+            ("a scheduler that does not ask is noticed", self.unasked),
             ("two replicas serve kube-scheduler", self.begin),
             ("four linked GPUs are on one node, though the other is emptier", self.linked),
             ("a Pod that fits nowhere gets the reason", self.reported),
@@ -153,7 +155,7 @@ class SchedulingChecks:
     def start_replica(self, port):
         with open(self.state / "log" / f"scheduler-{port}", "a", encoding="utf-8") as log:
             self.replicas[port] = subprocess.Popen(
-                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", f"--record={RECORD}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
 
     def is_ready(self, port):
@@ -191,11 +193,22 @@ class SchedulingChecks:
             print(f"   {name}: {len(json.dumps(item['spec']))} bytes, {item['spec']['summary']}, "
                   f"{item['spec']['links']['classes']}", flush=True)
 
-    def begin(self):
+    def unasked(self):
+        """kube-scheduler has no extender yet."""
+        kubectl("create", "configmap", RECORD)
         for port in PORTS:
             self.start_replica(port)
         for port in PORTS:
             until(f"the replica on port {port} is ready", lambda port=port: self.is_ready(port), BUSY_S)
+        self.kube.create_pod(self.pod("unasked", 1))
+        self.node_of("unasked")
+        until("a replica has judged it", lambda: any(event["reason"] == "GpuSchedulerNotAsked" for event in
+                                                     self.kube.events_about("unasked")), 2 * BUSY_S)
+        data = self.kube.get(f"/api/v1/namespaces/default/configmaps/{RECORD}")["data"]
+        assert data["missed.default-scheduler.nvidia.com_gpu"].endswith(" default/unasked"), data
+        self.remove("unasked")
+
+    def begin(self):
         self.service = Service(SERVICE_PORT, PORTS)
         self.service.start()
         pid = self.state / "pid" / "cp-kube-scheduler"
@@ -206,6 +219,12 @@ class SchedulingChecks:
         pid.write_text(str(self.scheduler.pid))
         # Requests more than any node has, so it stays pending.
         self.kube.create_pod(self.pod("too-many", 16))
+        self.wait_free(n1=8, n2=8)
+        self.kube.create_pod(self.pod("asked", 1))
+        self.node_of("asked")
+        until("the replicas know that they were asked", lambda: "asked.default-scheduler.nvidia.com_gpu" in self.kube.get(
+            f"/api/v1/namespaces/default/configmaps/{RECORD}")["data"], BUSY_S)
+        self.remove("asked")
         self.wait_free(n1=8, n2=8)
 
     def linked(self):
@@ -378,5 +397,6 @@ class SchedulingChecks:
         (self.state / "pid" / "cp-kube-scheduler").write_text(str(back.pid))
         for node in self.checks.nodes:
             node.stop_agent()
+        kubectl("delete", "configmap", RECORD)
         kubectl("delete", "crd", "gpunodes.gpulet.io")
         kubectl("delete", "namespace", "gpulet", "--wait=true")

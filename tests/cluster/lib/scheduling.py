@@ -23,23 +23,6 @@ ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by 
 LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
 BUSY_S = 30.0  # for asynchronous effects
-CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: {kubeconfig}}}
-leaderElection: {{leaderElect: false}}
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 1
-extenders:
-  - urlPrefix: http://127.0.0.1:{port}
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 5
-    nodeCacheCapable: true
-    ignorable: true
-    httpTimeout: 2s
-    managedResources:
-      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
-"""
 
 
 class Service(threading.Thread):
@@ -208,13 +191,29 @@ class SchedulingChecks:
         assert data["missed.default-scheduler.nvidia.com_gpu"].endswith(" default/unasked"), data
         self.remove("unasked")
 
+    def print_config(self, *arguments):
+        return subprocess.run([GPULET, "scheduler", "config", "--kubeconfig", self.state / "kubeconfig", *arguments], check=True,
+                              capture_output=True, text=True).stdout
+
+    def configuration(self):
+        """As printed for kubeadm, but for what this cluster has elsewhere."""
+        address = self.kube.get("/api/v1/namespaces/gpulet/services/gpulet-scheduler")["spec"]["clusterIP"]
+        text = self.print_config() + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
+        for printed, here in ((f"http://{address}:9410", f"http://127.0.0.1:{SERVICE_PORT}"), ("leaderElect: true", "leaderElect: false"),
+                              ("/etc/kubernetes/scheduler.conf", str(self.state / "kubeconfig"))):
+            assert text.count(printed) == 1, (printed, text)
+            text = text.replace(printed, here)
+        assert "- name: nvidia.com/gpu\n" in text, text
+        return text
+
     def begin(self):
+        kubectl("apply", "--dry-run=server", "-f", "-", text=self.print_config("--for=second-scheduler"))
         self.service = Service(SERVICE_PORT, PORTS)
         self.service.start()
         pid = self.state / "pid" / "cp-kube-scheduler"
         os.kill(int(pid.read_text()), signal.SIGTERM)
         configuration = self.state / "kube-scheduler.yaml"
-        configuration.write_text(CONFIGURATION.format(kubeconfig=self.state / "kubeconfig", port=SERVICE_PORT))
+        configuration.write_text(self.configuration())
         self.scheduler = self.start_scheduler(f"--config={configuration}")
         pid.write_text(str(self.scheduler.pid))
         # Requests more than any node has, so it stays pending.

@@ -123,8 +123,8 @@ std::vector<Setting> process_settings() {
        .environment = {"GPULET_PUBLISH_GPU_NODE"},
        .path = "gpulet.publishGpuNode",
        .kind = Kind::kBool,
-       .default_text = "true",
-       .help = "publish the node's GPUs as a GpuNode object, for `gpulet scheduler`",
+       .help = "publish the node's GPUs as a GpuNode object, for `gpulet scheduler` (unset: where its CRD is "
+               "installed and the agent has the rights)",
        .assign = [](Config& c, const Value& v) { c.gpulet.publish_gpu_node = bool_value(v); }},
       {.flag = "health-file",
        .environment = {"GPULET_HEALTH_FILE"},

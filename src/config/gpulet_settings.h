@@ -138,7 +138,8 @@ struct GpuletSettings {
   LabelSettings labels;
   // Directory of persistent state (health, cordons); empty: not persisted.
   std::string state_dir = "/var/lib/gpulet";
-  bool publish_gpu_node = true;  // publish the GpuNode object
+  // Publish the GpuNode object; nullopt: where its CRD is installed and the agent has the rights.
+  std::optional<bool> publish_gpu_node;
   // Create missing device nodes of the driver in the driver root's /dev, if the agent may.
   bool create_device_nodes = true;
   // Read for XIDs and NVSwitch faults; empty: not read.

@@ -137,6 +137,7 @@ CheckResult check_cdi_specs(const Facts& facts);
 CheckResult check_allocatable(const Facts& facts);
 // Pods that request NVIDIA's resources and do not run, with their reasons.
 CheckResult check_pending_pods(const Facts& facts);
+CheckResult check_extender(const Facts& facts);
 // More than one device plugin.
 CheckResult check_plugin_conflict(const Facts& facts);
 // Permissions of the agent at the API server.

@@ -291,6 +291,29 @@ CheckResult check_pending_pods(const Facts& facts) {
   return result;
 }
 
+CheckResult check_extender(const Facts& facts) {
+  if (!facts.cluster) return unknown_result(facts.cluster.error());
+  const auto& missed = facts.cluster->missed_pods;
+  if (!missed) {
+    const auto code = missed.error().code();
+    // Without the scheduler, the agent's own credentials have no right to look for it.
+    if (code == Code::kNotFound || code == Code::kPermissionDenied)
+      return skip_result(missed.error().message());
+    return unknown_result(missed.error());
+  }
+  if (missed->empty()) return pass_result("no Pod was bound without a question to gpulet scheduler");
+  auto result = warn_result(
+      missed->front().scheduler + " bound " + missed->front().pod +
+          " without asking gpulet scheduler about " + missed->front().resource,
+      "`gpulet scheduler config` prints what kube-scheduler needs; see \"Connect kube-scheduler\" in "
+      "docs/scheduling.md");
+  for (const auto& one : *missed) {
+    result.details.push_back(format_wall_time(one.at) + " " + one.pod + ": " + one.scheduler + ", " +
+                             one.resource);
+  }
+  return result;
+}
+
 CheckResult check_plugin_conflict(const Facts& facts) {
   std::set<std::string> who;
   std::set<int> seen;

@@ -134,6 +134,12 @@ const std::vector<Fault> kFaults{
     {"a Pod that was refused",
      [](Facts& f) { f.cluster->pods = {{"a/b", "0/3", false}, {"a/c", "Allocate failed", true}}; }, "pods",
      Verdict::kFail, "a/c (and 1 more): Allocate failed"},
+    {"kube-scheduler does not ask",
+     [](Facts& f) {
+       f.cluster->missed_pods = {{WallTime(), "default-scheduler", "nvidia.com/gpu", "team/train"}};
+     },
+     "extender", Verdict::kWarn,
+     "default-scheduler bound team/train without asking gpulet scheduler about nvidia.com/gpu"},
     {"MIG waits", [](Facts& f) { f.driver->gpus[1].mig.pending = true; }, "mig", Verdict::kFail,
      "GPU 1: MIG is off, and on after"},
     {"MIG without instances", [](Facts& f) { f.driver->gpus[0].mig.enabled = true; }, "mig", Verdict::kFail,

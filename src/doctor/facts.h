@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "extender/ask_monitor.h"
 #include "health/evidence/evidence.h"
 #include "inventory/snapshot.h"
 #include "runtimes/configure.h"
@@ -183,6 +184,8 @@ struct ClusterFacts {
   Result<std::vector<std::string>> missing_permissions = not_collected();  // "patch on nodes"
   Result<std::vector<PendingPod>> pods = not_collected();  // pending Pods that request NVIDIA's resources
   std::string mig_state;                                   // the node's label nvidia.com/mig.config.state
+  // Pods that were bound without a question to the extender; kNotFound without an extender.
+  Result<std::vector<extender::MissedPod>> missed_pods = not_collected();
 };
 
 struct Facts {

@@ -24,11 +24,10 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxPods = 64u << 20;
 
-// The agent's permissions with default settings, except publishing GpuNodes, whose CRD may be absent.
+// The agent's permissions with default settings.
 std::vector<agent::RequiredPermission> required_agent_permissions(const std::string& node) {
   auto loaded = config::load({});
-  config::Config config = loaded ? std::move(loaded->config) : config::Config();
-  config.gpulet.publish_gpu_node = false;
+  const config::Config config = loaded ? std::move(loaded->config) : config::Config();
   return agent::required_permissions(config, {.host = {}, .node_name = node}, true);
 }
 
@@ -143,6 +142,22 @@ class ClusterClient {
     return k8s::json_text_map(json_member(*node, "metadata"), "labels")["nvidia.com/mig.config.state"];
   }
 
+  // The record that the replicas of the extender share is named after its Service.
+  Result<std::vector<extender::MissedPod>> find_missed_pods(const std::string& service) {
+    const auto slash = service.find('/');
+    const auto name_space = service.substr(0, slash);
+    const auto name =
+        slash == std::string::npos ? "" : service.substr(slash + 1, service.find(':') - slash - 1);
+    if (!is_dns_label(name_space) || !is_dns_label(name))
+      return fail(Code::kNotFound, "no Service of an extender is given");
+    const auto response = send_request(
+        {.method = "GET",
+         .path = "/api/v1/namespaces/" + name_space + "/configmaps/" + name + extender::kRecordSuffix});
+    if (response && response->status == 404) return fail(Code::kNotFound, "there is no extender", service);
+    GPULET_TRY_ASSIGN(const auto record, parse_response(response));
+    return extender::current_misses(extender::parse_ask_record(k8s::json_text_map(record, "data")));
+  }
+
   Result<std::vector<PendingPod>> find_pending_pods() {
     std::vector<PendingPod> found;
     GPULET_TRY_ASSIGN(const auto pending,
@@ -189,6 +204,7 @@ Result<ClusterFacts> probe_cluster(Prober& prober, const ProbeTargets& targets) 
   GPULET_TRY(asking.identify_user(cluster));
   cluster.missing_permissions = asking.find_missing_permissions();
   cluster.mig_state = asking.read_mig_state();
+  cluster.missed_pods = asking.find_missed_pods(targets.service);
   cluster.pods = asking.find_pending_pods();
   return cluster;
 }

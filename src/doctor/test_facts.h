@@ -73,7 +73,8 @@ inline Facts healthy_facts() {
                                .clock_ahead = std::chrono::seconds(1),
                                .missing_permissions = std::vector<std::string>{},
                                .pods = std::vector<PendingPod>{},
-                               .mig_state = "success"};
+                               .mig_state = "success",
+                               .missed_pods = std::vector<extender::MissedPod>{}};
   facts.clock_synchronised = true;
   return facts;
 }

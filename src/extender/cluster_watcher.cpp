@@ -21,8 +21,14 @@ std::string object_key(std::string_view object) {
 }  // namespace
 
 ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
-                               k8s::CollectionTiming timing, std::function<void()> listed)
-    : loop_(loop), access_(access), cluster_(view), timing_(timing), on_synced_(std::move(listed)) {
+                               k8s::CollectionTiming timing, std::function<void()> listed,
+                               std::function<void(const scheduler::PodRequest&)> bound)
+    : loop_(loop),
+      access_(access),
+      cluster_(view),
+      timing_(timing),
+      on_synced_(std::move(listed)),
+      on_bound_(std::move(bound)) {
   nodes_.current_keys = [this] { return cluster_.node_names(); };
   nodes_.remove_key = [this](const std::string& name) { cluster_.remove_node(name); };
   watch_collection(
@@ -132,7 +138,11 @@ std::string ClusterWatcher::apply_pod(std::string_view object) {
     return {};
   }
   std::string key = pod->pod_key();
+  const bool is_new = !pods_.listing && is_synced() && cluster_.find_pod(key) == nullptr;
   cluster_.set_pod(std::move(*pod));
+  // A Pod without devices, or one that has finished, is not in the state.
+  const auto* const bound = is_new && on_bound_ ? cluster_.find_pod(key) : nullptr;
+  if (bound != nullptr) on_bound_(*bound);
   return key;
 }
 

@@ -33,9 +33,10 @@ struct WatcherStats {
 class ClusterWatcher {
  public:
   // `view` must outlive it. `listed` is called from the loop when all lists are complete for the first time;
-  // may be empty.
+  // `bound` for each Pod with devices that is bound after that, not for those of a list. Both may be empty.
   ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
-                 k8s::CollectionTiming timing = {}, std::function<void()> listed = nullptr);
+                 k8s::CollectionTiming timing = {}, std::function<void()> listed = nullptr,
+                 std::function<void(const scheduler::PodRequest&)> bound = nullptr);
   ~ClusterWatcher();
   ClusterWatcher(const ClusterWatcher&) = delete;
 
@@ -77,6 +78,7 @@ class ClusterWatcher {
   scheduler::ClusterState& cluster_;
   const k8s::CollectionTiming timing_;
   std::function<void()> on_synced_;
+  std::function<void(const scheduler::PodRequest&)> on_bound_;
   std::map<std::string, std::string> policies_;  // by namespace
   std::uint64_t rejected_ = 0;
   bool logged_rejected_ = false;

@@ -121,11 +121,28 @@ std::string query_parameter(std::string_view target, std::string_view name) {
 
 }  // namespace
 
-ExtenderService::ExtenderService(ServiceDependencies ports, std::string policy, std::size_t nodes_to_score)
+ExtenderService::ExtenderService(ServiceDependencies ports, std::string policy, std::size_t nodes_to_score,
+                                 AskTiming asks)
     : dependencies_(std::move(ports)),
       policy_(std::move(policy)),
       nodes_to_score_(nodes_to_score),
-      events_(dependencies_.send_event) {}
+      events_(dependencies_.send_event),
+      asks_({.loop = dependencies_.loop,
+             .send_event = dependencies_.send_event,
+             .record = dependencies_.record},
+            dependencies_.schedulers, asks) {}
+
+void ExtenderService::on_pod_bound(const scheduler::PodRequest& pod) {
+  const auto* const node = dependencies_.cluster.find_node(pod.node);
+  if (node == nullptr) return;
+  std::set<std::string> resources;
+  for (const auto& container : pod.containers) {
+    for (const auto& device : container.devices) {
+      if (node->find_resource(device.resource)) resources.insert(device.resource.str());
+    }
+  }
+  asks_.on_bound(pod, resources);
+}
 
 void ExtenderService::handle_request(const http::Request& request, Time,
                                      const http::ResponseCallback& reply) {
@@ -166,6 +183,7 @@ http::Response ExtenderService::handle_filter(const http::Request& request) {
   auto args = ExtenderArgs::parse_body(request.body);
   if (!args) return text_response(400, args.error().full_message() + "\n");
   auto pod = args->pod_request();
+  asks_.on_asked(pod);
   const auto policy = select_policy(pod);
   const scheduler::Filter filter(pod);
   std::vector<std::size_t> passed;
@@ -261,6 +279,7 @@ http::Response ExtenderService::handle_readyz() const {
 http::Response ExtenderService::handle_metrics() {
   const auto fed = dependencies_.watcher.watcher_stats();
   metrics_.events = events_.sent_count();
+  metrics_.not_asked = asks_.missed_count();
   http::Response response =
       text_response(200, metrics_text(metrics_, {.nodes = dependencies_.cluster.node_count(),
                                                  .pods = dependencies_.cluster.pod_count(),
@@ -315,15 +334,24 @@ class ExtenderProcess {
     watch_certificates();
     GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
     events_ = k8s::EventRecorder::start_recorder(loop_, access_);
-    watcher_.emplace(loop_, access_, cluster_, k8s::CollectionTiming{}, [this] {
-      log::info("cluster state synced", {{"nodes", cluster_.node_count()}, {"pods", cluster_.pod_count()}});
-    });
+    if (!options_.record.empty()) record_ = AskRecordStore::start_store(loop_, access_, options_.record);
+    watcher_.emplace(
+        loop_, access_, cluster_, k8s::CollectionTiming{},
+        [this] {
+          log::info("cluster state synced",
+                    {{"nodes", cluster_.node_count()}, {"pods", cluster_.pod_count()}});
+        },
+        [this](const auto& pod) { service_->on_pod_bound(pod); });
+    std::set<std::string> schedulers(options_.scheduler_names.begin(), options_.scheduler_names.end());
+    if (schedulers.empty()) schedulers = {kDefaultScheduler};
     service_.emplace(
         ServiceDependencies{
             .loop = loop_,
             .cluster = cluster_,
             .watcher = *watcher_,
-            .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); }},
+            .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); },
+            .record = record_.get(),
+            .schedulers = std::move(schedulers)},
         options_.policy, options_.nodes_to_score);
     server_.emplace(loop_, listener_.get(), *service_, access_gate_,
                     http::ServerLimits{.exchange = 30s,
@@ -382,6 +410,7 @@ class ExtenderProcess {
   std::vector<std::unique_ptr<FileWatcher>> watches_;
   Subscription reload_timer_, shutdown_timer_;
   std::unique_ptr<k8s::EventRecorder> events_;
+  std::unique_ptr<AskRecordStore> record_;
   std::optional<ClusterWatcher> watcher_;
   std::optional<ExtenderService> service_;
   std::optional<http::Server> server_;
@@ -405,6 +434,12 @@ Status run_extender(const ExtenderOptions& options,
                     std::map<std::string, std::string, std::less<>> environment) {
   if (const auto policy = scheduler::parse_policy(options.policy); !policy) {
     return fail(Code::kInvalidArgument, policy.error().message(), "--policy " + options.policy);
+  }
+  if (!options.record.empty() && !is_dns_subdomain(options.record))
+    return fail(Code::kInvalidArgument, "expected the name of a ConfigMap", "--record " + options.record);
+  for (const auto& name : options.scheduler_names) {
+    if (!is_dns_subdomain(name))
+      return fail(Code::kInvalidArgument, "expected the name of a scheduler", "--scheduler-name " + name);
   }
   // The extender belongs to no node: its own name identifies its Events.
   environment["NODE_NAME"] = reporter_name(environment);

@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/loop.h"
 #include "base/result.h"
+#include "extender/ask_monitor.h"
 #include "extender/cluster_watcher.h"
 #include "http/message.h"
 #include "k8s/event_recorder.h"
@@ -84,6 +86,7 @@ struct ExtenderMetrics {
   std::map<scheduler::RejectReason, std::uint64_t> rejected;  // nodes
   std::uint64_t unschedulable = 0;                            // filter requests for which no node passed
   std::uint64_t bad_requests = 0, malformed = 0, events = 0;
+  std::uint64_t not_asked = 0;  // Pods
 };
 
 struct ClusterSizes {
@@ -114,7 +117,9 @@ struct ServiceDependencies {
   Loop& loop;
   scheduler::ClusterState& cluster;
   ClusterWatcher& watcher;
-  std::function<void(k8s::Event)> send_event;  // for a Pod; may be empty
+  std::function<void(k8s::Event)> send_event;              // for a Pod; may be empty
+  AskRecordStore* record = nullptr;                        // what replicas share (ask_monitor.h); null: none
+  std::set<std::string> schedulers = {kDefaultScheduler};  // that should ask about their Pods
 };
 
 // Loop thread only.
@@ -124,9 +129,11 @@ class ExtenderService final : public http::RequestHandler {
   // only that many of the best are returned, and kube-scheduler scores those alone: most of an extender's
   // cost is reading and writing node names. 0 returns all, as for a Pod with node preferences.
   ExtenderService(ServiceDependencies ports, std::string policy,
-                  std::size_t nodes_to_score = scheduler::kNodesToScore);
+                  std::size_t nodes_to_score = scheduler::kNodesToScore, AskTiming asks = {});
 
   void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
+  // ClusterWatcher's `bound`.
+  void on_pod_bound(const scheduler::PodRequest& pod);
   // From now on /readyz reports not ready.
   void begin_shutdown() { shutting_down_ = true; }
 
@@ -154,6 +161,7 @@ class ExtenderService final : public http::RequestHandler {
   const std::size_t nodes_to_score_;
   scheduler::Scorer scorer_;
   PodEventReporter events_;
+  AskMonitor asks_;
   ExtenderMetrics metrics_;
   bool shutting_down_ = false;
 };
@@ -168,6 +176,9 @@ struct ExtenderOptions {
   // PEM files, reloaded when they change; empty: plain HTTP. With CAs, clients must present a certificate
   // that they signed.
   std::string certificate_file{}, key_file{}, client_authorities_file{};
+  // spec.schedulerName of the Pods that should be asked about; empty: default-scheduler.
+  std::vector<std::string> scheduler_names{};
+  std::string record{};           // ConfigMap in its namespace that the replicas share; empty: none
   unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
 };
 

@@ -66,6 +66,8 @@ std::string metrics_text(const ExtenderMetrics& numbers, const ClusterSizes& siz
   count("gpulet_scheduler_bad_requests_total", "Requests rejected as malformed.", numbers.bad_requests);
   count("gpulet_scheduler_malformed_total", "Filter requests for a Pod with a malformed annotation.",
         numbers.malformed);
+  count("gpulet_scheduler_pods_not_asked_total",
+        "Pods that a scheduler bound without asking any replica about them.", numbers.not_asked);
   count("gpulet_scheduler_events_total", "Events created for Pods.", numbers.events);
   count("gpulet_scheduler_lists_total", "Complete lists received from the API server.", sizes.lists);
   count("gpulet_scheduler_objects_refused_total", "Objects of the API server that could not be decoded.",

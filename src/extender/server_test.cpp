@@ -53,14 +53,18 @@ class ExtenderServerTest : public k8s::ApiTest {
   void begin() {
     start_server([this](const Received& request) { return reply_to(request.line()); });
     call_on_loop([&] {
-      watcher_.emplace(loop_, client_config(), cluster_, k8s::CollectionTiming{.backoff = {1ms, 5ms}});
+      watcher_.emplace(loop_, client_config(), cluster_, k8s::CollectionTiming{.backoff = {1ms, 5ms}},
+                       nullptr, [this](const auto& pod) {
+                         bound_.push_back(pod.name);
+                         service_->on_pod_bound(pod);
+                       });
       service_.emplace(
           ServiceDependencies{
               .loop = loop_,
               .cluster = cluster_,
               .watcher = *watcher_,
               .send_event = [this](k8s::Event event) { events_.push_back(std::move(event)); }},
-          "topology", nodes_to_score_);
+          "topology", nodes_to_score_, AskTiming{.settle = 1ms});
     });
   }
   void begin_ready() {
@@ -126,6 +130,7 @@ class ExtenderServerTest : public k8s::ApiTest {
     return events;
   }
 
+  std::vector<std::string> bound_;  // as reported, on the loop
   std::mutex mutex_;
   std::size_t nodes_to_score_ = scheduler::kNodesToScore;
   json nodes_, pods_, namespaces_;
@@ -260,6 +265,48 @@ TEST_F(ExtenderServerTest, IsReadyAfterTheFirstLists) {
         "gpulet_scheduler_nodes_refused_total{reason=\"links\"} 0"}) {
     EXPECT_NE(page.find(line), std::string::npos) << line;
   }
+}
+
+TEST_F(ExtenderServerTest, SeesPodsThatAreBoundAfterTheFirstListsOnce) {
+  begin_ready();
+  auto late = pod_object("late", "2", json::object(), "n2");
+  change_object("pods", "ADDED", late);
+  late["status"]["phase"] = "Running";
+  change_object("pods", "MODIFIED", late);
+  change_object("pods", "ADDED", pod_object("last", "1", json::object(), "n2"));
+  ASSERT_TRUE(k8s::eventually([&] {
+    std::vector<std::string> bound;
+    call_on_loop([&] { bound = bound_; });
+    return bound == std::vector<std::string>{"late", "last"};
+  }));
+  EXPECT_NE(get("/metrics").body->find("gpulet_scheduler_pods_not_asked_total 0"), std::string::npos)
+      << "nothing says that a scheduler bound them";
+}
+
+TEST_F(ExtenderServerTest, ReportsAPodThatASchedulerBoundWithoutAQuestion) {
+  begin_ready();
+  auto pod = pod_object("skipped", "2", json::object(), "n2");
+  pod["spec"]["schedulerName"] = "default-scheduler";
+  pod["status"]["conditions"] = {
+      {{"type", "PodScheduled"}, {"status", "True"}, {"lastTransitionTime", "2026-01-31T12:00:00Z"}}};
+  change_object("pods", "ADDED", pod);
+  ASSERT_TRUE(k8s::eventually([&] { return !events().empty(); }));
+  EXPECT_EQ(events()[0].reason, kNotAskedReason);
+  EXPECT_EQ(events()[0].pod->name, "skipped");
+  EXPECT_NE(get("/metrics").body->find("gpulet_scheduler_pods_not_asked_total 1"), std::string::npos);
+  // A question about another Pod shows that the scheduler asks.
+  auto asked = pod_object("asked", "1");
+  asked["spec"]["schedulerName"] = "default-scheduler";
+  post_json("/filter", {{"Pod", asked}, {"NodeNames", kNames}});
+  pod["metadata"]["name"] = "later";
+  pod["metadata"]["uid"] = "uid-later";
+  change_object("pods", "ADDED", pod);
+  ASSERT_TRUE(k8s::eventually([&] {
+    std::vector<std::string> bound;
+    call_on_loop([&] { bound = bound_; });
+    return bound == std::vector<std::string>{"skipped", "later"};
+  }));
+  EXPECT_NE(get("/metrics").body->find("gpulet_scheduler_pods_not_asked_total 1"), std::string::npos);
 }
 
 TEST_F(ExtenderServerTest, RejectsInvalidRequests) {

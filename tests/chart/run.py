@@ -205,7 +205,7 @@ WITH = {
     "serviceMonitor.interval": ("1m", {"serviceMonitor": {"enabled": True}}), "prometheusRule.labels": ({"a": "b"}, {"prometheusRule": {"enabled": True}}),
     "networkPolicy.from": [{"podSelector": {}}], "networkPolicy.schedulerFrom": ([{"podSelector": {}}], SCHEDULER),
     "networkPolicy.metricsApiFrom": ([{"podSelector": {}}], METRICS),
-    "scheduler.extraArgs": ["--x"], "metricsApi.extraArgs": ["--x"], "metricsApi.tlsSecretName": ("s", {"metricsApi": {"caBundle": "eA=="}}),
+    "scheduler.extraArgs": ["--x"], "scheduler.schedulerNames": (["gpulet"], SCHEDULER), "metricsApi.extraArgs": ["--x"], "metricsApi.tlsSecretName": ("s", {"metricsApi": {"caBundle": "eA=="}}),
     "scheduler.kubeScheduler.managedResources": ["nvidia.com/mig-1g.10gb"],
 }
 KINDS = {str: "other", int: 9, bool: None, type(None): True, list: [{"name": "x", "operator": "Exists", "key": "k"}], dict: {"a": "b"}}

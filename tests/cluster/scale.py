@@ -116,7 +116,7 @@ class Scale:
         try:
             agent = self.start("agent", BIN / "gpulet", "agent", NODE_NAME="kwok-0", DRIVER_ROOT_CTR_PATH=str(root), NVIDIA_DRIVER_ROOT=str(root),
                                GPULET_KUBELET_DIR=str(self.state / "no-kubelet"), GPULET_STATE_DIR="", GPULET_HEALTH_FILE="", GPULET_KERNEL_LOG="",
-                               GPULET_LISTEN="", GPULET_SOCKET="")
+                               GPULET_LISTEN="", GPULET_SOCKET="", GPULET_PUBLISH_GPU_NODE="true")
 
             def said():
                 try:

@@ -9,6 +9,7 @@
 
 #include "agent/node/devices.h"
 #include "agent/node/kubeconfig_watcher.h"
+#include "agent/publish/gpu_node_access.h"
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
 #include "agent/publish/rbac_check.h"
@@ -152,7 +153,17 @@ class GpuNodeComponent final : public Component {
 
  private:
   void follow_config() {
-    if (!node_.config.gpulet.publish_gpu_node || !node_.client_config) {
+    const auto wanted = node_.config.gpulet.publish_gpu_node;
+    if (wanted || !node_.client_config) {
+      access_.reset();
+    } else if (!access_) {
+      access_.emplace(
+          node_.loop, *node_.client_config,
+          GpuNodeAccessPorts{
+              .is_failing = [this] { return applier_ && !applier_->applier_status().error.empty(); },
+              .changed = [this] { follow_config(); }});
+    }
+    if (!node_.client_config || !wanted.value_or(access_ && access_->can_publish())) {
       publisher_.reset();
       applier_.reset();
       return;
@@ -180,6 +191,7 @@ class GpuNodeComponent final : public Component {
   const NodePages& pages_;
   std::unique_ptr<k8s::ObjectApplier> applier_;
   std::optional<GpuNodePublisher> publisher_;
+  std::optional<GpuNodeAccess> access_;  // where the config does not say whether to publish
 };
 
 }  // namespace

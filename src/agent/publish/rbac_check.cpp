@@ -30,6 +30,13 @@ bool add_label_outputs(const config::LabelSettings& labels, config::LabelOutput 
 
 }  // namespace
 
+std::vector<k8s::Permission> gpu_node_permissions(const std::string& node_name) {
+  std::vector<k8s::Permission> rights = {{.verb = "get", .resource = "nodes", .name = node_name}};
+  for (const char* const verb : {"create", "patch"})
+    rights.push_back({.verb = verb, .resource = "gpunodes", .group = "gpulet.io", .name = node_name});
+  return rights;
+}
+
 std::vector<RequiredPermission> required_permissions(const config::Config& config,
                                                      const k8s::ClientConfig& access, bool in_pod) {
   const auto& own = config.gpulet;
@@ -103,13 +110,10 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
                            .name_space = access.pod_namespace},
                           "the node's NodeFeature is not written");
   }
-  if (own.publish_gpu_node) {
-    const char* const without =
-        "`gpulet scheduler` does not see this node (set gpulet.publishGpuNode: false if there is none)";
-    list.add_permission(node("get"), without);
-    for (const char* const verb : {"create", "patch"})
-      list.add_permission(
-          {.verb = verb, .resource = "gpunodes", .group = "gpulet.io", .name = access.node_name}, without);
+  // Unset, the GpuNode is published where the rights are there (gpu_node_access.h).
+  if (own.publish_gpu_node == true) {
+    for (auto& right : gpu_node_permissions(access.node_name))
+      list.add_permission(std::move(right), "`gpulet scheduler` does not see this node");
   }
   return std::move(list).take_all();
 }

@@ -23,6 +23,9 @@ struct RequiredPermission {
   friend bool operator==(const RequiredPermission&, const RequiredPermission&) = default;
 };
 
+// What publishing the node's GpuNode needs.
+std::vector<k8s::Permission> gpu_node_permissions(const std::string& node_name);
+
 // Each permission once; for the node's own objects only for those. `in_pod`: the agent is replaced like a Pod
 // and announces its shutdown (k8s/node_status.h). Pure.
 std::vector<RequiredPermission> required_permissions(const config::Config& config,

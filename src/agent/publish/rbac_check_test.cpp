@@ -39,16 +39,9 @@ std::set<std::string> permission_names(const std::string& yaml, bool in_pod = fa
   return names;
 }
 
-const std::set<std::string> kDefault = {"create on events",
-                                        "patch on events",
-                                        "list on nodes",
-                                        "watch on nodes",
-                                        "get on nodes",
-                                        "patch on nodes",
-                                        "patch on nodes/status",
-                                        "get on pods",
-                                        "create on gpunodes.gpulet.io",
-                                        "patch on gpunodes.gpulet.io"};
+const std::set<std::string> kDefault = {"create on events",      "patch on events", "list on nodes",
+                                        "watch on nodes",        "get on nodes",    "patch on nodes",
+                                        "patch on nodes/status", "get on pods"};
 
 TEST(RequiredPermissions, OfTheDefaults) { EXPECT_EQ(permission_names(""), kDefault); }
 
@@ -61,6 +54,7 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {mig: {drain: true}}", {"create on pods/eviction"}},
+      {"gpulet: {publishGpuNode: true}", {"create on gpunodes.gpulet.io", "patch on gpunodes.gpulet.io"}},
       {"gpulet: {metrics: {podLabels: true}}", {}},
       {"gpulet: {metrics: {countersConfigMap: 'monitoring:counters'}}",
        {"list on configmaps in monitoring", "watch on configmaps in monitoring"}},
@@ -106,7 +100,8 @@ TEST(RequiredPermissions, MatchTheDocs) {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }
   const std::string all =
-      "gpulet: {faults: {podAnnotations: true, eviction: {enabled: true, maxUnhealthyNodesPercent: 5}, "
+      "gpulet: {publishGpuNode: true, faults: {podAnnotations: true, eviction: {enabled: true, "
+      "maxUnhealthyNodesPercent: 5}, "
       "taints: {lost: "
       "NoSchedule}}, "
       "mig: {drain: true}, labels: {outputs: [node, node-feature]}, "

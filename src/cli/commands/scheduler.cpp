@@ -1,4 +1,5 @@
-// `gpulet scheduler`, kube-scheduler's extender, and `gpulet explain`, a client of it.
+// `gpulet scheduler`, kube-scheduler's extender, `gpulet scheduler config`, which prints what makes
+// kube-scheduler ask it, and `gpulet explain`, a client of it.
 
 #include <cstdlib>
 #include <iostream>
@@ -7,9 +8,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/dns_name.h"
+#include "base/file.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/main/command_line.h"
 #include "extender/explain_client.h"
+#include "extender/kube_scheduler_config.h"
 #include "extender/server.h"
 #include "k8s/client_config.h"
 
@@ -50,6 +55,134 @@ int run_explain(const ExplainOptions& options) {
   return print_output({.exit_code = 0, .out = answer->text, .err = {}});
 }
 
+constexpr const char* kConfigFile = "/etc/kubernetes/gpulet-scheduler.yaml";
+constexpr const char* kManagedResource = "nvidia.com/gpu";
+
+struct SchedulerConfigOptions {
+  std::string where = "kubeadm", service = extender::kDefaultService, service_ip, kubeconfig, ca_file;
+  std::string static_pod, config_file = kConfigFile, scheduler_name = "gpulet", version;
+  std::vector<std::string> resources;
+  unsigned weight = 5;
+};
+
+struct ServiceAddress {
+  std::string name_space, name, port;
+};
+
+Result<ServiceAddress> parse_service(const std::string& service) {
+  const auto slash = service.find('/'), colon = service.find(':');
+  ServiceAddress address;
+  if (slash != std::string::npos && colon != std::string::npos && colon > slash) {
+    address = {service.substr(0, slash), service.substr(slash + 1, colon - slash - 1),
+               service.substr(colon + 1)};
+  }
+  if (!is_dns_label(address.name_space) || !is_dns_label(address.name) || !text::parse_unsigned(address.port))
+    return fail(Code::kInvalidArgument,
+                "expected NAMESPACE/NAME:PORT, as " + std::string(extender::kDefaultService),
+                "--service " + service);
+  return address;
+}
+
+Result<std::string> print_scheduler_config(const SchedulerConfigOptions& options) {
+  if (!options.static_pod.empty()) {
+    GPULET_TRY_ASSIGN(const auto manifest, read_file(options.static_pod));
+    auto changed = extender::add_config_to_static_pod(manifest, options.config_file);
+    if (!changed) return fail(changed.error().code(), changed.error().message(), options.static_pod);
+    return changed;
+  }
+  GPULET_TRY_ASSIGN(const auto service, parse_service(options.service));
+  const bool second = options.where == "second-scheduler";
+  extender::ClusterLookup cluster{
+      .service_ip = options.service_ip, .version = options.version, .resources = options.resources};
+  // Nothing is looked up that the options say.
+  const bool lacks = second ? cluster.version.empty() : cluster.service_ip.empty();
+  if (lacks) {
+    GPULET_TRY_ASSIGN(const auto access, find_kubectl_access(options.kubeconfig));
+    GPULET_TRY_ASSIGN(auto found, extender::look_up_cluster(access, service.name_space, service.name));
+    if (cluster.service_ip.empty()) cluster.service_ip = found.service_ip;
+    if (cluster.version.empty()) cluster.version = found.version;
+    if (cluster.resources.empty()) cluster.resources = found.resources;
+  }
+  if (cluster.resources.empty()) cluster.resources = {kManagedResource};
+  const std::string name = service.name + "." + service.name_space + ".svc";
+  if (!second && cluster.service_ip.empty())
+    return fail(Code::kFailedPrecondition,
+                "has no cluster IP, and kube-scheduler on the host's network resolves no cluster DNS: give "
+                "--service-ip",
+                "the Service " + service.name_space + "/" + service.name);
+  const std::string host = second ? name
+                           : cluster.service_ip.find(':') != std::string::npos
+                               ? "[" + cluster.service_ip + "]"
+                               : cluster.service_ip;
+  extender::KubeSchedulerConfig config{
+      .url = (options.ca_file.empty() ? "http://" : "https://") + host + ":" + service.port,
+      .ca_file = options.ca_file,
+      .tls_name = options.ca_file.empty() ? "" : name,
+      .weight = options.weight,
+      .resources = cluster.resources};
+  if (second) {
+    config.scheduler_name = options.scheduler_name;
+    config.lease_namespace = service.name_space;
+    return extender::second_scheduler(config, cluster.version);
+  }
+  config.kubeconfig = options.where == "k3s" ? "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
+                                             : "/etc/kubernetes/scheduler.conf";
+  return extender::kube_scheduler_config(config);
+}
+
+void add_scheduler_config(CLI::App& scheduler, Run& run) {
+  auto& command = add_command(
+      scheduler,
+      {.name = "config",
+       .summary = "Print the configuration that makes kube-scheduler ask the extender",
+       .details =
+           "kube-scheduler on the host's network resolves no cluster DNS, so the configuration has the "
+           "cluster IP of the extender's Service. With --for second-scheduler the output is a second "
+           "kube-scheduler, for clusters whose control plane is out of reach. Steps: "
+           "docs/scheduling.md.",
+       .examples = "  gpulet scheduler config > gpulet-scheduler.yaml\n"
+                   "  gpulet scheduler config --static-pod /etc/kubernetes/manifests/kube-scheduler.yaml\n"
+                   "  gpulet scheduler config --for second-scheduler | kubectl apply -f -"});
+  const auto options = std::make_shared<SchedulerConfigOptions>();
+  command.add_option("--for", options->where, "kubeadm, k3s or second-scheduler (default kubeadm)")
+      ->check(CLI::IsMember({"kubeadm", "k3s", "second-scheduler"}));
+  add_kubeconfig_option(command, options->kubeconfig);
+  command.add_option("--service", options->service,
+                     "Service of the extender (default gpulet/gpulet-scheduler:9410)");
+  command.add_option("--service-ip", options->service_ip,
+                     "address of the extender (default: the Service's cluster IP, by the API server)");
+  command.add_option("--resource", options->resources,
+                     "resource that the extender decides about; repeat for more (default: those of the "
+                     "cluster's GpuNodes, or nvidia.com/gpu)");
+  command.add_option("--weight", options->weight, "weight of the extender's score (default 5)")
+      ->check(CLI::Range(1, 100));
+  command.add_option(
+      "--tls-ca-file", options->ca_file,
+      "use https, and verify the extender with this CA bundle, a path that kube-scheduler sees");
+  command.add_option("--static-pod", options->static_pod,
+                     "print this manifest of kubeadm's kube-scheduler with the configuration added");
+  command.add_option(
+      "--config-file", options->config_file,
+      std::string("with --static-pod: path of the configuration on the host (default ") + kConfigFile + ")");
+  command
+      .add_option("--scheduler-name", options->scheduler_name,
+                  "with --for second-scheduler: its name in Pods' spec.schedulerName (default gpulet)")
+      ->check(CLI::Validator(
+          [](const std::string& name) {
+            return is_dns_label(name) ? std::string() : "'" + name + "' is not a DNS label";
+          },
+          "NAME"));
+  command.add_option("--kubernetes-version", options->version,
+                     "with --for second-scheduler: its version (default: the API server's)");
+  command.callback([options, &run] {
+    run = [options] {
+      const auto text = print_scheduler_config(*options);
+      if (!text) return print_error("gpulet scheduler config", text.error().full_message());
+      return print_output({.exit_code = 0, .out = *text, .err = {}});
+    };
+  });
+}
+
 }  // namespace
 
 void add_scheduler(CLI::App& app, Run& run) {
@@ -74,11 +207,19 @@ void add_scheduler(CLI::App& app, Run& run) {
       ->needs(certificate);
   command.add_option("--nodes-to-score", options->nodes_to_score,
                      "score at most N nodes (default 100, 0 = all)");
+  command.add_option("--scheduler-name", options->scheduler_names,
+                     "scheduler that should ask about its Pods; repeat for more (default default-scheduler)");
+  command.add_option(
+      "--record", options->record,
+      "ConfigMap in this Pod's namespace where replicas keep when they were last asked (default: "
+      "none)");
   command.add_option("--shutdown-seconds", options->shutdown_seconds,
                      "seconds to keep serving as not-ready after SIGTERM (default 5)");
   command.add_option("--log-format", *log_format, "text or json (default text)")
       ->check(CLI::IsMember({"text", "json"}));
-  command.callback([options, log_format, &run] {
+  add_scheduler_config(command, run);
+  command.callback([options, log_format, &command, &run] {
+    if (!command.get_subcommands().empty()) return;
     run = [options, log_format] { return run_scheduler(*options, *log_format); };
   });
 }

@@ -109,6 +109,7 @@ Result<PodRequest> parse_pod_object(const Value& pod) {
   request.name = string_of(find_member(metadata, "name"));
   request.uid = string_of(find_member(metadata, "uid"));
   if (request.name.empty()) return fail(Code::kInvalidArgument, "not a Pod: metadata.name is missing");
+  request.scheduler = string_of(find_member(spec, "schedulerName"));
   request.node = string_of(find_member(spec, "nodeName"));
   const auto phase = string_view_of(find_member(status, "phase"));
   request.finished = phase == "Succeeded" || phase == "Failed";

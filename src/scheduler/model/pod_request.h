@@ -130,6 +130,7 @@ struct MalformedAnnotation {
 
 struct PodRequest {
   std::string name_space, name, uid;
+  std::string scheduler;  // spec.schedulerName
   std::string node;       // where it is bound; empty: not bound
   std::string bound_at;   // when it was bound, RFC 3339; empty: not bound
   bool finished = false;  // Succeeded or Failed: holds nothing

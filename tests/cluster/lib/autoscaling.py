@@ -45,7 +45,7 @@ class AutoscalingChecks:
 
     def run(self):
         return [
-            ("the manifests' agents and metrics API", self.deploy),
+            ("the manifests' agents and metrics API, without a missing right", self.deploy),
             ("discovery, and values by kubectl get --raw", self.values),
             ("unauthenticated and unauthorised requests are refused", self.refusals),
             (f"a load of {BUSY} % of a GPU: from 1 replica to 3, and no further", self.rise),
@@ -67,6 +67,7 @@ class AutoscalingChecks:
             "            - metrics-api\n", "            - metrics-api\n            - --interval=500ms\n            - --oldest=5s\n"))
         kubectl("-n", "gpulet", "rollout", "status", "deployment/gpulet-metrics-api", "--timeout=60s")
         kubectl("wait", "--for=condition=Available", "apiservice/v1beta2.custom.metrics.k8s.io", "--timeout=60s")
+        self.checks.no_missing_right()
 
     def values(self):
         reported = json.loads(kubectl("get", "--raw", GROUP))

@@ -157,6 +157,12 @@ class Checks:
         until("the agent's word on it", lambda: self.kube.get(path)["metadata"]["labels"].get(MIG_STATE) == "success")
         self.kube.patch(path, {"metadata": {"labels": {MIG_CONFIG: None, MIG_STATE: None}}})
 
+    def no_missing_right(self):
+        """The agents log no missing right with the shipped manifest alone, without the scheduler's."""
+        lines = kubectl("-n", "gpulet", "logs", "-l", "app.kubernetes.io/name=gpulet", "--tail=-1").splitlines()
+        odd = [line for line in lines if "missing RBAC permission" in line or "a write to the API server failed" in line]
+        assert lines and not odd, odd
+
     def agent_pods(self):
         return self.kube.pods("gpulet")
 

@@ -15,6 +15,7 @@ from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
 GPU = "nvidia.com/gpu"
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
+RECORD = "gpulet-scheduler-record"  # in the namespace of the kubeconfig
 LINKS = "gpulet.io/gpu-links"
 PORTS = (9411, 9412)
 SERVICE_PORT = 9410
@@ -22,23 +23,6 @@ ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by 
 LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
 BUSY_S = 30.0  # for asynchronous effects
-CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: {kubeconfig}}}
-leaderElection: {{leaderElect: false}}
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 1
-extenders:
-  - urlPrefix: http://127.0.0.1:{port}
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 5
-    nodeCacheCapable: true
-    ignorable: true
-    httpTimeout: 2s
-    managedResources:
-      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
-"""
 
 
 class Service(threading.Thread):
@@ -97,6 +81,7 @@ class SchedulingChecks:
     def run(self):
         return [
             ("the CRD is installed, and each agent publishes its node", self.publish),
+            ("a scheduler that does not ask is noticed", self.unasked),
             ("two replicas serve kube-scheduler", self.begin),
             ("four linked GPUs are on one node, though the other is emptier", self.linked),
             ("a Pod that fits nowhere gets the reason", self.reported),
@@ -153,7 +138,7 @@ class SchedulingChecks:
     def start_replica(self, port):
         with open(self.state / "log" / f"scheduler-{port}", "a", encoding="utf-8") as log:
             self.replicas[port] = subprocess.Popen(
-                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", f"--record={RECORD}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
 
     def is_ready(self, port):
@@ -191,21 +176,54 @@ class SchedulingChecks:
             print(f"   {name}: {len(json.dumps(item['spec']))} bytes, {item['spec']['summary']}, "
                   f"{item['spec']['links']['classes']}", flush=True)
 
-    def begin(self):
+    def unasked(self):
+        """kube-scheduler has no extender yet."""
+        kubectl("create", "configmap", RECORD)
         for port in PORTS:
             self.start_replica(port)
         for port in PORTS:
             until(f"the replica on port {port} is ready", lambda port=port: self.is_ready(port), BUSY_S)
+        self.kube.create_pod(self.pod("unasked", 1))
+        self.node_of("unasked")
+        until("a replica has judged it", lambda: any(event["reason"] == "GpuSchedulerNotAsked" for event in
+                                                     self.kube.events_about("unasked")), 2 * BUSY_S)
+        data = self.kube.get(f"/api/v1/namespaces/default/configmaps/{RECORD}")["data"]
+        assert data["missed.default-scheduler.nvidia.com_gpu"].endswith(" default/unasked"), data
+        self.remove("unasked")
+
+    def print_config(self, *arguments):
+        return subprocess.run([GPULET, "scheduler", "config", "--kubeconfig", self.state / "kubeconfig", *arguments], check=True,
+                              capture_output=True, text=True).stdout
+
+    def configuration(self):
+        """As printed for kubeadm, but for what this cluster has elsewhere."""
+        address = self.kube.get("/api/v1/namespaces/gpulet/services/gpulet-scheduler")["spec"]["clusterIP"]
+        text = self.print_config() + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
+        for printed, here in ((f"http://{address}:9410", f"http://127.0.0.1:{SERVICE_PORT}"), ("leaderElect: true", "leaderElect: false"),
+                              ("/etc/kubernetes/scheduler.conf", str(self.state / "kubeconfig"))):
+            assert text.count(printed) == 1, (printed, text)
+            text = text.replace(printed, here)
+        assert "- name: nvidia.com/gpu\n" in text, text
+        return text
+
+    def begin(self):
+        kubectl("apply", "--dry-run=server", "-f", "-", text=self.print_config("--for=second-scheduler"))
         self.service = Service(SERVICE_PORT, PORTS)
         self.service.start()
         pid = self.state / "pid" / "cp-kube-scheduler"
         os.kill(int(pid.read_text()), signal.SIGTERM)
         configuration = self.state / "kube-scheduler.yaml"
-        configuration.write_text(CONFIGURATION.format(kubeconfig=self.state / "kubeconfig", port=SERVICE_PORT))
+        configuration.write_text(self.configuration())
         self.scheduler = self.start_scheduler(f"--config={configuration}")
         pid.write_text(str(self.scheduler.pid))
         # Requests more than any node has, so it stays pending.
         self.kube.create_pod(self.pod("too-many", 16))
+        self.wait_free(n1=8, n2=8)
+        self.kube.create_pod(self.pod("asked", 1))
+        self.node_of("asked")
+        until("the replicas know that they were asked", lambda: "asked.default-scheduler.nvidia.com_gpu" in self.kube.get(
+            f"/api/v1/namespaces/default/configmaps/{RECORD}")["data"], BUSY_S)
+        self.remove("asked")
         self.wait_free(n1=8, n2=8)
 
     def linked(self):
@@ -378,5 +396,6 @@ class SchedulingChecks:
         (self.state / "pid" / "cp-kube-scheduler").write_text(str(back.pid))
         for node in self.checks.nodes:
             node.stop_agent()
+        kubectl("delete", "configmap", RECORD)
         kubectl("delete", "crd", "gpunodes.gpulet.io")
         kubectl("delete", "namespace", "gpulet", "--wait=true")

@@ -161,7 +161,7 @@ class MpsDaemonRunner {
     unserved_limit_ = loop_.after(options_.serve_limit, [this] {
       const auto why = problem();
       if (!why || stopping_) return;
-      unserved_ = fail(Code::kUnavailable, *why).with_context("no MPS control daemon serves");
+      unserved_ = fail(Error(Code::kUnavailable, *why).with_context("no MPS control daemon serves"));
       stopping_ = true;
       next_.reset();
       manager_.stop_all([this] { loop_.stop_loop(); });

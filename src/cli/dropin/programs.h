@@ -4,9 +4,13 @@
 
 #include <string>
 
+#include "base/loop.h"
 #include "config/load.h"
 
 namespace gpulet::cli {
+
+// Of the driver, by a program that waits for it.
+inline constexpr BackoffLimits kDriverRetry{std::chrono::milliseconds(500), std::chrono::seconds(30)};
 
 // Each parses its command line and runs until a signal ends it. Return: the exit code.
 int device_plugin_main(int argc, char** argv);
@@ -29,8 +33,8 @@ struct MpsOptions {
 
 // mps-control-daemon: runs the MPS control daemons of the node until SIGTERM, SIGINT or SIGQUIT, then stops
 // them; a second signal leaves them running and exits at once. SIGHUP and a changed config file reload the
-// settings; daemons with unchanged settings keep running. Without a driver it retries. Leaves the process with
-// exit code 0; returns 1 after one line on standard error if the settings are invalid at the start.
+// settings; daemons with unchanged settings keep running. Without a driver it retries. Leaves the process
+// with exit code 0; returns 1 after one line on standard error if the settings are invalid at the start.
 int run_mps_control_daemon(const MpsOptions& options);
 
 // mps-control-daemon mount-shm: mounts the tmpfs for the clients' /dev/shm. Exit code: 0; 1 after one line on

@@ -2,7 +2,8 @@
 # out here and missed by tests/packaging.
 install(TARGETS gpulet gpulet-hook RUNTIME DESTINATION bin)
 # Called by these names, gpulet takes that program's flags and environment.
-foreach(name nvidia-device-plugin gpu-feature-discovery mps-control-daemon config-manager dcgm-exporter)
+foreach(name nvidia-device-plugin gpu-feature-discovery mps-control-daemon config-manager dcgm-exporter
+             nvidia-mig-manager nvidia-mig-parted mig-parted)
   install(CODE "file(CREATE_LINK gpulet \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
 endforeach()
 if(TARGET gpulet-sim)

@@ -14,7 +14,8 @@ import outcome  # noqa: E402
 import package  # noqa: E402
 
 OUT = ROOT / "out"
-DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager", "dcgm-exporter"]
+DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager", "dcgm-exporter", "nvidia-mig-manager",
+            "nvidia-mig-parted", "mig-parted"]
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"

@@ -69,24 +69,24 @@ Result<config::NodeConfig> node_config(const ConfigManagerOptions& options) {
   return node;
 }
 
-Result<k8s::ClientConfig> api_server_access(const ConfigManagerOptions& options) {
-  if (!options.kubeconfig.empty()) {
-    GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(options.kubeconfig));
-    access.node_name = options.node_name;
+}  // namespace
+
+Result<k8s::ClientConfig> drop_in_access(const std::string& kubeconfig, const std::string& node_name) {
+  if (!kubeconfig.empty()) {
+    GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig));
+    access.node_name = node_name;
     return access;
   }
   std::map<std::string, std::string, std::less<>> environment;
   for (const char* name : {"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"}) {
     if (const char* value = std::getenv(name)) environment[name] = value;
   }
-  environment["NODE_NAME"] = options.node_name;
+  environment["NODE_NAME"] = node_name;
   GPULET_TRY_ASSIGN(auto access, k8s::load_in_cluster_config(environment));
   if (access) return std::move(*access);
   return fail(Code::kFailedPrecondition, "not set, so this is not a Pod; use --kubeconfig",
               "KUBERNETES_SERVICE_HOST");
 }
-
-}  // namespace
 
 Result<bool> point_link(const std::string& link, const std::string& target) {
   if (link_target(link) == target) return false;
@@ -247,7 +247,7 @@ int run_config_manager(const ConfigManagerOptions& options, const LabelSource& s
 
 int run_config_manager(const ConfigManagerOptions& options) {
   return run_config_manager(options, [&options](Loop& loop, auto label) -> Result<std::shared_ptr<void>> {
-    GPULET_TRY_ASSIGN(auto access, api_server_access(options));
+    GPULET_TRY_ASSIGN(auto access, drop_in_access(options.kubeconfig, options.node_name));
     return std::shared_ptr<void>(k8s::NodeLabelWatcher::watch_node_labels(
         loop, std::move(access), {}, [label, key = options.node_label](const k8s::Labels& labels) {
           const auto it = labels.find(key);

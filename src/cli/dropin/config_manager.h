@@ -15,6 +15,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "config/config_directory.h"
+#include "k8s/client_config.h"
 
 namespace gpulet::cli {
 
@@ -32,6 +33,10 @@ struct ConfigManagerOptions {                                  // flag and envir
   int signal = SIGHUP;      // --signal SIGNAL
   std::string process_to_signal = "nvidia-device-plugin";  // --process-to-signal PROCESS_TO_SIGNAL
 };
+
+// Access of a drop-in program as the Pod's service account or by a kubeconfig; `node_name` may be empty.
+// Errors: those of k8s/client_config.h; kFailedPrecondition outside of a Pod without a kubeconfig.
+Result<k8s::ClientConfig> drop_in_access(const std::string& kubeconfig, const std::string& node_name);
 
 // Makes `link` a symbolic link to `target`, which need not exist. Atomic: a reader sees the old or the new
 // link. Creates parent directories. Returns true if the link changed. Errors: kPermissionDenied, kIo.

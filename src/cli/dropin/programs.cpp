@@ -51,7 +51,6 @@ int run_feature_discovery_program(agent::FeatureDiscoveryOptions options) {
 
 using namespace std::chrono_literals;
 
-constexpr BackoffLimits kDriverRetry{500ms, 30s};
 // How often to look for added and removed GPUs and changed MIG modes.
 constexpr Duration kReadInterval = 30s;
 

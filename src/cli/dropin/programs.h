@@ -10,6 +10,9 @@
 
 namespace gpulet::cli {
 
+// Of the driver, by a program that waits for it.
+inline constexpr BackoffLimits kDriverRetry{std::chrono::milliseconds(500), std::chrono::seconds(30)};
+
 // Each parses its command line and runs until a signal ends it. Return: the exit code.
 int device_plugin_main(int argc, char** argv);
 int feature_discovery_main(int argc, char** argv);

@@ -4,12 +4,16 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "cli/dropin/exporter.h"
+#include "cli/dropin/mig_manager.h"
 #include "cli/dropin/programs.h"
 #include "cli/main/process_exit.h"
 #include "web/listener.h"
@@ -71,6 +75,38 @@ int run_operand(int argc, char** argv) {
   return run_gpulet(2, arguments);
 }
 
+// nvidia-mig-parted: `gpulet mig` has its commands and flags. Of its other ones, checkpoint, restore and
+// generate-config, nothing is pretended.
+int run_mig_parted(int argc, char** argv) {
+  std::string program = "gpulet", command = "mig";
+  std::vector<char*> arguments{program.data(), command.data()};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "-d" || argument == "--debug") continue;  // of the program: more log lines
+    for (const std::string_view none : {"checkpoint", "restore", "generate-config"}) {
+      if (i == 1 && argument == none)
+        return print_error("nvidia-mig-parted",
+                           "gpulet has no command '" + std::string(none) +
+                               "'; `export` writes the layout as a file that `apply` takes",
+                           kWrongCommand);
+    }
+    for (const std::string_view none : {"-k", "--hooks-file"}) {
+      if (argument == none || argument.starts_with(std::string(none) + "="))
+        return print_error(
+            "nvidia-mig-parted",
+            "gpulet runs hooks in its agent only (gpulet.mig.hooksFile), not with " + std::string(none),
+            kWrongCommand);
+    }
+    if (argument == "-s" || argument == "--skip-reset") continue;  // gpulet never resets a GPU
+    arguments.push_back(argv[i]);
+  }
+  if (arguments.size() == 3 &&
+      (std::string_view(arguments[2]) == "--version" || std::string_view(arguments[2]) == "-v"))
+    arguments = {program.data(), arguments[2]};
+  arguments.push_back(nullptr);
+  return run_gpulet(static_cast<int>(arguments.size()) - 1, arguments.data());
+}
+
 std::string_view program_name(int argc, char** argv) {
   return text::base_name(argc > 0 ? argv[0] : "gpulet");
 }
@@ -97,6 +133,8 @@ int run_program(int argc, char** argv) {
   if (name == "gpu-feature-discovery") return feature_discovery_main(argc, argv);
   if (name == "dcgm-exporter") return dcgm_exporter_main(argc, argv);
   if (name == "gpulet-operand") return run_operand(argc, argv);
+  if (name == "nvidia-mig-manager") return mig_manager_main(argc, argv);
+  if (name == "nvidia-mig-parted" || name == "mig-parted") return run_mig_parted(argc, argv);
   return run_gpulet(argc, argv);
 }
 

@@ -98,12 +98,16 @@ class NvidiaChart:
         self.kube.patch(f"/api/v1/nodes/{self.node.name}", {"metadata": {"labels": {NODE_CONFIG: config}}})
 
     def with_ours(self):
-        """Runs every program of the chart from gpulet's image: a config by label reaches all three, and a Pod gets its MPS share."""
-        self.apply(["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon"])
+        """Runs every program of the chart from gpulet's image: a config by label reaches all three, no share is allocatable before its MPS
+        daemon answers, and a Pod gets its share."""
+        self.apply(["nvidia-device-plugin", "gpu-feature-discovery"])
         try:
             self.node.wait_allocatable(self.kube, 8, LIMIT_S)
             self.features_say({"gpu.count": "8", "gpu.replicas": "1", "gpu.product": MODEL, "mps.capable": "false"})
             self.label("shared")
+            until("16 shares, none allocatable without a daemon",
+                  lambda: (self.capacity(), self.kube.allocatable(self.node.name, GPU)) == (16, 0), LIMIT_S)
+            self.apply(["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon"])
             self.node.wait_allocatable(self.kube, 16, LIMIT_S)
             self.features_say({"gpu.replicas": "2", "gpu.product": f"{MODEL}-SHARED", "gpu.sharing-strategy": "mps", "mps.capable": "true"})
             looks = PartitionChecks(self.checks)
@@ -121,6 +125,9 @@ class NvidiaChart:
         finally:
             self.remove()
         until("no plugin, no GPU", lambda: self.kube.allocatable(self.node.name, GPU) == 0, LIMIT_S)
+
+    def capacity(self):
+        return int(self.kube.get(f"/api/v1/nodes/{self.node.name}")["status"]["capacity"].get(GPU, 0))
 
     def features_say(self, wanted):
         def said():

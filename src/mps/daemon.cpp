@@ -137,13 +137,14 @@ void Daemon::stop_former_process() {
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit();
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
-  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, [this](const Result<std::string>& output) {
-    if (!output) return await_former_exit();
-    const auto saved = read_file(started_file(options_.root, spec_.name));
-    const bool same = saved && *saved == fingerprint(process_.get(), true) &&
-                      holds_thread_percentage(*output, spec_.thread_percentage);
-    same ? on_running() : send_limits();
-  });
+  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
+              [this](const Result<std::string>& output) {
+                if (!output) return await_former_exit();
+                const auto saved = read_file(started_file(options_.root, spec_.name));
+                const bool same = saved && *saved == fingerprint(process_.get(), true) &&
+                                  holds_thread_percentage(*output, spec_.thread_percentage);
+                same ? on_running() : send_limits();
+              });
 }
 
 void Daemon::await_former_exit() {
@@ -260,15 +261,17 @@ void Daemon::schedule_check() {
 }
 
 void Daemon::check_responding() {
-  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, [this](const Result<std::string>& output) {
-    if (!output) return on_unanswered(output.error());
-    unanswered_ = 0;
-    backoff_.reset();
-    set_health({});
-    const bool matches = holds_thread_percentage(*output, spec_.thread_percentage);
-    if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
-    matches && !limits_changed_ ? schedule_check() : send_limits();
-  });
+  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
+              [this](const Result<std::string>& output) {
+                if (!output) return on_unanswered(output.error());
+                unanswered_ = 0;
+                backoff_.reset();
+                set_health({});
+                const bool matches = holds_thread_percentage(*output, spec_.thread_percentage);
+                if (!matches)
+                  log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
+                matches && !limits_changed_ ? schedule_check() : send_limits();
+              });
 }
 
 void Daemon::on_unanswered(const Error& error) {

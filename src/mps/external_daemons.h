@@ -17,10 +17,10 @@
 namespace gpulet::mps {
 
 // Asks each daemon with the driver's nvidia-cuda-mps-control, through the pipe directory below the MPS root:
-// at once, when its `.started` file changes, every check_interval while it answers, and after `retry` while it
-// does not. A process in another container cannot be waited for. One short process per daemon and question.
-// Starts, stops and changes nothing. Source: k8s-device-plugin v0.20.0, internal/plugin/mps.go, whose plugin
-// asks once, before it registers the resource.
+// at once, when its `.started` file changes, every check_interval while it answers, and after `retry` while
+// it does not. A process in another container cannot be waited for. One short process per daemon and
+// question. Starts, stops and changes nothing. Source: k8s-device-plugin v0.20.0, internal/plugin/mps.go,
+// whose plugin asks once, before it registers the resource.
 //
 // Use it on the loop's thread only.
 class ExternalDaemons {

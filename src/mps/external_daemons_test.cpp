@@ -20,9 +20,8 @@ class MpsExternalDaemons : public testing::Test {
 
   inventory::Health health() const { return daemons_.daemon_healths().at(kName); }
   bool becomes(bool healthy, const std::string& reason = {}) {
-    return mps_node_.wait_until([&] {
-      return health().healthy == healthy && health().reason.find(reason) != std::string::npos;
-    });
+    return mps_node_.wait_until(
+        [&] { return health().healthy == healthy && health().reason.find(reason) != std::string::npos; });
   }
 
   TestMpsNode mps_node_;
@@ -36,7 +35,8 @@ class MpsExternalDaemons : public testing::Test {
 
 TEST_F(MpsExternalDaemons, ServeOnlyWhileTheyAnswer) {
   daemons_.apply_specs({mps_node_.make_spec(2)});
-  EXPECT_EQ(health(), (inventory::Health{false, "the MPS control daemon of nvidia.com/gpu has not answered yet"}));
+  EXPECT_EQ(health(),
+            (inventory::Health{false, "the MPS control daemon of nvidia.com/gpu has not answered yet"}));
   ASSERT_TRUE(becomes(false, "Cannot find MPS control daemon process"));
 
   const auto daemon = mps_node_.make_daemon(mps_node_.make_spec(2));

@@ -193,10 +193,10 @@ http::Response Router::route_request(const http::Request& request, Time now) con
   // dcgm-exporter's: whether there is a process to ask, also while its driver hangs.
   if (path == "/health") return text_response(200, "OK");
   if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
-    return text_response(
-        404,
-        "no such page; there are / /health /healthz /readyz /metrics /api/node /api/now /api/use /api/history "
-        "/api/events");
+    return text_response(404,
+                         "no such page; there are / /health /healthz /readyz /metrics /api/node /api/now "
+                         "/api/use /api/history "
+                         "/api/events");
   }
   // Subscribers stay connected and see from the sample times that no new ones arrive.
   if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")

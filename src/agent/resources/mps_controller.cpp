@@ -45,8 +45,9 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
     if (specs.empty()) return {};
     if (!external_)
       external_ = std::make_unique<mps::ExternalDaemons>(
-          loop_, daemon_options(),
-          [this](const std::string& name, const inventory::Health& health) { on_daemon_health(name, health); });
+          loop_, daemon_options(), [this](const std::string& name, const inventory::Health& health) {
+            on_daemon_health(name, health);
+          });
     external_->apply_specs(specs);
     return external_->daemon_healths();
   }
@@ -108,8 +109,8 @@ std::string MpsController::problem() const {
   if (external_) healths = external_->daemon_healths();
   if (manager_) {
     for (const auto& spec : manager_->specs())
-      healths[spec.name] = manager_->daemon_health(spec.name).value_or(
-          inventory::Health{false, "its daemon is starting"});
+      healths[spec.name] =
+          manager_->daemon_health(spec.name).value_or(inventory::Health{false, "its daemon is starting"});
   }
   const auto serves = [](const auto& one) { return one.second.healthy; };
   if (healths.empty() || std::ranges::any_of(healths, serves)) return {};

@@ -60,8 +60,8 @@ class MpsController {
   std::function<void()> changed_;
   bool paused_ = false;
   std::string root_, driver_root_, host_root_;
-  std::unique_ptr<mps::DaemonManager> manager_;    // null if another program runs them
-  std::unique_ptr<mps::ExternalDaemons> external_;  // null if the agent does, or there are none
+  std::unique_ptr<mps::DaemonManager> manager_;                // null if another program runs them
+  std::unique_ptr<mps::ExternalDaemons> external_;             // null if the agent does, or there are none
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots
   std::map<std::string, inventory::Health> daemon_health_;
   Lifetime lifetime_;

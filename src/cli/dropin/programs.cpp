@@ -140,14 +140,16 @@ class MpsDaemonRunner {
     });
   }
 
-  // Why no daemon serves although one is wanted, or may be: one line; nullopt if one serves or none is wanted.
+  // Why no daemon serves although one is wanted, or may be: one line; nullopt if one serves or none is
+  // wanted.
   std::optional<std::string> problem() const {
     if (!snapshot_) return failure_.empty() ? "the GPUs are not listed yet" : failure_;
     std::optional<std::string> problem;
     for (const auto& spec : manager_.specs()) {
       const auto health = manager_.daemon_health(spec.name);
       if (health && health->healthy) return std::nullopt;
-      if (!problem) problem = health ? health->reason : "the MPS control daemon of " + spec.name + " is starting";
+      if (!problem)
+        problem = health ? health->reason : "the MPS control daemon of " + spec.name + " is starting";
     }
     return problem;
   }

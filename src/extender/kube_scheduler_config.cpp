@@ -17,8 +17,6 @@
 namespace gpulet::extender {
 namespace {
 
-constexpr const char* kImage = "kube-scheduler:";
-
 // Of the second scheduler's objects: "gpulet" alone is the agent's service account.
 std::string object_name(const KubeSchedulerConfig& config) {
   return "kube-scheduler-" + config.scheduler_name;
@@ -284,10 +282,13 @@ void replace_all(std::string& text, std::string_view word, const std::string& wi
 
 }  // namespace
 
-Result<std::string> second_scheduler(const KubeSchedulerConfig& config, const std::string& version) {
+Result<std::string> second_scheduler(const KubeSchedulerConfig& config, const std::string& image,
+                                     const std::string& version) {
   GPULET_TRY_ASSIGN(const auto release, upstream_version(version));
   std::string out(kSecondScheduler);
-  replace_all(out, "IMAGE", kImage + release);
+  // A colon before the last slash is that of a registry's port.
+  const bool has_tag = text::base_name(image).find_first_of(":@") != std::string_view::npos;
+  replace_all(out, "IMAGE", has_tag ? image : image + ":" + release);
   replace_all(out, "NAME", object_name(config));
   replace_all(out, "SPACE", config.lease_namespace);
   replace_all(out, "CONFIG", indented(kube_scheduler_config(config), "    "));

@@ -125,9 +125,9 @@ TEST(SecondSchedulerTest, UsesTheUpstreamImageAndItsOwnLease) {
   config.scheduler_name = "gpulet";
   config.lease_namespace = "gpulet";
   for (const char* const version : {"v1.33.4", "v1.33.4-gke.1134000", "v1.33.4+k3s1", "v1.33.4-eks-1a2b3c"}) {
-    const auto text = second_scheduler(config, version);
+    const auto text = second_scheduler(config, "mirror:5000/kube-scheduler", version);
     ASSERT_TRUE(text) << version;
-    EXPECT_NE(text->find("image: kube-scheduler:v1.33.4\n"), std::string::npos);
+    EXPECT_NE(text->find("image: mirror:5000/kube-scheduler:v1.33.4\n"), std::string::npos);
     EXPECT_NE(
         text->find(
             "      resourceName: kube-scheduler-gpulet\n      resourceNamespace: gpulet\n    profiles:\n"
@@ -137,8 +137,13 @@ TEST(SecondSchedulerTest, UsesTheUpstreamImageAndItsOwnLease) {
     for (const char* const word : {"NAME", "SPACE", "IMAGE", "CONFIG"})
       EXPECT_EQ(text->find(word), std::string::npos) << word;
   }
+  for (const char* const image : {"mirror:5000/kube-scheduler:v1.33.1", "kube-scheduler@sha256:12ab"}) {
+    const auto text = second_scheduler(config, image, "v1.33.4");
+    ASSERT_TRUE(text);
+    EXPECT_NE(text->find("image: " + std::string(image) + "\n"), std::string::npos);
+  }
   for (const char* const version : {"", "1.33.4", "v1.33", "v1.x.3"})
-    EXPECT_FALSE(second_scheduler(config, version));
+    EXPECT_FALSE(second_scheduler(config, "mirror:5000/kube-scheduler", version));
 }
 
 class ClusterLookupTest : public k8s::ApiTest {};

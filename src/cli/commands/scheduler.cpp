@@ -60,7 +60,7 @@ constexpr const char* kManagedResource = "nvidia.com/gpu";
 
 struct SchedulerConfigOptions {
   std::string where = "kubeadm", service = extender::kDefaultService, service_ip, kubeconfig, ca_file;
-  std::string static_pod, config_file = kConfigFile, scheduler_name = "gpulet", version;
+  std::string static_pod, config_file = kConfigFile, scheduler_name = "gpulet", image, version;
   std::vector<std::string> resources;
   unsigned weight = 5;
 };
@@ -92,6 +92,11 @@ Result<std::string> print_scheduler_config(const SchedulerConfigOptions& options
   }
   GPULET_TRY_ASSIGN(const auto service, parse_service(options.service));
   const bool second = options.where == "second-scheduler";
+  if (second && options.image.empty())
+    return fail(
+        Code::kInvalidArgument,
+        "expected the image of kube-scheduler, where the cluster can pull it: REGISTRY/kube-scheduler",
+        "--image");
   extender::ClusterLookup cluster{
       .service_ip = options.service_ip, .version = options.version, .resources = options.resources};
   // Nothing is looked up that the options say.
@@ -123,7 +128,7 @@ Result<std::string> print_scheduler_config(const SchedulerConfigOptions& options
   if (second) {
     config.scheduler_name = options.scheduler_name;
     config.lease_namespace = service.name_space;
-    return extender::second_scheduler(config, cluster.version);
+    return extender::second_scheduler(config, options.image, cluster.version);
   }
   config.kubeconfig = options.where == "k3s" ? "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig"
                                              : "/etc/kubernetes/scheduler.conf";
@@ -142,7 +147,8 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
            "docs/scheduling.md.",
        .examples = "  gpulet scheduler config > gpulet-scheduler.yaml\n"
                    "  gpulet scheduler config --static-pod /etc/kubernetes/manifests/kube-scheduler.yaml\n"
-                   "  gpulet scheduler config --for second-scheduler | kubectl apply -f -"});
+                   "  gpulet scheduler config --for second-scheduler --image REGISTRY/kube-scheduler | "
+                   "kubectl apply -f -"});
   const auto options = std::make_shared<SchedulerConfigOptions>();
   command.add_option("--for", options->where, "kubeadm, k3s or second-scheduler (default kubeadm)")
       ->check(CLI::IsMember({"kubeadm", "k3s", "second-scheduler"}));
@@ -172,6 +178,9 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
             return is_dns_label(name) ? std::string() : "'" + name + "' is not a DNS label";
           },
           "NAME"));
+  command.add_option("--image", options->image,
+                     "with --for second-scheduler: Kubernetes' image of kube-scheduler; without a tag, the "
+                     "release of the API server is added");
   command.add_option("--kubernetes-version", options->version,
                      "with --for second-scheduler: its version (default: the API server's)");
   command.callback([options, &run] {

@@ -207,7 +207,7 @@ class SchedulingChecks:
         return text
 
     def begin(self):
-        kubectl("apply", "--dry-run=server", "-f", "-", text=self.print_config("--for=second-scheduler"))
+        kubectl("apply", "--dry-run=server", "-f", "-", text=self.print_config("--for=second-scheduler", "--image=kube-scheduler"))
         self.service = Service(SERVICE_PORT, PORTS)
         self.service.start()
         pid = self.state / "pid" / "cp-kube-scheduler"

@@ -50,7 +50,7 @@ void EventWindows::record_xid(const DeviceUuid& gpu, std::optional<unsigned> gpu
 }
 
 void EventWindows::fill_counts(EventHistory* part, LastXid& last, EventCounts& counts, Time begin) {
-  last = part == nullptr ? LastXid{0, "No Error"} : part->last;
+  last = part == nullptr ? LastXid() : part->last;
   counts.xids.clear();
   if (part == nullptr) return;
   for (auto xid = part->xids.begin(); xid != part->xids.end();) {

@@ -50,7 +50,7 @@ class EventWindows {
     std::deque<std::pair<Time, std::uint64_t>> seconds_;
   };
   struct EventHistory {
-    LastXid last{0, "No Error"};
+    LastXid last;
     std::map<std::uint64_t, WindowCount> xids;
   };
   struct Gpu {

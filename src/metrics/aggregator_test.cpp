@@ -47,7 +47,7 @@ Sample filled(EventWindows& windows, Time now, Sample sample = sample_of()) {
 
 TEST(Windows, LastXidStaysAndItsCountExpires) {
   EventWindows windows = of_a_minute();
-  EXPECT_EQ(filled(windows, kStart).gpus[0].xid, (LastXid{0, "No Error"}));
+  EXPECT_EQ(filled(windows, kStart).gpus[0].xid, LastXid());
   windows.record_xid(kFirst, {}, 31, "page fault", kStart + 1s);
   windows.record_xid(kFirst, {}, 31, "page fault", kStart + 1100ms);
   windows.record_xid(kFirst, {}, 13, "exception", kStart + 30s);
@@ -236,7 +236,7 @@ TEST_P(MeterGolden, SharedAndWhole) {
   auto made = meter();
   world.sample(made, pods);
   for (auto& gpu : world.edit()->gpus) gpu.energy_mj += 500'000;
-  made.record_xid(DeviceUuid(second), {}, 31, "Graphics Engine Exception", world.now());
+  made.record_xid(DeviceUuid(second), {}, 31, "GPU memory page fault", world.now());
   world.sample(made, pods);
   expect_golden(GetParam(), page_of(made));
 }

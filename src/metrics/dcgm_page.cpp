@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "metrics/xid_messages.h"
+
 namespace gpulet::metrics {
 namespace {
 
@@ -152,10 +154,14 @@ class DcgmPage {
     };
     const auto window = [](std::chrono::milliseconds time) { return std::to_string(time.count()); };
     switch (counter.field) {
-      case Field::kXid:
-        each({}, {{"err_code", std::to_string(entity.last_xid().code)}, {"err_msg", entity.last_xid().text}},
-             entity.last_xid().code);
+      case Field::kXid: {
+        const auto& xid = entity.last_xid();
+        Named attributes{{"err_code", std::to_string(xid.code)},
+                         {"err_msg", std::string(dcgm_xid_message(xid.code))}};
+        if (!xid.description.empty()) attributes.emplace_back("xid_description", xid.description);
+        each({}, attributes, xid.code);
         return true;
+      }
       case Field::kXidCount:
         for (const auto& [xid, count] : entity.event_counts().xids)
           each({{"window_size_in_ms", window(sample_.windows.xids)}, {"xid", std::to_string(xid)}}, {},

@@ -3,7 +3,7 @@
 //
 // Order of labels: gpu, UUID, pci_bus_id, device, modelName, of a GPU instance GPU_I_PROFILE and GPU_I_ID,
 // hostname; then counters of type label and the Pod's labels, by name; then container, namespace, pod,
-// pod_uid, vgpu and the metric's own labels (err_code, err_msg), by name.
+// pod_uid, vgpu and the metric's own labels (err_code, err_msg, xid_description), by name.
 //
 // A GPU in MIG mode has a series per GPU instance, with the GPU's value where the instance has none, subject
 // to the DeviceFilter. If one Pod holds a device, each series has its labels. If several do, FB_USED and

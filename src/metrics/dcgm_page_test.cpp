@@ -29,7 +29,6 @@ Sample one_gpu() {
                 {Field::kFbUsed, std::uint64_t{1000}},
                 {Field::kFbFree, std::uint64_t{500}},
                 {Field::kGraphicsActive, 0.79}};
-  gpu.xid = {0, "No Error"};
   sample.gpus.push_back(gpu);
   return sample;
 }
@@ -40,7 +39,7 @@ Sample mig_gpu() {
   gpu.mig = true;
   gpu.values.erase(Field::kGpuUtil);
   for (const unsigned id : {7u, 9u}) {
-    InstanceSample instance{id, "1g.10gb", {{Field::kFbUsed, std::uint64_t{id}}}, {0, "No Error"}, {}, {}};
+    InstanceSample instance{id, "1g.10gb", {{Field::kFbUsed, std::uint64_t{id}}}, {}, {}, {}};
     instance.devices.push_back({DeviceUuid("MIG-" + std::to_string(id)), 0, {}});
     gpu.instances.push_back(instance);
   }
@@ -223,7 +222,7 @@ TEST(DcgmPage, TwoMigDevicesOfOneInstance) {
 TEST(DcgmPage, EventsHaveTheirOwnLabels) {
   auto sample = one_gpu();
   sample.windows = {std::chrono::milliseconds(60'000), std::chrono::milliseconds(90'000)};
-  sample.gpus[0].xid = {79, "GPU has \"fallen\" off"};
+  sample.gpus[0].xid = {74, "an \"NVLink\" error"};
   sample.gpus[0].counts.xids = {{79, 2}, {13, 1}};
   sample.gpus[0].counts.clock_events = {{"power_cap", 3}};
   sample.gpus[0].peers = {{0, "OK"}, {1, "NotSupported"}};
@@ -240,7 +239,8 @@ TEST(DcgmPage, EventsHaveTheirOwnLabels) {
           "DCGM_EXP_P2P_STATUS" + kGpu3 + R"(,link_status="OK",peer_gpu="0"} 1)",
           "DCGM_EXP_XID_ERRORS_COUNT" + kGpu3 + R"(,window_size_in_ms="60000",xid="13"} 1)",
           "DCGM_EXP_XID_ERRORS_COUNT" + kGpu3 + R"(,window_size_in_ms="60000",xid="79"} 2)",
-          "DCGM_FI_DEV_XID_ERRORS" + kGpu3 + R"(,err_code="79",err_msg="GPU has \"fallen\" off"} 79)"}));
+          "DCGM_FI_DEV_XID_ERRORS" + kGpu3 +
+              R"(,err_code="74",err_msg="NVLINK Error",xid_description="an \"NVLink\" error"} 74)"}));
 }
 
 TEST(DcgmPage, UnresponsiveGpuAffectsOnlyItself) {

@@ -190,8 +190,8 @@ struct EventCounts {
   friend bool operator==(const EventCounts&, const EventCounts&) = default;
 };
 struct LastXid {
-  std::uint64_t code = 0;  // 0: none since the start
-  std::string text;        // "No Error" for none
+  std::uint64_t code = 0;   // 0: none since the start
+  std::string description;  // of the catalogue (health/xid/xid_catalogue.h); empty for none
   friend bool operator==(const LastXid&, const LastXid&) = default;
 };
 

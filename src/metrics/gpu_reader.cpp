@@ -184,7 +184,6 @@ GpuSample GpuReader::sample_gpu(const nvml::Session& session, const inventory::S
   sample.pci_bus_id = gpu.pci.nvml_text();
   sample.model = gpu.model;
   sample.mig = gpu.mig_enabled;
-  sample.xid.text = "No Error";
   const auto identified = [&]() -> Status {
     GPULET_TRY_ASSIGN(round.device, session.device(gpu.index));
     GPULET_TRY_ASSIGN(const DeviceUuid uuid, session.device_uuid(round.device));
@@ -438,7 +437,6 @@ void GpuReader::read_instances(Round& round) {
     if (instance.devices.empty()) {
       instance.id = mig.gpu_instance;
       instance.profile = instance_profile(mig.profile);
-      instance.xid.text = "No Error";
       read_memory(round, *device, instance.values);
       read_gpm(round, mig.gpu_instance, instance.values);
     }

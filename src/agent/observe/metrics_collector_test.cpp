@@ -267,11 +267,11 @@ TEST_F(MetricsCollectorTest, RemovesSeriesWhenTheDriverIsUnloaded) {
 TEST_F(MetricsCollectorTest, AddsXidsToTheNextSample) {
   collector_.set_snapshot(gpu_node(1));
   complete_all();
-  collector_.on_xid(DeviceUuid("GPU-0"), {}, 79, "GPU has fallen off the bus");
+  collector_.on_xid(DeviceUuid("GPU-0"), {}, 48, "Double-bit ECC error");
   loop_.advance(15s);
   complete_all();
   EXPECT_NE(metric_lines("DCGM_FI_DEV_XID_ERRORS{")[0].find(
-                "err_code=\"79\",err_msg=\"GPU has fallen off the bus\"} 79"),
+                "err_code=\"48\",err_msg=\"Double Bit ECC Error\",xid_description=\"Double-bit ECC error\"} 48"),
             std::string::npos);
 }
 

@@ -71,7 +71,7 @@ class RightsChecks:
     def begin(self):
         """Starts the agent with these permissions and waits until it offers its GPUs."""
         self.from_here = self.log.stat().st_size if self.log.exists() else 0
-        self.node.start_agent(env={"KUBECONFIG": str(self.kubeconfig)})
+        self.node.start_agent(env={"KUBECONFIG": str(self.kubeconfig), "GPULET_PUBLISH_GPU_NODE": "true"})  # unset, it would be silent
         self.node.wait_allocatable(self.kube, 8)
 
     def labelled_anew(self):

@@ -96,8 +96,9 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
   };
   if (options.socket) process.environment.push_back("GPULET_SOCKET=" + socket());
   if (options.name == "gpulet") process.arguments.emplace_back("agent");
-  if (options.name == "dcgm-exporter") {  // it has no such flags
+  if (options.name == "dcgm-exporter" || options.name == "nvidia-mig-manager") {  // no such flags
     process.environment.push_back("DRIVER_ROOT_CTR_PATH=" + driver_root_);
+    process.environment.push_back("NVIDIA_DRIVER_ROOT=" + driver_root_);
   } else {
     for (const auto& argument :
          {"--driver-root-ctr-path=" + driver_root_, "--nvidia-driver-root=" + driver_root_,

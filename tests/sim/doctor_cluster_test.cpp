@@ -179,7 +179,7 @@ TEST_F(SimDoctorCluster, AnUnreachableApiServerIsNotAFault) {
   server_.reset();
   const auto report = run_doctor(cluster_options());
   EXPECT_EQ(checks_with(report, "fail"), "") << report.dump(1);
-  EXPECT_EQ(checks_with(report, "unknown"), "pods") << report.dump(1);
+  EXPECT_EQ(checks_with(report, "unknown"), "pods extender") << report.dump(1);
 }
 
 TEST_F(SimDoctorCluster, NamesHalfConfiguredMig) {

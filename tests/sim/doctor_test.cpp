@@ -17,7 +17,7 @@ TEST_F(SimDoctor, PassesAHealthyNode) {
   const auto report = run_doctor();
   EXPECT_EQ(checks_with(report, "fail"), "") << report.dump(1);
   EXPECT_EQ(checks_with(report, "warn"), "") << report.dump(1);
-  EXPECT_EQ(checks_with(report, "unknown"), "pods") << report.dump(1);
+  EXPECT_EQ(checks_with(report, "unknown"), "pods extender") << report.dump(1);
 }
 
 TEST_F(SimDoctor, NamesTheReasonForNoGpu) {

@@ -127,12 +127,23 @@ class Loader {
   void read_setting(const Setting& setting, const yaml::Node& node) {
     if (node.kind == NodeKind::kNull) return;
     auto value = value_from_node(setting, node);
-    const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    if (problem && problems_.drop_in() && is_empty_list_strategy(setting, value)) {
+      problems_.add_warning(node.position, std::string(setting.path),
+                            "the list is empty: containers get only what passDeviceSpecs gives them");
+      problem.reset();
+    }
     if (problem) {
       problems_.add_error(node.position, std::string(setting.path), *problem);
     } else {
       effective_value(setting.path) = EffectiveValue{std::move(*value), origin_of(node)};
     }
+  }
+
+  // NVIDIA's parser takes the list, and gives containers their GPUs in no way.
+  static bool is_empty_list_strategy(const Setting& setting, const Result<Value>& value) {
+    const auto* items = value ? std::get_if<std::vector<std::string>>(&*value) : nullptr;
+    return setting.path == "flags.plugin.deviceListStrategy" && items != nullptr && items->empty();
   }
 
   // Flags and environment override the file; the default applies last.

@@ -239,6 +239,19 @@ TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
             "x.yaml:1:22: flags.migStrategy: expected a string, found a list");
 }
 
+TEST(Load, AnEmptyListOfDeviceListStrategiesIsTakenAsADropInOnly) {
+  auto sources = file_source("flags: {plugin: {deviceListStrategy: []}}");
+  EXPECT_NE(load_error(sources).find("expected at least one of envvar"), std::string::npos);
+  sources.drop_in = true;
+  const auto loaded = load(sources);
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
+  EXPECT_TRUE(loaded->config.flags.device_list_strategy.empty());
+  ASSERT_EQ(loaded->warnings.size(), 1u);
+  EXPECT_EQ(loaded->warnings[0],
+            "x.yaml:1:38: flags.plugin.deviceListStrategy: the list is empty: containers get only what "
+            "passDeviceSpecs gives them");
+}
+
 TEST(Load, ImexChannelsAreEmptyOrZero) {
   EXPECT_EQ(load(file_source("imex: {channelIDs: [0], required: true}"))->config.imex.channel_ids,
             std::vector{0u});

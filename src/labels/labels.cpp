@@ -52,7 +52,8 @@ constexpr LabelRule kRules[] = {
     {"nvidia.com/gpu.clique", "cluster.clique of the NVLink fabric, if all GPUs in one have the same",
      "nvmlDeviceGetGpuFabricInfoV"},
     {"nvidia.com/gpu.product",
-     "the model, sanitised; in strategy single with -MIG- and the profile, or -MIG-INVALID; -SHARED if "
+     "the model, sanitised; in strategy single with -MIG- and the profile, or -MIG-INVALID if no device is "
+     "offered; -SHARED if "
      "shared "
      "under its own name",
      kName},
@@ -324,7 +325,11 @@ class LabelBuilder {
     const Model& model = models_.front();
     std::string about = gpu_range_text(model.gpus);
     if (models_.size() > 1) about += ", of " + decimal_text(models_.size()) + " models the first";
-    add_resource(kGpu, model.name, "", model.gpus.size(), sharing_.mode_of_gpus(model.gpus), about);
+    add_gpus_of_model(model, model.gpus, about);
+  }
+
+  void add_gpus_of_model(const Model& model, const std::vector<const Gpu*>& gpus, const std::string& about) {
+    add_resource(kGpu, model.name, "", gpus.size(), sharing_.mode_of_gpus(gpus), about);
     if (model.memory.mebibytes() != 0)
       add_label(std::string(kGpu) + "memory", decimal_text(model.memory.mebibytes()), about);
     if (model.compute_major == 0) return;
@@ -351,7 +356,9 @@ class LabelBuilder {
     add_attributes(prefix, profile.smallest_device(), about);
   }
 
-  // With MIG devices, strategy single requires that all of them have one profile.
+  // With strategy single the plugin offers one kind of device: where GPUs differ, the kind that most of them
+  // have (partition/resources.h). The labels describe what it offers; if that is nothing, the product is
+  // MIG-INVALID and the counts are 0, as NVIDIA's are for any node whose GPUs differ.
   void add_single() {
     const auto gpus = all_gpus();
     std::vector<const Gpu*> cut, whole, empty;
@@ -361,7 +368,16 @@ class LabelBuilder {
     }
     if (cut.empty()) return;
     const auto profiles = group_by_profile(models_);
-    if (whole.empty() && empty.empty() && profiles.size() == 1) return add_profile(kGpu, profiles.front());
+    for (Profile offered : profiles) {
+      std::erase_if(offered.devices, [&](const auto& one) { return !sharing_.offers_mig_device(one); });
+      if (!offered.devices.empty()) return add_profile(kGpu, offered);
+    }
+    for (const Model& model : models_) {
+      auto offered = model.gpus;
+      std::erase_if(offered, [&](const Gpu* gpu) { return !sharing_.offers_gpu(gpu); });
+      if (!offered.empty())
+        return add_gpus_of_model(model, offered, gpu_range_text(offered) + ", others are partitioned");
+    }
     const std::string why = !empty.empty()   ? gpu_range_text(empty) + " without a MIG device"
                             : !whole.empty() ? gpu_range_text(whole) + " not cut up"
                                              : decimal_text(profiles.size()) + " profiles";

@@ -6,6 +6,7 @@
 
 #include "labels/labels.h"
 #include "labels/test_nodes.h"
+#include "partition/resources.h"
 
 namespace gpulet::labels {
 namespace {
@@ -173,8 +174,7 @@ TEST(Labels, LongNameKeepsItsEnd) {
 TEST(Labels, SingleRequiresEqualDevices) {
   const std::string yaml = "flags: {migStrategy: single}";
   const std::pair<Snapshot, const char*> invalid[] = {
-      {node({cut(kH100, {"1g.10gb"}), gpu(kH100)}), "GPU 1 not cut up"},
-      {node({cut(kH100, {"1g.10gb"}), cut(kH100, {})}), "GPU 1 without a MIG device"},
+      {node({cut(kH100, {}), cut(kH100, {})}), "GPU 0-1 without a MIG device"},
       {node({cut(kH100, {"1g.10gb", "2g.20gb"})}), "2 profiles"},
   };
   for (const auto& [snapshot, why] : invalid) {
@@ -192,6 +192,53 @@ TEST(Labels, SingleRequiresEqualDevices) {
   EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), "3");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.replicas"), "1");
   EXPECT_EQ(value(labels, "nvidia.com/gpu.memory"), "9984");
+}
+
+TEST(Labels, SingleDescribesTheKindThatIsOffered) {
+  struct Row {
+    Snapshot node;
+    const char *product, *count, *about;
+  };
+  const Row rows[] = {
+      {node({cut(kH100, {"1g.10gb"}), cut(kH100, {"1g.10gb", "1g.10gb"}), gpu(kH100)}),
+       "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "3", "3 of GPU 0-1"},
+      {node({cut(kH100, {"1g.10gb"}), gpu(kH100), gpu(kH100)}), "NVIDIA-H100-80GB-HBM3", "2",
+       "GPU 1-2, others are partitioned"},
+      {node({cut(kH100, {"1g.10gb"}), cut(kH100, {})}), "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "1",
+       "1 of GPU 0"},
+  };
+  for (const auto& row : rows) {
+    const auto labels = labels_with(row.node, "flags: {migStrategy: single}");
+    EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), row.product);
+    EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), row.count);
+    EXPECT_EQ(value(labels, "nvidia.com/gpu.replicas"), "1");
+    EXPECT_EQ(labels.at("nvidia.com/gpu.product").subject, row.about);
+  }
+}
+
+RC_GTEST_PROP(LabelsProperties, SingleCountsWhatThePluginOffers, ()) {
+  const std::vector<Gpu> kinds = {gpu(kH100),
+                                  cut(kH100, {}),
+                                  cut(kH100, {"1g.10gb"}),
+                                  cut(kH100, {"1g.10gb", "1g.10gb"}),
+                                  cut(kH100, {"1g.10gb", "3g.40gb"}),
+                                  cut(kH100, {"3g.40gb", "3g.40gb"})};
+  std::vector<Gpu> gpus;
+  for (const auto kind : *rc::gen::nonEmpty(rc::gen::container<std::vector<int>>(rc::gen::inRange(0, 6))))
+    gpus.push_back(kinds[static_cast<std::size_t>(kind)]);
+  const auto snapshot = node(gpus);
+  const auto shared = *rc::gen::arbitrary<bool>();
+  const std::string yaml =
+      "flags: {migStrategy: single}\n" +
+      std::string(shared ? "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}" : "");
+  const auto labels = labels_with(snapshot, yaml);
+  std::size_t offered = 0;
+  for (const auto& resource : partition::plan_resources(snapshot, test::config_of(yaml)).resources) {
+    if (resource.name.str() == "nvidia.com/gpu") offered += resource.devices.size();
+  }
+  const auto count = std::stoul(value(labels, "nvidia.com/gpu.count"));
+  const auto replicas = std::stoul(value(labels, "nvidia.com/gpu.replicas"));
+  RC_ASSERT(count * replicas == offered);
 }
 
 TEST(Labels, MixedHasEachProfile) {

@@ -198,6 +198,17 @@ std::size_t SharingView::gpu_index(const Gpu* gpu) const {
   return static_cast<std::size_t>(gpu - snapshot_.gpus.data());
 }
 
+SharingView::Key SharingView::key_of(const Profile::Device& device) const {
+  const auto& [gpu, mig] = device;
+  return {gpu_index(gpu), static_cast<std::size_t>(mig - gpu->mig_devices.data())};
+}
+
+bool SharingView::offers_gpu(const Gpu* gpu) const { return modes_.contains({gpu_index(gpu), std::nullopt}); }
+
+bool SharingView::offers_mig_device(const Profile::Device& device) const {
+  return modes_.contains(key_of(device));
+}
+
 SharingMode SharingView::mode_of_gpus(const std::vector<const Gpu*>& gpus) const {
   std::map<SharingMode, std::size_t> counts;
   for (const Gpu* gpu : gpus) {
@@ -209,9 +220,7 @@ SharingMode SharingView::mode_of_gpus(const std::vector<const Gpu*>& gpus) const
 
 SharingMode SharingView::mode_of_mig_devices(const std::vector<Profile::Device>& devices) const {
   std::map<SharingMode, std::size_t> counts;
-  for (const auto& [gpu, mig] : devices) {
-    ++counts[mode_of({gpu_index(gpu), static_cast<std::size_t>(mig - gpu->mig_devices.data())})];
-  }
+  for (const auto& device : devices) ++counts[mode_of(key_of(device))];
   return most_common(counts);
 }
 

@@ -66,6 +66,10 @@ class SharingView {
   config::MigStrategy strategy() const { return strategy_; }
   bool uses_mps() const { return uses_mps_; }
 
+  // Whether the resource plan has the GPU as a whole, or the MIG device.
+  bool offers_gpu(const inventory::Gpu* gpu) const;
+  bool offers_mig_device(const Profile::Device& device) const;
+
   // The mode of most devices; on a tie, the one with the fewest shares. A device that is not offered counts
   // as unshared. GPUs with MIG devices do not count; 0 replicas if all have.
   SharingMode mode_of_gpus(const std::vector<const inventory::Gpu*>& gpus) const;
@@ -73,6 +77,7 @@ class SharingView {
 
  private:
   using Key = std::pair<std::size_t, std::optional<std::size_t>>;  // as partition::Device::gpu, ::mig
+  Key key_of(const Profile::Device& device) const;
   SharingMode mode_of(const Key& key) const;
   std::size_t gpu_index(const inventory::Gpu* gpu) const;
 

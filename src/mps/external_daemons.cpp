@@ -120,8 +120,8 @@ void ExternalDaemons::apply_specs(const std::vector<DaemonSpec>& specs) {
   daemons_ = std::move(next);
 }
 
-std::map<std::string, inventory::Health> ExternalDaemons::daemon_healths() const {
-  std::map<std::string, inventory::Health> healths;
+DaemonHealths ExternalDaemons::daemon_healths() const {
+  DaemonHealths healths;
   for (const auto& [name, daemon] : daemons_) healths.emplace(name, daemon->health());
   return healths;
 }

@@ -37,7 +37,7 @@ class ExternalDaemons {
 
   // By name. Unhealthy, with the reason: no answer yet, no answer, or another thread percentage than the
   // spec's.
-  std::map<std::string, inventory::Health> daemon_healths() const;
+  DaemonHealths daemon_healths() const;
 
  private:
   class ExternalDaemon;

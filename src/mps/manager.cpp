@@ -63,6 +63,11 @@ bool shm_is_mounted(const std::string& root) {
          outer.st_dev != inner.st_dev;
 }
 
+const DaemonHealths::value_type* find_unserved_daemon(const DaemonHealths& healths) {
+  const auto serves = [](const auto& one) { return one.second.healthy; };
+  return healths.empty() || std::ranges::any_of(healths, serves) ? nullptr : &*healths.begin();
+}
+
 DaemonManager::DaemonManager(Loop& loop, DaemonOptions options, SetComputeMode set_compute_mode,
                              HealthCallback health)
     : loop_(loop),
@@ -182,6 +187,12 @@ std::optional<inventory::Health> DaemonManager::daemon_health(const std::string&
   if (std::ranges::none_of(desired_, [&](const DaemonSpec& spec) { return spec.name == name; }))
     return std::nullopt;
   return inventory::Health{false, "the MPS control daemon of " + name + " waits for another to stop"};
+}
+
+DaemonHealths DaemonManager::daemon_healths() const {
+  DaemonHealths healths;
+  for (const auto& spec : desired_) healths.emplace(spec.name, *daemon_health(spec.name));
+  return healths;
 }
 
 void DaemonManager::on_daemon_health(const std::string& name, const inventory::Health& health) {

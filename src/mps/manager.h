@@ -32,6 +32,11 @@ Status unmount_shm(const std::string& root);
 // Whether a separate file system is mounted there.
 bool shm_is_mounted(const std::string& root);
 
+using DaemonHealths = std::map<std::string, inventory::Health>;  // by the daemon's name
+// The first of several daemons if none serves; nullptr if one does, for one may wait for a faulty GPU, or if
+// there are none. Pure.
+const DaemonHealths::value_type* find_unserved_daemon(const DaemonHealths& healths);
+
 // Manages all MPS control daemons of a node: starts new ones, stops those no longer needed, leaves
 // unchanged ones alone, and updates those with only new limits. A GPU that moves to another daemon
 // is released by the first before the second starts.
@@ -56,6 +61,8 @@ class DaemonManager {
   const std::vector<DaemonSpec>& specs() const { return desired_; }
   // nullopt for a daemon that is not in specs(). One that waits for its GPUs is unhealthy.
   std::optional<inventory::Health> daemon_health(const std::string& name) const;
+  // Of all in specs(), by name.
+  DaemonHealths daemon_healths() const;
 
  private:
   void reconcile_daemons();

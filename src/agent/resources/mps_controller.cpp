@@ -56,12 +56,7 @@ std::map<std::string, inventory::Health> MpsController::apply_daemons(
   if (!manager_) manager_ = make_manager();
   specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);
   manager_->apply_specs(specs);
-  std::map<std::string, inventory::Health> healths;
-  for (const auto& spec : specs) {
-    healths[spec.name] = manager_->daemon_health(spec.name).value_or(
-        inventory::Health{false, "its MPS control daemon is starting"});
-  }
-  return healths;
+  return manager_->daemon_healths();
 }
 
 mps::DaemonOptions MpsController::daemon_options() const {
@@ -105,16 +100,11 @@ void MpsController::give_up_daemons() {
 
 std::string MpsController::problem() const {
   if (paused_) return {};
-  std::map<std::string, inventory::Health> healths;
-  if (external_) healths = external_->daemon_healths();
-  if (manager_) {
-    for (const auto& spec : manager_->specs())
-      healths[spec.name] =
-          manager_->daemon_health(spec.name).value_or(inventory::Health{false, "its daemon is starting"});
-  }
-  const auto serves = [](const auto& one) { return one.second.healthy; };
-  if (healths.empty() || std::ranges::any_of(healths, serves)) return {};
-  return healths.begin()->first + ": " + healths.begin()->second.reason;
+  const auto healths = manager_    ? manager_->daemon_healths()
+                       : external_ ? external_->daemon_healths()
+                                   : mps::DaemonHealths();
+  const auto* const unserved = mps::find_unserved_daemon(healths);
+  return unserved ? unserved->first + ": " + unserved->second.reason : std::string();
 }
 
 void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,

@@ -144,14 +144,9 @@ class MpsDaemonRunner {
   // wanted.
   std::optional<std::string> problem() const {
     if (!snapshot_) return failure_.empty() ? "the GPUs are not listed yet" : failure_;
-    std::optional<std::string> problem;
-    for (const auto& spec : manager_.specs()) {
-      const auto health = manager_.daemon_health(spec.name);
-      if (health && health->healthy) return std::nullopt;
-      if (!problem)
-        problem = health ? health->reason : "the MPS control daemon of " + spec.name + " is starting";
-    }
-    return problem;
+    const auto healths = manager_.daemon_healths();
+    const auto* const unserved = mps::find_unserved_daemon(healths);
+    return unserved ? std::optional(unserved->second.reason) : std::nullopt;
   }
 
   // Ends the process once no daemon has served for serve_limit. One that serves is reason to go on: it has

@@ -18,7 +18,6 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::string_view kReleaseHead = "gpulet-driver-release 1";
-constexpr std::string_view kDeployPrefix = "nvidia.com/gpu.deploy.";
 constexpr std::string_view kPausedPrefix = "paused-for-";
 static_assert(kMaxReleaseReason == health::kMaxCordonReason);
 
@@ -85,7 +84,7 @@ std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& r
   if (request) reasons.push_back(request->reason.empty() ? "gpulet driver release" : request->reason);
   if (mig_apply_works) reasons.emplace_back(kMigApplyReason);
   const auto paused = std::ranges::find_if(labels, [](const auto& label) {
-    return label.first.starts_with(kDeployPrefix) && label.second.starts_with(kPausedPrefix);
+    return label.first.starts_with(kOperandLabelPrefix) && label.second.starts_with(kPausedPrefix);
   });
   if (paused != labels.end()) {
     std::string purpose = paused->second.substr(kPausedPrefix.size());

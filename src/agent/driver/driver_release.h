@@ -63,8 +63,12 @@ inline constexpr std::string_view kMigApplyReason = "gpulet mig apply";
 // kFailedPrecondition: another command works.
 Result<ProcessLock> lock_release(const std::string& path);
 
+// Of the node labels that place the GPU operator's operands: "nvidia.com/gpu.deploy.device-plugin". Source:
+// gpu-operator v26.7.0, controllers/state_manager.go.
+inline constexpr std::string_view kOperandLabelPrefix = "nvidia.com/gpu.deploy.";
+
 // Why the driver has to be released now, in one line; nullopt: it has not. Labels count whose key begins with
-// "nvidia.com/gpu.deploy." and whose value begins with "paused-for-": "driver upgrade (node label
+// kOperandLabelPrefix and whose value begins with "paused-for-": "driver upgrade (node label
 // nvidia.com/gpu.deploy.device-plugin=paused-for-driver-upgrade)". Pure.
 // Source: k8s-driver-manager v0.12.0 and mig-parted v0.15.0 (mig-manager), maybeSetPaused.
 std::optional<std::string> release_reason(const std::optional<ReleaseRequest>& request, bool mig_apply_works,

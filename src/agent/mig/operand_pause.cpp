@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "agent/driver/driver_release.h"
 #include "agent/mig/mig_manager.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -9,10 +10,10 @@
 namespace gpulet::agent {
 namespace {
 
-constexpr std::string_view kOperandPrefix = "nvidia.com/gpu.deploy.";
-constexpr const char* kClientLabel = "nvidia.com/gpu.deploy.client";
 constexpr const char* kValidations = "nvidia-cuda-validator,nvidia-device-plugin-validator";
 constexpr const char* kOperatorValidator = "nvidia-operator-validator";
+
+constexpr std::string_view kClient = "client";
 
 struct Operand {
   std::string_view name;  // of its label
@@ -25,12 +26,10 @@ constexpr Operand kOperands[] = {
     {"dcgm-exporter", "nvidia-dcgm-exporter"},
     {"dcgm", "nvidia-dcgm"},
     {"nvsm", ""},
-    {"client", ""},
+    {kClient, ""},
 };
 
-std::string label_key(const Operand& operand) {
-  return std::string(kOperandPrefix) + std::string(operand.name);
-}
+std::string label_key(std::string_view name) { return std::string(kOperandLabelPrefix) + std::string(name); }
 
 std::string pod_names(const std::vector<PodRef>& pods) {
   std::vector<std::string> names;
@@ -57,7 +56,7 @@ void OperandPause::set_labels(std::map<std::string, std::string> labels) {
 std::vector<std::string> OperandPause::paused_labels() const {
   std::vector<std::string> keys;
   for (const auto& operand : kOperands) {
-    const auto found = labels_.find(label_key(operand));
+    const auto found = labels_.find(label_key(operand.name));
     if (found != labels_.end() && found->second == kOperandPaused) keys.push_back(found->first);
   }
   return keys;
@@ -92,7 +91,7 @@ void OperandPause::start_pause(const HookSubject& about, Done done) {
   returning_.clear();
   ports_.set_label(kMigStateLabel, std::string(kMigPending));
   for (const auto& operand : kOperands) {
-    const auto found = labels_.find(label_key(operand));
+    const auto found = labels_.find(label_key(operand.name));
     if (found == labels_.end() || found->second != kOperandDeployed) continue;
     ports_.set_label(found->first, std::string(kOperandPaused));
     paused_.insert(found->first);
@@ -122,7 +121,7 @@ void OperandPause::check_labels() {
 void OperandPause::list_operands() {
   std::vector<std::string> apps;
   for (const auto& operand : kOperands) {
-    if (*operand.apps != '\0' && paused_.contains(label_key(operand))) apps.emplace_back(operand.apps);
+    if (*operand.apps != '\0' && paused_.contains(label_key(operand.name))) apps.emplace_back(operand.apps);
   }
   poll_.reset();
   if (apps.empty()) return list_clients({});
@@ -137,10 +136,11 @@ void OperandPause::list_operands() {
 }
 
 void OperandPause::list_clients(std::vector<PodRef> pods) {
-  if (!paused_.contains(kClientLabel)) return on_operands(std::move(pods));
+  const auto client = label_key(kClient);
+  if (!paused_.contains(client)) return on_operands(std::move(pods));
   listing_ = true;
   ports_.pods.list_pods(
-      {.node_selector_key = kClientLabel},
+      {.node_selector_key = client},
       [this, pods = std::move(pods), alive = lifetime_.watch()](Result<std::vector<PodRef>> clients) mutable {
         if (!alive) return;
         listing_ = false;

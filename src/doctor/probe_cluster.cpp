@@ -1,4 +1,3 @@
-#include "base/dns_name.h"
 #include "base/json.h"
 #include "doctor/probe.h"
 
@@ -7,9 +6,11 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/publish/rbac_check.h"
+#include "base/dns_name.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "extender/explain_client.h"
+#include "extender/service_name.h"
 #include "k8s/api_client.h"
 #include "k8s/object_reader.h"
 #include "k8s/objects.h"
@@ -144,15 +145,11 @@ class ClusterClient {
 
   // The record that the replicas of the extender share is named after its Service.
   Result<std::vector<extender::MissedPod>> find_missed_pods(const std::string& service) {
-    const auto slash = service.find('/');
-    const auto name_space = service.substr(0, slash);
-    const auto name =
-        slash == std::string::npos ? "" : service.substr(slash + 1, service.find(':') - slash - 1);
-    if (!is_dns_label(name_space) || !is_dns_label(name))
-      return fail(Code::kNotFound, "no Service of an extender is given");
-    const auto response = send_request(
-        {.method = "GET",
-         .path = "/api/v1/namespaces/" + name_space + "/configmaps/" + name + extender::kRecordSuffix});
+    const auto named = extender::parse_service_name(service);
+    if (!named) return fail(Code::kNotFound, "no Service of an extender is given");
+    const auto response = send_request({.method = "GET",
+                                        .path = "/api/v1/namespaces/" + named->name_space + "/configmaps/" +
+                                                named->name + extender::kRecordSuffix});
     if (response && response->status == 404) return fail(Code::kNotFound, "there is no extender", service);
     GPULET_TRY_ASSIGN(const auto record, parse_response(response));
     return extender::current_misses(extender::parse_ask_record(k8s::json_text_map(record, "data")));

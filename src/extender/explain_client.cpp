@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "extender/server.h"
+#include "extender/service_name.h"
 #include "http/access_gate.h"
 #include "http/client.h"
 #include "http/socket.h"
@@ -129,17 +130,14 @@ class ExplainClient {
   }
 
   void request_service() {
-    const auto slash = query_.service.find('/');
-    const std::string name_space = query_.service.substr(0, slash);
-    const std::string service = slash == std::string::npos ? "" : query_.service.substr(slash + 1);
-    const auto parts = text::split(service, ':');  // of "https:name:port"
-    if (!is_dns_label(name_space) || service.ends_with(':') || parts.empty() || parts.size() > 3 ||
-        !std::ranges::all_of(parts, is_dns_label)) {
+    const auto named = parse_service_name(query_.service);
+    if (!named) {
       return fail_later({Code::kInvalidArgument,
                          "expected a Service such as " + std::string(kDefaultService) + " is one",
                          query_.service});
     }
-    request_proxy("/api/v1/namespaces/" + name_space + "/services/", service);
+    request_proxy("/api/v1/namespaces/" + named->name_space + "/services/",
+                  query_.service.substr(named->name_space.size() + 1));
   }
 
   void request_proxy(const std::string& services, const std::string& service) {

@@ -16,6 +16,7 @@
 #include "extender/explain_client.h"
 #include "extender/kube_scheduler_config.h"
 #include "extender/server.h"
+#include "extender/service_name.h"
 #include "k8s/client_config.h"
 
 namespace gpulet::cli {
@@ -65,22 +66,14 @@ struct SchedulerConfigOptions {
   unsigned weight = 5;
 };
 
-struct ServiceAddress {
-  std::string name_space, name, port;
-};
-
-Result<ServiceAddress> parse_service(const std::string& service) {
-  const auto slash = service.find('/'), colon = service.find(':');
-  ServiceAddress address;
-  if (slash != std::string::npos && colon != std::string::npos && colon > slash) {
-    address = {service.substr(0, slash), service.substr(slash + 1, colon - slash - 1),
-               service.substr(colon + 1)};
-  }
-  if (!is_dns_label(address.name_space) || !is_dns_label(address.name) || !text::parse_unsigned(address.port))
+// kube-scheduler needs the port as a number, and has the scheme in its own setting.
+Result<extender::ServiceName> parse_service(const std::string& text) {
+  auto service = extender::parse_service_name(text);
+  if (!service || !service->scheme.empty() || !text::parse_unsigned(service->port))
     return fail(Code::kInvalidArgument,
                 "expected NAMESPACE/NAME:PORT, as " + std::string(extender::kDefaultService),
-                "--service " + service);
-  return address;
+                "--service " + text);
+  return std::move(*service);
 }
 
 Result<std::string> print_scheduler_config(const SchedulerConfigOptions& options) {

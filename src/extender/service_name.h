@@ -1,0 +1,19 @@
+// How options name the Service of the extender.
+#pragma once
+
+#include <optional>
+#include <string>
+
+namespace gpulet::extender {
+
+struct ServiceName {
+  std::string name_space, name;
+  std::string scheme, port;  // empty: not given
+};
+
+// "gpulet/gpulet-scheduler", with ":9410" or ":PORT-NAME" behind it and "https:" before the name, as in the
+// paths of the API server's service proxy. nullopt for another form. Pure. Source: Kubernetes, "Access
+// Services Running on Clusters".
+std::optional<ServiceName> parse_service_name(const std::string& text);
+
+}  // namespace gpulet::extender

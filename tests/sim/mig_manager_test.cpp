@@ -19,7 +19,8 @@ class SimMigManager : public NodeTest {
  protected:
   void SetUp() override {
     bring_up_node();
-    api_.emplace(sim_node().directory(), [this](const k8s::Received& request) { return reply_to(request); });
+    api_ = std::make_unique<NodeApi>(sim_node().directory(),
+                                     [this](const k8s::Received& request) { return reply_to(request); });
     set_label(kPlugin, "true");
     set_label(kExporter, "false");
   }
@@ -87,7 +88,9 @@ class SimMigManager : public NodeTest {
   std::mutex labels_mutex_;
   std::map<std::string, std::string> labels_;
   std::map<std::string, std::vector<std::string>> history_;
-  std::optional<NodeApi> api_;  // last: its threads use the others
+  // Last: its threads use the others. No optional: the manager still sends requests while this ends, and
+  // reply_to() must read a pointer that stays as it is until those threads have ended.
+  std::unique_ptr<NodeApi> api_;
 };
 
 TEST_F(SimMigManager, ChangesMigWhileTheOperandsArePaused) {

@@ -3,10 +3,14 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "doctor/agent_readings.h"
 #include "health/report/health_report.h"
 #include "nvml/usage.h"
 
 namespace gpulet::doctor {
+
+using health::FaultClass;
+
 namespace {
 
 constexpr const char *kDriver = "nvidia", *kNouveau = "nouveau";
@@ -349,14 +353,17 @@ CheckResult check_mig(const Facts& facts) {
     return fail_result("the node's label nvidia.com/mig.config.state is failed",
                        "see the agent's log; `gpulet mig plan` shows what blocks the layout");
   }
-  if (!facts.driver) return unknown_result(facts.driver.error());
+  if (!facts.driver && !agent_reads_gpus(facts)) return unknown_result(facts.driver.error());
+  const auto gpus = facts.driver ? facts.driver->gpus : gpus_by_agent(*facts.agent);
+  const std::string origin = facts.driver ? "" : " (by the agent)";
   std::size_t on = 0;
-  for (const auto& gpu : facts.driver->gpus) {
+  for (const auto& gpu : gpus) {
     if (gpu.unreadable) continue;
     if (auto result = check_mig_configuration(gpu.mig, gpu); result.verdict != Verdict::kPass) return result;
     on += gpu.mig.enabled ? 1 : 0;
   }
-  return pass_result(on == 0 ? "MIG is off" : "MIG is on and partitioned on " + text::count_text(on, "GPU"));
+  return pass_result(
+      (on == 0 ? "MIG is off" : "MIG is on and partitioned on " + text::count_text(on, "GPU")) + origin);
 }
 
 CheckResult check_mps_daemons(const Facts& facts) {
@@ -373,12 +380,15 @@ CheckResult check_mps_daemons(const Facts& facts) {
 }
 
 CheckResult check_throttling(const Facts& facts) {
-  if (!facts.driver) return unknown_result(facts.driver.error());
+  const std::string good = "no GPU is throttled",
+                    fix =
+                        "check fans, filters, room temperature and power supply; to limit power for now: "
+                        "`nvidia-smi -pl WATTS`";
+  if (!facts.driver)
+    return result_by_agent(facts, {FaultClass::kThermal, FaultClass::kPower}, health::Source::kViolations,
+                           good, fix);
   const auto slow = describe_gpus_with(*facts.driver, throttle_reason);
-  if (slow.empty()) return pass_result("no GPU is throttled");
-  return warn_result(text::join_limited(slow),
-                     "check fans, filters, room temperature and power supply; to limit power for now: "
-                     "`nvidia-smi -pl WATTS`");
+  return slow.empty() ? pass_result(good) : warn_result(text::join_limited(slow), fix);
 }
 
 CheckResult check_iommu(const Facts& facts) {
@@ -401,40 +411,64 @@ CheckResult check_iommu(const Facts& facts) {
 }
 
 CheckResult check_pcie_width(const Facts& facts) {
-  if (!facts.driver) return unknown_result(facts.driver.error());
+  const std::string good = "every GPU has all of its PCIe lanes",
+                    fix = "reseat the card or its riser; `lspci -vv` shows LnkSta and LnkCap";
+  if (!facts.driver)
+    return result_by_agent(facts, {FaultClass::kPcieWidth}, health::Source::kPcie, good, fix);
   const auto narrow = describe_gpus_with(*facts.driver, [](const GpuFacts& gpu) {
     if (gpu.width == 0 || gpu.width >= gpu.full_width) return std::string();
     return "has " + std::to_string(gpu.width) + " of " + std::to_string(gpu.full_width) + " lanes";
   });
-  if (narrow.empty()) return pass_result("every GPU has all of its PCIe lanes");
-  return warn_result(text::join_limited(narrow),
-                     "reseat the card or its riser; `lspci -vv` shows LnkSta and LnkCap");
+  return narrow.empty() ? pass_result(good) : warn_result(text::join_limited(narrow), fix);
 }
 
+namespace {
+
+constexpr const char* kFabricFix =
+    "`systemctl status nvidia-fabricmanager`; its version must be the driver's: `apt-get install "
+    "nvidia-fabricmanager-BRANCH`, then `systemctl enable --now nvidia-fabricmanager`";
+constexpr const char* kFabricGood = "every GPU has joined its NVLink fabric";
+
+// GPUs before Hopper do not report their registration.
+CheckResult check_fabric_manager(const Facts& facts, bool has_switches) {
+  if (!has_switches) return skip_result("not applicable: no NVSwitch on this node");
+  if (!facts.programs) return unknown_result(facts.programs.error());
+  if (facts.programs->fabric_manager) return pass_result("the fabric manager runs");
+  return fail_result("this node has NVSwitches but no fabric manager: CUDA does not start (error 802)",
+                     kFabricFix);
+}
+
+CheckResult check_fabric_by_agent(const Facts& facts) {
+  auto result = result_by_agent(facts, {FaultClass::kFabric, FaultClass::kFabricDegraded},
+                                health::Source::kFabric, kFabricGood, kFabricFix);
+  if (!agent_reads_gpus(facts) || result.verdict == Verdict::kFail || result.verdict == Verdict::kWarn)
+    return result;
+  const auto& gpus = facts.agent->gpus;
+  if (std::ranges::any_of(gpus, &AgentGpu::in_fabric)) return result;
+  return check_fabric_manager(
+      facts, std::ranges::any_of(gpus, [](const auto& gpu) { return gpu.nvswitch_links > 0; }));
+}
+
+}  // namespace
+
 CheckResult check_nvlink_fabric(const Facts& facts) {
-  const std::string fix =
-      "`systemctl status nvidia-fabricmanager`; its version must be the driver's: `apt-get install "
-      "nvidia-fabricmanager-BRANCH`, then `systemctl enable --now nvidia-fabricmanager`";
-  if (!facts.driver) return unknown_result(facts.driver.error());
+  if (!facts.driver) return check_fabric_by_agent(facts);
   const auto in_state = [&](health::FabricState state, const char* describe) {
     return describe_gpus_with(*facts.driver, [&](const GpuFacts& gpu) {
       return gpu.fabric == state ? std::string(describe) : std::string();
     });
   };
   const auto failed = in_state(health::FabricState::kFailed, "was rejected by its NVLink fabric");
-  if (!failed.empty()) return fail_result(text::join_limited(failed) + ": CUDA does not start there", fix);
+  if (!failed.empty())
+    return fail_result(text::join_limited(failed) + ": CUDA does not start there", kFabricFix);
   const auto joining = in_state(health::FabricState::kJoining, "has not joined its NVLink fabric");
-  if (!joining.empty()) return fail_result(text::join_limited(joining) + ": CUDA does not start there", fix);
+  if (!joining.empty())
+    return fail_result(text::join_limited(joining) + ": CUDA does not start there", kFabricFix);
   const auto slow = in_state(health::FabricState::kDegraded, "has reduced NVLink fabric bandwidth");
-  if (!slow.empty()) return warn_result(text::join_limited(slow), fix);
-  if (!in_state(health::FabricState::kHealthy, "is in").empty())
-    return pass_result("every GPU has joined its NVLink fabric");
+  if (!slow.empty()) return warn_result(text::join_limited(slow), kFabricFix);
+  if (!in_state(health::FabricState::kHealthy, "is in").empty()) return pass_result(kFabricGood);
   if (!facts.bus) return unknown_result(facts.bus.error());
-  if (facts.bus->switches == 0) return skip_result("not applicable: no NVSwitch on this node");
-  // GPUs before Hopper do not report their registration.
-  if (!facts.programs) return unknown_result(facts.programs.error());
-  if (facts.programs->fabric_manager) return pass_result("the fabric manager runs");
-  return fail_result("this node has NVSwitches but no fabric manager: CUDA does not start (error 802)", fix);
+  return check_fabric_manager(facts, facts.bus->switches != 0);
 }
 
 }  // namespace gpulet::doctor

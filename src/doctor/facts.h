@@ -120,6 +120,19 @@ struct AgentDevice {
   bool offered = true;
   std::string resource;  // empty: offered by none
 };
+struct AgentFault {
+  std::string fault_class, text, effect;  // "pcie-width", "PCIe lanes are missing: 8 of 16", "flag"
+};
+struct AgentGpu {
+  unsigned index = 0;
+  MigFacts mig;  // instances are its MIG devices; an instance without one is not known
+  unsigned nvswitch_links = 0;
+  bool in_fabric = false;
+  std::vector<AgentFault> faults;
+  // Why the agent does not read a source ("pcie") of this GPU; nullopt: not reported, by an agent that has
+  // just started or is older.
+  std::optional<std::map<std::string, std::string>> unread;
+};
 struct AgentFacts {
   std::string version;
   std::string driver_version{};       // empty: the agent has no driver
@@ -128,6 +141,7 @@ struct AgentFacts {
   std::vector<std::string> refusals;  // Events about requests that the API server denied
   // Events about rights at the driver that the agent lacks
   std::vector<std::string> missing_driver_rights{};
+  std::vector<AgentGpu> gpus{};  // by index
 };
 
 struct AgentSettings {

@@ -170,6 +170,31 @@ AgentDevice parse_agent_device(const json& object, std::string name) {
   return device;
 }
 
+std::optional<AgentGpu> parse_agent_gpu(const json& object) {
+  const auto& index = json_member(object, "index");
+  if (!index.is_number_unsigned()) return std::nullopt;
+  AgentGpu gpu;
+  gpu.index = index.get<unsigned>();
+  const auto& mig = json_member(object, "mig");
+  gpu.mig.enabled = mig.is_object();
+  gpu.mig.instances = static_cast<unsigned>(json_member(mig, "devices").size());
+  if (const auto& pending = json_member(object, "mig_pending"); pending.is_boolean())
+    gpu.mig.pending = pending.get<bool>();
+  if (const auto& links = json_member(object, "nvswitch_links"); links.is_number_unsigned())
+    gpu.nvswitch_links = links.get<unsigned>();
+  const auto& fabric = json_member(object, "fabric");
+  gpu.in_fabric = fabric.is_boolean() && fabric.get<bool>();
+  for (const auto& fault : json_member(object, "faults"))
+    gpu.faults.push_back({json_text(json_member(fault, "class")), json_text(json_member(fault, "text")),
+                          json_text(json_member(fault, "effect"))});
+  if (const auto& unread = json_member(object, "unread"); unread.is_array()) {
+    gpu.unread.emplace();
+    for (const auto& one : unread)
+      gpu.unread->emplace(json_text(json_member(one, "source")), json_text(json_member(one, "reason")));
+  }
+  return gpu;
+}
+
 class AgentClient {
  public:
   AgentClient(Loop& loop, const ProbeTargets& targets) : loop_(loop), targets_(targets) {
@@ -245,6 +270,7 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
   for (const auto& problem : json_member(node, "problems")) agent.problems.push_back(json_text(problem));
   for (const auto& gpu : json_member(node, "gpus")) {
     agent.devices.push_back(parse_agent_device(gpu, "GPU " + index_text(gpu)));
+    if (auto known = parse_agent_gpu(gpu)) agent.gpus.push_back(std::move(*known));
     const auto& devices = json_member(json_member(gpu, "mig"), "devices");
     for (const auto& device : devices)
       agent.devices.push_back(

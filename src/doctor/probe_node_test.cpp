@@ -10,7 +10,9 @@ TEST(AgentProbe, ParsesKnownFields) {
   const auto agent = parse_agent_page(
       R"({"version":"0.1.0","driver":{"version":"570.1","cuda":"12.8"},
     "problems":["driver: away"],"config":"version: v1\n","gpus":[
-    {"index":0,"uuid":"GPU-a","state":"lost","offered":false,"reason":"XID 79","mig":null},
+    {"index":0,"uuid":"GPU-a","state":"lost","offered":false,"reason":"XID 79","mig":null,"mig_pending":true,
+     "nvswitch_links":18,"fabric":true,"faults":[{"class":"pcie-width","text":"8 of 16","effect":"flag"},"x"],
+     "unread":[{"source":"violations","reason":"not supported"},7]},
     {"index":1,"uuid":"GPU-b","state":null,"offered":true,"reason":"","mig":{"devices":[
       {"index":3,"uuid":"MIG-c","state":"quarantined","reason":"XID 95"},{"index":4,"state":"healthy"}]}},
     7],
@@ -30,6 +32,20 @@ TEST(AgentProbe, ParsesKnownFields) {
   EXPECT_EQ(agent->devices[2].name, "MIG 1:3");
   EXPECT_FALSE(agent->devices[2].offered);
   EXPECT_TRUE(agent->devices[3].offered);
+  ASSERT_EQ(agent->gpus.size(), 2u);
+  const auto& first = agent->gpus[0];
+  EXPECT_FALSE(first.mig.enabled);
+  EXPECT_EQ(first.mig.pending, true);
+  EXPECT_EQ(first.nvswitch_links, 18u);
+  EXPECT_TRUE(first.in_fabric);
+  ASSERT_FALSE(first.faults.empty());
+  EXPECT_EQ(first.faults[0].fault_class + ": " + first.faults[0].text + ", " + first.faults[0].effect,
+            "pcie-width: 8 of 16, flag");
+  ASSERT_TRUE(first.unread);
+  EXPECT_EQ(first.unread->at("violations"), "not supported");
+  EXPECT_TRUE(agent->gpus[1].mig.enabled);
+  EXPECT_EQ(agent->gpus[1].mig.instances, 2u);
+  EXPECT_FALSE(agent->gpus[1].unread) << "an agent that does not report it";
 }
 
 TEST(AgentProbe, RejectsOtherDocuments) {

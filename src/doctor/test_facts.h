@@ -19,6 +19,16 @@ inline GpuFacts test_gpu(unsigned index) {
   return facts;
 }
 
+// As the agent's page has it, on a node with NVSwitches.
+inline AgentGpu test_agent_gpu(unsigned index) {
+  AgentGpu gpu;
+  gpu.index = index;
+  gpu.nvswitch_links = 18;
+  gpu.in_fabric = true;
+  gpu.unread.emplace();
+  return gpu;
+}
+
 inline Engine test_containerd(bool fit, bool nvidia_runtime = false) {
   runtimes::EngineReport report{.engine = runtimes::Engine::kContainerd,
                                 .program = "/usr/bin/containerd",
@@ -60,6 +70,7 @@ inline Facts healthy_facts() {
   for (const auto* index : {"0", "1"})
     facts.agent->devices.push_back(
         {std::string("GPU ") + index, std::string("GPU-") + index, "healthy", "", true, "nvidia.com/gpu"});
+  for (const unsigned index : {0u, 1u}) facts.agent->gpus.push_back(test_agent_gpu(index));
   facts.settings = AgentSettings{.source = "the agent's settings", .cdi = true};
   facts.engines = Engines{.all = {test_containerd(true)}, .endpoint = {}};
   facts.cdi = CdiSpecs{.directories = {"/etc/cdi", "/var/run/cdi"},

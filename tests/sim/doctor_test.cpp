@@ -280,6 +280,18 @@ TEST_F(SimDoctorA100, ChecksTheFabricManager) {
   EXPECT_EQ(checks_with(run_doctor(), "fail"), "");
 }
 
+// As in the agent's Pod, where a process of `kubectl exec` may not open the driver.
+TEST_F(SimDoctor, AsksTheAgentWhereNvmlDoesNotOpen) {
+  serve_by_cdi();
+  ASSERT_TRUE(sim_node().run_gpulet_sim({"fail", "init", "9"}));
+  const auto by_agent = [&](const char* id) {
+    return finding_of(run_doctor(), id).find("(by the agent)") != std::string::npos;
+  };
+  // Each health poll reads them once.
+  for (const char* id : {"mig", "clocks", "pcie-width", "fabric"})
+    EXPECT_TRUE(becomes_true([&] { return by_agent(id); })) << id << ": " << finding_of(run_doctor(), id);
+}
+
 TEST_F(SimDoctorA100, NamesAPendingMigMode) {
   {
     const auto machine = machine_state().lock_for_edit();

@@ -127,7 +127,8 @@ class NodeDocument {
                    {"comes_back", ""},
                    {"due", nullptr},
                    {"relapses", 0},
-                   {"faults", Json::array()}});
+                   {"faults", Json::array()},
+                   {"unread", nullptr}});
     if (view == nullptr) return put_plain_health(object, gpu.health);
     const auto& standing = view->status;
     const auto& clock = input_.health->at;
@@ -139,13 +140,17 @@ class NodeDocument {
     if (standing.due) object["due"] = unix_milliseconds(to_wall_time(*standing.due, clock));
     object["relapses"] = standing.relapses;
     for (const auto& fault : standing.faults) {
-      object["faults"].push_back({{"text", fault.fault_text()},
+      object["faults"].push_back({{"class", health::fault_rule(fault.fault_class).name},
+                                  {"text", fault.fault_text()},
                                   {"effect", enum_name(fault.effect)},
                                   {"count", fault.count},
                                   {"opened", unix_milliseconds(to_wall_time(fault.opened, clock))},
                                   {"last", unix_milliseconds(to_wall_time(fault.last_seen, clock))},
                                   {"detail", fault.detail}});
     }
+    object["unread"] = Json::array();
+    for (const auto& source : view->unavailable_sources)
+      object["unread"].push_back({{"source", enum_name(source.source)}, {"reason", source.reason}});
   }
 
   Json mig_json(const inventory::Gpu& gpu) const {
@@ -198,8 +203,11 @@ class NodeDocument {
                    {"numa", nullptr},
                    {"memory", gpu.memory.value},
                    {"nvswitch_links", std::ranges::count(gpu.nvlinks, inventory::NvLinkRemote::kSwitch,
-                                                         &inventory::NvLink::kind)}};
+                                                         &inventory::NvLink::kind)},
+                   {"fabric", gpu.fabric.has_value()},
+                   {"mig_pending", nullptr}};
     if (gpu.numa_node) object["numa"] = *gpu.numa_node;
+    if (gpu.mig_pending) object["mig_pending"] = *gpu.mig_pending;
     put_health(object, gpu);
     object.update(
         {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_json(gpu)}});

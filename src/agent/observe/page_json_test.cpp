@@ -178,6 +178,7 @@ TEST(PageJson, HasTheHealthAndHoldersOfEachGpu) {
   EXPECT_EQ(lost["offered"], false);
   EXPECT_EQ(lost["since"], 1'759'999'910'000);
   EXPECT_EQ(lost["due"], 1'760'000'300'000);
+  EXPECT_EQ(lost["faults"][0]["class"], "xid-reboot");
   EXPECT_EQ(lost["faults"][0]["count"], 3);
   EXPECT_EQ(lost["faults"][0]["last"], 1'759'999'940'000);
   EXPECT_EQ(lost["shares"].size(), kReplicas);
@@ -196,6 +197,26 @@ TEST(PageJson, HasTheHealthAndHoldersOfEachGpu) {
   EXPECT_EQ(node["driver"]["cuda"], "12.8");
   EXPECT_EQ(node["timeline"][0]["to"], "lost");
   EXPECT_EQ(node["timeline"][0]["at"], lost["since"]);
+}
+
+// What `gpulet doctor` asks the agent for where it cannot ask the driver itself.
+TEST(PageJson, HasPendingModesFabricsAndUnreadSources) {
+  NodePageInput input;
+  auto reading = *snapshot();
+  reading.gpus[0].mig_pending = true;
+  reading.gpus[1].fabric = inventory::Fabric{"cluster", 1};
+  auto view = *healthy_view(reading);
+  view.devices[0].unavailable_sources = {{health::Source::kPcie, "not supported"}};
+  input.snapshot = std::make_shared<const inventory::Snapshot>(reading);
+  EXPECT_EQ(json::parse(node_json(input))["gpus"][0]["unread"], nullptr) << "no health view yet";
+  input.health = std::make_shared<const health::HealthView>(view);
+  const json node = json::parse(node_json(input));
+  EXPECT_EQ(node["gpus"][0]["unread"], json::parse(R"([{"source": "pcie", "reason": "not supported"}])"));
+  EXPECT_EQ(node["gpus"][1]["unread"], json::array());
+  EXPECT_EQ(node["gpus"][0]["mig_pending"], true);
+  EXPECT_EQ(node["gpus"][1]["mig_pending"], nullptr);
+  EXPECT_EQ(node["gpus"][0]["fabric"], false);
+  EXPECT_EQ(node["gpus"][1]["fabric"], true);
 }
 
 TEST(PageJson, IsADocumentWithoutAnyInput) {

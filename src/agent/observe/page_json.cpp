@@ -148,6 +148,7 @@ class NodeDocument {
                                   {"last", unix_milliseconds(to_wall_time(fault.last_seen, clock))},
                                   {"detail", fault.detail}});
     }
+    object["fabric"] = view->in_fabric;
     object["unread"] = Json::array();
     for (const auto& source : view->unavailable_sources)
       object["unread"].push_back({{"source", enum_name(source.source)}, {"reason", source.reason}});
@@ -204,7 +205,7 @@ class NodeDocument {
                    {"memory", gpu.memory.value},
                    {"nvswitch_links", std::ranges::count(gpu.nvlinks, inventory::NvLinkRemote::kSwitch,
                                                          &inventory::NvLink::kind)},
-                   {"fabric", gpu.fabric.has_value()},
+                   {"fabric", false},
                    {"mig_pending", nullptr}};
     if (gpu.numa_node) object["numa"] = *gpu.numa_node;
     if (gpu.mig_pending) object["mig_pending"] = *gpu.mig_pending;

@@ -204,8 +204,8 @@ TEST(PageJson, HasPendingModesFabricsAndUnreadSources) {
   NodePageInput input;
   auto reading = *snapshot();
   reading.gpus[0].mig_pending = true;
-  reading.gpus[1].fabric = inventory::Fabric{"cluster", 1};
   auto view = *healthy_view(reading);
+  view.devices[1].in_fabric = true;
   view.devices[0].unavailable_sources = {{health::Source::kPcie, "not supported"}};
   input.snapshot = std::make_shared<const inventory::Snapshot>(reading);
   EXPECT_EQ(json::parse(node_json(input))["gpus"][0]["unread"], nullptr) << "no health view yet";

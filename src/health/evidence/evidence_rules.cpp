@@ -354,6 +354,7 @@ void EvidenceApplier::operator()(const FabricReading& reading) {
   // Registration in progress is no fault: it takes minutes after boot, and a single GPU of an HGX board in a
   // virtual machine works without it. It is no evidence of health either.
   const bool joining = reading.state == FabricState::kJoining;
+  record_.fabric = reading.state;
   record_check(kCheckFabric, reading.state == FabricState::kNone || reading.state == FabricState::kHealthy);
   if (!joining)
     apply_reading(FaultClass::kFabric, 0, reading.state == FabricState::kFailed, "registration failed");

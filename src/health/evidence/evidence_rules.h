@@ -98,6 +98,7 @@ struct GpuRecord {
   std::optional<EccReading> ecc;
   std::map<unsigned, LinkTrack> links;
   std::optional<PcieReading> pcie;
+  FabricState fabric = FabricState::kNone;  // the last reading
   RateTrack replays;
   std::optional<ViolationReading> violations;       // the last reading
   std::optional<ViolationReading> violations_then;  // the reading at the beginning of the measured minute

@@ -31,6 +31,7 @@ HealthView build_health_view(const HealthStateMachine& machine, const inventory:
     if (scope.is_whole_gpu()) {
       device.uuid = scope.gpu;
       device.unavailable_sources = machine.unavailable_sources(scope.gpu);
+      device.in_fabric = machine.is_in_fabric(scope.gpu);
     }
     if (const auto* gpu = snapshot.find(scope.gpu)) {
       device.gpu_index = gpu->index;

@@ -32,6 +32,7 @@ struct DeviceView {
   std::string slot;                   // PCI address of the GPU in sysfs form; empty when removed
   DeviceStatus status;
   std::vector<UnavailableSource> unavailable_sources;  // of a GPU
+  bool in_fabric = false;                              // of a GPU: registered with an NVLink fabric
   std::optional<bool>
       mig_pending{};  // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
 };

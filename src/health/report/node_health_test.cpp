@@ -42,6 +42,21 @@ TEST(HealthView, HasEveryDeviceInNodeOrder) {
   EXPECT_EQ(view.find(make_scope("GPU-9")), nullptr);
 }
 
+TEST(HealthView, SaysWhichGpusAreInAFabric) {
+  HealthFeed feed({}, XidFilter("", ""), device_with_name());
+  const auto in_fabric = [&] {
+    return build_health_view(feed.machine, feed.there, {feed.now, {}}).find(make_scope("GPU-0"))->in_fabric;
+  };
+  for (const auto& [state, is_in] : {std::pair(FabricState::kHealthy, true),
+                                     {FabricState::kDegraded, true},
+                                     {FabricState::kJoining, false},
+                                     {FabricState::kFailed, false},
+                                     {FabricState::kNone, false}}) {
+    feed.machine.add_evidence({make_scope("GPU-0"), feed.now, FabricReading{state}});
+    EXPECT_EQ(in_fabric(), is_in) << static_cast<int>(state);
+  }
+}
+
 TEST(HealthView, KeepsARemovedGpu) {
   HealthFeed feed({}, XidFilter("", ""), device_with_name());
   feed.there.gpus.erase(feed.there.gpus.begin());

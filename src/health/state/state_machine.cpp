@@ -239,6 +239,13 @@ std::vector<UnavailableSource> HealthStateMachine::unavailable_sources(const Dev
   return absences;
 }
 
+bool HealthStateMachine::is_in_fabric(const DeviceUuid& gpu) const {
+  const auto found = records_.find(gpu);
+  if (found == records_.end()) return false;
+  const auto state = found->second.fabric;
+  return state == FabricState::kHealthy || state == FabricState::kDegraded;
+}
+
 std::vector<DeviceUuid> HealthStateMachine::withdrawn_gpus() const {
   std::vector<DeviceUuid> gpus;
   for (const auto& [uuid, record] : records_) {

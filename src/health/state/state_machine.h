@@ -63,6 +63,8 @@ class HealthStateMachine {
   // Of every known device, by GPU and instance.
   std::vector<std::pair<Scope, DeviceStatus>> device_statuses() const;
   std::vector<UnavailableSource> unavailable_sources(const DeviceUuid& gpu) const;
+  // Whether it was registered with an NVLink fabric when that was read last.
+  bool is_in_fabric(const DeviceUuid& gpu) const;
 
   // GPUs with a fault that withdraws them: poll all their checks every Policy::unhealthy_poll_interval.
   std::vector<DeviceUuid> withdrawn_gpus() const;

@@ -17,7 +17,8 @@ namespace gpulet::config {
 
 enum class DeviceListStrategy { kEnvvar, kVolumeMounts, kCdiAnnotations, kCdiCri };
 enum class DeviceIdStrategy { kUuid, kIndex };
-enum class DeviceDiscoveryStrategy { kAuto, kNvml, kTegra };
+// kVfio: of gpu-feature-discovery only.
+enum class DeviceDiscoveryStrategy { kAuto, kNvml, kTegra, kVfio };
 enum class SharedDevicesAllocationPolicy { kDistributed, kPacked };
 
 // Fields of `flags`, with NVIDIA's defaults.

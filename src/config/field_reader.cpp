@@ -150,11 +150,17 @@ using NodeKind = yaml::Node::Kind;
 constexpr std::chrono::milliseconds kShortestDuration{1};
 constexpr std::chrono::milliseconds kLongestDuration = std::chrono::hours(24);
 
-std::string choices_of(const Setting& setting) {
+std::vector<std::string> valid_choices(const Setting& setting, bool discovery) {
+  std::vector<std::string> choices(setting.choices.begin(), setting.choices.end());
+  if (!discovery) std::erase(choices, setting.discovery_choice);
+  return choices;
+}
+
+std::string choices_text(const std::vector<std::string>& choices) {
   std::string out;
-  for (std::size_t i = 0; i < setting.choices.size(); ++i) {
-    if (i > 0) out += i + 1 == setting.choices.size() ? " or " : ", ";
-    out += setting.choices[i];
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    if (i > 0) out += i + 1 == choices.size() ? " or " : ", ";
+    out += choices[i];
   }
   return out;
 }
@@ -172,14 +178,15 @@ std::optional<std::string> listen_error(const std::string& value) {
   return std::nullopt;
 }
 
-std::optional<std::string> choice_error(const Setting& setting, const std::string& value) {
-  if (std::ranges::count(setting.choices, std::string_view(value)) != 0) return std::nullopt;
+std::optional<std::string> choice_error(const Setting& setting, const std::string& value, bool discovery) {
+  const auto choices = valid_choices(setting, discovery);
+  if (std::ranges::count(choices, value) != 0) return std::nullopt;
   const std::string complaint =
       setting.error_prefix.empty() ? "invalid value" : std::string(setting.error_prefix);
-  const std::vector<std::string> choices(setting.choices.begin(), setting.choices.end());
   const auto nearest = text::nearest(value, choices);
-  std::string hint = (nearest ? "did you mean " + *nearest + "? " : "") + "expected " + choices_of(setting);
-  if (value == "vfio") hint = "vfio is for gpu-feature-discovery only; " + hint;
+  std::string hint = (nearest ? "did you mean " + *nearest + "? " : "") + "expected " + choices_text(choices);
+  if (!value.empty() && value == setting.discovery_choice)
+    hint = value + " is for gpu-feature-discovery only; " + hint;
   return complaint + ": " + value.substr(0, 64) + " (" + hint + ")";
 }
 
@@ -214,9 +221,9 @@ void remove_duplicates(std::vector<std::string>& items) {
 
 }  // namespace
 
-std::optional<std::string> value_error(const Setting& setting, const Value& value) {
+std::optional<std::string> value_error(const Setting& setting, const Value& value, bool discovery) {
   if (const auto* one = std::get_if<std::string>(&value)) {
-    if (setting.kind == Kind::kChoice) return choice_error(setting, *one);
+    if (setting.kind == Kind::kChoice) return choice_error(setting, *one, discovery);
     if (setting.kind == Kind::kDuration) return duration_error(setting, *one);
     if (setting.kind == Kind::kUnsigned) return number_error(setting, *one);
     if (setting.kind == Kind::kGrace) {
@@ -240,9 +247,10 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
   if (const auto* many = std::get_if<std::vector<std::string>>(&value)) {
     if (setting.kind == Kind::kChoices) {
       const bool may_be_empty = setting.default_text && setting.default_text->empty();
-      if (many->empty() && !may_be_empty) return "expected at least one of " + choices_of(setting);
+      if (many->empty() && !may_be_empty)
+        return "expected at least one of " + choices_text(valid_choices(setting, discovery));
       for (const auto& item : *many) {
-        if (auto error = choice_error(setting, item)) return error;
+        if (auto error = choice_error(setting, item, discovery)) return error;
       }
     }
     if (setting.kind == Kind::kUnsigneds && !many->empty() && *many != std::vector<std::string>{"0"}) {

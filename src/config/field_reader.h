@@ -104,7 +104,7 @@ Result<Value> value_from_text(const Setting& setting, const std::vector<std::str
 Result<Value> value_from_node(const Setting& setting, const yaml::Node& node);
 
 // Checks a value of the right kind; returns one line if it is invalid: not a choice, out of range, not
-// host:port.
-std::optional<std::string> value_error(const Setting& setting, const Value& value);
+// host:port. `discovery`: for gpu-feature-discovery, which takes a choice more.
+std::optional<std::string> value_error(const Setting& setting, const Value& value, bool discovery);
 
 }  // namespace gpulet::config

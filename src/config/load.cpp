@@ -127,7 +127,8 @@ class Loader {
   void read_setting(const Setting& setting, const yaml::Node& node) {
     if (node.kind == NodeKind::kNull) return;
     auto value = value_from_node(setting, node);
-    auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    auto problem =
+        value ? value_error(setting, *value, sources_.discovery) : std::optional(value.error().message());
     if (problem && problems_.drop_in() && is_empty_list_strategy(setting, value)) {
       problems_.add_warning(node.position, std::string(setting.path),
                             "the list is empty: containers get only what passDeviceSpecs gives them");
@@ -190,7 +191,8 @@ class Loader {
   void store_value(const Setting& setting, const std::vector<std::string>& texts, const std::string& origin,
                    std::optional<EffectiveValue>& given) {
     auto value = value_from_text(setting, texts);
-    const auto problem = value ? value_error(setting, *value) : std::optional(value.error().message());
+    const auto problem =
+        value ? value_error(setting, *value, sources_.discovery) : std::optional(value.error().message());
     if (problem) {
       problems_.add_error(origin, *problem);
     } else {

@@ -234,6 +234,14 @@ TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
             "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio "
             "(vfio is for "
             "gpu-feature-discovery only; expected auto, nvml or tegra)");
+  auto discovery = file_source("flags: {deviceDiscoveryStrategy: vfio}");
+  discovery.discovery = true;
+  EXPECT_EQ(load(discovery)->config.flags.device_discovery_strategy, DeviceDiscoveryStrategy::kVfio);
+  discovery.environment["DEVICE_DISCOVERY_STRATEGY"] = "sysfs";
+  EXPECT_EQ(
+      load_error(discovery),
+      "env DEVICE_DISCOVERY_STRATEGY: invalid --device-discovery-strategy option: sysfs (expected auto, "
+      "nvml, tegra or vfio)");
   EXPECT_EQ(load_error(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
   EXPECT_EQ(load_error(file_source("flags: {migStrategy: [none]}")),
             "x.yaml:1:22: flags.migStrategy: expected a string, found a list");

@@ -55,7 +55,8 @@ struct Setting {
     std::uint64_t least = 0, most = 0;
   };
   std::optional<Bounds> bounds = std::nullopt;
-  bool discovery_only = false;  // a flag of `gpu-feature-discovery` only
+  bool discovery_only = false;             // a flag of `gpu-feature-discovery` only
+  std::string_view discovery_choice = {};  // the one of `choices` that only `gpu-feature-discovery` takes
   // Stores a valid value; empty: accepted for compatibility, without effect.
   std::function<void(Config&, const Value&)> assign = nullptr;
 };

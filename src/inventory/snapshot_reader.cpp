@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "inventory/host_files.h"
+#include "inventory/pci_gpus.h"
 #include "nvml/return_codes.h"
 #include "nvml/session.h"
 #include "nvml/usage.h"
@@ -29,25 +29,8 @@ Status store_value(Gpu& gpu, GpuValue name, Result<T> value, U& into) {
 
 PciAddress to_address(const nvml::PciInfo& info) { return {info.domain, info.bus, info.device, 0}; }
 
-constexpr std::size_t kSysfsPage = 4096;            // the maximum size of a text file in sysfs
+constexpr std::size_t kDriverFileBytes = 4096;      // more than a GPU's file in /proc has
 constexpr std::uint64_t kMaxDeviceMinor = 0xFFFFF;  // of any device node
-
-// The first `bytes` of a file of the device's directory in sysfs, from the first root that has it; empty if
-// none has.
-std::string read_sys(const PciAddress& pci, const char* name, const std::vector<std::string>& sys_roots,
-                     std::size_t bytes = kSysfsPage) {
-  for (const auto& root : sys_roots) {
-    if (auto content = read_prefix(root + "/sys/bus/pci/devices/" + pci.sysfs_text() + "/" + name, bytes))
-      return *content;
-  }
-  return {};
-}
-
-std::optional<int> read_numa_node(const PciAddress& pci, const std::vector<std::string>& sys_roots) {
-  // The kernel reports -1 if the firmware has no value.
-  const auto node = text::parse_unsigned(text::trim(read_sys(pci, "numa_node", sys_roots)));
-  return node && *node < 4096 ? std::optional(static_cast<int>(*node)) : std::nullopt;
-}
 
 // From NVML, else from the driver's file in /proc: "Device Minor: \t 0".
 Result<unsigned> minor_number(const Session& session, nvml::Device device, const PciAddress& pci,
@@ -56,7 +39,7 @@ Result<unsigned> minor_number(const Session& session, nvml::Device device, const
   if (minor || nvml::is_device_fault(minor.error())) return minor;
   for (const auto& root : sys_roots) {
     const auto content =
-        read_prefix(root + "/proc/driver/nvidia/gpus/" + pci.sysfs_text() + "/information", kSysfsPage);
+        read_prefix(root + "/proc/driver/nvidia/gpus/" + pci.sysfs_text() + "/information", kDriverFileBytes);
     if (!content) continue;
     for (const auto& line : text::split(*content, '\n')) {
       constexpr std::string_view kKey = "Device Minor:";
@@ -200,13 +183,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.pci = to_address(pci);
   gpu.pci_device_id = pci.device_id;
   gpu.pci_subsystem_id = pci.subsystem_id;
-  gpu.numa_node = read_numa_node(gpu.pci, sys_roots);
-  gpu.pci_class = parse_pci_class(read_sys(gpu.pci, "class", sys_roots));
-  const auto pci_config = read_sys(gpu.pci, "config", sys_roots, kPciHeaderBytes);
-  gpu.vgpu = parse_vgpu_host(pci_config);
-  gpu.vgpu_known = pci_config.size() > kUnprivilegedPciBytes ||
-                   (!pci_config.empty() &&
-                    !may_be_virtual_machine(read_prefix("/proc/cpuinfo", kCpuInfoBytes).value_or("")));
+  read_sysfs_details(sys_roots, gpu);
   GPULET_TRY(store_value(gpu, GpuValue::kModel, session.product_name(device), gpu.model));
   GPULET_TRY(store_value(gpu, GpuValue::kBrand, session.product_brand(device), gpu.brand));
   GPULET_TRY(store_value(gpu, GpuValue::kSerial, session.serial(device), gpu.serial));

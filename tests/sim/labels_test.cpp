@@ -133,6 +133,38 @@ TEST_F(SimLabels, UnderNvidiasNameItFollowsChanges) {
   EXPECT_TRUE(std::filesystem::exists(other)) << "labels outlive the program";
 }
 
+// GPUs that are passed through to virtual machines have no driver here: NVML is not asked.
+TEST_F(SimLabels, UnderNvidiasNameItFindsPassedThroughGpus) {
+  namespace fs = std::filesystem;
+  bring_up_node();
+  const fs::path sys = sim_node().driver_root() + "/sys/bus/pci";
+  fs::create_directories(sys / "drivers/vfio-pci");
+  const auto bind = [&](const fs::path& device, const char* driver) {
+    fs::remove(device / "driver");
+    fs::create_directory_symlink(std::string("../../../bus/pci/drivers/") + driver, device / "driver");
+  };
+  std::vector<fs::path> gpus;
+  for (const auto& device : fs::directory_iterator(sys / "devices")) {
+    if (fs::is_symlink(device.path() / "driver") &&
+        read_file(device.path() / "class").value_or("") == "0x030200\n")
+      gpus.push_back(device.path());
+  }
+  ASSERT_EQ(gpus.size(), 8u);
+  for (std::size_t i = 0; i < 7; ++i) bind(gpus[i], "vfio-pci");
+  ASSERT_TRUE(sim_node().run_gpulet_sim({"fail", "init", "9"}));
+  start_agent(discovery_options({"--device-discovery-strategy=vfio", "--sleep-interval=1s"}));
+  ASSERT_TRUE(label_becomes("nvidia.com/gpu.count", "7"));
+  EXPECT_EQ(label_value("nvidia.com/gpu.product"), "GH100-H100-SXM5-80GB");
+  EXPECT_EQ(label_value("nvidia.com/gpu.mode"), "compute");
+  EXPECT_EQ(label_value("nvidia.com/mig.capable"), "false");
+  EXPECT_EQ(label_value("nvidia.com/cuda.driver-version.major"), "unknown");
+  for (const auto* key : {"gpu.memory", "gpu.family", "gpu.compute.major", "cuda.runtime-version.full"})
+    EXPECT_EQ(label_value("nvidia.com/" + std::string(key)), "(absent)") << key;
+  bind(gpus[0], "nvidia");
+  ASSERT_TRUE(label_becomes("nvidia.com/gpu.count", "6"));
+  allow_agent_exit();
+}
+
 TEST_F(SimLabels, RefusesTheObjectWithoutACluster) {
   bring_up_node();
   start_agent(discovery_options({"--use-node-feature-api=true", "--node-name=n1"}));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/process.h"
+#include "inventory/pci_gpus.h"
 
 namespace gpulet::agent {
 namespace {
@@ -107,14 +108,24 @@ class FeatureDiscovery {
     return {};
   }
 
+  // With strategy vfio, sysfs takes the place of the driver.
+  bool uses_vfio() const {
+    return config_.flags.device_discovery_strategy == config::DeviceDiscoveryStrategy::kVfio;
+  }
+
   void start_driver() {
+    driver_.reset();
+    reading_ = read_again_ = opened_once_ = false;
+    if (uses_vfio()) {
+      timer_ = loop_.after(Duration::zero(), [this] { read_driver(); });
+      return;
+    }
     driver_ = std::make_unique<NvmlDriver>(
         loop_, NvmlDriverOptions{.driver_root = config_.flags.container_driver_root,
                                  .call_timeout = config_.gpulet.driver_call_timeout});
     driver_->set_events({.evidence = [](const auto&) {},
                          .changed = [this] { schedule_reading(kReadDelay); },
                          .wait_failed = [](const auto&) {}});
-    reading_ = read_again_ = opened_once_ = false;
     open_driver();
   }
 
@@ -142,7 +153,7 @@ class FeatureDiscovery {
     // With oneshot, a node without a driver has no GPUs.
     if (config_.gfd.oneshot) snapshot_ = std::make_shared<const inventory::Snapshot>();
     label_controller_->on_node_changed(snapshot_, config_.gfd.oneshot, {});
-    timer_ = loop_.after(backoff_.next_delay(), [this] { open_driver(); });
+    timer_ = loop_.after(backoff_.next_delay(), [this] { uses_vfio() ? read_driver() : open_driver(); });
   }
 
   void schedule_reading(Duration delay) {
@@ -158,22 +169,27 @@ class FeatureDiscovery {
     timer_.reset();
     reading_ = true;
     read_again_ = false;
-    driver_->read_snapshot([this](Result<inventory::Snapshot> snapshot) {
-      reading_ = false;
-      if (!snapshot) return driver_failed(snapshot.error());
-      reported_error_.clear();
-      backoff_.reset();
-      snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(*snapshot));
-      label_controller_->on_node_changed(snapshot_, true, {});
-      if (read_again_) return schedule_reading(kReadDelay);
-      const auto& interval = config_.gfd.sleep_interval;
-      if (!interval) return;
-      // A shorter interval would read the driver without a pause.
-      const auto wait = std::max<Duration>(std::chrono::duration_cast<Duration>(*interval), kLeastInterval);
-      timer_ = loop_.after(wait, [this] {
-        label_controller_->verify_outputs();
-        read_driver();
-      });
+    if (uses_vfio())
+      return on_snapshot(inventory::read_vfio_gpus({config_.flags.container_driver_root, "/"}));
+    driver_->read_snapshot(
+        [this](Result<inventory::Snapshot> snapshot) { on_snapshot(std::move(snapshot)); });
+  }
+
+  void on_snapshot(Result<inventory::Snapshot> snapshot) {
+    reading_ = false;
+    if (!snapshot) return driver_failed(snapshot.error());
+    reported_error_.clear();
+    backoff_.reset();
+    snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(*snapshot));
+    label_controller_->on_node_changed(snapshot_, true, {});
+    if (read_again_) return schedule_reading(kReadDelay);
+    const auto& interval = config_.gfd.sleep_interval;
+    if (!interval) return;
+    // A shorter interval would read the driver without a pause.
+    const auto wait = std::max<Duration>(std::chrono::duration_cast<Duration>(*interval), kLeastInterval);
+    timer_ = loop_.after(wait, [this] {
+      label_controller_->verify_outputs();
+      read_driver();
     });
   }
 
@@ -182,6 +198,7 @@ class FeatureDiscovery {
     auto config = load_config(options_.sources);
     if (!config)
       return log::warning("cannot load the configuration; the previous one stays in force", config.error());
+    const bool vfio = uses_vfio();
     const bool moved = config->flags.container_driver_root != config_.flags.container_driver_root;
     config_ = std::move(*config);
     log::info("configuration reloaded");
@@ -190,7 +207,7 @@ class FeatureDiscovery {
     } else if (const auto status = start_labels(); !status) {
       return end_with(status.error());
     }
-    if (moved) return start_driver();
+    if (moved || vfio != uses_vfio()) return start_driver();
     schedule_reading(Duration::zero());
   }
 

@@ -1,6 +1,7 @@
 // `gpu-feature-discovery`: publishes the node's labels and nothing else, for those who run NVIDIA's program
 // of that name beside its device plugin. It reads the driver at the start, on driver events, and once per
-// flags.gfd.sleepInterval, as it may not be allowed to receive events.
+// flags.gfd.sleepInterval, as it may not be allowed to receive events. With deviceDiscoveryStrategy vfio it
+// reads sysfs instead, once per interval.
 #pragma once
 
 #include <functional>

@@ -13,6 +13,7 @@ namespace {
 using Names = std::string_view;
 // In the order of the enumerations in gpulet_settings.h.
 constexpr std::array<Names, 2> kPlacement = {"best-effort", "tightest"};
+constexpr std::array<Names, 3> kPlacementLoads = {"ignore", "prefer", "strict"};
 constexpr std::array<Names, 2> kDriverHolds = {"always", "on-demand"};
 constexpr std::array<Names, 2> kLogFormats = {"text", "json"};
 constexpr std::array<Names, 4> kLogLevels = {"debug", "info", "warning", "error"};
@@ -30,6 +31,18 @@ std::vector<Setting> serving_settings() {
        .assign =
            [](Config& c, const Value& v) {
              c.gpulet.placement_policy = enum_value<PlacementPolicy>(text_value(v), kPlacement);
+           }},
+      {.flag = "placement-load",
+       .environment = {"GPULET_PLACEMENT_LOAD"},
+       .path = "gpulet.placementLoad",
+       .kind = Kind::kChoice,
+       .choices = kPlacementLoads,
+       .default_text = "prefer",
+       .help = "what the GPUs' present and expected load decides: nothing (ignore), between shares that are "
+               "otherwise equal (prefer), or also which nodes the scheduler passes over (strict)",
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.placement_load = enum_value<PlacementLoad>(text_value(v), kPlacementLoads);
            }},
       {.flag = "kubelet-dir",
        .environment = {"GPULET_KUBELET_DIR"},

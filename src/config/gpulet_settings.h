@@ -115,12 +115,15 @@ struct NodeConfig {
 };
 
 enum class PlacementPolicy { kBestEffort, kTightest };
+// What the GPUs' load decides (placement/chooser.h).
+enum class PlacementLoad { kIgnore, kPrefer, kStrict };
 // How long the agent holds NVML (agent/driver/session_holder.h): for life, or only while it reads the GPUs.
 enum class DriverHold { kAlways, kOnDemand };
 enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 struct GpuletSettings {
   PlacementPolicy placement_policy = PlacementPolicy::kBestEffort;
+  PlacementLoad placement_load = PlacementLoad::kPrefer;
   std::string kubelet_dir = "/var/lib/kubelet";
   // "host:port" of the listener child with /healthz, /readyz and /metrics; empty: none.
   std::string listen = "0.0.0.0:9400";

@@ -18,6 +18,7 @@
 #include "mps/plan.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"
+#include "placement/load_board.h"
 
 namespace gpulet::device_plugin {
 
@@ -52,7 +53,9 @@ struct Offer {
   std::vector<DeviceAccess> access;  // parallel to resource.devices
   std::shared_ptr<const placement::Chooser> chooser;
   AllocationRules rules;
-  std::vector<mps::DaemonSpec> daemons;  // that serve its devices, where they are shared by MPS
+  std::vector<mps::DaemonSpec> daemons;               // that serve its devices, where they are shared by MPS
+  std::vector<DeviceUuid> gpus;                       // of the node, as the chooser numbers them
+  std::shared_ptr<const placement::LoadBoard> loads;  // of the GPUs; null: unknown
 };
 using OfferPtr = std::shared_ptr<const Offer>;
 
@@ -80,8 +83,8 @@ struct ContainerAllocation {
 // with its reason. Source: facts/device-plugin 1.5, 1.7, 2.6.
 Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceId> ids);
 
-// What GetPreferredAllocation answers for one container. Errors: as placement::Chooser::choose, naming the
-// resource.
+// What GetPreferredAllocation answers for one container, by the newest loads of the GPUs. Errors: as
+// placement::Chooser::choose_devices, naming the resource.
 Result<placement::Choice> preferred_allocation(const Offer& offer, std::span<const DeviceId> available,
                                                std::span<const DeviceId> required, std::size_t size);
 

@@ -191,6 +191,19 @@ TEST(Preferred, UsesTheTablesAndNamesTheResourceInErrors) {
   EXPECT_NE(refused.error().full_message().find("\"nvidia.com/gpu\""), std::string::npos);
 }
 
+TEST(Preferred, FollowsTheNewestLoads) {
+  Offer offer = offers::make_offer("nvidia.com/gpu", 2, 4);
+  const auto board = std::make_shared<placement::LoadBoard>();
+  offer.loads = board;
+  const std::vector available = {share_id(0, 0), share_id(1, 0)};
+  const auto first = [&] { return preferred_allocation(offer, available, {}, 1)->devices.at(0); };
+  EXPECT_EQ(first(), share_id(0, 0));
+  board->set_loads({{DeviceUuid(offers::gpu_uuid(0)), placement::make_gpu_load(100, 0, false)}});
+  EXPECT_EQ(first(), share_id(1, 0));
+  board->set_loads({{DeviceUuid("GPU-gone"), placement::make_gpu_load(100, 0, false)}});
+  EXPECT_EQ(first(), share_id(0, 0));
+}
+
 TEST(Answers, ListHasNumaNodeZeroAndOmitsUnknownNodes) {
   Offer offer = offers::with_unhealthy(offers::make_offer(), 1);
   offer.resource.devices[2].numa_node.reset();

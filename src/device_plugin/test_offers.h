@@ -1,5 +1,5 @@
-// Offers for this library's tests and its fuzz target: eight V100s in a cube mesh on two NUMA nodes, or shares
-// of them.
+// Offers for this library's tests and its fuzz target: eight V100s in a cube mesh on two NUMA nodes, or
+// shares of them.
 #pragma once
 
 #include <memory>
@@ -36,13 +36,17 @@ inline Offer make_offer(const std::string& name = "nvidia.com/gpu", std::size_t 
   if (replicas > 1) offer.resource.sharing = config::SharingStrategy::kTimeSlicing;
   std::vector<placement::Device> devices;
   for (std::size_t gpu = 0; gpu < gpus; ++gpu) {
+    offer.gpus.emplace_back(gpu_uuid(gpu));
     for (unsigned replica = 0; replica < replicas; ++replica) {
       partition::Device device;
       device.id = replicas > 1 ? share_id(gpu, replica) : gpu_id(gpu);
       device.gpu = gpu;
       if (replicas > 1) device.replica = replica;
       device.numa_node = static_cast<int>(gpu / 4);
-      devices.push_back({device.id, gpu, device.is_shared()});
+      devices.push_back({.id = device.id,
+                         .gpu = gpu,
+                         .shared = device.is_shared(),
+                         .memory_percent = replicas > 1 ? placement::equal_share_percent(replicas) : 0});
       offer.resource.devices.push_back(std::move(device));
       offer.access.push_back({gpu_uuid(gpu), std::to_string(gpu), {"/dev/nvidia" + std::to_string(gpu)}});
     }

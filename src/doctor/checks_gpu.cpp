@@ -391,6 +391,20 @@ CheckResult check_throttling(const Facts& facts) {
   return slow.empty() ? pass_result(good) : warn_result(text::join_limited(slow), fix);
 }
 
+CheckResult check_processes_outside_pods(const Facts& facts) {
+  if (!facts.agent) return unknown_result(facts.agent.error());
+  if (!agent_reads_gpus(facts)) return skip_result("not applicable: the agent reads no GPU");
+  std::vector<std::string> found;
+  for (const auto& gpu : facts.agent->gpus) {
+    for (const auto& process : gpu.outside_pods)
+      found.push_back("GPU " + std::to_string(gpu.index) + ": " + process);
+  }
+  if (found.empty()) return pass_result("no process outside of Pods is known to hold GPU memory");
+  return warn_result(text::join_limited(found) + ", in no Pod: the GPU is the last that a container gets",
+                     "end the process, or keep its GPU from Kubernetes: `gpulet cordon INDEX`, or a rule of "
+                     "gpulet.partition");
+}
+
 CheckResult check_iommu(const Facts& facts) {
   if (!facts.bus) return unknown_result(facts.bus.error());
   if (facts.bus->gpus.size() < 2) return skip_result("not applicable: only one GPU");

@@ -159,6 +159,12 @@ const std::vector<Fault> kFaults{
     {"power brake",
      [](Facts& f) { f.driver->gpus[0].clock_events = nvml::kClocksHwPowerBrake | nvml::kClocksHwSlowdown; },
      "clocks", Verdict::kWarn, "power supply"},
+    {"a process of the host",
+     [](Facts& f) {
+       f.agent->gpus = {test_agent_gpu(0)};
+       f.agent->gpus[0].outside_pods = {"process 812 (python3) holds 20000 MiB"};
+     },
+     "outside-pods", Verdict::kWarn, "GPU 0: process 812 (python3) holds 20000 MiB, in no Pod"},
     {"ACS", [](Facts& f) { f.bus->redirecting_bridges = {"0000:1a:00.0"}; }, "iommu", Verdict::kWarn, "ACS"},
     {"IOMMU", [](Facts& f) { f.bus->translated_gpus = {"0000:1b:00.0"}; }, "iommu", Verdict::kWarn, "IOMMU"},
     {"few lanes", [](Facts& f) { f.driver->gpus[0].width = 4; }, "pcie-width", Verdict::kWarn,

@@ -170,6 +170,18 @@ AgentDevice parse_agent_device(const json& object, std::string name) {
   return device;
 }
 
+// "process 812 (python3) holds 20,000 MiB"
+std::string process_text(const json& object) {
+  const auto& pid = json_member(object, "pid");
+  const auto& memory = json_member(object, "memory");
+  const std::string name = json_text(json_member(object, "name"));
+  std::string text = "process " + (pid.is_number_unsigned() ? std::to_string(pid.get<unsigned>()) : "?");
+  if (!name.empty()) text += " (" + name + ")";
+  if (memory.is_number_unsigned())
+    text += " holds " + std::to_string(memory.get<std::uint64_t>() >> 20) + " MiB";
+  return text;
+}
+
 std::optional<AgentGpu> parse_agent_gpu(const json& object) {
   const auto& index = json_member(object, "index");
   if (!index.is_number_unsigned()) return std::nullopt;
@@ -192,6 +204,7 @@ std::optional<AgentGpu> parse_agent_gpu(const json& object) {
     for (const auto& one : unread)
       gpu.unread->emplace(json_text(json_member(one, "source")), json_text(json_member(one, "reason")));
   }
+  for (const auto& one : json_member(object, "outside_pods")) gpu.outside_pods.push_back(process_text(one));
   return gpu;
 }
 

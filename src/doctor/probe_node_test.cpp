@@ -12,7 +12,8 @@ TEST(AgentProbe, ParsesKnownFields) {
     "problems":["driver: away"],"config":"version: v1\n","gpus":[
     {"index":0,"uuid":"GPU-a","state":"lost","offered":false,"reason":"XID 79","mig":null,"mig_pending":true,
      "nvswitch_links":18,"fabric":true,"faults":[{"class":"pcie-width","text":"8 of 16","effect":"flag"},"x"],
-     "unread":[{"source":"violations","reason":"not supported"},7]},
+     "unread":[{"source":"violations","reason":"not supported"},7],
+     "outside_pods":[{"pid":812,"name":"python3","memory":20971520000},{"pid":813},"x"]},
     {"index":1,"uuid":"GPU-b","state":null,"offered":true,"reason":"","mig":{"devices":[
       {"index":3,"uuid":"MIG-c","state":"quarantined","reason":"XID 95"},{"index":4,"state":"healthy"}]}},
     7],
@@ -43,6 +44,8 @@ TEST(AgentProbe, ParsesKnownFields) {
             "pcie-width: 8 of 16, flag");
   ASSERT_TRUE(first.unread);
   EXPECT_EQ(first.unread->at("violations"), "not supported");
+  EXPECT_EQ(first.outside_pods,
+            (std::vector<std::string>{"process 812 (python3) holds 20000 MiB", "process 813", "process ?"}));
   EXPECT_TRUE(agent->gpus[1].mig.enabled);
   EXPECT_EQ(agent->gpus[1].mig.instances, 2u);
   EXPECT_FALSE(agent->gpus[1].unread) << "an agent that does not report it";

@@ -168,8 +168,8 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
   if (json_text(json_member(object, "kind")) != "ExecCredential")
     return wrong("did not print an ExecCredential");
   if (const auto printed = json_text(json_member(object, "apiVersion")); printed != version)
-    return wrong("printed the apiVersion \"" + truncate_utf8(printed, 100) +
-                 "\", and the kubeconfig has apiVersion: " + version);
+    return wrong("printed the apiVersion " + serialize_json(truncate_utf8(printed, 100)) +
+                 ", and the kubeconfig has apiVersion: " + version);
   const auto& status = json_member(object, "status");
   Credential credential{.token = json_text(json_member(status, "token")),
                         .certificate = json_text(json_member(status, "clientCertificateData")),
@@ -184,8 +184,8 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
   if (const auto expires = json_text(json_member(status, "expirationTimestamp")); !expires.empty()) {
     credential.expires = parse_time(expires);
     if (!credential.expires)
-      return wrong("printed the expirationTimestamp \"" + truncate_utf8(expires, 100) +
-                   "\", which is not a time");
+      return wrong("printed the expirationTimestamp " + serialize_json(truncate_utf8(expires, 100)) +
+                   ", which is not a time");
   }
   return credential;
 }

@@ -226,6 +226,9 @@ TEST_F(ExecPluginTest, InvalidOutputIsRefusedAndNotPrinted) {
       message(answer_of({{"token", "a"}}, "client.authentication.k8s.io/v1beta1")),
       "printed the apiVersion \"client.authentication.k8s.io/v1beta1\", and the kubeconfig has apiVersion: " +
           std::string(kVersion));
+  EXPECT_EQ(message(answer_of({{"token", "a"}}, "v1\n\tlevel=error")),
+            "printed the apiVersion \"v1\\n\\tlevel=error\", and the kubeconfig has apiVersion: " +
+                std::string(kVersion));
   EXPECT_EQ(message(answer_of(nullptr)), "printed neither a token nor a certificate");
   EXPECT_EQ(message(answer_of({{"token", 7}})), "printed neither a token nor a certificate");
   EXPECT_EQ(message(answer_of({{"token", "a\r\nEvil: b"}})), "printed a token of more than one line");

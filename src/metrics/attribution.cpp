@@ -219,13 +219,14 @@ Result<PodByUid> read_pod_uids(const std::string& directory) {
 
 CgroupsByPid read_cgroups(const GpuSample& gpu, const std::string& proc) {
   CgroupsByPid found;
+  const auto own = read_file(proc + "/self/cgroup", kMaxCgroupBytes);
   const auto read = [&](const std::vector<ProcessSample>& processes) {
     for (const auto& process : processes) {
       if (found.contains(process.pid)) continue;
       const auto cgroups = read_file(proc + "/" + std::to_string(process.pid) + "/cgroup", kMaxCgroupBytes);
       if (!cgroups) continue;
       auto uids = pod_uids(*cgroups);
-      if (!uids.empty()) found[process.pid] = std::move(uids);
+      if (!uids.empty() || !own || *cgroups != *own) found[process.pid] = std::move(uids);
     }
   };
   read(gpu.processes);
@@ -253,6 +254,22 @@ void match_processes_to_pods(const CgroupsByPid& cgroups, const PodByUid& known,
   for (const auto& [pid, uids] : cgroups) {
     if (auto pod = find_pod(uids, known)) pods[pid] = std::move(*pod);
   }
+}
+
+void mark_processes_outside_pods(const CgroupsByPid& cgroups, GpuSample& gpu) {
+  for (auto& process : gpu.processes) {
+    const auto found = cgroups.find(process.pid);
+    process.is_outside_pods = found != cgroups.end() && found->second.empty();
+  }
+}
+
+std::vector<ProcessSample> processes_outside_pods(const GpuSample& gpu) {
+  std::vector<ProcessSample> found;
+  for (const auto& process : gpu.processes) {
+    if (process.is_outside_pods && process.memory && process.memory->value >= kWorkMemory.value)
+      found.push_back(process);
+  }
+  return found;
 }
 
 }  // namespace gpulet::metrics

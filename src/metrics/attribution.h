@@ -90,9 +90,11 @@ PodShares attribute(const DeviceActivity& device, std::span<const Holder> holder
 // opening the directory.
 Result<PodByUid> read_pod_uids(const std::string& directory);
 
-// The Pod UIDs in the cgroups of each process, by pid.
+// The Pod UIDs in the cgroups of each process, by pid; none for a process of no Pod.
 using CgroupsByPid = std::map<unsigned, std::vector<std::string>>;
-// Reads `proc`/PID/cgroup of each process of a GPU and its MIG devices. Processes that have ended are absent.
+// Reads `proc`/PID/cgroup of each process of a GPU and its MIG devices. Absent are processes that have ended,
+// and those of no Pod in the caller's own cgroups: its children, and where it does not see the host's pids
+// any process of its container may have the number.
 CgroupsByPid read_cgroups(const GpuSample& gpu, const std::string& proc = "/proc");
 
 // Fills in process names from `proc`/PID/comm; never reads arguments or environment.
@@ -100,5 +102,12 @@ void read_process_names(GpuSample& gpu, const std::string& proc = "/proc");
 
 // Adds the known Pod of each process to `pods`.
 void match_processes_to_pods(const CgroupsByPid& cgroups, const PodByUid& known, PodByPid& pods);
+
+// Sets ProcessSample::is_outside_pods of the GPU's processes.
+void mark_processes_outside_pods(const CgroupsByPid& cgroups, GpuSample& gpu);
+// The marked processes that hold at least kWorkMemory of the GPU: less is a display server's frame buffer or
+// a monitoring program, as a CUDA context alone takes several hundred MiB.
+inline constexpr Bytes kWorkMemory{std::uint64_t{100} << 20};
+std::vector<ProcessSample> processes_outside_pods(const GpuSample& gpu);
 
 }  // namespace gpulet::metrics

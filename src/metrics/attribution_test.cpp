@@ -264,7 +264,15 @@ TEST_F(ProcessesTest, MapsProcessesToPodsByCgroup) {
   gpu.instances.resize(1);
   gpu.instances[0].devices = {{DeviceUuid("MIG-a"), 0, {{3, {}, 0}}}};
   const auto cgroups = read_cgroups(gpu, directory_ + "/proc");
-  EXPECT_EQ(cgroups, (CgroupsByPid{{1, {kHolderUid}}, {3, {kHolderUid}}}));
+  EXPECT_EQ(cgroups, (CgroupsByPid{{1, {kHolderUid}}, {2, {}}, {3, {kHolderUid}}}));
+  mark_processes_outside_pods(cgroups, gpu);
+  EXPECT_FALSE(gpu.processes[0].is_outside_pods);
+  EXPECT_TRUE(gpu.processes[1].is_outside_pods);
+  EXPECT_FALSE(gpu.processes[2].is_outside_pods) << "it has ended";
+  // In the reader's own cgroup: perhaps a process of its container with the same pid.
+  std::filesystem::create_directories(directory_ + "/proc/self");
+  std::ofstream(directory_ + "/proc/self/cgroup") << "0::/user.slice\n";
+  EXPECT_FALSE(read_cgroups(gpu, directory_ + "/proc").contains(2));
   std::ofstream(directory_ + "/proc/3/comm") << "pt_main_thread\n";
   read_process_names(gpu, directory_ + "/proc");
   EXPECT_EQ(gpu.instances[0].devices[0].processes[0].name, "pt_main_thread");

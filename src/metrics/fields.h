@@ -176,10 +176,11 @@ using Values = std::map<Field, Value>;
 std::optional<double> numeric_field(const Values& values, Field field);
 
 struct ProcessSample {
-  unsigned pid = 0;             // the host's pid
-  std::optional<Bytes> memory;  // nullopt: not reported
-  double sm = 0;                // percent of the device's time since the last sample
-  std::string name{};           // the program's name from the kernel, at most 15 bytes; "": unknown
+  unsigned pid = 0;              // the host's pid
+  std::optional<Bytes> memory;   // nullopt: not reported
+  double sm = 0;                 // percent of the device's time since the last sample
+  std::string name{};            // the program's name from the kernel, at most 15 bytes; "": unknown
+  bool is_outside_pods = false;  // known to be of no Pod; false also where that is unknown
   friend bool operator==(const ProcessSample&, const ProcessSample&) = default;
 };
 

@@ -374,11 +374,12 @@ void AgentScraper::scrape_agent(const std::string& address, Done done) {
 void AgentScraper::start_scrapes() {
   start_timer_.reset();
   while (running_.size() < kMaxConcurrentScrapes && !waiting_.empty()) {
-    auto [address, done] = std::move(waiting_.front());
+    auto next = std::move(waiting_.front());
     waiting_.pop_front();
     const std::uint64_t id = next_id_++;
     running_[id] = std::make_unique<Scrape>(
-        loop_, options_, std::move(address), [this, id, done = std::move(done)](Result<AgentPage> page) {
+        loop_, options_, std::move(next.first),
+        [this, id, done = std::move(next.second)](Result<AgentPage> page) {
           const auto callback = done;  // a copy, because the scrape owns the original
           running_.erase(id);
           if (!start_timer_) start_timer_ = loop_.after(Duration::zero(), [this] { start_scrapes(); });

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "placement/chooser.h"
@@ -29,6 +30,7 @@ struct Request {
   std::vector<Position> required;
   std::size_t size = 0;
   Policy policy = Policy::kBestEffort;
+  std::span<const GpuLoad> loads{};  // by index in the Topology; empty: they decide nothing
 };
 
 struct Solution {

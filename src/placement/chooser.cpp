@@ -1,6 +1,7 @@
 #include "placement/chooser.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <unordered_map>
@@ -46,8 +47,9 @@ class TopologyChooser final : public Chooser {
   }
 
   Result<Choice> choose_devices(std::span<const DeviceId> available, std::span<const DeviceId> required,
-                                std::size_t size) const override {
-    GPULET_TRY_ASSIGN(const Request ask, check_request(available, required, size));
+                                std::size_t size, std::span<const GpuLoad> loads) const override {
+    GPULET_TRY_ASSIGN(Request ask, check_request(available, required, size));
+    if (rules_.load != LoadPolicy::kIgnore) ask.loads = loads;
     const bool any_shared = std::any_of(ask.available.begin(), ask.available.end(),
                                         [&](Position position) { return whole_at_[position] == kShared; });
     return any_shared ? choose_shared(ask) : choose_whole(ask);
@@ -108,7 +110,34 @@ class TopologyChooser final : public Chooser {
     return choice;
   }
 
+  bool is_held_outside_pods(const Request& ask, Position position) const {
+    const std::size_t gpu = devices_[position].gpu;
+    return gpu < ask.loads.size() && ask.loads[gpu].held_outside_pods;
+  }
+
+  // Leaves GPUs whose memory a process of no Pod holds out of the request where enough others are available,
+  // and requires the others where they are too few. Returns how many of them the answer must have, beside
+  // required ones.
+  std::size_t avoid_held_gpus(Request& ask) const {
+    std::vector<Position> others;
+    for (const Position position : ask.available) {
+      if (!is_held_outside_pods(ask, position) ||
+          std::binary_search(ask.required.begin(), ask.required.end(), position))
+        others.push_back(position);
+    }
+    if (others.size() == ask.available.size()) return 0;
+    if (others.size() >= ask.size) {
+      ask.available = std::move(others);
+      return 0;
+    }
+    ask.required = std::move(others);
+    return ask.size - ask.required.size();
+  }
+
   Choice choose_whole(Request ask) const {
+    const std::size_t all = ask.available.size();
+    const std::size_t held = avoid_held_gpus(ask);
+    const std::size_t avoided = all - ask.available.size();
     for (Position& position : ask.available) position = whole_at_[position];
     for (Position& position : ask.required) position = whole_at_[position];
     Choice choice;
@@ -122,6 +151,10 @@ class TopologyChooser final : public Chooser {
     choice.score = answer.score;
     choice.partition_score = answer.partition_score;
     choice.reason = explain_choice(topology_, gpus, ask, answer, choice.method);
+    if (avoided > 0)
+      choice.reason += "; not among " + std::to_string(avoided) + " whose memory a process of no Pod holds";
+    if (held > 0)
+      choice.reason += "; the memory of " + std::to_string(held) + " is held by a process of no Pod";
     return choice;
   }
 
@@ -168,6 +201,17 @@ class TopologyChooser final : public Chooser {
 };
 
 }  // namespace
+
+GpuLoad make_gpu_load(double busy_percent, double memory_percent, bool held_outside_pods) {
+  constexpr double kBusyStep = 10;
+  constexpr double kMemoryStep = 5;
+  const auto percent = [](double value) { return value > 0 ? std::min(value, 100.0) : 0.0; };  // NaN: 0
+  return {
+      .busy_percent = static_cast<std::uint8_t>(std::round(percent(busy_percent) / kBusyStep) * kBusyStep),
+      .memory_percent =
+          static_cast<std::uint8_t>(std::floor(percent(memory_percent) / kMemoryStep) * kMemoryStep),
+      .held_outside_pods = held_outside_pods};
+}
 
 std::string_view method_name(Method method) {
   switch (method) {

@@ -8,8 +8,8 @@
 //     then fewest NUMA nodes, then lowest index. Applies to one device too: the one whose loss costs least.
 //   tightest: the set's own score, then what it leaves.
 // If any available device is shared (several per GPU), usage per GPU decides, as in NVIDIA's plugin:
-// distributed takes the least used GPUs first, packed the most used. docs/placement.md has the details,
-// proofs and costs.
+// distributed takes the least used GPUs first, packed the most used; between equally used ones, the load of
+// the GPUs. docs/placement.md has the details, proofs and costs.
 #pragma once
 
 #include <chrono>
@@ -38,11 +38,36 @@ struct Device {
   bool shared = false;
   // The first memory slice of a MIG device; else 0.
   unsigned memory_slice = 0;
+  // The usual memory of such a share, in percent of its GPU; 0: the GPU's memory is not compared with it, as
+  // for a MIG device, which has its own.
+  unsigned memory_percent = 0;
+  friend bool operator==(const Device&, const Device&) = default;
 };
+// Device::memory_percent of one of `shares` equal shares of a GPU.
+constexpr unsigned equal_share_percent(unsigned shares) { return shares == 0 ? 0 : 100 / shares; }
+
+// The load of a GPU: make_gpu_load. All zero also where it is unknown, which changes no choice.
+struct GpuLoad {
+  std::uint8_t busy_percent = 0;
+  std::uint8_t memory_percent = 0;
+  bool held_outside_pods = false;  // a process of no Pod holds its memory
+  friend bool operator==(const GpuLoad&, const GpuLoad&) = default;
+};
+// In steps so coarse that noise changes no choice: busy time in tens, rounded; memory in fives, rounded down,
+// so that what the driver reserves does not count as a share's. Arguments are clamped to 0…100; NaN is 0.
+GpuLoad make_gpu_load(double busy_percent, double memory_percent, bool held_outside_pods);
+
+// What the load decides. kPrefer: between shares that are otherwise equal the least busy GPU, then the one
+// with the least memory in use; a GPU without the memory for another share is taken last, and so is a whole
+// GPU whose memory a process of no Pod holds. kStrict: for the agent the same; the scheduler also passes over
+// a node that has only such GPUs.
+enum class LoadPolicy { kIgnore, kPrefer, kStrict };
 
 struct Rules {
   Policy policy = Policy::kBestEffort;
   SharedPolicy shared = SharedPolicy::kDistributed;
+  LoadPolicy load = LoadPolicy::kPrefer;
+  friend bool operator==(const Rules&, const Rules&) = default;
 };
 
 // The algorithm that answered, for the log, `gpulet place` and tests.
@@ -66,12 +91,14 @@ class Chooser {
                                                       std::vector<Device> devices, Rules rules);
   virtual ~Chooser() = default;
 
-  // Chooses `size` of `available`, including all of `required`. Errors: kInvalidArgument for size 0, size
-  // above the number available, an unknown or duplicate id, a required id outside available, more required
-  // than size. Cost: ≤ 1 ms for 16 GPUs; beyond that exact if enough GPUs are alike or few are available,
-  // else bounded in ≤ 1 ms (Method::kBounded).
+  // Chooses `size` of `available`, including all of `required`. `loads` are by index in the Topology; GPUs
+  // beyond its end have no known load. Errors: kInvalidArgument for size 0, size above the number available,
+  // an unknown or duplicate id, a required id outside available, more required than size. Cost: ≤ 1 ms for 16
+  // GPUs; beyond that exact if enough GPUs are alike or few are available, else bounded in ≤ 1 ms
+  // (Method::kBounded).
   virtual Result<Choice> choose_devices(std::span<const DeviceId> available,
-                                        std::span<const DeviceId> required, std::size_t size) const = 0;
+                                        std::span<const DeviceId> required, std::size_t size,
+                                        std::span<const GpuLoad> loads = {}) const = 0;
 };
 
 }  // namespace gpulet::placement

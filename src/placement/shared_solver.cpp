@@ -17,27 +17,37 @@ std::string_view unit_name(const DeviceId& id) {
 }
 
 // The state of one GPU or MIG device during a choice.
-struct Load {
+struct Usage {
   std::size_t allocated = 0;
   std::size_t picked = 0;
   std::size_t free = 0;
+  bool lacks_memory = false;  // for one share more
+  GpuLoad load;
 };
 
 // Whether `a` is preferred to `b`, and whether they are equal.
-int compare(const Load& a, const Load& b, SharedPolicy policy) {
+int compare(const Usage& a, const Usage& b, SharedPolicy policy) {
+  if (a.lacks_memory != b.lacks_memory) return a.lacks_memory ? 1 : -1;
   if (a.allocated != b.allocated) {
     const bool first =
         policy == SharedPolicy::kDistributed ? a.allocated < b.allocated : a.allocated > b.allocated;
     return first ? -1 : 1;
   }
   if (a.picked != b.picked) return a.picked < b.picked ? -1 : 1;
+  if (a.load.busy_percent != b.load.busy_percent) return a.load.busy_percent < b.load.busy_percent ? -1 : 1;
+  if (a.load.memory_percent != b.load.memory_percent)
+    return a.load.memory_percent < b.load.memory_percent ? -1 : 1;
   return 0;
 }
 
-void pick_share(Load& load) {
-  ++load.allocated;
-  ++load.picked;
-  --load.free;
+void pick_share(Usage& usage) {
+  ++usage.allocated;
+  ++usage.picked;
+  --usage.free;
+}
+
+GpuLoad load_of(const Request& ask, std::size_t gpu) {
+  return gpu < ask.loads.size() ? ask.loads[gpu] : GpuLoad{};
 }
 
 }  // namespace
@@ -47,7 +57,7 @@ SharedSolver::SharedSolver(const topology::Topology& topology, const std::vector
   std::unordered_map<std::string_view, std::uint32_t> unit_at;
   for (const Device& device : devices) {
     const auto [gpu, new_gpu] = gpu_at.try_emplace(device.gpu, static_cast<std::uint32_t>(gpus_.size()));
-    if (new_gpu) gpus_.push_back({device.gpu, 0, {}});
+    if (new_gpu) gpus_.push_back({device.gpu, 0, device.memory_percent, {}});
     const auto [unit, new_unit] =
         unit_at.try_emplace(unit_name(device.id), static_cast<std::uint32_t>(units_.size()));
     if (new_unit) {
@@ -66,17 +76,22 @@ SharedSolver::SharedSolver(const topology::Topology& topology, const std::vector
   links_ = make_problem(topology, whole);
 }
 
+bool SharedSolver::lacks_memory(const Gpu& gpu, const GpuLoad& load, std::size_t shares) {
+  constexpr unsigned kAll = 100;
+  return load.memory_percent + shares * gpu.share_percent > kAll;
+}
+
 Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) const {
-  std::vector<Load> gpus(gpus_.size());
-  std::vector<Load> units(units_.size());
+  std::vector<Usage> gpus(gpus_.size());
+  std::vector<Usage> units(units_.size());
   std::vector<std::vector<Position>> free(units_.size());  // the last is allocated first
   for (std::size_t i = 0; i < gpus_.size(); ++i) gpus[i].allocated = gpus_[i].total;
   for (std::size_t i = 0; i < units_.size(); ++i) units[i].allocated = units_[i].total;
   for (std::size_t i = ask.available.size(), left = ask.required.size(); i-- > 0;) {
     const Position position = ask.available[i];
     const std::uint32_t unit = unit_of_[position];
-    Load& of_unit = units[unit];
-    Load& of_gpu = gpus[units_[unit].gpu];
+    Usage& of_unit = units[unit];
+    Usage& of_gpu = gpus[units_[unit].gpu];
     if (left > 0 && ask.required[left - 1] == position) {  // counts as allocated
       --left;
       ++of_unit.picked;
@@ -88,6 +103,14 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     ++of_unit.free;
     ++of_gpu.free;
     free[unit].push_back(position);
+  }
+
+  const auto update_memory = [&](std::size_t gpu) {
+    gpus[gpu].lacks_memory = lacks_memory(gpus_[gpu], gpus[gpu].load, gpus[gpu].picked + 1);
+  };
+  for (std::size_t i = 0; i < gpus_.size(); ++i) {
+    gpus[i].load = load_of(ask, gpus_[i].index);
+    update_memory(i);
   }
 
   std::vector<std::int64_t> links(gpus_.size(), 0);  // of each GPU to those picked from
@@ -116,6 +139,7 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     }
     if (gpus[gpu].picked == 0) link(gpu);
     pick_share(gpus[gpu]);
+    update_memory(gpu);
     pick_share(units[unit]);
     answer.chosen.push_back(free[unit].back());
     free[unit].pop_back();
@@ -132,9 +156,12 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
 std::vector<SharedSolver::Use> SharedSolver::uses(const Request& ask,
                                                   const std::vector<Position>& chosen) const {
   std::vector<Use> uses;
-  for (const Gpu& gpu : gpus_) uses.push_back({gpu.index, 0, gpu.total, gpu.total});
+  for (const Gpu& gpu : gpus_)
+    uses.push_back({gpu.index, 0, gpu.total, gpu.total, load_of(ask, gpu.index), false});
   for (const Position position : ask.available) --uses[units_[unit_of_[position]].gpu].in_use;
   for (const Position position : chosen) ++uses[units_[unit_of_[position]].gpu].taken;
+  for (std::size_t i = 0; i < gpus_.size(); ++i)
+    uses[i].lacks_memory = lacks_memory(gpus_[i], uses[i].load, uses[i].taken);
   std::erase_if(uses, [](const Use& use) { return use.taken == 0; });
   std::sort(uses.begin(), uses.end(), [](const Use& a, const Use& b) { return a.gpu < b.gpu; });
   return uses;
@@ -221,6 +248,15 @@ std::string describe_why(const Request& ask, const Solution& answer) {
          with + ", total " + std::to_string(answer.partition_score);
 }
 
+std::string describe_load(const SharedSolver::Use& use) {
+  std::string text;
+  if (use.load.busy_percent > 0 || use.load.memory_percent > 0) {
+    text = "; " + std::to_string(use.load.busy_percent) + " % busy, " +
+           std::to_string(use.load.memory_percent) + " % of its memory in use";
+  }
+  return text + (use.lacks_memory ? ": too little is free for the share, as on all others" : "");
+}
+
 }  // namespace
 
 std::string describe_set(const topology::Topology& topology, const std::vector<std::size_t>& gpus) {
@@ -244,7 +280,7 @@ std::string explain_shared(const std::vector<SharedSolver::Use>& uses, SharedPol
   for (const SharedSolver::Use& use : uses) {
     words.push_back(std::to_string(use.taken) + (use.taken == 1 ? " share" : " shares") + " of GPU " +
                     std::to_string(use.gpu) + " (" + std::to_string(use.in_use) + " of " +
-                    std::to_string(use.total) + " in use before)");
+                    std::to_string(use.total) + " in use before" + describe_load(use) + ")");
   }
   return index_list(words) + (policy == SharedPolicy::kDistributed ? "; distributed: the least used first"
                                                                    : "; packed: the most used first");

@@ -3,7 +3,9 @@
 //
 // As in NVIDIA's plugin, one share at a time comes from the GPU with the fewest shares allocated
 // (distributed) or the most (packed), then from the one least picked in this request. NVIDIA's further ties
-// are random; here the best links to the picked GPUs decide, then the lowest index. NVIDIA counts per MIG
+// are random; here the least load decides, then the best links to the picked GPUs, then the lowest index. A
+// GPU whose free memory is below the usual of a share, for this and each share picked before, comes after all
+// that have it. NVIDIA counts per MIG
 // device if MIG devices have replicas; gpulet counts per GPU, then per MIG device in it, the lowest memory
 // slice first. The upper half of the GPU, where some slices cannot start an instance, thus fills last, which
 // leaves the most useful room for a new layout.
@@ -27,6 +29,8 @@ class SharedSolver {
     std::size_t taken = 0;   // of this choice
     std::size_t total = 0;   // shares of the resource on it
     std::size_t in_use = 0;  // before this choice
+    GpuLoad load;
+    bool lacks_memory = false;  // for the shares of this choice
   };
   // The GPUs of the choice, by GPU.
   std::vector<Use> uses(const Request& ask, const std::vector<Position>& chosen) const;
@@ -35,8 +39,11 @@ class SharedSolver {
   struct Gpu {
     std::size_t index;
     std::size_t total;
+    unsigned share_percent;  // Device::memory_percent
     std::vector<std::uint32_t> units;
   };
+  // Whether the GPU's free memory is below what that many more shares usually have.
+  static bool lacks_memory(const Gpu& gpu, const GpuLoad& load, std::size_t shares);
   // A carrier of replicas: the GPU, or one of its MIG devices.
   struct Unit {
     std::uint32_t gpu;
@@ -59,7 +66,8 @@ std::string describe_set(const topology::Topology& topology, const std::vector<s
 std::string explain_choice(const topology::Topology& topology, const std::vector<std::size_t>& gpus,
                            const Request& ask, const Solution& answer, Method method);
 
-// "2 shares of GPU 0 (1 of 4 in use before) and 1 of GPU 3 (0 of 4): the least used first"
+// "2 shares of GPU 0 (1 of 4 in use before; 40 % busy, 25 % of its memory in use) and 1 share of GPU 3 (0 of
+// 4 in use before); distributed: the least used first"
 std::string explain_shared(const std::vector<SharedSolver::Use>& uses, SharedPolicy policy);
 
 }  // namespace gpulet::placement

@@ -258,7 +258,8 @@ void Agent::update_offers() {
   published_ = judged;
   if (!ports_.offers_devices) return notify_changed();
   auto built = builder_.build_offers(
-      *judged, config_, {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names});
+      *judged, config_,
+      {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names, ports_.loads});
   report_notes(built.notes);
   withdraw_unoffered(built.offers);
   for (const auto& offer : built.offers) {

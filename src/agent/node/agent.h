@@ -71,6 +71,8 @@ struct AgentPorts {
   // PlanInputs::mps_health and PlanInputs::cdi_names; each may be empty.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
+  // PlanInputs::loads.
+  std::shared_ptr<const placement::LoadBoard> loads = nullptr;
   // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.
   std::function<bool()> may_have_gpu = nullptr;
   // Called after status() changed; may be empty. Must not call the agent from inside.

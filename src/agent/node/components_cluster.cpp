@@ -184,7 +184,8 @@ class GpuNodeComponent final : public Component {
     const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
     if (!snapshot) return std::nullopt;
     return build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), holders,
-                          pages_.load_forecasts().encoded_curves(node_.loop.wall_now()));
+                          pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
+                          pages_.load_forecasts().gpu_loads(node_.loop.wall_now()));
   }
 
   Node& node_;

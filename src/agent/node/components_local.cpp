@@ -313,7 +313,7 @@ PagesComponent::PagesComponent(Node& node)
                 [&](const Component& component) { component.add_counts(counts); });
             return counts;
           },
-          node.sources.environment, node.version) {
+          node.sources.environment, node.version, node.loads) {
   pages_.set_config_text(node.config_text);
 }
 

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "config/load.h"
 #include "k8s/client_config.h"
+#include "placement/load_board.h"
 
 namespace gpulet::device_plugin {
 class GrpcThread;
@@ -39,7 +40,9 @@ class Node {
   std::shared_ptr<device_plugin::GrpcThread> grpc;  // never destroyed: its thread ends with the process
   std::optional<k8s::ClientConfig> client_config;   // nullopt outside a cluster
   std::map<std::string, std::string> labels;        // of the Node
-  Devices* devices = nullptr;                       // set by its constructor
+  // Of the GPUs, by the samples for the metrics.
+  const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
+  Devices* devices = nullptr;  // set by its constructor
   ComponentList components;
 
   // Whether the agent runs in a Pod, rather than as a service of its host.

@@ -76,18 +76,17 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
   std::set<DeviceUuid> there;
   for (const auto& gpu : sample.gpus) {
     there.insert(gpu.uuid);
+    Gpu& known = gpus_[gpu.uuid];
+    known.last.reset();
     if (gpu.error) continue;
     const auto percent = busy_percent(gpu);
-    const UseByPod found = use_by_pod(gpu, uses, {percent.value_or(0), memory_percent(gpu).value_or(0)});
-    if (found.empty()) {
-      gpus_.erase(gpu.uuid);
-      continue;
-    }
-    Pods& pods = gpus_[gpu.uuid];
-    std::erase_if(pods, [&](const auto& pod) { return !found.contains(pod.first); });
+    const PodUse whole{percent.value_or(0), memory_percent(gpu).value_or(0)};
+    known.last = {whole.busy, whole.memory, !processes_outside_pods(gpu).empty()};
+    const UseByPod found = use_by_pod(gpu, uses, whole);
+    std::erase_if(known.pods, [&](const auto& pod) { return !found.contains(pod.first); });
     for (const auto& [pod, part] : found) {
-      const auto [known, fresh] = pods.try_emplace(pod);
-      if (percent) known->second.add_load_sample(now, part.busy, part.memory);
+      scheduler::Forecast& forecast = known.pods[pod];
+      if (percent) forecast.add_load_sample(now, part.busy, part.memory);
     }
   }
   std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
@@ -95,12 +94,34 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
 
 std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now) const {
   std::map<DeviceUuid, std::string> curves;
-  for (const auto& [gpu, pods] : gpus_) {
+  for (const auto& [uuid, gpu] : gpus_) {
+    if (gpu.pods.empty()) continue;
     scheduler::LoadCurve sum;
-    for (const auto& [pod, forecast] : pods) sum = sum + forecast.daily_curve(now);
-    curves[gpu] = scheduler::encode_curve(sum);
+    for (const auto& [pod, forecast] : gpu.pods) sum = sum + forecast.daily_curve(now);
+    curves[uuid] = scheduler::encode_curve(sum);
   }
   return curves;
+}
+
+placement::LoadsByGpu GpuLoadForecaster::gpu_loads(WallTime now) const {
+  placement::LoadsByGpu loads;
+  for (const auto& [uuid, gpu] : gpus_) {
+    if (!gpu.last) continue;
+    Reading load = *gpu.last;
+    for (int hour = 1; hour <= kForecastHours; ++hour) {
+      const WallTime then = now + std::chrono::hours(hour);
+      double busy = 0;
+      double memory = 0;
+      for (const auto& [pod, forecast] : gpu.pods) {
+        busy += forecast.busy_at(then);
+        memory += forecast.memory_at(then);
+      }
+      load.busy = std::max(load.busy, busy);
+      load.memory = std::max(load.memory, memory);
+    }
+    loads[uuid] = placement::make_gpu_load(load.busy, load.memory, load.held_outside_pods);
+  }
+  return loads;
 }
 
 }  // namespace gpulet::agent

@@ -5,15 +5,20 @@
 // forecast is their sum, so that a Pod that leaves takes its part with it. Unattributed use is divided
 // equally among the Pods. A GPU that no Pod holds has no forecast. The use of a GPU in MIG mode is the mean
 // over its GPU instances, weighted by compute slices.
+//
+// With the last sample the forecast gives the load by which the node chooses among its own GPUs
+// (placement/chooser.h).
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 
 #include "base/loop.h"
 #include "base/types.h"
 #include "metrics/aggregator.h"
+#include "placement/load_board.h"
 #include "scheduler/load/forecast.h"
 
 namespace gpulet::agent {
@@ -30,9 +35,21 @@ class GpuLoadForecaster {
   // The coming day of each GPU that Pods hold, as encoded by the scheduler.
   std::map<DeviceUuid, std::string> encoded_curves(WallTime now) const;
 
+  // The load of each GPU of the last sample: the greater of what it was and of the forecast for the next
+  // kForecastHours. A GPU that failed has none.
+  static constexpr int kForecastHours = 3;
+  placement::LoadsByGpu gpu_loads(WallTime now) const;
+
  private:
-  using Pods = std::map<PodName, scheduler::Forecast>;
-  std::map<DeviceUuid, Pods> gpus_;
+  struct Reading {
+    double busy = 0, memory = 0;  // percent
+    bool held_outside_pods = false;
+  };
+  struct Gpu {
+    std::map<PodName, scheduler::Forecast> pods;
+    std::optional<Reading> last;  // nullopt: it failed
+  };
+  std::map<DeviceUuid, Gpu> gpus_;
 };
 
 }  // namespace gpulet::agent

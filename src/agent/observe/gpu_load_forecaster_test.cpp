@@ -103,6 +103,40 @@ TEST(GpuLoadForecaster, TheSumOverPodsIsTheUseOfTheGpu) {
   }
 }
 
+TEST(GpuLoadForecaster, TheLoadIsTheGreaterOfNowAndTheNextHours) {
+  GpuLoadForecaster loads;
+  EXPECT_TRUE(loads.gpu_loads(kMonday).empty());
+  WallTime now = kMonday;
+  for (; now < kMonday + 79h; now += 5min) {
+    const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
+    loads.add_load_sample({{}, {gpu_sample(hour >= 9 && hour < 18 ? 90 : 5)}}, held_by("serve"), now);
+  }
+  // At 7 h two hours before the peak, and at 0 h far from it.
+  EXPECT_EQ(loads.gpu_loads(now).at(kGpu), (placement::GpuLoad{90, 25, false}));
+  EXPECT_LE(loads.gpu_loads(kMonday + 72h).at(kGpu).busy_percent, 20);
+  loads.add_load_sample({{}, {gpu_sample(100)}}, held_by(""), now);
+  EXPECT_EQ(loads.gpu_loads(now).at(kGpu).busy_percent, 100) << "without any Pod";
+  auto failed = gpu_sample(0);
+  failed.error = Error(Code::kDeadlineExceeded, "the driver did not respond");
+  loads.add_load_sample({{}, {failed}}, held_by(""), now);
+  EXPECT_TRUE(loads.gpu_loads(now).empty()) << "not known now";
+}
+
+TEST(GpuLoadForecaster, KnowsGpusHeldOutsidePods) {
+  const auto is_held = [](bool outside, std::optional<Bytes> memory) {
+    auto gpu = gpu_sample(0);
+    gpu.processes.push_back({.pid = 812, .memory = memory, .is_outside_pods = outside});
+    GpuLoadForecaster loads;
+    loads.add_load_sample({{}, {gpu}}, held_by(""), kMonday);
+    return loads.gpu_loads(kMonday).at(kGpu).held_outside_pods;
+  };
+  constexpr Bytes kGib{std::uint64_t{1} << 30};
+  EXPECT_TRUE(is_held(true, kGib));
+  EXPECT_FALSE(is_held(false, kGib));
+  EXPECT_FALSE(is_held(true, std::nullopt)) << "its memory is not known";
+  EXPECT_FALSE(is_held(true, Bytes{std::uint64_t{4} << 20})) << "a display server";
+}
+
 TEST(GpuLoadForecaster, WeightsMigInstancesBySlices) {
   GpuLoadForecaster loads;
   auto cut = gpu_sample(0);

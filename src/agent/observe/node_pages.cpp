@@ -204,13 +204,15 @@ std::set<metrics::Field> sampled_fields() {
 
 NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
                      std::function<NodeCounts()> counts,
-                     const std::map<std::string, std::string, std::less<>>& environment, std::string version)
+                     const std::map<std::string, std::string, std::less<>>& environment, std::string version,
+                     std::shared_ptr<placement::LoadBoard> loads)
     : loop_(loop),
       reporter_(reporter),
       agent_(std::move(agent)),
       counts_(std::move(counts)),
       version_(std::move(version)),
       metrics_(loop, reporter, node_name_of(environment), sampled_fields(), [this] { on_sampled(); }),
+      loads_(std::move(loads)),
       page_(node_name_of(environment), version_) {
   reporter_.set_listener(
       [this](Reporter::Severity severity, std::string_view reason, const std::string& message) {
@@ -225,8 +227,15 @@ void NodePages::attach_driver(NvmlDriver& driver, device_plugin::PodResources& p
   metrics_.attach_driver(driver, pod_resources, config);
 }
 
+void NodePages::detach_driver() {
+  metrics_.detach_driver();
+  loads_->set_loads({});
+}
+
 void NodePages::apply_pages_config(const config::Config& config) {
   metrics_.apply_metrics_config(config);
+  const auto& metrics = config.gpulet.metrics;
+  if (!metrics.enabled || metrics.interval <= Duration::zero()) loads_->set_loads({});
   if (endpoints_ && *endpoints_ != endpoints_of(config)) start_listening(config);
 }
 
@@ -318,6 +327,7 @@ void NodePages::on_sampled() {
   const auto& aggregator = collector->aggregator();
   page_.set_sample(aggregator, loop_.wall_now());
   load_forecasts_.add_load_sample(aggregator.last_sample(), aggregator.attribution(), loop_.wall_now());
+  loads_->set_loads(load_forecasts_.gpu_loads(loop_.wall_now()));
   if (const auto* containers = collector->containers()) page_.set_containers(*containers);
   publish_pages();
 }

@@ -67,17 +67,19 @@ class WebConfigWatcher {
 class NodePages {
  public:
   // `agent` (null while there is none) and `counts` are called for each update of the pages. `environment`:
-  // for NODE_NAME; without it the host's name.
+  // for NODE_NAME; without it the host's name. `loads`: gets the GPUs' loads after each sample, and none
+  // while there are no samples.
   NodePages(Loop& loop, NodeReporter& reporter, std::function<const Agent*()> agent,
             std::function<NodeCounts()> counts,
-            const std::map<std::string, std::string, std::less<>>& environment, std::string version);
+            const std::map<std::string, std::string, std::less<>>& environment, std::string version,
+            std::shared_ptr<placement::LoadBoard> loads);
   ~NodePages() { reporter_.set_listener(nullptr); }
   NodePages(const NodePages&) = delete;
 
   // See NodeMetrics.
   void attach_driver(NvmlDriver& driver, device_plugin::PodResources& pod_resources,
                      const config::Config& config);
-  void detach_driver() { metrics_.detach_driver(); }
+  void detach_driver();
   void set_access(const k8s::ClientConfig& access) { metrics_.set_access(access); }
   void apply_pages_config(const config::Config& config);
   // Closes the listener and opens it where `config` says. An address or a socket that cannot be opened is
@@ -121,6 +123,7 @@ class NodePages {
   const std::string version_;
   NodeMetrics metrics_;
   GpuLoadForecaster load_forecasts_;
+  const std::shared_ptr<placement::LoadBoard> loads_;
   PageState page_;
   std::optional<Endpoints> endpoints_;  // of the config
   std::shared_ptr<const http::LocalSocket> socket_;

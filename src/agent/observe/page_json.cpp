@@ -215,7 +215,18 @@ class NodeDocument {
     put_shares(object, gpu.uuid);
     put_holders(object, gpu.uuid);
     for (const auto& device : gpu.mig_devices) put_holders(object, device.uuid);
+    put_processes_outside_pods(object, gpu.uuid);
     return object;
+  }
+
+  void put_processes_outside_pods(Json& object, const DeviceUuid& gpu) const {
+    const auto found = input_.outside_pods.find(gpu);
+    if (found == input_.outside_pods.end()) return;
+    for (const auto& process : found->second) {
+      Json one = {{"pid", process.pid}, {"memory", process.memory->value}};
+      if (names_ == ProcessNames::kShown) one["name"] = process.name;
+      object["outside_pods"].push_back(std::move(one));
+    }
   }
 
   static Json moment_json(const HealthMoment& moment) {
@@ -382,6 +393,24 @@ std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, m
   return dump_json(document);
 }
 
+namespace {
+
+// Memory in whole steps, so that only a real change is a new document; busy time is not part of it.
+std::map<DeviceUuid, std::vector<metrics::ProcessSample>> find_processes_outside_pods(
+    const metrics::Sample& sample) {
+  std::map<DeviceUuid, std::vector<metrics::ProcessSample>> found;
+  for (const auto& gpu : sample.gpus) {
+    for (auto& process : processes_outside_pods(gpu)) {
+      process.memory->value -= process.memory->value % metrics::kWorkMemory.value;
+      process.sm = 0;
+      found[gpu.uuid].push_back(std::move(process));
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
 PageState::PageState(std::string node_name, std::string version) {
   input_.node_name = std::move(node_name);
   input_.version = std::move(version);
@@ -429,6 +458,7 @@ void PageState::set_sample(const metrics::Aggregator& meter, WallTime at) {
   };
   use_ = usage(ProcessNames::kShown);
   public_use_ = usage(ProcessNames::kHidden);
+  assign_if_changed(input_.outside_pods, find_processes_outside_pods(meter.last_sample()));
 }
 
 void PageState::write_pages(web::Pages& pages) {

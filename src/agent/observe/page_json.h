@@ -85,7 +85,9 @@ struct NodePageInput {
   health::HealthViewPtr health;              // null before the first
   device_plugin::DevicesByResource devices;  // every device of every resource that is served
   std::vector<ContainerDevices> containers;  // device holders, from the kubelet
-  std::string config;                        // config::print_yaml
+  // metrics::processes_outside_pods() of each GPU that has any.
+  std::map<DeviceUuid, std::vector<metrics::ProcessSample>> outside_pods;
+  std::string config;  // config::print_yaml
   const RecentMoments* moments = nullptr;
   const RecentEvents* events = nullptr;
 };

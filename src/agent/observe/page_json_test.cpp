@@ -219,6 +219,25 @@ TEST(PageJson, HasPendingModesFabricsAndUnreadSources) {
   EXPECT_EQ(node["gpus"][1]["fabric"], true);
 }
 
+inventory::SnapshotPtr one_gpu() {
+  inventory::Snapshot snapshot;
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].uuid = DeviceUuid("GPU-a");
+  snapshot.pcie = {inventory::PcieDistance::kInternal};
+  return std::make_shared<const inventory::Snapshot>(snapshot);
+}
+
+TEST(PageJson, NamesProcessesOfNoPodWhereNamesAreShown) {
+  NodePageInput input;
+  input.snapshot = one_gpu();
+  input.outside_pods[input.snapshot->gpus[0].uuid].push_back(
+      {.pid = 812, .memory = Bytes{std::uint64_t{20} << 30}, .name = "python3"});
+  const json shown = json::parse(node_json(input))["gpus"][0]["outside_pods"];
+  EXPECT_EQ(shown, json::parse(R"([{"pid":812,"name":"python3","memory":21474836480}])"));
+  const json hidden = json::parse(node_json(input, ProcessNames::kHidden))["gpus"][0]["outside_pods"];
+  EXPECT_EQ(hidden, json::parse(R"([{"pid":812,"memory":21474836480}])"));
+}
+
 TEST(PageJson, IsADocumentWithoutAnyInput) {
   const json node = json::parse(node_json({}));
   EXPECT_TRUE(node["gpus"].empty());
@@ -336,14 +355,6 @@ using namespace std::chrono_literals;
 using nlohmann::json;
 
 constexpr WallTime kStart{std::chrono::duration_cast<WallTime::duration>(1'760'000'000s)};
-
-inventory::SnapshotPtr one_gpu() {
-  inventory::Snapshot snapshot;
-  snapshot.gpus.resize(1);
-  snapshot.gpus[0].uuid = DeviceUuid("GPU-a");
-  snapshot.pcie = {inventory::PcieDistance::kInternal};
-  return std::make_shared<const inventory::Snapshot>(snapshot);
-}
 
 health::HealthViewPtr health_view_of(health::DeviceState state, const char* reason) {
   health::HealthView view{{Time{1h}, kStart}, {}};

@@ -97,7 +97,7 @@ void apply_compute_problem(partition::Resource& resource, const std::string& pro
 
 bool same_offer(const device_plugin::Offer& a, const device_plugin::Offer& b) {
   return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
-         a.daemons == b.daemons;
+         a.daemons == b.daemons && a.gpus == b.gpus && a.loads == b.loads;
 }
 
 }  // namespace
@@ -111,6 +111,17 @@ placement::Rules placement_rules(const config::Config& config) {
       config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked
           ? placement::SharedPolicy::kPacked
           : placement::SharedPolicy::kDistributed;
+  switch (config.gpulet.placement_load) {
+    case config::PlacementLoad::kIgnore:
+      rules.load = placement::LoadPolicy::kIgnore;
+      break;
+    case config::PlacementLoad::kPrefer:
+      rules.load = placement::LoadPolicy::kPrefer;
+      break;
+    case config::PlacementLoad::kStrict:
+      rules.load = placement::LoadPolicy::kStrict;
+      break;
+  }
   return rules;
 }
 
@@ -118,9 +129,15 @@ std::vector<placement::Device> placement_devices(const partition::Resource& reso
                                                  const inventory::Snapshot& snapshot) {
   std::vector<placement::Device> devices;
   for (const auto& device : resource.devices) {
-    const unsigned slice =
-        device.mig ? snapshot.gpus[device.gpu].mig_devices[*device.mig].placement_start : 0;
-    devices.push_back({device.id, device.gpu, device.is_shared(), slice});
+    placement::Device one{.id = device.id, .gpu = device.gpu, .shared = device.is_shared()};
+    if (device.mig) {
+      one.memory_slice = snapshot.gpus[device.gpu].mig_devices[*device.mig].placement_start;
+    } else if (device.share) {
+      one.memory_percent = device.share->memory;
+    } else if (device.replica) {
+      one.memory_percent = placement::equal_share_percent(resource.replicas);
+    }
+    devices.push_back(std::move(one));
   }
   return devices;
 }
@@ -177,9 +194,8 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
   for (auto& resource : plan.resources) {
     CachedOffer cached;
     cached.topology = topology;
-    for (const auto& device : resource.devices) cached.devices.emplace_back(device.id, device.gpu);
-    cached.policy = config.gpulet.placement_policy;
-    cached.shared = config.flags.shared_devices_allocation_policy;
+    cached.devices = placement_devices(resource, snapshot);
+    cached.rules = placement_rules(config);
 
     auto offer = std::make_shared<device_plugin::Offer>();
     apply_compute_problem(resource, files.compute_problem);
@@ -187,14 +203,14 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     for (const auto& device : resource.devices)
       offer->access.push_back(device_access(device, snapshot, minors));
     offer->rules = allocation_rules(config, files, resource);
+    for (const auto& gpu : snapshot.gpus) offer->gpus.push_back(gpu.uuid);
+    offer->loads = surroundings.loads;
     const auto before = cache_.find(resource.name);
     if (before != cache_.end() && before->second.topology == cached.topology &&
-        before->second.devices == cached.devices && before->second.policy == cached.policy &&
-        before->second.shared == cached.shared) {
+        before->second.devices == cached.devices && before->second.rules == cached.rules) {
       offer->chooser = before->second.offer->chooser;
     } else {
-      offer->chooser = placement::Chooser::build_chooser(topology, placement_devices(resource, snapshot),
-                                                         placement_rules(config));
+      offer->chooser = placement::Chooser::build_chooser(topology, cached.devices, cached.rules);
     }
     const ResourceName name = resource.name;
     offer->resource = std::move(resource);

@@ -38,6 +38,8 @@ struct PlanInputs {
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
   // Updates the CDI specs, and returns the qualified CDI names that are on disk; nullopt if CDI is not used.
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
+  // The loads of the GPUs, for choices among them; null: unknown.
+  std::shared_ptr<const placement::LoadBoard> loads = nullptr;
 };
 
 struct Offers {
@@ -62,9 +64,8 @@ class OfferBuilder {
  private:
   struct CachedOffer {
     topology::Topology topology;
-    std::vector<std::pair<DeviceId, std::size_t>> devices;
-    config::PlacementPolicy policy{};
-    config::SharedDevicesAllocationPolicy shared{};
+    std::vector<placement::Device> devices;
+    placement::Rules rules;
     device_plugin::OfferPtr offer;
   };
   std::map<ResourceName, CachedOffer> cache_;

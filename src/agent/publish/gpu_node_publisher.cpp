@@ -26,7 +26,8 @@ scheduler::Sharing sharing_of(config::SharingStrategy strategy) {
 }
 
 void add_gpus_to_node(const inventory::Snapshot& snapshot, const health::HealthView* view,
-                      const std::map<DeviceUuid, std::string>& loads, GpuNode& node) {
+                      const std::map<DeviceUuid, std::string>& curves, const placement::LoadsByGpu& loads,
+                      GpuNode& node) {
   for (const auto& gpu : snapshot.gpus) {
     const scheduler::GpuModel model{.name = gpu.model,
                                     .architecture = gpu.architecture,
@@ -47,7 +48,8 @@ void add_gpus_to_node(const inventory::Snapshot& snapshot, const health::HealthV
       one.state = health::DeviceState::kQuarantined;
       one.reason = gpu.health.reason;
     }
-    if (const auto load = loads.find(gpu.uuid); load != loads.end()) one.load = load->second;
+    if (const auto curve = curves.find(gpu.uuid); curve != curves.end()) one.load = curve->second;
+    if (const auto load = loads.find(gpu.uuid); load != loads.end()) one.now = load->second;
     node.gpus.push_back(std::move(one));
   }
 }
@@ -102,12 +104,12 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
 GpuNode build_gpu_node(const inventory::Snapshot& snapshot, std::span<const device_plugin::OfferPtr> offers,
                        const config::Config& config, const health::HealthView* view,
                        std::span<const ContainerDevices> holders,
-                       const std::map<DeviceUuid, std::string>& loads) {
+                       const std::map<DeviceUuid, std::string>& curves, const placement::LoadsByGpu& loads) {
   GpuNode node;
   node.driver = snapshot.driver.version;
   node.cuda_version = snapshot.driver.cuda_version;
   node.rules = placement_rules(config);
-  add_gpus_to_node(snapshot, view, loads, node);
+  add_gpus_to_node(snapshot, view, curves, loads, node);
   node.pairs = topology::build_topology(snapshot).pairs;
   DevicePlaces places;
   for (const auto& offer : offers) {
@@ -144,7 +146,10 @@ namespace {
 using scheduler::GpuNode;
 
 GpuNode without_loads(GpuNode node) {
-  for (auto& gpu : node.gpus) gpu.load.clear();
+  for (auto& gpu : node.gpus) {
+    gpu.load.clear();
+    gpu.now = {};
+  }
   return node;
 }
 

@@ -18,19 +18,23 @@ class GpuNodeBuilderTest : public testing::Test {
                                 const health::HealthView* view = nullptr) {
     OfferBuilder builder;
     const auto offers = builder.build_offers(snapshot_, config_, {});
-    return build_gpu_node(snapshot_, offers.offers, config_, view, holders, loads_);
+    return build_gpu_node(snapshot_, offers.offers, config_, view, holders, curves_, loads_);
   }
   inventory::Snapshot snapshot_ = partition::test::node({gpu(0), gpu(1), gpu(2)});
   config::Config config_;
-  std::map<DeviceUuid, std::string> loads_;
+  std::map<DeviceUuid, std::string> curves_;
+  placement::LoadsByGpu loads_;
 };
 
 TEST_F(GpuNodeBuilderTest, HasTheExpectedLoads) {
-  loads_[DeviceUuid("GPU-1")] = "646464646464646464";
-  loads_[DeviceUuid("GPU-gone")] = "000000000000000000";
+  curves_[DeviceUuid("GPU-1")] = "646464646464646464";
+  curves_[DeviceUuid("GPU-gone")] = "000000000000000000";
+  loads_[DeviceUuid("GPU-2")] = placement::make_gpu_load(40, 25, true);
   const auto node = build_node();
   EXPECT_EQ(node.gpus[1].load, "646464646464646464");
   EXPECT_TRUE(node.gpus[0].load.empty() && node.gpus[2].load.empty());
+  EXPECT_EQ(node.gpus[2].now, loads_[DeviceUuid("GPU-2")]);
+  EXPECT_EQ(node.gpus[1].now, placement::GpuLoad{});
 }
 
 TEST_F(GpuNodeBuilderTest, WholeGpusWithHoldersAndHealth) {

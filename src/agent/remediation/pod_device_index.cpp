@@ -118,10 +118,10 @@ void PodDeviceIndex::read_pods() {
     if (known.facts && is_fresh(known.read, kPodInfoTtl)) continue;
     ++reading_;
     ports_.reader.read_pod(name.first, name.second,
-                           [this, name = name, alive = lifetime_.watch()](const auto& facts) {
+                           [this, pod = name, alive = lifetime_.watch()](const auto& facts) {
                              if (!alive) return;
                              --reading_;
-                             const auto found = pods_.find(name);
+                             const auto found = pods_.find(pod);
                              if (!facts) {
                                on_failure(facts.error());
                              } else if (found != pods_.end()) {

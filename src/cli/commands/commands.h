@@ -17,6 +17,7 @@
 #include "health/evidence/evidence.h"
 #include "inventory/snapshot.h"
 #include "labels/labels.h"
+#include "placement/load_board.h"
 
 namespace gpulet::k8s {
 struct ClientConfig;
@@ -71,10 +72,10 @@ struct PlaceOptions {
   config::Sources sources;  // settings that determine the resources; none: the defaults
 };
 
-// Pure. Errors: kInvalidArgument for an unknown name, resource or policy, and as placement::Chooser;
-// kFailedPrecondition if the node has no allocatable device.
+// The choice by the GPUs' `loads`. Pure. Errors: kInvalidArgument for an unknown name, resource or policy,
+// and as placement::Chooser; kFailedPrecondition if the node has no allocatable device.
 Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
-                                 const PlaceOptions& options);
+                                 const PlaceOptions& options, const placement::LoadsByGpu& loads = {});
 
 // Reads the driver and prints the report. Exit code: 0; 1 after one line on standard error.
 int run_place(const PlaceOptions& options);

@@ -93,10 +93,10 @@ void add_labels(CLI::App& app, Run& run) {
   const std::pair<const char*, const char*> flags[] = {
       {"config-file", "the agent's config file"},
       {"mig-strategy", "the agent's MIG strategy: none, single or mixed"}};
-  for (const auto& [flag, help] : flags) {
+  for (const auto& [name, help] : flags) {
     command.add_option_function<std::string>(
-        "--" + std::string(flag),
-        [options, flag = std::string(flag)](const std::string& value) {
+        "--" + std::string(name),
+        [options, flag = std::string(name)](const std::string& value) {
           options->sources.flags[flag] = {value};
         },
         help);

@@ -8,7 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "agent/driver/nvml_driver.h"
+#include "agent/observe/node_reading.h"
 #include "agent/plugin/offers.h"
 #include "base/text.h"
 #include "cli/main/command_line.h"
@@ -56,11 +56,7 @@ Result<const partition::Resource*> find_resource(const partition::Plan& plan, co
 Result<placement::Rules> parse_rules(const config::Config& config, const std::string& policy) {
   using placement::Policy;
   using placement::SharedPolicy;
-  placement::Rules rules;
-  if (config.gpulet.placement_policy == config::PlacementPolicy::kTightest) rules.policy = Policy::kTightest;
-  if (config.flags.shared_devices_allocation_policy == config::SharedDevicesAllocationPolicy::kPacked) {
-    rules.shared = SharedPolicy::kPacked;
-  }
+  placement::Rules rules = agent::placement_rules(config);
   if (policy.empty()) return rules;
   if (policy == "best-effort" || policy == "tightest") {
     rules.policy = policy == "tightest" ? Policy::kTightest : Policy::kBestEffort;
@@ -122,6 +118,15 @@ Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot,
   return ids;
 }
 
+std::vector<placement::GpuLoad> loads_of(const inventory::Snapshot& snapshot,
+                                         const placement::LoadsByGpu& loads) {
+  placement::LoadBoard board;
+  board.set_loads(loads);
+  std::vector<DeviceUuid> gpus;
+  for (const auto& gpu : snapshot.gpus) gpus.push_back(gpu.uuid);
+  return board.loads_of(gpus);
+}
+
 struct Row {
   std::string index, id, model;
   std::optional<int> numa_node;
@@ -151,7 +156,7 @@ std::string choice_text(const std::vector<Row>& rows, const placement::Choice& c
 }  // namespace
 
 Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
-                                 const PlaceOptions& options) {
+                                 const PlaceOptions& options, const placement::LoadsByGpu& loads) {
   if (options.output != "text" && options.output != "json") {
     return fail(Code::kInvalidArgument,
                 "unknown output format '" + options.output + "'; expected text or json");
@@ -167,7 +172,7 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
   const auto chooser = placement::Chooser::build_chooser(
       topology::build_topology(snapshot), agent::placement_devices(*resource, snapshot), rules);
   GPULET_TRY_ASSIGN(const placement::Choice choice,
-                    chooser->choose_devices(available, required, options.size));
+                    chooser->choose_devices(available, required, options.size, loads_of(snapshot, loads)));
 
   const std::vector<Row> rows = placed_rows(snapshot, *resource, choice);
   const std::string policy = policy_name(rules, choice.method);
@@ -203,8 +208,8 @@ Result<std::string> make_place_report(const PlaceOptions& options) {
   GPULET_TRY_ASSIGN(const config::LoadedConfig loaded, config::load(sources));
   agent::NvmlDriverOptions driver;
   driver.driver_root = options.driver_root;
-  GPULET_TRY_ASSIGN(const inventory::Snapshot snapshot, agent::read_snapshot_once(std::move(driver)));
-  return place_report(snapshot, loaded.config, options);
+  GPULET_TRY_ASSIGN(const agent::NodeReading node, agent::read_node_once(std::move(driver)));
+  return place_report(*node.snapshot, loaded.config, options, node.loads);
 }
 
 }  // namespace
@@ -215,13 +220,14 @@ int run_place(const PlaceOptions& options) {
 
 void add_place(CLI::App& app, Run& run) {
   auto& command = add_command(
-      app,
-      {.name = "place",
-       .summary = "Show which GPUs a container would get, and why",
-       .details = "Makes the choice that the agent makes when the kubelet requests a preferred allocation.",
-       .examples = "  gpulet place --size 2\n"
-                   "  gpulet place --size 2 --available 0,1,4,5 --require 4\n"
-                   "  gpulet place --size 4 --policy tightest -o json"});
+      app, {.name = "place",
+            .summary = "Show which GPUs a container would get, and why",
+            .details =
+                "Makes the choice that the agent makes when the kubelet requests a preferred allocation, by "
+                "the GPUs' present load.\nThe agent also counts the load that it expects for the next hours.",
+            .examples = "  gpulet place --size 2\n"
+                        "  gpulet place --size 2 --available 0,1,4,5 --require 4\n"
+                        "  gpulet place --size 4 --policy tightest -o json"});
   const auto options = std::make_shared<PlaceOptions>();
   command.add_option("--size", options->size, "number of GPUs")->required();
   command

@@ -41,7 +41,9 @@ DevicePool::DevicePool(const GpuNode& node, const NodeResource& resource) {
       devices.push_back({.id = id,
                          .gpu = one.gpu,
                          .shared = resource.sharing != Sharing::kNone || !one.profile.empty(),
-                         .memory_slice = one.slice});
+                         .memory_slice = one.slice,
+                         .memory_percent = unit_share_percent(node, resource, one)});
+      has_whole_gpus_ |= !devices.back().shared;
       ids_.push_back(std::move(id));
     }
   }
@@ -55,8 +57,21 @@ void DevicePool::append_device_ids(const Shares& shares, std::vector<DeviceId>& 
   }
 }
 
-const Shares& DevicePool::choose_devices(const Shares& free, const Shares& required, unsigned count) {
+// Only what decides a choice: of whole GPUs, whether they are held outside of Pods.
+void DevicePool::append_loads_to_key(std::span<const placement::GpuLoad> loads) {
+  if (std::ranges::all_of(loads, [](const auto& load) { return load == placement::GpuLoad{}; })) return;
+  for (const auto& load : loads) {
+    cache_key_ += static_cast<char>(load.held_outside_pods);
+    if (has_whole_gpus_) continue;
+    cache_key_ += static_cast<char>(load.busy_percent);
+    cache_key_ += static_cast<char>(load.memory_percent);
+  }
+}
+
+const Shares& DevicePool::choose_devices(const Shares& free, const Shares& required, unsigned count,
+                                         std::span<const placement::GpuLoad> loads) {
   write_cache_key(free, required, count, cache_key_);
+  append_loads_to_key(loads);
   if (const auto known = cache_.find(cache_key_); known != cache_.end()) return known->second;
   if (cache_.size() >= kMaxCached) cache_.clear();
   auto& result = cache_[cache_key_];
@@ -73,7 +88,7 @@ const Shares& DevicePool::choose_devices(const Shares& free, const Shares& requi
     left -= taken[unit];
   }
   append_device_ids(taken, must);
-  const auto choice = chooser_->choose_devices(available, must, count);
+  const auto choice = chooser_->choose_devices(available, must, count, loads);
   if (!choice) return result;
   result.resize(free.size());
   for (const auto& id : choice->devices) ++result[unit_of_[position_of_.at(id.str())]];
@@ -84,12 +99,14 @@ std::shared_ptr<DevicePool> DevicePoolCache::pool_for(const GpuNode& node, const
   std::string key = topology_key(node);
   append_number(key, static_cast<std::size_t>(node.rules.policy));
   append_number(key, static_cast<std::size_t>(node.rules.shared));
+  append_number(key, static_cast<std::size_t>(node.rules.load));
   append_number(key, static_cast<std::size_t>(resource.sharing != Sharing::kNone));
   for (const auto& unit : resource.units) {
     append_number(key, unit.gpu);
     append_number(key, unit.slice);
     append_number(key, unit.shares);
     append_number(key, unit.profile.empty() ? 0 : 1);
+    append_number(key, unit_share_percent(node, resource, unit));
   }
   auto& kept = pools_[key];
   auto pool = kept.lock();
@@ -157,7 +174,7 @@ std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNo
       auto& left_free = free[*resource];
       const auto left = reusable.find(*resource);
       if (left == reusable.end()) {
-        const Shares& chosen = pool.choose_devices(left_free, kNothing, device.count);
+        const Shares& chosen = pool.choose_devices(left_free, kNothing, device.count, node.loads);
         if (chosen.empty()) return std::nullopt;
         given.emplace_back(*resource, chosen);
         subtract_shares(left_free, chosen);
@@ -166,7 +183,7 @@ std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNo
       }
       Shares available = left_free;
       add_shares(available, left->second);
-      const Shares& chosen = pool.choose_devices(available, left->second, device.count);
+      const Shares& chosen = pool.choose_devices(available, left->second, device.count, node.loads);
       if (chosen.empty()) return std::nullopt;
       Shares reused(chosen.size()), fresh = chosen;
       for (std::size_t unit = 0; unit < chosen.size(); ++unit)
@@ -346,6 +363,8 @@ void ClusterState::recompute_nodes(Entry& entry) {
   view.held.clear();
   view.requested_mib.clear();
   view.claims.clear();
+  view.loads.clear();
+  for (const auto& gpu : view.node.gpus) view.loads.push_back(gpu.now);
   for (const auto& resource : view.node.resources) {
     Shares free;
     for (const auto& unit : resource.units)
@@ -393,6 +412,13 @@ void ClusterState::recompute_nodes(Entry& entry) {
   table_.update_node(view.table_node, make_node_state(view, entry.model, entry.links));
 }
 
+unsigned unit_share_percent(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit) {
+  if (resource.sharing == Sharing::kNone || !unit.profile.empty()) return 0;
+  const auto whole = node.unit_memory_mib(unit);
+  if (unit.share_mib == 0 || whole == 0) return placement::equal_share_percent(unit.shares);
+  return static_cast<unsigned>(std::min<std::uint64_t>((unit.share_mib * 100 + whole / 2) / whole, 100));
+}
+
 unsigned unit_milli(const ClusterNode& view, std::size_t resource, std::size_t unit) {
   const auto& one = view.node.resources[resource].units[unit];
   if (!one.profile.empty()) {
@@ -425,9 +451,11 @@ NodeState ClusterState::make_node_state(const ClusterNode& view, ModelId model,
     }
   }
   for (std::size_t gpu = 0; gpu < state.gpus; ++gpu) {
-    const auto& load = view.node.gpus[gpu].load;
-    if (load.empty()) continue;
-    if (const auto curve = decode_curve(load)) state.load[gpu] = *curve;
+    const auto& one = view.node.gpus[gpu];
+    // Without a forecast nobody but a process of no Pod uses it: as now.
+    state.load[gpu] = flat_curve(one.now.busy_percent, 0);
+    if (const auto curve = decode_curve(one.load)) state.load[gpu] = *curve;
+    state.load[gpu].memory = std::max(state.load[gpu].memory, one.now.memory_percent);
   }
   return state;
 }

@@ -34,21 +34,24 @@ class DevicePool {
   DevicePool(const GpuNode& node, const NodeResource& resource);
 
   // The shares that a container requesting `count` of `free` would get, by unit. `required` are those of
-  // `free` that it takes first, left by an init container. Empty if there are too few. Results are cached,
-  // at most kMaxCached. Valid until the next call.
+  // `free` that it takes first, left by an init container. `loads` by GPU. Empty if there are too few.
+  // Results are cached, at most kMaxCached. Valid until the next call.
   static constexpr std::size_t kMaxCached = 4096;
-  const Shares& choose_devices(const Shares& free, const Shares& required, unsigned count);
+  const Shares& choose_devices(const Shares& free, const Shares& required, unsigned count,
+                               std::span<const placement::GpuLoad> loads);
 
   std::size_t unit_count() const { return first_share_.size(); }
 
  private:
   void append_device_ids(const Shares& shares, std::vector<DeviceId>& ids) const;
+  void append_loads_to_key(std::span<const placement::GpuLoad> loads);
 
   std::vector<std::size_t> first_share_;  // by unit: index of its first share
   std::vector<std::size_t> unit_of_;
   std::vector<DeviceId> ids_;
   std::unordered_map<std::string, std::size_t> position_of_;
   std::shared_ptr<const placement::Chooser> chooser_;
+  bool has_whole_gpus_ = false;
   std::unordered_map<std::string, Shares> cache_;
   std::string cache_key_;  // reused, so that no call allocates
 };
@@ -92,6 +95,7 @@ struct ClusterNode {
   std::vector<Shares> free;                        // by resource and unit: offered and not held
   std::vector<unsigned> free_total;                // by resource
   std::vector<Shares> held;                        // held or assumed
+  std::vector<placement::GpuLoad> loads;           // by GPU
   // MiB that Pods requested of a shared unit (gpulet.io/gpu-memory), by resource and unit.
   std::vector<std::vector<std::uint64_t>> requested_mib;
   std::vector<PodClaim> claims;    // held ones by Pod, then assumed ones in binding order
@@ -165,6 +169,10 @@ class ClusterState {
   std::vector<Entry*> dirty_;
   bool pods_synced_ = false;
 };
+
+// The memory that one share of the unit usually has, in percent of its GPU; 0 for a whole GPU and for a MIG
+// device, which has its own memory.
+unsigned unit_share_percent(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit);
 
 // A GPU's part of a unit in thousandths of the GPU: all of it, a MIG device's memory share, or an equal part
 // where several resources offer the GPU.

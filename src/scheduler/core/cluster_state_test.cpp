@@ -200,6 +200,37 @@ RC_GTEST_PROP(ClusterState, IsIndependentOfEventOrder, ()) {
   RC_ASSERT(ends[0] == ends[1]);
 }
 
+// Nodes of one topology share a pool: a load of one must not decide for the other.
+TEST(ClusterState, AssumesByTheLoadOfEachNode) {
+  ClusterState view;
+  for (const char* name : {"n1", "n2"}) {
+    GpuNode node = test_node(4, 4, 4);
+    node.gpus[name == std::string("n1") ? 0 : 1].now = placement::make_gpu_load(100, 0, false);
+    view.set_node(name, node);
+    view.set_pod(test_pod(std::string("on-") + name, 1, name));
+  }
+  const auto unit_of = [&](const std::string& node) {
+    return claim_of(view.find_node(node), "default/on-" + node)->parts.at(0).unit;
+  };
+  EXPECT_EQ(unit_of("n1"), 1U);
+  EXPECT_EQ(unit_of("n2"), 0U);
+  EXPECT_EQ(view.pool_count(), 1U);
+}
+
+// Memory in use now counts for the policies like forecast memory; busy time does so without a forecast.
+TEST(ClusterState, PoliciesSeeThePresentLoad) {
+  ClusterState view;
+  GpuNode node = test_node(3, 1);
+  node.gpus[0].load = "0a0a0a0a0a0a0a0a05";
+  node.gpus[0].now = placement::make_gpu_load(90, 40, false);
+  node.gpus[1].now = placement::make_gpu_load(60, 20, true);
+  view.set_node("n1", node);
+  const auto& state = view.node_table().state_of(view.find_node("n1")->table_node);
+  EXPECT_EQ(state.load[0], flat_curve(10, 40));
+  EXPECT_EQ(state.load[1], flat_curve(60, 20));
+  EXPECT_EQ(state.load[2], LoadCurve{});
+}
+
 // Assumptions match the node's own GetPreferredAllocation for the remaining devices.
 RC_GTEST_PROP(ClusterState, AssumptionsMatchPlacement, ()) {
   const auto size = *rc::gen::element<std::size_t>(2, 4, 8, 16);
@@ -210,14 +241,19 @@ RC_GTEST_PROP(ClusterState, AssumptionsMatchPlacement, ()) {
       *rc::gen::element(placement::SharedPolicy::kDistributed, placement::SharedPolicy::kPacked);
   std::vector<placement::Device> devices;
   std::vector<DeviceId> available;
+  std::vector<placement::GpuLoad> loads;
   for (std::size_t gpu = 0; gpu < size; ++gpu) {
     const auto used = *rc::gen::inRange(0U, shares + 1);
     for (unsigned share = 0; share < shares; ++share) {
-      devices.push_back({DeviceId(std::to_string(gpu) + "::" + std::to_string(share)), gpu, shares > 1, 0});
+      devices.push_back({DeviceId(std::to_string(gpu) + "::" + std::to_string(share)), gpu, shares > 1, 0,
+                         shares > 1 ? placement::equal_share_percent(shares) : 0});
       if (share >= used)
         available.push_back(devices.back().id);  // the remaining ones are the later ones here
     }
     if (used != 0) hold_units(node, "x/" + std::to_string(gpu), {gpu}, used);
+    node.gpus[gpu].now = placement::make_gpu_load(*rc::gen::inRange(0, 101), *rc::gen::inRange(0, 101),
+                                                  *rc::gen::inRange(0, 3) == 0);
+    loads.push_back(node.gpus[gpu].now);
   }
   RC_PRE(!available.empty());
   const auto count = *rc::gen::inRange<unsigned>(1, static_cast<unsigned>(available.size()) + 1);
@@ -225,7 +261,7 @@ RC_GTEST_PROP(ClusterState, AssumptionsMatchPlacement, ()) {
   view.set_node("n1", node);
   view.set_pod(test_pod("a", count, "n1"));
   const auto choice = placement::Chooser::build_chooser(gpu_node_topology(node), devices, node.rules)
-                          ->choose_devices(available, {}, count);
+                          ->choose_devices(available, {}, count, loads);
   RC_ASSERT(choice.has_value());
   Shares expected(size), found(size);
   for (const auto& id : choice->devices) ++expected[std::stoul(id.str())];

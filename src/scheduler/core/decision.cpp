@@ -157,7 +157,7 @@ FilterResult Filter::check_node(const ClusterNode& node) const {
               "the driver's CUDA " + cuda + ", " + constraints.cuda + " required"};
     }
   }
-  if (!failed && constraints.has_any()) failed = try_allocate(node, node.free, true);
+  if (!failed && is_choice_checked(node)) failed = try_allocate(node, node.free, true);
   if (!failed) return {};
   // Checked again without other Pods: what still fails cannot be resolved by preemption.
   auto alone = try_allocate(node, offered_shares(node), false);
@@ -173,7 +173,7 @@ std::optional<Filter::Rejection> Filter::try_allocate(const ClusterNode& node, s
       return Rejection{RejectReason::kTooFew, " of " + std::to_string(need.count) + " requested", *resource};
     }
   }
-  if (!request_.constraints.has_any()) return std::nullopt;
+  if (!is_choice_checked(node)) return std::nullopt;
   const auto given = allocate_devices(node, request_, free);
   if (!given) return Rejection{RejectReason::kTooFew, ", too few for all containers", 0};
   for (std::size_t i = 0; i < given->size(); ++i) {
@@ -199,6 +199,7 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
                              describe_constraint(reject_reason) + " required",
                          index};
       }
+      if (auto failed = occupied ? check_load(node, index, unit, shares[unit]) : std::nullopt) return failed;
       if (!occupied || request_.constraints.memory_mib == 0 || one.shares == 1) continue;
       const auto spoken_for = node.requested_mib[index][unit];
       if (spoken_for + request_.constraints.memory_mib * shares[unit] > node.node.unit_memory_mib(one)) {
@@ -215,6 +216,32 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
   auto failed = check_links(node, given);
   if (failed && request_.containers.size() > 1) failed->detail += " for container " + container.name;
   return failed;
+}
+
+// Whether a node's own rule forbids the devices that it would allocate now.
+std::optional<Filter::Rejection> Filter::check_load(const ClusterNode& node, std::size_t index,
+                                                    std::size_t unit, unsigned shares) const {
+  if (node.node.rules.load != placement::LoadPolicy::kStrict) return std::nullopt;
+  const auto& resource = node.node.resources[index];
+  const auto& one = resource.units[unit];
+  const auto& load = node.loads[one.gpu];
+  const std::string gpu = " but GPU " + std::to_string(one.gpu) + " would be allocated, ";
+  if (resource.sharing == Sharing::kNone && one.profile.empty()) {
+    if (!load.held_outside_pods) return std::nullopt;
+    return Rejection{RejectReason::kMemory, gpu + "whose memory a process of no Pod holds", index};
+  }
+  const unsigned usual = unit_share_percent(node.node, resource, one);
+  if (usual == 0) return std::nullopt;
+  constexpr std::uint64_t kAll = 100;
+  const auto whole = std::max<std::uint64_t>(node.node.unit_memory_mib(one), 1);
+  const auto asked = request_.constraints.memory_mib != 0
+                         ? request_.constraints.memory_mib * shares * kAll / whole
+                         : std::uint64_t{usual} * shares;
+  if (load.memory_percent + asked <= kAll) return std::nullopt;
+  return Rejection{RejectReason::kMemory,
+                   gpu + "with " + std::to_string(kAll - load.memory_percent) + " % of its memory free, " +
+                       std::to_string(asked) + " % required",
+                   index};
 }
 
 std::optional<Filter::Rejection> Filter::check_links(const ClusterNode& node,

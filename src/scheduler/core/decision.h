@@ -58,10 +58,16 @@ class Filter {
     std::string detail;  // appended to the counts
     std::size_t resource = 0;
   };
+  // Whether it matters which devices the node would allocate, beside their number.
+  bool is_choice_checked(const ClusterNode& node) const {
+    return request_.constraints.has_any() || node.node.rules.load == placement::LoadPolicy::kStrict;
+  }
   std::optional<Rejection> try_allocate(const ClusterNode& node, std::vector<Shares> free,
                                         bool occupied) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
+  std::optional<Rejection> check_load(const ClusterNode& node, std::size_t resource, std::size_t unit,
+                                      unsigned shares) const;
   std::optional<Rejection> check_links(const ClusterNode& node, const ContainerAllocation& given) const;
   std::string describe_counts(const ClusterNode& node, std::size_t resource) const;
   std::string describe_constraint(RejectReason reason) const;

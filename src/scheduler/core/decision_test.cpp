@@ -93,6 +93,31 @@ TEST(Filter, LimitsMemoryOfSharedGpus) {
   EXPECT_TRUE(verdict.resolvable);
 }
 
+TEST(Filter, StrictNodesAreNotUsedWithoutFreeMemory) {
+  GpuNode node = test_node(2, 1, 4);
+  node.gpus[0].now = node.gpus[1].now = placement::make_gpu_load(0, 80, false);
+  EXPECT_TRUE(check_pod(node, test_pod("p", 1)).fits()) << "preferred only";
+  node.rules.load = placement::LoadPolicy::kStrict;
+  const auto verdict = check_pod(node, test_pod("p", 1));
+  EXPECT_EQ(verdict.reject_reason, RejectReason::kMemory);
+  EXPECT_EQ(
+      verdict.reason,
+      "0/8 shares held, 8 free but GPU 0 would be allocated, with 20 % of its memory free, 25 % required");
+  EXPECT_TRUE(verdict.resolvable);
+  EXPECT_TRUE(check_pod(node, with_annotation(test_pod("p", 1), "gpu-memory", "10Gi")).fits());
+  node.gpus[1].now = {};
+  EXPECT_TRUE(check_pod(node, test_pod("p", 1)).fits()) << "another GPU has the memory";
+}
+
+TEST(Filter, StrictNodesKeepPodsFromGpusHeldOutsidePods) {
+  GpuNode node = test_node(2, 2);
+  node.rules.load = placement::LoadPolicy::kStrict;
+  node.gpus[1].now.held_outside_pods = true;
+  EXPECT_TRUE(check_pod(node, test_pod("p", 1)).fits());
+  EXPECT_EQ(check_pod(node, test_pod("p", 2)).reason,
+            "0/2 held, 2 free but GPU 1 would be allocated, whose memory a process of no Pod holds");
+}
+
 TEST(Filter, LimitsMemoryOfMpsShares) {
   GpuNode node = test_node(1, 1, 4);
   node.resources[0].sharing = Sharing::kMps;

@@ -51,9 +51,11 @@ using nlohmann::json;
 constexpr unsigned kVersion = 1;  // of the spec's meaning; optional new fields do not raise it
 constexpr std::array<std::string_view, 2> kPolicies = {"best-effort", "tightest"};
 constexpr std::array<std::string_view, 2> kSharedPolicies = {"distributed", "packed"};
+constexpr std::array<std::string_view, 3> kLoadPolicies = {"ignore", "prefer", "strict"};
 constexpr std::array<std::string_view, 3> kSharings = {"none", "time-slicing", "mps"};
 constexpr std::uint64_t kMaxMib = 1u << 30;  // a pebibyte
 constexpr unsigned kMaxNumber = 1'000'000;
+constexpr unsigned kMaxPercent = 100;
 
 std::string truncate_text(const std::string& text) { return text.substr(0, kMaxTextBytes); }
 
@@ -73,6 +75,9 @@ json json_of(const NodeGpu& gpu) {
   if (gpu.numa) object["numa"] = *gpu.numa;
   if (!gpu.reason.empty()) object["reason"] = truncate_text(gpu.reason);
   if (!gpu.load.empty()) object["load"] = gpu.load;
+  if (gpu.now.busy_percent != 0) object["busy"] = gpu.now.busy_percent;
+  if (gpu.now.memory_percent != 0) object["memory"] = gpu.now.memory_percent;
+  if (gpu.now.held_outside_pods) object["heldOutsidePods"] = true;
   return object;
 }
 
@@ -143,6 +148,11 @@ class FieldReader {
     }
     return static_cast<T>(value.get<std::uint64_t>());
   }
+  bool read_flag(const char* field) {
+    const auto& value = get_field(field);
+    if (!value.is_null() && !value.is_boolean()) reject_field(field, "is neither true nor false");
+    return value.is_boolean() && value.get<bool>();
+  }
   template <class T, std::size_t N>
   T read_enum(const char* field, const std::array<std::string_view, N>& names) {
     const auto& value = get_field(field);
@@ -200,6 +210,8 @@ class GpuNodeDecoder {
     node_.cuda_version = major * 1000 + minor * 10;
     node_.rules.policy = fields.read_enum<placement::Policy>("placement", kPolicies);
     node_.rules.shared = fields.read_enum<placement::SharedPolicy>("shared", kSharedPolicies);
+    // Absent in what an older agent publishes, which does not choose by load.
+    node_.rules.load = fields.read_enum<placement::LoadPolicy>("placementLoad", kLoadPolicies);
     fields.read_list("models", kMaxNodeGpus,
                      [&](const json& object, std::string where) { read_model(object, std::move(where)); });
     fields.read_list("gpus", kMaxNodeGpus,
@@ -237,6 +249,9 @@ class GpuNodeDecoder {
     gpu.state = known != std::end(health::kDeviceStates) ? *known : health::DeviceState::kQuarantined;
     gpu.reason = fields.read_string("reason");
     gpu.load = fields.read_string("load", kMaxGpuNodeBytes);
+    gpu.now = {.busy_percent = fields.read_number<std::uint8_t>("busy", 0, kMaxPercent),
+               .memory_percent = fields.read_number<std::uint8_t>("memory", 0, kMaxPercent),
+               .held_outside_pods = fields.read_flag("heldOutsidePods")};
     node_.gpus.push_back(std::move(gpu));
   }
 
@@ -346,6 +361,7 @@ json spec_json(const GpuNode& node) {
                {"cuda", version_text(node.cuda_version / 1000, node.cuda_version % 1000 / 10)},
                {"placement", kPolicies[static_cast<std::size_t>(node.rules.policy)]},
                {"shared", kSharedPolicies[static_cast<std::size_t>(node.rules.shared)]},
+               {"placementLoad", kLoadPolicies[static_cast<std::size_t>(node.rules.load)]},
                {"models", json::array()},
                {"gpus", json::array()},
                {"resources", json::array()}};

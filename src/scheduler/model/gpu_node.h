@@ -46,8 +46,9 @@ struct NodeGpu {
   std::size_t model = 0;  // index into GpuNode::models
   std::optional<int> numa;
   health::DeviceState state = health::DeviceState::kHealthy;
-  std::string reason;  // of the worst fault: "XID 79: GPU has fallen off the bus"; empty if healthy
-  std::string load;    // load forecast as encoded by scheduler/load/forecast.h; empty: unknown
+  std::string reason;        // of the worst fault: "XID 79: GPU has fallen off the bus"; empty if healthy
+  std::string load;          // load forecast as encoded by scheduler/load/forecast.h; empty: unknown
+  placement::GpuLoad now{};  // by which the node chooses among its GPUs
   friend bool operator==(const NodeGpu&, const NodeGpu&) = default;
 };
 
@@ -96,9 +97,9 @@ struct GpuNode {
   std::vector<NodeResource> resources;
   std::vector<PodAllocation> allocations;  // by Pod
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
-    return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules.policy == b.rules.policy &&
-           a.rules.shared == b.rules.shared && a.models == b.models && a.gpus == b.gpus &&
-           a.pairs == b.pairs && a.resources == b.resources && a.allocations == b.allocations;
+    return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
+           a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
+           a.allocations == b.allocations;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }

@@ -31,12 +31,16 @@ GpuNode any_node() {
   node.rules.policy = *rc::gen::element(placement::Policy::kBestEffort, placement::Policy::kTightest);
   node.rules.shared =
       *rc::gen::element(placement::SharedPolicy::kDistributed, placement::SharedPolicy::kPacked);
+  node.rules.load = *rc::gen::element(placement::LoadPolicy::kIgnore, placement::LoadPolicy::kPrefer,
+                                      placement::LoadPolicy::kStrict);
   for (std::size_t a = 0; a < size; ++a) {
     for (std::size_t b = 0; b < a; ++b) node.pairs[a * size + b] = node.pairs[b * size + a] = any_pair();
     auto& gpu = node.gpus[a];
     if (*rc::gen::inRange(0, 4) == 0) gpu.numa.reset();
     if (*rc::gen::inRange(0, 4) == 0) quarantine_gpu(node, a, "XID 79: GPU has fallen off the bus");
     if (*rc::gen::inRange(0, 4) == 0) gpu.load = "00ff00ff00ff00ff00";
+    gpu.now = placement::make_gpu_load(*rc::gen::inRange(0, 101), *rc::gen::inRange(0, 101),
+                                       *rc::gen::inRange(0, 4) == 0);
     auto& unit = node.resources[0].units[a];
     if (*rc::gen::inRange(0, 3) == 0) unit.profile = "1g.10gb", unit.memory_mib = 9856, unit.slice = 3;
     if (*rc::gen::inRange(0, 3) == 0) unit.share_mib = 20480;

@@ -131,12 +131,13 @@ void EpollLoop::run_loop() {
     std::array<epoll_event, 32> events;
     const int count = ::epoll_wait(state->epoll, events.data(), events.size(), state->timeout_ms(now()));
     for (int i = 0; i < count && !state->stopping; ++i) {
-      if (events[i].data.u64 == 0) {
+      const std::uint64_t id = events[i].data.u64;  // a copy: epoll_event is packed, so no reference may bind
+      if (id == 0) {
         std::uint64_t rings;
         [[maybe_unused]] auto got = ::read(state->wake, &rings, sizeof rings);
         continue;
       }
-      auto it = state->watched.find(events[i].data.u64);
+      auto it = state->watched.find(id);
       if (it == state->watched.end()) continue;  // unsubscribed by an earlier task of this turn
       auto task = it->second.task;               // kept alive while it runs, though it may unsubscribe itself
       (*task)(events[i].events);

@@ -77,11 +77,10 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
   for (const auto& gpu : sample.gpus) {
     there.insert(gpu.uuid);
     Gpu& known = gpus_[gpu.uuid];
-    known.last.reset();
     if (gpu.error) continue;
     const auto percent = busy_percent(gpu);
     const PodUse whole{percent.value_or(0), memory_percent(gpu).value_or(0)};
-    known.last = {whole.busy, whole.memory, !processes_outside_pods(gpu).empty()};
+    known.last = {now, whole.busy, whole.memory, !processes_outside_pods(gpu).empty()};
     const UseByPod found = use_by_pod(gpu, uses, whole);
     std::erase_if(known.pods, [&](const auto& pod) { return !found.contains(pod.first); });
     for (const auto& [pod, part] : found) {
@@ -106,7 +105,7 @@ std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now
 placement::LoadsByGpu GpuLoadForecaster::gpu_loads(WallTime now) const {
   placement::LoadsByGpu loads;
   for (const auto& [uuid, gpu] : gpus_) {
-    if (!gpu.last) continue;
+    if (!gpu.last || now - gpu.last->at > kMaxSampleAge) continue;
     Reading load = *gpu.last;
     for (int hour = 1; hour <= kForecastHours; ++hour) {
       const WallTime then = now + std::chrono::hours(hour);

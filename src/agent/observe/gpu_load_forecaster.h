@@ -36,18 +36,21 @@ class GpuLoadForecaster {
   std::map<DeviceUuid, std::string> encoded_curves(WallTime now) const;
 
   // The load of each GPU of the last sample: the greater of what it was and of the forecast for the next
-  // kForecastHours. A GPU that failed has none.
+  // kForecastHours. One that fails keeps its last sample for kMaxSampleAge: a slow answer must not make it
+  // look idle.
   static constexpr int kForecastHours = 3;
+  static constexpr std::chrono::seconds kMaxSampleAge{60};
   placement::LoadsByGpu gpu_loads(WallTime now) const;
 
  private:
   struct Reading {
+    WallTime at;
     double busy = 0, memory = 0;  // percent
     bool held_outside_pods = false;
   };
   struct Gpu {
     std::map<PodName, scheduler::Forecast> pods;
-    std::optional<Reading> last;  // nullopt: it failed
+    std::optional<Reading> last;
   };
   std::map<DeviceUuid, Gpu> gpus_;
 };

@@ -111,15 +111,19 @@ TEST(GpuLoadForecaster, TheLoadIsTheGreaterOfNowAndTheNextHours) {
     const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
     loads.add_load_sample({{}, {gpu_sample(hour >= 9 && hour < 18 ? 90 : 5)}}, held_by("serve"), now);
   }
+  now -= 5min;  // of the last sample
   // At 7 h two hours before the peak, and at 0 h far from it.
   EXPECT_EQ(loads.gpu_loads(now).at(kGpu), (placement::GpuLoad{90, 25, false}));
-  EXPECT_LE(loads.gpu_loads(kMonday + 72h).at(kGpu).busy_percent, 20);
+  GpuLoadForecaster night = loads;
+  night.add_load_sample({{}, {gpu_sample(5)}}, held_by("serve"), kMonday + 96h);
+  EXPECT_LE(night.gpu_loads(kMonday + 96h).at(kGpu).busy_percent, 20);
   loads.add_load_sample({{}, {gpu_sample(100)}}, held_by(""), now);
   EXPECT_EQ(loads.gpu_loads(now).at(kGpu).busy_percent, 100) << "without any Pod";
   auto failed = gpu_sample(0);
   failed.error = Error(Code::kDeadlineExceeded, "the driver did not respond");
-  loads.add_load_sample({{}, {failed}}, held_by(""), now);
-  EXPECT_TRUE(loads.gpu_loads(now).empty()) << "not known now";
+  loads.add_load_sample({{}, {failed}}, held_by(""), now + 15s);
+  EXPECT_EQ(loads.gpu_loads(now + 15s).at(kGpu).busy_percent, 100) << "a slow answer";
+  EXPECT_TRUE(loads.gpu_loads(now + 61s).empty()) << "not known any more";
 }
 
 TEST(GpuLoadForecaster, KnowsGpusHeldOutsidePods) {

@@ -91,6 +91,10 @@ class Node:
         with open(self.state / "log" / f"{self.name}-agent", "a", encoding="utf-8") as log:
             self.agent = subprocess.Popen(self.enter(program, "agent", *arguments), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def metrics(self):
+        """The agent's page."""
+        return self.run("curl", "-s", "http://127.0.0.1:9400/metrics")
+
     def write_config(self, text):
         """Replaces the config file at once, as an editor or a ConfigMap does."""
         new = self.config.with_suffix(".new")

@@ -11,6 +11,7 @@ GPU = "nvidia.com/gpu"
 SLICED = "nvidia.com/gpu.sliced"
 SHARED = "nvidia.com/gpu.shared"
 COMPUTE_MODE_DEFAULT, COMPUTE_MODE_EXCLUSIVE_PROCESS = 0, 3  # NVML_COMPUTEMODE_*
+SAMPLED_S = 20.0
 LIVE_S = 1.0  # from a changed config file until the kubelet has it
 # Prints the container's MPS environment, then sleeps.
 LOOK_MPS = """
@@ -30,6 +31,7 @@ class PartitionChecks:
 
     def run(self):
         return [
+            ("busy GPUs come after idle ones", self.idle_first),
             ("four Pods on one time-sliced GPU", self.time_sliced),
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),
@@ -72,9 +74,33 @@ class PartitionChecks:
         self.config("sharing:", "  timeSlicing:", "    resources:",
                     f"      - {{name: gpu, rename: {SLICED}, devices: [0], replicas: {replicas}}}")
 
+    def idle_first(self):
+        """Eight GPUs in quarters with a Pod on each, three of them busy and full: the next three Pods go to others."""
+        self.config("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}")
+        self.node.start_agent(arguments=["--config-file", self.node.config], env={"GPULET_METRICS_INTERVAL": "1s"})
+        self.offered(**{GPU: 32})
+        first, following = [f"first-{number}" for number in range(8)], [f"next-{number}" for number in range(3)]
+
+        def gpus_of(names):
+            return {device.partition("::")[0] for device in self.assert_nothing_twice(names).values()}
+        self.pods(GPU, *first)
+        self.running(first)
+        assert len(gpus_of(first)) == 8, "one Pod on each GPU"
+        busy = [self.node.gpu(index)["uuid"] for index in range(3)]
+        for uuid in busy:
+            self.node.run(GPULET_SIM, "load", uuid, "100", "--memory", "75000", "--root", DRIVER_ROOT)
+        until("the agent has sampled the load", lambda: all(
+            re.search(rf'DCGM_FI_DEV_GPU_UTIL{{[^}}]*UUID="{uuid}"[^}}]*}} 100\b', self.node.metrics()) for uuid in busy), SAMPLED_S, 0.2)
+        self.pods(GPU, *following)
+        self.running(following)
+        given = gpus_of(following)
+        assert len(given) == 3 and not given & set(busy), f"{busy} are busy, and the next Pods have {given}"
+        for uuid in busy:
+            self.node.run(GPULET_SIM, "load", uuid, "0", "--root", DRIVER_ROOT)
+        self.checks.remove_pods()
+
     def time_sliced(self):
         self.slices(4)
-        self.node.start_agent(arguments=["--config-file", self.node.config])
         self.offered(**{SLICED: 4, GPU: 7})
         names = [f"slice-{number}" for number in range(4)]
         self.pods(SLICED, *names)

@@ -20,13 +20,24 @@ namespace {
 
 bool equals_ignoring_case(std::string_view a, std::string_view b) { return text::lower(a) == text::lower(b); }
 
-// The path of a setting with this key in another section; empty: none.
+// The keys of which this is the last word: pollInterval and livenessInterval for interval.
+std::vector<std::string> keys_ending_in(const std::string& key, std::span<const std::string> keys) {
+  std::vector<std::string> found;
+  for (const auto& longer : keys) {
+    if (!key.empty() && longer.size() > key.size() &&
+        equals_ignoring_case(longer.substr(longer.size() - key.size()), key))
+      found.push_back(longer);
+  }
+  return found;
+}
+
+// The path of a setting with this key in another section, or of what other programs call so; empty: none.
 std::string_view other_place(std::string_view key) {
   for (const auto& setting : settings()) {
     const auto dot = setting.path.rfind('.');
     if (dot != std::string_view::npos && setting.path.substr(dot + 1) == key) return setting.path;
   }
-  return {};
+  return find_path_by_foreign_name(key);
 }
 
 }  // namespace
@@ -134,6 +145,8 @@ std::string_view match_key(const yaml::Entry& entry, const std::string& section,
     message += "; did you mean " + *similar + "?";
   } else if (const auto close = text::nearest(entry.key, keys)) {
     message += "; did you mean " + *close + "?";
+  } else if (const auto longer = keys_ending_in(entry.key, keys); !longer.empty()) {
+    message += "; did you mean " + text::join(longer, " or ") + "?";
   } else if (const auto other = other_place(entry.key); !other.empty()) {
     message += "; it belongs at " + std::string(other);
   } else {

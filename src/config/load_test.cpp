@@ -368,6 +368,12 @@ TEST(Load, UnknownKeysReportPositionAndNearestKey) {
   EXPECT_EQ(load_error(file_source("version: v1\nflags:\n  migStrategie: mixed\n")),
             "x.yaml:3:3: flags: unknown key 'migStrategie'; did you mean migStrategy?");
   EXPECT_EQ(load_error(file_source("flag: {}")), "x.yaml:1:1: unknown key 'flag'; did you mean flags?");
+  EXPECT_EQ(load_error(file_source("flags: {resourceNames: [nvidia.com/gpu]}")),
+            "x.yaml:1:9: flags: unknown key 'resourceNames'; it belongs at resources.gpus");
+  EXPECT_EQ(
+      load_error(file_source("gpulet: {health: {interval: 5s}}")),
+      "x.yaml:1:19: gpulet.health: unknown key 'interval'; did you mean livenessInterval or pollInterval or "
+      "unhealthyPollInterval?");
   EXPECT_EQ(load_error(file_source("migStrategy: mixed")),
             "x.yaml:1:1: unknown key 'migStrategy'; it belongs at flags.migStrategy");
   EXPECT_EQ(load_error(file_source("flags: {MigStrategy: mixed}")),

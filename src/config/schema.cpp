@@ -256,6 +256,22 @@ const std::vector<Setting>& setting_table() {
   return all;
 }
 
+// Of other device plugins and of GPU feature discovery's and schedulers' charts.
+struct ForeignName {
+  std::string_view name, path;
+};
+constexpr ForeignName kForeignNames[] = {
+    {"resourceName", "resources.gpus"},
+    {"resource-name", "resources.gpus"},
+    {"resourceNames", "resources.gpus"},
+    {"resource-names", "resources.gpus"},
+    {"nvidia-resource-name", "resources.gpus"},
+    {"nvidia-resource-names", "resources.gpus"},
+    {"replicas", "sharing.timeSlicing.resources"},
+    {"deviceSplitCount", "sharing.timeSlicing.resources"},
+    {"device-split-count", "sharing.timeSlicing.resources"},
+};
+
 }  // namespace
 
 std::span<const Setting> settings() { return setting_table(); }
@@ -266,6 +282,11 @@ const Setting* find_setting_by_flag(std::string_view name) {
     if (setting.flag == name || std::ranges::count(setting.flag_aliases, name) != 0) return &setting;
   }
   return nullptr;
+}
+
+std::string_view find_path_by_foreign_name(std::string_view name) {
+  const auto* const found = std::ranges::find(kForeignNames, name, &ForeignName::name);
+  return found == std::end(kForeignNames) ? std::string_view() : found->path;
 }
 
 const Setting* find_setting_by_path(std::string_view path) {

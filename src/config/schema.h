@@ -67,6 +67,9 @@ std::span<const Setting> settings();
 // Finds a setting by its flag or an alias, or by its path; null if there is none.
 const Setting* find_setting_by_flag(std::string_view flag);
 const Setting* find_setting_by_path(std::string_view path);
+// The path of what other GPU programs and articles give a key or a flag of this name ("resourceNames",
+// "resource-names"); empty: none.
+std::string_view find_path_by_foreign_name(std::string_view name);
 
 // For the tables: a Value as the type of a field of Config.
 

@@ -1,5 +1,6 @@
 // GPUs with MIG: resources of each strategy, and layouts that change while the agent runs.
 #include "tests/sim/node_fixture.h"
+#include "tests/sim/running_command.h"
 
 namespace gpulet::tests {
 namespace {
@@ -23,6 +24,25 @@ TEST_F(SimMig, MixedOffersEachProfile) {
   EXPECT_TRUE(becomes_allocatable(1, kLarge));
   EXPECT_TRUE(becomes_allocatable(1, "nvidia.com/mig-1g.10gb.me"));
   EXPECT_TRUE(becomes_allocatable(6));
+}
+
+// By the environment and the flags of the agent, as `gpulet labels` does.
+TEST_F(SimMig, PlaceFollowsTheStrategy) {
+  bring_up_node();
+  create_mig_devices(0, {"1g.10gb", "1g.10gb"});
+  const auto place = [&](std::vector<std::string> arguments, std::vector<std::string> environment) {
+    arguments.insert(arguments.begin(), {"place", "--size", "1", "--resource", kSmall});
+    environment.push_back("DRIVER_ROOT_CTR_PATH=" + sim_node().driver_root());
+    RunningCommand running(std::move(arguments), std::move(environment));
+    return std::pair(running.exit_code(), running.output_text());
+  };
+  const auto [refused, why] = place({}, {});
+  EXPECT_EQ(refused, 1);
+  EXPECT_NE(why.find("no resource " + std::string(kSmall)), std::string::npos) << why;
+  EXPECT_EQ(place({}, {"MIG_STRATEGY=mixed"}).first, 0);
+  EXPECT_EQ(place({"--mig-strategy", "mixed"}, {"MIG_STRATEGY=none"}).first, 0);
+  write_config("version: v1\nflags: {migStrategy: mixed}\n");
+  EXPECT_EQ(place({}, {"CONFIG_FILE=" + config_path()}).first, 0);
 }
 
 TEST_F(SimMig, SingleOffersInstancesAsGpus) {

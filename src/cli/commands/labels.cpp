@@ -90,23 +90,8 @@ void add_labels(CLI::App& app, Run& run) {
                    "add the rule and source of each label, and values that were truncated");
   add_output_option(command, options->output, {"text", "json"});
   add_driver_root_option(command, options->driver_root);
-  const std::pair<const char*, const char*> flags[] = {
-      {"config-file", "the agent's config file"},
-      {"mig-strategy", "the agent's MIG strategy: none, single or mixed"}};
-  for (const auto& [name, help] : flags) {
-    command.add_option_function<std::string>(
-        "--" + std::string(name),
-        [options, flag = std::string(name)](const std::string& value) {
-          options->sources.flags[flag] = {value};
-        },
-        help);
-  }
-  command.callback([options, &run] {
-    run = [options] {
-      options->sources.environment = config::process_environment();
-      return run_labels(*options);
-    };
-  });
+  add_resource_options(command, options->sources);
+  command.callback([options, &run] { run = [options] { return run_labels(*options); }; });
 }
 
 }  // namespace gpulet::cli

@@ -242,9 +242,7 @@ void add_place(CLI::App& app, Run& run) {
   command.add_option("--resource", options->resource, "resource name, if the node has several");
   add_output_option(command, options->output, {"text", "json"});
   add_driver_root_option(command, options->driver_root);
-  command.add_option_function<std::string>(
-      "--config-file", [options](const std::string& file) { options->sources.flags["config-file"] = {file}; },
-      "the agent's config file, which decides what resources there are");
+  add_resource_options(command, options->sources);
   command.callback([options, &run] { run = [options] { return run_place(*options); }; });
 }
 

@@ -141,6 +141,19 @@ void add_kubeconfig_option(CLI::App& command, std::string& value) {
   command.add_option("--kubeconfig", value, "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)");
 }
 
+void add_resource_options(CLI::App& command, config::Sources& sources) {
+  sources.environment = config::process_environment();
+  const std::pair<const char*, const char*> flags[] = {
+      {"config-file", "the agent's config file, which decides what resources there are"},
+      {"mig-strategy", "the agent's MIG strategy: none, single or mixed"}};
+  for (const auto& [name, help] : flags) {
+    command.add_option_function<std::string>(
+        "--" + std::string(name),
+        [&sources, flag = std::string(name)](const std::string& value) { sources.flags[flag] = {value}; },
+        help);
+  }
+}
+
 void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery) {
   for (const auto& setting : config::settings()) {
     if (setting.flag.empty() || (setting.discovery_only && !discovery)) continue;
@@ -159,10 +172,47 @@ void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery)
   }
 }
 
+namespace {
+
+// "list: unknown option '--ouput'; did you mean --output? (see gpulet list --help)"
+std::string describe_unknown_argument(const CLI::App& app) {
+  const CLI::App* command = &app;
+  std::string name;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += (name.empty() ? "" : " ") + command->get_name();
+  }
+  const auto rest = app.remaining(true);
+  std::string wrong = rest.empty() ? "" : rest.front();
+  wrong = wrong.substr(0, wrong.find('='));
+  std::string text = name.empty() ? "" : name + ": ";
+  if (!wrong.starts_with('-')) {
+    text += "unexpected argument '" + wrong + "'";
+  } else {
+    text += "unknown option '" + wrong + "'";
+    std::vector<std::string> options;
+    for (const auto* option : command->get_options()) {
+      for (const auto& one : option->get_lnames()) options.push_back("--" + one);
+    }
+    const auto name_at = std::min(wrong.find_first_not_of('-'), wrong.size());
+    const auto place = config::find_path_by_foreign_name(std::string_view(wrong).substr(name_at));
+    if (!place.empty()) {
+      text += "; set " + std::string(place) + " in the config file";
+    } else if (const auto near = text::nearest(wrong, options)) {
+      text += "; did you mean " + *near + "?";
+    }
+  }
+  return text + " (see " + app.get_name() + (name.empty() ? "" : " " + name) + " --help)";
+}
+
+}  // namespace
+
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms) {
   try {
     app.parse(normalize_arguments(argc, argv, go_forms));
     return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    return print_error(app.get_name(), describe_unknown_argument(app), kWrongCommand);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
     return print_error(app.get_name(), std::string(error.what()) + " (see --help)", kWrongCommand);

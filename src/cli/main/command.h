@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/load.h"
 #include "k8s/client_config.h"
 
 namespace CLI {
@@ -60,6 +61,9 @@ void set_help(CLI::App& program, const char* details, const char* examples);
 void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats);
 void add_driver_root_option(CLI::App& command, std::string& value);
 void add_kubeconfig_option(CLI::App& command, std::string& value);
+// The agent's settings that decide which resources a node offers, for a command that reads the driver itself:
+// --config-file, --mig-strategy, and at the time of the call the environment, as the agent would take them.
+void add_resource_options(CLI::App& command, config::Sources& sources);
 using SettingFlags = std::map<std::string, std::vector<std::string>, std::less<>>;
 // One option for each setting with a flag, in the order of config/schema.h. `discovery`: also those of
 // gpu-feature-discovery alone.

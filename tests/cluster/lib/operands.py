@@ -12,8 +12,9 @@ from lib.gpu_operator import DEPLOY, NAMESPACE, NFD, PORT, RUNTIME, GpuOperator
 from lib.images import NAME as PROBE
 from lib.kube import Watch, gpu_pod, until
 from lib.kubectl import kubectl
-from lib.labels import MIG_CONFIG, MIG_STATE, NODE_CONFIG, mig
+from lib.labels import MIG_CONFIG, MIG_STATE, MODEL, NODE_CONFIG, mig
 from lib.node import DRIVER_ROOT, GPULET, ROOT, TESTBED
+from lib.nvidia_chart import NvidiaChart, static_plugin
 
 GPU = "nvidia.com/gpu"
 PROFILE = "1g.10gb"
@@ -50,6 +51,7 @@ class OperandsChecks:
             ("the validator's checks pass", self.validate),
             ("MIG off again", self.whole),
             ("every operand is available, without a restart", self.available),
+            ("the same image in NVIDIA's chart and static manifest, where nothing asks for the GPUs but the image", self.by_runtime),
             ("everything is removed", self.remove),
         ]
 
@@ -217,8 +219,25 @@ class OperandsChecks:
         assert self.node.run("curl", "-s", "--max-time", "5", f"http://{address}:{PORT}/health").strip() == "OK"
         assert sum(line.startswith("DCGM_FI_DEV_GPU_TEMP{") for line in self.metrics(address)) == 8
 
-    def remove(self):
+    def by_runtime(self):
         self.deploy(*OPERANDS, "mig-manager", "operator-validator", value=None)
+        self.node.wait_allocatable(self.kube, 0, LIMIT_S)
+        chart = NvidiaChart(self.checks, self.node, self.objects.image, RUNTIME)
+        chart.apply(["nvidia-device-plugin", "gpu-feature-discovery"])
+        try:
+            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
+            chart.features_say({"gpu.count": "8", "gpu.product": MODEL})
+        finally:
+            chart.remove()
+        self.node.wait_allocatable(self.kube, 0, LIMIT_S)
+        static = [static_plugin(self.objects.image, self.node.name, RUNTIME)]
+        kubectl("apply", "-f", "-", items=static)
+        try:
+            self.node.wait_allocatable(self.kube, 8, LIMIT_S)
+        finally:
+            kubectl("delete", "-f", "-", items=static)
+
+    def remove(self):
         kubectl("delete", "namespace", NAMESPACE, "--timeout=90s")
         kubectl("delete", "crd/nodefeatures.nfd.k8s-sigs.io", f"runtimeclass/{RUNTIME}")
         accounts = ("nvidia-device-plugin", "nvidia-gpu-feature-discovery", "nvidia-dcgm-exporter", MIG_MANAGER)

@@ -121,8 +121,11 @@ Report build_report(const Facts& facts) {
 
 namespace {
 
-// A placeholder for the image in the user's registry.
-constexpr const char* kImage = "REGISTRY/gpulet:VERSION";
+// Placeholders for the image in the user's registry: the variant for NVIDIA's objects. NVIDIA's runtime gives
+// a container the driver if its NVIDIA_VISIBLE_DEVICES asks for GPUs, which most of NVIDIA's manifests leave
+// to the image's own variables.
+constexpr std::string_view kRepository = "REGISTRY/gpulet";
+constexpr std::string_view kTag = "VERSION-operator";
 
 bool is_replaced_by_image(Component part) {
   return part == Component::kDevicePlugin || part == Component::kFeatureDiscovery ||
@@ -131,7 +134,8 @@ bool is_replaced_by_image(Component part) {
 
 // {"name":"…","image":"…","command":["…"]}, with a command if the container uses the image's own.
 std::string container_patch(const Program& program) {
-  std::string patch = "{\"name\":\"" + program.container + "\",\"image\":\"" + kImage + "\"";
+  std::string patch = "{\"name\":\"" + program.container + "\",\"image\":\"" + std::string(kRepository) +
+                      ":" + std::string(kTag) + "\"";
   if (!program.has_command) {
     patch += ",\"command\":[\"";
     patch += program.component == Component::kDevicePlugin ? "nvidia-device-plugin"
@@ -244,8 +248,8 @@ class StepsBuilder {
     }
     const std::string space = " -n " + program.release_namespace;
     add_next("Change only the image: `helm upgrade " + program.release + " NVIDIA-CHART" + space +
-             (version.empty() ? "" : " --version " + version) +
-             " --reuse-values --set image.repository=REGISTRY/gpulet --set image.tag=VERSION`");
+             (version.empty() ? "" : " --version " + version) + " --reuse-values --set image.repository=" +
+             std::string(kRepository) + " --set image.tag=" + std::string(kTag) + "`");
     add_rollback(
         "`helm rollback " + program.release + " " + (revision.empty() ? "REVISION" : revision) + space + "`" +
         (revision.empty() ? " (`helm history " + program.release + space + "` lists revisions)" : ""));
@@ -273,13 +277,13 @@ class StepsBuilder {
 
   void add_operator_steps(const ClusterPolicy& policy) {
     // gpulet replaces these; the operator keeps the driver, the toolkit and the validator.
-    constexpr const char* kOperandImage =
-        R"(:{"repository":"REGISTRY","image":"gpulet","version":"VERSION-operator"})";
+    const std::string operand_image =
+        R"(:{"repository":"REGISTRY","image":"gpulet","version":")" + std::string(kTag) + "\"}";
     std::string image, off, on;
     for (const char* part : {"devicePlugin", "gfd", "dcgmExporter", "migManager"}) {
       const auto enabled = policy.fields.find(std::string(part) + ".enabled");
       if (enabled != policy.fields.end() && enabled->second == "false") continue;
-      image += (image.empty() ? "" : ",") + ("\"" + std::string(part) + "\"" + kOperandImage);
+      image += (image.empty() ? "" : ",") + ("\"" + std::string(part) + "\"" + operand_image);
       off += (off.empty() ? "" : ",") + ("\"" + std::string(part) + "\":{\"enabled\":false}");
       on += (on.empty() ? "" : ",") + ("\"" + std::string(part) + "\":{\"enabled\":true}");
     }

@@ -66,7 +66,7 @@ TEST(Report, StaticManifestNeedsACommand) {
       report.next_steps,
       Contains(HasSubstr(
           R"(kubectl -n kube-system patch daemonset/nvidia-device-plugin-daemonset -p '{"spec":{"template":)"
-          R"({"spec":{"containers":[{"name":"nvidia-device-plugin-ctr","image":"REGISTRY/gpulet:VERSION",)"
+          R"({"spec":{"containers":[{"name":"nvidia-device-plugin-ctr","image":"REGISTRY/gpulet:VERSION-operator",)"
           R"("command":["nvidia-device-plugin"]}]}}}}')")));
   EXPECT_THAT(report.rollback_steps,
               Contains("`kubectl -n kube-system rollout undo daemonset/nvidia-device-plugin-daemonset`"));
@@ -88,9 +88,10 @@ TEST(Report, ChartIsUpgradedAndRolledBack) {
                     "replicas: 4}\n"}});
   const auto report = build_report(facts);
   EXPECT_TRUE(report.is_clear()) << testing::PrintToString(report.decisions);
-  EXPECT_THAT(report.next_steps,
-              Contains(HasSubstr("helm upgrade nvdp NVIDIA-CHART -n gpu --version 0.17.1 --reuse-values "
-                                 "--set image.repository=REGISTRY/gpulet --set image.tag=VERSION")));
+  EXPECT_THAT(
+      report.next_steps,
+      Contains(HasSubstr("helm upgrade nvdp NVIDIA-CHART -n gpu --version 0.17.1 --reuse-values "
+                         "--set image.repository=REGISTRY/gpulet --set image.tag=VERSION-operator`")));
   EXPECT_EQ(std::ranges::count_if(report.next_steps,
                                   [](const auto& step) { return step.find("helm upgrade") != step.npos; }),
             1);  // one release, three workloads

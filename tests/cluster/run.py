@@ -3,7 +3,7 @@
 
   tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
                                                printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
-                                               `examples`, `scheduling`, `access`, `chart`, `autoscaling` or `operators`
+                                               `examples`, `scheduling`, `access`, `chart`, `autoscaling`, `operands` or `operators`
 
 The runs, in this order:
 
@@ -18,6 +18,7 @@ The runs, in this order:
   access       the chart's rights on the node: device nodes, MIG, capabilities
   chart        the agents as the chart installs them from the image
   autoscaling  a HorizontalPodAutoscaler on GPU metrics
+  operands     the GPU operator's Pods with gpulet's image
   operators    Kubeflow's and Prometheus' operators with their examples and monitors. Only on request (`make operators`),
                because building them takes minutes the first time
 
@@ -50,6 +51,7 @@ def outer(arguments):
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
     env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
                TB_KUBELET_CONFIG="syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod
+               TB_RUNTIME=str(state / "nvidia-container-runtime"),  # of the run `operands`
                TB_CONTROLLER_FLAGS="--horizontal-pod-autoscaler-sync-period=1s", PYTHONDONTWRITEBYTECODE="1")
     try:
         started = time.monotonic()
@@ -119,7 +121,7 @@ def undo_partitions(node):
 
 def show_logs(state, label):
     """The last lines of the agents, as processes and as containers."""
-    for log in sorted([*(state / "log").glob("*-agent"), *state.glob("n*/var/log/pods/gpulet_*/*/*.log")]):
+    for log in sorted([*(state / "log").glob("*-agent"), *state.glob("n*/var/log/pods/gpu*_*/*/*.log")]):
         print(f"--- {label}: {log.relative_to(state)}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-15:]))
 
 

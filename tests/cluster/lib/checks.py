@@ -20,6 +20,7 @@ from lib.kubectl import kubectl, manifest
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.migrate import MigrateChecks
 from lib.node import DRIVER_ROOT, GPULET, TESTBED
+from lib.operands import OperandsChecks
 from lib.operators import OperatorsChecks
 from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
@@ -63,6 +64,7 @@ class Checks:
         yield "access", AccessChecks(self, images[0]).run()
         yield "chart", ChartChecks(self, images, chart_steps).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
+        yield "operands", OperandsChecks(self).run()
         yield "operators", OperatorsChecks(self, images[0]).run()
 
     # The agents as processes.

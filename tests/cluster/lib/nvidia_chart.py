@@ -29,9 +29,23 @@ def env(**variables):
         {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
 
 
+def static_plugin(image, node, runtime):
+    """NVIDIA's static manifest of the plugin: no driver, no variable that asks for it, no rights."""
+    name, directory = "nvidia-device-plugin-daemonset", "/var/lib/kubelet/device-plugins"
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": "kube-system"}, "spec": {
+        "selector": {"matchLabels": {"name": name}}, "template": {"metadata": {"labels": {"name": name}}, "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": node}, "runtimeClassName": runtime, "containers": [{
+                "name": "nvidia-device-plugin-ctr", "image": image, "imagePullPolicy": "Never", "command": ["nvidia-device-plugin"],
+                "env": [{"name": "FAIL_ON_INIT_ERROR", "value": "false"}],
+                "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                "volumeMounts": [{"name": "device-plugin", "mountPath": directory}]}],
+            "volumes": [{"name": "device-plugin", "hostPath": {"path": directory}}]}}}}
+
+
 class NvidiaChart:
-    def __init__(self, checks, node, image):
-        self.checks, self.kube, self.node, self.image = checks, checks.kube, node, image
+    def __init__(self, checks, node, image, runtime=None):
+        """`runtime`: the RuntimeClass by which the Pods get the driver, as in the chart itself; else it is mounted."""
+        self.checks, self.kube, self.node, self.image, self.runtime = checks, checks.kube, node, image, runtime
         self.mps_directory, self.features = mps_directory(node), node.state / node.name / "features.d"
 
     def manager(self, process, once):
@@ -54,24 +68,28 @@ class NvidiaChart:
         return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name, "namespace": NAMESPACE}, "spec": {
             "selector": {"matchLabels": {"app.kubernetes.io/name": name}}, "template": {"metadata": {"labels": {"app.kubernetes.io/name": name}}, "spec": {
                 "serviceAccountName": "nvdp", "terminationGracePeriodSeconds": 5, **(pod or {"shareProcessNamespace": True}),
+                **({"runtimeClassName": self.runtime} if self.runtime else {}),
                 "nodeSelector": {"kubernetes.io/hostname": self.node.name}, "volumes": [*volumes, *configs],
                 "initContainers": [*more, self.manager(program, True)], "containers": [self.manager(signal_to or program, False), container]}}}}
 
     def objects(self, programs):
         """The objects of every release, and the DaemonSets of these programs."""
-        driver, shm = ("/driver-root", DRIVER_ROOT), ("/dev/shm", f"{MPS_ROOT}/shm")
+        driver, shm = [("/driver-root", DRIVER_ROOT)], ("/dev/shm", f"{MPS_ROOT}/shm")
         # With `auto`, NVIDIA's plugin searches the driver in its own image, where NVIDIA's runtime would inject it.
         ctr_root = {"CONTAINER_DRIVER_ROOT": "/driver-root", "DEVICE_DISCOVERY_STRATEGY": "nvml"}
+        if self.runtime:
+            driver, ctr_root = [], {}
         kubelet, cdi = (("/var/lib/kubelet/device-plugins",) * 2), (("/var/run/cdi",) * 2)
         found = {
             "nvidia-device-plugin": lambda name: self.daemon_set(
                 f"nvdp-{name}", name, {**ctr_root, "MPS_ROOT": MPS_ROOT, "DEVICE_LIST_STRATEGY": "envvar", "PASS_DEVICE_SPECS": "true",
-                                       "NVIDIA_DRIVER_ROOT": DRIVER_ROOT}, [driver, shm, ("/mps", MPS_ROOT), kubelet, cdi]),
+                                       "NVIDIA_VISIBLE_DEVICES": "all", **({} if self.runtime else {"NVIDIA_DRIVER_ROOT": DRIVER_ROOT})},
+                [*driver, shm, ("/mps", MPS_ROOT), kubelet, cdi]),
             "gpu-feature-discovery": lambda name: self.daemon_set(
-                f"nvdp-{name}", name, {**ctr_root, "USE_NODE_FEATURE_API": "false"}, [driver, (FEATURES, str(self.features))]),
+                f"nvdp-{name}", name, {**ctr_root, "USE_NODE_FEATURE_API": "false"}, [*driver, (FEATURES, str(self.features))]),
             "mps-control-daemon": lambda name: self.daemon_set(
-                f"nvdp-{name}", name, ctr_root, [driver, shm, ("/mps", MPS_ROOT, "Bidirectional")], init=[[name, "mount-shm"]],
-                signal_to=f"/usr/bin/{name}", hostPID=True),
+                f"nvdp-{name}", name, {**ctr_root, "NVIDIA_VISIBLE_DEVICES": "all"}, [*driver, shm, ("/mps", MPS_ROOT, "Bidirectional")],
+                init=[[name, "mount-shm"]], signal_to=f"/usr/bin/{name}", hostPID=True),
         }
         named = {"name": "nvdp", "namespace": NAMESPACE}
         return [
@@ -85,7 +103,7 @@ class NvidiaChart:
             *(found[program](program) for program in programs)]
 
     def apply(self, programs):
-        (self.mps_directory / "shm").mkdir(exist_ok=True)
+        (self.mps_directory / "shm").mkdir(parents=True, exist_ok=True)
         self.features.mkdir(exist_ok=True)
         self.items = self.objects(programs)
         kubectl("apply", "-f", "-", items=self.items)

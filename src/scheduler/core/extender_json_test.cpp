@@ -65,6 +65,8 @@ TEST(ExtenderJson, RejectsInvalidRequests) {
       {std::string(100'000, '['), "the body is nested deeper than 64 levels, at byte 64"},
       {"[]", "the body has no Pod"},
       {json{{"NodeNames", {"n1"}}}.dump(), "the body has no Pod"},
+      // What Volcano's plugin `extender` sends.
+      {json{{"task", {{"Name", "p"}}}, {"node", {{"Name", "n1"}}}}.dump(), "the body has no Pod"},
       {json{{"Pod", 7}, {"NodeNames", {"n1"}}}.dump(), "not a Pod: metadata.name is missing"},
       {json{{"Pod", kPod}}.dump(), "the body has neither NodeNames nor Nodes"},
       {json{{"Pod", kPod}, {"NodeNames", "n1"}}.dump(), "NodeNames is not a list of at most 100000 names"},

@@ -243,6 +243,24 @@ TEST_F(ServerTest, BodyIsReadUpToItsLimit) {
   EXPECT_EQ(response_body(client.read_response()), "fourth");
 }
 
+// Also the last chunk, of which less than its five bytes may arrive at once.
+TEST_F(ServerTest, BodyMayArriveByteByByte) {
+  start_on_loop({.body_bytes = 1000});
+  TestClient client(port_);
+  const auto send = [&](const std::string& chunks) {
+    for (const char byte : "POST /1 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + "0\r\n\r\n") {
+      ASSERT_TRUE(client.send_bytes(std::string(1, byte)));
+      on_loop([] {});  // the server reads it meanwhile
+    }
+  };
+  send("1\r\n!\r\n");
+  answer_next("/1 Transfer-Encoding=chunked with 1! by ", "first");
+  EXPECT_EQ(response_body(client.read_response()), "first");
+  send("");
+  answer_next("/1 Transfer-Encoding=chunked by ", "second");
+  EXPECT_EQ(response_body(client.read_response()), "second");
+}
+
 TEST_F(ServerTest, OversizedBodyIsRefused) {
   start_on_loop({.body_bytes = 1000});
   const std::string heads[] = {

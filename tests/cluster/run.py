@@ -1,9 +1,8 @@
 #!/usr/bin/python3
 """Tests gpulet on a real Kubernetes of two nodes: n1 is an HGX H100, n2 an L40S server with two NUMA nodes.
 
-  tests/cluster/run.py [--keep] [--only RUN]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
-                                               printed); RUN is `process`, `partition`, `labels`, `rights`, `health`, `cdi`,
-                                               `examples`, `scheduling`, `access`, `chart`, `autoscaling`, `operands` or `operators`
+  tests/cluster/run.py [--keep] [--only RUN...]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
+                                                  printed)
 
 The runs, in this order:
 
@@ -25,6 +24,7 @@ The runs, in this order:
 Each check is one function. A run stops at its first failure, because later checks depend on it, and reports how many were not
 reached (they fail too).
 """
+import argparse
 import os
 import pathlib
 import subprocess
@@ -39,15 +39,16 @@ CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".c
 TESTBED = HERE / "testbed" / "tb"
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
+RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "examples", "scheduling", "access", "chart", "autoscaling",
+        "operands", "operators")
 ON_REQUEST = "operators"
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]
 
 
-def outer(arguments):
+def outer(keep, only):
     """Builds what is missing, starts the cluster, and runs the checks inside its network."""
-    keep = "--keep" in arguments
     env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
-    subprocess.run([TESTBED, "build", "helm", *[word for word in arguments if word == ON_REQUEST]], check=True, env=env)
+    subprocess.run([TESTBED, "build", "helm", *[run for run in only if run == ON_REQUEST]], check=True, env=env)
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
     env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
                TB_KUBELET_CONFIG="syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod
@@ -58,14 +59,13 @@ def outer(arguments):
         subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
         print(f"cluster up in {time.monotonic() - started:.1f} s: {state}", flush=True)
         return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state,
-                               *[word for word in arguments if word != "--keep"]],
-                              env=env).returncode
+                               *(["--only", *only] if only else [])], env=env).returncode
     finally:
         if not keep:
             subprocess.run([TESTBED, "down"], env=env)
 
 
-def inside(state, only=None):
+def inside(state, only):
     from lib.checks import Checks
     from lib.kube import Kube
     from lib.node import Node
@@ -76,7 +76,8 @@ def inside(state, only=None):
     passed = failed = 0
     checks = Checks(kube, nodes, ROOT)
     for label, run in checks.runs(IMAGES, STEPS_AS_PROCESS, STEPS_WITH_CHART):
-        if label != (only or label) or (label == ON_REQUEST and not only):
+        assert label in RUNS, label
+        if label not in (only or RUNS) or (label == ON_REQUEST and not only):
             continue
         for node in nodes:
             if label != "process" and not node.gpus:  # the run `process`, where the driver comes up late, was not reached so far
@@ -126,7 +127,12 @@ def show_logs(state, label):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--inside"]:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--keep", action="store_true", help="leave the cluster up, and print its directory")
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=[], metavar="RUN", help=f"of {', '.join(RUNS)}")
+    parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:
         sys.path.insert(0, str(HERE))
-        sys.exit(inside(pathlib.Path(sys.argv[2]), sys.argv[4] if len(sys.argv) > 4 else None))
-    sys.exit(outer(sys.argv[1:]))
+        sys.exit(inside(options.inside, options.only))
+    sys.exit(outer(options.keep, options.only))

@@ -155,6 +155,11 @@ class AutoscalingChecks:
     def end(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})
         kubectl("delete", "-f", str(self.checks.root / "deploy/static/metrics-api.yaml"))
+        for node, gpu in self.loads:
+            self.sim(node, gpu, 0)
+        kubectl("delete", "--ignore-not-found", "-f", str(self.checks.root / "deploy/static/gpulet.yaml"))  # one may have had its namespace
+        for node in self.checks.nodes:
+            node.wait_allocatable(self.kube, 0)
         until("Kubernetes knows no such API", lambda: "custom.metrics.k8s.io" not in {
             group["name"] for group in self.kube.get("/apis")["groups"]}, SCALED_S)
         self.kube.call("DELETE", "/api/v1/namespaces/default/serviceaccounts/stranger")

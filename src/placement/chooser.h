@@ -46,7 +46,7 @@ struct Device {
 // Device::memory_percent of one of `shares` equal shares of a GPU.
 constexpr unsigned equal_share_percent(unsigned shares) { return shares == 0 ? 0 : 100 / shares; }
 
-// The load of a GPU: make_gpu_load. All zero also where it is unknown, which changes no choice.
+// The load of a GPU, made by make_gpu_load. A GPU whose load is unknown counts as idle: all zero.
 struct GpuLoad {
   std::uint8_t busy_percent = 0;
   std::uint8_t memory_percent = 0;

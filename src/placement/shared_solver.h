@@ -2,13 +2,12 @@
 // choices in one line.
 //
 // As in NVIDIA's plugin, one share at a time comes from the GPU with the fewest shares allocated
-// (distributed) or the most (packed), then from the one least picked in this request. NVIDIA's further ties
-// are random; here the least load decides, then the best links to the picked GPUs, then the lowest index. A
-// GPU whose free memory is below the usual of a share, for this and each share picked before, comes after all
-// that have it. NVIDIA counts per MIG
-// device if MIG devices have replicas; gpulet counts per GPU, then per MIG device in it, the lowest memory
-// slice first. The upper half of the GPU, where some slices cannot start an instance, thus fills last, which
-// leaves the most useful room for a new layout.
+// (distributed) or the most (packed), then from the one least picked in this request. NVIDIA's further
+// ties are random; here the least load decides, then the best links to the picked GPUs, then the lowest
+// index. A GPU whose free memory is below the usual of a share, for this and each share picked before,
+// comes after all that have it. NVIDIA counts per MIG device if MIG devices have replicas; gpulet counts
+// per GPU, then per MIG device in it, the lowest memory slice first. The upper half of the GPU, where some
+// slices cannot start an instance, thus fills last, which leaves the most useful room for a new layout.
 #pragma once
 
 #include <string>

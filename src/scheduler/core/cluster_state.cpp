@@ -43,7 +43,7 @@ DevicePool::DevicePool(const GpuNode& node, const NodeResource& resource) {
                          .shared = resource.sharing != Sharing::kNone || !one.profile.empty(),
                          .memory_slice = one.slice,
                          .memory_percent = unit_share_percent(node, resource, one)});
-      has_whole_gpus_ |= !devices.back().shared;
+      has_shares_ |= devices.back().shared;
       ids_.push_back(std::move(id));
     }
   }
@@ -62,7 +62,7 @@ void DevicePool::append_loads_to_key(std::span<const placement::GpuLoad> loads) 
   if (std::ranges::all_of(loads, [](const auto& load) { return load == placement::GpuLoad{}; })) return;
   for (const auto& load : loads) {
     cache_key_ += static_cast<char>(load.held_outside_pods);
-    if (has_whole_gpus_) continue;
+    if (!has_shares_) continue;
     cache_key_ += static_cast<char>(load.busy_percent);
     cache_key_ += static_cast<char>(load.memory_percent);
   }

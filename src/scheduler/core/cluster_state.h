@@ -51,7 +51,7 @@ class DevicePool {
   std::vector<DeviceId> ids_;
   std::unordered_map<std::string, std::size_t> position_of_;
   std::shared_ptr<const placement::Chooser> chooser_;
-  bool has_whole_gpus_ = false;
+  bool has_shares_ = false;
   std::unordered_map<std::string, Shares> cache_;
   std::string cache_key_;  // reused, so that no call allocates
 };

@@ -21,9 +21,11 @@ inline constexpr std::size_t kMaxNesting = 64;
 bool exceeds_nesting(std::string_view json);
 
 // The value of a JSON text; discarded (nlohmann::json::is_discarded) where it is invalid or nested too deep.
+// A NUL byte is invalid everywhere, and ends the text for the library.
 template <class Value = nlohmann::json>
 Value parse_json(std::string_view text) {
-  return exceeds_nesting(text) ? Value(Value::value_t::discarded) : Value::parse(text, nullptr, false);
+  const bool refused = exceeds_nesting(text) || text.find('\0') != std::string_view::npos;
+  return refused ? Value(Value::value_t::discarded) : Value::parse(text, nullptr, false);
 }
 
 // Appends `text` as a JSON string with its quotes. UTF-8 is not checked.

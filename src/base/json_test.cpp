@@ -21,6 +21,13 @@ Status skip(const std::string& text) {
   return reader.finish();
 }
 
+TEST(ParseJson, TakesTheWholeTextOrNothing) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(parse_json(R"({"a": [1, "\u0000"]})")["a"][1], "\0"sv);
+  for (const auto text : {"null\0x"sv, "{}\0"sv, "\0"sv, "{\"a\0\": 1}"sv, "{}x"sv, ""sv})
+    EXPECT_TRUE(parse_json(text).is_discarded()) << text;
+}
+
 TEST(Json, NestingHasALimit) {
   for (const auto& [open, close] : {std::pair{"[", "]"}, {"{\"a\":", "}"}, {" [ {\"b\" : ", " } ] "}}) {
     const std::size_t per_round = open[0] == ' ' ? 2 : 1;

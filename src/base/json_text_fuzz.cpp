@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto value = reader.skip_value();
   const bool valid = reader.finish().has_value();
   const bool marked = text.starts_with("\xEF\xBB\xBF");  // a byte order mark, which the library skips
-  if (!deep && !marked && nlohmann::json::accept(text) && !valid) std::abort();
+  if (!marked && !parse_json(text).is_discarded() && !valid) std::abort();
   if (valid && (deep || text.find(value) == std::string_view::npos)) std::abort();
   // Entering everything passes the same text.
   JsonReader walker(text);

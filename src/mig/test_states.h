@@ -98,7 +98,7 @@ numa_cpus: {0: "0-3"}
 
 // Every board with MIG: those of the built-in machines and the two above.
 inline std::vector<std::string> machines_with_mig() {
-  return {"dgx-a100", "hgx-h100", "hgx-h200", "gb200", "a30", "rtx-pro-6000"};
+  return {"dgx-a100", "dgx-a100-40gb", "hgx-h100", "hgx-h200", "gb200", "a30", "rtx-pro-6000"};
 }
 
 // Loads one of those machines, or any other built-in one. Null only for a bug in this file.

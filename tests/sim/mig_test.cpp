@@ -53,6 +53,16 @@ TEST_F(SimMig, SingleOffersInstancesAsGpus) {
   EXPECT_FALSE(has_resource(kLarge));
 }
 
+TEST_F(SimMig, AnA100Of40GbHasItsOwnProfiles) {
+  bring_up_node("dgx-a100-40gb");
+  create_mig_devices(0, {"4g.20gb", "3g.20gb"});
+  create_mig_devices(1, {"1g.5gb", "1g.10gb", "2g.10gb"});
+  start_agent(strategy_options("mixed"));
+  for (const char* profile : {"4g.20gb", "3g.20gb", "1g.5gb", "1g.10gb", "2g.10gb"})
+    EXPECT_TRUE(becomes_allocatable(1, "nvidia.com/mig-" + std::string(profile))) << profile;
+  EXPECT_TRUE(becomes_allocatable(6));
+}
+
 TEST_F(SimMig, NoneOffersTheWholeGpus) {
   bring_up_node();
   create_mig_devices(0, {"1g.10gb", "1g.10gb"});

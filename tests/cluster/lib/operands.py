@@ -216,7 +216,13 @@ class OperandsChecks:
         restarts = {name: status["restartCount"] for name, pod in self.kube.pods(NAMESPACE).items() for status in pod["status"]["containerStatuses"]}
         assert set(restarts.values()) == {0}, restarts
         address = self.kube.get(f"/api/v1/namespaces/{NAMESPACE}/services/nvidia-dcgm-exporter")["spec"]["clusterIP"]
-        assert self.node.run("curl", "-s", "--max-time", "5", f"http://{address}:{PORT}/health").strip() == "OK"
+
+        def answers():
+            try:
+                return self.node.run("curl", "-s", "--max-time", "5", f"http://{address}:{PORT}/health").strip() == "OK"
+            except AssertionError:
+                return False  # kube-proxy follows a ready Pod a moment later
+        until("the exporter answers by its Service", answers, LIMIT_S)
         assert sum(line.startswith("DCGM_FI_DEV_GPU_TEMP{") for line in self.metrics(address)) == 8
 
     def by_runtime(self):

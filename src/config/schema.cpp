@@ -256,7 +256,7 @@ const std::vector<Setting>& setting_table() {
   return all;
 }
 
-// Of other device plugins and of GPU feature discovery's and schedulers' charts.
+// Of other device plugins, and of articles about them.
 struct ForeignName {
   std::string_view name, path;
 };
@@ -265,8 +265,6 @@ constexpr ForeignName kForeignNames[] = {
     {"resource-name", "resources.gpus"},
     {"resourceNames", "resources.gpus"},
     {"resource-names", "resources.gpus"},
-    {"nvidia-resource-name", "resources.gpus"},
-    {"nvidia-resource-names", "resources.gpus"},
     {"replicas", "sharing.timeSlicing.resources"},
     {"deviceSplitCount", "sharing.timeSlicing.resources"},
     {"device-split-count", "sharing.timeSlicing.resources"},

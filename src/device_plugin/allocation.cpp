@@ -178,7 +178,8 @@ Result<placement::Choice> preferred_allocation(const Offer& offer, std::span<con
                                                std::span<const DeviceId> required, std::size_t size) {
   const std::string prefix = "invalid preferred allocation request for \"" + offer.resource.name.str() + "\"";
   if (!offer.chooser) return fail(Code::kFailedPrecondition, prefix + ": no topology is known");
-  const auto loads = offer.loads ? offer.loads->loads_of(offer.gpus) : std::vector<placement::GpuLoad>{};
+  const auto loads = offer.loads ? placement::loads_in_order(*offer.loads->newest_loads(), offer.gpus)
+                                 : std::vector<placement::GpuLoad>{};
   auto choice = offer.chooser->choose_devices(available, required, size, loads);
   if (!choice) return fail(choice.error().with_context(prefix));
   return choice;

@@ -132,8 +132,8 @@ struct AgentGpu {
   // Why the agent does not read a source ("pcie") of this GPU; nullopt: not reported, by an agent that has
   // just started or is older.
   std::optional<std::map<std::string, std::string>> unread;
-  std::vector<std::string>
-      outside_pods{};  // processes of no Pod that hold its memory: "process 812 (python3)"
+  // Processes of no Pod that hold its memory: "process 812 (python3) holds 20000 MiB".
+  std::vector<std::string> outside_pods{};
 };
 struct AgentFacts {
   std::string version;

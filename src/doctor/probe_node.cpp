@@ -170,7 +170,7 @@ AgentDevice parse_agent_device(const json& object, std::string name) {
   return device;
 }
 
-// "process 812 (python3) holds 20,000 MiB"
+// "process 812 (python3) holds 20000 MiB"
 std::string process_text(const json& object) {
   const auto& pid = json_member(object, "pid");
   const auto& memory = json_member(object, "memory");

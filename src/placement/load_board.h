@@ -14,12 +14,15 @@ namespace gpulet::placement {
 
 using LoadsByGpu = std::map<DeviceUuid, GpuLoad>;
 
+// The loads of `gpus` in their order, for Chooser::choose_devices(); zero where none is known.
+std::vector<GpuLoad> loads_in_order(const LoadsByGpu& loads, std::span<const DeviceUuid> gpus);
+
 // Any thread. A reader waits for a pointer's copy at most.
 class LoadBoard {
  public:
   void set_loads(LoadsByGpu loads);
-  // The loads of `gpus` in their order, for Chooser::choose_devices(); zero where none is known.
-  std::vector<GpuLoad> loads_of(std::span<const DeviceUuid> gpus) const;
+  // Never null.
+  std::shared_ptr<const LoadsByGpu> newest_loads() const;
 
  private:
   mutable std::mutex mutex_;

@@ -24,6 +24,7 @@ void NvmlSampler::sample_gpu(inventory::SnapshotPtr snapshot, std::size_t index,
                                                    unsigned) -> Result<Sampled> {
         Sampled sampled{reader->sample_gpu(*session, *snapshot, index, now.time_since_epoch()), {}};
         sampled.cgroups = metrics::read_cgroups(sampled.gpu, proc);
+        metrics::mark_processes_outside_pods(sampled.cgroups, sampled.gpu);
         metrics::read_process_names(sampled.gpu, proc);
         return sampled;
       },

@@ -134,7 +134,6 @@ void MetricsCollector::finish_round() {
   for (std::size_t i = 0; i < round->gpus.size(); ++i) {
     const auto& gpu = round->snapshot->gpus[i];
     if (round->gpus[i]) {
-      metrics::mark_processes_outside_pods(round->gpus[i]->cgroups, round->gpus[i]->gpu);
       sample.gpus.push_back(std::move(round->gpus[i]->gpu));
       continue;
     }

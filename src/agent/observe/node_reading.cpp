@@ -36,10 +36,7 @@ class NodeReader {
     if (waiting_ == 0) return finish(std::move(reading_));
     for (std::size_t i = 0; i < reading_.snapshot->gpus.size(); ++i) {
       sampler_.sample_gpu(reading_.snapshot, i, loop_.now(), [this](Result<Sampler::Sampled> sampled) {
-        if (sampled) {
-          metrics::mark_processes_outside_pods(sampled->cgroups, sampled->gpu);
-          sample_.gpus.push_back(std::move(sampled->gpu));
-        }
+        if (sampled) sample_.gpus.push_back(std::move(sampled->gpu));
         if (--waiting_ > 0) return;
         GpuLoadForecaster loads;
         loads.add_load_sample(sample_, {}, loop_.wall_now());

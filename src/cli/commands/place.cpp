@@ -118,15 +118,6 @@ Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot,
   return ids;
 }
 
-std::vector<placement::GpuLoad> loads_of(const inventory::Snapshot& snapshot,
-                                         const placement::LoadsByGpu& loads) {
-  placement::LoadBoard board;
-  board.set_loads(loads);
-  std::vector<DeviceUuid> gpus;
-  for (const auto& gpu : snapshot.gpus) gpus.push_back(gpu.uuid);
-  return board.loads_of(gpus);
-}
-
 struct Row {
   std::string index, id, model;
   std::optional<int> numa_node;
@@ -169,10 +160,13 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
   GPULET_TRY_ASSIGN(const std::vector<DeviceId> required,
                     required_ids(snapshot, *resource, options.require, available));
 
+  std::vector<DeviceUuid> gpus;
+  for (const auto& gpu : snapshot.gpus) gpus.push_back(gpu.uuid);
   const auto chooser = placement::Chooser::build_chooser(
       topology::build_topology(snapshot), agent::placement_devices(*resource, snapshot), rules);
-  GPULET_TRY_ASSIGN(const placement::Choice choice,
-                    chooser->choose_devices(available, required, options.size, loads_of(snapshot, loads)));
+  GPULET_TRY_ASSIGN(
+      const placement::Choice choice,
+      chooser->choose_devices(available, required, options.size, placement::loads_in_order(loads, gpus)));
 
   const std::vector<Row> rows = placed_rows(snapshot, *resource, choice);
   const std::string policy = policy_name(rules, choice.method);

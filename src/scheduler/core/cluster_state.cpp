@@ -227,6 +227,8 @@ void ClusterState::set_node(const std::string& name, GpuNode node) {
   Entry& entry = *slot;
   if (entry.node.node == node && !entry.node.pools.empty()) return;
   entry.node.node = std::move(node);
+  entry.node.loads.clear();
+  for (const auto& gpu : entry.node.node.gpus) entry.node.loads.push_back(gpu.now);
   std::vector<std::shared_ptr<DevicePool>> pools;
   for (const auto& resource : entry.node.node.resources) {
     pools.push_back(pools_.pool_for(entry.node.node, resource));
@@ -363,8 +365,6 @@ void ClusterState::recompute_nodes(Entry& entry) {
   view.held.clear();
   view.requested_mib.clear();
   view.claims.clear();
-  view.loads.clear();
-  for (const auto& gpu : view.node.gpus) view.loads.push_back(gpu.now);
   for (const auto& resource : view.node.resources) {
     Shares free;
     for (const auto& unit : resource.units)

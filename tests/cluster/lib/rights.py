@@ -91,8 +91,7 @@ class RightsChecks:
         self.begin()
         self.labelled_anew()
         page = until("the page says how many are missing", lambda: next(
-            (line for line in self.node.metrics().splitlines()
-             if line.startswith("gpulet_rights_missing ")), None))
+            (line for line in self.node.metrics().splitlines() if line.startswith("gpulet_rights_missing ")), None))
         assert page == "gpulet_rights_missing 0", page
         assert not self.missing(), self.missing()
         self.end()

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "base/file.h"
 #include "nvml/test_loop_thread.h"
 #include "nvml/test_sim_root.h"
 
@@ -58,6 +61,33 @@ TEST_F(NvmlSamplerTest, KeepsRatesPerGpu) {
   }
   thread_.run_on_loop([&] { sampler_->set_fields({Field::kSmClock}); });
   EXPECT_FALSE(sample_and_wait(0)->gpu.values.contains(Field::kGpuTemp));
+}
+
+// By the cgroups in the sampler's proc: one of a login session, one of a Pod, one that has ended.
+TEST_F(NvmlSamplerTest, MarksProcessesOutsidePods) {
+  const std::string proc = root_.sim_root() + "/test-proc";
+  const std::pair<const char*, const char*> cgroups[] = {
+      {"self", "0::/system.slice/kubelet.service\n"},
+      {"812", "0::/user.slice\n"},
+      {"813", "0::/kubepods/pod0a1b2c3d-1111-2222-3333-444455556666/c\n"}};
+  for (const auto& [pid, text] : cgroups) {
+    std::filesystem::create_directories(proc + "/" + pid);
+    ASSERT_TRUE(write_file_atomic(proc + "/" + pid + "/cgroup", text));
+  }
+  auto& processes = root_.edit_machine()->gpus[0].processes;
+  for (const std::uint32_t pid : {812U, 813U, 814U}) {
+    auto& process = processes[pid - 812U];
+    process.pid = pid;
+    process.gpu_instance = process.compute_instance = sim::kNoInstance;
+    process.memory_bytes = std::uint64_t{20} << 30;
+  }
+  thread_.run_on_loop([&] { sampler_ = std::make_unique<NvmlSampler>(*driver_, 500ms, proc); });
+  const auto sampled = sample_and_wait(0);
+  ASSERT_TRUE(sampled) << sampled.error().full_message();
+  ASSERT_EQ(sampled->gpu.processes.size(), 3u);
+  const auto outside = metrics::processes_outside_pods(sampled->gpu);
+  ASSERT_EQ(outside.size(), 1u);
+  EXPECT_EQ(outside[0].pid, 812u);
 }
 
 TEST_F(NvmlSamplerTest, AHangingGpuDoesNotAffectOthers) {

@@ -380,7 +380,7 @@ std::string to_yaml(const LayoutFile& file) {
   }
   YamlNode root;
   root.add("version", YamlNode::text("v1"));
-  root.add("mig-configs", std::move(configs));
+  if (!file.configs.empty()) root.add("mig-configs", std::move(configs));
   return write_yaml(root);
 }
 

@@ -192,6 +192,7 @@ TEST(LayoutFile, LacksTheNamedConfig) {
   ASSERT_TRUE(file) << file.error().full_message();
   EXPECT_EQ(wanted_layout(*file, "all-disabled", gpu_state(0, 0)),
             "error: no config 'all-disabled' in f, which has none");
+  EXPECT_EQ(to_yaml(*file), "version: v1\n") << "it can be read again";
 }
 
 TEST(LayoutFile, IsLoaded) {

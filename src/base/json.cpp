@@ -17,6 +17,10 @@ constexpr bool is_plain(char c) { return c != '"' && c != '\\' && static_cast<un
 
 }  // namespace
 
+bool is_go_field(std::string_view key, std::string_view name) {
+  return key.size() == name.size() && text::lower(key) == name;
+}
+
 bool exceeds_nesting(std::string_view json) {
   std::size_t depth = 0;
   for (std::size_t at = 0; at < json.size(); ++at) {

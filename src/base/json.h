@@ -34,6 +34,10 @@ void append_json_string(std::string& out, std::string_view text);
 // The text of a JSON string as written, with its quotes and escapes.
 std::string unescape_json_string(std::string_view quoted);
 
+// Whether Go's JSON decoder takes the member `key` for the field `name`, which is given in lower case: the
+// case of letters does not matter.
+bool is_go_field(std::string_view key, std::string_view name);
+
 // Walks through a JSON text once, in order, without recursion, copies and allocations. It validates what it
 // passes, except UTF-8. The text must live as long as the views that are returned.
 //

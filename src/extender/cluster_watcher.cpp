@@ -12,6 +12,8 @@ using http::ClientResponse;
 
 constexpr const char* kBound =
     "fieldSelector=spec.nodeName%21%3D,status.phase%21%3DSucceeded,status.phase%21%3DFailed";
+// Source: Kubernetes API v1, Pod: field selectors.
+constexpr const char* kNominated = "fieldSelector=spec.nodeName%3D,status.nominatedNodeName%21%3D";
 constexpr std::size_t kMaxPolicyBytes = 256;
 
 std::string object_key(std::string_view object) {
@@ -22,13 +24,15 @@ std::string object_key(std::string_view object) {
 
 ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
                                k8s::CollectionTiming timing, std::function<void()> listed,
-                               std::function<void(const scheduler::PodRequest&)> bound)
+                               std::function<void(const scheduler::PodRequest&)> bound,
+                               std::function<void()> left)
     : loop_(loop),
       access_(access),
       cluster_(view),
       timing_(timing),
       on_synced_(std::move(listed)),
-      on_bound_(std::move(bound)) {
+      on_bound_(std::move(bound)),
+      on_left_(std::move(left)) {
   nodes_.current_keys = [this] { return cluster_.node_names(); };
   nodes_.remove_key = [this](const std::string& name) { cluster_.remove_node(name); };
   watch_collection(
@@ -44,6 +48,24 @@ ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, sche
   watch_collection(
       pods_, {.path = "/api/v1/pods", .query = kBound, .permission = "list and watch on pods"},
       [this](std::string_view object) { return apply_pod(object); }, object_key);
+  nominated_.current_keys = [this] { return cluster_.nominated_keys(); };
+  nominated_.remove_key = [this](const std::string& key) {
+    const auto slash = key.find('/');
+    cluster_.remove_nominated(key.substr(0, slash), key.substr(slash + 1));
+  };
+  watch_collection(
+      nominated_, {.path = "/api/v1/pods", .query = kNominated, .permission = "list and watch on pods"},
+      [this](std::string_view object) { return apply_nominated(object); }, object_key);
+  budget_watch_.current_keys = [this] {
+    std::vector<std::string> keys;
+    for (const auto& [key, budget] : budgets_) keys.push_back(key);
+    return keys;
+  };
+  budget_watch_.remove_key = [this](const std::string& key) { budgets_.erase(key); };
+  watch_collection(
+      budget_watch_,
+      {.path = scheduler::kDisruptionBudgetsPath, .permission = "list and watch on poddisruptionbudgets"},
+      [this](std::string_view object) { return apply_budget(object); }, object_key);
   namespaces_.current_keys = [this] {
     std::vector<std::string> names;
     for (const auto& [name, policy] : policies_) names.push_back(name);
@@ -72,8 +94,9 @@ void ClusterWatcher::watch_collection(WatchedCollection& followed, k8s::Collecti
     // Applied one by one: a Pod that leaves later does not change an earlier assumption.
     if (!followed.listing && is_synced()) cluster_.recompute_nodes();
   };
-  events.on_deleted = [&followed, gone = std::move(gone)](std::string_view object) {
+  events.on_deleted = [this, &followed, gone = std::move(gone)](std::string_view object) {
     followed.remove_key(gone(object));
+    if (&followed == &pods_ && on_left_) on_left_();
   };
   events.on_list_end = [this, &followed] {
     followed.listing = false;
@@ -81,7 +104,10 @@ void ClusterWatcher::watch_collection(WatchedCollection& followed, k8s::Collecti
       if (!followed.listed_keys.contains(key)) followed.remove_key(key);
     }
     followed.listed_keys = {};
-    if (&followed == &pods_) cluster_.mark_pods_synced();
+    if (&followed == &pods_) {
+      cluster_.mark_pods_synced();
+      if (on_left_) on_left_();
+    }
     if (!is_synced() || !on_synced_ || synced_timer_) return;
     synced_timer_ = loop_.after(Duration::zero(), [this] {
       const auto listed = std::exchange(on_synced_, nullptr);
@@ -99,7 +125,7 @@ bool ClusterWatcher::is_synced() const {
 
 std::vector<std::string> ClusterWatcher::current_problems() const {
   std::vector<std::string> all;
-  for (const auto* followed : {&nodes_, &pods_, &namespaces_}) {
+  for (const auto* followed : {&nodes_, &pods_, &nominated_, &namespaces_, &budget_watch_}) {
     if (!followed->watch->current_error().empty()) all.push_back(followed->watch->current_error());
   }
   return all;
@@ -111,10 +137,15 @@ const std::string& ClusterWatcher::namespace_policy(const std::string& name_spac
   return found == policies_.end() ? kNone : found->second;
 }
 
+const scheduler::DisruptionBudgets* ClusterWatcher::disruption_budgets() const {
+  return budget_watch_.watch->completed_lists() == 0 ? nullptr : &budgets_;
+}
+
 WatcherStats ClusterWatcher::watcher_stats() const {
-  return {
-      nodes_.watch->completed_lists() + pods_.watch->completed_lists() + namespaces_.watch->completed_lists(),
-      rejected_};
+  WatcherStats stats{.rejected = rejected_};
+  for (const auto* followed : {&nodes_, &pods_, &nominated_, &namespaces_, &budget_watch_})
+    stats.lists += followed->watch->completed_lists();
+  return stats;
 }
 
 std::string ClusterWatcher::apply_node(std::string_view object) {
@@ -143,6 +174,28 @@ std::string ClusterWatcher::apply_pod(std::string_view object) {
   // A Pod without devices, or one that has finished, is not in the state.
   const auto* const bound = is_new && on_bound_ ? cluster_.find_pod(key) : nullptr;
   if (bound != nullptr) on_bound_(*bound);
+  return key;
+}
+
+std::string ClusterWatcher::apply_nominated(std::string_view object) {
+  auto pod = scheduler::parse_pod(object);
+  if (!pod) {
+    ++rejected_;
+    return {};
+  }
+  std::string key = pod->pod_key();
+  cluster_.set_nominated(std::move(*pod));
+  return key;
+}
+
+std::string ClusterWatcher::apply_budget(std::string_view object) {
+  auto budget = scheduler::parse_disruption_budget(object);
+  if (!budget || budgets_.size() >= kMaxBudgets) {
+    ++rejected_;
+    return {};
+  }
+  std::string key = budget->name_space + "/" + budget->name;
+  budgets_[key] = std::move(*budget);
   return key;
 }
 

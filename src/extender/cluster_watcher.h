@@ -1,6 +1,6 @@
-// Keeps a ClusterState up to date by lists and watches of the API server: GpuNodes, bound Pods, and the
-// namespaces' policies. It writes nothing and stores nothing over a restart. Needs list and watch on
-// gpunodes, pods and namespaces, and get on pods.
+// Keeps a ClusterState up to date by lists and watches of the API server: GpuNodes, bound and nominated Pods,
+// the namespaces' policies, and PodDisruptionBudgets. It writes nothing and stores nothing over a restart.
+// Needs list and watch on gpunodes, pods, namespaces and poddisruptionbudgets, and get on pods.
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,13 @@
 #include "k8s/client_config.h"
 #include "k8s/watcher.h"
 #include "scheduler/core/cluster_state.h"
+#include "scheduler/core/preemption.h"
 
 namespace gpulet::extender {
 
 inline constexpr std::size_t kMaxFetches = 16;  // concurrent requests for single Pods
 inline constexpr std::size_t kMaxNamespaces = 100'000;
+inline constexpr std::size_t kMaxBudgets = 100'000;
 
 struct WatcherStats {
   std::uint64_t lists = 0;     // complete lists of all collections
@@ -33,19 +35,24 @@ struct WatcherStats {
 class ClusterWatcher {
  public:
   // `view` must outlive it. `listed` is called from the loop when all lists are complete for the first time;
-  // `bound` for each Pod with devices that is bound after that, not for those of a list. Both may be empty.
+  // `bound` for each Pod with devices that is bound after that, not for those of a list; `left` when bound
+  // Pods were deleted. Each may be empty.
   ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
                  k8s::CollectionTiming timing = {}, std::function<void()> listed = nullptr,
-                 std::function<void(const scheduler::PodRequest&)> bound = nullptr);
+                 std::function<void(const scheduler::PodRequest&)> bound = nullptr,
+                 std::function<void()> left = nullptr);
   ~ClusterWatcher();
   ClusterWatcher(const ClusterWatcher&) = delete;
 
-  // Whether every list has been complete once.
+  // Whether every list that decisions need has been complete once; preemption can do without the nominated
+  // Pods and the budgets.
   bool is_synced() const;
   // Current problems, one line each.
   std::vector<std::string> current_problems() const;
   // gpulet.io/policy of a namespace as written; empty if none.
   const std::string& namespace_policy(const std::string& name_space) const;
+  // Null before their first list, as without the right to it.
+  const scheduler::DisruptionBudgets* disruption_budgets() const;
   // Fetches a Pod from the API server. Errors: kNotFound; kUnavailable and others of the connection, also
   // with too many requests in flight; kPermissionDenied.
   void fetch_pod(const std::string& name_space, const std::string& name,
@@ -69,7 +76,9 @@ class ClusterWatcher {
 
   std::string apply_node(std::string_view object);
   std::string apply_pod(std::string_view object);
+  std::string apply_nominated(std::string_view object);
   std::string apply_namespace(std::string_view object);
+  std::string apply_budget(std::string_view object);
   void on_pod_response(const Result<http::ClientResponse>& response,
                        const std::function<void(Result<scheduler::PodRequest>)>& done);
 
@@ -79,10 +88,12 @@ class ClusterWatcher {
   const k8s::CollectionTiming timing_;
   std::function<void()> on_synced_;
   std::function<void(const scheduler::PodRequest&)> on_bound_;
+  std::function<void()> on_left_;
   std::map<std::string, std::string> policies_;  // by namespace
   std::uint64_t rejected_ = 0;
   bool logged_rejected_ = false;
-  WatchedCollection nodes_, pods_, namespaces_;
+  scheduler::DisruptionBudgets budgets_;
+  WatchedCollection nodes_, pods_, nominated_, namespaces_, budget_watch_;
   std::uint64_t next_fetch_ = 0;
   std::map<std::uint64_t, std::unique_ptr<k8s::ApiClient>> fetches_;
   Subscription synced_timer_;

@@ -27,6 +27,7 @@ YamlNode extender_entry(const KubeSchedulerConfig& config) {
   entry.add("urlPrefix", YamlNode::text(config.url));
   entry.add("filterVerb", YamlNode::text("filter"));
   entry.add("prioritizeVerb", YamlNode::text("prioritize"));
+  entry.add("preemptVerb", YamlNode::text("preempt"));
   entry.add("weight", YamlNode::bare(std::to_string(config.weight)));
   entry.add("nodeCacheCapable", YamlNode::bare("true"));
   // While no replica responds, Pods are scheduled by counts alone.

@@ -35,9 +35,9 @@ std::string kube_scheduler_config(const KubeSchedulerConfig& config);
 // kInvalidArgument for a manifest of another form, or with another --config.
 Result<std::string> add_config_to_static_pod(const std::string& manifest, const std::string& config_path);
 
-// Manifests of a second kube-scheduler in the cluster: service account, roles, config, Deployment. `image`: of
-// kube-scheduler, where the cluster can pull it, "REGISTRY/kube-scheduler"; without a tag or digest it gets
-// the tag of the upstream release. `version`: the API server's, "v1.33.4-gke.1134000". Precondition: the
+// Manifests of a second kube-scheduler in the cluster: service account, roles, config, Deployment. `image`:
+// of kube-scheduler, where the cluster can pull it, "REGISTRY/kube-scheduler"; without a tag or digest it
+// gets the tag of the upstream release. `version`: the API server's, "v1.33.4-gke.1134000". Precondition: the
 // config has a scheduler_name and a lease_namespace. Errors: kInvalidArgument for a version of another form.
 Result<std::string> second_scheduler(const KubeSchedulerConfig& config, const std::string& image,
                                      const std::string& version);

@@ -26,6 +26,7 @@ extenders:
   - urlPrefix: http://10.96.0.7:9410
     filterVerb: filter
     prioritizeVerb: prioritize
+    preemptVerb: preempt
     weight: 5
     nodeCacheCapable: true
     ignorable: true

@@ -1,29 +1,12 @@
 #include "extender/server.h"
 
-#include <malloc.h>
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <memory>
 #include <optional>
 #include <vector>
 
-#include "base/dns_name.h"
-#include "base/file.h"
-#include "base/file_watch.h"
 #include "base/log.h"
-#include "base/process.h"
 #include "base/text.h"
-#include "extender/cluster_watcher.h"
-#include "http/access_gate.h"
-#include "http/server.h"
-#include "http/socket.h"
-#include "k8s/event_recorder.h"
-#include "scheduler/core/decision.h"
-#include "scheduler/model/pod_request.h"
+#include "scheduler/core/preemption_json.h"
 
 namespace gpulet::extender {
 namespace {
@@ -147,25 +130,31 @@ void ExtenderService::on_pod_bound(const scheduler::PodRequest& pod) {
 void ExtenderService::handle_request(const http::Request& request, Time,
                                      const http::ResponseCallback& reply) {
   const auto path = request.target.substr(0, request.target.find('?'));
-  if (path == "/filter" || path == "/prioritize") {
-    if (request.method != "POST") return reply(text_response(405, "use POST\n"));
-    const Time begun = dependencies_.loop.now();
-    const bool filters = path == "/filter";
-    http::Response response = filters ? handle_filter(request) : handle_prioritize(request);
-    if (response.status == 200) {
-      (filters ? metrics_.filter : metrics_.prioritize).record_duration(dependencies_.loop.now() - begun);
-    } else {
-      ++metrics_.bad_requests;
-    }
-    return reply(std::move(response));
-  }
+  if (path == "/filter") return handle_filter(request, reply);
+  if (path == "/prioritize")
+    return reply(answer_scheduler(request, &ExtenderService::handle_prioritize, metrics_.prioritize));
+  if (path == "/preempt")
+    return reply(answer_scheduler(request, &ExtenderService::handle_preempt, metrics_.preempt));
   if (request.method != "GET" && request.method != "HEAD") return reply(text_response(405, "use GET\n"));
   if (path == "/healthz") return reply(text_response(200, "ok\n"));
   if (path == "/readyz") return reply(handle_readyz());
   if (path == "/metrics") return reply(handle_metrics());
   if (path == "/explain") return handle_explain(request, reply);
-  reply(
-      text_response(404, "not found; paths: /filter, /prioritize, /explain, /metrics, /healthz, /readyz\n"));
+  reply(text_response(
+      404, "not found; paths: /filter, /prioritize, /preempt, /explain, /metrics, /healthz, /readyz\n"));
+}
+
+http::Response ExtenderService::answer_scheduler(const http::Request& request, Handler handler,
+                                                 Histogram& durations) {
+  if (request.method != "POST") return text_response(405, "use POST\n");
+  const Time begun = dependencies_.loop.now();
+  http::Response response = (this->*handler)(request);
+  if (response.status == 200) {
+    durations.record_duration(dependencies_.loop.now() - begun);
+  } else {
+    ++metrics_.bad_requests;
+  }
+  return response;
 }
 
 scheduler::SelectedPolicy ExtenderService::select_policy(scheduler::PodRequest& pod) const {
@@ -179,19 +168,68 @@ scheduler::SelectedPolicy ExtenderService::select_policy(scheduler::PodRequest& 
   return {policy_, "extender default"};
 }
 
-http::Response ExtenderService::handle_filter(const http::Request& request) {
-  auto args = ExtenderArgs::parse_body(request.body);
-  if (!args) return text_response(400, args.error().full_message() + "\n");
-  auto pod = args->pod_request();
+// Whether the Pod fits on a node as soon as the victims that left it for the Pod are known to be gone.
+bool ExtenderService::waits_for_victims(const ExtenderArgs& args) {
+  const auto& pod = args.pod_request();
+  const auto waits_on = [&](const std::string& name, std::span<const std::string> victims) {
+    if (std::ranges::find(args.node_names(), name) == args.node_names().end()) return false;
+    const auto* const node = dependencies_.cluster.find_node(name);
+    return node != nullptr && !scheduler::Filter(pod).accepts(*node) &&
+           scheduler::fits_without(dependencies_.cluster, pod, name, victims);
+  };
+  if (!pod.nominated_node.empty() && waits_on(pod.nominated_node, {})) return true;
+  return std::ranges::any_of(preemptions_.find_answer(pod.uid, dependencies_.loop.now()),
+                             [&](const auto& one) { return waits_on(one.node, one.uids); });
+}
+
+void ExtenderService::handle_filter(const http::Request& request, const http::ResponseCallback& reply) {
+  if (request.method != "POST") return reply(text_response(405, "use POST\n"));
+  const Time begun = dependencies_.loop.now();
+  const auto args = ExtenderArgs::parse_body(request.body);
+  if (!args) {
+    ++metrics_.bad_requests;
+    return reply(text_response(400, args.error().full_message() + "\n"));
+  }
+  if (waiting_.size() < kMaxWaitingFilters && waits_for_victims(*args)) {
+    auto& waiting = waiting_.emplace_back(
+        WaitingFilter{.body = std::string(request.body), .begun = begun, .reply = reply, .deadline = {}});
+    ++metrics_.waiting;
+    waiting.deadline =
+        dependencies_.loop.after(kVictimNewsWait, [this, &waiting] { answer_waiting(waiting); });
+    return;
+  }
+  auto response = filter_nodes(*args);
+  metrics_.filter.record_duration(dependencies_.loop.now() - begun);
+  reply(std::move(response));
+}
+
+void ExtenderService::answer_waiting(WaitingFilter& waiting) {
+  std::list<WaitingFilter> answered;
+  answered.splice(answered.begin(), waiting_,
+                  std::ranges::find(waiting_, &waiting, [](auto& one) { return &one; }));
+  auto response = filter_nodes(*ExtenderArgs::parse_body(waiting.body));
+  metrics_.filter.record_duration(dependencies_.loop.now() - waiting.begun);
+  waiting.reply(std::move(response));
+}
+
+void ExtenderService::on_pod_left() {
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    auto& waiting = *next++;
+    if (!waits_for_victims(*ExtenderArgs::parse_body(waiting.body))) answer_waiting(waiting);
+  }
+}
+
+http::Response ExtenderService::filter_nodes(const ExtenderArgs& args) {
+  auto pod = args.pod_request();
   asks_.on_asked(pod);
   const auto policy = select_policy(pod);
   const scheduler::Filter filter(pod);
   std::vector<std::size_t> passed;
   std::vector<ExtenderArgs::FailedNode> failed;
-  passed.reserve(args->node_names().size());
-  for (std::size_t i = 0; i < args->node_names().size(); ++i) {
+  passed.reserve(args.node_names().size());
+  for (std::size_t i = 0; i < args.node_names().size(); ++i) {
     const auto* const node =
-        filter.requests_devices() ? dependencies_.cluster.find_node(args->node_names()[i]) : nullptr;
+        filter.requests_devices() ? dependencies_.cluster.find_node(args.node_names()[i]) : nullptr;
     if (node == nullptr) {
       ++metrics_.unpublished;
       passed.push_back(i);
@@ -213,10 +251,10 @@ http::Response ExtenderService::handle_filter(const http::Request& request) {
   }
   if (passed.empty() && !failed.empty()) {
     ++metrics_.unschedulable;
-    events_.report_unschedulable(pod, *args, failed, now);
+    events_.report_unschedulable(pod, args, failed, now);
   }
-  if (filter.requests_devices()) passed = select_best_nodes(*args, pod, policy.name, std::move(passed));
-  return json_response(args->filter_result_json(passed, failed));
+  if (filter.requests_devices()) passed = select_best_nodes(args, pod, policy.name, std::move(passed));
+  return json_response(args.filter_result_json(passed, failed));
 }
 
 std::vector<std::size_t> ExtenderService::select_best_nodes(const ExtenderArgs& args,
@@ -241,6 +279,26 @@ http::Response ExtenderService::handle_prioritize(const http::Request& request) 
   const auto policy = select_policy(pod);
   return json_response(args->priorities_json(
       scorer_.score_nodes(dependencies_.cluster, pod, policy.name, args->node_names())));
+}
+
+http::Response ExtenderService::handle_preempt(const http::Request& request) {
+  const auto args = scheduler::parse_preemption_args(request.body);
+  if (!args) return text_response(400, args.error().full_message() + "\n");
+  const Time now = dependencies_.loop.now();
+  const auto& pod = args->pod;
+  std::vector<std::string> made_room;
+  if (!pod.nominated_node.empty()) made_room.push_back(pod.nominated_node);
+  for (const auto& one : preemptions_.find_answer(pod.uid, now)) made_room.push_back(one.node);
+  auto chosen = scheduler::choose_victims(dependencies_.cluster, pod, args->proposed,
+                                          dependencies_.watcher.disruption_budgets(), made_room);
+  std::map<std::string_view, const scheduler::NodeVictims*> proposed;
+  for (const auto& one : args->proposed) proposed[one.node] = &one;
+  for (const auto& one : chosen)
+    ++(one.uids == proposed.at(one.node)->uids ? metrics_.kept : metrics_.corrected);
+  metrics_.dropped += args->proposed.size() - chosen.size();
+  std::string body = scheduler::preemption_result_json(chosen);
+  preemptions_.remember(pod.uid, std::move(chosen), now);
+  return json_response(std::move(body));
 }
 
 void ExtenderService::handle_explain(const http::Request& request, const http::ResponseCallback& reply) {
@@ -290,167 +348,6 @@ http::Response ExtenderService::handle_metrics() {
                                                  .ready = dependencies_.watcher.is_synced()}));
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   return response;
-}
-
-namespace {
-
-using namespace std::chrono_literals;
-
-constexpr std::size_t kMaxPemBytes = 1u << 20;
-// A certificate and its key are two files, which Kubernetes replaces one right after the other.
-constexpr Duration kSettle = 100ms;
-
-Result<http::AccessRules> read_tls_access(const ExtenderOptions& options) {
-  http::AccessRules access;
-  if (options.certificate_file.empty() && options.key_file.empty()) {
-    if (options.client_authorities_file.empty()) return access;
-    return fail(Code::kInvalidArgument,
-                "client certificates need a server certificate: set --tls-cert-file and --tls-key-file");
-  }
-  http::TlsServerConfig& tls = access.tls.emplace();
-  tls.certificate_source = options.certificate_file;
-  tls.key_source = options.key_file;
-  tls.client_authorities_source = options.client_authorities_file;
-  GPULET_TRY_ASSIGN(tls.certificate, read_file(options.certificate_file, kMaxPemBytes));
-  GPULET_TRY_ASSIGN(tls.key, read_file(options.key_file, kMaxPemBytes));
-  if (!options.client_authorities_file.empty()) {
-    GPULET_TRY_ASSIGN(tls.client_authorities, read_file(options.client_authorities_file, kMaxPemBytes));
-    tls.clients = http::ClientAuthType::kRequireAndVerify;
-  }
-  GPULET_TRY(http::check_access_rules(access));
-  return access;
-}
-
-class ExtenderProcess {
- public:
-  ExtenderProcess(ExtenderOptions options, k8s::ClientConfig access)
-      : options_(std::move(options)), access_(std::move(access)) {}
-
-  Status run_process() {
-    GPULET_TRY_ASSIGN(const auto signals, SignalWatcher::watch_signals(loop_, {SIGTERM, SIGINT, SIGQUIT},
-                                                                       [this](int) { begin_shutdown(); }));
-    GPULET_TRY_ASSIGN(auto access, read_tls_access(options_));
-    GPULET_TRY(access_gate_.set_rules(std::move(access)));
-    watch_certificates();
-    GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
-    events_ = k8s::EventRecorder::start_recorder(loop_, access_);
-    if (!options_.record.empty()) record_ = AskRecordStore::start_store(loop_, access_, options_.record);
-    watcher_.emplace(
-        loop_, access_, cluster_, k8s::CollectionTiming{},
-        [this] {
-          log::info("cluster state synced",
-                    {{"nodes", cluster_.node_count()}, {"pods", cluster_.pod_count()}});
-        },
-        [this](const auto& pod) { service_->on_pod_bound(pod); });
-    std::set<std::string> schedulers(options_.scheduler_names.begin(), options_.scheduler_names.end());
-    if (schedulers.empty()) schedulers = {kDefaultScheduler};
-    service_.emplace(
-        ServiceDependencies{
-            .loop = loop_,
-            .cluster = cluster_,
-            .watcher = *watcher_,
-            .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); },
-            .record = record_.get(),
-            .schedulers = std::move(schedulers)},
-        options_.policy, options_.nodes_to_score);
-    server_.emplace(loop_, listener_.get(), *service_, access_gate_,
-                    http::ServerLimits{.exchange = 30s,
-                                       .idle = 5min,
-                                       .head_bytes = 16u << 10,
-                                       .body_bytes = kMaxBodyBytes,
-                                       .body_budget = kBodyBudget});
-    log::info("serving kube-scheduler", {{"listen", options_.listen},
-                                         {"port", http::socket_port(listener_.get())},
-                                         {"tls", access_gate_.is_encrypted()},
-                                         {"policy", options_.policy}});
-    loop_.run_loop();
-    return {};
-  }
-
- private:
-  // The Service stops sending requests to this replica before it exits.
-  void begin_shutdown() {
-    if (shutdown_timer_ || options_.shutdown_seconds == 0) return loop_.stop_loop();
-    service_->begin_shutdown();
-    shutdown_timer_ =
-        loop_.after(std::chrono::seconds(options_.shutdown_seconds), [this] { loop_.stop_loop(); });
-  }
-
-  void watch_certificates() {
-    for (const auto* const file :
-         {&options_.certificate_file, &options_.key_file, &options_.client_authorities_file}) {
-      if (file->empty()) continue;
-      auto watch = FileWatcher::watch_path(
-          loop_, *file, [this] { reload_timer_ = loop_.after(kSettle, [this] { reload_certificates(); }); });
-      if (watch) {
-        watches_.push_back(std::move(*watch));
-      } else {
-        log::warning("cannot watch the certificate for changes", watch.error());
-      }
-    }
-  }
-
-  void reload_certificates() {
-    auto access = read_tls_access(options_);
-    if (access) {
-      if (const auto set = access_gate_.set_rules(std::move(*access)); set)
-        return log::info("certificate reloaded");
-    }
-    log::warning(
-        "cannot reload the certificate, keeping the previous one",
-        access ? Error(Code::kInvalidArgument, "was rejected", options_.certificate_file) : access.error());
-  }
-
-  const ExtenderOptions options_;
-  const k8s::ClientConfig access_;
-  EpollLoop loop_;
-  scheduler::ClusterState cluster_;
-  http::AccessGate access_gate_;
-  FileDescriptor listener_;
-  std::vector<std::unique_ptr<FileWatcher>> watches_;
-  Subscription reload_timer_, shutdown_timer_;
-  std::unique_ptr<k8s::EventRecorder> events_;
-  std::unique_ptr<AskRecordStore> record_;
-  std::optional<ClusterWatcher> watcher_;
-  std::optional<ExtenderService> service_;
-  std::optional<http::Server> server_;
-};
-
-// The reporter name in Events: the Pod's, or else the host's.
-std::string reporter_name(const std::map<std::string, std::string, std::less<>>& environment) {
-  std::string name = "gpulet-scheduler";
-  std::array<char, 256> host{};
-  if (const auto pod = environment.find("HOSTNAME"); pod != environment.end() && !pod->second.empty()) {
-    name = pod->second;
-  } else if (::gethostname(host.data(), host.size() - 1) == 0) {
-    name = host.data();
-  }
-  return is_dns_subdomain(name) ? name : "gpulet-scheduler";
-}
-
-}  // namespace
-
-Status run_extender(const ExtenderOptions& options,
-                    std::map<std::string, std::string, std::less<>> environment) {
-  if (const auto policy = scheduler::parse_policy(options.policy); !policy) {
-    return fail(Code::kInvalidArgument, policy.error().message(), "--policy " + options.policy);
-  }
-  if (!options.record.empty() && !is_dns_subdomain(options.record))
-    return fail(Code::kInvalidArgument, "expected the name of a ConfigMap", "--record " + options.record);
-  for (const auto& name : options.scheduler_names) {
-    if (!is_dns_subdomain(name))
-      return fail(Code::kInvalidArgument, "expected the name of a scheduler", "--scheduler-name " + name);
-  }
-  // The extender belongs to no node: its own name identifies its Events.
-  environment["NODE_NAME"] = reporter_name(environment);
-  GPULET_TRY_ASSIGN(auto access, k8s::find_client_config(environment));
-  if (!access) {
-    return fail(Code::kFailedPrecondition, "no API server found: run in a cluster, or set KUBECONFIG");
-  }
-  ::signal(SIGPIPE, SIG_IGN);
-  // Bodies get pages of their own, which return to the kernel with them. Source: mallopt(3).
-  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  return ExtenderProcess(options, std::move(*access)).run_process();
 }
 
 }  // namespace gpulet::extender

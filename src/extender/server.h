@@ -1,10 +1,11 @@
-// `gpulet scheduler`: the extender's Events, metrics, HTTP interface and process.
+// `gpulet scheduler`: the extender's Events, metrics and HTTP interface.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <map>
 #include <set>
 #include <string>
@@ -20,6 +21,7 @@
 #include "scheduler/core/decision.h"
 #include "scheduler/core/explain.h"
 #include "scheduler/core/extender_json.h"
+#include "scheduler/core/preemption.h"
 #include "scheduler/model/pod_request.h"
 
 namespace gpulet::extender {
@@ -81,12 +83,14 @@ class Histogram {
 };
 
 struct ExtenderMetrics {
-  Histogram filter, prioritize;
+  Histogram filter, prioritize, preempt;
   std::uint64_t passed = 0, unpublished = 0, not_scored = 0;  // nodes
   std::map<scheduler::RejectReason, std::uint64_t> rejected;  // nodes
+  std::uint64_t kept = 0, corrected = 0, dropped = 0;         // nodes proposed for preemption
   std::uint64_t unschedulable = 0;                            // filter requests for which no node passed
   std::uint64_t bad_requests = 0, malformed = 0, events = 0;
   std::uint64_t not_asked = 0;  // Pods
+  std::uint64_t waiting = 0;    // filter requests that waited for the news that victims have left
 };
 
 struct ClusterSizes {
@@ -101,17 +105,18 @@ std::string metrics_text(const ExtenderMetrics& numbers, const ClusterSizes& siz
 // The extender's HTTP interface, for kube-scheduler and for people:
 //
 //   POST /filter, /prioritize   extender v1 (scheduler/core/extender_json.h)
+//   POST /preempt               extender v1 (scheduler/core/preemption_json.h)
 //   GET  /explain?namespace=&pod=[&format=json]
 //   GET  /metrics, /healthz, /readyz
 //
 // Responses come from the cached cluster state at once; only /explain of an unbound Pod fetches it from the
 // API server.
 
-// Whole Nodes of 5,000 nodes are 59 MB, and no one sends them who can send names; bodies with names are below
-// 1 MiB.
-inline constexpr std::size_t kMaxBodyBytes = 64u << 20;
-// Of all requests and responses together: one of the largest with its response, within a limit of 200 MB.
-inline constexpr std::size_t kBodyBudget = 2 * kMaxBodyBytes;
+// kube-scheduler may ask about a Pod as soon as it knows that the victims have left, before the extender's
+// own watch says so. A refusal then would evict others: the filter of a nominated Pod waits so long for that
+// news. Within the extender's timeout in kube-scheduler, 2 s as shipped.
+inline constexpr Duration kVictimNewsWait = std::chrono::milliseconds(500);
+inline constexpr std::size_t kMaxWaitingFilters = 16;
 
 struct ServiceDependencies {
   Loop& loop;
@@ -132,16 +137,24 @@ class ExtenderService final : public http::RequestHandler {
                   std::size_t nodes_to_score = scheduler::kNodesToScore, AskTiming asks = {});
 
   void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
-  // ClusterWatcher's `bound`.
+  // ClusterWatcher's `bound` and `left`.
   void on_pod_bound(const scheduler::PodRequest& pod);
+  void on_pod_left();
   // From now on /readyz reports not ready.
   void begin_shutdown() { shutting_down_ = true; }
 
   const ExtenderMetrics& metric_values() const { return metrics_; }
 
  private:
-  http::Response handle_filter(const http::Request& request);
+  using Handler = http::Response (ExtenderService::*)(const http::Request&);
+  http::Response answer_scheduler(const http::Request& request, Handler handler, Histogram& durations);
+  void handle_filter(const http::Request& request, const http::ResponseCallback& reply);
+  http::Response filter_nodes(const scheduler::ExtenderArgs& args);
+  bool waits_for_victims(const scheduler::ExtenderArgs& args);
+  struct WaitingFilter;
+  void answer_waiting(WaitingFilter& waiting);
   http::Response handle_prioritize(const http::Request& request);
+  http::Response handle_preempt(const http::Request& request);
   void handle_explain(const http::Request& request, const http::ResponseCallback& reply);
   http::Response explain_pod(const scheduler::PodRequest& pod, bool json);
   http::Response handle_readyz() const;
@@ -156,6 +169,14 @@ class ExtenderService final : public http::RequestHandler {
   // annotations.
   scheduler::SelectedPolicy select_policy(scheduler::PodRequest& pod) const;
 
+  // A filter request that waits for the news that Pods have left its Pod's nominated node.
+  struct WaitingFilter {
+    std::string body;
+    Time begun;
+    http::ResponseCallback reply;
+    Subscription deadline;
+  };
+
   ServiceDependencies dependencies_;
   const std::string policy_;
   const std::size_t nodes_to_score_;
@@ -163,29 +184,9 @@ class ExtenderService final : public http::RequestHandler {
   PodEventReporter events_;
   AskMonitor asks_;
   ExtenderMetrics metrics_;
+  std::list<WaitingFilter> waiting_;
+  scheduler::RecentPreemptions preemptions_;
   bool shutting_down_ = false;
 };
-
-// The process `gpulet scheduler`: one loop with the watches, the listening socket and the signals.
-
-struct ExtenderOptions {
-  std::string listen = "0.0.0.0:9410";
-  std::string policy = "default";  // for Pods without a policy of their own or their namespace
-  // See ExtenderService.
-  std::size_t nodes_to_score = scheduler::kNodesToScore;
-  // PEM files, reloaded when they change; empty: plain HTTP. With CAs, clients must present a certificate
-  // that they signed.
-  std::string certificate_file{}, key_file{}, client_authorities_file{};
-  // spec.schedulerName of the Pods that should be asked about; empty: default-scheduler.
-  std::vector<std::string> scheduler_names{};
-  std::string record{};           // ConfigMap in its namespace that the replicas share; empty: none
-  unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
-};
-
-// Runs until SIGTERM, SIGINT or SIGQUIT. `environment` locates the API server (k8s::find_client_config).
-// Errors: kInvalidArgument for an unknown policy, a bad address or certificate; kFailedPrecondition without
-// an API server; kIo and kPermissionDenied of listening.
-Status run_extender(const ExtenderOptions& options,
-                    std::map<std::string, std::string, std::less<>> environment);
 
 }  // namespace gpulet::extender

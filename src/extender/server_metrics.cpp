@@ -61,6 +61,14 @@ std::string metrics_text(const ExtenderMetrics& numbers, const ClusterSizes& siz
         numbers.unpublished);
   count("gpulet_scheduler_nodes_left_out_total", "Nodes that fit but are not among the best.",
         numbers.not_scored);
+  for (const auto& [result, value] :
+       {std::pair("kept", numbers.kept), {"corrected", numbers.corrected}, {"dropped", numbers.dropped}}) {
+    count("gpulet_scheduler_preemption_nodes_total",
+          "Nodes proposed for preemption: with the proposed victims, with others, or not at all.", value,
+          {{"result", result}});
+  }
+  count("gpulet_scheduler_victim_news_waits_total",
+        "Filter requests of nominated Pods that waited for the news that Pods have left.", numbers.waiting);
   count("gpulet_scheduler_unschedulable_total", "Filter requests for which no node passed.",
         numbers.unschedulable);
   count("gpulet_scheduler_bad_requests_total", "Requests rejected as malformed.", numbers.bad_requests);
@@ -82,7 +90,8 @@ std::string metrics_text(const ExtenderMetrics& numbers, const ClusterSizes& siz
   return page.text_format() + "# HELP " + kFamily +
          " Time from the last byte of a request to its response.\n# TYPE " + kFamily + " histogram\n" +
          numbers.filter.histogram_text(kFamily, "verb=\"filter\"") +
-         numbers.prioritize.histogram_text(kFamily, "verb=\"prioritize\"");
+         numbers.prioritize.histogram_text(kFamily, "verb=\"prioritize\"") +
+         numbers.preempt.histogram_text(kFamily, "verb=\"preempt\"");
 }
 
 }  // namespace gpulet::extender

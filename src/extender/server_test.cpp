@@ -81,7 +81,10 @@ class ExtenderServerTest : public k8s::ApiTest {
       return Reply{200, json{{"metadata", {{"resourceVersion", "7"}}}, {"items", items}}.dump()};
     };
     if (line.starts_with("GET /apis/gpulet.io/v1alpha1/gpunodes?")) return list(nodes_);
-    if (line.starts_with("GET /api/v1/pods?")) return list(pods_);
+    if (line.starts_with("GET /api/v1/pods?"))
+      return list(line.find("nominatedNodeName") == std::string::npos ? pods_ : nominated_);
+    if (line.starts_with("GET /apis/policy/v1/poddisruptionbudgets?") && !budgets_.is_null())
+      return list(budgets_);
     if (line.starts_with("GET /api/v1/namespaces?")) return list(namespaces_);
     if (line == "GET /api/v1/namespaces/team/pods/waiting") {
       return {200, pod_object("waiting", "4", {{"gpulet.io/gpu-links", "NV"}}).dump()};
@@ -134,6 +137,7 @@ class ExtenderServerTest : public k8s::ApiTest {
   std::mutex mutex_;
   std::size_t nodes_to_score_ = scheduler::kNodesToScore;
   json nodes_, pods_, namespaces_;
+  json nominated_ = json::array(), budgets_;                  // budgets_ null: no right to them
   std::vector<std::pair<std::string, std::string>> changes_;  // collection, line
   scheduler::ClusterState cluster_;
   std::optional<ClusterWatcher> watcher_;
@@ -207,6 +211,92 @@ TEST_F(ExtenderServerTest, AssumesBoundPodsUntilTheyAreDeleted) {
   EXPECT_TRUE(k8s::eventually([&] { return post_json("/filter", body)["NodeNames"].empty(); }));
 }
 
+TEST_F(ExtenderServerTest, CorrectsTheVictimsOfPreemption) {
+  auto low = pod_object("low", "4", json::object(), "n2");
+  low["metadata"]["labels"] = {{"app", "web"}};
+  low["spec"]["priority"] = -1;
+  pods_.push_back(low);
+  budgets_ = {{{"metadata", {{"namespace", "team"}, {"name", "web"}}},
+               {"spec", {{"selector", {{"matchLabels", {{"app", "web"}}}}}}},
+               {"status", {{"disruptionsAllowed", 0}}}}};
+  begin_ready();
+  json high = pod_object("high", "4", {{"gpulet.io/gpu-links", "NV"}});
+  high["spec"]["priority"] = 10;
+  const auto victims = [](const json& uids, int violations) {
+    json pods = json::array();
+    for (const auto& uid : uids) pods.push_back({{"UID", uid}});
+    return json{{"Pods", pods}, {"NumPDBViolations", violations}};
+  };
+  // n1 has four free GPUs, but none linked: whoever leaves must free a group.
+  json body = {
+      {"Pod", high},
+      {"NodeNameToMetaVictims",
+       {{"n1", victims({"uid-one"}, 0)}, {"n2", victims({"uid-low"}, 1)}, {"n3", victims({"uid-x"}, 0)}}}};
+  ASSERT_TRUE(k8s::eventually(
+      [&] { return get("/metrics").body->find("gpulet_scheduler_lists_total 5") != std::string::npos; }));
+  const json expected = {{"n1", victims({"uid-one"}, 0)},  // all four of its group leave with it
+                         {"n2", victims({"uid-two"}, 0)},  // no budget is violated
+                         {"n3", victims({"uid-x"}, 0)}};
+  EXPECT_EQ(post_json("/preempt", body)["NodeNameToMetaVictims"], expected);
+  high["spec"]["priority"] = 0;  // "one" and "two" have the same
+  body["Pod"] = high;
+  body["NodeNameToMetaVictims"].erase("n1");
+  EXPECT_EQ(post_json("/preempt", body)["NodeNameToMetaVictims"],
+            (json{{"n2", victims({"uid-low"}, 1)}, {"n3", victims({"uid-x"}, 0)}}));
+  const auto metrics = *get("/metrics").body;
+  EXPECT_NE(metrics.find("gpulet_scheduler_preemption_nodes_total{result=\"kept\"} 4"), std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("gpulet_scheduler_preemption_nodes_total{result=\"corrected\"} 1"),
+            std::string::npos);
+  EXPECT_EQ(send_request("POST", "/preempt", "{}").status, 400);
+  EXPECT_EQ(get("/preempt").status, 405);
+}
+
+// kube-scheduler may know before this watch that the victims have left.
+TEST_F(ExtenderServerTest, WaitsForTheNewsThatVictimsHaveLeft) {
+  begin_ready();
+  auto victim = pod_object("two", "4", json::object(), "n2"),
+       other = pod_object("four", "4", json::object(), "n2");
+  change_object("pods", "ADDED", other);
+  json high = pod_object("high", "4", {{"gpulet.io/gpu-links", "NV"}});
+  high["status"] = {{"nominatedNodeName", "n2"}};
+  const std::string body = json{{"Pod", high}, {"NodeNames", {"n2"}}}.dump();
+  ASSERT_TRUE(k8s::eventually([&] { return post_json("/filter", json::parse(body))["NodeNames"].empty(); }));
+  victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+  change_object("pods", "MODIFIED", victim);
+  std::promise<http::Response> promise;
+  const auto waits = [&] {
+    bool waiting = false;
+    call_on_loop([&] {
+      if (service_->metric_values().waiting != 0) waiting = true;
+      if (waiting) return;
+      // A short question of another kind, so that no answer is waited for.
+      const auto* const node = cluster_.find_node("n2");
+      if (std::ranges::none_of(node->claims, &scheduler::PodClaim::leaving)) return;
+      service_->handle_request({.method = "POST", .target = "/filter", .body = body}, loop_.now(),
+                               [&](http::Response response) { promise.set_value(std::move(response)); });
+    });
+    return waiting;
+  };
+  ASSERT_TRUE(k8s::eventually(waits));
+  change_object("pods", "DELETED", victim);
+  const auto response = promise.get_future().get();
+  EXPECT_EQ(json::parse(*response.body)["NodeNames"], (json{"n2"}));
+}
+
+TEST_F(ExtenderServerTest, KeepsDevicesForANominatedPod) {
+  auto high = pod_object("high", "4", {{"gpulet.io/gpu-links", "NV"}});
+  high["spec"]["priority"] = 10;
+  high["status"] = {{"nominatedNodeName", "n2"}};
+  nominated_ = {high};
+  begin_ready();
+  const json body = {{"Pod", pod_object("p", "1")}, {"NodeNames", {"n2"}}};
+  EXPECT_TRUE(k8s::eventually([&] { return post_json("/filter", body)["NodeNames"].empty(); }));
+  EXPECT_EQ(post_json("/filter", body)["FailedNodes"],
+            (json{{"n2", "4/8 held, 4 free, kept for the nominated Pod team/high"}}));
+  EXPECT_EQ(post_json("/filter", {{"Pod", high}, {"NodeNames", {"n2"}}})["NodeNames"], (json{"n2"}));
+}
+
 TEST_F(ExtenderServerTest, ReportsMalformedAnnotationAndUsesDefault) {
   begin_ready();
   const json pod = pod_object("p", "4", {{"gpulet.io/gpu-links", "fast"}, {"gpulet.io/policy", "bestest"}});
@@ -259,10 +349,10 @@ TEST_F(ExtenderServerTest, IsReadyAfterTheFirstLists) {
   call_on_loop([&] { service_->begin_shutdown(); });
   EXPECT_EQ(get("/readyz").status, 503);
   const auto page = *get("/metrics").body;
-  for (const char* line :
-       {"gpulet_scheduler_ready 1", "gpulet_scheduler_nodes 2", "gpulet_scheduler_lists_total 3",
-        "gpulet_scheduler_decision_seconds_count{verb=\"filter\"} 0",
-        "gpulet_scheduler_nodes_refused_total{reason=\"links\"} 0"}) {
+  for (const char* line : {"gpulet_scheduler_ready 1", "gpulet_scheduler_nodes 2",
+                           "gpulet_scheduler_preemption_nodes_total{result=\"dropped\"} 0",
+                           "gpulet_scheduler_decision_seconds_count{verb=\"filter\"} 0",
+                           "gpulet_scheduler_nodes_refused_total{reason=\"links\"} 0"}) {
     EXPECT_NE(page.find(line), std::string::npos) << line;
   }
 }

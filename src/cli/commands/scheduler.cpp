@@ -15,7 +15,7 @@
 #include "cli/main/command_line.h"
 #include "extender/explain_client.h"
 #include "extender/kube_scheduler_config.h"
-#include "extender/server.h"
+#include "extender/process.h"
 #include "extender/service_name.h"
 #include "k8s/client_config.h"
 

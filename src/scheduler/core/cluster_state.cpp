@@ -1,6 +1,7 @@
 #include "scheduler/core/cluster_state.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -8,115 +9,6 @@
 #include "scheduler/model/links.h"
 
 namespace gpulet::scheduler {
-namespace {
-
-void append_number(std::string& text, std::size_t number) { text.append(std::to_string(number)).append(" "); }
-
-void write_cache_key(const Shares& free, const Shares& required, unsigned count, std::string& key) {
-  key.assign(reinterpret_cast<const char*>(free.data()), free.size() * sizeof(Shares::value_type));
-  key.append(reinterpret_cast<const char*>(required.data()), required.size() * sizeof(Shares::value_type));
-  key.append(reinterpret_cast<const char*>(&count), sizeof count);
-}
-
-}  // namespace
-
-std::string topology_key(const GpuNode& node) {
-  const auto links = encode_link_matrix(node.pairs, node.gpus.size());
-  std::string build = links.pairs + " ";
-  for (const auto& kind : links.classes) build.append(kind).append(" ");
-  for (const auto& gpu : node.gpus)
-    append_number(build, gpu.numa ? static_cast<std::size_t>(*gpu.numa) + 1 : 0);
-  return build;
-}
-
-DevicePool::DevicePool(const GpuNode& node, const NodeResource& resource) {
-  std::vector<placement::Device> devices;
-  for (std::size_t unit = 0; unit < resource.units.size(); ++unit) {
-    const auto& one = resource.units[unit];
-    first_share_.push_back(ids_.size());
-    for (unsigned share = 0; share < one.shares; ++share) {
-      DeviceId id(std::to_string(ids_.size()));
-      position_of_.emplace(id.str(), ids_.size());
-      unit_of_.push_back(unit);
-      devices.push_back({.id = id,
-                         .gpu = one.gpu,
-                         .shared = resource.sharing != Sharing::kNone || !one.profile.empty(),
-                         .memory_slice = one.slice,
-                         .memory_percent = unit_share_percent(node, resource, one)});
-      has_shares_ |= devices.back().shared;
-      ids_.push_back(std::move(id));
-    }
-  }
-  chooser_ = placement::Chooser::build_chooser(gpu_node_topology(node), std::move(devices), node.rules);
-}
-
-void DevicePool::append_device_ids(const Shares& shares, std::vector<DeviceId>& ids) const {
-  for (std::size_t unit = 0; unit < first_share_.size(); ++unit) {
-    for (std::size_t share = 0; share < shares[unit]; ++share)
-      ids.push_back(ids_[first_share_[unit] + share]);
-  }
-}
-
-// Only what decides a choice: of whole GPUs, whether they are held outside of Pods.
-void DevicePool::append_loads_to_key(std::span<const placement::GpuLoad> loads) {
-  if (std::ranges::all_of(loads, [](const auto& load) { return load == placement::GpuLoad{}; })) return;
-  for (const auto& load : loads) {
-    cache_key_ += static_cast<char>(load.held_outside_pods);
-    if (!has_shares_) continue;
-    cache_key_ += static_cast<char>(load.busy_percent);
-    cache_key_ += static_cast<char>(load.memory_percent);
-  }
-}
-
-const Shares& DevicePool::choose_devices(const Shares& free, const Shares& required, unsigned count,
-                                         std::span<const placement::GpuLoad> loads) {
-  write_cache_key(free, required, count, cache_key_);
-  append_loads_to_key(loads);
-  if (const auto known = cache_.find(cache_key_); known != cache_.end()) return known->second;
-  if (cache_.size() >= kMaxCached) cache_.clear();
-  auto& result = cache_[cache_key_];
-  const auto total = std::accumulate(free.begin(), free.end(), std::size_t{0});
-  if (count == 0 || total < count) return result;
-  std::vector<DeviceId> available, must;
-  append_device_ids(free, available);
-  // Devices left by an init container count only as far as this container needs them.
-  Shares taken = required;
-  taken.resize(free.size());
-  std::size_t left = count;
-  for (std::size_t unit = 0; unit < taken.size(); ++unit) {
-    taken[unit] = static_cast<std::uint16_t>(std::min<std::size_t>({taken[unit], free[unit], left}));
-    left -= taken[unit];
-  }
-  append_device_ids(taken, must);
-  const auto choice = chooser_->choose_devices(available, must, count, loads);
-  if (!choice) return result;
-  result.resize(free.size());
-  for (const auto& id : choice->devices) ++result[unit_of_[position_of_.at(id.str())]];
-  return result;
-}
-
-std::shared_ptr<DevicePool> DevicePoolCache::pool_for(const GpuNode& node, const NodeResource& resource) {
-  std::string key = topology_key(node);
-  append_number(key, static_cast<std::size_t>(node.rules.policy));
-  append_number(key, static_cast<std::size_t>(node.rules.shared));
-  append_number(key, static_cast<std::size_t>(node.rules.load));
-  append_number(key, static_cast<std::size_t>(resource.sharing != Sharing::kNone));
-  for (const auto& unit : resource.units) {
-    append_number(key, unit.gpu);
-    append_number(key, unit.slice);
-    append_number(key, unit.shares);
-    append_number(key, unit.profile.empty() ? 0 : 1);
-    append_number(key, unit_share_percent(node, resource, unit));
-  }
-  auto& kept = pools_[key];
-  auto pool = kept.lock();
-  if (pool) return pool;
-  pool = std::make_shared<DevicePool>(node, resource);
-  kept = pool;
-  std::erase_if(pools_, [](const auto& entry) { return entry.second.expired(); });
-  return pool;
-}
-
 namespace {
 
 using Kind = ContainerRequest::Kind;
@@ -130,6 +22,14 @@ void add_shares(Shares& to, const Shares& what) {
 void subtract_shares(Shares& from, const Shares& what) {
   for (std::size_t i = 0; i < what.size(); ++i) {
     from[i] = static_cast<std::uint16_t>(from[i] - std::min(from[i], what[i]));
+  }
+}
+
+// Never below zero: an object may report a share as held twice.
+void subtract_parts(std::vector<Shares>& free, const std::vector<PodAllocation::Part>& parts) {
+  for (const auto& part : parts) {
+    auto& left = free[part.resource][part.unit];
+    left = static_cast<std::uint16_t>(left - std::min<unsigned>(left, part.shares));
   }
 }
 
@@ -154,6 +54,29 @@ std::optional<std::size_t> ClusterNode::find_resource(const ResourceName& resour
   const auto found = std::ranges::find(all, resource, &NodeResource::name);
   if (found == all.end()) return std::nullopt;
   return static_cast<std::size_t>(found - all.begin());
+}
+
+std::vector<Shares> offered_shares(const GpuNode& node) {
+  std::vector<Shares> offered;
+  for (const auto& resource : node.resources) {
+    offered.emplace_back();
+    for (const auto& unit : resource.units)
+      offered.back().push_back(static_cast<std::uint16_t>(unit.shares - unit.unavailable));
+  }
+  return offered;
+}
+
+void count_without_leaving(ClusterNode& node) {
+  node.free = offered_shares(node.node);
+  for (auto& of_resource : node.requested_mib) std::ranges::fill(of_resource, 0);
+  for (const auto& claim : node.claims) {
+    if (claim.leaving) continue;
+    subtract_parts(node.free, claim.parts);
+    for (const auto& part : claim.parts)
+      node.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
+  }
+  for (std::size_t i = 0; i < node.free.size(); ++i)
+    node.free_total[i] = std::accumulate(node.free[i].begin(), node.free[i].end(), 0U);
 }
 
 std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNode& node,
@@ -317,6 +240,27 @@ std::vector<std::string> ClusterState::pod_keys() const {
   return keys;
 }
 
+void ClusterState::set_nominated(PodRequest pod) {
+  remove_nominated(pod.name_space, pod.name);
+  if (pod.nominated_node.empty() || pod.containers.empty() || pod.finished) return;
+  if (const auto at = nodes_.find(pod.nominated_node); at != nodes_.end()) mark_dirty(*at->second);
+  std::string key = pod.pod_key();
+  nominated_.emplace(std::move(key), std::move(pod));
+}
+
+void ClusterState::remove_nominated(std::string_view name_space, std::string_view name) {
+  const auto found = nominated_.find(std::string(name_space).append("/").append(name));
+  if (found == nominated_.end()) return;
+  if (const auto at = nodes_.find(found->second.nominated_node); at != nodes_.end()) mark_dirty(*at->second);
+  nominated_.erase(found);
+}
+
+std::vector<std::string> ClusterState::nominated_keys() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, pod] : nominated_) keys.push_back(key);
+  return keys;
+}
+
 void ClusterState::mark_pods_synced() {
   if (std::exchange(pods_synced_, true)) return;
   for (const auto& [name, entry] : nodes_) mark_dirty(*entry);
@@ -336,10 +280,7 @@ void ClusterState::assume_pods(Entry& entry, const std::vector<const PodRequest*
     if (before == entry.assumed.end()) continue;
     const auto is_free = [&](const auto& part) { return view.free[part.resource][part.unit] >= part.shares; };
     if (!std::ranges::all_of(before->second, is_free)) continue;
-    for (const auto& part : before->second) {
-      auto& free = view.free[part.resource][part.unit];
-      free = static_cast<std::uint16_t>(free - part.shares);
-    }
+    subtract_parts(view.free, before->second);
     kept.insert(*before);
   }
   for (const auto* pod : pods) {
@@ -361,17 +302,13 @@ void ClusterState::assume_pods(Entry& entry, const std::vector<const PodRequest*
 void ClusterState::recompute_nodes(Entry& entry) {
   entry.dirty = false;
   ClusterNode& view = entry.node;
-  view.free.clear();
   view.held.clear();
   view.requested_mib.clear();
   view.claims.clear();
-  for (const auto& resource : view.node.resources) {
-    Shares free;
-    for (const auto& unit : resource.units)
-      free.push_back(static_cast<std::uint16_t>(unit.shares - unit.unavailable));
+  view.free = offered_shares(view.node);
+  for (const auto& free : view.free) {
     view.held.emplace_back(free.size());
     view.requested_mib.emplace_back(free.size());
-    view.free.push_back(std::move(free));
   }
   std::set<std::string_view> seen;
   for (const auto& holder : view.node.allocations) {
@@ -381,12 +318,7 @@ void ClusterState::recompute_nodes(Entry& entry) {
     const bool here = pod != pods_.end() && pod->second.node == view.name;
     if (here || !pods_synced_) view.claims.push_back({holder.pod, holder.parts, false});
   }
-  for (const auto& claim : view.claims) {
-    for (const auto& part : claim.parts) {
-      auto& free = view.free[part.resource][part.unit];
-      free = static_cast<std::uint16_t>(free - std::min<unsigned>(free, part.shares));
-    }
-  }
+  for (const auto& claim : view.claims) subtract_parts(view.free, claim.parts);
   std::vector<const PodRequest*> assumed;
   if (const auto of = pods_of_.find(view.name); of != pods_of_.end()) {
     for (const auto& key : of->second) {
@@ -396,27 +328,26 @@ void ClusterState::recompute_nodes(Entry& entry) {
   std::ranges::sort(assumed, {},
                     [](const auto* pod) { return std::tie(pod->bound_at, pod->name_space, pod->name); });
   assume_pods(entry, assumed);
-  for (const auto& claim : view.claims) {
+  for (auto& claim : view.claims) {
     const auto pod = pods_.find(claim.pod);
-    const std::uint64_t memory = pod == pods_.end() ? 0 : pod->second.constraints.memory_mib;
+    claim.leaving = pod != pods_.end() && pod->second.leaving;
+    claim.memory_mib = pod == pods_.end() ? 0 : pod->second.constraints.memory_mib;
     for (const auto& part : claim.parts) {
       auto& held = view.held[part.resource][part.unit];
       held = static_cast<std::uint16_t>(std::min(kMaxHeld, held + part.shares));
-      view.requested_mib[part.resource][part.unit] += memory * part.shares;
+      view.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
     }
   }
   view.free_total.clear();
   for (const auto& free : view.free) {
     view.free_total.push_back(std::accumulate(free.begin(), free.end(), 0U));
   }
+  view.nominated.clear();
+  for (const auto& [key, pod] : nominated_) {
+    if (pod.nominated_node == view.name) view.nominated.push_back(pod);
+  }
+  std::ranges::stable_sort(view.nominated, std::greater{}, &PodRequest::priority);
   table_.update_node(view.table_node, make_node_state(view, entry.model, entry.links));
-}
-
-unsigned unit_share_percent(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit) {
-  if (resource.sharing == Sharing::kNone || !unit.profile.empty()) return 0;
-  const auto whole = node.unit_memory_mib(unit);
-  if (unit.share_mib == 0 || whole == 0) return placement::equal_share_percent(unit.shares);
-  return static_cast<unsigned>(std::min<std::uint64_t>((unit.share_mib * 100 + whole / 2) / whole, 100));
 }
 
 unsigned unit_milli(const ClusterNode& view, std::size_t resource, std::size_t unit) {

@@ -1,5 +1,4 @@
-// The state of a cluster's GPUs for scheduling: device pools shared by nodes of the same topology, and the
-// cluster with held and assumed devices. Pure. One thread.
+// The state of a cluster's GPUs for scheduling: its nodes with held and assumed devices. Pure. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,61 +12,12 @@
 #include <vector>
 
 #include "placement/chooser.h"
+#include "scheduler/core/device_pool.h"
 #include "scheduler/core/node_table.h"
 #include "scheduler/model/gpu_node.h"
 #include "scheduler/model/pod_request.h"
 
 namespace gpulet::scheduler {
-
-// The devices of one resource on all nodes of the same topology, and which of them the node's placement
-// would choose: the same code as its GetPreferredAllocation. Nodes share one pool, so tables and results are
-// computed once.
-//
-// Of the shares of one unit only the number of free ones matters: it makes no difference which of them the
-// kubelet takes.
-
-// Number of shares, by unit.
-using Shares = std::vector<std::uint16_t>;
-
-class DevicePool {
- public:
-  DevicePool(const GpuNode& node, const NodeResource& resource);
-
-  // The shares that a container requesting `count` of `free` would get, by unit. `required` are those of
-  // `free` that it takes first, left by an init container. `loads` by GPU. Empty if there are too few.
-  // Results are cached, at most kMaxCached. Valid until the next call.
-  static constexpr std::size_t kMaxCached = 4096;
-  const Shares& choose_devices(const Shares& free, const Shares& required, unsigned count,
-                               std::span<const placement::GpuLoad> loads);
-
-  std::size_t unit_count() const { return first_share_.size(); }
-
- private:
-  void append_device_ids(const Shares& shares, std::vector<DeviceId>& ids) const;
-  void append_loads_to_key(std::span<const placement::GpuLoad> loads);
-
-  std::vector<std::size_t> first_share_;  // by unit: index of its first share
-  std::vector<std::size_t> unit_of_;
-  std::vector<DeviceId> ids_;
-  std::unordered_map<std::string, std::size_t> position_of_;
-  std::shared_ptr<const placement::Chooser> chooser_;
-  bool has_shares_ = false;
-  std::unordered_map<std::string, Shares> cache_;
-  std::string cache_key_;  // reused, so that no call allocates
-};
-
-// One pool per topology and resource. One thread.
-class DevicePoolCache {
- public:
-  std::shared_ptr<DevicePool> pool_for(const GpuNode& node, const NodeResource& resource);
-  std::size_t size() const { return pools_.size(); }
-
- private:
-  std::map<std::string, std::weak_ptr<DevicePool>> pools_;
-};
-
-// Nodes with equal keys have the same GPU links.
-std::string topology_key(const GpuNode& node);
 
 // The GPUs of a cluster as a scheduler may count on them: the agents' GpuNodes and the bound Pods of the API
 // server. Pure: state in, answers out. It is rebuilt from a list and a watch at any time, so any number of
@@ -84,7 +34,9 @@ std::string topology_key(const GpuNode& node);
 struct PodClaim {
   std::string pod;  // "namespace/name"
   std::vector<PodAllocation::Part> parts;
-  bool assumed = false;  // not reported by the kubelet yet
+  bool assumed = false;          // not reported by the kubelet yet
+  bool leaving = false;          // the Pod is being deleted
+  std::uint64_t memory_mib = 0;  // that the Pod requested of each share (gpulet.io/gpu-memory)
   friend bool operator==(const PodClaim&, const PodClaim&) = default;
 };
 
@@ -98,12 +50,19 @@ struct ClusterNode {
   std::vector<placement::GpuLoad> loads;           // by GPU
   // MiB that Pods requested of a shared unit (gpulet.io/gpu-memory), by resource and unit.
   std::vector<std::vector<std::uint64_t>> requested_mib;
-  std::vector<PodClaim> claims;    // held ones by Pod, then assumed ones in binding order
-  NodeTable::Node table_node = 0;  // in the NodeTable
+  std::vector<PodClaim> claims;       // held ones by Pod, then assumed ones in binding order
+  std::vector<PodRequest> nominated;  // Pods that kube-scheduler makes room for here, highest priority first
+  NodeTable::Node table_node = 0;     // in the NodeTable
 
   // The index of a published resource; nullopt for any other.
   std::optional<std::size_t> find_resource(const ResourceName& resource) const;
 };
+
+// The shares that a node offers, held or not, by resource and unit.
+std::vector<Shares> offered_shares(const GpuNode& node);
+// Counts what would be free, by resource in total, and requested of shared units, once the Pods that are
+// being deleted have left.
+void count_without_leaving(ClusterNode& node);
 
 // Devices of one container as the kubelet would allocate them: shares by unit, by resource index.
 using ContainerAllocation = std::vector<std::pair<std::size_t, Shares>>;
@@ -126,6 +85,10 @@ class ClusterState {
   // Adds or updates a bound Pod. A finished Pod, or one without devices, is removed.
   void set_pod(PodRequest pod);
   void remove_pod(std::string_view name_space, std::string_view name);
+  // Adds or updates a Pod that is not bound, with a nominated node; without one, or without devices, it is
+  // removed.
+  void set_nominated(PodRequest pod);
+  void remove_nominated(std::string_view name_space, std::string_view name);
   // Marks the list of bound Pods as complete: from now on a Pod that is not in it holds nothing, whatever a
   // GpuNode says. Until then GpuNodes are believed.
   void mark_pods_synced();
@@ -141,6 +104,7 @@ class ClusterState {
   NodeTable& node_table();
   std::vector<std::string> node_names() const;
   std::vector<std::string> pod_keys() const;  // "namespace/name", in no order
+  std::vector<std::string> nominated_keys() const;
 
   std::size_t node_count() const { return nodes_.size(); }
   std::size_t pod_count() const { return pods_.size(); }
@@ -166,13 +130,10 @@ class ClusterState {
   std::unordered_map<std::string, PodRequest> pods_;
   // Keys of pods_ by node, also of nodes without a GpuNode.
   std::unordered_map<std::string, std::set<std::string>, StringHash, std::equal_to<>> pods_of_;
+  std::map<std::string, PodRequest> nominated_;  // by key; few, and of few nodes
   std::vector<Entry*> dirty_;
   bool pods_synced_ = false;
 };
-
-// The memory that one share of the unit usually has, in percent of its GPU; 0 for a whole GPU and for a MIG
-// device, which has its own memory.
-unsigned unit_share_percent(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit);
 
 // A GPU's part of a unit in thousandths of the GPU: all of it, a MIG device's memory share, or an equal part
 // where several resources offer the GPU.

@@ -41,16 +41,6 @@ std::string format_mib(std::uint64_t mib) {
 
 unsigned total_shares(const Shares& shares) { return std::accumulate(shares.begin(), shares.end(), 0U); }
 
-std::vector<Shares> offered_shares(const ClusterNode& node) {
-  std::vector<Shares> free;
-  for (const auto& resource : node.node.resources) {
-    free.emplace_back();
-    for (const auto& unit : resource.units)
-      free.back().push_back(static_cast<std::uint16_t>(unit.shares - unit.unavailable));
-  }
-  return free;
-}
-
 }  // namespace
 
 std::string_view reject_reason_name(RejectReason reject_reason) {
@@ -71,6 +61,8 @@ std::string_view reject_reason_name(RejectReason reject_reason) {
       return "selector";
     case RejectReason::kLinks:
       return "links";
+    case RejectReason::kNominated:
+      return "nominated";
   }
   return "none";
 }
@@ -132,37 +124,76 @@ std::string Filter::describe_constraint(RejectReason reject_reason) const {
   }
 }
 
-FilterResult Filter::check_node(const ClusterNode& node) const {
+bool Filter::is_published(const ClusterNode& node) const {
+  return std::ranges::any_of(needs_,
+                             [&](const auto& need) { return node.find_resource(need.resource).has_value(); });
+}
+
+std::optional<std::string> Filter::check_versions(const GpuNode& node) const {
   const Constraints& constraints = request_.constraints;
-  bool published = false;
-  std::optional<Rejection> failed;
+  if (!constraints.driver.empty() && compare_versions(node.driver, constraints.driver) < 0)
+    return "driver " + node.driver + ", " + constraints.driver + " required";
+  if (constraints.cuda.empty()) return std::nullopt;
+  const auto cuda = cuda_version_text(node.cuda_version);
+  if (compare_versions(cuda, constraints.cuda) >= 0) return std::nullopt;
+  return "the driver's CUDA " + cuda + ", " + constraints.cuda + " required";
+}
+
+std::optional<Filter::Rejection> Filter::check_devices(const ClusterNode& node) const {
   for (const auto& need : needs_) {
     const auto resource = node.find_resource(need.resource);
-    if (!resource) continue;
-    published = true;
-    if (node.free_total[*resource] < need.count && !failed) {
-      failed =
-          Rejection{RejectReason::kTooFew, " of " + std::to_string(need.count) + " requested", *resource};
-    }
+    if (resource && node.free_total[*resource] < need.count)
+      return Rejection{RejectReason::kTooFew, " of " + std::to_string(need.count) + " requested", *resource};
   }
-  if (!published) return {};
-  const auto& driver = node.node.driver;
-  if (!constraints.driver.empty() && compare_versions(driver, constraints.driver) < 0) {
-    return {RejectReason::kDriver, false, "driver " + driver + ", " + constraints.driver + " required"};
+  if (is_choice_checked(node)) {
+    if (auto failed = try_allocate(node, node.free, true)) return failed;
   }
-  if (!constraints.cuda.empty()) {
-    const auto cuda = cuda_version_text(node.node.cuda_version);
-    if (compare_versions(cuda, constraints.cuda) < 0) {
-      return {RejectReason::kDriver, false,
-              "the driver's CUDA " + cuda + ", " + constraints.cuda + " required"};
-    }
-  }
-  if (!failed && is_choice_checked(node)) failed = try_allocate(node, node.free, true);
+  return node.nominated.empty() ? std::nullopt : check_nominated(node);
+}
+
+bool Filter::accepts(const ClusterNode& node) const {
+  return !is_published(node) || (!check_versions(node.node) && !check_devices(node));
+}
+
+FilterResult Filter::check_node(const ClusterNode& node) const {
+  if (!is_published(node)) return {};
+  if (auto version = check_versions(node.node)) return {RejectReason::kDriver, false, std::move(*version)};
+  auto failed = check_devices(node);
   if (!failed) return {};
   // Checked again without other Pods: what still fails cannot be resolved by preemption.
-  auto alone = try_allocate(node, offered_shares(node), false);
+  auto alone = try_allocate(node, offered_shares(node.node), false);
   if (alone) failed = std::move(alone);
   return {failed->reason, !alone, describe_counts(node, failed->resource) + failed->detail};
+}
+
+// With the devices that this Pod would get gone, each nominated Pod must still get what it waits for, out of
+// what is free and what is held by Pods that are being deleted.
+std::optional<Filter::Rejection> Filter::check_nominated(const ClusterNode& node) const {
+  ClusterNode later = node;
+  count_without_leaving(later);
+  std::vector<Shares>& room = later.free;
+  std::vector<Shares> free = node.free;
+  const auto given = allocate_devices(node, request_, free);
+  if (!given) return std::nullopt;
+  std::vector<Shares> left = room;
+  for (std::size_t resource = 0; resource < room.size(); ++resource) {
+    for (std::size_t unit = 0; unit < room[resource].size(); ++unit) {
+      const auto taken = node.free[resource][unit] - free[resource][unit];
+      left[resource][unit] = static_cast<std::uint16_t>(std::max(0, left[resource][unit] - taken));
+    }
+  }
+  for (const auto& other : node.nominated) {
+    if (other.priority < request_.priority || other.pod_key() == request_.pod_key()) continue;
+    const Filter filter(other);
+    if (filter.try_allocate(later, room, true)) continue;  // it does not fit anyway
+    if (filter.try_allocate(later, left, true)) {
+      return Rejection{RejectReason::kNominated, ", kept for the nominated Pod " + other.pod_key(),
+                       given->front().empty() ? 0 : given->front().front().first};
+    }
+    static_cast<void>(allocate_devices(node, other, room));
+    static_cast<void>(allocate_devices(node, other, left));
+  }
+  return std::nullopt;
 }
 
 std::optional<Filter::Rejection> Filter::try_allocate(const ClusterNode& node, std::vector<Shares> free,

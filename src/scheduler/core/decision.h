@@ -19,10 +19,10 @@ namespace gpulet::scheduler {
 // and rejects a node only for its devices. It checks the devices that the node's placement would choose, so
 // a node that passes for its links provides them.
 
-enum class RejectReason { kNone, kTooFew, kDriver, kModel, kMemory, kCompute, kSelector, kLinks };
+enum class RejectReason { kNone, kTooFew, kDriver, kModel, kMemory, kCompute, kSelector, kLinks, kNominated };
 inline constexpr RejectReason kRejectReasons[] = {
     RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
-    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks};
+    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated};
 std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 struct FilterResult {
@@ -41,9 +41,17 @@ class Filter {
 
   // Whether it requests a device of any extended resource.
   bool requests_devices() const { return !needs_.empty(); }
+  // Whether the node publishes any of the resources.
+  bool is_published(const ClusterNode& node) const;
   // Checks a node. A node that publishes none of the resources passes: the kubelet's count decides. Cost:
   // ~100 ns without constraints, else the cost of placement, once per kind of node.
+  //
+  // A Pod that would take what a nominated Pod of the same or a higher priority waits for is rejected: Pods
+  // were evicted for that one, and kube-scheduler keeps its number of devices free, but not which.
   FilterResult check_node(const ClusterNode& node) const;
+
+  // Whether check_node() accepts the node, without the words.
+  bool accepts(const ClusterNode& node) const;
 
   // Whether a unit satisfies the Pod's constraints, or the first that it fails.
   RejectReason check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit) const;
@@ -62,6 +70,9 @@ class Filter {
   bool is_choice_checked(const ClusterNode& node) const {
     return request_.constraints.has_any() || node.node.rules.load == placement::LoadPolicy::kStrict;
   }
+  std::optional<std::string> check_versions(const GpuNode& node) const;
+  std::optional<Rejection> check_devices(const ClusterNode& node) const;
+  std::optional<Rejection> check_nominated(const ClusterNode& node) const;
   std::optional<Rejection> try_allocate(const ClusterNode& node, std::vector<Shares> free,
                                         bool occupied) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,

@@ -6,6 +6,7 @@
 #include <rapidjson/document.h>
 
 #include "base/text.h"
+#include "scheduler/model/quantity.h"
 
 namespace gpulet::scheduler {
 namespace {
@@ -100,6 +101,128 @@ bool has_node_preferences(const Value& spec) {
   });
 }
 
+// Of one container, or of a Pod's overhead or Pod-level resources: an object of quantities.
+struct NativeRequests {
+  std::uint64_t cpu_milli = 0, memory_milli_bytes = 0;
+  bool has_cpu = false, has_memory = false, has_others = false;
+
+  NativeRequests& operator+=(const NativeRequests& other) {
+    cpu_milli += other.cpu_milli;
+    memory_milli_bytes += other.memory_milli_bytes;
+    has_others |= other.has_others;
+    return *this;
+  }
+  void raise_to(const NativeRequests& other) {
+    cpu_milli = std::max(cpu_milli, other.cpu_milli);
+    memory_milli_bytes = std::max(memory_milli_bytes, other.memory_milli_bytes);
+    has_others |= other.has_others;
+  }
+};
+
+NativeRequests read_native_requests(const Value& requests) {
+  NativeRequests read;
+  if (!requests.IsObject()) return read;
+  for (const auto& [name, value] : requests.GetObject()) {
+    const auto key = string_view_of(name);
+    if (is_extended_resource(key)) continue;
+    const auto amount = value.IsNumber() ? parse_quantity_milli(std::to_string(value.GetDouble()))
+                                         : parse_quantity_milli(string_view_of(value));
+    if (key == "cpu") {
+      read.cpu_milli = amount.value_or(0);
+      read.has_cpu = true;
+    } else if (key == "memory") {
+      read.memory_milli_bytes = amount.value_or(0);
+      read.has_memory = true;
+    } else {
+      read.has_others = true;
+    }
+  }
+  return read;
+}
+
+// As kube-scheduler counts: what runs at once at most, init containers being one at a time beside the
+// sidecars that started before; resources of the Pod as a whole take precedence; the overhead comes on top.
+// Source: k8s.io/component-helpers/resource, PodRequests.
+NativeRequests read_pod_requests(const Value& spec) {
+  NativeRequests running, most;
+  const auto add = [&](const Value& list, bool init) {
+    if (!list.IsArray()) return;
+    for (const auto& container : list.GetArray()) {
+      auto requests = read_native_requests(find_member(find_member(container, "resources"), "requests"));
+      if (init && string_view_of(find_member(container, "restartPolicy")) != "Always") {
+        requests += running;
+        most.raise_to(requests);
+      } else {
+        running += requests;
+      }
+    }
+  };
+  add(find_member(spec, "initContainers"), true);
+  add(find_member(spec, "containers"), false);
+  most.raise_to(running);
+  const auto whole = read_native_requests(find_member(find_member(spec, "resources"), "requests"));
+  if (whole.has_cpu) most.cpu_milli = whole.cpu_milli;
+  if (whole.has_memory) most.memory_milli_bytes = whole.memory_milli_bytes;
+  most.has_others |= whole.has_others;
+  most += read_native_requests(find_member(spec, "overhead"));
+  return most;
+}
+
+bool has_host_ports(const Value& spec) {
+  const auto& containers = find_member(spec, "containers");
+  if (!containers.IsArray()) return false;
+  return std::ranges::any_of(containers.GetArray(), [](const Value& container) {
+    const auto& ports = find_member(container, "ports");
+    return ports.IsArray() && std::ranges::any_of(ports.GetArray(), [](const Value& port) {
+             const auto& number = find_member(port, "hostPort");
+             return number.IsInt() && number.GetInt() != 0;
+           });
+  });
+}
+
+// Volumes that a node can refuse: those that are attached, or used by one Pod only.
+bool has_node_volumes(const Value& spec) {
+  constexpr std::string_view kPlain[] = {"configMap",   "secret", "emptyDir", "hostPath", "projected",
+                                         "downwardAPI", "nfs",    "image",    "gitRepo"};
+  const auto& volumes = find_member(spec, "volumes");
+  if (!volumes.IsArray()) return false;
+  return std::ranges::any_of(volumes.GetArray(), [&](const Value& volume) {
+    if (!volume.IsObject()) return false;
+    return std::ranges::any_of(volume.GetObject(), [&](const auto& member) {
+      const auto name = string_view_of(member.name);
+      return name != "name" && std::ranges::find(kPlain, name) == std::end(kPlain);
+    });
+  });
+}
+
+bool has_required_spread(const Value& spec) {
+  const auto& spread = find_member(spec, "topologySpreadConstraints");
+  return spread.IsArray() && std::ranges::any_of(spread.GetArray(), [](const Value& constraint) {
+           return string_view_of(find_member(constraint, "whenUnsatisfiable")) != "ScheduleAnyway";
+         });
+}
+
+NodeNeeds read_node_needs(const Value& spec) {
+  constexpr const char* kRequired = "requiredDuringSchedulingIgnoredDuringExecution";
+  const auto& affinity = find_member(spec, "affinity");
+  const auto requests = read_pod_requests(spec);
+  NodeNeeds needs{.cpu_milli = requests.cpu_milli, .memory_milli_bytes = requests.memory_milli_bytes};
+  needs.needs_pods = is_nonempty_list(find_member(find_member(affinity, "podAffinity"), kRequired));
+  needs.repels_pods = is_nonempty_list(find_member(find_member(affinity, "podAntiAffinity"), kRequired));
+  needs.has_other_needs = requests.has_others || needs.repels_pods || has_host_ports(spec) ||
+                          has_node_volumes(spec) || has_required_spread(spec) ||
+                          is_nonempty_list(find_member(spec, "resourceClaims"));
+  return needs;
+}
+
+std::string read_labels(const Value& labels) {
+  std::string text;
+  if (!labels.IsObject()) return text;
+  for (const auto& [key, value] : labels.GetObject())
+    text.append(string_view_of(key)).append("=").append(string_view_of(value)).append("\n");
+  return text;
+}
+
 Result<PodRequest> parse_pod_object(const Value& pod) {
   const auto& metadata = find_member(pod, "metadata");
   const auto& spec = find_member(pod, "spec");
@@ -118,6 +241,12 @@ Result<PodRequest> parse_pod_object(const Value& pod) {
   add_containers(find_member(spec, "initContainers"), true, request);
   add_containers(find_member(spec, "containers"), false, request);
   if (request.containers.empty()) return request;
+  request.nominated_node = string_of(find_member(status, "nominatedNodeName"));
+  request.leaving = !find_member(metadata, "deletionTimestamp").IsNull();
+  const auto& priority = find_member(spec, "priority");
+  request.priority = priority.IsInt() ? priority.GetInt() : 0;
+  request.labels = read_labels(find_member(metadata, "labels"));
+  request.needs = read_node_needs(spec);
   if (const auto& annotations = find_member(metadata, "annotations"); annotations.IsObject()) {
     std::size_t looked_at = 0;
     for (const auto& [key, value] : annotations.GetObject()) {
@@ -146,11 +275,6 @@ Error invalid_nodes() {
   return {Code::kInvalidArgument, "Nodes.items is not a list of at most 100000 Nodes"};
 }
 
-// Case-insensitive, as Go's JSON decoder. `name` is in lower case.
-bool is_field(std::string_view key, std::string_view name) {
-  return key.size() == name.size() && text::lower(key) == name;
-}
-
 }  // namespace
 
 // Of a string; empty for any other value.
@@ -177,13 +301,13 @@ std::string_view ExtenderArgs::read_node_name(JsonReader& reader) {
     return name;
   }
   for (std::string_view key, field; reader.next_member(key);) {
-    if (!is_field(key, "metadata") || !reader.enter_object()) {
+    if (!is_go_field(key, "metadata") || !reader.enter_object()) {
       reader.skip_value();
       continue;
     }
     while (reader.next_member(field)) {
       const auto value = reader.skip_value();
-      if (name.empty() && is_field(field, "name")) name = text_of(value);
+      if (name.empty() && is_go_field(field, "name")) name = text_of(value);
     }
   }
   return name;
@@ -193,7 +317,7 @@ Status ExtenderArgs::read_nodes(JsonReader& reader, std::string_view body) {
   if (!reader.enter_object()) return fail(invalid_nodes());
   for (std::string_view key; reader.next_member(key);) {
     if (reader.skip_null()) continue;
-    if (!is_field(key, "items")) {
+    if (!is_go_field(key, "items")) {
       reader.skip_value();
       continue;
     }
@@ -217,13 +341,13 @@ Result<ExtenderArgs> ExtenderArgs::parse_body(std::string_view body) {
   if (!object) reader.skip_value();
   for (std::string_view key; object && reader.next_member(key);) {
     if (reader.skip_null()) continue;
-    if (is_field(key, "pod") && pod.empty()) {
+    if (is_go_field(key, "pod") && pod.empty()) {
       pod = reader.skip_value();
-    } else if (is_field(key, "nodenames") && !has_names) {
+    } else if (is_go_field(key, "nodenames") && !has_names) {
       has_names = true;
       args.nodes_.clear();  // names win over Nodes
       GPULET_TRY(args.read_names(reader));
-    } else if (is_field(key, "nodes") && !has_names && !args.node_objects_) {
+    } else if (is_go_field(key, "nodes") && !has_names && !args.node_objects_) {
       args.node_objects_ = true;
       GPULET_TRY(args.read_nodes(reader, body));
     } else {

@@ -92,5 +92,69 @@ TEST(ExtenderJson, InvalidNamesAreUnknownNodes) {
   EXPECT_EQ(args->node_names()[2], "n1");
 }
 
+// What preemption asks of a Pod.
+PodRequest pod_with(const char* spec, const char* metadata = "{}") {
+  json pod = {{"metadata", json::parse(metadata)}, {"spec", json::parse(spec)}};
+  pod["metadata"]["name"] = "p";
+  json gpu = {{"name", "gpu"}, {"resources", {{"limits", {{"nvidia.com/gpu", 1}}}}}};
+  gpu["resources"]["requests"] = {{"cpu", "500m"}, {"memory", "1Ki"}};
+  pod["spec"]["containers"].push_back(gpu);
+  return parse_pod(pod.dump()).value_or(PodRequest{});
+}
+
+TEST(ExtenderJson, CountsCpuAndMemoryAsKubeScheduler) {
+  const struct {
+    const char* spec;
+    std::uint64_t cpu_milli, memory_bytes;
+  } kCases[] = {
+      {"{}", 500, 1024},
+      {R"({"containers":[{"resources":{"requests":{"cpu":2,"memory":"1Ki"}}}]})", 2500, 2048},
+      {R"({"initContainers":[{"resources":{"requests":{"cpu":"400m","memory":"1Mi"}}}]})", 500, 1 << 20},
+      {R"({"initContainers":[{"restartPolicy":"Always","resources":{"requests":{"cpu":"1"}}},
+                             {"resources":{"requests":{"cpu":"600m"}}}]})",
+       1600, 1024},
+      {R"({"overhead":{"cpu":"100m","memory":"1"}})", 600, 1025},
+      {R"({"resources":{"requests":{"cpu":"3"}}})", 3000, 1024},
+      {R"({"containers":[{"resources":{"requests":{"cpu":"what"}}}]})", 500, 1024},
+  };
+  for (const auto& [spec, cpu_milli, memory_bytes] : kCases) {
+    const auto needs = pod_with(spec).needs;
+    EXPECT_EQ(needs.cpu_milli, cpu_milli) << spec;
+    EXPECT_EQ(needs.memory_milli_bytes, memory_bytes * 1000) << spec;
+    EXPECT_FALSE(needs.has_other_needs) << spec;
+  }
+}
+
+TEST(ExtenderJson, SeesWhatOnlyKubeSchedulerChecks) {
+  constexpr const char* kPlain =
+      R"({"volumes":[{"name":"a","emptyDir":{}},{"name":"b","configMap":{}},{"name":"c","nfs":{}}],
+          "topologySpreadConstraints":[{"whenUnsatisfiable":"ScheduleAnyway"}],
+          "containers":[{"ports":[{"containerPort":80}]}]})";
+  EXPECT_FALSE(pod_with(kPlain).needs.has_other_needs);
+  for (const char* const spec : {
+           R"({"volumes":[{"name":"a","persistentVolumeClaim":{"claimName":"x"}}]})",
+           R"({"volumes":[{"name":"a","ephemeral":{}}]})",
+           R"({"containers":[{"ports":[{"containerPort":80},{"hostPort":80}]}]})",
+           R"({"containers":[{"resources":{"requests":{"ephemeral-storage":"1Gi"}}}]})",
+           R"({"topologySpreadConstraints":[{"whenUnsatisfiable":"DoNotSchedule"}]})",
+           R"({"resourceClaims":[{"name":"x"}]})",
+           R"({"affinity":{"podAntiAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{}]}}})",
+       })
+    EXPECT_TRUE(pod_with(spec).needs.has_other_needs) << spec;
+  const auto affine =
+      pod_with(R"({"affinity":{"podAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":[{}]}}})");
+  EXPECT_TRUE(affine.needs.needs_pods);
+}
+
+TEST(ExtenderJson, ReadsPriorityLabelsAndDeletion) {
+  const auto pod =
+      pod_with(R"({"priority":-5})", R"({"labels":{"app":"web","b":""},"deletionTimestamp":"t"})");
+  EXPECT_EQ(pod.priority, -5);
+  EXPECT_EQ(pod.labels, "app=web\nb=\n");
+  EXPECT_TRUE(pod.leaving);
+  EXPECT_FALSE(pod_with("{}").leaving);
+  EXPECT_EQ(pod_with("{}").priority, 0);
+}
+
 }  // namespace
 }  // namespace gpulet::scheduler

@@ -128,12 +128,29 @@ struct MalformedAnnotation {
   friend bool operator==(const MalformedAnnotation&, const MalformedAnnotation&) = default;
 };
 
+// What a Pod needs of a node beside devices: what decides which Pods preemption may spare.
+struct NodeNeeds {
+  std::uint64_t cpu_milli = 0, memory_milli_bytes = 0;  // as kube-scheduler counts its requests
+  // Something else that kube-scheduler checks and this code does not: host ports, volumes, other resources,
+  // resource claims, topology spread, required anti-affinity.
+  bool has_other_needs = false;
+  bool needs_pods = false;   // required Pod affinity
+  bool repels_pods = false;  // required Pod anti-affinity
+  friend bool operator==(const NodeNeeds&, const NodeNeeds&) = default;
+};
+
 struct PodRequest {
   std::string name_space, name, uid;
   std::string scheduler;  // spec.schedulerName
   std::string node;       // where it is bound; empty: not bound
   std::string bound_at;   // when it was bound, RFC 3339; empty: not bound
+  // Where kube-scheduler makes room for it (status.nominatedNodeName); empty: nowhere.
+  std::string nominated_node;
   bool finished = false;  // Succeeded or Failed: holds nothing
+  bool leaving = false;   // being deleted; holds its devices until its containers have ended
+  std::int32_t priority = 0;
+  std::string labels;  // "key=value\n" each
+  NodeNeeds needs;
   // In the kubelet's admission order: init containers first. Only containers that request an extended
   // resource ("domain/name" outside kubernetes.io).
   std::vector<ContainerRequest> containers;

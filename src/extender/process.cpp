@@ -1,0 +1,189 @@
+#include "extender/process.h"
+
+#include <malloc.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "base/dns_name.h"
+#include "base/file.h"
+#include "base/file_watch.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "extender/cluster_watcher.h"
+#include "extender/server.h"
+#include "http/access_gate.h"
+#include "http/server.h"
+#include "http/socket.h"
+#include "k8s/event_recorder.h"
+#include "scheduler/model/pod_request.h"
+
+namespace gpulet::extender {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t kMaxPemBytes = 1u << 20;
+// A certificate and its key are two files, which Kubernetes replaces one right after the other.
+constexpr Duration kSettle = 100ms;
+
+Result<http::AccessRules> read_tls_access(const ExtenderOptions& options) {
+  http::AccessRules access;
+  if (options.certificate_file.empty() && options.key_file.empty()) {
+    if (options.client_authorities_file.empty()) return access;
+    return fail(Code::kInvalidArgument,
+                "client certificates need a server certificate: set --tls-cert-file and --tls-key-file");
+  }
+  http::TlsServerConfig& tls = access.tls.emplace();
+  tls.certificate_source = options.certificate_file;
+  tls.key_source = options.key_file;
+  tls.client_authorities_source = options.client_authorities_file;
+  GPULET_TRY_ASSIGN(tls.certificate, read_file(options.certificate_file, kMaxPemBytes));
+  GPULET_TRY_ASSIGN(tls.key, read_file(options.key_file, kMaxPemBytes));
+  if (!options.client_authorities_file.empty()) {
+    GPULET_TRY_ASSIGN(tls.client_authorities, read_file(options.client_authorities_file, kMaxPemBytes));
+    tls.clients = http::ClientAuthType::kRequireAndVerify;
+  }
+  GPULET_TRY(http::check_access_rules(access));
+  return access;
+}
+
+class ExtenderProcess {
+ public:
+  ExtenderProcess(ExtenderOptions options, k8s::ClientConfig access)
+      : options_(std::move(options)), access_(std::move(access)) {}
+
+  Status run_process() {
+    GPULET_TRY_ASSIGN(const auto signals, SignalWatcher::watch_signals(loop_, {SIGTERM, SIGINT, SIGQUIT},
+                                                                       [this](int) { begin_shutdown(); }));
+    GPULET_TRY_ASSIGN(auto access, read_tls_access(options_));
+    GPULET_TRY(access_gate_.set_rules(std::move(access)));
+    watch_certificates();
+    GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
+    events_ = k8s::EventRecorder::start_recorder(loop_, access_);
+    if (!options_.record.empty()) record_ = AskRecordStore::start_store(loop_, access_, options_.record);
+    watcher_.emplace(
+        loop_, access_, cluster_, k8s::CollectionTiming{},
+        [this] {
+          log::info("cluster state synced",
+                    {{"nodes", cluster_.node_count()}, {"pods", cluster_.pod_count()}});
+        },
+        [this](const auto& pod) { service_->on_pod_bound(pod); }, [this] { service_->on_pod_left(); });
+    std::set<std::string> schedulers(options_.scheduler_names.begin(), options_.scheduler_names.end());
+    if (schedulers.empty()) schedulers = {kDefaultScheduler};
+    service_.emplace(
+        ServiceDependencies{
+            .loop = loop_,
+            .cluster = cluster_,
+            .watcher = *watcher_,
+            .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); },
+            .record = record_.get(),
+            .schedulers = std::move(schedulers)},
+        options_.policy, options_.nodes_to_score);
+    server_.emplace(loop_, listener_.get(), *service_, access_gate_,
+                    http::ServerLimits{.exchange = 30s,
+                                       .idle = 5min,
+                                       .head_bytes = 16u << 10,
+                                       .body_bytes = kMaxBodyBytes,
+                                       .body_budget = kBodyBudget});
+    log::info("serving kube-scheduler", {{"listen", options_.listen},
+                                         {"port", http::socket_port(listener_.get())},
+                                         {"tls", access_gate_.is_encrypted()},
+                                         {"policy", options_.policy}});
+    loop_.run_loop();
+    return {};
+  }
+
+ private:
+  // The Service stops sending requests to this replica before it exits.
+  void begin_shutdown() {
+    if (shutdown_timer_ || options_.shutdown_seconds == 0) return loop_.stop_loop();
+    service_->begin_shutdown();
+    shutdown_timer_ =
+        loop_.after(std::chrono::seconds(options_.shutdown_seconds), [this] { loop_.stop_loop(); });
+  }
+
+  void watch_certificates() {
+    for (const auto* const file :
+         {&options_.certificate_file, &options_.key_file, &options_.client_authorities_file}) {
+      if (file->empty()) continue;
+      auto watch = FileWatcher::watch_path(
+          loop_, *file, [this] { reload_timer_ = loop_.after(kSettle, [this] { reload_certificates(); }); });
+      if (watch) {
+        watches_.push_back(std::move(*watch));
+      } else {
+        log::warning("cannot watch the certificate for changes", watch.error());
+      }
+    }
+  }
+
+  void reload_certificates() {
+    auto access = read_tls_access(options_);
+    if (access) {
+      if (const auto set = access_gate_.set_rules(std::move(*access)); set)
+        return log::info("certificate reloaded");
+    }
+    log::warning(
+        "cannot reload the certificate, keeping the previous one",
+        access ? Error(Code::kInvalidArgument, "was rejected", options_.certificate_file) : access.error());
+  }
+
+  const ExtenderOptions options_;
+  const k8s::ClientConfig access_;
+  EpollLoop loop_;
+  scheduler::ClusterState cluster_;
+  http::AccessGate access_gate_;
+  FileDescriptor listener_;
+  std::vector<std::unique_ptr<FileWatcher>> watches_;
+  Subscription reload_timer_, shutdown_timer_;
+  std::unique_ptr<k8s::EventRecorder> events_;
+  std::unique_ptr<AskRecordStore> record_;
+  std::optional<ClusterWatcher> watcher_;
+  std::optional<ExtenderService> service_;
+  std::optional<http::Server> server_;
+};
+
+// The reporter name in Events: the Pod's, or else the host's.
+std::string reporter_name(const std::map<std::string, std::string, std::less<>>& environment) {
+  std::string name = "gpulet-scheduler";
+  std::array<char, 256> host{};
+  if (const auto pod = environment.find("HOSTNAME"); pod != environment.end() && !pod->second.empty()) {
+    name = pod->second;
+  } else if (::gethostname(host.data(), host.size() - 1) == 0) {
+    name = host.data();
+  }
+  return is_dns_subdomain(name) ? name : "gpulet-scheduler";
+}
+
+}  // namespace
+
+Status run_extender(const ExtenderOptions& options,
+                    std::map<std::string, std::string, std::less<>> environment) {
+  if (const auto policy = scheduler::parse_policy(options.policy); !policy) {
+    return fail(Code::kInvalidArgument, policy.error().message(), "--policy " + options.policy);
+  }
+  if (!options.record.empty() && !is_dns_subdomain(options.record))
+    return fail(Code::kInvalidArgument, "expected the name of a ConfigMap", "--record " + options.record);
+  for (const auto& name : options.scheduler_names) {
+    if (!is_dns_subdomain(name))
+      return fail(Code::kInvalidArgument, "expected the name of a scheduler", "--scheduler-name " + name);
+  }
+  // The extender belongs to no node: its own name identifies its Events.
+  environment["NODE_NAME"] = reporter_name(environment);
+  GPULET_TRY_ASSIGN(auto access, k8s::find_client_config(environment));
+  if (!access) {
+    return fail(Code::kFailedPrecondition, "no API server found: run in a cluster, or set KUBECONFIG");
+  }
+  ::signal(SIGPIPE, SIG_IGN);
+  // Bodies get pages of their own, which return to the kernel with them. Source: mallopt(3).
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  return ExtenderProcess(options, std::move(*access)).run_process();
+}
+
+}  // namespace gpulet::extender

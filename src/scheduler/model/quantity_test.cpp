@@ -1,0 +1,42 @@
+#include "scheduler/model/quantity.h"
+
+#include <gtest/gtest.h>
+
+namespace gpulet::scheduler {
+namespace {
+
+TEST(Quantity, ReadsEveryForm) {
+  for (const auto& [text, milli] : std::vector<std::pair<const char*, std::uint64_t>>{
+           {"0", 0},
+           {"2", 2000},
+           {"+2", 2000},
+           {"500m", 500},
+           {"0.5", 500},
+           {".5", 500},
+           {"1.", 1000},
+           {"1.0005", 1001},
+           {"100u", 1},
+           {"1n", 1},
+           {"1k", 1'000'000},
+           {"1Ki", 1'024'000},
+           {"1.5Gi", 1'610'612'736'000},
+           {"128974848", 128'974'848'000},
+           {"129e6", 129'000'000'000},
+           {"1E2", 100'000},
+           {"1e-3", 1},
+           {"1e+3", 1'000'000},
+           {"8Ti", 8'796'093'022'208'000},
+           {"100E", std::uint64_t{1} << 62},
+           {"1e400", std::uint64_t{1} << 62},
+       })
+    EXPECT_EQ(parse_quantity_milli(text), milli) << text;
+}
+
+TEST(Quantity, RefusesAnythingElse) {
+  for (const char* const text : {"", "-1", "x", "1x", "1 Gi", "1gi", "1Kib", "1e", "1ee3", "1.2.3", "Ki",
+                                 "inf", "nan", "0x10", "1e+-3"})
+    EXPECT_FALSE(parse_quantity_milli(text)) << text;
+}
+
+}  // namespace
+}  // namespace gpulet::scheduler

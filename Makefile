@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale soak storm exits operators image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits operators image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -46,6 +46,9 @@ bench: bootstrap-test build ## measure latencies, memory and size
 
 scale: bootstrap-test build ## measure the extender with 500 to 5,000 kwok nodes and the real kube-scheduler (15 minutes)
 	@tests/cluster/scale.py
+
+preemption: bootstrap-test build ## check 200 random preemptions of the real kube-scheduler against a reference (3 minutes)
+	@tests/cluster/preemption.py
 
 soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads
 	@tests/cluster/soak.py

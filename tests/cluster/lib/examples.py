@@ -82,7 +82,7 @@ class ExamplesChecks:
         self.seen = set()
 
     def run(self):
-        whole = ["tensorflow-training", "pytorch-multi-gpu", "video-analytics", "rendering", "edge"]
+        whole = ["tensorflow-training", "pytorch-multi-gpu", "video-analytics", "rendering", "priorities", "edge"]
         return [
             ("the agents start", self.begin),
             *((f"{name}.yaml", lambda name=name: self.example(name)) for name in whole),

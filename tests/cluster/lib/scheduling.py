@@ -9,6 +9,9 @@ import subprocess
 import threading
 import urllib.request
 
+import yaml
+
+from lib.examples import EXAMPLES, STAY, submit, with_stand_in
 from lib.kube import gpu_pod, until
 from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
@@ -85,6 +88,7 @@ class SchedulingChecks:
             ("two replicas serve kube-scheduler", self.begin),
             ("four linked GPUs are on one node, though the other is emptier", self.linked),
             ("a Pod that fits nowhere gets the reason", self.reported),
+            ("examples/priorities.yaml: training takes linked GPUs from the fewest batch Pods", self.preempted),
             ("a malformed annotation is reported, and the default used", self.malformed),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
@@ -248,6 +252,29 @@ class SchedulingChecks:
         assert self.node_of("waits") == "n1"
         self.checks.wait_running("waits")
         self.remove("linked", "waits")
+        self.wait_free(n1=8, n2=8)
+
+    def preempted(self):
+        """Batch Pods hold all GPUs of both nodes; four of n1's leave, since n2's GPUs are not linked."""
+        items = with_stand_in(list(yaml.safe_load_all((EXAMPLES / "priorities.yaml").read_text())))
+        batch, training = (next(item for item in items if item["metadata"]["name"] == name) for name in ("batch-frames", "linked-training"))
+        batch["spec"].update(parallelism=16, completions=16)
+        for job in (batch, training):
+            job["spec"]["template"]["spec"]["containers"][0]["command"][2] = STAY
+        submit([item for item in items if item is not training])
+
+        def running(app):
+            return [pod for pod in self.kube.pods().values() if pod["metadata"]["labels"].get("app") == app and
+                    pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]]
+        until("batch Pods hold all GPUs", lambda: len(running("batch-frames")) == 16, 2 * BUSY_S)
+        self.wait_free(n1=0, n2=0)
+        submit([training])
+        pod = until("the training runs", lambda: running("linked-training"), 2 * BUSY_S)[0]
+        assert pod["spec"]["nodeName"] == "n1", pod["spec"]
+        left = [pod["spec"]["nodeName"] for pod in running("batch-frames")]
+        assert (left.count("n1"), left.count("n2")) == (4, 8), left
+        kubectl("delete", "-f", "-", items=items)
+        until("their Pods have gone", lambda: not [name for name in self.kube.pods() if name != "too-many"], BUSY_S)
         self.wait_free(n1=8, n2=8)
 
     def malformed(self):

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits operators image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -16,6 +16,8 @@ bootstrap-docs:
 	@scripts/bootstrap --for docs
 bootstrap-arm64:
 	@scripts/bootstrap --for arm64
+bootstrap-workloads:
+	@scripts/bootstrap --for workloads
 bootstrap-test:
 	@scripts/bootstrap --for test
 
@@ -63,6 +65,10 @@ exits: bootstrap-test build ## run list, topo, place, mig plan and mig apply RUN
 
 operators: bootstrap-test build ## test the objects for Kubeflow's and Prometheus' operators with the real operators
 	@tests/cluster/run.py --only operators
+
+workloads: bootstrap-test bootstrap-workloads build ## run the programs of examples/ with PyTorch and TensorFlow for CPUs, alone and on the test cluster
+	@tests/workloads/run.py
+	@tests/cluster/run.py --only workloads
 
 image: bootstrap-test build ## build the image out/image/gpulet.tar (OCI archive) without Docker
 	@deploy/image/build

@@ -18,7 +18,7 @@ def on_config(config):
 def on_files(files, config):
     """Adds pages from outside docs/, with links adjusted, and the examples unchanged."""
     root = pathlib.Path(config.docs_dir).parent
-    for example in sorted(path for path in (root / "examples").rglob("*") if path.suffix in (".md", ".yaml")):
+    for example in sorted(path for path in (root / "examples").rglob("*") if path.suffix in (".md", ".py", ".yaml")):
         files.append(File.generated(config, str(example.relative_to(root)), content=example.read_text(encoding="utf-8")))
     for name in FROM_THE_ROOT:
         text = (root / name).read_text(encoding="utf-8")

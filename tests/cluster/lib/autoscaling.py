@@ -154,6 +154,12 @@ class AutoscalingChecks:
 
     def end(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})
+        self.undeploy()
+        self.kube.call("DELETE", "/api/v1/namespaces/default/serviceaccounts/stranger")
+        self.checks.remove_pods()
+
+    def undeploy(self):
+        """Undoes deploy() and the loads."""
         kubectl("delete", "-f", str(self.checks.root / "deploy/static/metrics-api.yaml"))
         for node, gpu in self.loads:
             self.sim(node, gpu, 0)
@@ -162,8 +168,6 @@ class AutoscalingChecks:
             node.wait_allocatable(self.kube, 0)
         until("Kubernetes knows no such API", lambda: "custom.metrics.k8s.io" not in {
             group["name"] for group in self.kube.get("/apis")["groups"]}, SCALED_S)
-        self.kube.call("DELETE", "/api/v1/namespaces/default/serviceaccounts/stranger")
-        self.checks.remove_pods()
 
     # Helpers of the checks.
     def servers(self):

@@ -26,6 +26,7 @@ from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
 from lib.storm import Storm
+from lib.workloads import WorkloadsChecks
 
 GPU = "nvidia.com/gpu"
 NVLINK_TO_GPU, NVLINK_TO_SWITCH = 0, 2  # NVML_NVLINK_DEVICE_TYPE_*
@@ -66,6 +67,7 @@ class Checks:
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
         yield "operands", OperandsChecks(self).run()
         yield "operators", OperatorsChecks(self, images[0]).run()
+        yield "workloads", WorkloadsChecks(self, images[0]).run()
 
     # The agents as processes.
     def versions(self):

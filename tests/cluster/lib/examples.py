@@ -1,10 +1,13 @@
-"""examples/: each is applied strictly to the real API server; its Pods run with a stand-in image and get the requested GPUs."""
+"""examples/: each is applied strictly to the real API server; its Pods run with a stand-in image and get the requested GPUs. lib/workloads.py
+runs their programs."""
 import copy
+import re
 
 import yaml
 
 from lib.kube import ApiError, until
 from lib.kubectl import kubectl
+from lib.machine_python import on_this_machine
 from lib.node import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -14,6 +17,8 @@ SLICE = "nvidia.com/mig-1g.10gb"
 SAY = 'echo "devices $NVIDIA_VISIBLE_DEVICES"; '
 STAY = SAY + "trap 'exit 0' TERM; sleep 100000 & wait"
 LIMIT_S = 90.0
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+CLAIMS = "/api/v1/namespaces/default/persistentvolumeclaims"
 TEMPLATE = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}  # checked by itself, as a PodTemplate
 
 
@@ -61,7 +66,8 @@ def with_stand_in(items):
         for _, template, _ in templates(item):
             template["spec"]["terminationGracePeriodSeconds"] = 1
             for container in template["spec"]["containers"]:
-                container.pop("args", None)
+                for field in ("args", "startupProbe", "readinessProbe", "livenessProbe"):
+                    container.pop(field, None)
                 container.update(image="localhost/busybox:1", imagePullPolicy="Never",
                                  command=["/bin/sh", "-c", SAY if item["kind"] == "Job" else STAY])
         if item["kind"] == "PersistentVolume":
@@ -75,6 +81,11 @@ def submit(items):
     kubectl("apply", "-f", "-", "--server-side", "--validate=strict", items=items)
 
 
+def create_programs():
+    """The ConfigMap of programs, as README.md says."""
+    kubectl("create", "configmap", "example-programs", f"--from-file={EXAMPLES / 'programs'}")
+
+
 class ExamplesChecks:
     def __init__(self, checks):
         self.checks, self.kube = checks, checks.kube
@@ -82,11 +93,14 @@ class ExamplesChecks:
         self.seen = set()
 
     def run(self):
-        whole = ["tensorflow-training", "pytorch-multi-gpu", "video-analytics", "rendering", "priorities", "edge"]
+        whole = ["tensorflow-training", "pytorch-multi-gpu", "inference", "video-analytics", "rendering", "priorities", "edge"]
         return [
             ("the agents start", self.begin),
+            ("training-volume.yaml: valid with NFS, bound with a directory", self.volume),
             *((f"{name}.yaml", lambda name=name: self.example(name)) for name in whole),
             ("video-analytics.yaml has its autoscaler's minimum of replicas", self.autoscaled),
+            ("pipeline.yaml: the shipped program runs the stages in order", self.pipeline),
+            ("mixed-cluster.yaml: Pods without a GPU stay away from a tainted node", self.mixed),
             ("node-pools.yaml: each on its pool", self.node_pools),
             ("restricted.yaml: less restricted Pods are refused", self.restricted),
             ("kubeflow/ and mpi-job.yaml: their objects, and the Pods of their templates", self.operators),
@@ -114,9 +128,9 @@ class ExamplesChecks:
         spaces = {item["metadata"].get("namespace", "default") for item in items if templates(item)}
         return {(space, name): pod for space in spaces for name, pod in self.kube.pods(space).items() if "deletionTimestamp" not in pod["metadata"]}
 
-    def wait_for(self, items, count):
+    def wait_for(self, items, count, but=()):
         def there():
-            pods = self.pods_of(items)
+            pods = {(space, name): pod for (space, name), pod in self.pods_of(items).items() if name not in but}
             phases = [pod["status"]["phase"] for pod in pods.values()]
             assert "Failed" not in phases, {name: pod["status"] for name, pod in pods.items() if pod["status"]["phase"] == "Failed"}
             return pods if len(pods) == count and all(phase in ("Running", "Succeeded") for phase in phases) else None
@@ -157,9 +171,55 @@ class ExamplesChecks:
         for node in self.checks.nodes:
             node.wait_allocatable(self.kube, 8)
 
+    def volume(self):
+        """The volume and the programs that other examples mount, until the end."""
+        items = self.read("training-volume")
+        kubectl("apply", "-f", "-", "--server-side", "--validate=strict", "--dry-run=server", items=items)
+        create_programs()
+        self.shared_objects = with_stand_in(items)
+        self.apply(self.shared_objects)
+        until("the claim is bound", lambda: self.kube.get(f"{CLAIMS}/training-data")["status"].get("phase") == "Bound")
+
+    def pipeline(self):
+        """The stages are stand-ins; pipeline.py runs with this machine's Python."""
+        items = self.read("pipeline")
+        staged = with_stand_in(items)
+        for item, real in zip(staged, items):
+            if item["metadata"]["name"] == "pipeline" and item["kind"] == "Job":
+                item["spec"]["template"] = copy.deepcopy(real["spec"]["template"])
+                on_this_machine(item["spec"]["template"])
+        submit(staged)
+        stages = ["pipeline-prepare", "pipeline-train", "pipeline-evaluate"]
+
+        def complete():
+            status = self.kube.get(f"{JOBS}/pipeline").get("status", {})
+            assert not status.get("failed"), [self.kube.log(name) for name in self.kube.pods() if re.fullmatch("pipeline-[a-z0-9]{5}", name)]
+            return status.get("succeeded") == 1
+        until("the pipeline is complete", complete, LIMIT_S)
+        statuses = [self.kube.get(f"{JOBS}/{stage}")["status"] for stage in stages]
+        assert all(one["completionTime"] <= other["startTime"] for one, other in zip(statuses, statuses[1:])), statuses
+        train = {("default", name): pod for name, pod in self.kube.pods().items() if name.startswith("pipeline-train-")}
+        self.assert_devices(train)
+        self.take_away(staged)
+
+    def mixed(self):
+        node = "/api/v1/nodes/n1"
+        items = with_stand_in(self.read("mixed-cluster"))
+        self.kube.patch(node, {"spec": {"taints": [{"key": GPU, "value": "present", "effect": "NoSchedule"}]}})
+        # n2 has no room for a GPU: it is the cluster's node without one.
+        self.checks.run_pod("all-of-n2", 8, "n2")
+        submit(items)
+        pods = self.wait_for(items, sum(count for item in items for _, _, count in templates(item)), but=("all-of-n2",))
+        nodes = {(pod["metadata"]["labels"]["app"], pod["spec"]["nodeName"]) for pod in pods.values()}
+        assert nodes == {("needs-gpu", "n1"), ("without-gpu", "n2")}, nodes
+        self.assert_devices(pods)
+        self.kube.delete_pod("all-of-n2", grace_s=0)
+        self.take_away(items)
+        self.kube.patch(node, {"spec": {"taints": None}})
+
     def example(self, name):
         items = with_stand_in(self.read(name))
-        if name == "video-analytics":
+        if any(item["kind"] == "HorizontalPodAutoscaler" for item in items):
             next(item for item in items if item["kind"] == "Deployment")["spec"]["replicas"] = 1
             items = [item for item in items if item["kind"] != "HorizontalPodAutoscaler"]
         self.apply(items)
@@ -261,5 +321,7 @@ class ExamplesChecks:
         self.n1.run(ROOT / "out/bin/gpulet", "config", "check", path)
         missed = set(EXAMPLES.rglob("*.yaml")) - self.seen
         assert not missed, sorted(missed)
+        self.take_away(self.shared_objects)
+        kubectl("delete", "configmap", "example-programs")
         for node in self.checks.nodes:
             node.stop_agent()

@@ -177,6 +177,7 @@ class OperatorsChecks:
 
     def begin(self):
         self.checks.cdi.hooks.mkdir(exist_ok=True)
+        self.examples.volume()
         print(f"   {NOTEBOOK}", flush=True)
         # Its MPIJob has the same name as mpi-operator's, in an older version: a cluster can have only one.
         training = [item for item in self.kustomized("training-operator") if item["metadata"]["name"] != "mpijobs.kubeflow.org"]

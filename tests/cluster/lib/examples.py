@@ -176,8 +176,10 @@ class ExamplesChecks:
         items = self.read("training-volume")
         kubectl("apply", "-f", "-", "--server-side", "--validate=strict", "--dry-run=server", items=items)
         create_programs()
-        self.shared_objects = with_stand_in(items)
-        self.apply(self.shared_objects)
+        items = with_stand_in(items)
+        self.apply(items)
+        self.shared_objects = [item for item in items if item["kind"] != "Job"]
+        self.take_away([item for item in items if item["kind"] == "Job"])
         until("the claim is bound", lambda: self.kube.get(f"{CLAIMS}/training-data")["status"].get("phase") == "Bound")
 
     def pipeline(self):

@@ -5,6 +5,7 @@ import pathlib
 CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet") / "workloads"
 # What a Debian program needs, in the image that has only busybox: directories of the machine, and where the container has them.
 MACHINE = {"/usr": "/usr", "/usr/lib": "/lib", "/usr/lib64": "/lib64", "/etc/alternatives": "/etc/alternatives", "/etc/ld.so.cache": "/etc/ld.so.cache",
+           "/etc/nsswitch.conf": "/etc/nsswitch.conf",  # names of /etc/hosts before those of a DNS that the testbed lacks
            **({str(CACHE): str(CACHE)} if CACHE.exists() else {})}
 # tests/workloads/programs.py says why of the first two.
 ENVIRONMENT = {"PET_REDIRECTS": "9:1", "PET_TEE": "9:1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(CACHE / "video"),

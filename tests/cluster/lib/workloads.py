@@ -102,6 +102,7 @@ class WorkloadsChecks:
 
     # The checks.
     def begin(self):
+        self.checks.cdi.hooks.mkdir(exist_ok=True)
         for node in self.checks.nodes:
             node.nvml("gpus")
             node.write_config(CONFIG.format(directory=node.state / node.name, hold_ms=HOLD_MS))
@@ -113,6 +114,8 @@ class WorkloadsChecks:
         self.volume(items)
         submit(items)
         self.until_complete("sample-data")
+        self.volume_items = [item for item in items if item["kind"] != "Job"]
+        self.examples.take_away([item for item in items if item["kind"] == "Job"])
 
     def pipeline(self):
         items = self.items("pipeline")
@@ -197,7 +200,7 @@ class WorkloadsChecks:
 
     def end(self):
         self.examples.take_away(self.inference_items)
-        self.examples.take_away(self.items("training-volume"))
+        self.examples.take_away(self.volume_items)
         kubectl("delete", "configmap", "example-programs")
         self.scaling.undeploy()
         self.checks.remove_pods()

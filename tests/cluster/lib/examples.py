@@ -182,6 +182,10 @@ class ExamplesChecks:
         self.take_away([item for item in items if item["kind"] == "Job"])
         until("the claim is bound", lambda: self.kube.get(f"{CLAIMS}/training-data")["status"].get("phase") == "Bound")
 
+    def remove_volume(self):
+        self.take_away(self.shared_objects)
+        kubectl("delete", "configmap", "example-programs")
+
     def pipeline(self):
         """The stages are stand-ins; pipeline.py runs with this machine's Python."""
         items = self.read("pipeline")
@@ -323,7 +327,6 @@ class ExamplesChecks:
         self.n1.run(ROOT / "out/bin/gpulet", "config", "check", path)
         missed = set(EXAMPLES.rglob("*.yaml")) - self.seen
         assert not missed, sorted(missed)
-        self.take_away(self.shared_objects)
-        kubectl("delete", "configmap", "example-programs")
+        self.remove_volume()
         for node in self.checks.nodes:
             node.stop_agent()

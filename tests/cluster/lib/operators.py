@@ -338,3 +338,4 @@ class OperatorsChecks:
             assert "container with name pytorch" in str(error), error
         else:
             raise AssertionError("an operator that looks for containers by name takes any")
+        self.examples.remove_volume()

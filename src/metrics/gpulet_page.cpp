@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
 namespace gpulet::metrics {
@@ -18,6 +19,9 @@ enum class Metric {
   kPodMemory,
   kPodEnergy,
   kPodBusy,
+  kGpuForecast,
+  kGpuMemoryForecast,
+  kPodForecast,
   kMigInstance,
   kDeviceState,
   kDeviceOffered,
@@ -43,7 +47,7 @@ enum class Metric {
   kCount,
 };
 
-// The first ten have the device labels before their own.
+// The first thirteen have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},
@@ -53,6 +57,12 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Energy that the device used since the agent started, by Pod; without a Pod the unattributed rest."},
     {"gpulet_pod_gpu_busy_seconds_total", kCounter, "namespace, pod",
      "Busy time of the device since the agent started, by Pod; without a Pod the unattributed rest."},
+    {"gpulet_gpu_utilization_forecast_percent", kGauge, "horizon",
+     "Greatest expected utilization of the GPU within the horizon: the sum over its Pods."},
+    {"gpulet_gpu_memory_forecast_percent", kGauge, "horizon",
+     "Greatest expected use of the GPU's memory within the horizon."},
+    {"gpulet_pod_gpu_utilization_forecast_percent", kGauge, "namespace, pod, horizon",
+     "The Pod's part of the GPU's greatest expected utilization within the horizon."},
     {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
     {"gpulet_device_state", kGauge, "state", "1 for the state of the device."},
     {"gpulet_device_offered", kGauge, "", "Whether the device is offered to the kubelet."},
@@ -119,6 +129,9 @@ Named labels_of(const inventory::Gpu& gpu, const inventory::MigDevice& mig) {
   if (same > 1) all.emplace_back("GPU_C_ID", std::to_string(mig.compute_instance));
   return all;
 }
+
+// A tenth is finer than any forecast.
+double tenths(double percent) { return std::round(percent * 10) / 10; }
 
 class DevicesPage {
  public:
@@ -217,6 +230,24 @@ std::span<const MetricInfo> gpulet_metrics() { return kMetrics; }
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting) {
   DevicesPage(page, holders, attribution, accounting).add_snapshot(snapshot);
+}
+
+void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                          const std::map<DeviceUuid, GpuForecast>& forecasts) {
+  for (const auto& gpu : snapshot.gpus) {
+    const auto found = forecasts.find(gpu.uuid);
+    if (found == forecasts.end()) continue;
+    for (std::size_t i = 0; i < kForecastHorizons.size(); ++i) {
+      const std::pair<std::string, std::string> horizon("horizon", kForecastHorizons[i].name);
+      const Named labels = concat_labels(labels_of(gpu), {horizon});
+      add_metric(page, Metric::kGpuForecast, make_labels(labels), tenths(found->second.gpu[i].busy));
+      add_metric(page, Metric::kGpuMemoryForecast, make_labels(labels), tenths(found->second.gpu[i].memory));
+      for (const auto& [pod, uses] : found->second.pods) {
+        const Named of_pod = concat_labels(concat_labels(labels_of(gpu), pod_labels(pod)), {horizon});
+        add_metric(page, Metric::kPodForecast, make_labels(of_pod), tenths(uses[i].busy));
+      }
+    }
+  }
 }
 
 void add_health_metrics(Exposition& page, const health::HealthView& view,

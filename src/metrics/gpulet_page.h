@@ -5,6 +5,8 @@
 // their GPU instance, and GPU_C_ID if the instance has several.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -36,6 +38,33 @@ std::span<const MetricInfo> gpulet_metrics();
 // Allocation, usage and MIG layout of the snapshot's devices. Unknown values have no series.
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting);
+
+// Expected use of a GPU, in percent.
+struct ExpectedUse {
+  double busy = 0, memory = 0;
+  void raise_to(const ExpectedUse& other) {
+    busy = std::max(busy, other.busy);
+    memory = std::max(memory, other.memory);
+  }
+};
+
+// How far the forecasts look. `name`: their label.
+struct ForecastHorizon {
+  std::string_view name;
+  std::chrono::minutes length;
+};
+inline constexpr std::array<ForecastHorizon, 3> kForecastHorizons = {
+    {{"15m", std::chrono::minutes(15)}, {"1h", std::chrono::hours(1)}, {"3h", std::chrono::hours(3)}}};
+using UseByHorizon = std::array<ExpectedUse, kForecastHorizons.size()>;
+
+// The greatest expected use within each horizon, of the GPU and of each Pod's part of it.
+struct GpuForecast {
+  UseByHorizon gpu{};
+  std::map<PodName, UseByHorizon> pods{};
+};
+// GPUs that are not in the snapshot have no series.
+void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                          const std::map<DeviceUuid, GpuForecast>& forecasts);
 
 // State, open faults and relapses of every monitored device. A device that has left the node has only its
 // UUID.

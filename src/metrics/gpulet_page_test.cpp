@@ -28,6 +28,27 @@ void expect_right(const Exposition& page) {
   }
 }
 
+TEST(OwnPage, Forecasts) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus[0].model = "NVIDIA H100";
+  GpuForecast expected;
+  expected.gpu = {{{10.04, 20}, {30, 20}, {95.55, 20}}};
+  expected.pods[kServe] = {{{10.04, 20}, {30, 20}, {95.55, 20}}};
+  Exposition page;
+  add_forecast_metrics(page, snapshot, {{kGpu, expected}, {DeviceUuid("GPU-gone"), expected}});
+  expect_right(page);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100",)";
+  EXPECT_EQ(
+      lines(page.text_format(), "gpulet_gpu_utilization"),
+      (std::vector<std::string>{"gpulet_gpu_utilization_forecast_percent" + gpu + R"(horizon="15m"} 10)",
+                                "gpulet_gpu_utilization_forecast_percent" + gpu + R"(horizon="1h"} 30)",
+                                "gpulet_gpu_utilization_forecast_percent" + gpu + R"(horizon="3h"} 95.6)"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_memory").size(), 3U);
+  EXPECT_EQ(lines(page.text_format(), "gpulet_pod_gpu_utilization").back(),
+            "gpulet_pod_gpu_utilization_forecast_percent" + gpu +
+                R"(namespace="prod",pod="serve",horizon="3h"} 95.6)");
+}
+
 TEST(OwnPage, SharedGpu) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);

@@ -185,7 +185,7 @@ class GpuNodeComponent final : public Component {
     if (!snapshot) return std::nullopt;
     return build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), holders,
                           pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
-                          *node_.loads->newest_loads());
+                          *node_.loads->newest_loads(), pages_.load_forecasts().controllers().known_loads());
   }
 
   Node& node_;

@@ -65,6 +65,10 @@ UseByPod use_by_pod(const metrics::GpuSample& gpu, const metrics::Attribution& u
   return parts;
 }
 
+std::string controller_of(const PodName& pod) {
+  return scheduler::controller_of_pod(pod.name_space + "/" + pod.name);
+}
+
 }  // namespace
 
 std::set<metrics::Field> load_sample_fields() {
@@ -84,11 +88,72 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
     const UseByPod found = use_by_pod(gpu, uses, whole);
     std::erase_if(known.pods, [&](const auto& pod) { return !found.contains(pod.first); });
     for (const auto& [pod, part] : found) {
-      scheduler::Forecast& forecast = known.pods[pod];
-      if (percent) forecast.add_load_sample(now, part.busy, part.memory);
+      auto at = known.pods.find(pod);
+      if (at == known.pods.end()) at = known.pods.emplace(pod, start_forecast(pod)).first;
+      if (percent) at->second.forecast.add_load_sample(now, part.busy, part.memory);
     }
   }
   std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
+  if (!learned_at_ || now < *learned_at_ || now - *learned_at_ >= kLearnInterval) learn_controllers(now);
+}
+
+GpuLoadForecaster::PodForecast GpuLoadForecaster::start_forecast(const PodName& pod) const {
+  const auto* known = controllers_.find_load(controller_of(pod));
+  if (known == nullptr) return {};
+  return {scheduler::Forecast(known->curve), known->hours};
+}
+
+void GpuLoadForecaster::learn_controllers(WallTime now) {
+  learned_at_ = now;
+  std::vector<ControllerMemory::PodLoad> loads;
+  for (const auto& [uuid, gpu] : gpus_) {
+    for (const auto& [pod, known] : gpu.pods) {
+      const std::uint32_t hours = known.inherited_hours + known.forecast.whole_hours();
+      if (hours != 0) loads.push_back({controller_of(pod), known.forecast.daily_curve(now), hours});
+    }
+  }
+  controllers_.learn_loads(loads, now);
+}
+
+void GpuLoadForecaster::add_controllers(const std::vector<scheduler::ControllerLoad>& loads, WallTime now) {
+  controllers_.add_loads(loads, now);
+  for (auto& [uuid, gpu] : gpus_) {
+    for (auto& [pod, known] : gpu.pods) {
+      if (known.inherited_hours == 0 && known.forecast.whole_hours() == 0) known = start_forecast(pod);
+    }
+  }
+}
+
+std::map<DeviceUuid, metrics::GpuForecast> GpuLoadForecaster::horizon_forecasts(WallTime now) const {
+  constexpr std::chrono::minutes kStep{15};
+  std::map<DeviceUuid, metrics::GpuForecast> all;
+  for (const auto& [uuid, gpu] : gpus_) {
+    if (!gpu.last || now - gpu.last->at > kMaxForecastAge) continue;
+    metrics::GpuForecast one;
+    metrics::ExpectedUse whole;
+    std::map<PodName, metrics::ExpectedUse> parts;
+    std::size_t horizon = 0;
+    for (auto ahead = std::chrono::minutes::zero(); horizon < metrics::kForecastHorizons.size();
+         ahead += kStep) {
+      metrics::ExpectedUse sum;
+      for (const auto& [pod, known] : gpu.pods) {
+        if (!known.forecast.has_samples()) continue;
+        const metrics::ExpectedUse use{known.forecast.busy_at(now + ahead),
+                                       known.forecast.memory_at(now + ahead)};
+        sum.busy += use.busy;
+        sum.memory += use.memory;
+        parts[pod].raise_to(use);
+      }
+      if (parts.empty()) break;
+      whole.raise_to({std::min(sum.busy, 100.0), std::min(sum.memory, 100.0)});
+      if (ahead < metrics::kForecastHorizons[horizon].length) continue;
+      one.gpu[horizon] = whole;
+      for (const auto& [pod, use] : parts) one.pods[pod][horizon] = use;
+      ++horizon;
+    }
+    if (!one.pods.empty()) all[uuid] = std::move(one);
+  }
+  return all;
 }
 
 std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now) const {
@@ -96,7 +161,7 @@ std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now
   for (const auto& [uuid, gpu] : gpus_) {
     if (gpu.pods.empty()) continue;
     scheduler::LoadCurve sum;
-    for (const auto& [pod, forecast] : gpu.pods) sum = sum + forecast.daily_curve(now);
+    for (const auto& [pod, known] : gpu.pods) sum = sum + known.forecast.daily_curve(now);
     curves[uuid] = scheduler::encode_curve(sum);
   }
   return curves;
@@ -111,9 +176,9 @@ placement::LoadsByGpu GpuLoadForecaster::gpu_loads(WallTime now) const {
       const WallTime then = now + std::chrono::hours(hour);
       double busy = 0;
       double memory = 0;
-      for (const auto& [pod, forecast] : gpu.pods) {
-        busy += forecast.busy_at(then);
-        memory += forecast.memory_at(then);
+      for (const auto& [pod, known] : gpu.pods) {
+        busy += known.forecast.busy_at(then);
+        memory += known.forecast.memory_at(then);
       }
       load.busy = std::max(load.busy, busy);
       load.memory = std::max(load.memory, memory);

@@ -6,6 +6,8 @@
 // equally among the Pods. A GPU that no Pod holds has no forecast. The use of a GPU in MIG mode is the mean
 // over its GPU instances, weighted by compute slices.
 //
+// A Pod starts with the load of its controller's earlier Pods, where they are known (controller_memory.h).
+//
 // With the last sample the forecast gives the load by which the node chooses among its own GPUs
 // (placement/chooser.h).
 #pragma once
@@ -15,9 +17,11 @@
 #include <set>
 #include <string>
 
+#include "agent/observe/controller_memory.h"
 #include "base/loop.h"
 #include "base/types.h"
 #include "metrics/aggregator.h"
+#include "metrics/gpulet_page.h"
 #include "placement/load_board.h"
 #include "scheduler/load/forecast.h"
 
@@ -35,6 +39,18 @@ class GpuLoadForecaster {
   // The coming day of each GPU that Pods hold, as encoded by the scheduler.
   std::map<DeviceUuid, std::string> encoded_curves(WallTime now) const;
 
+  // What controllers' Pods did here, updated every kLearnInterval.
+  static constexpr std::chrono::seconds kLearnInterval{60};
+  const ControllerMemory& controllers() const { return controllers_; }
+  // What other agents know of controllers. Pods that have just started begin again with it.
+  void add_controllers(const std::vector<scheduler::ControllerLoad>& loads, WallTime now);
+
+  // The greatest that each GPU and each of its Pods is expected to use within metrics::kForecastHorizons, in
+  // steps of a quarter of an hour. None for a GPU without Pods, or without a sample for kMaxForecastAge:
+  // longer than the longest interval between samples.
+  static constexpr std::chrono::hours kMaxForecastAge{2};
+  std::map<DeviceUuid, metrics::GpuForecast> horizon_forecasts(WallTime now) const;
+
   // The load of each GPU of the last sample: the greater of what it was and of the forecast for the next
   // kForecastHours. One that fails keeps its last sample for kMaxSampleAge: a slow answer must not make it
   // look idle.
@@ -48,11 +64,20 @@ class GpuLoadForecaster {
     double busy = 0, memory = 0;  // percent
     bool held_outside_pods = false;
   };
+  struct PodForecast {
+    scheduler::Forecast forecast;
+    std::uint32_t inherited_hours = 0;  // known of its controller when it started
+  };
   struct Gpu {
-    std::map<PodName, scheduler::Forecast> pods;
+    std::map<PodName, PodForecast> pods;
     std::optional<Reading> last;
   };
+  PodForecast start_forecast(const PodName& pod) const;
+  void learn_controllers(WallTime now);
+
   std::map<DeviceUuid, Gpu> gpus_;
+  ControllerMemory controllers_;
+  std::optional<WallTime> learned_at_;
 };
 
 }  // namespace gpulet::agent

@@ -126,6 +126,79 @@ TEST(GpuLoadForecaster, TheLoadIsTheGreaterOfNowAndTheNextHours) {
   EXPECT_TRUE(loads.gpu_loads(now + 61s).empty()) << "not known any more";
 }
 
+double day_of(WallTime now) {
+  const auto hour = std::chrono::duration_cast<std::chrono::hours>(now - kMonday).count() % 24;
+  return hour >= 9 && hour < 18 ? 90 : 5;
+}
+// A node on which "web", a Deployment, ran for so long.
+GpuLoadForecaster after(Duration time, const std::string& pod) {
+  GpuLoadForecaster loads;
+  for (WallTime now = kMonday; now < kMonday + time; now += 5min)
+    loads.add_load_sample({{}, {gpu_sample(static_cast<std::uint64_t>(day_of(now)))}}, held_by(pod), now);
+  return loads;
+}
+
+TEST(GpuLoadForecaster, APodStartsWithTheLoadOfItsPredecessors) {
+  GpuLoadForecaster loads = after(96h, "web-6d4cf56db6-x2x9k");
+  const WallTime night = kMonday + 96h;
+  ASSERT_EQ(loads.controllers().known_loads().size(), 1U);
+  EXPECT_EQ(loads.controllers().known_loads().front().controller, "team/web");
+  // A new version of it, with another hash, after an hour without any.
+  loads.add_load_sample({{}, {gpu_sample(0)}}, held_by(""), night);
+  loads.add_load_sample({{}, {gpu_sample(5)}}, held_by("web-7c6b9b4b5f-bcdfg"), night + 1h);
+  EXPECT_GE(curve(loads, night + 1h).busy[4], 80) << "12 to 15 h";
+  EXPECT_LE(curve(loads, night + 1h).busy[0], 20) << "0 to 3 h";
+  loads.add_load_sample({{}, {gpu_sample(5)}}, held_by("other-7c6b9b4b5f-bcdfg"), night + 1h);
+  EXPECT_LE(curve(loads, night + 1h).peak(), 20) << "another service";
+}
+
+TEST(GpuLoadForecaster, ReplacedPodsKeepAddingToWhatIsKnown) {
+  GpuLoadForecaster loads;
+  WallTime now = kMonday;
+  for (int pod = 0; now < kMonday + 30h; now += 5min) {
+    if ((now - kMonday) % 2h == 0h) ++pod;  // each lives for two hours
+    loads.add_load_sample({{}, {gpu_sample(50)}}, held_by("job-" + std::to_string(pod)), now);
+  }
+  EXPECT_TRUE(loads.controllers().known_loads().empty()) << "no Pod saw a day, and none inherited one";
+  GpuLoadForecaster known = after(48h, "web-0");
+  const auto before = known.controllers().known_loads().front().hours;
+  for (now = kMonday + 48h; now < kMonday + 54h; now += 5min)
+    known.add_load_sample({{}, {gpu_sample(5)}}, held_by("web-1"), now);
+  EXPECT_GT(known.controllers().known_loads().front().hours, before);
+}
+
+TEST(GpuLoadForecaster, APodStartsWithWhatAnotherNodeKnows) {
+  const auto elsewhere = after(96h, "web-0").controllers().known_loads();
+  const WallTime night = kMonday + 96h;
+  GpuLoadForecaster loads;
+  loads.add_load_sample({{}, {gpu_sample(5)}}, held_by("web-1"), night);
+  EXPECT_LE(curve(loads, night).peak(), 20);
+  loads.add_controllers(elsewhere, night);
+  EXPECT_GE(curve(loads, night).busy[4], 80) << "12 to 15 h";
+  // Once it has its own hours, they count.
+  GpuLoadForecaster own = after(4h, "web-1");
+  const auto day = own.encoded_curves(kMonday + 4h);
+  own.add_controllers(elsewhere, kMonday + 4h);
+  EXPECT_EQ(own.encoded_curves(kMonday + 4h), day);
+}
+
+TEST(GpuLoadForecaster, TheHorizonsSeeThePeakComing) {
+  const GpuLoadForecaster none;
+  EXPECT_TRUE(none.horizon_forecasts(kMonday).empty());
+  GpuLoadForecaster loads = after(72h, "web-0");
+  const WallTime seven = kMonday + 79h;
+  loads.add_load_sample({{}, {gpu_sample(5)}}, held_by("web-0"), seven);
+  const auto found = loads.horizon_forecasts(seven).at(kGpu);
+  EXPECT_LE(found.gpu[0].busy, 20) << "15m";
+  EXPECT_LE(found.gpu[1].busy, 20) << "1h";
+  EXPECT_GE(found.gpu[2].busy, 80) << "3h";
+  EXPECT_NEAR(found.gpu[2].memory, 25, 1);
+  EXPECT_DOUBLE_EQ(found.pods.at({"team", "web-0"})[2].busy, found.gpu[2].busy);
+  EXPECT_TRUE(loads.horizon_forecasts(seven + 3h).empty()) << "no samples any more";
+  loads.add_load_sample({{}, {gpu_sample(5)}}, held_by(""), seven);
+  EXPECT_TRUE(loads.horizon_forecasts(seven).empty()) << "no Pod";
+}
+
 TEST(GpuLoadForecaster, KnowsGpusHeldOutsidePods) {
   const auto is_held = [](bool outside, std::optional<Bytes> memory) {
     auto gpu = gpu_sample(0);

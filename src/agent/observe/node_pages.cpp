@@ -361,6 +361,9 @@ void NodePages::publish_pages() {
   page_.set_devices(agent->devices_by_resource());
   auto pages = build_status_pages(state, reporter_.event_counts(), version_, [&](metrics::Exposition& page) {
     metrics_.add_to(page, state, agent->health_view(), counts);
+    if (metrics_.collector() != nullptr && state.snapshot)
+      metrics::add_forecast_metrics(page, *state.snapshot,
+                                    load_forecasts_.horizon_forecasts(loop_.wall_now()));
   });
   page_.write_pages(pages);
   listener_->publish_pages(pages);

@@ -104,8 +104,10 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
 GpuNode build_gpu_node(const inventory::Snapshot& snapshot, std::span<const device_plugin::OfferPtr> offers,
                        const config::Config& config, const health::HealthView* view,
                        std::span<const ContainerDevices> holders,
-                       const std::map<DeviceUuid, std::string>& curves, const placement::LoadsByGpu& loads) {
+                       const std::map<DeviceUuid, std::string>& curves, const placement::LoadsByGpu& loads,
+                       std::vector<scheduler::ControllerLoad> controllers) {
   GpuNode node;
+  node.controllers = std::move(controllers);
   node.driver = snapshot.driver.version;
   node.cuda_version = snapshot.driver.cuda_version;
   node.rules = placement_rules(config);
@@ -150,6 +152,7 @@ GpuNode without_loads(GpuNode node) {
     gpu.load.clear();
     gpu.now = {};
   }
+  node.controllers.clear();
   return node;
 }
 

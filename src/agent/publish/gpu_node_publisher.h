@@ -28,13 +28,14 @@ namespace gpulet::agent {
 
 // Builds the object. `holders`: from the kubelet; devices without an offer are ignored. `view` may be null:
 // health is then that of the offers. `curves`: scheduler::encode_curve() of each GPU's expected load, if
-// known. `loads`: by which the node chooses. Pure.
+// known. `loads`: by which the node chooses. `controllers`: what is remembered of them. Pure.
 scheduler::GpuNode build_gpu_node(const inventory::Snapshot& snapshot,
                                   std::span<const device_plugin::OfferPtr> offers,
                                   const config::Config& config, const health::HealthView* view,
                                   std::span<const ContainerDevices> holders,
                                   const std::map<DeviceUuid, std::string>& curves,
-                                  const placement::LoadsByGpu& loads);
+                                  const placement::LoadsByGpu& loads,
+                                  std::vector<scheduler::ControllerLoad> controllers);
 
 struct GpuNodeTiming {
   Duration settle = std::chrono::milliseconds(200);

@@ -18,19 +18,22 @@ class GpuNodeBuilderTest : public testing::Test {
                                 const health::HealthView* view = nullptr) {
     OfferBuilder builder;
     const auto offers = builder.build_offers(snapshot_, config_, {});
-    return build_gpu_node(snapshot_, offers.offers, config_, view, holders, curves_, loads_);
+    return build_gpu_node(snapshot_, offers.offers, config_, view, holders, curves_, loads_, controllers_);
   }
   inventory::Snapshot snapshot_ = partition::test::node({gpu(0), gpu(1), gpu(2)});
   config::Config config_;
   std::map<DeviceUuid, std::string> curves_;
   placement::LoadsByGpu loads_;
+  std::vector<scheduler::ControllerLoad> controllers_;
 };
 
 TEST_F(GpuNodeBuilderTest, HasTheExpectedLoads) {
   curves_[DeviceUuid("GPU-1")] = "646464646464646464";
   curves_[DeviceUuid("GPU-gone")] = "000000000000000000";
   loads_[DeviceUuid("GPU-2")] = placement::make_gpu_load(40, 25, true);
+  controllers_ = {{.controller = "team/web", .curve = {}, .hours = 24, .last_hour = 495'000}};
   const auto node = build_node();
+  EXPECT_EQ(node.controllers, controllers_);
   EXPECT_EQ(node.gpus[1].load, "646464646464646464");
   EXPECT_TRUE(node.gpus[0].load.empty() && node.gpus[2].load.empty());
   EXPECT_EQ(node.gpus[2].now, loads_[DeviceUuid("GPU-2")]);

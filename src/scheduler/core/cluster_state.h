@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -106,6 +107,10 @@ class ClusterState {
   std::vector<std::string> pod_keys() const;  // "namespace/name", in no order
   std::vector<std::string> nominated_keys() const;
 
+  // What the agents know of the Pod's controller: the load of one Pod on each of its GPUs, by the node that
+  // has seen most of it. nullopt if none has seen it for a day.
+  std::optional<LoadCurve> expected_load_of(const PodRequest& pod) const;
+
   std::size_t node_count() const { return nodes_.size(); }
   std::size_t pod_count() const { return pods_.size(); }
   std::size_t pool_count() const { return pools_.size(); }
@@ -122,6 +127,8 @@ class ClusterState {
   NodeState make_node_state(const ClusterNode& view, ModelId model,
                             std::shared_ptr<const NodeLinks> links) const;
 
+  void set_controllers(Entry* entry, std::vector<ControllerLoad> loads);
+
   DevicePoolCache pools_;
   NodeTable table_;
   Models models_;
@@ -132,6 +139,12 @@ class ClusterState {
   std::unordered_map<std::string, std::set<std::string>, StringHash, std::equal_to<>> pods_of_;
   std::map<std::string, PodRequest> nominated_;  // by key; few, and of few nodes
   std::vector<Entry*> dirty_;
+  // By controller, one of each node that knows it.
+  struct ControllerOnNode {
+    const Entry* node;
+    ControllerLoad load;  // without the name
+  };
+  std::unordered_map<std::string, std::vector<ControllerOnNode>> controllers_;
   bool pods_synced_ = false;
 };
 

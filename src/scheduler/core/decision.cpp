@@ -377,9 +377,10 @@ std::vector<std::size_t> select_best(std::span<const int> scores, std::size_t mo
 
 std::optional<Choice> Scorer::choose_on_node(ClusterState& view, const PodRequest& request,
                                              std::string_view policy, const ClusterNode& node) {
-  const auto task = task_for_node(node, request);
+  auto task = task_for_node(node, request);
   const auto& made = find_policy(policy);
   if (!task || !made) return std::nullopt;
+  task->load = view.expected_load_of(request);
   auto& table = view.node_table();
   return table.choose_on_node(table.find_query(made, *task), node.table_node);
 }
@@ -397,10 +398,12 @@ std::vector<int> Scorer::score_nodes(ClusterState& view, const PodRequest& reque
   std::vector<double> found(nodes.size(), kNothing);
   std::vector<char> published(nodes.size(), 0);
   double best = kNothing, worst = std::numeric_limits<double>::infinity();
+  const auto load = view.expected_load_of(request);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto* const node = view.find_node(nodes[i]);
-    const auto task = node != nullptr ? task_for_node(*node, request) : std::nullopt;
+    auto task = node != nullptr ? task_for_node(*node, request) : std::nullopt;
     if (!task) continue;
+    task->load = load;
     published[i] = 1;
     if (!asked || !asked->is_same_class(*task)) {
       question = &table.find_query(made, *task);

@@ -98,7 +98,7 @@ inline constexpr int kMaxScore = 10;
 inline constexpr std::size_t kNodesToScore = 100;
 
 // A Pod as a policy's task on this node: whole GPUs, or a part of one. nullopt if the node publishes nothing
-// that it requests.
+// that it requests. Its expected load is for the caller to set: ClusterState::expected_load_of().
 std::optional<Task> task_for_node(const ClusterNode& node, const PodRequest& request);
 
 // The indices of the `most` best scores, ascending; ties go to the first. All indices if there are no more.

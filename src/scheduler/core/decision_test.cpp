@@ -234,6 +234,60 @@ TEST_F(ScoreTest, EqualNodesScoreBestAndUnknownPolicyIsDefault) {
   }
 }
 
+// 90 % in the given half of the day, idle in the other.
+LoadCurve busy_by(bool day) {
+  LoadCurve curve;
+  for (std::size_t part = 0; part < kDayParts; ++part)
+    curve.busy[part] = (part >= 3 && part < 6) == day ? 90 : 0;
+  return curve;
+}
+
+// Two nodes with a busy GPU each, by day on n1 and by night on n2. A service goes where its own hours are
+// quiet, from what a third node remembers of its earlier Pods.
+TEST_F(ScoreTest, AKnownServiceGoesWhereItsHoursAreQuiet) {
+  for (const bool day : {true, false}) {
+    GpuNode by_day = test_node(1, 1, 4), by_night = test_node(1, 1, 4), memory = test_node(1, 1, 4);
+    by_day.gpus[0].load = encode_curve(busy_by(true));
+    by_night.gpus[0].load = encode_curve(busy_by(false));
+    quarantine_gpu(memory, 0, kFell);
+    memory.controllers.push_back(
+        {.controller = "default/web", .curve = busy_by(day), .hours = 24, .last_hour = 1});
+    view_.set_node("n1", by_day);
+    view_.set_node("n2", by_night);
+    view_.set_node("n3", memory);
+    const auto pod = test_pod("web-7c6b9b4b5f-x2x9k", 1);
+    ASSERT_EQ(view_.expected_load_of(pod), busy_by(day));
+    const auto scores = score(pod, "default");
+    if (day) {
+      EXPECT_GT(scores[1], scores[0]);
+    } else {
+      EXPECT_GT(scores[0], scores[1]);
+    }
+    EXPECT_FALSE(view_.expected_load_of(test_pod("other-7c6b9b4b5f-x2x9k", 1))) << "another service";
+  }
+}
+
+TEST_F(ScoreTest, TheBestKnownLoadOfAControllerCounts) {
+  const auto pod = test_pod("web-0", 1);
+  GpuNode one = test_node(1, 1), two = test_node(1, 1);
+  one.controllers.push_back(
+      {.controller = "default/web", .curve = busy_by(true), .hours = 23, .last_hour = 9});
+  view_.set_node("n1", one);
+  EXPECT_FALSE(view_.expected_load_of(pod)) << "less than a day";
+  two.controllers.push_back(
+      {.controller = "default/web", .curve = busy_by(false), .hours = 48, .last_hour = 1});
+  view_.set_node("n2", two);
+  EXPECT_EQ(view_.expected_load_of(pod), busy_by(false));
+  one.controllers[0].hours = 48;
+  view_.set_node("n1", one);
+  EXPECT_EQ(view_.expected_load_of(pod), busy_by(true)) << "seen later";
+  one.controllers.clear();
+  view_.set_node("n1", one);
+  EXPECT_EQ(view_.expected_load_of(pod), busy_by(false));
+  view_.remove_node("n2");
+  EXPECT_FALSE(view_.expected_load_of(pod));
+}
+
 TEST(SelectBest, KeepsOrderAndBreaksTiesByIndex) {
   const std::vector<int> scores = {3, 10, 0, 10, 3, 10, 1};
   using Places = std::vector<std::size_t>;

@@ -123,6 +123,12 @@ double SeasonalModel::expected_at(std::int64_t second) const {
                     100.0);
 }
 
+std::optional<double> SeasonalModel::known_at(std::int64_t second) const {
+  const std::int64_t hour = floor_div(second - kHour / 2, kHour);
+  if (hours_seen_[hour_of_day(hour)] == 0 || hours_seen_[hour_of_day(hour + 1)] == 0) return std::nullopt;
+  return expected_at(second);
+}
+
 void SeasonalModel::learn_value(std::int64_t second, double percent) {
   if (count_ > 0 && floor_div(second, kHour) != floor_div(last_, kHour)) close_hour();
   const bool first = closed_ == 0 && count_ == 0;

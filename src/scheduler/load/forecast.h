@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -54,6 +55,10 @@ class SeasonalModel {
   void learn_value(std::int64_t second, double percent);
   // 0 to 100; 0 before the first sample.
   double expected_at(std::int64_t second) const;
+  // nullopt for an hour of the day of which no whole one was seen.
+  std::optional<double> known_at(std::int64_t second) const;
+  bool has_samples() const { return closed_ != 0 || count_ != 0; }
+  std::uint32_t whole_hours() const { return closed_; }  // so far
   // Sets an initial value, as if every day had been like this; the first real hour replaces it.
   void seed_hour(std::size_t hour, double percent);
 
@@ -91,6 +96,9 @@ class Forecast {
 
   double busy_at(WallTime when) const { return busy_.expected_at(unix_seconds(when)); }
   double memory_at(WallTime when) const { return memory_.expected_at(unix_seconds(when)); }
+
+  bool has_samples() const { return busy_.has_samples(); }
+  std::uint32_t whole_hours() const { return busy_.whole_hours(); }  // that it has learned from
 
   // The coming 24 hours: the busiest hour of each part of the day, and the greatest memory.
   LoadCurve daily_curve(WallTime now) const;

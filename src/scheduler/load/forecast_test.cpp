@@ -22,6 +22,23 @@ WallTime at(std::int64_t second) { return WallTime(std::chrono::seconds(kStart +
 
 constexpr std::int64_t kStep = 5 * kMinute;
 
+// What an autoscaler may rely on: not the level that stands for hours never seen, and not a guess.
+TEST(SeasonalModel, KnowsOnlyHoursThatItSaw) {
+  SeasonalModel model;
+  EXPECT_FALSE(model.has_samples());
+  model.seed_hour(12, 40);
+  for (std::int64_t now = 9 * kHour; now < 12 * kHour; now += kMinute) {
+    model.learn_value(kStart + now, 50);
+  }
+  EXPECT_TRUE(model.has_samples());
+  EXPECT_EQ(model.whole_hours(), 2U) << "the third is not complete";
+  const std::int64_t next_day = kStart + kDay;
+  EXPECT_NEAR(model.known_at(next_day + 10 * kHour).value_or(-1), 50, 1);
+  EXPECT_FALSE(model.known_at(next_day + 9 * kHour)) << "between 8 and 9 h";
+  EXPECT_FALSE(model.known_at(next_day + 11 * kHour));
+  EXPECT_FALSE(model.known_at(next_day + 12 * kHour + kHour / 2)) << "a guess";
+}
+
 using LoadPolicy = std::function<double(std::int64_t)>;
 
 // Mean absolute errors of hourly forecasts for a day and more, after some weeks of learning.

@@ -56,6 +56,8 @@ constexpr std::array<std::string_view, 3> kSharings = {"none", "time-slicing", "
 constexpr std::uint64_t kMaxMib = 1u << 30;  // a pebibyte
 constexpr unsigned kMaxNumber = 1'000'000;
 constexpr unsigned kMaxPercent = 100;
+constexpr std::uint64_t kMaxHour = 1u << 24;                 // since 1970
+constexpr std::size_t kMaxPodBytes = 2 * kMaxTextBytes + 1;  // "namespace/name"
 
 std::string truncate_text(const std::string& text) { return text.substr(0, kMaxTextBytes); }
 
@@ -105,6 +107,13 @@ json json_of(const PodAllocation& allocation) {
   json parts = json::array();
   for (const auto& part : allocation.parts) parts.push_back({part.resource, part.unit, part.shares});
   return {{"pod", allocation.pod}, {"holds", std::move(parts)}};
+}
+
+json json_of(const ControllerLoad& load) {
+  return {{"name", load.controller},
+          {"load", encode_curve(load.curve)},
+          {"hours", load.hours},
+          {"lastHour", load.last_hour}};
 }
 
 // Reads one object and keeps the first error.
@@ -222,6 +231,9 @@ class GpuNodeDecoder {
     fields.read_list("holders", kMaxAllocations, [&](const json& object, std::string where) {
       read_allocation(object, std::move(where));
     });
+    fields.read_list("controllers", kMaxControllers, [&](const json& object, std::string where) {
+      read_controller(object, std::move(where));
+    });
     if (error_) return fail(*error_);
     return std::move(node_);
   }
@@ -304,7 +316,7 @@ class GpuNodeDecoder {
 
   void read_allocation(const json& object, std::string where) {
     FieldReader fields(object, std::move(where), error_);
-    PodAllocation allocation{.pod = fields.read_string("pod", 2 * kMaxTextBytes + 1), .parts = {}};
+    PodAllocation allocation{.pod = fields.read_string("pod", kMaxPodBytes), .parts = {}};
     fields.read_list("holds", kMaxUnits, [&](const json& part, const std::string& place) {
       const auto is_index = [](const json& value) { return value.is_number_unsigned(); };
       if (!part.is_array() || part.size() != 3 || !std::ranges::all_of(part, is_index)) {
@@ -319,6 +331,21 @@ class GpuNodeDecoder {
       allocation.parts.push_back({resource, unit, static_cast<unsigned>(shares)});
     });
     node_.allocations.push_back(std::move(allocation));
+  }
+
+  void read_controller(const json& object, std::string where) {
+    FieldReader fields(object, std::move(where), error_);
+    ControllerLoad load{.controller = fields.read_string("name", kMaxPodBytes),
+                        .curve = {},
+                        .hours = fields.read_number<std::uint32_t>("hours", 0, kMaxHour),
+                        .last_hour = fields.read_number<std::int64_t>("lastHour", 0, kMaxHour)};
+    if (load.controller.empty()) fields.reject_field("name", "is missing");
+    if (auto curve = decode_curve(fields.read_string("load"))) {
+      load.curve = *curve;
+    } else {
+      fields.reject_field("load", "is not a load curve: " + curve.error().message());
+    }
+    node_.controllers.push_back(std::move(load));
   }
 
   GpuNode node_;
@@ -351,6 +378,8 @@ GpuNode within_limits(GpuNode node) {
       part.shares = std::min(part.shares, node.resources[part.resource].units[part.unit].shares);
     }
   }
+  std::erase_if(node.controllers, [](const auto& load) { return load.controller.size() > kMaxPodBytes; });
+  if (node.controllers.size() > kMaxControllers) node.controllers.resize(kMaxControllers);
   return node;
 }
 
@@ -372,6 +401,8 @@ json spec_json(const GpuNode& node) {
   for (const auto& resource : node.resources) spec["resources"].push_back(json_of(resource));
   if (!node.allocations.empty()) spec["holders"] = json::array();
   for (const auto& allocation : node.allocations) spec["holders"].push_back(json_of(allocation));
+  if (!node.controllers.empty()) spec["controllers"] = json::array();
+  for (const auto& load : node.controllers) spec["controllers"].push_back(json_of(load));
   return spec;
 }
 

@@ -16,6 +16,7 @@
 #include "base/types.h"
 #include "health/state/device_status.h"
 #include "placement/chooser.h"
+#include "scheduler/model/controller.h"
 #include "topology/topology.h"
 
 namespace gpulet::scheduler {
@@ -31,6 +32,7 @@ inline constexpr std::size_t kMaxResources = 64;
 inline constexpr std::size_t kMaxUnits = 512;    // of all resources together
 inline constexpr std::size_t kMaxShares = 4096;  // of one resource, as in placement
 inline constexpr std::size_t kMaxAllocations = 4096;
+inline constexpr std::size_t kMaxControllers = 32;
 inline constexpr std::size_t kMaxTextBytes = 253;
 
 struct GpuModel {
@@ -96,10 +98,12 @@ struct GpuNode {
   std::vector<topology::Pair> pairs;
   std::vector<NodeResource> resources;
   std::vector<PodAllocation> allocations;  // by Pod
+  // What controllers' Pods did here, for those that replace them: by controller, each once.
+  std::vector<ControllerLoad> controllers;
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
     return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
            a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
-           a.allocations == b.allocations;
+           a.allocations == b.allocations && a.controllers == b.controllers;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }

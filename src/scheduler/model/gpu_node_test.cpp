@@ -45,6 +45,12 @@ GpuNode any_node() {
     if (*rc::gen::inRange(0, 3) == 0) unit.profile = "1g.10gb", unit.memory_mib = 9856, unit.slice = 3;
     if (*rc::gen::inRange(0, 3) == 0) unit.share_mib = 20480;
     if (*rc::gen::inRange(0, 2) == 0) hold_units(node, "team/pod-" + std::to_string(a), {a});
+    if (*rc::gen::inRange(0, 2) == 0) {
+      node.controllers.push_back({.controller = "team/service-" + std::to_string(a),
+                                  .curve = flat_curve(*rc::gen::inRange(0U, 256U), 20),
+                                  .hours = *rc::gen::inRange(24U, 999U),
+                                  .last_hour = *rc::gen::inRange(490'000, 500'000)});
+    }
   }
   return node;
 }
@@ -116,7 +122,29 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"/resources/0/units/0/out", 2, "spec.resources[0].units[0].out exceeds its shares"},
         Bad{"/holders/0/holds/0", json::array({0, 5, 1}),
             "spec.holders[0].holds[0] refers to nothing in spec.resources"},
+        Bad{"/controllers", json::array({{{"load", "000000000000000000"}}}),
+            "spec.controllers[0].name is missing"},
+        Bad{"/controllers", json::array({{{"name", "a/b"}, {"load", "0"}}}),
+            "spec.controllers[0].load is not a load curve: a load curve is 18 lower-case hexadecimal digits, "
+            "found '0'"},
+        Bad{"/controllers", json::array({{{"name", "a/b"}, {"lastHour", -1}}}),
+            "spec.controllers[0].lastHour is not a whole number up to 16777216"},
+        Bad{"/controllers", json(std::vector<json>(kMaxControllers + 1)),
+            "spec.controllers has more than 32 elements"},
         Bad{"/gpus", 4, "spec.gpus is not a list"}));
+
+// The figure of docs/scheduling.md.
+TEST(GpuNode, ARememberedControllerTakesUnderAHundredBytes) {
+  GpuNode node = test_node(8, 8);
+  const auto before = encode_spec(node).size();
+  for (std::size_t i = 0; i < kMaxControllers; ++i) {
+    node.controllers.push_back({.controller = "production/inference-" + std::to_string(10 + i),
+                                .curve = flat_curve(50, 20),
+                                .hours = 168,
+                                .last_hour = 495'000});
+  }
+  EXPECT_LT((encode_spec(node).size() - before) / kMaxControllers, 100U);
+}
 
 TEST(GpuNode, RejectsOtherObjects) {
   for (const char* text :
@@ -133,6 +161,13 @@ TEST(GpuNode, DropsWhatExceedsTheLimits) {
   const auto decoded = decode_gpu_node(object_of(encode_spec(node)));
   ASSERT_TRUE(decoded.has_value()) << decoded.error().full_message();
   EXPECT_EQ(decoded->node.gpus.size(), 16U);
+  GpuNode crowded = test_node(1, 1);
+  for (std::size_t i = 0; i <= kMaxControllers; ++i)
+    crowded.controllers.push_back({.controller = "a/" + std::to_string(i), .curve = {}});
+  crowded.controllers[1].controller.assign(3 * kMaxTextBytes, 'a');
+  const auto fitting = decode_gpu_node(object_of(encode_spec(crowded)));
+  ASSERT_TRUE(fitting.has_value()) << fitting.error().full_message();
+  EXPECT_EQ(fitting->node.controllers.size(), kMaxControllers);
   EXPECT_TRUE(decode_gpu_node(object_of(encode_spec(test_node(65, 4)))).has_value());
 }
 

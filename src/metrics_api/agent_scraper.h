@@ -22,14 +22,16 @@ namespace gpulet::metrics_api {
 
 // The Pod metrics of the API, and Kubernetes' quantity format. Pure.
 
-enum class Metric { kUtilization, kMemoryUsed, kMemoryUtilization, kPower };
+enum class Metric { kUtilization, kUtilizationForecast, kMemoryUsed, kMemoryUtilization, kPower };
 
 struct MetricInfo {
   Metric metric;
   std::string_view name;
 };
-inline constexpr std::array<MetricInfo, 4> kMetrics = {{
-    {Metric::kUtilization, "gpu_utilization"},               // percent, mean of the Pod's devices
+inline constexpr std::array<MetricInfo, 5> kMetrics = {{
+    {Metric::kUtilization, "gpu_utilization"},  // percent, mean of the Pod's devices
+    // Percent: the greater of now and the Pod's part of what its service is expected to need; on no page.
+    {Metric::kUtilizationForecast, "gpu_utilization_forecast"},
     {Metric::kMemoryUsed, "gpu_memory_used"},                // bytes, sum of its devices
     {Metric::kMemoryUtilization, "gpu_memory_utilization"},  // percent of the memory that Pods can use on
                                                              // its devices

@@ -32,6 +32,22 @@ bool is_served_version(std::string_view text) {
   return std::ranges::find(kVersions, text) != std::end(kVersions);
 }
 
+// The selector's only form, in the API machinery's notation.
+Result<Duration> parse_horizon(std::string_view metric, std::string_view selector) {
+  if (find_metric(metric) != Metric::kUtilizationForecast) {
+    return fail(Code::kInvalidArgument, "this metric has no labels: remove metricLabelSelector");
+  }
+  constexpr std::string_view kLabel = "horizon=";
+  const auto horizon =
+      selector.starts_with(kLabel) ? parse_duration(selector.substr(kLabel.size())) : std::nullopt;
+  if (!horizon || *horizon < kMinHorizon || *horizon > kMaxHorizon) {
+    return fail(Code::kInvalidArgument, "metricLabelSelector is \"" + std::string(selector.substr(0, 100)) +
+                                            "\"; expected horizon= and " + format_duration(kMinHorizon) +
+                                            " to " + format_duration(kMaxHorizon));
+  }
+  return *horizon;
+}
+
 Result<RequestTarget> parse_pod_metric(const std::vector<std::string>& parts, std::string_view target) {
   PodMetricRequest request{
       .version = parts[2], .name_space = parts[4], .pod = parts[6], .metric = parts[7], .selector = {}};
@@ -42,8 +58,8 @@ Result<RequestTarget> parse_pod_metric(const std::vector<std::string>& parts, st
     return fail(Code::kInvalidArgument, "not a valid Pod name");
   }
   GPULET_TRY_ASSIGN(auto query, parse_query(target));
-  if (!query["metricLabelSelector"].empty()) {
-    return fail(Code::kInvalidArgument, "these metrics have no labels: remove metricLabelSelector");
+  if (const auto& labels = query["metricLabelSelector"]; !labels.empty()) {
+    GPULET_TRY_ASSIGN(request.horizon, parse_horizon(request.metric, labels));
   }
   if (!query["fieldSelector"].empty()) {
     return fail(Code::kInvalidArgument, "Pods can be selected only by labels: remove fieldSelector");

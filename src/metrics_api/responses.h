@@ -19,6 +19,9 @@ namespace gpulet::metrics_api {
 inline constexpr std::string_view kGroup = "custom.metrics.k8s.io";
 inline constexpr std::string_view kVersions[] = {"v1beta2", "v1beta1"};  // preferred first
 
+inline constexpr Duration kDefaultHorizon = std::chrono::hours(1);
+inline constexpr Duration kMinHorizon = std::chrono::minutes(1), kMaxHorizon = std::chrono::hours(24);
+
 struct HealthRequest {
   bool ready = false;  // /readyz, else /healthz or /livez
 };
@@ -33,14 +36,16 @@ struct PodMetricRequest {
   std::string pod;  // "*": those of the selector, or all
   std::string metric;
   std::string selector;  // label selector; empty: every Pod
+  // How far gpu_utilization_forecast looks, from the metric's label selector: "horizon=1h".
+  Duration horizon = kDefaultHorizon;
   bool selects_all() const { return pod == "*"; }
 };
 struct UnknownRequest {};
 using RequestTarget = std::variant<HealthRequest, GroupListRequest, GroupRequest, ResourceListRequest,
                                    PodMetricRequest, UnknownRequest>;
 
-// Errors: kInvalidArgument for invalid escapes and names, and for unsupported selections: by metric labels,
-// by fields, as a watch.
+// Errors: kInvalidArgument for invalid escapes and names, and for unsupported selections: by metric labels
+// but the horizon, by fields, as a watch.
 Result<RequestTarget> parse_request_target(std::string_view target);
 
 // The path without its query, as used for authorization.

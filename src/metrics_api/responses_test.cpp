@@ -48,6 +48,11 @@ TEST(RequestTarget, ParsesPodMetricRequests) {
   ASSERT_TRUE(escaped);
   EXPECT_TRUE(std::get<PodMetricRequest>(*escaped).selects_all());
   EXPECT_EQ(std::get<PodMetricRequest>(*escaped).selector, "");
+  const std::string forecast = kServed + "/namespaces/models/pods/*/gpu_utilization_forecast";
+  EXPECT_EQ(std::get<PodMetricRequest>(*parse_request_target(forecast)).horizon, std::chrono::hours(1));
+  EXPECT_EQ(std::get<PodMetricRequest>(*parse_request_target(forecast + "?metricLabelSelector=horizon%3D90m"))
+                .horizon,
+            std::chrono::minutes(90));
   const auto one = parse_request_target(kServed + "/namespaces/models/pods/infer-0/gpu_memory_used");
   ASSERT_TRUE(one);
   EXPECT_EQ(std::get<PodMetricRequest>(*one).pod, "infer-0");
@@ -63,8 +68,13 @@ TEST(RequestTarget, RejectsUnsupportedRequests) {
            {pods + "..%2f..%2fsecrets/m", "not a valid Pod name"},
            {kServed + "/namespaces/a%0Db/pods/*/m", "not a valid namespace name"},
            {pods + "*/m?labelSelector=%", "the query has an invalid escape"},
-           {pods + "*/m?metricLabelSelector=a%3Db",
-            "these metrics have no labels: remove metricLabelSelector"},
+           {pods + "*/m?metricLabelSelector=a%3Db", "this metric has no labels: remove metricLabelSelector"},
+           {pods + "*/gpu_utilization?metricLabelSelector=horizon%3D1h",
+            "this metric has no labels: remove metricLabelSelector"},
+           {pods + "*/gpu_utilization_forecast?metricLabelSelector=horizon%3D25h",
+            "metricLabelSelector is \"horizon=25h\"; expected horizon= and 1m to 24h"},
+           {pods + "*/gpu_utilization_forecast?metricLabelSelector=horizon%20in%20%281h%29",
+            "metricLabelSelector is \"horizon in (1h)\"; expected horizon= and 1m to 24h"},
            {pods + "*/m?fieldSelector=a%3Db", "Pods can be selected only by labels: remove fieldSelector"},
            {pods + "*/m?watch=true", "these metrics cannot be watched"}}) {
     const auto refused = parse_request_target(target);

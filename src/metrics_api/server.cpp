@@ -159,9 +159,13 @@ void MetricsService::fetch_pages(const PodMetricRequest& metric_request, Metric 
   for (const auto& pod : pods) {
     if (!pod.node.empty()) nodes.insert(pod.node);
   }
-  pages_.get_pages(nodes, [metric_request, metric, pods, reply](const Result<PageCache::PagesByNode>& pages) {
+  const std::size_t node_count = nodes.size();
+  pages_.get_pages(nodes, [this, metric_request, metric, pods, reply,
+                           node_count](const Result<PageCache::PagesByNode>& pages) {
     if (!pages) return reply(error_reply(pages.error()));
-    const auto values = collect_values(metric_request, metric, pods, *pages);
+    const bool forecasts = metric == Metric::kUtilizationForecast;
+    auto values = collect_values(metric_request, forecasts ? Metric::kUtilization : metric, pods, *pages);
+    if (forecasts) raise_to_demand(metric_request, pages->size() == node_count, values);
     if (values.empty() && !metric_request.selects_all()) {
       return reply(failure_reply(404, "NotFound",
                                  metric_request.metric + " of Pod " + metric_request.name_space + "/" +
@@ -169,6 +173,22 @@ void MetricsService::fetch_pages(const PodMetricRequest& metric_request, Metric 
     }
     reply(json_reply(metric_values_json(metric_request, values)));
   });
+}
+
+// Divides what the service is expected to need beyond its present use among its Pods, so that their sum is
+// the greater of the two. `complete`: whether every agent answered; else the sum is no sample.
+void MetricsService::raise_to_demand(const PodMetricRequest& metric_request, bool complete,
+                                     std::vector<PodValue>& values) {
+  if (values.empty()) return;
+  double sum = 0;
+  for (const auto& value : values) sum += value.value;
+  const std::string service =
+      metric_request.name_space +
+      (metric_request.selects_all() ? " " + metric_request.selector : "/" + metric_request.pod);
+  const WallTime now = clock_();
+  if (complete) demands_.add_sample(service, now, sum);
+  const auto expected = demands_.greatest_demand(service, now, metric_request.horizon);
+  if (expected) raise_to_sum(values, *expected);
 }
 
 namespace {
@@ -184,6 +204,13 @@ constexpr http::ServerLimits kLimits{
 // For tokens of unknown users.
 constexpr RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
 
+std::function<WallTime()> forecast_clock(Loop& loop, double scale) {
+  return [&loop, scale, start = loop.wall_now()] {
+    const auto passed = std::chrono::duration_cast<std::chrono::duration<double>>(loop.wall_now() - start);
+    return start + std::chrono::duration_cast<WallTime::duration>(passed * scale);
+  };
+}
+
 class MetricsServer final : public Server {
  public:
   MetricsServer(Loop& loop, const k8s::ClientConfig& access, const ServerOptions& options)
@@ -195,7 +222,7 @@ class MetricsServer final : public Server {
         agents_(loop, requests_, options.agents),
         scraper_(loop, options.scrape),
         pages_(loop, agents_, scraper_, options.pages),
-        service_(reviews_, requests_, pages_) {}
+        service_(reviews_, requests_, pages_, forecast_clock(loop, options.forecast_time_scale)) {}
 
   Status open_server(const k8s::ClientConfig& access) {
     if (options_.certificate_file.empty() != options_.key_file.empty()) {

@@ -13,6 +13,7 @@
 #include "k8s/client_config.h"
 #include "metrics_api/agent_scraper.h"
 #include "metrics_api/authentication.h"
+#include "metrics_api/demand_forecast.h"
 #include "metrics_api/page_cache.h"
 #include "metrics_api/request_pool.h"
 #include "metrics_api/responses.h"
@@ -34,9 +35,10 @@ namespace gpulet::metrics_api {
 // Loop thread only.
 class MetricsService final : public http::RequestHandler {
  public:
-  // All must outlive this.
-  MetricsService(AccessReviewer& reviews, RequestPool& pods, PageCache& pages)
-      : reviews_(reviews), requests_(pods), pages_(pages) {}
+  // All must outlive this. `clock`: the time of the day by which demand is learned and expected.
+  MetricsService(AccessReviewer& reviews, RequestPool& pods, PageCache& pages,
+                 std::function<WallTime()> clock)
+      : reviews_(reviews), requests_(pods), pages_(pages), clock_(std::move(clock)) {}
 
   // Sets the front proxy to trust; before the first call nobody is trusted and /readyz fails.
   void set_front_proxy(FrontProxy proxy);
@@ -50,10 +52,13 @@ class MetricsService final : public http::RequestHandler {
   void find_pods(const PodMetricRequest& metric_request, Metric metric, const http::ResponseCallback& reply);
   void fetch_pages(const PodMetricRequest& metric_request, Metric metric, const std::vector<ListedPod>& pods,
                    const http::ResponseCallback& reply);
+  void raise_to_demand(const PodMetricRequest& metric_request, bool complete, std::vector<PodValue>& values);
 
   AccessReviewer& reviews_;
   RequestPool& requests_;
   PageCache& pages_;
+  const std::function<WallTime()> clock_;
+  DemandForecasts demands_;
   bool front_proxy_known_ = false;
   FrontProxy proxy_;
 };
@@ -66,6 +71,8 @@ struct ServerOptions {
   PodSelection agents{.name_space = {}, .label_selector = "app.kubernetes.io/name=gpulet", .name = {}};
   ScrapeOptions scrape{};
   PageCacheOptions pages{};
+  // How many times faster than the clock the forecast's time runs: above 1 only to show days in minutes.
+  double forecast_time_scale = 1;
 };
 
 // Loop thread only.

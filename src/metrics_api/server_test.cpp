@@ -209,6 +209,14 @@ TEST_F(MetricsServerTest, ReturnsValuesOfSelectedPods) {
             "pods?includeObject=None&limit=500&labelSelector=app.kubernetes.io%2Fname%3Dgpulet");
 }
 
+TEST_F(MetricsServerTest, TheForecastIsNeverBelowThePresentUse) {
+  start_test_server();
+  EXPECT_EQ(values("*/gpu_utilization_forecast"), "a=80 b=20");
+  EXPECT_EQ(values("*/gpu_utilization_forecast?metricLabelSelector=horizon%3D3h"), "a=80 b=20");
+  EXPECT_EQ(values("*/gpu_utilization_forecast?metricLabelSelector=horizon%3Dsoon"),
+            "400 metricLabelSelector is \"horizon=soon\"; expected horizon= and 1m to 24h");
+}
+
 TEST_F(MetricsServerTest, ReadsListsInPages) {
   set_reply("/namespaces/models/pods", {200, pod_table({{"a", "10.0.0.1", "n1"}}, "more="), {}, {}});
   set_reply("/namespaces/models/pods?includeObject=None&limit=500&continue=more%3D",

@@ -100,6 +100,7 @@ Result<metrics_api::ServerOptions> parse_metrics_api_options(const MetricsApiOpt
     return fail(Code::kInvalidArgument, "is below --interval: between two looks there would be no value",
                 "--oldest");
   }
+  made.forecast_time_scale = options.forecast_time_scale;
   // Also covers the last of many agents, whose request starts late.
   made.pages.timeout = 2 * scrape.timeout;
   return made;
@@ -149,6 +150,10 @@ void add_metrics_api(CLI::App& app, Run& run) {
   add("agent-timeout", o.agent_timeout, "time limit of a request to an agent (default 2s)");
   add("interval", o.interval, "minimum interval between requests to an agent (default 10s)");
   add("oldest", o.oldest, "maximum age of a sample (default 1m)");
+  // Shows the forecast of days within minutes (tests/cluster, make daily-peak).
+  add("forecast-time-scale", o.forecast_time_scale, "for tests: run the forecast's clock faster")
+      ->check(CLI::Range(1.0, 10'000.0))
+      ->group("");
   command.callback([options, &run] {
     run = [options] { return run_metrics_api(*options, config::process_environment()); };
   });

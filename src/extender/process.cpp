@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "extender/cluster_watcher.h"
+#include "extender/controller_notifier.h"
 #include "extender/server.h"
 #include "http/access_gate.h"
 #include "http/server.h"
@@ -68,13 +69,18 @@ class ExtenderProcess {
     GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
     events_ = k8s::EventRecorder::start_recorder(loop_, access_);
     if (!options_.record.empty()) record_ = AskRecordStore::start_store(loop_, access_, options_.record);
+    notifier_.emplace(loop_, access_, cluster_);
     watcher_.emplace(
         loop_, access_, cluster_, k8s::CollectionTiming{},
         [this] {
           log::info("cluster state synced",
                     {{"nodes", cluster_.node_count()}, {"pods", cluster_.pod_count()}});
         },
-        [this](const auto& pod) { service_->on_pod_bound(pod); }, [this] { service_->on_pod_left(); });
+        [this](const auto& pod) {
+          service_->on_pod_bound(pod);
+          notifier_->on_bound(pod);
+        },
+        [this] { service_->on_pod_left(); });
     std::set<std::string> schedulers(options_.scheduler_names.begin(), options_.scheduler_names.end());
     if (schedulers.empty()) schedulers = {kDefaultScheduler};
     service_.emplace(
@@ -144,6 +150,7 @@ class ExtenderProcess {
   Subscription reload_timer_, shutdown_timer_;
   std::unique_ptr<k8s::EventRecorder> events_;
   std::unique_ptr<AskRecordStore> record_;
+  std::optional<ControllerNotifier> notifier_;
   std::optional<ClusterWatcher> watcher_;
   std::optional<ExtenderService> service_;
   std::optional<http::Server> server_;

@@ -18,13 +18,18 @@ constexpr const char* kFieldManager = "?fieldManager=gpulet&force=true";
 
 class SpecApplier final : public ObjectApplier {
  public:
-  SpecApplier(Loop& loop, ClientConfig access, ObjectKind kind, ApplyTiming timing)
+  SpecApplier(Loop& loop, ClientConfig access, ObjectKind kind, ApplyTiming timing,
+              std::function<void(const std::string&)> on_object)
       : loop_(loop),
         node_(access.node_name),
         kind_(std::move(kind)),
         refresh_(timing.refresh),
         sending_(loop, std::move(access), timing.sending, "the node's " + kind_.kind,
-                 [this] { update_object(); }) {}
+                 [this] { update_object(); }),
+        on_object_(std::move(on_object)),
+        is_read_(!on_object_) {
+    if (on_object_) sending_.wake();
+  }
 
   void set_spec(std::string spec) override {
     spec_ = std::move(spec);
@@ -39,9 +44,23 @@ class SpecApplier final : public ObjectApplier {
 
  private:
   void update_object() {
+    if (!is_read_) return read_object();
     if (!spec_ || spec_ == taken_) return sending_.idle();
     if (uid_.empty()) return read_node();
     apply_spec();
+  }
+
+  void read_object() {
+    sending_.send_request({.method = "PATCH",
+                           .path = kind_.collection + "/" + node_,
+                           .content_type = "application/merge-patch+json",
+                           .body = "{}"},
+                          right_, [this](const http::ClientResponse& response) {
+                            if (response.status >= 500 || response.status == 429) return Outcome::kError;
+                            is_read_ = true;
+                            on_object_(response.status == 200 ? response.body : std::string());
+                            return Outcome::kNext;
+                          });
   }
 
   void read_node() {
@@ -67,12 +86,12 @@ class SpecApplier final : public ObjectApplier {
                            .path = kind_.collection + "/" + node_ + kFieldManager,
                            .content_type = "application/apply-patch+yaml",
                            .body = std::move(body),
-                           .accept = kMetadataOnly},
-                          "create and patch on " + kind_.collection.substr(kind_.collection.rfind('/') + 1),
-                          [this, sent = *spec_](const http::ClientResponse& response) {
+                           .accept = on_object_ ? "application/json" : kMetadataOnly},
+                          right_, [this, sent = *spec_](const http::ClientResponse& response) {
                             if (response.status / 100 != 2) return Outcome::kError;
                             taken_ = sent;
                             schedule_refresh();
+                            if (on_object_) on_object_(response.body);
                             return Outcome::kDone;
                           });
   }
@@ -89,8 +108,12 @@ class SpecApplier final : public ObjectApplier {
   Loop& loop_;
   const std::string node_;
   const ObjectKind kind_;
+  const std::string right_ =
+      "create and patch on " + kind_.collection.substr(kind_.collection.rfind('/') + 1);
   const Duration refresh_;
   RetryingSender sending_;
+  const std::function<void(const std::string&)> on_object_;
+  bool is_read_;  // what an earlier process left
   std::optional<std::string> spec_, taken_;
   std::string uid_;  // of the Node, as last read
   Subscription next_refresh_;
@@ -98,9 +121,11 @@ class SpecApplier final : public ObjectApplier {
 
 }  // namespace
 
-std::unique_ptr<ObjectApplier> ObjectApplier::start_applier(Loop& loop, ClientConfig access, ObjectKind kind,
-                                                            ApplyTiming timing) {
-  return std::make_unique<SpecApplier>(loop, std::move(access), std::move(kind), timing);
+std::unique_ptr<ObjectApplier> ObjectApplier::start_applier(
+    Loop& loop, ClientConfig access, ObjectKind kind, ApplyTiming timing,
+    std::function<void(const std::string&)> on_object) {
+  return std::make_unique<SpecApplier>(loop, std::move(access), std::move(kind), timing,
+                                       std::move(on_object));
 }
 
 namespace {

@@ -30,8 +30,13 @@ struct ObjectKind {
 // kept. Needs get on nodes, and create and patch on the kind. Loop's thread only. Never blocks.
 class ObjectApplier {
  public:
-  static std::unique_ptr<ObjectApplier> start_applier(Loop& loop, ClientConfig access, ObjectKind kind,
-                                                      ApplyTiming timing = {});
+  // `on_object`, which may be empty, gets the object's JSON: first what an earlier process left, before
+  // anything is written, or "" where there is none or it cannot be read; then the object after each write,
+  // with what others have written. It is read by a patch without a change: no further right is needed.
+  // Called from the loop; may not destroy the applier.
+  static std::unique_ptr<ObjectApplier> start_applier(
+      Loop& loop, ClientConfig access, ObjectKind kind, ApplyTiming timing = {},
+      std::function<void(const std::string&)> on_object = nullptr);
   virtual ~ObjectApplier() = default;
 
   // The object's `spec`, as JSON. The newest wins and is retried until the API server accepts it.

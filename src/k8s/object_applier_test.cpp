@@ -75,6 +75,43 @@ TEST_F(ObjectApplierTest, ObjectHasTheNodesNameAndOwner) {
   }
 }
 
+TEST_F(ObjectApplierTest, ReportsWhatWasThereAndWhatOthersWrote) {
+  std::vector<std::string> objects;
+  start_server([](const Received& request) {
+    if (request.line() == "GET /api/v1/nodes/node-1") return Reply{200, R"({"metadata":{"uid":"uid-1"}})"};
+    if (request.line() == kLine) return Reply{200, "written"};
+    EXPECT_EQ(request.body, "{}");
+    EXPECT_NE(request.head.find("Content-Type: application/merge-patch+json"), std::string::npos);
+    return Reply{200, "before"};
+  });
+  call_on_loop([&] {
+    apply_ = ObjectApplier::start_applier(
+        loop_, client_config(), {"gpulet.io/v1alpha1", "GpuNode", "/apis/gpulet.io/v1alpha1/gpunodes"},
+        {.sending = {10s, {1ms, 5ms}}}, [&](const std::string& object) { objects.push_back(object); });
+  });
+  ASSERT_TRUE(eventually([&] { return !server_->received_requests().empty(); }));
+  EXPECT_EQ(server_->received_requests()[0].line(), "PATCH /apis/gpulet.io/v1alpha1/gpunodes/node-1");
+  set_spec_on_loop("{}");
+  ASSERT_TRUE(eventually([&] { return status_on_loop().accepted >= 1 && !status_on_loop().pending; }));
+  call_on_loop([&] { EXPECT_EQ(objects, (std::vector<std::string>{"before", "written"})); });
+}
+
+TEST_F(ObjectApplierTest, WritesWhereNothingCanBeRead) {
+  std::vector<std::string> objects;
+  start_server([](const Received& request) {
+    if (request.line() == "GET /api/v1/nodes/node-1") return Reply{200, R"({"metadata":{"uid":"uid-1"}})"};
+    return request.line() == kLine ? Reply{201, "written"} : Reply{404, "{}"};
+  });
+  call_on_loop([&] {
+    apply_ = ObjectApplier::start_applier(
+        loop_, client_config(), {"gpulet.io/v1alpha1", "GpuNode", "/apis/gpulet.io/v1alpha1/gpunodes"},
+        {.sending = {10s, {1ms, 5ms}}}, [&](const std::string& object) { objects.push_back(object); });
+  });
+  set_spec_on_loop("{}");
+  ASSERT_TRUE(eventually([&] { return status_on_loop().accepted >= 1 && !status_on_loop().pending; }));
+  call_on_loop([&] { EXPECT_EQ(objects, (std::vector<std::string>{"", "written"})); });
+}
+
 TEST_F(ObjectApplierTest, UnchangedObjectIsNotSentAndTheNodeIsReadOnce) {
   begin();
   set_spec_on_loop("{}");

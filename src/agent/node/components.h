@@ -43,7 +43,7 @@ class CdiComponent final : public Component {
 class PagesComponent final : public Component {
  public:
   explicit PagesComponent(Node& node);
-  const NodePages& pages() const { return pages_; }
+  NodePages& pages() { return pages_; }
   void start() override;
   void apply_config() override;
   void detach_devices() override;
@@ -82,7 +82,7 @@ std::unique_ptr<Component> make_remediation_component(Node& node);
 // Publishes the node's labels, also into a file outside a cluster.
 std::unique_ptr<Component> make_label_component(Node& node);
 // Publishes the GpuNode for schedulers, with the load forecasts of `pages`.
-std::unique_ptr<Component> make_gpu_node_component(Node& node, const NodePages& pages);
+std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages);
 
 // The config in force: follows the config file, or a directory of them from which the node's label chooses,
 // and SIGHUP. A config that cannot be loaded leaves the one before it in force.

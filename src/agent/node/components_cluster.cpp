@@ -137,7 +137,7 @@ class LabelComponent final : public Component {
 
 class GpuNodeComponent final : public Component {
  public:
-  GpuNodeComponent(Node& node, const NodePages& pages) : node_(node), pages_(pages) {}
+  GpuNodeComponent(Node& node, NodePages& pages) : node_(node), pages_(pages) {}
 
   void start() override { follow_config(); }
   void apply_config() override { on_state_changed(); }
@@ -171,7 +171,8 @@ class GpuNodeComponent final : public Component {
     if (publisher_) return;
     applier_ = k8s::ObjectApplier::start_applier(
         node_.loop, *node_.client_config,
-        {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath});
+        {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath}, {},
+        [this](const std::string& object) { on_object(object); });
     publisher_.emplace(
         GpuNodePorts{.loop = node_.loop,
                      .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
@@ -179,7 +180,19 @@ class GpuNodeComponent final : public Component {
                      .write = [this](std::string spec) { applier_->set_spec(std::move(spec)); }});
   }
 
+  // What the previous agent of this node remembered, and what other nodes know of Pods that came here.
+  void on_object(const std::string& object) {
+    if (const auto read = scheduler::decode_gpu_node(object)) {
+      auto known = read->known_elsewhere;
+      if (!is_restored_)
+        known.insert(known.end(), read->node.controllers.begin(), read->node.controllers.end());
+      pages_.add_controllers(known);
+    }
+    if (!std::exchange(is_restored_, true) && publisher_) publisher_->on_node_changed();
+  }
+
   std::optional<scheduler::GpuNode> build_node(const std::vector<ContainerDevices>& holders) const {
+    if (!is_restored_) return std::nullopt;
     const auto* agent = node_.devices->agent();
     const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
     if (!snapshot) return std::nullopt;
@@ -189,7 +202,8 @@ class GpuNodeComponent final : public Component {
   }
 
   Node& node_;
-  const NodePages& pages_;
+  NodePages& pages_;
+  bool is_restored_ = false;  // what the previous agent had remembered was read
   std::unique_ptr<k8s::ObjectApplier> applier_;
   std::optional<GpuNodePublisher> publisher_;
   std::optional<GpuNodeAccess> access_;  // where the config does not say whether to publish
@@ -213,7 +227,7 @@ std::unique_ptr<Component> make_remediation_component(Node& node) {
 
 std::unique_ptr<Component> make_label_component(Node& node) { return std::make_unique<LabelComponent>(node); }
 
-std::unique_ptr<Component> make_gpu_node_component(Node& node, const NodePages& pages) {
+std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages) {
   return std::make_unique<GpuNodeComponent>(node, pages);
 }
 

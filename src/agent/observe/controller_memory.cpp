@@ -53,7 +53,10 @@ void ControllerMemory::learn_loads(const std::vector<PodLoad>& pods, WallTime no
 void ControllerMemory::add_loads(const std::vector<ControllerLoad>& loads, WallTime now) {
   for (const auto& load : loads) {
     const auto [known, is_new] = loads_.try_emplace(load.controller, load);
-    if (!is_new && load.is_better_than(known->second)) known->second = load;
+    if (is_new) continue;
+    const auto& here = known->second;
+    const bool stays = here.hours >= scheduler::kKnownHours && here.last_hour >= load.last_hour;
+    if (!stays && load.is_better_than(here)) known->second = load;
   }
   forget_old(now);
 }

@@ -28,7 +28,7 @@ class ControllerMemory {
   // Replaces what is known of these controllers by the mean of their Pods; a Pod counts by its hours, up to
   // a day. The others are kept until they are too old.
   void learn_loads(const std::vector<PodLoad>& pods, WallTime now);
-  // Adds what another agent or an earlier one knew; what is known better here stays.
+  // Adds what another agent or an earlier one knew. What is known here stays, if it was seen as lately.
   void add_loads(const std::vector<scheduler::ControllerLoad>& loads, WallTime now);
 
   // Null unless at least scheduler::kKnownHours are known.

@@ -60,6 +60,8 @@ TEST(ControllerMemory, TakesWhatOthersKnowBetter) {
   EXPECT_EQ(memory.find_load("a/web")->curve, flat_curve(40, 10));
   EXPECT_EQ(memory.find_load("a/db")->curve, flat_curve(5, 5));
   memory.add_loads({{"a/web", flat_curve(70, 1), 480, kFirstHour}}, kSeenAt);
+  EXPECT_EQ(memory.find_load("a/web")->curve, flat_curve(40, 10)) << "its Pods are here";
+  memory.add_loads({{"a/web", flat_curve(70, 1), 480, kFirstHour + 1}}, kSeenAt);
   EXPECT_EQ(memory.find_load("a/web")->curve, flat_curve(70, 1));
   memory.add_loads({{"a/old", flat_curve(5, 5), 24, 0}}, kSeenAt);
   EXPECT_EQ(memory.find_load("a/old"), nullptr);

@@ -93,6 +93,10 @@ class NodePages {
   void set_config_text(std::string text) { page_.set_config_text(std::move(text)); }  // config::print_yaml
   // Load forecasts of the GPUs that Pods hold.
   const GpuLoadForecaster& load_forecasts() const { return load_forecasts_; }
+  // See GpuLoadForecaster.
+  void add_controllers(const std::vector<scheduler::ControllerLoad>& loads) {
+    load_forecasts_.add_controllers(loads, loop_.wall_now());
+  }
   // Publishes the current state. From then on the pages are confirmed well within web::kPagesMaxAge, and
   // written again after each sample, soon after publish_soon(), and at least every 20 s, which is how old a
   // number can be that changes without either.

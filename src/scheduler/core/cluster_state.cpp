@@ -130,7 +130,6 @@ struct ClusterState::Entry {
   ModelId model = 0;
   // What each Pod is assumed to hold that the GpuNode does not name yet.
   std::map<std::string, std::vector<PodAllocation::Part>> assumed;
-  std::set<std::string> controllers;  // that the GpuNode knows
   bool dirty = false;
 };
 
@@ -149,7 +148,7 @@ void ClusterState::set_node(const std::string& name, GpuNode node) {
     slot->node.table_node = table_.add_node({});
   }
   Entry& entry = *slot;
-  set_controllers(&entry, std::exchange(node.controllers, {}));
+  controllers_.set_node(name, std::exchange(node.controllers, {}));
   if (entry.node.node == node && !entry.node.pools.empty()) return;
   entry.node.node = std::move(node);
   entry.node.loads.clear();
@@ -179,7 +178,7 @@ void ClusterState::set_node(const std::string& name, GpuNode node) {
 void ClusterState::remove_node(const std::string& name) {
   const auto found = nodes_.find(name);
   if (found == nodes_.end()) return;
-  set_controllers(found->second.get(), {});
+  controllers_.set_node(name, {});
   table_.remove_node(found->second->node.table_node);
   std::erase(dirty_, found->second.get());
   nodes_.erase(found);
@@ -213,31 +212,15 @@ void ClusterState::remove_pod(std::string_view name_space, std::string_view name
   if (const auto at = nodes_.find(node); at != nodes_.end()) mark_dirty(*at->second);
 }
 
-void ClusterState::set_controllers(Entry* entry, std::vector<ControllerLoad> loads) {
-  std::set<std::string> names;
-  for (auto& load : loads) {
-    auto& known = controllers_[load.controller];
-    auto at = std::ranges::find(known, entry, &ControllerOnNode::node);
-    if (at == known.end()) at = known.insert(known.end(), {entry, {}});
-    names.insert(std::exchange(load.controller, {}));
-    at->load = std::move(load);
-  }
-  for (const auto& name : entry->controllers) {
-    if (names.contains(name)) continue;
-    const auto found = controllers_.find(name);
-    std::erase_if(found->second, [&](const auto& one) { return one.node == entry; });
-    if (found->second.empty()) controllers_.erase(found);
-  }
-  entry->controllers = std::move(names);
+std::optional<LoadCurve> ClusterState::expected_load_of(const PodRequest& pod) const {
+  const auto load = controllers_.best_load(controller_of_pod(pod.pod_key()));
+  return load ? std::optional(load->curve) : std::nullopt;
 }
 
-std::optional<LoadCurve> ClusterState::expected_load_of(const PodRequest& pod) const {
-  const auto found = controllers_.find(controller_of_pod(pod.pod_key()));
-  if (found == controllers_.end()) return std::nullopt;
-  const auto best = std::ranges::max_element(
-      found->second, [](const auto& a, const auto& b) { return b.load.is_better_than(a.load); });
-  if (best->load.hours < kKnownHours) return std::nullopt;
-  return best->load.curve;
+std::optional<ControllerLoad> ClusterState::load_known_elsewhere(const PodRequest& pod) const {
+  const std::string controller = controller_of_pod(pod.pod_key());
+  if (controllers_.is_known_on(pod.node, controller)) return std::nullopt;
+  return controllers_.best_load(controller);
 }
 
 const ClusterNode* ClusterState::find_node(std::string_view name) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "placement/chooser.h"
+#include "scheduler/core/controller_index.h"
 #include "scheduler/core/device_pool.h"
 #include "scheduler/core/node_table.h"
 #include "scheduler/model/gpu_node.h"
@@ -110,6 +111,8 @@ class ClusterState {
   // What the agents know of the Pod's controller: the load of one Pod on each of its GPUs, by the node that
   // has seen most of it. nullopt if none has seen it for a day.
   std::optional<LoadCurve> expected_load_of(const PodRequest& pod) const;
+  // The same with the controller, unless the agent of the node where the Pod is bound knows it itself.
+  std::optional<ControllerLoad> load_known_elsewhere(const PodRequest& pod) const;
 
   std::size_t node_count() const { return nodes_.size(); }
   std::size_t pod_count() const { return pods_.size(); }
@@ -127,8 +130,6 @@ class ClusterState {
   NodeState make_node_state(const ClusterNode& view, ModelId model,
                             std::shared_ptr<const NodeLinks> links) const;
 
-  void set_controllers(Entry* entry, std::vector<ControllerLoad> loads);
-
   DevicePoolCache pools_;
   NodeTable table_;
   Models models_;
@@ -139,12 +140,7 @@ class ClusterState {
   std::unordered_map<std::string, std::set<std::string>, StringHash, std::equal_to<>> pods_of_;
   std::map<std::string, PodRequest> nominated_;  // by key; few, and of few nodes
   std::vector<Entry*> dirty_;
-  // By controller, one of each node that knows it.
-  struct ControllerOnNode {
-    const Entry* node;
-    ControllerLoad load;  // without the name
-  };
-  std::unordered_map<std::string, std::vector<ControllerOnNode>> controllers_;
+  ControllerIndex controllers_;
   bool pods_synced_ = false;
 };
 

@@ -205,6 +205,25 @@ class FieldReader {
   std::optional<Error>& error_;
 };
 
+std::vector<ControllerLoad> read_controllers(FieldReader& spec_or_status, std::optional<Error>& wrong) {
+  std::vector<ControllerLoad> controllers;
+  spec_or_status.read_list("controllers", kMaxControllers, [&](const json& object, std::string where) {
+    FieldReader fields(object, std::move(where), wrong);
+    ControllerLoad load{.controller = fields.read_string("name", kMaxPodBytes),
+                        .curve = {},
+                        .hours = fields.read_number<std::uint32_t>("hours", 0, kMaxHour),
+                        .last_hour = fields.read_number<std::int64_t>("lastHour", 0, kMaxHour)};
+    if (load.controller.empty()) fields.reject_field("name", "is missing");
+    if (auto curve = decode_curve(fields.read_string("load"))) {
+      load.curve = *curve;
+    } else {
+      fields.reject_field("load", "is not a load curve: " + curve.error().message());
+    }
+    controllers.push_back(std::move(load));
+  });
+  return controllers;
+}
+
 class GpuNodeDecoder {
  public:
   Result<GpuNode> decode_spec(const json& spec) {
@@ -231,9 +250,7 @@ class GpuNodeDecoder {
     fields.read_list("holders", kMaxAllocations, [&](const json& object, std::string where) {
       read_allocation(object, std::move(where));
     });
-    fields.read_list("controllers", kMaxControllers, [&](const json& object, std::string where) {
-      read_controller(object, std::move(where));
-    });
+    node_.controllers = read_controllers(fields, error_);
     if (error_) return fail(*error_);
     return std::move(node_);
   }
@@ -333,26 +350,17 @@ class GpuNodeDecoder {
     node_.allocations.push_back(std::move(allocation));
   }
 
-  void read_controller(const json& object, std::string where) {
-    FieldReader fields(object, std::move(where), error_);
-    ControllerLoad load{.controller = fields.read_string("name", kMaxPodBytes),
-                        .curve = {},
-                        .hours = fields.read_number<std::uint32_t>("hours", 0, kMaxHour),
-                        .last_hour = fields.read_number<std::int64_t>("lastHour", 0, kMaxHour)};
-    if (load.controller.empty()) fields.reject_field("name", "is missing");
-    if (auto curve = decode_curve(fields.read_string("load"))) {
-      load.curve = *curve;
-    } else {
-      fields.reject_field("load", "is not a load curve: " + curve.error().message());
-    }
-    node_.controllers.push_back(std::move(load));
-  }
-
   GpuNode node_;
   std::optional<Error> error_;
 };
 
-// Drops what exceeds the decoder's limits.
+// Both drop what exceeds the decoder's limits.
+std::vector<ControllerLoad> within_limits(std::vector<ControllerLoad> controllers) {
+  std::erase_if(controllers, [](const auto& load) { return load.controller.size() > kMaxPodBytes; });
+  if (controllers.size() > kMaxControllers) controllers.resize(kMaxControllers);
+  return controllers;
+}
+
 GpuNode within_limits(GpuNode node) {
   if (node.gpus.size() > kMaxNodeGpus || node.models.size() > kMaxNodeGpus) return {};
   if (node.resources.size() > kMaxResources) node.resources.resize(kMaxResources);
@@ -378,8 +386,7 @@ GpuNode within_limits(GpuNode node) {
       part.shares = std::min(part.shares, node.resources[part.resource].units[part.unit].shares);
     }
   }
-  std::erase_if(node.controllers, [](const auto& load) { return load.controller.size() > kMaxPodBytes; });
-  if (node.controllers.size() > kMaxControllers) node.controllers.resize(kMaxControllers);
+  node.controllers = within_limits(std::move(node.controllers));
   return node;
 }
 
@@ -406,10 +413,16 @@ json spec_json(const GpuNode& node) {
   return spec;
 }
 
+std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
 }  // namespace
 
-std::string encode_spec(const GpuNode& node) {
-  return spec_json(within_limits(node)).dump(-1, ' ', false, json::error_handler_t::replace);
+std::string encode_spec(const GpuNode& node) { return dump(spec_json(within_limits(node))); }
+
+std::string encode_status(std::vector<ControllerLoad> controllers) {
+  json list = json::array();
+  for (const auto& load : within_limits(std::move(controllers))) list.push_back(json_of(load));
+  return dump({{"controllers", std::move(list)}});
 }
 
 Result<NamedGpuNode> decode_gpu_node(std::string_view object) {
@@ -424,12 +437,18 @@ Result<NamedGpuNode> decode_gpu_node(std::string_view object) {
   FieldReader metadata(top.get_field("metadata"), "metadata", wrong);
   NamedGpuNode named{.name = metadata.read_string("name"),
                      .resource_version = metadata.read_string("resourceVersion"),
-                     .node = {}};
+                     .node = {},
+                     .known_elsewhere = {}};
   if (wrong) return fail(*wrong);
   if (named.name.empty()) return fail(Code::kInvalidArgument, "metadata.name is missing");
   auto node = GpuNodeDecoder().decode_spec(top.get_field("spec"));
   if (!node) return fail(node.error().code(), node.error().message(), "gpunode/" + named.name);
   named.node = std::move(*node);
+  if (const auto& status = top.get_field("status"); !status.is_null()) {
+    FieldReader fields(status, "status", wrong);
+    named.known_elsewhere = read_controllers(fields, wrong);
+    if (wrong) named.known_elsewhere.clear();
+  }
   return named;
 }
 

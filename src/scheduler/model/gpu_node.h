@@ -119,9 +119,14 @@ std::string gpu_node_summary(const GpuNode& node);
 // dropped, strings are truncated.
 std::string encode_spec(const GpuNode& node);
 
+// The object's `status`, which the extender writes and the node's agent reads: what other nodes know of the
+// controllers of Pods that were bound here. As one line of JSON, within the limits.
+std::string encode_status(std::vector<ControllerLoad> controllers);
+
 struct NamedGpuNode {
   std::string name, resource_version;
   GpuNode node;
+  std::vector<ControllerLoad> known_elsewhere;  // status.controllers; none if the status is malformed
 };
 // Decodes a whole object of the API server. Unknown fields are ignored. Errors: kInvalidArgument, about the
 // object's name, with the field: an index out of range, a number or list above its limit, a matrix of the

@@ -146,6 +146,22 @@ TEST(GpuNode, ARememberedControllerTakesUnderAHundredBytes) {
   EXPECT_LT((encode_spec(node).size() - before) / kMaxControllers, 100U);
 }
 
+TEST(GpuNode, StatusRoundTrips) {
+  const ControllerLoad load{
+      .controller = "team/web", .curve = flat_curve(50, 20), .hours = 168, .last_hour = 495'000};
+  const auto with_status = [](const std::string& status) {
+    return R"({"metadata":{"name":"n1"},"spec":)" + encode_spec(test_node(1, 1)) + R"(,"status":)" + status +
+           "}";
+  };
+  const auto decoded = decode_gpu_node(with_status(encode_status({load})));
+  ASSERT_TRUE(decoded.has_value()) << decoded.error().full_message();
+  EXPECT_EQ(decoded->known_elsewhere, std::vector{load});
+  EXPECT_TRUE(decoded->node.controllers.empty());
+  const auto bad = decode_gpu_node(with_status(R"({"controllers":[{"name":"a/b","load":"z"}]})"));
+  ASSERT_TRUE(bad.has_value()) << "the node is not to suffer for it";
+  EXPECT_TRUE(bad->known_elsewhere.empty());
+}
+
 TEST(GpuNode, RejectsOtherObjects) {
   for (const char* text :
        {"", "[]", "{", "7", R"({"metadata":{}})", R"({"metadata":{"name":"n"},"spec":[]})"}) {

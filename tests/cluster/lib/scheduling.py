@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 
 import yaml
@@ -92,6 +93,7 @@ class SchedulingChecks:
             ("a malformed annotation is reported, and the default used", self.malformed),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
+            ("what a service did outlives its agent, and follows its Pods to another node", self.remembered),
             ("a fault moves new Pods away", self.fault),
             (f"one replica killed under {LOAD_PODS} Pods", self.killed),
             ("gpulet explain, with and without an extender", self.explained),
@@ -352,6 +354,28 @@ class SchedulingChecks:
         peak = self.peak(node)
         self.remove(name)
         return peak
+
+    def remembered(self):
+        """A GpuNode as an agent leaves it after two days with a service of 90 %; nothing else knows the service."""
+        known = {"name": "default/web", "load": "5a" * 8 + "14", "hours": 48, "lastHour": int(time.time() / 3600)}
+        self.n1.stop_agent()
+        self.kube.call("PATCH", f"{GPU_NODES}/n1", {"spec": {"controllers": [known], "driver": "0"}}, "application/merge-patch+json")
+        self.n1.start_agent(arguments=["--metrics-interval=1s"])
+        self.n1.wait_allocatable(self.kube, 8)
+
+        def object_of(name):
+            return self.kube.get(f"{GPU_NODES}/{name}")
+        published = until("the new agent publishes", lambda: (spec := object_of("n1")["spec"])["driver"] != "0" and spec, BUSY_S)
+        assert published["controllers"] == [known], published
+        # A new version of the service comes to n2 and has not done anything yet.
+        until("n2 expects nothing", lambda: self.peak_after_a_nudge(self.n2) < 50, BUSY_S)
+        pod = "web-7c6b9b4b5f-x2x9k"
+        self.kube.create_pod(self.pod(pod, 1, node="n2"))
+        self.checks.wait_running(pod)
+        until("the extender sends what n1 knows", lambda: object_of("n2").get("status", {}).get("controllers") == [known], BUSY_S)
+        until("n2 expects it of the idle Pod", lambda: self.peak_after_a_nudge(self.n2) > 80, BUSY_S)
+        self.remove(pod)
+        self.wait_free(n1=8, n2=8)
 
     def fault(self):
         self.kube.create_pod(self.pod("probe", 8, {LINKS: "NV"}))

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -69,6 +69,9 @@ operators: bootstrap-test build ## test the objects for Kubeflow's and Prometheu
 workloads: bootstrap-test bootstrap-workloads build ## run the programs of examples/ with PyTorch and TensorFlow for CPUs, alone and on the test cluster
 	@tests/workloads/run.py
 	@tests/cluster/run.py --only workloads
+
+daily-peak: bootstrap-test build ## compare an autoscaler with the load forecast and without, in days of minutes (8 minutes)
+	@tests/cluster/run.py --only daily-peak
 
 image: bootstrap-test build ## build the image out/image/gpulet.tar (OCI archive) without Docker
 	@deploy/image/build

@@ -18,10 +18,14 @@ The runs, in this order:
   chart        the agents as the chart installs them from the image
   autoscaling  a HorizontalPodAutoscaler on GPU metrics
   operands     the GPU operator's Pods with gpulet's image
-  operators    Kubeflow's and Prometheus' operators with their examples and monitors. Only on request (`make operators`),
-               because building them takes minutes the first time
-  workloads    the examples' programs with PyTorch and TensorFlow for CPUs. Only on request (`make workloads`), because these
-               are large. GPULET_NFS=SERVER:/PATH is an export for their volume, where the kernel has NFS
+
+Only on request:
+
+   daily-peak   the autoscaler with the forecast and without, for two days that take five minutes (`make daily-peak`)
+   operators    Kubeflow's and Prometheus' operators with their examples and monitors (`make operators`): building them takes
+                minutes the first time
+   workloads    the examples' programs with PyTorch and TensorFlow for CPUs (`make workloads`): these are large.
+                GPULET_NFS=SERVER:/PATH is an export for their volume, where the kernel has NFS
 
 Each check is one function. A run stops at its first failure, because later checks depend on it, and reports how many were not
 reached (they fail too).
@@ -42,8 +46,8 @@ TESTBED = HERE / "testbed" / "tb"
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
 RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "examples", "scheduling", "access", "chart", "autoscaling",
-        "operands", "operators", "workloads")
-ON_REQUEST = ("operators", "workloads")
+        "operands", "daily-peak", "operators", "workloads")
+ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]
 
 

@@ -39,6 +39,8 @@ def autoscaler():
 
 
 class AutoscalingChecks:
+    server_arguments = ["--interval=500ms", "--oldest=5s"]
+
     def __init__(self, checks, tag):
         self.checks, self.kube, self.tag = checks, checks.kube, tag
         self.loads = {}  # (node, index of its GPU) → percent
@@ -64,7 +66,7 @@ class AutoscalingChecks:
             node.wait_allocatable(self.kube, 8)
         manifest = (self.checks.root / "deploy/static/metrics-api.yaml").read_text()
         kubectl("apply", "-f", "-", text=manifest.replace("image: localhost/gpulet:0.1.0", f"image: localhost/gpulet:{self.tag}").replace(
-            "            - metrics-api\n", "            - metrics-api\n            - --interval=500ms\n            - --oldest=5s\n"))
+            "            - metrics-api\n", "".join(f"            - {word}\n" for word in ["metrics-api", *self.server_arguments])))
         kubectl("-n", "gpulet", "rollout", "status", "deployment/gpulet-metrics-api", "--timeout=60s")
         kubectl("wait", "--for=condition=Available", "apiservice/v1beta2.custom.metrics.k8s.io", "--timeout=60s")
         self.checks.no_missing_right()
@@ -72,7 +74,8 @@ class AutoscalingChecks:
     def values(self):
         reported = json.loads(kubectl("get", "--raw", GROUP))
         assert [thing["name"] for thing in reported["resources"]] == [
-            "pods/gpu_utilization", "pods/gpu_memory_used", "pods/gpu_memory_utilization", "pods/gpu_power_watts"], reported
+            "pods/gpu_utilization", "pods/gpu_utilization_forecast", "pods/gpu_memory_used", "pods/gpu_memory_utilization",
+            "pods/gpu_power_watts"], reported
         groups = {group["name"] for group in self.kube.get("/apis")["groups"]}
         assert "custom.metrics.k8s.io" in groups, groups
         self.kube.call("POST", DEPLOYMENTS, deployment())
@@ -193,9 +196,9 @@ class AutoscalingChecks:
     def sim(self, node, gpu, percent, *more):
         node.run(GPULET_SIM, "load", node.gpus[gpu]["index"], percent, *more, "--root", DRIVER_ROOT)
 
-    def held(self):
-        """Running Pod of the Deployment → its node and its GPU."""
-        running = {name for name, pod in self.kube.pods().items() if name.startswith(f"{NAME}-") and
+    def held(self, services=(NAME,)):
+        """Running Pod of the Deployments → its node and its GPU."""
+        running = {name for name, pod in self.kube.pods().items() if name.startswith(tuple(f"{service}-" for service in services)) and
                    pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]}
         return {pod: (node, ids[0]) for node in self.checks.nodes for pod, ids in node.resources.held().items() if pod in running}
 
@@ -216,13 +219,16 @@ class AutoscalingChecks:
     def wanted(self, total):
         """Spreads the load over the running replicas. Returns the autoscaler's desired replicas."""
         held = self.held()
-        loads = {place: min(100, round(total / len(held))) for place in held.values()}
+        self.set_loads({place: min(100, round(total / len(held))) for place in held.values()})
+        return self.kube.get(f"{AUTOSCALERS}/{NAME}").get("status", {}).get("desiredReplicas")
+
+    def set_loads(self, loads):
+        """The load of these GPUs; all others have none."""
         for node, gpu in {*self.loads, *loads}:
             percent = loads.get((node, gpu), 0)
             if percent != self.loads.get((node, gpu), 0):
                 self.sim(node, gpu, percent)
         self.loads = loads
-        return self.kube.get(f"{AUTOSCALERS}/{NAME}").get("status", {}).get("desiredReplicas")
 
     def until_replicas(self, count, total):
         try:

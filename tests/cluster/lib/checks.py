@@ -13,6 +13,7 @@ from lib.access import AccessChecks
 from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
 from lib.chart import ChartChecks
+from lib.daily_peak import DailyPeakChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
@@ -66,6 +67,7 @@ class Checks:
         yield "chart", ChartChecks(self, images, chart_steps).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
         yield "operands", OperandsChecks(self).run()
+        yield "daily-peak", DailyPeakChecks(self, images[0]).run()
         yield "operators", OperatorsChecks(self, images[0]).run()
         yield "workloads", WorkloadsChecks(self, images[0]).run()
 

@@ -21,6 +21,10 @@ inline constexpr std::size_t kMaxServices = 1024;  // some 400 bytes each
 // Demand above this many GPUs counts as this many. The resolution is a 25,600th of it.
 inline constexpr double kMaxDemandGpus = 100;
 
+// Of a service that nobody asks for. Longer than a week, so that a weekly one is known.
+inline constexpr std::chrono::hours kRecordLifetime{8 * 24};
+inline constexpr std::size_t kMaxRecordedName = 400;  // so that all of them fit into a ConfigMap of 1 MiB
+
 class DemandForecasts {
  public:
   // Adds the present sum in percent of one GPU: 250 is two and a half. `service`: any name. Beyond
@@ -30,6 +34,12 @@ class DemandForecasts {
   // nullopt for an unknown service, and where no whole hour of that time of the day was seen yet.
   std::optional<double> greatest_demand(const std::string& service, WallTime now, Duration horizon) const;
 
+  // Takes over what a record (the data of a ConfigMap) knows for longer, and returns the entries to change
+  // there: what is known for longer here; "" to remove an entry that is malformed or unused for
+  // kRecordLifetime.
+  std::map<std::string, std::string> merge_record(const std::map<std::string, std::string>& data,
+                                                  WallTime now);
+
   std::size_t service_count() const { return services_.size(); }
 
  private:
@@ -37,6 +47,8 @@ class DemandForecasts {
     scheduler::SeasonalModel model;
     WallTime sampled_at;
   };
+  void forget_oldest();
+
   std::map<std::string, Service> services_;
 };
 

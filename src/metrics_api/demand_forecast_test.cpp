@@ -44,6 +44,24 @@ TEST(DemandForecasts, ForgetTheLongestUnused) {
   EXPECT_EQ(forecasts.service_count(), kMaxServices);
 }
 
+TEST(DemandForecasts, TheRecordKeepsWhatWasLearnedForLonger) {
+  DemandForecasts old = after(48h), young = after(30h), none;
+  const WallTime now = kMonday + 48h;
+  auto record = old.merge_record({{"demand-1", "x"}, {"demand-2", "team app=web\n00"}}, now);
+  ASSERT_EQ(record.size(), 3U);
+  EXPECT_EQ(record["demand-1"], "");
+  EXPECT_EQ(record["demand-2"], "");
+  std::erase_if(record, [](const auto& entry) { return entry.second.empty(); });
+  EXPECT_TRUE(old.merge_record(record, now).empty()) << "written once";
+  EXPECT_TRUE(none.merge_record(record, now).empty());
+  EXPECT_NEAR(none.greatest_demand("team app=web", now + 7h, 3h).value_or(-1), 420, 5);
+  EXPECT_TRUE(young.merge_record(record, now).empty());
+  EXPECT_EQ(after(72h).merge_record(record, now).size(), 1U) << "known for longer here";
+  auto late = DemandForecasts().merge_record(record, now + kRecordLifetime + 1h);
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_EQ(late.begin()->second, "") << "nobody asks any more";
+}
+
 TEST(DemandForecasts, AreBounded) {
   DemandForecasts forecasts;
   for (WallTime now = kMonday; now < kMonday + 30h; now += 1min) forecasts.add_sample("a", now, 1e9);

@@ -1,4 +1,4 @@
-// Fuzzes what arrives from the network before authentication, and an agent's page.
+// Fuzzes what arrives from the network before authentication, an agent's page, and an entry of the record.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -8,6 +8,7 @@
 #include "k8s/objects.h"
 #include "metrics_api/agent_scraper.h"
 #include "metrics_api/authentication.h"
+#include "metrics_api/demand_forecast.h"
 #include "metrics_api/responses.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -36,6 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                          {},    {"X-Remote-Group"}, {"X-Remote-Extra-"}};
   if (user_from_front_proxy(proxy, request).has_value() != (input == "front-proxy")) std::abort();
   if (const auto token = bearer_token(request); token && token->size() > kMaxTokenBytes) std::abort();
+
+  // A key is never that of a malformed entry.
+  DemandForecasts forecasts;
+  if (forecasts.merge_record({{"demand-1", std::string(input)}}, {}).size() != 1) std::abort();
 
   AgentPageParser whole, parts;
   const bool taken = whole.parse_chunk(input).has_value();

@@ -16,6 +16,7 @@
 #include "http/transport.h"
 #include "k8s/watcher.h"
 #include "metrics_api/authentication.h"
+#include "metrics_api/demand_record.h"
 #include "metrics_api/page_cache.h"
 #include "metrics_api/request_pool.h"
 
@@ -222,7 +223,8 @@ class MetricsServer final : public Server {
         agents_(loop, requests_, options.agents),
         scraper_(loop, options.scrape),
         pages_(loop, agents_, scraper_, options.pages),
-        service_(reviews_, requests_, pages_, forecast_clock(loop, options.forecast_time_scale)) {}
+        clock_(forecast_clock(loop, options.forecast_time_scale)),
+        service_(reviews_, requests_, pages_, clock_) {}
 
   Status open_server(const k8s::ClientConfig& access) {
     if (options_.certificate_file.empty() != options_.key_file.empty()) {
@@ -237,6 +239,7 @@ class MetricsServer final : public Server {
                         FileWatcher::watch_path(loop_, *file, [this] { on_certificate_change(); }));
       watches_.push_back(std::move(watch));
     }
+    if (!options_.record.empty()) record_.emplace(loop_, access, options_.record, service_.demands(), clock_);
     server_ = std::make_unique<http::Server>(loop_, listener_.get(), service_, access_gate_, kLimits);
     front_proxy_watch_ = k8s::ObjectWatcher::watch_object(
         loop_, access,
@@ -306,7 +309,9 @@ class MetricsServer final : public Server {
   AgentLocator agents_;
   AgentScraper scraper_;
   PageCache pages_;
+  const std::function<WallTime()> clock_;
   MetricsService service_;
+  std::optional<DemandRecord> record_;
   http::AccessGate access_gate_;
   http::KeyPair certificate_;
   FrontProxy proxy_;

@@ -45,6 +45,8 @@ class MetricsService final : public http::RequestHandler {
 
   void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
 
+  DemandForecasts& demands() { return demands_; }
+
  private:
   void authorize_request(const User& user, const RequestTarget& target, const std::string& path,
                          const http::ResponseCallback& reply);
@@ -71,6 +73,7 @@ struct ServerOptions {
   PodSelection agents{.name_space = {}, .label_selector = "app.kubernetes.io/name=gpulet", .name = {}};
   ScrapeOptions scrape{};
   PageCacheOptions pages{};
+  std::string record{};  // ConfigMap in access.pod_namespace that keeps the demand; empty: none
   // How many times faster than the clock the forecast's time runs: above 1 only to show days in minutes.
   double forecast_time_scale = 1;
 };
@@ -80,8 +83,9 @@ class Server {
  public:
   // Listens from the start, and serves once the front proxy configuration is known. Needs get, list and
   // watch on the ConfigMap extension-apiserver-authentication, create on tokenreviews and
-  // subjectaccessreviews, and list on pods. The process must ignore SIGPIPE. Errors: kInvalidArgument for an
-  // option or a file; kIo and kPermissionDenied for what cannot be read or bound.
+  // subjectaccessreviews, list on pods, and get and patch on the record. The process must ignore SIGPIPE.
+  // Errors: kInvalidArgument for an option or a file; kIo and kPermissionDenied for what cannot be read or
+  // bound.
   static Result<std::unique_ptr<Server>> start_server(Loop& loop, const k8s::ClientConfig& access,
                                                       const ServerOptions& options);
   virtual ~Server() = default;

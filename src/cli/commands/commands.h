@@ -212,6 +212,7 @@ struct MetricsApiOptions {
   std::uint16_t agent_port = 9400;
   std::string agent_ca_file{}, agent_server_name{}, agent_token_file{}, agent_basic_auth_file{};
   std::string agent_timeout{}, interval{}, oldest{};  // Go's durations
+  std::string record{};                               // ConfigMap
   double forecast_time_scale = 1;
 };
 

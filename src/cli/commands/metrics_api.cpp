@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "base/dns_name.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/process.h"
@@ -100,6 +101,10 @@ Result<metrics_api::ServerOptions> parse_metrics_api_options(const MetricsApiOpt
     return fail(Code::kInvalidArgument, "is below --interval: between two looks there would be no value",
                 "--oldest");
   }
+  if (!options.record.empty() && !is_dns_subdomain(options.record)) {
+    return fail(Code::kInvalidArgument, "expected the name of a ConfigMap", "--record " + options.record);
+  }
+  made.record = options.record;
   made.forecast_time_scale = options.forecast_time_scale;
   // Also covers the last of many agents, whose request starts late.
   made.pages.timeout = 2 * scrape.timeout;
@@ -150,6 +155,8 @@ void add_metrics_api(CLI::App& app, Run& run) {
   add("agent-timeout", o.agent_timeout, "time limit of a request to an agent (default 2s)");
   add("interval", o.interval, "minimum interval between requests to an agent (default 10s)");
   add("oldest", o.oldest, "maximum age of a sample (default 1m)");
+  add("record", o.record,
+      "ConfigMap in this Pod's namespace that keeps what is forecast over restarts (default: none)");
   // Shows the forecast of days within minutes (tests/cluster, make daily-peak).
   add("forecast-time-scale", o.forecast_time_scale, "for tests: run the forecast's clock faster")
       ->check(CLI::Range(1.0, 10'000.0))

@@ -104,6 +104,68 @@ std::uint8_t round_percent(double percent) {
 
 }  // namespace
 
+namespace {
+
+constexpr std::size_t kModelBytes = 256;
+
+// An unsigned number of `size` bytes, the highest first.
+void append_number_hex(std::string& text, std::uint64_t value, std::size_t size) {
+  while (size-- > 0) append_hex(text, static_cast<std::uint8_t>(value >> (8 * size)));
+}
+// The same from the front of `text`, whose digits are valid.
+std::uint64_t take_number_hex(std::string_view& text, std::size_t size) {
+  std::uint64_t value = 0;
+  for (const char digit : text.substr(0, 2 * size)) value = value << 4 | kHex.find(digit);
+  text.remove_prefix(2 * size);
+  return value;
+}
+
+}  // namespace
+
+std::string SeasonalModel::encode() const {
+  std::string text;
+  text.reserve(2 * kModelBytes);
+  for (const auto hour : hours_) append_number_hex(text, hour, 2);
+  for (const auto part : week_) append_number_hex(text, static_cast<std::uint16_t>(part), 2);
+  for (const auto seen : hours_seen_) append_hex(text, seen);
+  for (const auto seen : week_seen_) append_hex(text, seen);
+  append_number_hex(text, to_fixed_point<std::uint16_t>(static_cast<double>(level_), 0), 2);
+  append_number_hex(text, to_fixed_point<std::uint16_t>(static_cast<double>(usual_error_), 0), 2);
+  append_number_hex(text, closed_, 4);
+  append_number_hex(text, static_cast<std::uint64_t>(last_), 8);
+  return text;
+}
+
+Result<SeasonalModel> SeasonalModel::decode(std::string_view text) {
+  if (text.size() != 2 * kModelBytes || text.find_first_not_of(kHex) != std::string_view::npos) {
+    return fail(Code::kInvalidArgument, "a load model is " + std::to_string(2 * kModelBytes) +
+                                            " lower-case hexadecimal digits, found '" +
+                                            std::string(text.substr(0, 2 * kDigits)) + "'");
+  }
+  constexpr std::uint64_t kMost = 100 * static_cast<std::uint64_t>(kUnit);
+  constexpr std::int64_t kFarthest = std::int64_t{1} << 40;  // seconds
+  SeasonalModel model;
+  bool good = true;
+  for (auto& hour : model.hours_) {
+    hour = static_cast<std::uint16_t>(take_number_hex(text, 2));
+    good = good && (hour == kUnknown || hour <= kMost);
+  }
+  for (auto& part : model.week_) {
+    part = static_cast<std::int16_t>(static_cast<std::uint16_t>(take_number_hex(text, 2)));
+    good = good && std::abs(int{part}) <= static_cast<int>(kMost);
+  }
+  for (auto& seen : model.hours_seen_) seen = static_cast<std::uint8_t>(take_number_hex(text, 1));
+  for (auto& seen : model.week_seen_) seen = static_cast<std::uint8_t>(take_number_hex(text, 1));
+  const std::uint64_t level = take_number_hex(text, 2), error = take_number_hex(text, 2);
+  model.level_ = static_cast<float>(static_cast<double>(level) / kUnit);
+  model.usual_error_ = static_cast<float>(static_cast<double>(error) / kUnit);
+  model.closed_ = static_cast<std::uint32_t>(take_number_hex(text, 4));
+  model.last_ = static_cast<std::int64_t>(take_number_hex(text, 8));
+  good = good && level <= kMost && error <= kMost && std::abs(model.last_) <= kFarthest;
+  if (!good) return fail(Code::kInvalidArgument, "a load model has a number out of its range");
+  return model;
+}
+
 SeasonalModel::SeasonalModel() { hours_.fill(kUnknown); }
 
 double SeasonalModel::usual_at(std::int64_t hour) const {

@@ -59,6 +59,11 @@ class SeasonalModel {
   std::optional<double> known_at(std::int64_t second) const;
   bool has_samples() const { return closed_ != 0 || count_ != 0; }
   std::uint32_t whole_hours() const { return closed_; }  // so far
+  std::int64_t last_second() const { return last_; }
+  // All but the current hour and the current deviation, as 512 lower-case hexadecimal digits.
+  std::string encode() const;
+  // Errors: kInvalidArgument for anything that encode() does not write.
+  static Result<SeasonalModel> decode(std::string_view text);
   // Sets an initial value, as if every day had been like this; the first real hour replaces it.
   void seed_hour(std::size_t hour, double percent);
 

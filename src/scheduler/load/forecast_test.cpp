@@ -39,6 +39,26 @@ TEST(SeasonalModel, KnowsOnlyHoursThatItSaw) {
   EXPECT_FALSE(model.known_at(next_day + 12 * kHour + kHour / 2)) << "a guess";
 }
 
+TEST(SeasonalModel, SurvivesItsText) {
+  SeasonalModel model;
+  for (std::int64_t now = 0; now < 9 * kDay; now += 10 * kMinute)
+    model.learn_value(kStart + now, static_cast<double>(now / kHour % 24 * 4));
+  const std::string text = model.encode();
+  auto again = SeasonalModel::decode(text);
+  ASSERT_TRUE(again) << again.error().full_message();
+  EXPECT_EQ(again->encode(), text);
+  EXPECT_EQ(again->whole_hours(), model.whole_hours());
+  EXPECT_EQ(again->last_second(), model.last_second());
+  for (std::int64_t hour = 6; hour < 30; ++hour) {
+    const std::int64_t when = kStart + 9 * kDay + hour * kHour;
+    EXPECT_NEAR(again->known_at(when).value_or(-1), model.known_at(when).value_or(-1), 1) << hour;
+  }
+  EXPECT_EQ(SeasonalModel::decode("12").error().message(),
+            "a load model is 512 lower-case hexadecimal digits, found '12'");
+  EXPECT_EQ(SeasonalModel::decode(std::string(512, 'f')).error().message(),
+            "a load model has a number out of its range");
+}
+
 using LoadPolicy = std::function<double(std::int64_t)>;
 
 // Mean absolute errors of hourly forecasts for a day and more, after some weeks of learning.

@@ -70,6 +70,9 @@ class AutoscalingChecks:
         kubectl("-n", "gpulet", "rollout", "status", "deployment/gpulet-metrics-api", "--timeout=60s")
         kubectl("wait", "--for=condition=Available", "apiservice/v1beta2.custom.metrics.k8s.io", "--timeout=60s")
         self.checks.no_missing_right()
+        for verb in ("get", "patch"):  # what the forecast has learned
+            kubectl("-n", "gpulet", "auth", "can-i", verb, "configmaps/gpulet-metrics-api-record",
+                    "--as=system:serviceaccount:gpulet:gpulet-metrics-api")
 
     def values(self):
         reported = json.loads(kubectl("get", "--raw", GROUP))

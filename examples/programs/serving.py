@@ -10,6 +10,7 @@ answering for `drain_s`, while endpoints are being updated, finishes the request
 """
 import http.server
 import json
+import os
 import queue
 import signal
 import sys
@@ -27,11 +28,11 @@ class Busy(Exception):
 
 class Worker(threading.Thread):
     """The thread that calls the model. `load` returns a function of a request's body; ValueError means bad input. A model that
-    cannot be loaded sets `ended`."""
+    cannot be loaded ends the server."""
 
-    def __init__(self, load, stuck_s, ended):
+    def __init__(self, load, stuck_s):
         super().__init__(daemon=True)
-        self.load, self.stuck_s, self.ended = load, stuck_s, ended
+        self.load, self.stuck_s = load, stuck_s
         self.line = queue.Queue(WAITING)
         self.ready = threading.Event()
         self.began = None  # when the present call began
@@ -42,7 +43,7 @@ class Worker(threading.Thread):
             answer = self.load()
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"
-            self.ended.set()
+            os.kill(os.getpid(), signal.SIGTERM)
             return
         self.ready.set()
         while True:
@@ -125,13 +126,15 @@ class Server(http.server.ThreadingHTTPServer):
 def serve(options, path, load):
     """Returns after SIGTERM, when the requests that it has are answered. Exits with 1 if the model cannot be loaded."""
     draining = threading.Event()
-    worker = Worker(load, options.stuck_s, draining)
+    worker = Worker(load, options.stuck_s)
     server = Server(("", options.port), handler_of(path, worker, draining))
+    # Waited for, not handled: a handler that set the event while this thread enters its wait() would wait for itself.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     worker.start()
-    signal.signal(signal.SIGTERM, lambda *_: draining.set())
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"listens on port {server.server_address[1]}", flush=True)
-    draining.wait()
+    signal.sigwait({signal.SIGTERM})
+    draining.set()
     if worker.failed:
         sys.exit(f"cannot load the model: {worker.failed}")
     threading.Event().wait(options.drain_s)

@@ -47,7 +47,7 @@ class ApiServer(http.server.ThreadingHTTPServer):
                 self.end_headers()
                 self.server.ended.wait()
                 return
-            if not path.endswith(("/gpunodes", "/pods", "/namespaces")):
+            if not path.endswith(("/gpunodes", "/pods", "/namespaces", "/poddisruptionbudgets")):
                 self.server.asked.append(self.path)
             items = [{"metadata": {"name": name}, "spec": GPU_NODE} for name in node_names()] if path.endswith("/gpunodes") else []
             body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()

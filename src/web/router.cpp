@@ -76,13 +76,15 @@ std::string make_event(std::string_view name, std::uint64_t id, std::string_view
 
 const http::Document* page_file_response(std::string_view path, std::string_view& content_type) {
   // Created at the first request and compressed once per child.
-  static const std::array<http::Document, 4> documents = {
+  static const std::array<http::Document, 5> documents = {
       http::Document(std::string(page::html())), http::Document(std::string(page::css())),
-      http::Document(std::string(page::js())), http::Document(std::string(page::icon()))};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kPaths = {{
+      http::Document(std::string(page::js())), http::Document(std::string(page::chinese())),
+      http::Document(std::string(page::icon()))};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kPaths = {{
       {"/", "text/html; charset=utf-8"},
       {"/page.css", "text/css; charset=utf-8"},
       {"/page.js", "text/javascript; charset=utf-8"},
+      {"/chinese.json", "application/json"},
       {"/icon.svg", "image/svg+xml"},
   }};
   for (std::size_t i = 0; i < kPaths.size(); ++i) {

@@ -17,7 +17,8 @@ namespace gpulet::web::page {
 std::string_view html();
 std::string_view css();
 std::string_view js();
-std::string_view icon();  // SVG
+std::string_view chinese();  // JSON: its texts in Chinese, by the English ones
+std::string_view icon();     // SVG
 
 }  // namespace gpulet::web::page
 
@@ -53,7 +54,7 @@ class SampleHistory {
 };
 
 //
-//   /            the node page, with /page.css, /page.js and /icon.svg
+//   /            the node page, with /page.css, /page.js, /chinese.json and /icon.svg
 //   /healthz /readyz   200, or 503 with the reasons
 //   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample

@@ -309,6 +309,7 @@ TEST(Site, PageIsServedWithARestrictiveContentSecurityPolicy) {
       {"/", "text/html; charset=utf-8"},
       {"/page.css", "text/css; charset=utf-8"},
       {"/page.js", "text/javascript; charset=utf-8"},
+      {"/chinese.json", "application/json"},
       {"/icon.svg", "image/svg+xml"}};
   for (const auto& [path, type] : parts) {
     const auto answer = get(site, path, Time{}, "", "gzip");

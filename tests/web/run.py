@@ -14,6 +14,7 @@ import math
 import os
 import pathlib
 import queue
+import re
 import subprocess
 import sys
 import threading
@@ -336,6 +337,39 @@ def axe_finds_nothing(bench):
             found = view.page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
             reported = [f"{item['id']}: {item['help']} ({item['nodes'][0]['html'][:120]}; {len(item['nodes'])}×)" for item in found]
             assert not reported, f"{width} {scheme}: {reported}"
+
+
+PAGE = ROOT / "src/web/page"
+# Every text that the page can say and find in the dictionary, also those that it says by a variable.
+SAID = re.compile(r"say\('([^']+)'")
+STATES = ("healthy", "unmonitored", "degraded", "recovering", "draining", "quarantined", "lost", "cordoned")
+
+
+@check
+def chinese_readers_get_chinese(bench):
+    script, words = (PAGE / "page.js").read_text(), json.loads((PAGE / "chinese.json").read_text())
+    shown = {text for line in script.splitlines() if line.startswith("  ['") for text in re.findall(r"^  \['\w+', '(\w+)'", line)}
+    shown |= set(re.findall(r"this\.numbers\['([^']+)'\]", script)) | set(STATES) | set(SAID.findall(script))
+    missing = sorted(text for text in shown if text not in words)
+    assert not missing, f"chinese.json lacks {missing}"
+    for text, translated in words.items():
+        assert sorted(re.findall(r"\{\d\}", text)) == sorted(re.findall(r"\{\d\}", translated)), text
+    view = bench.view(locale="zh-CN")
+    view.waits("() => document.getElementById('link').textContent === '实时'", LIMIT_MS)
+    assert view.page.evaluate("document.documentElement.lang") == "zh-CN"
+    for element in view.page.locator("summary").all():
+        element.click()
+    seen = view.page.locator("body").inner_text() + view.page.evaluate(
+        "[...document.querySelectorAll('[aria-label]')].map((one) => one.getAttribute('aria-label')).join('\\n')")
+    for text, translated in words.items():
+        if "{" not in text and translated in seen:
+            assert not re.search(rf"^{re.escape(text)}$", seen, re.MULTILINE), f"{text} is shown in English too"
+    lines = [line.strip() for line in seen.splitlines()]
+    left = sorted(text for text in words if text in lines)
+    assert not left, f"in English: {left}"
+    assert "显存" in seen and "利用率" in seen and "健康时间线" in seen, seen
+    other = bench.view(locale="de-DE")
+    other.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
 
 
 def fallen(node):

@@ -18,6 +18,10 @@ const SERIES = [
   ['temperature', 'Temperature', (s) => s.temperature, () => 100, (s) => celsius(s.temperature)],
 ];
 
+// The page in the reader's language: English text → translation, with {0}, {1} … for values. Empty: English.
+let words = {};
+const say = (text, ...values) => (words[text] || text).replace(/\{(\d)\}/g, (_, i) => values[i]);
+
 const byId = (id) => document.getElementById(id);
 const known = (value) => value !== null && value !== undefined;
 const number = (value, digits, unit) => known(value) ? value.toFixed(digits) + unit : '–';
@@ -111,17 +115,17 @@ class Card {
     this.why = make('div', { class: 'why' });
     this.charts = {};
     const figures = SERIES.map(([key, title]) => {
-      const line = make('svg:path'), area = make('svg:path', { class: 'area' }), words = make('span');
-      this.charts[key] = { line, area, words };
+      const line = make('svg:path'), area = make('svg:path', { class: 'area' }), value = make('span');
+      this.charts[key] = { line, area, value };
       return make('figure', { class: 'chart', 'data-series': key },
-        make('figcaption', {}, make('span', {}, title), words),
+        make('figcaption', {}, make('span', {}, say(title)), value),
         make('svg:svg', { viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`, preserveAspectRatio: 'none',
                           'aria-hidden': 'true', focusable: 'false' }, area, line));
     });
     this.numbers = {};
     const numbers = ['SM clock', 'Memory clock', 'Memory use', 'Memory temp.'].map((title) => {
       this.numbers[title] = make('dd', {}, '–');
-      return make('div', {}, make('dt', {}, title), this.numbers[title]);
+      return make('div', {}, make('dt', {}, say(title)), this.numbers[title]);
     });
     this.parts = make('div');
     this.element = make('article', { class: 'card', 'aria-labelledby': `gpu-${uuid}` },
@@ -135,19 +139,19 @@ class Card {
 
   update(gpu) {
     this.gpu = gpu;
-    setText(this.head, `GPU ${gpu.index} · ${gpu.model || 'unknown model'}`);
-    setText(this.badge, gpu.state);
+    setText(this.head, `GPU ${gpu.index} · ${gpu.model || say('unknown model')}`);
+    setText(this.badge, say(gpu.state));
     for (const element of [this.element, this.tile]) setAttribute(element, 'data-tone', tone(gpu.state));
     setText(this.facts, [gpu.uuid, gpu.slot, known(gpu.numa) ? `NUMA ${gpu.numa}` : ''].filter(Boolean).join(' · '));
     setText(this.tileName, `GPU ${gpu.index}`);
-    setAttribute(this.tile, 'aria-label', `GPU ${gpu.index}, ${gpu.state}`);
+    setAttribute(this.tile, 'aria-label', `GPU ${gpu.index}, ${say(gpu.state)}`);
     this.why.hidden = !gpu.reason && gpu.faults.length === 0;
     redraw(this.why, [gpu.state, gpu.reason, gpu.comes_back, gpu.since, gpu.due, gpu.faults, gpu.relapses], () => reasons(gpu));
     redraw(this.parts, [gpu.mig, gpu.shares, gpu.holders], () => parts(gpu));
   }
 
   sample(latest) {
-    for (const series of SERIES) setText(this.charts[series[0]].words, series[4](latest, this.gpu));
+    for (const series of SERIES) setText(this.charts[series[0]].value, series[4](latest, this.gpu));
     setText(this.numbers['SM clock'], mhz(latest.sm_clock));
     setText(this.numbers['Memory clock'], mhz(latest.memory_clock));
     setText(this.numbers['Memory use'], percent(latest.memory_util));
@@ -165,14 +169,18 @@ class Card {
   }
 }
 
+const MARK = '\u0000';
+// The parts of a text around its mark, with an element in its place.
+const aroundFirst = (text, element) => [text.split(MARK)[0], element, text.split(MARK)[1]];
+
 function reasons(gpu) {
-  const all = [make('p', {}, make('strong', {}, gpu.reason || gpu.state), ` since ${stamp(gpu.since)}`)];
-  if (gpu.comes_back) all.push(make('p', {}, `Comes back: ${gpu.comes_back}`));
-  if (gpu.due) all.push(make('p', {}, `Offered again ${stamp(gpu.due)} at the earliest`));
-  if (gpu.relapses) all.push(make('p', {}, `Relapses: ${gpu.relapses}`));
+  const all = [make('p', {}, ...aroundFirst(say('{0} since {1}', MARK, stamp(gpu.since)), make('strong', {}, gpu.reason || say(gpu.state))))];
+  if (gpu.comes_back) all.push(make('p', {}, say('Comes back: {0}', gpu.comes_back)));
+  if (gpu.due) all.push(make('p', {}, say('Offered again {0} at the earliest', stamp(gpu.due))));
+  if (gpu.relapses) all.push(make('p', {}, say('Relapses: {0}', gpu.relapses)));
   if (gpu.faults.length > 1) {
     all.push(make('ul', {}, ...gpu.faults.map((fault) =>
-      make('li', {}, `${fault.text} (${fault.count}×, last ${stamp(fault.last)}, ${fault.effect})`))));
+      make('li', {}, say('{0} ({1}×, last {2}, {3})', fault.text, fault.count, stamp(fault.last), fault.effect)))));
   }
   return all;
 }
@@ -184,12 +192,12 @@ function holderList(holders) {
   const counts = new Map();
   for (const holder of holders) counts.set(holderText(holder), (counts.get(holderText(holder)) || 0) + 1);
   return make('ul', { class: 'holders' }, ...[...counts].map(([text, count]) =>
-    make('li', {}, count > 1 ? `${text} (${count} shares)` : text)));
+    make('li', {}, count > 1 ? say('{0} ({1} shares)', text, count) : text)));
 }
 
 function shareGrid(shares, holders) {
   const held = new Map(holders.map((holder) => [holder.device, holder]));
-  const grid = make('div', { class: 'shares', role: 'img', 'aria-label': `${held.size} of ${shares.length} shares are held` });
+  const grid = make('div', { class: 'shares', role: 'img', 'aria-label': say('{0} of {1} shares are held', held.size, shares.length) });
   for (const id of shares) {
     const holder = held.get(id);
     grid.append(holder ? make('i', { class: 'held', title: holderText(holder) }) : make('i'));
@@ -199,16 +207,16 @@ function shareGrid(shares, holders) {
 
 function sliceMap(mig, holders) {
   const rows = new Map();  // compute instances of one GPU instance lie below each other
-  const list = make('ol', { class: 'slices', 'aria-label': `MIG devices on ${mig.slices} memory slices` });
+  const list = make('ol', { class: 'slices', 'aria-label': say('MIG devices on {0} memory slices', mig.slices) });
   list.style.gridTemplateColumns = `repeat(${mig.slices}, minmax(0, 1fr))`;
   for (const device of mig.devices) {
     const row = (rows.get(device.start) || 0) + 1;
     rows.set(device.start, row);
     const own = holders.filter((holder) => holder.uuid === device.uuid);
-    const who = own.map((holder) => `${holder.namespace}/${holder.pod}`).join(', ') || 'free';
-    const where = device.size > 1 ? `slices ${device.start}–${device.start + device.size - 1}` : `slice ${device.start}`;
-    const item = make('li', { 'data-tone': tone(device.state), title: `${device.uuid}, ${where}, ${device.state}, ${who}` },
-      make('b', {}, device.profile), make('span', { class: 'unseen' }, `${where}, ${device.state}: `), who);
+    const who = own.map((holder) => `${holder.namespace}/${holder.pod}`).join(', ') || say('free');
+    const where = device.size > 1 ? say('slices {0}–{1}', device.start, device.start + device.size - 1) : say('slice {0}', device.start);
+    const item = make('li', { 'data-tone': tone(device.state), title: `${device.uuid}, ${where}, ${say(device.state)}, ${who}` },
+      make('b', {}, device.profile), make('span', { class: 'unseen' }, `${where}, ${say(device.state)}: `), who);
     if (device.reason) item.append(make('b', {}, device.reason));
     if (own.length > 0) item.classList.add('held');
     item.style.gridColumn = `${device.start + 1} / span ${Math.max(1, device.size)}`;
@@ -221,14 +229,14 @@ function sliceMap(mig, holders) {
 function parts(gpu) {
   const all = [];
   if (gpu.mig) {
-    all.push(make('h4', {}, `MIG: ${gpu.mig.devices.length} devices`));
-    all.push(gpu.mig.devices.length > 0 ? sliceMap(gpu.mig, gpu.holders) : make('p', { class: 'soft' }, 'No MIG device yet'));
+    all.push(make('h4', {}, say('MIG: {0} devices', gpu.mig.devices.length)));
+    all.push(gpu.mig.devices.length > 0 ? sliceMap(gpu.mig, gpu.holders) : make('p', { class: 'soft' }, say('No MIG device yet')));
   }
   if (gpu.shares.length > 1) {
-    all.push(make('h4', {}, `${gpu.resource}: ${gpu.shares.length} shares`), shareGrid(gpu.shares, gpu.holders));
+    all.push(make('h4', {}, say('{0}: {1} shares', gpu.resource, gpu.shares.length)), shareGrid(gpu.shares, gpu.holders));
   }
-  all.push(make('h4', {}, 'Held by'));
-  all.push(gpu.holders.length > 0 ? holderList(gpu.holders) : make('p', { class: 'soft' }, 'Nobody'));
+  all.push(make('h4', {}, say('Held by')));
+  all.push(gpu.holders.length > 0 ? holderList(gpu.holders) : make('p', { class: 'soft' }, say('Nobody')));
   return all;
 }
 
@@ -244,7 +252,7 @@ function picture() {
   groups.forEach(([numa, members], index) => {
     const rows = Math.ceil(members.length / columns);
     boxes.push(make('svg:rect', { class: 'numa', x: 12, y: y - 30, width: columns * gap + 20, height: rows * 76 + 12, rx: 10 }),
-      make('svg:text', { class: 'soft', x: 22, y: y + rows * 76 - 30 }, numa === '?' ? 'NUMA node unknown' : `NUMA node ${numa}`));
+      make('svg:text', { class: 'soft', x: 22, y: y + rows * 76 - 30 }, numa === '?' ? say('NUMA node unknown') : say('NUMA node {0}', numa)));
     members.forEach((gpu, i) => places.set(gpu.index, [left + 12 + (i % columns) * gap, y + Math.floor(i / columns) * 76 + 6]));
     y += rows * 76 + 24 + (switched.length > 0 && index === 0 ? 54 : 12);
   });
@@ -274,17 +282,18 @@ function picture() {
     shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 24 }),
       make('svg:text', { x, y: at }, `GPU ${gpu.index}`));
   }
-  const words = `${gpus.length} GPUs on ${groups.length} NUMA nodes` + (switched.length > 0 ? `, ${switched.length} of them on NVSwitch` : '');
-  return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y - 40}`, role: 'img', 'aria-label': `${words}; the table below has every link` },
+  const text = switched.length > 0 ? say('{0} GPUs on {1} NUMA nodes, {2} of them on NVSwitch', gpus.length, groups.length, switched.length)
+    : say('{0} GPUs on {1} NUMA nodes', gpus.length, groups.length);
+  return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y - 40}`, role: 'img', 'aria-label': say('{0}; the table below has every link', text) },
     ...boxes, ...shapes);
 }
 
 function matrix() {
   const head = make('tr', {}, make('td'), ...node.gpus.map((gpu) => make('th', { scope: 'col' }, `GPU ${gpu.index}`)),
-    make('th', { scope: 'col' }, 'NUMA node'));
+    make('th', { scope: 'col' }, say('NUMA node')));
   const rows = node.gpus.map((gpu, a) => make('tr', {}, make('th', { scope: 'row' }, `GPU ${gpu.index}`),
     ...node.links[a].map((label) => make('td', {}, label)), make('td', {}, known(gpu.numa) ? String(gpu.numa) : '–')));
-  return [make('table', {}, make('caption', { class: 'unseen' }, 'Links between GPUs, as nvidia-smi topo -m names them'),
+  return [make('table', {}, make('caption', { class: 'unseen' }, say('Links between GPUs, as nvidia-smi topo -m names them')),
     make('thead', {}, head), make('tbody', {}, ...rows))];
 }
 
@@ -299,7 +308,7 @@ function strips(at) {
     const bar = make('div');
     let from = start, state = own.length > 0 ? own[0].from : gpu.state;
     for (const moment of [...own, { at, to: null }]) {
-      const part = make('i', { 'data-tone': tone(state), title: state });
+      const part = make('i', { 'data-tone': tone(state), title: say(state) });
       part.style.left = `${100 * (from - start) / span}%`;
       part.style.width = `${100 * (moment.at - from) / span}%`;
       bar.append(part);
@@ -315,13 +324,13 @@ const entry = (at, head, colour, text) => make('li', { 'data-tone': colour },
 const nothing = (text) => make('li', { class: 'soft' }, text);
 
 function timelineItems() {
-  if (node.timeline.length === 0) return [nothing('Nothing has changed since the agent started.')];
+  if (node.timeline.length === 0) return [nothing(say('Nothing has changed since the agent started.'))];
   return [...node.timeline].reverse().map((moment) =>
-    entry(moment.at, `${moment.device}: ${moment.from} → ${moment.to}`, tone(moment.to), moment.reason));
+    entry(moment.at, `${moment.device}: ${say(moment.from)} → ${say(moment.to)}`, tone(moment.to), moment.reason));
 }
 
 function eventItems() {
-  if (node.events.length === 0) return [nothing('None since the agent started.')];
+  if (node.events.length === 0) return [nothing(say('None since the agent started.'))];
   return [...node.events].reverse().map((event) =>
     entry(event.at, event.reason, event.severity === 'warning' ? 'bad' : 'good', event.message));
 }
@@ -342,14 +351,14 @@ function takeNode(next) {
   node = next;
   const announcements = [];
   document.title = `${node.name} · GPUs · gpulet`;
-  setText(byId('title'), `GPUs of ${node.name}`);
-  setText(byId('facts'), [`${node.gpus.length} GPUs`, node.driver.version && `driver ${node.driver.version}`,
+  setText(byId('title'), say('GPUs of {0}', node.name));
+  setText(byId('facts'), [say('{0} GPUs', node.gpus.length), node.driver.version && say('driver {0}', node.driver.version),
                           node.driver.cuda && `CUDA ${node.driver.cuda}`].filter(Boolean).join(' · '));
   setText(byId('version'), `gpulet ${node.version}`);
   byId('problems').hidden = node.problems.length === 0;
   redraw(byId('problems'), node.problems, () => node.problems.map((text) => make('li', {}, text)));
   byId('empty').hidden = node.gpus.length > 0;
-  setText(byId('empty'), 'The driver shows no GPU.');
+  setText(byId('empty'), say('The driver shows no GPU.'));
   const uuids = new Set();
   for (const gpu of node.gpus) {
     uuids.add(gpu.uuid);
@@ -362,7 +371,7 @@ function takeNode(next) {
     }
     card.update(gpu);
     if (before.has(gpu.uuid) && before.get(gpu.uuid) !== gpu.state) {
-      announcements.push(`GPU ${gpu.index} is ${gpu.state}${gpu.reason ? `: ${gpu.reason}` : ''}`);
+      announcements.push(say('GPU {0} is {1}', gpu.index, say(gpu.state)) + (gpu.reason ? `: ${gpu.reason}` : ''));
     }
   }
   for (const [uuid, card] of cards) {
@@ -420,22 +429,46 @@ async function takeHistory() {
   }
 }
 
+// ---- the reader's language ----
+
+// Chinese where the browser prefers it to English. What the agent itself says stays in English.
+async function learnWords() {
+  const language = navigator.languages.find((one) => /^(en|zh)\b/i.test(one)) || 'en';
+  if (!/^zh\b/i.test(language)) return;
+  try {
+    const answer = await fetch('/chinese.json');
+    if (!answer.ok) return;
+    words = await answer.json();
+    document.documentElement.lang = 'zh-CN';
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const text = texts.currentNode.data.trim();
+      if (words[text]) texts.currentNode.data = words[text];
+    }
+    for (const element of document.querySelectorAll('[aria-label]')) {
+      element.setAttribute('aria-label', say(element.getAttribute('aria-label')));
+    }
+  } catch {
+    // In English then.
+  }
+}
+
 // ---- the live link ----
 
 let link = 'wait', wait = FIRST_WAIT_MS, source = null;
 
 function tellLink() {
   const silent = link === 'live' && sampled > 0 && performance.now() - sampled > SILENT_MS;
-  const texts = { wait: 'Connecting…', lost: 'Connection lost; trying again', busy: 'Too many watch: shown every few seconds' };
-  const text = silent ? `No sample for ${Math.round((performance.now() - sampled) / 1000)} s`
-    : link === 'live' ? 'Live' : texts[link];
+  const texts = { wait: say('Connecting…'), lost: say('Connection lost; trying again'), busy: say('Too many watch: shown every few seconds') };
+  const text = silent ? say('No sample for {0} s', Math.round((performance.now() - sampled) / 1000))
+    : link === 'live' ? say('Live') : texts[link];
   setText(byId('link'), text);
   setAttribute(byId('link'), 'data-link', silent ? 'lost' : link === 'busy' ? 'wait' : link);
 }
 
 function setLink(state) {
   if ((link === 'lost') !== (state === 'lost')) {
-    setText(byId('announcements'), state === 'lost' ? 'The connection to the node is lost' : state === 'live' ? 'Connected again' : '');
+    setText(byId('announcements'), state === 'lost' ? say('The connection to the node is lost') : state === 'live' ? say('Connected again') : '');
   }
   link = state;
   tellLink();
@@ -479,4 +512,4 @@ setInterval(tellLink, 1000);
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden && latest) show();
 });
-connect();
+learnWords().finally(connect);

@@ -286,11 +286,9 @@ http::Response ExtenderService::handle_preempt(const http::Request& request) {
   if (!args) return text_response(400, args.error().full_message() + "\n");
   const Time now = dependencies_.loop.now();
   const auto& pod = args->pod;
-  std::vector<std::string> made_room;
-  if (!pod.nominated_node.empty()) made_room.push_back(pod.nominated_node);
-  for (const auto& one : preemptions_.find_answer(pod.uid, now)) made_room.push_back(one.node);
   auto chosen = scheduler::choose_victims(dependencies_.cluster, pod, args->proposed,
-                                          dependencies_.watcher.disruption_budgets(), made_room);
+                                          dependencies_.watcher.disruption_budgets(),
+                                          preemptions_.find_answer(pod.uid, now));
   std::map<std::string_view, const scheduler::NodeVictims*> proposed;
   for (const auto& one : args->proposed) proposed[one.node] = &one;
   for (const auto& one : chosen)

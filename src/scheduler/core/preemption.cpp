@@ -86,6 +86,15 @@ class NodeSearch {
   }
   // Whether a Pod leaves that would have stayed.
   bool evicts() const { return evicts_; }
+  // Whether the priority of every victim is known here.
+  bool knows_victims() const { return budgets_known_ && others_.empty(); }
+  Cost cost_of_uids(std::span<const std::string> uids) const {
+    Members members;
+    for (std::size_t i = 0; i < pods_.size(); ++i) {
+      if (std::ranges::find(uids, pods_[i].pod->uid) != uids.end()) members.push_back(i);
+    }
+    return cost_of(members);
+  }
 
  private:
   void find_pods(const ClusterState& cluster) {
@@ -302,17 +311,23 @@ bool fits_without(ClusterState& cluster, const PodRequest& request, std::string_
 std::vector<NodeVictims> choose_victims(ClusterState& cluster, const PodRequest& request,
                                         std::span<const NodeVictims> proposed,
                                         const DisruptionBudgets* budgets,
-                                        std::span<const std::string> made_room) {
-  const Filter filter(request);
-  for (const auto& node : made_room) {
-    if (fits_without(cluster, request, node, {})) return {};
+                                        std::span<const NodeVictims> answered) {
+  const auto was_answered = [&](const std::string& node) {
+    return std::ranges::find(answered, node, &NodeVictims::node) != answered.end();
+  };
+  if (fits_without(cluster, request, request.nominated_node, {})) return {};
+  for (const auto& one : answered) {
+    if (fits_without(cluster, request, one.node, {})) return {};
   }
+  const Filter filter(request);
   std::vector<NodeVictims> chosen, waiting;
-  bool must_wait = false;
+  std::vector<std::tuple<bool, Cost, std::string>> ranks;  // of `chosen`; smaller is better
+  bool must_wait = false, all_known = true;
   std::size_t sets = kMaxVictimSets;
   for (std::size_t i = 0; i < proposed.size(); ++i) {
     const auto* const node = filter.requests_devices() ? cluster.find_node(proposed[i].node) : nullptr;
     if (node == nullptr || !filter.is_published(*node)) {
+      all_known = false;
       chosen.push_back(proposed[i]);
       continue;
     }
@@ -322,14 +337,21 @@ std::vector<NodeVictims> choose_victims(ClusterState& cluster, const PodRequest&
     auto victims = search.find_victims(limit);
     sets += limit;
     if (!victims) continue;
-    if (search.evicts()) {
-      chosen.push_back(std::move(*victims));
+    if (!search.evicts()) {
+      must_wait = true;
+      if (!victims->uids.empty()) waiting.push_back(std::move(*victims));
       continue;
     }
-    must_wait = true;
-    if (!victims->uids.empty()) waiting.push_back(std::move(*victims));
+    all_known &= search.knows_victims();
+    ranks.emplace_back(!was_answered(victims->node), search.cost_of_uids(victims->uids), victims->node);
+    chosen.push_back(std::move(*victims));
   }
-  return must_wait ? waiting : chosen;
+  if (must_wait) return waiting;
+  if (all_known && chosen.size() > 1) {
+    const auto best = std::ranges::min_element(ranks) - ranks.begin();
+    chosen = {std::move(chosen[static_cast<std::size_t>(best)])};
+  }
+  return chosen;
 }
 
 void RecentPreemptions::remember(const std::string& uid, std::vector<NodeVictims> chosen, Time now) {

@@ -47,8 +47,12 @@ inline constexpr std::size_t kMaxVictimSets = 20'000;
 //   may get more.
 // - Pods that are being deleted count as gone. Where that is enough, only such nodes are returned, so that
 //   nothing else is evicted; none if no such Pod could be named as a victim.
-// - Nobody is evicted for a Pod that fits on one of `made_room`, now or once those being deleted have left:
-//   nodes that Pods have left for it lately.
+// - Nobody is evicted for a Pod that fits on its nominated node or on one that was `answered` lately, now or
+// once
+//   those being deleted have left: Pods have left that node for it.
+// - Where the priorities of all victims are known, only the best node is returned, one that was answered
+// lately
+//   before others: kube-scheduler may ask again before it knows what it has evicted itself.
 // - A node without a GpuNode or without the requested resources keeps its proposal.
 // - `budgets`: null if unknown. Then proposals are returned or dropped, never changed.
 //
@@ -56,7 +60,7 @@ inline constexpr std::size_t kMaxVictimSets = 20'000;
 std::vector<NodeVictims> choose_victims(ClusterState& cluster, const PodRequest& request,
                                         std::span<const NodeVictims> proposed,
                                         const DisruptionBudgets* budgets,
-                                        std::span<const std::string> made_room = {});
+                                        std::span<const NodeVictims> answered = {});
 
 // Whether the Pod fits on a node that publishes its resources, once these Pods and those being deleted have
 // left.

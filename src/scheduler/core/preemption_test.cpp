@@ -50,9 +50,9 @@ struct Cluster {
                                   .disrupted = {}};
   }
   std::vector<NodeVictims> choose(const PodRequest& pod, const std::vector<NodeVictims>& proposed,
-                                  const std::vector<std::string>& made_room = {}) {
+                                  const std::vector<NodeVictims>& answered = {}) {
     state.mark_pods_synced();
-    return choose_victims(state, pod, proposed, &budgets, made_room);
+    return choose_victims(state, pod, proposed, &budgets, answered);
   }
 };
 
@@ -237,9 +237,10 @@ TEST(Preemption, NobodyElseIsEvictedWhereRoomWasMade) {
     for (std::size_t gpu = 0; gpu < 4; ++gpu)
       cluster.add_pod(running_pod(node + std::to_string(gpu), 1, 0, node), {gpu});
   }
-  const auto high = linked_pod(2);
+  auto high = linked_pod(2);
+  const Chosen answered = {{"n2", {"uid-n20", "uid-n21"}, 0}};
   const Chosen proposed = {{"n1", {"uid-n10", "uid-n11"}, 0}};
-  EXPECT_EQ(cluster.choose(high, proposed, {"n2"}), proposed) << "nobody leaves it";
+  EXPECT_EQ(cluster.choose(high, proposed, answered), proposed) << "nobody leaves it";
   EXPECT_FALSE(fits_without(cluster.state, high, "n2", {}));
   EXPECT_TRUE(fits_without(cluster.state, high, "n2", std::vector<std::string>{"uid-n20", "uid-n21"}));
   for (const std::string name : {"n20", "n21"}) {
@@ -247,11 +248,29 @@ TEST(Preemption, NobodyElseIsEvictedWhereRoomWasMade) {
     pod.leaving = true;
     cluster.state.set_pod(pod);
   }
-  EXPECT_EQ(cluster.choose(high, proposed, {"n2"}), Chosen{});
+  EXPECT_EQ(cluster.choose(high, proposed, answered), Chosen{});
   cluster.state.remove_pod("default", "n20");
   cluster.state.remove_pod("default", "n21");
-  EXPECT_EQ(cluster.choose(high, proposed, {"n2"}), Chosen{}) << "kube-scheduler does not know it yet";
+  EXPECT_EQ(cluster.choose(high, proposed, answered), Chosen{}) << "kube-scheduler does not know it yet";
   EXPECT_EQ(cluster.choose(high, proposed), proposed);
+  high.nominated_node = "n2";
+  EXPECT_EQ(cluster.choose(high, proposed), Chosen{});
+}
+
+TEST(Preemption, OneNodeIsReturnedTheSameAgain) {
+  Cluster cluster;
+  for (const std::string node : {"n1", "n2", "n3"}) {
+    cluster.add_node(node, 2, 2);
+    cluster.add_pod(running_pod(node + "a", 2, node == "n3" ? 5 : 0, node), {0, 1});
+  }
+  const Chosen n1 = {{"n1", {"uid-n1a"}, 0}}, n2 = {{"n2", {"uid-n2a"}, 0}}, n3 = {{"n3", {"uid-n3a"}, 0}};
+  const Chosen all = {n3[0], n2[0], n1[0]};
+  EXPECT_EQ(cluster.choose(linked_pod(2), all), n1) << "the lowest priority, then by name";
+  EXPECT_EQ(cluster.choose(linked_pod(2), all, n2), n2) << "as answered lately";
+  EXPECT_EQ(cluster.choose(linked_pod(2), {n3[0]}, n2), n3);
+  // Of a victim without devices the priority is not known: kube-scheduler compares.
+  EXPECT_EQ(cluster.choose(linked_pod(2), {{"n1", {"uid-cpu", "uid-n1a"}, 0}, n2[0]}).size(), 2U);
+  EXPECT_EQ(cluster.choose(linked_pod(2), {{"unknown", {"uid-x"}, 0}, n2[0]}).size(), 2U);
 }
 
 TEST(Preemption, AnswersAreRememberedForAWhile) {

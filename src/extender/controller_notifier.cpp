@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "k8s/objects.h"
 #include "scheduler/model/gpu_node.h"
 
 namespace gpulet::extender {
@@ -35,12 +36,13 @@ void ControllerNotifier::send_next() {
                          .body = status,
                          .accept = k8s::kMetadataOnly},
                         "patch on gpunodes/status",
-                        [this, node = node, status = status](const http::ClientResponse& response) {
+                        [this, name = node, sent_status = status](const http::ClientResponse& response) {
                           // 404: the node is gone.
                           if (response.status / 100 != 2 && response.status != 404) return Outcome::kError;
-                          const auto written = pending_.find(node);
-                          if (written != pending_.end() && written->second == status) pending_.erase(written);
-                          if (response.status == 404) sent_.erase(node);
+                          const auto written = pending_.find(name);
+                          if (written != pending_.end() && written->second == sent_status)
+                            pending_.erase(written);
+                          if (response.status == 404) sent_.erase(name);
                           return Outcome::kDone;
                         });
 }

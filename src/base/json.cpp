@@ -17,6 +17,17 @@ constexpr bool is_plain(char c) { return c != '"' && c != '\\' && static_cast<un
 
 }  // namespace
 
+const nlohmann::json& json_member(const nlohmann::json& object, const char* name) {
+  static const nlohmann::json kNull;
+  if (!object.is_object()) return kNull;
+  const auto found = object.find(name);
+  return found == object.end() ? kNull : *found;
+}
+
+std::string json_text(const nlohmann::json& value) {
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
 bool is_go_field(std::string_view key, std::string_view name) {
   return key.size() == name.size() && text::lower(key) == name;
 }

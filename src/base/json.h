@@ -28,6 +28,12 @@ Value parse_json(std::string_view text) {
   return refused ? Value(Value::value_t::discarded) : Value::parse(text, nullptr, false);
 }
 
+// The member of an object; null where there is none, or `object` is no object.
+const nlohmann::json& json_member(const nlohmann::json& object, const char* name);
+
+// The text of a JSON string; empty for any other value.
+std::string json_text(const nlohmann::json& value);
+
 // Appends `text` as a JSON string with its quotes. UTF-8 is not checked.
 void append_json_string(std::string& out, std::string_view text);
 

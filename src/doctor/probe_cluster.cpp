@@ -19,8 +19,6 @@ namespace gpulet::doctor {
 namespace {
 
 using http::ClientResponse;
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 constexpr std::size_t kMaxPods = 64u << 20;
@@ -210,8 +208,6 @@ Result<ClusterFacts> probe_cluster(Prober& prober, const ProbeTargets& targets) 
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 constexpr std::size_t kMaxHints = 3;

@@ -143,8 +143,6 @@ Result<DriverFacts> probe_driver(Prober& prober, const std::string& driver_root,
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 constexpr std::size_t kMaxDocumentBytes = 16u << 20;

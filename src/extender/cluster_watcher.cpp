@@ -20,6 +20,21 @@ std::string object_key(std::string_view object) {
   return k8s::metadata_string(object, "namespace") + "/" + k8s::metadata_string(object, "name");
 }
 
+std::string object_name(std::string_view object) { return k8s::metadata_string(object, "name"); }
+
+// Namespace and name of an object_key().
+std::pair<std::string, std::string> split_key(const std::string& key) {
+  const auto slash = key.find('/');
+  return {key.substr(0, slash), key.substr(slash + 1)};
+}
+
+template <class Value>
+std::vector<std::string> keys_of(const std::map<std::string, Value>& objects) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : objects) keys.push_back(key);
+  return keys;
+}
+
 }  // namespace
 
 ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
@@ -38,45 +53,35 @@ ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, sche
   watch_collection(
       nodes_,
       {.path = scheduler::kGpuNodesPath, .permission = "the CRD GpuNode, and list and watch on gpunodes"},
-      [this](std::string_view object) { return apply_node(object); },
-      [](std::string_view object) { return k8s::metadata_string(object, "name"); });
+      [this](std::string_view object) { return apply_node(object); }, object_name);
   pods_.current_keys = [this] { return cluster_.pod_keys(); };
   pods_.remove_key = [this](const std::string& key) {
-    const auto slash = key.find('/');
-    cluster_.remove_pod(key.substr(0, slash), key.substr(slash + 1));
+    const auto [name_space, name] = split_key(key);
+    cluster_.remove_pod(name_space, name);
   };
   watch_collection(
       pods_, {.path = "/api/v1/pods", .query = kBound, .permission = "list and watch on pods"},
       [this](std::string_view object) { return apply_pod(object); }, object_key);
   nominated_.current_keys = [this] { return cluster_.nominated_keys(); };
   nominated_.remove_key = [this](const std::string& key) {
-    const auto slash = key.find('/');
-    cluster_.remove_nominated(key.substr(0, slash), key.substr(slash + 1));
+    const auto [name_space, name] = split_key(key);
+    cluster_.remove_nominated(name_space, name);
   };
   watch_collection(
       nominated_, {.path = "/api/v1/pods", .query = kNominated, .permission = "list and watch on pods"},
       [this](std::string_view object) { return apply_nominated(object); }, object_key);
-  budget_watch_.current_keys = [this] {
-    std::vector<std::string> keys;
-    for (const auto& [key, budget] : budgets_) keys.push_back(key);
-    return keys;
-  };
+  budget_watch_.current_keys = [this] { return keys_of(budgets_); };
   budget_watch_.remove_key = [this](const std::string& key) { budgets_.erase(key); };
   watch_collection(
       budget_watch_,
       {.path = scheduler::kDisruptionBudgetsPath, .permission = "list and watch on poddisruptionbudgets"},
       [this](std::string_view object) { return apply_budget(object); }, object_key);
-  namespaces_.current_keys = [this] {
-    std::vector<std::string> names;
-    for (const auto& [name, policy] : policies_) names.push_back(name);
-    return names;
-  };
+  namespaces_.current_keys = [this] { return keys_of(policies_); };
   namespaces_.remove_key = [this](const std::string& name) { policies_.erase(name); };
   watch_collection(
       namespaces_,
       {.path = "/api/v1/namespaces", .permission = "list and watch on namespaces", .metadata = true},
-      [this](std::string_view object) { return apply_namespace(object); },
-      [](std::string_view object) { return k8s::metadata_string(object, "name"); });
+      [this](std::string_view object) { return apply_namespace(object); }, object_name);
 }
 
 ClusterWatcher::~ClusterWatcher() = default;

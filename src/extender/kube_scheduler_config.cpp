@@ -298,8 +298,6 @@ Result<std::string> second_scheduler(const KubeSchedulerConfig& config, const st
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 class LookupClient {

@@ -190,9 +190,9 @@ void ExtenderService::handle_filter(const http::Request& request, const http::Re
     ++metrics_.bad_requests;
     return reply(text_response(400, args.error().full_message() + "\n"));
   }
-  if (waiting_.size() < kMaxWaitingFilters && waits_for_victims(*args)) {
-    auto& waiting = waiting_.emplace_back(
-        WaitingFilter{.body = std::string(request.body), .begun = begun, .reply = reply, .deadline = {}});
+  const bool can_wait = waiting_.size() < kMaxWaitingFilters && request.body.size() <= kMaxWaitingBodyBytes;
+  if (can_wait && waits_for_victims(*args)) {
+    auto& waiting = waiting_.emplace_back(std::string(request.body), begun, reply);
     ++metrics_.waiting;
     waiting.deadline =
         dependencies_.loop.after(kVictimNewsWait, [this, &waiting] { answer_waiting(waiting); });
@@ -207,7 +207,7 @@ void ExtenderService::answer_waiting(WaitingFilter& waiting) {
   std::list<WaitingFilter> answered;
   answered.splice(answered.begin(), waiting_,
                   std::ranges::find(waiting_, &waiting, [](auto& one) { return &one; }));
-  auto response = filter_nodes(*ExtenderArgs::parse_body(waiting.body));
+  auto response = filter_nodes(waiting.args);
   metrics_.filter.record_duration(dependencies_.loop.now() - waiting.begun);
   waiting.reply(std::move(response));
 }
@@ -215,7 +215,7 @@ void ExtenderService::answer_waiting(WaitingFilter& waiting) {
 void ExtenderService::on_pod_left() {
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     auto& waiting = *next++;
-    if (!waits_for_victims(*ExtenderArgs::parse_body(waiting.body))) answer_waiting(waiting);
+    if (!waits_for_victims(waiting.args)) answer_waiting(waiting);
   }
 }
 

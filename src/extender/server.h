@@ -109,14 +109,17 @@ std::string metrics_text(const ExtenderMetrics& numbers, const ClusterSizes& siz
 //   GET  /explain?namespace=&pod=[&format=json]
 //   GET  /metrics, /healthz, /readyz
 //
-// Responses come from the cached cluster state at once; only /explain of an unbound Pod fetches it from the
-// API server.
+// Responses come from the cached cluster state at once, with two exceptions: /explain fetches an unbound Pod
+// from the API server, and /filter waits while victims of its Pod are known to leave.
 
 // kube-scheduler may ask about a Pod as soon as it knows that the victims have left, before the extender's
-// own watch says so. A refusal then would evict others: the filter of a nominated Pod waits so long for that
-// news. Within the extender's timeout in kube-scheduler, 2 s as shipped.
+// own watch says so. A refusal then would evict others: the filter of such a Pod waits so long for that news.
+// Within the extender's timeout in kube-scheduler, 2 s as shipped.
 inline constexpr Duration kVictimNewsWait = std::chrono::milliseconds(500);
+// Of requests that wait, a copy is held. Any further or larger one is answered at once: 5,000 node names are
+// 150 KB.
 inline constexpr std::size_t kMaxWaitingFilters = 16;
+inline constexpr std::size_t kMaxWaitingBodyBytes = 1u << 20;
 
 struct ServiceDependencies {
   Loop& loop;
@@ -148,10 +151,10 @@ class ExtenderService final : public http::RequestHandler {
  private:
   using Handler = http::Response (ExtenderService::*)(const http::Request&);
   http::Response answer_scheduler(const http::Request& request, Handler handler, Histogram& durations);
+  struct WaitingFilter;
   void handle_filter(const http::Request& request, const http::ResponseCallback& reply);
   http::Response filter_nodes(const scheduler::ExtenderArgs& args);
   bool waits_for_victims(const scheduler::ExtenderArgs& args);
-  struct WaitingFilter;
   void answer_waiting(WaitingFilter& waiting);
   http::Response handle_prioritize(const http::Request& request);
   http::Response handle_preempt(const http::Request& request);
@@ -171,7 +174,15 @@ class ExtenderService final : public http::RequestHandler {
 
   // A filter request that waits for the news that Pods have left its Pod's nominated node.
   struct WaitingFilter {
-    std::string body;
+    // `accepted_body`: one that has been parsed without an error.
+    WaitingFilter(std::string accepted_body, Time begun_at, http::ResponseCallback callback)
+        : body(std::move(accepted_body)),
+          args(*scheduler::ExtenderArgs::parse_body(body)),
+          begun(begun_at),
+          reply(std::move(callback)) {}
+
+    const std::string body;
+    const scheduler::ExtenderArgs args;  // views into `body`
     Time begun;
     http::ResponseCallback reply;
     Subscription deadline;

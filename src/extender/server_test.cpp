@@ -253,35 +253,50 @@ TEST_F(ExtenderServerTest, CorrectsTheVictimsOfPreemption) {
 }
 
 // kube-scheduler may know before this watch that the victims have left.
-TEST_F(ExtenderServerTest, WaitsForTheNewsThatVictimsHaveLeft) {
-  begin_ready();
-  auto victim = pod_object("two", "4", json::object(), "n2"),
-       other = pod_object("four", "4", json::object(), "n2");
-  change_object("pods", "ADDED", other);
-  json high = pod_object("high", "4", {{"gpulet.io/gpu-links", "NV"}});
-  high["status"] = {{"nominatedNodeName", "n2"}};
-  const std::string body = json{{"Pod", high}, {"NodeNames", {"n2"}}}.dump();
-  ASSERT_TRUE(k8s::eventually([&] { return post_json("/filter", json::parse(body))["NodeNames"].empty(); }));
-  victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
-  change_object("pods", "MODIFIED", victim);
+class LeavingVictimTest : public ExtenderServerTest {
+ protected:
+  // The victim on n2 is known to leave; without it, the Pod of `body_` fits.
+  void begin_leaving() {
+    begin_ready();
+    change_object("pods", "ADDED", pod_object("four", "4", json::object(), "n2"));
+    json high = pod_object("high", "4", {{"gpulet.io/gpu-links", "NV"}});
+    high["status"] = {{"nominatedNodeName", "n2"}};
+    body_ = json{{"Pod", high}, {"NodeNames", {"n2"}}}.dump();
+    ASSERT_TRUE(
+        k8s::eventually([&] { return post_json("/filter", json::parse(body_))["NodeNames"].empty(); }));
+    victim_["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+    change_object("pods", "MODIFIED", victim_);
+    ASSERT_TRUE(k8s::eventually([&] {
+      bool leaving = false;
+      call_on_loop([&] {
+        leaving = std::ranges::any_of(cluster_.find_node("n2")->claims, &scheduler::PodClaim::leaving);
+      });
+      return leaving;
+    }));
+  }
+
+  json victim_ = pod_object("two", "4", json::object(), "n2");
+  std::string body_;
+};
+
+TEST_F(LeavingVictimTest, TheFilterWaitsForTheNews) {
+  ASSERT_NO_FATAL_FAILURE(begin_leaving());
   std::promise<http::Response> promise;
-  const auto waits = [&] {
-    bool waiting = false;
-    call_on_loop([&] {
-      if (service_->metric_values().waiting != 0) waiting = true;
-      if (waiting) return;
-      // A short question of another kind, so that no answer is waited for.
-      const auto* const node = cluster_.find_node("n2");
-      if (std::ranges::none_of(node->claims, &scheduler::PodClaim::leaving)) return;
-      service_->handle_request({.method = "POST", .target = "/filter", .body = body}, loop_.now(),
-                               [&](http::Response response) { promise.set_value(std::move(response)); });
-    });
-    return waiting;
-  };
-  ASSERT_TRUE(k8s::eventually(waits));
-  change_object("pods", "DELETED", victim);
+  call_on_loop([&] {
+    service_->handle_request({.method = "POST", .target = "/filter", .body = body_}, loop_.now(),
+                             [&](http::Response response) { promise.set_value(std::move(response)); });
+    EXPECT_EQ(service_->metric_values().waiting, 1U);
+  });
+  change_object("pods", "DELETED", victim_);
   const auto response = promise.get_future().get();
   EXPECT_EQ(json::parse(*response.body)["NodeNames"], (json{"n2"}));
+}
+
+TEST_F(LeavingVictimTest, NoLargeRequestIsHeld) {
+  ASSERT_NO_FATAL_FAILURE(begin_leaving());
+  body_.append(kMaxWaitingBodyBytes, ' ');
+  EXPECT_TRUE(json::parse(*send_request("POST", "/filter", body_).body)["NodeNames"].empty());
+  call_on_loop([&] { EXPECT_EQ(service_->metric_values().waiting, 0U); });
 }
 
 TEST_F(ExtenderServerTest, KeepsDevicesForANominatedPod) {

@@ -54,17 +54,6 @@ std::string sanitize_line(std::string text) {
   return text;
 }
 
-const json& json_member(const json& object, const char* name) {
-  static const json none;
-  if (!object.is_object()) return none;
-  const auto found = object.find(name);
-  return found == object.end() ? none : *found;
-}
-
-std::string json_text(const json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 std::map<std::string, std::string> json_text_map(const nlohmann::json& metadata, const char* field) {
   std::map<std::string, std::string> texts;
   const auto& given = json_member(metadata, field);

@@ -41,10 +41,6 @@ std::string truncate_utf8(std::string text, std::size_t limit);
 // becomes blanks. The size stays.
 std::string sanitize_line(std::string text);
 
-// The member of an object; null where there is none, or `object` is no object.
-const nlohmann::json& json_member(const nlohmann::json& object, const char* name);
-// The text of a JSON string; empty for any other value.
-std::string json_text(const nlohmann::json& value);
 // `field` of an object's metadata: its labels or annotations.
 std::map<std::string, std::string> json_text_map(const nlohmann::json& metadata, const char* field);
 // As a request body. Invalid UTF-8, which a driver's texts may contain, is replaced.

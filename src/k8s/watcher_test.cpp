@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/json.h"
 #include "k8s/node_labels.h"
 #include "k8s/objects.h"
 #include "k8s/test_api.h"

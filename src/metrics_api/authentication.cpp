@@ -16,10 +16,10 @@ using nlohmann::json;
 
 // A list of strings, stored as JSON in a value of the ConfigMap; empty if absent.
 Result<std::vector<std::string>> parse_string_list(const json& data, const char* key) {
-  const json& value = k8s::json_member(data, key);
+  const json& value = json_member(data, key);
   std::vector<std::string> texts;
   if (value.is_null()) return texts;
-  const auto list = parse_json(k8s::json_text(value));
+  const auto list = parse_json(json_text(value));
   if (!list.is_array()) return fail(Code::kInvalidArgument, "must be a JSON list of strings", key);
   for (const auto& one : list) {
     if (!one.is_string()) return fail(Code::kInvalidArgument, "must be a JSON list of strings", key);
@@ -47,9 +47,9 @@ std::string first_header_value(const http::Request& request, const std::vector<s
 }  // namespace
 
 Result<FrontProxy> parse_front_proxy(const json& config_map) {
-  const json& data = k8s::json_member(config_map, "data");
+  const json& data = json_member(config_map, "data");
   FrontProxy proxy;
-  proxy.client_ca_pem = k8s::json_text(k8s::json_member(data, "requestheader-client-ca-file"));
+  proxy.client_ca_pem = json_text(json_member(data, "requestheader-client-ca-file"));
   if (proxy.client_ca_pem.empty()) return FrontProxy{};
   GPULET_TRY_ASSIGN(proxy.allowed_names, parse_string_list(data, "requestheader-allowed-names"));
   GPULET_TRY_ASSIGN(proxy.username_headers, parse_string_list(data, "requestheader-username-headers"));
@@ -110,8 +110,6 @@ std::optional<std::string> bearer_token(const http::Request& request) {
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 // A larger specification is not cached.

@@ -67,8 +67,6 @@ void RequestPool::on_response(Connection& connection, const Done& done,
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 struct PodListing {

@@ -16,8 +16,6 @@
 namespace gpulet::migrate {
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 constexpr std::array<const char*, 17> kPolicyFields = {"operator.defaultRuntime",
@@ -279,8 +277,6 @@ void attach_config_map(std::vector<Program>& programs, const ConfigMapRef& map,
 
 namespace {
 
-using k8s::json_member;
-using k8s::json_text;
 using nlohmann::json;
 
 // Values of NVIDIA's chart (nvidia-device-plugin) that are settings without free text. Source:

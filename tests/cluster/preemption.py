@@ -14,20 +14,18 @@ import pathlib
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from lib.kube import ApiError, Kube, Timeout, gpu_pod, until  # noqa: E402
+from lib.kube import ApiError, Kube, Timeout, gpu_pod, is_ready, until  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
+from lib.kwok import kwok_cluster  # noqa: E402
 
 ROOT = HERE.parent.parent
-TESTBED = HERE / "testbed" / "tb"
 GPULET = ROOT / "out" / "bin" / "gpulet"
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
 GPU, GPUS, NODES = "nvidia.com/gpu", 8, 3  # GPUs of a node, nodes of a lane
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 PODS, BUDGETS = "/api/v1/namespaces/default/pods", "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
@@ -246,14 +244,7 @@ def run_trials(state, options):
                               ("kube-scheduler", ["kube-scheduler", f"--config={configuration}"])):
             with open(state / "log" / name, "a", encoding="utf-8") as log:
                 processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env))
-
-        def ready():
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=5) as answer:
-                    return answer.status == 200
-            except OSError:
-                return False
-        until("the extender is ready", ready, LIMIT_S)
+        until("the extender is ready", lambda: is_ready(PORT), LIMIT_S)
         lanes = [Lane(state, lane, range(options.seed + lane, options.seed + options.trials, LANES),
                       UNASKED_LIMIT_S if options.without_extender else LIMIT_S) for lane in range(LANES)]
         for lane in lanes:
@@ -285,15 +276,8 @@ def main():
     options = parser.parse_args()
     if options.inside:
         return run_trials(options.inside, options)
-    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([TESTBED, "build", "kwok"], check=True, env=env)
-    env["TB_STATE"] = tempfile.mkdtemp(prefix="gpulet-preemption-")
-    try:
-        subprocess.run([TESTBED, "up", "0"], check=True, env=env, stdout=subprocess.DEVNULL)
-        subprocess.run([TESTBED, "kwok", str(LANES * NODES), str(GPUS)], check=True, env=env, stdout=subprocess.DEVNULL)
-        return subprocess.run([TESTBED, "cp", sys.executable, HERE / "preemption.py", "--inside", env["TB_STATE"], *sys.argv[1:]], env=env, check=False).returncode
-    finally:
-        subprocess.run([TESTBED, "down"], env=env, check=False)
+    with kwok_cluster(LANES * NODES, GPUS) as cluster:
+        return cluster.run(HERE / "preemption.py", *sys.argv[1:]).returncode
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import ssl
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -28,13 +27,12 @@ import urllib.request
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from lib.kube import ApiError, Kube, gpu_pod, until  # noqa: E402
+from lib.kube import ApiError, Kube, gpu_pod, is_ready, until  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
+from lib.kwok import kwok_cluster  # noqa: E402
 
 ROOT = HERE.parent.parent
-TESTBED = HERE / "testbed" / "tb"
 BIN = ROOT / "out" / "bin"
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 PODS = "/api/v1/namespaces/default/pods"
 PORT, GPUS, WRITERS, SEED = 9410, 8, 8, 8
@@ -213,14 +211,7 @@ class Scale:
         """Returns the seconds until it was ready."""
         self.extender = self.start("extender", BIN / "gpulet", "scheduler", f"--listen=127.0.0.1:{PORT}", "--shutdown-seconds=0", *more)
         begin = time.monotonic()
-
-        def ready():
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{PORT}/readyz", timeout=5) as answer:
-                    return answer.status == 200
-            except OSError:
-                return False
-        until("the extender is ready", ready, 120, 0.02)
+        until("the extender is ready", lambda: is_ready(PORT), 120, 0.02)
         return time.monotonic() - begin
 
     def run(self):
@@ -284,24 +275,16 @@ def main():
         finally:
             scale.close()
         return 0
-    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([TESTBED, "build", "kwok"], check=True, env=env)
     rows = []
     for nodes in options.nodes:
-        state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-scale-"))
-        env["TB_STATE"] = str(state)
-        try:
-            subprocess.run([TESTBED, "up", "0"], check=True, env=env, stdout=subprocess.DEVNULL)
-            subprocess.run([TESTBED, "kwok", str(nodes), str(GPUS)], check=True, env=env, stdout=subprocess.DEVNULL)
-            more = [*(["--pods", str(options.pods)] if options.pods else []), *(["--limited"] if options.limited else [])]
-            done = subprocess.run([TESTBED, "cp", sys.executable, HERE / "scale.py", "--inside", state, "--nodes", str(nodes), *more],
-                                  env=env, check=True, stdout=subprocess.PIPE, text=True)
-            rows.append(json.loads(done.stdout.splitlines()[-1]))
-            for key, value in rows[-1].items():
-                print(f"{key:28} {value}", flush=True)
-            print(flush=True)
-        finally:
-            subprocess.run([TESTBED, "down"], env=env, check=False)
+        more = [*(["--pods", str(options.pods)] if options.pods else []), *(["--limited"] if options.limited else [])]
+        with kwok_cluster(nodes, GPUS) as cluster:
+            done = cluster.run(HERE / "scale.py", "--nodes", str(nodes), *more, stdout=subprocess.PIPE, text=True)
+        done.check_returncode()
+        rows.append(json.loads(done.stdout.splitlines()[-1]))
+        for key, value in rows[-1].items():
+            print(f"{key:28} {value}", flush=True)
+        print(flush=True)
     if options.plot:
         plot(rows, options.plot)
     return 0

@@ -8,6 +8,7 @@
 
 #include "base/dns_name.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "health/xid/xid_catalogue.h"
@@ -22,7 +23,7 @@ constexpr const char* kCountersKey = "metrics";  // as dcgm-exporter reads it
 Result<metrics::Counters> counters_from_config_map(const nlohmann::json& config_map,
                                                    const std::string& about) {
   if (config_map.is_null()) return fail(Code::kNotFound, "ConfigMap not found", about);
-  const auto& text = k8s::json_member(k8s::json_member(config_map, "data"), kCountersKey);
+  const auto& text = json_member(json_member(config_map, "data"), kCountersKey);
   if (!text.is_string())
     return fail(Code::kInvalidArgument,
                 std::string("it has no key ") + kCountersKey + ", the list of counters", about);

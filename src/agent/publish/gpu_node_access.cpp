@@ -19,9 +19,9 @@ using Outcome = k8s::RetryingSender::Outcome;
 
 bool lists_gpu_nodes(const std::string& body) {
   const auto list = parse_json(body);
-  const auto& resources = k8s::json_member(list, "resources");
+  const auto& resources = json_member(list, "resources");
   return resources.is_array() && std::ranges::any_of(resources, [](const auto& resource) {
-           return k8s::json_text(k8s::json_member(resource, "name")) == "gpunodes";
+           return json_text(json_member(resource, "name")) == "gpunodes";
          });
 }
 

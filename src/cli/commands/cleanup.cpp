@@ -232,13 +232,13 @@ struct Progress {
 Progress parse_progress(const std::string& body) {
   const auto object = parse_json(body);
   const auto number = [](const nlohmann::json& of, const char* name) {
-    const auto& value = k8s::json_member(of, name);
+    const auto& value = json_member(of, name);
     return value.is_number_integer() ? value.get<std::int64_t>() : 0;
   };
-  const auto& status = k8s::json_member(object, "status");
+  const auto& status = json_member(object, "status");
   Progress progress{number(status, "numberReady"), number(status, "desiredNumberScheduled")};
   const bool seen =
-      number(status, "observedGeneration") >= number(k8s::json_member(object, "metadata"), "generation") &&
+      number(status, "observedGeneration") >= number(json_member(object, "metadata"), "generation") &&
       status.contains("observedGeneration");
   progress.done = seen && progress.ready >= progress.desired;
   return progress;

@@ -66,6 +66,12 @@ std::vector<Shares> offered_shares(const GpuNode& node) {
   return offered;
 }
 
+void sum_free(ClusterNode& node) {
+  node.free_total.clear();
+  for (const auto& free : node.free)
+    node.free_total.push_back(std::accumulate(free.begin(), free.end(), 0U));
+}
+
 void count_without_leaving(ClusterNode& node) {
   node.free = offered_shares(node.node);
   for (auto& of_resource : node.requested_mib) std::ranges::fill(of_resource, 0);
@@ -75,8 +81,7 @@ void count_without_leaving(ClusterNode& node) {
     for (const auto& part : claim.parts)
       node.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
   }
-  for (std::size_t i = 0; i < node.free.size(); ++i)
-    node.free_total[i] = std::accumulate(node.free[i].begin(), node.free[i].end(), 0U);
+  sum_free(node);
 }
 
 std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNode& node,
@@ -351,10 +356,7 @@ void ClusterState::recompute_nodes(Entry& entry) {
       view.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
     }
   }
-  view.free_total.clear();
-  for (const auto& free : view.free) {
-    view.free_total.push_back(std::accumulate(free.begin(), free.end(), 0U));
-  }
+  sum_free(view);
   view.nominated.clear();
   for (const auto& [key, pod] : nominated_) {
     if (pod.nominated_node == view.name) view.nominated.push_back(pod);

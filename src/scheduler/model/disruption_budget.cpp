@@ -12,17 +12,6 @@ namespace {
 
 using nlohmann::json;
 
-const json& find_member(const json& object, const char* name) {
-  static const json kNull;
-  if (!object.is_object()) return kNull;
-  const auto found = object.find(name);
-  return found == object.end() ? kNull : *found;
-}
-
-std::string string_of(const json& value) {
-  return value.is_string() ? value.get<std::string>() : std::string();
-}
-
 // The value of a label in "key=value\n" lines; nullopt without the label.
 std::optional<std::string_view> find_label(std::string_view labels, std::string_view key) {
   while (!labels.empty()) {
@@ -62,17 +51,17 @@ std::optional<LabelOperator> parse_operator(const std::string& name) {
 
 std::vector<LabelRequirement> read_selector(const json& selector) {
   std::vector<LabelRequirement> requirements;
-  if (const auto& labels = find_member(selector, "matchLabels"); labels.is_object()) {
+  if (const auto& labels = json_member(selector, "matchLabels"); labels.is_object()) {
     for (const auto& [key, value] : labels.items())
-      requirements.push_back({.key = key, .op = LabelOperator::kIn, .values = {string_of(value)}});
+      requirements.push_back({.key = key, .op = LabelOperator::kIn, .values = {json_text(value)}});
   }
-  if (const auto& expressions = find_member(selector, "matchExpressions"); expressions.is_array()) {
+  if (const auto& expressions = json_member(selector, "matchExpressions"); expressions.is_array()) {
     for (const auto& one : expressions) {
-      const auto op = parse_operator(string_of(find_member(one, "operator")));
+      const auto op = parse_operator(json_text(json_member(one, "operator")));
       if (!op) return {};
-      LabelRequirement requirement{.key = string_of(find_member(one, "key")), .op = *op, .values = {}};
-      if (const auto& values = find_member(one, "values"); values.is_array()) {
-        for (const auto& value : values) requirement.values.push_back(string_of(value));
+      LabelRequirement requirement{.key = json_text(json_member(one, "key")), .op = *op, .values = {}};
+      if (const auto& values = json_member(one, "values"); values.is_array()) {
+        for (const auto& value : values) requirement.values.push_back(json_text(value));
       }
       requirements.push_back(std::move(requirement));
     }
@@ -96,17 +85,17 @@ Result<DisruptionBudget> parse_disruption_budget(std::string_view text) {
   if (text.size() > kMaxBudgetBytes)
     return fail(Code::kInvalidArgument, "not a PodDisruptionBudget: larger than 4 MiB");
   const auto object = parse_json(text);
-  const auto& metadata = find_member(object, "metadata");
-  DisruptionBudget budget{.name_space = string_of(find_member(metadata, "namespace")),
-                          .name = string_of(find_member(metadata, "name")),
-                          .selector = read_selector(find_member(find_member(object, "spec"), "selector")),
+  const auto& metadata = json_member(object, "metadata");
+  DisruptionBudget budget{.name_space = json_text(json_member(metadata, "namespace")),
+                          .name = json_text(json_member(metadata, "name")),
+                          .selector = read_selector(json_member(json_member(object, "spec"), "selector")),
                           .disrupted = {}};
   if (budget.name.empty())
     return fail(Code::kInvalidArgument, "not a PodDisruptionBudget: metadata.name is missing");
-  const auto& status = find_member(object, "status");
-  if (const auto& allowed = find_member(status, "disruptionsAllowed"); allowed.is_number_integer())
+  const auto& status = json_member(object, "status");
+  if (const auto& allowed = json_member(status, "disruptionsAllowed"); allowed.is_number_integer())
     budget.allowed = std::max<std::int64_t>(allowed.get<std::int64_t>(), 0);
-  if (const auto& disrupted = find_member(status, "disruptedPods"); disrupted.is_object()) {
+  if (const auto& disrupted = json_member(status, "disruptedPods"); disrupted.is_object()) {
     for (const auto& [pod, when] : disrupted.items()) budget.disrupted.push_back(pod);
     std::ranges::sort(budget.disrupted);
   }

@@ -5,6 +5,7 @@ import socket
 import ssl
 import threading
 import time
+import urllib.request
 
 ASKED_AGAIN_S = 30
 
@@ -136,6 +137,15 @@ class Watch(threading.Thread):
 
 class Timeout(AssertionError):
     pass
+
+
+def is_ready(port):
+    """Whether the scheduler extender on this port of localhost reports that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
 
 
 def until(what, condition, limit_s=30.0, interval_s=0.1):

@@ -13,7 +13,7 @@ import urllib.request
 import yaml
 
 from lib.examples import EXAMPLES, STAY, submit, with_stand_in
-from lib.kube import gpu_pod, until
+from lib.kube import gpu_pod, is_ready, until
 from lib.kubectl import kubectl
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
@@ -147,13 +147,6 @@ class SchedulingChecks:
                 [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", f"--record={RECORD}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
 
-    def is_ready(self, port):
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2) as answer:
-                return answer.status == 200
-        except OSError:
-            return False
-
     def start_scheduler(self, *arguments):
         with open(self.state / "log" / "cp-kube-scheduler", "a", encoding="utf-8") as log:
             return subprocess.Popen(["kube-scheduler", *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -188,7 +181,7 @@ class SchedulingChecks:
         for port in PORTS:
             self.start_replica(port)
         for port in PORTS:
-            until(f"the replica on port {port} is ready", lambda port=port: self.is_ready(port), BUSY_S)
+            until(f"the replica on port {port} is ready", lambda port=port: is_ready(port), BUSY_S)
         self.kube.create_pod(self.pod("unasked", 1))
         self.node_of("unasked")
         until("a replica has judged it", lambda: any(event["reason"] == "GpuSchedulerNotAsked" for event in
@@ -419,7 +412,7 @@ class SchedulingChecks:
         assert asked and int(asked[1]) > 0, "the other replica was not asked"
         self.remove(*names)
         self.start_replica(PORTS[0])
-        until("a new replica knows all", lambda: self.is_ready(PORTS[0]), BUSY_S)
+        until("a new replica knows all", lambda: is_ready(PORTS[0]), BUSY_S)
 
     def explained(self):
         """Without that Service, the command computes the explanation itself, with the same code."""

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/text.h"
-#include "sim/control/commands.h"
 #include "sim/control/answers.h"
+#include "sim/control/commands.h"
 #include "sim/control/control.h"
 #include "sim/demo/demo.h"
 #include "sim/mps/daemon.h"
@@ -390,6 +390,8 @@ class CommandLine {
     sub->add_option("--machines", o.machines, "nodes of 8 GPUs (default 64)")->needs(load);
     sub->add_option("--days", o.days, "simulated days (default 28)")->needs(load);
     sub->add_flag("--known-services", o.known_services, "predict a service's load from its earlier runs")
+        ->needs(load);
+    sub->add_flag("--rebalance", o.rebalance, "run each policy also with Pods moved off hot GPUs")
         ->needs(load);
     sub->add_option("-o,--output", o.output, "table or json (default table)")
         ->check(CLI::IsMember({"table", "json"}));

@@ -136,13 +136,15 @@ std::string summary_json(const ClusterTrace& trace, const ScheduleOptions& optio
 struct LoadSummary {
   std::string policy;
   scheduler::Spread above_95;
-  double hottest = 0, unserved = 0, mean_busy = 0, allocated = 0, refused = 0;
+  bool rebalanced = false;
+  double hottest = 0, unserved = 0, mean_busy = 0, allocated = 0, refused = 0, moves = 0, restarting = 0;
 };
 
-Result<LoadSummary> run_load_policy(const std::string& policy, const ScheduleOptions& options,
+Result<LoadSummary> run_load_policy(const std::string& policy, bool rebalance, const ScheduleOptions& options,
                                     const ScheduleProgress& progress) {
   LoadSummary summary;
   summary.policy = policy;
+  summary.rebalanced = rebalance;
   summary.above_95.least = 1;
   const auto runs = static_cast<double>(options.seeds);
   for (std::uint64_t run = 0; run < options.seeds; ++run) {
@@ -152,6 +154,7 @@ Result<LoadSummary> run_load_policy(const std::string& policy, const ScheduleOpt
     run_options.nodes = options.machines;
     run_options.days = options.days;
     run_options.known_services = options.known_services;
+    run_options.rebalance = rebalance;
     run_options.progress = [&](double part) {
       progress(policy + ", run " + std::to_string(run + 1) + " of " + std::to_string(options.seeds) + ": " +
                rounded_percent_text(part));
@@ -165,6 +168,8 @@ Result<LoadSummary> run_load_policy(const std::string& policy, const ScheduleOpt
     summary.mean_busy += result.mean_busy / runs;
     summary.allocated += result.allocated / runs;
     summary.refused += static_cast<double>(result.refused) / runs;
+    summary.moves += static_cast<double>(result.moves) / runs;
+    summary.restarting += result.restarting / runs;
   }
   return summary;
 }
@@ -174,12 +179,17 @@ std::string load_table(const ScheduleOptions& options, const std::vector<LoadSum
                      " days; past use of services is " + (options.known_services ? "" : "not ") + "known\n\n";
   TableRows rows = {{"POLICY", "RUNS", "ABOVE 95 % USE", "MIN", "MAX", "HOTTEST GPU", "UNSERVED", "MEAN USE",
                      "ALLOCATED", "REFUSED"}};
+  if (options.rebalance) rows[0].insert(rows[0].end(), {"REBALANCED", "MOVES", "RESTARTING"});
   for (const LoadSummary& summary : summaries) {
     rows.push_back({summary.policy, std::to_string(options.seeds), percent_text(summary.above_95.mean),
                     percent_text(summary.above_95.least), percent_text(summary.above_95.greatest),
                     percent_text(summary.hottest), percent_text(summary.unserved),
                     percent_text(summary.mean_busy), percent_text(summary.allocated),
                     std::to_string(std::lround(summary.refused))});
+    if (!options.rebalance) continue;
+    rows.back().insert(rows.back().end(),
+                       {summary.rebalanced ? "yes" : "no", std::to_string(std::lround(summary.moves)),
+                        percent_text(summary.restarting)});
   }
   return text + render_table(rows);
 }
@@ -197,6 +207,10 @@ std::string load_json(const ScheduleOptions& options, const std::vector<LoadSumm
                                     {"meanUse", round_share(summary.mean_busy)},
                                     {"held", round_share(summary.allocated)},
                                     {"refused", round_share(summary.refused)}});
+    if (!options.rebalance) continue;
+    document["policies"].back()["rebalanced"] = summary.rebalanced;
+    document["policies"].back()["moves"] = round_share(summary.moves);
+    document["policies"].back()["restarting"] = round_share(summary.restarting);
   }
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -211,8 +225,11 @@ Result<std::string> load_report(const ScheduleOptions& options, const SchedulePr
   GPULET_TRY_ASSIGN(const std::vector<std::string> names, requested_policies(options));
   std::vector<LoadSummary> summaries;
   for (const std::string& name : names) {
-    GPULET_TRY_ASSIGN(LoadSummary summary, run_load_policy(name, options, progress));
-    summaries.push_back(std::move(summary));
+    for (const bool rebalance : {false, true}) {
+      if (rebalance && !options.rebalance) continue;
+      GPULET_TRY_ASSIGN(LoadSummary summary, run_load_policy(name, rebalance, options, progress));
+      summaries.push_back(std::move(summary));
+    }
   }
   progress("");
   return options.output == "json" ? load_json(options, summaries) : load_table(options, summaries);

@@ -25,6 +25,7 @@ struct ScheduleOptions {
   // Weeks of daily load instead of a trace, see sim/schedule/load_simulator.h.
   bool load = false;
   bool known_services = false;
+  bool rebalance = false;  // each policy also with rebalancing
   unsigned machines = 64;
   unsigned days = 28;
 };

@@ -94,6 +94,26 @@ TEST(ScheduleCommand, ReplaysDailyLoad) {
   EXPECT_EQ(policy["runs"], 2);
   EXPECT_LE(policy["above95"]["least"], policy["above95"]["mean"]);
   EXPECT_GT(policy["meanUse"], 0.2);
+  EXPECT_FALSE(policy.contains("moves"));
+}
+
+TEST(ScheduleCommand, ComparesWithRebalancing) {
+  ScheduleOptions options;
+  options.load = options.rebalance = true;
+  options.machines = 2;
+  options.days = 3;
+  options.policies = {"spread"};
+  const std::string text = simulate_small(options);
+  EXPECT_THAT(text, HasSubstr("  REBALANCED  MOVES  RESTARTING\n"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 5) << "with and without";
+  options.output = "json";
+  const auto document = nlohmann::json::parse(simulate_small(options));
+  ASSERT_EQ(document["policies"].size(), 2u);
+  EXPECT_EQ(document["policies"][0]["rebalanced"], false);
+  EXPECT_EQ(document["policies"][0]["moves"], 0);
+  EXPECT_EQ(document["policies"][1]["rebalanced"], true);
+  EXPECT_GT(document["policies"][1]["moves"], 0);
+  EXPECT_GT(document["policies"][1]["restarting"], 0);
 }
 
 TEST(ScheduleCommand, RejectsInvalidOptions) {

@@ -12,6 +12,7 @@
 #include "scheduler/core/node_table.h"
 #include "scheduler/core/policy.h"
 #include "scheduler/load/forecast.h"
+#include "scheduler/load/rebalance.h"
 
 namespace gpulet::scheduler {
 namespace {
@@ -24,10 +25,14 @@ constexpr std::int64_t kStart = 1'767'225'600;
 constexpr double kHot = 95;
 // Shares of the cluster's GPUs that services and batch jobs request.
 constexpr double kServices = 0.70, kBatch = 0.08;
-constexpr double kServiceLife = 4.0 * kDay;  // mean time until a replica is placed again
-constexpr std::int64_t kRestart = kStep;     // time between two placements
+constexpr double kServiceLife = 4.0 * kDay;      // mean time until a replica is placed again
+constexpr std::int64_t kRestart = kStep;         // time between two placements
+constexpr std::int64_t kMoveDown = 5 * kMinute;  // of a moved task: its Pod ends, another loads its model
+// Of which a GPU has a thousand.
+constexpr const char* kShareResource = "share";
 
 WallTime wall_time_at(std::int64_t now) { return WallTime(std::chrono::seconds(kStart + now)); }
+Time time_at(std::int64_t now) { return Time(std::chrono::seconds(now)); }
 
 // Not the library's distributions, whose results for a seed differ between libraries.
 class RandomSource {
@@ -62,7 +67,8 @@ struct Arrival {
   std::int64_t when = 0;
   std::uint32_t kind = 0;  // in LoadSimulation::kinds_
   bool service = false;
-  std::int64_t life = 0;  // of a batch job
+  std::int64_t life = 0;                     // of a batch job, or what is left of a moved task's
+  std::optional<std::int64_t> down_since{};  // of a moved task
   friend bool operator>(const Arrival& a, const Arrival& b) {
     return a.when != b.when ? a.when > b.when : a.kind > b.kind;
   }
@@ -79,11 +85,13 @@ struct RunningTask {
   std::int64_t since = 0;
   std::int64_t until = 0;
   Forecast forecast;
+  double busy = 0;  // percent of the GPU, as last measured
 };
 
 struct SimulatedGpu {
   std::vector<RunningTask> running;
   std::size_t hot_steps = 0;
+  double busy = 0;  // percent, as last measured
 };
 
 class LoadSimulation {
@@ -95,7 +103,9 @@ class LoadSimulation {
         life_(options.seed * 4 + 2),
         noise_(options.seed * 4 + 3),
         ties_(options.seed * 4),
-        gpus_(std::size_t{options.nodes} * options.gpus) {
+        gpus_(std::size_t{options.nodes} * options.gpus),
+        rebalancers_(options.rebalance ? options.nodes : 0) {
+    rebalance_policy_.enabled = options.rebalance;
     add_services();
     add_batch_jobs();
     std::vector<Task> tasks;
@@ -120,6 +130,7 @@ class LoadSimulation {
         place_task(arrival, now);
       }
       measure_usage(now);
+      for (NodeTable::Node node = 0; node < rebalancers_.size(); ++node) rebalance_node(node, now);
       if (options_.progress && (now + kStep) % kDay == 0) {
         options_.progress(static_cast<double>(now + kStep) / static_cast<double>(end));
       }
@@ -134,6 +145,10 @@ class LoadSimulation {
   void publish_forecasts(std::int64_t now);
   void place_task(const Arrival& arrival, std::int64_t now);
   void measure_usage(std::int64_t now);
+  void rebalance_node(NodeTable::Node node, std::int64_t now);
+  RebalanceGpu make_rebalance_gpu(NodeTable::Node node, unsigned gpu, std::int64_t now) const;
+  void move_task(NodeTable::Node node, unsigned gpu, std::size_t running, std::int64_t now);
+  void learn_service(const RunningTask& task, std::int64_t now);
   LoadRunResult make_result() const;
 
   std::size_t gpu_index(NodeTable::Node node, unsigned gpu) const {
@@ -149,9 +164,15 @@ class LoadSimulation {
   std::vector<SimulatedGpu> gpus_;
   NodeTable table_;
   std::shared_ptr<Policy> policy_;
+  RebalancePolicy rebalance_policy_;
+  struct NodeRebalancer {
+    Rebalancer rebalancer;
+    std::int64_t gone_at = 0;  // when the Pod of the last move has gone
+  };
+  std::vector<NodeRebalancer> rebalancers_;  // by node; empty: none
 
-  std::size_t steps_ = 0, hot_ = 0, placements_ = 0, refused_ = 0;
-  double busy_ = 0, wanted_ = 0, unserved_ = 0, held_ = 0;
+  std::size_t steps_ = 0, hot_ = 0, placements_ = 0, refused_ = 0, moves_ = 0;
+  double busy_ = 0, wanted_ = 0, unserved_ = 0, held_ = 0, restarting_ = 0;
 };
 
 void LoadSimulation::add_services() {
@@ -209,13 +230,17 @@ void LoadSimulation::remove_finished(std::int64_t now) {
         state.free[gpu] = static_cast<std::uint16_t>(state.free[gpu] + kinds_[task.kind].task.gpu_milli);
         if (!task.service) continue;
         arrivals_.push({now + kRestart, task.kind, true, 0});
-        if (options_.known_services && now - task.since >= kDay)
-          kinds_[task.kind].task.load = task.forecast.daily_curve(wall_time_at(now));
+        learn_service(task, now);
       }
       std::erase_if(on.running, [&](const RunningTask& task) { return task.until <= now; });
       table_.update_node(node, state);
     }
   }
+}
+
+void LoadSimulation::learn_service(const RunningTask& task, std::int64_t now) {
+  if (options_.known_services && task.service && now - task.since >= kDay)
+    kinds_[task.kind].task.load = task.forecast.daily_curve(wall_time_at(now));
 }
 
 // What an agent publishes for a GPU: the sum of its tasks' forecasts.
@@ -236,13 +261,20 @@ void LoadSimulation::place_task(const Arrival& arrival, std::int64_t now) {
   const Task& task = kinds_[arrival.kind].task;
   const auto best = table_.best_node(table_.find_query(policy_, task), ties_.engine());
   // Drawn in order of arrival, whether or not the task can be placed.
-  const double life = arrival.service ? life_.exponential(kServiceLife) : static_cast<double>(arrival.life);
+  const bool is_new_service = arrival.service && !arrival.down_since;
+  const double life = is_new_service ? life_.exponential(kServiceLife) : static_cast<double>(arrival.life);
   if (!best) {
     ++refused_;
-    if (arrival.service) arrivals_.push({now + kHour, arrival.kind, true, 0});
+    Arrival again = arrival;
+    again.when = now + kHour;
+    if (arrival.service || arrival.down_since) arrivals_.push(again);
     return;
   }
   ++placements_;
+  if (arrival.down_since && now >= kDay) {
+    for (std::int64_t at = *arrival.down_since; at < now; at += kStep)
+      restarting_ += kinds_[arrival.kind].use.mean(kStart + at);
+  }
   NodeState state = table_.state_of(best->node);
   state.allocate_task(task, best->choice.gpus);
   state.add_load(best->choice.gpus, expected_load(task));
@@ -250,6 +282,67 @@ void LoadSimulation::place_task(const Arrival& arrival, std::int64_t now) {
   SimulatedGpu& on = gpus_[gpu_index(best->node, static_cast<unsigned>(std::countr_zero(best->choice.gpus)))];
   on.running.push_back({arrival.kind, arrival.service, now, now + static_cast<std::int64_t>(life),
                         Forecast(expected_load(task))});
+}
+
+void LoadSimulation::move_task(NodeTable::Node node, unsigned gpu, std::size_t running, std::int64_t now) {
+  SimulatedGpu& on = gpus_[gpu_index(node, gpu)];
+  const RunningTask& task = on.running[running];
+  NodeState state = table_.state_of(node);
+  state.free[gpu] = static_cast<std::uint16_t>(state.free[gpu] + kinds_[task.kind].task.gpu_milli);
+  // This step has been measured: the task is down from the next on.
+  const std::int64_t down_since = now + kStep;
+  arrivals_.push({down_since + kMoveDown, task.kind, task.service, task.until - now, down_since});
+  learn_service(task, now);
+  on.running.erase(on.running.begin() + static_cast<std::ptrdiff_t>(running));
+  state.load[gpu] = {};
+  for (const RunningTask& left : on.running)
+    state.load[gpu] = state.load[gpu] + left.forecast.daily_curve(wall_time_at(now));
+  table_.update_node(node, state);
+  ++moves_;
+}
+
+RebalanceGpu LoadSimulation::make_rebalance_gpu(NodeTable::Node node, unsigned gpu, std::int64_t now) const {
+  const SimulatedGpu& on = gpus_[gpu_index(node, gpu)];
+  RebalanceGpu view;
+  view.gpu = std::to_string(gpu);
+  view.busy = on.busy;
+  view.free[kShareResource] = table_.state_of(node).free[gpu];
+  const WallTime later = wall_time_at(now) + rebalance_policy_.horizon;
+  double sum = 0;
+  for (const RunningTask& task : on.running) {
+    RebalancePod pod;
+    pod.pod = std::to_string(task.kind);
+    pod.priority = task.service ? 1 : 0;
+    pod.created = task.since;
+    pod.resource = kShareResource;
+    pod.shares = kinds_[task.kind].task.gpu_milli;
+    pod.busy = task.busy;
+    pod.day = task.forecast.daily_curve(wall_time_at(now));
+    view.day = view.day + pod.day;
+    sum += task.forecast.busy_at(later);
+    view.pods.push_back(std::move(pod));
+  }
+  if (!on.running.empty()) view.later = sum;
+  return view;
+}
+
+void LoadSimulation::rebalance_node(NodeTable::Node node, std::int64_t now) {
+  auto& [rebalancer, gone_at] = rebalancers_[node];
+  if (rebalancer.is_moving() && now >= gone_at) rebalancer.on_move_ended(time_at(now));
+  bool is_due = false;
+  for (unsigned gpu = 0; gpu < options_.gpus; ++gpu) {
+    const std::string name = std::to_string(gpu);
+    rebalancer.add_sample(name, gpus_[gpu_index(node, gpu)].busy, rebalance_policy_, time_at(now));
+    is_due = is_due || rebalancer.is_due(name, rebalance_policy_, time_at(now));
+  }
+  if (!is_due || rebalancer.is_moving()) return;
+  std::vector<RebalanceGpu> views;
+  for (unsigned gpu = 0; gpu < options_.gpus; ++gpu) views.push_back(make_rebalance_gpu(node, gpu, now));
+  const auto decision = rebalancer.decide(views, rebalance_policy_, time_at(now));
+  if (!decision.move) return;
+  rebalancer.on_move_started();
+  gone_at = now + kStep;
+  move_task(node, static_cast<unsigned>(decision.move->gpu), decision.move->pod, now);
 }
 
 void LoadSimulation::measure_usage(std::int64_t now) {
@@ -267,10 +360,12 @@ void LoadSimulation::measure_usage(std::int64_t now) {
     }
     // On an overloaded GPU each task gets its part, and only that is measured.
     const double served = total > 100 ? 100 / total : 1;
-    for (std::size_t at = 0; at < loads.size(); ++at)
+    for (std::size_t at = 0; at < loads.size(); ++at) {
+      gpu.running[at].busy = served * loads[at];
       gpu.running[at].forecast.add_load_sample(wall_time_at(now), served * loads[at], 0);
+    }
+    const double busy = gpu.busy = served * total;
     if (!counts) continue;
-    const double busy = served * total;
     ++steps_;
     busy_ += busy;
     wanted_ += total;
@@ -296,6 +391,8 @@ LoadRunResult LoadSimulation::make_result() const {
   result.allocated = held_ / steps / kWhole;
   result.placements = placements_;
   result.refused = refused_;
+  result.moves = moves_;
+  result.restarting = restarting_ / wanted_;
   return result;
 }
 

@@ -6,6 +6,9 @@
 // its share; each replica is placed again every few days. Batch jobs of some hours run in between. Policies
 // see what an extender sees: shares, and each GPU's forecast, learnt from measured use and published every
 // half hour.
+//
+// With rebalancing, batch jobs have a lower priority than services. A moved task is down for five minutes, is
+// placed again by the policy, and runs for the rest of its time: a batch job resumes from its checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +28,8 @@ struct LoadRunOptions {
   // Whether a service's next replica is expected to repeat the load of its last one (Task::load); else its
   // share, flat.
   bool known_services = false;
+  // Whether Pods are asked to leave hot GPUs, by the agents' rule (scheduler/load/rebalance.h) and defaults.
+  bool rebalance = false;
   std::function<void(double)> progress;  // 0 to 1, once per simulated day; may be empty
 };
 inline constexpr unsigned kMaxLoadNodes = 2000;
@@ -42,6 +47,8 @@ struct LoadRunResult {
   double allocated = 0;  // mean of the allocated shares
   std::size_t placements = 0;
   std::size_t refused = 0;  // tasks that fitted nowhere
+  std::size_t moves = 0;    // of rebalancing
+  double restarting = 0;    // demand of moved tasks while they restart, as a share of all demand
 };
 
 // Deterministic. Errors: kInvalidArgument for an unknown policy or a number out of range.

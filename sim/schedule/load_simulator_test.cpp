@@ -51,6 +51,24 @@ TEST(LoadSimulator, KnownServicesHelpMore) {
   }
 }
 
+// Whatever the policy, and more is gained than the moved tasks lose while they restart.
+TEST(LoadSimulator, RebalancingLowersHotTime) {
+  for (const char* policy : {"default", "spread"}) {
+    for (const std::uint64_t seed : {1, 2, 3}) {
+      LoadRunOptions options = small(policy, seed);
+      const LoadRunResult without = run_load(options);
+      options.rebalance = true;
+      const LoadRunResult with = run_load(options);
+      EXPECT_EQ(without.moves, 0u);
+      EXPECT_EQ(without.restarting, 0);
+      EXPECT_GT(with.moves, 0u);
+      EXPECT_LT(with.above_95, 0.8 * without.above_95) << policy << ", seed " << seed;
+      EXPECT_LT(with.unserved + with.restarting, without.unserved) << policy << ", seed " << seed;
+      EXPECT_NEAR(with.allocated, without.allocated, 0.01) << "the same work";
+    }
+  }
+}
+
 TEST(LoadSimulator, IsDeterministic) {
   LoadRunOptions options = small("default", 4);
   options.nodes = 3;

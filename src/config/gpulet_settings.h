@@ -1,6 +1,7 @@
 // The settings below the key `gpulet:`, `flags.gfd`, and those that choose the config file. NVIDIA's plugin
 // has none of those below `gpulet:`. Each setting is a field here and a row of the tables in
-// gpulet_settings.cpp, gpulet_settings_health.cpp (`gpulet.health`, `gpulet.faults`) and
+// gpulet_settings.cpp, gpulet_settings_health.cpp (`gpulet.health`, `gpulet.faults`,
+// `gpulet.rebalance`) and
 // gpulet_settings_metrics.cpp (`gpulet.metrics`, `gpulet.labels`, `flags.gfd`). The fields of `gpulet.health`
 // are health::Policy.
 #pragma once
@@ -15,6 +16,7 @@
 #include "health/policy/eviction_policy.h"
 #include "health/policy/health_policy.h"
 #include "health/report/node_health.h"
+#include "scheduler/load/rebalance.h"
 
 namespace gpulet::config {
 
@@ -137,6 +139,7 @@ struct GpuletSettings {
   DriverHold driver_hold = DriverHold::kAlways;
   health::Policy health;
   FaultSettings faults;
+  scheduler::RebalancePolicy rebalance;
   MetricsSettings metrics;
   LabelSettings labels;
   // Directory of persistent state (health, cordons); empty: not persisted.
@@ -169,6 +172,9 @@ std::vector<Setting> health_settings();
 
 // `gpulet.faults`. In the file only: `eviction.classes.CLASS` of each fault class.
 std::vector<Setting> faults_settings();
+
+// `gpulet.rebalance`. Its evictions also obey the limit of `gpulet.faults.eviction.maxEvictions`.
+std::vector<Setting> rebalance_settings();
 
 // The rows of config/schema.h's table. dcgm-exporter's variables count where it has the same setting.
 // Sources: dcgm-exporter, pkg/cmd/app.go; k8s-device-plugin v0.20.0, cmd/gpu-feature-discovery/main.go.

@@ -307,4 +307,49 @@ std::vector<Setting> faults_settings() {
   return rows;
 }
 
+std::vector<Setting> rebalance_settings() {
+  return {
+      {.flag = "rebalance",
+       .environment = {"GPULET_REBALANCE"},
+       .path = "gpulet.rebalance.enabled",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help =
+           "evict a Pod from a shared GPU that is hot for long, if another GPU of the node has room for it",
+       .assign = [](Config& c, const Value& v) { c.gpulet.rebalance.enabled = bool_value(v); }},
+      {.flag = "rebalance-dry-run",
+       .environment = {"GPULET_REBALANCE_DRY_RUN"},
+       .path = "gpulet.rebalance.dryRun",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "only report which Pods would be evicted from hot GPUs",
+       .assign = [](Config& c, const Value& v) { c.gpulet.rebalance.dry_run = bool_value(v); }},
+      {.flag = "rebalance-threshold-percent",
+       .environment = {"GPULET_REBALANCE_THRESHOLD_PERCENT"},
+       .path = "gpulet.rebalance.thresholdPercent",
+       .kind = Kind::kUnsigned,
+       .default_text = "95",
+       .help = "a GPU is hot while its utilization is at least this",
+       .bounds = Setting::Bounds{50, 100},
+       .assign = [](Config& c, const Value& v) { c.gpulet.rebalance.threshold_percent = count_value(v); }},
+      {.flag = "rebalance-hot-for",
+       .environment = {"GPULET_REBALANCE_HOT_FOR"},
+       .path = "gpulet.rebalance.hotFor",
+       .kind = Kind::kDuration,
+       .default_text = "10m",
+       .help =
+           "how long a GPU is hot before a Pod is evicted, and again after each; at least metrics.interval",
+       .bounds = Setting::Bounds{1000, kDay},
+       .assign = [](Config& c, const Value& v) { c.gpulet.rebalance.hot_for = duration_value(v); }},
+      {.flag = "rebalance-horizon",
+       .environment = {"GPULET_REBALANCE_HORIZON"},
+       .path = "gpulet.rebalance.horizon",
+       .kind = Kind::kDuration,
+       .default_text = "30m",
+       .help = "a GPU whose forecast cools within this time keeps its Pods",
+       .bounds = Setting::Bounds{1000, kDay},
+       .assign = [](Config& c, const Value& v) { c.gpulet.rebalance.horizon = duration_value(v); }},
+  };
+}
+
 }  // namespace gpulet::config

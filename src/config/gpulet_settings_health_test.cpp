@@ -246,5 +246,43 @@ TEST(FaultsSettings, ErrorsHavePositions) {
       std::string::npos);
 }
 
+TEST(RebalanceSettings, AreOffByDefaultAndReadFromTheFile) {
+  const auto standard = from_file("version: v1\n");
+  ASSERT_TRUE(standard) << standard.error().full_message();
+  EXPECT_EQ(standard->config.gpulet.rebalance, scheduler::RebalancePolicy{});
+  EXPECT_FALSE(standard->config.gpulet.rebalance.enabled);
+  const auto loaded = from_file(R"(
+version: v1
+gpulet:
+  rebalance: {enabled: true, dryRun: true, thresholdPercent: 80, hotFor: 15s, horizon: 1h}
+)");
+  ASSERT_TRUE(loaded) << loaded.error().full_message();
+  EXPECT_EQ(loaded->config.gpulet.rebalance, (scheduler::RebalancePolicy{.enabled = true,
+                                                                         .dry_run = true,
+                                                                         .threshold_percent = 80,
+                                                                         .hot_for = std::chrono::seconds(15),
+                                                                         .horizon = std::chrono::hours(1)}));
+}
+
+TEST(RebalanceSettings, ReportWhatTheyNeed) {
+  const auto error_of = [](const std::string& rest) {
+    return faults_error_of("version: v1\ngpulet:\n  rebalance: {enabled: true}\n" + rest);
+  };
+  EXPECT_NE(error_of("  metrics: {enabled: false}\n")
+                .find("node.yaml:3:24: gpulet.rebalance.enabled requires gpulet.metrics.enabled"),
+            std::string::npos)
+      << error_of("  metrics: {enabled: false}\n");
+  EXPECT_NE(
+      error_of("  metrics: {interval: 11m}\n")
+          .find("gpulet.rebalance.hotFor is 10m, expected at least gpulet.metrics.interval, which is 11m"),
+      std::string::npos)
+      << error_of("  metrics: {interval: 11m}\n");
+  EXPECT_NE(error_of("  placementLoad: ignore\n").find("requires gpulet.placementLoad: prefer or strict"),
+            std::string::npos);
+  EXPECT_NE(faults_error_of("version: v1\ngpulet: {rebalance: {thresholdPercent: 20}}\n")
+                .find("is not between 50 and 100"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace gpulet::config

@@ -258,6 +258,7 @@ class Loader {
           "gpulet.faults.eviction.maxUnhealthyNodesPercent counts nodes by their label; it requires "
           "gpulet.faults.label");
     }
+    check_rebalance(loaded_config().gpulet);
     if (loaded_config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;
@@ -269,6 +270,22 @@ class Loader {
     if (sources_.drop_in && loaded_config().flags.mig_strategy == MigStrategy::kMixed) {
       problems_.add_error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
                                      effective_value("flags.migStrategy")->origin + ")");
+    }
+  }
+
+  // It is decided by the metrics' samples, and a Pod that was moved goes where the load says.
+  void check_rebalance(const GpuletSettings& own) {
+    if (!own.rebalance.enabled) return;
+    const auto& origin = effective_value("gpulet.rebalance.enabled")->origin;
+    if (!own.metrics.enabled || own.metrics.interval.count() == 0) {
+      problems_.add_error(origin, "gpulet.rebalance.enabled requires gpulet.metrics.enabled and an interval");
+    } else if (own.rebalance.hot_for < own.metrics.interval) {
+      problems_.add_error(origin, "gpulet.rebalance.hotFor is " + format_duration(own.rebalance.hot_for) +
+                                      ", expected at least gpulet.metrics.interval, which is " +
+                                      format_duration(own.metrics.interval));
+    }
+    if (own.placement_load == PlacementLoad::kIgnore) {
+      problems_.add_error(origin, "gpulet.rebalance.enabled requires gpulet.placementLoad: prefer or strict");
     }
   }
 

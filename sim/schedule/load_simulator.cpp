@@ -309,6 +309,7 @@ RebalanceGpu LoadSimulation::make_rebalance_gpu(NodeTable::Node node, unsigned g
   view.free[kShareResource] = table_.state_of(node).free[gpu];
   const WallTime later = wall_time_at(now) + rebalance_policy_.horizon;
   double sum = 0;
+  bool is_known = !on.running.empty();
   for (const RunningTask& task : on.running) {
     RebalancePod pod;
     pod.pod = std::to_string(task.kind);
@@ -320,9 +321,10 @@ RebalanceGpu LoadSimulation::make_rebalance_gpu(NodeTable::Node node, unsigned g
     pod.day = task.forecast.daily_curve(wall_time_at(now));
     view.day = view.day + pod.day;
     sum += task.forecast.busy_at(later);
+    is_known = is_known && task.forecast.whole_hours() > 0;
     view.pods.push_back(std::move(pod));
   }
-  if (!on.running.empty()) view.later = sum;
+  if (is_known) view.later = sum;
   return view;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +31,8 @@ struct PodMetadata {
   std::string owner;         // the kind of its controller: "ReplicaSet"; empty without one
   bool mirror = false;       // a static Pod
   bool terminating = false;  // it is being deleted
+  std::int64_t priority = 0;
+  std::int64_t created = 0;  // seconds since 1970; 0: unknown
   Annotations annotations;
   std::map<std::string, std::string> labels;
 };

@@ -44,6 +44,7 @@ enum class Metric {
   kPlacementScore,
   kRightsMissing,
   kPodsMoved,
+  kPodsRebalanced,
   kCount,
 };
 
@@ -91,6 +92,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_rights_missing", kGauge, "",
      "Permissions that the configuration requires and the API server denies."},
     {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
+    {"gpulet_pods_rebalanced_total", kCounter, "result",
+     "Pods that the agent asked to leave a hot GPU: evicted, refused, or dry_run."},
 }};
 
 template <class Number>
@@ -293,6 +296,14 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   add_metric(page, Metric::kPodResourcesErrors, {}, stats.pod_resources_errors);
   add_metric(page, Metric::kSnapshotGeneration, {}, stats.snapshot_generation);
   add_metric(page, Metric::kPodsMoved, {}, stats.pods_evicted);
+  if (stats.rebalanced) {
+    const auto add_pods = [&](const char* result, std::uint64_t count) {
+      add_metric(page, Metric::kPodsRebalanced, {{"result", result}}, count);
+    };
+    add_pods("evicted", stats.rebalanced->evicted);
+    add_pods("refused", stats.rebalanced->refused);
+    add_pods("dry_run", stats.rebalanced->dry_run);
+  }
   if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);
   for (const auto& call : stats.kubelet_calls) {
     const auto add_calls = [&](const char* result, std::uint64_t count) {

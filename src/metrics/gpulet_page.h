@@ -71,6 +71,12 @@ void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,
 void add_health_metrics(Exposition& page, const health::HealthView& view,
                         const inventory::Snapshot& snapshot);
 
+// Pods that were asked to leave a hot GPU.
+struct RebalanceCounts {
+  std::uint64_t evicted = 0, refused = 0, dry_run = 0;
+  friend bool operator==(const RebalanceCounts&, const RebalanceCounts&) = default;
+};
+
 // The agent's counts of itself. nullopt: no series.
 struct AgentStats {
   std::uint64_t driver_calls = 0;
@@ -89,6 +95,7 @@ struct AgentStats {
   std::optional<std::chrono::nanoseconds> pod_resources_time{};  // duration of the last call
   std::uint64_t snapshot_generation = 0;                         // 0: none yet
   std::uint64_t pods_evicted = 0;
+  std::optional<RebalanceCounts> rebalanced{};
   std::optional<std::size_t> permissions_missing{};
   // The kubelet's device plugin calls, by resource and call.
   struct Call {

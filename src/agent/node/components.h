@@ -11,6 +11,7 @@
 #include "agent/node/component.h"
 #include "agent/node/node.h"
 #include "agent/observe/node_pages.h"
+#include "agent/remediation/remediation_controller.h"
 #include "agent/resources/cdi_controller.h"
 #include "agent/resources/mps_controller.h"
 #include "base/file_watch.h"
@@ -58,6 +59,23 @@ class PagesComponent final : public Component {
   NodePages pages_;
 };
 
+// Publishes health on the Node and to Pods, and evicts Pods from broken GPUs.
+class RemediationComponent final : public Component {
+ public:
+  explicit RemediationComponent(Node& node) : node_(node) {}
+  // Null outside a cluster, and before start().
+  PodEvictor* evictor() { return controller_ ? &controller_->evictor() : nullptr; }
+  void start() override;
+  void apply_config() override;
+  void on_health_changed(const health::HealthViewPtr& view,
+                         const std::vector<health::StatusChange>& changes) override;
+  void add_counts(NodeCounts& counts) const override;
+
+ private:
+  Node& node_;
+  std::optional<RemediationController> controller_;
+};
+
 // `gpulet health` and `gpulet cordon` on the node.
 std::unique_ptr<Component> make_operator_component(Node& node);
 // `gpulet driver release`, and the same by node labels (agent/driver/driver_release.h).
@@ -77,12 +95,13 @@ std::unique_ptr<Component> make_rbac_component(Node& node);
 std::unique_ptr<Component> make_kubeconfig_component(Node& node);
 // Follows the Node's labels (Node::labels).
 std::unique_ptr<Component> make_node_label_component(Node& node);
-// Publishes health on the Node and to Pods, and evicts Pods from broken GPUs.
-std::unique_ptr<Component> make_remediation_component(Node& node);
 // Publishes the node's labels, also into a file outside a cluster.
 std::unique_ptr<Component> make_label_component(Node& node);
 // Publishes the GpuNode for schedulers, with the load forecasts of `pages`.
 std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages);
+// Asks Pods to leave hot GPUs, by the samples of `pages`. Both must be started before it.
+std::unique_ptr<Component> make_rebalance_component(Node& node, RemediationComponent& remediation,
+                                                    NodePages& pages);
 
 // The config in force: follows the config file, or a directory of them from which the node's label chooses,
 // and SIGHUP. A config that cannot be loaded leaves the one before it in force.

@@ -13,6 +13,7 @@
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
 #include "agent/publish/rbac_check.h"
+#include "agent/remediation/pod_rebalancer.h"
 #include "agent/remediation/remediation_controller.h"
 #include "k8s/object_applier.h"
 #include "k8s/watcher.h"
@@ -76,34 +77,6 @@ class NodeLabelComponent final : public Component {
 
   Node& node_;
   std::unique_ptr<k8s::NodeLabelWatcher> watcher_;
-};
-
-class RemediationComponent final : public Component {
- public:
-  explicit RemediationComponent(Node& node) : node_(node) {}
-
-  void start() override {
-    if (!node_.client_config) return;
-    controller_.emplace(
-        RemediationPorts{.loop = node_.loop,
-                         .access = *node_.client_config,
-                         .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); }},
-        node_.config.gpulet.faults, std::random_device{}());
-  }
-  void apply_config() override {
-    if (controller_) controller_->apply_settings(node_.config.gpulet.faults);
-  }
-  void on_health_changed(const health::HealthViewPtr& view,
-                         const std::vector<health::StatusChange>&) override {
-    if (controller_) controller_->on_health_view(view);
-  }
-  void add_counts(NodeCounts& counts) const override {
-    if (controller_) counts.pods_evicted = controller_->evictor().evicted();
-  }
-
- private:
-  Node& node_;
-  std::optional<RemediationController> controller_;
 };
 
 class LabelComponent final : public Component {
@@ -209,7 +182,97 @@ class GpuNodeComponent final : public Component {
   std::optional<GpuNodeAccess> access_;  // where the config does not say whether to publish
 };
 
+class RebalanceComponent final : public Component {
+ public:
+  RebalanceComponent(Node& node, RemediationComponent& remediation, NodePages& pages)
+      : node_(node), remediation_(remediation), pages_(pages) {}
+  ~RebalanceComponent() override { pages_.set_sampled_callback(nullptr); }
+
+  void start() override {
+    PodEvictor* const evictor = remediation_.evictor();
+    if (evictor == nullptr) return;
+    reader_ = k8s::ObjectReader::start_reader(node_.loop, *node_.client_config);
+    events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);
+    rebalancer_.emplace(
+        PodRebalancerPorts{.loop = node_.loop,
+                           .reader = *reader_,
+                           .evictor = *evictor,
+                           .gpus = [this](auto done) { list_gpus(std::move(done)); },
+                           .evict =
+                               [this](const PodRef& pod, k8s::Eviction::UpdateCallback on_update) {
+                                 return k8s::Eviction::start_eviction(node_.loop, *node_.client_config,
+                                                                      std::vector{pod}, std::move(on_update));
+                               },
+                           .notify = [this](const EvictionEvent& event) { send_event(event); }});
+    apply_config();
+    pages_.set_sampled_callback([this] { rebalancer_->on_sampled(uses()); });
+  }
+  void apply_config() override {
+    if (rebalancer_) rebalancer_->apply_policy(node_.config.gpulet.rebalance);
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (rebalancer_) counts.rebalanced = rebalancer_->counts();
+  }
+
+ private:
+  std::map<DeviceUuid, GpuLoadForecaster::GpuUse> uses() const {
+    return pages_.load_forecasts().gpu_uses(node_.loop.wall_now(), node_.config.gpulet.rebalance.horizon);
+  }
+
+  void list_gpus(std::function<void(Result<std::vector<scheduler::RebalanceGpu>>)> done) {
+    node_.devices->list_containers([this, alive = lifetime_.watch(), done = std::move(done)](
+                                       const Result<std::vector<ContainerDevices>>& holders) {
+      if (!alive) return;
+      if (!holders) return done(fail(holders.error()));
+      const auto* agent = node_.devices->agent();
+      const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+      if (!snapshot) return done(fail(Code::kUnavailable, "the GPUs are not known"));
+      done(build_rebalance_gpus(build_gpu_node(*snapshot, agent->offers(), node_.config,
+                                               agent->health_view().get(), *holders, {}, {}, {}),
+                                uses()));
+    });
+  }
+
+  void send_event(const EvictionEvent& event) {
+    log::warning("Pod on a hot GPU", {{"pod", event.pod.name_space + "/" + event.pod.name},
+                                      {"reason", event.reason},
+                                      {"message", event.message}});
+    events_->record_event(
+        {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
+  }
+
+  Node& node_;
+  RemediationComponent& remediation_;
+  NodePages& pages_;
+  std::unique_ptr<k8s::ObjectReader> reader_;
+  std::unique_ptr<k8s::EventRecorder> events_;
+  std::optional<PodRebalancer> rebalancer_;
+  Lifetime lifetime_;
+};
+
 }  // namespace
+
+void RemediationComponent::start() {
+  if (!node_.client_config) return;
+  controller_.emplace(
+      RemediationPorts{.loop = node_.loop,
+                       .access = *node_.client_config,
+                       .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); }},
+      node_.config.gpulet.faults, std::random_device{}());
+}
+
+void RemediationComponent::apply_config() {
+  if (controller_) controller_->apply_settings(node_.config.gpulet.faults);
+}
+
+void RemediationComponent::on_health_changed(const health::HealthViewPtr& view,
+                                             const std::vector<health::StatusChange>&) {
+  if (controller_) controller_->on_health_view(view);
+}
+
+void RemediationComponent::add_counts(NodeCounts& counts) const {
+  if (controller_) counts.pods_evicted = controller_->evictor().evicted();
+}
 
 std::unique_ptr<Component> make_rbac_component(Node& node) { return std::make_unique<RbacComponent>(node); }
 
@@ -221,14 +284,15 @@ std::unique_ptr<Component> make_node_label_component(Node& node) {
   return std::make_unique<NodeLabelComponent>(node);
 }
 
-std::unique_ptr<Component> make_remediation_component(Node& node) {
-  return std::make_unique<RemediationComponent>(node);
-}
-
 std::unique_ptr<Component> make_label_component(Node& node) { return std::make_unique<LabelComponent>(node); }
 
 std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages) {
   return std::make_unique<GpuNodeComponent>(node, pages);
+}
+
+std::unique_ptr<Component> make_rebalance_component(Node& node, RemediationComponent& remediation,
+                                                    NodePages& pages) {
+  return std::make_unique<RebalanceComponent>(node, remediation, pages);
 }
 
 }  // namespace gpulet::agent

@@ -60,12 +60,13 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_operator_component(node));
   list.add(make_release_component(node));
   list.add(make_mig_component(node));
-  list.add(make_remediation_component(node));
+  auto& remediation = list.emplace<RemediationComponent>(node);
   list.add(make_label_component(node));
   list.add(make_rbac_component(node));
   list.add(make_kubeconfig_component(node));
   auto& pages = list.emplace<PagesComponent>(node);
   list.add(make_gpu_node_component(node, pages.pages()));
+  list.add(make_rebalance_component(node, remediation, pages.pages()));
   list.add(make_node_label_component(node));
   return reloader;
 }

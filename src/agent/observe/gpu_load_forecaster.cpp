@@ -1,6 +1,7 @@
 #include "agent/observe/gpu_load_forecaster.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 namespace gpulet::agent {
@@ -9,11 +10,12 @@ namespace {
 using metrics::Field;
 
 // Of a GPU, in percent.
-struct PodUse {
+struct UsePart {
   double busy = 0;
   double memory = 0;
+  bool is_busy_known = false;  // by the Pod's processes, or because it is alone
 };
-using UseByPod = std::map<PodName, PodUse>;
+using UseByPod = std::map<PodName, UsePart>;
 
 // In percent. The driver has no use of a GPU in MIG mode; its instances have, with GPM.
 std::optional<double> busy_percent(const metrics::GpuSample& gpu) {
@@ -40,17 +42,18 @@ std::optional<double> memory_percent(const metrics::GpuSample& gpu) {
 }
 
 // What of `whole` is each holder's: by the processes of each where they are known, the rest in equal parts.
-UseByPod use_by_pod(const metrics::GpuSample& gpu, const metrics::Attribution& uses, const PodUse& whole) {
+UseByPod use_by_pod(const metrics::GpuSample& gpu, const metrics::Attribution& uses, const UsePart& whole) {
   UseByPod parts;
-  PodUse rest = whole;
+  UsePart rest = whole;
   const auto add = [&](const DeviceUuid& device, bool times) {
     const auto found = uses.devices.find(device);
     if (found == uses.devices.end()) return;
     for (const auto& pod : found->second.pods) {
-      PodUse& part = parts[pod.holder.pod];
+      UsePart& part = parts[pod.holder.pod];
       if (!times || !found->second.is_busy_known) continue;
       const double busy = std::clamp(pod.busy, 0.0, rest.busy);
       part.busy += busy;
+      part.is_busy_known = true;
       rest.busy -= busy;
     }
   };
@@ -83,14 +86,17 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
     Gpu& known = gpus_[gpu.uuid];
     if (gpu.error) continue;
     const auto percent = busy_percent(gpu);
-    const PodUse whole{percent.value_or(0), memory_percent(gpu).value_or(0)};
-    known.last = {now, whole.busy, whole.memory, !processes_outside_pods(gpu).empty()};
+    const UsePart whole{percent.value_or(0), memory_percent(gpu).value_or(0), percent.has_value()};
+    known.last = {now, whole.busy, whole.memory, !processes_outside_pods(gpu).empty(), percent.has_value()};
     const UseByPod found = use_by_pod(gpu, uses, whole);
     std::erase_if(known.pods, [&](const auto& pod) { return !found.contains(pod.first); });
     for (const auto& [pod, part] : found) {
       auto at = known.pods.find(pod);
       if (at == known.pods.end()) at = known.pods.emplace(pod, start_forecast(pod)).first;
-      if (percent) at->second.forecast.add_load_sample(now, part.busy, part.memory);
+      at->second.busy.reset();
+      if (!percent) continue;
+      at->second.forecast.add_load_sample(now, part.busy, part.memory);
+      if (part.is_busy_known) at->second.busy = part.busy;
     }
   }
   std::erase_if(gpus_, [&](const auto& one) { return !there.contains(one.first); });
@@ -100,7 +106,7 @@ void GpuLoadForecaster::add_load_sample(const metrics::Sample& sample, const met
 GpuLoadForecaster::PodForecast GpuLoadForecaster::start_forecast(const PodName& pod) const {
   const auto* known = controllers_.find_load(controller_of(pod));
   if (known == nullptr) return {};
-  return {scheduler::Forecast(known->curve), known->hours};
+  return {scheduler::Forecast(known->curve), known->hours, {}};
 }
 
 void GpuLoadForecaster::learn_controllers(WallTime now) {
@@ -108,7 +114,7 @@ void GpuLoadForecaster::learn_controllers(WallTime now) {
   std::vector<ControllerMemory::PodLoad> loads;
   for (const auto& [uuid, gpu] : gpus_) {
     for (const auto& [pod, known] : gpu.pods) {
-      const std::uint32_t hours = known.inherited_hours + known.forecast.whole_hours();
+      const std::uint32_t hours = known.known_hours();
       if (hours != 0) loads.push_back({controller_of(pod), known.forecast.daily_curve(now), hours});
     }
   }
@@ -119,7 +125,7 @@ void GpuLoadForecaster::add_controllers(const std::vector<scheduler::ControllerL
   controllers_.add_loads(loads, now);
   for (auto& [uuid, gpu] : gpus_) {
     for (auto& [pod, known] : gpu.pods) {
-      if (known.inherited_hours == 0 && known.forecast.whole_hours() == 0) known = start_forecast(pod);
+      if (known.known_hours() == 0) known = start_forecast(pod);
     }
   }
 }
@@ -165,6 +171,31 @@ std::map<DeviceUuid, std::string> GpuLoadForecaster::encoded_curves(WallTime now
     curves[uuid] = scheduler::encode_curve(sum);
   }
   return curves;
+}
+
+std::map<DeviceUuid, GpuLoadForecaster::GpuUse> GpuLoadForecaster::gpu_uses(WallTime now,
+                                                                            Duration ahead) const {
+  std::map<DeviceUuid, GpuUse> uses;
+  const WallTime then = now + std::chrono::duration_cast<WallTime::duration>(ahead);
+  for (const auto& [uuid, gpu] : gpus_) {
+    if (!gpu.last || now - gpu.last->at > kMaxSampleAge) continue;
+    GpuUse& use = uses[uuid];
+    if (gpu.last->is_busy_known) use.busy = gpu.last->busy;
+    double sum = 0;
+    bool is_known = !gpu.pods.empty();
+    for (const auto& [pod, known] : gpu.pods) {
+      PodUse one{known.busy, known.forecast.daily_curve(now)};
+      if (known.known_hours() == 0) {
+        is_known = false;
+        for (auto& part : one.day.busy)
+          part = std::max(part, static_cast<std::uint8_t>(std::lround(known.busy.value_or(100))));
+      }
+      sum += known.forecast.busy_at(then);
+      use.pods[pod] = one;
+    }
+    if (is_known) use.later = std::min(sum, 100.0);
+  }
+  return uses;
 }
 
 placement::LoadsByGpu GpuLoadForecaster::gpu_loads(WallTime now) const {

@@ -58,15 +58,31 @@ class GpuLoadForecaster {
   static constexpr std::chrono::seconds kMaxSampleAge{60};
   placement::LoadsByGpu gpu_loads(WallTime now) const;
 
+  // Who uses a GPU, for rebalancing (scheduler/load/rebalance.h).
+  struct PodUse {
+    std::optional<double> busy;  // percent of the GPU in the last sample; nullopt: it cannot be attributed
+    scheduler::LoadCurve day;    // hours that were not seen are as the last sample
+  };
+  struct GpuUse {
+    std::optional<double> busy;   // percent; nullopt: unknown
+    std::optional<double> later;  // expected `ahead` of now; nullopt before each Pod was seen for an hour
+    std::map<PodName, PodUse> pods;
+  };
+  // Of the GPUs that were sampled within kMaxSampleAge.
+  std::map<DeviceUuid, GpuUse> gpu_uses(WallTime now, Duration ahead) const;
+
  private:
   struct Reading {
     WallTime at;
     double busy = 0, memory = 0;  // percent
     bool held_outside_pods = false;
+    bool is_busy_known = false;
   };
   struct PodForecast {
     scheduler::Forecast forecast;
     std::uint32_t inherited_hours = 0;  // known of its controller when it started
+    std::optional<double> busy{};       // percent in the last sample
+    std::uint32_t known_hours() const { return inherited_hours + forecast.whole_hours(); }
   };
   struct Gpu {
     std::map<PodName, PodForecast> pods;

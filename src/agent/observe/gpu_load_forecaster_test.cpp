@@ -228,5 +228,34 @@ TEST(GpuLoadForecaster, WeightsMigInstancesBySlices) {
   EXPECT_EQ(curve(loads, kMonday + 13h).busy[4], 30);
 }
 
+// For rebalancing: what cannot be attributed is unknown, and so is the forecast before a Pod's first hour.
+TEST(GpuLoadForecaster, UsesOfAGpuSayWhatIsKnown) {
+  GpuLoadForecaster loads;
+  loads.add_load_sample({{}, {gpu_sample(90)}}, shared(70, 20), kMonday);
+  auto use = loads.gpu_uses(kMonday, 30min).at(kGpu);
+  EXPECT_EQ(use.busy, 90);
+  EXPECT_EQ(use.later, std::nullopt);
+  EXPECT_EQ(use.pods.at({"team", "day"}).busy, 70);
+  EXPECT_EQ(use.pods.at({"team", "steady"}).busy, 20);
+  EXPECT_EQ(use.pods.at({"team", "steady"}).day.busy[5], 20) << "as now, until it was seen for an hour";
+  EXPECT_TRUE(loads.gpu_uses(kMonday + 2min, 30min).empty()) << "no sample for long";
+
+  loads.add_load_sample({{}, {gpu_sample(90)}}, shared(70, 20, false), kMonday + 1min);
+  use = loads.gpu_uses(kMonday + 1min, 30min).at(kGpu);
+  EXPECT_EQ(use.pods.at({"team", "day"}).busy, std::nullopt);
+
+  auto silent = gpu_sample(0);
+  silent.values.erase(Field::kGpuUtil);
+  loads.add_load_sample({{}, {silent}}, shared(0, 0), kMonday + 2min);
+  EXPECT_EQ(loads.gpu_uses(kMonday + 2min, 30min).at(kGpu).busy, std::nullopt);
+
+  WallTime now = kMonday + 3min;
+  for (; now < kMonday + 3h; now += 1min) loads.add_load_sample({{}, {gpu_sample(90)}}, shared(70, 20), now);
+  now -= 1min;
+  use = loads.gpu_uses(now, 30min).at(kGpu);
+  ASSERT_TRUE(use.later);
+  EXPECT_NEAR(*use.later, 90, 2);
+}
+
 }  // namespace
 }  // namespace gpulet::agent

@@ -267,6 +267,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   if (snapshot_at_) numbers.snapshot_age = loop_.now() - *snapshot_at_;
   if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
   numbers.pods_evicted = counts.pods_evicted;
+  numbers.rebalanced = counts.rebalanced;
   numbers.permissions_missing = counts.permissions_missing;
   for (const auto& [resource, stats] : counts.kubelet) {
     for (const auto& [call, count] : stats.calls)

@@ -64,6 +64,7 @@ inline constexpr Duration kWatchedInterval = std::chrono::seconds(1);
 struct NodeCounts {
   std::map<ResourceName, device_plugin::ResourceCalls> kubelet;
   std::uint64_t pods_evicted = 0;
+  std::optional<metrics::RebalanceCounts> rebalanced{};
   std::optional<std::size_t> permissions_missing{};
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
 };

@@ -329,6 +329,7 @@ void NodePages::on_sampled() {
   load_forecasts_.add_load_sample(aggregator.last_sample(), aggregator.attribution(), loop_.wall_now());
   loads_->set_loads(load_forecasts_.gpu_loads(loop_.wall_now()));
   if (const auto* containers = collector->containers()) page_.set_containers(*containers);
+  if (sampled_) sampled_();
   publish_pages();
 }
 

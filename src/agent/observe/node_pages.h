@@ -97,6 +97,8 @@ class NodePages {
   void add_controllers(const std::vector<scheduler::ControllerLoad>& loads) {
     load_forecasts_.add_controllers(loads, loop_.wall_now());
   }
+  // Called after each sample, when the forecasts know it; empty: nobody.
+  void set_sampled_callback(std::function<void()> sampled) { sampled_ = std::move(sampled); }
   // Publishes the current state. From then on the pages are confirmed well within web::kPagesMaxAge, and
   // written again after each sample, soon after publish_soon(), and at least every 20 s, which is how old a
   // number can be that changes without either.
@@ -124,6 +126,7 @@ class NodePages {
   NodeReporter& reporter_;
   std::function<const Agent*()> agent_;
   std::function<NodeCounts()> counts_;
+  std::function<void()> sampled_;
   const std::string version_;
   NodeMetrics metrics_;
   GpuLoadForecaster load_forecasts_;

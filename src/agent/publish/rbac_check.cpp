@@ -89,6 +89,13 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
       list.add_permission({.verb = "list", .resource = "nodes"},
                           "gpulet.faults.eviction.maxUnhealthyNodesPercent cannot be checked, and Pods stay");
   }
+  if (own.rebalance.enabled) {
+    const char* const stays = "no Pod is evicted from a hot GPU";
+    list.add_permission({.verb = "get", .resource = "pods"}, stays);
+    if (!own.rebalance.dry_run)
+      list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
+    list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
+  }
   if (own.mig.drain) {
     for (const auto& [verb, resource] : {std::pair{"get", "pods"}, {"create", "pods/eviction"}})
       list.add_permission({.verb = verb, .resource = resource},

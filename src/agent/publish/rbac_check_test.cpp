@@ -53,6 +53,8 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
        {"create on pods/eviction", "get on namespaces", "list on nodes"}},
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
+      {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
+      {"gpulet: {rebalance: {enabled: true, dryRun: true}}", {"get on namespaces"}},
       {"gpulet: {mig: {drain: true}}", {"create on pods/eviction"}},
       {"gpulet: {publishGpuNode: true}", {"create on gpunodes.gpulet.io", "patch on gpunodes.gpulet.io"}},
       {"gpulet: {metrics: {podLabels: true}}", {}},

@@ -65,6 +65,9 @@ void PodEvictor::decide_and_act() {
   std::erase_if(pending_,
                 [&](const auto& entry) { return !entry.second.finished && !asked.contains(entry.first); });
   std::erase_if(notified_, [&](const auto& entry) { return !concerned.contains(entry.first); });
+  is_evicting_ = std::ranges::any_of(decisions, [](const EvictionDecision& one) {
+    return one.act != Act::kNotify && one.act != Act::kFinish;
+  });
   for (const auto& decision : decisions) act_on(decision);
   prune_state();
   schedule_next(decisions);
@@ -172,6 +175,26 @@ void PodEvictor::schedule_next(const std::vector<EvictionDecision>& decisions) {
   }
   if (!at) return;
   next_ = ports_.loop.after(std::max(*at - now, Duration::zero()), [this] { decide_and_act(); });
+}
+
+Status PodEvictor::reserve_eviction(const PodRef& pod, const DeviceUuid& gpu) {
+  const Time now = ports_.loop.now();
+  log_.prune(pods_, policy_.node, now);
+  const auto recent = std::ranges::count_if(log_.evictions(), [&](const auto& entry) {
+    return now - entry.second.at < policy_.node.max_evictions_window;
+  });
+  if (static_cast<std::size_t>(recent) >= policy_.node.max_evictions) {
+    return fail(Code::kUnavailable,
+                "at most " + std::to_string(policy_.node.max_evictions) +
+                    " Pods may leave the node within gpulet.faults.eviction.maxEvictionsWindow",
+                pod.name_space + "/" + pod.name);
+  }
+  EvictionDecision decision;
+  decision.uid = pod.uid;
+  decision.device = {.gpu = gpu};
+  decision.fault_class = health::FaultClass::kCordoned;  // none, which speaks against no GPU
+  log_.record_eviction(decision, now);
+  return {};
 }
 
 // Drops deleted Pods; EvictionLog keeps those that the limits count.

@@ -66,6 +66,16 @@ class PodEvictor {
   // Accepted evictions, and those of a dry run.
   std::uint64_t evicted() const { return evicted_; }
 
+  // For evictions without a fault (pod_rebalancer.h), which obey the same limit.
+
+  // Whether a Pod leaves because of a fault, or is about to.
+  bool is_evicting() const { return is_evicting_; }
+  // Counts an eviction. Errors: kUnavailable, about the Pod: as many as may leave within the window have
+  // left.
+  Status reserve_eviction(const PodRef& pod, const DeviceUuid& gpu);
+  // It was not accepted, and is no longer requested.
+  void retract_eviction(const PodRef& pod) { log_.retract_eviction(pod.uid); }
+
  private:
   struct PendingEviction {
     std::unique_ptr<k8s::Eviction> eviction;
@@ -92,6 +102,7 @@ class PodEvictor {
   std::map<std::string, EvictionEvent> notified_;   // the last event of each Pod, by uid
   std::optional<std::pair<Time, Result<ClusterShare>>> share_;
   bool share_requested_ = false;
+  bool is_evicting_ = false;
   std::uint64_t evicted_ = 0;
   Subscription next_;
   Lifetime lifetime_;

@@ -110,6 +110,7 @@ class RemediationController {
   void apply_settings(config::FaultSettings settings);
 
   const PodEvictor& evictor() const { return evictor_; }
+  PodEvictor& evictor() { return evictor_; }
 
  private:
   void update_all();

@@ -107,13 +107,8 @@ std::optional<EvictionRequest> strictest_request(const EvictionInputs& node, con
 // Why this Pod is never evicted; empty if it may be.
 std::string exemption_of(const PodOnDevice& pod, const EvictionPolicy& policy) {
   if (!policy.enabled) return "eviction is disabled";
-  if (pod.mirror || pod.owner == "Node")
-    return "a static Pod, which the kubelet runs regardless of the API server";
-  if (pod.owner == "DaemonSet") return "a DaemonSet Pod, which would return to this node";
-  if (pod.owner.empty() && !policy.bare_pods && !pod.annotation) {
-    return "a Pod without an owner, which nothing would restart";
-  }
-  return {};
+  if (!pod.mirror && pod.owner.empty() && (policy.bare_pods || pod.annotation)) return {};
+  return no_return_reason(pod.owner, pod.mirror);
 }
 
 // Why the node's state forbids evictions; empty if it does not.
@@ -195,6 +190,13 @@ void apply_rate_limit(std::vector<EvictionDecision>& decisions, std::vector<DueE
 }
 
 }  // namespace
+
+std::string no_return_reason(std::string_view owner, bool mirror) {
+  if (mirror || owner == "Node") return "a static Pod, which the kubelet runs regardless of the API server";
+  if (owner == "DaemonSet") return "a DaemonSet Pod, which would return to this node";
+  if (owner.empty()) return "a Pod without an owner, which nothing would restart";
+  return {};
+}
 
 std::string grace_text(const Grace& grace) {
   switch (grace.kind) {

@@ -59,6 +59,10 @@ struct EvictionPolicy {
   Grace grace_for(const Fault& fault) const;
 };
 
+// Why an evicted Pod would not come back on another GPU; empty if it would. `owner`: the kind of its
+// controller, `mirror`: a static Pod.
+std::string no_return_reason(std::string_view owner, bool mirror);
+
 struct PodOnDevice {
   std::string name_space, name, uid;
   std::string owner;    // the kind of its controller: "ReplicaSet"; empty without one

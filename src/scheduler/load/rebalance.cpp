@@ -61,6 +61,8 @@ GpuDecision decide_on_gpu(std::span<const RebalanceGpu> gpus, std::size_t from,
                           const RebalancePolicy& policy) {
   const RebalanceGpu& gpu = gpus[from];
   if (!gpu.is_usable) return {{}, "it is not shared"};
+  if (!gpu.busy) return {{}, "its present use is unknown"};
+  if (!gpu.waits.empty()) return {{}, gpu.waits};
   if (gpu.pods.size() < 2) return {{}, "no two Pods share it"};
   if (gpu.later && *gpu.later < policy.threshold_percent - kForecastMargin)
     return {{}, "its forecast cools to " + percent_text(*gpu.later)};
@@ -133,7 +135,7 @@ RebalanceDecision Rebalancer::decide(std::span<const RebalanceGpu> gpus, const R
   std::ranges::stable_sort(due, {}, [&](std::size_t at) { return *hot_since(gpus[at].gpu); });
   for (const std::size_t at : due) {
     const std::string hot = gpus[at].gpu + " has been above " + std::to_string(policy.threshold_percent) +
-                            " % for " + time_text(now - *hot_since(gpus[at].gpu)) + "; ";
+                            " % for " + time_text(policy.hot_for) + "; ";
     auto found = decide_on_gpu(gpus, at, policy);
     if (found.move) {
       decision.move = std::move(found.move);

@@ -63,6 +63,7 @@ struct RebalanceGpu {
   bool is_usable = true;                 // healthy, and shared: neither MIG devices nor whole GPUs
   std::optional<double> busy;            // percent in the last sample; nullopt: unknown
   std::optional<double> later;           // percent that the forecast expects at the horizon; nullopt: unknown
+  std::string waits;                     // why none of its Pods is asked now; empty: they may be
   LoadCurve day;                         // the sum of its Pods'
   std::map<std::string, unsigned> free;  // shares that no Pod holds, by resource
   std::vector<RebalancePod> pods;

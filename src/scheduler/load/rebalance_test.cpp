@@ -119,6 +119,11 @@ TEST_F(Rebalance, LeavesAGpuThatIsNotShared) {
   use_pods({busy_pod("alone", 100)});
   EXPECT_THAT(asked(), HasSubstr("no two Pods share it"));
   use_pods({busy_pod("x", 60), busy_pod("y", 40)});
+  gpus_[0].busy.reset();
+  EXPECT_THAT(asked(), HasSubstr("its present use is unknown"));
+  gpus_[0].busy = 100;
+  gpus_[0].waits = "ns/x is terminating";
+  EXPECT_THAT(asked(), HasSubstr("ns/x is terminating"));
   gpus_[0].is_usable = false;
   EXPECT_THAT(asked(), HasSubstr("it is not shared"));
 }
@@ -258,7 +263,6 @@ TEST(RebalanceProperties, HoldForRandomNodes) {
             gpu_with(std::to_string(index), busy, std::move(pods), static_cast<unsigned>(below(3))));
         if (below(8) == 0) gpus.back().busy.reset();
         rebalancer.add_sample(gpus.back().gpu, gpus.back().busy, policy, at(now));
-        if (gpus.back().busy == std::nullopt) gpus.back().busy = 100;
       }
       const auto decision = rebalancer.decide(gpus, policy, at(now));
       if (!decision.move) continue;

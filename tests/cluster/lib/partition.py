@@ -6,6 +6,7 @@ import time
 
 from lib.kube import LOOK, gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET_SIM
+from lib.rebalance import RebalanceChecks
 
 GPU = "nvidia.com/gpu"
 SLICED = "nvidia.com/gpu.sliced"
@@ -32,6 +33,7 @@ class PartitionChecks:
     def run(self):
         return [
             ("busy GPUs come after idle ones", self.idle_first),
+            ("a hot GPU gives up its Pod of the lowest priority", RebalanceChecks(self.checks, self.node, SLICED, self.config).run),
             ("four Pods on one time-sliced GPU", self.time_sliced),
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),

@@ -52,10 +52,13 @@ TEST_F(ObjectReaderTest, ReadsAPod) {
   const json metadata = {
       {"ownerReferences", {{{"kind", "Other"}}, {{"kind", "ReplicaSet"}, {"controller", true}}}},
       {"annotations", {{"a", "b"}, {"odd", 3}}},
-      {"labels", {{"app", "bert"}}}};
+      {"labels", {{"app", "bert"}}},
+      {"creationTimestamp", "2026-01-05T00:00:01Z"}};
   begin([&](const Received& request) {
     EXPECT_EQ(request.line(), "GET /api/v1/namespaces/team-a/pods/train");
-    return Reply{200, pod_object(metadata).dump()};
+    auto pod = pod_object(metadata);
+    pod["spec"]["priority"] = -7;
+    return Reply{200, pod.dump()};
   });
   const auto facts = read_pod_on_loop("train");
   ASSERT_TRUE(facts && *facts) << (facts ? "" : facts.error().full_message());
@@ -65,6 +68,8 @@ TEST_F(ObjectReaderTest, ReadsAPod) {
   EXPECT_FALSE((*facts)->terminating);
   EXPECT_EQ((*facts)->annotations, (Annotations{{"a", "b"}, {"odd", ""}}));
   EXPECT_EQ((*facts)->labels, (std::map<std::string, std::string>{{"app", "bert"}}));
+  EXPECT_EQ((*facts)->priority, -7);
+  EXPECT_EQ((*facts)->created, 1'767'571'201);
 }
 
 TEST_F(ObjectReaderTest, ReadsStaticAndTerminatingPods) {
@@ -77,6 +82,8 @@ TEST_F(ObjectReaderTest, ReadsStaticAndTerminatingPods) {
   ASSERT_TRUE(facts && *facts);
   EXPECT_TRUE((*facts)->mirror);
   EXPECT_TRUE((*facts)->terminating);
+  EXPECT_EQ((*facts)->priority, 0);
+  EXPECT_EQ((*facts)->created, 0) << "unknown";
   EXPECT_EQ((*facts)->owner, "");
 }
 

@@ -227,9 +227,10 @@ class RebalanceComponent final : public Component {
       const auto* agent = node_.devices->agent();
       const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
       if (!snapshot) return done(fail(Code::kUnavailable, "the GPUs are not known"));
-      done(build_rebalance_gpus(build_gpu_node(*snapshot, agent->offers(), node_.config,
-                                               agent->health_view().get(), *holders, {}, {}, {}),
-                                uses()));
+      done(build_rebalance_gpus(
+          build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), *holders, {},
+                         *node_.loads->newest_loads(), {}),
+          uses()));
     });
   }
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "health/policy/eviction_policy.h"
+#include "scheduler/core/device_pool.h"
 
 namespace gpulet::agent {
 namespace {
@@ -18,6 +19,43 @@ using Kind = k8s::EvictionUpdate::Kind;
 PodName pod_name_of(const std::string& key) {
   const auto slash = key.find('/');
   return {key.substr(0, slash), key.substr(slash + 1)};
+}
+
+// Sets the successors of the resource's Pods: what the placement would choose once the Pod has left.
+void find_successors(const scheduler::GpuNode& node, std::size_t index, std::vector<RebalanceGpu>& gpus) {
+  const auto& resource = node.resources[index];
+  if (std::ranges::none_of(resource.units, [](const auto& unit) { return unit.shares > 1; })) return;
+  scheduler::Shares free;
+  for (const auto& unit : resource.units)
+    free.push_back(static_cast<std::uint16_t>(unit.shares - std::min(unit.unavailable, unit.shares)));
+  for (const auto& allocation : node.allocations) {
+    for (const auto& part : allocation.parts) {
+      if (part.resource != index) continue;
+      auto& left = free[part.unit];
+      left = static_cast<std::uint16_t>(left - std::min<unsigned>(left, part.shares));
+    }
+  }
+  std::vector<placement::GpuLoad> loads;
+  for (const auto& gpu : node.gpus) loads.push_back(gpu.now);
+  scheduler::DevicePool pool(node, resource);
+  const scheduler::Shares none(resource.units.size(), 0);
+  for (const auto& allocation : node.allocations) {
+    if (allocation.parts.size() != 1 || allocation.parts.front().resource != index) continue;
+    const auto& part = allocation.parts.front();
+    const std::size_t from = resource.units[part.unit].gpu;
+    const auto pod = std::ranges::find(gpus[from].pods, allocation.pod, &RebalancePod::pod);
+    auto free_then = free;
+    free_then[part.unit] = static_cast<std::uint16_t>(free_then[part.unit] + part.shares);
+    auto loads_then = loads;
+    const double rest = gpus[from].busy.value_or(loads[from].busy_percent) - pod->busy.value_or(0);
+    loads_then[from] =
+        placement::make_gpu_load(rest, loads[from].memory_percent, loads[from].held_outside_pods);
+    const auto& chosen = pool.choose_devices(free_then, none, part.shares, loads_then);
+    pod->successor = from;  // also of a choice of several GPUs
+    for (std::size_t unit = 0; unit < chosen.size(); ++unit) {
+      if (chosen[unit] == part.shares) pod->successor = resource.units[unit].gpu;
+    }
+  }
 }
 
 std::optional<std::string> rebalance_annotation(const k8s::Annotations& annotations) {
@@ -74,6 +112,7 @@ std::vector<RebalanceGpu> build_rebalance_gpus(const scheduler::GpuNode& node,
       gpu.pods.push_back(std::move(pod));
     }
   }
+  for (std::size_t index = 0; index < node.resources.size(); ++index) find_successors(node, index, gpus);
   return gpus;
 }
 

@@ -34,7 +34,7 @@ inline constexpr Duration kRebalanceReadInterval = std::chrono::seconds(30);
 
 // What the rule sees of a node, without what only the API server knows of the Pods. A Pod with devices of
 // several GPUs or resources stays. A GPU with MIG devices or that is not offered in shares is not usable.
-// `uses`: of each GPU that was sampled. Pure.
+// `uses`: of each GPU that was sampled. The node's loads are those by which it chooses. Pure.
 std::vector<scheduler::RebalanceGpu> build_rebalance_gpus(
     const scheduler::GpuNode& node, const std::map<DeviceUuid, GpuLoadForecaster::GpuUse>& uses);
 

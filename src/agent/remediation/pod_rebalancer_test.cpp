@@ -41,6 +41,7 @@ class PodRebalancerTest : public testing::Test {
     node_.gpus.resize(2);
     node_.gpus[0].uuid = "GPU-0";
     node_.gpus[1].uuid = "GPU-1";
+    node_.pairs.resize(4);
     scheduler::ResourceUnit unit;
     unit.shares = 4;
     auto other = unit;
@@ -285,6 +286,21 @@ TEST_F(PodRebalancerTest, WaitsWhileAFaultEvictsPods) {
   evictor_.update_evictions(std::make_shared<const health::HealthView>(view_with(2, {})), {}, limits_);
   sample_for(1min);
   EXPECT_THAT(asked(), ElementsAre("low"));
+}
+
+// As the kubelet will ask for it once the Pod has left.
+TEST_F(PodRebalancerTest, TheNodesPlacementChoosesTheGpuOfTheSuccessor) {
+  const auto successor = [&] { return build_rebalance_gpus(node_, uses_)[0].pods[1].successor; };
+  EXPECT_EQ(successor(), 1u) << "where fewer shares are in use";
+  node_.allocations.push_back({"default/cool", {{0, 1, 1}}});
+  EXPECT_EQ(successor(), 1u) << "as many shares are in use, and it is less busy";
+  node_.allocations.push_back({"default/idle", {{0, 1, 1}}});
+  EXPECT_EQ(successor(), 0u) << "more are in use: it would come back to the hot GPU";
+  sample_for(20min);
+  EXPECT_THAT(asked(), IsEmpty());
+  node_.allocations.resize(2);
+  node_.rules.shared = placement::SharedPolicy::kPacked;
+  EXPECT_EQ(successor(), 0u) << "where more are in use";
 }
 
 TEST_F(PodRebalancerTest, BuildsTheGpusOfTheRule) {

@@ -40,6 +40,7 @@ std::optional<std::size_t> find_target(std::span<const RebalanceGpu> gpus, std::
     return std::max(*gpus[at].busy, static_cast<double>(gpus[at].day.peak()));
   };
   for (std::size_t at = 0; at < gpus.size(); ++at) {
+    if (pod.successor && at != *pod.successor) continue;
     if (at == from || !has_room(gpus[at], pod, policy)) continue;
     if (!best || heat(at) < heat(*best)) best = at;
   }
@@ -85,6 +86,8 @@ GpuDecision decide_on_gpu(std::span<const RebalanceGpu> gpus, std::size_t from,
     }
     const auto target = find_target(gpus, from, pod, policy);
     if (!target) {
+      if (kept.empty() && pod.successor == from)
+        kept = "the node's placement would give the same GPU to the successor of " + pod.pod;
       if (kept.empty())
         kept = "no other GPU of the node has room for the " + percent_text(load_of(pod)) + " of " + pod.pod;
       continue;

@@ -9,7 +9,8 @@
 //   - of equal priority the one whose leaving takes the GPU below the threshold with the least load moved,
 //     else the one of the largest load; then the youngest;
 //   - only if another GPU of the node has free shares for it and stays below the threshold with its load, now
-//     and in every part of the coming day. Otherwise the next GPU would be hot, or the same at another hour.
+//     and in every part of the coming day, and the node's placement would choose that GPU. Otherwise the next
+//     GPU would be hot, or the same again, or at another hour.
 //
 // Unknown is neither hot nor idle: a Pod of unknown load is not asked, nor is one of a higher priority beside
 // it, and a GPU of unknown load is no place to go. One Pod of a node at a time: the next after it has gone
@@ -56,6 +57,8 @@ struct RebalancePod {
   std::optional<double> busy;  // percent of the GPU's time in the last sample; nullopt: unknown
   LoadCurve day;               // its expected load
   std::string stays;           // why it is never asked: "a DaemonSet Pod, …"; empty: it may be
+  // The GPU that the node's placement would give its successor, an index; nullopt: any with free shares.
+  std::optional<std::size_t> successor{};
 };
 
 struct RebalanceGpu {

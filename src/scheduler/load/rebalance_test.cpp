@@ -205,6 +205,18 @@ TEST_F(Rebalance, NeedsAnotherGpuThatStaysBelowTheThreshold) {
   EXPECT_EQ(decision.move->target, 2u) << "the coolest";
 }
 
+TEST_F(Rebalance, TheTargetIsWhatThePlacementWouldChoose) {
+  use_pods({busy_pod("x", 60), busy_pod("y", 40)});
+  gpus_.push_back(gpus_[1]);
+  gpus_[2].gpu = "c";
+  for (auto& pod : gpus_[0].pods) pod.successor = 2;
+  EXPECT_EQ(decide().move->target, 2u) << "not the first of equal ones";
+  gpus_[2].busy = 90;
+  EXPECT_THAT(asked(), HasSubstr("no other GPU of the node has room")) << "though b has";
+  for (auto& pod : gpus_[0].pods) pod.successor = 0;
+  EXPECT_THAT(asked(), HasSubstr("the node's placement would give the same GPU to the successor of ns/x"));
+}
+
 TEST_F(Rebalance, OneAtATimeAndTheNextAfterNewMeasurements) {
   use_pods({busy_pod("x", 60), busy_pod("y", 40)});
   EXPECT_EQ(asked(), "ns/y");

@@ -368,6 +368,7 @@ def check_rights_follow_the_config():
     nothing = {"faults": {"condition": False, "label": False, "podEvents": False}, "labels": {"outputs": []}, "mig": {"manage": False}}
     expect(Rendered({"gpulet": nothing}).rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
                                                    ("nodes/status", "patch")})
+    expect(Rendered({"gpulet": {"rebalance": {"enabled": True}}}).rights() - Rendered().rights(), {("pods/eviction", "create"), ("namespaces", "get")})
     # One config of several is enough; a config in the map overrides `gpulet:`.
     drain = "version: v1\ngpulet: {mig: {drain: true}}\n"
     assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()

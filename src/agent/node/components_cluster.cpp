@@ -205,7 +205,9 @@ class RebalanceComponent final : public Component {
                                },
                            .notify = [this](const EvictionEvent& event) { send_event(event); }});
     apply_config();
-    pages_.set_sampled_callback([this] { rebalancer_->on_sampled(uses()); });
+    pages_.set_sampled_callback([this] {
+      if (rebalancer_->needs_samples()) rebalancer_->on_sampled(uses());
+    });
   }
   void apply_config() override {
     if (rebalancer_) rebalancer_->apply_policy(node_.config.gpulet.rebalance);

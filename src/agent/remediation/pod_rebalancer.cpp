@@ -123,7 +123,7 @@ void PodRebalancer::apply_policy(const scheduler::RebalancePolicy& policy) {
 }
 
 void PodRebalancer::on_sampled(const std::map<DeviceUuid, GpuLoadForecaster::GpuUse>& uses) {
-  if (!policy_.enabled && !move_) return;
+  if (!needs_samples()) return;
   sampled_.clear();
   for (const auto& [uuid, use] : uses) {
     sampled_.push_back(uuid.str());

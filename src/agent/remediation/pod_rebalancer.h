@@ -57,6 +57,7 @@ class PodRebalancer {
 
   // An eviction that is not accepted yet ends where the policy no longer asks for it.
   void apply_policy(const scheduler::RebalancePolicy& policy);
+  bool needs_samples() const { return policy_.enabled || move_; }
   // After each sample of the GPUs. `uses`: GpuLoadForecaster::gpu_uses().
   void on_sampled(const std::map<DeviceUuid, GpuLoadForecaster::GpuUse>& uses);
 

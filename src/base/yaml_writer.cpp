@@ -8,6 +8,9 @@
 namespace gpulet {
 namespace {
 
+// A longer key without "?" is an error. Source: YAML 1.2, 7.4, implicit keys: 1024 characters with the colon.
+constexpr std::size_t kMaxImplicitKeyBytes = 1000;
+
 // Whether a reader of YAML 1.1 or 1.2 could take the bare word as a number in any base, base 60 ("0:1"), a
 // date, a boolean or null.
 bool looks_typed(std::string_view text) {
@@ -65,7 +68,9 @@ class Writer {
     for (const auto& [key, member] : node.members) {
       if (!in_item) out_.append(margin, ' ');
       in_item = false;
-      out_ += yaml_scalar(key) + ":";
+      const std::string name = yaml_scalar(key);
+      out_ += name.size() > kMaxImplicitKeyBytes ? "? " + name + "\n" + std::string(margin, ' ') : name;
+      out_ += ":";
       write_value(member, margin);
     }
     for (const auto& item : node.items) {

@@ -39,6 +39,15 @@ TEST(YamlWriter, WritesMappingsListsAndComments) {
   EXPECT_EQ(write_yaml(root, 4).substr(41, 18), "list:\n    - \"no\": ");
 }
 
+// Readers refuse a key of more than 1024 characters that is not marked.
+TEST(YamlWriter, MarksLongKeys) {
+  const std::string key(1100, 'k');
+  YamlNode item, root;
+  item.add(key, YamlNode::text("v"));
+  root.add("list", YamlNode::list()).items = {item};
+  EXPECT_EQ(write_yaml(root), "list:\n  - ? " + key + "\n    : v\n");
+}
+
 TEST(Hash, IsFnv1a) {
   EXPECT_EQ(fnv1a_64(""), 0xcbf29ce484222325u);
   EXPECT_EQ(fnv1a_64("foobar"), 0x85944171f73967e8u);

@@ -99,7 +99,7 @@ class Rebalancer {
   RebalanceDecision decide(std::span<const RebalanceGpu> gpus, const RebalancePolicy& policy, Time now) const;
 
   void on_move_started() { is_moving_ = true; }
-  // The Pod has gone, or does not go: from now on GPUs are measured anew.
+  // The Pod has gone, or does not go: from now on GPUs must be hot for as long again.
   void on_move_ended(Time now);
   bool is_moving() const { return is_moving_; }
 

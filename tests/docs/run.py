@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Builds the docs site as `make docs` does, in strict mode: every link, heading and page of the navigation must exist, no page may
-fetch from other hosts, and the two READMEs must agree. Ends in `N passed, N failed`.
+fetch from other hosts, the two READMEs must agree, and the Chinese pages with their originals. Ends in `N passed, N failed`.
 
   tests/docs/run.py             builds into out/docs
 """
@@ -12,12 +12,17 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+CACHE = pathlib.Path(os.environ.get("GPULET_CACHE", pathlib.Path.home() / ".cache" / "gpulet"))
+VENV = CACHE / "venv"
+if pathlib.Path(sys.prefix) != VENV and (VENV / "bin" / "python").exists():
+    os.execv(VENV / "bin" / "python", [str(VENV / "bin" / "python"), *sys.argv])  # where scripts/bootstrap put Playwright
 sys.path.insert(0, str(ROOT / "tests"))
 import outcome  # noqa: E402
 
+import translations  # noqa: E402
+
 DOCS = ROOT / "docs"
 SITE = ROOT / "out" / "docs"
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE", pathlib.Path.home() / ".cache" / "gpulet"))
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 LIST = re.compile(r"(- |\d+\. |\|)")
 
@@ -133,7 +138,9 @@ def check_readme_links():
 
 CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_elsewhere), ("lists", check_lists),
           ("decisions", check_decisions), ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
-          ("README's figures", check_compared)]
+          ("README's figures", check_compared), ("translations", lambda: translations.check_translations(DOCS)),
+          ("omissions of translations", translations.check_that_omissions_are_found),
+          ("search in Chinese", lambda: translations.check_search(SITE))]
 
 
 def main():

@@ -1,0 +1,96 @@
+"""Compares the Chinese pages, docs/zh/NAME.md, with their English originals, and searches the site as a reader does."""
+import functools
+import http.server
+import re
+import threading
+
+from playwright.sync_api import Error, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+LIMIT_MS = 20_000
+# What Chinese readers search for, and a page that they must find.
+SEARCHES = {"健康检查": "zh/index.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
+            "弹性伸缩": "zh/index.html"}
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def anchor(heading):
+    """Returns the id that the site gives an English heading."""
+    words = re.sub(r"[^\w\s-]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)
+
+
+def features(text):
+    """Returns what a page and its translation have in common, as lists of texts by kind."""
+    prose = FENCE.sub("", text)
+    headings = re.findall(r"^(#+) (.*?)(?: \{#([^}]*)\})?$", prose, re.MULTILINE)
+    rows = [line for line in prose.splitlines() if line.startswith("|")]
+    return {
+        "heading": [f"{level} {ident or anchor(title)}" for level, title, ident in headings],
+        "command": [re.sub(r"(^|\s+)#.*", "", line).rstrip() for block in FENCE.findall(text) for line in block.splitlines()],
+        "row": [f"row {number} of the tables" for number, _ in enumerate(rows)],
+        "setting": sorted(set(re.findall(r"`[^`\n]+`", prose))),
+    }
+
+
+def find_difference(original, translation):
+    """Returns what the translation lacks, or None. It may name more settings than its original, in another order."""
+    for kind, wanted in features(original).items():
+        found = features(translation)[kind]
+        missing = [one for one in wanted if one not in found]
+        if missing:
+            return f"lacks the {kind} {missing[0]}"
+        if kind != "setting" and found != wanted:
+            first = next((pair for pair in zip(found, wanted) if pair[0] != pair[1]), (found[-1], "nothing"))
+            return f"has the {kind} {first[0]} where the original has {first[1]}"
+    return None
+
+
+def check_translations(docs):
+    pages = sorted((docs / "zh").glob("*.md"))
+    for page in pages:
+        original = docs / page.name
+        if not original.exists():
+            return f"docs/zh/{page.name} has no original"
+        difference = find_difference(original.read_text(encoding="utf-8"), page.read_text(encoding="utf-8"))
+        if difference:
+            return f"docs/zh/{page.name} {difference}"
+    return None if pages else "no page is translated"
+
+
+def check_that_omissions_are_found():
+    """A translation that lacks a heading, a command, a row or a setting is found."""
+    original = "# Use `a`\n\n## Check it\n\n```\nrun a # now\nrun b\n```\n\n| key |\n|---|\n| `x.y` |\n| z |\n"
+    good = "# 使用 `a` {#use-a}\n\n## 检查 {#check-it}\n\n```\nrun a # 现在\nrun b\n```\n\n| 键 |\n|---|\n| `x.y` |\n| z |\n"
+    if find_difference(original, good):
+        return f"a complete translation {find_difference(original, good)}"
+    for omission in ("## 检查 {#check-it}\n", "run b\n", "| z |\n", "`x.y`", "`a` "):
+        if not find_difference(original, good.replace(omission, "", 1)):
+            return f"nothing is reported without {omission!r}"
+    return None if find_difference(original, good.replace("run a", "run c")) else "a changed command is not reported"
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+def check_search(site):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(QuietHandler, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            page = browser.new_page()
+            for words, wanted in SEARCHES.items():
+                page.goto(f"http://127.0.0.1:{server.server_port}/index.html?q={words}")
+                try:
+                    page.wait_for_selector(f".md-search-result__link[href*='/{wanted}']", timeout=LIMIT_MS)
+                except Error:
+                    found = [link.get_attribute("href") for link in page.query_selector_all(".md-search-result__link")]
+                    return f"a search for {words} finds {found or 'nothing'}, not {wanted}"
+            browser.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    return None

@@ -148,7 +148,8 @@ class LoadSimulation {
   void rebalance_node(NodeTable::Node node, std::int64_t now);
   RebalanceGpu make_rebalance_gpu(NodeTable::Node node, unsigned gpu, std::int64_t now) const;
   void move_task(NodeTable::Node node, unsigned gpu, std::size_t running, std::int64_t now);
-  void learn_service(const RunningTask& task, std::int64_t now);
+  void end_task(NodeState& state, unsigned gpu, const RunningTask& task, std::int64_t now);
+  static LoadCurve summed_forecasts(const SimulatedGpu& on, std::int64_t now);
   LoadRunResult make_result() const;
 
   std::size_t gpu_index(NodeTable::Node node, unsigned gpu) const {
@@ -227,10 +228,8 @@ void LoadSimulation::remove_finished(std::int64_t now) {
       NodeState state = table_.state_of(node);
       for (const RunningTask& task : on.running) {
         if (task.until > now) continue;
-        state.free[gpu] = static_cast<std::uint16_t>(state.free[gpu] + kinds_[task.kind].task.gpu_milli);
-        if (!task.service) continue;
-        arrivals_.push({now + kRestart, task.kind, true, 0});
-        learn_service(task, now);
+        end_task(state, gpu, task, now);
+        if (task.service) arrivals_.push({now + kRestart, task.kind, true, 0});
       }
       std::erase_if(on.running, [&](const RunningTask& task) { return task.until <= now; });
       table_.update_node(node, state);
@@ -238,21 +237,25 @@ void LoadSimulation::remove_finished(std::int64_t now) {
   }
 }
 
-void LoadSimulation::learn_service(const RunningTask& task, std::int64_t now) {
+// Frees what the task holds, and remembers its service's load.
+void LoadSimulation::end_task(NodeState& state, unsigned gpu, const RunningTask& task, std::int64_t now) {
+  state.free[gpu] = static_cast<std::uint16_t>(state.free[gpu] + kinds_[task.kind].task.gpu_milli);
   if (options_.known_services && task.service && now - task.since >= kDay)
     kinds_[task.kind].task.load = task.forecast.daily_curve(wall_time_at(now));
 }
 
 // What an agent publishes for a GPU: the sum of its tasks' forecasts.
+LoadCurve LoadSimulation::summed_forecasts(const SimulatedGpu& on, std::int64_t now) {
+  LoadCurve load;
+  for (const RunningTask& task : on.running) load = load + task.forecast.daily_curve(wall_time_at(now));
+  return load;
+}
+
 void LoadSimulation::publish_forecasts(std::int64_t now) {
   for (NodeTable::Node node = 0; node < options_.nodes; ++node) {
     NodeState state = table_.state_of(node);
-    for (unsigned gpu = 0; gpu < options_.gpus; ++gpu) {
-      state.load[gpu] = {};
-      for (const RunningTask& task : gpus_[gpu_index(node, gpu)].running) {
-        state.load[gpu] = state.load[gpu] + task.forecast.daily_curve(wall_time_at(now));
-      }
-    }
+    for (unsigned gpu = 0; gpu < options_.gpus; ++gpu)
+      state.load[gpu] = summed_forecasts(gpus_[gpu_index(node, gpu)], now);
     table_.update_node(node, state);
   }
 }
@@ -288,15 +291,12 @@ void LoadSimulation::move_task(NodeTable::Node node, unsigned gpu, std::size_t r
   SimulatedGpu& on = gpus_[gpu_index(node, gpu)];
   const RunningTask& task = on.running[running];
   NodeState state = table_.state_of(node);
-  state.free[gpu] = static_cast<std::uint16_t>(state.free[gpu] + kinds_[task.kind].task.gpu_milli);
+  end_task(state, gpu, task, now);
   // This step has been measured: the task is down from the next on.
   const std::int64_t down_since = now + kStep;
   arrivals_.push({down_since + kMoveDown, task.kind, task.service, task.until - now, down_since});
-  learn_service(task, now);
   on.running.erase(on.running.begin() + static_cast<std::ptrdiff_t>(running));
-  state.load[gpu] = {};
-  for (const RunningTask& left : on.running)
-    state.load[gpu] = state.load[gpu] + left.forecast.daily_curve(wall_time_at(now));
+  state.load[gpu] = summed_forecasts(on, now);
   table_.update_node(node, state);
   ++moves_;
 }

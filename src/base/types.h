@@ -64,6 +64,12 @@ struct PodName {
   friend auto operator<=>(const PodName&, const PodName&) = default;
 };
 
+// Of "namespace/name".
+inline PodName parse_pod_name(const std::string& key) {
+  const auto slash = key.find('/');
+  return {key.substr(0, slash), key.substr(slash + 1)};
+}
+
 // One Pod. The uid differs from that of another Pod of the same name.
 struct PodRef {
   std::string name_space, name, uid;

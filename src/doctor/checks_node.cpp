@@ -280,13 +280,12 @@ CheckResult check_pending_pods(const Facts& facts) {
   if (pods->empty()) return pass_result("no Pod is waiting for a GPU");
   const auto refused = std::ranges::find_if(*pods, &PendingPod::refused);
   const auto& pod = refused != pods->end() ? *refused : pods->front();
-  const auto slash = pod.name.find('/');
+  const auto [name_space, name] = parse_pod_name(pod.name);
   const std::string others = pods->size() > 1 ? " (and " + std::to_string(pods->size() - 1) + " more)" : "";
   auto result = fail_result(
       pod.name + others + ": " + pod.message,
       pod.refused ? "delete the Pod so that it is recreated; see `journalctl -u kubelet` and the agent's log"
-                  : "`gpulet explain --namespace " + pod.name.substr(0, slash) + " " +
-                        pod.name.substr(slash + 1) + "` checks every node");
+                  : "`gpulet explain --namespace " + name_space + " " + name + "` checks every node");
   result.details = pending_pod_reasons(*pods);
   return result;
 }

@@ -214,13 +214,12 @@ constexpr std::size_t kMaxHints = 3;
 
 Result<PodExplanation> fetch_pod_explanation(const ProbeTargets& targets, const PendingPod& pod,
                                              Duration limit) {
-  const auto slash = pod.name.find('/');
-  GPULET_TRY_ASSIGN(const auto response, extender::fetch_explanation({.name_space = pod.name.substr(0, slash),
-                                                                      .pod = pod.name.substr(slash + 1),
-                                                                      .json = true,
-                                                                      .service = targets.service,
-                                                                      .timeout = limit},
-                                                                     *targets.access));
+  const auto [name_space, name] = parse_pod_name(pod.name);
+  GPULET_TRY_ASSIGN(
+      const auto response,
+      extender::fetch_explanation(
+          {.name_space = name_space, .pod = name, .json = true, .service = targets.service, .timeout = limit},
+          *targets.access));
   GPULET_TRY_ASSIGN(auto result, parse_explanation(response.text, targets.node_name));
   result.by_extender = response.by_extender;
   return result;

@@ -22,12 +22,6 @@ std::string object_key(std::string_view object) {
 
 std::string object_name(std::string_view object) { return k8s::metadata_string(object, "name"); }
 
-// Namespace and name of an object_key().
-std::pair<std::string, std::string> split_key(const std::string& key) {
-  const auto slash = key.find('/');
-  return {key.substr(0, slash), key.substr(slash + 1)};
-}
-
 template <class Value>
 std::vector<std::string> keys_of(const std::map<std::string, Value>& objects) {
   std::vector<std::string> keys;
@@ -56,7 +50,7 @@ ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, sche
       [this](std::string_view object) { return apply_node(object); }, object_name);
   pods_.current_keys = [this] { return cluster_.pod_keys(); };
   pods_.remove_key = [this](const std::string& key) {
-    const auto [name_space, name] = split_key(key);
+    const auto [name_space, name] = parse_pod_name(key);
     cluster_.remove_pod(name_space, name);
   };
   watch_collection(
@@ -64,7 +58,7 @@ ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, sche
       [this](std::string_view object) { return apply_pod(object); }, object_key);
   nominated_.current_keys = [this] { return cluster_.nominated_keys(); };
   nominated_.remove_key = [this](const std::string& key) {
-    const auto [name_space, name] = split_key(key);
+    const auto [name_space, name] = parse_pod_name(key);
     cluster_.remove_nominated(name_space, name);
   };
   watch_collection(

@@ -144,21 +144,6 @@ class PluginOutput {
   std::string answer_text_, error_text_;
 };
 
-// "2026-01-31T12:00:00Z", also with fractions of a second or an offset of "+02:00".
-std::optional<WallTime> parse_time(const std::string& text) {
-  constexpr std::size_t kSeconds = 19;
-  if (text.size() <= kSeconds) return std::nullopt;
-  const auto time = parse_wall_time(text.substr(0, kSeconds) + ".000Z");
-  std::string zone = text.substr(kSeconds);
-  if (zone.front() == '.') zone.erase(0, std::min(zone.find_first_not_of("0123456789", 1), zone.size()));
-  if (!time || zone == "Z") return time;
-  if (zone.size() != 6 || zone[3] != ':' || (zone[0] != '+' && zone[0] != '-')) return std::nullopt;
-  const auto hours = text::parse_unsigned(zone.substr(1, 2)), minutes = text::parse_unsigned(zone.substr(4));
-  if (!hours || !minutes || *hours > 23 || *minutes > 59) return std::nullopt;
-  const auto ahead = std::chrono::minutes(*hours * 60 + *minutes);
-  return zone[0] == '+' ? *time - ahead : *time + ahead;
-}
-
 }  // namespace
 
 Result<Credential> parse_exec_credential(const std::string& answer, const std::string& version) {
@@ -182,7 +167,7 @@ Result<Credential> parse_exec_credential(const std::string& answer, const std::s
   if (credential.token.find_first_of("\r\n") != std::string::npos)
     return wrong("printed a token of more than one line");
   if (const auto expires = json_text(json_member(status, "expirationTimestamp")); !expires.empty()) {
-    credential.expires = parse_time(expires);
+    credential.expires = parse_rfc3339(expires);
     if (!credential.expires)
       return wrong("printed the expirationTimestamp " + serialize_json(truncate_utf8(expires, 100)) +
                    ", which is not a time");

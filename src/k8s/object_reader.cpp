@@ -1,7 +1,5 @@
 #include "k8s/object_reader.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <deque>
 #include <utility>
@@ -29,13 +27,6 @@ std::string controller_kind(const json& metadata) {
   return {};
 }
 
-// As the API server writes times: "2026-01-05T00:00:00Z". 0 for anything else.
-std::int64_t unix_seconds(const std::string& text) {
-  std::tm parts{};
-  const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return end != nullptr && *end == '\0' ? ::timegm(&parts) : 0;
-}
-
 // The Pod, if it is on this node.
 Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std::string& node) {
   const auto& metadata = json_member(pod, "metadata");
@@ -46,13 +37,15 @@ Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std
       .mirror = false,
       .terminating = json_member(metadata, "deletionTimestamp").is_string(),
       .priority = 0,
-      .created = unix_seconds(json_text(json_member(metadata, "creationTimestamp"))),
+      .created = 0,
       .annotations = json_text_map(metadata, "annotations"),
       .labels = json_text_map(metadata, "labels")};
   if (facts.pod.uid.empty()) return fail(Code::kIo, "the API server returned something that is not a Pod");
   if (json_text(json_member(json_member(pod, "spec"), "nodeName")) != node) return std::nullopt;
   const auto& priority = json_member(json_member(pod, "spec"), "priority");
   if (priority.is_number_integer()) facts.priority = priority.get<std::int64_t>();
+  if (const auto created = parse_rfc3339(json_text(json_member(metadata, "creationTimestamp"))))
+    facts.created = std::chrono::system_clock::to_time_t(*created);
   facts.mirror = facts.annotations.contains(kMirrorPod);
   return facts;
 }

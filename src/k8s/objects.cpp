@@ -27,6 +27,20 @@ std::string encode_query_value(std::string_view text) {
   return out;
 }
 
+std::optional<WallTime> parse_rfc3339(const std::string& text) {
+  constexpr std::size_t kSeconds = 19;
+  if (text.size() <= kSeconds) return std::nullopt;
+  const auto time = parse_wall_time(text.substr(0, kSeconds) + ".000Z");
+  std::string zone = text.substr(kSeconds);
+  if (zone.front() == '.') zone.erase(0, std::min(zone.find_first_not_of("0123456789", 1), zone.size()));
+  if (!time || zone == "Z") return time;
+  if (zone.size() != 6 || zone[3] != ':' || (zone[0] != '+' && zone[0] != '-')) return std::nullopt;
+  const auto hours = text::parse_unsigned(zone.substr(1, 2)), minutes = text::parse_unsigned(zone.substr(4));
+  if (!hours || !minutes || *hours > 23 || *minutes > 59) return std::nullopt;
+  const auto ahead = std::chrono::minutes(*hours * 60 + *minutes);
+  return zone[0] == '+' ? *time - ahead : *time + ahead;
+}
+
 std::string format_rfc3339(WallTime time) {
   const auto seconds = std::chrono::system_clock::to_time_t(time);
   tm parts{};

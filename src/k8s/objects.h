@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -33,6 +34,9 @@ std::string encode_query_value(std::string_view text);
 
 // "2026-01-31T12:00:00Z"
 std::string format_rfc3339(WallTime time);
+// The same, also with fractions of a second, which are dropped, or an offset of "+02:00". nullopt for
+// anything else.
+std::optional<WallTime> parse_rfc3339(const std::string& text);
 
 // At most `limit` bytes, not cut inside a character.
 std::string truncate_utf8(std::string text, std::size_t limit);

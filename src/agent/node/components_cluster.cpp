@@ -108,6 +108,18 @@ class LabelComponent final : public Component {
   std::optional<LabelController> controller_;
 };
 
+// build_gpu_node() of what the agent knows now; nullopt before it knows the GPUs.
+std::optional<scheduler::GpuNode> build_present_node(
+    const Node& node, const std::vector<ContainerDevices>& holders,
+    const std::map<DeviceUuid, std::string>& curves,
+    const std::vector<scheduler::ControllerLoad>& controllers) {
+  const auto* agent = node.devices->agent();
+  const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+  if (!snapshot) return std::nullopt;
+  return build_gpu_node(*snapshot, agent->offers(), node.config, agent->health_view().get(), holders, curves,
+                        *node.loads->newest_loads(), controllers);
+}
+
 class GpuNodeComponent final : public Component {
  public:
   GpuNodeComponent(Node& node, NodePages& pages) : node_(node), pages_(pages) {}
@@ -166,12 +178,8 @@ class GpuNodeComponent final : public Component {
 
   std::optional<scheduler::GpuNode> build_node(const std::vector<ContainerDevices>& holders) const {
     if (!is_restored_) return std::nullopt;
-    const auto* agent = node_.devices->agent();
-    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
-    if (!snapshot) return std::nullopt;
-    return build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), holders,
-                          pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
-                          *node_.loads->newest_loads(), pages_.load_forecasts().controllers().known_loads());
+    return build_present_node(node_, holders, pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
+                              pages_.load_forecasts().controllers().known_loads());
   }
 
   Node& node_;
@@ -226,13 +234,9 @@ class RebalanceComponent final : public Component {
                                        const Result<std::vector<ContainerDevices>>& holders) {
       if (!alive) return;
       if (!holders) return done(fail(holders.error()));
-      const auto* agent = node_.devices->agent();
-      const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
-      if (!snapshot) return done(fail(Code::kUnavailable, "the GPUs are not known"));
-      done(build_rebalance_gpus(
-          build_gpu_node(*snapshot, agent->offers(), node_.config, agent->health_view().get(), *holders, {},
-                         *node_.loads->newest_loads(), {}),
-          uses()));
+      const auto present = build_present_node(node_, *holders, {}, {});
+      if (!present) return done(fail(Code::kUnavailable, "the GPUs are not known"));
+      done(build_rebalance_gpus(*present, uses()));
     });
   }
 

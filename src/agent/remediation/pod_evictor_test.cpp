@@ -15,21 +15,6 @@ using k8s::EvictionUpdate;
 
 class PodEvictorTest : public testing::Test {
  protected:
-  // An eviction whose result a test sets; it is removed from `asking_` on destruction.
-  class Asking final : public k8s::Eviction {
-   public:
-    Asking(std::map<std::string, k8s::Eviction::UpdateCallback>& all, std::string pod,
-           k8s::Eviction::UpdateCallback on_update)
-        : all_(all), pod_(std::move(pod)) {
-      all_[pod_] = std::move(on_update);
-    }
-    ~Asking() override { all_.erase(pod_); }
-
-   private:
-    std::map<std::string, k8s::Eviction::UpdateCallback>& all_;
-    std::string pod_;
-  };
-
   PodEvictorTest() { policy_.node.enabled = true; }
 
   HeldPod held_pod(const std::string& name, unsigned on, const std::string& owner = "ReplicaSet") {
@@ -43,14 +28,9 @@ class PodEvictorTest : public testing::Test {
                              pods_, policy_);
     loop_.run_ready();
   }
-  void answer_eviction(const std::string& pod, EvictionUpdate::Kind kind, const std::string& why = "") {
-    ASSERT_TRUE(asking_.contains(pod));
-    const auto on_update = asking_.at(pod);
-    on_update({"default/" + pod, kind, why});
-  }
   std::string pending_pods() const {
     std::string out;
-    for (const auto& [pod, on_update] : asking_) out += (out.empty() ? "" : " ") + pod;
+    for (const auto& pod : evictions_.pods()) out += (out.empty() ? "" : " ") + pod;
     return out;
   }
   // The reasons reported about a Pod, in order.
@@ -67,7 +47,7 @@ class PodEvictorTest : public testing::Test {
   Time opened_{};
   std::vector<HeldPod> pods_;
   PodEvictorPolicy policy_;
-  std::map<std::string, k8s::Eviction::UpdateCallback> asking_;
+  FakeEvictions evictions_;
   int started_ = 0, shares_asked_ = 0;
   Result<ClusterShare> share_ = ClusterShare{100, 1};
   std::vector<EvictionEvent> events_;
@@ -75,7 +55,7 @@ class PodEvictorTest : public testing::Test {
                       .evict = [this](const PodRef& pod, auto on_update) -> std::unique_ptr<k8s::Eviction> {
                         EXPECT_EQ(pod.uid, "uid-" + pod.name);
                         ++started_;
-                        return std::make_unique<Asking>(asking_, pod.name, std::move(on_update));
+                        return evictions_.start_eviction(pod.name, std::move(on_update));
                       },
                       .share =
                           [this](auto done) {
@@ -105,7 +85,7 @@ TEST_F(PodEvictorTest, EvictsOnlyHoldersOfTheFaultyDevice) {
   update_evictor();
   EXPECT_EQ(started_, 1);
   EXPECT_EQ(events_.size(), 1u);
-  answer_eviction("train", EvictionUpdate::Kind::kTerminating);
+  evictions_.answer("train", EvictionUpdate::Kind::kTerminating);
   EXPECT_EQ(moving_.evicted(), 1u);
   update_evictor();
   EXPECT_EQ(started_, 1);
@@ -126,14 +106,14 @@ TEST_F(PodEvictorTest, ADisruptionBudgetIsReportedOnceAndRetried) {
   pods_ = {held_pod("train", 3)};
   update_evictor();
   for (int i = 0; i < 3; ++i) {
-    answer_eviction("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
+    evictions_.answer("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
     update_evictor();
   }
   EXPECT_EQ(pending_pods(), "train");
   EXPECT_EQ(started_, 1);
   EXPECT_EQ(notified_reasons("train"),
             (std::vector<std::string>{"GpuFaultEviction", "GpuFaultEvictionWaits"}));
-  answer_eviction("train", EvictionUpdate::Kind::kTerminating);
+  evictions_.answer("train", EvictionUpdate::Kind::kTerminating);
   EXPECT_EQ(moving_.evicted(), 1u);
 }
 
@@ -141,7 +121,7 @@ TEST_F(PodEvictorTest, ARecoveryCancelsPendingEvictions) {
   broken_ = {{3, FaultClass::kLost}};
   pods_ = {held_pod("train", 3)};
   update_evictor();
-  answer_eviction("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
+  evictions_.answer("train", EvictionUpdate::Kind::kWaiting, "the budget needs 1 Pod");
   broken_.clear();
   update_evictor();
   EXPECT_EQ(pending_pods(), "");
@@ -189,10 +169,10 @@ TEST_F(PodEvictorTest, TheRateLimitsAndOthersFollow) {
   for (const auto* name : {"a", "b", "c"}) pods_.push_back(held_pod(name, 3));
   update_evictor();
   EXPECT_EQ(pending_pods(), "a b");
-  for (const auto* name : {"a", "b"}) answer_eviction(name, EvictionUpdate::Kind::kTerminating);
+  for (const auto* name : {"a", "b"}) evictions_.answer(name, EvictionUpdate::Kind::kTerminating);
   EXPECT_EQ(notified_reasons("c"), (std::vector<std::string>{"GpuFaultEvictionPlanned"}));
   loop_.advance(1min);
-  EXPECT_TRUE(asking_.contains("c"));
+  EXPECT_TRUE(evictions_.is_pending("c"));
 }
 
 TEST_F(PodEvictorTest, TooManyUnhealthyGpusBlockEvictions) {
@@ -273,7 +253,7 @@ TEST_F(PodEvictorTest, ARefusalIsReportedAndNotRetried) {
   broken_ = {{3, FaultClass::kLost}};
   pods_ = {held_pod("train", 3)};
   update_evictor();
-  answer_eviction("train", EvictionUpdate::Kind::kRefused, "no such subresource");
+  evictions_.answer("train", EvictionUpdate::Kind::kRefused, "no such subresource");
   update_evictor();
   EXPECT_EQ(started_, 1);
   EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEvictionRefused");

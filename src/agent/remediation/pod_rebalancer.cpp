@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "health/policy/eviction_policy.h"
+#include "scheduler/core/cluster_state.h"
 #include "scheduler/core/device_pool.h"
 
 namespace gpulet::agent {
@@ -15,26 +16,12 @@ using scheduler::RebalanceGpu;
 using scheduler::RebalancePod;
 using Kind = k8s::EvictionUpdate::Kind;
 
-// "namespace/name"
-PodName pod_name_of(const std::string& key) {
-  const auto slash = key.find('/');
-  return {key.substr(0, slash), key.substr(slash + 1)};
-}
-
-// Sets the successors of the resource's Pods: what the placement would choose once the Pod has left.
-void find_successors(const scheduler::GpuNode& node, std::size_t index, std::vector<RebalanceGpu>& gpus) {
+// Sets the successors of the resource's Pods: what the placement would choose once the Pod has left. `free`:
+// the shares that no Pod holds, by unit.
+void find_successors(const scheduler::GpuNode& node, std::size_t index, const scheduler::Shares& free,
+                     std::vector<RebalanceGpu>& gpus) {
   const auto& resource = node.resources[index];
   if (std::ranges::none_of(resource.units, [](const auto& unit) { return unit.shares > 1; })) return;
-  scheduler::Shares free;
-  for (const auto& unit : resource.units)
-    free.push_back(static_cast<std::uint16_t>(unit.shares - std::min(unit.unavailable, unit.shares)));
-  for (const auto& allocation : node.allocations) {
-    for (const auto& part : allocation.parts) {
-      if (part.resource != index) continue;
-      auto& left = free[part.unit];
-      left = static_cast<std::uint16_t>(left - std::min<unsigned>(left, part.shares));
-    }
-  }
   std::vector<placement::GpuLoad> loads;
   for (const auto& gpu : node.gpus) loads.push_back(gpu.now);
   scheduler::DevicePool pool(node, resource);
@@ -77,12 +64,16 @@ std::vector<RebalanceGpu> build_rebalance_gpus(const scheduler::GpuNode& node,
     gpus[at].busy = use->second.busy;
     gpus[at].later = use->second.later;
   }
-  for (const auto& resource : node.resources) {
-    for (const auto& unit : resource.units) {
+  auto free = scheduler::offered_shares(node);
+  for (const auto& allocation : node.allocations) scheduler::subtract_parts(free, allocation.parts);
+  for (std::size_t index = 0; index < node.resources.size(); ++index) {
+    const auto& resource = node.resources[index];
+    for (std::size_t at = 0; at < resource.units.size(); ++at) {
+      const auto& unit = resource.units[at];
       RebalanceGpu& gpu = gpus[unit.gpu];
       if (!unit.profile.empty()) gpu.is_usable = false;
       if (unit.shares > 1) is_shared[unit.gpu] = true;
-      gpu.free[resource.name.str()] += unit.shares - std::min(unit.unavailable, unit.shares);
+      gpu.free[resource.name.str()] += free[index][at];
     }
   }
   for (std::size_t at = 0; at < gpus.size(); ++at) gpus[at].is_usable = gpus[at].is_usable && is_shared[at];
@@ -91,8 +82,6 @@ std::vector<RebalanceGpu> build_rebalance_gpus(const scheduler::GpuNode& node,
     for (const auto& part : allocation.parts) {
       const auto& resource = node.resources[part.resource];
       RebalanceGpu& gpu = gpus[resource.units[part.unit].gpu];
-      unsigned& free = gpu.free[resource.name.str()];
-      free -= std::min(free, part.shares);
       RebalancePod pod;
       pod.pod = allocation.pod;
       pod.resource = resource.name.str();
@@ -100,7 +89,7 @@ std::vector<RebalanceGpu> build_rebalance_gpus(const scheduler::GpuNode& node,
       if (!is_single) pod.stays = "a Pod with devices of several GPUs or resources";
       const auto use = uses.find(DeviceUuid(gpu.gpu));
       if (use != uses.end()) {
-        const auto found = use->second.pods.find(pod_name_of(allocation.pod));
+        const auto found = use->second.pods.find(parse_pod_name(allocation.pod));
         if (found != use->second.pods.end()) {
           pod.busy = found->second.busy;
           pod.day = found->second.day;
@@ -112,7 +101,8 @@ std::vector<RebalanceGpu> build_rebalance_gpus(const scheduler::GpuNode& node,
       gpu.pods.push_back(std::move(pod));
     }
   }
-  for (std::size_t index = 0; index < node.resources.size(); ++index) find_successors(node, index, gpus);
+  for (std::size_t index = 0; index < node.resources.size(); ++index)
+    find_successors(node, index, free[index], gpus);
   return gpus;
 }
 
@@ -166,7 +156,7 @@ void PodRebalancer::read_pods(std::vector<RebalanceGpu> gpus) {
   for (const auto& gpu : round_->gpus) {
     if (gpu.pods.size() < 2 || !rebalancer_.is_due(gpu.gpu, policy_, ports_.loop.now())) continue;
     for (const auto& pod : gpu.pods) {
-      const PodName name = pod_name_of(pod.pod);
+      const PodName name = parse_pod_name(pod.pod);
       if (pods.insert(pod.pod).second) read_pod(pod.pod, name.name_space, name.name);
       if (!namespaces.insert(name.name_space).second) continue;
       ++round_->pending;

@@ -20,20 +20,6 @@ constexpr const char* kShared = "nvidia.com/gpu.shared";
 // Two GPUs of four shares each: "GPU-0" is hot with two Pods, "GPU-1" is idle.
 class PodRebalancerTest : public testing::Test {
  protected:
-  class Asking final : public k8s::Eviction {
-   public:
-    Asking(std::map<std::string, k8s::Eviction::UpdateCallback>& all, std::string pod,
-           k8s::Eviction::UpdateCallback on_update)
-        : all_(all), pod_(std::move(pod)) {
-      all_[pod_] = std::move(on_update);
-    }
-    ~Asking() override { all_.erase(pod_); }
-
-   private:
-    std::map<std::string, k8s::Eviction::UpdateCallback>& all_;
-    std::string pod_;
-  };
-
   PodRebalancerTest() {
     policy_.enabled = true;
     rebalancer_.apply_policy(policy_);
@@ -73,16 +59,6 @@ class PodRebalancerTest : public testing::Test {
       loop_.run_ready();
     }
   }
-  void answer(const std::string& pod, EvictionUpdate::Kind kind, const std::string& why = "") {
-    ASSERT_TRUE(asking_.contains(pod));
-    const auto on_update = asking_.at(pod);
-    on_update({"default/" + pod, kind, why});
-  }
-  std::vector<std::string> asked() const {
-    std::vector<std::string> pods;
-    for (const auto& [pod, on_update] : asking_) pods.push_back(pod);
-    return pods;
-  }
   std::vector<std::string> reasons() const {
     std::vector<std::string> all;
     for (const auto& event : events_) all.push_back(event.pod.name + " " + event.reason);
@@ -95,7 +71,7 @@ class PodRebalancerTest : public testing::Test {
   std::map<DeviceUuid, GpuLoadForecaster::GpuUse> uses_;
   FakeReader reader_{loop_};
   PodEvictorPolicy limits_;
-  std::map<std::string, k8s::Eviction::UpdateCallback> asking_;
+  FakeEvictions evictions_;
   std::vector<EvictionEvent> events_;
   std::optional<Error> kubelet_error_;
   PodEvictor evictor_{{.loop = loop_, .evict = nullptr, .share = nullptr, .notify = [](const auto&) {}}};
@@ -112,17 +88,17 @@ class PodRebalancerTest : public testing::Test {
            },
        .evict = [this](const PodRef& pod, auto on_update) -> std::unique_ptr<k8s::Eviction> {
          EXPECT_EQ(pod.uid, "uid-" + pod.name);
-         return std::make_unique<Asking>(asking_, pod.name, std::move(on_update));
+         return evictions_.start_eviction(pod.name, std::move(on_update));
        },
        .notify = [this](const EvictionEvent& event) { events_.push_back(event); }}};
 };
 
 TEST_F(PodRebalancerTest, EvictsThePodOfTheLowestPriority) {
   sample_for(10min);
-  EXPECT_THAT(asked(), IsEmpty()) << "the first sample was not ten minutes ago";
+  EXPECT_THAT(evictions_.pods(), IsEmpty()) << "the first sample was not ten minutes ago";
   EXPECT_THAT(reader_.asked, IsEmpty()) << "Pods are read only when a GPU is hot for long";
   sample_for(15s);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
   ASSERT_EQ(events_.size(), 1u);
   EXPECT_EQ(events_[0].reason, "GpuRebalanceEviction");
   EXPECT_EQ(events_[0].message,
@@ -132,7 +108,7 @@ TEST_F(PodRebalancerTest, EvictsThePodOfTheLowestPriority) {
 TEST_F(PodRebalancerTest, IsOffByDefault) {
   rebalancer_.apply_policy({});
   sample_for(1h);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   EXPECT_THAT(events_, IsEmpty());
 }
 
@@ -140,7 +116,7 @@ TEST_F(PodRebalancerTest, ADryRunOnlyReportsOnceForEachChange) {
   policy_.dry_run = true;
   rebalancer_.apply_policy(policy_);
   sample_for(35min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   ASSERT_EQ(events_.size(), 1u);
   EXPECT_EQ(events_[0].message,
             "would be evicted (dry run): GPU-0 has been above 95 % for 10m; GPU-1 has "
@@ -152,37 +128,37 @@ TEST_F(PodRebalancerTest, ADryRunOnlyReportsOnceForEachChange) {
 TEST_F(PodRebalancerTest, OneAtATimeUntilThePodHasGoneAndItIsMeasuredAgain) {
   run_pod("third", 10, 50);
   sample_for(11min);
-  EXPECT_THAT(asked(), ElementsAre("low"));
-  answer("low", EvictionUpdate::Kind::kTerminating);
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
+  evictions_.answer("low", EvictionUpdate::Kind::kTerminating);
   EXPECT_EQ(rebalancer_.counts().evicted, 1u);
   sample_for(30min);
-  EXPECT_THAT(asked(), IsEmpty()) << "its grace period runs";
+  EXPECT_THAT(evictions_.pods(), IsEmpty()) << "its grace period runs";
   end_pod("low");
   sample_for(10min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   sample_for(30s);
-  EXPECT_THAT(asked(), ElementsAre("third"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("third"));
 }
 
 // StatefulSets give a name again.
 TEST_F(PodRebalancerTest, APodOfTheSameNameIsAnother) {
   sample_for(11min);
-  answer("low", EvictionUpdate::Kind::kTerminating);
+  evictions_.answer("low", EvictionUpdate::Kind::kTerminating);
   reader_.add_pod("low", {}, "uid-of-the-next");
   sample_for(10min);
   reader_.add_pod("low");
   sample_for(45s);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
 }
 
 TEST_F(PodRebalancerTest, ARefusalIsRetriedWhileTheGpuIsHot) {
   sample_for(11min);
-  answer("low", EvictionUpdate::Kind::kWaiting, "the disruption budget low needs 1 healthy pods");
+  evictions_.answer("low", EvictionUpdate::Kind::kWaiting, "the disruption budget low needs 1 healthy pods");
   sample_for(20min);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
   uses_[DeviceUuid("GPU-0")].busy = 80;
   sample_for(15s);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   EXPECT_THAT(reasons(), ElementsAre("low GpuRebalanceEviction", "low GpuRebalanceEvictionWaits",
                                      "low GpuRebalanceEvictionAbandoned"));
   EXPECT_THAT(events_[1].message, HasSubstr("the disruption budget low needs 1 healthy pods"));
@@ -190,8 +166,8 @@ TEST_F(PodRebalancerTest, ARefusalIsRetriedWhileTheGpuIsHot) {
 
 TEST_F(PodRebalancerTest, AFinalRefusalEndsTheMove) {
   sample_for(11min);
-  answer("low", EvictionUpdate::Kind::kRefused, "it is a static Pod");
-  EXPECT_THAT(asked(), IsEmpty());
+  evictions_.answer("low", EvictionUpdate::Kind::kRefused, "it is a static Pod");
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   EXPECT_EQ(rebalancer_.counts().refused, 1u);
   EXPECT_EQ(events_.back().reason, "GpuRebalanceEvictionRefused");
 }
@@ -200,7 +176,7 @@ TEST_F(PodRebalancerTest, EndsWithTheSetting) {
   sample_for(11min);
   policy_.dry_run = true;
   rebalancer_.apply_policy(policy_);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   EXPECT_EQ(events_.back().reason, "GpuRebalanceEvictionAbandoned");
 }
 
@@ -209,49 +185,49 @@ TEST_F(PodRebalancerTest, LeavesPodsThatWouldNotComeBack) {
     reader_.pods["default/low"].owner = reader_.pods["default/high"].owner = owner;
     reader_.pods["default/low"].mirror = reader_.pods["default/high"].mirror = mirror;
     sample_for(11min);
-    EXPECT_THAT(asked(), IsEmpty()) << owner;
+    EXPECT_THAT(evictions_.pods(), IsEmpty()) << owner;
   }
   reader_.pods["default/high"] = reader_.pods["default/low"];
   reader_.add_pod("high");
   sample_for(11min);
-  EXPECT_THAT(asked(), ElementsAre("high")) << "the only one that may be asked";
+  EXPECT_THAT(evictions_.pods(), ElementsAre("high")) << "the only one that may be asked";
 }
 
 TEST_F(PodRebalancerTest, AnnotationsDecideForAPodAndItsNamespace) {
   reader_.pods["default/low"].annotations[kRebalanceAnnotation] = "never";
   sample_for(11min);
-  EXPECT_THAT(asked(), ElementsAre("high"));
-  answer("high", EvictionUpdate::Kind::kGone);
+  EXPECT_THAT(evictions_.pods(), ElementsAre("high"));
+  evictions_.answer("high", EvictionUpdate::Kind::kGone);
   reader_.pods["default/low"].annotations.clear();
   reader_.namespaces["default"][kRebalanceAnnotation] = "nevr";
   sample_for(11min);
-  EXPECT_THAT(asked(), IsEmpty()) << "what cannot be parsed was meant to differ";
+  EXPECT_THAT(evictions_.pods(), IsEmpty()) << "what cannot be parsed was meant to differ";
   reader_.pods["default/low"].annotations[kRebalanceAnnotation] = "allow";
   sample_for(11min);
-  EXPECT_THAT(asked(), ElementsAre("low")) << "the Pod's own wins";
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low")) << "the Pod's own wins";
 }
 
 TEST_F(PodRebalancerTest, MissingDataAsksNobody) {
   reader_.error = Error(Code::kUnavailable, "no API server");
   sample_for(20min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   reader_.error.reset();
   reader_.namespace_error = Error(Code::kPermissionDenied, "get on namespaces");
   sample_for(5min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   reader_.namespace_error.reset();
   kubelet_error_ = Error(Code::kUnavailable, "no kubelet");
   sample_for(5min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   kubelet_error_.reset();
   sample_for(1min);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
 }
 
 TEST_F(PodRebalancerTest, WaitsForAPodThatIsTerminating) {
   reader_.pods["default/high"].terminating = true;
   sample_for(20min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
 }
 
 TEST_F(PodRebalancerTest, SharesTheLimitOfFaultEvictions) {
@@ -260,11 +236,11 @@ TEST_F(PodRebalancerTest, SharesTheLimitOfFaultEvictions) {
   evictor_.update_evictions(std::make_shared<const health::HealthView>(view_with(2, {})), {}, limits_);
   ASSERT_TRUE(evictor_.reserve_eviction({"default", "other", "uid-other"}, DeviceUuid("GPU-1")));
   sample_for(20min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   ASSERT_THAT(reasons(), ElementsAre("low GpuRebalanceEvictionHeld"));
   EXPECT_THAT(events_[0].message, HasSubstr("at most 1 Pods may leave the node"));
   sample_for(45min);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
   EXPECT_FALSE(evictor_.reserve_eviction({"default", "next", "uid-next"}, DeviceUuid("GPU-1")));
 }
 
@@ -279,13 +255,13 @@ TEST_F(PodRebalancerTest, WaitsWhileAFaultEvictsPods) {
       std::make_shared<const health::HealthView>(view_with(2, {{1, health::FaultClass::kLost}}, loop_.now())),
       {held}, limits_);
   sample_for(15s);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   EXPECT_EQ(events_.back().reason, "GpuRebalanceEvictionAbandoned");
   sample_for(30min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   evictor_.update_evictions(std::make_shared<const health::HealthView>(view_with(2, {})), {}, limits_);
   sample_for(1min);
-  EXPECT_THAT(asked(), ElementsAre("low"));
+  EXPECT_THAT(evictions_.pods(), ElementsAre("low"));
 }
 
 // As the kubelet will ask for it once the Pod has left.
@@ -297,7 +273,7 @@ TEST_F(PodRebalancerTest, TheNodesPlacementChoosesTheGpuOfTheSuccessor) {
   node_.allocations.push_back({"default/idle", {{0, 1, 1}}});
   EXPECT_EQ(successor(), 0u) << "more are in use: it would come back to the hot GPU";
   sample_for(20min);
-  EXPECT_THAT(asked(), IsEmpty());
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
   node_.allocations.resize(2);
   node_.rules.shared = placement::SharedPolicy::kPacked;
   EXPECT_EQ(successor(), 0u) << "where more are in use";

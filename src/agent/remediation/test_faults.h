@@ -1,8 +1,11 @@
-// For tests: a health view with chosen faults, and an API server's Pods.
+// For tests: a health view with chosen faults, and an API server's Pods and evictions.
 #pragma once
+
+#include <gtest/gtest.h>
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "health/policy/test_eviction.h"
 #include "health/report/node_health.h"
 #include "k8s/object_reader.h"
+#include "k8s/pods.h"
 
 namespace gpulet::agent {
 
@@ -82,6 +86,43 @@ class FakeReader final : public k8s::ObjectReader {
 
  private:
   Loop& loop_;
+};
+
+// Evictions whose results a test sets. One that is destroyed is no longer pending.
+class FakeEvictions {
+ public:
+  std::unique_ptr<k8s::Eviction> start_eviction(const std::string& pod,
+                                                k8s::Eviction::UpdateCallback on_update) {
+    return std::make_unique<Pending>(pending_, pod, std::move(on_update));
+  }
+  void answer(const std::string& pod, k8s::EvictionUpdate::Kind kind, const std::string& why = "") {
+    ASSERT_TRUE(is_pending(pod));
+    const auto on_update = pending_.at(pod);
+    on_update({"default/" + pod, kind, why});
+  }
+  bool is_pending(const std::string& pod) const { return pending_.contains(pod); }
+  // The Pods, in order of their names.
+  std::vector<std::string> pods() const {
+    std::vector<std::string> all;
+    for (const auto& [pod, on_update] : pending_) all.push_back(pod);
+    return all;
+  }
+
+ private:
+  using Callbacks = std::map<std::string, k8s::Eviction::UpdateCallback>;
+  class Pending final : public k8s::Eviction {
+   public:
+    Pending(Callbacks& all, std::string pod, k8s::Eviction::UpdateCallback on_update)
+        : all_(all), pod_(std::move(pod)) {
+      all_[pod_] = std::move(on_update);
+    }
+    ~Pending() override { all_.erase(pod_); }
+
+   private:
+    Callbacks& all_;
+    std::string pod_;
+  };
+  Callbacks pending_;
 };
 
 }  // namespace gpulet::agent

@@ -25,14 +25,6 @@ void subtract_shares(Shares& from, const Shares& what) {
   }
 }
 
-// Never below zero: an object may report a share as held twice.
-void subtract_parts(std::vector<Shares>& free, const std::vector<PodAllocation::Part>& parts) {
-  for (const auto& part : parts) {
-    auto& left = free[part.resource][part.unit];
-    left = static_cast<std::uint16_t>(left - std::min<unsigned>(left, part.shares));
-  }
-}
-
 std::vector<PodAllocation::Part> allocated_parts(const std::vector<ContainerAllocation>& all) {
   std::map<std::pair<std::size_t, std::size_t>, unsigned> counts;
   for (const auto& given : all) {
@@ -45,6 +37,11 @@ std::vector<PodAllocation::Part> allocated_parts(const std::vector<ContainerAllo
   std::vector<PodAllocation::Part> parts;
   for (const auto& [at, count] : counts) parts.push_back({at.first, at.second, count});
   return parts;
+}
+
+void sum_free(ClusterNode& node) {
+  node.free_total.clear();
+  for (const auto& free : node.free) node.free_total.push_back(std::accumulate(free.begin(), free.end(), 0U));
 }
 
 }  // namespace
@@ -66,10 +63,11 @@ std::vector<Shares> offered_shares(const GpuNode& node) {
   return offered;
 }
 
-void sum_free(ClusterNode& node) {
-  node.free_total.clear();
-  for (const auto& free : node.free)
-    node.free_total.push_back(std::accumulate(free.begin(), free.end(), 0U));
+void subtract_parts(std::vector<Shares>& free, const std::vector<PodAllocation::Part>& parts) {
+  for (const auto& part : parts) {
+    auto& left = free[part.resource][part.unit];
+    left = static_cast<std::uint16_t>(left - std::min<unsigned>(left, part.shares));
+  }
 }
 
 void count_without_leaving(ClusterNode& node) {

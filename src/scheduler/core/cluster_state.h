@@ -62,6 +62,8 @@ struct ClusterNode {
 
 // The shares that a node offers, held or not, by resource and unit.
 std::vector<Shares> offered_shares(const GpuNode& node);
+// Takes what a Pod holds out of `free`. Never below zero: an object may report a share as held twice.
+void subtract_parts(std::vector<Shares>& free, const std::vector<PodAllocation::Part>& parts);
 // Counts what would be free, by resource in total, and requested of shared units, once the Pods that are
 // being deleted have left.
 void count_without_leaving(ClusterNode& node);

@@ -35,8 +35,9 @@ def features(text):
 
 def find_difference(original, translation):
     """Returns what the translation lacks, or None. It may name more settings than its original, in another order."""
+    translated = features(translation)
     for kind, wanted in features(original).items():
-        found = features(translation)[kind]
+        found = translated[kind]
         missing = [one for one in wanted if one not in found]
         if missing:
             return f"lacks the {kind} {missing[0]}"

@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from lib.kube import ApiError, Kube, Timeout, gpu_pod, is_ready, until  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
-from lib.kwok import kwok_cluster  # noqa: E402
+from lib.testbed import kwok_cluster  # noqa: E402
 
 ROOT = HERE.parent.parent
 GPULET = ROOT / "out" / "bin" / "gpulet"

@@ -31,7 +31,6 @@ Each check is one function. A run stops at its first failure, because later chec
 reached (they fail too).
 """
 import argparse
-import os
 import pathlib
 import subprocess
 import sys
@@ -40,9 +39,10 @@ import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+from lib.testbed import CACHE, TESTBED, environment  # noqa: E402
+
 ROOT = HERE.parent.parent
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
-TESTBED = HERE / "testbed" / "tb"
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
 RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "examples", "scheduling", "access", "chart", "autoscaling",
@@ -53,13 +53,13 @@ IMAGES = ["0.1.0-test1", "0.1.0-test2"]
 
 def outer(keep, only):
     """Builds what is missing, starts the cluster, and runs the checks inside its network."""
-    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+    env = environment()
     subprocess.run([TESTBED, "build", "helm", *[run for run in only if run == "operators"]], check=True, env=env)
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
     env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
                TB_KUBELET_CONFIG="syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod
                TB_RUNTIME=str(state / "nvidia-container-runtime"),  # of the run `operands`
-               TB_CONTROLLER_FLAGS="--horizontal-pod-autoscaler-sync-period=1s", PYTHONDONTWRITEBYTECODE="1")
+               TB_CONTROLLER_FLAGS="--horizontal-pod-autoscaler-sync-period=1s")
     try:
         started = time.monotonic()
         subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
@@ -139,6 +139,5 @@ if __name__ == "__main__":
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        sys.path.insert(0, str(HERE))
         sys.exit(inside(options.inside, options.only))
     sys.exit(outer(options.keep, options.only))

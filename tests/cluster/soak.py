@@ -22,16 +22,13 @@ Only a listener's samples fill for 15 minutes (src/web/router.h): the size of /a
 test, leaking 100 bytes at each Allocate and at each change of holders failed after 20 minutes with 400 KiB more anonymous memory.
 """
 import argparse
-import os
 import pathlib
-import subprocess
 import sys
-import tempfile
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
-TESTBED = HERE / "testbed" / "tb"
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
+sys.path.insert(0, str(HERE))
+from lib.testbed import CACHE, cluster  # noqa: E402
 
 
 def main():
@@ -41,19 +38,10 @@ def main():
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        sys.path.insert(0, str(HERE))
         from lib.soak import inside  # has what only the virtual environment has
         return inside(options.inside, options.minutes, options.seed)
-    env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin", "PYTHONDONTWRITEBYTECODE": "1"}
-    subprocess.run([TESTBED, "build"], check=True, env=env)
-    state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-soak-"))
-    env["TB_STATE"] = str(state)
-    try:
-        subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
-        return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "soak.py", "--inside", state,
-                               "--minutes", str(options.minutes), "--seed", str(options.seed)], env=env, check=False).returncode
-    finally:
-        subprocess.run([TESTBED, "down"], env=env, check=False)
+    with cluster(2) as made:
+        return made.run(HERE / "soak.py", "--minutes", str(options.minutes), "--seed", str(options.seed), python=CACHE / "venv" / "bin" / "python").returncode
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import time
 
 from lib.images import NAME, make_glibc_image
 from lib.kube import gpu_pod, until
-from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, TESTBED
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
+from lib.testbed import TESTBED
 
 GPU = "nvidia.com/gpu"
 SPECS = pathlib.Path("var/run/cdi")

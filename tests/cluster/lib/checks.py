@@ -20,13 +20,14 @@ from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
 from lib.kubectl import kubectl, manifest
 from lib.labels import LabelChecks, MIG_CONFIG, MIG_STATE
 from lib.migrate import MigrateChecks
-from lib.node import DRIVER_ROOT, GPULET, TESTBED
+from lib.node import DRIVER_ROOT, GPULET
 from lib.operands import OperandsChecks
 from lib.operators import OperatorsChecks
 from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
 from lib.storm import Storm
+from lib.testbed import TESTBED
 from lib.workloads import WorkloadsChecks
 
 GPU = "nvidia.com/gpu"

@@ -1,8 +1,7 @@
 """Runs a manifest's Python program with this machine's Python, mounted into the image that has only busybox."""
-import os
-import pathlib
+from lib import testbed
 
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet") / "workloads"
+CACHE = testbed.CACHE / "workloads"
 # What a Debian program needs, in the image that has only busybox: directories of the machine, and where the container has them.
 MACHINE = {"/usr": "/usr", "/usr/lib": "/lib", "/usr/lib64": "/lib64", "/etc/alternatives": "/etc/alternatives", "/etc/ld.so.cache": "/etc/ld.so.cache",
            "/etc/nsswitch.conf": "/etc/nsswitch.conf",  # names of /etc/hosts before those of a DNS that the testbed lacks

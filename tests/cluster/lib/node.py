@@ -9,9 +9,9 @@ import time
 
 from lib.kube import Timeout, until
 from lib.pod_resources import PodResources
+from lib.testbed import TESTBED
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
-TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
 GPULET = ROOT / "out" / "bin" / "gpulet"
 GPULET_SIM = ROOT / "out" / "bin" / "gpulet-sim"
 CGROUPS = pathlib.Path("/sys/fs/cgroup")

@@ -13,7 +13,8 @@ from lib.images import NAME as PROBE
 from lib.kube import Watch, gpu_pod, until
 from lib.kubectl import kubectl
 from lib.labels import MIG_CONFIG, MIG_STATE, MODEL, NODE_CONFIG, mig
-from lib.node import DRIVER_ROOT, GPULET, ROOT, TESTBED
+from lib.node import DRIVER_ROOT, GPULET, ROOT
+from lib.testbed import TESTBED
 from lib.nvidia_chart import NvidiaChart, static_plugin
 
 GPU = "nvidia.com/gpu"

@@ -2,7 +2,6 @@
 import base64
 import gzip
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -18,10 +17,9 @@ from lib.examples import EXAMPLES, OPERATORS, SAY, STAY, ExamplesChecks, templat
 from lib.images import libraries_of
 from lib.kube import ApiError, until
 from lib.kubectl import kubectl
-from lib.node import TESTBED
+from lib.testbed import CACHE, TESTBED
 
 IMAGE = "localhost/operators:1"
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
 MONITORING = "monitoring"  # of Prometheus and its operator
 LIMIT_S = 120.0
 SAY_ENV = SAY + "env | grep -E '^(PET_|WORLD_SIZE|TF_CONFIG)'; true"

@@ -120,7 +120,7 @@ void PodRebalancer::on_sampled(const std::map<DeviceUuid, GpuLoadForecaster::Gpu
     rebalancer_.add_sample(uuid.str(), use.busy, policy_, ports_.loop.now());
   }
   if (move_) {
-    if (move_->is_accepted) return look_whether_gone();
+    if (move_->is_accepted) return check_whether_gone();
     if (!rebalancer_.hot_since(move_->gpu)) return abandon_move("its GPU is no longer hot");
     if (ports_.evictor.is_evicting()) return abandon_move("a GPU fault evicts Pods of the node");
     return;
@@ -274,7 +274,7 @@ void PodRebalancer::on_eviction_event(const k8s::EvictionUpdate& update) {
 }
 
 // Its grace period may take minutes. A Pod of the same name may come in its place.
-void PodRebalancer::look_whether_gone() {
+void PodRebalancer::check_whether_gone() {
   if (std::exchange(move_->is_reading, true)) return;
   ports_.reader.read_pod(move_->pod.name_space, move_->pod.name,
                          [this, uid = move_->pod.uid, alive = lifetime_.watch()](const auto& pod) {

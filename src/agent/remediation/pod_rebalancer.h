@@ -90,7 +90,7 @@ class PodRebalancer {
   std::string stays_reason(const k8s::PodMetadata& pod) const;
   void move_pod(const scheduler::RebalanceMove& move);
   void on_eviction_event(const k8s::EvictionUpdate& update);
-  void look_whether_gone();
+  void check_whether_gone();
   void abandon_move(const std::string& why);
   void end_move();
   void notify_pod(const PodRef& pod, std::string reason, std::string message);

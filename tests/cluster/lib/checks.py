@@ -176,8 +176,10 @@ class Checks:
     def wait_ready(self, tag):
         def ready():
             pods = self.agent_pods().values()
+            # By the Pod's own image: all tags of one commit are one image, and a container's status may name any of them.
+            images = [pod["spec"]["containers"][0]["image"] for pod in pods]
             states = [pod["status"].get("containerStatuses", [{}])[0] for pod in pods]
-            return len(states) == 2 and all(state.get("ready") and state["image"].endswith(tag) for state in states)
+            return len(states) == 2 and all(image.endswith(tag) for image in images) and all(state.get("ready") for state in states)
         try:
             until(f"both agents of {tag} are ready", ready, 60)
         except AssertionError as error:

@@ -144,9 +144,15 @@ function drawLine(card, series, points, latest) {
 function knownSpans(from, to, live) {
   const fine = [...new Set([...lines.values()].flatMap((points) => points.map((point) => point.at)))].sort((a, b) => a - b);
   const spans = fine.map((at) => [at, at]);
+  // Of each time the finest buckets that reach back to it: a coarser one hides what is missing in it.
+  const reach = { 60: [0, 60], 180: [60, 360], 600: [360, 1440] };
   for (const rings of trends.values()) {
     for (const [step, buckets] of rings) {
-      for (const point of buckets.values()) if (isKnown(point)) spans.push([point.at, point.at + step * 1000]);
+      const [nearest, farthest] = (reach[step] || [0, 0]).map((minutes) => to - minutes * 60000);
+      for (const point of buckets.values()) {
+        const begin = Math.max(point.at, farthest), end = Math.min(point.at + step * 1000, nearest);
+        if (end > begin && isKnown(point)) spans.push([begin, end]);
+      }
     }
   }
   spans.sort((a, b) => a[0] - b[0]);

@@ -208,7 +208,7 @@ function parts(gpu) {
   const all = [];
   if (gpu.mig) {
     all.push(make('h4', {}, say('MIG: {0} devices', gpu.mig.devices.length)));
-    all.push(gpu.mig.devices.length > 0 ? make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('MIG devices on {0} memory slices', gpu.mig.slices) }, sliceMap(gpu.mig, gpu.holders)) : make('p', { class: 'soft' }, say('No MIG device yet')));
+    all.push(gpu.mig.devices.length > 0 ? make('div', { class: 'wide', tabindex: '0', role: 'group', 'aria-label': say('MIG devices on {0} memory slices', gpu.mig.slices) }, sliceMap(gpu.mig, gpu.holders)) : make('p', { class: 'soft' }, say('No MIG device yet')));
   }
   if (gpu.shares.length > 1) {
     all.push(make('h4', {}, say('{0}: {1} shares', gpu.resource, gpu.shares.length)), shareGrid(gpu.shares, gpu.holders));
@@ -518,7 +518,7 @@ function start() {
   setInterval(tellLink, 1000);
   setInterval(() => {
     paintStrips(!isStale());
-    if (!document.hidden && link === 'live') fetchTrends();
+    if (!document.hidden && (link === 'live' || link === 'busy')) fetchTrends();
   }, TRENDS_MS);
   connect();
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <iostream>
 
 #include <nlohmann/json.hpp>
@@ -25,8 +24,7 @@ constexpr unsigned kTimedAllocations = 100;
 // commands print goes before its row. Bold and colour only on a terminal.
 class DemoTable {
  public:
-  explicit DemoTable(bool details)
-      : details_(details), colour_(::isatty(STDOUT_FILENO) == 1 && ::getenv("NO_COLOR") == nullptr) {}
+  explicit DemoTable(bool details) : details_(details), colour_(::isatty(STDOUT_FILENO) == 1) {}
 
   void print_title(const std::string& text) const {
     std::cout << text << "\n\n";

@@ -1,5 +1,6 @@
 # A release compiles these for size, which halves them; nothing that bench/ measures depends on their speed.
-set(GPULET_SMALL_LIBRARIES hook health config partition mps mig labels cdi runtimes k8s http web)
+set(GPULET_SMALL_LIBRARIES hook health config partition mps mig labels cdi runtimes k8s http web inventory agent metrics_api
+                           doctor migrate cli)
 
 # gpulet_library(NAME LINKS library... dep_...): the static library `gpulet_NAME`, from every .cpp in the directory NAME
 # beside the calling CMakeLists.txt and in its subdirectories (DIRECTORY names another). The link list is the include

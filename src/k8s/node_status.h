@@ -96,7 +96,7 @@ class NodeTaints {
 struct ShutdownTiming {
   Duration limit = std::chrono::seconds(3);  // for everything
   // After this Pods bound before have been admitted, and the kubelet has written what it had in progress.
-  Duration settle_time = std::chrono::milliseconds(300);
+  Duration settle_time = std::chrono::milliseconds(700);
 };
 
 // Loop's thread only.

@@ -9,7 +9,7 @@ from playwright.sync_api import Error, sync_playwright
 CHROMIUM = "/usr/bin/chromium"
 LIMIT_MS = 20_000
 # What Chinese readers search for, and a page that they must find.
-SEARCHES = {"健康检查": "zh/index.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
+SEARCHES = {"健康检查": "zh/health.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
             "弹性伸缩": "zh/index.html"}
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

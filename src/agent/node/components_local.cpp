@@ -1,5 +1,6 @@
 #include "agent/node/components.h"
 
+#include <malloc.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -267,7 +268,37 @@ class DeviceNodeComponent final : public Component {
   bool is_creation_due_ = false;
 };
 
+// Returns freed memory to the kernel when a change has been worked off: reading a driver, a config or a list
+// of the API server needs more memory than keeping its result. A trim locks the heap for about a millisecond.
+// Source: malloc_trim(3).
+class MemoryComponent final : public Component {
+ public:
+  explicit MemoryComponent(Node& node) : node_(node) {}
+
+  void start() override { trim_later(); }
+  void apply_config() override { trim_later(); }
+  void on_state_changed() override { trim_later(); }
+
+ private:
+  static constexpr Duration kQuiet = std::chrono::seconds(1);
+
+  void trim_later() {
+    if (!timer_)
+      timer_ = node_.loop.after(kQuiet, [this] {
+        timer_.reset();
+        ::malloc_trim(0);
+      });
+  }
+
+  Node& node_;
+  Subscription timer_;
+};
+
 }  // namespace
+
+std::unique_ptr<Component> make_memory_component(Node& node) {
+  return std::make_unique<MemoryComponent>(node);
+}
 
 std::unique_ptr<Component> make_driver_rights_component(Node& node) {
   return std::make_unique<DriverRightsComponent>(node);

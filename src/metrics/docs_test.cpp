@@ -13,14 +13,14 @@ namespace {
 constexpr const char* kPage = "docs/metrics.md";
 
 std::string fields_table() {
-  std::string table = "| metric | type, source | help |\n|---|---|---|\n";
+  std::string table = "| metric | help |\n|---|---|\n";
   for (const auto& field : fields()) {
-    const bool call = field.source.starts_with("nvml");
     const std::string mark = field.by_default ? "**" : "";
-    table += "| " + mark + "`" + std::string(field.name) + "`" + mark + " | " +
-             (field.type == Type::kGauge ? "" : std::string(type_name(field.type)) + ", ") +
-             (field.of_instance ? "MIG, " : "") + (call ? "`" : "") + std::string(field.source) +
-             (call ? "`" : "") + " | " + std::string(field.help) + " |\n";
+    std::vector<std::string> notes;
+    if (field.type != Type::kGauge) notes.emplace_back(type_name(field.type));
+    if (field.of_instance) notes.emplace_back("MIG");
+    table += "| " + mark + "`" + std::string(field.name) + "`" + mark + " | " + std::string(field.help) +
+             (notes.empty() ? "" : " [" + text::join(notes, ", ") + "]") + " |\n";
   }
   return table;
 }

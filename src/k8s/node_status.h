@@ -94,9 +94,9 @@ class NodeTaints {
 // kubelet device manager (Pods that find no healthy device fail for good), Node status updates.
 
 struct ShutdownTiming {
-  Duration limit = std::chrono::seconds(3);  // for everything
+  Duration limit = std::chrono::seconds(6);  // for everything
   // After this Pods bound before have been admitted, and the kubelet has written what it had in progress.
-  Duration settle_time = std::chrono::milliseconds(700);
+  Duration settle_time = std::chrono::seconds(1);
 };
 
 // Loop's thread only.

@@ -372,8 +372,12 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                          [this](const Result<http::ClientResponse>& response) {
                            is_requesting_ = false;
                            if (!is_accepted(response)) return finish_announcement();
-                           if (is_overwritten_) return patch_allocatable();
-                           quiet_ = loop_.after(timing_.settle_time, [this] { verify_allocatable(); });
+                           // What the Node said before the first patch is no overwrite.
+                           const bool is_first = !std::exchange(is_patched_, true);
+                           if (is_overwritten_) return is_first ? patch_allocatable() : correct_overwrite();
+                           quiet_ = loop_.after(
+                               is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time,
+                               [this] { verify_allocatable(); });
                          });
   }
 
@@ -385,6 +389,11 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
       return;
     }
     quiet_.reset();
+    correct_overwrite();
+  }
+
+  void correct_overwrite() {
+    is_corrected_ = true;
     patch_allocatable();
   }
 
@@ -403,12 +412,13 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                          [this](const Result<http::ClientResponse>& response) {
                            if (!is_accepted(response)) return finish_announcement();
                            if (is_overwritten_ || offers_devices(parse_json(response->body)))
-                             return patch_allocatable();
+                             return correct_overwrite();
                            if (!close_) return finish_announcement();
                            // In the next turn, because closing destroys other users of the loop.
                            loop_.post([this, alive = lifetime_.watch()] {
                              if (!alive) return;
                              if (auto close = std::exchange(close_, nullptr)) close();
+                             is_corrected_ = false;
                              patch_allocatable();
                            });
                          });
@@ -441,6 +451,8 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   std::unique_ptr<ObjectWatcher> watch_;
   bool is_requesting_ = false;
   bool is_overwritten_ = false;  // since the last patch was sent
+  bool is_patched_ = false;      // a patch was accepted
+  bool is_corrected_ = false;    // the kubelet has overwritten a patch, and that was corrected
   Subscription limit_, quiet_;
   Lifetime lifetime_;
 };

@@ -97,13 +97,17 @@ struct ShutdownTiming {
   Duration limit = std::chrono::seconds(6);  // for everything
   // After this Pods bound before have been admitted, and the kubelet has written what it had in progress.
   Duration settle_time = std::chrono::seconds(1);
+  // The same once the kubelet's write was corrected: the next one is a period of its status updates away, and
+  // `close` must not coincide with it. A write that is in progress at `close` says that devices are
+  // allocatable, and Pods are bound that nobody admits.
+  Duration settle_after_overwrite = std::chrono::milliseconds(400);
 };
 
 // Loop's thread only.
 class ShutdownAnnouncer {
  public:
-  // Calls `close` and then `done` from the loop, each once: `close` when the Node has had the status for
-  // `settle_time`, `done` when it still has it after that. Both are called at the limit, or at once when
+  // Calls `close` and then `done` from the loop, each once: `close` when the Node has had the status for the
+  // settle time, `done` when it still has it after that. Both are called at the limit, or at once when
   // the API server rejects the patch, which is logged.
   static std::unique_ptr<ShutdownAnnouncer> announce_shutdown(Loop& loop, ClientConfig access,
                                                               std::vector<std::string> resources,

@@ -373,7 +373,8 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            is_requesting_ = false;
                            if (!is_accepted(response)) return finish_announcement();
                            // What the Node said before the first patch is no overwrite.
-                           const bool is_first = !std::exchange(is_patched_, true);
+                           const bool is_first = !zero_since_;
+                           if (is_first) zero_since_ = loop_.now();
                            if (is_overwritten_) return is_first ? patch_allocatable() : correct_overwrite();
                            quiet_ = loop_.after(
                                is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time,
@@ -392,8 +393,9 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
     correct_overwrite();
   }
 
+  // A correction that comes early leaves Pods bound before too little time.
   void correct_overwrite() {
-    is_corrected_ = true;
+    is_corrected_ = zero_since_ && loop_.now() - *zero_since_ >= timing_.settle_after_overwrite;
     patch_allocatable();
   }
 
@@ -418,6 +420,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            loop_.post([this, alive = lifetime_.watch()] {
                              if (!alive) return;
                              if (auto close = std::exchange(close_, nullptr)) close();
+                             zero_since_.reset();
                              is_corrected_ = false;
                              patch_allocatable();
                            });
@@ -450,9 +453,9 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   ApiClient client_;
   std::unique_ptr<ObjectWatcher> watch_;
   bool is_requesting_ = false;
-  bool is_overwritten_ = false;  // since the last patch was sent
-  bool is_patched_ = false;      // a patch was accepted
-  bool is_corrected_ = false;    // the kubelet has overwritten a patch, and that was corrected
+  bool is_overwritten_ = false;     // since the last patch was sent
+  std::optional<Time> zero_since_;  // when the first patch was accepted
+  bool is_corrected_ = false;       // the kubelet has overwritten a patch, and that was corrected
   Subscription limit_, quiet_;
   Lifetime lifetime_;
 };

@@ -97,9 +97,9 @@ struct ShutdownTiming {
   Duration limit = std::chrono::seconds(6);  // for everything
   // After this Pods bound before have been admitted, and the kubelet has written what it had in progress.
   Duration settle_time = std::chrono::seconds(1);
-  // The same once the kubelet's write was corrected: the next one is a period of its status updates away, and
-  // `close` must not coincide with it. A write that is in progress at `close` says that devices are
-  // allocatable, and Pods are bound that nobody admits.
+  // The same once a write of the kubelet that came at least as late was corrected: the next one is a period
+  // of its status updates away, and `close` must not coincide with it. A write that is in progress at `close`
+  // says that devices are allocatable, and Pods are bound that nobody admits.
   Duration settle_after_overwrite = std::chrono::milliseconds(400);
 };
 

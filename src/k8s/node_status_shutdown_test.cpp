@@ -105,7 +105,7 @@ TEST_F(OverwrittenNodeTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
 
 // The kubelet's next write is a period away: the plugin closes before it, not after the whole settle time.
 TEST_F(OverwrittenNodeTest, ClosesSoonAfterTheKubeletWasCorrected) {
-  begin_overwritten({.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 1ms});
+  begin_overwritten({.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 0ms});
   EXPECT_TRUE(eventually([&] { return closed_after_ == 3; })) << "two patches and a read";
   EXPECT_EQ(done_, 0) << "after it, the whole settle time";
 }

@@ -376,10 +376,13 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            const bool is_first = !zero_since_;
                            if (is_first) zero_since_ = loop_.now();
                            if (is_overwritten_) return is_first ? patch_allocatable() : correct_overwrite();
-                           quiet_ = loop_.after(
-                               is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time,
-                               [this] { verify_allocatable(); });
+                           quiet_ = loop_.after(settle_time(), [this] { verify_allocatable(); });
                          });
+  }
+
+  Duration settle_time() const {
+    if (!close_) return timing_.settle_after_close;
+    return is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time;
   }
 
   // The kubelet's own write reaches the scheduler too: it is corrected at once, not after the settle time.
@@ -420,8 +423,6 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            loop_.post([this, alive = lifetime_.watch()] {
                              if (!alive) return;
                              if (auto close = std::exchange(close_, nullptr)) close();
-                             zero_since_.reset();
-                             is_corrected_ = false;
                              patch_allocatable();
                            });
                          });

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "arguments/arguments.h"
 #include "base/text.h"
 #include "sim/control/answers.h"
 #include "sim/control/commands.h"
@@ -20,11 +21,11 @@ namespace gpulet::sim {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kUsageError = 2;
+constexpr int kUsageError = arguments::kWrongArguments;
 constexpr std::uint32_t kMaxReturnCode = 999;  // NVML_ERROR_UNKNOWN
 
 int print_error(const Error& error) {
-  std::fprintf(stderr, "gpulet-sim: %s\n", error.full_message().c_str());
+  std::fprintf(stderr, "gpulet-sim: %s\n", arguments::printable_text(error.full_message()).c_str());
   return error.code() == Code::kInvalidArgument ? kUsageError : kFailed;
 }
 
@@ -41,10 +42,12 @@ class CommandLine {
     add_demo();
     add_schedule();
     app_.require_subcommand(1);
+    arguments::refuse_malformed_numbers(app_);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? 0 : kUsageError;
+      if (error.get_exit_code() == 0) return app_.exit(error);
+      return print_usage_error(arguments::describe_parse_error(app_, error, nullptr));
     }
     if (exit_code_) return exit_code_();
     const Status done = action_();
@@ -52,6 +55,11 @@ class CommandLine {
   }
 
  private:
+  int print_usage_error(const std::string& what) const {
+    std::fprintf(stderr, "%s: %s\n", arguments::command_path(app_).c_str(),
+                 arguments::printable_text(what).c_str());
+    return kUsageError;
+  }
   CLI::App* add_command(const std::string& name, const std::string& help, std::function<Status()> action) {
     CLI::App* sub = app_.add_subcommand(name, help);
     sub->callback([this, action = std::move(action)] { action_ = action; });

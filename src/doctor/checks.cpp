@@ -269,6 +269,28 @@ std::string pad_right(std::string_view text, std::size_t width) {
   return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
 }
 
+// SGR colours (ECMA-48): red, yellow and green, which every terminal with colours has.
+const char* verdict_color(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFail:
+      return "\x1b[31m";
+    case Verdict::kWarn:
+    case Verdict::kUnknown:
+      return "\x1b[33m";
+    case Verdict::kPass:
+      return "\x1b[32m";
+    case Verdict::kSkip:
+      return "\x1b[2m";
+  }
+  return "";
+}
+
+// Padded to its column.
+std::string verdict_text(Verdict verdict, bool color) {
+  const auto padded = pad_right(display_name(verdict), kVerdictWidth);
+  return color ? verdict_color(verdict) + padded + "\x1b[0m" : padded;
+}
+
 }  // namespace
 
 Verdict overall_verdict(std::span<const Finding> findings) {
@@ -301,15 +323,15 @@ std::string findings_summary(std::span<const Finding> findings) {
   return k8s::sanitize_line(text + (also.empty() ? "" : also + "."));
 }
 
-std::string text_report(std::span<const Finding> findings) {
+std::string text_report(std::span<const Finding> findings, const TextStyle& style) {
   const std::string margin(kVerdictWidth + kIdWidth, ' ');
   std::string text;
   for (const auto& finding : findings) {
     const auto& result = finding.result;
-    text += pad_right(display_name(result.verdict), kVerdictWidth) + pad_right(finding.id, kIdWidth) +
+    text += verdict_text(result.verdict, style.color) + pad_right(finding.id, kIdWidth) +
             k8s::sanitize_line(result.found) + "\n";
     if (!result.fix.empty()) text += margin + "→ " + k8s::sanitize_line(result.fix) + "\n";
-    if (result.verdict == Verdict::kPass) continue;
+    if (result.verdict == Verdict::kPass && !style.all_details) continue;
     for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
   return text + "\n" + findings_summary(findings) + "\n";

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "agent/driver/nvml_driver.h"
 #include "base/file.h"
@@ -22,6 +23,7 @@
 namespace gpulet::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using cdi::Mode;
 
 constexpr const char* kCommandPrefix = "gpulet cdi: ";
@@ -91,7 +93,8 @@ CdiGenerateOptions with_defaults(CdiGenerateOptions options) {
   apply_default(options.output, environment, "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "");
   options.format = chosen_format(options);
   apply_default(options.mode, environment, "NVIDIA_CTK_CDI_GENERATE_MODE", "auto");
-  apply_default(options.driver_root, environment, "NVIDIA_CTK_DRIVER_ROOT", "/");
+  apply_default(options.driver_root, environment, "NVIDIA_CTK_DRIVER_ROOT", "");
+  apply_default(options.driver_root, environment, "DRIVER_ROOT_CTR_PATH", "/");
   apply_default(options.dev_root, environment, "NVIDIA_CTK_DEV_ROOT", "");
   apply_default(options.device_name_strategies, environment, "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES",
                 {"index", "uuid"});
@@ -212,6 +215,12 @@ std::string problem_lines(const std::vector<cdi::SpecProblem>& problems) {
   return text;
 }
 
+std::vector<std::string> problem_list(const std::vector<cdi::SpecProblem>& problems) {
+  std::vector<std::string> list;
+  for (const auto& problem : problems) list.push_back(problem.problem_text());
+  return list;
+}
+
 std::vector<std::string> spec_directories(std::vector<std::string> given, const CdiEnvironment& environment) {
   apply_default(given, environment, "NVIDIA_CTK_CDI_SPEC_DIRS", cdi::kSpecDirs);
   return given;
@@ -234,14 +243,21 @@ CommandOutput cdi_generate_output(const CdiGenerateOptions& given, const Snapsho
 CommandOutput cdi_list_output(const CdiListOptions& options) {
   const auto read = cdi::read_spec_dirs(spec_directories(options.spec_dirs, options.environment));
   CommandOutput answer;
-  answer.err = problem_lines(read.problems);
-  for (const auto& device : read.devices) answer.out += device + "\n";
+  if (!options.output.is_document()) answer.err = problem_lines(read.problems);
+  answer.out = render_output(
+      options.output,
+      [&] { return document_text({{"devices", read.devices}, {"problems", problem_list(read.problems)}}); },
+      [&](const TableStyle&) {
+        std::string text;
+        for (const auto& device : read.devices) text += device + "\n";
+        return text;
+      });
   return answer;
 }
 
 CommandOutput cdi_validate_output(const CdiValidateOptions& options) {
   std::vector<cdi::SpecProblem> problems;
-  std::size_t files = options.files.size();
+  auto files = options.files;
   for (const auto& file : options.files) {
     const auto read = cdi::read_spec_file(file);
     problems.insert(problems.end(), read.problems.begin(), read.problems.end());
@@ -249,10 +265,20 @@ CommandOutput cdi_validate_output(const CdiValidateOptions& options) {
   if (options.files.empty()) {
     auto read = cdi::read_spec_dirs(spec_directories(options.spec_dirs, options.environment));
     problems = std::move(read.problems);
-    files = read.files.size();
+    files = std::move(read.files);
   }
-  if (!problems.empty()) return {1, problem_lines(problems), ""};
-  return {0, std::to_string(files) + (files == 1 ? " file is valid\n" : " files are valid\n"), ""};
+  const bool valid = problems.empty();
+  CommandOutput answer{.exit_code = valid ? 0 : kFailed, .out = {}, .err = {}};
+  answer.out = render_output(
+      options.output,
+      [&] {
+        return document_text({{"valid", valid}, {"files", files}, {"problems", problem_list(problems)}});
+      },
+      [&](const TableStyle&) {
+        if (!valid) return problem_lines(problems);
+        return std::to_string(files.size()) + (files.size() == 1 ? " file is valid\n" : " files are valid\n");
+      });
+  return answer;
 }
 
 CommandOutput cdi_transform_output(const CdiTransformOptions& options) {
@@ -350,6 +376,7 @@ void add_cdi_list(CLI::App& parent, Run& run) {
   command
       .add_option("--spec-dir", options->spec_dirs, "directories of specs (default /etc/cdi,/var/run/cdi)")
       ->delimiter(',');
+  add_output_options(command, options->output);
   command.callback([options, &run] {
     run = [options] {
       options->environment = config::process_environment();
@@ -367,6 +394,7 @@ void add_cdi_validate(CLI::App& parent, Run& run) {
   command
       .add_option("--spec-dir", options->spec_dirs, "directories of specs (default /etc/cdi,/var/run/cdi)")
       ->delimiter(',');
+  add_output_options(command, options->output);
   command.callback([options, &run] {
     run = [options] {
       options->environment = config::process_environment();

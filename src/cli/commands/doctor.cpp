@@ -1,6 +1,7 @@
 // `gpulet doctor`: diagnoses why Pods cannot use this node's GPUs. Needs no agent and no API server; checks
 // that do are skipped without them.
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -26,7 +27,7 @@ namespace gpulet::cli {
 namespace {
 
 struct DoctorOptions {
-  std::string output = "text";  // or "json"
+  OutputOptions output;
   std::string bundle;           // a file for the support archive, .tar, .tar.gz or .tgz; empty: none
   std::string host_root = "/";  // where the host's / is seen
   std::string driver_root;      // empty: the host's, or a driver container's
@@ -48,6 +49,18 @@ std::string host_name() {
 
 bool is_gzip(const std::string& file) { return file.ends_with(".gz") || file.ends_with(".tgz"); }
 
+// The archive's directory is not created: a misspelled one would get a file that nobody finds.
+Status check_bundle_directory(const std::string& bundle) {
+  if (bundle.empty()) return {};
+  const std::string directory =
+      bundle.find('/') == std::string::npos ? "." : std::string(text::parent_directory(bundle));
+  struct stat status{};
+  if (::stat(directory.c_str(), &status) != 0)
+    return fail(errno_error("cannot create a file in " + directory, errno, "--bundle '" + bundle + "'"));
+  if (S_ISDIR(status.st_mode)) return {};
+  return fail(Code::kInvalidArgument, directory + " is not a directory", "--bundle '" + bundle + "'");
+}
+
 Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
   doctor::ProbeTargets places;
   if (!options.host_root.starts_with('/'))
@@ -58,6 +71,7 @@ Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
   if (!options.bundle.empty() && !is_gzip(options.bundle) && !options.bundle.ends_with(".tar"))
     return fail(Code::kInvalidArgument, "expected a name that ends in .tar, .tar.gz or .tgz",
                 "--bundle '" + options.bundle + "'");
+  GPULET_TRY(check_bundle_directory(options.bundle));
   places.in_container =
       places.host_root == "/" && config::process_environment().contains("KUBERNETES_SERVICE_HOST");
   if (!options.dev_root.empty() && !options.dev_root.starts_with('/'))
@@ -105,7 +119,11 @@ int run_doctor(const DoctorOptions& options) {
   if (!places) return print_error("gpulet doctor", places.error().full_message(), kWrongCommand);
   auto gathered = doctor::collect_facts(std::move(*places));
   const auto findings = doctor::run_checks(gathered.facts);
-  std::cout << (options.output == "json" ? doctor::json_report(findings) : doctor::text_report(findings));
+  std::cout << render_output(
+      options.output, [&] { return doctor::json_report(findings); },
+      [&](const TableStyle& style) {
+        return doctor::text_report(findings, {.color = shows_color(), .all_details = style.wide});
+      });
   if (!options.bundle.empty()) {
     const auto written = write_bundle(options.bundle, findings, std::move(gathered.files));
     if (!written) return print_error("gpulet doctor", written.error().full_message());
@@ -128,8 +146,10 @@ void add_doctor(CLI::App& app, Run& run) {
                    "  gpulet doctor --bundle /tmp/support.tar.gz\n"
                    "  kubectl -n gpulet exec PODNAME -- gpulet doctor -o json"});
   const auto options = std::make_shared<DoctorOptions>();
-  add_output_option(command, options->output, {"text", "json"});
-  command.add_flag_callback("--json", [options] { options->output = "json"; }, "same as -o json");
+  add_output_options(command, options->output);
+  command.add_flag_callback(
+             "--json", [options] { options->output.format = "json"; }, "same as -o json")
+      ->group(kOutputGroup);
   command.add_option("--bundle", options->bundle,
                      "also write a support archive without secrets to this file (.tar, .tar.gz)");
   command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)");

@@ -36,7 +36,7 @@ Environment cluster_environment() {
 struct ExplainOptions {
   extender::ExplainQuery question;
   std::string kubeconfig;  // empty: KUBECONFIG, ~/.kube/config, or the Pod's service account
-  std::string output = "text";
+  OutputOptions output;
 };
 
 int run_scheduler(const extender::ExtenderOptions& options, const std::string& log_format) {
@@ -50,10 +50,14 @@ int run_explain(const ExplainOptions& options) {
   const auto access = needs_access ? find_kubectl_access(options.kubeconfig)
                                    : Result<k8s::ClientConfig>(k8s::ClientConfig{.host = "-"});
   auto question = options.question;
-  question.json = options.output == "json";
+  question.json = options.output.is_document();
   const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
   if (!answer) return print_error("gpulet explain", answer.error().full_message());
-  return print_output({.exit_code = 0, .out = answer->text, .err = {}});
+  const auto shown = [&] { return answer->text; };
+  return print_output(
+      {.exit_code = 0,
+       .out = render_output(options.output, shown, [&](const TableStyle&) { return shown(); }),
+       .err = {}});
 }
 
 constexpr const char* kConfigFile = "/etc/kubernetes/gpulet-scheduler.yaml";
@@ -255,7 +259,7 @@ void add_explain(CLI::App& app, Run& run) {
   certificate->needs(url)->needs(key);
   key->needs(certificate);
   command.add_option("--policy", options->question.policy, "policy to compute with (default default)");
-  add_output_option(command, options->output, {"text", "json"});
+  add_output_options(command, options->output);
   command.callback([options, &run] { run = [options] { return run_explain(*options); }; });
 }
 

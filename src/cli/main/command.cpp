@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "arguments/arguments.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/schema.h"
@@ -95,7 +96,7 @@ Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig,
 }  // namespace
 
 int print_output(const CommandOutput& output) {
-  std::cerr << output.err << std::flush;
+  std::cerr << arguments::printable_text(output.err) << std::flush;
   std::cout << output.out << std::flush;
   return output.exit_code;
 }
@@ -124,12 +125,18 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
   return *command;
 }
 
-void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats) {
-  const std::vector<std::string> names(formats.begin(), formats.end());
+void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag) {
   command
-      .add_option("-o,--output", value,
-                  "output format: " + text::join(names, ", ") + " (default " + names.front() + ")")
-      ->check(CLI::IsMember(names));
+      .add_option(
+          flag.names, options.format,
+          std::string("output format: table, wide, json or yaml (default ") + flag.default_format + ")")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml"}))
+      ->group(kOutputGroup);
+  command
+      .add_flag_callback(
+          "--no-headers", [&options] { options.headers = false; },
+          "print a table without its headings, each row on one line")
+      ->group(kOutputGroup);
 }
 
 void add_driver_root_option(CLI::App& command, std::string& value) {
@@ -172,50 +179,18 @@ void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery)
   }
 }
 
-namespace {
-
-// "list: unknown option '--ouput'; did you mean --output? (see gpulet list --help)"
-std::string describe_unknown_argument(const CLI::App& app) {
-  const CLI::App* command = &app;
-  std::string name;
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    name += (name.empty() ? "" : " ") + command->get_name();
-  }
-  const auto rest = app.remaining(true);
-  std::string wrong = rest.empty() ? "" : rest.front();
-  wrong = wrong.substr(0, wrong.find('='));
-  std::string text = name.empty() ? "" : name + ": ";
-  if (!wrong.starts_with('-')) {
-    text += "unexpected argument '" + wrong + "'";
-  } else {
-    text += "unknown option '" + wrong + "'";
-    std::vector<std::string> options;
-    for (const auto* option : command->get_options()) {
-      for (const auto& one : option->get_lnames()) options.push_back("--" + one);
-    }
-    const auto name_at = std::min(wrong.find_first_not_of('-'), wrong.size());
-    const auto place = config::find_path_by_foreign_name(std::string_view(wrong).substr(name_at));
-    if (!place.empty()) {
-      text += "; set " + std::string(place) + " in the config file";
-    } else if (const auto near = text::nearest(wrong, options)) {
-      text += "; did you mean " + *near + "?";
-    }
-  }
-  return text + " (see " + app.get_name() + (name.empty() ? "" : " " + name) + " --help)";
-}
-
-}  // namespace
-
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms) {
+  arguments::refuse_malformed_numbers(app);
   try {
     app.parse(normalize_arguments(argc, argv, go_forms));
     return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    return print_error(app.get_name(), describe_unknown_argument(app), kWrongCommand);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return print_error(app.get_name(), std::string(error.what()) + " (see --help)", kWrongCommand);
+    const auto find_setting = [](std::string_view option) {
+      return std::string(config::find_path_by_foreign_name(option));
+    };
+    return print_error(arguments::command_path(app),
+                       arguments::describe_parse_error(app, error, find_setting), kWrongCommand);
   }
 }
 

@@ -253,7 +253,7 @@ TEST(FindDevice, RefusesAnAmbiguousPrefix) {
   EXPECT_EQ((*find_device(view, "GPU-ab"))->uuid.str(), "GPU-ab")
       << "the whole of one, the beginning of another";
   EXPECT_EQ(find_device(view, "GPU-a").error().full_message(),
-            "'GPU-a' fits several devices: GPU GPU-ab1, GPU GPU-ab");
+            "'GPU-a' is ambiguous; it matches GPU GPU-ab1, GPU GPU-ab");
   EXPECT_EQ(find_device({}, "0").error().full_message(),
             "there is no device '0' on this node; there are none");
   EXPECT_TRUE(is_full_uuid("GPU-5a2f0c1d-0123-4567-89ab-cdef01234567"));

@@ -105,7 +105,7 @@ Result<const DeviceView*> find_device(const HealthView& view, std::string_view n
     return fail(Code::kNotFound, "there is no device " + quoted + " on this node; there are " +
                                      (gpus.empty() ? "none" : list_device_names(gpus)));
   }
-  return fail(Code::kInvalidArgument, quoted + " fits several devices: " + list_device_names(fits));
+  return fail(Code::kInvalidArgument, quoted + " is ambiguous; it matches " + list_device_names(fits));
 }
 
 bool is_full_uuid(std::string_view name) {

@@ -25,9 +25,9 @@ build: bootstrap-demo ## build the release into out/bin and out/lib
 	@JOBS=$(JOBS) scripts/build release
 	@cmake --install $(OUT)/build/release --prefix $(OUT) --strip >/dev/null
 
-demo: bootstrap-demo ## run a simulated node with 8 H100: discovery, placement, a fault and the recovery
+demo: bootstrap-demo ## run a simulated node with 8 H100: discovery, placement, a fault and the recovery; DETAILS=1
 	@JOBS=$(JOBS) scripts/build demo gpulet gpulet-hook gpulet-sim sim_nvidia_ml nvidia-smi nvidia-cuda-mps-control
-	@$(OUT)/build/demo/bin/gpulet-sim demo
+	@$(OUT)/build/demo/bin/gpulet-sim demo $(if $(DETAILS),--details)
 
 test: bootstrap-test ## run all tests, as .ci/run does; ends in `N passed, N failed`
 	@scripts/test

@@ -370,7 +370,8 @@ class CommandLine {
     CLI::App* sub = app_.add_subcommand(
         "demo", "Show gpulet on a simulated node: discovery, Pods, a failing GPU and its return");
     sub->add_option("--machine", demo_machine_, "built-in machine or YAML file (default hgx-h100)");
-    sub->callback([this] { exit_code_ = [this] { return run_demo(demo_machine_); }; });
+    sub->add_flag("--details", demo_details_, "also print what the commands of each step print");
+    sub->callback([this] { exit_code_ = [this] { return run_demo(demo_machine_, demo_details_); }; });
   }
 
   void add_schedule() {
@@ -408,6 +409,7 @@ class CommandLine {
   CLI::App app_{"Create a simulated NVIDIA driver, and change its state", "gpulet-sim"};
   Arguments arguments_;
   std::string demo_machine_ = "hgx-h100";
+  bool demo_details_ = false;
   ScheduleOptions schedule_;
   std::function<Status()> action_;
   std::function<int()> exit_code_;  // of a command that prints its own error

@@ -20,43 +20,47 @@ constexpr int kFallenOffTheBus = 79;
 constexpr auto kWaitLimit = 10s;
 constexpr unsigned kTimedAllocations = 100;
 
-// Headings, commands and results, one line each; colour and weight only on a terminal.
-class DemoPrinter {
+// One table: a row for each step, printed once its claim was checked. With `details`, what the step's
+// commands print goes before its row. Bold and colour only on a terminal.
+class DemoTable {
  public:
-  DemoPrinter() : colour_(::isatty(STDOUT_FILENO) == 1), start_(std::chrono::steady_clock::now()) {}
+  explicit DemoTable(bool details) : details_(details), colour_(::isatty(STDOUT_FILENO) == 1) {}
 
-  void print_heading(const std::string& text) {
-    char clock[16];
-    std::snprintf(clock, sizeof clock, "%4.1f s",
-                  Milliseconds(std::chrono::steady_clock::now() - start_).count() / 1e3);
-    std::cout << '\n'
-              << (colour_ ? "\033[1;36m" : "") << ++step_ << ". " << text << (colour_ ? "\033[0m\033[2m" : "")
-              << "  [" << clock << "]" << (colour_ ? "\033[0m" : "") << std::endl;
+  void print_title(const std::string& text) const {
+    std::cout << text << "\n\n";
+    print_cells("1", "STEP", "TIME", "RESULT");
   }
-  // A command that a person could type.
-  void print_command(const std::string& text) {
-    std::cout << (colour_ ? "   \033[2m$ " : "   $ ") << text << (colour_ ? "\033[0m" : "") << std::endl;
+  // Continuation lines of `result` are indented to its column.
+  void print_row(const std::string& step, const std::string& time, const std::string& result) const {
+    print_cells("1;32", step, time, result);
   }
-  void print_line(const std::string& text) { std::cout << "   " << text << std::endl; }
-  // A claim that was checked.
-  void print_result(const std::string& text) {
-    std::cout << (colour_ ? "   \033[1;32m✓\033[0m " : "   ok: ") << text << std::endl;
+  void print_details(const std::string& command, const std::string& output) const {
+    if (!details_) return;
+    std::cout << (colour_ ? "\033[2m" : "") << "\n  $ " << command << "\n  " << indented(output, 2)
+              << (colour_ ? "\033[0m" : "") << std::endl;
   }
-  // A program's output, indented.
-  void print_block(const std::string& text) {
-    std::string_view rest = text;
-    while (!rest.empty()) {
-      const auto end = std::min(rest.find('\n'), rest.size());
-      std::cout << "   " << rest.substr(0, end) << '\n';
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    std::cout << std::flush;
-  }
+  void print_text(const std::string& text) const { std::cout << text << std::endl; }
 
  private:
-  bool colour_;
-  std::chrono::steady_clock::time_point start_;
-  int step_ = 0;
+  static constexpr std::size_t kStepColumns = 10, kTimeColumns = 10;
+
+  void print_cells(const char* style, const std::string& step, const std::string& time,
+                   const std::string& result) const {
+    const std::string head =
+        step + std::string(kStepColumns - step.size() + kTimeColumns - display_width(time), ' ') + time;
+    std::cout << (colour_ ? "\033[" + std::string(style) + "m" + head + "\033[0m" : head) << "  "
+              << indented(result, kStepColumns + kTimeColumns + 2) << std::endl;
+  }
+  static std::string indented(std::string_view text, std::size_t columns) {
+    std::string result;
+    for (const char letter : text) {
+      result += letter;
+      if (letter == '\n') result.append(columns, ' ');
+    }
+    return result;
+  }
+
+  const bool details_, colour_;
 };
 
 tl::unexpected<Error> claim_failed(const std::string& claim) {
@@ -69,42 +73,38 @@ std::chrono::nanoseconds elapsed_since(std::chrono::steady_clock::time_point sta
 
 class Demo {
  public:
-  Demo(SimulatedNode& node, DemoPrinter& printer) : node_(node), printer_(printer) {}
+  Demo(SimulatedNode& node, const DemoTable& table) : node_(node), table_(table) {}
 
   Status play_steps(const std::string& machine) {
-    GPULET_TRY(discover_gpus(machine));
+    GPULET_TRY(read_machine(machine));
     GPULET_TRY(register_agent());
     GPULET_TRY(place_pods());
-    GPULET_TRY(break_and_heal());
+    GPULET_TRY(break_gpu());
+    GPULET_TRY(move_pod());
+    GPULET_TRY(heal_gpu());
     GPULET_TRY(restart_kubelet());
-    GPULET_TRY(print_latencies());
+    GPULET_TRY(measure_latencies());
     return end_agent();
   }
 
  private:
-  Status discover_gpus(const std::string& machine) {
-    printer_.print_heading("A simulated node: " + machine);
-    printer_.print_command("gpulet-sim up " + machine + " --root /run/gpulet-sim");
-    printer_.print_line("The agent loads its libnvidia-ml.so.1 as it loads NVIDIA's.");
-    printer_.print_heading("The driver reports");
-    printer_.print_command("gpulet list");
-    GPULET_TRY_ASSIGN(const std::string table, node_.run_gpulet({"list"}));
-    printer_.print_block(table);
-    printer_.print_command("gpulet topo");
-    GPULET_TRY_ASSIGN(const std::string topology, node_.run_gpulet({"topo"}));
-    printer_.print_block(topology);
+  Status read_machine(const std::string& machine) {
     GPULET_TRY_ASSIGN(const std::string list, node_.run_gpulet({"list", "-o", "json"}));
     const auto json = nlohmann::json::parse(list, nullptr, false);
     if (!json.is_object() || !json.contains("gpus"))
       return claim_failed("`gpulet list -o json` is JSON with gpus");
     for (const auto& gpu : json["gpus"]) gpus_.push_back(gpu.value("uuid", ""));
     if (gpus_.empty()) return claim_failed("the machine has GPUs");
+    GPULET_TRY_ASSIGN(const std::string table, node_.run_gpulet({"list"}));
+    GPULET_TRY_ASSIGN(const std::string topology, node_.run_gpulet({"topo"}));
+    table_.print_details("gpulet list", table);
+    table_.print_details("gpulet topo", topology);
+    table_.print_title("A node with " + std::to_string(gpus_.size()) + " simulated " +
+                       json["gpus"][0].value("model", "GPU") + " (" + machine + ") and a kubelet");
     return {};
   }
 
   Status register_agent() {
-    printer_.print_heading("The agent registers the GPUs with a kubelet");
-    printer_.print_command("gpulet agent");
     const auto start = std::chrono::steady_clock::now();
     // Shorter than the default, to keep the demo short.
     GPULET_TRY(node_.start_agent({.arguments = {"--health-recovery-hold=1s"}}));
@@ -116,32 +116,44 @@ class Demo {
     if (!node_.kubelet().wait_for_allocatable(kGpu, gpus_.size(), kWaitLimit)) {
       return claim_failed("the kubelet sees every GPU as allocatable");
     }
-    printer_.print_result("registered " + duration_text(registered) + " after its start; allocatable " +
-                          kGpu + ": " + std::to_string(gpus_.size()));
+    table_.print_row(
+        "discover", duration_text(registered),
+        "the agent starts and registers; " + std::to_string(gpus_.size()) + " " + kGpu + " allocatable");
     return {};
   }
 
   Status place_pods() {
-    printer_.print_heading("Pods request GPUs");
     std::size_t left = gpus_.size();
     for (const unsigned size : {2u, 4u, 1u}) {
       if (size > left) continue;
-      GPULET_TRY(place_pod("train-" + std::to_string(size), size));
+      const std::string name = "train-" + std::to_string(size);
+      GPULET_TRY_ASSIGN(const Placed placed, place_pod(name, size, free_gpus()));
+      table_.print_row("place", duration_text(placed.took),
+                       "Pod " + name + ": " + text::join(text::split(placed.reason, ';'), ";\n"));
       left -= size;
     }
     return {};
   }
 
-  // The kubelet must allocate what `gpulet place` chooses from the free devices.
-  Status place_pod(const std::string& name, unsigned size) {
-    GPULET_TRY_ASSIGN(const std::string advice,
-                      node_.run_gpulet({"place", "--size", std::to_string(size), "--available",
-                                        text::join(free_gpus(), ","), "-o", "json"}));
+  struct Placed {
+    std::vector<std::string> gpus;  // UUIDs, sorted
+    std::string reason;
+    std::chrono::nanoseconds took;
+  };
+
+  // The kubelet must allocate what `gpulet place` chooses from `free`.
+  Result<Placed> place_pod(const std::string& name, unsigned size, const std::vector<std::string>& free) {
+    const std::vector<std::string> command{
+        "place", "--size", std::to_string(size), "--available", text::join(free, ","), "-o", "json"};
+    GPULET_TRY_ASSIGN(const std::string advice, node_.run_gpulet(command));
     const auto choice = nlohmann::json::parse(advice, nullptr, false);
     if (!choice.is_object()) return claim_failed("`gpulet place -o json` is JSON");
+    table_.print_details("gpulet " + text::join(command, " "), advice);
+    const auto start = std::chrono::steady_clock::now();
     GPULET_TRY_ASSIGN(
         const PodGrant grant,
         node_.kubelet().admit_pod({.name = name, .uid = name, .containers = {{"main", {{kGpu, size}}}}}));
+    const auto took = elapsed_since(start);
     auto got = grant.containers.at(0).devices.at(kGpu);
     std::vector<std::string> advised;
     for (const auto& device : choice["devices"]) advised.push_back(device.value("id", ""));
@@ -149,32 +161,26 @@ class Demo {
     std::ranges::sort(advised);
     if (got != advised) return claim_failed(name + " gets the GPUs that `gpulet place` chooses");
     holders_[name] = got;
-    printer_.print_result("Pod " + name + " requests " + std::to_string(size) + ": GPU " + gpu_indices(got) +
-                          ", score " + std::to_string(choice.value("score", std::int64_t{0})));
-    printer_.print_line("     " + choice.value("reason", ""));
-    return {};
+    return Placed{got, choice.value("reason", ""), took};
   }
 
-  Status break_and_heal() {
-    const auto& [pod, held] = *holders_.begin();
-    const std::string victim = held.front(), index = gpu_indices({victim});
-    printer_.print_heading("GPU " + index + " fails while Pod " + pod + " uses it");
-    printer_.print_command("gpulet-sim xid " + index + " " + std::to_string(kFallenOffTheBus));
-    const auto broken = std::chrono::steady_clock::now();
-    GPULET_TRY(node_.run_gpulet_sim({"xid", index, std::to_string(kFallenOffTheBus)}));
-    const auto healthy = [&](const KubeletState& state) {
-      const auto& devices = state.resources.at(kGpu).devices;
-      const auto found = devices.find(victim);
-      return found != devices.end() && found->second.healthy;
-    };
-    if (!node_.kubelet().wait_for([&](const auto& state) { return !healthy(state); }, kWaitLimit)) {
-      return claim_failed("the kubelet sees GPU " + index + " as unhealthy");
-    }
-    printer_.print_result("withdrawn from the kubelet " + duration_text(elapsed_since(broken)) +
-                          " after the command; the other " + std::to_string(gpus_.size() - 1) + " stay");
-    if (node_.kubelet().kubelet_state().resources.at(kGpu).allocatable() != gpus_.size() - 1) {
+  bool is_healthy(const KubeletState& state, const std::string& gpu) const {
+    const auto& devices = state.resources.at(kGpu).devices;
+    const auto found = devices.find(gpu);
+    return found != devices.end() && found->second.healthy;
+  }
+
+  Status break_gpu() {
+    const std::string pod = holders_.begin()->first;
+    broken_ = holders_.begin()->second.front();
+    const std::string name = gpu_names({broken_});
+    const auto start = std::chrono::steady_clock::now();
+    GPULET_TRY(node_.run_gpulet_sim({"xid", index_of(broken_), std::to_string(kFallenOffTheBus)}));
+    if (!node_.kubelet().wait_for([&](const auto& state) { return !is_healthy(state, broken_); }, kWaitLimit))
+      return claim_failed("the kubelet sees " + name + " as unhealthy");
+    const auto took = elapsed_since(start);
+    if (node_.kubelet().kubelet_state().resources.at(kGpu).allocatable() != gpus_.size() - 1)
       return claim_failed("only that GPU is withdrawn");
-    }
     std::string message;
     const auto deadline = std::chrono::steady_clock::now() + kWaitLimit;
     while ((message = node_.logged_message("GPUUnhealthy")).empty() &&
@@ -183,20 +189,43 @@ class Demo {
     }
     if (message.find(pod) == std::string::npos)
       return claim_failed("the agent's log names the Pod that uses it");
-    printer_.print_line("agent log: " + message);
+    table_.print_details("gpulet-sim xid " + index_of(broken_) + " " + std::to_string(kFallenOffTheBus),
+                         "agent log: " + message);
+    table_.print_row("break", duration_text(took),
+                     "XID " + std::to_string(kFallenOffTheBus) + " on " + name +
+                         ": withdrawn, with an event that names Pod " + pod + "\nthe other " +
+                         std::to_string(gpus_.size() - 1) + " GPUs stay in service");
+    return {};
+  }
 
-    printer_.print_command("gpulet-sim heal " + index);
-    const auto healed = std::chrono::steady_clock::now();
-    GPULET_TRY(node_.run_gpulet_sim({"heal", index}));
-    if (!node_.kubelet().wait_for(healthy, kWaitLimit))
-      return claim_failed("GPU " + index + " returns to service");
-    printer_.print_result("its health checks passed; back in service after " +
-                          duration_text(elapsed_since(healed)));
+  // In a cluster the agent asks the Eviction API to remove the Pod, and its controller creates another.
+  Status move_pod() {
+    const auto [pod, held] = *holders_.begin();
+    GPULET_TRY(node_.kubelet().remove_pod(pod));
+    holders_.erase(pod);
+    auto free = free_gpus();
+    std::erase(free, broken_);
+    if (held.size() > free.size()) return {};
+    GPULET_TRY_ASSIGN(const Placed placed,
+                      place_pod(pod + "-again", static_cast<unsigned>(held.size()), free));
+    if (std::ranges::count(placed.gpus, broken_) != 0)
+      return claim_failed("the replacement gets no broken GPU");
+    table_.print_row("move", duration_text(placed.took),
+                     "Pod " + pod + " is replaced: " + gpu_names(placed.gpus));
+    return {};
+  }
+
+  Status heal_gpu() {
+    const auto start = std::chrono::steady_clock::now();
+    GPULET_TRY(node_.run_gpulet_sim({"heal", index_of(broken_)}));
+    if (!node_.kubelet().wait_for([&](const auto& state) { return is_healthy(state, broken_); }, kWaitLimit))
+      return claim_failed(gpu_names({broken_}) + " returns to service");
+    table_.print_row("heal", duration_text(elapsed_since(start)),
+                     gpu_names({broken_}) + " passes its health checks and returns to service");
     return {};
   }
 
   Status restart_kubelet() {
-    printer_.print_heading("The kubelet restarts");
     const auto before = node_.kubelet().kubelet_state().resources.at(kGpu).registrations;
     const auto start = std::chrono::steady_clock::now();
     GPULET_TRY(node_.kubelet().restart_kubelet());
@@ -209,8 +238,7 @@ class Demo {
             kWaitLimit)) {
       return claim_failed("the agent registers again");
     }
-    printer_.print_result("registered again with all GPUs " + duration_text(elapsed_since(start)) +
-                          " after the restart");
+    const auto took = elapsed_since(start);
     const auto state = node_.kubelet().kubelet_state();
     for (const auto& [pod, held] : holders_) {
       const auto found = state.grants.find(pod);
@@ -219,12 +247,13 @@ class Demo {
       std::ranges::sort(devices);
       if (devices != held) return claim_failed("Pod " + pod + " keeps its devices");
     }
-    printer_.print_result("all " + std::to_string(holders_.size()) + " Pods keep their GPUs");
+    table_.print_row("restart", duration_text(took),
+                     "the kubelet restarts: all GPUs are registered again, " +
+                         std::to_string(holders_.size()) + " Pods keep theirs");
     return {};
   }
 
-  Status print_latencies() {
-    printer_.print_heading("Latency of the kubelet's calls");
+  Status measure_latencies() {
     for (const auto& [pod, held] : holders_) GPULET_TRY(node_.kubelet().remove_pod(pod));
     for (unsigned i = 0; i < kTimedAllocations; ++i) {
       const std::string name = "timed-" + std::to_string(i);
@@ -237,25 +266,27 @@ class Demo {
     for (const auto& latency : node_.kubelet().kubelet_state().latencies)
       calls[latency.call].push_back(latency.took);
     char line[128];
-    std::snprintf(line, sizeof line, "%-24s %6s %12s %12s %12s", "call", "count", "min", "p50", "p99");
-    printer_.print_line(line);
+    std::string table;
     for (auto& [call, times] : calls) {
       std::ranges::sort(times);
-      std::snprintf(line, sizeof line, "%-24s %6zu %12s %12s %12s", call.c_str(), times.size(),
-                    duration_text(times.front()).c_str(), duration_text(times[times.size() / 2]).c_str(),
+      std::snprintf(line, sizeof line, "%-24s %4zu calls, median %s, 99th percentile %s\n", call.c_str(),
+                    times.size(), duration_text(times[times.size() / 2]).c_str(),
                     duration_text(times[times.size() * 99 / 100]).c_str());
-      printer_.print_line(line);
+      table += line;
     }
-    std::snprintf(line, sizeof line, "resident memory of the agent: %.1f MB",
-                  static_cast<double>(node_.agent_resident_bytes()) / 1e6);
-    printer_.print_line(line);
+    table_.print_details("the kubelet's calls", table);
+    auto& allocations = calls["Allocate"];
+    if (allocations.size() < kTimedAllocations) return claim_failed("the kubelet timed every Allocate");
+    std::snprintf(line, sizeof line,
+                  "%u Pods of 1 to %zu GPUs: Allocate at the median; the agent has %.1f MB",
+                  kTimedAllocations, gpus_.size(), static_cast<double>(node_.agent_resident_bytes()) / 1e6);
+    table_.print_row("allocate", duration_text(allocations[allocations.size() / 2]), line);
     return {};
   }
 
   Status end_agent() {
-    printer_.print_heading("The agent stops");
     GPULET_TRY_ASSIGN(const auto took, node_.stop_agent());
-    printer_.print_result("exited " + duration_text(took) + " after SIGTERM");
+    table_.print_row("stop", duration_text(took), "the agent exits after SIGTERM");
     return {};
   }
 
@@ -269,18 +300,24 @@ class Demo {
     return free;
   }
 
-  std::string gpu_indices(const std::vector<std::string>& uuids) const {
+  std::string index_of(const std::string& uuid) const {
+    return std::to_string(std::ranges::find(gpus_, uuid) - gpus_.begin());
+  }
+
+  // "GPU 0", "GPUs 0, 1".
+  std::string gpu_names(const std::vector<std::string>& uuids) const {
     std::vector<std::string> numbers;
-    for (std::size_t i = 0; i < gpus_.size(); ++i) {
-      if (std::ranges::count(uuids, gpus_[i]) != 0) numbers.push_back(std::to_string(i));
+    for (const auto& uuid : gpus_) {
+      if (std::ranges::count(uuids, uuid) != 0) numbers.push_back(index_of(uuid));
     }
-    return text::join(numbers, ", ");
+    return (numbers.size() == 1 ? "GPU " : "GPUs ") + text::join(numbers, ", ");
   }
 
   SimulatedNode& node_;
-  DemoPrinter& printer_;
+  const DemoTable& table_;
   std::vector<std::string> gpus_;                            // UUIDs by index
   std::map<std::string, std::vector<std::string>> holders_;  // Pod → sorted UUIDs
+  std::string broken_;                                       // UUID
 };
 
 }  // namespace
@@ -289,22 +326,27 @@ std::string duration_text(std::chrono::nanoseconds time) {
   char text[32];
   if (time < 1ms) {
     std::snprintf(text, sizeof text, "%.0f µs", static_cast<double>(time.count()) / 1e3);
-  } else {
+  } else if (time < 1s) {
     std::snprintf(text, sizeof text, "%.1f ms", Milliseconds(time).count());
+  } else {
+    std::snprintf(text, sizeof text, "%.1f s", Milliseconds(time).count() / 1e3);
   }
   return text;
 }
 
-int run_demo(const std::string& machine) {
-  DemoPrinter printer;
+int run_demo(const std::string& machine, bool details) {
+  const DemoTable table(details);
   auto node = SimulatedNode::start_node(machine);
-  const Status status = node ? Demo(**node, printer).play_steps(machine) : fail(node.error());
+  const Status status = node ? Demo(**node, table).play_steps(machine) : fail(node.error());
   if (!status) {
     std::cerr << "gpulet-sim demo: " << status.error().full_message() << '\n';
     return 1;
   }
-  printer.print_line("");
-  printer.print_line("Each result was checked on the kubelet's side. `make test` adds a real Kubernetes.");
+  table.print_text(R"(
+Each row was checked on the kubelet's side of the real protocol. Next:
+  make demo DETAILS=1      the same with the GPUs' topology, each choice and all latencies
+  make test                everything that CI runs, a real Kubernetes included
+  docs/INSTALL.md          install on a cluster with GPUs)");
   return 0;
 }
 

@@ -14,13 +14,13 @@
 
 namespace gpulet::sim {
 
-// `machine`: as `gpulet-sim machines` lists it, or a YAML file. Returns 0 if every check passed; else 1,
-// after one line on standard error.
-int run_demo(const std::string& machine);
+// `machine`: as `gpulet-sim machines` lists it, or a YAML file. `details` adds what the commands of each step
+// print. Returns 0 if every check passed; else 1, after one line on standard error.
+int run_demo(const std::string& machine, bool details);
 
 using Milliseconds = std::chrono::duration<double, std::milli>;
 
-// "1.3 ms", "840 µs".
+// "2.1 s", "1.3 ms", "840 µs".
 std::string duration_text(std::chrono::nanoseconds time);
 
 // A node on this machine, for the demo, the benchmarks and tests/sim: a temporary directory with a simulated

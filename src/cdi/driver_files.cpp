@@ -40,7 +40,10 @@ Paths x_module_directories(const DriverSearch& search) {
   }
   for (const char* xorg : {"/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64"})
     add_module_directories(paths, xorg);
-  paths.insert(paths.end(), {"/usr/lib/nvidia/current", "/usr/lib/nvidia/xorg", "/usr/lib/nvidia"});
+  // Debian's alternatives choose a branch's directory: nvidia/nvidia leads to nvidia/current or
+  // nvidia/tesla-470.
+  paths.insert(paths.end(), {"/usr/lib/nvidia/nvidia", "/usr/lib/nvidia/current", "/usr/lib/nvidia/xorg",
+                             "/usr/lib/nvidia"});
   for (const Directory* directory : search.driver_directories) paths.push_back(directory->resolved_path());
   return paths;
 }

@@ -196,6 +196,36 @@ TEST(DriverLayoutsTest, LinksDebiansAllocatorForGbm) {
   EXPECT_THAT(files.warnings, Contains(StartsWith("not found: libcuda.so." + kLayoutsVersion)));
 }
 
+// Two branches side by side, as Debian allows; its alternatives choose tesla-470.
+TEST(DriverLayoutsTest, DebiansAlternativesChooseABranch) {
+  TestTree tree;
+  const std::string chosen = kMultiarch + "/nvidia/tesla-470", other = kMultiarch + "/nvidia/current";
+  for (const std::string name : {"libcuda", "libnvidia-ml", "libnvidia-allocator"}) {
+    add_library(tree, chosen, name, name + ".so.1");
+    tree.make_file(other + "/" + name + ".so.999.9.9");
+    tree.make_link(other + "/" + name + ".so.1", name + ".so.999.9.9");
+    const std::string alternative = "/etc/alternatives/nvidia--" + name + ".so.1";
+    tree.make_link(alternative, chosen + "/" + name + ".so.1");
+    tree.make_link(kMultiarch + "/" + name + ".so.1", alternative);
+  }
+  add_library(tree, kMultiarch, "libnvidia-glcore", "");
+  tree.make_link("/usr/lib/nvidia/nvidia", "/etc/alternatives/nvidia");
+  tree.make_link("/etc/alternatives/nvidia", "/usr/lib/nvidia/tesla-470");
+  const std::string glx = "/usr/lib/nvidia/tesla-470/libglxserver_nvidia.so." + kLayoutsVersion;
+  tree.make_file(glx);
+  for (const std::string& hint : {std::string(), kLayoutsVersion}) {
+    const DriverFiles files = found(tree, {}, hint);
+    EXPECT_EQ(files.version, kLayoutsVersion);
+    EXPECT_THAT(containers(files.libraries),
+                ElementsAre(glx, kMultiarch + "/libnvidia-glcore.so." + kLayoutsVersion,
+                            chosen + "/libcuda.so." + kLayoutsVersion,
+                            chosen + "/libnvidia-allocator.so." + kLayoutsVersion,
+                            chosen + "/libnvidia-ml.so." + kLayoutsVersion));
+    EXPECT_THAT(files.links, Contains(Link{"../nvidia/tesla-470/libnvidia-allocator.so.1",
+                                           kMultiarch + "/gbm/nvidia-drm_gbm.so"}));
+  }
+}
+
 // RHEL: /usr/lib64 with /lib64 a link to it; X modules, Vulkan's JSON with the machine's name.
 TEST(DriverLayoutsTest, Rhel) {
   TestTree tree;

@@ -91,6 +91,24 @@ Paths paths_of(std::span<const std::string_view> directories) {
   return {directories.begin(), directories.end()};
 }
 
+// The distributions' directories, each followed by the directory to which its libcuda.so.1 or
+// libnvidia-ml.so.1 links: Debian keeps several branches apart (nvidia/current, nvidia/tesla-470) and chooses
+// one by alternatives.
+Paths distribution_directories(DriverSearch& search) {
+  Paths paths;
+  for (const std::string_view path : distribution_library_directories()) {
+    const Directory* directory = search.directories.get(path);
+    if (directory == nullptr) continue;
+    paths.push_back(directory->resolved_path());
+    for (const std::string_view library : {"libcuda.so.1", "libnvidia-ml.so.1"}) {
+      if (directory->type_of(library) != FileType::kLink) continue;
+      if (const auto real = search.root.resolve_path(join_path(directory->resolved_path(), library)))
+        paths.emplace_back(text::parent_directory(*real));
+    }
+  }
+  return paths;
+}
+
 // The directories of the driver's libraries in the loader's cache, and of their link targets.
 Paths ld_cache_directories(DriverSearch& search) {
   Paths paths;
@@ -234,11 +252,11 @@ Status choose_library_directories(DriverSearch& search, const std::string& versi
       paths.push_back(search.root.from_host(path).value_or(path));
     chosen = choose_driver_directories(search, paths, version_hint, other_version);
   } else {
-    chosen = choose_driver_directories(search, paths_of(distribution_library_directories()), version_hint,
-                                       other_version) ||
-             choose_driver_directories(search, ld_cache_directories(search), version_hint, other_version) ||
-             choose_driver_directories(search, paths_of(vendor_library_directories()), version_hint,
-                                       other_version);
+    chosen =
+        choose_driver_directories(search, distribution_directories(search), version_hint, other_version) ||
+        choose_driver_directories(search, ld_cache_directories(search), version_hint, other_version) ||
+        choose_driver_directories(search, paths_of(vendor_library_directories()), version_hint,
+                                  other_version);
   }
   if (!chosen) return fail(no_library_error(search, version_hint, other_version));
   note_prefixes(search);
@@ -418,13 +436,13 @@ void add_known_links(DriverSearch& search, const Directory& directory, std::stri
     search.found.links.push_back(
         {std::string(known.target.empty() ? library : known.target), std::move(path)});
   }
-  // Debian keeps the driver's libraries apart, but the loader of GBM backends searches libgbm's directory.
-  constexpr std::string_view kApart = "/nvidia/current";
-  if (library_stem(library) == "libnvidia-allocator" && directory.resolved_path().ends_with(kApart)) {
-    const std::string_view above = std::string_view(directory.resolved_path())
-                                       .substr(0, directory.resolved_path().size() - kApart.size());
-    search.found.links.push_back(
-        {"../nvidia/current/libnvidia-allocator.so.1", join_path(above, "gbm/nvidia-drm_gbm.so")});
+  // Debian keeps the driver's libraries apart (nvidia/current), but the loader of GBM backends searches
+  // libgbm's directory.
+  const std::string_view parent = text::parent_directory(directory.resolved_path());
+  if (library_stem(library) == "libnvidia-allocator" && text::base_name(parent) == "nvidia") {
+    const std::string branch(text::base_name(directory.resolved_path()));
+    search.found.links.push_back({"../nvidia/" + branch + "/libnvidia-allocator.so.1",
+                                  join_path(text::parent_directory(parent), "gbm/nvidia-drm_gbm.so")});
   }
 }
 

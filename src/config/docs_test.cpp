@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "base/test_page.h"
@@ -26,31 +27,40 @@ std::string choices(const Setting& setting) {
   return text::join(all, ", ");
 }
 
-// The valid values.
+// The default and the valid values, but not those that the help names or the default implies.
 std::string values(const Setting& setting) {
+  const auto by_default = code(setting.default_text.value_or(""));
+  const auto after_default = [&](const std::string& valid) {
+    return by_default.empty() ? valid : by_default + "; " + valid;
+  };
   const auto& bounds = setting.bounds;
   switch (setting.kind) {
     case Kind::kBool:
-      return "true, false";
+      return by_default.empty() ? "true, false" : by_default;
     case Kind::kString:
-      return "string";
-    case Kind::kChoice:
-      return choices(setting);
-    case Kind::kChoices:
-      return "of " + choices(setting);
-    case Kind::kStrings:
-      return "list of strings";
-    case Kind::kUnsigned:
-      return bounds ? std::to_string(bounds->least) + " to " + std::to_string(bounds->most) : "integer";
-    case Kind::kUnsigneds:
-      return "list of integers";
-    case Kind::kDuration:
-      return bounds ? milliseconds_text(bounds->least) + " to " + milliseconds_text(bounds->most)
-                    : "1ms to 24h";
     case Kind::kGrace:
-      return "`stay`, `finish`, `finish=DURATION`, `evict`";
+      return by_default;
+    case Kind::kChoice:
+      if (!by_default.empty() && std::ranges::all_of(setting.choices, [&](const auto choice) {
+            return setting.help.find(choice) != std::string_view::npos;
+          }))
+        return by_default;
+      return after_default(choices(setting));
+    case Kind::kChoices:
+      return after_default("of " + choices(setting));
+    case Kind::kStrings:
+      return after_default("list of strings");
+    case Kind::kUnsigned:
+      return after_default(bounds ? std::to_string(bounds->least) + " to " + std::to_string(bounds->most)
+                                  : "integer");
+    case Kind::kUnsigneds:
+      return after_default("list of integers");
+    case Kind::kDuration:
+      return after_default(bounds
+                               ? milliseconds_text(bounds->least) + " to " + milliseconds_text(bounds->most)
+                               : "1ms to 24h");
     case Kind::kInterval:
-      return "duration, `infinite`";
+      return after_default("duration, `infinite`");
   }
   return "";
 }
@@ -70,27 +80,38 @@ std::string path_of(const Setting& setting) {
   return path;
 }
 
-// At most the first three segments: deeper sections are too small for a table each.
+// At most the first two segments: deeper sections are too small for a table each.
 std::string section_of(const Setting& setting) {
   auto segments = text::split(path_of(setting), '.');
   if (segments.empty()) return "";
   segments.pop_back();
-  if (segments.size() > 3) segments.resize(3);
+  if (segments.size() > 2) segments.resize(2);
   return text::join(segments, ".");
 }
 
+// "GPULET_LOG_LEVEL", the variable of the flag "log-level" where its row names none.
+std::string usual_variable(const Setting& setting) {
+  std::string name = "GPULET_";
+  for (const char letter : setting.flag)
+    name += letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  return name;
+}
+
 std::string row(const Setting& setting) {
-  std::vector<std::string> flags, environment;
-  if (!setting.flag.empty()) flags.push_back(code("--" + std::string(setting.flag)));
-  for (const auto alias : setting.flag_aliases)
-    flags.push_back(code((alias.size() == 1 ? "-" : "--") + std::string(alias)));
-  for (const auto variable : setting.environment) environment.push_back(code(variable));
   const auto section = section_of(setting);
-  const auto key = path_of(setting).substr(section.empty() ? 0 : section.size() + 1);
+  std::vector<std::string> names;
+  if (!setting.path.empty())
+    names.push_back(code(path_of(setting).substr(section.empty() ? 0 : section.size() + 1)));
+  if (!setting.flag.empty()) names.push_back(code("--" + std::string(setting.flag)));
+  for (const auto alias : setting.flag_aliases)
+    names.push_back(code((alias.size() == 1 ? "-" : "--") + std::string(alias)));
+  const bool usual = setting.environment.size() == 1 && setting.environment[0] == usual_variable(setting);
+  for (const auto variable : setting.environment) {
+    if (!usual) names.push_back(code(variable));
+  }
   std::string help(setting.help);
   for (auto at = help.find('|'); at != std::string::npos; at = help.find('|', at + 2)) help.insert(at, "\\");
-  return "| " + code(key) + " | " + text::join(flags, ", ") + " | " + text::join(environment, ", ") + " | " +
-         code(setting.default_text.value_or("")) + " | " + values(setting) + " | " + help +
+  return "| " + text::join(names, ", ") + " | " + values(setting) + " | " + help +
          (setting.assign ? "" : "; accepted without effect") + " |\n";
 }
 
@@ -104,7 +125,7 @@ std::string tables() {
   std::string page;
   for (const auto& section : sections) {
     page += "\n### " + (section.empty() ? "By flag or environment only" : code(section)) +
-            "\n\n| key | flag | environment | default | values | |\n|---|---|---|---|---|---|\n";
+            "\n\n| setting | default; values | |\n|---|---|---|\n";
     std::set<std::string> written;
     for (const auto& setting : settings()) {
       if (section_of(setting) != section) continue;

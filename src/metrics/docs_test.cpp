@@ -13,13 +13,14 @@ namespace {
 constexpr const char* kPage = "docs/metrics.md";
 
 std::string fields_table() {
-  std::string table = "| metric | type | default | part | NVML | |\n|---|---|---|---|---|---|\n";
+  std::string table = "| metric | help |\n|---|---|\n";
   for (const auto& field : fields()) {
-    const bool call = field.source.starts_with("nvml");
-    table += "| `" + std::string(field.name) + "` | " + std::string(type_name(field.type)) + " | " +
-             (field.by_default ? "yes" : "") + " | " + (field.of_instance ? "yes" : "") + " | " +
-             (call ? "`" : "") + std::string(field.source) + (call ? "`" : "") + " | " +
-             std::string(field.help) + " |\n";
+    const std::string mark = field.by_default ? "**" : "";
+    std::vector<std::string> notes;
+    if (field.type != Type::kGauge) notes.emplace_back(type_name(field.type));
+    if (field.of_instance) notes.emplace_back("MIG");
+    table += "| " + mark + "`" + std::string(field.name) + "`" + mark + " | " + std::string(field.help) +
+             (notes.empty() ? "" : " [" + text::join(notes, ", ") + "]") + " |\n";
   }
   return table;
 }
@@ -42,7 +43,7 @@ std::string gpulet_table() {
                         metric.name.find("_mig_") != std::string::npos;
     table += "| `" + std::string(metric.name) + "` | " +
              (metric.type == Exposition::Type::kCounter ? "counter" : "gauge") + " | " +
-             (device ? "the device's" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
+             (device ? "device" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
              std::string(metric.help) + " |\n";
   }
   return table;

@@ -1,4 +1,4 @@
-// The table of DCGM's fields with their NVML sources, which docs/metrics.md shows, and a sample of a node's
+// The table of DCGM's fields, which docs/metrics.md shows, with their NVML sources, and a sample of a node's
 // GPUs as values of these fields.
 //
 // A field that this GPU or driver does not have is absent from the page. Fields that need DCGM itself are not

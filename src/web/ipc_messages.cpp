@@ -154,9 +154,11 @@ const std::string& page_text(const Pages& pages, PageText text) {
     case PageText::kPublicNode:
       return pages.public_node;
     case PageText::kPublicUse:
+      return pages.public_use;
+    case PageText::kTrends:
       break;
   }
-  return pages.public_use;
+  return pages.trends;
 }
 
 std::size_t total_page_bytes(const Pages& pages) {

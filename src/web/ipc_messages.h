@@ -22,8 +22,19 @@
 namespace gpulet::web {
 
 // The texts of Pages, in the order of the wire.
-enum class PageText { kHealth, kReady, kMetrics, kOpenMetrics, kNode, kNow, kUse, kPublicNode, kPublicUse };
-inline constexpr std::size_t kPageTexts = 9;
+enum class PageText {
+  kHealth,
+  kReady,
+  kMetrics,
+  kOpenMetrics,
+  kNode,
+  kNow,
+  kUse,
+  kPublicNode,
+  kPublicUse,
+  kTrends
+};
+inline constexpr std::size_t kPageTexts = 10;
 const std::string& page_text(const Pages& pages, PageText text);
 std::size_t total_page_bytes(const Pages& pages);  // all texts together
 

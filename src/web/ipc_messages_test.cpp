@@ -19,7 +19,8 @@ Pages pages_of(bool healthy, bool ready, const std::vector<std::string>& texts) 
           .now = texts[5],
           .use = texts[6],
           .public_node = texts[7],
-          .public_use = texts[8]};
+          .public_use = texts[8],
+          .trends = texts[9]};
 }
 
 bool same(const PagesMessage& a, const PagesMessage& b) {

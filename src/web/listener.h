@@ -36,6 +36,8 @@ struct Pages {
   // other page may have such names.
   std::string public_node{};
   std::string public_use{};
+  // JSON of one line: the history of the samples for long ranges (agent/observe/sample_trends.h). No event.
+  std::string trends{};
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.

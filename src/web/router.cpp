@@ -76,16 +76,19 @@ std::string make_event(std::string_view name, std::uint64_t id, std::string_view
 
 const http::Document* page_file_response(std::string_view path, std::string_view& content_type) {
   // Created at the first request and compressed once per child.
-  static const std::array<http::Document, 5> documents = {
+  static const std::array<http::Document, 7> documents = {
       http::Document(std::string(page::html())), http::Document(std::string(page::css())),
-      http::Document(std::string(page::js())), http::Document(std::string(page::chinese())),
-      http::Document(std::string(page::icon()))};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kPaths = {{
+      http::Document(std::string(page::js())),   http::Document(std::string(page::chinese())),
+      http::Document(std::string(page::icon())), http::Document(std::string(page::runbook())),
+      http::Document(std::string(page::xids()))};
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPaths = {{
       {"/", "text/html; charset=utf-8"},
       {"/page.css", "text/css; charset=utf-8"},
       {"/page.js", "text/javascript; charset=utf-8"},
       {"/chinese.json", "application/json"},
       {"/icon.svg", "image/svg+xml"},
+      {"/runbook.md", "text/markdown; charset=utf-8"},
+      {"/xids.md", "text/markdown; charset=utf-8"},
   }};
   for (std::size_t i = 0; i < kPaths.size(); ++i) {
     if (path != kPaths[i].first) continue;
@@ -107,6 +110,8 @@ void Router::publish_message(PagesMessage frame, Time now) {
   if (auto& text = frame[PageText::kReady]) ready_text_ = std::move(*text);
   if (auto& text = frame[PageText::kMetrics]) metrics_ = http::Document(std::move(*text));
   if (auto& text = frame[PageText::kOpenMetrics]) open_metrics_ = http::Document(std::move(*text));
+  if (auto& text = frame[PageText::kTrends]; text && !text->empty())
+    trends_ = http::Document(std::move(*text));
   std::string events, public_events;
   const auto set_document = [&](const char* name, std::optional<std::string>& text,
                                 std::optional<std::string>& public_text, Documents& documents) {
@@ -178,7 +183,9 @@ http::Response Router::document_response(std::string_view path, const http::Requ
   }
   if (path == "/api/events") return events_response(request.is_authenticated);
   const http::Document& document =
-      path == "/api/now" ? now_ : (path == "/api/node" ? node_ : use_).for_client(request.is_authenticated);
+      path == "/api/now"      ? now_
+      : path == "/api/trends" ? trends_
+                              : (path == "/api/node" ? node_ : use_).for_client(request.is_authenticated);
   if (document.plain_text()->empty()) return text_response(503, "the agent has not published it yet");
   return document_body_response(document, kJson, request);
 }
@@ -189,16 +196,15 @@ http::Response Router::route_request(const http::Request& request, Time now) con
   std::string_view content_type;
   if (const http::Document* page = page_file_response(path, content_type))
     return document_body_response(*page, content_type, request);
-  static constexpr std::string_view kApi[] = {"/api/node", "/api/now", "/api/use", "/api/history",
-                                              "/api/events"};
+  static constexpr std::string_view kApi[] = {"/api/node",    "/api/now",    "/api/use",
+                                              "/api/history", "/api/trends", "/api/events"};
   const bool api = std::ranges::find(kApi, path) != std::end(kApi);
   // dcgm-exporter's: whether there is a process to ask, also while its driver hangs.
   if (path == "/health") return text_response(200, "OK");
   if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
     return text_response(404,
                          "no such page; there are / /health /healthz /readyz /metrics /api/node /api/now "
-                         "/api/use /api/history "
-                         "/api/events");
+                         "/api/use /api/history /api/trends /api/events");
   }
   // Subscribers stay connected and see from the sample times that no new ones arrive.
   if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")

@@ -19,6 +19,8 @@ std::string_view css();
 std::string_view js();
 std::string_view chinese();  // JSON: its texts in Chinese, by the English ones
 std::string_view icon();     // SVG
+std::string_view runbook();  // Markdown: the runbook of docs/health.md
+std::string_view xids();     // Markdown: docs/xids.md
 
 }  // namespace gpulet::web::page
 
@@ -54,12 +56,13 @@ class SampleHistory {
 };
 
 //
-//   /            the node page, with /page.css, /page.js, /chinese.json and /icon.svg
+//   /            the node page, with /page.css, /page.js, /chinese.json, /icon.svg, /runbook.md and /xids.md
 //   /healthz /readyz   200, or 503 with the reasons
 //   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample
 //   /api/use     JSON: usage by owner in it; names of processes only for authenticated clients, as in `node`
 //   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
+//   /api/trends  JSON: means of the samples of the last hour, six hours and day
 //   /api/events  server-sent events `node`, `now` and `use`, each with such a document; all of them on
 //   connecting
 class Router final : public http::RequestHandler {
@@ -97,6 +100,7 @@ class Router final : public http::RequestHandler {
   bool healthy_ = false, ready_ = false;
   std::string health_text_, ready_text_;
   http::Document metrics_, open_metrics_, now_;
+  http::Document trends_{"{\"at\":0,\"rings\":[]}"};  // before the first: none
   Documents node_, use_;
   SampleHistory history_;
   mutable std::shared_ptr<const http::Document> history_document_;  // null until asked for after a change

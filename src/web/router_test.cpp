@@ -105,7 +105,8 @@ Pages pages(bool healthy, bool ready) {
           .now = "{\"at\":1}\n",
           .use = "{\"at\":1,\"devices\":{}}\n",
           .public_node = "{\"gpus\":[\"public\"]}\n",
-          .public_use = "{\"at\":1,\"devices\":\"public\"}\n"};
+          .public_use = "{\"at\":1,\"devices\":\"public\"}\n",
+          .trends = "{\"at\":1,\"rings\":[]}\n"};
 }
 PagesMessage frame(bool healthy, bool ready) { return make_pages_message(pages(healthy, ready), 10s); }
 
@@ -180,8 +181,8 @@ TEST(Site, CompressesOncePerPublishAndOnlyOnRequest) {
 TEST(Site, StaleOrMissingPagesAreUnavailable) {
   Router site;
   const Time start{};
-  const std::string_view kPaths[] = {"/healthz", "/readyz",  "/metrics",    "/api/node",
-                                     "/api/now", "/api/use", "/api/history"};
+  const std::string_view kPaths[] = {"/healthz", "/readyz",  "/metrics",     "/api/node",
+                                     "/api/now", "/api/use", "/api/history", "/api/trends"};
   for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start).status, 503);
     EXPECT_EQ(*get(site, path, start).body, "the agent has not published anything yet\n");
@@ -286,6 +287,35 @@ TEST(Site, UsageIsNotInTheHistory) {
   EXPECT_EQ(*get(site, "/api/history", Time{}).body, "{\"samples\":[{\"at\":1}\n]}\n");
 }
 
+TEST(Site, TrendsAreNoEvent) {
+  Router site;
+  Pages none = pages(true, true);
+  none.trends.clear();
+  site.publish_message(make_pages_message(none, 10s), Time{});
+  EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":0,\"rings\":[]}");
+  site.publish_message(frame(true, true), Time{});
+  EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":1,\"rings\":[]}\n");
+  std::string heard;
+  auto watching =
+      site.subscribers().subscribe([&](const http::SharedText& text) { heard += *text; }, true, 1);
+  PagesMessage change{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
+  change[PageText::kTrends] = "{\"at\":2,\"rings\":[]}";
+  site.publish_message(change, Time{});
+  EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":2,\"rings\":[]}");
+  EXPECT_EQ(heard, "");
+}
+
+// What the node page links from a fault: a section per class and a row per XID.
+TEST(Site, HasTheRunbookOfTheDocs) {
+  const Router site;
+  const std::string runbook = *get(site, "/runbook.md", Time{}).body;
+  EXPECT_TRUE(runbook.starts_with("## Runbook\n"));
+  EXPECT_NE(runbook.find("\n### xid-reboot\n"), std::string::npos);
+  EXPECT_EQ(runbook.find("\n## "), std::string::npos) << "it has another section of the page";
+  EXPECT_NE(get(site, "/xids.md", Time{}).body->find("\n| 79 | GPU_HAS_FALLEN_OFF_THE_BUS |"),
+            std::string::npos);
+}
+
 TEST(Site, SubscriberMayLeaveDuringAnEvent) {
   http::Subscribers watchers;
   std::vector<Subscription> all(3);
@@ -310,7 +340,9 @@ TEST(Site, PageIsServedWithARestrictiveContentSecurityPolicy) {
       {"/page.css", "text/css; charset=utf-8"},
       {"/page.js", "text/javascript; charset=utf-8"},
       {"/chinese.json", "application/json"},
-      {"/icon.svg", "image/svg+xml"}};
+      {"/icon.svg", "image/svg+xml"},
+      {"/runbook.md", "text/markdown; charset=utf-8"},
+      {"/xids.md", "text/markdown; charset=utf-8"}};
   for (const auto& [path, type] : parts) {
     const auto answer = get(site, path, Time{}, "", "gzip");
     EXPECT_EQ(answer.status, 200) << path;

@@ -14,7 +14,7 @@ The runs, in this order:
   cdi          containers that get their GPUs by CDI
   examples     the example workloads
   scheduling   `gpulet scheduler` as an extender of kube-scheduler
-  access       the chart's rights on the node: device nodes, MIG, capabilities
+  access       the chart's rights on the node: device nodes, MIG, capabilities; and its NetworkPolicy, enforced
   chart        the agents as the chart installs them from the image
   autoscaling  a HorizontalPodAutoscaler on GPU metrics
   operands     the GPU operator's Pods with gpulet's image
@@ -54,7 +54,7 @@ IMAGES = ["0.1.0-test1", "0.1.0-test2"]
 def outer(keep, only):
     """Builds what is missing, starts the cluster, and runs the checks inside its network."""
     env = environment()
-    subprocess.run([TESTBED, "build", "helm", *[run for run in only if run == "operators"]], check=True, env=env)
+    subprocess.run([TESTBED, "build", "helm", "kube-router", *[run for run in only if run == "operators"]], check=True, env=env)
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
     env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
                TB_KUBELET_CONFIG="syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod

@@ -3,13 +3,15 @@ import functools
 import http.server
 import re
 import threading
+import urllib.parse
 
 from playwright.sync_api import Error, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 LIMIT_MS = 20_000
-# What Chinese readers search for, and a page that they must find.
-SEARCHES = {"健康检查": "zh/index.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
+# What readers search for, and a page that they must find.
+SEARCHES = {"time slicing": "partition.html", "getting started": "getting-started.html", "faq": "faq.html",
+            "健康检查": "zh/health.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
             "弹性伸缩": "zh/index.html"}
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -84,7 +86,7 @@ def check_search(site):
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             page = browser.new_page()
             for words, wanted in SEARCHES.items():
-                page.goto(f"http://127.0.0.1:{server.server_port}/index.html?q={words}")
+                page.goto(f"http://127.0.0.1:{server.server_port}/index.html?q={urllib.parse.quote(words)}")
                 try:
                     page.wait_for_selector(f".md-search-result__link[href*='/{wanted}']", timeout=LIMIT_MS)
                 except Error:

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Real driver libraries for the tests: Debian's non-free packages in the layouts of four kinds of nodes.
+"""Real driver libraries for the tests: two branches of Debian's non-free packages in the layouts of four kinds of nodes.
 
-  tests/drivers/fetch.py OUT    makes OUT/debian, OUT/rhel, OUT/gke and OUT/driver-container, and prints the version
+  tests/drivers/fetch.py OUT    makes OUT/BRANCH/debian, rhel, gke and driver-container for each branch (470, the oldest one that
+                                Debian has, and 535), and prints their versions
 
 The packages (packages.txt, pinned by sha256) are downloaded from the mirror in this machine's apt configuration into
 $GPULET_CACHE/drivers (default ~/.cache/gpulet/drivers), and are never part of the project. Nothing of them is run: the
@@ -9,6 +10,7 @@ links that update-alternatives would create are read from their scripts. Exits w
 not available here, with 1 on any other error.
 """
 import argparse
+import dataclasses
 import hashlib
 import os
 import pathlib
@@ -28,14 +30,24 @@ APT_LIMIT_S = 300
 NO_DRIVERS = 3
 
 
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    name: str
+    directory: str     # of its own, beside that of another branch: /usr/lib/nvidia/DIRECTORY
+    alternatives: str  # the package that chooses it
+
+
+BRANCHES = (Branch("470", "tesla-470", "nvidia-tesla-470-alternative"), Branch("535", "current", "nvidia-alternative"))
+
+
 class NotHere(Exception):
     """The packages are not available on this machine."""
 
 
-def pinned():
-    """(name, version, sha256) of each package."""
-    lines = (HERE / "packages.txt").read_text().splitlines()
-    return [tuple(line.split()) for line in lines if line and not line.startswith("#")]
+def pinned(*branches):
+    """(name, version, sha256) of each package of these branches."""
+    lines = [line.split() for line in (HERE / "packages.txt").read_text().splitlines() if line and not line.startswith("#")]
+    return [tuple(package) for branch, *package in lines if branch in ("*", *branches)]
 
 
 def cached(package):
@@ -94,14 +106,12 @@ def download(missing):
             os.replace(copy.name, CACHE / deb.name)
 
 
-def packages():
-    """Returns the .deb files; downloads missing ones."""
+def download_missing():
     if not shutil.which("dpkg-deb"):
         raise NotHere("there is no dpkg-deb to unpack them with")
-    missing = [package for package in pinned() if not cached(package)]
+    missing = [package for package in pinned(*(branch.name for branch in BRANCHES)) if not cached(package)]
     if missing:
         download(missing)
-    return [cached(package) for package in pinned()]
 
 
 def unpack(debs, out):
@@ -140,13 +150,13 @@ def slaves(script):
                f"{source}/{TRIPLET}/{below_source}{source_file}")
 
 
-def add_alternatives(root, debs):
+def add_alternatives(branch, root, debs):
     for directory in ("usr/lib/xorg/modules/drivers", "usr/lib/xorg/modules/extensions", f"usr/lib/{TRIPLET}/gbm",
                    f"usr/lib/{TRIPLET}/vdpau", "usr/share/X11/xorg.conf.d"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     link(root / "usr/lib/nvidia/nvidia", "/etc/alternatives/nvidia")
-    link(root / "etc/alternatives/nvidia", "/usr/lib/nvidia/current")
-    for package, prefix in (("nvidia-alternative", "nvidia--"), ("glx-alternative-nvidia", "glx--")):
+    link(root / "etc/alternatives/nvidia", f"/usr/lib/nvidia/{branch.directory}")
+    for package, prefix in ((branch.alternatives, "nvidia--"), ("glx-alternative-nvidia", "glx--")):
         deb = next(deb for deb in debs if deb.name.startswith(f"{package}_"))
         script = subprocess.run(["dpkg-deb", "-I", deb, "postinst"], check=True, capture_output=True, text=True).stdout
         for place, name, file in slaves(script):
@@ -157,23 +167,24 @@ def add_alternatives(root, debs):
             link(target, f"/etc/alternatives/{prefix}{name}")
 
 
-def make_debian(debs, out):
+def make_debian(branch, debs, out):
     unpack(debs, out)
     merged_usr(out)
-    add_alternatives(out, debs)
+    add_alternatives(branch, out, debs)
 
 
 class Files:
     """The packages' files by type."""
 
-    def __init__(self, root):
+    def __init__(self, branch, root):
         self.root = root
         lib = root / "usr/lib" / TRIPLET
-        self.libraries = sorted(path for directory in (lib, lib / "nvidia/current") for path in directory.glob("lib*.so*"))
+        self.libraries = sorted(path for directory in (lib, lib / "nvidia" / branch.directory) for path in directory.glob("lib*.so*"))
         # Files only: Debian's alternatives replace the links.
         self.libraries = [path for path in self.libraries
                           if not path.is_symlink() or "/" not in os.readlink(path)]
-        self.x_modules = root / "usr/lib/nvidia/current"
+        self.x_modules = root / "usr/lib/nvidia" / branch.directory
+        self.x_config = root / "etc/nvidia" / branch.directory / "nvidia-drm-outputclass.conf"
         self.programs = [*self.x_modules.glob("nvidia-[sd]*"), *(root / "usr/bin").glob("nvidia-*"),
                          *(root / "usr/sbin").glob("nvidia-*")]
         self.programs = [path for path in self.programs if not path.is_symlink() and os.access(path, os.X_OK)]
@@ -213,10 +224,10 @@ def put_firmware(files, directory):
 def put_shared(files, root):
     for name in ("glvnd/egl_vendor.d/10_nvidia.json", "egl/egl_external_platform.d/10_nvidia_wayland.json",
                  "egl/egl_external_platform.d/15_nvidia_gbm.json", "vulkan/implicit_layer.d/nvidia_layers.json"):
-        put(files.root / "usr/share" / name, root / "usr/share" / name)
+        if (files.root / "usr/share" / name).exists():  # 470 has no backend of GBM
+            put(files.root / "usr/share" / name, root / "usr/share" / name)
     put(files.root / "etc/OpenCL/vendors/nvidia.icd", root / "etc/OpenCL/vendors/nvidia.icd")
-    put(files.root / "etc/nvidia/current/nvidia-drm-outputclass.conf",
-        root / "usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf")
+    put(files.x_config, root / "usr/share/X11/xorg.conf.d/nvidia-drm-outputclass.conf")
 
 
 def make_rhel(files, out):
@@ -252,21 +263,26 @@ def make_driver_container(files, out):
     merged_usr(out)
 
 
+def make_layouts(branch, out):
+    """Returns the version of the driver."""
+    shutil.rmtree(out, ignore_errors=True)
+    debs = [cached(package) for package in pinned(branch.name)]
+    make_debian(branch, debs, out / "debian")
+    files = Files(branch, out / "debian")
+    make_rhel(files, out / "rhel")
+    make_gke(files, out / "gke")
+    make_driver_container(files, out / "driver-container")
+    return files.version
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
     out = parser.parse_args().out.resolve()
     if os.uname().machine != "x86_64":
         raise NotHere(f"the pinned packages are for x86_64, and this is {os.uname().machine}")
-    debs = packages()
-    for name in ("debian", "rhel", "gke", "driver-container"):
-        shutil.rmtree(out / name, ignore_errors=True)
-    make_debian(debs, out / "debian")
-    files = Files(out / "debian")
-    make_rhel(files, out / "rhel")
-    make_gke(files, out / "gke")
-    make_driver_container(files, out / "driver-container")
-    print(files.version)
+    download_missing()
+    print(" ".join(make_layouts(branch, out / branch.name) for branch in BRANCHES))
 
 
 if __name__ == "__main__":

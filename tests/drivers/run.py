@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Runs CDI discovery on real driver libraries in the layouts of Debian, RHEL, GKE and a driver container.
+"""Runs CDI discovery on real driver libraries of two branches in the layouts of Debian, RHEL, GKE and a driver container.
 
   tests/drivers/run.py --program BUILD/tests/drivers_test
 
@@ -31,7 +31,7 @@ def main():
         if fetched.returncode != 0:
             print(f"FAIL fetch.py: {fetched.stderr.strip()[-1000:]}\n0 passed, 1 failed")
             return 1
-        print(f"driver {fetched.stdout.strip()}")
+        print(f"drivers {fetched.stdout.strip()}")
         tested = subprocess.run([program, "--gtest_color=no"], capture_output=True, text=True, timeout=LIMIT_S,
                                 env={**os.environ, "GPULET_DRIVER_ROOTS": roots})
     passed = len(re.findall(r"^\[       OK \]", tested.stdout, re.MULTILINE))

@@ -60,6 +60,10 @@ def load_of_a_gpu_and_who_holds_it(agent):
     agent.node.sim("load", "3", "64", "--memory", "20000")
     # Up to a second until the next sample, and one in the page.
     view.waits(WORDS, 2000, [3, "util", "64 %"])
+    view.waits("() => document.querySelectorAll('.card')[3].querySelector('.processes').innerText.includes('64 %')", LIMIT_MS)
+    assert "Nobody" not in view.card(3).inner_text()
+    # The driver counts the traffic of the links, and nothing has used them.
+    view.waits("() => document.querySelectorAll('.rate').length === 8 && document.querySelector('.rate').textContent === '0 MB/s'", LIMIT_MS)
     agent.node.sim("load", "3", "0")
     view.waits(WORDS, 2000, [3, "util", "0 %"])
 
@@ -86,4 +90,19 @@ def a_mig_layout_that_changes(agent):
     view.waits("() => document.querySelectorAll('.card')[7].querySelectorAll('.slices li').length === 3")
 
 
-CHECKS = [load_of_a_gpu_and_who_holds_it, a_fault_and_its_end, a_mig_layout_that_changes]
+def an_agent_that_restarts(agent):
+    view = agent.view()
+    view.waits("() => document.querySelectorAll('.card')[0].querySelector('path.area').getAttribute('d').length > 0", LIMIT_MS)
+    rings = view.page.evaluate("fetch('/api/trends').then((answer) => answer.json())")["rings"]
+    assert [ring["step"] for ring in rings] == [60, 180, 600] and len(rings[0]["gpus"]) == 8, rings
+    first = view.page.evaluate("[...lines.values()][0][0].at")
+    agent.node.stop()
+    view.waits("() => document.body.classList.contains('stale')", LIMIT_MS)
+    assert "Last data: " in view.page.locator("#link").inner_text()
+    agent.node.start()
+    view.waits("() => !document.body.classList.contains('stale') && document.querySelectorAll('.card').length === 8", 2 * LIMIT_MS)
+    assert view.page.evaluate("[...lines.values()][0][0].at") == first
+    view.wrong.clear()  # the browser reports refused connections
+
+
+CHECKS = [load_of_a_gpu_and_who_holds_it, a_fault_and_its_end, a_mig_layout_that_changes, an_agent_that_restarts]

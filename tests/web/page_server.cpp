@@ -2,9 +2,11 @@
 // standard input.
 //
 //   page_server      prints "port N" and executes commands until the input ends
-//   node JSON        publish the node document          now JSON   a sample
-//   metrics TEXT     the metrics page                       kill       the child, as an attacker or the
+//   node JSON        publish the node document          now JSON     a sample
+//   use JSON         usage by owner                         trends JSON  the history for long ranges
+//   metrics TEXT     the metrics page                       kill         the child, as an attacker or the
 //   kernel would
+//   stop, go         end all service at the port, as an agent that stops; serve again at the same port
 // It prints "watchers N" whenever that changes. Like an agent, it publishes the pages every second.
 #include <signal.h>
 #include <sys/epoll.h>
@@ -26,13 +28,7 @@ using gpulet::Subscription;
 class PageServer {
  public:
   int serve_pages() {
-    auto started = gpulet::web::Listener::start_listener(
-        loop_, "127.0.0.1:0", {.on_subscribers = [](unsigned count) { print_line("watchers", count); }});
-    if (!started) {
-      std::fprintf(stderr, "%s\n", started.error().full_message().c_str());
-      return 1;
-    }
-    listener_ = std::move(*started);
+    if (!start_listener(0)) return 1;
     print_line("port", listener_->listening_port());
     reading_ = loop_.watch_descriptor(STDIN_FILENO, EPOLLIN, [this](std::uint32_t) { read_commands(); });
     publish_snapshot();
@@ -46,8 +42,20 @@ class PageServer {
     std::fflush(stdout);
   }
 
+  bool start_listener(unsigned port) {
+    auto started = gpulet::web::Listener::start_listener(
+        loop_, "127.0.0.1:" + std::to_string(port),
+        {.on_subscribers = [](unsigned count) { print_line("watchers", count); }});
+    if (!started) {
+      std::fprintf(stderr, "%s\n", started.error().full_message().c_str());
+      return false;
+    }
+    listener_ = std::move(*started);
+    return true;
+  }
+
   void publish_snapshot() {
-    listener_->publish_pages(pages_);
+    if (listener_) listener_->publish_pages(pages_);
     again_ = loop_.after(std::chrono::seconds(1), [this] { publish_snapshot(); });
   }
 
@@ -69,14 +77,22 @@ class PageServer {
     const std::string text(space == std::string_view::npos ? "" : line.substr(space + 1));
     if (what == "node") pages_.node = pages_.public_node = text;
     if (what == "now") pages_.now = text;
+    if (what == "use") pages_.use = pages_.public_use = text;
+    if (what == "trends") pages_.trends = text;
     if (what == "metrics") pages_.metrics = text + "\n";
     if (what == "kill" && listener_->child_pid() > 0) ::kill(listener_->child_pid(), SIGKILL);
+    if (what == "stop") {
+      port_ = listener_->listening_port();
+      listener_.reset();
+    }
+    if (what == "go" && !start_listener(port_)) loop_.stop_loop();
   }
 
   gpulet::EpollLoop loop_;
   std::unique_ptr<gpulet::web::Listener> listener_;
   gpulet::web::Pages pages_{.ready = true, .metrics = "gpulet_up 1\n"};
   std::string input_;
+  unsigned port_ = 0;
   Subscription reading_, again_;
 };
 

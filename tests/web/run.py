@@ -34,6 +34,7 @@ if pathlib.Path(sys.prefix) != VENV and (VENV / "bin" / "python").exists():
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
+import features  # noqa: E402
 import live  # noqa: E402
 from view import BADGE, LIMIT_MS, WIDTHS, WORDS, View  # noqa: E402
 
@@ -125,6 +126,8 @@ class Bench:
                 self.server.has(now - age)  # a burst would be thinned: only the newest is sent
         self.views = []
 
+    sample, golden = staticmethod(sample), staticmethod(golden)
+
     def view(self, width=1440, **options):
         self.views.append(View(self.browser, self.server.url, width, **options))
         return self.views[-1].open()
@@ -199,7 +202,7 @@ def mig_devices_lie_where_they_are(bench):
 @check
 def lines_go_on_over_a_reload(bench):
     view = bench.view()
-    points = "() => document.querySelector('[data-series=util] path:not(.area)').getAttribute('d').split('L').length"
+    points = "() => document.querySelector('[data-series=util] path:not(.area):not(.grid)').getAttribute('d').split('L').length"
     view.waits(f"() => ({points})() > 20", LIMIT_MS)
     before = view.page.evaluate(points)
     view.page.reload()
@@ -347,8 +350,11 @@ STATES = ("healthy", "unmonitored", "degraded", "recovering", "draining", "quara
 
 @check
 def chinese_readers_get_chinese(bench):
-    script, words = (PAGE / "page.js").read_text(), json.loads((PAGE / "chinese.json").read_text())
+    script, words = "\n".join(path.read_text() for path in PAGE.glob("*.js")), json.loads((PAGE / "chinese.json").read_text())
     shown = {text for line in script.splitlines() if line.startswith("  ['") for text in re.findall(r"^  \['\w+', '(\w+)'", line)}
+    shown |= set(re.findall(r"\[\d+, '([^']+)'\]", script))
+    html = re.sub(r"<(noscript|title|footer)\b.*?</\1>", "", (PAGE / "page.html").read_text(), flags=re.DOTALL)
+    shown |= {text.strip() for text in re.findall(r">([^<>]+)<|aria-label=\"([^\"]+)\"", html) for text in text if text.strip() not in ("", "GPUs")}
     shown |= set(re.findall(r"this\.numbers\['([^']+)'\]", script)) | set(STATES) | set(SAID.findall(script))
     missing = sorted(text for text in shown if text not in words)
     assert not missing, f"chinese.json lacks {missing}"
@@ -359,6 +365,7 @@ def chinese_readers_get_chinese(bench):
     assert view.page.evaluate("document.documentElement.lang") == "zh-CN"
     for element in view.page.locator("summary").all():
         element.click()
+    view.page.evaluate("document.getElementById('runbook-text').remove()")  # a part of the docs, in English
     seen = view.page.locator("body").inner_text() + view.page.evaluate(
         "[...document.querySelectorAll('[aria-label]')].map((one) => one.getAttribute('aria-label')).join('\\n')")
     for text, translated in words.items():
@@ -378,25 +385,30 @@ def fallen(node):
     for gpu in node["gpus"]:
         if gpu["state"] == "lost":
             del now["gpus"][gpu["uuid"]]
+    for one in now["gpus"].values():
+        one["nvlink"] = round(450e9 * one["util"] / 100)
     return now
 
 
 def screenshots(browser, program, directory):
-    """The page for the documentation: a fault, shares, MIG, fifteen minutes of history."""
+    """The page for the documentation: a fault, shares, MIG, use by Pods, NVLink traffic, fifteen minutes of history."""
     bench = Bench(browser, program)
     directory.mkdir(parents=True, exist_ok=True)
     broken = golden("node-broken.json")
     bench.server.tell("node", broken)
     bench.server.tell("now", fallen(broken))
+    use = features.used(bench)
+    del use["devices"][broken["gpus"][7]["uuid"]]  # its Pod's, whose use is not known, not a stranger's
+    bench.server.tell("use", use)
     for width in WIDTHS:
         view = bench.view(width, color_scheme="dark" if width == 820 else "light")
         view.waits("() => document.getElementById('link').textContent === 'Live'", LIMIT_MS)
         bench.server.tell("now", fallen(broken))
-        view.waits("() => document.querySelector('.chart path').getAttribute('d').length > 500", LIMIT_MS)
+        view.waits("() => document.querySelector('.chart path.area').getAttribute('d').length > 500", LIMIT_MS)
         if width == 820:  # from the GPU with MIG devices on
             view.page.set_viewport_size({"width": width, "height": 1500})
             view.card(6).evaluate("(card) => card.scrollIntoView({behavior: 'instant'})")
-            view.waits("() => document.querySelectorAll('.card')[7].querySelector('.chart path').hasAttribute('d')", LIMIT_MS)
+            view.waits("() => document.querySelectorAll('.card')[7].querySelector('.chart path.area').hasAttribute('d')", LIMIT_MS)
         view.page.screenshot(path=directory / f"node-page-{width}.png", scale="css")
     bench.close()
 
@@ -414,7 +426,7 @@ def main():
         if options.screenshots:
             screenshots(browser, options.program, options.screenshots)
             return 0
-        runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS]
+        runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS + features.CHECKS]
         runs += [(one, lambda: live.Agent(browser, options.bin)) for one in live.CHECKS]
         for one, begin in runs:
             if options.only and one.__name__ not in options.only:

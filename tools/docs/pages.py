@@ -8,10 +8,11 @@ FROM_THE_ROOT = ["CONTRIBUTING.md", "CHANGELOG.md"]
 
 
 def on_config(config):
-    """Appends the decisions to the navigation, in their order."""
+    """Lists the decisions, in their order, below the entry of the navigation that names their directory."""
     directory = pathlib.Path(config.docs_dir)
     pages = [directory / "adr" / "README.md", *sorted((directory / "adr").glob("0*.md"))]
-    config.nav.append({"Decisions": [str(page.relative_to(directory)) for page in pages]})
+    shelf = next(entry for entry in config.nav if "Decisions" in entry)
+    shelf["Decisions"] = [str(page.relative_to(directory)) for page in pages]
     return config
 
 

@@ -270,6 +270,7 @@ Json round_to_tenth(double value) {
 
 // The numbers of a GPU: their key, and the factor from the field's unit.
 constexpr double kMib = 1024 * 1024;
+constexpr double kThousandKib = 1000 * 1024;
 struct NowNumber {
   const char* key;
   metrics::Field field;
@@ -284,7 +285,8 @@ constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"power", metrics::Field::kPower},
                                      {"power_limit", metrics::Field::kPowerLimitEnforced},
                                      {"sm_clock", metrics::Field::kSmClock},
-                                     {"memory_clock", metrics::Field::kMemoryClock}};
+                                     {"memory_clock", metrics::Field::kMemoryClock},
+                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib}};
 constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
                                      {"sm", metrics::Field::kSmActive, 100},
                                      {"memory", metrics::Field::kFbUsed, kMib}};
@@ -458,6 +460,8 @@ void PageState::set_sample(const metrics::Aggregator& meter, WallTime at) {
   };
   use_ = usage(ProcessNames::kShown);
   public_use_ = usage(ProcessNames::kHidden);
+  if (trends_.add_sample(meter.last_sample(), at) || trends_json_.empty())
+    trends_json_ = trends_.trends_json(at);
   assign_if_changed(input_.outside_pods, find_processes_outside_pods(meter.last_sample()));
 }
 
@@ -473,6 +477,7 @@ void PageState::write_pages(web::Pages& pages) {
   pages.use = use_;
   pages.public_node = public_node_;
   pages.public_use = public_use_;
+  pages.trends = trends_json_;
 }
 
 }  // namespace gpulet::agent

@@ -16,7 +16,8 @@
 //   config: the config in force as text
 // now_json, the numbers of one sample:
 //   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
-//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz)}}, mig {uuid: {util, sm, memory}}
+//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz), nvlink (bytes per second, sent and received
+//   over all its links)}}, mig {uuid: {util, sm, memory}}
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
 //   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,
@@ -32,6 +33,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/observe/sample_trends.h"
 #include "base/loop.h"
 #include "base/types.h"
 #include "device_plugin/pod_resources.h"
@@ -137,8 +139,9 @@ class PageState {
   NodePageInput input_;
   RecentMoments moments_;
   RecentEvents events_;
+  SampleTrends trends_;
   bool changed_ = true;
-  std::string node_, now_, use_, public_node_, public_use_;
+  std::string node_, now_, use_, public_node_, public_use_, trends_json_;
 };
 
 }  // namespace gpulet::agent

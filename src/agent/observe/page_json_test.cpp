@@ -266,14 +266,12 @@ TEST(PageJson, ASampleHasOnlyKnownValues) {
   metrics::Sample sample;
   sample.gpus.resize(3);
   sample.gpus[0].uuid = DeviceUuid("GPU-a");
-  sample.gpus[0].values = {{Field::kGpuUtil, std::uint64_t{97}},
-                           {Field::kFbUsed, std::uint64_t{2}},
-                           {Field::kGpuTemp, std::uint64_t{65}},
-                           {Field::kPower, 512.345},
-                           {Field::kPowerLimitEnforced, 700.0},
-                           {Field::kSmClock, std::uint64_t{1980}},
-                           {Field::kSmActive, 0.875},
-                           {Field::kSerial, std::string("not here")}};
+  sample.gpus[0].values = {
+      {Field::kGpuUtil, std::uint64_t{97}},        {Field::kFbUsed, std::uint64_t{2}},
+      {Field::kGpuTemp, std::uint64_t{65}},        {Field::kPower, 512.345},
+      {Field::kPowerLimitEnforced, 700.0},         {Field::kSmClock, std::uint64_t{1980}},
+      {Field::kNvLinkBandwidth, std::uint64_t{3}}, {Field::kSmActive, 0.875},
+      {Field::kSerial, std::string("not here")}};
   metrics::InstanceSample instance;
   instance.values = {{Field::kGraphicsActive, 0.125}, {Field::kFbUsed, std::uint64_t{1}}};
   instance.devices.push_back({.uuid = DeviceUuid("MIG-a"), .compute_instance = 0, .processes = {}});
@@ -285,7 +283,7 @@ TEST(PageJson, ASampleHasOnlyKnownValues) {
   EXPECT_EQ(
       now_json(sample, kWall),
       R"({"at":1760000000000,"gpus":{"GPU-a":{"util":97,"sm":87.5,"memory":2097152,"temperature":65,"power":512.3,)"
-      R"("power_limit":700,"sm_clock":1980},"GPU-b":{"power":null}},)"
+      R"("power_limit":700,"sm_clock":1980,"nvlink":3072000},"GPU-b":{"power":null}},)"
       R"("mig":{"MIG-a":{"util":12.5,"memory":1048576}}})");
   for (const auto& [field, value] : sample.gpus[0].values)
     EXPECT_EQ(now_json_fields().contains(field), field != Field::kSerial);
@@ -433,6 +431,27 @@ TEST(PageState, UpdatesTheDocumentWithEachInput) {
   EXPECT_EQ(pages.public_use,
             R"({"at":1760000000000,"devices":{"GPU-a":{"pods":[],"rest":{"memory":0,"busy":0},)"
             R"("processes":[{"pid":7,"memory":1,"sm":2}]}}})");
+  EXPECT_EQ(json::parse(pages.trends)["rings"].size(), kTrendRings.size());
+}
+
+// The history for long ranges is written again once a minute.
+TEST(PageState, HasTheTrendsOfItsSamples) {
+  PageState page("node-1", "1.2.3");
+  metrics::Sample sample;
+  sample.gpus.resize(1);
+  sample.gpus[0].uuid = DeviceUuid("GPU-a");
+  sample.gpus[0].values = {{metrics::Field::kGpuUtil, std::uint64_t{40}}};
+  metrics::Aggregator meter;
+  const auto trends_after = [&](std::chrono::seconds age) {
+    meter.ingest_sample(one_gpu(), sample, {}, Time{1h});
+    page.set_sample(meter, kStart + age);
+    web::Pages pages;
+    page.write_pages(pages);
+    return json::parse(pages.trends)["rings"][0]["gpus"]["GPU-a"]["util"];
+  };
+  EXPECT_EQ(trends_after(0s), json::array());
+  EXPECT_EQ(trends_after(15s), json::array()) << "the minute is not over";
+  EXPECT_EQ(trends_after(60s), json::array({40}));
 }
 
 // Wherever a text of the page names a process that keeps a GPU from a change.

@@ -1,23 +1,13 @@
-// The node page, live: /api/events says what changed, and only that is drawn again.
+// The node page, live: /api/events says what changed, and only that is drawn again. The build serves it with
+// history.js, use.js and runbook.js as one script.
 'use strict';
 
-const HISTORY_MS = 15 * 60 * 1000;
-const MOST_POINTS = 450;     // of a line; its older half is thinned beyond
-const CLOCK_SET_MS = 60000;  // a sample so much older than the last: the node's clock was set back
-const GAP_MS = 90000;        // nothing is drawn between samples further apart
 const SILENT_MS = 6000;      // without a sample for so long, the page says so
 const FIRST_WAIT_MS = 2000, MOST_WAIT_MS = 15000;  // between two tries where the server refuses
-const CHART_WIDTH = 300, CHART_HEIGHT = 60;
+const TRENDS_MS = 60000;  // between two readings of the trends
 
 const TONES = { healthy: 'good', unmonitored: 'grey', degraded: 'flag', recovering: 'mend', draining: 'flag',
                 quarantined: 'bad', lost: 'bad' };
-const SERIES = [
-  ['util', 'Utilisation', (s) => s.util, () => 100, (s) => percent(s.util)],
-  ['memory', 'Memory', (s) => s.memory, (gpu) => gpu.memory, (s, gpu) => `${number(known(s.memory) ? s.memory / 2 ** 30 : null, 1, '')} / ${gib(gpu.memory)}`],
-  ['power', 'Power', (s) => s.power, (gpu, s) => s.power_limit, (s) => `${number(s.power, 0, '')} / ${watts(s.power_limit)}`],
-  ['temperature', 'Temperature', (s) => s.temperature, () => 100, (s) => celsius(s.temperature)],
-];
-
 // The page in the reader's language: English text → translation, with {0}, {1} … for values. Empty: English.
 let words = {};
 const say = (text, ...values) => (words[text] || text).replace(/\{(\d)\}/g, (_, i) => values[i]);
@@ -29,6 +19,8 @@ const percent = (value) => number(value, 0, ' %');
 const gib = (bytes) => number(known(bytes) ? bytes / 2 ** 30 : null, 1, ' GiB');
 const watts = (value) => number(value, 0, ' W');
 const celsius = (value) => number(value, 0, ' °C');
+// Bytes per second as NVIDIA states the speed of links.
+const rate = (value) => !known(value) ? '–' : value >= 1e9 ? number(value / 1e9, 1, ' GB/s') : number(value / 1e6, 0, ' MB/s');
 const mhz = (value) => number(value, 0, ' MHz');
 const time = (ms) => new Date(ms).toLocaleTimeString();
 const stamp = (ms) => Date.now() - ms > 12 * 3600 * 1000 ? new Date(ms).toLocaleString() : time(ms);
@@ -48,6 +40,33 @@ function setText(element, text) {
 function setAttribute(element, name, value) {
   if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
 }
+// Copies where the page has no right to the clipboard too: it has none by plain HTTP.
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = make('textarea', { class: 'unseen', readonly: '', 'aria-hidden': 'true' });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand('copy');
+    area.remove();
+    return copied;
+  }
+}
+// A button that copies what `text` returns; `what` names it for screen readers.
+function copyButton(what, text) {
+  const button = make('button', { type: 'button', class: 'copy', 'aria-label': say('Copy {0}', what) }, say('Copy'));
+  button.addEventListener('click', async () => {
+    const copied = await copyText(text());
+    button.focus();
+    setText(button, copied ? say('Copied') : say('Not copied'));
+    setText(byId('announcements'), button.textContent);
+    setTimeout(() => setText(button, say('Copy')), 2000);
+  });
+  return button;
+}
 // Draws only when `value` differs from what this element was drawn of.
 const drawn = new WeakMap();
 function redraw(element, value, draw) {
@@ -59,50 +78,6 @@ function redraw(element, value, draw) {
 
 let node = null;          // the last node document
 const cards = new Map();  // uuid → Card
-const lines = new Map();  // uuid → [{at, util, memory, power, temperature}], oldest first
-
-// ---- lines ----
-
-function remember(sample) {
-  for (const [uuid, values] of Object.entries(sample.gpus || {})) {
-    if (!lines.has(uuid)) lines.set(uuid, []);
-    const points = lines.get(uuid);
-    const last = points.length > 0 ? points[points.length - 1].at : 0;
-    if (last > sample.at + CLOCK_SET_MS) points.length = 0;
-    else if (last >= sample.at) continue;
-    points.push({ at: sample.at, ...values });
-    while (points[0].at < sample.at - HISTORY_MS) points.shift();
-    if (points.length > MOST_POINTS) {
-      lines.set(uuid, points.filter((_, i) => i % 2 === 0 || i > points.length / 2));
-    }
-  }
-}
-
-function drawLine(card, series, points, latest) {
-  const [key, , value, top] = series;
-  const chart = card.charts[key];
-  const end = latest.at, most = top(card.gpu, latest) || Math.max(1, ...points.map((p) => value(p) || 0));
-  let path = '', area = '', from = null, x = 0, before = 0;
-  const finish = () => {
-    if (from !== null) area += `L${x} ${CHART_HEIGHT}L${from} ${CHART_HEIGHT}Z`;
-    from = null;
-  };
-  for (const point of points) {
-    const y = value(point);
-    if (!known(y) || point.at > before + GAP_MS) finish();
-    before = point.at;
-    if (!known(y)) continue;
-    x = (CHART_WIDTH * (1 - (end - point.at) / HISTORY_MS)).toFixed(1);
-    const at = `${x} ${(CHART_HEIGHT * (1 - Math.min(1, y / most))).toFixed(1)}`;
-    path += (from === null ? 'M' : 'L') + at;
-    area += (from === null ? 'M' : 'L') + at;
-    if (from === null) from = x;
-  }
-  finish();
-  chart.line.setAttribute('d', path);
-  chart.area.setAttribute('d', area);
-}
-
 // ---- a GPU's card ----
 
 class Card {
@@ -111,26 +86,27 @@ class Card {
     this.visible = true;
     this.head = make('h3', { id: `gpu-${uuid}`, tabindex: '-1' });
     this.badge = make('span', { class: 'badge' });
-    this.facts = make('p', { class: 'soft mono' });
+    this.facts = make('span', { class: 'soft mono' });
+    const facts = make('p', {}, this.facts, ' ', copyButton(say('the UUID'), () => uuid));
     this.why = make('div', { class: 'why' });
     this.charts = {};
     const figures = SERIES.map(([key, title]) => {
-      const line = make('svg:path'), area = make('svg:path', { class: 'area' }), value = make('span');
-      this.charts[key] = { line, area, value };
+      const chart = makePlot();
+      chart.value = make('span');
+      this.charts[key] = chart;
       return make('figure', { class: 'chart', 'data-series': key },
-        make('figcaption', {}, make('span', {}, say(title)), value),
-        make('svg:svg', { viewBox: `0 0 ${CHART_WIDTH} ${CHART_HEIGHT}`, preserveAspectRatio: 'none',
-                          'aria-hidden': 'true', focusable: 'false' }, area, line));
+        make('figcaption', {}, make('span', {}, say(title)), chart.value), chart.plot);
     });
     this.numbers = {};
-    const numbers = ['SM clock', 'Memory clock', 'Memory use', 'Memory temp.'].map((title) => {
+    const numbers = ['SM clock', 'Memory clock', 'Memory use', 'Memory temp.', 'NVLink traffic'].map((title) => {
       this.numbers[title] = make('dd', {}, '–');
       return make('div', {}, make('dt', {}, say(title)), this.numbers[title]);
     });
     this.parts = make('div');
+    this.use = new Usage();
     this.element = make('article', { class: 'card', 'aria-labelledby': `gpu-${uuid}` },
-      make('header', {}, this.head, this.badge), this.facts, this.why,
-      make('div', { class: 'charts' }, ...figures), make('dl', { class: 'numbers' }, ...numbers), this.parts);
+      make('header', {}, this.head, this.badge), facts, this.why,
+      make('div', { class: 'charts' }, ...figures), make('dl', { class: 'numbers' }, ...numbers), this.parts, this.use.element);
     this.tile = make('a', { href: `#gpu-${uuid}` });
     this.tileName = make('span');
     this.tileValue = make('strong');
@@ -148,6 +124,7 @@ class Card {
     this.why.hidden = !gpu.reason && gpu.faults.length === 0;
     redraw(this.why, [gpu.state, gpu.reason, gpu.comes_back, gpu.since, gpu.due, gpu.faults, gpu.relapses], () => reasons(gpu));
     redraw(this.parts, [gpu.mig, gpu.shares, gpu.holders], () => parts(gpu));
+    this.showUse();
   }
 
   sample(latest) {
@@ -156,15 +133,22 @@ class Card {
     setText(this.numbers['Memory clock'], mhz(latest.memory_clock));
     setText(this.numbers['Memory use'], percent(latest.memory_util));
     setText(this.numbers['Memory temp.'], celsius(latest.memory_temperature));
+    setText(this.numbers['NVLink traffic'], rate(latest.nvlink));
+    this.numbers['NVLink traffic'].parentElement.hidden = !known(latest.nvlink);
     setText(this.tileValue, percent(latest.util));
     this.latest = latest;
+    this.showUse();
     this.draw();
+  }
+
+  showUse() {
+    this.use.show(this.gpu, use, this.latest);
   }
 
   // The lines, where they are seen.
   draw() {
     if (!this.visible || document.hidden || !this.latest) return;
-    const points = lines.get(this.uuid) || [];
+    const points = pointsOf(this.uuid, this.latest.at);
     for (const series of SERIES) drawLine(this, series, points, this.latest);
   }
 }
@@ -174,25 +158,17 @@ const MARK = '\u0000';
 const aroundFirst = (text, element) => [text.split(MARK)[0], element, text.split(MARK)[1]];
 
 function reasons(gpu) {
-  const all = [make('p', {}, ...aroundFirst(say('{0} since {1}', MARK, stamp(gpu.since)), make('strong', {}, gpu.reason || say(gpu.state))))];
+  const all = [make('p', {}, ...aroundFirst(say('{0} since {1}', MARK, stamp(gpu.since)), make('strong', {}, ...linkXids(gpu.reason || say(gpu.state)))))];
   if (gpu.comes_back) all.push(make('p', {}, say('Comes back: {0}', gpu.comes_back)));
   if (gpu.due) all.push(make('p', {}, say('Offered again {0} at the earliest', stamp(gpu.due))));
   if (gpu.relapses) all.push(make('p', {}, say('Relapses: {0}', gpu.relapses)));
+  const classes = [...new Set(gpu.faults.map((fault) => fault.class))];
+  if (classes.length > 0) all.push(make('p', {}, ...classes.flatMap((name) => [make('a', { href: `#runbook-${name}` }, say('Runbook: {0}', name)), ' '])));
   if (gpu.faults.length > 1) {
     all.push(make('ul', {}, ...gpu.faults.map((fault) =>
-      make('li', {}, say('{0} ({1}×, last {2}, {3})', fault.text, fault.count, stamp(fault.last), fault.effect)))));
+      make('li', {}, ...linkXids(say('{0} ({1}×, last {2}, {3})', fault.text, fault.count, stamp(fault.last), fault.effect))))));
   }
   return all;
-}
-
-const holderText = (holder) => `${holder.namespace}/${holder.pod} · ${holder.container}`;
-
-// One line a container: how many of the shares it has.
-function holderList(holders) {
-  const counts = new Map();
-  for (const holder of holders) counts.set(holderText(holder), (counts.get(holderText(holder)) || 0) + 1);
-  return make('ul', { class: 'holders' }, ...[...counts].map(([text, count]) =>
-    make('li', {}, count > 1 ? say('{0} ({1} shares)', text, count) : text)));
 }
 
 function shareGrid(shares, holders) {
@@ -208,7 +184,9 @@ function shareGrid(shares, holders) {
 function sliceMap(mig, holders) {
   const rows = new Map();  // compute instances of one GPU instance lie below each other
   const list = make('ol', { class: 'slices', 'aria-label': say('MIG devices on {0} memory slices', mig.slices) });
-  list.style.gridTemplateColumns = `repeat(${mig.slices}, minmax(0, 1fr))`;
+  // Slices are equally wide, and wide enough for the names of the profiles; a narrow card scrolls.
+  const widest = Math.max(1, ...mig.devices.map((device) => (device.profile.length + 2) / Math.max(1, device.size)));
+  list.style.gridTemplateColumns = `repeat(${mig.slices}, minmax(${widest.toFixed(1)}ch, 1fr))`;
   for (const device of mig.devices) {
     const row = (rows.get(device.start) || 0) + 1;
     rows.set(device.start, row);
@@ -230,13 +208,11 @@ function parts(gpu) {
   const all = [];
   if (gpu.mig) {
     all.push(make('h4', {}, say('MIG: {0} devices', gpu.mig.devices.length)));
-    all.push(gpu.mig.devices.length > 0 ? sliceMap(gpu.mig, gpu.holders) : make('p', { class: 'soft' }, say('No MIG device yet')));
+    all.push(gpu.mig.devices.length > 0 ? make('div', { class: 'wide', tabindex: '0', role: 'group', 'aria-label': say('MIG devices on {0} memory slices', gpu.mig.slices) }, sliceMap(gpu.mig, gpu.holders)) : make('p', { class: 'soft' }, say('No MIG device yet')));
   }
   if (gpu.shares.length > 1) {
     all.push(make('h4', {}, say('{0}: {1} shares', gpu.resource, gpu.shares.length)), shareGrid(gpu.shares, gpu.holders));
   }
-  all.push(make('h4', {}, say('Held by')));
-  all.push(gpu.holders.length > 0 ? holderList(gpu.holders) : make('p', { class: 'soft' }, say('Nobody')));
   return all;
 }
 
@@ -251,17 +227,17 @@ function picture() {
   let y = 40;
   groups.forEach(([numa, members], index) => {
     const rows = Math.ceil(members.length / columns);
-    boxes.push(make('svg:rect', { class: 'numa', x: 12, y: y - 30, width: columns * gap + 20, height: rows * 76 + 12, rx: 10 }),
-      make('svg:text', { class: 'soft', x: 22, y: y + rows * 76 - 30 }, numa === '?' ? say('NUMA node unknown') : say('NUMA node {0}', numa)));
+    boxes.push(make('svg:rect', { class: 'numa', x: 12, y: y - 30, width: columns * gap + 20, height: rows * 76 + 24, rx: 10 }),
+      make('svg:text', { class: 'soft', x: 22, y: y + rows * 76 - 17 }, numa === '?' ? say('NUMA node unknown') : say('NUMA node {0}', numa)));
     members.forEach((gpu, i) => places.set(gpu.index, [left + 12 + (i % columns) * gap, y + Math.floor(i / columns) * 76 + 6]));
-    y += rows * 76 + 24 + (switched.length > 0 && index === 0 ? 54 : 12);
+    y += rows * 76 + 36 + (switched.length > 0 && index === 0 ? 54 : 12);
   });
   if (switched.length > 0) {
     const first = Math.ceil(groups[0][1].length / columns) * 76;
-    const centre = [columns * gap / 2 + 22, first + 52];
+    const centre = [columns * gap / 2 + 22, first + 64];
     for (const gpu of switched) {
       const [x, at] = places.get(gpu.index);
-      shapes.push(make('svg:line', { class: 'nvlink', x1: x, y1: at, x2: centre[0], y2: centre[1], 'stroke-width': 2.5 }));
+      shapes.push(make('svg:line', { class: 'nvlink', 'data-traffic': gpu.uuid, x1: x, y1: at, x2: centre[0], y2: centre[1], 'stroke-width': 2.5 }));
     }
     shapes.push(make('svg:rect', { class: 'switch', x: centre[0] - 66, y: centre[1] - 14, width: 132, height: 28, rx: 6 }),
       make('svg:text', { x: centre[0], y: centre[1] }, `NVSwitch · NV${Math.max(...switched.map((gpu) => gpu.nvswitch_links))}`));
@@ -280,12 +256,26 @@ function picture() {
   for (const gpu of gpus) {
     const [x, at] = places.get(gpu.index);
     shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 24 }),
-      make('svg:text', { x, y: at }, `GPU ${gpu.index}`));
+      make('svg:text', { x, y: at }, `GPU ${gpu.index}`), make('svg:text', { class: 'rate', 'data-rate': gpu.uuid, x, y: at + 34 }));
   }
   const text = switched.length > 0 ? say('{0} GPUs on {1} NUMA nodes, {2} of them on NVSwitch', gpus.length, groups.length, switched.length)
     : say('{0} GPUs on {1} NUMA nodes', gpus.length, groups.length);
   return make('svg:svg', { viewBox: `0 0 ${columns * gap + 44} ${y - 40}`, role: 'img', 'aria-label': say('{0}; the table below has every link', text) },
     ...boxes, ...shapes);
+}
+
+// NVLink traffic at each GPU: as a number, and as the width of its line to the switch (a link carries about 50 GB/s).
+const LINK_RATE = 50e9;
+function showTraffic() {
+  if (!node || !latest) return;
+  for (const gpu of node.gpus) {
+    const now = (latest.gpus || {})[gpu.uuid], traffic = now ? now.nvlink : null;
+    for (const text of document.querySelectorAll(`[data-rate="${CSS.escape(gpu.uuid)}"]`)) setText(text, known(traffic) ? rate(traffic) : '');
+    for (const line of document.querySelectorAll(`[data-traffic="${CSS.escape(gpu.uuid)}"]`)) {
+      const share = known(traffic) ? Math.min(1, traffic / (gpu.nvswitch_links * LINK_RATE)) : 0;
+      setAttribute(line, 'stroke-width', (1.5 + 7 * Math.sqrt(share)).toFixed(1));
+    }
+  }
 }
 
 function matrix() {
@@ -299,28 +289,8 @@ function matrix() {
 
 // ---- timeline, events ----
 
-function strips(at) {
-  const moments = node.timeline;
-  if (moments.length === 0) return [];
-  const start = Math.min(at - HISTORY_MS, moments[0].at), span = Math.max(1, at - start);
-  return node.gpus.map((gpu) => {
-    const own = moments.filter((moment) => moment.uuid === gpu.uuid);
-    const bar = make('div');
-    let from = start, state = own.length > 0 ? own[0].from : gpu.state;
-    for (const moment of [...own, { at, to: null }]) {
-      const part = make('i', { 'data-tone': tone(state), title: say(state) });
-      part.style.left = `${100 * (from - start) / span}%`;
-      part.style.width = `${100 * (moment.at - from) / span}%`;
-      bar.append(part);
-      from = moment.at;
-      state = moment.to;
-    }
-    return make('div', { class: 'strip' }, make('span', {}, `GPU ${gpu.index}`), bar);
-  });
-}
-
 const entry = (at, head, colour, text) => make('li', { 'data-tone': colour },
-  make('time', { datetime: new Date(at).toISOString() }, stamp(at)), make('b', {}, head), ' ', text);
+  make('time', { datetime: new Date(at).toISOString() }, stamp(at)), make('b', {}, head), ' ', ...linkXids(text));
 const nothing = (text) => make('li', { class: 'soft' }, text);
 
 function timelineItems() {
@@ -346,6 +316,23 @@ const watcher = 'IntersectionObserver' in window ? new IntersectionObserver((ent
   }
 }, { rootMargin: '200px' }) : null;
 
+const isDriverProblem = (text) => text.startsWith('driver: ');
+
+function nextStep() {
+  const command = make('code', {}, 'gpulet doctor');
+  return make('p', {}, ...aroundFirst(say('Next step: run {0} as root on the node, or in the agent’s Pod. It names the cause and the fix.', MARK), command),
+    ' ', copyButton('gpulet doctor', () => command.textContent));
+}
+
+// Why there is no card, and what to do.
+function whyEmpty() {
+  const problem = node.problems.find(isDriverProblem);
+  if (problem === 'driver: not read yet') return [make('p', {}, say('Waiting for the NVIDIA driver.'))];
+  if (problem) return [make('p', {}, say('The NVIDIA driver does not answer, so no GPU is known.')), nextStep()];
+  if (!node.driver.version) return [make('p', {}, say('This node has no NVIDIA GPU.'))];
+  return [make('p', {}, say('The driver shows no GPU.')), nextStep()];
+}
+
 function takeNode(next) {
   const before = new Map((node ? node.gpus : []).map((gpu) => [gpu.uuid, gpu.state]));
   node = next;
@@ -356,9 +343,10 @@ function takeNode(next) {
                           node.driver.cuda && `CUDA ${node.driver.cuda}`].filter(Boolean).join(' · '));
   setText(byId('version'), `gpulet ${node.version}`);
   byId('problems').hidden = node.problems.length === 0;
-  redraw(byId('problems'), node.problems, () => node.problems.map((text) => make('li', {}, text)));
+  redraw(byId('problems'), [node.problems, node.gpus.length > 0], () => node.problems.map((text) =>
+    make('li', {}, text, ...(isDriverProblem(text) && node.gpus.length > 0 ? [nextStep()] : []))));
   byId('empty').hidden = node.gpus.length > 0;
-  setText(byId('empty'), say('The driver shows no GPU.'));
+  redraw(byId('empty'), [node.driver.version, node.problems.filter(isDriverProblem)], whyEmpty);
   const uuids = new Set();
   for (const gpu of node.gpus) {
     uuids.add(gpu.uuid);
@@ -379,7 +367,6 @@ function takeNode(next) {
     card.element.remove();
     card.tile.parentElement.remove();
     cards.delete(uuid);
-    lines.delete(uuid);
   }
   // In the driver's order; one that is there already stays where it is.
   node.gpus.forEach((gpu, i) => {
@@ -392,7 +379,8 @@ function takeNode(next) {
     () => node.gpus.length > 0 ? [picture()] : []);
   redraw(byId('matrix-table'), [node.links, node.gpus.map((gpu) => gpu.numa)], matrix);
   redraw(byId('timeline'), node.timeline, timelineItems);
-  redraw(byId('strips'), [node.timeline, Math.floor(Date.now() / 60000)], () => strips(Date.now()));
+  paintStrips(!isStale());
+  showTraffic();
   redraw(byId('events'), node.events, eventItems);
   setText(byId('config'), node.config || '');
   if (announcements.length > 0) setText(byId('announcements'), announcements.join('. '));
@@ -400,10 +388,17 @@ function takeNode(next) {
 
 let sampled = 0;  // when the last sample came, by this page's clock
 let latest = null;
+let use = null;  // the devices of the last /api/use
 
 function show() {
   // One that the sample does not have could not be read: no number of it is known.
   for (const [uuid, card] of cards) card.sample({ at: latest.at, ...(latest.gpus || {})[uuid] });
+  showTraffic();
+}
+
+function takeUse(document) {
+  use = document.devices || {};
+  for (const card of cards.values()) card.showUse();
 }
 
 function takeNow(sample) {
@@ -418,15 +413,12 @@ async function takeHistory() {
   try {
     const answer = await fetch('/api/history');
     if (!answer.ok) return;
-    const past = (await answer.json()).samples;
-    const live = [...lines.values()].flat().length > 0 ? latest : null;
-    lines.clear();
-    past.forEach(remember);
-    if (live) remember(live);
+    rememberPast((await answer.json()).samples);
     if (latest) show();
   } catch {
     // Shows why the events cannot be read; the lines begin with the next event.
   }
+  await fetchTrends();
 }
 
 // ---- the reader's language ----
@@ -457,13 +449,21 @@ async function learnWords() {
 
 let link = 'wait', wait = FIRST_WAIT_MS, source = null;
 
+const isSilent = () => link === 'live' && sampled > 0 && performance.now() - sampled > SILENT_MS;
+// What is shown is old.
+const isStale = () => link === 'lost' || isSilent();
+
 function tellLink() {
-  const silent = link === 'live' && sampled > 0 && performance.now() - sampled > SILENT_MS;
   const texts = { wait: say('Connecting…'), lost: say('Connection lost; trying again'), busy: say('Too many watch: shown every few seconds') };
+  const silent = isSilent(), stale = isStale();
   const text = silent ? say('No sample for {0} s', Math.round((performance.now() - sampled) / 1000))
     : link === 'live' ? say('Live') : texts[link];
-  setText(byId('link'), text);
+  setText(byId('link'), stale && latest ? say('{0}. Last data: {1}', text, stamp(latest.at)) : text);
   setAttribute(byId('link'), 'data-link', silent ? 'lost' : link === 'busy' ? 'wait' : link);
+  if (document.body.classList.contains('stale') !== stale) {
+    document.body.classList.toggle('stale', stale);
+    paintStrips(!stale);
+  }
 }
 
 function setLink(state) {
@@ -484,6 +484,8 @@ async function poll() {
     }));
     takeNode(next);
     takeNow(sample);
+    const usage = await fetch('/api/use');
+    if (usage.ok) takeUse(await usage.json());
     setLink('busy');
   } catch {
     setLink('lost');
@@ -499,6 +501,7 @@ function connect() {
   });
   source.addEventListener('node', (event) => takeNode(JSON.parse(event.data)));
   source.addEventListener('now', (event) => takeNow(JSON.parse(event.data)));
+  source.addEventListener('use', (event) => takeUse(JSON.parse(event.data)));
   source.addEventListener('error', async () => {
     if (source.readyState !== EventSource.CLOSED) return setLink('lost');  // the browser tries again by itself
     source.close();
@@ -508,8 +511,18 @@ function connect() {
   });
 }
 
-setInterval(tellLink, 1000);
+function start() {
+  makeRanges();
+  byId('config-copy').append(copyButton(say('the config'), () => byId('config').textContent));
+  watchRunbookLinks();
+  setInterval(tellLink, 1000);
+  setInterval(() => {
+    paintStrips(!isStale());
+    if (!document.hidden && (link === 'live' || link === 'busy')) fetchTrends();
+  }, TRENDS_MS);
+  connect();
+}
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden && latest) show();
 });
-learnWords().finally(connect);
+learnWords().finally(start);

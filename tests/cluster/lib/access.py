@@ -6,6 +6,7 @@ import time
 from lib.chart import ChartChecks
 from lib.kube import gpu_pod, until
 from lib.kubectl import kubectl
+from lib.network_policy import NetworkPolicyCheck
 from lib.node import CGROUPS, DRIVER_ROOT, GPULET_SIM
 
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
@@ -44,6 +45,7 @@ class AccessChecks:
             ("only a privileged container, or one that the kubelet gives devices, opens the nodes", self.who_opens),
             ("the chart's agent has the capabilities of its config, and no others", self.install),
             ("MIG on, with the rights as shipped: seven MIG devices", self.seven),
+            ("the NetworkPolicy, enforced: Prometheus and neighbours reach the agent, strangers do not", self.network_policy),
             ("an XID of one instance withdraws that one only", lambda: self.xid(6)),
             ("the same without CAP_SYS_ADMIN, where layouts are not managed, and with parts of the driver root", self.watched),
             # A test can take access away only from cgroup v1, where rules are files.
@@ -140,6 +142,10 @@ class AccessChecks:
         assert set(self.n1.resources.allocatable(MIG)) == set(self.mig_uuids()) and len(self.mig_uuids()) == 7
         self.checks.run_pod("tenant", 1, self.n1.name, resource=MIG)
         self.checks.remove_pods()
+
+    def network_policy(self):
+        NetworkPolicyCheck(self.kube, self.n1, self.checks.nodes[1],
+                           lambda enabled: self.chart.apply(["upgrade"], self.values(PARTITIONED, networkPolicy={"enabled": enabled}))).run()
 
     def xid(self, left):
         """The event reaches the agent only with the right to monitor MIG."""

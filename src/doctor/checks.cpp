@@ -226,6 +226,23 @@ std::string_view display_name(Symptom symptom) {
 
 std::span<const Check> all_checks() { return kChecks; }
 
+namespace {
+
+// A driver root of gpulet-sim, and no trace of a kubelet.
+bool lacks_kubelet_by_design(const Facts& facts) {
+  const auto& kubelet = facts.kubelet;
+  return facts.simulated && !kubelet.socket && !kubelet.allocatable && kubelet.other_directories.empty();
+}
+
+// What follows from a failed check.
+CheckResult follow_failure(const Facts& facts, std::string_view failed) {
+  if (failed == "kubelet" && lacks_kubelet_by_design(facts))
+    return skip_result("not applicable: a simulated node (gpulet-sim) without a kubelet");
+  return skip_result("fix `" + std::string(failed) + "` first");
+}
+
+}  // namespace
+
 std::vector<Finding> run_checks(const Facts& facts) {
   std::vector<Finding> findings;
   // The failed check that each check depends on, directly or through others.
@@ -241,9 +258,11 @@ std::vector<Finding> run_checks(const Facts& facts) {
     if (!first.empty()) {
       blocked_by[check.id] = first;
       if (verdict == Verdict::kFail || verdict == Verdict::kUnknown)
-        finding.result = skip_result("fix `" + std::string(first) + "` first");
+        finding.result = follow_failure(facts, first);
     } else if (verdict == Verdict::kFail) {
       blocked_by[check.id] = check.id;
+      if (check.id == "kubelet" && lacks_kubelet_by_design(facts))
+        finding.result = follow_failure(facts, check.id);
     }
     findings.push_back(std::move(finding));
   }

@@ -47,6 +47,8 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
+constexpr std::size_t kMostNames = 8;  // in a message; --help has more
+
 std::string unknown_option(const CLI::App& command, const std::string& wrong,
                            const FindSetting& find_setting) {
   std::string text = "unknown option " + wrong;
@@ -58,22 +60,23 @@ std::string unknown_option(const CLI::App& command, const std::string& wrong,
   const auto name_at = std::min(wrong.find_first_not_of('-'), wrong.size());
   const auto setting = find_setting ? find_setting(std::string_view(wrong).substr(name_at)) : std::string();
   if (!setting.empty()) return text + "; set " + setting + " in the config file";
-  if (const auto near = text::nearest(wrong, options)) text += "; did you mean " + *near + "?";
+  if (const auto near = text::nearest(wrong, options)) return text + "; did you mean " + *near + "?";
+  for (const auto* option : command.get_options()) {  // --json for --output json
+    const auto choices = option_choices(*option);
+    if (option->get_positional() || std::ranges::find(choices, wrong.substr(name_at)) == choices.end())
+      continue;
+    return text + "; did you mean " + option->get_name() + " " + wrong.substr(name_at) + "?";
+  }
   return text;
 }
 
-// "table, wide or json" of "{table,wide,json}".
-std::string choices_of_set(std::string_view set) {
-  const auto inside = set.substr(1, set.find('}') - 1);
-  return list_choices(text::split(inside, ','));
+// {"table", "wide"} of "{table,wide}".
+std::vector<std::string> set_members(std::string_view set) {
+  return text::split(set.substr(1, set.find('}') - 1), ',');
 }
 
-// The choices or range in the type of an option, "TEXT:{table,json}" or "UINT:INT in [1 - 100]"; empty: none.
-std::string expected_values(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const auto set = type.find('{');
-  return set == std::string::npos ? std::string() : choices_of_set(std::string_view(type).substr(set));
-}
+// "table, wide or json"; empty: any value.
+std::string expected_values(const CLI::Option& option) { return list_choices(option_choices(option)); }
 
 const CLI::Option* find_option(const CLI::App& command, const std::string& name) {
   for (const auto* option : command.get_options()) {
@@ -90,7 +93,7 @@ std::string refused_value(const std::string& what) {
   const std::string option = what.substr(0, colon + 2), message = what.substr(colon + 2);
   if (const auto set = message.rfind(" not in {"); set != std::string::npos) {
     return option + "unknown value '" + message.substr(0, set) + "'; expected " +
-           choices_of_set(std::string_view(message).substr(set + 8));
+           list_choices(set_members(std::string_view(message).substr(set + 8)));
   }
   constexpr std::string_view kValue = "Value ", kRange = " not in range ";
   if (const auto range = message.rfind(kRange); message.starts_with(kValue) && range != std::string::npos) {
@@ -129,8 +132,9 @@ std::string describe_mistake(const CLI::App& command, const CLI::ParseError& err
   if (dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) return unconverted_value(what);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr) return wrong_value_count(command, what);
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    const auto names = command_names(command);
     if (what.starts_with("A subcommand"))
-      return "expected a command: " + list_choices(command_names(command));
+      return names.size() > kMostNames ? "expected a command" : "expected a command: " + list_choices(names);
     const auto name = what.substr(0, what.find(' '));
     const auto* option = find_option(command, name);
     const auto values = option == nullptr ? std::string() : expected_values(*option);
@@ -160,6 +164,31 @@ std::string printable_text(std::string_view text) {
   return printable;
 }
 
+std::vector<std::string> wrap_text(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  std::string words(text);
+  std::ranges::replace(words, '\n', ' ');
+  for (const auto& word : text::split(words, ' ')) {
+    if (word.empty()) continue;
+    auto& line = lines.back();
+    if (line.empty()) {
+      line = word;
+    } else if (display_width(line) + 1 + display_width(word) <= width) {
+      line += " " + word;
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
+}
+
+std::vector<std::string> option_choices(const CLI::Option& option) {
+  const std::string type = option.get_type_name();  // "TEXT:{table,json}"
+  const auto set = type.find('{');
+  return set == std::string::npos ? std::vector<std::string>()
+                                  : set_members(std::string_view(type).substr(set));
+}
+
 std::string list_choices(std::span<const std::string> choices) {
   if (choices.size() < 2) return choices.empty() ? std::string() : choices.front();
   return text::join(choices.first(choices.size() - 1), ", ") + " or " + choices.back();
@@ -170,8 +199,9 @@ std::optional<std::string> find_unknown_command(const CLI::App& app, const std::
   const auto has_name = [&](const CLI::App* command) { return command->get_name() == name; };
   if (!app.get_subcommands(has_name).empty()) return std::nullopt;
   const auto near = text::nearest(name, names);
-  return "unknown command '" + name + "'; " +
-         (near ? "did you mean " + *near + "?" : "expected " + list_choices(names));
+  const std::string text = "unknown command '" + name + "'";
+  if (near) return text + "; did you mean " + *near + "?";
+  return names.size() > kMostNames ? text : text + "; expected " + list_choices(names);
 }
 
 std::string command_path(const CLI::App& app) {

@@ -7,9 +7,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace CLI {
 class App;
+class Option;
 class ParseError;
 }  // namespace CLI
 
@@ -21,8 +23,15 @@ inline constexpr int kWrongArguments = 2;
 // `text` for a terminal: control characters except line breaks, and bytes that are not UTF-8, become "\x1b".
 std::string printable_text(std::string_view text);
 
+// `text` in lines of at most `width` columns, broken at blanks; a longer word has a line of its own. At least
+// one line.
+std::vector<std::string> wrap_text(std::string_view text, std::size_t width);
+
 // "table, wide or json".
 std::string list_choices(std::span<const std::string> choices);
+
+// The values that `option` takes; empty: any.
+std::vector<std::string> option_choices(const CLI::Option& option);
 
 // "unknown command 'lst'; did you mean list?"; nullopt if `app` has a command of that name.
 std::optional<std::string> find_unknown_command(const CLI::App& app, const std::string& name);

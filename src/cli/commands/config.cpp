@@ -57,8 +57,10 @@ int run_config_check(const ConfigCheckOptions& options) {
 
 int run_config_print(const ConfigPrintOptions& options) {
   const auto checked = check_sources(options.sources);
-  if (!checked.errors.empty())
-    return print_output({.exit_code = kFailed, .out = {}, .err = problem_lines(checked)});
+  if (!checked.errors.empty()) {
+    return print_output(
+        {.exit_code = error_exit_code(checked.errors.front()), .out = {}, .err = problem_lines(checked)});
+  }
   return print_output({.exit_code = 0,
                        .out = render_output(
                            options.output, [&] { return config::print_json(checked.loaded); },
@@ -67,8 +69,11 @@ int run_config_print(const ConfigPrintOptions& options) {
 }
 
 void add_config(CLI::App& app, Run& run) {
-  auto& command =
-      add_command(app, {.name = "config", .summary = "Check a config file or print the effective settings"});
+  auto& command = add_command(
+      app, {.name = "config",
+            .summary = "Check a config file or print the effective settings",
+            .examples = "  gpulet config check gpulet.yaml\n  gpulet config print --config-file gpulet.yaml",
+            .group = kPlanGroup});
   command.require_subcommand(1);
 
   auto& check = add_command(

@@ -58,7 +58,7 @@ Status check_bundle_directory(const std::string& bundle) {
   if (::stat(directory.c_str(), &status) != 0)
     return fail(errno_error("cannot create a file in " + directory, errno, "--bundle '" + bundle + "'"));
   if (S_ISDIR(status.st_mode)) return {};
-  return fail(Code::kInvalidArgument, directory + " is not a directory", "--bundle '" + bundle + "'");
+  return fail(Code::kFailedPrecondition, directory + " is not a directory", "--bundle '" + bundle + "'");
 }
 
 Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
@@ -116,7 +116,10 @@ Status write_bundle(const std::string& file, const std::vector<doctor::Finding>&
 int run_doctor(const DoctorOptions& options) {
   log::configure_logging(log::Level::kError, log::Format::kText);  // the report has the failures
   auto places = gather_places(options);
-  if (!places) return print_error("gpulet doctor", places.error().full_message(), kWrongCommand);
+  if (!places) {
+    const bool wrong = places.error().code() == Code::kInvalidArgument;
+    return print_error("gpulet doctor", places.error().full_message(), wrong ? kWrongCommand : kFailed);
+  }
   auto gathered = doctor::collect_facts(std::move(*places));
   const auto findings = doctor::run_checks(gathered.facts);
   std::cout << render_output(
@@ -144,7 +147,8 @@ void add_doctor(CLI::App& app, Run& run) {
            "server; checks that need them are skipped. Exits with 1 if a check fails.",
        .examples = "  gpulet doctor\n"
                    "  gpulet doctor --bundle /tmp/support.tar.gz\n"
-                   "  kubectl -n gpulet exec PODNAME -- gpulet doctor -o json"});
+                   "  kubectl -n gpulet exec PODNAME -- gpulet doctor -o json",
+       .group = kPlanGroup});
   const auto options = std::make_shared<DoctorOptions>();
   add_output_options(command, options->output);
   command.add_flag_callback(
@@ -152,36 +156,46 @@ void add_doctor(CLI::App& app, Run& run) {
       ->group(kOutputGroup);
   command.add_option("--bundle", options->bundle,
                      "also write a support archive without secrets to this file (.tar, .tar.gz)");
-  command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)");
+  command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)")
+      ->group(kNodeGroup);
   command
       .add_option(
           "--driver-root", options->driver_root,
-          "root directory of the driver's files (default: the host's, or /run/nvidia/driver of it if a\n"
+          "root directory of the driver's files (default: the host's, or /run/nvidia/driver of it if a "
           "driver container has the driver)")
-      ->envname("DRIVER_ROOT_CTR_PATH");
-  command.add_option(
-      "--dev-root", options->dev_root,
-      "directory that contains dev/ with the driver's nodes (default: the driver root, if it has\n"
-      "them, else the host's)");
+      ->envname("DRIVER_ROOT_CTR_PATH")
+      ->group(kNodeGroup);
+  command
+      .add_option("--dev-root", options->dev_root,
+                  "directory that contains dev/ with the driver's nodes (default: the driver root, if it has "
+                  "them, else the host's)")
+      ->group(kNodeGroup);
   command
       .add_option("--kubelet-dir", options->kubelet_dir,
                   "root directory of the kubelet (default /var/lib/kubelet)")
-      ->envname("GPULET_KUBELET_DIR");
+      ->envname("GPULET_KUBELET_DIR")
+      ->group(kNodeGroup);
   command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET");
-  command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead");
+      ->envname("GPULET_SOCKET")
+      ->group(kNodeGroup);
+  command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead")
+      ->group(kNodeGroup);
   command
       .add_option("--config-file", options->config_file,
                   "the agent's config file, used if no agent is running")
-      ->envname("CONFIG_FILE");
+      ->envname("CONFIG_FILE")
+      ->group(kNodeGroup);
   add_kubeconfig_option(command, options->kubeconfig);
-  command.add_option("--service", options->service,
-                     "Service of the scheduler extender, which explains pending Pods (default "
-                     "gpulet/gpulet-scheduler:9410)");
+  command
+      .add_option("--service", options->service,
+                  "Service of the scheduler extender, which explains pending Pods (default "
+                  "gpulet/gpulet-scheduler:9410)")
+      ->group(kClusterGroup);
   command
       .add_option("--node-name", options->node_name,
                   "name of this node in the cluster (default: the host name)")
-      ->envname("NODE_NAME");
+      ->envname("NODE_NAME")
+      ->group(kClusterGroup);
   command.callback([options, &run] { run = [options] { return run_doctor(*options); }; });
 }
 

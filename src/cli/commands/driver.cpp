@@ -36,7 +36,8 @@ class DriverCommand {
   CommandOutput run_verb(WallTime now) {
     if (options_.state_dir.empty()) return failed("no state directory (--state-dir)", kWrongCommand);
     if (options_.health_file.empty()) return failed("no health report (--health-file)", kWrongCommand);
-    if (options_.timeout <= Duration::zero()) return failed("--timeout is not positive", kWrongCommand);
+    if (options_.timeout <= Duration::zero())
+      return failed("--timeout: expected a duration such as 30s", kWrongCommand);
     if (options_.reason.size() > agent::kMaxReleaseReason) {
       return failed("the reason is " + std::to_string(options_.reason.size()) +
                         " bytes long; the maximum is " + std::to_string(agent::kMaxReleaseReason),
@@ -180,9 +181,11 @@ CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallT
 }
 
 void add_driver(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "driver",
-            .summary = "Release the NVIDIA driver for an upgrade or a GPU reset, and acquire it"});
+  auto& command =
+      add_command(app, {.name = "driver",
+                        .summary = "Release the NVIDIA driver for an upgrade or a GPU reset, and acquire it",
+                        .examples = "  gpulet driver release --reason 'driver 580'\n  gpulet driver acquire",
+                        .group = kChangeGroup});
   command.require_subcommand(1);
   add_driver_verb(
       command, run, DriverVerb::kRelease,

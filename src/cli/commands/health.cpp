@@ -319,9 +319,11 @@ int run_health(const HealthOptions& options) {
 void add_agent_path_options(CLI::App& command, std::string& health_file, std::string& state_dir) {
   command
       .add_option("--health-file", health_file, "the agent's health report (default /run/gpulet/health.json)")
-      ->envname("GPULET_HEALTH_FILE");
+      ->envname("GPULET_HEALTH_FILE")
+      ->group(kNodeGroup);
   command.add_option("--state-dir", state_dir, "the agent's state directory (default /var/lib/gpulet)")
-      ->envname("GPULET_STATE_DIR");
+      ->envname("GPULET_STATE_DIR")
+      ->group(kNodeGroup);
 }
 
 void add_health(CLI::App& app, Run& run) {
@@ -333,7 +335,8 @@ void add_health(CLI::App& app, Run& run) {
            "Reads the agent's report. Exits with 3 if a GPU is out of service, 1 if no agent is running.",
        .examples = "  gpulet health\n"
                    "  gpulet health 3\n"
-                   "  gpulet health --watch"});
+                   "  gpulet health --watch",
+       .group = kInspectGroup});
   const auto options = std::make_shared<HealthOptions>();
   command.add_option("GPU", options->device,
                      "show one device in detail, by index (MIG: 3:1), UUID or UUID prefix");

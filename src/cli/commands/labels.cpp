@@ -83,7 +83,8 @@ void add_labels(CLI::App& app, Run& run) {
                         .summary = "Print this node's labels, and with --explain the reason for each",
                         .details = "Reads the driver. No agent and no cluster are needed.",
                         .examples = "  gpulet labels\n"
-                                    "  gpulet labels --explain --mig-strategy single"});
+                                    "  gpulet labels --explain --mig-strategy single",
+                        .group = kInspectGroup});
   const auto options = std::make_shared<LabelsOptions>();
   command.add_flag("--explain", options->explain,
                    "add the rule and source of each label, and values that were truncated");

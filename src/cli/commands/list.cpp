@@ -215,7 +215,7 @@ constexpr const char* kLegend = R"(Legend:
   NV#  = through # NVLinks together
 )";
 constexpr const char* kScores =
-    "Scores (100 for each NVLink; SYS 10, NODE 20, PHB 30, PXB 40, PIX 50, one board 60):";
+    "Scores (NVLink 100 each; SYS 10, NODE 20, PHB 30, PXB 40, PIX 50, one board 60):";
 
 std::string link_label(const Topology& topology, std::size_t a, std::size_t b) {
   if (a == b) return "X";
@@ -325,7 +325,8 @@ void add_list(CLI::App& app, Run& run) {
                                     .summary = "List this node's GPUs and MIG devices",
                                     .details = "Reads the driver. No agent is needed.",
                                     .examples = "  gpulet list\n"
-                                                "  gpulet list -o json"});
+                                                "  gpulet list -o json",
+                                    .group = kInspectGroup});
   const auto options = std::make_shared<ListOptions>();
   add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
@@ -339,7 +340,8 @@ void add_topo(CLI::App& app, Run& run) {
        .summary = "Show how this node's GPUs are linked",
        .details = "Prints the matrix of `nvidia-smi topo -m`, and the link scores that placement adds up.",
        .examples = "  gpulet topo\n"
-                   "  gpulet topo -o json"});
+                   "  gpulet topo -o json",
+       .group = kInspectGroup});
   const auto options = std::make_shared<TopoOptions>();
   add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);

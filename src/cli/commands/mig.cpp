@@ -117,7 +117,8 @@ Result<std::vector<MigGpu>> read_mig_gpus(MigDevices& node, const std::vector<st
     MigGpu gpu;
     gpu.index = index;
     const auto selects = [&](const std::string& one) {
-      return one == std::to_string(index) || (one.size() > 4 && gpu.state.uuid.str().starts_with(one));
+      return one == std::to_string(index) ||
+             (one.starts_with("GPU-") && gpu.state.uuid.str().starts_with(one));
     };
     if (by_index && std::ranges::none_of(wanted, selects)) continue;
     auto state = node.read_mig_state(index);
@@ -137,7 +138,7 @@ Result<std::vector<MigGpu>> read_mig_gpus(MigDevices& node, const std::vector<st
   const auto several = std::ranges::find_if(found, [](const auto& uuids) { return uuids.size() > 1; });
   if (several != found.end()) {
     return fail(Code::kInvalidArgument, "GPU '" + wanted[static_cast<std::size_t>(several - found.begin())] +
-                                            "' is ambiguous; it matches " + text::join(*several, ", "));
+                                            "' is ambiguous; it matches " + text::join_limited(*several));
   }
   const auto missing = std::ranges::find_if(found, &std::vector<std::string>::empty);
   if (missing == found.end()) return gpus;
@@ -394,7 +395,8 @@ void add_mig(CLI::App& app, Run& run) {
                                     .summary = "Plan, apply, check or export MIG layouts",
                                     .examples = "  gpulet mig plan -c all-1g.10gb\n"
                                                 "  gpulet mig apply -c all-balanced --gpu 0,1\n"
-                                                "  gpulet mig export > layouts.yaml"});
+                                                "  gpulet mig export > layouts.yaml",
+                                    .group = kChangeGroup});
   command.require_subcommand(1);
   const auto options = std::make_shared<MigOptions>();
   const auto add = [&](const CommandHelp& help, MigVerb verb) {
@@ -420,27 +422,35 @@ void add_mig(CLI::App& app, Run& run) {
   };
   const auto add_pods = [&](CLI::App& made) {
     made.add_option("--kubelet-dir", options->kubelet_dir,
-                    "root directory of the kubelet (default /var/lib/kubelet)");
+                    "root directory of the kubelet (default /var/lib/kubelet)")
+        ->group(kNodeGroup);
     made.add_flag("--ignore-pods", options->ignore_pods,
                   "do not query the kubelet for the Pods that use a device");
   };
-  auto* plan =
-      add({.name = "plan",
-           .summary = "Show the steps to a MIG layout and what blocks them",
-           .details =
-               "Changes nothing. Exits with 3 if a process or Pod uses an instance that would be deleted."},
-          MigVerb::kPlan);
+  auto* plan = add({.name = "plan",
+                    .summary = "Show the steps to a MIG layout and what blocks them",
+                    .details = "Changes nothing. Exits with 3 if a process or Pod uses an instance that "
+                               "would be deleted. Without "
+                               "--selected-config it lists the layouts.",
+                    .examples = "  gpulet mig plan\n"
+                                "  gpulet mig plan -c all-1g.10gb --gpu 0,1"},
+                   MigVerb::kPlan);
   auto* apply =
       add({.name = "apply",
            .summary = "Apply a MIG layout. Instances in use are not touched",
            .details = "Each GPU is changed on its own. Exits with 3 if a GPU is blocked or needs a reset.\n"
-                      "If a MIG mode changes, the agent of this node releases the driver meanwhile."},
+                      "If a MIG mode changes, the agent of this node releases the driver meanwhile.",
+           .examples = "  gpulet mig apply -c all-balanced --gpu 0,1\n"
+                       "  gpulet mig apply -f layouts.yaml -c mine --dry-run"},
           MigVerb::kApply);
-  auto* check = add({.name = "assert", .summary = "Check that the GPUs match a layout (exit 1 if not)"},
+  auto* check = add({.name = "assert",
+                     .summary = "Check that the GPUs match a layout (exit 1 if not)",
+                     .examples = "  gpulet mig assert -c all-balanced"},
                     MigVerb::kAssert);
-  auto* write =
-      add({.name = "export", .summary = "Write the current layout of the GPUs as a mig-parted file"},
-          MigVerb::kExport);
+  auto* write = add({.name = "export",
+                     .summary = "Write the current layout of the GPUs as a mig-parted file",
+                     .examples = "  gpulet mig export > layouts.yaml\n  gpulet mig export -o table"},
+                    MigVerb::kExport);
   for (auto* made : {plan, apply, check}) add_layout(*made);
   for (auto* made : {plan, apply}) add_pods(*made);
   options->health_file = DriverOptions().health_file;

@@ -138,13 +138,15 @@ int run_migrate_check(const MigrateCheckOptions& options) {
 }
 
 void add_migrate(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "migrate", .summary = "Plan a migration from NVIDIA's stack to gpulet, and back"});
+  auto& command = add_command(app, {.name = "migrate",
+                                    .summary = "Plan a migration from NVIDIA's stack to gpulet, and back",
+                                    .examples = "  gpulet migrate check\n  gpulet migrate check --cluster",
+                                    .group = kPlanGroup});
   command.require_subcommand(1);
   auto& check = add_command(
       command,
       {.name = "check",
-       .summary = "Report what runs of NVIDIA's stack, what carries over, what differs, and the next steps",
+       .summary = "Report what runs of NVIDIA's stack, what carries over, and the next steps",
        .details = "Reads only. Exits with 3 if something needs a decision first or could not be read.",
        .examples = "  gpulet migrate check\n"
                    "  gpulet migrate check --cluster -o json"});
@@ -155,6 +157,7 @@ void add_migrate(CLI::App& app, Run& run) {
   check
       .add_option("--kubeconfig", options->kubeconfig,
                   "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
+      ->group(kClusterGroup)
       ->needs(cluster);
   add_output_options(check, options->output);
   check.add_flag_callback(

@@ -53,9 +53,17 @@ Result<std::string> complete_name(const inventory::Snapshot& snapshot, const par
     if (prefix && uuid.str().starts_with(name)) uuids.insert(uuid.str());
   }
   if (uuids.size() == 1) return *uuids.begin();
-  if (uuids.empty()) return fail(Code::kInvalidArgument, resource.name.str() + " has no device " + name);
+  if (uuids.empty()) {
+    std::vector<std::string> indices;
+    for (const partition::Device& device : resource.devices) {
+      const std::string index = placed_index_text(snapshot, device);
+      if (indices.empty() || indices.back() != index) indices.push_back(index);
+    }
+    return fail(Code::kNotFound, resource.name.str() + " has no device '" + name + "'; expected " +
+                                     text::join_limited(indices, 16) + ", or a UUID");
+  }
   const std::vector<std::string> all(uuids.begin(), uuids.end());
-  return fail(Code::kInvalidArgument, "'" + name + "' is ambiguous; it matches " + text::join(all, ", "));
+  return fail(Code::kInvalidArgument, "'" + name + "' is ambiguous; it matches " + text::join_limited(all));
 }
 
 Result<const partition::Resource*> find_resource(const partition::Plan& plan, const std::string& wanted) {
@@ -250,7 +258,8 @@ void add_place(CLI::App& app, Run& run) {
                 "the GPUs' present load.\nThe agent also counts the load that it expects for the next hours.",
             .examples = "  gpulet place --size 2\n"
                         "  gpulet place --size 2 --available 0,1,4,5 --require 4\n"
-                        "  gpulet place --size 4 --policy tightest -o json"});
+                        "  gpulet place --size 4 --policy tightest -o json",
+            .group = kInspectGroup});
   const auto options = std::make_shared<PlaceOptions>();
   command.add_option("--size", options->size, "number of GPUs")
       ->required()

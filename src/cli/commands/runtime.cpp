@@ -152,9 +152,8 @@ int run_runtime_configure(const RuntimeConfigureOptions& options) {
                                                     .config = options.config,
                                                     .drop_in = options.drop_in});
   if (!outcome) {
-    const bool option = outcome.error().subject().starts_with("--");
     return print_error("gpulet runtime configure", outcome.error().full_message(),
-                       option ? kWrongCommand : kFailed);
+                       error_exit_code(outcome.error()));
   }
   ConfigureResult done{.outcome = std::move(*outcome), .restarted = false, .restart_error = {}};
   if (options.restart && done.outcome.restart_needed && !options.dry_run) {
@@ -185,10 +184,13 @@ int run_runtime_check(const RuntimeCheckOptions& options) {
 
 void add_runtime(CLI::App& app, Run& run) {
   auto& command = add_command(
-      app, {.name = "runtime", .summary = "Check or configure CDI in containerd, CRI-O, Docker, Podman"});
+      app, {.name = "runtime",
+            .summary = "Check or configure CDI in containerd, CRI-O, Docker, Podman",
+            .examples = "  gpulet runtime check\n  gpulet runtime configure --runtime containerd --restart",
+            .group = kChangeGroup});
   command.require_subcommand(1);
   const auto add_common = [](CLI::App& made, std::string& host_root, OutputOptions& output) {
-    made.add_option("--host-root", host_root, "mount point of the host's / (default /)");
+    made.add_option("--host-root", host_root, "mount point of the host's / (default /)")->group(kNodeGroup);
     add_output_options(made, output);
   };
 
@@ -205,15 +207,19 @@ void add_runtime(CLI::App& app, Run& run) {
   configure.add_flag("--dry-run", options->dry_run, "show the changes and make none");
   configure.add_flag("--remove", options->remove, "undo the changes of an earlier call");
   configure.add_flag("--restart", options->restart, "restart the engine if needed");
-  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host");
-  configure.add_option("--drop-in-config", options->drop_in,
-                       "gpulet's own config file, as a path on the host");
+  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host")
+      ->group(kNodeGroup);
+  configure
+      .add_option("--drop-in-config", options->drop_in, "gpulet's own config file, as a path on the host")
+      ->group(kNodeGroup);
   add_common(configure, options->host_root, options->output);
   configure.callback([options, &run] { run = [options] { return run_runtime_configure(*options); }; });
 
-  auto& check = add_command(command, {.name = "check",
-                                      .summary = "Check that the container engines of this node support CDI",
-                                      .details = "Exits with 1 if an engine is not ready or none is found."});
+  auto& check = add_command(
+      command, {.name = "check",
+                .summary = "Check that the container engines of this node support CDI",
+                .details = "Exits with 1 if an engine is not ready or none is found.",
+                .examples = "  gpulet runtime check\n  gpulet runtime check --host-root /host -o json"});
   const auto checked = std::make_shared<RuntimeCheckOptions>();
   add_common(check, checked->host_root, checked->output);
   check.callback([checked, &run] { run = [checked] { return run_runtime_check(*checked); }; });

@@ -40,8 +40,11 @@ int print_output(const CommandOutput& output);
 CommandOutput error_output(std::string_view program, std::string_view message, int exit_code = kFailed);
 int print_error(std::string_view program, std::string_view message, int exit_code = kFailed);
 
-// Prints the report, or one line with the error. Returns 0, or `exit_code` after an error.
-int print_report(std::string_view program, const Result<std::string>& report, int exit_code = kFailed);
+// kWrongCommand if the error is about an option ("--url", "flag --mig-strategy"), else kFailed.
+int error_exit_code(const Error& error);
+
+// Prints the report, or one line with the error. Returns 0, or error_exit_code().
+int print_report(std::string_view program, const Result<std::string>& report);
 
 // What the command line has selected: runs it and returns the exit code.
 using Run = std::function<int()>;
@@ -53,13 +56,22 @@ struct CommandHelp {
   const char* summary;
   const char* details = "";
   const char* examples = "";
+  const char* group = "Commands";  // title in the parent's help
 };
+// The groups of `gpulet --help`.
+inline constexpr const char* kInspectGroup = "Inspect this node";
+inline constexpr const char* kChangeGroup = "Change this node";
+inline constexpr const char* kPlanGroup = "Diagnose and plan";
+inline constexpr const char* kServiceGroup = "Run services";
+inline constexpr const char* kOtherGroup = "Other commands";
 CLI::App& add_command(CLI::App& parent, const CommandHelp& help);
 // For the program itself; its subcommands inherit the form of the help.
 void set_help(CLI::App& program, const char* details, const char* examples);
 
-// The group of -o and --no-headers in the help.
+// Groups of options in the help.
 inline constexpr const char* kOutputGroup = "Output";
+inline constexpr const char* kNodeGroup = "Where the node's files are";
+inline constexpr const char* kClusterGroup = "How to reach the cluster";
 
 // Options that several commands have; those of the output are in output.h.
 void add_driver_root_option(CLI::App& command, std::string& value);

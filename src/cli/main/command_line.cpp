@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments/arguments.h"
+#include "arguments/completion.h"
 #include "base/text.h"
 #include "cli/dropin/exporter.h"
 #include "cli/dropin/mig_manager.h"
@@ -40,8 +41,11 @@ int run_gpulet(int argc, char** argv) {
     CLI::App app{"Run and inspect the NVIDIA GPU agent of a Kubernetes node", "gpulet"};
     set_help(app, "", "  gpulet list\n  gpulet health\n  gpulet doctor");
     app.require_subcommand(1);
-    app.set_version_flag("--version", version());
+    app.set_version_flag("--version", version(), "print the version");
     for (const auto add : kCommands) add(app, run);
+#ifndef GPULET_DEMO
+    if (argc > 1 && argv[1] == arguments::kCompleteCommand) return print_completion(app, argc, argv);
+#endif
     if (argc > 1 && argv[1][0] != '-') {
       if (const auto error = arguments::find_unknown_command(app, argv[1]))
         return print_error("gpulet", *error + " (see gpulet --help)", kWrongCommand);
@@ -100,7 +104,10 @@ std::string_view program_name(int argc, char** argv) {
 }  // namespace
 
 void add_version(CLI::App& app, Run& run) {
-  auto& command = add_command(app, {.name = "version", .summary = "Print version and build information"});
+  auto& command = add_command(app, {.name = "version",
+                                    .summary = "Print version and build information",
+                                    .examples = "  gpulet version\n  gpulet version -o json",
+                                    .group = kOtherGroup});
   const auto output = std::make_shared<OutputOptions>();
   add_output_options(command, *output);
   command.add_flag_callback(

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments/arguments.h"
 #include "base/json.h"
 #include "base/yaml_writer.h"
 
@@ -31,7 +32,10 @@ YamlNode yaml_node(const Json& json) {
     for (const auto& value : json) node.items.push_back(yaml_node(value));
     return node;
   }
-  const auto text = json.dump();
+  auto text = json.dump();
+  // YAML 1.1 reads "1e-05" as a text.
+  if (json.is_number_float() && text.find('.') == std::string::npos && text.find('e') != std::string::npos)
+    text.insert(text.find('e'), ".0");
   const bool ascii = std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   return json.is_string() && ascii ? YamlNode::text(json.get<std::string>()) : YamlNode::bare(text);
 }
@@ -47,22 +51,6 @@ std::string cut_text(const std::string& text, std::size_t width) {
     cut += c;
   }
   return cut + "…";
-}
-
-// `text` in lines of at most `width`, broken at blanks.
-std::vector<std::string> wrap_text(const std::string& text, std::size_t width) {
-  std::vector<std::string> lines(1);
-  for (const auto& word : text::split(text, ' ')) {
-    auto& line = lines.back();
-    if (line.empty()) {
-      line = word;
-    } else if (display_width(line) + 1 + display_width(word) <= width) {
-      line += " " + word;
-    } else {
-      lines.push_back(word);
-    }
-  }
-  return lines;
 }
 
 std::vector<std::size_t> column_widths(const TableRows& rows) {
@@ -84,12 +72,12 @@ std::size_t table_width(const std::vector<std::size_t>& widths) {
 TableRows wrap_last_column(const TableRows& rows) {
   const auto widths = column_widths(rows);
   const auto total = table_width(widths);
-  if (total <= kTableColumns || widths.empty()) return rows;
+  if (total <= kOutputColumns || widths.empty()) return rows;
   const auto others = total - widths.back();
-  if (others + kLeastText > kTableColumns) return rows;
+  if (others + kLeastText > kOutputColumns) return rows;
   TableRows wrapped;
   for (const auto& row : rows) {
-    const auto lines = wrap_text(row.back(), kTableColumns - others);
+    const auto lines = arguments::wrap_text(row.back(), kOutputColumns - others);
     for (std::size_t i = 0; i < lines.size(); ++i) {
       auto& made = wrapped.emplace_back(i == 0 ? row : std::vector<std::string>(row.size()));
       made.back() = lines[i];
@@ -99,9 +87,10 @@ TableRows wrap_last_column(const TableRows& rows) {
 }
 
 void cut_widest_column(TableRows& rows) {
-  for (auto widths = column_widths(rows); table_width(widths) > kTableColumns; widths = column_widths(rows)) {
+  for (auto widths = column_widths(rows); table_width(widths) > kOutputColumns;
+       widths = column_widths(rows)) {
     const auto widest = std::ranges::max_element(widths);
-    const auto excess = table_width(widths) - kTableColumns;
+    const auto excess = table_width(widths) - kOutputColumns;
     const auto width = std::max(kLeastCell, *widest - std::min(*widest, excess));
     if (width >= *widest) return;
     const auto at = static_cast<std::size_t>(widest - widths.begin());

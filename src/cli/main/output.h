@@ -30,12 +30,12 @@ struct OutputOptions {
 
 // How a table is drawn.
 struct TableStyle {
-  bool wide = false;    // all columns, with their whole text; else what fits kTableColumns
+  bool wide = false;    // all columns, with their whole text; else what fits kOutputColumns
   bool headers = true;  // false, for scripts: rows alone, each on one line with its whole text
 };
 
 // The width of a table that is not wide.
-inline constexpr std::size_t kTableColumns = 80;
+inline constexpr std::size_t kOutputColumns = 80;
 
 enum class ColumnUse {
   kAlways,

@@ -29,7 +29,7 @@ struct TopOptions {
   bool batch = false;                             // print tables, `count` times
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;  // between two tables (2); on a screen the shortest interval
-  std::string output = "table";   // or "json", one line per iteration; both imply batch
+  std::string output = "table";   // "wide", "json", one line per iteration, "yaml"; these imply batch
   std::string tab = "gpus";       // the first one: "gpus", "pods", "processes"
   std::string sort;               // a column of that tab
   std::string filter;
@@ -113,6 +113,8 @@ class Batch {
       code_ = print_top_error(kFailed, view.disconnect_reason);
     } else if (options_.output == "json") {
       std::cout << render_top_json(session_.model(), view) << std::endl;
+    } else if (options_.output == "yaml") {
+      std::cout << "---\n" << yaml_of_json(render_top_json(session_.model(), view)) << std::flush;
     } else {
       if (std::exchange(printed_, true)) std::cout << '\n';
       for (const auto& line : render_batch(session_.model(), view)) std::cout << line_text(line) << '\n';
@@ -220,6 +222,7 @@ class Screen {
 
 unsigned batch_columns(const TopOptions& options) {
   if (options.width) return *options.width;
+  if (options.output == "wide") return kMaxColumns;
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return kTableColumns;
@@ -268,7 +271,7 @@ int run_top(const TopOptions& options) {
   }
   view.utf8 = apply_locale();
   view.columns = batch_columns(options);
-  if (options.batch || options.count || options.output == "json" ||
+  if (options.batch || options.count || options.output != "table" ||
       !TopTerminal::is_usable_terminal(environment_text("TERM")))
     return Batch(options, std::move(target), std::move(view)).run_batch();
   return Screen(options, std::move(target), std::move(view)).run_screen();
@@ -277,13 +280,14 @@ int run_top(const TopOptions& options) {
 }  // namespace
 
 void add_top(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "top",
-            .summary = "Show this node's GPUs, Pods and processes live",
-            .details = "Reads the agent's socket. Press ? for the keys. See docs/top.md.",
-            .examples = "  gpulet top\n"
-                        "  gpulet top -b -n 1\n"
-                        "  gpulet top --url http://127.0.0.1:9400   # over kubectl port-forward"});
+  auto& command =
+      add_command(app, {.name = "top",
+                        .summary = "Show this node's GPUs, Pods and processes live",
+                        .details = "Reads the agent's socket. Press ? for the keys. See docs/top.md.",
+                        .examples = "  gpulet top\n"
+                                    "  gpulet top -b -n 1\n"
+                                    "  gpulet top --url http://127.0.0.1:9400   # over kubectl port-forward",
+                        .group = kInspectGroup});
   const auto options = std::make_shared<TopOptions>();
   command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
       ->envname("GPULET_SOCKET");
@@ -292,9 +296,12 @@ void add_top(CLI::App& app, Run& run) {
   command.add_option("-n,--count", options->count, "exit after N iterations (with --batch)");
   command.add_option("-d,--delay", options->seconds, "refresh interval in seconds (batch default: 2)");
   command
-      .add_option("-o,--output", options->output,
-                  "table or json, one line per iteration; json implies --batch (default table)")
-      ->check(CLI::IsMember({"table", "json"}));
+      .add_option(
+          "-o,--output", options->output,
+          "output format: table, wide, json (one line per iteration) or yaml; all but table imply --batch "
+          "(default table)")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml"}))
+      ->group(kOutputGroup);
   command.add_option("-t,--tab", options->tab, "first tab: gpus, pods or processes (default gpus)")
       ->check(CLI::IsMember({"gpus", "pods", "processes"}));
   command.add_option("-s,--sort", options->sort, "column of that tab to sort by (util, memory, power, …)");

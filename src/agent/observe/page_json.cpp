@@ -271,10 +271,12 @@ Json round_to_tenth(double value) {
 // The numbers of a GPU: their key, and the factor from the field's unit.
 constexpr double kMib = 1024 * 1024;
 constexpr double kThousandKib = 1000 * 1024;
+enum class Sampling { kAlways, kWhereServed };
 struct NowNumber {
   const char* key;
   metrics::Field field;
   double factor = 1;
+  Sampling sampling = Sampling::kAlways;
 };
 constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"sm", metrics::Field::kSmActive, 100},
@@ -286,7 +288,16 @@ constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"power_limit", metrics::Field::kPowerLimitEnforced},
                                      {"sm_clock", metrics::Field::kSmClock},
                                      {"memory_clock", metrics::Field::kMemoryClock},
-                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib}};
+                                     {"pcie_rx", metrics::Field::kPcieRxBytes},
+                                     {"pcie_tx", metrics::Field::kPcieTxBytes},
+                                     // KB/s, of GPUs without GPM. Each takes the driver 20 ms.
+                                     {"pcie_rx", metrics::Field::kPcieRx, 1e3, Sampling::kWhereServed},
+                                     {"pcie_tx", metrics::Field::kPcieTx, 1e3, Sampling::kWhereServed},
+                                     {"nvlink_rx", metrics::Field::kNvLinkRxBytes},
+                                     {"nvlink_tx", metrics::Field::kNvLinkTxBytes},
+                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib},
+                                     {"ecc_corrected", metrics::Field::kEccSbeVolatile},
+                                     {"ecc_uncorrected", metrics::Field::kEccDbeVolatile}};
 constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
                                      {"sm", metrics::Field::kSmActive, 100},
                                      {"memory", metrics::Field::kFbUsed, kMib}};
@@ -294,8 +305,8 @@ constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 1
 Json numbers_json(std::span<const NowNumber> numbers, const metrics::Values& values) {
   Json object = Json::object();
   for (const auto& one : numbers) {
-    if (const auto value = numeric_field(values, one.field))
-      object[one.key] = round_to_tenth(*value * one.factor);
+    const auto value = numeric_field(values, one.field);
+    if (value && !object.contains(one.key)) object[one.key] = round_to_tenth(*value * one.factor);
   }
   return object;
 }
@@ -349,7 +360,9 @@ std::string node_json(const NodePageInput& input, ProcessNames names) {
 
 std::set<metrics::Field> now_json_fields() {
   std::set<metrics::Field> fields;
-  for (const auto& one : kGpuNumbers) fields.insert(one.field);
+  for (const auto& one : kGpuNumbers) {
+    if (one.sampling == Sampling::kAlways) fields.insert(one.field);
+  }
   for (const auto& one : kMigNumbers) fields.insert(one.field);
   return fields;
 }

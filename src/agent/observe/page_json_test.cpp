@@ -289,6 +289,31 @@ TEST(PageJson, ASampleHasOnlyKnownValues) {
     EXPECT_EQ(now_json_fields().contains(field), field != Field::kSerial);
 }
 
+TEST(PageJson, ASampleHasRatesOfTheInterconnectAndEccErrors) {
+  using metrics::Field;
+  metrics::Sample sample;
+  sample.gpus.resize(2);
+  sample.gpus[0].uuid = DeviceUuid("GPU-a");
+  sample.gpus[0].values = {{Field::kPcieTx, std::uint64_t{1}},  // less exact than GPM's
+                           {Field::kPcieRx, std::uint64_t{1}},
+                           {Field::kPcieTxBytes, 1.6e9},
+                           {Field::kPcieRxBytes, 4.0e9},
+                           {Field::kNvLinkTxBytes, 0.0},
+                           {Field::kNvLinkRxBytes, 239'058'123'456.0},
+                           {Field::kNvLinkBandwidth, std::uint64_t{1000}},
+                           {Field::kEccSbeVolatile, std::uint64_t{12}},
+                           {Field::kEccDbeVolatile, std::uint64_t{0}}};
+  sample.gpus[1].uuid = DeviceUuid("GPU-b");
+  sample.gpus[1].values = {{Field::kPcieTx, std::uint64_t{250}}, {Field::kPcieRx, std::uint64_t{12'345'678}}};
+  EXPECT_EQ(
+      now_json(sample, kWall),
+      R"({"at":1760000000000,"gpus":{"GPU-a":{"pcie_rx":4000000000,"pcie_tx":1600000000,)"
+      R"("nvlink_rx":239058123456,"nvlink_tx":0,"nvlink":1024000000,"ecc_corrected":12,"ecc_uncorrected":0},)"
+      R"("GPU-b":{"pcie_rx":12345678000,"pcie_tx":250000}}})");
+  EXPECT_TRUE(now_json_fields().contains(Field::kNvLinkRxBytes));
+  EXPECT_FALSE(now_json_fields().contains(Field::kPcieTx)) << "the driver measures it for 20 ms";
+}
+
 TEST(PageJson, HasTheUsageOfEachDevice) {
   metrics::Sample sample;
   sample.gpus.resize(4);

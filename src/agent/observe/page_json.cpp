@@ -325,7 +325,8 @@ Json pods_json(const metrics::PodShares& shares) {
   return pods;
 }
 
-Json processes_json(const std::vector<metrics::ProcessSample>& samples, const metrics::PodByPid& pods,
+Json processes_json(const std::vector<metrics::ProcessSample>& samples,
+                    std::span<const metrics::PodShare> shares, const metrics::PodByPid& pods,
                     ProcessNames names) {
   Json processes = Json::array();
   for (const auto& sample : samples) {
@@ -333,9 +334,9 @@ Json processes_json(const std::vector<metrics::ProcessSample>& samples, const me
     if (names == ProcessNames::kShown) process["name"] = sample.name;
     if (sample.memory) process["memory"] = sample.memory->value;
     process["sm"] = round_to_tenth(sample.sm);
-    if (const auto pod = pods.find(sample.pid); pod != pods.end()) {
-      process["namespace"] = pod->second.name_space;
-      process["pod"] = pod->second.name;
+    if (const auto pod = metrics::pod_of_process(sample, shares, pods)) {
+      process["namespace"] = pod->name_space;
+      process["pod"] = pod->name;
     }
     processes.push_back(std::move(process));
   }
@@ -395,7 +396,8 @@ std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, m
       device["rest"] = {{"memory", shares->second.unattributed_memory.value},
                         {"busy", round_to_tenth(shares->second.unattributed_busy)}};
     }
-    device["processes"] = processes_json(processes, pods, names);
+    device["processes"] = processes_json(
+        processes, held ? std::span(shares->second.pods) : std::span<const metrics::PodShare>(), pods, names);
     document["devices"][uuid.str()] = std::move(device);
   };
   for (const auto& gpu : sample.gpus) {

@@ -372,9 +372,17 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                          [this](const Result<http::ClientResponse>& response) {
                            is_requesting_ = false;
                            if (!is_accepted(response)) return finish_announcement();
-                           if (is_overwritten_) return patch_allocatable();
-                           quiet_ = loop_.after(timing_.settle_time, [this] { verify_allocatable(); });
+                           // What the Node said before the first patch is no overwrite.
+                           const bool is_first = !zero_since_;
+                           if (is_first) zero_since_ = loop_.now();
+                           if (is_overwritten_) return is_first ? patch_allocatable() : correct_overwrite();
+                           quiet_ = loop_.after(settle_time(), [this] { verify_allocatable(); });
                          });
+  }
+
+  Duration settle_time() const {
+    if (!close_) return timing_.settle_after_close;
+    return is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time;
   }
 
   // The kubelet's own write reaches the scheduler too: it is corrected at once, not after the settle time.
@@ -385,6 +393,12 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
       return;
     }
     quiet_.reset();
+    correct_overwrite();
+  }
+
+  // A correction that comes early leaves Pods bound before too little time.
+  void correct_overwrite() {
+    is_corrected_ = zero_since_ && loop_.now() - *zero_since_ >= timing_.settle_after_overwrite;
     patch_allocatable();
   }
 
@@ -403,7 +417,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                          [this](const Result<http::ClientResponse>& response) {
                            if (!is_accepted(response)) return finish_announcement();
                            if (is_overwritten_ || offers_devices(parse_json(response->body)))
-                             return patch_allocatable();
+                             return correct_overwrite();
                            if (!close_) return finish_announcement();
                            // In the next turn, because closing destroys other users of the loop.
                            loop_.post([this, alive = lifetime_.watch()] {
@@ -440,7 +454,9 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   ApiClient client_;
   std::unique_ptr<ObjectWatcher> watch_;
   bool is_requesting_ = false;
-  bool is_overwritten_ = false;  // since the last patch was sent
+  bool is_overwritten_ = false;     // since the last patch was sent
+  std::optional<Time> zero_since_;  // when the first patch was accepted
+  bool is_corrected_ = false;       // the kubelet has overwritten a patch, and that was corrected
   Subscription limit_, quiet_;
   Lifetime lifetime_;
 };

@@ -90,21 +90,27 @@ class NodeTaints {
 //
 // The kubelet may overwrite the Node's status in the meantime, so the Node is watched and patched again.
 // Needs get on nodes and patch on nodes/status, and list and watch on nodes to notice an overwrite at once
-// instead of after `settle_time`. Source: Kubernetes scheduler (allocatable of the Node),
+// instead of after the settle time. Source: Kubernetes scheduler (allocatable of the Node),
 // kubelet device manager (Pods that find no healthy device fail for good), Node status updates.
 
 struct ShutdownTiming {
-  Duration limit = std::chrono::seconds(3);  // for everything
-  // After this Pods bound before have been admitted, and the kubelet has written what it had in progress.
-  Duration settle_time = std::chrono::milliseconds(700);
+  Duration limit = std::chrono::seconds(6);  // for everything
+  // Before `close`, for Pods bound before to be admitted, where the kubelet does not write.
+  Duration settle_time = std::chrono::seconds(2);
+  // The same once a write of the kubelet that came at least as late was corrected: the next one is a period
+  // of its status updates away, and `close` must not coincide with it. A write that is in progress at `close`
+  // says that devices are allocatable, and Pods are bound that nobody admits.
+  Duration settle_after_overwrite = std::chrono::milliseconds(400);
+  // After `close`, for such a write to be corrected.
+  Duration settle_after_close = std::chrono::seconds(1);
 };
 
 // Loop's thread only.
 class ShutdownAnnouncer {
  public:
-  // Calls `close` and then `done` from the loop, each once: `close` when the Node has had the status for
-  // `settle_time`, `done` when it still has it after that. Both are called at the limit, or at once when
-  // the API server rejects the patch, which is logged.
+  // Calls `close` and then `done` from the loop, each once: `close` when the Node has had the status for the
+  // settle time, `done` when it still has it some time after that. Both are called at the limit, or at once
+  // when the API server rejects the patch, which is logged.
   static std::unique_ptr<ShutdownAnnouncer> announce_shutdown(Loop& loop, ClientConfig access,
                                                               std::vector<std::string> resources,
                                                               std::function<void()> close,

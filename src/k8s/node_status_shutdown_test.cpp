@@ -18,7 +18,10 @@ constexpr const char* kReadNode = "GET /api/v1/nodes/node-1";
 class ShutdownAnnouncerTest : public ApiTest {
  protected:
   void release_source() override { leaving_.reset(); }
-  void begin(TestApiServer::Handler handler, ShutdownTiming timing = {.limit = 10s, .settle_time = 1ms}) {
+  void begin(TestApiServer::Handler handler, ShutdownTiming timing = {.limit = 10s,
+                                                                      .settle_time = 1ms,
+                                                                      .settle_after_overwrite = 1ms,
+                                                                      .settle_after_close = 1ms}) {
     start_server(std::move(handler));
     call_on_loop([&] {
       leaving_ = ShutdownAnnouncer::announce_shutdown(
@@ -67,34 +70,52 @@ TEST_F(ShutdownAnnouncerTest, WritesAgainAfterAKubeletOverwrite) {
   EXPECT_EQ(done_, 1);
 }
 
+class OverwrittenNodeTest : public ShutdownAnnouncerTest {
+ protected:
+  // The kubelet overwrites the first patch, and the watch reports it.
+  void begin_overwritten(ShutdownTiming timing) {
+    const auto node = [](const char* version, const char* gpus) {
+      return json{{"metadata", {{"name", "node-1"}, {"resourceVersion", version}}},
+                  {"status", {{"allocatable", {{"nvidia.com/gpu", gpus}}}}}};
+    };
+    begin(
+        [this, node](const Received& request) {
+          if (request.line() == kPatchStatus) return Reply{200};
+          if (request.line() == kReadNode) return node_json("0");
+          if (request.line().find("watch=true") == std::string::npos)
+            return Reply{
+                200, json{{"metadata", {{"resourceVersion", "10"}}}, {"items", json::array({node("9", "0")})}}
+                         .dump()};
+          return Reply{200, "", {}, [this, node](Stream& stream) {
+                         if (!eventually([&] { return request_count(kPatchStatus) == 1; })) return false;
+                         stream.chunk(json{{"type", "MODIFIED"}, {"object", node("11", "8")}}.dump() + "\n");
+                         stream.wait_open(60'000);
+                         return false;
+                       }};
+        },
+        timing);
+  }
+};
+
 // Pods that are bound in between would fail once the plugin has closed.
-TEST_F(ShutdownAnnouncerTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
-  const auto node = [](const char* version, const char* gpus) {
-    return json{{"metadata", {{"name", "node-1"}, {"resourceVersion", version}}},
-                {"status", {{"allocatable", {{"nvidia.com/gpu", gpus}}}}}};
-  };
-  begin(
-      [&](const Received& request) {
-        if (request.line() == kPatchStatus) return Reply{200};
-        if (request.line().find("watch=true") == std::string::npos)
-          return Reply{
-              200, json{{"metadata", {{"resourceVersion", "10"}}}, {"items", json::array({node("9", "0")})}}
-                       .dump()};
-        return Reply{200, "", {}, [&](Stream& stream) {
-                       if (!eventually([&] { return request_count(kPatchStatus) == 1; })) return false;
-                       stream.chunk(json{{"type", "MODIFIED"}, {"object", node("11", "8")}}.dump() + "\n");
-                       stream.wait_open(60'000);
-                       return false;
-                     }};
-      },
-      {.limit = 1h, .settle_time = 1h});
+TEST_F(OverwrittenNodeTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
+  begin_overwritten({.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 1h});
   EXPECT_TRUE(eventually([&] { return request_count(kPatchStatus) == 2; }));
   EXPECT_EQ(request_count(kReadNode), 0);
   EXPECT_EQ(closed_after_, 0) << "the settle time begins again";
 }
 
+// The kubelet's next write is a period away: the plugin closes before it, not after the whole settle time.
+TEST_F(OverwrittenNodeTest, ClosesSoonAfterTheKubeletWasCorrected) {
+  begin_overwritten(
+      {.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 0ms, .settle_after_close = 1h});
+  EXPECT_TRUE(eventually([&] { return closed_after_ == 3; })) << "two patches and a read";
+  EXPECT_EQ(done_, 0) << "after it, the time for a write in progress";
+}
+
 TEST_F(ShutdownAnnouncerTest, RefusalOrOutageDoesNotDelayTheExit) {
-  begin([](const Received&) { return Reply{403}; }, {.limit = 1h, .settle_time = 1h});
+  begin([](const Received&) { return Reply{403}; },
+        {.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 1h});
   ASSERT_TRUE(is_finished());
   EXPECT_EQ(closed_after_, 1);
   EXPECT_EQ(request_count(kPatchStatus), 1);

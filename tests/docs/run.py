@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Builds the docs site as `make docs` does, in strict mode: every link, heading and page of the navigation must exist, no page may
-fetch from other hosts, the two READMEs must agree, and the Chinese pages with their originals. Ends in `N passed, N failed`.
+fetch from other hosts, the two READMEs must agree, the Chinese pages with their originals, and the tutorial must work with the
+programs of `make build`. Ends in `N passed, N failed`.
 
   tests/docs/run.py             builds into out/docs
 """
@@ -20,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import outcome  # noqa: E402
 
 import translations  # noqa: E402
+import tutorial  # noqa: E402
 
 DOCS = ROOT / "docs"
 SITE = ROOT / "out" / "docs"
@@ -140,7 +142,8 @@ CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_el
           ("decisions", check_decisions), ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
           ("README's figures", check_compared), ("translations", lambda: translations.check_translations(DOCS)),
           ("omissions of translations", translations.check_that_omissions_are_found),
-          ("search", lambda: translations.check_search(SITE))]
+          ("search", lambda: translations.check_search(SITE)),
+          ("the tutorial's simulated node", tutorial.check_simulated_node)]
 
 
 def main():

@@ -61,7 +61,7 @@ class NetworkPolicyCheck:
         until(f"{name} runs", lambda: name in node.environments(), LIMIT_S)
 
     def agent_address(self):
-        [agent] = [pod for pod in self.kube.pods(NAMESPACE).values() if pod["metadata"]["labels"].get("app.kubernetes.io/name") == "gpulet"]
+        [agent] = [pod for pod in self.kube.pods(NAMESPACE).values() if pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "gpulet"]
         assert not agent["spec"].get("hostNetwork"), "a NetworkPolicy does not apply to Pods on the network of their node"
         return agent["status"]["podIP"]
 

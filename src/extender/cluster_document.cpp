@@ -62,8 +62,8 @@ void append_mig_units(std::string& out, const ClusterNode& node, std::size_t gpu
       out += is_first ? ",[[" : ",[";
       is_first = false;
       append_json_string(out, units[unit].profile);
-      out += "," + std::to_string(node.held[resource][unit]) + "," + std::to_string(units[unit].shares) + "," +
-             std::to_string(units[unit].unavailable) + "]";
+      out += "," + std::to_string(node.held[resource][unit]) + "," + std::to_string(units[unit].shares) +
+             "," + std::to_string(units[unit].unavailable) + "]";
     }
   }
   if (!is_first) out += "]";
@@ -170,16 +170,17 @@ void ClusterDocument::append_node(std::string& out, const ClusterNode& node) {
   out += "{\"name\":";
   append_json_string(out, node.name);
   append_text_field(out, "agent",
-                    !inputs_.facts.has_agents()           ? "unknown"
-                    : agent != nullptr && agent->ready    ? "ready"
-                                                          : "silent");
+                    !inputs_.facts.has_agents()        ? "unknown"
+                    : agent != nullptr && agent->ready ? "ready"
+                                                       : "silent");
   if (inputs_.facts.cordoned().contains(node.name)) out += ",\"cordoned\":true";
   const auto page = node_page_address(inputs_.node_page, node.name, agent);
   if (!page.empty()) append_text_field(out, "page", page);
   append_text_field(out, "driver", node.node.driver);
   const auto& state = inputs_.cluster.node_table().state_of(node.table_node);
   append_field(out, "free", state.free_milli());
-  append_field(out, "fragmented", static_cast<std::uint64_t>(fragmentation_.estimate(state).fragmented + 0.5));
+  append_field(out, "fragmented",
+               static_cast<std::uint64_t>(fragmentation_.estimate(state).fragmented + 0.5));
   append_gpus(out, node);
   append_faults(out, node.node);
   out += "}";
@@ -344,8 +345,8 @@ void ClusterDocument::append_pending(std::string& out) const {
     append_field(out, "rejected", request.rejected);
     std::vector<std::pair<std::string_view, std::pair<std::size_t, std::string_view>>> reasons(
         request.reasons.begin(), request.reasons.end());
-    std::ranges::stable_sort(
-        reasons, [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
+    std::ranges::stable_sort(reasons,
+                             [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
     out += ",\"reasons\":[";
     for (std::size_t i = 0; i < std::min(reasons.size(), kMaxShownReasons); ++i) {
       out += i == 0 ? "[" : ",[";

@@ -1,23 +1,27 @@
-// The document of the cluster page: every node and GPU, the Pods that hold devices, and the Pods that wait with
-// the reasons why, as one JSON text that is made piece by piece.
+// The document of the cluster page: every node and GPU, the Pods that hold devices, and the Pods that wait
+// with the reasons why, as one JSON text that is made piece by piece.
 //
-//   nodes      {name, agent, cordoned, page, driver, free, fragmented, gpus, faults}. agent: "ready", "silent"
+//   nodes      {name, agent, cordoned, page, driver, free, fragmented, gpus, faults}. agent: "ready",
+//   "silent"
 //              (no Pod of an agent is ready there) or "unknown" (no agent of the cluster is a Pod). page: the
 //              node page's address. free, fragmented: thousandths of a GPU; fragmented is what typical tasks
 //              cannot use of `free` (scheduler/core/fragmentation.h)
 //     gpus     [model, state, busy %, memory %, held thousandths, shares held, shares, shares not offered],
-//              then, with MIG, [[profile, held, shares, not offered], …]; model and state: indices in the lists
+//              then, with MIG, [[profile, held, shares, not offered], …]; model and state: indices in the
+//              lists
 //     faults   [[GPU, reason], …]
-//   pods       [namespace, name, node, flags, [[resource, devices], …], [GPU, …]]: indices in the lists; flags: 1
+//   pods       [namespace, name, node, flags, [[resource, devices], …], [GPU, …]]: indices in the lists;
+//   flags: 1
 //              assumed (the kubelet has not reported it yet), 2 being deleted
-//   pending    {namespace, name, asks, nominated, fits, rejected, reasons}: fits: nodes that it fits on; rejected:
-//              nodes that it does not fit on; reasons: [[reason, nodes, first node], …] of `gpulet explain`, most
-//              frequent first. null where too many different requests wait: fits
+//   pending    {namespace, name, asks, nominated, fits, rejected, reasons}: fits: nodes that it fits on;
+//   rejected:
+//              nodes that it does not fit on; reasons: [[reason, nodes, first node], …] of `gpulet explain`,
+//              most frequent first. null where too many different requests wait: fits
 //   states, models [[name, MiB], …], namespaces, resources    the lists
 //   leftOut    {nodes, pods, pending}: beyond the limits
 //
-// Times come with the response, so that an unchanged cluster has an unchanged document. Pure but for the caches
-// of the cluster state.
+// Times come with the response, so that an unchanged cluster has an unchanged document. Pure but for the
+// caches of the cluster state.
 #pragma once
 
 #include <cstddef>

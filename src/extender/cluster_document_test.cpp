@@ -62,8 +62,7 @@ TEST(ClusterDocument, ShowsNodesGpusAndPods) {
   EXPECT_EQ(b["gpus"][0], (json{0, 0, 90, 55, 1000, 1, 1, 0}));
   EXPECT_EQ(b["gpus"][2], (json{0, 0, 0, 0, 0, 0, 1, 0}));
   EXPECT_EQ(b["gpus"][6][7], 1) << "not offered";
-  EXPECT_EQ(b["faults"],
-            (json{{6, "XID 79: GPU has fallen off the bus"}, {7, "cordoned: new riser"}}));
+  EXPECT_EQ(b["faults"], (json{{6, "XID 79: GPU has fallen off the bus"}, {7, "cordoned: new riser"}}));
   EXPECT_EQ(b["free"], 5000) << "the cordoned GPU's units are still offered in this object";
   EXPECT_EQ(document["pods"], (json{{0, "train", 1, 0, {{0, 2}}, {0, 1}}}));
   EXPECT_EQ(document["namespaces"], json{"team"});
@@ -94,7 +93,8 @@ TEST(ClusterDocument, ShowsSharesAndMigDevices) {
   const auto& gpus = document["nodes"][0]["gpus"];
   EXPECT_EQ(gpus[0], (json{0, 0, 0, 0, 750, 3, 4, 0}));
   EXPECT_EQ(gpus[1], (json{0, 0, 0, 0, 500, 1, 2, 1, {{"3g.40gb", 1, 1, 0}, {"3g.40gb", 0, 1, 1}}}));
-  EXPECT_EQ(document["nodes"][0]["faults"], (json::array({json{1, "3g.40gb: XID 48: double bit ECC error"}})));
+  EXPECT_EQ(document["nodes"][0]["faults"],
+            (json::array({json{1, "3g.40gb: XID 48: double bit ECC error"}})));
 }
 
 TEST(ClusterDocument, SaysWhetherAgentsReportAndWhereTheirPagesAre) {
@@ -141,8 +141,7 @@ TEST(ClusterDocument, GivesTheReasonsOfWaitingPods) {
   EXPECT_TRUE(pending[1]["reasons"].empty());
   EXPECT_EQ(pending[2]["asks"], "4 nvidia.com/gpu, linked by NV");
   EXPECT_EQ(pending[2]["rejected"], 2);
-  EXPECT_EQ(pending[2]["reasons"],
-            (json::array({json{"4/8 held, 4 free but no 4 linked by NV", 2, "n1"}})));
+  EXPECT_EQ(pending[2]["reasons"], (json::array({json{"4/8 held, 4 free but no 4 linked by NV", 2, "n1"}})));
   EXPECT_EQ(pending[3]["reasons"], pending[2]["reasons"]);
 }
 
@@ -179,14 +178,14 @@ TEST(ClusterDocument, OfFiveThousandNodesIsBounded) {
     const auto number = std::to_string(i);
     auto node = scheduler::test_node(8, 4);
     for (std::size_t gpu = 0; gpu < 8; ++gpu) {
-      scheduler::hold_units(node, "team-" + std::to_string(i % 40) + "/train-" + number + "-" + std::to_string(gpu),
-                            {gpu});
+      scheduler::hold_units(
+          node, "team-" + std::to_string(i % 40) + "/train-" + number + "-" + std::to_string(gpu), {gpu});
       node.gpus[gpu].now = {.busy_percent = 100, .memory_percent = 100};
     }
     shown.cluster.set_node("gpu-node-" + number + ".cluster.example", std::move(node));
-    shown.facts.set_agent("gpulet/agent-" + number, {.node = "gpu-node-" + number + ".cluster.example",
-                                                     .address = "10.100.200.100",
-                                                     .ready = true});
+    shown.facts.set_agent(
+        "gpulet/agent-" + number,
+        {.node = "gpu-node-" + number + ".cluster.example", .address = "10.100.200.100", .ready = true});
   }
   for (int i = 0; i < 200; ++i) add_waiting(shown.facts, "waits-" + std::to_string(i), 1U + i % 8);
   const auto text = shown.text();

@@ -41,7 +41,8 @@ TEST(ClusterPage, KeepsADocumentAndKnowsItByItsEtag) {
     http::Request request{.method = "GET", .target = target};
     if (gzip) request.accept_encoding = "gzip";
     if (!etag.empty()) request.fields.emplace_back("if-none-match", etag);
-    page.handle_request(request, loop.now(), [&](http::Response one) { responses.push_back(std::move(one)); });
+    page.handle_request(request, loop.now(),
+                        [&](http::Response one) { responses.push_back(std::move(one)); });
     loop.advance(Duration::zero());
     EXPECT_EQ(responses.size(), 1U) << target;
     return responses.empty() ? http::Response{.status = 0, .body = nullptr} : responses[0];
@@ -146,8 +147,7 @@ class ClusterPageApiTest : public k8s::ApiTest {
     }
     if (line.find("/subjectaccessreviews") != std::string::npos) {
       const auto spec = json::parse(request.body)["spec"];
-      const bool asks_for_page =
-          spec["nonResourceAttributes"] == json{{"path", "/cluster"}, {"verb", "get"}};
+      const bool asks_for_page = spec["nonResourceAttributes"] == json{{"path", "/cluster"}, {"verb", "get"}};
       return {201, json{{"status", {{"allowed", asks_for_page && spec["user"] == "viewer"}}}}.dump()};
     }
     if (line.find("watch=true") != std::string::npos) {
@@ -162,17 +162,18 @@ class ClusterPageApiTest : public k8s::ApiTest {
     };
     const json waiting = {
         {"metadata", {{"namespace", "team"}, {"name", "waits"}}},
-        {"spec", {{"containers", {{{"name", "m"}, {"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}}}}}}};
+        {"spec",
+         {{"containers", {{{"name", "m"}, {"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}}}}}}};
     const json plain = {{"metadata", {{"namespace", "team"}, {"name", "no-gpu"}}},
                         {"spec", {{"containers", {{{"name", "m"}}}}}}};
-    const json agent = {{"metadata", {{"namespace", "gpulet"}, {"name", "agent-1"}}},
-                        {"spec",
-                         {{"nodeName", "n1"},
-                          {"containers", {{{"ports", {{{"name", "http"}, {"containerPort", 9444}}}}}}}}},
-                        {"status",
-                         {{"phase", "Running"},
-                          {"podIP", "10.0.0.7"},
-                          {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}}};
+    const json agent = {
+        {"metadata", {{"namespace", "gpulet"}, {"name", "agent-1"}}},
+        {"spec",
+         {{"nodeName", "n1"}, {"containers", {{{"ports", {{{"name", "http"}, {"containerPort", 9444}}}}}}}}},
+        {"status",
+         {{"phase", "Running"},
+          {"podIP", "10.0.0.7"},
+          {"conditions", {{{"type", "Ready"}, {"status", "True"}}}}}}};
     if (line.find("status.phase%3DPending") != std::string::npos) return list({waiting, plain});
     if (line.find("labelSelector=app.kubernetes.io%2Fname%3Dgpulet") != std::string::npos)
       return list(json::array({agent}));

@@ -162,9 +162,7 @@ PageWatcher::PageWatcher(Loop& loop, const k8s::ClientConfig& access, k8s::Colle
        .key = node_name,
        .remove = [this](const std::string& name) { facts_.remove_cordoned(name); },
        .keys =
-           [this] {
-             return std::vector<std::string>(facts_.cordoned().begin(), facts_.cordoned().end());
-           }});
+           [this] { return std::vector<std::string>(facts_.cordoned().begin(), facts_.cordoned().end()); }});
 }
 
 PageWatcher::~PageWatcher() = default;
@@ -193,9 +191,8 @@ void PageWatcher::watch_collection(WatchedCollection& followed, k8s::Collection 
 }
 
 bool PageWatcher::is_synced() const {
-  return std::ranges::all_of(std::array{&pending_, &agents_, &cordoned_}, [](const auto* followed) {
-    return followed->watch->completed_lists() != 0;
-  });
+  return std::ranges::all_of(std::array{&pending_, &agents_, &cordoned_},
+                             [](const auto* followed) { return followed->watch->completed_lists() != 0; });
 }
 
 std::vector<std::string> PageWatcher::current_problems() const {

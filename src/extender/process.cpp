@@ -173,8 +173,8 @@ class ExtenderProcess {
         GPULET_TRY_ASSIGN(own_certificate_, http::make_self_signed_certificate(
                                                 kCertificateName, loop_.wall_now(), kSelfSignedLifetime));
       }
-      rules.tls = http::TlsServerConfig{.certificate = own_certificate_->certificate,
-                                        .key = own_certificate_->key};
+      rules.tls =
+          http::TlsServerConfig{.certificate = own_certificate_->certificate, .key = own_certificate_->key};
     }
     return page_gate_.set_rules(std::move(rules));
   }

@@ -33,14 +33,14 @@ struct ExtenderOptions {
   std::string certificate_file{}, key_file{}, client_authorities_file{};
   // spec.schedulerName of the Pods that should be asked about; empty: default-scheduler.
   std::vector<std::string> scheduler_names{};
-  std::string record{};           // ConfigMap in its namespace that the replicas share; empty: none
+  std::string record{};  // ConfigMap in its namespace that the replicas share; empty: none
   // The cluster page; empty: none. With PageAccess::kToken it is served by TLS, with the certificate above or
   // a self-signed one, because tokens travel over it.
   std::string page_address{};
   PageAccess page_access = PageAccess::kToken;
   std::string node_page = "http://{ip}:{port}/";  // see DocumentInputs
   std::string agent_selector = kAgentSelector;    // labels of the agents' Pods
-  unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
+  unsigned shutdown_seconds = 5;                  // how long it keeps serving as not-ready after SIGTERM
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT. `environment` locates the API server (k8s::find_client_config).

@@ -239,7 +239,7 @@ def the_cluster_at_a_glance(cluster):
     assert "shared GPU" in view.page.locator("#detail").inner_text()
     # Pods by namespace.
     team = view.page.locator("details[data-namespace=team-a]")
-    assert "2 Pods on 8 GPUs" in team.inner_text(), team.inner_text()
+    assert "Pods: 2, GPUs: 8, use: 45 %" in team.inner_text(), team.inner_text()
     team.locator("summary").click()
     view.waits("() => document.querySelector('details[data-namespace=team-a]').innerText.includes('4 nvidia.com/gpu')")
 

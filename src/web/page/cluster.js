@@ -180,9 +180,10 @@ function podRow(pod, withNode) {
     make('td', {}, pod[5].map((index) => `GPU ${index}`).join(', ')), make('td', {}, percent(mean(gpus.map((gpu) => gpu[BUSY])))), make('td', {}, gib(memory)), make('td', {}, notes));
 }
 
-function podTable(pods, withNode) {
+// `of`: a node or a namespace.
+function podTable(pods, of, withNode) {
   const heads = ['Pod', ...(withNode ? ['Node'] : []), 'Holds', 'GPUs', 'Use', 'Memory', 'State'];
-  const all = [make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('Pods') }, make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, say(head))))),
+  const all = [make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('Pods of {0}', of) }, make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, say(head))))),
     make('tbody', {}, ...pods.slice(0, MOST_ROWS).map((pod) => podRow(pod, withNode)))))];
   if (pods.length > MOST_ROWS) all.push(make('p', { class: 'soft' }, say('and {0} more: use the filters', pods.length - MOST_ROWS)));
   return all;
@@ -201,14 +202,14 @@ function drawDetail() {
     const { node } = one, reasons = new Map();
     for (const [gpu, reason] of node.faults || []) reasons.set(gpu, [...(reasons.get(gpu) || []), reason]);
     const rows = node.gpus.map((gpu, i) => make('tr', {}, make('th', { scope: 'row' }, `GPU ${i}`), make('td', {}, cluster.models[gpu[MODEL]][0]),
-      make('td', {}, say(cluster.states[gpu[STATE]]) + (reasons.has(i) ? `: ${reasons.get(i).join('; ')}` : '')),
+      make('td', { class: 'reason' }, say(cluster.states[gpu[STATE]]) + (reasons.has(i) ? `: ${reasons.get(i).join('; ')}` : '')),
       make('td', {}, percent(gpu[BUSY])), make('td', {}, percent(gpu[MEMORY])), make('td', {}, migText(gpu)), make('td', {}, gpu[NOT_OFFERED] > 0 ? String(gpu[NOT_OFFERED]) : '–')));
     const heads = ['GPU', 'Model', 'Health', 'Use', 'Memory', 'MIG and shares', 'Not offered'];
     const facts = [say('driver {0}', node.driver), say(AGENTS[node.agent]), node.cordoned && say('node cordoned')].filter(Boolean).join(' · ');
     const page = node.page && /^https?:\/\//.test(node.page) ? [make('a', { href: node.page, rel: 'noreferrer', id: 'node-page' }, say('Page of this node'))] : [];
     return [make('h3', {}, node.name), make('p', { class: 'soft' }, facts), ...page,
       make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('GPUs of {0}', node.name) }, make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, say(head))))), make('tbody', {}, ...rows))),
-      ...(one.pods.length > 0 ? podTable(one.pods, false) : [make('p', { class: 'soft' }, say('No Pod holds a GPU here.'))])];
+      ...(one.pods.length > 0 ? podTable(one.pods, node.name, false) : [make('p', { class: 'soft' }, say('No Pod holds a GPU here.'))])];
   });
 }
 
@@ -218,7 +219,7 @@ function reasonList(pod) {
   if (pod.fits === null) return [make('p', {}, say('Too many different requests wait to check this one; see gpulet explain.'))];
   const all = [];
   if (pod.nominated) all.push(make('p', {}, say('Room is made on {0}', pod.nominated)));
-  if (pod.fits > 0) all.push(make('p', {}, say('Fits on {0} nodes: something else than GPUs keeps it, or its scheduler has not tried yet', pod.fits)));
+  if (pod.fits > 0) all.push(make('p', {}, say('Nodes that it fits on: {0}. Something else than GPUs keeps it, or its scheduler has not tried yet.', pod.fits)));
   else if (pod.rejected === 0) all.push(make('p', {}, say('No node publishes what it asks for')));
   if (pod.reasons.length > 0) {
     all.push(make('ul', {}, ...pod.reasons.map(([reason, count, first]) =>
@@ -289,8 +290,8 @@ function drawPods() {
   });
   redraw(byId('pods'), [facts, sorted.filter(([key]) => open.has(key)), words.Node], () => sorted.length === 0 ? [make('p', { class: 'soft' }, say('No Pod holds a GPU.'))]
     : sorted.slice(0, MOST_ROWS).map(([key, pods], i) => {
-      const element = make('details', { 'data-namespace': key }, make('summary', {}, make('strong', {}, key), ' · ', say('{0} Pods on {1} GPUs, use {2}', ...facts[i].slice(1))));
-      const fill = () => element.append(...podTable(pods, true));
+      const element = make('details', { 'data-namespace': key }, make('summary', {}, make('strong', {}, key), ' · ', say('Pods: {0}, GPUs: {1}, use: {2}', ...facts[i].slice(1))));
+      const fill = () => element.append(...podTable(pods, key, true));
       if (open.has(key)) {
         element.open = true;
         fill();

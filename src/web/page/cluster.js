@@ -68,7 +68,7 @@ function drawTotals() {
   const sum = (key) => shown.reduce((total, one) => total + one.node[key], 0);
   const healthy = gpus.filter((gpu) => gpuTone(gpu) === 'good' || gpuTone(gpu) === 'grey' && cluster.states[gpu[STATE]] !== 'cordoned').length;
   const totals = [
-    ['Nodes', String(shown.length)], ['GPUs', String(gpus.length)], ['Healthy', share(healthy, gpus.length)],
+    ['Nodes', String(shown.length)], ['GPUs', String(gpus.length)], ['Not healthy', String(gpus.length - healthy)],
     ['Use', percent(mean(reporting.map((gpu) => gpu[BUSY])))], ['Memory', percent(mean(reporting.map((gpu) => gpu[MEMORY])))],
     ['Held', percent(gpus.length > 0 ? mean(gpus.map((gpu) => gpu[HELD])) / 10 : null)],
     ['Free but fragmented', share(sum('fragmented'), sum('free'))],

@@ -297,8 +297,8 @@ void ClusterDocument::collect_requests() {
   }
 }
 
-// A node that publishes nothing that the Pod requests counts neither way, unless no node does: then each
-// rejects it, as `gpulet explain` says by a hint.
+// A node that publishes nothing that the Pod requests counts neither way: it would hide the reasons of those
+// that do.
 void ClusterDocument::check_requests() {
   std::size_t checks = 0;
   while (checks < kChecksPerPiece && next_request_ < requests_.size()) {

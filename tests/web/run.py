@@ -426,6 +426,7 @@ def main():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
         if options.screenshots:
             screenshots(browser, options.program, options.screenshots)
+            cluster.screenshot(browser, options.bin, options.screenshots)
             return 0
         runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS + features.CHECKS]
         runs += [(one, lambda: live.Agent(browser, options.bin)) for one in live.CHECKS]

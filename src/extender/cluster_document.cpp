@@ -97,12 +97,6 @@ void replace_field(std::string& text, std::string_view field, const std::string&
     text.replace(at, field.size(), value);
 }
 
-std::vector<std::string> sorted_names(const scheduler::ClusterState& cluster) {
-  auto names = cluster.node_names();
-  std::ranges::sort(names);
-  return names;
-}
-
 }  // namespace
 
 std::string node_page_address(const std::string& form, const std::string& node, const AgentPod* agent) {
@@ -126,7 +120,7 @@ std::size_t ClusterDocument::TextList::index_of(const std::string& text) {
 ClusterDocument::ClusterDocument(DocumentInputs inputs)
     : inputs_(std::move(inputs)),
       fragmentation_(scheduler::Workload::typical()),
-      names_(sorted_names(inputs_.cluster)) {}
+      names_(inputs_.cluster.node_names()) {}
 
 std::string ClusterDocument::next_piece() {
   switch (phase_) {

@@ -317,7 +317,10 @@ nvmlReturn_t nvmlDeviceGetAPIRestriction(nvmlDevice_t device, nvmlRestrictedAPI_
 }
 
 nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, nvmlGpuVirtualizationMode_t* mode) {
-  return get(device, mode, [](const Gpu&) { return NVML_GPU_VIRTUALIZATION_MODE_NONE; });
+  const GpuCall call(device);
+  if (const auto error = call.entry_error(mode)) return error;
+  *mode = static_cast<nvmlGpuVirtualizationMode_t>(call.machine().driver.virtualization);
+  return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetC2cModeInfoV(nvmlDevice_t device, nvmlC2cModeInfo_v1_t* info) {

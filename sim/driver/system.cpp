@@ -1,7 +1,10 @@
 // Calls about the driver and the node: versions, process names, units that this machine does not have.
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
 #include "base/file.h"
 #include "sim/driver/call.h"
@@ -31,6 +34,13 @@ nvmlReturn_t cuda_version(int* version) {
   return read_machine_value(version, [version](const Machine& machine) {
     return put_reported(machine.driver.cuda_version, version);
   });
+}
+
+// Whether this library was loaded from /driver-root, where a Pod has the host's driver.
+bool is_below_container_root() {
+  Dl_info info{};
+  return dladdr(reinterpret_cast<const void*>(&nvmlInit_v2), &info) != 0 && info.dli_fname != nullptr &&
+         std::string_view(info.dli_fname).starts_with("/driver-root/");
 }
 
 // Returns argv[0] of a process, as NVML does; "" if there is none.
@@ -127,7 +137,10 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char* version, unsigned int length) {
 }
 
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int* version) { return cuda_version(version); }
-nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) { return cuda_version(version); }
+// A real one loads libcuda.so.1, and the loader of a device plugin's Pod does not search its driver root.
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  return is_below_container_root() ? NVML_ERROR_LIBRARY_NOT_FOUND : cuda_version(version);
+}
 
 nvmlReturn_t nvmlSystemGetDriverBranch(nvmlSystemDriverBranchInfo_t* info, unsigned int length) {
   return read_machine_value(info, [=](const Machine& machine) {

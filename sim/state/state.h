@@ -342,9 +342,9 @@ struct Driver {
   char nvml_version[32];      // "12.570.124.06"
   std::int32_t cuda_version;  // 12080 for 12.8
   std::uint8_t loaded;
-  std::uint8_t hang;              // every call of every GPU, and nvmlInit
-  std::uint8_t has_device_nodes;  // below the driver root; clients then need access to them
-  std::uint8_t padding;
+  std::uint8_t hang;               // every call of every GPU, and nvmlInit
+  std::uint8_t has_device_nodes;   // below the driver root; clients then need access to them
+  std::uint8_t virtualization;     // nvmlGpuVirtualizationMode_t of every GPU
   std::uint32_t generation;        // increased by each reload: clients must initialise again
   std::uint32_t delay_us;          // before each call
   std::uint32_t init_error;        // nvmlReturn_t of nvmlInit when not 0

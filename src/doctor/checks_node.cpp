@@ -199,7 +199,8 @@ CheckResult check_container_runtime(const Facts& facts) {
   const auto found = kubelet_engines(engines);
   if (found.empty() && engines.endpoint) {
     return unknown_result("the kubelet uses the engine at " + engines.endpoint->socket + " (" +
-                              engines.endpoint->source + "), which gpulet does not support",
+                              engines.endpoint->source +
+                              "); no containerd or CRI-O with that socket found below the host's root",
                           "see its documentation for CDI (specs in /etc/cdi and /var/run/cdi)");
   }
   if (found.empty())

@@ -130,7 +130,7 @@ struct Gpu {
   std::uint32_t pci_subsystem_id = 0;
   std::uint32_t pci_class = 0;  // as sysfs: 0x030200; 0 when unknown
   std::optional<VgpuHost> vgpu;
-  bool vgpu_known = false;  // without `vgpu` the GPU is none; else that could not be read
+  bool vgpu_known = false;  // without `vgpu` the GPU is none; else its hypervisor's driver could not be read
   std::string serial;
   std::optional<int> numa_node;  // absent when the kernel says -1 or nothing
 

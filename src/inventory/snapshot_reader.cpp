@@ -184,6 +184,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.pci_device_id = pci.device_id;
   gpu.pci_subsystem_id = pci.subsystem_id;
   read_sysfs_details(sys_roots, gpu);
+  if (!gpu.vgpu_known) gpu.vgpu_known = !session.is_vgpu(device).value_or(true);
   GPULET_TRY(store_value(gpu, GpuValue::kModel, session.product_name(device), gpu.model));
   GPULET_TRY(store_value(gpu, GpuValue::kBrand, session.product_brand(device), gpu.brand));
   GPULET_TRY(store_value(gpu, GpuValue::kSerial, session.serial(device), gpu.serial));

@@ -99,8 +99,20 @@ TEST(SnapshotReader, PciClassIsReadFromSysfs) {
   EXPECT_FALSE(machine.read_first_gpu(0).vgpu);
 }
 
+// nvmlGpuVirtualizationMode_t
+constexpr std::uint8_t kBareMetal = 0, kPassthrough = 1, kVgpu = 2, kHostVgpu = 3;
+
+TEST(SnapshotReader, NvmlKnowsThatAGpuIsNotVirtual) {
+  FakeDriver machine(1u);
+  for (const auto mode : {kBareMetal, kPassthrough, kHostVgpu}) {
+    machine.root.edit_machine()->driver.virtualization = mode;
+    EXPECT_TRUE(machine.read_first_gpu(0).vgpu_known) << int{mode};
+  }
+}
+
 TEST(SnapshotReader, AVirtualGpuIsKnownFromAWholeConfigurationSpace) {
   FakeDriver machine(2u);
+  machine.root.edit_machine()->driver.virtualization = kVgpu;
   EXPECT_FALSE(machine.read_first_gpu(0).vgpu_known);
   machine.root.add_root_file("sys/bus/pci/devices/" + machine.read_first_gpu(0).pci.sysfs_text() + "/config",
                              std::string(256, '\0'));

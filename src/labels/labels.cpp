@@ -20,6 +20,8 @@ constexpr std::string_view kMode = "nvmlDeviceGetMigMode";
 constexpr std::string_view kOffered = "flags.migStrategy, sharing and gpulet.partition";
 constexpr std::string_view kInstances = "nvmlDeviceGetMigDeviceHandleByIndex";
 constexpr std::string_view kAttributes = "nvmlDeviceGetAttributes_v2";
+constexpr std::string_view kVirtualization =
+    "nvmlDeviceGetVirtualizationMode or the vendor's capability in /sys/bus/pci/devices/*/config";
 constexpr std::string_view kCapability = "the vendor's capability in /sys/bus/pci/devices/*/config";
 constexpr std::string_view kMemory = "nvmlDeviceGetMemoryInfo";
 constexpr std::string_view kBandwidth = "nvmlDeviceGetMemoryBusWidth, nvmlDeviceGetMaxClockInfo";
@@ -89,7 +91,7 @@ constexpr LabelRule kRules[] = {
     {"nvidia.com/mig-<profile>.engines.jpeg", "JPEG decoders", kAttributes},
     {"nvidia.com/mig-<profile>.engines.ofa", "optical flow accelerators", kAttributes},
     {"nvidia.com/vgpu.present", "whether a GPU is a vGPU of a hypervisor; absent where that cannot be read",
-     kCapability},
+     kVirtualization},
     {"nvidia.com/vgpu.host-driver-version", "driver version of the hypervisor", kCapability},
     {"nvidia.com/vgpu.host-driver-branch", "driver branch of the hypervisor", kCapability},
     {"gpulet.io/gpu.models", "number of GPU models in the node", kName},

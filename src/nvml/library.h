@@ -24,12 +24,14 @@ namespace gpulet::nvml {
   X(nvmlErrorString, nullptr)                                                                    \
   X(nvmlSystemGetDriverVersion, nullptr)                                                         \
   X(nvmlSystemGetNVMLVersion, nullptr)                                                           \
-  X(nvmlSystemGetCudaDriverVersion_v2, "nvmlSystemGetCudaDriverVersion")                         \
+  X(nvmlSystemGetCudaDriverVersion_v2, nullptr)                                                  \
+  X(nvmlSystemGetCudaDriverVersion, nullptr)                                                     \
   X(nvmlDeviceGetCount_v2, nullptr)                                                              \
   X(nvmlDeviceGetHandleByIndex_v2, nullptr)                                                      \
   X(nvmlDeviceGetUUID, nullptr)                                                                  \
   X(nvmlDeviceGetName, nullptr)                                                                  \
   X(nvmlDeviceGetBrand, nullptr)                                                                 \
+  X(nvmlDeviceGetVirtualizationMode, nullptr)                                                    \
   X(nvmlDeviceGetSerial, nullptr)                                                                \
   X(nvmlDeviceGetMinorNumber, nullptr)                                                           \
   X(nvmlDeviceGetCudaComputeCapability, nullptr)                                                 \

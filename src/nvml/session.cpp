@@ -199,7 +199,10 @@ Status Session::stale(Device device) const {
 
 Result<unsigned> Session::cuda_version() const {
   int version = 0;
-  GPULET_TRY(GPULET_NVML(nvmlSystemGetCudaDriverVersion_v2, &version));
+  // The first asks libcuda.so.1, which the loader of a container does not find below its driver root; the
+  // second then returns the version that NVML was built with, and a driver's libraries are of one version.
+  if (!GPULET_NVML(nvmlSystemGetCudaDriverVersion_v2, &version))
+    GPULET_TRY(GPULET_NVML(nvmlSystemGetCudaDriverVersion, &version));
   return static_cast<unsigned>(version);
 }
 
@@ -240,6 +243,13 @@ Result<std::string> Session::product_brand(Device device) const {
   nvmlBrandType_t brand = NVML_BRAND_UNKNOWN;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetBrand, raw(device), &brand));
   return brand_name(brand);
+}
+
+Result<bool> Session::is_vgpu(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlGpuVirtualizationMode_t mode = NVML_GPU_VIRTUALIZATION_MODE_NONE;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetVirtualizationMode, raw(device), &mode));
+  return mode == NVML_GPU_VIRTUALIZATION_MODE_VGPU;
 }
 
 Result<std::string> Session::serial(Device device) const {

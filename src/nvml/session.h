@@ -120,6 +120,7 @@ class Session {
   Result<DeviceUuid> device_uuid(Device device) const;
   Result<std::string> product_name(Device device) const;   // MIG device: "<GPU's name> MIG 1g.10gb"
   Result<std::string> product_brand(Device device) const;  // "NVIDIA", "Tesla", …: as nvidia-smi prints it
+  Result<bool> is_vgpu(Device device) const;  // a hypervisor's virtual GPU, seen inside a virtual machine
   Result<std::string> serial(Device device) const;
   Result<unsigned> minor_number(Device device) const;
   Result<ComputeCapability> compute_capability(Device device) const;

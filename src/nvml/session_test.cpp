@@ -55,6 +55,19 @@ TEST(Session, LoadsTheResolvedPath) {
   EXPECT_EQ(session->driver_version(), "570.124.06");
 }
 
+TEST(Session, CudaVersionIsKnownWhereTheLoaderDoesNotFindLibcuda) {
+  const SimRoot root(1);
+  const auto session = open_driver(root);
+  const auto whole = session->cuda_version();
+  ASSERT_TRUE(whole);
+  {
+    auto machine = root.edit_machine();
+    machine->answers[machine->answer_count++] = {"nvmlSystemGetCudaDriverVersion_v2", sim::kMaxGpus,
+                                                 NVML_ERROR_LIBRARY_NOT_FOUND};
+  }
+  EXPECT_EQ(session->cuda_version().value_or(0), *whole);
+}
+
 TEST(Session, FindsTheLibraryWhereDistributionsPutIt) {
   for (const std::string directory : {"/usr/lib64", "/usr/local/glibc/usr/lib", "/run/opengl-driver/lib",
                                       "/home/kubernetes/bin/nvidia/lib64"}) {

@@ -23,6 +23,12 @@ def link_target(link):
         return ""
 
 
+def samples(text):
+    """[(name, labels, value)] of the text of /metrics."""
+    matches = (SAMPLE.match(line) for line in text.splitlines())
+    return [(match[1], dict(LABEL.findall(match[2] or "")), float(match[3])) for match in matches if match]
+
+
 class Agent:
     def __init__(self, machine, name, interval="15s", flags=()):
         self.machine = machine
@@ -58,13 +64,7 @@ class Agent:
             return answer.read().decode()
 
     def metrics(self):
-        """[(name, labels, value)]"""
-        found = []
-        for line in self.get("/metrics").splitlines():
-            match = SAMPLE.match(line)
-            if match:
-                found.append((match[1], dict(LABEL.findall(match[2] or "")), float(match[3])))
-        return found
+        return samples(self.get("/metrics"))
 
     def metric(self, name, **labels):
         """The first sample's value with these labels, or None."""

@@ -22,8 +22,11 @@ CLONE_NEWNS = 0x20000
 MS_RDONLY, MS_NOSUID, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 LIBC = ctypes.CDLL(None, use_errno=True)
 USER = 65534
+PYTHON = os.path.realpath(sys.executable)  # this machine's, at the same path in the image
 # What a C program finds in an ordinary image, beside what Python needs.
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libstdc++.so.6")
+
+NOT_NEEDED = ("__pycache__", "test", "*-packages", "config-*", "idlelib", "tkinter", "lib2to3", "ensurepip", "turtledemo", "pydoc_data")
 
 
 def mount(source, target, kind=None, flags=0, data=None):
@@ -51,25 +54,26 @@ def needed_libraries(program):
     return {word for line in said.splitlines() for word in line.split() if word.startswith("/")}
 
 
-def make_image(root):
-    """A directory with Python, its modules and the C library, at their places on this machine."""
-    python = pathlib.Path(os.path.realpath(sys.executable))
+def make_image(root, bind_modules=True):
+    """A directory with Python, its modules (bound, or copied) and the C library, at their places on this machine."""
     modules = pathlib.Path(sysconfig.get_path("stdlib"))
-    files = needed_libraries(python)
+    files = needed_libraries(PYTHON)
     for extension in modules.glob("lib-dynload/_ctypes*.so"):
         files |= needed_libraries(extension)
     for directory in {str(pathlib.Path(file).parent) for file in files}:
         files |= {f"{directory}/{name}" for name in LIBRARIES if os.path.exists(f"{directory}/{name}")}
-    for file in files | {str(python)}:
+    for file in files | {PYTHON}:
         place = root / file.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(os.path.realpath(file), place)
-    bind(modules, root / str(modules).lstrip("/"))
+    if bind_modules:
+        bind(modules, root / str(modules).lstrip("/"))
+    else:
+        shutil.copytree(modules, root / str(modules).lstrip("/"), dirs_exist_ok=True, ignore=shutil.ignore_patterns(*NOT_NEEDED))
     for directory in ("etc", "tmp", "dev", "proc", "sys", "usr/bin", "usr/lib"):
         (root / directory).mkdir(parents=True, exist_ok=True)
     loaders = {str(pathlib.Path(file).parent) for file in files}
     (root / "etc/ld.so.conf").write_text("\n".join(sorted(loaders)) + "\n")
-    return python
 
 
 def apply_edits(root, edits, without):
@@ -113,7 +117,7 @@ def main():
     root = bundle / "rootfs"
     root.mkdir()
     mount(root, root, flags=MS_BIND)
-    python = make_image(root)
+    make_image(root)
     mount("proc", root / "proc", "proc")
     bind("/sys", root / "sys")
     for name in ("null", "zero", "urandom"):
@@ -133,7 +137,7 @@ def main():
     os.setgroups([])
     os.setgid(USER)
     os.setuid(USER)
-    os.execve(str(python), [str(python), "-B", "-I", "-S", *program],
+    os.execve(PYTHON, [PYTHON, "-B", "-I", "-S", *program],
               {"PATH": "/usr/bin", **dict(word.split("=", 1) for word in env)})
 
 

@@ -235,6 +235,29 @@ void add_scheduler(CLI::App& app, Run& run) {
       "--record", options->record,
       "ConfigMap in this Pod's namespace where replicas keep when they were last asked (default: "
       "none)");
+  auto* page = command.add_option(
+      "--page-address", options->page_address,
+      "address to serve the cluster page on, HOST:PORT, see docs/cluster-page.md (default: no page)");
+  command
+      .add_option_function<std::string>(
+          "--page-auth",
+          [options](const std::string& who) {
+            options->page_access =
+                who == "none" ? extender::PageAccess::kEverybody : extender::PageAccess::kToken;
+          },
+          "who may read the page: users with a token of the cluster that may get /cluster (token), or "
+          "everybody (none) (default token)")
+      ->check(CLI::IsMember({"token", "none"}))
+      ->needs(page);
+  command
+      .add_option("--node-page", options->node_page,
+                  "address of a node's page, with {node}, {ip} and {port} of its agent "
+                  "(default http://{ip}:{port}/)")
+      ->needs(page);
+  command
+      .add_option("--agent-selector", options->agent_selector,
+                  "labels of the agents' Pods, for the page (default app.kubernetes.io/name=gpulet)")
+      ->needs(page);
   command.add_option("--shutdown-seconds", options->shutdown_seconds,
                      "seconds to keep serving as not-ready after SIGTERM (default 5)");
   command.add_option("--log-format", *log_format, "text or json (default text)")

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "arguments/arguments.h"
+#include "arguments/command_doc.h"
 #include "base/text.h"
 #include "sim/control/answers.h"
 #include "sim/control/commands.h"
@@ -20,17 +22,17 @@ namespace gpulet::sim {
 namespace {
 
 constexpr int kFailed = 1;
-constexpr int kUsageError = 2;
+constexpr int kUsageError = arguments::kWrongArguments;
 constexpr std::uint32_t kMaxReturnCode = 999;  // NVML_ERROR_UNKNOWN
-
-int print_error(const Error& error) {
-  std::fprintf(stderr, "gpulet-sim: %s\n", error.full_message().c_str());
-  return error.code() == Code::kInvalidArgument ? kUsageError : kFailed;
-}
 
 class CommandLine {
  public:
   int parse_and_run(int argc, char** argv) {
+    arguments::use_help_text(app_);
+    arguments::set_help_texts(app_, "",
+                              "  gpulet-sim up hgx-h100 --root /tmp/node\n"
+                              "  gpulet-sim xid 3 79 --root /tmp/node\n"
+                              "  gpulet-sim heal 3 --root /tmp/node");
     add_machine_commands();
     add_device_nodes();
     add_load_and_faults();
@@ -41,17 +43,26 @@ class CommandLine {
     add_demo();
     add_schedule();
     app_.require_subcommand(1);
+    arguments::refuse_malformed_numbers(app_);
     try {
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-      return app_.exit(error) == 0 ? 0 : kUsageError;
+      if (error.get_exit_code() == 0) return app_.exit(error);
+      return print_error(arguments::describe_parse_error(app_, error, nullptr), kUsageError);
     }
     if (exit_code_) return exit_code_();
     const Status done = action_();
-    return done ? 0 : print_error(done.error());
+    if (done) return 0;
+    const bool wrong = done.error().code() == Code::kInvalidArgument;
+    return print_error(done.error().full_message(), wrong ? kUsageError : kFailed);
   }
 
  private:
+  int print_error(const std::string& what, int code) const {
+    std::fprintf(stderr, "%s: %s\n", arguments::command_path(app_).c_str(),
+                 arguments::printable_text(what).c_str());
+    return code;
+  }
   CLI::App* add_command(const std::string& name, const std::string& help, std::function<Status()> action) {
     CLI::App* sub = app_.add_subcommand(name, help);
     sub->callback([this, action = std::move(action)] { action_ = action; });

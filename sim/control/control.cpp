@@ -8,6 +8,7 @@
 #include "sim/control/answers.h"
 #include "sim/root/driver_files.h"
 #include "sim/state/clients.h"
+#include "sim/state/counters.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim::control {
@@ -58,6 +59,7 @@ void update_load_metrics(Machine& machine, std::uint32_t index) {
   gpu.utilization_memory = memory;
   gpu.pcie_tx_kbps = busy * kTransmittedKbps;
   gpu.pcie_rx_kbps = busy * kReceivedKbps;
+  set_links_load(gpu, busy, monotonic_ns());
   set_power_usage(gpu, interpolate(gpu.idle.power_mw, gpu.power_limit_mw, busy), monotonic_ns());
   // Cooling keeps a full load some degrees below the maximum.
   gpu.temperature =
@@ -423,6 +425,7 @@ Status change_nvlink(const StateFile& state, std::uint32_t gpu, std::uint32_t li
       here.replay_errors += count;
       return {};
     }
+    for (Gpu& gpu : machine.gpus) set_links_load(gpu, gpu.links_load, monotonic_ns());
     const std::uint8_t active = change == LinkChange::kUp ? 1 : 0;
     here.active = active;
     if (active == 0) here.recovery_errors += count;

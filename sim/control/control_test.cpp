@@ -7,6 +7,7 @@
 #include "sim/control/control.h"
 #include "sim/machine/machine.h"
 #include "sim/state/clients.h"
+#include "sim/state/counters.h"
 #include "sim/state/mig.h"
 
 namespace gpulet::sim::control {
@@ -76,10 +77,13 @@ TEST_F(ControlTest, LoadRisesAndEnds) {
   EXPECT_EQ(busy.power_usage_mw, 70'000 + 630'000 * 80 / 100);
   EXPECT_GT(busy.temperature, idle.temperature);
   EXPECT_LT(busy.temperature, busy.temperature_gpu_max);
+  EXPECT_EQ(busy.links_load, 80u);
+  EXPECT_EQ(busy.pcie_rx_kbps, 4'000'000u);
   ASSERT_TRUE(set_load(state_, 1, {0, 0, 1234}));
   const Gpu after = read_gpu(1);
   EXPECT_EQ(after.power_usage_mw, idle.power_usage_mw);
   EXPECT_EQ(after.temperature, idle.temperature);
+  EXPECT_EQ(after.links_load, 0u);
   EXPECT_EQ(after.clocks.current[0], idle.clocks.current[0]);
   EXPECT_EQ(memory_in_use(after), 0u);
   EXPECT_EQ(set_load(state_, 1, {101}).error().code(), Code::kInvalidArgument);

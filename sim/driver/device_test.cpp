@@ -213,6 +213,31 @@ TEST_F(DriverTest, MemoryErrors) {
   EXPECT_EQ(rows[2], 1u);
 }
 
+TEST_F(DriverTest, LinkTrafficGrowsWithTheLoad) {
+  {
+    auto machine = edit_machine();
+    machine->gpus[0].links[3].transmitted_kib = 100;
+    machine->gpus[1].links_since_ns = monotonic_ns() - 1'000'000'000;
+    machine->gpus[1].links_load = 100;
+  }
+  const auto transmitted = [&](unsigned gpu, unsigned scope) -> unsigned long long {
+    nvmlFieldValue_t value{};
+    value.fieldId = NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX;
+    value.scopeId = scope;
+    EXPECT_EQ(nvmlDeviceGetFieldValues(gpu_device(gpu), 1, &value), NVML_SUCCESS);
+    EXPECT_EQ(value.nvmlReturn, NVML_SUCCESS);
+    return value.value.ullVal;
+  };
+  constexpr unsigned kAll = 0xffffffff;
+  EXPECT_EQ(transmitted(0, kAll), 100u);
+  EXPECT_EQ(transmitted(0, 3), 100u);
+  EXPECT_EQ(transmitted(0, 2), 0u);
+  constexpr unsigned long long kLinkKib = 12'969'726;  // of half of 26,562 MB/s
+  const auto first = transmitted(1, kAll);
+  EXPECT_GE(first, 18 * kLinkKib);
+  EXPECT_GE(transmitted(1, kAll), first);
+}
+
 TEST_F(DriverTest, LinksAndTopology) {
   nvmlEnableState_t active{};
   ASSERT_EQ(nvmlDeviceGetNvLinkState(gpu_device(0), 17, &active), NVML_SUCCESS);

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "sim/driver/call.h"
+#include "sim/state/counters.h"
 #include "sim/state/mig.h"
 
 using namespace gpulet::sim;
@@ -57,13 +58,15 @@ constexpr LinkRange kLinkRanges[] = {
 constexpr unsigned int kLinksInRange = 6;
 constexpr unsigned int kAllLinks = 0xffffffff;
 
-FieldResult link_counter(const Gpu& gpu, unsigned int link, LinkCounter read) {
+template <class Read>
+FieldResult link_counter(const Gpu& gpu, unsigned int link, Read read) {
   const NvLink* found = nullptr;
   const nvmlReturn_t missing = find_link(gpu, link, &found);
   return missing != NVML_SUCCESS ? error_result(NVML_ERROR_NOT_SUPPORTED) : counter_result(read(*found));
 }
 
-FieldResult sum_link_counters(const Gpu& gpu, LinkCounter read) {
+template <class Read>
+FieldResult sum_link_counters(const Gpu& gpu, Read read) {
   if (link_count(gpu) == 0) return {};
   std::uint64_t sum = 0;
   for (const NvLink& link : gpu.links) sum += link.present != 0 ? read(link) : 0;
@@ -72,12 +75,12 @@ FieldResult sum_link_counters(const Gpu& gpu, LinkCounter read) {
 
 // Data over one link, or over all links without a scope.
 bool traffic_field(const Gpu& gpu, unsigned int field, unsigned int scope, FieldResult* answer) {
-  LinkCounter read = nullptr;
-  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX)
-    read = [](const NvLink& link) { return link.transmitted_kib; };
-  if (field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
-    read = [](const NvLink& link) { return link.received_kib; };
-  if (read == nullptr) return false;
+  const bool transmitted = field == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX;
+  if (!transmitted && field != NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX) return false;
+  const auto read = [&gpu, transmitted, now = monotonic_ns()](const NvLink& link) {
+    const LinkTraffic traffic = link_traffic(gpu, link, now);
+    return transmitted ? traffic.transmitted_kib : traffic.received_kib;
+  };
   *answer = scope == kAllLinks ? sum_link_counters(gpu, read) : link_counter(gpu, scope, read);
   return true;
 }
@@ -347,8 +350,9 @@ void take_sample(const Gpu& gpu, nvmlGpmSample_t sample) {
   sample->transmitted_kbps = gpu.pcie_tx_kbps;
   sample->received_kbps = gpu.pcie_rx_kbps;
   for (const NvLink& link : gpu.links) {
-    sample->nvlink_transmitted_kib += link.transmitted_kib;
-    sample->nvlink_received_kib += link.received_kib;
+    const LinkTraffic traffic = link_traffic(gpu, link, sample->when_ns);
+    sample->nvlink_transmitted_kib += traffic.transmitted_kib;
+    sample->nvlink_received_kib += traffic.received_kib;
   }
 }
 

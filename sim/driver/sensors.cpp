@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "sim/driver/rights.h"
+#include "sim/state/counters.h"
 
 using namespace gpulet::sim;
 

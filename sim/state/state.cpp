@@ -19,6 +19,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "sim/state/counters.h"
 
 namespace gpulet::sim {
 namespace {
@@ -178,6 +179,7 @@ void restart_counters(Gpu& gpu) {
         link.ecc_errors = 0;
     link.transmitted_kib = link.received_kib = 0;
   }
+  gpu.links_since_ns = monotonic_ns();
 }
 
 // NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY.
@@ -287,6 +289,7 @@ void heal_gpu(Gpu& gpu) {
   gpu.pcie_width = gpu.pcie_width_max;
   join_fabric(gpu.fabric);
   clear_volatile_errors(gpu);
+  set_links_load(gpu, gpu.links_load, monotonic_ns());
   train_links(gpu);
 }
 
@@ -316,18 +319,6 @@ std::uint64_t monotonic_ns() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(now.tv_nsec);
-}
-
-std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns) {
-  if (gpu.power_usage_mw <= 0 || now_ns <= gpu.energy_since_ns) return gpu.energy_mj;
-  const std::uint64_t elapsed_us = (now_ns - gpu.energy_since_ns) / 1000;
-  return gpu.energy_mj + elapsed_us * static_cast<std::uint64_t>(gpu.power_usage_mw) / 1'000'000;
-}
-
-void set_power_usage(Gpu& gpu, std::int32_t milliwatts, std::uint64_t now_ns) {
-  gpu.energy_mj = energy_millijoules(gpu, now_ns);
-  gpu.energy_since_ns = now_ns;
-  gpu.power_usage_mw = milliwatts;
 }
 
 std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance) {

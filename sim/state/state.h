@@ -22,7 +22,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 7;
+inline constexpr std::uint32_t kLayoutVersion = 8;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -99,7 +99,7 @@ struct NvLink {
   std::uint64_t crc_flit_errors;
   std::uint64_t crc_data_errors;
   std::uint64_t ecc_errors;
-  std::uint64_t transmitted_kib;  // data, since the driver's start
+  std::uint64_t transmitted_kib;  // data, from the driver's start to Gpu::links_since_ns
   std::uint64_t received_kib;
 };
 
@@ -329,6 +329,9 @@ struct Gpu {
   std::uint64_t supported_events;  // EventType bits
 
   NvLink links[kMaxLinks];
+  std::uint64_t links_since_ns;  // CLOCK_MONOTONIC; from then on links carry `links_load`
+  std::uint32_t links_load;      // percent; half of a link's speed in either direction at 100
+  std::uint32_t padding3;
   std::uint8_t topology[kMaxGpus];  // TopologyLevel to the GPU of that index
   Fabric fabric;
   Mig mig;
@@ -484,11 +487,7 @@ void heal_gpu(Gpu& gpu);
 
 void replace_gpu(Machine& machine, std::uint32_t gpu);  // by another card: new UUID and serial, no history
 
-// Energy used since the driver was loaded, in mJ, `now_ns` on CLOCK_MONOTONIC.
-std::uint64_t energy_millijoules(const Gpu& gpu, std::uint64_t now_ns);
-// Sets the power draw from now on; energy until now counts at the old draw.
-void set_power_usage(Gpu& gpu, std::int32_t milliwatts, std::uint64_t now_ns);
-std::uint64_t monotonic_ns();
+std::uint64_t monotonic_ns();  // CLOCK_MONOTONIC
 
 // Returns the bytes in use by processes and Gpu::memory_used; with an instance id, of that GPU instance.
 std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance = kNoInstance);

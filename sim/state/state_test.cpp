@@ -104,14 +104,6 @@ TEST(Uuid, IsStableAndOfVersionFour) {
   EXPECT_NE(std::string("89ab").find(uuid[23]), std::string::npos);
 }
 
-TEST(Energy, CountsEachDrawForItsTime) {
-  Gpu gpu{};
-  gpu.energy_since_ns = 1'000'000'000;
-  gpu.power_usage_mw = 100'000;
-  set_power_usage(gpu, 300'000, 3'000'000'000);
-  EXPECT_EQ(energy_millijoules(gpu, 4'000'000'000), 2 * 100'000u + 300'000u);
-}
-
 TEST(Reset, NeedsAnIdleGpuAndAppliesPendingModes) {
   auto machine = small_machine(1);
   Gpu& gpu = machine->gpus[0];

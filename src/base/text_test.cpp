@@ -45,6 +45,10 @@ TEST(Text, NearestSuggestsOnlySimilarWords) {
   EXPECT_EQ(nearest("migStrategie", keys), "migStrategy");
   EXPECT_EQ(nearest("MIGSTRATEGY", keys), "migStrategy");
   EXPECT_EQ(nearest("sleepInterval", keys), std::nullopt);
+  const std::vector<std::string> commands{"plan", "check"};
+  EXPECT_EQ(nearest("plna", commands), "plan") << "swapped letters are one mistake";
+  EXPECT_EQ(nearest("chekc", commands), "check");
+  EXPECT_EQ(nearest("lpna", commands), std::nullopt);
 }
 
 }  // namespace

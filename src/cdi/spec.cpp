@@ -434,7 +434,8 @@ class Transform {
 Result<PathSide> parse_path_side(std::string_view text) {
   if (text == "host") return PathSide::kHost;
   if (text == "container") return PathSide::kContainer;
-  return fail(Code::kInvalidArgument, "'" + std::string(text) + "' is neither host nor container");
+  return fail(Code::kInvalidArgument,
+              "unknown value '" + std::string(text) + "'; expected host or container");
 }
 
 Status transform_root(Spec& spec, const std::string& from, const std::string& to, PathSide side) {

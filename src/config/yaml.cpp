@@ -235,6 +235,19 @@ std::optional<Error> control_character(std::string_view text, const std::string&
   return std::nullopt;
 }
 
+// The first tab in the indentation of a line up to `last`, which the library reports as something else.
+std::optional<Position> indented_by_tab(std::string_view text, unsigned last) {
+  for (unsigned line = 1; line <= last && !text.empty(); ++line) {
+    const auto content = text.find_first_not_of(" \t");
+    const auto tab = text.find('\t');
+    if (content != std::string_view::npos && text[content] != '\n' && text[content] != '#' && tab < content)
+      return Position{line, static_cast<unsigned>(tab) + 1};
+    const auto end = text.find('\n');
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string position_text(const std::string& file, Position position) {
@@ -255,7 +268,10 @@ Result<Document> parse_yaml(std::string_view text, const std::string& file) {
   } catch (const Refusal& refusal) {
     return fail(parse_error(file, refusal.position, refusal.message));
   } catch (const YAML::Exception& exception) {
-    return fail(parse_error(file, position_of(exception.mark), exception.msg));
+    const auto position = position_of(exception.mark);
+    if (const auto tab = indented_by_tab(text, position.line))
+      return fail(parse_error(file, *tab, "a tab in the indentation; YAML is indented by spaces"));
+    return fail(parse_error(file, position, exception.msg));
   } catch (const std::exception& exception) {
     return fail(parse_error(file, {1, 1}, exception.what()));
   }

@@ -27,6 +27,13 @@ TEST(Yaml, NodesHavePositions) {
   EXPECT_FALSE(quoted.plain);
 }
 
+TEST(Yaml, ATabInTheIndentationIsNamed) {
+  const std::string tab = ": a tab in the indentation; YAML is indented by spaces";
+  EXPECT_EQ(syntax_error_of("a:\n\tb: 1\n"), "f:2:1" + tab);
+  EXPECT_EQ(syntax_error_of("a:\n  b: 1\n  \tc: 1\n"), "f:3:3" + tab);
+  EXPECT_EQ(syntax_error_of("a: 1\t# a comment\nb: [x\n").find("tab"), std::string::npos);
+}
+
 TEST(Yaml, EmptyTextIsNull) {
   for (const auto* text : {"", "\n\n", "# nothing\n", "---\n", "null\n"}) {
     const auto document = parse_yaml(text, "f");

@@ -226,6 +226,23 @@ std::string_view display_name(Symptom symptom) {
 
 std::span<const Check> all_checks() { return kChecks; }
 
+namespace {
+
+// A driver root of gpulet-sim, and no trace of a kubelet.
+bool lacks_kubelet_by_design(const Facts& facts) {
+  const auto& kubelet = facts.kubelet;
+  return facts.simulated && !kubelet.socket && !kubelet.allocatable && kubelet.other_directories.empty();
+}
+
+// What follows from a failed check.
+CheckResult follow_failure(const Facts& facts, std::string_view failed) {
+  if (failed == "kubelet" && lacks_kubelet_by_design(facts))
+    return skip_result("not applicable: a simulated node (gpulet-sim) without a kubelet");
+  return skip_result("fix `" + std::string(failed) + "` first");
+}
+
+}  // namespace
+
 std::vector<Finding> run_checks(const Facts& facts) {
   std::vector<Finding> findings;
   // The failed check that each check depends on, directly or through others.
@@ -241,9 +258,11 @@ std::vector<Finding> run_checks(const Facts& facts) {
     if (!first.empty()) {
       blocked_by[check.id] = first;
       if (verdict == Verdict::kFail || verdict == Verdict::kUnknown)
-        finding.result = skip_result("fix `" + std::string(first) + "` first");
+        finding.result = follow_failure(facts, first);
     } else if (verdict == Verdict::kFail) {
       blocked_by[check.id] = check.id;
+      if (check.id == "kubelet" && lacks_kubelet_by_design(facts))
+        finding.result = follow_failure(facts, check.id);
     }
     findings.push_back(std::move(finding));
   }
@@ -267,6 +286,28 @@ constexpr std::size_t kVerdictWidth = 9, kIdWidth = 16;
 
 std::string pad_right(std::string_view text, std::size_t width) {
   return std::string(text) + std::string(text.size() < width ? width - text.size() : 1, ' ');
+}
+
+// SGR colours (ECMA-48): red, yellow and green, which every terminal with colours has.
+const char* verdict_color(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kFail:
+      return "\x1b[31m";
+    case Verdict::kWarn:
+    case Verdict::kUnknown:
+      return "\x1b[33m";
+    case Verdict::kPass:
+      return "\x1b[32m";
+    case Verdict::kSkip:
+      return "\x1b[2m";
+  }
+  return "";
+}
+
+// Padded to its column.
+std::string verdict_text(Verdict verdict, bool color) {
+  const auto padded = pad_right(display_name(verdict), kVerdictWidth);
+  return color ? verdict_color(verdict) + padded + "\x1b[0m" : padded;
 }
 
 }  // namespace
@@ -301,15 +342,15 @@ std::string findings_summary(std::span<const Finding> findings) {
   return k8s::sanitize_line(text + (also.empty() ? "" : also + "."));
 }
 
-std::string text_report(std::span<const Finding> findings) {
+std::string text_report(std::span<const Finding> findings, const TextStyle& style) {
   const std::string margin(kVerdictWidth + kIdWidth, ' ');
   std::string text;
   for (const auto& finding : findings) {
     const auto& result = finding.result;
-    text += pad_right(display_name(result.verdict), kVerdictWidth) + pad_right(finding.id, kIdWidth) +
+    text += verdict_text(result.verdict, style.color) + pad_right(finding.id, kIdWidth) +
             k8s::sanitize_line(result.found) + "\n";
     if (!result.fix.empty()) text += margin + "→ " + k8s::sanitize_line(result.fix) + "\n";
-    if (result.verdict == Verdict::kPass) continue;
+    if (result.verdict == Verdict::kPass && !style.all_details) continue;
     for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
   return text + "\n" + findings_summary(findings) + "\n";

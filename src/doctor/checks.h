@@ -78,8 +78,13 @@ const Finding* most_severe(std::span<const Finding> findings);
 
 // One sentence without a newline: the first fault and its fix, or that there is none.
 std::string findings_summary(std::span<const Finding> findings);
+// How the text is printed.
+struct TextStyle {
+  bool color = false;        // the verdicts in a terminal's colours
+  bool all_details = false;  // also those of checks that pass
+};
 // One line per check, with the fix below it; the last line is the summary. Ends in a newline.
-std::string text_report(std::span<const Finding> findings);
+std::string text_report(std::span<const Finding> findings, const TextStyle& style = {});
 std::string json_report(std::span<const Finding> findings);
 // The overall verdict: fail, else warn, else pass.
 Verdict overall_verdict(std::span<const Finding> findings);

@@ -241,6 +241,25 @@ TEST(Checks, DependentChecksAreSkipped) {
   EXPECT_EQ(answers->result.found, "fix `driver` first");
 }
 
+TEST(Checks, ASimulatedNodeNeedsNoKubelet) {
+  auto facts = healthy_facts();
+  facts.simulated = true;
+  EXPECT_EQ(result_of(facts, "kubelet").verdict, Verdict::kPass) << "it may have one";
+  facts.agent = fail(Code::kUnavailable, "no");
+  facts.kubelet.socket = facts.kubelet.plugins_status = fail(Code::kNotFound, "no");
+  EXPECT_EQ(result_of(facts, "kubelet").verdict, Verdict::kFail) << "one that has stopped";
+  facts.kubelet.allocatable = fail(Code::kNotFound, "no");
+  facts.kubelet.plugins.clear();
+  const auto findings = run_checks(facts);
+  EXPECT_EQ(ids_with(findings, Verdict::kFail), "");
+  for (const char* id : {"kubelet", "plugin", "agent", "resource"}) {
+    EXPECT_EQ(result_of(facts, id).found, "not applicable: a simulated node (gpulet-sim) without a kubelet")
+        << id;
+  }
+  facts.simulated = false;
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "kubelet");
+}
+
 TEST(Checks, AFailedCheckHidesNothingThatIsKnown) {
   auto facts = healthy_facts();
   facts.nodes->needed[1].error = Error(Code::kNotFound, "no");

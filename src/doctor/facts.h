@@ -208,6 +208,7 @@ struct Facts {
   Result<PciBus> bus = not_collected();
   DriverFiles installed;
   std::string driver_root;
+  bool simulated = false;  // a driver root of gpulet-sim
   Result<DeviceNodes> nodes = not_collected();
   Result<DriverFacts> driver = not_collected();
   KubeletFacts kubelet;

@@ -16,13 +16,18 @@
 #include "base/file_watch.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "extender/cluster_page.h"
 #include "extender/cluster_watcher.h"
 #include "extender/controller_notifier.h"
+#include "extender/page_watcher.h"
 #include "extender/server.h"
 #include "http/access_gate.h"
+#include "http/certificate.h"
 #include "http/server.h"
 #include "http/socket.h"
 #include "k8s/event_recorder.h"
+#include "metrics_api/authentication.h"
+#include "metrics_api/request_pool.h"
 #include "scheduler/model/pod_request.h"
 
 namespace gpulet::extender {
@@ -33,6 +38,14 @@ using namespace std::chrono_literals;
 constexpr std::size_t kMaxPemBytes = 1u << 20;
 // A certificate and its key are two files, which Kubernetes replaces one right after the other.
 constexpr Duration kSettle = 100ms;
+
+constexpr const char* kCertificateName = "gpulet-scheduler";
+// Longer than any process runs; nobody verifies this certificate, so an expiry would only break it.
+constexpr std::chrono::hours kSelfSignedLifetime{10 * 365 * 24};
+// Of the cluster page. A response may wait for two reviews by the API server.
+constexpr http::ServerLimits kPageLimits{.exchange = 25s, .idle = 60s, .head_bytes = 24u << 10};
+// For tokens of unknown users.
+constexpr metrics_api::RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
 
 Result<http::AccessRules> read_tls_access(const ExtenderOptions& options) {
   http::AccessRules access;
@@ -98,6 +111,7 @@ class ExtenderProcess {
                                        .head_bytes = 16u << 10,
                                        .body_bytes = kMaxBodyBytes,
                                        .body_budget = kBodyBudget});
+    GPULET_TRY(serve_page());
     log::info("serving kube-scheduler", {{"listen", options_.listen},
                                          {"port", http::socket_port(listener_.get())},
                                          {"tls", access_gate_.is_encrypted()},
@@ -113,6 +127,56 @@ class ExtenderProcess {
     service_->begin_shutdown();
     shutdown_timer_ =
         loop_.after(std::chrono::seconds(options_.shutdown_seconds), [this] { loop_.stop_loop(); });
+  }
+
+  // Everything that only the cluster page needs.
+  Status serve_page() {
+    if (options_.page_address.empty()) return {};
+    GPULET_TRY(apply_page_rules());
+    GPULET_TRY_ASSIGN(page_listener_, http::listen_tcp(options_.page_address));
+    page_watcher_.emplace(loop_, access_, k8s::CollectionTiming{}, options_.agent_selector);
+    if (options_.page_access == PageAccess::kToken) {
+      token_requests_.emplace(loop_, access_, kTokenLimits);
+      access_requests_.emplace(loop_, access_, metrics_api::RequestPoolLimits{});
+      reviewer_.emplace(loop_, *token_requests_, *access_requests_);
+    }
+    page_.emplace(ClusterPageDependencies{
+        .loop = loop_,
+        .document = {.cluster = cluster_, .facts = page_watcher_->facts(), .node_page = options_.node_page},
+        .problems = [this] { return page_problems(); },
+        .reviewer = reviewer_ ? &*reviewer_ : nullptr,
+        .extender = *service_});
+    page_server_.emplace(loop_, page_listener_.get(), *page_, page_gate_, kPageLimits);
+    log::info("serving the cluster page", {{"listen", options_.page_address},
+                                           {"port", http::socket_port(page_listener_.get())},
+                                           {"tls", page_gate_.is_encrypted()},
+                                           {"token", reviewer_.has_value()}});
+    return {};
+  }
+
+  std::vector<std::string> page_problems() const {
+    if (watcher_->is_synced() && page_watcher_->is_synced()) return {};
+    std::vector<std::string> lines = {"initial lists are incomplete"};
+    for (const auto& line : watcher_->current_problems()) lines.push_back(line);
+    for (const auto& line : page_watcher_->current_problems()) lines.push_back(line);
+    return lines;
+  }
+
+  // Readers of the page are known by their tokens, not by certificates.
+  Status apply_page_rules() {
+    GPULET_TRY_ASSIGN(auto rules, read_tls_access(options_));
+    if (rules.tls) {
+      rules.tls->client_authorities = rules.tls->client_authorities_source = {};
+      rules.tls->clients = http::ClientAuthType::kNone;
+    } else if (options_.page_access == PageAccess::kToken) {
+      if (!own_certificate_) {
+        GPULET_TRY_ASSIGN(own_certificate_, http::make_self_signed_certificate(
+                                                kCertificateName, loop_.wall_now(), kSelfSignedLifetime));
+      }
+      rules.tls =
+          http::TlsServerConfig{.certificate = own_certificate_->certificate, .key = own_certificate_->key};
+    }
+    return page_gate_.set_rules(std::move(rules));
   }
 
   void watch_certificates() {
@@ -132,8 +196,8 @@ class ExtenderProcess {
   void reload_certificates() {
     auto access = read_tls_access(options_);
     if (access) {
-      if (const auto set = access_gate_.set_rules(std::move(*access)); set)
-        return log::info("certificate reloaded");
+      const auto set = access_gate_.set_rules(std::move(*access));
+      if (set && (!page_server_ || apply_page_rules())) return log::info("certificate reloaded");
     }
     log::warning(
         "cannot reload the certificate, keeping the previous one",
@@ -154,6 +218,16 @@ class ExtenderProcess {
   std::optional<ClusterWatcher> watcher_;
   std::optional<ExtenderService> service_;
   std::optional<http::Server> server_;
+
+  // ---- the cluster page ----
+  http::AccessGate page_gate_;
+  std::optional<http::KeyPair> own_certificate_;
+  FileDescriptor page_listener_;
+  std::optional<PageWatcher> page_watcher_;
+  std::optional<metrics_api::RequestPool> token_requests_, access_requests_;
+  std::optional<metrics_api::AccessReviewer> reviewer_;
+  std::optional<ClusterPage> page_;
+  std::optional<http::Server> page_server_;
 };
 
 // The reporter name in Events: the Pod's, or else the host's.

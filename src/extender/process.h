@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "extender/page_watcher.h"
 #include "scheduler/core/decision.h"
 
 namespace gpulet::extender {
@@ -17,6 +18,10 @@ namespace gpulet::extender {
 inline constexpr std::size_t kMaxBodyBytes = 64u << 20;
 // Of all requests and responses together: one of the largest with its response, within a limit of 200 MB.
 inline constexpr std::size_t kBodyBudget = 2 * kMaxBodyBytes;
+
+// Who may read the cluster page: users with a token of the cluster (cluster_page.h), or everybody, for a
+// listener that only an authenticating proxy or this host reaches.
+enum class PageAccess { kToken, kEverybody };
 
 struct ExtenderOptions {
   std::string listen = "0.0.0.0:9410";
@@ -28,8 +33,14 @@ struct ExtenderOptions {
   std::string certificate_file{}, key_file{}, client_authorities_file{};
   // spec.schedulerName of the Pods that should be asked about; empty: default-scheduler.
   std::vector<std::string> scheduler_names{};
-  std::string record{};           // ConfigMap in its namespace that the replicas share; empty: none
-  unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
+  std::string record{};  // ConfigMap in its namespace that the replicas share; empty: none
+  // The cluster page; empty: none. With PageAccess::kToken it is served by TLS, with the certificate above or
+  // a self-signed one, because tokens travel over it.
+  std::string page_address{};
+  PageAccess page_access = PageAccess::kToken;
+  std::string node_page = "http://{ip}:{port}/";  // see DocumentInputs
+  std::string agent_selector = kAgentSelector;    // labels of the agents' Pods
+  unsigned shutdown_seconds = 5;                  // how long it keeps serving as not-ready after SIGTERM
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT. `environment` locates the API server (k8s::find_client_config).

@@ -54,6 +54,42 @@ std::string gunzip(std::string_view packed, std::size_t limit) {
   return result == Z_STREAM_END && text.size() <= limit ? text : std::string();
 }
 
+struct GzipWriter::Stream {
+  z_stream zlib{};
+  ~Stream() { ::deflateEnd(&zlib); }
+};
+
+GzipWriter::GzipWriter() : stream_(std::make_unique<Stream>()) {
+  if (::deflateInit2(&stream_->zlib, Z_BEST_SPEED, Z_DEFLATED, kGzipWindow, 8, Z_DEFAULT_STRATEGY) != Z_OK)
+    stream_.reset();
+}
+GzipWriter::~GzipWriter() = default;
+GzipWriter::GzipWriter(GzipWriter&&) noexcept = default;
+GzipWriter& GzipWriter::operator=(GzipWriter&&) noexcept = default;
+
+void GzipWriter::append_piece(std::string_view text) { deflate_piece(text, Z_NO_FLUSH); }
+
+void GzipWriter::deflate_piece(std::string_view text, int flush) {
+  if (!stream_) return;
+  auto& zlib = stream_->zlib;
+  zlib.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  zlib.avail_in = static_cast<uInt>(text.size());
+  do {
+    char piece[16'384];
+    zlib.next_out = reinterpret_cast<Bytef*>(piece);
+    zlib.avail_out = sizeof piece;
+    ::deflate(&zlib, flush);
+    packed_.append(piece, sizeof piece - zlib.avail_out);
+  } while (zlib.avail_out == 0);
+}
+
+std::string GzipWriter::finish_text() {
+  deflate_piece({}, Z_FINISH);
+  if (!stream_) packed_.clear();
+  stream_.reset();
+  return std::move(packed_);
+}
+
 const SharedText& Document::gzipped() const {
   if (!tried_) {
     tried_ = true;
@@ -193,6 +229,8 @@ std::string_view reason_phrase(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -220,8 +258,12 @@ std::string_view reason_phrase(int status) {
 
 std::string response_head(const Response& answer, bool keep_alive, const Headers& headers) {
   std::string head = "HTTP/1.1 " + std::to_string(answer.status) + " ";
-  head.append(reason_phrase(answer.status)).append("\r\nContent-Type: ").append(answer.content_type);
-  if (!answer.is_event_stream)
+  head.append(reason_phrase(answer.status));
+  // Source: RFC 9110, section 15.4.5: 304 has the fields that a cache needs, and no body.
+  const bool is_unchanged = answer.status == 304;
+  if (!is_unchanged) head.append("\r\nContent-Type: ").append(answer.content_type);
+  if (!answer.etag.empty()) head.append("\r\nETag: ").append(answer.etag);
+  if (!answer.is_event_stream && !is_unchanged)
     head.append("\r\nContent-Length: ").append(std::to_string(answer.body->size()));
   if (answer.gzipped) head.append("\r\nContent-Encoding: gzip");
   if (answer.varies_by_accept) head.append("\r\nVary: Accept, Accept-Encoding");

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,35 @@ TEST(Accept, GzipOnlyIfAccepted) {
       {"gzip2", false},
   };
   for (const auto& [field, taken] : cases) EXPECT_EQ(accepts_gzip(field), taken) << field;
+}
+
+TEST(Gzip, PiecesAreOneText) {
+  GzipWriter writer;
+  std::string text;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string piece =
+        i % 7 == 0 ? std::string() : std::string(static_cast<std::size_t>(i), 'a') + std::to_string(i * 7919);
+    writer.append_piece(piece);
+    text += piece;
+  }
+  const auto packed = writer.finish_text();
+  EXPECT_LT(packed.size(), text.size() / 10);
+  EXPECT_EQ(gunzip(packed, text.size()), text);
+  EXPECT_EQ(gunzip(packed, text.size() - 1), "") << "beyond the limit";
+  EXPECT_EQ(gunzip(GzipWriter().finish_text(), 1), "");
+}
+
+// Source: RFC 9110, section 15.4.5.
+TEST(ResponseHead, AnUnchangedDocumentHasItsTagAndNoBody) {
+  const auto body = std::make_shared<const std::string>("text");
+  const auto fresh = response_head({.body = body, .etag = "\"7\""}, true);
+  EXPECT_NE(fresh.find("\r\nETag: \"7\"\r\n"), std::string::npos) << fresh;
+  EXPECT_NE(fresh.find("\r\nContent-Length: 4\r\n"), std::string::npos) << fresh;
+  const auto same =
+      response_head({.status = 304, .body = std::make_shared<const std::string>(), .etag = "\"7\""}, true);
+  EXPECT_TRUE(same.starts_with("HTTP/1.1 304 Not Modified\r\nETag: \"7\"\r\n")) << same;
+  for (const char* field : {"\r\nContent-Type:", "\r\nContent-Length:"})
+    EXPECT_EQ(same.find(field), std::string::npos) << same;
 }
 
 }  // namespace

@@ -206,6 +206,13 @@ PodShares attribute(const DeviceActivity& device, std::span<const Holder> holder
   return shares;
 }
 
+std::optional<PodName> pod_of_process(const ProcessSample& process, std::span<const PodShare> shares,
+                                      const PodByPid& pods) {
+  if (const auto known = pods.find(process.pid); known != pods.end()) return known->second;
+  if (shares.size() != 1 || process.is_outside_pods) return std::nullopt;
+  return shares.front().holder.pod;
+}
+
 Result<PodByUid> read_pod_uids(const std::string& directory) {
   PodByUid pods;
   std::error_code error;

@@ -83,6 +83,10 @@ struct PodShares {
 // device (the calls are not simultaneous), it is scaled down in proportion. Only the order of `holders`
 // matters.
 PodShares attribute(const DeviceActivity& device, std::span<const Holder> holders, const PodByPid& pods);
+// The Pod of a process of a device that `shares` are of. One of an unknown Pod is the only holder's, as its
+// use is by attribute(), unless it is known to be of no Pod. nullopt: unknown, or none.
+std::optional<PodName> pod_of_process(const ProcessSample& process, std::span<const PodShare> shares,
+                                      const PodByPid& pods);
 
 // Processes and their Pods. The driver reports host pids: without hostPID no process is found.
 

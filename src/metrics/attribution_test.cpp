@@ -106,6 +106,19 @@ TEST(Attribution, OnlyHolderGetsEverythingExceptKnownUseOfOthers) {
       << "without a single process known too";
 }
 
+TEST(Attribution, ProcessesOfUnknownPodsAreTheOnlyHolders) {
+  const std::vector<PodShare> alone = {{holder(kTrain), {}}},
+                              two = {{holder(kTrain), {}}, {holder(kServe), {}}};
+  const PodByPid pods = {{1, kOther}};
+  EXPECT_EQ(pod_of_process(process(1, 300, 50), alone, pods), kOther);
+  EXPECT_EQ(pod_of_process(process(2, 300, 50), alone, pods), kTrain);
+  EXPECT_EQ(pod_of_process(process(2, 300, 50), two, pods), std::nullopt);
+  EXPECT_EQ(pod_of_process(process(2, 300, 50), {}, pods), std::nullopt);
+  auto display = process(2, 300, 50);
+  display.is_outside_pods = true;
+  EXPECT_EQ(pod_of_process(display, alone, pods), std::nullopt);
+}
+
 TEST(Attribution, PodsGetTheirOwnUseAndIdlePodsZero) {
   const std::vector<Holder> holders = {holder({"a", "idle"}), holder(kServe), holder(kTrain)};
   const DeviceActivity device{

@@ -1,10 +1,10 @@
 #include "web/router.h"
 
 #include <algorithm>
-#include <array>
 
 #include "base/text.h"
 #include "http/message.h"
+#include "web/page_files.h"
 
 namespace gpulet::web {
 
@@ -56,46 +56,11 @@ http::Response text_response(int status, std::string body) {
   return {.status = status, .body = std::make_shared<const std::string>(std::move(body))};
 }
 
-http::Response document_body_response(const http::Document& document, std::string_view content_type,
-                                      const http::Request& request) {
-  http::Response answer{
-      .content_type = content_type, .body = document.plain_text(), .varies_by_accept = true};
-  if (http::accepts_gzip(request.accept_encoding) && document.gzipped()) {
-    answer.body = document.gzipped();
-    answer.gzipped = true;
-  }
-  return answer;
-}
-
 // A JSON document has at most one line break, at its end; each line becomes a data field.
 std::string make_event(std::string_view name, std::uint64_t id, std::string_view document) {
   std::string event = "event: " + std::string(name) + "\nid: " + std::to_string(id) + "\n";
   for (const auto& line : text::split(text::trim(document), '\n')) event += "data: " + line + "\n";
   return event + "\n";
-}
-
-const http::Document* page_file_response(std::string_view path, std::string_view& content_type) {
-  // Created at the first request and compressed once per child.
-  static const std::array<http::Document, 7> documents = {
-      http::Document(std::string(page::html())), http::Document(std::string(page::css())),
-      http::Document(std::string(page::js())),   http::Document(std::string(page::chinese())),
-      http::Document(std::string(page::icon())), http::Document(std::string(page::runbook())),
-      http::Document(std::string(page::xids()))};
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPaths = {{
-      {"/", "text/html; charset=utf-8"},
-      {"/page.css", "text/css; charset=utf-8"},
-      {"/page.js", "text/javascript; charset=utf-8"},
-      {"/chinese.json", "application/json"},
-      {"/icon.svg", "image/svg+xml"},
-      {"/runbook.md", "text/markdown; charset=utf-8"},
-      {"/xids.md", "text/markdown; charset=utf-8"},
-  }};
-  for (std::size_t i = 0; i < kPaths.size(); ++i) {
-    if (path != kPaths[i].first) continue;
-    content_type = kPaths[i].second;
-    return &documents[i];
-  }
-  return nullptr;
 }
 
 }  // namespace
@@ -193,9 +158,7 @@ http::Response Router::document_response(std::string_view path, const http::Requ
 http::Response Router::route_request(const http::Request& request, Time now) const {
   if (request.method != "GET" && request.method != "HEAD") return text_response(405, "only GET and HEAD");
   const std::string_view path = request.target.substr(0, request.target.find('?'));
-  std::string_view content_type;
-  if (const http::Document* page = page_file_response(path, content_type))
-    return document_body_response(*page, content_type, request);
+  if (auto file = node_page_file(path, request)) return std::move(*file);
   static constexpr std::string_view kApi[] = {"/api/node",    "/api/now",    "/api/use",
                                               "/api/history", "/api/trends", "/api/events"};
   const bool api = std::ranges::find(kApi, path) != std::end(kApi);

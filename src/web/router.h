@@ -1,6 +1,5 @@
-// Routes the listener's requests: the node page, which is src/web/page/ compiled into this program and
-// loads nothing from elsewhere, and the pages that the agent published last. Pure: the caller passes the
-// time.
+// Routes the listener's requests: the node page, and the pages that the agent published last. Pure: the
+// caller passes the time.
 #pragma once
 
 #include <deque>
@@ -11,18 +10,6 @@
 #include "base/loop.h"
 #include "http/message.h"
 #include "web/ipc_messages.h"
-
-namespace gpulet::web::page {
-
-std::string_view html();
-std::string_view css();
-std::string_view js();
-std::string_view chinese();  // JSON: its texts in Chinese, by the English ones
-std::string_view icon();     // SVG
-std::string_view runbook();  // Markdown: the runbook of docs/health.md
-std::string_view xids();     // Markdown: docs/xids.md
-
-}  // namespace gpulet::web::page
 
 namespace gpulet::web {
 
@@ -56,7 +43,7 @@ class SampleHistory {
 };
 
 //
-//   /            the node page, with /page.css, /page.js, /chinese.json, /icon.svg, /runbook.md and /xids.md
+//   /            the node page, with its files (page_files.h)
 //   /healthz /readyz   200, or 503 with the reasons
 //   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample

@@ -179,6 +179,7 @@ def check_documented():
 # A non-default value for each leaf, with the settings required for it to matter.
 MAP = {"config": {"map": {"a": "version: v1\n", "b": "version: v1\n"}, "default": "a"}}
 SCHEDULER, METRICS = {"scheduler": {"enabled": True}}, {"metricsApi": {"enabled": True}}
+CLUSTER_PAGE = {"scheduler": {"enabled": True, "page": {"enabled": True}}}
 WITH = {
     "config.name": "mine", "config.map": {"default": "version: v1\n"}, "config.default": ("b", MAP),
     "config.fallbackStrategies": (["named", "empty"], MAP), "migStrategy": "mixed", "failOnInitError": True,
@@ -204,6 +205,8 @@ WITH = {
     "podMonitor.interval": ("1m", {"podMonitor": {"enabled": True}}), "serviceMonitor.labels": ({"a": "b"}, {"serviceMonitor": {"enabled": True}}),
     "serviceMonitor.interval": ("1m", {"serviceMonitor": {"enabled": True}}), "prometheusRule.labels": ({"a": "b"}, {"prometheusRule": {"enabled": True}}),
     "networkPolicy.from": [{"podSelector": {}}], "networkPolicy.schedulerFrom": ([{"podSelector": {}}], SCHEDULER),
+    "networkPolicy.pageFrom": ([{"podSelector": {}}], CLUSTER_PAGE), "scheduler.page.enabled": (True, SCHEDULER), "scheduler.page.port": (9500, CLUSTER_PAGE),
+    "scheduler.page.nodePage": ("https://gpus.example/{node}", CLUSTER_PAGE),
     "networkPolicy.metricsApiFrom": ([{"podSelector": {}}], METRICS),
     "scheduler.extraArgs": ["--x"], "scheduler.schedulerNames": (["gpulet"], SCHEDULER), "metricsApi.extraArgs": ["--x"], "metricsApi.tlsSecretName": ("s", {"metricsApi": {"caBundle": "eA=="}}),
     "scheduler.kubeScheduler.managedResources": ["nvidia.com/mig-1g.10gb"],
@@ -596,6 +599,32 @@ def check_monitoring():
     expect(service["spec"]["ports"][0]["port"], 9500)
     assert rendered.one("ServiceMonitor")["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert "scrapeTimeout" not in rendered.one("ServiceMonitor")["spec"]["endpoints"][0], "as above"
+
+
+def check_cluster_page():
+    """The scheduler gets the page's arguments, port and rights with the page alone."""
+    with_page = {"scheduler": {"enabled": True, "page": {"enabled": True, "port": 9500, "nodePage": "https://gpus.example/{node}/"}}}
+    rights, servers = {}, {}
+    for name, values in (("without", SCHEDULER), ("with", with_page)):
+        rendered = Rendered(values, release="r")
+        role = rendered.one("ClusterRole", "r-gpulet-scheduler")
+        rights[name] = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+        servers[name] = rendered.one("Deployment", "r-gpulet-scheduler")["spec"]["template"]["spec"]["containers"][0]
+        more = {item for item in rendered.names() if "auth-delegator" in item or "cluster-page" in item}
+        expect(more, set() if name == "without" else {"ClusterRoleBinding/r-gpulet-scheduler:system:auth-delegator", "ClusterRole/r-gpulet-cluster-page"})
+    expect(rights["with"] - rights["without"], {("nodes", "list"), ("nodes", "watch")})
+    expect(set(servers["with"]["args"]) - set(servers["without"]["args"]),
+           {"--page-address=0.0.0.0:9500", "--agent-selector=app.kubernetes.io/name=gpulet", "--node-page=https://gpus.example/{node}/"})
+    expect([port["name"] for port in servers["with"]["ports"]], ["http", "page"])
+    expect(rendered.one("ClusterRole", "r-gpulet-cluster-page")["rules"], [{"nonResourceURLs": ["/cluster"], "verbs": ["get"]}])
+    expect([port["name"] for port in rendered.one("Service", "r-gpulet-scheduler")["spec"]["ports"]], ["http", "page"])
+    # The page selects the agents' Pods, and no others of the chart.
+    labels = rendered.one("DaemonSet", "r-gpulet")["spec"]["template"]["metadata"]["labels"]
+    expect(labels["app.kubernetes.io/name"], "gpulet")
+    policy = rendered.one("NetworkPolicy", "r-gpulet-scheduler")["spec"]["ingress"]
+    expect([rule["ports"][0]["port"] for rule in policy], ["http", "page"])
+    limited = Rendered(merged(with_page, {"networkPolicy": {"pageFrom": [{"podSelector": {}}]}})).one("NetworkPolicy", "gpulet-scheduler")
+    expect(limited["spec"]["ingress"][1]["from"], [{"podSelector": {}}])
 
 
 def check_everything_at_once():

@@ -21,7 +21,7 @@ kubelet.LIMIT_S = LIMIT_S
 # command, its output
 COMMANDS = [
     (("version",), r"gpulet \d+\.\d+\.\d+ "),
-    (("list",), r"(?s)4 GPUs.*NVIDIA GB200.*18 switched"),
+    (("list", "-o", "wide"), r"(?s)4 GPUs.*NVIDIA GB200.*18 switched"),
     (("topo",), r"GPU3 +NV18"),
     (("place", "--size", "2"), r"linked by NV18, on NUMA node 0"),
     (("labels", "--explain"), r"nvidia\.com/gpu\.product=NVIDIA-GB200"),

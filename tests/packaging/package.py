@@ -27,6 +27,11 @@ MAX_EXPOSURE = 3.0  # of 10, by systemd-analyze security
 FILES = {
     "usr/bin/gpulet": 0o755, "usr/bin/gpulet-hook": 0o755, "lib/systemd/system/gpulet.service": 0o644, "lib/udev/rules.d/71-gpulet.rules": 0o644,
     "etc/gpulet/config.yaml": 0o644, "etc/gpulet/environment": 0o644,
+    "usr/share/bash-completion/completions/gpulet": 0o644, "usr/share/zsh/vendor-completions/_gpulet": 0o644,
+    "usr/share/fish/vendor_completions.d/gpulet.fish": 0o644,
+    **{f"usr/share/man/man1/gpulet{command}.1.gz": 0o644 for command in (
+        "", "-agent", "-cdi", "-cleanup", "-completion", "-config", "-cordon", "-doctor", "-driver", "-explain", "-health", "-help", "-labels",
+        "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-version")},
     **{f"usr/share/doc/gpulet/{name}": 0o644 for name in (
         "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf")},
 }

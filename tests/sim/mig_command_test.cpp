@@ -36,7 +36,7 @@ class SimMigCommand : public NodeTest {
 TEST_F(SimMigCommand, NamesPods) {
   const auto grant = admit_pod("holder", 4, kSmall);
   const auto planned = run_mig(cli::MigVerb::kPlan, "all-7g.80gb", "7");
-  EXPECT_EQ(planned.exit_code, 2) << planned.err;
+  EXPECT_EQ(planned.exit_code, cli::kNeedsAction) << planned.err;
   EXPECT_EQ(planned.err, "");
   for (const char* slice : {"0", "1", "2", "3"}) {
     EXPECT_NE(
@@ -44,7 +44,7 @@ TEST_F(SimMigCommand, NamesPods) {
         std::string::npos)
         << planned.out;
   }
-  EXPECT_EQ(run_mig(cli::MigVerb::kApply, "all-7g.80gb", "7").exit_code, 2);
+  EXPECT_EQ(run_mig(cli::MigVerb::kApply, "all-7g.80gb", "7").exit_code, cli::kNeedsAction);
   EXPECT_EQ(healthy_ids(*find_resource(sim_kubelet().kubelet_state(), kSmall)).size(), 4u);
   const auto whole = admit_pod("whole", 7);
   const auto blocked = run_mig(cli::MigVerb::kPlan, "all-1g.10gb", "2");

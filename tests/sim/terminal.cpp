@@ -5,8 +5,11 @@
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 #include <vterm.h>
+
+#include <regex>
 
 namespace gpulet::tests {
 namespace {
@@ -24,7 +27,17 @@ Terminal::Terminal(std::vector<std::string> command, std::vector<std::string> en
                    int columns)
     : terminal_(::vterm_new(rows, columns), ::vterm_free), rows_(rows), columns_(columns) {
   ::vterm_set_utf8(terminal_.get(), 1);
-  ::vterm_screen_reset(::vterm_obtain_screen(terminal_.get()), 1);
+  static const VTermScreenCallbacks kCallbacks = [] {
+    VTermScreenCallbacks callbacks{};  // which there are depends on the version
+    callbacks.settermprop = [](VTermProp property, VTermValue* value, void* self) {
+      return on_property(property, value, self);
+    };
+    return callbacks;
+  }();
+  VTermScreen* const screen = ::vterm_obtain_screen(terminal_.get());
+  ::vterm_screen_set_callbacks(screen, &kCallbacks, this);
+  ::vterm_screen_enable_altscreen(screen, 1);
+  ::vterm_screen_reset(screen, 1);
   const auto arguments = pointers(command), variables = pointers(environment);
   const winsize size{static_cast<unsigned short>(rows), static_cast<unsigned short>(columns), 0, 0};
   int pty = -1;
@@ -43,9 +56,51 @@ Terminal::~Terminal() {
   ::waitpid(child_, nullptr, 0);
 }
 
-void Terminal::press_keys(const std::string& keys) {
-  EXPECT_EQ(::write(pty_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+int Terminal::on_property(int property, void* value, void* self) {
+  auto& terminal = *static_cast<Terminal*>(self);
+  const auto& set = *static_cast<const VTermValue*>(value);
+  if (property == VTERM_PROP_ALTSCREEN) terminal.alternate_screen_ = set.boolean != 0;
+  return 1;
 }
+
+void Terminal::write_all(const std::string& bytes) {
+  EXPECT_EQ(::write(pty_.get(), bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
+}
+
+void Terminal::press_keys(const std::string& keys) { write_all(keys); }
+
+void Terminal::press_mouse(int button, int row, int column) {
+  EXPECT_TRUE(is_mouse_on());
+  ::vterm_mouse_move(terminal_.get(), row, column, VTERM_MOD_NONE);
+  ::vterm_mouse_button(terminal_.get(), button, true, VTERM_MOD_NONE);
+  ::vterm_mouse_button(terminal_.get(), button, false, VTERM_MOD_NONE);
+  std::string report(256, '\0');
+  report.resize(::vterm_output_read(terminal_.get(), report.data(), report.size()));
+  write_all(report);
+}
+
+// By what it wrote: libvterm sets only the first of several modes in one sequence. Source: xterm's control
+// sequences, DECSET 1000.
+bool Terminal::is_mouse_on() const {
+  static const std::regex kModes("\x1b\\[\\?([0-9;]*)([hl])");
+  bool on = false;
+  for (std::sregex_iterator at(written_.begin(), written_.end(), kModes), end; at != end; ++at) {
+    if ((";" + (*at)[1].str() + ";").find(";1000;") != std::string::npos) on = (*at)[2] == "h";
+  }
+  return on;
+}
+
+bool Terminal::is_line_mode() const {
+  termios modes{};
+  if (::tcgetattr(pty_.get(), &modes) != 0) return false;
+  return (modes.c_lflag & ICANON) != 0 && (modes.c_lflag & ECHO) != 0;
+}
+
+bool Terminal::wait_for_restored() {
+  return wait_until([this] { return !is_mouse_on() && !alternate_screen_ && is_line_mode(); });
+}
+
+void Terminal::send_signal(int signal) { EXPECT_EQ(::kill(child_, signal), 0); }
 
 void Terminal::resize(int rows, int columns) {
   rows_ = rows;

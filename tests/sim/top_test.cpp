@@ -1,4 +1,5 @@
 // `gpulet top` with a running agent: its tables, and its screen in a terminal.
+#include <signal.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -87,8 +88,36 @@ TEST_F(SimTop, TablesHavePodsAndProcesses) {
   ASSERT_EQ(shown["processes"].size(), 1u) << shown;
   EXPECT_EQ(shown["processes"][0]["gpu"], std::to_string(gpu));
   EXPECT_EQ(shown["processes"][0]["memory"], 4096ULL << 20);
+  EXPECT_EQ(shown["processes"][0]["pod"], "default/train") << "the only one that holds the GPU";
   const auto table = run_top({"-b", "-n", "1", "-w", "100"});
   EXPECT_NE(table.find("\ndefault/train "), std::string::npos) << table;
+  EXPECT_NE(table.find("GPU▲"), std::string::npos) << table;
+  const auto pods = run_top({"-b", "-n", "1", "-w", "100", "-t", "pods"});
+  EXPECT_NE(pods.find("\ndefault/train "), std::string::npos) << pods;
+  EXPECT_EQ(pods.find("H100"), std::string::npos) << pods;
+  EXPECT_EQ(pods.find("PROGRAM"), std::string::npos) << pods;
+  const auto none = run_top({"-b", "-n", "1", "-t", "pods", "-f", "nobody"});
+  EXPECT_NE(none.find("\nno match for \"nobody\"\n"), std::string::npos) << none;
+}
+
+TEST_F(SimTop, TablesHaveRatesOfTheInterconnectAndEccErrors) {
+  start_node();
+  set_load(3, 50, 1024);
+  ASSERT_TRUE(sim::control::count_ecc_errors(machine_state(), 3, sim::control::Ecc::kCorrected, 5));
+  json shown;
+  ASSERT_TRUE(becomes_true([&] {
+    shown = run_json();
+    return shown["gpus"][3].value("nvlink_rx", 0.0) > 0;
+  })) << shown;
+  EXPECT_EQ(shown["gpus"][3]["pcie_rx"], 2'500'000'000);
+  EXPECT_EQ(shown["gpus"][3]["pcie_tx"], 1'000'000'000);
+  // A quarter of 18 links of 26.6 GB/s.
+  EXPECT_NEAR(shown["gpus"][3]["nvlink_rx"], 119.529e9, 5e9);
+  EXPECT_EQ(shown["gpus"][3]["ecc_corrected"], 5);
+  EXPECT_EQ(shown["gpus"][3]["ecc_uncorrected"], 0);
+  EXPECT_EQ(shown["gpus"][4]["nvlink_rx"], 0);
+  const auto table = run_top({"-b", "-n", "1", "-w", "200"});
+  EXPECT_NE(table.find(" 2.5G/1G "), std::string::npos) << table;
 }
 
 TEST_F(SimTop, SeveralTablesAndOverTheNetwork) {
@@ -169,6 +198,10 @@ TEST_F(SimTop, TheScreenFollowsTheNode) {
   EXPECT_TRUE(top.wait_for_row(23, "/lost_")) << top.screen();
   top.press_keys("\r");
   ASSERT_TRUE(top.wait_for_text("filter: lost")) << top.screen();
+  top.press_keys("\x1b");
+  ASSERT_TRUE(top.wait_for_text("[GPUs 8]")) << top.screen();
+  top.press_keys("/nobody\r");
+  ASSERT_TRUE(top.wait_for_text("no match for \"nobody\"")) << top.screen();
   top.press_keys("/\x1b");
   ASSERT_TRUE(top.wait_for_text("[GPUs 8]")) << top.screen();
 
@@ -210,9 +243,93 @@ TEST_F(SimTop, TheScreenIsAsLargeAsTheTerminal) {
   EXPECT_EQ(top.screen().find("\n7 "), std::string::npos) << top.screen();
   top.press_keys("\x1bOF");  // End
   ASSERT_TRUE(top.wait_for_text("\n7 ")) << top.screen();
-  top.press_keys("\x1bOA");  // one up
+  top.press_mouse(4, 5, 5);  // the wheel, up
   ASSERT_TRUE(top.wait_for_absence("\n7 ")) << top.screen();
   top.press_keys("\x03");
+  EXPECT_EQ(top.wait_for_exit(), 0);
+  EXPECT_FALSE(top.is_mouse_on());
+}
+
+TEST_F(SimTop, AWideScreenShowsOneGpuBesideTheTable) {
+  start_node();
+  const auto gpu = gpu_index(granted_ids(admit_pod("train", 1))[0]);
+  set_load(gpu, 50, 4096);
+  auto top = open_terminal("xterm-256color", {}, 180);
+  ASSERT_TRUE(top.wait_for_text("│ GPU 0  NVIDIA H100")) << top.screen();
+  ASSERT_TRUE(top.wait_for_text("15 min ago")) << top.screen();
+  const int row = 3 + static_cast<int>(gpu);
+  top.press_mouse(1, row, 10);
+  ASSERT_TRUE(top.wait_for_text("│ GPU " + std::to_string(gpu) + "  NVIDIA H100")) << top.screen();
+  EXPECT_TRUE(top.wait_for_text("  50%   4.0 GiB default/train")) << top.screen();
+  EXPECT_TRUE(top.wait_for_text("PCIe rx 2.5 GB/s")) << top.screen();
+  EXPECT_TRUE(top.wait_for_text("NVLink rx 1")) << top.screen();
+  EXPECT_TRUE(top.wait_for_text("⣀")) << top.screen();  // braille
+  // A click on a title sorts, a second one reverses.
+  const auto column = static_cast<int>(display_width(top.row(2).substr(0, top.row(2).find("STATE"))));
+  top.press_mouse(1, 2, column);
+  EXPECT_TRUE(top.wait_for_text("STATE▲")) << top.screen();
+  top.press_mouse(1, 2, column);
+  EXPECT_TRUE(top.wait_for_text("STATE▼")) << top.screen();
+  top.press_mouse(1, 1, 11);
+  EXPECT_TRUE(top.wait_for_text("[Pods 1]")) << top.screen();
+  top.resize(24, 100);
+  EXPECT_TRUE(top.wait_for_absence("15 min ago")) << top.screen();
+  top.press_keys("q");
+  EXPECT_EQ(top.wait_for_exit(), 0);
+}
+
+// Under a shell with job control, as a user runs it.
+TEST_F(SimTop, GivesTheTerminalBack) {
+  start_node();
+  Terminal shell({"/bin/bash", "--norc", "--noprofile", "--noediting", "-i"},
+                 {"TERM=xterm-256color", "LANG=C.UTF-8", "PS1=ready>", "HISTFILE="}, 24, 100);
+  ASSERT_TRUE(shell.wait_for_text("ready>")) << shell.screen();
+  const auto command = text::join(top_command({}), " ");
+  const auto start = [&] {
+    shell.press_keys(command + "; echo status $?\r");
+    return shell.wait_for_text("[GPUs 8]") && shell.is_mouse_on() && shell.is_alternate_screen() &&
+           !shell.is_line_mode();
+  };
+  // Stopped and resumed, in another size.
+  ASSERT_TRUE(start()) << shell.screen();
+  shell.press_keys("\x1a");
+  ASSERT_TRUE(shell.wait_for_text("Stopped")) << shell.screen();
+  EXPECT_TRUE(shell.wait_for_restored()) << shell.screen();
+  shell.resize(24, 120);
+  shell.press_keys("fg\r");
+  ASSERT_TRUE(shell.wait_for_text("PCIE RX/TX")) << shell.screen();
+  EXPECT_TRUE(shell.is_mouse_on());
+  EXPECT_TRUE(shell.is_alternate_screen());
+  shell.press_mouse(1, 1, 11);
+  EXPECT_TRUE(shell.wait_for_text("[Pods 0]")) << shell.screen();
+  // Ctrl-C, Ctrl-\ and the signals of `kill` and of a closed window.
+  shell.press_keys("\x03");
+  EXPECT_TRUE(shell.wait_for_restored()) << shell.screen();
+  for (const char* key : {"q", "\x1c", "\x03"}) {
+    ASSERT_TRUE(start()) << shell.screen();
+    shell.press_keys(key);
+    EXPECT_TRUE(shell.wait_for_restored()) << shell.screen();
+  }
+  shell.press_keys("exit\r");
+  EXPECT_EQ(shell.wait_for_exit(), 0) << shell.screen();
+}
+
+TEST_F(SimTop, GivesTheTerminalBackAfterASignal) {
+  start_node();
+  for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGQUIT}) {
+    auto top = open_terminal("xterm-256color");
+    ASSERT_TRUE(top.wait_for_text("[GPUs 8]")) << top.screen();
+    EXPECT_TRUE(top.is_mouse_on());
+    EXPECT_FALSE(top.is_line_mode());
+    top.send_signal(signal);
+    EXPECT_EQ(top.wait_for_exit(), 0) << signal;
+    EXPECT_TRUE(top.wait_for_restored()) << signal;
+  }
+  // A terminal that reports no mouse is not asked to.
+  auto top = open_terminal("vt100");
+  ASSERT_TRUE(top.wait_for_text("[GPUs 8]")) << top.screen();
+  EXPECT_FALSE(top.is_mouse_on());
+  top.press_keys("q");
   EXPECT_EQ(top.wait_for_exit(), 0);
 }
 

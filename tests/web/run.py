@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""The node page in Debian's Chromium, driven by Playwright: against the listener as the agent runs it (page_server.cpp), and
-against the agent that ships on a simulated node (live.py).
+"""The pages in Debian's Chromium, driven by Playwright: the node page against the listener as the agent runs it (page_server.cpp)
+and against the agent that ships on a simulated node (live.py), the cluster page of the scheduler that ships (cluster.py).
 
   tests/web/run.py [--program out/build/asan/tests/page_server] [--bin out/bin] [--only NAME...] [--screenshots DIRECTORY]
 
@@ -34,6 +34,7 @@ if pathlib.Path(sys.prefix) != VENV and (VENV / "bin" / "python").exists():
 
 from playwright.sync_api import sync_playwright  # noqa: E402
 
+import cluster  # noqa: E402
 import features  # noqa: E402
 import live  # noqa: E402
 from view import BADGE, LIMIT_MS, WIDTHS, WORDS, View  # noqa: E402
@@ -350,7 +351,7 @@ STATES = ("healthy", "unmonitored", "degraded", "recovering", "draining", "quara
 
 @check
 def chinese_readers_get_chinese(bench):
-    script, words = "\n".join(path.read_text() for path in PAGE.glob("*.js")), json.loads((PAGE / "chinese.json").read_text())
+    script, words = "\n".join(path.read_text() for path in PAGE.glob("*.js") if path.name != "cluster.js"), json.loads((PAGE / "chinese.json").read_text())
     shown = {text for line in script.splitlines() if line.startswith("  ['") for text in re.findall(r"^  \['\w+', '(\w+)'", line)}
     shown |= set(re.findall(r"\[\d+, '([^']+)'\]", script))
     html = re.sub(r"<(noscript|title|footer)\b.*?</\1>", "", (PAGE / "page.html").read_text(), flags=re.DOTALL)
@@ -425,9 +426,11 @@ def main():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
         if options.screenshots:
             screenshots(browser, options.program, options.screenshots)
+            cluster.screenshot(browser, options.bin, options.screenshots)
             return 0
         runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS + features.CHECKS]
         runs += [(one, lambda: live.Agent(browser, options.bin)) for one in live.CHECKS]
+        runs += [(one, lambda: cluster.Cluster(browser, options.bin)) for one in cluster.CHECKS]
         for one, begin in runs:
             if options.only and one.__name__ not in options.only:
                 continue

@@ -271,10 +271,12 @@ Json round_to_tenth(double value) {
 // The numbers of a GPU: their key, and the factor from the field's unit.
 constexpr double kMib = 1024 * 1024;
 constexpr double kThousandKib = 1000 * 1024;
+enum class Sampling { kAlways, kWhereServed };
 struct NowNumber {
   const char* key;
   metrics::Field field;
   double factor = 1;
+  Sampling sampling = Sampling::kAlways;
 };
 constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"sm", metrics::Field::kSmActive, 100},
@@ -286,7 +288,16 @@ constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
                                      {"power_limit", metrics::Field::kPowerLimitEnforced},
                                      {"sm_clock", metrics::Field::kSmClock},
                                      {"memory_clock", metrics::Field::kMemoryClock},
-                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib}};
+                                     {"pcie_rx", metrics::Field::kPcieRxBytes},
+                                     {"pcie_tx", metrics::Field::kPcieTxBytes},
+                                     // KB/s, of GPUs without GPM. Each takes the driver 20 ms.
+                                     {"pcie_rx", metrics::Field::kPcieRx, 1e3, Sampling::kWhereServed},
+                                     {"pcie_tx", metrics::Field::kPcieTx, 1e3, Sampling::kWhereServed},
+                                     {"nvlink_rx", metrics::Field::kNvLinkRxBytes},
+                                     {"nvlink_tx", metrics::Field::kNvLinkTxBytes},
+                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib},
+                                     {"ecc_corrected", metrics::Field::kEccSbeVolatile},
+                                     {"ecc_uncorrected", metrics::Field::kEccDbeVolatile}};
 constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
                                      {"sm", metrics::Field::kSmActive, 100},
                                      {"memory", metrics::Field::kFbUsed, kMib}};
@@ -294,8 +305,8 @@ constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 1
 Json numbers_json(std::span<const NowNumber> numbers, const metrics::Values& values) {
   Json object = Json::object();
   for (const auto& one : numbers) {
-    if (const auto value = numeric_field(values, one.field))
-      object[one.key] = round_to_tenth(*value * one.factor);
+    const auto value = numeric_field(values, one.field);
+    if (value && !object.contains(one.key)) object[one.key] = round_to_tenth(*value * one.factor);
   }
   return object;
 }
@@ -314,7 +325,8 @@ Json pods_json(const metrics::PodShares& shares) {
   return pods;
 }
 
-Json processes_json(const std::vector<metrics::ProcessSample>& samples, const metrics::PodByPid& pods,
+Json processes_json(const std::vector<metrics::ProcessSample>& samples,
+                    std::span<const metrics::PodShare> shares, const metrics::PodByPid& pods,
                     ProcessNames names) {
   Json processes = Json::array();
   for (const auto& sample : samples) {
@@ -322,9 +334,9 @@ Json processes_json(const std::vector<metrics::ProcessSample>& samples, const me
     if (names == ProcessNames::kShown) process["name"] = sample.name;
     if (sample.memory) process["memory"] = sample.memory->value;
     process["sm"] = round_to_tenth(sample.sm);
-    if (const auto pod = pods.find(sample.pid); pod != pods.end()) {
-      process["namespace"] = pod->second.name_space;
-      process["pod"] = pod->second.name;
+    if (const auto pod = metrics::pod_of_process(sample, shares, pods)) {
+      process["namespace"] = pod->name_space;
+      process["pod"] = pod->name;
     }
     processes.push_back(std::move(process));
   }
@@ -349,7 +361,9 @@ std::string node_json(const NodePageInput& input, ProcessNames names) {
 
 std::set<metrics::Field> now_json_fields() {
   std::set<metrics::Field> fields;
-  for (const auto& one : kGpuNumbers) fields.insert(one.field);
+  for (const auto& one : kGpuNumbers) {
+    if (one.sampling == Sampling::kAlways) fields.insert(one.field);
+  }
   for (const auto& one : kMigNumbers) fields.insert(one.field);
   return fields;
 }
@@ -382,7 +396,8 @@ std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, m
       device["rest"] = {{"memory", shares->second.unattributed_memory.value},
                         {"busy", round_to_tenth(shares->second.unattributed_busy)}};
     }
-    device["processes"] = processes_json(processes, pods, names);
+    device["processes"] = processes_json(
+        processes, held ? std::span(shares->second.pods) : std::span<const metrics::PodShare>(), pods, names);
     document["devices"][uuid.str()] = std::move(device);
   };
   for (const auto& gpu : sample.gpus) {

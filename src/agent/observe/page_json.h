@@ -16,8 +16,9 @@
 //   config: the config in force as text
 // now_json, the numbers of one sample:
 //   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
-//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz), nvlink (bytes per second, sent and received
-//   over all its links)}}, mig {uuid: {util, sm, memory}}
+//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz), pcie_rx, pcie_tx, nvlink_rx, nvlink_tx
+//   (bytes per second), nvlink (both directions over all links; also of GPUs that do not tell them apart),
+//   ecc_corrected, ecc_uncorrected (errors since the driver's start)}}, mig {uuid: {util, sm, memory}}
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
 //   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,
@@ -94,7 +95,8 @@ struct NodePageInput {
   const RecentEvents* events = nullptr;
 };
 
-// The fields of a sample that are in now_json.
+// The fields of a sample that now_json needs. It also has PCIe throughput of GPUs without GPM, where the
+// metrics page serves it.
 std::set<metrics::Field> now_json_fields();
 
 // Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of

@@ -289,6 +289,27 @@ TEST(PageJson, ASampleHasOnlyKnownValues) {
     EXPECT_EQ(now_json_fields().contains(field), field != Field::kSerial);
 }
 
+TEST(PageJson, ASampleHasRatesOfTheInterconnectAndEccErrors) {
+  using metrics::Field;
+  metrics::Sample sample;
+  sample.gpus.resize(2);
+  sample.gpus[0].uuid = DeviceUuid("GPU-a");
+  sample.gpus[0].values = {{Field::kPcieTx, std::uint64_t{1}},  // less exact than GPM's
+                           {Field::kPcieTxBytes, 1.6e9},
+                           {Field::kPcieRxBytes, 4.0e9},
+                           {Field::kNvLinkTxBytes, 0.0},
+                           {Field::kNvLinkRxBytes, 239'058'123'456.0},
+                           {Field::kEccSbeVolatile, std::uint64_t{12}},
+                           {Field::kEccDbeVolatile, std::uint64_t{0}}};
+  sample.gpus[1].uuid = DeviceUuid("GPU-b");
+  sample.gpus[1].values = {{Field::kPcieTx, std::uint64_t{250}}, {Field::kPcieRx, std::uint64_t{12'345'678}}};
+  EXPECT_EQ(now_json(sample, kWall),
+            R"({"at":1760000000000,"gpus":{"GPU-a":{"pcie_rx":4000000000,"pcie_tx":1600000000,)"
+            R"("nvlink_rx":239058123456,"nvlink_tx":0,"ecc_corrected":12,"ecc_uncorrected":0},)"
+            R"("GPU-b":{"pcie_rx":12345678000,"pcie_tx":250000}}})");
+  EXPECT_FALSE(now_json_fields().contains(Field::kPcieTx)) << "the driver measures it for 20 ms";
+}
+
 TEST(PageJson, HasTheUsageOfEachDevice) {
   metrics::Sample sample;
   sample.gpus.resize(4);
@@ -299,7 +320,9 @@ TEST(PageJson, HasTheUsageOfEachDevice) {
   sample.gpus[2].processes = sample.gpus[0].processes;
   sample.gpus[3].mig = true;
   metrics::InstanceSample instance;
-  instance.devices.push_back({.uuid = DeviceUuid("MIG-a"), .compute_instance = 0, .processes = {}});
+  instance.devices.push_back({.uuid = DeviceUuid("MIG-a"),
+                              .compute_instance = 0,
+                              .processes = {{.pid = 13, .memory = Bytes{9}, .sm = 5}}});
   sample.gpus[3].instances.push_back(instance);
   const PodName train{"team-a", "train"}, lab{"team-b", "lab"};
   metrics::PodShares shared, unknown;
@@ -320,7 +343,8 @@ TEST(PageJson, HasTheUsageOfEachDevice) {
       R"(["lab"],"shares":1,"memory":0,"busy":0}],"rest":{"memory":40,"busy":1.5},"processes":[{"pid":11,)"
       R"("name":"python3","memory":600,"sm":70,"namespace":"team-a","pod":"train"},{"pid":12,"name":"",)"
       R"("sm":0}]},"MIG-a":{"pods":[{"namespace":"team-b","pod":"lab","containers":["lab"],"shares":0,)"
-      R"("memory":9}],"rest":{"memory":0,"busy":0},"processes":[]}}})");
+      R"("memory":9}],"rest":{"memory":0,"busy":0},"processes":[{"pid":13,"name":"","memory":9,"sm":5,)"
+      R"("namespace":"team-b","pod":"lab"}]}}})");
   EXPECT_EQ(use_json({}, {}, {}, kWall), R"({"at":1760000000000,"devices":{}})");
   const auto hidden =
       nlohmann::json::parse(use_json(sample, devices, {{11, train}}, kWall, ProcessNames::kHidden));

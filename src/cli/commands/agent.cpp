@@ -28,7 +28,8 @@ void add_agent(CLI::App& app, Run& run) {
        .details =
            "Offers the node's GPUs to the kubelet, watches their health, and serves metrics. Flags override\n"
            "the environment, which overrides the config file. See docs/config.md.",
-       .examples = "  gpulet agent --config-file /etc/gpulet/config.yaml"});
+       .examples = "  gpulet agent --config-file /etc/gpulet/config.yaml",
+       .group = kServiceGroup});
   const auto sources = std::make_shared<config::Sources>();
   add_setting_options(command, sources->flags);
   const auto kept = std::make_shared<std::optional<std::string>>();

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "agent/driver/nvml_driver.h"
 #include "base/file.h"
@@ -22,9 +23,11 @@
 namespace gpulet::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
 using cdi::Mode;
 
-constexpr const char* kCommandPrefix = "gpulet cdi: ";
+constexpr const char* kCommandPrefix = "gpulet cdi generate: ";
+constexpr const char* kTransform = "transform root";
 
 std::string environment_value(const CdiEnvironment& environment, const char* name) {
   const auto found = environment.find(name);
@@ -91,7 +94,8 @@ CdiGenerateOptions with_defaults(CdiGenerateOptions options) {
   apply_default(options.output, environment, "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", "");
   options.format = chosen_format(options);
   apply_default(options.mode, environment, "NVIDIA_CTK_CDI_GENERATE_MODE", "auto");
-  apply_default(options.driver_root, environment, "NVIDIA_CTK_DRIVER_ROOT", "/");
+  apply_default(options.driver_root, environment, "NVIDIA_CTK_DRIVER_ROOT", "");
+  apply_default(options.driver_root, environment, "DRIVER_ROOT_CTR_PATH", "/");
   apply_default(options.dev_root, environment, "NVIDIA_CTK_DEV_ROOT", "");
   apply_default(options.device_name_strategies, environment, "NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES",
                 {"index", "uuid"});
@@ -188,13 +192,13 @@ Result<cdi::Spec> make_spec(const CdiGenerateOptions& options, GenerateRequest r
   return std::move(made.spec);
 }
 
-CommandOutput failed_output(int code, const Error& error) {
-  return error_output("gpulet cdi", error.full_message(), code);
+CommandOutput failed_output(int code, const Error& error, std::string_view verb = "generate") {
+  return error_output("gpulet cdi " + std::string(verb), error.full_message(), code);
 }
 
 // Writes the spec to a file, unless the file has that content, or to standard output.
 CommandOutput write_spec(const cdi::Spec& spec, const std::string& output, const std::string& format,
-                         CommandOutput answer) {
+                         CommandOutput answer, std::string_view verb = "generate") {
   const std::string text = format == "json" ? cdi::to_json(spec) : cdi::to_yaml(spec);
   if (output.empty()) {
     answer.out = text;
@@ -202,7 +206,7 @@ CommandOutput write_spec(const cdi::Spec& spec, const std::string& output, const
   }
   const auto path = output_path(output, format);
   if (const auto there = read_file(path); there && *there == text) return answer;
-  if (const auto done = write_file_atomic(path, text); !done) return failed_output(1, done.error());
+  if (const auto done = write_file_atomic(path, text); !done) return failed_output(1, done.error(), verb);
   return answer;
 }
 
@@ -210,6 +214,12 @@ std::string problem_lines(const std::vector<cdi::SpecProblem>& problems) {
   std::string text;
   for (const auto& problem : problems) text += problem.problem_text() + "\n";
   return text;
+}
+
+std::vector<std::string> problem_list(const std::vector<cdi::SpecProblem>& problems) {
+  std::vector<std::string> list;
+  for (const auto& problem : problems) list.push_back(problem.problem_text());
+  return list;
 }
 
 std::vector<std::string> spec_directories(std::vector<std::string> given, const CdiEnvironment& environment) {
@@ -234,14 +244,21 @@ CommandOutput cdi_generate_output(const CdiGenerateOptions& given, const Snapsho
 CommandOutput cdi_list_output(const CdiListOptions& options) {
   const auto read = cdi::read_spec_dirs(spec_directories(options.spec_dirs, options.environment));
   CommandOutput answer;
-  answer.err = problem_lines(read.problems);
-  for (const auto& device : read.devices) answer.out += device + "\n";
+  if (!options.output.is_document()) answer.err = problem_lines(read.problems);
+  answer.out = render_output(
+      options.output,
+      [&] { return document_text({{"devices", read.devices}, {"problems", problem_list(read.problems)}}); },
+      [&](const TableStyle&) {
+        std::string text;
+        for (const auto& device : read.devices) text += device + "\n";
+        return text;
+      });
   return answer;
 }
 
 CommandOutput cdi_validate_output(const CdiValidateOptions& options) {
   std::vector<cdi::SpecProblem> problems;
-  std::size_t files = options.files.size();
+  auto files = options.files;
   for (const auto& file : options.files) {
     const auto read = cdi::read_spec_file(file);
     problems.insert(problems.end(), read.problems.begin(), read.problems.end());
@@ -249,26 +266,36 @@ CommandOutput cdi_validate_output(const CdiValidateOptions& options) {
   if (options.files.empty()) {
     auto read = cdi::read_spec_dirs(spec_directories(options.spec_dirs, options.environment));
     problems = std::move(read.problems);
-    files = read.files.size();
+    files = std::move(read.files);
   }
-  if (!problems.empty()) return {1, problem_lines(problems), ""};
-  return {0, std::to_string(files) + (files == 1 ? " file is valid\n" : " files are valid\n"), ""};
+  const bool valid = problems.empty();
+  CommandOutput answer{.exit_code = valid ? 0 : kFailed, .out = {}, .err = {}};
+  answer.out = render_output(
+      options.output,
+      [&] {
+        return document_text({{"valid", valid}, {"files", files}, {"problems", problem_list(problems)}});
+      },
+      [&](const TableStyle&) {
+        if (!valid) return problem_lines(problems);
+        return std::to_string(files.size()) + (files.size() == 1 ? " file is valid\n" : " files are valid\n");
+      });
+  return answer;
 }
 
 CommandOutput cdi_transform_output(const CdiTransformOptions& options) {
   const auto side = cdi::parse_path_side(options.relative_to);
-  if (!side) return failed_output(kWrongCommand, side.error());
+  if (!side) return failed_output(kWrongCommand, side.error(), kTransform);
   const bool piped = options.input == "-";
   const auto text = piped ? read_all(STDIN_FILENO, "standard input", config::yaml::kMaxTextBytes)
                           : read_file(options.input, config::yaml::kMaxTextBytes);
-  if (!text) return failed_output(1, text.error());
+  if (!text) return failed_output(1, text.error(), kTransform);
   auto read = cdi::read_spec(*text, piped ? "standard input" : options.input);
   if (!read.spec) return {1, "", problem_lines(read.problems)};
   const auto root = [](const std::string& given) { return given.empty() ? "/" : given; };
   const auto done = cdi::transform_root(*read.spec, root(options.from), root(options.to), *side);
-  if (!done) return failed_output(kWrongCommand, done.error());
+  if (!done) return failed_output(kWrongCommand, done.error(), kTransform);
   return write_spec(*read.spec, options.output, lower_extension(options.output) == ".json" ? "json" : "yaml",
-                    {});
+                    {}, kTransform);
 }
 
 int run_cdi_generate(const CdiGenerateOptions& options) {
@@ -297,27 +324,43 @@ void add_cdi_generate(CLI::App& parent, Run& run) {
   const auto options = std::make_shared<CdiGenerateOptions>();
   auto& o = *options;
   const auto list = [&](const char* names, std::vector<std::string>& values, const char* help) {
-    command.add_option(names, values, help)->delimiter(',')->allow_extra_args(false);
+    return command.add_option(names, values, help)->delimiter(',')->allow_extra_args(false);
   };
+  constexpr const char* kSpecGroup = "What the spec has";
   command.add_option("--output", o.output, "file to write (default: standard output)");
   command.add_option("--format", o.format, "yaml or json (default: by the file's name, else yaml)");
   command.add_option("--mode,--discovery-mode", o.mode,
                      "auto, nvml, gds, mofed, gdrcopy, nvswitch, imex, management or wsl (default auto)");
-  command.add_option("--driver-root", o.driver_root, "root directory of the driver's files (default /)");
-  command.add_option("--dev-root", o.dev_root, "directory that contains dev/ (default: the driver root)");
-  list("--device-name-strategy", o.device_name_strategies, "index, uuid or type-index (default index,uuid)");
-  list("--config-search-path", o.config_search_paths, "directories to search for config files");
-  list("--library-search-path", o.library_search_paths, "directories to search for libraries");
-  command.add_option("--nvidia-cdi-hook-path,--nvidia-ctk-path", o.hook_path,
-                     "hook program (default gpulet-hook)");
-  command.add_option("--ldconfig-path", o.ldconfig_path, "the host's ldconfig");
-  command.add_option("--vendor,--cdi-vendor", o.vendor, "vendor of the CDI kind (default nvidia.com)");
-  command.add_option("--class,--cdi-class", o.device_class, "class of the CDI kind (default gpu)");
-  list("--disable-hook,--disable-hooks", o.disabled_hooks, "hooks to leave out, or all");
-  list("--enable-hook,--enable-hooks", o.enabled_hooks, "hooks to keep despite --disable-hook");
-  list("--feature-flag,--feature-flags", o.feature_flags, "feature flags, listed in docs/cdi.md");
-  list("--device-id,--device-ids,--device,--devices", o.device_ids, "devices to include (default all)");
-  command.add_flag("--no-all-device", o.no_all_device, "leave out the device `all`");
+  command
+      .add_option("--driver-root", o.driver_root,
+                  "root directory of the driver's files (default: $NVIDIA_CTK_DRIVER_ROOT, "
+                  "$DRIVER_ROOT_CTR_PATH, or /)")
+      ->group(kNodeGroup);
+  command.add_option("--dev-root", o.dev_root, "directory that contains dev/ (default: the driver root)")
+      ->group(kNodeGroup);
+  list("--device-name-strategy", o.device_name_strategies, "index, uuid or type-index (default index,uuid)")
+      ->group(kSpecGroup);
+  list("--config-search-path", o.config_search_paths, "directories to search for config files")
+      ->group(kNodeGroup);
+  list("--library-search-path", o.library_search_paths, "directories to search for libraries")
+      ->group(kNodeGroup);
+  command
+      .add_option("--nvidia-cdi-hook-path,--nvidia-ctk-path", o.hook_path,
+                  "hook program (default gpulet-hook)")
+      ->group(kSpecGroup);
+  command.add_option("--ldconfig-path", o.ldconfig_path, "the host's ldconfig")->group(kSpecGroup);
+  command.add_option("--vendor,--cdi-vendor", o.vendor, "vendor of the CDI kind (default nvidia.com)")
+      ->group(kSpecGroup);
+  command.add_option("--class,--cdi-class", o.device_class, "class of the CDI kind (default gpu)")
+      ->group(kSpecGroup);
+  list("--disable-hook,--disable-hooks", o.disabled_hooks, "hooks to leave out, or all")->group(kSpecGroup);
+  list("--enable-hook,--enable-hooks", o.enabled_hooks, "hooks to keep despite --disable-hook")
+      ->group(kSpecGroup);
+  list("--feature-flag,--feature-flags", o.feature_flags, "feature flags, listed in docs/cdi.md")
+      ->group(kSpecGroup);
+  list("--device-id,--device-ids,--device,--devices", o.device_ids, "devices to include (default all)")
+      ->group(kSpecGroup);
+  command.add_flag("--no-all-device", o.no_all_device, "leave out the device `all`")->group(kSpecGroup);
   command.callback([options, &run] {
     run = [options] {
       options->environment = config::process_environment();
@@ -327,7 +370,10 @@ void add_cdi_generate(CLI::App& parent, Run& run) {
 }
 
 void add_cdi_transform(CLI::App& parent, Run& run) {
-  auto& command = add_command(parent, {.name = "transform", .summary = "Rewrite a CDI spec"});
+  auto& command = add_command(
+      parent, {.name = "transform",
+               .summary = "Rewrite a CDI spec",
+               .examples = "  gpulet cdi transform root --from /driver-root --to / --input spec.yaml"});
   command.require_subcommand(1);
   auto& root = add_command(
       command, {.name = "root",
@@ -344,12 +390,14 @@ void add_cdi_transform(CLI::App& parent, Run& run) {
 }
 
 void add_cdi_list(CLI::App& parent, Run& run) {
-  auto& command =
-      add_command(parent, {.name = "list", .summary = "List the CDI devices that a container engine finds"});
+  auto& command = add_command(parent, {.name = "list",
+                                       .summary = "List the CDI devices that a container engine finds",
+                                       .examples = "  gpulet cdi list\n  gpulet cdi list -o json"});
   const auto options = std::make_shared<CdiListOptions>();
   command
       .add_option("--spec-dir", options->spec_dirs, "directories of specs (default /etc/cdi,/var/run/cdi)")
       ->delimiter(',');
+  add_output_options(command, options->output);
   command.callback([options, &run] {
     run = [options] {
       options->environment = config::process_environment();
@@ -363,10 +411,11 @@ void add_cdi_validate(CLI::App& parent, Run& run) {
                                        .summary = "Validate CDI specs and report every mistake",
                                        .examples = "  gpulet cdi validate /etc/cdi/nvidia.yaml"});
   const auto options = std::make_shared<CdiValidateOptions>();
-  command.add_option("file", options->files, "specs to validate (default: all of the spec directories)");
+  command.add_option("FILE", options->files, "specs to validate (default: all of the spec directories)");
   command
       .add_option("--spec-dir", options->spec_dirs, "directories of specs (default /etc/cdi,/var/run/cdi)")
       ->delimiter(',');
+  add_output_options(command, options->output);
   command.callback([options, &run] {
     run = [options] {
       options->environment = config::process_environment();
@@ -380,7 +429,10 @@ void add_cdi_validate(CLI::App& parent, Run& run) {
 // The flags are those of nvidia-ctk.
 void add_cdi(CLI::App& app, Run& run) {
   auto& command =
-      add_command(app, {.name = "cdi", .summary = "Generate, list, validate or transform CDI specs"});
+      add_command(app, {.name = "cdi",
+                        .summary = "Generate, list, validate or transform CDI specs",
+                        .examples = "  gpulet cdi generate --output /etc/cdi/nvidia.yaml\n  gpulet cdi list",
+                        .group = kChangeGroup});
   command.require_subcommand(1);
   add_cdi_generate(command, run);
   add_cdi_list(command, run);

@@ -38,12 +38,14 @@ struct CdiGenerateOptions {
 struct CdiListOptions {
   std::vector<std::string> spec_dirs;  // default NVIDIA_CTK_CDI_SPEC_DIRS, then /etc/cdi and /var/run/cdi
   CdiEnvironment environment;
+  OutputOptions output{};
 };
 
 struct CdiValidateOptions {
   std::vector<std::string> files;  // empty: those of spec_dirs
   std::vector<std::string> spec_dirs;
   CdiEnvironment environment;
+  OutputOptions output{};
 };
 
 struct CdiTransformOptions {
@@ -60,7 +62,8 @@ using SnapshotReader = std::function<Result<inventory::Snapshot>(
 // Exit code: 0; 1 if there is nothing to generate or it cannot be written; 2 for invalid options. Standard
 // error has one line for each device or file that is missing from the spec.
 CommandOutput cdi_generate_output(const CdiGenerateOptions& options, const SnapshotReader& read);
-// The devices that a container engine finds, one qualified name a line; invalid files on standard error.
+// The devices that a container engine finds, one qualified name a line; invalid files on standard error, or
+// in the document.
 CommandOutput cdi_list_output(const CdiListOptions& options);
 // Exit code: 0; 1 after every mistake, one a line, with file, line and field.
 CommandOutput cdi_validate_output(const CdiValidateOptions& options);

@@ -95,7 +95,7 @@ TEST_F(CdiCommand, RejectsInvalidOptions) {
     auto kept = options;
     change();
     const auto answer = generate();
-    EXPECT_TRUE(answer.err.starts_with("gpulet cdi: ")) << answer.err;
+    EXPECT_TRUE(answer.err.starts_with("gpulet cdi generate: ")) << answer.err;
     EXPECT_EQ(answer.out, "");
     options = kept;
     return answer.exit_code;

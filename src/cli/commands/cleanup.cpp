@@ -321,7 +321,9 @@ void add_cleanup(CLI::App& app, Run& run) {
                         .summary = "Remove everything gpulet left on this node (run after uninstall)",
                         .details = "Waits for the agent to exit, stops its MPS control daemons, removes its "
                                    "files and what it wrote to the\n"
-                                   "Node. Can be repeated. The chart runs it on each node on uninstall."});
+                                   "Node. Can be repeated. The chart runs it on each node on uninstall.",
+                        .examples = "  gpulet cleanup\n  gpulet cleanup --limit 5m",
+                        .group = kChangeGroup});
   struct Given {
     CleanupOptions options;
     std::string daemon_set;
@@ -332,24 +334,33 @@ void add_cleanup(CLI::App& app, Run& run) {
   o.directories.device_plugin_dir.clear();  // below the kubelet's
   command
       .add_option("--cdi-spec-dir", o.directories.spec_dir, "directory of CDI specs (default /var/run/cdi)")
-      ->envname("GPULET_CDI_SPEC_DIR");
+      ->envname("GPULET_CDI_SPEC_DIR")
+      ->group(kNodeGroup);
   command
       .add_option("--cdi-hook-dir", o.directories.hook_dir, "directory of the hook (default /var/lib/gpulet)")
-      ->envname("GPULET_CDI_HOOK_DIR");
+      ->envname("GPULET_CDI_HOOK_DIR")
+      ->group(kNodeGroup);
   command
       .add_option("--state-dir", o.directories.state_dir,
                   "the agent's state directory (default /var/lib/gpulet)")
-      ->envname("GPULET_STATE_DIR");
-  command.add_option("--run-dir", o.directories.run_dir,
-                     "directory of its report and socket (default /run/gpulet)");
+      ->envname("GPULET_STATE_DIR")
+      ->group(kNodeGroup);
+  command
+      .add_option("--run-dir", o.directories.run_dir,
+                  "directory of its report and socket (default /run/gpulet)")
+      ->group(kNodeGroup);
   command
       .add_option("--kubelet-dir", o.kubelet_dir, "root directory of the kubelet (default /var/lib/kubelet)")
-      ->envname("GPULET_KUBELET_DIR");
-  command.add_option("--mps-root", o.mps_root, "MPS root whose control daemons to stop")->envname("MPS_ROOT");
+      ->envname("GPULET_KUBELET_DIR")
+      ->group(kNodeGroup);
+  command.add_option("--mps-root", o.mps_root, "MPS root whose control daemons to stop")
+      ->envname("MPS_ROOT")
+      ->group(kNodeGroup);
   command
       .add_option("--driver-root", o.driver_root,
                   "root directory of the driver's files (default /driver-root)")
-      ->envname("DRIVER_ROOT_CTR_PATH");
+      ->envname("DRIVER_ROOT_CTR_PATH")
+      ->group(kNodeGroup);
   command
       .add_option("--publish-gpu-node", o.gpu_node,
                   "false: delete no GpuNode, which takes rights that a kubelet lacks (default true)")

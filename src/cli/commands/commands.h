@@ -35,24 +35,23 @@ namespace gpulet::cli {
 // them, and the scores that placement adds up. Both read the driver and need no agent.
 
 struct ListOptions {
-  std::string output = "table";  // "table", "wide", "json", "yaml"
+  OutputOptions output{};
   std::string driver_root = "/";
 };
 
-// MIG devices follow their GPU, errors of unreadable GPUs come last. Pure. Errors: kInvalidArgument for an
-// unknown output.
-Result<std::string> list_report(const inventory::Snapshot& snapshot, const std::string& output);
+// MIG devices follow their GPU, errors of unreadable GPUs come last. Pure.
+std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output);
 
-// Exit code: 0; 1 after one line on standard error if there is no driver; 2 for an unknown output.
+// Exit code: 0; 1 after one line on standard error if there is no driver.
 int run_list(const ListOptions& options);
 
 struct TopoOptions {
-  std::string output = "table";  // or "json"
+  OutputOptions output{};
   std::string driver_root = "/";
 };
 
-// Pure. Errors: kInvalidArgument for an unknown output.
-Result<std::string> topo_report(const inventory::Snapshot& snapshot, const std::string& output);
+// Pure.
+std::string topo_report(const inventory::Snapshot& snapshot, const OutputOptions& output);
 
 // As run_list().
 int run_topo(const TopoOptions& options);
@@ -65,9 +64,9 @@ struct PlaceOptions {
   // An index or UUID means every share of that device in `available`, and its first free share in `require`.
   std::vector<std::string> available;
   std::vector<std::string> require;
-  std::string policy;           // "best-effort", "tightest", "distributed", "packed"; empty: as configured
-  std::string resource;         // "nvidia.com/gpu"; empty: the only one, or nvidia.com/gpu
-  std::string output = "text";  // or "json"
+  std::string policy;    // "best-effort", "tightest", "distributed", "packed"; empty: as configured
+  std::string resource;  // "nvidia.com/gpu"; empty: the only one, or nvidia.com/gpu
+  OutputOptions output{};
   std::string driver_root = "/";
   config::Sources sources;  // settings that determine the resources; none: the defaults
 };
@@ -85,14 +84,14 @@ int run_place(const PlaceOptions& options);
 
 struct LabelsOptions {
   bool explain = false;
-  std::string output = "text";  // "text" or "json"
+  OutputOptions output{};
   std::string driver_root = "/";
   config::Sources sources;  // the agent's settings, which determine how GPUs are advertised
 };
 
 // "key=value" lines; with `explain`, below each its rule, source and subject, and the value before it was
-// truncated or cleaned. Pure. Errors: kInvalidArgument for an unknown output.
-Result<std::string> labels_report(const labels::Labels& labels, bool explain, const std::string& output);
+// truncated or cleaned. Pure.
+std::string labels_report(const labels::Labels& labels, bool explain, const OutputOptions& output);
 
 // Exit code: 0, also for a node without GPUs; 1 after one line on standard error if there is no driver or the
 // settings are invalid.
@@ -128,6 +127,7 @@ enum class DriverVerb { kRelease, kAcquire, kStatus };
 struct DriverOptions {
   std::string reason;                           // one line, at most agent::kMaxReleaseReason bytes
   Duration timeout = std::chrono::seconds(30);  // of release and acquire
+  OutputOptions output{};                       // of status
   // The agent's report and its state directory.
   std::string health_file = "/run/gpulet/health.json";
   std::string state_dir = "/var/lib/gpulet";
@@ -145,16 +145,18 @@ struct ConfigCheckOptions {
   std::string file;
   bool drop_in = false;                            // read it as NVIDIA's plugin does
   std::string mps_root = config::kDefaultMpsRoot;  // of the agent, which its DaemonSet sets and not the file
+  OutputOptions output{};
 };
 // Prints each error as a line of standard error, "file:line:column: key: what is wrong", or "FILE: ok" on
-// standard output. Warnings go to standard error. Exit code: 0 if the file can be used, else 1.
+// standard output. Warnings go to standard error. As a document, all of it goes to standard output. Exit
+// code: 0 if the file can be used, else 1.
 int run_config_check(const ConfigCheckOptions& options);
 
 struct ConfigPrintOptions {
-  config::Sources sources;      // flags and environment, which name the file
-  std::string output = "yaml";  // or "json"
+  config::Sources sources;  // flags and environment, which name the file
+  OutputOptions output{};   // as a table: a config file, with the source of each value as a comment
 };
-// Exit code: 0; 1 after the errors if the config is invalid; 2 for an unknown output.
+// Exit code: 0; 1 after the errors if the config is invalid.
 int run_config_print(const ConfigPrintOptions& options);
 
 // `gpulet runtime configure` and `gpulet runtime check`: enable and check CDI in container engines.
@@ -167,17 +169,16 @@ struct RuntimeConfigureOptions {
   std::string config{};         // its main config file, on the host; empty: the usual one
   std::string drop_in{};        // gpulet's config file, on the host; empty: the usual place
   std::string host_root = "/";  // mount point of the host's /
-  std::string output = "text";  // text or json
+  OutputOptions output{};
 };
 
 struct RuntimeCheckOptions {
   std::string host_root = "/";
-  std::string output = "text";
+  OutputOptions output{};
 };
 
 // Exit code: 0 if the engine is configured now (with dry_run: would be); 1 if it is not, or a requested
-// restart failed; 2 for an invalid argument or a file that the engine would refuse. One line of standard
-// error has the reason.
+// restart failed; 2 for an invalid argument. One line of standard error has the reason.
 int run_runtime_configure(const RuntimeConfigureOptions& options);
 
 // Exit code: 0 if every engine found is ready, 1 if one is not or none is found.
@@ -187,10 +188,10 @@ int run_runtime_check(const RuntimeCheckOptions& options);
 // changes.
 
 struct MigrateCheckOptions {
-  bool cluster = false;         // inspect a cluster by its API server, else a node by its files
-  std::string root = "/";       // mount point of the node's /
-  std::string kubeconfig{};     // empty: as kubectl finds one
-  std::string output = "text";  // text or json
+  bool cluster = false;      // inspect a cluster by its API server, else a node by its files
+  std::string root = "/";    // mount point of the node's /
+  std::string kubeconfig{};  // empty: as kubectl finds one
+  OutputOptions output{};
 };
 
 // Exit code: 0 if nothing needs a decision, also if nothing of NVIDIA's was found; kNeedsAction if something
@@ -198,7 +199,7 @@ struct MigrateCheckOptions {
 int run_migrate_check(const MigrateCheckOptions& options);
 
 // The report as text, without control characters of what was found, and as JSON.
-std::string migrate_text(const migrate::Report& report);
+std::string migrate_text(const migrate::Report& report, const TableStyle& style = {});
 std::string migrate_json(const migrate::Report& report);
 
 // `gpulet metrics-api`: the custom metrics API of a cluster (src/metrics_api), for HorizontalPodAutoscalers.

@@ -1,9 +1,10 @@
 #include "cli/commands/commands.h"
 
-#include <iostream>
 #include <memory>
+#include <utility>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "cli/main/command_line.h"
 #include "config/load.h"
@@ -11,11 +12,28 @@
 namespace gpulet::cli {
 namespace {
 
-// Prints errors and warnings. Returns whether the config can be used.
-bool print_problems(const config::CheckResult& checked) {
-  for (const auto& error : checked.errors) std::cerr << error.full_message() << "\n";
-  for (const auto& warning : checked.loaded.warnings) std::cerr << "warning: " << warning << "\n";
-  return checked.errors.empty();
+using Json = nlohmann::ordered_json;
+
+// Reads the file and checks the settings. An unreadable file is one error.
+config::CheckResult check_sources(config::Sources sources) {
+  if (const auto read = config::read_config_file(sources); !read) return {{}, {read.error()}};
+  return config::check_config(sources);
+}
+
+std::string problem_lines(const config::CheckResult& checked) {
+  std::string text;
+  for (const auto& error : checked.errors) text += error.full_message() + "\n";
+  for (const auto& warning : checked.loaded.warnings) text += "warning: " + warning + "\n";
+  return text;
+}
+
+std::string check_json(const std::string& file, const config::CheckResult& checked) {
+  Json json{{"file", file},
+            {"valid", checked.errors.empty()},
+            {"errors", Json::array()},
+            {"warnings", checked.loaded.warnings}};
+  for (const auto& error : checked.errors) json["errors"].push_back(error.full_message());
+  return document_text(json);
 }
 
 }  // namespace
@@ -27,36 +45,35 @@ int run_config_check(const ConfigCheckOptions& options) {
   sources.flags["config-file"] = {options.file};
   // The agent's DaemonSet sets it, not the file.
   sources.environment["MPS_ROOT"] = options.mps_root;
-  if (const auto read = config::read_config_file(sources); !read) {
-    std::cerr << read.error().full_message() << "\n";
-    return 1;
-  }
-  if (!print_problems(config::check_config(sources))) return 1;
-  std::cout << options.file << ": ok\n";
-  return 0;
+  const auto checked = check_sources(std::move(sources));
+  const bool valid = checked.errors.empty();
+  return print_output(
+      {.exit_code = valid ? 0 : kFailed,
+       .out = render_output(
+           options.output, [&] { return check_json(options.file, checked); },
+           [&](const TableStyle&) { return valid ? options.file + ": ok\n" : std::string(); }),
+       .err = options.output.is_document() ? std::string() : problem_lines(checked)});
 }
 
 int run_config_print(const ConfigPrintOptions& options) {
-  if (options.output != "yaml" && options.output != "json") {
-    return print_error("gpulet config print",
-                       "unknown output format '" + options.output + "'; expected yaml or json",
-                       kWrongCommand);
+  const auto checked = check_sources(options.sources);
+  if (!checked.errors.empty()) {
+    return print_output(
+        {.exit_code = error_exit_code(checked.errors.front()), .out = {}, .err = problem_lines(checked)});
   }
-  config::Sources sources = options.sources;
-  if (const auto read = config::read_config_file(sources); !read) {
-    std::cerr << read.error().full_message() << "\n";
-    return 1;
-  }
-  const auto checked = config::check_config(sources);
-  if (!print_problems(checked)) return 1;
-  std::cout << (options.output == "json" ? config::print_json(checked.loaded)
-                                         : config::print_yaml(checked.loaded));
-  return 0;
+  return print_output({.exit_code = 0,
+                       .out = render_output(
+                           options.output, [&] { return config::print_json(checked.loaded); },
+                           [&](const TableStyle&) { return config::print_yaml(checked.loaded); }),
+                       .err = problem_lines(checked)});
 }
 
 void add_config(CLI::App& app, Run& run) {
-  auto& command =
-      add_command(app, {.name = "config", .summary = "Check a config file or print the effective settings"});
+  auto& command = add_command(
+      app, {.name = "config",
+            .summary = "Check a config file or print the effective settings",
+            .examples = "  gpulet config check gpulet.yaml\n  gpulet config print --config-file gpulet.yaml",
+            .group = kPlanGroup});
   command.require_subcommand(1);
 
   auto& check = add_command(
@@ -73,14 +90,19 @@ void add_config(CLI::App& app, Run& run) {
       .add_option("--mps-root", checked->mps_root,
                   "MPS root of the agent on the host (default /run/nvidia/mps, the chart's; empty: none)")
       ->envname("MPS_ROOT");
+  add_output_options(check, checked->output);
   check.callback([checked, &run] { run = [checked] { return run_config_check(*checked); }; });
 
-  auto& print = add_command(command, {.name = "print",
-                                      .summary = "Print the effective settings and the source of each",
-                                      .details = "Takes the flags and environment of `gpulet agent`.",
-                                      .examples = "  gpulet config print --config-file gpulet.yaml"});
+  auto& print = add_command(
+      command,
+      {.name = "print",
+       .summary = "Print the effective settings and the source of each",
+       .details =
+           "Takes the flags and environment of `gpulet agent`. The table is a config file: each value\n"
+           "has its source as a comment.",
+       .examples = "  gpulet config print --config-file gpulet.yaml"});
   const auto printed = std::make_shared<ConfigPrintOptions>();
-  add_output_option(print, printed->output, {"yaml", "json"});
+  add_output_options(print, printed->output);
   print.add_flag("--drop-in", printed->sources.drop_in, "read them as NVIDIA's plugin does");
   add_setting_options(print, printed->sources.flags);
   print.callback([printed, &run] {

@@ -89,8 +89,6 @@ TEST_F(ConfigCommand, PrintReadsTheFileOfTheEnvironment) {
   options.output = "json";
   EXPECT_EQ(run_and_capture([&] { return run_config_print(options); }), 0);
   EXPECT_NE(out_.find("\"migStrategy\": \"single\""), std::string::npos) << out_;
-  options.output = "toml";
-  EXPECT_EQ(run_and_capture([&] { return run_config_print(options); }), 2);
 }
 
 }  // namespace

@@ -185,7 +185,8 @@ void add_cordon(CLI::App& app, Run& run) {
                      {.name = "cordon",
                       .summary = "Take a GPU or MIG device out of service. Running containers keep it",
                       .details = "Takes effect at once if an agent is running, else when it starts.",
-                      .examples = "  gpulet cordon 3 --reason 'fan failure, ticket 4711'"});
+                      .examples = "  gpulet cordon 3 --reason 'fan failure, ticket 4711'",
+                      .group = kChangeGroup});
 }
 
 void add_uncordon(CLI::App& app, Run& run) {
@@ -193,7 +194,8 @@ void add_uncordon(CLI::App& app, Run& run) {
                      {.name = "uncordon",
                       .summary = "Return a cordoned GPU to service once its health checks pass",
                       .details = "A pending repair of the device counts as done; its health checks follow.",
-                      .examples = "  gpulet uncordon 3"});
+                      .examples = "  gpulet uncordon 3",
+                      .group = kChangeGroup});
 }
 
 }  // namespace gpulet::cli

@@ -1,6 +1,7 @@
 // `gpulet doctor`: diagnoses why Pods cannot use this node's GPUs. Needs no agent and no API server; checks
 // that do are skipped without them.
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -26,7 +27,7 @@ namespace gpulet::cli {
 namespace {
 
 struct DoctorOptions {
-  std::string output = "text";  // or "json"
+  OutputOptions output;
   std::string bundle;           // a file for the support archive, .tar, .tar.gz or .tgz; empty: none
   std::string host_root = "/";  // where the host's / is seen
   std::string driver_root;      // empty: the host's, or a driver container's
@@ -48,6 +49,18 @@ std::string host_name() {
 
 bool is_gzip(const std::string& file) { return file.ends_with(".gz") || file.ends_with(".tgz"); }
 
+// The archive's directory is not created: a misspelled one would get a file that nobody finds.
+Status check_bundle_directory(const std::string& bundle) {
+  if (bundle.empty()) return {};
+  const std::string directory =
+      bundle.find('/') == std::string::npos ? "." : std::string(text::parent_directory(bundle));
+  struct stat status{};
+  if (::stat(directory.c_str(), &status) != 0)
+    return fail(errno_error("cannot create a file in " + directory, errno, "--bundle '" + bundle + "'"));
+  if (S_ISDIR(status.st_mode)) return {};
+  return fail(Code::kFailedPrecondition, directory + " is not a directory", "--bundle '" + bundle + "'");
+}
+
 Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
   doctor::ProbeTargets places;
   if (!options.host_root.starts_with('/'))
@@ -58,6 +71,7 @@ Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
   if (!options.bundle.empty() && !is_gzip(options.bundle) && !options.bundle.ends_with(".tar"))
     return fail(Code::kInvalidArgument, "expected a name that ends in .tar, .tar.gz or .tgz",
                 "--bundle '" + options.bundle + "'");
+  GPULET_TRY(check_bundle_directory(options.bundle));
   places.in_container =
       places.host_root == "/" && config::process_environment().contains("KUBERNETES_SERVICE_HOST");
   if (!options.dev_root.empty() && !options.dev_root.starts_with('/'))
@@ -102,10 +116,17 @@ Status write_bundle(const std::string& file, const std::vector<doctor::Finding>&
 int run_doctor(const DoctorOptions& options) {
   log::configure_logging(log::Level::kError, log::Format::kText);  // the report has the failures
   auto places = gather_places(options);
-  if (!places) return print_error("gpulet doctor", places.error().full_message(), kWrongCommand);
+  if (!places) {
+    const bool wrong = places.error().code() == Code::kInvalidArgument;
+    return print_error("gpulet doctor", places.error().full_message(), wrong ? kWrongCommand : kFailed);
+  }
   auto gathered = doctor::collect_facts(std::move(*places));
   const auto findings = doctor::run_checks(gathered.facts);
-  std::cout << (options.output == "json" ? doctor::json_report(findings) : doctor::text_report(findings));
+  std::cout << render_output(
+      options.output, [&] { return doctor::json_report(findings); },
+      [&](const TableStyle& style) {
+        return doctor::text_report(findings, {.color = shows_color(), .all_details = style.wide});
+      });
   if (!options.bundle.empty()) {
     const auto written = write_bundle(options.bundle, findings, std::move(gathered.files));
     if (!written) return print_error("gpulet doctor", written.error().full_message());
@@ -126,42 +147,55 @@ void add_doctor(CLI::App& app, Run& run) {
            "server; checks that need them are skipped. Exits with 1 if a check fails.",
        .examples = "  gpulet doctor\n"
                    "  gpulet doctor --bundle /tmp/support.tar.gz\n"
-                   "  kubectl -n gpulet exec PODNAME -- gpulet doctor -o json"});
+                   "  kubectl -n gpulet exec PODNAME -- gpulet doctor -o json",
+       .group = kPlanGroup});
   const auto options = std::make_shared<DoctorOptions>();
-  add_output_option(command, options->output, {"text", "json"});
-  command.add_flag_callback("--json", [options] { options->output = "json"; }, "same as -o json");
+  add_output_options(command, options->output);
+  command.add_flag_callback(
+             "--json", [options] { options->output.format = "json"; }, "same as -o json")
+      ->group(kOutputGroup);
   command.add_option("--bundle", options->bundle,
                      "also write a support archive without secrets to this file (.tar, .tar.gz)");
-  command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)");
+  command.add_option("--host-root", options->host_root, "mount point of the host's / (default /)")
+      ->group(kNodeGroup);
   command
       .add_option(
           "--driver-root", options->driver_root,
-          "root directory of the driver's files (default: the host's, or /run/nvidia/driver of it if a\n"
+          "root directory of the driver's files (default: the host's, or /run/nvidia/driver of it if a "
           "driver container has the driver)")
-      ->envname("DRIVER_ROOT_CTR_PATH");
-  command.add_option(
-      "--dev-root", options->dev_root,
-      "directory that contains dev/ with the driver's nodes (default: the driver root, if it has\n"
-      "them, else the host's)");
+      ->envname("DRIVER_ROOT_CTR_PATH")
+      ->group(kNodeGroup);
+  command
+      .add_option("--dev-root", options->dev_root,
+                  "directory that contains dev/ with the driver's nodes (default: the driver root, if it has "
+                  "them, else the host's)")
+      ->group(kNodeGroup);
   command
       .add_option("--kubelet-dir", options->kubelet_dir,
                   "root directory of the kubelet (default /var/lib/kubelet)")
-      ->envname("GPULET_KUBELET_DIR");
+      ->envname("GPULET_KUBELET_DIR")
+      ->group(kNodeGroup);
   command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET");
-  command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead");
+      ->envname("GPULET_SOCKET")
+      ->group(kNodeGroup);
+  command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead")
+      ->group(kNodeGroup);
   command
       .add_option("--config-file", options->config_file,
                   "the agent's config file, used if no agent is running")
-      ->envname("CONFIG_FILE");
+      ->envname("CONFIG_FILE")
+      ->group(kNodeGroup);
   add_kubeconfig_option(command, options->kubeconfig);
-  command.add_option("--service", options->service,
-                     "Service of the scheduler extender, which explains pending Pods (default "
-                     "gpulet/gpulet-scheduler:9410)");
+  command
+      .add_option("--service", options->service,
+                  "Service of the scheduler extender, which explains pending Pods (default "
+                  "gpulet/gpulet-scheduler:9410)")
+      ->group(kClusterGroup);
   command
       .add_option("--node-name", options->node_name,
                   "name of this node in the cluster (default: the host name)")
-      ->envname("NODE_NAME");
+      ->envname("NODE_NAME")
+      ->group(kClusterGroup);
   command.callback([options, &run] { run = [options] { return run_doctor(*options); }; });
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "agent/driver/driver_release.h"
 #include "cli/commands/agent_driver.h"
@@ -35,7 +36,8 @@ class DriverCommand {
   CommandOutput run_verb(WallTime now) {
     if (options_.state_dir.empty()) return failed("no state directory (--state-dir)", kWrongCommand);
     if (options_.health_file.empty()) return failed("no health report (--health-file)", kWrongCommand);
-    if (options_.timeout <= Duration::zero()) return failed("--timeout is not positive", kWrongCommand);
+    if (options_.timeout <= Duration::zero())
+      return failed("--timeout: expected a duration such as 30s", kWrongCommand);
     if (options_.reason.size() > agent::kMaxReleaseReason) {
       return failed("the reason is " + std::to_string(options_.reason.size()) +
                         " bytes long; the maximum is " + std::to_string(agent::kMaxReleaseReason),
@@ -61,6 +63,21 @@ class DriverCommand {
     return error_output("gpulet driver " + driver_verb_name(verb_), why, code);
   }
 
+  // `state`: "acquired", "released", "changing", "missing", or "unknown" without an agent.
+  CommandOutput status_output(int exit_code, const std::string& text, bool runs, const std::string& state,
+                              const std::string& reason = {}) const {
+    return {exit_code,
+            render_output(
+                options_.output,
+                [&] {
+                  nlohmann::ordered_json json{{"agentRunning", runs}, {"state", state}, {"reason", nullptr}};
+                  if (!reason.empty()) json["reason"] = reason;
+                  return document_text(json);
+                },
+                [&](const TableStyle&) { return text + "\n"; }),
+            {}};
+  }
+
   CommandOutput status() const {
     const auto runs = agent_.is_agent_running();
     if (!runs) return failed(runs.error().full_message());
@@ -69,17 +86,19 @@ class DriverCommand {
       if (!request) return failed(request.error().full_message());
       const auto reason = agent::release_reason(*request, false, {});
       const std::string next = reason ? "; it will start released: " + *reason : "";
-      return {reason ? kNeedsAction : 0, "no agent is running on this node" + next + "\n", {}};
+      return status_output(reason ? kNeedsAction : 0, "no agent is running on this node" + next, false,
+                           reason ? "released" : "unknown", reason.value_or(""));
     }
     const auto view = agent_.read_view();
     if (!view) return failed(view.error().full_message());
     if (view->release) {
       const std::string state = view->release->closed ? "released: " : "being released or acquired: ";
-      return {kNeedsAction, state + view->release->reason + "\n", {}};
+      return status_output(kNeedsAction, state + view->release->reason, true,
+                           view->release->closed ? "released" : "changing", view->release->reason);
     }
     if (const auto wrong = missing_driver(*view))
-      return {kNeedsAction, "acquired, but the GPUs " + *wrong + "\n", {}};
-    return {0, "acquired\n", {}};
+      return status_output(kNeedsAction, "acquired, but the GPUs " + *wrong, true, "missing", *wrong);
+    return status_output(0, "acquired", true, "acquired");
   }
 
   // Whether the agent has done what was requested, by its report and its lock; nullopt: not yet.
@@ -142,6 +161,7 @@ void add_driver_verb(CLI::App& parent, Run& run, DriverVerb verb, const CommandH
   const auto timeout = std::make_shared<std::string>();
   if (verb == DriverVerb::kRelease)
     command.add_option("--reason", options->reason, "reason, one line, shown with the GPUs' state");
+  if (verb == DriverVerb::kStatus) add_output_options(command, options->output);
   if (verb != DriverVerb::kStatus)
     command.add_option("--timeout", *timeout, "how long to wait for the agent (default 30s)");
   add_agent_path_options(command, options->health_file, options->state_dir);
@@ -161,9 +181,11 @@ CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallT
 }
 
 void add_driver(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "driver",
-            .summary = "Release the NVIDIA driver for an upgrade or a GPU reset, and acquire it"});
+  auto& command =
+      add_command(app, {.name = "driver",
+                        .summary = "Release the NVIDIA driver for an upgrade or a GPU reset, and acquire it",
+                        .examples = "  gpulet driver release --reason 'driver 580'\n  gpulet driver acquire",
+                        .group = kChangeGroup});
   command.require_subcommand(1);
   add_driver_verb(
       command, run, DriverVerb::kRelease,

@@ -83,33 +83,42 @@ std::string pending_mig_text(const DeviceView& device) {
   return std::string("MIG needs-reset: ") + (*device.mig_pending ? "on" : "off");
 }
 
-std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times) {
+std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times,
+                                    const TableStyle& style) {
   const auto& standing = device.status;
-  return {device_index_text(device),
-          dash_if_empty((device.scope.is_whole_gpu() || device.model.empty() ? "" : "MIG ") + device.model),
-          dash_if_empty(device.uuid.empty() ? device.scope.gpu.str() : device.uuid.str()),
-          std::string(enum_name(standing.state)),
-          times.format_time(standing.since),
-          standing.reason.empty() ? pending_mig_text(device) : standing.reason};
+  return {
+      device_index_text(device),
+      model_cell((device.scope.is_whole_gpu() || device.model.empty() ? "" : "MIG ") + device.model, style),
+      uuid_cell(device.uuid.empty() ? device.scope.gpu.str() : device.uuid.str(), style),
+      std::string(enum_name(standing.state)),
+      times.format_time(standing.since),
+      standing.reason.empty() ? pending_mig_text(device) : standing.reason};
 }
 
 // The devices for which `wanted` is true, and the recommended action of each unhealthy one. MIG devices do
 // not repeat the action of their GPU.
 template <class Wanted>
-std::string device_table(const HealthView& view, const Wanted& wanted) {
+std::string device_table(const HealthView& view, const Wanted& wanted, const TableStyle& style) {
   const TimeFormatter times(view.at, std::nullopt);
-  TableRows rows{{"GPU", "MODEL", "UUID", "STATE", "SINCE (UTC)", "REASON"}};
+  TableRows rows;
   std::string next;
   for (const auto& device : view.devices) {
     if (!wanted(device)) continue;
-    rows.push_back(device_row(device, times));
+    rows.push_back(device_row(device, times, style));
     const auto* gpu = view.find({device.scope.gpu});
     const bool shown =
         !device.scope.is_whole_gpu() && gpu != nullptr && gpu->status.reason == device.status.reason;
     const auto what = shown ? std::string() : health::next_step(device);
     if (!what.empty()) next += describe_device(device) + ": " + what + "\n";
   }
-  return render_table(rows) + (next.empty() ? "" : "\n" + next);
+  const auto table = draw_table({{"GPU"},
+                                 {"MODEL"},
+                                 {"UUID"},
+                                 {"STATE"},
+                                 {"SINCE (UTC)", ColumnUse::kWide},
+                                 {"REASON", ColumnUse::kText}},
+                                rows, style);
+  return table + (next.empty() || !style.headers ? "" : "\n" + next);
 }
 
 std::string scope_text(const health::Scope& scope) {
@@ -119,8 +128,8 @@ std::string scope_text(const health::Scope& scope) {
   return text;
 }
 
-std::string fault_table(const DeviceView& device, const TimeFormatter& times) {
-  TableRows rows{{"FAULT", "SCOPE", "EFFECT", "FIRST SEEN (UTC)", "LAST SEEN (UTC)", "COUNT", "DETAIL"}};
+std::string fault_table(const DeviceView& device, const TimeFormatter& times, const TableStyle& style) {
+  TableRows rows;
   for (const auto& fault : device.status.faults) {
     std::string what = fault.fault_text();
     if (fault.condition_met_at)
@@ -129,7 +138,14 @@ std::string fault_table(const DeviceView& device, const TimeFormatter& times) {
                     std::string(enum_name(fault.effect)), times.format_time(fault.opened),
                     times.format_time(fault.last_seen), std::to_string(fault.count), what});
   }
-  return render_table(rows);
+  return draw_table({{"FAULT"},
+                     {"SCOPE"},
+                     {"EFFECT"},
+                     {"FIRST SEEN (UTC)", ColumnUse::kWide},
+                     {"LAST SEEN (UTC)", ColumnUse::kWide},
+                     {"COUNT"},
+                     {"DETAIL", ColumnUse::kText}},
+                    rows, style);
 }
 
 }  // namespace
@@ -151,16 +167,19 @@ HealthView replace_control_characters(HealthView view) {
   return view;
 }
 
-std::string health_table(const HealthView& view) {
+std::string health_table(const HealthView& view, const TableStyle& style) {
   // An agent that started with the driver released knows no GPU yet.
   const std::string released =
       view.release ? std::string(health::kDriverReleased) + ": " + view.release->reason + "\n" : "";
+  if (!style.headers) return device_table(view, [](const DeviceView&) { return true; }, style);
   if (view.devices.empty()) return released.empty() ? "no GPU on this node\n" : released;
-  return device_table(view, [](const DeviceView&) { return true; }) +
+  return device_table(
+             view, [](const DeviceView&) { return true; }, style) +
          (released.empty() ? "" : "\n" + released);
 }
 
-std::string health_details(const HealthView& view, const DeviceView& device, std::optional<WallTime> now) {
+std::string health_details(const HealthView& view, const DeviceView& device, std::optional<WallTime> now,
+                           const TableStyle& style) {
   const TimeFormatter times(view.at, now);
   const auto& standing = device.status;
   std::string text = describe_device(device) + ": " + std::string(enum_name(standing.state)) +
@@ -179,17 +198,17 @@ std::string health_details(const HealthView& view, const DeviceView& device, std
   if (standing.relapses > 0) add("relapses", std::to_string(standing.relapses));
   add("next", health::next_step(device));
   text += render_table(rows);
-  if (!standing.faults.empty()) text += "\n" + fault_table(device, times);
+  if (!standing.faults.empty()) text += "\n" + fault_table(device, times, style);
   if (!device.unavailable_sources.empty()) {
-    TableRows absent{{"UNAVAILABLE SOURCE", "REASON"}};
+    TableRows absent;
     for (const auto& absence : device.unavailable_sources)
       absent.push_back({std::string(enum_name(absence.source)), absence.reason});
-    text += "\n" + render_table(absent);
+    text += "\n" + draw_table({{"UNAVAILABLE SOURCE"}, {"REASON", ColumnUse::kText}}, absent, style);
   }
   const auto part_of_it = [&](const DeviceView& other) {
     return device.scope.is_whole_gpu() && !other.scope.is_whole_gpu() && other.scope.gpu == device.scope.gpu;
   };
-  if (std::ranges::any_of(view.devices, part_of_it)) text += "\n" + device_table(view, part_of_it);
+  if (std::ranges::any_of(view.devices, part_of_it)) text += "\n" + device_table(view, part_of_it, style);
   return text;
 }
 
@@ -217,20 +236,24 @@ CommandOutput health_output(const HealthOptions& options, WallTime now) {
     return failed_health_output(read.error().full_message() + (denied ? ": run it as root" : ""));
   }
   const auto view =
-      options.output == "json" ? std::move(*read) : replace_control_characters(std::move(*read));
+      options.output.is_document() ? std::move(*read) : replace_control_characters(std::move(*read));
 
   health::HealthView shown = view;
   CommandOutput answer;
-  if (options.device.empty()) {
-    answer.out = health_table(view);
-  } else {
-    const auto device = health::find_device(view, options.device);
-    if (!device) return failed_health_output(device.error().full_message());
-    // Without ages: the output is printed again only on a change.
-    answer.out = health_details(view, **device, options.watch ? std::nullopt : std::optional(now));
-    std::erase_if(shown.devices, [&](const auto& other) { return !(*device)->scope.covers(other.scope); });
+  const DeviceView* device = nullptr;
+  if (!options.device.empty()) {
+    const auto found = health::find_device(view, options.device);
+    if (!found) return failed_health_output(found.error().full_message());
+    device = *found;
+    std::erase_if(shown.devices, [&](const auto& other) { return !device->scope.covers(other.scope); });
   }
-  if (options.output == "json") answer.out = health::format_report(shown);
+  answer.out = render_output(
+      options.output, [&] { return health::format_report(shown); },
+      [&](const TableStyle& style) {
+        if (device == nullptr) return health_table(view, style);
+        // Without ages: the output is printed again only on a change.
+        return health_details(view, *device, options.watch ? std::nullopt : std::optional(now), style);
+      });
 
   const bool all_offered =
       std::ranges::all_of(shown.devices, [](const auto& one) { return is_allocatable(one.status.state); });
@@ -275,13 +298,13 @@ int run_health(const HealthOptions& options) {
     return print_output(health_output(options, std::chrono::system_clock::now()));
   }
   EpollLoop loop;
-  const bool screen = ::isatty(STDOUT_FILENO) != 0 && options.output != "json";
+  const bool screen = ::isatty(STDOUT_FILENO) != 0 && !options.output.is_document();
   bool first = true;
   const auto watch = HealthWatcher::start_watcher(loop, options, [&](const CommandOutput& answer) {
     if (screen) {
       std::cout << kClearScreen;
-    } else if (!std::exchange(first, false) && options.output != "json") {
-      std::cout << '\n';
+    } else if (!std::exchange(first, false) && options.output.format != "json") {
+      std::cout << (options.output.is_document() ? "---\n" : "\n");
     }
     print_output(answer);
     if (!std::cout) loop.stop_loop();
@@ -296,9 +319,11 @@ int run_health(const HealthOptions& options) {
 void add_agent_path_options(CLI::App& command, std::string& health_file, std::string& state_dir) {
   command
       .add_option("--health-file", health_file, "the agent's health report (default /run/gpulet/health.json)")
-      ->envname("GPULET_HEALTH_FILE");
+      ->envname("GPULET_HEALTH_FILE")
+      ->group(kNodeGroup);
   command.add_option("--state-dir", state_dir, "the agent's state directory (default /var/lib/gpulet)")
-      ->envname("GPULET_STATE_DIR");
+      ->envname("GPULET_STATE_DIR")
+      ->group(kNodeGroup);
 }
 
 void add_health(CLI::App& app, Run& run) {
@@ -310,12 +335,13 @@ void add_health(CLI::App& app, Run& run) {
            "Reads the agent's report. Exits with 3 if a GPU is out of service, 1 if no agent is running.",
        .examples = "  gpulet health\n"
                    "  gpulet health 3\n"
-                   "  gpulet health --watch"});
+                   "  gpulet health --watch",
+       .group = kInspectGroup});
   const auto options = std::make_shared<HealthOptions>();
   command.add_option("GPU", options->device,
                      "show one device in detail, by index (MIG: 3:1), UUID or UUID prefix");
   command.add_flag("-w,--watch", options->watch, "print again whenever the health changes");
-  add_output_option(command, options->output, {"table", "json"});
+  add_output_options(command, options->output);
   add_agent_path_options(command, options->health_file, options->state_dir);
   command.callback([options, &run] { run = [options] { return run_health(*options); }; });
 }

@@ -19,7 +19,7 @@ namespace gpulet::cli {
 struct HealthOptions {
   std::string device;  // index, UUID or UUID prefix (health/report/node_health.h); empty: all
   bool watch = false;
-  std::string output = "table";  // or "json", see health/report/health_report.h
+  OutputOptions output{};  // the document: health/report/health_report.h
   std::string health_file = "/run/gpulet/health.json";
   // The agent holds a lock in it while it runs. Empty: do not check whether it runs.
   std::string state_dir = "/var/lib/gpulet";
@@ -61,10 +61,10 @@ int run_health(const HealthOptions& options);
 health::HealthView replace_control_characters(health::HealthView view);
 
 // One row for each device, then the recommended action of each unhealthy one. Pure.
-std::string health_table(const health::HealthView& view);
+std::string health_table(const health::HealthView& view, const TableStyle& style = {});
 
 // Everything about one device, and a table of a GPU's MIG devices. With `now`, times have an age. Pure.
 std::string health_details(const health::HealthView& view, const health::DeviceView& device,
-                           std::optional<WallTime> now);
+                           std::optional<WallTime> now, const TableStyle& style = {});
 
 }  // namespace gpulet::cli

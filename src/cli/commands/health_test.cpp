@@ -80,11 +80,11 @@ health::HealthView broken_node() {
 
 TEST(HealthReport, TableHasEveryDeviceAndTheNextStep) {
   EXPECT_EQ(health_table(broken_node()),
-            R"(GPU    MODEL        UUID      STATE        SINCE (UTC)          REASON
-0      H100         GPU-aa    healthy      2025-11-21 07:56:00
-1      H100         GPU-bb    quarantined  2025-11-21 07:56:00  XID 95: uncontained memory error
-  1:0  MIG 1g.10gb  MIG-cc    quarantined  2025-11-21 07:56:00  XID 95: uncontained memory error
--      -            GPU-gone  lost         2025-11-21 07:56:00
+            R"(GPU    MODEL        UUID      STATE        REASON
+0      H100         GPU-aa    healthy
+1      H100         GPU-bb    quarantined  XID 95: uncontained memory error
+  1:0  MIG 1g.10gb  MIG-cc    quarantined  XID 95: uncontained memory error
+-      -            GPU-gone  lost
 
 GPU 1 (GPU-bb): End all workloads on it, then reset it: )" +
                 health::reset_command("1") + "\n");
@@ -95,17 +95,18 @@ TEST(HealthReport, APendingMigModeIsShown) {
   health::HealthView view = broken_node();
   view.devices = {device(0, "GPU-aa")};
   view.devices[0].mig_pending = true;
-  EXPECT_EQ(health_table(view),
+  EXPECT_EQ(health_table(view, {.wide = true}),
             R"(GPU  MODEL  UUID    STATE    SINCE (UTC)          REASON
 0    H100   GPU-aa  healthy  2025-11-21 07:56:00  MIG needs-reset: on
 )");
+  EXPECT_EQ(health_table(view, {.headers = false}), "0  H100  GPU-aa  healthy  MIG needs-reset: on\n");
   EXPECT_NE(health_details(view, view.devices[0], kAt + 5s).find("  mode   MIG needs-reset: on\n"),
             std::string::npos);
 }
 
 TEST(HealthReport, DetailsHaveStateEvidenceAndTheNextStep) {
   const auto view = broken_node();
-  EXPECT_EQ(health_details(view, view.devices[1], kAt + 5s),
+  EXPECT_EQ(health_details(view, view.devices[1], kAt + 5s, {.wide = true}),
             R"(GPU 1 (GPU-bb): quarantined, out of service
   model     H100
   slot      0000:1b:00.0
@@ -125,7 +126,7 @@ gpu-program         no program for it
 GPU    MODEL        UUID    STATE        SINCE (UTC)          REASON
   1:0  MIG 1g.10gb  MIG-cc  quarantined  2025-11-21 07:56:00  XID 95: uncontained memory error
 )");
-  const auto mig = health_details(view, view.devices[2], std::nullopt);
+  const auto mig = health_details(view, view.devices[2], std::nullopt, {.wide = true});
   EXPECT_NE(mig.find("not before  2025-11-21 08:00:30 UTC\n"), std::string::npos) << mig;
   EXPECT_NE(mig.find("instance 2/0"), std::string::npos) << mig;
   EXPECT_NE(mig.find("since 2025-11-21 08:00:00"), std::string::npos) << mig;

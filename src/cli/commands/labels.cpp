@@ -44,11 +44,10 @@ std::string labels_json(const Labels& labels, bool explain) {
            {"was", nullptr}};
     if (label.original) one["was"] = *label.original;
   }
-  return Json{{"labels", std::move(json)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return document_text(Json{{"labels", std::move(json)}});
 }
 
 Result<std::string> make_labels_report(LabelsOptions options) {
-  GPULET_TRY(labels_report({}, false, options.output));
   GPULET_TRY(config::read_config_file(options.sources));
   GPULET_TRY_ASSIGN(const config::LoadedConfig loaded, config::load(options.sources));
   GPULET_TRY_ASSIGN(const auto snapshot, agent::read_snapshot_once({.driver_root = options.driver_root}));
@@ -63,15 +62,15 @@ Result<std::string> make_labels_report(LabelsOptions options) {
 
 }  // namespace
 
-Result<std::string> labels_report(const Labels& labels, bool explain, const std::string& output) {
-  if (output == "json") return labels_json(labels, explain);
-  if (output != "text") {
-    return fail(Code::kInvalidArgument, "unknown output format '" + output + "'; expected text or json");
-  }
-  if (!explain) return labels::features_text(labels::plain_labels(labels));
-  std::string text;
-  for (const auto& [key, label] : labels) text += key + "=" + label.value + "\n" + rule_lines(label);
-  return text;
+std::string labels_report(const Labels& labels, bool explain, const OutputOptions& output) {
+  return render_output(
+      output, [&] { return labels_json(labels, explain); },
+      [&](const TableStyle&) {
+        if (!explain) return labels::features_text(labels::plain_labels(labels));
+        std::string text;
+        for (const auto& [key, label] : labels) text += key + "=" + label.value + "\n" + rule_lines(label);
+        return text;
+      });
 }
 
 int run_labels(LabelsOptions options) {
@@ -84,11 +83,12 @@ void add_labels(CLI::App& app, Run& run) {
                         .summary = "Print this node's labels, and with --explain the reason for each",
                         .details = "Reads the driver. No agent and no cluster are needed.",
                         .examples = "  gpulet labels\n"
-                                    "  gpulet labels --explain --mig-strategy single"});
+                                    "  gpulet labels --explain --mig-strategy single",
+                        .group = kInspectGroup});
   const auto options = std::make_shared<LabelsOptions>();
   command.add_flag("--explain", options->explain,
                    "add the rule and source of each label, and values that were truncated");
-  add_output_option(command, options->output, {"text", "json"});
+  add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
   add_resource_options(command, options->sources);
   command.callback([options, &run] { run = [options] { return run_labels(*options); }; });

@@ -10,7 +10,6 @@
 
 #include "agent/driver/nvml_driver.h"
 #include "base/text.h"
-#include "base/yaml_writer.h"
 #include "cli/main/command_line.h"
 #include "topology/topology.h"
 
@@ -26,49 +25,60 @@ std::string cuda_version(unsigned version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-std::string nvlink_summary(const Gpu& gpu) {
+std::string nvlink_summary(const Gpu& gpu, const TableStyle& style) {
   if (gpu.nvlinks.empty()) return kDash;
   const bool switched = gpu.nvlinks.front().kind == inventory::NvLinkRemote::kSwitch;
-  return std::to_string(gpu.nvlinks.size()) + (switched ? " switched" : "");
+  return std::to_string(gpu.nvlinks.size()) + (switched && style.wide ? " switched" : "");
 }
 
-std::string mig_mode_text(const Gpu& gpu) {
+std::string mig_mode_text(const Gpu& gpu, const TableStyle& style) {
   if (!gpu.mig_capable) return kDash;
-  std::string state = gpu.mig_enabled ? "on" : "off";
-  if (gpu.mig_pending) state += *gpu.mig_pending ? " (needs-reset: on)" : " (needs-reset: off)";
-  return state;
+  const std::string state = gpu.mig_enabled ? "on" : "off";
+  if (!gpu.mig_pending) return state;
+  const std::string pending = *gpu.mig_pending ? "on" : "off";
+  return style.wide ? state + " (needs-reset: " + pending + ")" : state + " (→" + pending + ")";
 }
 
-std::vector<std::string> list_header(bool wide) {
-  std::vector<std::string> row{"GPU", "MODEL", "MEMORY", "NUMA", "PCI", "NVLINK", "MIG", "STATE", "UUID"};
-  if (wide) row.insert(row.end(), {"ARCHITECTURE", "CC", "BRAND", "DEVICE", "SERIAL", "FABRIC"});
-  return row;
+const std::vector<Column> kGpuColumns{{"GPU"},
+                                      {"MODEL"},
+                                      {"MEMORY"},
+                                      {"NUMA"},
+                                      {"PCI", ColumnUse::kWide},
+                                      {"NVLINK"},
+                                      {"MIG"},
+                                      {"STATE"},
+                                      {"UUID"},
+                                      {"ARCHITECTURE", ColumnUse::kWide},
+                                      {"CC", ColumnUse::kWide},
+                                      {"BRAND", ColumnUse::kWide},
+                                      {"DEVICE", ColumnUse::kWide},
+                                      {"SERIAL", ColumnUse::kWide},
+                                      {"FABRIC", ColumnUse::kWide}};
+
+std::string read_state(const Gpu& gpu) {
+  return gpu.unreadable ? std::string(code_name(gpu.unreadable->code())) : "ok";
 }
 
-std::vector<std::string> gpu_row(const Gpu& gpu, bool wide) {
+std::vector<std::string> gpu_row(const Gpu& gpu, const TableStyle& style) {
   const bool known = !gpu.model.empty();
-  std::vector<std::string> row{
-      std::to_string(gpu.index),
-      dash_if_empty(gpu.model),
-      known ? format_bytes(gpu.memory.value) : kDash,
-      gpu.numa_node ? std::to_string(*gpu.numa_node) : kDash,
-      gpu.pci == inventory::PciAddress{} ? kDash : gpu.pci.sysfs_text(),
-      nvlink_summary(gpu),
-      mig_mode_text(gpu),
-      gpu.unreadable ? std::string(code_name(gpu.unreadable->code())) : "ok",
-      dash_if_empty(gpu.uuid.str()),
-  };
-  if (!wide) return row;
-  row.push_back(dash_if_empty(gpu.architecture));
-  row.push_back(known ? std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor) : kDash);
-  row.push_back(dash_if_empty(gpu.brand));
-  row.push_back(known ? "/dev/nvidia" + std::to_string(gpu.minor) : kDash);
-  row.push_back(dash_if_empty(gpu.serial));
-  row.push_back(gpu.fabric ? gpu.fabric->cluster_uuid + "." + std::to_string(gpu.fabric->clique_id) : kDash);
-  return row;
+  return {std::to_string(gpu.index),
+          model_cell(gpu.model, style),
+          known ? format_bytes(gpu.memory.value) : kDash,
+          gpu.numa_node ? std::to_string(*gpu.numa_node) : kDash,
+          gpu.pci == inventory::PciAddress{} ? kDash : gpu.pci.sysfs_text(),
+          nvlink_summary(gpu, style),
+          mig_mode_text(gpu, style),
+          read_state(gpu),
+          uuid_cell(gpu.uuid.str(), style),
+          dash_if_empty(gpu.architecture),
+          known ? std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor) : kDash,
+          dash_if_empty(gpu.brand),
+          known ? "/dev/nvidia" + std::to_string(gpu.minor) : kDash,
+          dash_if_empty(gpu.serial),
+          gpu.fabric ? gpu.fabric->cluster_uuid + "." + std::to_string(gpu.fabric->clique_id) : kDash};
 }
 
-std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig) {
+std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig, const TableStyle& style) {
   const std::string slices = mig.placement_size == 0
                                  ? kDash
                                  : "slices " + std::to_string(mig.placement_start) + "-" +
@@ -80,22 +90,26 @@ std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig) {
           "GI " + std::to_string(mig.gpu_instance) + " CI " + std::to_string(mig.compute_instance),
           kDash,
           slices,
-          gpu.unreadable ? std::string(code_name(gpu.unreadable->code())) : "ok",
-          mig.uuid.str()};
+          read_state(gpu),
+          uuid_cell(mig.uuid.str(), style)};
 }
 
-std::string inventory_table(const Snapshot& snapshot, bool wide) {
+std::string inventory_table(const Snapshot& snapshot, const TableStyle& style) {
   const std::size_t count = snapshot.gpus.size();
-  std::string text = "NVIDIA driver " + snapshot.driver.version + ", CUDA " +
-                     cuda_version(snapshot.driver.cuda_version) + ", " + std::to_string(count) +
-                     (count == 1 ? " GPU\n" : " GPUs\n");
-  if (count == 0) return text;
-  TableRows rows{list_header(wide)};
-  for (const auto& gpu : snapshot.gpus) {
-    rows.push_back(gpu_row(gpu, wide));
-    for (const auto& mig : gpu.mig_devices) rows.push_back(mig_row(gpu, mig));
+  std::string text;
+  if (style.headers) {
+    text = "NVIDIA driver " + snapshot.driver.version + ", CUDA " +
+           cuda_version(snapshot.driver.cuda_version) + ", " + std::to_string(count) +
+           (count == 1 ? " GPU\n" : " GPUs\n");
   }
-  text += "\n" + render_table(rows);
+  if (count == 0) return text;
+  TableRows rows;
+  for (const auto& gpu : snapshot.gpus) {
+    rows.push_back(gpu_row(gpu, style));
+    for (const auto& mig : gpu.mig_devices) rows.push_back(mig_row(gpu, mig, style));
+  }
+  text += (style.headers ? "\n" : "") + draw_table(kGpuColumns, rows, style);
+  if (!style.headers) return text;
   for (const auto& gpu : snapshot.gpus) {
     if (!gpu.unreadable) continue;
     text += "GPU " + std::to_string(gpu.index) + " cannot be read: " + gpu.unreadable->message() + "\n";
@@ -170,41 +184,15 @@ Json snapshot_json(const Snapshot& snapshot) {
   return json;
 }
 
-std::string dump_json(const Json& json, int indent = -1) {
-  return json.dump(indent, ' ', false,
-                   Json::error_handler_t::replace);  // a driver's text may be invalid UTF-8
-}
-
-YamlNode yaml_node(const Json& json) {
-  if (json.is_object()) {
-    YamlNode node;
-    for (const auto& [key, value] : json.items()) node.add(key, yaml_node(value));
-    return node;
-  }
-  if (json.is_array()) {
-    auto node = YamlNode::list();
-    for (const auto& value : json) node.items.push_back(yaml_node(value));
-    return node;
-  }
-  const auto text = dump_json(json);
-  const bool ascii = std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-  return json.is_string() && ascii ? YamlNode::text(json.get<std::string>()) : YamlNode::bare(text);
-}
-
 }  // namespace
 
-Result<std::string> list_report(const Snapshot& snapshot, const std::string& output) {
-  if (output == "table" || output == "wide") return inventory_table(snapshot, output == "wide");
-  if (output == "json") return dump_json(snapshot_json(snapshot), 2) + "\n";
-  if (output == "yaml") return write_yaml(yaml_node(snapshot_json(snapshot)));
-  return fail(Code::kInvalidArgument,
-              "unknown output format '" + output + "'; expected table, wide, json or yaml");
+std::string list_report(const Snapshot& snapshot, const OutputOptions& output) {
+  return render_output(
+      output, [&] { return document_text(snapshot_json(snapshot)); },
+      [&](const TableStyle& style) { return inventory_table(snapshot, style); });
 }
 
 int run_list(const ListOptions& options) {
-  if (const auto known = list_report({}, options.output); !known) {
-    return print_report("gpulet list", known, kWrongCommand);
-  }
   const auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
   return print_report("gpulet list", list_report(*snapshot, options.output));
@@ -227,7 +215,7 @@ constexpr const char* kLegend = R"(Legend:
   NV#  = through # NVLinks together
 )";
 constexpr const char* kScores =
-    "Scores (100 for each NVLink; SYS 10, NODE 20, PHB 30, PXB 40, PIX 50, one board 60):";
+    "Scores (NVLink 100 each; SYS 10, NODE 20, PHB 30, PXB 40, PIX 50, one board 60):";
 
 std::string link_label(const Topology& topology, std::size_t a, std::size_t b) {
   if (a == b) return "X";
@@ -239,31 +227,45 @@ std::string gpu_name(const Snapshot& snapshot, std::size_t place) {
   return "GPU" + std::to_string(snapshot.gpus[place].index);
 }
 
-// A matrix of `cell(a, b)` with the GPUs' names, and a last column.
+constexpr std::size_t kMatrixColumns = 8;  // of GPUs, in a table that is not wide
+
+// `cell(a, b)` with the GPUs' names, and a last column with a title, unless that is empty.
 template <class Cell, class Last>
-std::string matrix(const Snapshot& snapshot, Cell cell, const std::string& last_title, Last last) {
-  std::vector<std::vector<std::string>> rows(1, {""});
-  for (std::size_t a = 0; a < snapshot.gpus.size(); ++a) rows[0].push_back(gpu_name(snapshot, a));
-  if (!last_title.empty()) rows[0].push_back(last_title);
-  for (std::size_t a = 0; a < snapshot.gpus.size(); ++a) {
-    std::vector<std::string> row{gpu_name(snapshot, a)};
-    for (std::size_t b = 0; b < snapshot.gpus.size(); ++b) row.push_back(cell(a, b));
-    if (!last_title.empty()) row.push_back(last(a));
-    rows.push_back(std::move(row));
+std::string matrix(const Snapshot& snapshot, const TableStyle& style, Cell cell,
+                   const std::string& last_title, Last last) {
+  const std::size_t count = snapshot.gpus.size(), step = style.wide ? count : kMatrixColumns;
+  std::string text;
+  for (std::size_t first = 0; first < count; first += step) {
+    const std::size_t end = std::min(count, first + step);
+    const bool has_last = !last_title.empty() && end == count;
+    TableRows rows;
+    if (style.headers) {
+      auto& header = rows.emplace_back(1, "");
+      for (std::size_t b = first; b < end; ++b) header.push_back(gpu_name(snapshot, b));
+      if (has_last) header.push_back(last_title);
+    }
+    for (std::size_t a = 0; a < count; ++a) {
+      auto& row = rows.emplace_back(1, gpu_name(snapshot, a));
+      for (std::size_t b = first; b < end; ++b) row.push_back(cell(a, b));
+      if (has_last) row.push_back(last(a));
+    }
+    text += (text.empty() ? "" : "\n") + render_table(rows);
   }
-  return render_table(rows);
+  return text;
 }
 
-std::string topology_table(const Snapshot& snapshot, const Topology& topology) {
-  if (topology.size == 0) return "no GPUs\n";
+std::string topology_table(const Snapshot& snapshot, const Topology& topology, const TableStyle& style) {
+  if (topology.size == 0) return style.headers ? "no GPUs\n" : "";
   std::string text = matrix(
-      snapshot, [&](std::size_t a, std::size_t b) { return link_label(topology, a, b); }, "NUMA Affinity",
+      snapshot, style, [&](std::size_t a, std::size_t b) { return link_label(topology, a, b); },
+      "NUMA Affinity",
       [&](std::size_t a) {
         return topology.numa_nodes[a] ? std::to_string(*topology.numa_nodes[a]) : "N/A";
       });
+  if (!style.headers) return text;
   text += "\n" + std::string(kLegend) + "\n" + kScores + "\n\n";
   text += matrix(
-      snapshot,
+      snapshot, style,
       [&](std::size_t a, std::size_t b) {
         return a == b ? std::string("X") : std::to_string(topology::pair_score(topology.pair_between(a, b)));
       },
@@ -305,18 +307,14 @@ Json topology_json(const Snapshot& snapshot, const Topology& topology) {
 
 }  // namespace
 
-Result<std::string> topo_report(const Snapshot& snapshot, const std::string& output) {
+std::string topo_report(const Snapshot& snapshot, const OutputOptions& output) {
   const auto topology = topology::build_topology(snapshot);
-  if (output == "table") return topology_table(snapshot, topology);
-  if (output == "json")
-    return topology_json(snapshot, topology).dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  return fail(Code::kInvalidArgument, "unknown output format '" + output + "'; expected table or json");
+  return render_output(
+      output, [&] { return document_text(topology_json(snapshot, topology)); },
+      [&](const TableStyle& style) { return topology_table(snapshot, topology, style); });
 }
 
 int run_topo(const TopoOptions& options) {
-  if (const auto known = topo_report({}, options.output); !known) {
-    return print_report("gpulet topo", known, kWrongCommand);
-  }
   const auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
   if (!snapshot) return print_error("gpulet topo", snapshot.error().full_message());
   return print_report("gpulet topo", topo_report(*snapshot, options.output));
@@ -327,9 +325,10 @@ void add_list(CLI::App& app, Run& run) {
                                     .summary = "List this node's GPUs and MIG devices",
                                     .details = "Reads the driver. No agent is needed.",
                                     .examples = "  gpulet list\n"
-                                                "  gpulet list -o json"});
+                                                "  gpulet list -o json",
+                                    .group = kInspectGroup});
   const auto options = std::make_shared<ListOptions>();
-  add_output_option(command, options->output, {"table", "wide", "json", "yaml"});
+  add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
   command.callback([options, &run] { run = [options] { return run_list(*options); }; });
 }
@@ -341,9 +340,10 @@ void add_topo(CLI::App& app, Run& run) {
        .summary = "Show how this node's GPUs are linked",
        .details = "Prints the matrix of `nvidia-smi topo -m`, and the link scores that placement adds up.",
        .examples = "  gpulet topo\n"
-                   "  gpulet topo -o json"});
+                   "  gpulet topo -o json",
+       .group = kInspectGroup});
   const auto options = std::make_shared<TopoOptions>();
-  add_output_option(command, options->output, {"table", "json"});
+  add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
   command.callback([options, &run] { run = [options] { return run_topo(*options); }; });
 }

@@ -124,7 +124,9 @@ void add_metrics_api(CLI::App& app, Run& run) {
             .summary = "Serve GPU use per Pod as the custom metrics API, for HorizontalPodAutoscalers",
             .details =
                 "Runs once per cluster and collects from the agents. Each flag has an environment variable:\n"
-                "GPULET_METRICS_API_LISTEN for --listen. See docs/autoscaling.md."});
+                "GPULET_METRICS_API_LISTEN for --listen. See docs/autoscaling.md.",
+            .examples = "  gpulet metrics-api --listen :8443",
+            .group = kServiceGroup});
   const auto options = std::make_shared<MetricsApiOptions>();
   auto& o = *options;
   const auto add = [&command](const std::string& name, auto& value, const char* help) {
@@ -133,26 +135,35 @@ void add_metrics_api(CLI::App& app, Run& run) {
       c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     return command.add_option("--" + name, value, help)->envname(variable);
   };
+  constexpr const char* kAgentsGroup = "How to reach the agents";
   add("listen", o.listen, "address to serve on, HOST:PORT (default :8443)");
   add("tls-cert-file", o.tls_cert_file,
       "serving certificate (PEM), reloaded on change (default: self-signed)");
   add("tls-private-key-file", o.tls_private_key_file, "private key of the certificate (PEM)");
   command.add_option("--kubeconfig", o.kubeconfig, "kubeconfig file (default: the Pod's service account)")
       ->envname("KUBECONFIG");
-  add("agent-namespace", o.agent_namespace, "namespace of the agents' Pods (default: this Pod's)");
+  add("agent-namespace", o.agent_namespace, "namespace of the agents' Pods (default: this Pod's)")
+      ->group(kAgentsGroup);
   add("agent-selector", o.agent_selector,
-      "label selector of the agents' Pods (default app.kubernetes.io/name=gpulet)");
+      "label selector of the agents' Pods (default app.kubernetes.io/name=gpulet)")
+      ->group(kAgentsGroup);
   add("agent-scheme", o.agent_scheme, "http or https (default http)")
+      ->group(kAgentsGroup)
       ->check(CLI::IsMember({"http", "https"}));
-  add("agent-port", o.agent_port, "port of the agents (default 9400)")->check(CLI::Range(1, 65'535));
+  add("agent-port", o.agent_port, "port of the agents (default 9400)")
+      ->group(kAgentsGroup)
+      ->check(CLI::Range(1, 65'535));
   add("agent-ca-file", o.agent_ca_file,
-      "CA bundle (PEM) that verifies the agents, with https (default: system CAs)");
+      "CA bundle (PEM) that verifies the agents, with https (default: system CAs)")
+      ->group(kAgentsGroup);
   add("agent-server-name", o.agent_server_name,
-      "server name expected in the agents' certificates (default: agent address)");
-  add("agent-token-file", o.agent_token_file, "file with a bearer token for the agents");
-  add("agent-basic-auth-file", o.agent_basic_auth_file,
-      "file with NAME:PASSWORD for the agents, on one line");
-  add("agent-timeout", o.agent_timeout, "time limit of a request to an agent (default 2s)");
+      "server name expected in the agents' certificates (default: agent address)")
+      ->group(kAgentsGroup);
+  add("agent-token-file", o.agent_token_file, "file with a bearer token for the agents")->group(kAgentsGroup);
+  add("agent-basic-auth-file", o.agent_basic_auth_file, "file with NAME:PASSWORD for the agents, on one line")
+      ->group(kAgentsGroup);
+  add("agent-timeout", o.agent_timeout, "time limit of a request to an agent (default 2s)")
+      ->group(kAgentsGroup);
   add("interval", o.interval, "minimum interval between requests to an agent (default 10s)");
   add("oldest", o.oldest, "maximum age of a sample (default 1m)");
   add("record", o.record,

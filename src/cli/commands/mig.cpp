@@ -59,18 +59,18 @@ Result<MigOptions> apply_environment(MigVerb verb, MigOptions options) {
   text(options.kubelet_dir, "GPULET_KUBELET_DIR", "/var/lib/kubelet");
   if (verb == MigVerb::kExport) {
     text(options.config_label, "MIG_PARTED_CONFIG_LABEL", "current");
-    text(options.output, "MIG_PARTED_OUTPUT_FORMAT", "yaml");
+    text(options.output.format, "MIG_PARTED_OUTPUT_FORMAT", "yaml");
   } else {
     text(options.config_file, "MIG_PARTED_CONFIG_FILE", "");
     text(options.selected_config, "MIG_PARTED_SELECTED_CONFIG", "");
-    if (options.output.empty()) options.output = "text";
+    text(options.output.format, "", "table");
     GPULET_TRY(flag(options.mode_only, "MIG_PARTED_MODE_CHANGE_ONLY"));
   }
   if (verb == MigVerb::kAssert) GPULET_TRY(flag(options.valid_config, "MIG_PARTED_VALID_CONFIG"));
-  const std::string other = verb == MigVerb::kExport ? "yaml" : "text";
-  if (options.output != "json" && options.output != other) {
+  const auto& format = options.output.format;  // of the environment too
+  if (format != "table" && format != "wide" && !options.output.is_document()) {
     return fail(Code::kInvalidArgument,
-                "unknown output format '" + options.output + "'; expected " + other + " or json");
+                "unknown output format '" + format + "'; expected table, wide, json or yaml");
   }
   return options;
 }
@@ -112,12 +112,13 @@ Result<std::vector<MigGpu>> read_mig_gpus(MigDevices& node, const std::vector<st
     return text::parse_unsigned(one).has_value();
   });
   std::vector<MigGpu> gpus;
-  std::vector<bool> found(wanted.size());
+  std::vector<std::vector<std::string>> found(wanted.size());  // the UUIDs that each name matches
   for (unsigned index = 0; index < count; ++index) {
     MigGpu gpu;
     gpu.index = index;
     const auto selects = [&](const std::string& one) {
-      return one == std::to_string(index) || (!one.empty() && one == gpu.state.uuid.str());
+      return one == std::to_string(index) ||
+             (one.starts_with("GPU-") && gpu.state.uuid.str().starts_with(one));
     };
     if (by_index && std::ranges::none_of(wanted, selects)) continue;
     auto state = node.read_mig_state(index);
@@ -129,11 +130,17 @@ Result<std::vector<MigGpu>> read_mig_gpus(MigDevices& node, const std::vector<st
     bool selected = wanted.empty();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!selects(wanted[i])) continue;
-      selected = found[i] = true;
+      selected = true;
+      found[i].push_back(gpu.state.uuid.str());
     }
     if (selected) gpus.push_back(std::move(gpu));
   }
-  const auto missing = std::ranges::find(found, false);
+  const auto several = std::ranges::find_if(found, [](const auto& uuids) { return uuids.size() > 1; });
+  if (several != found.end()) {
+    return fail(Code::kInvalidArgument, "GPU '" + wanted[static_cast<std::size_t>(several - found.begin())] +
+                                            "' is ambiguous; it matches " + text::join_limited(*several));
+  }
+  const auto missing = std::ranges::find_if(found, &std::vector<std::string>::empty);
   if (missing == found.end()) return gpus;
   const auto& no = wanted[static_cast<std::size_t>(missing - found.begin())];
   return fail(Code::kNotFound,
@@ -171,8 +178,11 @@ class MigCommandRunner {
   }
 
  private:
-  CommandOutput make_output(std::string text, int code) {
-    return {code, options_.output == "json" ? mig_json(report_) : std::move(text), std::move(notes_)};
+  CommandOutput make_output(const std::string& text, int code) {
+    return {code,
+            render_output(
+                options_.output, [&] { return mig_json(report_); }, [&](const TableStyle&) { return text; }),
+            std::move(notes_)};
   }
 
   void add_note(const std::string& line) {
@@ -219,8 +229,7 @@ class MigCommandRunner {
   static std::string describe_gpus(const std::vector<mig::State>& states) {
     std::map<std::string, std::vector<std::string>> indices;
     for (const auto& state : states) {
-      indices[state.model + ", 0x" + hex_text(state.pci_device_id, 8)].push_back(
-          std::to_string(state.index));
+      indices[state.model + ", 0x" + hex_text(state.pci_device_id, 8)].push_back(std::to_string(state.index));
     }
     std::vector<std::string> kinds;
     for (const auto& [kind, of] : indices) kinds.push_back("GPU " + text::join(of, ", ") + " (" + kind + ")");
@@ -264,7 +273,7 @@ class MigCommandRunner {
     for (const auto& gpu : report_.gpus) {
       const auto is = outcome(gpu);
       if (is == "unreadable" || is == "failed" || is == "as-before" || is == "in-between") return 1;
-      if (is == "blocked" || is == "needs-reset") code = 2;
+      if (is == "blocked" || is == "needs-reset") code = kNeedsAction;
     }
     return code;
   }
@@ -346,7 +355,13 @@ class MigCommandRunner {
     if (states.empty()) return answer;
     const bool whole = options_.gpus.empty() && answer.exit_code == 0;
     GPULET_TRY_ASSIGN(const auto file, mig::export_layouts(options_.config_label, states, whole));
-    answer.out = options_.output == "json" ? mig_export_json(file) : mig::to_yaml(file);
+    if (options_.output.format == "yaml") {
+      answer.out = mig::to_yaml(file);  // in the form of mig-parted's own files
+    } else {
+      answer.out = render_output(
+          options_.output, [&] { return mig_export_json(file); },
+          [&](const TableStyle& style) { return mig_export_table(file, style); });
+    }
     return answer;
   }
 
@@ -367,7 +382,7 @@ CommandOutput mig_output(MigVerb verb, const MigOptions& given) {
         code, {}, "gpulet mig " + std::string(verb_name(verb)) + ": " + error.full_message() + "\n"};
   };
   auto options = apply_environment(verb, given);
-  if (!options) return refused(options.error(), 2);
+  if (!options) return refused(options.error(), kWrongCommand);
   auto answer = MigCommandRunner(verb, std::move(*options)).run_verb();
   return answer ? std::move(*answer) : refused(answer.error(), 1);
 }
@@ -380,7 +395,8 @@ void add_mig(CLI::App& app, Run& run) {
                                     .summary = "Plan, apply, check or export MIG layouts",
                                     .examples = "  gpulet mig plan -c all-1g.10gb\n"
                                                 "  gpulet mig apply -c all-balanced --gpu 0,1\n"
-                                                "  gpulet mig export > layouts.yaml"});
+                                                "  gpulet mig export > layouts.yaml",
+                                    .group = kChangeGroup});
   command.require_subcommand(1);
   const auto options = std::make_shared<MigOptions>();
   const auto add = [&](const CommandHelp& help, MigVerb verb) {
@@ -402,32 +418,39 @@ void add_mig(CLI::App& app, Run& run) {
         "mig-parted layout file, - for standard input (default: the layouts that the hardware supports)");
     made.add_option("-c,--selected-config", options->selected_config, "name of the layout");
     made.add_flag("-m,--mode-only", options->mode_only, "switch MIG mode only and leave instances alone");
-    made.add_option("-o,--output", options->output, "output format: text or json (default text)")
-        ->check(CLI::IsMember({"text", "json"}));
+    add_output_options(made, options->output);
   };
   const auto add_pods = [&](CLI::App& made) {
     made.add_option("--kubelet-dir", options->kubelet_dir,
-                    "root directory of the kubelet (default /var/lib/kubelet)");
+                    "root directory of the kubelet (default /var/lib/kubelet)")
+        ->group(kNodeGroup);
     made.add_flag("--ignore-pods", options->ignore_pods,
                   "do not query the kubelet for the Pods that use a device");
   };
-  auto* plan =
-      add({.name = "plan",
-           .summary = "Show the steps to a MIG layout and what blocks them",
-           .details =
-               "Changes nothing. Exits with 2 if a process or Pod uses an instance that would be deleted."},
-          MigVerb::kPlan);
+  auto* plan = add({.name = "plan",
+                    .summary = "Show the steps to a MIG layout and what blocks them",
+                    .details = "Changes nothing. Exits with 3 if a process or Pod uses an instance that "
+                               "would be deleted. Without "
+                               "--selected-config it lists the layouts.",
+                    .examples = "  gpulet mig plan\n"
+                                "  gpulet mig plan -c all-1g.10gb --gpu 0,1"},
+                   MigVerb::kPlan);
   auto* apply =
       add({.name = "apply",
            .summary = "Apply a MIG layout. Instances in use are not touched",
-           .details = "Each GPU is changed on its own. Exits with 2 if a GPU is blocked or needs a reset.\n"
-                      "If a MIG mode changes, the agent of this node releases the driver meanwhile."},
+           .details = "Each GPU is changed on its own. Exits with 3 if a GPU is blocked or needs a reset.\n"
+                      "If a MIG mode changes, the agent of this node releases the driver meanwhile.",
+           .examples = "  gpulet mig apply -c all-balanced --gpu 0,1\n"
+                       "  gpulet mig apply -f layouts.yaml -c mine --dry-run"},
           MigVerb::kApply);
-  auto* check = add({.name = "assert", .summary = "Check that the GPUs match a layout (exit 1 if not)"},
+  auto* check = add({.name = "assert",
+                     .summary = "Check that the GPUs match a layout (exit 1 if not)",
+                     .examples = "  gpulet mig assert -c all-balanced"},
                     MigVerb::kAssert);
-  auto* write =
-      add({.name = "export", .summary = "Write the current layout of the GPUs as a mig-parted file"},
-          MigVerb::kExport);
+  auto* write = add({.name = "export",
+                     .summary = "Write the current layout of the GPUs as a mig-parted file",
+                     .examples = "  gpulet mig export > layouts.yaml\n  gpulet mig export -o table"},
+                    MigVerb::kExport);
   for (auto* made : {plan, apply, check}) add_layout(*made);
   for (auto* made : {plan, apply}) add_pods(*made);
   options->health_file = DriverOptions().health_file;
@@ -435,10 +458,8 @@ void add_mig(CLI::App& app, Run& run) {
   add_agent_path_options(*apply, options->health_file, options->state_dir);
   apply->add_flag("--dry-run", options->dry_run, "show the steps and change nothing");
   check->add_flag("-a,--valid-config", options->valid_config, "check only that the GPUs support the layout");
-  write
-      ->add_option("-o,--output,--output-format", options->output,
-                   "output format: yaml or json (default yaml)")
-      ->check(CLI::IsMember({"yaml", "json"}));
+  add_output_options(*write, options->output,
+                     {.names = "-o,--output,--output-format", .default_format = "yaml"});
   write->add_option("-l,--config-label", options->config_label,
                     "name of the exported layout (default current)");
 }

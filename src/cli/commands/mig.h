@@ -33,7 +33,7 @@ struct MigOptions {
   bool valid_config = false;      // assert: only check that the GPUs support it
   bool dry_run = false;           // apply: as plan
   std::vector<std::string> gpus;  // by index or UUID; empty: all
-  std::string output;             // "text" or "json"; export: "yaml" or "json"; empty: the first of them
+  OutputOptions output{""};       // empty: table; export: MIG_PARTED_OUTPUT_FORMAT, else yaml
   std::string config_label;       // export: the config's name; empty: "current"
   std::string driver_root = "/";
   std::string kubelet_dir;   // empty: /var/lib/kubelet
@@ -49,10 +49,10 @@ struct MigOptions {
 // A change of the MIG mode makes a running agent release the driver meanwhile (agent_driver.h).
 //
 // Exit code:
-//   plan    0: not blocked; 1: the layout is invalid, or a GPU cannot be read; 2: an instance to delete is in
-//   use apply   0: applied; 1: the layout is invalid and nothing was changed, or a step failed; 2: a GPU is
-//   blocked or needs a
-//           reset. Each GPU is changed on its own.
+//   plan    0: not blocked; 1: the layout is invalid, or a GPU cannot be read; 3: an instance to delete is in
+//   use apply   0: applied; 1: the layout is invalid and nothing was changed, or a step failed; 3: a GPU is
+//   blocked
+//           or needs a reset. Each GPU is changed on its own.
 //   assert  0: the GPUs match; 1: they do not
 //   export  0; 1: a GPU cannot be read
 CommandOutput mig_output(MigVerb verb, const MigOptions& options);
@@ -136,7 +136,8 @@ std::string mig_assert_text(const MigReport& report);
 // The same for plan, apply and assert.
 std::string mig_json(const MigReport& report);
 
-// A mig-parted file as JSON.
+// A mig-parted file as JSON, and as a table.
+std::string mig_export_table(const mig::LayoutFile& file, const TableStyle& style);
 std::string mig_export_json(const mig::LayoutFile& file);
 
 }  // namespace gpulet::cli

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/driver/nvml_adapters.h"
+#include "base/text.h"
 #include "health/report/health_report.h"
 #include "mig/hardware.h"
 #include "mig/layout.h"
@@ -235,11 +236,6 @@ Json json(const MigGpu& gpu) {
   return one;
 }
 
-std::string dump_mig_json(const Json& value) {
-  return value.dump(2, ' ', false, Json::error_handler_t::replace) +
-         "\n";  // a process name may be invalid UTF-8
-}
-
 }  // namespace
 
 std::string_view outcome(const MigGpu& gpu) {
@@ -284,7 +280,21 @@ std::string mig_json(const MigReport& view) {
              {"gpus", Json::array()}};
   if (!view.file.empty()) whole["configFile"] = view.file;
   for (const auto& gpu : view.gpus) whole["gpus"].push_back(json(gpu));
-  return dump_mig_json(whole);
+  return document_text(whole);
+}
+
+std::string mig_export_table(const mig::LayoutFile& file, const TableStyle& style) {
+  TableRows rows;
+  for (const auto& config : file.configs) {
+    for (const auto& entry : config.entries) {
+      std::vector<std::string> gpus;
+      for (const auto index : entry.indices.value_or(std::vector<unsigned>()))
+        gpus.push_back(std::to_string(index));
+      rows.push_back(
+          {config.name, entry.indices ? text::join(gpus, ",") : "all", mig::layout_text(entry.layout)});
+    }
+  }
+  return draw_table({{"CONFIG"}, {"GPUS"}, {"LAYOUT", ColumnUse::kText}}, rows, style);
 }
 
 std::string mig_export_json(const mig::LayoutFile& file) {
@@ -302,7 +312,7 @@ std::string mig_export_json(const mig::LayoutFile& file) {
     }
     whole["mig-configs"][config.name] = std::move(entries);
   }
-  return dump_mig_json(whole);
+  return document_text(whole);
 }
 
 }  // namespace gpulet::cli

@@ -39,7 +39,7 @@ class MigCommand : public testing::Test {
   Json run_mig_json(MigVerb verb, const std::string& config, std::vector<std::string> gpus = {}) {
     options_.output = "json";
     const auto answer = run_mig_command(verb, config, std::move(gpus));
-    options_.output.clear();
+    options_.output = "";
     return Json::parse(answer.out);
   }
   void write_file(const std::string& configs) {
@@ -116,7 +116,7 @@ TEST_F(MigCommand, ABlockedGpuIsReportedAndOthersAreChanged) {
   add_process(0, 4);
   const std::string uuid_held = mig_state_of(0).instances.at(4).compute.at(0).uuid.str();
   const auto planned = run_mig_command(MigVerb::kPlan, "all-balanced", {"0"});
-  EXPECT_EQ(planned.exit_code, 2);
+  EXPECT_EQ(planned.exit_code, kNeedsAction);
   EXPECT_EQ(planned.out,
             "GPU 0: blocked; would destroy 1g.10gb at 0, 1g.10gb at 1, 1g.10gb at 4, 1g.10gb at 5, 1g.10gb "
             "at 6; create 2g.20gb at 0-1, 3g.40gb at 4-7; keep 1g.10gb at 2, 1g.10gb at 3\n"
@@ -127,7 +127,7 @@ TEST_F(MigCommand, ABlockedGpuIsReportedAndOthersAreChanged) {
   EXPECT_EQ(told["plan"]["destroy"], Json::array());
   EXPECT_NE(told["plan"]["would"].get<std::string>().find("create 2g.20gb at 0-1"), std::string::npos);
   const auto applied = run_mig_command(MigVerb::kApply, "all-balanced", {"0", "3"});
-  EXPECT_EQ(applied.exit_code, 2);
+  EXPECT_EQ(applied.exit_code, kNeedsAction);
   EXPECT_EQ(layout_text(0), "7 \u00d7 1g.10gb");
   EXPECT_EQ(mig_state_of(0).instances.at(4).compute.at(0).uuid.str(), uuid_held);
   EXPECT_EQ(layout_text(3), kBalanced) << applied.out;
@@ -220,7 +220,7 @@ mig-configs:
 )");
   options_.output = "json";
   const auto as_json = run_mig_command(MigVerb::kExport, "");
-  options_.output.clear();
+  options_.output = "";
   EXPECT_EQ(Json::parse(as_json.out)["mig-configs"]["mine"][2],
             (Json{{"devices", {5}}, {"mig-enabled", true}, {"mig-devices", {{"1c.2g.20gb", 2}}}}));
   // Of another node: both forms make the same of it.
@@ -328,7 +328,7 @@ TEST_F(MigCommand, AModeThatNeedsAReset) {
   start_machine("dgx-a100");
   root_->edit_machine()->gpus[0].mig.passthrough = 1;
   const auto applied = run_mig_command(MigVerb::kApply, "all-3g.40gb", {"0"});
-  EXPECT_EQ(applied.exit_code, 2);
+  EXPECT_EQ(applied.exit_code, kNeedsAction);
   EXPECT_NE(
       applied.out.find(
           "GPU 0: MIG mode is set and needs a reset: `gpulet driver release && nvidia-smi --gpu-reset -i 0; "
@@ -416,10 +416,10 @@ TEST_F(MigCommand, TheCommandLine) {
   EXPECT_EQ(run_main({"assert", "-c", "all-1g.10gb", "-a"}), 0);
   EXPECT_EQ(run_main({"assert", "-c", "all-1g.10gb", "-m", "--gpu=0"}), 0);
   add_process(0, 0);
-  EXPECT_EQ(run_main({"plan", "-c", "all-7g.80gb", "--gpu", "0", "--ignore-pods"}), 2);
+  EXPECT_EQ(run_main({"plan", "-c", "all-7g.80gb", "--gpu", "0", "--ignore-pods"}), kNeedsAction);
   EXPECT_EQ(run_main({"plan", "-c", "all-7g.80"}), 1);
   EXPECT_EQ(run_main({"plan", "--gpu", "8", "-c", "all-disabled"}), 1);
-  EXPECT_EQ(run_main({"plan", "-o", "yaml", "-c", "all-disabled"}), 2);
+  EXPECT_EQ(run_main({"plan", "-o", "text", "-c", "all-disabled"}), 2);
   EXPECT_EQ(run_main({"export", "-o", "json", "-l", "x"}), 0);
   EXPECT_EQ(run_main({}), 2);
   EXPECT_NE(

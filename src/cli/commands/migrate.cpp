@@ -40,7 +40,7 @@ std::string numbered_lines(const std::vector<std::string>& lines) {
   return text;
 }
 
-std::string settings_table(const std::vector<migrate::MigratedSetting>& settings) {
+std::string settings_table(const std::vector<migrate::MigratedSetting>& settings, const TableStyle& style) {
   std::string text, of;
   std::vector<std::vector<std::string>> rows;
   const auto flush = [&] {
@@ -52,7 +52,8 @@ std::string settings_table(const std::vector<migrate::MigratedSetting>& settings
     of = setting.source;
     const std::string given = setting.name + (setting.value.empty() ? "" : "=" + setting.value);
     rows.push_back({"   ", std::string(migrate::display_title(setting.outcome)),
-                    printable_line(given, kLongestCell), printable_line(setting.note)});
+                    printable_line(given, style.wide ? std::string::npos : kLongestCell),
+                    printable_line(setting.note)});
   }
   flush();
   return text;
@@ -60,7 +61,7 @@ std::string settings_table(const std::vector<migrate::MigratedSetting>& settings
 
 }  // namespace
 
-std::string migrate_text(const migrate::Report& report) {
+std::string migrate_text(const migrate::Report& report, const TableStyle& style) {
   if (report.found.empty()) {
     std::string text = "No component of NVIDIA's stack found at " + printable_line(report.location) + ".\n";
     for (const auto& line : report.unread) text += "  not read: " + printable_line(line) + "\n";
@@ -73,7 +74,7 @@ std::string migrate_text(const migrate::Report& report) {
                     printable_line(found.description)});
   }
   text += render_table(rows);
-  if (!report.settings.empty()) text += "\nSettings\n" + settings_table(report.settings);
+  if (!report.settings.empty()) text += "\nSettings\n" + settings_table(report.settings, style);
   if (!report.differences.empty()) {
     text += "\nDeliberate differences\n";
     for (const auto& difference : report.differences) {
@@ -112,7 +113,7 @@ std::string migrate_json(const migrate::Report& report) {
                   {"notRead", report.unread},
                   {"next", report.next_steps},
                   {"back", report.rollback_steps}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return document_text(json);
 }
 
 namespace {
@@ -130,18 +131,22 @@ int run_migrate_check(const MigrateCheckOptions& options) {
   const auto facts = scan_target(options);
   if (!facts) return print_error("gpulet migrate check", facts.error().full_message());
   const auto report = migrate::build_report(*facts);
-  std::cout << (options.output == "json" ? migrate_json(report) : migrate_text(report));
+  std::cout << render_output(
+      options.output, [&] { return migrate_json(report); },
+      [&](const TableStyle& style) { return migrate_text(report, style); });
   return report.is_clear() ? 0 : kNeedsAction;
 }
 
 void add_migrate(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "migrate", .summary = "Plan a migration from NVIDIA's stack to gpulet, and back"});
+  auto& command = add_command(app, {.name = "migrate",
+                                    .summary = "Plan a migration from NVIDIA's stack to gpulet, and back",
+                                    .examples = "  gpulet migrate check\n  gpulet migrate check --cluster",
+                                    .group = kPlanGroup});
   command.require_subcommand(1);
   auto& check = add_command(
       command,
       {.name = "check",
-       .summary = "Report what runs of NVIDIA's stack, what carries over, what differs, and the next steps",
+       .summary = "Report what runs of NVIDIA's stack, what carries over, and the next steps",
        .details = "Reads only. Exits with 3 if something needs a decision first or could not be read.",
        .examples = "  gpulet migrate check\n"
                    "  gpulet migrate check --cluster -o json"});
@@ -152,9 +157,12 @@ void add_migrate(CLI::App& app, Run& run) {
   check
       .add_option("--kubeconfig", options->kubeconfig,
                   "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
+      ->group(kClusterGroup)
       ->needs(cluster);
-  add_output_option(check, options->output, {"text", "json"});
-  check.add_flag_callback("--json", [options] { options->output = "json"; }, "same as -o json");
+  add_output_options(check, options->output);
+  check.add_flag_callback(
+           "--json", [options] { options->output.format = "json"; }, "same as -o json")
+      ->group(kOutputGroup);
   check.callback([options, &run] { run = [options] { return run_migrate_check(*options); }; });
 }
 

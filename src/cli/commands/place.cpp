@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -21,6 +22,7 @@ namespace gpulet::cli {
 namespace {
 
 constexpr const char* kDefaultResource = "nvidia.com/gpu";
+constexpr std::size_t kMaxSize = 4096;  // of placement::Chooser
 
 // "3", or "3:0" for a MIG device.
 std::string placed_index_text(const inventory::Snapshot& snapshot, const partition::Device& device) {
@@ -36,6 +38,32 @@ bool matches_name(const inventory::Snapshot& snapshot, const partition::Device& 
   if (name == device.id.str() || name == gpu.uuid.str() || name == std::to_string(gpu.index)) return true;
   return device.mig &&
          (name == gpu.mig_devices[*device.mig].uuid.str() || name == placed_index_text(snapshot, device));
+}
+
+// The UUID that starts with `name`, or a name that is complete. Errors: kInvalidArgument if no device of the
+// resource has it, or several do.
+Result<std::string> complete_name(const inventory::Snapshot& snapshot, const partition::Resource& resource,
+                                  const std::string& name) {
+  std::set<std::string> uuids;
+  for (const partition::Device& device : resource.devices) {
+    if (matches_name(snapshot, device, name)) return name;
+    const inventory::Gpu& gpu = snapshot.gpus[device.gpu];
+    const DeviceUuid& uuid = device.mig ? gpu.mig_devices[*device.mig].uuid : gpu.uuid;
+    const bool prefix = name.starts_with("GPU-") || name.starts_with("MIG-");
+    if (prefix && uuid.str().starts_with(name)) uuids.insert(uuid.str());
+  }
+  if (uuids.size() == 1) return *uuids.begin();
+  if (uuids.empty()) {
+    std::vector<std::string> indices;
+    for (const partition::Device& device : resource.devices) {
+      const std::string index = placed_index_text(snapshot, device);
+      if (indices.empty() || indices.back() != index) indices.push_back(index);
+    }
+    return fail(Code::kNotFound, resource.name.str() + " has no device '" + name + "'; expected " +
+                                     text::join_limited(indices, 16) + ", or a UUID");
+  }
+  const std::vector<std::string> all(uuids.begin(), uuids.end());
+  return fail(Code::kInvalidArgument, "'" + name + "' is ambiguous; it matches " + text::join_limited(all));
 }
 
 Result<const partition::Resource*> find_resource(const partition::Plan& plan, const std::string& wanted) {
@@ -82,14 +110,11 @@ Result<std::vector<DeviceId>> available_ids(const inventory::Snapshot& snapshot,
   std::vector<bool> taken(resource.devices.size(), false);
   for (std::size_t i = 0; i < taken.size() && names.empty(); ++i)
     taken[i] = resource.devices[i].health.healthy;
-  for (const std::string& name : names) {
-    bool found = false;
+  for (const std::string& given : names) {
+    GPULET_TRY_ASSIGN(const std::string name, complete_name(snapshot, resource, given));
     for (std::size_t i = 0; i < taken.size(); ++i) {
-      if (!matches_name(snapshot, resource.devices[i], name)) continue;
-      taken[i] = true;
-      found = true;
+      if (matches_name(snapshot, resource.devices[i], name)) taken[i] = true;
     }
-    if (!found) return fail(Code::kInvalidArgument, resource.name.str() + " has no device " + name);
   }
   std::vector<DeviceId> ids;
   for (std::size_t i = 0; i < taken.size(); ++i) {
@@ -103,7 +128,8 @@ Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot,
                                            const std::vector<std::string>& names,
                                            const std::vector<DeviceId>& available) {
   std::vector<DeviceId> ids;
-  for (const std::string& name : names) {
+  for (const std::string& given : names) {
+    GPULET_TRY_ASSIGN(const std::string name, complete_name(snapshot, resource, given));
     const DeviceId* best = nullptr;
     for (const partition::Device& device : resource.devices) {
       if (!matches_name(snapshot, device, name)) continue;
@@ -112,8 +138,7 @@ Result<std::vector<DeviceId>> required_ids(const inventory::Snapshot& snapshot,
       if (best == nullptr || free) best = &device.id;
       if (free) break;
     }
-    if (best == nullptr) return fail(Code::kInvalidArgument, resource.name.str() + " has no device " + name);
-    ids.push_back(*best);
+    if (best != nullptr) ids.push_back(*best);
   }
   return ids;
 }
@@ -134,24 +159,42 @@ std::vector<Row> placed_rows(const inventory::Snapshot& snapshot, const partitio
   return rows;
 }
 
+std::string choice_table(const std::vector<Row>& rows, const TableStyle& style) {
+  TableRows table;
+  for (const Row& row : rows)
+    table.push_back({row.index, row.id, row.numa_node ? std::to_string(*row.numa_node) : kDash, row.model});
+  return draw_table({{"GPU"}, {"DEVICE"}, {"NUMA"}, {"MODEL"}}, table, style);
+}
+
 std::string choice_text(const std::vector<Row>& rows, const placement::Choice& choice,
-                        const std::string& heading) {
-  std::vector<std::vector<std::string>> table{{"GPU", "DEVICE", "NUMA", "MODEL"}};
+                        const std::string& heading, const TableStyle& style) {
+  if (!style.headers) return choice_table(rows, style);
+  return heading + "\n\n" + choice_table(rows, style) + "\n" +
+         render_table({{"score ", std::to_string(choice.score)},
+                       {"method", std::string(placement::method_name(choice.method))},
+                       {"reason", choice.reason}});
+}
+
+nlohmann::ordered_json choice_json(const std::vector<Row>& rows, const placement::Choice& choice) {
+  nlohmann::ordered_json json;
+  json["devices"] = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
-    table.push_back({row.index, row.id, row.numa_node ? std::to_string(*row.numa_node) : "-", row.model});
+    nlohmann::ordered_json device{
+        {"id", row.id}, {"index", row.index}, {"model", row.model}, {"numaNode", nullptr}};
+    if (row.numa_node) device["numaNode"] = *row.numa_node;
+    json["devices"].push_back(std::move(device));
   }
-  return heading + "\n\n" + render_table(table) + "\nscore   " + std::to_string(choice.score) + "\nmethod  " +
-         std::string(placement::method_name(choice.method)) + "\nreason  " + choice.reason + "\n";
+  json["score"] = choice.score;
+  json["partitionScore"] = choice.partition_score;
+  json["method"] = placement::method_name(choice.method);
+  json["reason"] = choice.reason;
+  return json;
 }
 
 }  // namespace
 
 Result<std::string> place_report(const inventory::Snapshot& snapshot, const config::Config& config,
                                  const PlaceOptions& options, const placement::LoadsByGpu& loads) {
-  if (options.output != "text" && options.output != "json") {
-    return fail(Code::kInvalidArgument,
-                "unknown output format '" + options.output + "'; expected text or json");
-  }
   const partition::Plan plan = partition::plan_resources(snapshot, config);
   GPULET_TRY_ASSIGN(const partition::Resource* resource, find_resource(plan, options.resource));
   GPULET_TRY_ASSIGN(const placement::Rules rules, parse_rules(config, options.policy));
@@ -170,28 +213,22 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
 
   const std::vector<Row> rows = placed_rows(snapshot, *resource, choice);
   const std::string policy = policy_name(rules, choice.method);
-  if (options.output != "json") {
-    return choice_text(rows, choice,
-                       std::to_string(options.size) + " of " + std::to_string(available.size()) +
-                           " available " + resource->name.str() + ", " + policy);
-  }
-  nlohmann::ordered_json json;
-  json["resource"] = resource->name.str();
-  json["policy"] = policy;
-  json["size"] = options.size;
-  json["available"] = available.size();
-  json["devices"] = nlohmann::ordered_json::array();
-  for (const Row& row : rows) {
-    nlohmann::ordered_json device{
-        {"id", row.id}, {"index", row.index}, {"model", row.model}, {"numaNode", nullptr}};
-    if (row.numa_node) device["numaNode"] = *row.numa_node;
-    json["devices"].push_back(std::move(device));
-  }
-  json["score"] = choice.score;
-  json["partitionScore"] = choice.partition_score;
-  json["method"] = placement::method_name(choice.method);
-  json["reason"] = choice.reason;
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return render_output(
+      options.output,
+      [&] {
+        nlohmann::ordered_json json{{"resource", resource->name.str()},
+                                    {"policy", policy},
+                                    {"size", options.size},
+                                    {"available", available.size()}};
+        json.update(choice_json(rows, choice));
+        return document_text(json);
+      },
+      [&](const TableStyle& style) {
+        return choice_text(rows, choice,
+                           std::to_string(options.size) + " of " + std::to_string(available.size()) +
+                               " available " + resource->name.str() + ", " + policy,
+                           style);
+      });
 }
 
 namespace {
@@ -221,9 +258,12 @@ void add_place(CLI::App& app, Run& run) {
                 "the GPUs' present load.\nThe agent also counts the load that it expects for the next hours.",
             .examples = "  gpulet place --size 2\n"
                         "  gpulet place --size 2 --available 0,1,4,5 --require 4\n"
-                        "  gpulet place --size 4 --policy tightest -o json"});
+                        "  gpulet place --size 4 --policy tightest -o json",
+            .group = kInspectGroup});
   const auto options = std::make_shared<PlaceOptions>();
-  command.add_option("--size", options->size, "number of GPUs")->required();
+  command.add_option("--size", options->size, "number of GPUs")
+      ->required()
+      ->check(CLI::Range(std::size_t{1}, kMaxSize));
   command
       .add_option("--available", options->available,
                   "GPUs to choose from, by index or UUID (default: all healthy ones)")
@@ -234,7 +274,7 @@ void add_place(CLI::App& app, Run& run) {
                   "best-effort or tightest; for shared GPUs distributed or packed (default: as configured)")
       ->check(CLI::IsMember({"best-effort", "tightest", "distributed", "packed"}));
   command.add_option("--resource", options->resource, "resource name, if the node has several");
-  add_output_option(command, options->output, {"text", "json"});
+  add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
   add_resource_options(command, options->sources);
   command.callback([options, &run] { run = [options] { return run_place(*options); }; });

@@ -131,10 +131,14 @@ TEST(PlaceReport, RejectsInvalidInput) {
   EXPECT_EQ(place_report_of(options), "error: 5 devices requested, 4 available");
   options.size = 1;
   options.available = {"7"};
-  EXPECT_EQ(place_report_of(options), "error: nvidia.com/gpu has no device 7");
+  EXPECT_EQ(place_report_of(options),
+            "error: nvidia.com/gpu has no device '7'; expected 0, 1, 2, 3, or a UUID");
+  options.available = {"GPU-"};
+  EXPECT_THAT(place_report_of(options), StartsWith("error: 'GPU-' is ambiguous; it matches GPU-"));
   options.available = {};
   options.require = {"GPU-x"};
-  EXPECT_EQ(place_report_of(options), "error: nvidia.com/gpu has no device GPU-x");
+  EXPECT_EQ(place_report_of(options),
+            "error: nvidia.com/gpu has no device 'GPU-x'; expected 0, 1, 2, 3, or a UUID");
   options.require = {};
   options.policy = "loosest";
   EXPECT_EQ(place_report_of(options),
@@ -144,8 +148,6 @@ TEST(PlaceReport, RejectsInvalidInput) {
   EXPECT_EQ(place_report_of(options),
             "error: no resource nvidia.com/mig-1g.5gb; this node has nvidia.com/gpu");
   options.resource = "";
-  options.output = "yaml";
-  EXPECT_EQ(place_report_of(options), "error: unknown output format 'yaml'; expected text or json");
   EXPECT_THAT(place_report_of({}, settings(), inventory::Snapshot{}),
               StartsWith("error: no allocatable GPU on this node"));
 }

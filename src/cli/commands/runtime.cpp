@@ -22,11 +22,6 @@ int print_failure(const char* command, const Error& error) {
                      error.code() == Code::kInvalidArgument ? kWrongCommand : kFailed);
 }
 
-// A path may contain any byte: invalid UTF-8 is replaced.
-void print_json_document(const Json& json) {
-  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
-}
-
 Result<runtimes::Host> open_host(const std::string& root) {
   // "/host/" and "/host" are the same; "" is the value of an unset shell variable.
   std::string path = root;
@@ -59,22 +54,23 @@ std::string restart_line(const RuntimeConfigureOptions& options, const Configure
   return line;
 }
 
-void print_text(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
+std::string configure_text(const RuntimeConfigureOptions& options, const ConfigureResult& done,
+                           Engine engine) {
   const auto& outcome = done.outcome;
-  if (outcome.changes.empty()) {
-    std::cout << "nothing to do" << (outcome.message.empty() ? "" : ": " + outcome.message) << '\n';
-    return;
-  }
+  if (outcome.changes.empty())
+    return "nothing to do" + (outcome.message.empty() ? "" : ": " + outcome.message) + "\n";
+  std::string text;
   for (const auto& change : outcome.changes) {
-    std::cout << change_verb(change, options.dry_run) << ' ' << change.path << '\n';
+    text += std::string(change_verb(change, options.dry_run)) + " " + change.path + "\n";
     if (!options.dry_run || !change.text) continue;
-    std::cout << *change.text << (change.text->ends_with('\n') ? "" : "\n") << "---\n";
+    text += *change.text + (change.text->ends_with('\n') ? "" : "\n") + "---\n";
   }
   const std::string line = restart_line(options, done, engine);
-  if (!line.empty()) std::cout << line << '\n';
+  return text + line + (line.empty() ? "" : "\n");
 }
 
-void print_json(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
+std::string configure_json(const RuntimeConfigureOptions& options, const ConfigureResult& done,
+                           Engine engine) {
   const auto& outcome = done.outcome;
   Json changes = Json::array();
   for (const auto& change : outcome.changes) {
@@ -82,23 +78,26 @@ void print_json(const RuntimeConfigureOptions& options, const ConfigureResult& d
     if (change.text) json["content"] = *change.text;
     changes.push_back(std::move(json));
   }
-  print_json_document(Json{{"runtime", runtimes::engine_facts(engine).name},
-                           {"version", outcome.version ? Json(outcome.version->str()) : Json()},
-                           {"dryRun", options.dry_run},
-                           {"changed", !options.dry_run && !outcome.changes.empty()},
-                           {"changes", std::move(changes)},
-                           {"message", outcome.message},
-                           {"restartNeeded", outcome.restart_needed && !done.restarted},
-                           {"restarted", done.restarted}});
+  return document_text({{"runtime", runtimes::engine_facts(engine).name},
+                        {"version", outcome.version ? Json(outcome.version->str()) : Json()},
+                        {"dryRun", options.dry_run},
+                        {"changed", !options.dry_run && !outcome.changes.empty()},
+                        {"changes", std::move(changes)},
+                        {"message", outcome.message},
+                        {"restartNeeded", outcome.restart_needed && !done.restarted},
+                        {"restarted", done.restarted}});
 }
 
-void print_text(const std::vector<runtimes::EngineReport>& reports) {
+std::string check_text(const std::vector<runtimes::EngineReport>& reports, const TableStyle& style) {
+  std::string text;
   for (const auto& report : reports) {
     const auto& facts = runtimes::engine_facts(report.engine);
-    std::cout << facts.title << (report.distribution.empty() ? "" : " of " + report.distribution)
-              << (report.version ? " " + report.version->str() : "") << ": "
-              << (report.is_ready() ? "ready" : "not ready") << '\n';
-    std::vector<std::vector<std::string>> rows;
+    if (style.headers) {
+      text += std::string(facts.title) + (report.distribution.empty() ? "" : " of " + report.distribution) +
+              (report.version ? " " + report.version->str() : "") + ": " +
+              (report.is_ready() ? "ready" : "not ready") + "\n";
+    }
+    TableRows rows;
     rows.push_back({"  ", "program", report.program.value_or("not in the usual directories")});
     rows.push_back({"  ", "socket",
                     report.socket.value_or(
@@ -108,11 +107,12 @@ void print_text(const std::vector<runtimes::EngineReport>& reports) {
       rows.push_back({finding.is_met ? "ok" : "!!", finding.subject, finding.detail});
       if (!finding.is_met && !finding.advice.empty()) rows.push_back({"", "", "→ " + finding.advice});
     }
-    std::cout << render_table(rows);
+    text += render_table(rows);
   }
+  return text;
 }
 
-void print_json(const std::vector<runtimes::EngineReport>& reports) {
+std::string check_json(const std::vector<runtimes::EngineReport>& reports) {
   const auto or_null = [](const std::optional<std::string>& text) { return text ? Json(*text) : Json(); };
   Json engines = Json::array();
   for (const auto& report : reports) {
@@ -132,7 +132,7 @@ void print_json(const std::vector<runtimes::EngineReport>& reports) {
                        {"configExists", report.has_config},
                        {"findings", std::move(findings)}});
   }
-  print_json_document(Json{{"engines", std::move(engines)}});
+  return document_text({{"engines", std::move(engines)}});
 }
 
 }  // namespace
@@ -151,14 +151,19 @@ int run_runtime_configure(const RuntimeConfigureOptions& options) {
                                                     .dry_run = options.dry_run,
                                                     .config = options.config,
                                                     .drop_in = options.drop_in});
-  if (!outcome) return print_failure("configure", outcome.error());
+  if (!outcome) {
+    return print_error("gpulet runtime configure", outcome.error().full_message(),
+                       error_exit_code(outcome.error()));
+  }
   ConfigureResult done{.outcome = std::move(*outcome), .restarted = false, .restart_error = {}};
   if (options.restart && done.outcome.restart_needed && !options.dry_run) {
     const auto restarted = host->restart_unit(runtimes::engine_facts(*engine).unit);
     done.restarted = restarted.has_value();
     if (!restarted) done.restart_error = restarted.error();
   }
-  options.output == "json" ? print_json(options, done, *engine) : print_text(options, done, *engine);
+  std::cout << render_output(
+      options.output, [&] { return configure_json(options, done, *engine); },
+      [&](const TableStyle&) { return configure_text(options, done, *engine); });
   return done.restart_error ? print_failure("configure", *done.restart_error) : 0;
 }
 
@@ -166,7 +171,9 @@ int run_runtime_check(const RuntimeCheckOptions& options) {
   const auto host = open_host(options.host_root);
   if (!host) return print_failure("check", host.error());
   const auto reports = runtimes::check_engines(*host);
-  options.output == "json" ? print_json(reports) : print_text(reports);
+  std::cout << render_output(
+      options.output, [&] { return check_json(reports); },
+      [&](const TableStyle& style) { return check_text(reports, style); });
   if (reports.empty()) {
     return print_failure(
         "check", Error(Code::kNotFound, "no container engine found: containerd, CRI-O, Docker or Podman",
@@ -177,11 +184,14 @@ int run_runtime_check(const RuntimeCheckOptions& options) {
 
 void add_runtime(CLI::App& app, Run& run) {
   auto& command = add_command(
-      app, {.name = "runtime", .summary = "Check or configure CDI in containerd, CRI-O, Docker, Podman"});
+      app, {.name = "runtime",
+            .summary = "Check or configure CDI in containerd, CRI-O, Docker, Podman",
+            .examples = "  gpulet runtime check\n  gpulet runtime configure --runtime containerd --restart",
+            .group = kChangeGroup});
   command.require_subcommand(1);
-  const auto add_common = [](CLI::App& made, std::string& host_root, std::string& output) {
-    made.add_option("--host-root", host_root, "mount point of the host's / (default /)");
-    add_output_option(made, output, {"text", "json"});
+  const auto add_common = [](CLI::App& made, std::string& host_root, OutputOptions& output) {
+    made.add_option("--host-root", host_root, "mount point of the host's / (default /)")->group(kNodeGroup);
+    add_output_options(made, output);
   };
 
   auto& configure =
@@ -197,15 +207,19 @@ void add_runtime(CLI::App& app, Run& run) {
   configure.add_flag("--dry-run", options->dry_run, "show the changes and make none");
   configure.add_flag("--remove", options->remove, "undo the changes of an earlier call");
   configure.add_flag("--restart", options->restart, "restart the engine if needed");
-  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host");
-  configure.add_option("--drop-in-config", options->drop_in,
-                       "gpulet's own config file, as a path on the host");
+  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host")
+      ->group(kNodeGroup);
+  configure
+      .add_option("--drop-in-config", options->drop_in, "gpulet's own config file, as a path on the host")
+      ->group(kNodeGroup);
   add_common(configure, options->host_root, options->output);
   configure.callback([options, &run] { run = [options] { return run_runtime_configure(*options); }; });
 
-  auto& check = add_command(command, {.name = "check",
-                                      .summary = "Check that the container engines of this node support CDI",
-                                      .details = "Exits with 1 if an engine is not ready or none is found."});
+  auto& check = add_command(
+      command, {.name = "check",
+                .summary = "Check that the container engines of this node support CDI",
+                .details = "Exits with 1 if an engine is not ready or none is found.",
+                .examples = "  gpulet runtime check\n  gpulet runtime check --host-root /host -o json"});
   const auto checked = std::make_shared<RuntimeCheckOptions>();
   add_common(check, checked->host_root, checked->output);
   check.callback([checked, &run] { run = [checked] { return run_runtime_check(*checked); }; });

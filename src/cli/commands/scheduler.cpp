@@ -36,7 +36,7 @@ Environment cluster_environment() {
 struct ExplainOptions {
   extender::ExplainQuery question;
   std::string kubeconfig;  // empty: KUBECONFIG, ~/.kube/config, or the Pod's service account
-  std::string output = "text";
+  OutputOptions output;
 };
 
 int run_scheduler(const extender::ExtenderOptions& options, const std::string& log_format) {
@@ -50,12 +50,18 @@ int run_explain(const ExplainOptions& options) {
   const auto access = needs_access ? find_kubectl_access(options.kubeconfig)
                                    : Result<k8s::ClientConfig>(k8s::ClientConfig{.host = "-"});
   auto question = options.question;
-  question.json = options.output == "json";
+  question.json = options.output.is_document();
   const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
   if (!answer) return print_error("gpulet explain", answer.error().full_message());
-  return print_output({.exit_code = 0, .out = answer->text, .err = {}});
+  const auto shown = [&] { return answer->text; };
+  return print_output(
+      {.exit_code = 0,
+       .out = render_output(options.output, shown, [&](const TableStyle&) { return shown(); }),
+       .err = {}});
 }
 
+constexpr const char* kTlsGroup = "TLS";
+constexpr const char* kSecondGroup = "A second kube-scheduler (--for second-scheduler)";
 constexpr const char* kConfigFile = "/etc/kubernetes/gpulet-scheduler.yaml";
 constexpr const char* kManagedResource = "nvidia.com/gpu";
 
@@ -146,10 +152,14 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
   command.add_option("--for", options->where, "kubeadm, k3s or second-scheduler (default kubeadm)")
       ->check(CLI::IsMember({"kubeadm", "k3s", "second-scheduler"}));
   add_kubeconfig_option(command, options->kubeconfig);
-  command.add_option("--service", options->service,
-                     "Service of the extender (default gpulet/gpulet-scheduler:9410)");
-  command.add_option("--service-ip", options->service_ip,
-                     "address of the extender (default: the Service's cluster IP, by the API server)");
+  command
+      .add_option("--service", options->service,
+                  "Service of the extender (default gpulet/gpulet-scheduler:9410)")
+      ->group(kClusterGroup);
+  command
+      .add_option("--service-ip", options->service_ip,
+                  "address of the extender (default: the Service's cluster IP, by the API server)")
+      ->group(kClusterGroup);
   command.add_option("--resource", options->resources,
                      "resource that the extender decides about; repeat for more (default: those of the "
                      "cluster's GpuNodes, or nvidia.com/gpu)");
@@ -165,17 +175,20 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
       std::string("with --static-pod: path of the configuration on the host (default ") + kConfigFile + ")");
   command
       .add_option("--scheduler-name", options->scheduler_name,
-                  "with --for second-scheduler: its name in Pods' spec.schedulerName (default gpulet)")
+                  "its name in Pods' spec.schedulerName (default gpulet)")
       ->check(CLI::Validator(
           [](const std::string& name) {
             return is_dns_label(name) ? std::string() : "'" + name + "' is not a DNS label";
           },
-          "NAME"));
-  command.add_option("--image", options->image,
-                     "with --for second-scheduler: Kubernetes' image of kube-scheduler; without a tag, the "
-                     "release of the API server is added");
-  command.add_option("--kubernetes-version", options->version,
-                     "with --for second-scheduler: its version (default: the API server's)");
+          "NAME"))
+      ->group(kSecondGroup);
+  command
+      .add_option("--image", options->image,
+                  "Kubernetes' image of kube-scheduler; without a tag, the "
+                  "release of the API server is added")
+      ->group(kSecondGroup);
+  command.add_option("--kubernetes-version", options->version, "its version (default: the API server's)")
+      ->group(kSecondGroup);
   command.callback([options, &run] {
     run = [options] {
       const auto text = print_scheduler_config(*options);
@@ -191,21 +204,28 @@ void add_scheduler(CLI::App& app, Run& run) {
   auto& command = add_command(
       app, {.name = "scheduler",
             .summary = "Serve as kube-scheduler's extender for GPUs",
-            .details = "Scores nodes by links, faults, shares and load. See docs/scheduling.md."});
+            .details = "Scores nodes by links, faults, shares and load. See docs/scheduling.md.",
+            .examples =
+                "  gpulet scheduler --listen 0.0.0.0:9410\n  gpulet scheduler config > gpulet-scheduler.yaml",
+            .group = kServiceGroup});
   const auto options = std::make_shared<extender::ExtenderOptions>();
   const auto log_format = std::make_shared<std::string>("text");
   command.add_option("--listen", options->listen, "address to serve on, HOST:PORT (default 0.0.0.0:9410)");
   command.add_option("--policy", options->policy,
                      "policy of Pods without one of their own or of their namespace, see docs/scheduling.md "
                      "(default default)");
-  auto* certificate = command.add_option("--tls-cert-file", options->certificate_file,
-                                         "serving certificate (PEM); without it plain HTTP is served");
-  auto* key = command.add_option("--tls-key-file", options->key_file, "private key of the certificate (PEM)");
+  auto* certificate = command
+                          .add_option("--tls-cert-file", options->certificate_file,
+                                      "serving certificate (PEM); without it plain HTTP is served")
+                          ->group(kTlsGroup);
+  auto* key = command.add_option("--tls-key-file", options->key_file, "private key of the certificate (PEM)")
+                  ->group(kTlsGroup);
   certificate->needs(key);
   key->needs(certificate);
   command
       .add_option("--client-ca-file", options->client_authorities_file,
                   "CA bundle (PEM); clients must present a certificate signed by it")
+      ->group(kTlsGroup)
       ->needs(certificate);
   command.add_option("--nodes-to-score", options->nodes_to_score,
                      "score at most N nodes (default 100, 0 = all)");
@@ -215,6 +235,29 @@ void add_scheduler(CLI::App& app, Run& run) {
       "--record", options->record,
       "ConfigMap in this Pod's namespace where replicas keep when they were last asked (default: "
       "none)");
+  auto* page = command.add_option(
+      "--page-address", options->page_address,
+      "address to serve the cluster page on, HOST:PORT, see docs/cluster-page.md (default: no page)");
+  command
+      .add_option_function<std::string>(
+          "--page-auth",
+          [options](const std::string& who) {
+            options->page_access =
+                who == "none" ? extender::PageAccess::kEverybody : extender::PageAccess::kToken;
+          },
+          "who may read the page: users with a token of the cluster that may get /cluster (token), or "
+          "everybody (none) (default token)")
+      ->check(CLI::IsMember({"token", "none"}))
+      ->needs(page);
+  command
+      .add_option("--node-page", options->node_page,
+                  "address of a node's page, with {node}, {ip} and {port} of its agent "
+                  "(default http://{ip}:{port}/)")
+      ->needs(page);
+  command
+      .add_option("--agent-selector", options->agent_selector,
+                  "labels of the agents' Pods, for the page (default app.kubernetes.io/name=gpulet)")
+      ->needs(page);
   command.add_option("--shutdown-seconds", options->shutdown_seconds,
                      "seconds to keep serving as not-ready after SIGTERM (default 5)");
   command.add_option("--log-format", *log_format, "text or json (default text)")
@@ -232,30 +275,40 @@ void add_explain(CLI::App& app, Run& run) {
                                     .details = "Queries the scheduler extender through the API server; with "
                                                "--service '' the answer is computed here.",
                                     .examples = "  gpulet explain train-0 -n team-a\n"
-                                                "  gpulet explain train-0 --service ''"});
+                                                "  gpulet explain train-0 --service ''",
+                                    .group = kPlanGroup});
   const auto options = std::make_shared<ExplainOptions>();
   command.add_option("POD", options->question.pod, "name of the Pod")->required();
   command.add_option("-n,--namespace", options->question.name_space,
                      "namespace of the Pod (default default)");
   add_kubeconfig_option(command, options->kubeconfig);
-  command.add_option("--service", options->question.service,
-                     "Service of the extender, by TLS if it serves that; empty: compute here "
-                     "(default gpulet/gpulet-scheduler:9410)");
-  auto* url = command.add_option(
-      "--url", options->question.url,
-      "address of the extender instead of its Service, http://HOST:PORT or https://HOST:PORT");
+  command
+      .add_option("--service", options->question.service,
+                  "Service of the extender, by TLS if it serves that; empty: compute here "
+                  "(default gpulet/gpulet-scheduler:9410)")
+      ->group(kClusterGroup);
+  auto* url =
+      command
+          .add_option("--url", options->question.url,
+                      "address of the extender instead of its Service, http://HOST:PORT or https://HOST:PORT")
+          ->group(kClusterGroup);
   command
       .add_option("--ca-file", options->question.ca_file,
                   "CA bundle (PEM) that verifies the extender (default: system CAs)")
-      ->needs(url);
-  auto* certificate = command.add_option("--cert-file", options->question.certificate_file,
-                                         "client certificate (PEM), with https");
-  auto* key = command.add_option("--key-file", options->question.key_file,
-                                 "private key of the client certificate (PEM)");
+      ->needs(url)
+      ->group(kClusterGroup);
+  auto* certificate = command
+                          .add_option("--cert-file", options->question.certificate_file,
+                                      "client certificate (PEM), with https")
+                          ->group(kClusterGroup);
+  auto* key =
+      command
+          .add_option("--key-file", options->question.key_file, "private key of the client certificate (PEM)")
+          ->group(kClusterGroup);
   certificate->needs(url)->needs(key);
   key->needs(certificate);
   command.add_option("--policy", options->question.policy, "policy to compute with (default default)");
-  add_output_option(command, options->output, {"text", "json"});
+  add_output_options(command, options->output);
   command.callback([options, &run] { run = [options] { return run_explain(*options); }; });
 }
 

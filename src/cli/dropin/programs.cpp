@@ -31,7 +31,9 @@ int run_agent(config::Sources sources, const std::vector<std::string>& notes) {
   }
   auto loaded = config::load(with_file);
   if (!loaded) {
-    return print_error("gpulet", loaded.error().full_message());
+    // NVIDIA's programs exit with 1.
+    const int code = with_file.drop_in ? kFailed : error_exit_code(loaded.error());
+    return print_error("gpulet", loaded.error().full_message(), code);
   }
   agent::configure_log(loaded->config.gpulet);
   for (const auto& note : notes) log::info(note);

@@ -8,6 +8,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "arguments/arguments.h"
+#include "arguments/command_doc.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/schema.h"
@@ -15,29 +17,26 @@
 namespace gpulet::cli {
 namespace {
 
-constexpr std::size_t kHelpColumn = 34;
+// Groups of the agent's settings in the help, by the beginning of their paths in the config file.
+constexpr std::pair<std::string_view, const char*> kSettingGroups[] = {
+    {"flags.", "Resources and containers (NVIDIA's names)"},
+    {"imex.", "Resources and containers (NVIDIA's names)"},
+    {"gpulet.placement", "Placement"},
+    {"gpulet.health.", "Health"},
+    {"gpulet.faults.eviction", "Eviction of Pods from faulty GPUs"},
+    {"gpulet.faults.", "Report of faults to the cluster"},
+    {"gpulet.rebalance.", "Rebalancing of shared GPUs"},
+    {"gpulet.metrics.", "Metrics"},
+    {"gpulet.labels.", "Labels"},
+    {"gpulet.mig.", "MIG and MPS"},
+    {"gpulet.mps.", "MIG and MPS"},
+    {"gpulet.cdi", "CDI"}};
 
-// kubectl's order: summary, details, examples, arguments and options, usage. CLI11 keeps details and examples
-// as the footer.
-class HelpFormatter : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(kHelpColumn); }
-
-  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
-    if (mode == CLI::AppFormatMode::Sub) return make_expanded(app);
-    std::string text = make_description(app);
-    if (!app->get_footer().empty()) text += "\n" + app->get_footer();
-    text += make_positionals(app) + make_groups(app, mode) + make_subcommands(app, mode);
-    return text + "\n" + make_usage(app, std::move(name));
+const char* setting_group(const config::Setting& setting) {
+  for (const auto& [start, title] : kSettingGroups) {
+    if (setting.path.starts_with(start)) return title;
   }
-};
-
-std::string help_footer(std::string_view details, std::string_view examples) {
-  std::string text(details);
-  if (!text.empty()) text += "\n";
-  if (!examples.empty())
-    text += (text.empty() ? "" : "\n") + std::string("Examples:\n") + std::string(examples) + "\n";
-  return text;
+  return "Agent";
 }
 
 std::string flag_names(const config::Setting& setting) {
@@ -50,7 +49,7 @@ std::string flag_names(const config::Setting& setting) {
 
 std::string flag_help(const config::Setting& setting) {
   std::string help(setting.help);
-  if (setting.default_text && setting.kind == config::Kind::kBool) {
+  if (setting.default_text && !setting.default_text->empty() && help.find("(default") == std::string::npos) {
     help += " (default " + std::string(*setting.default_text) + ")";
   }
   for (const auto variable : setting.environment) help += " [$" + std::string(variable) + "]";
@@ -95,7 +94,7 @@ Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig,
 }  // namespace
 
 int print_output(const CommandOutput& output) {
-  std::cerr << output.err << std::flush;
+  std::cerr << arguments::printable_text(output.err) << std::flush;
   std::cout << output.out << std::flush;
   return output.exit_code;
 }
@@ -108,37 +107,51 @@ int print_error(std::string_view program, std::string_view message, int exit_cod
   return print_output(error_output(program, message, exit_code));
 }
 
-int print_report(std::string_view program, const Result<std::string>& report, int exit_code) {
-  if (!report) return print_error(program, report.error().full_message(), exit_code);
+int error_exit_code(const Error& error) {
+  const auto message = error.full_message();
+  return message.starts_with("--") || message.starts_with("flag --") ? kWrongCommand : kFailed;
+}
+
+int print_report(std::string_view program, const Result<std::string>& report) {
+  if (!report) return print_error(program, report.error().full_message(), error_exit_code(report.error()));
   return print_output({0, *report, {}});
 }
 
 void set_help(CLI::App& program, const char* details, const char* examples) {
-  program.formatter(std::make_shared<HelpFormatter>());
-  program.footer(help_footer(details, examples));
+  arguments::use_help_text(program);
+  arguments::set_help_texts(program, details, examples);
 }
 
 CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
   auto* command = parent.add_subcommand(help.name, help.summary);
-  command->footer(help_footer(help.details, help.examples));
+  command->group(help.group);
+  arguments::set_help_texts(*command, help.details, help.examples);
   return *command;
 }
 
-void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats) {
-  const std::vector<std::string> names(formats.begin(), formats.end());
+void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag) {
   command
-      .add_option("-o,--output", value,
-                  "output format: " + text::join(names, ", ") + " (default " + names.front() + ")")
-      ->check(CLI::IsMember(names));
+      .add_option(
+          flag.names, options.format,
+          std::string("output format: table, wide, json or yaml (default ") + flag.default_format + ")")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml"}))
+      ->group(kOutputGroup);
+  command
+      .add_flag_callback(
+          "--no-headers", [&options] { options.headers = false; },
+          "print a table without its headings, each row on one line")
+      ->group(kOutputGroup);
 }
 
 void add_driver_root_option(CLI::App& command, std::string& value) {
   command.add_option("--driver-root", value, "root directory of the driver's files (default /)")
-      ->envname("DRIVER_ROOT_CTR_PATH");
+      ->envname("DRIVER_ROOT_CTR_PATH")
+      ->group(kNodeGroup);
 }
 
 void add_kubeconfig_option(CLI::App& command, std::string& value) {
-  command.add_option("--kubeconfig", value, "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)");
+  command.add_option("--kubeconfig", value, "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
+      ->group(kClusterGroup);
 }
 
 void add_resource_options(CLI::App& command, config::Sources& sources) {
@@ -164,6 +177,11 @@ void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery)
         },
         flag_help(setting));
     option->expected(setting.kind == config::Kind::kBool ? 0 : 1, 1);
+    option->group(setting_group(setting));
+    if (setting.kind == config::Kind::kChoice) {
+      const std::vector<std::string> choices(setting.choices.begin(), setting.choices.end());
+      option->type_name("{" + text::join(choices, ",") + "}");
+    }
     option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     // CLI11 uses a default as the value of an option without one: "--gds-enabled" would be false.
     if (setting.default_text && setting.kind != config::Kind::kBool) {
@@ -172,50 +190,18 @@ void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery)
   }
 }
 
-namespace {
-
-// "list: unknown option '--ouput'; did you mean --output? (see gpulet list --help)"
-std::string describe_unknown_argument(const CLI::App& app) {
-  const CLI::App* command = &app;
-  std::string name;
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    name += (name.empty() ? "" : " ") + command->get_name();
-  }
-  const auto rest = app.remaining(true);
-  std::string wrong = rest.empty() ? "" : rest.front();
-  wrong = wrong.substr(0, wrong.find('='));
-  std::string text = name.empty() ? "" : name + ": ";
-  if (!wrong.starts_with('-')) {
-    text += "unexpected argument '" + wrong + "'";
-  } else {
-    text += "unknown option '" + wrong + "'";
-    std::vector<std::string> options;
-    for (const auto* option : command->get_options()) {
-      for (const auto& one : option->get_lnames()) options.push_back("--" + one);
-    }
-    const auto name_at = std::min(wrong.find_first_not_of('-'), wrong.size());
-    const auto place = config::find_path_by_foreign_name(std::string_view(wrong).substr(name_at));
-    if (!place.empty()) {
-      text += "; set " + std::string(place) + " in the config file";
-    } else if (const auto near = text::nearest(wrong, options)) {
-      text += "; did you mean " + *near + "?";
-    }
-  }
-  return text + " (see " + app.get_name() + (name.empty() ? "" : " " + name) + " --help)";
-}
-
-}  // namespace
-
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms) {
+  arguments::refuse_malformed_numbers(app);
   try {
     app.parse(normalize_arguments(argc, argv, go_forms));
     return std::nullopt;
-  } catch (const CLI::ExtrasError&) {
-    return print_error(app.get_name(), describe_unknown_argument(app), kWrongCommand);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);
-    return print_error(app.get_name(), std::string(error.what()) + " (see --help)", kWrongCommand);
+    const auto find_setting = [](std::string_view option) {
+      return std::string(config::find_path_by_foreign_name(option));
+    };
+    return print_error(arguments::command_path(app),
+                       arguments::describe_parse_error(app, error, find_setting), kWrongCommand);
   }
 }
 

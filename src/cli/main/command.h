@@ -3,14 +3,15 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "arguments/arguments.h"
 #include "base/result.h"
+#include "cli/main/output.h"
 #include "config/load.h"
 #include "k8s/client_config.h"
 
@@ -22,8 +23,8 @@ namespace gpulet::cli {
 
 // Exit codes. 0: done, and nothing is wrong.
 inline constexpr int kFailed = 1;  // not done, or something is wrong; standard error or the report says what
-inline constexpr int kWrongCommand = 2;  // an option or argument is invalid
-inline constexpr int kNeedsAction = 3;   // done, and the report has something for the operator to act on
+inline constexpr int kWrongCommand = arguments::kWrongArguments;  // an option or argument is invalid
+inline constexpr int kNeedsAction = 3;  // done, and the report has something for the operator to act on
 
 // What a command prints, and its exit code.
 struct CommandOutput {
@@ -31,15 +32,19 @@ struct CommandOutput {
   std::string out, err;  // with their newlines
 };
 
-// Prints standard error first. Returns the exit code.
+// Prints standard error first, in printable form: an argument, a file or a driver may have put any byte into
+// it. Returns the exit code.
 int print_output(const CommandOutput& output);
 
 // "PROGRAM: ERROR" as one line of standard error. `program` as typed: "gpulet mig plan".
 CommandOutput error_output(std::string_view program, std::string_view message, int exit_code = kFailed);
 int print_error(std::string_view program, std::string_view message, int exit_code = kFailed);
 
-// Prints the report, or one line with the error. Returns 0, or `exit_code` after an error.
-int print_report(std::string_view program, const Result<std::string>& report, int exit_code = kFailed);
+// kWrongCommand if the error is about an option ("--url", "flag --mig-strategy"), else kFailed.
+int error_exit_code(const Error& error);
+
+// Prints the report, or one line with the error. Returns 0, or error_exit_code().
+int print_report(std::string_view program, const Result<std::string>& report);
 
 // What the command line has selected: runs it and returns the exit code.
 using Run = std::function<int()>;
@@ -51,14 +56,24 @@ struct CommandHelp {
   const char* summary;
   const char* details = "";
   const char* examples = "";
+  const char* group = "Commands";  // title in the parent's help
 };
+// The groups of `gpulet --help`.
+inline constexpr const char* kInspectGroup = "Inspect this node";
+inline constexpr const char* kChangeGroup = "Change this node";
+inline constexpr const char* kPlanGroup = "Diagnose and plan";
+inline constexpr const char* kServiceGroup = "Run services";
+inline constexpr const char* kOtherGroup = "Other commands";
 CLI::App& add_command(CLI::App& parent, const CommandHelp& help);
 // For the program itself; its subcommands inherit the form of the help.
 void set_help(CLI::App& program, const char* details, const char* examples);
 
-// Options that several commands have. The first format of `formats` is the default, which `value` already
-// holds.
-void add_output_option(CLI::App& command, std::string& value, std::initializer_list<const char*> formats);
+// Groups of options in the help.
+inline constexpr const char* kOutputGroup = "Output";
+inline constexpr const char* kNodeGroup = "Where the node's files are";
+inline constexpr const char* kClusterGroup = "How to reach the cluster";
+
+// Options that several commands have; those of the output are in output.h.
 void add_driver_root_option(CLI::App& command, std::string& value);
 void add_kubeconfig_option(CLI::App& command, std::string& value);
 // The agent's settings that decide which resources a node offers, for a command that reads the driver itself:

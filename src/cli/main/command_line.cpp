@@ -1,9 +1,7 @@
 #include "cli/main/command_line.h"
 
-#include <algorithm>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +9,8 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "arguments/arguments.h"
+#include "arguments/completion.h"
 #include "base/text.h"
 #include "cli/dropin/exporter.h"
 #include "cli/dropin/mig_manager.h"
@@ -21,30 +21,17 @@
 namespace gpulet::cli {
 namespace {
 
-void print_version_json() {
-  const nlohmann::ordered_json json{{"version", version()},
-                                    {"compiler", __VERSION__},
-                                    {"devicePlugin", "v1beta1"},
-                                    {"podResources", "v1"},
-                                    {"config", "v1"}};
-  std::cout << json.dump(2) << '\n';
+std::string version_json() {
+  return document_text({{"version", version()},
+                        {"compiler", __VERSION__},
+                        {"devicePlugin", "v1beta1"},
+                        {"podResources", "v1"},
+                        {"config", "v1"}});
 }
 
-void print_version() {
-  std::cout << "gpulet " << version() << " (device plugin v1beta1, PodResources v1, config v1; compiler "
-            << __VERSION__ << ")\n";
-}
-
-// An error for a first argument that is no command, with the nearest command.
-std::optional<std::string> unknown_command(const CLI::App& app, const std::string& name) {
-  std::vector<std::string> names;
-  for (const auto* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-  }
-  if (std::ranges::count(names, name) != 0) return std::nullopt;
-  const auto near = text::nearest(name, names);
-  return "unknown command '" + name + "'" +
-         (near ? "; did you mean " + *near + "?" : "; commands: " + text::join(names, ", "));
+std::string version_text() {
+  return "gpulet " + version() + " (device plugin v1beta1, PodResources v1, config v1; compiler " +
+         __VERSION__ + ")\n";
 }
 
 int run_gpulet(int argc, char** argv) {
@@ -54,11 +41,14 @@ int run_gpulet(int argc, char** argv) {
     CLI::App app{"Run and inspect the NVIDIA GPU agent of a Kubernetes node", "gpulet"};
     set_help(app, "", "  gpulet list\n  gpulet health\n  gpulet doctor");
     app.require_subcommand(1);
-    app.set_version_flag("--version", version());
+    app.set_version_flag("--version", version(), "print the version");
     for (const auto add : kCommands) add(app, run);
+#ifndef GPULET_DEMO
+    if (argc > 1 && argv[1] == arguments::kCompleteCommand) return print_completion(app, argc, argv);
+#endif
     if (argc > 1 && argv[1][0] != '-') {
-      if (const auto error = unknown_command(app, argv[1]))
-        return print_error("gpulet", *error, kWrongCommand);
+      if (const auto error = arguments::find_unknown_command(app, argv[1]))
+        return print_error("gpulet", *error + " (see gpulet --help)", kWrongCommand);
     }
     if (const auto code = parse_arguments(app, argc, argv, false)) return *code;
   }
@@ -114,13 +104,21 @@ std::string_view program_name(int argc, char** argv) {
 }  // namespace
 
 void add_version(CLI::App& app, Run& run) {
-  auto& command = add_command(app, {.name = "version", .summary = "Print version and build information"});
-  const auto json = std::make_shared<bool>(false);
-  command.add_flag("--json", *json, "print JSON");
-  command.callback([json, &run] {
-    run = [json] {
-      *json ? print_version_json() : print_version();
-      return 0;
+  auto& command = add_command(app, {.name = "version",
+                                    .summary = "Print version and build information",
+                                    .examples = "  gpulet version\n  gpulet version -o json",
+                                    .group = kOtherGroup});
+  const auto output = std::make_shared<OutputOptions>();
+  add_output_options(command, *output);
+  command.add_flag_callback(
+             "--json", [output] { output->format = "json"; }, "same as -o json")
+      ->group(kOutputGroup);
+  command.callback([output, &run] {
+    run = [output] {
+      return print_output(
+          {.exit_code = 0,
+           .out = render_output(*output, version_json, [](const TableStyle&) { return version_text(); }),
+           .err = {}});
     };
   });
 }

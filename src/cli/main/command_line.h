@@ -34,6 +34,11 @@ void add_metrics_api(CLI::App& app, Run& run);
 void add_migrate(CLI::App& app, Run& run);
 void add_cleanup(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);
+void add_help(CLI::App& app, Run& run);
+void add_completion(CLI::App& app, Run& run);
+
+// `gpulet __complete WORD...`, for the scripts of `gpulet completion`.
+int print_completion(const CLI::App& app, int argc, char** argv);
 
 // In the order of `gpulet --help`.
 using AddCommand = void (*)(CLI::App& app, Run& run);
@@ -41,9 +46,10 @@ using AddCommand = void (*)(CLI::App& app, Run& run);
 inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
 #else
 inline constexpr AddCommand kCommands[] = {
-    add_agent,   add_list,      add_topo,    add_place,       add_labels,  add_top,     add_health,
-    add_cordon,  add_uncordon,  add_driver,  add_doctor,      add_config,  add_mig,     add_cdi,
-    add_runtime, add_scheduler, add_explain, add_metrics_api, add_migrate, add_cleanup, add_version};
+    add_agent,   add_list,    add_topo,     add_place,     add_labels,    add_top,
+    add_health,  add_cordon,  add_uncordon, add_driver,    add_doctor,    add_config,
+    add_mig,     add_cdi,     add_runtime,  add_scheduler, add_explain,   add_metrics_api,
+    add_migrate, add_cleanup, add_version,  add_help,      add_completion};
 #endif
 
 }  // namespace gpulet::cli

@@ -132,8 +132,6 @@ void TopClient::fetch_history(std::function<void(Result<std::string>)> done) {
   if (fetch) history_ = std::move(*fetch);
 }
 
-namespace {}  // namespace
-
 TopSession::TopSession(Loop& loop, TopTarget target, TopView view, Hooks hooks)
     : loop_(loop),
       view_(std::move(view)),
@@ -144,7 +142,6 @@ TopSession::TopSession(Loop& loop, TopTarget target, TopView view, Hooks hooks)
                      const bool first = !std::exchange(connected_once_, true);
                      view_.disconnected_since.reset();
                      has_history_ = false;
-                     if (view_.page == TopPage::kHistory) request_history();
                      hooks_.connection_changed(first);
                    },
                .received = [this](const http::ServerSentEvent& event) { return receive_event(event); },
@@ -186,7 +183,9 @@ void TopSession::set_paused(bool paused) {
 }
 
 void TopSession::request_history() {
-  if (std::exchange(has_history_, true)) return;
+  // Its samples refer to GPUs of the node.
+  if (model_.node_document() == nullptr || view_.disconnected_since || std::exchange(has_history_, true))
+    return;
   client_.fetch_history([this](const Result<std::string>& text) {
     // Without it the history starts now.
     if (text && model_.apply_history_document(*text)) hooks_.changed("history");

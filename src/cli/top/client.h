@@ -77,7 +77,8 @@ class TopSession {
   TopView& top_view() { return view_; }
   // While paused, documents are kept; the newest of each are applied at the end.
   void set_paused(bool paused);
-  // Fetches the history, once per connection.
+  // Fetches the history, once per connection. Without a connection or a node, it does nothing: call it again
+  // while the history is shown.
   void request_history();
 
  private:

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include <CLI/CLI.hpp>
 
@@ -15,6 +16,7 @@
 #include "base/text.h"
 #include "cli/main/command_line.h"
 #include "cli/top/client.h"
+#include "cli/top/controls.h"
 #include "cli/top/terminal.h"
 #include "cli/top/view.h"
 
@@ -29,9 +31,9 @@ struct TopOptions {
   bool batch = false;                             // print tables, `count` times
   std::optional<std::uint64_t> count;
   std::optional<double> seconds;  // between two tables (2); on a screen the shortest interval
-  std::string output = "table";   // or "json", one line per iteration; both imply batch
-  std::string tab = "gpus";       // the first one: "gpus", "pods", "processes"
-  std::string sort;               // a column of that tab
+  std::string output = "table";   // "wide", "json", one line per iteration, "yaml"; these imply batch
+  std::string tab;                // "gpus", "pods" or "processes": the first one, and the only one of a batch
+  std::string sort;               // a column of that tab (without one, of the GPUs)
   std::string filter;
   std::optional<unsigned> width;  // of tables; default: the terminal's, or 120
 };
@@ -113,9 +115,14 @@ class Batch {
       code_ = print_top_error(kFailed, view.disconnect_reason);
     } else if (options_.output == "json") {
       std::cout << render_top_json(session_.model(), view) << std::endl;
+    } else if (options_.output == "yaml") {
+      std::cout << "---\n" << yaml_of_json(render_top_json(session_.model(), view)) << std::flush;
     } else {
       if (std::exchange(printed_, true)) std::cout << '\n';
-      for (const auto& line : render_batch(session_.model(), view)) std::cout << line_text(line) << '\n';
+      std::span<const TopTab> tabs = kTopTabs;
+      if (!options_.tab.empty()) tabs = {&view.tab, 1};
+      for (const auto& line : render_batch(session_.model(), view, tabs))
+        std::cout << line_text(line) << '\n';
       std::cout << std::flush;
     }
     if (!std::cout || (remaining_ && --*remaining_ == 0)) return loop_.stop_loop();
@@ -142,10 +149,10 @@ class Screen {
                   .connection_changed = [this](bool first) { on_connection(first); }}) {}
 
   int run_screen() {
+    // Also after Ctrl-\ the terminal is restored.
     const auto signals =
-        SignalWatcher::watch_signals(loop_, {SIGINT, SIGTERM, SIGHUP, SIGWINCH}, [this](int signal) {
+        SignalWatcher::watch_signals(loop_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}, [this](int signal) {
           if (signal != SIGWINCH) return loop_.stop_loop();
-          if (terminal_) terminal_->measure();
           draw_screen();
         });
     if (!signals) return print_top_error(kFailed, signals.error().full_message());
@@ -164,7 +171,7 @@ class Screen {
         TopTerminal::open_terminal(environment_text("TERM"), environment_text("NO_COLOR").empty());
     if (!terminal) return fail_screen(terminal.error().full_message());
     terminal_ = std::move(*terminal);
-    terminal_->measure();
+    session_.top_view().braille = terminal_->has_braille();
     keys_ = loop_.watch_descriptor(STDIN_FILENO, EPOLLIN, [this](std::uint32_t events) { on_keys(events); });
     draw_screen();
   }
@@ -179,9 +186,9 @@ class Screen {
     auto& view = session_.top_view();
     while (const auto key = terminal_->read_key()) {
       const bool paused = view.paused;
-      if (apply_key(view, *key, max_scroll_) == TopAction::kQuit) return loop_.stop_loop();
+      if (apply_key(view, *key, screen_) == TopAction::kQuit) return loop_.stop_loop();
       if (view.paused != paused) session_.set_paused(view.paused);
-      if (view.page == TopPage::kHistory) session_.request_history();
+      screen_ = render_screen(session_.model(), view);  // the next key acts on what this one shows
     }
     draw_screen();
   }
@@ -197,13 +204,14 @@ class Screen {
     pending_draw_.reset();
     if (!terminal_) return;
     auto& view = session_.top_view();
+    terminal_->measure();
     view.columns = terminal_->columns();
     view.rows = terminal_->rows();
     view.now = unix_milliseconds(loop_.wall_now());
-    const auto screen = render_screen(session_.model(), view);
-    max_scroll_ = screen.max_scroll;
-    view.scroll = std::min(view.scroll, max_scroll_);
-    terminal_->draw(screen.lines);
+    if (shows_history(view)) session_.request_history();
+    screen_ = render_screen(session_.model(), view);
+    view.scroll = std::min(view.scroll, screen_.max_scroll);
+    terminal_->draw(screen_.lines);
     drawn_ = loop_.now();
     redraw_ = loop_.after(std::max(kRedraw, interval_), [this] { draw_screen(); });
   }
@@ -213,13 +221,14 @@ class Screen {
   TopSession session_;
   std::unique_ptr<TopTerminal> terminal_;
   std::string failure_;
-  std::size_t max_scroll_ = 0;
+  TopScreen screen_;  // what is shown
   Time drawn_{};
   Subscription keys_, pending_draw_, redraw_;
 };
 
 unsigned batch_columns(const TopOptions& options) {
   if (options.width) return *options.width;
+  if (options.output == "wide") return kMaxColumns;
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
   return kTableColumns;
@@ -229,7 +238,7 @@ unsigned batch_columns(const TopOptions& options) {
 std::optional<std::string> parse_view_options(const TopOptions& options, TopView& view) {
   static const std::map<std::string, TopTab> kTabs = {
       {"gpus", TopTab::kGpus}, {"pods", TopTab::kPods}, {"processes", TopTab::kProcesses}};
-  const auto tab = kTabs.find(options.tab);
+  const auto tab = kTabs.find(options.tab.empty() ? "gpus" : options.tab);
   if (tab == kTabs.end()) return "--tab '" + options.tab + "': expected gpus, pods or processes";
   view.tab = tab->second;
   for (const auto each : kTopTabs) {
@@ -268,7 +277,7 @@ int run_top(const TopOptions& options) {
   }
   view.utf8 = apply_locale();
   view.columns = batch_columns(options);
-  if (options.batch || options.count || options.output == "json" ||
+  if (options.batch || options.count || options.output != "table" ||
       !TopTerminal::is_usable_terminal(environment_text("TERM")))
     return Batch(options, std::move(target), std::move(view)).run_batch();
   return Screen(options, std::move(target), std::move(view)).run_screen();
@@ -277,13 +286,14 @@ int run_top(const TopOptions& options) {
 }  // namespace
 
 void add_top(CLI::App& app, Run& run) {
-  auto& command = add_command(
-      app, {.name = "top",
-            .summary = "Show this node's GPUs, Pods and processes live",
-            .details = "Reads the agent's socket. Press ? for the keys. See docs/top.md.",
-            .examples = "  gpulet top\n"
-                        "  gpulet top -b -n 1\n"
-                        "  gpulet top --url http://127.0.0.1:9400   # over kubectl port-forward"});
+  auto& command =
+      add_command(app, {.name = "top",
+                        .summary = "Show this node's GPUs, Pods and processes live",
+                        .details = "Reads the agent's socket. Press ? for the keys. See docs/top.md.",
+                        .examples = "  gpulet top\n"
+                                    "  gpulet top -b -n 1\n"
+                                    "  gpulet top --url http://127.0.0.1:9400   # over kubectl port-forward",
+                        .group = kInspectGroup});
   const auto options = std::make_shared<TopOptions>();
   command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
       ->envname("GPULET_SOCKET");
@@ -292,10 +302,15 @@ void add_top(CLI::App& app, Run& run) {
   command.add_option("-n,--count", options->count, "exit after N iterations (with --batch)");
   command.add_option("-d,--delay", options->seconds, "refresh interval in seconds (batch default: 2)");
   command
-      .add_option("-o,--output", options->output,
-                  "table or json, one line per iteration; json implies --batch (default table)")
-      ->check(CLI::IsMember({"table", "json"}));
-  command.add_option("-t,--tab", options->tab, "first tab: gpus, pods or processes (default gpus)")
+      .add_option(
+          "-o,--output", options->output,
+          "output format: table, wide, json (one line per iteration) or yaml; all but table imply --batch "
+          "(default table)")
+      ->check(CLI::IsMember({"table", "wide", "json", "yaml"}))
+      ->group(kOutputGroup);
+  command
+      .add_option("-t,--tab", options->tab,
+                  "first tab, and with --batch the only one: gpus, pods or processes")
       ->check(CLI::IsMember({"gpus", "pods", "processes"}));
   command.add_option("-s,--sort", options->sort, "column of that tab to sort by (util, memory, power, …)");
   command.add_option("-f,--filter", options->filter, "show only rows that contain this text");

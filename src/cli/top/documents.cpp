@@ -13,6 +13,7 @@ using Document = nlohmann::json;
 
 constexpr std::size_t kMaxText = 512;  // longer texts are not shown
 constexpr double kLargest = 1e18;      // larger numbers are not measurements
+constexpr double kLargestRate = 1e15;  // bytes per second; a thousand times what a GPU's links carry
 
 std::string printable_ascii(const std::string& text) {
   std::string shown = text.substr(0, kMaxText);
@@ -41,6 +42,12 @@ std::optional<double> as_number(const Document& value) {
 }
 std::optional<double> number_field(const Document& object, const char* key) {
   return as_number(json_field(object, key));
+}
+
+// Leaves out numbers that are negative or larger than `largest`.
+std::optional<double> amount_field(const Document& object, const char* key, double largest) {
+  const auto number = number_field(object, key);
+  return number && *number >= 0 && *number <= largest ? number : std::nullopt;
 }
 
 unsigned count_field(const Document& object, const char* key) {
@@ -120,7 +127,14 @@ TopMetrics parse_metrics(const Document& object) {
           .power = number_field(object, "power"),
           .power_limit = number_field(object, "power_limit"),
           .sm_clock = number_field(object, "sm_clock"),
-          .memory_clock = number_field(object, "memory_clock")};
+          .memory_clock = number_field(object, "memory_clock"),
+          .pcie_rx = amount_field(object, "pcie_rx", kLargestRate),
+          .pcie_tx = amount_field(object, "pcie_tx", kLargestRate),
+          .nvlink_rx = amount_field(object, "nvlink_rx", kLargestRate),
+          .nvlink_tx = amount_field(object, "nvlink_tx", kLargestRate),
+          .nvlink = amount_field(object, "nvlink", kLargestRate),
+          .ecc_corrected = amount_field(object, "ecc_corrected", kLargest),
+          .ecc_uncorrected = amount_field(object, "ecc_uncorrected", kLargest)};
 }
 
 std::optional<TopSample> parse_sample(const Document& document) {
@@ -138,7 +152,18 @@ TopPodName parse_pod_name(const Document& object) {
   return {text_field(object, "namespace"), text_field(object, "pod")};
 }
 
+std::optional<double> sum_of_known(std::optional<double> a, std::optional<double> b) {
+  return a && b ? std::optional(*a + *b) : std::nullopt;
+}
+
 }  // namespace
+
+std::optional<double> pcie_total(const TopMetrics& now) { return sum_of_known(now.pcie_rx, now.pcie_tx); }
+
+std::optional<double> nvlink_total(const TopMetrics& now) {
+  const auto sum = sum_of_known(now.nvlink_rx, now.nvlink_tx);
+  return sum ? sum : now.nvlink;
+}
 
 Result<TopNode> parse_top_node(std::string_view text) {
   GPULET_TRY_ASSIGN(const Document document, parse_agent_document(text, "/api/node", "gpus"));

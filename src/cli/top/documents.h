@@ -17,11 +17,15 @@
 
 namespace gpulet::cli {
 
-// Of a GPU or MIG device; absent if unknown. Bytes, percent, °C, W, MHz.
+// Of a GPU or MIG device; absent if unknown. Bytes, percent, °C, W, MHz, bytes per second, errors. Rates and
+// errors are never negative.
 struct TopMetrics {
   std::optional<double> util, sm, memory_util, memory, temperature, power, power_limit, sm_clock,
-      memory_clock;
+      memory_clock, pcie_rx, pcie_tx, nvlink_rx, nvlink_tx, nvlink, ecc_corrected, ecc_uncorrected;
 };
+// Both directions, in bytes per second; nullopt if unknown.
+std::optional<double> pcie_total(const TopMetrics& now);
+std::optional<double> nvlink_total(const TopMetrics& now);
 
 struct TopDevice {
   std::string index;  // "3", of a MIG device "3:1"

@@ -15,7 +15,7 @@ constexpr double kPercent = 100;
 constexpr std::size_t kMaxPoints = 2000;
 constexpr std::int64_t kClockStepMs = 60'000;
 
-const std::array<std::pair<TopColumn, const char*>, 12> kNames = {{{TopColumn::kGpu, "gpu"},
+const std::array<std::pair<TopColumn, const char*>, 15> kNames = {{{TopColumn::kGpu, "gpu"},
                                                                    {TopColumn::kName, "name"},
                                                                    {TopColumn::kState, "state"},
                                                                    {TopColumn::kUtil, "util"},
@@ -24,6 +24,9 @@ const std::array<std::pair<TopColumn, const char*>, 12> kNames = {{{TopColumn::k
                                                                    {TopColumn::kTemperature, "temperature"},
                                                                    {TopColumn::kPower, "power"},
                                                                    {TopColumn::kClock, "clock"},
+                                                                   {TopColumn::kPcie, "pcie"},
+                                                                   {TopColumn::kNvLink, "nvlink"},
+                                                                   {TopColumn::kEcc, "ecc"},
                                                                    {TopColumn::kPod, "pod"},
                                                                    {TopColumn::kContainer, "container"},
                                                                    {TopColumn::kPid, "pid"}}};
@@ -63,6 +66,13 @@ void sort_rows(std::vector<Row>& rows, bool descending, KeyOf key_of_row) {
   });
 }
 
+// Any uncorrected error outweighs all corrected ones.
+std::optional<double> ecc_sort_key(const TopMetrics& now) {
+  constexpr double kWeight = 1e9;
+  if (!now.ecc_corrected || !now.ecc_uncorrected) return std::nullopt;
+  return *now.ecc_uncorrected * kWeight + std::min(*now.ecc_corrected, kWeight - 1);
+}
+
 SortKey gpu_key(const TopGpu& gpu, TopColumn column) {
   switch (column) {
     case TopColumn::kName:
@@ -81,6 +91,12 @@ SortKey gpu_key(const TopGpu& gpu, TopColumn column) {
       return sort_key(gpu.now.power);
     case TopColumn::kClock:
       return sort_key(gpu.now.sm_clock);
+    case TopColumn::kPcie:
+      return sort_key(pcie_total(gpu.now));
+    case TopColumn::kNvLink:
+      return sort_key(nvlink_total(gpu.now));
+    case TopColumn::kEcc:
+      return sort_key(ecc_sort_key(gpu.now));
     default:
       return sort_key(device_sort_key(gpu.index));
   }
@@ -137,8 +153,8 @@ void add_if_known(std::optional<double>& sum, const std::optional<double>& more)
 
 const std::vector<TopColumn>& sort_columns(TopTab tab) {
   using enum TopColumn;
-  static const std::vector<TopColumn> kGpus = {kGpu,   kUtil, kMemory, kTemperature, kPower,
-                                               kClock, kSm,   kName,   kState};
+  static const std::vector<TopColumn> kGpus = {kGpu, kUtil,   kMemory, kTemperature, kPower, kClock,
+                                               kSm,  kNvLink, kPcie,   kEcc,         kName,  kState};
   static const std::vector<TopColumn> kPods = {kPod, kUtil, kMemory, kGpu, kContainer};
   static const std::vector<TopColumn> kProcesses = {kGpu, kUtil, kMemory, kPid, kName, kPod};
   return tab == TopTab::kGpus ? kGpus : tab == TopTab::kPods ? kPods : kProcesses;
@@ -163,6 +179,9 @@ bool sorts_descending(TopColumn column) {
     case TopColumn::kTemperature:
     case TopColumn::kPower:
     case TopColumn::kClock:
+    case TopColumn::kPcie:
+    case TopColumn::kNvLink:
+    case TopColumn::kEcc:
       return true;
     default:
       return false;
@@ -228,6 +247,13 @@ const std::deque<TopPoint>& TopModel::gpu_history(const std::string& uuid) const
   return found == history_.end() ? kNone : found->second;
 }
 
+TopConsumption TopModel::pod_consumption(const std::string& uuid, const std::string& pod) const {
+  const auto slash = std::min(pod.find('/'), pod.size());
+  const TopPodName name{pod.substr(0, slash), pod.substr(std::min(slash + 1, pod.size()))};
+  const auto found = usage_.pods.find({uuid, name});
+  return found == usage_.pods.end() ? TopConsumption{} : found->second;
+}
+
 std::string TopModel::device_index(const std::string& uuid) const {
   const auto found = indices_.find(uuid);
   return found == indices_.end() ? std::string() : found->second;
@@ -283,9 +309,9 @@ std::vector<TopPodRow> TopModel::pod_rows(const TopQuery& query) const {
     row.containers = text::join(std::vector(held.containers.begin(), held.containers.end()), ",");
     for (const auto& [key, index] : held.devices) row.devices += (row.devices.empty() ? "" : ",") + index;
     for (const auto& uuid : held.uuids) {
-      const auto used = usage_.pods.find({uuid, name});
-      add_if_known(row.used.memory, used == usage_.pods.end() ? std::nullopt : used->second.memory);
-      add_if_known(row.used.busy, used == usage_.pods.end() ? std::nullopt : used->second.busy);
+      const auto used = pod_consumption(uuid, row.pod);
+      add_if_known(row.used.memory, used.memory);
+      add_if_known(row.used.busy, used.busy);
     }
     if (contains_text(row.pod, filter) || contains_text(row.containers, filter))
       rows.push_back(std::move(row));

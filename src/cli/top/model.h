@@ -29,6 +29,9 @@ enum class TopColumn {
   kTemperature,
   kPower,
   kClock,
+  kPcie,    // both directions
+  kNvLink,  // both directions
+  kEcc,     // uncorrected errors, then corrected ones
   kPod,
   kContainer,
   kPid,
@@ -88,6 +91,8 @@ class TopModel {
   std::vector<TopGpu> gpu_rows(const TopQuery& query) const;
   std::vector<TopPodRow> pod_rows(const TopQuery& query) const;
   std::vector<TopProcessRow> process_rows(const TopQuery& query) const;
+  // What the Pod "namespace/name" uses of one device.
+  TopConsumption pod_consumption(const std::string& uuid, const std::string& pod) const;
   // Oldest first, 15 minutes up to the newest; empty for an unknown GPU.
   const std::deque<TopPoint>& gpu_history(const std::string& uuid) const;
 

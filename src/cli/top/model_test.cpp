@@ -55,6 +55,10 @@ TEST(TopModel, SortsByEachColumnWithUnknownValuesLast) {
   EXPECT_EQ(order(model, TopColumn::kClock, true), (Texts{"0", "1", "3", "4", "5", "6", "7", "2"}));
   EXPECT_EQ(order(model, TopColumn::kState, false), (Texts{"0", "1", "3", "4", "5", "6", "7", "2"}));
   EXPECT_EQ(order(model, TopColumn::kState, true).front(), "2");
+  EXPECT_EQ(order(model, TopColumn::kPcie, true), (Texts{"7", "6", "5", "4", "3", "1", "0", "2"}));
+  EXPECT_EQ(order(model, TopColumn::kNvLink, false), (Texts{"0", "1", "3", "4", "5", "6", "7", "2"}));
+  // An uncorrected error outweighs corrected ones.
+  EXPECT_EQ(order(model, TopColumn::kEcc, true), (Texts{"3", "7", "6", "5", "4", "1", "0", "2"}));
   for (const auto tab : kTopTabs) {
     for (const auto column : sort_columns(tab)) EXPECT_EQ(find_column(tab, column_name(column)), column);
   }
@@ -196,6 +200,18 @@ TEST(TopModel, LeavesOutFieldsOfUnexpectedTypes) {
   EXPECT_FALSE(model.apply_sample_document(R"({"at":"now","gpus":{}})"));
 }
 
+TEST(TopModel, LeavesOutImpossibleRates) {
+  const auto sample = parse_top_sample(
+      R"({"at":1,"gpus":{"a":{"pcie_rx":-1,"pcie_tx":1e16,"nvlink_rx":"9","nvlink_tx":5,"nvlink":7,
+      "ecc_corrected":-3,"ecc_uncorrected":1e300}}})");
+  ASSERT_TRUE(sample);
+  const auto& now = sample->gpus.at("a");
+  EXPECT_FALSE(now.pcie_rx || now.pcie_tx || now.nvlink_rx || now.ecc_corrected || now.ecc_uncorrected);
+  EXPECT_EQ(now.nvlink_tx, 5);
+  EXPECT_FALSE(pcie_total(now));
+  EXPECT_EQ(nvlink_total(now), 7) << "of GPUs that do not tell the directions apart";
+}
+
 TEST(TopModel, RendersJson) {
   const auto model = make_top_model();
   TopView view;
@@ -206,6 +222,9 @@ TEST(TopModel, RendersJson) {
   ASSERT_EQ(json["gpus"].size(), 8u);
   EXPECT_EQ(json["gpus"][3]["util"], 39);
   EXPECT_EQ(json["gpus"][3]["power"], 340.3);
+  EXPECT_EQ(json["gpus"][3]["nvlink_rx"], 99'000'000'000);
+  EXPECT_EQ(json["gpus"][3]["pcie_tx"], 75'000'000);
+  EXPECT_EQ(json["gpus"][3]["ecc_uncorrected"], 2);
   EXPECT_FALSE(json["gpus"][2].contains("util"));
   EXPECT_EQ(json["gpus"][2]["state"], "lost");
   EXPECT_EQ(json["gpus"][6]["slices"][0]["memory"], 21'474'836'480);

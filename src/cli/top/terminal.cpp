@@ -23,10 +23,18 @@ namespace {
 
 constexpr int kEscapeDelayMs = 25;  // longest time between the bytes of an escape sequence
 enum Pair : short { kGreen = 1, kYellow, kRed };
+constexpr mmask_t kMouseEvents = BUTTON1_PRESSED | BUTTON4_PRESSED | BUTTON5_PRESSED;
+
+// Of the current terminal, which is a text.
+bool has_capability(const char* name) {
+  const char* text = ::tigetstr(name);
+  return text != nullptr && text != reinterpret_cast<const char*>(-1);
+}
 
 class Curses final : public TopTerminal {
  public:
-  Curses(SCREEN* screen, bool colours) : screen_(screen), colours_(colours && ::has_colors()) {
+  Curses(SCREEN* screen, bool colours, bool braille)
+      : screen_(screen), colours_(colours && ::has_colors()), braille_(braille) {
     ::cbreak();
     ::noecho();
     ::nonl();
@@ -34,6 +42,10 @@ class Curses final : public TopTerminal {
     ::nodelay(stdscr, TRUE);
     ::set_escdelay(kEscapeDelayMs);
     ::curs_set(0);
+    if (has_capability("kmous")) {
+      ::mousemask(kMouseEvents, nullptr);
+      ::mouseinterval(0);  // a press is reported at once, not as a part of a click
+    }
     if (colours_) {
       ::start_color();
       const short background = ::use_default_colors() == OK ? -1 : COLOR_BLACK;
@@ -52,7 +64,7 @@ class Curses final : public TopTerminal {
     for (std::size_t row = 0; row < lines.size(); ++row) {
       if (::wmove(stdscr, static_cast<int>(row), 0) == ERR) break;
       for (const auto& span : lines[row]) {
-        ::wattrset(stdscr, static_cast<int>(attributes(span.tone)));
+        ::wattrset(stdscr, static_cast<int>(attributes(span)));
         // ERR in the last corner, where the cursor cannot advance; the character is written.
         ::waddnstr(stdscr, span.text.data(), static_cast<int>(span.text.size()));
       }
@@ -94,6 +106,9 @@ class Curses final : public TopTerminal {
           return TopKey{Kind::kTab};
         case 27:
           return TopKey{Kind::kEscape};
+        case KEY_MOUSE:
+          if (const auto key = read_mouse()) return key;
+          break;
         default:
           if (code >= ' ' && code <= '~') return TopKey{Kind::kCharacter, static_cast<char>(code)};
       }
@@ -102,14 +117,34 @@ class Curses final : public TopTerminal {
 
   void measure() override {
     winsize size{};
-    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 && size.ws_col > 0)
-      ::resizeterm(size.ws_row, size.ws_col);
+    if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0) return;
+    if (size.ws_row != rows() || size.ws_col != columns()) ::resizeterm(size.ws_row, size.ws_col);
   }
   unsigned columns() const override { return static_cast<unsigned>(::getmaxx(stdscr)); }
   unsigned rows() const override { return static_cast<unsigned>(::getmaxy(stdscr)); }
+  bool has_braille() const override { return braille_; }
 
  private:
-  attr_t attributes(TopTone tone) const {
+  static std::optional<TopKey> read_mouse() {
+    using Kind = TopKey::Kind;
+    MEVENT event{};
+    if (::getmouse(&event) != OK || event.x < 0 || event.y < 0) return std::nullopt;
+    TopKey key{.kind = Kind::kClick,
+               .row = static_cast<std::size_t>(event.y),
+               .column = static_cast<std::size_t>(event.x)};
+    if ((event.bstate & BUTTON4_PRESSED) != 0) key.kind = Kind::kWheelUp;
+    if ((event.bstate & BUTTON5_PRESSED) != 0) key.kind = Kind::kWheelDown;
+    return (event.bstate & kMouseEvents) != 0 ? std::optional(key) : std::nullopt;
+  }
+
+  // A selected bar keeps its colours: reversed, it would show the rest as filled.
+  attr_t attributes(const TopSpan& span) const {
+    const bool bar = span.tone == TopTone::kDim || span.tone == TopTone::kBarLow ||
+                     span.tone == TopTone::kBarMiddle || span.tone == TopTone::kBarHigh;
+    return tone_attributes(span.tone) | (span.selected && !bar ? A_REVERSE : A_NORMAL);
+  }
+
+  attr_t tone_attributes(TopTone tone) const {
     const auto coloured = [&](short pair, attr_t without) {
       return colours_ ? static_cast<attr_t>(COLOR_PAIR(pair)) : without;
     };
@@ -117,7 +152,12 @@ class Curses final : public TopTerminal {
       case TopTone::kPlain:
         break;
       case TopTone::kGood:
+      case TopTone::kBarLow:
         return coloured(kGreen, A_NORMAL);
+      case TopTone::kBarMiddle:
+        return coloured(kYellow, A_NORMAL);
+      case TopTone::kBarHigh:
+        return coloured(kRed, A_NORMAL);
       case TopTone::kWarn:
         return coloured(kYellow, A_BOLD);
       case TopTone::kBad:
@@ -135,7 +175,7 @@ class Curses final : public TopTerminal {
   }
 
   SCREEN* screen_;
-  bool colours_;
+  bool colours_, braille_;
 };
 
 enum class TerminalAbility { kUnknown, kNoCursor, kFull };
@@ -143,8 +183,7 @@ enum class TerminalAbility { kUnknown, kNoCursor, kFull };
 TerminalAbility terminal_ability(const std::string& name) {
   int found = 0;
   if (::setupterm(name.c_str(), STDOUT_FILENO, &found) != OK) return TerminalAbility::kUnknown;
-  const char* place = ::tigetstr("cup");
-  const bool full = place != nullptr && place != reinterpret_cast<const char*>(-1);
+  const bool full = has_capability("cup");
   ::del_curterm(::set_curterm(nullptr));
   return full ? TerminalAbility::kFull : TerminalAbility::kNoCursor;
 }
@@ -178,7 +217,7 @@ Result<std::unique_ptr<TopTerminal>> TopTerminal::open_terminal(const std::strin
   GPULET_TRY_ASSIGN(const std::string used, find_terminal(name));
   SCREEN* screen = ::newterm(used.c_str(), stdout, stdin);
   if (screen == nullptr) return fail(Code::kFailedPrecondition, "cannot set up the terminal", name);
-  return std::unique_ptr<TopTerminal>(std::make_unique<Curses>(screen, colours));
+  return std::unique_ptr<TopTerminal>(std::make_unique<Curses>(screen, colours, name != "linux"));
 }
 
 }  // namespace gpulet::cli

@@ -1,4 +1,4 @@
-// The terminal of `gpulet top`: lines out, keys in, with ncurses. One per process, on one thread.
+// The terminal of `gpulet top`: lines out, keys and mouse in, with ncurses. One per process, on one thread.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "cli/top/view.h"
+#include "cli/top/controls.h"
 
 namespace gpulet::cli {
 
@@ -17,18 +17,21 @@ bool apply_locale();
 class TopTerminal {
  public:
   // Controls the terminal of standard input and output until destruction, also across SIGTSTP and SIGCONT.
-  // Its capabilities come from the usual terminfo directories, else (an image without them) from entries for
-  // xterm, the Linux console and screen in this program. No colour if the terminal has none or `colours` is
-  // false. Errors: kFailedPrecondition for a terminal that cannot place its cursor ("dumb"), or none.
+  // The terminal reports its mouse meanwhile, except while the program is stopped. Its capabilities come from
+  // the usual terminfo directories, else (an image without them) from entries for xterm, the Linux console
+  // and screen in this program. No colour if the terminal has none or `colours` is false. Errors:
+  // kFailedPrecondition for a terminal that cannot place its cursor ("dumb"), or none.
   static Result<std::unique_ptr<TopTerminal>> open_terminal(const std::string& name, bool colours);
   // Whether open_terminal() would succeed.
   static bool is_usable_terminal(const std::string& name);
   virtual ~TopTerminal() = default;
 
   virtual void draw(const std::vector<TopLine>& lines) = 0;
-  // The next pressed key; nullopt if there is none.
+  // The next pressed key or mouse button; nullopt if there is none.
   virtual std::optional<TopKey> read_key() = 0;
-  // Call it after SIGWINCH, and once before the first draw.
+  // Whether its font has braille patterns; the Linux console's has not.
+  virtual bool has_braille() const = 0;
+  // Adopts the terminal's size. It may change while the program is stopped, too.
   virtual void measure() = 0;
   virtual unsigned columns() const = 0;
   virtual unsigned rows() const = 0;

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "cli/top/model.h"
+#include "cli/top/view.h"
 
 namespace gpulet::cli {
 
@@ -24,8 +25,8 @@ inline std::string node_document_text(const std::string& how = "broken") {
   return read_file("tests/golden/web/node-" + how + ".json").value_or("");
 }
 
-// GPU i: util i·13 %, memory i·10 GiB, 40 + i·7 °C, 100 + i·80 W; GPU 2 does not answer, GPU 6 is in MIG
-// mode.
+// GPU i: util i·13 %, memory i·10 GiB, 40 + i·7 °C, 100 + i·80 W, i GB/s by PCIe, i·65 GB/s by NVLink, i
+// corrected errors; GPU 2 does not answer, GPU 3 has uncorrected errors, GPU 6 is in MIG mode.
 inline std::string sample_document_text(std::int64_t at = kTopAt, unsigned more_util = 0) {
   std::string gpus;
   for (unsigned i = 0; i < 8; ++i) {
@@ -36,7 +37,12 @@ inline std::string sample_document_text(std::int64_t at = kTopAt, unsigned more_
               ".5,";
     gpus += "\"memory\":" + std::to_string(i * 10'737'418'240ULL) +
             ",\"temperature\":" + std::to_string(40 + i * 7) + ",\"power\":" + std::to_string(100 + i * 80) +
-            ".3,\"power_limit\":700,\"sm_clock\":" + std::to_string(1980 - i) + ",\"memory_clock\":2619}";
+            ".3,\"power_limit\":700,\"sm_clock\":" + std::to_string(1980 - i) +
+            ",\"memory_clock\":2619,\"pcie_rx\":" + std::to_string(i * 1'000'000'000LL) +
+            ",\"pcie_tx\":" + std::to_string(i * 25'000'000LL) +
+            ",\"nvlink_rx\":" + std::to_string(i * 33'000'000'000LL) +
+            ",\"nvlink_tx\":" + std::to_string(i * 32'000'000'000LL) +
+            ",\"ecc_corrected\":" + std::to_string(i) + ",\"ecc_uncorrected\":" + (i == 3 ? "2" : "0") + "}";
   }
   return "{\"at\":" + std::to_string(at) + ",\"gpus\":{" + gpus + "},\"mig\":{\"" + top_mig_uuid(0) +
          "\":{\"util\":55.5,\"memory\":21474836480},\"" + top_mig_uuid(3) + "\":{\"util\":0,\"memory\":0}}}";
@@ -67,6 +73,14 @@ inline TopModel make_top_model(const std::string& how = "broken") {
   EXPECT_TRUE(model.apply_sample_document(sample_document_text()));
   EXPECT_TRUE(model.apply_usage_document(usage_document_text()));
   return model;
+}
+
+inline TopView make_view(unsigned columns, unsigned rows = 24) {
+  TopView view;
+  view.columns = columns;
+  view.rows = rows;
+  view.now = kTopAt + 800;
+  return view;
 }
 
 }  // namespace gpulet::cli

@@ -31,6 +31,11 @@ void check_metrics(const TopMetrics& now) {
   for (const auto& number : {now.util, now.sm, now.memory_util, now.memory, now.temperature, now.power,
                              now.power_limit, now.sm_clock, now.memory_clock})
     check_number(number);
+  for (const auto& amount : {now.pcie_rx, now.pcie_tx, now.nvlink_rx, now.nvlink_tx, now.nvlink,
+                             now.ecc_corrected, now.ecc_uncorrected}) {
+    check_number(amount);
+    if (amount && *amount < 0) std::abort();
+  }
 }
 
 void check_device(const TopDevice& device) {

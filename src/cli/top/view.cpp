@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "cli/top/panel.h"
 #include "cli/top/tables.h"
 
 namespace gpulet::cli {
@@ -39,16 +40,30 @@ TopLine clip_line(const TopLine& line, std::size_t columns, bool utf8) {
   return shown;
 }
 
+// The node and its driver, as much as fits: its name is cut last.
+std::string node_facts(const TopNode& node, std::size_t columns, bool utf8) {
+  const std::string driver = node.driver.empty() ? "" : "  driver " + node.driver;
+  const std::string cuda = node.cuda.empty() ? "" : "  CUDA " + node.cuda;
+  const std::string gpus = "  " + std::to_string(node.gpus.size()) + " GPUs";
+  for (const auto& rest : {gpus + driver + cuda, gpus + driver, gpus}) {
+    const std::string all = "  " + node.name + rest;
+    if (display_width(all) <= columns) return all;
+  }
+  return fit_to_width("  " + node.name, std::min(columns, node.name.size() + 2), false, utf8);
+}
+
 TopLine title_line(const TopModel& model, const TopView& view) {
   TopLine line = {{"gpulet top", TopTone::kStrong}};
   const auto* node = model.node_document();
   if (node == nullptr) return line;
-  std::string facts = "  " + node->name + "  " + std::to_string(node->gpus.size()) + " GPUs";
-  if (!node->driver.empty()) facts += "  driver " + node->driver;
-  if (!node->cuda.empty()) facts += "  CUDA " + node->cuda;
-  line.push_back({std::move(facts), TopTone::kPlain});
-  if (const auto at = model.sampled_at()) line.push_back({"  " + clock_text(*at), TopTone::kDim});
-  if (view.paused) line.push_back({"  PAUSED", TopTone::kWarn});
+  TopLine end;
+  if (const auto at = model.sampled_at()) end.push_back({"  " + clock_text(*at), TopTone::kDim});
+  if (view.paused) end.push_back({"  PAUSED", TopTone::kWarn});
+  std::size_t used = line.front().text.size();
+  for (const auto& span : end) used += span.text.size();
+  const std::size_t columns = std::max(view.columns, kMinTopColumns);
+  line.push_back({node_facts(*node, columns - used, view.utf8)});
+  line.insert(line.end(), end.begin(), end.end());
   return line;
 }
 
@@ -73,8 +88,10 @@ std::vector<TopLine> status_lines(const TopModel& model, const TopView& view) {
   return lines;
 }
 
-TopLine tabs_line(const TopModel& model, const TopView& view) {
+// The next line of `screen`, which learns where each tab is.
+TopLine tabs_line(const TopModel& model, const TopView& view, TopScreen& screen) {
   TopLine line;
+  std::size_t begin = 0;
   for (const auto tab : kTopTabs) {
     const auto& query = tab_query(view, tab);
     const auto count = tab == TopTab::kGpus   ? model.gpu_rows(query).size()
@@ -83,10 +100,23 @@ TopLine tabs_line(const TopModel& model, const TopView& view) {
     const std::string text = std::string(tab_title(tab)) + " " + std::to_string(count);
     const bool shown = tab == view.tab;
     line.push_back({shown ? "[" + text + "]" : " " + text + " ", shown ? TopTone::kStrong : TopTone::kDim});
+    const std::size_t end = begin + text.size() + 2;
+    screen.tabs.push_back({{.row = screen.lines.size(), .begin = begin, .end = end}, tab});
+    begin = end;
   }
   const auto& filter = tab_query(view, view.tab).filter;
-  if (!filter.empty() && !view.typing) line.push_back({"  filter: " + filter, TopTone::kWarn});
+  if (!filter.empty() && !view.typing) {
+    line.push_back({"  filter: " + filter, TopTone::kWarn});
+    line.push_back({"  Esc clears it", TopTone::kDim});
+  }
   return line;
+}
+
+// Of a table without rows.
+TopLine empty_line(const TopQuery& query, TopTab tab) {
+  if (!query.filter.empty()) return {{"no match for \"" + query.filter + "\"", TopTone::kWarn}};
+  const char* rows = tab == TopTab::kGpus ? "no GPUs" : tab == TopTab::kPods ? "no Pods" : "no processes";
+  return {{rows, TopTone::kDim}};
 }
 
 std::vector<TopLine> help_lines() {
@@ -94,10 +124,12 @@ std::vector<TopLine> help_lines() {
       {"q, Ctrl-C", "quit"},
       {"Tab, Shift-Tab", "switch between GPUs, Pods, processes"},
       {"s, S", "sort by the next column; reverse the order"},
-      {"/", "filter rows; Enter keeps it, Escape clears it"},
+      {"/, Escape", "filter rows, Enter keeps it; clear the filter"},
       {"p", "pause and resume"},
       {"h", "use and memory of the last 15 minutes"},
-      {"arrows, PageUp, Home, End", "scroll"},
+      {"Up, Down, click", "select a row, whose GPU a wide screen shows"},
+      {"PageUp, Home, End, wheel", "scroll"},
+      {"click on a title", "sort by that column; again: reverse the order"},
       {"?", "help; any key closes it"}};
   std::vector<TopLine> lines;
   for (const auto& [key, what] : kKeys)
@@ -129,45 +161,120 @@ const TopQuery& tab_query(const TopView& view, TopTab tab) {
   return found == view.queries.end() ? kDefaults.at(tab) : found->second;
 }
 
-TopScreen render_screen(const TopModel& model, const TopView& view) {
-  TopScreen screen;
-  auto& lines = screen.lines;
-  lines.push_back(title_line(model, view));
-  for (auto& line : status_lines(model, view)) lines.push_back(std::move(line));
-  lines.push_back(tabs_line(model, view));
-  std::vector<TopLine> body;
-  if (view.page == TopPage::kHelp) {
-    body = help_lines();
-  } else if (view.page == TopPage::kHistory) {
-    body = history_lines(model, view);
-  } else {
-    const auto table = tab_table(model, view, view.tab);
-    lines.push_back(header_line(table, tab_query(view, view.tab), view.utf8));
-    body = body_lines(table, table_width(view), view.utf8);
-  }
-  const std::size_t room = view.rows > lines.size() + 1 ? view.rows - lines.size() - 1 : 0;
-  screen.max_scroll = body.size() > room ? body.size() - room : 0;
-  const auto first = std::min(view.scroll, screen.max_scroll);
-  for (std::size_t i = first; i < std::min(body.size(), first + room); ++i) lines.push_back(body[i]);
-  if (view.rows == 0) {
-    lines.clear();
-  } else {
-    lines.resize(view.rows - 1);
-    lines.push_back(footer_line(view));
-  }
-  for (auto& line : lines) line = clip_line(line, view.columns, view.utf8);
-  return screen;
+std::string selected_row(const TopView& view, TopTab tab) {
+  const auto found = view.selection.find(tab);
+  return found == view.selection.end() ? std::string() : found->second;
 }
 
-std::vector<TopLine> render_batch(const TopModel& model, const TopView& view) {
+bool shows_panel(const TopView& view) {
+  return view.page == TopPage::kTables && view.columns >= kPanelTopColumns;
+}
+
+bool shows_history(const TopView& view) { return view.page == TopPage::kHistory || shows_panel(view); }
+
+namespace {
+
+// Builds a screen from the top to the bottom.
+class ScreenBuilder {
+ public:
+  ScreenBuilder(const TopModel& model, const TopView& view)
+      : model_(model),
+        view_(view),
+        columns_(shows_panel(view) ? view.columns - panel_width(view) - kSeparator.size()
+                                   : std::max(view.columns, kMinTopColumns)) {}
+
+  TopScreen build_screen() {
+    add_line(title_line(model_, view_));
+    for (auto& line : status_lines(model_, view_)) add_line(std::move(line));
+    add_line(tabs_line(model_, view_, screen_));
+    const std::size_t first = screen_.lines.size();
+    add_body(body());
+    screen_.lines.resize(view_.rows > 0 ? view_.rows - 1 : 0);
+    if (shows_panel(view_)) add_panel(first);
+    if (view_.rows > 0) add_line(footer_line(view_));
+    for (auto& line : screen_.lines) line = clip_line(line, view_.columns, view_.utf8);
+    return std::move(screen_);
+  }
+
+ private:
+  static constexpr std::string_view kSeparator = " | ";
+
+  void add_line(TopLine line) { screen_.lines.push_back(std::move(line)); }
+
+  std::vector<TopBodyLine> body() {
+    std::vector<TopBodyLine> lines;
+    if (view_.page != TopPage::kTables) {
+      auto plain = view_.page == TopPage::kHelp ? help_lines() : history_lines(model_, view_, columns_);
+      for (auto& line : plain) lines.push_back({std::move(line), {}});
+      return lines;
+    }
+    const auto& query = tab_query(view_, view_.tab);
+    const auto table = tab_table(model_, view_, view_.tab, columns_);
+    std::size_t begin = 0;
+    for (const auto& column : table.columns) {
+      const std::size_t end = begin + column.width;
+      if (column.sort)
+        screen_.headers.push_back({{.row = screen_.lines.size(), .begin = begin, .end = end}, *column.sort});
+      begin = end + 1;
+    }
+    add_line(header_line(table, query, view_.utf8));
+    lines = body_lines(table, columns_, selected_row(view_, view_.tab), view_.utf8);
+    for (const auto& line : lines) screen_.row_keys.push_back(line.key);
+    if (lines.empty() && model_.node_document() != nullptr)
+      lines.push_back({empty_line(query, view_.tab), {}});
+    return lines;
+  }
+
+  void add_body(std::vector<TopBodyLine> body) {
+    const std::size_t above = screen_.lines.size();
+    const std::size_t room = view_.rows > above + 1 ? view_.rows - above - 1 : 0;
+    screen_.max_scroll = body.size() > room ? body.size() - room : 0;
+    screen_.body_row = above;
+    screen_.body_rows = room;
+    screen_.body_columns = columns_;
+    const auto first = std::min(view_.scroll, screen_.max_scroll);
+    for (std::size_t i = first; i < std::min(body.size(), first + room); ++i)
+      add_line(std::move(body[i].line));
+  }
+
+  // Beside the lines from `first` on.
+  void add_panel(std::size_t first) {
+    if (first >= screen_.lines.size()) return;
+    const auto panel = panel_lines(model_, view_, panel_width(view_), screen_.lines.size() - first);
+    for (std::size_t i = first; i < screen_.lines.size(); ++i) {
+      auto& line = screen_.lines[i];
+      line = clip_line(line, columns_, view_.utf8);
+      std::size_t used = 0;
+      for (const auto& span : line) used += display_width(span.text);
+      line.push_back({std::string(columns_ - used, ' ')});
+      line.push_back({view_.utf8 ? " │ " : std::string(kSeparator), TopTone::kDim});
+      if (i - first < panel.size()) line.insert(line.end(), panel[i - first].begin(), panel[i - first].end());
+    }
+  }
+
+  const TopModel& model_;
+  const TopView& view_;
+  std::size_t columns_;  // of the table
+  TopScreen screen_;
+};
+
+}  // namespace
+
+TopScreen render_screen(const TopModel& model, const TopView& view) {
+  return ScreenBuilder(model, view).build_screen();
+}
+
+std::vector<TopLine> render_batch(const TopModel& model, const TopView& view, std::span<const TopTab> tabs) {
+  const std::size_t columns = std::max(view.columns, kMinTopColumns);
   std::vector<TopLine> lines = {title_line(model, view)};
   for (auto& line : status_lines(model, view)) lines.push_back(std::move(line));
-  for (const auto tab : kTopTabs) {
-    const auto table = tab_table(model, view, tab);
-    if (table.rows.empty() && tab != TopTab::kGpus) continue;
+  for (const auto tab : tabs) {
+    const auto table = tab_table(model, view, tab, columns);
+    if (table.rows.empty() && tab != tabs.front()) continue;
     lines.emplace_back();
     lines.push_back(header_line(table, tab_query(view, tab), view.utf8));
-    for (auto& line : body_lines(table, table_width(view), view.utf8)) lines.push_back(std::move(line));
+    for (auto& line : body_lines(table, columns, {}, view.utf8)) lines.push_back(std::move(line.line));
+    if (table.rows.empty()) lines.push_back(empty_line(tab_query(view, tab), tab));
   }
   return lines;
 }
@@ -203,6 +310,13 @@ Json device_object(const TopDevice& device) {
   set_if_known(object, "power_limit", now.power_limit);
   set_if_known(object, "sm_clock", now.sm_clock);
   set_if_known(object, "memory_clock", now.memory_clock);
+  set_if_known(object, "pcie_rx", now.pcie_rx);
+  set_if_known(object, "pcie_tx", now.pcie_tx);
+  set_if_known(object, "nvlink_rx", now.nvlink_rx);
+  set_if_known(object, "nvlink_tx", now.nvlink_tx);
+  set_if_known(object, "nvlink", now.nvlink);
+  set_if_known(object, "ecc_corrected", now.ecc_corrected);
+  set_if_known(object, "ecc_uncorrected", now.ecc_uncorrected);
   object["pods"] = device.pods;
   return object;
 }
@@ -241,124 +355,6 @@ std::string render_top_json(const TopModel& model, const TopView& view) {
     document["processes"].push_back(std::move(object));
   }
   return document.dump();
-}
-
-namespace {
-
-using Kind = TopKey::Kind;
-
-constexpr std::size_t kMaxFilterLength = 63;  // the longest Pod name
-constexpr std::size_t kFixedLines = 4;        // that do not scroll: title, tabs, header, footer
-
-TopQuery& edit_query(TopView& view) {
-  return view.queries.try_emplace(view.tab, default_query(view.tab)).first->second;
-}
-
-void edit_filter(TopView& view, const TopKey& key) {
-  auto& filter = edit_query(view).filter;
-  switch (key.kind) {
-    case Kind::kCharacter:
-      if (filter.size() < kMaxFilterLength) filter += key.character;
-      break;
-    case Kind::kBackspace:
-      if (!filter.empty()) filter.pop_back();
-      break;
-    case Kind::kEscape:
-      filter.clear();
-      [[fallthrough]];
-    case Kind::kEnter:
-      view.typing = false;
-      break;
-    default:
-      break;
-  }
-  view.scroll = 0;
-}
-
-void sort_by_next(TopView& view) {
-  auto& query = edit_query(view);
-  const auto& columns = sort_columns(view.tab);
-  const auto at = std::ranges::find(columns, query.sort);
-  query.sort = at == columns.end() || std::next(at) == columns.end() ? columns.front() : *std::next(at);
-  query.descending = sorts_descending(query.sort);
-  view.scroll = 0;
-}
-
-void switch_tab(TopView& view, std::size_t steps) {
-  const auto at = static_cast<std::size_t>(std::ranges::find(kTopTabs, view.tab) - std::begin(kTopTabs));
-  view.tab = kTopTabs[(at + steps) % std::size(kTopTabs)];
-  view.page = TopPage::kTables;
-  view.scroll = 0;
-}
-
-void scroll_view(TopView& view, Kind kind, std::size_t most) {
-  const std::size_t page = view.rows > kFixedLines ? view.rows - kFixedLines : 1;
-  const std::size_t at = std::min(view.scroll, most);
-  const auto up = [&](std::size_t lines) { view.scroll = at - std::min(at, lines); };
-  const auto down = [&](std::size_t lines) { view.scroll = std::min(most, at + lines); };
-  if (kind == Kind::kUp) up(1);
-  if (kind == Kind::kDown) down(1);
-  if (kind == Kind::kPageUp) up(page);
-  if (kind == Kind::kPageDown) down(page);
-  if (kind == Kind::kHome) view.scroll = 0;
-  if (kind == Kind::kEnd) view.scroll = most;
-}
-
-void toggle_page(TopView& view, TopPage page) {
-  view.page = view.page == page ? TopPage::kTables : page;
-  view.scroll = 0;
-}
-
-}  // namespace
-
-TopAction apply_key(TopView& view, const TopKey& key, std::size_t most_scroll) {
-  if (view.typing) {
-    edit_filter(view, key);
-    return TopAction::kNone;
-  }
-  if (view.page == TopPage::kHelp && !(key.kind == Kind::kCharacter && key.character == 'q')) {
-    toggle_page(view, TopPage::kHelp);
-    return TopAction::kNone;
-  }
-  switch (key.kind) {
-    case Kind::kCharacter:
-      break;
-    case Kind::kTab:
-      switch_tab(view, 1);
-      return TopAction::kNone;
-    case Kind::kBackTab:
-      switch_tab(view, std::size(kTopTabs) - 1);
-      return TopAction::kNone;
-    default:
-      scroll_view(view, key.kind, most_scroll);
-      return TopAction::kNone;
-  }
-  switch (key.character) {
-    case 'q':
-      return TopAction::kQuit;
-    case 's':
-      sort_by_next(view);
-      break;
-    case 'S':
-      edit_query(view).descending = !edit_query(view).descending;
-      break;
-    case '/':
-      view.typing = true;
-      view.page = TopPage::kTables;
-      break;
-    case 'p':
-      view.paused = !view.paused;
-      break;
-    case 'h':
-      toggle_page(view, TopPage::kHistory);
-      break;
-    case '?':
-      toggle_page(view, TopPage::kHelp);
-      break;
-    default:
-      break;
-  }
-  return TopAction::kNone;
 }
 
 }  // namespace gpulet::cli

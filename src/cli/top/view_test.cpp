@@ -3,13 +3,12 @@
 #include <gtest/gtest.h>
 
 #include "base/text.h"
+#include "cli/top/controls.h"
 #include "cli/top/tables.h"
 #include "cli/top/test_top.h"
 
 namespace gpulet::cli {
 namespace {
-
-using Kind = TopKey::Kind;
 
 std::string screen_lines_text(const std::vector<TopLine>& lines) {
   std::string text;
@@ -30,15 +29,13 @@ void expect_top_golden(const std::string& name, const std::string& text) {
   EXPECT_EQ(text, *golden) << path;
 }
 
-TopView make_view(unsigned columns, unsigned rows = 24) {
-  TopView view;
-  view.columns = columns;
-  view.rows = rows;
-  view.now = kTopAt + 800;
-  return view;
-}
 void press_all(TopView& view, const std::string& keys) {
-  for (const char key : keys) apply_key(view, {Kind::kCharacter, key}, 0);
+  for (const char key : keys) apply_key(view, {TopKey::Kind::kCharacter, key}, {});
+}
+std::size_t line_width(const TopLine& line) {
+  std::size_t width = 0;
+  for (const auto& span : line) width += display_width(span.text);
+  return width;
 }
 
 TEST(TopView, MatchesTheGoldenScreens) {
@@ -51,8 +48,9 @@ TEST(TopView, MatchesTheGoldenScreens) {
     expect_top_golden("pods" + size, screen_text(model, view));
     view.tab = TopTab::kProcesses;
     expect_top_golden("processes" + size, screen_text(model, view));
-    expect_top_golden("tables" + size, screen_lines_text(render_batch(model, view)));
+    expect_top_golden("tables" + size, screen_lines_text(render_batch(model, view, kTopTabs)));
   }
+  expect_top_golden("gpus-60", screen_text(model, make_view(60)));
   auto view = make_view(80);
   view.utf8 = false;
   expect_top_golden("ascii-80", screen_text(model, view));
@@ -75,6 +73,14 @@ TEST(TopView, HistoryMatchesTheGoldenScreens) {
     press_all(view, "h");
     expect_top_golden(utf8 ? "history-100" : "history-ascii-100", screen_text(model, view));
   }
+  // The panel of GPU 5, in each style.
+  auto view = make_view(160);
+  view.selection[TopTab::kGpus] = top_uuid(5);
+  expect_top_golden("panel-160", screen_text(model, view));
+  view.braille = false;
+  expect_top_golden("panel-blocks-160", screen_text(model, view));
+  view.utf8 = false;
+  expect_top_golden("panel-ascii-160", screen_text(model, view));
 }
 
 TEST(TopView, FillsTheTerminalExactly) {
@@ -90,9 +96,7 @@ TEST(TopView, FillsTheTerminalExactly) {
           const auto screen = render_screen(model, view);
           ASSERT_EQ(screen.lines.size(), rows);
           for (const auto& line : screen.lines) {
-            std::size_t width = 0;
-            for (const auto& span : line) width += display_width(span.text);
-            ASSERT_LE(width, columns) << cli::line_text(line);
+            ASSERT_LE(line_width(line), columns) << cli::line_text(line);
           }
         }
       }
@@ -100,15 +104,124 @@ TEST(TopView, FillsTheTerminalExactly) {
   }
 }
 
-TEST(TopView, TablesFitFromEightyColumnsOn) {
+TEST(TopView, TablesFitFromFortyColumnsOn) {
   const auto model = make_top_model();
-  for (unsigned columns = 80; columns < 240; ++columns) {
-    for (const auto& line : render_batch(model, make_view(columns))) {
-      std::size_t width = 0;
-      for (const auto& span : line) width += display_width(span.text);
-      ASSERT_LE(width, columns) << cli::line_text(line);
+  for (unsigned columns = kMinTopColumns; columns < 240; ++columns) {
+    for (const auto& line : render_batch(model, make_view(columns), kTopTabs))
+      ASSERT_LE(line_width(line), columns) << columns << ": " << cli::line_text(line);
+  }
+}
+
+// The less important columns need a wider screen.
+TEST(TopView, ColumnsAdapt) {
+  const auto model = make_top_model();
+  const auto titles = [&](unsigned columns, TopTab tab) {
+    std::vector<std::string> all;
+    for (const auto& column : tab_table(model, make_view(columns), tab, columns).columns)
+      all.push_back(column.title);
+    return text::join(all, " ");
+  };
+  EXPECT_EQ(titles(40, TopTab::kGpus), "GPU STATE UTIL MEMORY");
+  EXPECT_EQ(titles(60, TopTab::kGpus), "GPU STATE UTIL MEMORY TEMP POWER");
+  EXPECT_EQ(titles(80, TopTab::kGpus), "GPU NAME STATE UTIL MEMORY TEMP POWER");
+  EXPECT_EQ(titles(100, TopTab::kGpus), "GPU NAME STATE UTIL MEMORY TEMP POWER NVLINK RX/TX");
+  EXPECT_EQ(titles(200, TopTab::kGpus),
+            "GPU NAME STATE UTIL MEMORY TEMP POWER NVLINK RX/TX PCIE RX/TX ECC SM/MEM MHz SM PODS");
+  // A wider screen never loses a column.
+  std::string before;
+  for (unsigned columns = kMinTopColumns; columns < 240; ++columns) {
+    for (const auto& title : text::split(before, ' '))
+      ASSERT_NE(titles(columns, TopTab::kGpus).find(title), std::string::npos) << title << " at " << columns;
+    before = titles(columns, TopTab::kGpus);
+  }
+  EXPECT_EQ(titles(60, TopTab::kPods), "POD GPU SHARES BUSY MEMORY");
+  EXPECT_EQ(titles(80, TopTab::kPods), "POD CONTAINER GPU SHARES BUSY MEMORY");
+  EXPECT_EQ(titles(50, TopTab::kProcesses), "PID PROGRAM GPU BUSY MEMORY");
+  EXPECT_EQ(titles(60, TopTab::kProcesses), "PID PROGRAM GPU BUSY MEMORY POD");
+}
+
+// However long the node's name is.
+TEST(TopView, TheTitleHasTheClockAndThePause) {
+  for (const std::size_t length : {1u, 20u, 63u, 253u}) {
+    TopModel model;
+    const std::string name(length, 'n');
+    ASSERT_TRUE(model.apply_node_document(R"({"name":")" + name +
+                                          R"(","driver":{"version":"570.124.06","cuda":"12.8"},"gpus":[]})"));
+    ASSERT_TRUE(model.apply_sample_document(sample_document_text()));
+    for (unsigned columns = kMinTopColumns; columns <= 200; ++columns) {
+      auto view = make_view(columns);
+      view.paused = true;
+      const auto title = cli::line_text(render_screen(model, view).lines[0]);
+      ASSERT_TRUE(title.starts_with("gpulet top  n")) << title;
+      ASSERT_TRUE(title.ends_with("  08:53:20Z  PAUSED")) << columns << ": " << title;
+      ASSERT_LE(display_width(title), columns);
     }
   }
+}
+
+TEST(TopView, SaysThatNothingMatches) {
+  const auto model = make_top_model();
+  auto view = make_view(80);
+  for (const auto tab : kTopTabs) {
+    view.tab = tab;
+    view.queries[tab] = default_query(tab);
+    view.queries[tab].filter = "nobody";
+    EXPECT_NE(screen_text(model, view).find("\nno match for \"nobody\"\n"), std::string::npos);
+  }
+  const auto batch = screen_lines_text(render_batch(model, view, std::span(&view.tab, 1)));
+  EXPECT_TRUE(batch.ends_with("\nno match for \"nobody\"\n")) << batch;
+  EXPECT_NE(screen_text(model, view).find("filter: nobody  Esc clears it"), std::string::npos);
+  TopModel fresh;
+  ASSERT_TRUE(fresh.apply_node_document(R"({"gpus":[]})"));
+  EXPECT_NE(screen_text(fresh, make_view(80)).find("\nno GPUs\n"), std::string::npos);
+}
+
+TEST(TopView, ABatchOfOneTabHasOnlyThat) {
+  const auto model = make_top_model();
+  auto view = make_view(80);
+  view.tab = TopTab::kPods;
+  const auto text = screen_lines_text(render_batch(model, view, std::span(&view.tab, 1)));
+  EXPECT_NE(text.find("\nteam-b/train-0 "), std::string::npos) << text;
+  EXPECT_EQ(text.find("H100"), std::string::npos) << text;
+  EXPECT_EQ(text.find("PID"), std::string::npos) << text;
+}
+
+TEST(TopView, AWideScreenShowsTheSelectedGpuBesideTheTable) {
+  auto model = make_top_model();
+  auto view = make_view(159);
+  EXPECT_EQ(screen_text(model, view).find("15 min ago"), std::string::npos);
+  EXPECT_FALSE(shows_history(view));
+  view.columns = 160;
+  EXPECT_TRUE(shows_history(view));
+  EXPECT_NE(screen_text(model, view).find("GPU 0  NVIDIA H100 80GB HBM3  healthy\n"), std::string::npos);
+  const auto panel = [&] {
+    std::string text;
+    for (const auto& line : render_screen(model, view).lines) {
+      const auto whole = cli::line_text(line);
+      if (const auto at = whole.find("│ "); at != std::string::npos) text += whole.substr(at + 4) + "\n";
+    }
+    return text;
+  };
+  view.selection[TopTab::kGpus] = top_uuid(7);
+  EXPECT_NE(panel().find("GPU 7  NVIDIA H100"), std::string::npos) << panel();
+  EXPECT_NE(panel().find("PCIe rx 7 GB/s"), std::string::npos) << panel();
+  EXPECT_NE(panel().find("ECC corrected 7"), std::string::npos) << panel();
+  EXPECT_NE(panel().find("   5000 pt_main_t…   91%  70.0 GiB team-b/train-0\n"), std::string::npos)
+      << panel();
+  // A Pod's GPU; its processes are not known, nor are those of MIG devices.
+  view.tab = TopTab::kPods;
+  view.selection[TopTab::kPods] = "team-b/notebook";
+  EXPECT_NE(panel().find("GPU 6  NVIDIA H100"), std::string::npos) << panel();
+  EXPECT_NE(panel().find(" 6:0 "), std::string::npos) << panel();
+  EXPECT_NE(panel().find("  56%  20.0 GiB team-b/notebook\n"), std::string::npos) << panel();
+  view.tab = TopTab::kProcesses;
+  view.selection[TopTab::kProcesses] = "5000@7";
+  EXPECT_NE(panel().find("GPU 7  NVIDIA H100"), std::string::npos) << panel();
+  // What is gone is not selected.
+  view.selection[TopTab::kProcesses] = "1@1";
+  EXPECT_NE(panel().find("GPU 0  NVIDIA H100"), std::string::npos) << panel();
+  view.rows = 12;
+  EXPECT_NE(panel().find(" more\n"), std::string::npos) << panel();
 }
 
 TEST(TopView, ShowsProblems) {
@@ -148,100 +261,23 @@ TEST(TopView, ColoursStatesAndNearlyFullMemory) {
   EXPECT_EQ(tone_of("75C"), TopTone::kPlain);
   EXPECT_EQ(tone_of("GPU▲"), TopTone::kSortedHeader);
   EXPECT_EQ(tone_of("POWER"), TopTone::kHeader);
-}
-
-TEST(TopView, Cells) {
-  EXPECT_EQ(fit_to_width("abc", 5, false, true), "abc  ");
-  EXPECT_EQ(fit_to_width("abc", 5, true, true), "  abc");
-  EXPECT_EQ(fit_to_width("abcdef", 4, false, true), "abc…");
-  EXPECT_EQ(fit_to_width("abcdef", 4, true, false), "abc~");
-  EXPECT_EQ(fit_to_width("▲▲▲", 2, false, true), "▲…");
-  EXPECT_EQ(fit_to_width("abc", 0, false, true), "");
-  EXPECT_EQ(render_bar(50, 4, true), "██░░");
-  EXPECT_EQ(render_bar(53, 4, true), "██▏░");
-  EXPECT_EQ(render_bar(100, 4, true), "████");
-  EXPECT_EQ(render_bar(999, 4, false), "####");
-  EXPECT_EQ(render_bar(-1, 4, false), "....");
-  EXPECT_EQ(render_bar(std::nullopt, 4, true), "    ");
-  for (double percent = 0; percent <= 100; percent += 0.25) {
-    ASSERT_EQ(display_width(render_bar(percent, 7, true)), 7u);
-    ASSERT_EQ(render_bar(percent, 7, false).size(), 7u);
+  EXPECT_EQ(tone_of("▋"), TopTone::kBarLow);       // 13 %
+  EXPECT_EQ(tone_of("████▌"), TopTone::kBarHigh);  // 91 %
+  EXPECT_EQ(tone_of("░"), TopTone::kDim);
+  const auto wide = render_screen(model, make_view(200));
+  for (const auto& line : wide.lines) {
+    for (const auto& span : line) EXPECT_FALSE(span.selected) << span.text;
   }
 }
 
-TEST(TopView, LinesOverTime) {
-  constexpr std::int64_t kNow = 10'000'000, kColumn = kTopHistoryMs / 10;
-  const auto line = [&](std::deque<TopPoint> points) {
-    return render_spark_line(points, &TopPoint::util, kNow, 10, false);
-  };
-  EXPECT_EQ(line({}), "          ");
-  EXPECT_EQ(line({{kNow, 100, {}}}), "         #");
-  EXPECT_EQ(line({{kNow - kTopHistoryMs, 100, {}}}), "          ");  // too old
-  EXPECT_EQ(line({{kNow - kTopHistoryMs + 1, 100, {}}}),
-            "##        ");  // and lasts for a minute and a half
-  EXPECT_EQ(line({{kNow - kColumn - 2, 100, {}}, {kNow - kColumn - 1, 0, {}}, {kNow, 0, {}}}), "        #_");
-  EXPECT_EQ(line({{kNow, std::nullopt, 5.0}}), "          ");
-  EXPECT_EQ(line({{kNow + 1, 100, {}}}), "          ");
-}
-
-TEST(TopControl, SortsAndReverses) {
-  auto view = make_view(80);
-  press_all(view, "s");
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).sort, TopColumn::kUtil);
-  EXPECT_TRUE(tab_query(view, TopTab::kGpus).descending);
-  press_all(view, "S");
-  EXPECT_FALSE(tab_query(view, TopTab::kGpus).descending);
-  for (std::size_t i = 1; i < sort_columns(TopTab::kGpus).size(); ++i) press_all(view, "s");
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).sort, TopColumn::kGpu);
-  EXPECT_EQ(tab_query(view, TopTab::kPods).sort, TopColumn::kPod);
-}
-
-TEST(TopControl, TypesAFilter) {
-  auto view = make_view(80);
-  press_all(view, "/q7x");
-  EXPECT_TRUE(view.typing);
-  apply_key(view, {Kind::kBackspace}, 0);
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).filter, "q7");
-  EXPECT_NE(screen_text(make_top_model(), view).find("\n/q7_\n"), std::string::npos);
-  apply_key(view, {Kind::kEnter}, 0);
-  EXPECT_FALSE(view.typing);
-  EXPECT_NE(screen_text(make_top_model(), view).find("filter: q7"), std::string::npos);
-  press_all(view, "/");
-  apply_key(view, {Kind::kEscape}, 0);
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).filter, "");
-  press_all(view, "/" + std::string(200, 'x'));
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).filter.size(), 63u);
-}
-
-TEST(TopControl, SwitchesPagesAndScrolls) {
-  auto view = make_view(80, 10);
-  apply_key(view, {Kind::kTab}, 0);
-  EXPECT_EQ(view.tab, TopTab::kPods);
-  apply_key(view, {Kind::kBackTab}, 0);
-  apply_key(view, {Kind::kBackTab}, 0);
-  EXPECT_EQ(view.tab, TopTab::kProcesses);
-  apply_key(view, {Kind::kTab}, 0);
-  const auto scroll = [&](Kind kind) {
-    apply_key(view, {kind}, 9);
-    return view.scroll;
-  };
-  EXPECT_EQ(scroll(Kind::kUp), 0u);
-  EXPECT_EQ(scroll(Kind::kDown), 1u);
-  EXPECT_EQ(scroll(Kind::kPageDown), 7u);
-  EXPECT_EQ(scroll(Kind::kPageDown), 9u);
-  EXPECT_EQ(scroll(Kind::kPageUp), 3u);
-  EXPECT_EQ(scroll(Kind::kEnd), 9u);
-  EXPECT_EQ(scroll(Kind::kHome), 0u);
-  press_all(view, "h");
-  EXPECT_EQ(view.page, TopPage::kHistory);
-  press_all(view, "?");
-  EXPECT_EQ(view.page, TopPage::kHelp);
-  press_all(view, "s");  // only leaves it
-  EXPECT_EQ(view.page, TopPage::kTables);
-  EXPECT_EQ(tab_query(view, TopTab::kGpus).sort, TopColumn::kGpu);
-  press_all(view, "p");
-  EXPECT_TRUE(view.paused);
-  EXPECT_EQ(apply_key(view, {Kind::kCharacter, 'q'}, 0), TopAction::kQuit);
+TEST(TopView, MarksTheSelectedRow) {
+  const auto model = make_top_model();
+  auto view = make_view(120);
+  view.selection[TopTab::kGpus] = top_uuid(3);
+  for (const auto& line : render_screen(model, view).lines) {
+    const bool third = cli::line_text(line).starts_with("3 ");
+    for (const auto& span : line) EXPECT_EQ(span.selected, third) << span.text;
+  }
 }
 
 }  // namespace

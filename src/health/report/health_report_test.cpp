@@ -236,7 +236,7 @@ TEST(FindDevice, ByIndexUuidOrPrefix) {
   EXPECT_EQ(found("GPU-0"), "GPU 0 (GPU-0)");
   EXPECT_EQ(found("MIG-1"), "MIG 1:1 (MIG-1)");
   const std::string there = "; there are GPU 0 (GPU-0), GPU 1 (GPU-1)";
-  for (const auto* name : {"2", "01", "1:", "1:3", "-1", "GPU-", "GPU-2", "H100", ""}) {
+  for (const auto* name : {"2", "01", "1:", "1:3", "-1", "GPU", "GPU-2", "H100", ""}) {
     EXPECT_EQ(found(name), "there is no device '" + std::string(name) + "' on this node" + there);
   }
 }
@@ -253,7 +253,9 @@ TEST(FindDevice, RefusesAnAmbiguousPrefix) {
   EXPECT_EQ((*find_device(view, "GPU-ab"))->uuid.str(), "GPU-ab")
       << "the whole of one, the beginning of another";
   EXPECT_EQ(find_device(view, "GPU-a").error().full_message(),
-            "'GPU-a' fits several devices: GPU GPU-ab1, GPU GPU-ab");
+            "'GPU-a' is ambiguous; it matches GPU GPU-ab1, GPU GPU-ab");
+  EXPECT_EQ(find_device(view, "GPU-").error().full_message(),
+            "'GPU-' is ambiguous; it matches GPU GPU-ab1, GPU GPU-ab, GPU GPU-cd");
   EXPECT_EQ(find_device({}, "0").error().full_message(),
             "there is no device '0' on this node; there are none");
   EXPECT_TRUE(is_full_uuid("GPU-5a2f0c1d-0123-4567-89ab-cdef01234567"));

@@ -79,14 +79,12 @@ bool has_index(const DeviceView& device, std::string_view name) {
   return device.mig_index && index + ":" + std::to_string(*device.mig_index) == name;
 }
 
-bool has_uuid_prefix(std::string_view name) {
-  return name.size() > 4 && (name.starts_with("GPU-") || name.starts_with("MIG-"));
-}
+bool has_uuid_prefix(std::string_view name) { return (name.starts_with("GPU-") || name.starts_with("MIG-")); }
 
 std::string list_device_names(const std::vector<const DeviceView*>& devices) {
   std::vector<std::string> names;
   for (const auto* device : devices) names.push_back(describe_device(*device));
-  return text::join(names, ", ");
+  return text::join_limited(names);
 }
 
 }  // namespace
@@ -105,7 +103,7 @@ Result<const DeviceView*> find_device(const HealthView& view, std::string_view n
     return fail(Code::kNotFound, "there is no device " + quoted + " on this node; there are " +
                                      (gpus.empty() ? "none" : list_device_names(gpus)));
   }
-  return fail(Code::kInvalidArgument, quoted + " fits several devices: " + list_device_names(fits));
+  return fail(Code::kInvalidArgument, quoted + " is ambiguous; it matches " + list_device_names(fits));
 }
 
 bool is_full_uuid(std::string_view name) {

@@ -96,7 +96,8 @@ void add_constraint_hints(ClusterState& view, const PodRequest& request,
     const Filter filter(less);
     std::vector<std::string> fit;
     for (const auto& name : names) {
-      if (filter.check_node(*view.find_node(name)).fits()) fit.push_back(name);
+      const auto* const node = view.find_node(name);
+      if (filter.is_published(*node) && filter.check_node(*node).fits()) fit.push_back(name);
     }
     if (!fit.empty())
       hints.push_back("without the annotation " + annotation + " it fits on " +
@@ -196,6 +197,10 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
   const auto names = view.node_names();
   const Filter filter(request);
   if (!filter.requests_devices()) return result;
+  // The filter passes a node that publishes nothing of a request, whose devices kube-scheduler counts. Where
+  // others publish some, it has none.
+  const bool is_published = std::ranges::any_of(
+      names, [&](const auto& name) { return filter.is_published(*view.find_node(name)); });
   std::vector<std::string_view> fit;
   for (const auto& name : names) {
     const auto* const node = view.find_node(name);
@@ -210,9 +215,13 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
       describe_held_devices(*node, result);
       continue;
     }
-    auto verdict = filter.check_node(*node);
-    entry.fits = verdict.fits();
-    entry.reason = std::move(verdict.reason);
+    if (is_published && !filter.is_published(*node)) {
+      entry.reason = "publishes nothing that the Pod requests";
+    } else {
+      auto verdict = filter.check_node(*node);
+      entry.fits = verdict.fits();
+      entry.reason = std::move(verdict.reason);
+    }
     if (entry.fits) {
       fit.push_back(name);
       entry.devices = describe_devices(*node, request);

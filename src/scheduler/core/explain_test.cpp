@@ -54,6 +54,21 @@ TEST_F(ExplainTest, NamesHoldersOfMissingDevices) {
   EXPECT_TRUE(ask(other).hints.empty()) << "nothing that is ours refuses it";
 }
 
+TEST_F(ExplainTest, ANodeWithoutTheResourceDoesNotFit) {
+  auto shared = test_node(8, 8);
+  shared.resources[0].name = ResourceName("nvidia.com/gpu.shared");
+  view_.set_node("n3", shared);
+  EXPECT_EQ(explanation_text(ask(test_pod("p", 9))),
+            "default/p requests 9 nvidia.com/gpu; scored by topology (from the Pod)\n"
+            "Fits on no node.\n"
+            "Rejected:\n"
+            "  n1  4/8 held, 4 free of 9 requested\n"
+            "  n2  0/8 held, 5 quarantined (XID 79), 3 free of 9 requested\n"
+            "  n3  publishes nothing that the Pod requests\n"
+            "Hints:\n"
+            "  no node has 9 of nvidia.com/gpu: the largest has 8\n");
+}
+
 TEST_F(ExplainTest, ListsFittingNodesWithDevices) {
   const auto result = ask(test_pod("p", 2));
   ASSERT_EQ(result.nodes.size(), 2U);

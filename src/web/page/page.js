@@ -1,22 +1,9 @@
 // The node page, live: /api/events says what changed, and only that is drawn again. The build serves it with
-// history.js, use.js and runbook.js as one script.
-'use strict';
-
+// common.js, history.js, use.js and runbook.js as one script.
 const SILENT_MS = 6000;      // without a sample for so long, the page says so
 const FIRST_WAIT_MS = 2000, MOST_WAIT_MS = 15000;  // between two tries where the server refuses
 const TRENDS_MS = 60000;  // between two readings of the trends
 
-const TONES = { healthy: 'good', unmonitored: 'grey', degraded: 'flag', recovering: 'mend', draining: 'flag',
-                quarantined: 'bad', lost: 'bad' };
-// The page in the reader's language: English text → translation, with {0}, {1} … for values. Empty: English.
-let words = {};
-const say = (text, ...values) => (words[text] || text).replace(/\{(\d)\}/g, (_, i) => values[i]);
-
-const byId = (id) => document.getElementById(id);
-const known = (value) => value !== null && value !== undefined;
-const number = (value, digits, unit) => known(value) ? value.toFixed(digits) + unit : '–';
-const percent = (value) => number(value, 0, ' %');
-const gib = (bytes) => number(known(bytes) ? bytes / 2 ** 30 : null, 1, ' GiB');
 const watts = (value) => number(value, 0, ' W');
 const celsius = (value) => number(value, 0, ' °C');
 // Bytes per second as NVIDIA states the speed of links.
@@ -24,22 +11,6 @@ const rate = (value) => !known(value) ? '–' : value >= 1e9 ? number(value / 1e
 const mhz = (value) => number(value, 0, ' MHz');
 const time = (ms) => new Date(ms).toLocaleTimeString();
 const stamp = (ms) => Date.now() - ms > 12 * 3600 * 1000 ? new Date(ms).toLocaleString() : time(ms);
-const tone = (state) => TONES[state] || 'grey';
-
-// make('p', {class: 'x'}, child or text, …)
-function make(name, attributes = {}, ...children) {
-  const svg = name.startsWith('svg:');
-  const element = svg ? document.createElementNS('http://www.w3.org/2000/svg', name.slice(4)) : document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
-function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
-}
-function setAttribute(element, name, value) {
-  if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
-}
 // Copies where the page has no right to the clipboard too: it has none by plain HTTP.
 async function copyText(text) {
   try {
@@ -67,15 +38,6 @@ function copyButton(what, text) {
   });
   return button;
 }
-// Draws only when `value` differs from what this element was drawn of.
-const drawn = new WeakMap();
-function redraw(element, value, draw) {
-  const text = JSON.stringify(value);
-  if (drawn.get(element) === text) return;
-  drawn.set(element, text);
-  element.replaceChildren(...draw());
-}
-
 let node = null;          // the last node document
 const cards = new Map();  // uuid → Card
 // ---- a GPU's card ----
@@ -421,30 +383,6 @@ async function takeHistory() {
   await fetchTrends();
 }
 
-// ---- the reader's language ----
-
-// Chinese where the browser prefers it to English. What the agent itself says stays in English.
-async function learnWords() {
-  const language = navigator.languages.find((one) => /^(en|zh)\b/i.test(one)) || 'en';
-  if (!/^zh\b/i.test(language)) return;
-  try {
-    const answer = await fetch('/chinese.json');
-    if (!answer.ok) return;
-    words = await answer.json();
-    document.documentElement.lang = 'zh-CN';
-    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-      const text = texts.currentNode.data.trim();
-      if (words[text]) texts.currentNode.data = words[text];
-    }
-    for (const element of document.querySelectorAll('[aria-label]')) {
-      element.setAttribute('aria-label', say(element.getAttribute('aria-label')));
-    }
-  } catch {
-    // In English then.
-  }
-}
-
 // ---- the live link ----
 
 let link = 'wait', wait = FIRST_WAIT_MS, source = null;
@@ -525,4 +463,4 @@ function start() {
 document.addEventListener('visibilitychange', () => {
   if (!document.hidden && latest) show();
 });
-learnWords().finally(start);
+learnWords('/chinese.json').finally(start);

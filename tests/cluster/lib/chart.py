@@ -145,7 +145,7 @@ class ChartChecks:
         """All options at once, and the static manifests, validated by the API server (names, schemas, defaults)."""
         if not any(item["metadata"]["name"] == NAMESPACE for item in self.kube.get("/api/v1/namespaces")["items"]):
             kubectl("create", "namespace", NAMESPACE)
-        everything = {"scheduler": {"enabled": True}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
+        everything = {"scheduler": {"enabled": True, "page": {"enabled": True}}, "metricsApi": {"enabled": True}, "networkPolicy": {"enabled": True, "from": [{"podSelector": {}}]},
                       "crds": {"keep": False}, "mps": {"enabled": True}, "extraEnv": [{"name": "A", "value": "b"}], "gpulet": {"logLevel": "info"},
                       "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "webConfig": {"secretName": "web"}, "rbac": {"eviction": True, "podAnnotations": True,
                                                                                                                  "nodeFeatures": True}}

@@ -139,6 +139,13 @@ class Timeout(AssertionError):
     pass
 
 
+def token_kubeconfig(state, token):
+    return json.dumps({
+        "apiVersion": "v1", "kind": "Config", "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+        "clusters": [{"name": "it", "cluster": {"server": "https://10.77.0.1", "certificate-authority": str(state / "pki/ca.crt")}}],
+        "users": [{"name": "it", "user": {"token": token}}]})
+
+
 def is_ready(port):
     """Whether the scheduler extender on this port of localhost reports that it is ready."""
     try:

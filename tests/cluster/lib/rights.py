@@ -1,7 +1,5 @@
 """Removes each permission of the agent in turn: it reports that at its start, and the rest works."""
-import json
-
-from lib.kube import ApiError, until
+from lib.kube import ApiError, token_kubeconfig, until
 from lib.kubectl import manifest
 from lib.node import ROOT
 
@@ -59,10 +57,7 @@ class RightsChecks:
             "metadata": {"name": NAME}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": NAME},
             "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": "default"}]})
         token = self.kube.call("POST", f"/api/v1/namespaces/default/serviceaccounts/{NAME}/token", {"spec": {"expirationSeconds": 3600}})
-        self.kubeconfig.write_text(json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"server": "https://10.77.0.1", "certificate-authority": str(self.node.state / "pki/ca.crt")}}],
-            "users": [{"name": "it", "user": {"token": token["status"]["token"]}}]}))
+        self.kubeconfig.write_text(token_kubeconfig(self.node.state, token["status"]["token"]))
 
     def missing(self):
         return [line.split('right="')[1].split('"')[0] for line in self.log.read_text(errors="replace")[self.from_here:].splitlines()

@@ -5,16 +5,18 @@ import random
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import yaml
 
 from lib.examples import EXAMPLES, STAY, submit, with_stand_in
-from lib.kube import gpu_pod, is_ready, until
-from lib.kubectl import kubectl
+from lib.kube import gpu_pod, is_ready, token_kubeconfig, until
+from lib.kubectl import kubectl, manifest
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
 GPU = "nvidia.com/gpu"
@@ -22,6 +24,7 @@ GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 RECORD = "gpulet-scheduler-record"  # in the namespace of the kubeconfig
 LINKS = "gpulet.io/gpu-links"
 PORTS = (9411, 9412)
+PAGE_PORTS = (9413, 9414)  # of the extender and of its page
 SERVICE_PORT = 9410
 ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by hand
 LOAD_PODS = 24
@@ -87,6 +90,7 @@ class SchedulingChecks:
             ("the CRD is installed, and each agent publishes its node", self.publish),
             ("a scheduler that does not ask is noticed", self.unasked),
             ("two replicas serve kube-scheduler", self.begin),
+            ("the cluster page, with the chart's rights and for whom the API server permits", self.cluster_page),
             ("four linked GPUs are on one node, though the other is emptier", self.linked),
             ("a Pod that fits nowhere gets the reason", self.reported),
             ("examples/priorities.yaml: training takes linked GPUs from the fewest batch Pods", self.preempted),
@@ -224,6 +228,58 @@ class SchedulingChecks:
             f"/api/v1/namespaces/default/configmaps/{RECORD}")["data"], BUSY_S)
         self.remove("asked")
         self.wait_free(n1=8, n2=8)
+
+    @staticmethod
+    def read_page(token=None):
+        """(status, document or text)"""
+        request = urllib.request.Request(f"https://127.0.0.1:{PAGE_PORTS[1]}/api/cluster", headers={"Authorization": f"Bearer {token}"} if token else {})
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+        except OSError as error:
+            return 0, str(error)
+
+    def account_token(self, name):
+        kubectl("create", "serviceaccount", name)
+        return self.kube.call("POST", f"/api/v1/namespaces/default/serviceaccounts/{name}/token", {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+
+    def cluster_page(self):
+        shipped = next(item for item in manifest(self.checks.root / "deploy/static/scheduler.yaml")
+                       if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "gpulet-scheduler"))
+        rules = shipped["rules"] + [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+        for name, granted in (("page", rules), ("gpulet-cluster-page", [{"nonResourceURLs": ["/cluster"], "verbs": ["get"]}])):
+            kubectl("apply", "-f", "-", text=json.dumps({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": granted}))
+        kubeconfig = self.state / "page.kubeconfig"
+        kubeconfig.write_text(token_kubeconfig(self.state, self.account_token("page")))
+        for role in ("page", "system:auth-delegator"):
+            kubectl("create", "clusterrolebinding", f"page:{role}", "--clusterrole", role, "--serviceaccount", "default:page")
+        reader = self.account_token("page-reader")
+        log = self.state / "log" / "scheduler-page"
+        with open(log, "a", encoding="utf-8") as out:
+            server = subprocess.Popen(
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{PAGE_PORTS[0]}", f"--page-address=127.0.0.1:{PAGE_PORTS[1]}", "--shutdown-seconds=0"],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, env={**os.environ, "KUBECONFIG": str(kubeconfig)})
+        try:
+            until("the page asks for a token", lambda: self.read_page()[0] == 401, BUSY_S)
+            assert self.read_page("x.y.z")[0] == 401
+            status, text = self.read_page(reader)
+            assert status == 403 and "system:serviceaccount:default:page-reader" in text, (status, text)
+            kubectl("create", "clusterrolebinding", "page-reader", "--clusterrole", "gpulet-cluster-page", "--serviceaccount", "default:page-reader")
+            until("the reader may read", lambda: self.read_page(reader)[0] == 200, BUSY_S)
+            document = self.read_page(reader)[1]
+            assert [(node["name"], len(node["gpus"])) for node in document["nodes"]] == [("n1", 8), ("n2", 8)], document
+            pending = {pod["name"]: pod for pod in document["pending"]}["too-many"]
+            assert pending["fits"] == 0 and pending["rejected"] == 2 and "8 free of 16 requested" in pending["reasons"][0][0], pending
+            self.kube.patch("/api/v1/nodes/n2", {"spec": {"unschedulable": True}})
+            until("the page shows the cordon", lambda: [node.get("cordoned") for node in self.read_page(reader)[1]["nodes"]] == [None, True], BUSY_S)
+            self.kube.patch("/api/v1/nodes/n2", {"spec": {"unschedulable": None}})
+            until("and its end", lambda: not any("cordoned" in node for node in self.read_page(reader)[1]["nodes"]), BUSY_S)
+            assert server.poll() is None and "forbidden" not in log.read_text(), log.read_text()
+        finally:
+            server.terminate()
+            server.wait(20)
 
     def linked(self):
         """n1's GPUs are all linked by NVLink, n2's none; four of n1's are held, so that n2 is the emptier node."""

@@ -1,0 +1,186 @@
+"""Each command that shows something, with each -o, on a simulated node with a running agent."""
+import contextlib
+import json
+import os
+import pathlib
+import pty
+import re
+import subprocess
+import time
+
+import jsonschema
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+SCHEMAS = ROOT / "docs" / "reference"
+COLUMNS = 80
+CONFIG = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n      - {name: nvidia.com/gpu, replicas: 2}\n"
+CONTAINERD = "version = 2\n[plugins]\n"
+
+# Command line, schema, exit codes.
+COMMANDS = (
+    ("list", "list", 0),
+    ("topo", "topo", 0),
+    ("place --size 2", "place", 0),
+    ("labels", "labels", 0),
+    ("labels --explain", "labels-explained", 0),
+    ("health", "health", 0),
+    ("health 3", "health", 0),
+    ("doctor", "doctor", 1),
+    ("config check {config}", "config-check", 0),
+    ("config check {typo}", "config-check", 1),
+    ("config print --config-file {config}", "config-print", 0),
+    ("mig plan -c all-1g.10gb", "mig", 0),
+    ("mig apply -c all-balanced --dry-run --gpu 1", "mig", 0),
+    ("mig assert -c all-disabled", "mig", 0),
+    ("mig assert -c all-1g.10gb", "mig", 1),
+    ("mig export", "mig-export", 0),
+    ("cdi list --spec-dir {cdi}", "cdi-list", 0),
+    ("cdi validate --spec-dir {cdi}", "cdi-validate", 0),
+    ("cdi validate {typo}", "cdi-validate", 1),
+    ("runtime check --host-root {host}", "runtime-check", 1),
+    ("runtime configure --runtime containerd --host-root {host} --dry-run", "runtime-configure", 0),
+    ("driver status", "driver-status", 0),
+    ("migrate check --root {host}", "migrate-check", 3),
+    ("top -n 1", "top", 0),
+    ("version", "version", 0),
+)
+# With MIG devices, a lost GPU, one that cannot be read, a cordoned one and a process.
+FAULTS = ("gpulet mig apply -c all-3g.40gb --gpu 0", "gpulet-sim xid 3 79 --root {root}", "gpulet-sim lost 4 --root {root}",
+          "gpulet cordon 5 --reason test", "gpulet-sim load 2 50 --root {root}")
+FAULTY = (
+    ("list", "list", 0),
+    ("topo", "topo", 0),
+    ("place --size 2", "place", 0),
+    ("labels", "labels", 0),
+    ("health", "health", 3),
+    ("health 3", "health", 3),
+    ("doctor", "doctor", 1),
+    ("mig plan -c all-1g.10gb", "mig", 1),
+    ("mig export", "mig-export", 1),
+    ("top -n 1", "top", 0),
+)
+# Lines of text whose end is to be copied, or that a file would have: not broken at 80 columns.
+TEXTS = ("config", "doctor", "labels", "mig", "migrate", "runtime", "top", "place", "version")
+GROWING = ("top",)  # fields are added with each of its views
+LIMIT_S = 20
+
+
+def load_schema(name):
+    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
+    jsonschema.Draft7Validator.check_schema(schema)
+    return schema
+
+
+def strict(schema):
+    """A schema in which no object has a member that is not described."""
+    if isinstance(schema, dict):
+        inside = {key: strict(value) for key, value in schema.items()}
+        if "properties" in inside:
+            inside.setdefault("additionalProperties", False)
+        return inside
+    return [strict(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def validate(name, document):
+    schema = load_schema(name)
+    errors = sorted(jsonschema.Draft7Validator(schema if name in GROWING else strict(schema)).iter_errors(document), key=str)
+    if errors:
+        path = "/".join(map(str, errors[0].absolute_path))
+        return f"{name}.schema.json does not fit at /{path}: {errors[0].message[:300]}"
+    return None
+
+
+def stable(document):
+    """Without what differs between two runs."""
+    return re.sub(r'"(at|found|text|now|[a-z]*Time|uptimeSeconds|sampledAt)": *("[^"]*"|[\d.]+)', "", json.dumps(document))
+
+
+def colored(node, environment):
+    """What `gpulet doctor` prints at a terminal."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen([node.programs / "gpulet", "doctor"], env={**node.environment, **environment}, stdin=slave, stdout=slave,
+                               stderr=slave)
+    os.close(slave)
+    text = b""
+    with contextlib.suppress(OSError):  # EIO: the other end is closed
+        while chunk := os.read(master, 1 << 16):
+            text += chunk
+    process.wait(timeout=LIMIT_S)
+    os.close(master)
+    return text.decode()
+
+
+def checks(node):
+    host, config, typo = (node.directory / name for name in ("host", "config.yaml", "mistake.yaml"))
+    (host / "etc" / "containerd").mkdir(parents=True)
+    (host / "usr" / "bin").mkdir(parents=True)
+    (host / "etc" / "containerd" / "config.toml").write_text(CONTAINERD)
+    config.write_text(CONFIG)
+    typo.write_text("version: v1\nflags: {migStratgy: none}\n")
+    names = {"host": host, "config": config, "typo": typo, "cdi": node.directory / "cdi"}
+
+    def run(line, code, *options):
+        node.start_agent()
+        done = node.run(["gpulet", *line.format(**names).split(), *options])
+        if done.returncode != code:
+            raise AssertionError(f"exit code {done.returncode}, not {code}: {done.stdout[-300:]}{done.stderr[-300:]}")
+        return done
+
+    def check_documents(line, schema, code):
+        found = json.loads(run(line, code, "-o", "json").stdout)
+        again = yaml.load(run(line, code, "-o", "yaml").stdout, Loader=yaml.CSafeLoader)
+        if schema != "top" and stable(found) != stable(again):
+            return f"JSON and YAML differ: {stable(found)[:1000]} and {stable(again)[:1000]}"
+        return validate(schema, found) or validate(schema, again)
+
+    def check_table(line, code):
+        default, table, wide = (run(line, code, *form).stdout for form in ((), ("-o", "table"), ("-o", "wide")))
+        if re.sub(r"\d+ \w+ ago", "", default) != re.sub(r"\d+ \w+ ago", "", table) and "top" not in line and "export" not in line:
+            return "-o table is not the default"
+        if "\x1b" in table + wide:
+            return "has colours without a terminal"
+        bare = run(line, code, "-o", "table", "--no-headers").stdout if "top" not in line else ""
+        if re.match(r"(GPU|CONFIG|CHECK)\s+[A-Z]", bare):
+            return "--no-headers prints headings"
+        rows = table.splitlines() if line.split()[0] not in TEXTS else []
+        broad = [text for text in rows if len(text) > COLUMNS and not re.match(r"GPU \d.*: |  next ", text)]
+        return f"wider than {COLUMNS} columns: {broad[0]!r}" if broad else None
+    for line, schema, code in COMMANDS:
+        yield f"gpulet {line} as documents", lambda line=line, schema=schema, code=code: check_documents(line, schema, code)
+        yield f"gpulet {line} as a table", lambda line=line, code=code: check_table(line, code)
+
+    def check_all_are_listed():
+        used = {f"{schema}.schema.json" for _, schema, _ in COMMANDS}
+        written = {path.name for path in SCHEMAS.glob("*.schema.json")}
+        linked = set(re.findall(r"\(reference/([a-z-]+\.schema\.json)\)", (ROOT / "docs" / "cli.md").read_text()))
+        return None if used == written == linked else f"used {sorted(used)}, written {sorted(written)}, linked {sorted(linked)}"
+    yield "schemas", check_all_are_listed
+
+    def check_colors():
+        shown = colored(node, {})
+        if "\x1b[31mfail" not in shown:
+            return f"no colour at a terminal: {shown[:300]!r}"
+        for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
+            if "\x1b" in colored(node, {name: value}):
+                return f"a colour with {name}={value}"
+        return None
+    yield "colours", check_colors
+
+    def break_gpus():
+        node.start_agent()
+        for line in FAULTS:
+            done = node.run(line.format(root=node.root).split())
+            if done.returncode != 0:
+                return f"{line}: {done.stderr}"
+        end = time.monotonic() + LIMIT_S
+        while time.monotonic() < end:
+            states = [device["state"] for device in json.loads(run("health", 3, "-o", "json").stdout)["devices"]]
+            if states.count("lost") == 2 and "quarantined" in states:
+                return None
+            time.sleep(0.1)
+        return f"states {states}"
+    yield "faults", break_gpus
+    for line, schema, code in FAULTY:
+        yield f"gpulet {line} with faults, as documents", lambda line=line, schema=schema, code=code: check_documents(line, schema, code)
+        yield f"gpulet {line} with faults, as a table", lambda line=line, code=code: check_table(line, code)

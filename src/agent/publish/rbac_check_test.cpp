@@ -106,7 +106,8 @@ TEST(RequiredPermissions, MatchTheDocs) {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }
   const std::string all =
-      "gpulet: {publishGpuNode: true, faults: {podAnnotations: true, eviction: {enabled: true, "
+      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, eviction: "
+      "{enabled: true, "
       "maxUnhealthyNodesPercent: 5}, "
       "taints: {lost: "
       "NoSchedule}}, "

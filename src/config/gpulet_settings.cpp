@@ -214,6 +214,21 @@ std::vector<Setting> partition_settings() {
        .help = "host directory, mounted at the same path, to install gpulet-hook in (empty: use "
                "nvidia-cdi-hook-path)",
        .assign = [](Config& c, const Value& v) { c.gpulet.cdi.hook_dir = text_value(v); }},
+      {.flag = "dra",
+       .environment = {"GPULET_DRA"},
+       .path = "gpulet.dra.enabled",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help =
+           "offer the node's GPUs by claims of Dynamic Resource Allocation, as the driver gpu.nvidia.com, "
+           "and none by the device plugin",
+       .assign = [](Config& c, const Value& v) { c.gpulet.dra.enabled = bool_value(v); }},
+      {.flag = "dra-record-dir",
+       .environment = {"GPULET_DRA_RECORD_DIR"},
+       .path = "gpulet.dra.recordDir",
+       .default_text = "/run/gpulet/claims",
+       .help = "directory of the records of prepared claims; best on tmpfs",
+       .assign = [](Config& c, const Value& v) { c.gpulet.dra.record_dir = text_value(v); }},
   };
 }
 

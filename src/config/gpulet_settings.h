@@ -123,6 +123,14 @@ enum class PlacementLoad { kIgnore, kPrefer, kStrict };
 enum class DriverHold { kAlways, kOnDemand };
 enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+// Dynamic Resource Allocation.
+struct DraSettings {
+  // The node's GPUs are offered by claims, and none by the device plugin.
+  bool enabled = false;
+  // Records of prepared claims; best on tmpfs.
+  std::string record_dir = "/run/gpulet/claims";
+};
+
 struct GpuletSettings {
   PlacementPolicy placement_policy = PlacementPolicy::kBestEffort;
   PlacementLoad placement_load = PlacementLoad::kPrefer;
@@ -156,10 +164,11 @@ struct GpuletSettings {
   MigSettings mig;
   MpsSettings mps;
   CdiSettings cdi;
+  DraSettings dra;
 };
 
 // The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,
-// `gpulet.mps` and `gpulet.cdi`, and
+// `gpulet.mps`, `gpulet.cdi` and `gpulet.dra`, and
 // for NodeConfig.
 std::vector<Setting> gpulet_settings();
 std::vector<Setting> partition_settings();

@@ -20,10 +20,12 @@
 
 namespace gpulet::device_plugin {
 
-class GrpcThread;  // in rpc_core.h, for this library alone
+class GrpcThread;     // in rpc_core.h, for the libraries that speak gRPC
+class AddedServices;  // likewise
 
-// Starts the thread. Ends it (open calls are cancelled) when the last owner is gone, within milliseconds.
-std::shared_ptr<GrpcThread> start_grpc_thread();
+// Starts the thread; `more` are served beside the device plugin. Ends it (open calls are cancelled) when the
+// last owner is gone, within milliseconds.
+std::shared_ptr<GrpcThread> start_grpc_thread(std::shared_ptr<AddedServices> more = nullptr);
 
 inline constexpr Duration kPodResourcesTimeout = std::chrono::seconds(10);
 // With many Pods a response is larger than gRPC's default limit of 4 MiB.

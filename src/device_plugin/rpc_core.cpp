@@ -33,6 +33,7 @@ void disable_mutex_graph() { absl::SetMutexDeadlockDetectionMode(absl::OnDeadloc
 
 struct GrpcThread::Impl {
   DeviceService devices;
+  std::shared_ptr<AddedServices> more;
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
   std::thread thread;
@@ -50,8 +51,9 @@ struct GrpcThread::Impl {
   }
 };
 
-GrpcThread::GrpcThread() : impl_(std::make_unique<Impl>()) {
+GrpcThread::GrpcThread(std::shared_ptr<AddedServices> more) : impl_(std::make_unique<Impl>()) {
   disable_mutex_graph();
+  impl_->more = std::move(more);
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("gpulet");
   quota.Resize(kQuotaBytes);
@@ -59,14 +61,19 @@ GrpcThread::GrpcThread() : impl_(std::make_unique<Impl>()) {
   builder.SetMaxReceiveMessageSize(kMaxRequestBytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, static_cast<int>(2 * kMaxStreams));
   builder.RegisterService(&impl_->devices.service());
+  if (impl_->more) {
+    for (auto* service : impl_->more->services()) builder.RegisterService(service);
+  }
   impl_->queue = builder.AddCompletionQueue();
   impl_->server = builder.BuildAndStart();
   impl_->devices.start_serving(*impl_->queue);
+  if (impl_->more) impl_->more->start_serving(*impl_->queue);
   impl_->thread = std::thread([impl = impl_.get()] { impl->run_queue(); });
 }
 
 GrpcThread::~GrpcThread() {
   impl_->devices.stop_serving();
+  if (impl_->more) impl_->more->stop_serving();
   impl_->server->Shutdown(std::chrono::system_clock::now());
   impl_->queue->Shutdown();
   impl_->thread.join();
@@ -79,7 +86,9 @@ void GrpcThread::serve_connection(FileDescriptor socket) {
   grpc::AddInsecureChannelFromFd(impl_->server.get(), socket.release());
 }
 
-std::shared_ptr<GrpcThread> start_grpc_thread() { return std::make_shared<GrpcThread>(); }
+std::shared_ptr<GrpcThread> start_grpc_thread(std::shared_ptr<AddedServices> more) {
+  return std::make_shared<GrpcThread>(std::move(more));
+}
 
 grpc::Status to_grpc(const Error& error) {
   switch (error.code()) {

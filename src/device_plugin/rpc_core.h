@@ -1,11 +1,12 @@
-// The inside of Rpc: one gRPC server without a listener, one completion queue, one thread. For this library's
-// .cpp files.
+// The inside of Rpc: one gRPC server without a listener, one completion queue, one thread. For the .cpp files
+// of the libraries that speak gRPC: this one and dra/.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel_posix.h>
@@ -19,6 +20,8 @@
 
 namespace grpc {
 class CompletionQueue;
+class ServerCompletionQueue;
+class Service;
 class Status;
 }  // namespace grpc
 
@@ -30,9 +33,21 @@ struct Tag {
   std::function<void(bool ok)> on_complete;
 };
 
+// Services of another library, on the same server and queue.
+class AddedServices {
+ public:
+  virtual ~AddedServices() = default;
+  virtual std::vector<grpc::Service*> services() = 0;
+  // Begins to take requests. `queue` lives until after stop_serving() and until it is drained.
+  virtual void start_serving(grpc::ServerCompletionQueue& queue) = 0;
+  // No new operation is begun after this, and calls that were not answered are dropped.
+  virtual void stop_serving() = 0;
+};
+
 class GrpcThread {
  public:
-  GrpcThread();
+  // `more` may be null.
+  explicit GrpcThread(std::shared_ptr<AddedServices> more);
   ~GrpcThread();
   GrpcThread(const GrpcThread&) = delete;
 

@@ -86,7 +86,8 @@ struct MigDevice {
   unsigned gpu_slices = 0;      // G of the profile
   unsigned compute_slices = 0;  // C of the profile; C < G for a share of a GPU instance
   Bytes memory;
-  unsigned placement_start = 0;  // memory slices, as nvmlGpuInstancePlacement_t
+  std::optional<unsigned> gpu_instance_profile;  // the id; without it the placement is unknown too
+  unsigned placement_start = 0;                  // memory slices, as nvmlGpuInstancePlacement_t
   unsigned placement_size = 0;
   unsigned multiprocessors = 0;
   unsigned copy_engines = 0, decoders = 0, encoders = 0, jpegs = 0, ofas = 0;

@@ -113,11 +113,13 @@ Status read_mig_device(const Session& session, nvml::Device device, nvml::Device
   GPULET_TRY(store_value(gpu, GpuValue::kMigAttributes, session.product_name(device), name));
   set_profile_name(name, gpu, mig);
   // The driver reports it only to privileged processes; nothing else depends on it.
-  nvml::Placement placement;
-  GPULET_TRY(
-      store_value(gpu, GpuValue::kMigAttributes, session.placement(parent, mig.gpu_instance), placement));
-  mig.placement_start = placement.start;
-  mig.placement_size = placement.size;
+  std::optional<nvml::GpuInstanceInfo> instance;
+  GPULET_TRY(store_value(gpu, GpuValue::kMigAttributes, session.gpu_instance_info(parent, mig.gpu_instance),
+                         instance));
+  if (!instance) return {};
+  mig.gpu_instance_profile = instance->profile;
+  mig.placement_start = instance->placement.start;
+  mig.placement_size = instance->placement.size;
   return {};
 }
 

@@ -169,11 +169,13 @@ TEST(SnapshotReader, MigDevicesHaveNvidiasNames) {
   EXPECT_EQ(shared.index, 0u);
   EXPECT_EQ(shared.gpu_slices, 2u);
   EXPECT_EQ(shared.compute_slices, 1u);
+  EXPECT_EQ(shared.gpu_instance_profile, 14u);
   EXPECT_EQ(shared.placement_start, 0u);
   EXPECT_EQ(shared.placement_size, 2u);
   EXPECT_EQ(shared.memory.mebibytes(), 19968u);
   const auto& media = gpu.mig_devices[1];
   EXPECT_EQ(media.profile, "1g.10gb+me");
+  EXPECT_EQ(media.gpu_instance_profile, 20u);
   EXPECT_EQ(media.placement_start, 6u);
   EXPECT_EQ(media.ofas, 1u);
   EXPECT_EQ(media.uuid.str().substr(0, 4), "MIG-");

@@ -331,13 +331,13 @@ Result<Attributes> Session::attributes(Device mig) const {
                     a.gpuInstanceSliceCount, a.computeInstanceSliceCount, a.memorySizeMB};
 }
 
-Result<Placement> Session::placement(Device gpu, unsigned gpu_instance_id) const {
+Result<GpuInstanceInfo> Session::gpu_instance_info(Device gpu, unsigned gpu_instance_id) const {
   GPULET_TRY(stale(gpu));
   nvmlGpuInstance_t instance = nullptr;
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetGpuInstanceById, raw(gpu), gpu_instance_id, &instance));
   nvmlGpuInstanceInfo_t info{};
   GPULET_TRY(GPULET_NVML(nvmlGpuInstanceGetInfo, instance, &info));
-  return Placement{info.placement.start, info.placement.size};
+  return GpuInstanceInfo{info.profileId, {info.placement.start, info.placement.size}};
 }
 
 Result<bool> Session::nvlink_active(Device gpu, unsigned link) const {

@@ -54,6 +54,10 @@ struct Attributes {
 struct Placement {
   unsigned start = 0, size = 0;  // memory slices
 };
+struct GpuInstanceInfo {
+  unsigned profile = 0;  // id
+  Placement placement;
+};
 enum class LinkRemote { kGpu, kSwitch, kOther };
 struct FabricInfo {
   bool completed = false;    // registered successfully
@@ -133,7 +137,7 @@ class Session {
   Result<unsigned> gpu_instance_id(Device mig) const;
   Result<unsigned> compute_instance_id(Device mig) const;
   Result<Attributes> attributes(Device mig) const;
-  Result<Placement> placement(Device gpu, unsigned gpu_instance_id) const;
+  Result<GpuInstanceInfo> gpu_instance_info(Device gpu, unsigned gpu_instance_id) const;
 
   // Processes with a compute, MPS or graphics context on a GPU or MIG device, each once, by pid. On
   // a GPU in MIG mode only a privileged caller sees all of them.

@@ -395,6 +395,24 @@ def check_writes_are_bound_to_the_own_node():
     assert not [name for name in Rendered({"rbac": {"admissionPolicies": False}}).names() if name.startswith("ValidatingAdmission")]
 
 
+def check_claims_have_what_they_need():
+    plain, rendered = Rendered({}), Rendered({"dra": {"enabled": True}})
+    expect(rendered.env()["GPULET_DRA"], "true")
+    assert "GPULET_DRA" not in plain.env()
+    expect(rendered.rights() - plain.rights(), {("resourceclaims", "get")} | {
+        ("resourceslices", verb) for verb in ("list", "watch", "create", "update", "delete")})
+    expect(set(rendered.names()) - set(plain.names()), {
+        "DeviceClass/gpu.nvidia.com", "DeviceClass/mig.nvidia.com", "ValidatingAdmissionPolicy/gpulet-own-slices",
+        "ValidatingAdmissionPolicyBinding/gpulet-own-slices"})
+    expect({name: rendered.mounts()[name] for name in set(rendered.mounts()) - set(plain.mounts())},
+           {"plugins": ("/var/lib/kubelet/plugins",) * 2, "plugins-registry": ("/var/lib/kubelet/plugins_registry",) * 2})
+    # What a claim's containers get is written as CDI documents, whatever the device plugin would use.
+    assert "cdi" in Rendered({"dra": {"enabled": True}, "deviceListStrategy": "envvar"}).mounts()
+    policy = rendered.one("ValidatingAdmissionPolicy", "gpulet-own-slices")["spec"]
+    expect(policy["matchConstraints"]["resourceRules"][0]["operations"], ["CREATE", "UPDATE", "DELETE"])
+    expect(policy["failurePolicy"], "Fail")
+
+
 def check_clients_are_limited():
     sources = Rendered().one("NetworkPolicy")["spec"]["ingress"][0]["from"]
     expect(sources, [{"podSelector": {}}, {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}])

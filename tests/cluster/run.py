@@ -12,6 +12,7 @@ The runs, in this order:
   rights       the agent without each of its permissions in turn
   health       GPU faults under a Deployment, on both nodes
   cdi          containers that get their GPUs by CDI
+  dra          GPUs by claims of Dynamic Resource Allocation
   examples     the example workloads
   scheduling   `gpulet scheduler` as an extender of kube-scheduler
   access       the chart's rights on the node: device nodes, MIG, capabilities; and its NetworkPolicy, enforced
@@ -45,7 +46,7 @@ from lib.testbed import CACHE, TESTBED, environment  # noqa: E402
 ROOT = HERE.parent.parent
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
-RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "examples", "scheduling", "access", "chart", "autoscaling",
+RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "autoscaling",
         "operands", "daily-peak", "operators", "workloads")
 ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]

@@ -48,8 +48,8 @@ CODE = [
 LIBRARIES = [
     ban("library", r"#include <CLI/", "only the files that make the command line see CLI11", r"^src/arguments/(arguments|command_doc)\.cpp$|^src/cli/(main/command(_line|_test)?|commands/\w+|dropin/\w+|top/command)\.cpp$|^sim/(main|control/\w+|schedule/\w+|demo/\w+)\.cpp$"),
     ban("library", r"#include <spdlog/", "base/log.h", r"^src/base/log\.cpp$"),
-    ban("library", r"#include <grpc", "device_plugin/ speaks gRPC; others hand it an Offer",
-        r"^src/device_plugin/|^sim/kubelet/|^bench/|" + TESTS),
+    ban("library", r"#include <grpc", "device_plugin/ and dra/ speak gRPC; others hand them values",
+        r"^src/device_plugin/|^src/dra/|^sim/kubelet/|^bench/|" + TESTS),
     ban("library", r"#include <boost/", "http/ speaks HTTP; base/loop.h waits", r"^src/(http|web|k8s)/|" + TESTS),
     ban("library", r"#include <yaml-cpp/", "config/yaml.h", r"^src/config/|^sim/machine/"),
     ban("library", r"#include <openssl/", "http/ and k8s/", r"^src/(http|k8s|web)/|" + TESTS),

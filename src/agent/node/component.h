@@ -37,6 +37,8 @@ class Component {
   virtual void on_health_changed(const health::HealthViewPtr&, const std::vector<health::StatusChange>&) {}
   // Node::labels has changed, or is known for the first time.
   virtual void on_node_labels() {}
+  // Device nodes of the driver have appeared or disappeared.
+  virtual void on_device_nodes_changed() {}
   // The kubelet got devices for a container.
   virtual void on_allocated() {}
   // Adds what the component counts, and what keeps it from serving, for the pages.

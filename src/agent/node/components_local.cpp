@@ -256,6 +256,7 @@ class DeviceNodeComponent final : public Component {
     const bool rewrites = cdi_.rewrite_specs(node_.config);
     const auto root = find_device_root(node_.config);
     if (!rewrites || !root || !find_compute_problem(*root).empty()) node_.devices->replan();
+    node_.components.for_each_reversed([](Component& component) { component.on_device_nodes_changed(); });
   }
 
   Node& node_;

@@ -95,7 +95,7 @@ AgentPorts Devices::make_ports() {
       .driver = *driver_,
       .host = *host_,
       .reporter = *node_.reporter,
-      .offers_devices = !node_.sources.exporter,
+      .offers_devices = !node_.sources.exporter && !node_.serves_claims(),
       .list_pods =
           [this](auto done) {
             list_holders([done = std::move(done)](Result<Holders> holders) {

@@ -54,6 +54,7 @@ class Devices final : public Component {
 
   // GPUs that are offered to nobody for a while, each with the reason.
   void set_withdrawn(std::map<DeviceUuid, std::string> gpus);
+  const std::map<DeviceUuid, std::string>& withdrawn() const { return facts_.withdrawn; }
   // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
   void reject_config(const Error& error);
 

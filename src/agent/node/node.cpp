@@ -8,6 +8,7 @@
 #include "base/process.h"
 #include "config/load.h"
 #include "device_plugin/pod_resources.h"
+#include "dra/claim_services.h"
 #include "k8s/node_status.h"
 
 namespace gpulet::agent {
@@ -60,6 +61,7 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_operator_component(node));
   list.add(make_release_component(node));
   list.add(make_mig_component(node));
+  list.add(make_claim_component(node));
   auto& remediation = list.emplace<RemediationComponent>(node);
   list.add(make_label_component(node));
   list.add(make_rbac_component(node));
@@ -127,6 +129,11 @@ Node::Node(config::Sources given, config::LoadedConfig loaded, std::string runni
   is_config_pending = !config.node_config.directory.empty();
 }
 
+bool Node::serves_claims() {
+  if (!serves_claims_) serves_claims_ = config.gpulet.dra.enabled && !sources.exporter;
+  return *serves_claims_;
+}
+
 bool Node::is_in_pod() const { return sources.environment.contains("KUBERNETES_SERVICE_HOST"); }
 
 void Node::notify_state_changed() {
@@ -156,7 +163,8 @@ Status run_node(config::Sources sources, config::LoadedConfig loaded, const std:
         shutdown.begin();
       });
   if (!signals) return fail(signals.error());
-  node.grpc = device_plugin::start_grpc_thread();
+  node.claim_services = dra::ClaimServices::make_services();
+  node.grpc = device_plugin::start_grpc_thread(node.claim_services->added_services());
   connect_to_cluster(node);
   reloader = &assemble_node(node);
   node.components.start_all();

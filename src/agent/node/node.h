@@ -17,6 +17,9 @@
 namespace gpulet::device_plugin {
 class GrpcThread;
 }
+namespace gpulet::dra {
+class ClaimServices;
+}
 
 namespace gpulet::agent {
 
@@ -37,14 +40,19 @@ class Node {
   // offered.
   bool is_config_pending;
   std::unique_ptr<NodeReporter> reporter;
-  std::shared_ptr<device_plugin::GrpcThread> grpc;  // never destroyed: its thread ends with the process
-  std::optional<k8s::ClientConfig> client_config;   // nullopt outside a cluster
-  std::map<std::string, std::string> labels;        // of the Node
+  std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
+  std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
+  std::optional<k8s::ClientConfig> client_config;      // nullopt outside a cluster
+  std::map<std::string, std::string> labels;           // of the Node
   // Of the GPUs, by the samples for the metrics.
   const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
   Devices* devices = nullptr;  // set by its constructor
   ComponentList components;
 
+  // Whether the GPUs are offered by claims, and none by the device plugin: gpulet.dra.enabled of the first
+  // config in force. A change needs a restart, because a GPU must never be offered by both. Precondition: the
+  // config is not pending.
+  bool serves_claims();
   // Whether the agent runs in a Pod, rather than as a service of its host.
   bool is_in_pod() const;
   // Calls on_state_changed() of every component, once in the next turn of the loop.
@@ -55,6 +63,7 @@ class Node {
 
  private:
   Status result_;
+  std::optional<bool> serves_claims_;
   bool is_state_change_posted_ = false;
 };
 

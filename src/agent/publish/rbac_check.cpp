@@ -96,6 +96,13 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
       list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
     list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
   }
+  if (own.dra.enabled) {
+    list.add_permission({.verb = "get", .resource = "resourceclaims", .group = "resource.k8s.io"},
+                        "no claim is prepared");
+    for (const char* const verb : {"list", "watch", "create", "update", "delete"})
+      list.add_permission({.verb = verb, .resource = "resourceslices", .group = "resource.k8s.io"},
+                          "the GPUs are not offered by claims");
+  }
   if (own.mig.drain) {
     for (const auto& [verb, resource] : {std::pair{"get", "pods"}, {"create", "pods/eviction"}})
       list.add_permission({.verb = verb, .resource = resource},

@@ -55,6 +55,10 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
       {"gpulet: {rebalance: {enabled: true, dryRun: true}}", {"get on namespaces"}},
+      {"gpulet: {dra: {enabled: true}}",
+       {"get on resourceclaims.resource.k8s.io", "list on resourceslices.resource.k8s.io",
+        "watch on resourceslices.resource.k8s.io", "create on resourceslices.resource.k8s.io",
+        "update on resourceslices.resource.k8s.io", "delete on resourceslices.resource.k8s.io"}},
       {"gpulet: {mig: {drain: true}}", {"create on pods/eviction"}},
       {"gpulet: {publishGpuNode: true}", {"create on gpunodes.gpulet.io", "patch on gpunodes.gpulet.io"}},
       {"gpulet: {metrics: {podLabels: true}}", {}},
@@ -102,7 +106,8 @@ TEST(RequiredPermissions, MatchTheDocs) {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }
   const std::string all =
-      "gpulet: {publishGpuNode: true, faults: {podAnnotations: true, eviction: {enabled: true, "
+      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, eviction: "
+      "{enabled: true, "
       "maxUnhealthyNodesPercent: 5}, "
       "taints: {lost: "
       "NoSchedule}}, "

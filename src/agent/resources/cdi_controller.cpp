@@ -228,24 +228,23 @@ cdi::NodeSpecOptions spec_options(const config::Config& config, CdiWriteResult& 
   return options;
 }
 
-CdiWriteResult write_node_specs(const inventory::Snapshot& snapshot, const config::Config& config,
-                                cdi::SpecDirectory& directory) {
-  CdiWriteResult result;
-  auto options = spec_options(config, result);
+// The documents of the node; none if `result` has an error.
+std::vector<cdi::Spec> make_specs(const inventory::Snapshot& snapshot, const config::Config& config,
+                                  cdi::NodeSpecOptions options, CdiWriteResult& result) {
   if (!config.gpulet.cdi.hook_dir.empty()) {
     auto hook = install_hook(config.gpulet.cdi.hook_dir);
     if (!hook) {
       result.error = hook.error();
-      return result;
+      return {};
     }
     options.hooks.path = std::move(*hook);
   }
   const auto roots = cdi::open_roots(root_paths(config.flags));
   if (!roots) {
     result.error = roots.error();
-    return result;
+    return {};
   }
-  const auto made = cdi::make_node_specs(*roots, snapshot, options);
+  auto made = cdi::make_node_specs(*roots, snapshot, options);
   result.warnings.insert(result.warnings.end(), made.warnings.begin(), made.warnings.end());
   auto libraries = driver_libraries(made.specs, roots->driver);
   result.directories = std::move(libraries.directories);
@@ -258,9 +257,18 @@ CdiWriteResult write_node_specs(const inventory::Snapshot& snapshot, const confi
                 "libcuda.so." + snapshot.driver.version + " not found: no program can use a GPU without it",
                 roots->driver.root_path());
     }
-    if (result.error) return result;
+    if (result.error) return {};
   }
-  const auto on_disk = directory.write_specs(made.specs);
+  return std::move(made.specs);
+}
+
+CdiWriteResult write_node_specs(const inventory::Snapshot& snapshot, const config::Config& config,
+                                cdi::SpecDirectory& directory) {
+  CdiWriteResult result;
+  auto options = spec_options(config, result);
+  const auto specs = make_specs(snapshot, config, std::move(options), result);
+  if (result.error) return result;
+  const auto on_disk = directory.write_specs(specs);
   if (!on_disk) {
     result.error = on_disk.error();
     return result;
@@ -271,6 +279,16 @@ CdiWriteResult write_node_specs(const inventory::Snapshot& snapshot, const confi
 }
 
 }  // namespace
+
+Result<cdi::Spec> make_gpu_spec(const inventory::Snapshot& snapshot, const config::Config& config) {
+  CdiWriteResult result;
+  auto options = spec_options(config, result);
+  options.names = cdi::NameStrategy::kUuid;
+  auto specs = make_specs(snapshot, config, std::move(options), result);
+  if (result.error) return fail(*result.error);
+  if (specs.empty()) return fail(Code::kNotFound, "this node has no GPU");
+  return std::move(specs.front());  // of the GPUs
+}
 
 CdiController::Writer make_cdi_writer() {
   return [directory = std::make_shared<std::optional<cdi::SpecDirectory>>()](

@@ -13,6 +13,7 @@
 #include "agent/node/ports.h"
 #include "base/file_watch.h"
 #include "base/loop.h"
+#include "cdi/spec.h"
 #include "config/config.h"
 #include "inventory/snapshot.h"
 
@@ -72,6 +73,10 @@ class CdiController {
   std::vector<Subscription> watches_;
   Subscription write_timer_;
 };
+
+// The document of the node's GPUs with devices by UUID, as it would be written, for claims. Blocks on the
+// disk, and installs the hook. Errors: as CdiWriteResult::error; kNotFound for a node without GPUs.
+Result<cdi::Spec> make_gpu_spec(const inventory::Snapshot& snapshot, const config::Config& config);
 
 // Reads the driver below the config's roots; writes into gpulet.cdi.specDir, and the hook into
 // gpulet.cdi.hookDir.

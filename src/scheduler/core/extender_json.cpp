@@ -5,8 +5,8 @@
 
 #include <rapidjson/document.h>
 
+#include "base/quantity.h"
 #include "base/text.h"
-#include "scheduler/model/quantity.h"
 
 namespace gpulet::scheduler {
 namespace {

@@ -14,6 +14,7 @@ from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
 from lib.chart import ChartChecks
 from lib.daily_peak import DailyPeakChecks
+from lib.dra import DraChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
 from lib.kube import LOOK, ApiError, Timeout, gpu_pod, until
@@ -62,6 +63,7 @@ class Checks:
         yield "rights", RightsChecks(self).run()
         yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
+        yield "dra", DraChecks(self).run()
         yield "examples", ExamplesChecks(self).run()
         yield "scheduling", SchedulingChecks(self).run()
         yield "access", AccessChecks(self, images[0]).run()

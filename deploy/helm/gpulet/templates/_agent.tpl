@@ -35,6 +35,7 @@ override the chart's own. (dict "root" . "pool" POOL)
   (dict "name" "FALLBACK_STRATEGIES" "value" (join "," $v.config.fallbackStrategies))) -}}
 {{- end -}}
 {{- if ne $v.kubeletRoot "/var/lib/kubelet" }}{{ $env = append $env (dict "name" "GPULET_KUBELET_DIR" "value" $v.kubeletRoot) }}{{ end -}}
+{{- if $v.dra.enabled }}{{ $env = append $env (dict "name" "GPULET_DRA" "value" "true") }}{{ end -}}
 {{- if not $v.devicePlugin.enabled }}{{ $env = append $env (dict "name" "KUBELET_SOCKET" "value" "") }}{{ end -}}
 {{- if eq (toString $v.gfd.enabled) "false" }}{{ $env = append $env (dict "name" "GPULET_LABELS" "value" "none") }}{{ end -}}
 {{- if ge (int (default 0 $v.logVerbosity)) 4 }}{{ $env = append $env (dict "name" "GPULET_LOG_LEVEL" "value" "debug") }}{{ end -}}
@@ -208,6 +209,12 @@ spec:
             - name: pod-resources
               mountPath: {{ $v.kubeletRoot }}/pod-resources
               readOnly: true # to connect to the socket
+            {{- if $v.dra.enabled }}
+            - name: plugins # the socket that claims are prepared over
+              mountPath: {{ $v.kubeletRoot }}/plugins
+            - name: plugins-registry # the socket that the kubelet finds it by
+              mountPath: {{ $v.kubeletRoot }}/plugins_registry
+            {{- end }}
             {{- range $index, $path := $driverRootPaths }}
             - name: driver-root{{ if ne $path "/" }}-{{ $index }}{{ end }}
               mountPath: /driver-root{{ if ne $path "/" }}{{ $path }}{{ end }}
@@ -264,6 +271,16 @@ spec:
         - name: pod-resources
           hostPath:
             path: {{ $v.kubeletRoot }}/pod-resources
+        {{- if $v.dra.enabled }}
+        - name: plugins
+          hostPath:
+            path: {{ $v.kubeletRoot }}/plugins
+            type: DirectoryOrCreate
+        - name: plugins-registry
+          hostPath:
+            path: {{ $v.kubeletRoot }}/plugins_registry
+            type: DirectoryOrCreate
+        {{- end }}
         {{- if $cdi }}
         - name: cdi
           hostPath:

@@ -157,7 +157,7 @@ What each mount of the agent is for: docs/SECURITY.md. "true" if containers get 
 hook, which the engine runs as root. The variable precedes the config files.
 */}}
 {{- define "gpulet.cdi" -}}
-{{- if or (contains "cdi" (toString (default "cdi-cri" .Values.deviceListStrategy))) (include "gpulet.given" (list . "DEVICE_LIST_STRATEGY")) }}true{{ end -}}
+{{- if or .Values.dra.enabled (contains "cdi" (toString (default "cdi-cri" .Values.deviceListStrategy))) (include "gpulet.given" (list . "DEVICE_LIST_STRATEGY")) }}true{{ end -}}
 {{- end -}}
 
 {{/* "true" if Pods are known by UID: processes of the host are attributed to Pods, or metrics have the label pod_uid. */}}

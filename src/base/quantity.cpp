@@ -1,4 +1,4 @@
-#include "scheduler/model/quantity.h"
+#include "base/quantity.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-namespace gpulet::scheduler {
+namespace gpulet {
 namespace {
 
 constexpr std::size_t kMaxBytes = 64;
@@ -59,4 +59,12 @@ std::optional<std::uint64_t> parse_quantity_milli(std::string_view text) {
   return static_cast<std::uint64_t>(std::min(milli, kMost));
 }
 
-}  // namespace gpulet::scheduler
+std::string format_binary_quantity(std::uint64_t value) {
+  constexpr std::uint64_t kStep = 1024;
+  std::size_t power = 0;
+  for (; value != 0 && value % kStep == 0 && power < kBinarySuffixes.size(); ++power) value /= kStep;
+  const std::string number = std::to_string(value);
+  return power == 0 ? number : number + kBinarySuffixes[power - 1] + 'i';
+}
+
+}  // namespace gpulet

@@ -1,8 +1,11 @@
-#include "scheduler/model/quantity.h"
+#include "base/quantity.h"
 
 #include <gtest/gtest.h>
 
-namespace gpulet::scheduler {
+#include <utility>
+#include <vector>
+
+namespace gpulet {
 namespace {
 
 TEST(Quantity, ReadsEveryForm) {
@@ -38,5 +41,20 @@ TEST(Quantity, RefusesAnythingElse) {
     EXPECT_FALSE(parse_quantity_milli(text)) << text;
 }
 
+TEST(Quantity, WritesTheCanonicalForm) {
+  for (const auto& [value, text] : std::vector<std::pair<std::uint64_t, const char*>>{
+           {0, "0"},
+           {1, "1"},
+           {1000, "1000"},
+           {1024, "1Ki"},
+           {1536, "1536"},
+           {85'899'345'920, "80Gi"},
+           {std::uint64_t{81'559} << 20, "81559Mi"},
+           {std::uint64_t{1} << 63, "8Ei"},
+       }) {
+    EXPECT_EQ(format_binary_quantity(value), text);
+  }
+}
+
 }  // namespace
-}  // namespace gpulet::scheduler
+}  // namespace gpulet

@@ -1,0 +1,309 @@
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/dra/claim_source.h"
+#include "agent/node/components.h"
+#include "agent/node/devices.h"
+#include "agent/resources/cdi_controller.h"
+#include "agent/resources/device_nodes.h"
+#include "base/dns_name.h"
+#include "base/log.h"
+#include "dra/claim_controller.h"
+#include "dra/claim_services.h"
+#include "dra/device_pool.h"
+#include "dra/served_socket.h"
+#include "dra/slice_publisher.h"
+#include "k8s/parallel_reader.h"
+#include "partition/rules.h"
+
+namespace gpulet::agent {
+namespace {
+
+constexpr Duration kOrphanInterval = std::chrono::minutes(10);
+constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
+
+class ApiClaimSource final : public dra::ClaimSource {
+ public:
+  ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
+      : loop_(loop), reader_(k8s::ParallelReader::start_reader(loop, access)) {}
+
+  void read_claim(const dra::ClaimName& claim,
+                  std::function<void(Result<std::optional<std::string>>)> done) override {
+    if (!is_dns_label(claim.name_space) || !is_dns_subdomain(claim.name)) {
+      loop_.post([done = std::move(done), alive = lifetime_.watch()] {
+        if (alive) done(std::nullopt);
+      });
+      return;
+    }
+    reader_->read_object(
+        "/apis/resource.k8s.io/v1/namespaces/" + claim.name_space + "/resourceclaims/" + claim.name,
+        "get on resourceclaims.resource.k8s.io", std::move(done));
+  }
+
+ private:
+  Loop& loop_;
+  std::unique_ptr<k8s::ParallelReader> reader_;
+  Lifetime lifetime_;
+};
+
+// What is read from the disk for the devices of one snapshot.
+struct DeviceFacts {
+  Result<cdi::Spec> base;
+  std::map<inventory::PciAddress, std::string> pcie_roots;
+};
+
+// Of the first driver root with a PCI bus that has the GPU.
+std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Snapshot& snapshot,
+                                                             const config::Config& config) {
+  std::map<inventory::PciAddress, std::string> roots;
+  for (const auto& directory : driver_roots(config)) {
+    for (const auto& gpu : snapshot.gpus) {
+      std::error_code error;
+      const auto link =
+          std::filesystem::read_symlink(directory + "/sys/bus/pci/devices/" + gpu.pci.sysfs_text(), error);
+      const auto root = error ? std::nullopt : dra::pcie_root_of_link(link.string());
+      if (root) roots.emplace(gpu.pci, *root);
+    }
+  }
+  return roots;
+}
+
+std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::HealthView& view) {
+  std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints;
+  for (const auto& device : view.devices) {
+    if (device.uuid.empty()) continue;
+    auto own = dra::health_taints(device.status);
+    if (!own.empty()) taints[device.uuid] = std::move(own);
+  }
+  return taints;
+}
+
+// Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
+// an update of the agent does not withdraw the node's GPUs.
+class ClaimServer {
+ public:
+  static Result<std::unique_ptr<ClaimServer>> serve_claims(Node& node) {
+    const auto& settings = node.config.gpulet;
+    auto server = std::make_unique<ClaimServer>(node);
+    GPULET_TRY_ASSIGN(server->controller_,
+                      dra::ClaimController::start_controller(node.loop, *server->source_,
+                                                             {.pool_name = node.client_config->node_name,
+                                                              .record_directory = settings.dra.record_dir,
+                                                              .cdi_directory = settings.cdi.spec_dir}));
+    server->serve();
+    // The kubelet finds the registration last.
+    for (const auto& path :
+         {server->service_path(), dra::registration_socket_path(settings.kubelet_dir + "/plugins_registry",
+                                                                std::string(dra::kDriverName))}) {
+      GPULET_TRY_ASSIGN(auto socket, dra::ServedSocket::open_socket(node.loop, node.grpc, path));
+      server->sockets_.push_back(std::move(socket));
+    }
+    server->end_orphans();
+    server->update_devices();
+    return server;
+  }
+
+  explicit ClaimServer(Node& node)
+      : node_(node),
+        relay_(std::make_shared<LoopRelay>(node.loop)),
+        source_(make_claim_source(node.loop, *node.client_config)),
+        publisher_(dra::SlicePublisher::start_publisher(
+            node.loop, *node.client_config,
+            {std::string(dra::kDriverName), node.client_config->node_name, node.client_config->node_name}, {},
+            [this] { offer_devices(); })) {}
+  ~ClaimServer() {
+    relay_->close_relay();
+    node_.claim_services->close_services();
+    while (!sockets_.empty()) sockets_.pop_back();  // the registration first
+  }
+  ClaimServer(const ClaimServer&) = delete;
+
+  // The snapshot, its health, or what is withdrawn may differ.
+  void update_devices() {
+    const auto* agent = node_.devices->agent();
+    const auto status = agent != nullptr ? std::optional(agent->status()) : std::nullopt;
+    if (!status || !status->snapshot) return;
+    is_driver_open_ = status->driver_answers;
+    if (!snapshot_ || snapshot_->generation != status->snapshot->generation) {
+      snapshot_ = status->snapshot;
+      read_facts();
+    }
+    snapshot_ = status->snapshot;
+    if (!facts_) return;
+    const auto view = agent->health_view();
+    pool_ = dra::make_device_pool({.snapshot = snapshot_,
+                                   .taints = view ? taints_of(*view) : decltype(taints_of(*view))(),
+                                   .withdrawn = withdrawn_gpus(),
+                                   .pcie_roots = facts_->pcie_roots});
+    report_notes();
+    std::vector<dra::Device> devices;
+    for (const auto& offered : pool_->devices) devices.push_back(offered.device);
+    publisher_->set_devices(std::move(devices));
+    offer_devices();
+  }
+
+  // The CDI document depends on what is in the driver root.
+  void refresh_facts() {
+    if (snapshot_) read_facts();
+  }
+
+ private:
+  std::map<DeviceUuid, std::string> withdrawn_gpus() const {
+    auto withdrawn = node_.devices->withdrawn();
+    for (const auto& gpu : snapshot_->gpus) {
+      if (partition::is_display_adapter(gpu)) withdrawn.emplace(gpu.uuid, "is a display adapter");
+    }
+    return withdrawn;
+  }
+
+  std::string service_path() const {
+    return dra::service_socket_path(node_.config.gpulet.kubelet_dir + "/plugins",
+                                    std::string(dra::kDriverName));
+  }
+
+  void serve() {
+    node_.claim_services->open_services(
+        node_.loop, {std::string(dra::kDriverName), service_path()},
+        {.prepare = [this](const auto& claims,
+                           auto done) { controller_->prepare_claims(claims, std::move(done)); },
+         .unprepare = [this](const auto& claims) { return controller_->unprepare_claims(claims); },
+         .registered =
+             [](const Status& status) {
+               if (status) return log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
+               log::warning("claims are not served", status.error());
+             }});
+  }
+
+  // On a thread of its own: some 250 system calls.
+  void read_facts() {
+    if (reading_) {
+      read_again_ = true;
+      return;
+    }
+    retry_.reset();
+    const auto started = start_detached_thread(
+        "the CDI document of claims",
+        [this, relay = relay_, snapshot = snapshot_, config = node_.config, alive = lifetime_.watch()] {
+          auto facts = std::make_shared<DeviceFacts>(
+              DeviceFacts{make_gpu_spec(*snapshot, config), read_pcie_roots(*snapshot, config)});
+          relay->post_to_loop([this, facts, alive] {
+            if (alive) on_facts(std::move(*facts));
+          });
+        });
+    reading_ = started.has_value();
+    if (!started) retry_later(started.error());
+  }
+
+  void on_facts(DeviceFacts facts) {
+    reading_ = false;
+    const std::optional<Error> error = facts.base ? std::nullopt : std::optional<Error>(facts.base.error());
+    facts_ = std::move(facts);
+    if (!error) {
+      backoff_.reset();
+      spec_error_.clear();
+    }
+    update_devices();
+    if (std::exchange(read_again_, false)) return read_facts();
+    if (error) retry_later(*error);
+  }
+
+  void retry_later(const Error& error) {
+    if (std::exchange(spec_error_, error.full_message()) != error.full_message()) {
+      log::warning("claims wait: there is no CDI document of the GPUs", error);
+    }
+    retry_ = node_.loop.after(backoff_.next_delay(), [this] { read_facts(); });
+  }
+
+  // What claims are prepared from.
+  void offer_devices() {
+    if (!controller_) return;
+    if (!is_driver_open_ || !pool_ || !facts_ || !facts_->base) return controller_->set_devices(nullptr);
+    controller_->set_devices(std::make_shared<const dra::NodeDevices>(
+        dra::NodeDevices{*pool_, *facts_->base, dra::shown_uuids(publisher_->shown_slices())}));
+  }
+
+  void report_notes() {
+    std::set<std::string> now;
+    for (const auto& note : pool_->notes) {
+      now.insert(note);
+      if (!notes_.contains(note)) log::warning("a device is not offered by claims", {{"reason", note}});
+    }
+    notes_ = std::move(now);
+  }
+
+  void end_orphans() {
+    controller_->end_orphans();
+    orphan_timer_ = node_.loop.after(kOrphanInterval, [this] { end_orphans(); });
+  }
+
+  Node& node_;
+  std::shared_ptr<LoopRelay> relay_;
+  std::unique_ptr<dra::ClaimSource> source_;
+  std::unique_ptr<dra::ClaimController> controller_;
+  std::unique_ptr<dra::SlicePublisher> publisher_;
+  std::vector<std::unique_ptr<dra::ServedSocket>> sockets_;
+  inventory::SnapshotPtr snapshot_;
+  std::optional<DeviceFacts> facts_;
+  std::optional<dra::DevicePool> pool_;
+  bool is_driver_open_ = false;
+  bool reading_ = false, read_again_ = false;
+  std::set<std::string> notes_;
+  std::string spec_error_;
+  Backoff backoff_{kSpecRetry, 0};
+  Subscription retry_, orphan_timer_;
+  Lifetime lifetime_;
+};
+
+class ClaimComponent final : public Component {
+ public:
+  explicit ClaimComponent(Node& node) : node_(node) {}
+
+  void start() override { begin_serving(); }
+  void apply_config() override {
+    begin_serving();
+    if (node_.is_config_pending || node_.config.gpulet.dra.enabled == node_.serves_claims()) return;
+    log::warning("gpulet.dra.enabled has changed: it takes effect when the agent starts again");
+  }
+  void attach_devices() override { update_devices(); }
+  void on_state_changed() override { update_devices(); }
+  void on_device_nodes_changed() override {
+    if (server_) server_->refresh_facts();
+  }
+  void on_health_changed(const health::HealthViewPtr&, const std::vector<health::StatusChange>&) override {
+    update_devices();
+  }
+
+ private:
+  void update_devices() {
+    if (server_) server_->update_devices();
+  }
+
+  void begin_serving() {
+    if (server_ || node_.is_config_pending || !node_.serves_claims()) return;
+    if (!node_.client_config || node_.client_config->node_name.empty()) {
+      return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
+    }
+    auto server = ClaimServer::serve_claims(node_);
+    if (!server) return log::error("claims are not served", server.error());
+    server_ = std::move(*server);
+  }
+
+  Node& node_;
+  std::unique_ptr<ClaimServer> server_;
+};
+
+}  // namespace
+
+std::unique_ptr<dra::ClaimSource> make_claim_source(Loop& loop, const k8s::ClientConfig& access) {
+  return std::make_unique<ApiClaimSource>(loop, access);
+}
+
+std::unique_ptr<Component> make_claim_component(Node& node) { return std::make_unique<ClaimComponent>(node); }
+
+}  // namespace gpulet::agent

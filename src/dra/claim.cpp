@@ -1,0 +1,115 @@
+#include "dra/claim.h"
+
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "dra/json_object.h"
+
+namespace gpulet::dra {
+namespace {
+
+constexpr std::size_t kMaxConsumedCapacities = 32;
+
+Result<std::map<std::string, std::string>> read_quantities(const JsonObject& result, const char* name) {
+  std::map<std::string, std::string> all;
+  GPULET_TRY_ASSIGN(const auto object, result.optional_object(name));
+  if (!object) return all;
+  if (object->value().size() > kMaxConsumedCapacities) {
+    return fail(Code::kInvalidArgument, result.field_path(name) + ": expected at most " +
+                                            std::to_string(kMaxConsumedCapacities) + " entries, found " +
+                                            std::to_string(object->value().size()));
+  }
+  for (const auto& item : object->value().items()) {
+    if (!item.value().is_string() && !item.value().is_number()) {
+      return fail(wrong_type(object->field_path(item.key()), "a quantity", item.value()));
+    }
+    all[item.key()] = item.value().is_string() ? item.value().get<std::string>() : item.value().dump();
+  }
+  return all;
+}
+
+Result<std::optional<AllocationResult>> read_result(const JsonObject& object, std::string_view driver) {
+  GPULET_TRY_ASSIGN(const std::string owner, object.required_text("driver"));
+  if (owner != driver) return std::nullopt;
+  AllocationResult result;
+  GPULET_TRY_ASSIGN(result.request, object.required_text("request"));
+  GPULET_TRY_ASSIGN(result.pool, object.required_text("pool"));
+  GPULET_TRY_ASSIGN(result.device, object.required_text("device"));
+  GPULET_TRY_ASSIGN(const auto admin_access, object.optional_bool("adminAccess"));
+  result.admin_access = admin_access.value_or(false);
+  GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
+  result.share_id = share_id.value_or("");
+  GPULET_TRY_ASSIGN(result.consumed_capacity, read_quantities(object, "consumedCapacity"));
+  return result;
+}
+
+Result<std::optional<ConfigEntry>> read_config(const JsonObject& object, std::string_view driver) {
+  ConfigEntry config;
+  config.path = object.path();
+  GPULET_TRY_ASSIGN(const std::string source, object.required_text("source"));
+  if (source != "FromClass" && source != "FromClaim") {
+    return fail(Code::kInvalidArgument,
+                object.field_path("source") + ": expected FromClass or FromClaim, found \"" + source + "\"");
+  }
+  config.source = source == "FromClass" ? ConfigSource::kClass : ConfigSource::kClaim;
+  GPULET_TRY_ASSIGN(config.requests, object.texts("requests", kMaxRequests));
+  GPULET_TRY_ASSIGN(const auto opaque, object.optional_object("opaque"));
+  if (!opaque) return config;
+  GPULET_TRY_ASSIGN(const std::string owner, opaque->required_text("driver"));
+  if (owner != driver) return std::nullopt;
+  const auto* parameters = opaque->member("parameters");
+  if (parameters == nullptr) {
+    return fail(Code::kInvalidArgument, opaque->field_path("parameters") + ": required, not set");
+  }
+  config.parameters = parameters->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  if (config.parameters->size() > kMaxParameterBytes) {
+    return fail(Code::kInvalidArgument, opaque->field_path("parameters") + ": expected at most " +
+                                            std::to_string(kMaxParameterBytes) + " bytes, found " +
+                                            std::to_string(config.parameters->size()));
+  }
+  return config;
+}
+
+Status read_allocation(const JsonObject& allocation, std::string_view driver, ResourceClaim& claim) {
+  claim.allocated = true;
+  GPULET_TRY_ASSIGN(const auto devices, allocation.optional_object("devices"));
+  if (!devices) return {};
+  GPULET_TRY_ASSIGN(const auto results, devices->objects("results", kMaxResults));
+  for (const auto& object : results) {
+    GPULET_TRY_ASSIGN(auto result, read_result(object, driver));
+    if (result) claim.results.push_back(std::move(*result));
+  }
+  GPULET_TRY_ASSIGN(const auto configs, devices->objects("config", kMaxConfigs));
+  for (const auto& object : configs) {
+    GPULET_TRY_ASSIGN(auto config, read_config(object, driver));
+    if (config) claim.configs.push_back(std::move(*config));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<ResourceClaim> parse_claim(std::string_view json, std::string_view driver) {
+  if (json.size() > kMaxClaimBytes) {
+    return fail(Code::kInvalidArgument, "the claim has " + std::to_string(json.size()) +
+                                            " bytes, expected at most " + std::to_string(kMaxClaimBytes));
+  }
+  const auto root = parse_json(json);
+  if (root.is_discarded()) return fail(Code::kInvalidArgument, "the claim is not valid JSON");
+  GPULET_TRY_ASSIGN(const JsonObject object, JsonObject::from_value(root, ""));
+  ResourceClaim claim;
+  GPULET_TRY_ASSIGN(const auto metadata, object.optional_object("metadata"));
+  if (!metadata) return fail(Code::kInvalidArgument, "metadata: required, not set");
+  GPULET_TRY_ASSIGN(claim.name_space, metadata->required_text("namespace"));
+  GPULET_TRY_ASSIGN(claim.name, metadata->required_text("name"));
+  GPULET_TRY_ASSIGN(claim.uid, metadata->required_text("uid"));
+  GPULET_TRY_ASSIGN(const auto status, object.optional_object("status"));
+  if (!status) return claim;
+  GPULET_TRY_ASSIGN(const auto allocation, status->optional_object("allocation"));
+  if (allocation) GPULET_TRY(read_allocation(*allocation, driver, claim));
+  return claim;
+}
+
+}  // namespace gpulet::dra

@@ -1,0 +1,282 @@
+#include "dra/claim_controller.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace gpulet::dra {
+namespace {
+
+constexpr mode_t kSpecMode = 0644;
+
+// Whether the cause may pass by itself.
+bool is_transient(Code code) {
+  switch (code) {
+    case Code::kUnavailable:
+    case Code::kDeadlineExceeded:
+    case Code::kIo:
+    // The API server's authorizer learns of a Pod's claims with a delay.
+    case Code::kPermissionDenied:
+      return true;
+    default:
+      return false;
+  }
+}
+
+std::string claim_subject(const ClaimName& claim) { return "claim " + claim.name_space + "/" + claim.name; }
+
+PreparedClaim prepared_devices(const ClaimRecord& record) {
+  PreparedClaim prepared;
+  for (const auto& device : record.devices) {
+    prepared.push_back(
+        {device.request, device.pool, device.device, claim_cdi_id(record, device), device.share_id});
+  }
+  return prepared;
+}
+
+}  // namespace
+
+// One request of the kubelet; answered when its last claim is.
+struct ClaimController::Batch {
+  std::map<std::string, Result<PreparedClaim>> results;
+  std::size_t open = 0;
+  std::function<void(std::map<std::string, Result<PreparedClaim>>)> done;
+
+  void add_result(const std::string& uid, Result<PreparedClaim> result) {
+    results.insert_or_assign(uid, std::move(result));
+    if (--open == 0) done(std::move(results));
+  }
+};
+
+struct ClaimController::Preparation {
+  ClaimName claim;
+  std::shared_ptr<Batch> batch;
+  Backoff backoff;
+  std::optional<ResourceClaim> read{};  // the scheduler's decision does not change
+  bool reading = false;
+  bool recorded_here = false;  // by this call; undone if it fails
+  Error last_error;            // why it waits
+  Subscription retry{}, deadline{};
+};
+
+Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop& loop, ClaimSource& source,
+                                                                           ClaimSettings settings) {
+  std::unique_ptr<ClaimController> controller(new ClaimController(loop, source, std::move(settings)));
+  GPULET_TRY_ASSIGN(auto loaded, controller->store_.load_records());
+  for (const auto& error : loaded.errors) log::error("the record of a claim is ignored", error);
+  controller->records_ = std::move(loaded.records);
+  return controller;
+}
+
+ClaimController::ClaimController(Loop& loop, ClaimSource& source, ClaimSettings settings)
+    : loop_(loop), source_(source), settings_(std::move(settings)), store_(settings_.record_directory) {}
+
+ClaimController::~ClaimController() = default;
+
+std::string ClaimController::spec_path(const std::string& uid) const {
+  return settings_.cdi_directory + "/" + claim_spec_file_name(uid);
+}
+
+void ClaimController::set_devices(std::shared_ptr<const NodeDevices> devices) {
+  devices_ = std::move(devices);
+  retry_waiting();
+}
+
+void ClaimController::prepare_claims(const std::vector<ClaimName>& claims,
+                                     std::function<void(std::map<std::string, Result<PreparedClaim>>)> done) {
+  std::map<std::string, ClaimName> unique;
+  for (const auto& claim : claims) unique.emplace(claim.uid, claim);
+  const auto batch = std::make_shared<Batch>();
+  batch->done = std::move(done);
+  // One more, so that the answer is not complete before all have begun.
+  batch->open = unique.size() + 1;
+  for (const auto& [uid, claim] : unique) begin_preparation(claim, batch);
+  if (--batch->open == 0) batch->done(std::move(batch->results));
+}
+
+void ClaimController::begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch) {
+  if (!is_valid_uid(claim.uid)) {
+    batch->add_result(claim.uid, fail(Code::kInvalidArgument, "the uid \"" + claim.uid + "\" is not valid",
+                                      claim_subject(claim)));
+    return;
+  }
+  if (preparations_.size() >= kMaxPreparations) {
+    batch->add_result(claim.uid,
+                      fail(Code::kUnavailable, "too many claims are being prepared", claim_subject(claim)));
+    return;
+  }
+  const std::uint64_t id = next_id_++;
+  auto preparation = std::make_unique<Preparation>(Preparation{
+      .claim = claim,
+      .batch = std::move(batch),
+      .backoff = Backoff(settings_.retry, id),
+      .last_error = Error(Code::kUnavailable, "the claim could not be read in time", claim_subject(claim))});
+  preparation->deadline = loop_.after(settings_.answer_within, [this, id] { on_deadline(id); });
+  preparations_.emplace(id, std::move(preparation));
+  try_preparation(id);
+}
+
+void ClaimController::try_preparation(std::uint64_t id) {
+  const auto it = preparations_.find(id);
+  if (it == preparations_.end() || it->second->reading) return;
+  auto& preparation = *it->second;
+  preparation.retry.reset();
+  if (preparation.read) {
+    decide(id, prepare_claim(preparation));
+    return;
+  }
+  preparation.reading = true;
+  source_.read_claim(preparation.claim,
+                     [this, id, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
+                       if (alive) on_claim_read(id, std::move(text));
+                     });
+}
+
+void ClaimController::on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text) {
+  const auto it = preparations_.find(id);
+  if (it == preparations_.end()) return;
+  auto& preparation = *it->second;
+  preparation.reading = false;
+  const auto parse = [&]() -> Result<ResourceClaim> {
+    if (!text) return fail(text.error().with_context("cannot read the claim"));
+    if (!*text) return fail(Code::kNotFound, "the claim does not exist");
+    return parse_claim(**text, kDriverName);
+  };
+  auto claim = parse();
+  if (!claim) {
+    const Error& error = claim.error();
+    decide(id, fail(error.code(), error.full_message(), claim_subject(preparation.claim)));
+    return;
+  }
+  preparation.read = std::move(*claim);
+  decide(id, prepare_claim(preparation));
+}
+
+Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
+  if (!devices_) {
+    return fail(Code::kUnavailable, "the GPUs of this node are not known yet",
+                claim_subject(preparation.claim));
+  }
+  const PreparationInput input{.pool_name = settings_.pool_name,
+                               .pool = &devices_->pool,
+                               .records = &records_,
+                               .shown_uuids = devices_->shown_uuids,
+                               .gates = settings_.gates};
+  GPULET_TRY_ASSIGN(const ClaimRecord record,
+                    plan_preparation(*preparation.read, preparation.claim.uid, input));
+  GPULET_TRY(write_claim_files(preparation, record));
+  return prepared_devices(record);
+}
+
+// The record first: whatever happens next, unprepare knows the claim.
+Status ClaimController::write_claim_files(Preparation& preparation, const ClaimRecord& record) {
+  std::optional<cdi::Spec> spec;
+  if (!record.devices.empty()) {
+    GPULET_TRY_ASSIGN(spec, make_claim_spec(record, devices_->base));
+  }
+  const auto known = records_.find(record.uid);
+  if (known == records_.end() || known->second != record) {
+    preparation.recorded_here |= known == records_.end();
+    GPULET_TRY(store_.write_record(record));
+    records_.insert_or_assign(record.uid, record);
+    if (changed_) changed_();
+  }
+  if (!spec) return {};
+  const std::string path = spec_path(record.uid), content = cdi::to_json(*spec);
+  const auto present = read_file(path);
+  if (present && *present == content) return {};
+  return write_file_atomic(path, content, kSpecMode);
+}
+
+void ClaimController::decide(std::uint64_t id, Result<PreparedClaim> result) {
+  if (result || !is_transient(result.error().code())) {
+    finish(id, std::move(result));
+    return;
+  }
+  preparations_.at(id)->last_error = result.error();
+  retry_later(id);
+}
+
+void ClaimController::retry_later(std::uint64_t id) {
+  auto& preparation = *preparations_.at(id);
+  preparation.retry = loop_.after(preparation.backoff.next_delay(), [this, id] { try_preparation(id); });
+}
+
+void ClaimController::retry_waiting() {
+  std::vector<std::uint64_t> waiting;
+  for (const auto& [id, preparation] : preparations_) waiting.push_back(id);
+  for (const auto id : waiting) try_preparation(id);
+}
+
+void ClaimController::on_deadline(std::uint64_t id) { finish(id, fail(preparations_.at(id)->last_error)); }
+
+void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
+  auto ended = preparations_.extract(id);
+  auto& preparation = *ended.mapped();
+  const auto& uid = preparation.claim.uid;
+  if (result) {
+    log::info("claim prepared", {{"claim", preparation.claim.name_space + "/" + preparation.claim.name},
+                                 {"uid", uid},
+                                 {"devices", result->size()}});
+  } else {
+    log::warning("claim not prepared", result.error(), {{"uid", uid}});
+    // A claim that failed holds no device.
+    if (preparation.recorded_here) {
+      const auto undone = end_claim(uid);
+      if (!undone) log::error("cannot undo the preparation of a claim", undone.error());
+    }
+  }
+  preparation.batch->add_result(uid, std::move(result));
+}
+
+std::map<std::string, Status> ClaimController::unprepare_claims(const std::vector<ClaimName>& claims) {
+  std::map<std::string, Status> results;
+  for (const auto& claim : claims) {
+    std::vector<std::uint64_t> open;
+    for (const auto& [id, preparation] : preparations_) {
+      if (preparation->claim.uid == claim.uid) open.push_back(id);
+    }
+    for (const auto id : open) {
+      finish(id, fail(Code::kFailedPrecondition, "the claim was unprepared meanwhile", claim_subject(claim)));
+    }
+    results.insert_or_assign(claim.uid, end_claim(claim.uid));
+  }
+  retry_waiting();
+  return results;
+}
+
+// The record last: if this is interrupted, the claim is still known.
+Status ClaimController::end_claim(const std::string& uid) {
+  if (!is_valid_uid(uid)) return {};
+  const std::string path = spec_path(uid);
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
+    return fail(errno_error("cannot remove the CDI document of a claim", errno, path));
+  }
+  GPULET_TRY(store_.remove_record(uid));
+  if (records_.erase(uid) != 0) {
+    log::info("claim unprepared", {{"uid", uid}});
+    if (changed_) changed_();
+  }
+  return {};
+}
+
+void ClaimController::end_orphans() {
+  for (const auto& [uid, record] : records_) {
+    source_.read_claim({record.name_space, record.name, uid},
+                       [this, uid = uid, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
+                         if (!alive || !text) return;
+                         const auto claim = *text ? parse_claim(**text, kDriverName)
+                                                  : Result<ResourceClaim>(ResourceClaim{});
+                         if (!claim || claim->uid == uid) return;
+                         const auto ended = end_claim(uid);
+                         if (!ended) log::error("cannot end a claim that is gone", ended.error());
+                         retry_waiting();
+                       });
+  }
+}
+
+}  // namespace gpulet::dra

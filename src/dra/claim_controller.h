@@ -1,0 +1,132 @@
+// Prepares and unprepares claims on this node: reads each claim from the API server, decides
+// (dra/claim_preparation.h), records, and writes the claim's CDI document.
+//
+// Every claim of a request has its own answer. What may pass by itself (the driver is coming up, the API
+// server is away, another claim is still being unprepared) is waited for inside the call, because the kubelet
+// tries a failed claim again only after 60 to 90 s; the reason is answered before the kubelet gives up.
+//
+// Source: the kubelet's DRA API v1 and v1beta1 (Kubernetes 1.36); docs/dra.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "cdi/spec.h"
+#include "dra/claim_preparation.h"
+#include "dra/claim_record.h"
+#include "dra/device_pool.h"
+
+namespace gpulet::dra {
+
+// A claim as the kubelet names it.
+struct ClaimName {
+  std::string name_space, name, uid;
+};
+
+// Reads claims from the API server, several at a time. Each callback comes once, from the loop, never from
+// inside the call or after destruction.
+class ClaimSource {
+ public:
+  virtual ~ClaimSource() = default;
+  // The claim's JSON; nullopt where there is none of that name.
+  virtual void read_claim(const ClaimName& claim,
+                          std::function<void(Result<std::optional<std::string>>)> done) = 0;
+};
+
+// What claims are prepared from; replaced as a whole.
+struct NodeDevices {
+  DevicePool pool;
+  cdi::Spec base;                                  // the node's CDI document, with devices by UUID
+  std::map<std::string, std::string> shown_uuids;  // as in PreparationInput
+};
+
+struct ClaimSettings {
+  std::string pool_name;
+  std::string record_directory;  // "/run/gpulet/claims"
+  std::string cdi_directory;     // "/var/run/cdi"
+  FeatureGates gates = {};
+  // The kubelet gives up after 45 s; the reason should reach its event.
+  Duration answer_within = std::chrono::seconds(40);
+  BackoffLimits retry{std::chrono::milliseconds(100), std::chrono::seconds(2)};
+};
+
+struct PreparedDevice {
+  std::string request, pool, device;
+  std::string cdi_id;
+  std::string share_id = {};
+  friend bool operator==(const PreparedDevice&, const PreparedDevice&) = default;
+};
+using PreparedClaim = std::vector<PreparedDevice>;
+
+inline constexpr std::size_t kMaxPreparations = 1024;  // at the same time; one more is refused
+
+// Loop's thread only. No callback comes after destruction.
+class ClaimController {
+ public:
+  // Reads the records of an earlier process. `source` must outlive the controller. Errors: those of
+  // RecordStore::load_records; single broken records are logged.
+  static Result<std::unique_ptr<ClaimController>> start_controller(Loop& loop, ClaimSource& source,
+                                                                   ClaimSettings settings);
+  ~ClaimController();
+  ClaimController(const ClaimController&) = delete;
+
+  // nullptr while the driver is away. Claims that wait are tried again at once.
+  void set_devices(std::shared_ptr<const NodeDevices> devices);
+
+  // `done` gets an entry for every uid of the request, once, from the loop or from inside this call. A claim
+  // that is prepared already has the same answer. Errors of a claim: those of plan_preparation; kNotFound
+  // for one that does not exist; those of reading it and of writing files; kFailedPrecondition when it is
+  // unprepared meanwhile.
+  void prepare_claims(const std::vector<ClaimName>& claims,
+                      std::function<void(std::map<std::string, Result<PreparedClaim>>)> done);
+
+  // Undoes what was done for each claim, and returns at once; nothing is read from the API server, where the
+  // claim may be gone. An unknown claim is a success. Errors: those of removing files.
+  std::map<std::string, Status> unprepare_claims(const std::vector<ClaimName>& claims);
+
+  // Reads each recorded claim, and ends those that are gone or have another uid.
+  void end_orphans();
+
+  const std::map<std::string, ClaimRecord>& records() const { return records_; }
+  // Called after records() changed.
+  void set_change_callback(std::function<void()> changed) { changed_ = std::move(changed); }
+
+ private:
+  struct Batch;
+  struct Preparation;
+
+  ClaimController(Loop& loop, ClaimSource& source, ClaimSettings settings);
+  void begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch);
+  void try_preparation(std::uint64_t id);
+  void on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text);
+  Result<PreparedClaim> prepare_claim(Preparation& preparation);
+  Status write_claim_files(Preparation& preparation, const ClaimRecord& record);
+  void decide(std::uint64_t id, Result<PreparedClaim> result);
+  void retry_later(std::uint64_t id);
+  void retry_waiting();
+  void on_deadline(std::uint64_t id);
+  void finish(std::uint64_t id, Result<PreparedClaim> result);
+  Status end_claim(const std::string& uid);
+  std::string spec_path(const std::string& uid) const;
+
+  Loop& loop_;
+  ClaimSource& source_;
+  const ClaimSettings settings_;
+  const RecordStore store_;
+  std::shared_ptr<const NodeDevices> devices_;
+  std::map<std::string, ClaimRecord> records_;
+  std::map<std::uint64_t, std::unique_ptr<Preparation>> preparations_;
+  std::uint64_t next_id_ = 1;
+  std::function<void()> changed_;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpulet::dra

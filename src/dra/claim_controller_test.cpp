@@ -1,0 +1,280 @@
+#include "dra/claim_controller.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "dra/test_claims.h"
+#include "dra/test_machines.h"
+
+namespace gpulet::dra {
+namespace {
+
+using namespace std::chrono_literals;
+using namespace test;
+using nlohmann::json;
+
+// An API server that answers when the test says so.
+class FakeSource final : public ClaimSource {
+ public:
+  explicit FakeSource(Loop& loop) : loop_(loop) {}
+
+  void read_claim(const ClaimName& claim,
+                  std::function<void(Result<std::optional<std::string>>)> done) override {
+    ++reads;
+    most_open = std::max(most_open, ++open_);
+    loop_.post([this, name = claim.name, done = std::move(done)] {
+      --open_;
+      if (error) return done(fail(*error));
+      const auto found = claims.find(name);
+      if (found == claims.end()) return done(std::nullopt);
+      done(found->second.dump());
+    });
+  }
+
+  std::map<std::string, json> claims;  // by name
+  std::optional<Error> error;
+  int reads = 0, most_open = 0;
+
+ private:
+  Loop& loop_;
+  int open_ = 0;
+};
+
+class ClaimControllerTest : public ::testing::Test {
+ protected:
+  ClaimControllerTest() {
+    std::string name = (std::filesystem::temp_directory_path() / "claim_controller.XXXXXX").string();
+    directory_ = ::mkdtemp(name.data());
+    start();
+    controller_->set_devices(devices());
+    add_claim("a", "gpu-0");
+    add_claim("b", "gpu-1");
+  }
+  ~ClaimControllerTest() override { std::filesystem::remove_all(directory_); }
+
+  void start() {
+    controller_.reset();
+    auto started = ClaimController::start_controller(loop_, source_,
+                                                     {.pool_name = "node-1",
+                                                      .record_directory = directory_ + "/claims",
+                                                      .cdi_directory = directory_ + "/cdi"});
+    ASSERT_TRUE(started) << started.error().full_message();
+    controller_ = std::move(*started);
+  }
+
+  static std::shared_ptr<const NodeDevices> devices(unsigned count = 2) {
+    auto made = std::make_shared<NodeDevices>();
+    std::vector<inventory::Gpu> gpus;
+    for (unsigned i = 0; i < count; ++i) {
+      gpus.push_back(make_gpu(i));
+      made->base.devices.push_back(
+          {.name = gpus.back().uuid.str(),
+           .edits = {.device_nodes = {{.path = "/dev/nvidia" + std::to_string(i)}}}});
+    }
+    made->pool = make_pool(std::move(gpus));
+    return made;
+  }
+
+  void add_claim(const std::string& name, const std::string& device) {
+    source_.claims[name] = claim_json({result_json(device)}, {}, "uid-" + name, name);
+  }
+  static ClaimName named(const std::string& name) { return {"team", name, "uid-" + name}; }
+
+  using Results = std::map<std::string, Result<PreparedClaim>>;
+  // Filled when the answer comes.
+  std::shared_ptr<std::optional<Results>> prepare(const std::vector<std::string>& names) {
+    std::vector<ClaimName> claims;
+    for (const auto& name : names) claims.push_back(named(name));
+    auto results = std::make_shared<std::optional<Results>>();
+    controller_->prepare_claims(claims, [results](Results all) {
+      EXPECT_FALSE(*results);
+      *results = std::move(all);
+    });
+    loop_.run_ready();
+    return results;
+  }
+  static std::string text_of(const Result<PreparedClaim>& result) {
+    if (!result) return result.error().full_message();
+    std::string text;
+    for (const auto& device : *result) text += device.request + "=" + device.device + ";" + device.cdi_id;
+    return text;
+  }
+  std::string spec_path(const std::string& name) const {
+    return directory_ + "/cdi/k8s.gpu.nvidia.com-claim_uid-" + name + ".json";
+  }
+  bool has_files(const std::string& name) const {
+    const bool record = std::filesystem::exists(directory_ + "/claims/uid-" + name + ".json");
+    EXPECT_EQ(std::filesystem::exists(spec_path(name)), record);
+    return record;
+  }
+
+  ManualLoop loop_;
+  FakeSource source_{loop_};
+  std::string directory_;
+  std::unique_ptr<ClaimController> controller_;
+};
+
+TEST_F(ClaimControllerTest, PreparesAndUnprepares) {
+  const auto results = prepare({"a"});
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")), "gpus=gpu-0;k8s.gpu.nvidia.com/claim=uid-a-gpu-0");
+  EXPECT_TRUE(has_files("a"));
+  EXPECT_TRUE(controller_->records().contains("uid-a"));
+  EXPECT_TRUE(controller_->unprepare_claims({named("a")}).at("uid-a"));
+  EXPECT_FALSE(has_files("a"));
+  EXPECT_TRUE(controller_->records().empty());
+  // Unknown claims too, and no claim is read for it.
+  const int reads = source_.reads;
+  EXPECT_TRUE(controller_->unprepare_claims({named("a")}).at("uid-a"));
+  EXPECT_EQ(source_.reads, reads);
+}
+
+TEST_F(ClaimControllerTest, EveryClaimOfABatchHasItsOwnAnswer) {
+  const auto results = prepare({"a", "missing", "b"});
+  ASSERT_TRUE(*results);
+  ASSERT_EQ((*results)->size(), 3u);
+  EXPECT_TRUE((*results)->at("uid-a"));
+  EXPECT_TRUE((*results)->at("uid-b"));
+  EXPECT_EQ(text_of((*results)->at("uid-missing")), "claim team/missing: the claim does not exist");
+  // All were read at once.
+  EXPECT_EQ(source_.most_open, 3);
+}
+
+TEST_F(ClaimControllerTest, TheSameClaimHasTheSameAnswer) {
+  const auto first = prepare({"a"});
+  start();
+  controller_->set_devices(devices());
+  EXPECT_TRUE(controller_->records().contains("uid-a"));
+  const auto before = file_identity(spec_path("a"));
+  const auto second = prepare({"a"});
+  ASSERT_TRUE(*second);
+  EXPECT_EQ(text_of((*second)->at("uid-a")), text_of((*first)->at("uid-a")));
+  EXPECT_EQ(file_identity(spec_path("a")), before);
+  // A document that somebody removed is there again.
+  std::filesystem::remove(spec_path("a"));
+  prepare({"a"});
+  EXPECT_TRUE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, WaitsForTheDriver) {
+  controller_->set_devices(nullptr);
+  const auto results = prepare({"a"});
+  loop_.advance(20s);
+  EXPECT_FALSE(*results);
+  controller_->set_devices(devices());
+  ASSERT_TRUE(*results);
+  EXPECT_TRUE((*results)->at("uid-a"));
+}
+
+TEST_F(ClaimControllerTest, AnswersTheReasonBeforeTheKubeletGivesUp) {
+  controller_->set_devices(nullptr);
+  const auto results = prepare({"a"});
+  loop_.advance(39s);
+  EXPECT_FALSE(*results);
+  loop_.advance(1s);
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")), "claim team/a: the GPUs of this node are not known yet");
+  EXPECT_FALSE(has_files("a"));
+  EXPECT_EQ(loop_.pending_timers(), 0u);
+}
+
+TEST_F(ClaimControllerTest, WaitsForTheApiServer) {
+  source_.error = Error(Code::kUnavailable, "connection refused");
+  const auto results = prepare({"a"});
+  loop_.advance(10s);
+  EXPECT_FALSE(*results);
+  EXPECT_GT(source_.reads, 4);
+  EXPECT_LT(source_.reads, 30);
+  source_.error.reset();
+  loop_.advance(2s);
+  ASSERT_TRUE(*results);
+  EXPECT_TRUE((*results)->at("uid-a"));
+  source_.error = Error(Code::kUnavailable, "connection refused");
+  const auto late = prepare({"b"});
+  loop_.advance(40s);
+  ASSERT_TRUE(*late);
+  EXPECT_EQ(text_of((*late)->at("uid-b")), "claim team/b: cannot read the claim: connection refused");
+}
+
+TEST_F(ClaimControllerTest, WaitsForTheClaimThatHoldsTheDevice) {
+  prepare({"a"});
+  add_claim("c", "gpu-0");
+  const auto results = prepare({"c", "b"});
+  loop_.advance(5s);
+  EXPECT_FALSE(*results);
+  EXPECT_TRUE(has_files("b"));  // which does not wait for the other
+  EXPECT_TRUE(controller_->unprepare_claims({named("a")}).at("uid-a"));
+  ASSERT_TRUE(*results);
+  EXPECT_TRUE((*results)->at("uid-c"));
+  const auto refused = prepare({"a"});
+  loop_.advance(40s);
+  ASSERT_TRUE(*refused);
+  EXPECT_EQ(text_of((*refused)->at("uid-a")),
+            "claim team/a: device \"gpu-0\" is still held by the claim team/c (uid uid-c)");
+}
+
+TEST_F(ClaimControllerTest, AnUnpreparedClaimIsNotPreparedLater) {
+  controller_->set_devices(nullptr);
+  const auto results = prepare({"a"});
+  EXPECT_TRUE(controller_->unprepare_claims({named("a")}).at("uid-a"));
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")), "claim team/a: the claim was unprepared meanwhile");
+  controller_->set_devices(devices());
+  loop_.advance(60s);
+  EXPECT_FALSE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, AFailedClaimHoldsNothing) {
+  // A directory where the document should be cannot be replaced.
+  std::filesystem::create_directories(spec_path("a") + "/x");
+  const auto results = prepare({"a"});
+  EXPECT_TRUE(controller_->records().contains("uid-a"));  // recorded before anything is written
+  std::filesystem::remove_all(spec_path("a"));
+  loop_.advance(2s);
+  ASSERT_TRUE(*results);
+  EXPECT_TRUE((*results)->at("uid-a"));
+  controller_->unprepare_claims({named("a")});
+  EXPECT_FALSE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, EndsClaimsThatAreGone) {
+  prepare({"a", "b"});
+  controller_->end_orphans();
+  loop_.run_ready();
+  EXPECT_EQ(controller_->records().size(), 2u);
+  source_.error = Error(Code::kUnavailable, "away");
+  source_.claims.clear();
+  controller_->end_orphans();
+  loop_.run_ready();
+  EXPECT_EQ(controller_->records().size(), 2u);
+  source_.error.reset();
+  source_.claims["b"] = claim_json({result_json("gpu-1")}, {}, "uid-new", "b");
+  controller_->end_orphans();
+  loop_.run_ready();
+  EXPECT_TRUE(controller_->records().empty());
+  EXPECT_FALSE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, RefusesAnInvalidUid) {
+  std::optional<Results> results;
+  controller_->prepare_claims({{"team", "a", "../a"}}, [&](Results all) { results = std::move(all); });
+  ASSERT_TRUE(results);
+  EXPECT_EQ(text_of(results->at("../a")), "claim team/a: the uid \"../a\" is not valid");
+  EXPECT_TRUE(controller_->unprepare_claims({{"team", "a", "../a"}}).at("../a"));
+}
+
+}  // namespace
+}  // namespace gpulet::dra

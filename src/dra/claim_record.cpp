@@ -1,0 +1,163 @@
+#include "dra/claim_record.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/dns_name.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "dra/claim.h"
+#include "dra/json_object.h"
+
+namespace gpulet::dra {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::int64_t kRecordVersion = 1;
+constexpr std::string_view kSuffix = ".json";
+constexpr std::string_view kTemporaryMark = ".json.tmp.";  // of write_file_atomic
+constexpr mode_t kRecordMode = 0600;
+
+Result<RecordedDevice> read_device(const JsonObject& object) {
+  GPULET_TRY(object.reject_unknown_fields({"request", "pool", "device", "uuid", "adminAccess", "shareID"}));
+  RecordedDevice device;
+  GPULET_TRY_ASSIGN(device.request, object.required_text("request"));
+  GPULET_TRY_ASSIGN(device.pool, object.required_text("pool"));
+  GPULET_TRY_ASSIGN(device.device, object.required_text("device"));
+  GPULET_TRY_ASSIGN(std::string uuid, object.required_text("uuid"));
+  device.uuid = DeviceUuid(std::move(uuid));
+  GPULET_TRY_ASSIGN(const auto admin_access, object.optional_bool("adminAccess"));
+  device.admin_access = admin_access.value_or(false);
+  GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
+  device.share_id = share_id.value_or("");
+  return device;
+}
+
+}  // namespace
+
+std::string record_json(const ClaimRecord& record) {
+  json devices = json::array();
+  for (const auto& device : record.devices) {
+    json entry = {{"request", device.request},
+                  {"pool", device.pool},
+                  {"device", device.device},
+                  {"uuid", device.uuid.str()}};
+    if (device.admin_access) entry["adminAccess"] = true;
+    if (!device.share_id.empty()) entry["shareID"] = device.share_id;
+    devices.push_back(std::move(entry));
+  }
+  const json object = {{"version", kRecordVersion},
+                       {"uid", record.uid},
+                       {"namespace", record.name_space},
+                       {"name", record.name},
+                       {"devices", std::move(devices)}};
+  return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+}
+
+Result<ClaimRecord> parse_record(std::string_view text) {
+  if (text.size() > kMaxRecordBytes) {
+    return fail(Code::kInvalidArgument, "expected at most " + std::to_string(kMaxRecordBytes) +
+                                            " bytes, found " + std::to_string(text.size()));
+  }
+  const auto root = parse_json(text);
+  if (root.is_discarded()) return fail(Code::kInvalidArgument, "not valid JSON");
+  GPULET_TRY_ASSIGN(const JsonObject object, JsonObject::from_value(root, ""));
+  GPULET_TRY(object.reject_unknown_fields({"version", "uid", "namespace", "name", "devices"}));
+  GPULET_TRY_ASSIGN(const auto version, object.optional_integer("version"));
+  if (version != kRecordVersion) {
+    return fail(Code::kInvalidArgument,
+                "version: expected 1, found " + (version ? std::to_string(*version) : std::string("none")));
+  }
+  ClaimRecord record;
+  GPULET_TRY_ASSIGN(record.uid, object.required_text("uid"));
+  if (!is_valid_uid(record.uid)) {
+    return fail(Code::kInvalidArgument,
+                "uid: expected lower case letters, digits and '-', found \"" + record.uid + "\"");
+  }
+  GPULET_TRY_ASSIGN(record.name_space, object.required_text("namespace"));
+  GPULET_TRY_ASSIGN(record.name, object.required_text("name"));
+  GPULET_TRY_ASSIGN(const auto devices, object.objects("devices", kMaxResults));
+  for (const auto& entry : devices) {
+    GPULET_TRY_ASSIGN(RecordedDevice device, read_device(entry));
+    record.devices.push_back(std::move(device));
+  }
+  return record;
+}
+
+bool is_valid_uid(std::string_view uid) { return is_dns_label(uid); }
+
+std::string RecordStore::record_path(std::string_view uid) const {
+  return directory_ + "/" + std::string(uid) + std::string(kSuffix);
+}
+
+Result<RecordStore::Loaded> RecordStore::load_records() const {
+  Loaded loaded;
+  std::vector<std::string> names;
+  std::error_code error;
+  auto it = std::filesystem::directory_iterator(directory_, error);
+  if (error == std::errc::no_such_file_or_directory) return loaded;
+  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    std::string name = it->path().filename().string();
+    if (name.find(kTemporaryMark) != std::string::npos) {
+      ::unlink(it->path().c_str());
+    } else if (name.ends_with(kSuffix)) {
+      names.push_back(std::move(name));
+    }
+    if (names.size() > kMaxRecords) {
+      return fail(Code::kInvalidArgument, "expected at most " + std::to_string(kMaxRecords) + " records",
+                  directory_);
+    }
+  }
+  if (error) return fail(errno_error("cannot read the directory", error.value(), directory_));
+  std::ranges::sort(names);
+  for (const auto& name : names) {
+    const std::string path = directory_ + "/" + name;
+    const auto text = read_file(path, kMaxRecordBytes);
+    auto record = text ? parse_record(*text) : fail(text.error());
+    if (record && record->uid + std::string(kSuffix) != name) {
+      record = fail(Code::kInvalidArgument, "uid: expected the file's name, found \"" + record->uid + "\"");
+    }
+    if (!record) {
+      loaded.errors.emplace_back(record.error().code(), record.error().message(), path);
+      continue;
+    }
+    loaded.records.emplace(record->uid, std::move(*record));
+  }
+  return loaded;
+}
+
+Status RecordStore::write_record(const ClaimRecord& record) const {
+  if (!is_valid_uid(record.uid)) {
+    return fail(Code::kInvalidArgument, "the uid of a claim is not valid: \"" + record.uid + "\"");
+  }
+  return write_file_atomic(record_path(record.uid), record_json(record), kRecordMode);
+}
+
+Status RecordStore::remove_record(std::string_view uid) const {
+  if (!is_valid_uid(uid)) return {};
+  const std::string path = record_path(uid);
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
+  return fail(errno_error("cannot remove the record of a claim", errno, path));
+}
+
+const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
+                               std::string_view uid) {
+  for (const auto& [holder, record] : records) {
+    if (holder == uid) continue;
+    const bool holds = std::ranges::any_of(record.devices, [&](const RecordedDevice& held) {
+      return held.uuid == device && !held.admin_access && held.share_id.empty();
+    });
+    if (holds) return &record;
+  }
+  return nullptr;
+}
+
+}  // namespace gpulet::dra

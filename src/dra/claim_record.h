@@ -1,0 +1,78 @@
+// What this node remembers of each claim that it has prepared: one small file per claim, written before
+// anything is changed for it and removed after everything is undone. It answers what cannot be derived when
+// the kubelet unprepares a claim, which may be deleted by then: which devices a uid holds. The files are best
+// on tmpfs: what they describe does not survive a reboot either.
+//
+// Source: docs/dra.md, "State".
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace gpulet::dra {
+
+inline constexpr std::size_t kMaxRecordBytes = 64u << 10;
+inline constexpr std::size_t kMaxRecords = 4096;
+
+// A device that was allocated to a request of the claim, as it is answered to the kubelet.
+struct RecordedDevice {
+  std::string request;  // without an alternative's name
+  std::string pool, device;
+  DeviceUuid uuid;
+  bool admin_access = false;
+  std::string share_id = {};
+  friend bool operator==(const RecordedDevice&, const RecordedDevice&) = default;
+};
+
+struct ClaimRecord {
+  std::string uid, name_space, name;
+  std::vector<RecordedDevice> devices;  // in the order of the claim's results
+  friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
+};
+
+// Equal records have equal bytes, with a newline at the end. Pure.
+std::string record_json(const ClaimRecord& record);
+
+// Reads back exactly that. Errors: kInvalidArgument for anything else: not JSON, too large, an unknown
+// version or field, a missing field, or a uid that is not a file name. Pure.
+Result<ClaimRecord> parse_record(std::string_view json);
+
+// Whether the text can be the uid of an object, and so the name of a file: lower case letters, digits and
+// '-', at most 63.
+bool is_valid_uid(std::string_view uid);
+
+// The records of one directory. Loop's thread only; each member does a few file operations.
+class RecordStore {
+ public:
+  explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
+
+  struct Loaded {
+    std::map<std::string, ClaimRecord> records;  // by uid
+    std::vector<Error> errors;                   // of files that are not records, which stay where they are
+  };
+  // Removes what a killed writer left, and passes over other files' names. A missing directory is empty.
+  // Errors: kIo and others of reading the directory; kInvalidArgument for more than kMaxRecords files.
+  Result<Loaded> load_records() const;
+  // Replaces the claim's file atomically. Errors: kInvalidArgument for an invalid uid; those of the files.
+  Status write_record(const ClaimRecord& record) const;
+  // No error where there is none.
+  Status remove_record(std::string_view uid) const;
+
+  std::string record_path(std::string_view uid) const;
+
+ private:
+  std::string directory_;
+};
+
+// The record, other than that of the claim `uid`, that holds the device exclusively: not by admin access and
+// not as a share. nullptr where none does. Pure.
+const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
+                               std::string_view uid);
+
+}  // namespace gpulet::dra

@@ -1,0 +1,125 @@
+#include "dra/claim_record.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+#include <rapidcheck/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace gpulet::dra {
+namespace {
+
+using nlohmann::json;
+
+ClaimRecord record(const std::string& uid = "uid-1", const std::string& device = "GPU-0") {
+  return {uid, "team", "claim", {{"gpus", "node-1", "gpu-0", DeviceUuid(device)}}};
+}
+
+class Directory {
+ public:
+  Directory() {
+    std::string name = (std::filesystem::temp_directory_path() / "claim_record.XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Directory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(ClaimRecord, IsReadBackStrictly) {
+  ClaimRecord full = record();
+  full.devices.push_back({"admin", "node-1", "gpu-1", DeviceUuid("GPU-1"), true, "share-1"});
+  EXPECT_EQ(*parse_record(record_json(full)), full);
+  const json good = json::parse(record_json(full));
+  const auto error_with = [&](const char* pointer, const json& value) {
+    json changed = good;
+    changed[json::json_pointer(pointer)] = value;
+    const auto read = parse_record(changed.dump());
+    return read ? std::string() : read.error().message();
+  };
+  EXPECT_EQ(error_with("/version", 2), "version: expected 1, found 2");
+  EXPECT_EQ(error_with("/version", nullptr), "version: expected 1, found none");
+  EXPECT_EQ(error_with("/uid", "../x"), "uid: expected lower case letters, digits and '-', found \"../x\"");
+  EXPECT_EQ(error_with("/namespace", ""), "namespace: required, not set");
+  EXPECT_EQ(error_with("/more", 1),
+            "more: unknown field \"more\", expected version, uid, namespace, name, devices");
+  EXPECT_EQ(error_with("/devices/0/uuid", nullptr), "devices[0].uuid: required, not set");
+  EXPECT_EQ(error_with("/devices/0/x", 1),
+            "devices[0].x: unknown field \"x\", expected request, pool, device, uuid, adminAccess, shareID");
+  EXPECT_EQ(error_with("/devices", json(33, good["devices"][0])),
+            "devices: expected at most 32 items, found 33");
+  EXPECT_FALSE(parse_record(""));
+  EXPECT_FALSE(parse_record(std::string(kMaxRecordBytes + 1, ' ')));
+}
+
+RC_GTEST_PROP(ClaimRecord, EveryRecordIsReadBack, ()) {
+  ClaimRecord made = record("uid-" + std::to_string(*rc::gen::inRange(0, 9)));
+  made.name = *rc::gen::nonEmpty(rc::gen::container<std::string>(rc::gen::inRange<char>(1, 127)));
+  made.devices.resize(*rc::gen::inRange<std::size_t>(0, 33), made.devices[0]);
+  for (auto& device : made.devices) device.admin_access = *rc::gen::arbitrary<bool>();
+  RC_ASSERT(*parse_record(record_json(made)) == made);
+}
+
+TEST(RecordStore, KeepsOneFileForEachClaim) {
+  const Directory directory;
+  const RecordStore store(directory.path() + "/claims");
+  EXPECT_TRUE(store.load_records()->records.empty());
+  ASSERT_TRUE(store.write_record(record("uid-1")));
+  ASSERT_TRUE(store.write_record(record("uid-2")));
+  ASSERT_TRUE(store.write_record(record("uid-1", "GPU-5")));
+  auto loaded = *store.load_records();
+  EXPECT_TRUE(loaded.errors.empty());
+  ASSERT_EQ(loaded.records.size(), 2u);
+  EXPECT_EQ(loaded.records.at("uid-1"), record("uid-1", "GPU-5"));
+  ASSERT_TRUE(store.remove_record("uid-1"));
+  ASSERT_TRUE(store.remove_record("uid-1"));
+  ASSERT_TRUE(store.remove_record("../uid-2"));
+  EXPECT_EQ(store.load_records()->records.size(), 1u);
+  EXPECT_FALSE(store.write_record(record("../uid-3")));
+}
+
+TEST(RecordStore, ABrokenFileLosesOnlyItself) {
+  const Directory directory;
+  const RecordStore store(directory.path());
+  ASSERT_TRUE(store.write_record(record("uid-1")));
+  ASSERT_TRUE(write_file_atomic(directory.path() + "/uid-2.json", "{"));
+  ASSERT_TRUE(write_file_atomic(directory.path() + "/uid-3.json", record_json(record("uid-4"))));
+  ASSERT_TRUE(write_file_atomic(directory.path() + "/note.txt", "x"));
+  // A writer that was killed.
+  const std::string temporary = directory.path() + "/uid-5.json.tmp.1.0";
+  ASSERT_TRUE(write_file_atomic(temporary, "{"));
+  const auto loaded = *store.load_records();
+  EXPECT_EQ(loaded.records.size(), 1u);
+  ASSERT_EQ(loaded.errors.size(), 2u);
+  EXPECT_EQ(loaded.errors[0].full_message(), directory.path() + "/uid-2.json: not valid JSON");
+  EXPECT_EQ(loaded.errors[1].full_message(),
+            directory.path() + "/uid-3.json: uid: expected the file's name, found \"uid-4\"");
+  EXPECT_FALSE(std::filesystem::exists(temporary));
+  EXPECT_TRUE(std::filesystem::exists(directory.path() + "/note.txt"));
+}
+
+TEST(FindHolder, OnlyExclusiveUseCounts) {
+  std::map<std::string, ClaimRecord> records = {{"uid-1", record("uid-1")}};
+  const DeviceUuid gpu("GPU-0");
+  EXPECT_EQ(find_holder(records, gpu, "uid-2"), &records.at("uid-1"));
+  EXPECT_EQ(find_holder(records, gpu, "uid-1"), nullptr);
+  EXPECT_EQ(find_holder(records, DeviceUuid("GPU-1"), "uid-2"), nullptr);
+  records.at("uid-1").devices[0].admin_access = true;
+  EXPECT_EQ(find_holder(records, gpu, "uid-2"), nullptr);
+  records.at("uid-1").devices[0] = record().devices[0];
+  records.at("uid-1").devices[0].share_id = "a";
+  EXPECT_EQ(find_holder(records, gpu, "uid-2"), nullptr);
+}
+
+}  // namespace
+}  // namespace gpulet::dra

@@ -1,0 +1,73 @@
+// The devices that a node offers by claims, from its inventory and their health: whole GPUs, and the MIG
+// devices of GPUs that are partitioned, under the names, attributes and capacities of NVIDIA's DRA driver,
+// so that its DeviceClasses and users' selectors work unchanged.
+//
+// Source: kubernetes-sigs/dra-driver-nvidia-gpu; facts of Kubernetes 1.36 about ResourceSlices.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "dra/device.h"
+#include "dra/opaque_config.h"
+#include "inventory/snapshot.h"
+
+namespace gpulet::dra {
+
+inline constexpr std::string_view kDriverName = "gpu.nvidia.com";
+
+// Of the domain resource.kubernetes.io.
+inline constexpr const char* kPciBusIdAttribute = "resource.kubernetes.io/pciBusID";
+inline constexpr const char* kPcieRootAttribute = "resource.kubernetes.io/pcieRoot";
+inline constexpr const char* kNumaNodeAttribute = "resource.kubernetes.io/numaNode";
+
+struct PoolInput {
+  inventory::SnapshotPtr snapshot;
+  // By UUID of a GPU or a MIG device: health_taints, and those of devices that something else holds. A GPU's
+  // taints apply to its MIG devices too.
+  std::map<DeviceUuid, std::vector<DeviceTaint>> taints = {};
+  // GPUs that are not offered, by UUID, with the reason: "is offered by the device plugin".
+  std::map<DeviceUuid, std::string> withdrawn = {};
+  // "pci0000:00" by address, as sysfs reports.
+  std::map<inventory::PciAddress, std::string> pcie_roots = {};
+};
+
+// One offered device, and which one it is on the node.
+struct PoolDevice {
+  Device device;
+  DeviceType type = DeviceType::kGpu;
+  DeviceUuid uuid;      // of the GPU, or of the MIG device
+  DeviceUuid gpu_uuid;  // of the GPU in either case
+  friend bool operator==(const PoolDevice&, const PoolDevice&) = default;
+};
+
+struct DevicePool {
+  std::vector<PoolDevice> devices;  // by PCI address, then by placement
+  std::vector<std::string> notes;   // why a device is left out: "GPU-…: …", in the same order
+
+  // nullptr where there is no device of that name.
+  const PoolDevice* find(std::string_view name) const;
+};
+
+// Every name is a DNS label and occurs once; each device of a type has the same attributes, except numaNode
+// and pcieRoot where the host does not report them. Left out, with a note: a GPU without a UUID or with an
+// unknown minor, one that is partitioned and has no MIG device, a compute instance that is only a part of
+// its GPU instance, and a MIG device whose placement the driver does not report. Pure.
+DevicePool make_device_pool(const PoolInput& input);
+
+// "gpu-2".
+std::string gpu_device_name(const inventory::Gpu& gpu);
+// "gpu-2-mig-1g24gb-19-0": profile, GPU instance profile id, first memory slice. Precondition: its GPU
+// instance profile is known.
+std::string mig_device_name(const inventory::Gpu& gpu, const inventory::MigDevice& mig);
+
+// The PCIe root complex of a GPU from the target of its link in /sys/bus/pci/devices:
+// "../../../devices/pci0000:1a/0000:1b:00.0" → "pci0000:1a". nullopt for another form.
+std::optional<std::string> pcie_root_of_link(std::string_view link);
+
+}  // namespace gpulet::dra

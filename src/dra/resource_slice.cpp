@@ -1,0 +1,303 @@
+#include "dra/resource_slice.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "base/quantity.h"
+#include "base/text.h"
+#include "dra/json_object.h"
+
+namespace gpulet::dra {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kThousandths = 1000;  // of a quantity
+constexpr std::size_t kMaxNameBytes = 253;    // of an object
+constexpr std::size_t kIndexDigits = 5;
+
+// A reader passes over what it does not know, and remembers that it did.
+class SliceReader {
+ public:
+  explicit SliceReader(ResourceSlice& slice) : slice_(slice) {}
+
+  Status read_spec(const JsonObject& spec) {
+    note_others(spec, {"driver", "nodeName", "pool", "devices"});
+    GPULET_TRY_ASSIGN(slice_.driver, spec.required_text("driver"));
+    GPULET_TRY_ASSIGN(const auto node, spec.optional_text("nodeName"));
+    slice_.node = node.value_or("");
+    GPULET_TRY_ASSIGN(const auto pool, spec.optional_object("pool"));
+    if (!pool) return fail(Code::kInvalidArgument, spec.field_path("pool") + ": required, not set");
+    GPULET_TRY_ASSIGN(slice_.pool, pool->required_text("name"));
+    GPULET_TRY_ASSIGN(const auto generation, pool->optional_integer("generation"));
+    slice_.generation = generation.value_or(0);
+    GPULET_TRY_ASSIGN(const auto count, pool->optional_integer("resourceSliceCount"));
+    slice_.slice_count = count.value_or(0);
+    GPULET_TRY_ASSIGN(const auto devices, spec.objects("devices", kMaxSliceDevices));
+    for (const auto& object : devices) GPULET_TRY(read_device(object));
+    return {};
+  }
+
+ private:
+  Status read_device(const JsonObject& object) {
+    Device device;
+    note_others(object, {"name", "attributes", "capacity", "taints"});
+    GPULET_TRY_ASSIGN(device.name, object.required_text("name"));
+    GPULET_TRY_ASSIGN(const auto attributes, object.optional_object("attributes"));
+    for (const auto& name : member_names(attributes)) {
+      GPULET_TRY_ASSIGN(const auto value, attributes->optional_object(name.c_str()));
+      if (!value) continue;
+      GPULET_TRY_ASSIGN(const auto attribute, read_attribute(*value));
+      if (attribute) device.attributes[name] = *attribute;
+    }
+    GPULET_TRY_ASSIGN(const auto capacity, object.optional_object("capacity"));
+    for (const auto& name : member_names(capacity)) {
+      GPULET_TRY_ASSIGN(const auto value, capacity->optional_object(name.c_str()));
+      if (!value) continue;
+      note_others(*value, {"value"});
+      GPULET_TRY_ASSIGN(const std::string text, value->required_text("value"));
+      const auto milli = parse_quantity_milli(text);
+      if (milli) device.capacity[name] = *milli / kThousandths;
+      slice_.has_other_content |= !milli || *milli % kThousandths != 0;
+    }
+    GPULET_TRY_ASSIGN(const auto taints, object.objects("taints", kMaxTaints));
+    for (const auto& taint : taints) GPULET_TRY(read_taint(taint, device));
+    slice_.devices.push_back(std::move(device));
+    return {};
+  }
+
+  // nullopt for a type that we never write.
+  Result<std::optional<Attribute>> read_attribute(const JsonObject& value) {
+    GPULET_TRY_ASSIGN(const auto number, value.optional_integer("int"));
+    GPULET_TRY_ASSIGN(const auto flag, value.optional_bool("bool"));
+    GPULET_TRY_ASSIGN(const auto text, value.optional_text("string"));
+    GPULET_TRY_ASSIGN(const auto version, value.optional_text("version"));
+    if (number) return Attribute(*number);
+    if (flag) return Attribute(*flag);
+    if (text) return Attribute(*text);
+    if (version) return Attribute(Version{*version});
+    slice_.has_other_content = true;
+    return std::nullopt;
+  }
+
+  Status read_taint(const JsonObject& object, Device& device) {
+    DeviceTaint taint;
+    note_others(object, {"key", "value", "effect", "timeAdded"});
+    GPULET_TRY_ASSIGN(taint.key, object.required_text("key"));
+    GPULET_TRY_ASSIGN(const auto value, object.optional_text("value"));
+    taint.value = value.value_or("");
+    GPULET_TRY_ASSIGN(const std::string effect, object.required_text("effect"));
+    bool known = false;
+    for (const auto candidate : {TaintEffect::kNone, TaintEffect::kNoSchedule, TaintEffect::kNoExecute}) {
+      if (effect != enum_name(candidate)) continue;
+      taint.effect = candidate;
+      known = true;
+    }
+    slice_.has_other_content |= !known;
+    GPULET_TRY_ASSIGN(const auto time, object.optional_text("timeAdded"));
+    taint.time_added = time.value_or("");
+    device.taints.push_back(std::move(taint));
+    return {};
+  }
+
+  static std::vector<std::string> member_names(const std::optional<JsonObject>& object) {
+    std::vector<std::string> names;
+    if (!object) return names;
+    for (const auto& item : object->value().items()) names.push_back(item.key());
+    return names;
+  }
+
+  void note_others(const JsonObject& object, std::initializer_list<std::string_view> known) {
+    slice_.has_other_content |= !object.reject_unknown_fields(known);
+  }
+
+  ResourceSlice& slice_;
+};
+
+json attribute_json(const Attribute& attribute) {
+  if (const auto* number = std::get_if<std::int64_t>(&attribute)) return {{"int", *number}};
+  if (const auto* flag = std::get_if<bool>(&attribute)) return {{"bool", *flag}};
+  if (const auto* text = std::get_if<std::string>(&attribute)) return {{"string", *text}};
+  return {{"version", std::get<Version>(attribute).text}};
+}
+
+json device_json(const Device& device) {
+  json written = {{"name", device.name}};
+  for (const auto& [name, attribute] : device.attributes) {
+    written["attributes"][name] = attribute_json(attribute);
+  }
+  for (const auto& [name, value] : device.capacity) {
+    written["capacity"][name] = {{"value", format_binary_quantity(value)}};
+  }
+  for (const auto& taint : device.taints) {
+    json entry = {{"key", taint.key}, {"value", taint.value}, {"effect", enum_name(taint.effect)}};
+    if (!taint.time_added.empty()) entry["timeAdded"] = taint.time_added;
+    written["taints"].push_back(std::move(entry));
+  }
+  return written;
+}
+
+// Fills in times of taints from what is shown, by the device's name.
+void keep_times(std::vector<Device>& devices, const std::vector<ResourceSlice>& shown) {
+  std::map<std::string_view, const Device*> by_name;
+  for (const auto& slice : shown) {
+    for (const auto& device : slice.devices) by_name[device.name] = &device;
+  }
+  for (auto& device : devices) {
+    const auto found = by_name.find(device.name);
+    if (found != by_name.end()) device.taints = keep_time_added(device.taints, found->second->taints);
+  }
+}
+
+const ResourceSlice* find_slice(const std::vector<ResourceSlice>& slices, const std::string& name) {
+  const auto found = std::ranges::find(slices, name, &ResourceSlice::name);
+  return found == slices.end() ? nullptr : &*found;
+}
+
+bool is_of_pool(const ResourceSlice& slice, const PoolName& pool) {
+  return slice.driver == pool.driver && slice.pool == pool.pool && slice.node == pool.node;
+}
+
+bool has_same_content(const ResourceSlice& shown, const ResourceSlice& wanted) {
+  return !shown.has_other_content && shown.slice_count == wanted.slice_count &&
+         shown.devices == wanted.devices;
+}
+
+// The generation that all slices get. It is the one that is shown while no consumer can take a mixture of old
+// and new slices for the pool: where one slice changes, and where the shown generation lacks slices and has
+// none that is not wanted, as after a deletion by somebody else or halfway through a plan.
+std::int64_t next_generation(const PoolName& pool, const std::vector<ResourceSlice>& wanted,
+                             const std::vector<ResourceSlice>& shown, std::int64_t newest) {
+  const std::int64_t next = newest < std::numeric_limits<std::int64_t>::max() ? newest + 1 : newest;
+  std::size_t current = 0, changed = 0;
+  for (const auto& slice : shown) {
+    if (slice.pool != pool.pool || slice.generation != newest) continue;
+    const auto* same = find_slice(wanted, slice.name);
+    if (same == nullptr || !is_of_pool(slice, pool)) return next;  // it would be counted
+    ++current;
+    if (!has_same_content(slice, *same)) ++changed;
+  }
+  const bool is_complete = current == wanted.size();
+  if (changed == 0 && current != 0) return newest;
+  return changed == 1 && is_complete ? newest : next;
+}
+
+}  // namespace
+
+Result<ResourceSlice> parse_slice(std::string_view text) {
+  if (text.size() > kMaxSliceBytes) {
+    return fail(Code::kInvalidArgument, "the ResourceSlice has " + std::to_string(text.size()) +
+                                            " bytes, expected at most " + std::to_string(kMaxSliceBytes));
+  }
+  const auto root = parse_json(text);
+  if (root.is_discarded()) return fail(Code::kInvalidArgument, "the ResourceSlice is not valid JSON");
+  GPULET_TRY_ASSIGN(const JsonObject object, JsonObject::from_value(root, ""));
+  ResourceSlice slice;
+  GPULET_TRY_ASSIGN(const auto metadata, object.optional_object("metadata"));
+  if (!metadata) return fail(Code::kInvalidArgument, "metadata: required, not set");
+  GPULET_TRY_ASSIGN(slice.name, metadata->required_text("name"));
+  GPULET_TRY_ASSIGN(const auto version, metadata->optional_text("resourceVersion"));
+  slice.resource_version = version.value_or("");
+  GPULET_TRY_ASSIGN(const auto spec, object.optional_object("spec"));
+  if (!spec) return fail(Code::kInvalidArgument, "spec: required, not set");
+  GPULET_TRY(SliceReader(slice).read_spec(*spec));
+  return slice;
+}
+
+std::string slice_json(const ResourceSlice& slice, const SliceOwner& owner) {
+  json metadata = {{"name", slice.name},
+                   {"ownerReferences",
+                    {{{"apiVersion", "v1"},
+                      {"kind", "Node"},
+                      {"name", owner.node},
+                      {"uid", owner.uid},
+                      {"controller", true}}}}};
+  if (!slice.resource_version.empty()) metadata["resourceVersion"] = slice.resource_version;
+  json spec = {
+      {"driver", slice.driver},
+      {"nodeName", slice.node},
+      {"pool",
+       {{"name", slice.pool}, {"generation", slice.generation}, {"resourceSliceCount", slice.slice_count}}}};
+  for (const auto& device : slice.devices) spec["devices"].push_back(device_json(device));
+  const json object = {{"apiVersion", "resource.k8s.io/v1"},
+                       {"kind", "ResourceSlice"},
+                       {"metadata", std::move(metadata)},
+                       {"spec", std::move(spec)}};
+  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string slice_name(const PoolName& pool, std::size_t index) {
+  std::string name = hex_text(index, kIndexDigits) + "-" + pool.driver + "-" + pool.node;
+  if (name.size() <= kMaxNameBytes) return name;
+  const std::string hash = "-" + hex_text(fnv1a_64(pool.node));
+  name.resize(kMaxNameBytes - hash.size());
+  // A label of a subdomain neither begins nor ends with a separator.
+  while (name.ends_with('.') || name.ends_with('-')) name.pop_back();
+  return name + hash;
+}
+
+SlicePlan plan_slices(const PoolName& pool, const std::vector<Device>& devices,
+                      const std::vector<ResourceSlice>& shown) {
+  std::vector<Device> wanted = devices;
+  keep_times(wanted, shown);
+  const std::size_t count = std::max<std::size_t>(1, (wanted.size() + kSliceDevices - 1) / kSliceDevices);
+  std::vector<ResourceSlice> slices(count);
+  std::int64_t newest = 0;
+  for (const auto& slice : shown) {
+    if (slice.pool == pool.pool) newest = std::max(newest, slice.generation);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    auto& slice = slices[i];
+    slice.name = slice_name(pool, i);
+    slice.driver = pool.driver;
+    slice.node = pool.node;
+    slice.pool = pool.pool;
+    slice.slice_count = static_cast<std::int64_t>(count);
+    const auto end = std::min(wanted.size(), (i + 1) * kSliceDevices);
+    for (std::size_t d = i * kSliceDevices; d < end; ++d) slice.devices.push_back(std::move(wanted[d]));
+  }
+  SlicePlan plan;
+  for (const auto& slice : shown) {
+    // The driver, the pool's name and the node of a slice cannot be changed.
+    if (find_slice(slices, slice.name) == nullptr || !is_of_pool(slice, pool)) plan.deletes.push_back(slice);
+  }
+  const std::int64_t generation = next_generation(pool, slices, shown, newest);
+  for (auto& slice : slices) {
+    const auto* same = find_slice(shown, slice.name);
+    slice.generation = generation;
+    if (same == nullptr || !is_of_pool(*same, pool)) {
+      plan.creates.push_back(std::move(slice));
+    } else if (same->generation != generation || !has_same_content(*same, slice)) {
+      slice.resource_version = same->resource_version;
+      plan.updates.push_back(std::move(slice));
+    }
+  }
+  return plan;
+}
+
+bool kept_taints(const ResourceSlice& sent, const ResourceSlice& answered) {
+  for (std::size_t i = 0; i < sent.devices.size(); ++i) {
+    if (sent.devices[i].taints.empty()) continue;
+    if (i >= answered.devices.size() || answered.devices[i].taints.size() != sent.devices[i].taints.size()) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<Device> without_tainted(std::vector<Device> devices) {
+  std::erase_if(devices, [](const Device& device) {
+    return std::ranges::any_of(device.taints,
+                               [](const DeviceTaint& taint) { return taint.effect != TaintEffect::kNone; });
+  });
+  for (auto& device : devices) device.taints.clear();
+  return devices;
+}
+
+}  // namespace gpulet::dra

@@ -1,0 +1,245 @@
+#include "dra/slice_publisher.h"
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "k8s/objects.h"
+
+namespace gpulet::dra {
+namespace {
+
+using Outcome = k8s::RetryingSender::Outcome;
+
+constexpr int kStatusOk = 200, kStatusCreated = 201, kStatusAccepted = 202;
+constexpr int kStatusNotFound = 404, kStatusConflict = 409;
+
+std::string slice_path(const std::string& name) { return std::string(kSliceCollection) + "/" + name; }
+
+std::string slice_query(const PoolName& pool) {
+  return "fieldSelector=" +
+         k8s::encode_query_value("spec.driver=" + pool.driver + ",spec.nodeName=" + pool.node);
+}
+
+// Whether `a` is known to be of an older state than `b`. Versions that are not numbers are never older.
+bool is_older(const std::string& a, const std::string& b) {
+  const auto first = text::parse_unsigned(a), second = text::parse_unsigned(b);
+  return first && second && *first < *second;
+}
+
+// As sent, but for the times that the server adds.
+bool is_as_sent(const ResourceSlice& sent, const ResourceSlice& answered) {
+  ResourceSlice with_times = sent;
+  for (std::size_t i = 0; i < with_times.devices.size() && i < answered.devices.size(); ++i) {
+    auto& taints = with_times.devices[i].taints;
+    taints = keep_time_added(std::move(taints), answered.devices[i].taints);
+  }
+  return !answered.has_other_content && answered.devices == with_times.devices &&
+         answered.generation == sent.generation && answered.slice_count == sent.slice_count;
+}
+
+class WatchingPublisher final : public SlicePublisher {
+ public:
+  WatchingPublisher(Loop& loop, const k8s::ClientConfig& access, PoolName pool, SliceTiming timing,
+                    std::function<void()> shown)
+      : pool_(std::move(pool)),
+        on_shown_(std::move(shown)),
+        sender_(loop, access, timing.sending, "the node's ResourceSlices", [this] { send_next(); }) {
+    watcher_ = k8s::CollectionWatcher::watch_collection(
+        loop, access,
+        {.path = kSliceCollection,
+         .query = slice_query(pool_),
+         .permission = "list and watch on resourceslices.resource.k8s.io"},
+        timing.watching,
+        {.on_list_begin =
+             [this] {
+               listed_.clear();
+               listing_ = true;
+             },
+         .on_object = [this](std::string_view text) { on_object(text); },
+         .on_deleted = [this](std::string_view text) { on_deleted(text); },
+         .on_list_end = [this] { on_list_end(); }});
+  }
+
+  void set_devices(std::vector<Device> devices) override {
+    devices_ = std::move(devices);
+    removing_ = false;
+    sender_.wake();
+  }
+
+  void remove_slices() override {
+    devices_.reset();
+    removing_ = true;
+    sender_.wake();
+  }
+
+  std::vector<ResourceSlice> shown_slices() const override {
+    std::vector<ResourceSlice> all;
+    for (const auto& [name, slice] : shown_) all.push_back(slice);
+    return all;
+  }
+
+  k8s::SendStatus publisher_status() const override { return sender_.send_status(); }
+
+ private:
+  void on_object(std::string_view text) {
+    auto slice = parse_slice(text);
+    if (!slice) {
+      log::warning("a ResourceSlice of this node is not readable", slice.error());
+      return;
+    }
+    if (listing_) listed_.insert(slice->name);
+    const auto known = shown_.find(slice->name);
+    if (known != shown_.end() && is_older(slice->resource_version, known->second.resource_version)) return;
+    shown_.insert_or_assign(slice->name, std::move(*slice));
+    if (!listing_) changed();
+  }
+
+  void on_deleted(std::string_view text) {
+    const auto slice = parse_slice(text);
+    const std::string name = slice ? slice->name : k8s::metadata_string(text, "name");
+    const auto known = shown_.find(name);
+    if (known == shown_.end()) return;
+    // Deleted before it was created again.
+    if (slice && is_older(slice->resource_version, known->second.resource_version)) return;
+    shown_.erase(known);
+    changed();
+  }
+
+  void on_list_end() {
+    listing_ = false;
+    std::erase_if(shown_, [&](const auto& entry) { return !listed_.contains(entry.first); });
+    synced_ = true;
+    changed();
+  }
+
+  void changed() {
+    sender_.wake();
+    if (on_shown_) on_shown_();
+  }
+
+  void send_next() {
+    if (!synced_ || (!devices_ && !removing_)) return sender_.idle(false);
+    if (removing_) {
+      if (shown_.empty()) return sender_.idle();
+      return send_delete(shown_.begin()->second);
+    }
+    const auto plan =
+        plan_slices(pool_, taints_dropped_ ? without_tainted(*devices_) : *devices_, shown_slices());
+    if (plan.empty()) return sender_.idle();
+    if (!plan.deletes.empty()) return send_delete(plan.deletes.front());
+    if (node_uid_.empty()) return read_node();
+    if (!plan.updates.empty()) return send_slice("PUT", plan.updates.front());
+    send_slice("POST", plan.creates.front());
+  }
+
+  void read_node() {
+    sender_.send_request({.method = "GET", .path = "/api/v1/nodes/" + pool_.node}, "get on nodes",
+                         [this](const http::ClientResponse& response) {
+                           if (response.status != kStatusOk) return Outcome::kError;
+                           const auto node = parse_json(response.body);
+                           node_uid_ = json_text(json_member(json_member(node, "metadata"), "uid"));
+                           return node_uid_.empty() ? Outcome::kError : Outcome::kNext;
+                         });
+  }
+
+  void send_delete(const ResourceSlice& slice) {
+    // Only what was seen: another writer may have replaced it.
+    const nlohmann::json options = {{"apiVersion", "v1"},
+                                    {"kind", "DeleteOptions"},
+                                    {"preconditions", {{"resourceVersion", slice.resource_version}}}};
+    sender_.send_request({.method = "DELETE",
+                          .path = slice_path(slice.name),
+                          .content_type = "application/json",
+                          .body = options.dump()},
+                         "delete on resourceslices.resource.k8s.io",
+                         [this, name = slice.name](const http::ClientResponse& response) {
+                           if (response.status == kStatusConflict) return Outcome::kRetry;
+                           const bool gone = response.status == kStatusOk ||
+                                             response.status == kStatusAccepted ||
+                                             response.status == kStatusNotFound;
+                           if (!gone) return Outcome::kError;
+                           shown_.erase(name);
+                           return Outcome::kDone;
+                         });
+  }
+
+  void send_slice(const std::string& method, const ResourceSlice& slice) {
+    const bool creates = method == "POST";
+    sender_.send_request(
+        {.method = method,
+         .path = creates ? std::string(kSliceCollection) : slice_path(slice.name),
+         .content_type = "application/json",
+         .body = slice_json(slice, {pool_.node, node_uid_})},
+        (creates ? "create" : "update") + std::string(" on resourceslices.resource.k8s.io"),
+        [this, slice](const http::ClientResponse& response) { return judge_write(slice, response); });
+  }
+
+  Outcome judge_write(const ResourceSlice& sent, const http::ClientResponse& response) {
+    // The watch shows what is there instead.
+    if (response.status == kStatusConflict) return Outcome::kRetry;
+    if (response.status == kStatusNotFound && !sent.resource_version.empty()) {
+      shown_.erase(sent.name);
+      return Outcome::kRetry;
+    }
+    if (response.status != kStatusOk && response.status != kStatusCreated) return Outcome::kError;
+    auto answered = parse_slice(response.body);
+    if (!answered) return Outcome::kError;
+    const bool taints_kept = kept_taints(sent, *answered), as_sent = is_as_sent(sent, *answered);
+    const auto known = shown_.find(answered->name);
+    if (known == shown_.end() || !is_older(answered->resource_version, known->second.resource_version)) {
+      shown_.insert_or_assign(answered->name, std::move(*answered));
+    }
+    if (!taints_kept && !taints_dropped_) {
+      taints_dropped_ = true;
+      log::warning(
+          "the API server drops the taints of devices: unhealthy devices are left out of the ResourceSlices",
+          {{"feature gate", "DRADeviceTaints"}});
+      return Outcome::kDone;
+    }
+    if (!as_sent) {
+      log::warning("the API server changed a ResourceSlice that was written", {{"slice", sent.name}});
+      return Outcome::kRetry;
+    }
+    return Outcome::kDone;
+  }
+
+  const PoolName pool_;
+  std::function<void()> on_shown_;
+  std::optional<std::vector<Device>> devices_;
+  bool removing_ = false;
+  std::map<std::string, ResourceSlice> shown_;
+  std::set<std::string> listed_;  // by the list in progress
+  bool listing_ = false, synced_ = false;
+  bool taints_dropped_ = false;
+  std::string node_uid_;
+  k8s::RetryingSender sender_;
+  std::unique_ptr<k8s::CollectionWatcher> watcher_;
+};
+
+}  // namespace
+
+std::unique_ptr<SlicePublisher> SlicePublisher::start_publisher(Loop& loop, const k8s::ClientConfig& access,
+                                                                PoolName pool, SliceTiming timing,
+                                                                std::function<void()> shown) {
+  return std::make_unique<WatchingPublisher>(loop, access, std::move(pool), timing, std::move(shown));
+}
+
+std::map<std::string, std::string> shown_uuids(const std::vector<ResourceSlice>& slices) {
+  std::map<std::string, std::string> uuids;
+  for (const auto& slice : slices) {
+    for (const auto& device : slice.devices) {
+      const auto found = device.attributes.find("uuid");
+      if (found == device.attributes.end()) continue;
+      if (const auto* uuid = std::get_if<std::string>(&found->second)) uuids[device.name] = *uuid;
+    }
+  }
+  return uuids;
+}
+
+}  // namespace gpulet::dra

@@ -1,0 +1,265 @@
+#include "dra/slice_publisher.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "dra/test_machines.h"
+#include "k8s/test_api.h"
+
+namespace gpulet::dra {
+namespace {
+
+using namespace std::chrono_literals;
+using k8s::eventually;
+using nlohmann::json;
+
+// ResourceSlices as the API server keeps them.
+class SliceStore {
+ public:
+  std::atomic<bool> drops_taints{false};
+  std::atomic<int> status{0};  // of every write; 0: as it is
+
+  k8s::TestApiServer::Reply handle(const k8s::Received& request) {
+    const std::string line = request.line();
+    const std::string path = line.substr(line.find(' ') + 1);
+    if (path == "/api/v1/nodes/node-1") return {200, R"({"metadata":{"uid":"node-uid"}})"};
+    if (line.starts_with("GET") && path.find("watch=") != std::string::npos) return watch(path);
+    std::lock_guard lock(mutex_);
+    if (line.starts_with("GET")) return list();
+    ++writes_;
+    if (status != 0) return {status, R"({"kind":"Status"})"};
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (line.starts_with("DELETE")) {
+      const bool found = objects_.contains(name);
+      if (found) erase(name);
+      return {found ? 200 : 404, "{}"};
+    }
+    json object = json::parse(request.body);
+    const std::string own = object["metadata"]["name"];
+    const bool creates = line.starts_with("POST");
+    if (creates == objects_.contains(own)) return {creates ? 409 : 404, "{}"};
+    if (!creates && objects_[own]["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]) {
+      return {409, "{}"};
+    }
+    return {creates ? 201 : 200, put(std::move(object), creates).dump()};
+  }
+
+  // As by somebody else.
+  void remove(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    erase(name);
+  }
+  void change(const std::string& name, const std::function<void(json&)>& edit) {
+    std::lock_guard lock(mutex_);
+    json object = objects_.at(name);
+    edit(object);
+    put(std::move(object), false);
+  }
+
+  int writes() {
+    std::lock_guard lock(mutex_);
+    return writes_;
+  }
+  // "gpu-0 gpu-1!" with a mark for a taint.
+  std::string devices() {
+    std::lock_guard lock(mutex_);
+    std::string text;
+    for (const auto& [name, object] : objects_) {
+      const auto& spec = object["spec"];
+      if (!spec.contains("devices")) continue;
+      for (const auto& device : spec["devices"]) {
+        text += (text.empty() ? "" : " ") + device["name"].get<std::string>() +
+                (device.contains("taints") ? "!" : "");
+      }
+    }
+    return text;
+  }
+  std::size_t size() {
+    std::lock_guard lock(mutex_);
+    return objects_.size();
+  }
+
+ private:
+  k8s::TestApiServer::Reply list() {
+    json items = json::array();
+    for (const auto& [name, object] : objects_) items.push_back(object);
+    return {200, json{{"kind", "ResourceSliceList"},
+                      {"metadata", {{"resourceVersion", std::to_string(version_)}}},
+                      {"items", items}}
+                     .dump()};
+  }
+
+  k8s::TestApiServer::Reply watch(const std::string& path) {
+    const auto at = path.find("resourceVersion=");
+    int seen = std::stoi(path.substr(at + std::string("resourceVersion=").size()));
+    return {.status = 200, .script = [this, seen](k8s::TestApiServer::Stream& stream) mutable {
+              while (stream.wait_open(5)) {
+                std::string events;
+                {
+                  std::lock_guard lock(mutex_);
+                  for (const auto& [version, event] : events_) {
+                    if (version > seen) events += event + "\n";
+                  }
+                  seen = version_;
+                }
+                if (!events.empty() && !stream.chunk(events)) return false;
+              }
+              return false;
+            }};
+  }
+
+  json put(json object, bool creates) {
+    object["metadata"]["resourceVersion"] = std::to_string(++version_);
+    if (drops_taints && object["spec"].contains("devices")) {
+      for (auto& device : object["spec"]["devices"]) device.erase("taints");
+    }
+    objects_[object["metadata"]["name"]] = object;
+    events_.emplace_back(version_, json{{"type", creates ? "ADDED" : "MODIFIED"}, {"object", object}}.dump());
+    return object;
+  }
+  void erase(const std::string& name) {
+    json object = objects_.at(name);
+    objects_.erase(name);
+    object["metadata"]["resourceVersion"] = std::to_string(++version_);
+    events_.emplace_back(version_, json{{"type", "DELETED"}, {"object", object}}.dump());
+  }
+
+  std::mutex mutex_;
+  std::map<std::string, json> objects_;
+  std::vector<std::pair<int, std::string>> events_;
+  int version_ = 1, writes_ = 0;
+};
+
+class SlicePublisherTest : public k8s::ApiTest {
+ protected:
+  void release_source() override { publisher_.reset(); }
+  void begin() {
+    if (!server_) {
+      start_server([this](const k8s::Received& request) { return store_.handle(request); });
+    }
+    call_on_loop([this] {
+      publisher_.reset();
+      publisher_ = SlicePublisher::start_publisher(
+          loop_, client_config(), {"gpu.nvidia.com", "node-1", "node-1"},
+          {.sending = {10s, {10ms, 100ms}}, .watching = {.backoff = {10ms, 100ms}}}, [this] { ++changes_; });
+    });
+  }
+  static std::vector<Device> devices(unsigned count, std::optional<unsigned> tainted = std::nullopt) {
+    std::vector<inventory::Gpu> gpus;
+    for (unsigned i = 0; i < count; ++i) gpus.push_back(test::make_gpu(i));
+    std::vector<Device> all;
+    for (const auto& offered : test::make_pool(gpus).devices) all.push_back(offered.device);
+    if (tainted) all[*tainted].taints = {{"gpu.nvidia.com/xid", "79", TaintEffect::kNoSchedule}};
+    return all;
+  }
+  void publish(std::vector<Device> all) {
+    call_on_loop([&] { publisher_->set_devices(std::move(all)); });
+  }
+  bool settles(const std::string& names) {
+    return eventually([&] {
+      if (store_.devices() != names) return false;
+      bool idle = false;
+      call_on_loop([&] { idle = shown_names() == names; });
+      return idle;
+    });
+  }
+  std::string shown_names() const {
+    std::string text;
+    for (const auto& slice : publisher_->shown_slices()) {
+      for (const auto& device : slice.devices) {
+        text += (text.empty() ? "" : " ") + device.name + (device.taints.empty() ? "" : "!");
+      }
+    }
+    return text;
+  }
+
+  SliceStore store_;
+  std::atomic<int> changes_{0};
+  std::unique_ptr<SlicePublisher> publisher_;
+};
+
+constexpr const char* kFirstSlice = "00000-gpu.nvidia.com-node-1";
+
+TEST_F(SlicePublisherTest, PublishesAndFollows) {
+  begin();
+  publish(devices(2));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(store_.writes(), 1);
+  publish(devices(2, 1));
+  EXPECT_TRUE(settles("gpu-0 gpu-1!"));
+  publish(devices(2));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(store_.writes(), 3);
+  call_on_loop([this] {
+    EXPECT_EQ(shown_uuids(publisher_->shown_slices()),
+              (std::map<std::string, std::string>{{"gpu-0", "GPU-0"}, {"gpu-1", "GPU-1"}}));
+  });
+  EXPECT_GT(changes_, 0);
+  call_on_loop([this] { publisher_->remove_slices(); });
+  EXPECT_TRUE(eventually([this] { return store_.size() == 0; }));
+}
+
+TEST_F(SlicePublisherTest, ARestartWritesNothing) {
+  begin();
+  publish(devices(2));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  begin();
+  publish(devices(2));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  // A change is the proof that it got beyond its first look.
+  publish(devices(3));
+  EXPECT_TRUE(settles("gpu-0 gpu-1 gpu-2"));
+  EXPECT_EQ(store_.writes(), 2);
+}
+
+TEST_F(SlicePublisherTest, RepairsWhatOthersDo) {
+  begin();
+  publish(devices(2));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  store_.remove(kFirstSlice);
+  EXPECT_TRUE(eventually([this] { return store_.writes() == 2; }));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  store_.change(kFirstSlice, [](json& object) { object["spec"]["devices"].erase(0); });
+  EXPECT_TRUE(eventually([this] { return store_.writes() >= 3; }));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+}
+
+TEST_F(SlicePublisherTest, LeavesSickDevicesOutWhereTaintsAreDropped) {
+  store_.drops_taints = true;
+  begin();
+  publish(devices(3, 1));
+  EXPECT_TRUE(settles("gpu-0 gpu-2"));
+  publish(devices(3));
+  EXPECT_TRUE(settles("gpu-0 gpu-1 gpu-2"));
+}
+
+TEST_F(SlicePublisherTest, TriesAgainWhenTheServerRefuses) {
+  store_.status = 403;
+  begin();
+  publish(devices(1));
+  EXPECT_TRUE(eventually([this] { return store_.writes() > 2; }));
+  call_on_loop([this] {
+    EXPECT_NE(publisher_->publisher_status().error.find("create on resourceslices"), std::string::npos)
+        << publisher_->publisher_status().error;
+  });
+  store_.status = 0;
+  EXPECT_TRUE(settles("gpu-0"));
+}
+
+TEST_F(SlicePublisherTest, WritesNothingBeforeItKnowsTheDevices) {
+  begin();
+  EXPECT_TRUE(eventually([this] { return changes_ > 0; }));
+  EXPECT_EQ(store_.writes(), 0);
+}
+
+}  // namespace
+}  // namespace gpulet::dra

@@ -27,6 +27,8 @@ DOCS = ROOT / "docs"
 SITE = ROOT / "out" / "docs"
 READMES = [ROOT / "README.md", ROOT / "README.zh-CN.md"]
 LIST = re.compile(r"(- |\d+\. |\|)")
+MAX_WORDS = 41_500  # of all English pages, as `wc -w` counts
+LARGEST_PAGES = 8  # named when there are more
 
 
 def check_site():
@@ -77,6 +79,28 @@ def check_lists():
                     and not LIST.match(before):
                 return f"{page.relative_to(ROOT)}:{number}: a list without a blank line before it"
             before = line
+    return None
+
+
+def word_counts():
+    """Returns (words, page) of what `wc -w docs/*.md README.md docs/adr/*.md examples/README.md` counts, the largest first."""
+    pages = [*DOCS.glob("*.md"), READMES[0], *DOCS.glob("adr/*.md"), ROOT / "examples" / "README.md"]
+    return sorted(((len(page.read_text(encoding="utf-8").split()), page.relative_to(ROOT)) for page in pages), reverse=True)
+
+
+def check_words(limit=MAX_WORDS):
+    """One fact in one place: a page that grows makes another shrink, or links to it."""
+    counts = word_counts()
+    total = sum(words for words, _ in counts)
+    largest = ", ".join(f"{page} {words}" for words, page in counts[:LARGEST_PAGES])
+    return f"{total} words in {len(counts)} pages, at most {limit}; the largest: {largest}" if total > limit else None
+
+
+def check_that_excess_is_found():
+    total = sum(words for words, _ in word_counts())
+    largest = str(word_counts()[0][1])
+    if check_words(total) or largest not in (check_words(total - 1) or ""):
+        return f"one word more than {total - 1} is not reported with {largest}"
     return None
 
 
@@ -139,7 +163,8 @@ def check_readme_links():
 
 
 CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_elsewhere), ("lists", check_lists),
-          ("decisions", check_decisions), ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
+          ("words", check_words), ("excess of words", check_that_excess_is_found), ("decisions", check_decisions),
+          ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
           ("README's figures", check_compared), ("translations", lambda: translations.check_translations(DOCS)),
           ("omissions of translations", translations.check_that_omissions_are_found),
           ("search", lambda: translations.check_search(SITE)),

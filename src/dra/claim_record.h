@@ -3,7 +3,7 @@
 // the kubelet unprepares a claim, which may be deleted by then: which devices a uid holds. The files are best
 // on tmpfs: what they describe does not survive a reboot either.
 //
-// Source: docs/dra.md, "State".
+// Source: docs/dra.md, "Preparing claims".
 #pragma once
 
 #include <cstddef>

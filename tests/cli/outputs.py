@@ -175,7 +175,7 @@ def checks(node):
                 return f"{line}: {done.stderr}"
         end = time.monotonic() + LIMIT_S
         while time.monotonic() < end:
-            states = [device["state"] for device in json.loads(run("health", 3, "-o", "json").stdout)["devices"]]
+            states = [device["state"] for device in json.loads(node.run(["gpulet", "health", "-o", "json"]).stdout)["devices"]]
             if states.count("lost") == 2 and "quarantined" in states:
                 return None
             time.sleep(0.1)

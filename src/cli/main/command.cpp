@@ -30,7 +30,8 @@ constexpr std::pair<std::string_view, const char*> kSettingGroups[] = {
     {"gpulet.labels.", "Labels"},
     {"gpulet.mig.", "MIG and MPS"},
     {"gpulet.mps.", "MIG and MPS"},
-    {"gpulet.cdi", "CDI"}};
+    {"gpulet.cdi", "CDI"},
+    {"gpulet.dra.", "Claims (Dynamic Resource Allocation)"}};
 
 const char* setting_group(const config::Setting& setting) {
   for (const auto& [start, title] : kSettingGroups) {

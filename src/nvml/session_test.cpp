@@ -56,7 +56,7 @@ TEST(Session, LoadsTheResolvedPath) {
 }
 
 TEST(Session, CudaVersionIsKnownWhereTheLoaderDoesNotFindLibcuda) {
-  const SimRoot root(1);
+  SimRoot root(1);
   const auto session = open_driver(root);
   const auto whole = session->cuda_version();
   ASSERT_TRUE(whole);

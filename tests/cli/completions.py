@@ -15,7 +15,7 @@ QUIET_S = 1.0  # a shell that prints nothing for so long has completed
 
 SETUP = {
     "bash": ("bash --norc --noprofile -i", "PS1='> '; bind 'set enable-bracketed-paste off'; source <(gpulet completion bash)"),
-    "zsh": ("zsh -f -i", "PS1='> '; unsetopt zle_bracketed_paste; autoload -U compinit && compinit -u -d /dev/null; "
+    "zsh": ("zsh -f -i", "PS1='> '; unsetopt zle_bracketed_paste; autoload -U compinit && compinit -u -D; "
                          "source <(gpulet completion zsh)"),
     "fish": ("fish --no-config -i", "function fish_prompt; echo -n '> '; end; gpulet completion fish | source"),
 }

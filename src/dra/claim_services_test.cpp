@@ -183,6 +183,7 @@ TEST_F(ClaimServicesTest, GetInfoDoesNotWaitForTheLoop) {
   set_deadline(second);
   EXPECT_TRUE(stub->GetInfo(&second, {}, &info).ok());
   release = true;
+  call_on_loop(loop_, [] {});
 }
 
 TEST_F(ClaimServicesTest, EveryClaimHasItsOwnAnswer) {

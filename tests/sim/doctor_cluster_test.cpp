@@ -281,7 +281,7 @@ TEST_F(SimDoctorCluster, ExitCodes) {
   EXPECT_EQ(code(doctor_command({"--host-root", "relative"})), 2);
   EXPECT_EQ(code(doctor_command({"--bundle", "x.zip"})), 2);
   EXPECT_EQ(code(doctor_command({"--url", "https://x"})), 2);
-  EXPECT_EQ(code(doctor_command({"--kubeconfig", "/nonexistent"})), 2);
+  EXPECT_EQ(code(doctor_command({"--kubeconfig", "/nonexistent"})), 1);
   EXPECT_EQ(code(doctor_command({"--nonsense"})), 2);
   EXPECT_EQ(code(doctor_command({"--bundle", "/proc/none/x.tar"})), 1);
   write_host_file(kEngineConfig, kCdiOff);

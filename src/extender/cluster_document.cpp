@@ -122,21 +122,26 @@ ClusterDocument::ClusterDocument(DocumentInputs inputs)
       fragmentation_(scheduler::Workload::typical()),
       names_(inputs_.cluster.node_names()) {}
 
-std::string ClusterDocument::next_piece() {
+std::optional<std::string> ClusterDocument::next_piece() {
   switch (phase_) {
     case Phase::kNodes:
       return nodes_piece();
     case Phase::kPods:
       return pods_piece();
+    case Phase::kRequests:
+      collect_requests();
+      return "";
     case Phase::kChecks:
       check_requests();
-      return phase_ == Phase::kChecks ? " " : end_piece();
+      return "";
+    case Phase::kPending:
+      return pending_piece();
     case Phase::kEnd:
       return end_piece();
     case Phase::kDone:
-      return {};
+      return std::nullopt;
   }
-  return {};
+  return std::nullopt;
 }
 
 std::string ClusterDocument::nodes_piece() {
@@ -147,6 +152,7 @@ std::string ClusterDocument::nodes_piece() {
     for (const auto& resource : node->node.resources) published_.insert(resource.name.str());
     if (shown_nodes_ >= kMaxShownNodes || node_bytes_ + out.size() > kMaxNodesBytes) {
       ++left_out_nodes_;
+      left_out_pods_ += node->claims.size();
       continue;
     }
     if (shown_nodes_ != 0) out += ",";
@@ -154,7 +160,7 @@ std::string ClusterDocument::nodes_piece() {
     append_pods(*node, shown_nodes_++);
   }
   node_bytes_ += out.size();
-  if (next_node_ < names_.size()) return out.empty() ? " " : out;
+  if (next_node_ < names_.size()) return out;
   phase_ = Phase::kPods;
   return out + "],\"pods\":[";
 }
@@ -259,14 +265,17 @@ std::string ClusterDocument::pods_piece() {
   pods_sent_ += piece.size();
   if (pods_sent_ < pods_.size()) return piece;
   pods_ = {};
-  collect_requests();
-  phase_ = Phase::kChecks;
+  left_out_pending_ = inputs_.facts.pending_left_out();
+  phase_ = Phase::kRequests;
   return piece + "]";
 }
 
 void ClusterDocument::collect_requests() {
-  left_out_pending_ = inputs_.facts.pending_left_out();
-  for (const auto& [key, pod] : inputs_.facts.pending()) {
+  const auto& pending = inputs_.facts.pending();
+  auto next = pending.upper_bound(collected_);
+  for (std::size_t i = 0; i < kPendingPerPiece && next != pending.end(); ++i, ++next) {
+    const auto& [key, pod] = *next;
+    collected_ = key;
     const bool requests_gpus = std::ranges::any_of(pod.containers, [this](const auto& container) {
       return std::ranges::any_of(container.devices, [this](const auto& device) {
         return device.resource.str().starts_with(kVendor) || published_.contains(device.resource.str());
@@ -282,13 +291,14 @@ void ClusterDocument::collect_requests() {
     std::size_t place = static_cast<std::size_t>(same - requests_.begin());
     if (same == requests_.end()) {
       if (requests_.size() < kMaxCheckedRequests) {
-        requests_.push_back({.pod = pod, .reasons = {}});
+        requests_.push_back({.pod = pod, .reasons = {}, .answer = {}});
       } else {
         place = kUnchecked;
       }
     }
     waiting_.emplace_back(key, place);
   }
+  if (next == pending.end()) phase_ = Phase::kChecks;
 }
 
 // A node that publishes nothing that the Pod requests counts neither way: it would hide the reasons of those
@@ -313,51 +323,54 @@ void ClusterDocument::check_requests() {
       if (count++ == 0) first = name;
     }
     if (request.checked < names_.size()) return;
+    request.answer = answer_json(request);
+    request.reasons = {};
     ++next_request_;
   }
-  if (next_request_ >= requests_.size()) phase_ = Phase::kEnd;
+  if (next_request_ >= requests_.size()) phase_ = Phase::kPending;
 }
 
-void ClusterDocument::append_pending(std::string& out) const {
-  bool is_first = true;
-  for (const auto& [key, place] : waiting_) {
+std::string ClusterDocument::answer_json(const Request& request) {
+  std::string out;
+  append_field(out, "fits", request.fits);
+  append_field(out, "rejected", request.rejected);
+  std::vector<std::pair<std::string_view, std::pair<std::size_t, std::string_view>>> reasons(
+      request.reasons.begin(), request.reasons.end());
+  std::ranges::stable_sort(reasons,
+                           [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
+  out += ",\"reasons\":[";
+  for (std::size_t i = 0; i < std::min(reasons.size(), kMaxShownReasons); ++i) {
+    out += i == 0 ? "[" : ",[";
+    append_json_string(out, reasons[i].first);
+    out += "," + std::to_string(reasons[i].second.first) + ",";
+    append_json_string(out, reasons[i].second.second);
+    out += "]";
+  }
+  return out + "]";
+}
+
+std::string ClusterDocument::pending_piece() {
+  std::string out = next_waiting_ == 0 ? ",\"pending\":[" : "";
+  for (std::size_t i = 0; i < kPendingPerPiece && next_waiting_ < waiting_.size(); ++i) {
+    const auto& [key, place] = waiting_[next_waiting_++];
     const auto found = inputs_.facts.pending().find(key);
     if (found == inputs_.facts.pending().end()) continue;  // bound since
     const auto& pod = found->second;
-    out += is_first ? "{\"namespace\":" : ",{\"namespace\":";
-    is_first = false;
+    out += shown_pending_++ == 0 ? "{\"namespace\":" : ",{\"namespace\":";
     append_json_string(out, pod.name_space);
     append_text_field(out, "name", pod.name);
     append_text_field(out, "asks", scheduler::describe_request(pod));
     if (!pod.nominated_node.empty()) append_text_field(out, "nominated", pod.nominated_node);
-    if (place == kUnchecked) {
-      out += ",\"fits\":null}";
-      continue;
-    }
-    const auto& request = requests_[place];
-    append_field(out, "fits", request.fits);
-    append_field(out, "rejected", request.rejected);
-    std::vector<std::pair<std::string_view, std::pair<std::size_t, std::string_view>>> reasons(
-        request.reasons.begin(), request.reasons.end());
-    std::ranges::stable_sort(reasons,
-                             [](const auto& a, const auto& b) { return a.second.first > b.second.first; });
-    out += ",\"reasons\":[";
-    for (std::size_t i = 0; i < std::min(reasons.size(), kMaxShownReasons); ++i) {
-      out += i == 0 ? "[" : ",[";
-      append_json_string(out, reasons[i].first);
-      out += "," + std::to_string(reasons[i].second.first) + ",";
-      append_json_string(out, reasons[i].second.second);
-      out += "]";
-    }
-    out += "]}";
+    out += (place == kUnchecked ? ",\"fits\":null" : requests_[place].answer) + "}";
   }
+  if (next_waiting_ < waiting_.size()) return out;
+  phase_ = Phase::kEnd;
+  return out;
 }
 
 std::string ClusterDocument::end_piece() {
   phase_ = Phase::kDone;
-  std::string out = ",\"pending\":[";
-  append_pending(out);
-  out += "],\"states\":[";
+  std::string out = "],\"states\":[";
   for (const auto state : health::kDeviceStates) {
     append_json_string(out, enum_name(state));
     out += ",";

@@ -1,22 +1,21 @@
 // The document of the cluster page: every node and GPU, the Pods that hold devices, and the Pods that wait
 // with the reasons why, as one JSON text that is made piece by piece.
 //
-//   nodes      {name, agent, cordoned, page, driver, free, fragmented, gpus, faults}. agent: "ready",
-//   "silent"
-//              (no Pod of an agent is ready there) or "unknown" (no agent of the cluster is a Pod). page: the
-//              node page's address. free, fragmented: thousandths of a GPU; fragmented is what typical tasks
-//              cannot use of `free` (scheduler/core/fragmentation.h)
+//   nodes      {name, agent, cordoned, page, driver, free, fragmented, gpus, faults}
+//     agent    "ready", "silent" (no Pod of an agent is ready there) or "unknown" (no agent is a Pod)
+//     page     the node page's address
+//     free, fragmented   thousandths of a GPU; fragmented is what typical tasks cannot use of `free`
+//              (scheduler/core/fragmentation.h)
 //     gpus     [model, state, busy %, memory %, held thousandths, shares held, shares, shares not offered],
 //              then, with MIG, [[profile, held, shares, not offered], …]; model and state: indices in the
 //              lists
 //     faults   [[GPU, reason], …]
-//   pods       [namespace, name, node, flags, [[resource, devices], …], [GPU, …]]: indices in the lists;
-//   flags: 1
-//              assumed (the kubelet has not reported it yet), 2 being deleted
-//   pending    {namespace, name, asks, nominated, fits, rejected, reasons}: fits: nodes that it fits on;
-//   rejected:
-//              nodes that it does not fit on; reasons: [[reason, nodes, first node], …] of `gpulet explain`,
-//              most frequent first. null where too many different requests wait: fits
+//   pods       [namespace, name, node, flags, [[resource, devices], …], [GPU, …]]: indices in the lists
+//     flags    1 assumed (the kubelet has not reported it yet), 2 being deleted
+//   pending    {namespace, name, asks, nominated, fits, rejected, reasons}
+//     fits     nodes that it fits on; null where too many different requests wait
+//     rejected nodes that it does not fit on
+//     reasons  [[reason, nodes, first node], …] of `gpulet explain`, most frequent first
 //   states, models [[name, MiB], …], namespaces, resources    the lists
 //   leftOut    {nodes, pods, pending}: beyond the limits
 //
@@ -28,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -54,6 +54,7 @@ inline constexpr std::size_t kMaxShownReasons = 5;  // of one request
 inline constexpr std::size_t kNodesPerPiece = 32;
 inline constexpr std::size_t kChecksPerPiece = 128;
 inline constexpr std::size_t kPodsBytesPerPiece = 64u << 10;
+inline constexpr std::size_t kPendingPerPiece = 64;
 
 struct DocumentInputs {
   scheduler::ClusterState& cluster;
@@ -75,17 +76,18 @@ class ClusterDocument {
  public:
   explicit ClusterDocument(DocumentInputs inputs);
 
-  // The next piece of the text; empty after the last.
-  std::string next_piece();
+  // The next piece of the text, which may be empty; nullopt after the last.
+  std::optional<std::string> next_piece();
 
  private:
-  enum class Phase { kNodes, kPods, kChecks, kEnd, kDone };
+  enum class Phase { kNodes, kPods, kRequests, kChecks, kPending, kEnd, kDone };
 
   // The waiting Pods with one request, and what the nodes said so far.
   struct Request {
     scheduler::PodRequest pod;
     std::size_t checked = 0, fits = 0, rejected = 0;
     std::map<std::string, std::pair<std::size_t, std::string>> reasons;  // number of nodes, and the first
+    std::string answer;                                                  // as JSON, once all are checked
   };
   // Numbers texts in order of appearance.
   struct TextList {
@@ -96,13 +98,14 @@ class ClusterDocument {
 
   std::string nodes_piece();
   std::string pods_piece();
+  void collect_requests();
   void check_requests();
+  std::string pending_piece();
   std::string end_piece();
+  static std::string answer_json(const Request& request);
   void append_node(std::string& out, const scheduler::ClusterNode& node);
   void append_gpus(std::string& out, const scheduler::ClusterNode& node);
   void append_pods(const scheduler::ClusterNode& node, std::size_t place);
-  void append_pending(std::string& out) const;
-  void collect_requests();
 
   DocumentInputs inputs_;
   scheduler::FragmentationEstimator fragmentation_;
@@ -117,7 +120,8 @@ class ClusterDocument {
   std::vector<Request> requests_;
   // Waiting Pods that request GPUs, and the index of their request; none: too many requests.
   std::vector<std::pair<std::string, std::size_t>> waiting_;
-  std::size_t left_out_pending_ = 0, next_request_ = 0;
+  std::string collected_;  // key of the last Pod of them
+  std::size_t left_out_pending_ = 0, next_request_ = 0, next_waiting_ = 0, shown_pending_ = 0;
 };
 
 }  // namespace gpulet::extender

@@ -1,5 +1,6 @@
-// Cost of the cluster page's document by number of nodes of eight GPUs, each held by a Pod, with 64 different
-// requests that wait; and of its longest piece, which is what a request of kube-scheduler may wait for.
+// Cost of the cluster page's document by number of nodes of eight GPUs, each held by a Pod, with 1,000 Pods
+// that wait for 64 different requests; and of its longest piece, which is what a request of kube-scheduler
+// may wait for.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -20,8 +21,8 @@ void make_document(benchmark::State& state) {
       scheduler::hold_units(node, "team/train-" + std::to_string(i) + "-" + std::to_string(gpu), {gpu});
     cluster.set_node("gpu-node-" + std::to_string(i), std::move(node));
   }
-  for (unsigned i = 0; i < kMaxCheckedRequests; ++i)
-    facts.set_pending(scheduler::test_pod("waits-" + std::to_string(i), i + 1));
+  for (unsigned i = 0; i < kMaxShownPending; ++i)
+    facts.set_pending(scheduler::test_pod("waits-" + std::to_string(i), i % kMaxCheckedRequests + 1));
   cluster.node_table();
   std::size_t bytes = 0;
   std::chrono::duration<double, std::milli> longest{};
@@ -32,8 +33,8 @@ void make_document(benchmark::State& state) {
       const auto begun = std::chrono::steady_clock::now();
       const auto piece = document.next_piece();
       longest = std::max<decltype(longest)>(longest, std::chrono::steady_clock::now() - begun);
-      bytes += piece.size();
-      more = !piece.empty();
+      more = piece.has_value();
+      if (more) bytes += piece->size();
     }
   }
   state.counters["bytes"] = static_cast<double>(bytes);

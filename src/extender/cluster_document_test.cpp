@@ -18,9 +18,9 @@ struct ShownCluster {
     ClusterDocument document({.cluster = cluster, .facts = facts, .node_page = node_page});
     std::string text;
     pieces = 0;
-    for (auto piece = document.next_piece(); !piece.empty(); piece = document.next_piece()) {
-      text += piece;
-      longest = std::max(longest, piece.size());
+    for (auto piece = document.next_piece(); piece; piece = document.next_piece()) {
+      text += *piece;
+      longest = std::max(longest, piece->size());
       ++pieces;
     }
     return text;
@@ -162,10 +162,10 @@ TEST(ClusterDocument, SurvivesNodesThatLeaveMeanwhile) {
     shown.cluster.set_node("n" + std::to_string(100 + i), scheduler::test_node(1, 1));
   add_waiting(shown.facts, "waits", 2);
   ClusterDocument document({.cluster = shown.cluster, .facts = shown.facts, .node_page = ""});
-  std::string text = document.next_piece();
+  std::string text = document.next_piece().value_or("");
   for (int i = 0; i < 100; i += 2) shown.cluster.remove_node("n" + std::to_string(100 + i));
   shown.facts.remove_pending("default/waits");
-  for (auto piece = document.next_piece(); !piece.empty(); piece = document.next_piece()) text += piece;
+  for (auto piece = document.next_piece(); piece; piece = document.next_piece()) text += *piece;
   const auto read = json::parse(text);
   EXPECT_EQ(read["nodes"].size(), kNodesPerPiece + (100 - kNodesPerPiece) / 2);
   EXPECT_TRUE(read["pending"].empty());

@@ -1,6 +1,5 @@
 #include "extender/cluster_page.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/text.h"
@@ -8,8 +7,6 @@
 
 namespace gpulet::extender {
 namespace {
-
-constexpr std::string_view kMasters = "system:masters";  // may do everything
 
 http::Response plain_response(int status, std::string body) {
   return {.status = status, .body = std::make_shared<const std::string>(std::move(body))};
@@ -56,7 +53,6 @@ void ClusterPage::authorize_reader(const http::Request& request, const http::Res
     if (!known) return denied(plain_response(503, known.error().full_message() + "\n"));
     if (!*known) return denied(plain_response(401, "the bearer token is invalid\n"));
     const auto user = metrics_api::add_authenticated_group(**known);
-    if (std::ranges::find(user.groups, kMasters) != user.groups.end()) return permitted();
     reviewer->authorize_action(
         user, {.path = kPagePath, .version = {}, .name_space = {}, .pod = {}, .metric = {}},
         [denied, permitted, name = user.name](const Result<bool>& may) {
@@ -77,29 +73,29 @@ void ClusterPage::send_document(Reader reader) {
     for (const auto& line : dependencies_.problems()) reasons += line + "\n";
     if (!reasons.empty()) return reader.reply(plain_response(503, std::move(reasons)));
     making_.emplace(dependencies_.document);
-    compressor_ = http::GzipWriter();
-    growing_.clear();
-    hash_ = 0;
     next_piece_ = dependencies_.loop.after(Duration::zero(), [this] { make_next_piece(); });
   }
   readers_.push_back(std::move(reader));
 }
 
+void ClusterPage::Making::append_piece(const std::string& piece) {
+  compressor.append_piece(piece);
+  hash = (hash ^ std::hash<std::string>()(piece)) * 0x9E3779B97F4A7C15u;
+  text += piece;
+}
+
 void ClusterPage::make_next_piece() {
-  const auto piece = making_->next_piece();
-  if (!piece.empty()) {
-    compressor_.append_piece(piece);
-    hash_ = (hash_ ^ std::hash<std::string>()(piece)) * 0x9E3779B97F4A7C15u;
-    growing_ += piece;
+  if (const auto piece = making_->document.next_piece()) {
+    if (!piece->empty()) making_->append_piece(*piece);
     next_piece_ = dependencies_.loop.after(Duration::zero(), [this] { make_next_piece(); });
     return;
   }
-  making_.reset();
-  growing_.shrink_to_fit();
-  text_ = std::make_shared<const std::string>(std::exchange(growing_, {}));
-  auto packed = compressor_.finish_text();
+  making_->text.shrink_to_fit();
+  text_ = std::make_shared<const std::string>(std::move(making_->text));
+  auto packed = making_->compressor.finish_text();
   gzipped_ = packed.empty() ? nullptr : std::make_shared<const std::string>(std::move(packed));
-  etag_ = "\"" + std::to_string(hash_) + "\"";
+  etag_ = "\"" + std::to_string(making_->hash) + "\"";
+  making_.reset();
   made_at_ = dependencies_.loop.now();
   ++documents_;
   for (const auto& reader : std::exchange(readers_, {})) answer_reader(reader);

@@ -9,8 +9,8 @@
 // Both APIs need a bearer token, and its user the right to get the non-resource URL /cluster, as the custom
 // metrics API asks the API server (metrics_api/authentication.h): 401 and 403 without.
 //
-// The document is made when it is asked for and older than kDocumentLifetime, one piece per turn of the loop,
-// so that requests of kube-scheduler wait for one piece at most. Nobody asks: it costs nothing.
+// A request makes a new document when the last one is older than kDocumentLifetime, one piece per turn of the
+// loop, so that requests of kube-scheduler wait for one piece at most. Without readers it costs nothing.
 #pragma once
 
 #include <functional>
@@ -57,6 +57,15 @@ class ClusterPage final : public http::RequestHandler {
     std::string known_etag;
     http::ResponseCallback reply;
   };
+  struct Making {
+    explicit Making(DocumentInputs inputs) : document(std::move(inputs)) {}
+    void append_piece(const std::string& piece);
+
+    ClusterDocument document;
+    http::GzipWriter compressor;
+    std::string text;
+    std::uint64_t hash = 0;
+  };
   void authorize_reader(const http::Request& request, const http::ResponseCallback& denied,
                         std::function<void()> permitted);
   void send_document(Reader reader);
@@ -69,12 +78,8 @@ class ClusterPage final : public http::RequestHandler {
   Time made_at_{};
   std::uint64_t documents_ = 0;
 
-  // The document in the making.
-  std::optional<ClusterDocument> making_;
-  http::GzipWriter compressor_;
-  std::string growing_;
-  std::uint64_t hash_ = 0;
-  std::vector<Reader> readers_;
+  std::optional<Making> making_;
+  std::vector<Reader> readers_;  // of the document in the making
   Subscription next_piece_;
 };
 

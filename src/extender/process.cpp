@@ -40,12 +40,8 @@ constexpr std::size_t kMaxPemBytes = 1u << 20;
 constexpr Duration kSettle = 100ms;
 
 constexpr const char* kCertificateName = "gpulet-scheduler";
-// Longer than any process runs; nobody verifies this certificate, so an expiry would only break it.
-constexpr std::chrono::hours kSelfSignedLifetime{10 * 365 * 24};
 // Of the cluster page. A response may wait for two reviews by the API server.
 constexpr http::ServerLimits kPageLimits{.exchange = 25s, .idle = 60s, .head_bytes = 24u << 10};
-// For tokens of unknown users.
-constexpr metrics_api::RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
 
 Result<http::AccessRules> read_tls_access(const ExtenderOptions& options) {
   http::AccessRules access;
@@ -76,8 +72,7 @@ class ExtenderProcess {
   Status run_process() {
     GPULET_TRY_ASSIGN(const auto signals, SignalWatcher::watch_signals(loop_, {SIGTERM, SIGINT, SIGQUIT},
                                                                        [this](int) { begin_shutdown(); }));
-    GPULET_TRY_ASSIGN(auto access, read_tls_access(options_));
-    GPULET_TRY(access_gate_.set_rules(std::move(access)));
+    GPULET_TRY(apply_certificates());
     watch_certificates();
     GPULET_TRY_ASSIGN(listener_, http::listen_tcp(options_.listen));
     events_ = k8s::EventRecorder::start_recorder(loop_, access_);
@@ -132,11 +127,10 @@ class ExtenderProcess {
   // Everything that only the cluster page needs.
   Status serve_page() {
     if (options_.page_address.empty()) return {};
-    GPULET_TRY(apply_page_rules());
     GPULET_TRY_ASSIGN(page_listener_, http::listen_tcp(options_.page_address));
     page_watcher_.emplace(loop_, access_, k8s::CollectionTiming{}, options_.agent_selector);
     if (options_.page_access == PageAccess::kToken) {
-      token_requests_.emplace(loop_, access_, kTokenLimits);
+      token_requests_.emplace(loop_, access_, metrics_api::kTokenLimits);
       access_requests_.emplace(loop_, access_, metrics_api::RequestPoolLimits{});
       reviewer_.emplace(loop_, *token_requests_, *access_requests_);
     }
@@ -162,16 +156,23 @@ class ExtenderProcess {
     return lines;
   }
 
-  // Readers of the page are known by their tokens, not by certificates.
-  Status apply_page_rules() {
+  // Both listeners have the same certificate.
+  Status apply_certificates() {
     GPULET_TRY_ASSIGN(auto rules, read_tls_access(options_));
+    if (!options_.page_address.empty()) GPULET_TRY(apply_page_rules(rules));
+    return access_gate_.set_rules(std::move(rules));
+  }
+
+  // Readers of the page are known by their tokens, not by certificates.
+  Status apply_page_rules(http::AccessRules rules) {
     if (rules.tls) {
       rules.tls->client_authorities = rules.tls->client_authorities_source = {};
       rules.tls->clients = http::ClientAuthType::kNone;
     } else if (options_.page_access == PageAccess::kToken) {
       if (!own_certificate_) {
-        GPULET_TRY_ASSIGN(own_certificate_, http::make_self_signed_certificate(
-                                                kCertificateName, loop_.wall_now(), kSelfSignedLifetime));
+        GPULET_TRY_ASSIGN(own_certificate_,
+                          http::make_self_signed_certificate(kCertificateName, loop_.wall_now(),
+                                                             http::kSelfSignedLifetime));
       }
       rules.tls =
           http::TlsServerConfig{.certificate = own_certificate_->certificate, .key = own_certificate_->key};
@@ -194,14 +195,9 @@ class ExtenderProcess {
   }
 
   void reload_certificates() {
-    auto access = read_tls_access(options_);
-    if (access) {
-      const auto set = access_gate_.set_rules(std::move(*access));
-      if (set && (!page_server_ || apply_page_rules())) return log::info("certificate reloaded");
-    }
-    log::warning(
-        "cannot reload the certificate, keeping the previous one",
-        access ? Error(Code::kInvalidArgument, "was rejected", options_.certificate_file) : access.error());
+    if (const auto applied = apply_certificates(); !applied)
+      return log::warning("cannot reload the certificate, keeping the previous one", applied.error());
+    log::info("certificate reloaded");
   }
 
   const ExtenderOptions options_;

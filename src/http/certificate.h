@@ -37,6 +37,10 @@ struct KeyPair {
   std::string certificate, key;  // PEM
 };
 
+// Of a self-signed certificate: longer than any process runs. Nobody verifies it, so an expiry would only
+// break it.
+inline constexpr std::chrono::hours kSelfSignedLifetime{10 * 365 * 24};
+
 // A self-signed certificate for the DNS name `name`, on the curve P-256. It is valid from an hour before
 // `now`, because clocks differ, until `validity` after it. Clients get encryption but cannot verify the
 // server. Errors: kInternal when OpenSSL fails.

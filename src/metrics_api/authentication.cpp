@@ -112,6 +112,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kMasters = "system:masters";
+
 // A larger specification is not cached.
 constexpr std::size_t kMaxKeyBytes = 8192;
 
@@ -207,6 +209,7 @@ void AccessReviewer::authenticate_token(const std::string& token,
 
 void AccessReviewer::authorize_action(const User& user, const RequestedAction& action,
                                       const std::function<void(Result<bool>)>& done) {
+  if (std::ranges::find(user.groups, kMasters) != user.groups.end()) return done(true);
   const json spec = access_review_spec(user, action);
   const std::string key = k8s::serialize_json(spec);
   if (const bool* allowed = find_cached(allowed_, key)) return done(*allowed);

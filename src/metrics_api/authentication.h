@@ -57,6 +57,8 @@ std::optional<std::string> bearer_token(const http::Request& request);
 
 inline constexpr Duration kReviewLifetime = std::chrono::seconds(10);
 inline constexpr std::size_t kMaxCachedReviews = 512;  // of each kind; the oldest goes first
+// Of the pool for tokens, which unknown users send too.
+inline constexpr RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
 
 // What a request does: `path` if it is not a Pod metric.
 struct RequestedAction {
@@ -77,6 +79,7 @@ class AccessReviewer {
   // nullopt: the token is invalid.
   void authenticate_token(const std::string& token,
                           const std::function<void(Result<std::optional<User>>)>& done);
+  // The group system:masters may do everything, without a review, as in Kubernetes' own extension servers.
   void authorize_action(const User& user, const RequestedAction& action,
                         const std::function<void(Result<bool>)>& done);
 

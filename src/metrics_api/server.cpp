@@ -23,9 +23,6 @@
 namespace gpulet::metrics_api {
 namespace {
 
-// May do everything; Kubernetes' own extension servers skip the review too.
-constexpr const char* kMasters = "system:masters";
-
 http::Response json_reply(std::string body, int status = 200) {
   return {.status = status,
           .content_type = "application/json",
@@ -120,7 +117,6 @@ void MetricsService::handle_request(const http::Request& request, Time, const ht
 
 void MetricsService::authorize_request(const User& user, const RequestTarget& target, const std::string& path,
                                        const http::ResponseCallback& reply) {
-  if (std::ranges::find(user.groups, kMasters) != user.groups.end()) return send_reply(target, reply);
   reviews_.authorize_action(
       user, requested_action(target, path), [this, name = user.name, target, reply](const Result<bool>& may) {
         if (!may) return reply(error_reply(may.error()));
@@ -195,15 +191,11 @@ void MetricsService::raise_to_demand(const PodMetricRequest& metric_request, boo
 namespace {
 
 constexpr const char* kCertificateName = "gpulet-metrics-api";
-// Longer than any process runs; nobody verifies this certificate, so an expiry would only break it.
-constexpr std::chrono::hours kSelfSignedLifetime{10 * 365 * 24};
 constexpr std::size_t kMaxPemBytes = 1u << 20;
 // The API server keeps its connections for 90 s and should be the one that closes them. A request may wait
 // for a review, a list of Pods, a list of agents and the agents' pages.
 constexpr http::ServerLimits kLimits{
     .exchange = std::chrono::seconds(25), .idle = std::chrono::seconds(100), .head_bytes = 64u << 10};
-// For tokens of unknown users.
-constexpr RequestPoolLimits kTokenLimits{.connections = 2, .queued = 32};
 
 std::function<WallTime()> forecast_clock(Loop& loop, double scale) {
   return [&loop, scale, start = loop.wall_now()] {
@@ -256,7 +248,8 @@ class MetricsServer final : public Server {
  private:
   Result<http::KeyPair> read_certificate() {
     if (options_.certificate_file.empty())
-      return http::make_self_signed_certificate(kCertificateName, loop_.wall_now(), kSelfSignedLifetime);
+      return http::make_self_signed_certificate(kCertificateName, loop_.wall_now(),
+                                                http::kSelfSignedLifetime);
     GPULET_TRY_ASSIGN(auto certificate, read_file(options_.certificate_file, kMaxPemBytes));
     GPULET_TRY_ASSIGN(auto key, read_file(options_.key_file, kMaxPemBytes));
     return http::KeyPair{std::move(certificate), std::move(key)};

@@ -321,6 +321,31 @@ def a_silent_node_is_dimmed_and_changes_come(cluster):
 
 
 @check
+def the_pods_of_an_open_namespace_have_the_newest_use(cluster):
+    view = cluster.view()
+    team = view.page.locator("details[data-namespace=team-a]")
+    team.locator("summary").click()
+    view.waits("() => document.querySelector('details[data-namespace=team-a]').innerText.includes('160.0 GiB')")
+    # The same use, so the summary stays as it is.
+    busy = {f"gpu{i}": {"busy": 90, "memory": 25} for i in range(4)}
+    cluster.api.change("gpunodes", "MODIFIED", gpu_node("a1", holders=[("team-a/train-0", [0, 1, 2, 3])], **busy))
+    view.waits("() => document.querySelector('details[data-namespace=team-a]').innerText.includes('80.0 GiB')", LIMIT_MS)
+
+
+@check
+def an_answer_that_breaks_off_is_asked_for_again(cluster):
+    view = cluster.view()
+    view.page.evaluate("""() => {
+      const whole = Response.prototype.json;
+      Response.prototype.json = () => { Response.prototype.json = whole; return Promise.reject(new TypeError('network error')); };
+    }""")
+    cluster.api.change("pending", "DELETED", pod("team-b/big", 16))
+    view.waits("() => document.getElementById('link').innerText.startsWith('Connection lost')", LIMIT_MS)
+    view.waits("() => !document.getElementById('pending').innerText.includes('team-b/big')", LIMIT_MS)
+    view.waits("() => document.getElementById('link').dataset.link === 'live'")
+
+
+@check
 def only_permitted_users_see_it(cluster):
     cluster.start("token")
     view = ClusterView(cluster.browser, cluster.url, ignore_https_errors=True)

@@ -14,6 +14,7 @@ const BAD_FIRST = ['lost', 'quarantined', 'draining', 'cordoned', 'recovering', 
 let cluster = null;  // the last document
 let nodes = [];      // of it: {index, node, gpus, text, pods, worst}
 let shown = [];      // those that pass the filters
+let filters = {};    // what the reader has set: text, namespace, its index, model, health
 let chosen = null;   // name of a node
 let etag = '';
 let token = sessionStorage.getItem('token') || '';
@@ -49,11 +50,16 @@ function fillSelect(id, all, options) {
   select.value = options.some(([key]) => key === value) ? value : '';
 }
 
+function readFilters() {
+  const namespace = byId('namespace').value;
+  return { text: byId('find').value.trim().toLowerCase(), namespace, namespaceIndex: cluster.namespaces.indexOf(namespace),
+           model: byId('model').value, health: byId('health').value };
+}
+
 function passes(one) {
-  const text = byId('find').value.trim().toLowerCase(), name = byId('namespace').value;
-  const model = byId('model').value, health = byId('health').value;
+  const { text, namespace, namespaceIndex, model, health } = filters;
   if (text && !one.text.includes(text)) return false;
-  if (name && !one.namespaces.has(cluster.namespaces.indexOf(name))) return false;
+  if (namespace && !one.namespaces.has(namespaceIndex)) return false;
   if (model && !one.models.includes(Number(model))) return false;
   if (health === 'node-cordoned') return Boolean(one.node.cordoned);
   if (health === 'silent') return one.node.agent === 'silent';
@@ -115,7 +121,7 @@ function drawMap() {
       pen.fillRect(x, y + high - 2, perRow * (cell + gap) - gap, 1);
     }
   });
-  setText(byId('legend'), say('{0} nodes, a square for each GPU. Dark: more {1}. Red: withdrawn. Brown: degraded, or a cordoned node’s line. Pale: the agent does not report.',
+  setText(byId('legend'), say('{0} nodes, a square for each GPU. Stronger: more {1}. Red: withdrawn. Brown: degraded, or a cordoned node’s line. Blue: recovering. Pale: the agent does not report.',
     shown.length, say(COLOURS[by]).toLowerCase()));
 }
 
@@ -180,13 +186,20 @@ function podRow(pod, withNode) {
     make('td', {}, pod[5].map((index) => `GPU ${index}`).join(', ')), make('td', {}, percent(mean(gpus.map((gpu) => gpu[BUSY])))), make('td', {}, gib(memory)), make('td', {}, notes));
 }
 
+function dataTable(label, heads, rows) {
+  const head = make('thead', {}, make('tr', {}, ...heads.map((text) => make('th', { scope: 'col' }, say(text)))));
+  return make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': label }, make('table', {}, head, make('tbody', {}, ...rows)));
+}
+
+// What follows a list that is cut.
+function more(name, all) {
+  return all.length > MOST_ROWS ? [make(name, { class: 'soft' }, say('and {0} more: use the filters', all.length - MOST_ROWS))] : [];
+}
+
 // `of`: a node or a namespace.
 function podTable(pods, of, withNode) {
   const heads = ['Pod', ...(withNode ? ['Node'] : []), 'Holds', 'GPUs', 'Use', 'Memory', 'State'];
-  const all = [make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('Pods of {0}', of) }, make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, say(head))))),
-    make('tbody', {}, ...pods.slice(0, MOST_ROWS).map((pod) => podRow(pod, withNode)))))];
-  if (pods.length > MOST_ROWS) all.push(make('p', { class: 'soft' }, say('and {0} more: use the filters', pods.length - MOST_ROWS)));
-  return all;
+  return [dataTable(say('Pods of {0}', of), heads, pods.slice(0, MOST_ROWS).map((pod) => podRow(pod, withNode))), ...more('p', pods)];
 }
 
 function migText(gpu) {
@@ -208,7 +221,7 @@ function drawDetail() {
     const facts = [say('driver {0}', node.driver), say(AGENTS[node.agent]), node.cordoned && say('node cordoned')].filter(Boolean).join(' · ');
     const page = node.page && /^https?:\/\//.test(node.page) ? [make('a', { href: node.page, rel: 'noreferrer', id: 'node-page' }, say('Page of this node'))] : [];
     return [make('h3', {}, node.name), make('p', { class: 'soft' }, facts), ...page,
-      make('div', { class: 'wide', tabindex: '0', role: 'region', 'aria-label': say('GPUs of {0}', node.name) }, make('table', {}, make('thead', {}, make('tr', {}, ...heads.map((head) => make('th', { scope: 'col' }, say(head))))), make('tbody', {}, ...rows))),
+      dataTable(say('GPUs of {0}', node.name), heads, rows),
       ...(one.pods.length > 0 ? podTable(one.pods, node.name, false) : [make('p', { class: 'soft' }, say('No Pod holds a GPU here.'))])];
   });
 }
@@ -230,7 +243,7 @@ function reasonList(pod) {
 
 async function explain(pod, item) {
   const answer = await ask(`api/explain?namespace=${encodeURIComponent(pod.namespace)}&pod=${encodeURIComponent(pod.name)}`);
-  const text = answer ? await answer.text() : say('no answer');
+  const text = answer ? await answer.text().catch(() => say('no answer')) : say('no answer');
   const old = item.querySelector('pre');
   if (old) old.remove();
   item.append(make('pre', { tabindex: '0' }, text));
@@ -244,15 +257,15 @@ function pendingItem(pod) {
 }
 
 function drawPending() {
-  const name = byId('namespace').value, text = byId('find').value.trim().toLowerCase();
-  const pods = cluster.pending.filter((pod) => (!name || pod.namespace === name) &&
+  const { namespace, text } = filters;
+  const pods = cluster.pending.filter((pod) => (!namespace || pod.namespace === namespace) &&
     (!text || [`${pod.namespace}/${pod.name}`, ...(pod.reasons || []).flatMap((reason) => [reason[0], reason[2]])].join('\n').toLowerCase().includes(text)));
   limitedList('pending', pods, pendingItem, say('No Pod waits for a GPU.'));
 }
 
 function limitedList(id, all, item, none) {
   redraw(byId(id), [all.slice(0, MOST_ROWS), all.length, words.Node], () => all.length === 0 ? [make('li', { class: 'soft' }, none)]
-    : [...all.slice(0, MOST_ROWS).map(item), ...(all.length > MOST_ROWS ? [make('li', { class: 'soft' }, say('and {0} more: use the filters', all.length - MOST_ROWS))] : [])]);
+    : [...all.slice(0, MOST_ROWS).map(item), ...more('li', all)]);
 }
 
 function drawFaults() {
@@ -272,13 +285,13 @@ function drawFaults() {
 const open = new Set();  // namespaces
 
 function drawPods() {
-  const name = byId('namespace').value, text = byId('find').value.trim().toLowerCase(), groups = new Map();
+  const { namespace, text } = filters, groups = new Map();
   for (const one of shown) {
     // Where the text is that of the node, all its Pods are meant.
     const whole = !text || one.node.name.toLowerCase().includes(text) || (one.node.faults || []).some((fault) => fault[1].toLowerCase().includes(text));
     for (const pod of one.pods) {
       const key = cluster.namespaces[pod[0]];
-      if ((name && key !== name) || (!whole && !podName(pod).toLowerCase().includes(text))) continue;
+      if ((namespace && key !== namespace) || (!whole && !podName(pod).toLowerCase().includes(text))) continue;
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(pod);
     }
@@ -288,7 +301,12 @@ function drawPods() {
     const gpus = pods.flatMap((pod) => pod[5].map((index) => nodes[pod[2]].node.gpus[index]));
     return [key, pods.length, new Set(pods.flatMap((pod) => pod[5].map((index) => `${pod[2]} ${index}`))).size, percent(mean(gpus.map((gpu) => gpu[BUSY])))];
   });
-  redraw(byId('pods'), [facts, sorted.filter(([key]) => open.has(key)), words.Node], () => sorted.length === 0 ? [make('p', { class: 'soft' }, say('No Pod holds a GPU.'))]
+  // What an open namespace shows of its Pods.
+  const opened = sorted.filter(([key]) => open.has(key)).map(([, pods]) => pods.slice(0, MOST_ROWS).map((pod) => {
+    const { node } = nodes[pod[2]];
+    return [pod, node.name, pod[5].map((index) => node.gpus[index])];
+  }));
+  redraw(byId('pods'), [facts, opened, words.Node], () => sorted.length === 0 ? [make('p', { class: 'soft' }, say('No Pod holds a GPU.'))]
     : sorted.slice(0, MOST_ROWS).map(([key, pods], i) => {
       const element = make('details', { 'data-namespace': key }, make('summary', {}, make('strong', {}, key), ' · ', say('Pods: {0}, GPUs: {1}, use: {2}', ...facts[i].slice(1))));
       const fill = () => element.append(...podTable(pods, key, true));
@@ -307,6 +325,7 @@ function drawPods() {
 
 function drawAll() {
   if (!cluster) return;
+  filters = readFilters();
   shown = nodes.filter(passes);
   drawTotals();
   drawMap();
@@ -325,6 +344,10 @@ function setLink(state, text) {
   setAttribute(byId('link'), 'data-link', state);
 }
 
+function lostLink() {
+  setLink('lost', say('Connection lost; trying again'));
+}
+
 // Null: no answer, or none that this reader may see.
 async function ask(path, headers = {}) {
   try {
@@ -335,22 +358,27 @@ async function ask(path, headers = {}) {
     setText(byId('refusal'), refusal || say('This page needs a token of the cluster.'));
     setLink('lost', say('Not signed in'));
   } catch {
-    setLink('lost', say('Connection lost; trying again'));
+    lostLink();
   }
   return null;
 }
 
 async function read() {
   const answer = document.hidden && cluster ? null : await ask('api/cluster', etag ? { 'If-None-Match': etag } : {});
-  if (answer && answer.ok) {
-    etag = answer.headers.get('ETag') || '';
-    takeCluster(await answer.json());
-  }
-  if (answer && (answer.ok || answer.status === 304)) {
-    byId('sign-in').hidden = true;
-    setLink('live', say('Read {0}', new Date().toLocaleTimeString()));
-  } else if (answer) {
-    setLink('wait', (await answer.text()).trim());
+  if (!answer) return;
+  try {
+    if (answer.ok) {
+      takeCluster(await answer.json());
+      etag = answer.headers.get('ETag') || '';
+    }
+    if (answer.ok || answer.status === 304) {
+      byId('sign-in').hidden = true;
+      setLink('live', say('Read {0}', new Date().toLocaleTimeString()));
+    } else {
+      setLink('wait', (await answer.text()).trim());
+    }
+  } catch {
+    lostLink();  // in the middle of the answer
   }
 }
 

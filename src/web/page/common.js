@@ -38,8 +38,8 @@ function redraw(element, value, draw) {
   element.replaceChildren(...draw());
 }
 
-// Chinese where the browser prefers it to English. What the agent itself says stays in English.
-// The words are in the files.
+// Loads the Chinese texts of the files where the browser prefers Chinese to English. Texts of the agent and the
+// scheduler stay in English.
 async function learnWords(...files) {
   const language = navigator.languages.find((one) => /^(en|zh)\b/i.test(one)) || 'en';
   if (!/^zh\b/i.test(language)) return;

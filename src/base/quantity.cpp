@@ -55,6 +55,7 @@ std::optional<std::uint64_t> parse_quantity_milli(std::string_view text) {
   if (read.ec != std::errc{} || read.ptr != text.data() + end) return std::nullopt;
   const auto factor = suffix_factor(text.substr(end));
   if (!factor) return std::nullopt;
+  if (number == 0) return 0;  // zero times an infinite factor is not a number
   const double milli = std::ceil(number * *factor * kMilli);
   return static_cast<std::uint64_t>(std::min(milli, kMost));
 }

@@ -11,6 +11,7 @@ namespace {
 TEST(Quantity, ReadsEveryForm) {
   for (const auto& [text, milli] : std::vector<std::pair<const char*, std::uint64_t>>{
            {"0", 0},
+           {"0e400", 0},
            {"2", 2000},
            {"+2", 2000},
            {"500m", 500},

@@ -183,7 +183,6 @@ Status ClaimController::write_claim_files(Preparation& preparation, const ClaimR
     preparation.recorded_here |= known == records_.end();
     GPULET_TRY(store_.write_record(record));
     records_.insert_or_assign(record.uid, record);
-    if (changed_) changed_();
   }
   if (!spec) return {};
   const std::string path = spec_path(record.uid), content = cdi::to_json(*spec);
@@ -208,7 +207,10 @@ void ClaimController::retry_later(std::uint64_t id) {
 
 void ClaimController::retry_waiting() {
   std::vector<std::uint64_t> waiting;
-  for (const auto& [id, preparation] : preparations_) waiting.push_back(id);
+  // Others wait for the API server, in its own time.
+  for (const auto& [id, preparation] : preparations_) {
+    if (preparation->read) waiting.push_back(id);
+  }
   for (const auto id : waiting) try_preparation(id);
 }
 
@@ -257,10 +259,7 @@ Status ClaimController::end_claim(const std::string& uid) {
     return fail(errno_error("cannot remove the CDI document of a claim", errno, path));
   }
   GPULET_TRY(store_.remove_record(uid));
-  if (records_.erase(uid) != 0) {
-    log::info("claim unprepared", {{"uid", uid}});
-    if (changed_) changed_();
-  }
+  if (records_.erase(uid) != 0) log::info("claim unprepared", {{"uid", uid}});
   return {};
 }
 

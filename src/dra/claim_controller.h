@@ -78,7 +78,7 @@ class ClaimController {
   ~ClaimController();
   ClaimController(const ClaimController&) = delete;
 
-  // nullptr while the driver is away. Claims that wait are tried again at once.
+  // nullptr while the driver is away. Claims that wait for a device are tried again at once.
   void set_devices(std::shared_ptr<const NodeDevices> devices);
 
   // `done` gets an entry for every uid of the request, once, from the loop or from inside this call. A claim
@@ -96,8 +96,6 @@ class ClaimController {
   void end_orphans();
 
   const std::map<std::string, ClaimRecord>& records() const { return records_; }
-  // Called after records() changed.
-  void set_change_callback(std::function<void()> changed) { changed_ = std::move(changed); }
 
  private:
   struct Batch;
@@ -125,7 +123,6 @@ class ClaimController {
   std::map<std::string, ClaimRecord> records_;
   std::map<std::uint64_t, std::unique_ptr<Preparation>> preparations_;
   std::uint64_t next_id_ = 1;
-  std::function<void()> changed_;
   Lifetime lifetime_;
 };
 

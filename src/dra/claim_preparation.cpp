@@ -10,6 +10,11 @@ namespace {
 
 std::string claim_text(const ResourceClaim& claim) { return claim.name_space + "/" + claim.name; }
 
+// Of the claim's CDI document.
+std::string cdi_device_name(const ClaimRecord& record, const RecordedDevice& device) {
+  return record.uid + "-" + device.device;
+}
+
 std::string device_text(const AllocationResult& result) { return "device \"" + result.device + "\""; }
 
 Status check_identity(const ResourceClaim& claim, const std::string& uid, const PreparationInput& input) {
@@ -121,7 +126,7 @@ Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::stri
 }
 
 std::string claim_cdi_id(const ClaimRecord& record, const RecordedDevice& device) {
-  return cdi::qualified_name(kClaimCdiKind, record.uid + "-" + device.device);
+  return cdi::qualified_name(kClaimCdiKind, cdi_device_name(record, device));
 }
 
 std::string claim_spec_file_name(const std::string& uid) {
@@ -141,7 +146,7 @@ Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& ba
       return fail(Code::kUnavailable, "the CDI document of this node has no device " + device.uuid.str(),
                   "claim " + record.name_space + "/" + record.name);
     }
-    const std::string name = record.uid + "-" + device.device;
+    const std::string name = cdi_device_name(record, device);
     if (std::ranges::find(spec.devices, name, &cdi::Device::name) != spec.devices.end()) continue;
     spec.devices.push_back({.name = name, .edits = found->edits});
   }

@@ -64,9 +64,9 @@ class RecordStore {
   // No error where there is none.
   Status remove_record(std::string_view uid) const;
 
+ private:
   std::string record_path(std::string_view uid) const;
 
- private:
   std::string directory_;
 };
 

@@ -7,6 +7,7 @@
 
 #include "base/dns_name.h"
 #include "base/text.h"
+#include "k8s/objects.h"
 
 namespace gpulet::dra {
 namespace {
@@ -15,13 +16,8 @@ using inventory::Gpu;
 using inventory::GpuValue;
 using inventory::MigDevice;
 
-// The API's limit; a cut never splits a character.
 std::string attribute_text(std::string text) {
-  if (text.size() <= kMaxAttributeBytes) return text;
-  std::size_t end = kMaxAttributeBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
-  text.resize(end);
-  return text;
+  return k8s::truncate_utf8(std::move(text), kMaxAttributeBytes);  // the API's limit
 }
 
 // NVIDIA's DRA driver writes architectures and brands as go-nvlib does.

@@ -28,8 +28,7 @@ inline constexpr const char* kNumaNodeAttribute = "resource.kubernetes.io/numaNo
 
 struct PoolInput {
   inventory::SnapshotPtr snapshot;
-  // By UUID of a GPU or a MIG device: health_taints, and those of devices that something else holds. A GPU's
-  // taints apply to its MIG devices too.
+  // health_taints by UUID of a GPU or a MIG device. A GPU's taints apply to its MIG devices too.
   std::map<DeviceUuid, std::vector<DeviceTaint>> taints = {};
   // GPUs that are not offered, by UUID, with the reason: "is offered by the device plugin".
   std::map<DeviceUuid, std::string> withdrawn = {};

@@ -19,6 +19,7 @@ namespace {
 
 // Another process that serves the same path may replace the socket each time: retries must not spin.
 constexpr BackoffLimits kListenBackoff{std::chrono::milliseconds(100), std::chrono::seconds(10)};
+constexpr Duration kReplacedResetAfter = std::chrono::seconds(30);
 // Without a free descriptor the socket stays ready, and the loop would spin.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
 
@@ -76,7 +77,12 @@ class ListeningSocket final : public ServedSocket {
   }
 
   void check_socket() {
-    if (!listener_.is_open() || file_identity(path_) == identity_) return;
+    // Without a recorded identity, the socket was removed before it could be inspected: then no socket is not
+    // the expected state.
+    const auto now = file_identity(path_);
+    if (!listener_.is_open() || (now && now == identity_)) return;
+    if (loop_.now() - last_lost_ > kReplacedResetAfter) backoff_.reset();
+    last_lost_ = loop_.now();
     log::warning("the socket of the claims' service was removed or replaced", {{"path", path_}});
     accepting_.reset();
     listener_.reset();
@@ -99,6 +105,7 @@ class ListeningSocket final : public ServedSocket {
   std::optional<FileIdentity> identity_;
   Subscription accepting_, retry_;
   Backoff backoff_{kListenBackoff, 0};
+  Time last_lost_{};
   std::unique_ptr<device_plugin::DirectoryWatcher> watcher_;
 };
 

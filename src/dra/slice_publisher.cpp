@@ -108,12 +108,14 @@ class WatchingPublisher final : public SlicePublisher {
     // Deleted before it was created again.
     if (slice && is_older(slice->resource_version, known->second.resource_version)) return;
     shown_.erase(known);
+    node_uid_.clear();  // deleted with the Node, perhaps: the next one has another uid
     changed();
   }
 
   void on_list_end() {
     listing_ = false;
-    std::erase_if(shown_, [&](const auto& entry) { return !listed_.contains(entry.first); });
+    if (std::erase_if(shown_, [&](const auto& entry) { return !listed_.contains(entry.first); }) != 0)
+      node_uid_.clear();
     synced_ = true;
     changed();
   }
@@ -139,13 +141,14 @@ class WatchingPublisher final : public SlicePublisher {
   }
 
   void read_node() {
-    sender_.send_request({.method = "GET", .path = "/api/v1/nodes/" + pool_.node}, "get on nodes",
-                         [this](const http::ClientResponse& response) {
-                           if (response.status != kStatusOk) return Outcome::kError;
-                           const auto node = parse_json(response.body);
-                           node_uid_ = json_text(json_member(json_member(node, "metadata"), "uid"));
-                           return node_uid_.empty() ? Outcome::kError : Outcome::kNext;
-                         });
+    sender_.send_request(
+        {.method = "GET", .path = "/api/v1/nodes/" + pool_.node, .accept = k8s::kMetadataOnly},
+        "get on nodes", [this](const http::ClientResponse& response) {
+          if (response.status != kStatusOk) return Outcome::kError;
+          const auto node = parse_json(response.body);
+          node_uid_ = json_text(json_member(json_member(node, "metadata"), "uid"));
+          return node_uid_.empty() ? Outcome::kError : Outcome::kNext;
+        });
   }
 
   void send_delete(const ResourceSlice& slice) {
@@ -156,7 +159,7 @@ class WatchingPublisher final : public SlicePublisher {
     sender_.send_request({.method = "DELETE",
                           .path = slice_path(slice.name),
                           .content_type = "application/json",
-                          .body = options.dump()},
+                          .body = k8s::serialize_json(options)},
                          "delete on resourceslices.resource.k8s.io",
                          [this, name = slice.name](const http::ClientResponse& response) {
                            if (response.status == kStatusConflict) return Outcome::kRetry;

@@ -74,15 +74,14 @@ class PooledReader final : public ParallelReader {
         {.method = "GET", .path = read.path},
         [this, &connection, permission = read.permission,
          done = std::move(read.done)](const Result<http::ClientResponse>& response) {
-          // In its own turn of the loop: the callback may destroy this object.
-          loop_.post([done, result = judge_response(response, permission), alive = lifetime_.watch()] {
-            if (alive) done(result);
-          });
           connection.busy = false;
           connection.idle =
               loop_.after(timing_.idle_close, [&connection] { connection.client.close_connection(); });
-          loop_.post([this, alive = lifetime_.watch()] {
-            if (alive) send_reads();
+          // In a turn of its own, and the callback last: it may destroy this object.
+          loop_.post([this, done, result = judge_response(response, permission), alive = lifetime_.watch()] {
+            if (!alive) return;
+            send_reads();
+            done(result);
           });
         });
   }

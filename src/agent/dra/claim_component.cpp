@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "agent/dra/claim_source.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
 #include "agent/resources/cdi_controller.h"
@@ -19,6 +18,7 @@
 #include "dra/device_pool.h"
 #include "dra/served_socket.h"
 #include "dra/slice_publisher.h"
+#include "k8s/client_config.h"
 #include "k8s/parallel_reader.h"
 #include "partition/rules.h"
 
@@ -28,6 +28,7 @@ namespace {
 constexpr Duration kOrphanInterval = std::chrono::minutes(10);
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
+// Needs get on resourceclaims. A name that is none is a claim that does not exist.
 class ApiClaimSource final : public dra::ClaimSource {
  public:
   ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
@@ -74,9 +75,10 @@ std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Sn
   return roots;
 }
 
-std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::HealthView& view) {
+std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::HealthViewPtr& view) {
   std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints;
-  for (const auto& device : view.devices) {
+  if (!view) return taints;
+  for (const auto& device : view->devices) {
     if (device.uuid.empty()) continue;
     auto own = dra::health_taints(device.status);
     if (!own.empty()) taints[device.uuid] = std::move(own);
@@ -112,7 +114,7 @@ class ClaimServer {
   explicit ClaimServer(Node& node)
       : node_(node),
         relay_(std::make_shared<LoopRelay>(node.loop)),
-        source_(make_claim_source(node.loop, *node.client_config)),
+        source_(std::make_unique<ApiClaimSource>(node.loop, *node.client_config)),
         publisher_(dra::SlicePublisher::start_publisher(
             node.loop, *node.client_config,
             {std::string(dra::kDriverName), node.client_config->node_name, node.client_config->node_name}, {},
@@ -130,15 +132,12 @@ class ClaimServer {
     const auto status = agent != nullptr ? std::optional(agent->status()) : std::nullopt;
     if (!status || !status->snapshot) return;
     is_driver_open_ = status->driver_answers;
-    if (!snapshot_ || snapshot_->generation != status->snapshot->generation) {
-      snapshot_ = status->snapshot;
-      read_facts();
-    }
     snapshot_ = status->snapshot;
+    std::string key = spec_inputs_key(*snapshot_, node_.config);
+    if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    const auto view = agent->health_view();
     pool_ = dra::make_device_pool({.snapshot = snapshot_,
-                                   .taints = view ? taints_of(*view) : decltype(taints_of(*view))(),
+                                   .taints = taints_of(agent->health_view()),
                                    .withdrawn = withdrawn_gpus(),
                                    .pcie_roots = facts_->pcie_roots});
     report_notes();
@@ -250,6 +249,7 @@ class ClaimServer {
   std::vector<std::unique_ptr<dra::ServedSocket>> sockets_;
   inventory::SnapshotPtr snapshot_;
   std::optional<DeviceFacts> facts_;
+  std::string facts_key_;  // spec_inputs_key() of the newest reading
   std::optional<dra::DevicePool> pool_;
   bool is_driver_open_ = false;
   bool reading_ = false, read_again_ = false;
@@ -299,10 +299,6 @@ class ClaimComponent final : public Component {
 };
 
 }  // namespace
-
-std::unique_ptr<dra::ClaimSource> make_claim_source(Loop& loop, const k8s::ClientConfig& access) {
-  return std::make_unique<ApiClaimSource>(loop, access);
-}
 
 std::unique_ptr<Component> make_claim_component(Node& node) { return std::make_unique<ClaimComponent>(node); }
 

@@ -19,7 +19,8 @@ constexpr Duration kDriverFilesSettle = std::chrono::milliseconds(100);
 // How often a full disk, or a driver that is not fully installed, is retried.
 constexpr Duration kSpecWriteRetry = std::chrono::seconds(5);
 
-// All inputs of the specs as text: equal texts, equal specs.
+}  // namespace
+
 std::string spec_inputs_key(const inventory::Snapshot& snapshot, const config::Config& config) {
   std::string key = snapshot.driver.version + '\n' + std::to_string(snapshot.driver.cuda_version);
   for (const auto& gpu : snapshot.gpus) {
@@ -47,8 +48,6 @@ std::string spec_inputs_key(const inventory::Snapshot& snapshot, const config::C
   for (const unsigned channel : config.imex.channel_ids) key += ' ' + std::to_string(channel);
   return key;
 }
-
-}  // namespace
 
 bool uses_cdi(const config::Config& config) {
   return std::ranges::any_of(config.flags.device_list_strategy, [](auto strategy) {

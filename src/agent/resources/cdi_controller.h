@@ -27,6 +27,9 @@ struct CdiWriteResult {
   std::optional<Error> error;            // why a spec could not be written; the previous one stays
 };
 
+// All inputs of the specs as text: equal texts, equal specs. Pure.
+std::string spec_inputs_key(const inventory::Snapshot& snapshot, const config::Config& config);
+
 // Whether Allocate returns CDI names.
 bool uses_cdi(const config::Config& config);
 

@@ -10,24 +10,6 @@
 namespace gpulet::arguments {
 namespace {
 
-// The length of the UTF-8 character that `text` starts with; 0 if there is none. RFC 3629, section 4.
-std::size_t utf8_length(std::string_view text) {
-  const auto byte = [&](std::size_t at) {
-    return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0u) != 0x80u) return 0;
-  }
-  const unsigned second = byte(1);
-  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return wrong ? 0 : length;
-}
-
 // U+0080 to U+009F, which terminals obey too.
 bool is_c1_control(std::string_view character) {
   return character.size() == 2 && character[0] == '\xc2' && static_cast<unsigned char>(character[1]) < 0xa0;
@@ -78,13 +60,6 @@ std::vector<std::string> set_members(std::string_view set) {
 // "table, wide or json"; empty: any value.
 std::string expected_values(const CLI::Option& option) { return list_choices(option_choices(option)); }
 
-const CLI::Option* find_option(const CLI::App& command, const std::string& name) {
-  for (const auto* option : command.get_options()) {
-    if (option->get_name() == name) return option;
-  }
-  return nullptr;
-}
-
 // "--output: xml not in {table,json}": the values are refused by CLI11's validators or by those of the
 // program, whose texts are shown as they are.
 std::string refused_value(const std::string& what) {
@@ -121,7 +96,7 @@ std::string wrong_value_count(const CLI::App& command, const std::string& what) 
   if (colon == std::string::npos) return what;
   const auto name = what.substr(0, colon);
   if (what.find("At Most 1 required") != std::string::npos) return name + " is given more than once";
-  const auto* option = find_option(command, name);
+  const auto* option = command.get_option_no_throw(name);
   const auto values = option == nullptr ? std::string() : expected_values(*option);
   return name + ": expected a value" + (values.empty() ? "" : ": " + values);
 }
@@ -136,7 +111,7 @@ std::string describe_mistake(const CLI::App& command, const CLI::ParseError& err
     if (what.starts_with("A subcommand"))
       return names.size() > kMostNames ? "expected a command" : "expected a command: " + list_choices(names);
     const auto name = what.substr(0, what.find(' '));
-    const auto* option = find_option(command, name);
+    const auto* option = command.get_option_no_throw(name);
     const auto values = option == nullptr ? std::string() : expected_values(*option);
     return name + " is required" + (values.empty() ? "" : ": " + values);
   }
@@ -150,7 +125,7 @@ std::string describe_mistake(const CLI::App& command, const CLI::ParseError& err
 std::string printable_text(std::string_view text) {
   std::string printable;
   while (!text.empty()) {
-    const auto length = utf8_length(text);
+    const auto length = text::utf8_length(text);
     const auto character = text.substr(0, std::max<std::size_t>(length, 1));
     const auto byte = static_cast<unsigned char>(text[0]);
     const bool control = (byte < ' ' && byte != '\n') || byte == 0x7f || is_c1_control(character);

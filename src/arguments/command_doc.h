@@ -25,7 +25,7 @@ struct OptionDoc {
 struct CommandDoc {
   std::string path = {};     // "gpulet mig plan"
   std::string summary = {};  // one line, imperative
-  std::string details = {};  // paragraphs
+  std::string details = {};  // one paragraph
   std::string examples = {};
   std::string group = {};  // title in the parent's help
   std::vector<OptionDoc> arguments = {}, options = {};

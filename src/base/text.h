@@ -45,6 +45,10 @@ std::optional<std::uint64_t> parse_unsigned(std::string_view text);
 std::string encode_base64(std::string_view bytes);
 std::string decode_base64(std::string_view text);
 
+// The length of the UTF-8 character that `text` starts with; 0 if there is none. RFC 3629, section 4. The end
+// of the text counts as a byte 0.
+std::size_t utf8_length(std::string_view text);
+
 // For "did you mean": the candidate with the fewest edits from `word`, if they are at most a third of its
 // length (at least 1, at most 3). Ties go to the earlier candidate.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);

@@ -123,6 +123,7 @@ enum class PlacementLoad { kIgnore, kPrefer, kStrict };
 enum class DriverHold { kAlways, kOnDemand };
 enum class LogFormat { kText, kJson };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
 // Dynamic Resource Allocation.
 struct DraSettings {
   // The node's GPUs are offered by claims, and none by the device plugin.

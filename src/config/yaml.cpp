@@ -239,8 +239,9 @@ std::optional<Error> control_character(std::string_view text, const std::string&
 std::optional<Position> indented_by_tab(std::string_view text, unsigned last) {
   for (unsigned line = 1; line <= last && !text.empty(); ++line) {
     const auto content = text.find_first_not_of(" \t");
-    const auto tab = text.find('\t');
-    if (content != std::string_view::npos && text[content] != '\n' && text[content] != '#' && tab < content)
+    if (content == std::string_view::npos) return std::nullopt;
+    const auto tab = text.substr(0, content).find('\t');
+    if (text[content] != '\n' && text[content] != '#' && tab != std::string_view::npos)
       return Position{line, static_cast<unsigned>(tab) + 1};
     const auto end = text.find('\n');
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);

@@ -49,12 +49,10 @@ class Terminal {
   // Waits for its end. Returns its exit code, or minus the signal.
   int wait_for_exit();
 
-  // Until `condition`, which may read the screen; false after kTestTimeout.
-  bool wait_until(const std::function<bool()>& condition);
-
  private:
   // Returns false on a timeout or at the end of output.
   bool read_output(std::chrono::milliseconds limit);
+  bool wait_until(const std::function<bool()>& condition);
   void write_all(const std::string& bytes);
   // libvterm's callback for a property of the terminal that the program sets.
   static int on_property(int property, void* value, void* self);

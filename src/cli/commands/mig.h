@@ -49,10 +49,10 @@ struct MigOptions {
 // A change of the MIG mode makes a running agent release the driver meanwhile (agent_driver.h).
 //
 // Exit code:
-//   plan    0: not blocked; 1: the layout is invalid, or a GPU cannot be read; 3: an instance to delete is in
-//   use apply   0: applied; 1: the layout is invalid and nothing was changed, or a step failed; 3: a GPU is
-//   blocked
-//           or needs a reset. Each GPU is changed on its own.
+//   plan    0: not blocked; 1: the layout is invalid, or a GPU cannot be read;
+//           3: an instance to delete is in use
+//   apply   0: applied; 1: the layout is invalid and nothing was changed, or a step failed;
+//           3: a GPU is blocked or needs a reset. Each GPU is changed on its own.
 //   assert  0: the GPUs match; 1: they do not
 //   export  0; 1: a GPU cannot be read
 CommandOutput mig_output(MigVerb verb, const MigOptions& options);

@@ -1,5 +1,5 @@
 // What every command builds on: how it is put on the command line, its exit codes and output, and the options
-// that several commands share. CLI11 is seen by the .cpp files of src/cli alone.
+// that several commands share.
 #pragma once
 
 #include <functional>
@@ -49,8 +49,8 @@ int print_report(std::string_view program, const Result<std::string>& report);
 // What the command line has selected: runs it and returns the exit code.
 using Run = std::function<int()>;
 
-// Help, as kubectl has it: an imperative line, then details, then examples. Lines of the last two are printed
-// as they are, examples indented by two.
+// Help, as kubectl has it: an imperative line, then details, which are wrapped, then examples, whose lines
+// are printed as they are, indented by two.
 struct CommandHelp {
   const char* name;
   const char* summary;
@@ -85,17 +85,15 @@ using SettingFlags = std::map<std::string, std::vector<std::string>, std::less<>
 void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery = false);
 
 // Parses `arguments` (argv[0] included). Go's forms, which NVIDIA's programs accept, are "-name" for "--name"
-// and
-// "--name=" for an empty value. Returns nullopt when the command may run; else the exit code: 0 after help or
-// the version, kWrongCommand after one line on standard error.
+// and "--name=" for an empty value. Returns nullopt when the command may run; else the exit code: 0 after
+// help or the version, kWrongCommand after one line on standard error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms);
 
 // Where the API server is, for a command that a person runs: `kubeconfig`, else the first file of KUBECONFIG,
-// else
-// ~/.kube/config, else the Pod's service account. A program that the file names (`exec`) runs here with this
-// process' environment, within the limits of k8s/client_config.h, and may ask the person at the terminal;
-// services use k8s::find_client_config, which runs nothing. Errors: those of k8s/client_config.h and of the
-// program; kFailedPrecondition if there is none of the files.
+// else ~/.kube/config, else the Pod's service account. A program that the file names (`exec`) runs here with
+// this process' environment, within the limits of k8s/client_config.h, and may ask the person at the
+// terminal; services use k8s::find_client_config, which runs nothing. Errors: those of k8s/client_config.h
+// and of the program; kFailedPrecondition if there is none of the files.
 Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig);
 
 // The version that CMake knows: "0.1.0".

@@ -1,6 +1,6 @@
 // What a command shows, in the formats of -o: a command makes one JSON document and one table of the same
 // facts. YAML is made from the JSON. Every command that shows something has -o, --output and --no-headers
-// from here, with the same meaning.
+// from here, with the same meaning; `top` has an -o of its own.
 #pragma once
 
 #include <functional>

@@ -150,9 +150,10 @@ class Screen {
 
   int run_screen() {
     // Also after Ctrl-\ the terminal is restored.
-    const auto signals =
-        SignalWatcher::watch_signals(loop_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGWINCH}, [this](int signal) {
-          if (signal != SIGWINCH) return loop_.stop_loop();
+    const auto signals = SignalWatcher::watch_signals(
+        loop_, {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGWINCH}, [this](int signal) {
+          if (signal != SIGWINCH && signal != SIGTSTP) return loop_.stop_loop();
+          if (signal == SIGTSTP && terminal_) terminal_->stop();
           draw_screen();
         });
     if (!signals) return print_top_error(kFailed, signals.error().full_message());
@@ -184,11 +185,13 @@ class Screen {
   void on_keys(std::uint32_t events) {
     if ((events & (EPOLLHUP | EPOLLERR)) != 0) return loop_.stop_loop();  // the terminal is closed
     auto& view = session_.top_view();
+    bool is_shown = true;
     while (const auto key = terminal_->read_key()) {
+      if (!is_shown) screen_ = render_screen(session_.model(), view);  // what the key before it shows
+      is_shown = false;
       const bool paused = view.paused;
       if (apply_key(view, *key, screen_) == TopAction::kQuit) return loop_.stop_loop();
       if (view.paused != paused) session_.set_paused(view.paused);
-      screen_ = render_screen(session_.model(), view);  // the next key acts on what this one shows
     }
     draw_screen();
   }

@@ -49,7 +49,7 @@ TEST(TopModel, GpusHaveMetricsAndPods) {
 TEST(TopModel, SortsByEachColumnWithUnknownValuesLast) {
   const auto model = make_top_model();
   EXPECT_EQ(order(model, TopColumn::kGpu, true), (Texts{"7", "6", "5", "4", "3", "2", "1", "0"}));
-  // GPUs 2 and 6 say no utilisation, GPU 2 nothing at all.
+  // GPUs 2 and 6 report no utilization, GPU 2 nothing at all.
   EXPECT_EQ(order(model, TopColumn::kUtil, true), (Texts{"7", "5", "4", "3", "1", "0", "2", "6"}));
   EXPECT_EQ(order(model, TopColumn::kUtil, false), (Texts{"0", "1", "3", "4", "5", "7", "2", "6"}));
   EXPECT_EQ(order(model, TopColumn::kClock, true), (Texts{"0", "1", "3", "4", "5", "6", "7", "2"}));

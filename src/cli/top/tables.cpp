@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace gpulet::cli {
 namespace {
 
@@ -22,12 +24,6 @@ TopTone tone_above(std::optional<double> value, double warn, double bad) {
 std::string short_name(const std::string& name) {
   constexpr std::string_view kMaker = "NVIDIA ";
   return name.starts_with(kMaker) ? name.substr(kMaker.size()) : name;
-}
-
-std::string pod_names(const TopDevice& device) {
-  std::string pods;
-  for (const auto& pod : device.pods) pods += (pods.empty() ? "" : " ") + pod;
-  return pods;
 }
 
 class TableBuilder {
@@ -132,12 +128,10 @@ class TableBuilder {
   using Cell = TopLine (TableBuilder::*)(const TopDevice&) const;
   using GpuColumn = std::pair<TopTableColumn, Cell>;
 
-  // Gives the rest of the line to the column `place`, up to `most`.
-  void stretch_column(std::vector<TopTableColumn>& all, std::size_t place,
-                      std::size_t most = std::string::npos) const {
+  // Gives the rest of the line to the column `place`.
+  void stretch_column(std::vector<TopTableColumn>& all, std::size_t place) const {
     const std::size_t used = columns_used(all);
-    const std::size_t left = columns_ > used ? columns_ - used : 0;
-    all[place].width = std::max(all[place].width, std::min(most, all[place].width + left));
+    if (columns_ > used) all[place].width += columns_ - used;
   }
   static std::size_t columns_used(const std::vector<TopTableColumn>& all) {
     std::size_t used = all.empty() ? 0 : all.size() - 1;
@@ -146,7 +140,7 @@ class TableBuilder {
   }
 
   // In the order of the line. What is left out first when it is too narrow: the bar of memory, names, the bar
-  // of utilisation, power, temperature. A wider line never loses a column.
+  // of utilization, power, temperature. A wider line never loses a column.
   void choose_gpu_columns(const std::vector<TopGpu>& rows) {
     bar_ = columns_ >= 58 ? kShortBar : 0;
     memory_bar_ = columns_ >= 76 ? kShortBar : 0;
@@ -251,7 +245,7 @@ class TableBuilder {
     return {{format_.format_of_limit(now.ecc_corrected, now.ecc_uncorrected, ""),
              uncorrected ? TopTone::kBad : TopTone::kPlain}};
   }
-  TopLine pods_cell(const TopDevice& device) const { return {{pod_names(device)}}; }
+  TopLine pods_cell(const TopDevice& device) const { return {{text::join(device.pods, " ")}}; }
 
   const TopModel& model_;
   const TopView& view_;

@@ -2,6 +2,8 @@
 
 #include <langinfo.h>
 #include <locale.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -31,6 +33,23 @@ bool has_capability(const char* name) {
   return text != nullptr && text != reinterpret_cast<const char*>(-1);
 }
 
+// Stops this process as SIGTSTP does, which is blocked, and returns when it continues. Not by SIGSTOP: an
+// orphaned process group, which nobody can continue, must not stop.
+void stop_process() {
+  struct sigaction before{}, standard{};
+  ::sigaction(SIGTSTP, nullptr, &before);
+  if (before.sa_handler == SIG_IGN) return;  // so was the process started
+  standard.sa_handler = SIG_DFL;
+  ::sigaction(SIGTSTP, &standard, nullptr);
+  sigset_t stop, mask;
+  ::sigemptyset(&stop);
+  ::sigaddset(&stop, SIGTSTP);
+  ::raise(SIGTSTP);
+  ::pthread_sigmask(SIG_UNBLOCK, &stop, &mask);  // here
+  ::pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+  ::sigaction(SIGTSTP, &before, nullptr);
+}
+
 class Curses final : public TopTerminal {
  public:
   Curses(SCREEN* screen, bool colours, bool braille)
@@ -57,6 +76,15 @@ class Curses final : public TopTerminal {
   ~Curses() override {
     ::endwin();
     ::delscreen(screen_);
+  }
+
+  void stop() override {
+    ::endwin();
+    stop_process();
+    // As the shell has set it meanwhile. What the kernel discarded at Ctrl-Z is drawn again.
+    ::def_shell_mode();
+    ::flushinp();
+    ::clearok(curscr, TRUE);
   }
 
   void draw(const std::vector<TopLine>& lines) override {
@@ -215,6 +243,11 @@ bool TopTerminal::is_usable_terminal(const std::string& name) { return find_term
 
 Result<std::unique_ptr<TopTerminal>> TopTerminal::open_terminal(const std::string& name, bool colours) {
   GPULET_TRY_ASSIGN(const std::string used, find_terminal(name));
+  // ncurses ignores SIGTSTP while it draws, which loses a Ctrl-Z; a signal that has a handler it leaves
+  // alone. This handler never runs: the signal is blocked, and the loop reads it.
+  struct sigaction stop{};
+  ::sigaction(SIGTSTP, nullptr, &stop);
+  if (stop.sa_handler == SIG_DFL) ::signal(SIGTSTP, [](int) {});
   SCREEN* screen = ::newterm(used.c_str(), stdout, stdin);
   if (screen == nullptr) return fail(Code::kFailedPrecondition, "cannot set up the terminal", name);
   return std::unique_ptr<TopTerminal>(std::make_unique<Curses>(screen, colours, name != "linux"));

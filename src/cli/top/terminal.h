@@ -16,16 +16,20 @@ bool apply_locale();
 
 class TopTerminal {
  public:
-  // Controls the terminal of standard input and output until destruction, also across SIGTSTP and SIGCONT.
-  // The terminal reports its mouse meanwhile, except while the program is stopped. Its capabilities come from
-  // the usual terminfo directories, else (an image without them) from entries for xterm, the Linux console
-  // and screen in this program. No colour if the terminal has none or `colours` is false. Errors:
-  // kFailedPrecondition for a terminal that cannot place its cursor ("dumb"), or none.
+  // Controls the terminal of standard input and output until destruction. SIGTSTP is blocked by now, and the
+  // caller answers it by stop(). The terminal reports its mouse meanwhile, except while the program is
+  // stopped. Its capabilities come from the usual terminfo directories, else (an image without them) from
+  // entries for xterm, the Linux console and screen in this program. No colour if the terminal has none or
+  // `colours` is false. Errors: kFailedPrecondition for a terminal that cannot place its cursor ("dumb"), or
+  // none.
   static Result<std::unique_ptr<TopTerminal>> open_terminal(const std::string& name, bool colours);
   // Whether open_terminal() would succeed.
   static bool is_usable_terminal(const std::string& name);
   virtual ~TopTerminal() = default;
 
+  // Gives the terminal back, stops the process, and returns when it continues. draw() takes the terminal
+  // again.
+  virtual void stop() = 0;
   virtual void draw(const std::vector<TopLine>& lines) = 0;
   // The next pressed key or mouse button; nullopt if there is none.
   virtual std::optional<TopKey> read_key() = 0;

@@ -131,7 +131,7 @@ struct Gpu {
   std::uint32_t pci_subsystem_id = 0;
   std::uint32_t pci_class = 0;  // as sysfs: 0x030200; 0 when unknown
   std::optional<VgpuHost> vgpu;
-  bool vgpu_known = false;  // without `vgpu` the GPU is none; else its hypervisor's driver could not be read
+  bool vgpu_known = false;  // whether a GPU without `vgpu` is certainly not virtual
   std::string serial;
   std::optional<int> numa_node;  // absent when the kernel says -1 or nothing
 
@@ -150,7 +150,7 @@ struct DriverInfo {
 };
 
 struct Snapshot {
-  std::uint64_t generation = 0;  // grows with every new snapshot of this process
+  std::uint64_t generation = 0;  // grows with every new snapshot of one driver object
   DriverInfo driver;
   std::vector<Gpu> gpus;  // by index
   // gpus.size() squared, row by row: pcie[a * n + b]; kInternal on the diagonal.

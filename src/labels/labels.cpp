@@ -20,8 +20,7 @@ constexpr std::string_view kMode = "nvmlDeviceGetMigMode";
 constexpr std::string_view kOffered = "flags.migStrategy, sharing and gpulet.partition";
 constexpr std::string_view kInstances = "nvmlDeviceGetMigDeviceHandleByIndex";
 constexpr std::string_view kAttributes = "nvmlDeviceGetAttributes_v2";
-constexpr std::string_view kVirtualization =
-    "nvmlDeviceGetVirtualizationMode or the vendor's capability in /sys/bus/pci/devices/*/config";
+constexpr std::string_view kVirtualization = "nvmlDeviceGetVirtualizationMode, /sys/bus/pci/devices/*/config";
 constexpr std::string_view kCapability = "the vendor's capability in /sys/bus/pci/devices/*/config";
 constexpr std::string_view kMemory = "nvmlDeviceGetMemoryInfo";
 constexpr std::string_view kBandwidth = "nvmlDeviceGetMemoryBusWidth, nvmlDeviceGetMaxClockInfo";

@@ -5,33 +5,18 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/text.h"
+
 namespace gpulet::metrics {
 namespace {
 
 constexpr std::string_view kTotal = "_total";
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
-// The length of the UTF-8 character at the start of `text`; 0 if there is none.
-std::size_t character(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Longer than needed, a surrogate half, beyond the last character.
-  const unsigned char second = byte(1);
-  const bool wrong = (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
-                     (first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f);
-  return wrong ? 0 : length;
-}
-
 std::string escaped(std::string_view text, bool quotes) {
   std::string result;
   while (!text.empty()) {
-    const std::size_t length = character(text);
+    const std::size_t length = text::utf8_length(text);
     const char c = text.front();
     if (length == 0) {
       result += kReplacement;

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import signal
+import sys
 import tarfile
 import tempfile
 import time
@@ -19,6 +20,9 @@ from machine import HERE, run
 from report import Skip, same, wait_until
 
 ROOT = HERE.parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+from lib.kubectl import objects  # noqa: E402
+
 TESTBED = ROOT / "tests" / "cluster" / "testbed" / "tb"
 GPULET_IMAGE = ROOT / "out" / "image" / "gpulet.tar"
 IMAGE = "localhost/gpu-test:1"
@@ -95,12 +99,7 @@ class Cluster:
     # The agent.
     def manifest(self, **environment):
         """The shipped manifest, with the settings of these checks; on a simulated node also its driver root."""
-        text = self.kubectl("create", "--dry-run=client", "-o", "json", "-f", ROOT / "deploy/static/gpulet.yaml").strip()
-        items = []
-        while text:  # one JSON value after the other
-            item, end = json.JSONDecoder().raw_decode(text)
-            items.append(item)
-            text = text[end:].lstrip()
+        items = objects(self.kubectl("create", "--dry-run=client", "-o", "json", "-f", ROOT / "deploy/static/gpulet.yaml"))
         agent = next(item for item in items if item["kind"] == "DaemonSet")["spec"]["template"]["spec"]
         settings = {"GPULET_METRICS_INTERVAL": "1s", "GPULET_HEALTH_RECOVERY_HOLD": f"{HOLD_S}s", **environment}
         agent["containers"][0]["imagePullPolicy"] = "Never"
@@ -112,8 +111,8 @@ class Cluster:
         agent["containers"][0]["env"] += [{"name": name, "value": value} for name, value in settings.items()]
         return items
 
-    def apply(self, **environment):
-        self.kubectl("apply", "-f", "-", items=self.manifest(**environment))
+    def apply(self, items):
+        self.kubectl("apply", "-f", "-", items=items)
 
     def agents(self):
         """Names of the agents' Pods that are ready and not ending."""
@@ -225,7 +224,7 @@ class ClusterChecks:
 
     def install(self):
         started = time.monotonic()
-        self.cluster.apply()
+        self.cluster.apply(self.cluster.manifest())
         self.cluster.wait_allocatable(len(self.uuids), 60)
         self.report.figure("kubernetes.apply_to_allocatable_s", round(time.monotonic() - started, 2))
 
@@ -370,7 +369,7 @@ class ClusterChecks:
         agent = next(item for item in items if item["kind"] == "DaemonSet")["spec"]["template"]["spec"]
         agent["volumes"].append({"name": "config", "configMap": {"name": "shared"}})
         agent["containers"][0]["volumeMounts"].append({"name": "config", "mountPath": "/config"})
-        self.cluster.kubectl("apply", "-f", "-", items=items)
+        self.cluster.apply(items)
         self.cluster.wait_allocatable(SHARES * len(self.uuids), 60)
         self.need_cuda()
         if len(self.uuids) > 1:

@@ -15,10 +15,14 @@ def kubectl(*arguments, text=None, items=None):
 
 def manifest(path):
     """The objects of a file, as kubectl reads it."""
-    reported = kubectl("create", "--dry-run=client", "-o", "json", "-f", path).strip()
-    items = []
-    while reported:  # one JSON value after the other
-        item, end = json.JSONDecoder().raw_decode(reported)
+    return objects(kubectl("create", "--dry-run=client", "-o", "json", "-f", path))
+
+
+def objects(text):
+    """The objects that kubectl has printed, one JSON value after the other."""
+    items, text = [], text.strip()
+    while text:
+        item, end = json.JSONDecoder().raw_decode(text)
         items.append(item)
-        reported = reported[end:].lstrip()
+        text = text[end:].lstrip()
     return items

@@ -16,12 +16,18 @@ void add_devices(const v1::ContainerDevices& from, DevicesByResource& to) {
   for (const auto& id : from.device_ids()) ids.emplace_back(id);
 }
 
+void add_claimed_devices(const v1::DynamicResource& claim, DevicesByResource& to) {
+  for (const auto& device : claim.claim_resources())
+    to[ResourceName(device.driver_name())].emplace_back(device.device_name());
+}
+
 std::vector<ContainerDevices> parse_containers(const v1::ListPodResourcesResponse& response) {
   std::vector<ContainerDevices> result;
   for (const auto& pod : response.pod_resources()) {
     for (const auto& container : pod.containers()) {
       ContainerDevices devices{{pod.namespace_(), pod.name()}, container.name(), {}};
       for (const auto& device : container.devices()) add_devices(device, devices.devices);
+      for (const auto& claim : container.dynamic_resources()) add_claimed_devices(claim, devices.devices);
       if (!devices.devices.empty()) result.push_back(std::move(devices));
     }
   }

@@ -43,7 +43,7 @@ std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevice
 class PodResources {
  public:
   virtual ~PodResources() = default;
-  // Every container that holds a device, in the kubelet's order.
+  // Every container that holds a device, in the kubelet's order. A claim's are below its driver's name.
   virtual void list_containers(std::function<void(Result<std::vector<ContainerDevices>>)> done) = 0;
   // Every healthy device, held or not; ids sorted.
   virtual void list_allocatable(std::function<void(Result<DevicesByResource>)> done) = 0;

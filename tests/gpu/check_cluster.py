@@ -16,6 +16,7 @@ import time
 import container
 import nvml
 from agent import samples
+from check_claims import ClaimChecks
 from machine import HERE, run
 from report import Skip, same, wait_until
 
@@ -97,9 +98,9 @@ class Cluster:
             print(f"--- {log.relative_to(self.state)}\n" + "\n".join(log.read_text(errors="replace").splitlines()[-25:]), flush=True)
 
     # The agent.
-    def manifest(self, **environment):
-        """The shipped manifest, with the settings of these checks; on a simulated node also its driver root."""
-        items = objects(self.kubectl("create", "--dry-run=client", "-o", "json", "-f", ROOT / "deploy/static/gpulet.yaml"))
+    def manifest(self, name="gpulet.yaml", **environment):
+        """A shipped manifest, with the settings of these checks; on a simulated node also its driver root."""
+        items = objects(self.kubectl("create", "--dry-run=client", "-o", "json", "-f", ROOT / "deploy/static" / name))
         agent = next(item for item in items if item["kind"] == "DaemonSet")["spec"]["template"]["spec"]
         settings = {"GPULET_METRICS_INTERVAL": "1s", "GPULET_HEALTH_RECOVERY_HOLD": f"{HOLD_S}s", **environment}
         agent["containers"][0]["imagePullPolicy"] = "Never"
@@ -145,16 +146,20 @@ class Cluster:
         return wait_until(lambda: self.allocatable() == count, limit_s, f"{count} {GPU} allocatable", 0.05)
 
     # Pods.
-    def start_pod(self, name, *program, gpus=1, shell=None):
-        """A Pod without any privilege that runs Python's `program`, or `shell` in busybox with an image's usual rights."""
+    def start_pod(self, name, *program, gpus=1, shell=None, claim=None):
+        """A Pod without any privilege that runs Python's `program`, or `shell` in busybox with an image's usual rights.
+
+        `claim`: a ResourceClaimTemplate that it gets its GPU by."""
         main = {"name": "main", "image": "localhost/busybox:1" if shell else IMAGE, "imagePullPolicy": "Never",
                 "command": ["sh", "-c", shell] if shell else [container.PYTHON, "-B", "-I", "-S", *map(str, program)],
-                "resources": {"limits": {GPU: str(gpus)}} if gpus else {}}
+                "resources": {"claims": [{"name": "gpu"}]} if claim else {"limits": {GPU: str(gpus)}} if gpus else {}}
         if not shell:
             main["securityContext"] = {"runAsUser": container.USER, "runAsNonRoot": True, "allowPrivilegeEscalation": False,
                                        "capabilities": {"drop": ["ALL"]}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False, "containers": [main]}}
+        if claim:
+            pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": claim}]
         if self.machine.simulated and not shell:
             path = f"{self.machine.root}/run/gpulet-sim"
             pod["spec"]["volumes"] = [{"name": "sim", "hostPath": {"path": path}}]
@@ -214,7 +219,8 @@ class ClusterChecks:
                 ("the third failing Pod withdraws the GPU, which returns", self.third),
                 ("time-slicing: four Pods compute on one GPU at once", self.shared),
                 ("the agent replaced while Pods start on shares: none fails", self.replaced),
-                ("the agents removed: no GPU is offered", self.remove)):
+                ("the agents removed: no GPU is offered", self.remove),
+                *ClaimChecks(self).all()):
             with self.report.check(f"kubernetes: {name}"):
                 check()
 
@@ -321,11 +327,14 @@ class ClusterChecks:
         same(self.cluster.phase("waiting")["phase"], "Pending", "phase of a second Pod")
         self.cluster.delete_pods("waiting")
 
-    def kubelet_restarted(self):
-        self.need_cuda()
+    def restart_kubelet(self):
         for verb in ("stop", "start"):
             run(TESTBED, "kubelet", "1", verb, env=self.cluster.env)
         wait_until(lambda: self.cluster.agents(), 40, "an agent that is ready", 0.1)
+
+    def kubelet_restarted(self):
+        self.need_cuda()
+        self.restart_kubelet()
         self.still_busy()
         self.cluster.delete_pods("busy")
 

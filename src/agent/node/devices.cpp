@@ -7,6 +7,7 @@
 #include "agent/observe/node_metrics.h"
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
+#include "dra/claimed_devices.h"
 
 namespace gpulet::agent {
 namespace {
@@ -67,8 +68,10 @@ void Devices::build() {
         node_.loop, node_.grpc,
         {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
   }
-  pod_resources_ = device_plugin::make_pod_resources(
-      node_.loop, node_.grpc, node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock");
+  pod_resources_ = dra::with_claimed_devices(
+      device_plugin::make_pod_resources(node_.loop, node_.grpc,
+                                        node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock"),
+      [this] { return agent_ ? agent_->status().snapshot : nullptr; });
   health_file_.change_path(health_state_path(node_.config));
   agent_.emplace(make_ports(), node_.config, std::random_device{}(),
                  [this](const Error& error) { node_.fail_with(error); });

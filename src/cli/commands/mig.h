@@ -14,6 +14,8 @@
 #include "base/result.h"
 #include "cli/main/command.h"
 #include "device_plugin/pod_resources.h"
+#include "inventory/snapshot.h"
+#include "inventory/snapshot.h"
 #include "mig/apply.h"
 #include "mig/hardware.h"
 #include "mig/layout.h"
@@ -94,6 +96,7 @@ class MigDevices {
  private:
   template <class T>
   Result<T> wait_for_call(nvml::Call call, std::function<Result<T>()> work);
+  inventory::SnapshotPtr read_gpus();
   device_plugin::PodResources& pod_resources();
 
   std::string driver_root_, kubelet_socket_;

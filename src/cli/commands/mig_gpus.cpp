@@ -7,7 +7,9 @@
 
 #include "agent/driver/nvml_adapters.h"
 #include "base/text.h"
+#include "dra/claimed_devices.h"
 #include "health/report/health_report.h"
+#include "inventory/snapshot_reader.h"
 #include "mig/hardware.h"
 #include "mig/layout.h"
 #include "mig/layout_file.h"
@@ -61,10 +63,26 @@ Result<mig::State> MigDevices::read_mig_state(unsigned index) {
   });
 }
 
+// A GPU that does not answer is left out.
+inventory::SnapshotPtr MigDevices::read_gpus() {
+  auto snapshot = std::make_shared<inventory::Snapshot>();
+  const auto count = wait_for_call<unsigned>({"counting the GPUs", "", kDriverLimit},
+                                             [session = session_] { return session->device_count(); });
+  for (unsigned index = 0; index < count.value_or(0); ++index) {
+    auto gpu = wait_for_call<inventory::Gpu>(
+        gpu_call("reading", index, kDriverLimit), [session = session_, root = driver_root_, index] {
+          return Result<inventory::Gpu>(inventory::read_gpu(*session, index, {root, "/"}));
+        });
+    if (gpu) snapshot->gpus.push_back(std::move(*gpu));
+  }
+  return snapshot;
+}
+
 device_plugin::PodResources& MigDevices::pod_resources() {
   if (!pod_resources_) {
-    pod_resources_ =
-        device_plugin::make_pod_resources(*loop_, device_plugin::start_grpc_thread(), kubelet_socket_);
+    pod_resources_ = dra::with_claimed_devices(
+        device_plugin::make_pod_resources(*loop_, device_plugin::start_grpc_thread(), kubelet_socket_),
+        [snapshot = read_gpus()] { return snapshot; });
   }
   return *pod_resources_;
 }

@@ -10,6 +10,7 @@
 
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/observe/node_metrics.h"
 #include "agent/resources/cdi_controller.h"
 #include "agent/resources/device_nodes.h"
 #include "base/dns_name.h"
@@ -91,6 +92,31 @@ std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::Heal
   return taints;
 }
 
+metrics::ClaimStats::Operation operation_stats(const dra::OperationCounts& counts, std::size_t in_flight) {
+  metrics::ClaimStats::Operation stats{.in_flight = in_flight,
+                                       .durations = {counts.durations.begin(), counts.durations.end()},
+                                       .time = counts.time};
+  for (const auto& [code, count] : counts.errors) stats.errors.emplace(code_name(code), count);
+  return stats;
+}
+
+metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const std::string& node) {
+  const auto counts = controller.counts();
+  metrics::ClaimStats stats{.driver = std::string(dra::kDriverName),
+                            .node = node,
+                            .duration_bounds = {dra::kDurationBounds.begin(), dra::kDurationBounds.end()},
+                            .prepare = operation_stats(counts.prepare, counts.preparing),
+                            .unprepare = operation_stats(counts.unprepare, 0),
+                            .prepared_claims = controller.records().size(),
+                            .prepared_devices = {{"gpu", 0}, {"mig", 0}}};
+  for (const auto& [uid, record] : controller.records()) {
+    for (const auto& held : record.devices) {
+      ++stats.prepared_devices[held.uuid.str().starts_with("MIG-") ? "mig" : "gpu"];
+    }
+  }
+  return stats;
+}
+
 // Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
 // an update of the agent does not withdraw the node's GPUs.
 class ClaimServer {
@@ -153,6 +179,8 @@ class ClaimServer {
     publisher_->set_devices(std::move(devices));
     offer_devices();
   }
+
+  metrics::ClaimStats stats() const { return claim_stats(*controller_, node_.client_config->node_name); }
 
   // The CDI document depends on what is in the driver root.
   void refresh_facts() {
@@ -242,7 +270,7 @@ class ClaimServer {
     auto report = dra::make_health_report(*pool_, controller_->records(), *view);
     if (report == reported_) return;
     reported_ = std::move(report);
-    const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
+    const auto since_1970 = node_.loop.wall_now().time_since_epoch();
     node_.claim_services->send_health(
         {.pool = node_.client_config->node_name,
          .unix_time_s = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count(),
@@ -306,6 +334,9 @@ class ClaimComponent final : public Component {
   }
   void on_health_changed(const health::HealthViewPtr&, const std::vector<health::StatusChange>&) override {
     update_devices();
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (server_) counts.claims = server_->stats();
   }
 
  private:

@@ -1,4 +1,5 @@
 """GPUs by claims of Dynamic Resource Allocation: the agent as the driver gpu.nvidia.com, with the real scheduler and kubelet."""
+import re
 import time
 
 import yaml
@@ -34,6 +35,7 @@ class DraChecks:
             ("a slice that somebody deletes is there again", self.deleted),
             ("a fault taints exactly its GPU, and the taint goes", self.fault),
             ("a Pod shows the health of the GPU that it holds", self.pod_health),
+            ("the metrics count and time the claims", self.metrics),
             ("no slice and no record are left", self.end),
         ]
 
@@ -209,6 +211,28 @@ class DraChecks:
         assert seen == {"Unhealthy"}, seen
         self.node.run(GPULET_SIM, "heal", index, "--root", DRIVER_ROOT)
         until("the Pod's GPU is healthy again", lambda: self.health("one")[0] == "Healthy", 60)
+        self.end_pods()
+
+    def metrics(self):
+        """Of the agent since its restart: it has prepared two claims, and unprepared one more."""
+        def value(name, **labels):
+            text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+            return int(re.search(rf"^{re.escape(f'{name}{{{text}}}' if text else name)} (\d+)$", page, re.M)[1])
+
+        driver = {"driver": "gpu.nvidia.com"}
+        page = self.node.metrics()
+        prepared = value("nvidia_dra_requests_total", **driver, operation="prepare")
+        assert prepared >= 2, prepared  # the kubelet may repeat a request
+        assert value("nvidia_dra_request_duration_seconds_count", **driver, operation="prepare") == prepared
+        assert value("nvidia_dra_request_duration_seconds_bucket", **driver, operation="prepare", le="+Inf") == prepared
+        assert value("nvidia_dra_requests_total", **driver, operation="unprepare") >= 3
+        assert value("nvidia_dra_requests_inflight", **driver, operation="prepare") == 0
+        assert value("gpulet_prepared_claims") == 0
+        self.pod("one", resourceClaimTemplateName="one-gpu")
+        page = self.node.metrics()
+        assert value("nvidia_dra_requests_total", **driver, operation="prepare") > prepared
+        assert value("nvidia_dra_prepared_devices", node=self.node.name, **driver, device_type="gpu") == 1
+        assert value("gpulet_prepared_claims") == 1
         self.end_pods()
 
     def end(self):

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "config/yaml_documents.h"
 
 namespace gpulet::config::yaml {
 namespace {
@@ -25,11 +26,16 @@ struct Refusal {
   std::string message;
 };
 
+// What the documents of one text use together, aliases expanded.
+struct Usage {
+  std::size_t nodes = 0, bytes = 0;
+};
+
 // Builds the tree from yaml-cpp's events: its own Node would hide duplicate keys and expand aliases without a
 // limit.
 class TreeBuilder : public YAML::EventHandler {
  public:
-  explicit TreeBuilder(Document& document) : document_(document) {}
+  TreeBuilder(Document& document, Usage& usage) : document_(document), usage_(usage) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -93,9 +99,9 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   void charge(Position position, std::size_t nodes, std::size_t bytes) {
-    nodes_ += nodes;
-    bytes_ += bytes;
-    if (nodes_ > kMaxNodes || bytes_ > kMaxScalarBytes)
+    usage_.nodes += nodes;
+    usage_.bytes += bytes;
+    if (usage_.nodes > kMaxNodes || usage_.bytes > kMaxScalarBytes)
       throw Refusal{position, "more values than any configuration has"};
   }
 
@@ -111,8 +117,8 @@ class TreeBuilder : public YAML::EventHandler {
     frame.node.kind = kind;
     frame.node.position = position;
     frame.anchor = anchor;
-    frame.nodes = nodes_;
-    frame.bytes = bytes_;
+    frame.nodes = usage_.nodes;
+    frame.bytes = usage_.bytes;
     charge(position, 1, 0);
     stack_.push_back(std::move(frame));
   }
@@ -121,7 +127,7 @@ class TreeBuilder : public YAML::EventHandler {
     Frame frame = std::move(stack_.back());
     stack_.pop_back();
     for (auto& merged : frame.merged) merge_mapping(frame.node, std::move(merged));
-    remember(frame.anchor, frame.node, nodes_ - frame.nodes, bytes_ - frame.bytes, frame.depth);
+    remember(frame.anchor, frame.node, usage_.nodes - frame.nodes, usage_.bytes - frame.bytes, frame.depth);
     if (!stack_.empty()) stack_.back().depth = std::max(stack_.back().depth, frame.depth + 1);
     add_node(std::move(frame.node));
   }
@@ -173,9 +179,9 @@ class TreeBuilder : public YAML::EventHandler {
   }
 
   Document& document_;
+  Usage& usage_;
   std::vector<Frame> stack_;
   std::map<YAML::anchor_t, Anchored> anchors_;
-  std::size_t nodes_ = 0, bytes_ = 0;
 };
 
 // Only records that there is another document.
@@ -249,23 +255,17 @@ std::optional<Position> indented_by_tab(std::string_view text, unsigned last) {
   return std::nullopt;
 }
 
-}  // namespace
-
-std::string position_text(const std::string& file, Position position) {
-  return file + ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
-}
-
-Result<Document> parse_yaml(std::string_view text, const std::string& file) {
+// Runs `read` on a parser of the text.
+template <class Read>
+Status read_text(std::string_view text, const std::string& file, const Read& read) {
   if (text.size() > kMaxTextBytes) {
     return fail(Code::kInvalidArgument, "larger than " + std::to_string(kMaxTextBytes) + " bytes", file);
   }
   if (auto error = control_character(text, file)) return fail(std::move(*error));
-  Document document;
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
-    TreeBuilder builder(document);
-    if (parser.HandleNextDocument(builder)) document.second = second_document(parser);
+    read(parser);
   } catch (const Refusal& refusal) {
     return fail(parse_error(file, refusal.position, refusal.message));
   } catch (const YAML::Exception& exception) {
@@ -276,7 +276,41 @@ Result<Document> parse_yaml(std::string_view text, const std::string& file) {
   } catch (const std::exception& exception) {
     return fail(parse_error(file, {1, 1}, exception.what()));
   }
+  return {};
+}
+
+}  // namespace
+
+std::string position_text(const std::string& file, Position position) {
+  return file + ":" + std::to_string(position.line) + ":" + std::to_string(position.column);
+}
+
+Result<Document> parse_yaml(std::string_view text, const std::string& file) {
+  Document document;
+  GPULET_TRY(read_text(text, file, [&](YAML::Parser& parser) {
+    Usage usage;
+    TreeBuilder builder(document, usage);
+    if (parser.HandleNextDocument(builder)) document.second = second_document(parser);
+  }));
   return document;
+}
+
+Result<std::vector<Document>> parse_documents(std::string_view text, const std::string& file) {
+  std::vector<Document> documents;
+  GPULET_TRY(read_text(text, file, [&](YAML::Parser& parser) {
+    Usage usage;
+    for (;;) {
+      Document document;
+      TreeBuilder builder(document, usage);
+      if (!parser.HandleNextDocument(builder)) return;
+      if (document.root.kind == Node::Kind::kNull) continue;
+      if (documents.size() == kMaxDocuments) {
+        throw Refusal{document.root.position, "more than " + std::to_string(kMaxDocuments) + " documents"};
+      }
+      documents.push_back(std::move(document));
+    }
+  }));
+  return documents;
 }
 
 }  // namespace gpulet::config::yaml

@@ -1,6 +1,7 @@
 #include "config/yaml.h"
 
 #include <gtest/gtest.h>
+#include "config/yaml_documents.h"
 
 namespace gpulet::config::yaml {
 namespace {
@@ -105,6 +106,34 @@ TEST(Yaml, BoundsAliasExpansion) {
   std::string wide = "a: &a " + std::string(500'000, 'x') + "\nb: [*a";
   for (int i = 0; i < 100; ++i) wide += ", *a";
   EXPECT_NE(syntax_error_of(wide + "]\n").find("more values than any configuration has"), std::string::npos);
+}
+
+TEST(YamlDocuments, AreReadInOrderWithoutEmptyOnes) {
+  const auto documents =
+      parse_documents("# first\n---\na: 1\n---\n# nothing\n---\n{b: 2}\n...\n---\n5\n", "f");
+  ASSERT_TRUE(documents) << documents.error().full_message();
+  ASSERT_EQ(documents->size(), 3u);
+  EXPECT_EQ((*documents)[0].root.entries[0].key, "a");
+  EXPECT_EQ((*documents)[1].root.entries[0].position.line, 7u);
+  EXPECT_EQ((*documents)[2].root.scalar, "5");
+  EXPECT_TRUE(parse_documents("", "f")->empty());
+}
+
+TEST(YamlDocuments, ShareTheLimitsAndReportWhere) {
+  const auto message_of = [](const std::string& text) {
+    const auto documents = parse_documents(text, "f");
+    return documents ? std::string() : documents.error().full_message();
+  };
+  EXPECT_EQ(message_of("a: 1\n---\nb: [\n").find("f:"), 0u);
+  std::string many;
+  for (std::size_t i = 0; i <= kMaxDocuments; ++i) many += "---\n1\n";
+  EXPECT_NE(message_of(many).find("more than 1000 documents"), std::string::npos);
+  // Each alone is within the limit.
+  std::string large = "---\n[";
+  for (std::size_t i = 0; i < kMaxNodes / 2; ++i) large += "1,";
+  large += "1]\n";
+  EXPECT_EQ(message_of(large), "");
+  EXPECT_NE(message_of(large + large).find("more values"), std::string::npos);
 }
 
 }  // namespace

@@ -27,6 +27,11 @@ bool is_transient(Code code) {
   }
 }
 
+template <class T>
+std::optional<Code> error_code(const Result<T>& result) {
+  return result ? std::nullopt : std::optional(result.error().code());
+}
+
 std::string claim_subject(const ClaimName& claim) { return "claim " + claim.name_space + "/" + claim.name; }
 
 PreparedClaim prepared_devices(const ClaimRecord& record) {
@@ -60,6 +65,7 @@ struct ClaimController::Preparation {
   bool reading = false;
   bool recorded_here = false;  // by this call; undone if it fails
   Error last_error;            // why it waits
+  Time began;
   Subscription retry{}, deadline{};
 };
 
@@ -81,6 +87,12 @@ std::string ClaimController::spec_path(const std::string& uid) const {
   return settings_.cdi_directory + "/" + claim_spec_file_name(uid);
 }
 
+ClaimCounts ClaimController::counts() const {
+  ClaimCounts counts = counts_;
+  counts.preparing = preparations_.size();
+  return counts;
+}
+
 void ClaimController::set_devices(std::shared_ptr<const NodeDevices> devices) {
   devices_ = std::move(devices);
   retry_waiting();
@@ -99,22 +111,23 @@ void ClaimController::prepare_claims(const std::vector<ClaimName>& claims,
 }
 
 void ClaimController::begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch) {
+  const auto refuse = [&](Code code, std::string reason) {
+    counts_.prepare.count_result(code, Duration::zero());
+    batch->add_result(claim.uid, fail(code, std::move(reason), claim_subject(claim)));
+  };
   if (!is_valid_uid(claim.uid)) {
-    batch->add_result(claim.uid, fail(Code::kInvalidArgument, "the uid \"" + claim.uid + "\" is not valid",
-                                      claim_subject(claim)));
-    return;
+    return refuse(Code::kInvalidArgument, "the uid \"" + claim.uid + "\" is not valid");
   }
   if (preparations_.size() >= kMaxPreparations) {
-    batch->add_result(claim.uid,
-                      fail(Code::kUnavailable, "too many claims are being prepared", claim_subject(claim)));
-    return;
+    return refuse(Code::kUnavailable, "too many claims are being prepared");
   }
   const std::uint64_t id = next_id_++;
   auto preparation = std::make_unique<Preparation>(Preparation{
       .claim = claim,
       .batch = std::move(batch),
       .backoff = Backoff(settings_.retry, id),
-      .last_error = Error(Code::kUnavailable, "the claim could not be read in time", claim_subject(claim))});
+      .last_error = Error(Code::kUnavailable, "the claim could not be read in time", claim_subject(claim)),
+      .began = loop_.now()});
   preparation->deadline = loop_.after(settings_.answer_within, [this, id] { on_deadline(id); });
   preparations_.emplace(id, std::move(preparation));
   try_preparation(id);
@@ -220,6 +233,7 @@ void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
   auto ended = preparations_.extract(id);
   auto& preparation = *ended.mapped();
   const auto& uid = preparation.claim.uid;
+  counts_.prepare.count_result(error_code(result), loop_.now() - preparation.began);
   if (result) {
     log::info("claim prepared", {{"claim", preparation.claim.name_space + "/" + preparation.claim.name},
                                  {"uid", uid},
@@ -245,7 +259,10 @@ std::map<std::string, Status> ClaimController::unprepare_claims(const std::vecto
     for (const auto id : open) {
       finish(id, fail(Code::kFailedPrecondition, "the claim was unprepared meanwhile", claim_subject(claim)));
     }
-    results.insert_or_assign(claim.uid, end_claim(claim.uid));
+    const Time began = loop_.now();
+    auto ended = end_claim(claim.uid);
+    counts_.unprepare.count_result(error_code(ended), loop_.now() - began);
+    results.insert_or_assign(claim.uid, std::move(ended));
   }
   retry_waiting();
   return results;

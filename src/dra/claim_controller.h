@@ -20,6 +20,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "cdi/spec.h"
+#include "dra/claim_counts.h"
 #include "dra/claim_preparation.h"
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
@@ -96,6 +97,7 @@ class ClaimController {
   void end_orphans();
 
   const std::map<std::string, ClaimRecord>& records() const { return records_; }
+  ClaimCounts counts() const;
 
  private:
   struct Batch;
@@ -123,6 +125,7 @@ class ClaimController {
   std::map<std::string, ClaimRecord> records_;
   std::map<std::uint64_t, std::unique_ptr<Preparation>> preparations_;
   std::uint64_t next_id_ = 1;
+  ClaimCounts counts_;
   Lifetime lifetime_;
 };
 

@@ -268,6 +268,32 @@ TEST_F(ClaimControllerTest, EndsClaimsThatAreGone) {
   EXPECT_FALSE(has_files("a"));
 }
 
+TEST_F(ClaimControllerTest, CountsByResultAndDuration) {
+  const auto bucket_of = [](double seconds) {
+    const auto bound = std::ranges::lower_bound(kDurationBounds, seconds);
+    return static_cast<std::size_t>(bound - kDurationBounds.begin());
+  };
+  prepare({"a", "missing", "NO UID"});
+  auto counts = controller_->counts();
+  EXPECT_EQ(counts.prepare.durations[0], 1u);
+  EXPECT_EQ(counts.prepare.errors,
+            (std::map<Code, std::uint64_t>{{Code::kNotFound, 1}, {Code::kInvalidArgument, 1}}));
+  EXPECT_EQ(counts.preparing, 0u);
+  controller_->set_devices(nullptr);
+  prepare({"b"});
+  EXPECT_EQ(controller_->counts().preparing, 1u);
+  loop_.advance(1s);
+  controller_->set_devices(devices());
+  counts = controller_->counts();
+  EXPECT_EQ(counts.preparing, 0u);
+  EXPECT_EQ(counts.prepare.durations[bucket_of(1)], 1u);
+  EXPECT_EQ(counts.prepare.time, 1s);
+  EXPECT_EQ(counts.unprepare.durations[0], 0u);
+  controller_->unprepare_claims({named("a"), named("b")});
+  EXPECT_EQ(controller_->counts().unprepare.durations[0], 2u);
+  EXPECT_TRUE(controller_->counts().unprepare.errors.empty());
+}
+
 TEST_F(ClaimControllerTest, RefusesAnInvalidUid) {
   std::optional<Results> results;
   controller_->prepare_claims({{"team", "a", "../a"}}, [&](Results all) { results = std::move(all); });

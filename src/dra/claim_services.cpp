@@ -21,8 +21,9 @@ using ServiceV1beta1 = k8s::io::kubelet::pkg::apis::dra::v1beta1::DRAPlugin::Asy
 using RegistrationService = pluginregistration::Registration::AsyncService;
 
 constexpr const char* kPluginType = "DRAPlugin";
-// The kubelet takes the first one that it knows.
-constexpr const char* kSupportedVersions[] = {"v1.DRAPlugin", "v1beta1.DRAPlugin"};
+// The kubelet takes the first one that it knows to prepare claims, and the newest one of health.
+constexpr const char* kSupportedVersions[] = {"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth",
+                                              "v1alpha1.DRAResourceHealth"};
 
 template <class Service, class Request, class Response>
 using AcceptMethod = void (Service::*)(grpc::ServerContext*, Request*,
@@ -86,7 +87,11 @@ class GrpcClaimServices final : public ClaimServices,
  public:
   std::shared_ptr<device_plugin::AddedServices> added_services() override { return shared_from_this(); }
 
-  std::vector<grpc::Service*> services() override { return {&v1_, &v1beta1_, &registration_}; }
+  std::vector<grpc::Service*> services() override {
+    std::vector<grpc::Service*> all = health_.services();
+    all.insert(all.end(), {&v1_, &v1beta1_, &registration_});
+    return all;
+  }
 
   void start_serving(grpc::ServerCompletionQueue& queue) override {
     {
@@ -96,15 +101,18 @@ class GrpcClaimServices final : public ClaimServices,
     serve_prepare(v1_, true);
     serve_prepare(v1beta1_, false);
     serve_registration();
+    health_.start_serving(queue);
   }
 
   void stop_serving() override {
+    health_.stop_serving();
     std::lock_guard lock(mutex_);
     stopped_ = true;
     std::erase_if(calls_, [](const auto& call) { return !call.second->in_operation; });
   }
 
   void open_services(Loop& loop, PluginIdentity identity, ClaimHandlers handlers) override {
+    health_.open_streams();
     std::lock_guard lock(mutex_);
     mailbox_ = std::make_shared<device_plugin::Mailbox>(loop);
     identity_ = std::move(identity);
@@ -112,6 +120,7 @@ class GrpcClaimServices final : public ClaimServices,
   }
 
   void close_services() override {
+    health_.close_streams();
     std::shared_ptr<device_plugin::Mailbox> mailbox;
     {
       std::lock_guard lock(mutex_);
@@ -120,6 +129,8 @@ class GrpcClaimServices final : public ClaimServices,
     }
     if (mailbox) mailbox->close_mailbox();
   }
+
+  void send_health(const HealthReport& report) override { health_.send_report(report); }
 
  private:
   template <class Response>
@@ -274,6 +285,7 @@ class GrpcClaimServices final : public ClaimServices,
   ServiceV1 v1_;
   ServiceV1beta1 v1beta1_;
   RegistrationService registration_;
+  HealthStreams health_;
   std::mutex mutex_;
   grpc::ServerCompletionQueue* queue_ = nullptr;
   bool stopped_ = false;

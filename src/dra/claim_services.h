@@ -1,5 +1,6 @@
-// The gRPC services of a DRA driver, on the device plugin's server: registration, and NodePrepareResources
-// and NodeUnprepareResources as v1 and v1beta1. Requests come from the kubelet over any socket of the server.
+// The gRPC services of a DRA driver, on the device plugin's server: registration, NodePrepareResources and
+// NodeUnprepareResources as v1 and v1beta1, and the health streams (dra/health_streams.h). Requests come from
+// the kubelet over any socket of the server.
 //
 // GetInfo is a constant and is answered on the gRPC thread, so it never waits for the driver or the loop; the
 // kubelet allows it one second. The other calls are handed to the loop and answered whenever it is ready.
@@ -16,6 +17,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "dra/claim_controller.h"
+#include "dra/health_streams.h"
 
 namespace gpulet::device_plugin {
 class AddedServices;
@@ -54,8 +56,11 @@ class ClaimServices {
   // Answers requests from now on; before and after, they are answered UNAVAILABLE. The loop must live until
   // close_services().
   virtual void open_services(Loop& loop, PluginIdentity identity, ClaimHandlers handlers) = 0;
-  // From the loop: no handler runs after this.
+  // From the loop: no handler runs after this, and the health streams end.
   virtual void close_services() = 0;
+
+  // HealthStreams::send_report(); nothing while the services are closed.
+  virtual void send_health(const HealthReport& report) = 0;
 };
 
 }  // namespace gpulet::dra

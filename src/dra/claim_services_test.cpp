@@ -142,9 +142,11 @@ TEST_F(ClaimServicesTest, TellsTheKubeletWhereItIs) {
   EXPECT_EQ(info.type(), "DRAPlugin");
   EXPECT_EQ(info.name(), kDriver);
   EXPECT_EQ(info.endpoint(), service_path_);
-  ASSERT_EQ(info.supported_versions_size(), 2);
+  ASSERT_EQ(info.supported_versions_size(), 4);
   EXPECT_EQ(info.supported_versions(0), "v1.DRAPlugin");
   EXPECT_EQ(info.supported_versions(1), "v1beta1.DRAPlugin");
+  EXPECT_EQ(info.supported_versions(2), "v1.DRAResourceHealth");
+  EXPECT_EQ(info.supported_versions(3), "v1alpha1.DRAResourceHealth");
   for (const bool accepted : {true, false}) {
     grpc::ClientContext next;
     set_deadline(next);

@@ -34,6 +34,26 @@ std::string escaped(std::string_view text, bool quotes) {
   return result;
 }
 
+std::string format_number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  std::array<char, 32> digits;
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  return {digits.data(), end};
+}
+
+std::string_view type_text(Exposition::Type type) {
+  switch (type) {
+    case Exposition::Type::kCounter:
+      return " counter\n";
+    case Exposition::Type::kGauge:
+      return " gauge\n";
+    case Exposition::Type::kHistogram:
+      break;
+  }
+  return " histogram\n";
+}
+
 }  // namespace
 
 Exposition::Labels::Labels(std::span<const Label> labels) {
@@ -46,11 +66,24 @@ Exposition::Labels::Labels(std::span<const Label> labels) {
 
 void Exposition::add_sample(std::string_view name, Type type, std::string_view help, const Labels& labels,
                             double value) {
-  if (std::isnan(value)) return add_sample_text(name, type, help, labels, "NaN");
-  if (std::isinf(value)) return add_sample_text(name, type, help, labels, value > 0 ? "+Inf" : "-Inf");
-  std::array<char, 32> digits;
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
-  add_sample_text(name, type, help, labels, std::string(digits.data(), end));
+  add_sample_text(name, type, help, labels, format_number(value));
+}
+
+void Exposition::add_histogram(std::string_view name, std::string_view help, const Labels& labels,
+                               const Histogram& histogram) {
+  const std::string& own = labels.label_text();
+  const std::string before = own.empty() ? "{" : own.substr(0, own.size() - 1) + ",";
+  std::string lines;
+  std::uint64_t count = 0;
+  for (std::size_t i = 0; i < histogram.counts.size(); ++i) {
+    count += histogram.counts[i];
+    const std::string bound = i < histogram.bounds.size() ? format_number(histogram.bounds[i]) : "+Inf";
+    lines.append(name).append("_bucket").append(before).append("le=\"").append(bound).append("\"} ");
+    lines.append(std::to_string(count)) += '\n';
+  }
+  lines.append(name).append("_sum").append(own).append(" ").append(format_number(histogram.sum)) += '\n';
+  lines.append(name).append("_count").append(own).append(" ").append(std::to_string(count)) += '\n';
+  add_sample_text(name, Type::kHistogram, help, labels, std::move(lines));
 }
 
 void Exposition::add_sample_text(std::string_view name, Type type, std::string_view help,
@@ -62,14 +95,22 @@ void Exposition::add_sample_text(std::string_view name, Type type, std::string_v
   family->second.samples[labels.label_text()] = std::move(value);
 }
 
+void Exposition::append_samples(std::string& page, std::string_view name, const Family& family) {
+  for (const auto& [labels, value] : family.samples) {
+    if (family.type == Type::kHistogram) {
+      page += value;
+    } else {
+      page.append(name).append(labels).append(" ").append(value) += '\n';
+    }
+  }
+}
+
 std::string Exposition::text_format() const {
   std::string page;
   for (const auto& [name, family] : families_) {
     page.append("# HELP ").append(name).append(" ").append(escaped(family.help, false)) += '\n';
-    page.append("# TYPE ").append(name).append(family.type == Type::kCounter ? " counter\n" : " gauge\n");
-    for (const auto& [labels, value] : family.samples) {
-      page.append(name).append(labels).append(" ").append(value) += '\n';
-    }
+    page.append("# TYPE ").append(name).append(type_text(family.type));
+    append_samples(page, name, family);
   }
   return page;
 }
@@ -81,10 +122,8 @@ std::string Exposition::open_metrics_format() const {
     const bool counter = family.type == Type::kCounter;
     const auto shown = std::string_view(name).substr(0, name.size() - (counter && total ? kTotal.size() : 0));
     page.append("# HELP ").append(shown).append(" ").append(escaped(family.help, true)) += '\n';
-    page.append("# TYPE ").append(shown).append(!counter ? " gauge\n" : total ? " counter\n" : " unknown\n");
-    for (const auto& [labels, value] : family.samples) {
-      page.append(name).append(labels).append(" ").append(value) += '\n';
-    }
+    page.append("# TYPE ").append(shown).append(counter && !total ? " unknown\n" : type_text(family.type));
+    append_samples(page, name, family);
   }
   return page += "# EOF\n";
 }

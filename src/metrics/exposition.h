@@ -7,6 +7,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -17,7 +18,7 @@ namespace gpulet::metrics {
 
 class Exposition {
  public:
-  enum class Type { kCounter, kGauge };
+  enum class Type { kCounter, kGauge, kHistogram };
   using Label = std::pair<std::string_view, std::string_view>;
 
   // Labels as text, in their order: "{gpu="0",UUID="GPU-…"}"; empty: none. Invalid UTF-8 in values is
@@ -43,6 +44,18 @@ class Exposition {
   void add_sample(std::string_view name, Type type, std::string_view help, const Labels& labels,
                   double value);
 
+  // Observed values: `counts` has the number in each bucket, up to and including the bound of the same index
+  // and more than the bound before; the last one, for which there is no bound, has the rest. Precondition:
+  // one count more than bounds, which ascend.
+  struct Histogram {
+    std::span<const double> bounds;
+    std::span<const std::uint64_t> counts;
+    double sum = 0;
+  };
+  // The family has only histograms.
+  void add_histogram(std::string_view name, std::string_view help, const Labels& labels,
+                     const Histogram& histogram);
+
   std::string text_format() const;
   std::string open_metrics_format() const;
 
@@ -50,8 +63,10 @@ class Exposition {
   struct Family {
     Type type;
     std::string help;
-    std::map<std::string, std::string> samples;  // labels with braces → value
+    // Labels with braces → value; of a histogram, all of its lines.
+    std::map<std::string, std::string> samples;
   };
+  static void append_samples(std::string& page, std::string_view name, const Family& family);
   void add_sample_text(std::string_view name, Type type, std::string_view help, const Labels& labels,
                        std::string value);
 

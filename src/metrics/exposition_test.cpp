@@ -44,6 +44,30 @@ TEST(Exposition, PrometheusReadsEveryValueAndLabel) {
 
 TEST(Exposition, LinterFindsErrors) { EXPECT_NE(promtool("gpulet_x{a=\"b} 1\n"), ""); }
 
+TEST(Exposition, HistogramsCountUpwards) {
+  Exposition page;
+  const double bounds[] = {0.05, 1.6, 12.8};
+  const std::uint64_t counts[] = {2, 0, 3, 1};
+  page.add_histogram("gpulet_request_seconds", "Time.", {{"call", "b"}}, {bounds, counts, 30.5});
+  page.add_histogram("gpulet_request_seconds", "Time.", {{"call", "a"}}, {bounds, counts, 30.5});
+  const auto lines_of = [](const std::string& call) {
+    const std::string labels = "{call=\"" + call + "\"";
+    return "gpulet_request_seconds_bucket" + labels + ",le=\"0.05\"} 2\n" +  //
+           "gpulet_request_seconds_bucket" + labels + ",le=\"1.6\"} 2\n" +   //
+           "gpulet_request_seconds_bucket" + labels + ",le=\"12.8\"} 5\n" +  //
+           "gpulet_request_seconds_bucket" + labels + ",le=\"+Inf\"} 6\n" +  //
+           "gpulet_request_seconds_sum" + labels + "} 30.5\ngpulet_request_seconds_count" + labels + "} 6\n";
+  };
+  const std::string expected =
+      "# HELP gpulet_request_seconds Time.\n# TYPE gpulet_request_seconds histogram\n" + lines_of("a") +
+      lines_of("b");
+  EXPECT_EQ(page.text_format(), expected);
+  EXPECT_EQ(page.open_metrics_format(), expected + "# EOF\n");
+  page.add_histogram("gpulet_all_seconds", "Time.", {}, {bounds, counts, 30.5});
+  EXPECT_NE(page.text_format().find("gpulet_all_seconds_bucket{le=\"0.05\"} 2\n"), std::string::npos);
+  EXPECT_EQ(promtool(page.text_format()), "");
+}
+
 TEST(Exposition, InvalidUtf8IsReplaced) {
   Exposition page;
   // A byte alone, a surrogate half, an overlong slash, a truncated character; then valid text.

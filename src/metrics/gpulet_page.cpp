@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 namespace gpulet::metrics {
@@ -45,6 +46,13 @@ enum class Metric {
   kRightsMissing,
   kPodsMoved,
   kPodsRebalanced,
+  kClaimRequests,
+  kClaimRequestTime,
+  kClaimRequestsInFlight,
+  kClaimPrepareErrors,
+  kClaimUnprepareErrors,
+  kPreparedDevices,
+  kPreparedClaims,
   kCount,
 };
 
@@ -94,6 +102,17 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
     {"gpulet_pods_rebalanced_total", kCounter, "result",
      "Pods that the agent asked to leave a hot GPU: evicted, refused, or dry_run."},
+    {"nvidia_dra_requests_total", kCounter, "driver, operation",
+     "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
+    {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},
+    {"nvidia_dra_requests_inflight", kGauge, "driver, operation", "Claims that the kubelet waits for."},
+    {"nvidia_dra_node_prepare_errors_total", kCounter, "driver, error_type",
+     "Claims that could not be prepared, by cause."},
+    {"nvidia_dra_node_unprepare_errors_total", kCounter, "driver, error_type",
+     "Claims that could not be unprepared, by cause."},
+    {"nvidia_dra_prepared_devices", kGauge, "node, driver, device_type",
+     "Devices that claims hold, by type: gpu or mig."},
+    {"gpulet_prepared_claims", kGauge, "", "Claims that are prepared on this node."},
 }};
 
 template <class Number>
@@ -279,6 +298,34 @@ void add_health_metrics(Exposition& page, const health::HealthView& view,
   }
 }
 
+namespace {
+
+void add_claim_operation(Exposition& page, const ClaimStats& stats, const char* name, Metric errors,
+                         const ClaimStats::Operation& operation) {
+  const Exposition::Labels labels{{"driver", stats.driver}, {"operation", name}};
+  add_metric(page, Metric::kClaimRequests, labels,
+             std::accumulate(operation.durations.begin(), operation.durations.end(), std::uint64_t{0}));
+  const auto& info = kMetrics[static_cast<std::size_t>(Metric::kClaimRequestTime)];
+  page.add_histogram(info.name, info.help, labels,
+                     {stats.duration_bounds, operation.durations, seconds_of(operation.time)});
+  add_metric(page, Metric::kClaimRequestsInFlight, labels, operation.in_flight);
+  for (const auto& [code, count] : operation.errors) {
+    add_metric(page, errors, {{"driver", stats.driver}, {"error_type", code}}, count);
+  }
+}
+
+void add_claim_metrics(Exposition& page, const ClaimStats& stats) {
+  add_claim_operation(page, stats, "prepare", Metric::kClaimPrepareErrors, stats.prepare);
+  add_claim_operation(page, stats, "unprepare", Metric::kClaimUnprepareErrors, stats.unprepare);
+  for (const auto& [type, count] : stats.prepared_devices) {
+    add_metric(page, Metric::kPreparedDevices,
+               {{"node", stats.node}, {"driver", stats.driver}, {"device_type", type}}, count);
+  }
+  add_metric(page, Metric::kPreparedClaims, {}, stats.prepared_claims);
+}
+
+}  // namespace
+
 void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   const auto add_seconds = [&](Metric metric, const std::optional<std::chrono::nanoseconds>& value) {
     if (value) add_metric(page, metric, {}, seconds_of(*value));
@@ -318,6 +365,7 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   for (const auto& [resource, score] : stats.placement_scores) {
     add_metric(page, Metric::kPlacementScore, {{"resource", resource}}, static_cast<double>(score));
   }
+  if (stats.claims) add_claim_metrics(page, *stats.claims);
 }
 
 }  // namespace gpulet::metrics

@@ -77,6 +77,22 @@ struct RebalanceCounts {
   friend bool operator==(const RebalanceCounts&, const RebalanceCounts&) = default;
 };
 
+// What the kubelet asks of this node as a driver of Dynamic Resource Allocation. Names and labels are those
+// of NVIDIA's DRA driver.
+struct ClaimStats {
+  struct Operation {
+    std::size_t in_flight = 0;
+    std::vector<std::uint64_t> durations{};  // of claims that were answered, as Exposition::Histogram::counts
+    std::chrono::nanoseconds time{};         // of the same claims
+    std::map<std::string, std::uint64_t> errors{};  // claims that were refused, by the name of the code
+  };
+  std::string driver, node;
+  std::vector<double> duration_bounds{};  // in seconds
+  Operation prepare{}, unprepare{};
+  std::size_t prepared_claims = 0;
+  std::map<std::string, std::size_t> prepared_devices{};  // by type; a device of two claims counts twice
+};
+
 // The agent's counts of itself. nullopt: no series.
 struct AgentStats {
   std::uint64_t driver_calls = 0;
@@ -105,6 +121,7 @@ struct AgentStats {
   };
   std::vector<Call> kubelet_calls{};
   std::map<std::string, std::int64_t> placement_scores{};  // of the last preferred allocation, by resource
+  std::optional<ClaimStats> claims{};
 };
 void add_agent_metrics(Exposition& page, const AgentStats& stats);
 

@@ -178,5 +178,42 @@ TEST(OwnPage, AgentMetrics) {
   expect_right(page);
 }
 
+TEST(OwnPage, ClaimMetrics) {
+  const AgentStats numbers{
+      .claims = ClaimStats{
+          .driver = "gpu.nvidia.com",
+          .node = "node-1",
+          .duration_bounds = {0.05, 0.1},
+          .prepare = {.in_flight = 2, .durations = {3, 0, 1}, .time = 40s, .errors = {{"device_lost", 2}}},
+          .unprepare = {.durations = {0, 0, 0}},
+          .prepared_claims = 3,
+          .prepared_devices = {{"gpu", 4}, {"mig", 0}}}};
+  Exposition page;
+  add_agent_metrics(page, numbers);
+  EXPECT_EQ(lines(page.text_format(), "gpulet_prepared"),
+            std::vector<std::string>{"gpulet_prepared_claims 3"});
+  const auto labels = [](const std::string& operation) {
+    return R"({driver="gpu.nvidia.com",operation=")" + operation + "\"";
+  };
+  const std::string prepare = labels("prepare"), unprepare = labels("unprepare");
+  const std::string seconds = "nvidia_dra_request_duration_seconds";
+  EXPECT_EQ(
+      lines(page.text_format(), "nvidia_dra_"),
+      (std::vector<std::string>{
+          R"(nvidia_dra_node_prepare_errors_total{driver="gpu.nvidia.com",error_type="device_lost"} 2)",
+          R"(nvidia_dra_prepared_devices{node="node-1",driver="gpu.nvidia.com",device_type="gpu"} 4)",
+          R"(nvidia_dra_prepared_devices{node="node-1",driver="gpu.nvidia.com",device_type="mig"} 0)",
+          seconds + "_bucket" + prepare + R"(,le="0.05"} 3)",
+          seconds + "_bucket" + prepare + R"(,le="0.1"} 3)",
+          seconds + "_bucket" + prepare + R"(,le="+Inf"} 4)", seconds + "_sum" + prepare + "} 40",
+          seconds + "_count" + prepare + "} 4", seconds + "_bucket" + unprepare + R"(,le="0.05"} 0)",
+          seconds + "_bucket" + unprepare + R"(,le="0.1"} 0)",
+          seconds + "_bucket" + unprepare + R"(,le="+Inf"} 0)", seconds + "_sum" + unprepare + "} 0",
+          seconds + "_count" + unprepare + "} 0", "nvidia_dra_requests_inflight" + prepare + "} 2",
+          "nvidia_dra_requests_inflight" + unprepare + "} 0", "nvidia_dra_requests_total" + prepare + "} 4",
+          "nvidia_dra_requests_total" + unprepare + "} 0"}));
+  expect_right(page);
+}
+
 }  // namespace
 }  // namespace gpulet::metrics

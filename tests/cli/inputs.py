@@ -1,7 +1,7 @@
 """Wrong command lines. wrong_inputs.txt has each as "$ COMMAND LINE", then its exit code and what it prints.
 
-In a command line, \\xNN is a byte, {tab}, {bytes} and {typo} are config files with such a mistake, {root} is the driver root, {dir} a
-directory, {node} that of everything. Output has the same names for them.
+In a command line, \\xNN is a byte, {tab}, {bytes} and {typo} are config files with such a mistake, {claim} is a manifest with one, {root} is
+the driver root, {dir} a directory, {node} that of everything. Output has the same names for them.
 """
 import os
 import pathlib
@@ -11,7 +11,10 @@ import shlex
 GOLDEN = pathlib.Path(__file__).resolve().parent / "wrong_inputs.txt"
 FILES = {"tab": b"version: v1\nflags:\n\tmigStrategy: none\n",
          "bytes": b"version: v1\nflags:\n  migStrategy: \"\xff\xfe\"\n",
-         "typo": b"version: v1\nflags:\n  migStratgy: none\n  failOnInitError: maybe\n"}
+         "typo": b"version: v1\nflags:\n  migStratgy: none\n  failOnInitError: maybe\n",
+         "claim": b"kind: Pod\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: one}\nspec:\n  devices:\n"
+                  b"    config:\n      - opaque:\n          driver: gpu.nvidia.com\n          parameters:\n"
+                  b"            apiVersion: resource.nvidia.com/v1beta1\n            kind: GpuConfig\n            sharng: {}\n"}
 LEAST = 100
 
 

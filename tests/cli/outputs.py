@@ -15,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMAS = ROOT / "docs" / "reference"
 COLUMNS = 80
 CONFIG = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n      - {name: nvidia.com/gpu, replicas: 2}\n"
+CLAIM = ("apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: one}\nspec: {devices: {config: [{opaque: {driver: gpu.nvidia.com, "
+         "parameters: {apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig}}}]}}\n")
 CONTAINERD = "version = 2\n[plugins]\n"
 
 # Command line, schema, exit codes.
@@ -40,6 +42,8 @@ COMMANDS = (
     ("cdi validate {typo}", "cdi-validate", 1),
     ("runtime check --host-root {host}", "runtime-check", 1),
     ("runtime configure --runtime containerd --host-root {host} --dry-run", "runtime-configure", 0),
+    ("dra check {claim}", "dra-check", 0),
+    ("dra check {typo_claim}", "dra-check", 1),
     ("driver status", "driver-status", 0),
     ("migrate check --root {host}", "migrate-check", 3),
     ("top -n 1", "top", 0),
@@ -61,7 +65,7 @@ FAULTY = (
     ("top -n 1", "top", 0),
 )
 # Lines of text whose end is to be copied, or that a file would have: not broken at 80 columns.
-TEXTS = ("config", "doctor", "labels", "mig", "migrate", "runtime", "top", "place", "version")
+TEXTS = ("config", "doctor", "dra", "labels", "mig", "migrate", "runtime", "top", "place", "version")
 GROWING = ("top",)  # fields are added with each of its views
 LIMIT_S = 20
 
@@ -118,7 +122,10 @@ def checks(node):
     (host / "etc" / "containerd" / "config.toml").write_text(CONTAINERD)
     config.write_text(CONFIG)
     typo.write_text("version: v1\nflags: {migStratgy: none}\n")
-    names = {"host": host, "config": config, "typo": typo, "cdi": node.directory / "cdi"}
+    claim, typo_claim = (node.directory / f"{name}.yaml" for name in ("claim", "claim-mistake"))
+    claim.write_text(CLAIM)
+    typo_claim.write_text(CLAIM.replace("GpuConfig", "GPUConfig"))
+    names = {"host": host, "config": config, "typo": typo, "cdi": node.directory / "cdi", "claim": claim, "typo_claim": typo_claim}
 
     def run(line, code, *options):
         node.start_agent()

@@ -1,3 +1,4 @@
+#include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -9,13 +10,16 @@
 
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/observe/node_metrics.h"
 #include "agent/resources/cdi_controller.h"
 #include "agent/resources/device_nodes.h"
 #include "base/dns_name.h"
 #include "base/log.h"
 #include "dra/claim_controller.h"
 #include "dra/claim_services.h"
+#include "dra/device_health.h"
 #include "dra/device_pool.h"
+#include "dra/health_streams.h"
 #include "dra/served_socket.h"
 #include "dra/slice_publisher.h"
 #include "k8s/client_config.h"
@@ -26,6 +30,8 @@ namespace gpulet::agent {
 namespace {
 
 constexpr Duration kOrphanInterval = std::chrono::minutes(10);
+// The same health is sent again, well before the kubelet takes it for unknown.
+constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
 // Needs get on resourceclaims. A name that is none is a claim that does not exist.
@@ -86,6 +92,31 @@ std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::Heal
   return taints;
 }
 
+metrics::ClaimStats::Operation operation_stats(const dra::OperationCounts& counts, std::size_t in_flight) {
+  metrics::ClaimStats::Operation stats{.in_flight = in_flight,
+                                       .durations = {counts.durations.begin(), counts.durations.end()},
+                                       .time = counts.time};
+  for (const auto& [code, count] : counts.errors) stats.errors.emplace(code_name(code), count);
+  return stats;
+}
+
+metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const std::string& node) {
+  const auto counts = controller.counts();
+  metrics::ClaimStats stats{.driver = std::string(dra::kDriverName),
+                            .node = node,
+                            .duration_bounds = {dra::kDurationBounds.begin(), dra::kDurationBounds.end()},
+                            .prepare = operation_stats(counts.prepare, counts.preparing),
+                            .unprepare = operation_stats(counts.unprepare, 0),
+                            .prepared_claims = controller.records().size(),
+                            .prepared_devices = {{"gpu", 0}, {"mig", 0}}};
+  for (const auto& [uid, record] : controller.records()) {
+    for (const auto& held : record.devices) {
+      ++stats.prepared_devices[held.uuid.str().starts_with("MIG-") ? "mig" : "gpu"];
+    }
+  }
+  return stats;
+}
+
 // Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
 // an update of the agent does not withdraw the node's GPUs.
 class ClaimServer {
@@ -108,6 +139,7 @@ class ClaimServer {
     }
     server->end_orphans();
     server->update_devices();
+    server->resend_health();
     return server;
   }
 
@@ -140,12 +172,15 @@ class ClaimServer {
                                    .taints = taints_of(agent->health_view()),
                                    .withdrawn = withdrawn_gpus(),
                                    .pcie_roots = facts_->pcie_roots});
+    report_health();
     report_notes();
     std::vector<dra::Device> devices;
     for (const auto& offered : pool_->devices) devices.push_back(offered.device);
     publisher_->set_devices(std::move(devices));
     offer_devices();
   }
+
+  metrics::ClaimStats stats() const { return claim_stats(*controller_, node_.client_config->node_name); }
 
   // The CDI document depends on what is in the driver root.
   void refresh_facts() {
@@ -227,6 +262,27 @@ class ClaimServer {
         dra::NodeDevices{*pool_, *facts_->base, dra::shown_uuids(publisher_->shown_slices())}));
   }
 
+  // To the kubelet, where it differs from what was sent last.
+  void report_health() {
+    const auto* agent = node_.devices->agent();
+    const auto view = agent != nullptr ? agent->health_view() : nullptr;
+    if (!view || !pool_) return;
+    auto report = dra::make_health_report(*pool_, controller_->records(), *view);
+    if (report == reported_) return;
+    reported_ = std::move(report);
+    const auto since_1970 = node_.loop.wall_now().time_since_epoch();
+    node_.claim_services->send_health(
+        {.pool = node_.client_config->node_name,
+         .unix_time_s = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count(),
+         .devices = reported_});
+  }
+
+  void resend_health() {
+    reported_.clear();
+    report_health();
+    health_timer_ = node_.loop.after(kHealthInterval, [this] { resend_health(); });
+  }
+
   void report_notes() {
     std::set<std::string> now;
     for (const auto& note : pool_->notes) {
@@ -251,12 +307,13 @@ class ClaimServer {
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
   std::optional<dra::DevicePool> pool_;
+  std::vector<dra::DeviceHealth> reported_;  // empty where it is to be sent again
   bool is_driver_open_ = false;
   bool reading_ = false, read_again_ = false;
   std::set<std::string> notes_;
   std::string spec_error_;
   Backoff backoff_{kSpecRetry, 0};
-  Subscription retry_, orphan_timer_;
+  Subscription retry_, orphan_timer_, health_timer_;
   Lifetime lifetime_;
 };
 
@@ -277,6 +334,9 @@ class ClaimComponent final : public Component {
   }
   void on_health_changed(const health::HealthViewPtr&, const std::vector<health::StatusChange>&) override {
     update_devices();
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (server_) counts.claims = server_->stats();
   }
 
  private:

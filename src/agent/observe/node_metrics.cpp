@@ -269,6 +269,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   numbers.pods_evicted = counts.pods_evicted;
   numbers.rebalanced = counts.rebalanced;
   numbers.permissions_missing = counts.permissions_missing;
+  numbers.claims = counts.claims;
   for (const auto& [resource, stats] : counts.kubelet) {
     for (const auto& [call, count] : stats.calls)
       numbers.kubelet_calls.push_back(

@@ -66,6 +66,7 @@ struct NodeCounts {
   std::uint64_t pods_evicted = 0;
   std::optional<metrics::RebalanceCounts> rebalanced{};
   std::optional<std::size_t> permissions_missing{};
+  std::optional<metrics::ClaimStats> claims{};
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
 };
 

@@ -1,8 +1,8 @@
 // What commands do, apart from their command line: the options of each, and a function that runs it or
 // renders its output. A command is in the source of its name: list.cpp (with topo), place.cpp, labels.cpp,
-// cordon.cpp (with uncordon), driver.cpp, config.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp. Those with
-// more to them have a header of their own: cdi.h, cleanup.h, health.h, mig.h. cli/main/command_line.h lists
-// all commands.
+// cordon.cpp (with uncordon), driver.cpp, config.cpp, dra.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp.
+// Those with more to them have a header of their own: cdi.h, cleanup.h, health.h, mig.h.
+// cli/main/command_line.h lists all commands.
 #pragma once
 
 #include <functional>
@@ -138,6 +138,18 @@ struct DriverOptions {
 // be read or written; 2 for an invalid option. kStatus: 0 if the agent holds the driver or does not run,
 // kNeedsAction if the driver is released or missing.
 CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallTime now);
+
+// `gpulet dra check`: checks the configs of claims in a file of manifests, as the agent reads them when it
+// prepares the claims. Needs no agent and no cluster.
+
+struct DraCheckOptions {
+  std::string file;
+  OutputOptions output{};
+};
+
+// Standard error has one line for each problem, "FILE:LINE:COLUMN: document 1, ResourceClaim team/a: FIELD:
+// what is wrong". Exit code: 0; 1 for a problem, and for a file that cannot be read.
+CommandOutput dra_check_output(const DraCheckOptions& options);
 
 // `gpulet config`: checks a config file, and prints the effective settings with their sources.
 

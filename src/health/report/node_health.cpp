@@ -176,9 +176,6 @@ std::string devices_health_text(std::span<const DeviceView* const> devices) {
   return text;
 }
 
-namespace {
-
-// Without the fault that the driver's release causes.
 Severity severity_before_release(DeviceStatus status) {
   std::erase_if(status.faults,
                 [](const Fault& fault) { return fault.fault_class == FaultClass::kDriverAway; });
@@ -188,6 +185,8 @@ Severity severity_before_release(DeviceStatus status) {
   if (has_effect(Effect::kDrain)) return severity_of(status);
   return has_effect(Effect::kFlag) ? Severity::kDegraded : Severity::kUnmonitored;
 }
+
+namespace {
 
 NodeHealthSummary summarize_released_node(const HealthView& view) {
   NodeHealthSummary summary;

@@ -87,6 +87,8 @@ inline constexpr Severity kSeverities[] = {Severity::kHealthy,  Severity::kUnmon
                                            Severity::kCordoned, Severity::kWithdrawn,   Severity::kLost};
 std::string_view enum_name(Severity severity);  // "withdrawn"
 Severity severity_of(const DeviceStatus& status);
+// Without the fault that the driver's release causes; kUnmonitored for a device without another fault.
+Severity severity_before_release(DeviceStatus status);
 
 struct NodeHealthSummary {
   Severity severity = Severity::kHealthy;

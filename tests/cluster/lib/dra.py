@@ -1,30 +1,41 @@
 """GPUs by claims of Dynamic Resource Allocation: the agent as the driver gpu.nvidia.com, with the real scheduler and kubelet."""
+import re
 import time
 
+import yaml
+
 from lib.cdi import cdi_pod
+from lib.examples import CLAIM_EXAMPLES, submit
 from lib.kube import until
 from lib.node import DRIVER_ROOT, GPULET_SIM
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
+TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
 CLASSES = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
+HEALTH_TIMEOUT_S = 35  # the kubelet's, and a little more
 CONFIG = "version: v1\nflags: {{migStrategy: mixed}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}}}\n"
 
 
 class DraChecks:
     def __init__(self, checks):
         self.checks, self.kube, self.node = checks, checks.kube, checks.n1
+        self.seen = set()
 
     def run(self):
         return [
             ("the node's GPUs are in one slice, and in no resource", self.slices),
-            ("a Pod with a claim sees only its GPU", self.one_gpu),
-            ("two Pods share a claim", self.shared),
-            ("a prioritized list takes the first alternative that there is", self.prioritized),
-            ("a MIG device of a layout", self.static_mig),
+            ("dra/one-gpu.yaml: a Pod with a claim sees only its GPU", self.one_gpu),
+            ("dra/shared-claim.yaml: two Pods share a claim", self.shared),
+            ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
+            ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
+            ("dra/extended-resource.yaml: an unchanged Pod gets its GPU by a claim", self.extended_resource),
+            ("every example of claims was tested", self.all_seen),
             ("an agent that starts again writes no slice, and a claim goes on", self.restart),
             ("a slice that somebody deletes is there again", self.deleted),
             ("a fault taints exactly its GPU, and the taint goes", self.fault),
+            ("a Pod shows the health of the GPU that it holds", self.pod_health),
+            ("the metrics count and time the claims", self.metrics),
             ("no slice and no record are left", self.end),
         ]
 
@@ -43,7 +54,8 @@ class DraChecks:
     def slices(self):
         self.checks.cdi.load_image()
         for name, kind in CLASSES.items():
-            self.kube.call("POST", f"{API}/deviceclasses", {"metadata": {"name": name}, "spec": {"selectors": [{"cel": {
+            resource = {"extendedResourceName": "nvidia.com/gpu"} if kind == "gpu" else {}
+            self.kube.call("POST", f"{API}/deviceclasses", {"metadata": {"name": name}, "spec": {**resource, "selectors": [{"cel": {
                 "expression": f"device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"}}]}})
         started = time.monotonic()
         self.start()
@@ -55,11 +67,21 @@ class DraChecks:
         assert {device["attributes"]["uuid"]["string"] for device in devices.values()} == set(self.node.gpus), devices
         assert self.kube.allocatable(self.node.name, "nvidia.com/gpu") == 0
 
-    def claim(self, name, request, template=False):
-        spec = {"devices": {"requests": [{"name": "gpu", **request}]}}
-        if template:
-            return self.kube.call("POST", f"{API}/namespaces/default/resourceclaimtemplates", {"metadata": {"name": name}, "spec": {"spec": spec}})
-        return self.kube.call("POST", CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    def create(self, example):
+        """Applies examples/dra/EXAMPLE.yaml strictly. Its Pods run with a stand-in image; returns their names."""
+        path = CLAIM_EXAMPLES / f"{example}.yaml"
+        self.seen.add(path)
+        items = list(yaml.safe_load_all(path.read_text()))
+        pods = [item for item in items if item["kind"] == "Pod"]
+        for pod in pods:
+            stand_in = cdi_pod(pod["metadata"]["name"], 0, self.node.name)["spec"]
+            [container], [replaced] = stand_in["containers"], pod["spec"]["containers"]
+            pod["spec"].update(stand_in, containers=[{**container, "resources": replaced["resources"]}])
+        submit(items)
+        names = [pod["metadata"]["name"] for pod in pods]
+        for name in names:
+            self.checks.wait_running(name)
+        return names
 
     def pod(self, name, **source):
         pod = cdi_pod(name, 0, self.node.name)
@@ -84,50 +106,54 @@ class DraChecks:
         until("the records are gone", lambda: not list((self.node.state / "claims").glob("*.json")))
 
     def one_gpu(self):
-        self.claim("one-gpu", {"exactly": {"deviceClassName": "gpu.nvidia.com"}}, template=True)
-        self.pod("one", resourceClaimTemplateName="one-gpu")
+        [pod] = self.create("one-gpu")
         [[device]] = self.held().values()
-        self.checks.cdi.assert_sees("one", [self.uuid(device)])
-        self.checks.cdi.assert_driver("one", self.checks.cdi.version())
+        self.checks.cdi.assert_sees(pod, [self.uuid(device)])
+        self.checks.cdi.assert_driver(pod, self.checks.cdi.version())
         self.end_pods()
 
     def shared(self):
-        self.claim("shared", {"exactly": {"deviceClassName": "gpu.nvidia.com"}})
-        for name in ("one", "two"):
-            self.pod(name, resourceClaimName="shared")
-        [device] = self.held()["shared"]
-        for name in ("one", "two"):
+        pods = self.create("shared-claim")
+        [device] = self.held()["shared-gpu"]
+        for name in pods:
             self.checks.cdi.assert_sees(name, [self.uuid(device)])
         # The other Pod keeps it.
-        self.kube.delete_pod("one")
-        until("the Pod is gone", lambda: "one" not in self.kube.pods())
+        self.kube.delete_pod(pods[0])
+        until("the Pod is gone", lambda: pods[0] not in self.kube.pods())
         assert list((self.node.state / "claims").glob("*.json"))
-        self.end_pods("shared")
+        self.end_pods("shared-gpu")
 
     def prioritized(self):
-        self.claim("prioritized", {"firstAvailable": [{"name": "partition", "deviceClassName": "mig.nvidia.com"},
-                                                      {"name": "whole", "deviceClassName": "gpu.nvidia.com"}]})
-        self.pod("one", resourceClaimName="prioritized")
-        [device] = self.held()["prioritized"]
+        [pod] = self.create("prioritized")
+        [[device]] = self.held().values()
         assert "mig" not in device, device
-        self.checks.cdi.assert_sees("one", [self.uuid(device)])
-        self.end_pods("prioritized")
+        self.checks.cdi.assert_sees(pod, [self.uuid(device)])
+        self.end_pods()
 
     def static_mig(self):
         self.node.change_mig("cut", 7, "3@4", "2@0", "1@2", "1@3")
         until("the MIG devices are in the slice", lambda: len(self.devices()) == 11)
-        self.claim("mig", {"exactly": {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {
-            "expression": "device.attributes['gpu.nvidia.com'].profile == '1g.10gb'"}}]}})
-        self.pod("one", resourceClaimName="mig")
-        [device] = self.held()["mig"]
+        [pod] = self.create("mig-device")
+        [[device]] = self.held().values()
         assert device.startswith("gpu-7-mig-1g10gb-"), device
         uuid = self.uuid(device)
         assert uuid in {mig["uuid"] for mig in self.node.gpu(7)["mig"]}, uuid
-        nodes = {node for line in self.checks.cdi.words("one", "node") for node in line}
+        nodes = {node for line in self.checks.cdi.words(pod, "node") for node in line}
         assert len([node for node in nodes if "nvidia-caps" in node]) == 2, nodes
-        self.end_pods("mig")
+        self.end_pods()
         self.node.change_mig("whole", 7)
         until("the GPU is whole again", lambda: len(self.devices()) == 8)
+
+    def extended_resource(self):
+        [pod] = self.create("extended-resource")
+        [(claim, [device])] = self.held().items()
+        assert self.kube.pod(pod)["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == claim
+        self.checks.cdi.assert_sees(pod, [self.uuid(device)])
+        self.end_pods()
+
+    def all_seen(self):
+        missed = set(CLAIM_EXAMPLES.glob("*.yaml")) - self.seen
+        assert not missed, sorted(missed)
 
     def restart(self):
         self.pod("one", resourceClaimTemplateName="one-gpu")
@@ -160,8 +186,58 @@ class DraChecks:
         self.node.run(GPULET_SIM, "heal", 3, "--root", DRIVER_ROOT)
         until("the taint is gone", lambda: not self.devices()[name].get("taints"), 60)
 
+    def health(self, pod):
+        """What the kubelet shows of the Pod's only device: health, CDI id, message."""
+        [status] = self.kube.pod(pod)["status"].get("containerStatuses") or [{}]
+        shown = [(resource["health"], resource["resourceID"], resource.get("message", "")) for allocated in status.get("allocatedResourcesStatus", [])
+                 if allocated["name"] == "claim:gpu" for resource in allocated["resources"]]
+        return shown[0] if len(shown) == 1 else ("", "", shown)
+
+    def pod_health(self):
+        self.pod("one", resourceClaimTemplateName="one-gpu")
+        [[device]] = self.held().values()
+        until("the Pod's GPU is healthy", lambda: self.health("one")[0] == "Healthy", 30)
+        _, name, message = self.health("one")
+        assert name.endswith(f"-{device}") and message == "", (name, message)
+        index = self.node.gpus[self.uuid(device)]["index"]
+        started = time.monotonic()
+        self.node.run(GPULET_SIM, "xid", index, 79, "--root", DRIVER_ROOT)
+        until("the Pod's GPU is unhealthy", lambda: self.health("one")[0] == "Unhealthy", 10, 0.01)
+        print(f"   unhealthy in the Pod's status after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
+        assert "XID 79" in self.health("one")[2], self.health("one")
+        # It does not become unknown while nothing changes.
+        seen = set()
+        until("the kubelet's timeout has passed", lambda: seen.add(self.health("one")[0]) or time.monotonic() > started + HEALTH_TIMEOUT_S, 60, 0.5)
+        assert seen == {"Unhealthy"}, seen
+        self.node.run(GPULET_SIM, "heal", index, "--root", DRIVER_ROOT)
+        until("the Pod's GPU is healthy again", lambda: self.health("one")[0] == "Healthy", 60)
+        self.end_pods()
+
+    def metrics(self):
+        """Of the agent since its restart: it has prepared two claims, and unprepared one more."""
+        def value(name, **labels):
+            text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+            return int(re.search(rf"^{re.escape(f'{name}{{{text}}}' if text else name)} (\d+)$", page, re.M)[1])
+
+        driver = {"driver": "gpu.nvidia.com"}
+        page = self.node.metrics()
+        prepared = value("nvidia_dra_requests_total", **driver, operation="prepare")
+        assert prepared >= 2, prepared  # the kubelet may repeat a request
+        assert value("nvidia_dra_request_duration_seconds_count", **driver, operation="prepare") == prepared
+        assert value("nvidia_dra_request_duration_seconds_bucket", **driver, operation="prepare", le="+Inf") == prepared
+        assert value("nvidia_dra_requests_total", **driver, operation="unprepare") >= 3
+        assert value("nvidia_dra_requests_inflight", **driver, operation="prepare") == 0
+        assert value("gpulet_prepared_claims") == 0
+        self.pod("one", resourceClaimTemplateName="one-gpu")
+        page = self.node.metrics()
+        assert value("nvidia_dra_requests_total", **driver, operation="prepare") > prepared
+        assert value("nvidia_dra_prepared_devices", node=self.node.name, **driver, device_type="gpu") == 1
+        assert value("gpulet_prepared_claims") == 1
+        self.end_pods()
+
     def end(self):
-        self.kube.call("DELETE", f"{API}/namespaces/default/resourceclaimtemplates/one-gpu")
+        for item in self.kube.get(TEMPLATES)["items"]:
+            self.kube.call("DELETE", f"{TEMPLATES}/{item['metadata']['name']}")
         self.checks.stop_agent_of(self.node)
         # The kubelet deletes the slices of a driver that is gone.
         until("the slices are gone", lambda: not self.shown(), 60)

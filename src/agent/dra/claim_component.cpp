@@ -32,6 +32,9 @@ namespace {
 constexpr Duration kOrphanInterval = std::chrono::minutes(10);
 // The same health is sent again, well before the kubelet takes it for unknown.
 constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
+// The kubelet registers a driver within a second. A Pod that comes earlier fails, and is tried again after a
+// minute: the devices are published once the driver is registered, or after this time without a kubelet.
+constexpr Duration kRegistrationWait = std::chrono::seconds(5);
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
 // Needs get on resourceclaims. A name that is none is a claim that does not exist.
@@ -137,6 +140,8 @@ class ClaimServer {
       GPULET_TRY_ASSIGN(auto socket, dra::ServedSocket::open_socket(node.loop, node.grpc, path));
       server->sockets_.push_back(std::move(socket));
     }
+    server->registration_wait_ =
+        node.loop.after(kRegistrationWait, [self = server.get()] { self->publish_devices(); });
     server->end_orphans();
     server->update_devices();
     server->resend_health();
@@ -174,9 +179,7 @@ class ClaimServer {
                                    .pcie_roots = facts_->pcie_roots});
     report_health();
     report_notes();
-    std::vector<dra::Device> devices;
-    for (const auto& offered : pool_->devices) devices.push_back(offered.device);
-    publisher_->set_devices(std::move(devices));
+    if (is_published_) publish_devices();
     offer_devices();
   }
 
@@ -208,10 +211,20 @@ class ClaimServer {
                            auto done) { controller_->prepare_claims(claims, std::move(done)); },
          .unprepare = [this](const auto& claims) { return controller_->unprepare_claims(claims); },
          .registered =
-             [](const Status& status) {
-               if (status) return log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
-               log::warning("claims are not served", status.error());
+             [this](const Status& status) {
+               if (!status) return log::warning("claims are not served", status.error());
+               log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
+               publish_devices();
              }});
+  }
+
+  void publish_devices() {
+    registration_wait_.reset();
+    is_published_ = true;
+    if (!pool_) return;
+    std::vector<dra::Device> devices;
+    for (const auto& offered : pool_->devices) devices.push_back(offered.device);
+    publisher_->set_devices(std::move(devices));
   }
 
   // On a thread of its own: some 250 system calls.
@@ -308,12 +321,12 @@ class ClaimServer {
   std::string facts_key_;  // spec_inputs_key() of the newest reading
   std::optional<dra::DevicePool> pool_;
   std::vector<dra::DeviceHealth> reported_;  // empty where it is to be sent again
-  bool is_driver_open_ = false;
+  bool is_driver_open_ = false, is_published_ = false;
   bool reading_ = false, read_again_ = false;
   std::set<std::string> notes_;
   std::string spec_error_;
   Backoff backoff_{kSpecRetry, 0};
-  Subscription retry_, orphan_timer_, health_timer_;
+  Subscription retry_, orphan_timer_, health_timer_, registration_wait_;
   Lifetime lifetime_;
 };
 

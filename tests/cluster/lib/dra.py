@@ -57,18 +57,26 @@ class DraChecks:
             resource = {"extendedResourceName": "nvidia.com/gpu"} if kind == "gpu" else {}
             self.kube.call("POST", f"{API}/deviceclasses", {"metadata": {"name": name}, "spec": {**resource, "selectors": [{"cel": {
                 "expression": f"device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"}}]}})
+        # A Pod that waits for the node's first GPU comes as soon as there is one.
+        [waiting] = self.create("one-gpu", wait=False)
         started = time.monotonic()
         self.start()
         until("the GPUs are in a slice", lambda: len(self.devices()) == 8, 10, 0.01)
         print(f"   the slice was there after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
+        self.checks.wait_running(waiting)
+        print(f"   the Pod that waited runs after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
+        failed = [event for event in self.kube.events_about(waiting, "Pod") if event["reason"] == "FailedPrepareDynamicResources"]
+        assert not failed, failed
+        self.end_pods()
+        self.kube.call("DELETE", f"{TEMPLATES}/one-gpu")
         assert len(self.shown()) == 1, self.shown()
         devices = self.devices()
         assert set(devices) == {f"gpu-{gpu['minor']}" for gpu in self.node.gpus.values()}, devices
         assert {device["attributes"]["uuid"]["string"] for device in devices.values()} == set(self.node.gpus), devices
         assert self.kube.allocatable(self.node.name, "nvidia.com/gpu") == 0
 
-    def create(self, example):
-        """Applies examples/dra/EXAMPLE.yaml strictly. Its Pods run with a stand-in image; returns their names."""
+    def create(self, example, wait=True):
+        """Applies examples/dra/EXAMPLE.yaml strictly. Its Pods run, with a stand-in image; returns their names."""
         path = CLAIM_EXAMPLES / f"{example}.yaml"
         self.seen.add(path)
         items = list(yaml.safe_load_all(path.read_text()))
@@ -79,7 +87,7 @@ class DraChecks:
             pod["spec"].update(stand_in, containers=[{**container, "resources": replaced["resources"]}])
         submit(items)
         names = [pod["metadata"]["name"] for pod in pods]
-        for name in names:
+        for name in names if wait else []:
             self.checks.wait_running(name)
         return names
 
@@ -205,6 +213,7 @@ class DraChecks:
         until("the Pod's GPU is unhealthy", lambda: self.health("one")[0] == "Unhealthy", 10, 0.01)
         print(f"   unhealthy in the Pod's status after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
         assert "XID 79" in self.health("one")[2], self.health("one")
+        until("an event of the Pod names the fault", lambda: any("XID 79" in event["message"] for event in self.kube.events_about("one", "Pod")))
         # It does not become unknown while nothing changes.
         seen = set()
         until("the kubelet's timeout has passed", lambda: seen.add(self.health("one")[0]) or time.monotonic() > started + HEALTH_TIMEOUT_S, 60, 0.5)
@@ -233,6 +242,9 @@ class DraChecks:
         assert value("nvidia_dra_requests_total", **driver, operation="prepare") > prepared
         assert value("nvidia_dra_prepared_devices", node=self.node.name, **driver, device_type="gpu") == 1
         assert value("gpulet_prepared_claims") == 1
+        [[device]] = self.held().values()
+        series = re.compile(rf'^DCGM_FI_DEV_FB_USED{{[^}}]*UUID="{self.uuid(device)}"[^}}]*pod="one"', re.M)
+        until("the GPU's metrics name its Pod", lambda: series.search(self.node.metrics()), 20)
         self.end_pods()
 
     def end(self):

@@ -60,8 +60,8 @@ Result<bool> BlockingReader::list_objects(const std::string& path, const std::st
   return fail(Code::kUnsupported, "more than 50000 objects", path);
 }
 
-Result<std::optional<std::string>> BlockingReader::read_object(const std::string& path,
-                                                               const std::string& permission) {
+Result<std::optional<std::string>> BlockingReader::get_object(const std::string& path,
+                                                              const std::string& permission) {
   GPULET_TRY_ASSIGN(auto response, get_response(path, "application/json"));
   GPULET_TRY_ASSIGN(const bool exists, judge_response(response, permission));
   return exists ? std::optional(std::move(response.body)) : std::nullopt;

@@ -33,7 +33,7 @@ class BlockingReader {
   Result<bool> list_objects(const std::string& path, const std::string& permission,
                             const std::function<void(std::string_view)>& item);
   // nullopt for an object that does not exist.
-  Result<std::optional<std::string>> read_object(const std::string& path, const std::string& permission);
+  Result<std::optional<std::string>> get_object(const std::string& path, const std::string& permission);
   // Any answer of the server. The body of a successful one is at most kMaxReadBytes.
   Result<http::ClientResponse> get_response(const std::string& path, const std::string& accept);
 

@@ -45,13 +45,13 @@ TEST_F(BlockingReaderTest, SaysWhyAnObjectCannotBeRead) {
     return found == statuses.end() ? Reply{200, "{\"a\":1}"} : Reply{found->second, "{}"};
   });
   BlockingReader reader(client_config(), 10s);
-  EXPECT_EQ(*reader.read_object("/there", "get on things"), "{\"a\":1}");
-  EXPECT_EQ(*reader.read_object("/missing", "get on things"), std::nullopt);
-  const auto refused = reader.read_object("/refused", "get on things");
+  EXPECT_EQ(*reader.get_object("/there", "get on things"), "{\"a\":1}");
+  EXPECT_EQ(*reader.get_object("/missing", "get on things"), std::nullopt);
+  const auto refused = reader.get_object("/refused", "get on things");
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), Code::kPermissionDenied);
   EXPECT_NE(refused.error().message().find("missing permission: get on things"), std::string::npos);
-  EXPECT_EQ(reader.read_object("/down", "get on things").error().code(), Code::kUnavailable);
+  EXPECT_EQ(reader.get_object("/down", "get on things").error().code(), Code::kUnavailable);
   EXPECT_EQ(reader.get_response("/down", "*/*")->status, 503);
 }
 
@@ -61,8 +61,8 @@ TEST_F(BlockingReaderTest, HasLimits) {
     return {.act = Act::kHang};
   });
   BlockingReader reader(client_config(), 2s);
-  EXPECT_EQ(reader.read_object("/large", "").error().code(), Code::kIo);
-  EXPECT_EQ(reader.read_object("/slow", "").error().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(reader.get_object("/large", "").error().code(), Code::kIo);
+  EXPECT_EQ(reader.get_object("/slow", "").error().code(), Code::kDeadlineExceeded);
 }
 
 }  // namespace

@@ -64,9 +64,8 @@ class ClusterScanner {
     for (const auto& map : needed) {
       if (!is_dns_label(map.name_space) || !is_dns_subdomain(map.name)) continue;
       const std::string name = map.name_space + "/" + map.name;
-      const auto read =
-          reader_.read_object("/api/v1/namespaces/" + map.name_space + "/configmaps/" + map.name,
-                              "get on configmaps in " + map.name_space);
+      const auto read = reader_.get_object("/api/v1/namespaces/" + map.name_space + "/configmaps/" + map.name,
+                                           "get on configmaps in " + map.name_space);
       if (!read) {
         facts_.unread.push_back("configmap " + name + ": " + read.error().full_message());
       } else if (!*read) {

@@ -44,7 +44,7 @@ Status check_names(const ClusterGpuOptions& options) {
 Result<GpuSelection> resolve_selection(const ClusterGpuOptions& options, k8s::BlockingReader& reader) {
   GpuSelection selection{.nodes = {options.nodes.begin(), options.nodes.end()},
                          .labelled_nodes = std::nullopt,
-                         .name_space = options.name_space,
+                         .name_space = options.all_namespaces ? "" : options.name_space,
                          .attention_only = options.view == GpuView::kHealth};
   if (options.selector.empty()) return selection;
   std::set<std::string> names;

@@ -37,6 +37,7 @@ struct ClusterGpuOptions {
   std::vector<std::string> nodes{};  // empty: all
   std::string selector{};            // of Nodes' labels; empty: all. Evaluated once, also by a watch
   std::string name_space{};          // only GPUs that a Pod of it holds; empty: all
+  bool all_namespaces = false;       // overrides name_space, as kubectl's does
   LoadOrder order = LoadOrder::kNone;
   bool watch = false;
   OutputOptions output{};  // also "name"

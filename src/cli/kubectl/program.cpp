@@ -37,14 +37,14 @@ void add_gpu_selection(CLI::App& command, ClusterGpuOptions& options) {
       .add_option("-l,--selector", options.selector,
                   "only on nodes with these labels, such as pool=train,zone!=b")
       ->group(kGpuGroup);
-  auto* name_space = command
-                         .add_option("-n,--namespace", options.name_space,
-                                     "only GPUs that Pods of this namespace hold (default: all GPUs)")
-                         ->group(kGpuGroup);
-  command.add_flag_callback(
-             "-A,--all-namespaces", [] {}, "GPUs whoever holds them, which is the default")
-      ->group(kGpuGroup)
-      ->excludes(name_space);
+  command
+      .add_option("-n,--namespace", options.name_space,
+                  "only GPUs that Pods of this namespace hold (default: all GPUs)")
+      ->group(kGpuGroup);
+  command
+      .add_flag("-A,--all-namespaces", options.all_namespaces,
+                "GPUs whoever holds them, which is the default; overrides -n")
+      ->group(kGpuGroup);
 }
 
 void add_gpu_command(CLI::App& app, Run& run, const CommandHelp& help, GpuView view) {
@@ -92,7 +92,7 @@ void add_gpu_commands(CLI::App& app, Run& run) {
                    .details = "Exits with 3 if a GPU is out of service.",
                    .examples = "  kubectl gpulet health\n"
                                "  kubectl gpulet health n1 -o wide\n"
-                               "  kubectl cordon $(kubectl gpulet health -o name)"},
+                               "  kubectl describe $(kubectl gpulet health -o name)"},
                   GpuView::kHealth);
   add_gpu_command(app, run,
                   {.name = "top",

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json.hpp>  // tidy: heavy-header because objects are made with it
 
 #include "scheduler/model/test_nodes.h"
 

@@ -6,6 +6,7 @@ import re
 import ssl
 import subprocess
 import threading
+import time
 import urllib.parse
 
 import schemas
@@ -68,6 +69,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
+        if url.path == GPU_NODES and "watch" in query:
+            return self.send_change()
         status, text = 404, json.dumps({"kind": "Status", "message": "no such thing"})
         if url.path in LISTS and "watch" not in query:
             items = LISTS[url.path]
@@ -82,6 +85,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def send_change(self):
+        """gpu-1 loses a Pod. The watch stays open until the client has gone."""
+        changed = gpu_node("gpu-1", 1, [("team-a/web", 0)], shares=4)
+        changed["metadata"]["resourceVersion"] = "8"
+        event = json.dumps({"type": "MODIFIED", "object": changed}).encode() + b"\n"
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        time.sleep(1)  # until the table is printed
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self.rfile.read(1)
 
     def log_message(self, *_):
         pass
@@ -147,6 +163,21 @@ def check_table(plugin, line, code):
     return None if len(wide) >= len(table) else "-o wide shows less"
 
 
+def check_watch(plugin):
+    plugin.run("list")
+    process = subprocess.Popen([plugin.node.programs / "kubectl-gpulet", "list", "-w"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               env={**plugin.node.environment, "KUBECONFIG": str(plugin.config)}, text=True)
+    limit = threading.Timer(LIMIT_S, process.kill)
+    limit.start()
+    lines = [process.stdout.readline() for _ in range(5)]
+    limit.cancel()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wanted = r"NODE .*\ngpu-0 .*\ngpu-0 .*\ngpu-1 .* 2/4 .*\ngpu-1 +0 .* 1/4 +healthy +team-a/web\n"
+    return None if re.fullmatch(wanted, "".join(lines)) else f"{lines}"
+
+
 def check_names(plugin):
     found = [plugin.run(line, code).stdout for line, code in (("list -o name", 0), ("health -o name", 3), ("list -n team-b -o name", 0))]
     return None if found == ["node/gpu-0\nnode/gpu-1\n", "node/gpu-0\n", "node/gpu-1\n"] else f"{found}"
@@ -179,6 +210,7 @@ def checks(node):
         yield f"kubectl gpulet {line} as documents", lambda line=line, schema=schema, code=code: check_documents(
             plugin, line, schema, code)
         yield f"kubectl gpulet {line} as a table", lambda line=line, code=code: check_table(plugin, line, code)
+    yield "watch", lambda: check_watch(plugin)
     yield "names", lambda: check_names(plugin)
     yield "explain", lambda: check_explain(plugin)
     yield "completion", lambda: check_completion(node)

@@ -313,12 +313,21 @@ std::vector<doctor::Finding> check_cluster(const ClusterDoctorFacts& facts) {
 
 CommandOutput cluster_doctor_output(const ClusterDoctorOptions& options, const k8s::ClientConfig& access) {
   constexpr std::string_view kSubject = "this cluster";
+  if (!options.service.empty() && !extender::parse_service_name(options.service))
+    return error_output(
+        "kubectl gpulet doctor",
+        "--service: expected a Service such as " + std::string(extender::kDefaultService) + " is one",
+        kWrongCommand);
   const auto findings = check_cluster(read_cluster_facts(access, options.agent_selector, options.service));
-  const bool is_unreadable = std::ranges::all_of(findings, [](const doctor::Finding& finding) {
-    return finding.result.verdict == doctor::Verdict::kUnknown;
-  });
-  const bool fails = doctor::overall_verdict(findings) == doctor::Verdict::kFail;
-  return {.exit_code = fails || is_unreadable ? kFailed : 0,
+  const auto has = [&](std::initializer_list<doctor::Verdict> verdicts) {
+    return std::ranges::any_of(findings, [&](const doctor::Finding& finding) {
+      return std::ranges::find(verdicts, finding.result.verdict) != verdicts.end();
+    });
+  };
+  using doctor::Verdict;
+  const bool is_unreadable =
+      has({Verdict::kUnknown}) && !has({Verdict::kPass, Verdict::kWarn, Verdict::kFail});
+  return {.exit_code = has({Verdict::kFail}) || is_unreadable ? kFailed : 0,
           .out = render_output(
               options.output, [&] { return doctor::json_report(findings, kSubject); },
               [&](const TableStyle& style) {

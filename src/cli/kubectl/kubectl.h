@@ -87,7 +87,7 @@ struct ClusterDoctorOptions {
   OutputOptions output{};
 };
 
-// Exit code: 0; 1 if a check fails, or no check could read what it needs.
+// Exit code: 0; 1 if a check fails, or no check could read what it needs; 2 for an invalid service.
 CommandOutput cluster_doctor_output(const ClusterDoctorOptions& options, const k8s::ClientConfig& access);
 
 // kubectl-gpulet, and kubectl_complete-gpulet. Return: the exit code.

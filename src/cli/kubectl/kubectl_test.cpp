@@ -153,7 +153,8 @@ TEST_F(KubectlPlugin, WrongArgumentsAreRefused) {
       {{"list", "-o", "xml"}, "kubectl gpulet list: --output: "},
       {{"lst"}, "kubectl gpulet: unknown command 'lst'; did you mean list?"},
       {{"top", "--sort-by", "cpu"}, "kubectl gpulet top: --sort-by: "},
-      {{"explain"}, "kubectl gpulet explain: "}};
+      {{"explain"}, "kubectl gpulet explain: "},
+      {{"doctor", "--service", "scheduler"}, "kubectl gpulet doctor: --service: expected a Service"}};
   for (const auto& [words, message] : wrong) {
     const auto output = run_plugin(words);
     EXPECT_EQ(output.exit_code, kWrongCommand) << message;
@@ -213,6 +214,7 @@ TEST_F(KubectlPlugin, DoctorWithoutAnyPermissionFails) {
   const auto output = run_plugin({"doctor"});
   EXPECT_EQ(output.exit_code, 1);
   EXPECT_THAT(output.out, HasSubstr("unknown"));
+  EXPECT_EQ(run_plugin({"doctor", "--service", ""}).exit_code, 1) << "what is skipped was not checked";
 }
 
 TEST_F(KubectlPlugin, WatchPrintsChanges) {

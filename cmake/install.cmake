@@ -1,9 +1,10 @@
 # What `make build` leaves in out/ and an image or a package takes from there. A target that is not built yet is left
 # out here and missed by tests/packaging.
 install(TARGETS gpulet gpulet-hook RUNTIME DESTINATION bin)
-# Called by these names, gpulet takes that program's flags and environment.
+# Called by these names, gpulet takes that program's flags and environment; kubectl finds its plugin, and the plugin's
+# completions, by the last two.
 foreach(name nvidia-device-plugin gpu-feature-discovery mps-control-daemon config-manager dcgm-exporter
-             nvidia-mig-manager nvidia-mig-parted mig-parted)
+             nvidia-mig-manager nvidia-mig-parted mig-parted kubectl-gpulet kubectl_complete-gpulet)
   install(CODE "file(CREATE_LINK gpulet \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)")
 endforeach()
 if(TARGET gpulet-sim)

@@ -317,12 +317,12 @@ Verdict overall_verdict(std::span<const Finding> findings) {
   return first == nullptr ? Verdict::kPass : first->result.verdict;
 }
 
-std::string findings_summary(std::span<const Finding> findings) {
+std::string findings_summary(std::span<const Finding> findings, std::string_view subject) {
   const auto* first = most_severe(findings);
   const auto unknown = std::ranges::count_if(
       findings, [](const Finding& finding) { return finding.result.verdict == Verdict::kUnknown; });
   if (first == nullptr) {
-    std::string text = "No fault found that keeps a Pod from a GPU of this node";
+    std::string text = "No fault found that keeps a Pod from a GPU of " + std::string(subject);
     if (unknown > 0)
       text +=
           "; " + std::to_string(unknown) + " of " + std::to_string(findings.size()) + " checks could not run";
@@ -353,13 +353,13 @@ std::string text_report(std::span<const Finding> findings, const TextStyle& styl
     if (result.verdict == Verdict::kPass && !style.all_details) continue;
     for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
-  return text + "\n" + findings_summary(findings) + "\n";
+  return text + "\n" + findings_summary(findings, style.subject) + "\n";
 }
 
-std::string json_report(std::span<const Finding> findings) {
+std::string json_report(std::span<const Finding> findings, std::string_view subject) {
   Json json{{"version", 1},
             {"verdict", display_name(overall_verdict(findings))},
-            {"summary", findings_summary(findings)},
+            {"summary", findings_summary(findings, subject)},
             {"checks", Json::array()}};
   for (const auto& finding : findings) {
     Json details = Json::array();

@@ -76,16 +76,20 @@ const Finding* most_severe(std::span<const Finding> findings);
 //   {"version": 1, "verdict": "fail", "summary": "…", "checks": [
 //     {"id": "driver", "complaint": "GPU not found", "verdict": "fail", "found": "…", "fix": "…"}]}
 
+inline constexpr std::string_view kThisNode = "this node";
+
 // One sentence without a newline: the first fault and its fix, or that there is none.
-std::string findings_summary(std::span<const Finding> findings);
+// `subject` is what was checked: "this cluster".
+std::string findings_summary(std::span<const Finding> findings, std::string_view subject = kThisNode);
 // How the text is printed.
 struct TextStyle {
   bool color = false;        // the verdicts in a terminal's colours
   bool all_details = false;  // also those of checks that pass
+  std::string_view subject = kThisNode;
 };
 // One line per check, with the fix below it; the last line is the summary. Ends in a newline.
 std::string text_report(std::span<const Finding> findings, const TextStyle& style = {});
-std::string json_report(std::span<const Finding> findings);
+std::string json_report(std::span<const Finding> findings, std::string_view subject = kThisNode);
 // The overall verdict: fail, else warn, else pass.
 Verdict overall_verdict(std::span<const Finding> findings);
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "extender/gpu_use.h"
 #include "scheduler/core/explain.h"
 #include "scheduler/model/node_state.h"
 
@@ -18,8 +19,6 @@ constexpr std::size_t kUnchecked = std::numeric_limits<std::size_t>::max();
 // Reasons of one request that are counted apart.
 constexpr std::size_t kMaxCountedReasons = 1'000;
 constexpr std::string_view kVendor = "nvidia.com/";
-// The reason of a cordoned GPU begins so (health/policy).
-constexpr std::string_view kCordonReason = "cordoned";
 constexpr std::size_t kCordonedState = std::size(health::kDeviceStates);
 
 void append_number(std::string& out, std::uint64_t value) { out += std::to_string(value); }
@@ -34,7 +33,7 @@ void append_text_field(std::string& out, std::string_view name, std::string_view
 }
 
 std::size_t state_index(const scheduler::NodeGpu& gpu) {
-  if (gpu.reason.starts_with(kCordonReason)) return kCordonedState;
+  if (is_cordoned(gpu)) return kCordonedState;
   return static_cast<std::size_t>(std::ranges::find(health::kDeviceStates, gpu.state) -
                                   std::begin(health::kDeviceStates));
 }
@@ -47,11 +46,6 @@ bool is_same_request(const PodRequest& a, const PodRequest& b) {
            return one.kind == other.kind && one.devices == other.devices;
          });
 }
-
-// Part of a GPU that a unit is held by, and the unit's shares.
-struct GpuUse {
-  unsigned milli = 0, held = 0, shares = 0, unavailable = 0;
-};
 
 void append_mig_units(std::string& out, const ClusterNode& node, std::size_t gpu) {
   bool is_first = true;
@@ -79,16 +73,7 @@ void append_faults(std::string& out, const scheduler::GpuNode& node) {
     append_json_string(faults, reason);
     faults += "]";
   };
-  for (std::size_t gpu = 0; gpu < node.gpus.size(); ++gpu) {
-    if (!node.gpus[gpu].reason.empty()) add(gpu, node.gpus[gpu].reason);
-  }
-  for (const auto& resource : node.resources) {
-    for (const auto& unit : resource.units) {
-      if (unit.unavailable != 0 && !unit.unavailable_reason.empty() &&
-          unit.unavailable_reason != node.gpus[unit.gpu].reason)
-        add(unit.gpu, (unit.profile.empty() ? "" : unit.profile + ": ") + unit.unavailable_reason);
-    }
-  }
+  for (const auto& [gpu, reason] : gpu_faults(node)) add(gpu, reason);
   if (!faults.empty()) out += ",\"faults\":[" + faults + "]";
 }
 
@@ -187,20 +172,7 @@ void ClusterDocument::append_node(std::string& out, const ClusterNode& node) {
 }
 
 void ClusterDocument::append_gpus(std::string& out, const ClusterNode& node) {
-  std::vector<GpuUse> uses(node.node.gpus.size());
-  std::vector<bool> has_mig(node.node.gpus.size());
-  for (std::size_t resource = 0; resource < node.node.resources.size(); ++resource) {
-    const auto& units = node.node.resources[resource].units;
-    for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      auto& use = uses[units[unit].gpu];
-      const unsigned held = node.held[resource][unit], shares = std::max(1U, units[unit].shares);
-      use.held += held;
-      use.shares += units[unit].shares;
-      use.unavailable += units[unit].unavailable;
-      use.milli += scheduler::unit_milli(node, resource, unit) * std::min(held, shares) / shares;
-      has_mig[units[unit].gpu] = has_mig[units[unit].gpu] || !units[unit].profile.empty();
-    }
-  }
+  const auto uses = gpu_uses(node);
   out += ",\"gpus\":[";
   for (std::size_t gpu = 0; gpu < uses.size(); ++gpu) {
     const auto& one = node.node.gpus[gpu];
@@ -224,7 +196,7 @@ void ClusterDocument::append_gpus(std::string& out, const ClusterNode& node) {
       is_first = false;
       append_number(out, value);
     }
-    if (has_mig[gpu]) append_mig_units(out, node, gpu);
+    if (use.has_mig) append_mig_units(out, node, gpu);
     out += "]";
   }
   out += "]";
@@ -375,7 +347,7 @@ std::string ClusterDocument::end_piece() {
     append_json_string(out, enum_name(state));
     out += ",";
   }
-  append_json_string(out, kCordonReason);
+  append_json_string(out, kCordonedName);
   out += "],\"models\":[";
   for (std::size_t i = 0; i < models_.size(); ++i) {
     out += i == 0 ? "[" : ",[";

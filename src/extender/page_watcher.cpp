@@ -24,14 +24,6 @@ std::string pod_key(std::string_view object) {
   return k8s::metadata_string(object, "namespace") + "/" + k8s::metadata_string(object, "name");
 }
 
-bool is_ready(const json& status) {
-  const json& conditions = json_member(status, "conditions");
-  return conditions.is_array() && std::ranges::any_of(conditions, [](const json& one) {
-           return json_text(json_member(one, "type")) == "Ready" &&
-                  json_text(json_member(one, "status")) == "True";
-         });
-}
-
 std::uint16_t http_port(const json& spec) {
   const json& containers = json_member(spec, "containers");
   if (!containers.is_array()) return kAgentPort;
@@ -50,13 +42,21 @@ std::uint16_t http_port(const json& spec) {
 
 }  // namespace
 
+bool has_condition(const json& status, std::string_view type) {
+  const json& conditions = json_member(status, "conditions");
+  return conditions.is_array() && std::ranges::any_of(conditions, [&](const json& one) {
+           return json_text(json_member(one, "type")) == type &&
+                  json_text(json_member(one, "status")) == "True";
+         });
+}
+
 std::optional<AgentPod> parse_agent_pod(std::string_view object) {
   const json pod = parse_json(object);
   const json &spec = json_member(pod, "spec"), &status = json_member(pod, "status");
   AgentPod agent{.node = json_text(json_member(spec, "nodeName")),
                  .address = json_text(json_member(status, "podIP")),
                  .port = http_port(spec),
-                 .ready = is_ready(status)};
+                 .ready = has_condition(status, "Ready")};
   const auto phase = json_text(json_member(status, "phase"));
   if (agent.node.empty() || phase == "Succeeded" || phase == "Failed") return std::nullopt;
   return agent;

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
+
 #include "base/loop.h"
 #include "k8s/client_config.h"
 #include "k8s/watcher.h"
@@ -39,6 +41,10 @@ struct AgentPod {
 // Parses a Pod object of the API server. Pure. A port named "http" is the agent's; `ready` is its condition.
 // nullopt for what is no Pod, is not bound or has finished.
 std::optional<AgentPod> parse_agent_pod(std::string_view object);
+
+// Whether `status` of a Pod or Node has this condition: "Ready". Source: Kubernetes API v1, PodCondition,
+// NodeCondition.
+bool has_condition(const nlohmann::json& status, std::string_view type);
 
 // What the page shows beside the cluster state. A Pod's key is "namespace/name". One thread.
 class PageFacts {

@@ -153,12 +153,16 @@ class KubeconfigReader {
   KubeconfigReader(std::string path, const ExecPolicy& programs)
       : path_(std::move(path)), programs_(programs) {}
 
-  Result<ClientConfig> read_config() {
+  // `context_name`: empty for the current one.
+  Result<ClientConfig> read_config(const std::string& context_name) {
     GPULET_TRY_ASSIGN(const std::string text, read_file(path_, kMaxBytes));
     GPULET_TRY_ASSIGN(const auto document, config::yaml::parse_yaml(text, path_));
     const Node& root = document.root;
-    GPULET_TRY_ASSIGN(const std::string current, required_value(root, "current-context"));
-    GPULET_TRY_ASSIGN(const Node* context, find_named_entry(root, "contexts", "context", current));
+    std::string named = context_name;
+    if (named.empty()) {
+      GPULET_TRY_ASSIGN(named, required_value(root, "current-context"));
+    }
+    GPULET_TRY_ASSIGN(const Node* context, find_named_entry(root, "contexts", "context", named));
     GPULET_TRY_ASSIGN(const std::string cluster_name, required_value(*context, "cluster"));
     GPULET_TRY_ASSIGN(const Node* cluster, find_named_entry(root, "clusters", "cluster", cluster_name));
     ClientConfig access;
@@ -368,8 +372,9 @@ class KubeconfigReader {
 
 }  // namespace
 
-Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs) {
-  return KubeconfigReader(path, programs).read_config();
+Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs,
+                                     const std::string& context) {
+  return KubeconfigReader(path, programs).read_config(context);
 }
 
 }  // namespace gpulet::k8s

@@ -65,12 +65,13 @@ struct ExecPolicy {
   Duration limit = std::chrono::seconds(30);                      // of one run without a prompt
 };
 
-// From the current context of a kubeconfig file; relative paths are relative to the file. `node_name` stays
-// empty. Supported: server, authorities, token and client certificate, each as data or file, and `exec`
-// where `programs` allows it, which is not run here (ClientConfig::credential). Not supported: username and
-// password, auth-provider, a server without TLS or without verification, a proxy. Errors: those of reading
-// the file; kInvalidArgument about "file:line:column"; kUnsupported.
-Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs = {});
+// From `context` of a kubeconfig file, or its current context; relative paths are relative to the file.
+// `node_name` stays empty. Supported: server, authorities, token and client certificate, each as data or
+// file, and `exec` where `programs` allows it, which is not run here (ClientConfig::credential). Not
+// supported: username and password, auth-provider, a server without TLS or without verification, a proxy.
+// Errors: those of reading the file; kInvalidArgument about "file:line:column"; kUnsupported.
+Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs = {},
+                                     const std::string& context = {});
 
 // The kubeconfig of KUBECONFIG's value, a list of paths separated by colons: the first file that exists, or
 // else the first path; empty for an empty list.

@@ -224,6 +224,21 @@ TEST_F(KubeconfigTest, InvalidAndUnsupportedFieldsAreErrors) {
   EXPECT_EQ(config_with(server, "username: me").error().code(), Code::kUnsupported);
 }
 
+TEST_F(KubeconfigTest, TakesANamedContext) {
+  ASSERT_TRUE(write_file_atomic(
+      directory_ + "/config",
+      "current-context: a\n"
+      "contexts: [{name: a, context: {cluster: a}}, {name: b, context: {cluster: b, namespace: team}}]\n"
+      "clusters: [{name: a, cluster: {server: 'https://a'}}, {name: b, cluster: {server: 'https://b'}}]\n"));
+  const auto host = [&](const std::string& context) {
+    const auto access = load_kubeconfig(directory_ + "/config", {}, context);
+    return access ? access->host + " " + access->pod_namespace : access.error().message();
+  };
+  EXPECT_EQ(host(""), "a default");
+  EXPECT_EQ(host("b"), "b team");
+  EXPECT_EQ(host("c"), "contexts has no entry named \"c\"");
+}
+
 TEST_F(KubeconfigTest, InconsistentFieldsAreErrors) {
   auto message = [&](const std::string& text) { return load_config(text).error().message(); };
   EXPECT_EQ(message(""), "current-context is missing");

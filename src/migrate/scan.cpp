@@ -12,7 +12,7 @@
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "k8s/api_client.h"
+#include "k8s/blocking_reader.h"
 #include "k8s/objects.h"
 #include "migrate/components.h"
 #include "runtimes/configure.h"
@@ -24,8 +24,7 @@ namespace {
 
 class ClusterScanner {
  public:
-  ClusterScanner(const k8s::ClientConfig& access, Duration limit)
-      : access_(access), limit_(limit), client_(loop_, access, limit) {}
+  ClusterScanner(const k8s::ClientConfig& access, Duration limit) : access_(access), reader_(access, limit) {}
 
   Result<Facts> scan() {
     facts_.is_cluster = true;
@@ -35,7 +34,7 @@ class ClusterScanner {
         for (auto& program : parse_workload(object, kind)) facts_.programs.push_back(std::move(program));
       };
     };
-    GPULET_TRY(list_objects("/apis/apps/v1/daemonsets", "list on daemonsets.apps", add("DaemonSet")));
+    GPULET_TRY(reader_.list_objects("/apis/apps/v1/daemonsets", "list on daemonsets.apps", add("DaemonSet")));
     list_optional("/apis/apps/v1/deployments", "list on deployments.apps", add("Deployment"));
     list_optional("/apis/nvidia.com/v1/clusterpolicies", "list on clusterpolicies.nvidia.com",
                   [this](std::string_view object) {
@@ -51,50 +50,10 @@ class ClusterScanner {
   }
 
  private:
-  // Streams the body of one successful response. nullopt: not found (404).
-  Result<std::optional<bool>> stream_object(const std::string& path, const std::string& right,
-                                            const std::function<Status(std::string_view)>& piece) {
-    Result<http::ClientResponse> result = fail(Code::kInternal, "no response");
-    client_.stream_response({.method = "GET", .path = path}, limit_, piece,
-                            [&](Result<http::ClientResponse> response) {
-                              result = std::move(response);
-                              loop_.stop_loop();
-                            });
-    loop_.run_loop();
-    if (!result) return fail(result.error());
-    if (result->status == 200) return std::optional(true);
-    if (result->status == 404) return std::optional<bool>();
-    const bool refused = result->status == 401 || result->status == 403;
-    return fail(refused ? Code::kPermissionDenied : Code::kUnavailable,
-                (refused ? "missing permission: " + right + ": " : "") + k8s::describe_response(*result));
-  }
-
-  // In pages, holding one object at a time.
-  Status list_objects(const std::string& path, const std::string& right,
-                      const std::function<void(std::string_view)>& item) {
-    std::string from;
-    for (std::size_t page = 0; page < kMaxListPages; ++page) {
-      std::string metadata;
-      k8s::JsonStream members(
-          kMaxObjectBytes,
-          [&](std::string_view key, std::string_view value) {
-            if (key == "metadata") metadata = value;
-          },
-          item);
-      const std::string query = (path.find('?') == std::string::npos ? "?" : "&") + std::string("limit=250");
-      GPULET_TRY(
-          stream_object(path + query + (from.empty() ? "" : "&continue=" + k8s::encode_query_value(from)),
-                        right, [&](std::string_view bytes) { return members.feed(bytes); }));
-      from = k8s::string_member(metadata, "continue");
-      if (from.empty()) return {};
-    }
-    return fail(Code::kUnsupported, "more than 50000 objects", path);
-  }
-
   // A missing collection is empty; a denied one is reported.
   void list_optional(const std::string& path, const std::string& right,
                      const std::function<void(std::string_view)>& item) {
-    if (const auto listed = list_objects(path, right, item); !listed)
+    if (const auto listed = reader_.list_objects(path, right, item); !listed)
       facts_.unread.push_back(listed.error().full_message());
   }
 
@@ -105,22 +64,14 @@ class ClusterScanner {
     for (const auto& map : needed) {
       if (!is_dns_label(map.name_space) || !is_dns_subdomain(map.name)) continue;
       const std::string name = map.name_space + "/" + map.name;
-      std::string object;
-      const auto read =
-          stream_object("/api/v1/namespaces/" + map.name_space + "/configmaps/" + map.name,
-                        "get on configmaps in " + map.name_space, [&](std::string_view bytes) -> Status {
-                          if (object.size() + bytes.size() > kMaxObjectBytes) {
-                            return fail(Code::kIo, "larger than 4 MiB", name);
-                          }
-                          object += bytes;
-                          return {};
-                        });
+      const auto read = reader_.get_object("/api/v1/namespaces/" + map.name_space + "/configmaps/" + map.name,
+                                           "get on configmaps in " + map.name_space);
       if (!read) {
         facts_.unread.push_back("configmap " + name + ": " + read.error().full_message());
       } else if (!*read) {
         facts_.unread.push_back("configmap " + name + " is used by a program but does not exist");
       } else {
-        attach_config_map(facts_.programs, map, config_map_data(object));
+        attach_config_map(facts_.programs, map, config_map_data(**read));
       }
     }
   }
@@ -134,17 +85,18 @@ class ClusterScanner {
     }
     for (const auto& [name_space, name] : needed) {
       if (!is_dns_label(name_space) || !is_dns_subdomain(name)) continue;
-      const auto listed = list_objects("/api/v1/namespaces/" + name_space + "/secrets?labelSelector=" +
-                                           k8s::encode_query_value("owner=helm,status=deployed,name=" + name),
-                                       "list on secrets in " + name_space, [&](std::string_view secret) {
-                                         auto release = parse_helm_release(secret);
-                                         if (release) {
-                                           facts_.releases.push_back(std::move(*release));
-                                         } else {
-                                           facts_.unread.push_back("release " + name_space + "/" + name +
-                                                                   ": " + release.error().full_message());
-                                         }
-                                       });
+      const auto listed = reader_.list_objects(
+          "/api/v1/namespaces/" + name_space +
+              "/secrets?labelSelector=" + k8s::encode_query_value("owner=helm,status=deployed,name=" + name),
+          "list on secrets in " + name_space, [&](std::string_view secret) {
+            auto release = parse_helm_release(secret);
+            if (release) {
+              facts_.releases.push_back(std::move(*release));
+            } else {
+              facts_.unread.push_back("release " + name_space + "/" + name + ": " +
+                                      release.error().full_message());
+            }
+          });
       // The rendered objects contain the values too, so nothing is lost without this permission.
       if (!listed && listed.error().code() != Code::kPermissionDenied) {
         facts_.unread.push_back("release " + name_space + "/" + name + ": " + listed.error().full_message());
@@ -153,9 +105,7 @@ class ClusterScanner {
   }
 
   const k8s::ClientConfig& access_;
-  const Duration limit_;
-  EpollLoop loop_;
-  k8s::ApiClient client_;
+  k8s::BlockingReader reader_;
   Facts facts_;
 };
 

@@ -21,9 +21,6 @@ namespace gpulet::migrate {
 // Needs list on daemonsets.apps. With list on deployments.apps, clusterpolicies.nvidia.com and nodes, get on
 // configmaps and list on secrets (in the releases' namespaces) it finds more; what is denied is reported.
 
-inline constexpr std::size_t kMaxObjectBytes = 4u << 20;  // per object
-inline constexpr std::size_t kMaxListPages = 200;         // per list, of 250 objects each
-
 // Blocks until everything is read. `limit` applies to each request. Errors: those of the API server for
 // DaemonSets; kPermissionDenied, kUnavailable, kDeadlineExceeded.
 Result<Facts> scan_cluster(const k8s::ClientConfig& access, Duration limit = std::chrono::seconds(30));

@@ -71,7 +71,7 @@ def checks(node):
     made = node.run(["gpulet", "help", "--man-dir", str(directory)])
     pages = sorted(directory.glob("*.1"))
     all_commands = [(), *commands(node)]
-    wanted = {"gpulet.1", *(f"gpulet-{words[0]}.1" for words in all_commands if words)}
+    wanted = {"gpulet.1", *(f"gpulet-{words[0]}.1" for words in all_commands if words), "kubectl-gpulet.1"}
     yield "pages are written", lambda: made.stderr or (
         None if {page.name for page in pages} == wanted and len(wanted) > 20 else f"{[page.name for page in pages]}, not {wanted}")
     for page in pages:

@@ -8,11 +8,11 @@ import re
 import subprocess
 import time
 
-import jsonschema
+import kubectl
+import schemas
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SCHEMAS = ROOT / "docs" / "reference"
 COLUMNS = 80
 CONFIG = "version: v1\nsharing:\n  timeSlicing:\n    resources:\n      - {name: nvidia.com/gpu, replicas: 2}\n"
 CLAIM = ("apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: one}\nspec: {devices: {config: [{opaque: {driver: gpu.nvidia.com, "
@@ -66,33 +66,7 @@ FAULTY = (
 )
 # Lines of text whose end is to be copied, or that a file would have: not broken at 80 columns.
 TEXTS = ("config", "doctor", "dra", "labels", "mig", "migrate", "runtime", "top", "place", "version")
-GROWING = ("top",)  # fields are added with each of its views
 LIMIT_S = 20
-
-
-def load_schema(name):
-    schema = json.loads((SCHEMAS / f"{name}.schema.json").read_text())
-    jsonschema.Draft7Validator.check_schema(schema)
-    return schema
-
-
-def strict(schema):
-    """A schema in which no object has a member that is not described."""
-    if isinstance(schema, dict):
-        inside = {key: strict(value) for key, value in schema.items()}
-        if "properties" in inside:
-            inside.setdefault("additionalProperties", False)
-        return inside
-    return [strict(one) for one in schema] if isinstance(schema, list) else schema
-
-
-def validate(name, document):
-    schema = load_schema(name)
-    errors = sorted(jsonschema.Draft7Validator(schema if name in GROWING else strict(schema)).iter_errors(document), key=str)
-    if errors:
-        path = "/".join(map(str, errors[0].absolute_path))
-        return f"{name}.schema.json does not fit at /{path}: {errors[0].message[:300]}"
-    return None
 
 
 def stable(document):
@@ -139,7 +113,7 @@ def checks(node):
         again = yaml.load(run(line, code, "-o", "yaml").stdout, Loader=yaml.CSafeLoader)
         if schema != "top" and stable(found) != stable(again):
             return f"JSON and YAML differ: {stable(found)[:1000]} and {stable(again)[:1000]}"
-        return validate(schema, found) or validate(schema, again)
+        return schemas.validate(schema, found) or schemas.validate(schema, again)
 
     def check_table(line, code):
         default, table, wide = (run(line, code, *form).stdout for form in ((), ("-o", "table"), ("-o", "wide")))
@@ -158,8 +132,8 @@ def checks(node):
         yield f"gpulet {line} as a table", lambda line=line, code=code: check_table(line, code)
 
     def check_all_are_listed():
-        used = {f"{schema}.schema.json" for _, schema, _ in COMMANDS}
-        written = {path.name for path in SCHEMAS.glob("*.schema.json")}
+        used = {f"{schema}.schema.json" for _, schema, _ in COMMANDS} | kubectl.SCHEMAS
+        written = {path.name for path in schemas.SCHEMAS.glob("*.schema.json")}
         linked = set(re.findall(r"\(reference/([a-z-]+\.schema\.json)\)", (ROOT / "docs" / "cli.md").read_text()))
         return None if used == written == linked else f"used {sorted(used)}, written {sorted(written)}, linked {sorted(linked)}"
     yield "schemas", check_all_are_listed

@@ -25,13 +25,16 @@ MAX_MB = 8
 STOP_LIMIT_S = 0.5  # with the rights of the unit, which cannot signal the listener child
 MAX_EXPOSURE = 3.0  # of 10, by systemd-analyze security
 FILES = {
-    "usr/bin/gpulet": 0o755, "usr/bin/gpulet-hook": 0o755, "lib/systemd/system/gpulet.service": 0o644, "lib/udev/rules.d/71-gpulet.rules": 0o644,
+    "usr/bin/gpulet": 0o755, "usr/bin/gpulet-hook": 0o755,
+    "usr/bin/kubectl-gpulet": 0o777, "usr/bin/kubectl_complete-gpulet": 0o777,  # links
+    "lib/systemd/system/gpulet.service": 0o644, "lib/udev/rules.d/71-gpulet.rules": 0o644,
     "etc/gpulet/config.yaml": 0o644, "etc/gpulet/environment": 0o644,
     "usr/share/bash-completion/completions/gpulet": 0o644, "usr/share/zsh/vendor-completions/_gpulet": 0o644,
     "usr/share/fish/vendor_completions.d/gpulet.fish": 0o644,
     **{f"usr/share/man/man1/gpulet{command}.1.gz": 0o644 for command in (
         "", "-agent", "-cdi", "-cleanup", "-completion", "-config", "-cordon", "-doctor", "-driver", "-explain", "-health", "-help", "-labels",
         "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-version")},
+    "usr/share/man/man1/kubectl-gpulet.1.gz": 0o644,
     **{f"usr/share/doc/gpulet/{name}": 0o644 for name in (
         "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf")},
 }
@@ -106,7 +109,7 @@ def check_contents():
     files, strangers = {}, []
     with tarfile.open(fileobj=io.BytesIO(listed)) as archive:
         for member in archive:
-            if (member.uname, member.gname, member.uid, member.gid) != ("root", "root", 0, 0) or member.mode & 0o022:
+            if (member.uname, member.gname, member.uid, member.gid) != ("root", "root", 0, 0) or (member.mode & 0o022 and not member.issym()):
                 strangers.append(member.name)
             if not member.isdir():
                 files[member.name.removeprefix("./")] = member.mode

@@ -16,6 +16,8 @@ import package  # noqa: E402
 OUT = ROOT / "out"
 DROP_INS = ["nvidia-device-plugin", "gpu-feature-discovery", "mps-control-daemon", "config-manager", "dcgm-exporter", "nvidia-mig-manager",
             "nvidia-mig-parted", "mig-parted"]
+# A plugin of kubectl, and what kubectl runs for its completions.
+PLUGIN = {"kubectl-gpulet": ("--help", "kubectl gpulet list"), "kubectl_complete-gpulet": ("expl", "explain\t")}
 PROGRAMS = [OUT / "bin" / "gpulet", OUT / "bin" / "gpulet-sim"]
 HOOK = OUT / "bin" / "gpulet-hook"
 LIBRARY = OUT / "lib" / "gpulet" / "sim" / "libnvidia-ml.so.1"
@@ -108,10 +110,10 @@ def check_link(name):
     link = OUT / "bin" / name
     if not link.is_symlink() or link.readlink() != pathlib.Path("gpulet"):
         return "not a link to gpulet"
-    ran = subprocess.run([link, "--help"], capture_output=True, text=True, timeout=20)
-    named = "gpulet mig" if name.endswith("mig-parted") else name
+    argument, named = PLUGIN.get(name, ("--help", "gpulet mig" if name.endswith("mig-parted") else name))
+    ran = subprocess.run([link, argument], capture_output=True, text=True, timeout=20)
     if ran.returncode != 0 or named not in ran.stdout:
-        return f"--help exits {ran.returncode} and says {ran.stdout[:200]!r} {ran.stderr[:200]!r}"
+        return f"{argument} exits {ran.returncode} and says {ran.stdout[:200]!r} {ran.stderr[:200]!r}"
     return None
 
 
@@ -145,7 +147,7 @@ def main():
     checks = [(f"hardened {path.name}", check_hardening, (path,)) for path in [*PROGRAMS, LIBRARY, SMI]]
     checks += [(f"PIE {path.name}", check_is_position_independent_executable, (path,)) for path in PROGRAMS]
     checks += [("static gpulet-hook", check_static, (HOOK,)), ("gpulet-hook runs", check_hook_runs, ())]
-    checks += [(f"link {name}", check_link, (name,)) for name in DROP_INS]
+    checks += [(f"link {name}", check_link, (name,)) for name in [*DROP_INS, *PLUGIN]]
     checks += [("version", check_version, ()), ("size", check_size, ()), ("exports", check_exports, ()),
                ("soname", check_soname, ()), ("the demo links", check_demo_links, ())]
     checks += [(name, check, ()) for name, check in image.CHECKS + operands.CHECKS + package.CHECKS]

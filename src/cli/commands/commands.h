@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "cli/main/command.h"
 #include "config/load.h"
+#include "extender/explain_client.h"
 #include "health/evidence/evidence.h"
 #include "inventory/snapshot.h"
 #include "labels/labels.h"
@@ -213,6 +214,18 @@ int run_migrate_check(const MigrateCheckOptions& options);
 // The report as text, without control characters of what was found, and as JSON.
 std::string migrate_text(const migrate::Report& report, const TableStyle& style = {});
 std::string migrate_json(const migrate::Report& report);
+
+// `gpulet explain` and `kubectl gpulet explain`: why a Pod is on its node, or on none.
+
+struct ExplainOptions {
+  std::string program = "gpulet explain";  // of errors
+  extender::ExplainQuery question;         // without a namespace: that of the kubeconfig's context
+  std::string kubeconfig, context;         // empty: as kubectl finds them
+  OutputOptions output;
+};
+
+// Exit code: 0; 1 after one line on standard error.
+int run_explain(const ExplainOptions& options);
 
 // `gpulet metrics-api`: the custom metrics API of a cluster (src/metrics_api), for HorizontalPodAutoscalers.
 

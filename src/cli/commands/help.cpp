@@ -5,6 +5,7 @@
 
 #include "arguments/completion.h"
 #include "base/file.h"
+#include "cli/kubectl/kubectl.h"
 #include "cli/main/command_line.h"
 
 namespace gpulet::cli {
@@ -15,7 +16,7 @@ struct HelpOptions {
   std::string man_dir;  // writes the man pages there instead
 };
 
-// A man page for the program, and for each command with its subcommands.
+// A man page for the program, for each command with its subcommands, and for kubectl's plugin.
 Status write_manuals(const arguments::CommandDoc& program, const std::string& directory) {
   const auto write = [&](const arguments::CommandDoc& doc) {
     return write_file_atomic(directory + "/" + arguments::manual_name(doc) + ".1",
@@ -23,7 +24,7 @@ Status write_manuals(const arguments::CommandDoc& program, const std::string& di
   };
   GPULET_TRY(write(program));
   for (const auto& command : program.commands) GPULET_TRY(write(command));
-  return {};
+  return write(kubectl::describe_plugin());
 }
 
 CommandOutput help_output(const CLI::App& app, const HelpOptions& options) {

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/commands/commands.h"
 #include "cli/main/command_line.h"
 #include "extender/explain_client.h"
 #include "extender/kube_scheduler_config.h"
@@ -33,31 +34,10 @@ Environment cluster_environment() {
   return environment;
 }
 
-struct ExplainOptions {
-  extender::ExplainQuery question;
-  std::string kubeconfig;  // empty: KUBECONFIG, ~/.kube/config, or the Pod's service account
-  OutputOptions output;
-};
-
 int run_scheduler(const extender::ExtenderOptions& options, const std::string& log_format) {
   log::configure_logging(log::Level::kInfo, log_format == "json" ? log::Format::kJson : log::Format::kText);
   const auto status = extender::run_extender(options, cluster_environment());
   return status ? 0 : print_error("gpulet scheduler", status.error().full_message());
-}
-
-int run_explain(const ExplainOptions& options) {
-  const bool needs_access = options.question.url.empty();
-  const auto access = needs_access ? find_kubectl_access(options.kubeconfig)
-                                   : Result<k8s::ClientConfig>(k8s::ClientConfig{.host = "-"});
-  auto question = options.question;
-  question.json = options.output.is_document();
-  const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
-  if (!answer) return print_error("gpulet explain", answer.error().full_message());
-  const auto shown = [&] { return answer->text; };
-  return print_output(
-      {.exit_code = 0,
-       .out = render_output(options.output, shown, [&](const TableStyle&) { return shown(); }),
-       .err = {}});
 }
 
 constexpr const char* kTlsGroup = "TLS";
@@ -199,6 +179,22 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
 }
 
 }  // namespace
+
+int run_explain(const ExplainOptions& options) {
+  const bool needs_access = options.question.url.empty();
+  const auto access = needs_access ? find_kubectl_access(options.kubeconfig, options.context)
+                                   : Result<k8s::ClientConfig>(k8s::ClientConfig{.host = "-"});
+  auto question = options.question;
+  question.json = options.output.is_document();
+  if (access && question.name_space.empty()) question.name_space = access->pod_namespace;
+  const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
+  if (!answer) return print_error(options.program, answer.error().full_message());
+  const auto shown = [&] { return answer->text; };
+  return print_output(
+      {.exit_code = 0,
+       .out = render_output(options.output, shown, [&](const TableStyle&) { return shown(); }),
+       .err = {}});
+}
 
 void add_scheduler(CLI::App& app, Run& run) {
   auto& command = add_command(

@@ -84,10 +84,10 @@ std::vector<std::string> normalize_arguments(int argc, char** argv, bool go_form
 }
 
 // Runs the program of the kubeconfig now, so that no request's time limit includes it.
-Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig,
+Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig, const std::string& context,
                                              std::map<std::string, std::string, std::less<>> environment) {
   const k8s::ExecPolicy programs{.allowed = true, .environment = std::move(environment)};
-  GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig, programs));
+  GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig, programs, context));
   if (access.credential) GPULET_TRY(access.credential());
   return access;
 }
@@ -131,11 +131,13 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
 }
 
 void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag) {
+  std::vector<std::string> formats{"table", "wide", "json", "yaml"};
+  if (flag.has_names) formats.emplace_back("name");
   command
       .add_option(
           flag.names, options.format,
-          std::string("output format: table, wide, json or yaml (default ") + flag.default_format + ")")
-      ->check(CLI::IsMember({"table", "wide", "json", "yaml"}))
+          "output format: " + arguments::list_choices(formats) + " (default " + flag.default_format + ")")
+      ->check(CLI::IsMember(formats))
       ->group(kOutputGroup);
   command
       .add_flag_callback(
@@ -206,18 +208,18 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go
   }
 }
 
-Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig) {
+Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, const std::string& context) {
   auto environment = config::process_environment();
-  if (!kubeconfig.empty()) return interactive_access(kubeconfig, std::move(environment));
+  if (!kubeconfig.empty()) return interactive_access(kubeconfig, context, std::move(environment));
   if (!environment["KUBECONFIG"].empty()) {
     const auto file = k8s::kubeconfig_path(environment["KUBECONFIG"]);
-    return interactive_access(file, std::move(environment));
+    return interactive_access(file, context, std::move(environment));
   }
   const std::string file = environment["HOME"] + "/.kube/config";
-  if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, std::move(environment));
+  if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, context, std::move(environment));
   GPULET_TRY_ASSIGN(auto inside, k8s::load_in_cluster_config(environment, k8s::kServiceAccountDirectory,
                                                              k8s::NodeNamePolicy::kOptional));
-  if (inside) return *inside;
+  if (inside && context.empty()) return *inside;
   return fail(Code::kFailedPrecondition,
               "no kubeconfig found; name one with --kubeconfig FILE or the variable KUBECONFIG");
 }

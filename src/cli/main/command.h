@@ -92,9 +92,10 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go
 // Where the API server is, for a command that a person runs: `kubeconfig`, else the first file of KUBECONFIG,
 // else ~/.kube/config, else the Pod's service account. A program that the file names (`exec`) runs here with
 // this process' environment, within the limits of k8s/client_config.h, and may ask the person at the
-// terminal; services use k8s::find_client_config, which runs nothing. Errors: those of k8s/client_config.h
-// and of the program; kFailedPrecondition if there is none of the files.
-Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig);
+// terminal; services use k8s::find_client_config, which runs nothing. `context`: of the file; empty: its
+// current one. Errors: those of k8s/client_config.h and of the program; kFailedPrecondition if there is none
+// of the files, or no file for the context.
+Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, const std::string& context = {});
 
 // The version that CMake knows: "0.1.0".
 std::string version();

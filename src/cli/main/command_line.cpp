@@ -15,6 +15,7 @@
 #include "cli/dropin/exporter.h"
 #include "cli/dropin/mig_manager.h"
 #include "cli/dropin/programs.h"
+#include "cli/kubectl/kubectl.h"
 #include "cli/main/process_exit.h"
 #include "web/listener.h"
 
@@ -132,6 +133,10 @@ int run_program(int argc, char** argv) {
   if (name == "dcgm-exporter") return dcgm_exporter_main(argc, argv);
   if (name == "gpulet-operand") return run_operand(argc, argv);
   if (name == "nvidia-mig-manager") return mig_manager_main(argc, argv);
+#ifndef GPULET_DEMO
+  if (name == "kubectl-gpulet") return kubectl::plugin_main(argc, argv);
+  if (name == "kubectl_complete-gpulet") return kubectl::plugin_complete_main(argc, argv);
+#endif
   if (name == "nvidia-mig-parted" || name == "mig-parted") return run_mig_parted(argc, argv);
   return run_gpulet(argc, argv);
 }

@@ -1,4 +1,5 @@
-// The command line: which program of NVIDIA's, or which command of `gpulet`, this process is.
+// The command line: which program of NVIDIA's, kubectl's plugin, or which command of `gpulet`, this process
+// is.
 #pragma once
 
 #include "cli/main/command.h"

@@ -22,7 +22,7 @@ struct OutputOptions {
   OutputOptions(std::string as = "table") : format(std::move(as)) {}
   OutputOptions(const char* as) : format(as) {}
 
-  std::string format;  // "table", "wide", "json" or "yaml"
+  std::string format;  // "table", "wide", "json" or "yaml"; of some commands also "name"
   bool headers = true;
 
   bool is_document() const { return format == "json" || format == "yaml"; }
@@ -60,6 +60,7 @@ std::string model_cell(const std::string& model, const TableStyle& style);
 struct OutputFlag {
   const char* names = "-o,--output";
   const char* default_format = "table";
+  bool has_names = false;  // also "name", which the command prints itself
 };
 void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag = {});
 

@@ -447,8 +447,27 @@ class SchedulingChecks:
         assert self.node_of("seven") == "n1"
         self.checks.wait_running("seven")
         assert gpu["uuid"] not in self.n1.resources.held()["seven"]
+        self.seen_by_kubectl("seven", gpu["index"])
         self.remove("seven")
         self.n1.run(GPULET_SIM, "heal", gpu["index"], "--root", DRIVER_ROOT)
+
+    def seen_by_kubectl(self, pod, lost):
+        """The plugin of kubectl, with the GPU of n1 that is lost and the others held by the Pod."""
+        def plugin(*words):
+            done = subprocess.run(["kubectl", *words], env={**os.environ, "PATH": f"{GPULET.parent}:{os.environ['PATH']}"},
+                                  capture_output=True, text=True, check=False)
+            return done.returncode, done.stdout
+
+        def held():
+            document = json.loads(plugin("gpulet", "list", "n1", "-n", "default", "-o", "json")[1])
+            return {gpu["index"] for gpu in document["gpus"] if any(holder["pod"] == pod for holder in gpu["heldBy"])}
+        until("kubectl gpulet health names the node", lambda: plugin("gpulet", "health", "-o", "name") == (3, "node/n1\n"), BUSY_S)
+        until("kubectl gpulet list shows who holds the others", lambda: held() == set(range(8)) - {int(lost)}, BUSY_S)
+        code, text = plugin("gpulet", "doctor", "-o", "json")
+        verdicts = {check["id"]: check["verdict"] for check in json.loads(text)["checks"]}
+        assert code == 1 and verdicts["gpu-health"] == "fail" and "unknown" not in verdicts.values(), (code, verdicts)
+        code, text = plugin("__complete", "gpulet", "hea")
+        assert code == 0 and text.startswith("health\t"), text
 
     def killed(self):
         names = [f"load-{number}" for number in range(LOAD_PODS)]

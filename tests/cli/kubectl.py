@@ -1,0 +1,219 @@
+"""`kubectl gpulet` against an API server of these tests: each command with each -o, and what kubectl's users type."""
+import contextlib
+import http.server
+import json
+import re
+import ssl
+import subprocess
+import threading
+import time
+import urllib.parse
+
+import schemas
+import yaml
+
+LIMIT_S = 20
+MODEL = {"name": "NVIDIA H100 80GB HBM3", "architecture": "hopper", "compute": "9.0", "memoryMiB": 81920}
+LOST = "XID 79: GPU has fallen off the bus"
+GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
+# Command line, schema, exit code.
+COMMANDS = (
+    ("list", "kubectl-gpus", 0),
+    ("list gpu-1 -n team-a", "kubectl-gpus", 0),
+    ("health", "kubectl-gpus", 3),
+    ("health -l pool=train", "kubectl-gpus", 0),
+    ("top --sort-by busy", "kubectl-gpus", 0),
+    ("doctor", "doctor", 1),
+)
+SCHEMAS = {f"{schema}.schema.json" for _, schema, _ in COMMANDS}
+
+
+def gpu_node(name, gpus, held=(), shares=1, lost=()):
+    """`held`: Pods by the index of the GPU of which each holds a share."""
+    units = [{"gpu": gpu, "shares": shares, "out": shares if gpu in lost else 0, "why": LOST if gpu in lost else ""} for gpu in range(gpus)]
+    return {"metadata": {"name": name, "resourceVersion": "7"}, "spec": {
+        "version": 1, "driver": "570.124.06", "cuda": "12.8", "models": [MODEL],
+        "gpus": [{"uuid": f"GPU-{name}-{gpu}", "model": 0, "busy": 10 * gpu, "state": "lost" if gpu in lost else "healthy",
+                  "reason": LOST if gpu in lost else ""} for gpu in range(gpus)],
+        "resources": [{"name": "nvidia.com/gpu", "sharing": "none" if shares == 1 else "time-slicing", "units": units}],
+        "holders": [{"pod": pod, "holds": [[0, gpu, 1]]} for pod, gpu in held]}}
+
+
+def ready(name, **fields):
+    return {"metadata": {"name": name, **fields.pop("metadata", {})}, **fields,
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **fields.pop("status", {})}}
+
+
+def node_object(name, gpus):
+    count = {"nvidia.com/gpu": str(gpus)}
+    return ready(name, status={"capacity": count, "allocatable": count})
+
+
+def agent_pod(name):
+    return ready(f"agent-{name}", metadata={"namespace": "gpulet"}, spec={"nodeName": name, "containers": [{"image": "gpulet:1"}]})
+
+
+GPU_NODE_OBJECTS = (gpu_node("gpu-0", 2, [("team-a/train", 0)], lost=[1]),
+                    gpu_node("gpu-1", 1, [("team-a/web", 0), ("team-b/api", 0)], shares=4))
+LISTS = {
+    GPU_NODES: GPU_NODE_OBJECTS,
+    "/api/v1/nodes": (node_object("gpu-0", 1), node_object("gpu-1", 4)),
+    "/api/v1/pods": (agent_pod("gpu-0"), agent_pod("gpu-1")),
+}
+EXPLAIN = "/api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        if url.path == GPU_NODES and "watch" in query:
+            return self.send_change()
+        status, text = 404, json.dumps({"kind": "Status", "message": "no such thing"})
+        if url.path in LISTS and "watch" not in query:
+            items = LISTS[url.path]
+            if "fieldSelector" in query:
+                items = [one for one in items if query["fieldSelector"] == f"metadata.name={one['metadata']['name']}"]
+            if query.get("labelSelector") == "pool=train":
+                items = items[1:]
+            status, text = 200, json.dumps({"metadata": {"resourceVersion": "7"}, "items": items})
+        elif url.path == EXPLAIN:
+            status, text = 200, f"{query['namespace']}/{query['pod']} fits on gpu-1\n"
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def send_change(self):
+        """gpu-1 loses a Pod. The watch stays open until the client has gone."""
+        changed = gpu_node("gpu-1", 1, [("team-a/web", 0)], shares=4)
+        changed["metadata"]["resourceVersion"] = "8"
+        event = json.dumps({"type": "MODIFIED", "object": changed}).encode() + b"\n"
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        time.sleep(1)  # until the table is printed
+        with contextlib.suppress(OSError):
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self.rfile.read(1)
+
+    def log_message(self, *_):
+        pass
+
+
+@contextlib.contextmanager
+def api_server(directory):
+    """Yields a kubeconfig of it."""
+    key, certificate = directory / "api.key", directory / "api.crt"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+                   check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    config = directory / "kubeconfig"
+    config.write_text(yaml.safe_dump({
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "team-a"}}],
+        "clusters": [{"name": "here", "cluster": {"server": f"https://127.0.0.1:{server.server_port}",
+                                                  "certificate-authority": str(certificate)}}],
+        "users": [{"name": "me", "user": {"token": "t"}}]}))
+    try:
+        yield config
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class Plugin:
+    """The API server runs from the first call to the end of the process."""
+
+    def __init__(self, node):
+        self.node, self.config, self.ends = node, None, contextlib.ExitStack()
+
+    def run(self, line, code=0):
+        if self.config is None:
+            self.config = self.ends.enter_context(api_server(self.node.directory))
+        done = self.node.run(["kubectl-gpulet", *line.split()], KUBECONFIG=str(self.config))
+        if done.returncode != code:
+            raise AssertionError(f"exit code {done.returncode}, not {code}: {done.stdout[-300:]}{done.stderr[-300:]}")
+        return done
+
+
+def check_documents(plugin, line, schema, code):
+    found = json.loads(plugin.run(f"{line} -o json", code).stdout)
+    again = yaml.load(plugin.run(f"{line} -o yaml", code).stdout, Loader=yaml.CSafeLoader)
+    return f"JSON and YAML differ: {found} and {again}" if found != again else schemas.validate(schema, found)
+
+
+def check_table(plugin, line, code):
+    default, table, wide = (plugin.run(f"{line} {form}", code).stdout for form in ("", "-o table", "-o wide"))
+    if default != table:
+        return "-o table is not the default"
+    bare = plugin.run(f"{line} --no-headers", code).stdout
+    if re.search(r"^NODE +GPU|GPUs? on ", bare, re.MULTILINE):
+        return f"--no-headers prints headings: {bare!r}"
+    return None if len(wide) >= len(table) else "-o wide shows less"
+
+
+def check_watch(plugin):
+    plugin.run("list")
+    process = subprocess.Popen([plugin.node.programs / "kubectl-gpulet", "list", "-w"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                               env={**plugin.node.environment, "KUBECONFIG": str(plugin.config)}, text=True)
+    limit = threading.Timer(LIMIT_S, process.kill)
+    limit.start()
+    lines = [process.stdout.readline() for _ in range(5)]
+    limit.cancel()
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wanted = r"NODE .*\ngpu-0 .*\ngpu-0 .*\ngpu-1 .* 2/4 .*\ngpu-1 +0 .* 1/4 +healthy +team-a/web\n"
+    return None if re.fullmatch(wanted, "".join(lines)) else f"{lines}"
+
+
+def check_names(plugin):
+    found = [plugin.run(line, code).stdout for line, code in (("list -o name", 0), ("health -o name", 3), ("list -n team-b -o name", 0))]
+    return None if found == ["node/gpu-0\nnode/gpu-1\n", "node/gpu-0\n", "node/gpu-1\n"] else f"{found}"
+
+
+def check_explain(plugin):
+    found = plugin.run("explain pod/train").stdout + plugin.run("explain web -n team-b").stdout
+    return None if found == "team-a/train fits on gpu-1\nteam-b/web fits on gpu-1\n" else f"{found!r}"
+
+
+def check_completion(node):
+    done = node.run(["kubectl_complete-gpulet", "list", "--all"])
+    lines = done.stdout.splitlines()
+    return None if len(lines) == 2 and lines[0].startswith("--all-namespaces\t") and lines[1] == ":4" else f"{lines}"
+
+
+def check_help(node, command):
+    shown = node.run(["kubectl-gpulet", *command.split(), "--help"])
+    lines = shown.stdout.splitlines()
+    if shown.returncode or "Examples:" not in lines:
+        return f"exit code {shown.returncode}: {shown.stderr}{shown.stdout}"
+    end = lines.index("", lines.index("Examples:"))
+    broad = [text for text in [*lines[:lines.index("Examples:")], *lines[end:]] if len(text) > 80]
+    return f"wider than 80 columns: {broad[0]!r}" if broad else None
+
+
+def checks(node):
+    plugin = Plugin(node)
+    for line, schema, code in COMMANDS:
+        yield f"kubectl gpulet {line} as documents", lambda line=line, schema=schema, code=code: check_documents(
+            plugin, line, schema, code)
+        yield f"kubectl gpulet {line} as a table", lambda line=line, code=code: check_table(plugin, line, code)
+    yield "watch", lambda: check_watch(plugin)
+    yield "names", lambda: check_names(plugin)
+    yield "explain", lambda: check_explain(plugin)
+    yield "completion", lambda: check_completion(node)
+    for command in ("", *sorted({line.split()[0] for line, _, _ in COMMANDS}), "explain"):
+        yield f"kubectl gpulet {command} --help", lambda command=command: check_help(node, command)
+    yield "the API server ends", plugin.ends.close

@@ -33,6 +33,7 @@ class ResolvedPodResources final : public device_plugin::PodResources {
 
 std::optional<DeviceUuid> find_device_uuid(std::string_view name, const inventory::Snapshot& snapshot) {
   for (const auto& gpu : snapshot.gpus) {
+    if (!has_device_name(gpu)) continue;
     const std::string whole = gpu_device_name(gpu);
     if (name == whole) return gpu.uuid;
     if (!name.starts_with(whole + "-")) continue;

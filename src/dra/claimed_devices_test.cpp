@@ -28,6 +28,12 @@ TEST(ClaimedDevices, AnotherNameIsOfNoDevice) {
   for (const char* name : {"", "gpu-", "gpu-2", "gpu-01", "gpu-1-mig-1g10gb-19-0", "gpu-10-mig-1g10gb-19-2",
                            "gpu-10-mig-1g10gb-19-01", "GPU-1", "gpu-1 "})
     EXPECT_FALSE(find_device_uuid(name, snapshot)) << name;
+  // The number of its device node is unknown: it is not GPU 0.
+  auto unreadable = snapshot;
+  unreadable.gpus[0].minor = 0;
+  unreadable.gpus[0].unreadable = Error(Code::kUnavailable, "is lost");
+  unreadable.gpus[0].not_read.emplace(inventory::GpuValue::kMinor, *unreadable.gpus[0].unreadable);
+  EXPECT_EQ(find_device_uuid("gpu-0", unreadable), DeviceUuid("GPU-0"));
   // The driver did not report its profile, so that it has no name.
   auto unknown = snapshot;
   unknown.gpus[1].mig_devices[0].gpu_instance_profile.reset();

@@ -64,7 +64,7 @@ class PoolBuilder {
     if (const auto withdrawn = input_.withdrawn.find(gpu.uuid); withdrawn != input_.withdrawn.end()) {
       return add_note(gpu.uuid.str(), withdrawn->second);
     }
-    if (gpu.unreadable && gpu.not_read.contains(GpuValue::kMinor)) {
+    if (!has_device_name(gpu)) {
       return add_note(gpu.uuid.str(), "has no name: the number of its device node is unknown");
     }
     if (gpu.mig_enabled) return add_mig_devices(gpu);
@@ -191,6 +191,10 @@ DevicePool make_device_pool(const PoolInput& input) {
   PoolBuilder builder(input);
   for (const auto* gpu : ordered) builder.add_gpu(*gpu);
   return builder.take_pool();
+}
+
+bool has_device_name(const Gpu& gpu) {
+  return !gpu.uuid.empty() && !(gpu.unreadable && gpu.not_read.contains(GpuValue::kMinor));
 }
 
 std::string gpu_device_name(const Gpu& gpu) { return "gpu-" + std::to_string(gpu.minor); }

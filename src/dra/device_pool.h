@@ -59,6 +59,8 @@ struct DevicePool {
 // its GPU instance, and a MIG device whose placement the driver does not report. Pure.
 DevicePool make_device_pool(const PoolInput& input);
 
+// Whether a device of this GPU can be named: its UUID and the number of its device node are known.
+bool has_device_name(const inventory::Gpu& gpu);
 // "gpu-2".
 std::string gpu_device_name(const inventory::Gpu& gpu);
 // "gpu-2-mig-1g24gb-19-0": profile, GPU instance profile id, first memory slice. Precondition: its GPU

@@ -102,6 +102,10 @@ class ManifestChecker {
       for (const auto& item : items->items) check_object(item);
       return;
     }
+    if (kind.empty() || text_of(object, "apiVersion").empty()) {
+      name_ = "document";
+      return add_problem(object, "", "expected a Kubernetes object, with apiVersion and kind");
+    }
     ++report_.objects;
     if (!text_of(object, "apiVersion").starts_with(kGroup)) return;
     const auto found = std::ranges::find(kConfigKinds, kind, &ConfigKind::kind);

@@ -20,9 +20,9 @@ namespace gpulet::dra {
 struct ManifestProblem {
   unsigned line = 0, column = 0;  // of the field, from 1
   std::size_t document = 0;       // of those that are not empty, from 1
-  std::string object;             // "ResourceClaimTemplate team/one-gpu"
-  std::string field;              // "spec.spec.devices.config[0].opaque.parameters.sharing.strategy"
-  std::string message;            // what was found and what is expected
+  std::string object;             // "ResourceClaimTemplate team/one-gpu"; of a text that is none "document"
+  std::string field;    // "spec.spec.devices.config[0].opaque.parameters.sharing.strategy", or empty
+  std::string message;  // what was found and what is expected
 };
 
 struct ManifestReport {

@@ -107,12 +107,17 @@ TEST(ManifestCheck, TypesScalarsAsKubectlDoes) {
 }
 
 TEST(ManifestCheck, BearsAnyDocument) {
-  for (const char* const text : {"", "---\n---\n", "5", "[1, 2]", "kind: [x]", "kind: List\nitems: 5",
+  for (const char* const text : {"", "---\n---\n", "kind: List\nitems: 5",
                                  "apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nspec: 5"}) {
     EXPECT_EQ(problems(check(text)), "") << text;
   }
   EXPECT_EQ(problems(check("apiVersion: resource.k8s.io/v1\nkind: DeviceClass\nspec: {config: 5}")),
             "3:16 1 DeviceClass without a name: spec.config: expected a list\n");
+  for (const char* const text : {"5", "[1, 2]", "apiVersion: v1\nkind: [x]", "kind: Pod"}) {
+    EXPECT_EQ(problems(check(text)),
+              "1:1 1 document: : expected a Kubernetes object, with apiVersion and kind\n")
+        << text;
+  }
   const auto broken = check_manifests("a: [", "f.yaml", "gpu.nvidia.com", {});
   ASSERT_FALSE(broken);
   EXPECT_EQ(broken.error().full_message().find("f.yaml:"), 0u) << broken.error().full_message();

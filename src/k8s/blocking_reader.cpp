@@ -33,7 +33,8 @@ Result<http::ClientResponse> BlockingReader::stream(const ApiRequest& request,
 }
 
 Result<bool> BlockingReader::list_objects(const std::string& path, const std::string& permission,
-                                          const std::function<void(std::string_view)>& item) {
+                                          const std::function<void(std::string_view)>& item,
+                                          const std::string& accept) {
   const std::string query =
       (path.find('?') == std::string::npos ? "?" : "&") + ("limit=" + std::to_string(kReadPage));
   std::string from;
@@ -48,7 +49,8 @@ Result<bool> BlockingReader::list_objects(const std::string& path, const std::st
     GPULET_TRY_ASSIGN(
         const auto response,
         stream({.method = "GET",
-                .path = path + query + (from.empty() ? "" : "&continue=" + encode_query_value(from))},
+                .path = path + query + (from.empty() ? "" : "&continue=" + encode_query_value(from)),
+                .accept = accept},
                [&](std::string_view bytes) { return members.feed(bytes); }));
     GPULET_TRY_ASSIGN(const bool exists, judge_response(response, permission));
     if (!exists) return false;
@@ -57,7 +59,8 @@ Result<bool> BlockingReader::list_objects(const std::string& path, const std::st
     from = string_member(metadata, "continue");
     if (from.empty()) return true;
   }
-  return fail(Code::kUnsupported, "more than 50000 objects", path);
+  return fail(Code::kUnsupported, "more than " + std::to_string(kReadPage * kMaxReadPages) + " objects",
+              path);
 }
 
 Result<std::optional<std::string>> BlockingReader::get_object(const std::string& path,
@@ -70,13 +73,14 @@ Result<std::optional<std::string>> BlockingReader::get_object(const std::string&
 Result<http::ClientResponse> BlockingReader::get_response(const std::string& path,
                                                           const std::string& accept) {
   std::string body;
-  GPULET_TRY_ASSIGN(auto response, stream({.method = "GET", .path = path, .accept = accept},
-                                          [&](std::string_view bytes) -> Status {
-                                            if (body.size() + bytes.size() > kMaxReadBytes)
-                                              return fail(Code::kIo, "larger than 4 MiB", path);
-                                            body += bytes;
-                                            return {};
-                                          }));
+  GPULET_TRY_ASSIGN(
+      auto response,
+      stream({.method = "GET", .path = path, .accept = accept}, [&](std::string_view bytes) -> Status {
+        if (body.size() + bytes.size() > kMaxReadBytes)
+          return fail(Code::kIo, "larger than " + std::to_string(kMaxReadBytes) + " bytes", path);
+        body += bytes;
+        return {};
+      }));
   if (response.status / 100 == 2) response.body = std::move(body);
   return response;
 }

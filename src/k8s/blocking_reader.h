@@ -27,11 +27,12 @@ class BlockingReader {
   // `limit` is for one answer.
   BlockingReader(const ClientConfig& access, Duration limit);
 
-  // Hands each object of a collection to `item`, one in memory at a time. `path` may have a query. Returns
-  // false for a collection that does not exist. Errors: also kUnsupported above kReadPage × kMaxReadPages
-  // objects.
+  // Hands each object of a collection to `item`, one in memory at a time. `path` may have a query; with
+  // kMetadataOnly as `accept`, objects have only their metadata. Returns false for a collection that does not
+  // exist. Errors: also kUnsupported above kReadPage × kMaxReadPages objects.
   Result<bool> list_objects(const std::string& path, const std::string& permission,
-                            const std::function<void(std::string_view)>& item);
+                            const std::function<void(std::string_view)>& item,
+                            const std::string& accept = "application/json");
   // nullopt for an object that does not exist.
   Result<std::optional<std::string>> get_object(const std::string& path, const std::string& permission);
   // Any answer of the server. The body of a successful one is at most kMaxReadBytes.

@@ -75,8 +75,8 @@ void Exposition::add_histogram(std::string_view name, std::string_view help, con
   const std::string before = own.empty() ? "{" : own.substr(0, own.size() - 1) + ",";
   std::string lines;
   std::uint64_t count = 0;
-  for (std::size_t i = 0; i < histogram.counts.size(); ++i) {
-    count += histogram.counts[i];
+  for (std::size_t i = 0; i <= histogram.bounds.size(); ++i) {
+    if (i < histogram.counts.size()) count += histogram.counts[i];
     const std::string bound = i < histogram.bounds.size() ? format_number(histogram.bounds[i]) : "+Inf";
     lines.append(name).append("_bucket").append(before).append("le=\"").append(bound).append("\"} ");
     lines.append(std::to_string(count)) += '\n';

@@ -82,7 +82,7 @@ struct RebalanceCounts {
 struct ClaimStats {
   struct Operation {
     std::size_t in_flight = 0;
-    std::vector<std::uint64_t> durations{};  // of claims that were answered, as Exposition::Histogram::counts
+    std::vector<std::uint64_t> durations{};  // of claims that succeeded, as Exposition::Histogram::counts
     std::chrono::nanoseconds time{};         // of the same claims
     std::map<std::string, std::uint64_t> errors{};  // claims that were refused, by the name of the code
   };

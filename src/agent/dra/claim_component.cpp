@@ -37,7 +37,7 @@ constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
 constexpr Duration kRegistrationWait = std::chrono::seconds(5);
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
-// Needs get on resourceclaims. A name that is none is a claim that does not exist.
+// Needs get on resourceclaims. An invalid name counts as a claim that does not exist.
 class ApiClaimSource final : public dra::ClaimSource {
  public:
   ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
@@ -212,6 +212,7 @@ class ClaimServer {
          .unprepare = [this](const auto& claims) { return controller_->unprepare_claims(claims); },
          .registered =
              [this](const Status& status) {
+               registration_wait_.reset();
                if (!status) return log::warning("claims are not served", status.error());
                log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
                publish_devices();
@@ -219,7 +220,6 @@ class ClaimServer {
   }
 
   void publish_devices() {
-    registration_wait_.reset();
     is_published_ = true;
     if (!pool_) return;
     std::vector<dra::Device> devices;

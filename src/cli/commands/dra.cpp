@@ -32,7 +32,7 @@ CheckedFile check_file(const std::string& file) {
   for (const auto& problem : checked.report.problems) {
     checked.errors.push_back(config::yaml::position_text(file, {problem.line, problem.column}) +
                              ": document " + std::to_string(problem.document) + ", " + problem.object + ": " +
-                             problem.field + ": " + problem.message);
+                             (problem.field.empty() ? "" : problem.field + ": ") + problem.message);
   }
   return checked;
 }

@@ -189,11 +189,11 @@ int run_explain(const ExplainOptions& options) {
   if (access && question.name_space.empty()) question.name_space = access->pod_namespace;
   const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
   if (!answer) return print_error(options.program, answer.error().full_message());
-  const auto shown = [&] { return answer->text; };
-  return print_output(
-      {.exit_code = 0,
-       .out = render_output(options.output, shown, [&](const TableStyle&) { return shown(); }),
-       .err = {}});
+  return print_output({.exit_code = 0,
+                       .out = render_output(
+                           options.output, [&] { return answer->text; },
+                           [&](const TableStyle&) { return arguments::printable_text(answer->text); }),
+                       .err = {}});
 }
 
 void add_scheduler(CLI::App& app, Run& run) {

@@ -1,7 +1,6 @@
 #include "cli/kubectl/cluster_doctor.h"
 
 #include <algorithm>
-#include <set>
 
 #include <nlohmann/json.hpp>
 
@@ -9,6 +8,7 @@
 #include "base/text.h"
 #include "cli/kubectl/kubectl.h"
 #include "extender/service_name.h"
+#include "http/access_gate.h"
 #include "k8s/blocking_reader.h"
 #include "k8s/objects.h"
 
@@ -26,6 +26,7 @@ using nlohmann::json;
 constexpr std::string_view kVendor = "nvidia.com/";
 constexpr const char* kPresentLabel = "nvidia.com/gpu.present";  // of GPU feature discovery
 constexpr std::size_t kMaxDetails = 20;
+constexpr std::size_t kMaxErrorBytes = 300;
 
 std::string waiting_reason(const json& status) {
   const auto& containers = json_member(status, "containerStatuses");
@@ -99,18 +100,16 @@ CheckResult check_agents(const ClusterDoctorFacts& facts) {
       wrong);
 }
 
-// What differs between the GpuNode and the kubelet: "nvidia.com/gpu: GpuNode 8, kubelet 7".
+// Resources of the GpuNode that the kubelet counts otherwise: "nvidia.com/gpu: GpuNode 8, kubelet 7".
 std::vector<std::string> offer_differences(const PublishedNodeFacts& published,
                                            const ClusterNodeFacts& node) {
   std::vector<std::string> lines;
-  std::set<std::string> resources;
-  for (const auto& [resource, count] : published.offered) resources.insert(resource);
-  for (const auto& resource : resources) {
+  for (const auto& [resource, count] : published.offered) {
     const auto kubelet = node.allocatable.find(resource);
     const auto allocatable = kubelet == node.allocatable.end() ? 0 : kubelet->second;
-    if (published.offered.at(resource) != allocatable)
-      lines.push_back(resource + ": GpuNode " + std::to_string(published.offered.at(resource)) +
-                      ", kubelet " + std::to_string(allocatable));
+    if (count != allocatable)
+      lines.push_back(resource + ": GpuNode " + std::to_string(count) + ", kubelet " +
+                      std::to_string(allocatable));
   }
   return lines;
 }
@@ -128,7 +127,7 @@ CheckResult check_gpu_nodes(const ClusterDoctorFacts& facts) {
     const auto found = published.find(name);
     if (found == published.end()) {
       if (node.has_gpus && !facts.undecodable.contains(name)) wrong.push_back(name + ": no GpuNode");
-    } else if (node.ready) {  // of another the kubelet counts nothing now
+    } else if (node.ready) {  // the kubelet's counts of a node that is not ready are old
       for (const auto& line : offer_differences(found->second, node)) wrong.push_back(name + ": " + line);
     }
   }
@@ -240,7 +239,8 @@ void read_scheduler(k8s::BlockingReader& reader, const std::string& service, Clu
   auto name = service.substr(named->name_space.size() + 1);
   auto response = reader.get_response(path + name + "/proxy/readyz", "*/*");
   // As explain_client.cpp: an extender that serves TLS says so.
-  if (response && response->status == 400 && named->scheme.empty())
+  if (response && response->status == 400 && response->body == http::kHttpsRequiredBody &&
+      named->scheme.empty())
     response = reader.get_response(path + "https:" + name + "/proxy/readyz", "*/*");
   if (!response) {
     facts.scheduler = fail(response.error());
@@ -251,8 +251,10 @@ void read_scheduler(k8s::BlockingReader& reader, const std::string& service, Clu
     const bool is_missing = response->status == 404 && response->body.starts_with('{');
     const bool answers = response->status == 200;
     // One line of the extender, or an object of the API server.
-    const auto error = response->body.starts_with('{') ? k8s::describe_response(*response)
-                                                       : std::string(text::trim(response->body));
+    auto error = response->body.starts_with('{')
+                     ? k8s::describe_response(*response)
+                     : k8s::sanitize_line(k8s::truncate_utf8(response->body, kMaxErrorBytes));
+    if (error.empty()) error = "status " + std::to_string(response->status);
     facts.scheduler =
         SchedulerFacts{.installed = !is_missing, .answers = answers, .error = answers ? "" : error};
   }
@@ -314,10 +316,9 @@ std::vector<doctor::Finding> check_cluster(const ClusterDoctorFacts& facts) {
 CommandOutput cluster_doctor_output(const ClusterDoctorOptions& options, const k8s::ClientConfig& access) {
   constexpr std::string_view kSubject = "this cluster";
   if (!options.service.empty() && !extender::parse_service_name(options.service))
-    return error_output(
-        "kubectl gpulet doctor",
-        "--service: expected a Service such as " + std::string(extender::kDefaultService) + " is one",
-        kWrongCommand);
+    return error_output("kubectl gpulet doctor",
+                        "--service: expected a Service, such as " + std::string(extender::kDefaultService),
+                        kWrongCommand);
   const auto findings = check_cluster(read_cluster_facts(access, options.agent_selector, options.service));
   const auto has = [&](std::initializer_list<doctor::Verdict> verdicts) {
     return std::ranges::any_of(findings, [&](const doctor::Finding& finding) {

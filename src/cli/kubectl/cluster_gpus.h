@@ -63,7 +63,6 @@ class GpuCollection {
   // Adds or replaces a node. An object that cannot be decoded removes it, and is in problems().
   void apply_object(std::string_view gpu_node);
   void remove_node(const std::string& name);
-  bool has_node(const std::string& name) const { return nodes_.contains(name); }
 
   std::vector<std::string> node_names() const;
   std::vector<ClusterGpu> gpus() const;  // by node, then index

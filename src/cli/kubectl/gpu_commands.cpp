@@ -50,13 +50,12 @@ Result<GpuSelection> resolve_selection(const ClusterGpuOptions& options, k8s::Bl
   std::set<std::string> names;
   GPULET_TRY(reader.list_objects(
       "/api/v1/nodes?labelSelector=" + k8s::encode_query_value(options.selector), "list on nodes",
-      [&](std::string_view node) { names.insert(k8s::metadata_string(node, "name")); }));
+      [&](std::string_view node) { names.insert(k8s::metadata_string(node, "name")); }, k8s::kMetadataOnly));
   selection.labelled_nodes = std::move(names);
   return selection;
 }
 
-Result<GpuCollection*> read_gpus(const ClusterGpuOptions& options, k8s::BlockingReader& reader,
-                                 GpuCollection& collection) {
+Status read_gpus(const ClusterGpuOptions& options, k8s::BlockingReader& reader, GpuCollection& collection) {
   const auto query = field_query(options);
   GPULET_TRY_ASSIGN(
       const bool exists,
@@ -68,7 +67,7 @@ Result<GpuCollection*> read_gpus(const ClusterGpuOptions& options, k8s::Blocking
         Code::kFailedPrecondition,
         "this cluster has no kind GpuNode, by which nodes publish their GPUs: install gpulet with its "
         "CRD (docs/scheduling.md)");
-  return &collection;
+  return {};
 }
 
 struct PrintedGpus {
@@ -95,8 +94,12 @@ std::string table_of(const ClusterGpuOptions& options, const PrintedGpus& printe
   const TableStyle style{.wide = options.output.format == "wide", .headers = options.output.headers};
   const auto table = gpu_table(printed.selected, options.view, style);
   if (options.view != GpuView::kHealth || !style.headers || printed.all.empty()) return table;
-  // Of the GPUs that the command is about, with what is in order.
+  // Counts all selected GPUs, healthy ones included.
   return table + (table.empty() ? "" : "\n") + service_summary(printed.all);
+}
+
+std::string missing_node(const std::string& node) {
+  return "node " + node + " publishes no GPUs: there is no GpuNode " + node;
 }
 
 void add_error(CommandOutput& output, const ClusterGpuOptions& options, const std::string& message) {
@@ -112,12 +115,11 @@ void judge_output(CommandOutput& output, const ClusterGpuOptions& options, const
   if (options.view == GpuView::kHealth && withdrawn) output.exit_code = kNeedsAction;
   const auto known = collection.node_names();
   for (const auto& node : options.nodes) {
-    if (std::ranges::find(known, node) == known.end())
-      add_error(output, options, "node " + node + " publishes no GPUs: there is no GpuNode " + node);
+    if (std::ranges::find(known, node) == known.end()) add_error(output, options, missing_node(node));
   }
   for (const auto& [name, problem] : collection.problems()) add_error(output, options, problem);
   if (output.out.empty() && output.err.empty() && !options.output.is_document())
-    output.err += "No GPUs found\n";
+    output.err += printed.all.empty() ? "No GPUs found\n" : "No GPU needs attention\n";
 }
 
 // Without `attention_only`: what a summary counts.
@@ -189,7 +191,16 @@ void ClusterGpuWatcher::print_soon() {
   });
 }
 
+// On standard error, each once.
+void ClusterGpuWatcher::report_problems() {
+  for (const auto& [name, problem] : collection_.problems()) {
+    if (std::exchange(reported_[name], problem) == problem) continue;
+    std::cerr << program(options_.view) << ": " << k8s::sanitize_line(problem) << std::endl;
+  }
+}
+
 void ClusterGpuWatcher::print_changes() {
+  report_problems();
   const auto printed = printed_gpus(options_, collection_, selection_);
   auto text = document_of(options_, printed.selected);
   if (!text) {
@@ -215,17 +226,29 @@ CommandOutput cluster_gpus_output(const ClusterGpuOptions& options, const k8s::C
   return make_output(options, collection, *selection);
 }
 
+namespace {
+
+// What cannot be read when a watch begins is an error; what cannot be read later is retried and logged.
+Result<GpuSelection> begin_watch(const ClusterGpuOptions& options, const k8s::ClientConfig& access) {
+  GPULET_TRY(check_names(options));
+  k8s::BlockingReader reader(access, kRequestLimit);
+  GPULET_TRY_ASSIGN(auto selection, resolve_selection(options, reader));
+  GpuCollection collection;
+  GPULET_TRY(read_gpus(options, reader, collection));
+  const auto known = collection.node_names();
+  for (const auto& node : options.nodes) {
+    if (std::ranges::find(known, node) == known.end() && !collection.problems().contains(node))
+      std::cerr << program(options.view) << ": " << missing_node(node) << std::endl;
+  }
+  return selection;
+}
+
+}  // namespace
+
 int run_cluster_gpus(const ClusterGpuOptions& options, const k8s::ClientConfig& access) {
   if (!options.watch) return print_output(cluster_gpus_output(options, access));
-  if (const auto named = check_names(options); !named)
-    return print_output(failed_output(options, named.error()));
-  // What cannot be read now is an error; what cannot be read later is retried and logged.
-  k8s::BlockingReader reader(access, kRequestLimit);
-  const auto selection = resolve_selection(options, reader);
+  const auto selection = begin_watch(options, access);
   if (!selection) return print_output(failed_output(options, selection.error()));
-  GpuCollection collection;
-  if (const auto read = read_gpus(options, reader, collection); !read)
-    return print_output(failed_output(options, read.error()));
   EpollLoop loop;
   const ClusterGpuWatcher watcher(loop, options, access, *selection, [&](const std::string& text) {
     std::cout << text << std::flush;

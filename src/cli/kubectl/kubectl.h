@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -34,10 +35,11 @@ struct ClusterOptions {
 struct ClusterGpuOptions {
   ClusterOptions cluster{};
   GpuView view = GpuView::kList;
-  std::vector<std::string> nodes{};  // empty: all
-  std::string selector{};            // of Nodes' labels; empty: all. Evaluated once, also by a watch
-  std::string name_space{};          // only GPUs that a Pod of it holds; empty: all
-  bool all_namespaces = false;       // overrides name_space, as kubectl's does
+  std::vector<std::string> nodes{};       // empty: all
+  std::vector<std::string> node_flags{};  // those given by --node, before they are among `nodes`
+  std::string selector{};                 // of Nodes' labels; empty: all. Evaluated once, also by a watch
+  std::string name_space{};               // only GPUs that a Pod of it holds; empty: all
+  bool all_namespaces = false;            // overrides name_space, as kubectl's does
   LoadOrder order = LoadOrder::kNone;
   bool watch = false;
   OutputOptions output{};  // also "name"
@@ -61,6 +63,7 @@ class ClusterGpuWatcher {
 
  private:
   void print_soon();
+  void report_problems();
   void print_changes();
 
   Loop& loop_;
@@ -72,11 +75,13 @@ class ClusterGpuWatcher {
   std::set<std::string> unlisted_;  // nodes that the current list has not had yet
   bool listing_ = true, pending_ = false, first_ = true;
   std::string last_document_;
+  std::map<std::string, std::string> reported_;  // problems, by node
   Subscription timer_;
   std::unique_ptr<k8s::CollectionWatcher> watch_;
 };
 
-// Prints it; with `watch` then each change, until standard output is closed. Needs also watch on gpunodes.
+// Prints the GPUs; with `watch` then each change, until standard output is closed. Needs also watch on
+// gpunodes.
 int run_cluster_gpus(const ClusterGpuOptions& options, const k8s::ClientConfig& access);
 
 // `doctor`, see cluster_doctor.h.

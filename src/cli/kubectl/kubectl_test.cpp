@@ -94,6 +94,7 @@ TEST_F(KubectlPlugin, ListsGpus) {
             "n2  0  H100 80GB HBM3  80.0 GiB  3/4  healthy  team-a/web, team-b/api\n");
   EXPECT_EQ(run_plugin({"list", "--node", "n2", "-o", "name"}).out, "node/n2\n");
   EXPECT_EQ(run_plugin({"list", "n1", "n2", "-o", "name"}).out, "node/n1\nnode/n2\n");
+  EXPECT_EQ(run_plugin({"list", "n1", "--node", "n2", "-o", "name"}).out, "node/n1\nnode/n2\n");
   EXPECT_EQ(json::parse(run_plugin({"list", "n2", "-o", "json"}).out)["gpus"].size(), 1U);
 }
 

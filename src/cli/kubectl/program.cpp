@@ -32,7 +32,8 @@ int run_with_access(const char* command, const ClusterOptions& options,
 
 void add_gpu_selection(CLI::App& command, ClusterGpuOptions& options) {
   command.add_option("NODE", options.nodes, "node to show; repeat for more (default: all nodes with GPUs)");
-  command.add_option("--node", options.nodes, "the same as an option; repeat for more")->group(kGpuGroup);
+  command.add_option("--node", options.node_flags, "the same as an option; repeat for more")
+      ->group(kGpuGroup);
   command
       .add_option("-l,--selector", options.selector,
                   "only on nodes with these labels, such as pool=train,zone!=b")
@@ -68,6 +69,7 @@ void add_gpu_command(CLI::App& app, Run& run, const CommandHelp& help, GpuView v
   add_cluster_options(command, options->cluster);
   command.callback([options, name = help.name, &run] {
     run = [options, name] {
+      options->nodes.insert(options->nodes.end(), options->node_flags.begin(), options->node_flags.end());
       return run_with_access(name, options->cluster, [&](const k8s::ClientConfig& access) {
         return run_cluster_gpus(*options, access);
       });

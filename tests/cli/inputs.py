@@ -12,7 +12,7 @@ GOLDEN = pathlib.Path(__file__).resolve().parent / "wrong_inputs.txt"
 FILES = {"tab": b"version: v1\nflags:\n\tmigStrategy: none\n",
          "bytes": b"version: v1\nflags:\n  migStrategy: \"\xff\xfe\"\n",
          "typo": b"version: v1\nflags:\n  migStratgy: none\n  failOnInitError: maybe\n",
-         "claim": b"kind: Pod\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: one}\nspec:\n  devices:\n"
+         "claim": b"{apiVersion: v1, kind: Pod}\n---\napiVersion: resource.k8s.io/v1\nkind: ResourceClaim\nmetadata: {name: one}\nspec:\n  devices:\n"
                   b"    config:\n      - opaque:\n          driver: gpu.nvidia.com\n          parameters:\n"
                   b"            apiVersion: resource.nvidia.com/v1beta1\n            kind: GpuConfig\n            sharng: {}\n"}
 LEAST = 100

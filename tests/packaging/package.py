@@ -32,8 +32,8 @@ FILES = {
     "usr/share/bash-completion/completions/gpulet": 0o644, "usr/share/zsh/vendor-completions/_gpulet": 0o644,
     "usr/share/fish/vendor_completions.d/gpulet.fish": 0o644,
     **{f"usr/share/man/man1/gpulet{command}.1.gz": 0o644 for command in (
-        "", "-agent", "-cdi", "-cleanup", "-completion", "-config", "-cordon", "-doctor", "-driver", "-explain", "-health", "-help", "-labels",
-        "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-version")},
+        "", "-agent", "-cdi", "-cleanup", "-completion", "-config", "-cordon", "-doctor", "-dra", "-driver", "-explain", "-health", "-help",
+        "-labels", "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-version")},
     "usr/share/man/man1/kubectl-gpulet.1.gz": 0o644,
     **{f"usr/share/doc/gpulet/{name}": 0o644 for name in (
         "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf")},

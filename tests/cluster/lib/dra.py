@@ -226,22 +226,24 @@ class DraChecks:
         """Of the agent since its restart: it has prepared two claims, and unprepared one more."""
         def value(name, **labels):
             text = ",".join(f'{key}="{value}"' for key, value in labels.items())
-            return int(re.search(rf"^{re.escape(f'{name}{{{text}}}' if text else name)} (\d+)$", page, re.M)[1])
+            return int(re.search(rf"^{re.escape(f'{name}{{{text}}}' if text else name)} (\d+)$", self.node.metrics(), re.M)[1])
+
+        def wait_value(count, name, **labels):
+            """The page is a moment old."""
+            until(f"{name} is {count}", lambda: value(name, **labels) == count, 20)
 
         driver = {"driver": "gpu.nvidia.com"}
-        page = self.node.metrics()
+        wait_value(0, "gpulet_prepared_claims")
+        wait_value(0, "nvidia_dra_requests_inflight", **driver, operation="prepare")
+        until("three claims are unprepared", lambda: value("nvidia_dra_requests_total", **driver, operation="unprepare") >= 3, 20)
         prepared = value("nvidia_dra_requests_total", **driver, operation="prepare")
         assert prepared >= 2, prepared  # the kubelet may repeat a request
         assert value("nvidia_dra_request_duration_seconds_count", **driver, operation="prepare") == prepared
         assert value("nvidia_dra_request_duration_seconds_bucket", **driver, operation="prepare", le="+Inf") == prepared
-        assert value("nvidia_dra_requests_total", **driver, operation="unprepare") >= 3
-        assert value("nvidia_dra_requests_inflight", **driver, operation="prepare") == 0
-        assert value("gpulet_prepared_claims") == 0
         self.pod("one", resourceClaimTemplateName="one-gpu")
-        page = self.node.metrics()
+        wait_value(1, "gpulet_prepared_claims")
+        wait_value(1, "nvidia_dra_prepared_devices", node=self.node.name, **driver, device_type="gpu")
         assert value("nvidia_dra_requests_total", **driver, operation="prepare") > prepared
-        assert value("nvidia_dra_prepared_devices", node=self.node.name, **driver, device_type="gpu") == 1
-        assert value("gpulet_prepared_claims") == 1
         [[device]] = self.held().values()
         series = re.compile(rf'^DCGM_FI_DEV_FB_USED{{[^}}]*UUID="{self.uuid(device)}"[^}}]*pod="one"', re.M)
         until("the GPU's metrics name its Pod", lambda: series.search(self.node.metrics()), 20)

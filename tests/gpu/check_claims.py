@@ -1,6 +1,4 @@
 """The GPUs of the cluster of check_cluster.py by claims (Dynamic Resource Allocation), with the shipped manifest."""
-import os
-import signal
 import time
 
 from report import Skip, same, wait_until
@@ -94,10 +92,7 @@ class ClaimChecks:
         self.cluster.start_pod("busy", "/test/cuda.py", "busy", 600, 2048, claim="one-gpu")
         self.cluster.first_line("busy")
         self.checks.used_by_busy()
-        before = self.cluster.processes()
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: set(self.cluster.processes()) - before and self.cluster.agents(), 40, "another agent that is ready", 0.1)
+        self.checks.kill_agent()
         self.checks.restart_kubelet()
         self.checks.used_by_busy()
         self.cluster.start_pod("waiting", "/test/cdi_probe.py", claim="one-gpu")

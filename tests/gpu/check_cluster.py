@@ -308,13 +308,17 @@ class ClusterChecks:
                           20, "DCGM_FI_DEV_GPU_UTIL > 80 of the Pod `busy`", 0.2)
         self.report.figure("kubernetes.busy", {name: used[name] for name in sorted(used)})
 
-    def killed(self):
-        self.need_cuda()
+    def kill_agent(self):
+        """Kills the agent and its listener; another one is ready then."""
         before = self.cluster.processes()
         same(len(before) > 0, True, "an agent to kill")
         for pid in before:
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: set(self.cluster.processes()) - before and self.cluster.agents(), 40, "another agent that is ready", 0.1)
+
+    def killed(self):
+        self.need_cuda()
+        self.kill_agent()
         self.still_busy()
 
     def still_busy(self):

@@ -32,11 +32,6 @@ std::string absent_table() {
   return table;
 }
 
-std::string_view type_of(Exposition::Type type) {
-  if (type == Exposition::Type::kHistogram) return "histogram";
-  return type == Exposition::Type::kCounter ? "counter" : "gauge";
-}
-
 std::string gpulet_table() {
   std::string table = "| metric | type | labels | |\n|---|---|---|---|\n";
   for (const auto& metric : gpulet_metrics()) {
@@ -46,8 +41,8 @@ std::string gpulet_table() {
     const bool device = metric.name.starts_with("gpulet_device") ||
                         metric.name.find("_gpu_") != std::string::npos ||
                         metric.name.find("_mig_") != std::string::npos;
-    table += "| `" + std::string(metric.name) + "` | " + std::string(type_of(metric.type)) + " | " +
-             (device ? "device" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
+    table += "| `" + std::string(metric.name) + "` | " + std::string(Exposition::type_name(metric.type)) +
+             " | " + (device ? "device" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
              std::string(metric.help) + " |\n";
   }
   return table;

@@ -42,19 +42,19 @@ std::string format_number(double value) {
   return {digits.data(), end};
 }
 
-std::string_view type_text(Exposition::Type type) {
+}  // namespace
+
+std::string_view Exposition::type_name(Type type) {
   switch (type) {
-    case Exposition::Type::kCounter:
-      return " counter\n";
-    case Exposition::Type::kGauge:
-      return " gauge\n";
-    case Exposition::Type::kHistogram:
+    case Type::kCounter:
+      return "counter";
+    case Type::kGauge:
+      return "gauge";
+    case Type::kHistogram:
       break;
   }
-  return " histogram\n";
+  return "histogram";
 }
-
-}  // namespace
 
 Exposition::Labels::Labels(std::span<const Label> labels) {
   for (const auto& [name, value] : labels) {
@@ -109,7 +109,7 @@ std::string Exposition::text_format() const {
   std::string page;
   for (const auto& [name, family] : families_) {
     page.append("# HELP ").append(name).append(" ").append(escaped(family.help, false)) += '\n';
-    page.append("# TYPE ").append(name).append(type_text(family.type));
+    page.append("# TYPE ").append(name).append(" ").append(type_name(family.type)) += '\n';
     append_samples(page, name, family);
   }
   return page;
@@ -122,7 +122,8 @@ std::string Exposition::open_metrics_format() const {
     const bool counter = family.type == Type::kCounter;
     const auto shown = std::string_view(name).substr(0, name.size() - (counter && total ? kTotal.size() : 0));
     page.append("# HELP ").append(shown).append(" ").append(escaped(family.help, true)) += '\n';
-    page.append("# TYPE ").append(shown).append(counter && !total ? " unknown\n" : type_text(family.type));
+    page.append("# TYPE ").append(shown).append(" ");
+    page.append(counter && !total ? "unknown" : type_name(family.type)) += '\n';
     append_samples(page, name, family);
   }
   return page += "# EOF\n";

@@ -19,6 +19,7 @@ namespace gpulet::metrics {
 class Exposition {
  public:
   enum class Type { kCounter, kGauge, kHistogram };
+  static std::string_view type_name(Type type);  // "counter", as in a line # TYPE
   using Label = std::pair<std::string_view, std::string_view>;
 
   // Labels as text, in their order: "{gpu="0",UUID="GPU-…"}"; empty: none. Invalid UTF-8 in values is

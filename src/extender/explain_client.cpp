@@ -151,9 +151,8 @@ class ExplainClient {
           const bool of_extender = !response || !response->body.starts_with('{');
           const bool answered = !response || response->status < 500;
           if (!of_extender || !answered) return check_gpu_nodes();
-          const bool by_tls =
-              response && response->status == 400 && response->body == http::kHttpsRequiredBody;
-          if (by_tls && !has_scheme(service)) return request_proxy(services, "https:" + service);
+          if (response && requires_https(*response) && !has_scheme(service))
+            return request_proxy(services, "https:" + service);
           on_extender_response(response);
         });
   }

@@ -4,6 +4,7 @@
 
 #include "base/dns_name.h"
 #include "base/text.h"
+#include "http/access_gate.h"
 
 namespace gpulet::extender {
 
@@ -19,6 +20,10 @@ std::optional<ServiceName> parse_service_name(const std::string& text) {
   service.name = parts.size() == 3 ? parts[1] : parts[0];
   if (parts.size() > 1) service.port = parts.back();
   return service;
+}
+
+bool requires_https(const http::ClientResponse& response) {
+  return response.status == 400 && response.body == http::kHttpsRequiredBody;
 }
 
 }  // namespace gpulet::extender

@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "http/client.h"
+
 namespace gpulet::extender {
 
 struct ServiceName {
@@ -15,5 +17,9 @@ struct ServiceName {
 // paths of the API server's service proxy. nullopt for another form. Pure. Source: Kubernetes, "Access
 // Services Running on Clusters".
 std::optional<ServiceName> parse_service_name(const std::string& text);
+
+// Whether the response is an extender's that serves TLS, to a plain request through the service proxy: the
+// request is then to be sent again with "https:" before the name.
+bool requires_https(const http::ClientResponse& response);
 
 }  // namespace gpulet::extender

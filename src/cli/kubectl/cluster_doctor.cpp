@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "cli/kubectl/kubectl.h"
 #include "extender/service_name.h"
-#include "http/access_gate.h"
 #include "k8s/blocking_reader.h"
 #include "k8s/objects.h"
 
@@ -208,24 +207,27 @@ void read_agents(k8s::BlockingReader& reader, const std::string& selector, Clust
   facts.agents = listed ? Result<std::vector<ClusterAgentFacts>>(std::move(agents)) : fail(listed.error());
 }
 
+// Shares that may be allocated, by resource.
+std::map<std::string, std::uint64_t> offered_counts(const scheduler::GpuNode& node) {
+  std::map<std::string, std::uint64_t> offered;
+  for (const auto& resource : node.resources) {
+    auto& count = offered[resource.name.str()];
+    for (const auto& unit : resource.units) count += unit.shares - std::min(unit.shares, unit.unavailable);
+  }
+  return offered;
+}
+
 void read_published(k8s::BlockingReader& reader, ClusterDoctorFacts& facts) {
   std::map<std::string, PublishedNodeFacts> published;
   GpuCollection collection;
-  const auto listed = reader.list_objects(
-      scheduler::kGpuNodesPath, "list on gpunodes.gpulet.io", [&](std::string_view object) {
-        collection.apply_object(object);
-        const auto decoded = scheduler::decode_gpu_node(object);
-        if (!decoded) return;
-        auto& node = published[decoded->name];
-        for (const auto& resource : decoded->node.resources) {
-          auto& offered = node.offered[resource.name.str()];
-          for (const auto& unit : resource.units)
-            offered += unit.shares - std::min(unit.shares, unit.unavailable);
-        }
-      });
+  const auto listed = reader.list_objects(scheduler::kGpuNodesPath, "list on gpunodes.gpulet.io",
+                                          [&](std::string_view object) { collection.apply_object(object); });
   if (!listed) {
     facts.published = fail(listed.error());
     return;
+  }
+  for (const auto& name : collection.node_names()) {
+    if (const auto* node = collection.find_node(name)) published[name].offered = offered_counts(node->node);
   }
   for (auto& gpu : collection.gpus()) published[gpu.node].gpus.push_back(std::move(gpu));
   facts.undecodable = collection.problems();
@@ -238,9 +240,7 @@ void read_scheduler(k8s::BlockingReader& reader, const std::string& service, Clu
   const auto path = "/api/v1/namespaces/" + named->name_space + "/services/";
   auto name = service.substr(named->name_space.size() + 1);
   auto response = reader.get_response(path + name + "/proxy/readyz", "*/*");
-  // As explain_client.cpp: an extender that serves TLS says so.
-  if (response && response->status == 400 && response->body == http::kHttpsRequiredBody &&
-      named->scheme.empty())
+  if (response && extender::requires_https(*response) && named->scheme.empty())
     response = reader.get_response(path + "https:" + name + "/proxy/readyz", "*/*");
   if (!response) {
     facts.scheduler = fail(response.error());

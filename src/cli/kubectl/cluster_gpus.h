@@ -64,6 +64,8 @@ class GpuCollection {
   void apply_object(std::string_view gpu_node);
   void remove_node(const std::string& name);
 
+  // nullptr where no GpuNode of that name was decoded.
+  const scheduler::ClusterNode* find_node(const std::string& name) { return state_.find_node(name); }
   std::vector<std::string> node_names() const;
   std::vector<ClusterGpu> gpus() const;  // by node, then index
   // Objects that cannot be decoded: what is wrong, on one line, by name.

@@ -35,11 +35,10 @@ struct ClusterOptions {
 struct ClusterGpuOptions {
   ClusterOptions cluster{};
   GpuView view = GpuView::kList;
-  std::vector<std::string> nodes{};       // empty: all
-  std::vector<std::string> node_flags{};  // those given by --node, before they are among `nodes`
-  std::string selector{};                 // of Nodes' labels; empty: all. Evaluated once, also by a watch
-  std::string name_space{};               // only GPUs that a Pod of it holds; empty: all
-  bool all_namespaces = false;            // overrides name_space, as kubectl's does
+  std::vector<std::string> nodes{};  // empty: all
+  std::string selector{};            // of Nodes' labels; empty: all. Evaluated once, also by a watch
+  std::string name_space{};          // only GPUs that a Pod of it holds; empty: all
+  bool all_namespaces = false;       // overrides name_space, as kubectl's does
   LoadOrder order = LoadOrder::kNone;
   bool watch = false;
   OutputOptions output{};  // also "name"

@@ -15,9 +15,9 @@ namespace {
 constexpr const char* kProgram = "kubectl gpulet";
 constexpr const char* kGpuGroup = "Which GPUs";
 
-void add_cluster_options(CLI::App& command, ClusterOptions& options) {
-  add_kubeconfig_option(command, options.kubeconfig);
-  command.add_option("--context", options.context, "context of the kubeconfig (default: its current one)")
+void add_cluster_options(CLI::App& command, std::string& kubeconfig, std::string& context) {
+  add_kubeconfig_option(command, kubeconfig);
+  command.add_option("--context", context, "context of the kubeconfig (default: its current one)")
       ->group(kClusterGroup);
 }
 
@@ -32,7 +32,14 @@ int run_with_access(const char* command, const ClusterOptions& options,
 
 void add_gpu_selection(CLI::App& command, ClusterGpuOptions& options) {
   command.add_option("NODE", options.nodes, "node to show; repeat for more (default: all nodes with GPUs)");
-  command.add_option("--node", options.node_flags, "the same as an option; repeat for more")
+  // Behind those of the argument, which replaces what it is bound to.
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--node",
+          [&options](const std::vector<std::string>& nodes) {
+            options.nodes.insert(options.nodes.end(), nodes.begin(), nodes.end());
+          },
+          "the same as an option; repeat for more")
       ->group(kGpuGroup);
   command
       .add_option("-l,--selector", options.selector,
@@ -66,10 +73,9 @@ void add_gpu_command(CLI::App& app, Run& run, const CommandHelp& help, GpuView v
   command.add_flag("-w,--watch", options->watch, "then print each change, until interrupted")
       ->group(kOutputGroup);
   add_output_options(command, options->output, {.has_names = true});
-  add_cluster_options(command, options->cluster);
+  add_cluster_options(command, options->cluster.kubeconfig, options->cluster.context);
   command.callback([options, name = help.name, &run] {
     run = [options, name] {
-      options->nodes.insert(options->nodes.end(), options->node_flags.begin(), options->node_flags.end());
       return run_with_access(name, options->cluster, [&](const k8s::ClientConfig& access) {
         return run_cluster_gpus(*options, access);
       });
@@ -125,9 +131,7 @@ void add_explain_command(CLI::App& app, Run& run) {
       ->group(kClusterGroup);
   command.add_option("--policy", options->question.policy, "policy to compute with (default default)");
   add_output_options(command, options->output);
-  add_kubeconfig_option(command, options->kubeconfig);
-  command.add_option("--context", options->context, "context of the kubeconfig (default: its current one)")
-      ->group(kClusterGroup);
+  add_cluster_options(command, options->kubeconfig, options->context);
   command.callback([options, &run] {
     run = [options] {
       for (const std::string_view kind : {"pod/", "pods/"}) {
@@ -158,7 +162,7 @@ void add_doctor_command(CLI::App& app, Run& run) {
                   "Service of the scheduler extender; empty: none (default gpulet/gpulet-scheduler:9410)")
       ->group(kClusterGroup);
   add_output_options(command, options->output);
-  add_cluster_options(command, options->cluster);
+  add_cluster_options(command, options->cluster.kubeconfig, options->cluster.context);
   command.callback([options, &run] {
     run = [options] {
       return run_with_access("doctor", options->cluster, [&](const k8s::ClientConfig& access) {

@@ -103,6 +103,7 @@ class WatchingPublisher final : public SlicePublisher {
   void on_deleted(std::string_view text) {
     const auto slice = parse_slice(text);
     const std::string name = slice ? slice->name : k8s::metadata_string(text, "name");
+    if (name == writing_) gone_ = slice ? slice->resource_version : "";
     const auto known = shown_.find(name);
     if (known == shown_.end()) return;
     // Deleted before it was created again.
@@ -114,6 +115,7 @@ class WatchingPublisher final : public SlicePublisher {
 
   void on_list_end() {
     listing_ = false;
+    if (!writing_.empty() && !listed_.contains(writing_)) gone_ = "";
     if (std::erase_if(shown_, [&](const auto& entry) { return !listed_.contains(entry.first); }) != 0)
       node_uid_.clear();
     synced_ = true;
@@ -156,24 +158,32 @@ class WatchingPublisher final : public SlicePublisher {
     const nlohmann::json options = {{"apiVersion", "v1"},
                                     {"kind", "DeleteOptions"},
                                     {"preconditions", {{"resourceVersion", slice.resource_version}}}};
-    sender_.send_request({.method = "DELETE",
-                          .path = slice_path(slice.name),
-                          .content_type = "application/json",
-                          .body = k8s::serialize_json(options)},
-                         "delete on resourceslices.resource.k8s.io",
-                         [this, name = slice.name](const http::ClientResponse& response) {
-                           if (response.status == kStatusConflict) return Outcome::kRetry;
-                           const bool gone = response.status == kStatusOk ||
-                                             response.status == kStatusAccepted ||
-                                             response.status == kStatusNotFound;
-                           if (!gone) return Outcome::kError;
-                           shown_.erase(name);
-                           return Outcome::kDone;
-                         });
+    sender_.send_request(
+        {.method = "DELETE",
+         .path = slice_path(slice.name),
+         .content_type = "application/json",
+         .body = k8s::serialize_json(options)},
+        "delete on resourceslices.resource.k8s.io", [this, slice](const http::ClientResponse& response) {
+          if (response.status == kStatusConflict) return Outcome::kRetry;
+          const bool gone = response.status == kStatusOk || response.status == kStatusAccepted ||
+                            response.status == kStatusNotFound;
+          if (!gone) return Outcome::kError;
+          forget_slice(slice);
+          return Outcome::kDone;
+        });
+  }
+
+  // Unless the watch has shown another writer's since.
+  void forget_slice(const ResourceSlice& slice) {
+    const auto known = shown_.find(slice.name);
+    if (known != shown_.end() && known->second.resource_version == slice.resource_version)
+      shown_.erase(known);
   }
 
   void send_slice(const std::string& method, const ResourceSlice& slice) {
     const bool creates = method == "POST";
+    writing_ = slice.name;
+    gone_.reset();
     sender_.send_request(
         {.method = method,
          .path = creates ? std::string(kSliceCollection) : slice_path(slice.name),
@@ -184,16 +194,19 @@ class WatchingPublisher final : public SlicePublisher {
   }
 
   Outcome judge_write(const ResourceSlice& sent, const http::ClientResponse& response) {
+    writing_.clear();
     // The watch shows what is there instead.
     if (response.status == kStatusConflict) return Outcome::kRetry;
     if (response.status == kStatusNotFound && !sent.resource_version.empty()) {
-      shown_.erase(sent.name);
+      forget_slice(sent);
       return Outcome::kRetry;
     }
     if (response.status != kStatusOk && response.status != kStatusCreated) return Outcome::kError;
     auto answered = parse_slice(response.body);
     if (!answered) return Outcome::kError;
     const bool taints_kept = kept_taints(sent, *answered), as_sent = is_as_sent(sent, *answered);
+    // The answer may come after the watch has shown that what was written is deleted.
+    if (gone_ && (gone_->empty() || is_older(answered->resource_version, *gone_))) return Outcome::kDone;
     const auto known = shown_.find(answered->name);
     if (known == shown_.end() || !is_older(answered->resource_version, known->second.resource_version)) {
       shown_.insert_or_assign(answered->name, std::move(*answered));
@@ -219,6 +232,9 @@ class WatchingPublisher final : public SlicePublisher {
   std::map<std::string, ResourceSlice> shown_;
   std::set<std::string> listed_;  // by the list in progress
   bool listing_ = false, synced_ = false;
+  std::string writing_;  // the slice of the create or update in progress
+  // Since that was sent: the version of its deletion, empty if a list lacks it.
+  std::optional<std::string> gone_;
   bool taints_dropped_ = false;
   std::string node_uid_;
   k8s::RetryingSender sender_;

@@ -27,30 +27,18 @@ class SliceStore {
  public:
   std::atomic<bool> drops_taints{false};
   std::atomic<int> status{0};  // of every write; 0: as it is
+  std::atomic<int> watches{0};
+  // Called once, between a create and its answer.
+  std::function<void()> before_answer;
 
   k8s::TestApiServer::Reply handle(const k8s::Received& request) {
     const std::string line = request.line();
     const std::string path = line.substr(line.find(' ') + 1);
     if (path == "/api/v1/nodes/node-1") return {200, R"({"metadata":{"uid":"node-uid"}})"};
     if (line.starts_with("GET") && path.find("watch=") != std::string::npos) return watch(path);
-    std::lock_guard lock(mutex_);
-    if (line.starts_with("GET")) return list();
-    ++writes_;
-    if (status != 0) return {status, R"({"kind":"Status"})"};
-    const std::string name = path.substr(path.rfind('/') + 1);
-    if (line.starts_with("DELETE")) {
-      const bool found = objects_.contains(name);
-      if (found) erase(name);
-      return {found ? 200 : 404, "{}"};
-    }
-    json object = json::parse(request.body);
-    const std::string own = object["metadata"]["name"];
-    const bool creates = line.starts_with("POST");
-    if (creates == objects_.contains(own)) return {creates ? 409 : 404, "{}"};
-    if (!creates && objects_[own]["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]) {
-      return {409, "{}"};
-    }
-    return {creates ? 201 : 200, put(std::move(object), creates).dump()};
+    auto reply = answer(line, path, request.body);
+    if (line.starts_with("POST") && before_answer) std::exchange(before_answer, nullptr)();
+    return reply;
   }
 
   // As by somebody else.
@@ -89,6 +77,28 @@ class SliceStore {
   }
 
  private:
+  k8s::TestApiServer::Reply answer(const std::string& line, const std::string& path,
+                                   const std::string& body) {
+    std::lock_guard lock(mutex_);
+    if (line.starts_with("GET")) return list();
+    ++writes_;
+    if (status != 0) return {status, R"({"kind":"Status"})"};
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (line.starts_with("DELETE")) {
+      const bool found = objects_.contains(name);
+      if (found) erase(name);
+      return {found ? 200 : 404, "{}"};
+    }
+    json object = json::parse(body);
+    const std::string own = object["metadata"]["name"];
+    const bool creates = line.starts_with("POST");
+    if (creates == objects_.contains(own)) return {creates ? 409 : 404, "{}"};
+    if (!creates && objects_[own]["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]) {
+      return {409, "{}"};
+    }
+    return {creates ? 201 : 200, put(std::move(object), creates).dump()};
+  }
+
   k8s::TestApiServer::Reply list() {
     json items = json::array();
     for (const auto& [name, object] : objects_) items.push_back(object);
@@ -99,6 +109,7 @@ class SliceStore {
   }
 
   k8s::TestApiServer::Reply watch(const std::string& path) {
+    ++watches;
     const auto at = path.find("resourceVersion=");
     int seen = std::stoi(path.substr(at + std::string("resourceVersion=").size()));
     return {.status = 200, .script = [this, seen](k8s::TestApiServer::Stream& stream) mutable {
@@ -230,6 +241,21 @@ TEST_F(SlicePublisherTest, RepairsWhatOthersDo) {
   EXPECT_TRUE(settles("gpu-0 gpu-1"));
   store_.change(kFirstSlice, [](json& object) { object["spec"]["devices"].erase(0); });
   EXPECT_TRUE(eventually([this] { return store_.writes() >= 3; }));
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+}
+
+// The watch and the answer come on two connections.
+TEST_F(SlicePublisherTest, RepairsADeletionThatTheWatchShowsBeforeTheAnswer) {
+  store_.before_answer = [this] {
+    EXPECT_TRUE(eventually([this] { return changes_ >= 2; }));  // the first list, and the slice
+    const int before = changes_;
+    store_.remove(kFirstSlice);
+    EXPECT_TRUE(eventually([&] { return changes_ > before; }));
+  };
+  begin();
+  EXPECT_TRUE(eventually([this] { return store_.watches > 0; }));
+  publish(devices(2));
+  EXPECT_TRUE(eventually([this] { return store_.writes() == 2; }));
   EXPECT_TRUE(settles("gpu-0 gpu-1"));
 }
 

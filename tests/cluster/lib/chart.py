@@ -1,6 +1,7 @@
 """The agents as the chart installs them: values switched, upgraded under load, NVIDIA's values, and uninstalled."""
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 import threading
@@ -184,7 +185,27 @@ class ChartChecks:
         for node in self.nodes:
             node.wait_allocatable(self.kube, 8)
 
+    def kubelets_report_every(self, seconds):
+        """How often each kubelet writes its Node's status."""
+        for node in self.nodes:
+            config = node.state / node.name / "kubelet.yaml"
+            config.write_text(re.sub(r"(?m)^nodeStatusUpdateFrequency: .*$", f"nodeStatusUpdateFrequency: {seconds}s", config.read_text()))
+        self.checks.restart_kubelets()
+        for node in self.nodes:
+            node.wait_allocatable(self.kube, 8)
+
     def upgrade(self):
+        """With the kubelet's default of 10 s, which the agent's shutdown counts on: each write of the kubelet in the middle of it offers
+        GPUs until the agent has corrected it."""
+        self.kubelets_report_every(10)
+        try:
+            self.upgrade_under_load()
+        finally:
+            self.kubelets_report_every(1)
+        self.checks.cdi.load_image()
+        self.checks.cdi.one_pod("shipped")
+
+    def upgrade_under_load(self):
         """Creates a GPU Pod every 200 ms on any node; longer running Pods keep their GPUs."""
         for name, node in (("keep-1", "n1"), ("keep-2", "n2")):
             self.checks.run_pod(name, 2, node)
@@ -194,7 +215,7 @@ class ChartChecks:
             load.wait(5)
             started = time.monotonic()
             self.apply(["upgrade"], {**self.values, "image": {"tag": self.images[1], "pullPolicy": "Never"}, "deviceListStrategy": None,
-                                     "compatWithCPUManager": None})
+                                     "compatWithCPUManager": None, "minReadySeconds": 10})
             self.wait_agents(self.images[1])
             took = time.monotonic() - started
             load.wait(load.count + 5)
@@ -203,8 +224,6 @@ class ChartChecks:
         print(f"   upgraded in {took:.1f} s under {load.count} Pods, the longest wait for a GPU {load.longest:.1f} s", flush=True)
         assert not load.failed, f"{len(load.failed)} of {load.count} Pods failed: {load.failed[:3]}"
         self.checks.remove_pods()
-        self.checks.cdi.load_image()
-        self.checks.cdi.one_pod("shipped")
 
     def nvidias_values(self):
         """An unchanged values file of NVIDIA's chart, with the testbed's image and driver root."""

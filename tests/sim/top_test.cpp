@@ -257,6 +257,7 @@ TEST_F(SimTop, AWideScreenShowsOneGpuBesideTheTable) {
   auto top = open_terminal("xterm-256color", {}, 180);
   ASSERT_TRUE(top.wait_for_text("│ GPU 0  NVIDIA H100")) << top.screen();
   ASSERT_TRUE(top.wait_for_text("15 min ago")) << top.screen();
+  ASSERT_TRUE(top.wait_for_row(1, "[GPUs 8]")) << top.screen();  // below the warnings of a new agent
   const int row = 3 + static_cast<int>(gpu);
   top.press_mouse(1, row, 10);
   ASSERT_TRUE(top.wait_for_text("│ GPU " + std::to_string(gpu) + "  NVIDIA H100")) << top.screen();
@@ -300,6 +301,7 @@ TEST_F(SimTop, GivesTheTerminalBack) {
   ASSERT_TRUE(shell.wait_for_text("PCIE RX/TX")) << shell.screen();
   EXPECT_TRUE(shell.is_mouse_on());
   EXPECT_TRUE(shell.is_alternate_screen());
+  ASSERT_TRUE(shell.wait_for_row(1, "[GPUs 8]")) << shell.screen();  // below the warnings of a new agent
   shell.press_mouse(1, 1, 11);
   EXPECT_TRUE(shell.wait_for_text("[Pods 0]")) << shell.screen();
   // Ctrl-C, Ctrl-\ and the signals of `kill` and of a closed window.

@@ -18,7 +18,7 @@ namespace gpulet::config {
 enum class DeviceListStrategy { kEnvvar, kVolumeMounts, kCdiAnnotations, kCdiCri };
 enum class DeviceIdStrategy { kUuid, kIndex };
 // kVfio: of gpu-feature-discovery only.
-enum class DeviceDiscoveryStrategy { kAuto, kNvml, kTegra, kVfio };
+enum class DeviceDiscoveryStrategy { kAuto, kNvml, kVfio };
 enum class SharedDevicesAllocationPolicy { kDistributed, kPacked };
 
 // Fields of `flags`, with NVIDIA's defaults.

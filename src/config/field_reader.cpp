@@ -200,6 +200,8 @@ std::optional<std::string> choice_error(const Setting& setting, const std::strin
   std::string hint = (nearest ? "did you mean " + *nearest + "? " : "") + "expected " + choices_text(choices);
   if (!value.empty() && value == setting.discovery_choice)
     hint = value + " is for gpu-feature-discovery only; " + hint;
+  if (!value.empty() && value == setting.refused_choice.name)
+    hint = std::string(setting.refused_choice.reason) + "; expected " + choices_text(choices);
   return complaint + ": " + value.substr(0, 64) + " (" + hint + ")";
 }
 

@@ -233,7 +233,11 @@ TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
   EXPECT_EQ(load_error(file_source("flags: {deviceDiscoveryStrategy: vfio}")),
             "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: vfio "
             "(vfio is for "
-            "gpu-feature-discovery only; expected auto, nvml or tegra)");
+            "gpu-feature-discovery only; expected auto or nvml)");
+  EXPECT_EQ(load_error(file_source("flags: {deviceDiscoveryStrategy: tegra}")),
+            "x.yaml:1:34: flags.deviceDiscoveryStrategy: invalid --device-discovery-strategy option: tegra "
+            "(gpulet finds GPUs by NVML, which does not list the integrated GPUs of Tegra; expected auto or "
+            "nvml)");
   auto discovery = file_source("flags: {deviceDiscoveryStrategy: vfio}");
   discovery.discovery = true;
   EXPECT_EQ(load(discovery)->config.flags.device_discovery_strategy, DeviceDiscoveryStrategy::kVfio);
@@ -241,7 +245,7 @@ TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
   EXPECT_EQ(
       load_error(discovery),
       "env DEVICE_DISCOVERY_STRATEGY: invalid --device-discovery-strategy option: sysfs (expected auto, "
-      "nvml, tegra or vfio)");
+      "nvml or vfio)");
   EXPECT_EQ(load_error(flag("nonsense", {"x"})), "flag --nonsense: unknown flag");
   EXPECT_EQ(load_error(file_source("flags: {migStrategy: [none]}")),
             "x.yaml:1:22: flags.migStrategy: expected a string, found a list");

@@ -13,7 +13,7 @@ using Names = std::string_view;
 constexpr std::array<Names, 3> kMigStrategies = {"none", "single", "mixed"};
 constexpr std::array<Names, 4> kListStrategies = {"envvar", "volume-mounts", "cdi-annotations", "cdi-cri"};
 constexpr std::array<Names, 2> kIdStrategies = {"uuid", "index"};
-constexpr std::array<Names, 4> kDiscovery = {"auto", "nvml", "tegra", "vfio"};
+constexpr std::array<Names, 3> kDiscovery = {"auto", "nvml", "vfio"};
 constexpr std::array<Names, 2> kSharedPolicies = {"distributed", "packed"};
 
 void assign_list_strategy(Config& config, const Value& value) {
@@ -105,9 +105,11 @@ std::vector<Setting> shared_flags() {
        .error_prefix = "invalid --device-discovery-strategy option",
        .default_text = "auto",
        .help =
-           "how GPUs are discovered: auto, nvml or tegra; for gpu-feature-discovery only, vfio: by sysfs, "
-           "those passed through to virtual machines",
+           "how GPUs are discovered: auto or nvml, which are the same; for gpu-feature-discovery only, vfio: "
+           "by sysfs, those passed through to virtual machines. tegra is refused",
        .discovery_choice = "vfio",
+       .refused_choice = {"tegra",
+                          "gpulet finds GPUs by NVML, which does not list the integrated GPUs of Tegra"},
        .assign =
            [](Config& c, const Value& v) {
              c.flags.device_discovery_strategy =

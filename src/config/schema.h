@@ -57,6 +57,11 @@ struct Setting {
   std::optional<Bounds> bounds = std::nullopt;
   bool discovery_only = false;             // a flag of `gpu-feature-discovery` only
   std::string_view discovery_choice = {};  // the one of `choices` that only `gpu-feature-discovery` takes
+  // A value that NVIDIA's programs take and gpulet does not, and why.
+  struct RefusedChoice {
+    std::string_view name = {}, reason = {};
+  };
+  RefusedChoice refused_choice = {};
   // Stores a valid value; empty: accepted for compatibility, without effect.
   std::function<void(Config&, const Value&)> assign = nullptr;
 };

@@ -141,6 +141,9 @@ CheckResult check_device_plugin(const Facts& facts);
 CheckResult check_agent(const Facts& facts);
 // Whether the kubelet's container engine can inject devices by CDI, or uses NVIDIA's runtime.
 CheckResult check_container_runtime(const Facts& facts);
+// Whether NVIDIA's container runtime gives GPUs to containers that request none, by a variable of their
+// image.
+CheckResult check_nvidia_runtime(const Facts& facts);
 // Whether CDI specs exist and match the driver, if the agent uses CDI.
 CheckResult check_cdi_specs(const Facts& facts);
 // Devices that the kubelet can allocate, and how many are held.

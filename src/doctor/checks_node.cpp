@@ -223,6 +223,25 @@ CheckResult check_container_runtime(const Facts& facts) {
   return result;
 }
 
+CheckResult check_nvidia_runtime(const Facts& facts) {
+  if (!facts.engines) return unknown_result(facts.engines.error());
+  const auto found = kubelet_engines(*facts.engines);
+  if (found.empty()) return skip_result("not applicable: the kubelet's engine is unknown");
+  if (std::ranges::none_of(found, [](const Engine* engine) { return engine->nvidia_runtime; }))
+    return pass_result("the kubelet's engine does not use NVIDIA's runtime");
+  const auto& config = facts.engines->nvidia_runtime_config;
+  if (!config) return unknown_result(config.error());
+  if (!config->accepts_images_variable)
+    return pass_result("NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers");
+  const std::string file = config->path.empty() ? "/etc/nvidia-container-runtime/config.toml" : config->path;
+  return warn_result(
+      "NVIDIA's runtime gives every GPU to a container that requests none, if its image sets "
+      "NVIDIA_VISIBLE_DEVICES=all, as nvidia/cuda does",
+      "`accept-nvidia-visible-devices-envvar-when-unprivileged = false` in " + file +
+          ", after deviceListStrategy is cdi-cri, or volume-mounts with "
+          "`accept-nvidia-visible-devices-as-volume-mounts = true` there");
+}
+
 CheckResult check_cdi_specs(const Facts& facts) {
   if (!facts.cdi) return unknown_result(facts.cdi.error());
   const auto& cdi = *facts.cdi;

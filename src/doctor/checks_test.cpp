@@ -108,6 +108,9 @@ const std::vector<Fault> kFaults{
      Verdict::kFail, "not registered"},
     {"no CDI", [](Facts& f) { f.engines = Engines{.all = {test_containerd(false)}, .endpoint = {}}; },
      "runtime", Verdict::kFail, "containerd 1.7.20 is not ready for CDI: off"},
+    {"NVIDIA's runtime by default",
+     [](Facts& f) { f.engines = Engines{.all = {test_containerd(true, true)}, .endpoint = {}}; },
+     "nvidia-runtime", Verdict::kWarn, "gives every GPU to a container that requests none"},
     {"no spec", [](Facts& f) { f.cdi->devices.clear(); }, "cdi", Verdict::kFail, "no CDI spec"},
     {"a refused spec", [](Facts& f) { f.cdi->problems = {"x.json:1: no"}; }, "cdi", Verdict::kFail,
      "x.json:1: no"},
@@ -423,6 +426,20 @@ TEST(Checks, RequiresCdiOnlyWhereItIsUsed) {
   facts.engines = Engines{.all = {test_containerd(true)}, .endpoint = {}};
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "");
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kUnknown), "cdi");
+}
+
+TEST(NvidiaRuntime, IsJudgedByItsConfigWhereTheEngineHasIt) {
+  auto facts = healthy_facts();
+  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
+  facts.engines = Engines{.all = {test_containerd(true, true)}, .endpoint = {}};
+  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /etc/nvidia-container-runtime/config.toml, "),
+            std::string::npos);
+  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", true};
+  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /toolkit/config.toml, "), std::string::npos);
+  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", false};
+  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
+  facts.engines->nvidia_runtime_config = fail(Code::kInvalidArgument, "is no TOML", "config.toml:3");
+  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kUnknown);
 }
 
 TEST(Report, LastLineIsTheSummary) {

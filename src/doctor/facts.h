@@ -166,9 +166,16 @@ struct Engine {
   runtimes::EngineReport report;
   bool nvidia_runtime = false;  // NVIDIA's container runtime is configured
 };
+// Of NVIDIA's container runtime. Source: NVIDIA container toolkit, config.toml.
+struct NvidiaRuntimeConfig {
+  std::string path{};  // empty: no file, so the default counts
+  // accept-nvidia-visible-devices-envvar-when-unprivileged: an image's NVIDIA_VISIBLE_DEVICES counts.
+  bool accepts_images_variable = true;
+};
 struct Engines {
   std::vector<Engine> all;
   std::optional<runtimes::KubeletEndpoint> endpoint;  // of the kubelet; nullopt: unknown
+  Result<NvidiaRuntimeConfig> nvidia_runtime_config = NvidiaRuntimeConfig{};
 };
 
 struct MpsDaemon {

@@ -43,6 +43,11 @@ TEST(Acs, MissingCapabilityDoesNotRedirect) {
   EXPECT_FALSE(acs_redirects(circle));
 }
 
+std::string make_temporary_directory() {
+  std::string path = (std::filesystem::temp_directory_path() / "gpulet-doctor-XXXXXX").string();
+  return ::mkdtemp(path.data());
+}
+
 // A /proc with the names of processes by their ids.
 class ProcTree {
  public:
@@ -62,10 +67,6 @@ class ProcTree {
   }
 
  private:
-  static std::string make_temporary_directory() {
-    std::string path = (std::filesystem::temp_directory_path() / "gpulet-proc-XXXXXX").string();
-    return ::mkdtemp(path.data());
-  }
   std::string directory_;
 };
 
@@ -155,6 +156,28 @@ TEST_F(HostTree, AssumesTheUsualPlacesWhereLookingHangs) {
   EXPECT_EQ(trees.proc, "/host/proc");
   EXPECT_EQ(trees.dev, "/host/dev");
   EXPECT_EQ(trees.dev_root, "/host");
+}
+
+TEST(NvidiaRuntimeConfigFile, SaysWhetherAnImagesVariableCounts) {
+  const std::string root = make_temporary_directory();
+  const std::string path = "/etc/nvidia-container-runtime/config.toml";
+  const auto read = [&] {
+    HostTrees trees;
+    trees.host = root;
+    return read_engines(trees, false, {}).value().nvidia_runtime_config;
+  };
+  EXPECT_EQ(read()->path, "");
+  EXPECT_TRUE(read()->accepts_images_variable);
+  std::filesystem::create_directories(root + "/etc/nvidia-container-runtime");
+  std::ofstream(root + path) << "disable-require = false\n#accept-nvidia-visible-devices-envvar-when-"
+                                "unprivileged = false\n[nvidia-container-cli]\n";
+  EXPECT_EQ(read()->path, path);
+  EXPECT_TRUE(read()->accepts_images_variable);
+  std::ofstream(root + path) << "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n";
+  EXPECT_FALSE(read()->accepts_images_variable);
+  std::ofstream(root + path) << "accept-nvidia-visible-devices-envvar-when-unprivileged = fal\n";
+  EXPECT_FALSE(read().has_value());
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace

@@ -106,12 +106,16 @@ partition::Resource make_claimed_resource(const dra::DevicePool& pool, const inv
   static_assert(dra::kDriverName == scheduler::kClaimedResource);
   std::set<DeviceUuid> offered;
   for (const auto& device : pool.devices) offered.insert(device.uuid);
-  partition::Resource resource{.name = ResourceName(scheduler::kClaimedResource), .devices = {}};
+  partition::Resource resource;
+  resource.name = ResourceName(scheduler::kClaimedResource);
   const auto add = [&](const DeviceUuid& uuid, std::size_t index, std::optional<std::size_t> mig,
                        const inventory::Health& health) {
     if (!offered.contains(uuid)) return;
-    resource.devices.push_back(
-        {.id = DeviceId(uuid.str()), .gpu = index, .mig = mig, .numa_node = {}, .health = health});
+    auto& device = resource.devices.emplace_back();
+    device.id = DeviceId(uuid.str());
+    device.gpu = index;
+    device.mig = mig;
+    device.health = health;
   };
   for (std::size_t index = 0; index < snapshot.gpus.size(); ++index) {
     const auto& gpu = snapshot.gpus[index];

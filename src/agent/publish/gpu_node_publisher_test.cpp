@@ -99,7 +99,7 @@ TEST_F(GpuNodeBuilderTest, ClaimsAreOneResource) {
   std::vector<ContainerDevices> holders;
   for (const auto& [pod, name] : std::map<std::string, std::string>{
            {"train", "gpu-1"}, {"too", "gpu-1"}, {"mig", "gpu-2-mig-1g10gb-19-1"}, {"gone", "gpu-3"}})
-    holders.push_back({"team", pod, "main", {{ResourceName(dra::kDriverName), {DeviceId(name)}}}});
+    holders.push_back({"team", pod, "main", {{ResourceName(scheduler::kClaimedResource), {DeviceId(name)}}}});
   dra::resolve_claimed_devices(snapshot_, holders);
   const auto node = build_node(holders);
   ASSERT_EQ(node.resources.size(), 1U);

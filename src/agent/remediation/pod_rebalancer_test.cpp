@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/remediation/test_faults.h"
+#include "scheduler/model/test_nodes.h"
 
 namespace gpulet::agent {
 namespace {

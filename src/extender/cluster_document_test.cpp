@@ -71,6 +71,26 @@ TEST(ClusterDocument, ShowsNodesGpusAndPods) {
   EXPECT_EQ(document["leftOut"], (json{{"nodes", 0}, {"pods", 0}, {"pending", 0}}));
 }
 
+TEST(ClusterDocument, ShowsClaims) {
+  ShownCluster shown;
+  auto node = scheduler::test_claim_node(2, 2);
+  for (const auto* const pod : {"default/a", "default/b"}) scheduler::hold_units(node, pod, {1});
+  shown.cluster.set_node("n", std::move(node));
+  shown.cluster.set_pod(scheduler::test_claim_pod("a", "n"));
+  shown.cluster.set_pod(scheduler::test_claim_pod("b", "n"));
+  shown.cluster.mark_pods_synced();
+  add_waiting(shown.facts, "waiting", 1);
+  const auto document = shown.document();
+  const auto& gpus = document["nodes"][0]["gpus"];
+  EXPECT_EQ(gpus[0], (json{0, 0, 0, 0, 0, 0, 1, 0}));
+  EXPECT_EQ(gpus[1], (json{0, 0, 0, 0, 1000, 1, 1, 0})) << "two Pods share the claim";
+  EXPECT_EQ(document["nodes"][0]["free"], 1000);
+  EXPECT_EQ(document["pods"], (json::array({{0, "a", 0, 0, {{0, 1}}, {1}}, {0, "b", 0, 0, {{0, 1}}, {1}}})));
+  EXPECT_EQ(document["resources"], json{"gpu.nvidia.com"});
+  EXPECT_EQ(document["pending"][0]["fits"], 0) << "the free GPU is of no extended resource";
+  EXPECT_EQ(document["pending"][0]["rejected"], 0);
+}
+
 TEST(ClusterDocument, ShowsSharesAndMigDevices) {
   ShownCluster shown;
   auto node = scheduler::test_node(2, 2, 4);

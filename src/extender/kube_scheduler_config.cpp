@@ -347,6 +347,7 @@ Result<ClusterLookup> look_up_cluster(const k8s::ClientConfig& access, const std
       names.insert(json_text(json_member(resource, "name")));
   }
   names.erase("");
+  names.erase(scheduler::kClaimedResource);  // kube-scheduler refuses a name that no Pod can request
   found.resources.assign(names.begin(), names.end());
   return found;
 }

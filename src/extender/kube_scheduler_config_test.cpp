@@ -156,8 +156,10 @@ TEST_F(ClusterLookupTest, ReadsTheServiceTheVersionAndTheResources) {
       return Reply{200, R"({"spec": {"clusterIP": "10.96.0.7"}})"};
     if (line == "GET /version") return Reply{200, R"({"gitVersion": "v1.36.3"})"};
     if (line.starts_with("GET /apis/gpulet.io/v1alpha1/gpunodes"))
-      return Reply{200,
-                   R"({"items": [{"spec": {"resources": [{"name": "nvidia.com/gpu"}]}}, {"spec": {}}]})"};
+      return Reply{
+          200,
+          R"({"items": [{"spec": {"resources": [{"name": "nvidia.com/gpu"}, {"name": "gpu.nvidia.com"}]}},
+                                  {"spec": {}}]})"};
     return Reply{404, R"({"kind": "Status", "message": "services \"other\" not found"})"};
   });
   const auto found = look_up_cluster(client_config(), "gpulet", "gpulet-scheduler");

@@ -173,10 +173,12 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    pool_ = dra::make_device_pool({.snapshot = snapshot_,
-                                   .taints = taints_of(agent->health_view()),
-                                   .withdrawn = withdrawn_gpus(),
-                                   .pcie_roots = facts_->pcie_roots});
+    pool_ = std::make_shared<const dra::DevicePool>(
+        dra::make_device_pool({.snapshot = snapshot_,
+                               .taints = taints_of(agent->health_view()),
+                               .withdrawn = withdrawn_gpus(),
+                               .pcie_roots = facts_->pcie_roots}));
+    node_.claim_pool = pool_;
     report_health();
     report_notes();
     if (is_published_) publish_devices();
@@ -207,9 +209,19 @@ class ClaimServer {
   void serve() {
     node_.claim_services->open_services(
         node_.loop, {std::string(dra::kDriverName), service_path()},
-        {.prepare = [this](const auto& claims,
-                           auto done) { controller_->prepare_claims(claims, std::move(done)); },
-         .unprepare = [this](const auto& claims) { return controller_->unprepare_claims(claims); },
+        {.prepare =
+             [this](const auto& claims, auto done) {
+               controller_->prepare_claims(claims, [this, done = std::move(done)](auto prepared) {
+                 done(std::move(prepared));
+                 announce_allocation();
+               });
+             },
+         .unprepare =
+             [this](const auto& claims) {
+               auto ended = controller_->unprepare_claims(claims);
+               announce_allocation();
+               return ended;
+             },
          .registered =
              [this](const Status& status) {
                registration_wait_.reset();
@@ -217,6 +229,10 @@ class ClaimServer {
                log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
                publish_devices();
              }});
+  }
+
+  void announce_allocation() {
+    node_.components.for_each_reversed([](Component& component) { component.on_allocated(); });
   }
 
   void publish_devices() {
@@ -256,6 +272,7 @@ class ClaimServer {
       spec_error_.clear();
     }
     update_devices();
+    node_.notify_state_changed();  // the GpuNode shows what is offered
     if (std::exchange(read_again_, false)) return read_facts();
     if (error) retry_later(*error);
   }
@@ -319,7 +336,7 @@ class ClaimServer {
   inventory::SnapshotPtr snapshot_;
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
-  std::optional<dra::DevicePool> pool_;
+  std::shared_ptr<const dra::DevicePool> pool_;
   std::vector<dra::DeviceHealth> reported_;  // empty where it is to be sent again
   bool is_driver_open_ = false, is_published_ = false;
   bool reading_ = false, read_again_ = false;

@@ -39,7 +39,7 @@ class Component {
   virtual void on_node_labels() {}
   // Device nodes of the driver have appeared or disappeared.
   virtual void on_device_nodes_changed() {}
-  // The kubelet got devices for a container.
+  // The kubelet got devices for a container, or those of claims, or claims were unprepared.
   virtual void on_allocated() {}
   // Adds what the component counts, and what keeps it from serving, for the pages.
   virtual void add_counts(NodeCounts&) const {}

@@ -116,8 +116,18 @@ std::optional<scheduler::GpuNode> build_present_node(
   const auto* agent = node.devices->agent();
   const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
   if (!snapshot) return std::nullopt;
-  return build_gpu_node(*snapshot, agent->offers(), node.config, agent->health_view().get(), holders, curves,
-                        *node.loads->newest_loads(), controllers);
+  const auto offers = agent->offers();
+  const auto view = agent->health_view();
+  const auto loads = node.loads->newest_loads();
+  return build_gpu_node({.snapshot = *snapshot,
+                         .offers = offers,
+                         .claim_pool = node.claim_pool.get(),
+                         .config = node.config,
+                         .view = view.get(),
+                         .holders = holders,
+                         .curves = curves,
+                         .loads = *loads,
+                         .controllers = controllers});
 }
 
 class GpuNodeComponent final : public Component {

@@ -19,7 +19,8 @@ class GrpcThread;
 }
 namespace gpulet::dra {
 class ClaimServices;
-}
+struct DevicePool;
+}  // namespace gpulet::dra
 
 namespace gpulet::agent {
 
@@ -41,6 +42,7 @@ class Node {
   bool is_config_pending;
   std::unique_ptr<NodeReporter> reporter;
   std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
+  std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
   std::optional<k8s::ClientConfig> client_config;      // nullopt outside a cluster
   std::map<std::string, std::string> labels;           // of the Node

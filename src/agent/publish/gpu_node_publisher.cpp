@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <unordered_map>
 
 #include "topology/topology.h"
@@ -101,20 +102,43 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
 
 }  // namespace
 
-GpuNode build_gpu_node(const inventory::Snapshot& snapshot, std::span<const device_plugin::OfferPtr> offers,
-                       const config::Config& config, const health::HealthView* view,
-                       std::span<const ContainerDevices> holders,
-                       const std::map<DeviceUuid, std::string>& curves, const placement::LoadsByGpu& loads,
-                       std::vector<scheduler::ControllerLoad> controllers) {
+partition::Resource make_claimed_resource(const dra::DevicePool& pool, const inventory::Snapshot& snapshot) {
+  static_assert(dra::kDriverName == scheduler::kClaimedResource);
+  std::set<DeviceUuid> offered;
+  for (const auto& device : pool.devices) offered.insert(device.uuid);
+  partition::Resource resource;
+  resource.name = ResourceName(scheduler::kClaimedResource);
+  const auto add = [&](const DeviceUuid& uuid, std::size_t index, std::optional<std::size_t> mig,
+                       const inventory::Health& health) {
+    if (!offered.contains(uuid)) return;
+    auto& device = resource.devices.emplace_back();
+    device.id = DeviceId(uuid.str());
+    device.gpu = index;
+    device.mig = mig;
+    device.health = health;
+  };
+  for (std::size_t index = 0; index < snapshot.gpus.size(); ++index) {
+    const auto& gpu = snapshot.gpus[index];
+    add(gpu.uuid, index, std::nullopt, gpu.health);
+    for (std::size_t mig = 0; mig < gpu.mig_devices.size(); ++mig) {
+      const auto& device = gpu.mig_devices[mig];
+      add(device.uuid, index, mig, device.health.healthy ? gpu.health : device.health);
+    }
+  }
+  return resource;
+}
+
+GpuNode build_gpu_node(GpuNodeInputs inputs) {
+  const auto& snapshot = inputs.snapshot;
   GpuNode node;
-  node.controllers = std::move(controllers);
+  node.controllers = std::move(inputs.controllers);
   node.driver = snapshot.driver.version;
   node.cuda_version = snapshot.driver.cuda_version;
-  node.rules = placement_rules(config);
-  add_gpus_to_node(snapshot, view, curves, loads, node);
+  node.rules = placement_rules(inputs.config);
+  add_gpus_to_node(snapshot, inputs.view, inputs.curves, inputs.loads, node);
   node.pairs = topology::build_topology(snapshot).pairs;
   DevicePlaces places;
-  for (const auto& offer : offers) {
+  for (const auto& offer : inputs.offers) {
     // Skip an offer of an older snapshot: the next round has both.
     const auto known = [&](const partition::Device& device) {
       return device.gpu < snapshot.gpus.size() &&
@@ -123,8 +147,10 @@ GpuNode build_gpu_node(const inventory::Snapshot& snapshot, std::span<const devi
     if (std::ranges::all_of(offer->resource.devices, known))
       add_resource_to_node(snapshot, offer->resource, node, places);
   }
+  if (inputs.claim_pool != nullptr)
+    add_resource_to_node(snapshot, make_claimed_resource(*inputs.claim_pool, snapshot), node, places);
   std::map<std::string, std::map<std::pair<std::size_t, std::size_t>, unsigned>> held;
-  for (const auto& container : holders) {
+  for (const auto& container : inputs.holders) {
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) {
         const auto place = places.find(id.str());

@@ -5,8 +5,8 @@
 //     loads alone                        at most every load_every
 //     no change                          no write (except the periodic refresh)
 //
-// The device plugin announces an allocation; nothing announces that a Pod released its devices, so the
-// kubelet is asked every refresh_every. A scheduler does not depend on that: it sees the Pod end.
+// The kubelet announces an allocation, not that a Pod released its devices (but those of claims), so it
+// is asked every refresh_every. A scheduler does not depend on that: it sees the Pod end.
 #pragma once
 
 #include <functional>
@@ -20,22 +20,33 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "device_plugin/pod_resources.h"
+#include "dra/device_pool.h"
 #include "health/report/node_health.h"
 #include "inventory/snapshot.h"
+#include "partition/resources.h"
 #include "scheduler/model/gpu_node.h"
 
 namespace gpulet::agent {
 
-// Builds the object. `holders`: from the kubelet; devices without an offer are ignored. `view` may be null:
-// health is then that of the offers. `curves`: scheduler::encode_curve() of each GPU's expected load, if
-// known. `loads`: by which the node chooses. `controllers`: what is remembered of them. Pure.
-scheduler::GpuNode build_gpu_node(const inventory::Snapshot& snapshot,
-                                  std::span<const device_plugin::OfferPtr> offers,
-                                  const config::Config& config, const health::HealthView* view,
-                                  std::span<const ContainerDevices> holders,
-                                  const std::map<DeviceUuid, std::string>& curves,
-                                  const placement::LoadsByGpu& loads,
-                                  std::vector<scheduler::ControllerLoad> controllers);
+struct GpuNodeInputs {
+  const inventory::Snapshot& snapshot;
+  std::span<const device_plugin::OfferPtr> offers;
+  const dra::DevicePool* claim_pool = nullptr;  // null: nothing is offered by claims
+  const config::Config& config;
+  const health::HealthView* view = nullptr;   // null: health is that of the offers
+  std::span<const ContainerDevices> holders;  // with UUIDs of claimed devices; what is not offered is ignored
+  // scheduler::encode_curve() of each GPU's expected load, if known.
+  const std::map<DeviceUuid, std::string>& curves;
+  const placement::LoadsByGpu& loads;  // by which the node chooses
+  std::vector<scheduler::ControllerLoad> controllers;
+};
+
+// Builds the object. Pure.
+scheduler::GpuNode build_gpu_node(GpuNodeInputs inputs);
+
+// The devices of the pool that the snapshot has, as the resource scheduler::kClaimedResource with one share
+// each: a claim is shared by Pods, not by requests. Pure.
+partition::Resource make_claimed_resource(const dra::DevicePool& pool, const inventory::Snapshot& snapshot);
 
 struct GpuNodeTiming {
   Duration settle = std::chrono::milliseconds(200);
@@ -62,7 +73,7 @@ class GpuNodePublisher {
 
   // Something of the node may have changed.
   void on_node_changed() { refresh_after(timing_.settle); }
-  // The device plugin answered an Allocate.
+  // As Component::on_allocated().
   void on_allocated() { refresh_after(timing_.admission); }
 
   std::uint64_t write_count() const { return writes_; }

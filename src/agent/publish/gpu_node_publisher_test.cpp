@@ -3,6 +3,8 @@
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/remediation/test_faults.h"
 #include "base/loop.h"
+#include "dra/claimed_devices.h"
+#include "dra/test_machines.h"
 #include "partition/test_node.h"
 #include "scheduler/model/test_nodes.h"
 
@@ -18,10 +20,19 @@ class GpuNodeBuilderTest : public testing::Test {
                                 const health::HealthView* view = nullptr) {
     OfferBuilder builder;
     const auto offers = builder.build_offers(snapshot_, config_, {});
-    return build_gpu_node(snapshot_, offers.offers, config_, view, holders, curves_, loads_, controllers_);
+    return build_gpu_node({.snapshot = snapshot_,
+                           .offers = claim_pool_ ? std::vector<device_plugin::OfferPtr>() : offers.offers,
+                           .claim_pool = claim_pool_ ? &*claim_pool_ : nullptr,
+                           .config = config_,
+                           .view = view,
+                           .holders = holders,
+                           .curves = curves_,
+                           .loads = loads_,
+                           .controllers = controllers_});
   }
   inventory::Snapshot snapshot_ = partition::test::node({gpu(0), gpu(1), gpu(2)});
   config::Config config_;
+  std::optional<dra::DevicePool> claim_pool_;  // instead of the offers
   std::map<DeviceUuid, std::string> curves_;
   placement::LoadsByGpu loads_;
   std::vector<scheduler::ControllerLoad> controllers_;
@@ -74,6 +85,39 @@ TEST_F(GpuNodeBuilderTest, MigDevicesAndModels) {
   EXPECT_EQ(mig.units[1].profile, "1g.5gb");
   EXPECT_EQ(mig.units[1].memory_mib, 4864U);
   EXPECT_EQ(mig.units[1].slice, 1U);
+}
+
+TEST_F(GpuNodeBuilderTest, ClaimsAreOneResource) {
+  using dra::test::make_gpu;
+  const auto offered = dra::test::make_snapshot(
+      {make_gpu(0), make_gpu(1), dra::test::make_partitioned_gpu(2, 2), make_gpu(3)});
+  claim_pool_ = dra::make_device_pool(
+      {.snapshot = offered, .withdrawn = {{DeviceUuid("GPU-0"), "is being partitioned"}}});
+  snapshot_ = *offered;
+  snapshot_.gpus.pop_back();  // the pool is older
+  snapshot_.gpus[2].mig_devices[0].health = {false, "XID 48: double bit ECC error"};
+  std::vector<ContainerDevices> holders;
+  for (const auto& [pod, name] : std::map<std::string, std::string>{
+           {"train", "gpu-1"}, {"too", "gpu-1"}, {"mig", "gpu-2-mig-1g10gb-19-1"}, {"gone", "gpu-3"}})
+    holders.push_back({"team", pod, "main", {{ResourceName(scheduler::kClaimedResource), {DeviceId(name)}}}});
+  dra::resolve_claimed_devices(snapshot_, holders);
+  const auto node = build_node(holders);
+  ASSERT_EQ(node.resources.size(), 1U);
+  EXPECT_EQ(node.resources[0].name.str(), "gpu.nvidia.com");
+  const auto& units = node.resources[0].units;
+  ASSERT_EQ(units.size(), 3U) << "GPU 0 is withdrawn, GPU 2 partitioned";
+  EXPECT_EQ(units[0].gpu, 1U);
+  EXPECT_TRUE(units[0].profile.empty());
+  EXPECT_EQ(units[1].profile, "1g.10gb");
+  EXPECT_EQ(units[1].unavailable_reason, "XID 48: double bit ECC error");
+  EXPECT_EQ(units[2].unavailable, 0U);
+  EXPECT_EQ(units[2].slice, 1U);
+  EXPECT_EQ(units[2].memory_mib, 9'984U);
+  using Part = scheduler::PodAllocation::Part;
+  EXPECT_EQ(node.allocations, (std::vector<scheduler::PodAllocation>{{"team/mig", {Part{0, 2, 1}}},
+                                                                     {"team/too", {Part{0, 0, 1}}},
+                                                                     {"team/train", {Part{0, 0, 1}}}}));
+  EXPECT_EQ(scheduler::gpu_node_summary(node), "3 GPUs, 2 held");
 }
 
 TEST_F(GpuNodeBuilderTest, SharesOfAGpuAreOneUnit) {

@@ -92,8 +92,7 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
   if (own.rebalance.enabled) {
     const char* const stays = "no Pod is evicted from a hot GPU";
     list.add_permission({.verb = "get", .resource = "pods"}, stays);
-    if (!own.rebalance.dry_run)
-      list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
+    if (!own.rebalance.dry_run) list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
     list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
   }
   if (own.dra.enabled) {

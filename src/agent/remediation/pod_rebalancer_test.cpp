@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/remediation/test_faults.h"
+#include "scheduler/model/test_nodes.h"
 
 namespace gpulet::agent {
 namespace {
@@ -303,6 +304,16 @@ TEST_F(PodRebalancerTest, BuildsTheGpusOfTheRule) {
   node_.gpus[0].state = health::DeviceState::kQuarantined;
   EXPECT_FALSE(build_rebalance_gpus(node_, uses_)[0].is_usable);
   EXPECT_EQ(build_rebalance_gpus(node_, {})[1].busy, std::nullopt);
+}
+
+TEST_F(PodRebalancerTest, ClaimsStay) {
+  node_ = scheduler::test_claim_node(2, 2);
+  for (const auto* const pod : {"default/high", "default/low"}) scheduler::hold_units(node_, pod, {0});
+  const auto gpus = build_rebalance_gpus(node_, uses_);
+  EXPECT_EQ(gpus[0].pods.size(), 2u);
+  EXPECT_FALSE(gpus[0].is_usable || gpus[1].is_usable) << "a claim names its device";
+  sample_for(20min);
+  EXPECT_THAT(evictions_.pods(), IsEmpty());
 }
 
 }  // namespace

@@ -104,6 +104,7 @@ std::vector<std::string> offer_differences(const PublishedNodeFacts& published,
                                            const ClusterNodeFacts& node) {
   std::vector<std::string> lines;
   for (const auto& [resource, count] : published.offered) {
+    if (resource == scheduler::kClaimedResource) continue;  // kubelets do not count claims
     const auto kubelet = node.allocatable.find(resource);
     const auto allocatable = kubelet == node.allocatable.end() ? 0 : kubelet->second;
     if (count != allocatable)

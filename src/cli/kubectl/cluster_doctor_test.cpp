@@ -83,6 +83,10 @@ TEST(ClusterDoctor, ComparesGpuNodesWithTheKubelets) {
                                                       "n1: nvidia.com/gpu: GpuNode 2, kubelet 1",
                                                       "n2: no GpuNode", "gone: a GpuNode without a Node"}));
   facts = sound_cluster();
+  facts.nodes->at("n1").allocatable.clear();
+  (**facts.published)["n1"].offered = {{"gpu.nvidia.com", 2}};
+  EXPECT_EQ(result_of(facts, "gpu-nodes").verdict, Verdict::kPass) << "no kubelet counts claims";
+  facts = sound_cluster();
   facts.nodes->at("n1").ready = false;
   facts.nodes->at("n1").allocatable.clear();
   EXPECT_EQ(result_of(facts, "gpu-nodes").verdict, Verdict::kPass) << "an unready kubelet counts nothing";

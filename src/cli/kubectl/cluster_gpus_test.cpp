@@ -54,6 +54,25 @@ TEST(ClusterGpus, ListsEachGpuWithItsHolders) {
   EXPECT_EQ(gpu_table({}, GpuView::kList, {}), "");
 }
 
+TEST(ClusterGpus, ShowsClaims) {
+  auto node = scheduler::test_claim_node(2, 2);
+  auto& units = node.resources[0].units;
+  units[1].profile = "1g.10gb";
+  units[1].memory_mib = 9984;
+  units.push_back(units[1]);
+  for (const auto* const pod : {"team/a", "team/b"}) scheduler::hold_units(node, pod, {0});
+  scheduler::hold_units(node, "team/mig", {2});
+  const auto gpus = gpus_of({{"n1", node}});
+  EXPECT_EQ(gpu_table(gpus, GpuView::kList, {.wide = true, .headers = false}),
+            "n1  0  NVIDIA H100 80GB HBM3  80.0 GiB  1/1  healthy  GPU-0  0  -            570.124.06  "
+            "team/a, team/b\n"
+            "n1  1  NVIDIA H100 80GB HBM3  80.0 GiB  1/2  healthy  GPU-1  1  1g.10gb 1/2  570.124.06  "
+            "team/mig\n");
+  EXPECT_EQ(json::parse(gpu_document(gpus))["gpus"][1]["heldBy"],
+            (json::array(
+                {{{"namespace", "team"}, {"pod", "mig"}, {"resource", "gpu.nvidia.com"}, {"shares", 1}}})));
+}
+
 TEST(ClusterGpus, CutsNoName) {
   const std::string name(60, 'n');
   const auto table = gpu_table(gpus_of({{name, shared_node()}}), GpuView::kList, {});

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <numeric>
 #include <tuple>
 
@@ -12,9 +11,6 @@ namespace gpulet::scheduler {
 namespace {
 
 using Kind = ContainerRequest::Kind;
-
-// An object may report a share as held more than once; the counters must not overflow.
-constexpr unsigned kMaxHeld = std::numeric_limits<std::uint16_t>::max();
 
 void add_shares(Shares& to, const Shares& what) {
   for (std::size_t i = 0; i < what.size(); ++i) to[i] = static_cast<std::uint16_t>(to[i] + what[i]);
@@ -188,7 +184,8 @@ void ClusterState::remove_node(const std::string& name) {
 }
 
 void ClusterState::set_pod(PodRequest pod) {
-  if (pod.finished || pod.node.empty() || pod.containers.empty()) return remove_pod(pod.name_space, pod.name);
+  const bool holds_devices = !pod.containers.empty() || pod.has_claims;
+  if (pod.finished || pod.node.empty() || !holds_devices) return remove_pod(pod.name_space, pod.name);
   std::string key = pod.pod_key();
   auto& known = pods_[key];
   if (known == pod) return;
@@ -338,7 +335,8 @@ void ClusterState::recompute_nodes(Entry& entry) {
   std::vector<const PodRequest*> assumed;
   if (const auto of = pods_of_.find(view.name); of != pods_of_.end()) {
     for (const auto& key : of->second) {
-      if (!seen.contains(key)) assumed.push_back(&pods_.at(key));
+      const auto& pod = pods_.at(key);
+      if (!seen.contains(key) && !pod.containers.empty()) assumed.push_back(&pod);
     }
   }
   std::ranges::sort(assumed, {},
@@ -350,7 +348,8 @@ void ClusterState::recompute_nodes(Entry& entry) {
     claim.memory_mib = pod == pods_.end() ? 0 : pod->second.constraints.memory_mib;
     for (const auto& part : claim.parts) {
       auto& held = view.held[part.resource][part.unit];
-      held = static_cast<std::uint16_t>(std::min(kMaxHeld, held + part.shares));
+      const unsigned shares = view.node.resources[part.resource].units[part.unit].shares;
+      held = static_cast<std::uint16_t>(std::min(shares, held + part.shares));
       view.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
     }
   }

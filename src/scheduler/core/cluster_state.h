@@ -48,7 +48,7 @@ struct ClusterNode {
   std::vector<std::shared_ptr<DevicePool>> pools;  // by resource
   std::vector<Shares> free;                        // by resource and unit: offered and not held
   std::vector<unsigned> free_total;                // by resource
-  std::vector<Shares> held;                        // held or assumed
+  std::vector<Shares> held;                        // held or assumed; several Pods may hold one claim
   std::vector<placement::GpuLoad> loads;           // by GPU
   // MiB that Pods requested of a shared unit (gpulet.io/gpu-memory), by resource and unit.
   std::vector<std::vector<std::uint64_t>> requested_mib;
@@ -86,7 +86,8 @@ class ClusterState {
 
   void set_node(const std::string& name, GpuNode node);
   void remove_node(const std::string& name);
-  // Adds or updates a bound Pod. A finished Pod, or one without devices, is removed.
+  // Adds or updates a bound Pod. A finished Pod, or one without devices and claims, is removed. Which devices
+  // a claim holds only the GpuNode says: they are never assumed.
   void set_pod(PodRequest pod);
   void remove_pod(std::string_view name_space, std::string_view name);
   // Adds or updates a Pod that is not bound, with a nominated node; without one, or without devices, it is

@@ -79,6 +79,29 @@ TEST(ClusterState, IgnoresDeletedPodsInTheGpuNode) {
   EXPECT_EQ(view.find_node("n1")->free_total[0], 4U);
 }
 
+TEST(ClusterState, ClaimsAreHeldWhereTheGpuNodeSays) {
+  ClusterState view;
+  view.set_pod(test_claim_pod("a", "n1"));
+  view.set_pod(test_claim_pod("b", "n1"));
+  view.mark_pods_synced();
+  GpuNode node = test_claim_node(2, 2);
+  view.set_node("n1", node);
+  EXPECT_TRUE(view.find_node("n1")->claims.empty()) << "never assumed: a claim may be of another driver";
+  for (const auto* const pod : {"default/a", "default/b", "default/gone"}) hold_units(node, pod, {1});
+  view.set_node("n1", node);
+  const auto* n1 = view.find_node("n1");
+  EXPECT_EQ(n1->claims.size(), 2U);
+  EXPECT_EQ(n1->held[0], (Shares{0, 1})) << "one claim of two Pods";
+  EXPECT_EQ(n1->free[0], (Shares{1, 0}));
+  EXPECT_EQ(view.node_table().state_of(n1->table_node).free_milli(), kWhole);
+  view.remove_pod("default", "a");
+  EXPECT_EQ(view.find_node("n1")->held[0], (Shares{0, 1}));
+  auto finished = test_claim_pod("b", "n1");
+  finished.finished = true;
+  view.set_pod(finished);
+  EXPECT_EQ(view.find_node("n1")->free_total[0], 2U);
+}
+
 TEST(ClusterState, FinishedPodsHoldNothing) {
   ClusterState view;
   view.set_node("n1", test_node(4, 4));

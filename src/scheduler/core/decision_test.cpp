@@ -147,6 +147,20 @@ TEST(Filter, PassesUnpublishedResources) {
   EXPECT_TRUE(check_pod(test_node(1, 1), with_annotation(pod, "gpu-model", "A100")).fits());
 }
 
+TEST(Filter, ANodeOfClaimsOffersNoExtendedResource) {
+  ClusterState view;
+  auto node = test_claim_node(2, 2);
+  hold_units(node, "default/a", {0, 1});
+  view.set_node("n1", node);
+  const auto& n1 = *view.find_node("n1");
+  const auto pod = test_pod("p", 1);
+  const Filter filter(pod);
+  EXPECT_FALSE(filter.is_published(n1));
+  EXPECT_TRUE(filter.check_node(n1).fits()) << "kube-scheduler counts what DeviceClasses serve";
+  EXPECT_FALSE(task_for_node(n1, pod));
+  EXPECT_FALSE(Filter(test_claim_pod("c")).requests_devices());
+}
+
 TEST(Filter, CountsInitContainersOnce) {
   auto pod = test_pod("p", 4);
   pod.containers.insert(pod.containers.begin(),

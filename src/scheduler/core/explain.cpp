@@ -168,6 +168,7 @@ std::string describe_request(const PodRequest& request) {
   for (const auto& [resource, count] : counts) {
     text.append(text.empty() ? "" : ", ").append(std::to_string(count)).append(" ").append(resource.str());
   }
+  if (request.has_claims) text += text.empty() ? "resource claims" : ", resource claims";
   const Constraints& constraints = request.constraints;
   if (!constraints.models.empty()) text += ", of " + text::join(constraints.models, " or ");
   if (constraints.memory_mib != 0) text += ", with " + std::to_string(constraints.memory_mib) + "Mi each";
@@ -196,6 +197,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
   for (const auto& one : request.malformed) result.malformed.push_back(one.message());
   const auto names = view.node_names();
   const Filter filter(request);
+  if (const auto* const bound = view.find_node(request.node)) describe_held_devices(*bound, result);
   if (!filter.requests_devices()) return result;
   // The filter passes a node that publishes nothing of a request, whose devices kube-scheduler counts. Where
   // others publish some, it has none.
@@ -211,10 +213,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                           .score = 0,
                           .policy_score = std::nullopt,
                           .devices = {}};
-    if (name == request.node) {
-      describe_held_devices(*node, result);
-      continue;
-    }
+    if (name == request.node) continue;
     if (is_published && !filter.is_published(*node)) {
       entry.reason = "publishes nothing that the Pod requests";
     } else {
@@ -259,7 +258,7 @@ std::string explanation_text(const Explanation& explanation, std::size_t limit) 
   if (fitting != 0) {
     text += explanation.node.empty() ? "Fits on " : "Would now also fit on ";
     text += std::to_string(fitting) + (fitting == 1 ? " node:\n" : " nodes:\n");
-  } else if (explanation.node.empty()) {
+  } else if (explanation.node.empty() && !(explanation.nodes.empty() && explanation.hints.empty())) {
     text += "Fits on no node.\n";
   }
   std::size_t shown = 0;

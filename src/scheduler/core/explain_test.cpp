@@ -115,6 +115,23 @@ TEST_F(ExplainTest, NamesFaultyGpusOfARunningPod) {
   EXPECT_TRUE(ask(pod).faults.empty());
 }
 
+TEST_F(ExplainTest, ShowsDevicesOfAClaim) {
+  auto node = test_claim_node(4, 4);
+  hold_units(node, "default/p", {1, 2});
+  quarantine_gpu(node, 2, "XID 79: GPU has fallen off the bus");
+  view_.set_node("n3", node);
+  EXPECT_EQ(explanation_text(ask(test_claim_pod("p", "n3"))),
+            "default/p requests resource claims; scored by topology (from the Pod)\n"
+            "Bound to n3 with GPU 1, 2, linked by NV4\n"
+            "  ! GPU 2 is quarantined: XID 79: GPU has fallen off the bus\n");
+  EXPECT_EQ(explanation_text(ask(test_claim_pod("p"))),
+            "default/p requests resource claims; scored by topology (from the Pod)\n")
+      << "kube-scheduler alone knows";
+  auto both = test_pod("p", 1, "n3");
+  both.has_claims = true;
+  EXPECT_EQ(ask(both).requests, "1 nvidia.com/gpu, resource claims");
+}
+
 TEST_F(ExplainTest, CountsNodesBeyondTheLimit) {
   for (int i = 0; i < 40; ++i) view_.set_node("m" + std::to_string(i), test_node(2, 2));
   const auto text = explanation_text(ask(test_pod("p", 6)), 5);

@@ -240,7 +240,8 @@ Result<PodRequest> parse_pod_object(const Value& pod) {
   request.prefers_nodes = has_node_preferences(spec);
   add_containers(find_member(spec, "initContainers"), true, request);
   add_containers(find_member(spec, "containers"), false, request);
-  if (request.containers.empty()) return request;
+  request.has_claims = is_nonempty_list(find_member(spec, "resourceClaims"));
+  if (request.containers.empty() && !request.has_claims) return request;
   request.nominated_node = string_of(find_member(status, "nominatedNodeName"));
   request.leaving = !find_member(metadata, "deletionTimestamp").IsNull();
   const auto& priority = find_member(spec, "priority");

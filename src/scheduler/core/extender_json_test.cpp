@@ -146,6 +146,16 @@ TEST(ExtenderJson, SeesWhatOnlyKubeSchedulerChecks) {
   EXPECT_TRUE(affine.needs.needs_pods);
 }
 
+TEST(ExtenderJson, ReadsPodsWithClaimsAlone) {
+  constexpr const char* kPod =
+      R"({"metadata":{"name":"p","deletionTimestamp":"t"},"spec":{"resourceClaims":)";
+  const auto pod = parse_pod(kPod + std::string(R"([{"name":"x"}],"priority":7}})"));
+  ASSERT_TRUE(pod);
+  EXPECT_TRUE(pod->has_claims && pod->leaving && pod->containers.empty());
+  EXPECT_EQ(pod->priority, 7);
+  EXPECT_FALSE(parse_pod(kPod + std::string("[]}}"))->has_claims);
+}
+
 TEST(ExtenderJson, ReadsPriorityLabelsAndDeletion) {
   const auto pod =
       pod_with(R"({"priority":-5})", R"({"labels":{"app":"web","b":""},"deletionTimestamp":"t"})");

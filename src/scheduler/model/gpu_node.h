@@ -25,6 +25,10 @@ inline constexpr const char* kGpuNodeApiVersion = "gpulet.io/v1alpha1";
 inline constexpr const char* kGpuNodeKind = "GpuNode";
 inline constexpr const char* kGpuNodesPath = "/apis/gpulet.io/v1alpha1/gpunodes";
 
+// The resource of devices that a node offers by claims, named like their driver. It is no extended resource:
+// no Pod can request it, and no kubelet counts it.
+inline constexpr const char* kClaimedResource = "gpu.nvidia.com";
+
 // Limits of the decoder; the encoder obeys them too.
 inline constexpr std::size_t kMaxGpuNodeBytes = 256u << 10;
 inline constexpr std::size_t kMaxNodeGpus = 64;

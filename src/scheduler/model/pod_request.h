@@ -154,6 +154,7 @@ struct PodRequest {
   // In the kubelet's admission order: init containers first. Only containers that request an extended
   // resource ("domain/name" outside kubernetes.io).
   std::vector<ContainerRequest> containers;
+  bool has_claims = false;  // spec.resourceClaims, of any driver
   Constraints constraints;
   std::string policy;  // empty: none
   // It has preferred affinity or topology spread, which kube-scheduler's plugins score.

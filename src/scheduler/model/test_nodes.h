@@ -42,6 +42,13 @@ inline GpuNode test_node(std::size_t size, std::size_t group, unsigned shares = 
   return node;
 }
 
+// test_node() that offers its GPUs by claims.
+inline GpuNode test_claim_node(std::size_t size, std::size_t group) {
+  GpuNode node = test_node(size, group);
+  node.resources[0].name = ResourceName(kClaimedResource);
+  return node;
+}
+
 inline void quarantine_gpu(GpuNode& node, std::size_t gpu, const std::string& reason) {
   node.gpus[gpu].state = health::DeviceState::kQuarantined;
   node.gpus[gpu].reason = reason;
@@ -57,6 +64,16 @@ inline void hold_units(GpuNode& node, const std::string& pod, const std::vector<
   PodAllocation holding{.pod = pod, .parts = {}};
   for (const auto unit : units) holding.parts.push_back({0, unit, shares});
   node.allocations.push_back(std::move(holding));
+}
+
+// A Pod with a claim, and no extended resource.
+inline PodRequest test_claim_pod(const std::string& name, const std::string& node = {}) {
+  PodRequest pod;
+  pod.name_space = "default";
+  pod.name = name;
+  pod.node = node;
+  pod.has_claims = true;
+  return pod;
 }
 
 inline PodRequest test_pod(const std::string& name, unsigned gpus, const std::string& node = {}) {

@@ -1,5 +1,8 @@
 """GPUs by claims of Dynamic Resource Allocation: the agent as the driver gpu.nvidia.com, with the real scheduler and kubelet."""
+import json
+import os
 import re
+import subprocess
 import time
 
 import yaml
@@ -7,11 +10,13 @@ import yaml
 from lib.cdi import cdi_pod
 from lib.examples import CLAIM_EXAMPLES, submit
 from lib.kube import until
-from lib.node import DRIVER_ROOT, GPULET_SIM
+from lib.kubectl import kubectl, manifest
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
+GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 CLASSES = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
 HEALTH_TIMEOUT_S = 35  # the kubelet's, and a little more
 CONFIG = "version: v1\nflags: {{migStrategy: mixed}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}}}\n"
@@ -30,6 +35,7 @@ class DraChecks:
             ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
             ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
             ("dra/extended-resource.yaml: an unchanged Pod gets its GPU by a claim", self.extended_resource),
+            ("the GpuNode and kubectl gpulet list name the Pods that hold a claim", self.holders),
             ("every example of claims was tested", self.all_seen),
             ("an agent that starts again writes no slice, and a claim goes on", self.restart),
             ("a slice that somebody deletes is there again", self.deleted),
@@ -57,6 +63,9 @@ class DraChecks:
             resource = {"extendedResourceName": "nvidia.com/gpu"} if kind == "gpu" else {}
             self.kube.call("POST", f"{API}/deviceclasses", {"metadata": {"name": name}, "spec": {**resource, "selectors": [{"cel": {
                 "expression": f"device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == '{kind}'"}}]}})
+        crd = next(item for item in manifest(self.checks.root / "deploy/static/scheduler.yaml") if item["kind"] == "CustomResourceDefinition")
+        kubectl("apply", "-f", "-", text=json.dumps(crd))
+        kubectl("wait", "--for=condition=Established", "crd/gpunodes.gpulet.io", "--timeout=60s")
         # A Pod that waits for the node's first GPU comes as soon as there is one.
         [waiting] = self.create("one-gpu", wait=False)
         started = time.monotonic()
@@ -148,6 +157,7 @@ class DraChecks:
         assert uuid in {mig["uuid"] for mig in self.node.gpu(7)["mig"]}, uuid
         nodes = {node for line in self.checks.cdi.words(pod, "node") for node in line}
         assert len([node for node in nodes if "nvidia-caps" in node]) == 2, nodes
+        until("the GpuNode names the Pod of the MIG device", lambda: self.held_in_gpu_node() == {(pod, 7, "1g.10gb")}, 5)
         self.end_pods()
         self.node.change_mig("whole", 7)
         until("the GPU is whole again", lambda: len(self.devices()) == 8)
@@ -158,6 +168,35 @@ class DraChecks:
         assert self.kube.pod(pod)["status"]["extendedResourceClaimStatus"]["resourceClaimName"] == claim
         self.checks.cdi.assert_sees(pod, [self.uuid(device)])
         self.end_pods()
+
+    def held_in_gpu_node(self):
+        """(Pod, GPU, MIG profile) of each device that the GpuNode shows as held."""
+        found = set()
+        for item in self.kube.get(GPU_NODES)["items"]:
+            resources = item["spec"]["resources"]
+            for holder in item["spec"].get("holders", []):
+                for resource, unit, _ in holder["holds"]:
+                    assert resources[resource]["name"] == "gpu.nvidia.com", item["spec"]
+                    one = resources[resource]["units"][unit]
+                    found.add((holder["pod"].removeprefix("default/"), one["gpu"], one.get("profile", "")))
+        return found
+
+    def holders(self):
+        pods = self.create("shared-claim")
+        index = int(self.node.gpus[self.uuid(self.held()["shared-gpu"][0])]["index"])
+        started = time.monotonic()
+        until("the GpuNode names both Pods", lambda: self.held_in_gpu_node() == {(pod, index, "") for pod in pods}, 5, 0.05)
+        print(f"   {(time.monotonic() - started) * 1000:.0f} ms after they ran", flush=True)
+        done = subprocess.run(["kubectl", "gpulet", "list", self.node.name, "-o", "json"], check=True, capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{GPULET.parent}:{os.environ['PATH']}"})
+        gpus = json.loads(done.stdout)["gpus"]
+        assert len(gpus) == 8, gpus
+        for gpu in gpus:
+            is_held = gpu["index"] == index
+            assert gpu["shares"] == {"total": 1, "held": int(is_held), "unavailable": 0}, gpu
+            assert {(holder["pod"], holder["resource"]) for holder in gpu["heldBy"]} == {(pod, "gpu.nvidia.com") for pod in pods if is_held}, gpu
+        self.end_pods("shared-gpu")
+        until("the GpuNode shows the GPU as free", lambda: not self.held_in_gpu_node(), 5, 0.05)
 
     def all_seen(self):
         missed = set(CLAIM_EXAMPLES.glob("*.yaml")) - self.seen
@@ -253,6 +292,7 @@ class DraChecks:
         for item in self.kube.get(TEMPLATES)["items"]:
             self.kube.call("DELETE", f"{TEMPLATES}/{item['metadata']['name']}")
         self.checks.stop_agent_of(self.node)
+        kubectl("delete", "crd", "gpunodes.gpulet.io")
         # The kubelet deletes the slices of a driver that is gone.
         until("the slices are gone", lambda: not self.shown(), 60)
         for name in CLASSES:

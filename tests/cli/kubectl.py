@@ -188,6 +188,29 @@ def check_explain(plugin):
     return None if found == "team-a/train fits on gpu-1\nteam-b/web fits on gpu-1\n" else f"{found!r}"
 
 
+def check_merged(plugin):
+    """The cluster and its authority, relative to their file, in one file; the rest in another; a third has the same names."""
+    plugin.run("list")
+    whole = yaml.safe_load(plugin.config.read_text())
+    cluster = {"server": whole["clusters"][0]["cluster"]["server"], "certificate-authority": "api.crt"}
+    parts = {"clusters": {"clusters": [{"name": "here", "cluster": cluster}]},
+             "contexts": {key: whole[key] for key in ("current-context", "contexts", "users")},
+             "others": {"current-context": "none", "clusters": [{"name": "here", "cluster": {"server": "https://192.0.2.1"}}]}}
+    paths = {name: plugin.node.directory / f"{name}.kubeconfig" for name in (*parts, "none", "broken")}
+    for name, part in parts.items():
+        paths[name].write_text(yaml.safe_dump(part))
+    paths["broken"].write_text("clusters: [")
+
+    def run(*names):
+        done = plugin.node.run(["kubectl-gpulet", "list", "-o", "name"], KUBECONFIG=":".join(str(paths[name]) for name in names))
+        return done.stdout + done.stderr
+    found = run("none", "clusters", "contexts", "others")
+    if found != "node/gpu-0\nnode/gpu-1\n":
+        return f"{found!r}"
+    found = run("clusters", "contexts", "broken")
+    return None if found.startswith(f"kubectl gpulet list: {paths['broken']}:1:") else f"{found!r}"
+
+
 def check_completion(node):
     done = node.run(["kubectl_complete-gpulet", "list", "--all"])
     lines = done.stdout.splitlines()
@@ -213,6 +236,7 @@ def checks(node):
     yield "watch", lambda: check_watch(plugin)
     yield "names", lambda: check_names(plugin)
     yield "explain", lambda: check_explain(plugin)
+    yield "several kubeconfigs", lambda: check_merged(plugin)
     yield "completion", lambda: check_completion(node)
     for command in ("", *sorted({line.split()[0] for line, _, _ in COMMANDS}), "explain"):
         yield f"kubectl gpulet {command} --help", lambda command=command: check_help(node, command)

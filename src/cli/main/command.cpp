@@ -83,11 +83,13 @@ std::vector<std::string> normalize_arguments(int argc, char** argv, bool go_form
   return arguments;
 }
 
-// Runs the program of the kubeconfig now, so that no request's time limit includes it.
-Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig, const std::string& context,
+// Runs the program of the kubeconfig now, so that no request's time limit includes it. `load`:
+// k8s::load_kubeconfig of one file or k8s::load_kubeconfigs of a list.
+Result<k8s::ClientConfig> interactive_access(decltype(k8s::load_kubeconfig)& load, const std::string& files,
+                                             const std::string& context,
                                              std::map<std::string, std::string, std::less<>> environment) {
   const k8s::ExecPolicy programs{.allowed = true, .environment = std::move(environment)};
-  GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig, programs, context));
+  GPULET_TRY_ASSIGN(auto access, load(files, programs, context));
   if (access.credential) GPULET_TRY(access.credential());
   return access;
 }
@@ -210,13 +212,13 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go
 
 Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, const std::string& context) {
   auto environment = config::process_environment();
-  if (!kubeconfig.empty()) return interactive_access(kubeconfig, context, std::move(environment));
-  if (!environment["KUBECONFIG"].empty()) {
-    const auto file = k8s::kubeconfig_path(environment["KUBECONFIG"]);
-    return interactive_access(file, context, std::move(environment));
-  }
+  if (!kubeconfig.empty())
+    return interactive_access(k8s::load_kubeconfig, kubeconfig, context, std::move(environment));
+  if (const auto files = environment["KUBECONFIG"]; !files.empty())
+    return interactive_access(k8s::load_kubeconfigs, files, context, std::move(environment));
   const std::string file = environment["HOME"] + "/.kube/config";
-  if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, context, std::move(environment));
+  if (::access(file.c_str(), R_OK) == 0)
+    return interactive_access(k8s::load_kubeconfig, file, context, std::move(environment));
   GPULET_TRY_ASSIGN(auto inside, k8s::load_in_cluster_config(environment, k8s::kServiceAccountDirectory,
                                                              k8s::NodeNamePolicy::kOptional));
   if (inside && context.empty()) return *inside;

@@ -132,22 +132,6 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
   return *command;
 }
 
-void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag) {
-  std::vector<std::string> formats{"table", "wide", "json", "yaml"};
-  if (flag.has_names) formats.emplace_back("name");
-  command
-      .add_option(
-          flag.names, options.format,
-          "output format: " + arguments::list_choices(formats) + " (default " + flag.default_format + ")")
-      ->check(CLI::IsMember(formats))
-      ->group(kOutputGroup);
-  command
-      .add_flag_callback(
-          "--no-headers", [&options] { options.headers = false; },
-          "print a table without its headings, each row on one line")
-      ->group(kOutputGroup);
-}
-
 void add_driver_root_option(CLI::App& command, std::string& value) {
   command.add_option("--driver-root", value, "root directory of the driver's files (default /)")
       ->envname("DRIVER_ROOT_CTR_PATH")

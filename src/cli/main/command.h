@@ -69,7 +69,6 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help);
 void set_help(CLI::App& program, const char* details, const char* examples);
 
 // Groups of options in the help.
-inline constexpr const char* kOutputGroup = "Output";
 inline constexpr const char* kNodeGroup = "Where the node's files are";
 inline constexpr const char* kClusterGroup = "How to reach the cluster";
 

@@ -9,6 +9,7 @@
 
 #include "arguments/arguments.h"
 #include "arguments/command_doc.h"
+#include "arguments/output.h"
 #include "base/text.h"
 #include "sim/control/answers.h"
 #include "sim/control/commands.h"
@@ -118,8 +119,7 @@ class CommandLine {
     add_root_command("down", "Stop the machine and remove everything that `up` created",
                      [this] { return remove_driver_root(arguments_.root); });
     sub = add_root_command("status", "Show processes and faults", [this] { return show_status(arguments_); });
-    sub->add_option("-o,--output", arguments_.output, "table or json")
-        ->check(CLI::IsMember({"table", "json"}));
+    arguments::add_output_options(*sub, arguments_.output);
   }
 
   void add_device_nodes() {
@@ -405,8 +405,7 @@ class CommandLine {
         ->needs(load);
     sub->add_flag("--rebalance", o.rebalance, "run each policy also with Pods moved off hot GPUs")
         ->needs(load);
-    sub->add_option("-o,--output", o.output, "table or json (default table)")
-        ->check(CLI::IsMember({"table", "json"}));
+    arguments::add_output_options(*sub, o.output);
   }
 
   CLI::App app_{"Create a simulated NVIDIA driver, and change its state", "gpulet-sim"};

@@ -267,9 +267,12 @@ def node():
             ("Tensor cores", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "Hopper and later."), ("Memory interface", "DCGM_FI_PROF_DRAM_ACTIVE", "Hopper and later.")):
         board.graph(title, "Share of active cycles. " + description,
                     (f"max by (gpu, GPU_I_PROFILE, GPU_I_ID) ({metric}{{{gpus}}})", legend), unit="percentunit", min=0, max=1)
-    board.graph("SM clock", "", (f"max by (gpu) (DCGM_FI_DEV_SM_CLOCK{{{gpus}}}) * 1e6", "GPU {{gpu}}"), unit="hertz", min=0)
+    board.graph("SM clock", "", (f"max by (gpu) (DCGM_FI_DEV_SM_CLOCK{{{gpus}}}) * 1e6", "GPU {{gpu}}"), unit="hertz", width=8, min=0)
     board.graph("PCIe", "Up: from the GPU. Hopper and later.", (f"max by (gpu, GPU_I_ID) (DCGM_FI_PROF_PCIE_TX_BYTES{{{gpus}}})", "GPU {{gpu}} {{GPU_I_ID}} out"),
-                (f"-max by (gpu, GPU_I_ID) (DCGM_FI_PROF_PCIE_RX_BYTES{{{gpus}}})", "GPU {{gpu}} {{GPU_I_ID}} in"), unit="Bps")
+                (f"-max by (gpu, GPU_I_ID) (DCGM_FI_PROF_PCIE_RX_BYTES{{{gpus}}})", "GPU {{gpu}} {{GPU_I_ID}} in"), unit="Bps", width=8)
+    # As in DCGM: not a counter, but a rate in thousands of KiB per second.
+    board.graph("NVLink", "Both directions of all links.", (f"max by (gpu) (DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{gpus}}}) * 1024e3", "GPU {{gpu}}"),
+                unit="Bps", width=8, min=0)
     board.row("Pods")
     pods = f'{gpus},pod!=""'
     board.graph("GPUs used", "By Pod, also on shared GPUs.", (f"sum by (namespace, pod) (podgpu:gpulet_busy:rate5m{{{gpus}}})", "{{namespace}}/{{pod}}"),

@@ -68,8 +68,9 @@ Status list_machines(const Arguments& arguments) {
 Status show_status(const Arguments& arguments) {
   GPULET_TRY_ASSIGN(const StateFile state, open_driver_state(arguments.root));
   const auto machine = std::make_unique<Machine>(*state.lock_for_read());
-  const std::string text =
-      arguments.output == "json" ? control::status_json(*machine) : control::status_table(*machine);
+  const std::string text = arguments::render_output(
+      arguments.output, [&] { return control::status_json(*machine); },
+      [&](const arguments::TableStyle& style) { return control::status_table(*machine, style.headers); });
   std::fputs(text.c_str(), stdout);
   return {};
 }

@@ -9,14 +9,16 @@
 #include <optional>
 #include <string>
 
+#include "arguments/output.h"
 #include "sim/control/control.h"
 
 namespace gpulet::sim {
 
 // The values of all options; each command uses some.
 struct Arguments {
-  std::string root, machine, gpu, output, version, library, nvidia_smi, mps_control, seed, kind, location,
+  std::string root, machine, gpu, version, library, nvidia_smi, mps_control, seed, kind, location,
       pipe_directory, call;
+  arguments::OutputOptions output;
   std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
                 skip = 0;
   std::uint32_t gpu_instance = kNoInstance, compute_instance = kNoInstance;

@@ -125,8 +125,9 @@ void raise_recovery_action(Machine& machine, std::uint32_t gpu, std::uint32_t ac
 
 // The status of a running machine as text and as JSON, in control_status.cpp.
 
-// One line for the driver, one for each GPU with its faults.
-std::string status_table(const Machine& machine);
+// One line for the driver, the headings, one line for each GPU with its faults. Without `headers` only those
+// of the GPUs.
+std::string status_table(const Machine& machine, bool headers = true);
 // With more fields than the table.
 std::string status_json(const Machine& machine);
 

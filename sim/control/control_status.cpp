@@ -80,13 +80,16 @@ nlohmann::ordered_json mig_summary(const Gpu& gpu) {
 
 }  // namespace
 
-std::string status_table(const Machine& machine) {
-  std::string text = std::string(machine.name) + " (" + machine.product + "), driver " +
-                     machine.driver.version + ": " + joined(fault_summary(machine.driver)) + "\n";
+std::string status_table(const Machine& machine, bool headers) {
+  std::string text;
   char line[320];
-  std::snprintf(line, sizeof(line), "%-3s  %-40s  %-12s  %4s  %15s  %5s  %6s  %5s  %s\n", "GPU", "UUID",
-                "PCI", "LOAD", "MEMORY MiB", "TEMP", "POWER", "PROCS", "STATE");
-  text += line;
+  if (headers) {
+    text = std::string(machine.name) + " (" + machine.product + "), driver " + machine.driver.version + ": " +
+           joined(fault_summary(machine.driver)) + "\n";
+    std::snprintf(line, sizeof(line), "%-3s  %-40s  %-12s  %4s  %15s  %5s  %6s  %5s  %s\n", "GPU", "UUID",
+                  "PCI", "LOAD", "MEMORY MiB", "TEMP", "POWER", "PROCS", "STATE");
+    text += line;
+  }
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
     const Gpu& gpu = machine.gpus[i];
     const std::string memory =

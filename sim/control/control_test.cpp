@@ -270,6 +270,9 @@ TEST_F(ControlTest, StatusListsFaults) {
   EXPECT_NE(table.find("hgx-h100 (HGX H100 8-GPU), driver 570.124.06: ok\n"), std::string::npos) << table;
   EXPECT_NE(table.find("lost, recovery action 2\n"), std::string::npos) << table;
   EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), 10);
+  const std::string rows = status_table(*state_.lock_for_read(), false);
+  EXPECT_EQ(rows.substr(0, 3), "0  ") << rows;
+  EXPECT_TRUE(table.ends_with("\n" + rows)) << rows;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -84,12 +85,19 @@ Result<std::vector<PolicySummary>> run_policies(const ClusterTrace& trace, const
   return summaries;
 }
 
+// `about`: what the table is of. `rows`: the first is the headings.
+std::string titled_table(const std::string& about, TableRows rows, const arguments::TableStyle& style) {
+  if (style.headers) return about + "\n\n" + render_table(rows);
+  rows.erase(rows.begin());
+  return render_table(rows);
+}
+
 std::string summary_table(const ClusterTrace& trace, const ScheduleOptions& options,
-                          const std::vector<PolicySummary>& summaries) {
-  std::string text = std::to_string(trace.total_gpu_milli() / scheduler::kWhole) + " GPUs on " +
-                     std::to_string(trace.nodes.size()) + " nodes; tasks drawn from " +
-                     std::to_string(trace.tasks.size()) + " until " + rounded_percent_text(options.target) +
-                     " of the GPUs have been requested\n\n";
+                          const std::vector<PolicySummary>& summaries, const arguments::TableStyle& style) {
+  const std::string text = std::to_string(trace.total_gpu_milli() / scheduler::kWhole) + " GPUs on " +
+                           std::to_string(trace.nodes.size()) + " nodes; tasks drawn from " +
+                           std::to_string(trace.tasks.size()) + " until " +
+                           rounded_percent_text(options.target) + " of the GPUs have been requested";
   TableRows rows = {{"POLICY", "RUNS", "ALLOCATED", "MIN", "MAX", "AT 100 % REQUESTED", "PLACED", "DROPPED"}};
   for (const PolicySummary& summary : summaries) {
     rows.push_back({summary.policy, std::to_string(summary.runs), percent_text(summary.allocated.mean),
@@ -98,7 +106,7 @@ std::string summary_table(const ClusterTrace& trace, const ScheduleOptions& opti
                     std::to_string(std::lround(summary.placed)),
                     std::to_string(std::lround(summary.dropped))});
   }
-  return text + render_table(rows);
+  return titled_table(text, std::move(rows), style);
 }
 
 // Six digits are enough for a mean of some runs.
@@ -174,9 +182,11 @@ Result<LoadSummary> run_load_policy(const std::string& policy, bool rebalance, c
   return summary;
 }
 
-std::string load_table(const ScheduleOptions& options, const std::vector<LoadSummary>& summaries) {
-  std::string text = std::to_string(options.machines) + " nodes of 8 GPUs, " + std::to_string(options.days) +
-                     " days; past use of services is " + (options.known_services ? "" : "not ") + "known\n\n";
+std::string load_table(const ScheduleOptions& options, const std::vector<LoadSummary>& summaries,
+                       const arguments::TableStyle& style) {
+  const std::string text = std::to_string(options.machines) + " nodes of 8 GPUs, " +
+                           std::to_string(options.days) + " days; past use of services is " +
+                           (options.known_services ? "" : "not ") + "known";
   TableRows rows = {{"POLICY", "RUNS", "ABOVE 95 % USE", "MIN", "MAX", "HOTTEST GPU", "UNSERVED", "MEAN USE",
                      "ALLOCATED", "REFUSED"}};
   if (options.rebalance) rows[0].insert(rows[0].end(), {"REBALANCED", "MOVES", "RESTARTING"});
@@ -191,7 +201,7 @@ std::string load_table(const ScheduleOptions& options, const std::vector<LoadSum
                        {summary.rebalanced ? "yes" : "no", std::to_string(std::lround(summary.moves)),
                         percent_text(summary.restarting)});
   }
-  return text + render_table(rows);
+  return titled_table(text, std::move(rows), style);
 }
 
 std::string load_json(const ScheduleOptions& options, const std::vector<LoadSummary>& summaries) {
@@ -232,7 +242,9 @@ Result<std::string> load_report(const ScheduleOptions& options, const SchedulePr
     }
   }
   progress("");
-  return options.output == "json" ? load_json(options, summaries) : load_table(options, summaries);
+  return arguments::render_output(
+      options.output, [&] { return load_json(options, summaries); },
+      [&](const arguments::TableStyle& style) { return load_table(options, summaries, style); });
 }
 
 }  // namespace
@@ -254,8 +266,9 @@ Result<std::string> schedule_report(const ScheduleOptions& options, const Schedu
                               (options.seeds > 1 ? ", " + std::to_string(options.seeds) + " runs each" : "");
     GPULET_TRY(write_file_atomic(options.plot, scheduler::draw_allocation_plot(title, summaries)));
   }
-  return options.output == "json" ? summary_json(trace, options, summaries)
-                                  : summary_table(trace, options, summaries);
+  return arguments::render_output(
+      options.output, [&] { return summary_json(trace, options, summaries); },
+      [&](const arguments::TableStyle& style) { return summary_table(trace, options, summaries, style); });
 }
 
 Status run_schedule(const ScheduleOptions& options) {

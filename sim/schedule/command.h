@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/output.h"
 #include "base/result.h"
 
 namespace gpulet::sim {
@@ -20,7 +21,7 @@ struct ScheduleOptions {
   std::uint64_t seeds = 1;            // runs of each policy
   double target = 1.3;                // requested GPUs at the end, as a multiple of the cluster's
   std::string plot;                   // SVG file to write; empty: none
-  std::string output = "table";       // or "json"
+  arguments::OutputOptions output;
 
   // Weeks of daily load instead of a trace, see sim/schedule/load_simulator.h.
   bool load = false;

@@ -58,6 +58,19 @@ TEST(ScheduleCommand, PrintsJson) {
   }
 }
 
+TEST(ScheduleCommand, PrintsRowsAloneAndYaml) {
+  ScheduleOptions options = small_trace({"fgd", "binpack"});
+  const std::string table = simulate_small(options);
+  options.output.headers = false;
+  const std::string rows = simulate_small(options);
+  EXPECT_THAT(rows, testing::StartsWith("fragmentation  1  "));
+  EXPECT_EQ(std::ranges::count(rows, '\n'), 2);
+  options.output = "wide";
+  EXPECT_EQ(simulate_small(options), table);
+  options.output = "yaml";
+  EXPECT_THAT(simulate_small(options), testing::StartsWith("nodes: 140\ngpus: 600\ntasks: 900\n"));
+}
+
 TEST(ScheduleCommand, WritesThePlotAndReportsProgress) {
   const auto directory =
       std::filesystem::temp_directory_path() / ("gpulet-simulate-" + std::to_string(getpid()));

@@ -147,40 +147,20 @@ nlohmann::json yaml_to_json(const Node& node) {
   return nullptr;
 }
 
-// Reads one file, with its name for errors and its directory for relative paths.
-class KubeconfigReader {
+// One file, with its name for errors and its directory for relative paths.
+class KubeconfigFile {
  public:
-  KubeconfigReader(std::string path, const ExecPolicy& programs)
-      : path_(std::move(path)), programs_(programs) {}
-
-  // `context_name`: empty for the current one.
-  Result<ClientConfig> read_config(const std::string& context_name) {
-    GPULET_TRY_ASSIGN(const std::string text, read_file(path_, kMaxBytes));
-    GPULET_TRY_ASSIGN(const auto document, config::yaml::parse_yaml(text, path_));
-    const Node& root = document.root;
-    std::string named = context_name;
-    if (named.empty()) {
-      GPULET_TRY_ASSIGN(named, required_value(root, "current-context"));
-    }
-    GPULET_TRY_ASSIGN(const Node* context, find_named_entry(root, "contexts", "context", named));
-    GPULET_TRY_ASSIGN(const std::string cluster_name, required_value(*context, "cluster"));
-    GPULET_TRY_ASSIGN(const Node* cluster, find_named_entry(root, "clusters", "cluster", cluster_name));
-    ClientConfig access;
-    GPULET_TRY(read_cluster(*cluster, access));
-    if (const std::string name_space = text_value(*context, "namespace"); !name_space.empty()) {
-      access.pod_namespace = name_space;
-    }
-    if (const std::string user_name = text_value(*context, "user"); !user_name.empty()) {
-      GPULET_TRY_ASSIGN(const Node* user, find_named_entry(root, "users", "user", user_name));
-      GPULET_TRY(read_user(*user, access));
-      if (const Node* exec = find_key(*user, "exec");
-          exec != nullptr && access.token.empty() && access.token_file.empty())
-        GPULET_TRY(read_exec(*exec, user_name, *cluster, access));
-    }
-    return access;
+  static Result<KubeconfigFile> read(std::string path) {
+    KubeconfigFile file;
+    GPULET_TRY_ASSIGN(const std::string text, read_file(path, kMaxBytes));
+    GPULET_TRY_ASSIGN(auto document, config::yaml::parse_yaml(text, path));
+    file.path_ = std::move(path);
+    file.root_ = std::move(document.root);
+    return file;
   }
 
- private:
+  const std::string& path() const { return path_; }
+  const Node& root() const { return root_; }
   static const Node* find_key(const Node& mapping, std::string_view key) {
     const Node* found = nullptr;
     for (const auto& entry : mapping.entries) {
@@ -204,17 +184,15 @@ class KubeconfigReader {
     return text;
   }
 
-  // The entry with this name in a list of {name, <member>}.
-  Result<const Node*> find_named_entry(const Node& root, const std::string& list, const char* member,
-                                       const std::string& name) const {
-    const Node* entries = find_key(root, list);
-    if (entries != nullptr) {
-      for (const Node& entry : entries->items) {
-        if (text_value(entry, "name") != name) continue;
-        if (const Node* found = find_key(entry, member)) return found;
-      }
+  // The entry with this name in a list of {name, <member>}; null without one.
+  const Node* find_named_entry(const std::string& list, const char* member, const std::string& name) const {
+    const Node* entries = find_key(root_, list);
+    if (entries == nullptr) return nullptr;
+    for (const Node& entry : entries->items) {
+      if (text_value(entry, "name") != name) continue;
+      if (const Node* found = find_key(entry, member)) return found;
     }
-    return invalid_value(entries != nullptr ? *entries : root, list + " has no entry named \"" + name + "\"");
+    return nullptr;
   }
 
   // Unsupported keys are an error instead of being ignored.
@@ -303,9 +281,9 @@ class KubeconfigReader {
   }
 
   // Only commands that a person starts may run the program that a file names.
-  Status read_exec(const Node& exec, const std::string& user, const Node& cluster,
+  Status read_exec(const Node& exec, const std::string& user, const Node& cluster, const ExecPolicy& programs,
                    ClientConfig& access) const {
-    if (!programs_.allowed) {
+    if (!programs.allowed) {
       return invalid_value(
           exec,
           "exec names a program, which services never run, only commands that a person starts: "
@@ -336,7 +314,7 @@ class KubeconfigReader {
     if (text_value(exec, "provideClusterInfo") == "true") {
       GPULET_TRY_ASSIGN(plugin.cluster, cluster_info(cluster, access));
     }
-    access.credential = cache_exec_credential(std::move(plugin), programs_);
+    access.credential = cache_exec_credential(std::move(plugin), programs);
     return {};
   }
 
@@ -366,15 +344,104 @@ class KubeconfigReader {
     return serialize_json(info);
   }
 
+ private:
+  KubeconfigFile() = default;
+
   std::string path_;
-  const ExecPolicy& programs_;
+  Node root_;
+};
+
+// Several files as one, in the order of precedence: of each name, the first entry counts, whole.
+class Kubeconfig {
+ public:
+  // Missing files are skipped, unless all are.
+  static Result<Kubeconfig> read(const std::vector<std::string>& paths) {
+    Kubeconfig config;
+    std::optional<Error> missing;
+    for (const auto& path : paths) {
+      auto file = KubeconfigFile::read(path);
+      if (file) {
+        config.files_.push_back(std::move(*file));
+      } else if (file.error().code() == Code::kNotFound) {
+        if (!missing) missing = std::move(file.error());
+      } else {
+        return fail(std::move(file.error()));
+      }
+    }
+    if (!config.files_.empty()) return config;
+    return missing ? fail(std::move(*missing)) : fail(Code::kNotFound, "no kubeconfig is named");
+  }
+
+  // `context_name`: empty for the current one.
+  Result<ClientConfig> read_config(const std::string& context_name, const ExecPolicy& programs) const {
+    GPULET_TRY_ASSIGN(const std::string named, context_name.empty() ? current_context() : context_name);
+    GPULET_TRY_ASSIGN(const Entry context, find_entry("contexts", "context", named));
+    GPULET_TRY_ASSIGN(const std::string cluster_name,
+                      context.file->required_value(*context.value, "cluster"));
+    GPULET_TRY_ASSIGN(const Entry cluster, find_entry("clusters", "cluster", cluster_name));
+    ClientConfig access;
+    GPULET_TRY(cluster.file->read_cluster(*cluster.value, access));
+    if (const auto name_space = KubeconfigFile::text_value(*context.value, "namespace");
+        !name_space.empty()) {
+      access.pod_namespace = name_space;
+    }
+    if (const auto user_name = KubeconfigFile::text_value(*context.value, "user"); !user_name.empty()) {
+      GPULET_TRY_ASSIGN(const Entry user, find_entry("users", "user", user_name));
+      GPULET_TRY(user.file->read_user(*user.value, access));
+      if (const Node* exec = KubeconfigFile::find_key(*user.value, "exec");
+          exec != nullptr && access.token.empty() && access.token_file.empty())
+        GPULET_TRY(user.file->read_exec(*exec, user_name, *cluster.value, programs, access));
+    }
+    return access;
+  }
+
+ private:
+  struct Entry {
+    const KubeconfigFile* file;
+    const Node* value;
+  };
+
+  Result<std::string> current_context() const {
+    for (const auto& file : files_) {
+      if (auto name = KubeconfigFile::text_value(file.root(), "current-context"); !name.empty()) return name;
+    }
+    return missing_value(files_.front().root(), "current-context is missing");
+  }
+
+  Result<Entry> find_entry(const std::string& list, const char* member, const std::string& name) const {
+    for (const auto& file : files_) {
+      if (const Node* found = file.find_named_entry(list, member, name)) return Entry{&file, found};
+    }
+    const Node* entries = KubeconfigFile::find_key(files_.front().root(), list);
+    return missing_value(entries != nullptr ? *entries : files_.front().root(),
+                         list + " has no entry named \"" + name + "\"");
+  }
+
+  // What several files lack is not at a position of one: the error names all of them. `node`: of the first.
+  tl::unexpected<Error> missing_value(const Node& node, std::string message) const {
+    if (files_.size() == 1) return files_.front().invalid_value(node, std::move(message));
+    std::vector<std::string> paths;
+    for (const auto& file : files_) paths.push_back(file.path());
+    return fail(Code::kInvalidArgument, std::move(message), text::join(paths, ":"));
+  }
+
+  std::vector<KubeconfigFile> files_;  // at least one
 };
 
 }  // namespace
 
 Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs,
                                      const std::string& context) {
-  return KubeconfigReader(path, programs).read_config(context);
+  GPULET_TRY_ASSIGN(const auto kubeconfig, Kubeconfig::read({path}));
+  return kubeconfig.read_config(context, programs);
+}
+
+Result<ClientConfig> load_kubeconfigs(const std::string& list, const ExecPolicy& programs,
+                                      const std::string& context) {
+  auto paths = text::split(list, ':');
+  std::erase(paths, std::string());
+  GPULET_TRY_ASSIGN(const auto kubeconfig, Kubeconfig::read(paths));
+  return kubeconfig.read_config(context, programs);
 }
 
 }  // namespace gpulet::k8s

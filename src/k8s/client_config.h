@@ -73,6 +73,15 @@ struct ExecPolicy {
 Result<ClientConfig> load_kubeconfig(const std::string& path, const ExecPolicy& programs = {},
                                      const std::string& context = {});
 
+// As load_kubeconfig, from the paths of `list`, separated by colons, as kubectl merges them: of each context,
+// cluster and user the first file with that name counts, whole; current-context is the first that is set.
+// Missing files are skipped unless all are; empty paths too. For commands that a person starts, with
+// KUBECONFIG's value; a service's list has alternatives (kubeconfig_path). Errors: those of load_kubeconfig,
+// about the file, or about all files for what none of them has. Source: Kubernetes "Organizing Cluster Access
+// Using kubeconfig Files".
+Result<ClientConfig> load_kubeconfigs(const std::string& list, const ExecPolicy& programs = {},
+                                      const std::string& context = {});
+
 // The kubeconfig of KUBECONFIG's value, a list of paths separated by colons: the first file that exists, or
 // else the first path; empty for an empty list.
 std::string kubeconfig_path(const std::string& list);

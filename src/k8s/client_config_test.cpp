@@ -253,5 +253,96 @@ TEST_F(KubeconfigTest, InconsistentFieldsAreErrors) {
   EXPECT_EQ(load_kubeconfig(directory_ + "/none").error().code(), Code::kNotFound);
 }
 
+class KubeconfigListTest : public KubeconfigTest {
+ protected:
+  // Writes `text` to a file of a directory of its own; returns its path.
+  std::string write_config(const std::string& name, const std::string& text) {
+    std::filesystem::create_directory(directory_ + "/" + name);
+    const std::string path = directory_ + "/" + name + "/config";
+    EXPECT_TRUE(write_file_atomic(path, text));
+    return path;
+  }
+  // "host namespace token" of the merged files.
+  static std::string merged(const std::string& list, const std::string& context = {}) {
+    const auto access = load_kubeconfigs(list, {}, context);
+    return access ? access->host + " " + access->pod_namespace + " " + access->token
+                  : access.error().full_message();
+  }
+
+  std::string a_, b_;
+  void SetUp() override {
+    KubeconfigTest::SetUp();
+    a_ = write_config("a",
+                      "contexts: [{name: here, context: {cluster: one, user: me}},"
+                      " {name: both, context: {cluster: one, namespace: of-a}}]\n"
+                      "clusters: [{name: one, cluster: {server: 'https://a', certificate-authority: ca}}]\n");
+    b_ = write_config(
+        "b",
+        "current-context: here\n"
+        "contexts: [{name: both, context: {cluster: two, user: me, namespace: of-b}}]\n"
+        "clusters: [{name: one, cluster: {server: 'https://b', tls-server-name: b}},"
+        " {name: two, cluster: {server: 'https://two'}}]\n"
+        "users: [{name: me, user: {client-certificate: me.crt, client-key: me.key, token: t}}]\n");
+  }
+};
+
+TEST_F(KubeconfigListTest, OfEachNameTheFirstFileCountsAndPathsAreRelativeToTheEntrysFile) {
+  const auto access = load_kubeconfigs(a_ + ":" + b_);
+  ASSERT_TRUE(access) << access.error().full_message();
+  EXPECT_EQ(access->host, "a");
+  EXPECT_EQ(access->tls_server_name, "") << "an entry counts whole";
+  EXPECT_EQ(access->ca_file, directory_ + "/a/ca");
+  EXPECT_EQ(access->certificate_file, directory_ + "/b/me.crt");
+  EXPECT_EQ(access->key_file, directory_ + "/b/me.key");
+  EXPECT_EQ(merged(b_ + ":" + a_), "b default t");
+  EXPECT_EQ(merged(a_ + ":" + b_, "both"), "a of-a ");
+  EXPECT_EQ(merged(b_ + ":" + a_, "both"), "two of-b t");
+}
+
+TEST_F(KubeconfigListTest, TheFirstCurrentContextCounts) {
+  const auto c = write_config("c", "current-context: both\n");
+  EXPECT_EQ(merged(a_ + ":" + c + ":" + b_), "a of-a ");
+  EXPECT_EQ(merged(a_ + ":" + b_ + ":" + c), "a default t");
+  EXPECT_EQ(merged(c + ":" + b_), "two of-b t");
+}
+
+TEST_F(KubeconfigListTest, MissingAndEmptyFilesAreSkipped) {
+  const auto empty = write_config("empty", "");
+  const auto none = directory_ + "/none";
+  EXPECT_EQ(merged(":" + none + ":" + a_ + "::" + empty + ":" + b_), "a default t");
+  EXPECT_EQ(merged(b_ + ":"), merged(b_));
+  const auto all = load_kubeconfigs(none + ":" + none + "2");
+  EXPECT_EQ(all.error().code(), Code::kNotFound);
+  EXPECT_EQ(all.error().subject(), none);
+  EXPECT_EQ(load_kubeconfigs(":").error().code(), Code::kNotFound);
+}
+
+TEST_F(KubeconfigListTest, AFileThatCannotBeReadOrParsedIsAnErrorAboutIt) {
+  const auto broken = write_config("broken", "contexts: [\n");
+  const auto error = load_kubeconfigs(a_ + ":" + b_ + ":" + broken).error();
+  EXPECT_EQ(error.code(), Code::kInvalidArgument);
+  EXPECT_EQ(error.subject().substr(0, broken.size() + 1), broken + ":");
+  const auto large = write_config("large", std::string((1u << 20) + 1, '#'));
+  EXPECT_EQ(load_kubeconfigs(a_ + ":" + b_ + ":" + large).error().subject(), large);
+  const auto deep = write_config("deep", std::string(10'000, '['));
+  EXPECT_EQ(load_kubeconfigs(a_ + ":" + b_ + ":" + deep).error().subject().substr(0, deep.size()), deep);
+  const auto directory = load_kubeconfigs(a_ + ":" + b_ + ":" + directory_).error();
+  EXPECT_EQ(directory.subject(), directory_);
+  EXPECT_EQ(merged(b_ + ":" +
+                       write_config("user",
+                                    "users: [{name: u, user: {username: u}}]\n"
+                                    "contexts: [{name: u, context: {cluster: two, user: u}}]\n"),
+                   "u"),
+            directory_ + "/user/config:1:36: username is not supported");
+}
+
+TEST_F(KubeconfigListTest, WhatNoFileHasIsAnErrorAboutAllOfThem) {
+  EXPECT_EQ(merged(a_ + ":" + b_, "c"), a_ + ":" + b_ + ": contexts has no entry named \"c\"");
+  const auto c = write_config("c", "contexts: [{name: c, context: {cluster: three}}]\n");
+  EXPECT_EQ(merged(a_ + ":" + c), a_ + ":" + c + ": current-context is missing");
+  EXPECT_EQ(merged(a_ + ":" + c, "c"), a_ + ":" + c + ": clusters has no entry named \"three\"");
+  EXPECT_EQ(merged(a_ + ":" + directory_ + "/none", "here"), a_ + ":1:1: users has no entry named \"me\"");
+}
+
 }  // namespace
 }  // namespace gpulet::k8s

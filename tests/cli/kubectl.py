@@ -24,6 +24,10 @@ COMMANDS = (
     ("health -l pool=train", "kubectl-gpus", 0),
     ("top --sort-by busy", "kubectl-gpus", 0),
     ("doctor", "doctor", 1),
+    # Computed here.
+    ("explain lost --service=", "explain", 0),
+    ("explain fits --service=", "explain", 0),
+    ("explain large --service=", "explain", 0),
 )
 SCHEMAS = {f"{schema}.schema.json" for _, schema, _ in COMMANDS}
 
@@ -53,13 +57,23 @@ def agent_pod(name):
     return ready(f"agent-{name}", metadata={"namespace": "gpulet"}, spec={"nodeName": name, "containers": [{"image": "gpulet:1"}]})
 
 
-GPU_NODE_OBJECTS = (gpu_node("gpu-0", 2, [("team-a/train", 0)], lost=[1]),
+def asking_pod(name, count, annotations=None, **spec):
+    return {"metadata": {"namespace": "team-a", "name": name, "uid": name, "annotations": annotations or {}},
+            "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(count)}}}], **spec}}
+
+
+GPU_NODE_OBJECTS = (gpu_node("gpu-0", 2, [("team-a/train", 0), ("team-a/lost", 1)], lost=[1]),
                     gpu_node("gpu-1", 1, [("team-a/web", 0), ("team-b/api", 0)], shares=4))
 LISTS = {
     GPU_NODES: GPU_NODE_OBJECTS,
     "/api/v1/nodes": (node_object("gpu-0", 1), node_object("gpu-1", 4)),
-    "/api/v1/pods": (agent_pod("gpu-0"), agent_pod("gpu-1")),
+    "/api/v1/pods": (agent_pod("gpu-0"), agent_pod("gpu-1"), asking_pod("lost", 1, nodeName="gpu-0")),
+    "/api/v1/namespaces": (),
+    "/apis/policy/v1/poddisruptionbudgets": (),
 }
+# "lost" is on a GPU that is lost. The other two are on no node: one fits, one fits nowhere and has an annotation that is ignored.
+ASKING_PODS = {f"/api/v1/namespaces/team-a/pods/{pod['metadata']['name']}": pod
+               for pod in (asking_pod("fits", 1), asking_pod("large", 5, {"gpulet.io/gpu-memory": "lots"}))}
 EXPLAIN = "/api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain"
 
 
@@ -69,34 +83,40 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
-        if url.path == GPU_NODES and "watch" in query:
-            return self.send_change()
+        if url.path in LISTS and "watch" in query:
+            return self.send_changes(url.path)
         status, text = 404, json.dumps({"kind": "Status", "message": "no such thing"})
-        if url.path in LISTS and "watch" not in query:
-            items = LISTS[url.path]
-            if "fieldSelector" in query:
-                items = [one for one in items if query["fieldSelector"] == f"metadata.name={one['metadata']['name']}"]
+        if url.path in LISTS:
+            items, selector = LISTS[url.path], query.get("fieldSelector", "")
+            if selector.startswith("metadata.name="):
+                items = [one for one in items if selector == f"metadata.name={one['metadata']['name']}"]
+            elif selector.startswith("spec.nodeName=,"):
+                items = ()
             if query.get("labelSelector") == "pool=train":
                 items = items[1:]
             status, text = 200, json.dumps({"metadata": {"resourceVersion": "7"}, "items": items})
+        elif url.path in ASKING_PODS:
+            status, text = 200, json.dumps(ASKING_PODS[url.path])
         elif url.path == EXPLAIN:
             status, text = 200, f"{query['namespace']}/{query['pod']} fits on gpu-1\n"
         self.send_response(status)
         self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
+        with contextlib.suppress(OSError):
+            self.end_headers()
+            self.wfile.write(text.encode())
 
-    def send_change(self):
-        """gpu-1 loses a Pod. The watch stays open until the client has gone."""
+    def send_changes(self, path):
+        """Of GpuNodes: gpu-1 loses a Pod. The watch stays open until the client has gone."""
         changed = gpu_node("gpu-1", 1, [("team-a/web", 0)], shares=4)
         changed["metadata"]["resourceVersion"] = "8"
         event = json.dumps({"type": "MODIFIED", "object": changed}).encode() + b"\n"
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        time.sleep(1)  # until the table is printed
         with contextlib.suppress(OSError):
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+            self.end_headers()
+            if path == GPU_NODES:
+                time.sleep(1)  # until the table is printed
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
             self.rfile.read(1)
 
     def log_message(self, *_):
@@ -188,6 +208,38 @@ def check_explain(plugin):
     return None if found == "team-a/train fits on gpu-1\nteam-b/web fits on gpu-1\n" else f"{found!r}"
 
 
+def check_explanations(plugin):
+    """Each member of the document has a value in one of the examples: else the schema's test says little of it."""
+    found = [json.loads(plugin.run(f"{line} -o json").stdout) for line, schema, _ in COMMANDS if schema == "explain"]
+    empty = [name for name in schemas.load_schema("explain")["properties"] if not any(one[name] for one in found)]
+    members = set().union(*(node for one in found for node in one["nodes"]))
+    empty += sorted(set(schemas.load_schema("explain")["properties"]["nodes"]["items"]["properties"]) - members)
+    return f"no example has {', '.join(empty)}" if empty else None
+
+
+def check_merged(plugin):
+    """The cluster and its authority, relative to their file, in one file; the rest in another; a third has the same names."""
+    plugin.run("list")
+    whole = yaml.safe_load(plugin.config.read_text())
+    cluster = {"server": whole["clusters"][0]["cluster"]["server"], "certificate-authority": "api.crt"}
+    parts = {"clusters": {"clusters": [{"name": "here", "cluster": cluster}]},
+             "contexts": {key: whole[key] for key in ("current-context", "contexts", "users")},
+             "others": {"current-context": "none", "clusters": [{"name": "here", "cluster": {"server": "https://192.0.2.1"}}]}}
+    paths = {name: plugin.node.directory / f"{name}.kubeconfig" for name in (*parts, "none", "broken")}
+    for name, part in parts.items():
+        paths[name].write_text(yaml.safe_dump(part))
+    paths["broken"].write_text("clusters: [")
+
+    def run(*names):
+        done = plugin.node.run(["kubectl-gpulet", "list", "-o", "name"], KUBECONFIG=":".join(str(paths[name]) for name in names))
+        return done.stdout + done.stderr
+    found = run("none", "clusters", "contexts", "others")
+    if found != "node/gpu-0\nnode/gpu-1\n":
+        return f"{found!r}"
+    found = run("clusters", "contexts", "broken")
+    return None if found.startswith(f"kubectl gpulet list: {paths['broken']}:1:") else f"{found!r}"
+
+
 def check_completion(node):
     done = node.run(["kubectl_complete-gpulet", "list", "--all"])
     lines = done.stdout.splitlines()
@@ -213,7 +265,9 @@ def checks(node):
     yield "watch", lambda: check_watch(plugin)
     yield "names", lambda: check_names(plugin)
     yield "explain", lambda: check_explain(plugin)
+    yield "explanations", lambda: check_explanations(plugin)
+    yield "several kubeconfigs", lambda: check_merged(plugin)
     yield "completion", lambda: check_completion(node)
-    for command in ("", *sorted({line.split()[0] for line, _, _ in COMMANDS}), "explain"):
+    for command in ("", *sorted({line.split()[0] for line, _, _ in COMMANDS})):
         yield f"kubectl gpulet {command} --help", lambda command=command: check_help(node, command)
     yield "the API server ends", plugin.ends.close

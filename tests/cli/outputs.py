@@ -49,6 +49,8 @@ COMMANDS = (
     ("top -n 1", "top", 0),
     ("version", "version", 0),
 )
+# The simulator's have no schema.
+SIMULATOR = ("status --root {root}", "schedule --load --machines 1 --days 2 --policy spread")
 # With MIG devices, a lost GPU, one that cannot be read, a cordoned one and a process.
 FAULTS = ("gpulet mig apply -c all-3g.40gb --gpu 0", "gpulet-sim xid 3 79 --root {root}", "gpulet-sim lost 4 --root {root}",
           "gpulet cordon 5 --reason test", "gpulet-sim load 2 50 --root {root}")
@@ -134,6 +136,24 @@ def checks(node):
     for line, schema, code in COMMANDS:
         yield f"gpulet {line} as documents", lambda line=line, schema=schema, code=code: check_documents(line, schema, code)
         yield f"gpulet {line} as a table", lambda line=line, code=code: check_table(line, code)
+
+    def check_simulator(line):
+        forms = {}
+        for form in ("", "-o table", "-o wide", "--no-headers", "-o json", "-o yaml"):
+            done = node.run(["gpulet-sim", *line.format(root=node.root).split(), *form.split()])
+            if done.returncode != 0:
+                return f"{form}: exit code {done.returncode}: {done.stderr}"
+            forms[form] = done.stdout
+        if not forms[""] == forms["-o table"] == forms["-o wide"]:
+            return "-o table is not the default, or -o wide shows something else"
+        # Columns are as wide as what is in them.
+        table, rows = forms[""].split(), forms["--no-headers"].split()
+        if not 0 < len(rows) < len(table) or table[-len(rows):] != rows or rows[0] in ("GPU", "POLICY"):
+            return f"--no-headers prints {rows}"
+        found, again = json.loads(forms["-o json"]), yaml.load(forms["-o yaml"], Loader=yaml.CSafeLoader)
+        return None if found == again else f"JSON and YAML differ: {found} and {again}"
+    for line in SIMULATOR:
+        yield f"gpulet-sim {line.split()[0]}", lambda line=line: check_simulator(line)
 
     def check_all_are_listed():
         used = {f"{schema}.schema.json" for _, schema, _ in COMMANDS} | kubectl.SCHEMAS

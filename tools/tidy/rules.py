@@ -46,7 +46,7 @@ CODE = [
 
 # Libraries that cost much to include or throw: the files that may see them. Everything else sees a header of ours.
 LIBRARIES = [
-    ban("library", r"#include <CLI/", "only the files that make the command line see CLI11", r"^src/arguments/(arguments|command_doc)\.cpp$|^src/cli/(main/command(_line|_test)?|commands/\w+|dropin/\w+|kubectl/program|top/command)\.cpp$|^sim/(main|control/\w+|schedule/\w+|demo/\w+)\.cpp$"),
+    ban("library", r"#include <CLI/", "only the files that make the command line see CLI11", r"^src/arguments/(arguments|command_doc|output)\.cpp$|^src/cli/(main/command(_line|_test)?|commands/\w+|dropin/\w+|kubectl/program|top/command)\.cpp$|^sim/(main|control/\w+|schedule/\w+|demo/\w+)\.cpp$"),
     ban("library", r"#include <spdlog/", "base/log.h", r"^src/base/log\.cpp$"),
     ban("library", r"#include <grpc", "device_plugin/ and dra/ speak gRPC; others hand them values",
         r"^src/device_plugin/|^src/dra/|^sim/kubelet/|^bench/|" + TESTS),

@@ -83,11 +83,13 @@ std::vector<std::string> normalize_arguments(int argc, char** argv, bool go_form
   return arguments;
 }
 
-// Runs the program of the kubeconfig now, so that no request's time limit includes it.
-Result<k8s::ClientConfig> interactive_access(const std::string& kubeconfig, const std::string& context,
+// Runs the program of the kubeconfig now, so that no request's time limit includes it. `load`:
+// k8s::load_kubeconfig of one file or k8s::load_kubeconfigs of a list.
+Result<k8s::ClientConfig> interactive_access(decltype(k8s::load_kubeconfig)& load, const std::string& files,
+                                             const std::string& context,
                                              std::map<std::string, std::string, std::less<>> environment) {
   const k8s::ExecPolicy programs{.allowed = true, .environment = std::move(environment)};
-  GPULET_TRY_ASSIGN(auto access, k8s::load_kubeconfig(kubeconfig, programs, context));
+  GPULET_TRY_ASSIGN(auto access, load(files, programs, context));
   if (access.credential) GPULET_TRY(access.credential());
   return access;
 }
@@ -128,22 +130,6 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help) {
   command->group(help.group);
   arguments::set_help_texts(*command, help.details, help.examples);
   return *command;
-}
-
-void add_output_options(CLI::App& command, OutputOptions& options, const OutputFlag& flag) {
-  std::vector<std::string> formats{"table", "wide", "json", "yaml"};
-  if (flag.has_names) formats.emplace_back("name");
-  command
-      .add_option(
-          flag.names, options.format,
-          "output format: " + arguments::list_choices(formats) + " (default " + flag.default_format + ")")
-      ->check(CLI::IsMember(formats))
-      ->group(kOutputGroup);
-  command
-      .add_flag_callback(
-          "--no-headers", [&options] { options.headers = false; },
-          "print a table without its headings, each row on one line")
-      ->group(kOutputGroup);
 }
 
 void add_driver_root_option(CLI::App& command, std::string& value) {
@@ -210,13 +196,13 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go
 
 Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, const std::string& context) {
   auto environment = config::process_environment();
-  if (!kubeconfig.empty()) return interactive_access(kubeconfig, context, std::move(environment));
-  if (!environment["KUBECONFIG"].empty()) {
-    const auto file = k8s::kubeconfig_path(environment["KUBECONFIG"]);
-    return interactive_access(file, context, std::move(environment));
-  }
+  if (!kubeconfig.empty())
+    return interactive_access(k8s::load_kubeconfig, kubeconfig, context, std::move(environment));
+  if (const auto files = environment["KUBECONFIG"]; !files.empty())
+    return interactive_access(k8s::load_kubeconfigs, files, context, std::move(environment));
   const std::string file = environment["HOME"] + "/.kube/config";
-  if (::access(file.c_str(), R_OK) == 0) return interactive_access(file, context, std::move(environment));
+  if (::access(file.c_str(), R_OK) == 0)
+    return interactive_access(k8s::load_kubeconfig, file, context, std::move(environment));
   GPULET_TRY_ASSIGN(auto inside, k8s::load_in_cluster_config(environment, k8s::kServiceAccountDirectory,
                                                              k8s::NodeNamePolicy::kOptional));
   if (inside && context.empty()) return *inside;

@@ -69,7 +69,6 @@ CLI::App& add_command(CLI::App& parent, const CommandHelp& help);
 void set_help(CLI::App& program, const char* details, const char* examples);
 
 // Groups of options in the help.
-inline constexpr const char* kOutputGroup = "Output";
 inline constexpr const char* kNodeGroup = "Where the node's files are";
 inline constexpr const char* kClusterGroup = "How to reach the cluster";
 
@@ -89,7 +88,7 @@ void add_setting_options(CLI::App& command, SettingFlags& given, bool discovery 
 // help or the version, kWrongCommand after one line on standard error.
 std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go_forms);
 
-// Where the API server is, for a command that a person runs: `kubeconfig`, else the first file of KUBECONFIG,
+// Where the API server is, for a command that a person runs: `kubeconfig`, else the files of KUBECONFIG,
 // else ~/.kube/config, else the Pod's service account. A program that the file names (`exec`) runs here with
 // this process' environment, within the limits of k8s/client_config.h, and may ask the person at the
 // terminal; services use k8s::find_client_config, which runs nothing. `context`: of the file; empty: its

@@ -77,7 +77,7 @@ class ChartChecks:
                 "extraVolumes": [{"name": "sim-state", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}}], **values}
 
     def wait_agents(self, tag):
-        self.helm_kubectl("rollout", "status", f"daemonset/{RELEASE}", "--timeout=90s")
+        self.helm_kubectl("rollout", "status", f"daemonset/{RELEASE}", "--timeout=180s")
         pods = [pod for name, pod in self.kube.pods(NAMESPACE).items() if "cleanup" not in name]
         images = {pod["spec"]["containers"][0]["image"] for pod in pods if "deletionTimestamp" not in pod["metadata"]}
         assert images == {f"localhost/gpulet:{tag}"}, images

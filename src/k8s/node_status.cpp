@@ -373,8 +373,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
                            is_requesting_ = false;
                            if (!is_accepted(response)) return finish_announcement();
                            // What the Node said before the first patch is no overwrite.
-                           const bool is_first = !zero_since_;
-                           if (is_first) zero_since_ = loop_.now();
+                           const bool is_first = !std::exchange(is_announced_, true);
                            if (is_overwritten_) return is_first ? patch_allocatable() : correct_overwrite();
                            quiet_ = loop_.after(settle_time(), [this] { verify_allocatable(); });
                          });
@@ -382,7 +381,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
 
   Duration settle_time() const {
     if (!close_) return timing_.settle_after_close;
-    return is_corrected_ ? timing_.settle_after_overwrite : timing_.settle_time;
+    return is_overwritten_often_ ? timing_.settle_after_overwrite : timing_.settle_time;
   }
 
   // The kubelet's own write reaches the scheduler too: it is corrected at once, not after the settle time.
@@ -396,9 +395,13 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
     correct_overwrite();
   }
 
-  // A correction that comes early leaves Pods bound before too little time.
+  // The same write may be seen twice.
   void correct_overwrite() {
-    is_corrected_ = zero_since_ && loop_.now() - *zero_since_ >= timing_.settle_after_overwrite;
+    const Time now = loop_.now();
+    if (!overwritten_at_ || now - *overwritten_at_ >= timing_.settle_after_overwrite) {
+      is_overwritten_often_ = overwritten_at_ && now - *overwritten_at_ < timing_.settle_time;
+      overwritten_at_ = now;
+    }
     patch_allocatable();
   }
 
@@ -454,9 +457,10 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
   ApiClient client_;
   std::unique_ptr<ObjectWatcher> watch_;
   bool is_requesting_ = false;
-  bool is_overwritten_ = false;     // since the last patch was sent
-  std::optional<Time> zero_since_;  // when the first patch was accepted
-  bool is_corrected_ = false;       // the kubelet has overwritten a patch, and that was corrected
+  bool is_overwritten_ = false;  // since the last patch was sent
+  bool is_announced_ = false;    // the first patch was accepted
+  std::optional<Time> overwritten_at_;
+  bool is_overwritten_often_ = false;  // twice within the settle time
   Subscription limit_, quiet_;
   Lifetime lifetime_;
 };

@@ -95,11 +95,12 @@ class NodeTaints {
 
 struct ShutdownTiming {
   Duration limit = std::chrono::seconds(6);  // for everything
-  // Before `close`, for Pods bound before to be admitted, where the kubelet does not write.
+  // Before `close`, for Pods that were bound before the Node had the status, or at an overwrite of it, to be
+  // admitted.
   Duration settle_time = std::chrono::seconds(2);
-  // The same once a write of the kubelet that came at least as late was corrected: the next one is a period
-  // of its status updates away, and `close` must not coincide with it. A write that is in progress at `close`
-  // says that devices are allocatable, and Pods are bound that nobody admits.
+  // The same where the kubelet overwrites it more often than that: `close` must not coincide with its next
+  // write. A write that is in progress at `close` says that devices are allocatable, and Pods are bound that
+  // nobody admits.
   Duration settle_after_overwrite = std::chrono::milliseconds(400);
   // After `close`, for such a write to be corrected.
   Duration settle_after_close = std::chrono::seconds(1);

@@ -72,26 +72,31 @@ TEST_F(ShutdownAnnouncerTest, WritesAgainAfterAKubeletOverwrite) {
 
 class OverwrittenNodeTest : public ShutdownAnnouncerTest {
  protected:
-  // The kubelet overwrites the first patch, and the watch reports it.
-  void begin_overwritten(ShutdownTiming timing) {
+  // The kubelet overwrites the first patches, and the watch reports it.
+  void begin_overwritten(int overwrites, ShutdownTiming timing) {
     const auto node = [](const char* version, const char* gpus) {
       return json{{"metadata", {{"name", "node-1"}, {"resourceVersion", version}}},
                   {"status", {{"allocatable", {{"nvidia.com/gpu", gpus}}}}}};
     };
     begin(
-        [this, node](const Received& request) {
+        [this, node, overwrites](const Received& request) {
           if (request.line() == kPatchStatus) return Reply{200};
           if (request.line() == kReadNode) return node_json("0");
           if (request.line().find("watch=true") == std::string::npos)
             return Reply{
                 200, json{{"metadata", {{"resourceVersion", "10"}}}, {"items", json::array({node("9", "0")})}}
                          .dump()};
-          return Reply{200, "", {}, [this, node](Stream& stream) {
-                         if (!eventually([&] { return request_count(kPatchStatus) == 1; })) return false;
-                         stream.chunk(json{{"type", "MODIFIED"}, {"object", node("11", "8")}}.dump() + "\n");
-                         stream.wait_open(60'000);
-                         return false;
-                       }};
+          return Reply{
+              200, "", {}, [this, node, overwrites](Stream& stream) {
+                for (int i = 1; i <= overwrites; ++i) {
+                  if (!eventually([&] { return request_count(kPatchStatus) == i; })) return false;
+                  const auto version = std::to_string(10 + i);
+                  stream.chunk(json{{"type", "MODIFIED"}, {"object", node(version.c_str(), "8")}}.dump() +
+                               "\n");
+                }
+                stream.wait_open(60'000);
+                return false;
+              }};
         },
         timing);
   }
@@ -99,17 +104,17 @@ class OverwrittenNodeTest : public ShutdownAnnouncerTest {
 
 // Pods that are bound in between would fail once the plugin has closed.
 TEST_F(OverwrittenNodeTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
-  begin_overwritten({.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 1h});
+  begin_overwritten(1, {.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 0ms});
   EXPECT_TRUE(eventually([&] { return request_count(kPatchStatus) == 2; }));
   EXPECT_EQ(request_count(kReadNode), 0);
   EXPECT_EQ(closed_after_, 0) << "the settle time begins again";
 }
 
-// The kubelet's next write is a period away: the plugin closes before it, not after the whole settle time.
-TEST_F(OverwrittenNodeTest, ClosesSoonAfterTheKubeletWasCorrected) {
+// The kubelet's next write comes before the settle time is over: the plugin closes before it.
+TEST_F(OverwrittenNodeTest, ClosesSoonWhereTheKubeletOverwritesOften) {
   begin_overwritten(
-      {.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 0ms, .settle_after_close = 1h});
-  EXPECT_TRUE(eventually([&] { return closed_after_ == 3; })) << "two patches and a read";
+      2, {.limit = 1h, .settle_time = 1h, .settle_after_overwrite = 0ms, .settle_after_close = 1h});
+  EXPECT_TRUE(eventually([&] { return closed_after_ == 4; })) << "three patches and a read";
   EXPECT_EQ(done_, 0) << "after it, the time for a write in progress";
 }
 

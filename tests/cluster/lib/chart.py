@@ -19,6 +19,7 @@ GPU = "nvidia.com/gpu"
 NAMESPACE, RELEASE = "gpulet", "gpulet"
 EVERY_S = 0.2     # a Pod that requests a GPU
 TIMED_LIMIT_S = 60
+KEPT = (("keep-1", "n1"), ("keep-2", "n2"))  # Pods and their nodes
 SWITCHED_S = 40  # the kubelet brings a changed ConfigMap into a Pod after a while
 PRESENT = "nvidia.com/gpu.present"  # set by the operator (run.py)
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -191,25 +192,36 @@ class ChartChecks:
             config = node.state / node.name / "kubelet.yaml"
             config.write_text(re.sub(r"(?m)^nodeStatusUpdateFrequency: .*$", f"nodeStatusUpdateFrequency: {seconds}s", config.read_text()))
         self.checks.restart_kubelets()
-        for node in self.nodes:
-            node.wait_allocatable(self.kube, 8)
+
+    def wait_kubelets(self):
+        """Until each has its devices and its Pods again: a Pod that is among the first that it reads is rejected, because GPUs of Pods
+        deleted before the restart still count as used."""
+        for name, node in KEPT:
+            until(f"the kubelet of {node} knows {name}", lambda name=name, node=node: name in self.node(node).resources.held(), TIMED_LIMIT_S)
+            self.node(node).wait_allocatable(self.kube, 8)
+
+    def node(self, name):
+        return next(node for node in self.nodes if node.name == name)
 
     def upgrade(self):
         """With the kubelet's default of 10 s, which the agent's shutdown counts on: each write of the kubelet in the middle of it offers
         GPUs until the agent has corrected it."""
+        for name, node in KEPT:
+            self.checks.run_pod(name, 2, node)
         self.kubelets_report_every(10)
         try:
+            self.wait_kubelets()
             self.upgrade_under_load()
         finally:
             self.kubelets_report_every(1)
+        self.wait_kubelets()
+        self.checks.remove_pods()
         self.checks.cdi.load_image()
         self.checks.cdi.one_pod("shipped")
 
     def upgrade_under_load(self):
         """Creates a GPU Pod every 200 ms on any node; longer running Pods keep their GPUs."""
-        for name, node in (("keep-1", "n1"), ("keep-2", "n2")):
-            self.checks.run_pod(name, 2, node)
-        before = self.checks.facts(["keep-1", "keep-2"])
+        before = self.checks.facts([name for name, _ in KEPT])
         load = Load(Kube(self.n1.state))
         with load:
             load.wait(5)
@@ -223,7 +235,6 @@ class ChartChecks:
         self.checks.assert_undisturbed(before)
         print(f"   upgraded in {took:.1f} s under {load.count} Pods, the longest wait for a GPU {load.longest:.1f} s", flush=True)
         assert not load.failed, f"{len(load.failed)} of {load.count} Pods failed: {load.failed[:3]}"
-        self.checks.remove_pods()
 
     def nvidias_values(self):
         """An unchanged values file of NVIDIA's chart, with the testbed's image and driver root."""

@@ -213,13 +213,13 @@ class ClaimServer {
              [this](const auto& claims, auto done) {
                controller_->prepare_claims(claims, [this, done = std::move(done)](auto prepared) {
                  done(std::move(prepared));
-                 announce_allocation();
+                 node_.notify_allocated();
                });
              },
          .unprepare =
              [this](const auto& claims) {
                auto ended = controller_->unprepare_claims(claims);
-               announce_allocation();
+               node_.notify_allocated();
                return ended;
              },
          .registered =
@@ -229,10 +229,6 @@ class ClaimServer {
                log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
                publish_devices();
              }});
-  }
-
-  void announce_allocation() {
-    node_.components.for_each_reversed([](Component& component) { component.on_allocated(); });
   }
 
   void publish_devices() {

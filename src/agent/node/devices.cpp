@@ -118,10 +118,7 @@ AgentPorts Devices::make_ports() {
             node_.components.for_each_reversed(
                 [&](Component& component) { component.on_health_changed(view, changes); });
           },
-      .allocated =
-          [this] {
-            node_.components.for_each_reversed([](Component& component) { component.on_allocated(); });
-          },
+      .allocated = [this] { node_.notify_allocated(); },
       .prepare_close = [this](auto done) { pause_mps(std::move(done)); },
   };
 }

@@ -145,6 +145,10 @@ void Node::notify_state_changed() {
   });
 }
 
+void Node::notify_allocated() {
+  components.for_each_reversed([](Component& component) { component.on_allocated(); });
+}
+
 void Node::fail_with(const Error& error) {
   result_ = fail(error);
   loop.stop_loop();

@@ -59,6 +59,8 @@ class Node {
   bool is_in_pod() const;
   // Calls on_state_changed() of every component, once in the next turn of the loop.
   void notify_state_changed();
+  // Calls on_allocated() of every component.
+  void notify_allocated();
   // Ends the loop; run_node() returns the error.
   void fail_with(const Error& error);
   const Status& result() const { return result_; }

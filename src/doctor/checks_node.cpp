@@ -233,7 +233,7 @@ CheckResult check_nvidia_runtime(const Facts& facts) {
   if (!config) return unknown_result(config.error());
   if (!config->accepts_images_variable)
     return pass_result("NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers");
-  const std::string file = config->path.empty() ? "/etc/nvidia-container-runtime/config.toml" : config->path;
+  const std::string file = config->path.empty() ? kNvidiaRuntimeConfig : config->path;
   return warn_result(
       "NVIDIA's runtime gives every GPU to a container that requests none, if its image sets "
       "NVIDIA_VISIBLE_DEVICES=all, as nvidia/cuda does",

@@ -167,6 +167,7 @@ struct Engine {
   bool nvidia_runtime = false;  // NVIDIA's container runtime is configured
 };
 // Of NVIDIA's container runtime. Source: NVIDIA container toolkit, config.toml.
+inline constexpr const char* kNvidiaRuntimeConfig = "/etc/nvidia-container-runtime/config.toml";
 struct NvidiaRuntimeConfig {
   std::string path{};  // empty: no file, so the default counts
   // accept-nvidia-visible-devices-envvar-when-unprivileged: an image's NVIDIA_VISIBLE_DEVICES counts.

@@ -304,8 +304,7 @@ std::string read_text(const runtimes::Host& host, const std::string& path) {
 
 // The package's, and that of the GPU operator's toolkit.
 constexpr std::array<const char*, 2> kRuntimeConfigs = {
-    "/etc/nvidia-container-runtime/config.toml",
-    "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"};
+    kNvidiaRuntimeConfig, "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"};
 
 // If there are several, the first that accepts an image's variable.
 Result<NvidiaRuntimeConfig> read_nvidia_runtime_config(const runtimes::Host& host) {

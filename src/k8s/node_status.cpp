@@ -381,6 +381,7 @@ class AllocatableAnnouncer final : public ShutdownAnnouncer {
 
   Duration settle_time() const {
     if (!close_) return timing_.settle_after_close;
+    if (!overwritten_at_) return timing_.overwrite_wait;
     return is_overwritten_often_ ? timing_.settle_after_overwrite : timing_.settle_time;
   }
 

@@ -94,13 +94,15 @@ class NodeTaints {
 // kubelet device manager (Pods that find no healthy device fail for good), Node status updates.
 
 struct ShutdownTiming {
-  Duration limit = std::chrono::seconds(6);  // for everything
-  // Before `close`, for Pods that were bound before the Node had the status, or at an overwrite of it, to be
-  // admitted.
+  Duration limit = std::chrono::seconds(16);  // for everything
+  // Before `close`, for the kubelet's next write, which overwrites the status: `close` must not coincide with
+  // it. A write that is in progress at `close` says that devices are allocatable, and Pods are bound that
+  // nobody admits. Longer than the period of the kubelet's writes (nodeStatusUpdateFrequency, 10 s by
+  // default).
+  Duration overwrite_wait = std::chrono::seconds(11);
+  // After an overwrite was corrected, for Pods that were bound at it to be admitted.
   Duration settle_time = std::chrono::seconds(2);
-  // The same where the kubelet overwrites it more often than that: `close` must not coincide with its next
-  // write. A write that is in progress at `close` says that devices are allocatable, and Pods are bound that
-  // nobody admits.
+  // The same where the kubelet overwrites it more often than that.
   Duration settle_after_overwrite = std::chrono::milliseconds(400);
   // After `close`, for such a write to be corrected.
   Duration settle_after_close = std::chrono::seconds(1);
@@ -109,9 +111,10 @@ struct ShutdownTiming {
 // Loop's thread only.
 class ShutdownAnnouncer {
  public:
-  // Calls `close` and then `done` from the loop, each once: `close` when the Node has had the status for the
-  // settle time, `done` when it still has it some time after that. Both are called at the limit, or at once
-  // when the API server rejects the patch, which is logged.
+  // Calls `close` and then `done` from the loop, each once: `close` when an overwrite was corrected and the
+  // settle time has passed, or there was none in the time for one, `done` when the Node still has the status
+  // some time after that. Both are called at the limit, or at once when the API server rejects the patch,
+  // which is logged.
   static std::unique_ptr<ShutdownAnnouncer> announce_shutdown(Loop& loop, ClientConfig access,
                                                               std::vector<std::string> resources,
                                                               std::function<void()> close,

@@ -19,6 +19,7 @@ class ShutdownAnnouncerTest : public ApiTest {
  protected:
   void release_source() override { leaving_.reset(); }
   void begin(TestApiServer::Handler handler, ShutdownTiming timing = {.limit = 10s,
+                                                                      .overwrite_wait = 1ms,
                                                                       .settle_time = 1ms,
                                                                       .settle_after_overwrite = 1ms,
                                                                       .settle_after_close = 1ms}) {
@@ -108,6 +109,17 @@ TEST_F(OverwrittenNodeTest, CorrectsAKubeletOverwriteBeforeTheSettleTime) {
   EXPECT_TRUE(eventually([&] { return request_count(kPatchStatus) == 2; }));
   EXPECT_EQ(request_count(kReadNode), 0);
   EXPECT_EQ(closed_after_, 0) << "the settle time begins again";
+}
+
+// The kubelet's next write is a period away.
+TEST_F(OverwrittenNodeTest, ClosesTheSettleTimeAfterAnOverwrite) {
+  begin_overwritten(1, {.limit = 1h,
+                        .overwrite_wait = 1h,
+                        .settle_time = 1ms,
+                        .settle_after_overwrite = 1h,
+                        .settle_after_close = 1h});
+  EXPECT_TRUE(eventually([&] { return closed_after_ == 3; })) << "two patches and a read";
+  EXPECT_EQ(done_, 0) << "after it, the time for a write in progress";
 }
 
 // The kubelet's next write comes before the settle time is over: the plugin closes before it.

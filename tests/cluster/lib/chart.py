@@ -19,7 +19,8 @@ GPU = "nvidia.com/gpu"
 NAMESPACE, RELEASE = "gpulet", "gpulet"
 EVERY_S = 0.2     # a Pod that requests a GPU
 TIMED_LIMIT_S = 60
-KEPT = (("keep-1", "n1"), ("keep-2", "n2"))  # Pods and their nodes
+LOAD_ENDS_S = 180  # Pods wait while one node of two is upgraded
+KEPT = ("keep-1", "keep-2")  # one Pod on each node
 SWITCHED_S = 40  # the kubelet brings a changed ConfigMap into a Pod after a while
 PRESENT = "nvidia.com/gpu.present"  # set by the operator (run.py)
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
@@ -196,18 +197,15 @@ class ChartChecks:
     def wait_kubelets(self):
         """Until each has its devices and its Pods again: a Pod that is among the first that it reads is rejected, because GPUs of Pods
         deleted before the restart still count as used."""
-        for name, node in KEPT:
-            until(f"the kubelet of {node} knows {name}", lambda name=name, node=node: name in self.node(node).resources.held(), TIMED_LIMIT_S)
-            self.node(node).wait_allocatable(self.kube, 8)
-
-    def node(self, name):
-        return next(node for node in self.nodes if node.name == name)
+        for name, node in zip(KEPT, self.nodes, strict=True):
+            until(f"the kubelet of {node.name} knows {name}", lambda name=name, node=node: name in node.resources.held(), TIMED_LIMIT_S)
+            node.wait_allocatable(self.kube, 8)
 
     def upgrade(self):
         """With the kubelet's default of 10 s, which the agent's shutdown counts on: each write of the kubelet in the middle of it offers
         GPUs until the agent has corrected it."""
-        for name, node in KEPT:
-            self.checks.run_pod(name, 2, node)
+        for name, node in zip(KEPT, self.nodes, strict=True):
+            self.checks.run_pod(name, 2, node.name)
         self.kubelets_report_every(10)
         try:
             self.wait_kubelets()
@@ -221,7 +219,7 @@ class ChartChecks:
 
     def upgrade_under_load(self):
         """Creates a GPU Pod every 200 ms on any node; longer running Pods keep their GPUs."""
-        before = self.checks.facts([name for name, _ in KEPT])
+        before = self.checks.facts(KEPT)
         load = Load(Kube(self.n1.state))
         with load:
             load.wait(5)
@@ -355,7 +353,7 @@ class Load(threading.Thread):
     def settle(self):
         def pods():
             return [pod for pod in self.kube.pods().values() if pod["metadata"]["labels"].get("load")]
-        until("all Pods of the load have ended", lambda: all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods()), TIMED_LIMIT_S)
+        until("all Pods of the load have ended", lambda: all(pod["status"]["phase"] in ("Succeeded", "Failed") for pod in pods()), LOAD_ENDS_S)
         for pod in pods():
             status = pod["status"]
             if status["phase"] == "Failed":

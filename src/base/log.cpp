@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cctype>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -48,6 +49,14 @@ std::string quote(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+// A message in the text form: one line, too.
+std::string escape_controls(std::string_view message) {
+  if (std::ranges::none_of(message, [](unsigned char c) { return std::iscntrl(c) != 0; }))
+    return std::string(message);
+  const auto quoted = quote(message);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
 bool needs_no_quotes(std::string_view text) {
   if (text.empty()) return false;
   for (const char c : text) {
@@ -70,7 +79,7 @@ void write_log_line(Level level, std::string_view message, const Error* cause, F
               (!quoted || needs_no_quotes(value) ? std::string(value) : quote(value));
     }
   };
-  line = json ? "\"message\":" + quote(message) : std::string(message);
+  line = json ? "\"message\":" + quote(message) : escape_controls(message);
   for (const auto& field : fields) add(field.key, field.value, field.quoted);
   if (cause != nullptr) {
     add("error", cause->full_message(), true);

@@ -112,6 +112,12 @@ std::optional<unsigned> read_replicas(const Node& node, const std::string& field
   return std::nullopt;
 }
 
+std::string Problems::one_line(const std::string& message) {
+  std::string line;
+  for (const char c : message) line += c == '\n' ? "\\n" : c == '\r' ? "\\r" : std::string(1, c);
+  return line;
+}
+
 std::string expected_but_found(std::string_view expected, const Node& node) {
   std::string found;
   switch (node.kind) {

@@ -24,19 +24,19 @@ class Problems {
   const std::string& file_path() const { return file_; }
   bool full() const { return errors_.size() >= kMaxProblems; }
 
-  // "file:3:5: field: message".
+  // "file:3:5: field: message", one line: a line break of a key or value is shown as "\n".
   void add_error(yaml::Position position, const std::string& field, const std::string& message) {
     add_error(yaml::position_text(file_, position), field.empty() ? message : field + ": " + message);
   }
   void add_error(const std::string& about, const std::string& message) {
-    if (!full()) errors_.emplace_back(Code::kInvalidArgument, message, about);
+    if (!full()) errors_.emplace_back(Code::kInvalidArgument, one_line(message), about);
   }
   void add_warning(yaml::Position position, const std::string& field, const std::string& message) {
     add_warning(yaml::position_text(file_, position) + ": " +
                 (field.empty() ? message : field + ": " + message));
   }
-  void add_warning(std::string message) {
-    if (warnings_.size() < kMaxProblems) warnings_.push_back(std::move(message));
+  void add_warning(const std::string& message) {
+    if (warnings_.size() < kMaxProblems) warnings_.push_back(one_line(message));
   }
   // For mistakes that NVIDIA's plugin tolerates: a warning in drop-in mode, else an error.
   void add_lenient(yaml::Position position, const std::string& field, const std::string& message) {
@@ -48,6 +48,7 @@ class Problems {
 
  private:
   static constexpr std::size_t kMaxProblems = 100;  // of either
+  static std::string one_line(const std::string& message);
   std::string file_;
   bool drop_in_;
   std::vector<Error> errors_;

@@ -21,6 +21,17 @@ WebConfigResult reading_of(const std::string& text, std::map<std::string, std::s
   });
 }
 
+TEST(WebConfig, AMistakeIsOneLineWhateverTheValue) {
+  const auto scalar = reading_of("server :&a\n\n  $\n");
+  ASSERT_FALSE(scalar.config);
+  EXPECT_EQ(scalar.config.error().full_message(), kFile + ":1:1: expected a mapping, found 'server :&a\\n$'");
+  const auto key = reading_of("\"a\\r\\nb\": 1\n");
+  ASSERT_FALSE(key.config);
+  EXPECT_EQ(key.config.error().full_message().find_first_of("\r\n"), std::string::npos);
+  EXPECT_NE(key.config.error().full_message().find("a\\r\\nb"), std::string::npos)
+      << key.config.error().full_message();
+}
+
 TEST(WebConfig, ReadsPrometheusFormat) {
   const auto reading = reading_of(R"(
 tls_server_config:

@@ -30,9 +30,10 @@ def run(*command, env=None, limit_s=30, check=True, stdin=None):
 class Client:
     """A child process that prints JSON lines; ended with its standard input."""
 
-    def __init__(self, command, env=None):
+    def __init__(self, command, env=None, descriptors=()):
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})}, start_new_session=True)
+                                        stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})}, start_new_session=True,
+                                        pass_fds=descriptors)
         self.pid = self.process.pid
         self.buffer = b""
 
@@ -119,6 +120,10 @@ class RealMachine(Machine):
         """A CUDA program as a child; its JSON lines are read with line()."""
         return self.keep(Client([sys.executable, "-B", HERE / "cuda.py", *words], env))
 
+    def cuda_memory(self, way, mib, *descriptors, env=None):
+        """A process that takes device memory by one way of the driver API."""
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib, *descriptors], env, descriptors))
+
     def holder(self, mib):
         return self.cuda("hold", mib)
 
@@ -169,6 +174,9 @@ class SimulatedMachine(Machine):
         return pathlib.Path(self.root) / "usr/bin/nvidia-cuda-mps-control"
 
     def cuda(self, *words, env=None):
+        raise Skip("needs CUDA, which the simulated driver does not have")
+
+    def cuda_memory(self, way, mib, *descriptors, env=None):
         raise Skip("needs CUDA, which the simulated driver does not have")
 
     def holder(self, mib):

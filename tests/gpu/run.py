@@ -29,6 +29,7 @@ import check_driver  # noqa: E402
 import check_faults  # noqa: E402
 import check_inventory  # noqa: E402
 import check_load  # noqa: E402
+import check_memory  # noqa: E402
 import check_mps  # noqa: E402
 import nvml  # noqa: E402
 from machine import RealMachine, SimulatedMachine  # noqa: E402
@@ -50,6 +51,7 @@ def sections(arguments):
         "calls": check_driver.check_calls,
         "idle": lambda report, machine: check_load.check_idle(report, machine, *((1, 2) if simulated else ())),
         "processes": check_driver.check_processes,
+        "memory": check_memory.check_memory,
         "cdi": check_cdi.check_cdi,
         "load": check_load.check_load,
         "mps": lambda report, machine: (check_mps.check_mps(report, machine),

@@ -9,10 +9,39 @@
 #include <unistd.h>
 #include <vterm.h>
 
+#include <array>
+#include <cstdio>
 #include <regex>
 
 namespace gpulet::tests {
 namespace {
+
+std::string colour(const VTermScreen* screen, VTermColor colour, const char* property) {
+  if (VTERM_COLOR_IS_DEFAULT_FG(&colour) || VTERM_COLOR_IS_DEFAULT_BG(&colour)) return "";
+  ::vterm_screen_convert_color_to_rgb(screen, &colour);
+  std::array<char, 16> hex{};
+  std::snprintf(hex.data(), hex.size(), ":#%02x%02x%02x;", colour.rgb.red, colour.rgb.green, colour.rgb.blue);
+  return std::string(property) + hex.data();
+}
+
+std::string style(const VTermScreen* screen, const VTermScreenCell& cell) {
+  const bool reverse = cell.attrs.reverse != 0;
+  auto css = colour(screen, cell.fg, reverse ? "background" : "color") +
+             colour(screen, cell.bg, reverse ? "color" : "background");
+  if (reverse && css.empty()) css = "background:var(--text);color:var(--screen);";
+  return css + (cell.attrs.bold != 0 ? "font-weight:bold;" : "");
+}
+
+std::string html_text(const VTermScreenCell& cell) {
+  std::string text;
+  for (const auto character : cell.chars) {
+    if (character == 0 || character == static_cast<std::uint32_t>(-1))
+      break;  // empty, or right of a wide one
+    text += "&#" + std::to_string(character) + ";";
+  }
+  if (cell.chars[0] > 0x7f) return "<i>" + text + "</i>";
+  return text.empty() ? " " : text;
+}
 
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> all;
@@ -166,6 +195,25 @@ std::string Terminal::screen() const {
   std::string text;
   for (int index = 0; index < rows_; ++index) text += row(index) + "\n";
   return text;
+}
+
+std::string Terminal::screen_html() const {
+  VTermScreen* const screen = ::vterm_obtain_screen(terminal_.get());
+  std::string html;
+  for (int row = 0; row < rows_; ++row) {
+    std::string before;
+    for (int column = 0; column < columns_; ++column) {
+      VTermScreenCell cell;
+      ::vterm_screen_get_cell(screen, {row, column}, &cell);
+      const auto css = style(screen, cell);
+      if (css != before && !before.empty()) html += "</span>";
+      if (css != before && !css.empty()) html += "<span style=\"" + css + "\">";
+      html += html_text(cell);
+      before = css;
+    }
+    html += before.empty() ? "\n" : "</span>\n";
+  }
+  return html;
 }
 
 int Terminal::wait_for_exit() {

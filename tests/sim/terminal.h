@@ -37,6 +37,10 @@ class Terminal {
   // The rows, without trailing spaces.
   std::string screen() const;
   std::string row(int index) const;
+  // The screen as the text of an HTML element <pre>: a <span style="color:…"> for each run of cells of one
+  // style, and an <i> for each character beyond ASCII, whose font may have another width. Colours are
+  // libvterm's; the terminal's own two are left to the page.
+  std::string screen_html() const;
   // What the program has changed: mouse reports, the alternate screen, and the line discipline's echo and
   // line mode.
   bool is_mouse_on() const;

@@ -414,6 +414,46 @@ def screenshots(browser, program, directory):
     bench.close()
 
 
+# A terminal's colours on a dark page; the numbers of GPUs, Pods and processes are the node page's.
+TERMINAL_PAGE = """<meta charset="utf-8"><style>:root {{ --text: #d8dee9; --screen: #12161d; }}
+body {{ margin: 0; background: var(--screen); color: var(--text); display: inline-block; }}
+pre {{ margin: 0; padding: 14px 16px; font: 13px/1.25 "DejaVu Sans Mono", monospace; }}
+i {{ display: inline-block; width: 1ch; font-style: normal; }}</style><pre>{}</pre>"""
+
+
+def with_rates(now, node):
+    """The sample with what the page does not draw: rates, memory errors, and the use of MIG devices."""
+    for reading in now["gpus"].values():
+        part = reading["util"] / 100
+        reading.update(nvlink_rx=round(231e9 * part), nvlink_tx=round(224e9 * part), pcie_rx=round(9.1e9 * part),
+                       pcie_tx=round(3.4e9 * part), ecc_corrected=0, ecc_uncorrected=0)
+    devices = [device for gpu in node["gpus"] for device in (gpu.get("mig") or {}).get("devices", [])]
+    return {**now, "mig": {device["uuid"]: {"util": 90 - 20 * at, "memory": round(device["memory"] * (0.8 - 0.15 * at))}
+                           for at, device in enumerate(devices)}}
+
+
+def top_screenshot(browser, program, gpulet, directory):
+    """`gpulet top` of 170 columns, on the same node."""
+    bench = Bench(browser, program)
+    broken = golden("node-broken.json")
+    present = fallen(broken)["gpus"]
+    bench.server.tell("node", broken)
+    bench.server.tell("use", features.used(bench))
+    for age in range(900_000, -1, -5_000):
+        at = int(time.time() * 1000) - age
+        now = sample(broken, at)
+        now["gpus"] = {uuid: reading for uuid, reading in now["gpus"].items() if uuid in present}
+        bench.server.tell("now", with_rates(now, broken))
+        if age % 100_000 == 0:
+            bench.server.has(at)
+    shown = subprocess.run([pathlib.Path(program).parent / "terminal_html", "34", "170", "GPU 0", gpulet, "top", "--url", bench.server.url.rstrip("/")],
+                           capture_output=True, text=True, timeout=120, check=True).stdout
+    page = browser.new_page(viewport={"width": 1600, "height": 800})
+    page.set_content(TERMINAL_PAGE.format(shown.rstrip()))
+    page.locator("body").screenshot(path=directory / "top-170.png", scale="css")
+    bench.close()
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--program", default=ROOT / "out/build/asan/tests/page_server")
@@ -426,6 +466,7 @@ def main():
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"] if os.geteuid() == 0 else [])
         if options.screenshots:
             screenshots(browser, options.program, options.screenshots)
+            top_screenshot(browser, options.program, options.bin / "gpulet", options.screenshots)
             cluster.screenshot(browser, options.bin, options.screenshots)
             return 0
         runs = [(one, lambda: Bench(browser, options.program)) for one in CHECKS + features.CHECKS]

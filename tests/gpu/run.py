@@ -7,7 +7,7 @@
 A line `ok NAME`, `SKIP NAME: reason` or `FAIL NAME: why` for each check, at the end
 `N passed, N failed, N skipped`. The return codes of the driver's calls, timings and readings go to
 RESULTS/GPU-DRIVER.json, without serial numbers and UUIDs. Needs Python's standard library, the driver and
-gpulet's programs; no network. Leaves the machine as it was. Takes about 80 seconds,
+gpulet's programs; no network. Leaves the machine as it was. Takes about 90 seconds,
 and 100 more where `make image` and `tests/cluster/testbed/tb build` were run.
 """
 import argparse

@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "dra/nvidia_checkpoint.h"
 
 namespace gpulet::dra {
 namespace {
@@ -75,6 +76,7 @@ Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop&
   GPULET_TRY_ASSIGN(auto loaded, controller->store_.load_records());
   for (const auto& error : loaded.errors) log::error("the record of a claim is ignored", error);
   controller->records_ = std::move(loaded.records);
+  import_nvidia_checkpoint(controller->settings_.nvidia_checkpoint, controller->store_, controller->records_);
   return controller;
 }
 
@@ -282,6 +284,7 @@ Status ClaimController::end_claim(const std::string& uid) {
 
 void ClaimController::end_orphans() {
   for (const auto& [uid, record] : records_) {
+    if (record.name.empty()) continue;  // cannot be read; the kubelet unprepares it
     source_.read_claim({record.name_space, record.name, uid},
                        [this, uid = uid, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
                          if (!alive || !text) return;

@@ -53,6 +53,8 @@ struct ClaimSettings {
   std::string pool_name;
   std::string record_directory;  // "/run/gpulet/claims"
   std::string cdi_directory;     // "/var/run/cdi"
+  // "/var/lib/kubelet/plugins/gpu.nvidia.com/checkpoint.json" (dra/nvidia_checkpoint.h); read at the start.
+  std::string nvidia_checkpoint = {};
   FeatureGates gates = {};
   // The kubelet gives up after 45 s; the reason should reach its event.
   Duration answer_within = std::chrono::seconds(40);
@@ -72,8 +74,8 @@ inline constexpr std::size_t kMaxPreparations = 1024;  // at the same time; one 
 // Loop's thread only. No callback comes after destruction.
 class ClaimController {
  public:
-  // Reads the records of an earlier process. `source` must outlive the controller. Errors: those of
-  // RecordStore::load_records; single broken records are logged.
+  // Reads the records of an earlier process, and once those of NVIDIA's driver. `source` must outlive the
+  // controller. Errors: those of RecordStore::load_records; single broken records are logged.
   static Result<std::unique_ptr<ClaimController>> start_controller(Loop& loop, ClaimSource& source,
                                                                    ClaimSettings settings);
   ~ClaimController();

@@ -1,5 +1,5 @@
-// Any text is a claim, a record or a ResourceSlice, or is refused with a reason; what is read of a
-// record and a slice is written and reads as the same.
+// Any text is a claim, a record, a checkpoint of NVIDIA's driver or a ResourceSlice, or is refused with a
+// reason; what is read of a record, a checkpoint and a slice is written and reads as the same.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -9,6 +9,7 @@
 #include "dra/claim.h"
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
+#include "dra/nvidia_checkpoint.h"
 #include "dra/opaque_config.h"
 #include "dra/resource_slice.h"
 
@@ -42,6 +43,16 @@ void read_as_record(std::string_view text) {
   require(again && *again == *record);
 }
 
+void read_as_checkpoint(std::string_view text) {
+  const auto imported = parse_nvidia_checkpoint(text, "boot-1");
+  if (!imported) return require(!imported.error().message().empty());
+  for (const auto& record : imported->records) {
+    require(!record.devices.empty());
+    const auto again = parse_record(record_json(record));
+    require(again && *again == record);
+  }
+}
+
 void read_as_slice(std::string_view text) {
   const auto slice = parse_slice(text);
   if (!slice) return require(!slice.error().message().empty());
@@ -61,6 +72,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   read_as_claim(text);
   read_as_record(text);
+  read_as_checkpoint(text);
   read_as_slice(text);
   const auto config = parse_device_config(text, {true, true});
   if (!config) require(!config.error().message().empty());

@@ -63,8 +63,9 @@ Status check_holder(const AllocationResult& result, const PoolDevice& offered, c
   const auto* holder = find_holder(*input.records, offered.uuid, uid);
   if (holder == nullptr) holder = find_holder(*input.records, offered.gpu_uuid, uid);
   if (holder == nullptr) return {};
-  return fail(Code::kUnavailable, device_text(result) + " is still held by the claim " + holder->name_space +
-                                      "/" + holder->name + " (uid " + holder->uid + ")");
+  const std::string name = holder->name.empty() ? "" : holder->name_space + "/" + holder->name + " ";
+  return fail(Code::kUnavailable,
+              device_text(result) + " is still held by the claim " + name + "(uid " + holder->uid + ")");
 }
 
 Result<const PoolDevice*> find_device(const AllocationResult& result, const std::string& uid,

@@ -54,11 +54,11 @@ std::string record_json(const ClaimRecord& record) {
     if (!device.share_id.empty()) entry["shareID"] = device.share_id;
     devices.push_back(std::move(entry));
   }
-  const json object = {{"version", kRecordVersion},
-                       {"uid", record.uid},
-                       {"namespace", record.name_space},
-                       {"name", record.name},
-                       {"devices", std::move(devices)}};
+  json object = {{"version", kRecordVersion}, {"uid", record.uid}, {"devices", std::move(devices)}};
+  if (!record.name.empty()) {
+    object["namespace"] = record.name_space;
+    object["name"] = record.name;
+  }
   return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -82,8 +82,10 @@ Result<ClaimRecord> parse_record(std::string_view text) {
     return fail(Code::kInvalidArgument,
                 "uid: expected lower case letters, digits and '-', found \"" + record.uid + "\"");
   }
-  GPULET_TRY_ASSIGN(record.name_space, object.required_text("namespace"));
-  GPULET_TRY_ASSIGN(record.name, object.required_text("name"));
+  if (object.member("namespace") != nullptr || object.member("name") != nullptr) {
+    GPULET_TRY_ASSIGN(record.name_space, object.required_text("namespace"));
+    GPULET_TRY_ASSIGN(record.name, object.required_text("name"));
+  }
   GPULET_TRY_ASSIGN(const auto devices, object.objects("devices", kMaxResults));
   for (const auto& entry : devices) {
     GPULET_TRY_ASSIGN(RecordedDevice device, read_device(entry));

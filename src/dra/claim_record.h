@@ -31,7 +31,8 @@ struct RecordedDevice {
 };
 
 struct ClaimRecord {
-  std::string uid, name_space, name;
+  std::string uid;
+  std::string name_space, name;  // both empty where NVIDIA's driver prepared the claim and dropped them
   std::vector<RecordedDevice> devices;  // in the order of the claim's results
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };

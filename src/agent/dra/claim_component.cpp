@@ -128,10 +128,13 @@ class ClaimServer {
     const auto& settings = node.config.gpulet;
     auto server = std::make_unique<ClaimServer>(node);
     GPULET_TRY_ASSIGN(server->controller_,
-                      dra::ClaimController::start_controller(node.loop, *server->source_,
-                                                             {.pool_name = node.client_config->node_name,
-                                                              .record_directory = settings.dra.record_dir,
-                                                              .cdi_directory = settings.cdi.spec_dir}));
+                      dra::ClaimController::start_controller(
+                          node.loop, *server->source_,
+                          {.pool_name = node.client_config->node_name,
+                           .record_directory = settings.dra.record_dir,
+                           .cdi_directory = settings.cdi.spec_dir,
+                           .nvidia_checkpoint = settings.kubelet_dir + "/plugins/" +
+                                                std::string(dra::kDriverName) + "/checkpoint.json"}));
     server->serve();
     // The kubelet finds the registration last.
     for (const auto& path :

@@ -165,8 +165,9 @@ def check_readme_links():
 CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_elsewhere), ("lists", check_lists),
           ("words", check_words), ("excess of words", check_that_excess_is_found), ("decisions", check_decisions),
           ("READMEs say the same", check_readmes), ("links of the READMEs", check_readme_links),
-          ("README's figures", check_compared), ("translations", lambda: translations.check_translations(DOCS)),
+          ("README's figures", check_compared), ("translations", lambda: translations.check_translations(ROOT)),
           ("omissions of translations", translations.check_that_omissions_are_found),
+          ("switch of language", lambda: translations.check_switch(ROOT, SITE)),
           ("search", lambda: translations.check_search(SITE)),
           ("the tutorial's simulated node", tutorial.check_simulated_node)]
 

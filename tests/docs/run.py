@@ -22,6 +22,7 @@ import outcome  # noqa: E402
 
 import translations  # noqa: E402
 import tutorial  # noqa: E402
+import tutorial_page  # noqa: E402
 
 DOCS = ROOT / "docs"
 SITE = ROOT / "out" / "docs"
@@ -169,6 +170,7 @@ CHECKS = [("site", check_site), ("nothing from elsewhere", check_nothing_from_el
           ("omissions of translations", translations.check_that_omissions_are_found),
           ("switch of language", lambda: translations.check_switch(ROOT, SITE)),
           ("search", lambda: translations.check_search(SITE)),
+          ("reading of the tutorial", tutorial_page.check_reading),
           ("the tutorial's simulated node", tutorial.check_simulated_node)]
 
 

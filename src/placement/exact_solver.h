@@ -6,7 +6,12 @@
 // Without twins every digit is a bit and the number is the usual mask.
 //   score_[v]         sum of all pairs of v
 //   partition_[k][v]  greatest total of a partition of v into sets of k and one remainder set of |v| mod k
-// docs/placement.md has the recurrences and the proof.
+//     = score_[v] for |v| ≤ k, else
+//     = max score_[u] + partition_[k][v - u] over the u of |v| mod k devices or, if that is 0, over the u of
+//       k that hold a fixed device of v
+// The maxima run over every possibility, so by induction partition_ is exact. For every set u of the size
+// that holds the required devices and fits the available a, the total is score_[u] + partition_[k][a - u];
+// the ties read partition_[8], [4] and [2] of a - u.
 #pragma once
 
 #include <cstdint>

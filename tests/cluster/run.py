@@ -17,6 +17,7 @@ The runs, in this order:
   scheduling   `gpulet scheduler` as an extender of kube-scheduler
   access       the chart's rights on the node: device nodes, MIG, capabilities; and its NetworkPolicy, enforced
   chart        the agents as the chart installs them from the image
+  tutorial     docs/getting-started.md, command by command
   autoscaling  a HorizontalPodAutoscaler on GPU metrics
   operands     the GPU operator's Pods with gpulet's image
 
@@ -40,14 +41,14 @@ import time
 import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 from lib.testbed import CACHE, TESTBED, environment  # noqa: E402
 
 ROOT = HERE.parent.parent
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
-RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "autoscaling",
-        "operands", "daily-peak", "operators", "workloads")
+RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "tutorial",
+        "autoscaling", "operands", "daily-peak", "operators", "workloads")
 ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]
 

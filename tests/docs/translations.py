@@ -1,6 +1,9 @@
-"""Compares the Chinese pages, docs/zh/NAME.md, with their English originals, and searches the site as a reader does."""
+"""Compares the Chinese pages, docs/zh/NAME.md and examples/README.zh-CN.md, with their English originals, and searches the site as a
+reader does."""
 import functools
 import http.server
+import os
+import pathlib
 import re
 import threading
 import urllib.parse
@@ -12,7 +15,9 @@ LIMIT_MS = 20_000
 # What readers search for, and a page that they must find.
 SEARCHES = {"time slicing": "partition.html", "getting started": "getting-started.html", "faq": "faq.html",
             "健康检查": "zh/health.html", "显存": "zh/partition.html", "时间片": "zh/partition.html", "资源配额": "zh/partition.html",
-            "弹性伸缩": "zh/index.html"}
+            "弹性伸缩": "zh/autoscaling.html", "自动扩缩": "zh/autoscaling.html", "流水线": "examples/README.zh-CN.html",
+            "推理服务": "examples/README.zh-CN.html"}
+LINK = re.compile(r"\]\(([^):#]+\.md)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -49,16 +54,56 @@ def find_difference(original, translation):
     return None
 
 
-def check_translations(docs):
-    pages = sorted((docs / "zh").glob("*.md"))
-    for page in pages:
-        original = docs / page.name
-        if not original.exists():
-            return f"docs/zh/{page.name} has no original"
-        difference = find_difference(original.read_text(encoding="utf-8"), page.read_text(encoding="utf-8"))
+def translated_pages(root):
+    """Returns translation → original, which may not exist."""
+    pages = {page: root / "docs" / page.name for page in sorted((root / "docs" / "zh").glob("*.md"))}
+    return {**pages, root / "examples" / "README.zh-CN.md": root / "examples" / "README.md"}
+
+
+def link_to_original(page, text, pages):
+    """Returns a link to an English page that has a translation, or None. Its own original is what it switches to."""
+    originals = {original: translation for translation, original in pages.items()}
+    for link in LINK.findall(text):
+        to = pathlib.Path(os.path.normpath(page.parent / link))
+        if to in originals and to != pages[page]:
+            return link
+    return None
+
+
+def check_translations(root):
+    pages = translated_pages(root)
+    for page, original in pages.items():
+        name = page.relative_to(root)
+        if not page.exists() or not original.exists():
+            return f"{original.relative_to(root)} or its translation {name} is missing"
+        text = page.read_text(encoding="utf-8")
+        difference = find_difference(original.read_text(encoding="utf-8"), text)
         if difference:
-            return f"docs/zh/{page.name} {difference}"
-    return None if pages else "no page is translated"
+            return f"{name} {difference}"
+        if link := link_to_original(page, text, pages):
+            return f"{name} links the English {link}, which is translated"
+    return None
+
+
+def site_page(page, root):
+    """Returns the path in the site of a page of the repository."""
+    place = page.relative_to(root / "docs" if page.is_relative_to(root / "docs") else root).with_suffix(".html")
+    return str(place.with_name("index.html") if place.name == "README.html" else place)
+
+
+def check_switch(root, site):
+    """Each page with a translation and the translation link each other, and the Chinese index links each Chinese page."""
+    index = (site / "zh" / "index.html").read_text(encoding="utf-8").partition("<article")[2]
+    for translation, original in translated_pages(root).items():
+        one, other = site_page(original, root), site_page(translation, root)
+        for page, to, label in ((one, other, "中文"), (other, one, "English")):
+            article = (site / page).read_text(encoding="utf-8").partition("<article")[2]
+            link = f'<a href="{os.path.relpath(to, os.path.dirname(page))}">{label}</a>'
+            if article.count(link) != 1:
+                return f"{page} has {article.count(link)} links {link}"
+        if other != "zh/index.html" and f'href="{os.path.relpath(other, "zh")}' not in index:
+            return f"zh/index.html does not link {other}"
+    return None
 
 
 def check_that_omissions_are_found():

@@ -1,6 +1,6 @@
 """Runs the last part of docs/getting-started.md, the simulated node, as a reader types it: in one shell, line by line, with the
 programs of `make build`. Namespaces of its own keep its files and ports from the host's. The parts before it need a cluster:
-tests/cluster runs those."""
+tests/cluster runs those (`--only tutorial`)."""
 import os
 import pathlib
 import re
@@ -9,21 +9,16 @@ import signal
 import subprocess
 import time
 
+import tutorial_page
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PAGE = ROOT / "docs" / "getting-started.md"
 LIMIT_S = 90
-BLOCK = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-HEALTHY = r"^3 .*\bhealthy\b"
+SEEN_S = 20  # for the agent to see a fault, which a reader gives it while typing
+# What the page says of a line's output, by its end.
+SHOWN = {"gpulet health": r"^3 .*\blost\b", "gpulet doctor": r"\bGPU 3\b", "--watch": r"^3 .*\bhealthy\b"}
 # Empty directories where the agent and the page's commands write.
 NAMESPACE = """ip link set lo up && mkdir -p /var/lib/gpulet /var/run/cdi && mount -t tmpfs none /var/lib/gpulet &&
 mount -t tmpfs none /tmp && mount -t tmpfs none /run && exec bash"""
-
-
-def section(number):
-    """Returns the commands of one numbered section, line by line."""
-    text = PAGE.read_text(encoding="utf-8")
-    found = re.search(rf"^## {number}\. .*?(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return [line for block in BLOCK.findall(found[0]) for line in block.splitlines()]
 
 
 def descendants(pid):
@@ -74,24 +69,35 @@ class Shell:
         self.process.stdout.close()
 
 
+def run_shown(shell, line):
+    """Runs a line, again until its output is what the page says of it. Returns (exit status, output)."""
+    shown = next((shown for end, shown in SHOWN.items() if line.endswith(end)), None)
+    if "--watch" in line:
+        return shell.run(line, until=shown)
+    deadline = time.monotonic() + SEEN_S
+    while True:
+        status, output = shell.run(line)
+        if not shown or re.search(shown, output, re.MULTILINE):
+            return status, output
+        if time.monotonic() > deadline:
+            raise AssertionError(f"`{line}` prints nothing like {shown}: {output}")
+        time.sleep(0.5)
+
+
 def check_simulated_node():
-    commands = section(5)
+    commands = [step.command for step in tutorial_page.sections()[tutorial_page.SIMULATED_SECTION]]
     if commands[0] != "make build":
         return f"the simulated part begins with {commands[0]!r}, not with `make build`"
+    for end in SHOWN:
+        if not any(line.endswith(end) for line in commands):
+            return f"no line ends with {end}"
     shell = Shell()
     try:
-        outputs = []
         for line in commands[1:]:  # out/bin has what `make build` installs
-            watch = "--watch" in line
-            status, output = shell.run(line, until=HEALTHY if watch else None)
-            outputs.append((line, output))
+            status, output = run_shown(shell, line)
             # These report a GPU that is out of service by their exit status; the last is ended by a signal.
-            if status != 0 and not watch and not re.search(r"gpulet (health|doctor)$", line):
+            if status != 0 and not line.endswith(tuple(SHOWN)):
                 return f"`{line}` exits with {status}: {output.strip()[-300:]}"
-        for command, shows in (("gpulet health", r"^3 .*\blost\b"), ("gpulet doctor", r"\bGPU 3\b"), ("--watch", HEALTHY)):
-            output = next(output for line, output in outputs if line.endswith(command))
-            if not re.search(shows, output, re.MULTILINE):
-                return f"`{command}` prints nothing like {shows}: {output}"
         return None
     except AssertionError as error:
         return str(error)

@@ -104,10 +104,19 @@ class ChartChecks:
                 "mps": [*node.run("find", MPS_ROOT, "-mindepth", "1").split(), *self.daemons(node)],
                 "mounts": [line.split()[4] for line in node.run("cat", "/proc/self/mountinfo").splitlines() if f" {MPS_ROOT}/" in line],
             }
+        found["cluster"] = self.cluster_objects()
+        return found
+
+    @staticmethod
+    def cluster_objects():
         kinds = ("clusterroles", "clusterrolebindings", "customresourcedefinitions", "validatingadmissionpolicies", "validatingadmissionpolicybindings",
                  "apiservices")
-        found["cluster"] = sorted(name for kind in kinds for name in kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
-        return found
+        return sorted(name for kind in kinds for name in kubectl("get", kind, "-o", "name").split() if "gpulet" in name)
+
+    def remove_cluster_objects(self):
+        for name in self.cluster_objects():
+            kubectl("delete", name)
+        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
 
     @staticmethod
     def daemons(node):
@@ -131,9 +140,7 @@ class ChartChecks:
         self.checks.cdi.hooks.mkdir(exist_ok=True)
         for node in self.nodes:
             self.own_mps_root(node)
-        for name in self.seen()["cluster"]:
-            kubectl("delete", name)
-        kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait=true")
+        self.remove_cluster_objects()
         for node in self.nodes:
             reported = node.run(GPULET, "cleanup", "--state-dir", node.kept, "--cdi-hook-dir", self.checks.cdi.hooks,
                             env={"NODE_NAME": node.name, "KUBECONFIG": str(node.state / "kubeconfig")})

@@ -29,6 +29,7 @@ from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
 from lib.storm import Storm
 from lib.testbed import TESTBED
+from lib.tutorial import TutorialChecks
 from lib.workloads import WorkloadsChecks
 
 GPU = "nvidia.com/gpu"
@@ -68,6 +69,7 @@ class Checks:
         yield "scheduling", SchedulingChecks(self).run()
         yield "access", AccessChecks(self, images[0]).run()
         yield "chart", ChartChecks(self, images, chart_steps).run()
+        yield "tutorial", TutorialChecks(self).run()
         yield "autoscaling", AutoscalingChecks(self, images[0]).run()
         yield "operands", OperandsChecks(self).run()
         yield "daily-peak", DailyPeakChecks(self, images[0]).run()

@@ -5,6 +5,7 @@
 // Source: resource.k8s.io/v1, DeviceConstraint (Kubernetes 1.36): devices without the attribute never match.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <map>
 #include <string>
@@ -20,6 +21,8 @@ namespace gpulet::dra {
 inline constexpr const char* kNvLinkIslandAttribute = "gpulet.io/nvlinkIsland";
 inline constexpr const char* kBestPairAttribute = "gpulet.io/bestPair";
 inline constexpr const char* kBestQuadAttribute = "gpulet.io/bestQuad";
+inline constexpr std::array kGroupAttributes = {kNvLinkIslandAttribute, kBestPairAttribute,
+                                                kBestQuadAttribute};
 
 struct GroupedGpu {
   DeviceUuid uuid;

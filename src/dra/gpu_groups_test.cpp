@@ -267,7 +267,7 @@ TEST(DeviceArranger, WholeGpusComeInTheirGroupsAndOthersAfter) {
   EXPECT_EQ(text_of(pool, "gpu-4", kBestPairAttribute), "0000:10:00.0");
   EXPECT_EQ(text_of(pool, "gpu-7", kNvLinkIslandAttribute), "0000:13:00.0");
   EXPECT_EQ(text_of(pool, "gpu-5", kNvLinkIslandAttribute), "");
-  for (const char* const attribute : {kNvLinkIslandAttribute, kBestPairAttribute, kBestQuadAttribute}) {
+  for (const char* const attribute : kGroupAttributes) {
     EXPECT_EQ(text_of(pool, "gpu-1-mig-1g10gb-19-0", attribute), "");
     EXPECT_EQ(text_of(pool, "gpu-2", attribute), "");
   }

@@ -46,7 +46,7 @@ struct PoolDevice {
 };
 
 struct DevicePool {
-  std::vector<PoolDevice> devices;  // by PCI address, then by placement
+  std::vector<PoolDevice> devices;  // by PCI address, then by placement; dra/gpu_groups.h arranges them
   std::vector<std::string> notes;   // why a device is left out: "GPU-…: …", in the same order
 
   // nullptr where there is no device of that name.

@@ -8,7 +8,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "config/yaml_documents.h"
+#include "dra/gpu_groups.h"
 
 namespace gpulet::dra {
 namespace {
@@ -17,11 +19,12 @@ using config::yaml::Node;
 using nlohmann::json;
 
 constexpr std::string_view kGroup = "resource.k8s.io/";
+constexpr std::string_view kOwnDomain = "gpulet.io/";  // of attributes
 
-// Where each kind has its configs.
+// Where each kind has its configs and constraints.
 struct ConfigKind {
   std::string_view kind;
-  std::string_view parent;  // of "config"
+  std::string_view parent;  // of "config" and "constraints"
 };
 constexpr std::array<ConfigKind, 3> kConfigKinds = {{{"ResourceClaim", "spec.devices"},
                                                      {"ResourceClaimTemplate", "spec.spec.devices"},
@@ -112,12 +115,19 @@ class ManifestChecker {
     if (found == kConfigKinds.end()) return;
     name_ = kind + " " + object_name(object);
     const Node* parent = descend(object, found->parent);
-    const Node* configs = parent == nullptr ? nullptr : member(*parent, "config");
-    if (configs == nullptr || configs->kind == Node::Kind::kNull) return;
-    const std::string path = std::string(found->parent) + ".config";
-    if (configs->kind != Node::Kind::kSequence) return add_problem(*configs, path, "expected a list");
-    for (std::size_t i = 0; i < configs->items.size(); ++i) {
-      check_entry(configs->items[i], path + "[" + std::to_string(i) + "]");
+    if (parent == nullptr) return;
+    check_list(*parent, found->parent, "config", &ManifestChecker::check_config);
+    check_list(*parent, found->parent, "constraints", &ManifestChecker::check_constraint);
+  }
+
+  void check_list(const Node& parent, std::string_view parent_path, std::string_view name,
+                  void (ManifestChecker::*check)(const Node&, const std::string&)) {
+    const Node* list = member(parent, name);
+    if (list == nullptr || list->kind == Node::Kind::kNull) return;
+    const std::string path = std::string(parent_path) + "." + std::string(name);
+    if (list->kind != Node::Kind::kSequence) return add_problem(*list, path, "expected a list");
+    for (std::size_t i = 0; i < list->items.size(); ++i) {
+      (this->*check)(list->items[i], path + "[" + std::to_string(i) + "]");
     }
   }
 
@@ -128,7 +138,18 @@ class ManifestChecker {
     return (name_space.empty() ? "" : name_space + "/") + (name.empty() ? "without a name" : name);
   }
 
-  void check_entry(const Node& entry, const std::string& path) {
+  // With an attribute that no device has, the claim would wait for ever.
+  void check_constraint(const Node& constraint, const std::string& path) {
+    const std::vector<std::string> known(kGroupAttributes.begin(), kGroupAttributes.end());
+    for (const std::string_view field : {"matchAttribute", "distinctAttribute"}) {
+      const std::string name = text_of(constraint, field);
+      if (!name.starts_with(kOwnDomain) || std::ranges::find(known, name) != known.end()) continue;
+      add_problem(*member(constraint, field), path + "." + std::string(field),
+                  "unknown attribute \"" + name + "\", expected one of " + text::join(known, ", "));
+    }
+  }
+
+  void check_config(const Node& entry, const std::string& path) {
     const Node* opaque = member(entry, "opaque");
     if (opaque == nullptr) {
       return add_problem(entry, path, "only opaque parameters are supported by this driver");

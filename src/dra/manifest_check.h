@@ -1,6 +1,7 @@
-// Checks the configs that manifests give to this driver before they reach a cluster: the API server and the
-// scheduler do not look inside, so that a mistake there shows only when a Pod starts. Each config is read by
-// the parser that prepares claims (dra/opaque_config.h).
+// Checks what manifests say to this driver before they reach a cluster: the API server and the scheduler do
+// not look inside configs, so that a mistake there shows only when a Pod starts, and a constraint on a
+// misspelt attribute is met by no device. Each config is read by the parser that prepares claims
+// (dra/opaque_config.h).
 //
 // Source: resource.k8s.io v1, v1beta1 and v1beta2: ResourceClaim, ResourceClaimTemplate and DeviceClass;
 // docs/dra.md.
@@ -16,7 +17,7 @@
 
 namespace gpulet::dra {
 
-// A config that the driver would refuse.
+// A config that the driver would refuse, or a constraint on an attribute of gpulet.io that there is not.
 struct ManifestProblem {
   unsigned line = 0, column = 0;  // of the field, from 1
   std::size_t document = 0;       // of those that are not empty, from 1

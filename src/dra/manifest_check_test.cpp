@@ -87,6 +87,29 @@ TEST(ManifestCheck, ReadsConfigsAsTheAgentDoes) {
   EXPECT_EQ(check(claim("{kind: X}", "other.example.com")).configs, 0u);
 }
 
+TEST(ManifestCheck, KnowsTheAttributesOfLinkedGpus) {
+  const auto constraint = [](const std::string& entry) {
+    return problems(
+        check("apiVersion: resource.k8s.io/v1\nkind: ResourceClaimTemplate\nmetadata: {name: two}\n"
+              "spec: {spec: {devices: {constraints: [" +
+              entry + "]}}}\n"));
+  };
+  for (const char* const known :
+       {"gpulet.io/nvlinkIsland", "gpulet.io/bestPair", "gpulet.io/bestQuad", "gpu.nvidia.com/any"}) {
+    EXPECT_EQ(constraint(std::string("{matchAttribute: ") + known + "}"), "");
+  }
+  const std::string expected =
+      "expected one of gpulet.io/nvlinkIsland, gpulet.io/bestPair, gpulet.io/bestQuad\n";
+  EXPECT_EQ(
+      constraint("{}, {requests: [gpu], matchAttribute: gpulet.io/bestPairs}"),
+      "4:77 1 ResourceClaimTemplate two: spec.spec.devices.constraints[1].matchAttribute: unknown attribute "
+      "\"gpulet.io/bestPairs\", " +
+          expected);
+  EXPECT_NE(constraint("{distinctAttribute: gpulet.io/pair}").find("\"gpulet.io/pair\", " + expected),
+            std::string::npos);
+  EXPECT_EQ(constraint("5, [x], {matchAttribute: [x]}"), "");
+}
+
 TEST(ManifestCheck, TypesScalarsAsKubectlDoes) {
   const auto mps = [](const std::string& settings) {
     return problems(

@@ -19,6 +19,7 @@
 #include "dra/claim_services.h"
 #include "dra/device_health.h"
 #include "dra/device_pool.h"
+#include "dra/gpu_groups.h"
 #include "dra/health_streams.h"
 #include "dra/served_socket.h"
 #include "dra/slice_publisher.h"
@@ -176,11 +177,12 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    pool_ = std::make_shared<const dra::DevicePool>(
-        dra::make_device_pool({.snapshot = snapshot_,
-                               .taints = taints_of(agent->health_view()),
-                               .withdrawn = withdrawn_gpus(),
-                               .pcie_roots = facts_->pcie_roots}));
+    auto pool = dra::make_device_pool({.snapshot = snapshot_,
+                                       .taints = taints_of(agent->health_view()),
+                                       .withdrawn = withdrawn_gpus(),
+                                       .pcie_roots = facts_->pcie_roots});
+    arranger_.arrange_devices(*snapshot_, pool);
+    pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
     node_.claim_pool = pool_;
     report_health();
     report_notes();
@@ -335,6 +337,7 @@ class ClaimServer {
   inventory::SnapshotPtr snapshot_;
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
+  dra::DeviceArranger arranger_;
   std::shared_ptr<const dra::DevicePool> pool_;
   std::vector<dra::DeviceHealth> reported_;  // empty where it is to be sent again
   bool is_driver_open_ = false, is_published_ = false;

@@ -31,6 +31,7 @@ class DraChecks:
         return [
             ("the node's GPUs are in one slice, and in no resource", self.slices),
             ("dra/one-gpu.yaml: a Pod with a claim sees only its GPU", self.one_gpu),
+            ("dra/linked-gpus.yaml: a pair that is whole, while another is broken", self.linked_gpus),
             ("dra/shared-claim.yaml: two Pods share a claim", self.shared),
             ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
             ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
@@ -127,6 +128,22 @@ class DraChecks:
         [[device]] = self.held().values()
         self.checks.cdi.assert_sees(pod, [self.uuid(device)])
         self.checks.cdi.assert_driver(pod, self.checks.cdi.version())
+        self.end_pods()
+
+    def linked_gpus(self):
+        """The best pairs are neighbours in the slice; the first device is taken, so first fit alone would take two halves of pairs."""
+        listed = list(self.devices().values())
+        pairs = [device["attributes"]["gpulet.io/bestPair"]["string"] for device in listed]
+        assert pairs[::2] == pairs[1::2] and len(set(pairs)) == len(pairs) / 2, pairs
+        assert len({device["attributes"]["gpulet.io/bestQuad"]["string"] for device in listed}) == len(listed) / 4, listed
+        assert len({device["attributes"]["gpulet.io/nvlinkIsland"]["string"] for device in listed}) == 1, listed
+        self.pod("single", resourceClaimTemplateName="one-gpu")
+        [[taken]] = self.held().values()
+        assert taken == listed[0]["name"], taken
+        [pod] = self.create("linked-gpus")
+        [first, second] = next(devices for devices in self.held().values() if devices != [taken])
+        assert [first, second] == [listed[2]["name"], listed[3]["name"]], (first, second)
+        self.checks.cdi.assert_sees(pod, [self.uuid(first), self.uuid(second)])
         self.end_pods()
 
     def shared(self):

@@ -165,6 +165,25 @@ TEST(ClusterDocument, GivesTheReasonsOfWaitingPods) {
   EXPECT_EQ(pending[3]["reasons"], pending[2]["reasons"]);
 }
 
+TEST(ClusterDocument, PodsThatDifferInMemoryAreCheckedApart) {
+  ShownCluster shown;
+  shown.cluster.set_node("n1", scheduler::test_node(1, 1));
+  auto pod = scheduler::test_pod("a", 1);
+  shown.facts.set_pending(pod);
+  pod.name = "b";
+  pod.containers[0].memory = {.mib = 100'000};
+  shown.facts.set_pending(pod);
+  pod.name = "c";
+  pod.containers[0].memory = {};
+  pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+  shown.facts.set_pending(pod);
+  const auto pending = shown.document()["pending"];
+  ASSERT_EQ(pending.size(), 3U);
+  EXPECT_EQ(pending[0]["fits"], 1);
+  EXPECT_EQ(pending[1]["rejected"], 1);
+  EXPECT_EQ(pending[2]["reasons"], (json::array({json{pod.fraction_error, 1, "n1"}})));
+}
+
 TEST(ClusterDocument, ChecksAtMostSoManyDifferentRequests) {
   ShownCluster shown;
   shown.cluster.set_node("n1", scheduler::test_node(1, 1));

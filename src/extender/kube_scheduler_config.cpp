@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "base/yaml_writer.h"
+#include "fraction/fraction_request.h"
 #include "k8s/api_client.h"
 #include "k8s/objects.h"
 #include "scheduler/model/gpu_node.h"
@@ -40,12 +41,18 @@ YamlNode extender_entry(const KubeSchedulerConfig& config) {
     if (!config.tls_name.empty()) tls.add("serverName", YamlNode::text(config.tls_name));
   }
   auto& resources = entry.add("managedResources", YamlNode::list());
-  for (const auto& name : config.resources) {
+  const auto add_resource = [&](std::string_view name, const char* ignored) {
     YamlNode resource;
-    resource.add("name", YamlNode::text(name));
-    resource.add("ignoredByScheduler", YamlNode::bare("false"));
+    resource.add("name", YamlNode::text(std::string(name)));
+    resource.add("ignoredByScheduler", YamlNode::bare(ignored));
     resources.items.push_back(std::move(resource));
+  };
+  for (const auto& name : config.resources) {
+    // kube-scheduler refuses a name that is listed twice.
+    if (!fraction::is_fraction_resource(name)) add_resource(name, "false");
   }
+  // Amounts that no node offers: counted, they would keep the Pod from every node.
+  for (const auto name : fraction::kFractionResources) add_resource(name, "true");
   return entry;
 }
 

@@ -36,7 +36,20 @@ extenders:
         ignoredByScheduler: false
       - name: nvidia.com/mig-1g.10gb
         ignoredByScheduler: false
+      - name: nvidia.com/gpumem
+        ignoredByScheduler: true
+      - name: nvidia.com/gpumem-percentage
+        ignoredByScheduler: true
+      - name: nvidia.com/gpucores
+        ignoredByScheduler: true
 )");
+}
+
+TEST(KubeSchedulerConfigTest, ListsNoResourceTwice) {
+  auto config = config_of_kubeadm();
+  const auto text = kube_scheduler_config(config);
+  config.resources.emplace_back("nvidia.com/gpumem");
+  EXPECT_EQ(kube_scheduler_config(config), text);
 }
 
 TEST(KubeSchedulerConfigTest, OverTlsItVerifiesTheServicesName) {

@@ -230,12 +230,12 @@ http::Response ExtenderService::filter_nodes(const ExtenderArgs& args) {
   for (std::size_t i = 0; i < args.node_names().size(); ++i) {
     const auto* const node =
         filter.requests_devices() ? dependencies_.cluster.find_node(args.node_names()[i]) : nullptr;
-    if (node == nullptr) {
+    auto verdict = node != nullptr ? filter.check_node(*node) : filter.check_request();
+    if (node == nullptr && verdict.fits()) {
       ++metrics_.unpublished;
       passed.push_back(i);
       continue;
     }
-    auto verdict = filter.check_node(*node);
     if (verdict.fits()) {
       passed.push_back(i);
       continue;

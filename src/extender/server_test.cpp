@@ -328,6 +328,22 @@ TEST_F(ExtenderServerTest, ReportsMalformedAnnotationAndUsesDefault) {
             std::string::npos);
 }
 
+TEST_F(ExtenderServerTest, AContradictionIsRefusedByEveryNode) {
+  begin_ready();
+  json pod = pod_object("p", "1", {{"gpu-memory", "4096"}});
+  pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "8192";
+  const auto filtered = post_json("/filter", {{"Pod", pod}, {"NodeNames", kNames}});
+  EXPECT_TRUE(filtered["NodeNames"].empty()) << "n3, which has no GpuNode, too";
+  EXPECT_EQ(filtered["FailedAndUnresolvableNodes"].size(), kNames.size());
+  for (const auto& reason : filtered["FailedAndUnresolvableNodes"]) {
+    EXPECT_EQ(reason,
+              "annotation gpu-memory is \"4096\": expected the same memory as limit nvidia.com/gpumem of "
+              "container main, \"8192\", or one of them");
+  }
+  pod["metadata"]["annotations"] = json::object();
+  EXPECT_EQ(post_json("/filter", {{"Pod", pod}, {"NodeNames", kNames}})["NodeNames"], kNames);
+}
+
 TEST_F(ExtenderServerTest, UsesTheNamespacesPolicyByDefault) {
   begin_ready();
   EXPECT_NE(get("/explain?namespace=team&pod=waiting").body->find("scored by binpack (from the namespace)"),

@@ -66,6 +66,16 @@ void subtract_parts(std::vector<Shares>& free, const std::vector<PodAllocation::
   }
 }
 
+namespace {
+
+// The kubelet's allocation does not say which of a Pod's containers a share belongs to.
+std::uint64_t requested_mib(const GpuNode& node, const PodClaim& claim, const PodAllocation::Part& part) {
+  const auto& unit = node.resources[part.resource].units[part.unit];
+  return claim.memory.mib_of(node.unit_memory_mib(unit)) * part.shares;
+}
+
+}  // namespace
+
 void count_without_leaving(ClusterNode& node) {
   node.free = offered_shares(node.node);
   for (auto& of_resource : node.requested_mib) std::ranges::fill(of_resource, 0);
@@ -73,7 +83,7 @@ void count_without_leaving(ClusterNode& node) {
     if (claim.leaving) continue;
     subtract_parts(node.free, claim.parts);
     for (const auto& part : claim.parts)
-      node.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
+      node.requested_mib[part.resource][part.unit] += requested_mib(node.node, claim, part);
   }
   sum_free(node);
 }
@@ -345,12 +355,12 @@ void ClusterState::recompute_nodes(Entry& entry) {
   for (auto& claim : view.claims) {
     const auto pod = pods_.find(claim.pod);
     claim.leaving = pod != pods_.end() && pod->second.leaving;
-    claim.memory_mib = pod == pods_.end() ? 0 : pod->second.constraints.memory_mib;
+    claim.memory = pod == pods_.end() ? fraction::MemoryAmount{} : pod->second.greatest_memory();
     for (const auto& part : claim.parts) {
       auto& held = view.held[part.resource][part.unit];
       const unsigned shares = view.node.resources[part.resource].units[part.unit].shares;
       held = static_cast<std::uint16_t>(std::min(shares, held + part.shares));
-      view.requested_mib[part.resource][part.unit] += claim.memory_mib * part.shares;
+      view.requested_mib[part.resource][part.unit] += requested_mib(view.node, claim, part);
     }
   }
   sum_free(view);

@@ -36,9 +36,9 @@ namespace gpulet::scheduler {
 struct PodClaim {
   std::string pod;  // "namespace/name"
   std::vector<PodAllocation::Part> parts;
-  bool assumed = false;          // not reported by the kubelet yet
-  bool leaving = false;          // the Pod is being deleted
-  std::uint64_t memory_mib = 0;  // that the Pod requested of each share (gpulet.io/gpu-memory)
+  bool assumed = false;             // not reported by the kubelet yet
+  bool leaving = false;             // the Pod is being deleted
+  fraction::MemoryAmount memory{};  // that the Pod's largest request for a share is
   friend bool operator==(const PodClaim&, const PodClaim&) = default;
 };
 
@@ -50,7 +50,7 @@ struct ClusterNode {
   std::vector<unsigned> free_total;                // by resource
   std::vector<Shares> held;                        // held or assumed; several Pods may hold one claim
   std::vector<placement::GpuLoad> loads;           // by GPU
-  // MiB that Pods requested of a shared unit (gpulet.io/gpu-memory), by resource and unit.
+  // MiB that Pods requested of a shared unit, by resource and unit.
   std::vector<std::vector<std::uint64_t>> requested_mib;
   std::vector<PodClaim> claims;       // held ones by Pod, then assumed ones in binding order
   std::vector<PodRequest> nominated;  // Pods that kube-scheduler makes room for here, highest priority first

@@ -63,12 +63,16 @@ std::string_view reject_reason_name(RejectReason reject_reason) {
       return "links";
     case RejectReason::kNominated:
       return "nominated";
+    case RejectReason::kRequest:
+      return "request";
   }
   return "none";
 }
 
 // As kube-scheduler counts: an init container needs its devices in addition to the sidecars before it.
-Filter::Filter(const PodRequest& request) : request_(request) {
+Filter::Filter(const PodRequest& request)
+    : request_(request),
+      has_constraints_(request.constraints.has_any() || !request.greatest_memory().is_zero()) {
   std::map<ResourceName, std::pair<unsigned, unsigned>> counts;  // of containers that keep running; the
                                                                  // maximum at once
   for (const auto& container : request.containers) {
@@ -81,8 +85,8 @@ Filter::Filter(const PodRequest& request) : request_(request) {
   for (const auto& [resource, count] : counts) needs_.push_back({resource, count.second});
 }
 
-RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resource,
-                                const ResourceUnit& unit) const {
+RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit,
+                                const fraction::MemoryAmount& memory) const {
   const Constraints& constraints = request_.constraints;
   const auto& model = node.unit_model(unit);
   if (!constraints.models.empty() && std::ranges::none_of(constraints.models, [&](const auto& wanted) {
@@ -90,8 +94,9 @@ RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resourc
       })) {
     return RejectReason::kModel;
   }
-  const auto memory = unit.share_mib != 0 ? unit.share_mib : node.unit_memory_mib(unit);
-  if (constraints.memory_mib > memory) return RejectReason::kMemory;
+  const auto whole_mib = node.unit_memory_mib(unit);
+  if (memory.mib_of(whole_mib) > (unit.share_mib != 0 ? unit.share_mib : whole_mib))
+    return RejectReason::kMemory;
   if (constraints.compute > std::pair(model.compute_major, model.compute_minor))
     return RejectReason::kCompute;
   if (!constraints.selector.empty()) {
@@ -103,13 +108,13 @@ RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resourc
   return RejectReason::kNone;
 }
 
-std::string Filter::describe_constraint(RejectReason reject_reason) const {
+std::string Filter::describe_constraint(RejectReason reject_reason, std::uint64_t memory_mib) const {
   const Constraints& constraints = request_.constraints;
   switch (reject_reason) {
     case RejectReason::kModel:
       return text::join(constraints.models, " or ");
     case RejectReason::kMemory:
-      return format_mib(constraints.memory_mib) + " of memory";
+      return format_mib(memory_mib) + " of memory";
     case RejectReason::kCompute:
       return "compute capability " + std::to_string(constraints.compute.first) + "." +
              std::to_string(constraints.compute.second);
@@ -151,11 +156,18 @@ std::optional<Filter::Rejection> Filter::check_devices(const ClusterNode& node) 
   return node.nominated.empty() ? std::nullopt : check_nominated(node);
 }
 
+FilterResult Filter::check_request() const {
+  if (request_.fraction_error.empty()) return {};
+  return {RejectReason::kRequest, false, request_.fraction_error};
+}
+
 bool Filter::accepts(const ClusterNode& node) const {
+  if (!request_.fraction_error.empty()) return false;
   return !is_published(node) || (!check_versions(node.node) && !check_devices(node));
 }
 
 FilterResult Filter::check_node(const ClusterNode& node) const {
+  if (auto invalid = check_request(); !invalid.fits()) return invalid;
   if (!is_published(node)) return {};
   if (auto version = check_versions(node.node)) return {RejectReason::kDriver, false, std::move(*version)};
   auto failed = check_devices(node);
@@ -217,30 +229,24 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
                                                          const ContainerRequest& container,
                                                          const ContainerAllocation& given,
                                                          bool occupied) const {
+  const auto memory = request_.memory_of(container);
   for (const auto& [index, shares] : given) {
     const auto& resource = node.node.resources[index];
     for (std::size_t unit = 0; unit < shares.size(); ++unit) {
       if (shares[unit] == 0) continue;
       const auto& one = resource.units[unit];
-      const auto gpu = [&] { return " but GPU " + std::to_string(one.gpu); };
-      if (const auto reject_reason = check_unit(node.node, resource, one);
+      const auto share_mib = memory.mib_of(node.node.unit_memory_mib(one));
+      if (const auto reject_reason = check_unit(node.node, resource, one, memory);
           reject_reason != RejectReason::kNone) {
         return Rejection{reject_reason,
-                         gpu() + " (" + node.node.unit_model(one).name + ") would be allocated, " +
-                             describe_constraint(reject_reason) + " required",
+                         " but GPU " + std::to_string(one.gpu) + " (" + node.node.unit_model(one).name +
+                             ") would be allocated, " + describe_constraint(reject_reason, share_mib) +
+                             " required",
                          index};
       }
-      if (auto failed = occupied ? check_load(node, index, unit, shares[unit]) : std::nullopt) return failed;
-      if (!occupied || request_.constraints.memory_mib == 0 || one.shares == 1) continue;
-      const auto spoken_for = node.requested_mib[index][unit];
-      if (spoken_for + request_.constraints.memory_mib * shares[unit] > node.node.unit_memory_mib(one)) {
-        const auto left =
-            node.node.unit_memory_mib(one) - std::min(spoken_for, node.node.unit_memory_mib(one));
-        return Rejection{RejectReason::kMemory,
-                         gpu() + " would be allocated, with " + format_mib(left) + " unreserved, " +
-                             format_mib(request_.constraints.memory_mib * shares[unit]) + " required",
-                         index};
-      }
+      if (!occupied) continue;
+      if (auto failed = check_load(node, index, unit, shares[unit], share_mib * shares[unit])) return failed;
+      if (auto failed = check_unreserved(node, index, unit, share_mib * shares[unit])) return failed;
     }
   }
   if (!request_.constraints.links) return std::nullopt;
@@ -249,9 +255,23 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
   return failed;
 }
 
+// Whether what other Pods requested of a shared device leaves this Pod's memory.
+std::optional<Filter::Rejection> Filter::check_unreserved(const ClusterNode& node, std::size_t index,
+                                                          std::size_t unit, std::uint64_t memory_mib) const {
+  const auto& one = node.node.resources[index].units[unit];
+  const auto whole = node.node.unit_memory_mib(one), reserved = node.requested_mib[index][unit];
+  if (memory_mib == 0 || one.shares == 1 || reserved + memory_mib <= whole) return std::nullopt;
+  return Rejection{RejectReason::kMemory,
+                   " but GPU " + std::to_string(one.gpu) + " would be allocated, with " +
+                       format_mib(whole - std::min(reserved, whole)) + " unreserved, " +
+                       format_mib(memory_mib) + " required",
+                   index};
+}
+
 // Whether a node's own rule forbids the devices that it would allocate now.
 std::optional<Filter::Rejection> Filter::check_load(const ClusterNode& node, std::size_t index,
-                                                    std::size_t unit, unsigned shares) const {
+                                                    std::size_t unit, unsigned shares,
+                                                    std::uint64_t memory_mib) const {
   if (node.node.rules.load != placement::LoadPolicy::kStrict) return std::nullopt;
   const auto& resource = node.node.resources[index];
   const auto& one = resource.units[unit];
@@ -265,9 +285,7 @@ std::optional<Filter::Rejection> Filter::check_load(const ClusterNode& node, std
   if (usual == 0) return std::nullopt;
   constexpr std::uint64_t kAll = 100;
   const auto whole = std::max<std::uint64_t>(node.node.unit_memory_mib(one), 1);
-  const auto asked = request_.constraints.memory_mib != 0
-                         ? request_.constraints.memory_mib * shares * kAll / whole
-                         : std::uint64_t{usual} * shares;
+  const auto asked = memory_mib != 0 ? memory_mib * kAll / whole : std::uint64_t{usual} * shares;
   if (load.memory_percent + asked <= kAll) return std::nullopt;
   return Rejection{RejectReason::kMemory,
                    gpu + "with " + std::to_string(kAll - load.memory_percent) + " % of its memory free, " +

@@ -19,10 +19,22 @@ namespace gpulet::scheduler {
 // and rejects a node only for its devices. It checks the devices that the node's placement would choose, so
 // a node that passes for its links provides them.
 
-enum class RejectReason { kNone, kTooFew, kDriver, kModel, kMemory, kCompute, kSelector, kLinks, kNominated };
+enum class RejectReason {
+  kNone,
+  kTooFew,
+  kDriver,
+  kModel,
+  kMemory,
+  kCompute,
+  kSelector,
+  kLinks,
+  kNominated,
+  kRequest,
+};
 inline constexpr RejectReason kRejectReasons[] = {
-    RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
-    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated};
+    RejectReason::kTooFew, RejectReason::kDriver,    RejectReason::kModel,
+    RejectReason::kMemory, RejectReason::kCompute,   RejectReason::kSelector,
+    RejectReason::kLinks,  RejectReason::kNominated, RejectReason::kRequest};
 std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 struct FilterResult {
@@ -43,8 +55,10 @@ class Filter {
   bool requests_devices() const { return !needs_.empty(); }
   // Whether the node publishes any of the resources.
   bool is_published(const ClusterNode& node) const;
-  // Checks a node. A node that publishes none of the resources passes: the kubelet's count decides. Cost:
-  // ~100 ns without constraints, else the cost of placement, once per kind of node.
+  // Rejects a Pod whose request for memory or compute contradicts itself, on any node.
+  FilterResult check_request() const;
+  // Checks a node, and the request. A node that publishes none of the resources passes: the kubelet's count
+  // decides. Cost: ~100 ns without constraints, else the cost of placement, once per kind of node.
   //
   // A Pod that would take what a nominated Pod of the same or a higher priority waits for is rejected: Pods
   // were evicted for that one, and kube-scheduler keeps its number of devices free, but not which.
@@ -53,8 +67,9 @@ class Filter {
   // Whether check_node() accepts the node, without the words.
   bool accepts(const ClusterNode& node) const;
 
-  // Whether a unit satisfies the Pod's constraints, or the first that it fails.
-  RejectReason check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit) const;
+  // Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
+  RejectReason check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit,
+                          const fraction::MemoryAmount& memory) const;
 
  private:
   struct Need {
@@ -68,7 +83,7 @@ class Filter {
   };
   // Whether it matters which devices the node would allocate, beside their number.
   bool is_choice_checked(const ClusterNode& node) const {
-    return request_.constraints.has_any() || node.node.rules.load == placement::LoadPolicy::kStrict;
+    return has_constraints_ || node.node.rules.load == placement::LoadPolicy::kStrict;
   }
   std::optional<std::string> check_versions(const GpuNode& node) const;
   std::optional<Rejection> check_devices(const ClusterNode& node) const;
@@ -77,14 +92,18 @@ class Filter {
                                         bool occupied) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
+  // `memory_mib`: requested of the unit; 0: nothing.
   std::optional<Rejection> check_load(const ClusterNode& node, std::size_t resource, std::size_t unit,
-                                      unsigned shares) const;
+                                      unsigned shares, std::uint64_t memory_mib) const;
+  std::optional<Rejection> check_unreserved(const ClusterNode& node, std::size_t resource, std::size_t unit,
+                                            std::uint64_t memory_mib) const;
   std::optional<Rejection> check_links(const ClusterNode& node, const ContainerAllocation& given) const;
   std::string describe_counts(const ClusterNode& node, std::size_t resource) const;
-  std::string describe_constraint(RejectReason reason) const;
+  std::string describe_constraint(RejectReason reason, std::uint64_t memory_mib) const;
 
   const PodRequest& request_;
   std::vector<Need> needs_;
+  bool has_constraints_ = false;
 };
 
 // How good each node is for a Pod, in extender v1's range: the policies of policy.h applied to the GpuNodes.

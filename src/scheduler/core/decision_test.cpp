@@ -93,6 +93,49 @@ TEST(Filter, LimitsMemoryOfSharedGpus) {
   EXPECT_TRUE(verdict.resolvable);
 }
 
+PodRequest with_memory(PodRequest pod, const fraction::MemoryAmount& memory) {
+  pod.containers[0].memory = memory;
+  return pod;
+}
+
+TEST(Filter, EveryFormOfMemoryMustFitBesideOthers) {
+  const GpuNode node = test_node(1, 1, 4);
+  const auto mib = with_memory(test_pod("a", 1), {.mib = 40'960});
+  const auto half = with_memory(test_pod("b", 1), {.millionths = 500'000});
+  const auto annotated = with_annotation(test_pod("c", 1), "gpu-memory", "40Gi");
+  const auto named = [](PodRequest pod, const char* name) {
+    pod.name = name;
+    return pod;
+  };
+  for (const auto& one : {mib, half, annotated}) {
+    for (const auto& other : {mib, half, annotated}) {
+      EXPECT_TRUE(check_pod(node, named(one, "p"), {named(other, "x")}).fits());
+      const auto verdict = check_pod(node, named(one, "p"), {named(other, "x"), named(half, "y")});
+      EXPECT_EQ(verdict.reject_reason, RejectReason::kMemory);
+      EXPECT_EQ(verdict.reason,
+                "2/4 shares held, 2 free but GPU 0 would be allocated, with 0Gi unreserved, 40Gi required");
+      EXPECT_TRUE(verdict.resolvable);
+    }
+  }
+  EXPECT_EQ(check_pod(node, with_memory(test_pod("p", 1), {.mib = 90'000})).reason,
+            "0/4 shares held, 4 free but GPU 0 (NVIDIA H100 80GB HBM3) would be allocated, 90000Mi of memory "
+            "required");
+}
+
+TEST(Filter, AContradictionFitsNowhere) {
+  auto pod = test_pod("p", 1);
+  pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+  const auto verdict = check_pod(test_node(8, 2), pod);
+  EXPECT_EQ(verdict.reject_reason, RejectReason::kRequest);
+  EXPECT_EQ(verdict.reason, pod.fraction_error);
+  EXPECT_FALSE(verdict.resolvable) << "preemption does not change it";
+  ClusterState view;
+  view.set_node("n1", test_node(8, 2));
+  EXPECT_FALSE(Filter(pod).accepts(*view.find_node("n1")));
+  EXPECT_TRUE(Filter(test_pod("p", 1)).accepts(*view.find_node("n1")));
+  EXPECT_TRUE(Filter(test_pod("p", 1)).check_request().fits());
+}
+
 TEST(Filter, StrictNodesAreNotUsedWithoutFreeMemory) {
   GpuNode node = test_node(2, 1, 4);
   node.gpus[0].now = node.gpus[1].now = placement::make_gpu_load(0, 80, false);

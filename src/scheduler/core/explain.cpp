@@ -70,14 +70,14 @@ void describe_held_devices(const ClusterNode& node, Explanation& result) {
   result.faults.insert(result.faults.end(), mig_faults.begin(), mig_faults.end());
 }
 
-// The request without one of its constraints, for each constraint, with its annotation.
+// The request without one of its constraints, for each constraint, with the field that has it.
 std::vector<std::pair<std::string, PodRequest>> without_each_constraint(const PodRequest& request) {
   std::vector<std::pair<std::string, PodRequest>> all;
   const auto add = [&](const char* annotation, bool there, auto drop) {
     if (!there) return;
     PodRequest less = request;
     drop(less.constraints);
-    all.emplace_back(std::string("gpulet.io/") + annotation, std::move(less));
+    all.emplace_back(std::string("annotation gpulet.io/") + annotation, std::move(less));
   };
   const Constraints& constraints = request.constraints;
   add("gpu-links", constraints.links.has_value(), [](Constraints& w) { w.links.reset(); });
@@ -87,12 +87,18 @@ std::vector<std::pair<std::string, PodRequest>> without_each_constraint(const Po
   add("gpu-driver", !constraints.driver.empty(), [](Constraints& w) { w.driver.clear(); });
   add("gpu-cuda", !constraints.cuda.empty(), [](Constraints& w) { w.cuda.clear(); });
   add("gpu-selector", !constraints.selector.empty(), [](Constraints& w) { w.selector.clear(); });
+  for (std::size_t i = 0; i < request.containers.size(); ++i) {
+    if (request.containers[i].memory.is_zero()) continue;
+    PodRequest less = request;
+    less.containers[i].memory = {};
+    all.emplace_back(request.containers[i].memory_source, std::move(less));
+  }
   return all;
 }
 
 void add_constraint_hints(ClusterState& view, const PodRequest& request,
                           const std::vector<std::string>& names, std::vector<std::string>& hints) {
-  for (const auto& [annotation, less] : without_each_constraint(request)) {
+  for (const auto& [field, less] : without_each_constraint(request)) {
     const Filter filter(less);
     std::vector<std::string> fit;
     for (const auto& name : names) {
@@ -100,8 +106,7 @@ void add_constraint_hints(ClusterState& view, const PodRequest& request,
       if (filter.is_published(*node) && filter.check_node(*node).fits()) fit.push_back(name);
     }
     if (!fit.empty())
-      hints.push_back("without the annotation " + annotation + " it fits on " +
-                      text::join_limited(fit, kMaxNamed));
+      hints.push_back("without the " + field + " it fits on " + text::join_limited(fit, kMaxNamed));
   }
 }
 
@@ -157,6 +162,21 @@ void add_count_hints(ClusterState& view, const PodRequest& request, const std::v
   }
 }
 
+// "40960Mi", "50 % of the memory", "33.3300 % of the memory", of each container that has it.
+std::set<std::string> distinct_memory(const PodRequest& request) {
+  constexpr unsigned kPercent = 10'000;  // in millionths
+  std::set<std::string> texts;
+  for (const auto& container : request.containers) {
+    const auto memory = request.memory_of(container);
+    if (memory.mib != 0) texts.insert(std::to_string(memory.mib) + "Mi");
+    if (memory.millionths == 0) continue;
+    const auto decimals = std::to_string(kPercent + memory.millionths % kPercent).substr(1);
+    texts.insert(std::to_string(memory.millionths / kPercent) +
+                 (memory.millionths % kPercent == 0 ? "" : "." + decimals) + " % of the memory");
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::string describe_request(const PodRequest& request) {
@@ -171,7 +191,7 @@ std::string describe_request(const PodRequest& request) {
   if (request.has_claims) text += text.empty() ? "resource claims" : ", resource claims";
   const Constraints& constraints = request.constraints;
   if (!constraints.models.empty()) text += ", of " + text::join(constraints.models, " or ");
-  if (constraints.memory_mib != 0) text += ", with " + std::to_string(constraints.memory_mib) + "Mi each";
+  for (const auto& memory : distinct_memory(request)) text += ", with " + memory + " each";
   if (constraints.compute != std::pair(0U, 0U)) {
     text += ", compute capability " + std::to_string(constraints.compute.first) + "." +
             std::to_string(constraints.compute.second);
@@ -198,7 +218,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
   const auto names = view.node_names();
   const Filter filter(request);
   if (const auto* const bound = view.find_node(request.node)) describe_held_devices(*bound, result);
-  if (!filter.requests_devices()) return result;
+  if (!filter.requests_devices() && request.fraction_error.empty()) return result;
   // The filter passes a node that publishes nothing of a request, whose devices kube-scheduler counts. Where
   // others publish some, it has none.
   const bool is_published = std::ranges::any_of(
@@ -214,7 +234,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                           .policy_score = std::nullopt,
                           .devices = {}};
     if (name == request.node) continue;
-    if (is_published && !filter.is_published(*node)) {
+    if (request.fraction_error.empty() && is_published && !filter.is_published(*node)) {
       entry.reason = "publishes nothing that the Pod requests";
     } else {
       auto verdict = filter.check_node(*node);
@@ -237,7 +257,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
     return std::tuple(!a.fits, -a.score, -a.policy_score.value_or(0)) <
            std::tuple(!b.fits, -b.score, -b.policy_score.value_or(0));
   });
-  if (fit.empty() && request.node.empty()) {
+  if (fit.empty() && request.node.empty() && request.fraction_error.empty()) {
     add_constraint_hints(view, request, names, result.hints);
     add_count_hints(view, request, names, result.hints);
   }

@@ -44,6 +44,37 @@ TEST_F(ExplainTest, NamesReasonsAndHints) {
       "  without the annotation gpulet.io/gpu-links it fits on n1\n");
 }
 
+TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
+  auto pod = test_pod("p", 1);
+  pod.containers[0].memory = {.mib = 100'000};
+  pod.containers[0].memory_source = "limit nvidia.com/gpumem of container main";
+  const auto explanation = ask(pod);
+  EXPECT_EQ(explanation.requests, "1 nvidia.com/gpu, with 100000Mi each");
+  ASSERT_EQ(explanation.hints.size(), 1U);
+  EXPECT_EQ(explanation.hints[0], "without the limit nvidia.com/gpumem of container main it fits on n1, n2");
+  pod.containers[0].memory = {.millionths = 333'000};
+  EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 33.3000 % of the memory each");
+  pod.containers[0].memory = {.millionths = 500'000};
+  EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 50 % of the memory each");
+}
+
+TEST_F(ExplainTest, AContradictionRejectsEveryNode) {
+  for (auto pod : {test_pod("p", 1), test_pod("p", 0)}) {
+    if (pod.containers[0].devices[0].count == 0) pod.containers.clear();
+    pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+    auto other = test_node(8, 8);
+    other.resources[0].name = ResourceName("nvidia.com/gpu.shared");
+    view_.set_node("n3", other);
+    const auto explanation = ask(pod);
+    ASSERT_EQ(explanation.nodes.size(), 3U);
+    for (const auto& node : explanation.nodes) {
+      EXPECT_FALSE(node.fits);
+      EXPECT_EQ(node.reason, pod.fraction_error);
+    }
+    EXPECT_TRUE(explanation.hints.empty());
+  }
+}
+
 TEST_F(ExplainTest, NamesHoldersOfMissingDevices) {
   const auto hints = ask(test_pod("p", 5)).hints;
   ASSERT_EQ(hints.size(), 1U);

@@ -1,6 +1,7 @@
 #include "scheduler/core/extender_json.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include <rapidjson/document.h>
@@ -51,7 +52,9 @@ std::vector<DeviceRequest> read_device_requests(const Value& container) {
   const auto& limits = find_member(resources, "limits");
   if (!limits.IsObject()) return requests;
   for (const auto& [name, value] : limits.GetObject()) {
-    const unsigned count = is_extended_resource(string_view_of(name)) ? parse_device_count(value) : 0;
+    const bool is_device =
+        is_extended_resource(string_view_of(name)) && !fraction::is_fraction_resource(string_view_of(name));
+    const unsigned count = is_device ? parse_device_count(value) : 0;
     if (count != 0 && requests.size() < kMaxDeviceRequests)
       requests.push_back({ResourceName(string_of(name)), count});
   }
@@ -68,6 +71,72 @@ void add_containers(const Value& list, bool init, PodRequest& request) {
     request.containers.push_back({.name = string_of(find_member(container, "name")),
                                   .kind = sidecar ? Kind::kSidecar : (init ? Kind::kInit : Kind::kMain),
                                   .devices = std::move(requests)});
+  }
+}
+
+// The fields of a Pod that request memory and compute of its GPUs. Views of it, and of `numbers`.
+class FractionFields {
+ public:
+  explicit FractionFields(const Value& pod) {
+    const auto& spec = find_member(pod, "spec");
+    add_containers(find_member(spec, "initContainers"), true);
+    add_containers(find_member(spec, "containers"), false);
+    const auto& annotations = find_member(find_member(pod, "metadata"), "annotations");
+    if (!annotations.IsObject()) return;
+    std::size_t looked_at = 0;
+    for (const auto& [key, value] : annotations.GetObject()) {
+      if (++looked_at > kMaxAnnotations) break;
+      if (fraction::is_fraction_annotation(string_view_of(key)))
+        fields_.annotations.push_back({string_view_of(key), string_view_of(value)});
+    }
+  }
+
+  bool has_limits() const { return has_limits_; }
+  bool has_any() const { return has_limits_ || !fields_.annotations.empty(); }
+  const fraction::PodFields& fields() const { return fields_; }
+
+ private:
+  void add_containers(const Value& list, bool init) {
+    if (!list.IsArray()) return;
+    for (const auto& container : list.GetArray()) {
+      if (fields_.containers.size() >= fraction::kMaxRequestContainers) return;
+      auto& added = fields_.containers.emplace_back();
+      added.name = string_view_of(find_member(container, "name"));
+      added.is_init = init;
+      add_limits(find_member(find_member(container, "resources"), "limits"), added);
+    }
+  }
+
+  void add_limits(const Value& limits, fraction::PodContainer& container) {
+    if (!limits.IsObject()) return;
+    for (const auto& [name, value] : limits.GetObject()) {
+      const auto key = string_view_of(name);
+      if (!is_extended_resource(key) || container.limits.size() >= kMaxDeviceRequests) continue;
+      has_limits_ |= fraction::is_fraction_resource(key);
+      container.limits.push_back({key, value.IsInt64()
+                                           ? numbers_.emplace_back(std::to_string(value.GetInt64()))
+                                           : string_view_of(value)});
+    }
+  }
+
+  std::deque<std::string> numbers_;
+  fraction::PodFields fields_;
+  bool has_limits_ = false;
+};
+
+void read_fraction_requests(const fraction::PodFields& fields, PodRequest& request) {
+  auto read = fraction::parse_fraction_requests(fields);
+  if (!read) {
+    request.fraction_error = read.error().message();
+    return;
+  }
+  const std::string own = "annotation " + std::string(fraction::kMemoryAnnotation);
+  for (auto& one : *read) {
+    const auto container = std::ranges::find(request.containers, one.container, &ContainerRequest::name);
+    // apply_annotation() reads the constraint on the whole Pod.
+    if (container == request.containers.end() || one.memory_source == own) continue;
+    container->memory = one.memory;
+    container->memory_source = std::move(one.memory_source);
   }
 }
 
@@ -241,7 +310,10 @@ Result<PodRequest> parse_pod_object(const Value& pod) {
   add_containers(find_member(spec, "initContainers"), true, request);
   add_containers(find_member(spec, "containers"), false, request);
   request.has_claims = is_nonempty_list(find_member(spec, "resourceClaims"));
-  if (request.containers.empty() && !request.has_claims) return request;
+  const FractionFields fraction_fields(pod);
+  const bool has_devices = !request.containers.empty() || request.has_claims;
+  if (!has_devices && !fraction_fields.has_limits()) return request;
+  if (fraction_fields.has_any()) read_fraction_requests(fraction_fields.fields(), request);
   request.nominated_node = string_of(find_member(status, "nominatedNodeName"));
   request.leaving = !find_member(metadata, "deletionTimestamp").IsNull();
   const auto& priority = find_member(spec, "priority");

@@ -222,26 +222,6 @@ constexpr std::string_view kPrefix = "gpulet.io/";
 constexpr std::size_t kMaxFoundBytes = 100;  // of the value, in messages
 constexpr std::size_t kMaxModelNames = 64;
 
-// "40Gi" → MiB, rounded up. Kubernetes' quantity suffixes, whole numbers only.
-std::optional<std::uint64_t> parse_mebibytes(std::string_view text) {
-  static const std::map<std::string_view, std::uint64_t> kUnits = {{"", 1},
-                                                                   {"k", 1'000},
-                                                                   {"M", 1'000'000},
-                                                                   {"G", 1'000'000'000},
-                                                                   {"T", 1'000'000'000'000},
-                                                                   {"Ki", 1u << 10},
-                                                                   {"Mi", 1u << 20},
-                                                                   {"Gi", 1u << 30},
-                                                                   {"Ti", std::uint64_t{1} << 40}};
-  std::uint64_t number = 0;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (read.ec != std::errc{}) return std::nullopt;
-  const auto unit = kUnits.find(text.substr(static_cast<std::size_t>(read.ptr - text.data())));
-  if (unit == kUnits.end() || number == 0 || number > (std::uint64_t{1} << 60) / unit->second)
-    return std::nullopt;
-  return (number * unit->second + (1u << 20) - 1) >> 20;
-}
-
 bool is_version(std::string_view text) {
   if (text.empty() || text.size() > 32) return false;
   for (const auto& part : text::split(text, '.')) {
@@ -296,7 +276,7 @@ const std::map<std::string_view, AnnotationParser>& annotation_parsers() {
        }},
       {"gpu-memory",
        [](std::string_view value, PodRequest& request) -> std::optional<std::string> {
-         const auto memory = parse_mebibytes(value);
+         const auto memory = fraction::parse_whole_mebibytes(value);
          if (!memory) return "expected a whole-number quantity, as 40Gi";
          request.constraints.memory_mib = *memory;
          return std::nullopt;
@@ -350,6 +330,18 @@ bool satisfies_links(const topology::Pair& pair, const LinkConstraint& constrain
   if (constraint.pcie == PcieDistance::kUnknown) return pair.nvlinks() >= constraint.nvlinks;
   // NVLink beats any PCIe path.
   return pair.nvlinks() != 0 || pair.pcie >= constraint.pcie;
+}
+
+fraction::MemoryAmount PodRequest::memory_of(const ContainerRequest& container) const {
+  auto memory = container.memory;
+  memory.raise_to({.mib = constraints.memory_mib});
+  return memory;
+}
+
+fraction::MemoryAmount PodRequest::greatest_memory() const {
+  fraction::MemoryAmount memory{.mib = constraints.memory_mib};
+  for (const auto& container : containers) memory.raise_to(container.memory);
+  return memory;
 }
 
 std::string MalformedAnnotation::message() const {

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "fraction/fraction_request.h"
 #include "topology/topology.h"
 
 namespace gpulet::scheduler {
@@ -75,7 +76,9 @@ bool matches_model_name(std::string_view wanted, std::string_view name);
 //   gpulet.io/gpu-links     "NV", "NV12", "PIX", "PXB", "PHB", "NODE": minimum link between every two GPUs
 //   gpulet.io/gpu-selector  NFD match expressions: {"memory": {"op": "Gt", "value": ["40000"]}}
 //   gpulet.io/policy        scoring policy; also on a namespace
-// A malformed annotation is ignored and listed in `malformed`.
+// A malformed annotation is ignored and listed in `malformed`. HAMi's limits and KAI's annotations for memory
+// (fraction/fraction_request.h) count as gpulet.io/gpu-memory does, but a contradiction is not ignored: the
+// Pod fits nowhere.
 
 inline constexpr const char* kPolicyAnnotation = "gpulet.io/policy";
 inline constexpr std::size_t kMaxContainers = 256;
@@ -94,6 +97,9 @@ struct ContainerRequest {
   std::string name;
   Kind kind = Kind::kMain;
   std::vector<DeviceRequest> devices;  // by resource
+  // Of each share, by another field than gpulet.io/gpu-memory, and the field.
+  fraction::MemoryAmount memory{};
+  std::string memory_source{};
   friend bool operator==(const ContainerRequest&, const ContainerRequest&) = default;
 };
 
@@ -152,9 +158,10 @@ struct PodRequest {
   std::string labels;  // "key=value\n" each
   NodeNeeds needs;
   // In the kubelet's admission order: init containers first. Only containers that request an extended
-  // resource ("domain/name" outside kubernetes.io).
+  // resource ("domain/name" outside kubernetes.io), other than fraction::kFractionResources.
   std::vector<ContainerRequest> containers;
-  bool has_claims = false;  // spec.resourceClaims, of any driver
+  std::string fraction_error;  // of parse_fraction_requests(); empty: none
+  bool has_claims = false;     // spec.resourceClaims, of any driver
   Constraints constraints;
   std::string policy;  // empty: none
   // It has preferred affinity or topology spread, which kube-scheduler's plugins score.
@@ -162,6 +169,10 @@ struct PodRequest {
   std::vector<MalformedAnnotation> malformed;
 
   std::string pod_key() const { return name_space + "/" + name; }
+  // The memory that each share of a container must have.
+  fraction::MemoryAmount memory_of(const ContainerRequest& container) const;
+  // What covers the memory of every container.
+  fraction::MemoryAmount greatest_memory() const;
   friend bool operator==(const PodRequest&, const PodRequest&) = default;
 };
 

@@ -198,6 +198,45 @@ TEST(Request, ParsesMemorySuffixes) {
   }
 }
 
+PodRequest pod_with_limits(const json& limits, const json& annotations = json::object()) {
+  json object = pod_json(annotations);
+  object["spec"]["containers"][0]["resources"]["limits"] = limits;
+  return parsed_pod(object);
+}
+
+TEST(Request, ReadsOtherFormsOfMemory) {
+  const auto hami =
+      pod_with_limits({{"nvidia.com/gpu", "1"}, {"nvidia.com/gpumem", "3k"}, {"nvidia.com/gpucores", 30}});
+  ASSERT_EQ(hami.containers.size(), 1U);
+  EXPECT_EQ(hami.containers[0].devices, (std::vector{DeviceRequest{ResourceName("nvidia.com/gpu"), 1}}))
+      << "an amount is no device";
+  EXPECT_EQ(hami.containers[0].memory, (fraction::MemoryAmount{.mib = 3000}));
+  EXPECT_EQ(hami.containers[0].memory_source, "limit nvidia.com/gpumem of container main");
+  EXPECT_EQ(pod_with_limits({{"nvidia.com/gpu", 1}, {"nvidia.com/gpumem", 3000}}).greatest_memory().mib,
+            3000U);
+  EXPECT_EQ(parsed_pod(pod_json({{"gpu-fraction", "0.25"}})).greatest_memory().mib_of(80'000), 20'000U);
+  EXPECT_EQ(
+      parsed_pod(pod_json({{"nvidia.com/container.main.gpu-memory.request", "8Gi"}})).greatest_memory().mib,
+      8192U);
+  const auto own = parsed_pod(pod_json({{"gpulet.io/gpu-memory", "8Gi"}}));
+  EXPECT_EQ(own.greatest_memory().mib, 8192U);
+  EXPECT_TRUE(own.containers[0].memory.is_zero()) << "the whole Pod's constraint";
+  EXPECT_EQ(own.fraction_error, "");
+}
+
+TEST(Request, ContradictionsAreKept) {
+  EXPECT_EQ(parsed_pod(pod_json({{"gpu-fraction", "1.5"}})).fraction_error,
+            "annotation gpu-fraction is \"1.5\": expected a number above 0 and at most 1, as 0.5");
+  const auto request = pod_with_limits({{"nvidia.com/gpumem", "3000"}});
+  EXPECT_EQ(
+      request.fraction_error,
+      "limit nvidia.com/gpumem of container main is \"3000\": expected a GPU for container main beside it, "
+      "as nvidia.com/gpu: 1");
+  EXPECT_TRUE(request.containers.empty());
+  EXPECT_EQ(pod_with_limits({{"cpu", "1"}}, {{"gpu-fraction", "0.5"}}).fraction_error, "")
+      << "another scheduler's Pod";
+}
+
 TEST(Request, ComparesLinks) {
   const auto constraint = [](const char* text) {
     return *parsed_pod(pod_json({{"gpulet.io/gpu-links", text}})).constraints.links;

@@ -95,6 +95,7 @@ class SchedulingChecks:
             ("a Pod that fits nowhere gets the reason", self.reported),
             ("examples/priorities.yaml: training takes linked GPUs from the fewest batch Pods", self.preempted),
             ("a malformed annotation is reported, and the default used", self.malformed),
+            ("requests of GPU memory as HAMi and KAI write them", self.memory),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
             ("what a service did outlives its agent, and follows its Pods to another node", self.remembered),
@@ -334,6 +335,30 @@ class SchedulingChecks:
         self.wait_event("odd", "GpuRequestMalformed", f'{LINKS} is "fast"', 'gpulet.io/policy is "bestest"', "expected")
         self.checks.wait_running("odd")
         self.remove("odd")
+        self.wait_free(n1=8, n2=8)
+
+    def memory(self):
+        """No node offers HAMi's amounts: kube-scheduler and the kubelet must not count them. n1's GPUs have 80 GB, n2's 48."""
+        def hami(name, mib, annotations=None):
+            pod = self.pod(name, 1, annotations)
+            pod["spec"]["containers"][0]["resources"]["limits"].update({"nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": "30"})
+            return pod
+        self.kube.create_pod(hami("hami", 60000))
+        self.kube.create_pod(self.pod("kai", 1, {"gpu-memory": "60000"}))
+        for name in ("hami", "kai"):
+            assert self.node_of(name) == "n1", self.explain(name)
+            self.checks.wait_running(name)
+        self.kube.create_pod(hami("too-large", 100000))
+        self.wait_event("too-large", "GpuUnschedulable", "100000Mi of memory required")
+        hints = self.explain("too-large")["hints"]
+        assert hints[0].startswith("without the limit nvidia.com/gpumem of container main it fits on"), hints
+        self.kube.create_pod(hami("two-minds", 8192, {"gpu-memory": "4096"}))
+        line = ('annotation gpu-memory is "4096": expected the same memory as limit nvidia.com/gpumem of container main, "8192", '
+                'or one of them')
+        # The API server returns 8192 as it is, and a multiple of 1000 with a suffix.
+        self.wait_event("two-minds", "GpuUnschedulable", line)
+        assert {node["reason"] for node in self.explain("two-minds")["nodes"]} == {line}, self.explain("two-minds")
+        self.remove("hami", "kai", "too-large", "two-minds")
         self.wait_free(n1=8, n2=8)
 
     def agreement(self):

@@ -330,10 +330,10 @@ class DefaultPolicy final : public Policy {
     return kFragmentation * found.fragmented + (1 - kFragmentation) * found.unhosted;
   }
 
-  static constexpr double kFragmentation = 0.6;
-  static constexpr double kPacking = 20;  // for a whole standard node of remaining capacity
-  static constexpr double kLink = 1;      // an NVLink in each pair is worth a tenth of a GPU
-  static constexpr double kLoad = 4000;   // full load in one part of the day costs half a GPU
+  static constexpr double kFragmentation = 0.78;
+  static constexpr double kPacking = 2;  // for a whole standard node of remaining capacity
+  static constexpr double kLink = 1;     // an NVLink in each pair is worth a tenth of a GPU
+  static constexpr double kLoad = 4000;  // full load in one part of the day costs half a GPU
   FragmentationEstimator estimator_;
   LinkChooser chooser_;
 };

@@ -1,11 +1,18 @@
-"""What the driver reports of a process's device memory, by the way that it was taken: what an audit of shared GPUs can see."""
+"""What the driver reports of a process's device memory, by the way that it was taken: what an audit of shared GPUs can see.
+And whether the driver can limit it."""
+import ctypes
+import os
+import pathlib
+import signal
 import socket
+import time
 
 import nvml
 from check_mps import MpsDaemon
 from report import between, same, wait_until
 
 MIB, ASKED = 1 << 20, 512
+GET_LIMITS = "nvmlDeviceGetMemoryLimits_v1"
 # The most MiB that a process is listed with: the driver rounds an allocation to pages of 2 MiB, or shares one between small ones.
 CHARGED_WAYS = {"plain": ASKED, "small": ASKED, "odd": 2 * ASKED, "pool": ASKED, "vmm": ASKED, "export": ASKED}
 SEEN_S, ROUNDING_MIB = 1.0, 64
@@ -36,6 +43,8 @@ def check_memory(report, machine):
         check_ways(report, machine, reading, context)
         check_imported(report, machine, reading, context)
         check_orphan(report, machine, reading)
+        check_killed(report, machine, reading)
+        check_limits(report, machine, library)
         check_clients_of_mps(report, machine, reading)
 
 
@@ -98,6 +107,38 @@ def check_orphan(report, machine, reading):
         between(kept, ASKED, ASKED + ROUNDING_MIB, "MiB of the GPU that a descriptor keeps")
         same(listed, None, "entry of the process with the descriptor")
         wait_until(lambda: reading.used() - before < ROUNDING_MIB, SEEN_S, "the memory is free when the descriptor is closed", 0.01)
+
+
+def check_killed(report, machine, reading):
+    with report.check("memory: a killed process's memory is free within a second"):
+        before = reading.used()
+        client = machine.cuda_memory("plain", ASKED)
+        client.line()
+        killed = time.monotonic()
+        os.kill(client.pid, signal.SIGKILL)
+        wait_until(lambda: reading.used() - before < 1, SEEN_S, "the memory is free", 0.002)
+        report.figure("memory.free_after_kill_ms", round((time.monotonic() - killed) * 1000))
+        client.stop()
+
+
+class MemoryLimits(ctypes.Structure):
+    """nvmlGetMemoryLimits_v1_t."""
+    _fields_ = [("cgroup", ctypes.c_char_p), ("soft", ctypes.c_ulonglong), ("hard", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+def check_limits(report, machine, library):
+    """Limits of the driver by cgroup: from 615 on. Reads those of this process; sets none."""
+    with report.check("memory: limits by cgroup are there from driver 615 on"):
+        major = int(library.text("nvmlSystemGetDriverVersion").split(".")[0])
+        found = "absent"
+        if library.has(GET_LIMITS):
+            cgroup = pathlib.Path("/proc/self/cgroup").read_text(encoding="utf-8").strip().rpartition("\n")[2].partition("::")[2]
+            limits = MemoryLimits(cgroup=f"/sys/fs/cgroup{cgroup}".encode())
+            found = library.code(GET_LIMITS, library.devices()[0], ctypes.byref(limits))
+        report.figure("memory.limits", {"driver": major, GET_LIMITS: found})
+        if machine.simulated:
+            return
+        same(found != "absent" and major >= 615, major >= 615, f"driver {major} has {GET_LIMITS}: {found}")
 
 
 def exporter_and(machine, other, mib):

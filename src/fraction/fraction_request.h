@@ -1,13 +1,13 @@
 // What a Pod's containers request of each of their GPUs: memory and compute. Pure.
 //
-// The field has several forms for it; all become one FractionRequest:
-//   limits of a container   nvidia.com/gpumem (MiB), nvidia.com/gpumem-percentage, nvidia.com/gpucores
-//   (percent) annotations of the Pod  gpu-fraction ("0.5" of the memory) or gpu-memory (MiB), for the
-//   container
-//                           gpu-fraction-container-name, on gpu-fraction-num-devices GPUs
-//                           nvidia.com/container.NAME.gpu-memory.request and .limit (quantities of bytes)
-//                           gpulet.io/gpu-memory (a quantity of bytes), for every container with a GPU
-// Source: HAMi, "Configure vGPU for tasks"; KAI and Run:ai, "GPU sharing"; facts/fractions.md, section 8.
+// All of these forms become one FractionRequest:
+// - limits of a container: nvidia.com/gpumem (MiB), nvidia.com/gpumem-percentage, nvidia.com/gpucores
+//   (percent);
+// - the Pod's annotations gpu-fraction ("0.5" of the memory) or gpu-memory (MiB), for the container
+//   gpu-fraction-container-name, on gpu-fraction-num-devices GPUs;
+// - annotations nvidia.com/container.NAME.gpu-memory.request and .limit (quantities of bytes);
+// - annotation gpulet.io/gpu-memory (a quantity of bytes), for every container with a GPU.
+// Source: HAMi, "Configure vGPU for tasks"; KAI and Run:ai, "GPU sharing".
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -51,6 +51,9 @@ scale: bootstrap-test build ## measure the extender with 500 to 5,000 kwok nodes
 
 preemption: bootstrap-test build ## check 200 random preemptions of the real kube-scheduler against a reference (3 minutes)
 	@tests/cluster/preemption.py
+
+node-autoscaling: bootstrap-test build ## start and remove GPU nodes by Karpenter for Pods that need them (10 minutes)
+	@tests/cluster/node_autoscaling.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
 soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads
 	@tests/cluster/soak.py

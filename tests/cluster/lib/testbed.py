@@ -38,8 +38,8 @@ def cluster(nodes, *programs):
 
 
 @contextlib.contextmanager
-def kwok_cluster(nodes, gpus):
-    """A cluster of `nodes` kwok nodes of `gpus` GPUs each."""
-    with cluster(0, "kwok") as made:
+def kwok_cluster(nodes, gpus, *programs):
+    """A cluster of `nodes` kwok nodes of `gpus` GPUs each. `programs`: as for cluster()."""
+    with cluster(0, "kwok", *programs) as made:
         subprocess.run([TESTBED, "kwok", str(nodes), str(gpus)], check=True, env=made.env, stdout=subprocess.DEVNULL)
         yield made

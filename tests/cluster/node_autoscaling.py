@@ -45,12 +45,10 @@ extenders:
     managedResources:
       - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
 """
-# docs/autoscaling.md, "Nodes": the label by which the agents' DaemonSet chooses nodes, before there is one.
 NODE_POOL = {
     "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gpus"},
     "spec": {"limits": {GPU: "80"}, "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "3s"},
-             "template": {"metadata": {"labels": {"feature.node.kubernetes.io/pci-10de.present": "true"}},
-                          "spec": {"expireAfter": "Never", "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+             "template": {"spec": {"expireAfter": "Never", "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
                                    "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]}}}}
 NODE_CLASS = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"},
               "spec": {"nodeRegistrationDelay": "1s"}}

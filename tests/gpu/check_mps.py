@@ -1,7 +1,9 @@
 """MPS: a control daemon in private directories, two clients with limits, and its end."""
 import json
 import os
+import pathlib
 import subprocess
+import tempfile
 
 import nvml
 from agent import Agent
@@ -68,7 +70,9 @@ def compute_mode(machine):
 class MpsDaemon:
     def __init__(self, machine, control):
         self.machine, self.control = machine, control
-        self.pipe, self.log = machine.directory / "mps-pipe", machine.directory / "mps-log"
+        own = pathlib.Path(tempfile.mkdtemp(prefix="mps-", dir=machine.directory))
+        os.chmod(own, 0o755)
+        self.pipe, self.log = own / "pipe", own / "log"
         for directory in (self.pipe, self.log):
             directory.mkdir()
         self.env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}

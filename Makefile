@@ -52,7 +52,7 @@ scale: bootstrap-test build ## measure the extender with 500 to 5,000 kwok nodes
 preemption: bootstrap-test build ## check 200 random preemptions of the real kube-scheduler against a reference (3 minutes)
 	@tests/cluster/preemption.py
 
-node-autoscaling: bootstrap-test build ## start and remove GPU nodes by Karpenter for Pods that need them (10 minutes)
+node-autoscaling: bootstrap-test build ## start and remove GPU nodes by Karpenter for Pods that need them (15 minutes)
 	@tests/cluster/node_autoscaling.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
 soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads

@@ -47,7 +47,7 @@ extenders:
 """
 NODE_POOL = {
     "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gpus"},
-    "spec": {"limits": {GPU: "80"}, "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "3s"},
+    "spec": {"limits": {GPU: "80"}, "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]},
              "template": {"spec": {"expireAfter": "Never", "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
                                    "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]}}}}
 NODE_CLASS = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"},
@@ -223,7 +223,7 @@ class NodeAutoscaling:
                     "metadata": {"labels": {"app": "served"}},
                     "spec": {**gpu_pod("served", GPUS)["spec"], "restartPolicy": "Always"}}}}))
         before = until("it runs", self.served_on, STARTED_S)
-        claim = next(item["metadata"]["name"] for item in self.kube.get(CLAIMS)["items"] if item["status"].get("nodeName") == before)
+        claim = until("Karpenter knows its node", lambda: self.claim_of(before))
         kubectl("delete", "nodeclaim", claim, "--wait=false")
         after = until("its Pod runs on another node", lambda: self.served_on(but=before), STARTED_S)
         until("the drained node is gone", lambda: before not in self.names(NODES), GONE_S)
@@ -231,14 +231,17 @@ class NodeAutoscaling:
         assert after in self.names(NODES)
         kubectl("delete", "deployment", "served", "--wait=true")
 
+    def claim_of(self, node):
+        claims = self.kube.get(CLAIMS)["items"]
+        return next((claim["metadata"]["name"] for claim in claims if claim.get("status", {}).get("nodeName") == node), None)
+
     def served_on(self, but=None):
         pods = self.kube.get(f"{PODS}?labelSelector=app=served")["items"]
         return next((pod["spec"]["nodeName"] for pod in pods if pod["status"].get("phase") == "Running"
                      and not pod["metadata"].get("deletionTimestamp") and pod["spec"].get("nodeName") not in (None, but)), None)
 
     def down(self):
-        for name in self.kube.pods():
-            self.kube.delete_pod(name, grace_s=0)
+        kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
         self.gone()
 
     def gone(self):

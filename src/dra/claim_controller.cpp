@@ -283,18 +283,19 @@ Status ClaimController::end_claim(const std::string& uid) {
 }
 
 void ClaimController::end_orphans() {
-  for (const auto& [uid, record] : records_) {
+  for (const auto& [recorded, record] : records_) {
     if (record.name.empty()) continue;  // cannot be read; the kubelet unprepares it
-    source_.read_claim({record.name_space, record.name, uid},
-                       [this, uid = uid, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
-                         if (!alive || !text) return;
-                         const auto claim = *text ? parse_claim(**text, kDriverName)
-                                                  : Result<ResourceClaim>(ResourceClaim{});
-                         if (!claim || claim->uid == uid) return;
-                         const auto ended = end_claim(uid);
-                         if (!ended) log::error("cannot end a claim that is gone", ended.error());
-                         retry_waiting();
-                       });
+    source_.read_claim(
+        {record.name_space, record.name, recorded},
+        [this, uid = recorded, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
+          if (!alive || !text) return;
+          const auto claim =
+              *text ? parse_claim(**text, kDriverName) : Result<ResourceClaim>(ResourceClaim{});
+          if (!claim || claim->uid == uid) return;
+          const auto ended = end_claim(uid);
+          if (!ended) log::error("cannot end a claim that is gone", ended.error());
+          retry_waiting();
+        });
   }
 }
 

@@ -195,22 +195,23 @@ class GrpcClaimServices final : public ClaimServices,
     accept_call<Service, api::NodePrepareResourcesRequest, api::NodePrepareResourcesResponse>(
         service, &Service::RequestNodePrepareResources,
         [this, with_shares](const auto& request, Reply<api::NodePrepareResourcesResponse> reply) {
-          hand_over(request.claims(), std::move(reply),
-                    [with_shares](const ClaimHandlers& handlers, const std::vector<ClaimName>& claims,
-                                  const Reply<api::NodePrepareResourcesResponse>& answer) {
-                      handlers.prepare(claims, [answer, with_shares](const ClaimHandlers::Prepared& results) {
-                        answer(grpc::Status::OK, prepare_response(results, with_shares));
-                      });
-                    });
+          this->hand_over(request.claims(), std::move(reply),
+                          [with_shares](const ClaimHandlers& handlers, const std::vector<ClaimName>& claims,
+                                        const Reply<api::NodePrepareResourcesResponse>& answer) {
+                            handlers.prepare(
+                                claims, [answer, with_shares](const ClaimHandlers::Prepared& results) {
+                                  answer(grpc::Status::OK, prepare_response(results, with_shares));
+                                });
+                          });
         });
     accept_call<Service, api::NodeUnprepareResourcesRequest, api::NodeUnprepareResourcesResponse>(
         service, &Service::RequestNodeUnprepareResources,
         [this](const auto& request, Reply<api::NodeUnprepareResourcesResponse> reply) {
-          hand_over(request.claims(), std::move(reply),
-                    [](const ClaimHandlers& handlers, const std::vector<ClaimName>& claims,
-                       const Reply<api::NodeUnprepareResourcesResponse>& answer) {
-                      answer(grpc::Status::OK, unprepare_response(handlers.unprepare(claims)));
-                    });
+          this->hand_over(request.claims(), std::move(reply),
+                          [](const ClaimHandlers& handlers, const std::vector<ClaimName>& claims,
+                             const Reply<api::NodeUnprepareResourcesResponse>& answer) {
+                            answer(grpc::Status::OK, unprepare_response(handlers.unprepare(claims)));
+                          });
         });
   }
 

@@ -15,6 +15,7 @@
 #include "agent/publish/rbac_check.h"
 #include "agent/remediation/pod_rebalancer.h"
 #include "agent/remediation/remediation_controller.h"
+#include "base/log.h"
 #include "k8s/object_applier.h"
 #include "k8s/watcher.h"
 

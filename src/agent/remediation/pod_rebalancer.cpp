@@ -139,7 +139,7 @@ void PodRebalancer::start_round() {
   if (round_ || (read_at_ && now - *read_at_ < std::min(kRebalanceReadInterval, policy_.hot_for))) return;
   if (ports_.evictor.is_evicting()) return;
   read_at_ = now;
-  round_.emplace();
+  round_.emplace(Round{});
   ports_.gpus([this, alive = lifetime_.watch()](Result<std::vector<RebalanceGpu>> gpus) {
     if (!alive || !round_) return;
     if (gpus) return read_pods(std::move(*gpus));

@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 from lib.kube import ApiError, Kube, Watch, gpu_pod, is_ready, until  # noqa: E402
+from lib.kube_scheduler import configuration  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
 from lib.testbed import TESTBED, kwok_cluster  # noqa: E402
 from outcome import report_checks, same  # noqa: E402
@@ -29,22 +30,6 @@ NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 GPU_NODES, CLAIMS = "/apis/gpulet.io/v1alpha1/gpunodes", "/apis/karpenter.sh/v1/nodeclaims"
 STARTED_S, GONE_S = 90, 90
 OUTLIVES_S = 3.0  # that an agent's process lives longer than its Node
-SCHEDULER = """apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: {kubeconfig}}}
-leaderElection: {{leaderElect: false}}
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 1
-extenders:
-  - urlPrefix: http://127.0.0.1:{port}
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 5
-    nodeCacheCapable: true
-    httpTimeout: 5s
-    managedResources:
-      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
-"""
 NODE_POOL = {
     "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gpus"},
     "spec": {"limits": {GPU: "80"}, "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]},
@@ -108,7 +93,7 @@ class NodeAutoscaling:
             ("a Pod of four GPUs: one node, which its agent publishes", self.first_pod),
             ("two Pods of two GPUs: the same node, no other", self.more_pods),
             ("three Pods of eight GPUs: three more nodes", self.whole_nodes),
-            ("a node is drained: its Pod goes on on a new one", self.drained),
+            ("a node is drained: its Pod runs on another one", self.drained),
             ("without Pods the nodes go, and nothing is left of them", self.down),
             (f"one Pod starts exactly one node, {self.rounds} of {self.rounds} times", self.one_each),
         ]
@@ -122,10 +107,10 @@ class NodeAutoscaling:
         kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         subprocess.run([BIN / "gpulet-sim", "up", "hgx-h100", "--root", self.driver, "--no-device-nodes"], check=True, stdout=subprocess.DEVNULL)
         os.kill(int((self.state / "pid" / "cp-kube-scheduler").read_text()), 15)
-        configuration = self.state / "kube-scheduler.yaml"
-        configuration.write_text(SCHEDULER.format(kubeconfig=self.kubeconfig, port=PORT))
+        configured = self.state / "kube-scheduler.yaml"
+        configured.write_text(configuration(self.kubeconfig, PORT, backoff=True))
         self.start("extender", BIN / "gpulet", "scheduler", f"--listen=127.0.0.1:{PORT}", "--shutdown-seconds=0")
-        self.start("kube-scheduler", "kube-scheduler", f"--config={configuration}")
+        self.start("kube-scheduler", "kube-scheduler", f"--config={configured}")
         types = self.state / "instance-types.json"
         types.write_text(json.dumps([instance_type("hgx.h100", 90.0, GPUS), instance_type("cpu.large", 2.0, 0)]))
         self.start("karpenter", pathlib.Path(self.testbed("bin", "karpenter")) / "karpenter", DISABLE_LEADER_ELECTION="true",
@@ -290,10 +275,7 @@ def main():
     if options.inside:
         return run(options.inside, options.rounds)
     with kwok_cluster(1, 0, "karpenter") as cluster:
-        status = cluster.run(HERE / "node_autoscaling.py", *sys.argv[1:]).returncode
-        if status and os.environ.get("KEEP_LOGS"):
-            subprocess.run(["cp", "-r", cluster.state / "log", os.environ["KEEP_LOGS"]], check=False)
-        return status
+        return cluster.run(HERE / "node_autoscaling.py", *sys.argv[1:]).returncode
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from lib.kube import ApiError, Kube, Timeout, gpu_pod, is_ready, until  # noqa: E402
+from lib.kube_scheduler import configuration  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
 from lib.testbed import kwok_cluster  # noqa: E402
 
@@ -33,24 +34,6 @@ LANES, TRIALS, PORT = 8, 200, 9410
 PRIORITIES = (-10, 0, 5, 100, 1000)
 LIMIT_S = 120.0
 UNASKED_LIMIT_S = 15.0  # without the extender's word about victims some Pods are nominated where they never fit
-CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: {kubeconfig}, qps: 1000, burst: 1000}}
-leaderElection: {{leaderElect: false}}
-podInitialBackoffSeconds: 1
-podMaxBackoffSeconds: 1
-extenders:
-  - urlPrefix: http://127.0.0.1:{port}
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    {preempt}
-    weight: 5
-    nodeCacheCapable: true
-    ignorable: true
-    httpTimeout: 5s
-    managedResources:
-      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
-"""
 
 
 def gpu_node(name, group, holders):
@@ -235,13 +218,14 @@ def run_trials(state, options):
                 "metadata": {"name": f"{name}{number}"}, "value": value, "preemptionPolicy": policy})
     pid = state / "pid" / "cp-kube-scheduler"
     os.kill(int(pid.read_text()), 15)
-    configuration = state / "kube-scheduler.yaml"
-    configuration.write_text(CONFIGURATION.format(kubeconfig=kubeconfig, port=PORT, preempt="" if options.without_extender else "preemptVerb: preempt"))
+    configured = state / "kube-scheduler.yaml"
+    configured.write_text(configuration(kubeconfig, PORT, qps=1000, backoff=True, extender=[
+        *([] if options.without_extender else ["preemptVerb: preempt"]), "ignorable: true"]))
     processes = []
     env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
     try:
         for name, command in (("extender", [GPULET, "scheduler", f"--listen=127.0.0.1:{PORT}", "--shutdown-seconds=0"]),
-                              ("kube-scheduler", ["kube-scheduler", f"--config={configuration}"])):
+                              ("kube-scheduler", ["kube-scheduler", f"--config={configured}"])):
             with open(state / "log" / name, "a", encoding="utf-8") as log:
                 processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env))
         until("the extender is ready", lambda: is_ready(PORT), LIMIT_S)

@@ -28,6 +28,7 @@ sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 from lib.kube import ApiError, Kube, gpu_pod, is_ready, until  # noqa: E402
+from lib.kube_scheduler import configuration  # noqa: E402
 from lib.kubectl import kubectl  # noqa: E402
 from lib.testbed import kwok_cluster  # noqa: E402
 
@@ -39,22 +40,7 @@ PORT, GPUS, WRITERS, SEED = 9410, 8, 8, 8
 SIZES = ((1, 60), (2, 20), (4, 12), (8, 8))  # GPUs of a Pod, and how many in a hundred
 QUESTIONS = 300
 LIMIT_S = 1800.0
-CONFIGURATION = """apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-clientConnection: {{kubeconfig: {kubeconfig}{limits}}}
-leaderElection: {{leaderElect: false}}
-"""
-UNLIMITED = ", qps: 5000, burst: 5000"
-EXTENDERS = """extenders:
-  - urlPrefix: http://127.0.0.1:{port}
-    filterVerb: filter
-    prioritizeVerb: prioritize
-    weight: 5
-    nodeCacheCapable: true
-    httpTimeout: 5s
-    managedResources:
-      - {{name: nvidia.com/gpu, ignoredByScheduler: false}}
-"""
+UNLIMITED_QPS = 5000  # of kube-scheduler's client
 
 
 def in_parallel(state, tasks):
@@ -159,10 +145,9 @@ class Scale:
         """Pods a second from the first that is bound to the last."""
         # kwok deletes late and by name: each round uses new names.
         self.create_pods(name)
-        configuration = self.state / "kube-scheduler.yaml"
-        configuration.write_text((CONFIGURATION + (EXTENDERS if extended else "")).format(
-            kubeconfig=self.kubeconfig, port=PORT, limits="" if self.limited else UNLIMITED))
-        self.scheduler = self.start("kube-scheduler", "kube-scheduler", f"--config={configuration}", "--authorization-always-allow-paths=/metrics")
+        configured = self.state / "kube-scheduler.yaml"
+        configured.write_text(configuration(self.kubeconfig, PORT if extended else None, qps=None if self.limited else UNLIMITED_QPS))
+        self.scheduler = self.start("kube-scheduler", "kube-scheduler", f"--config={configured}", "--authorization-always-allow-paths=/metrics")
 
         def counted():
             try:

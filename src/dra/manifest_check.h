@@ -17,7 +17,7 @@
 
 namespace gpulet::dra {
 
-// A config that the driver would refuse, or a constraint on an attribute of gpulet.io that there is not.
+// A config that the driver would refuse, or a constraint on an unknown attribute of gpulet.io.
 struct ManifestProblem {
   unsigned line = 0, column = 0;  // of the field, from 1
   std::size_t document = 0;       // of those that are not empty, from 1

@@ -24,15 +24,9 @@ constexpr std::size_t kMaxFieldBytes = 300, kMaxFoundBytes = 100;  // in message
 constexpr std::uint64_t kPercent = 100;
 constexpr std::uint32_t kMillionthsOfPercent = 10'000;
 
-std::string printable(std::string_view text, std::size_t limit) {
-  std::string out(text.substr(0, limit));
-  std::ranges::replace_if(out, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  return out;
-}
-
 Error invalid(std::string_view field, std::string_view found, std::string_view expected) {
-  return {Code::kInvalidArgument, printable(field, kMaxFieldBytes) + " is \"" +
-                                      printable(found, kMaxFoundBytes) + "\": expected " +
+  return {Code::kInvalidArgument, printable_field(field, kMaxFieldBytes) + " is \"" +
+                                      printable_field(found, kMaxFoundBytes) + "\": expected " +
                                       std::string(expected)};
 }
 
@@ -61,7 +55,7 @@ std::string limit_field(const Reading& reading, std::string_view resource) {
 Status check_gpus(const Reading& reading, std::string_view field, std::string_view found) {
   if (reading.gpus != 0) return {};
   return fail(invalid(field, found,
-                      "a GPU for container " + printable(reading.container->name, kMaxFoundBytes) +
+                      "a GPU for container " + printable_field(reading.container->name, kMaxFoundBytes) +
                           " beside it, as nvidia.com/gpu: 1"));
 }
 
@@ -77,8 +71,9 @@ Status add_memory(Reading& reading, Amount amount) {
   }
   if (request.memory == amount.memory && (!amount.limit || request.memory_limit == *amount.limit)) return {};
   return fail(invalid(amount.field, amount.found,
-                      "the same memory as " + printable(request.memory_source, kMaxFieldBytes) + ", \"" +
-                          printable(reading.memory_found, kMaxFoundBytes) + "\", or one of them"));
+                      "the same memory as " + printable_field(request.memory_source, kMaxFieldBytes) +
+                          ", \"" + printable_field(reading.memory_found, kMaxFoundBytes) +
+                          "\", or one of them"));
 }
 
 std::optional<std::uint64_t> parse_between(std::string_view text, std::uint64_t most) {
@@ -176,7 +171,7 @@ Status read_fraction_annotations(std::vector<Reading>& readings, const Annotatio
   if (parse_whole_quantity(devices->second) == reading->gpus) return {};
   return fail(invalid(field, devices->second,
                       std::to_string(reading->gpus) + ", the GPUs of container " +
-                          printable(reading->container->name, kMaxFoundBytes)));
+                          printable_field(reading->container->name, kMaxFoundBytes)));
 }
 
 // "nvidia.com/container.main.gpu-memory.limit" → "main"; empty for any other key.
@@ -202,7 +197,7 @@ Status read_container_annotations(Reading& reading, const Annotations& annotatio
     if (!mib) return fail(invalid(field, found->second, "a quantity above 0, as 8Gi"));
     if (amount && *mib > amount->memory.mib) {
       return fail(invalid(field, found->second,
-                          "at most the limit, \"" + printable(amount->found, kMaxFoundBytes) + "\""));
+                          "at most the limit, \"" + printable_field(amount->found, kMaxFoundBytes) + "\""));
     }
     const auto limit =
         suffix == kLimitSuffix ? MemoryAmount{.mib = *mib} : (amount ? *amount->limit : MemoryAmount{});
@@ -233,6 +228,12 @@ std::uint64_t count_gpus(const PodContainer& container) {
 }
 
 }  // namespace
+
+std::string printable_field(std::string_view text, std::size_t limit) {
+  std::string out(text.substr(0, limit));
+  std::ranges::replace_if(out, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return out;
+}
 
 bool is_fraction_resource(std::string_view resource) {
   return std::ranges::find(kFractionResources, resource) != std::end(kFractionResources);

@@ -90,6 +90,10 @@ struct PodFields {
 // and a container that does not exist.
 Result<std::vector<FractionRequest>> parse_fraction_requests(const PodFields& pod);
 
+// The first `limit` bytes of a field that a user wrote, for a message of one line: control characters are
+// blanks.
+std::string printable_field(std::string_view text, std::size_t limit);
+
 // "40Gi" → MiB, rounded up: Kubernetes' quantity suffixes up to T and Ti, whole numbers above 0 only, at most
 // 2^60 bytes; nullopt for anything else.
 std::optional<std::uint64_t> parse_whole_mebibytes(std::string_view text);

@@ -76,8 +76,8 @@ void add_dra(CLI::App& app, Run& run) {
        .summary = "Check the configs of claims, claim templates and device classes",
        .details = "Reads YAML or JSON with any number of objects. Each config for gpu.nvidia.com is read\n"
                   "as the agent does when it prepares a claim; others are passed over. A constraint on an\n"
-                  "attribute of gpulet.io that there is not is a mistake too. Each mistake is one line of\n"
-                  "standard error: file:line:column: document, object: field: what is wrong.\n"
+                  "unknown attribute of gpulet.io is a mistake too. Each mistake is one line of standard\n"
+                  "error: file:line:column: document, object: field: what is wrong.\n"
                   "Exits with 1 if there is one.",
        .examples = "  gpulet dra check claims.yaml"});
   const auto options = std::make_shared<DraCheckOptions>();

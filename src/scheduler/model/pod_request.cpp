@@ -362,9 +362,8 @@ void apply_annotation(std::string_view key, std::string_view value, PodRequest& 
   if (taker == annotation_parsers().end()) return;
   const auto accepted = taker->second(value, request);
   if (!accepted || request.malformed.size() >= kMaxMalformed) return;
-  std::string found(value.substr(0, kMaxFoundBytes));
-  std::ranges::replace_if(found, [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  request.malformed.push_back({std::string(key), std::move(found), *accepted});
+  request.malformed.push_back(
+      {std::string(key), fraction::printable_field(value, kMaxFoundBytes), *accepted});
 }
 
 }  // namespace gpulet::scheduler

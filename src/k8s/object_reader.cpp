@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kInitContainers = "initContainers";
 constexpr const char* kTable = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 std::string controller_kind(const json& metadata) {
@@ -25,6 +26,27 @@ std::string controller_kind(const json& metadata) {
     if (json_member(owner, "controller") == json(true)) return json_text(json_member(owner, "kind"));
   }
   return {};
+}
+
+void add_containers(const json& pod, const char* field, const char* status_field,
+                    std::vector<PodContainer>& containers) {
+  std::map<std::string, std::string> ids;
+  const auto& statuses = json_member(json_member(pod, "status"), status_field);
+  if (statuses.is_array()) {
+    for (const auto& status : statuses)
+      ids[json_text(json_member(status, "name"))] = json_text(json_member(status, "containerID"));
+  }
+  const auto& specs = json_member(json_member(pod, "spec"), field);
+  if (!specs.is_array()) return;
+  for (const auto& spec : specs) {
+    if (containers.size() >= kMaxPodContainers) return;
+    auto name = json_text(json_member(spec, "name"));
+    auto id = ids[name];
+    containers.push_back({.name = std::move(name),
+                          .is_init = std::string_view(field) == kInitContainers,
+                          .limits = json_text_map(json_member(spec, "resources"), "limits"),
+                          .id = std::move(id)});
+  }
 }
 
 // The Pod, if it is on this node.
@@ -47,6 +69,8 @@ Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std
   if (const auto created = parse_rfc3339(json_text(json_member(metadata, "creationTimestamp"))))
     facts.created = std::chrono::system_clock::to_time_t(*created);
   facts.mirror = facts.annotations.contains(kMirrorPod);
+  add_containers(pod, kInitContainers, "initContainerStatuses", facts.containers);
+  add_containers(pod, "containers", "containerStatuses", facts.containers);
   return facts;
 }
 

@@ -26,6 +26,14 @@ inline constexpr std::size_t kMaxCounted = 100 * kCountPage;
 
 using Annotations = std::map<std::string, std::string>;
 
+struct PodContainer {
+  std::string name;
+  bool is_init = false;
+  std::map<std::string, std::string> limits;  // resources.limits
+  std::string id;  // of the running one: "containerd://4f1c…"; empty: not known yet
+};
+inline constexpr std::size_t kMaxPodContainers = 512;  // of a Pod, that are read
+
 struct PodMetadata {
   PodRef pod;
   std::string owner;         // the kind of its controller: "ReplicaSet"; empty without one
@@ -35,6 +43,7 @@ struct PodMetadata {
   std::int64_t created = 0;  // seconds since 1970; 0: unknown
   Annotations annotations;
   std::map<std::string, std::string> labels;
+  std::vector<PodContainer> containers{};  // in the Pod's order, init containers first
 };
 
 // Reads one object at a time, without retries: the caller knows for how long the result matters. Needs get

@@ -72,6 +72,44 @@ TEST_F(ObjectReaderTest, ReadsAPod) {
   EXPECT_EQ((*facts)->created, 1'767'571'201);
 }
 
+TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
+  begin([&](const Received&) {
+    auto pod = pod_object({});
+    pod["spec"]["initContainers"] = json::array({{{"name", "fetch"}}});
+    pod["spec"]["containers"] =
+        json::array({{{"name", "main"}, {"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}},
+                     {{"name", "side"}, {"resources", 7}},
+                     "odd"});
+    pod["status"]["containerStatuses"] =
+        json::array({{{"name", "main"}, {"containerID", "containerd://4f1c"}}, {{"name", "side"}}});
+    return Reply{200, pod.dump()};
+  });
+  const auto facts = read_pod_on_loop("train");
+  ASSERT_TRUE(facts && *facts);
+  const auto& containers = (*facts)->containers;
+  ASSERT_EQ(containers.size(), 4u);
+  EXPECT_EQ(containers[0].name, "fetch");
+  EXPECT_TRUE(containers[0].is_init);
+  EXPECT_EQ(containers[1].name, "main");
+  EXPECT_FALSE(containers[1].is_init);
+  EXPECT_EQ(containers[1].limits, (std::map<std::string, std::string>{{"nvidia.com/gpu", "1"}}));
+  EXPECT_EQ(containers[1].id, "containerd://4f1c");
+  EXPECT_EQ(containers[2].id, "");
+  EXPECT_TRUE(containers[2].limits.empty());
+}
+
+TEST_F(ObjectReaderTest, AtMostSoManyContainersAreRead) {
+  begin([&](const Received&) {
+    auto pod = pod_object({});
+    for (std::size_t i = 0; i <= kMaxPodContainers; ++i)
+      pod["spec"]["containers"].push_back({{"name", "c" + std::to_string(i)}});
+    return Reply{200, pod.dump()};
+  });
+  const auto facts = read_pod_on_loop("train");
+  ASSERT_TRUE(facts && *facts);
+  EXPECT_EQ((*facts)->containers.size(), kMaxPodContainers);
+}
+
 TEST_F(ObjectReaderTest, ReadsStaticAndTerminatingPods) {
   begin([&](const Received&) {
     return Reply{200, pod_object({{"annotations", {{"kubernetes.io/config.mirror", "x"}}},

@@ -11,6 +11,7 @@ namespace {
 constexpr std::string_view kPod = "pod";
 constexpr std::size_t kUid = 36;        // with dashes
 constexpr std::size_t kStaticUid = 32;  // a hash
+constexpr std::size_t kContainerId = 64;
 constexpr std::size_t kDashes[] = {8, 13, 18, 23};
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
@@ -44,10 +45,22 @@ std::string uid_of_part(std::string_view part) {
   return part.starts_with(kPod) ? to_uid(part.substr(kPod.size())) : std::string();
 }
 
+// The container's ID at the end of one part of a path, or empty: "ID", "crio-ID", "cri-containerd-ID.scope",
+// "…-podUID.slice:cri-containerd:ID".
+std::string container_of_part(std::string_view part) {
+  constexpr std::string_view kScope = ".scope";
+  if (part.ends_with(kScope)) part.remove_suffix(kScope.size());
+  if (part.size() < kContainerId) return {};
+  const auto id = part.substr(part.size() - kContainerId);
+  const bool is_whole = id.size() == part.size() || part[part.size() - kContainerId - 1] == '-' ||
+                        part[part.size() - kContainerId - 1] == ':';
+  return is_whole && std::ranges::all_of(id, is_hex) ? std::string(id) : std::string();
+}
+
 }  // namespace
 
-std::vector<std::string> pod_uids(std::string_view cgroup_file) {
-  std::vector<std::string> uids;
+std::vector<PodCgroup> pod_cgroups(std::string_view cgroup_file) {
+  std::vector<PodCgroup> found;
   cgroup_file = cgroup_file.substr(0, kMaxCgroupBytes);
   while (!cgroup_file.empty()) {
     const std::size_t end = std::min(cgroup_file.find('\n'), cgroup_file.size());
@@ -58,11 +71,23 @@ std::vector<std::string> pod_uids(std::string_view cgroup_file) {
     const auto second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
     line.remove_prefix(second + 1);
-    for (const auto& part : text::split(line, '/')) {
-      auto uid = uid_of_part(part);
-      if (!uid.empty() && std::find(uids.begin(), uids.end(), uid) == uids.end())
-        uids.push_back(std::move(uid));
+    const auto parts = text::split(line, '/');
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      PodCgroup cgroup{uid_of_part(parts[i]), {}};
+      if (cgroup.uid.empty()) continue;
+      cgroup.container = container_of_part(parts[i]);
+      if (cgroup.container.empty() && i + 1 < parts.size())
+        cgroup.container = container_of_part(parts[i + 1]);
+      if (std::ranges::find(found, cgroup) == found.end()) found.push_back(std::move(cgroup));
     }
+  }
+  return found;
+}
+
+std::vector<std::string> pod_uids(std::string_view cgroup_file) {
+  std::vector<std::string> uids;
+  for (auto& cgroup : pod_cgroups(cgroup_file)) {
+    if (std::ranges::find(uids, cgroup.uid) == uids.end()) uids.push_back(std::move(cgroup.uid));
   }
   return uids;
 }

@@ -28,9 +28,18 @@ namespace gpulet::metrics {
 // Limit of /proc/PID/cgroup.
 inline constexpr std::size_t kMaxCgroupBytes = 64 << 10;
 
-// The UIDs of Pods ("0b1d…-…", lower case, with dashes where it has them) that the cgroups of a process name,
-// outermost first, without duplicates. `cgroup_file`: /proc/PID/cgroup, version 1 or 2. A Pod may name
-// cgroups below its own as it likes, so the first UID that this node knows counts.
+// A Pod's cgroup, or that of one of its containers.
+struct PodCgroup {
+  std::string uid;  // of the Pod: "0b1d…-…", lower case, with dashes where it has them
+  std::string
+      container;  // the engine's ID of the container, 64 hexadecimal digits; empty: none, or another form
+  friend bool operator==(const PodCgroup&, const PodCgroup&) = default;
+};
+// The cgroups of Pods that a process is in, outermost first, without duplicates. `cgroup_file`:
+// /proc/PID/cgroup, version 1 or 2. A Pod may name cgroups below its own as it likes, so the first UID that
+// this node knows counts.
+std::vector<PodCgroup> pod_cgroups(std::string_view cgroup_file);
+// The UIDs of these, without duplicates.
 std::vector<std::string> pod_uids(std::string_view cgroup_file);
 
 struct PodLogDirectory {

@@ -46,6 +46,35 @@ TEST(Cgroups, V1HasThePodOnEachLine) {
             Uids{kUid});
 }
 
+TEST(Cgroups, ContainersByEngineAndDriver) {
+  const std::vector<PodCgroup> main = {{kUid, kContainer}};
+  const auto of = [](const std::string& path) { return pod_cgroups("0::" + path + "\n"); };
+  const std::string slice = "/kubepods.slice/kubepods-pod" + kUnderscored + ".slice";
+  for (const std::string& name :
+       {"cri-containerd-" + kContainer + ".scope", "crio-" + kContainer + ".scope",
+        "docker-" + kContainer + ".scope", "crio-" + kContainer + ".scope/container"})
+    EXPECT_EQ(of(slice + "/" + name), main) << name;
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/" + kContainer), main);
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/crio-" + kContainer), main);
+  EXPECT_EQ(of("/system.slice/containerd.service/kubepods-pod" + kUnderscored +
+               ".slice:cri-containerd:" + kContainer),
+            main);
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/" + kContainer + "/nested"), main) << "made by the container";
+  EXPECT_EQ(of("/../pod" + kUid + "/" + kContainer), main) << "from the agent's own cgroup namespace";
+  const std::vector<PodCgroup> none = {{kUid, ""}};
+  EXPECT_EQ(of("/kubepods/pod" + kUid), none);
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/x" + kContainer), none);
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/" + kContainer.substr(1)), none);
+  EXPECT_EQ(of("/kubepods/pod" + kUid + "/" + std::string(64, 'g')), none);
+}
+
+TEST(Cgroups, EachContainerIsThereOnce) {
+  const std::string pod = "/kubepods/pod" + kUid;
+  EXPECT_EQ(pod_cgroups("12:pids:" + pod + "/" + kContainer + "\n11:cpu:" + pod + "/" + kContainer +
+                        "\n0::" + pod + "\n"),
+            (std::vector<PodCgroup>{{kUid, kContainer}, {kUid, ""}}));
+}
+
 TEST(Cgroups, OutermostKnownPodCounts) {
   // A kubelet in a Pod, or a Pod with forged cgroup names.
   EXPECT_EQ(

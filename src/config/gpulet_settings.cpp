@@ -15,6 +15,7 @@ using Names = std::string_view;
 constexpr std::array<Names, 2> kPlacement = {"best-effort", "tightest"};
 constexpr std::array<Names, 3> kPlacementLoads = {"ignore", "prefer", "strict"};
 constexpr std::array<Names, 2> kDriverHolds = {"always", "on-demand"};
+constexpr std::array<Names, 4> kExceededActions = {"none", "warn", "kill", "evict"};
 constexpr std::array<Names, 2> kLogFormats = {"text", "json"};
 constexpr std::array<Names, 4> kLogLevels = {"debug", "info", "warning", "error"};
 constexpr std::array<Names, 3> kFallbacks = {"named", "single", "empty"};
@@ -229,6 +230,18 @@ std::vector<Setting> partition_settings() {
        .default_text = "/run/gpulet/claims",
        .help = "directory of the records of prepared claims; best on tmpfs",
        .assign = [](Config& c, const Value& v) { c.gpulet.dra.record_dir = text_value(v); }},
+      {.flag = "fraction-on-exceeded",
+       .environment = {"GPULET_FRACTION_ON_EXCEEDED"},
+       .path = "gpulet.fraction.onExceeded",
+       .kind = Kind::kChoice,
+       .choices = kExceededActions,
+       .default_text = "none",
+       .help = "what to do with a container that uses more memory of a GPU than its Pod requests: none (not "
+               "measured), warn, kill its processes on the GPU, or evict the Pod",
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.fraction.on_exceeded = enum_value<ExceededAction>(text_value(v), kExceededActions);
+           }},
   };
 }
 

@@ -132,6 +132,15 @@ struct DraSettings {
   std::string record_dir = "/run/gpulet/claims";
 };
 
+// What is done with a container that uses more memory of a GPU than its Pod requests
+// (agent/fraction/memory_auditor.h).
+enum class ExceededAction { kNone, kWarn, kKill, kEvict };
+
+// `gpulet.fraction`.
+struct FractionSettings {
+  ExceededAction on_exceeded = ExceededAction::kNone;
+};
+
 struct GpuletSettings {
   PlacementPolicy placement_policy = PlacementPolicy::kBestEffort;
   PlacementLoad placement_load = PlacementLoad::kPrefer;
@@ -166,11 +175,11 @@ struct GpuletSettings {
   MpsSettings mps;
   CdiSettings cdi;
   DraSettings dra;
+  FractionSettings fraction;
 };
 
 // The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,
-// `gpulet.mps`, `gpulet.cdi` and `gpulet.dra`, and
-// for NodeConfig.
+// `gpulet.mps`, `gpulet.cdi`, `gpulet.dra` and `gpulet.fraction`, and for NodeConfig.
 std::vector<Setting> gpulet_settings();
 std::vector<Setting> partition_settings();
 std::vector<Setting> node_config_settings();

@@ -23,6 +23,9 @@ enum class Metric {
   kGpuForecast,
   kGpuMemoryForecast,
   kPodForecast,
+  kMemoryLimit,
+  kMemoryUsed,
+  kUnlistedMemory,
   kMigInstance,
   kDeviceState,
   kDeviceOffered,
@@ -46,6 +49,7 @@ enum class Metric {
   kRightsMissing,
   kPodsMoved,
   kPodsRebalanced,
+  kMemoryExceeded,
   kClaimRequests,
   kClaimRequestTime,
   kClaimRequestsInFlight,
@@ -56,7 +60,7 @@ enum class Metric {
   kCount,
 };
 
-// The first thirteen have the device labels before their own.
+// The first sixteen have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},
@@ -72,6 +76,12 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Greatest expected use of the GPU's memory within the horizon."},
     {"gpulet_pod_gpu_utilization_forecast_percent", kGauge, "namespace, pod, horizon",
      "The Pod's part of the GPU's greatest expected utilization within the horizon."},
+    {"gpulet_container_gpu_memory_limit_bytes", kGauge, "namespace, pod, container",
+     "Memory of the GPU that the container may use: with gpulet.fraction.onExceeded."},
+    {"gpulet_container_gpu_memory_used_bytes", kGauge, "namespace, pod, container",
+     "Memory of the GPU that a container with a limit uses."},
+    {"gpulet_gpu_unlisted_memory_bytes", kGauge, "",
+     "Memory in use that the driver lists with no process: managed memory, or kept by a file descriptor."},
     {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
     {"gpulet_device_state", kGauge, "state", "1 for the state of the device."},
     {"gpulet_device_offered", kGauge, "", "Whether the device is offered to the kubelet."},
@@ -102,6 +112,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
     {"gpulet_pods_rebalanced_total", kCounter, "result",
      "Pods that the agent asked to leave a hot GPU: evicted, refused, or dry_run."},
+    {"gpulet_gpu_memory_exceeded_total", kCounter, "action",
+     "Containers above their memory limit, by what was done: warn, kill, evict, or failed."},
     {"nvidia_dra_requests_total", kCounter, "driver, operation",
      "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
     {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},
@@ -270,6 +282,29 @@ void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,
       }
     }
   }
+}
+
+void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                              const MemoryAuditStats& stats) {
+  for (const auto& one : stats.containers) {
+    const auto* gpu = snapshot.find(one.gpu);
+    if (gpu == nullptr) continue;
+    const auto labels = make_labels(
+        concat_labels(concat_labels(labels_of(*gpu), pod_labels(one.pod)), {{"container", one.container}}));
+    add_metric(page, Metric::kMemoryLimit, labels, one.limit.value);
+    if (one.used) add_metric(page, Metric::kMemoryUsed, labels, one.used->value);
+  }
+  for (const auto& [uuid, memory] : stats.unlisted) {
+    const auto* gpu = snapshot.find(uuid);
+    if (gpu != nullptr) add_metric(page, Metric::kUnlistedMemory, make_labels(labels_of(*gpu)), memory.value);
+  }
+  const auto add_count = [&](const char* action, std::uint64_t count) {
+    add_metric(page, Metric::kMemoryExceeded, {{"action", action}}, count);
+  };
+  add_count("warn", stats.counts.warned);
+  add_count("kill", stats.counts.killed);
+  add_count("evict", stats.counts.evicted);
+  add_count("failed", stats.counts.failed);
 }
 
 void add_health_metrics(Exposition& page, const health::HealthView& view,

@@ -77,6 +77,28 @@ struct RebalanceCounts {
   friend bool operator==(const RebalanceCounts&, const RebalanceCounts&) = default;
 };
 
+// What the audit of memory limits found (fraction/memory_audit.h).
+struct MemoryAuditCounts {
+  std::uint64_t warned = 0, killed = 0, evicted = 0, failed = 0;  // containers above their limit
+  friend bool operator==(const MemoryAuditCounts&, const MemoryAuditCounts&) = default;
+};
+struct MemoryAuditStats {
+  // A container with a limit on a GPU.
+  struct Container {
+    DeviceUuid gpu;
+    PodName pod;
+    std::string container;
+    Bytes limit;
+    std::optional<Bytes> used{};  // nullopt: not read yet
+  };
+  std::vector<Container> containers{};
+  std::map<DeviceUuid, Bytes> unlisted{};  // of the audited GPUs
+  MemoryAuditCounts counts{};
+};
+// GPUs that are not in the snapshot have no series.
+void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                              const MemoryAuditStats& stats);
+
 // What the kubelet asks of this node as a driver of Dynamic Resource Allocation. Names and labels are those
 // of NVIDIA's DRA driver.
 struct ClaimStats {

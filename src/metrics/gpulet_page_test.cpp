@@ -49,6 +49,36 @@ TEST(OwnPage, Forecasts) {
                 R"(namespace="prod",pod="serve",horizon="3h"} 95.6)");
 }
 
+TEST(OwnPage, MemoryLimits) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].model = "NVIDIA H100";
+  const MemoryAuditStats stats{.containers = {{kGpu, kServe, "main", Bytes{300}, Bytes{200}},
+                                              {kGpu, kTrain, "main", Bytes{400}, std::nullopt},
+                                              {DeviceUuid("GPU-gone"), kTrain, "main", Bytes{400}, Bytes{1}}},
+                               .unlisted = {{kGpu, Bytes{7}}},
+                               .counts = {.warned = 4, .killed = 3, .evicted = 2, .failed = 1}};
+  Exposition page;
+  add_memory_audit_metrics(page, snapshot, stats);
+  expect_right(page);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100")";
+  const std::string serve = gpu + R"(,namespace="prod",pod="serve",container="main"} )";
+  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit"),
+            (std::vector<std::string>{"gpulet_container_gpu_memory_limit_bytes" + serve + "300",
+                                      "gpulet_container_gpu_memory_limit_bytes" + gpu + ",namespace=\"" +
+                                          kTrain.name_space + "\",pod=\"" + kTrain.name +
+                                          R"(",container="main"} 400)"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_used"),
+            (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),
+            (std::vector<std::string>{"gpulet_gpu_unlisted_memory_bytes" + gpu + "} 7"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_memory_exceeded"),
+            (std::vector<std::string>{R"(gpulet_gpu_memory_exceeded_total{action="evict"} 2)",
+                                      R"(gpulet_gpu_memory_exceeded_total{action="failed"} 1)",
+                                      R"(gpulet_gpu_memory_exceeded_total{action="kill"} 3)",
+                                      R"(gpulet_gpu_memory_exceeded_total{action="warn"} 4)"}));
+}
+
 TEST(OwnPage, SharedGpu) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);

@@ -331,6 +331,8 @@ def check_access_to_the_driver():
             (config("gpulet: {mig: {manage: true}}\n"), ("privileged", [*kept, "SYS_ADMIN"], None, None)),
             (config("flags: {migStrategy: none}\n"), ("privileged", kept, None, None)),
             ({"mps": {"enabled": True}}, ("privileged", "all", None, None)),
+            ({"gpulet": {"fraction": {"onExceeded": "kill"}}}, ("privileged", [*kept, "KILL"], None, None)),
+            ({"gpulet": {"fraction": {"onExceeded": "evict"}}}, ("privileged", kept, None, None)),
             # NVIDIA's runtime, whose hook refuses NVIDIA_MIG_* without SYS_ADMIN.
             (runtime, ("unprivileged", own, None, None)),
             ({"deviceListStrategy": "envvar"}, ("unprivileged", own, None, None)),
@@ -372,6 +374,9 @@ def check_rights_follow_the_config():
     expect(Rendered({"gpulet": nothing}).rights(), {("events", "create"), ("events", "patch"), ("nodes", "get"), ("nodes", "list"), ("nodes", "watch"),
                                                    ("nodes/status", "patch")})
     expect(Rendered({"gpulet": {"rebalance": {"enabled": True}}}).rights() - Rendered().rights(), {("pods/eviction", "create"), ("namespaces", "get")})
+    expect(Rendered({"gpulet": {**nothing, "fraction": {"onExceeded": "warn"}}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
+    for action in ("kill", "evict"):
+        assert ("pods/eviction", "create") in Rendered({"gpulet": {"fraction": {"onExceeded": action}}}).rights()
     # One config of several is enough; a config in the map overrides `gpulet:`.
     drain = "version: v1\ngpulet: {mig: {drain: true}}\n"
     assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()

@@ -43,9 +43,10 @@ for name in nvidia-frontend nvidia nvidia-uvm; do
 done
 echo end
 """
-# The config that shares each GPU by time-slicing.
+# The config that shares each GPU by time-slicing, and kills what uses more memory than it requests.
 SHARES = 4
-SHARED = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": GPU, "replicas": SHARES}]}}})
+SHARED = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": GPU, "replicas": SHARES}]}},
+                     "gpulet": {"fraction": {"onExceeded": "kill"}}})
 
 
 def check_cluster(report, machine):
@@ -146,7 +147,7 @@ class Cluster:
         return wait_until(lambda: self.allocatable() == count, limit_s, f"{count} {GPU} allocatable", 0.05)
 
     # Pods.
-    def start_pod(self, name, *program, gpus=1, shell=None, claim=None):
+    def start_pod(self, name, *program, gpus=1, shell=None, claim=None, annotations=None):
         """A Pod without any privilege that runs Python's `program`, or `shell` in busybox with an image's usual rights.
 
         `claim`: a ResourceClaimTemplate that it gets its GPU by."""
@@ -158,6 +159,8 @@ class Cluster:
                                        "capabilities": {"drop": ["ALL"]}}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
             "restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "automountServiceAccountToken": False, "containers": [main]}}
+        if annotations:
+            pod["metadata"]["annotations"] = annotations
         if claim:
             pod["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": claim}]
         if self.machine.simulated and not shell:
@@ -218,6 +221,7 @@ class ClusterChecks:
                 ("an XID of a Pod: the metric; the GPU stays", self.xid),
                 ("the third failing Pod withdraws the GPU, which returns", self.third),
                 ("time-slicing: four Pods compute on one GPU at once", self.shared),
+                ("memory limits: the Pod above its own is killed, the others compute on", self.limited),
                 ("the agent replaced while Pods start on shares: none fails", self.replaced),
                 ("the agents removed: no GPU is offered", self.remove),
                 *ClaimChecks(self).all()):
@@ -380,6 +384,8 @@ class ClusterChecks:
             "name": "shared", "namespace": "gpulet"}, "data": {"config.yaml": SHARED}}])
         items = self.cluster.manifest(CONFIG_FILE="/config/config.yaml")
         agent = next(item for item in items if item["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+        kept = next(one for one in agent["containers"][0]["env"] if one["name"] == "GPULET_KEEP_CAPABILITIES")
+        kept["value"] += ",KILL"  # as the chart does
         agent["volumes"].append({"name": "config", "configMap": {"name": "shared"}})
         agent["containers"][0]["volumeMounts"].append({"name": "config", "mountPath": "/config"})
         self.cluster.apply(items)
@@ -397,6 +403,32 @@ class ClusterChecks:
                                                  if labels.get("pod", "").startswith("share-")])
         same([self.cluster.phase(name)["phase"] for name in names], ["Running"] * SHARES, "phases")
         self.cluster.delete_pods(*names)
+
+    def limited(self):
+        """Limits in each form; a CUDA context is part of what is used."""
+        self.need_cuda()
+        if len(self.uuids) > 1:
+            raise Skip("on several GPUs, the Pods are spread")
+        self.cluster.start_pod("within", "/test/cuda.py", "busy", 600, 2048, annotations={"gpulet.io/gpu-memory": "3Gi"})
+        self.cluster.start_pod("free", "/test/cuda.py", "busy", 600, 4096)
+        for name in ("within", "free"):
+            self.cluster.first_line(name)
+        self.cluster.start_pod("over", "/test/cuda.py", "busy", 600, 2048, annotations={"gpu-memory": "2048"})
+        self.cluster.first_line("over")
+        started = time.monotonic()
+        status = self.cluster.wait_pod("over", "Failed", limit_s=10)
+        self.report.figure("kubernetes.memory_limit.printed_to_failed_s", round(time.monotonic() - started, 2))
+        same(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 128 + signal.SIGKILL, "exit code of `over`")
+        messages = wait_until(lambda: {event["reason"]: event["message"] for event in self.cluster.get("events")["items"]
+                                       if event["involvedObject"]["name"] == "over" and event["reason"] == "GpuMemoryKilled"},
+                              10, "the event GpuMemoryKilled", 0.1)
+        self.report.figure("kubernetes.memory_limit.events", messages)
+        used = {labels["pod"]: int(value) >> 20 for name, labels, value in self.cluster.metrics()
+                if name == "gpulet_container_gpu_memory_used_bytes"}
+        self.report.figure("kubernetes.memory_limit.used_mib", used)
+        same(2048 < used.get("within", 0) < 3072, True, f"MiB of `within`: {used}")
+        same([self.cluster.phase(name)["phase"] for name in ("within", "free")], ["Running"] * 2, "phases of the others")
+        self.cluster.delete_pods("within", "free", "over")
 
     def replaced(self):
         """As in an update of gpulet: a Pod starts and ends every moment."""

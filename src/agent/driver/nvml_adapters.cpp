@@ -39,6 +39,37 @@ void NvmlSampler::sample_gpu(inventory::SnapshotPtr snapshot, std::size_t index,
 
 namespace {
 
+// A reading that takes longer is given up.
+constexpr Duration kMemoryReadingLimit = std::chrono::seconds(2);
+
+Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, unsigned index,
+                                        const DeviceUuid& expected) {
+  GPULET_TRY_ASSIGN(const auto device, session.device(index));
+  GPULET_TRY_ASSIGN(const auto uuid, session.device_uuid(device));
+  if (uuid != expected) return fail(Code::kNotFound, "another GPU has its place", expected.str());
+  const nvml::Usage usage(session, device);
+  GPULET_TRY_ASSIGN(const auto processes, usage.process_memory());
+  GpuMemoryReading reading;
+  for (const auto& one : processes) reading.processes.push_back({one.process.pid, one.memory});
+  // Where the driver does not report what it reserves, `used` includes that.
+  if (const auto memory = usage.memory(); memory && memory->reserved) reading.used = memory->used;
+  return reading;
+}
+
+}  // namespace
+
+void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu,
+                     std::function<void(Result<GpuMemoryReading>)> done) {
+  driver.run_on_gpu<GpuMemoryReading>(
+      gpu, "reading the memory of", kMemoryReadingLimit,
+      [gpu](const NvmlDriver::SessionPtr& session, unsigned index) {
+        return read_memory_of(*session, index, gpu);
+      },
+      std::move(done));
+}
+
+namespace {
+
 Result<MigApplied> apply_plan_to(const NvmlDriver::SessionPtr& session, unsigned index, const DeviceUuid& gpu,
                                  const mig::Plan& plan) {
   const auto hardware = mig::make_hardware(session, index, gpu);

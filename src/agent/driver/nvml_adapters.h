@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "agent/driver/nvml_driver.h"
+#include "agent/fraction/memory_auditor.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/observe/metrics_collector.h"
 #include "base/loop.h"
@@ -31,6 +32,11 @@ class NvmlSampler final : public Sampler {
   std::map<DeviceUuid, std::shared_ptr<metrics::GpuReader>> readers_;
   Lifetime lifetime_;
 };
+
+// The memory of one GPU by process: two driver calls. Does not block; `done` is called once on the loop, not
+// after the driver's destruction. Errors: those of NvmlDriver::run_on_gpu() and nvml::Usage.
+void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu,
+                     std::function<void(Result<GpuMemoryReading>)> done);
 
 // MIG of the node's GPUs over the driver's thread, for the MigManager. A change of the MIG mode is made while
 // the agent has no other session, as the driver activates it only on a GPU that no other client holds.

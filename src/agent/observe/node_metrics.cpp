@@ -277,6 +277,8 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
     if (stats.score) numbers.placement_scores[resource.str()] = *stats.score;
   }
   metrics::add_agent_metrics(page, numbers);
+  if (counts.memory_audit && snapshot_)
+    metrics::add_memory_audit_metrics(page, *snapshot_, *counts.memory_audit);
 }
 
 }  // namespace gpulet::agent

@@ -67,6 +67,7 @@ struct NodeCounts {
   std::optional<metrics::RebalanceCounts> rebalanced{};
   std::optional<std::size_t> permissions_missing{};
   std::optional<metrics::ClaimStats> claims{};
+  std::optional<metrics::MemoryAuditStats> memory_audit{};  // while limits are audited
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
 };
 

@@ -95,6 +95,13 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
     if (!own.rebalance.dry_run) list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
     list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
   }
+  if (own.fraction.on_exceeded != config::ExceededAction::kNone)
+    list.add_permission({.verb = "get", .resource = "pods"}, "memory limits of Pods are not known, nor held");
+  // Clients of MPS are not killed: their Pods are evicted.
+  if (own.fraction.on_exceeded == config::ExceededAction::kEvict ||
+      own.fraction.on_exceeded == config::ExceededAction::kKill)
+    list.add_permission({.verb = "create", .resource = "pods/eviction"},
+                        "Pods above their memory limit are not evicted");
   if (own.dra.enabled) {
     list.add_permission({.verb = "get", .resource = "resourceclaims", .group = "resource.k8s.io"},
                         "no claim is prepared");

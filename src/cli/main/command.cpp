@@ -31,7 +31,8 @@ constexpr std::pair<std::string_view, const char*> kSettingGroups[] = {
     {"gpulet.mig.", "MIG and MPS"},
     {"gpulet.mps.", "MIG and MPS"},
     {"gpulet.cdi", "CDI"},
-    {"gpulet.dra.", "Claims (Dynamic Resource Allocation)"}};
+    {"gpulet.dra.", "Claims (Dynamic Resource Allocation)"},
+    {"gpulet.fraction.", "Memory limits on shared GPUs"}};
 
 const char* setting_group(const config::Setting& setting) {
   for (const auto& [start, title] : kSettingGroups) {

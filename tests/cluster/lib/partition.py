@@ -5,6 +5,7 @@ import subprocess
 import time
 
 from lib.kube import LOOK, gpu_pod, until
+from lib.memory_limits import MemoryLimitChecks
 from lib.node import DRIVER_ROOT, GPULET_SIM
 from lib.rebalance import RebalanceChecks
 
@@ -34,6 +35,8 @@ class PartitionChecks:
         return [
             ("busy GPUs come after idle ones", self.idle_first),
             ("a hot GPU gives up its Pod of the lowest priority", RebalanceChecks(self.checks, self.node, SLICED, self.config).run),
+            ("a container above its memory limit is killed, then evicted; the others stay",
+             MemoryLimitChecks(self.checks, self.node, SLICED, self.config).run),
             ("four Pods on one time-sliced GPU", self.time_sliced),
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),

@@ -90,6 +90,15 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- if $found }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if any config does this with a container above its memory limit: (list . "kill"). */}}
+{{- define "gpulet.onExceeded" -}}
+{{- $action := index . 1 -}}{{- $found := false -}}
+{{- range $key, $config := include "gpulet.configs" (index . 0) | fromJson -}}
+{{- if eq $action (dig "fraction" "onExceeded" "none" ($config.gpulet | default dict)) }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found }}true{{ end -}}
+{{- end -}}
+
 {{/* "true" if labels may be written to that output: "node" or "node-feature". */}}
 {{- define "gpulet.labelsTo" -}}
 {{- $output := index . 1 -}}{{- $found := false -}}
@@ -211,6 +220,7 @@ to the container, so without CDI and MPS none is needed there.
 {{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
 {{- $all = append $all "SYS_ADMIN" -}}
 {{- end -}}
+{{- if include "gpulet.onExceeded" (list . "kill") }}{{ $all = append $all "KILL" }}{{ end -}}
 {{- uniq $all | toJson -}}
 {{- end -}}
 

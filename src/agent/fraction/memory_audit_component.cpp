@@ -1,0 +1,111 @@
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <random>
+#include <utility>
+
+#include "agent/driver/nvml_adapters.h"
+#include "agent/fraction/container_processes.h"
+#include "agent/fraction/memory_auditor.h"
+#include "agent/node/components.h"
+#include "agent/node/devices.h"
+#include "base/log.h"
+#include "k8s/event_recorder.h"
+
+namespace gpulet::agent {
+namespace {
+
+class MemoryAuditComponent final : public Component {
+ public:
+  explicit MemoryAuditComponent(Node& node) : node_(node) {}
+
+  void apply_config() override {
+    if (auditor_) auditor_->apply_action(node_.config.gpulet.fraction.on_exceeded);
+  }
+  // Requests in progress end with the clients of the driver and the kubelet.
+  void detach_devices() override { auditor_.reset(); }
+  void attach_devices() override {
+    if (!node_.client_config) return;
+    connect();
+    auditor_.emplace(make_ports(), std::random_device{}());
+    snapshot_.reset();
+    on_state_changed();
+    apply_config();
+  }
+  void on_state_changed() override {
+    const auto* agent = node_.devices->agent();
+    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+    if (auditor_ && std::exchange(snapshot_, snapshot) != snapshot) auditor_->use_snapshot(snapshot);
+  }
+  void on_allocated() override {
+    if (auditor_) auditor_->on_allocated();
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (auditor_ && node_.config.gpulet.fraction.on_exceeded != config::ExceededAction::kNone)
+      counts.memory_audit = auditor_->stats();
+  }
+
+ private:
+  void connect() {
+    if (reader_) return;
+    reader_ = k8s::ObjectReader::start_reader(node_.loop, *node_.client_config);
+    events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);
+  }
+
+  MemoryAuditorPorts make_ports() {
+    return {
+        .loop = node_.loop,
+        .ledger = {.loop = node_.loop,
+                   .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
+                   .reader = *reader_,
+                   .on_invalid_request = {},
+                   .changed = {}},
+        .read_gpu = [this](const DeviceUuid& gpu, auto done) { read_gpu(gpu, std::move(done)); },
+        .cgroups = [](unsigned pid) { return read_pod_cgroups(pid); },
+        .kill = [](unsigned pid,
+                   const metrics::PodCgroup& expected) { return kill_container_process(pid, expected); },
+        .evict =
+            [this](const PodRef& pod, k8s::Eviction::UpdateCallback on_update) {
+              return k8s::Eviction::start_eviction(node_.loop, *node_.client_config, std::vector{pod},
+                                                   std::move(on_update));
+            },
+        .notify = [this](const EvictionEvent& event) { send_event(event); },
+        .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
+    };
+  }
+
+  void read_gpu(const DeviceUuid& gpu, std::function<void(Result<GpuMemoryReading>)> done) {
+    if (auto* driver = node_.devices->driver()) return read_gpu_memory(*driver, gpu, std::move(done));
+    node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
+  }
+
+  bool is_shared_by_mps(const ResourceName& resource) const {
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr) return true;
+    return std::ranges::any_of(agent->offers(), [&](const auto& offer) {
+      return offer->resource.name == resource && !offer->daemons.empty();
+    });
+  }
+
+  void send_event(const EvictionEvent& event) {
+    log::warning("memory limit", {{"pod", event.pod.name_space + "/" + event.pod.name},
+                                  {"reason", event.reason},
+                                  {"message", event.message}});
+    events_->record_event(
+        {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
+  }
+
+  Node& node_;
+  std::unique_ptr<k8s::ObjectReader> reader_;
+  std::unique_ptr<k8s::EventRecorder> events_;
+  inventory::SnapshotPtr snapshot_;  // as passed on
+  std::optional<MemoryAuditor> auditor_;
+};
+
+}  // namespace
+
+std::unique_ptr<Component> make_memory_audit_component(Node& node) {
+  return std::make_unique<MemoryAuditComponent>(node);
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,274 @@
+#include "agent/fraction/memory_auditor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace gpulet::agent {
+namespace {
+
+using config::ExceededAction;
+using Kind = k8s::EvictionUpdate::Kind;
+
+}  // namespace
+
+MemoryAuditor::MemoryAuditor(MemoryAuditorPorts ports, std::uint64_t seed)
+    : ports_(std::move(ports)), seed_(seed) {}
+
+void MemoryAuditor::apply_action(ExceededAction action) {
+  if (std::exchange(action_, action) == action) return;
+  evictions_.clear();
+  if (action == ExceededAction::kNone) {
+    ledger_.reset();
+    return follow_ledger();
+  }
+  if (ledger_) return;
+  auto ports = ports_.ledger;
+  ports.on_invalid_request = [this](const PodRef& pod, const std::string& why) {
+    ports_.notify({pod, kMemoryRequestReason, why + "; its memory has no limit"});
+  };
+  ports.changed = [this] { follow_ledger(); };
+  ledger_.emplace(std::move(ports), seed_);
+  ledger_->use_snapshot(snapshot_);
+}
+
+void MemoryAuditor::use_snapshot(inventory::SnapshotPtr snapshot) {
+  snapshot_ = std::move(snapshot);
+  if (ledger_) ledger_->use_snapshot(snapshot_);
+}
+
+void MemoryAuditor::on_allocated() {
+  if (ledger_) ledger_->on_allocated();
+}
+
+void MemoryAuditor::follow_ledger() {
+  std::set<fraction::ContainerKey> held;
+  std::set<DeviceUuid> limited;
+  if (ledger_) {
+    for (const auto& [gpu, entries] : ledger_->entries()) {
+      for (const auto& entry : entries) {
+        held.insert(entry.key());
+        if (entry.limit > Bytes{}) limited.insert(gpu);
+      }
+    }
+  }
+  tracker_.retain_containers(held);
+  std::erase_if(audited_, [&](const auto& one) { return !limited.contains(one.first); });
+  for (const auto& gpu : limited) audited_[gpu];
+  std::erase_if(evictions_, [&](const auto& one) {
+    return std::ranges::none_of(held, [&](const auto& key) { return key.pod_uid == one.first.uid; });
+  });
+  if (audited_.empty()) return timer_.reset();
+  if (!timer_) timer_ = ports_.loop.after(Duration::zero(), [this] { read_gpus(); });
+}
+
+void MemoryAuditor::read_gpus() {
+  timer_ = ports_.loop.after(kAuditInterval, [this] { read_gpus(); });
+  for (auto& [gpu, audited] : audited_) {
+    if (std::exchange(audited.is_reading, true)) continue;
+    ports_.read_gpu(gpu, [this, uuid = gpu, alive = lifetime_.watch()](const auto& reading) {
+      if (alive) on_reading(uuid, reading);
+    });
+  }
+}
+
+// A failed reading says nothing about any container.
+void MemoryAuditor::on_reading(const DeviceUuid& gpu, const Result<GpuMemoryReading>& reading) {
+  const auto found = audited_.find(gpu);
+  if (found == audited_.end() || !ledger_) return;
+  auto& audited = found->second;
+  audited.is_reading = false;
+  if (!reading) return;
+  const auto use = assign_processes(gpu, audited, *reading);
+  std::vector<fraction::MemoryHolder> holders;
+  const auto entries = ledger_->entries().find(gpu);
+  if (entries == ledger_->entries().end()) return;
+  for (const auto& entry : entries->second) holders.push_back({entry.key(), entry.limit});
+  audited.unlisted = fraction::unlisted_memory(use);
+  audited.uses = fraction::audit_gpu_memory(use, holders);
+  // The ledger may change meanwhile, and with it `audited`.
+  const auto uses = audited.uses;
+  for (const auto& one : uses) judge_use(gpu, one);
+}
+
+fraction::GpuMemoryUse MemoryAuditor::assign_processes(const DeviceUuid& gpu, AuditedGpu& audited,
+                                                       const GpuMemoryReading& reading) {
+  fraction::GpuMemoryUse use{reading.used, {}};
+  std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;
+  std::vector<metrics::PodCgroup> unknown;
+  for (const auto& process : reading.processes) {
+    fraction::AuditedProcess one{process.pid, process.memory, std::nullopt};
+    if (use.processes.size() < kMaxAuditedProcesses) {
+      const auto known = audited.cgroups.find(process.pid);
+      auto& mine = cgroups[process.pid];
+      mine = known != audited.cgroups.end() ? std::move(known->second) : ports_.cgroups(process.pid);
+      const auto owner = find_owner(gpu, mine);
+      if (owner.is_unknown) unknown.push_back(owner.cgroup);
+      if (owner.entry != nullptr) one.container = owner.entry->key();
+    }
+    use.processes.push_back(std::move(one));
+  }
+  audited.cgroups = std::move(cgroups);
+  for (const auto& cgroup : unknown) ledger_->on_unknown_process(gpu, cgroup);
+  return use;
+}
+
+// The outermost Pod that holds the GPU counts: a container may make cgroups below its own.
+MemoryAuditor::Owner MemoryAuditor::find_owner(const DeviceUuid& gpu,
+                                               const std::vector<metrics::PodCgroup>& cgroups) const {
+  Owner owner;
+  const auto found = ledger_->entries().find(gpu);
+  if (found == ledger_->entries().end()) return owner;
+  for (const auto& cgroup : cgroups) {
+    std::vector<const LedgerEntry*> of_pod;
+    for (const auto& entry : found->second) {
+      if (entry.pod.uid == cgroup.uid) of_pod.push_back(&entry);
+    }
+    if (of_pod.empty()) continue;
+    owner.cgroup = cgroup;
+    // Only a container that holds the GPU can use it: where that is one, its id does not matter.
+    if (of_pod.size() == 1) {
+      owner.entry = of_pod.front();
+      return owner;
+    }
+    for (const auto* entry : of_pod) {
+      if (!cgroup.container.empty() && entry->container_id == cgroup.container) owner.entry = entry;
+    }
+    owner.is_unknown = owner.entry == nullptr;
+    return owner;
+  }
+  owner.is_unknown = !cgroups.empty();
+  if (owner.is_unknown) owner.cgroup = cgroups.front();
+  return owner;
+}
+
+const LedgerEntry* MemoryAuditor::find_entry(const DeviceUuid& gpu,
+                                             const fraction::ContainerKey& container) const {
+  const auto found = ledger_->entries().find(gpu);
+  if (found == ledger_->entries().end()) return nullptr;
+  const auto entry = std::ranges::find(found->second, container, &LedgerEntry::key);
+  return entry == found->second.end() ? nullptr : &*entry;
+}
+
+void MemoryAuditor::judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& use) {
+  const auto* found = find_entry(gpu, use.container);
+  if (found == nullptr || evictions_.contains(found->pod)) return;
+  const bool is_exceeded = use.is_exceeded() && are_still_of(gpu, use);
+  const auto excess = tracker_.observe(use.container, gpu, is_exceeded);
+  const auto entry = *found;
+  if (excess == fraction::Excess::kNew) {
+    ++counts_.warned;
+    ports_.notify({entry.pod, kMemoryExceededReason, describe_use(gpu, entry, use)});
+  }
+  if (excess == fraction::Excess::kConfirmed) act_on(gpu, entry, use, true);
+  if (excess == fraction::Excess::kOngoing) act_on(gpu, entry, use, false);
+}
+
+// The kernel may have given a pid to another process since it was looked up.
+bool MemoryAuditor::are_still_of(const DeviceUuid& gpu, const fraction::MemoryUse& use) {
+  auto& known = audited_[gpu].cgroups;
+  bool are_same = true;
+  for (const unsigned pid : use.pids) {
+    auto now = ports_.cgroups(pid);
+    are_same = are_same && known[pid] == now;
+    known[pid] = std::move(now);
+  }
+  return are_same;
+}
+
+void MemoryAuditor::act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
+                           bool is_first) {
+  const bool is_evicting = action_ == ExceededAction::kEvict ||
+                           (action_ == ExceededAction::kKill && ports_.is_shared_by_mps(entry.resource));
+  if (is_evicting) return evict_pod(entry, describe_use(gpu, entry, use));
+  if (action_ == ExceededAction::kKill) kill_processes(gpu, entry, use, is_first);
+}
+
+void MemoryAuditor::kill_processes(const DeviceUuid& gpu, const LedgerEntry& entry,
+                                   const fraction::MemoryUse& use, bool is_first) {
+  std::size_t killed = 0;
+  std::string problem;
+  for (const unsigned pid : use.pids) {
+    const auto owner = find_owner(gpu, ports_.cgroups(pid));
+    if (owner.entry == nullptr || owner.entry->key() != use.container) continue;
+    const auto result = ports_.kill(pid, owner.cgroup);
+    if (result) {
+      ++killed;
+    } else if (result.error().code() != Code::kNotFound) {
+      problem = result.error().full_message();
+    }
+  }
+  const auto text = describe_use(gpu, entry, use);
+  if (killed > 0) {
+    ++counts_.killed;
+    ports_.notify({entry.pod, kMemoryKilledReason,
+                   text + ": killed " + std::to_string(killed) + (killed == 1 ? " process" : " processes")});
+  } else if (is_first && !problem.empty()) {
+    ++counts_.failed;
+    ports_.notify({entry.pod, kMemoryKilledReason, text + ": its processes cannot be killed: " + problem});
+  }
+}
+
+void MemoryAuditor::evict_pod(const LedgerEntry& entry, const std::string& text) {
+  auto& pending = evictions_[entry.pod];
+  if (pending.eviction) return;
+  pending.eviction =
+      ports_.evict(entry.pod, [this, pod = entry.pod, text](const k8s::EvictionUpdate& update) {
+        on_eviction_update(pod, text, update);
+      });
+}
+
+void MemoryAuditor::on_eviction_update(const PodRef& pod, const std::string& text,
+                                       const k8s::EvictionUpdate& update) {
+  const auto notify = [&](const std::string& what) {
+    ports_.notify({pod, kMemoryEvictionReason, text + ": the Pod " + what});
+  };
+  switch (update.kind) {
+    case Kind::kTerminating:
+      ++counts_.evicted;
+      return notify("is evicted");
+    case Kind::kGone:
+      return;
+    case Kind::kRefused:
+      ++counts_.failed;
+      return notify("cannot be evicted: " + update.reason);
+    case Kind::kWaiting: {
+      const auto found = evictions_.find(pod);
+      if (found == evictions_.end() || found->second.waits_for == update.reason) return;
+      found->second.waits_for = update.reason;
+      return notify("is not evicted yet: " + update.reason);
+    }
+  }
+}
+
+std::string MemoryAuditor::describe_use(const DeviceUuid& gpu, const LedgerEntry& entry,
+                                        const fraction::MemoryUse& use) const {
+  return "container " + entry.container + " uses " + std::to_string(use.used.mebibytes()) + " MiB of " +
+         gpu.str() + ", its limit is " + std::to_string(use.limit.mebibytes()) + " MiB (" + entry.source +
+         ")";
+}
+
+metrics::MemoryAuditStats MemoryAuditor::stats() const {
+  metrics::MemoryAuditStats stats{.counts = counts_};
+  if (!ledger_) return stats;
+  for (const auto& [gpu, entries] : ledger_->entries()) {
+    const auto audited = audited_.find(gpu);
+    if (audited == audited_.end()) continue;
+    stats.unlisted[gpu] = audited->second.unlisted;
+    for (const auto& entry : entries) {
+      if (entry.limit == Bytes{}) continue;
+      const auto use = std::ranges::find(audited->second.uses, entry.key(), &fraction::MemoryUse::container);
+      stats.containers.push_back(
+          {gpu,
+           {entry.pod.name_space, entry.pod.name},
+           entry.container,
+           entry.limit,
+           use == audited->second.uses.end() ? std::nullopt : std::optional(use->used)});
+    }
+  }
+  return stats;
+}
+
+}  // namespace gpulet::agent

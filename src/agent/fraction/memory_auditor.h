@@ -1,0 +1,128 @@
+// Holds the memory limits of containers on shared GPUs where the driver has none: once a second, the memory
+// that the driver lists for each container's processes is compared with the ledger. A container above its
+// limit is told by an event at once, and at the second reading in a row what the setting
+// gpulet.fraction.onExceeded says is done: nothing more, its processes on the GPU are killed, or its Pod is
+// evicted.
+//
+// A process belongs to a container by the cgroup that the kubelet and the engine made, which no container can
+// leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.
+//
+// Nothing is read while no container with a limit holds a GPU. Cost with a limit: two driver calls for each
+// such GPU and second, and one file of /proc for each new process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "agent/fraction/memory_ledger.h"
+#include "agent/remediation/pod_evictor.h"
+#include "base/loop.h"
+#include "config/gpulet_settings.h"
+#include "fraction/memory_audit.h"
+#include "inventory/snapshot.h"
+#include "k8s/object_reader.h"
+#include "k8s/pods.h"
+#include "metrics/gpulet_page.h"
+#include "metrics/pods.h"
+
+namespace gpulet::agent {
+
+inline constexpr Duration kAuditInterval = std::chrono::seconds(1);
+// Of one GPU; further ones are nobody's.
+inline constexpr std::size_t kMaxAuditedProcesses = 4096;
+
+// Reasons of the events about Pods.
+inline constexpr const char* kMemoryExceededReason = "GpuMemoryExceeded";
+inline constexpr const char* kMemoryKilledReason = "GpuMemoryKilled";
+inline constexpr const char* kMemoryEvictionReason = "GpuMemoryEviction";
+inline constexpr const char* kMemoryRequestReason = "GpuMemoryRequestInvalid";
+
+struct ProcessMemory {
+  unsigned pid = 0;             // the host's
+  std::optional<Bytes> memory;  // nullopt: not reported
+};
+struct GpuMemoryReading {
+  std::optional<Bytes> used;  // without what the driver reserves; nullopt: unknown
+  std::vector<ProcessMemory> processes;
+};
+
+struct MemoryAuditorPorts {
+  Loop& loop;
+  MemoryLedgerPorts ledger;  // without `on_invalid_request` and `changed`
+  // Does not block; called back from the loop, not from inside the call. One call at a time for each GPU.
+  std::function<void(const DeviceUuid&, std::function<void(Result<GpuMemoryReading>)>)> read_gpu;
+  // The cgroups of a process (/proc/PID/cgroup); empty where it has ended.
+  std::function<std::vector<metrics::PodCgroup>(unsigned pid)> cgroups;
+  // Kills a process if it is in that cgroup of a Pod. Errors: kNotFound, kPermissionDenied.
+  std::function<Status(unsigned pid, const metrics::PodCgroup& expected)> kill;
+  std::function<std::unique_ptr<k8s::Eviction>(const PodRef&, k8s::Eviction::UpdateCallback)> evict;
+  std::function<void(const EvictionEvent&)> notify;
+  // Whether a resource is shared by MPS, where a killed client may take others with it: its Pod is evicted
+  // instead.
+  std::function<bool(const ResourceName&)> is_shared_by_mps;
+};
+
+// Loop's thread only.
+class MemoryAuditor {
+ public:
+  MemoryAuditor(MemoryAuditorPorts ports, std::uint64_t seed);
+
+  void apply_action(config::ExceededAction action);
+  void use_snapshot(inventory::SnapshotPtr snapshot);
+  void on_allocated();
+
+  metrics::MemoryAuditStats stats() const;
+
+ private:
+  struct AuditedGpu {
+    bool is_reading = false;
+    std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;  // by pid, of the last reading
+    std::vector<fraction::MemoryUse> uses;                        // of the last reading
+    Bytes unlisted;
+  };
+
+  void follow_ledger();
+  void read_gpus();
+  void on_reading(const DeviceUuid& gpu, const Result<GpuMemoryReading>& reading);
+  struct Owner {
+    const LedgerEntry* entry = nullptr;  // null: none, or unknown
+    metrics::PodCgroup cgroup{};         // by which it was found
+    bool is_unknown = false;             // of a Pod or container that the ledger does not know
+  };
+  Owner find_owner(const DeviceUuid& gpu, const std::vector<metrics::PodCgroup>& cgroups) const;
+  fraction::GpuMemoryUse assign_processes(const DeviceUuid& gpu, AuditedGpu& audited,
+                                          const GpuMemoryReading& reading);
+  void judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& use);
+  bool are_still_of(const DeviceUuid& gpu, const fraction::MemoryUse& use);
+  void act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use, bool is_first);
+  void kill_processes(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
+                      bool is_first);
+  void evict_pod(const LedgerEntry& entry, const std::string& text);
+  void on_eviction_update(const PodRef& pod, const std::string& text, const k8s::EvictionUpdate& update);
+  const LedgerEntry* find_entry(const DeviceUuid& gpu, const fraction::ContainerKey& container) const;
+  std::string describe_use(const DeviceUuid& gpu, const LedgerEntry& entry,
+                           const fraction::MemoryUse& use) const;
+
+  MemoryAuditorPorts ports_;
+  const std::uint64_t seed_;
+  config::ExceededAction action_ = config::ExceededAction::kNone;
+  inventory::SnapshotPtr snapshot_;
+  std::optional<MemoryLedger> ledger_;  // while an action is set
+  std::map<DeviceUuid, AuditedGpu> audited_;
+  fraction::ExcessTracker tracker_;
+  struct PendingEviction {
+    std::unique_ptr<k8s::Eviction> eviction;
+    std::string waits_for;  // as told
+  };
+  std::map<PodRef, PendingEviction> evictions_;  // until the Pod has gone
+  metrics::MemoryAuditCounts counts_;
+  Subscription timer_;
+  Lifetime lifetime_;
+};
+
+}  // namespace gpulet::agent

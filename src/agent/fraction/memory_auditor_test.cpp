@@ -1,0 +1,351 @@
+#include "agent/fraction/memory_auditor.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+
+#include "agent/remediation/test_faults.h"
+#include "base/loop.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using config::ExceededAction;
+using metrics::PodCgroup;
+
+const std::string kId = std::string(64, 'a'), kOtherId = std::string(64, 'b'), kNewId = std::string(64, 'c');
+const DeviceUuid kAuditedGpu("GPU-0");
+
+inventory::SnapshotPtr audited_node() {
+  auto snapshot = std::make_shared<inventory::Snapshot>();
+  for (unsigned i = 0; i < 2; ++i) {
+    inventory::Gpu gpu;
+    gpu.index = i;
+    gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
+    gpu.memory = mebibytes(80'000);
+    snapshot->gpus.push_back(gpu);
+  }
+  return snapshot;
+}
+
+// A node whose kubelet, API server, driver and processes a test sets.
+class AuditTest : public ::testing::Test {
+ protected:
+  AuditTest() : reader(loop) {
+    MemoryAuditorPorts ports{
+        .loop = loop,
+        .ledger = {.loop = loop,
+                   .holders =
+                       [this](auto done) {
+                         ++lists;
+                         loop.post([this, done = std::move(done)] {
+                           if (kubelet_error) return done(fail(*kubelet_error));
+                           done(holders);
+                         });
+                       },
+                   .reader = reader,
+                   .on_invalid_request = {},
+                   .changed = {}},
+        .read_gpu =
+            [this](const DeviceUuid& gpu, auto done) {
+              ++readings;
+              loop.post([this, gpu, done = std::move(done)] {
+                if (driver_error) return done(fail(*driver_error));
+                done(uses[gpu]);
+              });
+            },
+        .cgroups = [this](unsigned pid) { return cgroups[pid]; },
+        .kill = [this](unsigned pid, const PodCgroup& expected) -> Status {
+          if (kill_error) return fail(*kill_error);
+          killed.emplace_back(pid, expected.container);
+          return {};
+        },
+        .evict = [this](const PodRef& pod,
+                        auto on_update) { return evictions.start_eviction(pod.name, std::move(on_update)); },
+        .notify = [this](const EvictionEvent& event) { events.push_back(event); },
+        .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
+    };
+    auditor.emplace(std::move(ports), 1);
+  }
+
+  // A Pod with one container, main, that requests memory of each of its shares.
+  void add_pod(const std::string& name, const std::string& memory, std::vector<std::string> ids,
+               const std::string& container_id = kId) {
+    holders.push_back(container_with_devices(name, std::move(ids)));
+    k8s::Annotations annotations;
+    if (!memory.empty()) annotations["gpulet.io/gpu-memory"] = memory;
+    reader.add_pod(name, std::move(annotations));
+    reader.pods["default/" + name].containers = {
+        {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = "containerd://" + container_id}};
+  }
+  void add_process(unsigned pid, const std::string& pod, std::uint64_t mib, const std::string& id = kId) {
+    uses[kAuditedGpu].processes.push_back({pid, mebibytes(mib)});
+    cgroups[pid] = {{"uid-" + pod, id}};
+  }
+  void start(ExceededAction action) {
+    auditor->use_snapshot(audited_node());
+    auditor->apply_action(action);
+    loop.run_ready();
+  }
+  std::vector<std::string> reasons() const {
+    std::vector<std::string> all;
+    for (const auto& event : events) all.push_back(event.reason);
+    return all;
+  }
+
+  ManualLoop loop;
+  FakeReader reader;
+  FakeEvictions evictions;
+  std::vector<ContainerDevices> holders;
+  std::map<DeviceUuid, GpuMemoryReading> uses;
+  std::map<unsigned, std::vector<PodCgroup>> cgroups;
+  std::optional<Error> kubelet_error, driver_error, kill_error;
+  std::string mps_resource;
+  std::size_t lists = 0, readings = 0;
+  std::vector<std::pair<unsigned, std::string>> killed;
+  std::vector<EvictionEvent> events;
+  std::optional<MemoryAuditor> auditor;
+};
+
+using Reasons = std::vector<std::string>;
+using Killed = std::vector<std::pair<unsigned, std::string>>;
+
+TEST_F(AuditTest, NothingIsReadWithoutALimitOrASetting) {
+  add_pod("plain", "", {"GPU-0::0"});
+  start(ExceededAction::kNone);
+  loop.advance(1min);
+  EXPECT_EQ(lists, 0u);
+  auditor->apply_action(ExceededAction::kKill);
+  loop.advance(10min);
+  EXPECT_EQ(lists, 1u) << "the kubelet is asked once, and after each allocation";
+  EXPECT_EQ(readings, 0u);
+  add_pod("limited", "8Gi", {"GPU-0::1"});
+  auditor->on_allocated();
+  loop.advance(1s);
+  EXPECT_GT(readings, 0u);
+  holders.clear();
+  loop.advance(kLedgerPollInterval + 1s);
+  readings = 0;
+  loop.advance(1min);
+  EXPECT_EQ(readings, 0u) << "its holder has left";
+}
+
+TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  add_pod("other", "8Gi", {"GPU-0::1"}, kOtherId);
+  start(ExceededAction::kKill);
+  add_process(10, "over", 5000);
+  add_process(11, "over", 3000);
+  add_process(12, "other", 8192, kOtherId);
+  loop.advance(1s);
+  EXPECT_TRUE(events.empty());
+  uses[kAuditedGpu].processes[0].memory = mebibytes(6000);
+  loop.advance(1s);
+  ASSERT_EQ(reasons(), Reasons{kMemoryExceededReason});
+  EXPECT_EQ(events[0].pod.uid, "uid-over");
+  EXPECT_EQ(events[0].message,
+            "container main uses 9000 MiB of GPU-0, its limit is 8192 MiB (annotation gpulet.io/gpu-memory)");
+  EXPECT_TRUE(killed.empty());
+  loop.advance(1s);
+  EXPECT_EQ(killed, (Killed{{10, kId}, {11, kId}}));
+  ASSERT_EQ(reasons(), (Reasons{kMemoryExceededReason, kMemoryKilledReason}));
+  EXPECT_TRUE(events[1].message.ends_with(": killed 2 processes")) << events[1].message;
+  // A fork bomb: those that come after them.
+  uses[kAuditedGpu].processes.clear();
+  killed.clear();
+  add_process(13, "over", 9000);
+  loop.advance(1s);
+  EXPECT_EQ(killed, (Killed{{13, kId}}));
+  uses[kAuditedGpu].processes.clear();
+  loop.advance(10s);
+  EXPECT_EQ(killed.size(), 1u);
+  const auto stats = auditor->stats();
+  EXPECT_EQ(stats.counts, (metrics::MemoryAuditCounts{.warned = 1, .killed = 2}));
+  ASSERT_EQ(stats.containers.size(), 2u);
+  EXPECT_EQ(stats.containers[0].limit, mebibytes(8192));
+  EXPECT_EQ(stats.containers[0].used, mebibytes(0));
+}
+
+TEST_F(AuditTest, AWarningIsOneEventForEachExcess) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kWarn);
+  add_process(10, "over", 9000);
+  loop.advance(1min);
+  EXPECT_EQ(reasons(), Reasons{kMemoryExceededReason});
+  uses[kAuditedGpu].processes[0].memory = mebibytes(10);
+  loop.advance(1s);
+  uses[kAuditedGpu].processes[0].memory = mebibytes(9000);
+  loop.advance(1min);
+  EXPECT_EQ(events.size(), 2u);
+  EXPECT_TRUE(killed.empty());
+}
+
+TEST_F(AuditTest, EvictsThePodOnce) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kEvict);
+  add_process(10, "over", 9000);
+  loop.advance(3s);
+  ASSERT_TRUE(evictions.is_pending("over"));
+  evictions.answer("over", k8s::EvictionUpdate::Kind::kWaiting, "disruption budget");
+  evictions.answer("over", k8s::EvictionUpdate::Kind::kWaiting, "disruption budget");
+  evictions.answer("over", k8s::EvictionUpdate::Kind::kTerminating);
+  loop.advance(30s);
+  EXPECT_EQ(reasons(), (Reasons{kMemoryExceededReason, kMemoryEvictionReason, kMemoryEvictionReason}));
+  EXPECT_EQ(auditor->stats().counts.evicted, 1u);
+  holders.clear();
+  loop.advance(kLedgerPollInterval + 1s);
+  EXPECT_FALSE(evictions.is_pending("over"));
+}
+
+TEST_F(AuditTest, AClientOfMpsIsEvictedNotKilled) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  mps_resource = "nvidia.com/gpu";
+  start(ExceededAction::kKill);
+  add_process(10, "over", 9000);
+  loop.advance(3s);
+  EXPECT_TRUE(killed.empty());
+  EXPECT_TRUE(evictions.is_pending("over"));
+}
+
+TEST_F(AuditTest, TheLimitIsOfAllSharesOnTheGpu) {
+  add_pod("two", "8Gi", {"GPU-0::0", "GPU-0::3", "GPU-1::0"});
+  start(ExceededAction::kWarn);
+  const auto stats = auditor->stats();
+  ASSERT_EQ(stats.containers.size(), 2u);
+  EXPECT_EQ(stats.containers[0].limit, mebibytes(16'384));
+  EXPECT_EQ(stats.containers[1].limit, mebibytes(8192));
+}
+
+TEST_F(AuditTest, ContainersOfOnePodAreToldApartByTheirIds) {
+  add_pod("pair", "8Gi", {"GPU-0::0"});
+  holders.push_back(
+      {{"default", "pair"}, "side", {{ResourceName("nvidia.com/gpu"), {DeviceId("GPU-0::1")}}}});
+  auto& pod = reader.pods["default/pair"];
+  pod.containers.push_back({.name = "side", .limits = {{"nvidia.com/gpu", "1"}}, .id = ""});
+  start(ExceededAction::kKill);
+  add_process(10, "pair", 9000, kOtherId);
+  loop.advance(3s);
+  EXPECT_TRUE(killed.empty()) << "the id of the second container is not known yet";
+  pod.containers[1].id = "containerd://" + kOtherId;
+  loop.advance(20s);
+  EXPECT_FALSE(killed.empty());
+  for (const auto& [pid, id] : killed) EXPECT_EQ(id, kOtherId);
+  const auto asked = reader.asked.size();
+  add_process(11, "pair", 10, kNewId);
+  loop.advance(10min);
+  EXPECT_LE(reader.asked.size(), asked + kUnknownProcessReads) << "of a container that never becomes known";
+}
+
+TEST_F(AuditTest, ANumberThatAnotherProcessHasNowIsNotKilled) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  add_process(10, "over", 9000);
+  loop.advance(500ms);
+  ASSERT_EQ(events.size(), 1u) << "told, not killed yet";
+  cgroups[10] = {{"uid-stranger", kOtherId}};
+  loop.advance(10s);
+  EXPECT_TRUE(killed.empty());
+  EXPECT_EQ(events.size(), 1u);
+}
+
+TEST_F(AuditTest, ForeignProcessesAndUnknownMemoryAreNobodys) {
+  add_pod("small", "1Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  uses[kAuditedGpu].used = mebibytes(60'000);
+  uses[kAuditedGpu].processes = {{20, mebibytes(50'000)}, {21, std::nullopt}};
+  cgroups[21] = {{"uid-monitor", kOtherId}};
+  add_process(22, "small", 600);
+  loop.advance(10s);
+  EXPECT_TRUE(events.empty());
+  EXPECT_TRUE(killed.empty());
+}
+
+TEST_F(AuditTest, MemoryOfNoProcessIsTheOnlyHolders) {
+  add_pod("managed", "1Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  uses[kAuditedGpu].used = mebibytes(40'000);
+  add_process(22, "managed", 518);
+  loop.advance(3s);
+  EXPECT_FALSE(killed.empty());
+  killed.clear();
+  add_pod("second", "", {"GPU-0::1"}, kOtherId);
+  auditor->on_allocated();
+  loop.advance(6s);
+  killed.clear();
+  loop.advance(6s);
+  EXPECT_TRUE(killed.empty()) << "it may be the second Pod's";
+  EXPECT_GT(auditor->stats().unlisted.at(kAuditedGpu), mebibytes(30'000));
+}
+
+TEST_F(AuditTest, ADriverOrKubeletOrServerWithoutAnAnswerHarmsNobody) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  reader.error = Error(Code::kUnavailable, "away");
+  start(ExceededAction::kKill);
+  add_process(10, "over", 9000);
+  loop.advance(1min);
+  EXPECT_TRUE(events.empty()) << "its limit is not known";
+  reader.error.reset();
+  loop.advance(1min);
+  EXPECT_FALSE(killed.empty());
+  killed.clear();
+  kubelet_error = Error(Code::kUnavailable, "away");
+  loop.advance(1min);
+  EXPECT_FALSE(killed.empty()) << "the last known holders stay";
+  driver_error = Error(Code::kDeadlineExceeded, "hangs");
+  loop.advance(2s);
+  killed.clear();
+  loop.advance(1min);
+  EXPECT_TRUE(killed.empty());
+}
+
+TEST_F(AuditTest, AMissingRightToKillIsTold) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  add_process(10, "over", 9000);
+  kill_error = Error(Code::kPermissionDenied, "cannot kill it: Operation not permitted", "process 10");
+  loop.advance(10s);
+  ASSERT_EQ(reasons(), (Reasons{kMemoryExceededReason, kMemoryKilledReason}));
+  EXPECT_NE(events[1].message.find("Operation not permitted"), std::string::npos);
+  EXPECT_EQ(auditor->stats().counts.failed, 1u);
+}
+
+TEST_F(AuditTest, AnInvalidRequestIsToldAndHasNoLimit) {
+  add_pod("bad", "8Gi", {"GPU-0::0"});
+  reader.pods["default/bad"].annotations["gpu-fraction"] = "1.5";
+  start(ExceededAction::kKill);
+  loop.advance(1min);
+  ASSERT_EQ(reasons(), Reasons{kMemoryRequestReason});
+  EXPECT_TRUE(auditor->stats().containers.empty());
+}
+
+TEST_F(AuditTest, AnAnnotationThatChangesLaterRaisesNoLimit) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kWarn);
+  reader.pods["default/over"].annotations["gpulet.io/gpu-memory"] = "70Gi";
+  add_process(10, "unknown-makes-a-read", 10, kOtherId);
+  loop.advance(1min);
+  EXPECT_GT(reader.asked.size(), 1u);
+  EXPECT_EQ(auditor->stats().containers.at(0).limit, mebibytes(8192));
+  // Another Pod of the same name on the same share.
+  reader.pods["default/over"].pod.uid = "uid-again";
+  add_process(11, "again", 10);
+  loop.advance(1min);
+  EXPECT_EQ(auditor->stats().containers.at(0).limit, mebibytes(70 * 1024));
+}
+
+TEST_F(AuditTest, GpusInMigModeHoldTheirLimitsThemselves) {
+  add_pod("over", "8Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  auto snapshot = std::make_shared<inventory::Snapshot>(*audited_node());
+  snapshot->gpus[0].mig_enabled = true;
+  auditor->use_snapshot(snapshot);
+  loop.run_ready();
+  readings = 0;
+  loop.advance(1min);
+  EXPECT_EQ(readings, 0u);
+}
+
+}  // namespace
+}  // namespace gpulet::agent

@@ -1,0 +1,201 @@
+#include "agent/fraction/memory_ledger.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "metrics/attribution.h"
+
+namespace gpulet::agent {
+namespace {
+
+fraction::PodFields fraction_fields(const k8s::PodMetadata& pod) {
+  fraction::PodFields fields;
+  for (const auto& [key, value] : pod.annotations) fields.annotations.push_back({key, value});
+  for (const auto& container : pod.containers) {
+    fraction::PodContainer one{container.name, container.is_init, {}};
+    for (const auto& [key, value] : container.limits) one.limits.push_back({key, value});
+    fields.containers.push_back(std::move(one));
+  }
+  return fields;
+}
+
+// "containerd://4f1c…" → "4f1c…"
+std::string without_scheme(const std::string& id) {
+  const auto at = id.find("://");
+  return at == std::string::npos ? id : id.substr(at + 3);
+}
+
+Bytes limit_of(const fraction::FractionRequest& request, const inventory::Gpu& gpu, unsigned shares) {
+  if (request.memory_limit.is_zero() || gpu.memory == Bytes{}) return {};
+  const auto whole = gpu.memory.mebibytes();
+  return mebibytes(std::min(request.memory_limit.mib_of(whole), whole) * shares);
+}
+
+}  // namespace
+
+MemoryLedger::MemoryLedger(MemoryLedgerPorts ports, std::uint64_t seed)
+    : ports_(std::move(ports)), backoff_(kLedgerRetryBackoff, seed) {}
+
+void MemoryLedger::use_snapshot(inventory::SnapshotPtr snapshot) {
+  const bool is_first = !std::exchange(snapshot_, std::move(snapshot));
+  if (!snapshot_) return;
+  if (is_first) return refresh();
+  rebuild();
+}
+
+void MemoryLedger::on_allocated() {
+  for (std::size_t i = 0; i < std::size(kLedgerAllocationDelays); ++i)
+    after_allocation_[i] = ports_.loop.after(kLedgerAllocationDelays[i], [this] { refresh(); });
+}
+
+void MemoryLedger::on_unknown_process(const DeviceUuid& gpu, const metrics::PodCgroup& cgroup) {
+  if (unknown_.size() >= kMaxUnknownCgroups) unknown_.clear();
+  auto& unknown = unknown_[{cgroup.uid, cgroup.container}];
+  if (unknown.reads >= kUnknownProcessReads || ports_.loop.now() < unknown.next) return;
+  unknown.next = ports_.loop.now() + std::min<Duration>(kUnknownProcessBackoff.first * (1u << unknown.reads),
+                                                        kUnknownProcessBackoff.max);
+  ++unknown.reads;
+  for (auto& [name, pod] : pods_) {
+    if (std::ranges::any_of(pod.containers, [&](const auto& one) { return one.second.shares.contains(gpu); }))
+      pod.is_due = true;
+  }
+  refresh();
+}
+
+bool MemoryLedger::has_limits() const {
+  return std::ranges::any_of(entries_, [](const auto& gpu) {
+    return std::ranges::any_of(gpu.second, [](const LedgerEntry& entry) { return entry.limit > Bytes{}; });
+  });
+}
+
+void MemoryLedger::refresh() {
+  if (!snapshot_) return;
+  if (is_listing_ || reading_ > 0) {
+    is_again_due_ = true;
+    return;
+  }
+  next_.reset();
+  is_listing_ = true;
+  is_again_due_ = has_failed_ = false;
+  ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
+    if (!alive) return;
+    is_listing_ = false;
+    if (holders) {
+      on_holders(*holders);
+    } else {
+      on_failure(holders.error().with_context("cannot read the device allocations from the kubelet"));
+    }
+    read_due_pods();
+  });
+}
+
+void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
+  std::map<PodName, std::map<std::string, HeldContainer>> held;
+  for (const auto& container : holders) {
+    for (const auto& [resource, ids] : container.devices) {
+      for (const auto& id : ids) {
+        const auto share = metrics::resolve_device_id(id, *snapshot_);
+        if (!share) continue;
+        auto& one = held[container.pod][container.container];
+        one.resource = resource;
+        ++one.shares[share->device];
+      }
+    }
+  }
+  std::erase_if(pods_, [&](const auto& known) { return !held.contains(known.first); });
+  for (auto& [name, containers] : held) {
+    auto& pod = pods_[name];
+    // Perhaps another Pod of the same name: PodResources has no UID.
+    if (pod.containers != containers) pod = {std::move(containers), std::nullopt, {}, true};
+  }
+}
+
+void MemoryLedger::read_due_pods() {
+  ++reading_;  // so that no answer ends the round before all requests are sent
+  for (auto& [name, pod] : pods_) {
+    if (!pod.is_due) continue;
+    ++reading_;
+    ports_.reader.read_pod(name.name_space, name.name,
+                           [this, pod = name, alive = lifetime_.watch()](const auto& facts) {
+                             if (alive) on_pod(pod, facts);
+                           });
+  }
+  --reading_;
+  if (reading_ == 0) schedule_poll();
+  rebuild();
+}
+
+void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts) {
+  --reading_;
+  const auto found = pods_.find(name);
+  if (!facts) {
+    on_failure(facts.error().with_context("cannot read Pod " + name.name_space + "/" + name.name));
+  } else if (found != pods_.end()) {
+    found->second.is_due = false;
+    if (*facts) use_facts(found->second, **facts);
+  }
+  if (reading_ == 0) schedule_poll();
+  rebuild();
+}
+
+void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
+  const bool is_same_run = pod.facts && pod.facts->pod.uid == facts.pod.uid;
+  pod.facts = facts;
+  if (is_same_run) return;
+  pod.requests.clear();
+  const auto requests = fraction::parse_fraction_requests(fraction_fields(facts));
+  if (!requests) return ports_.on_invalid_request(facts.pod, requests.error().message());
+  for (const auto& request : *requests) pod.requests[request.container] = request;
+}
+
+// Tried again: the same failure is logged once.
+void MemoryLedger::on_failure(const Error& error) {
+  has_failed_ = true;
+  const auto text = error.full_message();
+  if (std::exchange(reported_problem_, text) != text) log::warning("memory limits are not known", error);
+}
+
+void MemoryLedger::schedule_poll() {
+  if (is_again_due_) {
+    next_ = ports_.loop.after(Duration::zero(), [this] { refresh(); });
+  } else if (has_failed_) {
+    next_ = ports_.loop.after(backoff_.next_delay(), [this] { refresh(); });
+  } else {
+    backoff_.reset();
+    next_.reset();
+    reported_problem_.clear();
+  }
+}
+
+void MemoryLedger::rebuild() {
+  std::map<DeviceUuid, std::vector<LedgerEntry>> entries;
+  for (const auto& [name, pod] : pods_) {
+    for (const auto& [container, held] : pod.containers) {
+      LedgerEntry entry{.pod = {name.name_space, name.name, pod.facts ? pod.facts->pod.uid : ""},
+                        .container = container,
+                        .container_id = {},
+                        .resource = held.resource,
+                        .limit = {},
+                        .source = {}};
+      if (pod.facts) {
+        const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
+        if (spec != pod.facts->containers.end()) entry.container_id = without_scheme(spec->id);
+      }
+      const auto request = pod.requests.find(container);
+      for (const auto& [uuid, shares] : held.shares) {
+        const auto* gpu = snapshot_ ? snapshot_->find(uuid) : nullptr;
+        if (gpu == nullptr || gpu->mig_enabled) continue;
+        entry.limit = request == pod.requests.end() ? Bytes{} : limit_of(request->second, *gpu, shares);
+        entry.source = request == pod.requests.end() ? "" : request->second.memory_source;
+        entries[uuid].push_back(entry);
+      }
+    }
+  }
+  const bool is_changed = std::exchange(entries_, entries) != entries;
+  if (reading_ == 0 && !is_listing_ && !next_ && has_limits())
+    next_ = ports_.loop.after(kLedgerPollInterval, [this] { refresh(); });
+  if (is_changed) ports_.changed();
+}
+
+}  // namespace gpulet::agent

@@ -1,0 +1,122 @@
+// Which containers hold which GPUs of this node, and how much of their memory each may use: the kubelet's
+// PodResources joined with what the Pods request (fraction/fraction_request.h). Rebuilt from both after a
+// restart; nothing is written.
+//
+// What a Pod requests is read once, when it is first seen: an annotation that its owner changes later raises
+// no limit.
+#pragma once
+
+#include <functional>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/types.h"
+#include "fraction/fraction_request.h"
+#include "fraction/memory_audit.h"
+#include "inventory/snapshot.h"
+#include "k8s/object_reader.h"
+#include "metrics/pods.h"
+
+namespace gpulet::agent {
+
+// The kubelet lists a new holder a moment after its Allocate has returned; a busy one, later.
+inline constexpr Duration kLedgerAllocationDelays[] = {std::chrono::milliseconds(500),
+                                                       std::chrono::seconds(5)};
+// Pods leave unannounced.
+inline constexpr Duration kLedgerPollInterval = std::chrono::seconds(10);
+// A container's id comes a moment after its start; a Pod that holds no GPU but uses one never becomes known.
+inline constexpr BackoffLimits kUnknownProcessBackoff{std::chrono::seconds(1), std::chrono::seconds(16)};
+inline constexpr unsigned kUnknownProcessReads = 5;
+inline constexpr std::size_t kMaxUnknownCgroups = 1024;  // that are remembered
+inline constexpr BackoffLimits kLedgerRetryBackoff{std::chrono::seconds(1), std::chrono::seconds(30)};
+
+struct LedgerEntry {
+  PodRef pod;  // uid is empty until the Pod is read: then it has no limit
+  std::string container;
+  std::string container_id;  // the engine's, without "containerd://"; empty: not known yet
+  ResourceName resource;
+  Bytes limit;         // on this GPU, of all its shares; 0: none
+  std::string source;  // the field of the limit: "annotation gpu-fraction"
+  fraction::ContainerKey key() const {
+    // Unread containers are different holders too.
+    return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};
+  }
+  friend bool operator==(const LedgerEntry&, const LedgerEntry&) = default;
+};
+
+struct MemoryLedgerPorts {
+  Loop& loop;
+  // As Devices::list_containers().
+  std::function<void(std::function<void(Result<std::vector<ContainerDevices>>)>)> holders;
+  k8s::ObjectReader& reader;
+  // The request of a Pod is invalid; called once for each run of a Pod.
+  std::function<void(const PodRef&, const std::string& why)> on_invalid_request;
+  // The ledger is another one. Called from the loop, not from inside a call.
+  std::function<void()> changed;
+};
+
+// Loop's thread only.
+class MemoryLedger {
+ public:
+  explicit MemoryLedger(MemoryLedgerPorts ports, std::uint64_t seed);
+
+  // The GPUs of the node: only they have a place in the ledger, without those in MIG mode, whose instances
+  // hold their memory themselves.
+  void use_snapshot(inventory::SnapshotPtr snapshot);
+  void on_allocated();
+  // A process on `gpu` is of a Pod or container that the ledger does not know: reads the Pods that hold the
+  // GPU again, kUnknownProcessReads times for each cgroup.
+  void on_unknown_process(const DeviceUuid& gpu, const metrics::PodCgroup& cgroup);
+
+  // By GPU, each list by Pod and container. GPUs without a limit are there too.
+  const std::map<DeviceUuid, std::vector<LedgerEntry>>& entries() const { return entries_; }
+  bool has_limits() const;
+
+ private:
+  struct HeldContainer {
+    ResourceName resource;                  // one of those that it holds
+    std::map<DeviceUuid, unsigned> shares;  // by GPU
+    friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
+  };
+  struct HeldPod {
+    std::map<std::string, HeldContainer> containers;
+    std::optional<k8s::PodMetadata> facts;
+    std::map<std::string, fraction::FractionRequest> requests;  // by container
+    bool is_due = true;                                         // to be read
+  };
+
+  void refresh();
+  void on_holders(const std::vector<ContainerDevices>& holders);
+  void read_due_pods();
+  void on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts);
+  void use_facts(HeldPod& pod, const k8s::PodMetadata& facts);
+  void rebuild();
+  void schedule_poll();
+  void on_failure(const Error& error);
+
+  MemoryLedgerPorts ports_;
+  Backoff backoff_;
+  inventory::SnapshotPtr snapshot_;
+  std::map<PodName, HeldPod> pods_;
+  std::map<DeviceUuid, std::vector<LedgerEntry>> entries_;
+  struct Unknown {
+    unsigned reads = 0;
+    Time next{};
+  };
+  std::map<std::pair<std::string, std::string>, Unknown> unknown_;  // by Pod UID and container id
+  bool is_listing_ = false, is_again_due_ = false;
+  std::size_t reading_ = 0;  // Pods
+  bool has_failed_ = false;  // a read of this round
+  std::string reported_problem_;
+  Subscription next_;
+  Subscription after_allocation_[std::size(kLedgerAllocationDelays)];
+  Lifetime lifetime_;
+};
+
+}  // namespace gpulet::agent

@@ -12,14 +12,9 @@ namespace {
 constexpr const char* kPage = "docs/labels.md";
 
 std::string table() {
-  std::string text = "| label | meaning | source |\n|---|---|---|\n";
-  for (const auto& rule : label_rules()) {
-    const bool code = rule.source.starts_with("nvml") || rule.source.starts_with("flags.") ||
-                      rule.source.starts_with("/sys");
-    const std::string mark = code ? "`" : "";
-    text += "| `" + std::string(rule.key) + "` | " + std::string(rule.rule) + " | " + mark +
-            std::string(rule.source) + mark + " |\n";
-  }
+  std::string text = "| label | meaning |\n|---|---|\n";
+  for (const auto& rule : label_rules())
+    text += "| `" + std::string(rule.key) + "` | " + std::string(rule.rule) + " |\n";
   return text;
 }
 

@@ -1,6 +1,10 @@
 // Checks the tables of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "base/test_page.h"
 #include "base/text.h"
 #include "metrics/counters.h"
@@ -12,17 +16,25 @@ namespace {
 
 constexpr const char* kPage = "docs/metrics.md";
 
+// A counters file has a help of its own, so what only that serves is listed by name.
 std::string fields_table() {
   std::string table = "| metric | help |\n|---|---|\n";
+  std::map<std::string, std::vector<std::string>> others;  // by their notes
   for (const auto& field : fields()) {
-    const std::string mark = field.by_default ? "**" : "";
+    const std::string metric = "`" + std::string(field.name) + "`";
     std::vector<std::string> notes;
     if (field.type != Type::kGauge) notes.emplace_back(type_name(field.type));
     if (field.of_instance) notes.emplace_back("MIG");
-    table += "| " + mark + "`" + std::string(field.name) + "`" + mark + " | " + std::string(field.help) +
-             (notes.empty() ? "" : " [" + text::join(notes, ", ") + "]") + " |\n";
+    const auto joined = text::join(notes, ", ");
+    if (field.by_default)
+      table += "| " + metric + " | " + std::string(field.help) + (joined.empty() ? "" : " [" + joined + "]") +
+               " |\n";
+    else
+      others[joined.empty() ? "gauge" : joined].push_back(metric);
   }
-  return table;
+  table += "\nIf the counters file names them:\n\n";
+  for (const auto& [notes, metrics] : others) table += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
+  return table + "\n";
 }
 
 std::string absent_table() {

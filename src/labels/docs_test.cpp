@@ -1,4 +1,4 @@
-// Checks that docs/labels.md has the table of labels of the code.
+// Checks that docs/labels.md has the labels of the code.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,14 +11,14 @@ namespace {
 
 constexpr const char* kPage = "docs/labels.md";
 
-std::string table() {
-  std::string text = "| label | meaning |\n|---|---|\n";
+std::string list() {
+  std::string text = "\n";
   for (const auto& rule : label_rules())
-    text += "| `" + std::string(rule.key) + "` | " + std::string(rule.rule) + " |\n";
-  return text;
+    text += "- `" + std::string(rule.key) + "`: " + std::string(rule.rule) + "\n";
+  return text + "\n";
 }
 
-TEST(Docs, LabelsTableMatches) { expect_in_document(kPage, "rules", table()); }
+TEST(Docs, LabelsMatch) { expect_in_document(kPage, "rules", list()); }
 
 TEST(Rules, KeysAreUnique) {
   std::set<std::string_view> keys;

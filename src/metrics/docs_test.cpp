@@ -1,4 +1,4 @@
-// Checks the tables of docs/metrics.md against the code.
+// Checks the lists and the table of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,8 +17,8 @@ namespace {
 constexpr const char* kPage = "docs/metrics.md";
 
 // A counters file has a help of its own, so what only that serves is listed by name.
-std::string fields_table() {
-  std::string table = "| metric | help |\n|---|---|\n";
+std::string fields_list() {
+  std::string list = "\n";
   std::map<std::string, std::vector<std::string>> others;  // by their notes
   for (const auto& field : fields()) {
     const std::string metric = "`" + std::string(field.name) + "`";
@@ -27,21 +27,21 @@ std::string fields_table() {
     if (field.of_instance) notes.emplace_back("MIG");
     const auto joined = text::join(notes, ", ");
     if (field.by_default)
-      table += "| " + metric + " | " + std::string(field.help) + (joined.empty() ? "" : " [" + joined + "]") +
-               " |\n";
+      list +=
+          "- " + metric + ": " + std::string(field.help) + (joined.empty() ? "" : " [" + joined + "]") + "\n";
     else
       others[joined.empty() ? "gauge" : joined].push_back(metric);
   }
-  table += "\nIf the counters file names them:\n\n";
-  for (const auto& [notes, metrics] : others) table += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
-  return table + "\n";
+  list += "\nIf the counters file names them:\n\n";
+  for (const auto& [notes, metrics] : others) list += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
+  return list + "\n";
 }
 
-std::string absent_table() {
-  std::string table = "| prefix | reason |\n|---|---|\n";
+std::string absent_list() {
+  std::string list = "\n";
   for (const auto& one : unserved_fields())
-    table += "| `" + std::string(one.prefix) + "` | " + std::string(one.reason) + " |\n";
-  return table;
+    list += "- `" + std::string(one.prefix) + "`: " + std::string(one.reason) + "\n";
+  return list + "\n";
 }
 
 std::string gpulet_table() {
@@ -60,11 +60,11 @@ std::string gpulet_table() {
   return table;
 }
 
-TEST(Docs, FieldsTableMatches) { expect_in_document(kPage, "fields", fields_table()); }
+TEST(Docs, FieldsMatch) { expect_in_document(kPage, "fields", fields_list()); }
 
 TEST(Docs, GpuletMetricsTableMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
 
-TEST(Docs, UnsupportedFieldsTableMatches) { expect_in_document(kPage, "absent", absent_table()); }
+TEST(Docs, UnsupportedFieldsMatch) { expect_in_document(kPage, "absent", absent_list()); }
 
 }  // namespace
 }  // namespace gpulet::metrics

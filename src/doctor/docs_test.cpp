@@ -10,11 +10,10 @@ namespace {
 constexpr const char* kPage = "docs/troubleshooting.md";
 
 std::string checks_table() {
-  std::string table = "| check | symptom | looks at | reports | fix |\n|---|---|---|---|---|\n";
+  std::string table = "| check | looks at | reports | fix |\n|---|---|---|---|\n";
   for (const auto& check : all_checks()) {
-    table += "| `" + std::string(check.id) + "` | " + std::string(display_name(check.symptom)) + " | " +
-             std::string(check.looks_at) + " | " + std::string(check.reports) + " | " +
-             std::string(check.fix) + " |\n";
+    table += "| `" + std::string(check.id) + "` | " + std::string(check.looks_at) + " | " +
+             std::string(check.reports) + " | " + std::string(check.fix) + " |\n";
   }
   return table;
 }

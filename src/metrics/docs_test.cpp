@@ -1,5 +1,9 @@
-// Checks the tables of docs/metrics.md against the code.
+// Checks the lists and the table of docs/metrics.md against the code.
 #include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
 
 #include "base/test_page.h"
 #include "base/text.h"
@@ -12,24 +16,32 @@ namespace {
 
 constexpr const char* kPage = "docs/metrics.md";
 
-std::string fields_table() {
-  std::string table = "| metric | help |\n|---|---|\n";
+// A counters file has a help of its own, so what only that serves is listed by name.
+std::string fields_list() {
+  std::string list = "\n";
+  std::map<std::string, std::vector<std::string>> others;  // by their notes
   for (const auto& field : fields()) {
-    const std::string mark = field.by_default ? "**" : "";
+    const std::string metric = "`" + std::string(field.name) + "`";
     std::vector<std::string> notes;
     if (field.type != Type::kGauge) notes.emplace_back(type_name(field.type));
     if (field.of_instance) notes.emplace_back("MIG");
-    table += "| " + mark + "`" + std::string(field.name) + "`" + mark + " | " + std::string(field.help) +
-             (notes.empty() ? "" : " [" + text::join(notes, ", ") + "]") + " |\n";
+    const auto joined = text::join(notes, ", ");
+    if (field.by_default)
+      list +=
+          "- " + metric + ": " + std::string(field.help) + (joined.empty() ? "" : " [" + joined + "]") + "\n";
+    else
+      others[joined.empty() ? "gauge" : joined].push_back(metric);
   }
-  return table;
+  list += "\nIf the counters file names them:\n\n";
+  for (const auto& [notes, metrics] : others) list += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
+  return list + "\n";
 }
 
-std::string absent_table() {
-  std::string table = "| prefix | reason |\n|---|---|\n";
+std::string absent_list() {
+  std::string list = "\n";
   for (const auto& one : unserved_fields())
-    table += "| `" + std::string(one.prefix) + "` | " + std::string(one.reason) + " |\n";
-  return table;
+    list += "- `" + std::string(one.prefix) + "`: " + std::string(one.reason) + "\n";
+  return list + "\n";
 }
 
 std::string gpulet_table() {
@@ -48,11 +60,11 @@ std::string gpulet_table() {
   return table;
 }
 
-TEST(Docs, FieldsTableMatches) { expect_in_document(kPage, "fields", fields_table()); }
+TEST(Docs, FieldsMatch) { expect_in_document(kPage, "fields", fields_list()); }
 
 TEST(Docs, GpuletMetricsTableMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
 
-TEST(Docs, UnsupportedFieldsTableMatches) { expect_in_document(kPage, "absent", absent_table()); }
+TEST(Docs, UnsupportedFieldsMatch) { expect_in_document(kPage, "absent", absent_list()); }
 
 }  // namespace
 }  // namespace gpulet::metrics

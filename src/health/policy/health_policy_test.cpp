@@ -150,13 +150,8 @@ TEST(HealthDocs, HaveEveryXid) {
     const auto& told = row->second;
     EXPECT_EQ(told.at(2), cells[1]) << cells[0];
     EXPECT_EQ(told.at(3), cells[2]) << cells[0];
-    EXPECT_EQ(told.at(5), cells[4] == "-" ? "" : cells[4]) << cells[0];
-    EXPECT_EQ(told.at(6), cells[5]) << cells[0];
-    const std::pair<char, const char*> gpus[] = {
-        {cells[3][0], "A100"}, {cells[3][1], "H100"}, {cells[3][2], " B100"}, {cells[3][3], "GB200"}};
-    const auto listed_on = told.at(4) == "all" ? "A100, H100, B100, GB200" : told.at(4);
-    for (const auto& [listed, name] : gpus)
-      EXPECT_EQ((" " + listed_on).find(name) != std::string::npos, listed == '1') << cells[0] << name;
+    EXPECT_EQ(told.at(4), cells[4] == "-" ? "" : cells[4]) << cells[0];
+    EXPECT_EQ(told.at(5), cells[5]) << cells[0];
   }
   EXPECT_EQ(codes, xids().size());
   EXPECT_EQ(page.size(), codes + 1);  // and the head

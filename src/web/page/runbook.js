@@ -1,7 +1,7 @@
 // The runbook of docs/health.md and the XIDs of docs/xids.md, which the agent serves with the page: what an XID or
 // a fault links to. A part of /page.js.
 
-// The runbook's section of an XID's class, by the last column but one of docs/xids.md. None: nothing to do.
+// The runbook's section of an XID's class, by the last column of docs/xids.md. None: nothing to do.
 const XID_SECTIONS = { 'gpu-reset': 'xid-reset', reboot: 'xid-reboot', vm: 'xid-vm', nvlink: 'xid-nvlink', nvlink5: 'xid-nvlink',
                        'ecc-wf': 'xid-ecc', fw: 'xid-support', support: 'xid-support', unclassified: 'xid-support',
                        'check-uvm': 'xid-reset', app: 'application-repeat' };
@@ -44,8 +44,8 @@ async function readRunbook() {
   }
   for (const line of table.split('\n')) {
     const cells = line.split('|').map((cell) => cell.trim());
-    if (cells.length !== 9 || !/^\d+$/.test(cells[1])) continue;
-    xids.set(cells[1], { name: cells[2], meaning: cells[3], action: cells[5], section: XID_SECTIONS[cells[6]] });
+    if (cells.length !== 7 || !/^\d+$/.test(cells[1])) continue;
+    xids.set(cells[1], { name: cells[2], meaning: cells[3], action: cells[4], section: XID_SECTIONS[cells[5]] });
   }
   const article = ([name, texts]) => make('article', { id: name ? `runbook-${name}` : 'runbook-first', tabindex: '-1' },
     ...(name ? [make('h3', {}, name)] : []), ...texts.map((text) => make('p', {}, ...inline(text))));

@@ -13,6 +13,7 @@
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
 #include "agent/publish/rbac_check.h"
+#include "agent/publish/startup_taint.h"
 #include "agent/remediation/pod_rebalancer.h"
 #include "agent/remediation/remediation_controller.h"
 #include "base/log.h"
@@ -57,6 +58,50 @@ class KubeconfigComponent final : public Component {
  private:
   Node& node_;
   std::optional<KubeconfigWatcher> watcher_;
+};
+
+class StartupTaintComponent final : public Component {
+ public:
+  explicit StartupTaintComponent(Node& node) : node_(node) {}
+
+  void start() override { apply_config(); }
+  void apply_config() override {
+    const auto& key = node_.config.gpulet.startup_taint;
+    if (!node_.client_config || std::exchange(key_, key) == key) return;
+    taint_.reset();
+    if (key.empty()) return;
+    taint_.emplace(StartupTaintPorts{.loop = node_.loop,
+                                     .access = *node_.client_config,
+                                     .read_state = [this] { return read_state(); },
+                                     .removed =
+                                         [this](const std::string& message) {
+                                           node_.reporter->report_event(Reporter::Severity::kNormal,
+                                                                        "StartupTaintRemoved", message);
+                                         }},
+                   key);
+  }
+  void on_node_labels() override { are_labels_known_ = true; }
+
+ private:
+  StartupState read_state() const {
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr || node_.is_config_pending || !are_labels_known_) return {};
+    const auto status = agent->status();
+    const auto view = agent->health_view();
+    StartupState state{.config_known = true,
+                       .without_gpu = status.without_gpu,
+                       .driver_answers = status.driver_answers,
+                       .health_known = view != nullptr && !view->release,
+                       .mig_changing = node_.is_mig_busy && node_.is_mig_busy()};
+    for (const auto& resource : status.resources) state.healthy[resource.name.str()] = resource.healthy;
+    if (node_.serves_claims()) state.claim_devices = node_.published_claim_devices;
+    return state;
+  }
+
+  Node& node_;
+  std::string key_;
+  bool are_labels_known_ = false;
+  std::optional<StartupTaint> taint_;
 };
 
 class NodeLabelComponent final : public Component {
@@ -296,6 +341,10 @@ std::unique_ptr<Component> make_rbac_component(Node& node) { return std::make_un
 
 std::unique_ptr<Component> make_kubeconfig_component(Node& node) {
   return std::make_unique<KubeconfigComponent>(node);
+}
+
+std::unique_ptr<Component> make_startup_taint_component(Node& node) {
+  return std::make_unique<StartupTaintComponent>(node);
 }
 
 std::unique_ptr<Component> make_node_label_component(Node& node) {

@@ -69,6 +69,10 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
     list.add_permission(node("get"), "the fault taint is not set");
     list.add_permission(node("patch"), "the fault taint is not set");
   }
+  if (!own.startup_taint.empty()) {
+    for (const char* const verb : {"get", "patch"})
+      list.add_permission(node(verb), "the startup taint stays, and no Pod comes to the node");
+  }
   if (faults.pod_events)
     list.add_permission({.verb = "get", .resource = "pods"}, "Pods that hold a faulty GPU get no Event");
   if (faults.pod_annotations) {

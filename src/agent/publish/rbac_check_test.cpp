@@ -53,6 +53,7 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
        {"create on pods/eviction", "get on namespaces", "list on nodes"}},
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
+      {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
       {"gpulet: {rebalance: {enabled: true, dryRun: true}}", {"get on namespaces"}},
       {"gpulet: {dra: {enabled: true}}",
@@ -80,6 +81,14 @@ TEST(RequiredPermissions, DisabledFeaturesNeedNone) {
       permission_names("gpulet: {publishGpuNode: false, labels: {outputs: [none]}, "
                        "faults: {condition: false, label: false, podEvents: false}}"),
       (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
+}
+
+TEST(RequiredPermissions, TheStartupTaintIsPatched) {
+  EXPECT_EQ(permission_names("gpulet: {startupTaint: gpulet.io/not-ready, publishGpuNode: false, "
+                             "labels: {outputs: [none]}, "
+                             "faults: {condition: false, label: false, podEvents: false}}"),
+            (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes",
+                                   "get on nodes", "patch on nodes"}));
 }
 
 TEST(RequiredPermissions, InAPodItAnnouncesItsShutdown) {

@@ -28,6 +28,8 @@ struct FaultSettings {
   bool label = true;             // publish the Node label gpulet.io/gpu-health
   bool pod_events = true;        // send Events about the Pods that hold the device
   bool pod_annotations = false;  // annotate those Pods; needs patch on pods
+  // Delete Pods that the kubelet has rejected for lack of an offered resource; needs list and delete on pods.
+  bool delete_rejected_pods = false;
   // The effect of the Node taint gpulet.io/gpu-fault by severity; no entry: no taint.
   std::map<health::Severity, std::string> taints;
   health::EvictionPolicy eviction;

@@ -27,7 +27,8 @@ std::string controller_kind(const json& metadata) {
   return {};
 }
 
-// The Pod, if it is on this node.
+}  // namespace
+
 Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std::string& node) {
   const auto& metadata = json_member(pod, "metadata");
   PodMetadata facts{
@@ -49,6 +50,8 @@ Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std
   facts.mirror = facts.annotations.contains(kMirrorPod);
   return facts;
 }
+
+namespace {
 
 class QueueingObjectReader final : public ObjectReader {
  public:

@@ -155,6 +155,7 @@ TEST(OwnPage, AgentMetrics) {
                      .pod_resources_time = 20ms,
                      .snapshot_generation = 5,
                      .pods_evicted = 2,
+                     .rejected_pods_deleted = 3,
                      .permissions_missing = 0,
                      .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
                      .placement_scores = {{"nvidia.com/gpu", 18}}};
@@ -171,8 +172,8 @@ TEST(OwnPage, AgentMetrics) {
           R"(gpulet_nvml_errors_total{function="nvmlDeviceGetMemoryInfo",code="NO_PERMISSION"} 3)",
           R"(gpulet_placement_score{resource="nvidia.com/gpu"} 18)", "gpulet_pod_resources_age_seconds 30",
           "gpulet_pod_resources_errors_total 4", "gpulet_pod_resources_seconds 0.02",
-          "gpulet_pods_moved_total 2", "gpulet_rights_missing 0", "gpulet_snapshot_age_seconds 2",
-          "gpulet_snapshot_generation 5"}));
+          "gpulet_pods_moved_total 2", "gpulet_rejected_pods_deleted_total 3", "gpulet_rights_missing 0",
+          "gpulet_snapshot_age_seconds 2", "gpulet_snapshot_generation 5"}));
   numbers.sample_age = 1s;
   add_agent_metrics(page, numbers);
   expect_right(page);

@@ -433,6 +433,20 @@ def check_the_startup_taint_can_be_removed():
     refused({"gpulet": {"startupTaint": other}, "devicePlugin": {"enabled": False}}, "gpulet.startupTaint", "devicePlugin.enabled")
 
 
+def check_rejected_pods_can_be_deleted():
+    """Only with the setting, and only such Pods of the own node."""
+    plain, rendered = (Rendered({"gpulet": {"faults": {"deleteRejectedPods": wanted}}}) for wanted in (False, True))
+    expect(rendered.rights() - plain.rights(), {("pods", verb) for verb in ("list", "watch", "delete")})
+    expect(set(rendered.names()) - set(plain.names()), {
+        "ValidatingAdmissionPolicy/gpulet-own-pod-deletions", "ValidatingAdmissionPolicyBinding/gpulet-own-pod-deletions"})
+    policy = rendered.one("ValidatingAdmissionPolicy", "gpulet-own-pod-deletions")["spec"]
+    expect(policy["matchConstraints"]["resourceRules"], [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}])
+    expect((policy["failurePolicy"], policy["matchConditions"][0]["expression"]),
+           ("Fail", 'request.userInfo.username == "system:serviceaccount:gpus:gpulet"'))
+    for part in ("spec.?nodeName", '"Failed"', '"UnexpectedAdmissionError"', "ownerReferences"):
+        assert part in policy["validations"][0]["expression"], policy["validations"]
+
+
 def check_claims_have_what_they_need():
     plain, rendered = Rendered({}), Rendered({"dra": {"enabled": True}})
     expect(rendered.env()["GPULET_DRA"], "true")

@@ -52,6 +52,7 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {eviction: {enabled: true, maxUnhealthyNodesPercent: 5}}}",
        {"create on pods/eviction", "get on namespaces", "list on nodes"}},
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
+      {"gpulet: {faults: {deleteRejectedPods: true}}", {"list on pods", "watch on pods", "delete on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
@@ -115,7 +116,8 @@ TEST(RequiredPermissions, MatchTheDocs) {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }
   const std::string all =
-      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, eviction: "
+      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, "
+      "deleteRejectedPods: true, eviction: "
       "{enabled: true, "
       "maxUnhealthyNodesPercent: 5}, "
       "taints: {lost: "

@@ -118,7 +118,7 @@ class StartupChecks:
         self.start_agent()
         until("the owned Pod is deleted", lambda: list(self.kube.pods()) == ["bare"], 60)
         until("an event tells of it", lambda: any(event["reason"] == "RejectedPodDeleted" for event in self.kube.events_about("owned")))
-        assert "gpulet_rejected_pods_deleted_total 1\n" in self.node.metrics()
+        until("the page counts it", lambda: "gpulet_rejected_pods_deleted_total 1\n" in self.node.metrics())
         assert not self.taints(), f"an agent that starts again set a taint: {self.taints()}"
         self.end()
 

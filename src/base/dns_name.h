@@ -1,5 +1,6 @@
 // The one check of names of Kubernetes objects, before they become part of a path, a query or a file name.
-// Source: Kubernetes, "Object Names and IDs"; k8s.io/apimachinery/pkg/util/validation, IsDNS1123Subdomain.
+// Source: Kubernetes, "Object Names and IDs"; k8s.io/apimachinery/pkg/util/validation, IsDNS1123Subdomain
+// and IsQualifiedName.
 #pragma once
 
 #include <string_view>
@@ -13,5 +14,9 @@ bool is_dns_label(std::string_view text);
 // A subdomain: labels joined by '.', at most 253 characters, each label of any length. Pods, nodes and most
 // other objects have such names. Neither "." nor "..", nor anything with a '/' or a '%', is one.
 bool is_dns_subdomain(std::string_view text);
+
+// The key of a label, an annotation or a taint: "gpulet.io/not-ready". A name of at most 63 letters, digits,
+// '-', '_' and '.', with a letter or digit at both ends; before it, if there is one, a subdomain and a '/'.
+bool is_qualified_name(std::string_view text);
 
 }  // namespace gpulet

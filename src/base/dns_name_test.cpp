@@ -30,5 +30,15 @@ TEST(DnsName, SubdomainsAreNamesOfPodsAndNodes) {
     EXPECT_FALSE(is_dns_subdomain(text)) << text;
 }
 
+TEST(DnsName, QualifiedNamesAreKeysOfLabelsAndTaints) {
+  for (const std::string text : {"a", "gpulet.io/not-ready", "n.io/A_b.C-1", "Dedicated"})
+    EXPECT_TRUE(is_qualified_name(text)) << text;
+  EXPECT_TRUE(is_qualified_name("n.io/" + std::string(63, 'a')));
+  EXPECT_FALSE(is_qualified_name("n.io/" + std::string(64, 'a')));
+  for (const std::string text :
+       {"", "/", "/a", "a/", "a/b/c", "N.io/a", "n..io/a", "n.io/-a", "n.io/a.", "a b", "a=b"})
+    EXPECT_FALSE(is_qualified_name(text)) << text;
+}
+
 }  // namespace
 }  // namespace gpulet

@@ -140,6 +140,12 @@ std::vector<Setting> process_settings() {
        .help = "publish the node's GPUs as a GpuNode object, for `gpulet scheduler` (unset: where its CRD is "
                "installed and the agent has the rights)",
        .assign = [](Config& c, const Value& v) { c.gpulet.publish_gpu_node = bool_value(v); }},
+      {.flag = "startup-taint",
+       .environment = {"GPULET_STARTUP_TAINT"},
+       .path = "gpulet.startupTaint",
+       .default_text = "",
+       .help = "key of a taint of new nodes that is removed once their GPUs can be requested (empty: none)",
+       .assign = [](Config& c, const Value& v) { c.gpulet.startup_taint = text_value(v); }},
       {.flag = "health-file",
        .environment = {"GPULET_HEALTH_FILE"},
        .path = "gpulet.healthFile",

@@ -28,6 +28,8 @@ struct FaultSettings {
   bool label = true;             // publish the Node label gpulet.io/gpu-health
   bool pod_events = true;        // send Events about the Pods that hold the device
   bool pod_annotations = false;  // annotate those Pods; needs patch on pods
+  // Delete Pods that the kubelet has rejected for lack of an offered resource; needs list and delete on pods.
+  bool delete_rejected_pods = false;
   // The effect of the Node taint gpulet.io/gpu-fault by severity; no entry: no taint.
   std::map<health::Severity, std::string> taints;
   health::EvictionPolicy eviction;
@@ -164,6 +166,8 @@ struct GpuletSettings {
   std::string state_dir = "/var/lib/gpulet";
   // Publish the GpuNode object; nullopt: where its CRD is installed and the agent has the rights.
   std::optional<bool> publish_gpu_node;
+  // Key of the Node's taint that the agent removes once the GPUs can be requested; empty: none.
+  std::string startup_taint;
   // Create missing device nodes of the driver in the driver root's /dev, if the agent may.
   bool create_device_nodes = true;
   // Read for XIDs and NVSwitch faults; empty: not read.

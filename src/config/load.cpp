@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "base/dns_name.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "base/yaml_writer.h"
 #include "config/field_reader.h"
 #include "config/partition_rules.h"
 #include "config/sections.h"
@@ -258,6 +260,7 @@ class Loader {
           "gpulet.faults.eviction.maxUnhealthyNodesPercent counts nodes by their label; it requires "
           "gpulet.faults.label");
     }
+    check_startup_taint(loaded_config().gpulet.startup_taint);
     check_rebalance(loaded_config().gpulet);
     if (loaded_config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
@@ -270,6 +273,18 @@ class Loader {
     if (sources_.drop_in && loaded_config().flags.mig_strategy == MigStrategy::kMixed) {
       problems_.add_error(place, "sharing.mps: using --mig-strategy=mixed is not supported with MPS (" +
                                      effective_value("flags.migStrategy")->origin + ")");
+    }
+  }
+
+  // A key as the API server takes one, and none that somebody else sets and removes.
+  void check_startup_taint(const std::string& key) {
+    if (key.empty()) return;
+    const auto& origin = effective_value("gpulet.startupTaint")->origin;
+    const std::string expected = ", expected the key of a taint of its own such as \"gpulet.io/not-ready\"";
+    if (!is_qualified_name(key)) {
+      problems_.add_error(origin, "gpulet.startupTaint is " + quoted_text(key) + expected);
+    } else if (key == health::kFaultTaint || key.starts_with("node.kubernetes.io/")) {
+      problems_.add_error(origin, "gpulet.startupTaint is " + key + ", which has another meaning" + expected);
     }
   }
 

@@ -324,6 +324,27 @@ TEST(Load, OtherProgramsFieldsAreAcceptedAndTypeChecked) {
   EXPECT_FALSE(load(file_source("flags: {useNodeFeatureAPI: maybe}")));
 }
 
+TEST(Load, TheStartupTaintIsAKeyOfItsOwn) {
+  const auto load_with = [](const std::string& key) {
+    return load(file_source("gpulet:\n  startupTaint: \"" + key + "\"\n"));
+  };
+  EXPECT_EQ(load(Sources())->config.gpulet.startup_taint, "");
+  for (const std::string key : {"", "gpulet.io/not-ready", "gpu-not-ready",
+                                "startup-taint.cluster-autoscaler.kubernetes.io/gpulet"}) {
+    const auto loaded = load_with(key);
+    ASSERT_TRUE(loaded) << loaded.error().full_message();
+    EXPECT_EQ(loaded->config.gpulet.startup_taint, key);
+  }
+  EXPECT_EQ(load(env("GPULET_STARTUP_TAINT", "gpulet.io/a"))->config.gpulet.startup_taint, "gpulet.io/a");
+  for (const std::string key : {"gpulet.io/", "a b", "gpulet.io/not-ready=true:NoSchedule",
+                                "gpulet.io/gpu-fault", "node.kubernetes.io/not-ready"}) {
+    const auto loaded = load_with(key);
+    ASSERT_FALSE(loaded) << key;
+    EXPECT_NE(loaded.error().full_message().find("gpulet.startupTaint is"), std::string::npos)
+        << loaded.error().full_message();
+  }
+}
+
 TEST(Load, OwnSettings) {
   const auto loaded = load(file_source(
       "gpulet:\n  placementPolicy: tightest\n  kubeletDir: /k\n  listen: \"[::1]:9\"\n  logFormat: json\n"

@@ -49,7 +49,8 @@ void add_containers(const json& pod, const char* field, const char* status_field
   }
 }
 
-// The Pod, if it is on this node.
+}  // namespace
+
 Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std::string& node) {
   const auto& metadata = json_member(pod, "metadata");
   PodMetadata facts{
@@ -73,6 +74,8 @@ Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std
   add_containers(pod, "containers", "containerStatuses", facts.containers);
   return facts;
 }
+
+namespace {
 
 class QueueingObjectReader final : public ObjectReader {
  public:

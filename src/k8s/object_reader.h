@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
+
 #include "base/loop.h"
 #include "base/result.h"
 #include "k8s/api_client.h"
@@ -45,6 +47,9 @@ struct PodMetadata {
   std::map<std::string, std::string> labels;
   std::vector<PodContainer> containers{};  // in the Pod's order, init containers first
 };
+
+// nullopt: it is not on `node`. Errors: kIo for what is not a Pod.
+Result<std::optional<PodMetadata>> parse_pod_metadata(const nlohmann::json& pod, const std::string& node);
 
 // Reads one object at a time, without retries: the caller knows for how long the result matters. Needs get
 // on pods, get on namespaces and list on nodes, each only where it is called. Loop's thread only. Each

@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "base/dns_name.h"
 #include "base/text.h"
 #include "labels/models.h"
 #include "topology/topology.h"
@@ -125,7 +126,6 @@ const LabelRule* find_rule(std::string_view key) {
 
 namespace {
 
-constexpr std::size_t kMaxPrefix = 253;  // a DNS subdomain
 constexpr std::size_t kHashDigits = 6;
 constexpr const char* kUnnamed = "unnamed";
 
@@ -157,20 +157,6 @@ std::string allowed_part(std::string_view raw) {
   return std::string(without_ends(kept));
 }
 
-bool subdomain(std::string_view text) {
-  if (text.empty() || text.size() > kMaxPrefix) return false;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
-    const auto end = std::min(text.find('.', begin), text.size());
-    const auto part = text.substr(begin, end - begin);
-    const bool inner = std::ranges::all_of(
-        part, [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; });
-    if (part.empty() || !inner || part.front() == '-' || part.back() == '-') return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
 }  // namespace
 
 bool is_valid_value(std::string_view value) {
@@ -179,12 +165,7 @@ bool is_valid_value(std::string_view value) {
          std::ranges::all_of(value, allowed);
 }
 
-bool is_valid_key(std::string_view key) {
-  const auto slash = key.find('/');
-  const auto name = slash == std::string_view::npos ? key : key.substr(slash + 1);
-  return (slash == std::string_view::npos || subdomain(key.substr(0, slash))) && !name.empty() &&
-         is_valid_value(name);
-}
+bool is_valid_key(std::string_view key) { return is_qualified_name(key); }
 
 std::string sanitise_value(std::string_view raw, std::string_view suffix) {
   const std::string kept = allowed_part(raw);

@@ -50,6 +50,7 @@ enum class Metric {
   kPodsMoved,
   kPodsRebalanced,
   kMemoryExceeded,
+  kRejectedPodsDeleted,
   kClaimRequests,
   kClaimRequestTime,
   kClaimRequestsInFlight,
@@ -112,8 +113,10 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
     {"gpulet_pods_rebalanced_total", kCounter, "result",
      "Pods that the agent asked to leave a hot GPU: evicted, refused, or dry_run."},
-    {"gpulet_gpu_memory_exceeded_total", kCounter, "action",
+    {"gpulet_memory_limit_exceeded_total", kCounter, "action",
      "Containers above their memory limit, by what was done: warn, kill, evict, or failed."},
+    {"gpulet_rejected_pods_deleted_total", kCounter, "",
+     "Pods that the kubelet rejected for lack of an offered resource, and the agent deleted."},
     {"nvidia_dra_requests_total", kCounter, "driver, operation",
      "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
     {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},
@@ -386,6 +389,8 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
     add_pods("refused", stats.rebalanced->refused);
     add_pods("dry_run", stats.rebalanced->dry_run);
   }
+  if (stats.rejected_pods_deleted)
+    add_metric(page, Metric::kRejectedPodsDeleted, {}, *stats.rejected_pods_deleted);
   if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);
   for (const auto& call : stats.kubelet_calls) {
     const auto add_calls = [&](const char* result, std::uint64_t count) {

@@ -72,11 +72,11 @@ TEST(OwnPage, MemoryLimits) {
             (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),
             (std::vector<std::string>{"gpulet_gpu_unlisted_memory_bytes" + gpu + "} 7"}));
-  EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_memory_exceeded"),
-            (std::vector<std::string>{R"(gpulet_gpu_memory_exceeded_total{action="evict"} 2)",
-                                      R"(gpulet_gpu_memory_exceeded_total{action="failed"} 1)",
-                                      R"(gpulet_gpu_memory_exceeded_total{action="kill"} 3)",
-                                      R"(gpulet_gpu_memory_exceeded_total{action="warn"} 4)"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_memory_limit_exceeded"),
+            (std::vector<std::string>{R"(gpulet_memory_limit_exceeded_total{action="evict"} 2)",
+                                      R"(gpulet_memory_limit_exceeded_total{action="failed"} 1)",
+                                      R"(gpulet_memory_limit_exceeded_total{action="kill"} 3)",
+                                      R"(gpulet_memory_limit_exceeded_total{action="warn"} 4)"}));
 }
 
 TEST(OwnPage, SharedGpu) {
@@ -185,6 +185,7 @@ TEST(OwnPage, AgentMetrics) {
                      .pod_resources_time = 20ms,
                      .snapshot_generation = 5,
                      .pods_evicted = 2,
+                     .rejected_pods_deleted = 3,
                      .permissions_missing = 0,
                      .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
                      .placement_scores = {{"nvidia.com/gpu", 18}}};
@@ -201,8 +202,8 @@ TEST(OwnPage, AgentMetrics) {
           R"(gpulet_nvml_errors_total{function="nvmlDeviceGetMemoryInfo",code="NO_PERMISSION"} 3)",
           R"(gpulet_placement_score{resource="nvidia.com/gpu"} 18)", "gpulet_pod_resources_age_seconds 30",
           "gpulet_pod_resources_errors_total 4", "gpulet_pod_resources_seconds 0.02",
-          "gpulet_pods_moved_total 2", "gpulet_rights_missing 0", "gpulet_snapshot_age_seconds 2",
-          "gpulet_snapshot_generation 5"}));
+          "gpulet_pods_moved_total 2", "gpulet_rejected_pods_deleted_total 3", "gpulet_rights_missing 0",
+          "gpulet_snapshot_age_seconds 2", "gpulet_snapshot_generation 5"}));
   numbers.sample_age = 1s;
   add_agent_metrics(page, numbers);
   expect_right(page);

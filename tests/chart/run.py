@@ -6,6 +6,7 @@ The run `chart` of tests/cluster checks that the API server accepts the objects 
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,18 @@ def helm(command, values, *more, namespace="gpus", release="gpulet"):
         file.flush()
         return output(program("helm"), command, *([release] if command == "template" else []), CHART, "--namespace", namespace,
                       "--kube-version", "1.31", "--values", file.name, *more)
+
+
+def notes(values):
+    """What an installation prints, which `helm template` does not: NOTES.txt in a copy of the chart, as an object."""
+    with tempfile.TemporaryDirectory() as directory:
+        chart = shutil.copytree(CHART, pathlib.Path(directory) / "gpulet")
+        text = (chart / "templates" / "NOTES.txt").read_text()
+        (chart / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}' + text + "{{- end -}}")
+        (chart / "templates" / "notes.yaml").write_text('{{ dict "kind" "Notes" "text" (include "notes" .) | toYaml }}')
+        (pathlib.Path(directory) / "values.yaml").write_text(yaml.safe_dump(values))
+        return yaml.safe_load(output(program("helm"), "template", "gpulet", chart, "--namespace", "gpus", "--show-only", "templates/notes.yaml",
+                                     "--values", pathlib.Path(directory) / "values.yaml"))["text"]
 
 
 class Rendered:
@@ -398,6 +411,45 @@ def check_writes_are_bound_to_the_own_node():
         expect(bindings.pop(policy["metadata"]["name"])["validationActions"], ["Deny"])
     expect(bindings, {})
     assert not [name for name in Rendered({"rbac": {"admissionPolicies": False}}).names() if name.startswith("ValidatingAdmission")]
+
+
+def check_the_startup_taint_can_be_removed():
+    """The agent is there before the taint is gone, and may remove it, whatever its prefix; without one nothing differs."""
+    key, other = "startup-taint.cluster-autoscaler.kubernetes.io/gpulet", "gpulet.io/not-ready"
+    plain, rendered = Rendered(), Rendered({"gpulet": {"startupTaint": key}})
+
+    def added(some):
+        return [toleration for toleration in some.pod()["tolerations"] if toleration not in plain.pod()["tolerations"]]
+    expect(added(rendered), [{"key": key, "operator": "Exists"}])
+    both = {"a": f"version: v1\ngpulet: {{startupTaint: {key}}}\n", "b": f"version: v1\ngpulet: {{startupTaint: {other}}}\n"}
+    expect(added(Rendered({"config": {"map": both, "default": "a"}})), [{"key": name, "operator": "Exists"} for name in (key, other)])
+    quiet = {"faults": {"condition": False, "label": False, "podEvents": False}, "labels": {"outputs": []}, "mig": {"manage": False}}
+    expect(Rendered({"gpulet": {**quiet, "startupTaint": key}}).rights() - Rendered({"gpulet": quiet}).rights(), {("nodes", "patch")})
+
+    def rules(some):
+        return {rule["message"]: rule["expression"] for rule in some.one("ValidatingAdmissionPolicy", "gpulet-own-node")["spec"]["validations"]}
+    differ = {message: text for message, text in rules(rendered).items() if rules(plain).get(message) != text}
+    expect(sorted(differ), ["an agent may change taints of gpulet.io/ only", "an agent may remove the startup taint of a Node, and not set it"])
+    assert all(f't.key in ["{key}"]' in text for text in differ.values()), differ
+    printed = notes({"gpulet": {"startupTaint": other}})
+    for setting in ("startupTaints", "--node-taints", "--node-init-taints", "nodeRegistration.taints", "registerWithTaints", f"--startup-taint={other}"):
+        assert setting in printed, setting
+    assert "--startup-taint=" not in notes({"gpulet": {"startupTaint": key}}) and "taint" not in notes({})
+    refused({"gpulet": {"startupTaint": other}, "devicePlugin": {"enabled": False}}, "gpulet.startupTaint", "devicePlugin.enabled")
+
+
+def check_rejected_pods_can_be_deleted():
+    """Only with the setting, and only such Pods of the own node."""
+    plain, rendered = (Rendered({"gpulet": {"faults": {"deleteRejectedPods": wanted}}}) for wanted in (False, True))
+    expect(rendered.rights() - plain.rights(), {("pods", verb) for verb in ("list", "watch", "delete")})
+    expect(set(rendered.names()) - set(plain.names()), {
+        "ValidatingAdmissionPolicy/gpulet-own-pod-deletions", "ValidatingAdmissionPolicyBinding/gpulet-own-pod-deletions"})
+    policy = rendered.one("ValidatingAdmissionPolicy", "gpulet-own-pod-deletions")["spec"]
+    expect(policy["matchConstraints"]["resourceRules"], [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}])
+    expect((policy["failurePolicy"], policy["matchConditions"][0]["expression"]),
+           ("Fail", 'request.userInfo.username == "system:serviceaccount:gpus:gpulet"'))
+    for part in ("spec.?nodeName", '"Failed"', '"UnexpectedAdmissionError"', "ownerReferences"):
+        assert part in policy["validations"][0]["expression"], policy["validations"]
 
 
 def check_claims_have_what_they_need():

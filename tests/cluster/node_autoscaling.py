@@ -29,11 +29,12 @@ GPU, GPUS, PORT, PROBES, ROUNDS = "nvidia.com/gpu", 8, 9410, 18081, 20
 NODES, PODS = "/api/v1/nodes", "/api/v1/namespaces/default/pods"
 GPU_NODES, CLAIMS = "/apis/gpulet.io/v1alpha1/gpunodes", "/apis/karpenter.sh/v1/nodeclaims"
 STARTED_S, GONE_S = 90, 90
+TAINT = {"key": "gpulet.io/not-ready", "effect": "NoSchedule"}  # until a node's agent removes it
 OUTLIVES_S = 3.0  # that an agent's process lives longer than its Node
 NODE_POOL = {
     "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "gpus"},
     "spec": {"limits": {GPU: "80"}, "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "1s", "budgets": [{"nodes": "100%"}]},
-             "template": {"spec": {"expireAfter": "Never", "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+             "template": {"spec": {"expireAfter": "Never", "startupTaints": [TAINT], "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
                                    "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]}}}}
 NODE_CLASS = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "default"},
               "spec": {"nodeRegistrationDelay": "1s"}}
@@ -137,7 +138,7 @@ class NodeAutoscaling:
     def start_agent(self, node):
         return self.start(f"agent-{node}", BIN / "gpulet", "agent", NODE_NAME=node, DRIVER_ROOT_CTR_PATH=str(self.driver),
                           NVIDIA_DRIVER_ROOT=str(self.driver), GPULET_KUBELET_DIR=str(self.state / "no-kubelet"), GPULET_STATE_DIR="",
-                          GPULET_HEALTH_FILE="", GPULET_KERNEL_LOG="", GPULET_LISTEN="", GPULET_SOCKET="", GPULET_PUBLISH_GPU_NODE="true")
+                          GPULET_HEALTH_FILE="", GPULET_KERNEL_LOG="", GPULET_LISTEN="", GPULET_SOCKET="", GPULET_PUBLISH_GPU_NODE="true", GPULET_STARTUP_TAINT=TAINT["key"])
 
     def end(self):
         if self.agents and self.agents.is_alive():
@@ -184,6 +185,8 @@ class NodeAutoscaling:
         self.first = self.runs_on("four")
         until("its agent publishes the node", lambda: self.published(self.first), STARTED_S)
         same(len(self.names(CLAIMS)), 1, "nodes that Karpenter started")
+        log = (self.state / "log" / f"agent-{self.first}").read_text()
+        assert "StartupTaintRemoved" in log, "Karpenter set no startup taint, or somebody else removed it"
         assert self.metric(r'gpulet_scheduler_decision_seconds_count\{verb="filter"\}') > 0, "the extender was not asked"
         until("the extender knows the node", lambda: self.metric("gpulet_scheduler_nodes") == 1)
 

@@ -10,6 +10,7 @@ The runs, in this order:
   partition    n1's GPUs shared and partitioned in every way by the config
   labels       MIG layouts and configs selected by Node labels
   rights       the agent without each of its permissions in turn
+  startup      no Pod before the GPUs of a new node; Pods that were rejected
   health       GPU faults under a Deployment, on both nodes
   cdi          containers that get their GPUs by CDI
   dra          GPUs by claims of Dynamic Resource Allocation
@@ -47,7 +48,7 @@ from lib.testbed import CACHE, TESTBED, environment  # noqa: E402
 ROOT = HERE.parent.parent
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
-RUNS = ("process", "partition", "labels", "rights", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "tutorial",
+RUNS = ("process", "partition", "labels", "rights", "startup", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "tutorial",
         "autoscaling", "operands", "daily-peak", "operators", "workloads")
 ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]

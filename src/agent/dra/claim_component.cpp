@@ -159,7 +159,7 @@ class ClaimServer {
         publisher_(dra::SlicePublisher::start_publisher(
             node.loop, *node.client_config,
             {std::string(dra::kDriverName), node.client_config->node_name, node.client_config->node_name}, {},
-            [this] { offer_devices(); })) {}
+            [this] { on_slices_shown(); })) {}
   ~ClaimServer() {
     relay_->close_relay();
     node_.claim_services->close_services();
@@ -283,6 +283,11 @@ class ClaimServer {
       log::warning("claims wait: there is no CDI document of the GPUs", error);
     }
     retry_ = node_.loop.after(backoff_.next_delay(), [this] { read_facts(); });
+  }
+
+  void on_slices_shown() {
+    offer_devices();
+    node_.published_claim_devices = dra::shown_uuids(publisher_->shown_slices()).size();
   }
 
   // What claims are prepared from.

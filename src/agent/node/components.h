@@ -95,6 +95,10 @@ std::unique_ptr<Component> make_device_node_component(Node& node, CdiController&
 std::unique_ptr<Component> make_rbac_component(Node& node);
 // Ends the agent of a host service when its kubeconfig comes or changes (node/kubeconfig_watcher.h).
 std::unique_ptr<Component> make_kubeconfig_component(Node& node);
+// Removes the startup taint of a new node (agent/publish/startup_taint.h).
+std::unique_ptr<Component> make_startup_taint_component(Node& node);
+// Deletes Pods that the kubelet rejected before the agent was there (agent/remediation/rejected_pods.h).
+std::unique_ptr<Component> make_rejected_pods_component(Node& node);
 // Follows the Node's labels (Node::labels).
 std::unique_ptr<Component> make_node_label_component(Node& node);
 // Publishes the node's labels, also into a file outside a cluster.

@@ -13,7 +13,9 @@
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
 #include "agent/publish/rbac_check.h"
+#include "agent/publish/startup_taint.h"
 #include "agent/remediation/pod_rebalancer.h"
+#include "agent/remediation/rejected_pods.h"
 #include "agent/remediation/remediation_controller.h"
 #include "base/log.h"
 #include "k8s/object_applier.h"
@@ -57,6 +59,96 @@ class KubeconfigComponent final : public Component {
  private:
   Node& node_;
   std::optional<KubeconfigWatcher> watcher_;
+};
+
+class StartupTaintComponent final : public Component {
+ public:
+  explicit StartupTaintComponent(Node& node) : node_(node) {}
+
+  void start() override { apply_config(); }
+  void apply_config() override {
+    const auto& key = node_.config.gpulet.startup_taint;
+    if (!node_.client_config || std::exchange(key_, key) == key) return;
+    taint_.reset();
+    if (key.empty()) return;
+    taint_.emplace(StartupTaintPorts{.loop = node_.loop,
+                                     .access = *node_.client_config,
+                                     .read_state = [this] { return read_state(); },
+                                     .removed =
+                                         [this](const std::string& message) {
+                                           node_.reporter->report_event(Reporter::Severity::kNormal,
+                                                                        "StartupTaintRemoved", message);
+                                         }},
+                   key);
+  }
+  void on_node_labels() override { are_labels_known_ = true; }
+
+ private:
+  StartupState read_state() const {
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr || node_.is_config_pending || !are_labels_known_) return {};
+    const auto status = agent->status();
+    const auto view = agent->health_view();
+    StartupState state{.config_known = true,
+                       .without_gpu = status.without_gpu,
+                       .driver_answers = status.driver_answers,
+                       .health_known = view != nullptr && !view->release,
+                       .mig_changing = node_.is_mig_busy && node_.is_mig_busy()};
+    for (const auto& resource : status.resources) state.healthy[resource.name.str()] = resource.healthy;
+    if (node_.serves_claims()) state.claim_devices = node_.published_claim_devices;
+    return state;
+  }
+
+  Node& node_;
+  std::string key_;
+  bool are_labels_known_ = false;
+  std::optional<StartupTaint> taint_;
+};
+
+class RejectedPodsComponent final : public Component {
+ public:
+  explicit RejectedPodsComponent(Node& node) : node_(node) {}
+
+  void start() override { apply_config(); }
+  void apply_config() override {
+    const bool wanted = node_.client_config && node_.config.gpulet.faults.delete_rejected_pods;
+    if (wanted == deleter_.has_value()) return;
+    deleter_.reset();
+    if (!wanted) return;
+    if (!events_) events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);
+    deleter_.emplace(RejectedPodPorts{.loop = node_.loop,
+                                      .access = *node_.client_config,
+                                      .offered = [this] { return offered_resources(); },
+                                      .deleted = [this](const RejectedPod& pod) { on_deleted(pod); }});
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (deleter_) counts.rejected_pods_deleted = deleted_;
+  }
+
+ private:
+  OfferedResources offered_resources() const {
+    OfferedResources offered;
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr) return offered;
+    for (const auto& resource : agent->status().resources)
+      offered[resource.name.str()] = resource.registered && resource.watched && resource.healthy != 0;
+    return offered;
+  }
+
+  void on_deleted(const RejectedPod& rejected) {
+    ++deleted_;
+    const auto& pod = rejected.pod;
+    const std::string message = "deleted: the kubelet had rejected it with " + rejected.reason +
+                                ", and the node's devices can be allocated again";
+    log::warning("rejected Pod deleted",
+                 {{"pod", pod.name_space + "/" + pod.name}, {"reason", rejected.reason}});
+    events_->record_event({.warning = false, .reason = "RejectedPodDeleted", .message = message, .pod = pod});
+  }
+
+  Node& node_;
+  std::uint64_t deleted_ = 0;
+  std::unique_ptr<k8s::EventRecorder> events_;
+  std::optional<RejectedPodDeleter> deleter_;
 };
 
 class NodeLabelComponent final : public Component {
@@ -296,6 +388,14 @@ std::unique_ptr<Component> make_rbac_component(Node& node) { return std::make_un
 
 std::unique_ptr<Component> make_kubeconfig_component(Node& node) {
   return std::make_unique<KubeconfigComponent>(node);
+}
+
+std::unique_ptr<Component> make_rejected_pods_component(Node& node) {
+  return std::make_unique<RejectedPodsComponent>(node);
+}
+
+std::unique_ptr<Component> make_startup_taint_component(Node& node) {
+  return std::make_unique<StartupTaintComponent>(node);
 }
 
 std::unique_ptr<Component> make_node_label_component(Node& node) {

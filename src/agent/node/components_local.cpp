@@ -100,7 +100,10 @@ class MigComponent final : public Component {
       : node_(node),
         hardware_(node.loop, [this] { return driver_of(node_); }),
         hooks_(node.loop, [this] { return node_.config.gpulet.mig; }),
-        manager_(make_ports(), std::random_device{}()) {}
+        manager_(make_ports(), std::random_device{}()) {
+    node_.is_mig_busy = [this] { return manager_.is_busy(); };
+  }
+  ~MigComponent() override { node_.is_mig_busy = nullptr; }
 
   void start() override {
     if (node_.client_config)

@@ -63,6 +63,8 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_mig_component(node));
   list.add(make_claim_component(node));
   auto& remediation = list.emplace<RemediationComponent>(node);
+  list.add(make_rejected_pods_component(node));
+  list.add(make_startup_taint_component(node));
   list.add(make_label_component(node));
   list.add(make_rbac_component(node));
   list.add(make_kubeconfig_component(node));

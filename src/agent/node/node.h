@@ -1,6 +1,8 @@
 // One node's agent: what its components share, and run_node(), which assembles and runs them.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,12 +45,14 @@ class Node {
   std::unique_ptr<NodeReporter> reporter;
   std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
   std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
+  std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
   std::optional<k8s::ClientConfig> client_config;      // nullopt outside a cluster
   std::map<std::string, std::string> labels;           // of the Node
   // Of the GPUs, by the samples for the metrics.
   const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
-  Devices* devices = nullptr;  // set by its constructor
+  Devices* devices = nullptr;         // set by its constructor
+  std::function<bool()> is_mig_busy;  // a MIG layout is read or applied; set and reset by its component
   ComponentList components;
 
   // Whether the GPUs are offered by claims, and none by the device plugin: gpulet.dra.enabled of the first

@@ -268,6 +268,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
   numbers.pods_evicted = counts.pods_evicted;
   numbers.rebalanced = counts.rebalanced;
+  numbers.rejected_pods_deleted = counts.rejected_pods_deleted;
   numbers.permissions_missing = counts.permissions_missing;
   numbers.claims = counts.claims;
   for (const auto& [resource, stats] : counts.kubelet) {

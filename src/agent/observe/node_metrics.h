@@ -65,6 +65,7 @@ struct NodeCounts {
   std::map<ResourceName, device_plugin::ResourceCalls> kubelet;
   std::uint64_t pods_evicted = 0;
   std::optional<metrics::RebalanceCounts> rebalanced{};
+  std::optional<std::uint64_t> rejected_pods_deleted{};
   std::optional<std::size_t> permissions_missing{};
   std::optional<metrics::ClaimStats> claims{};
   std::optional<metrics::MemoryAuditStats> memory_audit{};  // while limits are audited

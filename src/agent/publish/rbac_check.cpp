@@ -28,6 +28,50 @@ bool add_label_outputs(const config::LabelSettings& labels, config::LabelOutput 
   return std::ranges::find(labels.outputs, output) != labels.outputs.end();
 }
 
+// What is done to Pods, and read of them for that.
+void add_pod_permissions(const config::GpuletSettings& own, PermissionList& list) {
+  const auto& faults = own.faults;
+  if (faults.pod_events)
+    list.add_permission({.verb = "get", .resource = "pods"}, "Pods that hold a faulty GPU get no Event");
+  if (faults.pod_annotations) {
+    for (const char* const verb : {"get", "patch"})
+      list.add_permission({.verb = verb, .resource = "pods"},
+                          "Pods that hold a faulty GPU get no annotation");
+  }
+  if (own.metrics.pod_labels)
+    list.add_permission({.verb = "get", .resource = "pods"}, "metrics lack Pod labels");
+  if (faults.eviction.enabled) {
+    const char* const stays = "Pods are not evicted from a faulty GPU";
+    list.add_permission({.verb = "get", .resource = "pods"}, stays);
+    list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
+    list.add_permission(
+        {.verb = "get", .resource = "namespaces"},
+        "the annotation gpulet.io/on-gpu-fault of namespaces is not read, and their Pods stay");
+    if (faults.max_unhealthy_nodes_percent != 0)
+      list.add_permission({.verb = "list", .resource = "nodes"},
+                          "gpulet.faults.eviction.maxUnhealthyNodesPercent cannot be checked, and Pods stay");
+  }
+  if (faults.delete_rejected_pods) {
+    for (const char* const verb : {"list", "watch", "delete"})
+      list.add_permission({.verb = verb, .resource = "pods"},
+                          "Pods that the kubelet rejected are not deleted");
+  }
+  if (own.rebalance.enabled) {
+    const char* const stays = "no Pod is evicted from a hot GPU";
+    list.add_permission({.verb = "get", .resource = "pods"}, stays);
+    if (!own.rebalance.dry_run) list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
+    list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
+  }
+  using enum config::ExceededAction;
+  const auto exceeded = own.fraction.on_exceeded;
+  if (exceeded != kNone)
+    list.add_permission({.verb = "get", .resource = "pods"}, "memory limits of Pods are not known, nor held");
+  // Clients of MPS are not killed: their Pods are evicted.
+  if (exceeded == kKill || exceeded == kEvict)
+    list.add_permission({.verb = "create", .resource = "pods/eviction"},
+                        "Pods above their memory limit are not evicted");
+}
+
 }  // namespace
 
 std::vector<k8s::Permission> gpu_node_permissions(const std::string& node_name) {
@@ -69,39 +113,11 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
     list.add_permission(node("get"), "the fault taint is not set");
     list.add_permission(node("patch"), "the fault taint is not set");
   }
-  if (faults.pod_events)
-    list.add_permission({.verb = "get", .resource = "pods"}, "Pods that hold a faulty GPU get no Event");
-  if (faults.pod_annotations) {
+  if (!own.startup_taint.empty()) {
     for (const char* const verb : {"get", "patch"})
-      list.add_permission({.verb = verb, .resource = "pods"},
-                          "Pods that hold a faulty GPU get no annotation");
+      list.add_permission(node(verb), "the startup taint stays, and no Pod comes to the node");
   }
-  if (own.metrics.pod_labels)
-    list.add_permission({.verb = "get", .resource = "pods"}, "metrics lack Pod labels");
-  if (faults.eviction.enabled) {
-    const char* const stays = "Pods are not evicted from a faulty GPU";
-    list.add_permission({.verb = "get", .resource = "pods"}, stays);
-    list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
-    list.add_permission(
-        {.verb = "get", .resource = "namespaces"},
-        "the annotation gpulet.io/on-gpu-fault of namespaces is not read, and their Pods stay");
-    if (faults.max_unhealthy_nodes_percent != 0)
-      list.add_permission({.verb = "list", .resource = "nodes"},
-                          "gpulet.faults.eviction.maxUnhealthyNodesPercent cannot be checked, and Pods stay");
-  }
-  if (own.rebalance.enabled) {
-    const char* const stays = "no Pod is evicted from a hot GPU";
-    list.add_permission({.verb = "get", .resource = "pods"}, stays);
-    if (!own.rebalance.dry_run) list.add_permission({.verb = "create", .resource = "pods/eviction"}, stays);
-    list.add_permission({.verb = "get", .resource = "namespaces"}, stays);
-  }
-  if (own.fraction.on_exceeded != config::ExceededAction::kNone)
-    list.add_permission({.verb = "get", .resource = "pods"}, "memory limits of Pods are not known, nor held");
-  // Clients of MPS are not killed: their Pods are evicted.
-  if (own.fraction.on_exceeded == config::ExceededAction::kEvict ||
-      own.fraction.on_exceeded == config::ExceededAction::kKill)
-    list.add_permission({.verb = "create", .resource = "pods/eviction"},
-                        "Pods above their memory limit are not evicted");
+  add_pod_permissions(own, list);
   if (own.dra.enabled) {
     list.add_permission({.verb = "get", .resource = "resourceclaims", .group = "resource.k8s.io"},
                         "no claim is prepared");

@@ -52,7 +52,9 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {eviction: {enabled: true, maxUnhealthyNodesPercent: 5}}}",
        {"create on pods/eviction", "get on namespaces", "list on nodes"}},
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
+      {"gpulet: {faults: {deleteRejectedPods: true}}", {"list on pods", "watch on pods", "delete on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
+      {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
       {"gpulet: {rebalance: {enabled: true, dryRun: true}}", {"get on namespaces"}},
       {"gpulet: {fraction: {onExceeded: warn}}", {}},
@@ -85,6 +87,14 @@ TEST(RequiredPermissions, DisabledFeaturesNeedNone) {
       (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
 }
 
+TEST(RequiredPermissions, TheStartupTaintIsPatched) {
+  EXPECT_EQ(permission_names("gpulet: {startupTaint: gpulet.io/not-ready, publishGpuNode: false, "
+                             "labels: {outputs: [none]}, "
+                             "faults: {condition: false, label: false, podEvents: false}}"),
+            (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes",
+                                   "get on nodes", "patch on nodes"}));
+}
+
 TEST(RequiredPermissions, InAPodItAnnouncesItsShutdown) {
   const auto wanted = permission_names(
       "gpulet: {publishGpuNode: false, labels: {outputs: [none]}, "
@@ -109,7 +119,8 @@ TEST(RequiredPermissions, MatchTheDocs) {
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }
   const std::string all =
-      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, eviction: "
+      "gpulet: {publishGpuNode: true, dra: {enabled: true}, faults: {podAnnotations: true, "
+      "deleteRejectedPods: true, eviction: "
       "{enabled: true, "
       "maxUnhealthyNodesPercent: 5}, "
       "taints: {lost: "

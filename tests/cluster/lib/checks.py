@@ -27,6 +27,7 @@ from lib.operators import OperatorsChecks
 from lib.partition import PartitionChecks
 from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
+from lib.startup import StartupChecks
 from lib.storm import Storm
 from lib.testbed import TESTBED
 from lib.tutorial import TutorialChecks
@@ -62,6 +63,7 @@ class Checks:
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
         yield "rights", RightsChecks(self).run()
+        yield "startup", StartupChecks(self).run()
         yield "health", HealthChecks(self).run()
         yield "cdi", self.cdi.run()
         yield "dra", DraChecks(self).run()

@@ -142,7 +142,9 @@ spec:
       securityContext:
         {{- toYaml . | nindent 8 }}
       {{- end }}
-      {{- with concat ($v.tolerations | default list) ($pool.tolerations | default list) }}
+      {{- $startup := list }}
+      {{- range include "gpulet.startupTaints" $ | fromJsonArray }}{{ $startup = append $startup (dict "key" . "operator" "Exists") }}{{ end }}
+      {{- with concat ($v.tolerations | default list) ($pool.tolerations | default list) $startup }}
       tolerations:
         {{- toYaml . | nindent 8 }}
       {{- end }}

@@ -118,6 +118,15 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- if $found }}true{{ end -}}
 {{- end -}}
 
+{{/* The startup taints of the configs, as a list of keys in JSON. */}}
+{{- define "gpulet.startupTaints" -}}
+{{- $keys := list -}}
+{{- range $key, $config := include "gpulet.configs" . | fromJson -}}
+{{- with dig "startupTaint" "" ($config.gpulet | default dict) }}{{ $keys = append $keys . }}{{ end -}}
+{{- end -}}
+{{- uniq $keys | toJson -}}
+{{- end -}}
+
 {{/* Whether the agent runs MPS daemons. */}}
 {{- define "gpulet.mps" -}}
 {{- $found := false -}}

@@ -64,10 +64,10 @@ TEST(OwnPage, MemoryLimits) {
   const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100")";
   const std::string serve = gpu + R"(,namespace="prod",pod="serve",container="main"} )";
   EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit"),
-            (std::vector<std::string>{"gpulet_container_gpu_memory_limit_bytes" + serve + "300",
-                                      "gpulet_container_gpu_memory_limit_bytes" + gpu + ",namespace=\"" +
+            (std::vector<std::string>{"gpulet_container_gpu_memory_limit_bytes" + gpu + ",namespace=\"" +
                                           kTrain.name_space + "\",pod=\"" + kTrain.name +
-                                          R"(",container="main"} 400)"}));
+                                          R"(",container="main"} 400)",
+                                      "gpulet_container_gpu_memory_limit_bytes" + serve + "300"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_used"),
             (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),

@@ -180,9 +180,11 @@ bool MemoryAuditor::are_still_of(const DeviceUuid& gpu, const fraction::MemoryUs
 
 void MemoryAuditor::act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
                            bool is_first) {
-  const bool is_evicting = action_ == ExceededAction::kEvict ||
-                           (action_ == ExceededAction::kKill && ports_.is_shared_by_mps(entry.resource));
-  if (is_evicting) return evict_pod(entry, describe_use(gpu, entry, use));
+  // A killed client of MPS may take others with it. Memory of no process is kept by one that is not on the
+  // GPU.
+  const bool cannot_kill = use.pids.empty() || ports_.is_shared_by_mps(entry.resource);
+  if (action_ == ExceededAction::kEvict || (action_ == ExceededAction::kKill && cannot_kill))
+    return evict_pod(entry, describe_use(gpu, entry, use));
   if (action_ == ExceededAction::kKill) kill_processes(gpu, entry, use, is_first);
 }
 

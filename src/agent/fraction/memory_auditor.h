@@ -2,7 +2,7 @@
 // that the driver lists for each container's processes is compared with the ledger. A container above its
 // limit is told by an event at once, and at the second reading in a row what the setting
 // gpulet.fraction.onExceeded says is done: nothing more, its processes on the GPU are killed, or its Pod is
-// evicted.
+// evicted. Where it has no process to kill, or MPS shares the GPU, the Pod is evicted instead of a kill.
 //
 // A process belongs to a container by the cgroup that the kubelet and the engine made, which no container can
 // leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.

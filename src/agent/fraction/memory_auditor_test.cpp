@@ -209,6 +209,15 @@ TEST_F(AuditTest, AClientOfMpsIsEvictedNotKilled) {
   EXPECT_TRUE(evictions.is_pending("over"));
 }
 
+TEST_F(AuditTest, MemoryThatADescriptorKeepsIsEndedByAnEviction) {
+  add_pod("keeper", "1Gi", {"GPU-0::0"});
+  start(ExceededAction::kKill);
+  uses[kAuditedGpu].used = mebibytes(40'000);
+  loop.advance(3s);
+  EXPECT_TRUE(killed.empty());
+  EXPECT_TRUE(evictions.is_pending("keeper"));
+}
+
 TEST_F(AuditTest, TheLimitIsOfAllSharesOnTheGpu) {
   add_pod("two", "8Gi", {"GPU-0::0", "GPU-0::3", "GPU-1::0"});
   start(ExceededAction::kWarn);

@@ -117,8 +117,8 @@ void MemoryLedger::read_due_pods() {
     if (!pod.is_due) continue;
     ++reading_;
     ports_.reader.read_pod(name.name_space, name.name,
-                           [this, pod = name, alive = lifetime_.watch()](const auto& facts) {
-                             if (alive) on_pod(pod, facts);
+                           [this, key = name, alive = lifetime_.watch()](const auto& facts) {
+                             if (alive) on_pod(key, facts);
                            });
   }
   --reading_;

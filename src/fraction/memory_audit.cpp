@@ -1,7 +1,5 @@
 #include "fraction/memory_audit.h"
 
-#include <algorithm>
-
 namespace gpulet::fraction {
 
 Bytes unlisted_memory(const GpuMemoryUse& gpu) {
@@ -41,8 +39,7 @@ Excess ExcessTracker::observe(const ContainerKey& container, const DeviceUuid& g
     exceeded_.erase(key);
     return Excess::kNone;
   }
-  const unsigned times = std::min(++exceeded_[key], 3u);
-  exceeded_[key] = times;
+  const unsigned times = ++exceeded_[key];
   return times == 1 ? Excess::kNew : times == 2 ? Excess::kConfirmed : Excess::kOngoing;
 }
 

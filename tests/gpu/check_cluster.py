@@ -405,7 +405,7 @@ class ClusterChecks:
         self.cluster.delete_pods(*names)
 
     def limited(self):
-        """Limits in each form; a CUDA context is part of what is used."""
+        """A Pod within its limit, one without, and one above: a CUDA context is part of what is used."""
         self.need_cuda()
         if len(self.uuids) > 1:
             raise Skip("on several GPUs, the Pods are spread")

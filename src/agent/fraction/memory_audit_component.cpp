@@ -19,33 +19,47 @@ class MemoryAuditComponent final : public Component {
  public:
   explicit MemoryAuditComponent(Node& node) : node_(node) {}
 
-  void apply_config() override {
-    if (auditor_) auditor_->apply_action(node_.config.gpulet.fraction.on_exceeded);
-  }
+  void apply_config() override { follow_config(); }
   // Requests in progress end with the clients of the driver and the kubelet.
-  void detach_devices() override { auditor_.reset(); }
+  void detach_devices() override {
+    is_attached_ = false;
+    auditor_.reset();
+  }
   void attach_devices() override {
-    if (!node_.client_config) return;
-    connect();
-    auditor_.emplace(make_ports(), std::random_device{}());
-    snapshot_.reset();
-    on_state_changed();
-    apply_config();
+    is_attached_ = true;
+    follow_config();
   }
   void on_state_changed() override {
-    const auto* agent = node_.devices->agent();
-    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+    const auto snapshot = present_snapshot();
     if (auditor_ && std::exchange(snapshot_, snapshot) != snapshot) auditor_->use_snapshot(snapshot);
   }
   void on_allocated() override {
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
-    if (auditor_ && node_.config.gpulet.fraction.on_exceeded != config::ExceededAction::kNone)
-      counts.memory_audit = auditor_->stats();
+    if (auditor_) counts.memory_audit = auditor_->stats();
   }
 
  private:
+  // Without the setting there is no auditor, nor a client of the API server for it.
+  void follow_config() {
+    const auto action = node_.config.gpulet.fraction.on_exceeded;
+    if (!is_attached_ || !node_.client_config || action == config::ExceededAction::kNone)
+      return auditor_.reset();
+    if (!auditor_) {
+      connect();
+      auditor_.emplace(make_ports(), std::random_device{}());
+      snapshot_ = present_snapshot();
+      auditor_->use_snapshot(snapshot_);
+    }
+    auditor_->apply_action(action);
+  }
+
+  inventory::SnapshotPtr present_snapshot() const {
+    const auto* agent = node_.devices->agent();
+    return agent != nullptr ? agent->status().snapshot : nullptr;
+  }
+
   void connect() {
     if (reader_) return;
     reader_ = k8s::ObjectReader::start_reader(node_.loop, *node_.client_config);
@@ -96,6 +110,7 @@ class MemoryAuditComponent final : public Component {
   }
 
   Node& node_;
+  bool is_attached_ = false;  // to the driver and the kubelet
   std::unique_ptr<k8s::ObjectReader> reader_;
   std::unique_ptr<k8s::EventRecorder> events_;
   inventory::SnapshotPtr snapshot_;  // as passed on

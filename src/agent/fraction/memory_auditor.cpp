@@ -3,9 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
-#include "base/text.h"
-
 namespace gpulet::agent {
 namespace {
 

@@ -45,7 +45,8 @@ class RebalanceChecks:
         now = until("its successor runs", lambda: (held := self.held()) and set(held) == set(LOADS) and held, BUSY_S)
         assert now[HIGH] == (high, hot) and now[LOW][1] == idle, f"{held} became {now}"
         until("the agent has sampled that", lambda: self.is_relieved(hot), BUSY_S)
-        assert 'gpulet_pods_rebalanced_total{result="evicted"} 1\n' in self.node.metrics()
+        # The page is as of the agent's last sample.
+        until("the metric counts one eviction", lambda: 'gpulet_pods_rebalanced_total{result="evicted"} 1\n' in self.node.metrics(), BUSY_S)
         others = [event for name in (high, now[LOW][0]) for event in self.kube.events_about(name) if "Rebalance" in event["reason"]]
         assert not others, others
         self.end()

@@ -33,13 +33,24 @@ std::set<std::string> Kubelet::Impl::free_devices(const std::string& resource) c
   for (const auto& [id, device] : state.resources.at(resource).devices) {
     if (device.healthy) free.insert(id);
   }
-  for (const auto& entry : entries) {
-    if (entry.resource != resource) continue;
-    for (const auto& [node, ids] : entry.devices) {
-      for (const auto& id : ids) free.erase(id);
-    }
+  if (const auto it = allocated.find(resource); it != allocated.end()) {
+    for (const auto& id : it->second) free.erase(id);
   }
   return free;
+}
+
+void Kubelet::Impl::update_allocated() {
+  const auto is_gone = [this](const CheckpointEntry& entry) {
+    return entry.pod_uid != admitted && !state.pods.contains(entry.pod_uid);
+  };
+  if (std::erase_if(entries, is_gone) > 0) rebuild_allocated();
+}
+
+void Kubelet::Impl::rebuild_allocated() {
+  allocated.clear();
+  for (const auto& entry : entries) {
+    for (const auto& [node, ids] : entry.devices) allocated[entry.resource].insert(ids.begin(), ids.end());
+  }
 }
 
 Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
@@ -49,6 +60,8 @@ Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
     std::lock_guard lock(impl_->mutex);
     if (!impl_->state.running) return fail(Code::kUnavailable, "the kubelet does not run");
     if (const auto it = impl_->state.grants.find(pod.uid); it != impl_->state.grants.end()) return it->second;
+    impl_->update_allocated();
+    impl_->admitted = pod.uid;
   }
   Status status;
   for (const auto& container : pod.containers) {
@@ -56,8 +69,10 @@ Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
     if (!status) break;
   }
   std::lock_guard lock(impl_->mutex);
+  impl_->admitted.clear();
   if (!status) {
     std::erase_if(impl_->entries, [&](const auto& entry) { return entry.pod_uid == pod.uid; });
+    impl_->rebuild_allocated();
     return fail(status.error());
   }
   impl_->state.pods[pod.uid] = pod;
@@ -69,12 +84,9 @@ Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
 }
 
 Status Kubelet::remove_pod(const std::string& uid) {
-  std::lock_guard admitting(impl_->admitting);
   std::lock_guard lock(impl_->mutex);
   if (impl_->state.pods.erase(uid) == 0) return fail(Code::kNotFound, "no such Pod", uid);
   impl_->state.grants.erase(uid);
-  std::erase_if(impl_->entries, [&](const auto& entry) { return entry.pod_uid == uid; });
-  impl_->save_checkpoint();
   impl_->changed.notify_all();
   return {};
 }
@@ -83,6 +95,7 @@ Status Kubelet::Impl::admit_container(const PodRequest& pod, const ContainerRequ
   NumaDecision decision;
   {
     std::lock_guard lock(mutex);
+    update_allocated();
     std::vector<NumaDemand> demands;
     for (const auto& [name, count] : container.resources) {
       const auto it = state.resources.find(name);
@@ -172,8 +185,10 @@ Status Kubelet::Impl::allocate_devices(const PodRequest& pod, const ContainerReq
   const auto client = find_client(resource);
   if (!client) return admission_error("unknown Device Plugin " + resource);
   const std::uint64_t life = state.starts;
+  allocated[resource].insert(ids.begin(), ids.end());
   lock.unlock();
   auto response = timed_call(*this, "Allocate", resource, [&] { return client->call_allocate(ids); });
+  if (settings.allocate_answered) settings.allocate_answered(ids);
   lock.lock();
   if (!response) return admission_error(response.error().message());
   if (!state.running || state.starts != life) return fail(Code::kUnavailable, "the kubelet ended");

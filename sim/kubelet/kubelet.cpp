@@ -35,6 +35,7 @@ Result<std::unique_ptr<Kubelet>> Kubelet::start_kubelet(KubeletSettings settings
       .pods =
           [raw] {
             std::lock_guard lock(raw->mutex);
+            raw->update_allocated();
             return raw->listed_pods();
           },
       .allocatable =
@@ -116,6 +117,7 @@ void Kubelet::Impl::load_checkpoint() {
                    checkpoint.error());
     }
   }
+  rebuild_allocated();
   for (const auto& [uid, pod] : state.pods) rebuild_grant(pod);
 }
 

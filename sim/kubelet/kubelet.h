@@ -5,8 +5,9 @@
 //
 // On its sockets a plugin sees no difference from the real kubelet. In the files, the
 // checkpoint's checksum is FNV-1a of its data's JSON (the real one hashes a Go dump of the struct), so the
-// two cannot read each other's checkpoint. Source: Kubernetes 1.36, pkg/kubelet/cm/devicemanager and
-// topologymanager.
+// two cannot read each other's checkpoint. It has the real one's fault too: a List of PodResources while an
+// Allocate is in progress can make the next Pod get the same device (kubernetes/kubernetes#137534). Source:
+// Kubernetes 1.36, pkg/kubelet/cm/devicemanager and topologymanager.
 #pragma once
 
 #include <chrono>
@@ -36,6 +37,9 @@ struct KubeletSettings {
   std::chrono::milliseconds listen_delay{0};
   // Padding in each PodResources response, to test large ones.
   std::size_t pod_resources_padding_bytes = 0;
+  // Runs between a plugin's answer to Allocate and the record of it, with the devices' ids, and without a
+  // lock but that of admissions: a test puts here what happens in that moment. May be empty.
+  std::function<void(const std::vector<std::string>& ids)> allocate_answered = nullptr;
 };
 
 struct ContainerRequest {
@@ -124,7 +128,7 @@ class Kubelet {
   // of devices unavailable for nvidia.com/gpu. Requested: 9, Available: 8, which is unexpected",
   // "TopologyAffinityError: …"; kUnavailable while stopped.
   Result<PodGrant> admit_pod(PodRequest pod);
-  // Removes a Pod and frees its devices. kNotFound for an unknown Pod.
+  // Removes a Pod. Its devices are free at the next admission or List. kNotFound for an unknown Pod.
   Status remove_pod(const std::string& uid);
 
   // Stops as a killed process does: connections break, socket files stay.

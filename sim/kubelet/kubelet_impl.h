@@ -19,6 +19,10 @@ struct Kubelet::Impl {
   KubeletState state;
   RegisterBehavior register_behavior = RegisterBehavior::kAccept;
   std::vector<CheckpointEntry> entries;  // what is allocated
+  std::string admitted;                  // uid of the Pod that is being admitted
+  // By resource: what is not allocated again. The devices of `entries`, and of an Allocate in progress until
+  // update_allocated() forgets it.
+  std::map<std::string, std::set<std::string>> allocated;
   std::map<std::string, std::shared_ptr<PluginClient>> clients;
 
   std::mutex lifecycle;  // start and stop
@@ -37,6 +41,10 @@ struct Kubelet::Impl {
   // The caller holds `mutex`.
   void load_checkpoint();
   void save_checkpoint() const;
+  // Drops the entries of Pods that are gone. As in the real kubelet, that recomputes `allocated` from the
+  // entries, without an Allocate in progress.
+  void update_allocated();
+  void rebuild_allocated();
   void rebuild_grant(const PodRequest& pod);
   void record_latency(CallLatency latency);
   std::vector<ListedPod> listed_pods() const;

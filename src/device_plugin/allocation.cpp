@@ -277,4 +277,32 @@ Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationReque
   return {};
 }
 
+Status check_holders(const Offer& offer, const v1beta1::AllocateRequest& request,
+                     const std::map<DeviceId, std::string>& holders) {
+  for (const auto& container : request.container_requests()) {
+    for (const auto& id : container.devices_ids()) {
+      const auto it = holders.find(DeviceId(id));
+      if (it == holders.end()) continue;
+      return allocation_error(offer, Code::kFailedPrecondition,
+                              "the Pod " + it->second + " holds " + id +
+                                  ", which the kubelet has allocated a second time "
+                                  "(kubernetes/kubernetes#137534): create the Pod again");
+    }
+  }
+  return {};
+}
+
+void remove_held_devices(v1beta1::PreferredAllocationRequest& request,
+                         const std::map<DeviceId, std::string>& holders) {
+  for (auto& container : *request.mutable_container_requests()) {
+    const auto& required = container.must_include_deviceids();
+    std::vector<std::string> left;
+    for (const auto& id : container.available_deviceids()) {
+      if (!holders.contains(DeviceId(id)) || std::ranges::count(required, id) != 0) left.push_back(id);
+    }
+    if (std::cmp_less(left.size(), container.allocation_size())) continue;
+    container.mutable_available_deviceids()->Assign(left.begin(), left.end());
+  }
+}
+
 }  // namespace gpulet::device_plugin

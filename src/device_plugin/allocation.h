@@ -134,4 +134,13 @@ Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request
 Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
                      v1beta1::PreferredAllocationResponse& response, std::int64_t* score = nullptr);
 
+// Where the kubelet offers devices that containers hold (held_devices.h). `holders`: the Pod of each.
+
+// Error: kFailedPrecondition for the first requested device that has a holder.
+Status check_holders(const Offer& offer, const v1beta1::AllocateRequest& request,
+                     const std::map<DeviceId, std::string>& holders);
+// Removes devices that have a holder from what is available to each container, if enough others are left.
+void remove_held_devices(v1beta1::PreferredAllocationRequest& request,
+                         const std::map<DeviceId, std::string>& holders);
+
 }  // namespace gpulet::device_plugin

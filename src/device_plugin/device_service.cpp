@@ -9,8 +9,10 @@
 #include <set>
 #include <type_traits>
 
+#include "base/log.h"
 #include "base/text.h"
 #include "device_plugin/allocation.h"
+#include "device_plugin/held_devices.h"
 #include "device_plugin/plugin_host.h"
 #include "device_plugin/rpc_core.h"
 #include "proto/deviceplugin_v1beta1.grpc.pb.h"
@@ -20,6 +22,8 @@ namespace {
 
 using AsyncService = v1beta1::DevicePlugin::AsyncService;
 using ListPtr = std::shared_ptr<const v1beta1::ListAndWatchResponse>;
+using Clock = std::chrono::steady_clock;
+using Containers = std::vector<ContainerDevices>;
 
 struct Stream;
 
@@ -34,12 +38,55 @@ struct Slot {
 };
 using SlotPtr = std::shared_ptr<Slot>;
 
+template <class Request, class Response>
+struct Unary {
+  grpc::ServerContext context;
+  Request request;
+  Response response;
+  std::optional<std::int64_t> score;
+  grpc::ServerAsyncResponseWriter<Response> writer{&context};
+  Tag taken, finished;
+  Clock::time_point arrived;
+  SlotPtr slot;
+  OfferPtr offer;  // of the moment of the request
+};
+
 // The handlers, under the API's names.
 template <class Request, class Response>
 struct Compute {
   std::string_view name;
   Status (*answer)(const Offer&, const Request&, Response&, std::optional<std::int64_t>& score);
 };
+
+// A call that waits for the kubelet's List.
+struct WaitingCall {
+  std::function<void(const Result<Containers>&)> resume;
+  std::function<void()> drop;
+};
+
+// The devices that an answer gives, for the calls that give any.
+template <class Request, class Response>
+std::vector<DeviceId> given_devices(const Request&, const Response&) {
+  return {};
+}
+template <>
+std::vector<DeviceId> given_devices(const v1beta1::AllocateRequest& request,
+                                    const v1beta1::AllocateResponse&) {
+  std::vector<DeviceId> ids;
+  for (const auto& container : request.container_requests()) {
+    for (const auto& id : container.devices_ids()) ids.emplace_back(id);
+  }
+  return ids;
+}
+template <>
+std::vector<DeviceId> given_devices(const v1beta1::PreferredAllocationRequest&,
+                                    const v1beta1::PreferredAllocationResponse& response) {
+  std::vector<DeviceId> ids;
+  for (const auto& container : response.container_responses()) {
+    for (const auto& id : container.deviceids()) ids.emplace_back(id);
+  }
+  return ids;
+}
 
 bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWatchResponse& b) {
   return a.SerializeAsString() == b.SerializeAsString();  // no maps inside: equal messages have equal bytes
@@ -56,6 +103,10 @@ struct DeviceService::Impl {
   bool stopped = false;
   std::function<void(const ResourceName&, bool)> watched;
   std::function<void()> allocated;
+  std::function<void(std::uint64_t)> ask_holders;
+  std::uint64_t next_call = 1;
+  std::map<std::uint64_t, WaitingCall> waiting;
+  HeldDevices held;
   std::map<ResourceName, SlotPtr> slots;
   struct Connection {
     std::uint64_t serial;
@@ -77,6 +128,15 @@ struct DeviceService::Impl {
                                                 grpc::ServerAsyncResponseWriter<Response>*,
                                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
                    Compute<Request, Response> compute);
+  template <class Request, class Response>
+  void answer_call(Unary<Request, Response>* call, Compute<Request, Response> compute);
+  template <class Request, class Response>
+  void answer_again(Unary<Request, Response>* call, Compute<Request, Response> compute,
+                    const Result<Containers>& containers);
+  // Requires the lock.
+  template <class Request, class Response>
+  void finish_call(Unary<Request, Response>* call, Compute<Request, Response> compute, const Status& status);
+
   void accept_stream();
   void send_newest_list(Stream& stream);
   void on_stream_opened(Stream& stream);
@@ -89,14 +149,6 @@ grpc::Status not_offered(const SlotPtr& slot) {
   return {grpc::StatusCode::UNAVAILABLE,
           slot ? "\"" + slot->name.str() + "\" is no longer offered" : "this connection is closing"};
 }
-
-template <class Request, class Response>
-struct Unary {
-  grpc::ServerContext context;
-  Request request;
-  grpc::ServerAsyncResponseWriter<Response> writer{&context};
-  Tag taken, finished;
-};
 
 // A ListAndWatch: at most one Write at a time, of the newest list.
 struct Stream {
@@ -121,48 +173,99 @@ void DeviceService::Impl::accept_call(void (AsyncService::*method)(grpc::ServerC
                                       Compute<Request, Response> compute) {
   if (stopped) return;
   auto* call = new Unary<Request, Response>;
-  call->finished.on_complete = [call](bool) { delete call; };
+  call->finished.on_complete = [this, call](bool) {
+    {
+      std::lock_guard lock(mutex);  // the answer may be sent by another thread: it has let go of the call
+    }
+    delete call;
+  };
   call->taken.on_complete = [this, call, method, compute](bool ok) {
     if (!ok) {
       delete call;
       return;
     }
-    SlotPtr slot;
-    OfferPtr offer;
     {
       std::lock_guard lock(mutex);
       accept_call(method, compute);
-      slot = slot_of(call->context);
-      if (slot) offer = slot->offer;
+      call->slot = slot_of(call->context);
+      if (call->slot) call->offer = call->slot->offer;
     }
-    Response response;
-    std::optional<std::int64_t> score;
-    const auto began = std::chrono::steady_clock::now();
-    const Status status = offer ? compute.answer(*offer, call->request, response, score) : Status();
-    const auto took = std::chrono::steady_clock::now() - began;
-    std::lock_guard lock(mutex);
-    if (offer) {
-      auto& count = slot->calls.calls[compute.name];
-      ++(status ? count.answered : count.refused);
-      count.time += took;
-      if (score) slot->calls.score = score;
-    }
-    if (stopped) {
-      delete call;
-      return;
-    }
-    if (!offer) {
-      call->writer.FinishWithError(not_offered(slot), &call->finished);
-    } else if (!status) {
-      call->writer.FinishWithError(to_grpc(status.error()), &call->finished);
-    } else {
-      call->writer.Finish(response, grpc::Status::OK, &call->finished);
-      if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
-        if (allocated) allocated();
-      }
-    }
+    call->arrived = Clock::now();
+    answer_call(call, compute);
   };
   (service.*method)(&call->context, &call->request, &call->writer, queue, queue, &call->taken);
+}
+
+template <class Request, class Response>
+void DeviceService::Impl::answer_call(Unary<Request, Response>* call, Compute<Request, Response> compute) {
+  Status status;
+  if (call->offer) status = compute.answer(*call->offer, call->request, call->response, call->score);
+  std::lock_guard lock(mutex);
+  const bool asks = call->offer && status && ask_holders && !stopped &&
+                    held.may_be_held(call->slot->name, given_devices(call->request, call->response));
+  if (!asks) return finish_call(call, compute, status);
+  const auto number = next_call++;
+  waiting[number] = {
+      .resume = [this, call, compute](const auto& containers) { answer_again(call, compute, containers); },
+      .drop = [call] { delete call; }};
+  ask_holders(number);
+}
+
+// Answers a call whose devices a container may hold.
+template <class Request, class Response>
+void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<Request, Response> compute,
+                                       const Result<Containers>& containers) {
+  Status status;
+  if (containers) {
+    {
+      // Pods are admitted one at a time: what was allocated before this call is recorded.
+      std::lock_guard lock(mutex);
+      held.replace_list(*containers, call->arrived);
+    }
+    const auto holders = holders_of(call->slot->name, *containers);
+    const auto devices = given_devices(call->request, call->response);
+    const auto it = std::ranges::find_if(devices, [&](const auto& id) { return holders.contains(id); });
+    if (it != devices.end()) {
+      log::warning("the kubelet offers a device that a Pod holds",
+                   {{"resource", call->slot->name.str()}, {"device", it->str()}, {"pod", holders.at(*it)}});
+      if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
+        status = check_holders(*call->offer, call->request, holders);
+      }
+      if constexpr (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
+        remove_held_devices(call->request, holders);
+        call->response.Clear();
+        status = compute.answer(*call->offer, call->request, call->response, call->score);
+      }
+    }
+  }
+  std::lock_guard lock(mutex);
+  finish_call(call, compute, status);
+}
+
+template <class Request, class Response>
+void DeviceService::Impl::finish_call(Unary<Request, Response>* call, Compute<Request, Response> compute,
+                                      const Status& status) {
+  if (call->offer) {
+    auto& count = call->slot->calls.calls[compute.name];
+    ++(status ? count.answered : count.refused);
+    count.time += Clock::now() - call->arrived;
+    if (call->score) call->slot->calls.score = call->score;
+  }
+  if (stopped) {
+    delete call;
+    return;
+  }
+  if (!call->offer) {
+    call->writer.FinishWithError(not_offered(call->slot), &call->finished);
+  } else if (!status) {
+    call->writer.FinishWithError(to_grpc(status.error()), &call->finished);
+  } else {
+    if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
+      held.add_allocation(call->slot->name, given_devices(call->request, call->response), Clock::now());
+      if (allocated) allocated();
+    }
+    call->writer.Finish(call->response, grpc::Status::OK, &call->finished);
+  }
 }
 
 void DeviceService::Impl::accept_stream() {
@@ -279,6 +382,32 @@ void DeviceService::stop_serving() {
   impl_->stopped = true;
   impl_->watched = nullptr;
   impl_->allocated = nullptr;
+  impl_->ask_holders = nullptr;
+  for (const auto& [number, call] : std::exchange(impl_->waiting, {})) call.drop();
+}
+
+void DeviceService::set_holder_callback(std::function<void(std::uint64_t)> ask) {
+  std::map<std::uint64_t, WaitingCall> waiting;
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->ask_holders = std::move(ask);
+    waiting.swap(impl_->waiting);
+  }
+  for (const auto& [number, call] : waiting)
+    call.resume(fail(Code::kUnavailable, "nobody asks the kubelet any more"));
+}
+
+void DeviceService::resume_call(std::uint64_t call, const Result<std::vector<ContainerDevices>>& containers) {
+  std::unique_lock lock(impl_->mutex);
+  const auto waiting = impl_->waiting.extract(call);
+  lock.unlock();
+  if (waiting) waiting.mapped().resume(containers);
+}
+
+void DeviceService::note_containers(const std::vector<ContainerDevices>& containers,
+                                    Clock::time_point asked) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->held.replace_list(containers, asked - kAllocationRecorded);
 }
 
 void DeviceService::set_allocation_callback(std::function<void()> allocated) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 
+#include "base/result.h"
 #include "base/types.h"
 #include "device_plugin/allocation.h"
 
@@ -33,6 +34,16 @@ class DeviceService {
   void set_watch_callback(std::function<void(const ResourceName&, bool)> watched);
   // Called under the service's lock after a container was given devices.
   void set_allocation_callback(std::function<void()> allocated);
+  // Called under the service's lock, with the call's number, when a call would allocate or prefer a device
+  // that a container may hold: resume_call() answers it. Without a callback, and when it is replaced, such
+  // calls are answered as if no container held the device.
+  void set_holder_callback(std::function<void(std::uint64_t call)> ask);
+  // The kubelet's List that a call waits for, or why there is none: then no device counts as held. Not for a
+  // call that has ended.
+  void resume_call(std::uint64_t call, const Result<std::vector<ContainerDevices>>& containers);
+  // A List that the kubelet was asked for at `asked`.
+  void note_containers(const std::vector<ContainerDevices>& containers,
+                       std::chrono::steady_clock::time_point asked);
 
   // What the resource's requests are answered from, from now on. Its streams are sent the device list if it
   // differs.

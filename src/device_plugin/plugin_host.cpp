@@ -166,6 +166,9 @@ class GrpcPluginHost final : public PluginHost {
   void finish_registration(const ResourceName& resource, std::uint64_t serial, const Status& status);
   void post_done(std::function<void(Status)> done, Status status);
 
+  void ask_holders(std::uint64_t call);
+  void resume_call(std::uint64_t call, const Result<std::vector<ContainerDevices>>& containers);
+
   Loop& loop_;
   std::shared_ptr<GrpcThread> rpc_;
   PluginHostSettings settings_;
@@ -176,6 +179,8 @@ class GrpcPluginHost final : public PluginHost {
   std::map<ResourceName, ServedResource> served_;
   std::map<ResourceName, PendingRegistration> registering_;
   std::uint64_t next_serial_ = 1;
+  std::map<std::uint64_t, Subscription> asking_;  // the time limit of each call that waits for the kubelet
+  Lifetime lifetime_;
 };
 
 GrpcPluginHost::GrpcPluginHost(Loop& loop, std::shared_ptr<GrpcThread> rpc, PluginHostSettings settings)
@@ -195,6 +200,11 @@ GrpcPluginHost::GrpcPluginHost(Loop& loop, std::shared_ptr<GrpcThread> rpc, Plug
       if (events_.allocated) events_.allocated();
     });
   });
+  if (settings_.list_containers) {
+    rpc_->device_service().set_holder_callback([this, mailbox = mailbox_](std::uint64_t call) {
+      Mailbox::post_task(mailbox, [this, call] { ask_holders(call); });
+    });
+  }
   kubelet_ = file_identity(settings_.kubelet_socket);
   open_watches();
 }
@@ -202,10 +212,26 @@ GrpcPluginHost::GrpcPluginHost(Loop& loop, std::shared_ptr<GrpcThread> rpc, Plug
 GrpcPluginHost::~GrpcPluginHost() {
   rpc_->device_service().set_watch_callback(nullptr);
   rpc_->device_service().set_allocation_callback(nullptr);
+  rpc_->device_service().set_holder_callback(nullptr);
   mailbox_->close_mailbox();
   registering_.clear();
   watches_.clear();
   while (!served_.empty()) withdraw(ResourceName(served_.begin()->first));
+}
+
+void GrpcPluginHost::ask_holders(std::uint64_t call) {
+  asking_[call] = loop_.after(kHolderTimeout, [this, call] {
+    resume_call(call, fail(Code::kDeadlineExceeded, "the kubelet did not answer in time"));
+  });
+  settings_.list_containers([this, alive = lifetime_.watch(), call](const auto& containers) {
+    if (alive) resume_call(call, containers);
+  });
+}
+
+void GrpcPluginHost::resume_call(std::uint64_t call,
+                                 const Result<std::vector<ContainerDevices>>& containers) {
+  const auto timer = asking_.extract(call);
+  if (timer) rpc_->device_service().resume_call(call, containers);
 }
 
 Status GrpcPluginHost::serve_offer(OfferPtr offer) {

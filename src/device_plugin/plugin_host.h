@@ -89,15 +89,21 @@ namespace gpulet::device_plugin {
 // The real PluginHost: device plugin API v1beta1 on `<directory>/nvidia-<name>.sock`, one socket a resource.
 //
 // Requests are answered on the gRPC thread from the resource's newest Offer, an atomic pointer: neither waits
-// for the loop. Each ListAndWatch stream gets the list at once and then every change; one that reads slowly
-// skips to the newest. The kubelet's socket and our own are watched by inotify, in directories that may not
-// be there yet. gRPC statuses: docs/ERRORS.md. Source: facts/device-plugin 2; the kubelet's device manager
-// (Kubernetes 1.36).
+// for the loop, but for a device that a container may hold (held_devices.h), which is not preferred while
+// another is free, and not allocated. Each ListAndWatch stream gets the list at once and then every change;
+// one that reads slowly skips to the newest. The kubelet's socket and our own are watched by inotify, in
+// directories that may not be there yet. gRPC statuses: docs/ERRORS.md. Source: facts/device-plugin 2; the
+// kubelet's device manager (Kubernetes 1.36).
+
+// A call waits this long for the kubelet's List, where the kubelet offers a device that a Pod may hold.
+inline constexpr Duration kHolderTimeout = std::chrono::seconds(2);
 
 struct PluginHostSettings {
   std::string directory;       // ours: "/var/lib/kubelet/device-plugins"
   std::string kubelet_socket;  // the kubelet's, usually <directory>/kubelet.sock; empty: register_resource
                                // always fails
+  // As PodResources::list_containers. Empty: a device is allocated whoever holds it.
+  std::function<void(std::function<void(Result<std::vector<ContainerDevices>>)>)> list_containers = nullptr;
 };
 
 // Connections to one resource's socket (a kubelet keeps one); one more is closed at once.

@@ -55,8 +55,14 @@ class GrpcPodResources final : public PodResources {
   }
 
   void list_containers(std::function<void(Result<std::vector<ContainerDevices>>)> done) override {
-    start_call<v1::ListPodResourcesRequest, v1::ListPodResourcesResponse>(&Stub::AsyncList, std::move(done),
-                                                                          true);
+    start_call<v1::ListPodResourcesRequest, v1::ListPodResourcesResponse>(
+        &Stub::AsyncList,
+        std::function([this, done = std::move(done), asked = std::chrono::steady_clock::now()](
+                          Result<std::vector<ContainerDevices>> containers) {
+          if (containers) rpc_->device_service().note_containers(*containers, asked);
+          done(std::move(containers));
+        }),
+        true);
   }
   void list_allocatable(std::function<void(Result<DevicesByResource>)> done) override {
     start_call<v1::AllocatableResourcesRequest, v1::AllocatableResourcesResponse>(

@@ -92,15 +92,27 @@ class LoopThread {
   std::thread thread_;
 };
 
+// What the host hears of who holds which device.
+enum class HolderSource { kKubelet, kNone, kSilent };
+
 class TestNode {
  public:
-  explicit TestNode(const std::string& kubelet_dir, const std::string& kubelet_socket = "default") {
+  explicit TestNode(const std::string& kubelet_dir, const std::string& kubelet_socket = "default",
+                    HolderSource holders = HolderSource::kKubelet) {
     PluginHostSettings settings;
     settings.directory = kubelet_dir + "/device-plugins";
     settings.kubelet_socket =
         kubelet_socket == "default" ? settings.directory + "/kubelet.sock" : kubelet_socket;
+    if (holders != HolderSource::kNone) {
+      settings.list_containers = [this, holders](auto done) {
+        update_and_notify([this] { ++holder_requests; });
+        if (holders == HolderSource::kKubelet) pod_resources_->list_containers(std::move(done));
+      };
+    }
     thread_.run_on_loop([&] {
-      host_ = make_plugin_host(thread_.loop(), start_grpc_thread(), settings);
+      const auto rpc = start_grpc_thread();
+      pod_resources_ = make_pod_resources(thread_.loop(), rpc, kubelet_dir + "/pod-resources/kubelet.sock");
+      host_ = make_plugin_host(thread_.loop(), rpc, settings);
       host_->set_events({
           .kubelet_started =
               [this] {
@@ -126,6 +138,7 @@ class TestNode {
       retries_.clear();
       serve_retries_.clear();
       host_.reset();
+      pod_resources_.reset();
     });
     return std::chrono::steady_clock::now() - began;
   }
@@ -158,6 +171,14 @@ class TestNode {
     });
     return answer.get();
   }
+  // As anybody may ask the kubelet.
+  Result<std::vector<ContainerDevices>> list_containers() {
+    AsyncResult<Result<std::vector<ContainerDevices>>> answer;
+    thread_.run_on_loop([&] {
+      pod_resources_->list_containers([&](auto containers) { answer.set(std::move(containers)); });
+    });
+    return answer.get();
+  }
   LoopThread& thread() { return thread_; }
   PluginHost& host() { return *host_; }
 
@@ -169,7 +190,7 @@ class TestNode {
     return wait_until([&] { return watched_[ResourceName(name)] == watched; });
   }
   // Read inside wait().
-  int kubelet_starts = 0, sockets_lost = 0, registered = 0;
+  int kubelet_starts = 0, sockets_lost = 0, registered = 0, holder_requests = 0;
   std::string last_error;
 
  private:
@@ -210,6 +231,7 @@ class TestNode {
   std::map<ResourceName, bool> watched_;
   std::map<ResourceName, OfferPtr> offers_;
   std::map<ResourceName, Subscription> retries_, serve_retries_;
+  std::unique_ptr<PodResources> pod_resources_;
   std::unique_ptr<PluginHost> host_;
   LoopThread thread_;  // last: its end comes before what its tasks use
 };

@@ -66,7 +66,9 @@ void Devices::build() {
   } else {
     host_ = device_plugin::make_plugin_host(
         node_.loop, node_.grpc,
-        {.directory = endpoints_->device_plugin_dir, .kubelet_socket = endpoints_->kubelet_socket});
+        {.directory = endpoints_->device_plugin_dir,
+         .kubelet_socket = endpoints_->kubelet_socket,
+         .list_containers = [this](auto done) { list_containers(std::move(done)); }});
   }
   pod_resources_ = dra::with_claimed_devices(
       device_plugin::make_pod_resources(node_.loop, node_.grpc,

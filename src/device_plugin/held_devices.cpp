@@ -1,0 +1,50 @@
+#include "device_plugin/held_devices.h"
+
+#include <algorithm>
+
+namespace gpulet::device_plugin {
+namespace {
+
+// Without a List nothing else removes devices that are gone, as MIG devices of old layouts.
+constexpr std::size_t kMaxAllocated = 65'536;
+
+}  // namespace
+
+void HeldDevices::add_allocation(const ResourceName& resource, std::span<const DeviceId> ids, Time now) {
+  if (allocated_.size() > kMaxAllocated) {
+    allocated_.clear();
+    has_list_ = false;
+  }
+  for (const auto& id : ids) allocated_[{resource, id}] = now;
+}
+
+void HeldDevices::replace_list(const std::vector<ContainerDevices>& containers, Time complete_until) {
+  has_list_ = true;
+  listed_.clear();
+  for (const auto& container : containers) {
+    for (const auto& [resource, ids] : container.devices) {
+      for (const auto& id : ids) listed_.emplace(resource, id);
+    }
+  }
+  std::erase_if(allocated_, [&](const auto& allocation) { return allocation.second < complete_until; });
+}
+
+bool HeldDevices::may_be_held(const ResourceName& resource, std::span<const DeviceId> ids) const {
+  if (!has_list_) return !ids.empty();
+  return std::ranges::any_of(ids, [&](const DeviceId& id) {
+    return listed_.contains({resource, id}) || allocated_.contains({resource, id});
+  });
+}
+
+std::map<DeviceId, std::string> holders_of(const ResourceName& resource,
+                                           const std::vector<ContainerDevices>& containers) {
+  std::map<DeviceId, std::string> holders;
+  for (const auto& container : containers) {
+    const auto it = container.devices.find(resource);
+    if (it == container.devices.end()) continue;
+    for (const auto& id : it->second) holders[id] = container.pod.name_space + "/" + container.pod.name;
+  }
+  return holders;
+}
+
+}  // namespace gpulet::device_plugin

@@ -1,0 +1,48 @@
+// Which devices containers may hold, so that none is allocated twice.
+//
+// The kubelet can offer a device that a container holds: a List of PodResources, by anybody, recomputes what
+// is allocated without an Allocate in progress (kubernetes/kubernetes#137534). The agent therefore asks who
+// holds a device before it allocates one that may be held.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+namespace gpulet::device_plugin {
+
+// The kubelet records an allocation within this after Allocate is answered: a List that it was asked for
+// earlier may not show it.
+inline constexpr std::chrono::seconds kAllocationRecorded{10};
+
+// Not synchronized. Its size follows the devices of the node and of the kubelet's last List.
+class HeldDevices {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+
+  // Allocate was answered with these devices.
+  void add_allocation(const ResourceName& resource, std::span<const DeviceId> ids, Time now);
+  // The kubelet's List, which shows every allocation that was answered before `complete_until`.
+  void replace_list(const std::vector<ContainerDevices>& containers, Time complete_until);
+
+  // True if a container may hold one of them: it does by the newest List, or was allocated one that no List
+  // has shown since. Always before the first List.
+  bool may_be_held(const ResourceName& resource, std::span<const DeviceId> ids) const;
+
+ private:
+  using Device = std::pair<ResourceName, DeviceId>;
+  bool has_list_ = false;
+  std::set<Device> listed_;
+  std::map<Device, Time> allocated_;
+};
+
+// "namespace/name" of the Pod that holds each device of one resource.
+std::map<DeviceId, std::string> holders_of(const ResourceName& resource,
+                                           const std::vector<ContainerDevices>& containers);
+
+}  // namespace gpulet::device_plugin

@@ -31,7 +31,7 @@ Only on request:
                 GPULET_NFS=SERVER:/PATH is an export for their volume, where the kernel has NFS
 
 Each check is one function. A run stops at its first failure, because later checks depend on it, and reports how many were not
-reached (they fail too).
+reached (they fail too). Its workloads are removed, so that the next run starts without them.
 """
 import argparse
 import pathlib
@@ -103,11 +103,14 @@ def inside(state, only):
                 broken = broken or name
                 if broken == name:
                     traceback.print_exc(file=sys.stdout)
+                    show_cluster(state, kube)
                     show_logs(state, label)
                 print(f"FAIL {label}: {name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
             else:
                 passed += 1
                 print(f"ok {label}: {name}, {time.monotonic() - started:.1f} s", flush=True)
+        if broken:
+            remove_workloads()
         for node in nodes:
             node.end()
             left = undo_partitions(node)
@@ -116,6 +119,14 @@ def inside(state, only):
                 print(f"FAIL {label}: leftovers: {left}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def remove_workloads():
+    from lib.kubectl import kubectl
+    try:
+        kubectl("delete", "deployments,daemonsets,statefulsets,jobs,pods", "--all", "--all-namespaces", "--grace-period=1", "--timeout=60s")
+    except AssertionError as error:
+        print(f"left by the failed run: {error}", flush=True)
 
 
 def undo_partitions(node):
@@ -127,6 +138,25 @@ def undo_partitions(node):
     except Exception as error:
         return f"{node.name}: {error}"
     return f"MIG devices on the GPUs {left} of {node.name}" if left else ""
+
+
+def show_cluster(state, kube):
+    """Why a Pod may not run: programs of the cluster that have ended, the nodes' conditions and taints, and the Pods that do not."""
+    for file in sorted((state / "pid").iterdir()):
+        if not pathlib.Path(f"/proc/{file.read_text().strip()}").exists():
+            print(f"--- {file.name} has ended:\n" + "\n".join((state / "log" / file.name).read_text(errors="replace").splitlines()[-15:]))
+    try:
+        for node in kube.get("/api/v1/nodes")["items"]:
+            conditions = {one["type"]: one["status"] for one in node["status"].get("conditions", [])}
+            print(f"--- {node['metadata']['name']}: {conditions}, taints {node['spec'].get('taints', [])}, {node['status'].get('allocatable')}")
+        for pod in kube.get("/api/v1/pods")["items"]:
+            status = pod["status"]
+            if status.get("phase") != "Running":
+                waiting = [one.get("state") for one in status.get("containerStatuses", [])]
+                refused = [one.get("message") for one in status.get("conditions", []) if one["status"] == "False"]
+                print(f"--- {pod['metadata']['name']} on {pod['spec'].get('nodeName')}: {status.get('phase')} {status.get('reason')}: {refused} {waiting}")
+    except Exception as error:
+        print(f"--- the API server does not answer: {error}")
 
 
 def show_logs(state, label):

@@ -14,6 +14,7 @@ from lib.autoscaling import AutoscalingChecks
 from lib.cdi import CdiChecks
 from lib.chart import ChartChecks
 from lib.daily_peak import DailyPeakChecks
+from lib.double_allocation import DoubleAllocationChecks
 from lib.dra import DraChecks
 from lib.examples import ExamplesChecks
 from lib.health import HealthChecks
@@ -58,6 +59,7 @@ class Checks:
             ("agent killed with -9", lambda: self.survives(self.kill_processes)),
             ("agent upgrade", lambda: self.survives(self.replace_processes)),
             (f"{process_steps} random steps", lambda: self.storm(process_steps, self.kill_processes)),
+            *DoubleAllocationChecks(self).run(),
             ("the agent exits at once and withdraws its GPUs", self.stop_processes),
         ]
         yield "partition", PartitionChecks(self).run()
@@ -219,7 +221,18 @@ class Checks:
             if pod["status"]["phase"] in ("Failed", "Succeeded"):
                 raise AssertionError(f"{name} {pod['status']['phase']}: {pod['status'].get('reason')} {pod['status'].get('message')}")
             return pod if pod["status"]["phase"] == "Running" else None
-        return until(f"{name} runs", state, 60)
+        try:
+            return until(f"{name} runs", state, 60)
+        except Timeout as error:
+            raise Timeout(f"{error}: {self.why_not_running(name)}") from None
+
+    def why_not_running(self, name):
+        status = self.kube.pod(name)["status"]
+        return {"conditions": [one.get("message") for one in status.get("conditions", []) if one["status"] == "False"],
+                "containers": [one.get("state") for one in status.get("containerStatuses", [])],
+                "events": [event.get("message") for event in self.kube.events_about(name, "Pod")][-3:],
+                "taints": [(node["metadata"]["name"], taint["key"]) for node in self.kube.get("/api/v1/nodes")["items"]
+                           for taint in node["spec"].get("taints", [])]}
 
     def remove_pods(self):
         for name in self.kube.pods():

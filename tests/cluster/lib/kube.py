@@ -84,8 +84,9 @@ class Kube:
         options = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         return self.call("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", options)
 
-    def log(self, name):
-        return self.call("GET", f"/api/v1/namespaces/default/pods/{name}/log", text=True)
+    def log(self, name, container=None):
+        query = f"?container={container}" if container else ""
+        return self.call("GET", f"/api/v1/namespaces/default/pods/{name}/log{query}", text=True)
 
     def allocatable(self, node, resource):
         return int(self.get(f"/api/v1/nodes/{node}")["status"]["allocatable"].get(resource, "0"))

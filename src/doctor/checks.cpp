@@ -108,8 +108,9 @@ constexpr Check kChecks[] = {
     {"nvidia-runtime",
      kBroken,
      "the config of NVIDIA's container runtime, where the kubelet's engine has it",
-     "a container without a request gets every GPU if its image sets NVIDIA_VISIBLE_DEVICES=all",
-     "a setting of the runtime, and `deviceListStrategy`",
+     "a container without a request gets every GPU if its image sets NVIDIA_VISIBLE_DEVICES=all; with that "
+     "closed, Pods by `envvar` get none",
+     "`deviceListStrategy`, then `gpulet runtime configure --deny-visible-devices-env`",
      {},
      check_nvidia_runtime},
     {"cdi",

@@ -428,20 +428,6 @@ TEST(Checks, RequiresCdiOnlyWhereItIsUsed) {
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kUnknown), "cdi");
 }
 
-TEST(NvidiaRuntime, IsJudgedByItsConfigWhereTheEngineHasIt) {
-  auto facts = healthy_facts();
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
-  facts.engines = Engines{.all = {test_containerd(true, true)}, .endpoint = {}};
-  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /etc/nvidia-container-runtime/config.toml, "),
-            std::string::npos);
-  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", true};
-  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /toolkit/config.toml, "), std::string::npos);
-  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", false};
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
-  facts.engines->nvidia_runtime_config = fail(Code::kInvalidArgument, "is no TOML", "config.toml:3");
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kUnknown);
-}
-
 TEST(Report, LastLineIsTheSummary) {
   auto facts = healthy_facts();
   facts.kubelet.plugins[0].error = Error(Code::kUnavailable, "refused");

@@ -42,6 +42,7 @@ COMMANDS = (
     ("cdi validate {typo}", "cdi-validate", 1),
     ("runtime check --host-root {host}", "runtime-check", 1),
     ("runtime configure --runtime containerd --host-root {host} --dry-run", "runtime-configure", 0),
+    ("runtime configure --deny-visible-devices-env --host-root {host} --dry-run", "runtime-configure", 0),
     ("dra check {claim}", "dra-check", 0),
     ("dra check {typo_claim}", "dra-check", 1),
     ("driver status", "driver-status", 0),

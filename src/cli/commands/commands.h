@@ -175,11 +175,12 @@ int run_config_print(const ConfigPrintOptions& options);
 // `gpulet runtime configure` and `gpulet runtime check`: enable and check CDI in container engines.
 
 struct RuntimeConfigureOptions {
-  std::string runtime;          // containerd, crio, docker or podman
-  bool dry_run = false;         // print the changes and make none
-  bool remove = false;          // undo earlier changes
-  bool restart = false;         // restart the engine if needed
-  std::string config{};         // its main config file, on the host; empty: the usual one
+  std::string runtime;                    // containerd, crio, docker or podman; or:
+  bool deny_visible_devices_env = false;  // configure NVIDIA's container runtime
+  bool dry_run = false;                   // print the changes and make none
+  bool remove = false;                    // undo earlier changes
+  bool restart = false;                   // restart the engine if needed
+  std::string config{};         // its main config file, on the host; empty: the usual one, or NVIDIA's
   std::string drop_in{};        // gpulet's config file, on the host; empty: the usual place
   std::string host_root = "/";  // mount point of the host's /
   OutputOptions output{};

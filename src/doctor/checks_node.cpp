@@ -203,6 +203,8 @@ CheckResult check_container_runtime(const Facts& facts) {
                               "); no containerd or CRI-O with that socket found below the host's root",
                           "see its documentation for CDI (specs in /etc/cdi and /var/run/cdi)");
   }
+  if (found.empty() && facts.simulated)
+    return skip_result("not applicable: a simulated node (gpulet-sim) without a container engine");
   if (found.empty())
     return unknown_result("no Kubernetes container engine (containerd, CRI-O) found below the host's root");
   const bool by_cdi = facts.settings && facts.settings->cdi;

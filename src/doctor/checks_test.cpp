@@ -263,6 +263,15 @@ TEST(Checks, ASimulatedNodeNeedsNoKubelet) {
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "kubelet");
 }
 
+TEST(Checks, ASimulatedNodeNeedsNoEngine) {
+  auto facts = healthy_facts();
+  facts.engines->all.clear();
+  EXPECT_EQ(result_of(facts, "runtime").verdict, Verdict::kUnknown);
+  facts.simulated = true;
+  EXPECT_EQ(result_of(facts, "runtime").found,
+            "not applicable: a simulated node (gpulet-sim) without a container engine");
+}
+
 TEST(Checks, AFailedCheckHidesNothingThatIsKnown) {
   auto facts = healthy_facts();
   facts.nodes->needed[1].error = Error(Code::kNotFound, "no");

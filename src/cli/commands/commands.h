@@ -188,6 +188,7 @@ struct RuntimeConfigureOptions {
 
 struct RuntimeCheckOptions {
   std::string host_root = "/";
+  std::string driver_root = "/";
   OutputOptions output{};
 };
 
@@ -195,7 +196,7 @@ struct RuntimeCheckOptions {
 // restart failed; 2 for an invalid argument. One line of standard error has the reason.
 int run_runtime_configure(const RuntimeConfigureOptions& options);
 
-// Exit code: 0 if every engine found is ready, 1 if one is not or none is found.
+// Exit code: 0 if every engine found is ready, 1 if one is not or none is found; a simulated node needs none.
 int run_runtime_check(const RuntimeCheckOptions& options);
 
 // `gpulet migrate check`: which of NVIDIA's programs run on a node or in a cluster, and what a migration

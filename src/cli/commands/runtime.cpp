@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "cli/main/command_line.h"
+#include "doctor/collect.h"
 #include "runtimes/configure.h"
 
 namespace gpulet::cli {
@@ -177,10 +178,14 @@ int run_runtime_check(const RuntimeCheckOptions& options) {
   const auto host = open_host(options.host_root);
   if (!host) return print_failure("check", host.error());
   const auto reports = runtimes::check_engines(*host);
+  const bool needs_none = reports.empty() && doctor::is_simulated_root(options.driver_root);
   std::cout << render_output(
       options.output, [&] { return check_json(reports); },
-      [&](const TableStyle& style) { return check_text(reports, style); });
-  if (reports.empty()) {
+      [&](const TableStyle& style) {
+        return needs_none ? "no container engine found; a simulated node (gpulet-sim) needs none\n"
+                          : check_text(reports, style);
+      });
+  if (reports.empty() && !needs_none) {
     return print_failure(
         "check", Error(Code::kNotFound, "no container engine found: containerd, CRI-O, Docker or Podman",
                        options.host_root));
@@ -237,10 +242,11 @@ void add_runtime(CLI::App& app, Run& run) {
       command,
       {.name = "check",
        .summary = "Check that the container engines of this node support CDI",
-       .details = "Exits with 1 if an engine is not ready or none is found.",
+       .details = "Exits with 1 if an engine is not ready or none is found. A simulated node needs none.",
        .examples = "  gpulet runtime check\n  gpulet runtime check --host-root /host -o json"});
   const auto checked = std::make_shared<RuntimeCheckOptions>();
   add_common(check, checked->host_root, checked->output);
+  add_driver_root_option(check, checked->driver_root);
   check.callback([checked, &run] { run = [checked] { return run_runtime_check(*checked); }; });
 }
 

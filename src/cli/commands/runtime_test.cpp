@@ -123,13 +123,18 @@ TEST_F(RuntimeCommand, DeniesImagesTheVariable) {
 }
 
 TEST_F(RuntimeCommand, CheckExitsWith1IfAnEngineIsNotReady) {
-  const RuntimeCheckOptions options{.host_root = root_.host_root()};
+  RuntimeCheckOptions options{.host_root = root_.host_root()};
   const auto check = [&](const std::string& output) {
     auto with = options;
     with.output = output;
     return run_captured([&] { return run_runtime_check(with); });
   };
   EXPECT_EQ(check("table").exit_code, 1);  // none at all
+  root_.add_file("/driver/run/gpulet-sim/state", "");
+  options.driver_root = root_.at("/driver");
+  EXPECT_EQ(check("table").exit_code, 0);
+  EXPECT_EQ(check("table").out, "no container engine found; a simulated node (gpulet-sim) needs none\n");
+  EXPECT_EQ(nlohmann::json::parse(check("json").out)["engines"].size(), 0u);
   root_.add_file("/etc/containerd/config.toml", kOff);
   const CommandOutput unfit = check("table");
   EXPECT_EQ(unfit.exit_code, 1);

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments/arguments.h"
 #include "base/text.h"
 #include "k8s/objects.h"
 
@@ -361,7 +362,8 @@ std::string text_report(std::span<const Finding> findings, const TextStyle& styl
     if (result.verdict == Verdict::kPass && !style.all_details) continue;
     for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
-  return text + "\n" + findings_summary(findings, style.subject) + "\n";
+  return arguments::wrap_lines(text, style.columns, margin.size()) + "\n" +
+         arguments::wrap_lines(findings_summary(findings, style.subject), style.columns) + "\n";
 }
 
 std::string json_report(std::span<const Finding> findings, std::string_view subject) {

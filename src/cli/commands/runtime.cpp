@@ -15,6 +15,8 @@
 namespace gpulet::cli {
 namespace {
 
+constexpr std::size_t kFindingIndent = 15;  // behind "ok  spec dirs  "
+
 using Json = nlohmann::ordered_json;
 using runtimes::Engine;
 
@@ -60,7 +62,7 @@ std::string restart_line(const RuntimeConfigureOptions& options, const Configure
 }
 
 std::string configure_text(const RuntimeConfigureOptions& options, const ConfigureResult& done,
-                           ConfiguredEngine engine) {
+                           ConfiguredEngine engine, const TableStyle& style) {
   const auto& outcome = done.outcome;
   if (outcome.changes.empty())
     return "nothing to do" + (outcome.message.empty() ? "" : ": " + outcome.message) + "\n";
@@ -71,7 +73,7 @@ std::string configure_text(const RuntimeConfigureOptions& options, const Configu
     text += *change.text + (change.text->ends_with('\n') ? "" : "\n") + "---\n";
   }
   for (const auto& line : {restart_line(options, done, engine), outcome.message}) {
-    if (!line.empty()) text += line + "\n";
+    if (!line.empty()) text += wrap_lines(line, style.columns) + "\n";
   }
   return text;
 }
@@ -114,7 +116,7 @@ std::string check_text(const std::vector<runtimes::EngineReport>& reports, const
       rows.push_back({finding.is_met ? "ok" : "!!", finding.subject, finding.detail});
       if (!finding.is_met && !finding.advice.empty()) rows.push_back({"", "", "→ " + finding.advice});
     }
-    text += render_table(rows);
+    text += wrap_lines(render_table(rows), style.columns, kFindingIndent);
   }
   return text;
 }
@@ -170,7 +172,7 @@ int run_runtime_configure(const RuntimeConfigureOptions& options) {
   }
   std::cout << render_output(
       options.output, [&] { return configure_json(options, done, engine); },
-      [&](const TableStyle&) { return configure_text(options, done, engine); });
+      [&](const TableStyle& style) { return configure_text(options, done, engine, style); });
   return done.restart_error ? print_failure("configure", *done.restart_error) : 0;
 }
 

@@ -372,6 +372,7 @@ class CommandLine {
   void add_demo() {
     CLI::App* sub = app_.add_subcommand(
         "demo", "Show gpulet on a simulated node: discovery, Pods, a failing GPU and its return");
+    arguments::set_help_texts(*sub, "", "  gpulet-sim demo --machine dgx-a100");
     sub->add_option("--machine", demo_machine_, "built-in machine or YAML file (default hgx-h100)");
     sub->add_flag("--details", demo_details_, "also print what the commands of each step print");
     sub->callback([this] { exit_code_ = [this] { return run_demo(demo_machine_, demo_details_); }; });
@@ -381,6 +382,10 @@ class CommandLine {
     CLI::App* sub =
         add_command("schedule", "Simulate scheduling policies on a cluster's tasks and plot the allocation",
                     [this] { return run_schedule(schedule_); });
+    arguments::set_help_texts(
+        *sub, "",
+        "  gpulet-sim schedule --nodes nodes.csv --pods pods.csv --plot allocation.svg\n"
+        "  gpulet-sim schedule --load --machines 16 --policy spread,load");
     ScheduleOptions& o = schedule_;
     sub->add_option("--nodes", o.nodes,
                     "nodes of the cluster, a CSV file with cpu_milli, memory_mib, gpu, model");

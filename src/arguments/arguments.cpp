@@ -157,6 +157,45 @@ std::vector<std::string> wrap_text(std::string_view text, std::size_t width) {
   return lines;
 }
 
+namespace {
+
+// The blank at which `line` is broken: the last one behind column `from` that leaves at most `columns`, else
+// the first one behind it. npos if the line fits, or has none.
+std::size_t break_point(std::string_view line, std::size_t columns, std::size_t from) {
+  std::size_t column = 0, found = std::string_view::npos;
+  bool code = false, escape = false;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    const char c = line[at];
+    if (c == '\x1b') escape = true;
+    const bool starts = (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
+    if (c == '`') code = !code && line.find('`', at + 1) != std::string_view::npos;
+    if (c == ' ' && !code && column > from && (column <= columns || found == std::string_view::npos))
+      found = at;
+    if (starts && !escape) ++column;
+    if (escape && c == 'm') escape = false;
+  }
+  return column > columns ? found : std::string_view::npos;
+}
+
+}  // namespace
+
+std::string wrap_lines(std::string_view text, std::size_t columns, std::size_t indent) {
+  if (columns == 0) return std::string(text);
+  std::vector<std::string> lines;
+  for (auto& line : text::split(text, '\n')) {
+    const auto own = std::min(line.find_first_not_of(' '), line.size());
+    const auto hang = std::max(indent, own == 0 ? 0 : own + 2);
+    for (auto at = break_point(line, columns, hang); at != std::string::npos;
+         at = break_point(line, columns, hang)) {
+      lines.push_back(line.substr(0, line.find_last_not_of(' ', at) + 1));
+      const auto rest = std::min(line.find_first_not_of(' ', at), line.size());
+      line = std::string(hang, ' ') + line.substr(rest);
+    }
+    lines.push_back(std::move(line));
+  }
+  return text::join(lines, "\n");
+}
+
 std::vector<std::string> option_choices(const CLI::Option& option) {
   const std::string type = option.get_type_name();  // "TEXT:{table,json}"
   const auto set = type.find('{');

@@ -27,6 +27,11 @@ std::string printable_text(std::string_view text);
 // one line.
 std::vector<std::string> wrap_text(std::string_view text, std::size_t width);
 
+// Lines of prose for a terminal: one wider than `columns` continues below, `indent` blanks from the left, or
+// two more than the line itself has. It breaks at blanks, but not inside `code`, which is to be copied.
+// Escape sequences of colours have no width. 0 columns: as it is.
+std::string wrap_lines(std::string_view text, std::size_t columns, std::size_t indent = 0);
+
 // "table, wide or json".
 std::string list_choices(std::span<const std::string> choices);
 

@@ -34,5 +34,32 @@ TEST(Arguments, WrapsAtBlanks) {
   EXPECT_EQ(wrap_text("", 4), std::vector<std::string>{""});
 }
 
+TEST(Arguments, WrapsLinesOfProse) {
+  struct Case {
+    std::string text;
+    std::size_t columns, indent;
+    std::string wrapped;
+  };
+  const Case cases[] = {
+      {"one two three\n", 0, 0, "one two three\n"},
+      {"one two three\n", 13, 0, "one two three\n"},
+      {"one two three\nfour\n", 9, 0, "one two\nthree\nfour\n"},
+      {"GPU 0: one two three", 14, 7, "GPU 0: one two\n       three"},
+      {"a   b   one two three", 15, 8, "a   b   one two\n        three"},
+      {"  one two three", 9, 0, "  one two\n    three"},
+      {"      → one two three", 14, 4, "      → one\n        two\n        three"},
+      {"indivisible", 4, 0, "indivisible"},
+      {"indivisible x y", 4, 0, "indivisible\nx y"},
+      {"GPU 0: indivisible", 10, 7, "GPU 0: indivisible"},  // a break would gain nothing
+      {"run `one two three` now", 12, 0, "run\n`one two three`\nnow"},
+      {"it`s one two", 8, 0, "it`s one\ntwo"},  // no code
+      {"\x1b[31mfail\x1b[0m one two", 12, 0, "\x1b[31mfail\x1b[0m one two"},
+      {"→→→ →→→ →→→", 7, 0, "→→→ →→→\n→→→"},
+      {"", 4, 0, ""},
+  };
+  for (const auto& [text, columns, indent, wrapped] : cases)
+    EXPECT_EQ(wrap_lines(text, columns, indent), wrapped) << text;
+}
+
 }  // namespace
 }  // namespace gpulet::arguments

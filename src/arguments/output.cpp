@@ -1,5 +1,8 @@
 #include "arguments/output.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -16,8 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kColumnGap = 2;
-constexpr std::size_t kLeastCell = 8;   // what is left of a cell that is cut
-constexpr std::size_t kLeastText = 24;  // a column of text that would be narrower is cut instead
+constexpr std::size_t kLeastColumns = 40;  // of prose on a narrow terminal
+constexpr std::size_t kLeastCell = 8;      // what is left of a cell that is cut
+constexpr std::size_t kLeastText = 24;     // a column of text that would be narrower is cut instead
 
 YamlNode yaml_node(const Json& json) {
   if (json.is_object()) {
@@ -100,6 +104,13 @@ void cut_widest_column(TableRows& rows) {
 
 }  // namespace
 
+std::size_t terminal_columns() {
+  if (::isatty(STDOUT_FILENO) == 0) return 0;
+  winsize size{};
+  const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? std::max(kLeastColumns, std::size_t{size.ws_col}) : kOutputColumns;
+}
+
 std::string draw_table(const std::vector<Column>& columns, const TableRows& rows, const TableStyle& style) {
   TableRows shown;
   const auto add = [&](const auto& cell_of) {
@@ -146,7 +157,10 @@ std::string render_output(const OutputOptions& options, const std::function<std:
                           const std::function<std::string(const TableStyle&)>& table) {
   if (options.format == "json") return json();
   if (options.format == "yaml") return yaml_of_json(json());
-  return table({.wide = options.format == "wide", .headers = options.headers});
+  const bool wide = options.format == "wide";
+  return table({.wide = wide,
+                .headers = options.headers,
+                .columns = wide || !options.headers ? 0 : terminal_columns()});
 }
 
 std::string document_text(const Json& document) {

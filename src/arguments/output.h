@@ -30,8 +30,9 @@ struct OutputOptions {
 
 // How a table is drawn.
 struct TableStyle {
-  bool wide = false;    // all columns, with their whole text; else what fits kOutputColumns
-  bool headers = true;  // false, for scripts: rows alone, each on one line with its whole text
+  bool wide = false;        // all columns, with their whole text; else what fits kOutputColumns
+  bool headers = true;      // false, for scripts: rows alone, each on one line with its whole text
+  std::size_t columns = 0;  // of the terminal, for wrap_lines (arguments.h); 0: not shown on one, or wide
 };
 
 // The width of a table that is not wide.
@@ -46,6 +47,9 @@ struct Column {
   const char* title;
   ColumnUse use = ColumnUse::kAlways;
 };
+
+// The width of the terminal that standard output is; 0 without one.
+std::size_t terminal_columns();
 
 // `rows` have a cell for each of `columns`. In a table that is not wide, cells of the widest column are cut
 // until it fits. Pure.

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "arguments/arguments.h"
 #include "base/text.h"
 #include "k8s/objects.h"
 
@@ -108,8 +109,9 @@ constexpr Check kChecks[] = {
     {"nvidia-runtime",
      kBroken,
      "the config of NVIDIA's container runtime, where the kubelet's engine has it",
-     "a container without a request gets every GPU if its image sets NVIDIA_VISIBLE_DEVICES=all",
-     "a setting of the runtime, and `deviceListStrategy`",
+     "a container without a request gets every GPU if its image sets NVIDIA_VISIBLE_DEVICES=all; with that "
+     "closed, Pods by `envvar` get none",
+     "`deviceListStrategy`, then `gpulet runtime configure --deny-visible-devices-env`",
      {},
      check_nvidia_runtime},
     {"cdi",
@@ -360,7 +362,8 @@ std::string text_report(std::span<const Finding> findings, const TextStyle& styl
     if (result.verdict == Verdict::kPass && !style.all_details) continue;
     for (const auto& detail : result.details) text += margin + "  " + k8s::sanitize_line(detail) + "\n";
   }
-  return text + "\n" + findings_summary(findings, style.subject) + "\n";
+  return arguments::wrap_lines(text, style.columns, margin.size()) + "\n" +
+         arguments::wrap_lines(findings_summary(findings, style.subject), style.columns) + "\n";
 }
 
 std::string json_report(std::span<const Finding> findings, std::string_view subject) {

@@ -86,6 +86,7 @@ struct TextStyle {
   bool color = false;        // the verdicts in a terminal's colours
   bool all_details = false;  // also those of checks that pass
   std::string_view subject = kThisNode;
+  std::size_t columns = 0;  // of arguments::wrap_lines
 };
 // One line per check, with the fix below it; the last line is the summary. Ends in a newline.
 std::string text_report(std::span<const Finding> findings, const TextStyle& style = {});

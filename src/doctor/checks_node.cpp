@@ -203,6 +203,8 @@ CheckResult check_container_runtime(const Facts& facts) {
                               "); no containerd or CRI-O with that socket found below the host's root",
                           "see its documentation for CDI (specs in /etc/cdi and /var/run/cdi)");
   }
+  if (found.empty() && facts.simulated)
+    return skip_result("not applicable: a simulated node (gpulet-sim) without a container engine");
   if (found.empty())
     return unknown_result("no Kubernetes container engine (containerd, CRI-O) found below the host's root");
   const bool by_cdi = facts.settings && facts.settings->cdi;
@@ -231,15 +233,24 @@ CheckResult check_nvidia_runtime(const Facts& facts) {
     return pass_result("the kubelet's engine does not use NVIDIA's runtime");
   const auto& config = facts.engines->nvidia_runtime_config;
   if (!config) return unknown_result(config.error());
-  if (!config->accepts_images_variable)
-    return pass_result("NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers");
-  const std::string file = config->path.empty() ? kNvidiaRuntimeConfig : config->path;
+  const std::string command = "`gpulet runtime configure --deny-visible-devices-env`";
+  const auto& settings = facts.settings;
+  const bool by_mounts = settings && settings->volume_mounts;
+  if (!config->accepts_images_variable) {
+    const std::string denied = "NVIDIA's runtime ignores NVIDIA_VISIBLE_DEVICES of unprivileged containers";
+    if (!settings || settings->cdi || (by_mounts && config->accepts_volume_mounts))
+      return pass_result(denied);
+    return fail_result(denied + ", which is how deviceListStrategy (" + settings->source + ") passes GPUs on",
+                       by_mounts ? command : "deviceListStrategy: cdi-cri or volume-mounts");
+  }
+  const std::string step =
+      settings && (settings->cdi || by_mounts)
+          ? ""
+          : "first deviceListStrategy: cdi-cri or volume-mounts, or Pods lose their GPUs; then ";
   return warn_result(
       "NVIDIA's runtime gives every GPU to a container that requests none, if its image sets "
       "NVIDIA_VISIBLE_DEVICES=all, as nvidia/cuda does",
-      "`accept-nvidia-visible-devices-envvar-when-unprivileged = false` in " + file +
-          ", after deviceListStrategy is cdi-cri, or volume-mounts with "
-          "`accept-nvidia-visible-devices-as-volume-mounts = true` there");
+      step + command);
 }
 
 CheckResult check_cdi_specs(const Facts& facts) {

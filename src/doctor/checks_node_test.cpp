@@ -79,5 +79,44 @@ TEST(Checks, ExplainsPendingPodsByNode) {
   EXPECT_EQ(parse_explanation(many + "]}", "y")->left_out, 5u);
 }
 
+TEST(NvidiaRuntime, IsJudgedByItsConfigWhereTheEngineHasIt) {
+  auto facts = healthy_facts();
+  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
+  facts.engines = Engines{.all = {test_containerd(true, true)}, .endpoint = {}};
+  const std::string command = "`gpulet runtime configure --deny-visible-devices-env`";
+  const std::string both =
+      "first deviceListStrategy: cdi-cri or volume-mounts, or Pods lose their GPUs; then " + command;
+  using Config = runtimes::nvidia::RuntimeConfig;
+  const Config open{"/toolkit/config.toml", true, false}, mounts{"/toolkit/config.toml", false, true},
+      closed{"/toolkit/config.toml", false, false};
+  const AgentSettings envvar{.source = "x"}, cdi{.source = "x", .cdi = true},
+      by_mounts{.source = "x", .volume_mounts = true};
+  const Result<AgentSettings> unknown = fail(Code::kNotFound, "none");
+  struct Case {
+    Config config;
+    Result<AgentSettings> settings;
+    Verdict verdict;
+    std::string fix;
+  };
+  const Case cases[] = {{{}, envvar, Verdict::kWarn, both},
+                        {open, unknown, Verdict::kWarn, both},
+                        {open, cdi, Verdict::kWarn, command},
+                        {open, by_mounts, Verdict::kWarn, command},
+                        {mounts, unknown, Verdict::kPass, ""},
+                        {closed, cdi, Verdict::kPass, ""},
+                        {mounts, by_mounts, Verdict::kPass, ""},
+                        {closed, by_mounts, Verdict::kFail, command},
+                        {mounts, envvar, Verdict::kFail, "deviceListStrategy: cdi-cri or volume-mounts"}};
+  for (const auto& [config, settings, verdict, fix] : cases) {
+    facts.engines->nvidia_runtime_config = config;
+    facts.settings = settings;
+    const auto result = check_nvidia_runtime(facts);
+    EXPECT_EQ(result.verdict, verdict) << result.found;
+    EXPECT_EQ(result.fix, fix);
+  }
+  facts.engines->nvidia_runtime_config = fail(Code::kInvalidArgument, "is no TOML", "config.toml:3");
+  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kUnknown);
+}
+
 }  // namespace
 }  // namespace gpulet::doctor

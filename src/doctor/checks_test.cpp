@@ -263,6 +263,15 @@ TEST(Checks, ASimulatedNodeNeedsNoKubelet) {
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "kubelet");
 }
 
+TEST(Checks, ASimulatedNodeNeedsNoEngine) {
+  auto facts = healthy_facts();
+  facts.engines->all.clear();
+  EXPECT_EQ(result_of(facts, "runtime").verdict, Verdict::kUnknown);
+  facts.simulated = true;
+  EXPECT_EQ(result_of(facts, "runtime").found,
+            "not applicable: a simulated node (gpulet-sim) without a container engine");
+}
+
 TEST(Checks, AFailedCheckHidesNothingThatIsKnown) {
   auto facts = healthy_facts();
   facts.nodes->needed[1].error = Error(Code::kNotFound, "no");
@@ -426,20 +435,6 @@ TEST(Checks, RequiresCdiOnlyWhereItIsUsed) {
   facts.engines = Engines{.all = {test_containerd(true)}, .endpoint = {}};
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "");
   EXPECT_EQ(ids_with(run_checks(facts), Verdict::kUnknown), "cdi");
-}
-
-TEST(NvidiaRuntime, IsJudgedByItsConfigWhereTheEngineHasIt) {
-  auto facts = healthy_facts();
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
-  facts.engines = Engines{.all = {test_containerd(true, true)}, .endpoint = {}};
-  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /etc/nvidia-container-runtime/config.toml, "),
-            std::string::npos);
-  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", true};
-  EXPECT_NE(check_nvidia_runtime(facts).fix.find(" in /toolkit/config.toml, "), std::string::npos);
-  facts.engines->nvidia_runtime_config = NvidiaRuntimeConfig{"/toolkit/config.toml", false};
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kPass);
-  facts.engines->nvidia_runtime_config = fail(Code::kInvalidArgument, "is no TOML", "config.toml:3");
-  EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kUnknown);
 }
 
 TEST(Report, LastLineIsTheSummary) {

@@ -20,9 +20,12 @@ std::string pci_bus_text(const PciBus& bus) {
   return text + std::to_string(bus.switches) + " NVSwitches\n";
 }
 
-constexpr const char* kSimulatorState = "/run/gpulet-sim/state";  // of sim/root, below a driver root
-
 }  // namespace
+
+bool is_simulated_root(const std::string& driver_root) {
+  const auto root = RootDirectory::open_root(driver_root);
+  return root && root->exists("/run/gpulet-sim/state");
+}
 
 CollectedFacts collect_facts(ProbeTargets targets) {
   CollectedFacts gathered;
@@ -34,13 +37,11 @@ CollectedFacts collect_facts(ProbeTargets targets) {
                                     [targets] { return Result<HostTrees>(locate_trees(targets)); })
           .value_or(assumed_trees(targets));
   facts.driver_root = trees.driver;
-  facts.simulated = prober
-                        .run_on_thread<bool>("the driver's kind",
-                                             [trees]() -> Result<bool> {
-                                               const auto root = RootDirectory::open_root(trees.driver);
-                                               return root && root->exists(kSimulatorState);
-                                             })
-                        .value_or(false);
+  facts.simulated =
+      prober
+          .run_on_thread<bool>("the driver's kind",
+                               [trees] { return Result<bool>(is_simulated_root(trees.driver)); })
+          .value_or(false);
   facts.bus = prober.run_on_thread<PciBus>("the PCI bus", [trees] { return read_pci_bus(trees); });
   const auto installed = prober.run_on_thread<DriverFiles>(
       "the driver's files", [trees] { return Result<DriverFiles>(read_driver_files(trees)); });

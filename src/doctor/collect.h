@@ -45,4 +45,7 @@ struct CollectedFacts {
 };
 CollectedFacts collect_facts(ProbeTargets targets);
 
+// Whether gpulet-sim made the driver root: a simulated node. Source: kStatePathInRoot in sim/state/state.h.
+bool is_simulated_root(const std::string& driver_root);
+
 }  // namespace gpulet::doctor

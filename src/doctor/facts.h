@@ -17,6 +17,7 @@
 #include "health/evidence/evidence.h"
 #include "inventory/snapshot.h"
 #include "runtimes/configure.h"
+#include "runtimes/nvidia_runtime.h"
 
 namespace gpulet::doctor {
 
@@ -147,9 +148,9 @@ struct AgentFacts {
 };
 
 struct AgentSettings {
-  std::string source;                                                        // "the agent", or the file
-  bool cdi = false;                                                          // Allocate returns CDI device
-                                                                             // names
+  std::string source;          // "the agent", or the file
+  bool cdi = false;            // Allocate returns CDI device names
+  bool volume_mounts = false;  // Allocate names devices by mounts
   std::string cdi_directory = "/var/run/cdi", mps_root = "/run/nvidia/mps";  // paths on the host
 };
 
@@ -166,17 +167,10 @@ struct Engine {
   runtimes::EngineReport report;
   bool nvidia_runtime = false;  // NVIDIA's container runtime is configured
 };
-// Of NVIDIA's container runtime. Source: NVIDIA container toolkit, config.toml.
-inline constexpr const char* kNvidiaRuntimeConfig = "/etc/nvidia-container-runtime/config.toml";
-struct NvidiaRuntimeConfig {
-  std::string path{};  // empty: no file, so the default counts
-  // accept-nvidia-visible-devices-envvar-when-unprivileged: an image's NVIDIA_VISIBLE_DEVICES counts.
-  bool accepts_images_variable = true;
-};
 struct Engines {
   std::vector<Engine> all;
   std::optional<runtimes::KubeletEndpoint> endpoint;  // of the kubelet; nullopt: unknown
-  Result<NvidiaRuntimeConfig> nvidia_runtime_config = NvidiaRuntimeConfig{};
+  Result<runtimes::nvidia::RuntimeConfig> nvidia_runtime_config = runtimes::nvidia::RuntimeConfig{};
 };
 
 struct MpsDaemon {

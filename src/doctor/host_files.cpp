@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "cdi/spec_files.h"
 #include "inventory/host_files.h"
-#include "runtimes/toml.h"
 
 namespace gpulet::doctor {
 namespace {
@@ -302,26 +301,6 @@ std::string read_text(const runtimes::Host& host, const std::string& path) {
   return text && *text ? **text : std::string();
 }
 
-// The package's, and that of the GPU operator's toolkit.
-constexpr std::array<const char*, 2> kRuntimeConfigs = {
-    kNvidiaRuntimeConfig, "/usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"};
-
-// If there are several, the first that accepts an image's variable.
-Result<NvidiaRuntimeConfig> read_nvidia_runtime_config(const runtimes::Host& host) {
-  NvidiaRuntimeConfig config;
-  for (const char* path : kRuntimeConfigs) {
-    GPULET_TRY_ASSIGN(const auto text, host.read_settings(path));
-    if (!text) continue;
-    GPULET_TRY_ASSIGN(const auto document, runtimes::toml::parse_toml(*text, path));
-    const auto* entry = document.find({"accept-nvidia-visible-devices-envvar-when-unprivileged"});
-    const bool accepts =
-        entry == nullptr || entry->value.kind != runtimes::toml::Kind::kBool || entry->value.flag;
-    config = {.path = path, .accepts_images_variable = accepts};
-    if (accepts) break;
-  }
-  return config;
-}
-
 bool mentions_nvidia(const std::string& file) {
   const auto text = read_file(file);
   return text && text->find("nvidia.com") != std::string::npos;
@@ -386,7 +365,7 @@ Result<Engines> read_engines(const HostTrees& trees, bool inside,
     engines.all.push_back(std::move(engine));
   }
   engines.endpoint = runtimes::find_kubelet_endpoint(host, kubelets);
-  engines.nvidia_runtime_config = read_nvidia_runtime_config(host);
+  engines.nvidia_runtime_config = runtimes::nvidia::read_runtime_config(host.make_reader());
   return engines;
 }
 

@@ -335,6 +335,8 @@ Result<AgentSettings> agent_settings(const Result<AgentFacts>& agent, const std:
   sources.drop_in = true;  // keys unknown to this version are ignored
   GPULET_TRY_ASSIGN(const auto loaded, config::load(sources));
   settings.cdi = agent::uses_cdi(loaded.config);
+  settings.volume_mounts = std::ranges::count(loaded.config.flags.device_list_strategy,
+                                              config::DeviceListStrategy::kVolumeMounts) != 0;
   settings.cdi_directory = loaded.config.gpulet.cdi.spec_dir;
   if (!loaded.config.flags.mps_root.empty()) settings.mps_root = loaded.config.flags.mps_root;
   return settings;

@@ -7,23 +7,23 @@
 #include "runtimes/docker.h"
 #include "runtimes/engine.h"
 #include "runtimes/layered_config.h"
+#include "runtimes/nvidia_runtime.h"
 
 namespace gpulet::runtimes {
 namespace {
 
-Result<Plan> make_plan(const ConfigureRequest& request, const Target& target, const Reader& reader) {
-  switch (request.engine) {
+Result<Plan> make_plan(Engine engine, bool remove, const Target& target, const Reader& reader) {
+  switch (engine) {
     case Engine::kContainerd:
-      return request.remove ? containerd::plan_removal(target, reader)
-                            : containerd::plan_setup(target, reader);
+      return remove ? containerd::plan_removal(target, reader) : containerd::plan_setup(target, reader);
     case Engine::kDocker:
-      return request.remove ? docker::plan_removal(target, reader) : docker::plan_setup(target, reader);
+      return remove ? docker::plan_removal(target, reader) : docker::plan_setup(target, reader);
     case Engine::kCrio:
-      return request.remove ? plan_layered_removal(target, reader)
-                            : plan_layered_setup(crio::crio_config(target), target, reader);
+      return remove ? plan_layered_removal(target, reader)
+                    : plan_layered_setup(crio::crio_config(target), target, reader);
     case Engine::kPodman:
-      return request.remove ? plan_layered_removal(target, reader)
-                            : plan_layered_setup(podman::podman_config(target), target, reader);
+      return remove ? plan_layered_removal(target, reader)
+                    : plan_layered_setup(podman::podman_config(target), target, reader);
   }
   return fail(Code::kInternal, "no plan for this engine");
 }
@@ -95,23 +95,33 @@ std::optional<EngineReport> inspect_engine(const Host& host, const Distribution&
 }  // namespace
 
 Result<ConfigureOutcome> configure_engine(const Host& host, const ConfigureRequest& request) {
-  const auto& engine = engine_facts(request.engine);
+  if (!request.config.empty() && !request.config.starts_with('/')) {
+    return fail(Code::kInvalidArgument, "not an absolute path on the host", request.config);
+  }
+  const auto reader = host.make_reader();
+  const auto apply = [&](Plan plan, std::optional<EngineVersion> version,
+                         bool needs_restart) -> Result<ConfigureOutcome> {
+    if (!request.dry_run) GPULET_TRY(host.apply_changes(plan.changes));
+    const bool restart = needs_restart && !plan.changes.empty();
+    return ConfigureOutcome{.changes = std::move(plan.changes),
+                            .version = version,
+                            .message = std::move(plan.message),
+                            .restart_needed = restart};
+  };
+  if (!request.engine) {
+    GPULET_TRY_ASSIGN(Plan plan, request.remove ? nvidia::plan_acceptance(request.config, reader)
+                                                : nvidia::plan_denial(request.config, reader));
+    return apply(std::move(plan), std::nullopt, false);
+  }
+  const auto& engine = engine_facts(*request.engine);
   if (engine.drop_in.empty() && !request.drop_in.empty()) {
     return fail(Code::kInvalidArgument, std::string(engine.title) + " has no drop-ins", "--drop-in-config");
   }
-  Target target{.version = detect_version(host, host.find_program(engine.program)),
-                .config = request.config.empty() ? std::string(engine.config) : request.config,
-                .drop_in = request.drop_in.empty() ? std::string(engine.drop_in) : request.drop_in};
-  if (!target.config.starts_with('/')) {
-    return fail(Code::kInvalidArgument, "not an absolute path on the host", target.config);
-  }
-  GPULET_TRY_ASSIGN(Plan plan, make_plan(request, target, host.make_reader()));
-  if (!request.dry_run) GPULET_TRY(host.apply_changes(plan.changes));
-  const bool restart = !plan.changes.empty() && !engine.unit.empty();
-  return ConfigureOutcome{.changes = std::move(plan.changes),
-                          .version = target.version,
-                          .message = std::move(plan.message),
-                          .restart_needed = restart};
+  const Target target{.version = detect_version(host, host.find_program(engine.program)),
+                      .config = request.config.empty() ? std::string(engine.config) : request.config,
+                      .drop_in = request.drop_in.empty() ? std::string(engine.drop_in) : request.drop_in};
+  GPULET_TRY_ASSIGN(Plan plan, make_plan(*request.engine, request.remove, target, reader));
+  return apply(std::move(plan), target.version, !engine.unit.empty());
 }
 
 bool EngineReport::is_ready() const {

@@ -1,4 +1,5 @@
-// Implements `gpulet runtime configure` (set up one engine) and `check` (inspect all engines).
+// Implements `gpulet runtime configure` (set up one engine, or NVIDIA's runtime) and `check` (inspect all
+// engines).
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@
 namespace gpulet::runtimes {
 
 struct ConfigureRequest {
-  Engine engine = Engine::kContainerd;
+  std::optional<Engine> engine = Engine::kContainerd;  // nullopt: NVIDIA's runtime (nvidia_runtime.h)
   bool remove = false;
   bool dry_run = false;
   std::string config{};   // empty: the engine's default file
@@ -26,8 +27,8 @@ struct ConfigureOutcome {
   bool restart_needed = false;           // settings changed that the engine reads only at start
 };
 
-// Errors: those of the engine's own functions (containerd.h, layered_config.h, docker.h) and of
-// Host::apply_changes; then nothing is changed.
+// Errors: those of the engine's own functions (containerd.h, layered_config.h, docker.h, nvidia_runtime.h)
+// and of Host::apply_changes; then nothing is changed.
 Result<ConfigureOutcome> configure_engine(const Host& host, const ConfigureRequest& request);
 
 struct EngineReport {

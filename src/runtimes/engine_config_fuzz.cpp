@@ -5,6 +5,7 @@
 #include "runtimes/containerd.h"
 #include "runtimes/docker.h"
 #include "runtimes/layered_config.h"
+#include "runtimes/nvidia_runtime.h"
 #include "runtimes/test_root.h"
 
 namespace {
@@ -65,5 +66,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       [&](const Reader& reader) { return plan_layered_setup(crio::crio_config(crio), crio, reader); },
       [&](const Reader& reader) { return plan_layered_removal(crio, reader); },
       [&](const Reader& reader) { return layered_findings(crio::crio_config(crio), crio, reader); });
+  set_up_and_remove(
+      nvidia::kPackageConfig, text, [](const Reader& reader) { return nvidia::plan_denial({}, reader); },
+      [](const Reader& reader) { return nvidia::plan_acceptance({}, reader); },
+      [](const Reader& reader) -> gpulet::Result<std::vector<Finding>> {
+        const auto config = nvidia::read_runtime_config(reader);
+        if (!config) return gpulet::fail(config.error());
+        return std::vector<Finding>{
+            {.subject = "variable",
+             .is_met = !config->accepts_images_variable && config->accepts_volume_mounts,
+             .detail = ""}};
+      });
   return 0;
 }

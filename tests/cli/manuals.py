@@ -42,6 +42,13 @@ def check_help(node, words):
     return f"wider than {COLUMNS} columns: {broad[0]!r}" if broad else None
 
 
+def check_own_examples(node, name):
+    lines = node.run(["gpulet-sim", name, "--help"]).stdout.splitlines()
+    shown = "\n".join(lines).partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+    others = [line for line in shown if not line.startswith(f"  gpulet-sim {name}")]
+    return f"not an example of {name}: {others or lines}" if others or not shown else None
+
+
 def check_page(path):
     text = path.read_text()
     done = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", path], capture_output=True, text=True,
@@ -77,5 +84,7 @@ def checks(node):
     for page in pages:
         yield page.name, lambda page=page: check_page(page)
     yield "text", lambda: check_text(node, directory)
+    for name in ("demo", "schedule"):
+        yield f"gpulet-sim {name} --help", lambda name=name: check_own_examples(node, name)
     for words in all_commands:
         yield f"gpulet {' '.join(words)} --help", lambda words=words: check_help(node, words)

@@ -1,11 +1,14 @@
 """Each command that shows something, with each -o, on a simulated node with a running agent."""
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
 import pty
 import re
+import struct
 import subprocess
+import termios
 import time
 
 import kubectl
@@ -42,6 +45,7 @@ COMMANDS = (
     ("cdi validate {typo}", "cdi-validate", 1),
     ("runtime check --host-root {host}", "runtime-check", 1),
     ("runtime configure --runtime containerd --host-root {host} --dry-run", "runtime-configure", 0),
+    ("runtime configure --deny-visible-devices-env --host-root {host} --dry-run", "runtime-configure", 0),
     ("dra check {claim}", "dra-check", 0),
     ("dra check {typo_claim}", "dra-check", 1),
     ("driver status", "driver-status", 0),
@@ -68,6 +72,10 @@ FAULTY = (
 )
 # Lines of text whose end is to be copied, or that a file would have: not broken at 80 columns.
 TEXTS = ("config", "doctor", "dra", "labels", "mig", "migrate", "runtime", "top", "place", "version")
+# Commands that print prose, which continues below the line at a terminal.
+PROSE = ("doctor", "labels --explain", "place --size 2", "mig plan -c all-1g.10gb", "mig apply -c all-balanced --dry-run --gpu 1",
+         "mig assert -c all-1g.10gb", "runtime check --host-root {host}", "runtime configure --deny-visible-devices-env --host-root {host}")
+HANG = 27  # columns that a continued line may have on its left
 LIMIT_S = 20
 ATTEMPTS = 3  # `doctor` shows agents of other tests, which begin and end meanwhile
 
@@ -77,11 +85,12 @@ def stable(document):
     return re.sub(r'"(at|found|text|now|[a-z]*Time|uptimeSeconds|sampledAt)": *("[^"]*"|[\d.]+)', "", json.dumps(document))
 
 
-def colored(node, environment):
-    """What `gpulet doctor` prints at a terminal."""
+def at_terminal(node, line, environment):
+    """What `gpulet LINE` prints at a terminal of 80 columns."""
     master, slave = pty.openpty()
-    process = subprocess.Popen([node.programs / "gpulet", "doctor"], env={**node.environment, **environment}, stdin=slave, stdout=slave,
-                               stderr=slave)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    process = subprocess.Popen([node.programs / "gpulet", *line.split()], env={**node.environment, **environment}, stdin=slave,
+                               stdout=slave, stderr=subprocess.DEVNULL)
     os.close(slave)
     text = b""
     with contextlib.suppress(OSError):  # EIO: the other end is closed
@@ -89,7 +98,14 @@ def colored(node, environment):
             text += chunk
     process.wait(timeout=LIMIT_S)
     os.close(master)
-    return text.decode()
+    return text.decode().replace("\r\n", "\n")
+
+
+def broad_lines(text):
+    """Those wider than a terminal that could be broken: at a blank, but not in `code`."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", text)
+    return [line for line in plain.splitlines()
+            if len(line) > COLUMNS and re.search(r"\S \S", re.sub("`[^`]*`", lambda code: "x" * len(code[0]), line)[HANG:])]
 
 
 def checks(node):
@@ -163,14 +179,22 @@ def checks(node):
     yield "schemas", check_all_are_listed
 
     def check_colors():
-        shown = colored(node, {})
+        shown = at_terminal(node, "doctor", {})
         if "\x1b[31mfail" not in shown:
             return f"no colour at a terminal: {shown[:300]!r}"
         for name, value in (("NO_COLOR", "1"), ("TERM", "dumb")):
-            if "\x1b" in colored(node, {name: value}):
+            if "\x1b" in at_terminal(node, "doctor", {name: value}):
                 return f"a colour with {name}={value}"
         return None
     yield "colours", check_colors
+
+    def check_prose(line):
+        node.start_agent()
+        shown = at_terminal(node, line.format(**names), {})
+        broad = broad_lines(shown)
+        return f"wider than {COLUMNS} columns at a terminal: {broad[0]!r}" if broad or not shown else None
+    for line in PROSE:
+        yield f"gpulet {line} at a terminal", lambda line=line: check_prose(line)
 
     def break_gpus():
         node.start_agent()

@@ -9,7 +9,6 @@
 #include "agent/fraction/memory_auditor.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
-#include "base/log.h"
 #include "k8s/event_recorder.h"
 
 namespace gpulet::agent {
@@ -83,7 +82,8 @@ class MemoryAuditComponent final : public Component {
               return k8s::Eviction::start_eviction(node_.loop, *node_.client_config, std::vector{pod},
                                                    std::move(on_update));
             },
-        .notify = [this](const EvictionEvent& event) { send_event(event); },
+        .notify =
+            [this](const EvictionEvent& event) { send_eviction_event(*events_, "memory limit", event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
     };
   }
@@ -99,14 +99,6 @@ class MemoryAuditComponent final : public Component {
     return std::ranges::any_of(agent->offers(), [&](const auto& offer) {
       return offer->resource.name == resource && !offer->daemons.empty();
     });
-  }
-
-  void send_event(const EvictionEvent& event) {
-    log::warning("memory limit", {{"pod", event.pod.name_space + "/" + event.pod.name},
-                                  {"reason", event.reason},
-                                  {"message", event.message}});
-    events_->record_event(
-        {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
   }
 
   Node& node_;

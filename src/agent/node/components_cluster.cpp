@@ -314,7 +314,10 @@ class RebalanceComponent final : public Component {
                                  return k8s::Eviction::start_eviction(node_.loop, *node_.client_config,
                                                                       std::vector{pod}, std::move(on_update));
                                },
-                           .notify = [this](const EvictionEvent& event) { send_event(event); }});
+                           .notify =
+                               [this](const EvictionEvent& event) {
+                                 send_eviction_event(*events_, "Pod on a hot GPU", event);
+                               }});
     apply_config();
     pages_.set_sampled_callback([this] {
       if (rebalancer_->needs_samples()) rebalancer_->on_sampled(uses());
@@ -341,14 +344,6 @@ class RebalanceComponent final : public Component {
       if (!present) return done(fail(Code::kUnavailable, "the GPUs are not known"));
       done(build_rebalance_gpus(*present, uses()));
     });
-  }
-
-  void send_event(const EvictionEvent& event) {
-    log::warning("Pod on a hot GPU", {{"pod", event.pod.name_space + "/" + event.pod.name},
-                                      {"reason", event.reason},
-                                      {"message", event.message}});
-    events_->record_event(
-        {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
   }
 
   Node& node_;

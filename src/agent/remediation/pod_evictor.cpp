@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "base/log.h"
+
 namespace gpulet::agent {
 namespace {
 
@@ -13,6 +15,14 @@ using Kind = k8s::EvictionUpdate::Kind;
 PodRef ref_of(const EvictionDecision& decision) { return {decision.name_space, decision.name, decision.uid}; }
 
 }  // namespace
+
+void send_eviction_event(k8s::EventRecorder& recorder, std::string_view subject, const EvictionEvent& event) {
+  log::warning(subject, {{"pod", event.pod.name_space + "/" + event.pod.name},
+                         {"reason", event.reason},
+                         {"message", event.message}});
+  recorder.record_event(
+      {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
+}
 
 void PodEvictor::update_evictions(health::HealthViewPtr view, std::vector<HeldPod> pods,
                                   const PodEvictorPolicy& policy) {

@@ -11,12 +11,14 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "agent/remediation/pod_device_index.h"
 #include "base/loop.h"
 #include "health/policy/eviction_policy.h"
 #include "health/report/node_health.h"
+#include "k8s/event_recorder.h"
 #include "k8s/pods.h"
 
 namespace gpulet::agent {
@@ -37,6 +39,8 @@ struct EvictionEvent {
   std::string message;  // one line
   friend bool operator==(const EvictionEvent&, const EvictionEvent&) = default;
 };
+// Logs `event` behind `subject`, such as "memory limit", and records it.
+void send_eviction_event(k8s::EventRecorder& recorder, std::string_view subject, const EvictionEvent& event);
 
 struct PodEvictorPorts {
   Loop& loop;

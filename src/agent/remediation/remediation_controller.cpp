@@ -188,11 +188,7 @@ PodEvictorPorts RemediationController::evictor_ports() {
           .share = [this](auto done) { count_broken_nodes(std::move(done)); },
           .notify =
               [this](const EvictionEvent& event) {
-                log::warning("Pod on a faulty device", {{"pod", event.pod.name_space + "/" + event.pod.name},
-                                                        {"reason", event.reason},
-                                                        {"message", event.message}});
-                events_->record_event(
-                    {.warning = true, .reason = event.reason, .message = event.message, .pod = event.pod});
+                send_eviction_event(*events_, "Pod on a faulty device", event);
               }};
 }
 

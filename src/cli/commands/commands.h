@@ -175,11 +175,12 @@ int run_config_print(const ConfigPrintOptions& options);
 // `gpulet runtime configure` and `gpulet runtime check`: enable and check CDI in container engines.
 
 struct RuntimeConfigureOptions {
-  std::string runtime;          // containerd, crio, docker or podman
-  bool dry_run = false;         // print the changes and make none
-  bool remove = false;          // undo earlier changes
-  bool restart = false;         // restart the engine if needed
-  std::string config{};         // its main config file, on the host; empty: the usual one
+  std::string runtime;                    // containerd, crio, docker or podman; or:
+  bool deny_visible_devices_env = false;  // configure NVIDIA's container runtime
+  bool dry_run = false;                   // print the changes and make none
+  bool remove = false;                    // undo earlier changes
+  bool restart = false;                   // restart the engine if needed
+  std::string config{};         // its main config file, on the host; empty: the usual one, or NVIDIA's
   std::string drop_in{};        // gpulet's config file, on the host; empty: the usual place
   std::string host_root = "/";  // mount point of the host's /
   OutputOptions output{};
@@ -187,6 +188,7 @@ struct RuntimeConfigureOptions {
 
 struct RuntimeCheckOptions {
   std::string host_root = "/";
+  std::string driver_root = "/";
   OutputOptions output{};
 };
 
@@ -194,7 +196,7 @@ struct RuntimeCheckOptions {
 // restart failed; 2 for an invalid argument. One line of standard error has the reason.
 int run_runtime_configure(const RuntimeConfigureOptions& options);
 
-// Exit code: 0 if every engine found is ready, 1 if one is not or none is found.
+// Exit code: 0 if every engine found is ready, 1 if one is not or none is found; a simulated node needs none.
 int run_runtime_check(const RuntimeCheckOptions& options);
 
 // `gpulet migrate check`: which of NVIDIA's programs run on a node or in a cluster, and what a migration

@@ -125,7 +125,8 @@ int run_doctor(const DoctorOptions& options) {
   std::cout << render_output(
       options.output, [&] { return doctor::json_report(findings); },
       [&](const TableStyle& style) {
-        return doctor::text_report(findings, {.color = shows_color(), .all_details = style.wide});
+        return doctor::text_report(
+            findings, {.color = shows_color(), .all_details = style.wide, .columns = style.columns});
       });
   if (!options.bundle.empty()) {
     const auto written = write_bundle(options.bundle, findings, std::move(gathered.files));

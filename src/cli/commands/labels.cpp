@@ -65,11 +65,11 @@ Result<std::string> make_labels_report(LabelsOptions options) {
 std::string labels_report(const Labels& labels, bool explain, const OutputOptions& output) {
   return render_output(
       output, [&] { return labels_json(labels, explain); },
-      [&](const TableStyle&) {
+      [&](const TableStyle& style) {
         if (!explain) return labels::features_text(labels::plain_labels(labels));
         std::string text;
         for (const auto& [key, label] : labels) text += key + "=" + label.value + "\n" + rule_lines(label);
-        return text;
+        return wrap_lines(text, style.columns);
       });
 }
 

@@ -23,6 +23,7 @@ namespace gpulet::cli {
 namespace {
 
 constexpr const char* kStandardInput = "standard input";
+constexpr std::size_t kMigIndent = 7;  // behind "GPU 0: "
 
 std::string_view verb_name(MigVerb verb) {
   switch (verb) {
@@ -181,7 +182,8 @@ class MigCommandRunner {
   CommandOutput make_output(const std::string& text, int code) {
     return {code,
             render_output(
-                options_.output, [&] { return mig_json(report_); }, [&](const TableStyle&) { return text; }),
+                options_.output, [&] { return mig_json(report_); },
+                [&](const TableStyle& style) { return wrap_lines(text, style.columns, kMigIndent); }),
             std::move(notes_)};
   }
 

@@ -21,6 +21,7 @@ namespace gpulet::cli {
 
 namespace {
 
+constexpr std::size_t kFactIndent = 8;  // behind "reason  "
 constexpr const char* kDefaultResource = "nvidia.com/gpu";
 constexpr std::size_t kMaxSize = 4096;  // of placement::Chooser
 
@@ -169,10 +170,10 @@ std::string choice_table(const std::vector<Row>& rows, const TableStyle& style) 
 std::string choice_text(const std::vector<Row>& rows, const placement::Choice& choice,
                         const std::string& heading, const TableStyle& style) {
   if (!style.headers) return choice_table(rows, style);
-  return heading + "\n\n" + choice_table(rows, style) + "\n" +
-         render_table({{"score ", std::to_string(choice.score)},
-                       {"method", std::string(placement::method_name(choice.method))},
-                       {"reason", choice.reason}});
+  const auto facts = render_table({{"score ", std::to_string(choice.score)},
+                                   {"method", std::string(placement::method_name(choice.method))},
+                                   {"reason", choice.reason}});
+  return heading + "\n\n" + choice_table(rows, style) + "\n" + wrap_lines(facts, style.columns, kFactIndent);
 }
 
 nlohmann::ordered_json choice_json(const std::vector<Row>& rows, const placement::Choice& choice) {

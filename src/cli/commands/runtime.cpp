@@ -9,10 +9,13 @@
 
 #include "base/text.h"
 #include "cli/main/command_line.h"
+#include "doctor/collect.h"
 #include "runtimes/configure.h"
 
 namespace gpulet::cli {
 namespace {
+
+constexpr std::size_t kFindingIndent = 15;  // behind "ok  spec dirs  "
 
 using Json = nlohmann::ordered_json;
 using runtimes::Engine;
@@ -44,9 +47,13 @@ const char* change_verb(const runtimes::Change& change, bool dry_run) {
   return dry_run ? "would write" : "wrote";
 }
 
-std::string restart_line(const RuntimeConfigureOptions& options, const ConfigureResult& done, Engine engine) {
-  if (!done.outcome.restart_needed) return {};
-  const auto unit = runtimes::engine_facts(engine).unit;
+// Without an engine: of NVIDIA's container runtime.
+using ConfiguredEngine = std::optional<Engine>;
+
+std::string restart_line(const RuntimeConfigureOptions& options, const ConfigureResult& done,
+                         ConfiguredEngine engine) {
+  if (!done.outcome.restart_needed || !engine) return {};
+  const auto unit = runtimes::engine_facts(*engine).unit;
   if (done.restarted) return "restarted " + std::string(unit);
   std::string line = options.dry_run ? "a restart would be needed: " : "a restart is needed: ";
   line += "`" + runtimes::Host::restart_command(unit) + "`";
@@ -55,7 +62,7 @@ std::string restart_line(const RuntimeConfigureOptions& options, const Configure
 }
 
 std::string configure_text(const RuntimeConfigureOptions& options, const ConfigureResult& done,
-                           Engine engine) {
+                           ConfiguredEngine engine, const TableStyle& style) {
   const auto& outcome = done.outcome;
   if (outcome.changes.empty())
     return "nothing to do" + (outcome.message.empty() ? "" : ": " + outcome.message) + "\n";
@@ -65,12 +72,14 @@ std::string configure_text(const RuntimeConfigureOptions& options, const Configu
     if (!options.dry_run || !change.text) continue;
     text += *change.text + (change.text->ends_with('\n') ? "" : "\n") + "---\n";
   }
-  const std::string line = restart_line(options, done, engine);
-  return text + line + (line.empty() ? "" : "\n");
+  for (const auto& line : {restart_line(options, done, engine), outcome.message}) {
+    if (!line.empty()) text += wrap_lines(line, style.columns) + "\n";
+  }
+  return text;
 }
 
 std::string configure_json(const RuntimeConfigureOptions& options, const ConfigureResult& done,
-                           Engine engine) {
+                           ConfiguredEngine engine) {
   const auto& outcome = done.outcome;
   Json changes = Json::array();
   for (const auto& change : outcome.changes) {
@@ -78,7 +87,7 @@ std::string configure_json(const RuntimeConfigureOptions& options, const Configu
     if (change.text) json["content"] = *change.text;
     changes.push_back(std::move(json));
   }
-  return document_text({{"runtime", runtimes::engine_facts(engine).name},
+  return document_text({{"runtime", engine ? runtimes::engine_facts(*engine).name : "nvidia"},
                         {"version", outcome.version ? Json(outcome.version->str()) : Json()},
                         {"dryRun", options.dry_run},
                         {"changed", !options.dry_run && !outcome.changes.empty()},
@@ -107,7 +116,7 @@ std::string check_text(const std::vector<runtimes::EngineReport>& reports, const
       rows.push_back({finding.is_met ? "ok" : "!!", finding.subject, finding.detail});
       if (!finding.is_met && !finding.advice.empty()) rows.push_back({"", "", "→ " + finding.advice});
     }
-    text += render_table(rows);
+    text += wrap_lines(render_table(rows), style.columns, kFindingIndent);
   }
   return text;
 }
@@ -139,14 +148,14 @@ std::string check_json(const std::vector<runtimes::EngineReport>& reports) {
 
 int run_runtime_configure(const RuntimeConfigureOptions& options) {
   const auto engine = runtimes::engine_by_name(options.runtime);
-  if (!engine) {
+  if (!engine && !options.deny_visible_devices_env) {
     return print_failure("configure",
                          Error(Code::kInvalidArgument, "expected containerd, crio, docker or podman",
                                "--runtime '" + options.runtime + "'"));
   }
   const auto host = open_host(options.host_root);
   if (!host) return print_failure("configure", host.error());
-  auto outcome = runtimes::configure_engine(*host, {.engine = *engine,
+  auto outcome = runtimes::configure_engine(*host, {.engine = engine,
                                                     .remove = options.remove,
                                                     .dry_run = options.dry_run,
                                                     .config = options.config,
@@ -156,14 +165,14 @@ int run_runtime_configure(const RuntimeConfigureOptions& options) {
                        error_exit_code(outcome.error()));
   }
   ConfigureResult done{.outcome = std::move(*outcome), .restarted = false, .restart_error = {}};
-  if (options.restart && done.outcome.restart_needed && !options.dry_run) {
+  if (engine && options.restart && done.outcome.restart_needed && !options.dry_run) {
     const auto restarted = host->restart_unit(runtimes::engine_facts(*engine).unit);
     done.restarted = restarted.has_value();
     if (!restarted) done.restart_error = restarted.error();
   }
   std::cout << render_output(
-      options.output, [&] { return configure_json(options, done, *engine); },
-      [&](const TableStyle&) { return configure_text(options, done, *engine); });
+      options.output, [&] { return configure_json(options, done, engine); },
+      [&](const TableStyle& style) { return configure_text(options, done, engine, style); });
   return done.restart_error ? print_failure("configure", *done.restart_error) : 0;
 }
 
@@ -171,10 +180,14 @@ int run_runtime_check(const RuntimeCheckOptions& options) {
   const auto host = open_host(options.host_root);
   if (!host) return print_failure("check", host.error());
   const auto reports = runtimes::check_engines(*host);
+  const bool needs_none = reports.empty() && doctor::is_simulated_root(options.driver_root);
   std::cout << render_output(
       options.output, [&] { return check_json(reports); },
-      [&](const TableStyle& style) { return check_text(reports, style); });
-  if (reports.empty()) {
+      [&](const TableStyle& style) {
+        return needs_none ? "no container engine found; a simulated node (gpulet-sim) needs none\n"
+                          : check_text(reports, style);
+      });
+  if (reports.empty() && !needs_none) {
     return print_failure(
         "check", Error(Code::kNotFound, "no container engine found: containerd, CRI-O, Docker or Podman",
                        options.host_root));
@@ -194,34 +207,48 @@ void add_runtime(CLI::App& app, Run& run) {
     add_output_options(made, output);
   };
 
-  auto& configure =
-      add_command(command, {.name = "configure",
-                            .summary = "Enable CDI in a container engine, or undo that",
-                            .examples = "  gpulet runtime configure --runtime containerd --restart\n"
-                                        "  gpulet runtime configure --runtime docker --dry-run\n"
-                                        "  gpulet runtime configure --runtime containerd --remove"});
+  auto& configure = add_command(
+      command, {.name = "configure",
+                .summary = "Enable CDI in a container engine, or undo that",
+                .details = "With --deny-visible-devices-env: keep NVIDIA's container runtime from giving "
+                           "all GPUs to a\ncontainer whose image sets NVIDIA_VISIBLE_DEVICES=all.",
+                .examples = "  gpulet runtime configure --runtime containerd --restart\n"
+                            "  gpulet runtime configure --runtime docker --dry-run\n"
+                            "  gpulet runtime configure --runtime containerd --remove\n"
+                            "  gpulet runtime configure --deny-visible-devices-env --dry-run"});
   const auto options = std::make_shared<RuntimeConfigureOptions>();
-  configure.add_option("--runtime", options->runtime, "containerd, crio, docker or podman")
-      ->required()
-      ->check(CLI::IsMember({"containerd", "crio", "docker", "podman"}));
+  auto* engine = configure.add_option("--runtime", options->runtime, "containerd, crio, docker or podman")
+                     ->check(CLI::IsMember({"containerd", "crio", "docker", "podman"}));
+  auto* denial =
+      configure
+          .add_flag("--deny-visible-devices-env", options->deny_visible_devices_env,
+                    "instead of --runtime: set NVIDIA's runtime to ignore NVIDIA_VISIBLE_DEVICES of "
+                    "unprivileged containers and accept volume mounts")
+          ->excludes(engine);
   configure.add_flag("--dry-run", options->dry_run, "show the changes and make none");
   configure.add_flag("--remove", options->remove, "undo the changes of an earlier call");
   configure.add_flag("--restart", options->restart, "restart the engine if needed");
-  configure.add_option("--config", options->config, "the engine's main config file, as a path on the host")
+  configure.add_option("--config", options->config, "the main config file, as a path on the host")
       ->group(kNodeGroup);
   configure
       .add_option("--drop-in-config", options->drop_in, "gpulet's own config file, as a path on the host")
-      ->group(kNodeGroup);
+      ->group(kNodeGroup)
+      ->excludes(denial);
   add_common(configure, options->host_root, options->output);
-  configure.callback([options, &run] { run = [options] { return run_runtime_configure(*options); }; });
+  configure.callback([options, engine, denial, &run] {
+    if (engine->count() + denial->count() == 0) throw CLI::RequiredError("--runtime");
+    run = [options] { return run_runtime_configure(*options); };
+  });
 
   auto& check = add_command(
-      command, {.name = "check",
-                .summary = "Check that the container engines of this node support CDI",
-                .details = "Exits with 1 if an engine is not ready or none is found.",
-                .examples = "  gpulet runtime check\n  gpulet runtime check --host-root /host -o json"});
+      command,
+      {.name = "check",
+       .summary = "Check that the container engines of this node support CDI",
+       .details = "Exits with 1 if an engine is not ready or none is found. A simulated node needs none.",
+       .examples = "  gpulet runtime check\n  gpulet runtime check --host-root /host -o json"});
   const auto checked = std::make_shared<RuntimeCheckOptions>();
   add_common(check, checked->host_root, checked->output);
+  add_driver_root_option(check, checked->driver_root);
   check.callback([checked, &run] { run = [checked] { return run_runtime_check(*checked); }; });
 }
 

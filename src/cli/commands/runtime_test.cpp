@@ -97,14 +97,44 @@ TEST_F(RuntimeCommand, InvalidInputGivesOneLine) {
   EXPECT_EQ(configure_captured(options).exit_code, 1);
 }
 
+TEST_F(RuntimeCommand, DeniesImagesTheVariable) {
+  const std::string path = "/etc/nvidia-container-runtime/config.toml", text = "disable-require = false\n";
+  root_.add_file(path, text, 0640);
+  RuntimeConfigureOptions options{
+      .runtime = "", .deny_visible_devices_env = true, .dry_run = true, .host_root = root_.host_root()};
+  CommandOutput result = configure_captured(options);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(result.out.starts_with("would write " + path + "\ndisable-require = false\naccept-"));
+  EXPECT_NE(result.out.find("`deviceListStrategy` must be cdi-cri or volume-mounts"), std::string::npos);
+  EXPECT_EQ(root_.read_text(path), text);
+  options.dry_run = false;
+  options.restart = true;  // nothing needs one
+  EXPECT_TRUE(configure_captured(options).out.starts_with("wrote " + path + "\nwith this, "));
+  EXPECT_NE(root_.read_text(path).find("-envvar-when-unprivileged = false # gpulet: added\n"),
+            std::string::npos);
+  EXPECT_EQ(configure_captured(options).out,
+            "nothing to do: NVIDIA_VISIBLE_DEVICES of unprivileged containers is ignored already\n");
+  options.remove = true;
+  options.output = "json";
+  const auto json = nlohmann::json::parse(configure_captured(options).out);
+  EXPECT_EQ(json["runtime"], "nvidia");
+  EXPECT_EQ(json["changed"], true);
+  EXPECT_EQ(root_.read_text(path), text);
+}
+
 TEST_F(RuntimeCommand, CheckExitsWith1IfAnEngineIsNotReady) {
-  const RuntimeCheckOptions options{.host_root = root_.host_root()};
+  RuntimeCheckOptions options{.host_root = root_.host_root()};
   const auto check = [&](const std::string& output) {
     auto with = options;
     with.output = output;
     return run_captured([&] { return run_runtime_check(with); });
   };
   EXPECT_EQ(check("table").exit_code, 1);  // none at all
+  root_.add_file("/driver/run/gpulet-sim/state", "");
+  options.driver_root = root_.at("/driver");
+  EXPECT_EQ(check("table").exit_code, 0);
+  EXPECT_EQ(check("table").out, "no container engine found; a simulated node (gpulet-sim) needs none\n");
+  EXPECT_EQ(nlohmann::json::parse(check("json").out)["engines"].size(), 0u);
   root_.add_file("/etc/containerd/config.toml", kOff);
   const CommandOutput unfit = check("table");
   EXPECT_EQ(unfit.exit_code, 1);

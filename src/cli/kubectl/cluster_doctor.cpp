@@ -333,8 +333,10 @@ CommandOutput cluster_doctor_output(const ClusterDoctorOptions& options, const k
           .out = render_output(
               options.output, [&] { return doctor::json_report(findings, kSubject); },
               [&](const TableStyle& style) {
-                return doctor::text_report(
-                    findings, {.color = shows_color(), .all_details = style.wide, .subject = kSubject});
+                return doctor::text_report(findings, {.color = shows_color(),
+                                                      .all_details = style.wide,
+                                                      .subject = kSubject,
+                                                      .columns = style.columns});
               }),
           .err = {}};
 }

@@ -2,6 +2,7 @@
 // colours.
 #pragma once
 
+#include "arguments/arguments.h"
 #include "arguments/output.h"
 
 namespace gpulet::cli {
@@ -19,6 +20,7 @@ using arguments::OutputOptions;
 using arguments::render_output;
 using arguments::TableStyle;
 using arguments::uuid_cell;
+using arguments::wrap_lines;
 using arguments::yaml_of_json;
 
 // Whether standard output shows colours: a terminal that has them, and no NO_COLOR (https://no-color.org).
